@@ -1,0 +1,84 @@
+"""Files that are either whole or not there, whatever happens while they are written."""
+from __future__ import annotations
+
+import io
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from fedmpi.errors import FedmpiError
+
+
+@contextmanager
+def atomic(path: Path) -> Iterator[Path]:
+    """Yield a temporary path beside `path` to write to; then make it durable and rename it.
+
+    After any exception the temporary file is gone and `path` is as it was. Raises FedmpiError for OSError."""
+    part = path.with_name(path.name + ".part")
+    try:
+        with writing(path):
+            yield part
+            sync(part)
+            os.replace(part, path)
+            sync(path.parent)
+    finally:
+        with suppress(OSError):
+            part.unlink()
+
+
+@contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Turn the operating system's refusal into a FedmpiError that names the file."""
+    try:
+        yield
+    except OSError as error:
+        raise FedmpiError(f"{path} cannot be written: {reason(error)}; free some space or check the folder, "
+                          "then continue with --resume auto") from error
+
+
+class Sink(io.FileIO):
+    """A new file for h5py, which crashes the process when the disk refuses what HDF5 still has to write.
+
+    So the refusal is hidden from HDF5 and raised (OSError) by `check` after HDF5 has closed the file."""
+
+    def __init__(self, path: Path):
+        super().__init__(path, "w+")
+        self.refusal: OSError | None = None
+
+    def write(self, data) -> int:
+        rest = memoryview(data)
+        while rest and not self.refusal:
+            with self.remembering():
+                rest = rest[super().write(rest):]
+        return len(data)
+
+    def truncate(self, size: int | None = None):
+        with self.remembering():
+            super().truncate(size)
+
+    @contextmanager
+    def remembering(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            self.refusal = self.refusal or error
+
+    def check(self):
+        if self.refusal:
+            raise self.refusal
+
+
+def sync(path: Path):
+    """Flush a file or a folder to the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def reason(error: Exception) -> str:
+    """Say in one line what went wrong; the messages of HDF5 carry addresses and times that help nobody."""
+    number = getattr(error, "errno", None)
+    return os.strerror(number) if number else f"{type(error).__name__}: {' '.join(str(error).split())}"

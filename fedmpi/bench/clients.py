@@ -1,0 +1,33 @@
+"""What idle clients cost: rounds with the same participants among few and among many clients."""
+from __future__ import annotations
+
+import resource
+import time
+
+import numpy as np
+
+from fedmpi.bench.rig import Rig
+from fedmpi.bench.synthetic import SHAPES, Synthetic
+
+
+def measure(world, few=100, many=10_000, participants=50, model="cnn4", shape="cifar10", samples=20, method="fedmhc",
+            repeats=3) -> dict | None:
+    """Return rank 0's table; the ratio is a round's seconds among `many` clients over one among `few`."""
+    pixels, classes = SHAPES[shape]
+    rigs, rows = [], []
+    for clients in (few, many):
+        begin = time.perf_counter()
+        rigs.append(Rig(world, Synthetic(pixels, classes, np.full(clients, samples), tests=0),
+                        {"model": model, "method": method}))
+        rigs[-1].started = time.perf_counter() - begin
+    for repeat in range(repeats + 1):
+        seconds = [rig.round(repeat, participants / len(rig.parts.federation.sizes)) for rig in rigs]
+        peak = world.gather(np.array([resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20]),
+                            np.ones(world.size, np.int64))
+        if repeat and world.rank == 0:
+            rows.append({"few_seconds": seconds[0], "many_seconds": seconds[1], "ratio": seconds[1] / seconds[0],
+                         "largest_rank_gib": float(peak.max())})
+    return None if world.rank else {
+        "benchmark": "clients", "few": few, "many": many, "participants": participants, "model": model,
+        "method": method, "ranks": world.size, "start_few_seconds": rigs[0].started,
+        "start_many_seconds": rigs[1].started, "ratio": float(np.median([r["ratio"] for r in rows])), "rows": rows}

@@ -1,0 +1,37 @@
+"""The collectives of a round without local steps: what a round costs beside training."""
+from __future__ import annotations
+
+import time
+
+import numpy as np
+
+from fedmpi.bench.rig import Rig
+from fedmpi.bench.synthetic import Synthetic
+
+
+def measure(world, parameters=1_000_000, clients=100, repeats=10) -> dict | None:
+    """Return rank 0's table: seconds of a round in which clients send back what they got, and what it moved.
+
+    The ratio is a round's seconds over those of copying the bytes that the server sends and receives, once."""
+    features = max(1, parameters // 20 - 11)
+    rig = Rig(world, Synthetic((features,), 10, np.ones(clients, np.int64), tests=0), {
+        "model": {"name": "mlp", "hidden": 20}, "method": "fedmpi.bench.echo:Echo", "engine": "loop"})
+    rows = []
+    for repeat in range(repeats + 1):
+        before = world.sent + world.received
+        seconds = rig.round(repeat)
+        moved = world.sent + world.received - before
+        if repeat and world.rank == 0:
+            rows.append({"round_seconds": seconds, "moved_mib": moved / 2**20, "ratio": seconds / copying(moved)})
+    return None if world.rank else {
+        "benchmark": "collectives", "parameters": rig.parts.method.model.size, "clients": clients,
+        "ranks": world.size, "median_seconds": float(np.median([r["round_seconds"] for r in rows])),
+        "ratio": float(np.median([r["ratio"] for r in rows])), "rows": rows}
+
+
+def copying(nbytes: int) -> float:
+    """Return the seconds of copying so many bytes in memory."""
+    source = np.ones(max(nbytes, 1), np.uint8)
+    begin = time.perf_counter()
+    source.copy()
+    return time.perf_counter() - begin

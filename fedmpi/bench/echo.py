@@ -1,0 +1,14 @@
+"""The method of the benchmarks of communication: FedAvg without local steps."""
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from fedmpi.methods.fedavg import FedAvg, Up
+
+
+@dataclass(frozen=True)
+class Echo(FedAvg):
+    title = "Echo"
+
+    def client(self, shared, mine, data):
+        return mine, Up(shared.w)

@@ -1,0 +1,36 @@
+"""A bare PyTorch loop against a fedmpi round that takes the same SGD steps, on the same cores, in one run."""
+from __future__ import annotations
+
+import numpy as np
+
+from fedmpi.bench.bare import Bare
+from fedmpi.bench.rig import Rig
+from fedmpi.bench.synthetic import SHAPES, Synthetic
+
+
+def measure(world, model="cnn4", shape="cifar100", clients=20, samples=200, batch=10, engine="loop", method="fedavg",
+            repeats=5, device="auto", hosts=False) -> dict | None:
+    """Return rank 0's table: per repeat the seconds of both, their ratio, steps per second. None on other ranks.
+
+    Under mpiexec the bare loop runs on every rank that hosts clients, over that rank's clients, at the same time;
+    its seconds are the slowest rank's."""
+    pixels, classes = SHAPES[shape]
+    sizes = np.full(clients, samples)
+    rig = Rig(world, Synthetic(pixels, classes, sizes), {
+        "model": model, "method": method, "train": {"batch": batch}, "engine": engine, "device": device,
+        "server": {"hosts_clients": hosts}})
+    group = rig.parts.crew.group
+    own = [rig.parts.federation.client(c)[:2] for c in group.clients]
+    bare = Bare(lambda: rig.network(), own, batch, device=str(group.device)) if own else None
+    rows = []
+    for repeat in range(repeats + 1):
+        slowest, steps = rig.slowest(bare.run if bare else lambda: (0., 0))
+        seconds = rig.round(repeat)
+        if repeat and world.rank == 0:      # the first one warms up
+            rows.append({"bare_seconds": slowest, "round_seconds": seconds, "ratio": seconds / slowest,
+                         "bare_steps_per_second": steps / slowest, "steps_per_second": steps / seconds})
+    if world.rank:
+        return None
+    return {"benchmark": "overhead", "model": model, "shape": shape, "clients": clients, "samples": samples,
+            "batch": batch, "engine": engine, "method": method, "ranks": world.size, "device": str(group.device),
+            "ratio": float(np.median([r["ratio"] for r in rows])), "rows": rows}

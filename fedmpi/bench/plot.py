@@ -1,0 +1,34 @@
+"""A picture of a benchmark's figures: seconds or rates on the left, the ratio on the right."""
+from __future__ import annotations
+
+from pathlib import Path
+
+
+def plot(found: dict, path: str | Path) -> None:
+    """Draw the rows of a benchmark as PNG, SVG or PDF, by the name of the file."""
+    import matplotlib
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+    rows = found["rows"]
+    across = "clients" if "clients" in rows[0] else None      # else the repeats
+    x = [row[across] for row in rows] if across else list(range(1, len(rows) + 1))
+    seconds = [k for k in rows[0] if k.endswith("seconds")]
+    figure, (left, right) = pyplot.subplots(1, 2, figsize=(9, 3.2), layout="constrained")
+    for name, marker in zip(seconds, "osv^", strict=False):
+        left.plot(x, [row[name] for row in rows], marker=marker, label=name.replace("_", " "))
+    left.set(ylabel="seconds", ylim=(0, None))
+    left.legend(frameon=False)
+    if "ratio" in rows[0]:
+        right.plot(x, [row["ratio"] for row in rows], "ko-")
+        right.axhline(found["ratio"], color="grey", linestyle="--", label=f"median {found['ratio']:.3f}")
+        right.legend(frameon=False)
+    else:
+        right.plot(x, [row["milliseconds_per_client"] for row in rows], "ko-")
+    right.set(ylabel="ratio" if "ratio" in rows[0] else "milliseconds per client", ylim=(0, None))
+    for axes in (left, right):
+        axes.set_xlabel(across or "repeat")
+        if across:
+            axes.set_xscale("log")
+    figure.suptitle(f"fedmpi bench {found['benchmark']}")
+    figure.savefig(path, dpi=110)
+    pyplot.close(figure)

@@ -1,0 +1,51 @@
+"""What all benchmarks share: a crew on a made-up federation, and clocks that all ranks start together."""
+from __future__ import annotations
+
+import time
+
+import numpy as np
+
+from fedmpi.clients.store import as_numpy
+from fedmpi.comm.orders import Order
+from fedmpi.config import resolve
+from fedmpi.method import Participants
+from fedmpi.rounds import up_rows
+from fedmpi.setup import build_parts
+
+
+class Rig:
+    """Every rank builds one; all ranks call the same verbs in the same order."""
+
+    def __init__(self, world, federation, settings: dict):
+        self.world, self.config = world, resolve({"data": {"clients": len(federation.sizes)}, **settings})
+        self.parts = build_parts(world, self.config, federation, server_host="")
+        self.shared = self.parts.shared
+
+    def network(self):
+        """Return a new module like the model's."""
+        shape = self.parts.federation.shape
+        inputs = (shape[2], *shape[:2]) if len(shape) == 3 else shape
+        return self.config.model.build(inputs, self.parts.federation.classes)
+
+    def slowest(self, work) -> tuple[float, int]:
+        """Run work() -> (seconds, steps) on every rank at once; return the slowest rank's seconds and all steps."""
+        self.world.gather(np.zeros(1), np.ones(self.world.size, np.int64))      # all start together
+        mine = np.array([work()], np.float64)
+        every = self.world.gather(mine, np.ones(self.world.size, np.int64))
+        return (0., 0) if every is None else (float(every[:, 0].max()), int(every[:, 1].sum()))
+
+    def round(self, t: int, share: float = 1., ranks=None) -> float:
+        """Run one round without evaluation, participants at home or at `ranks`; return rank 0's seconds."""
+        crew, parts = self.parts.crew, self.parts
+        if self.world.rank:
+            crew.serve()
+            return 0.
+        sizes = parts.federation.sizes
+        ids = np.sort(np.random.default_rng(t).permutation(len(sizes))[:max(1, round(share * len(sizes)))])
+        begin = time.perf_counter()
+        crew.train(t, ids.astype(np.int64), False, map(as_numpy, self.shared), ranks)
+        who = Participants(ids, sizes[ids], t, 0)
+        self.shared = parts.method.server(self.shared, up_rows(crew, parts.up, True), who)
+        seconds = time.perf_counter() - begin
+        crew.call(Order.STOP, np.int64(0))
+        return seconds

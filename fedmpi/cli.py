@@ -1,0 +1,137 @@
+"""The command line: each command is a few lines that call the module which does the work."""
+from __future__ import annotations
+
+import json
+import sys
+from contextlib import contextmanager
+from typing import Annotated
+
+import typer
+
+from fedmpi import __version__
+from fedmpi.errors import FedmpiError
+
+app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False,
+                  context_settings={"help_option_names": ["-h", "--help"]},
+                  help="Personalised and clustered federated learning as an MPI application.\n\n"
+                       "Train: [bold]mpiexec -n 3 fedmpi run configs/quickstart.yaml[/bold]", rich_markup_mode="rich")
+
+ConfigFile = Annotated[str, typer.Argument(help="YAML file: a diff of the defaults", metavar="CONFIG")]
+Overrides = Annotated[list[str] | None, typer.Argument(help="e.g. train.lr=0.01 method=fedavg", metavar="KEY=VALUE")]
+Name = Annotated[str | None, typer.Argument(help="explain this one", metavar="NAME")]
+AsJson = Annotated[bool, typer.Option("--json", help="print JSON")]
+
+
+@contextmanager
+def clear_errors():
+    """Print a FedmpiError as one message and exit with its code."""
+    try:
+        yield
+    except FedmpiError as error:
+        print(f"fedmpi: {error}", file=sys.stderr)
+        raise typer.Exit(error.code) from None
+
+
+def version(wanted: bool):
+    if wanted:
+        print(f"fedmpi {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def main(version: Annotated[bool, typer.Option("--version", callback=version, is_eager=True,
+                                               help="print the version")] = False):
+    pass
+
+
+@app.command()
+def run(config: ConfigFile, overrides: Overrides = None,
+        out: Annotated[str | None, typer.Option(help="run folder; default: runs/NAME-001, -002, ...")] = None,
+        resume: Annotated[str | None, typer.Option(
+            help="auto: the newest good checkpoint of the run folder, if any; or the path of one")] = None):
+    """Train a federation; start it under mpiexec or srun for several ranks.
+
+    Exit codes: 0 finished, 75 saved and wants to be started again, 2 bad input, 1 failure."""
+    from fedmpi import run
+    sys.exit(run.main(config, overrides or [], out, resume))
+
+
+@app.command()
+def plan(config: ConfigFile, overrides: Overrides = None,
+         ranks: Annotated[int, typer.Option(min=1, help="ranks to plan for, the server among them")] = 3,
+         as_json: AsJson = False):
+    """Show who would host whom, memory, bytes and steps per round; nothing is trained.
+
+    The federation is prepared if it is not there yet."""
+    from fedmpi import plan
+    with clear_errors():
+        planned = plan.plan(config, overrides or [], ranks)
+    print(json.dumps(planned) if as_json else plan.table(planned))
+
+
+@app.command()
+def data(config: ConfigFile, overrides: Overrides = None,
+         out: Annotated[str | None, typer.Option(help="PNG to draw; default: beside the federation")] = None):
+    """Prepare the federation of a configuration and draw its label distribution."""
+    from pathlib import Path
+    with clear_errors():
+        from fedmpi.config import load
+        from fedmpi.data.draw import draw
+        from fedmpi.data.federation import Federation, prepare
+        settings = load(config, overrides or [])
+        path = prepare(settings.data, settings.seed)
+        picture = Path(out) if out else path.with_suffix(".png")
+        draw(Federation(path), picture)
+    print(f"federation {path}\nlabel distribution {picture}")
+
+
+@app.command()
+def methods(name: Name = None, as_json: AsJson = False):
+    """List the methods, or explain one."""
+    catalogue("methods", name, as_json)
+
+
+@app.command()
+def models(name: Name = None, as_json: AsJson = False):
+    """List the networks, or explain one."""
+    catalogue("models", name, as_json)
+
+
+@app.command()
+def datasets(name: Name = None, as_json: AsJson = False):
+    """List the data sets, or explain one."""
+    catalogue("datasets", name, as_json)
+
+
+@app.command()
+def partitions(name: Name = None, as_json: AsJson = False):
+    """List the ways to divide a data set among clients, or explain one."""
+    catalogue("partitions", name, as_json)
+
+
+def catalogue(kind: str, name: str | None, as_json: bool):
+    from fedmpi import catalogue
+    with clear_errors():
+        if as_json:
+            print(json.dumps(catalogue.names(kind) if name is None else catalogue.entry(kind, name), default=str))
+        else:
+            print(catalogue.listing(kind) if name is None else catalogue.explain(kind, name))
+
+
+@app.command()
+def bench(name: Annotated[str, typer.Argument(
+              help="overhead, engines, collectives, cohort, scaling, clustering or clients")],
+          settings: Annotated[list[str] | None, typer.Argument(
+              help="e.g. model=mlp clients=100", metavar="KEY=VALUE")] = None,
+          to: Annotated[str | None, typer.Option("--json", help="write the figures to this file")] = None,
+          picture: Annotated[str | None, typer.Option("--plot", help="draw them: PNG, SVG or PDF")] = None):
+    """Measure speed, as ratios in one run; start it under mpiexec for several ranks."""
+    from fedmpi.bench import command
+    sys.exit(command.main(name, settings or [], to, picture))
+
+
+@app.command()
+def doctor(folder: Annotated[str, typer.Option(help="where runs would be written")] = "."):
+    """Check MPI, devices, HDF5 and the file system; start it as you would start a run."""
+    from fedmpi import doctor
+    sys.exit(doctor.main(folder))

@@ -1,0 +1,160 @@
+"""The clients that one rank hosts: their data, their private states, and the local part of every order of rank 0."""
+from __future__ import annotations
+
+import time
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedmpi import checkpoint
+from fedmpi.clients import choice
+from fedmpi.clients.plan import Local
+from fedmpi.clients.shelf import Shelf
+from fedmpi.clients.store import Store
+from fedmpi.comm import exact
+from fedmpi.config import GIB, Config
+from fedmpi.metrics import MEASURES, measure
+from fedmpi.models.build import as_input
+
+PHASES = ("train", "judge")
+ON_GPU = len(PHASES)      # column of `times`
+CHUNK = 500      # test samples per forward pass
+
+
+class Group:
+    """Hosted clients, ascending, and the engine that trains them. All arguments of the verbs are plain arrays."""
+
+    def __init__(self, method, first_shared, first_mine, engine, federation, clients, config: Config,
+                 device: torch.device):
+        self.method, self.engine, self.config, self.device = method, engine, config, device
+        self.judged = ("x_val", "y_val") if config.evaluate.on == "validation" else ("x_test", "y_test")
+        self.shared_type = type(first_shared)
+        self.clients = [int(c) for c in clients]
+        memory = config.state.memory * GIB
+        self.store = Store(type(first_mine)(*(v.to(device) for v in first_mine)), memory, config.state.scratch)
+        self.samples = Shelf(federation, device, memory)
+        self.ups, self.fresh = {}, {}      # of this round: what participants send; their measures after training
+        self.at, self.when = None, 0       # the client and round at work, for error messages
+        self.seconds = dict.fromkeys(PHASES, 0.)
+
+    def training(self, client: int) -> tuple[Tensor, Tensor]:
+        return self.samples[client]["x_train"], self.samples[client]["y_train"]
+
+    def local(self, when: int) -> Local:
+        """Return the local training of round `when`."""
+        t = self.config.train
+        return Local(self.config.seed, when, t.batch, t.epochs, t.steps, t.lr * t.lr_decay ** when, t.momentum)
+
+    def shared(self, arrays):
+        """Rebuild the server's state on this rank's device from plain arrays."""
+        return self.shared_type(*(torch.from_numpy(np.array(a)).to(self.device) for a in arrays))
+
+    def apply(self, function, clients, shared, when: int):
+        self.when = when
+        yield from self.engine.apply(function, clients, shared, self, self.local(when))
+        self.at = None
+
+    def train(self, when: int, everybody, here, judge: bool, arrays) -> None:
+        """Train the participants that are `here`; their Up stays for the verbs below."""
+        begin = time.perf_counter()
+        shared = self.shared(arrays)
+        ids = [int(i) for i in here]
+        self.ups, self.fresh = dict.fromkeys(ids), {}
+        for client, (mine, up) in self.apply(self.method.client, ids, shared, when):
+            self.store.write(client, mine)
+            self.ups[client] = up
+            if judge and self.config.evaluate.after != "off":
+                self._judge_fresh(client, mine, up)
+        judges_all = judge and self.config.evaluate.after == "all"
+        rest = np.setdiff1d(self.clients, everybody).tolist() if self.method.idles or judges_all else []
+        if self.method.idles:
+            for client, mine in self.apply(self.method.idle, rest, shared, when):
+                self.store.write(client, mine)
+        if judges_all:      # as if they had taken part, without keeping it
+            for client, (mine, up) in self.apply(self.method.client, rest, shared, when):
+                self._judge_fresh(client, mine, up)
+        self.seconds["train"] += time.perf_counter() - begin
+
+    def _judge_fresh(self, client: int, mine, up) -> None:
+        weights = self.method.trained(mine, up)
+        if weights is not None:
+            self.fresh[client] = self._measure(client, weights)
+
+    @torch.no_grad()
+    def _measure(self, client: int, weights) -> np.ndarray:
+        x, y = (self.samples[client][part] for part in self.judged)
+        self.method.model.module.eval()
+        if not len(y):
+            return np.array([0., 0., 0., np.nan])
+        logits = torch.cat([self.method.predict(weights, as_input(part)) for part in x.split(CHUNK)])
+        return measure(logits, y)
+
+    def judge(self, when: int, arrays, n: int) -> np.ndarray:
+        """Measure the model that each hosted client would use in round `when`: a table (n, 2, 1 + measures) of all n
+        clients, in which this rank fills its own and leaves 0 elsewhere, so that ranks' tables add up.
+
+        Columns: 1 where filled, then MEASURES; first before local training, then right after that of the last round."""
+        begin = time.perf_counter()
+        shared, table = self.shared(arrays), np.zeros((n, 2, 1 + len(MEASURES)))
+        for client, weights in self.apply(self.method.personal, self.clients, shared, when):
+            table[client, 0] = 1, *self._measure(client, weights)
+        for client, measures in self.fresh.items():
+            table[client, 1] = 1, *measures
+        self.seconds["judge"] += time.perf_counter() - begin
+        return table
+
+    def rows(self, field: int, start: int, stop: int) -> np.ndarray:
+        """Return columns [start, stop) of an Up field of the hosted participants, (n, stop - start) float32."""
+        rows = [up[field].reshape(-1)[start:stop] for up in self.ups.values()]
+        return torch.stack(rows).cpu().float().numpy() if rows else np.empty((0, stop - start), np.float32)
+
+    def weighted(self, field, start, stop, weights, groups=None, k=0) -> np.ndarray:
+        """Return the hosted participants' part of a (grouped) weighted sum: int64 fixed point, or float32."""
+        shape = (stop - start,) if groups is None else (k, stop - start)
+        rows = [up[field].reshape(-1)[start:stop] for up in self.ups.values()]
+        if self.config.server.reduce == "exact":
+            total = torch.zeros(shape, dtype=torch.int64, device=self.device)
+            try:
+                exact.accumulate(rows, torch.from_numpy(weights), total,
+                                 None if groups is None else torch.from_numpy(groups))
+            except exact.NotFinite as error:
+                self.at = list(self.ups)[error.row]
+                raise
+            return total.cpu().numpy()
+        total = torch.zeros(shape, dtype=torch.float64, device=self.device)
+        for r, row in enumerate(rows):
+            (total if groups is None else total[int(groups[r])]).add_(row.double(), alpha=float(weights[r]))
+        return total.float().cpu().numpy()
+
+    def probe(self, arrays) -> np.ndarray:
+        """Time both engines on the first hosted clients, (2,) seconds."""
+        return choice.seconds(self, self.shared(arrays), self.config.state)
+
+    def use(self, engine: str) -> None:
+        """Train with another engine from now on."""
+        self.engine = choice.engine(engine, self.config.state)
+
+    def digests(self) -> np.ndarray:
+        return np.array([self.store.digest(c) for c in self.clients], np.uint8).reshape(-1, 32)
+
+    def touched(self) -> np.ndarray:
+        return self.store.touched(self.clients)
+
+    def state(self, clients) -> dict[str, np.ndarray]:
+        return self.store.stacked(clients)
+
+    def restore(self, path: str, ids: np.ndarray) -> None:
+        """Read the hosted clients' rows from a checkpoint file that holds those of `ids`, neighbours together."""
+        places = np.flatnonzero(np.isin(ids, self.clients))
+        for run in np.split(places, np.flatnonzero(np.diff(places) > 1) + 1):
+            if len(run):
+                fields = checkpoint.rows(path, run[0], run[-1] + 1)
+                for i, place in enumerate(run):
+                    self.store.restore(int(ids[place]), {name: rows[i] for name, rows in fields.items()})
+
+    def times(self) -> np.ndarray:
+        """Return and reset the seconds spent per phase, and whether this rank trains on a GPU, (phases + 1,)."""
+        spent = np.array([*(self.seconds[p] for p in PHASES), bool(self.clients) and self.device.type == "cuda"], float)
+        self.seconds = dict.fromkeys(PHASES, 0.)
+        return spent

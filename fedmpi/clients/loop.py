@@ -1,0 +1,170 @@
+"""Engine `loop`: one client after another, as fast as a hand-written PyTorch loop. It is the oracle of all engines.
+
+What keeps it fast: the module's own parameters are views of one flat vector that is updated in place; no DataLoader,
+no optimiser object, no `.item()` per batch; images lie channels-last; pulls are applied in closed form."""
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from fedmpi.clients import plan
+from fedmpi.models.build import as_input
+from fedmpi.models.flat import Net, inside
+
+GATHER = 32 << 20      # bytes of batches that are gathered at once
+CHUNK = 500            # samples per forward pass without gradients
+REHEARSAL = plan.Local(seed=0, round=0, batch=1, epochs=1, steps=1, lr=1e-3, momentum=0.)
+
+
+@dataclass(frozen=True)
+class LoopData:
+    """One client's training data in one round (see method.py for what it offers)."""
+    x: Tensor              # (n, ...) as stored, or features
+    y: Tensor              # (n,)
+    client: int
+    local: plan.Local
+    stream: int = 0
+
+    @property
+    def n(self) -> int:
+        return len(self.y)
+
+    @property
+    def lr(self) -> float:
+        return self.local.lr
+
+    @property
+    def epochs(self) -> int:
+        return self.local.epochs
+
+    @property
+    def momentum(self) -> float:
+        return self.local.momentum
+
+    def passes(self, epochs: int, stream: int) -> LoopData:
+        return dataclasses.replace(self, local=self.local._replace(epochs=epochs, steps=None), stream=stream)
+
+    def through(self, net: Net, w: Tensor) -> LoopData:
+        return dataclasses.replace(self, x=self._forward(net, w))
+
+    def mean_loss(self, net: Net, w: Tensor) -> Tensor:
+        return F.cross_entropy(self._forward(net, w), self.y)
+
+    @torch.no_grad()
+    def _forward(self, net: Net, w: Tensor) -> Tensor:
+        net.bind(w)
+        net.module.eval()
+        return torch.cat([net.module(as_input(x)) for x in self.x.split(CHUNK)])
+
+    def batches(self):
+        """Yield (x, y) of every step; samples are gathered for many steps at once, each batch is then a slice."""
+        drawn = plan.draw(self.local, self.client, self.stream, self.n)
+        index = torch.from_numpy(drawn.index).to(self.y.device)
+        size = index.shape[1]
+        together = max(1, GATHER // max(1, 4 * self.x[0].numel() * size))
+        counts = drawn.count.tolist()
+        for start in range(0, len(index), together):
+            rows = index[start:start + together].flatten()
+            x, y = as_input(self.x[rows]), self.y[rows]
+            for at, count in enumerate(counts[start:start + together]):
+                yield x[at * size:at * size + count], y[at * size:at * size + count]
+
+    def descend(self, net, w: Tensor, lr: float | None = None, only: slice | None = None, pull=(),
+                momentum: float | None = None, args=(), clip=None) -> Tensor:
+        lr = self.lr if lr is None else lr
+        momentum = self.momentum if momentum is None else momentum
+        if nothing(only):
+            return w.clone()
+        work, gradients, views = bound(net, w, only) if isinstance(net, Net) else free(net, w, only, args)
+        moving = views(work)
+        velocity = torch.zeros_like(work) if momentum else None
+        speeds = views(velocity) if momentum else None
+        for x, y in self.batches():
+            grads = gradients(x, y)
+            if momentum:      # velocity <- momentum * velocity + gradient + pulls
+                velocity.mul_(momentum)
+                torch._foreach_add_(speeds, grads)
+                for centre, strength, block in pull:
+                    velocity[block].add_((work[block] - centre) * strength)
+                work.sub_(velocity, alpha=lr)
+            else:
+                approach([(work[block], centre, lr * strength) for centre, strength, block in pull])
+                torch._foreach_add_(moving, grads, alpha=-lr)
+            if clip:
+                work.clamp_(*clip)
+        return work.clone()
+
+    def walk(self, step, state):
+        """Fold `step(state, grad, batch) -> state` over the batches; grad(net, w) is the gradient on the batch."""
+        for x, y in self.batches():
+            def grad(net, w, x=x, y=y):
+                net.module.train()
+                return free(net.loss, w, None, ())[1](x, y)[0]
+            state = step(state, grad)
+        return state
+
+
+def nothing(only: slice | None) -> bool:
+    """Say whether a block is empty, as the feature extractor of a network of a single layer is."""
+    return only is not None and only.start == only.stop
+
+
+def approach(pulls) -> None:
+    """Take the steps of (part of w, centre, rate): part - rate * (part - centre), all from the same w."""
+    if len(pulls) == 1:
+        part, centre, rate = pulls[0]
+        part.lerp_(centre, rate)
+        return
+    steps = [(part - centre) * rate for part, centre, rate in pulls]      # parts may overlap
+    for (part, _, _), step in zip(pulls, steps, strict=True):
+        part.sub_(step)
+
+
+def bound(net: Net, w: Tensor, only: slice | None):
+    """Bind w to the module. Return the vector that moves, (x, y) -> gradients, and flat -> views like these."""
+    work = net.bind(w)
+    chosen = [i for i, name in enumerate(net.names) if only is None or inside(net.blocks[name], only)]
+    leaves = [net.leaf(i) for i in chosen]
+    net.module.train()
+
+    def gradients(x, y):
+        return torch.autograd.grad(F.cross_entropy(net.module(x), y), leaves)
+
+    def views(flat):
+        parts = net.split(flat)
+        return [parts[i] for i in chosen]
+    return work, gradients, views
+
+
+def free(loss, w: Tensor, only: slice | None, args):
+    """The same for any loss(w, x, y, *args) -> (b,), differentiated with respect to the flat vector."""
+    work = w.detach().clone()
+    block = slice(None) if only is None else only
+
+    def gradients(x, y):
+        at = work.detach().requires_grad_()
+        return (torch.autograd.grad(loss(at, x, y, *args).mean(), at)[0][block],)
+    return work, gradients, lambda flat: [flat[block]]
+
+
+class Loop:
+    """The engine: applies a function to clients, one after another."""
+    name = "loop"
+
+    def apply(self, function, clients, shared, group, local: plan.Local):
+        """Yield (client, function(shared, mine, data)) for each client of the group."""
+        for client in clients:
+            group.at = client
+            torch.manual_seed(hash((local.seed, local.round, client)) % 2**63)      # for networks with dropout
+            data = LoopData(*group.training(client), client, local)
+            yield client, function(shared, group.store.read(client), data)
+
+
+def rehearse(method, shared, mine, blank: Tensor):
+    """Run a client of one blank sample (1, ...) for one step: shows what a client keeps and sends, as (Mine, Up)."""
+    data = LoopData(blank, torch.zeros(1, dtype=torch.int64, device=blank.device), 0, REHEARSAL)
+    return method.client(shared, mine, data)

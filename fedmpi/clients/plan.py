@@ -1,0 +1,38 @@
+"""Which samples a client's SGD steps use: drawn from (seed, round, client, stream) alone, so that no generator has
+a state, and a restart, another rank or another order of clients draws the same."""
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+
+class Local(NamedTuple):
+    """The local training of one round."""
+    seed: int
+    round: int
+    batch: int
+    epochs: int
+    steps: int | None      # in place of epochs
+    lr: float
+    momentum: float
+
+
+class Plan(NamedTuple):
+    index: np.ndarray      # (steps, batch) int64 positions among the client's samples, 0 where a batch is short
+    count: np.ndarray      # (steps,) samples of each batch
+
+
+def draw(local: Local, client: int, stream: int, n: int) -> Plan:
+    """Draw the batches of one client with n samples: every epoch a new order, its last batch shorter if need be."""
+    per_epoch = -(-n // local.batch)
+    steps = local.steps or local.epochs * per_epoch
+    epochs = -(-steps // per_epoch)
+    generator = np.random.Generator(np.random.Philox(np.random.SeedSequence(
+        (local.seed, local.round, client, stream))))
+    index = np.zeros((epochs, per_epoch * local.batch), np.int64)
+    for epoch in range(epochs):
+        index[epoch, :n] = generator.permutation(n)
+    count = np.full((epochs, per_epoch), local.batch, np.int64)
+    count[:, -1] = n - (per_epoch - 1) * local.batch
+    return Plan(index.reshape(-1, local.batch)[:steps], count.reshape(-1)[:steps])

@@ -1,0 +1,116 @@
+"""The private states (Mine) of the clients that one rank hosts. A client that never wrote holds the first state.
+
+States beyond a bound go to a scratch file of this rank, the least recently used first. It is a plain file of
+fixed-size records and not HDF5: nobody else reads it, and HDF5 crashes the process when a disk is full."""
+from __future__ import annotations
+
+import hashlib
+import os
+import tempfile
+from collections import OrderedDict
+from functools import cached_property
+
+import numpy as np
+import torch
+
+from fedmpi.errors import FedmpiError
+
+
+class Store:
+    """Rows of `Mine` by client. What a client reads is its own: rows are never shared between clients."""
+
+    def __init__(self, first, memory: float = float("inf"), scratch: str | None = None):
+        self.first, self.memory = first, memory
+        self._rows = OrderedDict()      # in memory, least recently used first
+        self._spill = Spill(first, scratch)
+        self._size = max(1, sum(v.numel() * v.element_size() for v in first))
+
+    def read(self, client: int):
+        if client in self._rows:
+            self._rows.move_to_end(client)
+            return self._rows[client]
+        return self._spill.read(client) if client in self._spill.places else self.first
+
+    def write(self, client: int, mine) -> None:
+        if not mine:      # a method whose clients keep nothing has an empty Mine
+            return
+        self._rows[client] = mine
+        self._rows.move_to_end(client)
+        while len(self._rows) > 1 and len(self._rows) * self._size > self.memory:
+            self._spill.write(*self._rows.popitem(last=False))
+
+    def touched(self, clients) -> np.ndarray:
+        """Say which clients have a row of their own, (n,) bool."""
+        return np.array([c in self._rows or c in self._spill.places for c in clients], bool)
+
+    def stacked(self, clients) -> dict[str, np.ndarray]:
+        """Return the rows of clients as arrays (n, ...) by field."""
+        return {name: np.stack([as_numpy(getattr(self.read(int(c)), name)) for c in clients])
+                if len(clients) else np.empty((0, *value.shape), as_numpy(value).dtype)
+                for name, value in self.first._asdict().items()}
+
+    def restore(self, client: int, row: dict[str, np.ndarray]) -> None:
+        self.write(client, type(self.first)(*(
+            torch.from_numpy(np.array(row[name])).to(value.device)
+            for name, value in self.first._asdict().items())))
+
+    def digest(self, client: int) -> np.ndarray:
+        """Return the sha256 of a client's state, (32,) uint8."""
+        mine = self.read(client)
+        return np.frombuffer(self._first_digest if mine is self.first else digest_of(mine), np.uint8)
+
+    @cached_property
+    def _first_digest(self) -> bytes:
+        return digest_of(self.first)      # once, not for every client that never took part
+
+
+class Spill:
+    """Records of a fixed size in an unnamed scratch file, which vanishes with the process however it ends."""
+
+    def __init__(self, first, folder: str | None):
+        self.first, self.folder = first, folder
+        self.shapes = [(v.dtype, v.shape, v.numel() * v.element_size()) for v in first]
+        self.size = sum(size for _, _, size in self.shapes)
+        self.places: dict[int, int] = {}      # client -> record
+
+    @cached_property
+    def file(self):
+        return tempfile.TemporaryFile(dir=self.folder, prefix="fedmpi-states-")
+
+    def write(self, client: int, mine) -> None:
+        record = b"".join(np.ascontiguousarray(as_numpy(v)).tobytes() for v in mine)
+        place = self.places.setdefault(client, len(self.places))
+        try:
+            written = os.pwrite(self.file.fileno(), record, place * self.size)
+        except OSError as error:
+            written, reason = 0, error.strerror
+        else:
+            reason = "the disk is full"
+        if written < self.size:
+            raise FedmpiError(f"the state of client {client} cannot be written to scratch space in "
+                              f"{self.folder or tempfile.gettempdir()}: {reason}; raise state.memory, or set "
+                              "state.scratch to a folder with more space")
+
+    def read(self, client: int):
+        record = os.pread(self.file.fileno(), self.size, self.places[client] * self.size)
+        values, at = [], 0
+        for like, (dtype, shape, size) in zip(self.first, self.shapes, strict=True):
+            part = bytearray(record[at:at + size])
+            flat = torch.frombuffer(part, dtype=dtype) if size else torch.empty(0, dtype=dtype)
+            values.append(flat.reshape(shape).to(like.device))
+            at += size
+        return type(self.first)(*values)
+
+
+def digest_of(state) -> bytes:
+    """Return the sha256 of a NamedTuple of tensors: names, types, shapes and bytes."""
+    total = hashlib.sha256()
+    for name, value in state._asdict().items():
+        array = as_numpy(value)
+        total.update(f"{name} {array.dtype} {array.shape}".encode())
+        total.update(np.ascontiguousarray(array).data)
+    return total.digest()
+
+
+def as_numpy(tensor: torch.Tensor) -> np.ndarray:
+    return tensor.detach().cpu().numpy()

@@ -1,0 +1,82 @@
+"""Sums over clients that do not depend on how the clients are grouped.
+
+Each contribution weight * value is rounded once to fixed point (int64, scale 2^44: range +-5e5, resolution 6e-14);
+integers add up to the same total in any order, so 1, 2 or 7 ranks give the same bits. Weights add up to 1 at most
+(in magnitude), so a sum stays in the range that its values are in."""
+from __future__ import annotations
+
+import torch
+
+from fedmpi.errors import FedmpiError
+
+SCALE = 2.0 ** 44
+RANGE = 5e5      # of values: RANGE * SCALE < 2^63
+SMALL = 100.     # of values: well below 2^7, for the fast way
+OFFSET = 1.5 * 2.0 ** 8
+BLOCK, BLOCK_GPU = 1 << 18, 1 << 24      # numbers in scratch: the size of a core's cache; much of a GPU at once
+
+
+class NotFinite(FedmpiError):
+    """A row that cannot be summed; `row` is its position, for the caller to name the client."""
+
+    def __init__(self, row: int, values: torch.Tensor):
+        bad = int((~values.isfinite()).sum())
+        self.row = row
+        what = (f"update has {bad} non-finite values of {values.numel()}" if bad else
+                f"update has values up to {values.abs().max():.3g}, out of the range of exact sums ({RANGE:g})")
+        super().__init__(f"{what}; lower train.lr, or look at this client's data")
+
+
+def accumulate(rows, weights: torch.Tensor, into: torch.Tensor, groups: torch.Tensor | None = None):
+    """Add weights[r] * rows[r] in fixed point to `into` (d,) or, with groups, to `into[groups[r]]` (k, d).
+
+    rows: r vectors (d,) of any float type; weights (r,) float64; into int64. Raises NotFinite."""
+    largest = [max_magnitude(row) for row in rows]
+    for r, most in enumerate(largest):
+        if not most < RANGE:      # false for NaN as well
+            raise NotFinite(r, rows[r])
+    for group in [None] if groups is None else sorted(set(groups.tolist())):
+        members = [r for r in range(len(rows)) if group is None or groups[r] == group]
+        total = into if group is None else into[group]
+        small = [r for r in members if largest[r] < SMALL]
+        add_small([rows[r] for r in small], weights[small], total)
+        for r in set(members) - set(small):
+            total.add_((rows[r].double() * (float(weights[r]) * SCALE)).round_().to(torch.int64))
+
+
+def max_magnitude(row: torch.Tensor) -> float:
+    """Return the largest |value|, nan where there is one."""
+    if not row.numel():
+        return 0.
+    low, high = torch.aminmax(row)
+    return max(-float(low), float(high)) if low == low else float("nan")
+
+
+def add_small(rows: list[torch.Tensor], weights: torch.Tensor, into: torch.Tensor):
+    """The same for values below SMALL, in a few passes over blocks that stay in cache.
+
+    OFFSET + v, with OFFSET = 1.5 * 2^8, lies in [2^8, 2^9), where doubles are the multiples of 2^-44: the addition
+    rounds v, and the bits of the sum, read as an integer, are those of OFFSET plus v in fixed point."""
+    if not rows:
+        return
+    weights = weights.to(into.device)[:, None]
+    block = max(1024, (BLOCK_GPU if into.is_cuda else BLOCK) // len(rows))
+    scratch = torch.empty((len(rows), min(block, into.numel())), dtype=torch.float64, device=into.device)
+    offset = torch.tensor(OFFSET, dtype=torch.float64).view(torch.int64).item() * len(rows)
+    for start in range(0, into.numel(), block):
+        part = into[start:start + block]
+        terms = scratch[:, :part.numel()]
+        for term, row in zip(terms, rows, strict=True):
+            term.copy_(row[start:start + block])
+        bits = terms.mul_(weights).add_(OFFSET).view(torch.int64)
+        part.add_(bits.sum(0)).sub_(as_int64(offset))
+
+
+def as_int64(number: int) -> int:
+    """Wrap around as int64 arithmetic does."""
+    return (number + 2 ** 63) % 2 ** 64 - 2 ** 63
+
+
+def value(total: torch.Tensor) -> torch.Tensor:
+    """Return a fixed-point total as float64."""
+    return total.double() / SCALE

@@ -1,0 +1,219 @@
+"""The MPI world: who we are, and the few collectives that fedmpi uses. The only file that imports mpi4py.
+
+Waiting ranks do not spin: where a rank may wait for work (an order's header, a sum) a tiny non-blocking call is
+polled with short sleeps first, so that it leaves its core to a rank that works. (Blocking MPI calls burn a core in
+most libraries.) Where a node has more ranks than cores, the library is told to yield inside its calls too."""
+from __future__ import annotations
+
+import os
+import socket
+import sys
+import time
+
+import numpy as np
+
+from fedmpi.errors import FAILED, BadInput
+
+PIECE = 1 << 27      # elements per MPI call: counts stay far below 2^31
+FAILURE = 7001       # tag of a worker's last words to rank 0
+SPIN = 2e-4          # seconds of polling before the first sleep
+NAPS = (1e-4, 2e-3)  # shortest and longest sleep between polls, seconds
+
+
+class Solo:
+    """The world of a single process: no MPI library is needed."""
+    rank, size, local_rank = 0, 1, 0
+    library = "none (one process)"
+    thread_level = "none"
+
+    def __init__(self):
+        self.host = socket.gethostname()
+        self.sent = self.received = 0
+
+    def broadcast(self, buffer: np.ndarray) -> np.ndarray:
+        return buffer
+
+    def reduce(self, buffer: np.ndarray) -> np.ndarray:
+        return buffer
+
+    def gather(self, rows: np.ndarray, counts: np.ndarray) -> np.ndarray:
+        return rows
+
+    def hear(self, header: np.ndarray) -> None:
+        """Receive nothing: rank 0 gives the orders."""
+
+    def fail(self, message: str, code: int) -> None:
+        print(message, file=sys.stderr, flush=True)
+        os._exit(code)
+
+    def close(self) -> None:
+        """Nothing to finalise."""
+
+
+class World(Solo):
+    """An MPI communicator seen as one server (rank 0) and its workers."""
+
+    def __init__(self, mpi):
+        super().__init__()
+        self.mpi, self.comm = mpi, mpi.COMM_WORLD
+        self.rank, self.size = self.comm.rank, self.comm.size
+        self.library = library_of(mpi)
+        self.thread_level = ("single", "funneled", "serialized", "multiple")[mpi.Query_thread()]
+        local = self.comm.Split_type(mpi.COMM_TYPE_SHARED)
+        self.local_rank = local.rank
+        local.Free()
+        self.on_failure = None      # rank 0 may set it: called with a worker's message before the job ends
+
+    def broadcast(self, buffer: np.ndarray) -> np.ndarray:
+        """Fill `buffer` (contiguous, same size everywhere) with rank 0's."""
+        self.meet()      # polled, so that rank 0 hears of a worker that failed instead of blocking
+        flat = buffer.reshape(-1)
+        for start in range(0, flat.size, PIECE):
+            self.comm.Bcast(flat[start:start + PIECE], 0)
+        self._count(buffer.nbytes, from_root=True)
+        return buffer
+
+    def reduce(self, buffer: np.ndarray) -> np.ndarray:
+        """Return the sum over ranks at rank 0 (elsewhere: the rank's own buffer, unchanged)."""
+        self.meet()
+        flat = buffer.reshape(-1)
+        for start in range(0, flat.size, PIECE):
+            part = flat[start:start + PIECE]
+            self.comm.Reduce(self.mpi.IN_PLACE if self.rank == 0 else part, part, self.mpi.SUM, 0)
+        self._count(buffer.nbytes, from_root=False)
+        return buffer
+
+    def gather(self, rows: np.ndarray, counts: np.ndarray) -> np.ndarray | None:
+        """Concatenate every rank's rows (its own number each, `counts[rank]`) at rank 0, in rank order."""
+        self.meet()
+        rows = np.ascontiguousarray(rows)
+        width = int(np.prod(rows.shape[1:], dtype=np.int64))
+        if self.rank:
+            for start in range(0, rows.size, PIECE):
+                self.comm.Send(rows.reshape(-1)[start:start + PIECE], 0)
+            self._count(rows.nbytes, from_root=False)
+            return None
+        out = np.empty((int(counts.sum()), *rows.shape[1:]), rows.dtype)
+        flat, begin = out.reshape(-1), 0
+        for rank, count in enumerate(counts * width):
+            part = flat[begin:begin + count]
+            if rank == 0:
+                part[:] = rows.reshape(-1)
+            for start in range(0, part.size if rank else 0, PIECE):
+                self.comm.Recv(part[start:start + PIECE], rank)
+            begin += count
+        self.received += out.nbytes - rows.nbytes
+        return out
+
+    def hear(self, header: np.ndarray) -> None:
+        """Take part in the broadcast of an order's header; a worker waits here, asleep, for as long as it takes."""
+        self._poll(self.comm.Ibcast(header, 0))
+
+    def meet(self) -> None:
+        """Wait until every rank is here, without burning a core."""
+        self._poll(self.comm.Ibarrier())
+
+    def _poll(self, request) -> None:
+        begin, nap = time.perf_counter(), NAPS[0]
+        while not request.Test():
+            if time.perf_counter() - begin > SPIN:
+                time.sleep(nap)
+                nap = min(nap * 1.5, NAPS[1])
+            if self.rank == 0 and self.comm.Iprobe(tag=FAILURE):
+                self._last_words()
+
+    def _last_words(self) -> None:
+        status = self.mpi.Status()
+        self.comm.Probe(tag=FAILURE, status=status)
+        text = np.empty(status.Get_count(self.mpi.BYTE), np.uint8)
+        self.comm.Recv(text, status.source, FAILURE)
+        self.fail(text[1:].tobytes().decode(errors="replace"), int(text[0]))
+
+    def fail(self, message: str, code: int = FAILED) -> None:
+        """End the whole job now: rank 0 says why, once; a worker tells rank 0 first. Never returns."""
+        if self.rank and self._told(message, code):
+            time.sleep(5)      # rank 0 ends the job; if it cannot, we do
+        if self.rank == 0 and self.on_failure:
+            message = self.on_failure(message)
+        print(message, file=sys.stderr, flush=True)
+        self.comm.Abort(code)
+        os._exit(code)      # MPI_Abort returns in some libraries
+
+    def _told(self, message: str, code: int) -> bool:
+        text = np.frombuffer(bytes([code]) + message.encode()[:60_000], np.uint8)
+        request = self.comm.Isend(text, 0, FAILURE)
+        for _ in range(200):
+            if request.Test():
+                return True
+            time.sleep(.01)
+        return False
+
+    def _count(self, nbytes: int, from_root: bool) -> None:
+        if (self.rank == 0) == from_root:
+            self.sent += nbytes * (self.size - 1 if from_root else 1)
+        else:
+            self.received += nbytes
+
+    def close(self) -> None:
+        self.meet()
+        self.mpi.Finalize()
+
+
+def open_world() -> Solo:
+    """Join the MPI world, or be alone where there is no MPI library. Raises BadInput for a launch that cannot work."""
+    if shares_cores():
+        os.environ.setdefault("MPIR_CVAR_ENABLE_HEAVY_YIELD", "1")      # MPICH
+        os.environ.setdefault("OMPI_MCA_mpi_yield_when_idle", "1")      # Open MPI
+    try:
+        import mpi4py
+        # below "multiple" MPICH 5 moves intra-node reductions through small cells with bare spinning: 7 MB took 13 s
+        # with 3 ranks on 2 cores, where this level takes 20 ms
+        mpi4py.rc.thread_level = "multiple"
+        from mpi4py import MPI
+        world = World(MPI) if MPI.COMM_WORLD.size > 1 else Solo()
+        if world.size == 1:
+            world.library = library_of(MPI)
+    except (ImportError, RuntimeError) as error:
+        world = Solo()
+        world.library = f"none ({' '.join(str(error).split())[:120]})"
+    refuse_lonely(world)
+    return world
+
+
+def library_of(mpi) -> str:
+    return " ".join(mpi.Get_library_version().strip("\0").splitlines()[0].split())
+
+
+def speaks() -> bool:
+    """Say whether this process should report a refused launch: the launcher's first one, as its environment tells."""
+    ranks = [os.environ.get(v) for v in ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID")]
+    return next((rank for rank in ranks if rank is not None), "0") == "0"
+
+
+def shares_cores() -> bool:
+    """Say whether this node has more ranks than cores for them, as far as the launcher's environment tells."""
+    local = next((os.environ[v] for v in ("MPI_LOCALNRANKS", "OMPI_COMM_WORLD_LOCAL_SIZE", "SLURM_NTASKS_PER_NODE")
+                  if os.environ.get(v, "").isdigit()), "1")
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    bound = cores == 1 and (os.cpu_count() or 1) > 1      # to a core of its own: nothing is shared
+    return int(local) > cores and not bound
+
+
+def refuse_lonely(world: Solo) -> None:
+    """Refuse processes that were started together but do not see each other: each would be rank 0 of 1."""
+    if world.size > 1:
+        return
+    for variable, launcher in (("OMPI_COMM_WORLD_SIZE", "Open MPI's mpirun"), ("PMI_SIZE", "MPICH's mpiexec"),
+                               ("SLURM_STEP_NUM_TASKS", "srun")):
+        started = os.environ.get(variable, "1")
+        if started.isdigit() and int(started) > 1 and not inside_other_launcher(variable):
+            raise BadInput(
+                f"{launcher} started {started} processes, but this one is alone in its MPI world (library: "
+                f"{world.library}): launcher and MPI library do not match. Use the mpiexec of that library, or under "
+                "Slurm the --mpi that it speaks (MPICH: srun --mpi=pmi2; Open MPI: srun --mpi=pmix).")
+
+
+def inside_other_launcher(variable: str) -> bool:
+    """Under mpiexec inside a Slurm job, SLURM_STEP_NUM_TASKS describes the launcher's own step, not us."""
+    return variable == "SLURM_STEP_NUM_TASKS" and ("PMI_SIZE" in os.environ and "HYDI_CONTROL_FD" in os.environ
+                                                   or "OMPI_COMM_WORLD_SIZE" in os.environ)

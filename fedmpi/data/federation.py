@@ -1,0 +1,267 @@
+"""The federation: one HDF5 file with the samples sorted by client; a rank reads its slices.
+
+Inside a client the samples lie in the order train, validation, test. Legend: n samples, N clients, C classes.
+
+    x (n, ...)   y (n,)   counts (N, 3)   labels (N, 3, C): per part and class   groups (N,): if planted
+"""
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import inspect
+import json
+import os
+import re
+import uuid
+from dataclasses import asdict
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from fedmpi import config, registry
+from fedmpi.atomic import sync
+from fedmpi.data import sources
+from fedmpi.errors import BadInput
+
+FORMAT = 1
+SMALL = ("y", "counts", "labels", "groups")     # verified on opening; x slice by slice, as it is read
+CHUNK = (16 * 1024, 1024 * 1024)                # bytes: whole chunks are read, so about one client's share
+
+
+class Samples(NamedTuple):
+    """One client's samples; the validation and test parts may be empty."""
+    x_train: np.ndarray
+    y_train: np.ndarray
+    x_val: np.ndarray
+    y_val: np.ndarray
+    x_test: np.ndarray
+    y_test: np.ndarray
+
+
+class Federation:
+    """A prepared federation, to be read. Raises BadInput when the file is missing, damaged or incomplete.
+
+    clients N, counts (N, 3), sizes (N,) of the training parts, label_counts (N, 3, C), groups (N,) or None,
+    shape and dtype of one sample, classes C, name of the data set, settings, fingerprint of the contents."""
+
+    def __init__(self, path: str | Path):
+        self.path = Path(path)
+        with opened(self.path) as file:
+            facts = verified(file, self.path)
+            self.name, self.fingerprint = facts["settings"]["name"], facts["fingerprint"]
+            self.settings, self.classes = facts["settings"], facts["classes"]
+            self.shape, self.dtype = file["x"].shape[1:], file["x"].dtype
+            self.counts, self.label_counts = file["counts"][:], file["labels"][:]
+            self.groups = file["groups"][:] if "groups" in file else None
+        self.clients, self.sizes = len(self.counts), self.counts[:, 0]
+        self.edges = np.concatenate([[0], self.counts.sum(1).cumsum()])
+
+    def client(self, i: int) -> Samples:
+        """Read client i's slice of the file and no other."""
+        if not 0 <= i < self.clients:
+            raise IndexError(f"client {i} of {self.clients}")
+        here = slice(self.edges[i], self.edges[i + 1])
+        with opened(self.path) as file:
+            x, y = file["x"][here], file["y"][here]
+        cuts = self.counts[i].cumsum()[:2]
+        pairs = zip(np.split(x, cuts), np.split(y, cuts), strict=True)
+        return Samples(*(part for pair in pairs for part in pair))
+
+
+def prepare(data: config.Data, seed: int) -> Path:
+    """Make the federation of these settings, unless it is there already and sound. Raises BadInput."""
+    root = Path(data.root).expanduser()
+    folder = Path(data.cache).expanduser() if data.cache else root / "federations"
+    settings = recipe(data, seed, root)
+    key = hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()
+    names = [re.sub(r"[^\w.]+", "_", name) for name in (data.name, settings["partition"]["name"])]
+    path = folder / f"{'-'.join(names)}-{data.clients}-{key[:12]}.h5"
+    if not sound(path, key):
+        with writable(folder):
+            folder.mkdir(parents=True, exist_ok=True)
+        pool = sources.Pool(*registry.find("datasets", data.name)().load(root, data.file))
+        pool = sources.checked(pool, f"data.name = {data.name}")      # it may be a third party's
+        y = np.concatenate([pool.y_train, pool.y_test])
+        order, counts, groups = assign(y, data, seed)
+        write(path, key, settings, pool, order, y[order], counts, groups)
+    return path
+
+
+def recipe(data: config.Data, seed: int, root: Path) -> dict:
+    """Collect everything on which the contents of a federation depend."""
+    partition = {"name": config.name_of(data.partition), **asdict(data.partition)}
+    return {"format": FORMAT, "name": data.name, "source": sources.source_key(data.name, root, data.file),
+            "clients": data.clients, "partition": partition, "split": list(data.split), "seed": seed,
+            "code": [stamp(registry.find("datasets", data.name)), stamp(type(data.partition))]}
+
+
+def stamp(cls: type) -> str:
+    """Return what changes when a third party's class is edited; built-in classes change with FORMAT."""
+    if cls.__module__.startswith("fedmpi."):
+        return ""
+    try:
+        return hashlib.sha256(inspect.getsource(inspect.getmodule(cls)).encode()).hexdigest()
+    except (OSError, TypeError):        # typed at a prompt
+        return ""
+
+
+def sound(path: Path, key: str) -> bool:
+    try:
+        with opened(path) as file:
+            return verified(file, path)["key"] == key
+    except BadInput:
+        return False
+
+
+def assign(y, data: config.Data, seed: int):
+    """Decide who holds what. Returns the samples' order in the file (n,), counts (N, 3), groups or None."""
+    parts, groups = data.partition.assign(y, data.clients, np.random.default_rng((0, seed)))
+    if not legal(parts, data.clients, len(y)):
+        raise BadInput(f"data.partition = {config.name_of(data.partition)}: its assign() must give each of "
+                       f"{data.clients} clients at least one sample, and no sample twice")
+    shuffled = [np.random.default_rng((1, i, seed)).permutation(part) for i, part in enumerate(parts)]
+    return np.concatenate(shuffled), np.array([split(len(part), data.split) for part in parts]), groups
+
+
+def legal(parts, clients: int, samples: int) -> bool:
+    if len(parts) != clients or not all(map(len, parts)):
+        return False
+    held = np.sort(np.concatenate(parts))
+    return held.dtype.kind in "iu" and held[0] >= 0 and held[-1] < samples and np.diff(held).all()
+
+
+def split(samples: int, shares) -> tuple[int, int, int]:
+    """Cut a client's samples into train (at least 1), validation and test."""
+    # 1e-9: .6 * 5 must not become 2 for being stored as 2.9999...
+    edges = np.floor(np.cumsum(shares)[:-1] * samples + 1e-9).astype(int)
+    train = max(1, int(edges[0]))
+    test = samples - max(train, int(edges[-1]))
+    return train, samples - train - test, test
+
+
+def write(path: Path, key: str, settings: dict, pool, order, y, counts, groups):
+    """Write the file beside its place and rename it: other jobs see a whole federation or none."""
+    temporary = path.with_name(f"{path.name}.{uuid.uuid4().hex[:8]}.tmp")
+    with writable(path.parent):
+        try:
+            fill(temporary, key, settings, pool, order, y, counts, groups)
+            sync(temporary)
+            os.replace(temporary, path)
+            sync(path.parent)
+        finally:
+            temporary.unlink(missing_ok=True)
+
+
+def fill(path: Path, key: str, settings: dict, pool, order, y, counts, groups):
+    import h5py
+    classes = int(max(pool.y_train.max(), pool.y_test.max(initial=0))) + 1
+    small = {"y": y, "counts": counts, "labels": histogram(y, counts, classes)}
+    if groups is not None:
+        small["groups"] = np.asarray(groups, np.int64)
+    reserve(path, sum(values.nbytes for values in small.values()) + len(order) * pool.x_train[:1].nbytes)
+    # from 1.10 on, HDF5 keeps checksums of its own metadata
+    with h5py.File(path, "w", libver=("v110", "v110")) as file:
+        for name, values in small.items():
+            file[name] = values
+        whole = write_samples(file, pool, order, counts)
+        for name in sorted(small.keys() - {"labels"}):
+            absorb(whole, small[name])
+        facts = {"format": FORMAT, "key": key, "classes": classes, "settings": settings,
+                 "fingerprint": whole.hexdigest()}
+        # bytes: HDF5 keeps str attributes outside its checksums, and one flipped bit there can make it hang
+        file.attrs["facts"] = np.bytes_(json.dumps(facts))
+        file.attrs["check"] = np.bytes_(digest(file))
+        file.attrs["complete"] = True
+
+
+def reserve(path: Path, size: int):
+    """Raise OSError now when the disk or the quota has no room: HDF5 would crash the process later."""
+    with open(path, "xb") as file:
+        if hasattr(os, "posix_fallocate"):      # not on macOS
+            os.posix_fallocate(file.fileno(), 0, size + size // 50 + 2 * CHUNK[1])
+
+
+def write_samples(file, pool, order, counts):
+    """Write x client by client, since a sorted copy of a large pool may not fit. Returns its running hash."""
+    shape, dtype = pool.x_train.shape[1:], pool.x_train.dtype
+    each = int(np.prod(shape)) * dtype.itemsize
+    rows = int(np.clip(len(order) // len(counts) * each, *CHUNK)) // each
+    x = file.create_dataset("x", (len(order), *shape), dtype, fletcher32=True,
+                            chunks=(int(np.clip(rows, 1, len(order))), *shape))
+    whole = hashlib.sha256(f"{x.dtype.str}{x.shape}".encode())
+    edges = np.concatenate([[0], counts.sum(1).cumsum()])
+    for start, end in zip(edges[:-1], edges[1:], strict=True):
+        x[start:end] = mine = take(pool.x_train, pool.x_test, order[start:end])
+        whole.update(mine)
+    return whole
+
+
+def take(train, test, index):
+    """Take rows of train and test as if they were one array."""
+    late = index >= len(train)
+    rows = np.empty((len(index), *train.shape[1:]), train.dtype)
+    rows[~late], rows[late] = train[index[~late]], test[index[late] - len(train)]
+    return rows
+
+
+def histogram(y, counts, classes: int):
+    """Count the samples per client, part and class (N, 3, C)."""
+    part = np.repeat(np.arange(counts.size), counts.ravel())
+    return np.bincount(part * classes + y, minlength=counts.size * classes).reshape(*counts.shape, classes)
+
+
+def digest(file) -> str:
+    """Hash all that is not x: the facts and the small data sets."""
+    whole = hashlib.sha256(file.attrs["facts"])
+    for name in SMALL:
+        if name in file:
+            absorb(whole, file[name][:])
+    return whole.hexdigest()
+
+
+def absorb(whole, values):
+    whole.update(f"{values.dtype.str}{values.shape}".encode())
+    whole.update(np.ascontiguousarray(values))
+
+
+def verified(file, path: Path) -> dict:
+    """Return the facts of an open file. Raises BadInput if it is incomplete, changed or of another format."""
+    if not file.attrs.get("complete", False):
+        raise damaged(path, "it was never completed")
+    facts = json.loads(file.attrs["facts"])
+    if facts["format"] != FORMAT:
+        raise damaged(path, f"it has format {facts['format']}, this version of fedmpi reads {FORMAT}")
+    if file.attrs["check"].decode() != digest(file):
+        raise damaged(path, "its checksum does not match its contents")
+    return facts
+
+
+def damaged(path: Path, why) -> BadInput:
+    why = str(why).partition(": time =")[0]      # HDF5 goes on with addresses
+    return BadInput(f"{path}: the federation cannot be used: {' '.join(why.split())}; delete it, it is made "
+                    "again from the source")
+
+
+@contextlib.contextmanager
+def opened(path: Path):
+    """Open for reading, by any number of ranks at once: file locks fail on some parallel file systems."""
+    import h5py
+    try:
+        with h5py.File(path, "r", locking=False) as file:
+            yield file
+    except (FileNotFoundError, PermissionError):
+        raise BadInput(f"{path}: there is no federation here that can be read; "
+                       "`fedmpi data CONFIG` makes it") from None
+    except (OSError, KeyError, RuntimeError, ValueError, TypeError) as error:
+        raise damaged(path, error) from None
+
+
+@contextlib.contextmanager
+def writable(folder: Path):
+    """Turn a failure to write into BadInput."""
+    try:
+        yield
+    except (OSError, RuntimeError) as error:     # RuntimeError: HDF5, in closing
+        raise BadInput(f"{folder}: cannot write the federation: {' '.join(str(error).split())}; set "
+                       "data.cache to a folder that can be written and has room") from None

@@ -1,0 +1,102 @@
+"""The interface of a method: pure functions written for one client and for one server.
+
+A method is a frozen dataclass whose fields are its hyper-parameters. The engine runs `client` for every participant,
+one after another or many at once (then each tensor is a batch that only the engine sees: no `if` on a tensor's value,
+no `.item()`, no in-place change of an argument). `server` runs at rank 0 alone and may branch on data.
+
+What `data`, one client's data in one round, offers (d parameters, b batch):
+    data.n                                   number of training samples (a number or a 0-d tensor)
+    data.lr, data.epochs, data.momentum      the run's settings for this round
+    data.descend(net, w, ...)                plain SGD from w (d,), over the round's batches; see `descend` below
+    data.walk(step, state)                   a loop over batches that a method writes itself: step(state, grad) ->
+                                             state, grad(net, w) -> (d,); a tensor that step uses must be part of state
+    data.mean_loss(net, w)                   mean cross-entropy on all training samples (a 0-d tensor)
+    data.through(net, w)                     the same client with net(w, x) in place of x, and the same batches
+    data.passes(epochs, stream)              the same client with other batches: `stream` names the draw
+`data.descend(net_or_loss, w, lr=, only=, pull=, momentum=, args=, clip=)`:
+    net_or_loss  a Net (its cross-entropy is minimised), or loss(w, x, y, *args) -> (b,)
+    only         a block of w that moves (a slice); the rest is frozen
+    pull         [(centre, strength, block)]: adds strength * (w - centre) to the gradient of that block of w
+    clip         (low, high): w is clipped to that range after every step
+"""
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from fedmpi.models.flat import Model
+
+
+class Nothing(NamedTuple):
+    """A Shared, Mine or Up without fields."""
+
+
+@dataclass
+class Participants:
+    """Who takes part in a round, as the server sees it."""
+    ids: object             # (n,) int64, ascending
+    sizes: object           # (n,) training samples of each
+    round: int
+    seed: int
+
+    def __post_init__(self):
+        self.facts = {}
+
+    def report(self, **facts):
+        """Hand measures of this round to the run's books: `clusters` (n,) of `k`, `iterations`, `distance`, ..."""
+        self.facts |= facts
+
+
+@dataclass(frozen=True)
+class Method:
+    """Base of all methods. Subclasses set the class attributes and override the functions."""
+    title = ""       # as papers write it
+    paper = ""       # authors, venue, year
+    judged_by = ""   # which weights a client is judged by
+
+    @property
+    def model(self) -> Model:
+        return self.__dict__["_model"]
+
+    def on(self, model: Model) -> Method:
+        """Return this method for a model. Checks that need the model belong here; raises BadInput."""
+        bound = dataclasses.replace(self)
+        bound.__dict__["_model"] = model
+        return bound
+
+    def init(self, n: int):
+        """Return the first Shared and the first Mine of every client (n clients), NamedTuples of tensors."""
+        raise NotImplementedError
+
+    def client(self, shared, mine, data):
+        """Run one participant's round: return its new Mine, and what it sends (Up)."""
+        raise NotImplementedError
+
+    @property
+    def idles(self) -> bool:
+        """Say whether clients that do not take part in a round still run `idle` in it."""
+        return False
+
+    def idle(self, shared, mine, data):
+        """Return the new Mine of a client that does not take part in this round (where `idles`)."""
+        return mine
+
+    def server(self, shared, up, who: Participants):
+        """Return the next Shared from the participants' rows (`up`: a Rows handle per field)."""
+        return shared
+
+    def personal(self, shared, mine, data):
+        """Return the weights that a client is judged by, before its next local training."""
+        raise NotImplementedError
+
+    def trained(self, mine, up):
+        """Return the weights right after local training, where they differ from what `personal` gives; else None."""
+        return None
+
+    def predict(self, w, x: Tensor) -> Tensor:
+        """Return the logits (b, c) of the weights that `personal` or `trained` returned."""
+        return self.model(w, x)

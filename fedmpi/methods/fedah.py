@@ -1,0 +1,92 @@
+"""FedAH, Pan et al.: a client blends its own head element-wise with the global head before it trains (aggregated head).
+
+Objective: min over the personal models of sum_i (n_i / n) f_i(phi, hhat_i), hhat_i = h_i + (h - h_i) * W_i, W_i in
+[0, 1] learned by gradient on client i's data (eqs. 1-6, algorithm 1).
+Departures. The step of W is `mix_lr` = 1, as in the code that made the paper's tables (the text says eta). By default
+only participants mix (algorithm 1); `mix_everyone` lets every client mix, and keep it, in every round, as that code
+does (the same at participation 1). Features are computed once where phi is frozen."""
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, NamedTuple
+
+import torch
+from torch import Tensor
+
+from fedmpi.method import Method
+from fedmpi.settings import Ge, Le
+
+MIX, HEAD = 1, 2      # streams of batches: the mix and head passes draw their own
+
+
+class Shared(NamedTuple):
+    w: Tensor      # (d,) the global model (phi, h)
+
+
+class Mine(NamedTuple):
+    h: Tensor      # (h,) the client's head
+    W: Tensor      # (h,) how much of the global head it takes, element by element
+
+
+class Up(NamedTuple):
+    w: Tensor      # (d,) (phi_i, h_i)
+
+
+@dataclass(frozen=True)
+class FedAH(Method):
+    mix_epochs: Annotated[int, Ge(0), "passes that learn W at the start of a round; 0 keeps W as it is"] = 1
+    mix_lr: Annotated[float, Ge(0), "step of W"] = 1.0
+    mix_start: Annotated[float, Ge(0), Le(1), "first value of W: 1 takes the global head, 0 keeps the own one"] = 1.0
+    mix_everyone: Annotated[bool, "clients that do not take part in a round mix too, and keep it"] = False
+    head_epochs: Annotated[int, Ge(1), "passes that train the head, phi frozen"] = 1
+
+    title = "FedAH"
+    paper = "Pan et al., 2024"
+    judged_by = "(phi, hhat_i), mixed anew on the global model (after local training: (phi_i, h_i))"
+
+    def init(self, n):
+        h = self.model.start[self.model.h]
+        return Shared(self.model.start), Mine(h, torch.full_like(h, self.mix_start))
+
+    def mix(self, h, mine, features):
+        """Learn W on frozen features; return the aggregated head (eq. 3) and W (eq. 4)."""
+        W = mine.W
+        if self.mix_epochs:
+            W = features.passes(self.mix_epochs, MIX).descend(
+                self.loss_of_mix, W, lr=self.mix_lr, momentum=0., args=(mine.h, h), clip=(0., 1.))
+        return blend(mine.h, h, W), W
+
+    def loss_of_mix(self, W, z, y, own, h):
+        return self.model.head.loss(blend(own, h, W), z, y)
+
+    def client(self, shared, mine, data):
+        phi, h = shared.w[self.model.phi], shared.w[self.model.h]
+        features = data.through(self.model.base, phi)
+        hhat, W = self.mix(h, mine, features)
+        own = features.passes(self.head_epochs, HEAD).descend(self.model.head, hhat)
+        w = data.descend(self.model, self.model.join(phi, own), only=self.model.phi)
+        return Mine(own, W), Up(w)
+
+    @property
+    def idles(self):
+        return self.mix_everyone
+
+    def idle(self, shared, mine, data):
+        phi, h = shared.w[self.model.phi], shared.w[self.model.h]
+        return Mine(*self.mix(h, mine, data.through(self.model.base, phi)))
+
+    def server(self, shared, up, who):
+        return Shared(up.w.mean(who.sizes))
+
+    def personal(self, shared, mine, data):
+        phi, h = shared.w[self.model.phi], shared.w[self.model.h]
+        hhat, _ = self.mix(h, mine, data.through(self.model.base, phi))
+        return self.model.join(phi, hhat)
+
+    def trained(self, mine, up):
+        return up.w
+
+
+def blend(own: Tensor, h: Tensor, W: Tensor) -> Tensor:
+    """Return h_i + (h - h_i) * W (eq. 3)."""
+    return own + (h - own) * W

@@ -1,0 +1,44 @@
+"""FedAvg, McMahan et al., AISTATS 2017: local SGD from the global model, then the average.
+
+Objective: min over w of sum_i (n_i / n) f_i(w). Clients: E epochs of SGD from w. Server: w = sum_i n_i w_i / n.
+Right after local training a client's w_i is judged too: FedAvg with fine-tuning (FedAvg-FT)."""
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Literal, NamedTuple
+
+from torch import Tensor
+
+from fedmpi.method import Method, Nothing
+
+
+class Shared(NamedTuple):
+    w: Tensor      # (d,)
+
+
+class Up(NamedTuple):
+    w: Tensor      # (d,)
+
+
+@dataclass(frozen=True)
+class FedAvg(Method):
+    weights: Annotated[Literal["samples", "equal"], "mean weighted by training samples, or plain"] = "samples"
+
+    title = "FedAvg"
+    paper = "McMahan et al., AISTATS 2017"
+    judged_by = "w, the global model (after local training: w_i, FedAvg-FT)"
+
+    def init(self, n):
+        return Shared(self.model.start), Nothing()
+
+    def client(self, shared, mine, data):
+        return mine, Up(data.descend(self.model, shared.w))
+
+    def server(self, shared, up, who):
+        return Shared(up.w.mean(who.sizes if self.weights == "samples" else None))
+
+    def personal(self, shared, mine, data):
+        return shared.w
+
+    def trained(self, mine, up):
+        return up.w

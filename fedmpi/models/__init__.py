@@ -1,0 +1,1 @@
+"""Networks, and the one flat vector that holds a network's parameters."""

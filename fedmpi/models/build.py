@@ -1,0 +1,36 @@
+"""Make the Model of a run from its configuration and the federation's samples."""
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from fedmpi.errors import BadInput
+from fedmpi.models.flat import Model
+
+PIXEL = 127.5      # images: uint8 -> (x / 255 - .5) / .5
+
+
+def as_input(x: Tensor) -> Tensor:
+    """Turn stored samples into what networks take: images (n, h, w, c) uint8 become float (n, c, h, w).
+
+    The permuted view is channels-last in memory, without a copy."""
+    if x.dtype == torch.uint8:
+        x = x.float().div_(PIXEL).sub_(1)
+    return x.movedim(-1, 1) if x.ndim == 4 else x
+
+
+def blank(shape: tuple[int, ...], dtype, n: int = 1) -> Tensor:
+    """Return n blank samples as stored, (n, *shape)."""
+    return torch.zeros((n, *shape), dtype=getattr(torch, str(dtype)))
+
+
+def build(settings, shape: tuple[int, ...], dtype, classes: int, seed: int) -> Model:
+    """Build the network for samples of a stored `shape` (h, w, c) or (d,). Raises BadInput if they do not fit."""
+    example = as_input(blank(shape, dtype, 2))
+    model = Model(lambda: settings.build(tuple(example.shape[1:]), classes), example, seed)
+    with torch.no_grad():
+        logits = model(model.start, example)
+    if logits.shape != (2, classes):
+        raise BadInput(f"model: the network gives outputs of shape {tuple(logits.shape[1:])}, but the data have "
+                       f"{classes} classes; its last Linear layer must have {classes} outputs")
+    return model

@@ -1,0 +1,58 @@
+"""What rank 0 tells the user: a live line on a terminal, one plain line a round elsewhere, everything in log.txt."""
+from __future__ import annotations
+
+import os
+import sys
+import time
+
+
+class Progress:
+    """Prints and logs. On a terminal the line of the present round is overwritten by the next one's."""
+
+    def __init__(self, log_path=None):
+        self.log = open(log_path, "a", buffering=1) if log_path else None  # noqa: SIM115  (open as long as the run)
+        self.live = sys.stdout.isatty() and "SLURM_JOB_ID" not in os.environ
+        self.open_line = False
+
+    def say(self, text: str) -> None:
+        """Print lines that stay."""
+        self._print(("\n" if self.open_line else "") + text + "\n")
+        self.open_line = False
+        self.note(text)
+
+    def note(self, text: str) -> None:
+        """Write to the log alone."""
+        if self.log:
+            stamp = time.strftime("%Y-%m-%d %H:%M:%S")
+            self.log.write("".join(f"{stamp}  {line}\n" for line in text.splitlines()))
+
+    def round(self, text: str) -> None:
+        """Show the state of the run after a round."""
+        if self.live:
+            self._print("\r\033[K" + text)
+            self.open_line = True
+        else:
+            self._print(text + "\n")
+        self.note(text)
+
+    def _print(self, text: str) -> None:
+        try:
+            sys.stdout.write(text)
+            sys.stdout.flush()
+        except BrokenPipeError:      # `fedmpi run ... | head`: the run goes on, the log has it all
+            sys.stdout = open(os.devnull, "w")  # noqa: SIM115
+
+    def close(self) -> None:
+        if self.log:
+            self.log.close()
+
+
+def duration(seconds: float) -> str:
+    """Format seconds as 45 s, 12 min or 3.4 h."""
+    if seconds < 100:
+        return f"{seconds:.0f} s" if seconds >= 10 else f"{seconds:.1f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 6000 else f"{seconds / 3600:.1f} h"
+
+
+def percent(value: float | None) -> str:
+    return f"{100 * value:.2f} %" if value is not None and value == value else "-"

@@ -1,0 +1,66 @@
+"""Find methods, models, data sets and partitions by name: built in, from entry points, or as `module:Class`.
+
+A third party adds its own by the entry-point groups `fedmpi.methods`, `fedmpi.models`, `fedmpi.datasets` and
+`fedmpi.partitions`, or a user names a class in a config as `package.module:Class`."""
+from __future__ import annotations
+
+import difflib
+import importlib
+import os
+import sys
+from importlib.metadata import entry_points
+from pathlib import Path
+
+from fedmpi.errors import BadInput
+
+# kind -> the module whose `BUILT_IN` dict maps names to classes (methods are files instead: one each)
+HOMES = {"models": "fedmpi.models.nets", "datasets": "fedmpi.data.sources", "partitions": "fedmpi.data.partitions"}
+
+
+def available(kind: str) -> list[str]:
+    """List the names of a kind, built-in ones first, then those of installed plug-ins."""
+    return sorted(built_in(kind)) + sorted(e.name for e in entry_points(group=f"fedmpi.{kind}"))
+
+
+def built_in(kind: str) -> list[str]:
+    if kind == "methods":
+        folder = Path(__file__).parent / "methods"
+        return [f.stem for f in folder.glob("*.py") if not f.stem.startswith("_")]
+    return list(importlib.import_module(HOMES[kind]).BUILT_IN)
+
+
+def find(kind: str, name: str) -> type:
+    """Return the class of that name. Raises BadInput with the names that there are."""
+    if ":" in name:
+        return imported(kind, name)
+    if name in built_in(kind):
+        if kind == "methods":
+            return method_class(importlib.import_module(f"fedmpi.methods.{name}"))
+        return importlib.import_module(HOMES[kind]).BUILT_IN[name]
+    for entry in entry_points(group=f"fedmpi.{kind}", name=name):
+        return entry.load()
+    close = difflib.get_close_matches(name, available(kind), 1)
+    hint = f" Did you mean {close[0]}?" if close else ""
+    raise BadInput(f"{kind[:-1]} {name!r} is not known; there are {', '.join(available(kind))}, "
+                   f"or your own as module:Class.{hint}")
+
+
+def imported(kind: str, name: str) -> type:
+    module, _, attribute = name.partition(":")
+    if os.getcwd() not in sys.path:      # a user's file beside the config, as with `python -m`
+        sys.path.insert(0, os.getcwd())
+    try:
+        return getattr(importlib.import_module(module), attribute)
+    except (ImportError, ValueError) as error:      # ValueError: an empty module name
+        raise BadInput(f"{kind[:-1]} {name!r}: cannot import {module}: {error}; it must be installed or lie in "
+                       f"{os.getcwd()}") from None
+    except AttributeError:
+        raise BadInput(f"{kind[:-1]} {name!r}: module {module} has no {attribute}") from None
+
+
+def method_class(module) -> type:
+    """Return the one Method that a file of `methods/` defines."""
+    from fedmpi.method import Method
+    found = [v for v in vars(module).values() if isinstance(v, type) and issubclass(v, Method)
+             and v.__module__ == module.__name__ and not v.__name__.startswith("_")]
+    return found[-1]

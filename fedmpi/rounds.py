@@ -1,0 +1,180 @@
+"""The rounds of a run, at rank 0, as in the picture of one round: choose participants, let the workers train, do the
+server's algebra on their rows, judge, save."""
+from __future__ import annotations
+
+import hashlib
+import time
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+
+from fedmpi import checkpoint, cost
+from fedmpi.clients.placement import Pace
+from fedmpi.clients.store import as_numpy, digest_of
+from fedmpi.comm.orders import Crew, Order
+from fedmpi.comm.rows import Rows
+from fedmpi.config import Config, plain
+from fedmpi.folder import RunFolder
+from fedmpi.method import Participants
+from fedmpi.metrics import Groups, judged, summary
+from fedmpi.progress import Progress, duration, percent
+
+PARTICIPANTS = 0x9A27      # keeps this use of the seed apart from others
+PIECE = 64 << 20           # bytes of client rows gathered at once for a checkpoint
+
+
+@dataclass
+class State:
+    """What a run knows between two rounds; with the clients' rows it is all that a checkpoint needs."""
+    shared: tuple
+    groups: Groups
+    round: int = 0                  # rounds finished
+    seconds: float = 0.             # spent in rounds, over all starts
+    metrics: list[dict] = field(default_factory=list)
+
+    def accuracy(self) -> float:
+        last = self.metrics[-1] if self.metrics else {}
+        return last["accuracy_mean"] if last.get("round") == self.round else float("nan")
+
+
+@dataclass
+class Run:
+    """A run at rank 0: its parts, and the loop over rounds."""
+    config: Config
+    method: object
+    crew: Crew
+    federation: object
+    folder: RunFolder
+    progress: Progress
+    state: State
+    up: tuple                # one client's Up, as a template of its fields
+    stopping: object         # () -> bool: somebody asked the job to stop
+    pace: Pace               # how fast the ranks work
+
+    def go(self) -> bool:
+        """Run all rounds. Returns False when the run was saved and stopped early because somebody asked for it."""
+        config, state = self.config, self.state
+        for t in range(state.round, config.rounds):
+            begin = time.perf_counter()
+            facts = self.one_round(t)
+            state.round, state.seconds = t + 1, state.seconds + time.perf_counter() - begin
+            if self.evaluates(t):
+                self.judge(facts)
+            self.show(time.perf_counter() - begin)
+            stop = self.stopping() and state.round < config.rounds
+            if stop or state.round == config.rounds or self.due(config.checkpoint.every):
+                self.save()
+            if stop:
+                return False
+        return True
+
+    def one_round(self, t: int) -> dict:
+        """One round, as in the picture. Returns its facts for the books."""
+        state, world = self.state, self.crew.world
+        sent, received = world.sent, world.received
+        who = participants(self.config, t, self.federation.sizes)
+        self.crew.train(t, who.ids, self.evaluates(t), map(as_numpy, state.shared), self.pace.ranks(who))
+        up = up_rows(self.crew, self.up, self.config.server.reduce == "exact")
+        state.shared = self.method.server(state.shared, up, who)
+        facts = dict(who.facts) | self.pace.note(self.crew.call(Order.TIMES), who)
+        if "clusters" in facts:
+            facts |= state.groups.update(who.ids, np.asarray(facts.pop("clusters")), facts.pop("k"))
+        down_up = cost.mib_per_client_round(state.shared, self.up)
+        return facts | {
+            "participants": len(who.ids), "mib_per_client_round": down_up,
+            "bytes_sent_by_server": world.sent - sent, "bytes_received_by_server": world.received - received}
+
+    def evaluates(self, t: int) -> bool:
+        every = self.config.evaluate.every
+        return t + 1 == self.config.rounds or bool(every and (t + 1) % every == 0)
+
+    def due(self, every: int) -> bool:
+        return bool(every and self.state.round % every == 0)
+
+    def judge(self, facts: dict) -> None:
+        """Measure every client, and enter the round in the books."""
+        begin, state = time.perf_counter(), self.state
+        table = self.crew.call(Order.JUDGE, np.int64(state.round), *map(as_numpy, state.shared))
+        before, after = judged(table)
+        line = {"round": state.round, **summary(before)}
+        if not np.isnan(after).all():
+            line |= {f"{name}_after": value for name, value in summary(after).items()}
+        state.seconds += time.perf_counter() - begin
+        line |= facts | {"seconds": state.seconds}
+        state.metrics.append(line)
+        self.folder.append_metrics(line)
+        with np.errstate(invalid="ignore", divide="ignore"):
+            self.folder.append_history(state.round, {
+                "accuracy": before[:, 0] / before[:, 1], "f1": before[:, 3], "loss": before[:, 2] / before[:, 1],
+                "accuracy_after": after[:, 0] / after[:, 1], "cluster": state.groups.last.astype(float)})
+
+    def show(self, seconds: float) -> None:
+        state, total = self.state, self.config.rounds
+        text = f"round {state.round:{len(str(total))}d}/{total}"
+        if state.metrics:
+            last, best = state.metrics[-1], best_of(state.metrics)
+            text += (f"  accuracy {percent(last['accuracy_mean'])} (worst tenth "
+                     f"{percent(last['accuracy_worst_decile'])}, best {percent(best['accuracy_mean'])} in round "
+                     f"{best['round']})")
+        left = seconds * (total - state.round)
+        self.progress.round(f"{text}  {seconds:.2f} s a round, {duration(left)} left")
+
+    def save(self) -> None:
+        """Write a checkpoint: the server's state, and the clients' rows streamed from their homes."""
+        state = self.state
+        ids = np.flatnonzero(self.crew.call(Order.TOUCHED)).astype(np.int64)
+        shared = {name: as_numpy(value) for name, value in state.shared._asdict().items()}
+        snapshot = checkpoint.Snapshot(
+            state.round, shared, ids, plain(self.config), self.federation.fingerprint, state.accuracy(), state.metrics,
+            {"seconds": state.seconds, "clusters": state.groups.last.tolist(), "engine": self.crew.group.engine.name})
+        self.folder.save_history()
+        path = checkpoint.write(self.folder.checkpoints, snapshot, self.pieces(ids))
+        checkpoint.prune(self.folder.checkpoints, self.config.checkpoint.keep)
+        self.progress.note(f"saved {path}")
+
+    def pieces(self, ids: np.ndarray):
+        """Yield the rows of clients `ids`, a bounded number of bytes at a time."""
+        per_client = max(1, cost.nbytes(self.crew.group.store.first))
+        at_once = max(1, PIECE // per_client)
+        for start in range(0, len(ids), at_once):
+            yield self.crew.call(Order.STATE, ids[start:start + at_once])
+
+    def restore(self, path, snapshot: checkpoint.Snapshot) -> None:
+        """Continue from a checkpoint; every rank reads its own clients' rows."""
+        state = self.state
+        state.shared = type(state.shared)(*(torch.from_numpy(snapshot.shared[name]) for name in state.shared._fields))
+        state.round, state.metrics = snapshot.round, snapshot.metrics
+        state.seconds = snapshot.books["seconds"]
+        state.groups.last = np.array(snapshot.books["clusters"], np.int64)
+        self.crew.call(Order.RESTORE, np.frombuffer(str(path).encode(), np.uint8), snapshot.ids)
+
+    def result(self) -> dict:
+        """Summarise the finished run, with the digest of its final state."""
+        metrics, last = self.state.metrics, self.state.metrics[-1]
+        best, accuracies = best_of(metrics), [m["accuracy_mean"] for m in metrics]
+        total = hashlib.sha256(digest_of(self.state.shared))
+        total.update(np.ascontiguousarray(self.crew.call(Order.DIGEST)).data)
+        return {**last, "digest": total.hexdigest(), "rounds": self.state.round, "method": self.method.title,
+                "accuracy_best": best["accuracy_mean"], "best_round": best["round"],
+                "accuracy_last_ten": float(np.mean(accuracies[-10:])), "ranks": self.crew.world.size,
+                "engine": self.crew.group.engine.name, "seconds": self.state.seconds}
+
+
+def best_of(metrics: list[dict]) -> dict:
+    return max(metrics, key=lambda m: (m["accuracy_mean"] == m["accuracy_mean"], m["accuracy_mean"]))
+
+
+def participants(config: Config, t: int, sizes: np.ndarray) -> Participants:
+    """Draw the participants of round t, from (seed, t) alone; at least one."""
+    share, n = config.train.participation, len(sizes)
+    generator = np.random.default_rng((config.seed, t, PARTICIPANTS))
+    if isinstance(share, tuple):
+        share = generator.uniform(*share)
+    ids = np.sort(generator.choice(n, max(1, round(share * n)), replace=False)).astype(np.int64)
+    return Participants(ids, sizes[ids], t, config.seed)
+
+
+def up_rows(crew: Crew, up, exact: bool):
+    """Return the Rows handle of every Up field, given one client's Up as a template."""
+    return type(up)(*(Rows(crew, i, 0, v.numel(), v.dtype, exact) for i, v in enumerate(up)))

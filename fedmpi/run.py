@@ -1,0 +1,165 @@
+"""Start and end of a run: rank 0 checks everything and decides, all ranks set up the same, errors end all of them."""
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import traceback
+
+import numpy as np
+
+from fedmpi import __version__, errors
+from fedmpi.comm.world import Solo, open_world, speaks
+from fedmpi.errors import BadInput, FedmpiError
+
+SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT)
+
+
+class Stop:
+    """A flag that signals raise: the run then saves after the round under way and exits with 75."""
+
+    def __init__(self):
+        self.asked = False
+        for number in SIGNALS:
+            signal.signal(number, self._note)
+
+    def _note(self, number, frame):
+        # nothing else: handlers that print or write run into the very call they interrupt
+        if self.asked and number == signal.SIGINT:
+            os._exit(128 + number)
+        self.asked = True
+
+    def __call__(self) -> bool:
+        return self.asked
+
+
+def main(config_path: str, overrides: list[str], out: str | None, resume: str | None) -> int:
+    """Run a configuration on all ranks. Returns the exit code of this rank (see fedmpi.errors)."""
+    try:
+        world = open_world()
+    except BadInput as error:      # every process believes that it is rank 0: let one speak
+        if speaks():
+            print(f"fedmpi: {error}", file=sys.stderr)
+        return errors.BAD_INPUT
+    stop = Stop()
+    try:
+        code = lead(world, config_path, overrides, out, resume, stop) if world.rank == 0 else work(world)
+        world.close()
+        return code
+    except BaseException as error:
+        world.fail(*last_words(world, error))
+        raise
+
+
+def last_words(world: Solo, error: BaseException) -> tuple[str, int]:
+    """Say who failed at what: rank, host, client, round; unexpected errors bring their traceback for the log."""
+    if isinstance(error, BadInput) and world.rank == 0:
+        return f"fedmpi: {error}", error.code
+    group = getattr(world, "group", None)
+    where = f"rank {world.rank} of {world.size} on {world.host}"
+    if group is not None and group.at is not None:
+        where = f"client {group.at}, round {group.when + 1} ({where})"
+    if isinstance(error, FedmpiError):
+        return f"fedmpi: {where}: {error}", error.code
+    kind = "".join(traceback.format_exception_only(error)).strip().splitlines()[-1]
+    return f"fedmpi: {where}: {kind}\n" + "".join(traceback.format_exception(error)), errors.FAILED
+
+
+def work(world: Solo) -> int:
+    """A worker rank: set up as rank 0 says, take orders until it says stop."""
+    import torch  # noqa: F401  (seconds: loaded while rank 0 reads the configuration and the data)
+    start = json.loads(receive(world))
+    if "code" in start:
+        return start["code"]
+    if start["version"] != __version__:
+        raise BadInput(f"this rank runs fedmpi {__version__}, rank 0 runs {start['version']}: install the same "
+                       "version on all nodes")
+    from fedmpi.setup import assemble
+    return assemble(world, start).crew.serve()
+
+
+def lead(world: Solo, config_path, overrides, out, resume, stop) -> int:
+    """Rank 0: check everything, tell the workers, run, and leave result.json."""
+    from fedmpi.setup import decide
+    try:
+        decision = decide(config_path, overrides, out, resume)
+    except FedmpiError as error:      # nothing has started: all ranks leave quietly with the same code
+        print(f"fedmpi: {error}", file=sys.stderr, flush=True)
+        send(world, json.dumps({"code": error.code}))
+        return error.code
+    try:
+        return conduct(world, decision, stop)
+    finally:
+        decision.folder.release()
+
+
+def conduct(world: Solo, decision, stop) -> int:
+    """Run the rounds of a decision that holds its run folder."""
+    from fedmpi.comm.orders import Order
+    from fedmpi.progress import Progress
+    from fedmpi.setup import assemble, prepare_run
+    progress = Progress(decision.folder.log_path)
+    world.on_failure = failure_noter(progress, decision.folder)
+    start = decision.start | {"host": world.host}
+    send(world, json.dumps(start))
+    try:
+        run = prepare_run(assemble(world, start), decision, progress, stop)
+        finished = run.go()
+        code = conclude(run) if finished else saved(run)
+        run.crew.call(Order.STOP, np.int64(code))
+        return code
+    except Exception as error:
+        words, code = last_words(world, error)
+        if world.size == 1:
+            words = world.on_failure(words)
+        decision.folder.release()
+        world.fail(words, code)
+        raise
+
+
+def conclude(run) -> int:
+    """Write result.json and print the last lines."""
+    from fedmpi.progress import duration, percent
+    result = run.result()
+    run.folder.finish(result)
+    run.progress.say(
+        f"{result['method']}: accuracy {percent(result['accuracy_mean'])} mean over {len(run.federation.sizes)} "
+        f"clients, {percent(result['accuracy_worst_decile'])} in the worst tenth, best "
+        f"{percent(result['accuracy_best'])} in round {result['best_round']}; {result['rounds']} rounds in "
+        f"{duration(result['seconds'])} on {result['ranks']} rank{'s' * (result['ranks'] > 1)}\n"
+        f"digest {result['digest'][:16]}  results in {run.folder.path}")
+    return errors.FINISHED
+
+
+def saved(run) -> int:
+    run.progress.say(f"asked to stop: saved after round {run.state.round} of {run.config.rounds} in "
+                     f"{run.folder.path}; start again with --out {run.folder.path} --resume auto")
+    return errors.SAVED
+
+
+def failure_noter(progress, folder):
+    """Make the function that logs a failure in full and returns what the terminal should say."""
+    from fedmpi.checkpoint import listing
+
+    def note(message: str) -> str:
+        progress.note(message)
+        first, _, more = message.partition("\nTraceback")
+        saved = listing(folder.checkpoints)
+        remedy = f"\nsaved so far: {saved[0]}; continue with --out {folder.path} --resume auto" if saved else ""
+        return first + (f"\n(traceback in {folder.log_path})" if more else "") + remedy
+    return note
+
+
+def send(world: Solo, text: str) -> None:
+    """Rank 0 tells all ranks a text."""
+    if world.size > 1:
+        data = np.frombuffer(text.encode(), np.uint8)
+        world.hear(np.array([data.size, 0], np.int64))
+        world.broadcast(data.copy())
+
+
+def receive(world: Solo) -> str:
+    header = np.empty(2, np.int64)
+    world.hear(header)
+    return world.broadcast(np.empty(int(header[0]), np.uint8)).tobytes().decode()

@@ -1,0 +1,193 @@
+"""What happens before the first round: rank 0's decisions (configuration, folder, federation, checkpoint), and the
+parts that every rank then builds from them in the same way."""
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from fedmpi import __version__, checkpoint
+from fedmpi.config import Config, load, plain, resolve
+from fedmpi.data.federation import Federation, prepare
+from fedmpi.errors import BadInput
+from fedmpi.folder import RunFolder, default_folder
+from fedmpi.settings import names
+
+
+@dataclass
+class Decision:
+    """What rank 0 settled before the other ranks hear of it."""
+    config: Config
+    folder: RunFolder
+    resume: Path | None                      # the checkpoint to continue from
+    snapshot: checkpoint.Snapshot | None
+    warnings: list[str]
+    start: dict                              # what every rank is told
+
+
+def decide(config_path, overrides, out, resume) -> Decision:
+    """Check all that can be checked before anything starts. Raises BadInput."""
+    config = load(config_path, overrides)
+    folder = RunFolder.claim(out or default_folder(config_path, bool(resume)), bool(resume))
+    try:
+        federation_path = prepare(config.data, config.seed)
+        federation = Federation(federation_path)
+        bind(config, federation)
+        if config.evaluate.on == "validation" and not federation.counts[:, 1].sum():
+            raise BadInput("evaluate.on = validation, but data.split has no validation share: give three shares")
+        path, warnings = chosen_checkpoint(folder, resume)
+        snapshot = checkpoint.read(path) if path else None
+        if snapshot:
+            checkpoint.check_same(snapshot, plain(config), federation.fingerprint)
+            if snapshot.round > config.rounds:
+                raise BadInput(f"{path} is of round {snapshot.round}, but rounds = {config.rounds}: nothing to do; "
+                               "raise rounds, or start a new run with another --out")
+    except BaseException:
+        folder.release()
+        raise
+    if folder.taken_over:
+        warnings.append(folder.taken_over)
+    start = {"version": __version__, "config": plain(config), "federation": str(federation_path)}
+    return Decision(config, folder, path, snapshot, warnings, start)
+
+
+def chosen_checkpoint(folder: RunFolder, resume: str | None) -> tuple[Path | None, list[str]]:
+    """Return the checkpoint to continue from, and what to tell the user of those that were refused."""
+    if resume is None:
+        return None, []
+    if resume != "auto":
+        path = Path(resume)
+        if path.is_dir():
+            raise BadInput(f"--resume {resume} is a folder: give a checkpoint file, or --out {resume} --resume auto")
+        return path, []
+    path, refused = checkpoint.newest(folder.checkpoints)
+    warnings = [f"refused {why}" if str(bad) in why else f"refused {bad}: {why}" for bad, why in refused]
+    if refused and path is None:
+        raise BadInput("\n".join(warnings) + f"\nno checkpoint in {folder.checkpoints} can be used; start a new run "
+                       "with another --out")
+    return path, warnings
+
+
+@dataclass
+class Parts:
+    """What every rank holds."""
+    config: Config
+    method: object
+    federation: Federation
+    crew: object
+    shared: tuple
+    up: tuple
+    device: str
+
+
+def bind(config: Config, federation: Federation):
+    """Build the model for the federation's samples and return the method on it. Raises BadInput."""
+    from fedmpi.models.build import build
+    model = build(config.model, federation.shape, federation.dtype, federation.classes, config.seed)
+    return config.method.on(model)
+
+
+def assemble(world, start: dict) -> Parts:
+    """Build this rank's parts from what rank 0 told."""
+    return build_parts(world, resolve(start["config"]), Federation(start["federation"]), start["host"])
+
+
+def build_parts(world, config: Config, federation, server_host: str) -> Parts:
+    """Build this rank's parts, the same on every rank but for the clients it hosts."""
+    import torch
+
+    from fedmpi.clients import choice
+    from fedmpi.clients.group import Group
+    from fedmpi.clients.loop import rehearse
+    from fedmpi.clients.placement import homes
+    from fedmpi.comm.orders import Crew
+    from fedmpi.models.build import blank
+    torch.set_num_threads(config.threads)
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = config.precision == "tf32"
+    where = homes(federation.sizes, world.size, config.server.hosts_clients, config.placement, config.seed)
+    hosted = np.flatnonzero(where == world.rank)
+    device = choose_device(config, world, server_host, hosts=len(hosted) > 0)
+    method = bind(config, federation)
+    shared, mine = method.init(len(where))
+    at_work = method.on(method.model.to(device)) if device.type != "cpu" else method
+    sample = blank(federation.shape, federation.dtype)
+    up = rehearse(method, shared, mine, sample)[1]
+    name = choice.by_network(method, shared, mine, sample) if config.engine == "auto" else config.engine
+    group = Group(at_work, shared, mine, choice.engine(name, config.state), federation, hosted, config, device)
+    world.group = group
+    return Parts(config, method, federation, Crew(world, group, where), shared, up, str(device))
+
+
+def choose_device(config: Config, world, server_host: str, hosts: bool):
+    """Give each rank that hosts clients a GPU of its node in turn; the server computes on the CPU."""
+    import torch
+    if config.device == "cpu" or not hosts or not torch.cuda.is_available():
+        if config.device == "cuda" and hosts:
+            raise BadInput(f"device = cuda, but PyTorch sees no GPU on {world.host}; set device=cpu or auto")
+        return torch.device("cpu")
+    beside_server = world.host == server_host and not config.server.hosts_clients and world.size > 1
+    return torch.device("cuda", (world.local_rank - beside_server) % torch.cuda.device_count())
+
+
+def prepare_run(parts: Parts, decision: Decision, progress, stop):
+    """Make rank 0's Run: fresh, or restored from the checkpoint."""
+    from fedmpi.clients.placement import Pace
+    from fedmpi.metrics import Groups
+    from fedmpi.rounds import Run, State
+    folder, federation = decision.folder, parts.federation
+    state = State(parts.shared, Groups(len(federation.sizes), federation.groups))
+    pace = Pace(parts.crew.homes, movable=not parts.crew.group.store.first)
+    run = Run(parts.config, parts.method, parts.crew, federation, folder, progress, state, parts.up, stop, pace)
+    introduce(run, parts, decision)
+    folder.start_again()
+    folder.store_config(plain(parts.config))
+    if decision.snapshot:
+        run.restore(decision.resume.resolve(), decision.snapshot)
+        progress.say(f"continuing after round {state.round} from {decision.resume}")
+    settle_engine(run, decision.snapshot)
+    folder.rewrite_metrics(state.metrics)
+    for warning in filter(None, [*decision.warnings, folder.truncate_history(state.round)]):
+        progress.say(f"warning: {warning}")
+    return run
+
+
+def settle_engine(run, snapshot) -> None:
+    """On a GPU with `engine: auto`: time both engines once, keep the choice with the run; a restart takes it over."""
+    from fedmpi.clients.group import ON_GPU
+    from fedmpi.clients.store import as_numpy
+    from fedmpi.comm.orders import Order
+    crew, config = run.crew, run.config
+    if snapshot and config.engine == "auto" and snapshot.books["engine"] != crew.group.engine.name:
+        crew.call(Order.ENGINE, np.frombuffer(snapshot.books["engine"].encode(), np.uint8))
+    elif snapshot is None and config.engine == "auto" and crew.call(Order.TIMES)[:, ON_GPU].any():
+        loop, vmap = crew.call(Order.PROBE, *map(as_numpy, run.state.shared)).sum(0)
+        name = "vmap" if vmap < loop else "loop"
+        run.progress.say(f"engine {name}: {loop:.3f} s for loop, {vmap:.3f} s for vmap on the first clients")
+        crew.call(Order.ENGINE, np.frombuffer(name.encode(), np.uint8))
+
+
+def introduce(run, parts: Parts, decision: Decision) -> None:
+    """Say what is about to run, where, and with what."""
+    world, config, sizes = parts.crew.world, parts.config, parts.federation.sizes
+    counts = np.bincount(parts.crew.homes, minlength=world.size)
+    hosts, idle = counts[counts > 0], int((counts[1:] == 0).sum())
+    run.progress.say(
+        f"fedmpi {__version__}: {parts.method.title} {settings_of(parts.method)} on {config.data.name}, "
+        f"{len(sizes)} clients ({between(sizes)} training samples), {parts.method.model.size:,} parameters")
+    run.progress.say(
+        f"{world.size} rank{'s' * (world.size > 1)} (MPI: {world.library}): "
+        + ("rank 0 alone" if world.size == 1 else f"{len(hosts)} host {between(hosts)} clients each")
+        + (f", {idle} idle" if idle else "") + f"; engine {run.crew.group.engine.name}, device {parts.device}, "
+        f"{config.threads} thread{'s' * (config.threads > 1)} a rank; pid {os.getpid()} on {world.host}; "
+        f"run folder {decision.folder.path}")
+
+
+def between(counts: np.ndarray) -> str:
+    return f"{counts.min()}" if counts.min() == counts.max() else f"{counts.min()}-{counts.max()}"
+
+
+def settings_of(method) -> str:
+    return " ".join(f"{name}={getattr(method, name)}" for name in names(type(method)))
+

@@ -1,0 +1,52 @@
+"""Benchmarks run and hand over their figures; no figure is asserted, for speed is not a test's business."""
+from __future__ import annotations
+
+import json
+
+import pytest
+from matplotlib import image
+
+from fedmpi.bench import command
+from tests import launch
+
+SMALL = {
+    "overhead": ["model=mlp", "shape=digits", "clients=3", "samples=11", "repeats=1"],
+    "engines": ["clients=3", "samples=11", "repeats=1"],
+    "collectives": ["parameters=5000", "clients=4", "repeats=1"],
+    "cohort": ["clients=6", "samples=11", "participants=3", "rounds=1"],
+    "scaling": ["model=mlp", "shape=digits", "clients=3", "samples=11", "repeats=1"],
+    "clustering": ["width=20", "k=3", "largest=1000"],
+    "clients": ["few=3", "many=9", "participants=2", "model=mlp", "shape=digits", "repeats=1"]}
+
+
+def test_every_benchmark_is_tried_here():
+    assert set(SMALL) == set(command.NAMES)
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_figures_table_and_picture(name, tmp_path, capsys):
+    assert command.main(name, SMALL[name], str(tmp_path / "f.json"), str(tmp_path / "f.png")) == 0
+    found = json.loads((tmp_path / "f.json").read_text())
+    assert found["benchmark"] == name and found["ratio"] > 0 and found["rows"]
+    assert f"ratio (median) {found['ratio']:.3f}" in capsys.readouterr().out
+    assert image.imread(tmp_path / "f.png").size
+
+
+def test_the_engines_agree():
+    found = command.find("engines", SMALL["engines"])
+    from fedmpi.comm.world import Solo
+    assert found[0](Solo(), **found[1])["largest_difference"] < 1e-5
+
+
+def test_ranks_share_a_benchmark(tmp_path):
+    done = launch.finish(launch.start(3, "-m", "fedmpi", "bench", "scaling", *SMALL["scaling"], cwd=tmp_path))
+    assert done.returncode == 0 and "workers 2, ranks 3" in done.stdout, done.stderr
+
+
+@pytest.mark.parametrize("name, settings, message", [
+    ("speed", [], "benchmark 'speed' is not known; there are overhead, engines"),
+    ("overhead", ["client=3"], "'client' is not a setting of bench overhead; its settings are model=cnn4"),
+    ("overhead", ["clients=many"], "clients = many: should be a int, as 20 is")])
+def test_bad_input(name, settings, message, capsys):
+    assert command.main(name, settings, None, None) == 2
+    assert message in capsys.readouterr().err

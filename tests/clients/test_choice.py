@@ -1,0 +1,83 @@
+"""Which engine `auto` takes on a CPU, and that unusual networks train the same wherever it can be told."""
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from fedmpi.clients import choice
+from fedmpi.clients.loop import Loop
+from fedmpi.clients.vmap import Vmap
+from fedmpi.config import State
+from fedmpi.models.build import blank, build
+from fedmpi.models.nets import MLP
+from tests.federations import Digits, Lab, TinyCNN, apart, method, mlp
+from tests.methods.table import NAMES
+
+
+class Given:
+    """Settings of a network that a function makes."""
+
+    def __init__(self, make):
+        self.make = make
+
+    def build(self, shape, classes):
+        return self.make()
+
+
+def dropout(p: float = .5):
+    return nn.Sequential(nn.Linear(64, 16), nn.ReLU(), nn.Dropout(p), nn.Linear(16, 10))
+
+
+def softmax():
+    return nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
+
+
+def model(settings, shape=(64,), dtype="float32"):
+    return build(settings, shape, np.dtype(dtype), 10, seed=0)
+
+
+@pytest.mark.parametrize("settings, shape, dtype, expected", [
+    (MLP(), (64,), "float32", "vmap"), (MLP(hidden=2000), (64,), "float32", "loop"),
+    (TinyCNN(), (8, 8, 1), "uint8", "loop"), (Given(dropout), (64,), "float32", "loop"),
+    (Given(softmax), (64,), "float32", "vmap")])
+def test_the_network_decides(settings, shape, dtype, expected):
+    chosen = method("fedmhc", model(settings, shape, dtype))
+    shared, mine = chosen.init(2)
+    found = choice.by_network(chosen, shared, mine, blank(shape, np.dtype(dtype)))
+    assert found == expected == choice.engine(found, State()).name
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_network_of_one_layer(name):
+    """Its feature extractor has no parameters."""
+    labs = [Lab(method(name, model(Given(softmax))), Digits(), engine, share=.6).go(2) for engine in (Loop(), Vmap())]
+    assert apart(labs[0].state(), labs[1].state()) < 1e-5
+
+
+@pytest.mark.parametrize("settings", [{}, {"anchor": "local"}])
+def test_dropout_does_not_depend_on_who_was_judged(settings):
+    """Training drops, judging does not, whatever was done before."""
+    labs = [Lab(method("fedmhc", model(Given(dropout)), **settings), Digits(), share=.6) for _ in range(3)]
+    labs[0].go(3)
+    labs[1].go(3, judge=True)
+    labs[2].method.model.module.eval()
+    labs[2].go(3)
+    assert labs[0].digest() == labs[1].digest() == labs[2].digest()
+    np.testing.assert_array_equal(labs[1].judge(3), labs[1].judge(3))
+
+
+@pytest.mark.parametrize("name, settings", [("fedavg", {}), ("fedmhc", {"anchor": "local"})])
+def test_dropout_drops(name, settings):
+    """In `descend` and in `walk`."""
+    nets = model(Given(dropout)), model(Given(lambda: dropout(0.)))
+    assert torch.equal(nets[0].start, nets[1].start)
+    dropped, whole = (Lab(method(name, net, **settings), Digits((20,) * 4)).go(1) for net in nets)
+    assert apart(dropped.state(), whole.state()) > 1e-4
+
+
+def test_the_probe_times_both_engines():
+    lab = Lab(method("fedavg", mlp()), Digits())
+    before = lab.digest()
+    assert (choice.seconds(lab.group, lab.shared, State()) > 0).all() and lab.digest() == before

@@ -1,0 +1,139 @@
+"""The vectorised engine gives what the looped one gives, and the comparison would notice if it did not."""
+from __future__ import annotations
+
+import pytest
+import torch
+
+from fedmpi.clients.loop import Loop, LoopData
+from fedmpi.clients.vmap import Vmap
+from tests.clients.verbs import VERBS, Bench, plain, pull, walk
+
+LOCALS = {"epochs": {}, "steps": {"epochs": 1, "steps": 4}, "momentum": {"momentum": .9}, "batch": {"batch": 4}}
+
+
+@pytest.fixture(scope="module", params=["mlp", "cnn"])
+def bench(request):
+    return Bench(image=request.param == "cnn")
+
+
+def difference(bench, one, other, verb, **local) -> float:
+    """Return the largest difference over clients between the results of two engines."""
+    a, b = bench.run(one, verb, **local), bench.run(other, verb, **local)
+    assert a.keys() == b.keys()
+    return max(float((a[c] - b[c]).abs().max()) for c in a)
+
+
+@pytest.mark.parametrize("verb", VERBS.values(), ids=VERBS.keys())
+def test_vectorised_is_looped(bench, verb):
+    assert difference(bench, Loop(), Vmap(), verb) < 1e-5
+
+
+@pytest.mark.parametrize("local", LOCALS.values(), ids=LOCALS.keys())
+def test_vectorised_is_looped_whatever_the_local_training(bench, local):
+    for verb in (plain, pull, walk):
+        assert difference(bench, Loop(), Vmap(), verb, **local) < 1e-5
+
+
+@pytest.mark.parametrize("most", [1, 2, 3])
+def test_chunks_do_not_matter(bench, most):
+    """Not in a single bit, for networks that `auto` trains in this way: a chunk is what a rank happens to host."""
+    engine = Vmap()
+    engine.most = most
+    exactly = not any(len(shape) == 4 for shape in bench.model.shapes)
+    for verb in VERBS.values():
+        assert difference(bench, Vmap(), engine, verb) <= (0 if exactly else 1e-5)
+
+
+def test_little_memory_makes_small_chunks(bench):
+    engine = Vmap(memory=1)
+    assert difference(bench, Loop(), engine, plain) < 1e-5
+    assert not isinstance(bench.at, list)      # one client after another
+    bench.run(Vmap(), plain)
+    assert sorted(bench.at) == bench.clients
+
+
+@pytest.mark.parametrize("engine", [Loop(), Vmap()], ids=["loop", "vmap"])
+def test_the_verbs_do_different_things(bench, engine):
+    results = (bench.run(engine, verb) for verb in VERBS.values())
+    seen = {tuple(w for c in bench.clients for w in result[c].flatten()[-5:].tolist()) for result in results}
+    assert len(seen) == len(VERBS)
+
+
+@pytest.mark.parametrize("engine", [Loop(), Vmap()], ids=["loop", "vmap"])
+def test_a_client_does_not_depend_on_those_before_it(bench, engine):
+    for verb in (plain, walk):
+        together, alone = bench.run(engine, verb), bench.run(engine, verb, clients=[2])
+        assert (together[2] - alone[2]).abs().max() < (1e-9 if engine.name == "loop" else 1e-5)
+
+
+@pytest.mark.parametrize("engine", [Loop(), Vmap()], ids=["loop", "vmap"])
+def test_results_and_inputs_are_kept_apart(bench, engine):
+    before = bench.shared.clone(), [bench.store.read(c).w.clone() for c in bench.clients]
+    for verb in VERBS.values():
+        bench.run(engine, verb)
+    assert torch.equal(bench.shared, before[0])
+    assert all(torch.equal(bench.store.read(c).w, w) for c, w in zip(bench.clients, before[1], strict=True))
+
+
+def test_no_clients_no_work(bench):
+    assert bench.run(Loop(), plain, clients=[]) == bench.run(Vmap(), plain, clients=[]) == {}
+
+
+class Altered(Loop):
+    """A looped engine whose data are of another class."""
+    data = LoopData
+
+    def apply(self, function, clients, shared, group, local):
+        for client in clients:
+            yield client, function(shared, group.store.read(client),
+                                   self.data(*group.training(client), client, local))
+
+
+class DropsShortBatch(Altered):
+    class data(LoopData):
+        def batches(self):
+            return (b for b in super().batches() if len(b[1]) == self.local.batch)
+
+
+class MeanOverPadding(Altered):
+    """Divides a short batch's loss by the full batch size."""
+    class data(LoopData):
+        def batches(self):
+            for x, y in super().batches():
+                short = self.local.batch - len(y)
+                yield torch.cat([x, x[:1].repeat(short, *[1] * (x.ndim - 1))]), torch.cat([y, y[:1].repeat(short)])
+
+
+class IgnoresPull(Altered):
+    class data(LoopData):
+        def descend(self, net, w, pull=(), **settings):
+            return super().descend(net, w, **settings)
+
+
+class Leaks(Loop):
+    """Starts each client from what the previous one left."""
+
+    def apply(self, function, clients, shared, group, local):
+        left = None
+        for client in clients:
+            mine = group.store.read(client)
+            data = LoopData(*group.training(client), client, local)
+            left = function(shared, mine if left is None else mine._replace(w=left), data)
+            yield client, left
+
+
+class SameBatches(Altered):
+    """Draws every client's batches with the first client's number."""
+
+    def apply(self, function, clients, shared, group, local):
+        for client in clients:
+            data = LoopData(*group.training(client), clients[0], local)
+            yield client, function(shared, group.store.read(client), data)
+
+
+@pytest.mark.parametrize("broken, verb", [(DropsShortBatch, plain), (MeanOverPadding, plain), (IgnoresPull, pull),
+                                          (Leaks, plain), (SameBatches, plain)])
+def test_broken_engines_are_caught(bench, broken, verb):
+    assert difference(bench, Altered(), Vmap(), verb) < 1e-5
+    assert difference(bench, broken(), Vmap(), verb) > 1e-4
+    assert difference(bench, broken(), Loop(), verb) > 1e-4

@@ -1,0 +1,86 @@
+"""Which rank hosts which client."""
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fedmpi.clients.placement import FIXED, Pace, homes
+from fedmpi.method import Participants
+
+HOW = ("balanced", "blocks", "shuffled")
+
+
+@given(sizes=st.lists(st.integers(1, 5000), min_size=1, max_size=60), ranks=st.integers(1, 9),
+       server=st.booleans(), how=st.sampled_from(HOW))
+def test_every_client_has_one_home_that_may_host(sizes, ranks, server, how):
+    where = homes(np.array(sizes), ranks, server, how)
+    assert where.shape == (len(sizes),) and where.dtype == np.int64
+    assert where.min() >= (0 if server or ranks == 1 else 1) and where.max() < ranks
+
+
+@given(sizes=st.lists(st.integers(1, 5000), min_size=1, max_size=60), ranks=st.integers(2, 9))
+def test_balanced_is_balanced(sizes, ranks):
+    costs = np.array(sizes) + FIXED
+    loads = np.bincount(homes(np.array(sizes), ranks, True), costs, ranks)
+    assert loads.max() <= costs.sum() / ranks + costs.max() * (1 - 1 / ranks)      # any list scheduling
+    best = max(costs.sum() / ranks, costs.max())
+    assert loads.max() <= 4 / 3 * best + costs.max()
+    assert len(sizes) < ranks or loads.min() > 0
+
+
+def test_longest_first_beats_blocks():
+    sizes = np.array([1000, 900, 10, 10, 10, 10, 10, 10])
+    loads = [np.bincount(homes(sizes, 3, False, how), sizes, 3).max() for how in ("balanced", "blocks")]
+    assert loads[0] < 1050 and loads[1] > 1900
+
+
+def test_more_ranks_than_clients_leaves_some_idle():
+    where = homes(np.array([5, 6, 7]), 6, False)
+    assert len(set(where)) == 3 and 0 not in where
+
+
+@pytest.mark.parametrize("how", HOW)
+def test_ranks_host_equally_many_equal_clients(how):
+    counts = np.bincount(homes(np.full(20, 30), 6, False, how), minlength=6)
+    assert counts.tolist() == [0, 4, 4, 4, 4, 4]
+
+
+def test_shuffled_depends_on_the_seed_alone():
+    sizes = np.arange(1, 21)
+    first, again, other = (homes(sizes, 4, False, "shuffled", s) for s in (1, 1, 2))
+    assert np.array_equal(first, again) and not np.array_equal(first, other)
+
+
+def who(ids, sizes):
+    return Participants(np.array(ids), np.array(sizes), 0, 0)
+
+
+def test_clients_with_a_state_train_at_home():
+    pace = Pace(np.array([1, 2, 1, 2]), movable=False)
+    assert pace.ranks(who([0, 2, 3], [5, 9, 7])).tolist() == [1, 1, 2]
+
+
+def test_clients_without_a_state_are_spread_over_the_ranks_that_host():
+    pace = Pace(np.array([1, 1, 1, 3]), movable=True)
+    at = pace.ranks(who([0, 1, 2], [50, 50, 50]))
+    assert set(at) == {1, 3} and len(at) == 3
+
+
+def test_a_slower_rank_gets_less():
+    pace, everyone = Pace(np.array([1, 2] * 20), movable=True), who(range(40), [80] * 40)
+    for _ in range(6):
+        at = pace.ranks(everyone)
+        work = np.bincount(at, minlength=3)
+        facts = pace.note(np.column_stack([work * [0, 1, 3], work]), everyone)      # rank 2 takes three times as long
+    assert 28 <= work[1] <= 31 and work.sum() == 40
+    assert facts["imbalance"] < 1.1 and facts["idle_share"] < .1
+
+
+def test_an_idle_round_does_not_stop_a_rank_for_good():
+    pace = Pace(np.array([1, 2]), movable=True)
+    one = who([0], [5])
+    pace.ranks(one)
+    pace.note(np.zeros((3, 2)), one)
+    assert np.isfinite(pace.speeds).all() and (pace.speeds > 0).all()

@@ -1,0 +1,107 @@
+"""The private states of clients."""
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+import torch
+
+from fedmpi.clients.store import Store, digest_of
+from fedmpi.errors import FedmpiError
+from fedmpi.method import Nothing
+
+
+class Mine(NamedTuple):
+    w: torch.Tensor
+    n: torch.Tensor
+
+
+def store():
+    return Store(Mine(torch.arange(4.), torch.tensor(7)))
+
+
+def row(value):
+    return Mine(torch.full((4,), float(value)), torch.tensor(value))
+
+
+def test_an_untouched_client_reads_the_first_state():
+    s = store()
+    s.write(3, row(5))
+    assert torch.equal(s.read(1).w, torch.arange(4.)) and torch.equal(s.read(3).w, row(5).w)
+    assert s.touched([1, 3]).tolist() == [False, True]
+
+
+def test_stacked_rows_follow_the_order_asked_for():
+    s = store()
+    s.write(3, row(5))
+    s.write(1, row(2))
+    stacked = s.stacked([3, 0, 1])
+    assert stacked["w"].shape == (3, 4) and stacked["n"].tolist() == [5, 7, 2]
+    assert s.stacked([])["w"].shape == (0, 4)
+
+
+def test_a_restored_row_is_the_clients_own():
+    s = store()
+    array = {"w": np.ones(4, np.float32), "n": np.array(3)}
+    s.restore(2, array)
+    s.restore(5, array)
+    array["w"][:] = 9
+    s.read(2).w.mul_(2)
+    assert s.read(5).w.tolist() == [1] * 4 and s.read(2).w.tolist() == [2] * 4
+    assert s.first.w.tolist() == [0, 1, 2, 3]
+
+
+def test_saved_and_restored_is_the_same():
+    s, other = store(), store()
+    s.write(4, row(8))
+    other.restore(4, {name: rows[0] for name, rows in s.stacked([4]).items()})
+    assert s.digest(4).tolist() == other.digest(4).tolist() != s.digest(5).tolist()
+
+
+def test_clients_that_keep_nothing():
+    s = Store(Nothing())
+    s.write(1, Nothing())
+    assert not s.touched([1]).any() and s.stacked([1]) == {}
+
+
+def test_the_digest_sees_names_types_shapes_and_bytes():
+    class Other(NamedTuple):
+        v: torch.Tensor
+        n: torch.Tensor
+    w, n = torch.zeros(4), torch.tensor(7)
+    states = [Mine(w, n), Mine(w.double(), n), Mine(w.view(2, 2), n), Mine(w, n + 1), Mine(-w, n), Other(w, n)]
+    assert len({digest_of(s) for s in states}) == len(states)
+
+
+def test_states_beyond_the_memory_spill_and_come_back(tmp_path):
+    s, whole = Store(store().first, memory=3 * 24, scratch=str(tmp_path)), store()
+    for c in (4, 1, 9, 7, 1, 0):
+        for each in (s, whole):
+            each.write(c, row(10 * c))
+    assert len(s._rows) == 3 and set(s._rows) == {7, 1, 0}      # the least recently used went
+    assert s.touched(range(10)).tolist() == whole.touched(range(10)).tolist()
+    for c in range(10):
+        assert s.digest(c).tolist() == whole.digest(c).tolist()
+    s.write(4, row(77))
+    assert s.read(4).n == 77 and s.stacked([9, 4])["n"].tolist() == [90, 77]
+    assert not list(tmp_path.iterdir())      # the scratch file has no name to be left behind
+
+
+def test_a_state_that_was_spilled_twice_is_the_newer_one():
+    s = Store(store().first, memory=1)
+    for value in (1, 2):
+        s.write(0, row(value))
+        s.write(5, row(50))
+    assert s.read(0).n == 2 and s.read(5).n == 50
+
+
+def test_scratch_space_that_cannot_be_written_is_named(tmp_path, monkeypatch):
+    s = Store(store().first, memory=1, scratch=str(tmp_path))
+    s.write(3, row(1))
+
+    def full(*_):
+        raise OSError(28, "No space left on device")
+    monkeypatch.setattr("os.pwrite", full)
+    with pytest.raises(FedmpiError, match="state of client 3 cannot .* No space left on device; raise state.memory"):
+        s.write(4, row(2))

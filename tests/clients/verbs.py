@@ -1,0 +1,157 @@
+"""Every verb that `data` offers, each as the client function of a small method: a table for comparing engines."""
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import NamedTuple
+
+import torch
+
+from fedmpi.clients.plan import Local
+from fedmpi.clients.store import Store
+from tests.federations import Digits, cnn, mlp
+
+NUMBER = 7      # of the round
+
+
+class Mine(NamedTuple):
+    w: torch.Tensor      # (d,)
+    s: torch.Tensor      # () a strength of the client's own
+
+
+class Bench:
+    """What an engine asks of a group: training samples and states."""
+
+    def __init__(self, sizes=(57, 1, 11, 3, 10), image=False):
+        self.model, self.federation, self.at = (cnn if image else mlp)(), Digits(sizes, image=image), None
+        self.method, self.clients = SimpleNamespace(model=self.model), list(range(len(sizes)))
+        start, generator = self.model.start, torch.Generator().manual_seed(1)
+        self.store = Store(Mine(start, torch.tensor(.5)))
+        for c in self.clients:
+            noise = torch.randn(len(start), generator=generator)
+            self.store.write(c, Mine(start + .02 * noise, torch.tensor(.2 * c)))
+        self.shared = start + .02 * torch.randn(len(start), generator=generator)
+
+    def training(self, client):
+        s = self.federation.client(client)
+        return torch.from_numpy(s.x_train), torch.from_numpy(s.y_train)
+
+    def run(self, engine, verb, clients=None, **local) -> dict[int, torch.Tensor]:
+        """Apply a verb with an engine; returns each client's result."""
+        local = Local(**{"seed": 3, "round": NUMBER, "batch": 10, "epochs": 2, "steps": None, "lr": .05,
+                         "momentum": 0.} | local)
+        def client(shared, mine, data):
+            return verb(self.model, shared, mine, data)
+        clients = self.clients if clients is None else clients
+        return {c: w.clone() for c, w in engine.apply(client, clients, self.shared, self, local)}
+
+
+def middle(model):
+    """Return a block inside the feature extractor: the first parameter tensor."""
+    return model.block(model.names[0])
+
+
+def plain(model, shared, mine, data):
+    return data.descend(model, mine.w)
+
+
+def own_lr(model, shared, mine, data):
+    return data.descend(model, mine.w, lr=data.lr / 3)
+
+
+def momentum(model, shared, mine, data):
+    return data.descend(model, mine.w, momentum=.9)
+
+
+def only_head(model, shared, mine, data):
+    return data.descend(model, mine.w, only=model.h)
+
+
+def only_phi(model, shared, mine, data):
+    return data.descend(model, mine.w, only=model.phi)
+
+
+def clip(model, shared, mine, data):
+    return data.descend(model, mine.w, clip=(-.05, .06))
+
+
+def pull(model, shared, mine, data):
+    return data.descend(model, mine.w, pull=[(shared, .7, None)])
+
+
+def pulls(model, shared, mine, data):
+    """Two pulls, one on a block, one with a strength of the client's own."""
+    return data.descend(model, mine.w, pull=[(shared[model.h], mine.s, model.h), (shared, .3, None)])
+
+
+def pull_momentum(model, shared, mine, data):
+    part = middle(model)
+    return data.descend(model, mine.w, pull=[(shared, .7, None), (shared[part], mine.s, part)], momentum=.8)
+
+
+def pull_only(model, shared, mine, data):
+    """A pull on the block that moves, the rest frozen."""
+    return data.descend(model, mine.w, only=model.h, pull=[(shared[model.h], .7, model.h)])
+
+
+def pull_clip(model, shared, mine, data):
+    return data.descend(model, mine.w, pull=[(shared, .7, None)], clip=(-.05, .06))
+
+
+def through(model, shared, mine, data):
+    features = data.through(model.base, shared[model.phi])
+    return features.descend(model.head, mine.w[model.h])
+
+
+def mean_loss(model, shared, mine, data):
+    return torch.stack([data.mean_loss(model, mine.w), data.mean_loss(model, shared)])
+
+
+def mean_loss_through(model, shared, mine, data):
+    return data.through(model.base, mine.w[model.phi]).mean_loss(model.head, shared[model.h])
+
+
+def best_of_two(model, shared, mine, data):
+    """Choose by training loss, as clustered methods do."""
+    both = torch.stack([mine.w, shared])
+    losses = torch.stack([data.mean_loss(model, w) for w in both])
+    return data.descend(model, both[losses.argmin()])
+
+
+def own_loss(model, shared, mine, data):
+    """A loss of the method's own with arguments, on part of the vector (as FedAH's mix)."""
+    features = data.through(model.base, shared[model.phi])
+
+    def loss(W, z, y, own, h):
+        return model.head.loss(own + (h - own) * W, z, y)
+    W = torch.ones_like(shared[model.h])
+    return features.descend(loss, W, lr=1., args=(mine.w[model.h], shared[model.h]), clip=(0., 1.))
+
+
+def own_loss_block(model, shared, mine, data):
+    """The same on a block, with momentum and a pull."""
+    def loss(w, x, y, other):
+        return model.loss(w, x, y) + .5 * model.loss(other, x, y) + .1 * (w * other).sum()
+    return data.descend(loss, mine.w, only=model.h, args=(shared,), momentum=.5,
+                        pull=[(shared[model.h], .3, model.h)])
+
+
+def passes(model, shared, mine, data):
+    return data.passes(3, 5).descend(model, data.descend(model, mine.w))
+
+
+def number(model, shared, mine, data):
+    return mine.w * data.n + data.lr + data.epochs
+
+
+def walk(model, shared, mine, data):
+    """Two models side by side, coupled; what is a client's own travels in the state."""
+    def step(state, grad):
+        w, theta, s = state
+        w = w - data.lr * grad(model, .5 * (w + theta))
+        return w, theta - data.lr * (grad(model, theta) + s * (theta - w)), s
+    return torch.cat(data.walk(step, (mine.w, shared, mine.s))[:2])
+
+
+VERBS = {f.__name__: f for f in (
+    plain, own_lr, momentum, only_head, only_phi, clip, pull, pulls, pull_momentum, pull_only, pull_clip, through,
+    mean_loss, mean_loss_through, best_of_two, own_loss, own_loss_block, passes, number, walk)}

@@ -1,0 +1,147 @@
+"""Run by mpiexec: every collective of the world, and every verb of Rows on several ways of hosting the clients.
+
+`python -m tests.comm.ranks RESULTS.npz`: rank 0 saves what it got; tests/comm/test_ranks.py compares with NumPy."""
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import torch
+
+from fedmpi.comm import world as worlds
+from fedmpi.comm.orders import Order
+from fedmpi.comm.world import open_world
+from fedmpi.data.federation import Samples
+from fedmpi.method import Method, Participants
+from fedmpi.models.nets import MLP
+from tests import federations
+
+N, D, K = 9, 40, 4
+DTYPES = ("uint8", "int32", "int64", "float32", "float64", "bool")
+HOSTING = ("balanced", "one", "reversed", "server", "shuffled")
+WHO = {"all": list(range(N)), "some": [1, 4, 5, 8], "single": [6]}
+GROUP = np.array([0, 2, 2, 0, 3, 3, 3, 0, 2])      # group 1 is empty
+
+
+def row(client: int) -> np.ndarray:
+    """Return what a client sends."""
+    scale = np.logspace(-5, 2, D)
+    return (np.random.default_rng(client).standard_normal(D) * scale).astype(np.float32)
+
+
+def weights(ids) -> np.ndarray:
+    return np.array([3., 1, 4, 1, 5, 9, 2, 6, 5])[ids]
+
+
+def piece(rank: int, dtype: str) -> np.ndarray:
+    """Return a rank's part of a reduction, (5, 7)."""
+    return (np.arange(35).reshape(5, 7) * (rank + 1) % 11).astype(dtype)
+
+
+def uneven(rank: int, dtype: str) -> np.ndarray:
+    """Return a rank's rows to gather: 0, 2, 1, 0, 2, ... of them, (n, 3, 2)."""
+    return (np.arange(count(rank) * 6).reshape(-1, 3, 2) + 100 * (rank % 2)).astype(dtype)
+
+
+def count(rank: int) -> int:
+    return (0, 2, 1)[rank % 3]
+
+
+class Up(NamedTuple):
+    other: torch.Tensor
+    v: torch.Tensor
+
+
+class Nobody(NamedTuple):
+    pass
+
+
+@dataclass(frozen=True)
+class Echo(Method):
+    """Every client sends its single sample."""
+    title = "Echo"
+
+    def init(self, n):
+        return Nobody(), Nobody()
+
+    def client(self, shared, mine, data):
+        return mine, Up(data.x[0, :3] * 0 + 1, data.x[0].clone())
+
+
+class Rows:
+    """A federation of one sample per client: its row."""
+    sizes, shape, dtype = np.ones(N, np.int64), (D,), np.dtype("float32")
+
+    def client(self, i):
+        x, y = row(i)[None], np.zeros(1, np.int64)
+        return Samples(x, y, x[:0], y[:0], x[:0], y[:0])
+
+
+def collectives(world) -> dict:
+    out = {}
+    for dtype in DTYPES:
+        buffer = piece(0 if world.rank == 0 else 7, dtype)
+        world.hear(np.zeros(2, np.int64))
+        out[f"broadcast {dtype}"] = everywhere(world, world.broadcast(buffer))
+        counts = np.array([count(r) for r in range(world.size)])
+        out[f"gather {dtype}"] = world.gather(uneven(world.rank, dtype), counts)
+        if dtype in ("int64", "float32", "float64"):
+            out[f"reduce {dtype}"] = world.reduce(piece(world.rank, dtype))
+    return out
+
+
+def everywhere(world, buffer) -> np.ndarray:
+    """Return every rank's copy of a buffer, at rank 0."""
+    return world.gather(buffer[None], np.ones(world.size, np.int64))
+
+
+def hosting(how: str, size: int) -> np.ndarray:
+    """Return each client's rank; `one` leaves all ranks but the last without clients."""
+    first = min(1, size - 1) if how != "server" else 0
+    spread = first + np.arange(N) % (size - first)
+    return {"one": np.full(N, size - 1), "reversed": np.sort(spread)[::-1],
+            "shuffled": np.random.default_rng(4).permutation(spread)}.get(how, spread).astype(np.int64)
+
+
+def verbs(lab, ids) -> dict:
+    """Call every verb of Rows on the rows of the participants `ids`."""
+    ids = np.array(ids)
+    lab.train(0, Participants(ids, weights(ids), 0, 0))
+    v, w, group = lab.rows().v, weights(ids), GROUP[ids]
+    old = torch.full((K, D), 7.)
+    return {
+        "sum": v.sum(), "sum weighted": v.sum(w), "mean": v.mean(), "mean weighted": v.mean(torch.from_numpy(w)),
+        "mean block": v[5:21].mean(w), "mean block of block": v[5:21][3:].mean(w),
+        "mean_by": v.mean_by(group, K, old), "mean_by weighted": v.mean_by(group, K, old, w),
+        "mean_by block": v[30:].mean_by(torch.from_numpy(group), K, old[:, 30:], w),
+        "gather": v.gather(), "gather block": v[5:21].gather(), "other": lab.rows().other.sum()}
+
+
+def rows(world) -> dict:
+    model = federations.build(MLP(hidden=2), (D,), np.dtype("float32"), 2, seed=0)
+    out = {}
+    for reduce, how in [*(("exact", how) for how in HOSTING), ("float32", "balanced")]:
+        lab = federations.Lab(Echo().on(model), Rows(), world=world, homes=hosting(how, world.size), reduce=reduce)
+        if world.rank:
+            lab.crew.serve()
+            continue
+        for name, ids in WHO.items():
+            out |= {f"{reduce}/{how}/{name}/{verb}": value.numpy() for verb, value in verbs(lab, ids).items()}
+        lab.crew.call(Order.STOP, np.int64(0))
+    return out
+
+
+def main(path: str):
+    world = open_world()
+    results = {**collectives(world), **rows(world)}
+    worlds.PIECE = 16      # elements: every buffer takes several calls
+    results |= {f"in pieces: {name}": value for name, value in collectives(world).items()}
+    if world.rank == 0:
+        np.savez(path, **results)
+    world.close()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

@@ -1,0 +1,104 @@
+"""Sums over clients: the same bits in any grouping, right to double precision, and nothing bad goes unnoticed."""
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fedmpi.comm import exact
+
+
+def rows(n=23, d=500, dtype=torch.float32):
+    scale = torch.logspace(-6, 2, d)      # of very different sizes, as weights and counters are
+    return (torch.randn(n, d, generator=torch.Generator().manual_seed(1)) * scale).to(dtype)
+
+
+def weights(n=23):
+    w = np.random.default_rng(2).uniform(.1, 5, n)
+    return torch.from_numpy(w / w.sum())
+
+
+def total(rows, weights, groups=None, k=None):
+    into = torch.zeros(rows.shape[1:] if groups is None else (k, *rows.shape[1:]), dtype=torch.int64)
+    exact.accumulate(rows, weights, into, groups)
+    return into
+
+
+@given(cuts=st.lists(st.integers(0, 23), max_size=6), seed=st.integers(0, 99))
+def test_any_grouping_gives_the_same_bits(cuts, seed):
+    x, w = rows(), weights()
+    order = torch.from_numpy(np.random.default_rng(seed).permutation(23))
+    parts = np.split(order.numpy(), sorted(cuts))
+    assert torch.equal(total(x, w), sum(total(x[p], w[p]) for p in parts))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.float16])
+def test_sums_are_right(dtype):
+    x, w = rows(dtype=dtype), weights()
+    assert (exact.value(total(x, w)) - (x.double() * w[:, None]).sum(0)).abs().max() < 1e-12
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_the_rows_are_left_alone(dtype):
+    x = rows(dtype=dtype)
+    before = x.clone()
+    total(x, weights())
+    assert torch.equal(x, before)
+
+
+def test_groups_are_sums_of_their_members():
+    x, w = rows(), weights()
+    groups = torch.arange(23) % 3
+    found = total(x, w, groups, 4)
+    for j in range(3):
+        assert torch.equal(found[j], total(x[groups == j], w[groups == j]))
+    assert not found[3].any()
+
+
+def test_a_large_value_does_not_change_how_others_are_rounded():
+    x, w = rows(d=3000), weights()
+    large = torch.cat([x, torch.full((23, 1), 3e5)], 1)
+    mixed = x.clone()
+    mixed[::2, 7] = 2e4
+    others = torch.arange(3000) != 7
+    assert torch.equal(total(large, w)[:-1], total(x, w))
+    assert torch.equal(total(mixed, w)[others], total(x, w)[others])
+
+
+def test_it_adds_to_what_is_there():
+    x, w = rows(), weights()
+    into = total(x[:9], w[:9])
+    exact.accumulate(x[9:], w[9:], into)
+    assert torch.equal(into, total(x, w))
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])
+def test_values_that_are_not_finite_name_the_row(bad):
+    x = rows()
+    x[17, 3:6] = bad
+    with pytest.raises(exact.NotFinite, match="3 non-finite values of 500") as error:
+        total(x, weights())
+    assert error.value.row == 17
+
+
+@pytest.mark.parametrize("large", [1e6, -1e6, 1e30])
+@pytest.mark.parametrize("n", [1, 23])
+def test_values_out_of_range_name_the_row(large, n):
+    """Also where each contribution is small enough, but their sum would not be."""
+    x = rows(n)
+    x[:, 4] = large
+    with pytest.raises(exact.NotFinite, match="out of the range") as error:
+        total(x, weights(n))
+    assert error.value.row == 0
+
+
+def test_the_whole_range_can_be_summed():
+    x = torch.full((23, 2), 4e5) * torch.tensor([1., -1.])
+    assert (exact.value(total(x, weights())) - torch.tensor([4e5, -4e5])).abs().max() < 1e-6
+
+
+def test_nothing_to_add():
+    assert not total(torch.empty(0, 5), torch.empty(0)).any()
+    assert total(torch.empty(3, 0), torch.ones(3)).shape == (0,)

@@ -1,0 +1,89 @@
+"""Collectives and the verbs of Rows on 1, 2, 3 and 5 real MPI ranks, against NumPy on all rows at once."""
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tests.comm import ranks as job
+
+SIZES = (1, 2, 3, 5)
+
+
+@pytest.fixture(scope="module", params=SIZES)
+def size(request):
+    return request.param
+
+
+@pytest.fixture(scope="module")
+def results(size, launch, tmp_path_factory):
+    path = tmp_path_factory.mktemp("ranks") / f"{size}.npz"
+    launch(size, "tests.comm.ranks", path)
+    with np.load(path, allow_pickle=False) as file:
+        return dict(file)
+
+
+@pytest.mark.parametrize("how", ["", "in pieces: "])
+@pytest.mark.parametrize("dtype", job.DTYPES)
+def test_broadcast_and_gather(results, size, how, dtype):
+    heard = results[f"{how}broadcast {dtype}"]
+    assert heard.dtype == dtype and len(heard) == size
+    assert all(np.array_equal(copy, job.piece(0, dtype)) for copy in heard)
+    gathered = results[f"{how}gather {dtype}"]
+    assert gathered.dtype == dtype
+    assert np.array_equal(gathered, np.concatenate([job.uneven(r, dtype) for r in range(size)]))
+
+
+@pytest.mark.parametrize("how", ["", "in pieces: "])
+@pytest.mark.parametrize("dtype", ["int64", "float32", "float64"])
+def test_reduce(results, size, how, dtype):
+    assert np.array_equal(results[f"{how}reduce {dtype}"], sum(job.piece(r, dtype) for r in range(size)))
+
+
+def reference(ids) -> dict[str, np.ndarray]:
+    """What every verb gives on the concatenated rows."""
+    ids = np.array(ids)
+    x, w, group = np.array([job.row(i) for i in ids], np.float64), job.weights(ids), job.GROUP[ids]
+
+    def by(block, weight):
+        out = np.full((job.K, job.D), 7.)[:, block]
+        for j in set(group):
+            out[j] = np.average(x[group == j][:, block], 0, weight[group == j])
+        return out
+    ones, whole = np.ones(len(ids)), slice(None)
+    return {
+        "sum": x.sum(0), "sum weighted": w @ x, "mean": x.mean(0), "mean weighted": np.average(x, 0, w),
+        "mean block": np.average(x[:, 5:21], 0, w), "mean block of block": np.average(x[:, 8:21], 0, w),
+        "mean_by": by(whole, ones), "mean_by weighted": by(whole, w), "mean_by block": by(slice(30, None), w),
+        "gather": x, "gather block": x[:, 5:21], "other": np.full(3, len(ids))}
+
+
+@pytest.mark.parametrize("who", job.WHO)
+@pytest.mark.parametrize("hosting", job.HOSTING)
+def test_verbs_are_numpy_on_all_rows(results, hosting, who):
+    for verb, expected in reference(job.WHO[who]).items():
+        found = results[f"exact/{hosting}/{who}/{verb}"]
+        assert found.dtype == np.float32 and found.shape == expected.shape, verb
+        assert np.array_equal(found, expected.astype(np.float32)) or np.allclose(found, expected, 1e-7, 1e-12), verb
+
+
+@pytest.mark.parametrize("who", job.WHO)
+def test_sums_in_single_precision_are_close(results, who):
+    for verb, expected in reference(job.WHO[who]).items():
+        assert np.allclose(results[f"float32/balanced/{who}/{verb}"], expected, 1e-5, 1e-6), verb
+
+
+@pytest.mark.parametrize("who", job.WHO)
+def test_exact_sums_do_not_depend_on_hosting(results, who):
+    for verb in reference(job.WHO[who]):
+        found = {results[f"exact/{hosting}/{who}/{verb}"].tobytes() for hosting in job.HOSTING}
+        assert len(found) == 1, verb
+
+
+_seen = {}      # what the first size gave
+
+
+def test_exact_sums_do_not_depend_on_the_number_of_ranks(results):
+    """Whichever sizes run: each agrees with the first, bit for bit."""
+    found = {name: value.tobytes() for name, value in results.items() if name.startswith("exact/")}
+    assert len(found) == len(job.HOSTING) * len(job.WHO) * len(reference([0]))
+    assert found == _seen.setdefault("exact", found)

@@ -1,0 +1,39 @@
+"""What all tests share. One thread per process: the suite starts several at once."""
+from __future__ import annotations
+
+import os
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+settings.register_profile("suite", deadline=None, database=None, derandomize=True,
+                          suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("suite")
+
+
+@pytest.fixture(scope="session")
+def cache(tmp_path_factory):
+    """Where the federations that this session prepares are kept."""
+    return tmp_path_factory.mktemp("federations")
+
+
+@pytest.fixture(scope="session")
+def mlp():
+    """A small network for the digits, whose parameters lie in the order of the module's own."""
+    from tests.federations import mlp
+    return mlp()
+
+
+@pytest.fixture(scope="session")
+def federation():
+    """Eight uneven clients of real digits, the smallest with a single training sample."""
+    from tests.federations import Digits
+    return Digits()
+
+
+@pytest.fixture(scope="session")
+def launch():
+    """Start `python -m MODULE ARGUMENTS` on several MPI ranks; see tests/launch.py."""
+    from tests.launch import module
+    return module

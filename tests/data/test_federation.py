@@ -1,0 +1,170 @@
+import linecache
+import os
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fedmpi.data.federation import Federation, prepare, split
+from fedmpi.data.partitions import Dirichlet, Iid, Pathological
+from fedmpi.data.sources import BUILT_IN
+from fedmpi.errors import BadInput
+
+ROOT = Path("~/.cache/fedmpi/data").expanduser()
+
+
+def test_a_federation_holds_every_sample_once(federation):
+    f, pool = federation(), BUILT_IN["digits"]().load(ROOT)
+    assert (f.clients, f.classes, f.shape, f.dtype, f.name) == (20, 10, (64,), np.float32, "digits")
+    clients = [f.client(i) for i in range(20)]
+    x = np.concatenate([part for c in clients for part in c[::2]])
+    y = np.concatenate([part for c in clients for part in c[1::2]])
+    rows = [np.column_stack([a, b]) for a, b in ((x, y), (pool.x_train, pool.y_train))]
+    np.testing.assert_array_equal(*(r[np.lexsort(r.T)] for r in rows))
+
+
+def test_counts_sizes_and_labels_are_those_of_the_samples(federation):
+    f = federation(split=(.6, .2, .2))
+    for i in range(f.clients):
+        c = f.client(i)
+        assert [len(part) for part in c[::2]] == [len(part) for part in c[1::2]] == f.counts[i].tolist()
+        for part, y in enumerate(c[1::2]):
+            np.testing.assert_array_equal(f.label_counts[i, part], np.bincount(y, minlength=10))
+    np.testing.assert_array_equal(f.sizes, f.counts[:, 0])
+    share = f.counts / f.counts.sum(1, keepdims=True)
+    assert np.abs(share - [.6, .2, .2]).max() < .05
+
+
+def test_the_official_test_part_is_merged_in(settings, tmp_path):
+    x = np.arange(50, dtype=np.uint8).repeat(12).reshape(50, 2, 2, 3)
+    np.savez(tmp_path / "a.npz", x_train=x[:30], y_train=np.arange(30) % 3, x_test=x[30:], y_test=np.arange(20) % 5)
+    f = Federation(prepare(settings(name="arrays", file=str(tmp_path / "a.npz"), clients=4, partition=Iid()), 0))
+    clients = [f.client(i) for i in range(4)]
+    pairs = [(int(x[0, 0, 0]), int(y)) for c in clients for k in (0, 2, 4) for x, y in zip(c[k], c[k + 1], strict=True)]
+    assert sorted(pairs) == [(i, i % 3) for i in range(30)] + [(30 + i, i % 5) for i in range(20)]
+    assert f.classes == 5 and f.dtype == np.uint8 and f.shape == (2, 2, 3)
+
+
+def test_tokens_stay_integers(settings, tmp_path):
+    np.savez(tmp_path / "a.npz", x_train=np.arange(200).reshape(40, 5), y_train=np.arange(40) % 3)
+    f = Federation(prepare(settings(name="arrays", file=str(tmp_path / "a.npz"), clients=2, partition=Iid()), 0))
+    assert f.dtype == np.int64 and f.shape == (5,) and f.client(0).x_train.dtype == np.int64
+
+
+def test_planted_groups_are_kept(federation):
+    f = federation(partition=Pathological(2))
+    np.testing.assert_array_equal(f.groups, np.repeat(np.arange(5), 4))
+    assert ((f.label_counts.sum(1) > 0).sum(1) == 2).all()
+    assert federation().groups is None
+
+
+@pytest.mark.parametrize("samples, shares, counts", [
+    (100, (.75, .25), (75, 0, 25)), (10, (.75, .25), (7, 0, 3)), (5, (.6, .2, .2), (3, 1, 1)),
+    (10, (.7, .3), (7, 0, 3)), (1, (.75, .25), (1, 0, 0)), (1, (.1, .8, .1), (1, 0, 0)), (2, (.1, .9), (1, 0, 1)),
+    (2, (.1, .8, .1), (1, 0, 1)), (5, (.5, .5, 0), (2, 3, 0)), (7, (1, 0), (7, 0, 0)), (100, (.29, .71), (29, 0, 71)),
+])
+def test_split(samples, shares, counts):
+    assert split(samples, shares) == counts
+
+
+def test_a_client_with_one_sample_trains_on_it(federation, arrays):
+    f = federation(**arrays(np.arange(6) % 2), clients=6, partition=Iid())
+    assert f.counts.tolist() == [[1, 0, 0]] * 6
+    assert f.client(5).x_train.shape == (1, 4) and f.client(5).x_test.shape == (0, 4)
+
+
+def test_seed_and_settings_decide_the_contents(federation, settings, everything):
+    first = everything(federation())
+    os.unlink(prepare(settings(), 0))
+    assert everything(federation()) == first
+    others = [federation(1), federation(partition=Dirichlet(.6)), federation(clients=19), federation(split=(.7, .3))]
+    assert len({first[1], *(f.fingerprint for f in others)}) == 5
+    assert len({f.path for f in others}) == 4
+
+
+def test_a_clients_samples_are_shuffled_before_they_are_split(federation, arrays):
+    f = federation(**arrays(np.zeros(400, int)), clients=1, partition=Told((tuple(range(400)),)))
+    train = f.client(0).x_train[:, 0]
+    assert abs(train.mean() - 200) < 30 and (np.diff(train) < 0).any()
+
+
+def test_a_prepared_federation_is_used_again(settings):
+    path = prepare(settings(), 0)
+    before = path.stat()
+    assert prepare(settings(), 0) == path and path.stat() == before
+    assert path.name.startswith("digits-dirichlet-20-") and len(path.stem.rpartition("-")[2]) == 12
+    assert os.listdir(path.parent) == [path.name]
+
+
+def test_a_changed_source_makes_another_federation(settings, arrays):
+    first = prepare(settings(**arrays(np.arange(60) % 3), clients=3), 0)
+    second = prepare(settings(**arrays(np.arange(61) % 3), clients=3), 0)
+    assert first != second and Federation(second).counts.sum() == 61
+
+
+def test_the_default_cache_lies_under_the_root(settings, tmp_path):
+    assert prepare(settings(cache=None, root=str(tmp_path)), 0).parent == tmp_path / "federations"
+
+
+def test_a_client_that_is_not_there(federation):
+    for i in (-1, 20):
+        with pytest.raises(IndexError, match="of 20"):
+            federation().client(i)
+
+
+@dataclass(frozen=True)
+class Told:
+    """A partition of a third party, that hands out what it was told to."""
+    parts: tuple = ()
+    title = "told"
+
+    def assign(self, labels, clients, rng):
+        return [np.array(part) for part in self.parts], None
+
+
+@pytest.mark.parametrize("parts", [(), ((0, 1),), ((0, 1), ()), ((0, 1), (1, 2)), ((0, 1), (2, 99_999)),
+                                   ((0, 1), (2, -1)), ((.5, 1.), (2., 3.))])
+def test_a_third_partys_partition_is_checked(settings, parts):
+    with pytest.raises(BadInput, match="data.partition = .*Told: its assign"):
+        prepare(settings(clients=2, partition=Told(parts)), 0)
+
+
+def test_a_third_partys_partition_may_leave_samples_out(federation):
+    f = federation(clients=2, partition=Told(((3, 1, 2), (7,))))
+    assert f.counts.sum(1).tolist() == [3, 1] and f.settings["partition"]["name"].endswith(":Told")
+
+
+THEIRS = """
+class Small:
+    def load(self, root, file):
+        return [[1.], [2.]], LABELS, [], []
+"""
+
+
+def test_a_third_partys_data_set_is_made_again_when_its_code_changes(settings, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    data, paths = settings(name="theirs:Small", clients=2, partition=Iid()), []
+    for labels in ("[0, 1]", "[0, 12]", "[0, .5]"):
+        (tmp_path / "theirs.py").write_text(THEIRS.replace("LABELS", labels))
+        sys.modules.pop("theirs", None)
+        linecache.clearcache()
+        if labels == "[0, .5]":
+            with pytest.raises(BadInput, match="data.name = theirs:Small: y_train is float64"):
+                prepare(data, 0)
+        else:
+            paths.append(prepare(data, 0))
+    assert paths[0] != paths[1] and paths[0].name.startswith("theirs_Small-iid-2-")
+    assert [Federation(path).classes for path in paths] == [2, 13]
+
+
+def test_a_large_set_as_in_the_papers(federation):
+    if not (ROOT / "cifar100.npz").exists():
+        pytest.skip(f"{ROOT / 'cifar100.npz'} is not on this machine")
+    f = federation(name="cifar100", partition=Dirichlet(.1))
+    assert (f.counts.sum(), f.shape, f.classes, f.dtype) == (60_000, (32, 32, 3), 100, np.uint8)
+    start = time.perf_counter()
+    client = f.client(7)
+    assert time.perf_counter() - start < 1 and len(client.x_train) == f.sizes[7]

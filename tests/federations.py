@@ -1,0 +1,176 @@
+"""Small federations of real digits, and a laboratory that drives a method on them round by round, without files."""
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import nn
+
+from fedmpi import registry
+from fedmpi.clients.group import Group
+from fedmpi.clients.loop import Loop, rehearse
+from fedmpi.clients.store import as_numpy, digest_of
+from fedmpi.comm.orders import Crew, Order
+from fedmpi.comm.world import Solo
+from fedmpi.config import Server, Train, resolve
+from fedmpi.data.federation import Samples
+from fedmpi.models.build import blank, build
+from fedmpi.models.nets import MLP
+from fedmpi.rounds import participants, up_rows
+from fedmpi.settings import build as settled
+
+SIZES = (20, 1, 57, 3, 10, 33, 11, 8)      # training samples: short, whole and single batches
+TRAIN = Train(batch=10, lr=.05, lr_decay=.9)
+
+
+@cache
+def pool():
+    return registry.find("datasets", "digits")().load(Path())
+
+
+class Digits:
+    """Real digits in memory, split among clients by label skew: client i prefers digits near i."""
+    classes = 10
+
+    def __init__(self, sizes=SIZES, test: int = 12, image: bool = False):
+        self.sizes, self.groups, self.fingerprint = np.array(sizes), None, "in memory"
+        x, y, _, _ = pool()
+        if image:      # as image data sets are stored: (h, w, c) bytes
+            x = (x * 255).astype(np.uint8).reshape(-1, 8, 8, 1)
+        self.shape, self.dtype = x.shape[1:], x.dtype
+        rng, free, self.parts = np.random.default_rng(0), np.ones(len(y), bool), []
+        for i, n in enumerate(sizes):
+            likely = np.where((y - i) % 10 < 3, 20., 1.) * free
+            mine = rng.choice(len(y), n + test, replace=False, p=likely / likely.sum())
+            free[mine] = False
+            self.parts.append(Samples(x[mine[:n]], y[mine[:n]], x[:0], y[:0], x[mine[n:]], y[mine[n:]]))
+
+    def client(self, i: int) -> Samples:
+        return self.parts[i]
+
+
+class View:
+    """Another look at a federation: everything that is not redefined is the original's."""
+
+    def __init__(self, federation):
+        self.original = federation
+
+    def __getattr__(self, name):
+        return getattr(self.original, name)
+
+
+class OtherTests(View):
+    """The same federation with permuted test labels."""
+
+    def client(self, i: int) -> Samples:
+        s = self.original.client(i)
+        return s._replace(y_test=np.random.default_rng(i).permutation(9 - s.y_test))
+
+
+class Renumbered(View):
+    """The same clients under other numbers: client i is the original's order[i]."""
+
+    def __init__(self, federation, order):
+        super().__init__(federation)
+        self.order, self.sizes = order, federation.sizes[order]
+
+    def client(self, i: int) -> Samples:
+        return self.original.client(self.order[i])
+
+
+@dataclass(frozen=True)
+class TinyCNN:
+    """A convolutional network for 8 x 8 images."""
+
+    def build(self, shape, classes):
+        return nn.Sequential(nn.Conv2d(shape[0], 4, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(),
+                             nn.Linear(36, 16), nn.ReLU(), nn.Linear(16, classes))
+
+
+def mlp():
+    return build(MLP(hidden=16), (64,), np.dtype("float32"), 10, seed=5)
+
+
+def cnn():
+    return build(TinyCNN(), (8, 8, 1), np.dtype("uint8"), 10, seed=5)
+
+
+def method(name: str, model, **settings):
+    """Make a method by name, with settings checked as those of a configuration are."""
+    return settled(registry.find("methods", name), settings, "method").on(model)
+
+
+class Lab:
+    """All ranks of a run, in this process or over `world`; rank 0's calls drive it."""
+
+    def __init__(self, method, federation, engine=None, train=TRAIN, share=1., seed=3, world=None, homes=None,
+                 reduce="exact"):
+        self.method, self.federation, self.reduce = method, federation, reduce
+        self.config = replace(resolve({"seed": seed}), train=replace(train, participation=share),
+                              server=Server(reduce=reduce))
+        world = world or Solo()
+        homes = np.zeros(len(federation.sizes), np.int64) if homes is None else np.asarray(homes)
+        self.shared, first = method.init(len(homes))
+        self.up = rehearse(method, self.shared, first, blank(federation.shape, federation.dtype))[1]
+        self.group = Group(method, self.shared, first, engine or Loop(), federation,
+                           np.flatnonzero(homes == world.rank), self.config, torch.device("cpu"))
+        self.crew = Crew(world, self.group, homes)
+
+    def who(self, t: int):
+        return participants(self.config, t, self.federation.sizes)
+
+    def train(self, t: int, who=None, judge=False):
+        """Let the participants train; returns them."""
+        who = who or self.who(t)
+        self.crew.train(t, who.ids, judge, map(as_numpy, self.shared))
+        return who
+
+    def apply(self, function, clients, t: int = 0, engine=None) -> dict:
+        """Apply a function of a method to hosted clients; nothing is stored."""
+        engine = engine or self.group.engine
+        return dict(engine.apply(function, clients, self.shared, self.group, self.group.local(t)))
+
+    def round(self, t: int, who=None, judge=False):
+        who = self.train(t, who, judge)
+        self.shared = self.method.server(self.shared, self.rows(), who)
+        if judge:
+            self.judge(t + 1)
+        return who
+
+    def go(self, rounds: int = 3, judge=False):
+        for t in range(rounds):
+            self.round(t, judge=judge)
+        return self
+
+    def judge(self, t: int) -> np.ndarray:
+        return self.crew.call(Order.JUDGE, np.int64(t), *map(as_numpy, self.shared))
+
+    def rows(self):
+        return up_rows(self.crew, self.up, self.reduce == "exact")
+
+    def mine(self, client: int):
+        return self.group.store.read(client)
+
+    def digest(self) -> str:
+        """As the result of a run has it."""
+        total = hashlib.sha256(digest_of(self.shared))
+        total.update(np.ascontiguousarray(self.crew.call(Order.DIGEST)).data)
+        return total.hexdigest()
+
+    def state(self) -> dict[str, torch.Tensor]:
+        """Everything that the run has learned, by name."""
+        out = {f"shared.{name}": value for name, value in self.shared._asdict().items()}
+        for c in self.group.clients:
+            out |= {f"client {c}.{name}": value for name, value in self.mine(c)._asdict().items()}
+        return out
+
+
+def apart(a: dict, b: dict) -> float:
+    """Return the largest difference between two states; inf where their names or shapes differ."""
+    if a.keys() != b.keys() or any(a[k].shape != b[k].shape for k in a):
+        return float("inf")
+    return max((float((a[k].double() - b[k].double()).abs().max()) for k in a if a[k].numel()), default=0.)

@@ -1,0 +1,71 @@
+"""Start real MPI jobs from tests, and clean up after them."""
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import uuid
+from contextlib import suppress
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+LIMIT = 240      # seconds until a job that hangs is ended: a safety net, not a measure
+ENVIRONMENT = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1"}
+MARK = "FEDMPI_TEST_JOB"      # in the environment of every process of a job
+
+
+def command(ranks: int, *words) -> list[str]:
+    """Return the command line that starts `words` on some ranks; without a launcher where it is one."""
+    mpiexec = Path(sys.executable).with_name("mpiexec")
+    launcher = str(mpiexec) if mpiexec.exists() else shutil.which("mpiexec")
+    return [*([launcher, "-n", str(ranks)] if ranks > 1 else []), sys.executable, *map(str, words)]
+
+
+def start(ranks: int, *words, cwd=ROOT) -> subprocess.Popen:
+    """Start a job, whose processes can be found by its `mark`."""
+    mark = uuid.uuid4().hex
+    job = subprocess.Popen(command(ranks, *words), cwd=cwd, env=ENVIRONMENT | {MARK: mark}, text=True,
+                           stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    job.mark = mark
+    return job
+
+
+def processes(job) -> dict[int, dict[str, str]]:
+    """Return the environments of a job's living processes, from /proc; the launcher's among them."""
+    found = {}
+    for path in Path("/proc").glob("[0-9]*"):
+        try:
+            text = (path / "environ").read_bytes().decode(errors="replace")
+        except OSError:
+            continue
+        if f"{MARK}={job.mark}" in text:      # a process that has ended shows nothing
+            found[int(path.name)] = dict(line.split("=", 1) for line in text.split("\0") if "=" in line)
+    return found
+
+
+def end(job):
+    """Kill what is left of a job."""
+    for pid in processes(job):
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    job.kill()
+
+
+def finish(job: subprocess.Popen) -> subprocess.CompletedProcess:
+    """Wait for a job; end all of it when it hangs."""
+    try:
+        out, error = job.communicate(timeout=LIMIT)
+    except subprocess.TimeoutExpired:
+        end(job)
+        out, error = job.communicate()
+        raise AssertionError(f"the job did not end:\n{out}\n{error}") from None
+    return subprocess.CompletedProcess(job.args, job.returncode, out, error)
+
+
+def module(ranks: int, *words) -> str:
+    """Run `python -m words` on some ranks to its end; return what it printed."""
+    done = finish(start(ranks, "-m", *words))
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout

@@ -1,0 +1,40 @@
+"""Run by mpiexec: every method on three ranks, hosted in several ways; rank 0 prints the digests as JSON."""
+from __future__ import annotations
+
+import json
+
+import numpy as np
+
+from fedmpi.clients.loop import Loop
+from fedmpi.clients.placement import homes
+from fedmpi.clients.vmap import Vmap
+from fedmpi.comm.orders import Order
+from fedmpi.comm.world import open_world
+from tests.federations import Digits, Lab, method, mlp
+from tests.methods.table import NAMES, SHOWN
+
+HOW = {"balanced": ("balanced", False), "shuffled": ("shuffled", False), "the server too": ("blocks", True)}
+
+
+def digest(world, name, model, federation, engine, how, server_hosts) -> str | None:
+    where = homes(federation.sizes, world.size, server_hosts, how, seed=1)
+    lab = Lab(method(name, model, **SHOWN.get(name, {})), federation, engine, share=.6, world=world, homes=where)
+    if world.rank:
+        return lab.crew.serve()
+    found = lab.go().digest()
+    lab.crew.call(Order.STOP, np.int64(0))
+    return found
+
+
+def main():
+    world, model, federation = open_world(), mlp(), Digits()
+    found = {name: {engine.name: {how: digest(world, name, model, federation, engine, *where)
+                                  for how, where in HOW.items()}
+                    for engine in (Loop(), Vmap())} for name in NAMES}
+    if world.rank == 0:
+        print(json.dumps(found))
+    world.close()
+
+
+if __name__ == "__main__":
+    main()

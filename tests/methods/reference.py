@@ -1,0 +1,168 @@
+"""Plain PyTorch, one process, one client after another: what the methods should compute, written a second time.
+
+Parameters are flat vectors of an ordinary nn.Module whose last layer is `fc2`; training is torch.optim.SGD and
+backward(). Nothing of the engines is used: only the draw of the batches is common to both."""
+from __future__ import annotations
+
+import copy
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch.nn.utils import parameters_to_vector, vector_to_parameters
+
+from fedmpi.clients.plan import Local, draw
+from fedmpi.rounds import participants
+from tests.federations import TRAIN
+
+HEADS = ("fc2.weight", "fc2.bias")
+
+
+class Reference:
+    """A federation, a network, and the rounds of a run."""
+
+    def __init__(self, model, federation, config, train=TRAIN):
+        self.module, self.start, self.cut = copy.deepcopy(model.module), model.start.clone(), model.h.start
+        self.federation, self.config, self.train = federation, config, train
+        parts = [federation.client(i) for i in range(len(federation.sizes))]
+        self.data = [(torch.from_numpy(s.x_train), torch.from_numpy(s.y_train)) for s in parts]
+
+    def who(self, t):
+        return participants(self.config, t, self.federation.sizes)
+
+    def batches(self, client, t, stream=0, epochs=None):
+        x, y = self.data[client]
+        local = Local(self.config.seed, t, self.train.batch, epochs or self.train.epochs, None, self.lr(t), 0.)
+        drawn = draw(local, client, stream, len(y))
+        for index, count in zip(drawn.index, drawn.count, strict=True):
+            yield x[index[:count]], y[index[:count]]
+
+    def lr(self, t):
+        return self.train.lr * self.train.lr_decay ** t
+
+    def network(self, w, moving=lambda name: True):
+        """Return a module with the parameters w, of which some are to be trained."""
+        module = copy.deepcopy(self.module)
+        vector_to_parameters(w.clone(), module.parameters())
+        for name, p in module.named_parameters():
+            p.requires_grad_(moving(name))
+        return module
+
+    def sgd(self, w, batches, t, moving=lambda name: True, penalty=None):
+        """Train w on batches; returns the new vector."""
+        module = self.network(w, moving)
+        optimiser = torch.optim.SGD([p for p in module.parameters() if p.requires_grad], self.lr(t))
+        for x, y in batches:
+            loss = F.cross_entropy(module(x), y)
+            if penalty:
+                loss = loss + penalty(parameters_to_vector(module.parameters()))
+            optimiser.zero_grad()
+            loss.backward()
+            optimiser.step()
+        return parameters_to_vector(module.parameters()).detach()
+
+    @torch.no_grad()
+    def loss(self, w, client):
+        x, y = self.data[client]
+        return float(F.cross_entropy(self.network(w)(x), y))
+
+
+def fedavg(ref, rounds, weighted=True):
+    w = ref.start
+    for t in range(rounds):
+        ids = ref.who(t).ids
+        trained = torch.stack([ref.sgd(w, ref.batches(i, t), t) for i in ids])
+        n = ref.federation.sizes[ids] if weighted else np.ones(len(ids))
+        w = torch.from_numpy(np.average(trained.double().numpy(), 0, n)).float()
+    return w
+
+
+def local(ref, rounds):
+    w = dict.fromkeys(range(len(ref.data)), ref.start)
+    for t in range(rounds):
+        for i in ref.who(t).ids:
+            w[i] = ref.sgd(w[i], ref.batches(i, t), t)
+    return w
+
+
+def fedmhc(ref, rounds, M, lam, anchor="global"):
+    """Return phi, heads and every client's theta (algorithm 1)."""
+    from sklearn.cluster import KMeans
+    cut, phi = ref.cut, ref.start[:ref.cut]
+    heads = [ref.start[cut:]] * M
+    theta = dict.fromkeys(range(len(ref.data)), ref.start)
+    for t in range(rounds):
+        ids, sent = ref.who(t).ids, []
+        for i in ids:
+            m = int(np.argmin([ref.loss(torch.cat([phi, h]), i) for h in heads]))
+            down = torch.cat([phi, heads[m]])
+            w, theta[i] = fedmhc_client(ref, i, t, down, theta[i], lam, anchor)
+            sent.append(w)
+        h = np.array([w[cut:].numpy() for w in sent], np.float64)
+        seed = int(np.random.SeedSequence((ref.config.seed, t)).generate_state(1)[0])
+        same = all(torch.equal(x, heads[0]) for x in heads)
+        init = "k-means++" if same else np.array([x.numpy() for x in heads], np.float64)
+        labels = KMeans(M, init=init, n_init=1, random_state=seed).fit(h).labels_
+        heads = [torch.from_numpy(h[labels == m].mean(0)).float() if (labels == m).any() else heads[m]
+                 for m in range(M)]
+        phi = torch.stack([w[:cut].double() for w in sent]).mean(0).float()
+    return phi, torch.stack(heads), theta
+
+
+def fedmhc_client(ref, i, t, w, theta, lam, anchor):
+    down = w
+    for batch in ref.batches(i, t):
+        w = ref.sgd(w, [batch], t)
+        centre = down if anchor == "global" else w
+        theta = ref.sgd(theta, [batch], t, penalty=lambda v, c=centre: lam / 2 * ((v - c) ** 2).sum())
+    return w, theta
+
+
+def fedah(ref, rounds, mix_everyone=False, mix_lr=1.):
+    """Return w and every client's (head, W) (algorithm 1)."""
+    cut, w = ref.cut, ref.start
+    own = dict.fromkeys(range(len(ref.data)), ref.start[cut:])
+    W = {i: torch.ones(len(w) - cut) for i in range(len(ref.data))}
+    for t in range(rounds):
+        who, sent = ref.who(t), []
+        for i in who.ids:
+            hhat, W[i] = fedah_mix(ref, i, t, w, own[i], W[i], mix_lr)
+            down = torch.cat([w[:cut], hhat])
+            sent.append(head_then_body(ref, i, t, down))
+            own[i] = sent[-1][cut:]
+        if mix_everyone:
+            for i in sorted(set(own) - set(who.ids)):
+                own[i], W[i] = fedah_mix(ref, i, t, w, own[i], W[i], mix_lr)
+        w = torch.from_numpy(np.average(torch.stack(sent).double().numpy(), 0, who.sizes)).float()
+    return w, own, W
+
+
+def fedah_mix(ref, i, t, w, own, W, mix_lr):
+    """Return hhat and W after one epoch of W <- clip(W - mix_lr * grad_hhat f * (h - h_i), 0, 1)."""
+    h = w[ref.cut:]
+    for x, y in ref.batches(i, t, stream=1, epochs=1):
+        hhat = own + (h - own) * W
+        module = ref.network(torch.cat([w[:ref.cut], hhat]))
+        F.cross_entropy(module(x), y).backward()
+        grad = torch.cat([module.fc2.weight.grad.flatten(), module.fc2.bias.grad])
+        W = (W - mix_lr * grad * (h - own)).clamp(0, 1)
+    return own + (h - own) * W, W
+
+
+def head_then_body(ref, i, t, w):
+    """Train the head for an epoch with the body frozen, then the body with the head frozen (FedRep)."""
+    w = ref.sgd(w, ref.batches(i, t, stream=2, epochs=1), t, moving=lambda name: name in HEADS)
+    return ref.sgd(w, ref.batches(i, t), t, moving=lambda name: name not in HEADS)
+
+
+def fedrep_with_head_upload(ref, rounds):
+    """FedRep, in which the heads are averaged too, for the books: nobody uses the average."""
+    cut, w = ref.cut, ref.start
+    own = dict.fromkeys(range(len(ref.data)), ref.start[cut:])
+    for t in range(rounds):
+        who, sent = ref.who(t), []
+        for i in who.ids:
+            sent.append(head_then_body(ref, i, t, torch.cat([w[:cut], own[i]])))
+            own[i] = sent[-1][cut:]
+        w = torch.from_numpy(np.average(torch.stack(sent).double().numpy(), 0, who.sizes)).float()
+    return w, own

@@ -1,0 +1,58 @@
+"""What the tests of all methods need to know of single ones. A method that is not named here needs nothing special."""
+from __future__ import annotations
+
+from typing import Literal, get_args, get_origin, get_type_hints
+
+from annotated_types import Ge, Gt, Le, Lt
+
+from fedmpi import registry
+from fedmpi.settings import describe
+
+NAMES = registry.available("methods")
+
+# Settings under which a method shows all that it does within three rounds: method -> settings
+SHOWN = {}
+
+# What another value of a setting needs to matter: (method, setting) -> (the other value, settings of both runs)
+OTHER = {
+    ("fedah", "mix_lr"): (.1, {}),
+    ("fedah", "mix_start"): (.5, {}),
+}
+
+# Settings that cannot change three small rounds, and why: (method, setting) -> reason
+IDLE = {}
+
+# Methods whose server draws by position, so that renumbered clients draw otherwise: method -> reason
+BY_POSITION = {"fedmhc": "k-means++ draws its first centres among the rows in client order"}
+
+
+def alternative(cls, name: str):
+    """Return a value of a setting that differs from its default, within its range."""
+    hint = get_type_hints(cls, include_extras=True)[name]
+    row = next(r for r in describe(cls) if r["name"] == name)
+    default, marks = row["default"], getattr(hint, "__metadata__", ())
+    base = get_args(hint)[0] if marks else hint
+    if get_origin(base) is Literal:
+        return next(v for v in get_args(base) if v != default)
+    if isinstance(default, bool):
+        return not default
+    tried = [default + 1, default - 1] if isinstance(default, int) else [default * 3, default / 3, .5]
+    return next(v for v in tried if v != default and all(allowed(mark, v) for mark in marks))
+
+
+def allowed(mark, value) -> bool:
+    match mark:
+        case Ge(ge=low):
+            return value >= low
+        case Gt(gt=low):
+            return value > low
+        case Le(le=high):
+            return value <= high
+        case Lt(lt=high):
+            return value < high
+    return True
+
+
+def settings() -> list[tuple[str, str]]:
+    """List every declared setting of every method."""
+    return [(m, row["name"]) for m in NAMES for row in describe(registry.find("methods", m))]

@@ -1,0 +1,208 @@
+"""What every method must do, whichever it is: a method joins this table by existing (see table.py for exceptions)."""
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from torch.utils._pytree import tree_leaves
+
+from fedmpi import registry
+from fedmpi.clients.loop import Loop, LoopData
+from fedmpi.clients.store import digest_of
+from fedmpi.clients.vmap import Vmap
+from fedmpi.comm.world import Solo
+from fedmpi.method import Participants
+from fedmpi.run import lead
+from tests.federations import Lab, OtherTests, Renumbered, apart, method
+from tests.methods.table import BY_POSITION, IDLE, NAMES, OTHER, SHOWN, alternative, settings
+
+SHARE = .6      # of the clients in each round: 5 of 8
+each = pytest.mark.parametrize("name", NAMES)
+engines = pytest.mark.parametrize("engine", [Loop(), Vmap()], ids=["loop", "vmap"])
+
+
+@pytest.fixture
+def lab(mlp, federation):
+    """Make laboratories of a method by name."""
+    def make(name, federation=federation, share=SHARE, engine=None, lab=Lab, **settings):
+        return lab(method(name, mlp, **SHOWN.get(name, {}) | settings), federation, engine, share=share)
+    return make
+
+
+@pytest.fixture(scope="module")
+def straight(mlp, federation):
+    """The states after three rounds, by method; computed once."""
+    found = {}
+
+    def get(name):
+        if name not in found:
+            found[name] = Lab(method(name, mlp, **SHOWN.get(name, {})), federation, share=SHARE).go()
+        return found[name]
+    return get
+
+
+@each
+def test_vectorised_is_looped(name, lab, straight):
+    engine = Vmap()
+    engine.most = 3      # at once: 5 participants in two chunks
+    vectorised = lab(name, engine=engine).go()
+    assert apart(vectorised.state(), straight(name).state()) < 1e-5
+
+
+@each
+def test_it_learns_something_finite(name, lab, straight):
+    before, after = lab(name).state(), straight(name).state()
+    assert all(v.isfinite().all() for v in after.values())
+    assert apart(before, after) > 1e-3
+
+
+@each
+def test_the_shared_state_keeps_its_shapes(name, lab):
+    run = lab(name)
+    first = {k: (v.shape, v.dtype) for k, v in run.shared._asdict().items()}
+    for t in range(3):
+        run.round(t)
+        assert {k: (v.shape, v.dtype) for k, v in run.shared._asdict().items()} == first
+
+
+@pytest.fixture(scope="module")
+def on_three_ranks(launch):
+    """Digests of every method for several ways of hosting on three real ranks, from one launch."""
+    return json.loads(launch(3, "tests.methods.ranks").splitlines()[-1])
+
+
+@each
+@engines
+def test_the_same_bits_wherever_clients_are_hosted(name, engine, lab, on_three_ranks):
+    found = on_three_ranks[name][engine.name]
+    assert len(found) == 3
+    assert set(found.values()) == {lab(name, engine=engine).go().digest()}
+
+
+class Translated(Loop):
+    """Draws the batches of the original client numbers."""
+
+    def __init__(self, order):
+        self.order = order
+
+    def apply(self, function, clients, shared, group, local):
+        for client in clients:
+            data = LoopData(*group.training(client), int(self.order[client]), local)
+            yield client, function(shared, group.store.read(client), data)
+
+
+ORDER = np.array([3, 0, 7, 5, 1, 6, 2, 4])      # client i is the original's ORDER[i]
+PLACE = np.argsort(ORDER)                        # the original's client c is PLACE[c]
+
+
+def renumbered(lab, name, federation, rounds):
+    """Run with renumbered clients, each with its own data, batches and turns."""
+    run = lab(name, Renumbered(federation, ORDER), engine=Translated(ORDER))
+    for t in range(rounds):
+        who = lab(name).who(t)
+        ids = np.sort(PLACE[who.ids])
+        run.round(t, Participants(ids, run.federation.sizes[ids], t, who.seed))
+    return run
+
+
+@each
+def test_renumbered_clients_give_renumbered_results(name, lab, federation):
+    """Server and clients after three rounds; the clients of the first where the server's draws go by position."""
+    rounds = 1 if name in BY_POSITION else 3
+    run, original = renumbered(lab, name, federation, rounds), lab(name).go(rounds)
+    for c in range(len(ORDER)):
+        assert digest_of(run.mine(PLACE[c])) == digest_of(original.mine(c)), c
+    if name not in BY_POSITION:
+        assert digest_of(run.shared) == digest_of(original.shared)
+
+
+@each
+@engines
+def test_a_client_does_not_depend_on_who_was_trained_before_it(name, engine, lab):
+    run = lab(name).go(1)
+    alone, after = (run.apply(run.method.client, ids, 1, engine)[5] for ids in ([5], [2, 6, 5]))
+    for one, other in zip(tree_leaves(alone), tree_leaves(after), strict=True):
+        torch.testing.assert_close(one, other, rtol=0, atol=0 if engine.name == "loop" else 1e-6)
+
+
+@each
+def test_judging_changes_nothing(name, lab, straight):
+    run = lab(name)
+    for t in range(3):
+        run.round(t, judge=True)
+        first = run.judge(t + 1)
+        np.testing.assert_array_equal(first, run.judge(t + 1))
+    assert run.digest() == straight(name).digest()
+
+
+@each
+def test_test_samples_have_no_influence(name, lab, federation, straight):
+    run = lab(name, OtherTests(federation)).go(judge=True)
+    assert run.digest() == straight(name).digest()
+    other, same = run.judge(3), straight(name).judge(3)
+    assert not np.array_equal(other[:, 0], same[:, 0])      # the labels did change
+
+
+def blocks(state) -> set[int]:
+    """Return the memory that the tensors of a state lie in."""
+    return {t.untyped_storage().data_ptr() for t in tree_leaves(tuple(state)) if t.numel()}
+
+
+@each
+@engines
+def test_nothing_is_held_in_common(name, engine, lab):
+    """No client's state or update lies in the memory of the server's state or of another client's."""
+    run = lab(name).go(1)
+    results = run.apply(run.method.client, [0, 2, 5], 1, engine)
+    for client, result in results.items():
+        others = [blocks(tree_leaves(r)) for c, r in results.items() if c != client]
+        stored = [blocks(run.mine(c)) for c in run.group.clients if c != client]
+        assert not blocks(tree_leaves(result)) & set().union(blocks(run.shared), *others, *stored)
+
+
+@each
+def test_a_method_changes_no_argument(name, lab):
+    run = lab(name).go(1)
+    before = digest_of(run.shared), [digest_of(run.mine(c)) for c in run.group.clients]
+    for function in (run.method.client, run.method.idle, run.method.personal):
+        run.apply(function, run.group.clients, 1)
+    assert (digest_of(run.shared), [digest_of(run.mine(c)) for c in run.group.clients]) == before
+
+
+@pytest.mark.parametrize("name, setting", settings())
+def test_every_setting_matters(name, setting, lab):
+    """A coefficient that changes nothing is one that is not in the gradient."""
+    if (name, setting) in IDLE:
+        pytest.skip(IDLE[name, setting])
+    value, both = OTHER.get((name, setting)) or (alternative(registry.find("methods", name), setting), {})
+    default, other = lab(name, **both).go(), lab(name, **both | {setting: value}).go()
+    assert not apart(default.state(), other.state()) < 1e-6
+
+
+def configured(path, cache, name) -> str:
+    """Write the configuration of three small rounds on a prepared federation."""
+    path.write_text(json.dumps({
+        "rounds": 3, "seed": 4, "method": {"name": name, **SHOWN.get(name, {})}, "model": {"name": "mlp", "hidden": 8},
+        "data": {"clients": 9, "cache": str(cache), "partition": {"name": "dirichlet", "beta": .2}},
+        "train": {"lr": .05, "participation": .5, "steps": 4}, "checkpoint": {"every": 1}}))
+    return str(path)
+
+
+@each
+def test_saved_and_resumed_is_straight_through(name, tmp_path, cache):
+    config, straight, twice = configured(tmp_path / "c.yaml", cache, name), tmp_path / "straight", tmp_path / "twice"
+    assert lead(Solo(), config, [], str(straight), None, lambda: False) == 0
+    assert lead(Solo(), config, ["rounds=2"], str(twice), None, lambda: False) == 0
+    assert lead(Solo(), config, [], str(twice), "auto", lambda: False) == 0
+    results = [json.loads((out / "result.json").read_text()) for out in (straight, twice)]
+    assert results[0]["digest"] == results[1]["digest"]
+    lines = [[without_times(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
+             for out in (straight, twice)]
+    assert lines[0] == lines[1] and len(lines[0]) == 3
+
+
+def without_times(line: str) -> dict:
+    measured = ("seconds", "seconds_train", "seconds_judge", "imbalance")
+    return {k: v for k, v in json.loads(line).items() if k not in measured}

@@ -1,0 +1,97 @@
+"""Runs of the real command for the end-to-end tests: configurations, jobs, and what they leave."""
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from tests import launch
+
+CONFIG = {"rounds": 3, "seed": 2, "method": {"name": "fedmhc", "M": 3}, "model": {"name": "mlp", "hidden": 16},
+          "data": {"clients": 9, "partition": {"name": "dirichlet", "beta": .2}},
+          "train": {"lr": .05, "participation": .7, "steps": 5}, "checkpoint": {"every": 1}}
+
+
+@dataclass
+class Bench:
+    """A folder with a configuration, in which runs are started."""
+    folder: Path
+    cache: Path
+    jobs: list = field(default_factory=list)
+
+    def __post_init__(self):
+        self.config = self.write("c.yaml", CONFIG | {"data": CONFIG["data"] | {"cache": str(self.cache)}})
+
+    def write(self, name: str, values: dict) -> str:
+        (self.folder / name).write_text(json.dumps(values))
+        return str(self.folder / name)
+
+    def out(self, name: str) -> Path:
+        return self.folder / name
+
+    def start(self, ranks: int, name: str, *words):
+        """Start `fedmpi run` on some ranks; overrides and options are `words`."""
+        words = ("-m", "fedmpi", "run", self.config, *words, "--out", self.out(name))
+        self.jobs.append(launch.start(ranks, *words, cwd=self.folder))
+        return self.jobs[-1]
+
+    def run(self, ranks: int, name: str, *words):
+        return launch.finish(self.start(ranks, name, *words))
+
+    def lead(self, name: str, *overrides, resume=None) -> int:
+        """The same in this process, on one rank; returns the exit code."""
+        from fedmpi.comm.world import Solo
+        from fedmpi.run import lead
+        return lead(Solo(), self.config, list(overrides), str(self.out(name)), resume, lambda: False)
+
+    def straight(self, rounds: int) -> str:
+        """Return the digest of an uninterrupted run of so many rounds."""
+        name = f"straight-{rounds}"
+        if not self.out(name).exists():
+            assert self.lead(name, f"rounds={rounds}") == 0
+        return self.result(name)["digest"]
+
+    def result(self, name: str) -> dict:
+        return json.loads((self.out(name) / "result.json").read_text())
+
+    def metrics(self, name: str) -> list[dict]:
+        return [json.loads(line) for line in (self.out(name) / "metrics.jsonl").read_text().splitlines()]
+
+    def saved(self, name: str) -> list[Path]:
+        return sorted((self.out(name) / "checkpoints").glob("round-*.h5"))
+
+
+@pytest.fixture(scope="module")
+def bench(tmp_path_factory, cache):
+    bench = Bench(tmp_path_factory.mktemp("runs"), cache)
+    yield bench
+    for job in bench.jobs:
+        launch.end(job)
+
+
+def wait_for(job, text: str):
+    """Read what a job prints until a line that begins with `text`."""
+    for line in job.stdout:
+        if line.startswith(text):
+            return
+    raise AssertionError(f"the job ended before it said {text!r}: {job.stderr.read()}")
+
+
+def kill(job, rank: int):
+    """Kill one rank of a job, as a node that fails would."""
+    (pid,) = (pid for pid, e in launch.processes(job).items() if e.get("PMI_RANK") == str(rank))
+    os.kill(pid, signal.SIGKILL)
+
+
+def gone(job) -> bool:
+    """Say, within a while, whether no process of a job is left."""
+    for _ in range(300):
+        if not launch.processes(job):
+            return True
+        time.sleep(.1)
+    return False

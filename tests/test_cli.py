@@ -1,0 +1,136 @@
+"""The commands as a user or a script meets them: words, exit codes, and how little they load."""
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+import fedmpi
+from fedmpi import catalogue
+from fedmpi.cli import app
+
+QUICKSTART = str(Path(__file__).parent.parent / "configs" / "quickstart.yaml")
+HEAVY = {"torch", "torchvision", "sklearn", "scipy", "matplotlib", "h5py", "numpy", "mpi4py", "pydantic", "yaml"}
+KINDS = ("methods", "models", "datasets", "partitions")
+
+
+@pytest.fixture
+def fed(monkeypatch):
+    """Make `fed(*words)` call the command in this process; its result has exit_code, stdout and stderr."""
+    monkeypatch.setenv("COLUMNS", "120")
+    return lambda *words: CliRunner().invoke(app, [str(word) for word in words])
+
+
+def loaded(code: str) -> set[str]:
+    """Return the top-level modules that a new process has loaded after `code`."""
+    report = f"import sys\n{code}\nprint('\\n' + ' '.join({{name.partition('.')[0] for name in sys.modules}}))"
+    done = subprocess.run([sys.executable, "-c", report], capture_output=True, text=True, check=True)
+    return set(done.stdout.splitlines()[-1].split())
+
+
+def test_help_names_every_command(fed):
+    result = fed("--help")
+    assert result.exit_code == 0
+    for command in ("run", "plan", "data", *KINDS, "doctor"):
+        assert f" {command} " in result.stdout
+
+
+@pytest.mark.parametrize("command", ["run", "plan", "data", *KINDS, "doctor"])
+def test_every_command_has_help(fed, command):
+    result = fed(command, "-h")
+    assert result.exit_code == 0 and f"fedmpi {command}" in result.stdout.replace("root", "fedmpi")
+
+
+def test_help_loads_nothing_heavy():
+    assert not HEAVY & loaded("from typer.testing import CliRunner\nfrom fedmpi.cli import app\n"
+                              "assert CliRunner().invoke(app, ['--help']).exit_code == 0")
+
+
+def test_a_rank_starts_without_what_it_may_never_need():
+    rare = {"torchvision", "sklearn", "scipy", "matplotlib", "pandas"}
+    assert not rare & loaded("import fedmpi.setup, fedmpi.rounds, fedmpi.clients.group, fedmpi.clients.loop\n"
+                             "import fedmpi.models.build, fedmpi.models.nets, fedmpi.data.sources, fedmpi.progress\n"
+                             "from fedmpi import registry\n"
+                             "for name in registry.available('methods'): registry.find('methods', name)")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_lists_of_names_load_no_torch(kind):
+    assert "torch" not in loaded(f"from fedmpi import catalogue\nassert catalogue.names({kind!r})")
+
+
+def test_version(fed):
+    assert fed("--version").stdout == f"fedmpi {fedmpi.__version__}\n"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_lists(fed, kind):
+    names = json.loads(fed(kind, "--json").stdout)
+    assert names == catalogue.names(kind)
+    shown = fed(kind)
+    assert shown.exit_code == 0 and all(f"\n{name} " in shown.stdout for name in names)
+
+
+def test_explanations(fed):
+    assert fed("methods", "fedah").stdout.startswith("FedAH (fedah)\n\nFedAH, Pan et al.: a client blends")
+    assert json.loads(fed("models", "mlp", "--json").stdout)["settings"] == [
+        {"name": "hidden", "type": "int", "default": 64, "help": "width of the hidden layer"}]
+
+
+@pytest.mark.parametrize("words, message", [
+    (["methods", "fedmch"], "fedmpi: method 'fedmch' is not known; .* Did you mean fedmhc?"),
+    (["datasets", "minst"], "Did you mean mnist?"),
+    (["plan", "none.yaml"], "fedmpi: none.yaml: cannot read the configuration: No such file or directory"),
+    (["plan", QUICKSTART, "method.lamda=1"], "quickstart.yaml: method.lamda is not a setting of FedMHC; its settings "
+                                             "are M, lam, anchor .did you mean lam?"),
+    (["data", QUICKSTART, "data.clients=0"], "quickstart.yaml: data.clients = 0: should be greater than or equal to 1"),
+    (["plan", QUICKSTART, "--ranks", "0"], "Invalid value for '--ranks'"),
+    (["fly"], "No such command 'fly'")])
+def test_bad_input_is_one_message_and_code_2(fed, words, message):
+    result = fed(*words)
+    assert result.exit_code == 2 and result.stdout == ""
+    assert re.search(message, result.stderr), result.stderr
+    assert "Traceback" not in result.stderr
+
+
+def test_plan_prints_json_for_scripts(fed, cache):
+    result = fed("plan", QUICKSTART, f"data.cache={cache}", "--ranks", 5, "--json")
+    planned = json.loads(result.stdout)
+    assert result.exit_code == 0
+    assert {"parameters": 4810, "clients": 20, "ranks": 5}.items() <= planned.items()
+    assert planned["mib_per_client_round"] == 4 * (2 * 4810 + 3 * 650) / 2**20
+    assert planned["steps_per_round"] == sum(rank["steps"] for rank in planned["per_rank"])
+    assert len(planned["per_rank"]) == 5
+
+
+def test_plan_prints_a_table_for_people(fed, cache):
+    result = fed("plan", QUICKSTART, f"data.cache={cache}")
+    assert result.exit_code == 0
+    assert "4,810 parameters" in result.stdout and "server" in result.stdout
+
+
+def test_data_prepares_the_federation_and_draws_it(fed, tmp_path):
+    from matplotlib.image import imread
+    result = fed("data", QUICKSTART, f"data.cache={tmp_path / 'cache'}", "--out", tmp_path / "labels.png")
+    assert result.exit_code == 0
+    federation, = (tmp_path / "cache").glob("*.h5")
+    assert str(federation) in result.stdout and str(tmp_path / "labels.png") in result.stdout
+    assert imread(tmp_path / "labels.png").shape[2] >= 3
+
+
+def test_data_draws_beside_the_federation_by_default(fed, tmp_path):
+    assert fed("data", QUICKSTART, f"data.cache={tmp_path}").exit_code == 0
+    assert sorted(file.suffix for file in tmp_path.iterdir()) == [".h5", ".png"]
+
+
+@pytest.mark.parametrize("code", [0, 1, 2, 75])
+@pytest.mark.parametrize("words, module", [(["run", "any.yaml"], "fedmpi.run"), (["doctor"], "fedmpi.doctor")])
+def test_the_work_decides_the_exit_code(fed, monkeypatch, words, module, code):
+    import importlib
+    monkeypatch.setattr(importlib.import_module(module), "main", lambda *arguments: code)
+    assert fed(*words).exit_code == code

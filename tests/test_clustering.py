@@ -1,0 +1,82 @@
+"""k-means at rank 0: scikit-learn's, seeded and warm-started; empty clusters and few rows are no accident."""
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from sklearn.cluster import KMeans
+from threadpoolctl import threadpool_limits
+
+from fedmpi.clustering import Clusters, kmeans, nearest
+
+
+def blobs(per=6, k=3, d=40, spread=.1):
+    generator = torch.Generator().manual_seed(0)
+    centres = 5 * torch.randn(k, d, generator=generator)
+    return centres.repeat_interleave(per, 0) + spread * torch.randn(k * per, d, generator=generator), centres
+
+
+def test_it_is_scikit_learns_from_the_same_start():
+    x, _ = blobs(spread=5.)
+    start = x[[0, 1, 2]]
+    found = kmeans(x, 3, start, (1, 2))
+    expected = KMeans(3, init=start.double().numpy(), n_init=1).fit(x.double().numpy())
+    assert np.array_equal(found.labels, expected.labels_) and found.iterations == expected.n_iter_ > 1
+    assert np.allclose(found.centres(x, start).numpy(), expected.cluster_centers_, atol=1e-5)
+
+
+def test_a_warm_start_keeps_the_numbers_of_the_clusters():
+    x, centres = blobs()
+    for order in ([0, 1, 2], [2, 0, 1]):
+        labels = kmeans(x, 3, centres[order], (0,)).labels
+        assert labels.tolist() == np.repeat(np.argsort(order), 6).tolist()
+
+
+def test_an_empty_cluster_keeps_its_head():
+    x, centres = blobs(k=2)
+    old = torch.cat([centres, torch.full((1, 40), 1e3)])
+    found = Clusters(np.repeat([0, 1], 6), 1, 3)
+    new = found.centres(x, old)
+    assert torch.equal(new[2], old[2]) and torch.allclose(new[0], x[:6].mean(0), atol=1e-6)
+    assert not torch.equal(new[:2], old[:2])
+
+
+def test_centres_leave_the_old_ones_alone():
+    x, centres = blobs()
+    before = centres.clone()
+    kmeans(x, 3, centres, (0,)).centres(x, centres)
+    assert torch.equal(centres, before)
+
+
+def test_fewer_rows_than_clusters():
+    x, centres = blobs(per=1)
+    first = kmeans(x[:2], 3, None, (0,))
+    assert sorted(first.labels) == [0, 1] and first.k == 3
+    assert torch.equal(first.centres(x[:2], centres)[2], centres[2])
+    later = kmeans(x[[2, 0]], 3, centres, (0,))
+    assert later.labels.tolist() == [2, 0] == nearest(x[[2, 0]].numpy(), centres.numpy()).tolist()
+
+
+def test_one_row_and_one_cluster():
+    x, _ = blobs()
+    assert kmeans(x[:1], 4, None, (0,)).labels.tolist() == [0]
+    assert set(kmeans(x, 1, None, (0,)).labels) == {0}
+
+
+def test_the_seed_decides():
+    x = torch.rand(60, 3, generator=torch.Generator().manual_seed(1))
+    runs = [kmeans(x, 6, None, (s, 0)).labels.tolist() for s in (0, 0, 1, 2, 3)]
+    assert runs[0] == runs[1] and len({tuple(r) for r in runs}) > 1
+    np.random.seed(5)
+    assert kmeans(x, 6, None, (0, 0)).labels.tolist() == runs[0]
+
+
+@pytest.mark.parametrize("start", [None, [0, 7, 11]])
+def test_threads_do_not_change_the_labels(start):
+    x = torch.rand(700, 30, generator=torch.Generator().manual_seed(1))
+    found = []
+    for threads in (1, 2):
+        with threadpool_limits(threads):
+            c = kmeans(x, 3, None if start is None else x[start], (3,))
+            found.append((c.labels.tolist(), c.iterations, c.centres(x, x[:3]).tolist()))
+    assert found[0] == found[1]

@@ -1,0 +1,81 @@
+"""Runs that are killed, asked to stop, or fail: they end, say why once, and can be continued anywhere."""
+from __future__ import annotations
+
+import signal
+import sys
+
+import pytest
+
+from tests import launch
+from tests.runs import bench, gone, kill, wait_for  # noqa: F401
+
+LONG = "rounds=100000"
+linux = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="finds processes in /proc")
+
+
+def continued(bench, name: str, ranks: int) -> str:  # noqa: F811
+    """Continue a run for two rounds more than it has saved, on another number of ranks; returns its digest."""
+    rounds = int(bench.saved(name)[-1].stem.removeprefix("round-")) + 2
+    done = bench.run(ranks, name, f"rounds={rounds}", "--resume", "auto")
+    assert done.returncode == 0, done.stderr
+    assert f"continuing after round {rounds - 2}" in done.stdout
+    assert [line["round"] for line in bench.metrics(name)] == list(range(1, rounds + 1))
+    assert bench.result(name)["digest"] == bench.straight(rounds)
+    return bench.result(name)["digest"]
+
+
+@linux
+@pytest.mark.parametrize("rank, ranks_then", [(2, 1), (0, 2)], ids=["worker", "server"])
+def test_a_killed_rank_ends_the_job_and_nothing_is_lost(bench, rank, ranks_then):  # noqa: F811
+    job = bench.start(3, f"killed-{rank}", LONG)
+    wait_for(job, "round      4/")
+    kill(job, rank)
+    assert launch.finish(job).returncode not in (0, 75)
+    assert gone(job)
+    continued(bench, f"killed-{rank}", ranks_then)
+
+
+def test_asked_to_stop_it_saves_and_says_so(bench):  # noqa: F811
+    job = bench.start(2, "stopped", LONG)
+    wait_for(job, "round      3/")
+    job.send_signal(signal.SIGTERM)
+    done = launch.finish(job)
+    assert done.returncode == 75 and done.stdout.splitlines()[-1].startswith("asked to stop: saved after round")
+    continued(bench, "stopped", 3)
+
+
+FAILING = '''
+from dataclasses import dataclass
+
+from fedmpi.methods.fedavg import FedAvg
+
+
+@dataclass(frozen=True)
+class Failing(FedAvg):
+    def client(self, shared, mine, data):
+        if data.client == 5 and data.local.round == 1:
+            raise ValueError("this client cannot count")
+        return super().client(shared, mine, data)
+'''
+
+
+def test_a_failing_worker_is_named_once(bench):  # noqa: F811
+    bench.out("failing.py").write_text(FAILING)
+    done = bench.run(3, "failing", "method=failing:Failing", "train.participation=1", "engine=loop")
+    assert done.returncode not in (0, 2, 75)
+    message = [line for line in done.stderr.splitlines() if "fedmpi:" in line]
+    assert len(message) == 1 and "Traceback" not in done.stderr + done.stdout
+    assert "client 5, round 2" in message[0] and "ValueError: this client cannot count" in message[0]
+    assert "(rank 1 of 3" in message[0] or "(rank 2 of 3" in message[0]
+    log = (bench.out("failing") / "log.txt").read_text()
+    assert "Traceback" in log and "cannot count" in log
+    assert bench.saved("failing") and str(bench.saved("failing")[-1]) in done.stderr      # what to continue from
+
+
+@pytest.mark.parametrize("ranks, method", [(1, "fedmhc"), (3, "fedavg")])
+def test_an_update_that_is_not_finite_names_the_client(bench, ranks, method):  # noqa: F811
+    done = bench.run(ranks, f"wild-{method}", f"method={method}", "train.lr=1e9")
+    assert done.returncode not in (0, 75)
+    (message,) = [line for line in done.stderr.splitlines() if "fedmpi:" in line]
+    assert "client " in message and "round 1" in message and "lower train.lr" in message
+    assert "Traceback" not in done.stderr + done.stdout

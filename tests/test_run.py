@@ -1,0 +1,106 @@
+"""The real command, from one rank to more than there are clients: the same bits, and what a run leaves."""
+from __future__ import annotations
+
+import json
+import math
+
+import h5py
+import pytest
+
+from tests.runs import bench  # noqa: F401
+
+MEASURES = ("accuracy_mean", "accuracy_weighted", "accuracy_worst_decile", "loss")
+
+
+@pytest.fixture(scope="module")
+def alone(bench):  # noqa: F811
+    """One process, without a launcher."""
+    done = bench.run(1, "alone")
+    assert done.returncode == 0, done.stderr
+    return done
+
+
+@pytest.mark.parametrize("ranks, engine, settings", [
+    (2, "vmap", ["placement=shuffled"]),
+    (3, "loop", ["server.hosts_clients=true", "placement=blocks", "method=fedavg"])])
+def test_any_number_of_ranks_gives_the_same_bits(bench, ranks, engine, settings):  # noqa: F811
+    done = bench.run(ranks, f"{engine}-{ranks}", f"engine={engine}", *settings)
+    assert done.returncode == 0, done.stderr
+    assert bench.lead(f"{engine}-1", f"engine={engine}", *settings) == 0
+    found, expected = bench.result(f"{engine}-{ranks}"), bench.result(f"{engine}-1")
+    assert found["ranks"] == ranks and found["digest"] == expected["digest"]
+    for line, other in zip(bench.metrics(f"{engine}-{ranks}"), bench.metrics(f"{engine}-1"), strict=True):
+        assert {k: line[k] for k in MEASURES} == {k: other[k] for k in MEASURES}
+    assert f"digest {expected['digest'][:16]}" in done.stdout.splitlines()[-1]
+
+
+def test_more_ranks_than_clients(bench):  # noqa: F811
+    done = bench.run(5, "idle", "data.clients=3", "method=fedah")
+    assert done.returncode == 0, done.stderr
+    assert "3 host 1 clients each, 1 idle" in done.stdout
+    assert bench.lead("idle-alone", "data.clients=3", "method=fedah") == 0
+    assert bench.result("idle")["digest"] == bench.result("idle-alone")["digest"]
+
+
+def test_the_result_has_the_promised_fields(alone, bench):  # noqa: F811
+    result = bench.result("alone")
+    accuracies = [line["accuracy_mean"] for line in bench.metrics("alone")]
+    assert len(result["digest"]) == 64 and int(result["digest"], 16)
+    assert (result["rounds"], result["ranks"]) == (3, 1) and result["engine"] in ("loop", "vmap")
+    assert result["accuracy_mean"] == accuracies[-1] and result["accuracy_best"] == max(accuracies)
+    assert 0 <= result["accuracy_worst_decile"] <= result["accuracy_mean"] <= 1
+    assert 0 <= result["accuracy_weighted"] <= 1 and result["seconds"] > 0
+    floats = (64 * 16 + 16) * 2 + 4 * 170      # phi down and up, three heads down and one up
+    assert result["mib_per_client_round"] == pytest.approx(floats * 4 / 2**20)
+
+
+def test_every_evaluated_round_is_a_line(alone, bench):  # noqa: F811
+    lines = bench.metrics("alone")
+    assert [line["round"] for line in lines] == [1, 2, 3]
+    for line in lines:
+        assert all(math.isfinite(line[name]) for name in (*MEASURES, "seconds"))
+        assert sum(line["cluster_sizes"]) == line["participants"] == 6
+    assert lines[0]["seconds"] < lines[1]["seconds"] < lines[2]["seconds"]
+    assert lines[-1]["accuracy_mean"] > .5      # it does learn
+
+
+def test_the_run_folder_holds_the_rest(alone, bench):  # noqa: F811
+    folder = bench.out("alone")
+    with h5py.File(folder / "history.h5") as history:
+        assert history["round"][:].tolist() == [1, 2, 3] and history["accuracy"].shape == (3, 9)
+        assert history["accuracy"][-1].mean() == pytest.approx(bench.result("alone")["accuracy_mean"])
+    assert "round 3/3" in (folder / "log.txt").read_text() and bench.saved("alone")
+    from fedmpi.config import load
+    assert load(folder / "config.yaml") == load(bench.config)      # the resolved file runs again
+
+
+def test_the_seed_and_the_settings_change_the_digest(alone, bench):  # noqa: F811
+    seen = {bench.result("alone")["digest"]}
+    for i, setting in enumerate(("seed=3", "train.lr=0.04", "method.lam=0.2")):
+        assert bench.lead(f"other-{i}", setting) == 0
+        seen.add(bench.result(f"other-{i}")["digest"])
+    assert len(seen) == 4
+
+
+def test_evaluating_less_changes_only_the_books(alone, bench):  # noqa: F811
+    assert bench.lead("rarely", "evaluate.every=2", "evaluate.after=off", "checkpoint.every=0") == 0
+    assert [line["round"] for line in bench.metrics("rarely")] == [2, 3]
+    assert bench.result("rarely")["digest"] == bench.result("alone")["digest"]
+
+
+def test_single_precision_sums_are_close(alone, bench):  # noqa: F811
+    assert bench.lead("float32", "server.reduce=float32") == 0
+    assert bench.result("float32")["loss"] == pytest.approx(bench.result("alone")["loss"], abs=1e-4)
+
+
+def test_both_engines_agree(alone, bench):  # noqa: F811
+    for engine in ("loop", "vmap"):
+        assert bench.lead(engine, f"engine={engine}") == 0
+        assert bench.result(engine)["engine"] == engine
+        assert bench.result(engine)["loss"] == pytest.approx(bench.result("alone")["loss"], abs=1e-4)
+
+
+def test_results_are_strict_json(alone, bench):  # noqa: F811
+    for path in bench.out("alone").glob("*.json*"):
+        for text in path.read_text().splitlines() if path.suffix == ".jsonl" else [path.read_text()]:
+            json.loads(text, parse_constant=pytest.fail)      # NaN and Infinity are not JSON

@@ -1,0 +1,94 @@
+"""Settings classes: built strictly, with the exact path in every error."""
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+import pytest
+
+from fedmpi.errors import BadInput
+from fedmpi.settings import Ge, Gt, Le, build, describe, names
+
+
+@dataclass(frozen=True)
+class Spring:
+    title = "Spring"
+    lam: Annotated[float, Ge(0), "strength of the pull"] = .1
+    M: Annotated[int, Gt(0), Le(9)] = 4
+    anchor: Annotated[Literal["global", "local"], "what it is tied to"] = "global"
+    rounds: int | None = None
+    on: bool = True
+    range: tuple[float, float] | float = 1.0
+
+    def __post_init__(self):
+        if self.lam == 13:
+            raise ValueError("lam = 13: is an unlucky number")
+
+
+@dataclass(frozen=True)
+class Needy:
+    name: str
+
+
+def message(values, cls=Spring, where="method") -> str:
+    with pytest.raises(BadInput) as error:
+        build(cls, values, where)
+    return str(error.value)
+
+
+def test_defaults_and_values():
+    assert build(Spring, {}, "x") == Spring()
+    made = build(Spring, {"lam": 1e-3, "M": 9, "anchor": "local", "rounds": 2, "on": False, "range": [.1, .5]}, "x")
+    assert made == Spring(.001, 9, "local", 2, False, (.1, .5))
+    assert build(Spring, {"lam": 2}, "x").lam == 2 and build(Spring, {"rounds": None}, "x").rounds is None
+
+
+@pytest.mark.parametrize("values, expected", [
+    ({"lamda": 1}, "method.lamda is not a setting of Spring; its settings are lam, M, anchor, rounds, on, range "
+                   "(did you mean lam?)"),
+    ({7: 1}, "method.7 is not a setting of Spring; its settings are lam, M, anchor, rounds, on, range"),
+    ({"lam": -1}, "method.lam = -1: should be greater than or equal to 0"),
+    ({"M": 0}, "method.M = 0: should be greater than 0"),
+    ({"M": 10}, "method.M = 10: should be less than or equal to 9"),
+    ({"M": 2.0}, "method.M = 2.0: should be a valid integer"),
+    ({"M": True}, "method.M = True: should be a valid integer"),
+    ({"M": None}, "method.M = None: should be a valid integer"),
+    ({"lam": "1"}, "method.lam = '1': should be a valid number"),
+    ({"lam": True}, "method.lam = True: should be a valid number"),
+    ({"lam": [1]}, "method.lam = [1]: should be a valid number"),
+    ({"lam": float("nan")}, "method.lam = nan: should be made of finite numbers, texts, lists and mappings"),
+    ({"lam": float("inf")}, "method.lam = inf: should be made of finite numbers, texts, lists and mappings"),
+    ({"on": 1}, "method.on = 1: should be a valid boolean"),
+    ({"anchor": "lokal"}, "method.anchor = 'lokal': should be 'global' or 'local'"),
+    ({"rounds": "x"}, "method.rounds = 'x': should be a valid integer"),
+    ({"lam": 13}, "method.lam = 13: is an unlucky number"),
+    ({"M": b"x"}, "method.M = b'x': should be made of finite numbers, texts, lists and mappings"),
+    ({"M": "y" * 200}, "method.M = '" + "y" * 96 + "...: should be a valid integer"),
+])
+def test_errors_say_what_where_and_what_is_allowed(values, expected):
+    assert message(values) == expected
+
+
+def test_a_value_that_fits_none_of_several_types_gives_one_line():
+    assert message({"range": "x"}).startswith("method.range = 'x': ") and "\n" not in message({"range": "x"})
+    assert message({"range": [1, "x"]}).splitlines()[0].startswith("method.range")
+
+
+def test_all_problems_are_reported_at_once():
+    assert [line.split(" ")[0] for line in message({"lam": -1, "M": 0, "on": 3}).splitlines()] == [
+        "method.lam", "method.M", "method.on"]
+
+
+def test_paths_without_a_section_and_missing_settings():
+    assert message({"lam": -1}, where="").startswith("lam = -1: ")
+    assert message({}, Needy, "data") == "data.name is missing and has no default: set it"
+    assert message([], where="") == "the configuration must be a mapping of settings, not []"
+    assert message(3) == "method must be a mapping of settings, not 3"
+
+
+def test_describe_lists_what_there_is():
+    assert names(Spring) == ["lam", "M", "anchor", "rounds", "on", "range"]
+    rows = {row["name"]: row for row in describe(Spring)}
+    assert rows["lam"] == {"name": "lam", "type": "float", "default": .1, "help": "strength of the pull"}
+    assert rows["anchor"]["type"] == "global|local" and rows["M"]["help"] == ""
+    assert describe(Needy)[0]["default"] is None
