@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import os
 import socket
+import stat
 import sys
 import time
+from contextlib import suppress
 
 import numpy as np
 
@@ -17,6 +19,7 @@ from fedmpi.errors import FAILED, BadInput
 PIECE = 1 << 27      # elements per MPI call: counts stay far below 2^31
 FAILURE = 7001       # tag of a worker's last words to rank 0
 SPIN = 2e-4          # seconds of polling before the first sleep
+DRAIN = 3            # seconds that an abort waits for the launcher to read what was printed
 NAPS = (1e-4, 2e-3)  # shortest and longest sleep between polls, seconds
 
 
@@ -136,6 +139,7 @@ class World(Solo):
         if self.rank == 0 and self.on_failure:
             message = self.on_failure(message)
         print(message, file=sys.stderr, flush=True)
+        drain(sys.stdout, sys.stderr)
         self.comm.Abort(code)
         os._exit(code)      # MPI_Abort returns in some libraries
 
@@ -178,6 +182,22 @@ def open_world() -> Solo:
         world.library = f"none ({' '.join(str(error).split())[:120]})"
     refuse_lonely(world)
     return world
+
+
+def drain(*streams) -> None:
+    """Wait until the launcher has read what was printed: some launchers drop what still lies in the pipe at an abort.
+
+    A launcher that does not read within DRAIN seconds is not waited for."""
+    for stream in streams:
+        with suppress(OSError, ValueError, ImportError):      # closed, not a file, no such system call
+            import fcntl
+            import termios
+            stream.flush()
+            until = time.perf_counter() + DRAIN
+            while stat.S_ISFIFO(os.fstat(stream.fileno()).st_mode) and time.perf_counter() < until:
+                if not any(fcntl.ioctl(stream.fileno(), termios.FIONREAD, bytes(4))):
+                    break
+                time.sleep(NAPS[0])
 
 
 def library_of(mpi) -> str:
