@@ -28,7 +28,9 @@ def test_waits_until_the_launcher_has_read(pipe):
     thread.start()
     writer.write("fedmpi: last words\n")
     writer.flush()
+    begin = time.perf_counter()
     world.drain(writer)
+    assert time.perf_counter() - begin >= .25
     thread.join()
     assert heard == [b"fedmpi: last words\n"]
 
