@@ -123,14 +123,14 @@ def exchanged(cls: type, features: int, hidden: int) -> tuple[int, int, float, f
     """Return P, h and the float32 numbers down and up, of a client that rehearses with a small network."""
     import torch
 
-    from fedmpi import cost
     from fedmpi.clients.loop import rehearse
     from fedmpi.models.build import build
     from fedmpi.models.nets import MLP
     method = cls().on(build(MLP(hidden), (features,), "float32", 2, 0))
     shared, mine = method.init(CLIENTS)
     up = rehearse(method, shared, mine, torch.zeros(1, features))[1]
-    return method.model.size, method.model.head.size, cost.nbytes(shared) / 4, cost.nbytes(up) / 4
+    down, up = method.traffic(shared, up)
+    return method.model.size, method.model.head.size, down / 4, up / 4
 
 
 def law(sizes: list[tuple[int, int]], numbers: list[float]) -> str:

@@ -48,12 +48,14 @@ def main(version: Annotated[bool, typer.Option("--version", callback=version, is
 def run(config: ConfigFile, overrides: Overrides = None,
         out: Annotated[str | None, typer.Option(help="run folder; default: runs/NAME-001, -002, ...")] = None,
         resume: Annotated[str | None, typer.Option(
-            help="auto: the newest good checkpoint of the run folder, if any; or the path of one")] = None):
+            help="auto: the newest good checkpoint of the run folder, if any; or the path of one")] = None,
+        time_limit: Annotated[str | None, typer.Option(
+            help="save and exit with 75 before 01:30:00 (or 90, 1-12:00:00) are over, or the Slurm job")] = None):
     """Train a federation; start it under mpiexec or srun for several ranks.
 
     Exit codes: 0 finished, 75 saved and wants to be started again, 2 bad input, 1 failure."""
     from fedmpi import run
-    sys.exit(run.main(config, overrides or [], out, resume))
+    sys.exit(run.main(config, overrides or [], out, resume, time_limit))
 
 
 @app.command()
@@ -116,6 +118,97 @@ def catalogue(kind: str, name: str | None, as_json: bool):
             print(json.dumps(catalogue.names(kind) if name is None else catalogue.entry(kind, name), default=str))
         else:
             print(catalogue.listing(kind) if name is None else catalogue.explain(kind, name))
+
+
+@app.command()
+def submit(config: ConfigFile, overrides: Overrides = None,
+           nodes: Annotated[int | None, typer.Option(help="nodes; default 1")] = None,
+           ranks: Annotated[int | None, typer.Option(
+               "--ntasks", help="ranks on all nodes; default 2 a node; with --gpus: one each and the server")] = None,
+           gpus: Annotated[int, typer.Option(min=0, help="GPUs per node")] = 0,
+           cpus: Annotated[int | None, typer.Option(help="CPUs, and threads, per rank; default: `threads`")] = None,
+           time: Annotated[str, typer.Option(help="time limit, as Slurm writes it")] = "01:00:00",
+           partition: Annotated[str | None, typer.Option(help="partition")] = None,
+           account: Annotated[str | None, typer.Option(help="account")] = None,
+           array: Annotated[list[str] | None, typer.Option(
+               metavar="KEY=A,B|FILE", help="a job array over all combinations, or a run per line of FILE")] = None,
+           option: Annotated[list[str] | None, typer.Option(metavar="TEXT", help="more for sbatch: --option=--mem=8G")]
+           = None,
+           signal: Annotated[str, typer.Option(
+               help="what Slurm sends so many seconds before the end; '': nothing")] = "USR1@120",
+           name: Annotated[str | None, typer.Option(help="job name; default: the configuration's")] = None,
+           out: Annotated[str | None, typer.Option(help="run folder; default: runs/NAME-JOB")] = None,
+           command: Annotated[str | None, typer.Option(help="how the job calls fedmpi; default: this Python")] = None,
+           mpi: Annotated[str | None, typer.Option(help="srun's --mpi; default: as fits the installed MPI")] = None,
+           setup: Annotated[str, typer.Option(help="shell command before the start: module load ...")] = ":",
+           restarts: Annotated[int, typer.Option(min=0, help="at most so many starts after the first")] = 50,
+           dry_run: Annotated[bool, typer.Option("--dry-run", help="print the script, submit nothing")] = False):
+    """Write a Slurm job script that restarts itself, submit it and print the job's id."""
+    from fedmpi import submit
+    with clear_errors():
+        more = [f"--{k}={v}" for k, v in (("partition", partition), ("account", account)) if v] + (option or [])
+        job = submit.job(config, overrides or [], array or [], more, nodes=nodes, ranks=ranks, gpus=gpus, cpus=cpus,
+                         time=time, signal=signal, name=name, out=out, command=command, mpi=mpi, setup=setup,
+                         restarts=restarts)
+        number, path = ("", None) if dry_run else submit.submit(job)
+    print(submit.script(job) if dry_run else number, end="" if dry_run else "\n")
+    if path:
+        print(f"submitted {path}; squeue --jobs {number} shows it", file=sys.stderr)
+
+
+@app.command()
+def summary(folder: Annotated[str, typer.Argument(help="of a job array's runs")]):
+    """Say what became of the runs of a job array, and why."""
+    from fedmpi import summary
+    with clear_errors():
+        print(summary.summary(folder))
+
+
+JobFile = Annotated[str, typer.Argument(help="YAML file: rows, columns and seeds of runs", metavar="JOB")]
+Scale = Annotated[str | None, typer.Option(help="a smaller variant that the job names")]
+RunsIn = Annotated[str | None, typer.Option(help="folder of the job's runs; default: runs/JOB[-SCALE]")]
+
+
+def planned(path: str, scale: str | None, out: str | None):
+    """Return a job and its runs."""
+    from pathlib import Path
+
+    from fedmpi.sweep import job
+    read = job.load(path)
+    return read, job.expand(read, path, Path(out or f"runs/{Path(path).stem}{'-' + scale if scale else ''}"), scale)
+
+
+@app.command()
+def sweep(path: JobFile, scale: Scale = None, out: RunsIn = None,
+          local: Annotated[int, typer.Option(min=1, help="runs at a time")] = 1,
+          ranks: Annotated[int, typer.Option(min=1, help="MPI ranks of each run")] = 1,
+          dry_run: Annotated[bool, typer.Option("--dry-run", help="print the commands, start nothing")] = False):
+    """Run all runs of a job that are not finished; the same command continues after any interruption.
+
+    Exit codes: 0 all finished, 75 stopped, 2 bad input, 1 some failed."""
+    import shlex
+    with clear_errors():
+        _, runs = planned(path, scale, out)
+        if dry_run:
+            for run in runs:
+                print("fedmpi " + shlex.join(run.words()))
+            return
+        from fedmpi.sweep.local import Sweep
+        code = Sweep(runs, local, ranks).go()
+    sys.exit(code)
+
+
+@app.command()
+def report(path: JobFile, scale: Scale = None, out: RunsIn = None,
+           to: Annotated[str | None, typer.Option(help="folder to write to; default: OUT/report")] = None):
+    """Write a job's tables and pictures, of what its runs have so far."""
+    from pathlib import Path
+    with clear_errors():
+        from fedmpi.report.write import write
+        job, runs = planned(path, scale, out)
+        folder = Path(to) if to else runs[0].folder.parents[2] / "report"
+        command = f"fedmpi sweep {path}" + (f" --scale {scale}" if scale else "")
+        print(f"report {write(job, runs, folder, command)}")
 
 
 @app.command()

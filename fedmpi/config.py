@@ -241,7 +241,8 @@ def named(kind: str, value, where: str, default: str):
     settings = {k: v for k, v in section.items() if k != "name"}
     if kind == "models" and not dataclasses.is_dataclass(cls):      # a plain nn.Module takes keyword arguments
         from fedmpi.models.nets import Custom
-        cls, settings = Custom, {"path": section["name"], "settings": settings}
+        own = {k: settings.pop(k) for k in Custom.OWN if k in settings}
+        cls, settings = Custom, {"path": section["name"], "settings": settings, **own}
     if not dataclasses.is_dataclass(cls) or not hasattr(cls, MUST_HAVE[kind]):
         raise BadInput(f"{where}: {section['name']} is no dataclass with a function `{MUST_HAVE[kind]}`, as "
                        f"{kind} must be")
@@ -253,7 +254,7 @@ def plain(config: Config) -> dict:
     def section(value, name=None):
         entries = {k: getattr(value, k) for k in names(type(value))}
         if hasattr(value, "path"):      # a plain nn.Module (models.nets.Custom)
-            return {"name": name, **value.settings}
+            return {"name": name, **value.settings, **value.own()}
         entries = {k: list(v) if isinstance(v, tuple) else v for k, v in entries.items()}
         return {"name": name, **entries} if name else entries
 

@@ -11,11 +11,6 @@ def nbytes(state) -> int:
     return sum(v.numel() * v.element_size() for v in state)
 
 
-def mib_per_client_round(down, up) -> float:
-    """Return what one participant receives (`down`) and sends (`up`) in a round, in MiB."""
-    return (nbytes(down) + nbytes(up)) / MIB
-
-
 def steps(sizes: np.ndarray, train) -> np.ndarray:
     """Return the batches of one pass of each client's local training, (n,)."""
     return np.full(len(sizes), train.steps) if train.steps else train.epochs * -(-np.asarray(sizes) // train.batch)

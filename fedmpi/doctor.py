@@ -3,14 +3,13 @@
 All ranks take part, rank 0 prints. Nothing stays on the disk."""
 from __future__ import annotations
 
-import json
 import os
 import platform
 import shutil
 import tempfile
 import textwrap
 from importlib.metadata import PackageNotFoundError, version
-from itertools import chain, groupby
+from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
@@ -18,10 +17,11 @@ import numpy as np
 
 from fedmpi import __version__, errors, registry
 from fedmpi.atomic import reason
-from fedmpi.columns import columns, pairs
+from fedmpi.columns import pairs
 from fedmpi.comm.world import Solo, open_world, speaks
 from fedmpi.config import Config, Data
 from fedmpi.errors import BadInput, FedmpiError
+from fedmpi.roster import gathered, hosts_table, spans
 from fedmpi.run import last_words, receive, send
 from fedmpi.trials import BYTES, collectives, intact, write
 
@@ -76,16 +76,6 @@ def told(world: Solo, text: str) -> str:
         return receive(world)
     send(world, text)
     return text
-
-
-def gathered(world: Solo, value) -> list:
-    """Return every rank's value at rank 0, in rank order, and nothing elsewhere."""
-    text, one_each = np.frombuffer(json.dumps(value).encode(), np.uint8), np.ones(world.size, np.int64)
-    lengths = world.gather(np.array([text.size]), one_each)
-    texts = world.gather(text, one_each if lengths is None else lengths)
-    if world.rank:
-        return []
-    return [json.loads(part.tobytes()) for part in np.split(texts, lengths.cumsum()[:-1])]
 
 
 def facts_of(world: Solo, server_host: str) -> dict:
@@ -151,21 +141,6 @@ def devices_problem(ranks: list[dict]) -> str:
             found.append(f"all {len(bound)} working ranks of {host} are bound to core {bound[0][0]}; give each its own "
                          "(MPICH: mpiexec -bind-to core; Slurm: --cpus-per-task)")
     return "; ".join(found)
-
-
-def hosts_table(ranks: list[dict]) -> str:
-    """Return a table with one row per host, or more where its ranks have different devices."""
-    def alike(r):
-        return ranks[r]["host"], ranks[r]["device"], len(ranks[r]["cores"]), ranks[r]["threads"]
-    groups = [(key, list(members)) for key, members in groupby(sorted(range(len(ranks)), key=alike), key=alike)]
-    return columns(["host", "ranks", "device", "cores", "threads"],
-                   [[key[0], spans(members), *key[1:]] for key, members in groups], right=("cores", "threads"))
-
-
-def spans(numbers: list[int]) -> str:
-    """Write ascending numbers as 0-3 5 7-8."""
-    runs = [list(run) for _, run in groupby(enumerate(numbers), key=lambda pair: pair[1] - pair[0])]
-    return " ".join(f"{run[0][1]}-{run[-1][1]}" if len(run) > 1 else str(run[0][1]) for run in runs)
 
 
 def of_disk(world: Solo, folder: str):

@@ -15,6 +15,7 @@ import uuid
 from contextlib import suppress
 from pathlib import Path
 
+from fedmpi import slurm
 from fedmpi.errors import BadInput
 
 BEAT = 10.0         # seconds between signs of life
@@ -100,6 +101,9 @@ def why_dead(holder: dict, me: dict, silence: float) -> str | None:
         return None if started(holder["pid"]) == holder["started"] else "that process is gone"
     if me["job"] and holder.get("job") == me["job"] and holder["restart"] < me["restart"]:
         return "its job was started again"
+    same_cluster = me["cluster"] and holder.get("cluster") == me["cluster"]
+    if same_cluster and holder.get("job") not in (None, me["job"]) and slurm.ended(str(holder["job"])):
+        return "its job has ended"
     return f"no sign of life for {silence:.0f} s" if silence >= SILENCE else None
 
 
@@ -119,6 +123,7 @@ def myself() -> dict:
         space.append(os.readlink("/proc/self/ns/pid"))
     return {"token": uuid.uuid4().hex, "host": host, "pid": pid, "started": started(pid),
             "processes": " ".join(space), "job": os.environ.get("SLURM_JOB_ID"),
+            "cluster": os.environ.get("SLURM_CLUSTER_NAME"),
             "restart": int(os.environ.get("SLURM_RESTART_COUNT") or 0)}
 
 

@@ -5,6 +5,8 @@ one after another or many at once (then each tensor is a batch that only the eng
 no `.item()`, no in-place change of an argument). `server` runs at rank 0 alone and may branch on data.
 
 What `data`, one client's data in one round, offers (d parameters, b batch):
+    data.id                                  the client's number (a 0-d int64 tensor), an index into Shared's tables
+    data.note                                what the server's `down` addressed to this client in this round, or None
     data.n                                   number of training samples (a number or a 0-d tensor)
     data.lr, data.epochs, data.momentum      the run's settings for this round
     data.descend(net, w, ...)                plain SGD from w (d,), over the round's batches; see `descend` below
@@ -12,6 +14,8 @@ What `data`, one client's data in one round, offers (d parameters, b batch):
                                              state, grad(net, w) -> (d,); a tensor that step uses must be part of state
     data.mean_loss(net, w)                   mean cross-entropy on all training samples (a 0-d tensor)
     data.through(net, w)                     the same client with net(w, x) in place of x, and the same batches
+    data.subset(share, stream, fixed, rest)  the same client with a random share of its samples (at least one), drawn
+                                             for the round or (fixed) once for all; `rest`: with the others instead
     data.passes(epochs, stream)              the same client with other batches: `stream` names the draw
 `data.descend(net_or_loss, w, lr=, only=, pull=, momentum=, args=, clip=)`:
     net_or_loss  a Net (its cross-entropy is minimised), or loss(w, x, y, *args) -> (b,)
@@ -24,6 +28,8 @@ from __future__ import annotations
 import dataclasses
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
+
+from fedmpi.cost import nbytes
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -75,6 +81,22 @@ class Method:
     def client(self, shared, mine, data):
         """Run one participant's round: return its new Mine, and what it sends (Up)."""
         raise NotImplementedError
+
+    def opening(self, n: int, seed: int):
+        """Return the clients (ascending ids) that train in a round before the first one, whose number is -1; None:
+        there is no such round."""
+
+    def note(self):
+        """Return a template (NamedTuple of tensors) of what `down` addresses to one client; None: nothing."""
+
+    def down(self, shared, mine, who: Participants):
+        """Return what the server addresses to each participant beyond Shared, before it trains: the fields of `note`
+        as `Rows.mix` of rows that clients keep (`mine`: a Rows handle per field, a row for every client)."""
+        return ()
+
+    def traffic(self, shared, up) -> tuple[int, int]:
+        """Return the bytes that one participant receives and sends in a round (logical: what it needs)."""
+        return nbytes(shared) + nbytes(self.note() or ()), nbytes(up)
 
     @property
     def idles(self) -> bool:

@@ -87,6 +87,7 @@ def plan(config_path: str, overrides: list[str], ranks: int) -> dict:
     from fedmpi.setup import settings_of
     case = prepared(config_path, overrides)
     config, federation, method, ledger = case.config, case.federation, case.method, rehearsed(case)
+    down, up = method.traffic(case.shared, case.up)
     per_rank = [hosting(case, rank, hosts, ledger) for rank, hosts in enumerate(homes_of(case, ranks))]
     return {
         "method": method.title, "settings": settings_of(method), "model": name_of(config.model),
@@ -97,8 +98,8 @@ def plan(config_path: str, overrides: list[str], ranks: int) -> dict:
         "train_samples": [int(federation.sizes.min()), int(federation.sizes.max())],
         "rounds": config.rounds, "participants": list(taking_part(case)), "batch": config.train.batch,
         "steps_per_round": steps(case, federation.sizes),
-        "mib_per_client_round": cost.mib_per_client_round(case.shared, case.up),
-        "mib_down": cost.nbytes(case.shared) / cost.MIB, "mib_up": cost.nbytes(case.up) / cost.MIB,
+        "mib_per_client_round": (down + up) / cost.MIB,
+        "mib_down": down / cost.MIB, "mib_up": up / cost.MIB,
         "bytes_per_round": ledger.totals(), "reduce": config.server.reduce,
         "evaluation": {"every": config.evaluate.every, "on": config.evaluate.on},
         "checkpoint": {"every": config.checkpoint.every, "mib": saved(case) / cost.MIB},
@@ -112,17 +113,19 @@ def rehearsed(case: Case) -> Ledger:
 
     from fedmpi.clients.group import Group
     from fedmpi.clients.store import as_numpy
-    from fedmpi.comm.orders import Crew
-    from fedmpi.rounds import participants, up_rows
+    from fedmpi.comm.orders import UP, Crew
+    from fedmpi.comm.rows import rows_of
+    from fedmpi.rounds import address, participants
     config, federation, ledger = case.config, case.federation, Ledger()
     who = participants(config, 0, federation.sizes)
     group = Group(case.method, case.shared, case.mine, None, federation, [], config, torch.device("cpu"))
     group.train = lambda when, everybody, here, *rest: group.ups.update(dict.fromkeys(here.tolist(), case.up))
-    crew = Crew(ledger, group, np.zeros(federation.clients, np.int64))
+    crew, exact = Crew(ledger, group, np.zeros(federation.clients, np.int64)), config.server.reduce == "exact"
+    address(crew, case.method, case.shared, who, exact)
     crew.train(0, who.ids, True, map(as_numpy, case.shared))
     try:
         with warnings.catch_warnings(action="ignore"):      # rows that are all alike make poor clusters
-            case.method.server(case.shared, up_rows(crew, case.up, config.server.reduce == "exact"), who)
+            case.method.server(case.shared, rows_of(crew, UP, case.up, exact), who)
     except Exception as error:      # a server may want rows that differ; the rest of the plan holds
         ledger.failure = f"{type(error).__name__}: {error}"
     return ledger

@@ -12,9 +12,10 @@ import torch
 from fedmpi import checkpoint, cost
 from fedmpi.clients.placement import Pace
 from fedmpi.clients.store import as_numpy, digest_of
-from fedmpi.comm.orders import Crew, Order
-from fedmpi.comm.rows import Rows
+from fedmpi.comm.orders import MINE, UP, Crew, Order
+from fedmpi.comm.rows import rows_of
 from fedmpi.config import Config, plain
+from fedmpi.deadline import Deadline
 from fedmpi.folder import RunFolder
 from fedmpi.method import Participants
 from fedmpi.metrics import Groups, judged, summary
@@ -51,10 +52,15 @@ class Run:
     up: tuple                # one client's Up, as a template of its fields
     stopping: object         # () -> bool: somebody asked the job to stop
     pace: Pace               # how fast the ranks work
+    deadline: Deadline       # when this start of the run is over
+    saving: float = 0.       # seconds that the slowest checkpoint of this start took
+    stopped: str = ""        # why the run was stopped early
 
     def go(self) -> bool:
         """Run all rounds. Returns False when the run was saved and stopped early because somebody asked for it."""
         config, state = self.config, self.state
+        if state.round == 0:
+            self.open()
         for t in range(state.round, config.rounds):
             begin = time.perf_counter()
             facts = self.one_round(t)
@@ -62,10 +68,11 @@ class Run:
             if self.evaluates(t):
                 self.judge(facts)
             self.show(time.perf_counter() - begin)
-            stop = self.stopping() and state.round < config.rounds
-            if stop or state.round == config.rounds or self.due(config.checkpoint.every):
+            if state.round < config.rounds:
+                self.stopped = self.reason(time.perf_counter() - begin)
+            if self.stopped or self.due():
                 self.save()
-            if stop:
+            if self.stopped:
                 return False
         return True
 
@@ -74,23 +81,43 @@ class Run:
         state, world = self.state, self.crew.world
         sent, received = world.sent, world.received
         who = participants(self.config, t, self.federation.sizes)
-        self.crew.train(t, who.ids, self.evaluates(t), map(as_numpy, state.shared), self.pace.ranks(who))
-        up = up_rows(self.crew, self.up, self.config.server.reduce == "exact")
-        state.shared = self.method.server(state.shared, up, who)
+        self.exchange(who, self.evaluates(t))
         facts = dict(who.facts) | self.pace.note(self.crew.call(Order.TIMES), who)
         if "clusters" in facts:
             facts |= state.groups.update(who.ids, np.asarray(facts.pop("clusters")), facts.pop("k"))
-        down_up = cost.mib_per_client_round(state.shared, self.up)
+        down_up = sum(self.method.traffic(state.shared, self.up))
         return facts | {
-            "participants": len(who.ids), "mib_per_client_round": down_up,
+            "participants": len(who.ids), "mib_per_client_round": down_up / cost.MIB,
             "bytes_sent_by_server": world.sent - sent, "bytes_received_by_server": world.received - received}
+
+    def exchange(self, who: Participants, judge: bool) -> None:
+        """The server addresses the participants, they train, it takes what they send."""
+        state, exact = self.state, self.config.server.reduce == "exact"
+        address(self.crew, self.method, state.shared, who, exact)
+        self.crew.train(who.round, who.ids, judge, map(as_numpy, state.shared), self.pace.ranks(who))
+        state.shared = self.method.server(state.shared, rows_of(self.crew, UP, self.up, exact), who)
+
+    def open(self) -> None:
+        """The round before the first one, of a method that has it. It is done again where nothing was saved since."""
+        ids = self.method.opening(len(self.federation.sizes), self.config.seed)
+        if ids is not None:
+            self.exchange(Participants(ids, self.federation.sizes[ids], -1, self.config.seed), judge=False)
+            self.crew.call(Order.TIMES)
 
     def evaluates(self, t: int) -> bool:
         every = self.config.evaluate.every
         return t + 1 == self.config.rounds or bool(every and (t + 1) % every == 0)
 
-    def due(self, every: int) -> bool:
-        return bool(every and self.state.round % every == 0)
+    def reason(self, seconds: float) -> str:
+        """Say why the run has to stop after a round that took so long, "" when it goes on."""
+        late = self.deadline.passed(seconds, self.saving)
+        return "asked to stop" if self.stopping() or self.crew.asked else late
+
+    def due(self) -> bool:
+        """Say whether to save: as set, at the end, and once early where there is a deadline, to know what it takes."""
+        every, done = self.config.checkpoint.every, self.state.round
+        return bool(every and done % every == 0 or done == self.config.rounds
+                    or self.deadline.known and not self.saving)
 
     def judge(self, facts: dict) -> None:
         """Measure every client, and enter the round in the books."""
@@ -122,7 +149,7 @@ class Run:
 
     def save(self) -> None:
         """Write a checkpoint: the server's state, and the clients' rows streamed from their homes."""
-        state = self.state
+        begin, state = time.perf_counter(), self.state
         ids = np.flatnonzero(self.crew.call(Order.TOUCHED)).astype(np.int64)
         shared = {name: as_numpy(value) for name, value in state.shared._asdict().items()}
         snapshot = checkpoint.Snapshot(
@@ -131,6 +158,7 @@ class Run:
         self.folder.save_history()
         path = checkpoint.write(self.folder.checkpoints, snapshot, self.pieces(ids))
         checkpoint.prune(self.folder.checkpoints, self.config.checkpoint.keep)
+        self.saving = max(self.saving, time.perf_counter() - begin)
         self.progress.note(f"saved {path}")
 
     def pieces(self, ids: np.ndarray):
@@ -175,6 +203,10 @@ def participants(config: Config, t: int, sizes: np.ndarray) -> Participants:
     return Participants(ids, sizes[ids], t, config.seed)
 
 
-def up_rows(crew: Crew, up, exact: bool):
-    """Return the Rows handle of every Up field, given one client's Up as a template."""
-    return type(up)(*(Rows(crew, i, 0, v.numel(), v.dtype, exact) for i, v in enumerate(up)))
+def address(crew: Crew, method, shared, who: Participants, exact: bool) -> None:
+    """Send each participant what the server addresses to it alone."""
+    if method.note() is not None:
+        note = method.down(shared, rows_of(crew, MINE, crew.group.store.first, exact), who)
+        for slot, mixed in enumerate(note):
+            crew.call(Order.NOTE, np.int64(slot), mixed.rows.what, who.ids, mixed.coefficients,
+                      np.array(mixed.shape, np.int64))

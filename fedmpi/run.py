@@ -9,11 +9,13 @@ import traceback
 
 import numpy as np
 
-from fedmpi import __version__, errors
+from fedmpi import errors
 from fedmpi.comm.world import Solo, open_world, speaks
+from fedmpi.deadline import deadline
 from fedmpi.errors import BadInput, FedmpiError
+from fedmpi.roster import refuse_mixed
 
-SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT)
+SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2, signal.SIGINT)
 
 
 class Stop:
@@ -34,18 +36,21 @@ class Stop:
         return self.asked
 
 
-def main(config_path: str, overrides: list[str], out: str | None, resume: str | None) -> int:
+def main(config_path: str, overrides: list[str], out: str | None, resume: str | None,
+         time_limit: str | None = None) -> int:
     """Run a configuration on all ranks. Returns the exit code of this rank (see fedmpi.errors)."""
+    stop = Stop()      # first of all: USR1 would end a process that has no handler for it yet
     try:
         world = open_world()
     except BadInput as error:      # every process believes that it is rank 0: let one speak
         if speaks():
             print(f"fedmpi: {error}", file=sys.stderr)
         return errors.BAD_INPUT
-    stop = Stop()
+    world.stop = stop
     try:
-        code = lead(world, config_path, overrides, out, resume, stop) if world.rank == 0 else work(world)
-        world.close()
+        words = [config_path, overrides, out, resume]
+        code = lead(world, *words, stop, time_limit) if world.rank == 0 else work(world, [*words, time_limit])
+        world.close(code)
         return code
     except BaseException as error:
         world.fail(*last_words(world, error))
@@ -66,35 +71,35 @@ def last_words(world: Solo, error: BaseException) -> tuple[str, int]:
     return f"fedmpi: {where}: {kind}\n" + "".join(traceback.format_exception(error)), errors.FAILED
 
 
-def work(world: Solo) -> int:
+def work(world: Solo, words: list) -> int:
     """A worker rank: set up as rank 0 says, take orders until it says stop."""
+    refuse_mixed(world, words)
     import torch  # noqa: F401  (seconds: loaded while rank 0 reads the configuration and the data)
     start = json.loads(receive(world))
     if "code" in start:
         return start["code"]
-    if start["version"] != __version__:
-        raise BadInput(f"this rank runs fedmpi {__version__}, rank 0 runs {start['version']}: install the same "
-                       "version on all nodes")
     from fedmpi.setup import assemble
     return assemble(world, start).crew.serve()
 
 
-def lead(world: Solo, config_path, overrides, out, resume, stop) -> int:
+def lead(world: Solo, config_path, overrides, out, resume, stop, time_limit=None) -> int:
     """Rank 0: check everything, tell the workers, run, and leave result.json."""
     from fedmpi.setup import decide
     try:
+        refuse_mixed(world, [config_path, overrides, out, resume, time_limit])
+        ends = deadline(time_limit)
         decision = decide(config_path, overrides, out, resume)
     except FedmpiError as error:      # nothing has started: all ranks leave quietly with the same code
         print(f"fedmpi: {error}", file=sys.stderr, flush=True)
         send(world, json.dumps({"code": error.code}))
         return error.code
     try:
-        return conduct(world, decision, stop)
+        return conduct(world, decision, stop, ends)
     finally:
         decision.folder.release()
 
 
-def conduct(world: Solo, decision, stop) -> int:
+def conduct(world: Solo, decision, stop, ends) -> int:
     """Run the rounds of a decision that holds its run folder."""
     from fedmpi.comm.orders import Order
     from fedmpi.progress import Progress
@@ -104,7 +109,7 @@ def conduct(world: Solo, decision, stop) -> int:
     start = decision.start | {"host": world.host}
     send(world, json.dumps(start))
     try:
-        run = prepare_run(assemble(world, start), decision, progress, stop)
+        run = prepare_run(assemble(world, start), decision, progress, stop, ends)
         finished = run.go()
         code = conclude(run) if finished else saved(run)
         run.crew.call(Order.STOP, np.int64(code))
@@ -133,7 +138,7 @@ def conclude(run) -> int:
 
 
 def saved(run) -> int:
-    run.progress.say(f"asked to stop: saved after round {run.state.round} of {run.config.rounds} in "
+    run.progress.say(f"{run.stopped}: saved after round {run.state.round} of {run.config.rounds} in "
                      f"{run.folder.path}; start again with --out {run.folder.path} --resume auto")
     return errors.SAVED
 

@@ -3,7 +3,8 @@ parts that every rank then builds from them in the same way."""
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+import time
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +14,7 @@ from fedmpi.config import Config, load, plain, resolve
 from fedmpi.data.federation import Federation, prepare
 from fedmpi.errors import BadInput
 from fedmpi.folder import RunFolder, default_folder
+from fedmpi.roster import gathered, hosts_table, oddities, place
 from fedmpi.settings import names
 
 
@@ -79,19 +81,27 @@ class Parts:
     crew: object
     shared: tuple
     up: tuple
-    device: str
+    device: object
+    places: list[dict] = field(default_factory=list)      # where each rank works, at rank 0
 
 
 def bind(config: Config, federation: Federation):
     """Build the model for the federation's samples and return the method on it. Raises BadInput."""
+    from fedmpi.clients import statistics
     from fedmpi.models.build import build
     model = build(config.model, federation.shape, federation.dtype, federation.classes, config.seed)
-    return config.method.on(model)
+    words = getattr(federation, "vocabulary", None)
+    if model.table and words and words > model.lookup.num_embeddings:
+        raise BadInput(f"model: its table has {model.lookup.num_embeddings} rows, but the data count their words up to "
+                       f"{words - 1}; set model.vocabulary = {words} or more")
+    return statistics.on(config.method, model)
 
 
 def assemble(world, start: dict) -> Parts:
     """Build this rank's parts from what rank 0 told."""
-    return build_parts(world, resolve(start["config"]), Federation(start["federation"]), start["host"])
+    parts = build_parts(world, resolve(start["config"]), Federation(start["federation"]), start["host"])
+    parts.places = gathered(world, place(world, parts.device, bool((parts.crew.homes == world.rank).any())))
+    return parts
 
 
 def build_parts(world, config: Config, federation, server_host: str) -> Parts:
@@ -117,7 +127,7 @@ def build_parts(world, config: Config, federation, server_host: str) -> Parts:
     name = choice.by_network(method, shared, mine, sample) if config.engine == "auto" else config.engine
     group = Group(at_work, shared, mine, choice.engine(name, config.state), federation, hosted, config, device)
     world.group = group
-    return Parts(config, method, federation, Crew(world, group, where), shared, up, str(device))
+    return Parts(config, method, federation, Crew(world, group, where), shared, up, device)
 
 
 def choose_device(config: Config, world, server_host: str, hosts: bool):
@@ -131,7 +141,7 @@ def choose_device(config: Config, world, server_host: str, hosts: bool):
     return torch.device("cuda", (world.local_rank - beside_server) % torch.cuda.device_count())
 
 
-def prepare_run(parts: Parts, decision: Decision, progress, stop):
+def prepare_run(parts: Parts, decision: Decision, progress, stop, deadline):
     """Make rank 0's Run: fresh, or restored from the checkpoint."""
     from fedmpi.clients.placement import Pace
     from fedmpi.metrics import Groups
@@ -139,7 +149,8 @@ def prepare_run(parts: Parts, decision: Decision, progress, stop):
     folder, federation = decision.folder, parts.federation
     state = State(parts.shared, Groups(len(federation.sizes), federation.groups))
     pace = Pace(parts.crew.homes, movable=not parts.crew.group.store.first)
-    run = Run(parts.config, parts.method, parts.crew, federation, folder, progress, state, parts.up, stop, pace)
+    run = Run(parts.config, parts.method, parts.crew, federation, folder, progress, state, parts.up, stop, pace,
+              deadline)
     introduce(run, parts, decision)
     folder.start_again()
     folder.store_config(plain(parts.config))
@@ -179,9 +190,20 @@ def introduce(run, parts: Parts, decision: Decision) -> None:
     run.progress.say(
         f"{world.size} rank{'s' * (world.size > 1)} (MPI: {world.library}): "
         + ("rank 0 alone" if world.size == 1 else f"{len(hosts)} host {between(hosts)} clients each")
-        + (f", {idle} idle" if idle else "") + f"; engine {run.crew.group.engine.name}, device {parts.device}, "
-        f"{config.threads} thread{'s' * (config.threads > 1)} a rank; pid {os.getpid()} on {world.host}; "
+        + (f", {idle} idle" if idle else "") + f"; engine {run.crew.group.engine.name}, "
+        + (f"device {parts.device}, " if world.size == 1 else "")
+        + f"{config.threads} thread{'s' * (config.threads > 1)} a rank; pid {os.getpid()} on {world.host}; "
         f"run folder {decision.folder.path}")
+    if world.size > 1:
+        run.progress.say(hosts_table(parts.places))
+    for oddity in oddities(parts.places):
+        run.progress.say(f"warning: {oddity}")
+    if run.deadline.known:
+        run.progress.say(f"stops by itself in time for the end of {run.deadline.what}, {clock(run.deadline.end)}")
+
+
+def clock(moment: float) -> str:
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(moment))
 
 
 def between(counts: np.ndarray) -> str:
@@ -189,5 +211,6 @@ def between(counts: np.ndarray) -> str:
 
 
 def settings_of(method) -> str:
-    return " ".join(f"{name}={getattr(method, name)}" for name in names(type(method)))
+    values = {name: getattr(method, name) for name in names(type(method))}
+    return " ".join(f"{name}={value}" for name, value in values.items() if value != ())
 

@@ -14,13 +14,15 @@ from fedmpi import registry
 from fedmpi.clients.group import Group
 from fedmpi.clients.loop import Loop, rehearse
 from fedmpi.clients.store import as_numpy, digest_of
-from fedmpi.comm.orders import Crew, Order
+from fedmpi.comm.orders import UP, Crew, Order
+from fedmpi.comm.rows import rows_of
 from fedmpi.comm.world import Solo
 from fedmpi.config import Server, Train, resolve
 from fedmpi.data.federation import Samples
+from fedmpi.method import Participants
 from fedmpi.models.build import blank, build
 from fedmpi.models.nets import MLP
-from fedmpi.rounds import participants, up_rows
+from fedmpi.rounds import address, participants
 from fedmpi.settings import build as settled
 
 SIZES = (20, 1, 57, 3, 10, 33, 11, 8)      # training samples: short, whole and single batches
@@ -38,7 +40,7 @@ class Digits:
 
     def __init__(self, sizes=SIZES, test: int = 12, image: bool = False):
         self.sizes, self.groups, self.fingerprint = np.array(sizes), None, "in memory"
-        x, y, _, _ = pool()
+        x, y, *_ = pool()
         if image:      # as image data sets are stored: (h, w, c) bytes
             x = (x * 255).astype(np.uint8).reshape(-1, 8, 8, 1)
         self.shape, self.dtype = x.shape[1:], x.dtype
@@ -126,6 +128,7 @@ class Lab:
     def train(self, t: int, who=None, judge=False):
         """Let the participants train; returns them."""
         who = who or self.who(t)
+        address(self.crew, self.method, self.shared, who, self.reduce == "exact")
         self.crew.train(t, who.ids, judge, map(as_numpy, self.shared))
         return who
 
@@ -141,7 +144,15 @@ class Lab:
             self.judge(t + 1)
         return who
 
+    def open(self):
+        """The round before the first one, of a method that has it."""
+        ids = self.method.opening(len(self.federation.sizes), self.config.seed)
+        if ids is not None:
+            self.round(-1, Participants(ids, self.federation.sizes[ids], -1, self.config.seed))
+        return self
+
     def go(self, rounds: int = 3, judge=False):
+        self.open()
         for t in range(rounds):
             self.round(t, judge=judge)
         return self
@@ -150,7 +161,7 @@ class Lab:
         return self.crew.call(Order.JUDGE, np.int64(t), *map(as_numpy, self.shared))
 
     def rows(self):
-        return up_rows(self.crew, self.up, self.reduce == "exact")
+        return rows_of(self.crew, UP, self.up, self.reduce == "exact")
 
     def mine(self, client: int):
         return self.group.store.read(client)

@@ -6,10 +6,10 @@ import time
 import numpy as np
 
 from fedmpi.clients.store import as_numpy
-from fedmpi.comm.orders import Order
+from fedmpi.comm.orders import UP, Order
+from fedmpi.comm.rows import rows_of
 from fedmpi.config import resolve
 from fedmpi.method import Participants
-from fedmpi.rounds import up_rows
 from fedmpi.setup import build_parts
 
 
@@ -45,7 +45,7 @@ class Rig:
         begin = time.perf_counter()
         crew.train(t, ids.astype(np.int64), False, map(as_numpy, self.shared), ranks)
         who = Participants(ids, sizes[ids], t, 0)
-        self.shared = parts.method.server(self.shared, up_rows(crew, parts.up, True), who)
+        self.shared = parts.method.server(self.shared, rows_of(crew, UP, parts.up), who)
         seconds = time.perf_counter() - begin
         crew.call(Order.STOP, np.int64(0))
         return seconds

@@ -30,7 +30,7 @@ def by_network(method, shared, mine, blank: Tensor) -> str:
     """Choose for a CPU; a network that cannot be vectorised (one that draws random numbers, say) is left to `loop`."""
     model = method.model
     convolves = any(len(shape) == 4 for shape in model.shapes)
-    if model.size > SMALL or convolves:
+    if model.size > SMALL or convolves or model.still:
         return "loop"
     try:
         rehearse(method, shared, mine, blank)
@@ -42,6 +42,8 @@ def by_network(method, shared, mine, blank: Tensor) -> str:
 def seconds(group, shared, state: State) -> np.ndarray:
     """Time both engines on this rank's first clients, (2,) seconds: loop, vmap. Nothing is kept."""
     spent = np.zeros(2)
+    if group.method.model.still:      # vmap cannot train it
+        return np.array([0., np.inf])
     for i, candidate in enumerate((engine("loop", state), engine("vmap", state))):
         for repeat in range(2):      # the first one warms up
             begin = time.perf_counter()

@@ -13,6 +13,7 @@ from fedmpi.clients.plan import Local
 from fedmpi.clients.shelf import Shelf
 from fedmpi.clients.store import Store
 from fedmpi.comm import exact
+from fedmpi.comm.orders import UP
 from fedmpi.config import GIB, Config
 from fedmpi.metrics import MEASURES, measure
 from fedmpi.models.build import as_input
@@ -35,6 +36,7 @@ class Group:
         self.store = Store(type(first_mine)(*(v.to(device) for v in first_mine)), memory, config.state.scratch)
         self.samples = Shelf(federation, device, memory)
         self.ups, self.fresh = {}, {}      # of this round: what participants send; their measures after training
+        self.notes = {}                    # what the server addressed to clients for the next round
         self.at, self.when = None, 0       # the client and round at work, for error messages
         self.seconds = dict.fromkeys(PHASES, 0.)
 
@@ -44,7 +46,7 @@ class Group:
     def local(self, when: int) -> Local:
         """Return the local training of round `when`."""
         t = self.config.train
-        return Local(self.config.seed, when, t.batch, t.epochs, t.steps, t.lr * t.lr_decay ** when, t.momentum)
+        return Local(self.config.seed, when, t.batch, t.epochs, t.steps, t.lr * t.lr_decay ** max(0, when), t.momentum)
 
     def shared(self, arrays):
         """Rebuild the server's state on this rank's device from plain arrays."""
@@ -74,6 +76,7 @@ class Group:
         if judges_all:      # as if they had taken part, without keeping it
             for client, (mine, up) in self.apply(self.method.client, rest, shared, when):
                 self._judge_fresh(client, mine, up)
+        self.notes.clear()
         self.seconds["train"] += time.perf_counter() - begin
 
     def _judge_fresh(self, client: int, mine, up) -> None:
@@ -84,7 +87,7 @@ class Group:
     @torch.no_grad()
     def _measure(self, client: int, weights) -> np.ndarray:
         x, y = (self.samples[client][part] for part in self.judged)
-        self.method.model.module.eval()
+        self.method.model.eval()
         if not len(y):
             return np.array([0., 0., 0., np.nan])
         logits = torch.cat([self.method.predict(weights, as_input(part)) for part in x.split(CHUNK)])
@@ -104,28 +107,49 @@ class Group:
         self.seconds["judge"] += time.perf_counter() - begin
         return table
 
-    def rows(self, field: int, start: int, stop: int) -> np.ndarray:
-        """Return columns [start, stop) of an Up field of the hosted participants, (n, stop - start) float32."""
-        rows = [up[field].reshape(-1)[start:stop] for up in self.ups.values()]
-        return torch.stack(rows).cpu().float().numpy() if rows else np.empty((0, stop - start), np.float32)
+    def holders(self, source: int) -> list[int]:
+        """Return the hosted clients that have a row of a source, ascending."""
+        return list(self.ups) if source == UP else self.clients
 
-    def weighted(self, field, start, stop, weights, groups=None, k=0) -> np.ndarray:
-        """Return the hosted participants' part of a (grouped) weighted sum: int64 fixed point, or float32."""
-        shape = (stop - start,) if groups is None else (k, stop - start)
-        rows = [up[field].reshape(-1)[start:stop] for up in self.ups.values()]
+    def rows(self, what) -> np.ndarray:
+        """Return columns [start, stop) of a field of the hosted clients, (n, stop - start) float32."""
+        rows = [row.cpu().float() for row in self._rows(what, self.holders(what[0]))]
+        return torch.stack(rows).numpy() if rows else np.empty((0, what[3] - what[2]), np.float32)
+
+    def _rows(self, what, clients) -> list[Tensor]:
+        source, field, start, stop = map(int, what)
+        states = (self.ups[c] if source == UP else self.store.read(c) for c in clients)
+        return [state[field].reshape(-1)[start:stop] for state in states]
+
+    def weighted(self, what, weights, groups=None, k=0) -> np.ndarray:
+        """Return the hosted clients' part of a (grouped) weighted sum: int64 fixed point, or float32."""
+        shape = (what[3] - what[2],) if groups is None else (k, what[3] - what[2])
+        used = np.flatnonzero(weights)
+        clients = [self.holders(what[0])[i] for i in used]
+        rows, weights, groups = self._rows(what, clients), weights[used], None if groups is None else groups[used]
         if self.config.server.reduce == "exact":
             total = torch.zeros(shape, dtype=torch.int64, device=self.device)
             try:
                 exact.accumulate(rows, torch.from_numpy(weights), total,
                                  None if groups is None else torch.from_numpy(groups))
             except exact.NotFinite as error:
-                self.at = list(self.ups)[error.row]
+                self.at = clients[error.row]
                 raise
             return total.cpu().numpy()
         total = torch.zeros(shape, dtype=torch.float64, device=self.device)
         for r, row in enumerate(rows):
             (total if groups is None else total[int(groups[r])]).add_(row.double(), alpha=float(weights[r]))
         return total.float().cpu().numpy()
+
+    def note(self, slot: int, client: int, totals, shape) -> None:
+        """Keep a field of what the server addresses to a hosted client: sums of rows with their scales."""
+        def value(total):
+            total = torch.from_numpy(total)
+            return exact.value(total) if self.config.server.reduce == "exact" else total.double()
+        like = self.method.note()
+        field = torch.stack([value(total) * scale for total, scale in totals]).reshape(shape).to(like[slot].dtype)
+        fields = self.notes.get(client, like)
+        self.notes[client] = fields._replace(**{like._fields[slot]: field.to(self.device)})
 
     def probe(self, arrays) -> np.ndarray:
         """Time both engines on the first hosted clients, (2,) seconds."""

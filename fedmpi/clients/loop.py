@@ -5,15 +5,17 @@ no optimiser object, no `.item()` per batch; images lie channels-last; pulls are
 from __future__ import annotations
 
 import dataclasses
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fedmpi.clients import plan
+from fedmpi.clients import plan, table
+from fedmpi.clients.pulls import approach
+from fedmpi.clients.statistics import gathered
 from fedmpi.models.build import as_input
-from fedmpi.models.flat import Net, inside
+from fedmpi.models.flat import Net
 
 GATHER = 32 << 20      # bytes of batches that are gathered at once
 CHUNK = 500            # samples per forward pass without gradients
@@ -28,6 +30,13 @@ class LoopData:
     client: int
     local: plan.Local
     stream: int = 0
+    note: tuple | None = None
+    number: int | None = None      # that tables of Shared go by, where it is not `client`, the number of the draws
+    left: dict = field(default_factory=dict)      # running statistics after the latest training, by their number
+
+    @property
+    def id(self) -> Tensor:
+        return torch.tensor(self.client if self.number is None else self.number, device=self.y.device)
 
     @property
     def n(self) -> int:
@@ -47,6 +56,11 @@ class LoopData:
 
     def passes(self, epochs: int, stream: int) -> LoopData:
         return dataclasses.replace(self, local=self.local._replace(epochs=epochs, steps=None), stream=stream)
+
+    def subset(self, share: float, stream: int, fixed: bool = False, rest: bool = False) -> LoopData:
+        kept = torch.from_numpy(plan.subset(self.local, self.client, stream, self.n, share, fixed, rest))
+        kept = kept.to(self.y.device)
+        return dataclasses.replace(self, x=self.x[kept], y=self.y[kept])
 
     def through(self, net: Net, w: Tensor) -> LoopData:
         return dataclasses.replace(self, x=self._forward(net, w))
@@ -79,12 +93,15 @@ class LoopData:
         momentum = self.momentum if momentum is None else momentum
         if nothing(only):
             return w.clone()
+        if table.sparse(net, w, only, pull, momentum, clip):
+            return table.descend(self.batches(), net, w, lr, only, pull)
         work, gradients, views = bound(net, w, only) if isinstance(net, Net) else free(net, w, only, args)
-        moving = views(work)
+        moving, still = views(work), net.still if isinstance(net, Net) else ()
         velocity = torch.zeros_like(work) if momentum else None
         speeds = views(velocity) if momentum else None
         for x, y in self.batches():
             grads = gradients(x, y)
+            kept = [(work[part], work[part].clone()) for part in still]
             if momentum:      # velocity <- momentum * velocity + gradient + pulls
                 velocity.mul_(momentum)
                 torch._foreach_add_(speeds, grads)
@@ -96,14 +113,28 @@ class LoopData:
                 torch._foreach_add_(moving, grads, alpha=-lr)
             if clip:
                 work.clamp_(*clip)
+            for part, statistics in kept:      # what the forward pass made of them: no step moves them
+                part.copy_(statistics)
+        if still:
+            self._leave(work, still)
         return work.clone()
+
+    def _leave(self, w: Tensor, still) -> None:
+        statistics = gathered(w, still)
+        self.left[len(statistics)] = statistics
 
     def walk(self, step, state):
         """Fold `step(state, grad, batch) -> state` over the batches; grad(net, w) is the gradient on the batch."""
+        state = tuple(t.clone() for t in state)
         for x, y in self.batches():
             def grad(net, w, x=x, y=y):
-                net.module.train()
-                return free(net.loss, w, None, ())[1](x, y)[0]
+                work, gradients, _ = free(net.loss, w, None, ())
+                gradient = gradients(x, y)[0]
+                if net.still:
+                    for part in net.still:      # the statistics of a model in `state` move with its forward passes
+                        w[part] = work[part]
+                    self._leave(work, net.still)
+                return gradient
             state = step(state, grad)
         return state
 
@@ -113,25 +144,14 @@ def nothing(only: slice | None) -> bool:
     return only is not None and only.start == only.stop
 
 
-def approach(pulls) -> None:
-    """Take the steps of (part of w, centre, rate): part - rate * (part - centre), all from the same w."""
-    if len(pulls) == 1:
-        part, centre, rate = pulls[0]
-        part.lerp_(centre, rate)
-        return
-    steps = [(part - centre) * rate for part, centre, rate in pulls]      # parts may overlap
-    for (part, _, _), step in zip(pulls, steps, strict=True):
-        part.sub_(step)
-
-
 def bound(net: Net, w: Tensor, only: slice | None):
     """Bind w to the module. Return the vector that moves, (x, y) -> gradients, and flat -> views like these."""
     work = net.bind(w)
-    chosen = [i for i, name in enumerate(net.names) if only is None or inside(net.blocks[name], only)]
+    chosen = net.chosen(only)
     leaves = [net.leaf(i) for i in chosen]
-    net.module.train()
 
     def gradients(x, y):
+        net.train(len(y))
         return torch.autograd.grad(F.cross_entropy(net.module(x), y), leaves)
 
     def views(flat):
@@ -160,11 +180,11 @@ class Loop:
         for client in clients:
             group.at = client
             torch.manual_seed(hash((local.seed, local.round, client)) % 2**63)      # for networks with dropout
-            data = LoopData(*group.training(client), client, local)
+            data = LoopData(*group.training(client), client, local, note=group.notes.get(client))
             yield client, function(shared, group.store.read(client), data)
 
 
 def rehearse(method, shared, mine, blank: Tensor):
     """Run a client of one blank sample (1, ...) for one step: shows what a client keeps and sends, as (Mine, Up)."""
-    data = LoopData(blank, torch.zeros(1, dtype=torch.int64, device=blank.device), 0, REHEARSAL)
+    data = LoopData(blank, torch.zeros(1, dtype=torch.int64, device=blank.device), 0, REHEARSAL, note=method.note())
     return method.client(shared, mine, data)

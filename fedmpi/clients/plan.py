@@ -6,6 +6,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+ALWAYS = 2 ** 32 - 2      # in place of a round: the same draw in all rounds
+
 
 class Local(NamedTuple):
     """The local training of one round."""
@@ -28,11 +30,22 @@ def draw(local: Local, client: int, stream: int, n: int) -> Plan:
     per_epoch = -(-n // local.batch)
     steps = local.steps or local.epochs * per_epoch
     epochs = -(-steps // per_epoch)
-    generator = np.random.Generator(np.random.Philox(np.random.SeedSequence(
-        (local.seed, local.round, client, stream))))
+    generator = generate(local.seed, local.round, client, stream)
     index = np.zeros((epochs, per_epoch * local.batch), np.int64)
     for epoch in range(epochs):
         index[epoch, :n] = generator.permutation(n)
     count = np.full((epochs, per_epoch), local.batch, np.int64)
     count[:, -1] = n - (per_epoch - 1) * local.batch
     return Plan(index.reshape(-1, local.batch)[:steps], count.reshape(-1)[:steps])
+
+
+def generate(seed: int, when: int, client: int, stream: int) -> np.random.Generator:
+    """Return the generator of one use of the seed; round -1 (an opening) is as good as any other."""
+    return np.random.Generator(np.random.Philox(np.random.SeedSequence((seed, when % 2 ** 32, client, stream))))
+
+
+def subset(local: Local, client: int, stream: int, n: int, share: float, fixed: bool, rest: bool) -> np.ndarray:
+    """Return the positions of a random share of n samples, at least one, or of the others (at least one too)."""
+    order = generate(local.seed, ALWAYS if fixed else local.round, client, stream).permutation(n)
+    kept = max(1, int(share * n + 1e-9))
+    return order[min(kept, n - 1):] if rest else order[:kept]

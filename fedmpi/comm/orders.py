@@ -16,9 +16,9 @@ DTYPES = [np.dtype(name) for name in ("uint8", "int32", "int64", "float32", "flo
 class Order(IntEnum):
     STOP = 0         # exit code
     TRAIN = 1        # round, ids, ranks, judge, *shared -> nothing: Up stays at the workers
-    SUM = 2          # field, start, stop, weights     -> (d,)
-    SUM_BY = 3       # field, start, stop, k, weights, groups -> (k, d)
-    GATHER = 4       # field, start, stop              -> (participants, d)
+    SUM = 2          # what, weights                   -> (d,); `what` is (source, field, start, stop), see Rows
+    SUM_BY = 3       # what, weights, groups, k        -> (k, d)
+    GATHER = 4       # what                            -> (rows, d)
     JUDGE = 5        # round, *shared                  -> (N, 2, 1 + measures), see Group.judge
     DIGEST = 6       #                                 -> (N, 32) sha256 of each client's state
     TOUCHED = 7      #                                 -> (N,) which clients have a row of their own
@@ -27,6 +27,7 @@ class Order(IntEnum):
     TIMES = 10       #                                 -> (ranks, phases + 1), see Group.times
     ENGINE = 11      # name as bytes                   -> nothing: all ranks train with it from now on
     PROBE = 12       # *shared                         -> (ranks, 2) seconds of both engines on a few clients
+    NOTE = 13        # slot, what, ids, coefficients, shape -> nothing: each client of ids is given its mix of rows
 
 
 def frame(arrays) -> np.ndarray:
@@ -63,6 +64,9 @@ def padded(nbytes: int) -> int:
     return (nbytes + 7) // 8 * 8
 
 
+UP, MINE = 0, 1      # sources of rows: what participants sent; what every client keeps
+
+
 class Crew:
     """All ranks with the clients they host. `group` performs the local part of an order (see clients/group.py)."""
 
@@ -71,6 +75,7 @@ class Crew:
         self.homes = homes              # (N,) rank that hosts each client
         self.ids = np.empty(0, np.int64)      # participants of the round under way, ascending
         self.ranks = np.empty(0, np.int64)    # the rank that trains each of them
+        self.asked = False                    # some rank was asked to stop (rank 0)
 
     def train(self, when: int, ids: np.ndarray, judge: bool, shared, ranks: np.ndarray | None = None) -> None:
         """Let participants train (rank 0), each at home or at `ranks`; with `judge` they are judged right after."""
@@ -105,21 +110,32 @@ class Crew:
 
     def _train(self, when, ids, ranks, judge, *shared):
         self.ids, self.ranks = np.array(ids), np.array(ranks)
-        self.group.train(int(when), self.ids, self.ids[self._here], bool(judge), shared)
+        self.group.train(int(when), self.ids, self.ids[self.ranks == self.world.rank], bool(judge), shared)
 
-    @property
-    def _here(self) -> np.ndarray:
-        return self.ranks == self.world.rank
+    def _sum(self, what, weights):
+        return self.world.reduce(self.group.weighted(what, weights[self._at(what) == self.world.rank]))
 
-    def _sum(self, field, start, stop, weights):
-        return self.world.reduce(self.group.weighted(int(field), int(start), int(stop), weights[self._here]))
+    def _sum_by(self, what, weights, groups, k):
+        here = self._at(what) == self.world.rank
+        return self.world.reduce(self.group.weighted(what, weights[here], groups[here], int(k)))
 
-    def _sum_by(self, field, start, stop, k, weights, groups):
-        part = self.group.weighted(int(field), int(start), int(stop), weights[self._here], groups[self._here], int(k))
-        return self.world.reduce(part)
+    def _gather(self, what):
+        return self._in_order(self.group.rows(what), self._at(what))
 
-    def _gather(self, field, start, stop):
-        return self._in_order(self.group.rows(int(field), int(start), int(stop)), self.ranks)
+    def _at(self, what) -> np.ndarray:
+        """Return the rank that holds each row of a source."""
+        return self.ranks if what[0] == UP else self.homes
+
+    def _note(self, slot, what, ids, coefficients, shape):
+        here = self._at(what) == self.world.rank
+        for client, block in zip(ids.tolist(), coefficients, strict=True):
+            home, rows = self.homes[client], []
+            for weights in block:
+                scale = max(np.abs(weights).sum(), 1e-300)
+                total = self.world.reduce(self.group.weighted(what, weights[here] / scale), home)
+                rows.append((total, scale))
+            if home == self.world.rank:
+                self.group.note(int(slot), client, rows, tuple(shape))
 
     def _judge(self, when, *shared):
         return self.world.reduce(self.group.judge(int(when), shared, len(self.homes)))
@@ -138,7 +154,13 @@ class Crew:
         self.group.restore(path.tobytes().decode(), ids)
 
     def _times(self):
-        return self.world.gather(self.group.times()[None], np.ones(self.world.size, np.int64))
+        # a signal may reach any rank: rank 0 learns of it here, once a round
+        mine = np.append(self.group.times(), self.world.stop())
+        every = self.world.gather(mine[None], np.ones(self.world.size, np.int64))
+        if every is None:
+            return None
+        self.asked = self.asked or bool(every[:, -1].any())
+        return every[:, :-1]
 
     def _engine(self, name):
         self.group.use(name.tobytes().decode())

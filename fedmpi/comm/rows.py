@@ -1,22 +1,34 @@
 """Rows: the handle that server code holds on what the participants of a round sent.
 
 The data are one row per client, spread over the worker ranks; each verb is one order and one collective.
-Legend: n participants, d length of a row, k clusters."""
+Legend: n rows (one per participant, or of what clients keep: one per client), d length of a row, k clusters."""
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import torch
 
 from fedmpi.comm import exact
-from fedmpi.comm.orders import Crew, Order
+from fedmpi.comm.orders import UP, Crew, Order
+
+TILE = 1 << 16      # columns of a gram matrix at once: fixed, so that its bits depend on no number of ranks
+
+
+class Mixed(NamedTuple):
+    """What `down` addresses to each participant in one field of its Note: see `Rows.mix`."""
+    rows: Rows
+    coefficients: np.ndarray      # (participants, m, n)
+    shape: tuple[int, ...]        # (d,) or (m, d)
 
 
 @dataclass(frozen=True)
 class Rows:
-    """One `Up` field of all participants, (n, d). `rows[block]` is a slice of every row."""
+    """One `Up` field of all participants, or one `Mine` field of all clients, (n, d). `rows[block]` is a slice of
+    every row."""
     crew: Crew
+    source: int
     field: int
     start: int
     stop: int
@@ -25,18 +37,22 @@ class Rows:
 
     def __getitem__(self, block: slice) -> Rows:
         start, stop, _ = block.indices(self.stop - self.start)
-        return Rows(self.crew, self.field, self.start + start, self.start + stop, self.dtype, self.exact)
+        return Rows(self.crew, self.source, self.field, self.start + start, self.start + stop, self.dtype, self.exact)
+
+    @property
+    def ids(self) -> np.ndarray:
+        """Return the client of each row, (n,), ascending."""
+        return self.crew.ids if self.source == UP else np.arange(len(self.crew.homes))
 
     def mean(self, weight=None) -> torch.Tensor:
         """Return the mean over participants (d,), weighted by `weight` (n,) where it is given."""
-        n = len(self.crew.ids)
-        return self.sum(normalised(np.ones(n) if weight is None else weight))
+        return self.sum(normalised(np.ones(len(self.ids)) if weight is None else weight))
 
     def sum(self, weight=None) -> torch.Tensor:
         """Return sum_i weight_i row_i, (d,); weights are 1 where not given."""
-        weights = np.ones(len(self.crew.ids)) if weight is None else as_array(weight)
+        weights = np.ones(len(self.ids)) if weight is None else as_array(weight)
         scale = max(np.abs(weights).sum(), 1e-300)      # exact sums want weights of at most 1 in all
-        total = self.crew.call(Order.SUM, *self._what(), weights / scale)
+        total = self.crew.call(Order.SUM, self.what, weights / scale)
         return self._value(total, scale)
 
     def mean_by(self, group, k: int, old: torch.Tensor, weight=None) -> torch.Tensor:
@@ -45,13 +61,13 @@ class Rows:
         weights = np.ones(len(group)) if weight is None else as_array(weight)
         totals = np.bincount(group, weights, minlength=k)
         shares = weights / np.where(totals > 0, totals, 1)[group]
-        total = self.crew.call(Order.SUM_BY, *self._what(), np.int64(k), shares, group)
+        total = self.crew.call(Order.SUM_BY, self.what, shares, group, np.int64(k))
         filled = torch.from_numpy(totals > 0)[:, None]
         return torch.where(filled, self._value(total), old)
 
     def gather(self) -> torch.Tensor:
         """Return every participant's row (n, d): for heads, low-rank images and small vectors."""
-        rows = torch.from_numpy(self.crew.call(Order.GATHER, *self._what()))
+        rows = torch.from_numpy(self.crew.call(Order.GATHER, self.what))
         if not rows.isfinite().all():
             self._refuse(rows)
         return rows.to(self.dtype)
@@ -59,11 +75,32 @@ class Rows:
     def _refuse(self, rows: torch.Tensor):
         """Name the first client whose row cannot be used."""
         r = int((~rows.isfinite()).any(1).nonzero()[0])
-        self.crew.group.at = int(self.crew.ids[r])
+        self.crew.group.at = int(self.ids[r])
         raise exact.NotFinite(r, rows[r])
 
-    def _what(self):
-        return np.int64(self.field), np.int64(self.start), np.int64(self.stop)
+    def combine(self, weights) -> torch.Tensor:
+        """Return weights @ rows, (m, d), for weights (m, n): m weighted sums."""
+        return torch.stack([self.sum(w) for w in as_array(weights)])
+
+    def gram(self) -> torch.Tensor:
+        """Return all inner products of rows, (n, n) float64: what PCA, cosines and distances of long rows need."""
+        total = torch.zeros(len(self.ids), len(self.ids), dtype=torch.float64)
+        for start in range(0, self.stop - self.start, TILE):
+            tile = self[start:start + TILE].gather().double()
+            total += tile @ tile.T
+        return total
+
+    def mix(self, coefficients) -> Mixed:
+        """Address to each participant its own sum over rows: coefficients (participants, n) give rows (d,), and
+        (participants, m, n) give m rows (m, d) each; a coefficient of 1 alone fetches a row."""
+        blocks = as_array(coefficients)
+        shape = (self.stop - self.start,) if blocks.ndim == 2 else (blocks.shape[1], self.stop - self.start)
+        return Mixed(self, blocks.reshape(len(blocks), -1, len(self.ids)), shape)
+
+    @property
+    def what(self) -> np.ndarray:
+        """Return which rows these are, as orders name them."""
+        return np.array([self.source, self.field, self.start, self.stop], np.int64)
 
     def _value(self, total: np.ndarray, scale: float = 1.) -> torch.Tensor:
         total = torch.from_numpy(total)
@@ -77,3 +114,8 @@ def as_array(values, dtype=np.float64) -> np.ndarray:
 def normalised(weight) -> np.ndarray:
     weight = as_array(weight)
     return weight / weight.sum()
+
+
+def rows_of(crew: Crew, source: int, like, exact: bool = True):
+    """Return the Rows handle of every field of Up or Mine, given one client's as a template."""
+    return type(like)(*(Rows(crew, source, i, 0, v.numel(), v.dtype, exact) for i, v in enumerate(like)))

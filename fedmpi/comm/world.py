@@ -20,6 +20,7 @@ PIECE = 1 << 27      # elements per MPI call: counts stay far below 2^31
 FAILURE = 7001       # tag of a worker's last words to rank 0
 SPIN = 2e-4          # seconds of polling before the first sleep
 DRAIN = 3            # seconds that an abort waits for the launcher to read what was printed
+AFTER = .5           # seconds after the workers at which rank 0 leaves srun with a code other than 0
 NAPS = (1e-4, 2e-3)  # shortest and longest sleep between polls, seconds
 
 
@@ -36,7 +37,7 @@ class Solo:
     def broadcast(self, buffer: np.ndarray) -> np.ndarray:
         return buffer
 
-    def reduce(self, buffer: np.ndarray) -> np.ndarray:
+    def reduce(self, buffer: np.ndarray, root: int = 0) -> np.ndarray:
         return buffer
 
     def gather(self, rows: np.ndarray, counts: np.ndarray) -> np.ndarray:
@@ -45,11 +46,16 @@ class Solo:
     def hear(self, header: np.ndarray) -> None:
         """Receive nothing: rank 0 gives the orders."""
 
+    @staticmethod
+    def stop() -> bool:
+        """Say whether this process was asked to stop; a run puts its flag here."""
+        return False
+
     def fail(self, message: str, code: int) -> None:
         print(message, file=sys.stderr, flush=True)
         os._exit(code)
 
-    def close(self) -> None:
+    def close(self, code: int = 0) -> None:
         """Nothing to finalise."""
 
 
@@ -76,14 +82,17 @@ class World(Solo):
         self._count(buffer.nbytes, from_root=True)
         return buffer
 
-    def reduce(self, buffer: np.ndarray) -> np.ndarray:
-        """Return the sum over ranks at rank 0 (elsewhere: the rank's own buffer, unchanged)."""
+    def reduce(self, buffer: np.ndarray, root: int = 0) -> np.ndarray:
+        """Return the sum over ranks at rank `root` (elsewhere: the rank's own buffer, unchanged)."""
         self.meet()
         flat = buffer.reshape(-1)
         for start in range(0, flat.size, PIECE):
             part = flat[start:start + PIECE]
-            self.comm.Reduce(self.mpi.IN_PLACE if self.rank == 0 else part, part, self.mpi.SUM, 0)
-        self._count(buffer.nbytes, from_root=False)
+            self.comm.Reduce(self.mpi.IN_PLACE if self.rank == root else part, part, self.mpi.SUM, root)
+        if root == 0:
+            self._count(buffer.nbytes, from_root=False)
+        elif self.rank in (0, root):
+            self._count(buffer.nbytes, from_root=True)
         return buffer
 
     def gather(self, rows: np.ndarray, counts: np.ndarray) -> np.ndarray | None:
@@ -158,9 +167,17 @@ class World(Solo):
         else:
             self.received += nbytes
 
-    def close(self) -> None:
+    def close(self, code: int = 0) -> None:
+        """Leave MPI, to exit with `code`: all ranks, but under srun workers with 0 and at once, and rank 0 after them.
+
+        srun --kill-on-bad-exit takes the first code other than 0 for a crash, kills the rest and reports that."""
         self.meet()
         self.mpi.Finalize()
+        if code and "SLURM_STEP_NUM_TASKS" in os.environ and not inside_other_launcher("SLURM_STEP_NUM_TASKS"):
+            if self.rank:
+                drain(sys.stdout, sys.stderr)
+                os._exit(0)
+            time.sleep(AFTER)
 
 
 def open_world() -> Solo:

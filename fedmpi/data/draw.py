@@ -29,7 +29,7 @@ def draw(federation: Federation, path: str | Path):
     draw_labels(figure, table, federation, order)
     figure.legend(loc="outside lower center", ncols=3, fontsize=8, frameon=False)
     if federation.groups is not None:
-        mark_groups(sizes, table, federation.groups[order])
+        mark_groups(sizes, table, federation.groups[order], federation.group_names)
     partition = dict(federation.settings["partition"])
     figure.suptitle(f"{federation.name}: {partition.pop('name')}"
                     f"({', '.join(f'{k}={v}' for k, v in partition.items() if v is not None)})", fontsize=11)
@@ -88,8 +88,8 @@ def write_counts(axes, counts):
         axes.text(i, k, counts[k, i], ha="center", va="center", fontsize=7, color=colour)
 
 
-def mark_groups(sizes, table, groups):
-    """Separate the planted groups by lines and write their numbers above them; `groups` is sorted."""
+def mark_groups(sizes, table, groups, names=None):
+    """Separate the planted groups by lines and write their names or numbers above them; `groups` is sorted."""
     firsts = np.flatnonzero(np.diff(groups, prepend=groups[0] - 1))
     for first in firsts[1:]:
         for axes in (sizes, table):
@@ -97,5 +97,6 @@ def mark_groups(sizes, table, groups):
     if len(firsts) <= MARKED:
         for first, last in zip(firsts, [*firsts[1:], len(groups)], strict=True):
             name = f"group {groups[first]}" if len(firsts) <= 8 else groups[first]
+            name = names[groups[first]] if names else name
             sizes.text((first + last - 1) / 2, 1.02, name, transform=sizes.get_xaxis_transform(),
                        ha="center", va="bottom", fontsize=8)

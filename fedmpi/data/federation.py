@@ -22,9 +22,11 @@ import numpy as np
 from fedmpi import config, registry
 from fedmpi.atomic import sync
 from fedmpi.data import sources
+from fedmpi.data.assignment import Dealt, assign
+from fedmpi.data.pool import Pool
 from fedmpi.errors import BadInput
 
-FORMAT = 1
+FORMAT = 2
 SMALL = ("y", "counts", "labels", "groups")     # verified on opening; x slice by slice, as it is read
 CHUNK = (16 * 1024, 1024 * 1024)                # bytes: whole chunks are read, so about one client's share
 
@@ -42,15 +44,17 @@ class Samples(NamedTuple):
 class Federation:
     """A prepared federation, to be read. Raises BadInput when the file is missing, damaged or incomplete.
 
-    clients N, counts (N, 3), sizes (N,) of the training parts, label_counts (N, 3, C), groups (N,) or None,
-    shape and dtype of one sample, classes C, name of the data set, settings, fingerprint of the contents."""
+    clients N, counts (N, 3), sizes (N,) of the training parts, label_counts (N, 3, C), groups (N,) or None and their
+    group_names if they have any, shape and dtype of one sample, classes C, vocabulary (token ids from 0, or None),
+    name of the data set, settings, fingerprint of the contents."""
 
     def __init__(self, path: str | Path):
         self.path = Path(path)
         with opened(self.path) as file:
             facts = verified(file, self.path)
             self.name, self.fingerprint = facts["settings"]["name"], facts["fingerprint"]
-            self.settings, self.classes = facts["settings"], facts["classes"]
+            self.settings, self.classes, self.vocabulary = facts["settings"], facts["classes"], facts["vocabulary"]
+            self.group_names = facts["group_names"]
             self.shape, self.dtype = file["x"].shape[1:], file["x"].dtype
             self.counts, self.label_counts = file["counts"][:], file["labels"][:]
             self.groups = file["groups"][:] if "groups" in file else None
@@ -73,19 +77,22 @@ def prepare(data: config.Data, seed: int) -> Path:
     """Make the federation of these settings, unless it is there already and sound. Raises BadInput."""
     root = Path(data.root).expanduser()
     folder = Path(data.cache).expanduser() if data.cache else root / "federations"
-    settings = recipe(data, seed, root)
-    key = hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()
-    names = [re.sub(r"[^\w.]+", "_", name) for name in (data.name, settings["partition"]["name"])]
-    path = folder / f"{'-'.join(names)}-{data.clients}-{key[:12]}.h5"
+    path, key, settings = place(folder, data, seed, root)
     if not sound(path, key):
         with writable(folder):
             folder.mkdir(parents=True, exist_ok=True)
-        pool = sources.Pool(*registry.find("datasets", data.name)().load(root, data.file))
-        pool = sources.checked(pool, f"data.name = {data.name}")      # it may be a third party's
-        y = np.concatenate([pool.y_train, pool.y_test])
-        order, counts, groups = assign(y, data, seed)
-        write(path, key, settings, pool, order, y[order], counts, groups)
+        pool = sources.load(data.name, root, data.file)
+        path, key, settings = place(folder, data, seed, root)      # a download has changed the source
+        write(path, key, settings, pool, assign(pool, data, seed))
     return path
+
+
+def place(folder: Path, data: config.Data, seed: int, root: Path):
+    """Return the federation's path, key and settings."""
+    settings = recipe(data, seed, root)
+    key = hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()
+    names = [re.sub(r"[^\w.]+", "_", name) for name in (data.name, settings["partition"]["name"])]
+    return folder / f"{'-'.join(names)}-{data.clients}-{key[:12]}.h5", key, settings
 
 
 def recipe(data: config.Data, seed: int, root: Path) -> dict:
@@ -114,38 +121,12 @@ def sound(path: Path, key: str) -> bool:
         return False
 
 
-def assign(y, data: config.Data, seed: int):
-    """Decide who holds what. Returns the samples' order in the file (n,), counts (N, 3), groups or None."""
-    parts, groups = data.partition.assign(y, data.clients, np.random.default_rng((0, seed)))
-    if not legal(parts, data.clients, len(y)):
-        raise BadInput(f"data.partition = {config.name_of(data.partition)}: its assign() must give each of "
-                       f"{data.clients} clients at least one sample, and no sample twice")
-    shuffled = [np.random.default_rng((1, i, seed)).permutation(part) for i, part in enumerate(parts)]
-    return np.concatenate(shuffled), np.array([split(len(part), data.split) for part in parts]), groups
-
-
-def legal(parts, clients: int, samples: int) -> bool:
-    if len(parts) != clients or not all(map(len, parts)):
-        return False
-    held = np.sort(np.concatenate(parts))
-    return held.dtype.kind in "iu" and held[0] >= 0 and held[-1] < samples and np.diff(held).all()
-
-
-def split(samples: int, shares) -> tuple[int, int, int]:
-    """Cut a client's samples into train (at least 1), validation and test."""
-    # 1e-9: .6 * 5 must not become 2 for being stored as 2.9999...
-    edges = np.floor(np.cumsum(shares)[:-1] * samples + 1e-9).astype(int)
-    train = max(1, int(edges[0]))
-    test = samples - max(train, int(edges[-1]))
-    return train, samples - train - test, test
-
-
-def write(path: Path, key: str, settings: dict, pool, order, y, counts, groups):
+def write(path: Path, key: str, settings: dict, pool: Pool, dealt: Dealt):
     """Write the file beside its place and rename it: other jobs see a whole federation or none."""
     temporary = path.with_name(f"{path.name}.{uuid.uuid4().hex[:8]}.tmp")
     with writable(path.parent):
         try:
-            fill(temporary, key, settings, pool, order, y, counts, groups)
+            fill(temporary, key, settings, pool, dealt)
             sync(temporary)
             os.replace(temporary, path)
             sync(path.parent)
@@ -153,12 +134,14 @@ def write(path: Path, key: str, settings: dict, pool, order, y, counts, groups):
             temporary.unlink(missing_ok=True)
 
 
-def fill(path: Path, key: str, settings: dict, pool, order, y, counts, groups):
+def fill(path: Path, key: str, settings: dict, pool: Pool, dealt: Dealt):
     import h5py
+    order, counts, groups, group_names = dealt
+    y = take(pool.y_train, pool.y_test, order)
     classes = int(max(pool.y_train.max(), pool.y_test.max(initial=0))) + 1
     small = {"y": y, "counts": counts, "labels": histogram(y, counts, classes)}
     if groups is not None:
-        small["groups"] = np.asarray(groups, np.int64)
+        small["groups"] = groups
     reserve(path, sum(values.nbytes for values in small.values()) + len(order) * pool.x_train[:1].nbytes)
     # from 1.10 on, HDF5 keeps checksums of its own metadata
     with h5py.File(path, "w", libver=("v110", "v110")) as file:
@@ -167,12 +150,19 @@ def fill(path: Path, key: str, settings: dict, pool, order, y, counts, groups):
         whole = write_samples(file, pool, order, counts)
         for name in sorted(small.keys() - {"labels"}):
             absorb(whole, small[name])
-        facts = {"format": FORMAT, "key": key, "classes": classes, "settings": settings,
-                 "fingerprint": whole.hexdigest()}
+        facts = {"format": FORMAT, "key": key, "classes": classes, "vocabulary": vocabulary(pool),
+                 "group_names": group_names, "settings": settings, "fingerprint": whole.hexdigest()}
         # bytes: HDF5 keeps str attributes outside its checksums, and one flipped bit there can make it hang
         file.attrs["facts"] = np.bytes_(json.dumps(facts))
         file.attrs["check"] = np.bytes_(digest(file))
         file.attrs["complete"] = True
+
+
+def vocabulary(pool: Pool) -> int | None:
+    """Return how many rows a table needs that is looked up by the tokens; None if the samples are no tokens."""
+    if pool.x_train.dtype.kind != "i":
+        return None
+    return int(max(pool.x_train.max(), pool.x_test.max(initial=0))) + 1
 
 
 def reserve(path: Path, size: int):
@@ -182,7 +172,7 @@ def reserve(path: Path, size: int):
             os.posix_fallocate(file.fileno(), 0, size + size // 50 + 2 * CHUNK[1])
 
 
-def write_samples(file, pool, order, counts):
+def write_samples(file, pool: Pool, order, counts):
     """Write x client by client, since a sorted copy of a large pool may not fit. Returns its running hash."""
     shape, dtype = pool.x_train.shape[1:], pool.x_train.dtype
     each = int(np.prod(shape)) * dtype.itemsize

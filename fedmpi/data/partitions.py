@@ -5,7 +5,9 @@ A partition is a frozen dataclass of settings with a `title` and
     assign(labels, clients, rng) -> parts, groups
 
 `labels` (n,) are the classes of the samples, `parts` one array of sample indices per client (each index at
-most once, no client without any), and `groups` (clients,) numbers the planted groups, or is None."""
+most once, no client without any), and `groups` (clients,) numbers the planted groups, or is None. It may name its
+groups in `group_names`. With `official = True` it is given each sample's client in place of its class, and the
+official training and test part stay what they are."""
 from __future__ import annotations
 
 from dataclasses import dataclass
@@ -13,11 +15,24 @@ from typing import Annotated, Literal
 
 import numpy as np
 
+from fedmpi.data.dealing import (
+    blocks,
+    by_class,
+    choose,
+    covered,
+    deal,
+    dirichlet,
+    divide,
+    enough,
+    offered,
+    redraw,
+    scarce,
+    share,
+)
 from fedmpi.errors import BadInput
-from fedmpi.settings import Ge, Gt
+from fedmpi.settings import Ge, Gt, Le
 
-LEAST_SHARE = .1        # of the largest possible one, where shares are drawn uneven
-DRAWN_AT_ONCE = 200_000     # numbers: tries are vectorised, but a large problem must not fill the memory
+INNER_TRIES = 64      # to divide one cluster, before all clusters are drawn anew
 
 
 @dataclass(frozen=True)
@@ -46,48 +61,22 @@ class Dirichlet:
     def assign(self, labels, clients: int, rng):
         enough(labels, clients)
         members = by_class(labels)
-        amounts = self.search(np.array([len(m) for m in members]), clients, rng)
+        wanted = self.wanted(len(labels), clients)
+        amounts, best = redraw(np.array([len(m) for m in members]), clients, self.beta, wanted, self.tries, rng,
+                               self.procedure == "capped")
+        if amounts is None:
+            raise BadInput(
+                f"data.partition: dirichlet(beta={self.beta:g}, {self.procedure}) was drawn {self.tries} times "
+                f"for {clients} clients and {len(labels)} samples, and the smallest client never had {wanted} "
+                f"samples (best draw: {best}); raise data.partition.beta or data.partition.tries, or lower "
+                "data.clients or data.partition.smallest")
         return deal(members, amounts, rng), None
-
-    def search(self, sizes, clients: int, rng):
-        """Draw until the smallest client is large enough. Returns amounts (classes, clients)."""
-        wanted, best, left = self.wanted(sizes.sum(), clients), 0, self.tries
-        at_once = int(np.clip(DRAWN_AT_ONCE // (len(sizes) * clients), 1, 64))
-        while left > 0:
-            amounts = self.draw(sizes, clients, min(at_once, left), rng)
-            smallest = amounts.sum(1).min(1)
-            if (smallest >= wanted).any():
-                return amounts[np.argmax(smallest >= wanted)]
-            best, left = max(best, int(smallest.max())), left - at_once
-        raise BadInput(
-            f"data.partition: dirichlet(beta={self.beta:g}, {self.procedure}) was drawn {self.tries} times "
-            f"for {clients} clients and {sizes.sum()} samples, and the smallest client never had {wanted} "
-            f"samples (best draw: {best}); raise data.partition.beta or data.partition.tries, or lower "
-            "data.clients or data.partition.smallest")
 
     def wanted(self, samples: int, clients: int) -> int:
         if self.smallest is not None:
             return self.smallest
         usual = min(40, samples / clients / 2) if self.procedure == "capped" else min(2, samples // clients)
         return max(1, int(np.ceil(usual)))
-
-    def draw(self, sizes, clients: int, tries: int, rng):
-        """Draw amounts (tries, classes, clients) independently; a failed try is all zero."""
-        shares = rng.dirichlet(np.full(clients, self.beta), (tries, len(sizes)))
-        amounts = np.zeros(shares.shape, np.int64)
-        held = np.zeros((tries, clients), np.int64)
-        for k, size in enumerate(sizes):
-            if self.procedure == "capped":
-                shares[:, k] *= held < sizes.sum() / clients
-            with np.errstate(invalid="ignore", divide="ignore"):     # 0/0: no client with room has a share
-                edges = np.cumsum(shares[:, k] / shares[:, k].sum(1, keepdims=True), 1) * size
-            # a random offset: rounding down would favour the last client, even a full one, and would starve
-            # the same clients in every class when there are more clients than samples of a class
-            edges = np.floor(np.nan_to_num(edges) + rng.uniform(1e-6, 1 - 1e-6, (tries, 1)))
-            amounts[:, k] = np.diff(edges.astype(np.int64), prepend=0)
-            held += amounts[:, k]
-        amounts[held.sum(1) != sizes.sum()] = 0
-        return amounts
 
 
 @dataclass(frozen=True)
@@ -102,55 +91,171 @@ class Pathological:
 
     def assign(self, labels, clients: int, rng):
         enough(labels, clients)
-        members = by_class(labels)
-        groups, held = self.blocks(len(members), clients)
-        amounts = np.zeros((len(members), clients), np.int64)
-        for k, indices in enumerate(members):
-            holders = np.flatnonzero((held[groups] == k).any(1))
-            if len(indices) < len(holders):
-                raise BadInput(f"data.partition: class {labels[indices[0]]} has {len(indices)} samples for "
-                               f"{len(holders)} clients; lower data.clients or "
-                               "data.partition.classes_per_client")
-            amounts[k, holders] = divide(len(indices), len(holders), None if self.balanced else rng)
-        return deal(members, amounts, rng), groups
+        groups, held = self.blocks(len(by_class(labels)), clients)
+        return share(labels, held[groups], rng, self.balanced), groups
 
     def blocks(self, classes: int, clients: int):
-        """Return each client's block (clients,) and each block's classes (blocks, classes_per_client)."""
+        """Return each client's block (clients,) and which classes each block holds (blocks, classes)."""
         each = self.classes_per_client
-        if each > classes:
-            raise BadInput(f"data.partition.classes_per_client = {each}: the data set has {classes} classes; "
-                           "lower it")
-        blocks = -(-classes // each)
-        if clients < blocks:
-            raise BadInput(f"data.partition: {clients} clients with {each} of {classes} classes each leave "
-                           f"classes that nobody holds; set data.clients to {blocks} or more, or "
-                           f"data.partition.classes_per_client to {-(-classes // clients)} or more")
-        held = np.arange(blocks * each).reshape(blocks, each) % classes
-        return np.arange(clients) * blocks // clients, held
+        offered("classes_per_client", each, classes)
+        covered("classes_per_client", each, classes, clients)
+        count = -(-classes // each)
+        held = np.zeros((count, classes), bool)
+        np.put_along_axis(held, np.arange(count * each).reshape(count, each) % classes, True, 1)
+        return blocks(clients, count), held
 
 
-BUILT_IN = {"iid": Iid, "dirichlet": Dirichlet, "pathological": Pathological}
+@dataclass(frozen=True)
+class NClass:
+    """Every client holds n classes drawn at random, and an equal share of each (LCFed; Fed-CAM: client-wise n-class).
+
+    All classes are drawn equally often, within one, as with McMahan's shards: the whole pool is used."""
+    title = "n_class"
+    n: Annotated[int, Ge(1), "classes that every client holds"] = 2
+    balanced: Annotated[bool, "equal shares of a class; otherwise one is up to ten times another"] = True
+
+    def assign(self, labels, clients: int, rng):
+        enough(labels, clients)
+        classes = len(by_class(labels))
+        offered("n", self.n, classes)
+        covered("n", self.n, classes, clients)
+        return share(labels, choose(classes, [self.n] * clients, rng), rng, self.balanced), None
 
 
-def enough(labels, clients: int):
-    if clients > len(labels):
-        raise BadInput(f"data.clients = {clients}: the data set has only {len(labels)} samples; lower it")
+@dataclass(frozen=True)
+class ClusterDirichlet:
+    """Classes go to clusters by Dir(alpha), a cluster's to its clients by Dir(alpha_in) (Fed-CAM: (.1, 10)).
+
+    The clusters, consecutive blocks of as many clients, are the planted groups. They hold very different numbers of
+    samples."""
+    title = "cluster_dirichlet"
+    alpha: Annotated[float, Gt(0), "concentration between clusters: .1 is strongly skewed"] = .1
+    alpha_in: Annotated[float, Gt(0), "concentration between the clients of a cluster"] = 10.
+    clusters: Annotated[int, Ge(1), "number of clusters"] = 10
+    smallest: Annotated[int | None, Ge(1), "redraw until all clients have this; default: min(10, n/N/2)"] = None
+    tries: Annotated[int, Ge(1), "draws before giving up"] = 1_000
+
+    def assign(self, labels, clients: int, rng):
+        enough(labels, clients)
+        groups = blocks(clients, self.clusters)
+        members = by_class(labels)
+        least = self.smallest or max(1, min(10, len(labels) // clients // 2))
+        sizes = np.array([len(m) for m in members])
+        for _ in range(self.tries):
+            amounts = self.draw(sizes, np.bincount(groups), least, rng)
+            if amounts is not None:
+                return deal(members, amounts, rng), groups
+        raise BadInput(
+            f"data.partition: cluster_dirichlet(alpha={self.alpha:g}, alpha_in={self.alpha_in:g}) was drawn "
+            f"{self.tries} times for {clients} clients in {self.clusters} clusters and {len(labels)} samples, and "
+            f"never had every client {least} samples; raise data.partition.alpha, alpha_in or tries, or lower "
+            "data.clients, data.partition.clusters or data.partition.smallest")
+
+    def draw(self, sizes, clients, least: int, rng):
+        """Divide among clusters of `clients` (clusters,), then inside each. Returns amounts (classes, N) or None."""
+        outer = dirichlet(sizes, self.clusters, self.alpha, 1, rng)[0]
+        room = outer.sum(0) / clients
+        inner = {}
+        for k in np.argsort(room):      # where it fails, it fails soonest in the smallest
+            inner[k] = None if room[k] < least else redraw(
+                outer[:, k], clients[k], self.alpha_in, least, INNER_TRIES, rng)[0]
+            if inner[k] is None:
+                return None
+        return np.concatenate([inner[k] for k in range(self.clusters)], 1)
 
 
-def by_class(labels) -> list:
-    """List the sample indices of every class that occurs, in the order of the classes."""
-    _, counts = np.unique(labels, return_counts=True)
-    return np.split(np.argsort(labels, kind="stable"), counts.cumsum()[:-1])
+@dataclass(frozen=True)
+class ClusterNClass:
+    """Every cluster draws a few classes, every client some of its cluster's (Fed-CAM: cluster-wise n-class (3, 2)).
+
+    The clusters, consecutive blocks of as many clients, are the planted groups. Classes are drawn equally often,
+    within one, and divided equally among the clients that hold them."""
+    title = "cluster_n_class"
+    classes_per_cluster: Annotated[int, Ge(1), "classes of every cluster"] = 3
+    classes_per_client: Annotated[int, Ge(1), "classes of its cluster that a client holds"] = 2
+    clusters: Annotated[int, Ge(1), "number of clusters"] = 10
+
+    def __post_init__(self):
+        if self.classes_per_client > self.classes_per_cluster:
+            raise ValueError(f"classes_per_client = {self.classes_per_client}: a cluster has only "
+                             f"classes_per_cluster = {self.classes_per_cluster}; lower it")
+
+    def assign(self, labels, clients: int, rng):
+        enough(labels, clients)
+        classes, each = len(by_class(labels)), self.classes_per_cluster
+        groups = blocks(clients, self.clusters)
+        offered("classes_per_cluster", each, classes)
+        covered("classes_per_cluster", each, classes, self.clusters, "clusters", "data.partition.clusters")
+        covered("classes_per_client", self.classes_per_client, each, clients // self.clusters,
+                "clients in a cluster", "data.clients", self.clusters)
+        held = np.zeros((clients, classes), bool)
+        for k, row in enumerate(choose(classes, [each] * self.clusters, rng)):
+            mine = np.flatnonzero(groups == k)
+            held[np.ix_(mine, row)] = choose(each, [self.classes_per_client] * len(mine), rng)
+        return share(labels, held, rng), groups
 
 
-def divide(total: int, parts: int, rng=None):
-    """Cut `total` >= `parts` into amounts (parts,) of at least 1: equal within one, or drawn with `rng`."""
-    weights = np.ones(parts) if rng is None else rng.uniform(LEAST_SHARE, 1, parts)
-    edges = np.rint(np.cumsum(weights / weights.sum()) * (total - parts)).astype(np.int64)
-    return 1 + np.diff(edges, prepend=0)
+@dataclass(frozen=True)
+class FewShot:
+    """Some clients hold fewer classes than the others, and of each class all hold the same amount (FedCPS: non-iid_1).
+
+    The few-shot clients are drawn at random; they are the planted group 1, all others group 0. Classes are drawn
+    equally often, within one. Samples beyond the common amount are left out."""
+    title = "few_shot"
+    group_names = ("other", "few-shot")
+    gamma: Annotated[float, Ge(0), Le(1), "share of few-shot clients, rounded; at least one unless 0"] = .1
+    classes: Annotated[int, Ge(1), "classes that a client holds"] = 5
+    few_classes: Annotated[int, Ge(1), "classes that a few-shot client holds"] = 2
+    amount: Annotated[int | None, Ge(1), "samples of a class at each holder; default: what the scarcest allows"] = None
+
+    def __post_init__(self):
+        if self.few_classes > self.classes:
+            raise ValueError(f"few_classes = {self.few_classes}: few-shot clients would hold more than the others, "
+                             f"classes = {self.classes}; lower it")
+
+    def assign(self, labels, clients: int, rng):
+        enough(labels, clients)
+        members = by_class(labels)
+        offered("classes", self.classes, len(members))
+        groups = np.zeros(clients, np.int64)
+        groups[rng.permutation(clients)[:self.few(clients)]] = 1
+        held = choose(len(members), np.where(groups, self.few_classes, self.classes), rng)
+        return deal(members, held.T * self.common(labels, members, held.sum(0)), rng), groups
+
+    def few(self, clients: int) -> int:
+        return max(1, int(self.gamma * clients + .5)) if self.gamma else 0
+
+    def common(self, labels, members: list, holders) -> int:
+        """Return the amount of every class at each of its holders."""
+        for indices, count in zip(members, holders, strict=True):
+            scarce(labels, indices, count)
+        most = min(len(indices) // count for indices, count in zip(members, holders, strict=True) if count)
+        if self.amount is not None and self.amount > most:
+            raise BadInput(f"data.partition.amount = {self.amount}: the scarcest class has {most} samples for each of "
+                           "its clients; lower it, or data.clients")
+        return self.amount or most
 
 
-def deal(members: list, amounts, rng) -> list:
-    """Shuffle every class and hand it out by amounts (classes, clients). Returns each client's indices."""
-    piles = [np.split(rng.permutation(m), row.cumsum()[:-1]) for m, row in zip(members, amounts, strict=True)]
-    return [np.concatenate(hand) for hand in zip(*piles, strict=True)]
+@dataclass(frozen=True)
+class Natural:
+    """The data set says who holds what: the .npz also has client_train and client_test, a client for every sample.
+
+    Clients are numbered from 0. Partition and split are taken as they are: data.split is not used, and there is no
+    validation part."""
+    title = "natural"
+    official = True
+
+    def assign(self, labels, clients: int, rng):
+        there = int(labels.max()) + 1
+        if there != clients:
+            raise BadInput(f"data.clients = {clients}: the data set numbers {there} clients; set it to {there}")
+        counts = np.bincount(labels)
+        if not counts.all():
+            raise BadInput(f"data.partition = natural: client {np.argmin(counts)} has no samples; number the clients "
+                           "from 0 without gaps")
+        return np.split(np.argsort(labels, kind="stable"), counts.cumsum()[:-1]), None
+
+
+BUILT_IN = {"iid": Iid, "dirichlet": Dirichlet, "pathological": Pathological, "n_class": NClass,
+            "cluster_dirichlet": ClusterDirichlet, "cluster_n_class": ClusterNClass, "few_shot": FewShot,
+            "natural": Natural}

@@ -1,34 +1,24 @@
 """The data sets: one pool of samples each, found on the disk or downloaded once.
 
-A source is a class with a `title`, a one-line docstring and `load(root, file) -> Pool`."""
+A source is a class with a `title`, a one-line docstring and `load(root) -> Pool`, or `load(root, file) -> Pool` if
+data.file means something to it. It may list in `files(root)` what it reads, so that a change there is noticed."""
 from __future__ import annotations
 
 import contextlib
 import importlib.util
+import inspect
 import io
 import socket
-import zipfile
-import zlib
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 
+from fedmpi import registry
+from fedmpi.data import folders, text
+from fedmpi.data.pool import Pool, checked, read_npz
 from fedmpi.errors import BadInput
 
-LARGEST_LABEL = 65_535      # beyond, a label is taken for a mistake (an id, a time), not for a class
 PATIENCE = 20               # seconds before a silent mirror is given up: compute nodes often have no way out
-
-
-class Pool(NamedTuple):
-    """The samples of one data set, as its authors split them; the test part may be empty.
-
-    x: uint8 images (n, h, w, c), float32 features (n, d) or (n, h, w, c), or int64 tokens (n, length);
-    y: int64 classes (n,), counted from 0."""
-    x_train: np.ndarray
-    y_train: np.ndarray
-    x_test: np.ndarray
-    y_test: np.ndarray
 
 
 class Arrays:
@@ -44,13 +34,20 @@ class Arrays:
 
 class Named:
     """A public data set: ROOT/<name>.npz where that exists, otherwise what `fetch` finds or downloads."""
+    arrays = "arrays x_train, y_train, x_test, y_test"
 
-    def load(self, root: Path, file: str | None = None) -> Pool:
-        if file is not None:
-            raise BadInput(f"data.file = {file}: {self.title} has no use for it; leave it out, or set "
-                           "data.name = arrays")
+    def load(self, root: Path) -> Pool:
         npz = root / f"{self.name}.npz"
         return checked(read_npz(npz) if npz.exists() else self.fetch(root), f"data.name = {self.name}")
+
+    def files(self, root: Path) -> list[Path]:
+        return []
+
+    def missing(self, root: Path, instead: str, why: str = "") -> BadInput:
+        """Say what to put where. `instead`: what else may be there or be done; `why` a download failed."""
+        tried = f" nor downloaded ({' '.join(why.split())})" if why else ""
+        return BadInput(f"data.name = {self.name}: {'neither' if why else 'not'} found under data.root = {root}{tried};"
+                        f" put there {root / self.name}.npz ({self.arrays}) or {instead}")
 
 
 class Digits(Named):
@@ -78,14 +75,10 @@ class Torchvision(Named):
         import torchvision
         loader = getattr(torchvision.datasets, self.loader)
         try:
-            root.mkdir(parents=True, exist_ok=True)
-            with alone(root / f".{self.name}.lock"), quiet():
+            with downloading(root, self.name):
                 train, test = (loader(root, train=part, download=True) for part in (True, False))
         except (OSError, RuntimeError, ValueError, EOFError) as error:
-            raise BadInput(
-                f"data.name = {self.name}: neither found under data.root = {root} nor downloaded "
-                f"({' '.join(str(error).split())}); put there {root / self.name}.npz (arrays x_train, "
-                f"y_train, x_test, y_test) or {root / self.archive}") from None
+            raise self.missing(root, f"{root / self.archive}", str(error)) from None
         return Pool(*(np.asarray(a) for a in (train.data, train.targets, test.data, test.targets)))
 
 
@@ -113,18 +106,124 @@ class Cifar100(Torchvision):
     archive = "cifar-100-python.tar.gz"
 
 
+class TinyImageNet(Named):
+    """110,000 photographs, 64 x 64 x 3, 200 classes: official training and validation part (Stanford CS231n)."""
+    title, name = "Tiny-ImageNet", "tiny_imagenet"
+
+    def files(self, root: Path) -> list[Path]:
+        return folders.files(root / "tiny-imagenet-200")
+
+    def fetch(self, root: Path) -> Pool:
+        folder = root / "tiny-imagenet-200"
+        if not folder.is_dir():
+            raise self.missing(root, f"the unpacked folder {folder} (train/*/images, val/val_annotations.txt)")
+        return folders.read(folder)
+
+
+class AgNews(Named):
+    """127,600 news in 4 classes, as 200 token ids each (Zhang et al., NIPS 2015).
+
+    Read from the two official CSV files. Texts are title and description in basic English tokens: lower case,
+    punctuation split off. Ids count from 1, the most frequent token first, over all texts, training and test; 0 is
+    padding and unknown. A text longer than 200 tokens is cut. How many ids there are follows from the files; a
+    network's table is as long as its settings say (fasttext: model.vocabulary = 98,635 rows), whatever the data. Data
+    with ids beyond the table are refused before anything starts: raise model.vocabulary."""
+    title, name = "AG News", "ag_news"
+
+    def files(self, root: Path) -> list[Path]:
+        return [root / "ag_news_csv" / f"{part}.csv" for part in ("train", "test")]
+
+    def fetch(self, root: Path) -> Pool:
+        train, test = self.files(root)
+        if not (train.exists() and test.exists()):
+            raise self.missing(root, f"{train} and test.csv (columns class, title, description)")
+        return text.read(train, test)
+
+
+class MedMnist(Named):
+    """A data set that the package medmnist downloads to ROOT/<name>.npz, which read_npz reads."""
+    arrays = f"as the package medmnist writes it, or {Named.arrays}"
+
+    def files(self, root: Path) -> list[Path]:
+        return [root / f"{self.name}.npz"]
+
+    def fetch(self, root: Path) -> Pool:
+        npz, = self.files(root)
+        try:
+            with downloading(root, self.name):
+                import medmnist
+                getattr(medmnist, self.title)("train", root=str(root), download=True)
+        except ImportError:
+            raise self.missing(root, "install the package that downloads it: pip install 'fedmpi[medmnist]'") from None
+        except (OSError, RuntimeError, ValueError, EOFError):      # its message is a page long
+            raise self.missing(root, "try again", f"from {medmnist.INFO[self.name]['url']}") from None
+        return read_npz(npz)
+
+
+class PathMnist(MedMnist):
+    """107,180 images of colon tissue, 28 x 28 x 3, 9 classes (MedMNIST v2, Yang et al., 2023).
+
+    MedMNIST's validation part counts as training."""
+    title, name = "PathMNIST", "pathmnist"
+
+
+class TissueMnist(MedMnist):
+    """236,386 images of kidney cells, 28 x 28 x 1, 8 classes (MedMNIST v2, Yang et al., 2023).
+
+    MedMNIST's validation part counts as training."""
+    title, name = "TissueMNIST", "tissuemnist"
+
+
 BUILT_IN = {"digits": Digits, "mnist": Mnist, "fashion_mnist": FashionMnist, "cifar10": Cifar10,
-            "cifar100": Cifar100, "arrays": Arrays}
+            "cifar100": Cifar100, "tiny_imagenet": TinyImageNet, "ag_news": AgNews, "pathmnist": PathMnist,
+            "tissuemnist": TissueMnist, "arrays": Arrays}
+
+
+def load(name: str, root: Path, file: str | None = None) -> Pool:
+    """Load the data set of that name, built in or a third party's. Raises BadInput."""
+    source = usable(name, file)()
+    pool = Pool(*(source.load(root, file) if takes_file(source) else source.load(root)))
+    return checked(pool, f"data.name = {name}")
+
+
+def usable(name: str, file: str | None) -> type:
+    """Return the class of a data set. Raises BadInput if it has no use for a file that is given."""
+    cls = registry.find("datasets", name)
+    if file is not None and not takes_file(cls()):
+        raise BadInput(f"data.file = {file}: {name} has no use for it; leave it out, or set data.name = arrays")
+    return cls
+
+
+def takes_file(source) -> bool:
+    try:
+        inspect.signature(source.load).bind(Path(), "file")
+    except TypeError:
+        return False
+    return True
 
 
 def source_key(name: str, root: Path, file: str | None = None) -> str:
-    """Return a text that changes with the source: size and time of its .npz, or its name if it has none."""
-    path = Path(file).expanduser() if file else root / f"{name}.npz"
+    """Return a text that changes with the source: size and time of the files it is read from, or just its name."""
+    npz = Path(file).expanduser() if file else root / f"{name}.npz"
+    source = usable(name, file)
+    paths = [npz] if npz.exists() or not hasattr(source, "files") else source().files(root)
+    return " ".join([name, *filter(None, map(state, paths))])
+
+
+def state(path: Path) -> str:
     try:
         found = path.stat()
     except OSError:
-        return name
-    return f"{name} {path.resolve()} {found.st_size} {found.st_mtime_ns}"
+        return ""
+    return f"{path.resolve()} {found.st_size} {found.st_mtime_ns}"
+
+
+@contextlib.contextmanager
+def downloading(root: Path, name: str):
+    """Make ROOT, keep other processes out and what a download prints off the terminal."""
+    root.mkdir(parents=True, exist_ok=True)
+    with alone(root / f".{name}.lock"), quiet():
+        yield
 
 
 @contextlib.contextmanager
@@ -147,73 +246,3 @@ def quiet():
             yield
     finally:
         socket.setdefaulttimeout(before)
-
-
-def read_npz(path: Path) -> Pool:
-    """Read the arrays of an .npz file without unpickling anything. Raises BadInput."""
-    try:
-        with open(path, "rb") as file:
-            if not zipfile.is_zipfile(file):
-                raise BadInput(f"{path}: not an .npz file, or cut short; write it with numpy.savez")
-        with np.load(path, allow_pickle=False) as archive:
-            keys = [k for k in Pool._fields if k in archive.files]
-            if keys not in (list(Pool._fields[:2]), list(Pool._fields)):
-                raise BadInput(f"{path}: holds {', '.join(archive.files) or 'nothing'}, but must hold "
-                               "x_train and y_train, and x_test and y_test both or neither")
-            arrays = [archive[k] for k in keys]
-    except (FileNotFoundError, PermissionError, IsADirectoryError, NotADirectoryError) as error:
-        raise BadInput(f"{path}: cannot read the data set: {error.strerror}; set data.file (or data.root) to "
-                       "where it lies") from None
-    except (OSError, EOFError, ValueError, NotImplementedError, zipfile.BadZipFile, zlib.error) as error:
-        raise BadInput(f"{path}: damaged, or not plain arrays of numbers ({error}); write it again with "
-                       "numpy.savez") from None
-    return Pool(*arrays, *[np.empty(0)] * (4 - len(arrays)))
-
-
-def checked(pool: Pool, where: str) -> Pool:
-    """Bring a pool to the types and shapes that Pool promises. Raises BadInput that starts with `where`."""
-    x_train, y_train = part(pool.x_train, pool.y_train, where, "train")
-    if not len(y_train):
-        raise BadInput(f"{where}: x_train has no samples")
-    if not len(pool.x_test) and not len(pool.y_test):
-        return Pool(x_train, y_train, x_train[:0], y_train[:0])
-    x_test, y_test = part(pool.x_test, pool.y_test, where, "test")
-    if (x_test.shape[1:], x_test.dtype) != (x_train.shape[1:], x_train.dtype):
-        raise BadInput(f"{where}: samples of x_test are {x_test.dtype} {x_test.shape[1:]}, those of x_train "
-                       f"{x_train.dtype} {x_train.shape[1:]}; they must be alike")
-    return Pool(x_train, y_train, x_test, y_test)
-
-
-def part(x, y, where: str, name: str):
-    x, y = samples(np.asarray(x), f"{where}: x_{name}"), classes(np.asarray(y), f"{where}: y_{name}")
-    if len(x) != len(y):
-        raise BadInput(f"{where}: x_{name} has {len(x)} samples, y_{name} {len(y)} labels; give as many")
-    return x, y
-
-
-def samples(x, where: str):
-    kind = "image" if x.dtype == np.uint8 else {"f": "feature", "i": "token", "u": "token"}.get(x.dtype.kind)
-    if x.ndim == 3 and kind in ("image", "feature"):
-        x = x[..., None]
-    if x.ndim not in {"image": (4,), "feature": (2, 4), "token": (2,)}.get(kind, ()) or 0 in x.shape[1:]:
-        raise BadInput(f"{where} is {x.dtype} {x.shape}; it must be uint8 images (n, h, w[, c]), float "
-                       "features (n, d) or (n, h, w[, c]), or integer tokens (n, length)")
-    if kind == "feature":
-        with np.errstate(over="ignore"):
-            x = x.astype(np.float32, copy=False)
-        if not np.isfinite(x).all():
-            raise BadInput(f"{where} has values that are NaN, infinite or beyond float32; replace them")
-    if kind == "token":
-        x = x.astype(np.int64, copy=False)
-        if x.size and x.min() < 0:
-            raise BadInput(f"{where} has negative tokens; tokens count from 0")
-    return x
-
-
-def classes(y, where: str):
-    if y.dtype.kind not in "iu" or y.ndim != 1:
-        raise BadInput(f"{where} is {y.dtype} {y.shape}; it must be integer classes (n,)")
-    if len(y) and not 0 <= y.min() <= y.max() <= LARGEST_LABEL:
-        raise BadInput(f"{where} goes from {y.min()} to {y.max()}; classes count from 0 and end by "
-                       f"{LARGEST_LABEL}")
-    return y.astype(np.int64, copy=False)

@@ -11,7 +11,8 @@ PIXEL = 127.5      # images: uint8 -> (x / 255 - .5) / .5
 
 
 def as_input(x: Tensor) -> Tensor:
-    """Turn stored samples into what networks take: images (n, h, w, c) uint8 become float (n, c, h, w).
+    """Turn stored samples into what networks take: images (n, h, w, c) uint8 become float (n, c, h, w); features and
+    tokens (n, d) stay as they are.
 
     The permuted view is channels-last in memory, without a copy."""
     if x.dtype == torch.uint8:
@@ -27,7 +28,8 @@ def blank(shape: tuple[int, ...], dtype, n: int = 1) -> Tensor:
 def build(settings, shape: tuple[int, ...], dtype, classes: int, seed: int) -> Model:
     """Build the network for samples of a stored `shape` (h, w, c) or (d,). Raises BadInput if they do not fit."""
     example = as_input(blank(shape, dtype, 2))
-    model = Model(lambda: settings.build(tuple(example.shape[1:]), classes), example, seed)
+    head, policy = getattr(settings, "head", ()), getattr(settings, "policy", None)      # not every class has them
+    model = Model(lambda: settings.build(tuple(example.shape[1:]), classes), example, seed, head, policy)
     with torch.no_grad():
         logits = model(model.start, example)
     if logits.shape != (2, classes):

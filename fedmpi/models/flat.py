@@ -1,47 +1,63 @@
 """A network as one flat vector of its parameters, with named blocks that are slices of it.
 
-Layout: first every parameter of the feature extractor (`base`), then the head's; 4-D weights are stored
-channels-last (out, height, width, in), the layout in which CPUs and GPUs convolve fastest, so that views of the
-flat vector need no copy. Legend: d parameters, b batch, c classes."""
+Layout: first every parameter of the feature extractor (`base`), then the head's; behind either's parameters the
+running statistics of its BatchNorm layers, if there are any: a vector holds all on which an output depends. 4-D weights
+are stored channels-last (out, height, width, in), the layout in which CPUs and GPUs convolve fastest, so that views of
+the flat vector need no copy. Legend: d entries of the vector, b batch, c classes."""
 from __future__ import annotations
 
 import copy
 import math
 from collections.abc import Callable
+from functools import cached_property
+from itertools import accumulate, pairwise
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fedmpi.errors import BadInput
+from fedmpi.models.split import split
+
+ANOTHER = 0x5EED_0000      # between the seeds of several starts
+BATCH_NORM = nn.modules.batchnorm._BatchNorm
 
 
 class Net:
-    """One module and the layout of its flat vector (d,). Calling it is functional: `net(w, x)`."""
+    """One module and the layout of its flat vector (d,). Calling it is functional: `net(w, x)`.
+
+    A module whose samples are the numbers of an nn.Embedding's rows, and serve for nothing else, may say so with its
+    attribute `lookup`, that layer's name. `table` is then the block of these rows: SGD need not move all of them.
+
+    `still` lists the slices of running statistics. No gradient moves them: forward passes do, while training."""
 
     def __init__(self, module: nn.Module, order: list[str] | None = None):
         self.module = module
-        parameters = dict(module.named_parameters())
-        self.names = order or list(parameters)
-        self.shapes = [tuple(parameters[name].shape) for name in self.names]
+        held = tensors(module)
+        self.names = order or list(held)
+        self.shapes = [tuple(held[name].shape) for name in self.names]
         self.sizes = [math.prod(shape) for shape in self.shapes]
         self.size = sum(self.sizes)
+        self.statistics = {name for name in self.names if not isinstance(held[name], nn.Parameter)}
         self.blocks = self._blocks()
+        self.still = joined([self.blocks[name] for name in self.names if name in self.statistics])
+        self._lookup = getattr(module, "lookup", None)
+        self.table = self.blocks[f"{self._lookup}.weight"] if self._lookup else None
         self._work = None
 
     def _blocks(self) -> dict[str, slice]:
         """Map every parameter, and every module that holds some, to its slice where that is one piece."""
-        blocks, at = {}, 0
+        found, at = {}, 0
         for name, size in zip(self.names, self.sizes, strict=True):
-            blocks[name] = slice(at, at + size)
-            layer = name.rpartition(".")[0]
-            if layer and (layer not in blocks or blocks[layer].stop == at):
-                blocks[layer] = slice(blocks[layer].start if layer in blocks else at, at + size)
+            layers = accumulate(name.split("."), "{}.{}".format)
+            for layer in [name] if name in self.statistics else layers:
+                found.setdefault(layer, []).append(slice(at, at + size))
             at += size
-        return blocks
+        return {name: slice(parts[0].start, parts[-1].stop) for name, parts in found.items()
+                if all(a.stop == b.start for a, b in pairwise(parts))}
 
     def split(self, w: Tensor) -> list[Tensor]:
-        """Return one view per parameter, in module layout, of w (..., d)."""
+        """Return one view per parameter and statistic, in module layout, of w (..., d)."""
         views, at = [], 0
         for shape, size in zip(self.shapes, self.sizes, strict=True):
             view, at = w.narrow(-1, at, size), at + size
@@ -49,20 +65,30 @@ class Net:
         return views
 
     def flatten(self) -> Tensor:
-        """Return the module's present parameters as a flat vector (d,)."""
-        parameters = dict(self.module.named_parameters())
+        """Return what the module holds at present as a flat vector (d,)."""
+        held = tensors(self.module)
         flat = torch.empty(self.size)
         for view, name in zip(self.split(flat), self.names, strict=True):
-            view.copy_(parameters[name].detach())
+            view.copy_(held[name].detach())
         return flat
 
     def __call__(self, w, x: Tensor) -> Tensor:
-        """Apply the network with parameters w, a flat vector (d,) or the list that `split` returns."""
+        """Apply the network with parameters w, a flat vector (d,) or the list that `split` returns.
+
+        In training mode the statistics in w are moved, as `bind` and a call of the module would."""
         parts = self.split(w) if isinstance(w, Tensor) else w
+        if self.still:
+            parts = [self._unwatched(p) if name in self.statistics else p
+                     for name, p in zip(self.names, parts, strict=True)]
         return torch.func.functional_call(self.module, dict(zip(self.names, parts, strict=True)), (x,))
 
+    def _unwatched(self, statistics: Tensor) -> Tensor:
+        """Take statistics out of autograd's sight, in training also of its notice of in-place changes."""
+        return statistics.data if self.module.training else statistics.detach()
+
     def loss(self, w, x: Tensor, y: Tensor) -> Tensor:
-        """Return the cross-entropy of each sample, (b,)."""
+        """Return the cross-entropy of each sample, (b,), in training mode whatever was done before."""
+        self.train(len(y))
         return F.cross_entropy(self(w, x), y, reduction="none")
 
     def bind(self, w: Tensor) -> Tensor:
@@ -71,15 +97,61 @@ class Net:
         The module can then be called without any functional overhead; the vector is reused by the next `bind`."""
         if self._work is None or self._work.device != w.device:
             self._work = torch.empty(self.size, device=w.device)
-            self._leaves = [nn.Parameter(view) for view in self.split(self._work)]
+            self._leaves = [view if name in self.statistics else nn.Parameter(view)
+                            for name, view in zip(self.names, self.split(self._work), strict=True)]
             for name, leaf in zip(self.names, self._leaves, strict=True):
                 owner, _, last = name.rpartition(".")
                 setattr(self.module.get_submodule(owner), last, leaf)
         return self._work.copy_(w)
 
+    def chosen(self, only: slice | None) -> list[int]:
+        """Return which of `names` SGD moves: the parameters, those inside a block."""
+        return [i for i, name in enumerate(self.names) if name not in self.statistics
+                and (only is None or inside(self.blocks[name], only))]
+
+    def train(self, b: int) -> None:
+        """Set the module to training on b samples: one alone has no statistics, so the running ones serve."""
+        if self.module.training != (b > 1 or not self.still):
+            self.module.train(not self.module.training)
+
     def leaf(self, i: int) -> Tensor:
         """Return the i-th bound parameter, for autograd."""
         return self._leaves[i]
+
+    @cached_property
+    def lookup(self) -> nn.Embedding:
+        """Return the layer that holds the table."""
+        return self.module.get_submodule(self._lookup)
+
+    @cached_property
+    def behind_table(self) -> Net:
+        """Return the network behind the table: its samples are the rows themselves."""
+        copied = copy.deepcopy(self.module)
+        owner, _, last = self._lookup.rpartition(".")
+        setattr(copied.get_submodule(owner), last, nn.Identity())
+        del copied.lookup
+        return Net(copied)
+
+
+def tensors(module: nn.Module) -> dict[str, Tensor]:
+    """Return a module's parameters and, behind them, its running statistics.
+
+    Counts of batches are dropped: with a fixed momentum nothing depends on them, and integers cannot be averaged."""
+    for layer in module.modules():
+        if isinstance(layer, BATCH_NORM):
+            layer.num_batches_tracked = None
+    return dict(module.named_parameters()) | dict(module.named_buffers())
+
+
+def joined(slices: list[slice]) -> list[slice]:
+    """Join neighbours."""
+    out = slices[:1]
+    for part in slices[1:]:
+        if out[-1].stop == part.start:
+            out[-1] = slice(out[-1].start, part.stop)
+        else:
+            out.append(part)
+    return out
 
 
 def as_parameter(view: Tensor, shape: tuple[int, ...]) -> Tensor:
@@ -97,24 +169,38 @@ def inside(part: slice, block: slice) -> bool:
 class Model(Net):
     """A classifier: the whole network, its feature extractor `base` (without the head) and its `head`.
 
-    The head is the last Linear layer. `start` (d,) holds the initial parameters."""
+    The head is the last Linear layer, or the blocks named. `start` (d,) holds the initial parameters."""
 
-    def __init__(self, build: Callable[[], nn.Module], example: Tensor, seed: int):
+    def __init__(self, build: Callable[[], nn.Module], example: Tensor, seed: int, head: tuple[str, ...] = (),
+                 policy: str | None = None):
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             module = build()
-        head = last_linear(module)
-        refuse_buffers(module)
-        names = [name for name, _ in module.named_parameters()]
-        base = [name for name in names if not name.startswith(head + ".")]
-        super().__init__(module, base + [name for name in names if name.startswith(head + ".")])
+        refuse_buffers(module, policy)
+        self.policy = policy      # whose running statistics are: see refuse_buffers
+        base, last, prefix = split(module, head)
+        self.base, self.head = Net(base), Net(last)
+        super().__init__(module, self.base.names + [prefix + name for name in self.head.names])
         self.start = self.flatten()
-        self.base, self.head = separate(module, head, base)
+        self._build, self._seed = build, seed
         self.phi, self.h = slice(0, self.base.size), slice(self.base.size, self.size)
         self.blocks |= {"base": self.phi, "head": self.h}
+        self.eval()      # dropout would make any two results differ
+        self._check_parts(example, head)
+
+    def starts(self, k: int) -> Tensor:
+        """Return k independent initial vectors (k, d), the first of which is `start`."""
+        return torch.stack([self.start, *(self._another(j).to(self.start.device) for j in range(1, k))])
+
+    def _another(self, j: int) -> Tensor:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(self._seed + ANOTHER * j)
+            return Net(self._build(), self.names).flatten()
+
+    def eval(self) -> None:
+        """Set all three networks to judging."""
         for net in (self, self.base, self.head):
-            net.module.eval()      # dropout would make any two results differ
-        self._check_parts(example)
+            net.module.eval()
 
     def join(self, phi: Tensor, h: Tensor) -> Tensor:
         """Return the whole vector w = (phi, h)."""
@@ -133,7 +219,7 @@ class Model(Net):
             raise BadInput(f"block {name!r} is not part of this model; its blocks are {', '.join(layers)}")
         return self.blocks[name]
 
-    def _check_parts(self, example: Tensor):
+    def _check_parts(self, example: Tensor, head: tuple[str, ...]):
         """Refuse a network whose head is not its last operation: its features could not be told apart."""
         with torch.no_grad():
             try:
@@ -146,28 +232,22 @@ class Model(Net):
             except (RuntimeError, ValueError, TypeError):
                 parts = whole[:0]
         if whole.shape != parts.shape or not torch.allclose(whole, parts, atol=1e-5):
+            if head:
+                raise BadInput(f"model.head = [{', '.join(head)}]: base and head together do not give what the network "
+                               "gives; its forward must do the same whether it trains or not (with layers such as "
+                               "nn.Dropout, not functions)")
             raise BadInput("model: the network's last Linear layer is not its last operation, so that features and "
                            "head cannot be told apart; end the network with a Linear layer")
 
 
-def last_linear(module: nn.Module) -> str:
-    linear = [name for name, layer in module.named_modules() if isinstance(layer, nn.Linear)]
-    if not linear or not linear[-1]:
-        raise BadInput("model: the network needs a Linear layer as its last one (the head) behind other layers")
-    return linear[-1]
+def refuse_buffers(module: nn.Module, policy: str | None) -> None:
+    """Refuse what a reused module would carry from client to client.
 
-
-def refuse_buffers(module: nn.Module) -> None:
-    """BatchNorm's running statistics would be carried from client to client by a reused module."""
-    buffers = [name for name, _ in module.named_buffers()]
+    Running statistics are welcome where it is said whose they are: of a client (`local`), or averaged (`average`)."""
+    welcome = [f"{name}." if name else "" for name, layer in module.named_modules()
+               if policy and isinstance(layer, BATCH_NORM) and layer.momentum is not None]
+    known = {f"{name}{kind}" for name in welcome for kind in ("running_mean", "running_var", "num_batches_tracked")}
+    buffers = [name for name, _ in module.named_buffers() if name not in known]
     if buffers:
         raise BadInput(f"model: the network keeps state outside its parameters ({', '.join(buffers[:3])}...), which "
                        "would leak from client to client; use GroupNorm or LayerNorm in place of BatchNorm")
-
-
-def separate(module: nn.Module, head: str, base_names: list[str]) -> tuple[Net, Net]:
-    """Return the network without its head, and the head alone."""
-    without = copy.deepcopy(module)
-    owner, _, last = head.rpartition(".")
-    setattr(without.get_submodule(owner), last, nn.Identity())
-    return Net(without, base_names), Net(copy.deepcopy(module.get_submodule(head)))

@@ -1,15 +1,19 @@
 """The networks that a configuration can name. Each is a frozen dataclass of settings that builds an nn.Module.
 
-`shape` is a sample's shape as networks see it: (channels, height, width) for images, (features,) for vectors."""
+`shape` is a sample's shape as networks see it: (channels, height, width) for images, (features,) for vectors,
+(positions,) for texts. A settings class of your own has the setting `head` too if it declares `head: Head = ()`."""
 from __future__ import annotations
 
 from collections import OrderedDict
 from dataclasses import dataclass, field
-from typing import Annotated
+from typing import Annotated, Literal
 
 from fedmpi import registry
 from fedmpi.errors import BadInput
 from fedmpi.settings import Ge
+
+Head = Annotated[tuple[str, ...], "the blocks that form the head, the last ones; none: the last Linear layer"]
+Statistics = Annotated[Literal["local", "average"], "BatchNorm's: stay at each client, or averaged with parameters"]
 
 
 @dataclass(frozen=True)
@@ -17,6 +21,7 @@ class MLP:
     """One hidden layer, for small images and vectors."""
     title = "mlp"
     hidden: Annotated[int, Ge(1), "width of the hidden layer"] = 64
+    head: Head = ()
 
     def build(self, shape: tuple[int, ...], classes: int):
         from math import prod
@@ -32,6 +37,7 @@ class CNN4:
     """Two 5x5 convolutions and two Linear layers: the 4-layer CNN of McMahan et al. (2017), without padding."""
     title = "cnn4"
     width: Annotated[int, Ge(1), "width of the hidden Linear layer"] = 512
+    head: Head = ()
 
     def build(self, shape: tuple[int, ...], classes: int):
         from torch import nn
@@ -47,11 +53,116 @@ class CNN4:
 
 
 @dataclass(frozen=True)
+class LeNet5:
+    """LeCun et al. (1998): conv 6@5x5, conv 16@5x5, Linear 120, Linear 84, Linear C, with ReLU and 2x2 max-pooling.
+
+    Layers, in order: conv1 (5x5, c -> 6), ReLU, max-pool 2, conv2 (5x5, 6 -> 16), ReLU, max-pool 2, fc1 (-> 120), ReLU,
+    fc2 (120 -> 84), ReLU, fc3 (84 -> C), all with biases. Images smaller than 32 x 32 are padded by 2 pixels on every
+    side in conv1, so that MNIST's 28 x 28 become the 32 x 32 of the paper; its fc1 then has 16 x 5 x 5 inputs.
+    Departures: ReLU and max-pooling for tanh and trainable average pooling, full connections in conv2, a Linear last
+    layer, as is usual today."""
+    title = "lenet5"
+    head: Head = ()
+
+    def build(self, shape: tuple[int, ...], classes: int):
+        from torch import nn
+        if len(shape) != 3 or min(shape[1:]) < 12:
+            raise BadInput(f"model: lenet5 needs images of at least 12 x 12, not samples of shape {shape}; use mlp")
+        channels, *pixels = shape
+        pad = 2 * (min(pixels) < 32)
+        height, width = (((p + 2 * pad - 4) // 2 - 4) // 2 for p in pixels)
+        return nn.Sequential(OrderedDict(
+            conv1=nn.Conv2d(channels, 6, 5, padding=pad), pool1=nn.MaxPool2d(2), relu1=nn.ReLU(),
+            conv2=nn.Conv2d(6, 16, 5), pool2=nn.MaxPool2d(2), relu2=nn.ReLU(), flat=nn.Flatten(),
+            fc1=nn.Linear(16 * height * width, 120), relu3=nn.ReLU(), fc2=nn.Linear(120, 84), relu4=nn.ReLU(),
+            fc3=nn.Linear(84, classes)))
+
+
+@dataclass(frozen=True)
+class ResNet18:
+    """ResNet-18 of He et al. (2016) as torchvision builds it (7x7 stem), from a random start.
+
+    By default GroupNorm (Wu and He, 2018) takes the place of BatchNorm: it keeps no statistics of a client's data. Two
+    groups: on images of 32 x 32 the maps of the last stage have a single pixel, so that a group is normalised over its
+    channels alone, 256 of them with 2 groups, 16 with Wu and He's 32.
+    With `norm: batch` the vector holds 9,600 running statistics beside the parameters. `local` keeps them at the client
+    (one set each, of its latest training; a model that the server averaged is judged with it, so before its first
+    training a client is judged with those of the start); `average` averages them with the parameters. A batch of a
+    single sample has no statistics: it is normalised by the running ones. Engine `loop` only."""
+    title = "resnet18"
+    norm: Annotated[Literal["group", "batch"], "normalisation layers"] = "group"
+    groups: Annotated[int, Ge(1), "groups of channels of a GroupNorm layer, a divisor of 64"] = 2
+    statistics: Statistics = "local"
+    head: Head = ()
+
+    def __post_init__(self):
+        if 64 % self.groups:
+            raise ValueError(f"groups = {self.groups}: the layers have 64, 128, 256 and 512 channels; take a divisor "
+                             "of 64")
+
+    def build(self, shape: tuple[int, ...], classes: int):
+        from torch import nn
+        from torchvision.models import resnet18
+        if len(shape) != 3:
+            raise BadInput(f"model: resnet18 needs images, not samples of shape {shape}; use mlp")
+        network = resnet18(weights=None, num_classes=classes, norm_layer=self._norm)
+        if shape[0] != 3:
+            network.conv1 = nn.Conv2d(shape[0], 64, 7, stride=2, padding=3, bias=False)
+            nn.init.kaiming_normal_(network.conv1.weight, mode="fan_out", nonlinearity="relu")      # as torchvision's
+        return network
+
+    @property
+    def policy(self):
+        return self.statistics if self.norm == "batch" else None
+
+    def _norm(self, channels: int):
+        from torch import nn
+        return nn.GroupNorm(self.groups, channels) if self.norm == "group" else nn.BatchNorm2d(channels)
+
+
+@dataclass(frozen=True)
+class FastText:
+    """fastText of Joulin et al. (2017) for texts as word numbers: the mean of word vectors, and two Linear layers.
+
+    The mean is over all positions, padding (word 0, whose vector stays 0) included; nothing between the layers."""
+    title = "fasttext"
+    vocabulary: Annotated[int, Ge(1), "number of words, padding included: every word number is below it"] = 98_635
+    width: Annotated[int, Ge(1), "length of a word's vector, and width of the hidden layer"] = 32
+    head: Head = ()
+
+    def build(self, shape: tuple[int, ...], classes: int):
+        from torch import nn
+
+        from fedmpi.models.layers import MeanOverPositions
+        if len(shape) != 1:
+            raise BadInput(f"model: fasttext needs texts, not samples of shape {shape}; use cnn4 or mlp")
+        network = nn.Sequential(OrderedDict(
+            table=nn.Embedding(self.vocabulary, self.width, padding_idx=0), mean=MeanOverPositions(),
+            fc1=nn.Linear(self.width, self.width), fc2=nn.Linear(self.width, classes)))
+        network.lookup = "table"      # see models.flat.Net
+        return network
+
+
+@dataclass(frozen=True)
 class Custom:
-    """Any nn.Module class, named as `module:Class`; its settings are the keyword arguments of the class."""
+    """Any nn.Module class, named as `module:Class`; its settings are the keyword arguments of the class, but for the
+    two of OWN."""
     title = "a custom model"
     path: str
     settings: dict = field(default_factory=dict)
+    statistics: Statistics = "local"
+    head: Head = ()
+
+    OWN = ("statistics", "head")      # settings of every network, not handed to the class
+
+    def own(self) -> dict:
+        """Return those of OWN that differ from their defaults, as plain values."""
+        found = {"statistics": self.statistics} if self.statistics != "local" else {}
+        return found | ({"head": list(self.head)} if self.head else {})
+
+    @property
+    def policy(self):
+        return self.statistics
 
     def build(self, shape: tuple[int, ...], classes: int):
         try:
@@ -60,4 +171,4 @@ class Custom:
             raise BadInput(f"model: {self.path} cannot be built from {self.settings}: {error}") from None
 
 
-BUILT_IN = {"mlp": MLP, "cnn4": CNN4}
+BUILT_IN = {"mlp": MLP, "cnn4": CNN4, "lenet5": LeNet5, "resnet18": ResNet18, "fasttext": FastText}

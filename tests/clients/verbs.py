@@ -23,7 +23,7 @@ class Bench:
 
     def __init__(self, sizes=(57, 1, 11, 3, 10), image=False):
         self.model, self.federation, self.at = (cnn if image else mlp)(), Digits(sizes, image=image), None
-        self.method, self.clients = SimpleNamespace(model=self.model), list(range(len(sizes)))
+        self.method, self.clients, self.notes = SimpleNamespace(model=self.model), list(range(len(sizes))), {}
         start, generator = self.model.start, torch.Generator().manual_seed(1)
         self.store = Store(Mine(start, torch.tensor(.5)))
         for c in self.clients:
@@ -139,6 +139,18 @@ def passes(model, shared, mine, data):
     return data.passes(3, 5).descend(model, data.descend(model, mine.w))
 
 
+def subset(model, shared, mine, data):
+    """Learn on a part, and choose by the rest."""
+    w = data.subset(.8, 3, fixed=True).descend(model, mine.w)
+    rest = data.subset(.8, 3, fixed=True, rest=True)
+    return torch.where(rest.mean_loss(model, w) < rest.mean_loss(model, shared), w, shared) + data.subset(.5, 1).n
+
+
+def numbered(model, shared, mine, data):
+    """An entry of a table of the server's, by the client's number."""
+    return mine.w * torch.arange(20.)[data.id]
+
+
 def number(model, shared, mine, data):
     return mine.w * data.n + data.lr + data.epochs
 
@@ -154,4 +166,5 @@ def walk(model, shared, mine, data):
 
 VERBS = {f.__name__: f for f in (
     plain, own_lr, momentum, only_head, only_phi, clip, pull, pulls, pull_momentum, pull_only, pull_clip, through,
-    mean_loss, mean_loss_through, best_of_two, own_loss, own_loss_block, passes, number, walk)}
+    mean_loss, mean_loss_through, best_of_two, own_loss, own_loss_block, passes, subset, numbered, number,
+    walk)}

@@ -52,6 +52,13 @@ def count(rank: int) -> int:
 class Up(NamedTuple):
     other: torch.Tensor
     v: torch.Tensor
+    told: torch.Tensor
+    twice: torch.Tensor
+
+
+class Note(NamedTuple):
+    one: torch.Tensor
+    two: torch.Tensor
 
 
 class Nobody(NamedTuple):
@@ -60,14 +67,17 @@ class Nobody(NamedTuple):
 
 @dataclass(frozen=True)
 class Echo(Method):
-    """Every client sends its single sample."""
+    """Every client sends its single sample, and what it was told."""
     title = "Echo"
 
     def init(self, n):
         return Nobody(), Nobody()
 
     def client(self, shared, mine, data):
-        return mine, Up(data.x[0, :3] * 0 + 1, data.x[0].clone())
+        return mine, Up(data.x[0, :3] * 0 + 1, data.x[0].clone(), *(data.note or self.note()))
+
+    def note(self):
+        return Note(torch.zeros(D), torch.zeros(2, 16))
 
 
 class Rows:
@@ -116,7 +126,23 @@ def verbs(lab, ids) -> dict:
         "mean block": v[5:21].mean(w), "mean block of block": v[5:21][3:].mean(w),
         "mean_by": v.mean_by(group, K, old), "mean_by weighted": v.mean_by(group, K, old, w),
         "mean_by block": v[30:].mean_by(torch.from_numpy(group), K, old[:, 30:], w),
+        "combine": v.combine(np.stack([w, w ** 2])), "gram": v.gram(), "gram block": v[5:21].gram(),
+        "mix": mixed(lab, ids, v, np.outer(w, w) - .3), "mix two": mixed(lab, ids, v[5:21], pairs(len(ids))),
         "gather": v.gather(), "gather block": v[5:21].gather(), "other": lab.rows().other.sum()}
+
+
+def pairs(n):
+    """Coefficients (n, 2, n): the row of the next participant, and a difference."""
+    return np.stack([np.roll(np.eye(n), 1, 1), np.eye(n) - np.roll(np.eye(n), 2, 1)], 1)
+
+
+def mixed(lab, ids, rows, coefficients) -> torch.Tensor:
+    """Address a mix to each participant, let it send back what it was told, and gather that."""
+    noted = rows.mix(coefficients)
+    slot, what = (0, lab.rows().told) if coefficients.ndim == 2 else (1, lab.rows().twice)
+    lab.crew.call(Order.NOTE, np.int64(slot), noted.rows.what, ids, noted.coefficients, np.array(noted.shape))
+    lab.train(0, Participants(ids, weights(ids), 0, 0))
+    return what.gather()
 
 
 def rows(world) -> dict:

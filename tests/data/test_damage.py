@@ -8,7 +8,7 @@ import h5py
 import numpy as np
 import pytest
 
-from fedmpi.data.federation import Federation, prepare
+from fedmpi.data.federation import FORMAT, Federation, prepare
 from fedmpi.data.partitions import Pathological
 from fedmpi.errors import BadInput
 
@@ -71,8 +71,8 @@ def test_incomplete_old_foreign_and_missing_files_are_refused(federation, tmp_pa
     path = federation().path
     with h5py.File(path, "r+") as file:
         facts = bytes(file.attrs["facts"])
-        file.attrs["facts"] = np.bytes_(facts.replace(b'{"format": 1', b'{"format": 0'))
-    with pytest.raises(BadInput, match="has format 0, this version of fedmpi reads 1"):
+        file.attrs["facts"] = np.bytes_(facts.replace(b'{"format": %d' % FORMAT, b'{"format": 0'))
+    with pytest.raises(BadInput, match=f"has format 0, this version of fedmpi reads {FORMAT}"):
         Federation(path)
     with h5py.File(path, "r+") as file:
         del file.attrs["complete"]

@@ -1,9 +1,10 @@
 import numpy as np
 import pytest
+from matplotlib.figure import Figure
 from PIL import Image
 
-from fedmpi.data.draw import draw, limits
-from fedmpi.data.partitions import Dirichlet, Iid, Pathological
+from fedmpi.data.draw import draw, limits, mark_groups
+from fedmpi.data.partitions import ClusterDirichlet, ClusterNClass, Dirichlet, FewShot, Iid, NClass, Pathological
 from fedmpi.errors import BadInput
 
 
@@ -16,7 +17,8 @@ def picture(federation, path):
 
 @pytest.mark.parametrize("classes, clients, partition", [
     (10, 20, Dirichlet(.5)), (10, 20, Pathological(2)), (100, 100, Pathological(10)), (2, 1, Iid()),
-    (10, 1000, Dirichlet(10., "plain"))], ids=repr)
+    (10, 1000, Dirichlet(10., "plain")), (10, 40, NClass(2)), (10, 200, ClusterDirichlet()), (10, 20, ClusterNClass()),
+    (10, 20, FewShot(.3))], ids=repr)
 def test_a_picture_of_any_size_is_readable(federation, arrays, tmp_path, classes, clients, partition):
     labels = np.arange(max(600, 12 * clients)) % classes
     pixels = picture(federation(**arrays(labels), clients=clients, partition=partition), tmp_path / "a.png")
@@ -53,3 +55,17 @@ def test_the_colours_span_what_occurs():
 def test_a_picture_that_cannot_be_written_is_bad_input(federation, tmp_path):
     with pytest.raises(BadInput, match="cannot write the picture: No such file"):
         draw(federation(), tmp_path / "no folder" / "a.png")
+
+
+@pytest.mark.parametrize("names, shown", [(["other", "few-shot"], ["other", "few-shot"]),
+                                          (None, ["group 0", "group 1"])])
+def test_groups_are_called_by_their_names_or_numbers(names, shown):
+    sizes, table = Figure().subplots(2)
+    mark_groups(sizes, table, np.array([0, 0, 1]), names)
+    assert [text.get_text() for text in sizes.texts] == shown and len(table.lines) == 1
+
+
+def test_texts_are_drawn_like_all_else(federation, tmp_path):
+    np.savez(tmp_path / "texts.npz", x_train=np.arange(600).reshape(60, 10), y_train=np.arange(60) % 4)
+    f = federation(name="arrays", file=str(tmp_path / "texts.npz"), clients=6, partition=NClass(2))
+    assert f.dtype == np.int32 and picture(f, tmp_path / "a.png").shape[2] == 3

@@ -8,8 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedmpi.data.federation import Federation, prepare, split
-from fedmpi.data.partitions import Dirichlet, Iid, Pathological
+from fedmpi.data.federation import Federation, prepare
+from fedmpi.data.partitions import Dirichlet, FewShot, Iid, Pathological
+from fedmpi.data.pool import read_npz
 from fedmpi.data.sources import BUILT_IN
 from fedmpi.errors import BadInput
 
@@ -48,10 +49,37 @@ def test_the_official_test_part_is_merged_in(settings, tmp_path):
     assert f.classes == 5 and f.dtype == np.uint8 and f.shape == (2, 2, 3)
 
 
-def test_tokens_stay_integers(settings, tmp_path):
-    np.savez(tmp_path / "a.npz", x_train=np.arange(200).reshape(40, 5), y_train=np.arange(40) % 3)
+def test_a_text_set_keeps_its_integers_and_says_how_many_words_it_has(settings, tmp_path):
+    x = np.arange(200).reshape(40, 5)
+    np.savez(tmp_path / "a.npz", x_train=x[:30], y_train=np.arange(30) % 3, x_test=x[30:], y_test=np.arange(10))
     f = Federation(prepare(settings(name="arrays", file=str(tmp_path / "a.npz"), clients=2, partition=Iid()), 0))
-    assert f.dtype == np.int64 and f.shape == (5,) and f.client(0).x_train.dtype == np.int64
+    assert (f.dtype, f.shape, f.vocabulary, f.classes) == (np.int32, (5,), 200, 10)
+    assert f.client(0).x_train.dtype == np.int32 and f.client(1).y_train.dtype == np.int64
+
+
+def test_who_is_few_shot_is_known(federation):
+    f = federation(partition=FewShot(.3))
+    few = (f.label_counts.sum(1) > 0).sum(1) == 2
+    assert f.group_names == ["other", "few-shot"] and few.sum() == 6
+    np.testing.assert_array_equal(f.groups == f.group_names.index("few-shot"), few)
+    assert federation(partition=Pathological(2)).group_names is federation().vocabulary is None
+
+
+def test_a_file_that_no_one_reads_is_refused_even_when_the_federation_is_there(settings):
+    prepare(settings(), 0)
+    with pytest.raises(BadInput, match="data.file = none.npz: digits has no use for it; leave it out"):
+        prepare(settings(file="none.npz"), 0)
+
+
+def test_what_a_download_brought_is_part_of_the_key(settings, tmp_path, monkeypatch):
+    """Otherwise the second run would not find what the first one prepared, and make it again."""
+    def fetch(self, root):
+        np.savez(root / "tissuemnist.npz", x_train=np.zeros((9, 28, 28), np.uint8), y_train=np.arange(9) % 3)
+        return read_npz(root / "tissuemnist.npz")
+    monkeypatch.setattr(BUILT_IN["tissuemnist"], "fetch", fetch)
+    data = settings(name="tissuemnist", root=str(tmp_path), clients=3, partition=Iid())
+    first = prepare(data, 0)
+    assert prepare(data, 0) == first and os.listdir(first.parent) == [first.name]
 
 
 def test_planted_groups_are_kept(federation):
@@ -59,15 +87,6 @@ def test_planted_groups_are_kept(federation):
     np.testing.assert_array_equal(f.groups, np.repeat(np.arange(5), 4))
     assert ((f.label_counts.sum(1) > 0).sum(1) == 2).all()
     assert federation().groups is None
-
-
-@pytest.mark.parametrize("samples, shares, counts", [
-    (100, (.75, .25), (75, 0, 25)), (10, (.75, .25), (7, 0, 3)), (5, (.6, .2, .2), (3, 1, 1)),
-    (10, (.7, .3), (7, 0, 3)), (1, (.75, .25), (1, 0, 0)), (1, (.1, .8, .1), (1, 0, 0)), (2, (.1, .9), (1, 0, 1)),
-    (2, (.1, .8, .1), (1, 0, 1)), (5, (.5, .5, 0), (2, 3, 0)), (7, (1, 0), (7, 0, 0)), (100, (.29, .71), (29, 0, 71)),
-])
-def test_split(samples, shares, counts):
-    assert split(samples, shares) == counts
 
 
 def test_a_client_with_one_sample_trains_on_it(federation, arrays):
@@ -123,13 +142,6 @@ class Told:
 
     def assign(self, labels, clients, rng):
         return [np.array(part) for part in self.parts], None
-
-
-@pytest.mark.parametrize("parts", [(), ((0, 1),), ((0, 1), ()), ((0, 1), (1, 2)), ((0, 1), (2, 99_999)),
-                                   ((0, 1), (2, -1)), ((.5, 1.), (2., 3.))])
-def test_a_third_partys_partition_is_checked(settings, parts):
-    with pytest.raises(BadInput, match="data.partition = .*Told: its assign"):
-        prepare(settings(clients=2, partition=Told(parts)), 0)
 
 
 def test_a_third_partys_partition_may_leave_samples_out(federation):

@@ -4,7 +4,17 @@ import numpy as np
 import pytest
 
 from fedmpi import settings
-from fedmpi.data.partitions import BUILT_IN, Dirichlet, Iid, Pathological, divide
+from fedmpi.data.partitions import (
+    BUILT_IN,
+    ClusterDirichlet,
+    ClusterNClass,
+    Dirichlet,
+    FewShot,
+    Iid,
+    Natural,
+    NClass,
+    Pathological,
+)
 from fedmpi.errors import BadInput
 
 TEN = np.random.default_rng(0).permutation(np.repeat(np.arange(10), 300))
@@ -13,7 +23,9 @@ UNEVEN = np.random.default_rng(2).choice(7, 2000, p=[.4, .3, .1, .1, .05, .03, .
 GAPS = np.repeat([3, 5, 11], [100, 50, 70])       # classes that do not occur
 
 ALL = [Iid(), Iid(balanced=False), Dirichlet(.5), Dirichlet(.5, "plain"), Dirichlet(.5, smallest=9),
-       Pathological(2), Pathological(2, balanced=True), Pathological(3)]
+       Pathological(2), Pathological(2, balanced=True), Pathological(3), NClass(2), NClass(2, balanced=False),
+       NClass(3), ClusterDirichlet(.5, clusters=3), ClusterDirichlet(.5, 1., 5, 4), ClusterNClass(3, 3, 5),
+       ClusterNClass(3, 3, 4)]
 
 
 def assign(partition, labels, clients, seed=0):
@@ -29,8 +41,9 @@ def table(parts, labels):
 @pytest.mark.parametrize("partition", ALL, ids=repr)
 def test_every_sample_has_one_holder_and_every_client_a_sample(partition, labels):
     for clients in (5, 8):
-        parts, _ = assign(partition, labels, clients)
+        parts, groups = assign(partition, labels, clients)
         assert len(parts) == clients and min(map(len, parts)) > 0
+        assert groups is None or (len(groups) == clients and set(groups) == set(range(groups.max() + 1)))
         np.testing.assert_array_equal(np.sort(np.concatenate(parts)), np.arange(len(labels)))
 
 
@@ -41,13 +54,16 @@ def test_the_seed_decides(partition):
     assert (first != other).any()
 
 
-@pytest.mark.parametrize("partition", [Iid(), Iid(False), Dirichlet(5.), Pathological(10)], ids=repr)
+@pytest.mark.parametrize("partition", [Iid(), Iid(False), Dirichlet(5.), Pathological(10), NClass(10),
+                                       ClusterDirichlet(clusters=1), ClusterNClass(10, 10, 1),
+                                       FewShot(0., 10)], ids=repr)
 def test_one_client_holds_everything(partition):
     parts, _ = assign(partition, TEN, 1)
     assert len(parts[0]) == len(TEN)
 
 
-@pytest.mark.parametrize("partition", [Iid(), Dirichlet(), Pathological()], ids=repr)
+@pytest.mark.parametrize("partition", [Iid(), Dirichlet(), Pathological(), NClass(), ClusterDirichlet(),
+                                       ClusterNClass(), FewShot()], ids=repr)
 def test_more_clients_than_samples_is_bad_input(partition):
     with pytest.raises(BadInput, match="data.clients = 3001: the data set has only 3000 samples"):
         assign(partition, TEN, 3001)
@@ -101,22 +117,10 @@ def test_dirichlet_gives_up_soon_even_when_no_draw_can_succeed():
     assert time.perf_counter() - start < 5
 
 
-def test_a_draw_in_which_nobody_with_room_has_a_share_has_failed():
-    draws = Dirichlet(1e-3).draw(np.full(4, 100), 5, 200, np.random.default_rng(0))
-    assert set(draws.sum((1, 2))) == {0, 400}
-
-
 def test_dirichlet_with_the_settings_of_the_quickstart():
     labels = np.repeat(np.arange(10), [178, 182, 177, 183, 181, 182, 181, 179, 174, 180])
     for seed in range(5):
         assert min(map(len, assign(Dirichlet(), labels, 20, seed)[0])) >= 40
-
-
-def test_dirichlet_follows_beta():
-    """E[sum of squared shares] of Dir(beta) over N clients is (beta + 1) / (N beta + 1)."""
-    for beta in (.1, 1, 10):
-        draws = Dirichlet(beta, "plain").draw(np.full(10, 10_000), 5, 200, np.random.default_rng(0)) / 10_000
-        assert (draws ** 2).sum(2).mean() == pytest.approx((beta + 1) / (5 * beta + 1), rel=.05)
 
 
 def test_dirichlet_with_more_clients_than_samples_of_a_class_reaches_them_all():
@@ -162,8 +166,118 @@ def test_pathological_says_what_cannot_be():
         assign(Pathological(2), few, 5)
 
 
-def test_divide():
-    assert divide(10, 3).tolist() in ([3, 4, 3], [3, 3, 4], [4, 3, 3])
-    for total in (5, 6, 100):
-        drawn = divide(total, 5, np.random.default_rng(0))
-        assert drawn.sum() == total and drawn.min() >= 1
+@pytest.mark.parametrize("clients", [5, 7, 20])
+def test_n_class_gives_every_client_n_classes_in_equal_shares(clients):
+    parts, groups = assign(NClass(2), TEN, clients)
+    held = table(parts, TEN)
+    assert groups is None and ((held > 0).sum(1) == 2).all() and np.ptp((held > 0).sum(0)) <= 1
+    for k in range(10):
+        assert np.ptp(held[held[:, k] > 0, k]) <= 1
+
+
+@pytest.mark.parametrize("clients, each", [(20, [4] * 5), (17, [4, 3, 4, 3, 3])])
+def test_cluster_dirichlet_clusters_differ_and_clients_of_one_are_alike(clients, each):
+    parts, groups = assign(ClusterDirichlet(.1, 100., 5), TEN, clients)
+    np.testing.assert_array_equal(groups, np.repeat(np.arange(5), each))
+    share = table(parts, TEN) / np.array([len(p) for p in parts])[:, None]
+    apart = np.abs(share[:, None] - share).sum(2)
+    inside = groups[:, None] == groups
+    assert apart[inside].max() < .8 and apart[inside].mean() < .3 and apart[~inside].mean() > 1
+
+
+def test_cluster_dirichlet_follows_both_of_its_concentrations():
+    labels = np.repeat(np.arange(10), 2000)
+    parts, groups = assign(ClusterDirichlet(100., .5, 4), labels, 20)
+    held = table(parts, labels).reshape(4, 5, 10)
+    outer = held.sum(1)
+    # E[sum of squared shares] as above: of 4 clusters by Dir(100), of 5 clients by Dir(.5)
+    assert ((outer / 2000) ** 2).sum(0).mean() == pytest.approx(101 / 401, rel=.02)
+    assert ((held / outer[:, None]) ** 2).sum(1).mean() == pytest.approx(1.5 / 3.5, rel=.15)
+
+
+def test_cluster_dirichlet_leaves_no_client_below_its_minimum():
+    for clients, smallest, wanted in ((20, None, 10), (200, None, 7), (20, 40, 40)):
+        parts, _ = assign(ClusterDirichlet(.5, clusters=4, smallest=smallest), TEN, clients)
+        assert min(map(len, parts)) >= wanted
+
+
+def test_cluster_dirichlet_gives_up_soon_with_a_clear_error():
+    start = time.perf_counter()
+    with pytest.raises(BadInput) as error:
+        assign(ClusterDirichlet(smallest=149), TEN, 20)
+    message = str(error.value)
+    for piece in ("cluster_dirichlet(alpha=0.1, alpha_in=10)", "1000 times", "20 clients in 10 clusters",
+                  "3000 samples", "149", "raise data.partition.alpha", "lower data.clients"):
+        assert piece in message
+    assert time.perf_counter() - start < 5
+
+
+@pytest.mark.parametrize("clients, clusters", [(20, 5), (33, 10), (8, 4)])
+def test_cluster_n_class_plants_clusters_of_few_classes(clients, clusters):
+    parts, groups = assign(ClusterNClass(3, 2, clusters), TEN, clients)
+    assert np.ptp(np.bincount(groups)) <= 1 and groups.max() + 1 == clusters and (np.diff(groups) >= 0).all()
+    held = table(parts, TEN) > 0
+    assert (held.sum(1) == 2).all() and held.any(0).all()
+    assert all(held[groups == g].any(0).sum() == 3 for g in range(clusters))
+    assert len({held[groups == g].any(0).tobytes() for g in range(clusters)}) > clusters / 2
+
+
+@pytest.mark.parametrize("labels, clients, gamma, classes, few, count", [
+    (TEN, 20, .3, 5, 2, 6), (HUNDRED, 40, .1, 15, 5, 4), (TEN, 7, .01, 3, 3, 1), (TEN, 9, 0., 5, 2, 0),
+    (TEN, 4, 1., 5, 4, 4), (UNEVEN, 10, .5, 4, 1, 5)])
+def test_few_shot_plants_who_is_few_shot(labels, clients, gamma, classes, few, count):
+    parts, groups = assign(FewShot(gamma, classes, few), labels, clients)
+    assert FewShot.group_names[1] == "few-shot" and (groups == 1).sum() == count
+    held = table(parts, labels)
+    np.testing.assert_array_equal((held > 0).sum(1), np.where(groups, few, classes))
+    assert len(set(held[held > 0])) == 1 and np.ptp((held > 0).sum(0)) <= 1
+    holders = (held > 0).sum(0)
+    assert held.max() == min(np.bincount(labels)[holders > 0] // holders[holders > 0])
+    assert len(set(np.concatenate(parts))) == held.sum()
+
+
+def test_few_shot_clients_are_drawn_at_random():
+    assert len({assign(FewShot(.3), TEN, 20, seed)[1].tobytes() for seed in range(5)}) == 5
+
+
+def test_few_shot_may_be_given_the_amount():
+    parts, groups = assign(FewShot(.3, amount=7), TEN, 20)
+    assert [len(p) for p in parts] == np.where(groups, 14, 35).tolist()
+    with pytest.raises(BadInput, match="data.partition.amount = 40: the scarcest class has 3. samples for each"):
+        assign(FewShot(.3, amount=40), TEN, 20)
+
+
+@pytest.mark.parametrize("partition, clients, message", [
+    (NClass(11), 20, "data.partition.n = 11: the data set has 10 classes"),
+    (NClass(2), 4, "4 clients with 2 of 10 classes each leave .* data.clients to 5 or more, or data.partition.n to 3"),
+    (ClusterDirichlet(clusters=21), 20, "data.partition.clusters = 21: there are 20 clients"),
+    (ClusterNClass(11, 2), 20, "classes_per_cluster = 11: the data set has 10 classes"),
+    (ClusterNClass(3, 2, 3), 20, "3 clusters with 3 of 10 classes each .* data.partition.clusters to 4 or more, or "
+                                 "data.partition.classes_per_cluster to 4"),
+    (ClusterNClass(3, 1, 5), 14, "2 clients in a cluster with 1 of 3 classes each .* data.clients to 15 or more, or "
+                                 "data.partition.classes_per_client to 2"),
+    (ClusterNClass(3, 2, 21), 20, "data.partition.clusters = 21"),
+    (FewShot(.1, 11), 20, "data.partition.classes = 11: the data set has 10 classes"),
+    (FewShot(.1, 5), 1000, "class . has 300 samples for .* clients"),
+    (NClass(5), 1000, "class . has 300 samples for 500 clients"),
+    (ClusterNClass(9, 9), 1000, "class . has 300 samples for .* clients")], ids=repr)
+def test_what_cannot_be_is_refused_with_a_remedy(partition, clients, message):
+    with pytest.raises(BadInput, match=message) as error:
+        assign(partition, TEN, clients)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("cls, values, message", [
+    (FewShot, {"few_classes": 6}, "few_classes = 6: few-shot clients would hold more"),
+    (FewShot, {"gamma": 1.5}, "data.partition.gamma = 1.5"), (NClass, {"n": 0}, "data.partition.n = 0"),
+    (ClusterNClass, {"classes_per_client": 4}, "classes_per_client = 4: a cluster has only classes_per_cluster = 3")])
+def test_settings_that_contradict_are_refused(cls, values, message):
+    with pytest.raises(BadInput, match=message):
+        settings.build(cls, values, "data.partition")
+
+
+def test_natural_takes_the_clients_as_they_are():
+    parts, groups = assign(Natural(), np.array([2, 0, 1, 0, 2, 2]), 3)
+    assert groups is None and [p.tolist() for p in parts] == [[1, 3], [2], [0, 4, 5]]
+    with pytest.raises(BadInput, match="data.clients = 20: the data set numbers 3 clients; set it to 3"):
+        assign(Natural(), np.array([2, 0, 1]), 20)

@@ -89,7 +89,8 @@ class Translated(Loop):
 
     def apply(self, function, clients, shared, group, local):
         for client in clients:
-            data = LoopData(*group.training(client), int(self.order[client]), local)
+            data = LoopData(*group.training(client), int(self.order[client]), local, note=group.notes.get(client),
+                            number=client)
             yield client, function(shared, group.store.read(client), data)
 
 

@@ -106,6 +106,14 @@ def test_a_layer_is_a_block():
     assert model.block("fc2.bias") == slice(model.size - 10, model.size)
 
 
+def test_what_is_not_one_piece_is_no_block():
+    net = Net(mlp().module, ["fc1.weight", "fc2.weight", "fc1.bias", "fc2.bias"])
+    assert list(net.blocks) == net.names
+    inner = nn.ModuleDict({"b": nn.Linear(2, 3), "c": nn.Linear(1, 4)})
+    nested = Net(nn.ModuleDict({"a": inner, "d": nn.Linear(1, 1)}))
+    assert nested.blocks["a"] == slice(0, 17) and nested.blocks["a.c"] == slice(9, 17)
+
+
 def test_views_share_the_vectors_memory(model):
     w = model.start.clone()
     for view in model.split(w):
@@ -223,7 +231,7 @@ def test_settings_classes_can_be_named_too(own):
     ({"name": "somebodys:Own", "depth": 7}, "somebodys:Own cannot be built from {'depth': 7}.*depth"),
     ("somebodys:Missing", "module somebodys has no Missing"),
     ("nobodys:Own", "cannot import nobodys"),
-    ("mpl", "model 'mpl' is not known; there are cnn4, mlp.*Did you mean mlp")])
+    ("mpl", "model 'mpl' is not known; there are cnn4, .*mlp, .*Did you mean mlp")])
 def test_models_that_are_not_there_are_refused(own, section, message, tmp_path):
     path = tmp_path / "c.yaml"
     path.write_text(f"model: {section!r}")

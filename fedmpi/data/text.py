@@ -1,0 +1,60 @@
+"""News as token ids: the official CSV files of AG News, basic English tokens, one vocabulary for all texts."""
+from __future__ import annotations
+
+import csv
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+
+from fedmpi.data.pool import Pool
+from fedmpi.errors import BadInput
+
+LENGTH = 200      # ids per text
+# spaces around what becomes a token of its own, in place of what only separates, and nothing for quotation marks
+SPLIT = str.maketrans({**{mark: f" {mark} " for mark in "'.,()!?"}, ";": " ", ":": " ", '"': None})
+
+
+def read(train: Path, test: Path) -> Pool:
+    """Read two CSV files (class from 1, title, description). Raises BadInput."""
+    rows = [news(path) for path in (train, test)]
+    texts = [tokens(text) for part in rows for _, text in part]
+    ids = vocabulary(texts)
+    x = encode(texts, ids)
+    y = [np.array([label for label, _ in part], np.int64) for part in rows]
+    return Pool(x[:len(y[0])], y[0], x[len(y[0]):], y[1])
+
+
+def news(path: Path) -> list[tuple[int, str]]:
+    """List the class, counted from 0, and the text of every row."""
+    try:
+        with open(path, encoding="utf-8", newline="") as file:
+            rows = [(int(label) - 1, " ".join(texts)) for label, *texts in csv.reader(file)]
+    except (OSError, ValueError, csv.Error) as error:      # ValueError: no number, no UTF-8, an empty row
+        why = error.strerror if isinstance(error, OSError) else error
+        raise BadInput(f"{path}: cannot read the news ({why}); it must be CSV with the columns class (1, 2, ...), "
+                       "title, description") from None
+    if not rows or not all(text for _, text in rows) or min(label for label, _ in rows) < 0:
+        raise BadInput(f"{path}: has no rows, or rows without a text or a class of 1 or more; it must be CSV with the "
+                       "columns class, title, description")
+    return rows
+
+
+def tokens(text: str) -> list[str]:
+    """Split a text into basic English tokens: lower case, punctuation on its own."""
+    return text.lower().replace("<br />", " ").translate(SPLIT).split()
+
+
+def vocabulary(texts: list[list[str]]) -> dict[str, int]:
+    """Number the tokens from 1, the most frequent first, then by the alphabet; 0 is padding and unknown."""
+    counts = Counter(token for text in texts for token in text)
+    return {token: i for i, token in enumerate(sorted(counts, key=lambda t: (-counts[t], t)), 1)}
+
+
+def encode(texts: list[list[str]], ids: dict[str, int], length: int = LENGTH) -> np.ndarray:
+    """Return the ids of the first `length` tokens of every text, int32 (n, length), padded with 0."""
+    x = np.zeros((len(texts), length), np.int32)
+    for row, text in zip(x, texts, strict=True):
+        mine = [ids.get(token, 0) for token in text[:length]]
+        row[:len(mine)] = mine
+    return x

@@ -1,0 +1,51 @@
+"""FedMHC with an aggregated head (our own): FedAH's mix of heads, with the head of a group in the global head's place.
+
+Objective: min over the personal models of sum_i (n_i / n) f_i(phi, hhat_i), hhat_i = h_i + (H_m - h_i) * W_i, W_i in
+[0, 1] learned as FedAH's, m the group whose head fits client i best, and H_1..H_M the k-means centres of the clients'
+heads, as FedMHC's. One extractor phi is shared by all.
+What is taken from whom. FedMHC: all heads start equal, m = argmin_j f_i(phi, H_j) on the training data, k-means started
+from the current heads, an empty cluster keeps its head. FedAH: all else, also that means are weighted by n_i, so that
+M = 1 is FedAH. W_i stays with its client when the client changes its group."""
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, NamedTuple
+
+import torch
+from torch import Tensor
+
+from fedmpi.clustering import kmeans
+from fedmpi.methods.fedah import FedAH, Mine
+from fedmpi.settings import Ge
+
+
+class Shared(NamedTuple):
+    phi: Tensor      # (d - h,) feature extractor
+    heads: Tensor    # (M, h) a head per cluster
+
+
+@dataclass(frozen=True)
+class FedMHCAH(FedAH):
+    M: Annotated[int, Ge(1), "clusters of heads"] = 4
+
+    title = "FedMHC-AH"
+    paper = "our own: Zheng et al. and Pan et al., 2024, combined"
+    judged_by = "(phi, hhat_i), mixed anew with the head of the best group (after local training: (phi_i, h_i))"
+
+    def init(self, n):
+        phi, h = self.model.start[self.model.phi], self.model.start[self.model.h]
+        return Shared(phi, h.repeat(self.M, 1)), Mine(h, torch.full_like(h, self.mix_start))
+
+    def meet(self, shared, data):
+        features = data.through(self.model.base, shared.phi)
+        losses = torch.stack([features.mean_loss(self.model.head, h) for h in shared.heads])
+        return shared.phi, shared.heads[losses.argmin()], features
+
+    def server(self, shared, up, who):
+        sent = up.w[self.model.h]
+        h, first = sent.gather(), bool((shared.heads == shared.heads[0]).all())
+        found = kmeans(h, self.M, start=None if first else shared.heads, seed=(who.seed, who.round))
+        heads = sent.mean_by(found.labels, self.M, shared.heads, who.sizes)
+        who.report(clusters=found.labels, k=self.M, iterations=found.iterations,
+                   distance=(h - heads[found.labels]).norm(dim=1).sum().item() / len(h))
+        return Shared(up.w[self.model.phi].mean(who.sizes), heads)

@@ -1,0 +1,87 @@
+"""FedSR, Nguyen et al., NeurIPS 2022: a variational encoder whose codes are kept small and close to one Gaussian per
+class, so that the clients' representations become alike.
+
+Objective: min over encoder, head and r of sum_i (1 / N) E_{z ~ q(z|x)} [ce(h(z), y) + a_R ||z||] + a_C KL(q(z|x) ||
+r(z|y)), q and r diagonal Gaussians with a softplus sigma, one code per sample and step.
+Departures. `r: own` keeps every client's r at home, where only network and classifier are averaged, as in the authors'
+code; `averaged` lets it travel with them. ||z|| is the norm, not its square, as there; the scale that their code learns
+between q and r is left out. A client is judged by the mean of the code, in place of 20 codes: no noise in the accuracy.
+`ft` epochs of the head alone, on such means, come before judging and are not kept (FedSR-FT)."""
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Literal, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from fedmpi.method import Method, Nothing
+from fedmpi.models.variational import Variational, divergence, of_class
+from fedmpi.settings import Ge
+
+FT = 1      # stream of batches of the fine-tuning
+
+
+class Shared(NamedTuple):
+    w: Tensor      # (d,) encoder and head; with `r: averaged` also r
+
+
+class Mine(NamedTuple):
+    r: Tensor      # (2 c f,) the client's means and raw sigmas of the classes' codes
+
+
+class Up(NamedTuple):
+    w: Tensor      # as Shared's
+
+
+@dataclass(frozen=True)
+class FedSR(Method):
+    a_R: Annotated[float, Ge(0), "weight of the codes' norm"] = .01
+    a_C: Annotated[float, Ge(0), "weight of the divergence from the class's Gaussian"] = .0005
+    r: Annotated[Literal["own", "averaged"], "whose Gaussians of the classes: each client's, or one for all"] = "own"
+    ft: Annotated[int, Ge(0), "epochs of the head before judging (FedSR-FT)"] = 0
+
+    title = "FedSR"
+    paper = "Nguyen et al., NeurIPS 2022"
+    judged_by = "w, the global model, after `ft` epochs of its head (after local training: w_i)"
+
+    def on(self, model):
+        bound = super().on(model)
+        bound.__dict__["net"] = Variational(model)
+        return bound
+
+    def init(self, n):
+        c, f = self.net.classes, self.net.width
+        r = torch.stack([torch.zeros(c, f), torch.ones(c, f)]).flatten().to(self.net.start.device)
+        if self.r == "averaged":
+            return Shared(torch.cat([self.net.start, r])), Nothing()
+        return Shared(self.net.start), Mine(r)
+
+    def loss(self, v, x, y, e):
+        """Return the objective of each sample, (b,); v = (w, r)."""
+        r_mu, s = v[self.net.size:].view(2, self.net.classes, self.net.width)
+        losses, z, mu, sigma = self.net.loss(v[:self.net.size], x, y, e)
+        apart = divergence(mu, sigma, of_class(r_mu, y), of_class(F.softplus(s), y))
+        return losses[:, 0] + self.a_R * z[:, 0].norm(dim=1) + self.a_C * apart
+
+    def client(self, shared, mine, data):
+        v = data.descend(self.loss, torch.cat([shared.w, *mine]), noise=(1, self.net.width))
+        at = len(shared.w)
+        return Mine(v[at:].clone()) if mine else mine, Up(v[:at].clone())
+
+    def server(self, shared, up, who):
+        return Shared(up.w.mean())
+
+    def personal(self, shared, mine, data):
+        w = shared.w[:self.net.size]
+        if not self.ft:
+            return w
+        means = data.through(self.net.encoder, w[self.net.phi])
+        return torch.cat([w[self.net.phi], means.passes(self.ft, FT).descend(self.net.loss_of_head, w[self.net.h])])
+
+    def trained(self, mine, up):
+        return up.w
+
+    def predict(self, w, x):
+        return self.net(w[:self.net.size], x)

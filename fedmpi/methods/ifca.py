@@ -1,0 +1,78 @@
+"""IFCA, Ghosh et al., NeurIPS 2020: each client trains the one of k models that fits its data best.
+
+Objective: min over w_1..w_k of sum_i min_j f_i(w_j). Client: z_i = argmin_j f_i(w_j) on its training data, then E
+epochs from w_z. Server: w_j = mean of its members' models; a cluster without members keeps its model.
+With `shared_body` (section 5.3, weight sharing) the clusters differ in their heads alone, and the body is the mean over
+all participants. `average: share` is eq. 6 of Fed-CAM (Ma et al., 2023) in place of the mean: the server moves w_j to
+(1 - s_j) w_j + sum_i (n_i / n) w_i over its members, s_j their share of all participants' samples n.
+Departure. One draw of k independent starts; the paper restarts several times and keeps the best."""
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Literal, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedmpi.method import Method, Nothing
+from fedmpi.settings import Ge
+
+
+class Shared(NamedTuple):
+    phi: Tensor      # (p,) the body of all clusters; empty where each has its own
+    parts: Tensor    # (k, d - p) the rest of every cluster's model
+
+
+class Up(NamedTuple):
+    w: Tensor        # (d,) the cluster's model after local training
+    z: Tensor        # () which cluster
+
+
+@dataclass(frozen=True)
+class IFCA(Method):
+    k: Annotated[int, Ge(1), "clusters"] = 5
+    shared_body: Annotated[bool, "clusters have a head of their own and share all other layers"] = False
+    average: Annotated[Literal["mean", "share"], "members' plain mean, or eq. 6 of Fed-CAM"] = "mean"
+
+    title = "IFCA"
+    paper = "Ghosh et al., NeurIPS 2020"
+    judged_by = "the cluster model of least training loss (after local training: w_i)"
+
+    @property
+    def cut(self) -> int:
+        return self.model.phi.stop if self.shared_body else 0
+
+    def init(self, n):
+        starts = self.model.starts(self.k)
+        return Shared(starts[0, :self.cut].clone(), starts[:, self.cut:].clone()), Nothing()
+
+    def choose(self, shared, data):
+        """Return z_i, the cluster that fits the client's training data best."""
+        net = self.model
+        if self.shared_body:
+            data, net = data.through(self.model.base, shared.phi), self.model.head
+        return torch.stack([data.mean_loss(net, part) for part in shared.parts]).argmin()
+
+    def began(self, shared, mine, up, data):
+        """Return the model that a client's local training began from."""
+        return self.model.join(shared.phi, shared.parts[up.z])
+
+    def client(self, shared, mine, data):
+        z = self.choose(shared, data)
+        return mine, Up(data.descend(self.model, self.model.join(shared.phi, shared.parts[z])), z)
+
+    def server(self, shared, up, who):
+        z, n = up.z.gather().flatten(), who.sizes if self.average == "share" else None
+        parts = up.w[self.cut:].mean_by(z, self.k, old=shared.parts, weight=n)
+        if n is not None:
+            s = np.bincount(z, n, minlength=self.k) / n.sum()
+            parts = shared.parts.lerp(parts, torch.from_numpy(s).to(parts)[:, None])
+        who.report(clusters=z.numpy(), k=self.k)
+        return Shared(up.w[:self.cut].mean(n) if self.cut else shared.phi, parts)
+
+    def personal(self, shared, mine, data):
+        return self.model.join(shared.phi, shared.parts[self.choose(shared, data)])
+
+    def trained(self, mine, up):
+        return up.w

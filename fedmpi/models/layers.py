@@ -1,0 +1,11 @@
+"""Layers that PyTorch has not."""
+from __future__ import annotations
+
+from torch import Tensor, nn
+
+
+class MeanOverPositions(nn.Module):
+    """Average the vectors of a text's positions: (b, positions, width) -> (b, width)."""
+
+    def forward(self, z: Tensor) -> Tensor:
+        return z.mean(1)

@@ -1,0 +1,100 @@
+"""Cut a network in two: the feature extractor (base), and the head that works on its features alone."""
+from __future__ import annotations
+
+import copy
+
+from torch import fx, nn
+
+from fedmpi.errors import BadInput
+
+
+def split(module: nn.Module, head: tuple[str, ...]) -> tuple[nn.Module, nn.Module, str]:
+    """Return base and head as modules of their own, and what the head's names lack at the front.
+
+    `head` names the head's blocks; none: the last Linear layer."""
+    last = last_linear(module) if head in ((), linear(module)[-1:]) else None
+    return (*without(module, last), f"{last}.") if last else (*traced(module, head), "")
+
+
+def linear(module: nn.Module) -> tuple[str, ...]:
+    return tuple(name for name, layer in module.named_modules() if isinstance(layer, nn.Linear))
+
+
+def last_linear(module: nn.Module) -> str:
+    found = linear(module)
+    if not found or not found[-1]:
+        raise BadInput("model: the network needs a Linear layer as its last one (the head) behind other layers")
+    return found[-1]
+
+
+def without(module: nn.Module, head: str) -> tuple[nn.Module, nn.Module]:
+    """Replace a single layer by the identity: this works whatever else the network computes."""
+    base = copy.deepcopy(module)
+    owner, _, last = head.rpartition(".")
+    setattr(base.get_submodule(owner), last, nn.Identity())
+    return base, copy.deepcopy(module.get_submodule(head))
+
+
+def traced(module: nn.Module, head: tuple[str, ...]) -> tuple[nn.Module, nn.Module]:
+    """Cut the network's operations before the first one of the head's blocks. Raises BadInput."""
+    where = f"model.head = [{', '.join(head)}]"
+    refuse_unknown(module, head, where)
+    nodes = operations(module, where)
+    behind = [node for node in nodes if parameters(module, node)]
+    while behind and not within(behind[0], head):
+        del behind[0]
+    stray = [node.target for node in behind if not within(node, head)]
+    if stray:
+        raise BadInput(f"{where}: {stray[0]} works behind {behind[0].target} and is not in it; the head must be the "
+                       "last blocks of the network, all of them")
+    try:
+        parts = cut(module, nodes, nodes.index(behind[0]))
+    except (LookupError, StopIteration):      # there is no such cut
+        parts = ()
+    if sum(p.numel() for part in parts for p in part.parameters()) != sum(p.numel() for p in module.parameters()):
+        raise BadInput(f"{where}: these blocks do not work on the result of the others alone; the head must be the "
+                       "last blocks of the network")
+    return parts
+
+
+def refuse_unknown(module: nn.Module, head: tuple[str, ...], where: str) -> None:
+    blocks = {name for name, layer in module.named_modules() if name and list(layer.parameters())}
+    for name in head:
+        if name not in blocks:
+            there = ", ".join(name for name, _ in module.named_children() if name in blocks)
+            raise BadInput(f"{where}: {name} is not a block of this network; its blocks are {there}")
+
+
+def operations(module: nn.Module, where: str) -> list[fx.Node]:
+    """List what the network computes, in order. Raises BadInput where that depends on the samples' values."""
+    try:      # in training mode: a dropout that the trace would switch off for ever makes the parts differ instead
+        return list(fx.Tracer().trace(copy.deepcopy(module).train()).nodes)
+    except Exception as error:      # of the network's own code, run on stand-ins
+        why = str(error).partition("\n")[0]
+        raise BadInput(f"{where}: the operations of this network cannot be followed ({why}); leave head out, or build "
+                       "the network as an nn.Sequential") from None
+
+
+def within(node: fx.Node, blocks: tuple[str, ...]) -> bool:
+    return node.op in ("call_module", "get_attr") and any(f"{node.target}.".startswith(f"{b}.") for b in blocks)
+
+
+def parameters(module: nn.Module, node: fx.Node) -> bool:
+    """Say whether an operation uses parameters."""
+    layer = node.op == "call_module" and module.get_submodule(node.target)
+    return node.op == "get_attr" or bool(layer and list(layer.parameters()))
+
+
+def cut(module: nn.Module, nodes: list[fx.Node], first: int) -> tuple[nn.Module, nn.Module]:
+    """Return the operations before the `first` one of the head, and the others. Raises KeyError where these use more
+    than one result of those."""
+    features = next(iter(nodes[first].all_input_nodes))
+    base, values = fx.Graph(), {}
+    for node in nodes[:first]:
+        values[node] = base.node_copy(node, values.__getitem__)
+    base.output(values[features])
+    head = fx.Graph()
+    values = {features: head.placeholder("z")}
+    for node in nodes[first:]:
+        values[node] = head.node_copy(node, values.__getitem__)
+    return tuple(fx.GraphModule(copy.deepcopy(module), graph) for graph in (base, head))

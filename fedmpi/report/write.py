@@ -1,0 +1,43 @@
+"""Write a job's report into a folder: table (Markdown, CSV), pictures, and how each run can be repeated."""
+from __future__ import annotations
+
+import json
+import shlex
+from pathlib import Path
+
+from fedmpi.report import plots, tables
+from fedmpi.sweep import outcome
+from fedmpi.sweep.job import Job, Planned
+
+KEPT = ("accuracy_mean", "accuracy_best", "best_round", "accuracy_worst_decile", "f1_mean", "digest", "seconds",
+        "ranks", "engine")
+
+
+def write(job: Job, runs: list[Planned], to: Path, command: str) -> Path:
+    """Write all that is known of a job so far; returns the page."""
+    to.mkdir(parents=True, exist_ok=True)
+    table = tables.cells(job, runs)
+    pictures = plots.draw(job, runs, to)
+    page = to / "README.md"
+    page.write_text(f"# {job.title}\n\n`{command}`\n\n{measured(job, runs)}\n\n{tables.markdown(job, table)}\n"
+                    + "".join(f"![{p.stem}]({p.name})\n" for p in pictures))
+    (to / "table.csv").write_text(tables.as_csv(job, table))
+    (to / "runs.json").write_text(json.dumps([repeatable(run) for run in runs], indent=1) + "\n")
+    return page
+
+
+def measured(job: Job, runs: list[Planned]) -> str:
+    """Say what the numbers are, and how far the runs came."""
+    rounds = sorted({outcome.of(run).round for run in runs})
+    reached = f"{rounds[0]}" if len(rounds) == 1 else f"{rounds[0]} to {rounds[-1]}"
+    return (f"Percent: {job.measure.replace('_', ' ')}, mean +- standard deviation over {len(job.seeds)} seed"
+            f"{'s' * (len(job.seeds) > 1)}; {reached} rounds.")
+
+
+def repeatable(run: Planned) -> dict:
+    """Return a run's command and what it gave."""
+    found = outcome.of(run)
+    result = found.result or {}
+    return {"row": run.row, "column": run.column, "seed": run.seed, "state": found.state, "rounds": found.round,
+            "command": "fedmpi " + shlex.join(["run", run.config.name, *run.overrides]),
+            **{k: result[k] for k in KEPT if k in result}}

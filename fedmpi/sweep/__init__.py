@@ -1,0 +1,1 @@
+"""Many runs from one job file: expanded, started side by side, continued."""

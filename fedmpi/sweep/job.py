@@ -1,0 +1,133 @@
+"""A job file: a table of runs (rows x columns x seeds) and the published numbers beside it.
+
+    title: what is shown                     seeds: [0, 1, 2]
+    config: ../configs/mnist.yaml            (beside the job file)
+    set: {rounds: 100}                       settings of all runs, as in a configuration
+    scales: {small: {rounds: 10}}            smaller variants, chosen with --scale
+    columns: {beta .1: {data.partition.beta: .1}}
+    rows: {FedAvg: fedavg, FedMHC: {method: {name: fedmhc, lam: .1}}}
+    published: {FedAvg: {beta .1: [31.89, .44]}}     percent; a number, or [mean, spread]
+
+A row that is a bare name is a method. Later settings win: set, scale, column, row, seed."""
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, NamedTuple
+
+import yaml
+
+from fedmpi import config
+from fedmpi.config import Loader
+from fedmpi.errors import BadInput
+from fedmpi.settings import build
+
+WHOLE = ("method", "model", "partition")      # sections that are given as a whole: a name with its settings
+
+
+@dataclass(frozen=True)
+class Job:
+    title: Annotated[str, "what the runs show"]
+    config: Annotated[str, "configuration that all runs start from, beside the job file"]
+    rows: Annotated[dict[str, Any], "methods and their settings, by name"]
+    columns: Annotated[dict[str, dict[str, Any]], "settings of each column, by name"]
+    set: Annotated[dict[str, Any], "settings of all runs"]
+    scales: Annotated[dict[str, dict[str, Any]], "smaller variants"]
+    seeds: Annotated[list[int], "one run of every cell for each"]
+    published: Annotated[dict[str, dict[str, Any]], "percent, by row and column"]
+    measure: Annotated[str, "key of result.json that the table shows"] = "accuracy_best"
+
+
+DEFAULTS = {"columns": {"result": {}}, "set": {}, "scales": {}, "seeds": [0], "published": {}}
+
+
+class Planned(NamedTuple):
+    """One run of a job."""
+    row: str
+    column: str
+    seed: int
+    config: Path
+    overrides: list[str]      # key=value, as on the command line
+    folder: Path
+
+    @property
+    def name(self) -> str:
+        return f"{self.row} / {self.column} / seed {self.seed}"
+
+    def words(self) -> list[str]:
+        """Return the words behind `fedmpi`."""
+        return ["run", str(self.config), *self.overrides, "--out", str(self.folder), "--resume", "auto"]
+
+
+def load(path: str | Path) -> Job:
+    """Read a job file. Raises BadInput that names the file and what is wrong in it."""
+    try:
+        values = yaml.load(Path(path).read_text(), Loader)
+    except (OSError, UnicodeDecodeError) as error:
+        raise BadInput(f"{path}: cannot be read: {error}") from None
+    except (yaml.YAMLError, ValueError) as error:
+        raise BadInput(f"{path}: not valid YAML: {error}") from None
+    if not isinstance(values, dict):
+        raise BadInput(f"{path}: a job is a mapping with title, config and rows")
+    try:
+        job = build(Job, DEFAULTS | values, "")
+        check(job)
+    except BadInput as error:
+        raise BadInput("\n".join(f"{path}: {line}" for line in str(error).splitlines())) from None
+    return job
+
+
+def check(job: Job) -> None:
+    """Refuse a job whose runs would overwrite each other, or whose published numbers belong to no cell."""
+    for kind in ("rows", "columns"):
+        names = [slug(name) for name in getattr(job, kind)]
+        if not names or len(set(names)) < len(names):
+            raise BadInput(f"{kind} must have different names, at least one, not {', '.join(getattr(job, kind))}")
+    if not job.seeds or len(set(job.seeds)) < len(job.seeds):
+        raise BadInput(f"seeds = {job.seeds}: give different numbers, at least one")
+    for row, cells in job.published.items():
+        unknown = [row] if row not in job.rows else [c for c in cells if c not in job.columns]
+        if unknown:
+            raise BadInput(f"published: {unknown[0]!r} is not among the {'columns' if row in job.rows else 'rows'}")
+
+
+def expand(job: Job, path: str | Path, out: Path, scale: str | None) -> list[Planned]:
+    """Return all runs of a job with their settings checked. Raises BadInput."""
+    if scale is not None and scale not in job.scales:
+        raise BadInput(f"{path}: there is no scale {scale!r}; its scales: {', '.join(job.scales) or 'none'}")
+    source, runs = (Path(path).parent / job.config).resolve(), []
+    for seed in job.seeds:
+        for column, of_column in job.columns.items():
+            for row, of_row in job.rows.items():
+                given = [job.set, job.scales.get(scale, {}), of_column, as_settings(of_row), {"seed": seed}]
+                overrides = [text for settings in given for text in flattened(settings)]
+                runs.append(Planned(row, column, seed, source, overrides,
+                                    out / slug(row) / slug(column) / f"seed-{seed}"))
+    for run in runs:
+        try:
+            config.load(str(run.config), run.overrides)
+        except BadInput as error:
+            raise BadInput(f"{path}: {run.name}: {error}") from None
+    return runs
+
+
+def as_settings(row) -> dict:
+    return {"method": row} if isinstance(row, str) else row or {}
+
+
+def flattened(settings: dict, prefix: str = "") -> list[str]:
+    """Return settings as key=value texts of the command line."""
+    texts = []
+    for key, value in settings.items():
+        if isinstance(value, dict) and str(key).rpartition(".")[2] not in WHOLE:
+            texts += flattened(value, f"{prefix}{key}.")
+        else:
+            flow = yaml.safe_dump(value, default_flow_style=True, width=10_000).strip()
+            texts.append(f"{prefix}{key}={flow.removesuffix('...').strip()}")
+    return texts
+
+
+def slug(name: str) -> str:
+    """Return a name as part of a path."""
+    return re.sub(r"[^a-z0-9.]+", "-", name.lower()).strip("-.") or "x"

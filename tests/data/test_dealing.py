@@ -1,0 +1,65 @@
+import numpy as np
+import pytest
+
+from fedmpi.data.dealing import blocks, choose, deal, dirichlet, divide, redraw, share
+from fedmpi.errors import BadInput
+
+
+def test_divide():
+    assert divide(10, 3).tolist() in ([3, 4, 3], [3, 3, 4], [4, 3, 3])
+    for total in (5, 6, 100):
+        drawn = divide(total, 5, np.random.default_rng(0))
+        assert drawn.sum() == total and drawn.min() >= 1
+
+
+def test_blocks_are_consecutive_and_alike_within_one():
+    assert blocks(7, 3).tolist() == [0, 0, 0, 1, 1, 2, 2]
+    assert blocks(4, 4).tolist() == [0, 1, 2, 3]
+    with pytest.raises(BadInput, match="data.partition.clusters = 5: there are 4 clients"):
+        blocks(4, 5)
+
+
+@pytest.mark.parametrize("classes, each", [(10, [2] * 7), (10, [5, 2, 5, 2, 2]), (3, [2] * 4), (4, [4, 1])], ids=repr)
+def test_classes_are_chosen_equally_often_and_at_random(classes, each):
+    draws = [choose(classes, each, np.random.default_rng(seed)) for seed in range(40)]
+    for held in draws:
+        assert held.sum(1).tolist() == each and np.ptp(held.sum(0)) <= 1
+    often = np.mean(draws, axis=0)      # every class has the same chance at a client
+    assert np.abs(often - np.array(each)[:, None] / classes).max() < .4
+    assert len({held.tobytes() for held in draws}) > 3
+
+
+def test_what_is_not_dealt_is_left_out():
+    members = [np.arange(10), np.arange(10, 15)]
+    hands = deal(members, np.array([[2, 0, 3], [0, 1, 0]]), np.random.default_rng(0))
+    assert [len(hand) for hand in hands] == [2, 1, 3] and hands[1][0] >= 10
+    assert len(set(np.concatenate(hands))) == 6
+
+
+def test_a_class_goes_to_its_holders_in_equal_shares():
+    labels = np.repeat([4, 7], [10, 5])
+    hands = share(labels, np.array([[True, False], [True, True], [False, False]]), np.random.default_rng(0))
+    assert [sorted(np.bincount(labels[h], minlength=8)[[4, 7]]) for h in hands] == [[0, 5], [5, 5], [0, 0]]
+    with pytest.raises(BadInput, match="class 7 has 5 samples for 6 clients; lower data.clients or"):
+        share(labels, np.ones((6, 2), bool), np.random.default_rng(0))
+
+
+def test_a_draw_in_which_nobody_with_room_has_a_share_has_failed():
+    draws = dirichlet(np.full(4, 100), 5, 1e-3, 200, np.random.default_rng(0), capped=True)
+    assert set(draws.sum((1, 2))) == {0, 400}
+
+
+def test_dirichlet_follows_beta():
+    """E[sum of squared shares] of Dir(beta) over N clients is (beta + 1) / (N beta + 1)."""
+    for beta in (.1, 1, 10):
+        draws = dirichlet(np.full(10, 10_000), 5, beta, 200, np.random.default_rng(0)) / 10_000
+        assert (draws ** 2).sum(2).mean() == pytest.approx((beta + 1) / (5 * beta + 1), rel=.05)
+
+
+def test_redraw_says_how_near_it_came():
+    sizes, rng = np.full(10, 100), np.random.default_rng(0)
+    amounts, best = redraw(sizes, 5, 1., 120, 500, rng)
+    assert amounts.shape == (10, 5) and amounts.sum(0).min() >= 120 and best >= 120
+    assert amounts.sum(1).tolist() == [100] * 10
+    nothing, best = redraw(sizes, 5, 1., 200, 100, rng)
+    assert nothing is None and 100 < best < 200

@@ -1,0 +1,91 @@
+"""Jobs on a real Slurm: they finish, restart themselves after whatever cuts them short, and lose nothing."""
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from tests.launch import ROOT
+
+WAIT = "method.name=waiting:Waiting"
+
+
+def test_a_run_over_two_nodes(desk, straight):
+    job = desk.sbatch(ROOT / "slurm" / "run.sbatch")
+    said = desk.over(job)
+    assert "4 ranks" in said and "n1    0-1" in said and "n2    2-3" in said
+    assert f"job {job}: ended with code 0, finished" in said and desk.digest(job) == straight
+    assert desk.fact(job, "JobState") == ["COMPLETED"]
+
+
+def restarted(desk, job: str) -> str:
+    """Check that a job started again and came to its end; return what it printed."""
+    said = desk.over(job)
+    assert f"job {job}: start 2 on" in said and f"job {job}: ended with code 0, finished" in said, said
+    assert desk.fact(job, "Restarts") == ["1"]
+    return said
+
+
+def test_preemption(desk, straight):
+    job = desk.submit(WAIT, "--nodes", 2, "--ntasks", 2)
+    desk.waits()
+    desk.sbatch("--partition=high", "--nodes=3", "--exclusive", "--output=/dev/null", "--wrap=true")
+    said = restarted(desk, job)
+    assert "asked to stop: saved after round 3 of 5" in said and "continuing after round 3" in said
+    assert desk.digest(job) == straight
+
+
+def test_a_signal_for_the_script_alone_reaches_the_ranks(desk, straight):
+    job = desk.submit(WAIT, "--nodes", 2, "--ntasks", 2)
+    desk.waits()
+    assert desk.do("scancel", "--batch", "--signal=USR1", job).returncode == 0
+    said = restarted(desk, job)
+    assert f"job {job}: stopped with code 75 and starts again" in said and "continuing after round 3" in said
+    assert desk.digest(job) == straight
+
+
+def test_it_stops_in_time_for_the_end_of_its_job(desk, straight):
+    soon = "scontrol update jobid=$SLURM_JOB_ID EndTime=$(date -d '+20 sec' +%Y-%m-%dT%H:%M:%S)"
+    job = desk.submit("--setup", f"[ $SLURM_RESTART_COUNT ] || {soon}", "--signal=", "--nodes", 2, "--ntasks", 2)
+    said = restarted(desk, job)
+    assert f"Slurm job {job} ends in" in said and "saved after round 1 of 5" in said
+    assert desk.digest(job) == straight
+
+
+def test_a_killed_rank(desk, straight):
+    job = desk.submit(WAIT, "--nodes", 2, "--ntasks", 2)
+    desk.waits()
+    desk.kill(job, rank=1)
+    said = restarted(desk, job)
+    assert "continuing after round 2" in said and desk.digest(job) == straight
+
+
+def test_a_cancelled_job_saves_and_stays_cancelled(desk):
+    job = desk.submit(WAIT, "--nodes", 1, "--ntasks", 1)
+    desk.waits()
+    desk.do("scancel", job)
+    said = desk.over(job)
+    assert "asked to stop: saved after round 3 of 5" in said and f"job {job}: ended with code 75, cut short" in said
+    assert desk.fact(job, "JobState") == ["CANCELLED"] and desk.fact(job, "Restarts") == ["0"]
+
+
+def test_an_array_of_which_one_run_fails(desk, straight):
+    lines = ["rounds=5", "seed=5", "train.lr=1e9   # diverges", "", "method=fedavg"]
+    (desk.folder / "runs.txt").write_text("\n".join(lines))
+    job = desk.submit("--array", "runs.txt", "--nodes", 1, "--ntasks", 1)
+    desk.over(job)
+    table = " ".join((desk.folder / "runs" / f"quickstart-{job}" / "summary.txt").read_text().split())
+    assert table.endswith("3 finished, 1 failed")
+    assert f"digest {straight[:16]} 1 finished 1 seed=5 accuracy" in table
+    said = (desk.folder / "runs" / f"quickstart-{job}" / "2.txt").read_text()
+    assert "lower train.lr" in said and "ended with code 1, not started again: no round was gained" in said
+    assert re.search(r" 2 failed 1 train.lr=1e9 fedmpi: client \d, round 1 .* lower train.lr, .* 3 finished 1 m", table)
+
+
+def test_a_rank_per_gpu_and_the_server(desk, straight):
+    if "gpu:" not in desk.do("sinfo", "--noheader", "--format", "%G").stdout:
+        pytest.skip("this Slurm has no nodes with GPUs")
+    job = desk.submit("--gpus", 1, "--nodes", 2)
+    said = desk.over(job)
+    assert "3 ranks" in said and "n1    0-1" in said and "n2    2 " in said
+    assert desk.digest(job) == straight

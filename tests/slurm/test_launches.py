@@ -1,0 +1,40 @@
+"""Launches under a real srun: those that cannot work are refused, by one message that names the remedy."""
+from __future__ import annotations
+
+import json
+import sys
+
+import pytest
+
+RUN = (sys.executable, "-m", "fedmpi", "run", "configs/quickstart.yaml", "--out")
+
+
+@pytest.mark.parametrize("options", [["--mpi=none"], []], ids=["wrong", "default"])
+def test_ranks_that_are_alone(desk, options):
+    if not options and "MpiDefault              = none" not in desk.do("scontrol", "show", "config").stdout:
+        pytest.skip("srun's default fits some MPI here")
+    done = desk.do("srun", "--ntasks=3", *options, *RUN, "alone")
+    assert done.returncode == 2 and not (desk.folder / "alone").exists()
+    (message,) = [line for line in done.stderr.splitlines() if "fedmpi:" in line]
+    assert "srun started 3 processes, but this one is alone" in message and "srun --mpi=pmi2" in message
+
+
+def test_mpiexec_inside_a_job(desk, straight):
+    done = desk.do("salloc", "--nodes=2", "--ntasks=3", "mpiexec", "-n", 3, *RUN, "inside")
+    assert done.returncode == 0 and "3 ranks" in done.stdout, done.stderr
+    assert json.loads((desk.folder / "inside" / "result.json").read_text())["digest"] == straight
+
+
+def test_a_folder_is_in_use_until_its_job_has_ended(desk, straight):
+    job = desk.submit("method.name=waiting:Waiting", "--nodes", 1, "--ntasks", 1, "--restarts", 0,
+                      "--option=--nodelist=n1")
+    desk.waits()
+    again = ("srun", "--nodelist=n3", *RUN, f"runs/quickstart-{job}", "--resume", "auto", "method.name=waiting:Waiting")
+    done = desk.do(*again)
+    assert done.returncode == 2 and "is in use by pid" in done.stderr and f"on n1 (job {job})" in done.stderr
+    desk.kill(job, rank=0)
+    desk.over(job)
+    done = desk.do(*again)
+    assert done.returncode == 0, done.stderr
+    assert f"on n1 (job {job}) left the folder locked: its job has ended" in done.stdout
+    assert desk.digest(job) == straight
