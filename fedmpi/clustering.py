@@ -45,3 +45,10 @@ def kmeans(rows: Tensor, k: int, start: Tensor | None, seed: tuple[int, ...]) ->
 def nearest(rows: np.ndarray, centres: np.ndarray) -> np.ndarray:
     """Return the index of the nearest centre of each row, (n,)."""
     return ((rows[:, None] - centres[None]) ** 2).sum(-1).argmin(1)
+
+
+def placed(table: Tensor, ids: np.ndarray, values: np.ndarray) -> Tensor:
+    """Return a copy of a table by client in which the entries of `ids` are `values`."""
+    table = table.clone()
+    table[torch.from_numpy(ids)] = torch.from_numpy(np.asarray(values, np.int64))
+    return table

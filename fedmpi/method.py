@@ -13,15 +13,19 @@ What `data`, one client's data in one round, offers (d parameters, b batch):
     data.walk(step, state)                   a loop over batches that a method writes itself: step(state, grad) ->
                                              state, grad(net, w) -> (d,); a tensor that step uses must be part of state
     data.mean_loss(net, w)                   mean cross-entropy on all training samples (a 0-d tensor)
+    data.alone(function, *tensors)           function(*tensors) -> a tensor, computed for one client after another: for
+                                             long inner products, whose bits in a batch depend on the batch
     data.through(net, w)                     the same client with net(w, x) in place of x, and the same batches
     data.subset(share, stream, fixed, rest)  the same client with a random share of its samples (at least one), drawn
                                              for the round or (fixed) once for all; `rest`: with the others instead
     data.passes(epochs, stream)              the same client with other batches: `stream` names the draw
-`data.descend(net_or_loss, w, lr=, only=, pull=, momentum=, args=, clip=)`:
+`data.descend(net_or_loss, w, lr=, only=, pull=, momentum=, args=, clip=, spread=)`:
     net_or_loss  a Net (its cross-entropy is minimised), or loss(w, x, y, *args) -> (b,)
     only         a block of w that moves (a slice); the rest is frozen
     pull         [(centre, strength, block)]: adds strength * (w - centre) to the gradient of that block of w
     clip         (low, high): w is clipped to that range after every step
+    spread       True: returns (w, v), v the variance of the batches' gradients (without pulls), summed over d (a 0-d
+                 tensor; 0 where there was a single batch)
 """
 from __future__ import annotations
 
@@ -50,11 +54,16 @@ class Participants:
     seed: int
 
     def __post_init__(self):
-        self.facts = {}
+        self.facts, self.each = {}, {}
 
     def report(self, **facts):
         """Hand measures of this round to the run's books: `clusters` (n,) of `k`, `iterations`, `distance`, ..."""
         self.facts |= facts
+
+    def report_each(self, **columns):
+        """Hand a measure of each participant (n,) to the books: history.h5 keeps every client's last one, metrics.jsonl
+        their mean, over all clients that have one and over those of each planted group that has a name."""
+        self.each |= columns
 
 
 @dataclass(frozen=True)

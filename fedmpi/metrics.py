@@ -51,11 +51,12 @@ def worst_decile(accuracy: np.ndarray) -> float:
 
 
 class Groups:
-    """Which cluster each client was last put in, and how that changes (rank 0)."""
+    """Which cluster each client was last put in, and how that changes; what else was last told of it (rank 0)."""
 
-    def __init__(self, clients: int, planted: np.ndarray | None):
+    def __init__(self, clients: int, planted: np.ndarray | None, names=()):
         self.last = np.full(clients, -1, np.int64)
-        self.planted = planted
+        self.planted, self.names = planted, names or ()
+        self.each = {}      # measure -> (N,), nan: unknown
 
     def update(self, ids: np.ndarray, labels: np.ndarray, k: int) -> dict:
         """Note this round's clusters; return sizes, changes and (where groups are planted) the adjusted Rand index."""
@@ -67,3 +68,21 @@ class Groups:
             from sklearn.metrics import adjusted_rand_score
             facts["ari"] = float(adjusted_rand_score(self.planted[known], self.last[known]))
         return facts
+
+    def note(self, ids: np.ndarray, columns: dict) -> dict:
+        """Note measures of each participant; return their means over the clients that have one: all, and those of
+        each planted group with a name."""
+        facts = {}
+        for name, values in columns.items():
+            told = self.each.setdefault(name, np.full(len(self.last), np.nan))
+            told[ids] = np.asarray(values, float)
+            facts[f"{name}_mean"] = mean(told)
+            for g, group in enumerate(self.names):
+                facts[f"{name}_{group}".replace("-", "_")] = mean(told[self.planted == g])
+        return facts
+
+
+def mean(values: np.ndarray) -> float:
+    """Return the mean of what is known, nan where nothing is."""
+    known = values[~np.isnan(values)]
+    return float(known.mean()) if len(known) else float("nan")

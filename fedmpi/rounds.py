@@ -85,6 +85,7 @@ class Run:
         facts = dict(who.facts) | self.pace.note(self.crew.call(Order.TIMES), who)
         if "clusters" in facts:
             facts |= state.groups.update(who.ids, np.asarray(facts.pop("clusters")), facts.pop("k"))
+        facts |= state.groups.note(who.ids, who.each)
         down_up = sum(self.method.traffic(state.shared, self.up))
         return facts | {
             "participants": len(who.ids), "mib_per_client_round": down_up / cost.MIB,
@@ -134,7 +135,8 @@ class Run:
         with np.errstate(invalid="ignore", divide="ignore"):
             self.folder.append_history(state.round, {
                 "accuracy": before[:, 0] / before[:, 1], "f1": before[:, 3], "loss": before[:, 2] / before[:, 1],
-                "accuracy_after": after[:, 0] / after[:, 1], "cluster": state.groups.last.astype(float)})
+                "accuracy_after": after[:, 0] / after[:, 1], "cluster": state.groups.last.astype(float),
+                **state.groups.each})
 
     def show(self, seconds: float) -> None:
         state, total = self.state, self.config.rounds
@@ -154,7 +156,8 @@ class Run:
         shared = {name: as_numpy(value) for name, value in state.shared._asdict().items()}
         snapshot = checkpoint.Snapshot(
             state.round, shared, ids, plain(self.config), self.federation.fingerprint, state.accuracy(), state.metrics,
-            {"seconds": state.seconds, "clusters": state.groups.last.tolist(), "engine": self.crew.group.engine.name})
+            {"seconds": state.seconds, "clusters": state.groups.last.tolist(), "engine": self.crew.group.engine.name,
+             "each": {name: values.tolist() for name, values in state.groups.each.items()}})
         self.folder.save_history()
         path = checkpoint.write(self.folder.checkpoints, snapshot, self.pieces(ids))
         checkpoint.prune(self.folder.checkpoints, self.config.checkpoint.keep)
@@ -175,6 +178,7 @@ class Run:
         state.round, state.metrics = snapshot.round, snapshot.metrics
         state.seconds = snapshot.books["seconds"]
         state.groups.last = np.array(snapshot.books["clusters"], np.int64)
+        state.groups.each = {name: np.array(v, float) for name, v in snapshot.books.get("each", {}).items()}
         self.crew.call(Order.RESTORE, np.frombuffer(str(path).encode(), np.uint8), snapshot.ids)
 
     def result(self) -> dict:

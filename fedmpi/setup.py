@@ -147,7 +147,7 @@ def prepare_run(parts: Parts, decision: Decision, progress, stop, deadline):
     from fedmpi.metrics import Groups
     from fedmpi.rounds import Run, State
     folder, federation = decision.folder, parts.federation
-    state = State(parts.shared, Groups(len(federation.sizes), federation.groups))
+    state = State(parts.shared, Groups(len(federation.sizes), federation.groups, federation.group_names))
     pace = Pace(parts.crew.homes, movable=not parts.crew.group.store.first)
     run = Run(parts.config, parts.method, parts.crew, federation, folder, progress, state, parts.up, stop, pace,
               deadline)

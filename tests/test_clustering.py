@@ -7,7 +7,7 @@ import torch
 from sklearn.cluster import KMeans
 from threadpoolctl import threadpool_limits
 
-from fedmpi.clustering import Clusters, kmeans, nearest
+from fedmpi.clustering import Clusters, kmeans, nearest, placed
 
 
 def blobs(per=6, k=3, d=40, spread=.1):
@@ -80,3 +80,9 @@ def test_threads_do_not_change_the_labels(start):
             c = kmeans(x, 3, None if start is None else x[start], (3,))
             found.append((c.labels.tolist(), c.iterations, c.centres(x, x[:3]).tolist()))
     assert found[0] == found[1]
+
+
+def test_a_table_by_client_is_copied():
+    table = torch.tensor([-1, -1, 4])
+    assert placed(table, np.array([0, 2]), np.array([5, 6])).tolist() == [5, -1, 6]
+    assert table.tolist() == [-1, -1, 4]

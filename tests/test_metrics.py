@@ -65,5 +65,17 @@ def test_groups_note_sizes_changes_and_the_rand_index():
     assert facts["ari"] == pytest.approx(adjusted_rand_score(planted, [3, 0, 0, 0, 0, 2]))
 
 
+def test_groups_note_what_participants_tell_and_its_means():
+    groups = Groups(4, np.array([0, 1, 1, 0]), ["other", "few-shot"])
+    facts = groups.note(np.array([0, 1]), {"lam": np.array([1., 5.])})
+    assert facts == {"lam_mean": 3., "lam_other": 1., "lam_few_shot": 5.}
+    facts = groups.note(np.array([1, 3]), {"lam": np.array([7., 3.])})
+    assert facts == {"lam_mean": pytest.approx(11 / 3), "lam_other": 2., "lam_few_shot": 7.}
+    np.testing.assert_array_equal(groups.each["lam"], [1, 7, np.nan, 3])
+    facts = Groups(2, None).note(np.array([1]), {"lam": np.array([2.])})
+    assert facts == {"lam_mean": 2.}      # groups without names
+    assert np.isnan(Groups(2, np.array([0, 1]), ["a", "b"]).note(np.array([1]), {"lam": np.array([2.])})["lam_a"])
+
+
 def test_without_planted_groups_there_is_no_rand_index():
     assert "ari" not in Groups(2, None).update(np.array([0]), np.array([0]), 1)

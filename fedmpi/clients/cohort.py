@@ -16,6 +16,7 @@ from torch.func import grad, vmap
 
 from fedmpi.clients import plan
 from fedmpi.clients.loop import approach, nothing
+from fedmpi.clients.spread import Spread
 from fedmpi.models.build import as_input
 from fedmpi.models.flat import Net, inside
 
@@ -83,17 +84,20 @@ class Cohort:
         per_block = (losses * own).unflatten(1, (-1, BLOCK)).sum(2)
         return sum(per_block.unbind(1)) / sizes      # block after block: those of others add 0
 
-    def descend(self, net, w: Tensor, lr, only, pull, momentum, args, clip) -> Tensor:
+    def descend(self, net, w: Tensor, lr, only, pull, momentum, args, clip, spread):
         """Plain SGD of c clients, w (c, d); pulls are (centre (c, d), strength (c,), block)."""
         work = w.clone(memory_format=torch.contiguous_format)
         if nothing(only):
-            return work
+            return (work, work.new_zeros(len(work))) if spread else work
         gradients, views = bound(net, work, only) if isinstance(net, Net) else free(net, work, only, args)
         moving = views(work)
         velocity = torch.zeros_like(work) if momentum else None
         speeds = views(velocity) if momentum else None
+        seen = Spread(views(torch.zeros_like(work))) if spread else None
         for k, x, y, weight in self.batches():
             grads = gradients(k, x, y, weight)
+            if spread:
+                seen.add(grads)
             if momentum:
                 velocity[:k].mul_(momentum)
                 torch._foreach_add_([v[:k] for v in speeds], grads)
@@ -106,7 +110,7 @@ class Cohort:
                 torch._foreach_add_([p[:k] for p in moving], grads, alpha=-lr)
             if clip:
                 work[:k].clamp_(*clip)
-        return work
+        return (work, seen.value()) if spread else work
 
     def walk(self, step, state: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         """Fold step(state, grad) over the batches; state is a tuple of tensors (c, ...)."""

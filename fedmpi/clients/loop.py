@@ -13,6 +13,7 @@ from torch import Tensor
 
 from fedmpi.clients import plan, table
 from fedmpi.clients.pulls import approach
+from fedmpi.clients.spread import Spread
 from fedmpi.clients.statistics import gathered
 from fedmpi.models.build import as_input
 from fedmpi.models.flat import Net
@@ -74,6 +75,9 @@ class LoopData:
         net.module.eval()
         return torch.cat([net.module(as_input(x)) for x in self.x.split(CHUNK)])
 
+    def alone(self, function, *tensors: Tensor) -> Tensor:
+        return function(*tensors)
+
     def batches(self):
         """Yield (x, y) of every step; samples are gathered for many steps at once, each batch is then a slice."""
         drawn = plan.draw(self.local, self.client, self.stream, self.n)
@@ -88,19 +92,22 @@ class LoopData:
                 yield x[at * size:at * size + count], y[at * size:at * size + count]
 
     def descend(self, net, w: Tensor, lr: float | None = None, only: slice | None = None, pull=(),
-                momentum: float | None = None, args=(), clip=None) -> Tensor:
+                momentum: float | None = None, args=(), clip=None, spread: bool = False):
         lr = self.lr if lr is None else lr
         momentum = self.momentum if momentum is None else momentum
         if nothing(only):
-            return w.clone()
-        if table.sparse(net, w, only, pull, momentum, clip):
+            return (w.clone(), w.new_zeros(())) if spread else w.clone()
+        if not spread and table.sparse(net, w, only, pull, momentum, clip):
             return table.descend(self.batches(), net, w, lr, only, pull)
         work, gradients, views = bound(net, w, only) if isinstance(net, Net) else free(net, w, only, args)
         moving, still = views(work), net.still if isinstance(net, Net) else ()
         velocity = torch.zeros_like(work) if momentum else None
         speeds = views(velocity) if momentum else None
+        seen = Spread([v[None] for v in views(torch.zeros_like(work))]) if spread else None
         for x, y in self.batches():
             grads = gradients(x, y)
+            if spread:
+                seen.add([g[None] for g in grads])
             kept = [(work[part], work[part].clone()) for part in still]
             if momentum:      # velocity <- momentum * velocity + gradient + pulls
                 velocity.mul_(momentum)
@@ -117,7 +124,7 @@ class LoopData:
                 part.copy_(statistics)
         if still:
             self._leave(work, still)
-        return work.clone()
+        return (work.clone(), seen.value()[0]) if spread else work.clone()
 
     def _leave(self, w: Tensor, still) -> None:
         statistics = gathered(w, still)

@@ -80,7 +80,7 @@ class VmapData:
         return Outside.apply(lambda n, w: self.cohort.mean_loss(net, w), self.n, w)
 
     def descend(self, net, w: Tensor, lr: float | None = None, only: slice | None = None, pull=(),
-                momentum: float | None = None, args=(), clip=None) -> Tensor:
+                momentum: float | None = None, args=(), clip=None, spread: bool = False):
         lr = self.lr if lr is None else lr
         momentum = self.momentum if momentum is None else momentum
         strengths = [torch.as_tensor(s, dtype=w.dtype, device=w.device) for _, s, _ in pull]
@@ -90,8 +90,13 @@ class VmapData:
         def descend(n, w, *tensors):
             k = len(pull)
             pulls = list(zip(tensors[:k], tensors[k:2 * k], blocks, strict=True))
-            return self.cohort.descend(net, w, lr, only, pulls, momentum, tensors[2 * k:], clip)
+            return self.cohort.descend(net, w, lr, only, pulls, momentum, tensors[2 * k:], clip, spread)
         return Outside.apply(descend, self.n, w, *centres, *strengths, *args)
+
+    def alone(self, function, *tensors: Tensor) -> Tensor:
+        def one_by_one(n, *tensors):      # copies: bits may depend on how a vector is aligned
+            return torch.stack([function(*(t.clone() for t in row)) for row in zip(*tensors, strict=True)])
+        return Outside.apply(one_by_one, self.n, *tensors)
 
     def walk(self, step, state):
         return Outside.apply(lambda n, *state: self.cohort.walk(step, state), self.n, *state)

@@ -48,6 +48,11 @@ class FedAH(Method):
         h = self.model.start[self.model.h]
         return Shared(self.model.start), Mine(h, torch.full_like(h, self.mix_start))
 
+    def meet(self, shared, data):
+        """Return the extractor and the head that the server offers this client, and its samples' features."""
+        phi, h = shared.w[self.model.phi], shared.w[self.model.h]
+        return phi, h, data.through(self.model.base, phi)
+
     def mix(self, h, mine, features):
         """Learn W on frozen features; return the aggregated head (eq. 3) and W (eq. 4)."""
         W = mine.W
@@ -60,8 +65,7 @@ class FedAH(Method):
         return self.model.head.loss(blend(own, h, W), z, y)
 
     def client(self, shared, mine, data):
-        phi, h = shared.w[self.model.phi], shared.w[self.model.h]
-        features = data.through(self.model.base, phi)
+        phi, h, features = self.meet(shared, data)
         hhat, W = self.mix(h, mine, features)
         own = features.passes(self.head_epochs, HEAD).descend(self.model.head, hhat)
         w = data.descend(self.model, self.model.join(phi, own), only=self.model.phi)
@@ -72,15 +76,15 @@ class FedAH(Method):
         return self.mix_everyone
 
     def idle(self, shared, mine, data):
-        phi, h = shared.w[self.model.phi], shared.w[self.model.h]
-        return Mine(*self.mix(h, mine, data.through(self.model.base, phi)))
+        _, h, features = self.meet(shared, data)
+        return Mine(*self.mix(h, mine, features))
 
     def server(self, shared, up, who):
         return Shared(up.w.mean(who.sizes))
 
     def personal(self, shared, mine, data):
-        phi, h = shared.w[self.model.phi], shared.w[self.model.h]
-        hhat, _ = self.mix(h, mine, data.through(self.model.base, phi))
+        phi, h, features = self.meet(shared, data)
+        hhat, _ = self.mix(h, mine, features)
         return self.model.join(phi, hhat)
 
     def trained(self, mine, up):

@@ -139,6 +139,13 @@ def passes(model, shared, mine, data):
     return data.passes(3, 5).descend(model, data.descend(model, mine.w))
 
 
+def spread(model, shared, mine, data):
+    """The variance of gradients, of all parameters and of a block."""
+    w, all_of_it = data.descend(model, mine.w, pull=[(shared, .5, None)], spread=True)
+    part, of_block = data.descend(model, mine.w, only=model.h, momentum=.5, spread=True)
+    return torch.cat([w, part, torch.stack([all_of_it, of_block])])
+
+
 def subset(model, shared, mine, data):
     """Learn on a part, and choose by the rest."""
     w = data.subset(.8, 3, fixed=True).descend(model, mine.w)
@@ -149,6 +156,11 @@ def subset(model, shared, mine, data):
 def numbered(model, shared, mine, data):
     """An entry of a table of the server's, by the client's number."""
     return mine.w * torch.arange(20.)[data.id]
+
+
+def alone(model, shared, mine, data):
+    """Inner products of a client's own vector with the server's."""
+    return data.alone(torch.stack([shared, shared ** 2]).mv, mine.w)
 
 
 def number(model, shared, mine, data):
@@ -166,5 +178,5 @@ def walk(model, shared, mine, data):
 
 VERBS = {f.__name__: f for f in (
     plain, own_lr, momentum, only_head, only_phi, clip, pull, pulls, pull_momentum, pull_only, pull_clip, through,
-    mean_loss, mean_loss_through, best_of_two, own_loss, own_loss_block, passes, subset, numbered, number,
-    walk)}
+    mean_loss, mean_loss_through, best_of_two, own_loss, own_loss_block, passes, spread, subset, numbered, alone,
+    number, walk)}

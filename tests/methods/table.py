@@ -11,19 +11,30 @@ from fedmpi.settings import describe
 NAMES = registry.available("methods")
 
 # Settings under which a method shows all that it does within three rounds: method -> settings
-SHOWN = {}
+SHOWN = {"lcfed": {"K": 2, "D": 4}, "fedcps": {"layers": 1}}
 
 # What another value of a setting needs to matter: (method, setting) -> (the other value, settings of both runs)
 OTHER = {
     ("fedah", "mix_lr"): (.1, {}),
     ("fedah", "mix_start"): (.5, {}),
+    ("fedcps", "lam_max"): (.01, {}),
+    ("fedcps", "lam_min"): (5., {}),
+    ("fedcps", "layers"): (2, {}),
+    ("lcfed", "sample"): (8, {}),
+    ("fedmhc_ah", "mix_lr"): (.1, {}),
+    ("fedmhc_ah", "mix_start"): (.5, {}),
 }
 
 # Settings that cannot change three small rounds, and why: (method, setting) -> reason
-IDLE = {}
+IDLE = {("fedcps", "stable"): "in three rounds of 5 of 8 clients not all are known, let alone settled"}
 
 # Methods whose server draws by position, so that renumbered clients draw otherwise: method -> reason
-BY_POSITION = {"fedmhc": "k-means++ draws its first centres among the rows in client order"}
+BY_POSITION = {"fedmhc": "k-means++ draws its first centres among the rows in client order",
+               "fedmhc_ah": "as fedmhc",
+               "lcfed": "as fedmhc; its components too come from rows in client order"}
+
+# Fields of Shared with an entry for each client: method -> fields
+BY_CLIENT = {"fedcps": ("ID",)}
 
 
 def alternative(cls, name: str):

@@ -1,0 +1,56 @@
+"""FedBABU, Oh et al., ICLR 2022: only the body is trained and averaged; the head, frozen at its random start, is
+trained when a client is judged (body aggregation and body update).
+
+Objective: min over phi of sum_i (n_i / n) f_i(phi, h^0); then, for client i, `ft` epochs of SGD on f_i over all
+parameters, from the last averaged phi and h^0.
+Departures. The fine-tuned model is judged at every evaluation, from the phi of that round, and never kept: it is the
+`accuracy` of the books, and that of (phi, h^0) without fine-tuning stands beside it as `accuracy_unadapted`."""
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, NamedTuple
+
+from torch import Tensor
+
+from fedmpi.method import Method, Nothing
+from fedmpi.settings import Ge
+
+TUNE = 1      # the stream of batches of the fine-tuning
+
+
+class Shared(NamedTuple):
+    phi: Tensor      # (d - h,) feature extractor
+
+
+class Up(NamedTuple):
+    phi: Tensor      # (d - h,)
+
+
+@dataclass(frozen=True)
+class FedBABU(Method):
+    ft: Annotated[int, Ge(0), "epochs of fine-tuning, of all parameters, before a client is judged"] = 5
+
+    title = "FedBABU"
+    paper = "Oh et al., ICLR 2022"
+    judged_by = "the averaged model after `ft` epochs on the client's data (unadapted: the averaged model)"
+
+    def init(self, n):
+        return Shared(self.model.start[self.model.phi]), Nothing()
+
+    def whole(self, phi):
+        """Return (phi, h^0): everybody knows the head that never moves, so that it is not sent."""
+        return self.model.join(phi, self.model.start[self.model.h])
+
+    def client(self, shared, mine, data):
+        w = data.descend(self.model, self.whole(shared.phi), only=self.model.phi)
+        return mine, Up(w[self.model.phi])
+
+    def server(self, shared, up, who):
+        return Shared(up.phi.mean(who.sizes))
+
+    def personal(self, shared, mine, data):
+        w = self.whole(shared.phi)
+        return data.passes(self.ft, TUNE).descend(self.model, w) if self.ft else w
+
+    def unadapted(self, shared, mine):
+        return self.whole(shared.phi)

@@ -1,0 +1,131 @@
+"""FedCPS, Yang et al., 2025: a client finds its cluster by its loss, and trains from the cluster's model, to which it
+is pulled the more strongly the fewer samples it has; all clusters share the first layers (the base).
+
+Objective: min over w_i of f_i(w_i) + lam_i / 2 ||w_i - (base, theta_j)||^2, j = argmin_j f_i(base, theta_j), with
+lam_i = sigma_i^2 / (n_i^2 tau_j^2) (eqs. 1-5): sigma_i^2 the variance of the batches' gradients that the client saw
+when it last took part, tau_j^2 the mean squared distance of the members' models from the cluster model that they were
+given in the previous round. theta_j: mean of its members, base: mean over all participants.
+Departures. lam_i is multiplied by a constant, with which a client of median n_i, sigma^2 and tau^2 has `lam` in the
+round in which these are first known; before that, and for a client that saw a single batch, lam_i = `lam`. The signs of
+Delta disagree between algorithms 1 and 2; the mean of the members' w is what both mean. Clusters are not averaged
+(section 4.3; algorithm 2, line 17 does). An empty cluster keeps its theta_j and tau_j^2. Once all clients' identities
+are known and unchanged for `stable` rounds they are final: clients receive their own cluster's part alone."""
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedmpi.clustering import placed
+from fedmpi.cost import nbytes
+from fedmpi.method import Method
+from fedmpi.models.parts import rear
+from fedmpi.settings import Ge, Gt, Le
+
+IDENTITY = 1      # stream of the subset that a client chooses its cluster on
+
+
+class Shared(NamedTuple):
+    base: Tensor       # (d - p,) what all clusters share
+    theta: Tensor      # (k, p) what each has of its own
+    tau2: Tensor       # (k,) 0: unknown
+    scale: Tensor      # () of eq. 3, 0: unknown
+    ID: Tensor         # (n,) identity of each client, -1: unknown
+    calm: Tensor       # () rounds since all were known and none changed
+
+
+class Mine(NamedTuple):
+    w: Tensor          # (d,)
+    sigma2: Tensor     # () of its last round, 0: unknown
+
+
+class Up(NamedTuple):
+    w: Tensor          # (d,)
+    j: Tensor          # () identity
+    told: Tensor       # (3,) lam, sigma^2, squared distance from the cluster model
+
+
+@dataclass(frozen=True)
+class FedCPS(Method):
+    k: Annotated[int, Ge(1), "clusters"] = 3
+    layers: Annotated[int, Ge(1), "blocks of the network, the last ones, that each cluster has of its own"] = 2
+    lam: Annotated[float, Ge(0), "pull of a client of median size; 0: no pull at all"] = .1
+    lam_min: Annotated[float, Ge(0), "least pull"] = .001
+    lam_max: Annotated[float, Ge(0), "largest pull"] = 10.
+    subset: Annotated[float, Gt(0), Le(1), "share of its samples on which a client chooses, new every round"] = .5
+    stable: Annotated[int, Ge(1), "rounds without a change after which identities are final"] = 10
+
+    title = "FedCPS"
+    paper = "Yang et al., 2025"
+    judged_by = "w_i, its model after its last local training"
+
+    def __post_init__(self):
+        if self.lam_min > self.lam_max:
+            raise ValueError(f"lam_min = {self.lam_min}: more than lam_max = {self.lam_max}; lower it")
+
+    def on(self, model):
+        bound = super().on(model)
+        bound.__dict__["_rear"] = rear(model, self.layers, "method.layers")
+        return bound
+
+    def init(self, n):
+        w, cut = self.model.starts(self.k), self.__dict__["_rear"].block.start
+        zeros = w.new_zeros
+        return (Shared(w[0, :cut], w[:, cut:], zeros(self.k), zeros(()), torch.full((n,), -1, device=w.device),
+                       torch.tensor(0, device=w.device)), Mine(w[0], zeros(())))
+
+    def client(self, shared, mine, data):
+        j = self.identity(shared, data)
+        theta = self.model.join(shared.base, shared.theta[j])
+        lam = self.strength(shared, mine, j, data.n)
+        w, sigma2 = data.descend(self.model, theta, pull=[(theta, lam, None)], spread=True)
+        told = torch.stack([lam, sigma2, data.alone(squared_distance, w, theta)])
+        return Mine(w, sigma2), Up(w.clone(), j, told)
+
+    def identity(self, shared, data):
+        if shared.calm >= self.stable:
+            return shared.ID[data.id].clone()
+        losses = self.__dict__["_rear"].losses(data.subset(self.subset, IDENTITY), shared.base, shared.theta)
+        return losses.argmin()
+
+    def strength(self, shared, mine, j, n):
+        """Return lam_i (eq. 3)."""
+        tau2 = shared.tau2[j]
+        lam = shared.scale * mine.sigma2 / (n * n * tau2)
+        known = (shared.scale > 0) & (mine.sigma2 > 0) & (tau2 > 0)
+        return torch.where(known, lam.clamp(self.lam_min, self.lam_max), self.lam)
+
+    def server(self, shared, up, who):
+        cut = self.__dict__["_rear"].block.start
+        j, (lam, sigma2) = up.j.gather().flatten().numpy(), up.told[:2].gather().double().numpy().T
+        tau2 = up.told[2:].mean_by(j, self.k, shared.tau2[:, None]).flatten()
+        who.report(clusters=j, k=self.k)
+        who.report_each(lam=lam)
+        ID = placed(shared.ID, who.ids, j)
+        settled = (ID >= 0).all() and (ID == shared.ID).all()
+        return Shared(up.w[:cut].mean(), up.w[cut:].mean_by(j, self.k, shared.theta), tau2,
+                      shared.scale if shared.scale > 0 else self.scale(who.sizes, sigma2, tau2[j].numpy()), ID,
+                      shared.calm + 1 if settled else torch.tensor(0))
+
+    def scale(self, n, sigma2, tau2):
+        """Return the factor of eq. 3 with which a client of median n, sigma^2 and tau^2 has `lam`; 0 if unknown."""
+        known = (sigma2 > 0) & (tau2 > 0)
+        if not known.any():
+            return torch.tensor(0.)
+        typical = np.median(sigma2[known]) / (np.median(n) ** 2 * np.median(tau2[known]))
+        return torch.tensor(self.lam / typical, dtype=torch.float32)
+
+    def personal(self, shared, mine, data):
+        return mine.w
+
+    def traffic(self, shared, up):
+        """The base, all parts (in final rounds the own one), tau^2 of each, and the factor."""
+        parts = 1 if shared.calm > self.stable else self.k
+        return nbytes([shared.base, shared.scale]) + parts * nbytes([shared.theta[0], shared.tau2[0]]), nbytes(up)
+
+
+def squared_distance(w: Tensor, theta: Tensor) -> Tensor:
+    return (w - theta).square().sum()

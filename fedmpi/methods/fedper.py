@@ -1,0 +1,47 @@
+"""FedPer, Arivazhagan et al., 2019: the feature extractor is averaged, the head stays with the client.
+
+Objective: min over phi, h_1..h_N of sum_i (n_i / n) f_i(phi, h_i). Clients train both together, E epochs of SGD.
+Departures. The personal layers are the head block of the model (`model.head`), all of which start equal."""
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from torch import Tensor
+
+from fedmpi.method import Method
+
+
+class Shared(NamedTuple):
+    phi: Tensor      # (d - h,) feature extractor
+
+
+class Mine(NamedTuple):
+    h: Tensor        # (h,) the client's head
+
+
+class Up(NamedTuple):
+    phi: Tensor      # (d - h,)
+
+
+@dataclass(frozen=True)
+class FedPer(Method):
+    title = "FedPer"
+    paper = "Arivazhagan et al., 2019"
+    judged_by = "(phi, h_i), the own head on the averaged extractor (after local training: (phi_i, h_i))"
+
+    def init(self, n):
+        return Shared(self.model.start[self.model.phi]), Mine(self.model.start[self.model.h])
+
+    def client(self, shared, mine, data):
+        w = data.descend(self.model, self.model.join(shared.phi, mine.h))
+        return Mine(w[self.model.h].clone()), Up(w[self.model.phi])      # a slice would keep all of w in memory
+
+    def server(self, shared, up, who):
+        return Shared(up.phi.mean(who.sizes))
+
+    def personal(self, shared, mine, data):
+        return self.model.join(shared.phi, mine.h)
+
+    def trained(self, mine, up):
+        return self.model.join(up.phi, mine.h)

@@ -1,0 +1,29 @@
+"""FedRep, Collins et al., ICML 2021: FedPer whose clients first fit their head, then one step of the extractor to it.
+
+Objective: min over phi of sum_i (n_i / n) min over h_i of f_i(phi, h_i). A client trains h_i for `head_epochs` with phi
+as downloaded, then phi for E epochs (the run's; the paper has one) with h_i frozen; phi is averaged.
+Departures. phi is frozen while the head trains, so its features are computed once (exact without BatchNorm). phi is
+averaged with weights n_i (the paper takes the plain mean). `head_epochs` = 10 is the paper's."""
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated
+
+from fedmpi.methods.fedper import FedPer, Mine, Up
+from fedmpi.settings import Ge
+
+HEAD = 2      # the stream of batches of the head passes
+
+
+@dataclass(frozen=True)
+class FedRep(FedPer):
+    head_epochs: Annotated[int, Ge(1), "passes that train the head, phi frozen, before phi is trained"] = 10
+
+    title = "FedRep"
+    paper = "Collins et al., ICML 2021"
+
+    def client(self, shared, mine, data):
+        features = data.through(self.model.base, shared.phi)
+        h = features.passes(self.head_epochs, HEAD).descend(self.model.head, mine.h)
+        w = data.descend(self.model, self.model.join(shared.phi, h), only=self.model.phi)
+        return Mine(h), Up(w[self.model.phi])

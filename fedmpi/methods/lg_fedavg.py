@@ -1,0 +1,48 @@
+"""LG-FedAvg, Liang et al., 2020: the head is averaged, the feature extractor stays with the client (local and global).
+
+Objective: min over h, phi_1..phi_N of sum_i (n_i / n) f_i(phi_i, h). Clients train both together, E epochs of SGD; the
+mirror image of FedPer, and cheap to send.
+Departures. Trained from the common start: the paper's classification experiments continue a run of FedAvg."""
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from torch import Tensor
+
+from fedmpi.method import Method
+
+
+class Shared(NamedTuple):
+    h: Tensor        # (h,) the global head
+
+
+class Mine(NamedTuple):
+    phi: Tensor      # (d - h,) the client's feature extractor
+
+
+class Up(NamedTuple):
+    h: Tensor        # (h,)
+
+
+@dataclass(frozen=True)
+class LGFedAvg(Method):
+    title = "LG-FedAvg"
+    paper = "Liang et al., 2020"
+    judged_by = "(phi_i, h), the averaged head on the own extractor (after local training: (phi_i, h_i))"
+
+    def init(self, n):
+        return Shared(self.model.start[self.model.h]), Mine(self.model.start[self.model.phi])
+
+    def client(self, shared, mine, data):
+        w = data.descend(self.model, self.model.join(mine.phi, shared.h))
+        return Mine(w[self.model.phi]), Up(w[self.model.h])
+
+    def server(self, shared, up, who):
+        return Shared(up.h.mean(who.sizes))
+
+    def personal(self, shared, mine, data):
+        return self.model.join(mine.phi, shared.h)
+
+    def trained(self, mine, up):
+        return self.model.join(mine.phi, up.h)

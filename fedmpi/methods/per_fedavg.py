@@ -1,0 +1,68 @@
+"""Per-FedAvg, Fallah et al., NeurIPS 2020: a global model from which one gradient step suits each client.
+
+Objective: min over w of sum_i (n_i / n) f_i(w - alpha grad f_i(w)). Each local step draws independent batches b1, b2:
+    u = w - alpha grad f(w; b1),    w <- w - beta (I - alpha H) grad f(u; b2),
+with H = 0 for `order: 1`, and for `order: 2` with a third batch b3 and without a Hessian:
+    H g = (grad f(w + delta g; b3) - grad f(w - delta g; b3)) / (2 delta),    g = grad f(u; b2).
+Departures. The average is weighted by n_i. Local steps are plain: they know no momentum. alpha and beta are the run's
+learning rate unless they are set. A client is judged after a step alpha on one batch of its training data."""
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Literal, NamedTuple
+
+from torch import Tensor
+
+from fedmpi.method import Method, Nothing
+from fedmpi.settings import Ge, Gt
+
+INNER, THIRD, JUDGED = 1, 2, 3      # streams of batches: b1, b3, judging; b2 is the round's own: alpha = 0 is FedAvg
+
+
+class Shared(NamedTuple):
+    w: Tensor      # (d,)
+
+
+class Up(NamedTuple):
+    w: Tensor      # (d,)
+
+
+@dataclass(frozen=True)
+class PerFedAvg(Method):
+    alpha: Annotated[float | None, Ge(0), "rate of the step that adapts to a client; none: the learning rate"] = None
+    beta: Annotated[float | None, Gt(0), "rate of the steps of w; none: the learning rate"] = None
+    order: Annotated[Literal[1, 2], "1: first order; 2: Hessian-free"] = 1
+    delta: Annotated[float, Gt(0), "reach, along the gradient, of the differences that stand in for H"] = 1e-3
+
+    title = "Per-FedAvg"
+    paper = "Fallah et al., NeurIPS 2020"
+    judged_by = "w after one SGD step on one of the client's training batches (unadapted: w)"
+
+    def init(self, n):
+        return Shared(self.model.start), Nothing()
+
+    def client(self, shared, mine, data):
+        alpha, beta = self.rate(self.alpha, data), self.rate(self.beta, data)
+
+        def step(state, outer, inner, third=None):
+            w, = state
+            g = outer(self.model, w - alpha * inner(self.model, w))
+            if third:
+                up, down = third(self.model, w + self.delta * g), third(self.model, w - self.delta * g)
+                g = g - alpha * (up - down) / (2 * self.delta)
+            return (w - beta * g,)
+        w, = data.walk(step, (shared.w,), streams=(INNER, THIRD)[:self.order])
+        return mine, Up(w)
+
+    def rate(self, given, data):
+        return data.lr if given is None else given
+
+    def server(self, shared, up, who):
+        return Shared(up.w.mean(who.sizes))
+
+    def personal(self, shared, mine, data):
+        batch = data.passes(1, JUDGED, steps=1)
+        return batch.descend(self.model, shared.w, lr=self.rate(self.alpha, data), momentum=0.)
+
+    def unadapted(self, shared, mine):
+        return shared.w

@@ -1,0 +1,37 @@
+"""Similarity of long rows by their low-rank images, and what it costs. Legend: n rows, k centres, p their length, d
+components."""
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor
+
+NOTHING = 1e-13      # of the rows' squares: directions that vary less do so by rounding errors
+
+
+def principal(gram: Tensor, d: int) -> np.ndarray:
+    """Return what makes the first d principal components of n rows out of these: weights (d, n), from their inner
+    products (n, n). Where rows vary in fewer directions the other components are 0."""
+    n = len(gram)
+    gram, centre = gram.double().numpy(), np.eye(n) - 1 / n
+    variance, vectors = np.linalg.eigh(centre @ gram @ centre)
+    variance, vectors = variance[::-1][:d], vectors[:, ::-1][:, :d]
+    vectors = vectors * np.sign(vectors[np.abs(vectors).argmax(0), np.arange(vectors.shape[1])])      # one of two signs
+    real = variance > NOTHING * np.trace(gram)
+    scale = np.where(real, 1 / np.sqrt(np.where(real, variance, 1)), 0)
+    return (centre @ (vectors * scale)).T
+
+
+def cosines(images: Tensor, centres: Tensor) -> Tensor:
+    """Return the cosine of each row (n, d) with each centre (k, d), (n, k); 0 where one of the two is 0."""
+    return unit(images) @ unit(centres).T
+
+
+def unit(rows: Tensor) -> Tensor:
+    """Return rows of length 1; a row of zeros stays one."""
+    return rows / rows.norm(dim=1, keepdim=True).clamp_min(torch.finfo(rows.dtype).tiny)
+
+
+def multiply_adds(n: int, k: int, length: int) -> int:
+    """Return the multiply-adds of all cosines of n rows with k centres: n k inner products, and n + k norms."""
+    return (n * k + n + k) * length

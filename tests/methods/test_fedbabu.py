@@ -1,0 +1,92 @@
+"""FedBABU: a head that never moves, a transcription, and fine-tuning that is judged, beside what it starts from."""
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+import torch
+
+from fedmpi.comm.world import Solo
+from fedmpi.run import lead
+from tests.federations import Digits, OtherTests
+from tests.methods.reference import HEADS
+from tests.methods.test_contract import configured
+from tests.methods.trial import ROUNDS, again, correct, judged, mean, near, run
+
+
+def fedbabu(ref):
+    """Return the averaged model."""
+    w = ref.start
+    for t in range(ROUNDS):
+        who = ref.who(t)
+        w = mean([ref.sgd(w, ref.batches(i, t), t, moving=lambda name: name not in HEADS) for i in who.ids], who.sizes)
+    return w
+
+
+def tuned(ref, i, w, ft):
+    return ref.sgd(w, ref.batches(i, ROUNDS, stream=1, epochs=ft), ROUNDS)
+
+
+def unadapted(lab, client):
+    return lab.method.unadapted(lab.shared, lab.mine(client))
+
+
+@pytest.mark.parametrize("share", [1., .6])
+def test_fedbabu_is_its_formula(share):
+    found = run("fedbabu", share, ft=3)
+    ref = again(found)
+    w = fedbabu(ref)
+    near(found.shared.phi, w[:ref.cut])
+    for c in range(8):
+        near(unadapted(found, c), w)
+        near(judged(found, c), tuned(ref, c, w, 3))
+
+
+def test_the_head_never_moves():
+    """Nor is it sent; but fine-tuning moves it."""
+    found = run("fedbabu", rounds=10)
+    model, h = found.method.model, found.method.model.h
+    assert all(torch.equal(unadapted(found, c)[h], model.start[h]) for c in range(8))
+    assert found.method.traffic(found.shared, found.up) == 2 * (4 * model.base.size,)
+    assert (judged(found, 2)[h] - model.start[h]).abs().max() > 1e-3
+
+
+def test_fine_tuning_starts_from_the_last_averaged_model_and_leaves_no_trace():
+    plain, long = run("fedbabu", ft=0), run("fedbabu", ft=6)
+    for t in range(ROUNDS, 2 * ROUNDS):      # judged in every round
+        plain.round(t, judge=True)
+        long.round(t, judge=True)
+    assert plain.digest() == long.digest()
+    for c in range(8):
+        assert torch.equal(judged(plain, c), unadapted(long, c))
+        assert (judged(long, c) - unadapted(long, c)).abs().max() > 1e-3
+
+
+def test_more_fine_tuning_leads_farther():
+    gaps = [float((judged(found, 2) - unadapted(found, 2)).norm())
+            for found in (run("fedbabu", ft=ft) for ft in (0, 1, 5, 20))]
+    assert gaps == sorted(gaps) and len(set(gaps)) == 4 and gaps[0] == 0
+
+
+def test_fine_tuning_sees_no_test_sample():
+    found, other = run("fedbabu"), run("fedbabu", federation=OtherTests(Digits()))
+    assert all(torch.equal(judged(found, c), judged(other, c)) for c in range(8))
+
+
+def test_the_fine_tuned_model_is_judged_and_the_averaged_one_beside_it():
+    found = run("fedbabu", rounds=ROUNDS - 1)
+    found.round(ROUNDS - 1, judge=True)
+    table, ref = found.judge(ROUNDS), again(found)
+    w = fedbabu(ref)
+    assert table[:, 0, 1].tolist() == [correct(found, c, tuned(ref, c, w, 5)) for c in range(8)]
+    assert table[:, 2, 1].tolist() == [correct(found, c, w) for c in range(8)]
+    assert not np.any(table[:, 1])      # no other model is in the books
+
+
+def test_both_accuracies_are_in_the_books(tmp_path, cache):
+    config, out = configured(tmp_path / "c.yaml", cache, "fedbabu"), tmp_path / "run"
+    assert lead(Solo(), config, ["train.lr=.2", "train.steps=40"], str(out), None, lambda: False) == 0
+    for line in map(json.loads, (out / "metrics.jsonl").read_text().splitlines()):
+        assert line["accuracy_mean"] > line["accuracy_mean_unadapted"] + .1
+        assert "accuracy_mean_after" not in line
