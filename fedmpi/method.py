@@ -10,15 +10,17 @@ What `data`, one client's data in one round, offers (d parameters, b batch):
     data.n                                   number of training samples (a number or a 0-d tensor)
     data.lr, data.epochs, data.momentum      the run's settings for this round
     data.descend(net, w, ...)                plain SGD from w (d,), over the round's batches; see `descend` below
-    data.walk(step, state)                   a loop over batches that a method writes itself: step(state, grad) ->
-                                             state, grad(net, w) -> (d,); a tensor that step uses must be part of state
+    data.walk(step, state, streams)          a loop over batches that a method writes itself: step(state, grad) ->
+                                             state, grad(net, w) -> (d,); a tensor that step uses must be part of state;
+                                             step gets a grad more for each of `streams`: on other batches, so named
     data.mean_loss(net, w)                   mean cross-entropy on all training samples (a 0-d tensor)
     data.alone(function, *tensors)           function(*tensors) -> a tensor, computed for one client after another: for
                                              long inner products, whose bits in a batch depend on the batch
     data.through(net, w)                     the same client with net(w, x) in place of x, and the same batches
     data.subset(share, stream, fixed, rest)  the same client with a random share of its samples (at least one), drawn
                                              for the round or (fixed) once for all; `rest`: with the others instead
-    data.passes(epochs, stream)              the same client with other batches: `stream` names the draw
+    data.passes(epochs, stream, steps)       the same client with other batches: `stream` names the draw; so many
+                                             `steps`, where given, in place of epochs
 `data.descend(net_or_loss, w, lr=, only=, pull=, momentum=, args=, clip=, spread=)`:
     net_or_loss  a Net (its cross-entropy is minimised), or loss(w, x, y, *args) -> (b,)
     only         a block of w that moves (a slice); the rest is frozen
@@ -124,10 +126,15 @@ class Method:
         """Return the weights that a client is judged by, before its next local training."""
         raise NotImplementedError
 
+    def unadapted(self, shared, mine):
+        """Return the weights from which `personal` goes on to train for the client, to be judged beside them, where it
+        trains; else None."""
+        return None
+
     def trained(self, mine, up):
         """Return the weights right after local training, where they differ from what `personal` gives; else None."""
         return None
 
     def predict(self, w, x: Tensor) -> Tensor:
-        """Return the logits (b, c) of the weights that `personal` or `trained` returned."""
+        """Return the logits (b, c) of the weights that `personal`, `unadapted` or `trained` returned."""
         return self.model(w, x)

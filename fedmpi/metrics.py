@@ -25,10 +25,11 @@ def macro_f1(confusion: np.ndarray) -> float:
     return float((2 * hit[present] / (true + predicted)[present]).mean())
 
 
-def judged(table: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Split a table (n, 2, 1 + measures) of Group.judge into MEASURES before and after local training, nan: unknown."""
+def judged(table: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Split a table (n, 3, 1 + measures) of Group.judge into MEASURES before and after local training, and without
+    what `personal` trains, nan: unknown."""
     rows = np.where(table[..., :1] > 0, table[..., 1:], np.nan)
-    return rows[:, 0], rows[:, 1]
+    return rows[:, 0], rows[:, 1], rows[:, 2]
 
 
 def summary(rows: np.ndarray) -> dict[str, float]:

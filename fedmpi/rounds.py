@@ -124,10 +124,11 @@ class Run:
         """Measure every client, and enter the round in the books."""
         begin, state = time.perf_counter(), self.state
         table = self.crew.call(Order.JUDGE, np.int64(state.round), *map(as_numpy, state.shared))
-        before, after = judged(table)
+        before, after, unadapted = judged(table)
         line = {"round": state.round, **summary(before)}
-        if not np.isnan(after).all():
-            line |= {f"{name}_after": value for name, value in summary(after).items()}
+        for suffix, rows in (("after", after), ("unadapted", unadapted)):
+            if not np.isnan(rows).all():
+                line |= {f"{name}_{suffix}": value for name, value in summary(rows).items()}
         state.seconds += time.perf_counter() - begin
         line |= facts | {"seconds": state.seconds}
         state.metrics.append(line)
@@ -135,7 +136,8 @@ class Run:
         with np.errstate(invalid="ignore", divide="ignore"):
             self.folder.append_history(state.round, {
                 "accuracy": before[:, 0] / before[:, 1], "f1": before[:, 3], "loss": before[:, 2] / before[:, 1],
-                "accuracy_after": after[:, 0] / after[:, 1], "cluster": state.groups.last.astype(float),
+                "accuracy_after": after[:, 0] / after[:, 1],
+                "accuracy_unadapted": unadapted[:, 0] / unadapted[:, 1], "cluster": state.groups.last.astype(float),
                 **state.groups.each})
 
     def show(self, seconds: float) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import torch
@@ -18,7 +19,7 @@ from fedmpi.clients import plan
 from fedmpi.clients.loop import approach, nothing
 from fedmpi.clients.spread import Spread
 from fedmpi.models.build import as_input
-from fedmpi.models.flat import Net, inside
+from fedmpi.models.flat import Net, as_flat, inside
 
 BLOCK = 64       # samples of each client per forward pass without gradients. Always whole blocks: a matrix product over
                  # as many rows as the largest client has would make a client's bits depend on the others of its cohort
@@ -112,20 +113,26 @@ class Cohort:
                 work[:k].clamp_(*clip)
         return (work, seen.value()) if spread else work
 
-    def walk(self, step, state: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        """Fold step(state, grad) over the batches; state is a tuple of tensors (c, ...)."""
+    def walk(self, step, state: tuple[Tensor, ...], streams=()) -> tuple[Tensor, ...]:
+        """Fold step(state, grad, ...) over the batches; state is a tuple of tensors (c, ...)."""
         state = tuple(t.clone() for t in state)
+        draws = (self, *(dataclasses.replace(self, stream=stream) for stream in streams))
 
-        def one(state, x, y, weight):
-            def gradient(net, w):
-                net.module.train()
-                return grad(lambda v: (net.loss(v, x, y) * weight).sum())(w)
-            return step(state, gradient)
-        for k, x, y, weight in self.batches():
-            new = vmap(one)(tuple(t[:k] for t in state), x, y, weight)
+        def one(state, batches):
+            return step(state, *(partial(gradient, *batch) for batch in batches))
+        for drawn in zip(*(draw.batches() for draw in draws), strict=True):
+            k = drawn[0][0]      # the same in every draw: a client's batches are as many and as large
+            new = vmap(one)(tuple(t[:k] for t in state), [batch for _, *batch in drawn])
             for t, n in zip(state, new, strict=True):
                 t[:k] = n
         return state
+
+
+def gradient(x: Tensor, y: Tensor, weight: Tensor, net: Net, w: Tensor) -> Tensor:
+    """Return the gradient (d,) of one client's cross-entropy on a batch, inside vmap."""
+    net.module.train()
+    grads = grad(lambda parts: (net.loss(parts, x, y) * weight).sum())(net.split(w))
+    return torch.cat([as_flat(g) for g in grads])      # by pieces: a slice's own gradient is as long as w
 
 
 def bound(net: Net, work: Tensor, only: slice | None):

@@ -94,14 +94,18 @@ class Group:
         return measure(logits, y)
 
     def judge(self, when: int, arrays, n: int) -> np.ndarray:
-        """Measure the model that each hosted client would use in round `when`: a table (n, 2, 1 + measures) of all n
+        """Measure the model that each hosted client would use in round `when`: a table (n, 3, 1 + measures) of all n
         clients, in which this rank fills its own and leaves 0 elsewhere, so that ranks' tables add up.
 
-        Columns: 1 where filled, then MEASURES; first before local training, then right after that of the last round."""
+        Columns: 1 where filled, then MEASURES; first before local training, then right after that of the last round,
+        then without what `personal` trains."""
         begin = time.perf_counter()
-        shared, table = self.shared(arrays), np.zeros((n, 2, 1 + len(MEASURES)))
+        shared, table = self.shared(arrays), np.zeros((n, 3, 1 + len(MEASURES)))
         for client, weights in self.apply(self.method.personal, self.clients, shared, when):
             table[client, 0] = 1, *self._measure(client, weights)
+            weights = self.method.unadapted(shared, self.store.read(client))
+            if weights is not None:
+                table[client, 2] = 1, *self._measure(client, weights)
         for client, measures in self.fresh.items():
             table[client, 1] = 1, *measures
         self.seconds["judge"] += time.perf_counter() - begin

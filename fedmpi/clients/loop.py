@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass, field
+from functools import partial
 
 import torch
 import torch.nn.functional as F
@@ -55,8 +56,8 @@ class LoopData:
     def momentum(self) -> float:
         return self.local.momentum
 
-    def passes(self, epochs: int, stream: int) -> LoopData:
-        return dataclasses.replace(self, local=self.local._replace(epochs=epochs, steps=None), stream=stream)
+    def passes(self, epochs: int, stream: int, steps: int | None = None) -> LoopData:
+        return dataclasses.replace(self, local=self.local._replace(epochs=epochs, steps=steps), stream=stream)
 
     def subset(self, share: float, stream: int, fixed: bool = False, rest: bool = False) -> LoopData:
         kept = torch.from_numpy(plan.subset(self.local, self.client, stream, self.n, share, fixed, rest))
@@ -130,20 +131,24 @@ class LoopData:
         statistics = gathered(w, still)
         self.left[len(statistics)] = statistics
 
-    def walk(self, step, state):
-        """Fold `step(state, grad, batch) -> state` over the batches; grad(net, w) is the gradient on the batch."""
+    def walk(self, step, state, streams=()):
+        """Fold `step(state, grad, ...) -> state` over the batches; grad(net, w) is the gradient on the batch."""
         state = tuple(t.clone() for t in state)
-        for x, y in self.batches():
-            def grad(net, w, x=x, y=y):
-                work, gradients, _ = free(net.loss, w, None, ())
-                gradient = gradients(x, y)[0]
-                if net.still:
-                    for part in net.still:      # the statistics of a model in `state` move with its forward passes
-                        w[part] = work[part]
-                    self._leave(work, net.still)
-                return gradient
-            state = step(state, grad)
+        draws = (self, *(dataclasses.replace(self, stream=stream) for stream in streams))
+        for batches in zip(*(draw.batches() for draw in draws), strict=True):
+            state = step(state, *(partial(self._gradient, *batch) for batch in batches))
         return state
+
+    def _gradient(self, x: Tensor, y: Tensor, net: Net, w: Tensor) -> Tensor:
+        """Return the gradient (d,) of the mean cross-entropy on a batch."""
+        work, gradients, views = bound(net, w, None)
+        flat = torch.zeros_like(w)
+        torch._foreach_copy_(views(flat), gradients(x, y))
+        if net.still:
+            for part in net.still:      # the statistics of a model in `state` move with its forward passes
+                w[part] = work[part]
+            self._leave(work, net.still)
+        return flat
 
 
 def nothing(only: slice | None) -> bool:

@@ -51,6 +51,10 @@ class AtHome:
         own, row = apart(mine)
         return super().personal(self._with(shared, row), own, self._addressed(data, row))
 
+    def unadapted(self, shared, mine):
+        own, row = apart(mine)
+        return super().unadapted(self._with(shared, row), own)
+
     def trained(self, mine, up):
         own, row = apart(mine)
         return super().trained(own, self._with(up, row))

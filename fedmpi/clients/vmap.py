@@ -58,8 +58,8 @@ class VmapData:
     def momentum(self) -> float:
         return self.cohort.local.momentum
 
-    def passes(self, epochs: int, stream: int) -> VmapData:
-        local = self.cohort.local._replace(epochs=epochs, steps=None)
+    def passes(self, epochs: int, stream: int, steps: int | None = None) -> VmapData:
+        local = self.cohort.local._replace(epochs=epochs, steps=steps)
         return dataclasses.replace(self, cohort=dataclasses.replace(self.cohort, local=local, stream=stream))
 
     def through(self, net: Net, w: Tensor) -> VmapData:
@@ -98,8 +98,8 @@ class VmapData:
             return torch.stack([function(*(t.clone() for t in row)) for row in zip(*tensors, strict=True)])
         return Outside.apply(one_by_one, self.n, *tensors)
 
-    def walk(self, step, state):
-        return Outside.apply(lambda n, *state: self.cohort.walk(step, state), self.n, *state)
+    def walk(self, step, state, streams=()):
+        return Outside.apply(lambda n, *state: self.cohort.walk(step, state, streams), self.n, *state)
 
 
 class Vmap:

@@ -162,6 +162,11 @@ def as_parameter(view: Tensor, shape: tuple[int, ...]) -> Tensor:
     return view.unflatten(-1, (out, height, width, channels)).movedim(-1, -3)
 
 
+def as_flat(parameter: Tensor) -> Tensor:
+    """Return a parameter as it lies in a flat vector."""
+    return (parameter.movedim(-3, -1) if parameter.ndim == 4 else parameter).flatten()
+
+
 def inside(part: slice, block: slice) -> bool:
     return block.start <= part.start and part.stop <= block.stop
 

@@ -176,7 +176,19 @@ def walk(model, shared, mine, data):
     return torch.cat(data.walk(step, (mine.w, shared, mine.s))[:2])
 
 
+def walk_streams(model, shared, mine, data):
+    """The second gradient at where the first one leads, on batches of its own."""
+    def step(state, grad, other):
+        w, = state
+        return (w - data.lr * other(model, w - data.lr * grad(model, w)),)
+    return data.walk(step, (mine.w,), streams=(6,))[0]
+
+
+def passes_steps(model, shared, mine, data):
+    return data.passes(3, 5, steps=2).descend(model, mine.w)
+
+
 VERBS = {f.__name__: f for f in (
     plain, own_lr, momentum, only_head, only_phi, clip, pull, pulls, pull_momentum, pull_only, pull_clip, through,
     mean_loss, mean_loss_through, best_of_two, own_loss, own_loss_block, passes, spread, subset, numbered, alone,
-    number, walk)}
+    number, walk, walk_streams, passes_steps)}

@@ -23,10 +23,16 @@ OTHER = {
     ("lcfed", "sample"): (8, {}),
     ("fedmhc_ah", "mix_lr"): (.1, {}),
     ("fedmhc_ah", "mix_start"): (.5, {}),
+    ("per_fedavg", "alpha"): (.2, {}),
+    ("per_fedavg", "beta"): (.2, {}),
+    ("per_fedavg", "delta"): (.1, {"order": 2}),
 }
 
 # Settings that cannot change three small rounds, and why: (method, setting) -> reason
-IDLE = {("fedcps", "stable"): "in three rounds of 5 of 8 clients not all are known, let alone settled"}
+IDLE = {
+    ("fedbabu", "ft"): "it trains what is judged and never kept: see test_fedbabu.py",
+    ("fedcps", "stable"): "in three rounds of 5 of 8 clients not all are known, let alone settled",
+}
 
 # Methods whose server draws by position, so that renumbered clients draw otherwise: method -> reason
 BY_POSITION = {"fedmhc": "k-means++ draws its first centres among the rows in client order",
