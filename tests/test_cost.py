@@ -107,7 +107,8 @@ def test_the_tally_knows_every_verb(mlp):
             data = Tally(blank((64,), "float32"), torch.zeros(1, dtype=torch.int64), 3, local(), count=n)
             verb(mlp, shared, mine, data)
             spent.append(np.array(data.spent))
-        np.testing.assert_array_equal(2 * spent[0], spent[1], verb.__name__)
+        twice = 1 if verb.__name__ == "passes_steps" else 2      # that one takes a fixed number of steps
+        np.testing.assert_array_equal(twice * spent[0], spent[1], verb.__name__)
 
 
 def test_bad_edges():

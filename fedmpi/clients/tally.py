@@ -35,15 +35,15 @@ class Tally(LoopData):
         whole, rest = divmod(self.local.steps or self.local.epochs * per_epoch, per_epoch)
         return whole * self.n + rest * self.local.batch
 
-    def descend(self, net, w: Tensor, *_, **__) -> Tensor:
+    def descend(self, net, w: Tensor, *_, spread: bool = False, **__):
         self.spent[0] += self.steps()
-        return w.clone()
+        return (w.clone(), w.new_zeros(())) if spread else w.clone()
 
-    def walk(self, step, state):
+    def walk(self, step, state, streams=()):
         def grad(net, w):
             self.spent[0] += self.steps()
             return torch.zeros_like(w)
-        return step(tuple(t.clone() for t in state), grad)
+        return step(tuple(t.clone() for t in state), grad, *(grad for _ in streams))
 
     def _forward(self, net: Net, w: Tensor) -> Tensor:
         self.spent[1] += self.n

@@ -2,10 +2,10 @@
 
 Objective: min over w_1..w_k of sum_i min_j f_i(w_j). Client: z_i = argmin_j f_i(w_j) on its training data, then E
 epochs from w_z. Server: w_j = mean of its members' models; a cluster without members keeps its model.
-With `shared_body` (section 5.3, weight sharing) the clusters differ in their heads alone, and the body is the mean over
+With `shared_body` (the paper's weight sharing) the clusters differ in their heads alone, and the body is the mean over
 all participants. `average: share` is eq. 6 of Fed-CAM (Ma et al., 2023) in place of the mean: the server moves w_j to
 (1 - s_j) w_j + sum_i (n_i / n) w_i over its members, s_j their share of all participants' samples n.
-Departure. One draw of k independent starts; the paper restarts several times and keeps the best."""
+Departure. One draw of k independent starts; the paper restarts several times."""
 from __future__ import annotations
 
 from dataclasses import dataclass

@@ -1,0 +1,93 @@
+"""CFL, Sattler et al., TNNLS 2020 (called CPFL in FedMHC's tables): clusters of clients are split in two where their
+updates disagree though the cluster's model hardly moves.
+
+Objective: min over theta_c of sum_{i in c} f_i(theta_c) for every cluster c of a partition that is itself found: c
+is split by complete linkage on cos(dW_i, dW_j) when ||mean dW|| < eps1 and max ||dW_i|| > eps2; both children start
+from its model. Clusters that are not split take the mean of their members' updates dW_i.
+Departures. There is a bound on the number of models, at which splitting ends. The paper lets every client take part in
+every round; here members that do not take part in the round of a split stay with the larger child, from which they can
+be split later. `relative` measures eps1 and eps2 in units of the largest update of the first round."""
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, NamedTuple
+
+import torch
+from torch import Tensor
+
+from fedmpi.clustering import halves
+from fedmpi.cost import nbytes
+from fedmpi.method import Method, Nothing
+from fedmpi.settings import Ge
+
+
+class Shared(NamedTuple):
+    models: Tensor      # (M, d) a model per cluster
+    cluster: Tensor     # (N,) int64, of every client
+    count: Tensor       # () int64, clusters that there are
+    unit: Tensor        # () norm of the largest update of the first round, 0 before it
+
+
+class Up(NamedTuple):
+    w: Tensor           # (d,)
+    norm: Tensor        # () of its update dW, which the server could take from w
+
+
+@dataclass(frozen=True)
+class CFL(Method):
+    M: Annotated[int, Ge(1), "models at most"] = 10
+    eps1: Annotated[float, Ge(0), "a cluster is split where the norm of its mean update is below"] = .4
+    eps2: Annotated[float, Ge(0), "and where the largest norm of an update in it is above"] = 1.6
+    relative: Annotated[bool, "eps1 and eps2 are fractions of the largest update's norm in the first round"] = False
+    after: Annotated[int, Ge(0), "rounds before the first split"] = 20
+
+    title = "CFL"
+    paper = "Sattler et al., TNNLS 2020"
+    judged_by = "the model of its cluster (after local training: w_i)"
+
+    def init(self, n):
+        models, cluster = self.model.start.repeat(self.M, 1), torch.zeros(n, dtype=torch.int64)
+        return Shared(models, cluster, torch.tensor(1), models.new_zeros(())), Nothing()
+
+    def client(self, shared, mine, data):
+        w = shared.models[shared.cluster[data.id]]
+        new = data.descend(self.model, w)
+        return mine, Up(new, (new - w).norm())
+
+    def server(self, shared, up, who):
+        ids, norms = torch.as_tensor(who.ids), up.norm.gather().flatten()
+        cluster, count = shared.cluster.clone(), int(shared.count)
+        unit = norms.max() if who.round == 0 else shared.unit
+        here = cluster[ids]      # of the participants, during this round
+        models = up.w.mean_by(here, self.M, shared.models)
+        for c in range(count):
+            if count < self.M and self.disagree(models[c] - shared.models[c], norms[here == c], unit, who.round):
+                members = torch.nonzero(here == c).flatten()
+                dW = up.w.gram(shared.models[c])[members][:, members]
+                leaving = members[torch.as_tensor(halves(cosines(dW)))]
+                cluster[ids[leaving]] = count      # client numbers: positions differ from round to round
+                models[c] = models[count] = shared.models[c]
+                count += 1
+        who.report(clusters=cluster[ids].numpy(), k=self.M)
+        return Shared(models, cluster, torch.tensor(count), unit)
+
+    def disagree(self, mean, norms, unit, t) -> bool:
+        """Say whether a cluster is to be split, from its mean update and the norms of its members' ones."""
+        scale = float(unit) if self.relative else 1.
+        return (t >= self.after and len(norms) > 2 and float(mean.norm()) < self.eps1 * scale
+                and float(norms.max()) > self.eps2 * scale)
+
+    def traffic(self, shared, up):
+        return nbytes((self.model.start,)), nbytes((up.w,))      # the cluster's model down, the client's up
+
+    def personal(self, shared, mine, data):
+        return shared.models[shared.cluster[data.id]]
+
+    def trained(self, mine, up):
+        return up.w
+
+
+def cosines(gram: Tensor) -> Tensor:
+    """Return the cosines between rows from their inner products."""
+    norms = gram.diagonal().sqrt().clamp(min=1e-300)
+    return gram / norms / norms[:, None]

@@ -1,0 +1,77 @@
+"""CGPFL, Tang et al., IJCAI 2022: pFedMe inside K contexts: cluster-wise models to which the personal ones are pulled.
+
+Objective: min over the contexts Omega_k of sum_k sum_{i in k} F_i(Omega_k), F_i(omega) = min over theta of
+f_i(theta) + lam/2 ||theta - omega||^2. Client, for each batch: `inner` steps of theta <- theta - lr_p (grad f(theta; b)
++ lam (theta - omega)), then omega <- omega - eta lam (omega - theta). Server: k-means on the omega_i,
+Omega_k <- (1 - a) Omega_k + a mean of its members.
+Departures. k-means starts from the contexts as they are (k-means++ the first time, when all are equal); an empty one
+keeps its model. A client that never took part starts from the mean of the contexts. Whole models are clustered as
+points of the same distances, from the inner products of all omega_i. The defaults of lam, inner, lr_p are pFedMe's."""
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, NamedTuple
+
+import torch
+from torch import Tensor
+
+from fedmpi.clustering import kmeans_of_models
+from fedmpi.cost import nbytes
+from fedmpi.method import Method
+from fedmpi.settings import Ge, Gt, Le
+
+
+class Shared(NamedTuple):
+    Omega: Tensor       # (K, d) contexts
+    context: Tensor     # (N,) int64, of every client; -1: it never took part
+
+
+class Mine(NamedTuple):
+    theta: Tensor       # (d,) the personal model
+
+
+class Up(NamedTuple):
+    omega: Tensor       # (d,)
+    squares: Tensor     # (K,) squared distances to the contexts, which the server could take from omega
+
+
+@dataclass(frozen=True)
+class CGPFL(Method):
+    K: Annotated[int, Ge(1), "contexts"] = 4
+    lam: Annotated[float, Ge(0), "pull between personal model and context"] = 15.
+    inner: Annotated[int, Ge(1), "steps of the personal model per batch"] = 5
+    lr_p: Annotated[float, Gt(0), "step of the personal model"] = .01
+    a: Annotated[float, Gt(0), Le(1), "how far a context moves to the mean of its members"] = 1.
+
+    title = "CGPFL"
+    paper = "Tang et al., IJCAI 2022"
+    judged_by = "theta_i, the personal model"
+
+    def init(self, n):
+        return Shared(self.model.start.repeat(self.K, 1), torch.full((n,), -1)), Mine(self.model.start)
+
+    def client(self, shared, mine, data):
+        k = shared.context[data.id]
+        omega = torch.where(k < 0, shared.Omega.mean(0), shared.Omega[k])
+
+        def step(state, grad):
+            theta, omega = state
+            for _ in range(self.inner):
+                theta = theta - self.lr_p * (grad(self.model, theta) + self.lam * (theta - omega))
+            return theta, omega - data.lr * self.lam * (omega - theta)
+        theta, omega = data.walk(step, (omega, omega))
+        return Mine(theta), Up(omega, ((shared.Omega - omega) ** 2).sum(1))
+
+    def server(self, shared, up, who):
+        found = kmeans_of_models(up.omega, up.squares, shared.Omega, (who.seed, who.round))
+        means = up.omega.mean_by(found.labels, self.K, shared.Omega)
+        context = shared.context.clone()
+        context[torch.as_tensor(who.ids)] = torch.as_tensor(found.labels).long()
+        who.report(clusters=found.labels, k=self.K, iterations=found.iterations)
+        return Shared(torch.lerp(shared.Omega, means, self.a), context)
+
+    def traffic(self, shared, up):
+        return nbytes((self.model.start,)), nbytes((up.omega,))      # its context down, omega_i up
+
+    def personal(self, shared, mine, data):
+        return mine.theta

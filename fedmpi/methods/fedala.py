@@ -1,0 +1,108 @@
+"""FedALA, Zhang et al., AAAI 2023: a client blends the top of the global model element-wise into its own before it
+trains (adaptive local aggregation).
+
+Objective: min over the personal models of sum_i (n_i / n) f_i(what_i), what_i = w_i + (w - w_i) * W_i, W_i in [0, 1]
+learned by gradient on a random share of client i's data; below the top p parameter tensors W_i is 1.
+Departures. The first time, W is learned until the loss (the mean over that share after each pass, not that of its last
+batch) hardly moves; the paper has no bound, here it is `first_passes`. The first time is the first in which the global
+top differs from the client's own: where they are equal, there is nothing to learn. The batches of a pass are shuffled.
+Features are computed once where everything below the head is frozen."""
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, NamedTuple
+
+import torch
+from torch import Tensor
+
+from fedmpi.errors import BadInput
+from fedmpi.method import Method
+from fedmpi.methods.fedah import blend
+from fedmpi.settings import Ge, Gt, Le
+
+PART, MIX = 1, 2      # streams: the share that W is learned on, and the first of its passes
+RECENT = 10           # losses whose spread says whether W has converged
+
+
+class Shared(NamedTuple):
+    w: Tensor          # (d,) the global model
+
+
+class Mine(NamedTuple):
+    top: Tensor        # (t,) the client's own top tensors
+    W: Tensor          # (t,) how much of the global ones it takes, element by element
+    learned: Tensor    # () whether W was learned before
+
+
+class Up(NamedTuple):
+    w: Tensor          # (d,)
+
+
+@dataclass(frozen=True)
+class FedALA(Method):
+    p: Annotated[int, Ge(1), "parameter tensors that are blended, from the top; 2: the last Linear layer"] = 2
+    share: Annotated[float, Gt(0), Le(1), "of the training samples, drawn every round, that W is learned on"] = .8
+    mix_lr: Annotated[float, Ge(0), "step of W"] = 1.0
+    spread: Annotated[float, Ge(0), "the first time, W is learned until the last 10 losses deviate by less"] = .01
+    first_passes: Annotated[int, Ge(1), "passes of the first time, at most"] = 50
+
+    title = "FedALA"
+    paper = "Zhang et al., AAAI 2023"
+    judged_by = "w_i, blended anew with the global model (after local training: w_i)"
+
+    def on(self, model):
+        moving = len(model.names) - len(model.statistics)
+        if self.p > moving:
+            raise BadInput(f"method.p = {self.p}: the model has {moving} parameter tensors; set p to at most that")
+        return super().on(model)
+
+    @property
+    def cut(self) -> int:
+        """Return where the top begins."""
+        names = [name for name in self.model.names if name not in self.model.statistics]
+        return self.model.blocks[names[-self.p]].start
+
+    def init(self, n):
+        top = self.model.start[self.cut:]
+        return Shared(self.model.start), Mine(top, torch.ones_like(top), torch.zeros_like(top[0], dtype=torch.bool))
+
+    def mix(self, w, mine, data):
+        """Return the blended model, and W as it was learned for it."""
+        net, below, part = self.learning(w, data.subset(self.share, PART))
+        top, W, losses = w[self.cut:], mine.W, []
+
+        def loss(W, x, y, own):
+            return net.loss(torch.cat([below, blend(own, top, W)]), x, y)
+        going = ~mine.learned & (mine.top != top).any()
+        for k in range(self.first_passes):
+            new = part.passes(1, MIX + k).descend(
+                loss, W, lr=self.mix_lr, momentum=0., args=(mine.top,), clip=(0., 1.))
+            W = torch.where(going, new, W) if k else new
+            if not data.any(going):
+                break
+            losses.append(part.mean_loss(net, torch.cat([below, blend(mine.top, top, W)])))
+            if len(losses) >= RECENT:
+                going = going & (torch.stack(losses[-RECENT:]).std(correction=0) >= self.spread)
+        return torch.cat([w[:self.cut], blend(mine.top, top, W)]), W
+
+    def learning(self, w, data):
+        """Return the network that takes the top, its frozen part, and its samples: features where it is the head."""
+        head = self.model.h.start
+        if self.cut < head:
+            return self.model, w[:self.cut], data
+        return self.model.head, w[head:self.cut], data.through(self.model.base, w[self.model.phi])
+
+    def client(self, shared, mine, data):
+        what, W = self.mix(shared.w, mine, data)
+        w = data.descend(self.model, what)
+        learned = mine.learned | (mine.top != shared.w[self.cut:]).any()
+        return Mine(w[self.cut:].clone(), W, learned), Up(w)
+
+    def server(self, shared, up, who):
+        return Shared(up.w.mean(who.sizes))
+
+    def personal(self, shared, mine, data):
+        return self.mix(shared.w, mine, data)[0]
+
+    def trained(self, mine, up):
+        return up.w

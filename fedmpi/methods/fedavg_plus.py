@@ -1,0 +1,58 @@
+"""FedAvg+: K FedAvg models from independent starts, trained side by side; a soft vote serves all clients.
+
+Objective: FedAvg's, K times: min over w_k of sum_i (n_i / n) f_i(w_k), k = 1..K. Prediction: log of the mean of the K
+models' probabilities. The ensemble baseline of Ma et al. (Fed-CAM), NeurIPS 2023, over McMahan et al., AISTATS 2017.
+Each model draws batches of its own (the first one those of FedAvg); the participants are common to all."""
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Annotated, Literal, NamedTuple
+
+import torch
+from torch import Tensor
+
+from fedmpi.method import Method, Nothing
+from fedmpi.settings import Ge
+
+
+class Shared(NamedTuple):
+    w: Tensor      # (K, d)
+
+
+class Up(NamedTuple):
+    w: Tensor      # (K, d)
+
+
+@dataclass(frozen=True)
+class FedAvgPlus(Method):
+    K: Annotated[int, Ge(1), "models that vote"] = 5
+    weights: Annotated[Literal["samples", "equal"], "mean weighted by training samples, or plain"] = "samples"
+
+    title = "FedAvg+"
+    paper = "Ma et al., NeurIPS 2023"
+    judged_by = "the soft vote of w_1..w_K (after local training: of the client's K models)"
+
+    def init(self, n):
+        return Shared(self.model.starts(self.K)), Nothing()
+
+    def client(self, shared, mine, data):
+        return mine, Up(torch.stack([self.train(w, data.passes(None, k)) for k, w in enumerate(shared.w)]))
+
+    def train(self, w, data):
+        """Train one of the models."""
+        return data.descend(self.model, w)
+
+    def server(self, shared, up, who):
+        w = up.w.mean(who.sizes if self.weights == "samples" else None)
+        return Shared(w.view_as(shared.w))
+
+    def personal(self, shared, mine, data):
+        return shared.w
+
+    def trained(self, mine, up):
+        return up.w
+
+    def predict(self, w, x):
+        votes = torch.stack([self.model(one, x).log_softmax(-1) for one in w])
+        return votes.logsumexp(0) - math.log(len(w))

@@ -1,0 +1,98 @@
+"""FedFomo, Zhang et al., ICLR 2021: each client downloads the models that helped it most, and moves to each as far as
+it lowers the loss on its validation samples (first-order model optimisation).
+
+Objective: min over w_i of f_i(w_i), w_i <- w_i + sum_n a_n (w_n - w_i), a_n the positive parts, normalised, of
+(L_i(w_i) - L_i(w_n)) / (||w_n - w_i|| + 1e-5), L_i the loss on a fixed fifth of client i's training samples, which it
+does not train on. The server adds the raw weights up in a table of affinities, and sends the M highest of a row.
+Departures. w_i is the client's own model as it is, so that it is never among those sent (the table's diagonal stays as
+it starts, 1). Equal affinities are put in a random order, drawn for each round and client: at first all are equal. With
+fewer than M others a client is sent its own model in their place, which counts for nothing, as does any model nearer
+than 1e-5. The server's rows are the models that clients keep: nothing is held twice."""
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedmpi.cost import nbytes
+from fedmpi.method import Method
+from fedmpi.settings import Ge, Gt, Le, Lt
+
+HELD = 1               # stream: which samples are held out
+CHOICE = 0xF0_0D       # keeps this use of the seed apart from others
+NEAR = 1e-5            # to another model, that is no other
+
+
+class Shared(NamedTuple):
+    affinity: Tensor      # (N, N) row i: what the models of others were worth to client i
+
+
+class Mine(NamedTuple):
+    w: Tensor             # (d,)
+
+
+class Note(NamedTuple):
+    models: Tensor        # (M, d)
+
+
+class Up(NamedTuple):
+    weight: Tensor        # (M,) of the models that were sent, raw
+
+
+@dataclass(frozen=True)
+class FedFomo(Method):
+    M: Annotated[int, Ge(1), "models that a client is sent"] = 5
+    epsilon: Annotated[float, Ge(0), Le(1), "share of rounds in which a client is sent models at random"] = 0.
+    held_out: Annotated[float, Gt(0), Lt(1), "share of the training samples that validates"] = .2
+
+    title = "FedFomo"
+    paper = "Zhang et al., ICLR 2021"
+    judged_by = "w_i, the personal model"
+
+    def init(self, n):
+        return Shared(torch.eye(n)), Mine(self.model.start)
+
+    def note(self):
+        return Note(self.model.start.repeat(self.M, 1))
+
+    def chosen(self, shared, who) -> np.ndarray:
+        """Return the clients whose models each participant is sent, (participants, M)."""
+        rows = [self.best(row, int(i), who) for i, row in zip(who.ids, shared.affinity.numpy()[who.ids], strict=True)]
+        return np.stack(rows)
+
+    def best(self, row, i, who) -> np.ndarray:
+        generator = np.random.default_rng((who.seed, who.round, i, CHOICE))
+        at_random, order = generator.random() < self.epsilon, generator.permutation(len(row))
+        order = order[order != i]
+        if not at_random:
+            order = order[np.argsort(-row[order], kind="stable")]
+        return np.append(order[:self.M], np.full(max(0, self.M - len(order)), i))
+
+    def down(self, shared, mine, who):
+        return Note(mine.w.mix(np.eye(len(shared.affinity))[self.chosen(shared, who)]))
+
+    def client(self, shared, mine, data):
+        train = data.subset(1 - self.held_out, HELD, fixed=True)
+        held = data.subset(1 - self.held_out, HELD, fixed=True, rest=True)
+        models = data.note.models
+        gains = held.mean_loss(self.model, mine.w) - torch.stack([held.mean_loss(self.model, w) for w in models])
+        distances = (models - mine.w).norm(dim=1)
+        weight = torch.where(distances > NEAR, gains / (distances + 1e-5), 0.)
+        a = weight.clamp(min=0)
+        a = a / torch.where(a.sum() > 0, a.sum(), 1.)
+        return Mine(train.descend(self.model, mine.w + a @ (models - mine.w))), Up(weight)
+
+    def server(self, shared, up, who):
+        affinity = shared.affinity.clone()
+        rows, weight = torch.as_tensor(who.ids)[:, None], up.weight.gather()
+        affinity.index_put_((rows, torch.as_tensor(self.chosen(shared, who))), weight, accumulate=True)
+        return Shared(affinity)
+
+    def traffic(self, shared, up):
+        return nbytes(self.note()), nbytes((self.model.start,)) + nbytes(up)      # M models down; w_i and weights up
+
+    def personal(self, shared, mine, data):
+        return mine.w

@@ -1,0 +1,94 @@
+"""FedGroup, Duan et al., ISPA 2021: static groups, found once from the directions of first updates, FedAvg in each.
+
+Objective: min over the groups' models of sum_g sum_{i in g} (n_i / n_g) f_i(w_g). In a round before the first one, 20 K
+random clients train from the common start; their updates are clustered by k-means on their cosines with the first K
+singular directions of all these updates (decomposed cosine similarity, EDC). Any other client, before it first takes
+part, trains from the start too, and joins the group whose mean update is most like its own.
+Departures. Updates and the groups' models are averaged with the weights n_i. A client that never took part is judged by
+the model of the group that it would join. There is no averaging between groups (the paper's default)."""
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedmpi.clustering import kmeans
+from fedmpi.cost import nbytes
+from fedmpi.method import Method, Nothing
+from fedmpi.settings import Ge
+
+FIRST = 0x6200      # keeps this use of the seed apart from others
+
+
+class Shared(NamedTuple):
+    models: Tensor          # (K, d) a model per group
+    directions: Tensor      # (K, d) its mean update in the first training
+    group: Tensor           # (N,) int64, of every client; -1: not known yet
+
+
+class Up(NamedTuple):
+    w: Tensor               # (d,)
+    group: Tensor           # () int64
+
+
+@dataclass(frozen=True)
+class FedGroup(Method):
+    K: Annotated[int, Ge(1), "groups"] = 4
+    first: Annotated[int, Ge(1), "clients per group that train before the first round"] = 20
+
+    title = "FedGroup"
+    paper = "Duan et al., ISPA 2021"
+    judged_by = "the model of its group (after local training: w_i)"
+
+    def init(self, n):
+        models = self.model.start.repeat(self.K, 1)
+        return Shared(models, torch.zeros_like(models), torch.zeros(n, dtype=torch.int64)), Nothing()
+
+    def opening(self, n, seed):
+        generator = np.random.default_rng((seed, FIRST))
+        return np.sort(generator.choice(n, min(n, self.first * self.K), replace=False))
+
+    def join(self, shared, data):
+        """Return the client's group; where it is not known yet, by a training from the start."""
+        group = shared.group[data.id]
+        if not data.any(group < 0):
+            return group
+        dW = data.descend(self.model, self.model.start) - self.model.start
+        norms = shared.directions.norm(dim=1)
+        likeness = shared.directions @ dW / norms.clamp(min=1e-30)
+        return torch.where(group < 0, torch.where(norms > 0, likeness, -torch.inf).argmax(), group)
+
+    def client(self, shared, mine, data):
+        group = self.join(shared, data)
+        return mine, Up(data.descend(self.model, shared.models[group]), group.clone())
+
+    def found(self, gram, seed):
+        """Cluster clients by the cosines of their updates with the first K singular directions of all of them."""
+        values, vectors = torch.linalg.eigh(gram)      # ascending
+        along = vectors[:, -self.K:] * values[-self.K:].clamp(min=0).sqrt()
+        return kmeans(along / gram.diagonal().sqrt().clamp(min=1e-300)[:, None], self.K, None, (seed, FIRST)).labels
+
+    def server(self, shared, up, who):
+        ids = torch.as_tensor(who.ids)
+        if who.round < 0:
+            found = torch.as_tensor(self.found(up.w.gram(shared.models[0]), who.seed))
+            models = up.w.mean_by(found, self.K, shared.models, who.sizes)
+            group = torch.full_like(shared.group, -1)
+            group[ids] = found
+            return Shared(models, models - shared.models, group)
+        joined, group = up.group.gather().flatten().long(), shared.group.clone()
+        group[ids] = joined
+        who.report(clusters=joined.numpy(), k=self.K)
+        return Shared(up.w.mean_by(joined, self.K, shared.models, who.sizes), shared.directions, group)
+
+    def traffic(self, shared, up):
+        return nbytes((self.model.start,)), nbytes((up.w,))      # the group's model down, w_i up
+
+    def personal(self, shared, mine, data):
+        return shared.models[self.join(shared, data)]
+
+    def trained(self, mine, up):
+        return up.w

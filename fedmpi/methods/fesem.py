@@ -1,0 +1,123 @@
+"""FeSEM, Xie et al. (Multi-Center Federated Learning), 2021: every client follows the centre that is nearest to it.
+
+Objective: min over centres of sum_i min_j ||theta_i - Theta_j||^2, theta_i the local models. Client: E epochs from its
+own cluster's centre. Server: nearest centre by L2, centre = mean of its members, repeated until nobody moves; the first
+centres are those of k-means++ after one local round (best of 10); a centre without members stays.
+Exact k-means of whole models costs rank 0 a gram matrix: n^2 d multiply-adds and every participant's row once a round;
+`layers` makes the rows shorter, and the members' mean is taken of all layers.
+`keep` is the client side of FeSEM-CAM (Ma et al., 2023, eqs. 12 and 13): a client goes on from its own theta_i, pulled
+to its centre by lam; `scale_by_share` has the factor n_i / n that eq. 13 prints on the gradient, n being the samples
+of the participants of the round before (all that the server knows; in the first round the factor is 1).
+Departures. A client that has not taken part yet belongs to no cluster: it starts from, and is judged by, the mean of
+the centres. The ledger counts k models down, as FedMHC's table II does, though a client needs its own centre alone."""
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Literal, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from fedmpi.clustering import embed, kmeans, settle
+from fedmpi.cost import nbytes
+from fedmpi.errors import BadInput
+from fedmpi.method import Method, Nothing
+from fedmpi.models.flat import joined
+from fedmpi.settings import Ge
+
+TRIES = 10      # starts of the first k-means
+
+
+class Shared(NamedTuple):
+    w: Tensor        # (k, d) centres
+    of: Tensor       # (clients,) each client's cluster; -1: none yet
+    n: Tensor        # () training samples of the latest participants
+
+
+class Mine(NamedTuple):
+    theta: Tensor    # (d,) the client's own model, where it is kept
+
+
+class Up(NamedTuple):
+    w: Tensor        # (d,) theta_i after local training
+
+
+@dataclass(frozen=True)
+class FeSEM(Method):
+    k: Annotated[int, Ge(1), "clusters"] = 5
+    layers: Annotated[tuple[str, ...], "blocks that distances are measured on; linear: all fully connected ones; "
+                      "none: the whole model"] = ()
+    weights: Annotated[Literal["samples", "equal"], "rows weighted by training samples, or plain"] = "equal"
+    keep: Annotated[bool, "clients go on from their own model, not from their centre"] = False
+    lam: Annotated[float, Ge(0), "pull of the local model towards its centre"] = 0.
+    scale_by_share: Annotated[bool, "the factor n_i / n of Fed-CAM's eq. 13 on the gradient"] = False
+
+    title = "FeSEM"
+    paper = "Xie et al., 2021"
+    judged_by = "its own cluster's centre (after local training: theta_i)"
+
+    def on(self, model):
+        for name in {*self.layers} - {"linear"}:
+            if name not in model.blocks:
+                raise BadInput(f"method.layers: {name!r} is not part of this model; it can be linear, or one of its "
+                               f"blocks {', '.join(b for b in model.blocks if '.' not in b)}")
+        return super().on(model)
+
+    @property
+    def slices(self) -> list[slice]:
+        """Return the blocks of w that distances are measured on."""
+        names = [name for name, layer in self.model.module.named_modules() if isinstance(layer, nn.Linear)]
+        chosen = [b for name in self.layers for b in (names if name == "linear" else [name])]
+        parts = sorted((self.model.block(b) for b in dict.fromkeys(chosen)), key=lambda part: part.start)
+        return joined(parts) or [slice(0, self.model.size)]
+
+    def init(self, n):
+        start = self.model.start
+        shared = Shared(start.repeat(self.k, 1), torch.full((n,), -1, device=start.device), start.new_zeros(()))
+        return shared, Mine(start) if self.keep else Nothing()
+
+    def centre(self, shared, data):
+        """Return the centre of the client's cluster, and whether it has one."""
+        j = shared.of[data.id]
+        return torch.where(j >= 0, shared.w[j.clamp(min=0)], shared.w.mean(0)), j >= 0
+
+    def began(self, shared, mine, up, data):
+        """Return the model that a client's local training began from."""
+        return mine.theta if self.keep else self.centre(shared, data)[0]
+
+    def client(self, shared, mine, data):
+        centre, known = self.centre(shared, data)
+        theta = mine.theta if self.keep else centre
+        pull = [(centre, self.lam * known, None)] if self.lam else []
+        if self.scale_by_share:
+            share = torch.where(shared.n > 0, data.n / shared.n.clamp(min=1), 1.)
+            theta = data.descend(self.scaled, theta, pull=pull, args=(share,))
+        else:
+            theta = data.descend(self.model, theta, pull=pull)
+        return Mine(theta) if self.keep else mine, Up(theta)
+
+    def scaled(self, w, x, y, share):
+        return share * self.model.loss(w, x, y)
+
+    def server(self, shared, up, who):
+        weight = who.sizes if self.weights == "samples" else None
+        points = embed(sum(up.w[part].gram(beside=shared.w[:, part]) for part in self.slices))
+        rows, centres = points[:len(who.ids)], points[len(who.ids):]
+        if (shared.of < 0).all():
+            found = kmeans(rows, self.k, None, (who.seed, who.round + 1), weight, TRIES)
+        else:
+            found = settle(rows, centres, weight)
+        of = shared.of.clone()
+        of[torch.as_tensor(who.ids)] = torch.from_numpy(found.labels).to(of)
+        who.report(clusters=found.labels, k=self.k, iterations=found.iterations)
+        return Shared(up.w.mean_by(found.labels, self.k, old=shared.w, weight=weight), of,
+                      torch.as_tensor(float(who.sizes.sum())))
+
+    def traffic(self, shared, up):
+        return nbytes(shared[:1]), nbytes(up)
+
+    def personal(self, shared, mine, data):
+        return self.centre(shared, data)[0]
+
+    def trained(self, mine, up):
+        return up.w

@@ -1,0 +1,82 @@
+"""pFedCAM, Yang et al., World Wide Web 2023: personal models interpolated from the models of all clusters.
+RECONSTRUCTED from its abstract and from the FedMHC paper: what is sent and what is clustered is theirs, the formulas
+are not.
+
+Objective: min over the clusters' models Theta_k, by k-means on the clients' models and FedAvg inside each cluster; a
+client's start and personal model is sum_k a_ik Theta_k, a_i = softmax of logits learned on its training data, which
+local steps then refine.
+Choices that are ours. The logits are learned by `interp_epochs` passes of SGD at the start of a round, and kept by the
+client. It is judged by the interpolation learned anew, without keeping it, before local training (and by the refined
+model after it). k-means starts from the Theta_k as they are (k-means++ the first time, when all are equal); an empty
+cluster keeps its model. Whole models are clustered as points of the same distances, from their inner products."""
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, NamedTuple
+
+from torch import Tensor
+
+from fedmpi.clustering import kmeans_of_models
+from fedmpi.cost import nbytes
+from fedmpi.method import Method
+from fedmpi.settings import Ge
+
+MIX = 1      # stream of the passes that learn the logits
+
+
+class Shared(NamedTuple):
+    Theta: Tensor       # (K, d) a model per cluster
+
+
+class Mine(NamedTuple):
+    s: Tensor           # (K,) logits of the client's weights a_i
+
+
+class Up(NamedTuple):
+    w: Tensor           # (d,)
+    squares: Tensor     # (K,) squared distances to the Theta_k, which the server could take from w
+
+
+@dataclass(frozen=True)
+class PFedCAM(Method):
+    K: Annotated[int, Ge(1), "clusters"] = 4
+    interp_lr: Annotated[float, Ge(0), "step of the logits"] = 1.
+    interp_epochs: Annotated[int, Ge(1), "passes that learn them at the start of a round"] = 1
+
+    title = "pFedCAM"
+    paper = "Yang et al., World Wide Web 2023; reconstructed"
+    judged_by = "sum_k a_ik Theta_k, a_i learned anew (after local training: w_i)"
+
+    def init(self, n):
+        return Shared(self.model.start.repeat(self.K, 1)), Mine(self.model.start.new_zeros(self.K))
+
+    def interpolate(self, shared, mine, data):
+        """Return the interpolated model, and the logits learned for it."""
+        def loss(s, x, y):
+            return self.model.loss(mixture(s, shared.Theta), x, y)
+        s = data.passes(self.interp_epochs, MIX).descend(loss, mine.s, lr=self.interp_lr, momentum=0.)
+        return mixture(s, shared.Theta), s
+
+    def client(self, shared, mine, data):
+        w, s = self.interpolate(shared, mine, data)
+        w = data.descend(self.model, w)
+        return Mine(s), Up(w, ((shared.Theta - w) ** 2).sum(1))
+
+    def server(self, shared, up, who):
+        found = kmeans_of_models(up.w, up.squares, shared.Theta, (who.seed, who.round))
+        who.report(clusters=found.labels, k=self.K, iterations=found.iterations)
+        return Shared(up.w.mean_by(found.labels, self.K, shared.Theta, who.sizes))
+
+    def traffic(self, shared, up):
+        return nbytes(shared), nbytes((up.w,))      # all models down, w_i up
+
+    def personal(self, shared, mine, data):
+        return self.interpolate(shared, mine, data)[0]
+
+    def trained(self, mine, up):
+        return up.w
+
+
+def mixture(s: Tensor, Theta: Tensor) -> Tensor:
+    """Return sum_k a_k Theta_k; no matrix product, whose bits would depend on how many clients train at once."""
+    return (s.softmax(-1)[:, None] * Theta).sum(0)

@@ -1,0 +1,289 @@
+"""Clustered additive modelling: without a global model it is what it modifies; independent transcriptions."""
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from sklearn.metrics import adjusted_rand_score
+from torch.nn.utils import parameters_to_vector
+
+from fedmpi.cam import CAM, WARM
+from fedmpi.clients.vmap import Vmap
+from fedmpi.config import resolve
+from fedmpi.data.federation import Federation, prepare
+from fedmpi.methods.fedmhc import FedMHC
+from fedmpi.methods.fesem_cam import FeSEMCAM
+from fedmpi.methods.ifca_cam import IFCACAM
+from tests.federations import Lab, apart, method
+from tests.methods.reference import Reference
+from tests.methods.test_fesem import first, lloyd
+
+ROUNDS, SHARE = 3, .6
+
+
+def run(mlp, federation, name, rounds=ROUNDS, **settings):
+    return Lab(method(name, mlp, **settings), federation, share=SHARE).go(rounds)
+
+
+def near(one, other, atol=1e-5):
+    torch.testing.assert_close(one, other, rtol=0, atol=atol)
+
+
+# Without g
+
+
+class Silent:
+    """The global model stays at 0: so do its logits."""
+
+    def init(self, n):
+        shared, mine = super().init(n)
+        return shared._replace(g=torch.zeros_like(shared.g)), mine
+
+    def beside(self, w, g, data):
+        return g.clone()
+
+
+@dataclass(frozen=True)
+class SilentIFCA(Silent, IFCACAM):
+    """IFCA-CAM without g."""
+
+
+@dataclass(frozen=True)
+class SilentFeSEM(Silent, FeSEMCAM):
+    """FeSEM-CAM without g."""
+
+
+@dataclass(frozen=True)
+class FedMHCCAM(CAM, FedMHC):
+    """Another clustered method that carries CAM: it assigns by loss, and says nothing of its models."""
+
+
+@dataclass(frozen=True)
+class SilentFedMHC(Silent, FedMHCCAM):
+    """The same without g."""
+
+
+PLAIN = [(SilentIFCA, "ifca", {"average": "mean"}), (SilentIFCA, "ifca", {"average": "share", "shared_body": True}),
+         (SilentFeSEM, "fesem", {"keep": True, "lam": .5, "layers": ("fc2",), "weights": "samples"}),
+         (SilentFeSEM, "fesem", {"keep": False, "lam": 0., "layers": (), "weights": "equal"}),
+         (SilentFedMHC, "fedmhc", {"lam": .5})]
+
+
+@pytest.mark.parametrize("silent, name, settings", PLAIN, ids=str)
+def test_with_a_global_model_of_no_logits_it_is_what_it_modifies(mlp, federation, silent, name, settings):
+    """To the bit, the accuracy of every client included."""
+    found = Lab(silent(warm_up=0, **settings).on(mlp), federation, share=SHARE).go()
+    plain = Lab(method(name, mlp, **settings), federation, share=SHARE).go()
+    assert not found.shared.g.any()
+    assert all(torch.equal(getattr(found.shared, field), v) for field, v in plain.shared._asdict().items())
+    assert all(torch.equal(a, b) for c in range(8) for a, b in zip(found.mine(c), plain.mine(c), strict=True))
+    np.testing.assert_array_equal(found.judge(ROUNDS)[:, 0], plain.judge(ROUNDS)[:, 0])
+
+
+@pytest.mark.parametrize("cam, silent", [(IFCACAM, SilentIFCA), (FeSEMCAM, SilentFeSEM), (FedMHCCAM, SilentFedMHC)])
+def test_with_one_it_is_not(mlp, federation, cam, silent):
+    loud, quiet = (Lab(c(warm_up=0).on(mlp), federation, share=SHARE).go() for c in (cam, silent))
+    assert apart(loud.state(), quiet.state()) > 1e-3
+    assert not np.array_equal(loud.judge(ROUNDS), quiet.judge(ROUNDS))
+
+
+# Transcriptions
+
+
+def additive(ref, w, other, batches, t, penalty=lambda v: 0.):
+    """Train w by SGD on the logits of w and of another model that stays."""
+    module, other = ref.network(w), ref.network(other)
+    optimiser = torch.optim.SGD(module.parameters(), ref.lr(t))
+    for x, y in batches:
+        with torch.no_grad():
+            fixed = other(x)
+        loss = F.cross_entropy(module(x) + fixed, y) + penalty(parameters_to_vector(module.parameters()))
+        optimiser.zero_grad()
+        loss.backward()
+        optimiser.step()
+    return parameters_to_vector(module.parameters()).detach()
+
+
+@torch.no_grad()
+def loss(ref, g, w, i):
+    x, y = ref.data[i]
+    return float(F.cross_entropy(ref.network(g)(x) + ref.network(w)(x), y))
+
+
+def average(sent, n):
+    return torch.from_numpy(np.average(torch.stack(sent).double().numpy(), 0, n)).float()
+
+
+def ifca_cam(ref, starts, warm_up):
+    """Return g and the clusters' models (eqs. 2 to 9)."""
+    *w, g = starts
+    for t in range(ROUNDS):
+        who, new, sent = ref.who(t), list(w), []
+        for i, n in zip(who.ids, who.sizes, strict=True):
+            if t < warm_up:
+                sent.append(ref.sgd(g, ref.batches(i, t), t))
+                continue
+            k = int(np.argmin([loss(ref, g, v, i) for v in w]))
+            theta = additive(ref, w[k], g, ref.batches(i, t), t)
+            new[k] = new[k].double() + n / who.sizes.sum() * (theta - w[k]).double()      # eq. 6
+            sent.append(additive(ref, g, w[k], ref.batches(i, t), t))
+        w, g = [v.float() for v in new], average(sent, who.sizes)
+    return g, torch.stack(w)
+
+
+@pytest.mark.parametrize("warm_up", [0, 1])
+def test_ifca_cam_is_what_its_formulas_say(mlp, federation, warm_up):
+    found = run(mlp, federation, "ifca_cam", k=3, warm_up=warm_up)
+    g, w = ifca_cam(Reference(mlp, federation, found.config), mlp.starts(4), warm_up)
+    near(found.shared.g, g)
+    near(found.shared.parts, w)
+    assert found.shared.round == ROUNDS
+
+
+def fesem_cam(ref, k, g, lam, warm_up):
+    """Return g, centres, clusters and theta (eqs. 11 to 15); the whole network is fully connected."""
+    everybody, of = range(len(ref.data)), {}
+    theta, w = dict.fromkeys(everybody, ref.start), np.array([ref.start.double().numpy()] * k)
+    if warm_up:
+        theta = {i: ref.sgd(ref.start, ref.batches(i, -1, stream=WARM, epochs=warm_up), 0) for i in everybody}
+        of, w = clustered(theta, list(everybody), w, of, ref.federation.sizes, (ref.config.seed, 0))
+    for t in range(ROUNDS):
+        who, sent = ref.who(t), []
+        for i in who.ids:
+            centre, began, batches = torch.from_numpy(w[of.get(i, 0)]).float(), theta[i], list(ref.batches(i, t))
+            theta[i] = additive(ref, began, g, batches, t,
+                                lambda v, c=centre, s=lam * (i in of): s / 2 * ((v - c) ** 2).sum())
+            sent.append(additive(ref, g, began, batches, t))
+        g = average(sent, who.sizes)
+        of, w = clustered(theta, list(who.ids), w, of, who.sizes, (ref.config.seed, t + 1))
+    return g, torch.from_numpy(w).float(), of, theta
+
+
+def clustered(theta, ids, w, of, n, seed):
+    x = torch.stack([theta[i] for i in ids]).double().numpy()
+    labels = lloyd(x, w, n) if of else first(x, len(w), seed, n)
+    w = np.array([np.average(x[labels == j], 0, n[labels == j]) if (labels == j).any() else w[j]
+                  for j in range(len(w))])
+    return of | dict(zip(ids, labels, strict=True)), w
+
+
+@pytest.mark.parametrize("warm_up", [0, 2])
+def test_fesem_cam_is_what_its_formulas_say(mlp, federation, warm_up):
+    found = run(mlp, federation, "fesem_cam", k=3, warm_up=warm_up, lam=.5)
+    g, w, of, theta = fesem_cam(Reference(mlp, federation, found.config), 3, mlp.starts(4)[3], .5, warm_up)
+    near(found.shared.g, g)
+    near(found.shared.w, w)
+    assert found.shared.of.tolist() == [of.get(i, -1) for i in range(8)] and len(set(of.values())) > 1
+    for c in range(8):
+        near(found.mine(c).theta, theta[c])
+
+
+def test_a_method_that_does_not_say_where_it_began_is_asked_for_what_it_is_judged_by(mlp, federation):
+    """g of FedMHC-CAM is trained beside theta_i."""
+    lab = Lab(FedMHCCAM(warm_up=0).on(mlp), federation)
+    g = mlp.starts(2)[1]
+    near(lab.shared.g, g, 0)
+    ref, who = Reference(mlp, federation, lab.config), lab.round(0)
+    near(lab.shared.g, average([additive(ref, g, ref.start, ref.batches(i, 0), 0) for i in who.ids], who.sizes))
+
+
+def test_logits_of_several_models_add_up(mlp, federation):
+    lab, (u, v, w) = Lab(method("fedavg", mlp), federation), mlp.starts(3)
+    x, y = Reference(mlp, federation, lab.config).data[2]
+    found = lab.apply(lambda shared, mine, data: data.plus(mlp, u).plus(mlp, v).mean_loss(mlp, w), [2])[2]
+    near(found, F.cross_entropy(mlp(u, x) + mlp(v, x) + mlp(w, x), y), 1e-6)
+
+
+# Warm-up
+
+
+def test_warm_rounds_are_fedavg_for_g_alone(mlp, federation):
+    lab = run(mlp, federation, "ifca_cam", rounds=2, warm_up=2)
+    ref, w = Reference(mlp, federation, lab.config), mlp.starts(6)
+    g = w[5]
+    for t in range(2):
+        who = ref.who(t)
+        g = average([ref.sgd(g, ref.batches(i, t), t) for i in who.ids], who.sizes)
+    near(lab.shared.g, g)
+    assert torch.equal(lab.shared.parts, w[:5])
+    lab.round(2)
+    assert not torch.equal(lab.shared.parts, w[:5])
+
+
+def test_while_g_warms_up_it_is_judged_alone(mlp, federation):
+    x = torch.from_numpy(federation.client(2).x_test)
+    lab = run(mlp, federation, "ifca_cam", rounds=1, warm_up=2)
+    for t in (2, 3):
+        weights = lab.apply(lab.method.personal, [2], t - 1)[2]
+        assert len(weights) == t - 1
+        near(lab.method.predict(weights, x), sum(mlp(w, x) for w in weights), 0)
+        assert torch.equal(weights[0], lab.shared.g)
+        lab.round(t - 1)
+
+
+def test_clients_warm_up_alone_before_the_first_round(mlp, federation):
+    lab = Lab(method("fesem_cam", mlp, k=3, warm_up=2), federation, share=SHARE).open()
+    ref = Reference(mlp, federation, lab.config)
+    assert torch.equal(lab.shared.g, mlp.starts(4)[3]) and (lab.shared.of >= 0).all() and lab.shared.round == 0
+    for c in range(8):
+        near(lab.mine(c).theta, ref.sgd(ref.start, ref.batches(c, -1, stream=WARM, epochs=2), 0))
+    assert method("fesem_cam", mlp, warm_up=0).opening(8, 0) is None is method("ifca_cam", mlp).opening(8, 0)
+
+
+def test_a_client_is_judged_by_g_and_the_cluster_that_fits_best_beside_it(mlp, federation):
+    """By its training data, and not by the cluster that would fit best alone."""
+    lab = Lab(method("ifca_cam", mlp, warm_up=0), federation)
+    lab.shared = lab.shared._replace(g=4 * lab.shared.g, parts=4 * lab.shared.parts)
+    ref, (_, w, g, _), alone = Reference(mlp, federation, lab.config), lab.shared, []
+    for c, (common, own) in lab.apply(lab.method.personal, range(8)).items():
+        assert torch.equal(common, g) and torch.equal(own, w[np.argmin([loss(ref, g, v, c) for v in w])])
+        alone.append(torch.equal(own, w[np.argmin([ref.loss(v, c) for v in w])]))
+    assert not all(alone)
+
+
+def test_what_clients_keep_rests_while_g_warms_up(mlp, federation):
+    lab = run(mlp, federation, "fesem_cam", warm="global", warm_up=4)
+    kept = [lab.mine(c).theta for c in range(8)]
+    assert all(torch.equal(theta, mlp.start) for theta in kept)
+    assert len({theta.data_ptr() for theta in kept}) == 8
+
+
+@pytest.mark.parametrize("name", ["ifca_cam", "fesem_cam"])
+@pytest.mark.parametrize("warm", ["global", "local"])
+def test_both_warm_ups_in_both_engines(mlp, federation, name, warm):
+    one, other = (Lab(method(name, mlp, warm=warm, warm_up=1), federation, engine, share=SHARE).go(2)
+                  for engine in (None, Vmap()))
+    assert apart(one.state(), other.state()) < 1e-5
+    np.testing.assert_allclose(one.judge(2), other.judge(2), atol=1e-4)
+
+
+# Books
+
+
+@pytest.mark.parametrize("name, extra", [("ifca_cam", 8), ("fesem_cam", 0)])
+def test_what_is_sent_is_k_models_and_g_down_and_two_up(mlp, federation, name, extra):
+    lab = Lab(method(name, mlp, k=4), federation)
+    assert lab.method.traffic(lab.shared, lab.up) == (5 * 4 * mlp.size, 2 * 4 * mlp.size + extra)
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_fesem_cam_finds_planted_groups(mlp, cache, seed):
+    """Nearly in the round before the first one, to the last client in the first, and it keeps them."""
+    federation = Federation(prepare(resolve({"data": {
+        "clients": 20, "cache": str(cache), "partition": "pathological"}}).data, seed))
+    lab = Lab(method("fesem_cam", mlp, warm_up=2), federation, seed=seed).open()
+    assert adjusted_rand_score(federation.groups, lab.shared.of) > .8
+    assert [adjusted_rand_score(federation.groups, lab.round(t).facts["clusters"]) for t in range(3)] == [1.] * 3
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_planted_groups_with_ifca_cam(mlp, cache, seed):
+    """As IFCA, it leaves two of the five groups together, because one start is nobody's best (ARI .74)."""
+    federation = Federation(prepare(resolve({"data": {
+        "clients": 20, "cache": str(cache), "partition": "pathological"}}).data, seed))
+    lab = Lab(method("ifca_cam", mlp, warm_up=1), federation, seed=seed)
+    ari = [adjusted_rand_score(federation.groups, lab.round(t).facts.get("clusters", np.zeros(20))) for t in range(5)]
+    assert ari[0] == 0 < ari[1] <= ari[-1] and .7 < ari[-1] <= 1

@@ -1,0 +1,106 @@
+"""FedAMP: its limit, its formulas written a second time, and that the proximal term has a gradient."""
+from __future__ import annotations
+
+import json
+import math
+
+import pytest
+import torch
+
+from fedmpi.comm.world import Solo
+from fedmpi.run import lead
+from tests.federations import apart, method
+from tests.methods.plain import ROUNDS, again, mlp, near, trial
+
+forms = pytest.mark.parametrize("form", ["distance", "heuristic"])
+
+
+def attention(models, alpha, sigma, own):
+    """Return xi by loops: HeurFedAMP's where `own` is given."""
+    n, xi = len(models), []
+    for i in range(n):
+        row = []
+        for j in range(n):
+            if own is None:
+                row.append(alpha / sigma * math.exp(-float(((models[i] - models[j]) ** 2).sum()) / sigma))
+            else:
+                row.append(math.exp(sigma * float(models[i] @ models[j] / models[i].norm() / models[j].norm())))
+        row[i] = 0.
+        total = sum(row)
+        row = [x / max(1., total) for x in row] if own is None else [x / total * (1 - own) for x in row]
+        row[i] = 1 - sum(row)
+        xi.append(row)
+    return xi
+
+
+def written(ref, lam, alpha, sigma, own):
+    w = dict.fromkeys(range(len(ref.data)), ref.start)
+    for t in range(ROUNDS):
+        xi, before = attention([w[i].double() for i in sorted(w)], alpha, sigma, own), dict(w)
+        for i in ref.who(t).ids:
+            u = sum(x * before[j].double() for j, x in enumerate(xi[i])).float()
+            w[i] = ref.sgd(w[i], ref.batches(i, t), t, penalty=lambda v, u=u: lam / (2 * alpha) * ((v - u) ** 2).sum())
+    return w
+
+
+@pytest.mark.parametrize("settings", [
+    {}, {"lam": .8, "alpha": .05, "sigma": .3}, {"lam": 3., "alpha": .5, "form": "heuristic"},
+    {"form": "heuristic", "own": .6, "sigma": 40.}])
+def test_the_formulas(settings):
+    found = trial("fedamp", **settings)
+    s = {"lam": 1., "alpha": 1., "sigma": 1., "own": .2} | settings
+    own = s["own"] if s.pop("form", "distance") == "heuristic" else None
+    for c, w in written(again(found), s["lam"], s["alpha"], s["sigma"], own).items():
+        near(found.mine(c).w, w)
+        near(found.apply(found.method.personal, [c])[c], w)
+
+
+@forms
+def test_without_pull_it_is_local(form):
+    free, alone = trial("fedamp", lam=0., form=form), trial("local")
+    for c in range(8):
+        near(free.mine(c).w, alone.mine(c).w, 1e-6)
+    assert apart(trial("fedamp", form=form).state(), alone.state()) > 1e-3
+
+
+@forms
+def test_the_proximal_term_has_a_gradient(form):
+    """A stronger pull keeps a client closer to u_i, in every single round."""
+    lab = trial("fedamp", rounds=1, participation=1., form=form)
+    gaps = [trial("fedamp", rounds=1, participation=1., lam=lam, form=form).mine(2).w - lab.method.model.start
+            for lam in (0., .5, 5., 15.)]
+    lengths = [float(g.norm()) for g in gaps]
+    assert lengths == sorted(lengths, reverse=True) and lengths[-1] < lengths[0] / 3
+
+
+def test_attention_is_paid_to_similar_models():
+    """Two planted groups of models, one of them larger: hardly anything comes from the other group."""
+    rows = torch.randn(9, 40, generator=torch.Generator().manual_seed(0)) * .02
+    rows[:4, :20] += 1.
+    rows[4:, 20:] += 1.
+    for settings in ({"alpha": .1}, {"form": "heuristic", "sigma": 50.}):
+        xi = method("fedamp", mlp(), **settings).attention(rows.double() @ rows.double().T)
+        near(xi.sum(1), torch.ones(9, dtype=torch.float64), 1e-12)
+        assert (xi >= 0).all() and (xi[:4, :4] > .01).all() and (xi[4:, 4:] > .01).all()
+        assert xi[:4, 4:].sum() + xi[4:, :4].sum() < .02
+
+
+@forms
+def test_models_that_are_all_alike_have_no_negative_share(form):
+    xi = method("fedamp", mlp(), form=form).attention(torch.ones(30, 30, dtype=torch.float64))
+    assert (xi >= 0).all()
+    near(xi.sum(1), torch.ones(30, dtype=torch.float64), 1e-12)
+
+
+def test_a_client_receives_and_sends_one_model():
+    lab = trial("fedamp", rounds=0)
+    assert lab.method.traffic(lab.shared, lab.up) == (4 * 1210, 4 * 1210)
+
+
+def test_everybody_can_be_judged_after_training(tmp_path, cache):
+    """Clients that do not take part are addressed too, where all are judged as if they had."""
+    (tmp_path / "c.yaml").write_text(json.dumps({
+        "rounds": 2, "method": "fedamp", "model": {"name": "mlp", "hidden": 8}, "evaluate": {"after": "all"},
+        "data": {"clients": 9, "cache": str(cache), "partition": {"name": "dirichlet", "beta": .2}},
+        "train": {"lr": .05, "participation": .5, "steps": 4}}))
+    assert lead(Solo(), str(tmp_path / "c.yaml"), [], str(tmp_path / "run"), None, lambda: False) == 0

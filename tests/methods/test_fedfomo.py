@@ -1,0 +1,128 @@
+"""FedFomo: its formulas written a second time, whose models are sent, and what validates."""
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+
+from fedmpi.methods.fedfomo import CHOICE
+from tests.federations import View, apart, method
+from tests.methods.plain import ROUNDS, again, digits, mlp, near, trial
+
+
+def sent_to(i, t, seed, affinity, M, epsilon):
+    """Return whose models client i is sent, with the draws of the method."""
+    draws = np.random.default_rng((seed, t, i, CHOICE))
+    at_random, others = draws.random() < epsilon, [j for j in draws.permutation(len(affinity)) if j != i]
+    return (others if at_random else sorted(others, key=lambda j: -affinity[i, j]))[:M]
+
+
+def written(ref, M, epsilon, held_out=.2):
+    n = len(ref.data)
+    w, affinity = dict.fromkeys(range(n), ref.start), np.eye(n, dtype=np.float32)
+    for t in range(ROUNDS):
+        before, rows = dict(w), affinity.copy()
+        for i in ref.who(t).ids:
+            train = ref.part(i, t, 1 - held_out, 1, fixed=True)
+            held = ref.part(i, t, 1 - held_out, 1, fixed=True, rest=True)
+            weight = {}
+            for j in sent_to(i, t, ref.config.seed, rows, M, epsilon):
+                distance = (before[j] - before[i]).norm()
+                gain = ref.loss_on(before[i], held) - ref.loss_on(before[j], held)
+                weight[j] = float(gain / (distance + 1e-5)) if distance > 1e-5 else 0.
+                affinity[i, j] += weight[j]
+            total = sum(max(x, 0) for x in weight.values()) or 1.
+            mixed = before[i] + sum(max(x, 0) / total * (before[j] - before[i]) for j, x in weight.items())
+            w[i] = ref.sgd(mixed, ref.batches_of(train, i, t), t)
+    return w, torch.from_numpy(affinity)
+
+
+@pytest.mark.parametrize("M, epsilon, held_out", [(5, 0., .2), (2, 0., .3), (2, 1., .2), (3, .5, .5), (20, 0., .2)])
+def test_the_formulas(M, epsilon, held_out):
+    found = trial("fedfomo", M=M, epsilon=epsilon, held_out=held_out)
+    w, affinity = written(again(found), M, epsilon, held_out)
+    near(found.shared.affinity, affinity, 1e-4)
+    assert (affinity > 0).sum() > 5 and (affinity < 0).any()
+    for c in range(8):
+        near(found.mine(c).w, w[c])
+        near(found.apply(found.method.personal, [c])[c], w[c])
+
+
+def test_the_models_of_highest_affinity_are_sent():
+    method_, table = method("fedfomo", mlp(), M=2), torch.eye(6)
+    table[4] = torch.tensor([.1, -3., .7, 0., 1., .5])
+    table[1, 5] = -.1
+    who = SimpleNamespace(ids=np.array([1, 4]), round=3, seed=0)
+    rows = method_.chosen(SimpleNamespace(affinity=table), who)
+    assert rows[1].tolist() == [2, 5]
+    assert len(set(rows[0])) == 2 and not {1, 5} & set(rows[0].tolist())
+    near(table, table.clone())
+
+
+def test_equal_affinities_come_in_an_order_drawn_for_round_and_client():
+    method_, table = method("fedfomo", mlp(), M=3), SimpleNamespace(affinity=torch.eye(30))
+    rows = [tuple(r) for t in range(4) for r in method_.chosen(
+        table, SimpleNamespace(ids=np.arange(30), round=t, seed=0)).tolist()]
+    assert len(set(rows)) > 110
+
+
+def test_greed_and_chance():
+    """With epsilon = 1 affinities are of no account; with 0 nothing else is."""
+    table = torch.eye(9)
+    table[0] = torch.arange(9.)
+    who = [SimpleNamespace(ids=np.array([0]), round=t, seed=1) for t in range(60)]
+
+    def best(epsilon):
+        found = method("fedfomo", mlp(), M=1, epsilon=epsilon)
+        return [int(found.chosen(SimpleNamespace(affinity=table), w)[0, 0]) for w in who]
+    assert set(best(0.)) == {8} and set(best(1.)) == set(range(1, 9))
+    assert 20 < sum(j == 8 for j in best(.5)) < 50
+
+
+class HeldLabels(View):
+    """The same federation, in which the labels of the samples that are held out differ."""
+
+    def client(self, i):
+        from fedmpi.clients import plan
+        s = self.original.client(i)
+        settings, y = plan.Local(3, 0, 10, 1, None, .05, 0.), s.y_train.copy()
+        held = plan.subset(settings, i, 1, len(y), .8, True, True)
+        y[held] = (y[held] + 3) % 10
+        return s._replace(y_train=y)
+
+
+def test_what_validates_does_not_train():
+    """In the first round all models are equal, so that held-out samples decide nothing; later they choose."""
+    first, other = (trial("fedfomo", rounds=1, federation=f) for f in (digits(), HeldLabels(digits())))
+    for c in set(range(8)) - {1}:      # client 1 has a single sample, which does both
+        near(first.mine(c).w, other.mine(c).w, 0)
+    assert apart(trial("fedfomo").state(), trial("fedfomo", federation=HeldLabels(digits())).state()) > 1e-3
+
+
+def test_a_client_that_nobody_helps_trains_alone():
+    """Models that are worse than its own get no weight."""
+    lab = trial("fedfomo", participation=1., rounds=1)
+    for c in range(8):
+        w = lab.mine(c).w
+        lab.group.store.write(c, lab.mine(c)._replace(w=w if c == 2 else -9 * w))
+    w, ref = lab.mine(2).w, again(lab)
+    lab.round(1)
+    train = ref.part(2, 1, .8, 1, fixed=True)
+    near(lab.mine(2).w, ref.sgd(w, ref.batches_of(train, 2, 1), 1))
+    assert (lab.shared.affinity[2] <= 0).sum() >= 5
+
+
+def test_bytes_of_a_client():
+    lab = trial("fedfomo", rounds=0, M=3)
+    assert lab.method.traffic(lab.shared, lab.up) == (3 * 4 * 1210, 4 * 1210 + 4 * 3)
+
+
+def test_a_copy_of_its_own_model_is_worth_nothing():
+    """A difference of rounding, divided by a distance of nearly 0, would be worth much."""
+    lab = trial("fedfomo", participation=1., rounds=1)
+    for c in range(8):
+        lab.group.store.write(c, lab.mine(c)._replace(w=lab.mine(2).w + 1e-8 * (c != 2)))
+    lab.round(1)
+    assert torch.equal(lab.shared.affinity, torch.eye(8))
