@@ -17,10 +17,12 @@ What `data`, one client's data in one round, offers (d parameters, b batch):
     data.alone(function, *tensors)           function(*tensors) -> a tensor, computed for one client after another: for
                                              long inner products, whose bits in a batch depend on the batch
     data.through(net, w)                     the same client with net(w, x) in place of x, and the same batches
+    data.plus(net, w)                        the same client with the logits net(w, x) added, sample by sample, to those
+                                             of any network whose cross-entropy is asked for (additive models)
     data.subset(share, stream, fixed, rest)  the same client with a random share of its samples (at least one), drawn
                                              for the round or (fixed) once for all; `rest`: with the others instead
     data.passes(epochs, stream, steps)       the same client with other batches: `stream` names the draw; so many
-                                             `steps`, where given, in place of epochs
+                                             `steps`, where given, in place of epochs; None epochs: as many as the run's
 `data.descend(net_or_loss, w, lr=, only=, pull=, momentum=, args=, clip=, spread=)`:
     net_or_loss  a Net (its cross-entropy is minimised), or loss(w, x, y, *args) -> (b,)
     only         a block of w that moves (a slice); the rest is frozen

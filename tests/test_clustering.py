@@ -7,7 +7,7 @@ import torch
 from sklearn.cluster import KMeans
 from threadpoolctl import threadpool_limits
 
-from fedmpi.clustering import Clusters, kmeans, nearest, placed
+from fedmpi.clustering import Clusters, embed, kmeans, nearest, placed, settle
 
 
 def blobs(per=6, k=3, d=40, spread=.1):
@@ -86,3 +86,45 @@ def test_a_table_by_client_is_copied():
     table = torch.tensor([-1, -1, 4])
     assert placed(table, np.array([0, 2]), np.array([5, 6])).tolist() == [5, -1, 6]
     assert table.tolist() == [-1, -1, 4]
+
+
+def test_short_points_are_as_far_from_each_other_as_the_long_rows():
+    x = 100 + torch.randn(12, 5000, generator=torch.Generator().manual_seed(0))
+    x[3] = x[8]
+    points = embed(x.double() @ x.double().T)
+    assert points.shape[1] <= 11 and torch.allclose(points.mean(0), torch.zeros(1).double(), atol=1e-6)
+    assert torch.allclose(torch.cdist(points, points), torch.cdist(x.double(), x.double()), atol=1e-4)
+    assert embed(torch.ones(4, 4)).shape == (4, 0)      # all rows alike
+
+
+def test_long_rows_are_clustered_by_short_points():
+    x, centres = blobs(spread=5.)
+    both = torch.cat([x, x[:3]]).double()
+    points = embed(both @ both.T)
+    for by_points, by_rows in ((settle(points[:18], points[18:]), settle(x, x[:3])),
+                               (kmeans(points[:18], 3, None, (1,)), kmeans(x, 3, None, (1,)))):
+        assert by_points.labels.tolist() == by_rows.labels.tolist()
+
+
+def test_settled_is_scikit_learns_where_no_cluster_empties():
+    x, _ = blobs(spread=5.)
+    found, expected = settle(x, x[:3]), kmeans(x, 3, x[:3], (0,))
+    assert found.labels.tolist() == expected.labels.tolist() and found.iterations > 1 and found.k == 3
+    weight = np.arange(1., 19.)
+    expected = KMeans(3, init=x[:3].double().numpy(), n_init=1).fit(x.double().numpy(), sample_weight=weight)
+    assert settle(x, x[:3], weight).labels.tolist() == expected.labels_.tolist()
+    assert kmeans(x, 3, x[:3], (0,), weight).labels.tolist() == expected.labels_.tolist()
+
+
+def test_a_settled_cluster_may_stay_empty():
+    x, centres = blobs(k=2)
+    far = torch.full((1, 40), 1e3)
+    assert settle(x, torch.cat([far, centres])).labels.tolist() == np.repeat([1, 2], 6).tolist()
+    assert settle(x[:1], torch.cat([far, centres])).labels.tolist() == [1]
+
+
+def test_weights_draw_the_centres():
+    """Four points on a line: the heavy end draws its centre away from the second one."""
+    x = torch.tensor([[0.], [4.], [7.], [10.]])
+    plain, heavy = (settle(x, x[:2], w).labels.tolist() for w in (None, [1, 1, 1, 100]))
+    assert (plain, heavy) == ([0, 1, 1, 1], [0, 0, 1, 1])

@@ -11,7 +11,6 @@ from functools import partial
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 from torch.func import grad, vmap
 
@@ -19,7 +18,7 @@ from fedmpi.clients import plan
 from fedmpi.clients.loop import approach, nothing
 from fedmpi.clients.spread import Spread
 from fedmpi.models.build import as_input
-from fedmpi.models.flat import Net, as_flat, inside
+from fedmpi.models.flat import Net, as_flat, cross_entropy, inside
 
 BLOCK = 64       # samples of each client per forward pass without gradients. Always whole blocks: a matrix product over
                  # as many rows as the largest client has would make a client's bits depend on the others of its cohort
@@ -29,7 +28,7 @@ BLOCK = 64       # samples of each client per forward pass without gradients. Al
 class Cohort:
     """The training data of c clients, padded to whole blocks, as many as the largest has."""
     x: Tensor              # (c, s, ...) as stored, or features
-    y: Tensor              # (c, s)
+    y: Tensor              # (c, s), or (c, s, 1 + classes) with logits that are added: see flat.beside
     sizes: tuple[int, ...]      # descending
     clients: tuple[int, ...]
     local: plan.Local
@@ -79,7 +78,8 @@ class Cohort:
     def mean_loss(self, net: Net, w: Tensor) -> Tensor:
         """Return each client's mean cross-entropy over its own samples, (c,)."""
         outputs = self.forward(net, w)
-        losses = F.cross_entropy(outputs.flatten(0, 1), self.y.flatten(), reduction="none").unflatten(0, self.y.shape)
+        losses = cross_entropy(outputs.flatten(0, 1), self.y.flatten(0, 1), reduction="none")
+        losses = losses.unflatten(0, self.y.shape[:2])
         sizes = torch.tensor(self.sizes, device=losses.device)
         own = torch.arange(losses.shape[1], device=losses.device) < sizes[:, None]
         per_block = (losses * own).unflatten(1, (-1, BLOCK)).sum(2)
@@ -145,7 +145,7 @@ def bound(net: Net, work: Tensor, only: slice | None):
         parts = list(parts)
         for i, p in zip(chosen, moving, strict=True):
             parts[i] = p
-        return (F.cross_entropy(net(parts, x), y, reduction="none") * weight).sum()
+        return (cross_entropy(net(parts, x), y, reduction="none") * weight).sum()
     step = vmap(grad(loss))
 
     def gradients(k, x, y, weight):

@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from functools import partial
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from fedmpi.clients import plan, table
@@ -17,7 +16,7 @@ from fedmpi.clients.pulls import approach
 from fedmpi.clients.spread import Spread
 from fedmpi.clients.statistics import gathered
 from fedmpi.models.build import as_input
-from fedmpi.models.flat import Net
+from fedmpi.models.flat import Net, beside, cross_entropy
 
 GATHER = 32 << 20      # bytes of batches that are gathered at once
 CHUNK = 500            # samples per forward pass without gradients
@@ -28,7 +27,7 @@ REHEARSAL = plan.Local(seed=0, round=0, batch=1, epochs=1, steps=1, lr=1e-3, mom
 class LoopData:
     """One client's training data in one round (see method.py for what it offers)."""
     x: Tensor              # (n, ...) as stored, or features
-    y: Tensor              # (n,)
+    y: Tensor              # (n,), or (n, 1 + c) with logits that are added: see flat.beside
     client: int
     local: plan.Local
     stream: int = 0
@@ -56,8 +55,8 @@ class LoopData:
     def momentum(self) -> float:
         return self.local.momentum
 
-    def passes(self, epochs: int, stream: int, steps: int | None = None) -> LoopData:
-        return dataclasses.replace(self, local=self.local._replace(epochs=epochs, steps=steps), stream=stream)
+    def passes(self, epochs: int | None, stream: int, steps: int | None = None) -> LoopData:
+        return dataclasses.replace(self, local=plan.passes(self.local, epochs, steps), stream=stream)
 
     def subset(self, share: float, stream: int, fixed: bool = False, rest: bool = False) -> LoopData:
         kept = torch.from_numpy(plan.subset(self.local, self.client, stream, self.n, share, fixed, rest))
@@ -67,8 +66,11 @@ class LoopData:
     def through(self, net: Net, w: Tensor) -> LoopData:
         return dataclasses.replace(self, x=self._forward(net, w))
 
+    def plus(self, net: Net, w: Tensor) -> LoopData:
+        return dataclasses.replace(self, y=beside(self.y, self._forward(net, w)))
+
     def mean_loss(self, net: Net, w: Tensor) -> Tensor:
-        return F.cross_entropy(self._forward(net, w), self.y)
+        return cross_entropy(self._forward(net, w), self.y)
 
     @torch.no_grad()
     def _forward(self, net: Net, w: Tensor) -> Tensor:
@@ -164,7 +166,7 @@ def bound(net: Net, w: Tensor, only: slice | None):
 
     def gradients(x, y):
         net.train(len(y))
-        return torch.autograd.grad(F.cross_entropy(net.module(x), y), leaves)
+        return torch.autograd.grad(cross_entropy(net.module(x), y), leaves)
 
     def views(flat):
         parts = net.split(flat)

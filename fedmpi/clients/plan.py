@@ -39,6 +39,11 @@ def draw(local: Local, client: int, stream: int, n: int) -> Plan:
     return Plan(index.reshape(-1, local.batch)[:steps], count.reshape(-1)[:steps])
 
 
+def passes(local: Local, epochs: int | None, steps: int | None = None) -> Local:
+    """Return the local training of so many epochs, or steps where given; None epochs: as it is."""
+    return local if epochs is None else local._replace(epochs=epochs, steps=steps)
+
+
 def generate(seed: int, when: int, client: int, stream: int) -> np.random.Generator:
     """Return the generator of one use of the seed; round -1 (an opening) is as good as any other."""
     return np.random.Generator(np.random.Philox(np.random.SeedSequence((seed, when % 2 ** 32, client, stream))))

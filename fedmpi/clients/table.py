@@ -4,11 +4,10 @@ Legend: v rows of e numbers, b batch, l positions."""
 from __future__ import annotations
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from fedmpi.clients.pulls import Late, approach
-from fedmpi.models.flat import inside
+from fedmpi.models.flat import cross_entropy, inside
 
 
 def sparse(net, w: Tensor, only: slice | None, pull, momentum, clip) -> bool:
@@ -37,7 +36,7 @@ def descend(batches, net, w: Tensor, lr: float, only: slice | None, pull) -> Ten
         ids = x.flatten().long()
         late.catch_up(ids, step - 1)
         z = rows[ids].view(*x.shape, -1).requires_grad_()
-        dz, *grads = torch.autograd.grad(F.cross_entropy(rest.module(z), y), [z, *leaves])
+        dz, *grads = torch.autograd.grad(cross_entropy(rest.module(z), y), [z, *leaves])
         if padding is not None:
             dz.masked_fill_((x == padding).unsqueeze(-1), 0)
         approach(pulls)

@@ -14,7 +14,7 @@ from fedmpi.clients import plan
 from fedmpi.clients.cohort import Cohort, pad
 from fedmpi.clients.loop import REHEARSAL
 from fedmpi.errors import BadInput
-from fedmpi.models.flat import Net
+from fedmpi.models.flat import Net, beside
 
 MOST = 128       # clients at once: more gain nothing
 VECTORS = 10     # of parameters per client while it trains: start, weights, gradients, states, results
@@ -58,18 +58,26 @@ class VmapData:
     def momentum(self) -> float:
         return self.cohort.local.momentum
 
-    def passes(self, epochs: int, stream: int, steps: int | None = None) -> VmapData:
-        local = self.cohort.local._replace(epochs=epochs, steps=steps)
+    def passes(self, epochs: int | None, stream: int, steps: int | None = None) -> VmapData:
+        local = plan.passes(self.cohort.local, epochs, steps)
         return dataclasses.replace(self, cohort=dataclasses.replace(self.cohort, local=local, stream=stream))
 
-    def through(self, net: Net, w: Tensor) -> VmapData:
-        features = []      # the whole cohort's, kept as they are: what vmap returns would be one client's view
+    def _forward(self, net: Net, w: Tensor) -> Tensor:
+        """Return the whole cohort's outputs as they are: what vmap returns would be one client's view."""
+        outputs = []
 
         def forward(n, w):
-            features.append(self.cohort.forward(net, w))
+            outputs.append(self.cohort.forward(net, w))
             return n
         Outside.apply(forward, self.n, w)
-        return dataclasses.replace(self, cohort=dataclasses.replace(self.cohort, x=features[0]))
+        return outputs[0]
+
+    def through(self, net: Net, w: Tensor) -> VmapData:
+        return dataclasses.replace(self, cohort=dataclasses.replace(self.cohort, x=self._forward(net, w)))
+
+    def plus(self, net: Net, w: Tensor) -> VmapData:
+        labels = beside(self.cohort.y, self._forward(net, w))
+        return dataclasses.replace(self, cohort=dataclasses.replace(self.cohort, y=labels))
 
     def subset(self, share: float, stream: int, fixed: bool = False, rest: bool = False) -> VmapData:
         part = self.cohort.subset(share, stream, fixed, rest)

@@ -89,7 +89,7 @@ class Net:
     def loss(self, w, x: Tensor, y: Tensor) -> Tensor:
         """Return the cross-entropy of each sample, (b,), in training mode whatever was done before."""
         self.train(len(y))
-        return F.cross_entropy(self(w, x), y, reduction="none")
+        return cross_entropy(self(w, x), y, reduction="none")
 
     def bind(self, w: Tensor) -> Tensor:
         """Copy w into the vector that the module's own parameters are views of, and return that vector.
@@ -131,6 +131,22 @@ class Net:
         setattr(copied.get_submodule(owner), last, nn.Identity())
         del copied.lookup
         return Net(copied)
+
+
+def cross_entropy(logits: Tensor, y: Tensor, reduction: str = "mean") -> Tensor:
+    """Return the cross-entropy of logits (b, c) for labels y: (b,), or what `beside` returns."""
+    if y.is_floating_point():
+        logits, y = logits + y[:, 1:], y[:, 0].long()
+    return F.cross_entropy(logits, y, reduction=reduction)
+
+
+def beside(y: Tensor, logits: Tensor) -> Tensor:
+    """Return labels y (...,) with the logits (..., c) beside them that `cross_entropy` is to add to a network's.
+
+    One tensor (..., 1 + c), so that batches, subsets and padding treat both as they treat labels."""
+    if y.is_floating_point():
+        return torch.cat([y[..., :1], y[..., 1:] + logits], -1)
+    return torch.cat([y[..., None].to(logits.dtype), logits], -1)
 
 
 def tensors(module: nn.Module) -> dict[str, Tensor]:

@@ -146,6 +146,32 @@ def spread(model, shared, mine, data):
     return torch.cat([w, part, torch.stack([all_of_it, of_block])])
 
 
+def plus(model, shared, mine, data):
+    """Learn and measure beside a model that stays, on a part of the samples too."""
+    residual = data.plus(model, shared)
+    w = residual.descend(model, mine.w, pull=[(shared, .3, None)])
+    part = residual.plus(model, mine.w).subset(.6, 2)
+    return part.descend(model, w) + part.mean_loss(model, w)
+
+
+def plus_walk(model, shared, mine, data):
+    """The same in a loop of the method's own, with a loss of its own, and on features."""
+    residual = data.plus(model, shared)
+    w, = residual.walk(lambda state, grad: (state[0] - data.lr * grad(model, state[0]),), (mine.w,))
+    features = data.through(model.base, shared[model.phi]).plus(model.head, mine.w[model.h])
+    h = features.descend(lambda h, z, y: 2 * model.head.loss(h, z, y), shared[model.h])
+    return torch.cat([w, h])
+
+
+def other_batches(model, shared, mine, data):
+    """As many passes as the run's, with batches of their own."""
+    return data.passes(None, 4).descend(model, mine.w)
+
+
+def no_passes(model, shared, mine, data):
+    return data.passes(0, 4).descend(model, 2 * mine.w)
+
+
 def subset(model, shared, mine, data):
     """Learn on a part, and choose by the rest."""
     w = data.subset(.8, 3, fixed=True).descend(model, mine.w)
@@ -190,5 +216,6 @@ def passes_steps(model, shared, mine, data):
 
 VERBS = {f.__name__: f for f in (
     plain, own_lr, momentum, only_head, only_phi, clip, pull, pulls, pull_momentum, pull_only, pull_clip, through,
-    mean_loss, mean_loss_through, best_of_two, own_loss, own_loss_block, passes, spread, subset, numbered, alone,
+    mean_loss, mean_loss_through, best_of_two, own_loss, own_loss_block, passes, plus, plus_walk,
+    other_batches, no_passes, spread, subset, numbered, alone,
     number, walk, walk_streams, passes_steps)}

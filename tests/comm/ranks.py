@@ -126,6 +126,7 @@ def verbs(lab, ids) -> dict:
         "mean block": v[5:21].mean(w), "mean block of block": v[5:21][3:].mean(w),
         "mean_by": v.mean_by(group, K, old), "mean_by weighted": v.mean_by(group, K, old, w),
         "mean_by block": v[30:].mean_by(torch.from_numpy(group), K, old[:, 30:], w),
+        "gram beside": v.gram(beside=v.gather()[:2] + 1),
         "combine": v.combine(np.stack([w, w ** 2])), "gram": v.gram(), "gram block": v[5:21].gram(),
         "mix": mixed(lab, ids, v, np.outer(w, w) - .3), "mix two": mixed(lab, ids, v[5:21], pairs(len(ids))),
         "gather": v.gather(), "gather block": v[5:21].gather(), "other": lab.rows().other.sum()}

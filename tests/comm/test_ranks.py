@@ -51,7 +51,9 @@ def reference(ids) -> dict[str, np.ndarray]:
         return out
     ones, whole = np.ones(len(ids)), slice(None)
     mix = (np.outer(w, w) - .3) @ x
+    more = np.concatenate([x, x[:2] + 1])
     return {
+        "gram beside": more @ more.T,
         "combine": np.stack([w, w ** 2]) @ x, "gram": x @ x.T, "gram block": x[:, 5:21] @ x[:, 5:21].T,
         "mix": mix, "mix two": np.einsum("imn,nd->imd", job.pairs(len(ids)), x[:, 5:21]).reshape(len(ids), -1),
         "sum": x.sum(0), "sum weighted": w @ x, "mean": x.mean(0), "mean weighted": np.average(x, 0, w),
