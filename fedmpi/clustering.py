@@ -65,14 +65,15 @@ def settle(rows: Tensor, start: Tensor, weight=None) -> Clusters:
 def embed(gram: Tensor) -> Tensor:
     """Return points (n, r) that are as far from each other as the rows whose inner products `gram` (n, n) holds.
 
-    Exact: long rows can be clustered by these short ones. The points' mean is 0 and r <= n - 1."""
+    Exact: long rows can be clustered by these short ones. The points' mean is 0 and r <= n - 1 (1 where n is 1)."""
     from threadpoolctl import threadpool_limits
     gram = gram.double().numpy()
     inner = gram - gram.mean(0) - gram.mean(1, keepdims=True) + gram.mean()
     with threadpool_limits(1):
         values, vectors = np.linalg.eigh(inner)
     kept = values > len(gram) * np.finfo(float).eps * gram.diagonal().max()      # the rest is rounding
-    return torch.from_numpy(vectors[:, kept] * np.sqrt(values[kept]))
+    kept[-1] = True      # of rows that are all equal, a single column of zeros is left
+    return torch.from_numpy(vectors[:, kept] * np.sqrt(values[kept].clip(0)))
 
 
 def nearest(rows: np.ndarray, centres: np.ndarray) -> np.ndarray:
@@ -85,3 +86,29 @@ def placed(table: Tensor, ids: np.ndarray, values: np.ndarray) -> Tensor:
     table = table.clone()
     table[torch.from_numpy(ids)] = torch.from_numpy(np.asarray(values, np.int64))
     return table
+
+
+def kmeans_of_models(rows, squares, centres: Tensor, seed: tuple[int, ...]) -> Clusters:
+    """Cluster long rows (a Rows handle, n) as `kmeans` would, without their being at one place.
+
+    centres (k, d): where it starts (all equal: k-means++); squares (a Rows handle, (n, k)): squared distances to it."""
+    origin, k, squares = centres.mean(0), len(centres), squares.gather().double()
+    if (centres == centres[0]).all():
+        return kmeans(embed(rows.gram(origin)), k, None, seed)
+    if len(squares) < k:
+        return Clusters(squares.argmin(1).numpy(), 0, k)
+    gram, centres = rows.gram(origin), (centres - origin).double()
+    products = centres @ centres.T
+    across = (gram.diagonal()[:, None] + products.diagonal() - squares) / 2
+    points = embed(torch.cat([torch.cat([gram, across], 1), torch.cat([across.T, products], 1)]))
+    twins = (squares[:, :, None] == squares[:, None]).all(0).int().argmax(1)      # the first of equal centres
+    return kmeans(points[:-k], k, points[-k:][twins], seed)
+
+
+def halves(cosines: Tensor) -> np.ndarray:
+    """Split rows in two by complete linkage on their cosines (n, n); return which leave: the smaller part (n,) bool."""
+    from sklearn.cluster import AgglomerativeClustering
+    linkage = AgglomerativeClustering(2, metric="precomputed", linkage="complete")
+    labels = linkage.fit_predict(1 - cosines.double().numpy())
+    leaving = labels != labels[0]      # of two equal parts, the one without the first row
+    return leaving if 2 * leaving.sum() <= len(leaving) else ~leaving

@@ -23,6 +23,8 @@ What `data`, one client's data in one round, offers (d parameters, b batch):
                                              for the round or (fixed) once for all; `rest`: with the others instead
     data.passes(epochs, stream, steps)       the same client with other batches: `stream` names the draw; so many
                                              `steps`, where given, in place of epochs; None epochs: as many as the run's
+    data.any(flag)                           whether a 0-d flag holds for any client that is trained at once with this
+                                             one: leaves out what nobody needs; torch.where decides for each client
 `data.descend(net_or_loss, w, lr=, only=, pull=, momentum=, args=, clip=, spread=)`:
     net_or_loss  a Net (its cross-entropy is minimised), or loss(w, x, y, *args) -> (b,)
     only         a block of w that moves (a slice); the rest is frozen

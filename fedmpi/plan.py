@@ -39,7 +39,7 @@ class Ledger(Solo):
         self.down += buffer.nbytes
         return buffer
 
-    def reduce(self, buffer):
+    def reduce(self, buffer, home=0):
         self.summed += buffer.nbytes
         return buffer
 
@@ -117,8 +117,8 @@ def rehearsed(case: Case) -> Ledger:
     from fedmpi.comm.rows import rows_of
     from fedmpi.rounds import address, participants
     config, federation, ledger = case.config, case.federation, Ledger()
-    who = participants(config, 0, federation.sizes)
-    group = Group(case.method, case.shared, case.mine, None, federation, [], config, torch.device("cpu"))
+    who, everybody = participants(config, 0, federation.sizes), range(federation.clients)
+    group = Group(case.method, case.shared, case.mine, None, federation, everybody, config, torch.device("cpu"))
     group.train = lambda when, everybody, here, *rest: group.ups.update(dict.fromkeys(here.tolist(), case.up))
     crew, exact = Crew(ledger, group, np.zeros(federation.clients, np.int64)), config.server.reduce == "exact"
     address(crew, case.method, case.shared, who, exact)

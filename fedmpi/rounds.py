@@ -94,9 +94,16 @@ class Run:
     def exchange(self, who: Participants, judge: bool) -> None:
         """The server addresses the participants, they train, it takes what they send."""
         state, exact = self.state, self.config.server.reduce == "exact"
-        address(self.crew, self.method, state.shared, who, exact)
+        address(self.crew, self.method, state.shared, self.addressed(who, judge), exact)
         self.crew.train(who.round, who.ids, judge, map(as_numpy, state.shared), self.pace.ranks(who))
         state.shared = self.method.server(state.shared, rows_of(self.crew, UP, self.up, exact), who)
+
+    def addressed(self, who: Participants, judge: bool) -> Participants:
+        """Return who trains in a round: the participants, or all where all are judged after it."""
+        if not judge or self.config.evaluate.after != "all":
+            return who
+        sizes = self.federation.sizes
+        return Participants(np.arange(len(sizes)), sizes, who.round, who.seed)
 
     def open(self) -> None:
         """The round before the first one, of a method that has it. It is done again where nothing was saved since."""

@@ -135,6 +135,10 @@ class Lab:
     def apply(self, function, clients, t: int = 0, engine=None) -> dict:
         """Apply a function of a method to hosted clients; nothing is stored."""
         engine = engine or self.group.engine
+        if self.method.note() is not None:
+            ids = np.sort(np.array(clients))
+            who = Participants(ids, self.federation.sizes[ids], t, self.config.seed)
+            address(self.crew, self.method, self.shared, who, self.reduce == "exact")
         return dict(engine.apply(function, clients, self.shared, self.group, self.group.local(t)))
 
     def round(self, t: int, who=None, judge=False):

@@ -7,7 +7,7 @@ import torch
 from sklearn.cluster import KMeans
 from threadpoolctl import threadpool_limits
 
-from fedmpi.clustering import Clusters, embed, kmeans, nearest, placed, settle
+from fedmpi.clustering import Clusters, embed, halves, kmeans, nearest, placed, settle
 
 
 def blobs(per=6, k=3, d=40, spread=.1):
@@ -94,7 +94,7 @@ def test_short_points_are_as_far_from_each_other_as_the_long_rows():
     points = embed(x.double() @ x.double().T)
     assert points.shape[1] <= 11 and torch.allclose(points.mean(0), torch.zeros(1).double(), atol=1e-6)
     assert torch.allclose(torch.cdist(points, points), torch.cdist(x.double(), x.double()), atol=1e-4)
-    assert embed(torch.ones(4, 4)).shape == (4, 0)      # all rows alike
+    assert embed(torch.ones(4, 4)).shape == (4, 1)      # all rows alike
 
 
 def test_long_rows_are_clustered_by_short_points():
@@ -128,3 +128,26 @@ def test_weights_draw_the_centres():
     x = torch.tensor([[0.], [4.], [7.], [10.]])
     plain, heavy = (settle(x, x[:2], w).labels.tolist() for w in (None, [1, 1, 1, 100]))
     assert (plain, heavy) == ([0, 1, 1, 1], [0, 0, 1, 1])
+
+
+@pytest.mark.parametrize("n, d", [(9, 500), (30, 4), (1, 5)])
+def test_embedded_rows_have_the_distances_of_the_rows(n, d):
+    x = 3 + torch.randn(n, d, generator=torch.Generator().manual_seed(2)).double()
+    points = embed(x @ x.T)
+    assert points.shape == (n, max(1, min(n - 1, d)))
+    assert torch.allclose(torch.cdist(points, points), torch.cdist(x, x), atol=1e-6)
+    k = min(n, 3)
+    assert kmeans(points, k, None, (1,)).labels.tolist() == kmeans(x, k, None, (1,)).labels.tolist()
+
+
+def test_equal_rows_are_one_point():
+    assert torch.allclose(embed(torch.ones(4, 4)), torch.zeros(4, 1).double(), atol=1e-6)
+    assert set(kmeans(embed(torch.ones(4, 4)), 1, None, (0,)).labels) == {0}
+
+
+def test_two_parts_by_complete_linkage():
+    angles = torch.tensor([0., .1, 3., .2, 3.2]).double()
+    cosines = torch.cos(angles[:, None] - angles)
+    assert halves(cosines).tolist() == [False, False, True, False, True]
+    assert halves(cosines[1:][:, 1:]).tolist() == [False, True, False, True]      # equal parts: the first row stays
+    assert halves(cosines[2:][:, 2:]).tolist() == [False, True, False]

@@ -44,6 +44,8 @@ def seconds(group, shared, state: State) -> np.ndarray:
     spent = np.zeros(2)
     if group.method.model.still:      # vmap cannot train it
         return np.array([0., np.inf])
+    if group.method.note() is not None:
+        group.notes = dict.fromkeys(group.clients, group.method.note())
     for i, candidate in enumerate((engine("loop", state), engine("vmap", state))):
         for repeat in range(2):      # the first one warms up
             begin = time.perf_counter()
@@ -52,4 +54,5 @@ def seconds(group, shared, state: State) -> np.ndarray:
             if group.device.type == "cuda":
                 torch.cuda.synchronize()
             spent[i] = time.perf_counter() - begin if repeat else 0.
+    group.notes = {}
     return spent

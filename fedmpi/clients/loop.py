@@ -55,6 +55,9 @@ class LoopData:
     def momentum(self) -> float:
         return self.local.momentum
 
+    def any(self, flag: Tensor) -> bool:
+        return bool(flag)
+
     def passes(self, epochs: int | None, stream: int, steps: int | None = None) -> LoopData:
         return dataclasses.replace(self, local=plan.passes(self.local, epochs, steps), stream=stream)
 

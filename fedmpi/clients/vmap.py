@@ -58,6 +58,15 @@ class VmapData:
     def momentum(self) -> float:
         return self.cohort.local.momentum
 
+    def any(self, flag: Tensor) -> bool:
+        found = []
+
+        def look(n, flag):
+            found.append(bool(flag.any()))
+            return n
+        Outside.apply(look, self.n, flag)
+        return found[0]
+
     def passes(self, epochs: int | None, stream: int, steps: int | None = None) -> VmapData:
         local = plan.passes(self.cohort.local, epochs, steps)
         return dataclasses.replace(self, cohort=dataclasses.replace(self.cohort, local=local, stream=stream))

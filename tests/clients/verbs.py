@@ -179,6 +179,17 @@ def subset(model, shared, mine, data):
     return torch.where(rest.mean_loss(model, w) < rest.mean_loss(model, shared), w, shared) + data.subset(.5, 1).n
 
 
+def until(model, shared, mine, data):
+    """Repeat until a condition of the client's own holds: those that are done wait for the others."""
+    w, going = mine.w, mine.s >= 0
+    for k in range(4):
+        w = torch.where(going, data.passes(1, k).descend(model, w), w)
+        going = going & (k < 5 * mine.s)
+        if not data.any(going):
+            break
+    return w if k < 4 else shared
+
+
 def numbered(model, shared, mine, data):
     """An entry of a table of the server's, by the client's number."""
     return mine.w * torch.arange(20.)[data.id]
@@ -217,5 +228,5 @@ def passes_steps(model, shared, mine, data):
 VERBS = {f.__name__: f for f in (
     plain, own_lr, momentum, only_head, only_phi, clip, pull, pulls, pull_momentum, pull_only, pull_clip, through,
     mean_loss, mean_loss_through, best_of_two, own_loss, own_loss_block, passes, plus, plus_walk,
-    other_batches, no_passes, spread, subset, numbered, alone,
+    other_batches, no_passes, spread, subset, until, numbered, alone,
     number, walk, walk_streams, passes_steps)}

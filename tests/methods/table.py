@@ -11,10 +11,18 @@ from fedmpi.settings import describe
 NAMES = registry.available("methods")
 
 # Settings under which a method shows all that it does within three rounds: method -> settings
-SHOWN = {"lcfed": {"K": 2, "D": 4}, "fedcps": {"layers": 1}}
+SHOWN = {"lcfed": {"K": 2, "D": 4}, "fedcps": {"layers": 1},
+         "cfl": {"after": 0, "eps1": 10., "eps2": 0.}, "fedgroup": {"K": 2, "first": 2}, "pfedcam": {"K": 3},
+         "cgpfl": {"K": 3}}
 
 # What another value of a setting needs to matter: (method, setting) -> (the other value, settings of both runs)
 OTHER = {
+    ("fedamp", "own"): (.7, {"form": "heuristic"}),
+    ("cfl", "eps1"): (0., {}),
+    ("cfl", "relative"): (True, {"eps1": 10., "eps2": .5}),
+    ("fedfomo", "epsilon"): (1., {"M": 2}),
+    ("fedala", "spread"): (1e-4, {}),
+    ("fedala", "first_passes"): (3, {}),
     ("fedah", "mix_lr"): (.1, {}),
     ("fedah", "mix_start"): (.5, {}),
     ("fedcps", "lam_max"): (.01, {}),
@@ -35,7 +43,12 @@ IDLE = {
 }
 
 # Methods whose server draws by position, so that renumbered clients draw otherwise: method -> reason
-BY_POSITION = {"fedmhc": "k-means++ draws its first centres among the rows in client order",
+BY_POSITION = {"cfl": "the server's table of clusters goes by client number",
+               "fedfomo": "the server's table of affinities goes by client number",
+               "fedgroup": "the server's table of groups goes by client number",
+               "cgpfl": "the server's table of contexts goes by client number",
+               "pfedcam": "k-means++ draws its first centres among the rows in client order",
+               "fedmhc": "k-means++ draws its first centres among the rows in client order",
                "fedmhc_ah": "as fedmhc",
                "lcfed": "as fedmhc; its components too come from rows in client order"}
 
