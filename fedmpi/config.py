@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal
 import yaml
 
 from fedmpi import registry
+from fedmpi.cost import Edge
 from fedmpi.errors import BadInput
 from fedmpi.settings import Ge, Gt, Le, build, names, short
 
@@ -60,6 +61,11 @@ class Evaluate:
     on: Annotated[Literal["test", "validation"], "which part to judge on; validation is for choosing settings"] = "test"
     after: Annotated[Literal["participants", "all", "off"],
                      "whom to judge again right after local training, where that differs"] = "participants"
+    embeddings: Annotated[tuple[int, ...], "rounds after which the clients' heads are stored for t-SNE"] = ()
+
+    def __post_init__(self):
+        if any(t < 1 for t in self.embeddings):
+            raise ValueError(f"embeddings = {list(self.embeddings)}: rounds count from 1")
 
 
 @dataclass(frozen=True)
@@ -97,6 +103,7 @@ class Config:
     checkpoint: Checkpoint = field(default_factory=Checkpoint)
     server: Server = field(default_factory=Server)
     state: State = field(default_factory=State)
+    edge: Edge | None = None
     engine: Annotated[Literal["auto", "loop", "vmap"],
                       "how a rank trains its clients: one by one (loop) or many at once (vmap)"] = "auto"
     device: Annotated[Literal["auto", "cpu", "cuda"], "auto: the GPU of this local rank where there is one"] = "auto"
@@ -106,7 +113,7 @@ class Config:
 
 
 SECTIONS = {"data": Data, "train": Train, "evaluate": Evaluate, "checkpoint": Checkpoint, "server": Server,
-            "state": State}
+            "state": State, "edge": Edge}
 NAMED = {"model": "models", "method": "methods"}      # sections of the form {name: ..., setting: ...}
 MUST_HAVE = {"models": "build", "methods": "client", "partitions": "assign"}
 LARGEST = 20_000      # values in a configuration, aliases expanded
@@ -196,7 +203,9 @@ def resolve(values: dict) -> Config:
             problems.append(str(error))
 
     for name, cls in SECTIONS.items():
-        if name in values:
+        if values.get(name, ...) is None and name == "edge":      # as a resolved configuration has it
+            built[name] = None
+        elif name in values:
             built[name] = attempt(build, cls, partitioned(values[name]) if name == "data" else values[name], name)
     for name, kind in NAMED.items():
         built[name] = attempt(named, kind, values.get(name, {}), name, getattr(Config, name))
@@ -260,7 +269,7 @@ def plain(config: Config) -> dict:
 
     out = {k: getattr(config, k) for k in names(Config)}
     for key in SECTIONS:
-        out[key] = section(out[key])
+        out[key] = section(out[key]) if out[key] else None
     for key in NAMED:
         out[key] = section(out[key], name_of(out[key]))
     out["data"]["partition"] = section(config.data.partition, name_of(config.data.partition))

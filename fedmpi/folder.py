@@ -104,7 +104,7 @@ class RunFolder:
             part.write_text(text)
 
     def append_history(self, round: int, columns: dict[str, np.ndarray]):
-        """Note the measures of a round, (N,) each, until `save_history`."""
+        """Note the measures of a round, (N,) or (N, width) each, until `save_history`."""
         self.pending.append({"round": round, **{name: np.array(values) for name, values in columns.items()}})
 
     def save_history(self):

@@ -14,6 +14,7 @@ What `data`, one client's data in one round, offers (d parameters, b batch):
                                              state, grad(net, w) -> (d,); a tensor that step uses must be part of state;
                                              step gets a grad more for each of `streams`: on other batches, so named
     data.mean_loss(net, w)                   mean cross-entropy on all training samples (a 0-d tensor)
+    data.class_sums(net, w, classes)         sums of net(w, x) over the training samples of each class, (classes, ...)
     data.alone(function, *tensors)           function(*tensors) -> a tensor, computed for one client after another: for
                                              long inner products, whose bits in a batch depend on the batch
     data.through(net, w)                     the same client with net(w, x) in place of x, and the same batches
@@ -25,13 +26,15 @@ What `data`, one client's data in one round, offers (d parameters, b batch):
                                              `steps`, where given, in place of epochs; None epochs: as many as the run's
     data.any(flag)                           whether a 0-d flag holds for any client that is trained at once with this
                                              one: leaves out what nobody needs; torch.where decides for each client
-`data.descend(net_or_loss, w, lr=, only=, pull=, momentum=, args=, clip=, spread=)`:
+`data.descend(net_or_loss, w, lr=, only=, pull=, momentum=, args=, clip=, spread=, noise=)`:
     net_or_loss  a Net (its cross-entropy is minimised), or loss(w, x, y, *args) -> (b,)
     only         a block of w that moves (a slice); the rest is frozen
     pull         [(centre, strength, block)]: adds strength * (w - centre) to the gradient of that block of w
     clip         (low, high): w is clipped to that range after every step
     spread       True: returns (w, v), v the variance of the batches' gradients (without pulls), summed over d (a 0-d
                  tensor; 0 where there was a single batch)
+    noise        shape of standard normal noise of a sample: a loss(w, x, y, e, *args) is given e (b, *noise), drawn
+                 for (seed, round, client, stream), anew at every step
 """
 from __future__ import annotations
 
@@ -121,6 +124,14 @@ class Method:
     def idle(self, shared, mine, data):
         """Return the new Mine of a client that does not take part in this round (where `idles`)."""
         return mine
+
+    def embedding(self, mine, up):
+        """Return the rows by which t-SNE is to picture clients: their heads, as they keep or else send them; None:
+        there are none. Only their inner products are taken, so they may be long (`mine`, `up`: Rows by field)."""
+        for rows in (*mine, *up):
+            if rows.stop - rows.start in (self.model.size, self.model.head.size):
+                return rows[-self.model.head.size:]
+        return None
 
     def server(self, shared, up, who: Participants):
         """Return the next Shared from the participants' rows (`up`: a Rows handle per field)."""

@@ -6,6 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+WIDTH = 50      # numbers that picture a client
 MEASURES = ("correct", "tested", "loss", "f1")      # loss is a sum over test samples
 
 
@@ -51,6 +52,18 @@ def worst_decile(accuracy: np.ndarray) -> float:
     return float(np.sort(accuracy)[:worst].mean())
 
 
+def pictured(gram: Tensor) -> np.ndarray:
+    """Return the leading principal components of rows, given their inner products (n, n): (n, WIDTH) float32, zeros
+    where there are fewer. t-SNE starts from such: distances between rows are kept as well as so few numbers can."""
+    n = len(gram)
+    centred = gram - gram.mean(0) - gram.mean(1)[:, None] + gram.mean()
+    values, vectors = torch.linalg.eigh(centred)
+    some = min(n, WIDTH)
+    out = np.zeros((n, WIDTH), np.float32)
+    out[:, :some] = (vectors * values.clamp(min=0).sqrt()).flip(1)[:, :some].numpy()
+    return out
+
+
 class Groups:
     """Which cluster each client was last put in, and how that changes; what else was last told of it (rank 0)."""
 
@@ -60,14 +73,18 @@ class Groups:
         self.each = {}      # measure -> (N,), nan: unknown
 
     def update(self, ids: np.ndarray, labels: np.ndarray, k: int) -> dict:
-        """Note this round's clusters; return sizes, changes and (where groups are planted) the adjusted Rand index."""
+        """Note this round's clusters; return sizes, changes and (where groups are planted) the adjusted Rand index
+        and the purity: the share of clients that belong to the planted group most frequent in their cluster."""
         changes = int((self.last[ids] != labels).sum())
         self.last[ids] = labels
         facts = {"cluster_sizes": np.bincount(labels, minlength=k).tolist(), "cluster_changes": changes}
         known = self.last >= 0
         if self.planted is not None and known.any():
             from sklearn.metrics import adjusted_rand_score
-            facts["ari"] = float(adjusted_rand_score(self.planted[known], self.last[known]))
+            from sklearn.metrics.cluster import contingency_matrix
+            planted, found = self.planted[known], self.last[known]
+            facts["ari"] = float(adjusted_rand_score(planted, found))
+            facts["purity"] = float(contingency_matrix(planted, found).max(0).sum() / len(found))
         return facts
 
     def note(self, ids: np.ndarray, columns: dict) -> dict:

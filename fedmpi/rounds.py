@@ -12,13 +12,15 @@ import torch
 from fedmpi import checkpoint, cost
 from fedmpi.clients.placement import Pace
 from fedmpi.clients.store import as_numpy, digest_of
+from fedmpi.clients.tally import work
 from fedmpi.comm.orders import MINE, UP, Crew, Order
 from fedmpi.comm.rows import rows_of
 from fedmpi.config import Config, plain
 from fedmpi.deadline import Deadline
 from fedmpi.folder import RunFolder
 from fedmpi.method import Participants
-from fedmpi.metrics import Groups, judged, summary
+from fedmpi.metrics import Groups, judged, pictured, summary
+from fedmpi.models.build import blank
 from fedmpi.progress import Progress, duration, percent
 
 PARTICIPANTS = 0x9A27      # keeps this use of the seed apart from others
@@ -55,6 +57,8 @@ class Run:
     deadline: Deadline       # when this start of the run is over
     saving: float = 0.       # seconds that the slowest checkpoint of this start took
     stopped: str = ""        # why the run was stopped early
+    work: dict = field(default_factory=dict)         # what a round computes, by the number of a client's samples
+    columns: dict = field(default_factory=dict)      # more of this round for the history
 
     def go(self) -> bool:
         """Run all rounds. Returns False when the run was saved and stopped early because somebody asked for it."""
@@ -87,9 +91,43 @@ class Run:
             facts |= state.groups.update(who.ids, np.asarray(facts.pop("clusters")), facts.pop("k"))
         facts |= state.groups.note(who.ids, who.each)
         down_up = sum(self.method.traffic(state.shared, self.up))
+        facts |= self.spent(who, down_up)
         return facts | {
             "participants": len(who.ids), "mib_per_client_round": down_up / cost.MIB,
             "bytes_sent_by_server": world.sent - sent, "bytes_received_by_server": world.received - received}
+
+    def spent(self, who: Participants, nbytes: int) -> dict:
+        """Return the mean time and energy of a participant's round at the edge, where `edge` is set."""
+        if self.config.edge is None:
+            return {}
+        todo = [self.work_of(int(n)) for n in who.sizes]
+        spent = self.config.edge.spent(*zip(*todo, strict=True), nbytes)
+        self.columns |= {name: self.column(who.ids, values) for name, values in spent.items()}
+        return {name: float(values.mean()) for name, values in spent.items()}
+
+    def work_of(self, n: int):
+        """Return what a round of a client with n samples computes."""
+        if n not in self.work:
+            shared, mine = self.method.init(len(self.federation.sizes))
+            sample = blank(self.federation.shape, self.federation.dtype)
+            self.work[n] = work(self.method, shared, mine, sample, n, self.crew.group.local(0))
+        return self.work[n]
+
+    def column(self, ids, values) -> np.ndarray:
+        """Return values of some clients as those of all, (N, ...), nan for the others."""
+        out = np.full((len(self.federation.sizes), *values.shape[1:]), np.nan, values.dtype)
+        out[ids] = values
+        return out
+
+    def picture(self) -> None:
+        """Note the clients' embeddings for the history."""
+        exact = self.config.server.reduce == "exact"
+        rows = self.method.embedding(rows_of(self.crew, MINE, self.crew.group.store.first, exact),
+                                     rows_of(self.crew, UP, self.up, exact))
+        if rows is None:
+            self.progress.note(f"{self.method.title} has no heads to embed")
+        else:
+            self.columns["embedding"] = self.column(rows.ids, pictured(rows.gram()))
 
     def exchange(self, who: Participants, judge: bool) -> None:
         """The server addresses the participants, they train, it takes what they send."""
@@ -114,7 +152,8 @@ class Run:
 
     def evaluates(self, t: int) -> bool:
         every = self.config.evaluate.every
-        return t + 1 == self.config.rounds or bool(every and (t + 1) % every == 0)
+        return (t + 1 == self.config.rounds or bool(every and (t + 1) % every == 0)
+                or t + 1 in self.config.evaluate.embeddings)
 
     def reason(self, seconds: float) -> str:
         """Say why the run has to stop after a round that took so long, "" when it goes on."""
@@ -140,12 +179,15 @@ class Run:
         line |= facts | {"seconds": state.seconds}
         state.metrics.append(line)
         self.folder.append_metrics(line)
+        if state.round in self.config.evaluate.embeddings:
+            self.picture()
         with np.errstate(invalid="ignore", divide="ignore"):
             self.folder.append_history(state.round, {
                 "accuracy": before[:, 0] / before[:, 1], "f1": before[:, 3], "loss": before[:, 2] / before[:, 1],
                 "accuracy_after": after[:, 0] / after[:, 1],
                 "accuracy_unadapted": unadapted[:, 0] / unadapted[:, 1], "cluster": state.groups.last.astype(float),
-                **state.groups.each})
+                **state.groups.each} | self.columns)
+        self.columns = {}
 
     def show(self, seconds: float) -> None:
         state, total = self.state, self.config.rounds

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.metrics import accuracy_score, adjusted_rand_score, f1_score
 
-from fedmpi.metrics import Groups, measure, summary, worst_decile
+from fedmpi.metrics import Groups, measure, pictured, summary, worst_decile
 
 
 @given(n=st.integers(1, 40), c=st.integers(2, 7), seed=st.integers(0, 999))
@@ -75,6 +75,27 @@ def test_groups_note_what_participants_tell_and_its_means():
     facts = Groups(2, None).note(np.array([1]), {"lam": np.array([2.])})
     assert facts == {"lam_mean": 2.}      # groups without names
     assert np.isnan(Groups(2, np.array([0, 1]), ["a", "b"]).note(np.array([1]), {"lam": np.array([2.])})["lam_a"])
+
+
+def test_purity_is_the_share_in_the_commonest_planted_group():
+    groups = Groups(6, np.array([0, 0, 1, 1, 2, 2]))
+    assert groups.update(np.array([0, 1, 2]), np.array([3, 3, 0]), 4)["purity"] == 1      # of those seen so far
+    assert groups.update(np.array([1, 3, 4, 5]), np.array([0, 0, 0, 2]), 4)["purity"] == pytest.approx((1 + 2 + 1) / 6)
+    assert groups.update(np.arange(6), np.zeros(6, int), 4)["purity"] == pytest.approx(1 / 3)      # one group for all
+    assert groups.update(np.arange(6), np.arange(6), 6)["purity"] == 1      # alone, everybody is pure: see the ARI
+    assert "purity" not in Groups(2, None).update(np.array([0]), np.array([0]), 1)
+
+
+def test_pictures_are_principal_components():
+    """scikit-learn's PCA, up to signs; distances are kept."""
+    from sklearn.decomposition import PCA
+    rows = torch.randn(70, 200, generator=torch.Generator().manual_seed(0), dtype=torch.float64) + 3
+    found = pictured(rows @ rows.T)
+    assert found.shape == (70, 50) and found.dtype == np.float32
+    np.testing.assert_allclose(np.abs(found), np.abs(PCA(50).fit_transform(rows)), atol=1e-4)
+    few = pictured(rows[:4] @ rows[:4].T)
+    assert few.shape == (4, 50) and not few[:, 4:].any()
+    np.testing.assert_allclose(np.linalg.norm(few[:, None] - few, axis=2), torch.cdist(rows[:4], rows[:4]), atol=1e-4)
 
 
 def test_without_planted_groups_there_is_no_rand_index():

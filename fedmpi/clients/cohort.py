@@ -11,6 +11,7 @@ from functools import partial
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 from torch.func import grad, vmap
 
@@ -64,6 +65,12 @@ class Cohort:
             x = self.x[rows[:k], index[t, :k]]
             yield k, as_input(x.flatten(0, 1)).unflatten(0, x.shape[:2]), self.y[rows[:k], index[t, :k]], weight[t, :k]
 
+    def noises(self, shape: tuple[int, ...]):
+        """Yield the noise of every step's batches, (k, b, *shape), for the first k clients, which still have one."""
+        drawn = [plan.noise(self.local, i, self.stream, shape) for i in self.clients]
+        for k in self.plans()[2]:
+            yield torch.from_numpy(np.stack([next(noise) for noise in drawn[:k]])).to(self.y.device)
+
     @torch.no_grad()
     def forward(self, net: Net, w: Tensor) -> Tensor:
         """Return the outputs on all (padded) samples, (c, s, ...)."""
@@ -85,7 +92,16 @@ class Cohort:
         per_block = (losses * own).unflatten(1, (-1, BLOCK)).sum(2)
         return sum(per_block.unbind(1)) / sizes      # block after block: those of others add 0
 
-    def descend(self, net, w: Tensor, lr, only, pull, momentum, args, clip, spread):
+    def class_sums(self, net: Net, w: Tensor, classes: int) -> Tensor:
+        """Return sums of the outputs over each client's own samples of each class, (c, classes, ...)."""
+        outputs = self.forward(net, w)
+        sizes = torch.tensor(self.sizes, device=outputs.device)
+        own = torch.arange(outputs.shape[1], device=outputs.device) < sizes[:, None]
+        members = F.one_hot(self.y, classes).to(outputs.dtype) * own[..., None]
+        blocks = zip(members.split(BLOCK, 1), outputs.split(BLOCK, 1), strict=True)
+        return sum(m.transpose(1, 2) @ o for m, o in blocks)      # block after block, as below
+
+    def descend(self, net, w: Tensor, lr, only, pull, momentum, args, clip, spread, noise):
         """Plain SGD of c clients, w (c, d); pulls are (centre (c, d), strength (c,), block)."""
         work = w.clone(memory_format=torch.contiguous_format)
         if nothing(only):
@@ -95,8 +111,9 @@ class Cohort:
         velocity = torch.zeros_like(work) if momentum else None
         speeds = views(velocity) if momentum else None
         seen = Spread(views(torch.zeros_like(work))) if spread else None
+        noises = self.noises(noise) if noise else None
         for k, x, y, weight in self.batches():
-            grads = gradients(k, x, y, weight)
+            grads = gradients(k, x, y, weight, *([next(noises)] if noise else ()))
             if spread:
                 seen.add(grads)
             if momentum:
@@ -163,8 +180,8 @@ def free(loss, work: Tensor, only: slice | None, args):
     block = slice(None) if only is None else only
     step = vmap(grad(lambda w, x, y, weight, *args: (loss(w, x, y, *args) * weight).sum()))
 
-    def gradients(k, x, y, weight):
-        return [step(work[:k], x, y, weight, *(a[:k] for a in args))[:, block]]
+    def gradients(k, x, y, weight, *noise):
+        return [step(work[:k], x, y, weight, *noise, *(a[:k] for a in args))[:, block]]
     return gradients, lambda flat: [flat[:, block]]
 
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from functools import partial
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from fedmpi.clients import plan, table
@@ -75,6 +76,10 @@ class LoopData:
     def mean_loss(self, net: Net, w: Tensor) -> Tensor:
         return cross_entropy(self._forward(net, w), self.y)
 
+    def class_sums(self, net: Net, w: Tensor, classes: int) -> Tensor:
+        outputs = self._forward(net, w)
+        return F.one_hot(self.y, classes).to(outputs.dtype).T @ outputs
+
     @torch.no_grad()
     def _forward(self, net: Net, w: Tensor) -> Tensor:
         net.bind(w)
@@ -97,8 +102,14 @@ class LoopData:
             for at, count in enumerate(counts[start:start + together]):
                 yield x[at * size:at * size + count], y[at * size:at * size + count]
 
+    def noisy(self, shape: tuple[int, ...]):
+        """Yield (x, y, e) of every step, with the batch's noise e (b, *shape)."""
+        noise = plan.noise(self.local, self.client, self.stream, shape)
+        for x, y in self.batches():
+            yield x, y, torch.from_numpy(next(noise)[:len(y)]).to(y.device)
+
     def descend(self, net, w: Tensor, lr: float | None = None, only: slice | None = None, pull=(),
-                momentum: float | None = None, args=(), clip=None, spread: bool = False):
+                momentum: float | None = None, args=(), clip=None, spread: bool = False, noise=None):
         lr = self.lr if lr is None else lr
         momentum = self.momentum if momentum is None else momentum
         if nothing(only):
@@ -110,8 +121,8 @@ class LoopData:
         velocity = torch.zeros_like(work) if momentum else None
         speeds = views(velocity) if momentum else None
         seen = Spread([v[None] for v in views(torch.zeros_like(work))]) if spread else None
-        for x, y in self.batches():
-            grads = gradients(x, y)
+        for batch in self.noisy(noise) if noise else self.batches():
+            grads = gradients(*batch)
             if spread:
                 seen.add([g[None] for g in grads])
             kept = [(work[part], work[part].clone()) for part in still]
@@ -182,9 +193,9 @@ def free(loss, w: Tensor, only: slice | None, args):
     work = w.detach().clone()
     block = slice(None) if only is None else only
 
-    def gradients(x, y):
+    def gradients(x, y, *noise):
         at = work.detach().requires_grad_()
-        return (torch.autograd.grad(loss(at, x, y, *args).mean(), at)[0][block],)
+        return (torch.autograd.grad(loss(at, x, y, *noise, *args).mean(), at)[0][block],)
     return work, gradients, lambda flat: [flat[block]]
 
 

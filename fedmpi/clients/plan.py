@@ -2,11 +2,13 @@
 a state, and a restart, another rank or another order of clients draws the same."""
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
 
 ALWAYS = 2 ** 32 - 2      # in place of a round: the same draw in all rounds
+NOISE = 1 << 16           # between a stream of batches and that of their noise
 
 
 class Local(NamedTuple):
@@ -47,6 +49,13 @@ def passes(local: Local, epochs: int | None, steps: int | None = None) -> Local:
 def generate(seed: int, when: int, client: int, stream: int) -> np.random.Generator:
     """Return the generator of one use of the seed; round -1 (an opening) is as good as any other."""
     return np.random.Generator(np.random.Philox(np.random.SeedSequence((seed, when % 2 ** 32, client, stream))))
+
+
+def noise(local: Local, client: int, stream: int, shape: tuple[int, ...]) -> Iterator[np.ndarray]:
+    """Yield standard normal noise (batch, *shape) for a client's batches, one after another."""
+    generator = generate(local.seed, local.round, client, NOISE + stream)
+    while True:
+        yield generator.standard_normal((local.batch, *shape), np.float32)
 
 
 def subset(local: Local, client: int, stream: int, n: int, share: float, fixed: bool, rest: bool) -> np.ndarray:

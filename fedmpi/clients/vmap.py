@@ -93,11 +93,14 @@ class VmapData:
         sizes = torch.tensor(part.sizes, device=part.y.device)
         return dataclasses.replace(self, cohort=part, n=Outside.apply(lambda n: sizes, self.n))
 
+    def class_sums(self, net: Net, w: Tensor, classes: int) -> Tensor:
+        return Outside.apply(lambda n, w: self.cohort.class_sums(net, w, classes), self.n, w)
+
     def mean_loss(self, net: Net, w: Tensor) -> Tensor:
         return Outside.apply(lambda n, w: self.cohort.mean_loss(net, w), self.n, w)
 
     def descend(self, net, w: Tensor, lr: float | None = None, only: slice | None = None, pull=(),
-                momentum: float | None = None, args=(), clip=None, spread: bool = False):
+                momentum: float | None = None, args=(), clip=None, spread: bool = False, noise=None):
         lr = self.lr if lr is None else lr
         momentum = self.momentum if momentum is None else momentum
         strengths = [torch.as_tensor(s, dtype=w.dtype, device=w.device) for _, s, _ in pull]
@@ -107,7 +110,7 @@ class VmapData:
         def descend(n, w, *tensors):
             k = len(pull)
             pulls = list(zip(tensors[:k], tensors[k:2 * k], blocks, strict=True))
-            return self.cohort.descend(net, w, lr, only, pulls, momentum, tensors[2 * k:], clip, spread)
+            return self.cohort.descend(net, w, lr, only, pulls, momentum, tensors[2 * k:], clip, spread, noise)
         return Outside.apply(descend, self.n, w, *centres, *strengths, *args)
 
     def alone(self, function, *tensors: Tensor) -> Tensor:

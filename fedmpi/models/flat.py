@@ -58,11 +58,8 @@ class Net:
 
     def split(self, w: Tensor) -> list[Tensor]:
         """Return one view per parameter and statistic, in module layout, of w (..., d)."""
-        views, at = [], 0
-        for shape, size in zip(self.shapes, self.sizes, strict=True):
-            view, at = w.narrow(-1, at, size), at + size
-            views.append(as_parameter(view, shape))
-        return views
+        pieces = w.split(self.sizes, -1)      # one operation: its gradient is one vector, not one for each parameter
+        return [as_parameter(piece, shape) for piece, shape in zip(pieces, self.shapes, strict=True)]
 
     def flatten(self) -> Tensor:
         """Return what the module holds at present as a flat vector (d,)."""

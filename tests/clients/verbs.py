@@ -135,6 +135,17 @@ def own_loss_block(model, shared, mine, data):
                         pull=[(shared[model.h], .3, model.h)])
 
 
+def noise(model, shared, mine, data):
+    """A loss that is given noise, and an argument behind it."""
+    def loss(w, x, y, e, centre):
+        return model.loss(w, x, y) * (1 + .1 * e[:, 0, 1]) + e[:, 1].sum(1) * (w * centre).sum()
+    return data.passes(2, 4).descend(loss, mine.w, args=(shared,), noise=(2, 3))
+
+
+def class_sums(model, shared, mine, data):
+    return data.class_sums(model.base, mine.w[model.phi], 10) * torch.arange(1, 11)[:, None]
+
+
 def passes(model, shared, mine, data):
     return data.passes(3, 5).descend(model, data.descend(model, mine.w))
 
@@ -227,6 +238,5 @@ def passes_steps(model, shared, mine, data):
 
 VERBS = {f.__name__: f for f in (
     plain, own_lr, momentum, only_head, only_phi, clip, pull, pulls, pull_momentum, pull_only, pull_clip, through,
-    mean_loss, mean_loss_through, best_of_two, own_loss, own_loss_block, passes, plus, plus_walk,
-    other_batches, no_passes, spread, subset, until, numbered, alone,
-    number, walk, walk_streams, passes_steps)}
+    mean_loss, mean_loss_through, best_of_two, own_loss, own_loss_block, noise, class_sums, passes, plus, plus_walk,
+    other_batches, no_passes, spread, subset, until, numbered, alone, number, walk, walk_streams, passes_steps)}

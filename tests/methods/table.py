@@ -11,7 +11,7 @@ from fedmpi.settings import describe
 NAMES = registry.available("methods")
 
 # Settings under which a method shows all that it does within three rounds: method -> settings
-SHOWN = {"lcfed": {"K": 2, "D": 4}, "fedcps": {"layers": 1},
+SHOWN = {"lcfed": {"K": 2, "D": 4}, "fedcps": {"layers": 1}, "ifca_cam": {"warm_up": 1}, "fesem_cam": {"warm_up": 0},
          "cfl": {"after": 0, "eps1": 10., "eps2": 0.}, "fedgroup": {"K": 2, "first": 2}, "pfedcam": {"K": 3},
          "cgpfl": {"K": 3}}
 
@@ -23,6 +23,12 @@ OTHER = {
     ("fedfomo", "epsilon"): (1., {"M": 2}),
     ("fedala", "spread"): (1e-4, {}),
     ("fedala", "first_passes"): (3, {}),
+    ("fedprox_plus", "mu"): (1., {}),
+    ("fesem", "lam"): (1., {}),
+    ("fesem", "layers"): (["fc2.bias"], {"k": 3}),
+    ("fesem_cam", "lam"): (1., {}),
+    ("fesem_cam", "layers"): (["fc2.bias"], {"k": 4}),
+    ("fesem_cam", "warm"): ("global", {"warm_up": 1}),
     ("fedah", "mix_lr"): (.1, {}),
     ("fedah", "mix_start"): (.5, {}),
     ("fedcps", "lam_max"): (.01, {}),
@@ -40,17 +46,16 @@ OTHER = {
 IDLE = {
     ("fedbabu", "ft"): "it trains what is judged and never kept: see test_fedbabu.py",
     ("fedcps", "stable"): "in three rounds of 5 of 8 clients not all are known, let alone settled",
+    ("fedcr", "ft"): "the head epochs before judging are not kept",
+    ("fedsr", "ft"): "the head epochs before judging are not kept",
 }
 
 # Methods whose server draws by position, so that renumbered clients draw otherwise: method -> reason
-BY_POSITION = {"cfl": "the server's table of clusters goes by client number",
-               "fedfomo": "the server's table of affinities goes by client number",
-               "fedgroup": "the server's table of groups goes by client number",
-               "cgpfl": "the server's table of contexts goes by client number",
-               "pfedcam": "k-means++ draws its first centres among the rows in client order",
-               "fedmhc": "k-means++ draws its first centres among the rows in client order",
-               "fedmhc_ah": "as fedmhc",
-               "lcfed": "as fedmhc; its components too come from rows in client order"}
+BY_POSITION = {
+    **dict.fromkeys(("fedmhc", "fedmhc_ah", "lcfed", "fesem", "fesem_cam", "pfedcam"),
+                    "k-means++ draws its first centres among the rows in client order"),
+    **dict.fromkeys(("cfl", "fedfomo", "fedgroup", "cgpfl"), "the server's table goes by client number"),
+}
 
 # Fields of Shared with an entry for each client: method -> fields
 BY_CLIENT = {"fedcps": ("ID",)}
