@@ -82,11 +82,11 @@ class Rows:
         """Return weights @ rows, (m, d), for weights (m, n): m weighted sums."""
         return torch.stack([self.sum(w) for w in as_array(weights)])
 
-    def gram(self, beside: torch.Tensor | None = None, origin: torch.Tensor | None = None) -> torch.Tensor:
+    def gram(self, origin: torch.Tensor | None = None, beside: torch.Tensor | None = None) -> torch.Tensor:
         """Return all inner products of rows, (n, n) float64: what PCA, cosines and distances of long rows need.
 
-        Rows that the server holds, `beside` (k, d), join the participants' as the last ones: (n + k, n + k). `origin`
-        (d,) is taken off every row first: for cosines of updates, and for small distances without a loss."""
+        `origin` (d,) is taken off every row first: for cosines of updates, and for small distances without a loss.
+        Rows that the server holds, `beside` (k, d), join the participants' as the last ones: (n + k, n + k)."""
         size = len(self.ids) + (0 if beside is None else len(beside))
         total = torch.zeros(size, size, dtype=torch.float64)
         for start in range(0, self.stop - self.start, TILE):
