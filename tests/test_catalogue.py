@@ -54,7 +54,7 @@ def test_a_method_is_told_by_its_own_file(name):
     assert found["paper"] and found["judged_by"]
     assert text.startswith(f"{found['title']} ({name})\n\n{found['summary'].split()[0]}")
     for setting in names(registry.find("methods", name)):
-        assert f"\n{setting} " in text and f"\n      {setting}: " in text
+        assert f"\n{setting} " in text and f"\n      {setting}:" in text
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -13,7 +13,7 @@ from fedmpi.config import State
 from fedmpi.models.build import blank, build
 from fedmpi.models.nets import MLP
 from tests.federations import Digits, Lab, TinyCNN, apart, method, mlp
-from tests.methods.table import NAMES
+from tests.methods.table import NAMES, SHOWN
 
 
 class Given:
@@ -52,7 +52,8 @@ def test_the_network_decides(settings, shape, dtype, expected):
 @pytest.mark.parametrize("name", NAMES)
 def test_a_network_of_one_layer(name):
     """Its feature extractor has no parameters."""
-    labs = [Lab(method(name, model(Given(softmax))), Digits(), engine, share=.6).go(2) for engine in (Loop(), Vmap())]
+    labs = [Lab(method(name, model(Given(softmax)), **SHOWN.get(name, {})), Digits(), engine, share=.6).go(2)
+            for engine in (Loop(), Vmap())]
     assert apart(labs[0].state(), labs[1].state()) < 1e-5
 
 
