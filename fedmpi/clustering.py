@@ -1,6 +1,7 @@
 """Clustering of clients at rank 0: scikit-learn's algorithms, seeded, warm-started, with empty clusters handled."""
 from __future__ import annotations
 
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -8,6 +9,7 @@ import torch
 from torch import Tensor
 
 MOST = 300      # iterations of Lloyd
+LARGE = 1 << 27      # numbers: more than these (1 GiB in double precision) are clustered in single precision
 
 
 class Clusters(NamedTuple):
@@ -25,23 +27,26 @@ class Clusters(NamedTuple):
         return new
 
 
-def kmeans(rows: Tensor, k: int, start: Tensor | None, seed: tuple[int, ...], weight=None, tries: int = 1) -> Clusters:
+def kmeans(rows: Tensor, k: int, start: Tensor | None, seed: tuple[int, ...], weight=None, tries: int = 1,
+           batch: int = 0) -> Clusters:
     """Cluster rows (n, d) into at most k groups by Lloyd's k-means, from `start` (k, d) or k-means++ (seeded), the
-    best of `tries` starts; `weight` (n,) where rows do not count alike.
+    best of `tries` starts; `weight` (n,) where rows do not count alike. With `batch`, by mini-batches of so many rows
+    (Sculley, WWW 2010): for many long rows, where a pass over all of them takes too long.
 
     With fewer rows than clusters each row is its own cluster; labels then are 0..n-1."""
-    from sklearn.cluster import KMeans
+    from sklearn.cluster import KMeans, MiniBatchKMeans
     from threadpoolctl import threadpool_limits
-    rows, groups = rows.double().numpy(), min(k, len(rows))
+    rows, groups = (rows.float() if rows.numel() > LARGE else rows.double()).numpy(), min(k, len(rows))
     state = int(np.random.SeedSequence(seed).generate_state(1)[0])
     if start is not None and groups == k:
-        init, relabel = start.double().numpy(), np.arange(k)
+        init, relabel = start.numpy().astype(rows.dtype), np.arange(k)
     elif start is not None:
         return Clusters(nearest(rows, start.double().numpy()), 0, k)
     else:
         init, relabel = "k-means++", np.arange(groups)
     with threadpool_limits(1):      # the order of sums, and so the bits, must not depend on threads
-        found = KMeans(groups, init=init, n_init=1 if start is not None else tries, random_state=state).fit(
+        made = KMeans if not batch else partial(MiniBatchKMeans, batch_size=batch, reassignment_ratio=0.)
+        found = made(groups, init=init, n_init=1 if start is not None else tries, random_state=state).fit(
             rows, sample_weight=weight)
     return Clusters(relabel[found.labels_], int(found.n_iter_), k)
 

@@ -87,7 +87,7 @@ def test_explanations(fed):
     (["datasets", "minst"], "Did you mean mnist?"),
     (["plan", "none.yaml"], "fedmpi: none.yaml: cannot read the configuration: No such file or directory"),
     (["plan", QUICKSTART, "method.lamda=1"], "quickstart.yaml: method.lamda is not a setting of FedMHC; its settings "
-                                             "are M, lam, anchor .did you mean lam?"),
+                                             "are M, lam, anchor, mini_batch .did you mean lam?"),
     (["data", QUICKSTART, "data.clients=0"], "quickstart.yaml: data.clients = 0: should be greater than or equal to 1"),
     (["plan", QUICKSTART, "--ranks", "0"], "Invalid value for '--ranks'"),
     (["fly"], "No such command 'fly'")])

@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 import torch
 from sklearn.cluster import KMeans
+from sklearn.metrics import adjusted_rand_score
 from threadpoolctl import threadpool_limits
 
 from fedmpi.clustering import Clusters, embed, halves, kmeans, nearest, placed, settle
@@ -151,3 +152,19 @@ def test_two_parts_by_complete_linkage():
     assert halves(cosines).tolist() == [False, False, True, False, True]
     assert halves(cosines[1:][:, 1:]).tolist() == [False, True, False, True]      # equal parts: the first row stays
     assert halves(cosines[2:][:, 2:]).tolist() == [False, True, False]
+
+
+def test_mini_batches_find_what_all_rows_show():
+    x, _ = blobs(per=200)
+    found = kmeans(x, 3, None, (1,), batch=50)
+    assert adjusted_rand_score(np.repeat([0, 1, 2], 200), found.labels) == 1 and found.iterations > 0
+    assert found.labels.tolist() == kmeans(x, 3, None, (1,), batch=50).labels.tolist()
+    warm = kmeans(x, 3, x[::200], (1,), batch=50)
+    assert warm.labels.tolist() == np.repeat([0, 1, 2], 200).tolist()
+
+
+def test_many_long_rows_are_clustered_in_single_precision(monkeypatch):
+    x, _ = blobs()
+    expected = kmeans(x, 3, x[::6], (1,)).labels.tolist()
+    monkeypatch.setattr("fedmpi.clustering.LARGE", 10)
+    assert kmeans(x, 3, x[::6], (1,)).labels.tolist() == expected

@@ -64,7 +64,7 @@ def test_integers_are_integers(refusal, text):
 
 @pytest.mark.parametrize("text, expected", [
     ("method: {name: fedmhc, lamda: 1}",
-     "method.lamda is not a setting of FedMHC; its settings are M, lam, anchor (did you mean lam?)"),
+     "method.lamda is not a setting of FedMHC; its settings are M, lam, anchor, mini_batch (did you mean lam?)"),
     ("method: {lam: 1}", "method.lam is not a setting of FedAvg; its settings are weights"),
     ("method: {name: fedmhc, lam: -1}", "method.lam = -1: should be greater than or equal to 0"),
     ("method: {name: fedmhc, anchor: moon}", "method.anchor = 'moon': should be 'global' or 'local'"),

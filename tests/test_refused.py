@@ -21,7 +21,7 @@ def refusal(bench, capsys):  # noqa: F811
 
 
 @pytest.mark.parametrize("setting, message", [
-    ("method.lamda=1", "method.lamda is not a setting of FedMHC; its settings are M, lam, anchor"),
+    ("method.lamda=1", "method.lamda is not a setting of FedMHC; its settings are M, lam, anchor, mini_batch"),
     ("method=fedmch", "method 'fedmch' is not known"),
     ("data.clients=5000", "data.clients = 5000: the data set has only 1797 samples"),
     ("data.partition={name: dirichlet, beta: 1e-3, smallest: 150, tries: 20}", "the smallest client never had 150"),

@@ -8,7 +8,7 @@ import torch
 from fedmpi.clustering import kmeans
 
 
-def measure(world, width=5_130, k=10, largest=1_000, repeats=1) -> dict | None:
+def measure(world, width=5_130, k=10, largest=1_000, repeats=1, mini_batch=0) -> dict | None:
     """Return rank 0's table of seconds for N = 100, 1000, ... rows of `width` floats in k planted groups.
 
     The ratio is the growth of seconds per row from the smallest N to the largest."""
@@ -21,7 +21,7 @@ def measure(world, width=5_130, k=10, largest=1_000, repeats=1) -> dict | None:
         heads = centres[torch.arange(n) % k] + .5 * torch.randn(n, width, generator=generator)
         begin = time.perf_counter()
         for _ in range(repeats):
-            found = kmeans(heads, k, start=None, seed=(n,))
+            found = kmeans(heads, k, start=None, seed=(n,), batch=mini_batch)
         seconds = (time.perf_counter() - begin) / repeats
         rows.append({"clients": n, "seconds": seconds, "milliseconds_per_client": 1e3 * seconds / n,
                      "iterations": found.iterations, "gathered_mib": n * width * 4 / 2**20})

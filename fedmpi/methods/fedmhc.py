@@ -38,6 +38,7 @@ class FedMHC(Method):
     M: Annotated[int, Ge(1), "clusters of heads"] = 4
     lam: Annotated[float, Ge(0), "pull of the personal model towards its anchor"] = .1
     anchor: Annotated[Literal["global", "local"], "the downloaded w, or the w that moves beside theta"] = "global"
+    mini_batch: Annotated[int, Ge(0), "heads of a mini-batch of k-means, for thousands of clients; 0: all"] = 0
 
     title = "FedMHC"
     paper = "Zheng et al., 2024"
@@ -67,7 +68,8 @@ class FedMHC(Method):
     def server(self, shared, up, who):
         h = up.w[self.model.h].gather()
         first = bool((shared.heads == shared.heads[0]).all())
-        found = kmeans(h, self.M, start=None if first else shared.heads, seed=(who.seed, who.round))
+        found = kmeans(h, self.M, start=None if first else shared.heads, seed=(who.seed, who.round),
+                       batch=self.mini_batch)
         heads = found.centres(h, old=shared.heads)
         who.report(clusters=found.labels, k=self.M, iterations=found.iterations,
                    distance=(h - heads[found.labels]).norm(dim=1).sum().item() / len(h))
