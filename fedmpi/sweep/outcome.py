@@ -50,9 +50,12 @@ def metrics(folder: Path) -> list[dict]:
 
 def refuse_other(run: Planned) -> None:
     """A folder that holds a run with other settings is not this run's, though it has its name."""
-    there = yaml.load((run.folder / SETTINGS).read_text(), Loader)
+    try:      # resolved again: a setting that is newer than the run had its default
+        there = config.plain(config.resolve(yaml.load((run.folder / SETTINGS).read_text(), Loader)))
+    except (BadInput, yaml.YAMLError, ValueError, TypeError, KeyError, AttributeError):
+        there = {}
     wanted = config.plain(config.load(str(run.config), run.overrides))
-    differ = sorted(key for key in wanted if key != "rounds" and wanted[key] != (there or {}).get(key))
+    differ = sorted(key for key in wanted if key != "rounds" and wanted[key] != there.get(key))
     if differ:
         raise BadInput(f"{run.folder} holds a run with other settings ({', '.join(differ)}) than {run.name} of this "
                        "job; remove it, or give the sweep another --out")

@@ -8,6 +8,9 @@ import time
 
 import pytest
 
+from fedmpi import config
+from fedmpi.errors import BadInput
+from fedmpi.sweep import job, outcome
 from tests import launch
 from tests.sweep import jobs
 
@@ -25,8 +28,8 @@ def sweep(tmp_path, cache):
                                     "--out", tmp_path / "out", *words, cwd=tmp_path))
         return started[-1]
     yield start
-    for job in started:
-        launch.end(job)
+    for one in started:
+        launch.end(one)
 
 
 def states(tmp_path) -> dict[str, bool]:
@@ -54,13 +57,13 @@ def test_a_failing_run_does_not_stop_the_others(sweep, tmp_path):
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="finds processes in /proc")
 def test_stopped_in_the_middle_it_saves_and_continues(sweep, tmp_path):
     changed = {"rows": ROWS, "columns": ONE, "published": {}, "scales": {"long": {"rounds": 100000}}}
-    job = sweep("--scale", "long", **changed)
+    started = sweep("--scale", "long", **changed)
     metrics = tmp_path / "out/fedavg/one/seed-0/metrics.jsonl"
     while not (metrics.exists() and metrics.read_text()):
-        assert job.poll() is None, job.stderr.read()
+        assert started.poll() is None, started.stderr.read()
         time.sleep(.05)
-    job.send_signal(signal.SIGTERM)
-    done = launch.finish(job)
+    started.send_signal(signal.SIGTERM)
+    done = launch.finish(started)
     assert done.returncode == 75, done.stdout + done.stderr
     assert done.stdout.splitlines()[-1] == "0 of 2 runs finished, 2 left: the same command continues"
     saved = (tmp_path / "out/fedavg/one/seed-0/checkpoints").glob("round-*.h5")
@@ -76,6 +79,21 @@ def test_runs_of_another_job_are_not_taken_for_this_one_s(sweep, tmp_path):
     assert launch.finish(sweep(rows={"Local": "local"}, columns=ONE, published={})).returncode == 0
     done = launch.finish(sweep(rows={"Local": "local"}, columns={"one": {"train.lr": .01}}, published={}))
     assert done.returncode == 2 and "other settings (train)" in done.stderr and "--out" in done.stderr
+
+
+def test_a_setting_newer_than_a_run_had_its_default(tmp_path, cache):
+    """Another version of fedmpi wrote the run's folder."""
+    path = jobs.write(tmp_path, cache)
+    run = job.expand(job.load(path), path, tmp_path / "out", None)[1]
+    run.folder.mkdir(parents=True)
+    settings = config.plain(config.load(str(run.config), run.overrides))
+    del settings["method"]["anchor"]
+    (run.folder / "config.yaml").write_text(json.dumps(settings))
+    assert outcome.of(run).state == "waiting"
+    settings["method"]["lam"] = 7.
+    (run.folder / "config.yaml").write_text(json.dumps(settings))
+    with pytest.raises(BadInput, match="other settings"):
+        outcome.of(run)
 
 
 def test_dry_run_prints_the_commands(sweep, tmp_path):
