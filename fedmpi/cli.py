@@ -213,7 +213,7 @@ def report(path: JobFile, scale: Scale = None, out: RunsIn = None,
 
 @app.command()
 def bench(name: Annotated[str, typer.Argument(
-              help="overhead, engines, collectives, cohort, scaling, clustering or clients")],
+              help="overhead, engines, collectives, cohort, scaling, clustering, similarity or clients")],
           settings: Annotated[list[str] | None, typer.Argument(
               help="e.g. model=mlp clients=100", metavar="KEY=VALUE")] = None,
           to: Annotated[str | None, typer.Option("--json", help="write the figures to this file")] = None,

@@ -12,7 +12,7 @@ from fedmpi.bench.plot import plot
 from fedmpi.config import Loader
 from fedmpi.errors import BAD_INPUT, BadInput
 
-NAMES = ("overhead", "engines", "collectives", "cohort", "scaling", "clustering", "clients")
+NAMES = ("overhead", "engines", "collectives", "cohort", "scaling", "clustering", "similarity", "clients")
 
 
 def main(name: str, settings: list[str], to: str | None, picture: str | None) -> int:

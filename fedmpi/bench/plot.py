@@ -10,6 +10,9 @@ def plot(found: dict, path: str | Path) -> None:
     matplotlib.use("Agg")
     from matplotlib import pyplot
     rows = found["rows"]
+    if "similarity" in rows[0]:
+        compare(pyplot, found, path)
+        return
     across = "clients" if "clients" in rows[0] else None      # else the repeats
     x = [row[across] for row in rows] if across else list(range(1, len(rows) + 1))
     seconds = [k for k in rows[0] if k.endswith("seconds")]
@@ -29,6 +32,20 @@ def plot(found: dict, path: str | Path) -> None:
         axes.set_xlabel(across or "repeat")
         if across:
             axes.set_xscale("log")
+    figure.suptitle(f"fedmpi bench {found['benchmark']}")
+    figure.savefig(path, dpi=110)
+    pyplot.close(figure)
+
+
+def compare(pyplot, found: dict, path: str | Path) -> None:
+    """Draw seconds and multiply-adds by clients, a line for each way."""
+    figure, both = pyplot.subplots(1, 2, figsize=(9, 3.2), layout="constrained")
+    for name, marker in zip(dict.fromkeys(row["similarity"] for row in found["rows"]), "osv^", strict=False):
+        rows = [row for row in found["rows"] if row["similarity"] == name]
+        for axes, key in zip(both, ("seconds", "multiply_adds"), strict=True):
+            axes.plot([row["clients"] for row in rows], [row[key] for row in rows], marker=marker, label=name)
+            axes.set(xscale="log", yscale="log", xlabel="clients", ylabel=key.replace("_", "-"))
+    both[0].legend(frameon=False)
     figure.suptitle(f"fedmpi bench {found['benchmark']}")
     figure.savefig(path, dpi=110)
     pyplot.close(figure)
