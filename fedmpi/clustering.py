@@ -8,6 +8,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedmpi.similarity import spectrum
+
 MOST = 300      # iterations of Lloyd
 LARGE = 1 << 27      # numbers: more than these (1 GiB in double precision) are clustered in single precision
 
@@ -71,11 +73,9 @@ def embed(gram: Tensor) -> Tensor:
     """Return points (n, r) that are as far from each other as the rows whose inner products `gram` (n, n) holds.
 
     Exact: long rows can be clustered by these short ones. The points' mean is 0 and r <= n - 1 (1 where n is 1)."""
-    from threadpoolctl import threadpool_limits
     gram = gram.double().numpy()
     inner = gram - gram.mean(0) - gram.mean(1, keepdims=True) + gram.mean()
-    with threadpool_limits(1):
-        values, vectors = np.linalg.eigh(inner)
+    values, vectors = spectrum(inner)
     kept = values > len(gram) * np.finfo(float).eps * gram.diagonal().max()      # the rest is rounding
     kept[-1] = True      # of rows that are all equal, a single column of zeros is left
     return torch.from_numpy(vectors[:, kept] * np.sqrt(values[kept].clip(0)))

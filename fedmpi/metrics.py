@@ -6,6 +6,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from fedmpi.clustering import embed
+
 WIDTH = 50      # numbers that picture a client
 MEASURES = ("correct", "tested", "loss", "f1")      # loss is a sum over test samples
 
@@ -55,12 +57,9 @@ def worst_decile(accuracy: np.ndarray) -> float:
 def pictured(gram: Tensor) -> np.ndarray:
     """Return the leading principal components of rows, given their inner products (n, n): (n, WIDTH) float32, zeros
     where there are fewer. t-SNE starts from such: distances between rows are kept as well as so few numbers can."""
-    n = len(gram)
-    centred = gram - gram.mean(0) - gram.mean(1)[:, None] + gram.mean()
-    values, vectors = torch.linalg.eigh(centred)
-    some = min(n, WIDTH)
-    out = np.zeros((n, WIDTH), np.float32)
-    out[:, :some] = (vectors * values.clamp(min=0).sqrt()).flip(1)[:, :some].numpy()
+    points = embed(gram).flip(1)[:, :WIDTH].numpy()
+    out = np.zeros((len(points), WIDTH), np.float32)
+    out[:, :points.shape[1]] = points
     return out
 
 

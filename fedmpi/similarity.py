@@ -9,12 +9,20 @@ from torch import Tensor
 NOTHING = 1e-13      # of the rows' squares: directions that vary less do so by rounding errors
 
 
+def spectrum(gram: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return eigenvalues, ascending, and eigenvectors (columns) of a symmetric matrix, by one thread: their bits would
+    depend on how many there are."""
+    from threadpoolctl import threadpool_limits
+    with threadpool_limits(1):
+        return np.linalg.eigh(gram)
+
+
 def principal(gram: Tensor, d: int) -> np.ndarray:
     """Return what makes the first d principal components of n rows out of these: weights (d, n), from their inner
     products (n, n). Where rows vary in fewer directions the other components are 0."""
     n = len(gram)
     gram, centre = gram.double().numpy(), np.eye(n) - 1 / n
-    variance, vectors = np.linalg.eigh(centre @ gram @ centre)
+    variance, vectors = spectrum(centre @ gram @ centre)
     variance, vectors = variance[::-1][:d], vectors[:, ::-1][:, :d]
     vectors = vectors * np.sign(vectors[np.abs(vectors).argmax(0), np.arange(vectors.shape[1])])      # one of two signs
     real = variance > NOTHING * np.trace(gram)

@@ -76,9 +76,7 @@ class FedCR(Method):
         return Shared(up.phi.mean(), weighted / precision, precision.rsqrt())
 
     def personal(self, shared, mine, data):
-        means = data.through(self.net.encoder, shared.phi)
-        return torch.cat([shared.phi, means.passes(self.ft, FT).descend(self.net.loss_of_head, mine.h)
-                          if self.ft else mine.h])
+        return self.net.tuned(shared.phi, mine.h, data, self.ft, FT)
 
     def trained(self, mine, up):
         return torch.cat([up.phi, mine.h])

@@ -75,10 +75,7 @@ class FedSR(Method):
 
     def personal(self, shared, mine, data):
         w = shared.w[:self.net.size]
-        if not self.ft:
-            return w
-        means = data.through(self.net.encoder, w[self.net.phi])
-        return torch.cat([w[self.net.phi], means.passes(self.ft, FT).descend(self.net.loss_of_head, w[self.net.h])])
+        return self.net.tuned(w[self.net.phi], w[self.net.h], data, self.ft, FT)
 
     def trained(self, mine, up):
         return up.w

@@ -53,6 +53,13 @@ class Variational:
         """Return the cross-entropy (b,) of the means among what the encoder gave."""
         return self.head.loss(h, gaussian(p)[0], y)
 
+    def tuned(self, phi: Tensor, h: Tensor, data, epochs: int, stream: int) -> Tensor:
+        """Return (phi, h) after epochs of the head alone on the means of the client's codes."""
+        if epochs:
+            means = data.through(self.encoder, phi)
+            h = means.passes(epochs, stream).descend(self.loss_of_head, h)
+        return torch.cat([phi, h])
+
 
 class Experts(nn.Module):
     """Turn what an encoder gives into what a product of Gaussians sums: 1 / sigma^2 and mu / sigma^2, (b, 2 f)."""
