@@ -3,17 +3,7 @@ import pytest
 
 from fedmpi.data.pool import LARGEST_INT32, Pool, checked, read_npz
 from fedmpi.errors import BadInput
-
-
-def save(folder, **arrays):
-    path = folder / "mine.npz"
-    np.savez(path, **arrays)
-    return path
-
-
-def good(**changes):
-    arrays = {"x_train": np.zeros((6, 3), np.float32), "y_train": np.arange(6)}
-    return {**arrays, **changes}
+from tests.data.files import good, save
 
 
 def load(path):

@@ -8,19 +8,9 @@ import pytest
 from fedmpi.data import sources
 from fedmpi.data.sources import BUILT_IN, source_key
 from fedmpi.errors import BadInput
+from tests.data.files import good, save
 
 ROOT = Path("~/.cache/fedmpi/data").expanduser()
-
-
-def save(folder, **arrays):
-    path = folder / "mine.npz"
-    np.savez(path, **arrays)
-    return path
-
-
-def good(**changes):
-    arrays = {"x_train": np.zeros((6, 3), np.float32), "y_train": np.arange(6)}
-    return {**arrays, **changes}
 
 
 def load(path):

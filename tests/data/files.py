@@ -1,0 +1,15 @@
+"""Small .npz files, good ones and others, for the tests of what is read from them."""
+from __future__ import annotations
+
+import numpy as np
+
+
+def save(folder, **arrays):
+    path = folder / "mine.npz"
+    np.savez(path, **arrays)
+    return path
+
+
+def good(**changes):
+    arrays = {"x_train": np.zeros((6, 3), np.float32), "y_train": np.arange(6)}
+    return {**arrays, **changes}
