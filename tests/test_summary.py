@@ -39,5 +39,5 @@ def test_every_run_says_what_became_of_it(folder, monkeypatch):
 
 
 def test_a_folder_without_runs_is_refused(tmp_path):
-    with pytest.raises(BadInput, match="no run of a job array here"):
+    with pytest.raises(BadInput, match="no run of a job array or a sweep here"):
         summary(tmp_path)

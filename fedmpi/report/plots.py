@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 
-from fedmpi.sweep import outcome
+from fedmpi import outcome
 from fedmpi.sweep.job import Job, Planned, slug
 
 # colour-blind-safe (Okabe and Ito, 2008); lines differ by dash and marker too

@@ -6,7 +6,6 @@ import io
 import statistics
 from typing import NamedTuple
 
-from fedmpi.sweep import outcome
 from fedmpi.sweep.job import Job, Planned
 
 
@@ -34,7 +33,7 @@ def cells(job: Job, runs: list[Planned]) -> dict[tuple[str, str], Cell]:
     """Return the cell of every (row, column). Raises BadInput where a folder holds another run."""
     found = {(row, column): [] for row in job.rows for column in job.columns}
     for run in runs:
-        found[run.row, run.column].append(outcome.of(run).result)
+        found[run.row, run.column].append(run.outcome().result)
     table = {}
     for (row, column), results in found.items():
         values = [100 * result[job.measure] for result in results if result]

@@ -6,7 +6,6 @@ import shlex
 from pathlib import Path
 
 from fedmpi.report import plots, tables
-from fedmpi.sweep import outcome
 from fedmpi.sweep.job import Job, Planned
 
 KEPT = ("accuracy_mean", "accuracy_best", "best_round", "accuracy_worst_decile", "f1_mean", "digest", "seconds",
@@ -28,7 +27,7 @@ def write(job: Job, runs: list[Planned], to: Path, command: str) -> Path:
 
 def measured(job: Job, runs: list[Planned]) -> str:
     """Say what the numbers are, and how far the runs came."""
-    rounds = sorted({outcome.of(run).round for run in runs})
+    rounds = sorted({run.outcome().round for run in runs})
     reached = f"{rounds[0]}" if len(rounds) == 1 else f"{rounds[0]} to {rounds[-1]}"
     return (f"Percent: {job.measure.replace('_', ' ')}, mean +- standard deviation over {len(job.seeds)} seed"
             f"{'s' * (len(job.seeds) > 1)}; {reached} rounds.")
@@ -36,7 +35,7 @@ def measured(job: Job, runs: list[Planned]) -> str:
 
 def repeatable(run: Planned) -> dict:
     """Return a run's command and what it gave."""
-    found = outcome.of(run)
+    found = run.outcome()
     result = found.result or {}
     return {"row": run.row, "column": run.column, "seed": run.seed, "state": found.state, "rounds": found.round,
             "command": "fedmpi " + shlex.join(["run", run.config.name, *run.overrides]),

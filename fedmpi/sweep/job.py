@@ -18,8 +18,8 @@ from typing import Annotated, Any, NamedTuple
 
 import yaml
 
-from fedmpi import config
-from fedmpi.config import Loader
+from fedmpi import config, outcome
+from fedmpi.config import Config, Loader
 from fedmpi.errors import BadInput
 from fedmpi.settings import build
 
@@ -50,6 +50,7 @@ class Planned(NamedTuple):
     config: Path
     overrides: list[str]      # key=value, as on the command line
     folder: Path
+    settings: Config          # all of them, as the overrides leave them
 
     @property
     def name(self) -> str:
@@ -58,6 +59,10 @@ class Planned(NamedTuple):
     def words(self) -> list[str]:
         """Return the words behind `fedmpi`."""
         return ["run", str(self.config), *self.overrides, "--out", str(self.folder), "--resume", "auto"]
+
+    def outcome(self) -> outcome.Outcome:
+        """Return how far it came."""
+        return outcome.of(self.folder, self.settings.rounds)
 
 
 def load(path: str | Path) -> Job:
@@ -93,7 +98,7 @@ def check(job: Job) -> None:
 
 
 def expand(job: Job, path: str | Path, out: Path, scale: str | None) -> list[Planned]:
-    """Return all runs of a job with their settings checked. Raises BadInput."""
+    """Return all runs of a job with their settings checked. Raises BadInput, also where a folder holds another run."""
     if scale is not None and scale not in job.scales:
         raise BadInput(f"{path}: there is no scale {scale!r}; its scales: {', '.join(job.scales) or 'none'}")
     source, runs = (Path(path).parent / job.config).resolve(), []
@@ -102,14 +107,29 @@ def expand(job: Job, path: str | Path, out: Path, scale: str | None) -> list[Pla
             for row, of_row in job.rows.items():
                 given = [job.set, job.scales.get(scale, {}), of_column, as_settings(of_row), {"seed": seed}]
                 overrides = [text for settings in given for text in flattened(settings)]
-                runs.append(Planned(row, column, seed, source, overrides,
-                                    out / slug(row) / slug(column) / f"seed-{seed}"))
+                try:
+                    settings = config.load(str(source), overrides)
+                except BadInput as error:
+                    raise BadInput(f"{path}: {row} / {column} / seed {seed}: {error}") from None
+                folder = out / slug(row) / slug(column) / f"seed-{seed}"
+                runs.append(Planned(row, column, seed, source, overrides, folder, settings))
     for run in runs:
-        try:
-            config.load(str(run.config), run.overrides)
-        except BadInput as error:
-            raise BadInput(f"{path}: {run.name}: {error}") from None
+        refuse_other(run)
     return runs
+
+
+def refuse_other(run: Planned) -> None:
+    """A folder that holds a run with other settings is not this run's, though it has its name."""
+    if not (run.folder / "config.yaml").exists():
+        return
+    try:      # resolved again: a setting that is newer than the run had its default
+        there = config.plain(config.resolve(outcome.settings_of(run.folder)))
+    except (BadInput, ValueError, TypeError, KeyError, AttributeError):
+        there = {}
+    differ = [key for key in outcome.differing([config.plain(run.settings), there]) if key != "rounds"]
+    if differ:
+        raise BadInput(f"{run.folder} holds a run with other settings ({', '.join(differ)}) than {run.name} of this "
+                       "job; remove it, or give the sweep another --out")
 
 
 def as_settings(row) -> dict:

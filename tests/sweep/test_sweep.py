@@ -9,8 +9,11 @@ import time
 import pytest
 
 from fedmpi import config
+from fedmpi.comm.world import Solo
 from fedmpi.errors import BadInput
-from fedmpi.sweep import job, outcome
+from fedmpi.run import lead
+from fedmpi.summary import summary
+from fedmpi.sweep import job
 from tests import launch
 from tests.sweep import jobs
 
@@ -55,45 +58,67 @@ def test_a_failing_run_does_not_stop_the_others(sweep, tmp_path):
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="finds processes in /proc")
-def test_stopped_in_the_middle_it_saves_and_continues(sweep, tmp_path):
-    changed = {"rows": ROWS, "columns": ONE, "published": {}, "scales": {"long": {"rounds": 100000}}}
-    started = sweep("--scale", "long", **changed)
-    metrics = tmp_path / "out/fedavg/one/seed-0/metrics.jsonl"
-    while not (metrics.exists() and metrics.read_text()):
+@pytest.mark.parametrize("how", ["stopped", "killed"])
+def test_cut_short_in_the_middle_it_continues(sweep, tmp_path, monkeypatch, how):
+    """The first run is finished, the second half done: with its runs, or all at once."""
+    def go(rounds: int):
+        rows = {"FedAvg": "fedavg", "Local": {"method": "local", "rounds": rounds}}
+        return sweep(rows=rows, columns=ONE, published={}, seeds=[0])
+    started, out = go(100_000), tmp_path / "out/local/one"
+    metrics = out / "seed-0/metrics.jsonl"
+    while not (metrics.exists() and metrics.read_text().count("\n") > 2):
         assert started.poll() is None, started.stderr.read()
         time.sleep(.05)
-    started.send_signal(signal.SIGTERM)
-    done = launch.finish(started)
-    assert done.returncode == 75, done.stdout + done.stderr
-    assert done.stdout.splitlines()[-1] == "0 of 2 runs finished, 2 left: the same command continues"
-    saved = (tmp_path / "out/fedavg/one/seed-0/checkpoints").glob("round-*.h5")
+    if how == "killed":
+        launch.end(started)
+        started.communicate()
+    else:
+        started.send_signal(signal.SIGTERM)
+        done = launch.finish(started)
+        assert done.returncode == 75, done.stdout + done.stderr
+        assert done.stdout.splitlines()[-1] == "1 of 2 runs finished, 1 left: the same command continues"
+    saved = (out / "seed-0/checkpoints").glob("round-*.h5")
     rounds = max(int(path.stem.removeprefix("round-")) for path in saved) + 1
-    done = launch.finish(sweep("--scale", "long", **changed | {"scales": {"long": {"rounds": rounds}}}))
+    done = launch.finish(go(rounds))
     assert done.returncode == 0, done.stdout + done.stderr
-    result = json.loads((tmp_path / "out/fedavg/one/seed-0/result.json").read_text())
-    assert result["rounds"] == rounds
-    assert f"continuing after round {rounds - 1}" in (tmp_path / "out/fedavg/one/seed-0.sweep.txt").read_text()
+    assert done.stdout.splitlines()[0] == "1 of 2 runs are finished already"
+    assert f"continuing after round {rounds - 1}" in (out / "seed-0.txt").read_text()
+    result = json.loads((out / "seed-0/result.json").read_text())
+    assert result["rounds"] == rounds and result["digest"] == straight_digest(tmp_path, rounds)
+    monkeypatch.setenv("COLUMNS", "300")
+    table = summary(tmp_path / "out").splitlines()
+    assert table[-1] == "2 finished" and table[-2].split()[:3] == ["local/one/seed-0", "finished", "2"]
+
+
+def straight_digest(tmp_path, rounds: int) -> str:
+    """Return the digest of the second run in one go."""
+    run = job.expand(job.load(tmp_path / "job.yaml"), tmp_path / "job.yaml", tmp_path / "straight", None)[1]
+    assert lead(Solo(), str(run.config), run.overrides, str(run.folder), None, lambda: False) == 0
+    assert run.outcome().result["rounds"] == rounds
+    return run.outcome().result["digest"]
 
 
 def test_runs_of_another_job_are_not_taken_for_this_one_s(sweep, tmp_path):
     assert launch.finish(sweep(rows={"Local": "local"}, columns=ONE, published={})).returncode == 0
     done = launch.finish(sweep(rows={"Local": "local"}, columns={"one": {"train.lr": .01}}, published={}))
-    assert done.returncode == 2 and "other settings (train)" in done.stderr and "--out" in done.stderr
+    assert done.returncode == 2 and "other settings (train.lr)" in done.stderr and "--out" in done.stderr
 
 
 def test_a_setting_newer_than_a_run_had_its_default(tmp_path, cache):
     """Another version of fedmpi wrote the run's folder."""
     path = jobs.write(tmp_path, cache)
-    run = job.expand(job.load(path), path, tmp_path / "out", None)[1]
-    run.folder.mkdir(parents=True)
-    settings = config.plain(config.load(str(run.config), run.overrides))
+
+    def second():
+        return job.expand(job.load(path), path, tmp_path / "out", None)[1]
+    folder, settings = second().folder, config.plain(second().settings)
+    folder.mkdir(parents=True)
     del settings["method"]["anchor"]
-    (run.folder / "config.yaml").write_text(json.dumps(settings))
-    assert outcome.of(run).state == "waiting"
+    (folder / "config.yaml").write_text(json.dumps(settings))
+    assert second().outcome().state == "waiting"
     settings["method"]["lam"] = 7.
-    (run.folder / "config.yaml").write_text(json.dumps(settings))
-    with pytest.raises(BadInput, match="other settings"):
-        outcome.of(run)
+    (folder / "config.yaml").write_text(json.dumps(settings))
+    with pytest.raises(BadInput, match=r"other settings \(method.lam\)"):
+        second()
 
 
 def test_dry_run_prints_the_commands(sweep, tmp_path):

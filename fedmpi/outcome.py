@@ -1,0 +1,129 @@
+"""What became of a run, read from what it left: its folder, and FOLDER.txt beside it, what its job printed.
+
+Sweeps, job arrays (submit.py), `fedmpi summary`, `report` and `compare` all ask here. A job says in FOLDER.txt
+
+    job NAME: start 1 on HOST: CONFIG SETTINGS        job NAME: ended with code 1, WHY
+    job NAME: stopped with code 75 ..."""
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import NamedTuple
+
+import yaml
+
+from fedmpi.config import Loader
+from fedmpi.errors import FINISHED, SAVED, BadInput
+from fedmpi.progress import percent
+
+SAID = re.compile(r"^job \S+: (?P<what>.*)$", re.M)
+START = re.compile(r"start \d+ on \S+: \S+ ?(?P<settings>.*)")
+ENDED = re.compile(r"ended with code (-?\d+)")
+BLAME = (re.compile(r"^(?:\d+: )?(fedmpi: .*)$", re.M), re.compile(r"^(?:srun|slurmstepd): error: (.*)$", re.M))
+
+
+class Outcome(NamedTuple):
+    """state: waiting (nothing there yet), unfinished (begun), failed (its last start ended with an error), finished."""
+    state: str
+    lines: list[dict]       # of metrics.jsonl: the evaluated rounds so far
+    result: dict | None     # of a finished run
+    starts: int             # that its job made
+    settings: str           # of the last start, as its job said
+    said: str               # of its failure, else what its job said last
+
+    @property
+    def round(self) -> int:
+        return self.lines[-1]["round"] if self.lines else 0
+
+    @property
+    def accuracy(self) -> float:
+        """Return the mean over clients in the last evaluated round, nan where there is none."""
+        value = self.lines[-1]["accuracy_mean"] if self.lines else None
+        return float("nan") if value is None else value
+
+    def __str__(self) -> str:
+        if self.result:
+            return (f"accuracy {percent(self.result['accuracy_mean'])} after {self.result['rounds']} rounds, digest "
+                    f"{self.result['digest'][:16]}")
+        return self.said
+
+
+def of(folder: Path, rounds: int = 0) -> Outcome:
+    """Return how far the run of a folder came; it is finished when it has a result of `rounds` rounds or more.
+    Raises BadInput where its result is damaged."""
+    lines, result = metrics(folder), result_of(folder)
+    if result and result["rounds"] < rounds:
+        result = None
+    path = log_of(folder)
+    text = path.read_text(errors="replace") if path.exists() else ""
+    said = list(SAID.finditer(text))
+    starts = [(match.start(), found) for match in said if (found := START.fullmatch(match["what"]))]
+    last = said[-1]["what"] if said else ""
+    end = ENDED.match(last)
+    state = ("finished" if result else "failed" if end and int(end[1]) not in (FINISHED, SAVED)
+             else "unfinished" if lines or starts or any(folder.glob("checkpoints/round-*.h5")) else "waiting")
+    settings = starts[-1][1]["settings"] if starts else ""
+    return Outcome(state, lines, result, len(starts), settings, blame(text[starts[-1][0] if starts else 0:], last))
+
+
+def log_of(folder: Path) -> Path:
+    return folder.with_name(f"{folder.name}.txt")
+
+
+def blame(text: str, last: str) -> str:
+    """Return what a run said of its failure since its last start, else what its job said last."""
+    return next((found[0] for pattern in BLAME if (found := pattern.findall(text))), last)
+
+
+def result_of(folder: Path) -> dict | None:
+    """Return the result of a run, None before there is one. Raises BadInput where it is damaged."""
+    path = folder / "result.json"
+    if not path.exists():
+        return None
+    try:
+        result = json.loads(path.read_text())
+        return result | {key: result[key] for key in ("rounds", "accuracy_mean", "digest")}
+    except (OSError, ValueError, TypeError, KeyError) as error:
+        raise BadInput(f"{path} is damaged ({type(error).__name__}: {error}); remove it, and continue the run with "
+                       "--resume auto: it is written again") from None
+
+
+def metrics(folder: Path) -> list[dict]:
+    """Return the evaluated rounds so far; a line that is half written is left out."""
+    lines, path = [], folder / "metrics.jsonl"
+    for text in path.read_text(errors="replace").splitlines() if path.exists() else []:
+        try:
+            lines.append(json.loads(text))
+        except ValueError:
+            break
+    return lines
+
+
+def settings_of(folder: Path) -> dict:
+    """Return the settings of a run as nested mappings. Raises BadInput where the folder holds no run."""
+    path = folder / "config.yaml"
+    try:
+        values = yaml.load(path.read_text(), Loader)
+    except (OSError, ValueError, yaml.YAMLError) as error:
+        raise BadInput(f"{folder} is not the folder of a run: {path.name} cannot be read "
+                       f"({type(error).__name__}); give the folder that `fedmpi run` names") from None
+    if not isinstance(values, dict):
+        raise BadInput(f"{path} is damaged: it holds no settings")
+    return values
+
+
+def flat(settings: dict, prefix: str = "") -> dict:
+    """Return nested settings as one mapping from dotted names."""
+    found = {}
+    for key, value in settings.items():
+        found |= flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {f"{prefix}{key}": value}
+    return found
+
+
+def differing(several: list[dict]) -> dict[str, list]:
+    """Return the settings in which several runs differ, by dotted name: each one's value, None where it has none."""
+    flattened = [flat(settings) for settings in several]
+    names = dict.fromkeys(name for settings in flattened for name in settings)
+    values = {name: [settings.get(name) for settings in flattened] for name in names}
+    return {name: found for name, found in values.items() if any(value != found[0] for value in found)}
