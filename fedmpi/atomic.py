@@ -7,14 +7,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from fedmpi.errors import FedmpiError
+from fedmpi.errors import StorageError
 
 
 @contextmanager
 def atomic(path: Path) -> Iterator[Path]:
     """Yield a temporary path beside `path` to write to; then make it durable and rename it.
 
-    After any exception the temporary file is gone and `path` is as it was. Raises FedmpiError for OSError."""
+    After any exception the temporary file is gone and `path` is as it was. Raises StorageError for OSError."""
     part = path.with_name(path.name + ".part")
     try:
         with writing(path):
@@ -29,12 +29,12 @@ def atomic(path: Path) -> Iterator[Path]:
 
 @contextmanager
 def writing(path: Path) -> Iterator[None]:
-    """Turn the operating system's refusal into a FedmpiError that names the file."""
+    """Turn the operating system's refusal into a StorageError that names the file."""
     try:
         yield
     except OSError as error:
-        raise FedmpiError(f"{path} cannot be written: {reason(error)}; free some space or check the folder, "
-                          "then continue with --resume auto") from error
+        raise StorageError(f"{path} cannot be written: {reason(error)}; free some space or check the "
+                           "folder") from error
 
 
 class Sink(io.FileIO):

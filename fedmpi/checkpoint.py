@@ -26,7 +26,7 @@ import numpy as np
 
 from fedmpi import __version__, seal
 from fedmpi.atomic import Sink, atomic, reason, sync, writing
-from fedmpi.errors import BadInput, FedmpiError
+from fedmpi.errors import BadInput, StorageError
 from fedmpi.seal import BLOCK, DIGEST, Damaged
 
 JSON = ("round", "config", "federation", "accuracy", "metrics", "books")
@@ -54,7 +54,7 @@ def write(folder: Path, snapshot: Snapshot, pieces: Iterable[dict[str, np.ndarra
     """Write a checkpoint, verify it on the disk, and only then give it its name.
 
     `pieces` are consecutive blocks of rows in the order of `snapshot.ids`: Mine field name -> (k, *shape).
-    Raises FedmpiError when the disk is full, read-only or faulty; earlier checkpoints stay."""
+    Raises StorageError when the disk is full, read-only or faulty; earlier checkpoints stay."""
     path = Path(folder) / f"round-{snapshot.round:06d}.h5"
     with atomic(path) as part:
         with Sink(part) as sink:
@@ -69,7 +69,8 @@ def write(folder: Path, snapshot: Snapshot, pieces: Iterable[dict[str, np.ndarra
         try:
             verify(part)
         except Damaged as error:
-            raise FedmpiError(f"{path}: the disk does not give back what was written: {error}") from error
+            raise StorageError(f"{path}: the disk does not give back what was written: {error}; check the disk, or "
+                               "give the run another --out") from error
     return path
 
 

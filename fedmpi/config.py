@@ -73,6 +73,8 @@ class Checkpoint:
     title = "checkpoint"
     every: Annotated[int, Ge(0), "rounds between checkpoints; 0: only at the end and when asked to stop"] = 10
     keep: Annotated[int, Ge(1), "how many to keep, beside the best"] = 2
+    failure: Annotated[Literal["stop", "continue"], "when the disk refuses a checkpoint or a measure: stop, or "
+                       "warn, go on and try again at the next one"] = "stop"
 
 
 @dataclass(frozen=True)

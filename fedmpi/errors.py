@@ -1,4 +1,4 @@
-"""The two ways in which a run ends badly, and the exit codes that scripts may rely on."""
+"""The ways in which a run ends badly, and the exit codes that scripts may rely on."""
 
 FINISHED = 0
 FAILED = 1
@@ -9,6 +9,10 @@ SAVED = 75      # "saved, start me again" (EX_TEMPFAIL of sysexits.h)
 class FedmpiError(Exception):
     """A failure whose message is meant for the user: what happened, where, and the remedy."""
     code = FAILED
+
+
+class StorageError(FedmpiError):
+    """A disk or folder refuses what a run writes; `checkpoint.failure` says whether it goes on without."""
 
 
 class BadInput(FedmpiError):

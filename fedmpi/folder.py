@@ -23,7 +23,7 @@ import numpy as np
 import yaml
 
 from fedmpi.atomic import atomic, reason, writing
-from fedmpi.errors import BadInput, FedmpiError
+from fedmpi.errors import BadInput, FedmpiError, StorageError
 from fedmpi.lock import Lock
 
 if TYPE_CHECKING:
@@ -39,6 +39,7 @@ class RunFolder:
         self.log_path = path / "log.txt"
         self.taken_over = lock.taken_over       # whose lock was inherited and why, or None
         self.pending: list[dict] = []           # history that is not on the disk yet
+        self.behind = False                     # metrics.jsonl lacks lines, or ends in half of one
 
     @classmethod
     def claim(cls, path, resume: bool) -> RunFolder:
@@ -66,29 +67,42 @@ class RunFolder:
 
     def check_lock(self):
         """Raise FedmpiError when another run took the folder over, as it may after a minute of silence."""
+        if not self.path.is_dir():
+            raise StorageError(f"run folder {self.path} is gone: it was removed, or its file system is not mounted any "
+                               "more; put it back, or start again with another --out")
         with writing(self.lock.path):
             held = self.lock.held()
         if not held:
             raise FedmpiError(f"run folder {self.path} is no longer locked by this run: another run took it "
-                              "over, or its file `lock` was removed; this run stops so that no two mix")
+                              "over, its file `lock` was removed, or its file system is not mounted any more; this run "
+                              "stops so that no two mix")
 
     def store_config(self, plain: dict):
         """Write config.yaml."""
         self.replace("config.yaml", yaml.safe_dump(plain, sort_keys=False))
 
-    def append_metrics(self, line: dict):
-        """Add one line to metrics.jsonl; numbers that JSON lacks (nan, inf) become null."""
+    def append_metrics(self, lines: list[dict]):
+        """Add the last of `lines` to metrics.jsonl, or all where an earlier one could not be written.
+
+        Numbers that JSON lacks (nan, inf) become null."""
+        if self.behind:
+            return self.rewrite_metrics(lines)
+        self.behind = True
         self.check_lock()
         path = self.path / "metrics.jsonl"
         with writing(path), open(path, "a") as file:
-            file.write(to_json(line) + "\n")
+            file.write(to_json(lines[-1]) + "\n")
+        self.behind = False
 
     def rewrite_metrics(self, lines: list[dict]):
         """Leave only `lines` in metrics.jsonl: after a restart, those that the checkpoint holds."""
         self.replace("metrics.jsonl", "".join(to_json(line) + "\n" for line in lines))
+        self.behind = False
 
-    def finish(self, result: dict):
-        """Write result.json, the mark that the run is done; call it last."""
+    def finish(self, result: dict, lines: list[dict]):
+        """Write result.json, the mark that the run is done; call it last. `lines`: those of metrics.jsonl."""
+        if self.behind:
+            self.rewrite_metrics(lines)
         self.save_history()
         self.replace("result.json", to_json(result, indent=1) + "\n")
 

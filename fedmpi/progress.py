@@ -1,16 +1,24 @@
-"""What rank 0 tells the user: a live line on a terminal, one plain line a round elsewhere, everything in log.txt."""
+"""What rank 0 tells the user: a live line on a terminal, one plain line a round elsewhere, everything in log.txt.
+
+What a full disk refuses of either is lost: a run does not fail for what it says."""
 from __future__ import annotations
 
 import os
 import sys
 import time
+from contextlib import suppress
+
+from fedmpi.atomic import writing
 
 
 class Progress:
     """Prints and logs. On a terminal the line of the present round is overwritten by the next one's."""
 
     def __init__(self, log_path=None):
-        self.log = open(log_path, "a", buffering=1) if log_path else None  # noqa: SIM115  (open as long as the run)
+        self.log = None
+        if log_path:      # unbuffered: what a full disk refuses must not be tried again at the end
+            with writing(log_path):
+                self.log = open(log_path, "ab", buffering=0)  # noqa: SIM115  (open as long as the run)
         self.live = sys.stdout.isatty() and "SLURM_JOB_ID" not in os.environ
         self.open_line = False
 
@@ -24,7 +32,8 @@ class Progress:
         """Write to the log alone."""
         if self.log:
             stamp = time.strftime("%Y-%m-%d %H:%M:%S")
-            self.log.write("".join(f"{stamp}  {line}\n" for line in text.splitlines()))
+            with suppress(OSError):      # what was done is in the other files; a run does not fail for its log
+                self.log.write("".join(f"{stamp}  {line}\n" for line in text.splitlines()).encode(errors="replace"))
 
     def round(self, text: str) -> None:
         """Show the state of the run after a round."""
@@ -41,6 +50,8 @@ class Progress:
             sys.stdout.flush()
         except BrokenPipeError:      # `fedmpi run ... | head`: the run goes on, the log has it all
             sys.stdout = open(os.devnull, "w")  # noqa: SIM115
+        except OSError:      # a job's output file on a full disk: printed later, or lost
+            pass
 
     def close(self) -> None:
         if self.log:

@@ -22,6 +22,7 @@ from fedmpi.method import Participants
 from fedmpi.metrics import Groups, judged, pictured, summary
 from fedmpi.models.build import blank
 from fedmpi.progress import Progress, duration, percent
+from fedmpi.storage import Storage
 
 PARTICIPANTS = 0x9A27      # keeps this use of the seed apart from others
 PIECE = 64 << 20           # bytes of client rows gathered at once for a checkpoint
@@ -55,6 +56,7 @@ class Run:
     stopping: object         # () -> bool: somebody asked the job to stop
     pace: Pace               # how fast the ranks work
     deadline: Deadline       # when this start of the run is over
+    storage: Storage         # what to do when the disk refuses
     saving: float = 0.       # seconds that the slowest checkpoint of this start took
     stopped: str = ""        # why the run was stopped early
     work: dict = field(default_factory=dict)         # what a round computes, by the number of a client's samples
@@ -74,8 +76,11 @@ class Run:
             self.show(time.perf_counter() - begin)
             if state.round < config.rounds:
                 self.stopped = self.reason(time.perf_counter() - begin)
-            if self.stopped or self.due():
-                self.save()
+            if self.stopped:
+                self.save()      # or fail: who is asked to stop must not claim to have saved
+            elif self.due():
+                with self.storage.tried(state.round):
+                    self.save()
             if self.stopped:
                 return False
         return True
@@ -178,7 +183,8 @@ class Run:
         state.seconds += time.perf_counter() - begin
         line |= facts | {"seconds": state.seconds}
         state.metrics.append(line)
-        self.folder.append_metrics(line)
+        with self.storage.tried(state.round):
+            self.folder.append_metrics(state.metrics)
         if state.round in self.config.evaluate.embeddings:
             self.picture()
         with np.errstate(invalid="ignore", divide="ignore"):

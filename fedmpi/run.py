@@ -126,14 +126,14 @@ def conduct(world: Solo, decision, stop, ends) -> int:
 def conclude(run) -> int:
     """Write result.json and print the last lines."""
     from fedmpi.progress import duration, percent
-    result = run.result()
-    run.folder.finish(result)
+    result = run.result() | run.storage.facts()
+    run.folder.finish(result, run.state.metrics)
     run.progress.say(
         f"{result['method']}: accuracy {percent(result['accuracy_mean'])} mean over {len(run.federation.sizes)} "
         f"clients, {percent(result['accuracy_worst_decile'])} in the worst tenth, best "
         f"{percent(result['accuracy_best'])} in round {result['best_round']}; {result['rounds']} rounds in "
         f"{duration(result['seconds'])} on {result['ranks']} rank{'s' * (result['ranks'] > 1)}\n"
-        f"digest {result['digest'][:16]}  results in {run.folder.path}")
+        f"digest {result['digest'][:16]}  results in {run.folder.path}{run.storage.summary()}")
     return errors.FINISHED
 
 

@@ -146,11 +146,12 @@ def prepare_run(parts: Parts, decision: Decision, progress, stop, deadline):
     from fedmpi.clients.placement import Pace
     from fedmpi.metrics import Groups
     from fedmpi.rounds import Run, State
+    from fedmpi.storage import Storage
     folder, federation = decision.folder, parts.federation
     state = State(parts.shared, Groups(len(federation.sizes), federation.groups, federation.group_names))
     pace = Pace(parts.crew.homes, movable=not parts.crew.group.store.first)
     run = Run(parts.config, parts.method, parts.crew, federation, folder, progress, state, parts.up, stop, pace,
-              deadline)
+              deadline, Storage(parts.config.checkpoint.failure, progress))
     introduce(run, parts, decision)
     folder.start_again()
     folder.store_config(plain(parts.config))

@@ -66,7 +66,7 @@ def test_what_cannot_be_a_folder(tmp_path):
 
 
 @pytest.mark.parametrize("write", [
-    lambda folder: folder.append_metrics({}), lambda folder: folder.finish({}),
+    lambda folder: folder.append_metrics([{}]), lambda folder: folder.finish({}, []),
     lambda folder: folder.store_config({}), lambda folder: folder.save_history(),
     lambda folder: folder.rewrite_metrics([])])
 def test_a_run_that_lost_its_folder_writes_no_more(folder, write):
@@ -81,18 +81,18 @@ def test_the_small_files(folder):
     folder.store_config({"seed": 1, "data": {"name": "digits"}, "train": {"lr": 1e-5}})
     assert list(yaml.safe_load((folder.path / "config.yaml").read_text())) == ["seed", "data", "train"]
     for round in range(3):
-        folder.append_metrics({"round": round, "loss": float("nan"), "accuracy": np.float32(.5)})
+        folder.append_metrics([{"round": round, "loss": float("nan"), "accuracy": np.float32(.5)}])
     path = folder.path / "metrics.jsonl"
     lines = [json.loads(line) for line in path.read_text().splitlines()]
     assert lines == [{"round": round, "loss": None, "accuracy": .5} for round in range(3)]
     path.write_text(path.read_text() + '{"rou')
     folder.rewrite_metrics(lines[:2])
-    folder.append_metrics({"round": 9})
+    folder.append_metrics([{"round": 9}])
     assert [json.loads(line)["round"] for line in path.read_text().splitlines()] == [0, 1, 9]
 
 
 def test_the_mark_of_a_finished_run(folder):
-    folder.finish({"accuracy": np.float64("nan"), "each": np.array([1., np.inf]), "rounds": np.int64(3)})
+    folder.finish({"accuracy": np.float64("nan"), "each": np.array([1., np.inf]), "rounds": np.int64(3)}, [])
     path = folder.path / "result.json"
     assert json.loads(path.read_text()) == {"accuracy": None, "each": [1., None], "rounds": 3}
     folder.start_again()
@@ -104,7 +104,7 @@ def test_the_mark_of_a_finished_run(folder):
 def test_a_full_disk_is_named(folder):
     (folder.path / "metrics.jsonl").symlink_to("/dev/full")
     with pytest.raises(FedmpiError, match="metrics.jsonl cannot be written: No space left on device; free"):
-        folder.append_metrics({"round": 1})
+        folder.append_metrics([{"round": 1}])
 
 
 def test_default_folders(tmp_path, monkeypatch):
@@ -126,7 +126,7 @@ def test_history_grows_and_is_cut(folder):
             folder.append_history(round, measures(round))
         folder.save_history()
     folder.append_history(5, {"late": np.ones(3, np.float32)})
-    folder.finish({})
+    folder.finish({}, [])
     found = read_history(folder.path / "history.h5")
     assert found["round"].tolist() == [1, 2, 4, 5] and found["accuracy"][2].tolist() == [4, 5, 6]
     assert np.isnan(found["accuracy"][3]).all() and np.isnan(found["late"][:3]).all()

@@ -1,0 +1,39 @@
+"""What a run does when the disk refuses what it writes: `checkpoint.failure` says stop, or continue."""
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from fedmpi.errors import StorageError
+from fedmpi.progress import Progress
+
+
+class Storage:
+    """The policy of a run, and what it went on without (rank 0)."""
+
+    def __init__(self, failure: str, progress: Progress):
+        self.failure, self.progress = failure, progress
+        self.refused: list[int] = []      # rounds after which something could not be written
+
+    @contextmanager
+    def tried(self, round: int) -> Iterator[None]:
+        """Let a StorageError end the run, or warn of it: what was refused is tried again when the next is due."""
+        try:
+            yield
+        except StorageError as error:
+            if self.failure == "stop":
+                raise
+            self.refused.append(round)
+            self.progress.say(f"warning: round {round}: {error} (the run goes on and tries again, as "
+                              "checkpoint.failure = continue says)")
+
+    def facts(self) -> dict:
+        """Return what result.json says of it, nothing where all went well."""
+        return {"rounds_refused_by_disk": sorted(set(self.refused))} if self.refused else {}
+
+    def summary(self) -> str:
+        """Return a line for the end of a run, "" where all went well."""
+        if not self.refused:
+            return ""
+        return (f"\nwarning: the disk refused a checkpoint or a measure {len(self.refused)} times, last after round "
+                f"{self.refused[-1]}; log.txt says which")
