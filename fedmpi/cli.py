@@ -175,7 +175,8 @@ def planned(path: str, scale: str | None, out: str | None):
 
     from fedmpi.sweep import job
     read = job.load(path)
-    return read, job.expand(read, path, Path(out or f"runs/{Path(path).stem}{'-' + scale if scale else ''}"), scale)
+    runs = job.expand(read, path, Path(out or f"runs/{Path(path).stem}{'-' + scale if scale else ''}"), scale)
+    return job.at(read, scale), runs
 
 
 @app.command()

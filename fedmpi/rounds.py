@@ -246,6 +246,7 @@ class Run:
         total.update(np.ascontiguousarray(self.crew.call(Order.DIGEST)).data)
         return {**last, "digest": total.hexdigest(), "rounds": self.state.round, "method": self.method.title,
                 "accuracy_best": best["accuracy_mean"], "best_round": best["round"],
+                "accuracy_weighted_best": float(np.fmax.reduce([m["accuracy_weighted"] for m in metrics])),
                 "accuracy_last_ten": float(np.mean(accuracies[-10:])), "ranks": self.crew.world.size,
                 "engine": self.crew.group.engine.name, "seconds": self.state.seconds}
 

@@ -10,7 +10,7 @@ from fedmpi.sweep.job import Job, Planned
 
 
 class Cell(NamedTuple):
-    """What is known of one row and column, in percent."""
+    """What is known of one row and column; accuracies and F1 in percent."""
     values: list[float]              # of the finished seeds
     missing: int                     # seeds that are not finished
     published: tuple[float, float | None] | None      # mean and spread
@@ -36,10 +36,15 @@ def cells(job: Job, runs: list[Planned]) -> dict[tuple[str, str], Cell]:
         found[run.row, run.column].append(run.outcome().result)
     table = {}
     for (row, column), results in found.items():
-        values = [100 * result[job.measure] for result in results if result]
-        table[row, column] = Cell(values, len(results) - len(values),
+        values = [unit(job.measure) * result[job.measure] for result in results if result and job.measure in result]
+        table[row, column] = Cell(values, results.count(None),
                                   as_pair(job.published.get(row, {}).get(column)))
     return table
+
+
+def unit(measure: str) -> int:
+    """Return what a measure is multiplied by: shares are shown in percent."""
+    return 100 if measure.startswith(("accuracy", "f1")) else 1
 
 
 def as_pair(value) -> tuple[float, float | None] | None:
@@ -60,7 +65,8 @@ def markdown(job: Job, table: dict) -> str:
     published = {c for c in columns if any(table[r, c].published for r in job.rows)}
     heads = [h for c in columns for h in ([c, "published", "difference"] if c in published else [c])]
     lines = ["| | " + " | ".join(heads) + " |", "|---|" + "--:|" * len(heads)]
-    best = {c: max((table[r, c].mean for r in job.rows if table[r, c].values), default=None) for c in columns}
+    wanted = max if unit(job.measure) == 100 else min      # all others are costs
+    best = {c: wanted((table[r, c].mean for r in job.rows if table[r, c].values), default=None) for c in columns}
     for row in job.rows:
         line = []
         for c in columns:

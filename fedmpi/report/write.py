@@ -6,7 +6,7 @@ import shlex
 from pathlib import Path
 
 from fedmpi.report import plots, tables
-from fedmpi.sweep.job import Job, Planned
+from fedmpi.sweep.job import Job, Planned, slug, views
 
 KEPT = ("accuracy_mean", "accuracy_best", "best_round", "accuracy_worst_decile", "f1_mean", "digest", "seconds",
         "ranks", "engine")
@@ -15,12 +15,15 @@ KEPT = ("accuracy_mean", "accuracy_best", "best_round", "accuracy_worst_decile",
 def write(job: Job, runs: list[Planned], to: Path, command: str) -> Path:
     """Write all that is known of a job so far; returns the page."""
     to.mkdir(parents=True, exist_ok=True)
-    table = tables.cells(job, runs)
+    shown = [(view, tables.cells(view, runs)) for view in views(job)]
     pictures = plots.draw(job, runs, to)
     page = to / "README.md"
-    page.write_text(f"# {job.title}\n\n`{command}`\n\n{measured(job, runs)}\n\n{tables.markdown(job, table)}\n"
+    page.write_text(f"# {job.title}\n\n`{command}`\n\n"
+                    + "".join(f"{measured(view, runs)}\n\n{tables.markdown(view, table)}\n" for view, table in shown)
                     + "".join(f"![{p.stem}]({p.name})\n" for p in pictures))
-    (to / "table.csv").write_text(tables.as_csv(job, table))
+    for view, table in shown:
+        name = "table.csv" if view is shown[0][0] else f"table-{slug(view.measure)}.csv"
+        (to / name).write_text(tables.as_csv(view, table))
     (to / "runs.json").write_text(json.dumps([repeatable(run) for run in runs], indent=1) + "\n")
     return page
 
@@ -29,7 +32,8 @@ def measured(job: Job, runs: list[Planned]) -> str:
     """Say what the numbers are, and how far the runs came."""
     rounds = sorted({run.outcome().round for run in runs})
     reached = f"{rounds[0]}" if len(rounds) == 1 else f"{rounds[0]} to {rounds[-1]}"
-    return (f"Percent: {job.measure.replace('_', ' ')}, mean +- standard deviation over {len(job.seeds)} seed"
+    percent = "Percent: " if tables.unit(job.measure) == 100 else ""
+    return (f"{percent}{job.measure.replace('_', ' ')}, mean +- standard deviation over {len(job.seeds)} seed"
             f"{'s' * (len(job.seeds) > 1)}; {reached} rounds.")
 
 

@@ -3,16 +3,19 @@
     title: what is shown                     seeds: [0, 1, 2]
     config: ../configs/mnist.yaml            (beside the job file)
     set: {rounds: 100}                       settings of all runs, as in a configuration
-    scales: {small: {rounds: 10}}            smaller variants, chosen with --scale
+    scales: {small: {rounds: 10}}            smaller variants, chosen with --scale; they may have seeds of their own,
+                                             and `columns: {NAME: settings}`: those that they keep, and change
     columns: {beta .1: {data.partition.beta: .1}}
     rows: {FedAvg: fedavg, FedMHC: {method: {name: fedmhc, lam: .1}}}
-    published: {FedAvg: {beta .1: [31.89, .44]}}     percent; a number, or [mean, spread]
+    published: {FedAvg: {beta .1: [31.89, .44]}}     a number, or [mean, spread]; accuracies and F1 in percent
+    also: {f1_mean: {FedAvg: {beta .1: 30}}}         a table of another measure of the same runs
 
-A row that is a bare name is a method. Later settings win: set, scale, column, row, seed."""
+A row that is a bare name is a method. Later settings win: set, scale, column, row, the scale's column, seed."""
 from __future__ import annotations
 
+import dataclasses
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
@@ -23,6 +26,7 @@ from fedmpi.config import Config, Loader
 from fedmpi.errors import BadInput
 from fedmpi.settings import build
 
+NARROWS = ("columns", "seeds")      # entries of a scale that are no settings of its runs
 WHOLE = ("method", "model", "partition")      # sections that are given as a whole: a name with its settings
 
 
@@ -35,8 +39,10 @@ class Job:
     set: Annotated[dict[str, Any], "settings of all runs"]
     scales: Annotated[dict[str, dict[str, Any]], "smaller variants"]
     seeds: Annotated[list[int], "one run of every cell for each"]
-    published: Annotated[dict[str, dict[str, Any]], "percent, by row and column"]
+    published: Annotated[dict[str, dict[str, Any]], "by row and column; shares in percent"]
     measure: Annotated[str, "key of result.json that the table shows"] = "accuracy_best"
+    also: Annotated[dict[str, dict[str, Any]],
+                    "what is published of further measures, by measure, row and column"] = field(default_factory=dict)
 
 
 DEFAULTS = {"columns": {"result": {}}, "set": {}, "scales": {}, "seeds": [0], "published": {}}
@@ -89,12 +95,34 @@ def check(job: Job) -> None:
         names = [slug(name) for name in getattr(job, kind)]
         if not names or len(set(names)) < len(names):
             raise BadInput(f"{kind} must have different names, at least one, not {', '.join(getattr(job, kind))}")
-    if not job.seeds or len(set(job.seeds)) < len(job.seeds):
-        raise BadInput(f"seeds = {job.seeds}: give different numbers, at least one")
-    for row, cells in job.published.items():
-        unknown = [row] if row not in job.rows else [c for c in cells if c not in job.columns]
-        if unknown:
-            raise BadInput(f"published: {unknown[0]!r} is not among the {'columns' if row in job.rows else 'rows'}")
+    check_seeds(job.seeds, "seeds")
+    for name, scale in job.scales.items():
+        seeds, kept = scale.get("seeds", job.seeds), scale.get("columns", job.columns)
+        if not isinstance(kept, dict) or not kept or not set(kept) <= set(job.columns):
+            raise BadInput(f"scales.{name}.columns = {kept}: a mapping of some of {', '.join(job.columns)} to settings")
+        check_seeds(seeds, f"scales.{name}.seeds")
+    for where, published in (("published", job.published), *((f"also.{m}", cells) for m, cells in job.also.items())):
+        for row, cells in published.items():
+            unknown = [row] if row not in job.rows else [c for c in cells or () if c not in job.columns]
+            if unknown:
+                raise BadInput(f"{where}: {unknown[0]!r} is not among the {'columns' if row in job.rows else 'rows'}")
+
+
+def views(job: Job) -> list[Job]:
+    """Return the job once for each of its measures."""
+    return [job, *(dataclasses.replace(job, measure=m, published=cells) for m, cells in job.also.items())]
+
+
+def check_seeds(seeds, where: str) -> None:
+    if not isinstance(seeds, list) or not seeds or len(set(map(str, seeds))) < len(seeds):
+        raise BadInput(f"{where} = {seeds}: give different numbers, at least one")
+
+
+def at(job: Job, scale: str | None) -> Job:
+    """Return the job with the columns and seeds that a scale keeps; all where there is no such scale."""
+    chosen = job.scales.get(scale, {})
+    kept = {name: job.columns[name] for name in job.columns if name in chosen.get("columns", job.columns)}
+    return dataclasses.replace(job, columns=kept, seeds=chosen.get("seeds", job.seeds))
 
 
 def expand(job: Job, path: str | Path, out: Path, scale: str | None) -> list[Planned]:
@@ -102,10 +130,12 @@ def expand(job: Job, path: str | Path, out: Path, scale: str | None) -> list[Pla
     if scale is not None and scale not in job.scales:
         raise BadInput(f"{path}: there is no scale {scale!r}; its scales: {', '.join(job.scales) or 'none'}")
     source, runs = (Path(path).parent / job.config).resolve(), []
+    chosen, job = job.scales.get(scale, {}), at(job, scale)
+    of_all, of_some = {k: v for k, v in chosen.items() if k not in NARROWS}, chosen.get("columns", {})
     for seed in job.seeds:
         for column, of_column in job.columns.items():
             for row, of_row in job.rows.items():
-                given = [job.set, job.scales.get(scale, {}), of_column, as_settings(of_row), {"seed": seed}]
+                given = [job.set, of_all, of_column, as_settings(of_row), of_some.get(column, {}), {"seed": seed}]
                 overrides = [text for settings in given for text in flattened(settings)]
                 try:
                     settings = config.load(str(source), overrides)

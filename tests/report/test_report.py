@@ -19,7 +19,7 @@ from tests.sweep import jobs
 def ran(tmp_path_factory, cache):
     """A job of which one run was left out."""
     folder = tmp_path_factory.mktemp("job")
-    path = jobs.write(folder, cache, seeds=[0, 1])
+    path = jobs.write(folder, cache, seeds=[0, 1], also={"best_round": {"Local": {"beta 1": 7}}})
     job = jobfile.load(path)
     runs = jobfile.expand(job, path, folder / "out", None)
     for run in runs[:-1]:
@@ -47,8 +47,17 @@ def test_the_page_and_its_pictures(ran, tmp_path):
         assert (tmp_path / f"{picture}.png").read_bytes()[:4] == b"\x89PNG"
     rows = list(csv.DictReader((tmp_path / "table.csv").open()))
     assert len(rows) == 6 and rows[0]["row"] == "FedAvg" and float(rows[0]["mean"]) > 0
+    other = list(csv.DictReader((tmp_path / "table-best-round.csv").open()))
+    assert {float(r["mean"]) for r in other} <= {1., 1.5, 2.} and other[-1]["published"] == "7.0"
+    assert "Percent: accuracy best" in page and "\nbest round, mean" in page
     kept = json.loads((tmp_path / "runs.json").read_text())
     assert len(kept) == 12 and kept[0]["digest"] and "seed=0" in kept[0]["command"]
+
+
+def test_of_a_cost_the_least_is_the_best():
+    job = jobfile.Job("t", "c", {"a": None, "b": None}, {"x": {}}, {}, {}, [0], {}, "seconds")
+    table = {("a", "x"): Cell([3.], 0, None), ("b", "x"): Cell([4.], 0, None)}
+    assert "| a | **3.00** |" in tables.markdown(job, table) and "| b | 4.00 |" in tables.markdown(job, table)
 
 
 def test_the_best_is_bold_and_differences_are_signed():

@@ -40,12 +40,34 @@ def test_later_settings_win(write, tmp_path):
     assert [found[key].train.lr for key in (("x", "a"), ("x", "b"))] == [.2, .1]
 
 
+def test_a_scale_keeps_some_columns_and_changes_them(write, tmp_path):
+    path = write(rows={"x": {"rounds": 5}}, published={}, seeds=[0, 1], scales={"s": {
+        "train.lr": .1, "seeds": [7], "columns": {"beta 1": {"rounds": 2, "train": {"batch": 3}}}}})
+    (run,) = expanded(path, tmp_path, "s")
+    assert (run.column, run.seed) == ("beta 1", 7)
+    assert (run.settings.rounds, run.settings.train.lr, run.settings.train.batch) == (2, .1, 3)
+    assert run.settings.data.partition.beta == 1
+    kept = job.at(job.load(path), "s")
+    assert (list(kept.columns), kept.seeds) == (["beta 1"], [7])
+    assert len(expanded(path, tmp_path)) == 4 and job.at(kept, None) == kept
+
+
+def test_a_table_for_each_measure(write):
+    first, second = job.views(job.load(write(also={"f1_mean": {"FedAvg": {"beta 1": 30}}})))
+    assert (first.measure, second.measure) == ("accuracy_best", "f1_mean")
+    assert first.published == jobs.JOB["published"] and second.published == {"FedAvg": {"beta 1": 30}}
+
+
 @pytest.mark.parametrize("changed, words", [
     ({"rows": {}}, "rows must have different names"),
     ({"rows": {"A b": "local", "a-B": "fedavg"}}, "rows must have different names"),
     ({"seeds": []}, "seeds = []"), ({"seeds": [1, 1]}, "seeds = [1, 1]"), ({"seeds": ["x"]}, "seeds"),
     ({"published": {"FedProx": {"beta 1": 3}}}, "'FedProx' is not among the rows"),
     ({"published": {"FedAvg": {"beta 2": 3}}}, "'beta 2' is not among the columns"),
+    ({"also": {"f1_mean": {"FedAvg": {"beta 2": 3}}}}, "also.f1_mean: 'beta 2' is not among the columns"),
+    ({"scales": {"s": {"columns": {"beta 2": {}}}}}, "scales.s.columns"),
+    ({"scales": {"s": {"columns": {}}}}, "scales.s.columns = {}"),
+    ({"scales": {"s": {"columns": ["beta 1"]}}}, "scales.s"), ({"scales": {"s": {"seeds": []}}}, "scales.s.seeds = []"),
     ({"colums": {}}, "colums"), ({"title": 3}, "title"),
 ])
 def test_a_bad_job_is_refused(write, changed, words):
