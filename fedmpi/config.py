@@ -2,16 +2,14 @@
 from __future__ import annotations
 
 import dataclasses
-import re
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-import yaml
-
 from fedmpi import registry
 from fedmpi.cost import Edge
 from fedmpi.errors import BadInput
+from fedmpi.loader import LARGEST, parse, read
 from fedmpi.settings import Ge, Gt, Le, build, names, short
 
 GIB = 2 ** 30
@@ -118,35 +116,13 @@ SECTIONS = {"data": Data, "train": Train, "evaluate": Evaluate, "checkpoint": Ch
             "state": State, "edge": Edge}
 NAMED = {"model": "models", "method": "methods"}      # sections of the form {name: ..., setting: ...}
 MUST_HAVE = {"models": "build", "methods": "client", "partitions": "assign"}
-LARGEST = 20_000      # values in a configuration, aliases expanded
-
-
-class Loader(yaml.SafeLoader):
-    """Safe YAML in which 1e-3 is a number, only true and false are booleans, 010 and 1:30 are no integers, and no key
-    is given twice."""
-
-    def construct_mapping(self, node, deep=False):
-        keys = [self.construct_object(key, deep=True) for key, _ in node.value if key.value != "<<"]
-        twice = {str(k) for k in keys if keys.count(k) > 1}
-        if twice:
-            raise yaml.constructor.ConstructorError(None, None, f"{', '.join(twice)} given twice", node.start_mark)
-        return super().construct_mapping(node, deep)
-
-
-Loader.yaml_implicit_resolvers = {
-    k: [(tag, rx) for tag, rx in v if not tag.endswith((":bool", ":int", ":float", ":timestamp"))]
-    for k, v in yaml.SafeLoader.yaml_implicit_resolvers.items()}
-Loader.add_implicit_resolver("tag:yaml.org,2002:bool", re.compile(r"^(true|false)$", re.I), list("tTfF"))
-Loader.add_implicit_resolver("tag:yaml.org,2002:int", re.compile(r"^[-+]?(0|[1-9][\d_]*)$"), list("-+0123456789"))
-Loader.add_implicit_resolver("tag:yaml.org,2002:float", re.compile(
-    r"^[-+]?((\d+\.\d*|\.\d+)([eE][-+]?\d+)?|\d+[eE][-+]?\d+|\.inf)$|^\.nan$", re.I), list("-+.0123456789"))
 
 
 def load(path: str | Path, overrides: list[str] = ()) -> Config:
     """Read a YAML file, apply `key=value` overrides and check everything. Raises BadInput."""
     path = Path(path)
     try:
-        values = parse(path.read_text()) or {}
+        values = parse(read(path)) or {}
     except OSError as error:
         raise BadInput(f"{path}: cannot read the configuration: {error.strerror}") from None
     except ValueError as error:
@@ -155,16 +131,6 @@ def load(path: str | Path, overrides: list[str] = ()) -> Config:
         return resolve(override(values, overrides))
     except BadInput as error:
         raise BadInput("\n".join(f"{path}: {line}" for line in str(error).splitlines())) from None
-
-
-def parse(text: str):
-    """Return what YAML text says. Raises ValueError for all that it may not be."""
-    try:
-        return yaml.load(text, Loader)
-    except ValueError:
-        raise
-    except (yaml.YAMLError, RecursionError, LookupError, TypeError, AttributeError, OverflowError) as error:
-        raise ValueError(str(error)) from None      # the latter four: `!!bool maybe` and the like
 
 
 def override(values: dict, overrides: list[str]) -> dict:

@@ -70,7 +70,7 @@ def take(path: Path, me: dict) -> str | None:
 def create(path: Path, me: dict) -> bool:
     """Create a lock; return False when there is one."""
     try:
-        descriptor = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o644)
+        descriptor = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666)
     except FileExistsError:
         return False
     try:

@@ -11,10 +11,8 @@ import re
 from pathlib import Path
 from typing import NamedTuple
 
-import yaml
-
-from fedmpi.config import Loader
 from fedmpi.errors import FINISHED, SAVED, BadInput
+from fedmpi.loader import parse, read
 from fedmpi.progress import percent
 
 SAID = re.compile(r"^job \S+: (?P<what>.*)$", re.M)
@@ -104,8 +102,8 @@ def settings_of(folder: Path) -> dict:
     """Return the settings of a run as nested mappings. Raises BadInput where the folder holds no run."""
     path = folder / "config.yaml"
     try:
-        values = yaml.load(path.read_text(), Loader)
-    except (OSError, ValueError, yaml.YAMLError) as error:
+        values = parse(read(path))
+    except (OSError, ValueError) as error:
         raise BadInput(f"{folder} is not the folder of a run: {path.name} cannot be read "
                        f"({type(error).__name__}); give the folder that `fedmpi run` names") from None
     if not isinstance(values, dict):

@@ -92,11 +92,11 @@ def test_the_settings_table_agrees_with_describe():
 
 @pytest.mark.parametrize("kind, name", [(kind, name) for kind in KINDS for name in catalogue.names(kind)])
 def test_the_yaml_that_is_shown_is_a_configuration(kind, name):
-    import yaml
 
-    from fedmpi.config import Loader, resolve
+    from fedmpi.config import resolve
+    from fedmpi.loader import parse
     shown = catalogue.explain(kind, name).partition("in a configuration:\n\n")[2].partition("\n\n")[0]
-    resolve(yaml.load(shown, Loader))
+    resolve(parse(shown))
 
 
 @pytest.mark.parametrize("kind, wrong, right", [

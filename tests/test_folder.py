@@ -1,6 +1,7 @@
 """The run folder: one run at a time, whatever happened to the one before, and files that survive a kill."""
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import subprocess
@@ -98,6 +99,41 @@ def test_the_mark_of_a_finished_run(folder):
     folder.start_again()
     folder.start_again()
     assert not path.exists()
+
+
+@pytest.mark.parametrize("mask", [0o002, 0o077])
+def test_files_are_for_whom_the_users_umask_says(tmp_path, mask):
+    code = f"""
+import os
+os.umask({mask})
+from fedmpi.config import resolve
+from fedmpi.data.federation import prepare
+from tests.test_checkpoint import pieces, snapshot, write
+folder = RunFolder.claim(sys.argv[1], False)
+folder.store_config({{}})
+folder.append_metrics([{{}}])
+folder.append_history(1, {{"accuracy": np.ones(3)}})
+folder.save_history()
+write(folder.checkpoints, snapshot(), pieces())
+prepare(resolve({{"data": {{"partition": "iid", "cache": sys.argv[1]}}}}).data, 0)
+for path in sorted(folder.path.rglob("*")):
+    print(path.suffix, path.is_dir(), path.stat().st_mode & 0o777)
+"""
+    out, _ = run(code, tmp_path / "run").communicate(timeout=100)
+    modes = [line.split(" ")[1:] for line in out.splitlines()]
+    assert len(modes) == 7 and all(mode == str((0o777 if folder == "True" else 0o666) & ~mask) for folder, mode in modes)
+
+
+def test_what_others_lock_can_be_read(folder):
+    folder.append_history(1, measures(1))
+    folder.save_history()
+    path = folder.path / "history.h5"
+    with open(path, "r+b") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)      # as a file system does where locks never come free
+        assert read_history(path)["round"].tolist() == [1]
+        folder.append_history(2, measures(2))
+        folder.save_history()
+    assert read_history(path)["round"].tolist() == [1, 2]
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")

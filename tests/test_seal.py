@@ -2,13 +2,14 @@
 from __future__ import annotations
 
 import random
+from pathlib import Path
 
 import h5py
 import pytest
 
 from fedmpi import seal
 from fedmpi.checkpoint import Damaged, newest, prune, read, write
-from tests.test_checkpoint import content, pieces, snapshot
+from tests.test_checkpoint import content, pieces, run, snapshot
 
 
 def flip(data: bytearray, at: int, chance: random.Random):
@@ -28,22 +29,66 @@ def insert(data: bytearray, at: int, chance: random.Random):
     data[at:at] = chance.randbytes(8)
 
 
-def test_no_damage_goes_unseen(tmp_path):
-    path = write(tmp_path, snapshot(), pieces())
-    good, whole = path.read_bytes(), content(path)
+def extend(data: bytearray, at: int, chance: random.Random):
+    data += chance.randbytes(chance.choice([1, 4096]))
+
+
+def swap(data: bytearray, at: int, chance: random.Random):
+    other = chance.randrange(len(data) - 8)
+    at = min(at, len(data) - 8)
+    data[at:at + 8], data[other:other + 8] = data[other:other + 8], data[at:at + 8]
+
+
+DAMAGE = (flip, cut, blank, insert, extend, swap)
+
+
+def places(path: Path) -> dict[str, tuple[int, int]]:
+    """Return [start, stop) of every part of a checkpoint: its seal, what HDF5 keeps, each data set, the end."""
+    size = path.stat().st_size
+    found = {"seal": (0, seal.SEAL), "superblock": (seal.SEAL, seal.SEAL + 96), "end": (size - 64, size),
+             "attributes": (path.read_bytes().index(b"h5py", seal.SEAL), size), "anywhere": (0, size)}
+    with h5py.File(path, "r", locking=False) as file:
+        for name in (f"{group}/{name}" for group in ("shared", "mine", "digest", "json") for name in file[group]):
+            start, length = file[name].id.get_offset(), file[name].nbytes
+            found |= {name: (start, start + length)} if length else {}
+    return found
+
+
+def survive(folder: Path):
+    """Damage a checkpoint in 240 ways: each is refused by name and the one before is used, or nothing is lost."""
+    before, path = write(folder, snapshot(11), pieces()), write(folder, snapshot(12), pieces())
+    good, whole, where = path.read_bytes(), content(path), sorted(places(path).items())
     refused = 0
     for seed in range(240):
         chance, data = random.Random(seed), bytearray(good)
-        at = chance.randrange(len(data)) if seed % 3 else chance.choice(seal.read(path)["rows"])[0]
-        (flip, flip, cut, blank, insert)[seed % 5](data, at, chance)
-        damaged = tmp_path / "damaged.h5"
-        damaged.write_bytes(data)
+        part, (start, stop) = where[seed % len(where)]
+        damage = DAMAGE[seed // len(where) % len(DAMAGE)]
+        damage(data, chance.randrange(start, stop), chance)
+        path.write_bytes(data)
         try:
-            assert content(damaged) == whole, f"seed {seed}"
+            assert content(path) == whole, f"seed {seed}: {damage.__name__} in {part}"
         except Damaged as error:
-            assert str(damaged) in str(error)
+            assert str(path) in str(error) and "resume from another" in str(error)
+            assert newest(folder)[0] == before
             refused += 1
-    assert refused > 200
+    print(f"{refused} refused, {len(where)} parts")
+
+
+def test_no_damage_goes_unseen_or_crashes(tmp_path):
+    job = run("from pathlib import Path; from tests.test_seal import survive; survive(Path(sys.argv[1]))", tmp_path)
+    out, error = job.communicate(timeout=200)
+    assert job.returncode == 0, error
+    refused, parts = int(out.split()[0]), int(out.split()[2])
+    assert refused > 200 and parts > 20
+
+
+def test_the_seal_is_checked_before_hdf5_sees_a_byte(tmp_path):
+    path = write(tmp_path, snapshot(), pieces())
+    data = bytearray(path.read_bytes())
+    data[seal.SEAL + 8] ^= 1      # the version of HDF5's superblock, of which HDF5 would complain
+    path.write_bytes(data)
+    with pytest.raises(Damaged, match="its checksum is wrong"):
+        read(path)
 
 
 def test_the_seal_is_checked_too(tmp_path):

@@ -6,11 +6,9 @@ import inspect
 import json
 import sys
 
-import yaml
-
 from fedmpi.bench.plot import plot
-from fedmpi.config import Loader
 from fedmpi.errors import BAD_INPUT, BadInput
+from fedmpi.loader import parse
 
 NAMES = ("overhead", "engines", "collectives", "cohort", "scaling", "clustering", "similarity", "clients")
 
@@ -48,7 +46,10 @@ def find(name: str, settings: list[str]):
         if key not in known:
             raise BadInput(f"{key!r} is not a setting of bench {name}; its settings are "
                            + ", ".join(f"{k}={v}" for k, v in known.items()))
-        chosen[key] = yaml.load(value, Loader)
+        try:
+            chosen[key] = parse(value)
+        except ValueError:
+            raise BadInput(f"{key} = {value}: the value is not valid YAML") from None
         if not isinstance(chosen[key], type(known[key])):
             raise BadInput(f"{key} = {value}: should be a {type(known[key]).__name__}, as {known[key]!r} is")
     return measure, chosen

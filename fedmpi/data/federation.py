@@ -144,7 +144,7 @@ def fill(path: Path, key: str, settings: dict, pool: Pool, dealt: Dealt):
         small["groups"] = groups
     reserve(path, sum(values.nbytes for values in small.values()) + len(order) * pool.x_train[:1].nbytes)
     # from 1.10 on, HDF5 keeps checksums of its own metadata
-    with h5py.File(path, "w", libver=("v110", "v110")) as file:
+    with h5py.File(path, "w", libver=("v110", "v110"), locking=False) as file:
         for name, values in small.items():
             file[name] = values
         whole = write_samples(file, pool, order, counts)
@@ -219,6 +219,11 @@ def verified(file, path: Path) -> dict:
     """Return the facts of an open file. Raises BadInput if it is incomplete, changed or of another format."""
     if not file.attrs.get("complete", False):
         raise damaged(path, "it was never completed")
+    size = path.stat().st_size
+    for name in ("x", *SMALL):
+        data = file.get(name)
+        if data is not None and (data.external or data.is_virtual or data.file != file or data.nbytes > size):
+            raise damaged(path, f"{name} is not a plain data set of this file")      # it could fill the memory
     facts = json.loads(file.attrs["facts"])
     if facts["format"] != FORMAT:
         raise damaged(path, f"it has format {facts['format']}, this version of fedmpi reads {FORMAT}")
@@ -243,7 +248,9 @@ def opened(path: Path):
     except (FileNotFoundError, PermissionError):
         raise BadInput(f"{path}: there is no federation here that can be read; "
                        "`fedmpi data CONFIG` makes it") from None
-    except (OSError, KeyError, RuntimeError, ValueError, TypeError) as error:
+    except BadInput:
+        raise
+    except Exception as error:      # h5py raises errors of a dozen classes on damaged files
         raise damaged(path, error) from None
 
 

@@ -1,6 +1,7 @@
 """The pool: the samples of one data set in memory, read from an .npz and brought to fixed types and shapes."""
 from __future__ import annotations
 
+import os
 import zipfile
 import zlib
 from pathlib import Path
@@ -35,16 +36,27 @@ def read_npz(path: Path) -> Pool:
             if not zipfile.is_zipfile(file):
                 raise BadInput(f"{path}: not an .npz file, or cut short; write it with numpy.savez")
         with np.load(path, allow_pickle=False) as archive:
-            arrays = {k: archive[k] for k in wanted(archive.files, path)}
+            names = wanted(archive.files, path)
+            refuse_bomb(sum(archive.zip.getinfo(f"{k}.npy").file_size for k in names), path)
+            arrays = {k: archive[k] for k in names}
         if "train_images" in arrays:
             return medmnist(arrays)
     except (FileNotFoundError, PermissionError, IsADirectoryError, NotADirectoryError) as error:
         raise BadInput(f"{path}: cannot read the data set: {error.strerror}; set data.file (or data.root) to "
                        "where it lies") from None
-    except (OSError, EOFError, ValueError, NotImplementedError, zipfile.BadZipFile, zlib.error) as error:
+    except (OSError, EOFError, KeyError, ValueError, MemoryError, RuntimeError, zipfile.BadZipFile,
+            zlib.error) as error:
         raise BadInput(f"{path}: damaged, or not plain arrays of numbers ({error}); write it again with "
                        "numpy.savez") from None
     return Pool(**{"x_test": np.empty(0), "y_test": np.empty(0), **arrays})
+
+
+def refuse_bomb(size: int, path: Path):
+    """Refuse to unpack more bytes than the machine has memory: a small file may claim any number."""
+    memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    if size > memory:
+        raise BadInput(f"{path}: its arrays take {size / 2**30:,.1f} GiB when unpacked, and this machine has "
+                       f"{memory / 2**30:,.1f} GiB of memory; write fewer samples, or smaller types, with numpy.savez")
 
 
 def wanted(names: list[str], path: Path) -> list[str]:

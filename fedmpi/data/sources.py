@@ -189,6 +189,8 @@ def load(name: str, root: Path, file: str | None = None) -> Pool:
 def usable(name: str, file: str | None) -> type:
     """Return the class of a data set. Raises BadInput if it has no use for a file that is given."""
     cls = registry.find("datasets", name)
+    if not (isinstance(cls, type) and hasattr(cls, "load")):      # a configuration must not call what it likes
+        raise BadInput(f"data.name = {name}: is no class with a function `load`, as data sets must be")
     if file is not None and not takes_file(cls()):
         raise BadInput(f"data.file = {file}: {name} has no use for it; leave it out, or set data.name = arrays")
     return cls

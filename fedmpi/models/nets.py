@@ -165,8 +165,12 @@ class Custom:
         return self.statistics
 
     def build(self, shape: tuple[int, ...], classes: int):
+        from torch import nn
+        cls = registry.imported("models", self.path)
+        if not (isinstance(cls, type) and issubclass(cls, nn.Module)):      # no configuration calls what it likes
+            raise BadInput(f"model: {self.path} is no class of networks; name a subclass of torch.nn.Module")
         try:
-            return registry.imported("models", self.path)(**self.settings)
+            return cls(**self.settings)
         except TypeError as error:
             raise BadInput(f"model: {self.path} cannot be built from {self.settings}: {error}") from None
 

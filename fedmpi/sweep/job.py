@@ -22,8 +22,9 @@ from typing import Annotated, Any, NamedTuple
 import yaml
 
 from fedmpi import config, outcome
-from fedmpi.config import Config, Loader
+from fedmpi.config import Config
 from fedmpi.errors import BadInput
+from fedmpi.loader import parse, read
 from fedmpi.settings import build
 
 NARROWS = ("columns", "seeds")      # entries of a scale that are no settings of its runs
@@ -74,14 +75,15 @@ class Planned(NamedTuple):
 def load(path: str | Path) -> Job:
     """Read a job file. Raises BadInput that names the file and what is wrong in it."""
     try:
-        values = yaml.load(Path(path).read_text(), Loader)
-    except (OSError, UnicodeDecodeError) as error:
+        values = parse(read(Path(path)))
+    except OSError as error:
         raise BadInput(f"{path}: cannot be read: {error}") from None
-    except (yaml.YAMLError, ValueError) as error:
+    except ValueError as error:
         raise BadInput(f"{path}: not valid YAML: {error}") from None
     if not isinstance(values, dict):
         raise BadInput(f"{path}: a job is a mapping with title, config and rows")
     try:
+        config.refuse_endless(values)
         job = build(Job, DEFAULTS | values, "")
         check(job)
     except BadInput as error:
