@@ -50,7 +50,8 @@ def main(rounds: int = 500, ranks: int = 2) -> int:
     with tempfile.TemporaryDirectory() as folder:
         seen = watch(rounds, ranks, Path(folder))
     first, last = seen[min(seen)], seen[max(seen)]
-    grown = [rank for rank, (mib, files) in last.items() if mib > first[rank][0] + GROWTH or files > first[rank][1] + FILES]
+    grown = [rank for rank, (mib, files) in last.items()
+             if mib > first[rank][0] + GROWTH or files > first[rank][1] + FILES]
     print(f"ranks that grew: {grown}" if grown else "no rank grew")
     return bool(grown)
 

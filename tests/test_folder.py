@@ -121,7 +121,8 @@ for path in sorted(folder.path.rglob("*")):
 """
     out, _ = run(code, tmp_path / "run").communicate(timeout=100)
     modes = [line.split(" ")[1:] for line in out.splitlines()]
-    assert len(modes) == 7 and all(mode == str((0o777 if folder == "True" else 0o666) & ~mask) for folder, mode in modes)
+    expected = {"True": str(0o777 & ~mask), "False": str(0o666 & ~mask)}      # folders, files
+    assert len(modes) == 7 and all(mode == expected[folder] for folder, mode in modes)
 
 
 def test_what_others_lock_can_be_read(folder):
