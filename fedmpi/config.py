@@ -84,6 +84,13 @@ class Server:
 
 
 @dataclass(frozen=True)
+class Comm:
+    title = "comm"
+    timeout: Annotated[float, Ge(0), "seconds without progress of a rank after which the job ends; 0: wait for ever; "
+                                     "longer than a client or a step of the server takes"] = 1800.
+
+
+@dataclass(frozen=True)
 class State:
     title = "state"
     memory: Annotated[float, Gt(0), "GiB per rank for private states before they spill, and as much for samples"] = 8.
@@ -102,6 +109,7 @@ class Config:
     evaluate: Evaluate = field(default_factory=Evaluate)
     checkpoint: Checkpoint = field(default_factory=Checkpoint)
     server: Server = field(default_factory=Server)
+    comm: Comm = field(default_factory=Comm)
     state: State = field(default_factory=State)
     edge: Edge | None = None
     engine: Annotated[Literal["auto", "loop", "vmap"],
@@ -113,7 +121,7 @@ class Config:
 
 
 SECTIONS = {"data": Data, "train": Train, "evaluate": Evaluate, "checkpoint": Checkpoint, "server": Server,
-            "state": State, "edge": Edge}
+            "comm": Comm, "state": State, "edge": Edge}
 NAMED = {"model": "models", "method": "methods"}      # sections of the form {name: ..., setting: ...}
 MUST_HAVE = {"models": "build", "methods": "client", "partitions": "assign"}
 

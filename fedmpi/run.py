@@ -118,7 +118,6 @@ def conduct(world: Solo, decision, stop, ends) -> int:
         words, code = last_words(world, error)
         if world.size == 1:
             words = world.on_failure(words)
-        decision.folder.release()
         world.fail(words, code)
         raise
 
@@ -144,11 +143,12 @@ def saved(run) -> int:
 
 
 def failure_noter(progress, folder):
-    """Make the function that logs a failure in full and returns what the terminal should say."""
+    """Make the function that logs a failure in full, unlocks the folder and returns what the terminal should say."""
     from fedmpi.checkpoint import listing
 
     def note(message: str) -> str:
         progress.note(message)
+        folder.release()
         first, _, more = message.partition("\nTraceback")
         saved = listing(folder.checkpoints)
         remedy = f"\nsaved so far: {saved[0]}; continue with --out {folder.path} --resume auto" if saved else ""

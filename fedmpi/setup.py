@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from fedmpi import __version__, checkpoint
+from fedmpi.comm.watch import Watch
 from fedmpi.config import Config, load, plain, resolve
 from fedmpi.data.federation import Federation, prepare
 from fedmpi.errors import BadInput
@@ -98,9 +99,13 @@ def bind(config: Config, federation: Federation):
 
 
 def assemble(world, start: dict) -> Parts:
-    """Build this rank's parts from what rank 0 told."""
-    parts = build_parts(world, resolve(start["config"]), Federation(start["federation"]), start["host"])
+    """Build this rank's parts from what rank 0 told; from then on ranks watch each other."""
+    config = resolve(start["config"])
+    parts = build_parts(world, config, Federation(start["federation"]), start["host"])
     parts.places = gathered(world, place(world, parts.device, bool((parts.crew.homes == world.rank).any())))
+    if world.size > 1 and config.comm.timeout and world.thread_level == "multiple":
+        hosts = [them["host"] for them in parts.places]
+        world.watch = Watch(world, config.comm.timeout, hosts or [start["host"]])
     return parts
 
 
@@ -197,7 +202,9 @@ def introduce(run, parts: Parts, decision: Decision) -> None:
         f"run folder {decision.folder.path}")
     if world.size > 1:
         run.progress.say(hosts_table(parts.places))
-    for oddity in oddities(parts.places):
+    unwatched = [f"comm.timeout is off: it needs an MPI of thread level multiple, and this one has {world.thread_level}"
+                 ] if world.size > 1 and config.comm.timeout and not world.watch else []
+    for oddity in oddities(parts.places) + unwatched:
         run.progress.say(f"warning: {oddity}")
     if run.deadline.known:
         run.progress.say(f"stops by itself in time for the end of {run.deadline.what}, {clock(run.deadline.end)}")

@@ -1,6 +1,8 @@
 """Runs that are killed, asked to stop, or fail: they end, say why once, and can be continued anywhere."""
 from __future__ import annotations
 
+import os
+import re
 import signal
 import sys
 
@@ -79,3 +81,55 @@ def test_an_update_that_is_not_finite_names_the_client(bench, ranks, method):  #
     (message,) = [line for line in done.stderr.splitlines() if "fedmpi:" in line]
     assert "client " in message and "round 1" in message and "lower train.lr" in message
     assert "Traceback" not in done.stderr + done.stdout
+
+
+STOPPING = '''
+import os
+import signal
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from fedmpi.methods.fedmhc import FedMHC
+
+
+@dataclass(frozen=True)
+class Stopping(FedMHC):
+    """In the third round the process that trains client 0 is stopped by the system, once."""
+
+    def client(self, shared, mine, data):
+        if data.client == 0 and data.local.round == 2 and not Path("stopped").exists():
+            Path("stopped").touch()
+            time.sleep(4)      # long enough to be told
+            os.kill(os.getpid(), signal.SIGSTOP)
+        return super().client(shared, mine, data)
+'''
+
+
+@linux
+def test_a_rank_that_hangs_is_named_and_nothing_is_lost(bench):  # noqa: F811
+    bench.out("stopping.py").write_text(STOPPING)
+    words = ("method=stopping:Stopping", "method.M=3", "train.participation=1", "engine=loop", "rounds=4")
+    done = bench.run(3, "hung", *words, "comm.timeout=12")
+    assert done.returncode not in (0, 2, 75)
+    (message,) = [line for line in done.stderr.splitlines() if "fedmpi:" in line]
+    assert re.match(r"fedmpi: rank [12] of 3 on \S+ made no progress for 12 s \(comm.timeout\) and gave its last sign "
+                    r"of life \d+ s ago; last known: client 0, round 3, order TRAIN; rank 0 waits in round \d, order ",
+                    message)
+    assert str(bench.saved("hung")[-1]) in done.stderr and gone(bench.jobs[-1])
+    again = bench.run(1, "hung", *words, "--resume", "auto")
+    assert again.returncode == 0 and "continuing after round 2" in again.stdout, again.stderr
+    assert bench.lead("unhung", "train.participation=1", "engine=loop", "rounds=4") == 0
+    assert bench.result("hung")["digest"] == bench.result("unhung")["digest"]
+
+
+@linux
+def test_a_server_that_hangs_is_named_by_a_worker(bench):  # noqa: F811
+    job = bench.start(3, "mute", LONG, "comm.timeout=12")
+    wait_for(job, "round      2/")
+    (pid,) = (pid for pid, e in launch.processes(job).items() if e.get("PMI_RANK") == "0")
+    os.kill(pid, signal.SIGSTOP)
+    done = launch.finish(job)
+    assert done.returncode not in (0, 2, 75) and gone(job)
+    (message,) = [line for line in done.stderr.splitlines() if "fedmpi:" in line]
+    assert message.startswith("fedmpi: rank 0 of 3 on ") and "; rank 1 " in message

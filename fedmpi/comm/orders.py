@@ -103,6 +103,7 @@ class Crew:
             self.perform(Order(int(header[0])), unframe(buffer))
 
     def perform(self, order: Order, arrays: list[np.ndarray]):
+        self.world.order = int(order)
         return getattr(self, "_" + order.name.lower())(*arrays)
 
     def _stop(self, code):

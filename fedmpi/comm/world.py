@@ -9,8 +9,10 @@ import os
 import socket
 import stat
 import sys
+import threading
 import time
 from contextlib import suppress
+from functools import wraps
 
 import numpy as np
 
@@ -24,9 +26,23 @@ AFTER = .5           # seconds after the workers at which rank 0 leaves srun wit
 NAPS = (1e-4, 2e-3)  # shortest and longest sleep between polls, seconds
 
 
+def collective(call):
+    """Note for the other ranks' watch (see watch.py) that this rank is in a collective, not at work."""
+    @wraps(call)
+    def noted(self, *arguments):
+        self.steps, self.inside = self.steps + 1, True
+        try:
+            return call(self, *arguments)
+        finally:
+            self.inside = False
+    return noted
+
+
 class Solo:
     """The world of a single process: no MPI library is needed."""
     rank, size, local_rank = 0, 1, 0
+    steps, inside, order = 0, False, -1      # collectives begun; whether one goes on; the order under way
+    watch = None                             # of the other ranks, while a run goes on
     library = "none (one process)"
     thread_level = "none"
 
@@ -71,8 +87,10 @@ class World(Solo):
         local = self.comm.Split_type(mpi.COMM_TYPE_SHARED)
         self.local_rank = local.rank
         local.Free()
+        self.failing = threading.Lock()
         self.on_failure = None      # rank 0 may set it: called with a worker's message before the job ends
 
+    @collective
     def broadcast(self, buffer: np.ndarray) -> np.ndarray:
         """Fill `buffer` (contiguous, same size everywhere) with rank 0's."""
         self.meet()      # polled, so that rank 0 hears of a worker that failed instead of blocking
@@ -82,6 +100,7 @@ class World(Solo):
         self._count(buffer.nbytes, from_root=True)
         return buffer
 
+    @collective
     def reduce(self, buffer: np.ndarray, root: int = 0) -> np.ndarray:
         """Return the sum over ranks at rank `root` (elsewhere: the rank's own buffer, unchanged)."""
         self.meet()
@@ -95,6 +114,7 @@ class World(Solo):
             self._count(buffer.nbytes, from_root=True)
         return buffer
 
+    @collective
     def gather(self, rows: np.ndarray, counts: np.ndarray) -> np.ndarray | None:
         """Concatenate every rank's rows (its own number each, `counts[rank]`) at rank 0, in rank order."""
         self.meet()
@@ -117,6 +137,7 @@ class World(Solo):
         self.received += out.nbytes - rows.nbytes
         return out
 
+    @collective
     def hear(self, header: np.ndarray) -> None:
         """Take part in the broadcast of an order's header; a worker waits here, asleep, for as long as it takes."""
         self._poll(self.comm.Ibcast(header, 0))
@@ -143,6 +164,8 @@ class World(Solo):
 
     def fail(self, message: str, code: int = FAILED) -> None:
         """End the whole job now: rank 0 says why, once; a worker tells rank 0 first. Never returns."""
+        if not self.failing.acquire(blocking=False):
+            threading.Event().wait()      # another thread ends the job
         if self.rank and self._told(message, code):
             time.sleep(5)      # rank 0 ends the job; if it cannot, we do
         if self.rank == 0 and self.on_failure:
@@ -172,6 +195,8 @@ class World(Solo):
 
         srun --kill-on-bad-exit takes the first code other than 0 for a crash, kills the rest and reports that."""
         self.meet()
+        if self.watch:
+            self.watch.close()
         self.mpi.Finalize()
         if code and "SLURM_STEP_NUM_TASKS" in os.environ and not inside_other_launcher("SLURM_STEP_NUM_TASKS"):
             if self.rank:
