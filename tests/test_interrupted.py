@@ -98,8 +98,8 @@ class Stopping(FedMHC):
     """In the third round the process that trains client 0 is stopped by the system, once."""
 
     def client(self, shared, mine, data):
-        if data.client == 0 and data.local.round == 2 and not Path("stopped").exists():
-            Path("stopped").touch()
+        if data.client == 0 and data.local.round == 2 and not Path("hung-once").exists():
+            Path("hung-once").touch()
             time.sleep(4)      # long enough to be told
             os.kill(os.getpid(), signal.SIGSTOP)
         return super().client(shared, mine, data)
