@@ -200,16 +200,20 @@ def sweep(path: JobFile, scale: Scale = None, out: RunsIn = None,
 
 
 @app.command()
-def report(path: JobFile, scale: Scale = None, out: RunsIn = None,
-           to: Annotated[str | None, typer.Option(help="folder to write to; default: OUT/report")] = None):
-    """Write a job's tables and pictures, of what its runs have so far."""
+def report(paths: Annotated[list[str], typer.Argument(help="a job file, or folders of runs", metavar="JOB|RUN...")],
+           scale: Scale = None, out: RunsIn = None,
+           to: Annotated[str | None, typer.Option(help="folder to write to; default: OUT/report, or report")] = None):
+    """Write tables, figures and a page that holds both, of what runs have so far."""
     from pathlib import Path
     with clear_errors():
-        from fedmpi.report.write import write
-        job, runs = planned(path, scale, out)
-        folder = Path(to) if to else runs[0].folder.parents[2] / "report"
-        command = f"fedmpi sweep {path}" + (f" --scale {scale}" if scale else "")
-        print(f"report {write(job, runs, folder, command)}")
+        from fedmpi.report import results, write
+        if len(paths) == 1 and not Path(paths[0]).is_dir():
+            job, runs = planned(paths[0], scale, out)
+            command = f"fedmpi sweep {paths[0]}" + (f" --scale {scale}" if scale else "")
+            shown, folder = results.of_job(job, runs, command), runs[0].folder.parents[2] / "report"
+        else:
+            shown, folder = results.of_folders([Path(path) for path in dict.fromkeys(paths)]), Path("report")
+        print(f"report {write.write(shown, Path(to) if to else folder)}")
 
 
 @app.command()

@@ -16,7 +16,16 @@ PIXELS = 1500           # of the map, across: beyond, clients would be left out 
 
 
 def draw(federation: Federation, path: str | Path):
-    """Write a PNG of the label distribution, clients sorted by planted group. Raises BadInput if it fails."""
+    """Write a PNG of the label distribution. Raises BadInput if it fails."""
+    try:
+        distribution(federation).savefig(path, dpi=130, format="png")
+    except OSError as error:
+        raise BadInput(f"{path}: cannot write the picture: {error.strerror}; name a folder that can be "
+                       "written") from None
+
+
+def distribution(federation: Federation):
+    """Return the Figure of the samples of each client and class, clients sorted by planted group."""
     from matplotlib.figure import Figure
     order = np.arange(federation.clients)
     if federation.groups is not None:
@@ -33,11 +42,7 @@ def draw(federation: Federation, path: str | Path):
     partition = dict(federation.settings["partition"])
     figure.suptitle(f"{federation.name}: {partition.pop('name')}"
                     f"({', '.join(f'{k}={v}' for k, v in partition.items() if v is not None)})", fontsize=11)
-    try:
-        figure.savefig(path, dpi=130, format="png")
-    except OSError as error:
-        raise BadInput(f"{path}: cannot write the picture: {error.strerror}; name a folder that can be "
-                       "written") from None
+    return figure
 
 
 def draw_sizes(axes, federation: Federation, order):

@@ -75,8 +75,7 @@ class Federation:
 
 def prepare(data: config.Data, seed: int) -> Path:
     """Make the federation of these settings, unless it is there already and sound. Raises BadInput."""
-    root = Path(data.root).expanduser()
-    folder = Path(data.cache).expanduser() if data.cache else root / "federations"
+    folder, root = folders(data)
     path, key, settings = place(folder, data, seed, root)
     if not sound(path, key):
         with writable(folder):
@@ -85,6 +84,21 @@ def prepare(data: config.Data, seed: int) -> Path:
         path, key, settings = place(folder, data, seed, root)      # a download has changed the source
         write(path, key, settings, pool, assign(pool, data, seed))
     return path
+
+
+def find(data: config.Data, seed: int) -> Federation | None:
+    """Return the federation of these settings where it is prepared already and sound, else None."""
+    folder, root = folders(data)
+    try:
+        return Federation(place(folder, data, seed, root)[0])
+    except BadInput:
+        return None
+
+
+def folders(data: config.Data) -> tuple[Path, Path]:
+    """Return where federations are kept and where data sets lie."""
+    root = Path(data.root).expanduser()
+    return Path(data.cache).expanduser() if data.cache else root / "federations", root
 
 
 def place(folder: Path, data: config.Data, seed: int, root: Path):

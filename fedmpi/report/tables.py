@@ -1,12 +1,13 @@
-"""A job's results as a table: mean and spread over seeds, the published numbers beside them."""
+"""Results as a table: mean and spread over seeds, the published numbers beside them; as Markdown, LaTeX and CSV."""
 from __future__ import annotations
 
 import csv
 import io
+import re
 import statistics
 from typing import NamedTuple
 
-from fedmpi.sweep.job import Job, Planned
+from fedmpi.report.results import Results
 
 
 class Cell(NamedTuple):
@@ -24,27 +25,60 @@ class Cell(NamedTuple):
         """Return the standard deviation over seeds; None for a single one."""
         return statistics.stdev(self.values) if len(self.values) > 1 else None
 
+    def texts(self) -> tuple[str, str, str]:
+        """Return what was measured, what was published, and the difference."""
+        if not self.published:
+            return number(self.mean, self.spread), "-", "-"
+        difference = f"{self.mean - self.published[0]:+.2f}" if self.values else "-"
+        return number(self.mean, self.spread), number(*self.published), difference
+
+
+class Table(NamedTuple):
+    """The cells of one measure of Results, and what is said of each column."""
+    measure: str
+    rows: list[str]
+    columns: list[str]
+    cells: dict[tuple[str, str], Cell]
+    compared: set[str]           # columns with a published number
+    best: dict[str, float]       # best mean of a column
+    tau: dict[str, tuple[float, int]]      # agreement of the order of a column's rows with the published one; rows
+
+    def is_best(self, row: str, column: str) -> bool:
+        return self.cells[row, column].mean == self.best.get(column)
+
     @property
-    def difference(self) -> float:
-        return self.mean - self.published[0] if self.published else float("nan")
+    def incomplete(self) -> bool:
+        return any(cell.missing for cell in self.cells.values())
 
 
-def cells(job: Job, runs: list[Planned]) -> dict[tuple[str, str], Cell]:
-    """Return the cell of every (row, column). Raises BadInput where a folder holds another run."""
-    found = {(row, column): [] for row in job.rows for column in job.columns}
-    for run in runs:
-        found[run.row, run.column].append(run.outcome().result)
-    table = {}
-    for (row, column), results in found.items():
-        values = [unit(job.measure) * result[job.measure] for result in results if result and job.measure in result]
-        table[row, column] = Cell(values, results.count(None),
-                                  as_pair(job.published.get(row, {}).get(column)))
-    return table
+def of(results: Results) -> list[Table]:
+    """Return a table of each measure. Raises BadInput where a result is damaged."""
+    return [table(results, measure, published) for measure, published in results.measures.items()]
+
+
+def table(results: Results, measure: str, published: dict) -> Table:
+    cells = {}
+    for row in results.rows:
+        for column in results.columns:
+            found = [run.outcome.result for run in results.of(row, column)]
+            values = [unit(measure) * r[measure] for r in found if r and r.get(measure) is not None]
+            cells[row, column] = Cell(values, found.count(None), as_pair((published.get(row) or {}).get(column)))
+    return tabled(measure, results.rows, results.columns, cells)
 
 
 def unit(measure: str) -> int:
     """Return what a measure is multiplied by: shares are shown in percent."""
     return 100 if measure.startswith(("accuracy", "f1")) else 1
+
+
+def tabled(measure: str, rows: list[str], columns: list[str], cells: dict) -> Table:
+    wanted = max if unit(measure) == 100 else min      # all others are costs
+    by_column = {column: [cells[row, column] for row in rows] for column in columns}
+    best = {c: wanted(cell.mean for cell in of if cell.values) for c, of in by_column.items()
+            if any(cell.values for cell in of)}
+    compared = {c for c, of in by_column.items() if any(cell.published for cell in of)}
+    return Table(measure, rows, columns, cells, compared, best,
+                 {c: tau for c, of in by_column.items() if (tau := agreement(of)) is not None})
 
 
 def as_pair(value) -> tuple[float, float | None] | None:
@@ -59,47 +93,74 @@ def number(mean: float, spread: float | None) -> str:
     return f"{mean:.2f}" + (f" +- {spread:.2f}" if spread is not None else "")
 
 
-def markdown(job: Job, table: dict) -> str:
+def agreement(cells: list[Cell]) -> tuple[float, int] | None:
+    """Return how well the order of rows agrees with the published one, Kendall's tau (1: the same, -1: reversed), and
+    how many rows there are; None for fewer than three, or where all are equal."""
+    both = [(cell.mean, cell.published[0]) for cell in cells if cell.values and cell.published]
+    if len(both) < 3:
+        return None
+    from scipy.stats import kendalltau
+    tau = float(kendalltau(*zip(*both, strict=True)).statistic)
+    return None if tau != tau else (tau, len(both))
+
+
+def markdown(table: Table) -> str:
     """Return the table as Markdown: the best of each column in bold, then the agreement of the order of rows."""
-    columns = list(job.columns)
-    published = {c for c in columns if any(table[r, c].published for r in job.rows)}
-    heads = [h for c in columns for h in ([c, "published", "difference"] if c in published else [c])]
+    heads = [h for c in table.columns for h in ([c, "published", "difference"] if c in table.compared else [c])]
     lines = ["| | " + " | ".join(heads) + " |", "|---|" + "--:|" * len(heads)]
-    wanted = max if unit(job.measure) == 100 else min      # all others are costs
-    best = {c: wanted((table[r, c].mean for r in job.rows if table[r, c].values), default=None) for c in columns}
-    for row in job.rows:
+    for row in table.rows:
         line = []
-        for c in columns:
-            cell = table[row, c]
-            text = number(cell.mean, cell.spread)
-            line.append((f"**{text}**" if cell.mean == best[c] else text) + (" *" if cell.missing else ""))
-            if c in published:
-                line += [number(*cell.published) if cell.published else "-",
-                         "-" if cell.difference != cell.difference else f"{cell.difference:+.2f}"]
+        for c in table.columns:
+            measured, *others = table.cells[row, c].texts()
+            line.append((f"**{measured}**" if table.is_best(row, c) else measured)
+                        + (" *" if table.cells[row, c].missing else ""))
+            line += others if c in table.compared else []
         lines.append(f"| {row} | " + " | ".join(line) + " |")
-    if any(cell.missing for cell in table.values()):
+    if table.incomplete:
         lines += ["", "\\* not all seeds are finished"]
-    lines += [text for c in columns if (text := agreement(job, table, c))]
+    lines += [f"\n{c}: order of {n} rows against the published one, Kendall's tau {tau:.2f}"
+              for c, (tau, n) in table.tau.items()]
     return "\n".join(lines) + "\n"
 
 
-def agreement(job: Job, table: dict, column: str) -> str:
-    """Say how well the order of rows agrees with the published one: Kendall's tau (1: the same, -1: reversed)."""
-    both = [(table[r, column].mean, table[r, column].published[0]) for r in job.rows
-            if table[r, column].values and table[r, column].published]
-    if len(both) < 3:
-        return ""
-    from scipy.stats import kendalltau
-    tau = kendalltau(*zip(*both, strict=True)).statistic
-    return f"\n{column}: order of {len(both)} rows against the published one, Kendall's tau {tau:.2f}"
+def latex(table: Table, caption: str) -> str:
+    """Return the table for LaTeX with the package booktabs."""
+    widths = [3 if c in table.compared else 1 for c in table.columns]
+    heads = [rf"\multicolumn{{{w}}}{{c}}{{{escaped(c)}}}" for c, w in zip(table.columns, widths, strict=True)]
+    below = [t for w in widths for t in ("here", "published", "difference")[:w]]
+    lines = [r"% \usepackage{booktabs}", r"\begin{table}", r"\centering", rf"\caption{{{escaped(caption)}}}",
+             rf"\begin{{tabular}}{{l{'r' * sum(widths)}}}", r"\toprule", " & " + " & ".join(heads) + r" \\",
+             " & " + " & ".join(below) + r" \\", r"\midrule"]
+    for row in table.rows:
+        line = [escaped(row)]
+        for c, w in zip(table.columns, widths, strict=True):
+            texts = [t.replace("+-", r"\pm") for t in table.cells[row, c].texts()[:w]]
+            shown = [f"${t}$" if t != "-" else "--" for t in texts]
+            if table.is_best(row, c):
+                shown[0] = rf"$\mathbf{{{texts[0]}}}$"
+            line += [shown[0] + (r"$^{*}$" if table.cells[row, c].missing else ""), *shown[1:]]
+        lines.append(" & ".join(line) + r" \\")
+    if table.tau:
+        taus = [f"${table.tau[c][0]:.2f}$" if c in table.tau else "" for c in table.columns]
+        lines += [r"\midrule", r"Kendall's $\tau$ & " + " & ".join(
+            rf"\multicolumn{{{w}}}{{c}}{{{tau}}}" for tau, w in zip(taus, widths, strict=True)) + r" \\"]
+    lines += [r"\bottomrule", r"\end{tabular}", *[r"\par $^{*}$ not all seeds are finished"] * table.incomplete,
+              r"\end{table}"]
+    return "\n".join(lines) + "\n"
 
 
-def as_csv(job: Job, table: dict) -> str:
+def escaped(text: str) -> str:
+    """Return a text for LaTeX."""
+    text = re.sub(r"([#$%&_{}])", r"\\\1", text.replace("\\", "/"))
+    return text.replace("~", r"\textasciitilde{}").replace("^", r"\textasciicircum{}")
+
+
+def as_csv(table: Table) -> str:
     """Return one line per row and column."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(["row", "column", "mean", "std", "seeds", "published", "published_std"])
-    for (row, column), cell in table.items():
+    for (row, column), cell in table.cells.items():
         writer.writerow([row, column, "" if cell.mean != cell.mean else f"{cell.mean:.4f}",
                          "" if cell.spread is None else f"{cell.spread:.4f}", len(cell.values),
                          *(("" if v is None else v) for v in cell.published or (None, None))])

@@ -1,46 +1,68 @@
-"""Write a job's report into a folder: table (Markdown, CSV), pictures, and how each run can be repeated."""
+"""Write a report into a folder: one page that holds everything, the table in other forms, the figures, and how each run
+can be repeated."""
 from __future__ import annotations
 
+import base64
 import json
-import shlex
 from pathlib import Path
 
-from fedmpi.report import plots, tables
-from fedmpi.sweep.job import Job, Planned, slug, views
+from fedmpi import __version__
+from fedmpi.atomic import writing
+from fedmpi.report import figures, tables
+from fedmpi.report.figures.style import saved
+from fedmpi.report.results import Results, Shown
+from fedmpi.sweep.job import slug
 
 KEPT = ("accuracy_mean", "accuracy_best", "best_round", "accuracy_worst_decile", "f1_mean", "digest", "seconds",
         "ranks", "engine")
+PAGE = "index.html"
 
 
-def write(job: Job, runs: list[Planned], to: Path, command: str) -> Path:
-    """Write all that is known of a job so far; returns the page."""
-    to.mkdir(parents=True, exist_ok=True)
-    shown = [(view, tables.cells(view, runs)) for view in views(job)]
-    pictures = plots.draw(job, runs, to)
-    page = to / "README.md"
-    page.write_text(f"# {job.title}\n\n`{command}`\n\n"
-                    + "".join(f"{measured(view, runs)}\n\n{tables.markdown(view, table)}\n" for view, table in shown)
-                    + "".join(f"![{p.stem}]({p.name})\n" for p in pictures))
-    for view, table in shown:
-        name = "table.csv" if view is shown[0][0] else f"table-{slug(view.measure)}.csv"
-        (to / name).write_text(tables.as_csv(view, table))
-    (to / "runs.json").write_text(json.dumps([repeatable(run) for run in runs], indent=1) + "\n")
-    return page
+def write(results: Results, to: Path) -> Path:
+    """Write all that is known so far; returns the page. Raises BadInput and FedmpiError."""
+    found, shown = [(said(results, table), table) for table in tables.of(results)], []
+    with writing(to):
+        to.mkdir(parents=True, exist_ok=True)
+        for picture in figures.draw(results):
+            (to / f"{picture.name}.png").write_bytes(saved(picture.figure, "png"))
+            svg = saved(picture.figure, "svg")
+            (to / f"{picture.name}.svg").write_bytes(svg)
+            shown.append((picture.name, picture.caption, base64.b64encode(svg).decode()))
+        (to / "README.md").write_text(
+            f"# {results.title}\n\n`{results.command}`\n\n"
+            + "".join(f"{what}\n\n{tables.markdown(table)}\n" for what, table in found)
+            + "".join(f"![{name}]({name}.png)\n" for name, *_ in shown))
+        for what, table in found:
+            name = "table" if table is found[0][1] else f"table-{slug(table.measure)}"
+            (to / f"{name}.csv").write_text(tables.as_csv(table))
+            (to / f"{name}.tex").write_text(tables.latex(table, f"{results.title}. {what}"))
+        (to / "runs.json").write_text(json.dumps([repeatable(run) for run in results.runs], indent=1) + "\n")
+        (to / PAGE).write_text(page(results, found, shown))
+    return to / PAGE
 
 
-def measured(job: Job, runs: list[Planned]) -> str:
+def page(results: Results, found: list, shown: list) -> str:
+    """Return the page: it loads nothing, so it can be mailed and kept."""
+    from jinja2 import Environment, PackageLoader, StrictUndefined
+    room = Environment(loader=PackageLoader("fedmpi.report", "."), autoescape=True, undefined=StrictUndefined,
+                       trim_blocks=True, lstrip_blocks=True)
+    return room.get_template("page.html").render(results=results, tables=found, figures=shown, version=__version__)
+
+
+def said(results: Results, table: tables.Table) -> str:
     """Say what the numbers are, and how far the runs came."""
-    rounds = sorted({run.outcome().round for run in runs})
+    rounds = sorted({run.outcome.round for run in results.runs})
     reached = f"{rounds[0]}" if len(rounds) == 1 else f"{rounds[0]} to {rounds[-1]}"
-    percent = "Percent: " if tables.unit(job.measure) == 100 else ""
-    return (f"{percent}{job.measure.replace('_', ' ')}, mean +- standard deviation over {len(job.seeds)} seed"
-            f"{'s' * (len(job.seeds) > 1)}; {reached} rounds.")
+    seeds = len(results.seeds)
+    percent = "Percent: " if tables.unit(table.measure) == 100 else ""
+    return (f"{percent}{table.measure.replace('_', ' ')}, "
+            + (f"mean +- standard deviation over {seeds} seeds" if seeds > 1 else "one seed")
+            + f"; {reached} rounds.")
 
 
-def repeatable(run: Planned) -> dict:
+def repeatable(run: Shown) -> dict:
     """Return a run's command and what it gave."""
-    found = run.outcome()
+    found = run.outcome
     result = found.result or {}
     return {"row": run.row, "column": run.column, "seed": run.seed, "state": found.state, "rounds": found.round,
-            "command": "fedmpi " + shlex.join(["run", run.config.name, *run.overrides]),
-            **{k: result[k] for k in KEPT if k in result}}
+            "command": run.command, **{k: result[k] for k in KEPT if k in result}}

@@ -1,86 +1,101 @@
-"""Tables and pictures of a job whose runs really ran."""
+"""Tables and files of a report on runs that really ran."""
 from __future__ import annotations
 
 import csv
 import json
 
 import pytest
+from typer.testing import CliRunner
 
-from fedmpi.comm.world import Solo
-from fedmpi.report import plots, tables
+from fedmpi import outcome
+from fedmpi.cli import app
+from fedmpi.errors import BadInput
+from fedmpi.report import tables
+from fedmpi.report.results import of_folders
 from fedmpi.report.tables import Cell
-from fedmpi.report.write import write
-from fedmpi.run import lead
-from fedmpi.sweep import job as jobfile
-from tests.sweep import jobs
 
 
-@pytest.fixture(scope="module")
-def ran(tmp_path_factory, cache):
-    """A job of which one run was left out."""
-    folder = tmp_path_factory.mktemp("job")
-    path = jobs.write(folder, cache, seeds=[0, 1], also={"best_round": {"Local": {"beta 1": 7}}})
-    job = jobfile.load(path)
-    runs = jobfile.expand(job, path, folder / "out", None)
-    for run in runs[:-1]:
-        assert lead(Solo(), str(run.config), run.overrides, str(run.folder), None, lambda: False) == 0
-    return job, runs
+def test_cells_are_means_over_seeds(results):
+    cells = tables.of(results)[0].cells
+    found = [json.loads((run.folder / "result.json").read_text()) for run in results.of("FedAvg", "few-shot")]
+    cell = cells["FedAvg", "few-shot"]
+    assert cell.mean == pytest.approx(50 * sum(r["accuracy_best"] for r in found)) and cell.spread is not None
+    assert cell.missing == 0 and cells["FedCPS", "few-shot"].missing == 1
+    assert cells["FedAvg", "beta .3"].published == (31.89, .44) and cells["Local", "beta .3"].published == (50., None)
 
 
-def test_cells_are_means_over_seeds(ran):
-    job, runs = ran
-    table = tables.cells(job, runs)
-    results = [json.loads((r.folder / "result.json").read_text()) for r in runs
-               if (r.row, r.column) == ("FedAvg", "beta 1")]
-    found = table["FedAvg", "beta 1"]
-    assert found.mean == pytest.approx(50 * sum(r["accuracy_best"] for r in results)) and found.spread is not None
-    assert found.missing == 0 and table["Local", "beta 1"].missing == 1
-    assert table["FedAvg", "beta .3"].published == (31.89, .44) and table["Local", "beta .3"].published == (50., None)
-
-
-def test_the_page_and_its_pictures(ran, tmp_path):
-    job, runs = ran
-    page = write(job, runs, tmp_path, "fedmpi sweep job.yaml").read_text()
+def test_the_files(results, report):
+    page = (report / "README.md").read_text()
     assert "`fedmpi sweep job.yaml`" in page and "31.89 +- 0.44" in page and "not all seeds are finished" in page
-    for picture in ("accuracy-beta-.3", "accuracy-beta-1", "clusters-fedmhc-weak-beta-.3"):
+    for picture in ("accuracy-beta-.3", "clusters-fedmhc-co-beta-.3", "tsne-local-few-shot"):
         assert f"![{picture}]({picture}.png)" in page
-        assert (tmp_path / f"{picture}.png").read_bytes()[:4] == b"\x89PNG"
-    rows = list(csv.DictReader((tmp_path / "table.csv").open()))
-    assert len(rows) == 6 and rows[0]["row"] == "FedAvg" and float(rows[0]["mean"]) > 0
-    other = list(csv.DictReader((tmp_path / "table-best-round.csv").open()))
-    assert {float(r["mean"]) for r in other} <= {1., 1.5, 2.} and other[-1]["published"] == "7.0"
+        assert (report / f"{picture}.png").read_bytes()[:4] == b"\x89PNG"
+        assert b"<svg" in (report / f"{picture}.svg").read_bytes()[:2000]
+    rows = list(csv.DictReader((report / "table.csv").open()))
+    assert len(rows) == 8 and rows[0]["row"] == "FedAvg" and float(rows[0]["mean"]) > 0
+    other = list(csv.DictReader((report / "table-best-round.csv").open()))
+    assert {float(r["mean"]) for r in other} <= {1., 1.5, 2.} and other[5]["published"] == "7.0"
     assert "Percent: accuracy best" in page and "\nbest round, mean" in page
-    kept = json.loads((tmp_path / "runs.json").read_text())
-    assert len(kept) == 12 and kept[0]["digest"] and "seed=0" in kept[0]["command"]
+    kept = json.loads((report / "runs.json").read_text())
+    assert len(kept) == 16 and kept[0]["digest"] and "seed=0" in kept[0]["command"]
+    assert [run["state"] for run in kept].count("waiting") == 1
 
 
-def test_of_a_cost_the_least_is_the_best():
-    job = jobfile.Job("t", "c", {"a": None, "b": None}, {"x": {}}, {}, {}, [0], {}, "seconds")
-    table = {("a", "x"): Cell([3.], 0, None), ("b", "x"): Cell([4.], 0, None)}
-    assert "| a | **3.00** |" in tables.markdown(job, table) and "| b | 4.00 |" in tables.markdown(job, table)
+def test_the_table_in_latex(report):
+    text = (report / "table.tex").read_text()
+    assert r"FedMHC \& co & $" in text and r"$31.89 \pm 0.44$" in text and r"\begin{tabular}{lrrrr}" in text
+    assert text.count(r"\mathbf{") >= 2 and r"Kendall's $\tau$" in text and r"$^{*}$ not all seeds" in text
+    body = text.partition(r"\midrule")[2].partition(r"\midrule")[0].strip().splitlines()
+    assert len(body) == 4 and all(line.count("&") - line.count(r"\&") == 4 for line in body)
+    assert tables.escaped("a_b% #1 {x}~^\\") == r"a\_b\% \#1 \{x\}\textasciitilde{}\textasciicircum{}/"
+
+
+def few(*cells: Cell, measure="accuracy_mean") -> tables.Table:
+    names = list("abcd"[:len(cells)])
+    return tables.tabled(measure, names, ["x"], {(name, "x"): cell for name, cell in zip(names, cells, strict=True)})
 
 
 def test_the_best_is_bold_and_differences_are_signed():
-    job = jobfile.Job("t", "c", {"a": None, "b": None, "c": None}, {"x": {}}, {}, {}, [0], {})
-    table = {("a", "x"): Cell([50.], 0, (40., None)), ("b", "x"): Cell([60., 62.], 0, (70., 1.)),
-             ("c", "x"): Cell([], 1, (10., None))}
-    text = tables.markdown(job, table)
+    text = tables.markdown(few(Cell([50.], 0, (40., None)), Cell([60., 62.], 0, (70., 1.)), Cell([], 1, (10., None))))
     assert "| a | 50.00 | 40.00 | +10.00 |" in text
     assert "| b | **61.00 +- 1.41** | 70.00 +- 1.00 | -9.00 |" in text
     assert "| c | - * | 10.00 | - |" in text and "Kendall" not in text
 
 
+def test_of_a_cost_the_least_is_the_best():
+    text = tables.markdown(few(Cell([3.], 0, None), Cell([4.], 0, None), measure="seconds"))
+    assert "| a | **3.00** |" in text and "| b | 4.00 |" in text
+
+
 @pytest.mark.parametrize("measured, tau", [((1, 2, 3), "1.00"), ((3, 2, 1), "-1.00")])
 def test_the_order_of_rows_is_compared(measured, tau):
-    job = jobfile.Job("t", "c", dict.fromkeys("abc"), {"x": {}}, {}, {}, [0], {})
-    table = {(row, "x"): Cell([float(found)], 0, (float(published), None))
-             for row, found, published in zip("abc", measured, (1, 2, 3), strict=True)}
-    assert f"x: order of 3 rows against the published one, Kendall's tau {tau}" in tables.markdown(job, table)
+    table = few(*(Cell([float(m)], 0, (float(p), None)) for m, p in zip(measured, (1, 2, 3), strict=True)))
+    assert f"x: order of 3 rows against the published one, Kendall's tau {tau}" in tables.markdown(table)
 
 
-def test_curves_use_the_rounds_that_all_seeds_have():
-    def line(t):
-        return {"round": t, "accuracy_mean": t / 10}
-    rounds, values = plots.common([[line(1), line(2), line(3)], [line(2), line(3)]])
-    assert rounds.tolist() == [2, 3] and values.tolist() == [[.2, .3], [.2, .3]]
-    assert plots.common([])[0].size == 0
+def test_runs_without_a_job_are_sorted_by_what_differs(results, tmp_path):
+    folders = [run.folder for run in results.runs[:-1]]
+    found = of_folders(folders)
+    assert found.rows == ["FedAvg", "FedMHC", "Local", "FedCPS"] and found.seeds == [0, 1] and len(found.columns) == 2
+    assert "data.partition.name=few_shot" in found.columns[1] and "seed" not in found.columns[1]
+    ours, theirs = (list(tables.of(r)[0].cells.values())[:7] for r in (found, results))
+    assert [cell.values for cell in ours] == [cell.values for cell in theirs]
+    done = CliRunner().invoke(app, ["report", *map(str, folders[:2]), "--to", str(tmp_path)])
+    assert done.exit_code == 0 and "FedMHC" in (tmp_path / "index.html").read_text()
+
+
+def test_runs_of_one_method_are_told_apart_by_its_settings(tmp_path):
+    for m in (2, 3):
+        (tmp_path / str(m)).mkdir()
+        (tmp_path / str(m) / "config.yaml").write_text(f"seed: 0\nrounds: {m}\nmethod: {{name: fedmhc, M: {m}}}\n")
+    assert of_folders([tmp_path / "2", tmp_path / "3"]).rows == ["FedMHC (M=2)", "FedMHC (M=3)"]
+    (tmp_path / "3" / "config.yaml").write_text("seed: 0\nrounds: 3\nmethod: {name: fedmhc, M: 2}\n")
+    with pytest.raises(BadInput, match="same settings and seed"):
+        of_folders([tmp_path / "2", tmp_path / "3"])
+
+
+def test_what_is_no_run_is_refused(tmp_path):
+    done = CliRunner().invoke(app, ["report", str(tmp_path)])
+    assert done.exit_code == 2 and "is not the folder of a run" in done.output and not (tmp_path / "report").exists()
+    with pytest.raises(BadInput, match="is not the folder of a run"):
+        outcome.settings_of(tmp_path)

@@ -1,0 +1,90 @@
+"""Accuracy: by round, by client, by what it cost."""
+from __future__ import annotations
+
+import numpy as np
+
+from fedmpi.report.figures import style
+from fedmpi.report.results import Results, Shown
+
+ACCURACY = "test accuracy, mean over clients (%)"
+
+
+def by_round(results: Results, column: str):
+    return against(results, column, "round", lambda lines: np.array([line["round"] for line in lines], float))
+
+
+def by_seconds(results: Results, column: str):
+    return against(results, column, "time in rounds (s)", lambda lines: np.array([line["seconds"] for line in lines]))
+
+
+def by_bytes(results: Results, column: str):
+    return against(results, column, "received and sent by all clients (MiB)", moved)
+
+
+def moved(lines: list[dict]) -> np.ndarray:
+    """Return the MiB that all clients moved until each evaluated round; rounds between two count like the latter."""
+    rounds = np.diff([line["round"] for line in lines], prepend=0)
+    return np.cumsum(rounds * [line["mib_per_client_round"] * line["participants"] for line in lines])
+
+
+def against(results: Results, column: str, label: str, across):
+    """Draw every row's mean accuracy over `across(lines)`, a band of one standard deviation where there are seeds."""
+    figure = style.figure()
+    axes, drawn = figure.subplots(), 0
+    for i, row in enumerate(results.rows):
+        x, accuracies = common([run.outcome.lines for run in results.of(row, column)], across)
+        if not len(x):
+            continue
+        drawn, mean = drawn + 1, 100 * accuracies.mean(0)
+        if x[-1] == 0:      # costs nothing
+            axes.axhline(mean[-1], label=f"{row} (moves nothing)", **style.line(i) | {"marker": ""})
+            continue
+        axes.plot(x, mean, label=row, markevery=style.few(len(x)), **style.line(i))
+        if len(accuracies) > 1:
+            spread = 100 * accuracies.std(0, ddof=1)
+            axes.fill_between(x, mean - spread, mean + spread, color=style.line(i)["color"], alpha=.2, linewidth=0)
+    if not drawn:
+        return None
+    axes.set(xlabel=label, ylabel=ACCURACY)
+    style.legend(axes)
+    return figure
+
+
+def common(series: list[list[dict]], across) -> tuple[np.ndarray, np.ndarray]:
+    """Return the places of the rounds that all runs evaluated, mean over runs, and their accuracies (runs, rounds)."""
+    series = [lines for lines in series if lines]
+    if not series:
+        return np.empty(0), np.empty((0, 0))
+    rounds = sorted(set.intersection(*({line["round"] for line in lines} for lines in series)))
+    at, accuracies = [], []
+    for lines in series:
+        place = {line["round"]: i for i, line in enumerate(lines)}
+        kept = [place[r] for r in rounds]
+        at.append(across(lines)[kept])
+        accuracies.append([lines[i]["accuracy_mean"] for i in kept])
+    return np.mean(at, 0), np.array(accuracies, float)
+
+
+def by_client(results: Results, column: str):
+    """Draw the distribution of the clients' accuracies in the last evaluated round, all seeds together."""
+    found = [(row, values) for row in results.rows if len(values := last(results.of(row, column)))]
+    if not found:
+        return None
+    figure = style.figure(1.2 + .45 * len(found))
+    axes = figure.subplots()
+    axes.boxplot([100 * values for _, values in found], orientation="horizontal", whis=(5, 95), widths=.55,
+                 showmeans=True, patch_artist=True, boxprops={"facecolor": style.COLOURS[5], "alpha": .6},
+                 medianprops={"color": "black", "linewidth": 1.5}, flierprops={"marker": "x", "markersize": 3},
+                 meanprops={"marker": "o", "markerfacecolor": "white", "markeredgecolor": "black", "markersize": 5})
+    axes.set_yticklabels([row for row, _ in found])
+    axes.invert_yaxis()
+    axes.set(xlabel="test accuracy of a client (%)")
+    axes.grid(alpha=.3, axis="x")
+    return figure
+
+
+def last(runs: list[Shown]) -> np.ndarray:
+    """Return the clients' accuracies at the end of runs, those without test data left out."""
+    values = [run.history["accuracy"][-1] for run in runs if len(run.history.get("accuracy", ()))]
+    values = np.concatenate(values) if values else np.empty(0)
+    return values[~np.isnan(values)]

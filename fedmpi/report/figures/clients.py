@@ -1,0 +1,36 @@
+"""Clients: who holds what, and how strongly each is pulled."""
+from __future__ import annotations
+
+import numpy as np
+
+from fedmpi.report.figures import style
+from fedmpi.report.results import Results
+
+
+def labels(results: Results, column: str):
+    """Draw the label distribution of the first seed's federation, where it is on this machine."""
+    from fedmpi.data.draw import distribution
+    runs = [run for run in results.runs if run.column == column and run.seed == results.seeds[0]]
+    federation = next((run.federation for run in runs if run.federation), None)
+    return distribution(federation) if federation else None
+
+
+def lam(results: Results, column: str):
+    """Draw the mean lam over clients, and over each planted group that has a name, by round; mean over seeds."""
+    figure = style.figure(3.2)
+    axes, drawn = figure.subplots(), 0
+    for row in results.rows:
+        found = [run.outcome.lines for run in results.of(row, column) if run.outcome.lines]
+        keys = [key for key in (found[0][-1] if found else {}) if key.startswith("lam_")]
+        for key in keys:
+            rounds = [line["round"] for line in found[0]]
+            values = [{line["round"]: line.get(key) for line in lines} for lines in found]
+            means = [np.mean([np.nan if v.get(r) is None else v[r] for v in values]) for r in rounds]
+            who = key.removeprefix("lam_").replace("_", " ").replace("mean", "all clients")
+            axes.plot(rounds, means, label=f"{row}: {who}", markevery=style.few(len(rounds)), **style.line(drawn))
+            drawn += 1
+    if not drawn:
+        return None
+    axes.set(xlabel="round", ylabel="lam", yscale="log")
+    style.legend(axes)
+    return figure

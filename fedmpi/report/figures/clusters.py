@@ -1,0 +1,84 @@
+"""Clusters: how large, who is in which, how well they fit the planted groups, how long k-means took."""
+from __future__ import annotations
+
+import numpy as np
+
+from fedmpi.report.figures import style
+from fedmpi.report.results import Results, Shown
+
+
+def sizes(run: Shown):
+    """Draw the participants in each cluster by round, stacked."""
+    lines = [line for line in run.outcome.lines if "cluster_sizes" in line]
+    if not lines:
+        return None
+    rounds, counts = [line["round"] for line in lines], np.array([line["cluster_sizes"] for line in lines], float).T
+    figure = style.figure(3.2)
+    axes = figure.subplots()
+    below = np.zeros(len(rounds))
+    for i, count in enumerate(counts):
+        axes.fill_between(rounds, below, below + count, step="mid", label=f"{i}", **style.area(i))
+        below = below + count
+    axes.set(xlabel="round", ylabel="participants", title=run.name)
+    axes.margins(x=0, y=0)
+    axes.yaxis.get_major_locator().set_params(integer=True)
+    figure.legend(title="cluster", loc="outside right upper", frameon=False, fontsize=8, reverse=True)
+    return figure
+
+
+def assignments(run: Shown):
+    """Draw the cluster that each client was last put in by round; clients sorted by planted group, then cluster."""
+    from matplotlib.colors import BoundaryNorm, ListedColormap
+    found = run.history.get("cluster")
+    if found is None or not (found >= 0).any():
+        return None
+    groups = run.federation.groups if run.federation else None
+    order = np.lexsort((found[-1],) if groups is None else (found[-1], groups))
+    image, rounds, k = found[:, order].T, run.history["round"], int(found.max()) + 1
+    figure = style.figure(float(np.clip(1.5 + .12 * len(image), 3, 7)))
+    axes = figure.subplots()
+    mesh = axes.pcolormesh(edges(rounds), np.arange(len(image) + 1), np.ma.masked_less(image, 0), rasterized=True,
+                           cmap=ListedColormap([style.AREAS[i % len(style.AREAS)] for i in range(k)]),
+                           norm=BoundaryNorm(np.arange(k + 1) - .5, k))
+    figure.colorbar(mesh, ax=axes, ticks=range(k), label="cluster (white: none yet)", pad=.02)
+    if groups is not None:
+        for first in np.flatnonzero(np.diff(groups[order])) + 1:
+            axes.axhline(first, color="white", linewidth=2)
+            axes.axhline(first, color="black", linewidth=.8)
+    by = "cluster at the end" if groups is None else "planted group (lines)\nand cluster at the end"
+    axes.set(xlabel="round", ylabel=f"clients, sorted by {by}", yticks=[], title=run.name)
+    axes.yaxis.label.set_fontsize(8)
+    return figure
+
+
+def edges(rounds: np.ndarray) -> np.ndarray:
+    """Return where the columns of evaluated rounds begin and end: each stands for the rounds since the one before."""
+    return np.concatenate([[0], rounds]) + .5
+
+
+def agreement(results: Results, column: str):
+    return by_round(results, column, "ari", "adjusted Rand index")
+
+
+def iterations(results: Results, column: str):
+    return by_round(results, column, "iterations", "iterations of k-means")
+
+
+def by_round(results: Results, column: str, key: str, label: str):
+    """Draw a number of the evaluated rounds, mean over seeds, for every row that has it."""
+    figure = style.figure(3.2)
+    axes, drawn = figure.subplots(), 0
+    for i, row in enumerate(results.rows):
+        found = [{line["round"]: line[key] for line in run.outcome.lines if line.get(key) is not None}
+                 for run in results.of(row, column)]
+        found = [values for values in found if values]
+        if found:
+            rounds = sorted(set.intersection(*map(set, found)))
+            drawn += 1
+            axes.plot(rounds, [np.mean([values[r] for values in found]) for r in rounds], label=row,
+                      markevery=style.few(len(rounds)), **style.line(i))
+    if not drawn:
+        return None
+    axes.set(xlabel="round", ylabel=label)
+    style.legend(axes)
+    return figure

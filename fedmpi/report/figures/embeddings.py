@@ -1,0 +1,60 @@
+"""Pictures of the clients themselves: their heads, as t-SNE lays them out in the plane."""
+from __future__ import annotations
+
+import numpy as np
+
+from fedmpi.report.figures import style
+from fedmpi.report.results import Shown
+
+MOMENTS = 3
+PERPLEXITY = 30      # van der Maaten's choice; fewer where there are few clients
+
+
+def tsne(run: Shown):
+    """Draw the stored embeddings at up to three moments, coloured by cluster, and below by planted group."""
+    found = run.history.get("embedding")
+    moments = [] if found is None else np.flatnonzero(np.isfinite(found).all(2).sum(1) >= 3)
+    if not len(moments):
+        return None
+    moments = moments[np.unique(np.linspace(0, len(moments) - 1, MOMENTS).round().astype(int))]
+    kinds = labellings(run)
+    figure = style.figure(.6 + 2.3 * len(kinds), 2.4 * len(moments) + 1.2)
+    grid = figure.subplots(len(kinds), len(moments), squeeze=False)
+    for panels, at in zip(grid.T, moments, strict=True):
+        here = np.isfinite(found[at]).all(1)
+        points = laid_out(found[at][here])
+        for axes, (kind, labels, names) in zip(panels, kinds, strict=True):
+            scatter(axes, points, labels[at][here], names)
+            axes.set(title=f"{kind}, round {int(run.history['round'][at])}", xticks=[], yticks=[])
+    for axes in grid[:, -1]:
+        axes.legend(frameon=False, fontsize=7, loc="center left", bbox_to_anchor=(1, .5))
+    figure.suptitle(run.name, fontsize=10)
+    return figure
+
+
+def labellings(run: Shown) -> list[tuple[str, np.ndarray, list]]:
+    """Return what the points are coloured by: kind, labels (rounds, N), and names of the labels, if any."""
+    clusters = run.history.get("cluster")
+    kinds = [("cluster", clusters.astype(int), [])] if clusters is not None and (clusters >= 0).any() else []
+    federation = run.federation
+    if federation is not None and federation.groups is not None:
+        groups = np.broadcast_to(federation.groups, (len(run.history["round"]), federation.clients))
+        kinds.append(("planted group", groups, list(federation.group_names or [])))
+    return kinds or [("clients", np.zeros(run.history["accuracy"].shape, int), ["all"])]
+
+
+def laid_out(rows: np.ndarray) -> np.ndarray:
+    """Return t-SNE's places of rows (n, width) in the plane, (n, 2)."""
+    from sklearn.manifold import TSNE
+    if not np.ptp(rows, 0).any():      # all alike: there is nothing to lay out
+        return np.zeros((len(rows), 2))
+    perplexity = min(PERPLEXITY, (len(rows) - 1) / 3)
+    return TSNE(perplexity=perplexity, init="pca", random_state=0).fit_transform(rows.astype(float))
+
+
+def scatter(axes, points: np.ndarray, labels: np.ndarray, names: list) -> None:
+    for label in np.unique(labels):
+        i = max(0, int(label))
+        name = "none" if label < 0 else names[i] if i < len(names) else str(i)
+        look = style.point(i) if label >= 0 else style.point(i) | {"facecolor": "white"}
+        axes.scatter(*points[labels == label].T, label=name, **look)

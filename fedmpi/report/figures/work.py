@@ -1,0 +1,43 @@
+"""Where the time goes."""
+from __future__ import annotations
+
+import numpy as np
+
+from fedmpi.report.figures import style
+from fedmpi.report.results import Results, Shown
+
+PHASES = ("training", "evaluation", "rest: server, communication")
+
+
+def phases(results: Results, column: str):
+    """Draw the seconds of a round by phase, stacked, and the idle share beside them; means over rounds and seeds."""
+    found = [(row, np.mean(times, 0)) for row in results.rows
+             if (times := [t for run in results.of(row, column) if (t := spent(run)) is not None])]
+    if not found:
+        return None
+    figure, idle = style.figure(1.4 + .4 * len(found)), [100 * times[-1] for _, times in found]
+    axes = figure.subplots(1, 1 + any(idle), sharey=True, squeeze=False, width_ratios=[3] + [1] * any(idle))[0]
+    places, before = np.arange(len(found)), np.zeros(len(found))
+    for i, phase in enumerate(PHASES):
+        seconds = np.array([times[i] for _, times in found])
+        axes[0].barh(places, seconds, left=before, label=phase, **style.area(i))
+        before += seconds
+    axes[0].set_yticks(places, [row for row, _ in found])
+    axes[0].invert_yaxis()
+    axes[0].set(xlabel="seconds of a round")
+    if any(idle):      # one worker never waits for another
+        axes[1].barh(places, idle, **style.area(3))
+        axes[1].set(xlabel="idle share (%)", xlim=(0, 100))
+    figure.legend(loc="outside upper center", ncols=3, frameon=False, fontsize=8)
+    return figure
+
+
+def spent(run: Shown) -> tuple[float, ...] | None:
+    """Return a round's mean seconds in each of PHASES, by the slowest rank, and the idle share of the workers."""
+    lines = [line for line in run.outcome.lines if line.get("seconds_train") is not None]
+    if not lines:
+        return None
+    train, judge, idle = (float(np.mean([line[key] for line in lines]))
+                          for key in ("seconds_train", "seconds_judge", "idle_share"))
+    judge *= len(lines) / lines[-1]["round"]      # not every round is evaluated
+    return train, judge, max(0., lines[-1]["seconds"] / lines[-1]["round"] - train - judge), idle

@@ -1,0 +1,113 @@
+"""What a report shows: runs in rows and columns, one for each seed, of a job or of run folders."""
+from __future__ import annotations
+
+import shlex
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+
+from fedmpi import config, outcome, registry
+from fedmpi.errors import BadInput
+from fedmpi.folder import read_history
+from fedmpi.sweep.job import Job, Planned, views
+
+# settings that change where or how far a run goes, not what it does
+ASIDE = ("seed", "rounds", "engine", "device", "threads", "placement", "checkpoint", "state", "data.root", "data.cache",
+         "server.hosts_clients")
+METHOD = "method."
+
+
+@dataclass
+class Shown:
+    """One run of a report, read when it is asked for."""
+    row: str
+    column: str
+    seed: int
+    folder: Path
+    rounds: int = 0           # asked for
+    command: str = ""         # repeats it
+
+    @property
+    def name(self) -> str:
+        return self.row if self.column == "result" else f"{self.row}, {self.column}"
+
+    @cached_property
+    def outcome(self) -> outcome.Outcome:
+        return outcome.of(self.folder, self.rounds)
+
+    @cached_property
+    def history(self) -> dict:
+        """Return every measure by round and client, see `folder.save_history`; {} where there is none that is sound."""
+        try:
+            return read_history(self.folder / "history.h5")
+        except Exception:      # h5py raises errors of a dozen classes on damaged files
+            return {}
+
+    @cached_property
+    def federation(self):
+        """Return its Federation, None where that is not on this machine."""
+        from fedmpi.data.federation import find
+        try:
+            settings = config.resolve(outcome.settings_of(self.folder))
+        except BadInput:      # of another version of fedmpi, or nothing yet
+            return None
+        return find(settings.data, settings.seed)
+
+
+@dataclass
+class Results:
+    title: str
+    command: str              # makes the runs
+    rows: list[str]
+    columns: list[str]
+    seeds: list[int]
+    runs: list[Shown]
+    # what was published of each measure that has a table, by row and column; shares in percent
+    measures: dict[str, dict] = field(default_factory=lambda: {"accuracy_best": {}})
+
+    def of(self, row: str, column: str) -> list[Shown]:
+        return [run for run in self.runs if (run.row, run.column) == (row, column)]
+
+
+def of_job(job: Job, runs: list[Planned], command: str) -> Results:
+    shown = [Shown(r.row, r.column, r.seed, r.folder, r.settings.rounds,
+                   "fedmpi " + shlex.join(["run", r.config.name, *r.overrides])) for r in runs]
+    return Results(job.title, command, list(job.rows), list(job.columns), job.seeds, shown,
+                   {view.measure: view.published for view in views(job)})
+
+
+def of_folders(folders: list[Path]) -> Results:
+    """Sort run folders: methods and their settings are rows, what else differs are columns. Raises BadInput."""
+    several = [outcome.settings_of(folder) for folder in folders]
+    flat = [outcome.flat(settings) for settings in several]
+    differ = [name for name in outcome.differing(several) if not aside(name)]
+    runs, taken = [], {}
+    for folder, values in zip(folders, flat, strict=True):
+        alike = [other for other in flat if other.get("method.name") == values.get("method.name")]
+        own = [name for name in differ
+               if name.startswith(METHOD) and any(o.get(name) != values.get(name) for o in alike)]
+        row = title(values.get("method.name", "?")) + (f" ({listed(values, own, METHOD)})" if own else "")
+        column = listed(values, [name for name in differ if not name.startswith(METHOD)]) or "result"
+        run = Shown(row, column, values.get("seed", 0), folder, 0, f"fedmpi run {folder / 'config.yaml'}")
+        other = taken.setdefault((row, column, run.seed), folder)
+        if other != folder:
+            raise BadInput(f"{folder} and {other} are runs of the same settings and seed; give one of them")
+        runs.append(run)
+    return Results("Results of fedmpi", "fedmpi report " + shlex.join(map(str, folders)),
+                   list(dict.fromkeys(run.row for run in runs)), list(dict.fromkeys(run.column for run in runs)),
+                   sorted({run.seed for run in runs}), runs)
+
+
+def aside(name: str) -> bool:
+    return any(name == other or name.startswith(f"{other}.") for other in ASIDE)
+
+
+def listed(values: dict, names: list[str], without: str = "") -> str:
+    return ", ".join(f"{name.removeprefix(without)}={values.get(name)}" for name in names)
+
+
+def title(method: str) -> str:
+    try:
+        return registry.find("methods", method).title
+    except Exception:      # a method of one's own whose file is elsewhere: its name says as much
+        return method

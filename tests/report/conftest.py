@@ -1,0 +1,36 @@
+"""Runs that really ran, with all that figures are drawn from."""
+from __future__ import annotations
+
+import pytest
+
+from fedmpi.comm.world import Solo
+from fedmpi.report.results import of_job
+from fedmpi.run import lead
+from fedmpi.sweep import job as jobfile
+from tests.sweep import jobs
+
+ROWS = {"FedAvg": "fedavg", "FedMHC & co": {"method": {"name": "fedmhc", "M": 3, "lam": .01}}, "Local": "local",
+        "FedCPS": {"method": "fedcps"}}
+FEW_SHOT = {"data": {"partition": {"name": "few_shot", "gamma": .4, "classes": 4, "few_classes": 2}}}
+PUBLISHED = {"FedAvg": {"beta .3": [31.89, .44]}, "Local": {"beta .3": 50}, "FedCPS": {"beta .3": 95}}
+
+
+@pytest.fixture(scope="session")
+def results(tmp_path_factory, cache):
+    """The results of a job of which the last run was left out."""
+    folder = tmp_path_factory.mktemp("job")
+    path = jobs.write(folder, cache, seeds=[0, 1], rows=ROWS, columns={"beta .3": {}, "few-shot": FEW_SHOT},
+                      published=PUBLISHED, also={"best_round": {"Local": {"few-shot": 7}}},
+                      set={"engine": "loop", "evaluate.embeddings": [1, 2]})
+    job = jobfile.load(path)
+    runs = jobfile.expand(job, path, folder / "out", None)
+    for run in runs[:-1]:
+        assert lead(Solo(), str(run.config), run.overrides, str(run.folder), None, lambda: False) == 0
+    return of_job(job, runs, "fedmpi sweep job.yaml")
+
+
+@pytest.fixture(scope="session")
+def report(results, tmp_path_factory):
+    """The folder of their report."""
+    from fedmpi.report.write import write
+    return write(results, tmp_path_factory.mktemp("report")).parent

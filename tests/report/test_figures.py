@@ -1,0 +1,109 @@
+"""Figures: which there are, and that they show the numbers of the runs."""
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from fedmpi.folder import read_history
+from fedmpi.outcome import metrics
+from fedmpi.report import figures
+from fedmpi.report.figures import accuracy, clients, clusters, embeddings, style, work
+
+
+@pytest.fixture(scope="module")
+def drawn(results):
+    return {picture.name: picture for picture in figures.draw(results)}
+
+
+def test_a_figure_for_all_that_the_runs_have_data_for(drawn):
+    columns, clustered = ("beta-.3", "few-shot"), ("fedmhc-co", "fedcps")
+    wanted = {f"{kind}-{c}" for kind in ("accuracy", "clients", "bytes", "seconds", "iterations", "lam", "phases",
+                                         "labels") for c in columns} | {"agreement-few-shot"}
+    wanted |= {f"{kind}-{row}-{c}" for kind in ("clusters", "assignments") for row in clustered for c in columns}
+    wanted |= {f"tsne-{row}-{c}" for row in ("fedavg", "local", *clustered) for c in columns}
+    assert set(drawn) == wanted
+
+
+def test_axes_are_named(drawn):
+    for name, picture in drawn.items():
+        assert picture.caption and any(axes.get_xlabel() or axes.get_title() for axes in picture.figure.axes), name
+    assert "(%)" in drawn["accuracy-beta-.3"].figure.axes[0].get_ylabel()
+    assert "(MiB)" in drawn["bytes-beta-.3"].figure.axes[0].get_xlabel()
+    assert "(s)" in drawn["seconds-beta-.3"].figure.axes[0].get_xlabel()
+
+
+def test_curves_are_means_over_seeds(results, drawn):
+    lines = drawn["accuracy-beta-.3"].figure.axes[0].get_lines()
+    assert [line.get_label() for line in lines] == results.rows
+    runs = results.of("FedAvg", "beta .3")
+    found = np.mean([[line["accuracy_mean"] for line in metrics(run.folder)] for run in runs], 0)
+    np.testing.assert_allclose(lines[0].get_ydata(), 100 * found)
+    assert lines[0].get_xdata().tolist() == [1, 2]
+
+
+def test_lines_differ_without_colours():
+    looks = {(style.line(i)["linestyle"], style.line(i)["marker"]) for i in range(8)}
+    assert len(looks) == 8 and len({style.point(i)["marker"] for i in range(8)}) == 8
+
+
+def test_bytes_add_up_over_rounds(results, drawn):
+    first = metrics(results.of("FedAvg", "beta .3")[0].folder)
+    assert accuracy.moved(first)[-1] == pytest.approx(sum(line["mib_per_client_round"] * 6 for line in first))
+    assert accuracy.moved(first[1:])[-1] == pytest.approx(accuracy.moved(first)[-1])      # a round was not evaluated
+    labels = [line.get_label() for line in drawn["bytes-beta-.3"].figure.axes[0].get_lines()]
+    assert labels[2] == "Local (moves nothing)"
+
+
+def test_curves_use_the_rounds_that_all_seeds_have():
+    def line(t):
+        return {"round": t, "accuracy_mean": t / 10}
+    rounds, values = accuracy.common([[line(1), line(2), line(3)], [line(2), line(3)]],
+                                     lambda lines: np.array([line["round"] for line in lines]))
+    assert rounds.tolist() == [2, 3] and values.tolist() == [[.2, .3], [.2, .3]]
+    assert accuracy.common([[]], None)[0].size == 0
+
+
+def test_the_clients_of_all_seeds(results):
+    histories = [read_history(run.folder / "history.h5") for run in results.of("Local", "beta .3")]
+    wanted = np.concatenate([h["accuracy"][-1] for h in histories])
+    np.testing.assert_array_equal(accuracy.last(results.of("Local", "beta .3")), wanted[~np.isnan(wanted)])
+
+
+def test_sizes_are_stacked_to_the_participants(results):
+    axes = clusters.sizes(results.of("FedCPS", "beta .3")[0]).axes[0]
+    assert axes.get_ylim() == (0, 6) and len(axes.collections) == 3
+
+
+def test_the_image_of_assignments_is_the_history(results):
+    run = results.of("FedMHC & co", "few-shot")[0]
+    image = clusters.assignments(run).axes[0].collections[0].get_array()
+    found = read_history(run.folder / "history.h5")["cluster"]
+    order = np.lexsort((found[-1], run.federation.groups))
+    np.testing.assert_array_equal(image, found[:, order].T)
+    assert clusters.edges(np.array([1, 2, 5])).tolist() == [.5, 1.5, 2.5, 5.5]
+
+
+def test_lam_of_planted_groups(results):
+    labels = [line.get_label() for line in clients.lam(results, "few-shot").axes[0].get_lines()]
+    assert labels == ["FedCPS: all clients", "FedCPS: other", "FedCPS: few shot"]
+
+
+def test_tsne_by_cluster_and_planted_group(results):
+    titles = [axes.get_title() for axes in embeddings.tsne(results.of("FedCPS", "few-shot")[0]).axes]
+    assert titles == ["cluster, round 1", "cluster, round 2", "planted group, round 1", "planted group, round 2"]
+    assert np.isfinite(embeddings.laid_out(np.zeros((4, 5)))).all()
+    near = embeddings.laid_out(np.repeat([[0.] * 5, [9.] * 5], 6, 0) + .1 * np.random.default_rng(0).random((12, 5)))
+    first, second = near[:6], near[6:]
+    within = max(np.ptp(first, 0).max(), np.ptp(second, 0).max())
+    assert np.linalg.norm(first.mean(0) - second.mean(0)) > within
+
+
+def test_phases_add_up_to_the_round(results):
+    run = results.of("FedMHC & co", "beta .3")[0]
+    lines, (train, judge, rest, idle) = metrics(run.folder), work.spent(run)
+    assert train + judge + rest == pytest.approx(lines[-1]["seconds"] / 2, rel=.05) and idle == 0
+
+
+def test_a_figure_is_the_same_file_again(results):
+    files = {style.saved(accuracy.by_client(results, "beta .3"), "svg") for _ in range(2)}
+    assert len(files) == 1

@@ -1,0 +1,69 @@
+"""The page in a real browser: it loads nothing, shows everything, and says nothing on the console."""
+from __future__ import annotations
+
+import re
+import shutil
+
+import pytest
+
+from fedmpi.report import tables
+
+CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+
+
+@pytest.fixture(scope="module")
+def browser():
+    if CHROMIUM is None:
+        pytest.skip("there is no Chromium here: apt-get install chromium")
+    sync_api = pytest.importorskip("playwright.sync_api", reason="there is no playwright here: pip install playwright")
+    with sync_api.sync_playwright() as play:
+        started = play.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])      # CI is root
+        yield started
+        started.close()
+
+
+@pytest.fixture(scope="module")
+def visit(browser, report):
+    """Open the page at a width; returns it, what it asked for and what it complained of."""
+    pages = []
+
+    def visit(width: int):
+        page, asked, said = browser.new_page(viewport={"width": width, "height": 900}), [], []
+        page.on("request", lambda request: asked.append(request.url))
+        page.on("console", lambda message: said.append(message.text))
+        page.on("pageerror", lambda error: said.append(str(error)))
+        page.goto((report / "index.html").as_uri())
+        pages.append(page)
+        return page, asked, said
+    yield visit
+    for page in pages:
+        page.close()
+
+
+def test_it_loads_nothing_and_complains_of_nothing(visit, report):
+    page, asked, said = visit(1200)
+    images = page.evaluate("[...document.images].map(i => [i.complete, i.naturalWidth, i.alt])")
+    assert len(images) == len(list(report.glob("*.svg"))) > 20
+    assert all(complete and width > 0 and alt for complete, width, alt in images)
+    outside = [url for url in asked if not url.startswith("data:") and url != (report / "index.html").as_uri()]
+    assert said == [] and outside == []
+
+
+def test_the_table_shows_every_cell(visit, results):
+    page, *_ = visit(1200)
+    shown = [[cell.inner_text().strip() for cell in row.locator("th, td").all()]
+             for row in page.locator("#accuracy_best tbody tr").all()]
+    table = tables.of(results)[0]
+    assert [row[0] for row in shown] == results.rows
+    for row, (name, *cells) in zip(results.rows, shown, strict=True):
+        texts = [text.replace("+-", "±") for text in table.cells[row, "beta .3"].texts()]
+        assert name == row and cells[:3] == texts and len(cells) == 4
+    bold = page.locator("#accuracy_best strong").all_inner_texts()
+    assert len(bold) >= 2 and all(re.fullmatch(r"\d+\.\d\d( ± \d+\.\d\d)?", text) for text in bold)
+    assert "Kendall" in page.locator("#accuracy_best tfoot").inner_text()
+    assert page.locator(".runs tbody tr").count() == len(results.runs)
+
+
+def test_it_fits_a_phone(visit):
+    page, *_ = visit(360)
+    assert page.evaluate("document.documentElement.scrollWidth") <= 360
