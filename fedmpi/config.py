@@ -114,6 +114,8 @@ class Config:
     edge: Edge | None = None
     engine: Annotated[Literal["auto", "loop", "vmap"],
                       "how a rank trains its clients: one by one (loop) or many at once (vmap)"] = "auto"
+    graphs: Annotated[Literal["auto", "on", "off"],
+                      "vmap records steps as CUDA graphs and replays them; auto: on a GPU, where that pays"] = "auto"
     device: Annotated[Literal["auto", "cpu", "cuda"], "auto: the GPU of this local rank where there is one"] = "auto"
     precision: Annotated[Literal["float32", "tf32"], "of products on a GPU; tf32 is faster and less exact"] = "float32"
     threads: Annotated[int, Ge(1), "CPU threads per rank"] = 1

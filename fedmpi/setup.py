@@ -125,12 +125,14 @@ def build_parts(world, config: Config, federation, server_host: str) -> Parts:
     hosted = np.flatnonzero(where == world.rank)
     device = choose_device(config, world, server_host, hosts=len(hosted) > 0)
     method = bind(config, federation)
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
     shared, mine = method.init(len(where))
     at_work = method.on(method.model.to(device)) if device.type != "cpu" else method
     sample = blank(federation.shape, federation.dtype)
     up = rehearse(method, shared, mine, sample)[1]
     name = choice.by_network(method, shared, mine, sample) if config.engine == "auto" else config.engine
-    group = Group(at_work, shared, mine, choice.engine(name, config.state), federation, hosted, config, device)
+    group = Group(at_work, shared, mine, choice.engine(name, config), federation, hosted, config, device)
     world.group = group
     return Parts(config, method, federation, Crew(world, group, where), shared, up, device)
 

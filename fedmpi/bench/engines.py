@@ -24,7 +24,7 @@ def measure(world, model="mlp", shape="digits", clients=100, samples=40, batch=1
     for repeat in range(repeats + 1):
         row = {}
         for name in ("loop", "vmap"):
-            group.engine = choice.engine(name, rig.config.state)
+            group.engine = choice.engine(name, rig.config)
             begin = time.perf_counter()
             group.train(0, ids, group.clients, False, [as_numpy(v) for v in rig.shared])
             if group.device.type == "cuda":

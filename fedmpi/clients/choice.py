@@ -13,7 +13,7 @@ from torch import Tensor
 
 from fedmpi.clients.loop import Loop
 from fedmpi.clients.vmap import Vmap, rehearse
-from fedmpi.config import GIB, State
+from fedmpi.config import GIB, Config
 
 # Measured with mlp networks on one core: vmap / loop = 0.2 at 5 thousand parameters and 100 clients, 0.6 with 20;
 # about 1 at 300 thousand parameters
@@ -21,9 +21,9 @@ SMALL = 100_000
 PROBES = 8      # clients that a rank times on
 
 
-def engine(name: str, state: State):
+def engine(name: str, config: Config):
     """Return the engine of that name; on a CPU a chunk of `vmap` takes a quarter of `state.memory`."""
-    return Vmap(state.memory * GIB / 4) if name == "vmap" else Loop()
+    return Vmap(config.state.memory * GIB / 4, config.graphs) if name == "vmap" else Loop()
 
 
 def by_network(method, shared, mine, blank: Tensor) -> str:
@@ -39,14 +39,14 @@ def by_network(method, shared, mine, blank: Tensor) -> str:
     return "vmap"
 
 
-def seconds(group, shared, state: State) -> np.ndarray:
+def seconds(group, shared) -> np.ndarray:
     """Time both engines on this rank's first clients, (2,) seconds: loop, vmap. Nothing is kept."""
     spent = np.zeros(2)
     if group.method.model.still:      # vmap cannot train it
         return np.array([0., np.inf])
     if group.method.note() is not None:
         group.notes = dict.fromkeys(group.clients, group.method.note())
-    for i, candidate in enumerate((engine("loop", state), engine("vmap", state))):
+    for i, candidate in enumerate((engine("loop", group.config), engine("vmap", group.config))):
         for repeat in range(2):      # the first one warms up
             begin = time.perf_counter()
             for _ in candidate.apply(group.method.client, group.clients[:PROBES], shared, group, group.local(0)):

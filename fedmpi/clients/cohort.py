@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 from dataclasses import dataclass
 from functools import partial
+from itertools import groupby
 
 import numpy as np
 import torch
@@ -16,6 +17,7 @@ from torch import Tensor
 from torch.func import grad, vmap
 
 from fedmpi.clients import plan
+from fedmpi.clients.graphs import Graphs
 from fedmpi.clients.loop import approach, nothing
 from fedmpi.clients.spread import Spread
 from fedmpi.models.build import as_input
@@ -34,42 +36,57 @@ class Cohort:
     clients: tuple[int, ...]
     local: plan.Local
     stream: int = 0
+    graphs: Graphs = Graphs()
 
     def plans(self):
         """Return the batches as (steps, c, b) index and weights (0 where padded), and the active clients per step."""
         drawn = [plan.draw(self.local, i, self.stream, n) for i, n in zip(self.clients, self.sizes, strict=True)]
         steps = [len(p.count) for p in drawn]
-        index = np.zeros((max(steps), len(drawn), self.local.batch), np.int64)
-        weight = np.zeros(index.shape, np.float32)
-        places = np.arange(self.local.batch)
+        both = np.zeros((max(steps), len(drawn), self.local.batch + 1), np.int32)      # one copy to the device
         for i, p in enumerate(drawn):
-            index[:steps[i], i] = p.index
-            weight[:steps[i], i] = (places < p.count[:, None]) / p.count[:, None]
-        active = [sum(s > t for s in steps) for t in range(max(steps))]
-        device = self.y.device
-        return torch.from_numpy(index).to(device), torch.from_numpy(weight).to(device), active
+            both[:steps[i], i, :-1], both[:steps[i], i, -1] = p.index, p.count
+        both = plan.sent(both, self.y.device)
+        index, count = both[..., :-1].long(), both[..., -1:]
+        weight = (torch.arange(self.local.batch, device=count.device) < count) / count.clamp_min(1)
+        active = (np.array(steps) > np.arange(max(steps))[:, None]).sum(1)
+        return index, weight, active.tolist()
 
     def subset(self, share: float, stream: int, fixed: bool, rest: bool) -> Cohort:
         """Return the same clients with a share of their samples each: more samples keep more, so the order stays."""
         kept = [plan.subset(self.local, i, stream, n, share, fixed, rest)
                 for i, n in zip(self.clients, self.sizes, strict=True)]
-        kept = [torch.from_numpy(k).to(self.y.device) for k in kept]
+        kept = [plan.sent(k, self.y.device) for k in kept]
         x, y = (pad([row[k] for row, k in zip(rows, kept, strict=True)]) for rows in (self.x, self.y))
         return dataclasses.replace(self, x=x, y=y, sizes=tuple(map(len, kept)))
 
     def batches(self):
         """Yield (k, x, y, weight) of every step for the first k clients, which still have a batch."""
         index, weight, active = self.plans()
-        rows = torch.arange(len(self.sizes), device=self.y.device)[:, None]
         for t, k in enumerate(active):
-            x = self.x[rows[:k], index[t, :k]]
-            yield k, as_input(x.flatten(0, 1)).unflatten(0, x.shape[:2]), self.y[rows[:k], index[t, :k]], weight[t, :k]
+            yield k, *self._gathered(index[t, :k]), weight[t, :k]
+
+    def _gathered(self, index: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the samples (k, b, ...) and labels at positions (k, b) of the first k clients."""
+        rows = torch.arange(len(index), device=index.device)[:, None]
+        x = self.x[rows, index]
+        return as_input(x.flatten(0, 1)).unflatten(0, x.shape[:2]), self.y[rows, index]
+
+    def replay(self, take) -> None:
+        """Call take(k, x, y, weight) at every step, in a form that can be recorded: what differs from step to step, the
+        batches' positions, is looked up on the device by a counter that lies there too."""
+        index, weight, active = self.plans()
+        t = torch.zeros(1, dtype=torch.int64, device=index.device)
+        for k, steps in groupby(active):
+            def step(k=k):
+                take(k, *self._gathered(index.index_select(0, t)[0, :k]), weight.index_select(0, t)[0, :k])
+                t.add_(1)
+            self.graphs.repeat(step, len(list(steps)), t.device)
 
     def noises(self, shape: tuple[int, ...]):
         """Yield the noise of every step's batches, (k, b, *shape), for the first k clients, which still have one."""
         drawn = [plan.noise(self.local, i, self.stream, shape) for i in self.clients]
         for k in self.plans()[2]:
-            yield torch.from_numpy(np.stack([next(noise) for noise in drawn[:k]])).to(self.y.device)
+            yield plan.sent(np.stack([next(noise) for noise in drawn[:k]]), self.y.device)
 
     @torch.no_grad()
     def forward(self, net: Net, w: Tensor) -> Tensor:
@@ -111,9 +128,9 @@ class Cohort:
         velocity = torch.zeros_like(work) if momentum else None
         speeds = views(velocity) if momentum else None
         seen = Spread(views(torch.zeros_like(work))) if spread else None
-        noises = self.noises(noise) if noise else None
-        for k, x, y, weight in self.batches():
-            grads = gradients(k, x, y, weight, *([next(noises)] if noise else ()))
+
+        def take(k, x, y, weight, *noise):
+            grads = gradients(k, x, y, weight, *noise)
             if spread:
                 seen.add(grads)
             if momentum:
@@ -128,6 +145,14 @@ class Cohort:
                 torch._foreach_add_([p[:k] for p in moving], grads, alpha=-lr)
             if clip:
                 work[:k].clamp_(*clip)
+        if noise:
+            for batch, e in zip(self.batches(), self.noises(noise), strict=True):
+                take(*batch, e)
+        elif isinstance(net, Net) and self.graphs.wanted(work.device):      # a method's own loss may do anything
+            self.replay(take)
+        else:
+            for batch in self.batches():
+                take(*batch)
         return (work, seen.value()) if spread else work
 
     def walk(self, step, state: tuple[Tensor, ...], streams=()) -> tuple[Tensor, ...]:

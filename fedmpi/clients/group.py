@@ -157,11 +157,11 @@ class Group:
 
     def probe(self, arrays) -> np.ndarray:
         """Time both engines on the first hosted clients, (2,) seconds."""
-        return choice.seconds(self, self.shared(arrays), self.config.state)
+        return choice.seconds(self, self.shared(arrays))
 
     def use(self, engine: str) -> None:
         """Train with another engine from now on."""
-        self.engine = choice.engine(engine, self.config.state)
+        self.engine = choice.engine(engine, self.config)
 
     def digests(self) -> np.ndarray:
         return np.array([self.store.digest(c) for c in self.clients], np.uint8).reshape(-1, 32)

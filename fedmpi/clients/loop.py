@@ -63,8 +63,7 @@ class LoopData:
         return dataclasses.replace(self, local=plan.passes(self.local, epochs, steps), stream=stream)
 
     def subset(self, share: float, stream: int, fixed: bool = False, rest: bool = False) -> LoopData:
-        kept = torch.from_numpy(plan.subset(self.local, self.client, stream, self.n, share, fixed, rest))
-        kept = kept.to(self.y.device)
+        kept = plan.sent(plan.subset(self.local, self.client, stream, self.n, share, fixed, rest), self.y.device)
         return dataclasses.replace(self, x=self.x[kept], y=self.y[kept])
 
     def through(self, net: Net, w: Tensor) -> LoopData:
@@ -92,7 +91,7 @@ class LoopData:
     def batches(self):
         """Yield (x, y) of every step; samples are gathered for many steps at once, each batch is then a slice."""
         drawn = plan.draw(self.local, self.client, self.stream, self.n)
-        index = torch.from_numpy(drawn.index).to(self.y.device)
+        index = plan.sent(drawn.index, self.y.device)
         size = index.shape[1]
         together = max(1, GATHER // max(1, 4 * self.x[0].numel() * size))
         counts = drawn.count.tolist()
@@ -106,7 +105,7 @@ class LoopData:
         """Yield (x, y, e) of every step, with the batch's noise e (b, *shape)."""
         noise = plan.noise(self.local, self.client, self.stream, shape)
         for x, y in self.batches():
-            yield x, y, torch.from_numpy(next(noise)[:len(y)]).to(y.device)
+            yield x, y, plan.sent(next(noise)[:len(y)], y.device)
 
     def descend(self, net, w: Tensor, lr: float | None = None, only: slice | None = None, pull=(),
                 momentum: float | None = None, args=(), clip=None, spread: bool = False, noise=None):

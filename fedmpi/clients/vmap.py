@@ -12,6 +12,7 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from fedmpi.clients import plan
 from fedmpi.clients.cohort import Cohort, pad
+from fedmpi.clients.graphs import Graphs
 from fedmpi.clients.loop import REHEARSAL
 from fedmpi.errors import BadInput
 from fedmpi.models.flat import Net, beside
@@ -127,8 +128,8 @@ class Vmap:
     is free there)."""
     name = "vmap"
 
-    def __init__(self, memory: float = 2 ** 30):
-        self.memory = memory
+    def __init__(self, memory: float = 2 ** 30, graphs: str = "off"):
+        self.memory, self.graphs = memory, Graphs(graphs)
         self.most = MOST      # clients at once; halved when a device runs out of memory
 
     def apply(self, function, clients, shared, group, local: plan.Local):
@@ -160,7 +161,7 @@ class Vmap:
     def _together(self, function, clients, shared, group, local) -> list:
         group.at = clients[0] if len(clients) == 1 else clients
         x, y = zip(*(group.training(c) for c in clients), strict=True)
-        cohort = Cohort(pad(x), pad(y), tuple(map(len, y)), tuple(clients), local)
+        cohort = Cohort(pad(x), pad(y), tuple(map(len, y)), tuple(clients), local, graphs=self.graphs)
         notes = [group.notes.get(c) for c in clients]
         results = together(function, shared, [group.store.read(c) for c in clients], cohort, notes)
         return list(zip(clients, results, strict=True))

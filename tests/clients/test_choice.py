@@ -9,7 +9,7 @@ from torch import nn
 from fedmpi.clients import choice
 from fedmpi.clients.loop import Loop
 from fedmpi.clients.vmap import Vmap
-from fedmpi.config import State
+from fedmpi.config import Config
 from fedmpi.models.build import blank, build
 from fedmpi.models.nets import MLP
 from tests.federations import Digits, Lab, TinyCNN, apart, method, mlp
@@ -46,7 +46,7 @@ def test_the_network_decides(settings, shape, dtype, expected):
     chosen = method("fedmhc", model(settings, shape, dtype))
     shared, mine = chosen.init(2)
     found = choice.by_network(chosen, shared, mine, blank(shape, np.dtype(dtype)))
-    assert found == expected == choice.engine(found, State()).name
+    assert found == expected == choice.engine(found, Config()).name
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -81,4 +81,4 @@ def test_dropout_drops(name, settings):
 def test_the_probe_times_both_engines():
     lab = Lab(method("fedavg", mlp()), Digits())
     before = lab.digest()
-    assert (choice.seconds(lab.group, lab.shared, State()) > 0).all() and lab.digest() == before
+    assert (choice.seconds(lab.group, lab.shared) > 0).all() and lab.digest() == before

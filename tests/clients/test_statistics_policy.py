@@ -17,7 +17,7 @@ from fedmpi.clients import choice, plan, statistics
 from fedmpi.clients.loop import LoopData
 from fedmpi.clients.vmap import Vmap
 from fedmpi.comm.world import Solo
-from fedmpi.config import State, resolve
+from fedmpi.config import resolve
 from fedmpi.errors import BadInput
 from fedmpi.models.build import blank, build
 from fedmpi.models.flat import Net
@@ -204,7 +204,7 @@ def test_the_vectorised_engine_is_not_taken():
     run = lab("fedavg")
     shared, mine = run.method.init(4)
     assert choice.by_network(run.method, shared, mine, blank(IMAGE, np.dtype("uint8"))) == "loop"
-    loop, vmap = choice.seconds(run.group, shared, State())
+    loop, vmap = choice.seconds(run.group, shared)
     assert loop < vmap
     with pytest.raises(BadInput, match="engine = vmap: it cannot train a network with BatchNorm; set engine=loop"):
         run.apply(run.method.client, [0, 1], 0, Vmap())

@@ -21,19 +21,19 @@ class Mine(NamedTuple):
 class Bench:
     """What an engine asks of a group: training samples and states."""
 
-    def __init__(self, sizes=(57, 1, 11, 3, 10), image=False):
-        self.model, self.federation, self.at = (cnn if image else mlp)(), Digits(sizes, image=image), None
+    def __init__(self, sizes=(57, 1, 11, 3, 10), image=False, device="cpu"):
+        self.model, self.federation, self.at = (cnn if image else mlp)().to(device), Digits(sizes, image=image), None
         self.method, self.clients, self.notes = SimpleNamespace(model=self.model), list(range(len(sizes))), {}
         start, generator = self.model.start, torch.Generator().manual_seed(1)
-        self.store = Store(Mine(start, torch.tensor(.5)))
+        self.store = Store(Mine(start, torch.tensor(.5, device=device)))
         for c in self.clients:
-            noise = torch.randn(len(start), generator=generator)
-            self.store.write(c, Mine(start + .02 * noise, torch.tensor(.2 * c)))
-        self.shared = start + .02 * torch.randn(len(start), generator=generator)
+            noise = torch.randn(len(start), generator=generator).to(device)
+            self.store.write(c, Mine(start + .02 * noise, torch.tensor(.2 * c, device=device)))
+        self.shared = start + .02 * torch.randn(len(start), generator=generator).to(device)
 
     def training(self, client):
         s = self.federation.client(client)
-        return torch.from_numpy(s.x_train), torch.from_numpy(s.y_train)
+        return tuple(torch.from_numpy(v).to(self.shared.device) for v in (s.x_train, s.y_train))
 
     def run(self, engine, verb, clients=None, **local) -> dict[int, torch.Tensor]:
         """Apply a verb with an engine; returns each client's result."""
