@@ -117,7 +117,8 @@ class Config:
     graphs: Annotated[Literal["auto", "on", "off"],
                       "vmap records steps as CUDA graphs and replays them; auto: on a GPU, where that pays"] = "auto"
     device: Annotated[Literal["auto", "cpu", "cuda"], "auto: the GPU of this local rank where there is one"] = "auto"
-    precision: Annotated[Literal["float32", "tf32"], "of products on a GPU; tf32 is faster and less exact"] = "float32"
+    precision: Annotated[Literal["float32", "tf32", "bf16"],
+                         "of products in networks; tf32 (GPUs) and bf16 (autocast) are faster, less exact"] = "float32"
     threads: Annotated[int, Ge(1), "CPU threads per rank"] = 1
     placement: Annotated[Literal["balanced", "blocks", "shuffled"], "which rank hosts which client"] = "balanced"
 

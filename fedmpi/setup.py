@@ -118,15 +118,16 @@ def build_parts(world, config: Config, federation, server_host: str) -> Parts:
     from fedmpi.clients.loop import rehearse
     from fedmpi.clients.placement import homes
     from fedmpi.comm.orders import Crew
+    from fedmpi.models import precision
     from fedmpi.models.build import blank
     torch.set_num_threads(config.threads)
-    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = config.precision == "tf32"
+    precision.use(config.precision)
     where = homes(federation.sizes, world.size, config.server.hosts_clients, config.placement, config.seed)
     hosted = np.flatnonzero(where == world.rank)
     device = choose_device(config, world, server_host, hosts=len(hosted) > 0)
-    method = bind(config, federation)
     if device.type == "cuda":
         torch.cuda.set_device(device)
+    method = bind(config, federation)
     shared, mine = method.init(len(where))
     at_work = method.on(method.model.to(device)) if device.type != "cpu" else method
     sample = blank(federation.shape, federation.dtype)
@@ -200,7 +201,8 @@ def introduce(run, parts: Parts, decision: Decision) -> None:
         + ("rank 0 alone" if world.size == 1 else f"{len(hosts)} host {between(hosts)} clients each")
         + (f", {idle} idle" if idle else "") + f"; engine {run.crew.group.engine.name}, "
         + (f"device {parts.device}, " if world.size == 1 else "")
-        + f"{config.threads} thread{'s' * (config.threads > 1)} a rank; pid {os.getpid()} on {world.host}; "
+        + f"{config.precision}, {config.threads} thread{'s' * (config.threads > 1)} a rank; "
+        f"pid {os.getpid()} on {world.host}; "
         f"run folder {decision.folder.path}")
     if world.size > 1:
         run.progress.say(hosts_table(parts.places))

@@ -18,6 +18,7 @@ from fedmpi.clients.spread import Spread
 from fedmpi.clients.statistics import gathered
 from fedmpi.models.build import as_input
 from fedmpi.models.flat import Net, beside, cross_entropy
+from fedmpi.models.precision import forward
 
 GATHER = 32 << 20      # bytes of batches that are gathered at once
 CHUNK = 500            # samples per forward pass without gradients
@@ -83,7 +84,7 @@ class LoopData:
     def _forward(self, net: Net, w: Tensor) -> Tensor:
         net.bind(w)
         net.module.eval()
-        return torch.cat([net.module(as_input(x)) for x in self.x.split(CHUNK)])
+        return torch.cat([forward(net.module, as_input(x)) for x in self.x.split(CHUNK)])
 
     def alone(self, function, *tensors: Tensor) -> Tensor:
         return function(*tensors)
@@ -179,7 +180,7 @@ def bound(net: Net, w: Tensor, only: slice | None):
 
     def gradients(x, y):
         net.train(len(y))
-        return torch.autograd.grad(cross_entropy(net.module(x), y), leaves)
+        return torch.autograd.grad(cross_entropy(forward(net.module, x), y), leaves)
 
     def views(flat):
         parts = net.split(flat)

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from fedmpi.clients.pulls import Late, approach
 from fedmpi.models.flat import cross_entropy, inside
+from fedmpi.models.precision import forward
 
 
 def sparse(net, w: Tensor, only: slice | None, pull, momentum, clip) -> bool:
@@ -36,7 +37,7 @@ def descend(batches, net, w: Tensor, lr: float, only: slice | None, pull) -> Ten
         ids = x.flatten().long()
         late.catch_up(ids, step - 1)
         z = rows[ids].view(*x.shape, -1).requires_grad_()
-        dz, *grads = torch.autograd.grad(cross_entropy(rest.module(z), y), [z, *leaves])
+        dz, *grads = torch.autograd.grad(cross_entropy(forward(rest.module, z), y), [z, *leaves])
         if padding is not None:
             dz.masked_fill_((x == padding).unsqueeze(-1), 0)
         approach(pulls)

@@ -17,6 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fedmpi.errors import BadInput
+from fedmpi.models.precision import forward
 from fedmpi.models.split import split
 
 ANOTHER = 0x5EED_0000      # between the seeds of several starts
@@ -77,7 +78,8 @@ class Net:
         if self.still:
             parts = [self._unwatched(p) if name in self.statistics else p
                      for name, p in zip(self.names, parts, strict=True)]
-        return torch.func.functional_call(self.module, dict(zip(self.names, parts, strict=True)), (x,))
+        named = dict(zip(self.names, parts, strict=True))
+        return forward(lambda x: torch.func.functional_call(self.module, named, (x,)), x)
 
     def _unwatched(self, statistics: Tensor) -> Tensor:
         """Take statistics out of autograd's sight, in training also of its notice of in-place changes."""
