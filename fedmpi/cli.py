@@ -157,8 +157,8 @@ def submit(config: ConfigFile, overrides: Overrides = None,
 
 
 @app.command()
-def summary(folder: Annotated[str, typer.Argument(help="of a job array's runs")]):
-    """Say what became of the runs of a job array, and why."""
+def summary(folder: Annotated[str, typer.Argument(help="of the runs of a job array or a sweep")]):
+    """Say what became of the runs of a job array or a sweep, and why."""
     from fedmpi import summary
     with clear_errors():
         print(summary.summary(folder))
@@ -183,16 +183,27 @@ def planned(path: str, scale: str | None, out: str | None):
 def sweep(path: JobFile, scale: Scale = None, out: RunsIn = None,
           local: Annotated[int, typer.Option(min=1, help="runs at a time")] = 1,
           ranks: Annotated[int, typer.Option(min=1, help="MPI ranks of each run")] = 1,
-          dry_run: Annotated[bool, typer.Option("--dry-run", help="print the commands, start nothing")] = False):
+          slurm: Annotated[bool, typer.Option("--slurm", help="submit them as a job array instead")] = False,
+          time: Annotated[str, typer.Option(help="with --slurm: time limit of a run, as Slurm writes it")] = "01:00:00",
+          gpus: Annotated[int, typer.Option(min=0, help="with --slurm: GPUs of a run")] = 0,
+          option: Annotated[list[str] | None, typer.Option(metavar="TEXT", help="with --slurm: more for sbatch")]
+          = None,
+          setup: Annotated[str, typer.Option(help="with --slurm: shell command before the start")] = ":",
+          rate: Annotated[float | None, typer.Option(
+              help="with --dry-run: steps a second of one process; default: measured here")] = None,
+          dry_run: Annotated[bool, typer.Option("--dry-run", help="print commands and cost, start nothing")] = False):
     """Run all runs of a job that are not finished; the same command continues after any interruption.
 
-    Exit codes: 0 all finished, 75 stopped, 2 bad input, 1 some failed."""
-    import shlex
+    Exit codes: 0 all finished (or submitted), 75 stopped, 2 bad input, 1 some failed."""
     with clear_errors():
         _, runs = planned(path, scale, out)
         if dry_run:
-            for run in runs:
-                print("fedmpi " + shlex.join(run.words()))
+            from fedmpi.sweep import estimate
+            estimate.show(runs, local, ranks, rate)
+            return
+        if slurm:
+            from fedmpi.sweep import array
+            print(array.submitted(runs, ranks=ranks, time=time, gpus=gpus, options=option or [], setup=setup))
             return
         from fedmpi.sweep.local import Sweep
         code = Sweep(runs, local, ranks).go()
@@ -214,6 +225,17 @@ def report(paths: Annotated[list[str], typer.Argument(help="a job file, or folde
         else:
             shown, folder = results.of_folders([Path(path) for path in dict.fromkeys(paths)]), Path("report")
         print(f"report {write.write(shown, Path(to) if to else folder)}")
+
+
+@app.command()
+def compare(first: Annotated[str, typer.Argument(help="run folder", metavar="RUN")],
+            second: Annotated[str, typer.Argument(help="run folder", metavar="RUN")]):
+    """Show two runs side by side: settings that differ, measures at common rounds, digests."""
+    from pathlib import Path
+
+    from fedmpi import compare
+    with clear_errors():
+        print(compare.compare(Path(first), Path(second)))
 
 
 @app.command()

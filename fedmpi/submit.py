@@ -25,6 +25,7 @@ class Job:
     config: str = "configs/quickstart.yaml"
     settings: tuple[str, ...] = ()                    # key=value
     array: tuple[tuple[str, ...], ...] = ()           # the settings of each run of a job array, beside `settings`
+    folders: tuple[str, ...] = ()                     # of each run of an array, in `out`; default: its number
     name: str = "quickstart"
     out: str | None = None                            # run folder, or folder of an array's runs
     nodes: int = 2
@@ -74,7 +75,7 @@ say() { echo "job $id: $1"; }
 FINISH = "end() { say \"ended with code $1, $2\"; exit \"$1\"; }\n"
 FINISH_ARRAY = r'''end() {
     say "ended with code $1, $2"
-    "${fedmpi[@]}" summary "${out%/*}" >"$out.part" && mv "$out.part" "${out%/*}/summary.txt"
+    "${fedmpi[@]}" summary "$folder" >"$out.part" && mv "$out.part" "$folder/summary.txt"
     exit "$1"
 }
 mkdir -p "${out%/*}" && exec >>"$out.txt" 2>&1
@@ -138,17 +139,19 @@ def directives(job: Job) -> list[str]:
 
 def choices(job: Job) -> list[str]:
     """List the settings at the top of the script."""
-    number = "$SLURM_ARRAY_JOB_ID/$SLURM_ARRAY_TASK_ID" if job.array else "$SLURM_JOB_ID"
-    out = f"runs/{job.name}-{number}"
-    if job.out is not None:
-        out = shlex.quote(job.out) + ("/$SLURM_ARRAY_TASK_ID" if job.array else "")
+    number = "$SLURM_ARRAY_JOB_ID" if job.array else "$SLURM_JOB_ID"
+    out = f"runs/{job.name}-{number}" if job.out is None else shlex.quote(job.out)
+    shared = "on a file system that all nodes share"
     lines = [(f"config={shlex.quote(job.config)}", ""),
              (f"settings=({shlex.join(job.settings)})", "changes of it, e.g. (method=fedavg rounds=100)"),
-             (f"out={out}", "run folder, on a file system that all nodes share"),
+             *([(f"folder={out}", f"of the runs, {shared}"), ("out=$folder/$SLURM_ARRAY_TASK_ID", "")] if job.array else
+               [(f"out={out}", f"run folder, {shared}")]),
              (f"fedmpi=({shlex.join(job.command)})", "in a container: (apptainer exec fedmpi.sif fedmpi)"),
              (f"mpi={shlex.quote(job.mpi)}", "MPICH, Intel MPI, Cray: pmi2; Open MPI: pmix"),
              (f"restarts={job.restarts}", "at most; none after a start that gained no round")]
-    runs = [f"    {i}) settings+=({shlex.join(words)}) ;;" for i, words in enumerate(job.array)]
+    outs = [f"; out=$folder/{shlex.quote(folder)}" for folder in job.folders] or [""] * len(job.array)
+    runs = [f"    {i}) settings+=({shlex.join(words)}){out} ;;"
+            for i, (words, out) in enumerate(zip(job.array, outs, strict=True))]
     return ["# Settings", *(line.ljust(40) + f" # {remark}" if remark else line for line, remark in lines),
             *(["case $SLURM_ARRAY_TASK_ID in", *runs, "esac"] if runs else []),
             "setup() {      # what makes fedmpi available: module load mpich; source .venv/bin/activate",

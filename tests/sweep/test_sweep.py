@@ -1,10 +1,17 @@
 """Sweeps by the real command: all runs, a failing one, a stop in the middle and its continuation."""
 from __future__ import annotations
 
+import fcntl
 import json
+import os
+import re
 import signal
+import struct
+import subprocess
 import sys
+import termios
 import time
+from contextlib import suppress
 
 import pytest
 
@@ -121,8 +128,22 @@ def test_a_setting_newer_than_a_run_had_its_default(tmp_path, cache):
         second()
 
 
-def test_dry_run_prints_the_commands(sweep, tmp_path):
-    done = launch.finish(sweep("--dry-run"))
-    assert done.returncode == 0 and not (tmp_path / "out").exists()
-    lines = done.stdout.splitlines()
-    assert len(lines) == 6 and all(line.startswith("fedmpi run ") for line in lines)
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs a pseudo-terminal")
+def test_a_terminal_shows_a_table_that_stays_up_to_date(tmp_path, cache):
+    path = jobs.write(tmp_path, cache, rows={"Local [1]": "local"}, columns=ONE, published={})
+    ours, its = os.openpty()
+    fcntl.ioctl(its, termios.TIOCSWINSZ, struct.pack("HHHH", 30, 120, 0, 0))
+    done = subprocess.Popen(launch.command(1, "-m", "fedmpi", "sweep", path, "--out", tmp_path / "out"), stdout=its,
+                            stderr=its, stdin=subprocess.DEVNULL, env=launch.ENVIRONMENT | {"TERM": "xterm"})
+    os.close(its)
+    said = b""
+    with suppress(OSError):      # Linux: the other end is closed
+        while part := os.read(ours, 1 << 16):
+            said += part
+    os.close(ours)
+    assert done.wait(launch.LIMIT) == 0
+    shown = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", said.decode())
+    frames = [" ".join(frame.split()) for frame in shown.split("run ")]
+    assert any("Local [1] / one / seed 0 under way 0/2 - ?" in frame for frame in frames), shown
+    assert any(re.search(r"Local \[1\] / one / seed 0 finished 2/2 \d+\.\d\d %", frame) for frame in frames), shown
+    assert shown.splitlines()[-1] == "1 of 1 runs finished"

@@ -1,0 +1,94 @@
+"""What a sweep would cost: local steps, bytes that clients move, and time at a rate that is given or measured here."""
+from __future__ import annotations
+
+import os
+import shlex
+from typing import NamedTuple
+
+import numpy as np
+
+from fedmpi.clients.plan import Local
+from fedmpi.clients.tally import work
+from fedmpi.columns import columns
+from fedmpi.config import plain
+from fedmpi.cost import FORWARD, MIB
+from fedmpi.errors import BadInput
+from fedmpi.models.build import blank
+from fedmpi.plan import Case, prepared, taking_part
+from fedmpi.progress import duration
+from fedmpi.sweep.job import Planned
+
+MEASURED = {"method": {"name": "fedavg"}, "steps": 10, "clients": 8}      # a round of so many clients and steps each
+NOTE = ("steps: batches that the clients train on; samples that only go forward, as in evaluation, count a third; "
+        "down and up: of all clients, as in the first round; time: at that rate, the server's work left out")
+
+
+class Cost(NamedTuple):
+    """Of the rounds that a run still has to do."""
+    rounds: int
+    steps: float
+    down: float      # bytes that all clients receive
+    up: float
+    rate: float      # steps a second of one process
+
+
+def show(runs: list[Planned], at_once: int, ranks: int, rate: float | None) -> None:
+    """Print the command and the cost of every run. Raises BadInput."""
+    if rate is not None and rate <= 0:
+        raise BadInput(f"--rate {rate}: should be more than 0 steps a second")
+    for run in runs:
+        print("fedmpi " + shlex.join(run.words()))
+    rates, costs = {}, []
+    for run in runs:
+        case = prepared(str(run.config), run.overrides)
+        settings = plain(run.settings)
+        key = repr([settings["data"]["name"], *(settings[name] for name in ("model", "train", "engine", "threads"))])
+        if key not in rates:
+            rates[key] = rate or measured(case)
+        costs.append(cost(run, case, rates[key]))
+    print("\n" + table(runs, costs, workers=max(1, ranks - 1), at_once=at_once))
+
+
+def cost(run: Planned, case: Case, rate: float) -> Cost:
+    """Return what the rounds cost that a run still has to do."""
+    rounds = max(0, run.settings.rounds - run.outcome().round)
+    who = float(np.mean(taking_part(case)))
+    down, up = case.method.traffic(case.shared, case.up)
+    return Cost(rounds, rounds * steps_of_round(case, who), rounds * who * down, rounds * who * up, rate)
+
+
+def steps_of_round(case: Case, who: float) -> float:
+    """Return the steps of a round of `who` participants, with its share of evaluations."""
+    train, federation, samples = case.config.train, case.federation, 0.
+    for n, count in zip(*np.unique(federation.sizes, return_counts=True), strict=True):
+        local = Local(case.config.seed, 0, train.batch, train.epochs, train.steps, train.lr, train.momentum)
+        done = work(case.method, case.shared, case.mine, blank(federation.shape, federation.dtype), int(n), local)
+        samples += count * (done.trained + FORWARD * done.passed)
+    every = case.config.evaluate.every or case.config.rounds
+    judged = federation.counts[:, 2 if case.config.evaluate.on == "test" else 1].sum() / every
+    return (samples * who / federation.clients + FORWARD * judged) / train.batch
+
+
+def measured(case: Case) -> float:
+    """Return the steps a second of one process on this network and these data: the second of two short rounds."""
+    from fedmpi.bench.rig import Rig
+    from fedmpi.comm.world import Solo
+    settings = plain(case.config) | {"method": MEASURED["method"]}
+    settings["train"] = settings["train"] | {"steps": MEASURED["steps"]}
+    rig, clients = Rig(Solo(), case.federation, settings), min(MEASURED["clients"], case.federation.clients)
+    share = clients / case.federation.clients
+    rig.round(0, share)
+    return clients * MEASURED["steps"] / rig.round(1, share)
+
+
+def table(runs: list[Planned], costs: list[Cost], workers: int, at_once: int) -> str:
+    """Lay the costs out for reading, and add them up."""
+    rows = [[run.name, c.rounds, f"{c.steps:,.0f}", f"{c.down / MIB:,.1f}", f"{c.up / MIB:,.1f}", f"{c.rate:,.0f}",
+             duration(c.steps / c.rate / workers)] for run, c in zip(runs, costs, strict=True)]
+    seconds = sum(c.steps / c.rate for c in costs)
+    busy = min(workers * at_once, os.cpu_count() or 1, max(1, len(runs)) * workers)
+    total = (f"in all {sum(c.steps for c in costs):,.0f} steps, {sum(c.down for c in costs) / MIB:,.1f} MiB down and "
+             f"{sum(c.up for c in costs) / MIB:,.1f} MiB up; {seconds / 3600:.2f} hours of one core, about "
+             f"{duration(seconds / busy)} with {at_once} at a time on {workers} worker{'s' * (workers > 1)} each")
+    heads = ["run", "rounds", "steps", "MiB down", "MiB up", "steps/s", "time"]
+    return f"{columns(heads, rows, right=tuple(heads[1:]))}\n{total}\n({NOTE})"

@@ -1,0 +1,76 @@
+"""A sweep as a Slurm job array: its script runs the sweep's runs in the sweep's folders."""
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from fedmpi import submit
+from fedmpi.cli import app
+from fedmpi.errors import BadInput
+from fedmpi.sweep import array, job
+from tests.launch import ENVIRONMENT
+from tests.sweep import jobs
+
+# starts one rank here, without Slurm: what srun's own options ask for is left out
+SRUN = '#!/bin/bash\nwhile [[ $1 == --* ]]; do shift; done\nexec "$@"\n'
+ASKED = {"ranks": 1, "time": "10", "gpus": 0, "options": [], "setup": ":"}
+
+
+@pytest.fixture
+def runs(tmp_path, cache, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    path = jobs.write(tmp_path, cache, rows={"Local": "local", "It's FedAvg": "fedavg"}, published={})
+    return job.expand(job.load(path), path, Path("out 1"), None)
+
+
+def test_a_task_is_a_run_of_the_sweep(runs, tmp_path):
+    """The script itself runs the third of them; a sweep then finds it finished."""
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "srun").write_text(SRUN)
+    (tmp_path / "bin" / "srun").chmod(0o755)
+    (tmp_path / "script").write_text(submit.script(array.array(runs, **ASKED)))
+    slurm = {"SLURM_ARRAY_JOB_ID": "7", "SLURM_ARRAY_TASK_ID": "2", "SLURM_JOB_NODELIST": "n1",
+             "SLURM_CPUS_PER_TASK": "1", "PATH": f"{tmp_path / 'bin'}:{ENVIRONMENT['PATH']}"}
+    done = subprocess.run(["bash", "script"], env=ENVIRONMENT | slurm, cwd=tmp_path, timeout=240)
+    found = [run.outcome() for run in runs]
+    assert done.returncode == 0, runs[2].folder.with_suffix(".txt").read_text()
+    assert [o.state for o in found] == ["waiting", "waiting", "finished", "waiting"] and found[2].starts == 1
+    kept = (tmp_path / "out 1" / "summary.txt").read_text()
+    assert "1 finished" in kept and found[2].result["digest"][:16] in kept
+    assert "--array=0-2\n" in submit.script(array.array([r for r in runs if r is not runs[2]], **ASKED))
+
+
+def test_a_finished_sweep_submits_nothing(runs):
+    for run in runs:
+        run.folder.mkdir(parents=True)
+        (run.folder / "result.json").write_text(json.dumps({"rounds": 2, "accuracy_mean": 1, "digest": "a"}))
+    assert array.submitted(runs, **ASKED) == "all 4 runs are finished"
+
+
+def test_what_cannot_be_submitted_is_refused(runs, tmp_path, monkeypatch):
+    with pytest.raises(BadInput, match="--time soon is no time"):
+        array.submitted(runs, **ASKED | {"time": "soon"})
+    monkeypatch.setenv("PATH", str(tmp_path))
+    done = CliRunner().invoke(app, ["sweep", "job.yaml", "--slurm"])
+    assert done.exit_code == 2 and "sbatch is not on this machine" in done.output
+
+
+@pytest.mark.skipif(not shutil.which("shellcheck"), reason="there is no shellcheck here")
+def test_the_script_pleases_shellcheck(runs, tmp_path):
+    (tmp_path / "script").write_text(submit.script(array.array(runs, **ASKED)))
+    done = subprocess.run(["shellcheck", "script"], capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout
+
+
+def test_the_script_says_what_was_asked_for(runs):
+    job = array.array(runs, **ASKED | {"ranks": 3, "options": ["--partition=long"], "setup": "module load mpich"})
+    text = submit.script(job)
+    for line in ("#SBATCH --ntasks=3", "#SBATCH --partition=long", "#SBATCH --array=0-3", "    module load mpich"):
+        assert f"{line}\n" in text
+    assert job.command == (sys.executable, "-m", "fedmpi") and "out=$folder/it-s-fedavg/beta-1/seed-0 ;;" in text
