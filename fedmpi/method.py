@@ -134,7 +134,8 @@ class Method:
         return None
 
     def server(self, shared, up, who: Participants):
-        """Return the next Shared from the participants' rows (`up`: a Rows handle per field)."""
+        """Return the next Shared from the participants' rows (`up`: a Rows handle per field). A field that stays the
+        same tensor is not sent again: change one by PyTorch's operations alone, which leave a mark."""
         return shared
 
     def personal(self, shared, mine, data):

@@ -112,7 +112,6 @@ def rehearsed(case: Case) -> Ledger:
     import torch
 
     from fedmpi.clients.group import Group
-    from fedmpi.clients.store import as_numpy
     from fedmpi.comm.orders import UP, Crew
     from fedmpi.comm.rows import rows_of
     from fedmpi.rounds import address, participants
@@ -122,10 +121,11 @@ def rehearsed(case: Case) -> Ledger:
     group.train = lambda when, everybody, here, *rest: group.ups.update(dict.fromkeys(here.tolist(), case.up))
     crew, exact = Crew(ledger, group, np.zeros(federation.clients, np.int64)), config.server.reduce == "exact"
     address(crew, case.method, case.shared, who, exact)
-    crew.train(0, who.ids, True, map(as_numpy, case.shared))
+    crew.train(0, who.ids, True, case.shared)
     try:
         with warnings.catch_warnings(action="ignore"):      # rows that are all alike make poor clusters
-            case.method.server(case.shared, rows_of(crew, UP, case.up, exact), who)
+            shared = case.method.server(case.shared, rows_of(crew, UP, case.up, exact), who)
+        ledger.down = sum(field.nbytes for field in crew.news(shared))      # what stays as it is was sent once
     except Exception as error:      # a server may want rows that differ; the rest of the plan holds
         ledger.failure = f"{type(error).__name__}: {error}"
     return ledger

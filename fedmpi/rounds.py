@@ -69,10 +69,7 @@ class Run:
             self.open()
         for t in range(state.round, config.rounds):
             begin = time.perf_counter()
-            facts = self.one_round(t)
-            state.round, state.seconds = t + 1, state.seconds + time.perf_counter() - begin
-            if self.evaluates(t):
-                self.judge(facts)
+            self.one_round(t)
             self.show(time.perf_counter() - begin)
             if state.round < config.rounds:
                 self.stopped = self.reason(time.perf_counter() - begin)
@@ -85,21 +82,30 @@ class Run:
                 return False
         return True
 
-    def one_round(self, t: int) -> dict:
-        """One round, as in the picture. Returns its facts for the books."""
-        state, world = self.state, self.crew.world
+    def one_round(self, t: int) -> None:
+        """One round, as in the picture; where it is evaluated, it enters the books."""
+        begin, state, world, judge = time.perf_counter(), self.state, self.crew.world, self.evaluates(t)
         sent, received = world.sent, world.received
         who = participants(self.config, t, self.federation.sizes)
-        self.exchange(who, self.evaluates(t))
-        facts = dict(who.facts) | self.pace.note(self.crew.call(Order.TIMES), who)
+        self.exchange(who, judge)
+        state.round = t + 1
+        table, times = (self.crew.judge(state.round, state.shared) if judge else
+                        (None, self.crew.call(Order.TIMES)))
+        facts = self.facts(who) | self.pace.note(times, who) | {
+            "bytes_sent_by_server": world.sent - sent, "bytes_received_by_server": world.received - received}
+        state.seconds += time.perf_counter() - begin
+        if judge:
+            self.enter(table, facts | {"seconds": state.seconds})
+
+    def facts(self, who: Participants) -> dict:
+        """Return what a round's server found, and what its participants spent."""
+        state, facts = self.state, dict(who.facts)
         if "clusters" in facts:
             facts |= state.groups.update(who.ids, np.asarray(facts.pop("clusters")), facts.pop("k"))
         facts |= state.groups.note(who.ids, who.each)
         down_up = sum(self.method.traffic(state.shared, self.up))
-        facts |= self.spent(who, down_up)
-        return facts | {
-            "participants": len(who.ids), "mib_per_client_round": down_up / cost.MIB,
-            "bytes_sent_by_server": world.sent - sent, "bytes_received_by_server": world.received - received}
+        return facts | self.spent(who, down_up) | {
+            "participants": len(who.ids), "mib_per_client_round": down_up / cost.MIB}
 
     def spent(self, who: Participants, nbytes: int) -> dict:
         """Return the mean time and energy of a participant's round at the edge, where `edge` is set."""
@@ -138,7 +144,7 @@ class Run:
         """The server addresses the participants, they train, it takes what they send."""
         state, exact = self.state, self.config.server.reduce == "exact"
         address(self.crew, self.method, state.shared, self.addressed(who, judge), exact)
-        self.crew.train(who.round, who.ids, judge, map(as_numpy, state.shared), self.pace.ranks(who))
+        self.crew.train(who.round, who.ids, judge, state.shared, self.pace.ranks(who))
         state.shared = self.method.server(state.shared, rows_of(self.crew, UP, self.up, exact), who)
 
     def addressed(self, who: Participants, judge: bool) -> Participants:
@@ -171,17 +177,15 @@ class Run:
         return bool(every and done % every == 0 or done == self.config.rounds
                     or self.deadline.known and not self.saving)
 
-    def judge(self, facts: dict) -> None:
-        """Measure every client, and enter the round in the books."""
-        begin, state = time.perf_counter(), self.state
-        table = self.crew.call(Order.JUDGE, np.int64(state.round), *map(as_numpy, state.shared))
+    def enter(self, table: np.ndarray, facts: dict) -> None:
+        """Enter a round in the books: how every client was judged, and the round's facts."""
+        state = self.state
         before, after, unadapted = judged(table)
         line = {"round": state.round, **summary(before)}
         for suffix, rows in (("after", after), ("unadapted", unadapted)):
             if not np.isnan(rows).all():
                 line |= {f"{name}_{suffix}": value for name, value in summary(rows).items()}
-        state.seconds += time.perf_counter() - begin
-        line |= facts | {"seconds": state.seconds}
+        line |= facts
         state.metrics.append(line)
         with self.storage.tried(state.round):
             self.folder.append_metrics(state.metrics)

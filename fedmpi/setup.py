@@ -176,13 +176,12 @@ def prepare_run(parts: Parts, decision: Decision, progress, stop, deadline):
 def settle_engine(run, snapshot) -> None:
     """On a GPU with `engine: auto`: time both engines once, keep the choice with the run; a restart takes it over."""
     from fedmpi.clients.group import ON_GPU
-    from fedmpi.clients.store import as_numpy
     from fedmpi.comm.orders import Order
     crew, config = run.crew, run.config
     if snapshot and config.engine == "auto" and snapshot.books["engine"] != crew.group.engine.name:
         crew.call(Order.ENGINE, np.frombuffer(snapshot.books["engine"].encode(), np.uint8))
     elif snapshot is None and config.engine == "auto" and crew.call(Order.TIMES)[:, ON_GPU].any():
-        loop, vmap = crew.call(Order.PROBE, *map(as_numpy, run.state.shared)).sum(0)
+        loop, vmap = crew.call(Order.PROBE, *crew.news(run.state.shared)).sum(0)
         name = "vmap" if vmap < loop else "loop"
         run.progress.say(f"engine {name}: {loop:.3f} s for loop, {vmap:.3f} s for vmap on the first clients")
         crew.call(Order.ENGINE, np.frombuffer(name.encode(), np.uint8))

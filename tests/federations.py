@@ -13,7 +13,7 @@ from torch import nn
 from fedmpi import registry
 from fedmpi.clients.group import Group
 from fedmpi.clients.loop import Loop, rehearse
-from fedmpi.clients.store import as_numpy, digest_of
+from fedmpi.clients.store import digest_of
 from fedmpi.comm.orders import UP, Crew, Order
 from fedmpi.comm.rows import rows_of
 from fedmpi.comm.world import Solo
@@ -129,7 +129,7 @@ class Lab:
         """Let the participants train; returns them."""
         who = who or self.who(t)
         address(self.crew, self.method, self.shared, who, self.reduce == "exact")
-        self.crew.train(t, who.ids, judge, map(as_numpy, self.shared))
+        self.crew.train(t, who.ids, judge, self.shared)
         return who
 
     def apply(self, function, clients, t: int = 0, engine=None) -> dict:
@@ -162,7 +162,7 @@ class Lab:
         return self
 
     def judge(self, t: int) -> np.ndarray:
-        return self.crew.call(Order.JUDGE, np.int64(t), *map(as_numpy, self.shared))
+        return self.crew.judge(t, self.shared)[0]
 
     def rows(self):
         return rows_of(self.crew, UP, self.up, self.reduce == "exact")

@@ -14,6 +14,7 @@ from fedmpi.config import load
 from fedmpi.cost import MIB
 from fedmpi.data.federation import Federation, prepare
 from fedmpi.errors import BadInput
+from fedmpi.metrics import MEASURES
 
 QUICKSTART = Path(__file__).parent.parent / "configs" / "quickstart.yaml"
 HEAD = 64 * 10 + 10
@@ -125,13 +126,14 @@ def test_partial_participation_and_a_small_engine_need_less(planned):
 
 def test_a_run_moves_and_writes_what_was_planned(planned, cache, tmp_path, launch):
     p, out = planned(), tmp_path / "run"
-    launch(3, "fedmpi", "run", QUICKSTART, f"data.cache={cache}", "rounds=1", "--out", out)
-    line, moved = json.loads((out / "metrics.jsonl").read_text()), p["bytes_per_round"]
+    launch(3, "fedmpi", "run", QUICKSTART, f"data.cache={cache}", "rounds=2", "--out", out)
+    line, moved = json.loads((out / "metrics.jsonl").read_text().splitlines()[1]), p["bytes_per_round"]
     books = 1000      # bytes of small orders that only keep the time
     assert line["bytes_sent_by_server"] == pytest.approx(2 * moved["broadcast"], abs=books)
-    assert line["bytes_received_by_server"] == pytest.approx(moved["reduce"] + moved["gather"], abs=books)
+    assert line["bytes_received_by_server"] == pytest.approx(
+        moved["reduce"] + moved["gather"] + 20 * 3 * (1 + len(MEASURES)) * 8, abs=books)      # and how all were judged
     assert line["mib_per_client_round"] == p["mib_per_client_round"]
-    written = (out / "checkpoints" / "round-000001.h5").stat().st_size
+    written = (out / "checkpoints" / "round-000002.h5").stat().st_size
     assert written == pytest.approx(p["checkpoint"]["mib"] * MIB, abs=20_000)      # its books
 
 

@@ -26,7 +26,8 @@ def measure(world, model="mlp", shape="digits", clients=100, samples=40, batch=1
         for name in ("loop", "vmap"):
             group.engine = choice.engine(name, rig.config)
             begin = time.perf_counter()
-            group.train(0, ids, group.clients, False, [as_numpy(v) for v in rig.shared])
+            group.hear([True] * len(rig.shared), [as_numpy(v) for v in rig.shared])
+            group.train(0, ids, group.clients, False)
             if group.device.type == "cuda":
                 torch.cuda.synchronize()
             row[f"{name}_seconds"] = time.perf_counter() - begin

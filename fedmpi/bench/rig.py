@@ -5,7 +5,6 @@ import time
 
 import numpy as np
 
-from fedmpi.clients.store import as_numpy
 from fedmpi.comm.orders import UP, Order
 from fedmpi.comm.rows import rows_of
 from fedmpi.config import resolve
@@ -43,7 +42,7 @@ class Rig:
         sizes = parts.federation.sizes
         ids = np.sort(np.random.default_rng(t).permutation(len(sizes))[:max(1, round(share * len(sizes)))])
         begin = time.perf_counter()
-        crew.train(t, ids.astype(np.int64), False, map(as_numpy, self.shared), ranks)
+        crew.train(t, ids.astype(np.int64), False, self.shared, ranks)
         who = Participants(ids, sizes[ids], t, 0)
         self.shared = parts.method.server(self.shared, rows_of(crew, UP, parts.up), who)
         seconds = time.perf_counter() - begin

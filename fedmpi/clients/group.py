@@ -30,7 +30,7 @@ class Group:
                  device: torch.device):
         self.method, self.engine, self.config, self.device = method, engine, config, device
         self.judged = ("x_val", "y_val") if config.evaluate.on == "validation" else ("x_test", "y_test")
-        self.shared_type = type(first_shared)
+        self.shared_type, self.shared = type(first_shared), (None,) * len(first_shared)      # as last heard
         self.clients = [int(c) for c in clients]
         memory = config.state.memory * GIB
         self.store = Store(type(first_mine)(*(v.to(device) for v in first_mine)), memory, config.state.scratch)
@@ -48,20 +48,22 @@ class Group:
         t = self.config.train
         return Local(self.config.seed, when, t.batch, t.epochs, t.steps, t.lr * t.lr_decay ** max(0, when), t.momentum)
 
-    def shared(self, arrays):
-        """Rebuild the server's state on this rank's device from plain arrays."""
-        return self.shared_type(*(torch.from_numpy(np.array(a)).to(self.device) for a in arrays))
+    def hear(self, fresh, arrays) -> None:
+        """Take the fields of the server's state that changed, (fields,) bool, and keep the others."""
+        arrays = iter(arrays)
+        self.shared = self.shared_type(*(
+            torch.from_numpy(np.array(next(arrays))).to(self.device) if changed else kept
+            for changed, kept in zip(fresh, self.shared, strict=True)))
 
     def apply(self, function, clients, shared, when: int):
         self.when = when
         yield from self.engine.apply(function, clients, shared, self, self.local(when))
         self.at = None
 
-    def train(self, when: int, everybody, here, judge: bool, arrays) -> None:
+    def train(self, when: int, everybody, here, judge: bool) -> None:
         """Train the participants that are `here`; their Up stays for the verbs below."""
         begin = time.perf_counter()
-        shared = self.shared(arrays)
-        ids = [int(i) for i in here]
+        shared, ids = self.shared, [int(i) for i in here]
         self.ups, self.fresh = dict.fromkeys(ids), {}
         for client, (mine, up) in self.apply(self.method.client, ids, shared, when):
             self.store.write(client, mine)
@@ -93,14 +95,14 @@ class Group:
         logits = torch.cat([self.method.predict(weights, as_input(part)) for part in x.split(CHUNK)])
         return measure(logits, y)
 
-    def judge(self, when: int, arrays, n: int) -> np.ndarray:
+    def judge(self, when: int, n: int) -> np.ndarray:
         """Measure the model that each hosted client would use in round `when`: a table (n, 3, 1 + measures) of all n
         clients, in which this rank fills its own and leaves 0 elsewhere, so that ranks' tables add up.
 
         Columns: 1 where filled, then MEASURES; first before local training, then right after that of the last round,
         then without what `personal` trains."""
         begin = time.perf_counter()
-        shared, table = self.shared(arrays), np.zeros((n, 3, 1 + len(MEASURES)))
+        shared, table = self.shared, np.zeros((n, 3, 1 + len(MEASURES)))
         for client, weights in self.apply(self.method.personal, self.clients, shared, when):
             table[client, 0] = 1, *self._measure(client, weights)
             weights = self.method.unadapted(shared, self.store.read(client))
@@ -145,19 +147,17 @@ class Group:
             (total if groups is None else total[int(groups[r])]).add_(row.double(), alpha=float(weights[r]))
         return total.float().cpu().numpy()
 
-    def note(self, slot: int, client: int, totals, shape) -> None:
-        """Keep a field of what the server addresses to a hosted client: sums of rows with their scales."""
-        def value(total):
-            total = torch.from_numpy(total)
-            return exact.value(total) if self.config.server.reduce == "exact" else total.double()
-        like = self.method.note()
-        field = torch.stack([value(total) * scale for total, scale in totals]).reshape(shape).to(like[slot].dtype)
+    def note(self, slot: int, client: int, totals: np.ndarray, scales: np.ndarray, shape) -> None:
+        """Keep a field of what the server addresses to a hosted client: sums of rows (m, d) with their scales (m,)."""
+        like, totals = self.method.note(), torch.from_numpy(totals)
+        totals = exact.value(totals) if self.config.server.reduce == "exact" else totals.double()
+        field = (totals * torch.from_numpy(scales)[:, None]).reshape(shape).to(like[slot].dtype)
         fields = self.notes.get(client, like)
         self.notes[client] = fields._replace(**{like._fields[slot]: field.to(self.device)})
 
-    def probe(self, arrays) -> np.ndarray:
+    def probe(self) -> np.ndarray:
         """Time both engines on the first hosted clients, (2,) seconds."""
-        return choice.seconds(self, self.shared(arrays))
+        return choice.seconds(self, self.shared)
 
     def use(self, engine: str) -> None:
         """Train with another engine from now on."""

@@ -207,9 +207,16 @@ class Loop:
         """Yield (client, function(shared, mine, data)) for each client of the group."""
         for client in clients:
             group.at = client
-            torch.manual_seed(hash((local.seed, local.round, client)) % 2**63)      # for networks with dropout
+            seed(hash((local.seed, local.round, client)) % 2**63)      # for networks with dropout
             data = LoopData(*group.training(client), client, local, note=group.notes.get(client))
             yield client, function(shared, group.store.read(client), data)
+
+
+def seed(number: int) -> None:
+    """Do what torch.manual_seed does; that takes .3 ms a client where no GPU is in use."""
+    torch.default_generator.manual_seed(number)
+    if torch.cuda.is_initialized():
+        torch.cuda.manual_seed_all(number)
 
 
 def rehearse(method, shared, mine, blank: Tensor):

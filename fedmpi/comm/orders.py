@@ -15,18 +15,18 @@ DTYPES = [np.dtype(name) for name in ("uint8", "int32", "int64", "float32", "flo
 
 class Order(IntEnum):
     STOP = 0         # exit code
-    TRAIN = 1        # round, ids, ranks, judge, *shared -> nothing: Up stays at the workers
+    TRAIN = 1        # round, ids, ranks, judge, *news -> nothing: Up stays at the workers; see Crew.news
     SUM = 2          # what, weights                   -> (d,); `what` is (source, field, start, stop), see Rows
     SUM_BY = 3       # what, weights, groups, k        -> (k, d)
     GATHER = 4       # what                            -> (rows, d)
-    JUDGE = 5        # round, *shared                  -> (N, 3, 1 + measures), see Group.judge
+    JUDGE = 5        # round, *news                    -> (N, 3, 1 + measures), see Group.judge; and TIMES
     DIGEST = 6       #                                 -> (N, 32) sha256 of each client's state
     TOUCHED = 7      #                                 -> (N,) which clients have a row of their own
     STATE = 8        # ids                             -> rows of every Mine field
     RESTORE = 9      # path as bytes, ids              -> nothing: ranks read their rows from the file
     TIMES = 10       #                                 -> (ranks, phases + 1), see Group.times
     ENGINE = 11      # name as bytes                   -> nothing: all ranks train with it from now on
-    PROBE = 12       # *shared                         -> (ranks, 2) seconds of both engines on a few clients
+    PROBE = 12       # *news                           -> (ranks, 2) seconds of both engines on a few clients
     NOTE = 13        # slot, what, ids, coefficients, shape -> nothing: each client of ids is given its mix of rows
 
 
@@ -38,7 +38,7 @@ def frame(arrays) -> np.ndarray:
         head += [DTYPES.index(a.dtype), a.ndim, *a.shape]
     head = np.array([len(head) + 1, *head], np.int64)
     sizes = [padded(a.nbytes) for a in arrays]
-    buffer = np.zeros(head.nbytes + sum(sizes), np.uint8)
+    buffer = np.empty(head.nbytes + sum(sizes), np.uint8)
     buffer[:head.nbytes] = head.view(np.uint8)
     at = head.nbytes
     for a, size in zip(arrays, sizes, strict=True):
@@ -64,6 +64,7 @@ def padded(nbytes: int) -> int:
     return (nbytes + 7) // 8 * 8
 
 
+HEADER = 8192        # bytes of an order that need no second broadcast
 UP, MINE = 0, 1      # sources of rows: what participants sent; what every client keeps
 
 
@@ -75,32 +76,56 @@ class Crew:
         self.homes = homes              # (N,) rank that hosts each client
         self.ids = np.empty(0, np.int64)      # participants of the round under way, ascending
         self.ranks = np.empty(0, np.int64)    # the rank that trains each of them
+        self.told = []                        # the server's state as it was last sent, with versions (rank 0)
         self.asked = False                    # some rank was asked to stop (rank 0)
 
     def train(self, when: int, ids: np.ndarray, judge: bool, shared, ranks: np.ndarray | None = None) -> None:
         """Let participants train (rank 0), each at home or at `ranks`; with `judge` they are judged right after."""
         ranks = self.homes[ids] if ranks is None else ranks
-        self.call(Order.TRAIN, np.int64(when), ids, ranks, np.bool_(judge), *shared)
+        self.call(Order.TRAIN, np.int64(when), ids, ranks, np.bool_(judge), *self.news(shared))
+
+    def judge(self, when: int, shared) -> tuple[np.ndarray, np.ndarray]:
+        """Return the table of all clients (see Group.judge), and the ranks' times as TIMES gives them (rank 0)."""
+        return self.call(Order.JUDGE, np.int64(when), *self.news(shared))
+
+    def news(self, shared) -> list[np.ndarray]:
+        """Return which fields of the server's state are not at the ranks yet, (fields,) bool, and these (rank 0).
+
+        A field that is the same tensor as when it was last sent, unchanged, is not sent again."""
+        now = [(value, value._version) for value in shared]
+        fresh = [i for i, (value, version) in enumerate(now)
+                 if not self.told or self.told[i][0] is not value or self.told[i][1] != version]
+        self.told = now
+        flags = np.zeros(len(now), bool)
+        flags[fresh] = True
+        return [flags, *(now[i][0].detach().cpu().numpy() for i in fresh)]
 
     def call(self, order: Order, *arrays):
         """Give an order (rank 0), take part in it, and return its result."""
         if self.world.size > 1:
-            buffer = frame(arrays)
-            self.world.hear(np.array([order, buffer.size], np.int64))
-            self.world.broadcast(buffer)
+            buffer, header = frame(arrays), np.zeros(HEADER, np.uint8)
+            words, inside = header[:16].view(np.int64), header[16:16 + buffer.size]
+            words[:] = order, buffer.size
+            if inside.size == buffer.size:      # a small order is its header
+                inside[:] = buffer
+            self.world.hear(header)
+            if inside.size < buffer.size:
+                self.world.broadcast(buffer)
             arrays = unframe(buffer)
         return self.perform(order, [np.asarray(a) for a in arrays])
 
     def serve(self) -> int:
         """Take orders from rank 0 until it says STOP (workers); return the exit code that comes with it."""
         while True:
-            header = np.empty(2, np.int64)
+            header = np.empty(HEADER, np.uint8)
             self.world.hear(header)
-            buffer = np.empty(int(header[1]), np.uint8)
-            self.world.broadcast(buffer)
-            if header[0] == Order.STOP:
+            order, size = header[:16].view(np.int64).tolist()
+            buffer = header[16:16 + size]
+            if buffer.size < size:
+                buffer = self.world.broadcast(np.empty(size, np.uint8))
+            if order == Order.STOP:
                 return int(unframe(buffer)[0])
-            self.perform(Order(int(header[0])), unframe(buffer))
+            self.perform(Order(order), unframe(buffer))
 
     def perform(self, order: Order, arrays: list[np.ndarray]):
         self.world.order = int(order)
@@ -109,9 +134,10 @@ class Crew:
     def _stop(self, code):
         """Nothing to do but to return."""
 
-    def _train(self, when, ids, ranks, judge, *shared):
+    def _train(self, when, ids, ranks, judge, fresh, *arrays):
         self.ids, self.ranks = np.array(ids), np.array(ranks)
-        self.group.train(int(when), self.ids, self.ids[self.ranks == self.world.rank], bool(judge), shared)
+        self.group.hear(fresh, arrays)
+        self.group.train(int(when), self.ids, self.ids[self.ranks == self.world.rank], bool(judge))
 
     def _sum(self, what, weights):
         return self.world.reduce(self.group.weighted(what, weights[self._at(what) == self.world.rank]))
@@ -130,16 +156,22 @@ class Crew:
     def _note(self, slot, what, ids, coefficients, shape):
         here = self._at(what) == self.world.rank
         for client, block in zip(ids.tolist(), coefficients, strict=True):
-            home, rows = self.homes[client], []
-            for weights in block:
-                scale = max(np.abs(weights).sum(), 1e-300)
-                total = self.world.reduce(self.group.weighted(what, weights[here] / scale), home)
-                rows.append((total, scale))
+            home, scales = self.homes[client], np.maximum(np.abs(block).sum(1), 1e-300)
+            totals = self.world.reduce(np.stack([self.group.weighted(what, weights[here] / scale)
+                                                 for weights, scale in zip(block, scales, strict=True)]), home)
             if home == self.world.rank:
-                self.group.note(int(slot), client, rows, tuple(shape))
+                self.group.note(int(slot), client, totals, scales, tuple(shape))
 
-    def _judge(self, when, *shared):
-        return self.world.reduce(self.group.judge(int(when), shared, len(self.homes)))
+    def _judge(self, when, fresh, *arrays):
+        self.group.hear(fresh, arrays)
+        table = self.group.judge(int(when), len(self.homes))
+        mine = self._spent()
+        times = np.zeros((self.world.size, len(mine)))
+        times[self.world.rank] = mine
+        both = self.world.reduce(np.concatenate([table.ravel(), times.ravel()]))      # every rank fills its own rows
+        if self.world.rank:
+            return None
+        return both[:table.size].reshape(table.shape), self._heard(both[table.size:].reshape(times.shape))
 
     def _digest(self):
         return self._in_order(self.group.digests(), self.homes)
@@ -155,19 +187,23 @@ class Crew:
         self.group.restore(path.tobytes().decode(), ids)
 
     def _times(self):
-        # a signal may reach any rank: rank 0 learns of it here, once a round
-        mine = np.append(self.group.times(), self.world.stop())
-        every = self.world.gather(mine[None], np.ones(self.world.size, np.int64))
-        if every is None:
-            return None
+        every = self.world.gather(self._spent()[None], np.ones(self.world.size, np.int64))
+        return None if every is None else self._heard(every)
+
+    def _spent(self) -> np.ndarray:
+        """Return this rank's times, and whether it was asked to stop: a signal may reach any rank."""
+        return np.append(self.group.times(), self.world.stop())
+
+    def _heard(self, every: np.ndarray) -> np.ndarray:
         self.asked = self.asked or bool(every[:, -1].any())
         return every[:, :-1]
 
     def _engine(self, name):
         self.group.use(name.tobytes().decode())
 
-    def _probe(self, *shared):
-        return self.world.gather(self.group.probe(shared)[None], np.ones(self.world.size, np.int64))
+    def _probe(self, fresh, *arrays):
+        self.group.hear(fresh, arrays)
+        return self.world.gather(self.group.probe()[None], np.ones(self.world.size, np.int64))
 
     def _in_order(self, rows: np.ndarray, ranks: np.ndarray):
         """Gather rows of ascending clients that lie at `ranks`, each rank's ascending too, in the clients' order."""

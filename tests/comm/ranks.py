@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from fedmpi.comm import world as worlds
-from fedmpi.comm.orders import Order
+from fedmpi.comm.orders import HEADER, Crew, Order
 from fedmpi.comm.world import open_world
 from fedmpi.data.federation import Samples
 from fedmpi.method import Method, Participants
@@ -102,6 +102,36 @@ def collectives(world) -> dict:
     return out
 
 
+LENGTHS = (0, 1, *range(HEADER - 80, HEADER + 9, 8), 3 * HEADER)      # of an order's array: with its frame in the
+# header, just not, or long
+
+
+class Listener:
+    """Notes what orders bring, in place of a group of clients."""
+
+    def __init__(self):
+        self.heard = []
+
+    def use(self, text: str):
+        self.heard.append(sum(map(ord, text)))
+
+
+def lengths(world) -> dict:
+    """Give orders of all lengths; return what every rank heard."""
+    crew = Crew(world, Listener(), np.zeros(1, np.int64))
+    if world.rank:
+        crew.serve()
+    else:
+        for n in LENGTHS:
+            crew.call(Order.ENGINE, text(n))
+        crew.call(Order.STOP, np.int64(0))
+    return {"orders": everywhere(world, np.array(crew.group.heard))}
+
+
+def text(n: int) -> np.ndarray:
+    return (np.arange(n) % 100).astype(np.uint8)
+
+
 def everywhere(world, buffer) -> np.ndarray:
     """Return every rank's copy of a buffer, at rank 0."""
     return world.gather(buffer[None], np.ones(world.size, np.int64))
@@ -162,9 +192,11 @@ def rows(world) -> dict:
 
 def main(path: str):
     world = open_world()
-    results = {**collectives(world), **rows(world)}
+    results = {**collectives(world), **lengths(world), **rows(world)}
     worlds.PIECE = 16      # elements: every buffer takes several calls
     results |= {f"in pieces: {name}": value for name, value in collectives(world).items()}
+    worlds.FEW = 1      # as with many ranks
+    results |= {f"by the library: {name}": value for name, value in collectives(world).items()}
     if world.rank == 0:
         np.savez(path, **results)
     world.close()

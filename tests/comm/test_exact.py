@@ -74,6 +74,11 @@ def test_it_adds_to_what_is_there():
     assert torch.equal(into, total(x, w))
 
 
+@pytest.mark.parametrize("value", [99., 101., 250., -250., 5e3])
+def test_the_fast_way_is_taken_by_small_values_alone(value):
+    assert exact.value(total(torch.tensor([[value, 1.]]), torch.ones(1, dtype=torch.float64))).tolist() == [value, 1.]
+
+
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])
 def test_values_that_are_not_finite_name_the_row(bad):
     x = rows()
@@ -102,3 +107,12 @@ def test_the_whole_range_can_be_summed():
 def test_nothing_to_add():
     assert not total(torch.empty(0, 5), torch.empty(0)).any()
     assert total(torch.empty(3, 0), torch.ones(3)).shape == (0,)
+
+
+def test_what_a_gpu_computes_is_the_same():
+    """Its own way of adding, here on a CPU; more than a block of columns."""
+    x, w = rows(d=2 * exact.BLOCK + 3) % 90, weights()
+    first, second = torch.ones(x.shape[1], dtype=torch.int64), torch.ones(x.shape[1], dtype=torch.int64)
+    exact.add_small(list(x), w, first)
+    exact.add_small_on_gpu(list(x), w, second)
+    assert torch.equal(first, second)

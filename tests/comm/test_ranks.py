@@ -33,10 +33,14 @@ def test_broadcast_and_gather(results, size, how, dtype):
     assert np.array_equal(gathered, np.concatenate([job.uneven(r, dtype) for r in range(size)]))
 
 
-@pytest.mark.parametrize("how", ["", "in pieces: "])
+@pytest.mark.parametrize("how", ["", "in pieces: ", "by the library: "])
 @pytest.mark.parametrize("dtype", ["int64", "float32", "float64"])
 def test_reduce(results, size, how, dtype):
     assert np.array_equal(results[f"{how}reduce {dtype}"], sum(job.piece(r, dtype) for r in range(size)))
+
+
+def test_orders_of_every_length_arrive(results, size):
+    assert np.array_equal(results["orders"], [[job.text(n).sum() for n in job.LENGTHS]] * size)
 
 
 def reference(ids) -> dict[str, np.ndarray]:

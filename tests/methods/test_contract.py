@@ -68,6 +68,18 @@ def test_the_shared_state_keeps_its_shapes(name, lab):
         assert {k: (v.shape, v.dtype) for k, v in run.shared._asdict().items()} == first
 
 
+@each
+def test_ranks_hold_the_servers_state_though_what_stays_is_not_sent_again(name, lab):
+    run = lab(name).go()
+    run.group.hear(*split(run.crew.news(run.shared)))
+    assert digest_of(run.group.shared) == digest_of(run.shared)
+    assert not split(run.crew.news(run.shared))[0].any()
+
+
+def split(news):
+    return news[0], news[1:]
+
+
 @pytest.fixture(scope="module")
 def on_three_ranks(launch):
     """Digests of every method for several ways of hosting on three real ranks, from one launch."""
