@@ -18,7 +18,8 @@ import numpy as np
 from fedmpi import __version__, errors, registry
 from fedmpi.atomic import reason
 from fedmpi.columns import pairs
-from fedmpi.comm.world import Solo, open_world, speaks
+from fedmpi.comm.launch import speaks
+from fedmpi.comm.world import Solo, open_world
 from fedmpi.config import Config, Data
 from fedmpi.errors import BadInput, FedmpiError
 from fedmpi.roster import gathered, hosts_table, spans

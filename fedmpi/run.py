@@ -10,7 +10,8 @@ import traceback
 import numpy as np
 
 from fedmpi import errors
-from fedmpi.comm.world import Solo, open_world, speaks
+from fedmpi.comm.launch import speaks
+from fedmpi.comm.world import Solo, open_world
 from fedmpi.deadline import deadline
 from fedmpi.errors import BadInput, FedmpiError
 from fedmpi.roster import refuse_mixed

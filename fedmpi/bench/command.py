@@ -14,7 +14,8 @@ NAMES = ("overhead", "engines", "collectives", "cohort", "scaling", "clustering"
 
 
 def main(name: str, settings: list[str], to: str | None, picture: str | None) -> int:
-    from fedmpi.comm.world import open_world, speaks
+    from fedmpi.comm.launch import speaks
+    from fedmpi.comm.world import open_world
     try:
         world = open_world()
         measure, chosen = find(name, settings)
