@@ -70,6 +70,8 @@ class Evaluate:
 class Checkpoint:
     title = "checkpoint"
     every: Annotated[int, Ge(0), "rounds between checkpoints; 0: only at the end and when asked to stop"] = 10
+    minutes: Annotated[float, Ge(0), "and after the round in which so many have passed since the last; 0: never"] = 10.
+    grace: Annotated[float, Ge(0), "seconds that a round may go on after a signal; then it is given up"] = 90.
     keep: Annotated[int, Ge(1), "how many to keep, beside the best"] = 2
     failure: Annotated[Literal["stop", "continue"], "when the disk refuses a checkpoint or a measure: stop, or "
                        "warn, go on and try again at the next one"] = "stop"

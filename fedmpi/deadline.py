@@ -2,8 +2,9 @@
 
 The run stops after a round when one more round and a checkpoint may not fit any more, by what they took so far. So it
 needs no signal, but signals stop it too (see run.Stop). There is no checkpoint inside a round: a round is a function
-of what is saved between rounds, to save what each client sent so far would often take longer than to train it again,
-and `checkpoint.every=1` bounds the loss to the round under way where a round takes longer than the notice."""
+of what is saved between rounds, and to save what each client sent so far would often take longer than to train it
+again. `checkpoint.minutes` bounds the loss where rounds are long, and a round that outlasts `checkpoint.grace` after a
+signal is given up (see Group.in_time)."""
 from __future__ import annotations
 
 import math

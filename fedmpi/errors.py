@@ -15,6 +15,11 @@ class StorageError(FedmpiError):
     """A disk or folder refuses what a run writes; `checkpoint.failure` says whether it goes on without."""
 
 
+class GivenUp(FedmpiError):
+    """A round that would take too long after the run was asked to stop: it goes on from the last checkpoint."""
+    code = SAVED
+
+
 class BadInput(FedmpiError):
     """The user's input cannot be run: nothing was started, nothing was lost."""
     code = BAD_INPUT

@@ -57,6 +57,7 @@ class Run:
     pace: Pace               # how fast the ranks work
     deadline: Deadline       # when this start of the run is over
     storage: Storage         # what to do when the disk refuses
+    saved: float = field(default_factory=time.perf_counter)      # when the last checkpoint was begun, or the start
     saving: float = 0.       # seconds that the slowest checkpoint of this start took
     stopped: str = ""        # why the run was stopped early
     work: dict = field(default_factory=dict)         # what a round computes, by the number of a client's samples
@@ -173,8 +174,9 @@ class Run:
 
     def due(self) -> bool:
         """Say whether to save: as set, at the end, and once early where there is a deadline, to know what it takes."""
-        every, done = self.config.checkpoint.every, self.state.round
+        every, minutes, done = self.config.checkpoint.every, self.config.checkpoint.minutes, self.state.round
         return bool(every and done % every == 0 or done == self.config.rounds
+                    or minutes and time.perf_counter() - self.saved > 60 * minutes
                     or self.deadline.known and not self.saving)
 
     def enter(self, table: np.ndarray, facts: dict) -> None:
@@ -213,6 +215,7 @@ class Run:
     def save(self) -> None:
         """Write a checkpoint: the server's state, and the clients' rows streamed from their homes."""
         begin, state = time.perf_counter(), self.state
+        self.saved = begin
         ids = np.flatnonzero(self.crew.call(Order.TOUCHED)).astype(np.int64)
         shared = {name: as_numpy(value) for name, value in state.shared._asdict().items()}
         snapshot = checkpoint.Snapshot(

@@ -5,6 +5,7 @@ import json
 import os
 import signal
 import sys
+import time
 import traceback
 
 import numpy as np
@@ -20,10 +21,10 @@ SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2, signal.SIGINT)
 
 
 class Stop:
-    """A flag that signals raise: the run then saves after the round under way and exits with 75."""
+    """A flag that signals raise: the run then saves after the round under way, or gives that up, and exits with 75."""
 
     def __init__(self):
-        self.asked = False
+        self.asked, self.since = False, None
         for number in SIGNALS:
             signal.signal(number, self._note)
 
@@ -31,10 +32,15 @@ class Stop:
         # nothing else: handlers that print or write run into the very call they interrupt
         if self.asked and number == signal.SIGINT:
             os._exit(128 + number)
+        self.since = self.since or time.monotonic()
         self.asked = True
 
     def __call__(self) -> bool:
         return self.asked
+
+    def waits(self) -> float:
+        """Return the seconds since this process was asked to stop, 0 where it was not."""
+        return time.monotonic() - self.since if self.asked else 0.
 
 
 def main(config_path: str, overrides: list[str], out: str | None, resume: str | None,
@@ -47,7 +53,7 @@ def main(config_path: str, overrides: list[str], out: str | None, resume: str | 
         if speaks():
             print(f"fedmpi: {error}", file=sys.stderr)
         return errors.BAD_INPUT
-    world.stop = stop
+    world.stop, world.waits = stop, stop.waits
     try:
         words = [config_path, overrides, out, resume]
         code = lead(world, *words, stop, time_limit) if world.rank == 0 else work(world, [*words, time_limit])

@@ -134,7 +134,7 @@ def build_parts(world, config: Config, federation, server_host: str) -> Parts:
     up = rehearse(method, shared, mine, sample)[1]
     name = choice.by_network(method, shared, mine, sample) if config.engine == "auto" else config.engine
     group = Group(at_work, shared, mine, choice.engine(name, config), federation, hosted, config, device)
-    world.group = group
+    world.group, group.waits = group, world.waits
     return Parts(config, method, federation, Crew(world, group, where), shared, up, device)
 
 

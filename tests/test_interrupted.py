@@ -133,3 +133,39 @@ def test_a_server_that_hangs_is_named_by_a_worker(bench):  # noqa: F811
     assert done.returncode not in (0, 2, 75) and gone(job)
     (message,) = [line for line in done.stderr.splitlines() if "fedmpi:" in line]
     assert message.startswith("fedmpi: rank 0 of 3 on ") and "; rank 1 " in message
+
+
+SLOW = '''
+import os
+import signal
+from dataclasses import dataclass
+
+from fedmpi.methods.fedmhc import FedMHC
+
+
+@dataclass(frozen=True)
+class Slow(FedMHC):
+    """In the third round of the first start the processes that train clients 0 and 1 are asked to stop."""
+
+    def client(self, shared, mine, data):
+        if data.client < 2 and data.local.round == 2 and not os.path.exists("asked"):
+            os.kill(os.getpid(), signal.SIGTERM)
+        return super().client(shared, mine, data)
+'''
+
+
+@pytest.mark.parametrize("ranks", [1, 3])
+def test_a_round_that_would_take_too_long_is_given_up(bench, ranks):  # noqa: F811
+    bench.out("slow.py").write_text(SLOW)
+    name, asked = f"slow-{ranks}", bench.out("asked")
+    asked.unlink(missing_ok=True)
+    words = ("method=slow:Slow", "method.M=3", "train.participation=1", "engine=loop")
+    done = bench.run(ranks, name, *words, "checkpoint.grace=0")
+    (message,) = [line for line in done.stderr.splitlines() if "fedmpi:" in line]
+    assert done.returncode == 75 and "asked to stop more than 0 s ago" in message and ", round 3 (rank " in message
+    assert [path.name for path in bench.saved(name)][-1] == "round-000002.h5" and "Traceback" not in done.stderr
+    asked.touch()
+    again = bench.run(1, name, *words, "--resume", "auto")
+    assert again.returncode == 0 and "continuing after round 2" in again.stdout, again.stderr
+    assert bench.lead("whole", "train.participation=1", "engine=loop", resume="auto") == 0
+    assert bench.result(name)["digest"] == bench.result("whole")["digest"]

@@ -88,6 +88,12 @@ def test_evaluating_less_changes_only_the_books(alone, bench):  # noqa: F811
     assert bench.result("rarely")["digest"] == bench.result("alone")["digest"]
 
 
+@pytest.mark.parametrize("minutes, saved", [(0, [3]), (1e-9, [2, 3]), (60, [3])])
+def test_time_passed_brings_a_checkpoint(bench, minutes, saved):  # noqa: F811
+    assert bench.lead(f"timed-{minutes}", "checkpoint.every=0", f"checkpoint.minutes={minutes}") == 0
+    assert [path.name for path in bench.saved(f"timed-{minutes}")][-2:] == [f"round-{t:06}.h5" for t in saved]
+
+
 def test_single_precision_sums_are_close(alone, bench):  # noqa: F811
     assert bench.lead("float32", "server.reduce=float32") == 0
     assert bench.result("float32")["loss"] == pytest.approx(bench.result("alone")["loss"], abs=1e-4)

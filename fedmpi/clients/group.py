@@ -15,6 +15,7 @@ from fedmpi.clients.store import Store
 from fedmpi.comm import exact
 from fedmpi.comm.orders import UP
 from fedmpi.config import GIB, Config
+from fedmpi.errors import GivenUp
 from fedmpi.metrics import MEASURES, measure
 from fedmpi.models.build import as_input
 
@@ -39,6 +40,7 @@ class Group:
         self.notes = {}                    # what the server addressed to clients for the next round
         self.at, self.when = None, 0       # the client and round at work, for error messages
         self.seconds = dict.fromkeys(PHASES, 0.)
+        self.waits = lambda: 0.            # seconds since this rank was asked to stop
 
     def training(self, client: int) -> tuple[Tensor, Tensor]:
         return self.samples[client]["x_train"], self.samples[client]["y_train"]
@@ -60,12 +62,20 @@ class Group:
         yield from self.engine.apply(function, clients, shared, self, self.local(when))
         self.at = None
 
+    def in_time(self, function, clients, shared, when: int):
+        """The same for training, which is given up before the next client when somebody waits for the end too long."""
+        for done, pair in enumerate(self.apply(function, clients, shared, when), 1):
+            yield pair
+            grace = self.config.checkpoint.grace
+            if done < len(clients) and self.waits() > grace:
+                raise GivenUp(f"asked to stop more than {grace:g} s ago (checkpoint.grace): the round is given up")
+
     def train(self, when: int, everybody, here, judge: bool) -> None:
         """Train the participants that are `here`; their Up stays for the verbs below."""
         begin = time.perf_counter()
         shared, ids = self.shared, [int(i) for i in here]
         self.ups, self.fresh = dict.fromkeys(ids), {}
-        for client, (mine, up) in self.apply(self.method.client, ids, shared, when):
+        for client, (mine, up) in self.in_time(self.method.client, ids, shared, when):
             self.store.write(client, mine)
             self.ups[client] = up
             if judge and self.config.evaluate.after != "off":
@@ -73,7 +83,7 @@ class Group:
         judges_all = judge and self.config.evaluate.after == "all"
         rest = np.setdiff1d(self.clients, everybody).tolist() if self.method.idles or judges_all else []
         if self.method.idles:
-            for client, mine in self.apply(self.method.idle, rest, shared, when):
+            for client, mine in self.in_time(self.method.idle, rest, shared, when):
                 self.store.write(client, mine)
         if judges_all:      # as if they had taken part, without keeping it
             for client, (mine, up) in self.apply(self.method.client, rest, shared, when):
