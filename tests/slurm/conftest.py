@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -111,15 +111,27 @@ class Desk:
         """Wait until a client of the job waits in its third round."""
         self.until((self.folder / "reached").exists, "the third round")
 
-    def kill(self, job: str, rank: int):
-        """Kill a rank of a job: the virtual nodes are all on this machine."""
+    def kill(self, job: str, rank: int, how=signal.SIGKILL):
+        """Kill or stop a rank of a job: the virtual nodes are all on this machine."""
         marks = {f"SLURM_JOB_ID={job}", f"SLURM_PROCID={rank}", "SLURM_STEP_ID=0"}
         for path in Path("/proc").glob("[0-9]*"):
             with suppress(OSError):
                 if marks <= {*(path / "environ").read_bytes().decode(errors="replace").split("\0")}:
-                    os.kill(int(path.name), signal.SIGKILL)
+                    os.kill(int(path.name), how)
                     return
         pytest.skip("the ranks are on other machines")
+
+    @contextmanager
+    def down(self, job: str):
+        """Take the last node of a job down for a while, if it is a virtual one: nobody else works there."""
+        node = self.do("scontrol", "show", "hostnames", *self.fact(job, "NodeList")).stdout.split()[-1]
+        if "NodeAddr=127.0.0.1" not in self.do("scontrol", "show", "node", node).stdout:
+            pytest.skip("the nodes are real ones")
+        self.do("scontrol", "update", f"nodename={node}", "state=down", "reason=test")
+        try:
+            yield node
+        finally:
+            self.do("scontrol", "update", f"nodename={node}", "state=resume")
 
     def digest(self, job: str) -> str:
         return json.loads((self.folder / "runs" / f"quickstart-{job}" / "result.json").read_text())["digest"]

@@ -2,6 +2,8 @@
 from __future__ import annotations
 
 import re
+import signal
+import time
 
 import pytest
 
@@ -58,6 +60,33 @@ def test_a_killed_rank(desk, straight):
     desk.kill(job, rank=1)
     said = restarted(desk, job)
     assert "continuing after round 2" in said and desk.digest(job) == straight
+
+
+def test_a_node_goes_down(desk, straight):
+    job = desk.submit(WAIT, "--nodes", 2, "--ntasks", 2)
+    desk.waits()
+    with desk.down(job):
+        said = restarted(desk, job)
+    assert "DUE TO NODE FAILURE" in said and "continuing after round" in said and desk.digest(job) == straight
+
+
+def test_a_rank_that_hangs(desk, straight):
+    job = desk.submit(WAIT, "comm.timeout=15", "--nodes", 2, "--ntasks", 2)
+    desk.waits()
+    time.sleep(5)      # so that ranks have told each other
+    desk.kill(job, rank=1, how=signal.SIGSTOP)
+    said = restarted(desk, job)
+    (message,) = [line for line in said.splitlines() if line.startswith("fedmpi: ")]
+    assert re.match(r"fedmpi: rank 1 of 2 on n\d made no progress for 15 s .* client 0, round 3, order TRAIN;", message)
+    assert "continuing after round 2" in said and desk.digest(job) == straight
+
+
+def test_a_round_longer_than_the_notice_is_given_up(desk, straight):
+    job = desk.submit(WAIT, "checkpoint.grace=0", "train.participation=1", "--nodes", 2, "--ntasks", 2)
+    desk.waits()
+    assert desk.do("scancel", "--batch", "--signal=USR1", job).returncode == 0
+    said = restarted(desk, job)
+    assert "the round is given up" in said and "continuing after round 2" in said
 
 
 def test_a_cancelled_job_saves_and_stays_cancelled(desk):
