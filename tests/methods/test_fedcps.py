@@ -51,7 +51,7 @@ class Written:
         for m in set(j):
             self.theta[m], self.tau2[m] = sent[j == m, cut:].mean(0).float(), moved[j == m].mean()
         seen = self.sigma2[ids][self.sigma2[ids] > 0]
-        if not self.scale and len(seen):
+        if len(seen):
             tau2 = np.median(self.tau2[j][self.sigma2[ids] > 0])
             self.scale = self.lam * np.median(self.ref.federation.sizes[ids]) ** 2 * tau2 / np.median(seen)
 
@@ -144,9 +144,9 @@ def test_few_samples_make_a_strong_pull(mlp):
 def test_the_factor_is_that_of_medians(mlp):
     lam = .3
     sizes, sigma2, tau2 = np.array([10, 20, 90]), np.array([1., 2., 9.]), np.array([.1, .4, .5])
-    factor = method("fedcps", mlp, lam=lam).scale(sizes, sigma2, tau2)
+    factor = method("fedcps", mlp, lam=lam).scale(torch.tensor(7.), sizes, sigma2, tau2)
     assert float(factor) * 2 / (20 ** 2 * .4) == pytest.approx(lam)
-    assert method("fedcps", mlp).scale(np.array([3]), np.array([0.]), np.array([.1])) == 0
+    assert method("fedcps", mlp).scale(torch.tensor(7.), np.array([3]), np.array([0.]), np.array([.1])) == 7
 
 
 def test_a_client_of_a_single_batch_keeps_the_given_pull(mlp):
