@@ -184,7 +184,7 @@ def stacked(states: list):
 
 
 def rehearse(method, shared, mine, blank: Tensor):
-    """Run two clients of one blank sample (1, ...) at once: fails if the network cannot be vectorised."""
+    """Run client 0, with one blank sample (1, ...), twice at once: fails if the network cannot be vectorised."""
     y = torch.zeros(1, dtype=torch.int64, device=blank.device)
-    cohort = Cohort(pad((blank, blank)), pad((y, y)), (1, 1), (0, 1), REHEARSAL)
+    cohort = Cohort(pad((blank, blank)), pad((y, y)), (1, 1), (0, 0), REHEARSAL)      # there may be no client 1
     return together(method.client, shared, [mine, mine], cohort, 2 * [method.note()])

@@ -1,0 +1,121 @@
+"""Any configuration runs, or is refused by the name of a setting: hypothesis draws settings of every kind, method,
+partition and section from their own types and ranges, a little beyond what is allowed.
+
+`FEDMPI_TEST_EXAMPLES=400 python -m pytest tests/test_any_run.py` tries more of them."""
+from __future__ import annotations
+
+import json
+import os
+import re
+import typing
+from itertools import count
+from types import NoneType
+
+import numpy as np
+import pytest
+from hypothesis import example, given, note
+from hypothesis import settings as how_many
+from hypothesis import strategies as st
+
+from fedmpi import registry
+from fedmpi.comm.world import Solo
+from fedmpi.config import Evaluate, Server, Train
+from fedmpi.deadline import deadline
+from fedmpi.errors import BadInput
+from fedmpi.run import conduct
+from fedmpi.settings import names
+from fedmpi.setup import decide
+from tests.federations import pool
+
+EXAMPLES = int(os.environ.get("FEDMPI_TEST_EXAMPLES", 30))
+NUMBERS = count()
+SECTION = r"\b(data|model|method|train|evaluate|server|state|rounds|seed|engine)\b"
+REMEDY = r"should be|must|lower|raise|set |give|leave|choose|add|share in|shares|count from|there are"
+
+
+class Ended(Exception):
+    """What a run says when it fails: its message and exit code."""
+
+
+class Alone(Solo):
+    """A single process that survives its run."""
+    on_failure = None
+
+    def fail(self, message, code):
+        raise Ended(message, code)
+
+
+def values(hint) -> st.SearchStrategy | None:
+    """Return values for a setting of some type, most of them allowed; None where the default stays."""
+    kind, *inner = (typing.get_origin(hint), *typing.get_args(hint))
+    if kind is typing.Annotated:
+        return values(inner[0])
+    if kind is typing.Literal:
+        return st.sampled_from(inner)
+    if NoneType in inner:
+        return st.none() | values(next(i for i in inner if i is not NoneType))
+    return {bool: st.booleans(), int: st.integers(1, 4) | st.integers(-1, 30),
+            float: st.sampled_from([1e-3, .1, .5, 1.]) | st.sampled_from([0., 3.])}.get(hint)
+
+
+def settings(cls, most: int = 2) -> st.SearchStrategy:
+    """Return some settings of a class, the others stay at their defaults."""
+    hints = typing.get_type_hints(cls, include_extras=True)
+    possible = {name: how for name in names(cls) if (how := values(hints[name])) is not None}
+    if not possible:
+        return st.just({})
+    chosen = st.lists(st.sampled_from(sorted(possible)), max_size=most, unique=True)
+    return chosen.flatmap(lambda keys: st.fixed_dictionaries({key: possible[key] for key in keys}))
+
+
+def named(kind: str) -> st.SearchStrategy:
+    return st.sampled_from(registry.built_in(kind)).flatmap(
+        lambda name: settings(registry.find(kind, name)).map(lambda chosen: {"name": name} | chosen))
+
+
+CONFIGS = st.fixed_dictionaries({
+    "method": named("methods"), "train": settings(Train, 3).map(lambda chosen: {"steps": 2, "lr": .05} | chosen),
+    "evaluate": settings(Evaluate), "server": settings(Server), "engine": st.sampled_from(["auto", "loop", "vmap"]),
+    "seed": st.integers(0, 3), "data": st.fixed_dictionaries({
+        "partition": named("partitions"), "clients": st.integers(1, 12) | st.sampled_from([0, 40, 121]),
+        "split": st.sampled_from([[.75, .25], [.6, .2, .2], [1., 0.], [.5, .25, .25], [.5, .6]])})})
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A folder with a data set of 120 digits that names its holders."""
+    folder = tmp_path_factory.mktemp("any")
+    x, y, *_ = pool()
+    np.savez(folder / "few.npz", x_train=x[:90], y_train=y[:90], x_test=x[90:120], y_test=y[90:120],
+             client_train=np.arange(90) % 4, client_test=np.arange(30) % 4)
+    return folder
+
+
+ONE_CLIENT = {"method": {"name": "lcfed"}, "train": {"steps": 2}, "evaluate": {}, "server": {}, "engine": "auto",
+              "seed": 2, "data": {"clients": 1, "partition": "iid"}}      # found so: auto rehearsed a second client
+
+
+@how_many(max_examples=EXAMPLES)
+@given(CONFIGS)
+@example(ONE_CLIENT)
+def test_what_is_accepted_runs_and_what_is_not_is_named(folder, drawn):
+    data = drawn["data"] | {"name": "arrays", "file": str(folder / "few.npz"), "cache": str(folder / "cache")}
+    config = drawn | {"data": data, "rounds": 1, "model": {"name": "mlp", "hidden": 4}, "device": "cpu"}
+    path, out = folder / "c.yaml", folder / f"run-{next(NUMBERS)}"
+    path.write_text(json.dumps(config))
+    try:
+        decision = decide(path, [], out, None)
+        try:
+            assert conduct(Alone(), decision, lambda: False, deadline(None)) == 0
+        finally:
+            decision.folder.release()
+    except (BadInput, Ended) as error:
+        message, code = error.args if isinstance(error, Ended) else (str(error), error.code)
+        note(message)
+        assert code == 2 or "lower train.lr" in message      # a run may diverge, and says so
+        assert "Traceback" not in message and "Error:" not in message
+        for line in message.removeprefix("fedmpi: ").removesuffix("\n").splitlines():
+            assert re.search(SECTION, line) and re.search(REMEDY, line), line
+    else:
+        result = json.loads((out / "result.json").read_text())
+        assert result["rounds"] == 1 and len(result["digest"]) == 64
