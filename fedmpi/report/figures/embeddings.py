@@ -26,8 +26,9 @@ def tsne(run: Shown):
         for axes, (kind, labels, names) in zip(panels, kinds, strict=True):
             scatter(axes, points, labels[at][here], names)
             axes.set(title=f"{kind}, round {int(run.history['round'][at])}", xticks=[], yticks=[])
-    for axes in grid[:, -1]:
-        axes.legend(frameon=False, fontsize=7, loc="center left", bbox_to_anchor=(1, .5))
+    for panels in grid:      # a cluster that is empty at the end is in the legend too
+        marks = {name: mark for axes in panels for mark, name in zip(*axes.get_legend_handles_labels(), strict=True)}
+        panels[-1].legend(marks.values(), marks.keys(), frameon=False, fontsize=7, loc="center left", bbox_to_anchor=(1, .5))
     figure.suptitle(run.name, fontsize=10)
     return figure
 
