@@ -28,7 +28,8 @@ def tsne(run: Shown):
             axes.set(title=f"{kind}, round {int(run.history['round'][at])}", xticks=[], yticks=[])
     for panels in grid:      # a cluster that is empty at the end is in the legend too
         marks = {name: mark for axes in panels for mark, name in zip(*axes.get_legend_handles_labels(), strict=True)}
-        panels[-1].legend(marks.values(), marks.keys(), frameon=False, fontsize=7, loc="center left", bbox_to_anchor=(1, .5))
+        panels[-1].legend(marks.values(), marks.keys(), frameon=False, fontsize=7, loc="center left",
+                          bbox_to_anchor=(1, .5))
     figure.suptitle(run.name, fontsize=10)
     return figure
 
