@@ -10,11 +10,12 @@ from torch import Tensor
 from torch.func import vmap
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
-from fedmpi.clients import plan
+from fedmpi.clients import convolutions, plan
 from fedmpi.clients.cohort import Cohort, pad
 from fedmpi.clients.graphs import Graphs
 from fedmpi.clients.loop import REHEARSAL
 from fedmpi.errors import BadInput
+from fedmpi.models.build import as_input
 from fedmpi.models.flat import Net, beside
 
 MOST = 128       # clients at once: more gain nothing
@@ -130,6 +131,7 @@ class Vmap:
 
     def __init__(self, memory: float = 2 ** 30, graphs: str = "off"):
         self.memory, self.graphs = memory, Graphs(graphs)
+        self.unfolded = None      # names of convolutions computed as products of patches; None: not timed yet
         self.most = MOST      # clients at once; halved when a device runs out of memory
 
     def apply(self, function, clients, shared, group, local: plan.Local):
@@ -163,7 +165,11 @@ class Vmap:
         x, y = zip(*(group.training(c) for c in clients), strict=True)
         cohort = Cohort(pad(x), pad(y), tuple(map(len, y)), tuple(clients), local, graphs=self.graphs)
         notes = [group.notes.get(c) for c in clients]
-        results = together(function, shared, [group.store.read(c) for c in clients], cohort, notes)
+        model = group.method.model
+        if self.unfolded is None and cohort.x.is_cuda:
+            self.unfolded = convolutions.faster_unfolded(model, as_input(x[0][:local.batch]), len(clients))
+        with convolutions.unfolded(model, self.unfolded or ()):
+            results = together(function, shared, [group.store.read(c) for c in clients], cohort, notes)
         return list(zip(clients, results, strict=True))
 
 

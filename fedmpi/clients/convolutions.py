@@ -1,0 +1,99 @@
+"""Convolutions of engine `vmap`, where every client has weights of its own. PyTorch makes them grouped convolutions,
+whose gradients some GPUs compute slowly; products of patches and weights are the other way. On a GPU each layer takes
+the faster one, timed at first use; on a CPU the grouped ones are at least as fast (cnn4, lenet5), and kept.
+
+Legend: c clients, b batch, i channels in, o channels out, l positions of the kernel."""
+from __future__ import annotations
+
+import time
+from contextlib import contextmanager
+from functools import partial
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.func import functional_call, grad, vmap
+
+from fedmpi.models.precision import forward
+
+REPEATS = 5      # of a layer's forward and backward pass; the first two warm up
+
+
+def convolve(layer: nn.Conv2d, x: Tensor) -> Tensor:
+    """Do what a layer does with x (b, i, height, width), as one product of patches and weights for each client."""
+    patches = F.unfold(x, layer.kernel_size, layer.dilation, layer.padding, layer.stride)      # (b, i * kernel, l)
+    rows = patches.transpose(1, 2).flatten(0, 1) @ layer.weight.flatten(1).T
+    if layer.bias is not None:
+        rows = rows + layer.bias
+    reach = layer.dilation[0] * (layer.kernel_size[0] - 1)
+    height = (x.shape[2] + 2 * layer.padding[0] - reach - 1) // layer.stride[0] + 1
+    return rows.unflatten(0, (len(x), height, -1)).movedim(-1, 1)
+
+
+def able(layer) -> bool:
+    """Say whether `convolve` can take a layer's place."""
+    return (isinstance(layer, nn.Conv2d) and layer.groups == 1 and layer.padding_mode == "zeros"
+            and not isinstance(layer.padding, str))
+
+
+@contextmanager
+def unfolded(model, names):
+    """Let these layers of a model, of its feature extractor and of its head be computed by `convolve`."""
+    modules = [dict(net.module.named_modules()) for net in (model, model.base, model.head)]
+    layers = [found[name] for found in modules for name in names if name in found]
+    for layer in layers:
+        layer.forward = partial(convolve, layer)
+    try:
+        yield
+    finally:
+        for layer in layers:
+            del layer.forward
+
+
+def faster_unfolded(model, x: Tensor, clients: int) -> list[str]:
+    """Time both ways of each layer on as many clients, with batches shaped like x (b, ...): return the names of those
+    layers that `convolve` computes faster."""
+    shapes = inputs(model, x)
+    found = []
+    for name, shape in shapes.items():
+        layer = model.module.get_submodule(name)
+        grouped = seconds(layer, shape, clients, x.device)
+        with unfolded(model, [name]):
+            if seconds(layer, shape, clients, x.device) < grouped:
+                found.append(name)
+    return found
+
+
+def inputs(model, x: Tensor) -> dict[str, tuple[int, ...]]:
+    """Return the shape of what each layer that `convolve` can compute is given, by the layer's name."""
+    shapes, hooks = {}, []
+    for name, layer in model.module.named_modules():
+        if able(layer):
+            hooks.append(layer.register_forward_pre_hook(
+                lambda layer, given, name=name: shapes.__setitem__(name, tuple(given[0].shape))))
+    try:
+        with torch.no_grad():
+            model(model.start, x)
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return shapes
+
+
+def seconds(layer: nn.Conv2d, shape: tuple[int, ...], clients: int, device: torch.device) -> float:
+    """Return the seconds of a forward and backward pass with weights of each client's own."""
+    weights = {name: torch.randn(clients, *p.shape, device=device) for name, p in layer.named_parameters()}
+    x = torch.randn(clients, *shape, device=device)
+    step = vmap(grad(lambda weights, x: forward(partial(functional_call, layer, weights), x).square().sum(), (0, 1)))
+    for repeat in range(REPEATS):
+        if repeat == 2:
+            settle(device)
+            begin = time.perf_counter()
+        step(weights, x)
+    settle(device)
+    return time.perf_counter() - begin
+
+
+def settle(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
