@@ -4,7 +4,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from fedmpi.clients.loop import Loop, LoopData
+from fedmpi.clients.loop import REHEARSAL, Loop, LoopData
 from fedmpi.clients.vmap import Vmap
 from tests.clients.verbs import VERBS, Bench, plain, pull, walk
 
@@ -50,6 +50,28 @@ def test_little_memory_makes_small_chunks(bench):
     assert not isinstance(bench.at, list)      # one client after another
     bench.run(Vmap(), plain)
     assert sorted(bench.at) == bench.clients
+
+
+class Crowded(Vmap):
+    """An engine on a device that has room for so many clients."""
+    room = 2
+
+    def _together(self, function, clients, *rest):
+        if len(clients) > self.room:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return super()._together(function, clients, *rest)
+
+
+def test_out_of_memory_halves_the_chunks(bench):
+    """From 5 clients at once to 2, for good; no client is left out or trained twice."""
+    engine = Crowded()
+    found = list(engine.apply(lambda shared, mine, data: mine.w * data.n, bench.clients, bench.shared, bench,
+                              REHEARSAL))
+    assert sorted(client for client, _ in found) == bench.clients and engine.most == 2
+    assert difference(bench, Vmap(), engine, plain) <= (1e-5 if len(bench.model.shapes[0]) == 4 else 0)
+    engine.room = 0
+    with pytest.raises(torch.OutOfMemoryError):
+        bench.run(engine, plain)
 
 
 @pytest.mark.parametrize("engine", [Loop(), Vmap()], ids=["loop", "vmap"])
