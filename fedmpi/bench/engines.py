@@ -1,6 +1,7 @@
-"""Both engines on the same clients in one process: seconds of local training, and how far their results are apart."""
+"""All engines on the same clients in one process: seconds of local training, and how far their results are apart."""
 from __future__ import annotations
 
+import dataclasses
 import time
 
 import numpy as np
@@ -13,18 +14,22 @@ from fedmpi.clients.store import as_numpy
 
 
 def measure(world, model="mlp", shape="digits", clients=100, samples=40, batch=10, method="fedavg", repeats=5,
-            device="auto") -> dict | None:
-    """Return rank 0's table of seconds per engine; the ratio is loop / vmap (above 1: vmap is faster)."""
+            device="auto", precision="float32") -> dict | None:
+    """Return rank 0's table of seconds per engine; the ratio is loop / vmap (above 1: vmap is faster).
+
+    `graphs` is vmap with CUDA graphs; on a CPU the same steps, called."""
     pixels, classes = SHAPES[shape]
     rig = Rig(world, Synthetic(pixels, classes, np.full(clients, samples)), {
-        "model": model, "method": method, "train": {"batch": batch}, "device": device,
+        "model": model, "method": method, "train": {"batch": batch}, "device": device, "precision": precision,
         "server": {"hosts_clients": True}})
     group, ids = rig.parts.crew.group, np.arange(clients)
+    engines = {"loop": choice.engine("loop", rig.config)} | {
+        name: choice.engine("vmap", dataclasses.replace(rig.config, graphs=mode))
+        for name, mode in (("vmap", "off"), ("graphs", "on"))}
     rows, found = [], {}
     for repeat in range(repeats + 1):
         row = {}
-        for name in ("loop", "vmap"):
-            group.engine = choice.engine(name, rig.config)
+        for name, group.engine in engines.items():
             begin = time.perf_counter()
             group.hear([True] * len(rig.shared), [as_numpy(v) for v in rig.shared])
             group.train(0, ids, group.clients, False)
@@ -33,9 +38,18 @@ def measure(world, model="mlp", shape="digits", clients=100, samples=40, batch=1
             row[f"{name}_seconds"] = time.perf_counter() - begin
             found[name] = [v for up in group.ups.values() for v in up]
         if repeat:
-            rows.append(row | {"ratio": row["loop_seconds"] / row["vmap_seconds"]})
-    apart = max(float((a - b).abs().max()) for a, b in zip(found["loop"], found["vmap"], strict=True))
+            rows.append(row | {"ratio": row["loop_seconds"] / row["vmap_seconds"],
+                               "graphs_ratio": row["loop_seconds"] / row["graphs_seconds"]})
+    steps = len(group.clients) * -(-samples // batch)      # of the method's first descent
+    median = {name: float(np.median([row[f"{name}_seconds"] for row in rows])) for name in engines}
+    apart = max(float((a - b).abs().max()) for name in ("vmap", "graphs")
+                for a, b in zip(found["loop"], found[name], strict=True))
     return None if world.rank else {
         "benchmark": "engines", "model": model, "shape": shape, "clients": clients, "samples": samples, "batch": batch,
-        "method": method, "device": str(group.device), "largest_difference": apart,
+        "method": method, "device": hardware(group.device), "precision": precision, "largest_difference": apart,
+        **{f"{name}_steps_per_second": steps / seconds for name, seconds in median.items()},
         "ratio": float(np.median([r["ratio"] for r in rows])), "rows": rows}
+
+
+def hardware(device: torch.device) -> str:
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else "a CPU (no CUDA graphs)"
