@@ -1,31 +1,106 @@
-"""The shape of pfl-research's CIFAR10 benchmark: 1000 clients of 50 images, 50 a round, batch 10, one epoch, a CNN of
-two layers, judged every 10 rounds. The pixels are random: only time counts."""
+"""The shape of pfl-research's CIFAR10 benchmark, judged every 10 rounds: a bare loop, fedmpi's engines, and the peers
+whose Python is given, on the same cores. The pixels are random: only time counts."""
 from __future__ import annotations
 
+import time
+from functools import partial
+
 import numpy as np
+import torch
 
+from fedmpi.bench import peers
 from fedmpi.bench.bare import Bare
+from fedmpi.bench.peers.shape import CLASSES, PIXELS, Shape, correct, made
 from fedmpi.bench.rig import Rig
-from fedmpi.bench.synthetic import SHAPES, Synthetic
+from fedmpi.bench.synthetic import Synthetic
+from fedmpi.clients import choice
+
+TESTS = 10      # test images per client: 10,000 in all, as CIFAR-10 has
 
 
-def measure(world, clients=1000, samples=50, participants=50, batch=10, rounds=3, model="cnn4", engine="auto",
-            device="auto", hosts=False) -> dict | None:
-    """Return rank 0's table; the ratio is a round's seconds over a bare loop's of the same steps on one core."""
-    pixels, classes = SHAPES["cifar10"]
-    rig = Rig(world, Synthetic(pixels, classes, np.full(clients, samples), tests=0), {
-        "model": model, "method": "fedavg", "train": {"batch": batch}, "engine": engine, "device": device,
+def measure(world, clients=1000, samples=50, participants=50, batch=10, rounds=3, every=10, engines="loop,vmap",
+            device="auto", hosts=False, pfl="", flower="") -> dict | None:
+    """Return rank 0's table of seconds per round with a share 1 / `every` of an evaluation of all test images; `ratio`
+    is that of the first engine over the bare loop's. `cpu_ratio` compares CPU time, of all processes together.
+
+    Every hosting rank runs the bare loop over its share of participants and test images, before and after each of the
+    others, which are compared with these two. `pfl` and `flower` are paths of Pythons. Raises BadInput if a peer is
+    not installed there, FedmpiError if it fails."""
+    pythons = {name: python for name, python in (("pfl", pfl), ("flower", flower)) if python}
+    titles = {name: f"{name} {peers.version(name, python)}" for name, python in pythons.items()}
+    rig = Rig(world, Synthetic(PIXELS, CLASSES, np.full(clients, samples), TESTS), {
+        "model": f"{Shape.__module__}:CNN", "train": {"batch": batch}, "device": device,
         "server": {"hosts_clients": hosts}})
-    federation, rows = rig.parts.federation, []
-    own = [federation.client(c)[:2] for c in range(participants)]
-    bare = Bare(rig.network, own, batch) if world.rank == 0 else None
-    for t in range(rounds + 1):
-        alone, steps = rig.slowest(bare.run if bare else lambda: (0., 0))
-        seconds = rig.round(t, participants / clients)
-        if t and world.rank == 0:
-            rows.append({"bare_seconds": alone, "round_seconds": seconds, "ratio": seconds / alone,
-                         "steps_per_second": steps / seconds})
+    homes = np.unique(rig.parts.crew.homes)
+    shape = Shape(clients, samples, TESTS, participants, batch, rounds, len(homes),
+                  "cuda" if device != "cpu" and torch.cuda.is_available() else "cpu", rig.config.train.lr)
+    bare = partial(measured, world, bare_turn(rig, shape, np.flatnonzero(homes == world.rank)), rounds)
+    ours = {f"fedmpi {name}": partial(engine_turns, rig, name, shape, homes) for name in engines.split(",")}
+    theirs = {titles[name]: partial(peer_turns, world, name, python, shape) for name, python in pythons.items()}
+    before, rows = bare(1), []
+    for title, turns in (ours | theirs).items():
+        found, after = turns(), bare()
+        if world.rank == 0:
+            rows.append(row(title, found, np.concatenate([before, after]), every))
+        before = after
     return None if world.rank else {
         "benchmark": "cohort", "clients": clients, "samples": samples, "participants": participants, "batch": batch,
-        "model": model, "engine": rig.parts.crew.group.engine.name, "ranks": world.size,
-        "ratio": float(np.median([r["ratio"] for r in rows])), "rows": rows}
+        "pixels": "synthetic", "ranks": world.size, "cores": len(homes), "threads": 1, "device": shape.device,
+        "ratio": rows[0]["ratio"], "rows": rows,
+        "notes": [f"{name} was not measured: {peers.how(name)}" for name in peers.PEERS if name not in pythons]}
+
+
+def row(title: str, found: np.ndarray, bare: np.ndarray, every: int) -> dict:
+    """Compare turns (rounds, 2, 2) with the bare loop's around them: medians."""
+    seconds, alone = (np.median(turns[:, 0] + turns[:, 1] / every, 0) for turns in (found, bare))
+    wall, cpu = seconds / alone
+    return {"who": title, "bare_seconds": float(alone[0]), "seconds": float(seconds[0]),
+            "evaluation_seconds": float(np.median(found[:, 1, 0])), "ratio": float(wall), "cpu_ratio": float(cpu)}
+
+
+def measured(world, turn, rounds: int, warm: int = 0) -> np.ndarray:
+    """Let all ranks take turns, the first `warm` unmeasured; return (rounds, 2, 2): seconds of training and
+    evaluation, on the slowest rank's clock and of all ranks' CPU time. `turn(t)` yields when either is over."""
+    spent = []
+    for t in range(-warm, rounds):
+        world.gather(np.zeros(1), np.ones(world.size, np.int64))      # all start together
+        stamps = [(time.perf_counter(), time.process_time())]
+        stamps += [(time.perf_counter(), time.process_time()) for _ in turn(t)]
+        every = world.gather(np.diff(stamps, axis=0)[None], np.ones(world.size, np.int64))
+        if t >= 0 and world.rank == 0:
+            spent.append(np.stack([every[..., 0].max(0), every[..., 1].sum(0)], -1))
+    return np.array(spent)
+
+
+def bare_turn(rig: Rig, shape: Shape, place: np.ndarray):
+    """Return the bare loop's turn over the share of the hosting rank at a place; no place, nothing to do."""
+    own = [rig.parts.federation.client(c)[:2] for p in place for c in range(p, shape.participants, shape.cores)]
+    bare = Bare(rig.network, own, shape.batch, shape.lr, str(rig.parts.device)) if own else None
+    tests = made(0, shape.clients * shape.tests // shape.cores, str(rig.parts.device))
+
+    def turn(t):
+        if bare:
+            bare.run()
+        yield
+        if bare:
+            correct(bare.module, *tests)
+        yield
+    return turn
+
+
+def engine_turns(rig: Rig, name: str, shape: Shape, homes: np.ndarray) -> np.ndarray:
+    group = rig.parts.crew.group
+    group.engine = choice.engine(name, rig.config.state)
+    ranks = homes[np.arange(shape.participants) % len(homes)]      # evenly, as a run spreads clients without a state
+
+    def turn(t):
+        rig.round(t + 1, shape.participants / shape.clients, ranks)
+        yield
+        rig.judge(t)
+        yield
+    return measured(rig.world, turn, shape.rounds, 1)
+
+
+def peer_turns(world, name: str, python: str, shape: Shape) -> np.ndarray | None:
+    """Run a peer at rank 0, while the others sleep until they meet for the next turn."""
+    return None if world.rank else peers.timed(name, python, shape)

@@ -7,7 +7,7 @@ import json
 import sys
 
 from fedmpi.bench.plot import plot
-from fedmpi.errors import BAD_INPUT, BadInput
+from fedmpi.errors import BAD_INPUT, BadInput, FedmpiError
 from fedmpi.loader import parse
 
 NAMES = ("overhead", "engines", "collectives", "cohort", "scaling", "clustering", "similarity", "clients")
@@ -19,11 +19,13 @@ def main(name: str, settings: list[str], to: str | None, picture: str | None) ->
     try:
         world = open_world()
         measure, chosen = find(name, settings)
-    except BadInput as error:
+        found = measure(world, **chosen)
+    except BadInput as error:      # on all ranks
         if speaks():
             print(f"fedmpi: {error}", file=sys.stderr)
         return BAD_INPUT
-    found = measure(world, **chosen)
+    except FedmpiError as error:      # on one
+        world.fail(f"fedmpi: {error}", error.code)
     if world.rank == 0:
         print(table(found))
         if to:
@@ -58,8 +60,8 @@ def find(name: str, settings: list[str]):
 
 def table(found: dict) -> str:
     """Format a benchmark's figures as text."""
-    head = ", ".join(f"{k} {v}" for k, v in found.items() if k not in ("rows", "ratio"))
+    head = ", ".join(f"{k} {v}" for k, v in found.items() if k not in ("rows", "ratio", "notes"))
     rows = found["rows"]
     lines = [head, "  ".join(f"{k:>22s}" for k in rows[0])]
     lines += ["  ".join(f"{v:22.4g}" if isinstance(v, float) else f"{v!s:>22s}" for v in row.values()) for row in rows]
-    return "\n".join([*lines, f"ratio (median) {found['ratio']:.3f}"])
+    return "\n".join([*lines, f"ratio (median) {found['ratio']:.3f}", *found.get("notes", [])])

@@ -13,6 +13,9 @@ def plot(found: dict, path: str | Path) -> None:
     if "similarity" in rows[0]:
         compare(pyplot, found, path)
         return
+    if "who" in rows[0]:
+        race(pyplot, found, path)
+        return
     across = "clients" if "clients" in rows[0] else None      # else the repeats
     x = [row[across] for row in rows] if across else list(range(1, len(rows) + 1))
     seconds = [k for k in rows[0] if k.endswith("seconds")]
@@ -47,5 +50,15 @@ def compare(pyplot, found: dict, path: str | Path) -> None:
             axes.set(xscale="log", yscale="log", xlabel="clients", ylabel=key.replace("_", "-"))
     both[0].legend(frameon=False)
     figure.suptitle(f"fedmpi bench {found['benchmark']}")
+    figure.savefig(path, dpi=110)
+    pyplot.close(figure)
+
+
+def race(pyplot, found: dict, path: str | Path) -> None:
+    """Draw a bar for each contender: its seconds over those of the yardstick."""
+    figure, axes = pyplot.subplots(figsize=(6, 3.2), layout="constrained")
+    axes.bar_label(axes.bar([row["who"] for row in found["rows"]], [row["ratio"] for row in found["rows"]]), fmt="%.2f")
+    axes.axhline(1, color="grey", linestyle="--")
+    axes.set(ylabel="seconds a round / bare loop's", title=f"fedmpi bench {found['benchmark']}")
     figure.savefig(path, dpi=110)
     pyplot.close(figure)

@@ -48,3 +48,12 @@ class Rig:
         seconds = time.perf_counter() - begin
         crew.call(Order.STOP, np.int64(0))
         return seconds
+
+    def judge(self, t: int) -> None:
+        """Measure all clients' models on their test data."""
+        crew = self.parts.crew
+        if self.world.rank:
+            crew.serve()
+            return
+        crew.call(Order.JUDGE, np.int64(t), *map(as_numpy, self.shared))
+        crew.call(Order.STOP, np.int64(0))
