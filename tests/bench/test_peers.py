@@ -15,14 +15,16 @@ from tests import launch
 SHAPE = Shape(clients=3, samples=7, tests=2, participants=2, batch=4, rounds=2, cores=1, device="cpu", lr=.1)
 SMALL = ["clients=2", "samples=4", "participants=1", "rounds=1", "engines=loop"]
 STAND_IN = """
-import subprocess, sys, time
+import subprocess, sys
 from shape import Shape, mark
-shape = Shape.told()
+shape, busy = Shape.told(), "import time\\nwhile time.process_time() < .3: pass\\nprint(flush=True)\\ninput()"
 for _ in range(shape.rounds + 1):
-    subprocess.run([sys.executable, "-c", "import time\\nwhile time.process_time() < .3: pass"])
+    child = subprocess.Popen([sys.executable, "-c", busy], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    child.stdout.readline()
     mark("trained")
     print("a line of the peer's own")
     mark("judged")
+    child.communicate(b"\\n")
 """
 
 
@@ -54,10 +56,10 @@ def test_rounds_are_timed_without_the_first_with_all_processes(stand_in):
 
 
 @pytest.mark.parametrize("script", [
-    "raise SystemExit('it is broken')", STAND_IN.replace("+ 1", "") + "sys.exit('it is broken')"])
+    "raise SystemExit('it is broken')", STAND_IN.replace("+ 1", "") + "print('it is broken')"])
 def test_a_peer_that_fails(stand_in, script):
     stand_in(script)
-    with pytest.raises(FedmpiError, match=r"(?s)other ended with 1 after [02] of 3 rounds; its last words:.*is broken"):
+    with pytest.raises(FedmpiError, match=r"(?s)ended with [01] after [02] of 3 rounds; its last words:.*is broken"):
         peers.timed("other", sys.executable, SHAPE)
 
 

@@ -16,7 +16,7 @@ from fedmpi.errors import BadInput, FedmpiError
 
 HERE = Path(__file__).parent
 LAUNCHERS = ("PMI", "HYDRA", "OMPI", "PMIX", "MPI", "SLURM", "PYTHON")      # variables that are not for a peer
-WORDS = 40      # lines of a peer that failed; torchrun adds many of its own
+WORDS = 80      # lines of a peer that failed; torchrun adds some fifty of its own
 TICKS = os.sysconf("SC_CLK_TCK")
 
 
