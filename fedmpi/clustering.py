@@ -18,6 +18,7 @@ class Clusters(NamedTuple):
     labels: np.ndarray      # (n,) cluster of each row
     iterations: int         # that k-means took
     k: int
+    distance: float = float("nan")      # of rows that only `kmeans_of_models` sees
 
     def centres(self, rows: Tensor, old: Tensor) -> Tensor:
         """Return the mean of each cluster's rows (k, d); an empty cluster keeps its `old` row."""
@@ -86,6 +87,15 @@ def nearest(rows: np.ndarray, centres: np.ndarray) -> np.ndarray:
     return np.stack([((rows - centre) ** 2).sum(1) for centre in centres], 1).argmin(1)      # one (n, d) at a time
 
 
+def distance(rows: Tensor, labels: np.ndarray, weight=None) -> float:
+    """Return the mean distance of rows (n, d) from their cluster's (weighted) mean, as FedMHC measures clusters."""
+    weight, total = np.ones(len(rows)) if weight is None else np.asarray(weight, float), 0.
+    for j in np.unique(labels):
+        members = rows[torch.from_numpy(labels == j)].double().numpy()
+        total += np.linalg.norm(members - np.average(members, 0, weight[labels == j]), axis=1).sum()
+    return float(total / len(rows))
+
+
 def placed(table: Tensor, ids: np.ndarray, values: np.ndarray) -> Tensor:
     """Return a copy of a table by client in which the entries of `ids` are `values`."""
     table = table.clone()
@@ -94,20 +104,25 @@ def placed(table: Tensor, ids: np.ndarray, values: np.ndarray) -> Tensor:
 
 
 def kmeans_of_models(rows, squares, centres: Tensor, seed: tuple[int, ...]) -> Clusters:
-    """Cluster long rows (a Rows handle, n) as `kmeans` would, without their being at one place.
+    """Cluster long rows (a Rows handle, n) as `kmeans` would, without their being at one place, and measure `distance`.
 
     centres (k, d): where it starts (all equal: k-means++); squares (a Rows handle, (n, k)): squared distances to it."""
     origin, k, squares = centres.mean(0), len(centres), squares.gather().double()
+    gram = rows.gram(origin)
     if (centres == centres[0]).all():
-        return kmeans(embed(rows.gram(origin)), k, None, seed)
+        return measured(kmeans(points := embed(gram), k, None, seed), points)
     if len(squares) < k:
-        return Clusters(squares.argmin(1).numpy(), 0, k)
-    gram, centres = rows.gram(origin), (centres - origin).double()
+        return measured(Clusters(squares.argmin(1).numpy(), 0, k), embed(gram))
+    centres = (centres - origin).double()
     products = centres @ centres.T
     across = (gram.diagonal()[:, None] + products.diagonal() - squares) / 2
     points = embed(torch.cat([torch.cat([gram, across], 1), torch.cat([across.T, products], 1)]))
     twins = (squares[:, :, None] == squares[:, None]).all(0).int().argmax(1)      # the first of equal centres
-    return kmeans(points[:-k], k, points[-k:][twins], seed)
+    return measured(kmeans(points[:-k], k, points[-k:][twins], seed), points[:-k])
+
+
+def measured(found: Clusters, points: Tensor) -> Clusters:
+    return found._replace(distance=distance(points, found.labels))
 
 
 def halves(cosines: Tensor) -> np.ndarray:

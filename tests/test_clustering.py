@@ -8,7 +8,7 @@ from sklearn.cluster import KMeans
 from sklearn.metrics import adjusted_rand_score
 from threadpoolctl import threadpool_limits
 
-from fedmpi.clustering import Clusters, embed, halves, kmeans, nearest, placed, settle
+from fedmpi.clustering import Clusters, distance, embed, halves, kmeans, nearest, placed, settle
 
 
 def blobs(per=6, k=3, d=40, spread=.1):
@@ -24,6 +24,15 @@ def test_it_is_scikit_learns_from_the_same_start():
     expected = KMeans(3, init=start.double().numpy(), n_init=1).fit(x.double().numpy())
     assert np.array_equal(found.labels, expected.labels_) and found.iterations == expected.n_iter_ > 1
     assert np.allclose(found.centres(x, start).numpy(), expected.cluster_centers_, atol=1e-5)
+
+
+def test_distance_is_to_the_mean_of_the_own_cluster():
+    x, labels, weight = torch.tensor([[0., 0.], [4., 0.], [7., 7.]]), np.array([0, 0, 2]), [3, 1, 1]
+    assert distance(x, labels) == pytest.approx((2 + 2 + 0) / 3)
+    assert distance(x, labels, weight) == pytest.approx((1 + 3 + 0) / 3)
+    x, _ = blobs(spread=5.)      # of embedded rows, it is that of the rows
+    labels = np.arange(len(x)) % 3
+    assert distance(embed(x.double() @ x.double().T), labels) == pytest.approx(distance(x, labels))
 
 
 def test_a_warm_start_keeps_the_numbers_of_the_clusters():

@@ -10,7 +10,7 @@ from fedmpi.bench.plot import plot
 from fedmpi.errors import BAD_INPUT, BadInput, FedmpiError
 from fedmpi.loader import parse
 
-NAMES = ("overhead", "engines", "collectives", "cohort", "scaling", "clustering", "similarity", "clients")
+NAMES = ("overhead", "engines", "collectives", "cohort", "scaling", "clustering", "similarity", "clients", "traffic")
 
 
 def main(name: str, settings: list[str], to: str | None, picture: str | None) -> int:
@@ -63,5 +63,5 @@ def table(found: dict) -> str:
     head = ", ".join(f"{k} {v}" for k, v in found.items() if k not in ("rows", "ratio", "notes"))
     rows = found["rows"]
     lines = [head, "  ".join(f"{k:>22s}" for k in rows[0])]
-    lines += ["  ".join(f"{v:22.4g}" if isinstance(v, float) else f"{v!s:>22s}" for v in row.values()) for row in rows]
+    lines += ["  ".join(f"{v:22.5g}" if isinstance(v, float) else f"{v!s:>22s}" for v in row.values()) for row in rows]
     return "\n".join([*lines, f"ratio (median) {found['ratio']:.3f}", *found.get("notes", [])])

@@ -16,6 +16,9 @@ def plot(found: dict, path: str | Path) -> None:
     if "who" in rows[0]:
         race(pyplot, found, path)
         return
+    if "method" in rows[0]:
+        bars(pyplot, found, path)
+        return
     across = "clients" if "clients" in rows[0] else None      # else the repeats
     x = [row[across] for row in rows] if across else list(range(1, len(rows) + 1))
     seconds = [k for k in rows[0] if k.endswith("seconds")]
@@ -60,5 +63,19 @@ def race(pyplot, found: dict, path: str | Path) -> None:
     axes.bar_label(axes.bar([row["who"] for row in found["rows"]], [row["ratio"] for row in found["rows"]]), fmt="%.2f")
     axes.axhline(1, color="grey", linestyle="--")
     axes.set(ylabel="seconds a round / bare loop's", title=f"fedmpi bench {found['benchmark']}")
+    figure.savefig(path, dpi=110)
+    pyplot.close(figure)
+
+
+def bars(pyplot, found: dict, path: str | Path) -> None:
+    """Draw each column's figures by method."""
+    columns = [name for name in found["rows"][0] if name != "method"]
+    figure, several = pyplot.subplots(1, len(columns), figsize=(3 * len(columns), 3.2), layout="constrained",
+                                      squeeze=False)
+    for axes, column in zip(several[0], columns, strict=True):
+        axes.barh([row["method"] for row in found["rows"]], [row[column] for row in found["rows"]])
+        axes.set(title=column, xlabel=found["unit"])
+        axes.invert_yaxis()
+    figure.suptitle(f"fedmpi bench {found['benchmark']}")
     figure.savefig(path, dpi=110)
     pyplot.close(figure)

@@ -67,7 +67,7 @@ class CGPFL(Method):
         means = up.omega.mean_by(found.labels, self.K, shared.Omega)
         context = shared.context.clone()
         context[torch.as_tensor(who.ids)] = torch.as_tensor(found.labels).long()
-        who.report(clusters=found.labels, k=self.K, iterations=found.iterations)
+        who.report(clusters=found.labels, k=self.K, iterations=found.iterations, distance=found.distance)
         return Shared(torch.lerp(shared.Omega, means, self.a), context)
 
     def traffic(self, shared, up):

@@ -15,7 +15,7 @@ from typing import Annotated, Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from fedmpi.clustering import kmeans
+from fedmpi.clustering import distance, kmeans
 from fedmpi.method import Method
 from fedmpi.settings import Ge
 
@@ -72,7 +72,7 @@ class FedMHC(Method):
                        batch=self.mini_batch)
         heads = found.centres(h, old=shared.heads)
         who.report(clusters=found.labels, k=self.M, iterations=found.iterations,
-                   distance=(h - heads[found.labels]).norm(dim=1).sum().item() / len(h))
+                   distance=distance(h, found.labels))
         return Shared(up.w[self.model.phi].mean(), heads)
 
     def personal(self, shared, mine, data):

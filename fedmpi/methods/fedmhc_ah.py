@@ -14,7 +14,7 @@ from typing import Annotated, NamedTuple
 import torch
 from torch import Tensor
 
-from fedmpi.clustering import kmeans
+from fedmpi.clustering import distance, kmeans
 from fedmpi.methods.fedah import FedAH, Mine
 from fedmpi.settings import Ge
 
@@ -47,5 +47,5 @@ class FedMHCAH(FedAH):
         found = kmeans(h, self.M, start=None if first else shared.heads, seed=(who.seed, who.round))
         heads = sent.mean_by(found.labels, self.M, shared.heads, who.sizes)
         who.report(clusters=found.labels, k=self.M, iterations=found.iterations,
-                   distance=(h - heads[found.labels]).norm(dim=1).sum().item() / len(h))
+                   distance=distance(h, found.labels, who.sizes))
         return Shared(up.w[self.model.phi].mean(who.sizes), heads)

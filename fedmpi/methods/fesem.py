@@ -18,7 +18,7 @@ from typing import Annotated, Literal, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from fedmpi.clustering import embed, kmeans, settle
+from fedmpi.clustering import distance, embed, kmeans, settle
 from fedmpi.cost import nbytes
 from fedmpi.errors import BadInput
 from fedmpi.method import Method, Nothing
@@ -109,7 +109,8 @@ class FeSEM(Method):
             found = settle(rows, centres, weight)
         of = shared.of.clone()
         of[torch.as_tensor(who.ids)] = torch.from_numpy(found.labels).to(of)
-        who.report(clusters=found.labels, k=self.k, iterations=found.iterations)
+        who.report(clusters=found.labels, k=self.k, iterations=found.iterations,
+                   distance=distance(rows, found.labels, weight))
         return Shared(up.w.mean_by(found.labels, self.k, old=shared.w, weight=weight), of,
                       torch.as_tensor(float(who.sizes.sum())))
 

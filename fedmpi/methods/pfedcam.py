@@ -64,7 +64,7 @@ class PFedCAM(Method):
 
     def server(self, shared, up, who):
         found = kmeans_of_models(up.w, up.squares, shared.Theta, (who.seed, who.round))
-        who.report(clusters=found.labels, k=self.K, iterations=found.iterations)
+        who.report(clusters=found.labels, k=self.K, iterations=found.iterations, distance=found.distance)
         return Shared(up.w.mean_by(found.labels, self.K, shared.Theta, who.sizes))
 
     def traffic(self, shared, up):

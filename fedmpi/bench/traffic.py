@@ -1,0 +1,39 @@
+"""What a client receives and sends in a round, in MB as FedMHC's table II prints them. Nothing is trained."""
+from __future__ import annotations
+
+import numpy as np
+
+from fedmpi import registry
+from fedmpi.clients.loop import rehearse
+from fedmpi.cost import printed
+from fedmpi.models.build import blank, build
+
+BYTES, CLIENTS = np.dtype("uint8"), 20
+DATA = {"CIFAR-100": ((32, 32, 3), 100), "Tiny-ImageNet": ((64, 64, 3), 200)}
+CLUSTERS = {"fedavg": None, "fesem": "k", "ifca": "k", "pfedcam": "K", "fedmhc": "M"}      # methods, and their setting
+
+
+def measure(world, clusters=4, models="cnn4,resnet18") -> dict | None:
+    """Return rank 0's table: a row for each method, a column for each data set and network.
+
+    The ratio is FedMHC's bytes over IFCA's, of the first column."""
+    if world.rank:
+        return None
+    rows = [{"method": registry.find("methods", name).title} for name in CLUSTERS]
+    for network in models.split(","):
+        for data, (shape, classes) in DATA.items():
+            model = build(registry.find("models", network)(), shape, BYTES, classes, 0)
+            for row, name in zip(rows, CLUSTERS, strict=True):
+                row[f"{data} {network}"] = printed(ledger(name, model, shape, clusters), 4 * model.size,
+                                                   4 * model.head.size)
+    mb = {row["method"]: next(v for v in row.values() if isinstance(v, float)) for row in rows}
+    return {"benchmark": "traffic", "unit": "MB", "clusters": clusters, "rows": rows,
+            "ratio": mb["FedMHC"] / mb["IFCA"]}
+
+
+def ledger(name: str, model, shape: tuple[int, ...], clusters: int) -> int:
+    """Return the exact bytes down and up of a client in a round of a method with so many clusters."""
+    setting = CLUSTERS[name]
+    method = registry.find("methods", name)(**({setting: clusters} if setting else {})).on(model)
+    shared, mine = method.init(CLIENTS)
+    return sum(method.traffic(shared, rehearse(method, shared, mine, blank(shape, BYTES))[1]))
