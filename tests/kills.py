@@ -1,0 +1,130 @@
+"""Kill random ranks of a small training at random moments, go on with it on other numbers of ranks, compare digests.
+
+    python -m tests.kills [--times 20] [--seed 0] [--srun] [--folder DIR]
+
+Prints a line for each kill and ends with 1 where a digest differs. With --srun the ranks are a step of a Slurm job of
+their own on one to three nodes (`salloc`)."""
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests import launch
+from tests.runs import CONFIG
+
+LIMIT = 300      # seconds for one start: a safety net
+RANKS = (2, 3, 4)
+
+
+@dataclass
+class Trial:
+    """A training that is killed until it has been killed as often as it should, then finished."""
+    folder: Path
+    rounds: int
+    srun: bool = False
+
+    def __post_init__(self):
+        self.out, self.config = self.folder / "run", self.folder / "c.yaml"
+        data = CONFIG["data"] | {"cache": str(self.folder / "cache")}
+        self.config.write_text(json.dumps(CONFIG | {"data": data, "rounds": self.rounds, "checkpoint": {"every": 2}}))
+
+    def start(self, ranks: int, out: Path) -> subprocess.Popen:
+        words = ["-m", "fedmpi", "run", self.config, "--out", out, "--resume", "auto"]
+        command = launch.command(ranks, *words)
+        if self.srun:
+            command = ["salloc", "--quiet", f"--nodes={min(ranks, 3)}", f"--ntasks={ranks}", "srun", "--mpi=pmi2",
+                       "--kill-on-bad-exit=1", sys.executable, *map(str, words)]
+        mark = os.urandom(8).hex()
+        with open(self.folder / "said.txt", "w") as said:
+            job = subprocess.Popen(command, cwd=self.folder, env=launch.ENVIRONMENT | {launch.MARK: mark}, stdout=said,
+                                   stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL)
+        job.mark = mark
+        return job
+
+    def said(self) -> str:
+        return (self.folder / "said.txt").read_text()
+
+    def saved(self) -> int:
+        """Return the round of the newest checkpoint, 0 without one."""
+        rounds = [int(p.stem.removeprefix("round-")) for p in (self.out / "checkpoints").glob("round-*.h5")]
+        return max(rounds, default=0)
+
+    def killed(self, draw: random.Random) -> dict | None:
+        """Start, wait for a random moment, kill a random rank; return what happened, None where it ended before."""
+        ranks, before = draw.choice(RANKS), self.saved()
+        job, moment = self.start(ranks, self.out), draw.uniform(0, 3)
+        while job.poll() is None and "\nround " not in self.said():      # the first rounds of this start have begun
+            time.sleep(.02)
+        time.sleep(moment)
+        rank = draw.randrange(ranks)
+        name = "SLURM_PROCID" if self.srun else "PMI_RANK"
+        pids = [pid for pid, e in launch.processes(job).items() if e.get(name) == str(rank) and e.get("PMI_FD")]
+        if not pids:
+            self.wait(job)
+            return None
+        begin = time.monotonic()
+        for pid in pids:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        code = self.wait(job)
+        return {"ranks": ranks, "rank": rank, "moment": moment, "before": before, "saved": self.saved(), "code": code,
+                "ended": time.monotonic() - begin}
+
+    def wait(self, job) -> int:
+        try:
+            return job.wait(LIMIT)
+        except subprocess.TimeoutExpired:
+            launch.end(job)
+            raise AssertionError(f"the job did not end:\n{self.said()}") from None
+
+    def finish(self, ranks: int, out: Path | None = None) -> str:
+        """Run to the end; return the digest."""
+        out = out or self.out
+        code = self.wait(self.start(ranks, out))
+        assert code == 0, self.said()
+        return json.loads((out / "result.json").read_text())["digest"]
+
+
+def survives(times: int, seed: int, srun: bool, folder: Path, report=print) -> bool:
+    """Kill `times` times, each time a run of its own that was killed once and goes on; say whether digests agree."""
+    draw, well = random.Random(seed), True
+    done = 0
+    while done < times:
+        trial = Trial(Path(tempfile.mkdtemp(dir=folder)), rounds=12, srun=srun)
+        while done < times and (what := trial.killed(draw)):
+            done += 1
+            report(f"kill {done:2}: rank {what['rank']} of {what['ranks']}, {what['moment']:.2f} s into its rounds; "
+                   f"ended {what['ended']:.1f} s later with code {what['code']}; rounds saved {what['before']} -> "
+                   f"{what['saved']}")
+            well &= what["code"] not in (0, 75)
+        ranks = draw.choice(RANKS)
+        digest, straight = trial.finish(ranks), trial.finish(2, trial.folder / "straight")
+        report(f"finished on {ranks} ranks: digest {digest[:16]}, uninterrupted {straight[:16]}: "
+               f"{'equal' if digest == straight else 'DIFFERENT'}")
+        well &= digest == straight
+    return well
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--times", type=int, default=20)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--srun", action="store_true")
+    parser.add_argument("--folder", type=Path, default=None)
+    given = parser.parse_args()
+    with tempfile.TemporaryDirectory() as own:
+        return not survives(given.times, given.seed, given.srun, given.folder or Path(own))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
