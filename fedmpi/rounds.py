@@ -87,16 +87,28 @@ class Run:
         """One round, as in the picture; where it is evaluated, it enters the books."""
         begin, state, world, judge = time.perf_counter(), self.state, self.crew.world, self.evaluates(t)
         sent, received = world.sent, world.received
-        who = participants(self.config, t, self.federation.sizes)
+        who, moved = participants(self.config, t, self.federation.sizes), self.move(self.config.rounds - t)
         self.exchange(who, judge)
         state.round = t + 1
         table, times = (self.crew.judge(state.round, state.shared) if judge else
                         (None, self.crew.call(Order.TIMES)))
         facts = self.facts(who) | self.pace.note(times, who) | {
+            "clients_moved": moved,
             "bytes_sent_by_server": world.sent - sent, "bytes_received_by_server": world.received - received}
         state.seconds += time.perf_counter() - begin
         if judge:
             self.enter(table, facts | {"seconds": state.seconds})
+
+    def move(self, left: int) -> int:
+        """Give clients another home where the ranks' work is uneven; return how many. It changes no result."""
+        begin, moves = time.perf_counter(), self.pace.moves(left)
+        if moves is None:
+            return 0
+        self.crew.call(Order.MOVE, *moves)
+        self.crew.world.meet()
+        self.pace.moved(self.crew.homes, len(moves[0]), time.perf_counter() - begin)
+        self.progress.note(f"{len(moves[0])} clients moved to ranks that are faster or have less to do")
+        return len(moves[0])
 
     def facts(self, who: Participants) -> dict:
         """Return what a round's server found, and what its participants spent."""

@@ -152,12 +152,15 @@ def choose_device(config: Config, world, server_host: str, hosts: bool):
 def prepare_run(parts: Parts, decision: Decision, progress, stop, deadline):
     """Make rank 0's Run: fresh, or restored from the checkpoint."""
     from fedmpi.clients.placement import Pace
+    from fedmpi.cost import nbytes
     from fedmpi.metrics import Groups
     from fedmpi.rounds import Run, State
     from fedmpi.storage import Storage
     folder, federation = decision.folder, parts.federation
     state = State(parts.shared, Groups(len(federation.sizes), federation.groups, federation.group_names))
-    pace = Pace(parts.crew.homes, movable=not parts.crew.group.store.first)
+    first = parts.crew.group.store.first
+    pace = Pace(parts.crew.homes, movable=not first, row=nbytes(first),
+                sizes=federation.sizes if parts.config.placement == "balanced" else None)
     run = Run(parts.config, parts.method, parts.crew, federation, folder, progress, state, parts.up, stop, pace,
               deadline, Storage(parts.config.checkpoint.failure, progress))
     introduce(run, parts, decision)

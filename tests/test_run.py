@@ -3,10 +3,14 @@ from __future__ import annotations
 
 import json
 import math
+import os
+import time
+from dataclasses import dataclass
 
 import h5py
 import pytest
 
+from fedmpi.methods.local import Local
 from tests.runs import bench  # noqa: F401
 
 MEASURES = ("accuracy_mean", "accuracy_weighted", "accuracy_worst_decile", "loss")
@@ -110,3 +114,21 @@ def test_results_are_strict_json(alone, bench):  # noqa: F811
     for path in bench.out("alone").glob("*.json*"):
         for text in path.read_text().splitlines() if path.suffix == ".jsonl" else [path.read_text()]:
             json.loads(text, parse_constant=pytest.fail)      # NaN and Infinity are not JSON
+
+
+@dataclass(frozen=True)
+class Uneven(Local):
+    """Local, with a rank that is slow."""
+
+    def client(self, shared, mine, data):
+        time.sleep(.02 * (os.environ.get("PMI_RANK") == "2"))
+        return super().client(shared, mine, data)
+
+
+def test_clients_move_to_ranks_that_are_faster(bench):  # noqa: F811
+    settings = ("method=tests.test_run:Uneven", "rounds=6", "engine=loop", "train.participation=1.")
+    assert bench.lead("stayed", *settings) == 0
+    done = bench.run(3, "moved", *settings)
+    assert done.returncode == 0, done.stderr
+    assert sum(line["clients_moved"] for line in bench.metrics("moved")) > 0
+    assert bench.result("moved")["digest"] == bench.result("stayed")["digest"]

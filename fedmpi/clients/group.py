@@ -11,7 +11,7 @@ from fedmpi import checkpoint
 from fedmpi.clients import choice
 from fedmpi.clients.plan import Local
 from fedmpi.clients.shelf import Shelf
-from fedmpi.clients.store import Store
+from fedmpi.clients.store import Store, as_numpy
 from fedmpi.comm import exact
 from fedmpi.comm.orders import UP
 from fedmpi.config import GIB, Config
@@ -190,6 +190,18 @@ class Group:
                 fields = checkpoint.rows(path, run[0], run[-1] + 1)
                 for i, place in enumerate(run):
                     self.store.restore(int(ids[place]), {name: rows[i] for name, rows in fields.items()})
+
+    def give(self, client: int) -> list[np.ndarray]:
+        """Let a client go: return its state, and first whether it has one of its own."""
+        touched, mine = self.store.touched([client])[0], self.store.give(client)
+        self.clients.remove(client)
+        return [touched, *map(as_numpy, mine)]
+
+    def take(self, client: int, touched, *mine: np.ndarray) -> None:
+        """Host a client from now on."""
+        self.clients = sorted([*self.clients, client])
+        if touched:
+            self.store.restore(client, dict(zip(self.store.first._fields, mine, strict=True)))
 
     def times(self) -> np.ndarray:
         """Return and reset the seconds spent per phase, and whether this rank trains on a GPU, (phases + 1,)."""

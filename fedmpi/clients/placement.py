@@ -3,7 +3,10 @@ from __future__ import annotations
 
 import numpy as np
 
-FIXED = 20      # a client's cost beside its samples, in samples: state moved, evaluation, bookkeeping
+TRIFLE = .1           # of a round: less is not worth moving clients, and may be noise
+SETTLED = 3           # rounds measured between one time of moving clients and the next
+BANDWIDTH = 2e8       # bytes of states moved per second, until it was measured
+FIXED = 20            # a client's cost beside its samples, in samples: state moved, evaluation, bookkeeping
 
 
 def homes(sizes: np.ndarray, ranks: int, server_hosts: bool, how: str = "balanced", seed: int = 0) -> np.ndarray:
@@ -33,10 +36,14 @@ class Pace:
     """How fast each rank works, as measured, and where the participants of a round train (rank 0).
 
     A client that keeps nothing can train anywhere: its samples are read from the federation where they are needed. So
-    the participants of a round are spread evenly, slower ranks getting less; sums are exact, so this changes no bit."""
+    the participants of a round are spread evenly, slower ranks getting less; sums are exact, so this changes no bit.
+    Clients that keep a state of `row` bytes train at home. Where their `sizes` (N,) are given, some get a new home when
+    that pays off: see `moves`."""
 
-    def __init__(self, homes: np.ndarray, movable: bool):
-        self.homes, self.movable = homes, movable
+    def __init__(self, homes: np.ndarray, movable: bool, sizes: np.ndarray | None = None, row: int = 0):
+        self.homes, self.movable, self.row = homes, movable, row
+        self.costs = None if sizes is None or movable else sizes + FIXED
+        self.bandwidth, self.rounds, self.seconds = BANDWIDTH, 0, 0.      # rounds since a move, and their mean length
         self.hosts = np.unique(homes)
         self.speeds = np.ones(len(self.hosts))      # cost per second, relative
         self.at = homes
@@ -56,6 +63,36 @@ class Pace:
         if (costs > 0).all() and (train > 0).all():
             rate = costs / train
             self.speeds = .5 * self.speeds + .5 * rate / rate.mean()
+            self.rounds += 1
+            self.seconds += (train.max() - self.seconds) / self.rounds
         busy, longest = train.mean(), max(train.max(), 1e-9)
         return {"seconds_train": float(train.max()), "seconds_judge": float(seconds[self.hosts, 1].max()),
                 "imbalance": float(longest / max(busy, 1e-9)), "idle_share": float(1 - busy / longest)}
+
+    def moves(self, left: int) -> tuple[np.ndarray, np.ndarray] | None:
+        """Return clients, ascending, and their new homes, (m,) each, where this saves more in the `left` rounds than it
+        takes: one after another from the rank that would finish last to the one that would finish first."""
+        if self.costs is None or self.rounds < SETTLED:
+            return None
+        place = np.searchsorted(self.hosts, self.homes)
+        first = place.copy()
+        loads = np.bincount(place, self.costs, len(self.hosts)) / self.speeds
+        before = loads.max()
+        while True:
+            slow, fast = loads.argmax(), loads.argmin()
+            mine = np.flatnonzero(place == slow)
+            less, more = loads[slow] - self.costs[mine] / self.speeds[slow], self.costs[mine] / self.speeds[fast]
+            after = np.maximum(less, loads[fast] + more)
+            best = after.argmin()
+            if not after[best] < loads[slow] * (1 - 1e-9):
+                break
+            place[mine[best]], loads[slow], loads[fast] = fast, less[best], loads[fast] + more[best]
+        ids, saved = np.flatnonzero(place != first), 1 - loads.max() / before
+        if saved < TRIFLE or saved * self.seconds * left < len(ids) * self.row / self.bandwidth:
+            return None
+        return ids, self.hosts[place[ids]]
+
+    def moved(self, homes: np.ndarray, clients: int, seconds: float) -> None:
+        """Take the new homes, and what moving so many clients took."""
+        self.homes, self.rounds, self.seconds = homes, 0, 0.
+        self.bandwidth = clients * self.row / max(seconds, 1e-9)

@@ -39,6 +39,13 @@ class Store:
         while len(self._rows) > 1 and len(self._rows) * self._size > self.memory:
             self._spill.write(*self._rows.popitem(last=False))
 
+    def give(self, client: int):
+        """Return a client's row, and forget it."""
+        mine = self.read(client)
+        self._rows.pop(client, None)
+        self._spill.forget(client)
+        return mine
+
     def touched(self, clients) -> np.ndarray:
         """Say which clients have a row of their own, (n,) bool."""
         return np.array([c in self._rows or c in self._spill.places for c in clients], bool)
@@ -72,6 +79,7 @@ class Spill:
         self.shapes = [(v.dtype, v.shape, v.numel() * v.element_size()) for v in first]
         self.size = sum(size for _, _, size in self.shapes)
         self.places: dict[int, int] = {}      # client -> record
+        self.free: list[int] = []             # records of clients that are here no more
 
     @cached_property
     def file(self):
@@ -79,7 +87,9 @@ class Spill:
 
     def write(self, client: int, mine) -> None:
         record = b"".join(np.ascontiguousarray(as_numpy(v)).tobytes() for v in mine)
-        place = self.places.setdefault(client, len(self.places))
+        if client not in self.places:
+            self.places[client] = self.free.pop() if self.free else len(self.places)
+        place = self.places[client]
         try:
             written = os.pwrite(self.file.fileno(), record, place * self.size)
         except OSError as error:
@@ -90,6 +100,10 @@ class Spill:
             raise FedmpiError(f"the state of client {client} cannot be written to scratch space in "
                               f"{self.folder or tempfile.gettempdir()}: {reason}; raise state.memory, or set "
                               "state.scratch to a folder with more space")
+
+    def forget(self, client: int) -> None:
+        if client in self.places:
+            self.free.append(self.places.pop(client))
 
     def read(self, client: int):
         record = os.pread(self.file.fileno(), self.size, self.places[client] * self.size)

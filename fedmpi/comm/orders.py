@@ -28,6 +28,7 @@ class Order(IntEnum):
     ENGINE = 11      # name as bytes                   -> nothing: all ranks train with it from now on
     PROBE = 12       # *news                           -> (ranks, 2) seconds of both engines on a few clients
     NOTE = 13        # slot, what, ids, coefficients, shape -> nothing: each client of ids is given its mix of rows
+    MOVE = 14        # ids, ranks                      -> nothing: these clients live at these ranks from now on
 
 
 def frame(arrays) -> np.ndarray:
@@ -185,6 +186,18 @@ class Crew:
 
     def _restore(self, path, ids):
         self.group.restore(path.tobytes().decode(), ids)
+
+    def _move(self, ids, ranks):
+        rank, homes = self.world.rank, self.homes.copy()
+        for client, new in zip(ids.tolist(), ranks.tolist(), strict=True):
+            if rank == homes[client]:
+                self.world.give(frame(self.group.give(client)), new)
+            elif rank == new:
+                size = frame([np.bool_(True), *(value.cpu().numpy() for value in self.group.store.first)]).size
+                self.group.take(client, *unframe(self.world.take(np.empty(size, np.uint8), int(homes[client]))))
+        homes[ids] = ranks
+        self.homes = homes
+        self.world.meet()      # rank 0's clock is to show how long it takes all
 
     def _times(self):
         every = self.world.gather(self._spent()[None], np.ones(self.world.size, np.int64))

@@ -170,6 +170,19 @@ class World(Solo):
         return out
 
     @collective
+    def give(self, buffer: np.ndarray, rank: int) -> None:
+        """Send a buffer to another rank, which must `take` it."""
+        for start in range(0, buffer.size, PIECE):
+            self.comm.Send(buffer[start:start + PIECE], rank)
+
+    @collective
+    def take(self, buffer: np.ndarray, rank: int) -> np.ndarray:
+        """Fill a buffer with what another rank gives."""
+        for start in range(0, buffer.size, PIECE):
+            self.comm.Recv(buffer[start:start + PIECE], rank)
+        return buffer
+
+    @collective
     def hear(self, header: np.ndarray) -> None:
         """Take part in the broadcast of an order's header; a worker waits here, asleep, for as long as it takes."""
         self._poll(self.comm.Ibcast(header, 0))

@@ -84,3 +84,67 @@ def test_an_idle_round_does_not_stop_a_rank_for_good():
     pace.ranks(one)
     pace.note(np.zeros((3, 2)), one)
     assert np.isfinite(pace.speeds).all() and (pace.speeds > 0).all()
+
+
+def measured(pace, everyone, cost_per_second):
+    """Let the ranks report three rounds at their speeds."""
+    for _ in range(3):
+        at = pace.ranks(everyone)
+        work = np.bincount(at, np.asarray(everyone.sizes) + FIXED, len(cost_per_second))
+        facts = pace.note(np.column_stack([work / cost_per_second, work]), everyone)
+    return facts
+
+
+def pace_of(homes, sizes, row=1000):
+    return Pace(np.array(homes), movable=False, sizes=np.array(sizes), row=row)
+
+
+def test_clients_leave_a_slow_rank():
+    pace, everyone = pace_of([1, 2] * 20, [80] * 40), who(range(40), [80] * 40)
+    before = measured(pace, everyone, np.array([1., 300, 100]))["imbalance"]
+    ids, ranks = pace.moves(left=100)
+    assert (pace.homes[ids] == 2).all() and (ranks == 1).all() and (np.diff(ids) > 0).all()
+    homes = pace.homes.copy()
+    homes[ids] = ranks
+    pace.moved(homes, len(ids), .1)
+    after = measured(pace, everyone, np.array([1., 300, 100]))["imbalance"]
+    assert before > 1.4 and after < 1.1
+    assert pace.moves(left=100) is None      # nothing more to gain
+
+
+def test_clients_stay_where_moving_takes_longer_than_it_saves():
+    def moves(row, left):
+        pace, everyone = pace_of([1, 2] * 20, [80] * 40, row), who(range(40), [80] * 40)
+        measured(pace, everyone, np.array([1., 300, 100]))      # a round takes 20 s, of which moving saves 5
+        return pace.moves(left)
+    assert moves(row=10**8, left=100) is not None
+    assert moves(row=10**8, left=0) is None
+    assert moves(row=10**12, left=100) is None
+
+
+def test_clients_stay_where_ranks_are_even_or_not_measured_yet():
+    pace = pace_of([1, 2] * 20, [80] * 40)
+    assert pace.moves(left=100) is None
+    measured(pace, who(range(40), [80] * 40), np.array([1., 100, 105]))
+    assert pace.moves(left=100) is None
+
+
+def test_clients_of_a_chosen_placement_stay():
+    pace = Pace(np.array([1, 2] * 20), movable=False)
+    measured(pace, who(range(40), [80] * 40), np.array([1., 300, 100]))
+    assert pace.moves(left=100) is None
+
+
+@given(sizes=st.lists(st.integers(1, 5000), min_size=2, max_size=60),
+       speeds=st.lists(st.floats(.1, 10), min_size=1, max_size=6))
+def test_moves_never_make_the_slowest_rank_slower(sizes, speeds):
+    ranks = np.arange(len(sizes)) % len(speeds)
+    pace, everyone = pace_of(ranks, sizes, row=1), who(range(len(sizes)), sizes)
+    measured(pace, everyone, np.array(speeds))
+    moves = pace.moves(left=10**9)
+    if moves:
+        after = ranks.copy()
+        after[moves[0]] = moves[1]
+        loads = [np.bincount(at, np.array(sizes) + FIXED, len(speeds))[pace.hosts] / pace.speeds
+                 for at in (ranks, after)]
+        assert loads[1].max() < loads[0].max()

@@ -105,3 +105,15 @@ def test_scratch_space_that_cannot_be_written_is_named(tmp_path, monkeypatch):
     monkeypatch.setattr("os.pwrite", full)
     with pytest.raises(FedmpiError, match="state of client 3 cannot .* No space left on device; raise state.memory"):
         s.write(4, row(2))
+
+
+@pytest.mark.parametrize("memory", [float("inf"), 1])
+def test_a_client_that_was_given_away_is_forgotten(memory):
+    s = Store(store().first, memory)
+    for client in range(4):
+        s.write(client, row(client))
+    assert torch.equal(s.give(1).w, row(1).w) and torch.equal(s.give(0).w, row(0).w)
+    assert s.touched(range(4)).tolist() == [False, False, True, True] and torch.equal(s.read(1).w, s.first.w)
+    for client in (7, 1, 8):
+        s.write(client, row(10 + client))
+    assert [int(s.read(c).n) for c in (7, 1, 8, 2, 3)] == [17, 11, 18, 2, 3]

@@ -13,7 +13,8 @@ from fedmpi.comm.world import open_world
 from tests.federations import Digits, Lab, method, mlp
 from tests.methods.table import NAMES, SHOWN
 
-HOW = {"balanced": ("balanced", False), "shuffled": ("shuffled", False), "the server too": ("blocks", True)}
+MOVED = ([0, 2, 5, 6], [2, 1, 1, 2]), ([0, 5, 7], [1, 2, 0])      # clients, and where they live from then on
+HOW = {"balanced": ("balanced", False), "moving": ("shuffled", False), "the server too": ("blocks", True)}
 
 
 def digest(world, name, model, federation, engine, how, server_hosts) -> str | None:
@@ -21,9 +22,19 @@ def digest(world, name, model, federation, engine, how, server_hosts) -> str | N
     lab = Lab(method(name, model, **SHOWN.get(name, {})), federation, engine, share=.6, world=world, homes=where)
     if world.rank:
         return lab.crew.serve()
-    found = lab.go().digest()
+    found = (moving(lab) if how == "shuffled" else lab.go()).digest()
     lab.crew.call(Order.STOP, np.int64(0))
     return found
+
+
+def moving(lab):
+    """Run with clients that move between rounds, some of them back."""
+    lab.open()
+    for t in range(3):
+        lab.round(t)
+        for ids, ranks in MOVED[t:t + 1]:
+            lab.crew.call(Order.MOVE, np.array(ids), np.array(ranks))
+    return lab
 
 
 def main():
