@@ -9,8 +9,9 @@ from typing import Annotated, Any, Literal
 from fedmpi import registry
 from fedmpi.cost import Edge
 from fedmpi.errors import BadInput
+from fedmpi.faults import Attack, Faults
 from fedmpi.loader import LARGEST, parse, read
-from fedmpi.settings import Ge, Gt, Le, build, names, short
+from fedmpi.settings import Ge, Gt, Le, Lt, build, names, short
 
 GIB = 2 ** 30
 
@@ -83,6 +84,10 @@ class Server:
     hosts_clients: Annotated[bool, "rank 0 trains clients too (always so when it is alone)"] = False
     reduce: Annotated[Literal["exact", "float32"],
                       "exact: the same bits on any number of ranks; float32: half the bytes"] = "exact"
+    robust: Annotated[Literal["mean", "median", "trimmed_mean"], "how updates are averaged, coordinate by coordinate; "
+                      "median and trimmed_mean count all clients alike"] = "mean"
+    trim: Annotated[float, Ge(0), Lt(.5), "share that trimmed_mean leaves out at either end, rounded up"] = .1
+    clip_norm: Annotated[float | None, Gt(0), "longer updates are shortened to this norm; none: they are not"] = None
 
 
 @dataclass(frozen=True)
@@ -114,6 +119,8 @@ class Config:
     comm: Comm = field(default_factory=Comm)
     state: State = field(default_factory=State)
     edge: Edge | None = None
+    faults: Faults = field(default_factory=Faults)
+    attack: Attack | None = None
     engine: Annotated[Literal["auto", "loop", "vmap"],
                       "how a rank trains its clients: one by one (loop) or many at once (vmap)"] = "auto"
     graphs: Annotated[Literal["auto", "on", "off"],
@@ -127,7 +134,7 @@ class Config:
 
 
 SECTIONS = {"data": Data, "train": Train, "evaluate": Evaluate, "checkpoint": Checkpoint, "server": Server,
-            "comm": Comm, "state": State, "edge": Edge}
+            "comm": Comm, "state": State, "edge": Edge, "faults": Faults, "attack": Attack}
 NAMED = {"model": "models", "method": "methods"}      # sections of the form {name: ..., setting: ...}
 MUST_HAVE = {"models": "build", "methods": "client", "partitions": "assign"}
 
@@ -185,7 +192,7 @@ def resolve(values: dict) -> Config:
             problems.append(str(error))
 
     for name, cls in SECTIONS.items():
-        if values.get(name, ...) is None and name == "edge":      # as a resolved configuration has it
+        if values.get(name, ...) is None and name in ("edge", "attack"):      # as a resolved configuration has it
             built[name] = None
         elif name in values:
             built[name] = attempt(build, cls, partitioned(values[name]) if name == "data" else values[name], name)

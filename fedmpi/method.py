@@ -65,6 +65,10 @@ class Participants:
     def __post_init__(self):
         self.facts, self.each = {}, {}
 
+    def only(self, kept) -> Participants:
+        """Return those participants for which `kept` (n,) is true."""
+        return Participants(self.ids[kept], self.sizes[kept], self.round, self.seed)
+
     def report(self, **facts):
         """Hand measures of this round to the run's books: `clusters` (n,) of `k`, `iterations`, `distance`, ..."""
         self.facts |= facts
@@ -81,6 +85,7 @@ class Method:
     title = ""       # as papers write it
     paper = ""       # authors, venue, year
     judged_by = ""   # which weights a client is judged by
+    averages = True  # the server aggregates by `mean` and `mean_by` alone, which `server.robust` replaces
 
     @property
     def model(self) -> Model:

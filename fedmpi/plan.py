@@ -114,7 +114,8 @@ def rehearsed(case: Case) -> Ledger:
     from fedmpi.clients.group import Group
     from fedmpi.comm.orders import UP, Crew
     from fedmpi.comm.rows import rows_of
-    from fedmpi.rounds import address, participants
+    from fedmpi.participation import participants
+    from fedmpi.rounds import address
     config, federation, ledger = case.config, case.federation, Ledger()
     who, everybody = participants(config, 0, federation.sizes), range(federation.clients)
     group = Group(case.method, case.shared, case.mine, None, federation, everybody, config, torch.device("cpu"))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import time
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import numpy as np
 import torch
@@ -17,15 +18,16 @@ from fedmpi.comm.orders import MINE, UP, Crew, Order
 from fedmpi.comm.rows import rows_of
 from fedmpi.config import Config, plain
 from fedmpi.deadline import Deadline
+from fedmpi.faults import attackers
 from fedmpi.folder import RunFolder
 from fedmpi.method import Participants
 from fedmpi.metrics import Groups, judged, pictured, summary
 from fedmpi.models.build import blank
+from fedmpi.participation import addressed, participants
 from fedmpi.progress import Progress, duration, percent
 from fedmpi.storage import Storage
 
-PARTICIPANTS = 0x9A27      # keeps this use of the seed apart from others
-PIECE = 64 << 20           # bytes of client rows gathered at once for a checkpoint
+PIECE = 64 << 20      # bytes of client rows gathered at once for a checkpoint
 
 
 @dataclass
@@ -63,6 +65,12 @@ class Run:
     work: dict = field(default_factory=dict)         # what a round computes, by the number of a client's samples
     columns: dict = field(default_factory=dict)      # more of this round for the history
 
+    @cached_property
+    def honest(self) -> np.ndarray:
+        """Say which clients do not attack, (N,) bool: accuracies are theirs."""
+        n = len(self.federation.sizes)
+        return np.isin(np.arange(n), attackers(self.config.attack, n, self.config.seed), invert=True)
+
     def go(self) -> bool:
         """Run all rounds. Returns False when the run was saved and stopped early because somebody asked for it."""
         config, state = self.config, self.state
@@ -87,12 +95,14 @@ class Run:
         """One round, as in the picture; where it is evaluated, it enters the books."""
         begin, state, world, judge = time.perf_counter(), self.state, self.crew.world, self.evaluates(t)
         sent, received = world.sent, world.received
-        who, moved = participants(self.config, t, self.federation.sizes), self.move(self.config.rounds - t)
-        self.exchange(who, judge)
+        asked = participants(self.config, t, self.federation.sizes)
+        moved = self.move(self.config.rounds - t)
+        trained = self.config.faults.arriving(asked)
+        who = self.exchange(trained, judge)
         state.round = t + 1
         table, times = (self.crew.judge(state.round, state.shared) if judge else
                         (None, self.crew.call(Order.TIMES)))
-        facts = self.facts(who) | self.pace.note(times, who) | {
+        facts = self.facts(asked, trained, who) | self.pace.note(times, trained) | {
             "clients_moved": moved,
             "bytes_sent_by_server": world.sent - sent, "bytes_received_by_server": world.received - received}
         state.seconds += time.perf_counter() - begin
@@ -110,17 +120,21 @@ class Run:
         self.progress.note(f"{len(moves[0])} clients moved to ranks that are faster or have less to do")
         return len(moves[0])
 
-    def facts(self, who: Participants) -> dict:
-        """Return what a round's server found, and what its participants spent."""
+    def facts(self, asked: Participants, trained: Participants, who: Participants) -> dict:
+        """Return what a round's server found, what its participants spent, and which of them did not get through."""
         state, facts = self.state, dict(who.facts)
         if "clusters" in facts:
             facts |= state.groups.update(who.ids, np.asarray(facts.pop("clusters")), facts.pop("k"))
         facts |= state.groups.note(who.ids, who.each)
-        down_up = sum(self.method.traffic(state.shared, self.up))
-        return facts | self.spent(who, down_up) | {
-            "participants": len(who.ids), "mib_per_client_round": down_up / cost.MIB}
+        missing, text = self.config.faults.missing(asked, trained, who)
+        if text:
+            self.progress.note(text)
+        down, up = self.method.traffic(state.shared, self.up)
+        moved = down + up * np.isin(asked.ids, trained.ids)      # what is lost was not sent
+        return facts | missing | self.spent(asked, moved) | {
+            "participants": len(asked.ids), "mib_per_client_round": float(moved.mean()) / cost.MIB}
 
-    def spent(self, who: Participants, nbytes: int) -> dict:
+    def spent(self, who: Participants, nbytes) -> dict:
         """Return the mean time and energy of a participant's round at the edge, where `edge` is set."""
         if self.config.edge is None:
             return {}
@@ -148,24 +162,21 @@ class Run:
         exact = self.config.server.reduce == "exact"
         rows = self.method.embedding(rows_of(self.crew, MINE, self.crew.group.store.first, exact),
                                      rows_of(self.crew, UP, self.up, exact))
-        if rows is None:
-            self.progress.note(f"{self.method.title} has no heads to embed")
+        if rows is None or not len(rows.ids):
+            self.progress.note(f"round {self.state.round}: {self.method.title} has no heads to embed")
         else:
             self.columns["embedding"] = self.column(rows.ids, pictured(rows.gram()))
 
-    def exchange(self, who: Participants, judge: bool) -> None:
-        """The server addresses the participants, they train, it takes what they send."""
+    def exchange(self, who: Participants, judge: bool) -> Participants:
+        """The server addresses the participants, they train, it takes what they send. Return whose updates it took;
+        without any its state stays."""
         state, exact = self.state, self.config.server.reduce == "exact"
-        address(self.crew, self.method, state.shared, self.addressed(who, judge), exact)
-        self.crew.train(who.round, who.ids, judge, state.shared, self.pace.ranks(who))
-        state.shared = self.method.server(state.shared, rows_of(self.crew, UP, self.up, exact), who)
-
-    def addressed(self, who: Participants, judge: bool) -> Participants:
-        """Return who trains in a round: the participants, or all where all are judged after it."""
-        if not judge or self.config.evaluate.after != "all":
-            return who
-        sizes = self.federation.sizes
-        return Participants(np.arange(len(sizes)), sizes, who.round, who.seed)
+        address(self.crew, self.method, state.shared, addressed(self.config, self.federation.sizes, who, judge), exact)
+        there = self.crew.train(who.round, who.ids, judge, state.shared, self.pace.ranks(who))
+        who = who if there.all() else who.only(there)
+        if len(who.ids):
+            state.shared = self.method.server(state.shared, rows_of(self.crew, UP, self.up, exact), who)
+        return who
 
     def open(self) -> None:
         """The round before the first one, of a method that has it. It is done again where nothing was saved since."""
@@ -195,10 +206,12 @@ class Run:
         """Enter a round in the books: how every client was judged, and the round's facts."""
         state = self.state
         before, after, unadapted = judged(table)
-        line = {"round": state.round, **summary(before)}
+        line = {"round": state.round, **summary(before[self.honest])}
         for suffix, rows in (("after", after), ("unadapted", unadapted)):
             if not np.isnan(rows).all():
-                line |= {f"{name}_{suffix}": value for name, value in summary(rows).items()}
+                line |= {f"{name}_{suffix}": value for name, value in summary(rows[self.honest]).items()}
+        if not self.honest.all():
+            line["accuracy_mean_attackers"] = summary(before[~self.honest])["accuracy_mean"]
         line |= facts
         state.metrics.append(line)
         with self.storage.tried(state.round):
@@ -274,19 +287,9 @@ def best_of(metrics: list[dict]) -> dict:
     return max(metrics, key=lambda m: (m["accuracy_mean"] == m["accuracy_mean"], m["accuracy_mean"]))
 
 
-def participants(config: Config, t: int, sizes: np.ndarray) -> Participants:
-    """Draw the participants of round t, from (seed, t) alone; at least one."""
-    share, n = config.train.participation, len(sizes)
-    generator = np.random.default_rng((config.seed, t, PARTICIPANTS))
-    if isinstance(share, tuple):
-        share = generator.uniform(*share)
-    ids = np.sort(generator.choice(n, max(1, round(share * n)), replace=False)).astype(np.int64)
-    return Participants(ids, sizes[ids], t, config.seed)
-
-
 def address(crew: Crew, method, shared, who: Participants, exact: bool) -> None:
     """Send each participant what the server addresses to it alone."""
-    if method.note() is not None:
+    if method.note() is not None and len(who.ids):
         note = method.down(shared, rows_of(crew, MINE, crew.group.store.first, exact), who)
         for slot, mixed in enumerate(note):
             crew.call(Order.NOTE, np.int64(slot), mixed.rows.what, who.ids, mixed.coefficients,

@@ -135,9 +135,9 @@ def conclude(run) -> int:
     result = run.result() | run.storage.facts()
     run.folder.finish(result, run.state.metrics)
     run.progress.say(
-        f"{result['method']}: accuracy {percent(result['accuracy_mean'])} mean over {len(run.federation.sizes)} "
-        f"clients, {percent(result['accuracy_worst_decile'])} in the worst tenth, best "
-        f"{percent(result['accuracy_best'])} in round {result['best_round']}; {result['rounds']} rounds in "
+        f"{result['method']}: accuracy {percent(result['accuracy_mean'])} mean over {run.honest.sum()} "
+        f"{'' if run.honest.all() else 'honest '}clients, {percent(result['accuracy_worst_decile'])} in the worst "
+        f"tenth, best {percent(result['accuracy_best'])} in round {result['best_round']}; {result['rounds']} rounds in "
         f"{duration(result['seconds'])} on {result['ranks']} rank{'s' * (result['ranks'] > 1)}\n"
         f"digest {result['digest'][:16]}  results in {run.folder.path}{run.storage.summary()}")
     return errors.FINISHED

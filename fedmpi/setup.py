@@ -15,7 +15,7 @@ from fedmpi.config import Config, load, plain, resolve
 from fedmpi.data.federation import Federation, prepare
 from fedmpi.errors import BadInput
 from fedmpi.folder import RunFolder, default_folder
-from fedmpi.roster import gathered, hosts_table, oddities, place
+from fedmpi.roster import gathered, hosts_table, oddities, place, spans
 from fedmpi.settings import names
 
 
@@ -88,14 +88,16 @@ class Parts:
 
 def bind(config: Config, federation: Federation):
     """Build the model for the federation's samples and return the method on it. Raises BadInput."""
-    from fedmpi.clients import statistics
+    from fedmpi.clients import statistics, updates
     from fedmpi.models.build import build
     model = build(config.model, federation.shape, federation.dtype, federation.classes, config.seed)
     words = getattr(federation, "vocabulary", None)
     if model.table and words and words > model.lookup.num_embeddings:
         raise BadInput(f"model: its table has {model.lookup.num_embeddings} rows, but the data count their words up to "
                        f"{words - 1}; set model.vocabulary = {words} or more")
-    return statistics.on(config.method, model)
+    method = statistics.on(config.method, model)
+    updates.refuse(config, method, federation)
+    return method
 
 
 def assemble(world, start: dict) -> Parts:
@@ -208,6 +210,9 @@ def introduce(run, parts: Parts, decision: Decision) -> None:
         f"run folder {decision.folder.path}")
     if world.size > 1:
         run.progress.say(hosts_table(parts.places))
+    if config.attack:
+        run.progress.say(f"attack: {config.attack.kind} of clients {spans(np.flatnonzero(~run.honest).tolist())}; "
+                         "accuracies are the honest clients'")
     unwatched = [f"comm.timeout is off: it needs an MPI of thread level multiple, and this one has {world.thread_level}"
                  ] if world.size > 1 and config.comm.timeout and not world.watch else []
     for oddity in oddities(parts.places) + unwatched:

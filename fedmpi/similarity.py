@@ -19,7 +19,7 @@ def spectrum(gram: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 def principal(gram: Tensor, d: int) -> np.ndarray:
     """Return what makes the first d principal components of n rows out of these: weights (d, n), from their inner
-    products (n, n). Where rows vary in fewer directions the other components are 0."""
+    products (n, n). Where rows vary in fewer directions, or are fewer, the other components are 0."""
     n = len(gram)
     gram, centre = gram.double().numpy(), np.eye(n) - 1 / n
     variance, vectors = spectrum(centre @ gram @ centre)
@@ -27,7 +27,7 @@ def principal(gram: Tensor, d: int) -> np.ndarray:
     vectors = vectors * np.sign(vectors[np.abs(vectors).argmax(0), np.arange(vectors.shape[1])])      # one of two signs
     real = variance > NOTHING * np.trace(gram)
     scale = np.where(real, 1 / np.sqrt(np.where(real, variance, 1)), 0)
-    return (centre @ (vectors * scale)).T
+    return np.pad((centre @ (vectors * scale)).T, ((0, max(0, d - n)), (0, 0)))
 
 
 def cosines(images: Tensor, centres: Tensor) -> Tensor:

@@ -22,7 +22,8 @@ from fedmpi.data.federation import Samples
 from fedmpi.method import Participants
 from fedmpi.models.build import blank, build
 from fedmpi.models.nets import MLP
-from fedmpi.rounds import address, participants
+from fedmpi.participation import participants
+from fedmpi.rounds import address
 from fedmpi.settings import build as settled
 
 SIZES = (20, 1, 57, 3, 10, 33, 11, 8)      # training samples: short, whole and single batches
@@ -73,6 +74,17 @@ class OtherTests(View):
         return s._replace(y_test=np.random.default_rng(i).permutation(9 - s.y_test))
 
 
+class Odd(View):
+    """Clients as real splits have them: one without test samples, one with a single class, one with a single sample
+    (client 1 of SIZES)."""
+
+    def client(self, i: int) -> Samples:
+        s = self.original.client(i)
+        if i == 2:
+            return s._replace(x_test=s.x_test[:0], y_test=s.y_test[:0])
+        return s._replace(y_train=s.y_train * 0 + 7) if i == 5 else s
+
+
 class Renumbered(View):
     """The same clients under other numbers: client i is the original's order[i]."""
 
@@ -110,10 +122,10 @@ class Lab:
     """All ranks of a run, in this process or over `world`; rank 0's calls drive it."""
 
     def __init__(self, method, federation, engine=None, train=TRAIN, share=1., seed=3, world=None, homes=None,
-                 reduce="exact"):
+                 reduce="exact", **sections):
         self.method, self.federation, self.reduce = method, federation, reduce
         self.config = replace(resolve({"seed": seed}), train=replace(train, participation=share),
-                              server=Server(reduce=reduce))
+                              **{"server": Server(reduce=reduce), **sections})
         world = world or Solo()
         homes = np.zeros(len(federation.sizes), np.int64) if homes is None else np.asarray(homes)
         self.shared, first = method.init(len(homes))
@@ -126,11 +138,10 @@ class Lab:
         return participants(self.config, t, self.federation.sizes)
 
     def train(self, t: int, who=None, judge=False):
-        """Let the participants train; returns them."""
+        """Let the participants train; returns those whose updates are there."""
         who = who or self.who(t)
         address(self.crew, self.method, self.shared, who, self.reduce == "exact")
-        self.crew.train(t, who.ids, judge, self.shared)
-        return who
+        return who.only(self.crew.train(t, who.ids, judge, self.shared))
 
     def apply(self, function, clients, t: int = 0, engine=None) -> dict:
         """Apply a function of a method to hosted clients; nothing is stored."""

@@ -87,6 +87,17 @@ def test_integers_are_integers(refusal, text):
                                       "procedure, smallest, tries"),
     ("data: {partition: []}", "data.partition = []: give a name, or a mapping with a name and settings"),
     ("server: {hosts_clients: yes}", "server.hosts_clients = 'yes': should be a valid boolean"),
+    ("attack: {}", "attack.kind is missing and has no default: set it"),
+    ("attack: {kind: spy}", "attack.kind = 'spy': should be 'sign_flip', 'noise' or 'label_flip'"),
+    ("attack: {kind: noise, share: 1}", "attack.share = 1: should be less than 1"),
+    ("attack: {kind: noise, scale: 0}", "attack.scale = 0: should be greater than 0"),
+    ("faults: {drop: 1}", "faults.drop = 1: should be less than 1"),
+    ("faults: {drop: -.1}", "faults.drop = -0.1: should be greater than or equal to 0"),
+    ("faults: {bad_update: drop}", "faults.bad_update = 'drop': should be 'stop' or 'skip'"),
+    ("faults: ~", "faults must be a mapping of settings, not None"),
+    ("server: {robust: mode}", "server.robust = 'mode': should be 'mean', 'median' or 'trimmed_mean'"),
+    ("server: {trim: .5}", "server.trim = 0.5: should be less than 0.5"),
+    ("server: {clip_norm: 0}", "server.clip_norm = 0: should be greater than 0"),
     ("engine: fast", "engine = 'fast': should be 'auto', 'loop' or 'vmap'"),
     ("seed: -1", "seed = -1: should be greater than or equal to 0"),
     ("seed: 99999999999999999999", "seed = 99999999999999999999: should be less than or equal to 9223372036854775807"),
@@ -176,7 +187,8 @@ ODD = {"name": "fedmhc", "M": 2, "lam": 1e-9, "anchor": "local"}
 @pytest.mark.parametrize("values", [
     {}, {"method": ODD}, {"method": "fedah", "engine": "vmap", "rounds": 7}, {"model": {"name": "cnn4", "width": 3}},
     {"data": {"partition": {"name": "pathological", "classes_per_client": 3}, "split": [.6, .2, .2], "file": "x"}},
-    {"train": {"participation": [.1, .9], "steps": 3}, "server": {"hosts_clients": True}}])
+    {"train": {"participation": [.1, .9], "steps": 3}, "server": {"hosts_clients": True}},
+    {"attack": {"kind": "noise", "share": .5}, "faults": {"drop": .5}, "server": {"robust": "median"}}])
 def test_plain_round_trips(values):
     config = resolve(values)
     assert resolve(plain(config)) == config

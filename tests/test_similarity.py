@@ -28,6 +28,11 @@ def test_directions_in_which_nothing_varies_are_0(rows):
     assert not principal(torch.ones(3, 3), 2).any()
 
 
+def test_fewer_rows_than_components(rows):
+    few, whole = rows[:4] @ rows[:4].T, principal(rows[:4] @ rows[:4].T, 4)
+    np.testing.assert_array_equal(principal(few, 6), np.concatenate([whole, np.zeros((2, 4))]))
+
+
 def test_the_signs_are_fixed(rows):
     weights = principal(rows @ rows.T, 5)
     assert (weights.max(1) > -weights.min(1)).all()

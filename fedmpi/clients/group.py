@@ -8,20 +8,22 @@ import torch
 from torch import Tensor
 
 from fedmpi import checkpoint
-from fedmpi.clients import choice
-from fedmpi.clients.plan import Local
+from fedmpi.clients import choice, updates
+from fedmpi.clients.plan import Local, generate
 from fedmpi.clients.shelf import Shelf
 from fedmpi.clients.store import Store, as_numpy
 from fedmpi.comm import exact
 from fedmpi.comm.orders import UP
 from fedmpi.config import GIB, Config
 from fedmpi.errors import GivenUp
+from fedmpi.faults import attackers
 from fedmpi.metrics import MEASURES, measure
 from fedmpi.models.build import as_input
 
 PHASES = ("train", "judge")
 ON_GPU = len(PHASES)      # column of `times`
 CHUNK = 500      # test samples per forward pass
+ATTACK = 0xA77A  # stream of an attacker's noise
 
 
 class Group:
@@ -33,6 +35,8 @@ class Group:
         self.judged = ("x_val", "y_val") if config.evaluate.on == "validation" else ("x_test", "y_test")
         self.shared_type, self.shared = type(first_shared), (None,) * len(first_shared)      # as last heard
         self.clients = [int(c) for c in clients]
+        self.attackers = set(attackers(config.attack, len(federation.sizes), config.seed).tolist())
+        self.skips = config.faults.bad_update == "skip"
         memory = config.state.memory * GIB
         self.store = Store(type(first_mine)(*(v.to(device) for v in first_mine)), memory, config.state.scratch)
         self.samples = Shelf(federation, device, memory)
@@ -43,7 +47,9 @@ class Group:
         self.waits = lambda: 0.            # seconds since this rank was asked to stop
 
     def training(self, client: int) -> tuple[Tensor, Tensor]:
-        return self.samples[client]["x_train"], self.samples[client]["y_train"]
+        x, y = self.samples[client]["x_train"], self.samples[client]["y_train"]
+        lies = client in self.attackers and self.config.attack.kind == "label_flip"
+        return x, self.samples.federation.classes - 1 - y if lies else y
 
     def local(self, when: int) -> Local:
         """Return the local training of round `when`."""
@@ -74,10 +80,14 @@ class Group:
         """Train the participants that are `here`; their Up stays for the verbs below."""
         begin = time.perf_counter()
         shared, ids = self.shared, [int(i) for i in here]
-        self.ups, self.fresh = dict.fromkeys(ids), {}
+        self.here, self.ups, self.fresh = ids, dict.fromkeys(ids), {}
         for client, (mine, up) in self.in_time(self.method.client, ids, shared, when):
+            sent = self._sent(client, shared, up, when)
+            if self.skips and not updates.usable(mine, sent):
+                self.ups.pop(client)      # and its state stays what it was
+                continue
             self.store.write(client, mine)
-            self.ups[client] = up
+            self.ups[client] = sent
             if judge and self.config.evaluate.after != "off":
                 self._judge_fresh(client, mine, up)
         judges_all = judge and self.config.evaluate.after == "all"
@@ -90,6 +100,17 @@ class Group:
                 self._judge_fresh(client, mine, up)
         self.notes.clear()
         self.seconds["train"] += time.perf_counter() - begin
+
+    def _sent(self, client: int, shared, up, when: int):
+        """Return a client's update as the server takes it."""
+        attack, most = self.config.attack, self.config.server.clip_norm
+        if client in self.attackers and attack.kind != "label_flip":
+            up = updates.tampered(attack, shared, up, generate(self.config.seed, when, client, ATTACK))
+        return up if most is None else updates.clipped(shared, up, most)
+
+    def bad(self, ids) -> np.ndarray:
+        """Return 1 for each of the participants that trained here and whose update cannot be used, (n,)."""
+        return (np.isin(ids, self.here) & ~np.isin(ids, list(self.ups))).astype(np.int64)
 
     def _judge_fresh(self, client: int, mine, up) -> None:
         weights = self.method.trained(mine, up)
@@ -129,13 +150,23 @@ class Group:
 
     def rows(self, what) -> np.ndarray:
         """Return columns [start, stop) of a field of the hosted clients, (n, stop - start) float32."""
-        rows = [row.cpu().float() for row in self._rows(what, self.holders(what[0]))]
+        clients = self.holders(what[0])
+        rows = [row.cpu().float() for row in self._rows(what, clients)]
+        for r, row in enumerate(rows):
+            if not row.isfinite().all():
+                raise self._named(exact.NotFinite(r, row), what, clients)
         return torch.stack(rows).numpy() if rows else np.empty((0, what[3] - what[2]), np.float32)
 
     def _rows(self, what, clients) -> list[Tensor]:
         source, field, start, stop = map(int, what)
         states = (self.ups[c] if source == UP else self.store.read(c) for c in clients)
         return [state[field].reshape(-1)[start:stop] for state in states]
+
+    def _named(self, error: exact.NotFinite, what, clients) -> exact.NotFinite:
+        """Return the same error with the field's name, and note the client."""
+        self.at = clients[error.row]
+        state = self.ups[self.at] if what[0] == UP else self.store.first
+        return exact.NotFinite(error.row, error.values, state._fields[what[1]])
 
     def weighted(self, what, weights, groups=None, k=0) -> np.ndarray:
         """Return the hosted clients' part of a (grouped) weighted sum: int64 fixed point, or float32."""
@@ -149,12 +180,14 @@ class Group:
                 exact.accumulate(rows, torch.from_numpy(weights), total,
                                  None if groups is None else torch.from_numpy(groups))
             except exact.NotFinite as error:
-                self.at = clients[error.row]
-                raise
+                raise self._named(error, what, clients) from None
             return total.cpu().numpy()
         total = torch.zeros(shape, dtype=torch.float64, device=self.device)
         for r, row in enumerate(rows):
             (total if groups is None else total[int(groups[r])]).add_(row.double(), alpha=float(weights[r]))
+        if not total.isfinite().all():
+            r = next(r for r, row in enumerate(rows) if not row.isfinite().all())
+            raise self._named(exact.NotFinite(r, rows[r]), what, clients)
         return total.float().cpu().numpy()
 
     def note(self, slot: int, client: int, totals: np.ndarray, scales: np.ndarray, shape) -> None:

@@ -19,14 +19,15 @@ BLOCK, BLOCK_GPU = 1 << 14, 1 << 24      # numbers in scratch: well inside a cor
 
 
 class NotFinite(FedmpiError):
-    """A row that cannot be summed; `row` is its position, for the caller to name the client."""
+    """A row that cannot be summed; `row` is its position, for the caller to name the client and the field."""
 
-    def __init__(self, row: int, values: torch.Tensor):
+    def __init__(self, row: int, values: torch.Tensor, field: str = ""):
         bad = int((~values.isfinite()).sum())
-        self.row = row
-        what = (f"update has {bad} non-finite values of {values.numel()}" if bad else
-                f"update has values up to {values.abs().max():.3g}, out of the range of exact sums ({RANGE:g})")
-        super().__init__(f"{what}; lower train.lr, or look at this client's data")
+        self.row, self.values = row, values
+        what = (f"{bad} non-finite values of {values.numel()}" if bad else
+                f"values up to {values.abs().max():.3g}, out of the range of exact sums ({RANGE:g})")
+        super().__init__(f"update{field and ' of ' + field} has {what}; lower train.lr, look at this client's data, or "
+                         "leave such updates out (faults.bad_update=skip)")
 
 
 def accumulate(rows, weights: torch.Tensor, into: torch.Tensor, groups: torch.Tensor | None = None):

@@ -1,9 +1,16 @@
-"""How this process was started, as the launchers' environment variables tell, and launches that cannot work."""
+"""How this process was started, as the launchers' environment variables tell, launches that cannot work, and
+what a launcher needs to pass on our last words."""
 from __future__ import annotations
 
 import os
+import stat
+import time
+from contextlib import suppress
 
 from fedmpi.errors import BadInput
+
+DRAIN = 3         # seconds that an abort waits for the launcher to read what was printed
+GLANCE = 1e-4     # seconds between two looks whether it has
 
 
 def speaks() -> bool:
@@ -39,3 +46,19 @@ def inside_other_launcher(variable: str) -> bool:
     """Under mpiexec inside a Slurm job, SLURM_STEP_NUM_TASKS describes the launcher's own step, not us."""
     return variable == "SLURM_STEP_NUM_TASKS" and ("PMI_SIZE" in os.environ and "HYDI_CONTROL_FD" in os.environ
                                                    or "OMPI_COMM_WORLD_SIZE" in os.environ)
+
+
+def drain(*streams) -> None:
+    """Wait until the launcher has read what was printed: some launchers drop what still lies in the pipe at an abort.
+
+    A launcher that does not read within DRAIN seconds is not waited for."""
+    for stream in streams:
+        with suppress(OSError, ValueError, ImportError):      # closed, not a file, no such system call
+            import fcntl
+            import termios
+            stream.flush()
+            until = time.perf_counter() + DRAIN
+            while stat.S_ISFIFO(os.fstat(stream.fileno()).st_mode) and time.perf_counter() < until:
+                if not any(fcntl.ioctl(stream.fileno(), termios.FIONREAD, bytes(4))):
+                    break
+                time.sleep(GLANCE)

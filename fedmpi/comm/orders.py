@@ -8,6 +8,7 @@ from enum import IntEnum
 
 import numpy as np
 
+from fedmpi.comm.robust import middle_by
 from fedmpi.comm.world import Solo
 
 DTYPES = [np.dtype(name) for name in ("uint8", "int32", "int64", "float32", "float64", "bool", "float16")]
@@ -15,7 +16,7 @@ DTYPES = [np.dtype(name) for name in ("uint8", "int32", "int64", "float32", "flo
 
 class Order(IntEnum):
     STOP = 0         # exit code
-    TRAIN = 1        # round, ids, ranks, judge, *news -> nothing: Up stays at the workers; see Crew.news
+    TRAIN = 1        # round, ids, ranks, judge, *news -> bad updates (n,) or nothing, see Crew.train and Crew.news
     SUM = 2          # what, weights                   -> (d,); `what` is (source, field, start, stop), see Rows
     SUM_BY = 3       # what, weights, groups, k        -> (k, d)
     GATHER = 4       # what                            -> (rows, d)
@@ -29,6 +30,8 @@ class Order(IntEnum):
     PROBE = 12       # *news                           -> (ranks, 2) seconds of both engines on a few clients
     NOTE = 13        # slot, what, ids, coefficients, shape -> nothing: each client of ids is given its mix of rows
     MOVE = 14        # ids, ranks                      -> nothing: these clients live at these ranks from now on
+    DISMISS = 15     # bad                             -> nothing: these participants' updates are left out
+    MIDDLE_BY = 16   # what, groups, cuts              -> (k, d), see comm/robust.py
 
 
 def frame(arrays) -> np.ndarray:
@@ -80,10 +83,15 @@ class Crew:
         self.told = []                        # the server's state as it was last sent, with versions (rank 0)
         self.asked = False                    # some rank was asked to stop (rank 0)
 
-    def train(self, when: int, ids: np.ndarray, judge: bool, shared, ranks: np.ndarray | None = None) -> None:
-        """Let participants train (rank 0), each at home or at `ranks`; with `judge` they are judged right after."""
+    def train(self, when: int, ids: np.ndarray, judge: bool, shared, ranks: np.ndarray | None = None):
+        """Let participants train (rank 0), each at home or at `ranks`; with `judge` they are judged right after.
+        Return whose updates are there, (n,) bool: all, but for those that are bad where such are skipped."""
         ranks = self.homes[ids] if ranks is None else ranks
-        self.call(Order.TRAIN, np.int64(when), ids, ranks, np.bool_(judge), *self.news(shared))
+        bad = self.call(Order.TRAIN, np.int64(when), ids, ranks, np.bool_(judge), *self.news(shared))
+        if bad is None or not bad.any():
+            return np.ones(len(ids), bool)
+        self.call(Order.DISMISS, bad > 0)
+        return bad == 0
 
     def judge(self, when: int, shared) -> tuple[np.ndarray, np.ndarray]:
         """Return the table of all clients (see Group.judge), and the ranks' times as TIMES gives them (rank 0)."""
@@ -139,6 +147,10 @@ class Crew:
         self.ids, self.ranks = np.array(ids), np.array(ranks)
         self.group.hear(fresh, arrays)
         self.group.train(int(when), self.ids, self.ids[self.ranks == self.world.rank], bool(judge))
+        return self.world.reduce(self.group.bad(self.ids)) if self.group.skips else None
+
+    def _dismiss(self, bad):
+        self.ids, self.ranks = self.ids[~bad], self.ranks[~bad]
 
     def _sum(self, what, weights):
         return self.world.reduce(self.group.weighted(what, weights[self._at(what) == self.world.rank]))
@@ -149,6 +161,11 @@ class Crew:
 
     def _gather(self, what):
         return self._in_order(self.group.rows(what), self._at(what))
+
+    def _middle_by(self, what, groups, cuts):
+        def rows(start, stop):
+            return self.group.rows(np.append(what[:2], what[2] + [start, stop]))
+        return middle_by(self.world, rows, int(what[3] - what[2]), self._at(what), groups, cuts)
 
     def _at(self, what) -> np.ndarray:
         """Return the rank that holds each row of a source."""

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from fedmpi.comm import exact
+from fedmpi.comm import exact, robust
 from fedmpi.comm.orders import UP, Crew, Order
 
 TILE = 1 << 16      # columns of a gram matrix at once: fixed, so that its bits depend on no number of ranks
@@ -46,6 +46,8 @@ class Rows:
 
     def mean(self, weight=None) -> torch.Tensor:
         """Return the mean over participants (d,), weighted by `weight` (n,) where it is given."""
+        if self.robust:
+            return self._middle_by(np.zeros(len(self.ids), np.int64), 1)[0]
         return self.sum(normalised(np.ones(len(self.ids)) if weight is None else weight))
 
     def sum(self, weight=None) -> torch.Tensor:
@@ -60,23 +62,16 @@ class Rows:
         group = as_array(group, np.int64)
         weights = np.ones(len(group)) if weight is None else as_array(weight)
         totals = np.bincount(group, weights, minlength=k)
+        filled = torch.from_numpy(totals > 0)[:, None]
+        if self.robust:
+            return torch.where(filled, self._middle_by(group, k), old)
         shares = weights / np.where(totals > 0, totals, 1)[group]
         total = self.crew.call(Order.SUM_BY, self.what, shares, group, np.int64(k))
-        filled = torch.from_numpy(totals > 0)[:, None]
         return torch.where(filled, self._value(total), old)
 
     def gather(self) -> torch.Tensor:
         """Return every participant's row (n, d): for heads, low-rank images and small vectors."""
-        rows = torch.from_numpy(self.crew.call(Order.GATHER, self.what))
-        if not rows.isfinite().all():
-            self._refuse(rows)
-        return rows.to(self.dtype)
-
-    def _refuse(self, rows: torch.Tensor):
-        """Name the first client whose row cannot be used."""
-        r = int((~rows.isfinite()).any(1).nonzero()[0])
-        self.crew.group.at = int(self.ids[r])
-        raise exact.NotFinite(r, rows[r])
+        return torch.from_numpy(self.crew.call(Order.GATHER, self.what)).to(self.dtype)
 
     def combine(self, weights) -> torch.Tensor:
         """Return weights @ rows, (m, d), for weights (m, n): m weighted sums."""
@@ -104,6 +99,17 @@ class Rows:
         blocks = as_array(coefficients)
         shape = (self.stop - self.start,) if blocks.ndim == 2 else (blocks.shape[1], self.stop - self.start)
         return Mixed(self, blocks.reshape(len(blocks), -1, len(self.ids)), shape)
+
+    @property
+    def robust(self) -> bool:
+        """Say whether `mean` and `mean_by` take the middle of what clients send; weights then do not count, or a client
+        could claim any."""
+        return self.source == UP and self.crew.group.config.server.robust != "mean"
+
+    def _middle_by(self, group: np.ndarray, k: int) -> torch.Tensor:
+        server = self.crew.group.config.server
+        cuts = [robust.cut(n, server.robust, server.trim) for n in np.bincount(group, minlength=k)]
+        return torch.from_numpy(self.crew.call(Order.MIDDLE_BY, self.what, group, np.array(cuts))).to(self.dtype)
 
     @property
     def what(self) -> np.ndarray:

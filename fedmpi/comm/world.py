@@ -7,23 +7,20 @@ from __future__ import annotations
 
 import os
 import socket
-import stat
 import sys
 import threading
 import time
-from contextlib import suppress
 from functools import wraps
 
 import numpy as np
 
-from fedmpi.comm.launch import inside_other_launcher, refuse_lonely, shares_cores
+from fedmpi.comm.launch import drain, inside_other_launcher, refuse_lonely, shares_cores
 from fedmpi.errors import FAILED
 
 PIECE = 1 << 22      # elements per MPI call: counts stay far below 2^31, and what a sum needs beside it small
 FEW = 8              # ranks whose sums go from rank to rank, see World.reduce
 FAILURE = 7001       # tag of a worker's last words to rank 0
 SPIN = 2e-4          # seconds of polling before the first sleep
-DRAIN = 3            # seconds that an abort waits for the launcher to read what was printed
 AFTER = .5           # seconds after the workers at which rank 0 leaves srun with a code other than 0
 NAPS = (1e-4, 2e-3)  # shortest and longest sleep between polls, seconds
 LATE = 16            # a nap is at most this part of the time waited so far: so late is one heard at most
@@ -61,6 +58,9 @@ class Solo:
 
     def gather(self, rows: np.ndarray, counts: np.ndarray) -> np.ndarray:
         return rows
+
+    def swap(self, parts: list[np.ndarray], sizes: np.ndarray) -> np.ndarray:
+        return parts[0].reshape(-1)
 
     def hear(self, header: np.ndarray) -> None:
         """Receive nothing: rank 0 gives the orders."""
@@ -183,6 +183,18 @@ class World(Solo):
         return buffer
 
     @collective
+    def swap(self, parts: list[np.ndarray], sizes: np.ndarray) -> np.ndarray:
+        """Send parts[r] to each rank r; return the numbers that came here, `sizes[r]` from rank r, in rank order."""
+        self.meet()
+        out = np.concatenate([part.reshape(-1) for part in parts])
+        got = np.empty(int(sizes.sum()), out.dtype)
+        self.comm.Alltoallv([out, [part.size for part in parts]], [got, sizes.tolist()])
+        if self.rank == 0:
+            self.sent += out.nbytes - parts[0].nbytes
+            self.received += got.nbytes - parts[0].nbytes
+        return got
+
+    @collective
     def hear(self, header: np.ndarray) -> None:
         """Take part in the broadcast of an order's header; a worker waits here, asleep, for as long as it takes."""
         self._poll(self.comm.Ibcast(header, 0))
@@ -269,22 +281,6 @@ def open_world() -> Solo:
         world.library = f"none ({' '.join(str(error).split())[:120]})"
     refuse_lonely(world)
     return world
-
-
-def drain(*streams) -> None:
-    """Wait until the launcher has read what was printed: some launchers drop what still lies in the pipe at an abort.
-
-    A launcher that does not read within DRAIN seconds is not waited for."""
-    for stream in streams:
-        with suppress(OSError, ValueError, ImportError):      # closed, not a file, no such system call
-            import fcntl
-            import termios
-            stream.flush()
-            until = time.perf_counter() + DRAIN
-            while stat.S_ISFIFO(os.fstat(stream.fileno()).st_mode) and time.perf_counter() < until:
-                if not any(fcntl.ioctl(stream.fileno(), termios.FIONREAD, bytes(4))):
-                    break
-                time.sleep(NAPS[0])
 
 
 def library_of(mpi) -> str:

@@ -40,6 +40,7 @@ class FedAMP(Method):
     title = "FedAMP"
     paper = "Huang et al., AAAI 2021"
     judged_by = "w_i, the personal model"
+    averages = False      # the server mixes what clients keep
 
     def init(self, n):
         return Nothing(), Mine(self.model.start)

@@ -51,6 +51,7 @@ class FedFomo(Method):
     title = "FedFomo"
     paper = "Zhang et al., ICLR 2021"
     judged_by = "w_i, the personal model"
+    averages = False      # the server mixes what clients keep
 
     def init(self, n):
         return Shared(torch.eye(n)), Mine(self.model.start)

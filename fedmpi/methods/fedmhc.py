@@ -43,6 +43,7 @@ class FedMHC(Method):
     title = "FedMHC"
     paper = "Zheng et al., 2024"
     judged_by = "theta_i, the personal model"
+    averages = False      # heads are the means that k-means takes
 
     def init(self, n):
         phi, h = self.model.start[self.model.phi], self.model.start[self.model.h]

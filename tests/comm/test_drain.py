@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from fedmpi.comm import world
+from fedmpi.comm import launch
 
 
 @pytest.fixture
@@ -29,26 +29,26 @@ def test_waits_until_the_launcher_has_read(pipe):
     writer.write("fedmpi: last words\n")
     writer.flush()
     begin = time.perf_counter()
-    world.drain(writer)
+    launch.drain(writer)
     assert time.perf_counter() - begin >= .25
     thread.join()
     assert heard == [b"fedmpi: last words\n"]
 
 
 def test_the_wait_ends_only_when_it_was_read(pipe, monkeypatch):
-    monkeypatch.setattr(world, "DRAIN", .2)
+    monkeypatch.setattr(launch, "DRAIN", .2)
     reader, writer = pipe
     writer.write("nobody reads this")
     begin = time.perf_counter()
-    world.drain(writer)
+    launch.drain(writer)
     assert time.perf_counter() - begin >= .2      # given up, not hung
     reader.read(100)
-    monkeypatch.setattr(world, "DRAIN", 3600)
-    world.drain(writer)
+    monkeypatch.setattr(launch, "DRAIN", 3600)
+    launch.drain(writer)
 
 
 def test_files_and_closed_streams_are_no_trouble(tmp_path):
     with open(tmp_path / "log", "w") as file:
         file.write("text")
-        world.drain(file)
-    world.drain(file)      # closed
+        launch.drain(file)
+    launch.drain(file)      # closed

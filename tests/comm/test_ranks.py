@@ -53,6 +53,16 @@ def reference(ids) -> dict[str, np.ndarray]:
         for j in set(group):
             out[j] = np.average(x[group == j][:, block], 0, weight[group == j])
         return out
+
+    def middle(rows, how):
+        rows, n = np.sort(rows, 0), len(rows)
+        cut = (n - 1) // 2 if how == "median" else {9: 2, 4: 1, 3: 1, 2: 0, 1: 0}[n]      # a fifth, rounded up
+        return rows[cut:n - cut].mean(0)
+
+    def robust(how):
+        groups = {j: middle(x[group == j], how) for j in set(group)}
+        return {f"{how} mean": middle(x, how), f"{how} mean block": middle(x, how)[5:21],
+                f"{how} mean_by": np.array([groups.get(j, np.full(job.D, 7.)) for j in range(job.K)])}
     ones, whole = np.ones(len(ids)), slice(None)
     mix = (np.outer(w, w) - .3) @ x
     more = np.concatenate([x, x[:2] + 1])
@@ -63,7 +73,8 @@ def reference(ids) -> dict[str, np.ndarray]:
         "sum": x.sum(0), "sum weighted": w @ x, "mean": x.mean(0), "mean weighted": np.average(x, 0, w),
         "mean block": np.average(x[:, 5:21], 0, w), "mean block of block": np.average(x[:, 8:21], 0, w),
         "mean_by": by(whole, ones), "mean_by weighted": by(whole, w), "mean_by block": by(slice(30, None), w),
-        "gather": x, "gather block": x[:, 5:21], "other": np.full(3, len(ids))}
+        **robust("median"), **robust("trimmed_mean"), "gather": x, "gather block": x[:, 5:21],
+        "other": np.full(3, len(ids))}
 
 
 @pytest.mark.parametrize("who", job.WHO)

@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 
 import numpy as np
 import pytest
@@ -13,9 +14,11 @@ from fedmpi.clients.loop import Loop, LoopData
 from fedmpi.clients.store import digest_of
 from fedmpi.clients.vmap import Vmap
 from fedmpi.comm.world import Solo
+from fedmpi.faults import Faults
 from fedmpi.method import Participants
+from fedmpi.metrics import judged, summary
 from fedmpi.run import lead
-from tests.federations import Lab, OtherTests, Renumbered, apart, method
+from tests.federations import Lab, Odd, OtherTests, Renumbered, apart, method
 from tests.methods.table import BY_CLIENT, BY_POSITION, IDLE, NAMES, OTHER, SHOWN, alternative, settings
 
 SHARE = .6      # of the clients in each round: 5 of 8
@@ -159,6 +162,40 @@ def test_test_samples_have_no_influence(name, lab, federation, straight):
     assert run.digest() == straight(name).digest()
     other, same = run.judge(3), straight(name).judge(3)
     assert not np.array_equal(other[:, 0], same[:, 0])      # the labels did change
+
+
+@each
+@engines
+def test_odd_clients_are_clients(name, engine, lab, federation):
+    """One has a single sample, one a single class, one no test samples: they train, and the last is not judged."""
+    run = lab(name, Odd(federation), engine=engine, share=1.).go(1, judge=True)
+    assert all(v.isfinite().all() for v in run.state().values())
+    before = judged(run.judge(1))[0]
+    assert before[2, 1] == 0 and (np.delete(before[:, 1], 2) == 12).all()
+    assert np.isfinite(list(summary(before).values())).all()
+
+
+class Spoiling(Loop):
+    """What client 5 keeps or sends is not finite."""
+
+    def apply(self, function, clients, shared, group, local):
+        for client, result in super().apply(function, clients, shared, group, local):
+            if client == 5 and function.__name__ == "client":
+                result = [type(state)(*(v / 0 if v.is_floating_point() else v for v in state)) for state in result]
+            yield client, result
+
+
+@each
+def test_a_client_whose_updates_are_bad_did_not_take_part(name, lab):
+    skipping = partial(Lab, faults=Faults(bad_update="skip"))
+    run, without = lab(name, engine=Spoiling(), share=1., lab=skipping).open(), lab(name, share=1.)
+    first = without.method.opening(8, run.config.seed)
+    for t, ids in [(-1, first)] * (first is not None) + [(0, np.arange(8)), (1, np.arange(8))]:
+        ids = ids[ids != 5]
+        without.round(t, Participants(ids, run.federation.sizes[ids], t, run.config.seed))
+        if t >= 0:
+            np.testing.assert_array_equal(run.round(t).ids, ids)
+    assert run.digest() == without.digest()
 
 
 def blocks(state) -> set[int]:

@@ -1,0 +1,71 @@
+"""What becomes of a participant's update before the server has it: an attacker changes it, the server clips its norm,
+and one that is not finite is found out.
+
+A field of Up is an update of the field of Shared that has the same name and shape."""
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedmpi.clients.loop import rehearse
+from fedmpi.comm import exact
+from fedmpi.errors import BadInput
+from fedmpi.models.build import blank
+
+
+def origins(shared, up) -> list[Tensor | None]:
+    """Return what each field of an Up is an update of; None where there is no such field."""
+    known = shared._asdict()
+    return [known[name] if name in known and known[name].shape == sent.shape else None
+            for name, sent in up._asdict().items()]
+
+
+def tampered(attack, shared, up, generator: np.random.Generator):
+    """Return what an attacker sends in place of `up`; numbers of clusters and the like stay as they are."""
+    return type(up)(*(_tampered(attack, origin, sent, generator) if sent.is_floating_point() else sent
+                      for origin, sent in zip(origins(shared, up), up, strict=True)))
+
+
+def _tampered(attack, origin: Tensor | None, sent: Tensor, generator) -> Tensor:
+    if attack.kind == "sign_flip":
+        return -attack.scale * sent if origin is None else origin - attack.scale * (sent - origin)
+    return sent + attack.scale * torch.from_numpy(generator.standard_normal(tuple(sent.shape))).to(sent)
+
+
+def clipped(shared, up, most: float):
+    """Return an update whose norm, over all its fields, is at most `most`."""
+    changes = [sent - origin for origin, sent in zip(origins(shared, up), up, strict=True)]
+    norm = math.sqrt(sum(float(change.flatten().double().square().sum()) for change in changes))
+    if not norm > most:      # nor where it is nan
+        return up
+    return type(up)(*(origin + change * (most / norm)
+                      for origin, change in zip(origins(shared, up), changes, strict=True)))
+
+
+def usable(*states) -> bool:
+    """Say whether exact sums can hold all numbers of some states."""
+    return all(exact.max_magnitude(v) < exact.RANGE for state in states for v in state if v.is_floating_point())
+
+
+def refuse(config, method, federation) -> None:
+    """Raise BadInput for settings of attack and defence that would mean nothing for a method."""
+    server, attack = config.server, config.attack
+    if server.robust != "mean" and not method.averages:
+        raise BadInput(f"server.robust = {server.robust}: the server of {method.title} does not just take means of "
+                       "what clients send; set it to mean, or take another method")
+    tampers = attack is not None and attack.kind != "label_flip"
+    if not tampers and server.clip_norm is None:
+        return
+    shared, mine = method.init(len(federation.sizes))
+    up = rehearse(method, shared, mine, blank(federation.shape, federation.dtype))[1]
+    if tampers and not up:
+        raise BadInput(f"attack.kind = {attack.kind}: clients of {method.title} send nothing that it could change; set "
+                       "it to label_flip, or take another method")
+    lone = [name for name, origin in zip(up._fields, origins(shared, up), strict=True) if origin is None]
+    if server.clip_norm is not None and (lone or not up):
+        raise BadInput(f"server.clip_norm = {server.clip_norm}: in {method.title} clients send "
+                       f"{', '.join(lone) or 'nothing'}, which is not an update of one model that all were sent; leave "
+                       "it out, or take another method")

@@ -1,0 +1,121 @@
+"""What attackers send, what clipping leaves of an update, and what a method cannot carry."""
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from fedmpi.clients.loop import Loop
+from fedmpi.clients.updates import clipped
+from fedmpi.clients.vmap import Vmap
+from fedmpi.config import Server
+from fedmpi.errors import BadInput
+from fedmpi.faults import Attack, attackers
+from fedmpi.methods.fedper import Shared, Up
+from fedmpi.setup import bind
+from tests.federations import Lab, View, method, mlp
+
+engines = pytest.mark.parametrize("engine", [Loop(), Vmap()], ids=["loop", "vmap"])
+
+
+@pytest.fixture
+def sent(mlp, federation):  # noqa: F811
+    """Return the laboratory after local training, and what each client sends, with or without settings."""
+    def sent(name, engine=None, t=0, **sections):
+        lab = Lab(method(name, mlp), federation, engine, **sections)
+        lab.train(t)
+        return lab, lab.group.ups
+    return sent
+
+
+@pytest.mark.parametrize("name, field", [("fedavg", "w"), ("fedper", "phi"), ("fedavg_plus", "w"), ("ifca", "w")])
+@engines
+def test_a_sign_flipper_sends_the_opposite_of_its_update(sent, name, field, engine):
+    attack = Attack("sign_flip", share=.25, scale=3.)
+    (lab, flipped), (_, honest) = sent(name, engine, attack=attack), sent(name, engine)
+    assert len(lab.group.attackers) == 2
+    for client in lab.group.clients:
+        origin = getattr(lab.shared, field, torch.tensor(0.))      # IFCA's clients send a model of no such name
+        update = getattr(honest[client], field) - origin
+        factor = -3 if client in lab.group.attackers else 1
+        torch.testing.assert_close(getattr(flipped[client], field), origin + factor * update, rtol=0, atol=1e-6)
+        if name == "ifca":
+            assert flipped[client].z == honest[client].z
+
+
+@engines
+def test_noise_is_drawn_for_each_attacker_and_round(sent, engine):
+    attack = Attack("noise", share=.25, scale=.5)
+    (lab, noisy), (_, honest) = sent("fedavg", engine, attack=attack), sent("fedavg", engine)
+    added = {c: noisy[c].w - honest[c].w for c in lab.group.clients}
+    a, b = (added[c] for c in lab.group.attackers)
+    assert all(.45 < v.std() < .55 and abs(v.mean()) < .05 for v in (a, b)) and abs(np.corrcoef(a, b)[0, 1]) < .1
+    assert all(not added[c].any() for c in set(lab.group.clients) - lab.group.attackers)
+    (_, later), (_, honest) = sent("fedavg", engine, 1, attack=attack), sent("fedavg", engine, 1)
+    assert abs(np.corrcoef(a, later[min(lab.group.attackers)].w - honest[min(lab.group.attackers)].w)[0, 1]) < .1
+
+
+def test_a_label_flipper_trains_on_other_labels(mlp, federation):  # noqa: F811
+    class Flipped(View):
+        def client(self, i):
+            s = federation.client(i)
+            return s._replace(y_train=9 - s.y_train) if i in lab.group.attackers else s
+    lab = Lab(method("fedmhc", mlp), federation, attack=Attack("label_flip", share=.4))
+    assert len(lab.group.attackers) == 3
+    for i in lab.group.clients:
+        y = federation.client(i).y_train
+        assert np.array_equal(lab.group.training(i)[1], 9 - y if i in lab.group.attackers else y)
+    other = Lab(method("fedmhc", mlp), Flipped(federation)).go(2)
+    assert lab.go(2).digest() == other.digest() != Lab(method("fedmhc", mlp), federation).go(2).digest()
+
+
+def test_attackers_are_drawn_once_for_all_and_never_all():
+    attack = Attack("noise", share=.2)
+    assert len(attackers(attack, 50, 3)) == 10 == len(set(attackers(attack, 50, 3)))
+    assert list(attackers(attack, 50, 3)) == sorted(attackers(attack, 50, 3)) != sorted(attackers(attack, 50, 4))
+    assert [len(attackers(replace(attack, share=s), 4, 0)) for s in (1e-3, .5, .999)] == [1, 2, 3]
+    assert not len(attackers(attack, 1, 0)) and not len(attackers(None, 9, 0))
+
+
+def test_clipping_shortens_long_updates_alone():
+    shared, direction = Shared(torch.tensor([1., 2., 3.])), torch.tensor([2., -1., 2.])      # of length 3
+    assert torch.equal(clipped(shared, Up(shared.phi + direction), 1.5).phi, shared.phi + direction / 2)
+    up = Up(shared.phi + direction)
+    assert clipped(shared, up, 3.) is up
+    for bad in (float("nan"), float("inf")):      # stays to be found out
+        assert not clipped(shared, Up(direction * bad), 1.).phi.isfinite().all()
+
+
+@engines
+def test_the_server_takes_clipped_updates(sent, engine):
+    norms = [float((up.w - lab.shared.w).norm()) for lab, ups in [sent("fedavg", engine)] for up in ups.values()]
+    most = float(np.median(norms))
+    lab, ups = sent("fedavg", engine, server=Server(clip_norm=most))
+    found = [float((up.w - lab.shared.w).norm()) for up in ups.values()]
+    np.testing.assert_allclose(found, np.minimum(norms, most), rtol=1e-5)
+
+
+def refusal(config, name, federation) -> str:
+    with pytest.raises(BadInput) as refused:
+        bind(replace(config, method=type(method(name, mlp()))()), federation)
+    return str(refused.value)
+
+
+def test_what_means_nothing_for_a_method_is_refused(federation):
+    from fedmpi.config import resolve
+    robust, clip, noise, labels = (resolve({"model": {"name": "mlp", "hidden": 4}} | section) for section in (
+        {"server": {"robust": "median"}}, {"server": {"clip_norm": 2}}, {"attack": {"kind": "noise"}},
+        {"attack": {"kind": "label_flip"}}))
+    for name, title in {"fedmhc": "FedMHC", "local": "Local", "fedamp": "FedAMP", "fedfomo": "FedFomo",
+                        "fedcr": "FedCR"}.items():
+        assert refusal(robust, name, federation).startswith(f"server.robust = median: the server of {title} does not")
+    assert "in FedMHC clients send w, which is not an update of one model" in refusal(clip, "fedmhc", federation)
+    assert "in FedCR clients send experts, which" in refusal(clip, "fedcr", federation)
+    assert "in Local clients send nothing, which" in refusal(clip, "local", federation)
+    for name in ("local", "fedamp"):
+        assert refusal(noise, name, federation).startswith("attack.kind = noise: clients of ")
+        bind(replace(labels, method=type(method(name, mlp()))()), federation)
+    for config in (robust, clip, noise):
+        bind(config, federation)

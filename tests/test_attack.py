@@ -1,0 +1,50 @@
+"""Runs under attack: plain means fall, robust ones do not, and the bits depend on no number of ranks."""
+from __future__ import annotations
+
+import pytest
+
+from tests.runs import bench  # noqa: F401
+
+FAIR = ("method=fedavg", "rounds=8", "data.clients=10", "data.partition=iid", "train.participation=1", "train.lr=.3",
+        "train.steps=null", "train.epochs=2")
+ATTACK = "attack={kind: sign_flip, scale: 3}"
+
+
+def accuracy(bench, name, *words):  # noqa: F811
+    assert bench.lead(name, *FAIR, *words) == 0
+    return bench.result(name)["accuracy_mean"]
+
+
+def test_a_fifth_of_sign_flippers_breaks_the_mean_and_no_robust_one(bench):  # noqa: F811
+    clean, mean = accuracy(bench, "clean"), accuracy(bench, "mean", ATTACK)
+    assert clean > .9 and mean < .6
+    for name, *words in (("median", "server.robust=median"),
+                         ("trimmed", "server.robust=trimmed_mean", "server.trim=.2"),
+                         ("noisy", "server.robust=median", "attack.kind=noise", "attack.scale=1e8")):
+        assert accuracy(bench, name, ATTACK, *words) > .9, name
+    assert accuracy(bench, "clipped", ATTACK, "server.clip_norm=.5") > mean + .1
+
+
+def test_accuracies_are_those_of_honest_clients(bench, capsys):  # noqa: F811
+    """Local training shows who is who: it learns swapped labels."""
+    words = ("method=local", "attack={kind: label_flip, share: .3}")
+    honest = accuracy(bench, "labels", *words)
+    out, result = capsys.readouterr().out, bench.result("labels")
+    assert honest > .8 and result["accuracy_mean_attackers"] < .2
+    assert "attack: label_flip of clients " in out and "mean over 7 honest clients" in out
+    import h5py
+    with h5py.File(bench.out("labels") / "history.h5") as history:
+        each = history["accuracy"][-1]
+    assert len(each) == 10 and sorted(each)[3:] == pytest.approx(sorted(each[each > .5]))
+    assert each[each > .5].mean() == pytest.approx(honest)
+
+
+@pytest.mark.parametrize("ranks, words", [
+    (3, ("method=fedavg", "server.robust=trimmed_mean", "server.clip_norm=.3", ATTACK)),
+    (2, ("method={name: ifca, k: 2}", "server.robust=median", "attack={kind: noise, share: .3}"))])
+def test_the_same_bits_on_any_number_of_ranks(bench, ranks, words):  # noqa: F811
+    words = (*words, "faults={bad_update: skip, drop: .2}", "train.participation=[.4, 1]")
+    assert bench.lead(f"one-{ranks}", *words) == 0
+    done = bench.run(ranks, f"more-{ranks}", *words)
+    assert done.returncode == 0, done.stderr
+    assert bench.result(f"more-{ranks}")["digest"] == bench.result(f"one-{ranks}")["digest"]
