@@ -207,6 +207,8 @@ class Crew:
     def _move(self, ids, ranks):
         rank, homes = self.world.rank, self.homes.copy()
         for client, new in zip(ids.tolist(), ranks.tolist(), strict=True):
+            if new == homes[client]:
+                continue
             if rank == homes[client]:
                 self.world.give(frame(self.group.give(client)), new)
             elif rank == new:

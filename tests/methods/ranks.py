@@ -13,7 +13,7 @@ from fedmpi.comm.world import open_world
 from tests.federations import Digits, Lab, method, mlp
 from tests.methods.table import NAMES, SHOWN
 
-MOVED = ([0, 2, 5, 6], [2, 1, 1, 2]), ([0, 5, 7], [1, 2, 0])      # clients, and where they live from then on
+MOVED = ([0, 2, 5, 6], [1, 2, 1, 2]), ([0, 5, 7], [1, 2, 0])      # clients, and where they live from then on
 HOW = {"balanced": ("balanced", False), "moving": ("shuffled", False), "the server too": ("blocks", True)}
 
 
