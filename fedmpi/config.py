@@ -23,6 +23,7 @@ class Data:
     file: Annotated[str | None, "the .npz of `name: arrays`"] = None
     root: Annotated[str, "where data sets lie"] = "~/.cache/fedmpi/data"
     cache: Annotated[str | None, "where prepared federations are kept; default: ROOT/federations"] = None
+    share: Annotated[float, Gt(0), Le(1), "share of every class's samples that is used, drawn by the seed"] = 1.0
     clients: Annotated[int, Ge(1), "number of clients N"] = 20
     partition: Annotated[Any, "who holds what: `fedmpi partitions` lists them"] = "dirichlet"
     split: Annotated[tuple[float, ...],

@@ -115,7 +115,6 @@ class Run:
         if moves is None:
             return 0
         self.crew.call(Order.MOVE, *moves)
-        self.crew.world.meet()
         self.pace.moved(self.crew.homes, len(moves[0]), time.perf_counter() - begin)
         self.progress.note(f"{len(moves[0])} clients moved to ranks that are faster or have less to do")
         return len(moves[0])

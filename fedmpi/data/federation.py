@@ -23,7 +23,7 @@ from fedmpi import config, registry
 from fedmpi.atomic import sync
 from fedmpi.data import sources
 from fedmpi.data.assignment import Dealt, assign
-from fedmpi.data.pool import Pool
+from fedmpi.data.pool import Pool, thinned
 from fedmpi.errors import BadInput
 
 FORMAT = 2
@@ -80,7 +80,7 @@ def prepare(data: config.Data, seed: int) -> Path:
     if not sound(path, key):
         with writable(folder):
             folder.mkdir(parents=True, exist_ok=True)
-        pool = sources.load(data.name, root, data.file)
+        pool = thinned(sources.load(data.name, root, data.file), data.share, seed)
         path, key, settings = place(folder, data, seed, root)      # a download has changed the source
         write(path, key, settings, pool, assign(pool, data, seed))
     return path
@@ -113,8 +113,8 @@ def recipe(data: config.Data, seed: int, root: Path) -> dict:
     """Collect everything on which the contents of a federation depend."""
     partition = {"name": config.name_of(data.partition), **asdict(data.partition)}
     return {"format": FORMAT, "name": data.name, "source": sources.source_key(data.name, root, data.file),
-            "clients": data.clients, "partition": partition, "split": list(data.split), "seed": seed,
-            "code": [stamp(registry.find("datasets", data.name)), stamp(type(data.partition))]}
+            "share": data.share, "clients": data.clients, "partition": partition, "split": list(data.split),
+            "seed": seed, "code": [stamp(registry.find("datasets", data.name)), stamp(type(data.partition))]}
 
 
 def stamp(cls: type) -> str:

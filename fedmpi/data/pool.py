@@ -136,3 +136,18 @@ def integers(values, where: str, what: str, most: int):
     if len(values) and not 0 <= values.min() <= values.max() <= most:
         raise BadInput(f"{where} goes from {values.min()} to {values.max()}; {what} count from 0 and end by {most}")
     return values.astype(np.int64, copy=False)
+
+
+def thinned(pool: Pool, share: float, seed: int) -> Pool:
+    """Keep this share of every class's samples, at least one of each, in their order."""
+    if share == 1:
+        return pool
+    arrays = {}
+    for which, name in enumerate(("train", "test")):
+        y, generator = getattr(pool, f"y_{name}"), np.random.default_rng((2, which, seed))
+        of_class = [np.flatnonzero(y == label) for label in np.unique(y)]
+        kept = [generator.choice(places, max(1, round(share * len(places))), replace=False) for places in of_class]
+        kept = np.sort(np.concatenate(kept)) if kept else np.arange(0)
+        arrays |= {k: getattr(pool, k)[kept] for k in (f"x_{name}", f"y_{name}", f"client_{name}")
+                   if getattr(pool, k) is not None}
+    return Pool(**arrays)

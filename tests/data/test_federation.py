@@ -39,6 +39,22 @@ def test_counts_sizes_and_labels_are_those_of_the_samples(federation):
     assert np.abs(share - [.6, .2, .2]).max() < .05
 
 
+def test_a_share_of_the_data_set_has_all_its_classes_in_their_proportions(settings, tmp_path):
+    y = np.repeat([0, 1, 2], [40, 20, 1])
+    np.savez(tmp_path / "a.npz", x_train=np.arange(61.)[:, None], y_train=y)
+    drawn = []
+    for seed in (0, 1):
+        data = settings(name="arrays", file=str(tmp_path / "a.npz"), clients=2, partition=Iid(), share=.25)
+        f = Federation(prepare(data, seed))
+        assert f.label_counts.sum((0, 1)).tolist() == [10, 5, 1] and f.classes == 3
+        parts = [f.client(i) for i in range(2)]
+        pairs = [(int(x[0]), int(k)) for c in parts for part in (0, 4)
+                 for x, k in zip(c[part], c[part + 1], strict=True)]
+        assert all(y[x] == k for x, k in pairs)
+        drawn.append(sorted(pairs))
+    assert drawn[0] != drawn[1]
+
+
 def test_the_official_test_part_is_merged_in(settings, tmp_path):
     x = np.arange(50, dtype=np.uint8).repeat(12).reshape(50, 2, 2, 3)
     np.savez(tmp_path / "a.npz", x_train=x[:30], y_train=np.arange(30) % 3, x_test=x[30:], y_test=np.arange(20) % 5)
