@@ -240,7 +240,7 @@ def compare(first: Annotated[str, typer.Argument(help="run folder", metavar="RUN
 
 @app.command()
 def bench(name: Annotated[str, typer.Argument(
-              help="overhead, engines, collectives, cohort, scaling, clustering, similarity or clients")],
+              help="overhead, engines, collectives, cohort, scaling, clustering, similarity, clients or traffic")],
           settings: Annotated[list[str] | None, typer.Argument(
               help="e.g. model=mlp clients=100", metavar="KEY=VALUE")] = None,
           to: Annotated[str | None, typer.Option("--json", help="write the figures to this file")] = None,
