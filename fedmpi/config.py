@@ -96,6 +96,8 @@ class Comm:
     title = "comm"
     timeout: Annotated[float, Ge(0), "seconds without progress of a rank after which the job ends; 0: wait for ever; "
                                      "longer than a client or a step of the server takes"] = 1800.
+    cuda_aware: Annotated[Literal["auto", "on", "off"], "MPI takes sums from a GPU's memory and writes the server's "
+                          "state there; auto: where the library says that it can; off: by pinned host memory"] = "auto"
 
 
 @dataclass(frozen=True)

@@ -28,6 +28,7 @@ from fedmpi.trials import BYTES, collectives, intact, write
 
 TRIAL = "trial.h5"
 LITTLE = 1 << 30     # free bytes below which the disk is called full
+AWARE = {True: "yes", False: "no", None: "it does not tell"}
 
 
 class Check(NamedTuple):
@@ -124,7 +125,8 @@ def of_ranks(world: Solo, ranks: list[dict]):
            if them["versions"] != ranks[0]["versions"]]
     yield Check("versions", ranks[0]["versions"], f"{odd[0]}; install the same on all nodes" if odd else "")
     level = f", thread level {world.thread_level}" if world.size > 1 else ""
-    yield Check("launch", f"{counted(world.size, 'rank')}, MPI library {' '.join(world.library.split())}{level}")
+    aware = "" if world.library.startswith("none") else f", CUDA-aware: {AWARE[world.cuda_aware]}"
+    yield Check("launch", f"{counted(world.size, 'rank')}, MPI library {' '.join(world.library.split())}{level}{aware}")
     hosts = {them["host"] for them in ranks}
     yield Check("hosts", counted(len(hosts), "host"), devices_problem(ranks), hosts_table(ranks))
 

@@ -95,7 +95,7 @@ def lead(world: Solo, config_path, overrides, out, resume, stop, time_limit=None
     try:
         refuse_mixed(world, [config_path, overrides, out, resume, time_limit])
         ends = deadline(time_limit)
-        decision = decide(config_path, overrides, out, resume)
+        decision = decide(config_path, overrides, out, resume, world)
     except FedmpiError as error:      # nothing has started: all ranks leave quietly with the same code
         print(f"fedmpi: {error}", file=sys.stderr, flush=True)
         send(world, json.dumps({"code": error.code}))

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from fedmpi import __version__, checkpoint
+from fedmpi.comm.device import refuse, straight
 from fedmpi.comm.watch import Watch
 from fedmpi.config import Config, load, plain, resolve
 from fedmpi.data.federation import Federation, prepare
@@ -30,9 +31,10 @@ class Decision:
     start: dict                              # what every rank is told
 
 
-def decide(config_path, overrides, out, resume) -> Decision:
+def decide(config_path, overrides, out, resume, world) -> Decision:
     """Check all that can be checked before anything starts. Raises BadInput."""
     config = load(config_path, overrides)
+    refuse(config.comm.cuda_aware, world)
     folder = RunFolder.claim(out or default_folder(config_path, bool(resume)), bool(resume))
     try:
         federation_path = prepare(config.data, config.seed)
@@ -137,7 +139,9 @@ def build_parts(world, config: Config, federation, server_host: str) -> Parts:
     name = choice.by_network(method, shared, mine, sample) if config.engine == "auto" else config.engine
     group = Group(at_work, shared, mine, choice.engine(name, config), federation, hosted, config, device)
     world.group, group.waits = group, world.waits
-    return Parts(config, method, federation, Crew(world, group, where), shared, up, device)
+    crew = Crew(world, group, where)
+    crew.straight = straight(config.comm.cuda_aware, world, device)
+    return Parts(config, method, federation, crew, shared, up, device)
 
 
 def choose_device(config: Config, world, server_host: str, hosts: bool):

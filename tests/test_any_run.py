@@ -104,7 +104,7 @@ def test_what_is_accepted_runs_and_what_is_not_is_named(folder, drawn):
     path, out = folder / "c.yaml", folder / f"run-{next(NUMBERS)}"
     path.write_text(json.dumps(config))
     try:
-        decision = decide(path, [], out, None)
+        decision = decide(path, [], out, None, Solo())
         try:
             assert conduct(Alone(), decision, lambda: False, deadline(None)) == 0
         finally:

@@ -44,10 +44,18 @@ def test_three_ranks_are_well(tmp_path):
     job = finish(start(3, "-m", "fedmpi", "doctor", "--folder", tmp_path))
     assert job.returncode == 0, job.stdout + job.stderr
     out = " ".join(job.stdout.split())
-    for fact in ("3 ranks, MPI library", "1 host: ok", " 0-2 cpu", "a file of rank 0 read by the others: ok",
-                 "broadcast of 4 MiB float32", "reduce of 4 MiB int64", "all is well"):
+    for fact in ("3 ranks, MPI library", "CUDA-aware: ", "1 host: ok", " 0-2 cpu",
+                 "a file of rank 0 read by the others: ok", "broadcast of 4 MiB float32", "reduce of 4 MiB int64",
+                 "all is well"):
         assert fact in out
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("aware, words", [(True, "yes"), (False, "no"), (None, "it does not tell")])
+def test_the_library_says_whether_it_takes_gpu_memory(aware, words):
+    world = Solo()
+    world.library, world.cuda_aware = "Some MPI 1.0", aware
+    assert f"MPI library Some MPI 1.0, CUDA-aware: {words}: ok" in str([*doctor.of_ranks(world, [rank()])][1])
 
 
 def test_a_folder_that_cannot_be_written_is_a_problem_on_all_ranks(tmp_path):

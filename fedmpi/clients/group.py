@@ -60,7 +60,7 @@ class Group:
         """Take the fields of the server's state that changed, (fields,) bool, and keep the others."""
         arrays = iter(arrays)
         self.shared = self.shared_type(*(
-            torch.from_numpy(np.array(next(arrays))).to(self.device) if changed else kept
+            torch.as_tensor(next(arrays)).to(self.device, copy=True) if changed else kept
             for changed, kept in zip(fresh, self.shared, strict=True)))
 
     def apply(self, function, clients, shared, when: int):
@@ -168,7 +168,7 @@ class Group:
         state = self.ups[self.at] if what[0] == UP else self.store.first
         return exact.NotFinite(error.row, error.values, state._fields[what[1]])
 
-    def weighted(self, what, weights, groups=None, k=0) -> np.ndarray:
+    def weighted(self, what, weights, groups=None, k=0) -> Tensor:
         """Return the hosted clients' part of a (grouped) weighted sum: int64 fixed point, or float32."""
         shape = (what[3] - what[2],) if groups is None else (k, what[3] - what[2])
         used = np.flatnonzero(weights)
@@ -181,20 +181,20 @@ class Group:
                                  None if groups is None else torch.from_numpy(groups))
             except exact.NotFinite as error:
                 raise self._named(error, what, clients) from None
-            return total.cpu().numpy()
+            return total
         total = torch.zeros(shape, dtype=torch.float64, device=self.device)
         for r, row in enumerate(rows):
             (total if groups is None else total[int(groups[r])]).add_(row.double(), alpha=float(weights[r]))
         if not total.isfinite().all():
             r = next(r for r, row in enumerate(rows) if not row.isfinite().all())
             raise self._named(exact.NotFinite(r, rows[r]), what, clients)
-        return total.float().cpu().numpy()
+        return total.float()
 
-    def note(self, slot: int, client: int, totals: np.ndarray, scales: np.ndarray, shape) -> None:
+    def note(self, slot: int, client: int, totals, scales: np.ndarray, shape) -> None:
         """Keep a field of what the server addresses to a hosted client: sums of rows (m, d) with their scales (m,)."""
-        like, totals = self.method.note(), torch.from_numpy(totals)
+        like, totals = self.method.note(), torch.as_tensor(totals)
         totals = exact.value(totals) if self.config.server.reduce == "exact" else totals.double()
-        field = (totals * torch.from_numpy(scales)[:, None]).reshape(shape).to(like[slot].dtype)
+        field = (totals * torch.from_numpy(scales).to(totals.device)[:, None]).reshape(shape).to(like[slot].dtype)
         fields = self.notes.get(client, like)
         self.notes[client] = fields._replace(**{like._fields[slot]: field.to(self.device)})
 

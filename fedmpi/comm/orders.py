@@ -7,7 +7,9 @@ from __future__ import annotations
 from enum import IntEnum
 
 import numpy as np
+import torch
 
+from fedmpi.comm.device import landing, outgoing
 from fedmpi.comm.robust import middle_by
 from fedmpi.comm.world import Solo
 
@@ -34,6 +36,9 @@ class Order(IntEnum):
     MIDDLE_BY = 16   # what, groups, cuts              -> (k, d), see comm/robust.py
 
 
+NEWS = {Order.TRAIN: 5, Order.JUDGE: 2, Order.PROBE: 1}      # how many arrays come before the server's state
+
+
 def frame(arrays) -> np.ndarray:
     """Pack arrays into one byte buffer that says their types and shapes."""
     arrays = [np.asarray(a) for a in arrays]
@@ -51,17 +56,26 @@ def frame(arrays) -> np.ndarray:
     return buffer
 
 
-def unframe(buffer: np.ndarray) -> list[np.ndarray]:
-    """Return the arrays of a framed buffer as views of it."""
-    words = buffer[:buffer.size // 8 * 8].view(np.int64)
-    at, cursor, arrays = 8 * int(words[0]), 2, []
-    for _ in range(int(words[1])):
+def unframe(buffer, first: int | None = None) -> list:
+    """Return the arrays of a framed buffer as views of it.
+
+    Of a buffer that is a tensor, those from `first` on are tensors where it lies; the others are copied to the host."""
+    words = on_host(buffer[:8 * int(on_host(buffer[:8]).view(np.int64)[0])]).view(np.int64)
+    at, cursor, arrays = words.nbytes, 2, []
+    for i in range(int(words[1])):
         dtype, ndim = DTYPES[int(words[cursor])], int(words[cursor + 1])
         shape = tuple(int(s) for s in words[cursor + 2:cursor + 2 + ndim])
         nbytes = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
-        arrays.append(buffer[at:at + nbytes].view(dtype).reshape(shape))
+        part = buffer[at:at + nbytes]
+        stays = isinstance(part, torch.Tensor) and first is not None and i >= first
+        part = part.view(getattr(torch, dtype.name)) if stays else on_host(part).view(dtype)
+        arrays.append(part.reshape(shape))
         at, cursor = at + padded(nbytes), cursor + 2 + ndim
     return arrays
+
+
+def on_host(part) -> np.ndarray:
+    return part.cpu().numpy() if isinstance(part, torch.Tensor) else part
 
 
 def padded(nbytes: int) -> int:
@@ -82,6 +96,7 @@ class Crew:
         self.ranks = np.empty(0, np.int64)    # the rank that trains each of them
         self.told = []                        # the server's state as it was last sent, with versions (rank 0)
         self.asked = False                    # some rank was asked to stop (rank 0)
+        self.straight = False                 # this rank's GPU memory is MPI's to read and write: see device.py
 
     def train(self, when: int, ids: np.ndarray, judge: bool, shared, ranks: np.ndarray | None = None):
         """Let participants train (rank 0), each at home or at `ranks`; with `judge` they are judged right after.
@@ -129,12 +144,13 @@ class Crew:
             header = np.empty(HEADER, np.uint8)
             self.world.hear(header)
             order, size = header[:16].view(np.int64).tolist()
-            buffer = header[16:16 + size]
+            buffer, first = header[16:16 + size], NEWS.get(order)
             if buffer.size < size:
-                buffer = self.world.broadcast(np.empty(size, np.uint8))
+                straight = self.straight and first is not None
+                buffer = self.world.broadcast(landing(size, self.group.device, straight))
             if order == Order.STOP:
                 return int(unframe(buffer)[0])
-            self.perform(Order(order), unframe(buffer))
+            self.perform(Order(order), unframe(buffer, first))
 
     def perform(self, order: Order, arrays: list[np.ndarray]):
         self.world.order = int(order)
@@ -153,11 +169,14 @@ class Crew:
         self.ids, self.ranks = self.ids[~bad], self.ranks[~bad]
 
     def _sum(self, what, weights):
-        return self.world.reduce(self.group.weighted(what, weights[self._at(what) == self.world.rank]))
+        return self._added(self.group.weighted(what, weights[self._at(what) == self.world.rank]))
 
     def _sum_by(self, what, weights, groups, k):
         here = self._at(what) == self.world.rank
-        return self.world.reduce(self.group.weighted(what, weights[here], groups[here], int(k)))
+        return self._added(self.group.weighted(what, weights[here], groups[here], int(k)))
+
+    def _added(self, total: torch.Tensor, home: int = 0):
+        return self.world.reduce(outgoing(total, self.straight), home)
 
     def _gather(self, what):
         return self._in_order(self.group.rows(what), self._at(what))
@@ -175,8 +194,8 @@ class Crew:
         here = self._at(what) == self.world.rank
         for client, block in zip(ids.tolist(), coefficients, strict=True):
             home, scales = self.homes[client], np.maximum(np.abs(block).sum(1), 1e-300)
-            totals = self.world.reduce(np.stack([self.group.weighted(what, weights[here] / scale)
-                                                 for weights, scale in zip(block, scales, strict=True)]), home)
+            totals = self._added(torch.stack([self.group.weighted(what, weights[here] / scale)
+                                              for weights, scale in zip(block, scales, strict=True)]), home)
             if home == self.world.rank:
                 self.group.note(int(slot), client, totals, scales, tuple(shape))
 

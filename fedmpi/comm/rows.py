@@ -116,8 +116,8 @@ class Rows:
         """Return which rows these are, as orders name them."""
         return np.array([self.source, self.field, self.start, self.stop], np.int64)
 
-    def _value(self, total: np.ndarray, scale: float = 1.) -> torch.Tensor:
-        total = torch.from_numpy(total)
+    def _value(self, total, scale: float = 1.) -> torch.Tensor:
+        total = torch.as_tensor(total).cpu()
         return ((exact.value(total) if self.exact else total) * scale).to(self.dtype)
 
 

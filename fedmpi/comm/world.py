@@ -14,6 +14,7 @@ from functools import wraps
 
 import numpy as np
 
+from fedmpi.comm.device import cuda_aware, settle
 from fedmpi.comm.launch import drain, inside_other_launcher, refuse_lonely, shares_cores
 from fedmpi.errors import FAILED
 
@@ -45,6 +46,7 @@ class Solo:
     watch = None                             # of the other ranks, while a run goes on
     library = "none (one process)"
     thread_level = "none"
+    cuda_aware = None                        # the library takes GPU memory; None: it does not tell
 
     def __init__(self):
         self.host = socket.gethostname()
@@ -90,7 +92,7 @@ class World(Solo):
         super().__init__()
         self.mpi, self.comm = mpi, mpi.COMM_WORLD
         self.rank, self.size = self.comm.rank, self.comm.size
-        self.library = library_of(mpi)
+        self.library, self.cuda_aware = library_of(mpi), cuda_aware(mpi)
         self.thread_level = ("single", "funneled", "serialized", "multiple")[mpi.Query_thread()]
         local = self.comm.Split_type(mpi.COMM_TYPE_SHARED)
         self.local_rank = local.rank
@@ -100,24 +102,26 @@ class World(Solo):
         self.on_failure = None      # rank 0 may set it: called with a worker's message before the job ends
 
     @collective
-    def broadcast(self, buffer: np.ndarray) -> np.ndarray:
-        """Fill `buffer` (contiguous, same size everywhere) with rank 0's."""
+    def broadcast(self, buffer):
+        """Fill `buffer` (contiguous, same size everywhere; an array, or a tensor as in device.py) with rank 0's."""
         self.meet()      # polled, so that rank 0 hears of a worker that failed instead of blocking
         flat = buffer.reshape(-1)
-        for start in range(0, flat.size, PIECE):
+        settle(flat)
+        for start in range(0, len(flat), PIECE):
             self.comm.Bcast(flat[start:start + PIECE], 0)
         self._count(buffer.nbytes, from_root=True)
         return buffer
 
     @collective
-    def reduce(self, buffer: np.ndarray, root: int = 0) -> np.ndarray:
-        """Return the sum over ranks at rank `root`; the buffers of other ranks are used up.
+    def reduce(self, buffer, root: int = 0):
+        """Return the sum over ranks at rank `root`; the buffers (as in `broadcast`) of other ranks are used up.
 
         A few ranks send to each other, half of them in every step. (MPICH's Reduce of 8 MB took 25-40 ms with 3 ranks
         on 2 cores, where this takes 3-9.)"""
         self.meet()
         flat = buffer.reshape(-1)
-        for start in range(0, flat.size, PIECE):
+        settle(flat)
+        for start in range(0, len(flat), PIECE):
             part = flat[start:start + PIECE]
             if self.size <= FEW:
                 self._halve(part, root)
@@ -129,7 +133,7 @@ class World(Solo):
             self._count(buffer.nbytes, from_root=True)
         return buffer
 
-    def _halve(self, part: np.ndarray, root: int) -> None:
+    def _halve(self, part, root: int) -> None:
         """Add all ranks' parts at `root`: in step 1, 2, 4, ... ranks so far apart join, and one of both is done."""
         place, step = (self.rank - root) % self.size, 1
         while step < self.size:
@@ -138,10 +142,13 @@ class World(Solo):
             if place + step < self.size:
                 other = self._scratch(part)
                 self.comm.Recv(other, (self.rank + step) % self.size)
-                np.add(part, other, out=part)
+                part += other
+                settle(part)
             step *= 2
 
-    def _scratch(self, like: np.ndarray) -> np.ndarray:
+    def _scratch(self, like):
+        if not isinstance(like, np.ndarray):
+            return like.new_empty(like.shape)
         if self._spare.nbytes < like.nbytes:
             self._spare = np.empty(like.nbytes, np.uint8)
         return self._spare[:like.nbytes].view(like.dtype)
@@ -275,7 +282,7 @@ def open_world() -> Solo:
         from mpi4py import MPI
         world = World(MPI) if MPI.COMM_WORLD.size > 1 else Solo()
         if world.size == 1:
-            world.library = library_of(MPI)
+            world.library, world.cuda_aware = library_of(MPI), cuda_aware(MPI)
     except (ImportError, RuntimeError) as error:
         world = Solo()
         world.library = f"none ({' '.join(str(error).split())[:120]})"

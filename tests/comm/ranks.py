@@ -22,7 +22,7 @@ from tests import federations
 
 N, D, K = 9, 40, 4
 DTYPES = ("uint8", "int32", "int64", "float32", "float64", "bool")
-HOSTING = ("balanced", "one", "reversed", "server", "shuffled")
+HOSTING = ("balanced", "one", "reversed", "server", "shuffled", "straight")
 WHO = {"all": list(range(N)), "some": [1, 4, 5, 8], "single": [6]}
 GROUP = np.array([0, 2, 2, 0, 3, 3, 3, 0, 2])      # group 1 is empty
 
@@ -110,9 +110,16 @@ LENGTHS = (0, 1, *range(HEADER - 80, HEADER + 9, 8), 3 * HEADER)      # of an or
 
 class Listener:
     """Notes what orders bring, in place of a group of clients."""
+    device = torch.device("cpu")
 
     def __init__(self):
         self.heard = []
+
+    def hear(self, fresh, arrays):
+        self.heard = [len(arrays), *fresh, *(isinstance(a, torch.Tensor) for a in arrays), *(a.sum() for a in arrays)]
+
+    def probe(self) -> np.ndarray:
+        return np.array(self.heard, float)
 
     def use(self, text: str):
         self.heard.append(sum(map(ord, text)))
@@ -130,6 +137,21 @@ def lengths(world) -> dict:
     return {"orders": everywhere(world, np.array(crew.group.heard))}
 
 
+def news(world) -> dict:
+    """Tell a server's state twice, the second time one field of it; odd ranks let MPI write where tensors are to lie.
+    Return what every rank heard."""
+    crew = Crew(world, Listener(), np.zeros(1, np.int64))
+    crew.straight = world.rank % 2 == 1
+    if world.rank:
+        crew.serve()
+        return {}
+    state = [torch.arange(HEADER).float(), torch.tensor(3), torch.ones(2, HEADER, dtype=torch.int64)]
+    whole = crew.call(Order.PROBE, *crew.news(state))
+    part = crew.call(Order.PROBE, *crew.news([state[0] + 1, *state[1:]]))
+    crew.call(Order.STOP, np.int64(0))
+    return {"news": whole, "less news": part}
+
+
 def text(n: int) -> np.ndarray:
     return (np.arange(n) % 100).astype(np.uint8)
 
@@ -141,7 +163,7 @@ def everywhere(world, buffer) -> np.ndarray:
 
 def hosting(how: str, size: int) -> np.ndarray:
     """Return each client's rank; `one` leaves all ranks but the last without clients."""
-    first = min(1, size - 1) if how != "server" else 0
+    first = min(1, size - 1) if how not in ("server", "straight") else 0
     spread = first + np.arange(N) % (size - first)
     return {"one": np.full(N, size - 1), "reversed": np.sort(spread)[::-1],
             "shuffled": np.random.default_rng(4).permutation(spread)}.get(how, spread).astype(np.int64)
@@ -191,8 +213,9 @@ def mixed(lab, ids, rows, coefficients) -> torch.Tensor:
 def rows(world) -> dict:
     model = federations.build(MLP(hidden=2), (D,), np.dtype("float32"), 2, seed=0)
     out = {}
-    for reduce, how in [*(("exact", how) for how in HOSTING), ("float32", "balanced")]:
+    for reduce, how in [*(("exact", how) for how in HOSTING), ("float32", "balanced"), ("float32", "straight")]:
         lab = federations.Lab(Echo().on(model), Rows(), world=world, homes=hosting(how, world.size), reduce=reduce)
+        lab.crew.straight = how == "straight" and world.rank != 1      # as ranks with GPUs among such without
         if world.rank:
             lab.crew.serve()
             continue
@@ -205,7 +228,7 @@ def rows(world) -> dict:
 def main(path: str):
     world = open_world()
     robust.AT_ONCE = 100      # numbers: a few columns of all rows at once
-    results = {**collectives(world), **lengths(world), **rows(world)}
+    results = {**collectives(world), **lengths(world), **news(world), **rows(world)}
     worlds.PIECE = 16      # elements: every buffer takes several calls
     results |= {f"in pieces: {name}": value for name, value in collectives(world).items()}
     worlds.FEW = 1      # as with many ranks
