@@ -239,6 +239,18 @@ def compare(first: Annotated[str, typer.Argument(help="run folder", metavar="RUN
 
 
 @app.command()
+def export(run: Annotated[str, typer.Argument(help="run folder, or one of its checkpoints", metavar="RUN")],
+           out: Annotated[str, typer.Argument(help="file to write", metavar="OUT.safetensors")],
+           client: Annotated[int | None, typer.Option(help="the model that this client is judged by; default: the "
+                                                           "global one")] = None):
+    """Write a trained model as the state dict of a plain PyTorch module."""
+    from pathlib import Path
+    with clear_errors():
+        from fedmpi import export
+        print(export.export(Path(run), Path(out), client))
+
+
+@app.command()
 def bench(name: Annotated[str, typer.Argument(
               help="overhead, engines, collectives, cohort, scaling, clustering, similarity, clients or traffic")],
           settings: Annotated[list[str] | None, typer.Argument(

@@ -156,6 +156,12 @@ class Method:
         """Return the weights right after local training, where they differ from what `personal` gives; else None."""
         return None
 
+    def global_model(self, shared):
+        """Return the weights (d,) of the one model that the server has for everybody, to export; None: there is none.
+        Shared's field `w`, where that is a whole model."""
+        w = getattr(shared, "w", None)
+        return w if w is not None and w.shape == self.model.start.shape else None
+
     def predict(self, w, x: Tensor) -> Tensor:
         """Return the logits (b, c) of the weights that `personal`, `unadapted` or `trained` returned."""
         return self.model(w, x)

@@ -2,7 +2,6 @@
 server's algebra on their rows, judge, save."""
 from __future__ import annotations
 
-import hashlib
 import time
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -12,7 +11,7 @@ import torch
 
 from fedmpi import checkpoint, cost
 from fedmpi.clients.placement import Pace
-from fedmpi.clients.store import as_numpy, digest_of
+from fedmpi.clients.store import as_numpy, digest_of_run
 from fedmpi.clients.tally import work
 from fedmpi.comm.orders import MINE, UP, Crew, Order
 from fedmpi.comm.rows import rows_of
@@ -273,9 +272,8 @@ class Run:
         """Summarise the finished run, with the digest of its final state."""
         metrics, last = self.state.metrics, self.state.metrics[-1]
         best, accuracies = best_of(metrics), [m["accuracy_mean"] for m in metrics]
-        total = hashlib.sha256(digest_of(self.state.shared))
-        total.update(np.ascontiguousarray(self.crew.call(Order.DIGEST)).data)
-        return {**last, "digest": total.hexdigest(), "rounds": self.state.round, "method": self.method.title,
+        digest = digest_of_run(self.state.shared, self.crew.call(Order.DIGEST))
+        return {**last, "digest": digest, "rounds": self.state.round, "method": self.method.title,
                 "accuracy_best": best["accuracy_mean"], "best_round": best["round"],
                 "accuracy_weighted_best": float(np.fmax.reduce([m["accuracy_weighted"] for m in metrics])),
                 "accuracy_last_ten": float(np.mean(accuracies[-10:])), "ranks": self.crew.world.size,

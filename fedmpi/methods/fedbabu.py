@@ -54,3 +54,6 @@ class FedBABU(Method):
 
     def unadapted(self, shared, mine):
         return self.whole(shared.phi)
+
+    def global_model(self, shared):
+        return self.whole(shared.phi)
