@@ -92,6 +92,12 @@ def test_evaluating_less_changes_only_the_books(alone, bench):  # noqa: F811
     assert bench.result("rarely")["digest"] == bench.result("alone")["digest"]
 
 
+def test_judging_everybody_after_training_leaves_no_trace(bench):  # noqa: F811
+    assert bench.lead("all", "evaluate.after=all", "train.participation=.5") == 0
+    assert bench.lead("none", "evaluate.after=off", "train.participation=.5") == 0
+    assert bench.result("all")["digest"] == bench.result("none")["digest"]
+
+
 @pytest.mark.parametrize("minutes, saved", [(0, [3]), (1e-9, [2, 3]), (60, [3])])
 def test_time_passed_brings_a_checkpoint(bench, minutes, saved):  # noqa: F811
     assert bench.lead(f"timed-{minutes}", "checkpoint.every=0", f"checkpoint.minutes={minutes}") == 0
