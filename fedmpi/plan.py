@@ -78,7 +78,7 @@ def prepared(config_path: str, overrides: list[str]) -> Case:
     shared, mine = method.init(federation.clients)
     blank = torch.zeros((1, *federation.shape), dtype=getattr(torch, str(federation.dtype)))
     up = rehearse(method, shared, mine, blank)[1]
-    engine = by_network(method, shared, mine, blank) if config.engine == "auto" else config.engine
+    engine = by_network(method, shared, mine, blank)[0] if config.engine == "auto" else config.engine
     return Case(config, federation, method, shared, mine, up, engine)
 
 

@@ -244,6 +244,7 @@ class Run:
         snapshot = checkpoint.Snapshot(
             state.round, shared, ids, plain(self.config), self.federation.fingerprint, state.accuracy(), state.metrics,
             {"seconds": state.seconds, "clusters": state.groups.last.tolist(), "engine": self.crew.group.engine.name,
+             "engine_why": self.crew.group.why,
              "each": {name: values.tolist() for name, values in state.groups.each.items()}})
         self.folder.save_history()
         path = checkpoint.write(self.folder.checkpoints, snapshot, self.pieces(ids))
@@ -277,7 +278,8 @@ class Run:
                 "accuracy_best": best["accuracy_mean"], "best_round": best["round"],
                 "accuracy_weighted_best": float(np.fmax.reduce([m["accuracy_weighted"] for m in metrics])),
                 "accuracy_last_ten": float(np.mean(accuracies[-10:])), "ranks": self.crew.world.size,
-                "engine": self.crew.group.engine.name, "seconds": self.state.seconds}
+                "engine": self.crew.group.engine.name, "engine_why": self.crew.group.why,
+                "seconds": self.state.seconds}
 
 
 def best_of(metrics: list[dict]) -> dict:

@@ -136,9 +136,9 @@ def build_parts(world, config: Config, federation, server_host: str) -> Parts:
     at_work = method.on(method.model.to(device)) if device.type != "cpu" else method
     sample = blank(federation.shape, federation.dtype)
     up = rehearse(method, shared, mine, sample)[1]
-    name = choice.by_network(method, shared, mine, sample) if config.engine == "auto" else config.engine
+    name, why = choice.by_network(method, shared, mine, sample) if config.engine == "auto" else (config.engine, "set")
     group = Group(at_work, shared, mine, choice.engine(name, config), federation, hosted, config, device)
-    world.group, group.waits = group, world.waits
+    world.group, group.waits, group.why = group, world.waits, why
     crew = Crew(world, group, where)
     crew.straight = straight(config.comm.cuda_aware, world, device)
     return Parts(config, method, federation, crew, shared, up, device)
@@ -187,12 +187,17 @@ def settle_engine(run, snapshot) -> None:
     from fedmpi.clients.group import ON_GPU
     from fedmpi.comm.orders import Order
     crew, config = run.crew, run.config
-    if snapshot and config.engine == "auto" and snapshot.books["engine"] != crew.group.engine.name:
-        crew.call(Order.ENGINE, np.frombuffer(snapshot.books["engine"].encode(), np.uint8))
-    elif snapshot is None and config.engine == "auto" and crew.call(Order.TIMES)[:, ON_GPU].any():
+    if config.engine != "auto":
+        return
+    if snapshot:
+        crew.group.why = snapshot.books.get("engine_why", crew.group.why)
+        if snapshot.books["engine"] != crew.group.engine.name:
+            crew.call(Order.ENGINE, np.frombuffer(snapshot.books["engine"].encode(), np.uint8))
+    elif crew.call(Order.TIMES)[:, ON_GPU].any():
         loop, vmap = crew.call(Order.PROBE, *crew.news(run.state.shared)).sum(0)
         name = "vmap" if vmap < loop else "loop"
-        run.progress.say(f"engine {name}: {loop:.3f} s for loop, {vmap:.3f} s for vmap on the first clients")
+        crew.group.why = f"{loop:.3f} s for loop, {vmap:.3f} s for vmap on the first clients"
+        run.progress.say(f"engine {name}: {crew.group.why}")
         crew.call(Order.ENGINE, np.frombuffer(name.encode(), np.uint8))
 
 
@@ -207,7 +212,7 @@ def introduce(run, parts: Parts, decision: Decision) -> None:
     run.progress.say(
         f"{world.size} rank{'s' * (world.size > 1)} (MPI: {world.library}): "
         + ("rank 0 alone" if world.size == 1 else f"{len(hosts)} host {between(hosts)} clients each")
-        + (f", {idle} idle" if idle else "") + f"; engine {run.crew.group.engine.name}, "
+        + (f", {idle} idle" if idle else "") + f"; engine {run.crew.group.engine.name} ({run.crew.group.why}), "
         + (f"device {parts.device}, " if world.size == 1 else "")
         + f"{config.precision}, {config.threads} thread{'s' * (config.threads > 1)} a rank; "
         f"pid {os.getpid()} on {world.host}; "

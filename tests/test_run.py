@@ -51,6 +51,7 @@ def test_the_result_has_the_promised_fields(alone, bench):  # noqa: F811
     accuracies = [line["accuracy_mean"] for line in bench.metrics("alone")]
     assert len(result["digest"]) == 64 and int(result["digest"], 16)
     assert (result["rounds"], result["ranks"]) == (3, 1) and result["engine"] in ("loop", "vmap")
+    assert result["engine_why"].endswith(" parameters, without convolutions")
     assert result["accuracy_mean"] == accuracies[-1] and result["accuracy_best"] == max(accuracies)
     assert 0 <= result["accuracy_worst_decile"] <= result["accuracy_mean"] <= 1
     assert 0 <= result["accuracy_weighted"] <= 1 and result["seconds"] > 0
@@ -112,7 +113,7 @@ def test_single_precision_sums_are_close(alone, bench):  # noqa: F811
 def test_both_engines_agree(alone, bench):  # noqa: F811
     for engine in ("loop", "vmap"):
         assert bench.lead(engine, f"engine={engine}") == 0
-        assert bench.result(engine)["engine"] == engine
+        assert (bench.result(engine)["engine"], bench.result(engine)["engine_why"]) == (engine, "set")
         assert bench.result(engine)["loss"] == pytest.approx(bench.result("alone")["loss"], abs=1e-4)
 
 

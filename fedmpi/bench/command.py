@@ -60,8 +60,8 @@ def find(name: str, settings: list[str]):
 
 def table(found: dict) -> str:
     """Format a benchmark's figures as text."""
-    head = ", ".join(f"{k} {v}" for k, v in found.items() if k not in ("rows", "ratio", "notes"))
-    rows = found["rows"]
+    rows, head = found["rows"], ", ".join(f"{k} {v:.5g}" if isinstance(v, float) else f"{k} {v}"
+                                          for k, v in found.items() if k not in ("rows", "ratio", "notes"))
     lines = [head, "  ".join(f"{k:>22s}" for k in rows[0])]
     lines += ["  ".join(f"{v:22.5g}" if isinstance(v, float) else f"{v!s:>22s}" for v in row.values()) for row in rows]
     return "\n".join([*lines, f"ratio (median) {found['ratio']:.3f}", *found.get("notes", [])])

@@ -8,12 +8,13 @@ from __future__ import annotations
 import time
 
 import numpy as np
-import torch
 from torch import Tensor
 
+from fedmpi.clients.convolutions import settle
 from fedmpi.clients.loop import Loop
 from fedmpi.clients.vmap import Vmap, rehearse
 from fedmpi.config import GIB, Config
+from fedmpi.errors import BadInput
 
 # Measured with mlp networks on one core: vmap / loop = 0.2 at 5 thousand parameters and 100 clients, 0.6 with 20;
 # about 1 at 300 thousand parameters
@@ -26,33 +27,43 @@ def engine(name: str, config: Config):
     return Vmap(config.state.memory * GIB / 4, config.graphs) if name == "vmap" else Loop()
 
 
-def by_network(method, shared, mine, blank: Tensor) -> str:
-    """Choose for a CPU; a network that cannot be vectorised (one that draws random numbers, say) is left to `loop`."""
+def by_network(method, shared, mine, blank: Tensor) -> tuple[str, str]:
+    """Choose for a CPU, and say why; a network that cannot be vectorised (one that draws random numbers, say) is left
+    to `loop`."""
     model = method.model
     convolves = any(len(shape) == 4 for shape in model.shapes)
+    facts = f"{model.size:,} parameters, {'with' if convolves else 'without'} convolutions"
     if model.size > SMALL or convolves or model.still:
-        return "loop"
+        return "loop", facts
     try:
         rehearse(method, shared, mine, blank)
     except RuntimeError:
-        return "loop"
-    return "vmap"
+        return "loop", "the network cannot be vectorised"
+    return "vmap", facts
 
 
 def seconds(group, shared) -> np.ndarray:
-    """Time both engines on this rank's first clients, (2,) seconds: loop, vmap. Nothing is kept."""
+    """Time both engines on this rank's first clients, (2,) seconds: loop, vmap; endless where vmap cannot train the
+    network. Nothing is kept."""
     spent = np.zeros(2)
-    if group.method.model.still:      # vmap cannot train it
-        return np.array([0., np.inf])
     if group.method.note() is not None:
         group.notes = dict.fromkeys(group.clients, group.method.note())
-    for i, candidate in enumerate((engine("loop", group.config), engine("vmap", group.config))):
-        for repeat in range(2):      # the first one warms up
-            begin = time.perf_counter()
-            for _ in candidate.apply(group.method.client, group.clients[:PROBES], shared, group, group.local(0)):
-                pass
-            if group.device.type == "cuda":
-                torch.cuda.synchronize()
-            spent[i] = time.perf_counter() - begin if repeat else 0.
+    for i, name in enumerate(("loop", "vmap")):
+        try:
+            spent[i] = timed(engine(name, group.config), group, shared)
+        except (RuntimeError, BadInput):      # random numbers in the network, BatchNorm, or no room for it on the GPU
+            if name == "loop":
+                raise
+            spent[i] = np.inf
     group.notes = {}
     return spent
+
+
+def timed(candidate, group, shared) -> float:
+    """Return an engine's seconds on the first clients, the second time: the first one warms up."""
+    for _ in range(2):
+        begin = time.perf_counter()
+        for _ in candidate.apply(group.method.client, group.clients[:PROBES], shared, group, group.local(0)):
+            pass
+        settle(group.device)
+    return time.perf_counter() - begin

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from fedmpi import checkpoint
 from fedmpi.clients import choice, updates
+from fedmpi.clients.convolutions import settle
 from fedmpi.clients.plan import Local, generate
 from fedmpi.clients.shelf import Shelf
 from fedmpi.clients.store import Store, as_numpy
@@ -45,6 +46,7 @@ class Group:
         self.at, self.when = None, 0       # the client and round at work, for error messages
         self.seconds = dict.fromkeys(PHASES, 0.)
         self.waits = lambda: 0.            # seconds since this rank was asked to stop
+        self.why = ""                      # this engine trains
 
     def training(self, client: int) -> tuple[Tensor, Tensor]:
         x, y = self.samples[client]["x_train"], self.samples[client]["y_train"]
@@ -99,6 +101,7 @@ class Group:
             for client, (mine, up) in self.apply(self.method.client, rest, shared, when):
                 self._judge_fresh(client, mine, up)
         self.notes.clear()
+        settle(self.device)      # a GPU's work counts where it is done; the next order would wait for it
         self.seconds["train"] += time.perf_counter() - begin
 
     def _sent(self, client: int, shared, up, when: int):

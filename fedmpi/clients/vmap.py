@@ -156,7 +156,7 @@ class Vmap:
 
     def _fitting(self, group, x: Tensor, y: Tensor) -> int:
         """Return how many clients like this one fit: their samples and VECTORS vectors of parameters each."""
-        free = torch.cuda.mem_get_info(x.device)[0] / 2 if x.is_cuda else self.memory
+        free = vacant(x.device) / 2 if x.is_cuda else self.memory
         each = x.numel() * 4 + VECTORS * 4 * group.method.model.size
         return max(1, int(free // each))
 
@@ -171,6 +171,12 @@ class Vmap:
         with convolutions.unfolded(model, self.unfolded or ()):
             results = together(function, shared, [group.store.read(c) for c in clients], cohort, notes)
         return list(zip(clients, results, strict=True))
+
+
+def vacant(device: torch.device) -> int:
+    """Return the bytes that tensors can still have on a GPU: what is free, and what PyTorch keeps for reuse."""
+    return (torch.cuda.mem_get_info(device)[0] + torch.cuda.memory_reserved(device)
+            - torch.cuda.memory_allocated(device))
 
 
 def together(function, shared, mine: list, cohort: Cohort, notes: list) -> list:

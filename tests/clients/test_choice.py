@@ -45,8 +45,10 @@ def model(settings, shape=(64,), dtype="float32"):
 def test_the_network_decides(settings, shape, dtype, expected):
     chosen = method("fedmhc", model(settings, shape, dtype))
     shared, mine = chosen.init(2)
-    found = choice.by_network(chosen, shared, mine, blank(shape, np.dtype(dtype)))
+    found, why = choice.by_network(chosen, shared, mine, blank(shape, np.dtype(dtype)))
     assert found == expected == choice.engine(found, Config()).name
+    assert why == ("the network cannot be vectorised" if settings.__dict__.get("make") is dropout else
+                   f"{chosen.model.size:,} parameters, with{'out' * (len(shape) == 1)} convolutions")
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -82,3 +84,9 @@ def test_the_probe_times_both_engines():
     lab = Lab(method("fedavg", mlp()), Digits())
     before = lab.digest()
     assert (choice.seconds(lab.group, lab.shared) > 0).all() and lab.digest() == before
+
+
+def test_the_probe_leaves_to_loop_what_vmap_cannot_train():
+    lab = Lab(method("fedavg", model(Given(dropout))), Digits())
+    loop, vmap = choice.seconds(lab.group, lab.shared)
+    assert 0 < loop < vmap == np.inf

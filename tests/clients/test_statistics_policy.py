@@ -203,7 +203,7 @@ def test_heads_with_statistics(policy):
 def test_the_vectorised_engine_is_not_taken():
     run = lab("fedavg")
     shared, mine = run.method.init(4)
-    assert choice.by_network(run.method, shared, mine, blank(IMAGE, np.dtype("uint8"))) == "loop"
+    assert choice.by_network(run.method, shared, mine, blank(IMAGE, np.dtype("uint8")))[0] == "loop"
     loop, vmap = choice.seconds(run.group, shared)
     assert loop < vmap
     with pytest.raises(BadInput, match="engine = vmap: it cannot train a network with BatchNorm; set engine=loop"):
