@@ -32,7 +32,8 @@ from fedmpi.seal import BLOCK, DIGEST, Damaged
 JSON = ("round", "config", "federation", "accuracy", "metrics", "books")
 # What may change between a checkpoint and its continuation, because it does not change results.
 FREE = ("rounds", "evaluate.every", "evaluate.after", "evaluate.embeddings", "edge", "checkpoint",
-        "server.hosts_clients", "placement", "threads", "device", "graphs", "comm", "state", "data.root", "data.cache")
+        "server.hosts_clients", "faults.bad_update", "placement", "threads", "device", "graphs", "comm", "state",
+        "data.root", "data.cache")
 ABSENT = object()
 to_json = partial(json.dumps, default=np.generic.item)
 

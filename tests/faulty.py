@@ -33,6 +33,6 @@ class Wild(Ditto):
     def server(self, shared, up, who):
         if self.bad == "ignored":
             who.sizes = np.where(who.ids == self.client_number, 0, who.sizes)
-        else:
-            assert len(who.ids) == len(up.w.ids) and self.client_number not in who.ids
-        return super().server(shared, up, who)
+        new = super().server(shared, up, who)      # where a run ends by such an update
+        assert self.bad == "ignored" or (len(who.ids) == len(up.w.ids) and self.client_number not in who.ids)
+        return new

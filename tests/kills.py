@@ -24,6 +24,7 @@ from tests.runs import CONFIG
 
 LIMIT = 300      # seconds for one start: a safety net
 RANKS = (2, 3, 4)
+ROUNDS = 40       # several seconds: most kills find a run under way
 
 
 @dataclass
@@ -38,8 +39,8 @@ class Trial:
         data = CONFIG["data"] | {"cache": str(self.folder / "cache")}
         self.config.write_text(json.dumps(CONFIG | {"data": data, "rounds": self.rounds, "checkpoint": {"every": 2}}))
 
-    def start(self, ranks: int, out: Path) -> subprocess.Popen:
-        words = ["-m", "fedmpi", "run", self.config, "--out", out, "--resume", "auto"]
+    def start(self, ranks: int) -> subprocess.Popen:
+        words = ["-m", "fedmpi", "run", self.config, "--out", self.out, "--resume", "auto"]
         command = launch.command(ranks, *words)
         if self.srun:
             command = ["salloc", "--quiet", f"--nodes={min(ranks, 3)}", f"--ntasks={ranks}", "srun", "--mpi=pmi2",
@@ -62,7 +63,7 @@ class Trial:
     def killed(self, draw: random.Random) -> dict | None:
         """Start, wait for a random moment, kill a random rank; return what happened, None where it ended before."""
         ranks, before = draw.choice(RANKS), self.saved()
-        job, moment = self.start(ranks, self.out), draw.uniform(0, 3)
+        job, moment = self.start(ranks), draw.uniform(0, 3)
         while job.poll() is None and "\nround " not in self.said():      # the first rounds of this start have begun
             time.sleep(.02)
         time.sleep(moment)
@@ -87,20 +88,20 @@ class Trial:
             launch.end(job)
             raise AssertionError(f"the job did not end:\n{self.said()}") from None
 
-    def finish(self, ranks: int, out: Path | None = None) -> str:
+    def finish(self, ranks: int) -> str:
         """Run to the end; return the digest."""
-        out = out or self.out
-        code = self.wait(self.start(ranks, out))
+        code = self.wait(self.start(ranks))
         assert code == 0, self.said()
-        return json.loads((out / "result.json").read_text())["digest"]
+        return json.loads((self.out / "result.json").read_text())["digest"]
 
 
 def survives(times: int, seed: int, srun: bool, folder: Path, report=print) -> bool:
     """Kill `times` times, each time a run of its own that was killed once and goes on; say whether digests agree."""
     draw, well = random.Random(seed), True
+    straight = Trial(Path(tempfile.mkdtemp(dir=folder)), ROUNDS, srun).finish(2)
     done = 0
     while done < times:
-        trial = Trial(Path(tempfile.mkdtemp(dir=folder)), rounds=12, srun=srun)
+        trial = Trial(Path(tempfile.mkdtemp(dir=folder)), ROUNDS, srun)
         while done < times and (what := trial.killed(draw)):
             done += 1
             report(f"kill {done:2}: rank {what['rank']} of {what['ranks']}, {what['moment']:.2f} s into its rounds; "
@@ -108,7 +109,7 @@ def survives(times: int, seed: int, srun: bool, folder: Path, report=print) -> b
                    f"{what['saved']}")
             well &= what["code"] not in (0, 75)
         ranks = draw.choice(RANKS)
-        digest, straight = trial.finish(ranks), trial.finish(2, trial.folder / "straight")
+        digest = trial.finish(ranks)
         report(f"finished on {ranks} ranks: digest {digest[:16]}, uninterrupted {straight[:16]}: "
                f"{'equal' if digest == straight else 'DIFFERENT'}")
         well &= digest == straight

@@ -22,6 +22,7 @@ from fedmpi.comm.world import Solo
 from fedmpi.config import Evaluate, Server, Train
 from fedmpi.deadline import deadline
 from fedmpi.errors import BadInput
+from fedmpi.faults import Attack, Faults
 from fedmpi.run import conduct
 from fedmpi.settings import names
 from fedmpi.setup import decide
@@ -29,7 +30,7 @@ from tests.federations import pool
 
 EXAMPLES = int(os.environ.get("FEDMPI_TEST_EXAMPLES", 30))
 NUMBERS = count()
-SECTION = r"\b(data|model|method|train|evaluate|server|state|rounds|seed|engine)\b"
+SECTION = r"\b(data|model|method|train|evaluate|server|state|faults|attack|rounds|seed|engine)\b"
 REMEDY = r"should be|must|lower|raise|set |give|leave|choose|add|share in|shares|count from|there are"
 
 
@@ -75,7 +76,9 @@ def named(kind: str) -> st.SearchStrategy:
 
 CONFIGS = st.fixed_dictionaries({
     "method": named("methods"), "train": settings(Train, 3).map(lambda chosen: {"steps": 2, "lr": .05} | chosen),
-    "evaluate": settings(Evaluate), "server": settings(Server), "engine": st.sampled_from(["auto", "loop", "vmap"]),
+    "evaluate": settings(Evaluate), "server": settings(Server), "faults": settings(Faults),
+    "attack": st.none() | settings(Attack).map(lambda chosen: {"kind": "sign_flip"} | chosen),
+    "engine": st.sampled_from(["auto", "loop", "vmap"]),
     "seed": st.integers(0, 3), "data": st.fixed_dictionaries({
         "partition": named("partitions"), "clients": st.integers(1, 12) | st.sampled_from([0, 40, 121]),
         "split": st.sampled_from([[.75, .25], [.6, .2, .2], [1., 0.], [.5, .25, .25], [.5, .6]])})})

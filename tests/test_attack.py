@@ -39,6 +39,11 @@ def test_accuracies_are_those_of_honest_clients(bench, capsys):  # noqa: F811
     assert each[each > .5].mean() == pytest.approx(honest)
 
 
+def test_the_only_client_cannot_attack(bench, capsys):  # noqa: F811
+    assert bench.lead("alone", "method=fedavg", "data={clients: 1, partition: iid}", ATTACK) == 2
+    assert "attack.kind = sign_flip: of data.clients = 1 none is left to be honest" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("ranks, words", [
     (3, ("method=fedavg", "server.robust=trimmed_mean", "server.clip_norm=.3", ATTACK)),
     (2, ("method={name: ifca, k: 2}", "server.robust=median", "attack={kind: noise, share: .3}"))])

@@ -43,6 +43,23 @@ def test_skipping_gives_the_same_bits_on_three_ranks(bench, ignored):  # noqa: F
     assert bench.result("skip-3")["digest"] == ignored
 
 
+@pytest.mark.parametrize("engine", ["loop", "vmap"])
+def test_a_kept_state_that_is_not_finite_ends_the_run_by_its_name(bench, engine):  # noqa: F811
+    done = bench.run(2, f"stop-{engine}", WILD, "method.bad='kept: nan'", ALL, f"engine={engine}")
+    assert done.returncode == 1 and "Traceback" not in done.stderr
+    (line,) = [line for line in done.stderr.splitlines() if line.startswith("fedmpi: ")]
+    assert line.startswith("fedmpi: client 5, round 1 (rank 1 of 2 on ")
+    assert "update of v has 1 non-finite values of 1210; lower train.lr" in line
+
+
+def test_a_run_that_a_bad_update_ended_goes_on_without_it(bench):  # noqa: F811
+    words = ("seed=3", WILD, "method.bad='kept: nan'")      # client 5 is no participant of round 1
+    done = bench.run(2, "ended", *words)
+    assert done.returncode == 1 and "client 5, round 2" in done.stderr and "round-000001.h5; continue" in done.stderr
+    assert bench.lead("ended", *words, SKIP, resume="auto") == bench.lead("at-once", *words, SKIP) == 0
+    assert bench.result("ended")["digest"] == bench.result("at-once")["digest"]
+
+
 def laboratory(bench, words) -> Lab:  # noqa: F811
     """Return a laboratory with the clients and the method of a run."""
     config = load(bench.config, words)

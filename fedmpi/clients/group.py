@@ -42,6 +42,7 @@ class Group:
         self.store = Store(type(first_mine)(*(v.to(device) for v in first_mine)), memory, config.state.scratch)
         self.samples = Shelf(federation, device, memory)
         self.ups, self.fresh = {}, {}      # of this round: what participants send; their measures after training
+        self.kept = {}                     # of this round: the largest number of each state that changed
         self.notes = {}                    # what the server addressed to clients for the next round
         self.at, self.when = None, 0       # the client and round at work, for error messages
         self.seconds = dict.fromkeys(PHASES, 0.)
@@ -82,13 +83,13 @@ class Group:
         """Train the participants that are `here`; their Up stays for the verbs below."""
         begin = time.perf_counter()
         shared, ids = self.shared, [int(i) for i in here]
-        self.here, self.ups, self.fresh = ids, dict.fromkeys(ids), {}
+        self.here, self.ups, self.fresh, self.kept = ids, dict.fromkeys(ids), {}, {}
         for client, (mine, up) in self.in_time(self.method.client, ids, shared, when):
             sent = self._sent(client, shared, up, when)
             if self.skips and not updates.usable(mine, sent):
                 self.ups.pop(client)      # and its state stays what it was
                 continue
-            self.store.write(client, mine)
+            self._keep(client, mine)
             self.ups[client] = sent
             if judge and self.config.evaluate.after != "off":
                 self._judge_fresh(client, mine, up)
@@ -96,10 +97,11 @@ class Group:
         rest = np.setdiff1d(self.clients, everybody).tolist() if self.method.idles or judges_all else []
         if self.method.idles:
             for client, mine in self.in_time(self.method.idle, rest, shared, when):
-                self.store.write(client, mine)
+                self._keep(client, mine)
         if judges_all:      # as if they had taken part, without keeping it
             for client, (mine, up) in self.apply(self.method.client, rest, shared, when):
                 self._judge_fresh(client, mine, up)
+        self._refuse_spoilt()
         self.notes.clear()
         settle(self.device)      # a GPU's work counts where it is done; the next order would wait for it
         self.seconds["train"] += time.perf_counter() - begin
@@ -110,6 +112,23 @@ class Group:
         if client in self.attackers and attack.kind != "label_flip":
             up = updates.tampered(attack, shared, up, generate(self.config.seed, when, client, ATTACK))
         return up if most is None else updates.clipped(shared, up, most)
+
+    def _keep(self, client: int, mine) -> None:
+        self.store.write(client, mine)
+        largest = [v.abs().max().float() for v in mine if v.is_floating_point() and v.numel()]
+        if largest:
+            self.kept[client] = torch.stack(largest).max()
+
+    def _refuse_spoilt(self) -> None:
+        """Raise NotFinite for a client that keeps numbers of which no sum could be taken: the server may never look.
+        All clients' are read together, since each look at a number waits for the GPU."""
+        if not self.kept or (torch.stack([*self.kept.values()]) < exact.RANGE).all():      # false for nan
+            return
+        for client in self.kept:
+            for name, v in self.store.read(client)._asdict().items():
+                if not updates.usable((v,)):
+                    self.at = client
+                    raise exact.NotFinite(0, v, name)
 
     def bad(self, ids) -> np.ndarray:
         """Return 1 for each of the participants that trained here and whose update cannot be used, (n,)."""

@@ -53,6 +53,9 @@ def usable(*states) -> bool:
 def refuse(config, method, federation) -> None:
     """Raise BadInput for settings of attack and defence that would mean nothing for a method."""
     server, attack = config.server, config.attack
+    if attack is not None and len(federation.sizes) < 2:
+        raise BadInput(f"attack.kind = {attack.kind}: of data.clients = 1 none is left to be honest; leave attack out, "
+                       "or raise data.clients")
     if server.robust != "mean" and not method.averages:
         raise BadInput(f"server.robust = {server.robust}: the server of {method.title} does not just take means of "
                        "what clients send; set it to mean, or take another method")
