@@ -1,6 +1,8 @@
 """Which engine `auto` takes on a CPU, and that unusual networks train the same wherever it can be told."""
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 import torch
@@ -12,6 +14,7 @@ from fedmpi.clients.vmap import Vmap
 from fedmpi.config import Config
 from fedmpi.models.build import blank, build
 from fedmpi.models.nets import MLP
+from fedmpi.setup import settle_engine
 from tests.federations import Digits, Lab, TinyCNN, apart, method, mlp
 from tests.methods.table import NAMES, SHOWN
 
@@ -90,3 +93,18 @@ def test_the_probe_leaves_to_loop_what_vmap_cannot_train():
     lab = Lab(method("fedavg", model(Given(dropout))), Digits())
     loop, vmap = choice.seconds(lab.group, lab.shared)
     assert 0 < loop < vmap == np.inf
+
+
+def test_a_gpu_is_timed_once_and_a_restart_takes_the_choice_over(monkeypatch):
+    """By all that a run does for it, on a rank that says it has a GPU."""
+    lab, said = Lab(method("fedavg", mlp()), Digits()), []
+    run = SimpleNamespace(crew=lab.crew, config=lab.config, state=lab, progress=SimpleNamespace(say=said.append))
+    monkeypatch.setattr(lab.group, "times", lambda: np.array([0., 0., 1.]))
+    monkeypatch.setattr(choice, "seconds", lambda group, shared: np.array([2., .5]))
+    settle_engine(run, None)
+    why = "2.000 s for loop, 0.500 s for vmap on the first clients"
+    assert (lab.group.engine.name, lab.group.why, said) == ("vmap", why, [f"engine vmap: {why}"])
+    monkeypatch.setattr(choice, "seconds", None)      # never asked again
+    for kept in ("loop", "vmap"):
+        settle_engine(run, SimpleNamespace(books={"engine": kept, "engine_why": f"{kept} was faster"}))
+        assert (lab.group.engine.name, lab.group.why) == (kept, f"{kept} was faster")
