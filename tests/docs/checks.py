@@ -1,0 +1,35 @@
+"""What can be said of a command line of fedmpi without running it."""
+from __future__ import annotations
+
+from pathlib import Path
+
+import typer
+
+from fedmpi.bench import command
+from fedmpi.cli import app
+from fedmpi.config import load
+from fedmpi.sweep import job
+
+PLACE = "1"      # stands for what the reader is to fill in, see pages.calls
+
+
+def check(words: list[str]) -> None:
+    """Raise what is wrong with the words behind `fedmpi`: a command, an option, a setting, a file that is not there."""
+    group = typer.main.get_command(app)
+    with group.make_context("fedmpi", list(words)) as context:
+        name, chosen, rest = group.resolve_command(context, list(words))
+        if not rest:      # its bare name: in a text, not to be run
+            return
+        found = chosen.make_context(name, rest, parent=context).params
+    if name == "bench" and found["name"] != PLACE:
+        command.find(found["name"], found["settings"] or [])
+    if PLACE in (found.get("config"), found.get("path"), *(found.get("paths") or [])):
+        return
+    if "config" in found:
+        load(found["config"], [text for text in found["overrides"] or [] if not text.endswith(f"={PLACE}")])
+    for path in [found.get("path"), *(found.get("paths") or [])]:
+        if path and path.endswith(".yaml"):
+            read = job.load(path)
+            assert found.get("scale") in (None, *read.scales), found["scale"]
+        elif path:
+            assert Path(path).is_dir(), path

@@ -1,0 +1,172 @@
+"""Every command and all Python in README.md and docs/ does what the page says; see pages.py for the marks."""
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+from fedmpi.folder import read_history
+from tests.docs.checks import check
+from tests.docs.pages import MARKS, PAGES, ROOT, blocks, calls, inline
+
+LIMIT = 240      # seconds until a command that hangs is ended: a safety net, not a measure
+SHELL = set("|&;<>$`*({[\"")      # outside of single quotes: for bash to read
+COPIED = ("configs", "docs", "fedmpi", "jobs", "slurm", "tests", "README.md")
+EXTRAS = ("pandas", "safetensors")      # what `.[test]` installs: without them, blocks that need them are passed over
+each = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+
+
+@pytest.fixture(scope="module")
+def environment(tmp_path_factory):
+    """A home without data or settings, and `fedmpi` as a command of this Python."""
+    home = tmp_path_factory.mktemp("home")
+    shim = home / "bin" / "fedmpi"
+    shim.parent.mkdir()
+    shim.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -m fedmpi "$@"\n')
+    shim.chmod(0o755)
+    cache = os.environ.get("XDG_CACHE_HOME", str(Path.home() / ".cache"))      # fonts that matplotlib has looked up
+    path = os.pathsep.join([str(shim.parent), str(Path(sys.executable).parent), os.environ["PATH"]])
+    modules = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
+    return os.environ | {"HOME": str(home), "XDG_CACHE_HOME": cache, "PATH": path, "PYTHONPATH": modules,
+                         "OMP_NUM_THREADS": "1", "COLUMNS": "120", "NO_COLOR": "1"}
+
+
+@pytest.fixture(scope="module")
+def warm(environment):
+    """Do things in a child of one process: see warm.py."""
+    process = subprocess.Popen([sys.executable, "-m", "tests.docs.warm"], cwd=ROOT, env=environment, text=True,
+                               stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+
+    def do(**asked) -> int:
+        print(json.dumps(asked), file=process.stdin, flush=True)
+        return int(process.stdout.readline())
+    yield do
+    process.stdin.close()
+    process.wait(LIMIT)
+
+
+class Reader:
+    """Does in a folder what a page says."""
+
+    def __init__(self, folder: Path, warm, environment):
+        self.folder, self.warm, self.environment, self.output = folder, warm, environment, folder.with_suffix(".out")
+        for name in COPIED:
+            source, ignore = ROOT / name, shutil.ignore_patterns("__pycache__", "results")
+            shutil.copytree(source, folder / name, ignore=ignore) if source.is_dir() else shutil.copy(source, folder)
+
+    def run(self, line: str) -> tuple[int, str]:
+        """Return the exit code of a command line and what it printed."""
+        if line.startswith("fedmpi ") and not SHELL & set(re.sub(r"'[^']*'|\s#.*", "", line)):
+            words = shlex.split(line, comments=True)[1:]
+            code = self.warm(words=words, folder=str(self.folder), output=str(self.output))
+            return code, self.output.read_text()
+        done = subprocess.run(["bash", "-ec", line], cwd=self.folder, env=self.environment, text=True, timeout=LIMIT,
+                              stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+        return done.returncode, done.stdout
+
+    def python(self, text: str) -> tuple[int, str]:
+        script = self.folder / "block.py"
+        script.write_text(text)
+        code = self.warm(script=str(script), folder=str(self.folder), output=str(self.output))
+        return code, self.output.read_text()
+
+    def follow(self, block) -> None:
+        """Do what a block says, and hold it to what it says."""
+        where = f"line {block.line}"
+        if any(name in block.text and find_spec(name) is None for name in EXTRAS):
+            return
+        if block.language in ("python", "yaml") and block.about:
+            path = self.folder / block.about
+            assert not path.exists() or path.read_text() == block.text, f"{where}: {block.about} is different"
+            path.write_text(block.text)
+        elif block.language == "python":
+            code, said = self.python(block.text)
+            assert code == 0, f"{where}: {said}"
+        elif block.language in ("sh", "console") and not block.marked:
+            *rest, last = commands = block.commands()
+            for command in commands:
+                code, said = self.run(command[0])
+                wanted = int(block.about or 0) if command == last else 0
+                assert code == wanted, f"{where}: {command[0]} ended with {code}:\n{said}"
+                assert like(command[1], said), f"{where}: {command[0]} printed\n{said}\nand not\n{command[1]}"
+
+
+def like(wanted: str, said: str) -> bool:
+    """Say whether something was printed that looks like `wanted`: blanks alike, `...` for any text."""
+    words = [r"\s+".join(map(re.escape, part.split())) for part in wanted.split("...")]
+    return re.search(r"\s*.*?\s*".join(words), said, re.S) is not None
+
+
+@pytest.fixture
+def reader(tmp_path, warm, environment):
+    return Reader(tmp_path / "checkout", warm, environment)
+
+
+@each
+def test_what_a_page_says_happens(page, reader):
+    for block in blocks(page):
+        reader.follow(block)
+
+
+@each
+def test_what_is_not_run_could_be(page, tmp_path, monkeypatch):
+    """Commands of fedmpi that need a cluster, data or hours, and those in the text: names, options, settings, files."""
+    for name in ("configs", "jobs", "slurm"):
+        (tmp_path / name).symlink_to(ROOT / name)
+    monkeypatch.chdir(tmp_path)
+    found = blocks(page)
+    for block in found:
+        if block.language == "yaml" and block.about:
+            (tmp_path / block.about).write_text(block.text)
+    lines = [line for block in found if block.marked for line, _ in block.commands()] + inline(page)
+    for line in lines:
+        for words in calls(line):
+            try:
+                check(words)
+            except Exception as error:
+                raise AssertionError(f"{line}\n{error}") from error
+
+
+@each
+def test_a_page_leaves_nothing_unsaid(page):
+    """Every block has a language and a mark that are known, so that none escapes; every link leads somewhere."""
+    for block in blocks(page):
+        marks = {"sh": ("", *MARKS), "console": ("", "1", "2", "75"), "text": ("",)}
+        assert block.about in marks.get(block.language, [block.about]), f"line {block.line}: {block.about}"
+        assert block.language in ("sh", "console", "python", "yaml", "text"), f"line {block.line}: {block.language}"
+    for target in re.findall(r"\]\((?!https?:)([^)#]+)(?:#[^)]*)?\)", page.read_text()):
+        assert (page.parent / target).exists(), target
+
+
+def test_the_pages_know_of_each_other():
+    links = re.findall(r"\]\(docs/([^)#]+)\)", (ROOT / "README.md").read_text())
+    assert sorted(set(links)) == [page.name for page in PAGES[1:]]
+
+
+KEYS = {      # runs that between them write every key
+    "fedmhc": ["edge={}", "faults.drop=.2", "faults.bad_update=skip", "attack={kind: label_flip}",
+               "evaluate.embeddings=[1]"],
+    "fedcps": ["data.partition={name: few_shot, gamma: .3}"],
+    "lcfed": ["method.K=2", "method.D=4"],
+    "per_fedavg": []}
+
+
+def test_every_key_that_a_run_writes_is_explained(reader):
+    page, found = (ROOT / "docs" / "file-formats.md").read_text(), set()
+    for method, more in KEYS.items():
+        code, said = reader.run(shlex.join(["fedmpi", "run", "configs/quickstart.yaml", f"method={method}", "rounds=1",
+                                            *more, "--out", method]))
+        assert code == 0, said
+        folder = reader.folder / method
+        found |= json.loads((folder / "result.json").read_text()).keys() | read_history(folder / "history.h5").keys()
+    plain = {key.removesuffix("_after").removesuffix("_unadapted") for key in found}
+    assert {key for key in plain if f"`{key}`" not in page} == set()
+    assert {"lam", "lam_few_shot", "T_comp", "lost", "ari", "accuracy_mean_attackers", "components"} <= found

@@ -1,0 +1,45 @@
+"""Run as `python -m`: reads what to do from stdin and does each in a child process that need not load PyTorch again.
+
+A line is JSON: words (of a fedmpi command) or script (a Python file), folder, and the file that takes what is printed.
+The answer is the exit code."""
+from __future__ import annotations
+
+import json
+import os
+import runpy
+import sys
+
+
+def main():
+    import fedmpi.bench.command
+    import fedmpi.catalogue
+    import fedmpi.checkpoint
+    import fedmpi.clients.choice
+    import fedmpi.data.draw
+    import fedmpi.report.write
+    import fedmpi.rounds
+    import fedmpi.setup  # noqa: F401
+    for line in sys.stdin:
+        asked = json.loads(line)
+        child = os.fork()
+        if not child:
+            return do(**asked)
+        print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
+
+
+def do(folder: str, output: str, words: list[str] | None = None, script: str | None = None):
+    os.chdir(folder)
+    for number, path, how in ((0, os.devnull, os.O_RDONLY), (1, output, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)):
+        os.dup2(os.open(path, how, 0o600), number)
+    os.dup2(1, 2)
+    if script:
+        sys.path.insert(0, folder)
+        runpy.run_path(script, run_name="__main__")
+    else:
+        from fedmpi.cli import app
+        sys.argv = ["fedmpi", *words]
+        app()
+
+
+if __name__ == "__main__":
+    main()
