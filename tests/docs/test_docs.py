@@ -6,8 +6,10 @@ import os
 import re
 import shlex
 import shutil
+import signal
 import subprocess
 import sys
+from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -17,7 +19,7 @@ from fedmpi.folder import read_history
 from tests.docs.checks import check
 from tests.docs.pages import MARKS, PAGES, ROOT, blocks, calls, inline
 
-LIMIT = 240      # seconds until a command that hangs is ended: a safety net, not a measure
+LIMIT = 600      # seconds until a command that hangs is ended: a safety net, not a measure
 SHELL = set("|&;<>$`*({[\"")      # outside of single quotes: for bash to read
 COPIED = ("configs", "docs", "fedmpi", "jobs", "slurm", "tests", "README.md")
 EXTRAS = ("pandas", "safetensors")      # what `.[test]` installs: without them, blocks that need them are passed over
@@ -68,9 +70,15 @@ class Reader:
             words = shlex.split(line, comments=True)[1:]
             code = self.warm(words=words, folder=str(self.folder), output=str(self.output))
             return code, self.output.read_text()
-        done = subprocess.run(["bash", "-ec", line], cwd=self.folder, env=self.environment, text=True, timeout=LIMIT,
-                              stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
-        return done.returncode, done.stdout
+        shell = subprocess.Popen(["bash", "-ec", line], cwd=self.folder, env=self.environment, text=True,
+                                 stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                                 start_new_session=True)
+        try:
+            said, _ = shell.communicate(timeout=LIMIT)
+        finally:      # also what it has left behind
+            with suppress(ProcessLookupError):
+                os.killpg(shell.pid, signal.SIGKILL)
+        return shell.returncode, said
 
     def python(self, text: str) -> tuple[int, str]:
         script = self.folder / "block.py"
