@@ -11,6 +11,10 @@ import sys
 
 
 def main():
+    import sklearn.cluster
+    import sklearn.metrics
+    import torch._dynamo      # which torch.func loads at its first use
+
     import fedmpi.bench.command
     import fedmpi.catalogue
     import fedmpi.checkpoint
