@@ -4,6 +4,7 @@ A line is JSON: words (of a fedmpi command) or script (a Python file), folder, a
 The answer is the exit code."""
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import runpy
@@ -11,10 +12,8 @@ import sys
 
 
 def main():
-    import sklearn.cluster
-    import sklearn.metrics
-    import torch._dynamo      # which torch.func loads at its first use
-
+    for late in ("sklearn.cluster", "sklearn.metrics", "torch._dynamo"):      # loaded by a run's first round
+        importlib.import_module(late)
     import fedmpi.bench.command
     import fedmpi.catalogue
     import fedmpi.checkpoint
