@@ -193,8 +193,8 @@ class Group:
     def weighted(self, what, weights, groups=None, k=0) -> Tensor:
         """Return the hosted clients' part of a (grouped) weighted sum: int64 fixed point, or float32."""
         shape = (what[3] - what[2],) if groups is None else (k, what[3] - what[2])
-        used = np.flatnonzero(weights)
-        clients = [self.holders(what[0])[i] for i in used]
+        used, holders = np.flatnonzero(weights), self.holders(what[0])
+        clients = [holders[i] for i in used]
         rows, weights, groups = self._rows(what, clients), weights[used], None if groups is None else groups[used]
         if self.config.server.reduce == "exact":
             total = torch.zeros(shape, dtype=torch.int64, device=self.device)

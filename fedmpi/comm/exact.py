@@ -38,8 +38,9 @@ def accumulate(rows, weights: torch.Tensor, into: torch.Tensor, groups: torch.Te
     for r, most in enumerate(largest):
         if not most < RANGE:      # false for NaN as well
             raise NotFinite(r, rows[r])
-    for group in [None] if groups is None else sorted(set(groups.tolist())):
-        members = [r for r in range(len(rows)) if group is None or groups[r] == group]
+    groups = [None] * len(rows) if groups is None else groups.tolist()
+    for group in [None] if into.ndim == 1 else sorted(set(groups)):
+        members = [r for r in range(len(rows)) if groups[r] == group]
         total = into if group is None else into[group]
         small = [r for r in members if largest[r] < SMALL]
         (add_small_on_gpu if into.is_cuda else add_small)([rows[r] for r in small], weights[small], total)
