@@ -46,6 +46,24 @@ def test_lines_differ_without_colours():
     assert len(looks) == 8 and len({style.point(i)["marker"] for i in range(8)}) == 8
 
 
+def test_no_two_of_many_lines_look_alike():
+    assert len({tuple(style.line(i).values()) for i in range(32)}) == 32
+
+
+def test_many_lines_are_named_beside_the_axes_in_the_order_of_their_ends():
+    figure = style.figure()
+    axes = figure.subplots()
+    for i in range(style.BESIDE + 1):
+        axes.plot([0, 1], [0, i % 4 * 10 + i], label=str(i), **style.line(i))
+    style.legend(axes)
+    figure.canvas.draw()
+    legend = axes.get_legend()
+    assert [text.get_text() for text in legend.get_texts()] == sorted(map(str, range(9)), key=lambda i: -(
+        int(i) % 4 * 10 + int(i)))
+    assert legend.get_window_extent().x0 >= axes.get_window_extent().x1
+    assert legend.get_window_extent().x1 <= figure.bbox.x1
+
+
 def test_bytes_add_up_over_rounds(results, drawn):
     first = metrics(results.of("FedAvg", "beta .3")[0].folder)
     assert accuracy.moved(first)[-1] == pytest.approx(sum(line["mib_per_client_round"] * 6 for line in first))

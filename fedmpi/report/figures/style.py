@@ -15,6 +15,7 @@ FILLED = "os^DvPX*"
 HATCHES = ("", "//", "..", "\\\\", "", "xx", "oo", "++")
 DPI = 110
 WIDTH = 6.4      # inches
+BESIDE = 8       # lines that a legend inside the axes may name
 
 
 def figure(height: float = 4.2, width: float = WIDTH):
@@ -23,9 +24,10 @@ def figure(height: float = 4.2, width: float = WIDTH):
 
 
 def line(i: int) -> dict:
-    """Return how the i-th line is drawn."""
-    return {"color": COLOURS[i % len(COLOURS)], "linestyle": DASHES[i // 2 % len(DASHES)],
-            "marker": MARKERS[i % len(MARKERS)], "markersize": 4}
+    """Return how the i-th line is drawn: no two of the first 32 alike."""
+    turn = i // len(COLOURS)
+    return {"color": COLOURS[i % len(COLOURS)], "linestyle": DASHES[(i // 2 + turn) % len(DASHES)],
+            "marker": MARKERS[(i + turn) % len(MARKERS)], "markersize": 4}
 
 
 def area(i: int) -> dict:
@@ -46,9 +48,16 @@ def few(points: int) -> int:
 
 
 def legend(axes) -> None:
-    lines = len(axes.get_legend_handles_labels()[1])
-    axes.legend(frameon=False, fontsize=8, ncols=2 if lines > 6 else 1)
+    """Name the lines: inside the axes, or where there are many, beside them in the order in which they end."""
+    marks, names = axes.get_legend_handles_labels()
     axes.grid(alpha=.3)
+    if len(names) <= BESIDE:
+        axes.legend(frameon=False, fontsize=8, ncols=2 if len(names) > 6 else 1)
+        return
+    order = sorted(range(len(names)), key=lambda i: -marks[i].get_ydata()[-1])
+    axes.legend([marks[i] for i in order], [names[i] for i in order], frameon=False, fontsize=7, handlelength=3,
+                loc="center left", bbox_to_anchor=(1, .5))
+    axes.figure.set_size_inches(WIDTH + 1.8, max(axes.figure.get_figheight(), .6 + .165 * len(names)))
 
 
 def saved(figure, form: str) -> bytes:
