@@ -251,6 +251,16 @@ def export(run: Annotated[str, typer.Argument(help="run folder, or one of its ch
 
 
 @app.command()
+def tensorboard(runs: Annotated[list[str], typer.Argument(help="run folders, finished or not", metavar="RUN...")]):
+    """Write event files for TensorBoard into run folders: what metrics.jsonl holds at present."""
+    from pathlib import Path
+
+    from fedmpi import tensorboard
+    with clear_errors():
+        print(tensorboard.write([Path(run) for run in runs]))
+
+
+@app.command()
 def bench(name: Annotated[str, typer.Argument(
               help="overhead, engines, collectives, cohort, scaling, clustering, similarity, clients or traffic")],
           settings: Annotated[list[str] | None, typer.Argument(
