@@ -145,8 +145,8 @@ class FastText:
 
 @dataclass(frozen=True)
 class Custom:
-    """Any nn.Module class, named as `module:Class`; its settings are the keyword arguments of the class, but for the
-    two of OWN."""
+    """Any nn.Module class, named as `module:Class` or by an entry point; its settings are the keyword arguments of the
+    class, but for the two of OWN."""
     title = "a custom model"
     path: str
     settings: dict = field(default_factory=dict)
@@ -166,7 +166,7 @@ class Custom:
 
     def build(self, shape: tuple[int, ...], classes: int):
         from torch import nn
-        cls = registry.imported("models", self.path)
+        cls = registry.find("models", self.path)
         if not (isinstance(cls, type) and issubclass(cls, nn.Module)):      # no configuration calls what it likes
             raise BadInput(f"model: {self.path} is no class of networks; name a subclass of torch.nn.Module")
         try:

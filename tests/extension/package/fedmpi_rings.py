@@ -1,0 +1,83 @@
+"""A third party's method, networks, data set and partition, in a package of its own."""
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, NamedTuple
+
+import numpy as np
+from torch import Tensor, nn
+
+from fedmpi.data.pool import Pool
+from fedmpi.method import Method, Nothing
+from fedmpi.settings import Ge
+
+
+class Shared(NamedTuple):
+    w: Tensor      # (d,)
+
+
+class Up(NamedTuple):
+    w: Tensor      # (d,)
+
+
+@dataclass(frozen=True)
+class Damped(Method):
+    """FedAvg whose server goes only a part of the way: w <- w + eta (mean_i w_i - w)."""
+    eta: Annotated[float, Ge(0), "part of the way"] = .5
+
+    title = "Damped FedAvg"
+    paper = "a test, 2026"
+    judged_by = "w, the global model"
+
+    def init(self, n):
+        return Shared(self.model.start), Nothing()
+
+    def client(self, shared, mine, data):
+        return mine, Up(data.descend(self.model, shared.w))
+
+    def server(self, shared, up, who):
+        return Shared(shared.w + self.eta * (up.w.mean(who.sizes) - shared.w))
+
+    def personal(self, shared, mine, data):
+        return shared.w
+
+
+@dataclass(frozen=True)
+class Polar:
+    """One hidden layer with tanh; a network with settings of its own."""
+    hidden: Annotated[int, Ge(1), "width of the hidden layer"] = 8
+
+    def build(self, shape, classes):
+        return nn.Sequential(nn.Linear(*shape, self.hidden), nn.Tanh(), nn.Linear(self.hidden, classes))
+
+
+class PlainNet(nn.Module):
+    """An ordinary module that knows nothing of fedmpi."""
+
+    def __init__(self, width: int = 8):
+        super().__init__()
+        self.first, self.last = nn.Linear(2, width), nn.Linear(width, 3)
+
+    def forward(self, x):
+        return self.last(self.first(x).relu())
+
+
+class Rings:
+    """Three noisy rings in the plane."""
+    title = "rings"
+
+    def load(self, root):
+        rng = np.random.default_rng(0)
+        y = rng.integers(3, size=600)
+        angle = rng.uniform(0, 2 * np.pi, 600)
+        x = (y + 1 + rng.normal(0, .1, 600))[:, None] * np.stack([np.cos(angle), np.sin(angle)], 1)
+        return Pool(x.astype(np.float32), y.astype(np.int64), x[:0].astype(np.float32), y[:0].astype(np.int64))
+
+
+@dataclass(frozen=True)
+class ByTurns:
+    """Every client takes a sample in turn."""
+    title = "by turns"
+
+    def assign(self, labels, clients, rng):
+        return [np.arange(i, len(labels), clients) for i in range(clients)], None
