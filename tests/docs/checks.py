@@ -1,8 +1,6 @@
 """What can be said of a command line of fedmpi without running it."""
 from __future__ import annotations
 
-from pathlib import Path
-
 import typer
 
 from fedmpi.bench import command
@@ -31,5 +29,3 @@ def check(words: list[str]) -> None:
         if path and path.endswith(".yaml"):
             read = job.load(path)
             assert found.get("scale") in (None, *read.scales), found["scale"]
-        elif path:
-            assert Path(path).is_dir(), path
