@@ -32,6 +32,7 @@ def visit(browser, report):
         page.on("request", lambda request: asked.append(request.url))
         page.on("console", lambda message: said.append(message.text))
         page.on("pageerror", lambda error: said.append(str(error)))
+        page.set_default_timeout(240_000)      # a safety net: machines are busy
         page.goto((report / "index.html").as_uri())
         pages.append(page)
         return page, asked, said
@@ -67,3 +68,23 @@ def test_the_table_shows_every_cell(visit, results):
 def test_it_fits_a_phone(visit):
     page, *_ = visit(360)
     assert page.evaluate("document.documentElement.scrollWidth") <= 360
+
+
+def test_a_table_wider_than_a_phone_is_scrolled_by_keys_and_keeps_its_names_in_sight(visit):
+    page, *_ = visit(360)
+    room, name = page.locator(".wide:has(#accuracy_best)"), page.locator("#accuracy_best tbody th").first
+    assert room.evaluate("e => e.scrollWidth > e.clientWidth")
+    page.keyboard.press("Tab")
+    assert room.evaluate("e => e === document.activeElement && e.getAttribute('aria-label') === 'accuracy best'")
+    before = name.bounding_box()["x"]
+    page.keyboard.press("ArrowRight")
+    page.wait_for_function("document.activeElement.scrollLeft > 0")
+    assert name.bounding_box()["x"] == before and name.bounding_box()["width"] < 180
+
+
+def test_it_is_printed_whole(visit):
+    page, *_ = visit(1200)
+    page.emulate_media(media="print")
+    page.set_viewport_size({"width": 718, "height": 1000})      # A4 between margins of a centimetre
+    assert page.evaluate("document.documentElement.scrollWidth") <= 718
+    assert page.pdf(format="A4").startswith(b"%PDF")
