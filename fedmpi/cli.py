@@ -65,7 +65,7 @@ def plan(config: ConfigFile, overrides: Overrides = None,
     """Show who would host whom, memory, bytes and steps per round; nothing is trained.
 
     The federation is prepared if it is not there yet."""
-    from fedmpi import plan
+    from fedmpi.commands import plan
     with clear_errors():
         planned = plan.plan(config, overrides or [], ranks)
     print(json.dumps(planned) if as_json else plan.table(planned))
@@ -112,7 +112,7 @@ def partitions(name: Name = None, as_json: AsJson = False):
 
 
 def catalogue(kind: str, name: str | None, as_json: bool):
-    from fedmpi import catalogue
+    from fedmpi.commands import catalogue
     with clear_errors():
         if as_json:
             print(json.dumps(catalogue.names(kind) if name is None else catalogue.entry(kind, name), default=str))
@@ -144,7 +144,7 @@ def submit(config: ConfigFile, overrides: Overrides = None,
            restarts: Annotated[int, typer.Option(min=0, help="at most so many starts after the first")] = 50,
            dry_run: Annotated[bool, typer.Option("--dry-run", help="print the script, submit nothing")] = False):
     """Write a Slurm job script that restarts itself, submit it and print the job's id."""
-    from fedmpi import submit
+    from fedmpi.slurm import submit
     with clear_errors():
         more = [f"--{k}={v}" for k, v in (("partition", partition), ("account", account)) if v] + (option or [])
         job = submit.job(config, overrides or [], array or [], more, nodes=nodes, ranks=ranks, gpus=gpus, cpus=cpus,
@@ -159,7 +159,7 @@ def submit(config: ConfigFile, overrides: Overrides = None,
 @app.command()
 def summary(folder: Annotated[str, typer.Argument(help="of the runs of a job array or a sweep")]):
     """Say what became of the runs of a job array or a sweep, and why."""
-    from fedmpi import summary
+    from fedmpi.commands import summary
     with clear_errors():
         print(summary.summary(folder))
 
@@ -233,7 +233,7 @@ def compare(first: Annotated[str, typer.Argument(help="run folder", metavar="RUN
     """Show two runs side by side: settings that differ, measures at common rounds, digests."""
     from pathlib import Path
 
-    from fedmpi import compare
+    from fedmpi.commands import compare
     with clear_errors():
         print(compare.compare(Path(first), Path(second)))
 
@@ -246,7 +246,7 @@ def export(run: Annotated[str, typer.Argument(help="run folder, or one of its ch
     """Write a trained model as the state dict of a plain PyTorch module."""
     from pathlib import Path
     with clear_errors():
-        from fedmpi import export
+        from fedmpi.commands import export
         print(export.export(Path(run), Path(out), client))
 
 
@@ -255,7 +255,7 @@ def tensorboard(runs: Annotated[list[str], typer.Argument(help="run folders, fin
     """Write event files for TensorBoard into run folders: what metrics.jsonl holds at present."""
     from pathlib import Path
 
-    from fedmpi import tensorboard
+    from fedmpi.commands import tensorboard
     with clear_errors():
         print(tensorboard.write([Path(run) for run in runs]))
 
@@ -275,5 +275,5 @@ def bench(name: Annotated[str, typer.Argument(
 @app.command()
 def doctor(folder: Annotated[str, typer.Option(help="where runs would be written")] = "."):
     """Check MPI, devices, HDF5 and the file system; start it as you would start a run."""
-    from fedmpi import doctor
+    from fedmpi.commands import doctor
     sys.exit(doctor.main(folder))

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from fedmpi import registry
-from fedmpi.cost import Edge
 from fedmpi.errors import BadInput
-from fedmpi.faults import Attack, Faults
 from fedmpi.loader import LARGEST, parse, read
+from fedmpi.server.cost import Edge
+from fedmpi.server.faults import Attack, Faults
 from fedmpi.settings import Ge, Gt, Le, Lt, build, names, short
 
 GIB = 2 ** 30

@@ -42,7 +42,7 @@ import dataclasses
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
-from fedmpi.cost import nbytes
+from fedmpi.server.cost import nbytes
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -8,7 +8,7 @@ import sys
 import time
 from contextlib import suppress
 
-from fedmpi.atomic import writing
+from fedmpi.storage.atomic import writing
 
 
 class Progress:

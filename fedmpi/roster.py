@@ -14,8 +14,8 @@ from pathlib import Path
 import numpy as np
 
 from fedmpi import __version__
-from fedmpi.columns import columns
 from fedmpi.comm.world import Solo
+from fedmpi.commands.columns import columns
 from fedmpi.errors import BadInput
 
 PACKAGE = Path(__file__).parent

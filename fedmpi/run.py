@@ -13,9 +13,9 @@ import numpy as np
 from fedmpi import errors
 from fedmpi.comm.launch import speaks
 from fedmpi.comm.world import Solo, open_world
-from fedmpi.deadline import deadline
 from fedmpi.errors import BadInput, FedmpiError
 from fedmpi.roster import refuse_mixed
+from fedmpi.slurm.deadline import deadline
 
 SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2, signal.SIGINT)
 
@@ -151,7 +151,7 @@ def saved(run) -> int:
 
 def failure_noter(progress, folder):
     """Make the function that logs a failure in full, unlocks the folder and returns what the terminal should say."""
-    from fedmpi.checkpoint import listing
+    from fedmpi.storage.checkpoint import listing
 
     def note(message: str) -> str:
         progress.note(message)

@@ -9,15 +9,16 @@ from pathlib import Path
 
 import numpy as np
 
-from fedmpi import __version__, checkpoint
+from fedmpi import __version__
 from fedmpi.comm.device import refuse, straight
 from fedmpi.comm.watch import Watch
 from fedmpi.config import Config, load, plain, resolve
 from fedmpi.data.federation import Federation, prepare
 from fedmpi.errors import BadInput
-from fedmpi.folder import RunFolder, default_folder
 from fedmpi.roster import gathered, hosts_table, oddities, place, spans
 from fedmpi.settings import names
+from fedmpi.storage import checkpoint
+from fedmpi.storage.folder import RunFolder, default_folder
 
 
 @dataclass
@@ -158,10 +159,10 @@ def choose_device(config: Config, world, server_host: str, hosts: bool):
 def prepare_run(parts: Parts, decision: Decision, progress, stop, deadline):
     """Make rank 0's Run: fresh, or restored from the checkpoint."""
     from fedmpi.clients.placement import Pace
-    from fedmpi.cost import nbytes
-    from fedmpi.metrics import Groups
-    from fedmpi.rounds import Run, State
-    from fedmpi.storage import Storage
+    from fedmpi.server.cost import nbytes
+    from fedmpi.server.metrics import Groups
+    from fedmpi.server.rounds import Run, State
+    from fedmpi.storage.policy import Storage
     folder, federation = decision.folder, parts.federation
     state = State(parts.shared, Groups(len(federation.sizes), federation.groups, federation.group_names))
     first = parts.crew.group.store.first

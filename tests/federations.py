@@ -22,8 +22,8 @@ from fedmpi.data.federation import Samples
 from fedmpi.method import Participants
 from fedmpi.models.build import blank, build
 from fedmpi.models.nets import MLP
-from fedmpi.participation import participants
-from fedmpi.rounds import address
+from fedmpi.server.participation import participants
+from fedmpi.server.rounds import address
 from fedmpi.settings import build as settled
 
 SIZES = (20, 1, 57, 3, 10, 33, 11, 8)      # training samples: short, whole and single batches

@@ -20,12 +20,12 @@ from hypothesis import strategies as st
 from fedmpi import registry
 from fedmpi.comm.world import Solo
 from fedmpi.config import Evaluate, Server, Train
-from fedmpi.deadline import deadline
 from fedmpi.errors import BadInput
-from fedmpi.faults import Attack, Faults
 from fedmpi.run import conduct
+from fedmpi.server.faults import Attack, Faults
 from fedmpi.settings import names
 from fedmpi.setup import decide
+from fedmpi.slurm.deadline import deadline
 from tests.federations import pool
 
 EXAMPLES = int(os.environ.get("FEDMPI_TEST_EXAMPLES", 30))

@@ -11,8 +11,8 @@ import pytest
 from typer.testing import CliRunner
 
 import fedmpi
-from fedmpi import catalogue
 from fedmpi.cli import app
+from fedmpi.commands import catalogue
 
 QUICKSTART = str(Path(__file__).parent.parent / "configs" / "quickstart.yaml")
 HEAVY = {"torch", "torchvision", "sklearn", "scipy", "matplotlib", "h5py", "numpy", "mpi4py", "pydantic", "yaml"}
@@ -53,7 +53,7 @@ def test_help_loads_nothing_heavy():
 
 def test_a_rank_starts_without_what_it_may_never_need():
     rare = {"torchvision", "sklearn", "scipy", "matplotlib", "pandas"}
-    assert not rare & loaded("import fedmpi.setup, fedmpi.rounds, fedmpi.clients.group, fedmpi.clients.loop\n"
+    assert not rare & loaded("import fedmpi.setup, fedmpi.server.rounds, fedmpi.clients.group, fedmpi.clients.loop\n"
                              "import fedmpi.models.build, fedmpi.models.nets, fedmpi.data.sources, fedmpi.progress\n"
                              "from fedmpi import registry\n"
                              "for name in registry.available('methods'): registry.find('methods', name)")
@@ -129,7 +129,7 @@ def test_data_draws_beside_the_federation_by_default(fed, tmp_path):
 
 
 @pytest.mark.parametrize("code", [0, 1, 2, 75])
-@pytest.mark.parametrize("words, module", [(["run", "any.yaml"], "fedmpi.run"), (["doctor"], "fedmpi.doctor")])
+@pytest.mark.parametrize("words, module", [(["run", "any.yaml"], "fedmpi.run"), (["doctor"], "fedmpi.commands.doctor")])
 def test_the_work_decides_the_exit_code(fed, monkeypatch, words, module, code):
     import importlib
     monkeypatch.setattr(importlib.import_module(module), "main", lambda *arguments: code)

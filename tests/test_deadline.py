@@ -8,11 +8,11 @@ import time
 
 import pytest
 
-from fedmpi import slurm
 from fedmpi.comm.world import Solo
-from fedmpi.deadline import MARGIN, Deadline, deadline, seconds_of
 from fedmpi.errors import BadInput
 from fedmpi.run import lead
+from fedmpi.slurm import job as slurm
+from fedmpi.slurm.deadline import MARGIN, Deadline, deadline, seconds_of
 from tests.runs import bench  # noqa: F401
 
 

@@ -10,7 +10,7 @@ from fedmpi.comm.orders import MINE
 from fedmpi.comm.rows import rows_of
 from fedmpi.config import resolve
 from fedmpi.errors import BadInput
-from fedmpi.metrics import pictured
+from fedmpi.server.metrics import pictured
 from tests.federations import Lab, method
 from tests.runs import bench  # noqa: F401
 

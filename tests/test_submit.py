@@ -8,9 +8,9 @@ import subprocess
 import pytest
 from typer.testing import CliRunner
 
-from fedmpi import submit
 from fedmpi.cli import app
 from fedmpi.errors import BadInput
+from fedmpi.slurm import submit
 from tests.launch import ROOT
 
 CONFIG = str(ROOT / "configs" / "quickstart.yaml")

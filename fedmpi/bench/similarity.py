@@ -7,8 +7,8 @@ import time
 import numpy as np
 import torch
 
-from fedmpi.clustering import nearest
-from fedmpi.similarity import cosines, multiply_adds
+from fedmpi.server.clustering import nearest
+from fedmpi.server.similarity import cosines, multiply_adds
 
 
 def measure(world, parameters=61_706, components=50, repeats=3) -> dict | None:

@@ -5,8 +5,8 @@ import numpy as np
 
 from fedmpi import registry
 from fedmpi.clients.loop import rehearse
-from fedmpi.cost import printed
 from fedmpi.models.build import blank, build
+from fedmpi.server.cost import printed
 
 BYTES, CLIENTS = np.dtype("uint8"), 20
 DATA = {"CIFAR-100": ((32, 32, 3), 100), "Tiny-ImageNet": ((64, 64, 3), 200)}

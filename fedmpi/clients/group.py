@@ -7,7 +7,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedmpi import checkpoint
 from fedmpi.clients import choice, updates
 from fedmpi.clients.convolutions import settle
 from fedmpi.clients.plan import Local, generate
@@ -17,9 +16,10 @@ from fedmpi.comm import exact
 from fedmpi.comm.orders import UP
 from fedmpi.config import GIB, Config
 from fedmpi.errors import GivenUp
-from fedmpi.faults import attackers
-from fedmpi.metrics import MEASURES, measure
 from fedmpi.models.build import as_input
+from fedmpi.server.faults import attackers
+from fedmpi.server.metrics import MEASURES, measure
+from fedmpi.storage import checkpoint
 
 PHASES = ("train", "judge")
 ON_GPU = len(PHASES)      # column of `times`

@@ -20,11 +20,11 @@ from typing import NamedTuple
 import numpy as np
 
 from fedmpi import config, registry
-from fedmpi.atomic import sync
 from fedmpi.data import sources
 from fedmpi.data.assignment import Dealt, assign
 from fedmpi.data.pool import Pool, thinned
 from fedmpi.errors import BadInput
+from fedmpi.storage.atomic import sync
 
 FORMAT = 2
 SMALL = ("y", "counts", "labels", "groups")     # verified on opening; x slice by slice, as it is read

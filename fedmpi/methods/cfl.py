@@ -15,9 +15,9 @@ from typing import Annotated, NamedTuple
 import torch
 from torch import Tensor
 
-from fedmpi.clustering import halves
-from fedmpi.cost import nbytes
 from fedmpi.method import Method, Nothing
+from fedmpi.server.clustering import halves
+from fedmpi.server.cost import nbytes
 from fedmpi.settings import Ge
 
 

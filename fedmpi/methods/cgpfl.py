@@ -15,9 +15,9 @@ from typing import Annotated, NamedTuple
 import torch
 from torch import Tensor
 
-from fedmpi.clustering import kmeans_of_models
-from fedmpi.cost import nbytes
 from fedmpi.method import Method
+from fedmpi.server.clustering import kmeans_of_models
+from fedmpi.server.cost import nbytes
 from fedmpi.settings import Ge, Gt, Le
 
 

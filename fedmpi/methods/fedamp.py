@@ -16,8 +16,8 @@ from typing import Annotated, Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from fedmpi.cost import nbytes
 from fedmpi.method import Method, Nothing
+from fedmpi.server.cost import nbytes
 from fedmpi.settings import Ge, Gt, Le
 
 

@@ -21,10 +21,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedmpi.clustering import placed
-from fedmpi.cost import nbytes
 from fedmpi.method import Method
 from fedmpi.models.parts import rear
+from fedmpi.server.clustering import placed
+from fedmpi.server.cost import nbytes
 from fedmpi.settings import Ge, Gt, Le
 
 IDENTITY = 1      # stream of the subset that a client chooses its cluster on

@@ -15,9 +15,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedmpi.clustering import kmeans
-from fedmpi.cost import nbytes
 from fedmpi.method import Method, Nothing
+from fedmpi.server.clustering import kmeans
+from fedmpi.server.cost import nbytes
 from fedmpi.settings import Ge
 
 FIRST = 0x6200      # keeps this use of the seed apart from others

@@ -15,8 +15,8 @@ from typing import Annotated, Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from fedmpi.clustering import distance, kmeans
 from fedmpi.method import Method
+from fedmpi.server.clustering import distance, kmeans
 from fedmpi.settings import Ge
 
 

@@ -14,8 +14,8 @@ from typing import Annotated, NamedTuple
 import torch
 from torch import Tensor
 
-from fedmpi.clustering import distance, kmeans
 from fedmpi.methods.fedah import FedAH, Mine
+from fedmpi.server.clustering import distance, kmeans
 from fedmpi.settings import Ge
 
 

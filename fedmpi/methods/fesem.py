@@ -18,11 +18,11 @@ from typing import Annotated, Literal, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from fedmpi.clustering import distance, embed, kmeans, settle
-from fedmpi.cost import nbytes
 from fedmpi.errors import BadInput
 from fedmpi.method import Method, Nothing
 from fedmpi.models.flat import joined
+from fedmpi.server.clustering import distance, embed, kmeans, settle
+from fedmpi.server.cost import nbytes
 from fedmpi.settings import Ge
 
 TRIES = 10      # starts of the first k-means

@@ -4,14 +4,14 @@ Objective: min over g and Theta_1..K of sum_i (n_i / n) min_k l(Y_i, h(X_i; g) +
 cluster of least loss of the sum; Theta_k trained beside g, g beside Theta_k. Server: Theta_k <- (1 - s_k) Theta_k +
 sum_i (n_i / n) theta_i over its members (eq. 6), n over all participants; g the n_i-weighted mean (eq. 9).
 Warm-up: `warm_up` rounds of FedAvg for g; meanwhile clients are judged by g alone, and the ledger counts every model.
-What is CAM's is in fedmpi/cam.py, what is IFCA's in ifca.py; without g this is IFCA with `average: share`."""
+What is CAM's is in fedmpi/server/cam.py, what is IFCA's in ifca.py; without g this is IFCA with `average: share`."""
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from fedmpi.cam import CAM
 from fedmpi.methods.ifca import IFCA
+from fedmpi.server.cam import CAM
 
 
 @dataclass(frozen=True)

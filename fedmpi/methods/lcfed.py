@@ -24,11 +24,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedmpi.clustering import kmeans, placed
-from fedmpi.cost import nbytes
 from fedmpi.method import Method
+from fedmpi.server.clustering import kmeans, placed
+from fedmpi.server.cost import nbytes
+from fedmpi.server.similarity import cosines, multiply_adds, principal, unit
 from fedmpi.settings import Ge
-from fedmpi.similarity import cosines, multiply_adds, principal, unit
 
 SAMPLE = 0x1CFE      # keeps this use of the seed apart from others
 

@@ -16,9 +16,9 @@ from typing import Annotated, NamedTuple
 
 from torch import Tensor
 
-from fedmpi.clustering import kmeans_of_models
-from fedmpi.cost import nbytes
 from fedmpi.method import Method
+from fedmpi.server.clustering import kmeans_of_models
+from fedmpi.server.cost import nbytes
 from fedmpi.settings import Ge
 
 MIX = 1      # stream of the passes that learn the logits

@@ -6,9 +6,10 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
-from fedmpi import config, outcome, registry
+from fedmpi import config, registry
 from fedmpi.errors import BadInput
-from fedmpi.folder import read_history
+from fedmpi.storage import outcome
+from fedmpi.storage.folder import read_history
 from fedmpi.sweep.job import Job, Planned, views
 
 # settings that change where or how far a run goes, not what it does

@@ -7,10 +7,10 @@ import json
 from pathlib import Path
 
 from fedmpi import __version__
-from fedmpi.atomic import writing
 from fedmpi.report import figures, tables
 from fedmpi.report.figures.style import saved
 from fedmpi.report.results import Results, Shown
+from fedmpi.storage.atomic import writing
 from fedmpi.sweep.job import slug
 
 KEPT = ("accuracy_mean", "accuracy_best", "best_round", "accuracy_worst_decile", "f1_mean", "digest", "seconds",

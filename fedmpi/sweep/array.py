@@ -4,8 +4,8 @@ from __future__ import annotations
 import shlex
 import sys
 
-from fedmpi import submit
-from fedmpi.deadline import seconds_of
+from fedmpi.slurm import submit
+from fedmpi.slurm.deadline import seconds_of
 from fedmpi.sweep.job import Planned, slug
 
 

@@ -3,8 +3,8 @@ from __future__ import annotations
 
 import sys
 
-from fedmpi.outcome import Outcome
 from fedmpi.progress import duration, percent
+from fedmpi.storage.outcome import Outcome
 from fedmpi.sweep.job import Planned
 
 FIRST = ("under way", "failed", "finished", "unfinished", "waiting")      # what is shown where there is no room for all

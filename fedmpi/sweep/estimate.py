@@ -9,13 +9,13 @@ import numpy as np
 
 from fedmpi.clients.plan import Local
 from fedmpi.clients.tally import work
-from fedmpi.columns import columns
+from fedmpi.commands.columns import columns
+from fedmpi.commands.plan import Case, prepared, taking_part
 from fedmpi.config import plain
-from fedmpi.cost import FORWARD, MIB
 from fedmpi.errors import BadInput
 from fedmpi.models.build import blank
-from fedmpi.plan import Case, prepared, taking_part
 from fedmpi.progress import duration
+from fedmpi.server.cost import FORWARD, MIB
 from fedmpi.sweep.job import Planned
 
 MEASURED = {"method": {"name": "fedavg"}, "steps": 10, "clients": 8}      # a round of so many clients and steps each

@@ -21,11 +21,12 @@ from typing import Annotated, Any, NamedTuple
 
 import yaml
 
-from fedmpi import config, outcome
+from fedmpi import config
 from fedmpi.config import Config
 from fedmpi.errors import BadInput
 from fedmpi.loader import parse, read
 from fedmpi.settings import build
+from fedmpi.storage import outcome
 
 NARROWS = ("columns", "seeds")      # entries of a scale that are no settings of its runs
 WHOLE = ("method", "model", "partition")      # sections that are given as a whole: a name with its settings

@@ -11,10 +11,11 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from fedmpi import errors, outcome
-from fedmpi.atomic import writing
+from fedmpi import errors
 from fedmpi.errors import BadInput
 from fedmpi.progress import duration, percent
+from fedmpi.storage import outcome
+from fedmpi.storage.atomic import writing
 from fedmpi.sweep.board import Board
 from fedmpi.sweep.job import Planned
 

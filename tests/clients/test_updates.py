@@ -12,8 +12,8 @@ from fedmpi.clients.updates import clipped
 from fedmpi.clients.vmap import Vmap
 from fedmpi.config import Server
 from fedmpi.errors import BadInput
-from fedmpi.faults import Attack, attackers
 from fedmpi.methods.fedper import Shared, Up
+from fedmpi.server.faults import Attack, attackers
 from fedmpi.setup import bind
 from tests.federations import Lab, View, method, mlp
 

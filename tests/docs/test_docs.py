@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from fedmpi.checkpoint import FREE
-from fedmpi.folder import read_history
+from fedmpi.storage.checkpoint import FREE
+from fedmpi.storage.folder import read_history
 from tests.docs.checks import check
 from tests.docs.pages import MARKS, PAGES, ROOT, blocks, calls, inline
 

@@ -15,12 +15,11 @@ def main():
     for late in ("sklearn.cluster", "sklearn.metrics", "torch._dynamo"):      # loaded by a run's first round
         importlib.import_module(late)
     import fedmpi.bench.command
-    import fedmpi.catalogue
-    import fedmpi.checkpoint
     import fedmpi.clients.choice
+    import fedmpi.commands.catalogue
     import fedmpi.data.draw
     import fedmpi.report.write
-    import fedmpi.rounds
+    import fedmpi.server.rounds
     import fedmpi.setup  # noqa: F401
     for line in sys.stdin:
         asked = json.loads(line)

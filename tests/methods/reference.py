@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
 from fedmpi.clients.plan import Local, draw
-from fedmpi.participation import participants
+from fedmpi.server.participation import participants
 from tests.federations import TRAIN
 
 HEADS = ("fc2.weight", "fc2.bias")

@@ -10,13 +10,13 @@ import torch.nn.functional as F
 from sklearn.metrics import adjusted_rand_score
 from torch.nn.utils import parameters_to_vector
 
-from fedmpi.cam import CAM, WARM
 from fedmpi.clients.vmap import Vmap
 from fedmpi.config import resolve
 from fedmpi.data.federation import Federation, prepare
 from fedmpi.methods.fedmhc import FedMHC
 from fedmpi.methods.fesem_cam import FeSEMCAM
 from fedmpi.methods.ifca_cam import IFCACAM
+from fedmpi.server.cam import CAM, WARM
 from tests.federations import Lab, apart, method
 from tests.methods.reference import Reference
 from tests.methods.test_fesem import first, lloyd

@@ -14,10 +14,10 @@ from fedmpi.clients.loop import Loop, LoopData
 from fedmpi.clients.store import digest_of
 from fedmpi.clients.vmap import Vmap
 from fedmpi.comm.world import Solo
-from fedmpi.faults import Faults
 from fedmpi.method import Participants
-from fedmpi.metrics import judged, summary
 from fedmpi.run import lead
+from fedmpi.server.faults import Faults
+from fedmpi.server.metrics import judged, summary
 from tests.federations import Lab, Odd, OtherTests, Renumbered, apart, method
 from tests.methods.table import BY_CLIENT, BY_POSITION, IDLE, NAMES, OTHER, SHOWN, alternative, settings
 

@@ -11,9 +11,9 @@ import torch.nn.functional as F
 from fedmpi.clients import plan
 from fedmpi.comm.world import Solo
 from fedmpi.errors import BadInput
-from fedmpi.folder import read_history
 from fedmpi.method import Participants
 from fedmpi.run import lead
+from fedmpi.storage.folder import read_history
 from tests.federations import Digits, Lab, method
 from tests.methods.reference import Reference
 

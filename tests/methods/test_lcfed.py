@@ -9,10 +9,10 @@ from sklearn.decomposition import PCA
 from sklearn.metrics import adjusted_rand_score
 
 from fedmpi.config import resolve
-from fedmpi.cost import nbytes
 from fedmpi.data.federation import Federation, prepare
 from fedmpi.errors import BadInput
-from fedmpi.similarity import multiply_adds
+from fedmpi.server.cost import nbytes
+from fedmpi.server.similarity import multiply_adds
 from tests.federations import Digits, Lab, apart, method
 from tests.methods.reference import Reference
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fedmpi.folder import read_history
-from fedmpi.outcome import metrics
 from fedmpi.report import figures
 from fedmpi.report.figures import accuracy, clients, clusters, embeddings, style, work
+from fedmpi.storage.folder import read_history
+from fedmpi.storage.outcome import metrics
 
 
 @pytest.fixture(scope="module")

@@ -7,12 +7,12 @@ import json
 import pytest
 from typer.testing import CliRunner
 
-from fedmpi import outcome
 from fedmpi.cli import app
 from fedmpi.errors import BadInput
 from fedmpi.report import tables
 from fedmpi.report.results import of_folders
 from fedmpi.report.tables import Cell
+from fedmpi.storage import outcome
 
 
 def test_cells_are_means_over_seeds(results):

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from fedmpi import submit
 from fedmpi.cli import app
 from fedmpi.errors import BadInput
+from fedmpi.slurm import submit
 from fedmpi.sweep import array, job
 from tests.launch import ENVIRONMENT
 from tests.sweep import jobs

@@ -7,7 +7,7 @@ import pytest
 from typer.testing import CliRunner
 
 from fedmpi.cli import app
-from fedmpi.plan import prepared
+from fedmpi.commands.plan import prepared
 from fedmpi.sweep import estimate, job
 from tests.sweep import jobs
 

@@ -17,9 +17,9 @@ import pytest
 
 from fedmpi import config
 from fedmpi.comm.world import Solo
+from fedmpi.commands.summary import summary
 from fedmpi.errors import BadInput
 from fedmpi.run import lead
-from fedmpi.summary import summary
 from fedmpi.sweep import job
 from tests import launch
 from tests.sweep import jobs

@@ -1,0 +1,59 @@
+"""Two runs side by side: the settings that differ, the measures at the rounds that both evaluated, the digests."""
+from __future__ import annotations
+
+from pathlib import Path
+
+from fedmpi.commands.columns import columns, pairs
+from fedmpi.errors import BadInput
+from fedmpi.progress import duration, percent
+from fedmpi.storage import outcome
+
+MEASURES = (("accuracy_mean", "accuracy", percent), ("accuracy_worst_decile", "worst tenth", percent),
+            ("f1_mean", "F1", percent), ("loss", "loss", lambda value: "-" if value is None else f"{value:.4f}"))
+FEW = 12      # rounds that are shown, the last among them
+
+
+def compare(first: Path, second: Path) -> str:
+    """Return the comparison of two run folders. Raises BadInput where one holds no run."""
+    if first.resolve() == second.resolve():
+        raise BadInput(f"{first} and {second} are the same folder; give two runs")
+    settings = [outcome.settings_of(folder) for folder in (first, second)]
+    found = [outcome.of(folder) for folder in (first, second)]
+    return "\n\n".join([pairs([("A", f"{first}: {became(found[0])}"), ("B", f"{second}: {became(found[1])}")]),
+                        differences(settings), side_by_side(*(o.lines for o in found)), digests(*found)])
+
+
+def became(found: outcome.Outcome) -> str:
+    if not found.result:
+        return f"{found.state}, {found.round} rounds evaluated"
+    spent = found.result.get("seconds")
+    return (f"finished, {found.result['rounds']} rounds" + (f" in {duration(spent)}" if spent is not None else "")
+            + f", best {percent(found.result.get('accuracy_best'))}")
+
+
+def differences(settings: list[dict]) -> str:
+    differ = outcome.differing(settings)
+    if not differ:
+        return "no setting differs"
+    return columns(["setting", "A", "B"], [[name, *("-" if v is None else v for v in values)]
+                                           for name, values in differ.items()])
+
+
+def side_by_side(first: list[dict], second: list[dict]) -> str:
+    """Return a table of the rounds that both evaluated; of many the last of equal parts."""
+    a, b = ({line["round"]: line for line in lines} for lines in (first, second))
+    rounds = sorted(a.keys() & b.keys())
+    if not rounds:
+        return "no round was evaluated by both"
+    shown = [rounds[len(rounds) * (i + 1) // min(FEW, len(rounds)) - 1] for i in range(min(FEW, len(rounds)))]
+    heads = ["round", *(f"{name} {which}" for _, name, _ in MEASURES for which in "AB")]
+    rows = [[t, *(form(run[t].get(key)) for key, _, form in MEASURES for run in (a, b))] for t in shown]
+    return columns(heads, rows, right=tuple(heads))
+
+
+def digests(first: outcome.Outcome, second: outcome.Outcome) -> str:
+    digests = [found.result["digest"][:16] if found.result else None for found in (first, second)]
+    if None in digests:
+        return "digests: " + ", ".join(f"{name} {d or 'not finished'}" for name, d in zip("AB", digests, strict=True))
+    return (f"the same digest, {digests[0]}: every number of the final states agrees" if digests[0] == digests[1] else
+            f"different digests: A {digests[0]}, B {digests[1]}")

@@ -1,0 +1,224 @@
+"""Is this machine, or this job, fit for runs? Every check ends with `ok` or with a problem and its remedy.
+
+All ranks take part, rank 0 prints. Nothing stays on the disk."""
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+import tempfile
+import textwrap
+from importlib.metadata import PackageNotFoundError, version
+from itertools import chain
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from fedmpi import __version__, errors, registry
+from fedmpi.comm.launch import speaks
+from fedmpi.comm.world import Solo, open_world
+from fedmpi.commands.columns import pairs
+from fedmpi.commands.trials import BYTES, collectives, intact, write
+from fedmpi.config import Config, Data
+from fedmpi.errors import BadInput, FedmpiError
+from fedmpi.roster import gathered, hosts_table, spans
+from fedmpi.run import last_words, receive, send
+from fedmpi.storage.atomic import reason
+
+TRIAL = "trial.h5"
+LITTLE = 1 << 30     # free bytes below which the disk is called full
+AWARE = {True: "yes", False: "no", None: "it does not tell"}
+
+
+class Check(NamedTuple):
+    """One finding; `problem` says what is wrong and what to do about it, `more` are lines that follow."""
+    name: str
+    facts: str
+    problem: str = ""
+    more: str = ""
+
+    def __str__(self):
+        line = f"{self.facts}: {f'problem: {self.problem}' if self.problem else 'ok'}"
+        return "\n".join(filter(None, [pairs([(self.name.ljust(11), line)]), textwrap.indent(self.more, " " * 13)]))
+
+
+def main(folder: str) -> int:
+    """Check everything on all ranks. Returns 0 when all is well and 1 otherwise, the same on every rank."""
+    try:
+        world = open_world()
+    except BadInput as error:      # every process believes that it is rank 0: let one speak
+        if speaks():
+            print(Check("launch", "refused", str(error)))
+        return errors.FAILED
+    try:
+        code = examine(world, folder)
+        world.close()
+        return code
+    except BaseException as error:
+        world.fail(*last_words(world, error))
+        raise
+
+
+def examine(world: Solo, folder: str) -> int:
+    """Run the checks in the order in which ranks need each other; rank 0 prints each as it comes."""
+    ranks = gathered(world, facts_of(world, told(world, world.host)))
+    problems = 0
+    for check in chain(of_ranks(world, ranks), of_disk(world, folder), of_collectives(world), of_data(world)):
+        print(check, flush=True)
+        problems += bool(check.problem)
+    if world.rank == 0:
+        print("all is well" if not problems else counted(problems, "problem"), flush=True)
+    return int(told(world, str(errors.FAILED if problems else errors.FINISHED)))
+
+
+def told(world: Solo, text: str) -> str:
+    """Return rank 0's text on every rank."""
+    if world.rank:
+        return receive(world)
+    send(world, text)
+    return text
+
+
+def facts_of(world: Solo, server_host: str) -> dict:
+    """Collect what this rank knows of itself."""
+    import torch
+    cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else list(range(os.cpu_count()))
+    device, problem = device_of(world, server_host)
+    return {"host": world.host, "device": device, "device_problem": problem, "cores": cores,
+            "threads": torch.get_num_threads(), "versions": versions()}
+
+
+def versions() -> str:
+    import h5py
+    import torch
+    try:
+        mpi4py = version("mpi4py")
+    except PackageNotFoundError:
+        mpi4py = "missing"
+    return (f"fedmpi {__version__}, Python {platform.python_version()}, torch {torch.__version__}, numpy "
+            f"{np.__version__}, h5py {h5py.__version__} (HDF5 {h5py.version.hdf5_version}), mpi4py {mpi4py}")
+
+
+def device_of(world: Solo, server_host: str) -> tuple[str, str]:
+    """Return the device that a run would give this rank, and what is wrong with it."""
+    import torch
+
+    from fedmpi.setup import choose_device
+    device = choose_device(Config(), world, server_host, hosts=world.rank > 0 or world.size == 1)
+    if device.type == "cpu":
+        hidden = Path("/dev/nvidia0").exists() and "CUDA_VISIBLE_DEVICES" not in os.environ
+        return "cpu", ("this host has a GPU that PyTorch cannot use: install a torch build for its driver"
+                       if hidden and not torch.cuda.is_available() else "")
+    try:
+        torch.ones(8, 8, device=device).matmul(torch.ones(8, 8, device=device)).sum().item()
+    except (RuntimeError, AssertionError) as error:      # a torch build without CUDA asserts
+        return str(device), f"{str(error).splitlines()[0]}; check nvidia-smi on this host, or set device=cpu"
+    return f"{device} {torch.cuda.get_device_name(device)}", ""
+
+
+def of_ranks(world: Solo, ranks: list[dict]):
+    """Yield the checks of what the ranks said of themselves (rank 0)."""
+    if world.rank:
+        return
+    odd = [f"rank {r} on {them['host']} has {them['versions']}" for r, them in enumerate(ranks)
+           if them["versions"] != ranks[0]["versions"]]
+    yield Check("versions", ranks[0]["versions"], f"{odd[0]}; install the same on all nodes" if odd else "")
+    level = f", thread level {world.thread_level}" if world.size > 1 else ""
+    aware = "" if world.library.startswith("none") else f", CUDA-aware: {AWARE[world.cuda_aware]}"
+    yield Check("launch", f"{counted(world.size, 'rank')}, MPI library {' '.join(world.library.split())}{level}{aware}")
+    hosts = {them["host"] for them in ranks}
+    yield Check("hosts", counted(len(hosts), "host"), devices_problem(ranks), hosts_table(ranks))
+
+
+def counted(number: int, what: str) -> str:
+    return f"{number} {what}{'' if number == 1 else 's'}"
+
+
+def devices_problem(ranks: list[dict]) -> str:
+    found = [f"rank {r} on {them['host']}: {them['device_problem']}" for r, them in enumerate(ranks)
+             if them["device_problem"]]
+    for host in {them["host"] for them in ranks}:
+        bound = [them["cores"] for them in ranks[len(ranks) > 1:] if them["host"] == host]
+        if len(bound) > 1 and len(bound[0]) == 1 and bound.count(bound[0]) == len(bound) and os.cpu_count() > 1:
+            found.append(f"all {len(bound)} working ranks of {host} are bound to core {bound[0][0]}; give each its own "
+                         "(MPICH: mpiexec -bind-to core; Slurm: --cpus-per-task)")
+    return "; ".join(found)
+
+
+def of_disk(world: Solo, folder: str):
+    """Yield the checks of the folder: rank 0 writes in it as a checkpoint is written, the others must see it."""
+    trial, checks = (None, []) if world.rank else written(Path(folder).expanduser().absolute())
+    path = told(world, str(trial / TRIAL) if trial else "")
+    blind = [r for r, sees in enumerate(gathered(world, bool(path) and intact(path))) if not sees]
+    if trial:
+        shutil.rmtree(trial, ignore_errors=True)
+    yield from checks
+    if world.size > 1 and path and world.rank == 0:
+        yield Check("shared", "a file of rank 0 read by the others", "" if not blind else
+                    f"ranks {spans(blind)} do not see it; choose a folder on a file system that all nodes share")
+
+
+def written(folder: Path) -> tuple[Path | None, list[Check]]:
+    """Write a trial file in a new folder under `folder`, or under what exists of it; return that and the checks."""
+    place = next(p for p in (folder, *folder.parents) if os.path.exists(p))
+    name = f"{place}" + (f" (for {folder}, which does not exist yet)" if place != folder else "")
+    try:
+        trial = Path(tempfile.mkdtemp(prefix=".fedmpi-doctor-", dir=place))
+    except OSError as error:
+        return None, [Check("folder", name, f"nothing can be written there ({reason(error)}); run where you may write, "
+                                            "or name a folder with --folder")]
+    try:
+        whole, flush = write(trial / TRIAL)
+    except FedmpiError as error:
+        shutil.rmtree(trial, ignore_errors=True)
+        why = reason(error.__cause__) if error.__cause__ else str(error)
+        return None, [Check("folder", name, f"an HDF5 file cannot be written there ({why}); free some space, or name "
+                                            "another folder with --folder")]
+    free = shutil.disk_usage(trial).free
+    return trial, [
+        Check("folder", f"{name}: an HDF5 file of 4 MiB written, verified and renamed in {1e3 * whole:.0f} ms "
+                        f"({1e3 * flush:.1f} ms of it for fsync)"),
+        Check("disk", f"{free / 2**30:.1f} GiB free in {place}", "" if free > LITTLE else
+              "a full disk ends a run; free some space, or name another folder with --folder")]
+
+
+def of_collectives(world: Solo):
+    """Yield the check of broadcast and reduce; there is none for a single rank."""
+    if world.size == 1:
+        return
+    ranks = world.gather(np.array([collectives(world)], float), np.ones(world.size, np.int64))
+    if world.rank == 0:
+        down, up = ranks[:, :2].max(0)
+        yield Check("collectives", f"broadcast of 4 MiB float32 {speed(down)}, reduce of 4 MiB int64 {speed(up)}",
+                    "" if ranks[:, 2].all() else "the numbers that arrive are wrong: mpiexec and the MPI library, or "
+                    "the libraries of the nodes, do not fit together; use one MPI on all nodes, and its own mpiexec")
+
+
+def speed(seconds: float) -> str:
+    return f"{1e3 * seconds:,.1f} ms ({BYTES / seconds / 1e6:,.0f} MB/s)"
+
+
+def of_data(world: Solo):
+    """Yield the check of the data sets that need no network."""
+    root = Path(Data.root).expanduser()
+    seen = gathered(world, os.path.isdir(root))
+    if world.rank:
+        return
+    here = [name for name in registry.available("datasets") if present(name, root)]
+    blind = [r for r, sees in enumerate(seen) if sees != seen[0]]
+    state = "" if seen[0] else ", made when needed"
+    yield Check("data", f"{root} (data.root{state}); without a network there are {', '.join(here)}",
+                blind and f"ranks {spans(blind)} see another one; set data.root to a folder that all nodes share")
+
+
+def present(name: str, root: Path) -> bool:
+    """Say whether a data set lies under `root`, or needs no file there; its files are not opened."""
+    if os.path.exists(root / f"{name}.npz"):
+        return True
+    try:
+        archive = getattr(registry.find("datasets", name), "archive", None)
+    except Exception:      # a plug-in that cannot be loaded: `fedmpi datasets` says why
+        return False
+    return name == "digits" or bool(archive) and os.path.exists(root / archive.partition("/")[0])
+

@@ -1,0 +1,126 @@
+"""Trained models as files of their own: the state dict of a plain PyTorch module, as safetensors.
+
+A client's model is worked out from a checkpoint as the run does to judge the client, with its data where the method
+asks for them: the same weights, bit for bit on the same kind of machine."""
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from fedmpi import __version__
+from fedmpi.clients import choice
+from fedmpi.clients.group import Group
+from fedmpi.clients.store import digest_of_run
+from fedmpi.config import Config, resolve
+from fedmpi.data.federation import Federation, prepare
+from fedmpi.errors import BadInput
+from fedmpi.method import Method
+from fedmpi.models import precision
+from fedmpi.setup import bind
+from fedmpi.storage import checkpoint
+from fedmpi.storage.atomic import atomic
+
+IMAGES = "uint8 images (h, w, c) as float (c, h, w): x / 127.5 - 1"
+
+
+def export(run: Path, out: Path, client: int | None) -> str:
+    """Write a client's model, or (None) the global one, of a run folder's newest good checkpoint, or of a checkpoint
+    file; returns what to tell the user. Raises BadInput and StorageError."""
+    save = library()
+    path, refused = chosen(run)
+    snapshot = checkpoint.read(path)
+    config = resolve(snapshot.config)
+    federation = Federation(prepare(config.data, config.seed))
+    if federation.fingerprint != snapshot.federation:
+        raise BadInput(f"the data have changed since {path} was written: its clients held other samples; put back what "
+                       f"data.root = {config.data.root} held then")
+    method = bind(config, federation)
+    refuse(method, client, len(federation.sizes))
+    group, shared = restored(path, snapshot, config, method, federation)
+    w = method.global_model(shared) if client is None else personal(group, shared, client, snapshot.round)
+    if w is None:
+        raise BadInput(f"{method.title} has no global model; export a client's with --client 0 to "
+                       f"{len(federation.sizes) - 1}")
+    network = module(config, method.model, federation, w)
+    facts = about(snapshot, method, federation, network) | {
+        "of": "the server" if client is None else f"client {client}", "digest": digest_of_run(shared, group.digests())}
+    state = {name: value.contiguous().clone() for name, value in network.state_dict().items()}
+    with atomic(out) as part:
+        part.write_bytes(save(state, facts))
+    whose = "global model" if client is None else f"model of client {client}"
+    return "\n".join([*refused, f"{method.title}, {whose} after round {snapshot.round}: {out}"])
+
+
+def library():
+    """Return what turns tensors and texts into a file's bytes. Raises BadInput where it is not installed."""
+    try:
+        from safetensors.torch import save
+    except ImportError:
+        raise BadInput("fedmpi export writes safetensors, which is not installed: pip install 'fedmpi[export]'"
+                       ) from None
+    return save
+
+
+def chosen(run: Path) -> tuple[Path, list[str]]:
+    """Return the checkpoint to take, and what to say of newer ones that are damaged. Raises BadInput."""
+    if run.is_file():
+        return run, []
+    path, refused = checkpoint.newest(run / "checkpoints")
+    said = [f"refused {why}" for _, why in refused]
+    if path is None:
+        raise BadInput("\n".join([*said, f"{run} holds no {'good ' * bool(said)}checkpoint; give the folder of a run "
+                                  "that has saved one, or a checkpoint file"]))
+    return path, said
+
+
+def refuse(method, client: int | None, n: int) -> None:
+    """Raise BadInput for what is no state dict of the configured network, and for clients that are not there."""
+    if type(method).predict is not Method.predict:
+        raise BadInput(f"{method.title} does not judge by one network as the configuration has it (but by "
+                       f"{method.judged_by}), so there is no state dict to export")
+    if client is None and method.model.still and method.model.policy == "local":
+        raise BadInput("the running statistics of this network stay at the clients (model.statistics = local), so the "
+                       "global model has none; export a client's with --client")
+    if client is not None and not 0 <= client < n:
+        raise BadInput(f"--client {client}: the run has clients 0 to {n - 1}")
+
+
+def restored(path: Path, snapshot, config: Config, method, federation):
+    """Return a checkpoint's clients and the server's state, on this process's CPU."""
+    torch.set_num_threads(config.threads)
+    precision.use(config.precision)
+    n = len(federation.sizes)
+    shared, mine = method.init(n)
+    shared = type(shared)(*(torch.from_numpy(snapshot.shared[name]) for name in shared._fields))
+    engine = choice.engine(snapshot.books["engine"], config)
+    group = Group(method, shared, mine, engine, federation, range(n), config, torch.device("cpu"))
+    group.restore(path, snapshot.ids)
+    return group, shared
+
+
+def personal(group: Group, shared, client: int, when: int) -> torch.Tensor:
+    (_, w), = group.apply(group.method.personal, [client], shared, when)
+    return w
+
+
+def module(config: Config, model, federation, w: torch.Tensor) -> torch.nn.Module:
+    """Return the plain network with the weights w (d,)."""
+    from fedmpi.models.build import as_input, blank
+    shape = tuple(as_input(blank(federation.shape, federation.dtype)).shape[1:])
+    network = config.model.build(shape, federation.classes)
+    # counts of batches are not in w, nor is a second name of the same parameter: load_state_dict fills what is there
+    network.load_state_dict(dict(zip(model.names, model.split(w.detach()), strict=True)), strict=False)
+    return network
+
+
+def about(snapshot, method, federation, network) -> dict[str, str]:
+    """Return what a file says of itself."""
+    known = {name: json.dumps(snapshot.config[name]) for name in ("model", "method")}
+    return known | {
+        "fedmpi": __version__, "title": method.title, "judged_by": method.judged_by, "network": str(network),
+        "round": str(snapshot.round), "classes": str(federation.classes), "shape": json.dumps(list(federation.shape)),
+        "input": IMAGES if federation.dtype == np.uint8 else f"{federation.dtype} as stored"}
+

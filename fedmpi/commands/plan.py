@@ -1,0 +1,297 @@
+"""What a run would do and need, before it runs: who hosts whom, memory, bytes and steps per round.
+
+Nothing is trained: a client of one blank sample shows what is sent, and the server's own code on such rows shows what
+its collectives move. The federation is prepared where it is not there yet."""
+from __future__ import annotations
+
+import warnings
+from dataclasses import dataclass
+
+import numpy as np
+
+from fedmpi.clients.placement import homes
+from fedmpi.comm.world import Solo
+from fedmpi.commands.columns import columns, pairs
+from fedmpi.config import GIB, Config, load, name_of
+from fedmpi.data.federation import Federation, prepare
+from fedmpi.server import cost
+
+FEW = 16           # ranks that the table shows one by one
+NAMED = 12         # clients of a rank that it lists
+VECTORS = 4        # of parameters where one client trains: its weights, gradients, result, momentum or a pull
+LABEL = 8          # bytes, int64
+COUNTED = ("MiB of samples as stored and of private states (of each at most the setting state.memory), an Up for every "
+           "participant, Shared twice, vectors of training and sums; not activations, nor the libraries")
+MOVABLE = ("these clients keep nothing between rounds: participants train on whichever rank has time, hosts only judge "
+           "them, and a rank may come to hold the samples of all")
+
+
+class Ledger(Solo):
+    """A make-believe world of two in which rank 0 hosts everybody: collectives move nothing, and are counted."""
+    size = 2
+
+    def __init__(self):
+        super().__init__()
+        self.down = self.summed = self.gathered = 0      # bytes: to a worker, from a worker, from all together
+        self.failure = None
+
+    def broadcast(self, buffer):
+        self.down += buffer.nbytes
+        return buffer
+
+    def reduce(self, buffer, home=0):
+        self.summed += buffer.nbytes
+        return buffer
+
+    def gather(self, rows, counts):
+        self.gathered += rows.nbytes
+        return rows
+
+    def totals(self) -> dict:
+        known = self.failure is None
+        return {"broadcast": self.down, "reduce": self.summed if known else None,
+                "gather": self.gathered if known else None, "failure": self.failure}
+
+
+@dataclass(frozen=True)
+class Case:
+    """What is planned: a configuration on its federation, and one client's first state and Up."""
+    config: Config
+    federation: Federation
+    method: object
+    shared: tuple
+    mine: tuple
+    up: tuple
+    engine: str       # the one on CPUs, where the configuration leaves it open
+
+
+def prepared(config_path: str, overrides: list[str]) -> Case:
+    """Read a configuration, prepare its federation and rehearse a client. Raises BadInput."""
+    import torch
+
+    from fedmpi.clients.choice import by_network
+    from fedmpi.clients.loop import rehearse
+    from fedmpi.setup import bind
+    config = load(config_path, overrides)
+    federation = Federation(prepare(config.data, config.seed))
+    method = bind(config, federation)
+    shared, mine = method.init(federation.clients)
+    blank = torch.zeros((1, *federation.shape), dtype=getattr(torch, str(federation.dtype)))
+    up = rehearse(method, shared, mine, blank)[1]
+    engine = by_network(method, shared, mine, blank)[0] if config.engine == "auto" else config.engine
+    return Case(config, federation, method, shared, mine, up, engine)
+
+
+def plan(config_path: str, overrides: list[str], ranks: int) -> dict:
+    """Return the plan of a run on so many ranks as plain values. Raises BadInput."""
+    from fedmpi.setup import settings_of
+    case = prepared(config_path, overrides)
+    config, federation, method, ledger = case.config, case.federation, case.method, rehearsed(case)
+    down, up = method.traffic(case.shared, case.up)
+    per_rank = [hosting(case, rank, hosts, ledger) for rank, hosts in enumerate(homes_of(case, ranks))]
+    return {
+        "method": method.title, "settings": settings_of(method), "model": name_of(config.model),
+        "model_settings": settings_of(config.model), "parameters": method.model.size,
+        "head_parameters": method.model.head.size,
+        "data": config.data.name, "federation": str(federation.path), "clients": federation.clients,
+        "samples": dict(zip(("train", "validation", "test"), federation.counts.sum(0).tolist(), strict=True)),
+        "train_samples": [int(federation.sizes.min()), int(federation.sizes.max())],
+        "rounds": config.rounds, "participants": list(taking_part(case)), "batch": config.train.batch,
+        "steps_per_round": steps(case, federation.sizes),
+        "mib_per_client_round": (down + up) / cost.MIB,
+        "mib_down": down / cost.MIB, "mib_up": up / cost.MIB,
+        "bytes_per_round": ledger.totals(), "reduce": config.server.reduce,
+        "evaluation": {"every": config.evaluate.every, "on": config.evaluate.on},
+        "checkpoint": {"every": config.checkpoint.every, "mib": saved(case) / cost.MIB},
+        "engine": config.engine, "engine_on_cpu": case.engine, "device": config.device, "threads": config.threads,
+        "movable": not case.mine, "ranks": ranks, "server_memory_mib": per_rank[0]["memory_mib"], "per_rank": per_rank}
+
+
+def rehearsed(case: Case) -> Ledger:
+    """Let the server do its part of a round on rows that are all alike; return what its collectives would move."""
+    import torch
+
+    from fedmpi.clients.group import Group
+    from fedmpi.comm.orders import UP, Crew
+    from fedmpi.comm.rows import rows_of
+    from fedmpi.server.participation import participants
+    from fedmpi.server.rounds import address
+    config, federation, ledger = case.config, case.federation, Ledger()
+    who, everybody = participants(config, 0, federation.sizes), range(federation.clients)
+    group = Group(case.method, case.shared, case.mine, None, federation, everybody, config, torch.device("cpu"))
+    group.train = lambda when, everybody, here, *rest: group.ups.update(dict.fromkeys(here.tolist(), case.up))
+    crew, exact = Crew(ledger, group, np.zeros(federation.clients, np.int64)), config.server.reduce == "exact"
+    address(crew, case.method, case.shared, who, exact)
+    crew.train(0, who.ids, True, case.shared)
+    try:
+        with warnings.catch_warnings(action="ignore"):      # rows that are all alike make poor clusters
+            shared = case.method.server(case.shared, rows_of(crew, UP, case.up, exact), who)
+        ledger.down = sum(field.nbytes for field in crew.news(shared))      # what stays as it is was sent once
+    except Exception as error:      # a server may want rows that differ; the rest of the plan holds
+        ledger.failure = f"{type(error).__name__}: {error}"
+    return ledger
+
+
+def homes_of(case: Case, ranks: int) -> list[np.ndarray]:
+    """Return the clients that each rank hosts."""
+    config = case.config
+    where = homes(case.federation.sizes, ranks, config.server.hosts_clients, config.placement, config.seed)
+    return [np.flatnonzero(where == rank) for rank in range(ranks)]
+
+
+def taking_part(case: Case) -> tuple[int, int]:
+    """Return the smallest and the largest number of participants of a round."""
+    share, clients = case.config.train.participation, case.federation.clients
+    low, high = share if isinstance(share, tuple) else (share, share)
+    return max(1, round(low * clients)), max(1, round(high * clients))
+
+
+def hosting(case: Case, rank: int, hosts: np.ndarray, ledger: Ledger) -> dict:
+    """Return what a rank hosts, what that takes, and the steps that its expected participants take in a round."""
+    work = "worker" if rank else "server + worker"
+    held = memory(case, hosts) + (0 if rank else cost.nbytes(case.shared) + 2 * ledger.summed + ledger.gathered)
+    return {"rank": rank, "role": work if len(hosts) else ("idle" if rank else "server"), "clients": len(hosts),
+            "hosts": hosts.tolist(), "samples": int(case.federation.counts[hosts].sum()),
+            "steps": steps(case, case.federation.sizes[hosts]),
+            "memory_mib": (held + ledger.summed * bool(len(hosts))) / cost.MIB}
+
+
+def steps(case: Case, sizes: np.ndarray) -> int:
+    """Return the batches of one pass of local training, expected per round, of clients of these sizes."""
+    share = np.mean(taking_part(case)) / case.federation.clients
+    return round(float(cost.steps(sizes, case.config.train).sum() * share))
+
+
+def memory(case: Case, hosts: np.ndarray) -> int:
+    """Return the bytes that a rank holds for its clients: see COUNTED."""
+    shared = 2 * cost.nbytes(case.shared)
+    if not len(hosts):
+        return shared
+    federation, bound = case.federation, case.config.state.memory * GIB
+    sample = int(np.prod(federation.shape)) * federation.dtype.itemsize + LABEL
+    counts = federation.counts[hosts] if case.mine else federation.counts      # who keeps nothing trains anywhere
+    participants = min(len(hosts), taking_part(case)[1])
+    return int(shared + min(bound, counts.sum() * sample) + min(bound, len(hosts) * cost.nbytes(case.mine))
+               + participants * cost.nbytes(case.up) + training(case, participants, bound))
+
+
+def training(case: Case, participants: int, bound: float) -> int:
+    """Return the bytes of parameters that the engine works on at once."""
+    from fedmpi.clients import vmap
+    vector = 4 * case.method.model.size
+    if case.engine == "loop":
+        return VECTORS * vector
+    return max(vmap.VECTORS * vector, min(bound // 4, vmap.VECTORS * vector * min(participants, vmap.MOST)))
+
+
+def saved(case: Case) -> int:
+    """Return the bytes of a checkpoint in which every client has a state of its own, but for its books."""
+    from fedmpi.storage.seal import DIGEST, SEAL
+    row = 8 + cost.nbytes(case.mine) + DIGEST * len(case.mine)
+    return SEAL + cost.nbytes(case.shared) + case.federation.clients * row
+
+
+def table(planned: dict) -> str:
+    """Lay a plan out for reading: ranks one by one, or summarised when there are many."""
+    p = planned
+    ranks = one_by_one(p["per_rank"]) if p["ranks"] <= FEW else summarised(p["per_rank"])
+    return "\n\n".join([
+        pairs([("method", f"{p['method']} {p['settings']}".strip()),
+               ("model", model_line(p)), ("data", data_line(p)), ("federation", p["federation"]),
+               ("rounds", rounds_line(p)), ("bytes", bytes_line(p)), ("on the wire", wire_line(p)),
+               ("evaluation", evaluation_line(p)),
+               ("checkpoint", f"{every(p['checkpoint']['every'])}: {p['checkpoint']['mib']:.3g} MiB"),
+               ("engine", engine_line(p))]),
+        ranks, pairs([("memory", COUNTED), *balance(p["per_rank"]), *[("hosts", MOVABLE)] * p["movable"]])])
+
+
+def model_line(p: dict) -> str:
+    return (f"{p['model']} {p['model_settings']}: {p['parameters']:,} parameters, {p['head_parameters']:,} of them in "
+            "the head")
+
+
+def data_line(p: dict) -> str:
+    low, high = p["train_samples"]
+    parts = ", ".join(f"{n:,} {part}" for part, n in p["samples"].items() if n)
+    return f"{p['data']}, {p['clients']} clients: samples {parts}; {low}-{high} to train on per client"
+
+
+def rounds_line(p: dict) -> str:
+    low, high = p["participants"]
+    who = f"{low}" if low == high else f"{low}-{high}"
+    expected = "" if low == p["clients"] else "about "
+    return (f"{p['rounds']}, each with {who} of {p['clients']} clients; local training draws {expected}"
+            f"{p['steps_per_round']:,} batches of up to {p['batch']} samples a round")
+
+
+def bytes_line(p: dict) -> str:
+    return (f"{p['mib_per_client_round']:.3f} MiB per client and round: {p['mib_down']:.3f} down, {p['mib_up']:.3f} up")
+
+
+def wire_line(p: dict) -> str:
+    """Say what a round moves between ranks: tensors of the server once per rank, sums as they are reduced."""
+    if p["ranks"] == 1:
+        return "nothing: one rank"
+    moved = p["bytes_per_round"]
+    text = f"per round, to each rank {mib(moved['broadcast'])} by broadcast"
+    if moved["failure"]:
+        return f"{text}; back: not known, the server cannot be rehearsed ({moved['failure']})"
+    kind = "int64" if p["reduce"] == "exact" else "float32"
+    return (f"{text}; back from each {mib(moved['reduce'])} by reduce ({kind}), and {mib(moved['gather'])} in all "
+            "client by client")
+
+
+def mib(nbytes: int) -> str:
+    return f"{nbytes / cost.MIB:.3f} MiB"
+
+
+def evaluation_line(p: dict) -> str:
+    on = p["evaluation"]["on"]
+    return f"{every(p['evaluation']['every'])}: all clients, {p['samples'][on]:,} {on} samples"
+
+
+def engine_line(p: dict) -> str:
+    chosen = f" ({p['engine_on_cpu']} on a CPU)" if p["engine"] == "auto" else ""
+    return f"{p['engine']}{chosen}, device {p['device']}, {p['threads']} thread{plural(p['threads'])} a rank"
+
+
+def every(rounds: int) -> str:
+    return {0: "at the end", 1: "every round"}.get(rounds, f"every {rounds} rounds")
+
+
+def plural(number: int) -> str:
+    return "" if number == 1 else "s"
+
+
+def one_by_one(per_rank: list[dict]) -> str:
+    heads = ["rank", "role", "clients", "samples", "steps", "MiB", "hosts"]
+    return columns(heads, [[r["rank"], r["role"], r["clients"], f"{r['samples']:,}", f"{r['steps']:,}",
+                            f"{r['memory_mib']:.2f}", some(r["hosts"])] for r in per_rank],
+                   right=("rank", "clients", "samples", "steps", "MiB"))
+
+
+def some(clients: list[int]) -> str:
+    more = len(clients) - NAMED
+    return " ".join(map(str, clients[:NAMED])) + (f" and {more} more" if more > 0 else "")
+
+
+def summarised(per_rank: list[dict]) -> str:
+    """Give the least, the median and the most of the ranks that host clients."""
+    at_work = [r for r in per_rank if r["clients"]]
+    rows = []
+    for head, key, form in (("clients", "clients", ",.0f"), ("samples", "samples", ",.0f"), ("steps", "steps", ",.0f"),
+                            ("MiB", "memory_mib", ",.2f")):
+        values = [r[key] for r in at_work]
+        rows.append([head, *(format(float(v), form) for v in (min(values), np.median(values), max(values)))])
+    heads = [f"{len(at_work)} ranks with clients", "least", "median", "most"]
+    server = f"rank 0 is the server: {per_rank[0]['memory_mib']:.2f} MiB"
+    return f"{columns(heads, rows, right=tuple(heads[1:]))}\n\n{server}"
+
+
+def balance(per_rank: list[dict]) -> list[tuple[str, str]]:
+    """Say how uneven the ranks' work is, and how many have none."""
+    steps = [r["steps"] for r in per_rank if r["clients"]]
+    idle = sum(r["role"] == "idle" for r in per_rank)
+    uneven = max(steps) / max(1e-9, np.mean(steps))
+    lines = [("balance", f"the busiest rank takes {uneven:.2f} x the mean number of steps")]
+    return lines + [("idle", f"{idle} ranks: there are more ranks than clients")] * bool(idle)

@@ -1,0 +1,59 @@
+"""The measures of runs, finished or not, as TensorBoard's event files: RUN/tensorboard/, made from metrics.jsonl.
+
+All is written anew each time and takes the place of what was there: a run that was stopped and resumed has every
+point once."""
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from fedmpi.errors import BadInput
+from fedmpi.storage import outcome
+from fedmpi.storage.atomic import writing
+
+FOLDER = "tensorboard"
+
+
+def write(folders: list[Path]) -> str:
+    """Write the event files of run folders; returns what to tell the user. Raises BadInput and StorageError."""
+    writer = library()
+    for folder in folders:
+        outcome.settings_of(folder)      # or refuse what is no run
+        with writing(folder / FOLDER):
+            events(writer, folder / FOLDER, outcome.metrics(folder), begun(folder))
+    return f"tensorboard --logdir {os.path.commonpath(folders)}"
+
+
+def library() -> type:
+    """Return the class that writes event files. Raises BadInput where it is not installed."""
+    try:
+        from torch.utils.tensorboard import SummaryWriter
+    except ImportError:
+        raise BadInput("fedmpi tensorboard needs a package that is not installed: pip install 'fedmpi[tensorboard]'"
+                       ) from None
+    return SummaryWriter
+
+
+def begun(folder: Path) -> float:
+    """Return when a run would have begun if it had not been interrupted since, in seconds since 1970."""
+    path, lines = folder / "metrics.jsonl", outcome.metrics(folder)
+    return path.stat().st_mtime - lines[-1]["seconds"] if lines else 0.
+
+
+def events(writer: type, to: Path, lines: list[dict], begin: float) -> None:
+    """Write a step per evaluated round in place of what a folder holds."""
+    old = sorted(to.glob("events.out.tfevents.*"))
+    with writer(to, purge_step=0) as board:      # whoever reads on, or both files, forgets the points before
+        for line in lines:
+            for name, value in scalars(line).items():
+                board.add_scalar(name, value, line["round"], begin + line["seconds"])
+    for path in old[:-1]:      # a TensorBoard that is open never leaves a file that is gone
+        path.unlink()
+
+
+def scalars(line: dict) -> dict[str, float]:
+    """Return the measures of a round: lists as one for each place, those without a value left out."""
+    found = {}
+    for name, value in line.items():
+        found |= {f"{name}/{i}": v for i, v in enumerate(value)} if isinstance(value, list) else {name: value}
+    return {name: value for name, value in found.items() if name != "round" and isinstance(value, int | float)}

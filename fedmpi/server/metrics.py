@@ -1,0 +1,105 @@
+"""What a run reports: measures of one client, and their summary over clients (METHODS: judging)."""
+from __future__ import annotations
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from fedmpi.server.clustering import embed
+
+WIDTH = 50      # numbers that picture a client
+MEASURES = ("correct", "tested", "loss", "f1")      # loss is a sum over test samples
+
+
+def measure(logits: Tensor, y: Tensor) -> np.ndarray:
+    """Return a client's MEASURES from its test logits (n, c) and labels (n,)."""
+    c = logits.shape[1]
+    predicted = logits.argmax(1)
+    confusion = torch.bincount(y * c + predicted, minlength=c * c).view(c, c)
+    loss = F.cross_entropy(logits, y, reduction="sum")
+    return np.array([float(confusion.trace()), len(y), float(loss), macro_f1(confusion.cpu().numpy())])
+
+
+def macro_f1(confusion: np.ndarray) -> float:
+    """Return the mean F1 over the classes that occur among labels or predictions, confusion (c, c) by label."""
+    hit, true, predicted = np.diag(confusion), confusion.sum(1), confusion.sum(0)
+    present = (true + predicted) > 0
+    return float((2 * hit[present] / (true + predicted)[present]).mean())
+
+
+def judged(table: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Split a table (n, 3, 1 + measures) of Group.judge into MEASURES before and after local training, and without
+    what `personal` trains, nan: unknown."""
+    rows = np.where(table[..., :1] > 0, table[..., 1:], np.nan)
+    return rows[:, 0], rows[:, 1], rows[:, 2]
+
+
+def summary(rows: np.ndarray) -> dict[str, float]:
+    """Summarise MEASURES of all clients (n, 4); clients that were not judged or have no test data are left out."""
+    judged = rows[np.nan_to_num(rows[:, 1]) > 0]
+    if not len(judged):
+        return dict.fromkeys(("accuracy_mean", "accuracy_weighted", "accuracy_std", "accuracy_worst_decile",
+                              "f1_mean", "loss"), float("nan"))
+    correct, tested, loss, f1 = judged.T
+    accuracy = correct / tested
+    return {"accuracy_mean": float(accuracy.mean()), "accuracy_weighted": float(correct.sum() / tested.sum()),
+            "accuracy_std": float(accuracy.std()), "accuracy_worst_decile": worst_decile(accuracy),
+            "f1_mean": float(f1.mean()), "loss": float((loss / tested).mean())}
+
+
+def worst_decile(accuracy: np.ndarray) -> float:
+    """Return the mean accuracy of the worst tenth of the clients (at least one)."""
+    worst = max(1, int(np.ceil(len(accuracy) / 10)))
+    return float(np.sort(accuracy)[:worst].mean())
+
+
+def pictured(gram: Tensor) -> np.ndarray:
+    """Return the leading principal components of rows, given their inner products (n, n): (n, WIDTH) float32, zeros
+    where there are fewer. t-SNE starts from such: distances between rows are kept as well as so few numbers can."""
+    points = embed(gram).flip(1)[:, :WIDTH].numpy()
+    out = np.zeros((len(points), WIDTH), np.float32)
+    out[:, :points.shape[1]] = points
+    return out
+
+
+class Groups:
+    """Which cluster each client was last put in, and how that changes; what else was last told of it (rank 0)."""
+
+    def __init__(self, clients: int, planted: np.ndarray | None, names=()):
+        self.last = np.full(clients, -1, np.int64)
+        self.planted, self.names = planted, names or ()
+        self.each = {}      # measure -> (N,), nan: unknown
+
+    def update(self, ids: np.ndarray, labels: np.ndarray, k: int) -> dict:
+        """Note this round's clusters; return sizes, changes and (where groups are planted) the adjusted Rand index
+        and the purity: the share of clients that belong to the planted group most frequent in their cluster."""
+        changes = int((self.last[ids] != labels).sum())
+        self.last[ids] = labels
+        facts = {"cluster_sizes": np.bincount(labels, minlength=k).tolist(), "cluster_changes": changes}
+        known = self.last >= 0
+        if self.planted is not None and known.any():
+            from sklearn.metrics import adjusted_rand_score
+            from sklearn.metrics.cluster import contingency_matrix
+            planted, found = self.planted[known], self.last[known]
+            facts["ari"] = float(adjusted_rand_score(planted, found))
+            facts["purity"] = float(contingency_matrix(planted, found).max(0).sum() / len(found))
+        return facts
+
+    def note(self, ids: np.ndarray, columns: dict) -> dict:
+        """Note measures of each participant; return their means over the clients that have one: all, and those of
+        each planted group with a name."""
+        facts = {}
+        for name, values in columns.items():
+            told = self.each.setdefault(name, np.full(len(self.last), np.nan))
+            told[ids] = np.asarray(values, float)
+            facts[f"{name}_mean"] = mean(told)
+            for g, group in enumerate(self.names):
+                facts[f"{name}_{group}".replace("-", "_")] = mean(told[self.planted == g])
+        return facts
+
+
+def mean(values: np.ndarray) -> float:
+    """Return the mean of what is known, nan where nothing is."""
+    known = values[~np.isnan(values)]
+    return float(known.mean()) if len(known) else float("nan")

@@ -1,0 +1,296 @@
+"""The rounds of a run, at rank 0, as in the picture of one round: choose participants, let the workers train, do the
+server's algebra on their rows, judge, save."""
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import numpy as np
+import torch
+
+from fedmpi.clients.placement import Pace
+from fedmpi.clients.store import as_numpy, digest_of_run
+from fedmpi.clients.tally import work
+from fedmpi.comm.orders import MINE, UP, Crew, Order
+from fedmpi.comm.rows import rows_of
+from fedmpi.config import Config, plain
+from fedmpi.method import Participants
+from fedmpi.models.build import blank
+from fedmpi.progress import Progress, duration, percent
+from fedmpi.server import cost
+from fedmpi.server.faults import attackers
+from fedmpi.server.metrics import Groups, judged, pictured, summary
+from fedmpi.server.participation import addressed, participants
+from fedmpi.slurm.deadline import Deadline
+from fedmpi.storage import checkpoint
+from fedmpi.storage.folder import RunFolder
+from fedmpi.storage.policy import Storage
+
+PIECE = 64 << 20      # bytes of client rows gathered at once for a checkpoint
+
+
+@dataclass
+class State:
+    """What a run knows between two rounds; with the clients' rows it is all that a checkpoint needs."""
+    shared: tuple
+    groups: Groups
+    round: int = 0                  # rounds finished
+    seconds: float = 0.             # spent in rounds, over all starts
+    metrics: list[dict] = field(default_factory=list)
+
+    def accuracy(self) -> float:
+        last = self.metrics[-1] if self.metrics else {}
+        return last["accuracy_mean"] if last.get("round") == self.round else float("nan")
+
+
+@dataclass
+class Run:
+    """A run at rank 0: its parts, and the loop over rounds."""
+    config: Config
+    method: object
+    crew: Crew
+    federation: object
+    folder: RunFolder
+    progress: Progress
+    state: State
+    up: tuple                # one client's Up, as a template of its fields
+    stopping: object         # () -> bool: somebody asked the job to stop
+    pace: Pace               # how fast the ranks work
+    deadline: Deadline       # when this start of the run is over
+    storage: Storage         # what to do when the disk refuses
+    saved: float = field(default_factory=time.perf_counter)      # when the last checkpoint was begun, or the start
+    saving: float = 0.       # seconds that the slowest checkpoint of this start took
+    stopped: str = ""        # why the run was stopped early
+    work: dict = field(default_factory=dict)         # what a round computes, by the number of a client's samples
+    columns: dict = field(default_factory=dict)      # more of this round for the history
+
+    @cached_property
+    def honest(self) -> np.ndarray:
+        """Say which clients do not attack, (N,) bool: accuracies are theirs."""
+        n = len(self.federation.sizes)
+        return np.isin(np.arange(n), attackers(self.config.attack, n, self.config.seed), invert=True)
+
+    def go(self) -> bool:
+        """Run all rounds. Returns False when the run was saved and stopped early because somebody asked for it."""
+        config, state = self.config, self.state
+        if state.round == 0:
+            self.open()
+        for t in range(state.round, config.rounds):
+            begin = time.perf_counter()
+            self.one_round(t)
+            self.show(time.perf_counter() - begin)
+            if state.round < config.rounds:
+                self.stopped = self.reason(time.perf_counter() - begin)
+            if self.stopped:
+                self.save()      # or fail: who is asked to stop must not claim to have saved
+            elif self.due():
+                with self.storage.tried(state.round):
+                    self.save()
+            if self.stopped:
+                return False
+        return True
+
+    def one_round(self, t: int) -> None:
+        """One round, as in the picture; where it is evaluated, it enters the books."""
+        begin, state, world, judge = time.perf_counter(), self.state, self.crew.world, self.evaluates(t)
+        sent, received = world.sent, world.received
+        asked = participants(self.config, t, self.federation.sizes)
+        moved = self.move(self.config.rounds - t)
+        trained = self.config.faults.arriving(asked)
+        who = self.exchange(trained, judge)
+        state.round = t + 1
+        table, times = (self.crew.judge(state.round, state.shared) if judge else
+                        (None, self.crew.call(Order.TIMES)))
+        facts = self.facts(asked, trained, who) | self.pace.note(times, trained) | {
+            "clients_moved": moved,
+            "bytes_sent_by_server": world.sent - sent, "bytes_received_by_server": world.received - received}
+        state.seconds += time.perf_counter() - begin
+        if judge:
+            self.enter(table, facts | {"seconds": state.seconds})
+
+    def move(self, left: int) -> int:
+        """Give clients another home where the ranks' work is uneven; return how many. It changes no result."""
+        begin, moves = time.perf_counter(), self.pace.moves(left)
+        if moves is None:
+            return 0
+        self.crew.call(Order.MOVE, *moves)
+        self.pace.moved(self.crew.homes, len(moves[0]), time.perf_counter() - begin)
+        self.progress.note(f"{len(moves[0])} clients moved to ranks that are faster or have less to do")
+        return len(moves[0])
+
+    def facts(self, asked: Participants, trained: Participants, who: Participants) -> dict:
+        """Return what a round's server found, what its participants spent, and which of them did not get through."""
+        state, facts = self.state, dict(who.facts)
+        if "clusters" in facts:
+            facts |= state.groups.update(who.ids, np.asarray(facts.pop("clusters")), facts.pop("k"))
+        facts |= state.groups.note(who.ids, who.each)
+        missing, text = self.config.faults.missing(asked, trained, who)
+        if text:
+            self.progress.note(text)
+        down, up = self.method.traffic(state.shared, self.up)
+        moved = down + up * np.isin(asked.ids, trained.ids)      # what is lost was not sent
+        return facts | missing | self.spent(asked, moved) | {
+            "participants": len(asked.ids), "mib_per_client_round": float(moved.mean()) / cost.MIB}
+
+    def spent(self, who: Participants, nbytes) -> dict:
+        """Return the mean time and energy of a participant's round at the edge, where `edge` is set."""
+        if self.config.edge is None:
+            return {}
+        todo = [self.work_of(int(n)) for n in who.sizes]
+        spent = self.config.edge.spent(*zip(*todo, strict=True), nbytes)
+        self.columns |= {name: self.column(who.ids, values) for name, values in spent.items()}
+        return {name: float(values.mean()) for name, values in spent.items()}
+
+    def work_of(self, n: int):
+        """Return what a round of a client with n samples computes."""
+        if n not in self.work:
+            shared, mine = self.method.init(len(self.federation.sizes))
+            sample = blank(self.federation.shape, self.federation.dtype)
+            self.work[n] = work(self.method, shared, mine, sample, n, self.crew.group.local(0))
+        return self.work[n]
+
+    def column(self, ids, values) -> np.ndarray:
+        """Return values of some clients as those of all, (N, ...), nan for the others."""
+        out = np.full((len(self.federation.sizes), *values.shape[1:]), np.nan, values.dtype)
+        out[ids] = values
+        return out
+
+    def picture(self) -> None:
+        """Note the clients' embeddings for the history."""
+        exact = self.config.server.reduce == "exact"
+        rows = self.method.embedding(rows_of(self.crew, MINE, self.crew.group.store.first, exact),
+                                     rows_of(self.crew, UP, self.up, exact))
+        if rows is None or not len(rows.ids):
+            self.progress.note(f"round {self.state.round}: {self.method.title} has no heads to embed")
+        else:
+            self.columns["embedding"] = self.column(rows.ids, pictured(rows.gram()))
+
+    def exchange(self, who: Participants, judge: bool) -> Participants:
+        """The server addresses the participants, they train, it takes what they send. Return whose updates it took;
+        without any its state stays."""
+        state, exact = self.state, self.config.server.reduce == "exact"
+        address(self.crew, self.method, state.shared, addressed(self.config, self.federation.sizes, who, judge), exact)
+        there = self.crew.train(who.round, who.ids, judge, state.shared, self.pace.ranks(who))
+        who = who if there.all() else who.only(there)
+        if len(who.ids):
+            state.shared = self.method.server(state.shared, rows_of(self.crew, UP, self.up, exact), who)
+        return who
+
+    def open(self) -> None:
+        """The round before the first one, of a method that has it. It is done again where nothing was saved since."""
+        ids = self.method.opening(len(self.federation.sizes), self.config.seed)
+        if ids is not None:
+            self.exchange(Participants(ids, self.federation.sizes[ids], -1, self.config.seed), judge=False)
+            self.crew.call(Order.TIMES)
+
+    def evaluates(self, t: int) -> bool:
+        every = self.config.evaluate.every
+        return (t + 1 == self.config.rounds or bool(every and (t + 1) % every == 0)
+                or t + 1 in self.config.evaluate.embeddings)
+
+    def reason(self, seconds: float) -> str:
+        """Say why the run has to stop after a round that took so long, "" when it goes on."""
+        late = self.deadline.passed(seconds, self.saving)
+        return "asked to stop" if self.stopping() or self.crew.asked else late
+
+    def due(self) -> bool:
+        """Say whether to save: as set, at the end, and once early where there is a deadline, to know what it takes."""
+        every, minutes, done = self.config.checkpoint.every, self.config.checkpoint.minutes, self.state.round
+        return bool(every and done % every == 0 or done == self.config.rounds
+                    or minutes and time.perf_counter() - self.saved > 60 * minutes
+                    or self.deadline.known and not self.saving)
+
+    def enter(self, table: np.ndarray, facts: dict) -> None:
+        """Enter a round in the books: how every client was judged, and the round's facts."""
+        state = self.state
+        before, after, unadapted = judged(table)
+        line = {"round": state.round, **summary(before[self.honest])}
+        for suffix, rows in (("after", after), ("unadapted", unadapted)):
+            if not np.isnan(rows).all():
+                line |= {f"{name}_{suffix}": value for name, value in summary(rows[self.honest]).items()}
+        if not self.honest.all():
+            line["accuracy_mean_attackers"] = summary(before[~self.honest])["accuracy_mean"]
+        line |= facts
+        state.metrics.append(line)
+        with self.storage.tried(state.round):
+            self.folder.append_metrics(state.metrics)
+        if state.round in self.config.evaluate.embeddings:
+            self.picture()
+        with np.errstate(invalid="ignore", divide="ignore"):
+            self.folder.append_history(state.round, {
+                "accuracy": before[:, 0] / before[:, 1], "f1": before[:, 3], "loss": before[:, 2] / before[:, 1],
+                "accuracy_after": after[:, 0] / after[:, 1],
+                "accuracy_unadapted": unadapted[:, 0] / unadapted[:, 1], "cluster": state.groups.last.astype(float),
+                **state.groups.each} | self.columns)
+        self.columns = {}
+
+    def show(self, seconds: float) -> None:
+        state, total = self.state, self.config.rounds
+        text = f"round {state.round:{len(str(total))}d}/{total}"
+        if state.metrics:
+            last, best = state.metrics[-1], best_of(state.metrics)
+            text += (f"  accuracy {percent(last['accuracy_mean'])} (worst tenth "
+                     f"{percent(last['accuracy_worst_decile'])}, best {percent(best['accuracy_mean'])} in round "
+                     f"{best['round']})")
+        left = seconds * (total - state.round)
+        self.progress.round(f"{text}  {seconds:.2f} s a round, {duration(left)} left")
+
+    def save(self) -> None:
+        """Write a checkpoint: the server's state, and the clients' rows streamed from their homes."""
+        begin, state = time.perf_counter(), self.state
+        self.saved = begin
+        ids = np.flatnonzero(self.crew.call(Order.TOUCHED)).astype(np.int64)
+        shared = {name: as_numpy(value) for name, value in state.shared._asdict().items()}
+        snapshot = checkpoint.Snapshot(
+            state.round, shared, ids, plain(self.config), self.federation.fingerprint, state.accuracy(), state.metrics,
+            {"seconds": state.seconds, "clusters": state.groups.last.tolist(), "engine": self.crew.group.engine.name,
+             "engine_why": self.crew.group.why,
+             "each": {name: values.tolist() for name, values in state.groups.each.items()}})
+        self.folder.save_history()
+        path = checkpoint.write(self.folder.checkpoints, snapshot, self.pieces(ids))
+        checkpoint.prune(self.folder.checkpoints, self.config.checkpoint.keep)
+        self.saving = max(self.saving, time.perf_counter() - begin)
+        self.progress.note(f"saved {path}")
+
+    def pieces(self, ids: np.ndarray):
+        """Yield the rows of clients `ids`, a bounded number of bytes at a time."""
+        per_client = max(1, cost.nbytes(self.crew.group.store.first))
+        at_once = max(1, PIECE // per_client)
+        for start in range(0, len(ids), at_once):
+            yield self.crew.call(Order.STATE, ids[start:start + at_once])
+
+    def restore(self, path, snapshot: checkpoint.Snapshot) -> None:
+        """Continue from a checkpoint; every rank reads its own clients' rows."""
+        state = self.state
+        state.shared = type(state.shared)(*(torch.from_numpy(snapshot.shared[name]) for name in state.shared._fields))
+        state.round, state.metrics = snapshot.round, snapshot.metrics
+        state.seconds = snapshot.books["seconds"]
+        state.groups.last = np.array(snapshot.books["clusters"], np.int64)
+        state.groups.each = {name: np.array(v, float) for name, v in snapshot.books.get("each", {}).items()}
+        self.crew.call(Order.RESTORE, np.frombuffer(str(path).encode(), np.uint8), snapshot.ids)
+
+    def result(self) -> dict:
+        """Summarise the finished run, with the digest of its final state."""
+        metrics, last = self.state.metrics, self.state.metrics[-1]
+        best, accuracies = best_of(metrics), [m["accuracy_mean"] for m in metrics]
+        digest = digest_of_run(self.state.shared, self.crew.call(Order.DIGEST))
+        return {**last, "digest": digest, "rounds": self.state.round, "method": self.method.title,
+                "accuracy_best": best["accuracy_mean"], "best_round": best["round"],
+                "accuracy_weighted_best": float(np.fmax.reduce([m["accuracy_weighted"] for m in metrics])),
+                "accuracy_last_ten": float(np.mean(accuracies[-10:])), "ranks": self.crew.world.size,
+                "engine": self.crew.group.engine.name, "engine_why": self.crew.group.why,
+                "seconds": self.state.seconds}
+
+
+def best_of(metrics: list[dict]) -> dict:
+    return max(metrics, key=lambda m: (m["accuracy_mean"] == m["accuracy_mean"], m["accuracy_mean"]))
+
+
+def address(crew: Crew, method, shared, who: Participants, exact: bool) -> None:
+    """Send each participant what the server addresses to it alone."""
+    if method.note() is not None and len(who.ids):
+        note = method.down(shared, rows_of(crew, MINE, crew.group.store.first, exact), who)
+        for slot, mixed in enumerate(note):
+            crew.call(Order.NOTE, np.int64(slot), mixed.rows.what, who.ids, mixed.coefficients,
+                      np.array(mixed.shape, np.int64))

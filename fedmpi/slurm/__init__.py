@@ -1,0 +1,1 @@
+"""Slurm: job scripts, the time a job has left, and what it is."""

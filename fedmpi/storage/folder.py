@@ -1,0 +1,210 @@
+"""The run folder: which process may write in it (`lock`), and the small files that a run leaves there.
+
+    config.yaml    the resolved configuration
+    metrics.jsonl  one line per evaluated round
+    history.h5     one measure per client and evaluated round
+    checkpoints/   see fedmpi.storage.checkpoint
+    log.txt        what the run said
+    result.json    written last: the run is done
+"""
+from __future__ import annotations
+
+import io
+import json
+import math
+import os
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import yaml
+
+from fedmpi.errors import BadInput, FedmpiError, StorageError
+from fedmpi.storage.atomic import atomic, reason, writing
+from fedmpi.storage.lock import Lock
+
+if TYPE_CHECKING:
+    import h5py
+
+
+class RunFolder:
+    """A claimed run folder; only rank 0 has one."""
+
+    def __init__(self, path: Path, lock: Lock):
+        self.path, self.lock = path, lock
+        self.checkpoints = path / "checkpoints"
+        self.log_path = path / "log.txt"
+        self.taken_over = lock.taken_over       # whose lock was inherited and why, or None
+        self.pending: list[dict] = []           # history that is not on the disk yet
+        self.behind = False                     # metrics.jsonl lacks lines, or ends in half of one
+
+    @classmethod
+    def claim(cls, path, resume: bool) -> RunFolder:
+        """Create the folder where needed and lock it. Raises BadInput when it cannot be had."""
+        path = Path(path)
+        try:
+            (path / "checkpoints").mkdir(parents=True, exist_ok=True)
+            folder = cls(path, Lock(path))
+        except OSError as error:
+            raise BadInput(f"run folder {path} cannot be written: {reason(error)}; "
+                           "choose another --out") from None
+        if not resume and folder.has_run():
+            folder.release()
+            raise BadInput(f"run folder {path} already holds a run; "
+                           "continue it with --resume auto, or choose another --out")
+        return folder
+
+    def has_run(self) -> bool:
+        return any((self.path / name).exists() for name in ("config.yaml", "result.json")) or any(
+            self.checkpoints.glob("round-*.h5"))
+
+    def release(self):
+        """Unlock the folder."""
+        self.lock.release()
+
+    def check_lock(self):
+        """Raise FedmpiError when another run took the folder over, as it may after a minute of silence."""
+        if not self.path.is_dir():
+            raise StorageError(f"run folder {self.path} is gone: it was removed, or its file system is not mounted any "
+                               "more; put it back, or start again with another --out")
+        with writing(self.lock.path):
+            held = self.lock.held()
+        if not held:
+            raise FedmpiError(f"run folder {self.path} is no longer locked by this run: another run took it "
+                              "over, its file `lock` was removed, or its file system is not mounted any more; this run "
+                              "stops so that no two mix")
+
+    def store_config(self, plain: dict):
+        """Write config.yaml."""
+        self.replace("config.yaml", yaml.safe_dump(plain, sort_keys=False))
+
+    def append_metrics(self, lines: list[dict]):
+        """Add the last of `lines` to metrics.jsonl, or all where an earlier one could not be written.
+
+        Numbers that JSON lacks (nan, inf) become null."""
+        if self.behind:
+            return self.rewrite_metrics(lines)
+        self.behind = True
+        self.check_lock()
+        path = self.path / "metrics.jsonl"
+        with writing(path), open(path, "a") as file:
+            file.write(to_json(lines[-1]) + "\n")
+        self.behind = False
+
+    def rewrite_metrics(self, lines: list[dict]):
+        """Leave only `lines` in metrics.jsonl: after a restart, those that the checkpoint holds."""
+        self.replace("metrics.jsonl", "".join(to_json(line) + "\n" for line in lines))
+        self.behind = False
+
+    def finish(self, result: dict, lines: list[dict]):
+        """Write result.json, the mark that the run is done; call it last. `lines`: those of metrics.jsonl."""
+        if self.behind:
+            self.rewrite_metrics(lines)
+        self.save_history()
+        self.replace("result.json", to_json(result, indent=1) + "\n")
+
+    def start_again(self):
+        """Remove the mark that the run is done."""
+        path = self.path / "result.json"
+        with writing(path):
+            path.unlink(missing_ok=True)
+
+    def replace(self, name: str, text: str):
+        self.check_lock()
+        with atomic(self.path / name) as part:
+            part.write_text(text)
+
+    def append_history(self, round: int, columns: dict[str, np.ndarray]):
+        """Note the measures of a round, (N,) or (N, width) each, until `save_history`."""
+        self.pending.append({"round": round, **{name: np.array(values) for name, values in columns.items()}})
+
+    def save_history(self):
+        """Add what was noted to history.h5; to be called before a checkpoint is written.
+
+        Read it with `h5py.File("history.h5")`: `round` is (rounds,), every measure beside it (rounds, N); nan
+        where nothing was measured. An HDF5 file may be lost when its writer is killed, so a copy grows and is
+        renamed; once per checkpoint, since a restart drops what is newer than its checkpoint anyway."""
+        self.check_lock()
+        if self.pending:
+            with self.history() as file:
+                for row in self.pending:
+                    append_row(file, row)
+            self.pending.clear()
+
+    def truncate_history(self, round: int) -> str | None:
+        """Drop the history after `round`. Puts a damaged file aside, then returns what to tell the user."""
+        self.check_lock()
+        self.pending.clear()
+        path, aside = self.path / "history.h5", self.path / "history-damaged.h5"
+        if not path.exists():
+            return None
+        try:
+            rounds = read_history(path)["round"]
+        except Exception as error:      # h5py raises errors of a dozen classes on damaged files
+            with writing(aside):
+                os.replace(path, aside)
+            return f"{path} is damaged ({reason(error)}): kept as {aside.name}; a new one starts"
+        with self.history() as file:
+            for column in file.values():
+                column.resize(int(np.searchsorted(rounds, round, "right")), axis=0)
+        return None
+
+    @contextmanager
+    def history(self) -> Iterator[h5py.File]:
+        """Yield a copy of history.h5 that then replaces it; in memory, as HDF5 may crash on a full disk."""
+        import h5py
+        path = self.path / "history.h5"
+        with writing(path):
+            copy = io.BytesIO(path.read_bytes() if path.exists() else b"")
+        with h5py.File(copy, "a" if path.exists() else "w") as file:
+            yield file
+        with atomic(path) as part:
+            part.write_bytes(copy.getbuffer())
+
+
+def default_folder(config_path, resume: bool) -> Path:
+    """Return runs/STEM-001, or the first number after all existing ones; to resume, the last existing one."""
+    stem = Path(config_path).stem
+    numbers = [int(match[1]) for path in Path("runs").glob("*")
+               if (match := re.fullmatch(re.escape(stem) + r"-(\d{3,})", path.name))]
+    last = max(numbers, default=0)
+    return Path("runs") / f"{stem}-{max(last, 1) if resume else last + 1:03d}"
+
+
+def read_history(path) -> dict[str, np.ndarray]:
+    """Return all of a history.h5: `round` (rounds,) and every measure (rounds, N)."""
+    import h5py
+    with h5py.File(path, "r", locking=False) as file:
+        return {name: column[:] for name, column in file.items()}
+
+
+def append_row(file: h5py.File, row: dict):
+    """Append a row to every data set; those that `row` does not name get nan (integers: 0)."""
+    for name in row.keys() - file.keys():
+        value = np.asarray(row[name])
+        rows, gap = max(1, 2**16 // max(1, value.nbytes)), np.nan if value.dtype.kind == "f" else None
+        file.create_dataset(name, (0, *value.shape), value.dtype, chunks=(rows, *value.shape),
+                            maxshape=(None, *value.shape), fillvalue=gap)
+    rows = len(file["round"]) + 1
+    for name, column in file.items():
+        column.resize(rows, axis=0)
+        if name in row:
+            column[-1] = row[name]
+
+
+def to_json(value, **how) -> str:
+    return json.dumps(finite(value), allow_nan=False, **how)
+
+
+def finite(value):
+    """Copy nested values with numpy turned into plain Python and non-finite numbers into None."""
+    if isinstance(value, np.ndarray | np.generic):
+        value = value.tolist()
+    if isinstance(value, dict):
+        return {k: finite(v) for k, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [finite(v) for v in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -1,0 +1,148 @@
+"""The lock of a run folder, for clusters on which neither file locks nor orderly ends can be relied on.
+
+A lock is a file created with O_EXCL: JSON on its holder, touched every 10 s as a sign of life. The lock of a
+dead holder is inherited by whoever locks `LOCK-TOKEN` (TOKEN: the dead holder's) and renames that over it. So
+no two heirs remove each other's lock, and an heir that dies on the way can be inherited from in turn.
+"""
+from __future__ import annotations
+
+import json
+import os
+import socket
+import tempfile
+import threading
+import uuid
+from contextlib import suppress
+from pathlib import Path
+
+from fedmpi.errors import BadInput
+from fedmpi.slurm import job as slurm
+
+BEAT = 10.0         # seconds between signs of life
+SILENCE = 60.0      # seconds without one after which a holder on another machine counts as dead
+
+
+class Lock:
+    """The lock of a folder. Raises BadInput when somebody else holds it, OSError when none can be made."""
+
+    def __init__(self, folder: Path):
+        self.path, self.me, self.ended = folder / "lock", myself(), threading.Event()
+        self.taken_over = take(self.path, self.me)      # whose lock was inherited and why, or None
+        threading.Thread(target=self.beat, daemon=True).start()
+
+    def beat(self):
+        while not self.ended.wait(BEAT):
+            with suppress(OSError):
+                if self.held():
+                    os.utime(self.path)
+
+    def held(self) -> bool:
+        """Tell whether the lock is still ours: who sleeps for a minute may be taken for dead."""
+        return holder_of(self.path).get("token") == self.me["token"]
+
+    def release(self):
+        self.ended.set()
+        with suppress(OSError):
+            if self.held():
+                self.path.unlink()
+
+
+def take(path: Path, me: dict) -> str | None:
+    """Make `path` the lock of `me`; return whose lock was inherited and why, None when there was none."""
+    while not create(path, me):
+        try:
+            holder, silence = holder_of(path), silence_of(path)
+        except FileNotFoundError:
+            continue
+        why = why_dead(holder, me, silence)
+        if why is None:
+            raise BadInput(f"run folder {path.parent} is in use by {name(holder)}, last sign of life "
+                           f"{silence:.0f} s ago; wait for that run, stop it or choose another --out")
+        heir = path.with_name(f"{path.name}-{holder.get('token')}")
+        take(heir, me)
+        if path.exists() and holder_of(path) == holder:
+            os.replace(heir, path)
+            return f"{name(holder)} left the folder locked: {why}"
+        heir.unlink()
+    return None
+
+
+def create(path: Path, me: dict) -> bool:
+    """Create a lock; return False when there is one."""
+    try:
+        descriptor = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666)
+    except FileExistsError:
+        return False
+    try:
+        with open(descriptor, "w") as file:
+            json.dump(me, file)
+    except OSError:
+        path.unlink()
+        raise
+    return True
+
+
+def holder_of(path: Path) -> dict:
+    """Return what a lock says of its holder; {} when it is not there, damaged or still being written."""
+    with suppress(FileNotFoundError, ValueError, TypeError):
+        return dict(json.loads(path.read_bytes()))
+    return {}
+
+
+def silence_of(path: Path) -> float:
+    """Return the seconds since a lock's last sign of life, by the clock of its file system."""
+    with tempfile.TemporaryFile(dir=path.parent) as probe:
+        return max(0.0, os.fstat(probe.fileno()).st_mtime - path.stat().st_mtime)
+
+
+def why_dead(holder: dict, me: dict, silence: float) -> str | None:
+    """Return why a holder counts as dead, None when it may live."""
+    if holder.get("processes") == me["processes"]:
+        return None if started(holder["pid"]) == holder["started"] else "that process is gone"
+    if me["job"] and holder.get("job") == me["job"] and holder["restart"] < me["restart"]:
+        return "its job was started again"
+    same_cluster = me["cluster"] and holder.get("cluster") == me["cluster"]
+    if same_cluster and holder.get("job") not in (None, me["job"]) and slurm.ended(str(holder["job"])):
+        return "its job has ended"
+    return f"no sign of life for {silence:.0f} s" if silence >= SILENCE else None
+
+
+def name(holder: dict) -> str:
+    if not holder:
+        return "an unknown process"
+    job = f" (job {holder['job']})" if holder.get("job") else ""
+    return f"pid {holder.get('pid')} on {holder.get('host')}{job}"
+
+
+def myself() -> dict:
+    """Describe this process. Pids compare only where `processes` agree: same boot, same container."""
+    host, pid = socket.gethostname(), os.getpid()
+    space = [host]
+    with suppress(OSError):
+        space.append(Path("/proc/sys/kernel/random/boot_id").read_text().strip())
+        space.append(os.readlink("/proc/self/ns/pid"))
+    return {"token": uuid.uuid4().hex, "host": host, "pid": pid, "started": started(pid),
+            "processes": " ".join(space), "job": os.environ.get("SLURM_JOB_ID"),
+            "cluster": os.environ.get("SLURM_CLUSTER_NAME"),
+            "restart": int(os.environ.get("SLURM_RESTART_COUNT") or 0)}
+
+
+def started(pid: int) -> str | None:
+    """Return a mark of when a process started, which betrays a reused pid; None when it does not run."""
+    if not Path("/proc/self/stat").exists():
+        return "running" if answers(pid) else None
+    try:
+        state, *fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return None
+    return None if state in "ZX" else fields[18]
+
+
+def answers(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True

@@ -1,0 +1,130 @@
+"""What the lists say, and that no plug-in can break them."""
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from fedmpi import registry
+from fedmpi.commands import catalogue
+from fedmpi.errors import BadInput
+from fedmpi.settings import describe, names
+
+KINDS = ("methods", "models", "datasets", "partitions")
+
+
+@pytest.fixture(autouse=True)
+def wide(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "120")
+
+
+class Entry:
+    """An entry point of an installed plug-in."""
+    group = "fedmpi.methods"
+
+    def __init__(self, name, load):
+        self.name, self.load = name, load
+
+
+@pytest.fixture
+def plug_in(monkeypatch):
+    """Make `plug_in(name, load)` install an entry point for a method."""
+    installed = []
+
+    def entry_points(group, name=None):
+        return [e for e in installed if e.group == group and name in (None, e.name)]
+    monkeypatch.setattr(registry, "entry_points", entry_points)
+    return lambda name, load: installed.append(Entry(name, load))
+
+
+def broken():
+    raise ImportError("no module named nowhere")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_name_has_an_entry_that_json_can_hold(kind):
+    for name in catalogue.names(kind):
+        found = catalogue.entry(kind, name)
+        assert found["name"] == name and found["title"] and found["summary"]
+        json.dumps(found, default=str)
+
+
+@pytest.mark.parametrize("name", catalogue.names("methods"))
+def test_a_method_is_told_by_its_own_file(name):
+    found, text = catalogue.entry("methods", name), catalogue.explain("methods", name)
+    assert found["paper"] and found["judged_by"]
+    assert text.startswith(f"{found['title']} ({name})\n\n{found['summary'].split()[0]}")
+    for setting in names(registry.find("methods", name)):
+        assert f"\n{setting} " in text and f"\n      {setting}:" in text
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("columns", [80, 120])
+def test_a_list_has_a_row_per_name_and_keeps_to_the_width(kind, columns, monkeypatch):
+    monkeypatch.setenv("COLUMNS", str(columns))
+    lines = catalogue.listing(kind).splitlines()
+    assert max(map(len, lines)) <= columns
+    first = [line.partition(" ")[0] for line in lines]
+    assert [word for word in first if word in catalogue.names(kind)] == catalogue.names(kind)
+
+
+@pytest.mark.parametrize("name, down, up", [
+    ("fedavg", "P", "P"), ("fedmhc", "P + 3h", "P"), ("fedah", "P", "P"), ("local", "nothing", "nothing")])
+def test_a_method_says_what_a_round_sends(name, down, up):
+    found = catalogue.entry("methods", name)
+    assert (found["down"], found["up"]) == (down, up)
+
+
+def test_a_law_is_written_only_where_it_holds():
+    sizes = [(23, 8), (29, 8), (37, 12), (62, 14)]
+    assert catalogue.law(sizes, [p - h for p, h in sizes]) == "P - h"
+    assert catalogue.law(sizes, [2 * p + 5 * h + 7 for p, h in sizes]) == "2P + 5h + 7"
+    assert catalogue.law(sizes, [0] * 4) == "nothing"
+    assert catalogue.law(sizes, [p * p for p, _ in sizes]) == "?"
+    assert catalogue.law(sizes, [p / 2 for p, _ in sizes]) == "?"
+
+
+def test_the_settings_table_agrees_with_describe():
+    text = catalogue.explain("partitions", "dirichlet")
+    for setting in describe(registry.find("partitions", "dirichlet")):
+        row = next(line for line in text.splitlines() if line.startswith(setting["name"] + " "))
+        assert catalogue.scalar(setting["default"]) in row and setting["type"] in row
+
+
+@pytest.mark.parametrize("kind, name", [(kind, name) for kind in KINDS for name in catalogue.names(kind)])
+def test_the_yaml_that_is_shown_is_a_configuration(kind, name):
+
+    from fedmpi.config import resolve
+    from fedmpi.loader import parse
+    shown = catalogue.explain(kind, name).partition("in a configuration:\n\n")[2].partition("\n\n")[0]
+    resolve(parse(shown))
+
+
+@pytest.mark.parametrize("kind, wrong, right", [
+    ("methods", "fedmch", "fedmhc"), ("models", "cnn", "cnn4"), ("datasets", "cifar", "cifar10"),
+    ("partitions", "dirichlett", "dirichlet")])
+def test_an_unknown_name_is_refused_with_the_nearest(kind, wrong, right):
+    with pytest.raises(BadInput, match=f"{kind[:-1]} '{wrong}' is not known.*Did you mean {right}"):
+        catalogue.entry(kind, wrong)
+
+
+def test_a_plug_in_is_listed_with_the_others(plug_in):
+    plug_in("theirs", lambda: registry.find("methods", "fedavg"))
+    assert catalogue.names("methods")[-1] == "theirs"
+    assert "theirs" in catalogue.listing("methods")
+    assert catalogue.entry("methods", "theirs")["title"] == "FedAvg"
+
+
+def test_a_broken_plug_in_is_listed_with_its_error(plug_in, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "250")
+    plug_in("theirs", broken)
+    row = next(line for line in catalogue.listing("methods").splitlines() if line.startswith("theirs"))
+    assert "cannot be loaded: ImportError: no module named nowhere" in row
+    with pytest.raises(BadInput, match="'theirs' is a plug-in that cannot be loaded: ImportError: no module"):
+        catalogue.explain("methods", "theirs")
+
+
+def test_a_name_twice_is_listed_once(plug_in):
+    plug_in("fedavg", broken)
+    assert catalogue.names("methods").count("fedavg") == 1
+    assert catalogue.entry("methods", "fedavg")["title"] == "FedAvg"

@@ -1,0 +1,200 @@
+"""The doctor finds a healthy machine healthy, and says what is wrong with an ill one."""
+from __future__ import annotations
+
+import errno
+import os
+import sys
+
+import pytest
+
+from fedmpi.comm.world import Solo
+from fedmpi.commands import doctor, trials
+from tests.launch import finish, start
+
+
+@pytest.fixture(autouse=True)
+def alone(monkeypatch):
+    """Be a single process without an MPI library, on wide paper."""
+    monkeypatch.setitem(sys.modules, "mpi4py", None)
+    monkeypatch.setenv("COLUMNS", "1000")
+
+
+@pytest.fixture
+def lines(capsys):
+    """Make `lines()` return what was printed, by the first word of each line."""
+    return lambda: {line.split()[0]: line for line in capsys.readouterr().out.splitlines()}
+
+
+def rank(**facts) -> dict:
+    return {"host": "n1", "device": "cpu", "device_problem": "", "cores": [0, 1], "threads": 1, "versions": "fedmpi 1",
+            **facts}
+
+
+def test_one_process_without_an_mpi_library_is_well(tmp_path, lines):
+    assert doctor.main(str(tmp_path)) == 0
+    said = lines()
+    assert "1 rank, MPI library none" in said["launch"] and "all is well" in said["all"]
+    for check in ("versions", "launch", "hosts", "folder", "disk", "data"):
+        assert said[check].endswith(": ok")
+    assert "digits" in said["data"]
+    assert not list(tmp_path.iterdir())
+
+
+def test_three_ranks_are_well(tmp_path):
+    job = finish(start(3, "-m", "fedmpi", "doctor", "--folder", tmp_path))
+    assert job.returncode == 0, job.stdout + job.stderr
+    out = " ".join(job.stdout.split())
+    for fact in ("3 ranks, MPI library", "CUDA-aware: ", "1 host: ok", " 0-2 cpu",
+                 "a file of rank 0 read by the others: ok", "broadcast of 4 MiB float32", "reduce of 4 MiB int64",
+                 "all is well"):
+        assert fact in out
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("aware, words", [(True, "yes"), (False, "no"), (None, "it does not tell")])
+def test_the_library_says_whether_it_takes_gpu_memory(aware, words):
+    world = Solo()
+    world.library, world.cuda_aware = "Some MPI 1.0", aware
+    assert f"MPI library Some MPI 1.0, CUDA-aware: {words}: ok" in str([*doctor.of_ranks(world, [rank()])][1])
+
+
+def test_a_folder_that_cannot_be_written_is_a_problem_on_all_ranks(tmp_path):
+    (tmp_path / "file").touch()
+    job = finish(start(2, "-m", "fedmpi", "doctor", "--folder", tmp_path / "file" / "runs"))
+    assert job.returncode == 1
+    assert "problem: nothing can be written there (Not a directory); run where" in " ".join(job.stdout.split())
+    assert "1 problem" in job.stdout and "Traceback" not in job.stdout + job.stderr
+
+
+def test_a_folder_that_does_not_exist_yet_is_not_made(tmp_path, lines):
+    assert doctor.main(str(tmp_path / "runs" / "new")) == 0
+    assert "which does not exist yet" in lines()["folder"]
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("failure, words", [
+    (OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)), "No space left on device"),
+    (OSError(errno.EIO, os.strerror(errno.EIO)), "Input/output error")])
+def test_a_disk_that_fails_is_a_problem(tmp_path, lines, monkeypatch, failure, words):
+    def sync(path):
+        raise failure
+    monkeypatch.setattr(trials, "sync", sync)
+    assert doctor.main(str(tmp_path)) == 1
+    assert f"problem: an HDF5 file cannot be written there ({words}); free some space" in lines()["folder"]
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_disk_that_forgets_is_a_problem(tmp_path, lines, monkeypatch):
+    monkeypatch.setattr(trials, "intact", lambda path: False)
+    assert doctor.main(str(tmp_path)) == 1
+    assert "the disk does not give back what was written" in lines()["folder"]
+
+
+def test_a_full_disk_is_a_problem(tmp_path, lines, monkeypatch):
+    monkeypatch.setattr(doctor, "LITTLE", 1 << 70)
+    assert doctor.main(str(tmp_path)) == 1
+    assert "problem: a full disk ends a run; free some space" in lines()["disk"]
+
+
+def test_a_launcher_of_another_library_is_a_problem_that_one_process_tells(tmp_path, lines, monkeypatch):
+    monkeypatch.setenv("OMPI_COMM_WORLD_SIZE", "3")
+    for number, told in (("0", True), ("1", False)):
+        monkeypatch.setenv("OMPI_COMM_WORLD_RANK", number)
+        assert doctor.main(str(tmp_path)) == 1
+        assert ("problem: Open MPI's mpirun started 3 processes" in lines().get("launch", "")) == told
+
+
+def test_an_unforeseen_error_ends_the_job(tmp_path, monkeypatch):
+    class Ended(Exception):
+        """In place of the end of the process."""
+
+    def fail(self, message, code):
+        raise Ended(message, code)
+    monkeypatch.setattr(doctor, "of_disk", lambda world, folder: 1 / 0)
+    monkeypatch.setattr(Solo, "fail", fail)
+    with pytest.raises(Ended, match="rank 0 of 1.*ZeroDivisionError"):
+        doctor.main(str(tmp_path))
+
+
+def test_ranks_with_other_versions_are_named():
+    ranks = [rank(), rank(host="n2", versions="fedmpi 2")]
+    versions = next(doctor.of_ranks(Solo(), ranks))
+    assert versions.problem == "rank 1 on n2 has fedmpi 2; install the same on all nodes"
+
+
+@pytest.mark.parametrize("cores, ill", [
+    ([[0, 1]] * 3, False), ([[0], [0], [1]], False), ([[1], [0], [0]], True), ([[0]], False), ([[0], [0]], False)])
+def test_working_ranks_bound_to_one_core_are_a_problem(cores, ill, monkeypatch):
+    monkeypatch.setattr(os, "cpu_count", lambda: 8)
+    assert ("bound to core" in doctor.devices_problem([rank(cores=c) for c in cores])) == ill
+
+
+def test_a_broken_device_is_a_problem():
+    assert "rank 1 on n1: no driver" in doctor.devices_problem([rank(), rank(device_problem="no driver")])
+
+
+def test_a_device_that_cannot_compute_is_found(monkeypatch):
+    import torch
+
+    from fedmpi import setup
+
+    def ones(*shape, device):
+        raise RuntimeError("CUDA error: no kernel image is available\nand twenty lines more")
+    monkeypatch.setattr(setup, "choose_device", lambda *arguments, hosts: torch.device("cuda", 1))
+    monkeypatch.setattr(torch, "ones", ones)
+    assert doctor.device_of(Solo(), "n1") == (
+        "cuda:1", "CUDA error: no kernel image is available; check nvidia-smi on this host, or set device=cpu")
+
+
+def test_hosts_are_listed_with_their_ranks_and_devices():
+    ranks = [rank(), *(rank(device=f"cuda:{i} H") for i in range(2)), rank(host="n2"), rank(host="n2"), rank()]
+    rows = [" ".join(line.split()) for line in doctor.hosts_table(ranks).splitlines()[2:]]
+    assert rows == ["n1 0 5 cpu 2 1", "n1 1 cuda:0 H 2 1", "n1 2 cuda:1 H 2 1", "n2 3-4 cpu 2 1"]
+
+
+@pytest.mark.parametrize("numbers, text", [([0], "0"), ([0, 1, 2], "0-2"), ([0, 2, 3, 7], "0 2-3 7"), ([], "")])
+def test_spans(numbers, text):
+    assert doctor.spans(numbers) == text
+
+
+@pytest.mark.parametrize("name, file, found", [
+    ("digits", None, True), ("mnist", None, False), ("mnist", "mnist.npz", True), ("mnist", "MNIST/raw/x", True),
+    ("cifar10", "cifar-10-python.tar.gz", True), ("arrays", None, False)])
+def test_data_sets_that_need_no_network(tmp_path, name, file, found):
+    if file:
+        (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / file).touch()
+    assert doctor.present(name, tmp_path) == found
+
+
+def test_a_trial_file_is_known_by_its_contents(tmp_path):
+    path = tmp_path / "trial.h5"
+    assert not trials.intact(path)
+    whole, flush = trials.write(path)
+    assert trials.intact(path) and 0 < flush < whole
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+    assert not trials.intact(path)
+    path.write_bytes(b"not HDF5")
+    assert not trials.intact(path)
+
+
+def test_collectives_are_repeated_only_while_they_are_quick(monkeypatch):
+    class World(Solo):
+        def meet(self):
+            """All one of us are here."""
+    assert trials.collectives(World())[2]
+    slow = []
+    monkeypatch.setattr(trials, "timed", lambda world, act: slow.append(5.) or 5.)
+    assert trials.median_seconds(World(), None) == 5. and len(slow) == 1
+
+
+def test_wrong_sums_are_noticed():
+    class World(Solo):
+        def meet(self):
+            """All one of us are here."""
+
+        def reduce(self, buffer):
+            return buffer + 1
+    assert not trials.collectives(World())[2]

@@ -1,0 +1,164 @@
+"""An exported model in plain PyTorch gives what the run measured."""
+from __future__ import annotations
+
+from collections import OrderedDict
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+from typer.testing import CliRunner
+
+from fedmpi import config, registry
+from fedmpi.cli import app
+from fedmpi.data.federation import find
+from fedmpi.method import Method
+from fedmpi.storage.folder import read_history
+from tests import federations
+from tests.runs import bench  # noqa: F401
+
+safetensors = pytest.importorskip("safetensors", reason="there is no safetensors here: pip install safetensors")
+METHODS = ["local", "fedavg", "fedah", "fedrep", "ditto", "ifca", "fedbabu", "pfedcam", "fedala", "fedmhc"]
+GLOBAL = {"ditto", "fedah", "fedala", "fedavg", "fedbabu", "fedprox", "per_fedavg", "pfedme"}
+SEVERAL = {"fedavg_plus", "fedcr", "fedprox_plus", "fedsr", "fesem_cam", "ifca_cam"}      # judge by more than a network
+
+
+def mlp():
+    return nn.Sequential(OrderedDict(flat=nn.Flatten(), fc1=nn.Linear(64, 16), relu=nn.ReLU(), fc2=nn.Linear(16, 10)))
+
+
+def cnn():
+    return nn.Sequential(OrderedDict(
+        conv1=nn.Conv2d(1, 32, 5), pool1=nn.MaxPool2d(2), relu1=nn.ReLU(), conv2=nn.Conv2d(32, 64, 5),
+        pool2=nn.MaxPool2d(2), relu2=nn.ReLU(), flat=nn.Flatten(), fc1=nn.Linear(64, 16), relu3=nn.ReLU(),
+        fc2=nn.Linear(16, 10)))
+
+
+class Normed(nn.Module):
+    """With BatchNorm, for images of 16 x 16."""
+
+    def __init__(self):
+        super().__init__()
+        self.body = nn.Sequential(nn.Conv2d(1, 4, 3, stride=3), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten())
+        self.last = nn.Linear(100, 10)
+
+    def forward(self, x):
+        return self.last(self.body(x))
+
+
+@pytest.fixture(scope="module")
+def images(bench):  # noqa: F811
+    """Settings for the digits as images of 16 x 16."""
+    x, y, *_ = federations.pool()
+    x = np.kron((x * 255).astype(np.uint8).reshape(-1, 8, 8), np.ones((1, 2, 2), np.uint8))[..., None]
+    np.savez(bench.folder / "images.npz", x_train=x, y_train=y)
+    return ["data.name=arrays", f"data.file={bench.folder}/images.npz", "rounds=2"]
+
+
+def ran(bench, name, *overrides):  # noqa: F811
+    assert bench.lead(name, "checkpoint.every=0", *overrides) == 0
+    return bench.out(name)
+
+
+def exported(run, *options):
+    """Export; return the state dict, and what the file says of itself."""
+    out = run.with_suffix(".safetensors")
+    done = CliRunner().invoke(app, ["export", str(run), str(out), *options])
+    assert done.exit_code == 0, done.output
+    with safetensors.safe_open(out, "pt") as file:
+        return {name: file.get_tensor(name) for name in file.keys()}, file.metadata()  # noqa: SIM118
+
+
+def refused(*words):
+    done = CliRunner().invoke(app, ["export", *map(str, words)])
+    assert done.exit_code == 2 and done.exception.code == 2, done.output
+    return " ".join(done.output.split())
+
+
+def check(run, network, clients):
+    """Check that clients' exported models give in a plain network what the run measured."""
+    settings, history = config.load(run / "config.yaml"), read_history(run / "history.h5")
+    federation, found = find(settings.data, settings.seed), []
+    for client in clients:
+        network.load_state_dict(exported(run, "--client", str(client))[0])
+        samples = federation.client(client)
+        x, y = map(torch.from_numpy, (samples.x_test, samples.y_test))
+        with torch.no_grad():
+            logits = network.eval()(x.permute(0, 3, 1, 2) / 127.5 - 1 if x.ndim == 4 else x)
+        found.append(int((logits.argmax(1) == y).sum()) / len(y))
+        assert found[-1] == history["accuracy"][-1][client]
+        assert float(F.cross_entropy(logits, y)) == pytest.approx(history["loss"][-1][client], rel=1e-5)
+    return found
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_every_clients_model_gives_the_accuracy_of_the_run(bench, name):  # noqa: F811
+    assert len(set(check(ran(bench, name, f"method={{name: {name}}}"), mlp(), [0, 3, 8]))) > 1
+
+
+@pytest.mark.parametrize("name", ["fedavg", "fedah", "fedmhc", "ditto"])
+def test_a_convolutional_network(bench, images, name):  # noqa: F811
+    run = ran(bench, f"cnn-{name}", *images, f"method={{name: {name}}}", "model={name: cnn4, width: 16}")
+    check(run, cnn(), [0, 3, 8])
+
+
+@pytest.mark.parametrize("name, statistics", [("fedavg", "local"), ("fedah", "average")])
+def test_running_statistics_are_the_clients_own(bench, images, name, statistics):  # noqa: F811
+    settings = f"model={{name: 'tests.commands.test_export:Normed', statistics: {statistics}}}"
+    run = ran(bench, f"normed-{name}", *images, f"method={{name: {name}}}", settings, "train.participation=1.")
+    check(run, Normed(), [1, 4])
+    assert exported(run, "--client", "4")[0]["body.1.running_var"].ne(1).any()
+    if statistics == "local":
+        assert "export a client's with --client" in refused(run, run.with_suffix(".safetensors"))
+
+
+def test_the_global_model_and_what_the_file_says(bench):  # noqa: F811
+    run = ran(bench, "global", "method={name: fedavg}")
+    (state, about), (own, _) = exported(run), exported(run, "--client", "5")
+    assert all(torch.equal(state[name], own[name]) for name in own)
+    assert about["digest"] == bench.result("global")["digest"] and about["round"] == "3" and about["of"] == "the server"
+    assert about["network"] == str(mlp()) and about["classes"] == "10" and about["shape"] == "[64]"
+
+
+def test_who_has_a_global_model():
+    model, have, many = federations.mlp(), set(), set()
+    for name in registry.available("methods"):
+        method = federations.method(name, model)
+        if type(method).predict is not Method.predict:
+            many.add(name)
+        elif (w := method.global_model(method.init(9)[0])) is not None:
+            assert torch.equal(w, model.start)
+            have.add(name)
+    assert have == GLOBAL and many == SEVERAL
+
+
+def test_a_checkpoint_of_its_own_and_a_damaged_one(bench):  # noqa: F811
+    run = ran(bench, "older", "method={name: local}", "checkpoint={every: 1, keep: 3}")
+    *_, second, last = bench.saved("older")
+    out = bench.folder / "x.safetensors"
+    assert "after round 2" in CliRunner().invoke(app, ["export", str(second), str(out), "--client=1"]).output
+    last.write_bytes(last.read_bytes()[:-1] + b"?")
+    done = CliRunner().invoke(app, ["export", str(run), str(out), "--client=1"])
+    assert f"refused {last}" in done.output and "after round 2" in done.output
+
+
+def test_what_cannot_be_exported(bench, tmp_path):  # noqa: F811
+    run, out = ran(bench, "refusals", "rounds=1"), tmp_path / "x.safetensors"
+    assert "FedMHC has no global model; export a client's with --client 0 to 8" in refused(run, out)
+    assert "--client 9: the run has clients 0 to 8" in refused(run, out, "--client", 9)
+    assert "holds no checkpoint" in refused(tmp_path, out)
+    assert "cannot be used as a checkpoint" in refused(run / "config.yaml", out)
+    several = ran(bench, "several", "rounds=1", "method={name: fedavg_plus, K: 2}")
+    assert "does not judge by one network" in refused(several, out, "--client", 0)
+    assert not out.exists()
+    done = CliRunner().invoke(app, ["export", str(run), str(tmp_path), "--client", "0"])
+    assert done.exit_code == 1 and f"{tmp_path} cannot be written" in done.output
+
+
+def test_changed_data_are_noticed(bench, images, tmp_path):  # noqa: F811
+    run = ran(bench, "changed", *images, "rounds=1")
+    path = bench.folder / "images.npz"
+    with np.load(path) as held:
+        np.savez(path, x_train=held["x_train"][::-1], y_train=held["y_train"])
+    assert "the data have changed" in refused(run, tmp_path / "x.safetensors", "--client", 0)

@@ -1,0 +1,178 @@
+"""A plan against closed forms, and against what a run then really moves and writes."""
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import yaml
+
+from fedmpi.clients import vmap
+from fedmpi.commands import plan
+from fedmpi.config import load
+from fedmpi.data.federation import Federation, prepare
+from fedmpi.errors import BadInput
+from fedmpi.server.cost import MIB
+from fedmpi.server.metrics import MEASURES
+
+QUICKSTART = Path(__file__).parents[2] / "configs" / "quickstart.yaml"
+HEAD = 64 * 10 + 10
+SIZE = 64 * 64 + 64 + HEAD      # of quickstart's network
+
+
+@pytest.fixture
+def planned(cache, monkeypatch):
+    """Make `planned(*overrides, ranks=3, config=QUICKSTART)` return a plan."""
+    monkeypatch.setenv("COLUMNS", "120")
+
+    def planned(*overrides, ranks=3, config=QUICKSTART):
+        return plan.plan(str(config), [f"data.cache={cache}", *overrides], ranks)
+    return planned
+
+
+@pytest.fixture(scope="module")
+def photographs(tmp_path_factory):
+    """A configuration whose samples are shaped as those of CIFAR-100."""
+    folder, rng = tmp_path_factory.mktemp("photographs"), np.random.default_rng(0)
+    labels = np.arange(300) % 100
+    np.savez(folder / "like.npz", x_train=rng.integers(0, 256, (300, 32, 32, 3), np.uint8), y_train=labels)
+    path = folder / "like.yaml"
+    path.write_text(yaml.safe_dump({"model": "cnn4", "data": {
+        "name": "arrays", "file": str(folder / "like.npz"), "clients": 5, "partition": "iid"}}))
+    return path
+
+
+@pytest.mark.parametrize("method, numbers", [
+    ("fedmhc", 2 * SIZE + 3 * HEAD), ("fedavg", 2 * SIZE), ("fedah", 2 * SIZE), ("local", 0)])
+def test_bytes_of_a_client_are_exact(planned, method, numbers):
+    p = planned(f"method={method}")
+    assert p["parameters"] == SIZE and p["head_parameters"] == HEAD
+    assert p["mib_per_client_round"] == 4 * numbers / MIB
+    assert p["mib_down"] + p["mib_up"] == p["mib_per_client_round"]
+
+
+@pytest.mark.parametrize("method, mib", [("fedavg", "7.055"), ("fedmhc", "7.642")])
+def test_bytes_agree_with_the_paper_for_cifar100(planned, photographs, method, mib):
+    p = planned(f"method={method}", config=photographs)
+    assert p["parameters"] == 924_708
+    assert f"{p['mib_per_client_round']:.3f}" == mib
+
+
+def test_steps_are_the_batches_of_all_participants(planned, cache):
+    config = load(QUICKSTART, [f"data.cache={cache}"])
+    batches = [-(-n // 10) for n in Federation(prepare(config.data, config.seed)).sizes]
+    assert planned()["steps_per_round"] == sum(batches)
+    assert planned("train.epochs=3")["steps_per_round"] == 3 * sum(batches)
+    assert planned("train.steps=4")["steps_per_round"] == 4 * 20
+    assert planned("train.steps=4", "train.participation=0.5")["steps_per_round"] == 4 * 10
+    assert planned("train.steps=4", "train.participation=[0.5, 1]")["steps_per_round"] == 4 * 15
+
+
+@pytest.mark.parametrize("share, expected", [
+    ("1", [20, 20]), ("0.1", [2, 2]), ("0.001", [1, 1]), ("[0.1, 1]", [2, 20])])
+def test_participants(planned, share, expected):
+    assert planned(f"train.participation={share}")["participants"] == expected
+
+
+@pytest.mark.parametrize("ranks, hosts, roles", [
+    (1, "false", ["server + worker"]), (3, "false", ["server", "worker", "worker"]),
+    (2, "true", ["server + worker", "worker"]), (23, "false", ["server"] + 20 * ["worker"] + 2 * ["idle"])])
+def test_every_client_has_one_home(planned, ranks, hosts, roles):
+    p = planned(f"server.hosts_clients={hosts}", ranks=ranks)
+    assert [r["role"] for r in p["per_rank"]] == roles
+    assert sorted(sum((r["hosts"] for r in p["per_rank"]), [])) == list(range(20))
+    assert sum(r["samples"] for r in p["per_rank"]) == 1797
+    assert sum(r["steps"] for r in p["per_rank"]) == p["steps_per_round"]
+
+
+@pytest.mark.parametrize("engine, vectors", [("loop", 4), ("vmap", 20 * vmap.VECTORS)])
+def test_memory_is_the_sum_of_what_is_counted(planned, engine, vectors):
+    p = planned(f"engine={engine}", ranks=1)
+    shared, mine, up, sums = 4 * (SIZE + 3 * HEAD), 4 * SIZE, 4 * SIZE, p["bytes_per_round"]["reduce"]
+    samples, training = 1797 * (4 * 64 + 8), vectors * 4 * SIZE
+    server = shared + 2 * sums + p["bytes_per_round"]["gather"]
+    assert p["server_memory_mib"] * MIB == pytest.approx(
+        server + 2 * shared + samples + 20 * (mine + up) + training + sums)
+
+
+@pytest.mark.parametrize("asked, chosen, words", [
+    ("auto", "vmap", "auto (vmap on a CPU), device auto, 1 thread a rank"), ("loop", "loop", "loop, device auto")])
+def test_the_engine_is_the_one_of_a_run(planned, asked, chosen, words):
+    p = planned(f"engine={asked}")
+    assert (p["engine"], p["engine_on_cpu"]) == (asked, chosen)
+    assert words in plan.table(p)
+
+
+def test_samples_and_states_stay_within_the_bound(planned):
+    bound = 2**-12      # GiB: 1/4 MiB
+    free, bounded = (planned("engine=loop", more, ranks=1) for more in ("seed=0", f"state.memory={bound}"))
+    saved = 1797 * (4 * 64 + 8) + 20 * 4 * SIZE - 2 * bound * 2**30
+    assert free["server_memory_mib"] - bounded["server_memory_mib"] == pytest.approx(saved / MIB)
+
+
+def test_clients_that_keep_nothing_may_train_on_any_rank(planned):
+    stays, moves = planned(), planned("method=fedavg")
+    assert not stays["movable"] and moves["movable"]
+    assert "whichever rank has time" in " ".join(plan.table(moves).split())
+    assert all(r["memory_mib"] * MIB > 1797 * (4 * 64 + 8) for r in moves["per_rank"][1:])
+
+
+def test_partial_participation_and_a_small_engine_need_less(planned):
+    full = planned("engine=vmap", ranks=1)["server_memory_mib"]
+    assert planned("engine=loop", ranks=1)["server_memory_mib"] < full
+    assert planned("engine=vmap", "train.participation=0.1", ranks=1)["server_memory_mib"] < full
+
+
+def test_a_run_moves_and_writes_what_was_planned(planned, cache, tmp_path, launch):
+    p, out = planned(), tmp_path / "run"
+    launch(3, "fedmpi", "run", QUICKSTART, f"data.cache={cache}", "rounds=2", "--out", out)
+    line, moved = json.loads((out / "metrics.jsonl").read_text().splitlines()[1]), p["bytes_per_round"]
+    books = 1000      # bytes of small orders that only keep the time
+    assert line["bytes_sent_by_server"] == pytest.approx(2 * moved["broadcast"], abs=books)
+    assert line["bytes_received_by_server"] == pytest.approx(
+        moved["reduce"] + moved["gather"] + 20 * 3 * (1 + len(MEASURES)) * 8, abs=books)      # and how all were judged
+    assert line["mib_per_client_round"] == p["mib_per_client_round"]
+    written = (out / "checkpoints" / "round-000002.h5").stat().st_size
+    assert written == pytest.approx(p["checkpoint"]["mib"] * MIB, abs=20_000)      # its books
+
+
+def test_float32_sums_are_half_the_bytes(planned):
+    exact, half = planned()["bytes_per_round"], planned("server.reduce=float32")["bytes_per_round"]
+    assert exact["reduce"] == 8 * (SIZE - HEAD) == 2 * half["reduce"]
+    assert exact["gather"] == half["gather"] == 20 * HEAD * 4
+
+
+def test_a_server_that_cannot_be_rehearsed_leaves_the_rest_of_the_plan(planned, monkeypatch):
+    from fedmpi.methods.fedavg import FedAvg
+    monkeypatch.setattr(FedAvg, "server", lambda self, shared, up, who: 1 / 0)
+    p = planned("method=fedavg")
+    moved = p["bytes_per_round"]
+    assert moved["failure"] == "ZeroDivisionError: division by zero" and moved["reduce"] is moved["gather"] is None
+    assert "not known, the server cannot be rehearsed (ZeroDivisionError" in " ".join(plan.table(p).split())
+
+
+def test_nothing_is_trained_and_nothing_but_the_federation_is_written(planned, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    planned(f"data.cache={tmp_path / 'cache'}")
+    assert [f.parent.name for f in tmp_path.rglob("*") if f.is_file()] == ["cache"]
+
+
+@pytest.mark.parametrize("ranks", [1, 3, 16, 17, 64])
+@pytest.mark.parametrize("columns", [80, 120])
+def test_the_table_reads_at_any_size(planned, monkeypatch, ranks, columns):
+    monkeypatch.setenv("COLUMNS", str(columns))
+    p = planned(ranks=ranks)
+    text = plan.table(p)
+    assert max(len(line) for line in text.splitlines() if p["federation"] not in line) <= columns
+    assert len(text.splitlines()) < 45
+    assert "FedMHC" in text and "4,810 parameters" in text and "0.044 MiB" in text
+    assert ("median" in text) == (ranks > 16)
+    assert ("idle" in text) == (ranks > 21)
+
+
+def test_what_is_wrong_is_bad_input(planned, tmp_path):
+    with pytest.raises(BadInput, match="quickstart.yaml: method.lamda is not a setting of FedMHC"):
+        planned("method.lamda=1")
+    with pytest.raises(BadInput, match="cannot read the configuration"):
+        planned(config=tmp_path / "none.yaml")

@@ -1,0 +1,43 @@
+"""What became of the runs of a job array, from the files that they leave."""
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from fedmpi.commands.summary import summary
+from fedmpi.errors import BadInput
+
+START = "job 7_{0}: start 1 on n1: configs/x.yaml seed={0}\n"
+ENDED = "job 7_{0}: ended with code {1}, why\n"
+LOGS = {
+    0: START + "round 1\n" + ENDED.replace("{1}", "0"),
+    1: START + "fedmpi: rank 1: no memory\nsrun: error: n1: task 1: Exited\n" + ENDED.replace("{1}", "1"),
+    2: START + "srun: error: n1: task 2: Killed\n" + ENDED.replace("{1}", "137"),
+    3: START + "fedmpi: of old\njob 7_{0}: stopped with code 75\n" + START.replace("start 1", "start 2"),
+    10: START + "round 1\n"}
+
+
+@pytest.fixture
+def folder(tmp_path):
+    for number, text in LOGS.items():
+        (tmp_path / f"{number}.txt").write_text(text.replace("{0}", str(number)))
+    (tmp_path / "0").mkdir()
+    (tmp_path / "0" / "result.json").write_text(json.dumps({"accuracy_mean": .5, "rounds": 3, "digest": "ab" * 32}))
+    (tmp_path / "summary.txt").write_text("not a run")
+    return tmp_path
+
+
+def test_every_run_says_what_became_of_it(folder, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "160")
+    rows = [" ".join(line.split()) for line in summary(folder).splitlines()[2:]]
+    assert rows == [
+        f"0 finished 1 seed=0 accuracy 50.00 % after 3 rounds, digest {'ab' * 8}",
+        "1 failed 1 seed=1 fedmpi: rank 1: no memory", "2 failed 1 seed=2 n1: task 2: Killed",
+        "3 unfinished 2 seed=3 start 2 on n1: configs/x.yaml seed=3",
+        "10 unfinished 1 seed=10 start 1 on n1: configs/x.yaml seed=10", "1 finished, 2 failed, 2 unfinished"]
+
+
+def test_a_folder_without_runs_is_refused(tmp_path):
+    with pytest.raises(BadInput, match="no run of a job array or a sweep here"):
+        summary(tmp_path)

@@ -1,0 +1,63 @@
+"""Event files that are read back: every measure of every round, once, whatever happened to the run."""
+from __future__ import annotations
+
+import json
+
+import pytest
+from typer.testing import CliRunner
+
+from fedmpi.cli import app
+from fedmpi.commands.tensorboard import scalars
+from tests.runs import bench  # noqa: F401
+
+reader = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator",
+                             reason="there is no tensorboard here: pip install tensorboard")
+
+
+def write(*runs, code=0):
+    done = CliRunner().invoke(app, ["tensorboard", *map(str, runs)])
+    assert done.exit_code == code, done.output
+    return done.output
+
+
+def points(board) -> list[tuple]:
+    """Return all points that an open TensorBoard has, (round, measure, value)."""
+    board.Reload()
+    return sorted((e.step, tag, e.value) for tag in board.Tags()["scalars"] for e in board.Scalars(tag))
+
+
+def expected(lines) -> list[tuple]:
+    return sorted((line["round"], tag, pytest.approx(value, rel=1e-6))
+                  for line in lines for tag, value in scalars(line).items())
+
+
+def test_a_run_that_was_continued_has_every_point_once(bench):  # noqa: F811
+    run = bench.out("a")
+    assert bench.lead("a", "rounds=2") == 0
+    assert write(run) == f"tensorboard --logdir {run}\n"
+    board = reader.EventAccumulator(str(run / "tensorboard"))      # stays open, as a user's does
+    assert points(board) == expected(bench.metrics("a"))
+    assert bench.lead("a", "rounds=3", resume="auto") == 0
+    for _ in range(3):
+        write(run)
+        assert points(board) == expected(bench.metrics("a"))
+        assert points(reader.EventAccumulator(str(run / "tensorboard"))) == expected(bench.metrics("a"))
+    assert len(list((run / "tensorboard").iterdir())) == 2
+    assert {step for step, *_ in points(board)} == {1, 2, 3}
+    assert board.Scalars("accuracy_mean")[0].wall_time < board.Scalars("accuracy_mean")[2].wall_time
+
+
+def test_what_a_line_shows():
+    line = {"round": 3, "loss": None, "cluster_sizes": [4, 5], "ari": .5, "seconds": 2}
+    assert scalars(line) == {"cluster_sizes/0": 4, "cluster_sizes/1": 5, "ari": .5, "seconds": 2}
+
+
+def test_a_run_under_way_and_what_is_no_run(bench, tmp_path):  # noqa: F811
+    for name in "bc":
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "config.yaml").write_text("seed: 0\n")
+    line = {"round": 1, "accuracy_mean": .5, "seconds": 1.}
+    (tmp_path / "b/metrics.jsonl").write_text(json.dumps(line) + '\n{"round": 2, "accur')
+    assert write(tmp_path / "b", tmp_path / "c") == f"tensorboard --logdir {tmp_path}\n"
+    assert points(reader.EventAccumulator(str(tmp_path / "b/tensorboard"))) == expected([line])
+    assert "is not the folder of a run" in write(tmp_path / "none", code=2)

@@ -1,0 +1,102 @@
+"""Measures of a client against scikit-learn, and their summary over clients."""
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from hypothesis import given
+from hypothesis import strategies as st
+from sklearn.metrics import accuracy_score, adjusted_rand_score, f1_score
+
+from fedmpi.server.metrics import Groups, measure, pictured, summary, worst_decile
+
+
+@given(n=st.integers(1, 40), c=st.integers(2, 7), seed=st.integers(0, 999))
+def test_measures_are_scikit_learns(n, c, seed):
+    generator = torch.Generator().manual_seed(seed)
+    logits, y = torch.randn(n, c, generator=generator), torch.randint(c, (n,), generator=generator)
+    correct, tested, loss, f1 = measure(logits, y)
+    predicted = logits.argmax(1)
+    assert tested == n and correct / n == accuracy_score(y, predicted)
+    assert f1 == pytest.approx(f1_score(y, predicted, average="macro", zero_division=0))
+    assert loss == pytest.approx(float(F.cross_entropy(logits, y)) * n, rel=1e-5)
+
+
+def row(correct, tested, loss=0., f1=.5):
+    return [correct, tested, loss, f1]
+
+
+def test_summary_weighs_as_it_says():
+    found = summary(np.array([row(1, 2, 3., .2), row(9, 10, 5., .6), row(0, 4, 8., .1)], float))
+    accuracy = [.5, .9, 0.]
+    assert found["accuracy_mean"] == pytest.approx(np.mean(accuracy))
+    assert found["accuracy_weighted"] == pytest.approx(10 / 16)
+    assert found["accuracy_std"] == pytest.approx(np.std(accuracy))
+    assert found["accuracy_worst_decile"] == 0 and found["f1_mean"] == pytest.approx(.3)
+    assert found["loss"] == pytest.approx(np.mean([1.5, .5, 2.]))
+
+
+def test_clients_without_test_data_are_left_out():
+    rows = np.array([row(1, 2), row(0, 0, 0, np.nan), [np.nan] * 4, row(3, 4)], float)
+    assert summary(rows) == summary(rows[[0, 3]])
+    assert summary(rows)["accuracy_mean"] == pytest.approx(.625)
+
+
+def test_nobody_with_test_data_gives_nan():
+    found = summary(np.full((3, 4), np.nan))
+    assert found.keys() == summary(np.array([row(1, 2)])).keys() and all(np.isnan(v) for v in found.values())
+
+
+@pytest.mark.parametrize("n, worst", [(1, 1), (9, 1), (10, 1), (11, 2), (20, 2), (25, 3)])
+def test_the_worst_decile_is_a_tenth_rounded_up(n, worst):
+    accuracy = np.random.default_rng(0).permutation(np.arange(n) / 100)
+    assert worst_decile(accuracy) == pytest.approx(np.arange(worst).mean() / 100)
+
+
+def test_groups_note_sizes_changes_and_the_rand_index():
+    planted = np.array([0, 0, 1, 1, 2, 2])
+    groups = Groups(6, planted)
+    facts = groups.update(np.array([0, 1, 2]), np.array([3, 3, 0]), 4)
+    assert facts["cluster_sizes"] == [1, 0, 0, 2] and facts["cluster_changes"] == 3
+    assert facts["ari"] == adjusted_rand_score(planted[:3], [3, 3, 0]) == 1      # of those seen so far
+    facts = groups.update(np.array([1, 3, 4, 5]), np.array([0, 0, 0, 2]), 4)
+    assert facts["cluster_sizes"] == [3, 0, 1, 0] and facts["cluster_changes"] == 4
+    assert facts["ari"] == pytest.approx(adjusted_rand_score(planted, [3, 0, 0, 0, 0, 2]))
+
+
+def test_groups_note_what_participants_tell_and_its_means():
+    groups = Groups(4, np.array([0, 1, 1, 0]), ["other", "few-shot"])
+    facts = groups.note(np.array([0, 1]), {"lam": np.array([1., 5.])})
+    assert facts == {"lam_mean": 3., "lam_other": 1., "lam_few_shot": 5.}
+    facts = groups.note(np.array([1, 3]), {"lam": np.array([7., 3.])})
+    assert facts == {"lam_mean": pytest.approx(11 / 3), "lam_other": 2., "lam_few_shot": 7.}
+    np.testing.assert_array_equal(groups.each["lam"], [1, 7, np.nan, 3])
+    facts = Groups(2, None).note(np.array([1]), {"lam": np.array([2.])})
+    assert facts == {"lam_mean": 2.}      # groups without names
+    assert np.isnan(Groups(2, np.array([0, 1]), ["a", "b"]).note(np.array([1]), {"lam": np.array([2.])})["lam_a"])
+
+
+def test_purity_is_the_share_in_the_commonest_planted_group():
+    groups = Groups(6, np.array([0, 0, 1, 1, 2, 2]))
+    assert groups.update(np.array([0, 1, 2]), np.array([3, 3, 0]), 4)["purity"] == 1      # of those seen so far
+    assert groups.update(np.array([1, 3, 4, 5]), np.array([0, 0, 0, 2]), 4)["purity"] == pytest.approx((1 + 2 + 1) / 6)
+    assert groups.update(np.arange(6), np.zeros(6, int), 4)["purity"] == pytest.approx(1 / 3)      # one group for all
+    assert groups.update(np.arange(6), np.arange(6), 6)["purity"] == 1      # alone, everybody is pure: see the ARI
+    assert "purity" not in Groups(2, None).update(np.array([0]), np.array([0]), 1)
+
+
+def test_pictures_are_principal_components():
+    """scikit-learn's PCA, up to signs; distances are kept."""
+    from sklearn.decomposition import PCA
+    rows = torch.randn(70, 200, generator=torch.Generator().manual_seed(0), dtype=torch.float64) + 3
+    found = pictured(rows @ rows.T)
+    assert found.shape == (70, 50) and found.dtype == np.float32
+    np.testing.assert_allclose(np.abs(found), np.abs(PCA(50).fit_transform(rows)), atol=1e-4)
+    few = pictured(rows[:4] @ rows[:4].T)
+    assert few.shape == (4, 50) and not few[:, 4:].any()
+    np.testing.assert_allclose(np.linalg.norm(few[:, None] - few, axis=2), torch.cdist(rows[:4], rows[:4]), atol=1e-4)
+
+
+def test_without_planted_groups_there_is_no_rand_index():
+    assert "ari" not in Groups(2, None).update(np.array([0]), np.array([0]), 1)

@@ -1,0 +1,131 @@
+"""Damage to checkpoints: whatever happens to their bytes, it is found before anything is taken for state."""
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import h5py
+import pytest
+
+from fedmpi.storage import seal
+from fedmpi.storage.checkpoint import Damaged, newest, prune, read, write
+from tests.storage.test_checkpoint import content, pieces, run, snapshot
+
+
+def flip(data: bytearray, at: int, chance: random.Random):
+    data[at] ^= 1 << chance.randrange(8)
+
+
+def cut(data: bytearray, at: int, chance: random.Random):
+    del data[at:]
+
+
+def blank(data: bytearray, at: int, chance: random.Random):
+    size = min(chance.choice([4, 64, 512, 4096]), len(data) - at)
+    data[at:at + size] = bytes(size)
+
+
+def insert(data: bytearray, at: int, chance: random.Random):
+    data[at:at] = chance.randbytes(8)
+
+
+def extend(data: bytearray, at: int, chance: random.Random):
+    data += chance.randbytes(chance.choice([1, 4096]))
+
+
+def swap(data: bytearray, at: int, chance: random.Random):
+    other = chance.randrange(len(data) - 8)
+    at = min(at, len(data) - 8)
+    data[at:at + 8], data[other:other + 8] = data[other:other + 8], data[at:at + 8]
+
+
+DAMAGE = (flip, cut, blank, insert, extend, swap)
+
+
+def places(path: Path) -> dict[str, tuple[int, int]]:
+    """Return [start, stop) of every part of a checkpoint: its seal, what HDF5 keeps, each data set, the end."""
+    size = path.stat().st_size
+    found = {"seal": (0, seal.SEAL), "superblock": (seal.SEAL, seal.SEAL + 96), "end": (size - 64, size),
+             "attributes": (path.read_bytes().index(b"h5py", seal.SEAL), size), "anywhere": (0, size)}
+    with h5py.File(path, "r", locking=False) as file:
+        for name in (f"{group}/{name}" for group in ("shared", "mine", "digest", "json") for name in file[group]):
+            start, length = file[name].id.get_offset(), file[name].nbytes
+            found |= {name: (start, start + length)} if length else {}
+    return found
+
+
+def survive(folder: Path):
+    """Damage a checkpoint in 240 ways: each is refused by name and the one before is used, or nothing is lost."""
+    before, path = write(folder, snapshot(11), pieces()), write(folder, snapshot(12), pieces())
+    good, whole, where = path.read_bytes(), content(path), sorted(places(path).items())
+    refused = 0
+    for seed in range(240):
+        chance, data = random.Random(seed), bytearray(good)
+        part, (start, stop) = where[seed % len(where)]
+        damage = DAMAGE[seed // len(where) % len(DAMAGE)]
+        damage(data, chance.randrange(start, stop), chance)
+        path.write_bytes(data)
+        try:
+            assert content(path) == whole, f"seed {seed}: {damage.__name__} in {part}"
+        except Damaged as error:
+            assert str(path) in str(error) and "resume from another" in str(error)
+            assert newest(folder)[0] == before
+            refused += 1
+    print(f"{refused} refused, {len(where)} parts")
+
+
+def test_no_damage_goes_unseen_or_crashes(tmp_path):
+    job = run("from pathlib import Path; from tests.storage.test_seal import survive; survive(Path(sys.argv[1]))",
+              tmp_path)
+    out, error = job.communicate(timeout=200)
+    assert job.returncode == 0, error
+    refused, parts = int(out.split()[0]), int(out.split()[2])
+    assert refused > 200 and parts > 20
+
+
+def test_the_seal_is_checked_before_hdf5_sees_a_byte(tmp_path):
+    path = write(tmp_path, snapshot(), pieces())
+    data = bytearray(path.read_bytes())
+    data[seal.SEAL + 8] ^= 1      # the version of HDF5's superblock, of which HDF5 would complain
+    path.write_bytes(data)
+    with pytest.raises(Damaged, match="its checksum is wrong"):
+        read(path)
+
+
+def test_the_seal_is_checked_too(tmp_path):
+    path = write(tmp_path, snapshot(), pieces())
+    path.write_bytes(path.read_bytes().replace(b'"accuracy": 0.75', b'"accuracy": 0.95', 1))
+    with pytest.raises(Damaged, match="the checksum of its first 4096 bytes is wrong"):
+        read(path)
+
+
+@pytest.mark.parametrize("trick, message", [
+    (lambda file: file.create_dataset("shared/evil", (2**50,), "f8", chunks=(99,)), "evil is not a plain"),
+    (lambda file: file.create_dataset("shared/evil", (2,), "f8", external="/etc/passwd"), "evil is not a"),
+    (lambda file: file.__setitem__("shared/evil", h5py.ExternalLink("other.h5", "x")), "evil is not a plain"),
+    (lambda file: file.create_dataset("shared/evil", data="text"), "holds numbers and booleans, not .S4"),
+    (lambda file: file.__delitem__("json/books"), "doesn't exist"),
+    (lambda file: file.__delitem__("digest/w"), "doesn't exist"),
+])
+def test_a_well_sealed_file_with_strange_content_is_refused(tmp_path, trick, message):
+    path = write(tmp_path, snapshot(), pieces())
+    regions = seal.read(path)["rows"]
+    with h5py.File(tmp_path / "other.h5", "w") as other:
+        other["x"] = 1.
+    with h5py.File(path, "r+", locking=False) as file:
+        trick(file)
+    seal.put(path, {"fedmpi": "?"}, regions)
+    with pytest.raises(Damaged, match=message):
+        read(path)
+
+
+def test_a_newer_format_is_refused_by_name(tmp_path, monkeypatch):
+    old = write(tmp_path, snapshot(1), pieces())
+    with monkeypatch.context() as future:
+        future.setattr(seal, "FORMAT", 2)
+        new = write(tmp_path, snapshot(2), pieces())
+    with pytest.raises(Damaged, match=r"round-000002.h5 .* format 2, written by fedmpi .* up to 1: upgrade"):
+        read(new)
+    assert newest(tmp_path)[0] == old
+    prune(tmp_path, keep=1)
+    assert new.exists()
