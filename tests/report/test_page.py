@@ -77,8 +77,9 @@ def test_a_table_wider_than_a_phone_is_scrolled_by_keys_and_keeps_its_names_in_s
     page.keyboard.press("Tab")
     assert room.evaluate("e => e === document.activeElement && e.getAttribute('aria-label') === 'accuracy best'")
     before = name.bounding_box()["x"]
+    page.evaluate("() => { window.moved = new Promise(done => document.activeElement.onscroll = () => done(true)) }")
     page.keyboard.press("ArrowRight")
-    page.wait_for_function("document.activeElement.scrollLeft > 0")
+    assert page.evaluate("() => window.moved") and room.evaluate("e => e.scrollLeft > 0")
     assert name.bounding_box()["x"] == before and name.bounding_box()["width"] < 180
 
 
