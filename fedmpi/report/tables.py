@@ -9,6 +9,8 @@ from typing import NamedTuple
 
 from fedmpi.report.results import Results
 
+AGREEMENT = ("ari", "purity")      # of clusters with planted groups: 1 is the most
+
 
 class Cell(NamedTuple):
     """What is known of one row and column; accuracies and F1 in percent."""
@@ -72,7 +74,7 @@ def unit(measure: str) -> int:
 
 
 def tabled(measure: str, rows: list[str], columns: list[str], cells: dict) -> Table:
-    wanted = max if unit(measure) == 100 else min      # all others are costs
+    wanted = max if unit(measure) == 100 or measure in AGREEMENT else min      # all others are costs
     by_column = {column: [cells[row, column] for row in rows] for column in columns}
     best = {c: wanted(cell.mean for cell in of if cell.values) for c, of in by_column.items()
             if any(cell.values for cell in of)}

@@ -67,6 +67,10 @@ def test_of_a_cost_the_least_is_the_best():
     assert "| a | **3.00** |" in text and "| b | 4.00 |" in text
 
 
+def test_of_an_agreement_the_most_is_the_best():
+    assert "| b | **0.90** |" in tables.markdown(few(Cell([.3], 0, None), Cell([.9], 0, None), measure="ari"))
+
+
 @pytest.mark.parametrize("measured, tau", [((1, 2, 3), "1.00"), ((3, 2, 1), "-1.00")])
 def test_the_order_of_rows_is_compared(measured, tau):
     table = few(*(Cell([float(m)], 0, (float(p), None)) for m, p in zip(measured, (1, 2, 3), strict=True)))
