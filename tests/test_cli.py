@@ -61,7 +61,7 @@ def test_a_rank_starts_without_what_it_may_never_need():
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_lists_of_names_load_no_torch(kind):
-    assert "torch" not in loaded(f"from fedmpi import catalogue\nassert catalogue.names({kind!r})")
+    assert "torch" not in loaded(f"from fedmpi.commands import catalogue\nassert catalogue.names({kind!r})")
 
 
 def test_version(fed):
