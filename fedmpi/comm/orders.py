@@ -225,14 +225,14 @@ class Crew:
 
     def _move(self, ids, ranks):
         rank, homes = self.world.rank, self.homes.copy()
+        state = frame([np.bool_(True), *(value.cpu().numpy() for value in self.group.store.first)])
         for client, new in zip(ids.tolist(), ranks.tolist(), strict=True):
             if new == homes[client]:
                 continue
             if rank == homes[client]:
                 self.world.give(frame(self.group.give(client)), new)
             elif rank == new:
-                size = frame([np.bool_(True), *(value.cpu().numpy() for value in self.group.store.first)]).size
-                self.group.take(client, *unframe(self.world.take(np.empty(size, np.uint8), int(homes[client]))))
+                self.group.take(client, *unframe(self.world.take(np.empty_like(state), int(homes[client]))))
         homes[ids] = ranks
         self.homes = homes
         self.world.meet()      # rank 0's clock is to show how long it takes all
