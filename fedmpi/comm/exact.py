@@ -2,20 +2,26 @@
 
 Each contribution weight * value is rounded once to fixed point (int64, scale 2^44: range +-5e5, resolution 6e-14);
 integers add up to the same total in any order, so 1, 2 or 7 ranks give the same bits. Weights add up to 1 at most
-(in magnitude), so a sum stays in the range that its values are in."""
+(in magnitude), so a sum stays in the range that its values are in.
+
+Doubles in [2^8, 2^9) are the multiples of 2^-44. Small contributions are added one after another to OFFSET, the middle
+of it, by fused multiply-adds: each addition rounds weight * value once, as if alone, unless it lies in the very middle
+of two multiples, where the rounding would follow what was added before. A weight whose last bit is set has no such
+products (its last bit stands for 2^-52 or less, a small value's for 2^6 or less, so the product's for less than the
+2^-45 of a middle)."""
 from __future__ import annotations
 
-import numpy as np
+from functools import cache
+
 import torch
 
 from fedmpi.errors import FedmpiError
 
 SCALE = 2.0 ** 44
 RANGE = 5e5      # of values: RANGE * SCALE < 2^63
-SMALL = 100.     # of values: well below 2^7, for the fast way
+SMALL = 100.     # of values: below 2^7, so that OFFSET + sum of weight * value stays in [2^8, 2^9)
 OFFSET = 1.5 * 2.0 ** 8
-BITS = int(np.float64(OFFSET).view(np.int64))
-BLOCK, BLOCK_GPU = 1 << 14, 1 << 24      # numbers in scratch: well inside a core's cache; much of a GPU at once
+BLOCK, BLOCK_GPU = 1 << 16, 1 << 24      # numbers at once: inside a core's cache; much of a GPU
 
 
 class NotFinite(FedmpiError):
@@ -33,19 +39,58 @@ class NotFinite(FedmpiError):
 def accumulate(rows, weights: torch.Tensor, into: torch.Tensor, groups: torch.Tensor | None = None):
     """Add weights[r] * rows[r] in fixed point to `into` (d,) or, with groups, to `into[groups[r]]` (k, d).
 
-    rows: r vectors (d,) of any float type; weights (r,) float64; into int64. Raises NotFinite."""
-    largest = [0. if surely_small(row) else max_magnitude(row) for row in rows]
-    for r, most in enumerate(largest):
-        if not most < RANGE:      # false for NaN as well
-            raise NotFinite(r, rows[r])
+    rows: r vectors (d,) of any float type; weights (r,) float64; into int64. Raises NotFinite; `into` is then of no
+    use."""
     groups = [None] * len(rows) if groups is None else groups.tolist()
     for group in [None] if into.ndim == 1 else sorted(set(groups)):
         members = [r for r in range(len(rows)) if groups[r] == group]
-        total = into if group is None else into[group]
-        small = [r for r in members if largest[r] < SMALL]
-        (add_small_on_gpu if into.is_cuda else add_small)([rows[r] for r in small], weights[small], total)
-        for r in set(members) - set(small):
-            total.add_((rows[r].double() * (float(weights[r]) * SCALE)).round_().to(torch.int64))
+        add({r: rows[r] for r in members}, weights, into if group is None else into[group])
+
+
+def add(rows: dict[int, torch.Tensor], weights: torch.Tensor, into: torch.Tensor):
+    """Add the weighted rows to one sum, block by block."""
+    if not rows:
+        return
+    block, fused = BLOCK_GPU if into.is_cuda else BLOCK, fuses(into.device)
+    pieces = {r: row.detach().split(block) for r, row in rows.items()}
+    factors, weights = (odd(weights) if fused else weights).tolist(), weights.tolist()
+    for b, total in enumerate(into.split(block)):
+        small = torch.full(total.shape, OFFSET, dtype=torch.float64, device=into.device)
+        for r, blocks in pieces.items():
+            values = blocks[b]
+            if not surely_small(values):
+                most = max_magnitude(values)
+                if not most < RANGE:      # false for NaN as well
+                    raise NotFinite(r, rows[r])
+                if most >= SMALL:
+                    values = without_large(values, weights[r], total)
+            if fused:
+                small.add_(values, alpha=factors[r])
+            else:      # slower, but rounds each by itself as well
+                small.add_(values.double().mul_(factors[r]).add_(OFFSET).sub_(OFFSET))
+        total.add_(small.sub_(OFFSET).mul_(SCALE).to(torch.int64))
+
+
+def without_large(values: torch.Tensor, weight: float, total: torch.Tensor) -> torch.Tensor:
+    """Add the large ones of some values to a fixed-point total; return the others, with 0 in their place."""
+    large = values.abs() >= SMALL
+    total[large] += (values[large].double() * (weight * SCALE)).round_().to(torch.int64)
+    return values.masked_fill(large, 0)
+
+
+def odd(weights: torch.Tensor) -> torch.Tensor:
+    """Return weights, float64, with their last bits set: a relative change of 2e-16 at most."""
+    return (weights.view(torch.int64) | 1).view(torch.float64)
+
+
+@cache
+def fuses(device: torch.device) -> bool:
+    """Say whether a device adds alpha * values with one rounding, in vectors and in what is left over."""
+    value, weight = 1 + 2. ** -23, 1 + 2. ** -52
+    totals = [torch.full((n,), -value, dtype=torch.float64, device=device) for n in (1, 67)]
+    for total in totals:
+        total.add_(torch.full(total.shape, value, device=device), alpha=weight)
+    return all((total == 2. ** -52 + 2. ** -75).all() for total in totals)      # the last is lost if rounded twice
 
 
 def surely_small(row: torch.Tensor) -> bool:
@@ -61,45 +106,10 @@ def max_magnitude(row: torch.Tensor) -> float:
     return max(-float(low), float(high)) if low == low else float("nan")
 
 
-def add_small(rows: list[torch.Tensor], weights: torch.Tensor, into: torch.Tensor):
-    """The same for values below SMALL, block by block, in a cache.
-
-    OFFSET + v, with OFFSET = 1.5 * 2^8, lies in [2^8, 2^9), where doubles are the multiples of 2^-44: the addition
-    rounds v, and the bits of the sum, read as an integer, are those of OFFSET plus v in fixed point."""
-    total, rows, weights = into.numpy(), [row.detach().numpy() for row in rows], weights.tolist()
-    scratch, offset = np.empty(min(BLOCK, len(total))), as_int64(BITS * len(rows))
-    for start in range(0, len(total), BLOCK):
-        part = total[start:start + BLOCK]      # NumPy's passes: PyTorch adds integers at a quarter of the speed
-        term = scratch[:len(part)]
-        for row, weight in zip(rows, weights, strict=True):
-            np.copyto(term, row[start:start + BLOCK])
-            term *= weight
-            term += OFFSET
-            part += term.view(np.int64)
-        part -= offset
-
-
-def add_small_on_gpu(rows: list[torch.Tensor], weights: torch.Tensor, into: torch.Tensor):
-    """The same in few large passes."""
-    if not rows:
-        return
-    weights = weights.to(into.device)[:, None]
-    block = max(1024, BLOCK_GPU // len(rows))
-    scratch = torch.empty((len(rows), min(block, into.numel())), dtype=torch.float64, device=into.device)
-    for start in range(0, into.numel(), block):
-        part = into[start:start + block]
-        terms = scratch[:, :part.numel()]
-        for term, row in zip(terms, rows, strict=True):
-            term.copy_(row[start:start + block])
-        bits = terms.mul_(weights).add_(OFFSET).view(torch.int64)
-        part.add_(bits.sum(0)).sub_(as_int64(BITS * len(rows)))
-
-
-def as_int64(number: int) -> int:
-    """Wrap around as int64 arithmetic does."""
-    return (number + 2 ** 63) % 2 ** 64 - 2 ** 63
-
-
-def value(total: torch.Tensor) -> torch.Tensor:
-    """Return a fixed-point total as float64."""
-    return total.double() / SCALE
+def value(total: torch.Tensor, scale: float = 1., dtype=torch.float64) -> torch.Tensor:
+    """Return a fixed-point total, times `scale`, as floats."""
+    out = torch.empty(total.shape, dtype=dtype, device=total.device)
+    block = BLOCK_GPU if total.is_cuda else BLOCK
+    for piece, part in zip(out.view(-1).split(block), total.reshape(-1).split(block), strict=True):
+        piece.copy_(part.double().mul_(scale / SCALE))
+    return out

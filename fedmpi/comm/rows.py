@@ -118,7 +118,7 @@ class Rows:
 
     def _value(self, total, scale: float = 1.) -> torch.Tensor:
         total = torch.as_tensor(total).cpu()
-        return ((exact.value(total) if self.exact else total) * scale).to(self.dtype)
+        return exact.value(total, scale, self.dtype) if self.exact else (total * scale).to(self.dtype)
 
 
 def as_array(values, dtype=np.float64) -> np.ndarray:

@@ -105,14 +105,37 @@ def test_the_whole_range_can_be_summed():
 
 
 def test_nothing_to_add():
-    assert not total(torch.empty(0, 5), torch.empty(0)).any()
-    assert total(torch.empty(3, 0), torch.ones(3)).shape == (0,)
+    assert not total(torch.empty(0, 5), torch.empty(0, dtype=torch.float64)).any()
+    assert total(torch.empty(3, 0), torch.ones(3, dtype=torch.float64)).shape == (0,)
 
 
-def test_what_a_gpu_computes_is_the_same():
-    """Its own way of adding, here on a CPU; more than a block of columns."""
-    x, w = rows(d=2 * exact.BLOCK + 3) % 90, weights()
-    first, second = torch.ones(x.shape[1], dtype=torch.int64), torch.ones(x.shape[1], dtype=torch.int64)
-    exact.add_small(list(x), w, first)
-    exact.add_small_on_gpu(list(x), w, second)
-    assert torch.equal(first, second)
+def test_what_a_gpu_computes_is_the_same(monkeypatch):
+    """It takes more at once; rows here are longer than a block of a CPU."""
+    x, w = rows(d=2 * exact.BLOCK + 3), weights()
+    blocks = total(x, w)
+    monkeypatch.setattr(exact, "BLOCK", exact.BLOCK_GPU)
+    assert torch.equal(total(x, w), blocks)
+
+
+@given(seed=st.integers(0, 99), n=st.integers(1, 9))
+def test_middles_are_rounded_the_same_way_whatever_was_added_before(seed, n):
+    """Weights and values of few bits, so that products often lie in the middle of two multiples of 2^-44."""
+    r = np.random.default_rng(seed)
+    x = torch.from_numpy(r.integers(-9, 9, (n, 40)) * 2. ** r.integers(-46, -40, (n, 1))).float()
+    w = torch.from_numpy(2. ** -r.integers(3, 6, n))
+    alone = sum(total(x[i:i + 1], w[i:i + 1]) for i in range(n))
+    assert torch.equal(total(x, w), alone)
+    assert torch.equal(total(x.flip(0), w.flip(0)), alone)
+
+
+def test_without_fused_additions_sums_are_as_exact(monkeypatch):
+    fused = total(rows(), weights())
+    monkeypatch.setattr(exact, "fuses", lambda device: False)
+    test_any_grouping_gives_the_same_bits()
+    assert (total(rows(), weights()) - fused).abs().max() <= 23
+
+
+def test_weights_with_their_last_bits_set():
+    w = torch.tensor([1., -.1, .25], dtype=torch.float64)
+    assert exact.odd(w)[0] == 1 + 2. ** -52 and ((exact.odd(w) - w).abs() <= 2. ** -52 * w.abs()).all()
+    assert torch.equal(exact.odd(exact.odd(w)), exact.odd(w))
