@@ -6,6 +6,7 @@ from torch import Tensor
 
 from fedmpi.errors import BadInput
 from fedmpi.models.flat import Model
+from fedmpi.models.order import pool_first
 
 PIXEL = 127.5      # images: uint8 -> (x / 255 - .5) / .5
 
@@ -29,7 +30,7 @@ def build(settings, shape: tuple[int, ...], dtype, classes: int, seed: int) -> M
     """Build the network for samples of a stored `shape` (h, w, c) or (d,). Raises BadInput if they do not fit."""
     example = as_input(blank(shape, dtype, 2))
     head, policy = getattr(settings, "head", ()), getattr(settings, "policy", None)      # not every class has them
-    model = Model(lambda: settings.build(tuple(example.shape[1:]), classes), example, seed, head, policy)
+    model = Model(lambda: pool_first(settings.build(tuple(example.shape[1:]), classes)), example, seed, head, policy)
     with torch.no_grad():
         logits = model(model.start, example)
     if logits.shape != (2, classes):
