@@ -51,7 +51,7 @@ def decide(config_path, overrides, out, resume, world) -> Decision:
                 raise BadInput(f"{path} is of round {snapshot.round}, but rounds = {config.rounds}: nothing to do; "
                                "raise rounds, or start a new run with another --out")
     except BaseException:
-        folder.release()
+        folder.withdraw()
         raise
     if folder.taken_over:
         warnings.append(folder.taken_over)

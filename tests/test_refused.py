@@ -30,7 +30,7 @@ def refusal(bench, capsys):  # noqa: F811
     ("model=cnn4", "cnn4 needs images of at least 16 x 16")])
 def test_bad_input(refusal, bench, setting, message):  # noqa: F811
     assert message in refusal("bad", setting)
-    assert not (bench.out("bad") / "result.json").exists()
+    assert not bench.out("bad").exists()
 
 
 def test_all_ranks_leave_with_the_same_code_and_one_message(bench):  # noqa: F811

@@ -15,7 +15,7 @@ import math
 import os
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -33,8 +33,8 @@ if TYPE_CHECKING:
 class RunFolder:
     """A claimed run folder; only rank 0 has one."""
 
-    def __init__(self, path: Path, lock: Lock):
-        self.path, self.lock = path, lock
+    def __init__(self, path: Path, lock: Lock, new: bool = False):
+        self.path, self.lock, self.new = path, lock, new      # new: it was not there before
         self.checkpoints = path / "checkpoints"
         self.log_path = path / "log.txt"
         self.taken_over = lock.taken_over       # whose lock was inherited and why, or None
@@ -45,9 +45,10 @@ class RunFolder:
     def claim(cls, path, resume: bool) -> RunFolder:
         """Create the folder where needed and lock it. Raises BadInput when it cannot be had."""
         path = Path(path)
+        new = not path.exists()
         try:
             (path / "checkpoints").mkdir(parents=True, exist_ok=True)
-            folder = cls(path, Lock(path))
+            folder = cls(path, Lock(path), new)
         except OSError as error:
             raise BadInput(f"run folder {path} cannot be written: {reason(error)}; "
                            "choose another --out") from None
@@ -64,6 +65,14 @@ class RunFolder:
     def release(self):
         """Unlock the folder."""
         self.lock.release()
+
+    def withdraw(self):
+        """Unlock the folder of a run that was refused; leave none behind that holds nothing."""
+        self.release()
+        if self.new:
+            with suppress(OSError):
+                self.checkpoints.rmdir()
+                self.path.rmdir()
 
     def check_lock(self):
         """Raise FedmpiError when another run took the folder over, as it may after a minute of silence."""
