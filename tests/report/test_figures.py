@@ -32,6 +32,12 @@ def test_axes_are_named(drawn):
     assert "(s)" in drawn["seconds-beta-.3"].figure.axes[0].get_xlabel()
 
 
+def test_there_are_no_fractions_of_rounds(drawn):
+    """The runs are of two rounds."""
+    axes = [a for picture in drawn.values() for a in picture.figure.axes if a.get_xlabel() == "round"]
+    assert len(axes) > 8 and all(tick == round(tick) for a in axes for tick in a.get_xticks())
+
+
 def test_curves_are_means_over_seeds(results, drawn):
     lines = drawn["accuracy-beta-.3"].figure.axes[0].get_lines()
     assert [line.get_label() for line in lines] == results.rows

@@ -46,6 +46,8 @@ def against(results: Results, column: str, label: str, across):
     if not drawn:
         return None
     axes.set(xlabel=label, ylabel=ACCURACY)
+    if label == "round":
+        style.across_rounds(axes)
     style.legend(axes)
     return figure
 

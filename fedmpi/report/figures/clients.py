@@ -31,6 +31,7 @@ def lam(results: Results, column: str):
             drawn += 1
     if not drawn:
         return None
-    axes.set(xlabel="round", ylabel="lam", yscale="log")
+    axes.set(ylabel="lam", yscale="log")
+    style.across_rounds(axes)
     style.legend(axes)
     return figure

@@ -19,7 +19,8 @@ def sizes(run: Shown):
     for i, count in enumerate(counts):
         axes.fill_between(rounds, below, below + count, step="mid", label=f"{i}", **style.area(i))
         below = below + count
-    axes.set(xlabel="round", ylabel="participants", title=run.name)
+    axes.set(ylabel="participants", title=run.name)
+    style.across_rounds(axes)
     axes.margins(x=0, y=0)
     axes.yaxis.get_major_locator().set_params(integer=True)
     figure.legend(title="cluster", loc="outside right upper", frameon=False, fontsize=8, reverse=True)
@@ -46,7 +47,8 @@ def assignments(run: Shown):
             axes.axhline(first, color="white", linewidth=2)
             axes.axhline(first, color="black", linewidth=.8)
     by = "cluster at the end" if groups is None else "planted group (lines)\nand cluster at the end"
-    axes.set(xlabel="round", ylabel=f"clients, sorted by {by}", yticks=[], title=run.name)
+    axes.set(ylabel=f"clients, sorted by {by}", yticks=[], title=run.name)
+    style.across_rounds(axes)
     axes.yaxis.label.set_fontsize(8)
     return figure
 
@@ -79,6 +81,7 @@ def by_round(results: Results, column: str, key: str, label: str):
                       markevery=style.few(len(rounds)), **style.line(i))
     if not drawn:
         return None
-    axes.set(xlabel="round", ylabel=label)
+    axes.set(ylabel=label)
+    style.across_rounds(axes)
     style.legend(axes)
     return figure

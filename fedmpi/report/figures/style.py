@@ -47,6 +47,12 @@ def few(points: int) -> int:
     return max(1, points // 8)
 
 
+def across_rounds(axes) -> None:
+    """Say that the x-axis shows rounds, of which there are no fractions."""
+    axes.set_xlabel("round")
+    axes.xaxis.get_major_locator().set_params(integer=True)
+
+
 def legend(axes) -> None:
     """Name the lines: inside the axes, or where there are many, beside them in the order in which they end."""
     marks, names = axes.get_legend_handles_labels()
