@@ -89,7 +89,7 @@ class Group:
             if self.skips and not updates.usable(mine, sent):
                 self.ups.pop(client)      # and its state stays what it was
                 continue
-            self._keep(client, mine)
+            self._keep(client, mine, known=self.skips)
             self.ups[client] = sent
             if judge and self.config.evaluate.after != "off":
                 self._judge_fresh(client, mine, up)
@@ -113,8 +113,11 @@ class Group:
             up = updates.tampered(attack, shared, up, generate(self.config.seed, when, client, ATTACK))
         return up if most is None else updates.clipped(shared, up, most)
 
-    def _keep(self, client: int, mine) -> None:
+    def _keep(self, client: int, mine, known: bool = False) -> None:
+        """Store a client's state; look at its numbers, unless they are known to be usable."""
         self.store.write(client, mine)
+        if known:
+            return
         largest = [v.abs().max().float() for v in mine if v.is_floating_point() and v.numel()]
         if largest:
             self.kept[client] = torch.stack(largest).max()
