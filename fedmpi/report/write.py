@@ -8,7 +8,7 @@ from pathlib import Path
 
 from fedmpi import __version__
 from fedmpi.report import figures, tables
-from fedmpi.report.figures.style import saved
+from fedmpi.report.figures.style import WIDTH, saved
 from fedmpi.report.results import Results, Shown
 from fedmpi.storage.atomic import writing
 from fedmpi.sweep.job import slug
@@ -27,7 +27,8 @@ def write(results: Results, to: Path) -> Path:
             (to / f"{picture.name}.png").write_bytes(saved(picture.figure, "png"))
             svg = saved(picture.figure, "svg")
             (to / f"{picture.name}.svg").write_bytes(svg)
-            shown.append((picture.name, picture.caption, base64.b64encode(svg).decode()))
+            broad = picture.figure.get_figwidth() > WIDTH
+            shown.append((picture.name, picture.caption, base64.b64encode(svg).decode(), broad))
         (to / "README.md").write_text(
             f"# {results.title}\n\n`{results.command}`\n\n"
             + "".join(f"{what}\n\n{tables.markdown(table)}\n" for what, table in found)
