@@ -3,6 +3,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from fedmpi import registry
+
 
 def plot(found: dict, path: str | Path) -> None:
     """Draw the rows of a benchmark as PNG, SVG or PDF, by the name of the file."""
@@ -44,14 +46,18 @@ def plot(found: dict, path: str | Path) -> None:
 
 
 def compare(pyplot, found: dict, path: str | Path) -> None:
-    """Draw seconds and multiply-adds by clients, a line for each way."""
-    figure, both = pyplot.subplots(1, 2, figsize=(9, 3.2), layout="constrained")
+    """Draw seconds, multiply-adds and bytes by clients, a line for each way; what costs nothing has none."""
+    figure, three = pyplot.subplots(1, 3, figsize=(10, 3.2), layout="constrained")
+    labels = {"seconds": "server's seconds", "multiply_adds": "server's multiply-adds",
+              "moved_mib": "MiB down and up, all clients"}
     for name, marker in zip(dict.fromkeys(row["similarity"] for row in found["rows"]), "osv^", strict=False):
         rows = [row for row in found["rows"] if row["similarity"] == name]
-        for axes, key in zip(both, ("seconds", "multiply_adds"), strict=True):
-            axes.plot([row["clients"] for row in rows], [row[key] for row in rows], marker=marker, label=name)
-            axes.set(xscale="log", yscale="log", xlabel="clients", ylabel=key.replace("_", "-"))
-    both[0].legend(frameon=False)
+        title = f"{name} ({registry.find('methods', rows[0]['method']).title})"
+        for axes, (key, label) in zip(three, labels.items(), strict=True):
+            axes.plot([row["clients"] for row in rows], [row[key] or float("nan") for row in rows], marker=marker,
+                      label=title)
+            axes.set(xscale="log", yscale="log", xlabel="clients", ylabel=label)
+    three[2].legend(frameon=False, fontsize=8)
     figure.suptitle(f"fedmpi bench {found['benchmark']}")
     figure.savefig(path, dpi=110)
     pyplot.close(figure)

@@ -1,5 +1,5 @@
-"""What the server pays a round to see which cluster each client is like (LCFed's figure 3): by low-rank images, and by
-whole models as FeSEM does (distances) or a server that compares models does (cosines)."""
+"""What a round of online clustering costs (LCFed's figure 3): the server, to see which cluster each client is like, and
+all clients' bytes. By low-rank images (LCFed), by whole models' cosines or distances, or by losses at the clients."""
 from __future__ import annotations
 
 import time
@@ -7,34 +7,48 @@ import time
 import numpy as np
 import torch
 
+from fedmpi import registry
+from fedmpi.bench.traffic import BYTES, ledger
+from fedmpi.models.build import build
 from fedmpi.server.clustering import nearest
 from fedmpi.server.similarity import cosines, multiply_adds
 
+SHAPE, CLASSES = (28, 28, 1), 10      # MNIST's
 
-def measure(world, parameters=61_706, components=50, repeats=3) -> dict | None:
-    """Return rank 0's table of multiply-adds, seconds and gathered MiB for (N, K) = (100, 10) and (1000, 100).
+
+def measure(world, model="lenet5", components=50, largest=1000, repeats=3) -> dict | None:
+    """Return rank 0's table of multiply-adds, seconds and MiB down and up for N = largest / 10 and largest clients, all
+    of which take part, in K = N / 10 clusters.
 
     The ratio is the seconds of low-rank images over those of cosines of whole models, at the larger size."""
     if world.rank:
         return None
-    rows = [cost(n, k, length, repeats, how, decide) for n, k in ((100, 10), (1000, 100)) for how, length, decide in (
-        ("low-rank cosine", components, by_cosine), ("whole cosine", parameters, by_cosine),
-        ("whole distance", parameters, by_distance))]
-    return {"benchmark": "similarity", "parameters": parameters, "components": components, "rows": rows,
-            "ratio": rows[3]["seconds"] / rows[4]["seconds"]}
+    network = build(registry.find("models", model)(), SHAPE, BYTES, CLASSES, 0)
+    ways = (("low-rank cosine", "lcfed", {"D": components}, components, by_cosine),
+            ("whole cosine", "cgpfl", {}, network.size, by_cosine),
+            ("whole distance", "fesem", {}, network.size, by_distance),
+            ("loss at clients", "ifca", {}, 0, None))
+    rows = []
+    for n in (largest // 10, largest):
+        for how, method, settings, length, decide in ways:
+            seconds = spent(n, n // 10, length, repeats, decide) if decide else 0.
+            rows.append({"similarity": how, "method": method, "clients": n, "clusters": n // 10,
+                         "multiply_adds": multiply_adds(n, n // 10, length), "seconds": seconds,
+                         "moved_mib": n * ledger(method, network, SHAPE, n // 10, **settings) / 2**20})
+    return {"benchmark": "similarity", "parameters": network.size, "components": components, "rows": rows,
+            "ratio": rows[4]["seconds"] / rows[5]["seconds"]}
 
 
-def cost(n: int, k: int, length: int, repeats: int, how: str, decide) -> dict:
-    """Return one row of the table: the median of some repeats."""
+def spent(n: int, k: int, length: int, repeats: int, decide) -> float:
+    """Return the seconds of assigning n rows to k centres, the median of some repeats."""
     generator = torch.Generator().manual_seed(n)
     models, centres = (torch.randn(m, length, generator=generator) for m in (n, k))
-    spent = []
+    seconds = []
     for _ in range(repeats):
         begin = time.perf_counter()
         decide(models, centres)
-        spent.append(time.perf_counter() - begin)
-    return {"similarity": how, "clients": n, "clusters": k, "multiply_adds": multiply_adds(n, k, length),
-            "seconds": float(np.median(spent)), "gathered_mib": n * length * 4 / 2**20}
+        seconds.append(time.perf_counter() - begin)
+    return float(np.median(seconds))
 
 
 def by_cosine(models, centres):

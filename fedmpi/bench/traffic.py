@@ -10,7 +10,8 @@ from fedmpi.server.cost import printed
 
 BYTES, CLIENTS = np.dtype("uint8"), 20
 DATA = {"CIFAR-100": ((32, 32, 3), 100), "Tiny-ImageNet": ((64, 64, 3), 200)}
-CLUSTERS = {"fedavg": None, "fesem": "k", "ifca": "k", "pfedcam": "K", "fedmhc": "M"}      # methods, and their setting
+METHODS = ("fedavg", "fesem", "ifca", "pfedcam", "fedmhc")
+CLUSTERS = {"fedavg": None, "fesem": "k", "ifca": "k", "pfedcam": "K", "fedmhc": "M", "cgpfl": "K", "lcfed": "K"}
 
 
 def measure(world, clusters=4, models="cnn4,resnet18") -> dict | None:
@@ -19,11 +20,11 @@ def measure(world, clusters=4, models="cnn4,resnet18") -> dict | None:
     The ratio is FedMHC's bytes over IFCA's, of the first column."""
     if world.rank:
         return None
-    rows = [{"method": registry.find("methods", name).title} for name in CLUSTERS]
+    rows = [{"method": registry.find("methods", name).title} for name in METHODS]
     for network in models.split(","):
         for data, (shape, classes) in DATA.items():
             model = build(registry.find("models", network)(), shape, BYTES, classes, 0)
-            for row, name in zip(rows, CLUSTERS, strict=True):
+            for row, name in zip(rows, METHODS, strict=True):
                 row[f"{data} {network}"] = printed(ledger(name, model, shape, clusters), 4 * model.size,
                                                    4 * model.head.size)
     mb = {row["method"]: next(v for v in row.values() if isinstance(v, float)) for row in rows}
@@ -31,9 +32,9 @@ def measure(world, clusters=4, models="cnn4,resnet18") -> dict | None:
             "ratio": mb["FedMHC"] / mb["IFCA"]}
 
 
-def ledger(name: str, model, shape: tuple[int, ...], clusters: int) -> int:
+def ledger(name: str, model, shape: tuple[int, ...], clusters: int, **settings) -> int:
     """Return the exact bytes down and up of a client in a round of a method with so many clusters."""
-    setting = CLUSTERS[name]
-    method = registry.find("methods", name)(**({setting: clusters} if setting else {})).on(model)
+    settings |= {CLUSTERS[name]: clusters} if CLUSTERS[name] else {}
+    method = registry.find("methods", name)(**settings).on(model)
     shared, mine = method.init(CLIENTS)
     return sum(method.traffic(shared, rehearse(method, shared, mine, blank(shape, BYTES))[1]))

@@ -16,7 +16,7 @@ SMALL = {
     "cohort": ["clients=6", "samples=11", "participants=3", "rounds=1"],
     "scaling": ["model=mlp", "shape=digits", "clients=3", "samples=11", "repeats=1"],
     "clustering": ["width=20", "k=3", "largest=1000"],
-    "similarity": ["parameters=500", "components=5", "repeats=1"],
+    "similarity": ["model=mlp", "components=5", "largest=100", "repeats=1"],
     "clients": ["few=3", "many=9", "participants=2", "model=mlp", "shape=digits", "repeats=1"],
     "traffic": ["models=cnn4"]}
 
