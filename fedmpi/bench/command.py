@@ -64,4 +64,4 @@ def table(found: dict) -> str:
                                           for k, v in found.items() if k not in ("rows", "ratio", "notes"))
     lines = [head, "  ".join(f"{k:>22s}" for k in rows[0])]
     lines += ["  ".join(f"{v:22.5g}" if isinstance(v, float) else f"{v!s:>22s}" for v in row.values()) for row in rows]
-    return "\n".join([*lines, f"ratio (median) {found['ratio']:.3f}", *found.get("notes", [])])
+    return "\n".join([*lines, f"ratio (median) {found['ratio']:.4g}", *found.get("notes", [])])

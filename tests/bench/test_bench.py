@@ -30,7 +30,7 @@ def test_figures_table_and_picture(name, tmp_path, capsys):
     assert command.main(name, SMALL[name], str(tmp_path / "f.json"), str(tmp_path / "f.png")) == 0
     found = json.loads((tmp_path / "f.json").read_text())
     assert found["benchmark"] == name and found["ratio"] > 0 and found["rows"]
-    assert f"ratio (median) {found['ratio']:.3f}" in capsys.readouterr().out
+    assert f"ratio (median) {found['ratio']:.4g}" in capsys.readouterr().out
     assert image.imread(tmp_path / "f.png").size
 
 
