@@ -13,6 +13,7 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 from fedmpi.clients import convolutions, plan
 from fedmpi.clients.cohort import Cohort, pad
 from fedmpi.clients.graphs import Graphs
+from fedmpi.clients.indexing import indexing
 from fedmpi.clients.loop import REHEARSAL
 from fedmpi.errors import BadInput
 from fedmpi.models.build import as_input
@@ -185,7 +186,8 @@ def together(function, shared, mine: list, cohort: Cohort, notes: list) -> list:
     note = stacked(notes) if None not in notes else None
 
     def one(mine, n, i, note=None):
-        return function(shared, mine, VmapData(cohort, n, i, note))
+        with indexing():
+            return function(shared, mine, VmapData(cohort, n, i, note))
     leaves, tree = tree_flatten(vmap(one)(stacked(mine), sizes, ids, *([note] if note else [])))
     return [tree_unflatten([leaf[i].clone() for leaf in leaves], tree) for i in range(len(sizes))]
 
