@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import sys
 from contextlib import contextmanager
 from typing import Annotated
@@ -185,25 +186,32 @@ def sweep(path: JobFile, scale: Scale = None, out: RunsIn = None,
           ranks: Annotated[int, typer.Option(min=1, help="MPI ranks of each run")] = 1,
           slurm: Annotated[bool, typer.Option("--slurm", help="submit them as a job array instead")] = False,
           time: Annotated[str, typer.Option(help="with --slurm: time limit of a run, as Slurm writes it")] = "01:00:00",
-          gpus: Annotated[int, typer.Option(min=0, help="with --slurm: GPUs of a run")] = 0,
+          gpus: Annotated[int, typer.Option(min=0, help="with --slurm: GPUs of a run, a rank for each and one more for "
+                                                         "the server; --ranks then does not count")] = 0,
+          cpus: Annotated[int | None, typer.Option(min=1, help="with --slurm: cores, and threads, of each rank; "
+                                                               "default: the largest of the runs' `threads`")] = None,
+          mpi: Annotated[str | None, typer.Option(help="with --slurm: srun's --mpi: pmi2, or pmix for Open MPI; "
+                                                       "default: what was installed from PyPI, else pmi2")] = None,
           option: Annotated[list[str] | None, typer.Option(metavar="TEXT", help="with --slurm: more for sbatch")]
           = None,
           setup: Annotated[str, typer.Option(help="with --slurm: shell command before the start")] = ":",
           rate: Annotated[float | None, typer.Option(
               help="with --dry-run: steps a second of one process; default: measured here")] = None,
-          dry_run: Annotated[bool, typer.Option("--dry-run", help="print commands and cost, start nothing")] = False):
+          dry_run: Annotated[bool, typer.Option(
+              "--dry-run", help="print commands and cost, with --slurm the job script; start nothing")] = False):
     """Run all runs of a job that are not finished; the same command continues after any interruption.
 
     Exit codes: 0 all finished (or submitted), 75 stopped, 2 bad input, 1 some failed."""
     with clear_errors():
         _, runs = planned(path, scale, out)
-        if dry_run:
+        if dry_run and not slurm:
             from fedmpi.sweep import estimate
             estimate.show(runs, local, ranks, rate)
             return
         if slurm:
             from fedmpi.sweep import array
-            print(array.submitted(runs, ranks=ranks, time=time, gpus=gpus, options=option or [], setup=setup))
+            print(array.submitted(runs, dry_run, ranks=ranks, time=time, gpus=gpus, cpus=cpus, mpi=mpi,
+                                  options=option or [], setup=setup))
             return
         from fedmpi.sweep.local import Sweep
         code = Sweep(runs, local, ranks).go()
@@ -220,7 +228,8 @@ def report(paths: Annotated[list[str], typer.Argument(help="a job file, or folde
         from fedmpi.report import results, write
         if len(paths) == 1 and not Path(paths[0]).is_dir():
             job, runs = planned(paths[0], scale, out)
-            command = f"fedmpi sweep {paths[0]}" + (f" --scale {scale}" if scale else "")
+            command = shlex.join(["fedmpi", "sweep", paths[0], *(["--scale", scale] if scale else []),
+                                  *(["--out", out] if out else [])])
             shown, folder = results.of_job(job, runs, command), runs[0].folder.parents[2] / "report"
         else:
             shown, folder = results.of_folders([Path(path) for path in dict.fromkeys(paths)]), Path("report")

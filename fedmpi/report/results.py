@@ -1,6 +1,7 @@
 """What a report shows: runs in rows and columns, one for each seed, of a job or of run folders."""
 from __future__ import annotations
 
+import os
 import shlex
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -72,7 +73,7 @@ class Results:
 
 def of_job(job: Job, runs: list[Planned], command: str) -> Results:
     shown = [Shown(r.row, r.column, r.seed, r.folder, r.settings.rounds,
-                   "fedmpi " + shlex.join(["run", r.config.name, *r.overrides])) for r in runs]
+                   "fedmpi " + shlex.join(["run", os.path.relpath(r.config), *r.overrides])) for r in runs]
     return Results(job.title, command, list(job.rows), list(job.columns), job.seeds, shown,
                    {view.measure: view.published for view in views(job)})
 
@@ -89,7 +90,8 @@ def of_folders(folders: list[Path]) -> Results:
                if name.startswith(METHOD) and any(o.get(name) != values.get(name) for o in alike)]
         row = title(values.get("method.name", "?")) + (f" ({listed(values, own, METHOD)})" if own else "")
         column = listed(values, [name for name in differ if not name.startswith(METHOD)]) or "result"
-        run = Shown(row, column, values.get("seed", 0), folder, 0, f"fedmpi run {folder / 'config.yaml'}")
+        again = shlex.join(["fedmpi", "run", str(folder / "config.yaml")])
+        run = Shown(row, column, values.get("seed", 0), folder, 0, again)
         other = taken.setdefault((row, column, run.seed), folder)
         if other != folder:
             raise BadInput(f"{folder} and {other} are runs of the same settings and seed; give one of them")

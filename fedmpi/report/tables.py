@@ -2,14 +2,18 @@
 from __future__ import annotations
 
 import csv
+import difflib
 import io
 import re
 import statistics
 from typing import NamedTuple
 
+from fedmpi.errors import BadInput
 from fedmpi.report.results import Results
 
-AGREEMENT = ("ari", "purity")      # of clusters with planted groups: 1 is the most
+BETTER = ("accuracy", "f1", "ari", "purity")      # beginnings of measures of which the most is the best
+COSTS = ("accuracy_std", "f1_std", "best_round", "rounds", "seconds", "T_", "E_", "mib", "bytes", "distance", "loss",
+         "iterations", "idle", "imbalance")      # of which the least is
 
 
 class Cell(NamedTuple):
@@ -64,8 +68,17 @@ def table(results: Results, measure: str, published: dict) -> Table:
         for column in results.columns:
             found = [run.outcome.result for run in results.of(row, column)]
             values = [unit(measure) * r[measure] for r in found if r and r.get(measure) is not None]
-            cells[row, column] = Cell(values, found.count(None), as_pair((published.get(row) or {}).get(column)))
+            missing = len(found) - len(values) if values else found.count(None)      # methods may not have the measure
+            cells[row, column] = Cell(values, missing, as_pair((published.get(row) or {}).get(column)))
+    refuse_unknown(measure, [run.outcome.result for run in results.runs if run.outcome.result])
     return tabled(measure, results.rows, results.columns, cells)
+
+
+def refuse_unknown(measure: str, found: list[dict]) -> None:
+    if found and not any(measure in result for result in found):
+        near = difflib.get_close_matches(measure, set().union(*found), 3)
+        raise BadInput(f"measure {measure!r}: no finished run has it in its result.json"
+                       + (f"; did you mean {' or '.join(near)}?" if near else ""))
 
 
 def unit(measure: str) -> int:
@@ -74,10 +87,10 @@ def unit(measure: str) -> int:
 
 
 def tabled(measure: str, rows: list[str], columns: list[str], cells: dict) -> Table:
-    wanted = max if unit(measure) == 100 or measure in AGREEMENT else min      # all others are costs
+    wanted = min if measure.startswith(COSTS) else max if measure.startswith(BETTER) else None
     by_column = {column: [cells[row, column] for row in rows] for column in columns}
     best = {c: wanted(cell.mean for cell in of if cell.values) for c, of in by_column.items()
-            if any(cell.values for cell in of)}
+            if wanted and any(cell.values for cell in of)}
     compared = {c for c, of in by_column.items() if any(cell.published for cell in of)}
     return Table(measure, rows, columns, cells, compared, best,
                  {c: tau for c, of in by_column.items() if (tau := agreement(of)) is not None})
@@ -108,7 +121,8 @@ def agreement(cells: list[Cell]) -> tuple[float, int] | None:
 
 def markdown(table: Table) -> str:
     """Return the table as Markdown: the best of each column in bold, then the agreement of the order of rows."""
-    heads = [h for c in table.columns for h in ([c, "published", "difference"] if c in table.compared else [c])]
+    heads = [h for c in table.columns for h in ([in_markdown(c), "published", "difference"] if c in table.compared
+                                                else [in_markdown(c)])]
     lines = ["| | " + " | ".join(heads) + " |", "|---|" + "--:|" * len(heads)]
     for row in table.rows:
         line = []
@@ -117,10 +131,10 @@ def markdown(table: Table) -> str:
             line.append((f"**{measured}**" if table.is_best(row, c) else measured)
                         + (" *" if table.cells[row, c].missing else ""))
             line += others if c in table.compared else []
-        lines.append(f"| {row} | " + " | ".join(line) + " |")
+        lines.append(f"| {in_markdown(row)} | " + " | ".join(line) + " |")
     if table.incomplete:
         lines += ["", "\\* not all seeds are finished"]
-    lines += [f"\n{c}: order of {n} rows against the published one, Kendall's tau {tau:.2f}"
+    lines += [f"\n{in_markdown(c)}: order of {n} rows against the published one, Kendall's tau {tau:.2f}"
               for c, (tau, n) in table.tau.items()]
     return "\n".join(lines) + "\n"
 
@@ -134,7 +148,7 @@ def latex(table: Table, caption: str) -> str:
              rf"\begin{{tabular}}{{l{'r' * sum(widths)}}}", r"\toprule", " & " + " & ".join(heads) + r" \\",
              " & " + " & ".join(below) + r" \\", r"\midrule"]
     for row in table.rows:
-        line = [escaped(row)]
+        line = ["{}" + escaped(row)]      # a row's [ or * would be taken for an argument of what precedes it
         for c, w in zip(table.columns, widths, strict=True):
             texts = [t.replace("+-", r"\pm") for t in table.cells[row, c].texts()[:w]]
             shown = [f"${t}$" if t != "-" else "--" for t in texts]
@@ -149,6 +163,11 @@ def latex(table: Table, caption: str) -> str:
     lines += [r"\bottomrule", r"\end{tabular}", *[r"\par $^{*}$ not all seeds are finished"] * table.incomplete,
               r"\end{table}"]
     return "\n".join(lines) + "\n"
+
+
+def in_markdown(text: str) -> str:
+    """Return a text for a cell of a Markdown table."""
+    return text.replace("|", r"\|").replace("<", "&lt;")
 
 
 def escaped(text: str) -> str:

@@ -47,6 +47,15 @@ class Lock:
                 self.path.unlink()
 
 
+def alive(folder: Path) -> bool:
+    """Say whether a run is under way in a folder, as far as can be told from here."""
+    path, me = folder / "lock", myself()
+    try:
+        return why_dead(holder_of(path), me, silence_of(path)) is None
+    except OSError:      # no lock, or a folder that cannot be written
+        return False
+
+
 def take(path: Path, me: dict) -> str | None:
     """Make `path` the lock of `me`; return whose lock was inherited and why, None when there was none."""
     while not create(path, me):

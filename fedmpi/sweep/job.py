@@ -26,9 +26,10 @@ from fedmpi.config import Config
 from fedmpi.errors import BadInput
 from fedmpi.loader import parse, read
 from fedmpi.settings import build
-from fedmpi.storage import outcome
+from fedmpi.storage import checkpoint, outcome
 
 NARROWS = ("columns", "seeds")      # entries of a scale that are no settings of its runs
+SHOWN = ("evaluate", "edge", "faults")      # a restart may change them, but not what a table shows of other runs
 WHOLE = ("method", "model", "partition")      # sections that are given as a whole: a name with its settings
 
 
@@ -109,6 +110,10 @@ def check(job: Job) -> None:
             unknown = [row] if row not in job.rows else [c for c in cells or () if c not in job.columns]
             if unknown:
                 raise BadInput(f"{where}: {unknown[0]!r} is not among the {'columns' if row in job.rows else 'rows'}")
+            for column, value in (cells or {}).items():
+                pair = value if isinstance(value, list) else [value]
+                if len(pair) != 1 + isinstance(value, list) or not all(type(v) in (int, float) for v in pair):
+                    raise BadInput(f"{where}.{row}.{column} = {value}: give a number, or [mean, spread]")
 
 
 def views(job: Job) -> list[Job]:
@@ -159,7 +164,8 @@ def refuse_other(run: Planned) -> None:
         there = config.plain(config.resolve(outcome.settings_of(run.folder)))
     except (BadInput, ValueError, TypeError, KeyError, AttributeError):
         there = {}
-    differ = [key for key in outcome.differing([config.plain(run.settings), there]) if key != "rounds"]
+    differ = [key for key in outcome.differing([config.plain(run.settings), there])
+              if not checkpoint.free(key) or key.startswith(SHOWN)]
     if differ:
         raise BadInput(f"{run.folder} holds a run with other settings ({', '.join(differ)}) than {run.name} of this "
                        "job; remove it, or give the sweep another --out")

@@ -1,6 +1,7 @@
 """Run a job's runs on this machine, some at a time; one that fails does not stop the others."""
 from __future__ import annotations
 
+import os
 import shlex
 import shutil
 import signal
@@ -16,6 +17,7 @@ from fedmpi.errors import BadInput
 from fedmpi.progress import duration, percent
 from fedmpi.storage import outcome
 from fedmpi.storage.atomic import writing
+from fedmpi.storage.lock import alive
 from fedmpi.sweep.board import Board
 from fedmpi.sweep.job import Planned
 
@@ -27,6 +29,7 @@ class Started:
     run: Planned
     process: subprocess.Popen
     begin: float
+    slot: int      # among the runs at once: what it has of the GPUs
 
 
 class Sweep:
@@ -36,6 +39,9 @@ class Sweep:
         self.at_once, self.launcher, self.runs = at_once, launcher(ranks), runs
         self.waiting = [run for run in runs if run.outcome().state != "finished"]
         self.finished = len(runs) - len(self.waiting)
+        self.elsewhere = [run for run in self.waiting if alive(run.folder)]
+        self.waiting = [run for run in self.waiting if run not in self.elsewhere]
+        self.gpus = visible_gpus()
         self.under_way: list[Started] = []
         self.failed: list[tuple[Planned, str]] = []
         self.stopping = False
@@ -47,6 +53,8 @@ class Sweep:
         with Board(self.runs) as self.board:
             if self.finished:
                 self.board.say(f"{self.finished} of {len(self.runs)} runs are finished already")
+            if self.elsewhere:
+                self.board.say(f"{len(self.elsewhere)} of {len(self.runs)} runs are under way elsewhere: left alone")
             while self.under_way or self.waiting and not self.stopping:
                 while self.waiting and len(self.under_way) < self.at_once and not self.stopping:
                     self.start(self.waiting.pop(0))
@@ -73,10 +81,12 @@ class Sweep:
         with writing(run.folder.parent):
             run.folder.parent.mkdir(parents=True, exist_ok=True)
         tell(run, f"start {starts + 1} on {socket.gethostname()}: {run.config} {shlex.join(run.overrides)}")
+        slot = min(set(range(self.at_once)) - {started.slot for started in self.under_way})
         with open(outcome.log_of(run.folder), "a") as log:
             process = subprocess.Popen([*self.launcher, *run.words()], stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+                                       env=os.environ | share(self.gpus, slot, self.at_once),
                                        start_new_session=True)      # Ctrl-C reaches it through us, once
-        self.under_way.append(Started(run, process, time.perf_counter()))
+        self.under_way.append(Started(run, process, time.perf_counter(), slot))
 
     def note(self, started: Started) -> None:
         """Say what became of a run."""
@@ -108,6 +118,21 @@ def tell(run: Planned, what: str) -> None:
     path = outcome.log_of(run.folder)
     with writing(path), open(path, "a") as log:
         log.write(f"job sweep: {what}\n")
+
+
+def visible_gpus() -> list[str]:
+    """Return the GPUs that a run here would see, as CUDA_VISIBLE_DEVICES names them."""
+    named = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if named is not None:
+        return [name for name in named.split(",") if name]
+    return [str(i) for i in range(len(list(Path("/dev").glob("nvidia[0-9]*"))))]
+
+
+def share(gpus: list[str], slot: int, at_once: int) -> dict[str, str]:
+    """Return the setting that leaves a run its share of the GPUs: each its own, or one of too few."""
+    if len(gpus) < 2 or at_once < 2:
+        return {}
+    return {"CUDA_VISIBLE_DEVICES": ",".join(gpus[slot::at_once] or [gpus[slot % len(gpus)]])}
 
 
 def launcher(ranks: int) -> list[str]:

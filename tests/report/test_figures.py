@@ -1,6 +1,8 @@
 """Figures: which there are, and that they show the numbers of the runs."""
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
@@ -95,6 +97,13 @@ def test_the_clients_of_all_seeds(results):
 
 def test_sizes_are_stacked_to_the_participants(results):
     axes = clusters.sizes(results.of("FedCPS", "beta .3")[0]).axes[0]
+    assert axes.get_ylim() == (0, 6) and len(axes.collections) == 3
+
+
+def test_the_number_of_clusters_may_change(results):
+    run = results.of("FedCPS", "beta .3")[0]
+    lines = [line | {"cluster_sizes": [6] if i else [4, 1, 1]} for i, line in enumerate(run.outcome.lines)]
+    axes = clusters.sizes(SimpleNamespace(outcome=SimpleNamespace(lines=lines), name="x")).axes[0]
     assert axes.get_ylim() == (0, 6) and len(axes.collections) == 3
 
 

@@ -71,6 +71,25 @@ def test_of_an_agreement_the_most_is_the_best():
     assert "| b | **0.90** |" in tables.markdown(few(Cell([.3], 0, None), Cell([.9], 0, None), measure="ari"))
 
 
+def test_nothing_is_best_where_it_is_not_known_what_that_is():
+    both = Cell([3.], 0, None), Cell([4.], 0, None)
+    assert "**" not in tables.markdown(few(*both, measure="nmi"))
+    assert "| a | **3.00** |" in tables.markdown(few(*both, measure="accuracy_std"))
+
+
+def test_a_measure_that_no_run_has_is_refused(results):
+    with pytest.raises(BadInput, match="measure 'acuracy_best': no finished run has it .* did you mean accuracy_best"):
+        tables.table(results, "acuracy_best", {})
+
+
+def test_names_cannot_break_a_table():
+    cells = {("[ours] a|<b>", "x|y"): Cell([1.], 0, None)}
+    table = tables.tabled("accuracy_mean", ["[ours] a|<b>"], ["x|y"], cells)
+    assert tables.markdown(table).splitlines()[0] == r"| | x\|y |"
+    assert r"| [ours] a\|&lt;b> |" in tables.markdown(table)
+    assert "{}[ours] a" in tables.latex(table, "t")
+
+
 @pytest.mark.parametrize("measured, tau", [((1, 2, 3), "1.00"), ((3, 2, 1), "-1.00")])
 def test_the_order_of_rows_is_compared(measured, tau):
     table = few(*(Cell([float(m)], 0, (float(p), None)) for m, p in zip(measured, (1, 2, 3), strict=True)))

@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 from fedmpi.cli import app
 from fedmpi.errors import BadInput
 from fedmpi.slurm import submit
+from fedmpi.storage.lock import Lock
 from fedmpi.sweep import array, job
 from tests.launch import ENVIRONMENT
 from tests.sweep import jobs
@@ -50,7 +51,7 @@ def test_a_finished_sweep_submits_nothing(runs):
     for run in runs:
         run.folder.mkdir(parents=True)
         (run.folder / "result.json").write_text(json.dumps({"rounds": 2, "accuracy_mean": 1, "digest": "a"}))
-    assert array.submitted(runs, **ASKED) == "all 4 runs are finished"
+    assert array.submitted(runs, **ASKED) == "all 4 runs are finished or under way"
 
 
 def test_what_cannot_be_submitted_is_refused(runs, tmp_path, monkeypatch):
@@ -69,8 +70,25 @@ def test_the_script_pleases_shellcheck(runs, tmp_path):
 
 
 def test_the_script_says_what_was_asked_for(runs):
-    job = array.array(runs, **ASKED | {"ranks": 3, "options": ["--partition=long"], "setup": "module load mpich"})
+    asked = ASKED | {"ranks": 3, "options": ["--partition=long"], "setup": "module load mpich"}
+    job = array.array(runs, cpus=4, mpi="pmix", **asked)
     text = submit.script(job)
-    for line in ("#SBATCH --ntasks=3", "#SBATCH --partition=long", "#SBATCH --array=0-3", "    module load mpich"):
+    for line in ("#SBATCH --ntasks=3", "#SBATCH --partition=long", "#SBATCH --array=0-3", "    module load mpich",
+                 "#SBATCH --cpus-per-task=4"):
         assert f"{line}\n" in text
+    assert "\nmpi=pmix " in text and array.array(runs, **ASKED).mpi == submit.likely_mpi()
     assert job.command == (sys.executable, "-m", "fedmpi") and "out=$folder/it-s-fedavg/beta-1/seed-0 ;;" in text
+
+
+def test_the_script_can_be_looked_at_first(runs, tmp_path, monkeypatch):
+    monkeypatch.setenv("PATH", str(tmp_path))      # no sbatch
+    done = CliRunner().invoke(app, ["sweep", "job.yaml", "--slurm", "--dry-run", "--mpi", "pmix", "--cpus", "2"])
+    assert done.exit_code == 0 and done.output.startswith("#!/bin/bash") and "--cpus-per-task=2" in done.output
+
+
+def test_what_is_under_way_is_not_submitted_again(runs):
+    runs[1].folder.mkdir(parents=True)
+    lock = Lock(runs[1].folder)
+    assert "#SBATCH --array=0-2\n" in array.submitted(runs, dry_run=True, **ASKED)
+    lock.release()
+    assert "#SBATCH --array=0-3\n" in array.submitted(runs, dry_run=True, **ASKED)

@@ -65,6 +65,8 @@ def test_a_table_for_each_measure(write):
     ({"published": {"FedProx": {"beta 1": 3}}}, "'FedProx' is not among the rows"),
     ({"published": {"FedAvg": {"beta 2": 3}}}, "'beta 2' is not among the columns"),
     ({"also": {"f1_mean": {"FedAvg": {"beta 2": 3}}}}, "also.f1_mean: 'beta 2' is not among the columns"),
+    ({"published": {"FedAvg": {"beta 1": [3.]}}}, "published.FedAvg.beta 1 = [3.0]: give a number, or [mean, spread]"),
+    ({"published": {"FedAvg": {"beta 1": "31.89±.44"}}}, "give a number, or [mean, spread]"),
     ({"scales": {"s": {"columns": {"beta 2": {}}}}}, "scales.s.columns"),
     ({"scales": {"s": {"columns": {}}}}, "scales.s.columns = {}"),
     ({"scales": {"s": {"columns": ["beta 1"]}}}, "scales.s"), ({"scales": {"s": {"seeds": []}}}, "scales.s.seeds = []"),

@@ -20,12 +20,14 @@ from fedmpi.comm.world import Solo
 from fedmpi.commands.summary import summary
 from fedmpi.errors import BadInput
 from fedmpi.run import lead
-from fedmpi.sweep import job
+from fedmpi.storage.lock import Lock
+from fedmpi.sweep import job, local
 from tests import launch
 from tests.sweep import jobs
 
 ROWS = {"FedAvg": "fedavg", "Local": "local"}
 ONE = {"one": {}}
+GPUS = "CUDA_VISIBLE_DEVICES"
 
 
 @pytest.fixture
@@ -109,6 +111,43 @@ def test_runs_of_another_job_are_not_taken_for_this_one_s(sweep, tmp_path):
     assert launch.finish(sweep(rows={"Local": "local"}, columns=ONE, published={})).returncode == 0
     done = launch.finish(sweep(rows={"Local": "local"}, columns={"one": {"train.lr": .01}}, published={}))
     assert done.returncode == 2 and "other settings (train.lr)" in done.stderr and "--out" in done.stderr
+
+
+def test_settings_that_change_no_result_may_be_others(sweep, tmp_path, cache):
+    changed = {"rows": {"Local": "local"}, "columns": ONE, "published": {}, "seeds": [0]}
+    path = jobs.write(tmp_path, cache, **changed)
+    run = job.expand(job.load(path), path, tmp_path / "out", None)[0]
+    there = config.plain(run.settings) | {"threads": 3, "device": "cpu"}
+    there["checkpoint"]["every"] = 7
+    run.folder.mkdir(parents=True)
+    (run.folder / "config.yaml").write_text(json.dumps(there))
+    job.refuse_other(run)
+    there["evaluate"]["every"] = 2      # a table would show the best of other rounds
+    (run.folder / "config.yaml").write_text(json.dumps(there))
+    with pytest.raises(BadInput, match=r"other settings \(evaluate.every\)"):
+        job.refuse_other(run)
+
+
+def test_a_run_that_another_sweep_has_under_way_is_left_alone(sweep, tmp_path):
+    changed = {"rows": {"FedAvg": "fedavg", "Local": "local"}, "columns": ONE, "published": {}, "seeds": [0]}
+    folder = tmp_path / "out/local/one/seed-0"
+    folder.mkdir(parents=True)
+    lock = Lock(folder)
+    done = launch.finish(sweep(**changed))
+    assert done.returncode == 75 and "1 of 2 runs are under way elsewhere: left alone" in done.stdout
+    assert "1 of 2 runs finished, 1 left" in done.stdout
+    lock.release()
+    assert launch.finish(sweep(**changed)).returncode == 0
+
+
+def test_runs_at_once_share_the_gpus(monkeypatch):
+    assert [local.share(list("0123"), slot, 2) for slot in (0, 1)] == [{GPUS: "0,2"}, {GPUS: "1,3"}]
+    assert [local.share(["a", "b"], slot, 3)[GPUS] for slot in range(3)] == ["a", "b", "a"]
+    assert local.share(["0"], 1, 2) == local.share([], 0, 2) == local.share(["0", "1"], 0, 1) == {}
+    monkeypatch.setenv(GPUS, "3,5")
+    assert local.visible_gpus() == ["3", "5"]
+    monkeypatch.setenv(GPUS, "")
+    assert local.visible_gpus() == []
 
 
 def test_a_setting_newer_than_a_run_had_its_default(tmp_path, cache):

@@ -12,7 +12,8 @@ def sizes(run: Shown):
     lines = [line for line in run.outcome.lines if "cluster_sizes" in line]
     if not lines:
         return None
-    rounds, counts = [line["round"] for line in lines], np.array([line["cluster_sizes"] for line in lines], float).T
+    rounds, most = [line["round"] for line in lines], max(len(line["cluster_sizes"]) for line in lines)
+    counts = np.array([line["cluster_sizes"] + [0] * (most - len(line["cluster_sizes"])) for line in lines], float).T
     figure = style.figure(3.2)
     axes = figure.subplots()
     below = np.zeros(len(rounds))
