@@ -85,6 +85,7 @@ class Method:
     title = ""       # as papers write it
     paper = ""       # authors, venue, year
     judged_by = ""   # which weights a client is judged by
+    keeps_statistics = True      # BatchNorm's may stay at clients: what is sent and compared are models
     averages = True  # the server aggregates by `mean` and `mean_by` alone, which `server.robust` replaces
 
     @property

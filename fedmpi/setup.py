@@ -47,6 +47,7 @@ def decide(config_path, overrides, out, resume, world) -> Decision:
         snapshot = checkpoint.read(path) if path else None
         if snapshot:
             checkpoint.check_same(snapshot, plain(config), federation.fingerprint)
+            warnings += checkpoint.in_last_bits(snapshot, plain(config))
             if snapshot.round > config.rounds:
                 raise BadInput(f"{path} is of round {snapshot.round}, but rounds = {config.rounds}: nothing to do; "
                                "raise rounds, or start a new run with another --out")
@@ -91,8 +92,8 @@ class Parts:
 
 def bind(config: Config, federation: Federation):
     """Build the model for the federation's samples and return the method on it. Raises BadInput."""
-    from fedmpi.clients import statistics, updates
-    from fedmpi.models.build import build
+    from fedmpi.clients import choice, statistics, updates
+    from fedmpi.models.build import blank, build
     model = build(config.model, federation.shape, federation.dtype, federation.classes, config.seed)
     words = getattr(federation, "vocabulary", None)
     if model.table and words and words > model.lookup.num_embeddings:
@@ -100,6 +101,7 @@ def bind(config: Config, federation: Federation):
                        f"{words - 1}; set model.vocabulary = {words} or more")
     method = statistics.on(config.method, model)
     updates.refuse(config, method, federation)
+    choice.refuse(config.engine, method, blank(federation.shape, federation.dtype))
     return method
 
 

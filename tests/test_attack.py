@@ -53,3 +53,19 @@ def test_the_same_bits_on_any_number_of_ranks(bench, ranks, words):  # noqa: F81
     done = bench.run(ranks, f"more-{ranks}", *words)
     assert done.returncode == 0, done.stderr
     assert bench.result(f"more-{ranks}")["digest"] == bench.result(f"one-{ranks}")["digest"]
+
+
+def test_a_robust_mean_goes_on_to_the_same_bits(bench):  # noqa: F811
+    """It comes from columns: however they lie in memory, here and in a checkpoint, sums over rows are the same."""
+    words = ("method={name: pfedcam, K: 4}", "server.robust=median", "data.clients=7")
+    assert bench.lead("straight", *words, "rounds=4") == bench.lead("cut", *words, "rounds=2") == 0
+    assert bench.lead("cut", *words, "rounds=4", resume="auto") == 0
+    assert bench.result("cut")["digest"] == bench.result("straight")["digest"]
+    assert bench.run(3, "three", *words, "rounds=4").returncode == 0
+    assert bench.result("three")["digest"] == bench.result("straight")["digest"]
+
+
+def test_a_method_that_cannot_begin_says_so(bench):  # noqa: F811
+    method = "method={name: lcfed, K: 2, D: 1, sample: 1}"
+    done = bench.run(2, "never", method, "faults.bad_update=skip", "train.lr=1e30")
+    assert done.returncode == 1 and "which train before round 1, can be used, and LCFed cannot begin" in done.stderr

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from fedmpi.clients.convolutions import settle
 from fedmpi.clients.loop import Loop
-from fedmpi.clients.vmap import Vmap, rehearse
+from fedmpi.clients.vmap import BATCHNORM, Vmap, rehearse
 from fedmpi.config import GIB, Config
 from fedmpi.errors import BadInput
 
@@ -25,6 +25,19 @@ PROBES = 8      # clients that a rank times on
 def engine(name: str, config: Config):
     """Return the engine of that name; on a CPU a chunk of `vmap` takes a quarter of `state.memory`."""
     return Vmap(config.state.memory * GIB / 4, config.graphs) if name == "vmap" else Loop()
+
+
+def refuse(name: str, method, blank: Tensor) -> None:
+    """Raise BadInput where `vmap` is asked for, and cannot train the network."""
+    if name != "vmap":
+        return
+    if method.model.still:
+        raise BadInput(BATCHNORM)
+    try:
+        rehearse(method, *method.init(1), blank)
+    except RuntimeError as error:
+        raise BadInput(f"engine = vmap: the network cannot be vectorised ({str(error).splitlines()[0][:100]}); set "
+                       "engine=loop") from None
 
 
 def by_network(method, shared, mine, blank: Tensor) -> tuple[str, str]:

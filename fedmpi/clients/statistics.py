@@ -14,12 +14,17 @@ from functools import cache
 import torch
 from torch import Tensor
 
+from fedmpi.errors import BadInput
 from fedmpi.settings import names
 
 
 def on(method, model):
-    """Return the method on a model, with clients that keep their statistics to themselves where the model says so."""
+    """Return the method on a model, with clients that keep their statistics to themselves where the model says so.
+    Raises BadInput for a method that makes other numbers of its models, in which the statistics would count."""
     local = model.still and model.policy == "local"
+    if local and not method.keeps_statistics:
+        raise BadInput(f"model.statistics = local: {method.title} computes with whole models, in which a client's own "
+                       "running statistics would count; set model.statistics = average, or model.norm = group")
     return (at_home(method) if local else method).on(model)
 
 

@@ -20,6 +20,7 @@ from fedmpi.models.build import as_input
 from fedmpi.models.flat import Net, beside
 
 MOST = 128       # clients at once: more gain nothing
+BATCHNORM = "engine = vmap: it cannot train a network with BatchNorm; set engine=loop, or the model's norm to group"
 VECTORS = 10     # of parameters per client while it trains: start, weights, gradients, states, results
 
 
@@ -138,8 +139,7 @@ class Vmap:
     def apply(self, function, clients, shared, group, local: plan.Local):
         """Yield (client, function(shared, mine, data)) for each client of the group, chunk by chunk."""
         if group.method.model.still:      # padded batches would be part of a batch's statistics
-            raise BadInput("engine = vmap: it cannot train a network with BatchNorm; set engine=loop, or the model's "
-                           "norm to group")
+            raise BadInput(BATCHNORM)
         sizes = {c: len(group.training(c)[1]) for c in clients}
         waiting = sorted(clients, key=lambda c: (-sizes[c], c))
         while waiting:

@@ -44,6 +44,7 @@ class CFL(Method):
     title = "CFL"
     paper = "Sattler et al., TNNLS 2020"
     judged_by = "the model of its cluster (after local training: w_i)"
+    keeps_statistics = False
 
     def init(self, n):
         models, cluster = self.model.start.repeat(self.M, 1), torch.zeros(n, dtype=torch.int64)
@@ -57,7 +58,7 @@ class CFL(Method):
     def server(self, shared, up, who):
         ids, norms = torch.as_tensor(who.ids), up.norm.gather().flatten()
         cluster, count = shared.cluster.clone(), int(shared.count)
-        unit = norms.max() if who.round == 0 else shared.unit
+        unit = shared.unit if shared.unit > 0 else norms.max()
         here = cluster[ids]      # of the participants, during this round
         models = up.w.mean_by(here, self.M, shared.models)
         for c in range(count):

@@ -46,6 +46,7 @@ class CGPFL(Method):
     title = "CGPFL"
     paper = "Tang et al., IJCAI 2022"
     judged_by = "theta_i, the personal model"
+    keeps_statistics = False
 
     def init(self, n):
         return Shared(self.model.start.repeat(self.K, 1), torch.full((n,), -1)), Mine(self.model.start)

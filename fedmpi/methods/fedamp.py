@@ -40,6 +40,7 @@ class FedAMP(Method):
     title = "FedAMP"
     paper = "Huang et al., AAAI 2021"
     judged_by = "w_i, the personal model"
+    keeps_statistics = False
     averages = False      # the server mixes what clients keep
 
     def init(self, n):
@@ -57,8 +58,8 @@ class FedAMP(Method):
         squares = gram.diagonal()
         if self.form == "heuristic":
             norms = squares.sqrt().clamp(min=1e-300)
-            others = (self.sigma * gram / norms / norms[:, None]).exp().fill_diagonal_(0)
-            others *= (1 - self.own) / others.sum(1, keepdim=True).clamp(min=1e-300)
+            alike = (self.sigma * gram / norms / norms[:, None]).fill_diagonal_(-torch.inf)
+            others = (1 - self.own) * alike.softmax(1).nan_to_num(0)      # nan: there is no other client
         else:
             distances = (squares + squares[:, None] - 2 * gram).clamp(min=0)
             others = (self.alpha / self.sigma * (-distances / self.sigma).exp()).fill_diagonal_(0)

@@ -63,6 +63,7 @@ class FedCPS(Method):
     title = "FedCPS"
     paper = "Yang et al., 2025"
     judged_by = "w_i, its model after its last local training"
+    keeps_statistics = False
 
     def __post_init__(self):
         if self.lam_min > self.lam_max:

@@ -62,6 +62,7 @@ class LCFed(Method):
     title = "LCFed"
     paper = "Zhang et al., ICASSP 2025"
     judged_by = "omega_i, its own model"
+    keeps_statistics = False
 
     def __post_init__(self):
         if self.sample is not None and self.sample < self.D:

@@ -46,6 +46,7 @@ class PFedCAM(Method):
     title = "pFedCAM"
     paper = "Yang et al., World Wide Web 2023; reconstructed"
     judged_by = "sum_k a_ik Theta_k, a_i learned anew (after local training: w_i)"
+    keeps_statistics = False
 
     def init(self, n):
         return Shared(self.model.start.repeat(self.K, 1)), Mine(self.model.start.new_zeros(self.K))

@@ -15,6 +15,7 @@ from fedmpi.clients.tally import work
 from fedmpi.comm.orders import MINE, UP, Crew, Order
 from fedmpi.comm.rows import rows_of
 from fedmpi.config import Config, plain
+from fedmpi.errors import FedmpiError
 from fedmpi.method import Participants
 from fedmpi.models.build import blank
 from fedmpi.progress import Progress, duration, percent
@@ -167,21 +168,24 @@ class Run:
             self.columns["embedding"] = self.column(rows.ids, pictured(rows.gram()))
 
     def exchange(self, who: Participants, judge: bool) -> Participants:
-        """The server addresses the participants, they train, it takes what they send. Return whose updates it took;
-        without any its state stays."""
+        """The server addresses the participants and takes what they send. Return whose updates it took; if none, its
+        state stays."""
         state, exact = self.state, self.config.server.reduce == "exact"
         address(self.crew, self.method, state.shared, addressed(self.config, self.federation.sizes, who, judge), exact)
         there = self.crew.train(who.round, who.ids, judge, state.shared, self.pace.ranks(who))
         who = who if there.all() else who.only(there)
         if len(who.ids):
-            state.shared = self.method.server(state.shared, rows_of(self.crew, UP, self.up, exact), who)
+            new = self.method.server(state.shared, rows_of(self.crew, UP, self.up, exact), who)
+            state.shared = type(new)(*(v.contiguous() for v in new))      # as at all ranks: sums follow strides
         return who
 
     def open(self) -> None:
         """The round before the first one, of a method that has it. It is done again where nothing was saved since."""
-        ids = self.method.opening(len(self.federation.sizes), self.config.seed)
-        if ids is not None:
-            self.exchange(Participants(ids, self.federation.sizes[ids], -1, self.config.seed), judge=False)
+        if (ids := self.method.opening(len(self.federation.sizes), self.config.seed)) is not None:
+            who = self.exchange(Participants(ids, self.federation.sizes[ids], -1, self.config.seed), judge=False)
+            if not len(who.ids):
+                raise FedmpiError(f"no update of clients {ids.tolist()}, which train before round 1, can be used, and "
+                                  f"{self.method.title} cannot begin; lower train.lr, or look at their data")
             self.crew.call(Order.TIMES)
 
     def evaluates(self, t: int) -> bool:

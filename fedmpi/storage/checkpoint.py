@@ -35,6 +35,7 @@ JSON = ("round", "config", "federation", "accuracy", "metrics", "books")
 FREE = ("rounds", "evaluate.every", "evaluate.after", "evaluate.embeddings", "edge", "checkpoint",
         "server.hosts_clients", "faults.bad_update", "placement", "threads", "device", "graphs", "comm", "state",
         "data.root", "data.cache")
+ROUNDING = ("threads", "device", "graphs")      # of these, those that may change the last bits
 ABSENT = object()
 to_json = partial(json.dumps, default=np.generic.item)
 
@@ -262,6 +263,14 @@ def check_same(snapshot: Snapshot, config: dict, federation: str):
     if problems:
         raise BadInput(f"the checkpoint of round {snapshot.round} belongs to another run:\n  "
                        + "\n  ".join(problems) + "\nset these back, or start a new run with another --out")
+
+
+def in_last_bits(snapshot: Snapshot, config: dict) -> list[str]:
+    """Return a warning for each setting that differs, and with which sums inside a training step may be rounded
+    otherwise."""
+    then, now = flat(snapshot.config), flat(config)
+    return [f"{key} is {then.get(key)} in the checkpoint and {now[key]} now: the last bits may differ, and with them "
+            "the digest" for key in ROUNDING if then.get(key) != now[key]]
 
 
 def free(key: str) -> bool:

@@ -47,8 +47,9 @@ class RunFolder:
         path = Path(path)
         new = not path.exists()
         try:
-            (path / "checkpoints").mkdir(parents=True, exist_ok=True)
+            path.mkdir(parents=True, exist_ok=True)
             folder = cls(path, Lock(path), new)
+            folder.checkpoints.mkdir(exist_ok=True)
         except OSError as error:
             raise BadInput(f"run folder {path} cannot be written: {reason(error)}; "
                            "choose another --out") from None
@@ -68,10 +69,12 @@ class RunFolder:
 
     def withdraw(self):
         """Unlock the folder of a run that was refused; leave none behind that holds nothing."""
-        self.release()
-        if self.new:
-            with suppress(OSError):
+        with suppress(OSError):      # locked still: the next holder makes it again
+            if self.new:
                 self.checkpoints.rmdir()
+        self.release()
+        with suppress(OSError):
+            if self.new:
                 self.path.rmdir()
 
     def check_lock(self):

@@ -12,6 +12,7 @@ from fedmpi.clients import choice
 from fedmpi.clients.loop import Loop
 from fedmpi.clients.vmap import Vmap
 from fedmpi.config import Config
+from fedmpi.errors import BadInput
 from fedmpi.models.build import blank, build
 from fedmpi.models.nets import MLP
 from fedmpi.setup import settle_engine
@@ -52,6 +53,14 @@ def test_the_network_decides(settings, shape, dtype, expected):
     assert found == expected == choice.engine(found, Config()).name
     assert why == ("the network cannot be vectorised" if settings.__dict__.get("make") is dropout else
                    f"{chosen.model.size:,} parameters, with{'out' * (len(shape) == 1)} convolutions")
+
+
+def test_an_engine_that_cannot_train_the_network_is_refused():
+    def ask(name, make):
+        choice.refuse(name, method("fedmhc", model(Given(make))), blank((64,), np.dtype("float32")))
+    ask("loop", dropout), ask("auto", dropout), ask("vmap", softmax)
+    with pytest.raises(BadInput, match=r"engine = vmap: the network cannot be vectorised .vmap: .*; set engine=loop"):
+        ask("vmap", dropout)
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -220,6 +220,13 @@ def test_other_state_is_refused(make, policy):
         build(Other(policy), IMAGE, np.dtype("uint8"), 10, 0)
 
 
+@pytest.mark.parametrize("name", ["fedcps", "lcfed", "fedgroup", "cfl", "pfedcam", "cgpfl", "fedamp"])
+def test_methods_that_compute_with_whole_models_need_the_average(name):
+    with pytest.raises(BadInput, match="would count; set model.statistics = average, or model.norm = group"):
+        lab(name, "local")
+    assert lab(name, "average")
+
+
 class Counter(nn.Module):
     """Not BatchNorm: nobody knows what its buffer means."""
 

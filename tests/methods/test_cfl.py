@@ -76,6 +76,16 @@ def test_two_clients_are_not_split():
     assert [lab.method.disagree(torch.zeros(3), torch.ones(n), 1., 0) for n in (0, 1, 2, 3)] == [False] * 3 + [True]
 
 
+def test_relative_thresholds_wait_for_the_first_update():
+    """In a round that nobody took part in, they could not be set."""
+    lab = trial("cfl", rounds=0, relative=True, **SPLITS)
+    assert lab.shared.unit == 0
+    lab.round(1)
+    first = lab.shared.unit.clone()
+    lab.round(2)
+    assert first > 0 and lab.shared.unit == first
+
+
 def test_who_did_not_take_part_stays():
     """Only participants leave a cluster, and they leave it by their own numbers."""
     before = np.zeros(8, int)

@@ -92,6 +92,14 @@ def test_models_that_are_all_alike_have_no_negative_share(form):
     near(xi.sum(1), torch.ones(30, dtype=torch.float64), 1e-12)
 
 
+def test_attention_may_be_as_sharp_as_one_likes():
+    rows = torch.randn(4, 9, generator=torch.Generator().manual_seed(0)).double()
+    amp = method("fedamp", mlp(), form="heuristic", sigma=1e5)
+    xi = amp.attention(rows @ rows.T)
+    assert xi.isfinite().all() and (xi.topk(2).values.sum(1) > .999).all()
+    assert amp.attention(rows[:1] @ rows[:1].T).tolist() == [[1.]]
+
+
 def test_a_client_receives_and_sends_one_model():
     lab = trial("fedamp", rounds=0)
     assert lab.method.traffic(lab.shared, lab.up) == (4 * 1210, 4 * 1210)

@@ -39,8 +39,17 @@ def test_other_orders_are_left_alone():
         def forward(self, x):
             return self[0](x) + self[1](x)
 
+    class Within(nn.Module):      # may slice it, or look at what passes between its layers
+        def __init__(self):
+            super().__init__()
+            self.body = nn.Sequential(nn.ReLU(), nn.MaxPool2d(2))
+
+        def __iter__(self):
+            return iter(self.body)
+
     nets = [Own(nn.ReLU(), nn.MaxPool2d(2)), nn.Sequential(nn.LeakyReLU(), nn.MaxPool2d(2)),
-            nn.Sequential(nn.ReLU(), nn.AvgPool2d(2)), nn.Sequential(nn.ReLU(), nn.MaxPool2d(2, return_indices=True))]
+            nn.Sequential(nn.ReLU(), nn.AvgPool2d(2)), nn.Sequential(nn.ReLU(), nn.MaxPool2d(2, return_indices=True)),
+            Within()]
     for net in nets:
         layers = list(net)
         assert list(pool_first(net)) == layers

@@ -15,7 +15,7 @@ import pytest
 from fedmpi.errors import BadInput, FedmpiError
 from fedmpi.storage import checkpoint, seal
 from fedmpi.storage.atomic import Sink
-from fedmpi.storage.checkpoint import Damaged, Snapshot, check_same, newest, prune, read, rows, write
+from fedmpi.storage.checkpoint import Damaged, Snapshot, check_same, in_last_bits, newest, prune, read, rows, write
 
 SHARED = {"w": np.linspace(-1, 1, 301, dtype=np.float32), "assigned": np.array([3, 1, 2]),
           "lr": np.float64(.1), "open": np.array([True, False]), "nothing": np.zeros((0, 4), np.float32)}
@@ -241,6 +241,13 @@ def changed(**settings) -> dict:
     changed(data={"root": "b", "cache": "c", "name": "digits"}), changed(server={"hosts_clients": True})])
 def test_settings_that_may_change(config):
     check_same(snapshot(), config, "f00d")
+
+
+def test_settings_that_may_change_the_last_bits_are_warned_of():
+    known = changed(threads=1, device="auto", graphs="auto")
+    then = replace(snapshot(), config=known)
+    (said,) = in_last_bits(then, known | {"threads": 2})
+    assert said.startswith("threads is 1 in the checkpoint and 2 now") and in_last_bits(then, known) == []
 
 
 @pytest.mark.parametrize("config, federation, message", [

@@ -222,3 +222,24 @@ def test_a_kill_leaves_a_whole_history(tmp_path, rounds):
     found = read_history(tmp_path / "history.h5")
     assert found["round"].tolist() == [*range(len(found["round"]))] and len(found["round"]) > rounds
     assert (found["accuracy"] == found["round"][:, None]).all()
+
+
+def test_a_refused_run_leaves_nothing_behind_that_is_empty(tmp_path):
+    RunFolder.claim(tmp_path / "new", resume=False).withdraw()
+    assert not (tmp_path / "new").exists()
+    (tmp_path / "there").mkdir()
+    RunFolder.claim(tmp_path / "there", resume=False).withdraw()
+    assert (tmp_path / "there").exists()
+    folder = RunFolder.claim(tmp_path / "log", resume=False)
+    folder.log_path.write_text("said")
+    folder.withdraw()
+    assert folder.log_path.exists()
+
+
+def test_who_claims_a_folder_that_is_given_up_has_all_of_it(tmp_path, monkeypatch):
+    first = RunFolder.claim(tmp_path / "run", resume=False)
+    release, later = first.release, []
+    monkeypatch.setattr(first, "release", lambda: (release(), later.append(RunFolder.claim(first.path, False))))
+    first.withdraw()
+    assert later[0].checkpoints.is_dir() and later[0].lock.held()
+    later[0].release()
