@@ -61,7 +61,7 @@ def test_no_two_of_many_lines_look_alike():
 def test_many_lines_are_named_beside_the_axes_in_the_order_of_their_ends():
     figure = style.figure()
     axes = figure.subplots()
-    for i in range(style.BESIDE + 1):
+    for i in range(9):
         axes.plot([0, 1], [0, i % 4 * 10 + i], label=str(i), **style.line(i))
     style.legend(axes)
     figure.canvas.draw()

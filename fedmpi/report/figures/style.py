@@ -15,7 +15,7 @@ FILLED = "os^DvPX*"
 HATCHES = ("", "//", "..", "\\\\", "", "xx", "oo", "++")
 DPI = 110
 WIDTH = 6.4      # inches
-BESIDE = 8       # lines that a legend inside the axes may name
+ROOM = 1.5       # lines that a legend inside the axes may name, for each inch of height
 
 
 def figure(height: float = 4.2, width: float = WIDTH):
@@ -57,8 +57,8 @@ def legend(axes) -> None:
     """Name the lines: inside the axes, or where there are many, beside them in the order in which they end."""
     marks, names = axes.get_legend_handles_labels()
     axes.grid(alpha=.3)
-    if len(names) <= BESIDE:
-        axes.legend(frameon=False, fontsize=8, ncols=2 if len(names) > 6 else 1)
+    if len(names) <= ROOM * axes.figure.get_figheight():
+        axes.legend(frameon=False, fontsize=8)
         return
     order = sorted(range(len(names)), key=lambda i: -marks[i].get_ydata()[-1])
     axes.legend([marks[i] for i in order], [names[i] for i in order], frameon=False, fontsize=7, handlelength=3,
