@@ -25,7 +25,7 @@ class Faults:
 
     def arriving(self, who: Participants) -> Participants:
         """Return the participants that are not lost. What a lost one has learned is lost with it: it starts its next
-        round from its old state, so nothing is computed for it."""
+        round from its old state, so nothing is computed for it but what clients do that do not take part (`idle`)."""
         if not self.drop:
             return who
         chances = np.random.default_rng((who.seed, who.round, DROPS)).random(who.ids[-1] + 1)
