@@ -86,30 +86,30 @@ class Spill:
         return tempfile.TemporaryFile(dir=self.folder, prefix="fedmpi-states-")
 
     def write(self, client: int, mine) -> None:
-        record = b"".join(np.ascontiguousarray(as_numpy(v)).tobytes() for v in mine)
+        record = memoryview(b"".join(np.ascontiguousarray(as_numpy(v)).tobytes() for v in mine))
         if client not in self.places:
             self.places[client] = self.free.pop() if self.free else len(self.places)
-        place = self.places[client]
+        at = self.places[client] * self.size
         try:
-            written = os.pwrite(self.file.fileno(), record, place * self.size)
+            while record:      # one call moves 2 GiB at most
+                written = os.pwrite(self.file.fileno(), record, at)
+                record, at = record[written:], at + written
         except OSError as error:
-            written, reason = 0, error.strerror
-        else:
-            reason = "the disk is full"
-        if written < self.size:
             raise FedmpiError(f"the state of client {client} cannot be written to scratch space in "
-                              f"{self.folder or tempfile.gettempdir()}: {reason}; raise state.memory, or set "
-                              "state.scratch to a folder with more space")
+                              f"{self.folder or tempfile.gettempdir()}: {error.strerror}; raise state.memory, or set "
+                              "state.scratch to a folder with more space") from None
 
     def forget(self, client: int) -> None:
         if client in self.places:
             self.free.append(self.places.pop(client))
 
     def read(self, client: int):
-        record = os.pread(self.file.fileno(), self.size, self.places[client] * self.size)
+        record, begin, got = bytearray(self.size), self.places[client] * self.size, 0
+        while got < self.size:
+            got += os.preadv(self.file.fileno(), [memoryview(record)[got:]], begin + got)
         values, at = [], 0
         for like, (dtype, shape, size) in zip(self.first, self.shapes, strict=True):
-            part = bytearray(record[at:at + size])
+            part = record[at:at + size]
             flat = torch.frombuffer(part, dtype=dtype) if size else torch.empty(0, dtype=dtype)
             values.append(flat.reshape(shape).to(like.device))
             at += size

@@ -1,6 +1,7 @@
 """The private states of clients."""
 from __future__ import annotations
 
+import os
 from typing import NamedTuple
 
 import numpy as np
@@ -117,3 +118,14 @@ def test_a_client_that_was_given_away_is_forgotten(memory):
     for client in (7, 1, 8):
         s.write(client, row(10 + client))
     assert [int(s.read(c).n) for c in (7, 1, 8, 2, 3)] == [17, 11, 18, 2, 3]
+
+
+def test_records_that_a_call_cannot_move_at_once(tmp_path, monkeypatch):
+    """As those above 2 GiB: here a call moves three bytes."""
+    write, read = os.pwrite, os.preadv
+    monkeypatch.setattr("os.pwrite", lambda fd, data, at: write(fd, data[:3], at))
+    monkeypatch.setattr("os.preadv", lambda fd, parts, at: read(fd, [parts[0][:3]], at))
+    s = Store(store().first, memory=1, scratch=str(tmp_path))
+    for client in (2, 1, 3):
+        s.write(client, row(10 + client))
+    assert all(torch.equal(s.read(c).w, row(10 + c).w) and s.read(c).n == 10 + c for c in (1, 2, 3))
