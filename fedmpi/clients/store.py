@@ -106,7 +106,11 @@ class Spill:
     def read(self, client: int):
         record, begin, got = bytearray(self.size), self.places[client] * self.size, 0
         while got < self.size:
-            got += os.preadv(self.file.fileno(), [memoryview(record)[got:]], begin + got)
+            moved = os.preadv(self.file.fileno(), [memoryview(record)[got:]], begin + got)
+            if not moved:
+                raise FedmpiError(f"the scratch space in {self.folder or tempfile.gettempdir()} does not give back the "
+                                  f"state of client {client}; set state.scratch to a folder on another disk")
+            got += moved
         values, at = [], 0
         for like, (dtype, shape, size) in zip(self.first, self.shapes, strict=True):
             part = record[at:at + size]

@@ -43,7 +43,7 @@ def middle_by(world, rows, d: int, ranks: np.ndarray, groups: np.ndarray, cuts: 
         found = [middle(mine[groups == j], int(c)) if (groups == j).any() else torch.zeros(mine.shape[1])
                  for j, c in enumerate(cuts)]
         pieces.append(world.gather(torch.stack(found, 1).numpy(), np.diff(edges)))
-    return np.ascontiguousarray(np.concatenate(pieces).T) if world.rank == 0 else None
+    return np.concatenate(pieces).T if world.rank == 0 else None
 
 
 def columns(world, here: np.ndarray, ranks: np.ndarray, edges: np.ndarray) -> np.ndarray:
