@@ -40,7 +40,7 @@ def decide(config_path, overrides, out, resume, world) -> Decision:
     try:
         federation_path = prepare(config.data, config.seed)
         federation = Federation(federation_path)
-        bind(config, federation)
+        refuse_engine(config, federation, bind(config, federation))
         if config.evaluate.on == "validation" and not federation.counts[:, 1].sum():
             raise BadInput("evaluate.on = validation, but data.split has no validation share: give three shares")
         path, warnings = chosen_checkpoint(folder, resume)
@@ -92,8 +92,8 @@ class Parts:
 
 def bind(config: Config, federation: Federation):
     """Build the model for the federation's samples and return the method on it. Raises BadInput."""
-    from fedmpi.clients import choice, statistics, updates
-    from fedmpi.models.build import blank, build
+    from fedmpi.clients import statistics, updates
+    from fedmpi.models.build import build
     model = build(config.model, federation.shape, federation.dtype, federation.classes, config.seed)
     words = getattr(federation, "vocabulary", None)
     if model.table and words and words > model.lookup.num_embeddings:
@@ -101,8 +101,14 @@ def bind(config: Config, federation: Federation):
                        f"{words - 1}; set model.vocabulary = {words} or more")
     method = statistics.on(config.method, model)
     updates.refuse(config, method, federation)
-    choice.refuse(config.engine, method, blank(federation.shape, federation.dtype))
     return method
+
+
+def refuse_engine(config: Config, federation: Federation, method) -> None:
+    """Raise BadInput where an engine is asked for that cannot train the network: once, for all ranks build the same."""
+    from fedmpi.clients import choice
+    from fedmpi.models.build import blank
+    choice.refuse(config.engine, method, blank(federation.shape, federation.dtype))
 
 
 def assemble(world, start: dict) -> Parts:

@@ -33,11 +33,17 @@ def refuse(name: str, method, blank: Tensor) -> None:
         return
     if method.model.still:
         raise BadInput(BATCHNORM)
+    if why := obstacle(method, *method.init(1), blank):
+        raise BadInput(f"engine = vmap: the network cannot be vectorised ({why}); set engine=loop")
+
+
+def obstacle(method, shared, mine, blank: Tensor) -> str:
+    """Return why the network cannot be vectorised, "" where it can."""
     try:
-        rehearse(method, *method.init(1), blank)
+        rehearse(method, shared, mine, blank)
     except RuntimeError as error:
-        raise BadInput(f"engine = vmap: the network cannot be vectorised ({str(error).splitlines()[0][:100]}); set "
-                       "engine=loop") from None
+        return (str(error) or type(error).__name__).splitlines()[0][:100]
+    return ""
 
 
 def by_network(method, shared, mine, blank: Tensor) -> tuple[str, str]:
@@ -48,9 +54,7 @@ def by_network(method, shared, mine, blank: Tensor) -> tuple[str, str]:
     facts = f"{model.size:,} parameters, {'with' if convolves else 'without'} convolutions"
     if model.size > SMALL or convolves or model.still:
         return "loop", facts
-    try:
-        rehearse(method, shared, mine, blank)
-    except RuntimeError:
+    if obstacle(method, shared, mine, blank):
         return "loop", "the network cannot be vectorised"
     return "vmap", facts
 

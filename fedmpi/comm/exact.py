@@ -44,30 +44,30 @@ def accumulate(rows, weights: torch.Tensor, into: torch.Tensor, groups: torch.Te
     groups = [None] * len(rows) if groups is None else groups.tolist()
     for group in [None] if into.ndim == 1 else sorted(set(groups)):
         members = [r for r in range(len(rows)) if groups[r] == group]
-        add({r: rows[r] for r in members}, weights, into if group is None else into[group])
+        add({r: rows[r] for r in members}, weights[members], into if group is None else into[group])
 
 
 def add(rows: dict[int, torch.Tensor], weights: torch.Tensor, into: torch.Tensor):
-    """Add the weighted rows to one sum, block by block."""
+    """Add rows, by their positions, with their weights to one sum, block by block."""
     if not rows:
         return
     block, fused = BLOCK_GPU if into.is_cuda else BLOCK, fuses(into.device)
-    pieces = {r: row.detach().split(block) for r, row in rows.items()}
+    pieces = [row.detach().split(block) for row in rows.values()]
     factors, weights = (odd(weights) if fused else weights).tolist(), weights.tolist()
     for b, total in enumerate(into.split(block)):
         small = torch.full(total.shape, OFFSET, dtype=torch.float64, device=into.device)
-        for r, blocks in pieces.items():
+        for r, blocks, factor, weight in zip(rows, pieces, factors, weights, strict=True):
             values = blocks[b]
             if not surely_small(values):
                 most = max_magnitude(values)
                 if not most < RANGE:      # false for NaN as well
                     raise NotFinite(r, rows[r])
                 if most >= SMALL:
-                    values = without_large(values, weights[r], total)
+                    values = without_large(values, weight, total)
             if fused:
-                small.add_(values, alpha=factors[r])
+                small.add_(values, alpha=factor)
             else:      # slower, but rounds each by itself as well
-                small.add_(values.double().mul_(factors[r]).add_(OFFSET).sub_(OFFSET))
+                small.add_(values.double().mul_(factor).add_(OFFSET).sub_(OFFSET))
         total.add_(small.sub_(OFFSET).mul_(SCALE).to(torch.int64))
 
 

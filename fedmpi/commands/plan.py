@@ -71,10 +71,11 @@ def prepared(config_path: str, overrides: list[str]) -> Case:
 
     from fedmpi.clients.choice import by_network
     from fedmpi.clients.loop import rehearse
-    from fedmpi.setup import bind
+    from fedmpi.setup import bind, refuse_engine
     config = load(config_path, overrides)
     federation = Federation(prepare(config.data, config.seed))
     method = bind(config, federation)
+    refuse_engine(config, federation, method)
     shared, mine = method.init(federation.clients)
     blank = torch.zeros((1, *federation.shape), dtype=getattr(torch, str(federation.dtype)))
     up = rehearse(method, shared, mine, blank)[1]
