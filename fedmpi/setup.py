@@ -126,7 +126,7 @@ def build_parts(world, config: Config, federation, server_host: str) -> Parts:
     """Build this rank's parts, the same on every rank but for the clients it hosts."""
     import torch
 
-    from fedmpi.clients import choice
+    from fedmpi.clients import choice, heap
     from fedmpi.clients.group import Group
     from fedmpi.clients.loop import rehearse
     from fedmpi.clients.placement import homes
@@ -134,6 +134,7 @@ def build_parts(world, config: Config, federation, server_host: str) -> Parts:
     from fedmpi.models import precision
     from fedmpi.models.build import blank
     torch.set_num_threads(config.threads)
+    heap.keep()
     precision.use(config.precision)
     where = homes(federation.sizes, world.size, config.server.hosts_clients, config.placement, config.seed)
     hosted = np.flatnonzero(where == world.rank)

@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fedmpi.clients import plan, table
+from fedmpi.clients import factors, plan, table
 from fedmpi.clients.pulls import approach
 from fedmpi.clients.spread import Spread
 from fedmpi.clients.statistics import gathered
@@ -116,7 +116,8 @@ class LoopData:
             return (w.clone(), w.new_zeros(())) if spread else w.clone()
         if not spread and table.sparse(net, w, only, pull, momentum, clip):
             return table.descend(self.batches(), net, w, lr, only, pull)
-        work, gradients, views = bound(net, w, only) if isinstance(net, Net) else free(net, w, only, args)
+        work, gradients, views = (bound(net, w, only, factored=not spread) if isinstance(net, Net) else
+                                  free(net, w, only, args))
         moving, still = views(work), net.still if isinstance(net, Net) else ()
         velocity = torch.zeros_like(work) if momentum else None
         speeds = views(velocity) if momentum else None
@@ -128,20 +129,21 @@ class LoopData:
             kept = [(work[part], work[part].clone()) for part in still]
             if momentum:      # velocity <- momentum * velocity + gradient + pulls
                 velocity.mul_(momentum)
-                torch._foreach_add_(speeds, grads)
+                factors.add(speeds, grads)
                 for centre, strength, block in pull:
                     velocity[block].add_((work[block] - centre) * strength)
                 work.sub_(velocity, alpha=lr)
             else:
                 approach([(work[block], centre, lr * strength) for centre, strength, block in pull])
-                torch._foreach_add_(moving, grads, alpha=-lr)
+                factors.add(moving, grads, -lr)
             if clip:
                 work.clamp_(*clip)
             for part, statistics in kept:      # what the forward pass made of them: no step moves them
                 part.copy_(statistics)
         if still:
             self._leave(work, still)
-        return (work.clone(), seen.value()[0]) if spread else work.clone()
+        trained = net.handed_over() if isinstance(net, Net) else work
+        return (trained, seen.value()[0]) if spread else trained
 
     def _leave(self, w: Tensor, still) -> None:
         statistics = gathered(w, still)
@@ -172,20 +174,29 @@ def nothing(only: slice | None) -> bool:
     return only is not None and only.start == only.stop
 
 
-def bound(net: Net, w: Tensor, only: slice | None):
-    """Bind w to the module. Return the vector that moves, (x, y) -> gradients, and flat -> views like these."""
+def bound(net: Net, w: Tensor, only: slice | None, factored: bool = False):
+    """Bind w to the module. Return the vector that moves, (x, y) -> gradients, and flat -> views like these.
+
+    With `factored` some gradients may be Factors."""
     work = net.bind(w)
     chosen = net.chosen(only)
     leaves = [net.leaf(i) for i in chosen]
 
-    def gradients(x, y):
+    def whole(x, y):
         net.train(len(y))
         return torch.autograd.grad(cross_entropy(forward(net.module, x), y), leaves)
+
+    def tapped(x, y):
+        net.train(len(y))
+        with tap:
+            loss = cross_entropy(forward(net.module, x), y)
+        return tap.gradients(loss)
 
     def views(flat):
         parts = net.split(flat)
         return [parts[i] for i in chosen]
-    return work, gradients, views
+    tap = factors.Tap(leaves) if factored and factors.any_worth(leaves) else None
+    return work, tapped if tap else whole, views
 
 
 def free(loss, w: Tensor, only: slice | None, args):

@@ -15,6 +15,7 @@ from functools import cache
 
 import torch
 
+from fedmpi.comm import chains
 from fedmpi.errors import FedmpiError
 
 SCALE = 2.0 ** 44
@@ -51,24 +52,44 @@ def add(rows: dict[int, torch.Tensor], weights: torch.Tensor, into: torch.Tensor
     """Add rows, by their positions, with their weights to one sum, block by block."""
     if not rows:
         return
-    block, fused = BLOCK_GPU if into.is_cuda else BLOCK, fuses(into.device)
-    pieces = [row.detach().split(block) for row in rows.values()]
-    factors, weights = (odd(weights) if fused else weights).tolist(), weights.tolist()
+    block, chain = BLOCK_GPU if into.is_cuda else BLOCK, chain_for(rows.values(), into.device)
+    pieces = {r: row.detach().split(block) for r, row in rows.items()}
+    factors, weights = odd(weights).tolist(), weights.tolist()
     for b, total in enumerate(into.split(block)):
         small = torch.full(total.shape, OFFSET, dtype=torch.float64, device=into.device)
-        for r, blocks, factor, weight in zip(rows, pieces, factors, weights, strict=True):
-            values = blocks[b]
-            if not surely_small(values):
-                most = max_magnitude(values)
-                if not most < RANGE:      # false for NaN as well
-                    raise NotFinite(r, rows[r])
-                if most >= SMALL:
-                    values = without_large(values, weight, total)
-            if fused:
-                small.add_(values, alpha=factor)
-            else:      # slower, but rounds each by itself as well
-                small.add_(values.double().mul_(factor).add_(OFFSET).sub_(OFFSET))
+        for first in range(0, len(rows), chains.ROWS):      # few at once: they stay in the cache until they are added
+            some = slice(first, first + chains.ROWS)
+            values = [checked(r, rows[r], pieces[r][b], weight, total)
+                      for r, weight in zip([*rows][some], weights[some], strict=True)]
+            chain(small, values, factors[some])
         total.add_(small.sub_(OFFSET).mul_(SCALE).to(torch.int64))
+
+
+def chain_for(rows, device: torch.device):
+    """Return the fastest chain(small, values, factors) of a device that rounds each contribution by itself."""
+    if not fuses(device):
+        return singly
+    return chains.kernel(rows) or chained
+
+
+def chained(small: torch.Tensor, values, factors) -> None:
+    for value, factor in zip(values, factors, strict=True):
+        small.add_(value, alpha=factor)
+
+
+def singly(small: torch.Tensor, values, factors) -> None:
+    for value, factor in zip(values, factors, strict=True):
+        small.add_(value.double().mul_(factor).add_(OFFSET).sub_(OFFSET))
+
+
+def checked(r: int, row: torch.Tensor, values: torch.Tensor, weight: float, total: torch.Tensor) -> torch.Tensor:
+    """Return the small ones of a row's `values`; add the others to a fixed-point total. Raises NotFinite."""
+    if surely_small(values):
+        return values
+    most = max_magnitude(values)
+    if not most < RANGE:      # false for NaN as well
+        raise NotFinite(r, row)
+    return without_large(values, weight, total) if most >= SMALL else values
 
 
 def without_large(values: torch.Tensor, weight: float, total: torch.Tensor) -> torch.Tensor:

@@ -92,12 +92,16 @@ def facts_of(world: Solo, server_host: str) -> dict:
 def versions() -> str:
     import h5py
     import torch
-    try:
-        mpi4py = version("mpi4py")
-    except PackageNotFoundError:
-        mpi4py = "missing"
     return (f"fedmpi {__version__}, Python {platform.python_version()}, torch {torch.__version__}, numpy "
-            f"{np.__version__}, h5py {h5py.__version__} (HDF5 {h5py.version.hdf5_version}), mpi4py {mpi4py}")
+            f"{np.__version__}, h5py {h5py.__version__} (HDF5 {h5py.version.hdf5_version}), mpi4py "
+            f"{installed('mpi4py', 'missing')}, numba {installed('numba', 'none (large sums take longer)')}")
+
+
+def installed(package: str, otherwise: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return otherwise
 
 
 def device_of(world: Solo, server_host: str) -> tuple[str, str]:

@@ -21,6 +21,7 @@ from fedmpi.models.precision import forward
 from fedmpi.models.split import split
 
 ANOTHER = 0x5EED_0000      # between the seeds of several starts
+LARGE = 1 << 18            # numbers of a vector that takes longer to copy than new views of another take
 BATCH_NORM = nn.modules.batchnorm._BatchNorm
 
 
@@ -102,6 +103,13 @@ class Net:
                 owner, _, last = name.rpartition(".")
                 setattr(self.module.get_submodule(owner), last, leaf)
         return self._work.copy_(w)
+
+    def handed_over(self) -> Tensor:
+        """Return what the bound vector holds now, a vector that is the caller's."""
+        if self.size < LARGE:
+            return self._work.clone()
+        work, self._work = self._work, None      # the next `bind` makes another: less work than a copy
+        return work
 
     def chosen(self, only: slice | None) -> list[int]:
         """Return which of `names` SGD moves: the parameters, those inside a block."""

@@ -18,6 +18,10 @@ def use(precision: str) -> None:
     _autocast = precision == "bf16"
 
 
+def autocasts() -> bool:
+    return _autocast
+
+
 def forward(network, x: Tensor) -> Tensor:
     """Return network(x), a forward pass, in float32."""
     if not _autocast:

@@ -1,0 +1,115 @@
+"""Gradients that stay factored until they are added: the same training, and only where it pays."""
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from fedmpi.clients import factors
+from fedmpi.clients.loop import LoopData
+from fedmpi.clients.plan import Local
+from fedmpi.models import precision
+from fedmpi.models.flat import Net
+
+LOCAL = Local(seed=3, round=2, batch=10, epochs=2, steps=None, lr=.05, momentum=0.)
+
+
+class Words(nn.Module):
+    """Linear layers on positions (b, 6, 8), one without a bias, one used twice, and one whose weights serve the loss
+    in another way too."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.twice = nn.Linear(8, 16, bias=False), nn.Linear(16, 16)
+        self.tied, self.last = nn.Linear(16, 16), nn.Linear(16, 4)
+
+    def forward(self, x):
+        z = self.twice(self.twice(self.first(x).relu()).relu())
+        return self.last((self.tied(z).relu() @ self.tied.weight).mean(1))
+
+
+class Idle(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.idle = nn.Linear(8, 4), nn.Linear(8, 4)
+
+    def forward(self, x):
+        return self.first(x)
+
+
+def net(kind=Words) -> Net:
+    with torch.random.fork_rng():
+        torch.manual_seed(5)
+        return Net(kind())
+
+
+def data(*shape: int) -> LoopData:
+    r = torch.Generator().manual_seed(1)
+    return LoopData(torch.randn(34, *shape, generator=r), torch.randint(0, 4, (34,), generator=r), 6, LOCAL)
+
+
+@pytest.fixture
+def used(monkeypatch):
+    """All layers are worth it; return the shapes of the factors that were added."""
+    shapes, add = [], factors.add
+
+    def noted(targets, gradients, alpha=1.):
+        shapes.extend((tuple(f.g.shape), tuple(f.x.shape)) for f in gradients if isinstance(f, factors.Factors))
+        add(targets, gradients, alpha)
+    monkeypatch.setattr(factors, "WORTH", 0)
+    monkeypatch.setattr(factors, "add", noted)
+    return shapes
+
+
+def test_positions_and_layers_of_several_uses(used, monkeypatch):
+    model = net()
+    found = data(6, 8).descend(model, model.flatten())
+    assert ((60, 16), (60, 8)) in used and ((10, 4), (10, 16)) in used
+    assert ((60, 16), (60, 16)) not in used      # several uses: added up before
+    monkeypatch.setattr(factors, "WORTH", 1 << 30)
+    whole = data(6, 8).descend(model, net().flatten())
+    assert (found - net().flatten()).abs().max() > .01
+    torch.testing.assert_close(found, whole, rtol=0, atol=1e-6)
+
+
+def test_a_frozen_layer_passes_the_gradient_on(used):
+    model, start = net(), net().flatten()
+    found = data(6, 8).descend(model, start, only=model.blocks["first.weight"])
+    assert set(used) == {((60, 16), (60, 8)), ((24, 16), (24, 8))}
+    assert torch.equal(found[model.blocks["last"]], start[model.blocks["last"]])
+
+
+def test_not_where_gradients_are_needed_whole_or_rounded(used):
+    model = net()
+    data(6, 8).descend(model, model.flatten(), spread=True)
+    precision.use("bf16")
+    try:
+        data(6, 8).descend(model, model.flatten())
+    finally:
+        precision.use("float32")
+    assert not used
+
+
+def test_not_for_small_layers():
+    assert not factors.any_worth([nn.Linear(512, 511).weight]) and factors.any_worth([nn.Linear(512, 512).weight])
+    assert not factors.any_worth([nn.Conv2d(512, 512, 3).weight, nn.Linear(512, 512).weight.detach()])
+
+
+@pytest.mark.parametrize("worth", [0, 1 << 30])
+def test_a_parameter_that_no_output_depends_on(monkeypatch, worth):
+    monkeypatch.setattr(factors, "WORTH", worth)
+    model = net(Idle)
+    with pytest.raises(RuntimeError, match="takes no part|not have been used"):
+        data(8).descend(model, model.flatten())
+
+
+def test_gradients_are_those_of_autograd():
+    layer, x = nn.Linear(6, 5), torch.randn(3, 6, requires_grad=True)
+    tap = factors.Tap([])
+    tap.leaves, tap.found = [layer.weight, layer.bias, x], {id(layer.weight): []}
+    with tap:
+        loss = F.linear(x, layer.weight, layer.bias).square().sum()
+    weight, *rest = tap.gradients(loss)
+    expected = torch.autograd.grad(layer(x).square().sum(), [layer.weight, layer.bias, x])
+    torch.testing.assert_close([weight.g.T @ weight.x, *rest], list(expected))
