@@ -12,7 +12,7 @@ LARGE = 256 << 20      # bytes of a single piece that is not kept: it goes back 
 
 
 def keep() -> bool:
-    """Set it for this process; say whether there was something to set. Other libraries' heaps have ways of their own."""
+    """Set it for this process; say whether there was something to set: other C libraries have ways of their own."""
     try:
         mallopt = ctypes.CDLL(None).mallopt
     except (AttributeError, OSError, TypeError):      # not glibc

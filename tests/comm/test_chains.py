@@ -9,23 +9,21 @@ import torch
 from fedmpi.comm import chains, exact
 from tests.comm.test_exact import rows, total, weights
 
-numba = pytest.mark.skipif(chains.compiled() is None, reason="Numba is not installed, or does not fuse here")
+pytest.importorskip("numba")
+if not exact.fuses(torch.device("cpu")):
+    pytest.skip("this processor does not fuse", allow_module_level=True)
 
 
 @pytest.fixture
 def worth(monkeypatch):
     """Every sum is worth the kernel; return how often it was used."""
-    used = []
-
-    def compiled(chain=chains.compiled()):
-        return lambda *arguments: used.append(1) or chain(*arguments)
-
+    used, chain = [], chains.compiled()
+    assert chain
     monkeypatch.setattr(chains, "WORTH", 0)
-    monkeypatch.setattr(chains, "compiled", compiled)
+    monkeypatch.setattr(chains, "compiled", lambda: lambda *arguments: used.append(1) or chain(*arguments))
     return used
 
 
-@numba
 @pytest.mark.parametrize("n", [1, 2, 3, 4, 5, 23])
 @pytest.mark.parametrize("d", [1, 7, 500, 2 * exact.BLOCK + 3])
 def test_the_same_bits_as_without(worth, monkeypatch, n, d):
@@ -36,7 +34,6 @@ def test_the_same_bits_as_without(worth, monkeypatch, n, d):
     assert torch.equal(total(x, w), found)
 
 
-@numba
 def test_large_values_are_left_to_the_other_way(worth, monkeypatch):
     x, w = rows(), weights()
     x[::3, 7] = 2e4
@@ -46,7 +43,6 @@ def test_large_values_are_left_to_the_other_way(worth, monkeypatch):
     assert torch.equal(total(x, w), found)
 
 
-@numba
 @pytest.mark.parametrize("place", [0, 3, 4, 22])
 def test_values_that_are_not_finite_name_the_row(worth, place):
     x = rows()
@@ -74,7 +70,6 @@ def test_without_numba_there_is_none(monkeypatch):
     assert chains.compiled.__wrapped__() is None
 
 
-@numba
 def test_one_that_does_not_fuse_is_refused(monkeypatch):
     import numba
     compile_it = numba.njit
