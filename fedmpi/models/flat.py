@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from fedmpi.errors import BadInput
 from fedmpi.models.precision import forward
+from fedmpi.models.refuse import refuse_buffers, refuse_shared
 from fedmpi.models.split import split
 
 ANOTHER = 0x5EED_0000      # between the seeds of several starts
@@ -46,6 +47,7 @@ class Net:
         self._lookup = getattr(module, "lookup", None)
         self.table = self.blocks[f"{self._lookup}.weight"] if self._lookup else None
         self._work = None
+        self._holders = holders(module, held)
 
     def _blocks(self) -> dict[str, slice]:
         """Map every parameter, and every module that holds some, to its slice where that is one piece."""
@@ -100,8 +102,8 @@ class Net:
             self._leaves = [view if name in self.statistics else nn.Parameter(view)
                             for name, view in zip(self.names, self.split(self._work), strict=True)]
             for name, leaf in zip(self.names, self._leaves, strict=True):
-                owner, _, last = name.rpartition(".")
-                setattr(self.module.get_submodule(owner), last, leaf)
+                for layer, attribute in self._holders[name]:
+                    setattr(layer, attribute, leaf)
         return self._work.copy_(w)
 
     def handed_over(self) -> Tensor:
@@ -166,6 +168,16 @@ def tensors(module: nn.Module) -> dict[str, Tensor]:
     return dict(module.named_parameters()) | dict(module.named_buffers())
 
 
+def holders(module: nn.Module, held: dict[str, Tensor]) -> dict[str, list[tuple[nn.Module, str]]]:
+    """Return which layer has each of a module's `tensors`, as which attribute: several where they share it."""
+    names, found = {id(value): name for name, value in held.items()}, {name: [] for name in held}
+    for layer in module.modules():
+        for attribute, value in [*layer._parameters.items(), *layer._buffers.items()]:
+            if id(value) in names:
+                found[names[id(value)]].append((layer, attribute))
+    return found
+
+
 def joined(slices: list[slice]) -> list[slice]:
     """Join neighbours."""
     out = slices[:1]
@@ -208,7 +220,9 @@ class Model(Net):
         self.policy = policy      # whose running statistics are: see refuse_buffers
         base, last, prefix = split(module, head)
         self.base, self.head = Net(base), Net(last)
-        super().__init__(module, self.base.names + [prefix + name for name in self.head.names])
+        names = self.base.names + [prefix + name for name in self.head.names]
+        refuse_shared(names, tensors(module))
+        super().__init__(module, names)
         self.start = self.flatten()
         self._build, self._seed = build, seed
         self.phi, self.h = slice(0, self.base.size), slice(self.base.size, self.size)
@@ -266,16 +280,3 @@ class Model(Net):
                                "nn.Dropout, not functions)")
             raise BadInput("model: the network's last Linear layer is not its last operation, so that features and "
                            "head cannot be told apart; end the network with a Linear layer")
-
-
-def refuse_buffers(module: nn.Module, policy: str | None) -> None:
-    """Refuse what a reused module would carry from client to client.
-
-    Running statistics are welcome where it is said whose they are: of a client (`local`), or averaged (`average`)."""
-    welcome = [f"{name}." if name else "" for name, layer in module.named_modules()
-               if policy and isinstance(layer, BATCH_NORM) and layer.momentum is not None]
-    known = {f"{name}{kind}" for name in welcome for kind in ("running_mean", "running_var", "num_batches_tracked")}
-    buffers = [name for name, _ in module.named_buffers() if name not in known]
-    if buffers:
-        raise BadInput(f"model: the network keeps state outside its parameters ({', '.join(buffers[:3])}...), which "
-                       "would leak from client to client; use GroupNorm or LayerNorm in place of BatchNorm")

@@ -159,7 +159,30 @@ class Skip(nn.Module):
         return self.after(self.fc2(self.fc1(x)), x)
 
 
+class Shared(nn.Module):
+    """Two layers have the same weights, the later one in the head or not."""
+
+    def __init__(self, in_head: bool):
+        super().__init__()
+        self.fc1, self.fc2, self.fc3 = nn.Linear(6, 6), nn.Linear(6, 6), nn.Linear(6, 6 if in_head else 3)
+        (self.fc3 if in_head else self.fc2).weight = self.fc1.weight
+
+    def forward(self, x):
+        return self.fc3(self.fc2(self.fc1(x).relu()).relu())
+
+
+def test_layers_may_share_weights():
+    model, x = given(lambda: Shared(False)), torch.randn(4, 6)
+    assert model.size == 36 + 6 + 6 + 21
+    w = model.starts(2)[1]
+    with torch.no_grad():
+        model.bind(w)
+        assert model.module.fc2.weight is model.module.fc1.weight
+        assert torch.equal(model.module(x), model(w, x)) and not torch.equal(model(w, x), model(model.start, x))
+
+
 @pytest.mark.parametrize("make, message", [
+    (lambda: Shared(True), r"the head shares weights .*\(fc3.weight\)"),
     (lambda: Skip(lambda z, x: z + x[:, :3]), "not its last operation"),
     (lambda: Skip(lambda z, x: 3 * z), "not its last operation"),
     (lambda: nn.Sequential(nn.Linear(6, 3), nn.ReLU()), "needs a Linear layer|not its last operation"),
