@@ -5,6 +5,7 @@ pass. Here the product is added to the weights at once, and the forward pass is 
 On a CPU only, where such a layer is bound by memory: half of a step of its time. Legend: b samples."""
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import NamedTuple
 
 import torch
@@ -15,6 +16,7 @@ from torch.overrides import TorchFunctionMode
 from fedmpi.models import precision
 
 WORTH = 1 << 18      # weights of a layer below which it costs more than it saves
+THIN = 64            # samples up to which BLAS is faster at weights times inputs than at inputs times weights
 
 
 class Factors(NamedTuple):
@@ -31,8 +33,7 @@ class Linear(torch.autograd.Function):
         rows = x.reshape(-1, x.shape[-1])
         ctx.save_for_backward(rows, weight)
         ctx.shape, ctx.found = x.shape, found
-        y = weight @ rows.T if bias is None else torch.addmm(bias[:, None], weight, rows.T)
-        return y.T.reshape(*x.shape[:-1], len(weight))
+        return product(rows, weight, bias).reshape(*x.shape[:-1], len(weight))
 
     @staticmethod
     def backward(ctx, g):
@@ -42,8 +43,29 @@ class Linear(torch.autograd.Function):
                 g.sum(0) if ctx.needs_input_grad[2] else None, None)
 
 
+def product(rows: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """Return F.linear(rows, weight, bias) of rows (b, in)."""
+    if len(rows) > THIN:
+        return F.linear(rows, weight, bias)
+    return (weight @ rows.T if bias is None else torch.addmm(bias[:, None], weight, rows.T)).T
+
+
+class Judging(TorchFunctionMode):
+    """Within it F.linear of many weights is the product above. It has no gradient."""
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        if func is F.linear and not kwargs and args[0].ndim == 2 and args[1].numel() >= WORTH:
+            return product(args[0], args[1], args[2] if len(args) > 2 else None)
+        return func(*args, **(kwargs or {}))
+
+
+def judging(net, device: torch.device):
+    """Return the context of forward passes without gradients."""
+    return Judging() if net.size >= WORTH and device.type == "cpu" and not precision.autocasts() else nullcontext()
+
+
 class Tap(TorchFunctionMode):
-    """Within it the F.linear of some leaves is the one above; `whole` or factored, `gradients` are what came back."""
+    """Within it the F.linear of some leaves is the Linear above."""
 
     def __init__(self, leaves: list[Tensor]):
         super().__init__()

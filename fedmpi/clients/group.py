@@ -9,6 +9,7 @@ from torch import Tensor
 
 from fedmpi.clients import choice, updates
 from fedmpi.clients.convolutions import settle
+from fedmpi.clients.factors import judging
 from fedmpi.clients.plan import Local, generate
 from fedmpi.clients.shelf import Shelf
 from fedmpi.clients.store import Store, as_numpy
@@ -148,7 +149,8 @@ class Group:
         self.method.model.eval()
         if not len(y):
             return np.array([0., 0., 0., np.nan])
-        logits = torch.cat([self.method.predict(weights, as_input(part)) for part in x.split(CHUNK)])
+        with judging(self.method.model, self.device):
+            logits = torch.cat([self.method.predict(weights, as_input(part)) for part in x.split(CHUNK)])
         return measure(logits, y)
 
     def judge(self, when: int, n: int) -> np.ndarray:

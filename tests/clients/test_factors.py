@@ -113,3 +113,28 @@ def test_gradients_are_those_of_autograd():
     weight, *rest = tap.gradients(loss)
     expected = torch.autograd.grad(layer(x).square().sum(), [layer.weight, layer.bias, x])
     torch.testing.assert_close([weight.g.T @ weight.x, *rest], list(expected))
+
+
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("n", [1, 10, factors.THIN, factors.THIN + 1])
+def test_judging_gives_what_linear_gives(monkeypatch, n, bias):
+    layer, x = nn.Linear(6, 5, bias=bias), torch.randn(n, 6)
+    monkeypatch.setattr(factors, "WORTH", 0)
+    called, product, expected = [], factors.product, layer(x)
+    monkeypatch.setattr(factors, "product", lambda *args: called.append(1) or product(*args))
+    with torch.no_grad(), factors.judging(Net(layer), x.device):
+        torch.testing.assert_close(layer(x), expected, rtol=0, atol=1e-6)
+        torch.testing.assert_close(layer(x[None]), expected[None], rtol=0, atol=1e-6)
+    assert len(called) == 1      # samples of more dimensions are left alone
+
+
+def test_judging_small_networks_and_in_bf16_is_as_ever():
+    small, large, cpu = Net(nn.Linear(6, 5)), Net(nn.Linear(512, 512)), torch.device("cpu")
+    assert not isinstance(factors.judging(small, cpu), factors.Judging)
+    assert not isinstance(factors.judging(large, torch.device("cuda")), factors.Judging)
+    assert isinstance(factors.judging(large, cpu), factors.Judging)
+    precision.use("bf16")
+    try:
+        assert not isinstance(factors.judging(large, cpu), factors.Judging)
+    finally:
+        precision.use("float32")
