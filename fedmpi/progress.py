@@ -24,7 +24,7 @@ class Progress:
 
     def say(self, text: str) -> None:
         """Print lines that stay."""
-        self._print(("\n" if self.open_line else "") + text + "\n")
+        put(("\n" if self.open_line else "") + text + "\n")
         self.open_line = False
         self.note(text)
 
@@ -38,24 +38,26 @@ class Progress:
     def round(self, text: str) -> None:
         """Show the state of the run after a round."""
         if self.live:
-            self._print("\r\033[K" + text)
+            put("\r\033[K" + text)
             self.open_line = True
         else:
-            self._print(text + "\n")
+            put(text + "\n")
         self.note(text)
-
-    def _print(self, text: str) -> None:
-        try:
-            sys.stdout.write(text)
-            sys.stdout.flush()
-        except BrokenPipeError:      # `fedmpi run ... | head`: the run goes on, the log has it all
-            sys.stdout = open(os.devnull, "w")  # noqa: SIM115
-        except OSError:      # a job's output file on a full disk: printed later, or lost
-            pass
 
     def close(self) -> None:
         if self.log:
             self.log.close()
+
+
+def put(text: str) -> None:
+    """Write to stdout what no run and no check must fail for."""
+    try:
+        sys.stdout.write(text)
+        sys.stdout.flush()
+    except BrokenPipeError:      # `fedmpi run ... | head`: the run goes on, the log has it all
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115
+    except OSError:      # a job's output file on a full disk: printed later, or lost
+        pass
 
 
 def duration(seconds: float) -> str:

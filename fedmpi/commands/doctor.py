@@ -22,6 +22,7 @@ from fedmpi.commands.columns import pairs
 from fedmpi.commands.trials import BYTES, collectives, intact, write
 from fedmpi.config import Config, Data
 from fedmpi.errors import BadInput, FedmpiError
+from fedmpi.progress import put
 from fedmpi.roster import gathered, hosts_table, spans
 from fedmpi.run import last_words, receive, send
 from fedmpi.storage.atomic import reason
@@ -65,10 +66,10 @@ def examine(world: Solo, folder: str) -> int:
     ranks = gathered(world, facts_of(world, told(world, world.host)))
     problems = 0
     for check in chain(of_ranks(world, ranks), of_disk(world, folder), of_collectives(world), of_data(world)):
-        print(check, flush=True)
+        put(f"{check}\n")
         problems += bool(check.problem)
     if world.rank == 0:
-        print("all is well" if not problems else counted(problems, "problem"), flush=True)
+        put("all is well\n" if not problems else f"{counted(problems, 'problem')}\n")
     return int(told(world, str(errors.FAILED if problems else errors.FINISHED)))
 
 

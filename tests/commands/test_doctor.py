@@ -3,8 +3,10 @@ from __future__ import annotations
 
 import errno
 import os
+import subprocess
 import sys
 
+import numpy as np
 import pytest
 
 from fedmpi.comm.world import Solo
@@ -56,6 +58,17 @@ def test_the_library_says_whether_it_takes_gpu_memory(aware, words):
     world = Solo()
     world.library, world.cuda_aware = "Some MPI 1.0", aware
     assert f"MPI library Some MPI 1.0, CUDA-aware: {words}: ok" in str([*doctor.of_ranks(world, [rank()])][1])
+
+
+def test_nobody_has_to_read_all_of_it(tmp_path):
+    """As `fedmpi doctor | head -1` does not."""
+    line = f"{sys.executable} -m fedmpi doctor --folder {tmp_path} | head -1; exit ${{PIPESTATUS[0]}}"
+    done = subprocess.run(["bash", "-c", line], capture_output=True, text=True, timeout=100)
+    assert done.returncode == 0 and not done.stderr and done.stdout.startswith("versions")
+
+
+def test_packages_that_may_be_missing():
+    assert doctor.installed("numpy", "none") == np.__version__ and doctor.installed("no-such-package", "none") == "none"
 
 
 def test_a_folder_that_cannot_be_written_is_a_problem_on_all_ranks(tmp_path):
