@@ -2,7 +2,8 @@
 
 Autograd multiplies them out: a matrix as large as the weights is written, read again, and added to them in a second
 pass. Here the product is added to the weights at once, and the forward pass is the product that BLAS is faster at.
-On a CPU only, where such a layer is bound by memory: half of a step of its time. Legend: b samples."""
+On a CPU only, where such a layer is bound by memory: half of a step of its time. Only in plain networks (Net.plain):
+a forward pass of a user's own may take gradients, or be taken again, where nothing may be noted. Legend: b samples."""
 from __future__ import annotations
 
 from contextlib import nullcontext
@@ -26,32 +27,32 @@ class Factors(NamedTuple):
 
 
 class Linear(torch.autograd.Function):
-    """F.linear, whose backward pass notes the factors of the weights' gradient."""
+    """F.linear of x (b, in), whose backward pass notes the factors of the weights' gradient."""
 
     @staticmethod
     def forward(ctx, x, weight, bias, found: list):
-        rows = x.reshape(-1, x.shape[-1])
-        ctx.save_for_backward(rows, weight)
-        ctx.shape, ctx.found = x.shape, found
-        return product(rows, weight, bias).reshape(*x.shape[:-1], len(weight))
+        ctx.save_for_backward(x, weight)
+        ctx.found = found
+        return product(x, weight, bias)
 
     @staticmethod
     def backward(ctx, g):
-        (rows, weight), g = ctx.saved_tensors, g.reshape(-1, g.shape[-1])
-        ctx.found.append(Factors(g, rows.detach()))
-        return ((g @ weight).view(ctx.shape) if ctx.needs_input_grad[0] else None, None,
+        x, weight = ctx.saved_tensors
+        ctx.found.append(Factors(g, x.detach()))
+        return (g @ weight if ctx.needs_input_grad[0] else None, None,
                 g.sum(0) if ctx.needs_input_grad[2] else None, None)
 
 
 def product(rows: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """Return F.linear(rows, weight, bias) of rows (b, in)."""
+    """Return F.linear(rows, weight, bias) of rows (b, in): like that a tensor of its own, contiguous."""
     if len(rows) > THIN:
         return F.linear(rows, weight, bias)
-    return (weight @ rows.T if bias is None else torch.addmm(bias[:, None], weight, rows.T)).T
+    columns = weight @ rows.T if bias is None else torch.addmm(bias[:, None], weight, rows.T)
+    return columns.T.clone(memory_format=torch.contiguous_format)
 
 
 class Judging(TorchFunctionMode):
-    """Within it F.linear of many weights is the product above. It has no gradient."""
+    """Within it F.linear of many weights is the product above. For passes that need no gradient."""
 
     def __torch_function__(self, func, types, args=(), kwargs=None):
         if func is F.linear and not kwargs and args[0].ndim == 2 and args[1].numel() >= WORTH:
@@ -61,7 +62,8 @@ class Judging(TorchFunctionMode):
 
 def judging(net, device: torch.device):
     """Return the context of forward passes without gradients."""
-    return Judging() if net.size >= WORTH and device.type == "cpu" and not precision.autocasts() else nullcontext()
+    fit = net.size >= WORTH and device.type == "cpu" and not precision.autocasts() and net.plain
+    return Judging() if fit else nullcontext()
 
 
 class Tap(TorchFunctionMode):
@@ -73,7 +75,9 @@ class Tap(TorchFunctionMode):
 
     def __torch_function__(self, func, types, args=(), kwargs=None):
         if func is F.linear and not kwargs and (found := self.found.get(id(args[1]))) is not None:
-            return Linear.apply(args[0], args[1], args[2] if len(args) > 2 else None, found)
+            x, bias = args[0], args[2] if len(args) > 2 else None
+            y = Linear.apply(x if x.ndim == 2 else x.reshape(-1, x.shape[-1]), args[1], bias, found)
+            return y if x.ndim == 2 else y.view(*x.shape[:-1], -1)
         return func(*args, **(kwargs or {}))
 
     def gradients(self, loss: Tensor) -> list[Tensor | Factors]:
@@ -99,9 +103,9 @@ def worth(leaf: Tensor) -> bool:
     return leaf.ndim == 2 and leaf.numel() >= WORTH and not leaf.is_cuda and leaf.requires_grad
 
 
-def any_worth(leaves: list[Tensor]) -> bool:
+def fit(net, leaves: list[Tensor]) -> bool:
     """Say whether to tap at all. Autocast has its own F.linear."""
-    return not precision.autocasts() and any(worth(leaf) for leaf in leaves)
+    return not precision.autocasts() and any(worth(leaf) for leaf in leaves) and net.plain
 
 
 def add(targets: list[Tensor], gradients, alpha: float = 1.) -> None:

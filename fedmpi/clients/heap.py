@@ -7,8 +7,8 @@ from __future__ import annotations
 import ctypes
 
 TRIM_THRESHOLD, MMAP_THRESHOLD = -1, -3      # of glibc's malloc.h
-KEPT = 512 << 20       # bytes that are freed, and kept, at most
-LARGE = 256 << 20      # bytes of a single piece that is not kept: it goes back as a whole
+KEPT = 512 << 20      # bytes that are kept at most, of those free at the heap's end
+LARGE = 32 << 20      # bytes of a single piece that is not kept: it goes back as a whole; older ones take no more
 
 
 def keep() -> bool:
@@ -17,4 +17,4 @@ def keep() -> bool:
         mallopt = ctypes.CDLL(None).mallopt
     except (AttributeError, OSError, TypeError):      # not glibc
         return False
-    return bool(mallopt(MMAP_THRESHOLD, LARGE) and mallopt(TRIM_THRESHOLD, KEPT))
+    return all([mallopt(MMAP_THRESHOLD, LARGE), mallopt(TRIM_THRESHOLD, KEPT)])

@@ -195,7 +195,7 @@ def bound(net: Net, w: Tensor, only: slice | None, factored: bool = False):
     def views(flat):
         parts = net.split(flat)
         return [parts[i] for i in chosen]
-    tap = factors.Tap(leaves) if factored and factors.any_worth(leaves) else None
+    tap = factors.Tap(leaves) if factored and factors.fit(net, leaves) else None
     return work, tapped if tap else whole, views
 
 

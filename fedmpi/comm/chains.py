@@ -29,11 +29,22 @@ def compiled():
     """Return chain(total, values, weights), which adds weights[r] * values[r] to total (n,) for r = 0, 1, ... in turn,
     each with one rounding. values: at most ROWS vectors (n,) float32; total float64.
 
-    None without Numba, or where the processor has no such instruction."""
+    None without a Numba that works, or where the processor has no such instruction: nothing depends on it but time."""
     try:
-        from numba import njit
-    except ImportError:      # also of a Numba that does not know this NumPy
+        four = compiled_four()
+    except Exception:      # of a Numba that is not there, knows not this NumPy, finds not its libraries, ...
         return None
+
+    def chain(total, values, weights):
+        missing = ROWS - len(values)      # 0 times anything finite adds nothing
+        arrays = [value.numpy() for value in values]
+        four(total.numpy(), *arrays, *arrays[:1] * missing, *weights, *[0.] * missing)
+
+    return chain if fuses(chain) else None
+
+
+def compiled_four():
+    from numba import njit
 
     @njit("void(f8[::1], f4[::1], f4[::1], f4[::1], f4[::1], f8, f8, f8, f8)", fastmath={"contract"}, nogil=True)
     def four(total, a, b, c, d, u, v, w, x):
@@ -42,13 +53,7 @@ def compiled():
             t = t + v * np.float64(b[i])
             t = t + w * np.float64(c[i])
             total[i] = t + x * np.float64(d[i])
-
-    def chain(total, values, weights):
-        missing = ROWS - len(values)      # 0 times anything finite adds nothing
-        arrays = [value.numpy() for value in values]
-        four(total.numpy(), *arrays, *arrays[:1] * missing, *weights, *[0.] * missing)
-
-    return chain if fuses(chain) else None
+    return four
 
 
 def fuses(chain) -> bool:

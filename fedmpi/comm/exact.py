@@ -42,17 +42,17 @@ def accumulate(rows, weights: torch.Tensor, into: torch.Tensor, groups: torch.Te
 
     rows: r vectors (d,) of any float type; weights (r,) float64; into int64. Raises NotFinite; `into` is then of no
     use."""
-    groups = [None] * len(rows) if groups is None else groups.tolist()
+    chain, groups = chain_for(rows, into.device), [None] * len(rows) if groups is None else groups.tolist()
     for group in [None] if into.ndim == 1 else sorted(set(groups)):
         members = [r for r in range(len(rows)) if groups[r] == group]
-        add({r: rows[r] for r in members}, weights[members], into if group is None else into[group])
+        add({r: rows[r] for r in members}, weights[members], into if group is None else into[group], chain)
 
 
-def add(rows: dict[int, torch.Tensor], weights: torch.Tensor, into: torch.Tensor):
+def add(rows: dict[int, torch.Tensor], weights: torch.Tensor, into: torch.Tensor, chain):
     """Add rows, by their positions, with their weights to one sum, block by block."""
     if not rows:
         return
-    block, chain = BLOCK_GPU if into.is_cuda else BLOCK, chain_for(rows.values(), into.device)
+    block, ids = BLOCK_GPU if into.is_cuda else BLOCK, list(rows)
     pieces = {r: row.detach().split(block) for r, row in rows.items()}
     factors, weights = odd(weights).tolist(), weights.tolist()
     for b, total in enumerate(into.split(block)):
@@ -60,7 +60,7 @@ def add(rows: dict[int, torch.Tensor], weights: torch.Tensor, into: torch.Tensor
         for first in range(0, len(rows), chains.ROWS):      # few at once: they stay in the cache until they are added
             some = slice(first, first + chains.ROWS)
             values = [checked(r, rows[r], pieces[r][b], weight, total)
-                      for r, weight in zip([*rows][some], weights[some], strict=True)]
+                      for r, weight in zip(ids[some], weights[some], strict=True)]
             chain(small, values, factors[some])
         total.add_(small.sub_(OFFSET).mul_(SCALE).to(torch.int64))
 

@@ -108,7 +108,7 @@ class Net:
 
     def handed_over(self) -> Tensor:
         """Return what the bound vector holds now, a vector that is the caller's."""
-        if self.size < LARGE:
+        if self.size < LARGE or self._work.is_cuda:
             return self._work.clone()
         work, self._work = self._work, None      # the next `bind` makes another: less work than a copy
         return work
@@ -126,6 +126,12 @@ class Net:
     def leaf(self, i: int) -> Tensor:
         """Return the i-th bound parameter, for autograd."""
         return self._leaves[i]
+
+    @cached_property
+    def plain(self) -> bool:
+        """Say whether all forward passes are PyTorch's layers' and ours: others may do anything in theirs."""
+        return all(getattr(type(layer).forward, "__module__", "").startswith(("torch.nn.modules.", "fedmpi."))
+                   for layer in self.module.modules())
 
     @cached_property
     def lookup(self) -> nn.Embedding:

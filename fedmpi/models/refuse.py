@@ -23,5 +23,5 @@ def refuse_buffers(module: nn.Module, policy: str | None) -> None:
 def refuse_shared(names: list[str], held: dict) -> None:
     """Refuse a network whose base and head, with `names`, share weights: each would have its own."""
     if shared := [name for name in names if name not in held]:
-        raise BadInput(f"model: the head shares weights with the feature extractor ({', '.join(shared)}), so that the "
-                       "network cannot be cut in two; give each its own")
+        raise BadInput(f"model: layers share weights ({', '.join(shared)}) so that the network cannot be cut into a "
+                       "feature extractor and a head; give each its own")

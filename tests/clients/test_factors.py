@@ -11,6 +11,8 @@ from fedmpi.clients.loop import LoopData
 from fedmpi.clients.plan import Local
 from fedmpi.models import precision
 from fedmpi.models.flat import Net
+from tests.federations import cnn, mlp
+from tests.runs import bench as runs  # noqa: F401
 
 LOCAL = Local(seed=3, round=2, batch=10, epochs=2, steps=None, lr=.05, momentum=0.)
 
@@ -59,6 +61,7 @@ def used(monkeypatch):
         add(targets, gradients, alpha)
     monkeypatch.setattr(factors, "WORTH", 0)
     monkeypatch.setattr(factors, "add", noted)
+    monkeypatch.setattr(Net, "plain", True)
     return shapes
 
 
@@ -91,14 +94,49 @@ def test_not_where_gradients_are_needed_whole_or_rounded(used):
     assert not used
 
 
+def test_what_follows_may_work_in_place_and_view(used, monkeypatch):
+    class Views(nn.Sequential):
+        def forward(self, x):
+            z = self[0](x)
+            z += 1
+            return self[2](self[1](z.view(len(x), -1)))
+    for model, x in ((nn.Sequential(nn.Linear(8, 16), nn.ReLU(inplace=True), nn.Linear(16, 4)), data(8)),
+                     (Views(nn.Linear(8, 16), nn.ReLU(inplace=True), nn.Linear(96, 4)), data(6, 8))):
+        w = Net(model).flatten()
+        monkeypatch.setattr(factors, "WORTH", 0)
+        found = x.descend(Net(model), w)
+        monkeypatch.setattr(factors, "WORTH", 1 << 30)
+        torch.testing.assert_close(found, x.descend(Net(model), w), rtol=0, atol=1e-6)
+    assert used
+
+
 def test_not_for_small_layers():
-    assert not factors.any_worth([nn.Linear(512, 511).weight]) and factors.any_worth([nn.Linear(512, 512).weight])
-    assert not factors.any_worth([nn.Conv2d(512, 512, 3).weight, nn.Linear(512, 512).weight.detach()])
+    linear = Net(nn.Linear(512, 512))
+    assert not factors.fit(linear, [nn.Linear(512, 511).weight]) and factors.fit(linear, [nn.Linear(512, 512).weight])
+    assert not factors.fit(linear, [nn.Conv2d(512, 512, 3).weight, nn.Linear(512, 512).weight.detach()])
+
+
+def test_not_in_a_users_own_forward_pass(monkeypatch):
+    """It may do anything: here it takes a gradient itself."""
+    class Own(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.a, self.b = nn.Linear(8, 8), nn.Linear(8, 4)
+
+        def forward(self, x):
+            x = x.detach().requires_grad_()
+            return self.b(self.a(x).tanh() + torch.autograd.grad(self.a(x).tanh().square().sum(), x)[0])
+    assert not net(Own).plain and not Net(nn.Sequential(nn.Linear(8, 8), Own())).plain
+    assert mlp().plain and cnn().plain and Net(nn.Sequential(nn.Linear(8, 8), nn.ReLU())).plain
+    found = data(8).descend(net(Own), net(Own).flatten())
+    monkeypatch.setattr(factors, "WORTH", 0)
+    assert torch.equal(data(8).descend(net(Own), net(Own).flatten()), found)
 
 
 @pytest.mark.parametrize("worth", [0, 1 << 30])
 def test_a_parameter_that_no_output_depends_on(monkeypatch, worth):
     monkeypatch.setattr(factors, "WORTH", worth)
+    monkeypatch.setattr(Net, "plain", True)
     model = net(Idle)
     with pytest.raises(RuntimeError, match="takes no part|not have been used"):
         data(8).descend(model, model.flatten())
@@ -124,6 +162,7 @@ def test_judging_gives_what_linear_gives(monkeypatch, n, bias):
     monkeypatch.setattr(factors, "product", lambda *args: called.append(1) or product(*args))
     with torch.no_grad(), factors.judging(Net(layer), x.device):
         torch.testing.assert_close(layer(x), expected, rtol=0, atol=1e-6)
+        assert layer(x).is_contiguous() and (called.clear() or layer(x)).view(1, -1).numel() == 5 * n
         torch.testing.assert_close(layer(x[None]), expected[None], rtol=0, atol=1e-6)
     assert len(called) == 1      # samples of more dimensions are left alone
 
@@ -138,3 +177,23 @@ def test_judging_small_networks_and_in_bf16_is_as_ever():
         assert not isinstance(factors.judging(large, cpu), factors.Judging)
     finally:
         precision.use("float32")
+
+
+def test_the_same_bits_on_any_number_of_ranks(runs, monkeypatch):  # noqa: F811
+    """Of a network that is large enough for all of this: 64 x 4200 weights."""
+    done = runs.run(3, "three", "model.hidden=4200", "rounds=2")
+    assert done.returncode == 0, done.stderr
+    monkeypatch.setattr(factors, "product", counted := Counted(factors.product))
+    assert runs.lead("one", "model.hidden=4200", "rounds=2") == 0
+    assert runs.result("one")["digest"] == runs.result("three")["digest"]
+    assert counted.grad and counted.judged      # in training, and in judging
+
+
+class Counted:
+    def __init__(self, product):
+        self.product, self.grad, self.judged = product, 0, 0
+
+    def __call__(self, rows, weight, bias):
+        self.grad += weight.requires_grad
+        self.judged += not weight.requires_grad
+        return self.product(rows, weight, bias)

@@ -5,9 +5,13 @@ import platform
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 
+from fedmpi.bench.rig import Rig
+from fedmpi.bench.synthetic import Synthetic
 from fedmpi.clients import heap
+from fedmpi.comm.world import Solo
 
 GLIBC = platform.libc_ver()[0] == "glibc"
 STEPS = """
@@ -16,7 +20,7 @@ from fedmpi.clients import heap
 if "keep" in sys.argv:
     heap.keep()
 def step():
-    return len([np.ones(1 << 20) for _ in range(5)])
+    return len([np.ones(1 << 20) for _ in range(8)])
 for _ in range(3):
     step()
 before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
@@ -33,9 +37,16 @@ def faults(*arguments: str) -> int:
 
 @pytest.mark.skipif(not GLIBC, reason="the C library is not glibc")
 def test_pages_are_not_asked_for_again():
-    """A step of 40 MB, ten times."""
+    """A step of 64 MB, ten times."""
     assert heap.keep()
-    assert faults() > 5000 > 500 > faults("keep")
+    assert faults() > 100 > 50 > faults("keep")      # the pages are large ones where the system makes them so
+
+
+def test_every_rank_does_it(monkeypatch):
+    kept = []
+    monkeypatch.setattr(heap, "keep", lambda: kept.append(1))
+    Rig(Solo(), Synthetic((4,), 2, np.ones(3, np.int64)), {"model": "mlp"})
+    assert kept
 
 
 def test_other_libraries_are_left_alone(monkeypatch):

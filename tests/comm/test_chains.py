@@ -65,9 +65,21 @@ def test_a_small_sum_does_not_compile_it(monkeypatch):
     assert not total(torch.zeros(23, 500), weights()).any()
 
 
-def test_without_numba_there_is_none(monkeypatch):
+@pytest.mark.parametrize("error", [ImportError, OSError, RuntimeError])
+def test_without_a_numba_that_works_there_is_none(monkeypatch, error):
+    """No package, no library of its own, a processor that it does not know."""
+    def broken(*signature, **ways):
+        raise error("as it may")
+    monkeypatch.setattr("numba.njit", broken)
+    assert chains.compiled.__wrapped__() is None
     monkeypatch.setitem(sys.modules, "numba", None)
     assert chains.compiled.__wrapped__() is None
+
+
+def test_the_groups_of_a_sum_count_together(worth, monkeypatch):
+    monkeypatch.setattr(chains, "WORTH", 23 * 500)
+    total(rows(), weights(), torch.arange(23) % 5, 5)
+    assert worth
 
 
 def test_one_that_does_not_fuse_is_refused(monkeypatch):

@@ -182,7 +182,7 @@ def test_layers_may_share_weights():
 
 
 @pytest.mark.parametrize("make, message", [
-    (lambda: Shared(True), r"the head shares weights .*\(fc3.weight\)"),
+    (lambda: Shared(True), r"layers share weights \(fc3.weight\)"),
     (lambda: Skip(lambda z, x: z + x[:, :3]), "not its last operation"),
     (lambda: Skip(lambda z, x: 3 * z), "not its last operation"),
     (lambda: nn.Sequential(nn.Linear(6, 3), nn.ReLU()), "needs a Linear layer|not its last operation"),
