@@ -11,6 +11,7 @@ from fedmpi.clients.loop import LoopData
 from fedmpi.clients.plan import Local
 from fedmpi.models import precision
 from fedmpi.models.flat import Net
+from fedmpi.models.layers import MeanOverPositions
 from tests.federations import cnn, mlp
 from tests.runs import bench as runs  # noqa: F401
 
@@ -127,7 +128,7 @@ def test_not_in_a_users_own_forward_pass(monkeypatch):
             x = x.detach().requires_grad_()
             return self.b(self.a(x).tanh() + torch.autograd.grad(self.a(x).tanh().square().sum(), x)[0])
     assert not net(Own).plain and not Net(nn.Sequential(nn.Linear(8, 8), Own())).plain
-    assert mlp().plain and cnn().plain and Net(nn.Sequential(nn.Linear(8, 8), nn.ReLU())).plain
+    assert mlp().plain and cnn().plain and Net(nn.Sequential(MeanOverPositions(), nn.Linear(8, 8))).plain
     found = data(8).descend(net(Own), net(Own).flatten())
     monkeypatch.setattr(factors, "WORTH", 0)
     assert torch.equal(data(8).descend(net(Own), net(Own).flatten()), found)
