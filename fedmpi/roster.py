@@ -44,12 +44,17 @@ def refuse_mixed(world: Solo, words: list) -> None:
 
 def card(world: Solo, words: list) -> dict[str, str]:
     """Say what this rank runs; all but the host has to be the same everywhere."""
+    return {"host": world.host, "fedmpi": __version__, "Python": platform.python_version(),
+            "torch": installed("torch", "unknown"), "code": code_mark(),
+            "command": " ".join("-" if word is None else str(word) for word in words)}
+
+
+def installed(package: str, otherwise: str) -> str:
+    """Return a package's version, or what to say where it is not installed."""
     try:
-        torch = version("torch")
+        return version(package)
     except PackageNotFoundError:
-        torch = "unknown"
-    return {"host": world.host, "fedmpi": __version__, "Python": platform.python_version(), "torch": torch,
-            "code": code_mark(), "command": " ".join("-" if word is None else str(word) for word in words)}
+        return otherwise
 
 
 def code_mark() -> str:

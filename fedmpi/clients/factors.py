@@ -43,7 +43,7 @@ class Linear(torch.autograd.Function):
                 g.sum(0) if ctx.needs_input_grad[2] else None, None)
 
 
-def product(rows: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+def product(rows: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """Return F.linear(rows, weight, bias) of rows (b, in): like that a tensor of its own, contiguous."""
     if len(rows) > THIN:
         return F.linear(rows, weight, bias)
@@ -56,14 +56,13 @@ class Judging(TorchFunctionMode):
 
     def __torch_function__(self, func, types, args=(), kwargs=None):
         if func is F.linear and not kwargs and args[0].ndim == 2 and args[1].numel() >= WORTH:
-            return product(args[0], args[1], args[2] if len(args) > 2 else None)
+            return product(*args)
         return func(*args, **(kwargs or {}))
 
 
 def judging(net, device: torch.device):
     """Return the context of forward passes without gradients."""
-    fit = net.size >= WORTH and device.type == "cpu" and not precision.autocasts() and net.plain
-    return Judging() if fit else nullcontext()
+    return Judging() if net.size >= WORTH and device.type == "cpu" and exchangeable(net) else nullcontext()
 
 
 class Tap(TorchFunctionMode):
@@ -104,8 +103,13 @@ def worth(leaf: Tensor) -> bool:
 
 
 def fit(net, leaves: list[Tensor]) -> bool:
-    """Say whether to tap at all. Autocast has its own F.linear."""
-    return not precision.autocasts() and any(worth(leaf) for leaf in leaves) and net.plain
+    """Say whether to tap at all."""
+    return any(worth(leaf) for leaf in leaves) and exchangeable(net)
+
+
+def exchangeable(net) -> bool:
+    """Say whether F.linear may be another function in a network. Autocast has its own."""
+    return not precision.autocasts() and net.plain
 
 
 def add(targets: list[Tensor], gradients, alpha: float = 1.) -> None:

@@ -81,6 +81,10 @@ class Spill:
         self.places: dict[int, int] = {}      # client -> record
         self.free: list[int] = []             # records of clients that are here no more
 
+    @property
+    def place(self) -> str:
+        return f"scratch space in {self.folder or tempfile.gettempdir()}"
+
     @cached_property
     def file(self):
         return tempfile.TemporaryFile(dir=self.folder, prefix="fedmpi-states-")
@@ -95,9 +99,8 @@ class Spill:
                 written = os.pwrite(self.file.fileno(), record, at)
                 record, at = record[written:], at + written
         except OSError as error:
-            raise FedmpiError(f"the state of client {client} cannot be written to scratch space in "
-                              f"{self.folder or tempfile.gettempdir()}: {error.strerror}; raise state.memory, or set "
-                              "state.scratch to a folder with more space") from None
+            raise FedmpiError(f"the state of client {client} cannot be written to {self.place}: {error.strerror}; "
+                              "raise state.memory, or set state.scratch to a folder with more space") from None
 
     def forget(self, client: int) -> None:
         if client in self.places:
@@ -108,8 +111,8 @@ class Spill:
         while got < self.size:
             moved = os.preadv(self.file.fileno(), [memoryview(record)[got:]], begin + got)
             if not moved:
-                raise FedmpiError(f"the scratch space in {self.folder or tempfile.gettempdir()} does not give back the "
-                                  f"state of client {client}; set state.scratch to a folder on another disk")
+                raise FedmpiError(f"the {self.place} does not give back the state of client {client}; set "
+                                  "state.scratch to a folder on another disk")
             got += moved
         values, at = [], 0
         for like, (dtype, shape, size) in zip(self.first, self.shapes, strict=True):

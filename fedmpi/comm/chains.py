@@ -40,7 +40,7 @@ def compiled():
         arrays = [value.numpy() for value in values]
         four(total.numpy(), *arrays, *arrays[:1] * missing, *weights, *[0.] * missing)
 
-    return chain if fuses(chain) else None
+    return chain if fuses(chain, torch.device("cpu")) else None
 
 
 def compiled_four():
@@ -56,14 +56,15 @@ def compiled_four():
     return four
 
 
-def fuses(chain) -> bool:
-    """Say whether each of the additions has one rounding, in vectors and in what is left over."""
+def fuses(chain, device: torch.device) -> bool:
+    """Say whether each addition of a chain, called as `compiled` says, has one rounding on a device, in vectors and in
+    what is left over."""
     value, weight = 1 + 2. ** -23, 1 + 2. ** -52
     for n in (1, 67):
         for place in range(ROWS):
-            total = torch.full((n,), -value, dtype=torch.float64)
+            total = torch.full((n,), -value, dtype=torch.float64, device=device)
             weights = [weight if r == place else 0. for r in range(ROWS)]
-            chain(total, [torch.full((n,), value)] * ROWS, weights)
+            chain(total, [torch.full((n,), value, device=device)] * ROWS, weights)
             if not (total == 2. ** -52 + 2. ** -75).all():      # the last is lost if rounded twice
                 return False
     return True

@@ -8,7 +8,6 @@ import platform
 import shutil
 import tempfile
 import textwrap
-from importlib.metadata import PackageNotFoundError, version
 from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
@@ -23,7 +22,7 @@ from fedmpi.commands.trials import BYTES, collectives, intact, write
 from fedmpi.config import Config, Data
 from fedmpi.errors import BadInput, FedmpiError
 from fedmpi.progress import put
-from fedmpi.roster import gathered, hosts_table, spans
+from fedmpi.roster import gathered, hosts_table, installed, spans
 from fedmpi.run import last_words, receive, send
 from fedmpi.storage.atomic import reason
 
@@ -102,13 +101,6 @@ def numba() -> str:
     from fedmpi.comm.chains import compiled
     found = installed("numba", "")
     return f"numba {found}" if found and compiled() else f"numba {found or 'none'} (large sums take longer)"
-
-
-def installed(package: str, otherwise: str) -> str:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return otherwise
 
 
 def device_of(world: Solo, server_host: str) -> tuple[str, str]:

@@ -67,19 +67,18 @@ class Case:
 
 def prepared(config_path: str, overrides: list[str]) -> Case:
     """Read a configuration, prepare its federation and rehearse a client. Raises BadInput."""
-    import torch
-
     from fedmpi.clients.choice import by_network
     from fedmpi.clients.loop import rehearse
+    from fedmpi.models.build import blank
     from fedmpi.setup import bind, refuse_engine
     config = load(config_path, overrides)
     federation = Federation(prepare(config.data, config.seed))
     method = bind(config, federation)
     refuse_engine(config, federation, method)
     shared, mine = method.init(federation.clients)
-    blank = torch.zeros((1, *federation.shape), dtype=getattr(torch, str(federation.dtype)))
-    up = rehearse(method, shared, mine, blank)[1]
-    engine = by_network(method, shared, mine, blank)[0] if config.engine == "auto" else config.engine
+    sample = blank(federation.shape, federation.dtype)
+    up = rehearse(method, shared, mine, sample)[1]
+    engine = by_network(method, shared, mine, sample)[0] if config.engine == "auto" else config.engine
     return Case(config, federation, method, shared, mine, up, engine)
 
 

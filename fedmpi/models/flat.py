@@ -15,6 +15,7 @@ from itertools import accumulate, pairwise
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from fedmpi.errors import BadInput
 from fedmpi.models.precision import forward
@@ -23,7 +24,6 @@ from fedmpi.models.split import split
 
 ANOTHER = 0x5EED_0000      # between the seeds of several starts
 LARGE = 1 << 18            # numbers of a vector that takes longer to copy than new views of another take
-BATCH_NORM = nn.modules.batchnorm._BatchNorm
 
 
 class Net:
@@ -169,7 +169,7 @@ def tensors(module: nn.Module) -> dict[str, Tensor]:
 
     Counts of batches are dropped: with a fixed momentum nothing depends on them, and integers cannot be averaged."""
     for layer in module.modules():
-        if isinstance(layer, BATCH_NORM):
+        if isinstance(layer, _BatchNorm):
             layer.num_batches_tracked = None
     return dict(module.named_parameters()) | dict(module.named_buffers())
 
