@@ -37,3 +37,14 @@ def launch():
     """Start `python -m MODULE ARGUMENTS` on several MPI ranks; see tests/launch.py."""
     from tests.launch import module
     return module
+
+
+@pytest.fixture(scope="module")
+def bench(tmp_path_factory, cache):
+    """A folder in which runs of the real command are started; see tests/runs.py."""
+    from tests import launch
+    from tests.runs import Bench
+    bench = Bench(tmp_path_factory.mktemp("runs"), cache)
+    yield bench
+    for job in bench.jobs:
+        launch.end(job)

@@ -1,4 +1,4 @@
-"""Runs of the real command for the end-to-end tests: configurations, jobs, and what they leave."""
+"""Runs of the real command for the end-to-end tests: configurations, jobs, and what they leave. The fixture is `bench`, in conftest.py."""
 from __future__ import annotations
 
 import json
@@ -7,8 +7,6 @@ import signal
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
-
-import pytest
 
 from tests import launch
 
@@ -64,14 +62,6 @@ class Bench:
 
     def saved(self, name: str) -> list[Path]:
         return sorted((self.out(name) / "checkpoints").glob("round-*.h5"))
-
-
-@pytest.fixture(scope="module")
-def bench(tmp_path_factory, cache):
-    bench = Bench(tmp_path_factory.mktemp("runs"), cache)
-    yield bench
-    for job in bench.jobs:
-        launch.end(job)
 
 
 def wait_for(job, text: str):

@@ -3,19 +3,18 @@ from __future__ import annotations
 
 import pytest
 
-from tests.runs import bench  # noqa: F401
 
 FAIR = ("method=fedavg", "rounds=8", "data.clients=10", "data.partition=iid", "train.participation=1", "train.lr=.3",
         "train.steps=null", "train.epochs=2")
 ATTACK = "attack={kind: sign_flip, scale: 3}"
 
 
-def accuracy(bench, name, *words):  # noqa: F811
+def accuracy(bench, name, *words):
     assert bench.lead(name, *FAIR, *words) == 0
     return bench.result(name)["accuracy_mean"]
 
 
-def test_a_fifth_of_sign_flippers_breaks_the_mean_and_no_robust_one(bench):  # noqa: F811
+def test_a_fifth_of_sign_flippers_breaks_the_mean_and_no_robust_one(bench):
     clean, mean = accuracy(bench, "clean"), accuracy(bench, "mean", ATTACK)
     assert clean > .9 and mean < .6
     for name, *words in (("median", "server.robust=median"),
@@ -25,7 +24,7 @@ def test_a_fifth_of_sign_flippers_breaks_the_mean_and_no_robust_one(bench):  # n
     assert accuracy(bench, "clipped", ATTACK, "server.clip_norm=.5") > mean + .1
 
 
-def test_accuracies_are_those_of_honest_clients(bench, capsys):  # noqa: F811
+def test_accuracies_are_those_of_honest_clients(bench, capsys):
     """Local training shows who is who: it learns swapped labels."""
     words = ("method=local", "attack={kind: label_flip, share: .3}")
     honest = accuracy(bench, "labels", *words)
@@ -39,7 +38,7 @@ def test_accuracies_are_those_of_honest_clients(bench, capsys):  # noqa: F811
     assert each[each > .5].mean() == pytest.approx(honest)
 
 
-def test_the_only_client_cannot_attack(bench, capsys):  # noqa: F811
+def test_the_only_client_cannot_attack(bench, capsys):
     assert bench.lead("alone", "method=fedavg", "data={clients: 1, partition: iid}", ATTACK) == 2
     assert "attack.kind = sign_flip: of data.clients = 1 none is left to be honest" in capsys.readouterr().err
 
@@ -47,7 +46,7 @@ def test_the_only_client_cannot_attack(bench, capsys):  # noqa: F811
 @pytest.mark.parametrize("ranks, words", [
     (3, ("method=fedavg", "server.robust=trimmed_mean", "server.clip_norm=.3", ATTACK)),
     (2, ("method={name: ifca, k: 2}", "server.robust=median", "attack={kind: noise, share: .3}"))])
-def test_the_same_bits_on_any_number_of_ranks(bench, ranks, words):  # noqa: F811
+def test_the_same_bits_on_any_number_of_ranks(bench, ranks, words):
     words = (*words, "faults={bad_update: skip, drop: .2}", "train.participation=[.4, 1]")
     assert bench.lead(f"one-{ranks}", *words) == 0
     done = bench.run(ranks, f"more-{ranks}", *words)
@@ -55,7 +54,7 @@ def test_the_same_bits_on_any_number_of_ranks(bench, ranks, words):  # noqa: F81
     assert bench.result(f"more-{ranks}")["digest"] == bench.result(f"one-{ranks}")["digest"]
 
 
-def test_a_robust_mean_goes_on_to_the_same_bits(bench):  # noqa: F811
+def test_a_robust_mean_goes_on_to_the_same_bits(bench):
     """It comes from columns: however they lie in memory, here and in a checkpoint, sums over rows are the same."""
     words = ("method={name: pfedcam, K: 4}", "server.robust=median", "data.clients=7")
     assert bench.lead("straight", *words, "rounds=4") == bench.lead("cut", *words, "rounds=2") == 0
@@ -65,7 +64,7 @@ def test_a_robust_mean_goes_on_to_the_same_bits(bench):  # noqa: F811
     assert bench.result("three")["digest"] == bench.result("straight")["digest"]
 
 
-def test_a_method_that_cannot_begin_says_so(bench):  # noqa: F811
+def test_a_method_that_cannot_begin_says_so(bench):
     method = "method={name: lcfed, K: 2, D: 1, sample: 1}"
     done = bench.run(2, "never", method, "faults.bad_update=skip", "train.lr=1e30")
     assert done.returncode == 1 and "which train before round 1, can be used, and LCFed cannot begin" in done.stderr

@@ -13,7 +13,6 @@ from fedmpi.errors import BadInput
 from fedmpi.run import lead
 from fedmpi.slurm import job as slurm
 from fedmpi.slurm.deadline import MARGIN, Deadline, deadline, seconds_of
-from tests.runs import bench  # noqa: F401
 
 
 @pytest.fixture(autouse=True)
@@ -96,7 +95,7 @@ def test_whether_a_job_has_ended(squeue, script, over):
     assert slurm.ended("9") == over
 
 
-def test_a_run_saves_in_time_and_continues(bench):  # noqa: F811
+def test_a_run_saves_in_time_and_continues(bench):
     def go(limit, resume):
         return lead(Solo(), bench.config, ["checkpoint.every=0"], str(bench.out("late")), resume, lambda: False, limit)
     assert go("0:10", None) == 75 and [path.name for path in bench.saved("late")] == ["round-000001.h5"]
@@ -104,6 +103,6 @@ def test_a_run_saves_in_time_and_continues(bench):  # noqa: F811
     assert go("60", "auto") == 0 and bench.result("late")["digest"] == bench.straight(3)
 
 
-def test_a_time_limit_that_is_none_is_refused(bench, capsys):  # noqa: F811
+def test_a_time_limit_that_is_none_is_refused(bench, capsys):
     assert lead(Solo(), bench.config, [], str(bench.out("soon")), None, lambda: False, "soon") == 2
     assert "--time-limit soon is no time" in capsys.readouterr().err and not bench.out("soon").exists()

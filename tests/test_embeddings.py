@@ -12,7 +12,6 @@ from fedmpi.config import resolve
 from fedmpi.errors import BadInput
 from fedmpi.server.metrics import pictured
 from tests.federations import Lab, method
-from tests.runs import bench  # noqa: F401
 
 
 def embedded(lab):
@@ -35,7 +34,7 @@ def test_a_method_without_heads_has_no_picture(mlp, federation):
     assert embedded(Lab(method("fedsr", mlp), federation).go(1)) is None
 
 
-def test_a_run_stores_them_in_the_rounds_asked_for(bench):  # noqa: F811
+def test_a_run_stores_them_in_the_rounds_asked_for(bench):
     assert bench.lead("pictured", "evaluate.every=0", "evaluate.embeddings=[1,3]") == 0
     assert bench.result("pictured")["digest"] == bench.straight(3)
     with h5py.File(bench.out("pictured") / "history.h5") as history:
@@ -46,7 +45,7 @@ def test_a_run_stores_them_in_the_rounds_asked_for(bench):  # noqa: F811
     np.testing.assert_allclose(found.sum(1), 0, atol=1e-4)      # centred
 
 
-def test_rounds_without_a_picture_are_nan(bench):  # noqa: F811
+def test_rounds_without_a_picture_are_nan(bench):
     assert bench.lead("once", "evaluate.embeddings=[2]", "method=fedavg") == 0
     with h5py.File(bench.out("once") / "history.h5") as history:
         found, took_part = history["embedding"][:], history["accuracy_after"][:]
@@ -54,7 +53,7 @@ def test_rounds_without_a_picture_are_nan(bench):  # noqa: F811
     assert np.array_equal(np.isfinite(found[1]).all(1), np.isfinite(took_part[1]))      # those who sent a head
 
 
-def test_any_number_of_ranks_stores_the_same(bench):  # noqa: F811
+def test_any_number_of_ranks_stores_the_same(bench):
     assert bench.run(3, "three", "evaluate.embeddings=[2]", "engine=loop").returncode == 0
     assert bench.lead("one", "evaluate.embeddings=[2]", "engine=loop") == 0
     found = []
@@ -64,7 +63,7 @@ def test_any_number_of_ranks_stores_the_same(bench):  # noqa: F811
     np.testing.assert_array_equal(*found)
 
 
-def test_a_restart_continues_with_the_same_pictures(bench):  # noqa: F811
+def test_a_restart_continues_with_the_same_pictures(bench):
     assert bench.lead("again", "rounds=2", "evaluate.embeddings=[2]") == 0
     assert bench.lead("again", "evaluate.embeddings=[2,3]", resume="auto") == 0
     with h5py.File(bench.out("again") / "history.h5") as history:

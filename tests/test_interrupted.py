@@ -9,13 +9,13 @@ import sys
 import pytest
 
 from tests import launch
-from tests.runs import bench, gone, kill, wait_for  # noqa: F401
+from tests.runs import gone, kill, wait_for
 
 LONG = "rounds=100000"
 linux = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="finds processes in /proc")
 
 
-def continued(bench, name: str, ranks: int) -> str:  # noqa: F811
+def continued(bench, name: str, ranks: int) -> str:
     """Continue a run for two rounds more than it has saved, on another number of ranks; returns its digest."""
     rounds = int(bench.saved(name)[-1].stem.removeprefix("round-")) + 2
     done = bench.run(ranks, name, f"rounds={rounds}", "--resume", "auto")
@@ -28,7 +28,7 @@ def continued(bench, name: str, ranks: int) -> str:  # noqa: F811
 
 @linux
 @pytest.mark.parametrize("rank, ranks_then", [(2, 1), (0, 2)], ids=["worker", "server"])
-def test_a_killed_rank_ends_the_job_and_nothing_is_lost(bench, rank, ranks_then):  # noqa: F811
+def test_a_killed_rank_ends_the_job_and_nothing_is_lost(bench, rank, ranks_then):
     job = bench.start(3, f"killed-{rank}", LONG)
     wait_for(job, "round      4/")
     kill(job, rank)
@@ -37,7 +37,7 @@ def test_a_killed_rank_ends_the_job_and_nothing_is_lost(bench, rank, ranks_then)
     continued(bench, f"killed-{rank}", ranks_then)
 
 
-def test_asked_to_stop_it_saves_and_says_so(bench):  # noqa: F811
+def test_asked_to_stop_it_saves_and_says_so(bench):
     job = bench.start(2, "stopped", LONG)
     wait_for(job, "round      3/")
     job.send_signal(signal.SIGTERM)
@@ -61,7 +61,7 @@ class Failing(FedAvg):
 '''
 
 
-def test_a_failing_worker_is_named_once(bench):  # noqa: F811
+def test_a_failing_worker_is_named_once(bench):
     bench.out("failing.py").write_text(FAILING)
     done = bench.run(3, "failing", "method=failing:Failing", "train.participation=1", "engine=loop")
     assert done.returncode not in (0, 2, 75)
@@ -75,7 +75,7 @@ def test_a_failing_worker_is_named_once(bench):  # noqa: F811
 
 
 @pytest.mark.parametrize("ranks, method, field", [(1, "fedavg", "w"), (2, "fedmhc", "theta"), (3, "fedavg", "w")])
-def test_an_update_that_is_not_finite_names_the_client(bench, ranks, method, field):  # noqa: F811
+def test_an_update_that_is_not_finite_names_the_client(bench, ranks, method, field):
     done = bench.run(ranks, f"wild-{ranks}", f"method={method}", "train.lr=1e9")
     assert done.returncode not in (0, 75)
     (message,) = [line for line in done.stderr.splitlines() if "fedmpi:" in line]
@@ -109,7 +109,7 @@ class Stopping(FedMHC):
 
 
 @linux
-def test_a_rank_that_hangs_is_named_and_nothing_is_lost(bench):  # noqa: F811
+def test_a_rank_that_hangs_is_named_and_nothing_is_lost(bench):
     bench.out("stopping.py").write_text(STOPPING)
     words = ("method=stopping:Stopping", "method.M=3", "train.participation=1", "engine=loop", "rounds=4")
     done = bench.run(3, "hung", *words, "comm.timeout=12")
@@ -126,7 +126,7 @@ def test_a_rank_that_hangs_is_named_and_nothing_is_lost(bench):  # noqa: F811
 
 
 @linux
-def test_a_server_that_hangs_is_named_by_a_worker(bench):  # noqa: F811
+def test_a_server_that_hangs_is_named_by_a_worker(bench):
     job = bench.start(3, "mute", LONG, "comm.timeout=12")
     wait_for(job, "round      2/")
     (pid,) = (pid for pid, e in launch.processes(job).items() if e.get("PMI_RANK") == "0")
@@ -157,7 +157,7 @@ class Slow(FedMHC):
 
 
 @pytest.mark.parametrize("ranks", [1, 3])
-def test_a_round_that_would_take_too_long_is_given_up(bench, ranks):  # noqa: F811
+def test_a_round_that_would_take_too_long_is_given_up(bench, ranks):
     bench.out("slow.py").write_text(SLOW)
     name, asked = f"slow-{ranks}", bench.out("asked")
     asked.unlink(missing_ok=True)

@@ -6,11 +6,10 @@ import shutil
 import pytest
 import torch
 
-from tests.runs import bench  # noqa: F401
 
 
 @pytest.fixture
-def refusal(bench, capsys):  # noqa: F811
+def refusal(bench, capsys):
     """Run in this process; return the message with which the run is refused."""
     def refusal(name, *overrides, resume=None) -> str:
         assert bench.lead(name, *overrides, resume=resume) == 2
@@ -28,12 +27,12 @@ def refusal(bench, capsys):  # noqa: F811
     ("data.partition={name: pathological, classes_per_client: 11}", "the data set has 10 classes"),
     ("data={name: arrays, file: /nowhere/x.npz}", "/nowhere/x.npz"),
     ("model=cnn4", "cnn4 needs images of at least 16 x 16")])
-def test_bad_input(refusal, bench, setting, message):  # noqa: F811
+def test_bad_input(refusal, bench, setting, message):
     assert message in refusal("bad", setting)
     assert not bench.out("bad").exists()
 
 
-def test_all_ranks_leave_with_the_same_code_and_one_message(bench):  # noqa: F811
+def test_all_ranks_leave_with_the_same_code_and_one_message(bench):
     done = bench.run(3, "bad-3", "method.lamda=1")
     assert done.returncode == 2 and done.stdout == ""
     (line,) = done.stderr.splitlines()
@@ -41,7 +40,7 @@ def test_all_ranks_leave_with_the_same_code_and_one_message(bench):  # noqa: F81
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
-def test_what_only_workers_can_see_is_said_once_too(bench):  # noqa: F811
+def test_what_only_workers_can_see_is_said_once_too(bench):
     done = bench.run(3, "no-gpu", "device=cuda")
     assert done.returncode == 2 and "Traceback" not in done.stderr
     (line,) = [line for line in done.stderr.splitlines() if "fedmpi:" in line]
@@ -49,7 +48,7 @@ def test_what_only_workers_can_see_is_said_once_too(bench):  # noqa: F811
 
 
 @pytest.fixture
-def finished(bench):  # noqa: F811
+def finished(bench):
     """A finished run, as a copy for each test to damage."""
     bench.straight(3)
 
@@ -78,12 +77,12 @@ def test_a_checkpoint_of_other_settings(finished, refusal):
     assert "rounds" not in message.replace("rounds back", "")
 
 
-def test_a_checkpoint_that_is_not_there(refusal, bench, tmp_path):  # noqa: F811
+def test_a_checkpoint_that_is_not_there(refusal, bench, tmp_path):
     assert f"{tmp_path}/none.h5" in refusal("fresh-1", resume=f"{tmp_path}/none.h5")
     assert "is a folder" in refusal("fresh-2", resume=str(tmp_path))
 
 
-def test_a_damaged_checkpoint_gives_way_to_the_one_before(finished, bench, capsys):  # noqa: F811
+def test_a_damaged_checkpoint_gives_way_to_the_one_before(finished, bench, capsys):
     folder = finished("damaged")
     newest, before = sorted(folder.glob("checkpoints/round-*.h5"))[:-3:-1]
     damage(newest)
@@ -106,7 +105,7 @@ def test_a_finished_run_has_nothing_to_continue(finished, refusal):
     assert "rounds = 2: nothing to do" in refusal("shorter", "rounds=2", resume="auto")
 
 
-def test_a_broken_federation_is_made_again(bench, tmp_path, capsys):  # noqa: F811
+def test_a_broken_federation_is_made_again(bench, tmp_path, capsys):
     assert bench.lead("first", f"data.cache={tmp_path}") == 0
     (path,) = tmp_path.glob("*.h5")
     path.write_bytes(path.read_bytes()[:5000])
@@ -114,7 +113,7 @@ def test_a_broken_federation_is_made_again(bench, tmp_path, capsys):  # noqa: F8
     assert bench.result("again")["digest"] == bench.result("first")["digest"]
 
 
-def test_damaged_samples_are_never_trained_on(bench, tmp_path):  # noqa: F811
+def test_damaged_samples_are_never_trained_on(bench, tmp_path):
     assert bench.lead("before", f"data.cache={tmp_path}") == 0
     (path,) = tmp_path.glob("*.h5")
     damage(path)

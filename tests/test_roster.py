@@ -13,7 +13,7 @@ from fedmpi import roster
 from fedmpi.comm.world import Solo
 from fedmpi.errors import BadInput
 from tests import launch
-from tests.runs import bench, wait_for  # noqa: F401
+from tests.runs import wait_for
 
 
 @pytest.mark.parametrize("name, remedy", [
@@ -31,7 +31,7 @@ def test_ranks_that_do_not_belong_together_are_refused(monkeypatch, name, remedy
     roster.refuse_mixed(world, ["c.yaml", [], None])      # another host is no reason
 
 
-def test_another_command_on_another_rank(bench):  # noqa: F811
+def test_another_command_on_another_rank(bench):
     words = ["-m", "fedmpi", "run", bench.config, "--out", str(bench.out("mixed"))]
     first = launch.command(2, *words)
     first[first.index("2")] = "1"
@@ -83,7 +83,7 @@ def test_each_rank_takes_the_gpu_of_its_place(monkeypatch, visible, hosts_client
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="finds processes in /proc")
-def test_a_signal_to_one_worker_stops_all(bench):  # noqa: F811
+def test_a_signal_to_one_worker_stops_all(bench):
     job = bench.start(3, "told", "rounds=100000")
     wait_for(job, "round      2/")
     (pid,) = (pid for pid, e in launch.processes(job).items() if e.get("PMI_RANK") == "2")

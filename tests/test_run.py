@@ -11,13 +11,12 @@ import h5py
 import pytest
 
 from fedmpi.methods.local import Local
-from tests.runs import bench  # noqa: F401
 
 MEASURES = ("accuracy_mean", "accuracy_weighted", "accuracy_worst_decile", "loss")
 
 
 @pytest.fixture(scope="module")
-def alone(bench):  # noqa: F811
+def alone(bench):
     """One process, without a launcher."""
     done = bench.run(1, "alone")
     assert done.returncode == 0, done.stderr
@@ -27,7 +26,7 @@ def alone(bench):  # noqa: F811
 @pytest.mark.parametrize("ranks, engine, settings", [
     (2, "vmap", ["placement=shuffled"]),
     (3, "loop", ["server.hosts_clients=true", "placement=blocks", "method=fedavg"])])
-def test_any_number_of_ranks_gives_the_same_bits(bench, ranks, engine, settings):  # noqa: F811
+def test_any_number_of_ranks_gives_the_same_bits(bench, ranks, engine, settings):
     done = bench.run(ranks, f"{engine}-{ranks}", f"engine={engine}", *settings)
     assert done.returncode == 0, done.stderr
     assert bench.lead(f"{engine}-1", f"engine={engine}", *settings) == 0
@@ -38,7 +37,7 @@ def test_any_number_of_ranks_gives_the_same_bits(bench, ranks, engine, settings)
     assert f"digest {expected['digest'][:16]}" in done.stdout.splitlines()[-1]
 
 
-def test_more_ranks_than_clients(bench):  # noqa: F811
+def test_more_ranks_than_clients(bench):
     done = bench.run(5, "idle", "data.clients=3", "method=fedah")
     assert done.returncode == 0, done.stderr
     assert "3 host 1 clients each, 1 idle" in done.stdout
@@ -46,7 +45,7 @@ def test_more_ranks_than_clients(bench):  # noqa: F811
     assert bench.result("idle")["digest"] == bench.result("idle-alone")["digest"]
 
 
-def test_the_result_has_the_promised_fields(alone, bench):  # noqa: F811
+def test_the_result_has_the_promised_fields(alone, bench):
     result = bench.result("alone")
     accuracies = [line["accuracy_mean"] for line in bench.metrics("alone")]
     assert len(result["digest"]) == 64 and int(result["digest"], 16)
@@ -59,7 +58,7 @@ def test_the_result_has_the_promised_fields(alone, bench):  # noqa: F811
     assert result["mib_per_client_round"] == pytest.approx(floats * 4 / 2**20)
 
 
-def test_every_evaluated_round_is_a_line(alone, bench):  # noqa: F811
+def test_every_evaluated_round_is_a_line(alone, bench):
     lines = bench.metrics("alone")
     assert [line["round"] for line in lines] == [1, 2, 3]
     for line in lines:
@@ -69,7 +68,7 @@ def test_every_evaluated_round_is_a_line(alone, bench):  # noqa: F811
     assert lines[-1]["accuracy_mean"] > .5      # it does learn
 
 
-def test_the_run_folder_holds_the_rest(alone, bench):  # noqa: F811
+def test_the_run_folder_holds_the_rest(alone, bench):
     folder = bench.out("alone")
     with h5py.File(folder / "history.h5") as history:
         assert history["round"][:].tolist() == [1, 2, 3] and history["accuracy"].shape == (3, 9)
@@ -79,7 +78,7 @@ def test_the_run_folder_holds_the_rest(alone, bench):  # noqa: F811
     assert load(folder / "config.yaml") == load(bench.config)      # the resolved file runs again
 
 
-def test_the_seed_and_the_settings_change_the_digest(alone, bench):  # noqa: F811
+def test_the_seed_and_the_settings_change_the_digest(alone, bench):
     seen = {bench.result("alone")["digest"]}
     for i, setting in enumerate(("seed=3", "train.lr=0.04", "method.lam=0.2")):
         assert bench.lead(f"other-{i}", setting) == 0
@@ -87,37 +86,37 @@ def test_the_seed_and_the_settings_change_the_digest(alone, bench):  # noqa: F81
     assert len(seen) == 4
 
 
-def test_evaluating_less_changes_only_the_books(alone, bench):  # noqa: F811
+def test_evaluating_less_changes_only_the_books(alone, bench):
     assert bench.lead("rarely", "evaluate.every=2", "evaluate.after=off", "checkpoint.every=0") == 0
     assert [line["round"] for line in bench.metrics("rarely")] == [2, 3]
     assert bench.result("rarely")["digest"] == bench.result("alone")["digest"]
 
 
-def test_judging_everybody_after_training_leaves_no_trace(bench):  # noqa: F811
+def test_judging_everybody_after_training_leaves_no_trace(bench):
     assert bench.lead("all", "evaluate.after=all", "train.participation=.5") == 0
     assert bench.lead("none", "evaluate.after=off", "train.participation=.5") == 0
     assert bench.result("all")["digest"] == bench.result("none")["digest"]
 
 
 @pytest.mark.parametrize("minutes, saved", [(0, [3]), (1e-9, [2, 3]), (60, [3])])
-def test_time_passed_brings_a_checkpoint(bench, minutes, saved):  # noqa: F811
+def test_time_passed_brings_a_checkpoint(bench, minutes, saved):
     assert bench.lead(f"timed-{minutes}", "checkpoint.every=0", f"checkpoint.minutes={minutes}") == 0
     assert [path.name for path in bench.saved(f"timed-{minutes}")][-2:] == [f"round-{t:06}.h5" for t in saved]
 
 
-def test_single_precision_sums_are_close(alone, bench):  # noqa: F811
+def test_single_precision_sums_are_close(alone, bench):
     assert bench.lead("float32", "server.reduce=float32") == 0
     assert bench.result("float32")["loss"] == pytest.approx(bench.result("alone")["loss"], abs=1e-4)
 
 
-def test_both_engines_agree(alone, bench):  # noqa: F811
+def test_both_engines_agree(alone, bench):
     for engine in ("loop", "vmap"):
         assert bench.lead(engine, f"engine={engine}") == 0
         assert (bench.result(engine)["engine"], bench.result(engine)["engine_why"]) == (engine, "set")
         assert bench.result(engine)["loss"] == pytest.approx(bench.result("alone")["loss"], abs=1e-4)
 
 
-def test_results_are_strict_json(alone, bench):  # noqa: F811
+def test_results_are_strict_json(alone, bench):
     for path in bench.out("alone").glob("*.json*"):
         for text in path.read_text().splitlines() if path.suffix == ".jsonl" else [path.read_text()]:
             json.loads(text, parse_constant=pytest.fail)      # NaN and Infinity are not JSON
@@ -132,7 +131,7 @@ class Uneven(Local):
         return super().client(shared, mine, data)
 
 
-def test_clients_move_to_ranks_that_are_faster(bench):  # noqa: F811
+def test_clients_move_to_ranks_that_are_faster(bench):
     settings = ("method=tests.test_run:Uneven", "rounds=6", "engine=loop", "train.participation=1.")
     assert bench.lead("stayed", *settings) == 0
     done = bench.run(3, "moved", *settings)

@@ -13,7 +13,6 @@ from fedmpi.models import precision
 from fedmpi.models.flat import Net
 from fedmpi.models.layers import MeanOverPositions
 from tests.federations import cnn, mlp
-from tests.runs import bench as runs  # noqa: F401
 
 LOCAL = Local(seed=3, round=2, batch=10, epochs=2, steps=None, lr=.05, momentum=0.)
 
@@ -180,13 +179,13 @@ def test_judging_small_networks_and_in_bf16_is_as_ever():
         precision.use("float32")
 
 
-def test_the_same_bits_on_any_number_of_ranks(runs, monkeypatch):  # noqa: F811
+def test_the_same_bits_on_any_number_of_ranks(bench, monkeypatch):
     """Of a network that is large enough for all of this: 64 x 4200 weights."""
-    done = runs.run(3, "three", "model.hidden=4200", "rounds=2")
+    done = bench.run(3, "three", "model.hidden=4200", "rounds=2")
     assert done.returncode == 0, done.stderr
     monkeypatch.setattr(factors, "product", counted := Counted(factors.product))
-    assert runs.lead("one", "model.hidden=4200", "rounds=2") == 0
-    assert runs.result("one")["digest"] == runs.result("three")["digest"]
+    assert bench.lead("one", "model.hidden=4200", "rounds=2") == 0
+    assert bench.result("one")["digest"] == bench.result("three")["digest"]
     assert counted.grad and counted.judged      # in training, and in judging
 
 

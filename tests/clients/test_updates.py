@@ -21,7 +21,7 @@ engines = pytest.mark.parametrize("engine", [Loop(), Vmap()], ids=["loop", "vmap
 
 
 @pytest.fixture
-def sent(mlp, federation):  # noqa: F811
+def sent(mlp, federation):
     """Return the laboratory after local training, and what each client sends, with or without settings."""
     def sent(name, engine=None, t=0, **sections):
         lab = Lab(method(name, mlp), federation, engine, **sections)
@@ -57,7 +57,7 @@ def test_noise_is_drawn_for_each_attacker_and_round(sent, engine):
     assert abs(np.corrcoef(a, later[min(lab.group.attackers)].w - honest[min(lab.group.attackers)].w)[0, 1]) < .1
 
 
-def test_a_label_flipper_trains_on_other_labels(mlp, federation):  # noqa: F811
+def test_a_label_flipper_trains_on_other_labels(mlp, federation):
     class Flipped(View):
         def client(self, i):
             s = federation.client(i)

@@ -12,7 +12,6 @@ import torch
 
 from fedmpi.comm.device import cuda_aware, landing, outgoing, refuse, straight
 from fedmpi.errors import BadInput
-from tests.runs import bench  # noqa: F401
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda", 0)
 ASK = "from mpi4py import MPI; from fedmpi.comm.device import cuda_aware; print(cuda_aware(MPI))"
@@ -46,7 +45,7 @@ def test_a_library_without_an_answer():
     assert cuda_aware(SimpleNamespace()) is None
 
 
-def test_the_real_library_is_asked_and_a_run_heeds_it(bench):  # noqa: F811
+def test_the_real_library_is_asked_and_a_run_heeds_it(bench):
     aware = subprocess.run([sys.executable, "-c", ASK], capture_output=True, text=True, check=True).stdout.strip()
     assert aware in ("True", "False", "None")
     done = bench.run(3, "aware", "comm.cuda_aware=on", "rounds=1")

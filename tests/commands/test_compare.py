@@ -7,7 +7,6 @@ from typer.testing import CliRunner
 from fedmpi.cli import app
 from fedmpi.commands.compare import compare, side_by_side
 from fedmpi.errors import BadInput
-from tests.runs import bench  # noqa: F401
 
 
 @pytest.fixture
@@ -19,7 +18,7 @@ def lines(rounds):
     return [{"round": t, "accuracy_mean": t / 100, "f1_mean": None, "loss": 1.} for t in rounds]
 
 
-def test_settings_measures_and_digests(bench, wide):  # noqa: F811
+def test_settings_measures_and_digests(bench, wide):
     assert bench.lead("a") == bench.lead("b", "method.M=2", "train.lr=.1", "rounds=2") == 0
     done = CliRunner().invoke(app, ["compare", str(bench.out("a")), str(bench.out("b"))])
     assert done.exit_code == 0, done.output
@@ -34,7 +33,7 @@ def test_settings_measures_and_digests(bench, wide):  # noqa: F811
     assert rows[-1] == f"different digests: A {bench.result('a')['digest'][:16]}, B {bench.result('b')['digest'][:16]}"
 
 
-def test_the_same_run_twice(bench, wide):  # noqa: F811
+def test_the_same_run_twice(bench, wide):
     assert bench.lead("c") == bench.lead("d") == 0
     text = compare(bench.out("c"), bench.out("d"))
     assert "no setting differs" in text and "the same digest" in text

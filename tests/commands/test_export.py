@@ -16,7 +16,6 @@ from fedmpi.data.federation import find
 from fedmpi.method import Method
 from fedmpi.storage.folder import read_history
 from tests import federations
-from tests.runs import bench  # noqa: F401
 
 safetensors = pytest.importorskip("safetensors", reason="there is no safetensors here: pip install safetensors")
 METHODS = ["local", "fedavg", "fedah", "fedrep", "ditto", "ifca", "fedbabu", "pfedcam", "fedala", "fedmhc"]
@@ -48,7 +47,7 @@ class Normed(nn.Module):
 
 
 @pytest.fixture(scope="module")
-def images(bench):  # noqa: F811
+def images(bench):
     """Settings for the digits as images of 16 x 16."""
     x, y, *_ = federations.pool()
     x = np.kron((x * 255).astype(np.uint8).reshape(-1, 8, 8), np.ones((1, 2, 2), np.uint8))[..., None]
@@ -56,7 +55,7 @@ def images(bench):  # noqa: F811
     return ["data.name=arrays", f"data.file={bench.folder}/images.npz", "rounds=2"]
 
 
-def ran(bench, name, *overrides):  # noqa: F811
+def ran(bench, name, *overrides):
     assert bench.lead(name, "checkpoint.every=0", *overrides) == 0
     return bench.out(name)
 
@@ -93,18 +92,18 @@ def check(run, network, clients):
 
 
 @pytest.mark.parametrize("name", METHODS)
-def test_every_clients_model_gives_the_accuracy_of_the_run(bench, name):  # noqa: F811
+def test_every_clients_model_gives_the_accuracy_of_the_run(bench, name):
     assert len(set(check(ran(bench, name, f"method={{name: {name}}}"), mlp(), [0, 3, 8]))) > 1
 
 
 @pytest.mark.parametrize("name", ["fedavg", "fedah", "fedmhc", "ditto"])
-def test_a_convolutional_network(bench, images, name):  # noqa: F811
+def test_a_convolutional_network(bench, images, name):
     run = ran(bench, f"cnn-{name}", *images, f"method={{name: {name}}}", "model={name: cnn4, width: 16}")
     check(run, cnn(), [0, 3, 8])
 
 
 @pytest.mark.parametrize("name, statistics", [("fedavg", "local"), ("fedah", "average")])
-def test_running_statistics_are_the_clients_own(bench, images, name, statistics):  # noqa: F811
+def test_running_statistics_are_the_clients_own(bench, images, name, statistics):
     settings = f"model={{name: 'tests.commands.test_export:Normed', statistics: {statistics}}}"
     run = ran(bench, f"normed-{name}", *images, f"method={{name: {name}}}", settings, "train.participation=1.")
     check(run, Normed(), [1, 4])
@@ -113,7 +112,7 @@ def test_running_statistics_are_the_clients_own(bench, images, name, statistics)
         assert "export a client's with --client" in refused(run, run.with_suffix(".safetensors"))
 
 
-def test_the_global_model_and_what_the_file_says(bench):  # noqa: F811
+def test_the_global_model_and_what_the_file_says(bench):
     run = ran(bench, "global", "method={name: fedavg}")
     (state, about), (own, _) = exported(run), exported(run, "--client", "5")
     assert all(torch.equal(state[name], own[name]) for name in own)
@@ -133,7 +132,7 @@ def test_who_has_a_global_model():
     assert have == GLOBAL and many == SEVERAL
 
 
-def test_a_checkpoint_of_its_own_and_a_damaged_one(bench):  # noqa: F811
+def test_a_checkpoint_of_its_own_and_a_damaged_one(bench):
     run = ran(bench, "older", "method={name: local}", "checkpoint={every: 1, keep: 3}")
     *_, second, last = bench.saved("older")
     out = bench.folder / "x.safetensors"
@@ -143,7 +142,7 @@ def test_a_checkpoint_of_its_own_and_a_damaged_one(bench):  # noqa: F811
     assert f"refused {last}" in done.output and "after round 2" in done.output
 
 
-def test_what_cannot_be_exported(bench, tmp_path):  # noqa: F811
+def test_what_cannot_be_exported(bench, tmp_path):
     run, out = ran(bench, "refusals", "rounds=1"), tmp_path / "x.safetensors"
     assert "FedMHC has no global model; export a client's with --client 0 to 8" in refused(run, out)
     assert "--client 9: the run has clients 0 to 8" in refused(run, out, "--client", 9)
@@ -156,7 +155,7 @@ def test_what_cannot_be_exported(bench, tmp_path):  # noqa: F811
     assert done.exit_code == 1 and f"{tmp_path} cannot be written" in done.output
 
 
-def test_changed_data_are_noticed(bench, images, tmp_path):  # noqa: F811
+def test_changed_data_are_noticed(bench, images, tmp_path):
     run = ran(bench, "changed", *images, "rounds=1")
     path = bench.folder / "images.npz"
     with np.load(path) as held:

@@ -8,7 +8,6 @@ from typer.testing import CliRunner
 
 from fedmpi.cli import app
 from fedmpi.commands.tensorboard import scalars
-from tests.runs import bench  # noqa: F401
 
 reader = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator",
                              reason="there is no tensorboard here: pip install tensorboard")
@@ -31,7 +30,7 @@ def expected(lines) -> list[tuple]:
                   for line in lines for tag, value in scalars(line).items())
 
 
-def test_a_run_that_was_continued_has_every_point_once(bench):  # noqa: F811
+def test_a_run_that_was_continued_has_every_point_once(bench):
     run = bench.out("a")
     assert bench.lead("a", "rounds=2") == 0
     assert write(run) == f"tensorboard --logdir {run}\n"
@@ -52,7 +51,7 @@ def test_what_a_line_shows():
     assert scalars(line) == {"cluster_sizes/0": 4, "cluster_sizes/1": 5, "ari": .5, "seconds": 2}
 
 
-def test_a_run_under_way_and_what_is_no_run(bench, tmp_path):  # noqa: F811
+def test_a_run_under_way_and_what_is_no_run(bench, tmp_path):
     for name in "bc":
         (tmp_path / name).mkdir()
         (tmp_path / name / "config.yaml").write_text("seed: 0\n")

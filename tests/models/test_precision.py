@@ -8,7 +8,6 @@ from fedmpi.clients.loop import Loop, LoopData
 from fedmpi.clients.vmap import Vmap
 from fedmpi.models import precision
 from tests.clients import verbs
-from tests.runs import bench as runs  # noqa: F401
 
 ENGINES = pytest.mark.parametrize("engine", [Loop(), Vmap(), Vmap(graphs="on")], ids=["loop", "vmap", "graphs"])
 
@@ -71,12 +70,12 @@ def test_the_switches_of_tf32(name, tf32):
     assert torch.backends.cuda.matmul.allow_tf32 is torch.backends.cudnn.allow_tf32 is tf32
 
 
-def test_runs_in_half_precision(runs, capsys):  # noqa: F811
+def test_runs_in_half_precision(bench, capsys):
     """The same bits on one rank and on two, others than in single precision; a restart keeps the setting."""
-    done = runs.run(2, "two", "precision=bf16")
+    done = bench.run(2, "two", "precision=bf16")
     assert done.returncode == 0 and ", bf16, 1 thread a rank" in done.stdout, done.stderr
-    assert runs.lead("one", "precision=bf16") == 0 == runs.lead("exact")
-    assert runs.result("one")["digest"] == runs.result("two")["digest"] != runs.result("exact")["digest"]
-    assert runs.result("one")["loss"] == pytest.approx(runs.result("exact")["loss"], abs=.02)
-    assert runs.lead("one", "rounds=4", resume="auto") == 2
+    assert bench.lead("one", "precision=bf16") == 0 == bench.lead("exact")
+    assert bench.result("one")["digest"] == bench.result("two")["digest"] != bench.result("exact")["digest"]
+    assert bench.result("one")["loss"] == pytest.approx(bench.result("exact")["loss"], abs=.02)
+    assert bench.lead("one", "rounds=4", resume="auto") == 2
     assert "precision is bf16 in the checkpoint and float32 now" in capsys.readouterr().err

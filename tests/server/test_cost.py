@@ -18,7 +18,6 @@ from fedmpi.models.nets import CNN4
 from fedmpi.server.cost import MIB, Edge, printed
 from tests.clients.verbs import VERBS
 from tests.federations import method
-from tests.runs import bench  # noqa: F401
 
 TABLE = {      # FedMHC's table II: MB per client and round, as printed; four clusters where there are any
     "FedAvg": (7.06, 85.66, 43.44, 86.06), "FeSEM": (17.65, 214.15, 108.6, 215.15),
@@ -99,7 +98,7 @@ def test_bad_edges():
     assert resolve({"edge": None}).edge is None and resolve({"edge": {}}).edge == Edge()
 
 
-def test_a_run_reports_time_and_energy_at_the_edge(bench):  # noqa: F811
+def test_a_run_reports_time_and_energy_at_the_edge(bench):
     assert bench.lead("edge", "edge.cycles=1e6", "train.steps=null", "train.epochs=2", "method=fedavg") == 0
     assert bench.lead("no-edge", "train.steps=null", "train.epochs=2", "method=fedavg") == 0
     line, result = bench.metrics("edge")[-1], bench.result("edge")

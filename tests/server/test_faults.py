@@ -13,13 +13,12 @@ from fedmpi.server.faults import Faults
 from fedmpi.server.participation import participants
 from fedmpi.setup import bind
 from tests.federations import Lab
-from tests.runs import bench  # noqa: F401
 
 WILD, SKIP, ALL = "method=tests.faulty:Wild", "faults.bad_update=skip", "train.participation=1"
 
 
 @pytest.fixture(scope="module")
-def ignored(bench):  # noqa: F811
+def ignored(bench):
     """The digest of a run whose method itself leaves client 5 out, and keeps its state."""
     assert bench.lead("ignored", WILD) == 0
     return bench.result("ignored")["digest"]
@@ -27,7 +26,7 @@ def ignored(bench):  # noqa: F811
 
 @pytest.mark.parametrize("bad", ["sent: nan", "sent: inf", "sent: large", "kept: nan"])
 @pytest.mark.parametrize("engine", ["loop", "vmap"])
-def test_a_bad_update_is_left_out_and_its_client_rolled_back(bench, ignored, bad, engine):  # noqa: F811
+def test_a_bad_update_is_left_out_and_its_client_rolled_back(bench, ignored, bad, engine):
     name = f"{bad[:4]}-{bad[6:]}-{engine}"
     assert bench.lead(name, WILD, f"method.bad='{bad}'", SKIP, f"engine={engine}") == 0
     lines = bench.metrics(name)
@@ -37,14 +36,14 @@ def test_a_bad_update_is_left_out_and_its_client_rolled_back(bench, ignored, bad
         assert bench.result(name)["digest"] == ignored
 
 
-def test_skipping_gives_the_same_bits_on_three_ranks(bench, ignored):  # noqa: F811
+def test_skipping_gives_the_same_bits_on_three_ranks(bench, ignored):
     done = bench.run(3, "skip-3", WILD, "method.bad='sent: nan'", SKIP)
     assert done.returncode == 0, done.stderr
     assert bench.result("skip-3")["digest"] == ignored
 
 
 @pytest.mark.parametrize("engine", ["loop", "vmap"])
-def test_a_kept_state_that_is_not_finite_ends_the_run_by_its_name(bench, engine):  # noqa: F811
+def test_a_kept_state_that_is_not_finite_ends_the_run_by_its_name(bench, engine):
     done = bench.run(2, f"stop-{engine}", WILD, "method.bad='kept: nan'", ALL, f"engine={engine}")
     assert done.returncode == 1 and "Traceback" not in done.stderr
     (line,) = [line for line in done.stderr.splitlines() if line.startswith("fedmpi: ")]
@@ -52,7 +51,7 @@ def test_a_kept_state_that_is_not_finite_ends_the_run_by_its_name(bench, engine)
     assert "update of v has 1 non-finite values of 1210; lower train.lr" in line
 
 
-def test_a_run_that_a_bad_update_ended_goes_on_without_it(bench):  # noqa: F811
+def test_a_run_that_a_bad_update_ended_goes_on_without_it(bench):
     words = ("seed=3", WILD, "method.bad='kept: nan'")      # client 5 is no participant of round 1
     done = bench.run(2, "ended", *words)
     assert done.returncode == 1 and "client 5, round 2" in done.stderr and "round-000001.h5; continue" in done.stderr
@@ -60,14 +59,14 @@ def test_a_run_that_a_bad_update_ended_goes_on_without_it(bench):  # noqa: F811
     assert bench.result("ended")["digest"] == bench.result("at-once")["digest"]
 
 
-def laboratory(bench, words) -> Lab:  # noqa: F811
+def laboratory(bench, words) -> Lab:
     """Return a laboratory with the clients and the method of a run."""
     config = load(bench.config, words)
     federation = Federation(prepare(config.data, config.seed))
     return Lab(bind(config, federation), federation, Vmap(), config.train, config.train.participation, config.seed)
 
 
-def test_without_any_good_update_nothing_changes(bench):  # noqa: F811
+def test_without_any_good_update_nothing_changes(bench):
     words = ["method={name: 'tests.faulty:Wild', bad: 'kept: nan', client_number: -1}", SKIP, ALL,
              "evaluate.embeddings=[1]"]
     assert bench.lead("none", *words) == 0
@@ -75,7 +74,7 @@ def test_without_any_good_update_nothing_changes(bench):  # noqa: F811
     assert bench.result("none")["digest"] == laboratory(bench, words).digest()      # as before the first round
 
 
-def test_lost_clients_did_not_take_part(bench):  # noqa: F811
+def test_lost_clients_did_not_take_part(bench):
     """The run is that of a laboratory in which the lost ones are no participants, with shares drawn every round."""
     words = ["method=ditto", "train.participation=[.1, .8]", "faults.drop=.45", "rounds=12", "edge={}", "seed=5"]
     assert bench.lead("lost", *words) == 0
@@ -103,7 +102,7 @@ def test_losses_are_drawn_for_each_client_and_round():
     assert there != [set(faults.arriving(Participants(everyone, everyone, t, 2)).ids) for t in range(100)]
 
 
-def test_lost_clients_and_a_restart(bench):  # noqa: F811
+def test_lost_clients_and_a_restart(bench):
     words = ("faults.drop=.5", SKIP, "method=fedmhc")
     assert bench.lead("whole", *words, "rounds=4") == 0
     assert bench.lead("parts", *words, "rounds=2") == 0

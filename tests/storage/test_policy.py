@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 
 from fedmpi.methods.fedavg import FedAvg
-from tests.runs import bench  # noqa: F401
 
 ROUNDS, BAD = 6, (2, 3)      # rounds counted from 0: after the third and the fourth nothing can be written
 
@@ -87,17 +86,17 @@ def settings(fault: str, folder: Path, failure: str, **more) -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def expected(bench):  # noqa: F811
+def expected(bench):
     """The digest of the same run on a disk that never fails."""
     assert bench.lead("fair", f"rounds={ROUNDS}", "engine=loop", "train.participation=1", "method=fedavg") == 0
     return bench.result("fair")["digest"]
 
 
-def rounds_saved(bench, folder: Path) -> list[int]:  # noqa: F811
+def rounds_saved(bench, folder: Path) -> list[int]:
     return [int(path.stem.removeprefix("round-")) for path in bench.saved(folder)]
 
 
-def test_told_to_continue_it_warns_and_catches_up(bench, trouble, expected):  # noqa: F811
+def test_told_to_continue_it_warns_and_catches_up(bench, trouble, expected):
     fault, folder = trouble
     done = bench.run(1, folder, *settings(fault, folder, "continue"))
     assert done.returncode == 0, done.stderr
@@ -114,7 +113,7 @@ def test_told_to_continue_it_warns_and_catches_up(bench, trouble, expected):  # 
 
 
 @pytest.mark.parametrize("trouble, ranks", [("full", 2), ("gone", 1)], indirect=["trouble"])
-def test_told_to_stop_it_stops_and_can_be_continued(bench, trouble, ranks, expected):  # noqa: F811
+def test_told_to_stop_it_stops_and_can_be_continued(bench, trouble, ranks, expected):
     fault, folder = trouble
     done = bench.run(ranks, folder, *settings(fault, folder, "stop"))
     assert done.returncode not in (0, 2, 75) and "Traceback" not in done.stderr + done.stdout
@@ -127,13 +126,13 @@ def test_told_to_stop_it_stops_and_can_be_continued(bench, trouble, ranks, expec
     assert bench.result(folder)["digest"] == expected and "rounds_refused_by_disk" not in bench.result(folder)
 
 
-def test_asked_to_stop_it_never_claims_to_have_saved(bench, tmp_path):  # noqa: F811
+def test_asked_to_stop_it_never_claims_to_have_saved(bench, tmp_path):
     done = bench.run(1, tmp_path / "run", *settings("gone", tmp_path / "run", "continue", asked=True))
     assert done.returncode == 1 and "is gone" in done.stderr and "saved after" not in done.stdout
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
-def test_a_log_and_an_output_that_are_full_stop_nobody(bench, expected):  # noqa: F811
+def test_a_log_and_an_output_that_are_full_stop_nobody(bench, expected):
     bench.out("silent").mkdir()
     (bench.out("silent") / "log.txt").symlink_to("/dev/full")
     code = "import sys; from fedmpi.__main__ import main; sys.stdout = open('/dev/full', 'w'); main()"
