@@ -10,6 +10,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 settings.register_profile("suite", deadline=None, database=None, derandomize=True,
                           suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("suite")
+pytest_plugins = ["tests.budget"]
 
 
 @pytest.fixture(scope="session")

@@ -1,4 +1,7 @@
-"""Runs of the real command for the end-to-end tests: configurations, jobs, and what they leave. The fixture is `bench`, in conftest.py."""
+"""Runs of the real command for the end-to-end tests: configurations, jobs, and what they leave.
+
+The fixture `bench` of conftest.py is a `Bench`: `lead` runs in this process, `run` on forked ranks, `mpirun` under a
+real launcher."""
 from __future__ import annotations
 
 import json
@@ -8,7 +11,7 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tests import launch
+from tests import forked, launch
 
 CONFIG = {"rounds": 3, "seed": 2, "method": {"name": "fedmhc", "M": 3}, "model": {"name": "mlp", "hidden": 16},
           "data": {"clients": 9, "partition": {"name": "dirichlet", "beta": .2}},
@@ -32,13 +35,18 @@ class Bench:
     def out(self, name: str) -> Path:
         return self.folder / name
 
+    def run(self, ranks: int, name: str, *words):
+        """Run `fedmpi run` on some ranks, which are forks of this process (tests/forked.py), to its end."""
+        return forked.command(ranks, "run", self.config, *words, "--out", self.out(name), cwd=self.folder)
+
     def start(self, ranks: int, name: str, *words):
-        """Start `fedmpi run` on some ranks; overrides and options are `words`."""
+        """Start `fedmpi run` under a real launcher; overrides and options are `words`."""
         words = ("-m", "fedmpi", "run", self.config, *words, "--out", self.out(name))
         self.jobs.append(launch.start(ranks, *words, cwd=self.folder))
         return self.jobs[-1]
 
-    def run(self, ranks: int, name: str, *words):
+    def mpirun(self, ranks: int, name: str, *words):
+        """The same to its end."""
         return launch.finish(self.start(ranks, name, *words))
 
     def lead(self, name: str, *overrides, resume=None) -> int:

@@ -1,25 +1,49 @@
-"""Collectives and the verbs of Rows on 1, 2, 3 and 5 real MPI ranks, against NumPy on all rows at once."""
+"""Collectives and the verbs of Rows against NumPy on all rows at once: on three ranks of a real MPI library, and on 1,
+2, 3, 5 and 9 forked ones, whose transport is so held to the real one."""
 from __future__ import annotations
 
 import numpy as np
 import pytest
 
+from tests import forked
 from tests.comm import ranks as job
 
-SIZES = (1, 2, 3, 5)
+SIZES = (1, 2, 3, 5, 9)
+JOBS = [("real", 3), *(("forked", size) for size in SIZES)]
 
 
-@pytest.fixture(scope="module", params=SIZES)
-def size(request):
+@pytest.fixture(scope="module")
+def computed(launch, tmp_path_factory):
+    """What a job of some kind and size computes; computed once."""
+    found = {}
+
+    def get(kind, size) -> dict[str, np.ndarray]:
+        if (kind, size) not in found:
+            path = tmp_path_factory.mktemp("ranks") / "results.npz"
+            if kind == "real":
+                launch(size, "tests.comm.ranks", path)
+            else:
+                done = forked.run(size, "tests.comm.ranks", path)
+                assert done.returncode == 0, done.stderr
+            with np.load(path, allow_pickle=False) as file:
+                found[kind, size] = dict(file)
+        return found[kind, size]
+    return get
+
+
+@pytest.fixture(scope="module", params=JOBS, ids="{0[0]}-{0[1]}".format)
+def which(request):
     return request.param
 
 
 @pytest.fixture(scope="module")
-def results(size, launch, tmp_path_factory):
-    path = tmp_path_factory.mktemp("ranks") / f"{size}.npz"
-    launch(size, "tests.comm.ranks", path)
-    with np.load(path, allow_pickle=False) as file:
-        return dict(file)
+def size(which):
+    return which[1]
+
+
+@pytest.fixture(scope="module")
+def results(computed, which):
+    return computed(*which)
 
 
 @pytest.mark.parametrize("how", ["", "in pieces: "])
@@ -107,11 +131,16 @@ def test_exact_sums_do_not_depend_on_hosting(results, who):
         assert len(found) == 1, verb
 
 
-_seen = {}      # what the first size gave
+def test_exact_sums_do_not_depend_on_the_number_of_ranks(computed):
+    """Nor on who carries the messages."""
+    found = {which: {name: value.tobytes() for name, value in computed(*which).items() if name.startswith("exact/")}
+             for which in JOBS}
+    assert len(found["real", 3]) == len(job.HOSTING) * len(job.WHO) * len(reference([0]))
+    assert all(one == found["real", 3] for one in found.values())
 
 
-def test_exact_sums_do_not_depend_on_the_number_of_ranks(results):
-    """Whichever sizes run: each agrees with the first, bit for bit."""
-    found = {name: value.tobytes() for name, value in results.items() if name.startswith("exact/")}
-    assert len(found) == len(job.HOSTING) * len(job.WHO) * len(reference([0]))
-    assert found == _seen.setdefault("exact", found)
+def test_forked_ranks_get_what_ranks_of_a_real_library_get(computed):
+    real, forked = computed("real", 3), computed("forked", 3)
+    assert real.keys() == forked.keys()
+    for name, value in real.items():
+        np.testing.assert_array_equal(value, forked[name], err_msg=name, strict=True)

@@ -1,0 +1,157 @@
+"""Start ranks as forks of this process, which has loaded PyTorch and the package already: a job of three ranks begins
+within a tenth of a second, where mpiexec and three imports take three to six seconds of processor time.
+
+In a forked rank the name mpi4py stands for the transport of tests/sockets.py; all else is the code that users run. The
+jobs that need a real launcher, or a real MPI library, are started by tests/launch.py."""
+from __future__ import annotations
+
+import contextlib
+import gc
+import os
+import runpy
+import signal
+import socket
+import sys
+import tempfile
+import time
+import traceback
+from pathlib import Path
+from subprocess import CompletedProcess
+
+from tests.sockets import Package, SocketMPI
+
+ROOT = Path(__file__).parent.parent
+LIMIT = 240       # seconds until a job that hangs is ended: a safety net, not a measure
+GRACE_S = 20      # in which the other ranks should end, too, where one has ended with a code other than 0
+LOOK_S = .002     # between two looks at the ranks
+
+
+def run(ranks: int, *words, cwd=ROOT) -> CompletedProcess:
+    """Run `python -m MODULE ARGUMENTS` (words) on some ranks to its end; returns code and output of the job."""
+    module, *arguments = map(str, words)
+
+    def as_main():
+        sys.argv = [module, *arguments]
+        runpy.run_module(module, run_name="__main__", alter_sys=True)
+    return call(ranks, as_main, cwd=cwd)
+
+
+def command(ranks: int, *words, cwd=ROOT) -> CompletedProcess:
+    """Run `fedmpi WORDS` on some ranks to its end; returns code and output of the job."""
+    def as_command():
+        from fedmpi.cli import app
+        sys.argv = ["fedmpi", *map(str, words)]
+        app()
+    return call(ranks, as_command, cwd=cwd)
+
+
+def call(ranks: int, function, cwd=ROOT) -> CompletedProcess:
+    """Run `function()` on some ranks to its end, in which `open_world()` joins them; returns code and output."""
+    load()
+    with tempfile.TemporaryDirectory() as folder:
+        paths = [Path(folder) / name for name in ("out", "error")]
+        for path in paths:
+            path.touch()
+        gone = Path(folder) / "aborted"
+        code = finish(start(ranks, function, cwd, paths, gone), gone)
+        out, error = (path.read_text() for path in paths)
+    if code is None:
+        raise AssertionError(f"the job did not end:\n{out}\n{error}")
+    return CompletedProcess(function, code, out, error)
+
+
+def load() -> None:
+    """Load what a run loads, so that its ranks need not."""
+    import sklearn.cluster
+    import sklearn.metrics  # noqa: F401
+
+    import fedmpi.cli
+    import fedmpi.server.rounds
+    import fedmpi.setup  # noqa: F401
+
+
+def start(ranks: int, function, cwd, paths, gone: Path) -> list[int]:
+    """Fork the ranks, each connected with each other one; one that aborts the job makes the file `gone`."""
+    pairs = {(a, b): socket.socketpair() for a in range(ranks) for b in range(a + 1, ranks)}
+    sys.stdout.flush()
+    sys.stderr.flush()
+    gc.freeze()      # or the collector of every rank would touch, and so copy, all that is loaded
+    pids = []
+    for rank in range(ranks):
+        pid = os.fork()
+        if not pid:
+            become(rank, ranks, pairs, function, cwd, paths, gone)
+        pids.append(pid)
+    gc.unfreeze()
+    for both in pairs.values():
+        for end in both:
+            end.close()
+    return pids
+
+
+def become(rank: int, ranks: int, pairs: dict, function, cwd, paths, gone: Path) -> None:
+    """Go on as a rank of a job. Never returns."""
+    def abort(code: int):
+        gone.touch()
+        os._exit(code)
+    code = 1
+    try:
+        sockets = {}
+        for (a, b), (one, other) in pairs.items():
+            for end, owner, peer in ((one, a, b), (other, b, a)):
+                if owner == rank:
+                    sockets[peer] = end
+                else:
+                    end.close()
+        surroundings(rank, ranks, cwd, paths)
+        sys.modules["mpi4py"] = Package(SocketMPI(rank, ranks, sockets, abort))
+        try:
+            function()
+            code = 0
+        except SystemExit as end:
+            code = end.code if isinstance(end.code, int) else int(end.code is not None)
+        except BaseException:
+            traceback.print_exc()
+    finally:
+        with contextlib.suppress(Exception):
+            sys.stdout.flush()
+            sys.stderr.flush()
+        os._exit(code)
+
+
+def surroundings(rank: int, ranks: int, cwd, paths) -> None:
+    """Make this process look like one that a launcher has started in a folder."""
+    os.setpgid(0, 0)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_DFL if number == signal.SIGTERM else signal.default_int_handler)
+    null = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(null, 0)
+    for number, path in enumerate(paths, 1):
+        os.dup2(os.open(path, os.O_WRONLY | os.O_APPEND), number)
+    sys.stdout, sys.stderr = (open(n, "w", buffering=1, closefd=False) for n in (1, 2))
+    os.chdir(cwd)
+    sys.path.insert(0, str(cwd))
+    os.environ |= {"PMI_RANK": str(rank), "PMI_SIZE": str(ranks)} if ranks > 1 else {}
+
+
+def finish(pids: list[int], gone: Path) -> int | None:
+    """Wait for all ranks and return the job's code: the first that is not 0. Like a launcher, end the others where one
+    aborts the job or is killed, or has failed while they go on waiting. Return None where the job does not end."""
+    living, codes, until = set(pids), [], time.monotonic() + LIMIT
+    while living and time.monotonic() < until:
+        for pid in list(living):
+            found, status = os.waitpid(pid, os.WNOHANG)
+            if found:
+                living.remove(pid)
+                codes.append(os.waitstatus_to_exitcode(status))
+                if codes[-1]:
+                    lost = codes[-1] < 0 or gone.exists()
+                    until = min(until, time.monotonic() + (0 if lost else GRACE_S))
+        time.sleep(LOOK_S)
+    for pid in living:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+    if living and not any(codes):
+        return None
+    return next((abs(code) for code in codes if code), 0)
