@@ -128,7 +128,7 @@ def surroundings(rank: int, ranks: int, cwd, paths) -> None:
     os.dup2(null, 0)
     for number, path in enumerate(paths, 1):
         os.dup2(os.open(path, os.O_WRONLY | os.O_APPEND), number)
-    sys.stdout, sys.stderr = (open(n, "w", buffering=1, closefd=False) for n in (1, 2))
+    sys.stdout, sys.stderr = (os.fdopen(n, "w", buffering=1, closefd=False) for n in (1, 2))
     os.chdir(cwd)
     sys.path.insert(0, str(cwd))
     os.environ |= {"PMI_RANK": str(rank), "PMI_SIZE": str(ranks)} if ranks > 1 else {}

@@ -17,7 +17,8 @@ import numpy as np
 HEAD = struct.Struct("<iiiq")      # communicator, tag, source, bytes
 ANY = -1
 COLLECTIVE = 1 << 20      # tags from here on belong to collectives; user code stays below
-WAIT_S = .001             # longest sleep of a blocking call between two looks
+WAIT_S = .01              # longest sleep of a blocking call between two looks; what arrives ends it
+NAP_S = .0005             # between two looks whether a request is done
 CHUNK = 1 << 18           # bytes read or written at once
 
 
@@ -38,22 +39,26 @@ class Post:
         self.rank, self.sockets, self.lock = rank, sockets, threading.RLock()
         self.sending = {peer: threading.Lock() for peer in sockets}
         self.boxes, self.partial = {}, {peer: bytearray() for peer in sockets}
+        self.peers, self.ready = {socket.fileno(): peer for peer, socket in sockets.items()}, select.poll()
         for socket in sockets.values():
             socket.setblocking(False)
+            self.ready.register(socket, select.POLLIN)
 
     def pump(self) -> None:
         """Take in what lies in the sockets."""
         with self.lock:
-            for peer, socket in list(self.sockets.items()):
-                while True:
-                    try:
-                        data = socket.recv(CHUNK)
-                    except (BlockingIOError, ConnectionResetError):
-                        break
-                    if not data:      # that rank has ended
-                        del self.sockets[peer]
-                        break
-                    self.partial[peer] += data
+            for number, _ in self.ready.poll(0):
+                peer = self.peers[number]
+                try:
+                    data = self.sockets[peer].recv(CHUNK)
+                except BlockingIOError:
+                    continue
+                except ConnectionResetError:
+                    data = b""
+                if not data:      # that rank has ended
+                    self.ready.unregister(number)
+                    del self.sockets[peer]
+                self.partial[peer] += data
                 self._sort(self.partial[peer])
 
     def _sort(self, buffer: bytearray) -> None:
@@ -98,7 +103,7 @@ class Post:
 
     def wait(self, comm: int, source: int, tags, remove: bool = True):
         while (message := self.take(comm, source, tags, remove)) is None:
-            select.select(list(self.sockets.values()), [], [], WAIT_S)
+            self.ready.poll(1000 * WAIT_S)
         return message
 
 
@@ -131,7 +136,7 @@ class Request:
     def Waitall(requests) -> None:
         for request in requests:
             while not request.Test():
-                time.sleep(WAIT_S)
+                time.sleep(NAP_S)
 
 
 class Comm:
@@ -201,7 +206,10 @@ class Comm:
         return Request(arrived)
 
     def Bcast(self, buffer, root: int) -> None:
-        Request.Waitall([self.Ibcast(buffer, root)])
+        if self.rank == root:
+            self.Ibcast(buffer, root)
+        else:
+            self._put(buffer, self.post.wait(self.number, root, exactly(self._tag())))
 
     def Ibarrier(self) -> Request:
         """Every rank tells rank 0 that it is here, and rank 0 tells every rank that all are."""

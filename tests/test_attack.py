@@ -3,7 +3,6 @@ from __future__ import annotations
 
 import pytest
 
-
 FAIR = ("method=fedavg", "rounds=8", "data.clients=10", "data.partition=iid", "train.participation=1", "train.lr=.3",
         "train.steps=null", "train.epochs=2")
 ATTACK = "attack={kind: sign_flip, scale: 3}"

@@ -7,7 +7,6 @@ import pytest
 import torch
 
 
-
 @pytest.fixture
 def refusal(bench, capsys):
     """Run in this process; return the message with which the run is refused."""
