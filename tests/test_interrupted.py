@@ -26,7 +26,11 @@ def continued(bench, name: str, ranks: int) -> str:
     return bench.result(name)["digest"]
 
 
+REAL = pytest.mark.slow("ranks under a real launcher load PyTorch, and wait")
+
+
 @linux
+@REAL
 @pytest.mark.parametrize("rank, ranks_then", [(2, 1), (0, 2)], ids=["worker", "server"])
 def test_a_killed_rank_ends_the_job_and_nothing_is_lost(bench, rank, ranks_then):
     job = bench.start(3, f"killed-{rank}", LONG)
@@ -37,6 +41,7 @@ def test_a_killed_rank_ends_the_job_and_nothing_is_lost(bench, rank, ranks_then)
     continued(bench, f"killed-{rank}", ranks_then)
 
 
+@REAL
 def test_asked_to_stop_it_saves_and_says_so(bench):
     job = bench.start(2, "stopped", LONG)
     wait_for(job, "round      3/")
@@ -61,9 +66,10 @@ class Failing(FedAvg):
 '''
 
 
+@REAL
 def test_a_failing_worker_is_named_once(bench):
     bench.out("failing.py").write_text(FAILING)
-    done = bench.run(3, "failing", "method=failing:Failing", "train.participation=1", "engine=loop")
+    done = bench.mpirun(3, "failing", "method=failing:Failing", "train.participation=1", "engine=loop")
     assert done.returncode not in (0, 2, 75)
     message = [line for line in done.stderr.splitlines() if "fedmpi:" in line]
     assert len(message) == 1 and "Traceback" not in done.stderr + done.stdout
@@ -102,20 +108,21 @@ class Stopping(FedMHC):
     def client(self, shared, mine, data):
         if data.client == 0 and data.local.round == 2 and not Path("hung-once").exists():
             Path("hung-once").touch()
-            time.sleep(4)      # long enough to be told
+            time.sleep(2)      # long enough to be told
             os.kill(os.getpid(), signal.SIGSTOP)
         return super().client(shared, mine, data)
 '''
 
 
 @linux
+@REAL
 def test_a_rank_that_hangs_is_named_and_nothing_is_lost(bench):
     bench.out("stopping.py").write_text(STOPPING)
     words = ("method=stopping:Stopping", "method.M=3", "train.participation=1", "engine=loop", "rounds=4")
-    done = bench.run(3, "hung", *words, "comm.timeout=12")
+    done = bench.mpirun(3, "hung", *words, "comm.timeout=6")
     assert done.returncode not in (0, 2, 75)
     (message,) = [line for line in done.stderr.splitlines() if "fedmpi:" in line]
-    assert re.match(r"fedmpi: rank [12] of 3 on \S+ made no progress for 12 s \(comm.timeout\) and gave its last sign "
+    assert re.match(r"fedmpi: rank [12] of 3 on \S+ made no progress for 6 s \(comm.timeout\) and gave its last sign "
                     r"of life \d+ s ago; last known: client 0, round 3, order TRAIN; rank 0 waits in round \d, order ",
                     message)
     assert str(bench.saved("hung")[-1]) in done.stderr and gone(bench.jobs[-1])
@@ -126,8 +133,9 @@ def test_a_rank_that_hangs_is_named_and_nothing_is_lost(bench):
 
 
 @linux
+@REAL
 def test_a_server_that_hangs_is_named_by_a_worker(bench):
-    job = bench.start(3, "mute", LONG, "comm.timeout=12")
+    job = bench.start(3, "mute", LONG, "comm.timeout=6")
     wait_for(job, "round      2/")
     (pid,) = (pid for pid, e in launch.processes(job).items() if e.get("PMI_RANK") == "0")
     os.kill(pid, signal.SIGSTOP)

@@ -31,6 +31,7 @@ def test_ranks_that_do_not_belong_together_are_refused(monkeypatch, name, remedy
     roster.refuse_mixed(world, ["c.yaml", [], None])      # another host is no reason
 
 
+@pytest.mark.slow("ranks under a real launcher load PyTorch")
 def test_another_command_on_another_rank(bench):
     words = ["-m", "fedmpi", "run", bench.config, "--out", str(bench.out("mixed"))]
     first = launch.command(2, *words)
@@ -83,6 +84,7 @@ def test_each_rank_takes_the_gpu_of_its_place(monkeypatch, visible, hosts_client
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="finds processes in /proc")
+@pytest.mark.slow("ranks under a real launcher load PyTorch")
 def test_a_signal_to_one_worker_stops_all(bench):
     job = bench.start(3, "told", "rounds=100000")
     wait_for(job, "round      2/")

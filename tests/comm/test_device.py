@@ -45,6 +45,7 @@ def test_a_library_without_an_answer():
     assert cuda_aware(SimpleNamespace()) is None
 
 
+@pytest.mark.slow("three ranks under a real launcher load PyTorch")
 def test_the_real_library_is_asked_and_a_run_heeds_it(bench):
     aware = subprocess.run([sys.executable, "-c", ASK], capture_output=True, text=True, check=True).stdout.strip()
     assert aware in ("True", "False", "None")

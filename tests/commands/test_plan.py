@@ -15,6 +15,7 @@ from fedmpi.data.federation import Federation, prepare
 from fedmpi.errors import BadInput
 from fedmpi.server.cost import MIB
 from fedmpi.server.metrics import MEASURES
+from tests import forked
 
 QUICKSTART = Path(__file__).parents[2] / "configs" / "quickstart.yaml"
 HEAD = 64 * 10 + 10
@@ -124,9 +125,10 @@ def test_partial_participation_and_a_small_engine_need_less(planned):
     assert planned("engine=vmap", "train.participation=0.1", ranks=1)["server_memory_mib"] < full
 
 
-def test_a_run_moves_and_writes_what_was_planned(planned, cache, tmp_path, launch):
+def test_a_run_moves_and_writes_what_was_planned(planned, cache, tmp_path):
     p, out = planned(), tmp_path / "run"
-    launch(3, "fedmpi", "run", QUICKSTART, f"data.cache={cache}", "rounds=2", "--out", out)
+    done = forked.command(3, "run", QUICKSTART, f"data.cache={cache}", "rounds=2", "--out", out)
+    assert done.returncode == 0, done.stderr
     line, moved = json.loads((out / "metrics.jsonl").read_text().splitlines()[1]), p["bytes_per_round"]
     books = 1000      # bytes of small orders that only keep the time
     assert line["bytes_sent_by_server"] == pytest.approx(2 * moved["broadcast"], abs=books)

@@ -1,7 +1,10 @@
-"""Run by mpiexec: every method on three ranks, hosted in several ways; rank 0 prints the digests as JSON."""
+"""Methods on several ranks, hosted in several ways: `python -m tests.methods.ranks NAME...` under mpiexec, or forked.
+
+Rank 0 prints the digests as JSON."""
 from __future__ import annotations
 
 import json
+import sys
 
 import numpy as np
 
@@ -11,7 +14,7 @@ from fedmpi.clients.vmap import Vmap
 from fedmpi.comm.orders import Order
 from fedmpi.comm.world import open_world
 from tests.federations import Digits, Lab, method, mlp
-from tests.methods.table import NAMES, SHOWN
+from tests.methods.table import SHOWN
 
 MOVED = ([0, 2, 5, 6], [1, 2, 1, 2]), ([0, 5, 7], [1, 2, 0])      # clients, and where they live from then on
 HOW = {"balanced": ("balanced", False), "moving": ("shuffled", False), "the server too": ("blocks", True)}
@@ -37,15 +40,15 @@ def moving(lab):
     return lab
 
 
-def main():
+def main(names):
     world, model, federation = open_world(), mlp(), Digits()
     found = {name: {engine.name: {how: digest(world, name, model, federation, engine, *where)
                                   for how, where in HOW.items()}
-                    for engine in (Loop(), Vmap())} for name in NAMES}
+                    for engine in (Loop(), Vmap())} for name in names}
     if world.rank == 0:
         print(json.dumps(found))
     world.close()
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1:])

@@ -18,9 +18,11 @@ from fedmpi.method import Participants
 from fedmpi.run import lead
 from fedmpi.server.faults import Faults
 from fedmpi.server.metrics import judged, summary
+from tests import forked
 from tests.federations import Lab, Odd, OtherTests, Renumbered, apart, method
 from tests.methods.table import BY_CLIENT, BY_POSITION, IDLE, NAMES, OTHER, SHOWN, alternative, settings
 
+SPREAD = "name"      # see tests/budget.py
 SHARE = .6      # of the clients in each round: 5 of 8
 each = pytest.mark.parametrize("name", NAMES)
 engines = pytest.mark.parametrize("engine", [Loop(), Vmap()], ids=["loop", "vmap"])
@@ -84,17 +86,35 @@ def split(news):
 
 
 @pytest.fixture(scope="module")
-def on_three_ranks(launch):
-    """Digests of every method for several ways of hosting on three real ranks, from one launch."""
-    return json.loads(launch(3, "tests.methods.ranks").splitlines()[-1])
+def on_three_ranks():
+    """Digests of a method for both engines and several ways of hosting, on three forked ranks; computed once."""
+    found = {}
+
+    def get(name) -> dict:
+        if name not in found:
+            done = forked.run(3, "tests.methods.ranks", name)
+            assert done.returncode == 0, done.stderr
+            found.update(json.loads(done.stdout))
+        return found[name]
+    return get
 
 
 @each
 @engines
 def test_the_same_bits_wherever_clients_are_hosted(name, engine, lab, on_three_ranks):
-    found = on_three_ranks[name][engine.name]
+    found = on_three_ranks(name)[engine.name]
     assert len(found) == 3
     assert set(found.values()) == {lab(name, engine=engine).go().digest()}
+
+
+# One of each kind: a mean, groups of clients, private states, mixes for single clients, parts of the network
+KINDS = ("fedavg", "fedmhc", "ditto", "fedamp", "fedper")
+
+
+@pytest.mark.slow("three ranks under a real launcher load PyTorch")
+def test_forked_ranks_give_the_bits_of_a_real_library(launch, on_three_ranks):
+    real = json.loads(launch(3, "tests.methods.ranks", *KINDS).splitlines()[-1])
+    assert real == {name: on_three_ranks(name) for name in KINDS}
 
 
 class Translated(Loop):
