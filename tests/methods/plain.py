@@ -9,14 +9,14 @@ import torch.nn.functional as F
 
 from fedmpi.clients import plan
 from tests import federations
-from tests.federations import TRAIN, Digits, Lab, method
+from tests.federations import Digits, Lab, method
 from tests.methods.reference import Reference
 
 ROUNDS = 3
 mlp, digits = cache(federations.mlp), cache(Digits)
 
 
-def trial(name, participation=.6, rounds=ROUNDS, federation=None, seed=3, train=TRAIN, **settings) -> Lab:
+def trial(name, participation=.6, rounds=ROUNDS, federation=None, seed=3, train=None, **settings) -> Lab:
     """Run a method; by default 5 of 8 clients take part in a round."""
     lab = Lab(method(name, mlp(), **settings), federation or digits(), share=participation, seed=seed, train=train)
     return lab.go(rounds)

@@ -13,17 +13,16 @@ from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
 from fedmpi.clients.plan import Local, draw
 from fedmpi.server.participation import participants
-from tests.federations import TRAIN
 
 HEADS = ("fc2.weight", "fc2.bias")
 
 
 class Reference:
-    """A federation, a network, and the rounds of a run."""
+    """A federation, a network, and the rounds and the training of a run."""
 
-    def __init__(self, model, federation, config, train=TRAIN):
+    def __init__(self, model, federation, config):
         self.module, self.start, self.cut = copy.deepcopy(model.module), model.start.clone(), model.h.start
-        self.federation, self.config, self.train = federation, config, train
+        self.federation, self.config, self.train = federation, config, config.train
         parts = [federation.client(i) for i in range(len(federation.sizes))]
         self.data = [(torch.from_numpy(s.x_train), torch.from_numpy(s.y_train)) for s in parts]
 
@@ -49,22 +48,39 @@ class Reference:
         return module
 
     def sgd(self, w, batches, t, moving=lambda name: True, penalty=None):
-        """Train w on batches; returns the new vector."""
-        module = self.network(w, moving)
-        optimiser = torch.optim.SGD([p for p in module.parameters() if p.requires_grad], self.lr(t))
-        for x, y in batches:
-            loss = F.cross_entropy(module(x), y)
-            if penalty:
-                loss = loss + penalty(parameters_to_vector(module.parameters()))
-            optimiser.zero_grad()
-            loss.backward()
-            optimiser.step()
-        return parameters_to_vector(module.parameters()).detach()
+        """Train w on batches with the run's momentum; returns the new vector."""
+        descent = Descent(self, w, t, moving)
+        for batch in batches:
+            descent.step(batch, penalty)
+        return descent.w
 
     @torch.no_grad()
     def loss(self, w, client):
         x, y = self.data[client]
         return float(F.cross_entropy(self.network(w)(x), y))
+
+
+class Descent:
+    """Training of one vector, batch by batch, by PyTorch's own SGD with the run's momentum."""
+
+    def __init__(self, ref, w, t, moving=lambda name: True):
+        self.module = ref.network(w, moving)
+        self.optimiser = torch.optim.SGD([p for p in self.module.parameters() if p.requires_grad], ref.lr(t),
+                                         momentum=ref.train.momentum)
+
+    def step(self, batch, penalty=None):
+        x, y = batch
+        loss = F.cross_entropy(self.module(x), y)
+        if penalty:
+            loss = loss + penalty(parameters_to_vector(self.module.parameters()))
+        self.optimiser.zero_grad()
+        loss.backward()
+        self.optimiser.step()
+        return self.w
+
+    @property
+    def w(self):
+        return parameters_to_vector(self.module.parameters()).detach().clone()
 
 
 def fedavg(ref, rounds, weighted=True):
@@ -110,11 +126,11 @@ def fedmhc(ref, rounds, M, lam, anchor="global"):
 
 
 def fedmhc_client(ref, i, t, w, theta, lam, anchor):
-    down = w
+    down, local, personal = w, Descent(ref, w, t), Descent(ref, theta, t)
     for batch in ref.batches(i, t):
-        w = ref.sgd(w, [batch], t)
+        w = local.step(batch)
         centre = down if anchor == "global" else w
-        theta = ref.sgd(theta, [batch], t, penalty=lambda v, c=centre: lam / 2 * ((v - c) ** 2).sum())
+        theta = personal.step(batch, lambda v, c=centre: lam / 2 * ((v - c) ** 2).sum())
     return w, theta
 
 

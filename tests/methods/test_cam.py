@@ -96,7 +96,7 @@ def test_with_one_it_is_not(mlp, federation, cam, silent):
 def additive(ref, w, other, batches, t, penalty=lambda v: 0.):
     """Train w by SGD on the logits of w and of another model that stays."""
     module, other = ref.network(w), ref.network(other)
-    optimiser = torch.optim.SGD(module.parameters(), ref.lr(t))
+    optimiser = torch.optim.SGD(module.parameters(), ref.lr(t), momentum=ref.train.momentum)
     for x, y in batches:
         with torch.no_grad():
             fixed = other(x)
@@ -134,6 +134,7 @@ def ifca_cam(ref, starts, warm_up):
     return g, torch.stack(w)
 
 
+@pytest.mark.usefixtures("momentum")
 @pytest.mark.parametrize("warm_up", [0, 1])
 def test_ifca_cam_is_what_its_formulas_say(mlp, federation, warm_up):
     found = run(mlp, federation, "ifca_cam", k=3, warm_up=warm_up)
@@ -171,6 +172,7 @@ def clustered(theta, ids, w, of, n, seed):
     return of | dict(zip(ids, labels, strict=True)), w
 
 
+@pytest.mark.usefixtures("momentum")
 @pytest.mark.parametrize("keep", [False, True])
 @pytest.mark.parametrize("warm_up", [0, 2])
 def test_fesem_cam_is_what_its_formulas_say(mlp, federation, warm_up, keep):

@@ -49,6 +49,7 @@ def written(ref, M, eps1, eps2, after, relative=False, rounds=ROUNDS):
     return models, cluster
 
 
+@pytest.mark.usefixtures("momentum")
 @pytest.mark.parametrize("M, settings", [
     (10, SPLITS), (3, SPLITS), (10, SPLITS | {"after": 1}), (10, {"after": 0, "eps1": .045, "eps2": .1}),
     (10, {"after": 0, "eps1": .6, "eps2": .5, "relative": True})])

@@ -40,6 +40,7 @@ def written(ref, K, lam, inner, lr_p, a):
     return Omega, theta, context
 
 
+@pytest.mark.usefixtures("momentum")
 @pytest.mark.parametrize("K, settings", [
     (3, {}), (4, {"lam": 3., "lr_p": .05, "a": .4}), (2, {"inner": 2, "lr_p": .1}), (1, {}), (7, {})])
 def test_the_formulas(K, settings):

@@ -19,6 +19,7 @@ def ditto(ref, lam):
     return w, v
 
 
+@pytest.mark.usefixtures("momentum")
 @pytest.mark.parametrize("share", [1., .6])
 def test_ditto_is_its_formula(share):
     found = run("ditto", share, lam=2.)

@@ -43,6 +43,7 @@ def written(ref, lam, alpha, sigma, own):
     return w
 
 
+@pytest.mark.usefixtures("momentum")
 @pytest.mark.parametrize("settings", [
     {}, {"lam": .8, "alpha": .05, "sigma": .3}, {"lam": 3., "alpha": .5, "form": "heuristic"},
     {"form": "heuristic", "own": .6, "sigma": 40.}])

@@ -13,7 +13,7 @@ from tests.methods.reference import Reference
 ROUNDS, SHARE = 3, .6
 
 
-def run(mlp, federation, name="fedavg_plus", train=TRAIN, **settings):
+def run(mlp, federation, name="fedavg_plus", train=None, **settings):
     return Lab(method(name, mlp, **settings), federation, share=SHARE, train=train).go(ROUNDS)
 
 
@@ -31,6 +31,7 @@ def transcribed(ref, w, k, mu):
     return w
 
 
+@pytest.mark.usefixtures("momentum")
 @pytest.mark.parametrize("name, mu", [("fedavg_plus", 0.), ("fedprox_plus", 2.)])
 def test_it_is_what_its_formulas_say(mlp, federation, name, mu):
     found = run(mlp, federation, name, K=3, **({"mu": mu} if mu else {}))

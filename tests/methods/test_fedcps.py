@@ -80,6 +80,7 @@ class Written:
         return w, torch.stack(gradients).double().numpy()
 
 
+@pytest.mark.usefixtures("momentum")
 @pytest.mark.parametrize("share", [1., SHARE])
 def test_it_is_what_its_formulas_say(mlp, federation, share):
     found = run(mlp, federation, share=share, layers=1, lam=.4)

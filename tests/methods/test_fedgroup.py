@@ -51,6 +51,7 @@ def written(ref, K, first):
     return torch.stack(models), torch.stack(mean), group
 
 
+@pytest.mark.usefixtures("momentum")
 @pytest.mark.parametrize("K, first", [(2, 2), (3, 1), (2, 20), (1, 3)])
 def test_the_formulas(K, first):
     found = grouped(K=K, first=first)

@@ -9,7 +9,7 @@ from sklearn.metrics import adjusted_rand_score
 
 from fedmpi.config import resolve
 from fedmpi.data.federation import Federation, prepare
-from tests.federations import TRAIN, Lab, method
+from tests.federations import Lab, method
 from tests.methods.reference import Reference, fedah_mix, head_then_body
 
 ROUNDS, SHARE = 3, .6
@@ -51,6 +51,7 @@ def transcribed(ref, M):
     return phi, torch.stack(heads), own, W
 
 
+@pytest.mark.usefixtures("momentum")
 def test_it_is_what_its_formulas_say(mlp, federation):
     found = run(mlp, federation, M=3)
     ref = Reference(mlp, federation, found.config)
@@ -97,5 +98,5 @@ def test_planted_groups_are_found_and_used(mlp, cache, seed):
     for t in range(4):
         found = lab.round(t).facts["clusters"]
         assert adjusted_rand_score(federation.groups, found) == 1
-    ref = Reference(mlp, federation, lab.config, TRAIN)
+    ref = Reference(mlp, federation, lab.config)
     assert [best(ref, c, lab.shared.phi, lab.shared.heads) for c in range(20)] == found.tolist()

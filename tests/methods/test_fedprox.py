@@ -21,6 +21,7 @@ def fedprox(ref, mu, weighted=True):
     return w, sent
 
 
+@pytest.mark.usefixtures("momentum")
 @pytest.mark.parametrize("share", [1., .6])
 @pytest.mark.parametrize("weights", ["samples", "equal"])
 def test_fedprox_is_its_formula(share, weights):

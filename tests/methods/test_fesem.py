@@ -76,6 +76,7 @@ SETTINGS = [{}, {"weights": "samples", "lam": .5}, {"keep": True, "lam": .5},
             {"keep": True, "lam": .5, "scale_by_share": True, "weights": "samples"}, {"layers": ["fc2"], "keep": True}]
 
 
+@pytest.mark.usefixtures("momentum")
 @pytest.mark.parametrize("settings", SETTINGS, ids=str)
 def test_it_is_what_its_formulas_say(mlp, federation, settings):
     found = run(mlp, federation, k=3, **settings)

@@ -46,6 +46,7 @@ def transcribed(ref, starts, shared_body, share):
     return torch.from_numpy(w).float(), z
 
 
+@pytest.mark.usefixtures("momentum")
 @bodies
 @pytest.mark.parametrize("average", ["mean", "share"])
 def test_it_is_what_its_formulas_say(mlp, federation, shared_body, average):

@@ -70,6 +70,7 @@ def transcribed(ref, M, K, mu, lam):
     return Phi, Omega, R, omega
 
 
+@pytest.mark.usefixtures("momentum")
 @pytest.mark.parametrize("share", [1., SHARE])
 def test_it_is_what_its_formulas_say(mlp, federation, share):
     settings = {"mu": .6, "lam": .3, **SMALL}

@@ -18,7 +18,7 @@ shares = pytest.mark.parametrize("share", [1., .6])
 
 @pytest.fixture
 def run(mlp, federation):
-    def run(name, share=1., rounds=ROUNDS, federation=federation, train=TRAIN, **settings):
+    def run(name, share=1., rounds=ROUNDS, federation=federation, train=None, **settings):
         return Lab(method(name, mlp, **settings), federation, share=share, train=train).go(rounds)
     return run
 
@@ -100,6 +100,7 @@ def test_equal_clients_make_both_means_the_same(mlp, run):
 # Transcriptions
 
 
+@pytest.mark.usefixtures("momentum")
 @shares
 @pytest.mark.parametrize("weights", ["samples", "equal"])
 def test_fedavg(run, share, weights):
@@ -107,6 +108,7 @@ def test_fedavg(run, share, weights):
     near(found.shared.w, reference.fedavg(again(found), ROUNDS, weights == "samples"))
 
 
+@pytest.mark.usefixtures("momentum")
 @shares
 def test_local(run, share):
     found = run("local", share)
@@ -114,6 +116,7 @@ def test_local(run, share):
         near(found.mine(c).w, w)
 
 
+@pytest.mark.usefixtures("momentum")
 @shares
 @pytest.mark.parametrize("anchor", ["global", "local"])
 def test_fedmhc(run, share, anchor):
@@ -148,7 +151,7 @@ def test_local_epochs_and_momentum_reach_the_clients(mlp, federation):
     import dataclasses
     train = dataclasses.replace(TRAIN, epochs=2)
     found = Lab(method("fedavg", mlp), federation, train=train).go(2)
-    near(found.shared.w, reference.fedavg(Reference(mlp, federation, found.config, train), 2))
+    near(found.shared.w, reference.fedavg(Reference(mlp, federation, found.config), 2))
     fast = Lab(method("fedavg", mlp), federation, train=dataclasses.replace(train, momentum=.9)).go(2)
     assert apart(fast.state(), found.state()) > .01
 

@@ -64,6 +64,7 @@ def adapted(ref, i, w, alpha=None):
     return w - (alpha or ref.lr(ROUNDS)) * gradient(ref, w, next(iter(ref.batches(i, ROUNDS, JUDGED))))
 
 
+@pytest.mark.usefixtures("momentum")
 @pytest.mark.parametrize("share", [1., .6])
 @pytest.mark.parametrize("settings", [{}, {"alpha": .2}, {"alpha": .3, "beta": .1}, {"alpha": .3, "order": 2}],
                          ids=str)

@@ -36,6 +36,7 @@ def envelope(ref, t, i, w, lam, K, lr_p):
     return w, theta
 
 
+@pytest.mark.usefixtures("momentum")
 @pytest.mark.parametrize("share", [1., .6])
 @pytest.mark.parametrize("settings", [{}, {"beta": .4}, {"beta": 1.5, "K": 1}, {"lam": 3., "lr_p": .05, "K": 2}],
                          ids=str)

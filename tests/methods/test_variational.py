@@ -56,7 +56,7 @@ class Noisy(Reference):
     def fit(self, w, i, t, samples, penalty):
         """Train on cross-entropy over codes and penalty(net, q, z, y) -> (b,); returns the module."""
         net = Net(w)
-        optimiser = torch.optim.SGD(net.parameters(), self.lr(t))
+        optimiser = torch.optim.SGD(net.parameters(), self.lr(t), momentum=self.train.momentum)
         for x, y, e in self.noisy(i, t, samples):
             q = net.q(x)
             z = [q.mean + q.stddev * e[:, s] for s in range(samples)]
@@ -120,6 +120,7 @@ def again(run):
     return Noisy(run.method.model, run.federation, run.config), run.method.net.start
 
 
+@pytest.mark.usefixtures("momentum")
 @pytest.mark.parametrize("r", ["own", "averaged"])
 def test_fedsr(run, r):
     found = run("fedsr", a_R=.2, a_C=.1, r=r)
@@ -132,6 +133,7 @@ def test_fedsr(run, r):
         assert found.mine(i)._fields == (("r",) if r == "own" else ())
 
 
+@pytest.mark.usefixtures("momentum")
 def test_fedcr(run):
     found = run("fedcr", beta=.05, samples=3)
     phi, h, r = fedcr(*again(found), .05, 3)

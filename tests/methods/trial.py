@@ -6,20 +6,20 @@ from functools import cache
 import numpy as np
 import torch
 
-from tests.federations import TRAIN, Digits, Lab, method, mlp
+from tests.federations import Digits, Lab, method, mlp
 from tests.methods.reference import Reference
 
 ROUNDS = 3
 network, digits = cache(mlp), cache(Digits)
 
 
-def run(name, share=.6, rounds=ROUNDS, federation=None, train=TRAIN, **settings) -> Lab:
+def run(name, share=.6, rounds=ROUNDS, federation=None, train=None, **settings) -> Lab:
     return Lab(method(name, network(), **settings), federation or digits(), share=share, train=train).go(rounds)
 
 
-def again(lab: Lab, train=TRAIN) -> Reference:
-    """Return the plain reference for the same federation and rounds."""
-    return Reference(lab.method.model, lab.federation, lab.config, train)
+def again(lab: Lab) -> Reference:
+    """Return the plain reference for the same federation, rounds and training."""
+    return Reference(lab.method.model, lab.federation, lab.config)
 
 
 def near(one, other, atol=1e-5):
