@@ -1,0 +1,107 @@
+"""Which faults are planted: drawn by a seed from all mechanical ones, or the hand-written ones."""
+from __future__ import annotations
+
+import importlib
+import random
+from collections.abc import Iterable
+from pathlib import Path
+
+from tests.mutants.judge import Mutant, package_of
+from tests.mutants.operators import Site, find_sites
+from tests.mutants.source import Source
+
+LEAST = 10               # of each package
+ASIDE = ("bench",)       # measuring tools, not part of what the package promises
+FAULTS = Path(__file__).parent / "faults"
+
+
+class DoesNotApply(Exception):
+    """A hand-written fault that the code has outgrown."""
+
+
+def sites_of(root: Path, packages: Iterable[str]) -> dict[str, list[Site]]:
+    """List the mechanical mutants of some packages; without names, of all but those that are left aside."""
+    found: dict[str, list[Site]] = {}
+    for path in sorted((root / "fedmpi").rglob("*.py")):
+        name = str(path.relative_to(root))
+        package = package_of(name)
+        if package in packages or not packages and package not in ASIDE:
+            found.setdefault(package, []).extend(find_sites(name, path.read_text()))
+    return {package: sites for package, sites in sorted(found.items()) if sites}
+
+
+def shares(sizes: dict[str, int], count: int) -> dict[str, int]:
+    """Divide a number of mutants in proportion to the packages' sizes, but give each package LEAST if possible."""
+    least = min(LEAST, count // len(sizes))
+    given = {package: min(least, size) for package, size in sizes.items()}
+    total = sum(sizes.values())
+    for _ in range(min(count, total) - sum(given.values())):      # to the one that is furthest below its proportion
+        package = max((p for p in sizes if given[p] < sizes[p]), key=lambda p: (sizes[p] / total * count - given[p], p))
+        given[package] += 1
+    return given
+
+
+def draw(root: Path, packages: Iterable[str], count: int, seed: int) -> list[Mutant]:
+    """Draw mechanical mutants; the same ones for the same seed and code."""
+    found, chance = sites_of(root, packages), random.Random(seed)
+    drawn = []
+    for package, share in shares({package: len(sites) for package, sites in found.items()}, count).items():
+        drawn += chance.sample(found[package], share)
+    texts = {site.path: Source((root / site.path).read_text()) for site in drawn}
+    return [plant(texts[site.path], site) for site in drawn]
+
+
+def plant(source: Source, site: Site) -> Mutant:
+    """Change a file's text at one place."""
+    text = source.replace(site.begin, site.end, site.new)
+    last = source.data.count(b"\n", 0, site.end) + 1
+    now = "\n".join(text.splitlines()[site.line - 1:site.line + site.new.count("\n")]).strip()
+    return Mutant(site.path, site.line, last, text, source.line(site.line), now, site.operator, site.scope)
+
+
+def package_lists(packages: Iterable[str]) -> list[str]:
+    names = sorted(p.stem for p in FAULTS.glob("*.py") if p.stem != "__init__")
+    return [n for n in names if not packages or n in packages]
+
+
+def hand_written(root: Path, packages: Iterable[str]) -> list[Mutant]:
+    """Read the lists of faults and apply each. Raises DoesNotApply that names all that cannot be."""
+    planted, problems = [], []
+    for package in package_lists(packages):
+        faults = importlib.import_module(f"tests.mutants.faults.{package}").FAULTS
+        for name, old, new in faults:
+            try:
+                planted.append(apply(root, name, old, new))
+                if planted[-1].package != package:
+                    raise DoesNotApply("belongs to another package")
+            except DoesNotApply as error:
+                problems.append(f"faults/{package}.py: {name}: {old!r}: {error}")
+    if problems:
+        raise DoesNotApply("\n".join(problems))
+    return planted
+
+
+def apply(root: Path, name: str, old: str, new: str) -> Mutant:
+    """Plant one fault."""
+    module, _, definition = name.partition(":")
+    path = module.replace(".", "/")
+    path = next((p for p in (f"{path}.py", f"{path}/__init__.py") if (root / p).is_file()), None)
+    if path is None:
+        raise DoesNotApply("there is no such module")
+    source = Source((root / path).read_text())
+    if definition and definition not in source.definitions:
+        raise DoesNotApply("there is no such definition")
+    begin, end = source.segment(definition)
+    text = source.data[begin:end].decode()
+    if text.count(old) != 1 or not old:
+        raise DoesNotApply(f"stands {text.count(old)} times in its text, not once")
+    if old == new:
+        raise DoesNotApply("changes nothing")
+    at = begin + len(text[:text.index(old)].encode())
+    line = source.data.count(b"\n", 0, at) + 1
+    mutant = plant(source, Site(path, line, at, at + len(old.encode()), new, "own", definition))
+    try:
+        compile(mutant.text, path, "exec")
+    except SyntaxError as error:
+        raise DoesNotApply(f"the file is no Python any more: {error}") from None
+    return mutant

@@ -1,0 +1,19 @@
+"""Mutants that no test can or should see. They are left out of the rate, and listed in the report."""
+from __future__ import annotations
+
+# (qualified name of the definition, its line before, the line after, why nobody could see the difference)
+EQUIVALENT: list[tuple[str, str, str, str]] = []
+
+# (qualified name of a definition, or `module:` for all of it, why no test on a plain machine can run it)
+ELSEWHERE: list[tuple[str, str]] = []
+
+
+def reason(name: str, old: str, new: str) -> str:
+    """Return why a mutant does not count, or ""."""
+    for where, before, after, why in EQUIVALENT:
+        if (where, before, after) == (name, old, new):
+            return why
+    for where, why in ELSEWHERE:
+        if name == where or name.startswith(where if where.endswith(":") else where + "."):
+            return why
+    return ""

@@ -1,0 +1,165 @@
+"""Copies of the tree with a worker each: they map test files and judge mutants, several at a time."""
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from queue import Queue
+
+from tests.mutants import tracer
+from tests.mutants.choice import Choice
+from tests.mutants.suite import Suite
+
+COPIED = ("fedmpi", "tests", "configs", "docs", "jobs", "slurm", "noxfile.py", "README.md", "LICENSE", "pyproject.toml",
+          "setup.cfg")
+CPU_FACTOR, CPU_MORE_S = 4., 20.      # a mutant that needs more than so much more than the tests did hangs
+WALL_S = 900.                         # whatever the load of the machine
+
+
+@dataclass
+class Mutant:
+    """A changed file, and what became of it."""
+    path: str
+    line: int
+    last: int
+    text: str                # of the whole file
+    old: str                 # the line before
+    new: str                 # and after
+    what: str                # the operator, or the name of the definition
+    scope: str = ""
+    outcome: str = ""        # killed, timeout, survived or uncovered; "equivalent" ones are not run
+    by: str = ""             # the test that failed
+    cpu: float = 0.
+    wall: float = 0.
+    tests: int = 0
+
+    @property
+    def package(self) -> str:
+        return package_of(self.path)
+
+
+def package_of(path: str) -> str:
+    parts = path.split("/")
+    return parts[1] if len(parts) > 2 else "root"
+
+
+@dataclass
+class Copy:
+    """A copy of the tree and a warm process in it."""
+    root: Path
+    place: Path
+    process: subprocess.Popen = field(init=False)
+
+    def __post_init__(self):
+        tree, scratch = self.place / "tree", self.place / "scratch"
+        scratch.mkdir(parents=True)
+        tree.mkdir()
+        for name in COPIED:
+            source = self.root / name
+            if source.is_dir():
+                shutil.copytree(source, tree / name, ignore=shutil.ignore_patterns("__pycache__", "runs"))
+            elif source.exists():
+                shutil.copy2(source, tree / name)
+        (tree / "sitecustomize.py").write_text(tracer.STARTER)
+        self.tree = tree
+        environment = os.environ | {
+            "OMP_NUM_THREADS": "1", "MUTANTS_SCRATCH": str(scratch), "PYTHONPATH": str(tree)}
+        # bytecode that is checked by its source's hash: by time and size, one mutant may be taken for another
+        words = ("-m", "compileall", "-q", "--invalidation-mode", "checked-hash", "fedmpi", "tests")
+        subprocess.run([sys.executable, *words], cwd=tree, check=True, stdout=subprocess.DEVNULL)
+        self.process = subprocess.Popen([sys.executable, "-m", "tests.mutants.worker"], cwd=tree, env=environment,
+                                        text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+
+    def ask(self, **request) -> dict:
+        print(json.dumps(request), file=self.process.stdin, flush=True)
+        line = self.process.stdout.readline()
+        if not line:
+            raise RuntimeError("a worker has ended; see its message above")
+        return json.loads(line)
+
+    def map(self, file: str, suite: Suite):
+        """Run a test file under the tracer."""
+        recorded = self.place / "map.json"
+        recorded.unlink(missing_ok=True)
+        answer = self.ask(tests=[file], cpu=3600., wall=7200., map=str(recorded))
+        if recorded.exists():
+            suite.keep(file, recorded)
+        return answer
+
+    def judge(self, mutant: Mutant, choice: Choice, budget: float) -> Mutant:
+        """Run the tests of a mutant until one fails."""
+        stages = choice.stages(mutant.path, mutant.line, mutant.last, budget)
+        if not stages:
+            mutant.outcome = "uncovered"
+            return mutant
+        target = self.tree / mutant.path
+        original = target.read_text()
+        target.write_text(mutant.text)
+        try:
+            for names, cost in stages:
+                answer = self.ask(tests=names, cpu=CPU_FACTOR * cost + CPU_MORE_S, wall=WALL_S)
+                mutant.cpu += answer["cpu"]
+                mutant.wall += answer["wall"]
+                mutant.tests += answer["ran"]
+                mutant.outcome = ("timeout" if answer["why"] else "survived" if answer["code"] == 0 else "killed")
+                mutant.by = answer["why"] or answer["failed"]
+                if mutant.outcome == "killed" and not mutant.by:
+                    mutant.by = f"exit code {answer['exit']}: {answer['tail'][-300:]}"
+                if mutant.outcome != "survived":
+                    break
+        finally:
+            target.write_text(original)
+        return mutant
+
+    def close(self):
+        self.process.terminate()
+        self.process.wait(60)
+
+
+class Pool:
+    """Some copies that work at the same time."""
+
+    def __init__(self, root: Path, jobs: int):
+        self.root, self.jobs, self.free = root, jobs, Queue()
+
+    def __enter__(self):
+        self.place = tempfile.TemporaryDirectory(prefix="fedmpi-mutants-", ignore_cleanup_errors=True)
+        self.copies = [Copy(self.root, Path(self.place.name) / str(n)) for n in range(self.jobs)]
+        for copy in self.copies:
+            self.free.put(copy)
+        return self
+
+    def __exit__(self, *error):
+        for copy in self.copies:
+            copy.close()
+        self.place.cleanup()
+
+    def each(self, todo: Iterable, work):
+        """Yield (item, work(copy, item)) as they are done."""
+        results = Queue()
+
+        def one(item):
+            copy = self.free.get()
+            try:
+                results.put((item, work(copy, item), None))
+            except Exception as error:
+                results.put((item, None, error))
+            finally:
+                self.free.put(copy)
+        todo = list(todo)
+        with ThreadPoolExecutor(self.jobs) as threads:
+            for item in todo:
+                threads.submit(one, item)
+            for _ in todo:
+                item, result, error = results.get()
+                if error is not None:
+                    threads.shutdown(wait=False, cancel_futures=True)
+                    raise error
+                yield item, result
