@@ -29,6 +29,8 @@ def arguments(words: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--only", metavar="TEXT", help="only those whose `path:line` or definition contains this")
     parser.add_argument("--tests", nargs="+", default=[], help="know only these test files or folders")
     parser.add_argument("--budget", type=float, default=45, help="CPU seconds of tests for a mutant (%(default)s)")
+    parser.add_argument("--patience", type=float, default=15, help="a mutant hangs if it takes so many CPU seconds "
+                        "more than four times what its tests take without it (%(default)s)")
     parser.add_argument("--map", action="store_true", help="only learn which test runs which line")
     parser.add_argument("--anew", action="store_true", help="learn it again for all test files")
     parser.add_argument("--cache", type=Path, default=ROOT / ".mutants", help="where that is kept (.mutants)")
@@ -90,7 +92,7 @@ def judge(mutants: list[Mutant], suite: Suite, pool: Pool, asked: argparse.Names
     random.Random(seed).shuffle(mutants)      # so that what has been done so far is a fair sample
 
     def one(copy: Copy, mutant: Mutant) -> Mutant:
-        return copy.judge(mutant, choice, asked.budget)
+        return copy.judge(mutant, choice, asked.budget, asked.patience)
     todo = [m for m in mutants if not m.outcome]
     for n, (mutant, _) in enumerate(pool.each(todo, one), 1):
         print(f"{n}/{len(todo)} {mutant.outcome:9} {mutant.cpu:5.1f} CPU s {mutant.tests:4} tests  "

@@ -19,7 +19,7 @@ from tests.mutants.suite import Suite
 
 COPIED = ("fedmpi", "tests", "configs", "docs", "jobs", "slurm", "noxfile.py", "README.md", "LICENSE", "pyproject.toml",
           "setup.cfg")
-CPU_FACTOR, CPU_MORE_S = 4., 20.      # a mutant that needs more than so much more than the tests did hangs
+CPU_FACTOR = 4.                       # a mutant that needs so many times the tests' CPU seconds, and more, hangs
 WALL_S = 900.                         # whatever the load of the machine
 
 
@@ -93,7 +93,7 @@ class Copy:
             suite.keep(file, recorded)
         return answer
 
-    def judge(self, mutant: Mutant, choice: Choice, budget: float) -> Mutant:
+    def judge(self, mutant: Mutant, choice: Choice, budget: float, patience: float) -> Mutant:
         """Run the tests of a mutant until one fails."""
         stages = choice.stages(mutant.path, mutant.line, mutant.last, budget)
         if not stages:
@@ -104,7 +104,7 @@ class Copy:
         target.write_text(mutant.text)
         try:
             for names, cost in stages:
-                answer = self.ask(tests=names, cpu=CPU_FACTOR * cost + CPU_MORE_S, wall=WALL_S)
+                answer = self.ask(tests=names, cpu=CPU_FACTOR * cost + patience, wall=WALL_S)
                 mutant.cpu += answer["cpu"]
                 mutant.wall += answer["wall"]
                 mutant.tests += answer["ran"]

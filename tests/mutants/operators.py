@@ -4,6 +4,7 @@ from __future__ import annotations
 import ast
 import re
 from dataclasses import dataclass
+from functools import cache
 
 from tests.mutants.source import Source
 
@@ -36,6 +37,7 @@ class Site:
     scope: str         # the definition it lies in, such as Run.enter, or ""
 
 
+@cache
 def find_sites(path: str, text: str) -> list[Site]:
     """List all changes that the operators know for a file, in the order of the text."""
     finder = Finder(path, Source(text))

@@ -88,7 +88,7 @@ def watch(child: int, cpu_limit: float, wall_limit: float) -> tuple[int | None, 
             if cpu > used + .02:
                 moved, used = now, cpu
             if cpu > cpu_limit:
-                return None, f"more than {cpu_limit:.0f} CPU s"
+                return None, "more CPU s than patience"
             if now - moved > IDLE_S:
                 return None, f"idle for {IDLE_S:.0f} s"
         if os.getppid() != parent:
@@ -162,7 +162,7 @@ def serve(request: dict) -> dict:
 
 def main():
     ctypes.CDLL(None).prctl(SUBREAPER, 1, 0, 0, 0)
-    for name in HEAVY:
+    for name in os.environ.get("MUTANTS_LOAD", " ".join(HEAVY)).split():
         with suppress(ImportError):
             importlib.import_module(name)
     signal.signal(signal.SIGTERM, leave)
