@@ -17,8 +17,9 @@ from tests.mutants import tracer
 from tests.mutants.choice import Choice
 from tests.mutants.suite import Suite
 
-COPIED = ("fedmpi", "tests", "configs", "docs", "jobs", "slurm", "noxfile.py", "README.md", "LICENSE", "pyproject.toml",
-          "setup.cfg")
+LEFT = shutil.ignore_patterns(".git", ".mutants", ".venv*", ".nox", ".*_cache", ".hypothesis", "__pycache__", "runs",
+                              "build", "*.egg-info")      # what a copy of the tree does without
+USAGE = 4                             # pytest's exit code where it finds no test of a name
 CPU_FACTOR = 4.                       # a mutant that needs so many times the tests' CPU seconds, and more, hangs
 WALL_S = 900.                         # whatever the load of the machine
 
@@ -56,17 +57,12 @@ class Copy:
     root: Path
     place: Path
     process: subprocess.Popen = field(init=False)
+    tried: bool = False
 
     def __post_init__(self):
         tree, scratch = self.place / "tree", self.place / "scratch"
         scratch.mkdir(parents=True)
-        tree.mkdir()
-        for name in COPIED:
-            source = self.root / name
-            if source.is_dir():
-                shutil.copytree(source, tree / name, ignore=shutil.ignore_patterns("__pycache__", "runs"))
-            elif source.exists():
-                shutil.copy2(source, tree / name)
+        shutil.copytree(self.root, tree, ignore=LEFT, symlinks=True)
         (tree / "sitecustomize.py").write_text(tracer.STARTER)
         self.tree = tree
         environment = os.environ | {
@@ -99,13 +95,22 @@ class Copy:
         if not stages:
             mutant.outcome = "uncovered"
             return mutant
+        if not self.tried:      # tests that cannot run here at all would "notice" every mutant
+            answer = self.ask(tests=stages[0][0], cpu=600., wall=WALL_S)
+            if answer["code"] or answer["why"]:
+                raise RuntimeError(f"without a mutant, too, {answer['failed']} fails {answer['why']}\n{answer['tail']}")
+            self.tried = True
         target = self.tree / mutant.path
         original = target.read_text()
         target.write_text(mutant.text)
         try:
             for names, cost in stages:
-                answer = self.ask(tests=names, cpu=CPU_FACTOR * cost + patience, wall=WALL_S)
+                limits = {"cpu": CPU_FACTOR * cost + patience, "wall": WALL_S}
+                answer = self.ask(tests=names, **limits)
                 mutant.cpu += answer["cpu"]
+                if answer["code"] == USAGE and not answer["failed"]:      # it has changed the name of a parameter
+                    answer = self.ask(tests=sorted({name.partition("[")[0] for name in names}), **limits)
+                    mutant.cpu += answer["cpu"]
                 mutant.wall += answer["wall"]
                 mutant.tests += answer["ran"]
                 mutant.outcome = ("timeout" if answer["why"] else "survived" if answer["code"] == 0 else "killed")

@@ -23,7 +23,7 @@ HEAVY = ("numpy", "scipy.sparse", "scipy.optimize", "scipy.stats", "torch", "tor
          "matplotlib.pyplot", "hypothesis", "hypothesis.strategies", "hypothesis.extra.numpy", "pytest", "pandas",
          "safetensors.torch")
 SUBREAPER = 36           # prctl: orphans below become our children
-IDLE_S = 60.             # a child that uses no CPU for so long hangs
+IDLE_S, IDLE_CPU_S = 40., 1.      # a child that in so much time uses less CPU hangs: it only looks whether others end
 TICK = os.sysconf("SC_CLK_TCK")
 
 
@@ -85,12 +85,12 @@ def watch(child: int, cpu_limit: float, wall_limit: float) -> tuple[int | None, 
         now = time.monotonic()
         if now - begin > 2:
             cpu = waited() - base + sum(below().values())
-            if cpu > used + .02:
+            if cpu > used + IDLE_CPU_S:
                 moved, used = now, cpu
             if cpu > cpu_limit:
                 return None, "more CPU s than patience"
             if now - moved > IDLE_S:
-                return None, f"idle for {IDLE_S:.0f} s"
+                return None, f"waits for {IDLE_S:.0f} s"
         if os.getppid() != parent:
             leave()
         if now - begin > wall_limit:
@@ -125,13 +125,15 @@ def run_tests(tests: list[str], answer: str, folder: str, mapped: str | None):
         os.dup2(out, number)
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     plugins = [verdict := Verdict()]
+    os.environ.pop("PYTEST_ADDOPTS", None)
+    # without the project's own options, all runs in this process
     words = ["-q", "-p", "no:cacheprovider", "-o", "addopts=", "--basetemp", f"{folder}/base", "--tb", "line"]
     if mapped:
         from tests.mutants.record import Recorder
         os.mkdir(f"{folder}/traces")
         plugins.append(recorder := Recorder(os.getcwd(), f"{folder}/traces"))
     else:
-        words += ["-x", "-p", "no:xdist"]
+        words.append("-x")
     code = int(pytest.main([*words, *tests], plugins=plugins))
     if mapped:
         recorder.write(mapped)
