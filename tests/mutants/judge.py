@@ -116,7 +116,7 @@ class Copy:
                 mutant.outcome = ("timeout" if answer["why"] else "survived" if answer["code"] == 0 else "killed")
                 mutant.by = answer["why"] or answer["failed"]
                 if mutant.outcome == "killed" and not mutant.by:
-                    mutant.by = f"exit code {answer['exit']}: {answer['tail'][-300:]}"
+                    mutant.by = f"the tests' process ended with code {answer['exit']}: {answer['tail'][-300:]}"
                 if mutant.outcome != "survived":
                     break
         finally:
