@@ -68,8 +68,7 @@ class Trial:
             time.sleep(.02)
         time.sleep(moment)
         rank = draw.randrange(ranks)
-        name = "SLURM_PROCID" if self.srun else "PMI_RANK"
-        pids = [pid for pid, e in launch.processes(job).items() if e.get(name) == str(rank) and e.get("PMI_FD")]
+        pids = [pid for pid, e in launch.processes(job).items() if launch.rank_of(e) == rank]
         if not pids:
             self.wait(job)
             return None

@@ -14,6 +14,7 @@ ROOT = Path(__file__).parent.parent
 LIMIT = 240      # seconds until a job that hangs is ended: a safety net, not a measure
 ENVIRONMENT = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1"}
 MARK = "FEDMPI_TEST_JOB"      # in the environment of every process of a job
+RANKS = ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK")      # set by Open MPI; by MPICH and srun --mpi=pmi2; by PMIx
 
 
 def command(ranks: int, *words) -> list[str]:
@@ -30,6 +31,11 @@ def start(ranks: int, *words, cwd=ROOT) -> subprocess.Popen:
                            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     job.mark = mark
     return job
+
+
+def rank_of(environment) -> int | None:
+    """Return the rank that a launcher's variables give a process; None if it is none, such as the launcher itself."""
+    return next((int(environment[name]) for name in RANKS if name in environment), None)
 
 
 def processes(job) -> dict[int, dict[str, str]]:

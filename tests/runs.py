@@ -82,7 +82,7 @@ def wait_for(job, text: str):
 
 def kill(job, rank: int):
     """Kill one rank of a job, as a node that fails would."""
-    (pid,) = (pid for pid, e in launch.processes(job).items() if e.get("PMI_RANK") == str(rank))
+    (pid,) = (pid for pid, e in launch.processes(job).items() if launch.rank_of(e) == rank)
     os.kill(pid, signal.SIGKILL)
 
 

@@ -22,10 +22,11 @@ def sample(job) -> dict[int, tuple[float, int]]:
     """Return resident MiB and open files of each rank."""
     found = {}
     for pid, environment in launch.processes(job).items():
-        if "PMI_RANK" in environment:
+        rank = launch.rank_of(environment)
+        if rank is not None:
             pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
             mib = pages * os.sysconf("SC_PAGE_SIZE") / 2**20
-            found[int(environment["PMI_RANK"])] = mib, len(os.listdir(f"/proc/{pid}/fd"))
+            found[rank] = mib, len(os.listdir(f"/proc/{pid}/fd"))
     return found
 
 

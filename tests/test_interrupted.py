@@ -137,7 +137,7 @@ def test_a_rank_that_hangs_is_named_and_nothing_is_lost(bench):
 def test_a_server_that_hangs_is_named_by_a_worker(bench):
     job = bench.start(3, "mute", LONG, "comm.timeout=6")
     wait_for(job, "round      2/")
-    (pid,) = (pid for pid, e in launch.processes(job).items() if e.get("PMI_RANK") == "0")
+    (pid,) = (pid for pid, e in launch.processes(job).items() if launch.rank_of(e) == 0)
     os.kill(pid, signal.SIGSTOP)
     done = launch.finish(job)
     assert done.returncode not in (0, 2, 75) and gone(job)

@@ -11,6 +11,7 @@ import h5py
 import pytest
 
 from fedmpi.methods.local import Local
+from tests import launch
 
 MEASURES = ("accuracy_mean", "accuracy_weighted", "accuracy_worst_decile", "loss")
 
@@ -128,7 +129,7 @@ class Uneven(Local):
     """Local, with a rank that is slow."""
 
     def client(self, shared, mine, data):
-        time.sleep(.02 * (os.environ.get("PMI_RANK") == "2"))
+        time.sleep(.02 * (launch.rank_of(os.environ) == 2))
         return super().client(shared, mine, data)
 
 
