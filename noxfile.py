@@ -50,7 +50,7 @@ def lint(session):
 @nox.session
 def types(session):
     """Mypy on the package; torch, NumPy and the like count as untyped, so they need not be installed."""
-    session.install("mypy>=1.13", "pydantic>=2.7", "typer>=0.12", "rich>=13", "jinja2>=3.1", "types-PyYAML")
+    session.install("mypy>=1.13", "pydantic>=2.7", "typer>=0.16", "rich>=13", "jinja2>=3.1", "types-PyYAML")
     session.run("mypy", *session.posargs)
 
 
