@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import io
 import os
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -14,7 +15,9 @@ from fedmpi.errors import StorageError
 def atomic(path: Path) -> Iterator[Path]:
     """Yield a temporary path beside `path` to write to; then make it durable and rename it.
 
-    After any exception the temporary file is gone and `path` is as it was. Raises StorageError for OSError."""
+    After any exception the temporary file is gone and `path` is as it was. Raises StorageError for OSError, and for
+    a `path` that is a device or a pipe."""
+    refuse_special(path)
     part = path.with_name(path.name + ".part")
     try:
         with writing(path):
@@ -25,6 +28,15 @@ def atomic(path: Path) -> Iterator[Path]:
     finally:
         with suppress(OSError):
             part.unlink()
+
+
+def refuse_special(path: Path):
+    """Raise StorageError for a device, a pipe or a socket, or a link to one: a rename would replace it by a file."""
+    with suppress(OSError):
+        mode = path.stat().st_mode
+        if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):      # the system itself refuses a folder
+            raise StorageError(f"{path} cannot be written: it is not a regular file; give the name of one, or one that "
+                               "is not there yet")
 
 
 @contextmanager

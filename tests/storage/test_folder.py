@@ -137,7 +137,7 @@ def test_what_others_lock_can_be_read(folder):
     assert read_history(path)["round"].tolist() == [1, 2]
 
 
-@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
+@pytest.mark.skipif(not Path("/dev/full").is_char_device(), reason="needs a device that is always full")
 def test_a_full_disk_is_named(folder):
     (folder.path / "metrics.jsonl").symlink_to("/dev/full")
     with pytest.raises(FedmpiError, match="metrics.jsonl cannot be written: No space left on device; free"):

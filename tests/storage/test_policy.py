@@ -131,7 +131,7 @@ def test_asked_to_stop_it_never_claims_to_have_saved(bench, tmp_path):
     assert done.returncode == 1 and "is gone" in done.stderr and "saved after" not in done.stdout
 
 
-@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
+@pytest.mark.skipif(not Path("/dev/full").is_char_device(), reason="needs a device that is always full")
 def test_a_log_and_an_output_that_are_full_stop_nobody(bench, expected):
     bench.out("silent").mkdir()
     (bench.out("silent") / "log.txt").symlink_to("/dev/full")
