@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import json
 
+import numpy as np
 import pytest
 
 from fedmpi.errors import BadInput
@@ -49,3 +50,80 @@ def test_settings_that_differ():
     a, b = {"x": {"y": 1, "z": [1]}, "w": 2}, {"x": {"y": 3, "z": [1]}, "v": None, "w": 2}
     assert outcome.differing([a, b]) == {"x.y": [1, 3]}
     assert outcome.differing([a, b | {"x": {}}]) == {"x.y": [1, None], "x.z": [[1], None]}
+
+
+@pytest.mark.parametrize("said, blamed", [
+    ("fedmpi: rank 1: first\nfedmpi: second\n", "fedmpi: rank 1: first"),
+    ("3: fedmpi: as srun --label says it\n", "fedmpi: as srun --label says it"),
+    ("srun: error: n1: task 0: Killed\nslurmstepd: error: out of memory\n", "n1: task 0: Killed"),
+    ("slurmstepd: error: out of memory\nfedmpi: ours comes first\n", "fedmpi: ours comes first"),
+    ("x fedmpi: in the middle of a line\nsrun: information\n", "ended with code 1")])
+def test_who_is_blamed(tmp_path, said, blamed):
+    (tmp_path / "r").mkdir()
+    (tmp_path / "r.txt").write_text("fedmpi: of an earlier start\n" + START + said + "job 7: ended with code 1\n")
+    found = outcome.of(tmp_path / "r")
+    assert (found.state, found.said, str(found)) == ("failed", blamed, blamed)
+
+
+def test_a_waiting_run_and_one_with_nothing_but_a_checkpoint(tmp_path):
+    folder = tmp_path / "r"
+    found = outcome.of(folder)
+    assert (found.state, found.round, found.starts, found.settings, str(found)) == ("waiting", 0, 0, "", "")
+    assert np.isnan(found.accuracy)
+    (folder / "checkpoints").mkdir(parents=True)
+    assert outcome.of(folder).state == "waiting"
+    (folder / "checkpoints" / "round-000001.h5").touch()
+    assert outcome.of(folder).state == "unfinished"
+
+
+def test_the_settings_are_those_of_the_last_start(tmp_path):
+    (tmp_path / "r").mkdir()
+    (tmp_path / "r.txt").write_text(START + "job 7: start 2 on n2: c.yaml\njob 7: start 13 on n1: c.yaml a=1 b=[2, 3]\n"
+                                    "no job 7: start 14 on n9: c.yaml lies=1\n")
+    found = outcome.of(tmp_path / "r")
+    assert (found.starts, found.settings, found.said) == (3, "a=1 b=[2, 3]", "start 13 on n1: c.yaml a=1 b=[2, 3]")
+    assert outcome.log_of(tmp_path / "r") == tmp_path / "r.txt"
+
+
+@pytest.mark.parametrize("code, state", [(0, "unfinished"), (75, "unfinished"), (1, "failed"), (2, "failed"),
+                                         (-15, "failed"), (175, "failed")])
+def test_codes_of_ends(tmp_path, code, state):
+    (tmp_path / "r").mkdir()
+    (tmp_path / "r.txt").write_text(START + f"job 7: ended with code {code}, why\n")
+    assert outcome.of(tmp_path / "r").state == state
+
+
+@pytest.mark.parametrize("rounds, state", [(4, "finished"), (5, "finished"), (6, "unfinished")])
+def test_a_result_of_enough_rounds_is_finished(tmp_path, rounds, state):
+    (tmp_path / "metrics.jsonl").write_text(json.dumps({"round": 5, "accuracy_mean": None}) + "\n")
+    result = {"rounds": 5, "accuracy_mean": .98765, "digest": "0123456789abcdef01"}
+    (tmp_path / "result.json").write_text(json.dumps(result))
+    found = outcome.of(tmp_path, rounds)
+    assert found.state == state and found.round == 5 and np.isnan(found.accuracy)
+    if state == "finished":
+        assert str(found) == "accuracy 98.77 % after 5 rounds, digest 0123456789abcdef"
+
+
+def test_only_whole_lines_count(tmp_path):
+    (tmp_path / "metrics.jsonl").write_bytes(b'{"round": 1}\n{"round": 2}\n{"rou\xff')
+    assert outcome.metrics(tmp_path) == [{"round": 1}, {"round": 2}]
+    (tmp_path / "metrics.jsonl").write_text('{"round": 1}\nbad\n{"round": 3}\n')
+    assert outcome.metrics(tmp_path) == [{"round": 1}] and outcome.metrics(tmp_path / "none") == []
+
+
+def test_a_folder_without_settings_is_no_run(tmp_path):
+    with pytest.raises(BadInput, match=f"{tmp_path} is not the folder of a run: config.yaml cannot be read "
+                                       ".FileNotFoundError.; give the folder that `fedmpi run` names"):
+        outcome.settings_of(tmp_path)
+    (tmp_path / "config.yaml").write_text("- 1\n")
+    with pytest.raises(BadInput, match="config.yaml is damaged: it holds no settings"):
+        outcome.settings_of(tmp_path)
+    (tmp_path / "config.yaml").write_text("train: {lr: 1e-3}\nseed: 2\n")
+    settings = outcome.settings_of(tmp_path)
+    assert outcome.flat(settings) == {"train.lr": .001, "seed": 2}
+
+
+def test_settings_of_several_runs():
+    runs = [{"a": 1, "b": {"c": 1}}, {"a": 1, "b": {"c": 1}}, {"a": 1, "b": {"c": 2, "d": 0}}]
+    assert outcome.differing(runs) == {"b.c": [1, 1, 2], "b.d": [None, None, 0]}
+    assert outcome.differing(runs[:2]) == {} and outcome.differing(runs[:1]) == {}

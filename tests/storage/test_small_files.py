@@ -1,0 +1,210 @@
+"""The small files of a run folder: which folder a run takes, and what is in them when the disk fails between."""
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pytest
+
+from fedmpi.errors import BadInput, FedmpiError, StorageError
+from fedmpi.storage import folder as module
+from fedmpi.storage.folder import RunFolder, append_row, default_folder, finite, read_history, to_json
+from fedmpi.storage.policy import Storage
+
+
+@pytest.fixture
+def folder(tmp_path):
+    folder = RunFolder.claim(tmp_path / "run", resume=False)
+    yield folder
+    folder.release()
+
+
+def lines(folder) -> list[dict]:
+    return [json.loads(line) for line in (folder.path / "metrics.jsonl").read_text().splitlines()]
+
+
+@pytest.mark.parametrize("names, fresh, last", [
+    ([], 1, 1), (["q-001"], 2, 1), (["q-001", "q-003"], 4, 3), (["q-999"], 1000, 999),
+    (["q-1000", "q-999"], 1001, 1000),
+    (["q-07", "q-7", "xq-004", "q-005x", "q-1-008", "Q-009", "q--010"], 1, 1)])
+def test_the_number_of_a_run_folder(tmp_path, monkeypatch, names, fresh, last):
+    monkeypatch.chdir(tmp_path)
+    for name in names:
+        (tmp_path / "runs" / name).mkdir(parents=True)
+    assert default_folder("some/q.yaml", resume=False) == Path(f"runs/q-{fresh:03d}")
+    assert default_folder("some/q.yaml", resume=True) == Path(f"runs/q-{last:03d}")
+
+
+def test_the_name_of_a_configuration_is_no_pattern(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "runs" / "axb-005").mkdir(parents=True)
+    assert default_folder("a.b.yaml", resume=False) == Path("runs/a.b-001")
+
+
+def test_lines_that_a_disk_refused_are_written_with_the_next(folder, monkeypatch):
+    folder.append_metrics([{"round": 1}])
+    asked, check = [], folder.check_lock
+
+    def broken():
+        asked.append(1)
+        raise StorageError("no disk")
+    monkeypatch.setattr(folder, "check_lock", broken)
+    for known in ([{"round": 1}, {"round": 2}], [{"round": 1}, {"round": 2}, {"round": 3}]):
+        with pytest.raises(StorageError):
+            folder.append_metrics(known)
+        assert folder.behind and lines(folder) == [{"round": 1}]
+    monkeypatch.setattr(folder, "check_lock", check)
+    folder.append_metrics([{"round": round} for round in (1, 2, 3, 4)])
+    assert not folder.behind and [line["round"] for line in lines(folder)] == [1, 2, 3, 4] and len(asked) == 2
+    folder.append_metrics([{"unread": 0}, {"round": 5}])      # only the last is new
+    assert [line["round"] for line in lines(folder)] == [1, 2, 3, 4, 5]
+
+
+def test_a_finished_run_has_all_its_lines(folder):
+    folder.append_metrics([{"round": 1}])
+    folder.finish({}, [{"round": 7}])
+    assert lines(folder) == [{"round": 1}]      # nothing was missing
+    folder.behind = True
+    folder.finish({}, [{"round": 1}, {"round": 2}])
+    assert lines(folder) == [{"round": 1}, {"round": 2}] and not folder.behind
+
+
+def test_a_half_written_line_is_replaced(folder, monkeypatch):
+    class Full:
+        def __enter__(self):
+            return self
+
+        def __exit__(self, *error):
+            return False
+
+        def write(self, text):
+            (folder.path / "metrics.jsonl").write_text(text[:4])
+            raise OSError(28, "full")
+    with monkeypatch.context() as patch:
+        patch.setattr(module, "open", lambda *arguments: Full(), raising=False)
+        with pytest.raises(StorageError, match="metrics.jsonl cannot be written: No space left"):
+            folder.append_metrics([{"round": 1}])
+    folder.append_metrics([{"round": 1}, {"round": 2}])
+    assert [line["round"] for line in lines(folder)] == [1, 2]
+
+
+def test_a_folder_that_is_gone_is_named(folder):
+    folder.path.rename(folder.path.with_name("away"))
+    with pytest.raises(StorageError, match=f"run folder {folder.path} is gone: it was removed, or its file system"):
+        folder.store_config({})
+    folder.path.with_name("away").rename(folder.path)
+    folder.store_config({"seed": 3})
+    assert (folder.path / "config.yaml").read_text() == "seed: 3\n"
+    (folder.path / "lock").unlink()
+    with pytest.raises(FedmpiError, match=f"run folder {folder.path} is no longer locked by this run") as caught:
+        folder.truncate_history(0)
+    assert not isinstance(caught.value, StorageError)      # a run that was told to go on without a disk stops as well
+
+
+@pytest.mark.parametrize("left, resume", [("config.yaml", False), ("log.txt", True), ("checkpoints/round-1.h5", False)])
+def test_a_refused_claim_leaves_the_folder_unlocked(tmp_path, left, resume):
+    (tmp_path / "checkpoints").mkdir()
+    (tmp_path / left).write_text("")
+    if not resume:
+        with pytest.raises(BadInput):
+            RunFolder.claim(tmp_path, resume=False)
+        assert not (tmp_path / "lock").exists()
+    claimed = RunFolder.claim(tmp_path, resume=resume or True)
+    assert not claimed.new and claimed.has_run() is not resume
+    claimed.release()
+
+
+@pytest.mark.parametrize("after, kept", [(0, []), (1, [1]), (2, [1]), (3, [1, 3]), (4, [1, 3, 4]), (99, [1, 3, 4])])
+def test_history_is_cut_after_the_round_of_the_checkpoint(folder, after, kept):
+    for round in (1, 3, 4):
+        folder.append_history(round, {"accuracy": np.full(2, round / 8), "each": np.full((2, 3), round, np.float32)})
+    folder.save_history()
+    assert not folder.pending
+    folder.append_history(9, {"accuracy": np.ones(2)})
+    assert folder.truncate_history(after) is None and not folder.pending
+    found = read_history(folder.path / "history.h5")
+    assert found["round"].tolist() == kept and found["accuracy"][:, 1].tolist() == [round / 8 for round in kept]
+    assert found["each"].shape == (len(kept), 2, 3) and found["each"].dtype == np.float32
+
+
+def test_history_is_not_written_where_nothing_is_new(folder):
+    folder.save_history()
+    assert not (folder.path / "history.h5").exists()
+    folder.append_history(1, {"a": np.ones(2)})
+    folder.save_history()
+    before = (folder.path / "history.h5").stat().st_ino
+    folder.save_history()
+    assert (folder.path / "history.h5").stat().st_ino == before
+
+
+def test_what_was_noted_does_not_change_with_the_arrays_of_the_run(folder):
+    values = np.ones(2)
+    folder.append_history(1, {"a": values})
+    values[:] = 5
+    folder.save_history()
+    assert read_history(folder.path / "history.h5")["a"].tolist() == [[1, 1]]
+
+
+def test_a_damaged_history_is_named_and_kept(folder):
+    (folder.path / "history.h5").write_text("no HDF5")
+    said = folder.truncate_history(3)
+    assert said.startswith(f"{folder.path}/history.h5 is damaged (OSError: ") and "\n" not in said
+    assert said.endswith("): kept as history-damaged.h5; a new one starts")
+    assert (folder.path / "history-damaged.h5").read_text() == "no HDF5" and not (folder.path / "history.h5").exists()
+
+
+def test_rows_of_a_history_that_lack_a_measure(tmp_path):
+    with h5py.File(tmp_path / "h.h5", "w") as file:
+        append_row(file, {"round": 1, "f": np.array([.5, 1.])})
+        append_row(file, {"round": 2, "n": np.array([3, 4]), "wide": np.zeros(20_000)})
+        append_row(file, {"round": 3, "f": np.array([2., 3.])})
+        assert file["round"][:].tolist() == [1, 2, 3] and file["n"][:].tolist() == [[0, 0], [3, 4], [0, 0]]
+        assert np.array_equal(file["f"][:], [[.5, 1], [np.nan] * 2, [2, 3]], equal_nan=True)
+        assert file["f"].chunks == (4096, 2) and file["wide"].chunks == (1, 20_000)      # 64 KiB, one row at least
+        assert file["f"].maxshape == (None, 2)
+
+
+def test_json_of_numbers_that_it_lacks():
+    nested = {"a": [np.float32("nan"), (1., np.int64(2))], "b": {"c": -float("inf"), "d": np.array([[.5, np.inf]])},
+              "e": True, "f": None, "g": "nan", "h": np.bool_(False)}
+    assert finite(nested) == {"a": [None, [1., 2]], "b": {"c": None, "d": [[.5, None]]}, "e": True, "f": None,
+                              "g": "nan", "h": False}
+    assert to_json({"a": float("nan")}) == '{"a": null}' and to_json({"a": 1}, indent=1) == '{\n "a": 1\n}'
+
+
+class Words:
+    """Keeps what a run says."""
+
+    def __init__(self):
+        self.said = []
+
+    def say(self, text):
+        self.said.append(text)
+
+
+def test_a_run_that_is_told_to_stop_stops():
+    storage = Storage("stop", Words())
+    with pytest.raises(StorageError, match="^full$"), storage.tried(3):
+        raise StorageError("full")
+    assert not storage.progress.said and storage.facts() == {} and storage.summary() == ""
+
+
+def test_a_run_that_is_told_to_continue_says_what_it_went_on_without():
+    storage = Storage("continue", Words())
+    with storage.tried(1):
+        pass
+    assert (storage.facts(), storage.summary(), storage.progress.said) == ({}, "", [])
+    for round in (7, 3, 7):
+        with storage.tried(round):
+            raise StorageError(f"disk {round}")
+    assert storage.progress.said == [f"warning: round {round}: disk {round} (the run goes on and tries again, as "
+                                     "checkpoint.failure = continue says)" for round in (7, 3, 7)]
+    assert storage.facts() == {"rounds_refused_by_disk": [3, 7]}
+    assert storage.summary() == ("\nwarning: the disk refused a checkpoint or a measure 3 times, last after round 7; "
+                                 "log.txt says which")
+    for error in (FedmpiError, OSError):      # a folder that another run took over, say
+        with pytest.raises(error), storage.tried(9):
+            raise error("not the disk's")
+    assert storage.refused == [7, 3, 7]
