@@ -42,7 +42,7 @@ class Alone(Solo):
     """A single process that survives its run."""
     on_failure = None
 
-    def fail(self, message, code):
+    def fail(self, message, code, tell=True):
         raise Ended(message, code)
 
 

@@ -86,7 +86,7 @@ class Watch:
         timer = threading.Timer(PATIENCE, anyway)
         timer.daemon = True
         timer.start()
-        self.world.fail(words, FAILED)
+        self.world.fail(words, FAILED, tell=False)      # a worker's peer is rank 0, which does not answer
 
     def sentence(self, peer: int) -> str:
         now = self.here()

@@ -25,6 +25,9 @@ SPIN = 2e-4          # seconds of polling before the first sleep
 AFTER = .5           # seconds after the workers at which rank 0 leaves srun with a code other than 0
 NAPS = (1e-4, 2e-3)  # shortest and longest sleep between polls, seconds
 LATE = 16            # a nap is at most this part of the time waited so far: so late is one heard at most
+TELL_S = 2.          # seconds in which MPI must take a worker's last words to rank 0
+LAST_WORDS_S = 30.   # seconds that rank 0 has to end the job, on a crowded machine too, before the worker does it
+LOOK_S = .01         # seconds between two looks whether MPI took them
 
 
 def collective(call):
@@ -226,12 +229,13 @@ class World(Solo):
         self.comm.Recv(text, status.source, FAILURE)
         self.fail(text[1:].tobytes().decode(errors="replace"), int(text[0]))
 
-    def fail(self, message: str, code: int = FAILED) -> None:
-        """End the whole job now: rank 0 says why, once; a worker tells rank 0 first. Never returns."""
+    def fail(self, message: str, code: int = FAILED, tell: bool = True) -> None:
+        """End the whole job now: rank 0 says why, once; a worker tells rank 0 first, unless that does not answer (tell
+        is False). Never returns."""
         if not self.failing.acquire(blocking=False):
             threading.Event().wait()      # another thread ends the job
-        if self.rank and self._told(message, code):
-            time.sleep(5)      # rank 0 ends the job; if it cannot, we do
+        if self.rank and tell and self._told(message, code):
+            time.sleep(LAST_WORDS_S)      # rank 0 ends the job; if it cannot, we do
         if self.rank == 0 and self.on_failure:
             message = self.on_failure(message)
         print(message, file=sys.stderr, flush=True)
@@ -242,10 +246,10 @@ class World(Solo):
     def _told(self, message: str, code: int) -> bool:
         text = np.frombuffer(bytes([code]) + message.encode()[:60_000], np.uint8)
         request = self.comm.Isend(text, 0, FAILURE)
-        for _ in range(200):
+        for _ in range(round(TELL_S / LOOK_S)):
             if request.Test():
                 return True
-            time.sleep(.01)
+            time.sleep(LOOK_S)
         return False
 
     def _count(self, nbytes: int, from_root: bool) -> None:

@@ -121,7 +121,7 @@ def test_an_unforeseen_error_ends_the_job(tmp_path, monkeypatch):
     class Ended(Exception):
         """In place of the end of the process."""
 
-    def fail(self, message, code):
+    def fail(self, message, code, tell=True):
         raise Ended(message, code)
     monkeypatch.setattr(doctor, "of_disk", lambda world, folder: 1 / 0)
     monkeypatch.setattr(Solo, "fail", fail)
