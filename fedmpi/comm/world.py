@@ -132,8 +132,10 @@ class World(Solo):
                 self.comm.Reduce(self.mpi.IN_PLACE if self.rank == root else part, part, self.mpi.SUM, root)
         if root == 0:
             self._count(buffer.nbytes, from_root=False)
-        elif self.rank in (0, root):
-            self._count(buffer.nbytes, from_root=True)
+        elif self.rank == 0:      # it adds its part as every rank does; nobody hears all of it but the root
+            self.sent += buffer.nbytes
+        elif self.rank == root:
+            self.received += buffer.nbytes
         return buffer
 
     def _halve(self, part, root: int) -> None:
