@@ -2,12 +2,26 @@
 from __future__ import annotations
 
 import os
-import threading
-import time
 
 import pytest
 
 from fedmpi.comm import launch
+
+
+class Clock:
+    """Time that goes on by sleeping alone; at a nap of a given number something happens."""
+
+    def __init__(self, at: int = -1, what=None):
+        self.now, self.naps, self.at, self.what = 7., [], at, what
+
+    def perf_counter(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float):
+        self.naps.append(seconds)
+        self.now += seconds
+        if len(self.naps) == self.at:
+            self.what()
 
 
 @pytest.fixture
@@ -17,38 +31,46 @@ def pipe():
         yield reader, writer
 
 
-def test_waits_until_the_launcher_has_read(pipe):
+def test_waits_until_the_launcher_has_read(pipe, monkeypatch):
     reader, writer = pipe
     heard = []
-
-    def late():
-        time.sleep(.3)
-        heard.append(reader.read(100))
-    thread = threading.Thread(target=late)
-    thread.start()
-    writer.write("fedmpi: last words\n")
-    writer.flush()
-    begin = time.perf_counter()
+    clock = Clock(5, lambda: heard.append(reader.read(100)))
+    monkeypatch.setattr(launch, "time", clock)
+    writer.write("fedmpi: last words\n")      # not flushed
     launch.drain(writer)
-    assert time.perf_counter() - begin >= .25
-    thread.join()
-    assert heard == [b"fedmpi: last words\n"]
+    assert heard == [b"fedmpi: last words\n"] and clock.naps == [launch.GLANCE] * 5
 
 
-def test_the_wait_ends_only_when_it_was_read(pipe, monkeypatch):
-    monkeypatch.setattr(launch, "DRAIN", .2)
+def test_what_was_read_in_part_is_waited_for(pipe, monkeypatch):
     reader, writer = pipe
+    clock = Clock(3, lambda: reader.read(4))
+    monkeypatch.setattr(launch, "time", clock)
+    writer.write("fedmpi: last words\n")
+    launch.drain(writer)
+    assert sum(clock.naps) == pytest.approx(launch.DRAIN, abs=.001)
+
+
+def test_a_launcher_that_does_not_read_is_given_three_seconds(pipe, monkeypatch):
+    reader, writer = pipe
+    clock = Clock()
+    monkeypatch.setattr(launch, "time", clock)
     writer.write("nobody reads this")
-    begin = time.perf_counter()
     launch.drain(writer)
-    assert time.perf_counter() - begin >= .2      # given up, not hung
+    assert sum(clock.naps) == pytest.approx(3, abs=.001) and launch.DRAIN == 3 and set(clock.naps) == {1e-4}
     reader.read(100)
-    monkeypatch.setattr(launch, "DRAIN", 3600)
+    clock.naps.clear()
     launch.drain(writer)
+    assert not clock.naps
 
 
-def test_files_and_closed_streams_are_no_trouble(tmp_path):
+def test_files_and_closed_streams_are_no_trouble(tmp_path, pipe, monkeypatch):
+    reader, writer = pipe
+    clock = Clock(1, lambda: reader.read(100))
+    monkeypatch.setattr(launch, "time", clock)
     with open(tmp_path / "log", "w") as file:
         file.write("text")
         launch.drain(file)
-    launch.drain(file)      # closed
+        assert (tmp_path / "log").read_text() == "text" and not clock.naps
+    writer.write("text")
+    launch.drain(file, writer)      # the first is closed; the second is waited for all the same
+    assert len(clock.naps) == 1

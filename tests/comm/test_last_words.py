@@ -1,0 +1,208 @@
+"""How a job ends: who says why, who waits for whom, with which code; and how processes become a world."""
+from __future__ import annotations
+
+import os
+import sys
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from fedmpi.comm import launch
+from fedmpi.comm import world as worlds
+from fedmpi.comm.world import Solo, World, library_of, open_world
+from fedmpi.errors import BadInput
+from tests.comm.together import Aborted, together
+from tests.sockets import Package, SocketMPI
+
+
+@pytest.fixture
+def steps(monkeypatch):
+    """What a process does at its end, in order; the clock does not run."""
+    steps = []
+
+    def note(what):
+        return lambda *arguments: steps.append((what, *arguments))
+
+    def leave(code):
+        steps.append(("exit", code))
+        raise Aborted(code)
+    monkeypatch.setattr(worlds, "drain", note("drain"))
+    monkeypatch.setattr(worlds, "time", SimpleNamespace(sleep=note("sleep"), perf_counter=lambda: 0.))
+    monkeypatch.setattr(worlds.os, "_exit", leave)
+    return steps
+
+
+def alone(rank: int, steps: list, taken_after: int = 0) -> World:
+    """Return a rank of three that nobody answers; MPI takes what it sends after so many looks."""
+    world, looks = World(SocketMPI(rank, 3, {})), []
+
+    def send(text, to, tag):
+        steps.append(("tell", to, tag, text.tobytes()))
+        return SimpleNamespace(Test=lambda: looks.append(1) or len(looks) > taken_after)
+    world.comm.Isend, world.comm.Abort = send, lambda code: steps.append(("abort", code))
+    return world
+
+
+def end(world, *arguments, **how) -> None:
+    with pytest.raises(Aborted):
+        world.fail(*arguments, **how)
+
+
+def test_the_words_of_rank_0_are_drained_before_the_job_is_aborted(steps, capsys):
+    world = alone(0, steps)
+    end(world, "fedmpi: why", 2)
+    assert steps == [("drain", sys.stdout, sys.stderr), ("abort", 2), ("exit", 2)]
+    assert capsys.readouterr() == ("", "fedmpi: why\n")
+
+
+def test_rank_0_says_what_its_run_makes_of_a_failure(steps, capsys):
+    world = alone(0, steps)
+    world.on_failure = lambda message: message + "\nsaved so far: x"
+    end(world, "fedmpi: why")
+    assert steps[1:] == [("abort", 1), ("exit", 1)] and capsys.readouterr().err == "fedmpi: why\nsaved so far: x\n"
+
+
+def test_a_worker_tells_rank_0_and_waits_for_it_to_end_the_job(steps, capsys):
+    world = alone(2, steps)
+    world.on_failure = lambda message: "rank 0's words"      # which a worker does not use
+    end(world, "fedmpi: é", 75)
+    assert steps[0] == ("tell", 0, worlds.FAILURE, bytes([75]) + "fedmpi: é".encode())
+    assert [step[0] for step in steps[1:3]] == ["sleep", "drain"] and steps[3:] == [("abort", 75), ("exit", 75)]
+    assert steps[1] == ("sleep", worlds.LAST_WORDS_S) and 10 <= worlds.LAST_WORDS_S <= 60
+    assert capsys.readouterr().err == "fedmpi: é\n"
+
+
+def test_a_worker_whose_words_nobody_takes_ends_the_job_after_two_seconds(steps):
+    end(alone(1, steps, taken_after=10 ** 6), "fedmpi: why", 1)
+    naps = [step[1] for step in steps if step[0] == "sleep"]
+    assert len(naps) == 200 and sum(naps) == pytest.approx(worlds.TELL_S) == 2
+    steps.clear()
+    end(alone(1, steps, taken_after=3), "fedmpi: why", 1)
+    assert [step[1] for step in steps if step[0] == "sleep"] == [.01] * 3 + [worlds.LAST_WORDS_S]
+
+
+def test_a_worker_tells_nobody_who_does_not_answer(steps):
+    end(alone(1, steps), "fedmpi: rank 0 is silent", 1, tell=False)
+    assert [step[0] for step in steps] == ["drain", "abort", "exit"]
+
+
+def test_very_long_words_are_cut(steps):
+    end(alone(1, steps), "x" * 10 ** 5, 1)
+    assert len(steps[0][3]) == 60_001
+
+
+def test_only_one_thread_of_a_rank_ends_the_job(steps, monkeypatch):
+    def waits():
+        raise Aborted("waits for ever")
+    monkeypatch.setattr(worlds.threading, "Event", lambda: SimpleNamespace(wait=waits))
+    world = alone(1, steps)
+    world.failing.acquire()
+    end(world, "fedmpi: why", 1)
+    assert not steps
+
+
+def test_rank_0_hears_of_a_failure_wherever_it_waits():
+    """In a collective that the worker will never come to."""
+    def act(world):
+        if world.rank == 2:
+            return world._told("fedmpi: rank 2: é", 75)
+        if world.rank == 0:
+            world.fail = lambda message, code: (_ for _ in ()).throw(Aborted(message, code))
+            with pytest.raises(Aborted) as caught:
+                world.broadcast(np.zeros(3))
+            return caught.value.args
+    assert together(3, act) == [("fedmpi: rank 2: é", 75), None, True]
+
+
+@pytest.mark.parametrize("code, variables, srun", [
+    (0, {"SLURM_STEP_NUM_TASKS": "3"}, False), (2, {}, False), (2, {"SLURM_STEP_NUM_TASKS": "3"}, True),
+    (75, {"SLURM_STEP_NUM_TASKS": "1", "OMPI_COMM_WORLD_SIZE": "3"}, False),
+    (75, {"SLURM_STEP_NUM_TASKS": "1", "PMI_SIZE": "3", "HYDI_CONTROL_FD": "7"}, False)])
+def test_under_srun_the_code_is_that_of_rank_0_who_leaves_last(monkeypatch, steps, code, variables, srun):
+    for name in ("SLURM_STEP_NUM_TASKS", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "HYDI_CONTROL_FD"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    for rank in (0, 1):
+        world = alone(rank, steps)
+        world.meet, world.mpi.Finalize = lambda: steps.append("meet"), lambda: steps.append("finalize")
+        world.watch = SimpleNamespace(close=lambda: steps.append("watch"))
+        steps.clear()
+        if srun and rank:
+            with pytest.raises(Aborted):
+                world.close(code)
+        else:
+            world.close(code)
+        assert steps[:3] == ["meet", "watch", "finalize"]
+        assert [step[:1] + step[-1:] for step in steps[3:]] == (
+            [] if not srun else [("drain", sys.stderr), ("exit", 0)] if rank else [("sleep", .5)])
+        world.watch = None
+        if not rank:
+            world.close(0)
+
+
+def joined(monkeypatch, mpi) -> Solo:
+    monkeypatch.setitem(sys.modules, "mpi4py", mpi)
+    return open_world()
+
+
+@pytest.fixture
+def clean(monkeypatch):
+    """No launcher has started this process."""
+    for name in ("PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "SLURM_STEP_NUM_TASKS", "MPI_LOCALNRANKS",
+                 "OMPI_COMM_WORLD_LOCAL_SIZE", "SLURM_NTASKS_PER_NODE", "OMPI_MCA_mpi_yield_when_idle",
+                 "MPIR_CVAR_ENABLE_HEAVY_YIELD"):
+        monkeypatch.setenv(name, "")      # put back after the test
+        monkeypatch.delenv(name)
+
+
+def test_ranks_join_the_world_of_the_library(monkeypatch, clean):
+    package = Package(SocketMPI(1, 3, {}))
+    package.rc.thread_level = "single"
+    world = joined(monkeypatch, package)
+    assert type(world) is World and (world.rank, world.size) == (1, 3) and package.rc.thread_level == "multiple"
+    world = joined(monkeypatch, Package(SocketMPI(0, 1, {})))
+    assert type(world) is Solo and world.library == "sockets of the tests"
+
+
+def test_without_a_library_a_process_is_alone(monkeypatch, clean):
+    world = joined(monkeypatch, None)
+    assert type(world) is Solo and world.library.startswith("none (") and "mpi4py" in world.library
+
+    class Broken:
+        rc = SimpleNamespace()
+
+        @property
+        def MPI(self):  # noqa: N802  (as mpi4py spells it)
+            raise RuntimeError("cannot load\n  MPI library " + "x" * 200)
+    assert joined(monkeypatch, Broken()).library == f"none ({('cannot load MPI library ' + 'x' * 200)[:120]})"
+
+
+def test_processes_that_do_not_see_each_other_are_refused(monkeypatch, clean):
+    monkeypatch.setenv("PMI_SIZE", "3")
+    with pytest.raises(BadInput, match="MPICH's mpiexec started 3 processes, but .*library: sockets of the tests"):
+        joined(monkeypatch, Package(SocketMPI(0, 1, {})))
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_libraries_are_told_to_yield_where_ranks_share_cores(monkeypatch, clean, shared):
+    mpich, open_mpi = "MPIR_CVAR_ENABLE_HEAVY_YIELD", "OMPI_MCA_mpi_yield_when_idle"
+    monkeypatch.setattr(worlds, "shares_cores", lambda: shared)
+    monkeypatch.setenv(open_mpi, "0")      # a person's own setting stays
+    joined(monkeypatch, None)
+    assert os.environ.get(mpich) == ("1" if shared else None)
+    assert os.environ[open_mpi] == "0"
+    monkeypatch.delenv(open_mpi)
+    joined(monkeypatch, None)
+    assert os.environ.get(open_mpi) == ("1" if shared else None)
+
+
+def test_the_name_of_a_library_is_one_line():
+    text = "MPICH Version:      4.1.2\nMPICH Release date: today\n\0"
+    assert library_of(SimpleNamespace(Get_library_version=lambda: text)) == "MPICH Version: 4.1.2"
+
+
+def test_waits_are_in_order():
+    """A worker gives rank 0 time to drain what it printed, several times over."""
+    assert worlds.LAST_WORDS_S >= 5 * launch.DRAIN and worlds.AFTER == .5
