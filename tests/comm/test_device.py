@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from fedmpi.comm.device import cuda_aware, landing, outgoing, refuse, straight
+from fedmpi.comm.device import cuda_aware, landing, outgoing, refuse, settle, straight
 from fedmpi.errors import BadInput
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda", 0)
@@ -68,3 +68,27 @@ def test_on_a_gpu_sums_are_staged_in_pinned_memory():
     staged = outgoing(torch.arange(3, device=GPU), False)
     assert staged.tolist() == [0, 1, 2] and torch.from_numpy(staged).is_pinned()
     assert torch.from_numpy(landing(8, GPU, False)).is_pinned() and landing(8, GPU, True).is_cuda
+
+
+def test_the_librarys_answer_is_taken(monkeypatch):
+    for answer, aware in ((0, False), (1, True)):
+        asked = []
+        library = SimpleNamespace(MPIX_Query_cuda_support=lambda answer=answer: answer)
+        monkeypatch.setattr("ctypes.CDLL", lambda path, library=library, asked=asked: asked.append(path) or library)
+        assert cuda_aware(SimpleNamespace(__file__="/lib/MPI.so")) is aware and asked == ["/lib/MPI.so"]
+
+
+def test_landing_has_room_for_every_byte():
+    assert landing(9, CPU, False).shape == (9,) and landing(9, CPU, False).dtype == np.uint8
+    assert landing(9, CPU, True).shape == (9,) and landing(9, CPU, True).dtype == torch.uint8
+
+
+def test_mpi_waits_for_a_gpu_and_for_nothing_else(monkeypatch):
+    waited = []
+    stream = SimpleNamespace(synchronize=lambda: waited.append("synchronized"))
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: waited.append(device) or stream)
+    settle(np.zeros(2))
+    settle(torch.zeros(2))
+    assert not waited
+    settle(SimpleNamespace(is_cuda=True, device=GPU))
+    assert waited == [GPU, "synchronized"]

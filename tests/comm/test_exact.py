@@ -1,10 +1,13 @@
 """Sums over clients: the same bits in any grouping, right to double precision, and nothing bad goes unnoticed."""
 from __future__ import annotations
 
+import struct
+from fractions import Fraction
+
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedmpi.comm import exact
@@ -26,6 +29,7 @@ def total(rows, weights, groups=None, k=None):
     return into
 
 
+@settings(max_examples=30)
 @given(cuts=st.lists(st.integers(0, 23), max_size=6), seed=st.integers(0, 99))
 def test_any_grouping_gives_the_same_bits(cuts, seed):
     x, w = rows(), weights()
@@ -140,3 +144,81 @@ def test_weights_with_their_last_bits_set():
     w = torch.tensor([1., -.1, .25], dtype=torch.float64)
     assert exact.odd(w)[0] == 1 + 2. ** -52 and ((exact.odd(w) - w).abs() <= 2. ** -52 * w.abs()).all()
     assert torch.equal(exact.odd(exact.odd(w)), exact.odd(w))
+
+
+@pytest.mark.parametrize("fused", [True, False])
+def test_sums_are_those_of_fractions(monkeypatch, fused):
+    """Each contribution is rounded once to a multiple of 2^-44: worked out by exact fractions, bit for bit."""
+    if not fused:
+        monkeypatch.setattr(exact, "fuses", lambda device: False)
+    assert exact.SCALE == 2 ** 44 and exact.OFFSET == 384 and exact.SMALL == 100
+    x, w = rows(7, 40, torch.float64), weights(7)
+    x[2] *= 1e-3
+    small = [sum(round(Fraction(last_bit_set(float(w[r]))) * Fraction(float(x[r, i])) * 2 ** 44) for r in range(7))
+             for i in range(40) if (x[:, i].abs() < 100).all()]
+    assert total(x[:, (x.abs() < 100).all(0)], w).tolist() == small and len(small) > 30
+
+
+def last_bit_set(value: float) -> float:
+    (word,) = struct.unpack("<q", struct.pack("<d", value))
+    return struct.unpack("<d", struct.pack("<q", word | 1))[0]
+
+
+def test_large_values_are_rounded_once_too():
+    x = torch.tensor([[100., -100., 99.999, 3e5 + 1 / 3, -499_999.75]], dtype=torch.float64)
+    found = total(x, torch.tensor([.5], dtype=torch.float64)).tolist()
+    large = [round(Fraction(float(v)) * 2 ** 43) for v in x[0]]
+    assert [found[i] for i in (0, 1, 3, 4)] == [large[i] for i in (0, 1, 3, 4)]
+    assert found[2] == round(Fraction(last_bit_set(.5)) * Fraction(99.999) * 2 ** 44)
+
+
+@pytest.mark.parametrize("value, fits", [(499_999., True), (-499_999., True), (5e5, False), (-5e5, False)])
+def test_the_range_ends_at_half_a_million(value, fits):
+    x = torch.tensor([[1.], [value]])
+    if fits:
+        assert exact.value(total(x, torch.tensor([0., 1.]).double())).item() == value
+        return
+    with pytest.raises(exact.NotFinite, match=r"^update has values up to 5e\+05, out of the range of exact sums "
+                                              ".500000.; lower train.lr, look") as error:
+        total(x, torch.tensor([0., 1.]).double())
+    assert error.value.row == 1 and error.value.values.tolist() == [value]
+
+
+def test_a_bad_row_of_a_group_is_named_by_its_place_among_all():
+    x = torch.ones(6, 3)
+    x[4, 1] = float("inf")
+    with pytest.raises(exact.NotFinite) as error:
+        total(x, torch.full((6,), .1).double(), torch.tensor([1, 0, 1, 0, 1, 0]), 2)
+    assert error.value.row == 4
+    assert str(exact.NotFinite(4, x[4], "theta")) == (
+        "update of theta has 1 non-finite values of 3; lower train.lr, look at this client's data, or leave such "
+        "updates out (faults.bad_update=skip)")
+
+
+def test_a_row_that_is_bad_in_a_later_block_is_found(monkeypatch):
+    monkeypatch.setattr(exact, "BLOCK", 4)
+    for place, value in ((3, float("nan")), (4, 6e5), (9, float("inf"))):
+        x = torch.zeros(6, 10)
+        x[5, place] = value
+        with pytest.raises(exact.NotFinite) as error:
+            total(x, torch.ones(6).double() / 6)
+        assert error.value.row == 5
+
+
+@pytest.mark.parametrize("values, most", [([], 0), ([-3., 2.], 3), ([1., 2.5], 2.5), ([float("inf"), 1], float("inf"))])
+def test_the_largest_magnitude(values, most):
+    assert exact.max_magnitude(torch.tensor(values)) == most
+    assert np.isnan(exact.max_magnitude(torch.tensor([*values, float("nan")])))
+
+
+def test_totals_as_floats(monkeypatch):
+    monkeypatch.setattr(exact, "BLOCK", 2)
+    fixed = torch.tensor([[1, -3, 2 ** 44], [0, 2 ** 45, -2 ** 60]])
+    assert exact.value(fixed).tolist() == [[2. ** -44, -3 * 2. ** -44, 1], [0, 2, -65536]]
+    single = exact.value(fixed, 3., torch.float32)
+    assert single.dtype == torch.float32 and single.tolist() == [[3 * 2. ** -44, -9 * 2. ** -44, 3], [0, 6, -196608]]
+
+
+def test_small_enough_is_told_by_the_sum_of_squares():
+    assert exact.surely_small(torch.tensor([60., 79.])) and not exact.surely_small(torch.tensor([60., 80.]))
+    assert not exact.surely_small(torch.tensor([1.]).double()) and not exact.surely_small(torch.tensor([float("nan")]))

@@ -3,11 +3,12 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from fedmpi.comm.orders import DTYPES, frame, unframe
+from fedmpi.comm.orders import DTYPES, frame, padded, unframe
 
 ANY = st.sampled_from(DTYPES).flatmap(
     lambda dtype: arrays.arrays(dtype, arrays.array_shapes(min_dims=0, max_dims=4, min_side=0, max_side=5)))
@@ -43,3 +44,29 @@ def test_types_that_cannot_travel_are_refused():
 def test_arrays_are_views_of_the_buffer():
     buffer = frame([np.arange(5.), np.arange(3)])
     assert all(np.shares_memory(a, buffer) for a in unframe(buffer))
+
+
+def test_the_layout_of_a_frame():
+    """Words of 8 bytes, and every array begins at a multiple of 8."""
+    assert [str(dtype) for dtype in DTYPES] == ["uint8", "int32", "int64", "float32", "float64", "bool", "float16"]
+    buffer = frame([np.array([[1, 2, 3]], np.int32), np.array(.5), np.array([True])])
+    assert buffer[:88].view(np.int64).tolist() == [
+        11, 3,                   # words of this head, arrays
+        1, 2, 1, 3,              # int32, two axes, (1, 3)
+        4, 0,                    # float64, a number
+        5, 1, 1]                 # bool, one axis, (1,)
+    assert buffer[88:100].view(np.int32).tolist() == [1, 2, 3] and buffer[104:112].view(float) == .5
+    assert buffer[112] == 1 and buffer.size == 120
+
+
+@pytest.mark.parametrize("nbytes, padded_to", [(0, 0), (1, 8), (7, 8), (8, 8), (9, 16)])
+def test_arrays_begin_at_multiples_of_eight_bytes(nbytes, padded_to):
+    assert padded(nbytes) == padded_to and frame([np.zeros(nbytes, np.uint8)]).size == 40 + padded_to
+
+
+@pytest.mark.parametrize("first", [None, 0, 1, 2, 3])
+def test_a_buffer_that_is_a_tensor_gives_tensors_from_a_place_on(first):
+    values = [np.arange(3, dtype=np.int32), np.float16(2.5), np.array([[True], [False]])]
+    found = unframe(torch.from_numpy(frame(values)), first)
+    assert [isinstance(a, torch.Tensor) for a in found] == [first is not None and i >= first for i in range(3)]
+    assert all(same(np.asarray(a), np.asarray(b)) for a, b in zip(values, found, strict=True))

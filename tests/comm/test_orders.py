@@ -1,12 +1,13 @@
-"""What rank 0 tells the others: of the server's state only what changed."""
+"""What rank 0 tells the others: every order as it arrives; of the server's state only what changed."""
 from __future__ import annotations
 
 import numpy as np
 import pytest
 import torch
 
-from fedmpi.comm.orders import Crew
+from fedmpi.comm.orders import HEADER, MINE, NEWS, Crew, Order
 from fedmpi.comm.world import Solo
+from tests.comm.together import together
 
 
 def fresh(crew, shared) -> list[bool]:
@@ -33,3 +34,120 @@ def test_what_was_changed_in_place_is_sent(crew):
     assert fresh(crew, (w, R)) == [False, True]
     flags, *arrays = crew.news((w.clone(), R))
     assert flags.tolist() == [True, False] and np.array_equal(arrays[0], np.ones(3))
+
+
+class Hand:
+    """A rank's clients that only note what they are told; client i lives at rank homes[i]."""
+    device = torch.device("cpu")
+
+    def __init__(self, rank: int, skips=True):
+        self.rank, self.told, self.skips = rank, [], skips
+
+    def hear(self, fresh, arrays):
+        self.told.append(("hear", fresh.tolist(), [np.asarray(a).tolist() for a in arrays]))
+
+    def train(self, when, ids, mine, judge):
+        self.told.append(("train", when, ids.tolist(), mine.tolist(), judge))
+
+    def bad(self, ids):
+        return ((ids == 5) & (self.rank == 2)).astype(np.int64)
+
+    def judge(self, when, clients):
+        return np.full((clients, 1, 2), 10. ** self.rank + when)
+
+    def times(self):
+        return np.array([.5, self.rank])
+
+    def rows(self, what):
+        self.told.append(("rows", what.tolist()))
+        return np.array([[i, 100 + i] for i in self.mine], float).reshape(-1, 2)
+
+    def use(self, name):
+        self.told.append(("use", name))
+
+    def restore(self, path, ids):
+        self.told.append(("restore", path, ids.tolist()))
+
+    def touched(self):
+        return np.array([i % 2 == 0 for i in self.mine])
+
+
+HOMES = np.array([1, 2, 0, 2, 1, 2])
+
+
+def crews(act, skips=True) -> list:
+    """Let rank 0 of three act(crew); return its answer and what each rank's clients were told."""
+    def rank(world):
+        crew = Crew(world, Hand(world.rank, skips), HOMES)
+        crew.group.mine, answer = np.flatnonzero(world.rank == HOMES), None
+        world.stop = lambda: world.rank == 2
+        if world.rank:
+            answer = crew.serve()
+        else:
+            answer = act(crew)
+            crew.call(Order.STOP, np.int64(75))
+        return answer, crew.group.told, crew.ids.tolist(), crew.ranks.tolist(), world.order
+    return together(3, rank)
+
+
+def test_numbers_of_orders():
+    """Frozen: they travel between ranks, and are told when a rank hangs."""
+    assert {order.name: int(order) for order in Order} == {
+        "STOP": 0, "TRAIN": 1, "SUM": 2, "SUM_BY": 3, "GATHER": 4, "JUDGE": 5, "DIGEST": 6, "TOUCHED": 7, "STATE": 8,
+        "RESTORE": 9, "TIMES": 10, "ENGINE": 11, "PROBE": 12, "NOTE": 13, "MOVE": 14, "DISMISS": 15, "MIDDLE_BY": 16}
+    assert HEADER == 8192 and {int(order): count for order, count in NEWS.items()} == {1: 5, 5: 2, 12: 1}
+
+
+def test_participants_train_at_their_homes_and_those_with_bad_updates_are_left_out():
+    ids, state = np.array([0, 2, 3, 5]), [torch.tensor([1., 2.]), torch.tensor(3)]
+    (kept, *mine), *workers = crews(lambda crew: crew.train(6, ids, True, state).tolist())
+    assert kept == [True, True, True, False]
+    for rank, (told, left, ranks, order) in enumerate([mine, *(found[1:] for found in workers)]):
+        assert told[0] == ("hear", [True, True], [[1, 2], 3])
+        assert told[1] == ("train", 6, [0, 2, 3, 5], [[2], [0], [3, 5]][rank], True)
+        assert left == [0, 2, 3] and ranks == [1, 0, 2] and order == (Order.DISMISS if rank else Order.STOP)
+    assert [code for code, *_ in workers] == [75, 75]
+
+
+def test_participants_train_where_they_are_told_to():
+    ids = np.array([1, 4])
+    found = crews(lambda crew: crew.train(0, ids, False, [], np.array([0, 2])).tolist(), skips=False)
+    assert found[0][0] == [True, True]      # nobody looks whose update is bad
+    assert [told[1] for _, told, *_ in found] == [("train", 0, [1, 4], mine, False) for mine in ([1], [], [4])]
+    assert all(found[rank][2:4] == ([1, 4], [0, 2]) for rank in range(3))
+
+
+def test_the_table_of_all_clients_and_the_times_of_all_ranks():
+    """Rank 2 was asked to stop, of which rank 0 hears with the times."""
+    def act(crew):
+        before = crew.asked
+        table, times = crew.judge(3, [])
+        return before, table.tolist(), times.tolist(), crew.asked, crew.call(Order.TIMES).tolist()
+    (before, table, times, asked, again), *_ = crews(act)[0]
+    assert table == [[[120., 120.]]] * 6 and times == again == [[.5, 0], [.5, 1], [.5, 2]]
+    assert (before, asked) == (False, True)
+
+
+def test_rows_come_in_the_order_of_clients():
+    def act(crew):
+        everywhere = crew.call(Order.GATHER, np.array([MINE, 0, 0, 2]))
+        return everywhere.tolist(), crew.call(Order.TOUCHED).tolist()
+    (rows, touched), *_ = crews(act)[0]
+    assert rows == [[i, 100 + i] for i in range(6)] and touched == [True, False] * 3
+
+
+def test_words_reach_every_rank():
+    def act(crew):
+        crew.call(Order.ENGINE, np.frombuffer("vmap é".encode(), np.uint8))
+        crew.call(Order.RESTORE, np.frombuffer(b"/a/b.h5", np.uint8), np.array([1, 4]))
+    assert all(told == [("use", "vmap é"), ("restore", "/a/b.h5", [1, 4])] for _, told, *_ in crews(act))
+
+
+@pytest.mark.parametrize("nbytes, broadcasts", [(8176 - 40, 0), (8176 - 40 + 1, 1)])
+def test_an_order_that_fits_into_its_header_needs_no_second_broadcast(nbytes, broadcasts):
+    """The header has 16 bytes of its own, the frame of one array 40."""
+    def act(crew):
+        crew.call(Order.ENGINE, np.full(nbytes, ord("x"), np.uint8))
+        return crew.world.sent
+    sent = crews(act)[0][0]
+    assert (sent > 0) == broadcasts and sent == broadcasts * 2 * (40 + 8136 + 8)

@@ -1,0 +1,171 @@
+"""Rows that are wide or weighted oddly, against NumPy on all of them; test_ranks.py has every verb on every hosting.
+
+The rows lie in one array here: what a verb asks of the ranks is answered from it."""
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+
+from fedmpi.comm import exact, rows
+from fedmpi.comm.orders import MINE, UP, Order
+from fedmpi.comm.rows import Rows
+from fedmpi.config import Server
+
+TILE = 65_536      # columns of a gram matrix at once
+
+
+class Held:
+    """Answers orders from an array of rows, and notes them."""
+
+    def __init__(self, x: np.ndarray, server=None):
+        self.x, self.asked = x, []
+        self.ids, self.homes = 10 + np.arange(len(x)), np.zeros(len(x), int)
+        self.group = SimpleNamespace(config=SimpleNamespace(server=server or Server()))
+
+    def call(self, order, what, *arrays):
+        self.asked.append((order, what.tolist(), *arrays))
+        x = self.x[:, what[2]:what[3]]
+        if order == Order.GATHER:
+            return x
+        if order == Order.SUM:
+            return fixed(arrays[0] @ x)
+        if order == Order.SUM_BY:
+            weights, groups, k = arrays
+            return fixed(np.array([(weights * (groups == j)) @ x for j in range(int(k))]))
+        groups, cuts = arrays
+        return np.array([np.full(x.shape[1], 100. * j + cuts[j], np.float32) for j in range(len(cuts))])
+
+
+def fixed(total) -> torch.Tensor:
+    return torch.from_numpy(np.rint(total * exact.SCALE).astype(np.int64))
+
+
+def handle(x, source=UP, dtype=torch.float32, **how) -> Rows:
+    return Rows(Held(np.asarray(x, np.float32), **how), source, 4, 0, x.shape[1], dtype)
+
+
+def whole_numbers(n: int, d: int, seed: int = 0) -> np.ndarray:
+    return np.random.default_rng(seed).integers(-9, 9, (n, d)).astype(np.float32)
+
+
+@pytest.mark.parametrize("d", [TILE - 1, TILE, TILE + 1, 2 * TILE + 3])
+@pytest.mark.parametrize("origin, beside", [(False, False), (True, False), (False, True), (True, True)])
+def test_inner_products_of_rows_wider_than_a_tile(d, origin, beside):
+    """Whole numbers, of which every order of adding gives the same."""
+    x, off, more = whole_numbers(3, d), whole_numbers(1, d, 1)[0], whole_numbers(2, d, 2)
+    v = handle(x)
+    found = v.gram(torch.from_numpy(off) if origin else None, torch.from_numpy(more) if beside else None)
+    expected = np.concatenate([x, more]) if beside else x
+    expected = (expected - off if origin else expected).astype(np.int64)
+    assert found.dtype == torch.float64 and np.array_equal(found, expected @ expected.T)
+    assert [asked[1][2:] for asked in v.crew.asked] == [[s, min(s + TILE, d)] for s in range(0, d, TILE)]
+
+
+def test_inner_products_of_a_block_take_its_own_columns(monkeypatch):
+    monkeypatch.setattr(rows, "TILE", 7)
+    x, off, more = whole_numbers(3, 40), whole_numbers(1, 20, 1)[0], whole_numbers(1, 20, 2)
+    found = handle(x)[5:25].gram(torch.from_numpy(off), torch.from_numpy(more))
+    expected = np.concatenate([x[:, 5:25], more]) - off
+    assert np.array_equal(found, expected @ expected.T)
+
+
+def test_bits_of_inner_products_are_those_of_tiles():
+    """Frozen: another width would round sums of long rows another way, and change digests."""
+    assert rows.TILE == TILE
+
+
+@pytest.mark.parametrize("block, start, stop", [
+    (slice(5, 21), 5, 21), (slice(None, 3), 0, 3), (slice(38, None), 38, 40), (slice(-2, None), 38, 40),
+    (slice(5, 99), 5, 40), (slice(7, 7), 7, 7)])
+def test_a_block_of_rows(block, start, stop):
+    v = handle(whole_numbers(2, 40))[block]
+    assert v.what.tolist() == [UP, 4, start, stop] and v.what.dtype == np.int64
+    inner = v[1:3]
+    assert inner.what.tolist() == [UP, 4, min(start + 1, stop), min(start + 3, stop)]
+    assert inner.exact and inner.crew is v.crew and inner.dtype == torch.float32
+
+
+def test_whose_rows_they_are():
+    x = whole_numbers(3, 4)
+    assert handle(x).ids.tolist() == [10, 11, 12] and handle(x, MINE).ids.tolist() == [0, 1, 2]
+    assert (UP, MINE) == (0, 1)
+
+
+@pytest.mark.parametrize("weight", [None, [1, 1, 1], [3, 0, 1], [0, 0, 0], [-2, 1, .5], [1e-12, 1e12, 3.]])
+def test_sums_with_any_weights(weight):
+    """Exact sums are asked for weights of at most 1 in all; what comes back has the scale of the given ones."""
+    x = whole_numbers(3, 6)
+    v = handle(x)
+    found = v.sum(weight)
+    w = np.ones(3) if weight is None else np.array(weight, float)
+    assert np.allclose(found, w @ x, rtol=1e-6, atol=1e-6) and found.dtype == torch.float32
+    asked = v.crew.asked[0][2]
+    assert np.abs(asked).sum() == pytest.approx(1 if w.any() else 0)
+
+
+def test_means_of_weighted_rows():
+    x, w = whole_numbers(4, 6), torch.tensor([3., 1., 0., 4.])
+    v = handle(x)
+    assert np.allclose(v.mean(), x.mean(0), 1e-6) and np.allclose(v.mean(w), np.average(x, 0, w), 1e-6)
+    assert np.allclose(v.combine(torch.stack([w, w + 1])), np.stack([w, w + 1]) @ x, 1e-6)
+    assert v.gather().dtype == torch.float32 and np.array_equal(v.gather(), x)
+    assert handle(x, dtype=torch.float64).gather().dtype == torch.float64
+
+
+def test_means_of_groups_keep_the_old_value_of_those_without_weight():
+    x, old = whole_numbers(5, 6), torch.arange(24.).reshape(4, 6)
+    group, w = np.array([2, 0, 2, 0, 3]), np.array([1., 2, 3, 2, 0])
+    v = handle(x)
+    found = v.mean_by(group, 4, old)
+    expected = np.stack([x[[1, 3]].mean(0), old[1], x[[0, 2]].mean(0), x[4]])
+    assert np.allclose(found, expected, 1e-6) and v.crew.asked[0][0] == Order.SUM_BY
+    found = v.mean_by(torch.from_numpy(group), 4, old, w)
+    expected = np.stack([x[[1, 3]].mean(0), old[1], (x[0] + 3 * x[2]) / 4, old[3]])
+    assert np.allclose(found, expected, 1e-6)
+
+
+@pytest.mark.parametrize("robust, trim, cuts", [("median", .1, [1, 0, 0]), ("trimmed_mean", .4, [1, 0, 0]),
+                                                ("trimmed_mean", .1, [1, 0, 0]), ("trimmed_mean", 0., [0, 0, 0])])
+def test_robust_means_leave_out_as_many_as_each_group_has(robust, trim, cuts):
+    """Groups of 4, 1 and no members; weights do not count."""
+    x, old = whole_numbers(5, 6), torch.full((3, 6), 7.)
+    v = handle(x, server=Server(robust=robust, trim=trim))
+    group = np.array([0, 0, 1, 0, 0])
+    found = v.mean_by(group, 3, old, np.arange(5.))
+    order, what, groups, asked = v.crew.asked[0]
+    assert order == Order.MIDDLE_BY and groups.tolist() == group.tolist() and asked.tolist() == cuts
+    assert found[:, 0].tolist() == [cuts[0], 100, 7] and found.dtype == torch.float32
+    v.crew.asked.clear()
+    assert v.mean(np.arange(5.)).shape == (6,)
+    cut = {"median": 2}.get(robust, {.4: 2, .1: 1, 0.: 0}[trim])
+    assert [a.tolist() for a in v.crew.asked[0][2:]] == [[0] * 5, [cut]]
+    assert not handle(x, MINE, server=Server(robust=robust)).robust and not handle(x).robust
+
+
+def test_what_is_addressed_to_participants():
+    v = handle(whole_numbers(3, 40))
+    one, two = v.mix(np.eye(3)), v[5:9].mix(torch.arange(18.).reshape(3, 2, 3))
+    assert one.shape == (40,) and one.coefficients.shape == (3, 1, 3) and one.rows is v
+    assert two.shape == (2, 4) and two.coefficients.shape == (3, 2, 3)
+    assert two.coefficients[1, 1].tolist() == [9, 10, 11]
+
+
+def test_sums_in_single_precision_are_scaled_back():
+    v = Rows(Held(whole_numbers(2, 3)), UP, 0, 0, 3, torch.float32, exact=False)
+    found = v._value(torch.tensor([.5, .25]), 4.)
+    assert found.tolist() == [2, 1] and found.dtype == torch.float32
+    assert handle(whole_numbers(2, 3))._value(fixed(np.array([.5, -.25])), 4.).tolist() == [2, -1]
+
+
+def test_handles_of_all_fields():
+    from typing import NamedTuple
+
+    class Sent(NamedTuple):
+        w: torch.Tensor
+        n: torch.Tensor
+    w, n = rows.rows_of("crew", MINE, Sent(torch.zeros(2, 3), torch.zeros((), dtype=torch.float64)), exact=False)
+    assert (w.crew, w.source, w.field, w.start, w.stop, w.dtype, w.exact) == ("crew", 1, 0, 0, 6, torch.float32, False)
+    assert (n.field, n.stop, n.dtype) == (1, 1, torch.float64)
