@@ -1,0 +1,49 @@
+"""Faults in what crosses ranks: fedmpi/comm."""
+from __future__ import annotations
+
+FAULTS: list[tuple[str, str, str]] = [
+    # exact sums
+    ("fedmpi.comm.exact:", "SCALE = 2.0 ** 44", "SCALE = 2.0 ** 43"),
+    ("fedmpi.comm.exact:add", "factors[some]", "weights[some]"),
+    ("fedmpi.comm.exact:checked", "most >= SMALL", "most > SMALL * 10"),
+    ("fedmpi.comm.exact:accumulate", "if groups[r] == group", "if groups[r] != group"),
+    ("fedmpi.comm.exact:NotFinite.__init__", "~values.isfinite()", "values.isnan()"),
+    ("fedmpi.comm.exact:value", "scale / SCALE", "1 / SCALE"),
+    # rows
+    ("fedmpi.comm.rows:", "TILE = 1 << 16", "TILE = 1 << 15"),
+    ("fedmpi.comm.rows:Rows.gram", "origin[start:start + TILE]", "origin[:TILE][:tile.shape[1]]"),
+    ("fedmpi.comm.rows:Rows.gram", "beside[:, start:start + TILE]", "beside[:, :tile.shape[1]]"),
+    ("fedmpi.comm.rows:Rows.__getitem__", "self.start + start, self.start + stop", "start, stop"),
+    ("fedmpi.comm.rows:Rows.mean_by", "np.bincount(group, weights, minlength=k)", "np.bincount(group, minlength=k)"),
+    ("fedmpi.comm.rows:Rows._value", "self.dtype) if self.exact", "torch.float64) if self.exact"),
+    # medians
+    ("fedmpi.comm.robust:middle_by", "middle(mine[groups == j], int(c))", "middle(mine[groups == j], int(cuts[0]))"),
+    ("fedmpi.comm.robust:columns", "reshape(len(ranks), width)", "reshape(-1, width)"),
+    ("fedmpi.comm.robust:cut", "trim * members - 1e-9", "trim * members + 1e-9"),
+    # orders
+    ("fedmpi.comm.orders:padded", "(nbytes + 7) // 8 * 8", "nbytes // 8 * 8 + 8"),
+    ("fedmpi.comm.orders:Crew.train", "return bad == 0", "return bad > 0"),
+    ("fedmpi.comm.orders:Crew._in_order", 'out[np.argsort(ranks, kind="stable")] = gathered', "out[:] = gathered"),
+    ("fedmpi.comm.orders:Crew._heard", "self.asked or bool(every[:, -1].any())", "bool(every[0, -1])"),
+    ("fedmpi.comm.orders:Crew.news", "self.told = now", "self.told = self.told or now"),
+    # the world
+    ("fedmpi.comm.world:World._halve", "(self.rank - root) % self.size", "self.rank"),
+    ("fedmpi.comm.world:World.reduce", "self.size <= FEW", "self.size <= 1"),
+    ("fedmpi.comm.world:World.reduce", "self.sent += buffer.nbytes", "self.sent += buffer.nbytes * (self.size - 1)"),
+    ("fedmpi.comm.world:World.gather", "out.nbytes - rows.nbytes", "out.nbytes"),
+    ("fedmpi.comm.world:World._poll", "waited > SPIN", "waited > NAPS[1]"),
+    ("fedmpi.comm.world:World._poll", "waited / LATE", "waited / 2"),
+    ("fedmpi.comm.world:World.fail", "            time.sleep(LAST_WORDS_S)", "            pass"),
+    ("fedmpi.comm.world:World.close", "os._exit(0)", "os._exit(code)"),
+    ("fedmpi.comm.world:World.close", "            time.sleep(AFTER)", "            pass"),
+    # who hangs, who speaks
+    ("fedmpi.comm.watch:missing", "silent[peer] > limit", "silent[peer] >= limit"),
+    ("fedmpi.comm.watch:missing", "and not known[peer][INSIDE]", ""),
+    ("fedmpi.comm.watch:Watch.fail", "late[:5]", "late[:6]"),
+    ("fedmpi.comm.watch:Watch.fail", "tell=False", "tell=True"),
+    ("fedmpi.comm.watch:Watch.hear", "            self.silent[peer] = 0.\n", ""),
+    ("fedmpi.comm.launch:shares_cores", "int(local) > cores and not bound", "int(local) >= cores and not bound"),
+    ("fedmpi.comm.launch:inside_other_launcher", "or \"OMPI_COMM_WORLD_SIZE\" in os.environ", "or False"),
+    ("fedmpi.comm.launch:drain", "            stream.flush()\n", ""),
+    ("fedmpi.comm.device:straight", "world.size > 1 and device", "device"),
+]

@@ -1,0 +1,44 @@
+"""Faults in what a run leaves on disk: fedmpi/storage."""
+from __future__ import annotations
+
+FAULTS: list[tuple[str, str, str]] = [
+    # files become durable in order
+    ("fedmpi.storage.atomic:atomic", "            sync(part)\n", ""),
+    ("fedmpi.storage.atomic:atomic", "            sync(path.parent)\n", ""),
+    ("fedmpi.storage.atomic:atomic", "            part.unlink()", "            pass"),
+    ("fedmpi.storage.atomic:refuse_special", "not stat.S_ISREG(mode) and not stat.S_ISDIR(mode)", "stat.S_ISBLK(mode)"),
+    ("fedmpi.storage.atomic:Sink.remembering", "self.refusal or error", "None"),
+    ("fedmpi.storage.folder:RunFolder.finish", "        self.save_history()\n", ""),
+    ("fedmpi.storage.folder:RunFolder.history", "        with atomic(path) as part:\n            part.write_bytes",
+     "        if True:\n            path.write_bytes"),
+    # a checkpoint is whole, and each row its client's
+    ("fedmpi.storage.checkpoint:row_digests", "{start + i}", "{i}"),
+    ("fedmpi.storage.checkpoint:row_digests", "{name} {start", "{start"),
+    ("fedmpi.storage.checkpoint:load_rows", "if wrong.any():", "if wrong.all():"),
+    ("fedmpi.storage.checkpoint:write", "            verify(part)\n", "            pass\n"),
+    ("fedmpi.storage.checkpoint:prune", "[*sealed][:keep]", "[*sealed][-keep:]"),
+    ("fedmpi.storage.checkpoint:prune", "max(judged, key=sealed.get)", "min(judged, key=sealed.get)"),
+    ("fedmpi.storage.checkpoint:prune", "if any(map(verifies, stay)) else []", ""),
+    ("fedmpi.storage.checkpoint:listing", "(len(path.name), path.name)", "path.name"),
+    ("fedmpi.storage.seal:digest_outside", "            at += len(block)\n        at = start + length",
+     "            at += len(block)\n        at = start"),
+    ("fedmpi.storage.seal:read", 'entries["format"] > FORMAT', 'entries["format"] > FORMAT + 1'),
+    # one run in a folder at a time
+    ("fedmpi.storage.lock:", "SILENCE = 60.0", "SILENCE = 5.0"),
+    ("fedmpi.storage.lock:Lock.beat", "                if self.held():\n                    os.utime",
+     "                if True:\n                    os.utime"),
+    ("fedmpi.storage.lock:Lock.release", "if self.held():", "if True:"),
+    ("fedmpi.storage.lock:why_dead", "silence >= SILENCE", "silence >= BEAT / 2"),
+    ("fedmpi.storage.lock:why_dead", 'me["cluster"] and holder.get("cluster") == me["cluster"]', "True"),
+    ("fedmpi.storage.lock:why_dead", 'holder["restart"] < me["restart"]', 'holder["restart"] <= me["restart"]'),
+    ("fedmpi.storage.lock:started", "fields[18]", "fields[0]"),
+    ("fedmpi.storage.lock:started", 'if state in "ZX"', 'if state in "X"'),
+    # what is told and counted
+    ("fedmpi.storage.folder:default_folder", "last + 1", "len(numbers) + 1"),
+    ("fedmpi.storage.folder:RunFolder.truncate_history", '"right"', '"left"'),
+    ("fedmpi.storage.folder:RunFolder.append_metrics", "        self.behind = True\n", ""),
+    ("fedmpi.storage.policy:Storage.facts", "sorted(set(self.refused))", "self.refused"),
+    ("fedmpi.storage.outcome:of", "not in (FINISHED, SAVED)", "not in (FINISHED,)"),
+    ("fedmpi.storage.outcome:of", 'result["rounds"] < rounds', 'result["rounds"] <= rounds'),
+    ("fedmpi.storage.outcome:of", "starts[-1][1]", "starts[0][1]"),
+]
