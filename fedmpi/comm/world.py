@@ -26,7 +26,7 @@ AFTER = .5           # seconds after the workers at which rank 0 leaves srun wit
 NAPS = (1e-4, 2e-3)  # shortest and longest sleep between polls, seconds
 LATE = 16            # a nap is at most this part of the time waited so far: so late is one heard at most
 TELL_S = 2.          # seconds in which MPI must take a worker's last words to rank 0
-LAST_WORDS_S = 30.   # seconds that rank 0 has to end the job, on a crowded machine too, before the worker does it
+LAST_WORDS_S = 60.   # seconds that rank 0 has to end the job, on a crowded machine too, before the worker does it
 LOOK_S = .01         # seconds between two looks whether MPI took them
 
 
