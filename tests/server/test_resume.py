@@ -1,0 +1,131 @@
+"""A run that is killed, or stopped, and goes on leaves the same books as one that ran through: every number of every
+line of metrics.jsonl, every column of history.h5, and result.json; only times may differ."""
+from __future__ import annotations
+
+import h5py
+import numpy as np
+import pytest
+
+from fedmpi.comm.world import Solo
+from fedmpi.run import lead
+from tests.federations import pool
+
+TIMES = ("seconds", "imbalance", "idle_share", "clients_moved", "T_wall")      # what a key of a time begins with
+SMALL = ("data.share=.3", "data.clients=8", "rounds=6", "train.steps=3", "train.participation=.6", "engine=loop")
+SKIP = "faults={drop: .3, bad_update: skip}"
+
+
+class Killed(BaseException):
+    """Ends a run between two rounds as a signal that nobody can catch would: nothing more is written."""
+
+
+def started(bench, name, words, resume=None, kill=None, stop=None) -> int | None:
+    """Run in this process until it ends; None: it was killed after `kill` rounds of this start."""
+    rounds = iter(range(1, 1000))
+
+    def asked() -> bool:
+        done = next(rounds)
+        if done == kill:
+            raise Killed
+        return done == stop
+    try:
+        return lead(Solo(), bench.config, list(words), str(bench.out(name)), resume, asked)
+    except Killed:
+        return None
+
+
+def timeless(line: dict) -> dict:
+    return {key: value for key, value in line.items() if not key.startswith(TIMES)}
+
+
+def history(bench, name) -> dict[str, np.ndarray]:
+    with h5py.File(bench.out(name) / "history.h5") as file:
+        return {column: values[:] for column, values in file.items()}
+
+
+def assert_same_books(bench, name, other):
+    lines, others = bench.metrics(name), bench.metrics(other)
+    assert [timeless(line) for line in lines] == [timeless(line) for line in others] and lines
+    assert timeless(bench.result(name)) == timeless(bench.result(other))
+    found, expected = history(bench, name), history(bench, other)
+    assert found.keys() == expected.keys()
+    for column, values in found.items():
+        np.testing.assert_array_equal(values, expected[column], column)
+
+
+CASES = {      # words of the run; keys and columns of its books that must be there, with some number in them
+    "fedmhc": (("method={name: fedmhc, M: 3}", "faults.drop=.4", "evaluate.after=all", "edge={}",
+                "evaluate.embeddings=[1, 4]", "data.partition={name: pathological, classes_per_client: 3}"),
+               "ari purity cluster_sizes cluster_changes lost T_comp E_comm", "embedding T_comp E_comm cluster"),
+    "ifca": (("method={name: ifca, k: 3}", "attack={kind: noise, share: .3}", SKIP, "server.robust=trimmed_mean",
+              "evaluate.every=2"),
+             "accuracy_mean_attackers accuracy_mean_after bad_updates lost cluster_sizes", "accuracy_after cluster"),
+    "cfl": (("method={name: cfl, M: 4, after: 1, eps1: 5, eps2: 0}", "train.participation=1", "train.lr=.3"),
+            "cluster_sizes cluster_changes accuracy_std_after", "accuracy_after cluster"),
+    "fedcps": (("method={name: fedcps, k: 2, layers: 1}", "data.partition={name: few_shot, gamma: .4}", "edge={}"),
+               "lam_mean lam_few_shot cluster_sizes", "lam cluster T_comp"),
+    "ditto": (("method={name: 'tests.faulty:Wild', bad: 'sent: nan', client_number: 2}", SKIP,
+               "attack={kind: label_flip, share: .3}", "train.participation=[.3, .9]", "train.lr_decay=.8"),
+              "accuracy_mean_attackers bad_updates lost", "accuracy f1 loss"),
+    "local": (("method=local", "evaluate.after=off", "evaluate.every=4"), "f1_mean accuracy_weighted", "f1 loss"),
+    "fedbabu": (("method={name: fedbabu, ft: 1}", "attack={kind: sign_flip, share: .2}"),
+                "accuracy_mean_unadapted loss_unadapted accuracy_mean_attackers", "accuracy_unadapted"),
+    "fesem_cam": (("method={name: fesem_cam, k: 2, warm_up: 1}", "rounds=4"), "cluster_sizes", "cluster"),
+    "fedah": (("method={name: fedah, mix_everyone: true}", "evaluate.after=all", "train.momentum=.5"),
+              "accuracy_mean_after", "accuracy_after"),
+    "fedfomo": (("method={name: fedfomo, M: 3}", "evaluate.after=all"), "f1_mean", "accuracy")}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_killed_run_leaves_the_books_of_one_that_ran_through(bench, case):
+    """Killed a round after its last checkpoint: what it forgot is done again, and written down once."""
+    words, keys, columns = CASES[case]
+    words = (*SMALL, *words)
+    assert started(bench, f"{case}-whole", (*words, "checkpoint.every=0")) == 0
+    words = (*words, "checkpoint.every=2")
+    assert started(bench, f"{case}-parts", words, kill=3) is None
+    assert started(bench, f"{case}-parts", words, "auto") == 0
+    assert_same_books(bench, f"{case}-parts", f"{case}-whole")
+    lines, found = bench.metrics(f"{case}-whole"), history(bench, f"{case}-whole")
+    for key in keys.split():
+        assert any(line[key] is not None for line in lines), key
+    for column in columns.split():
+        assert np.isfinite(found[column]).any(), column
+
+
+def test_killed_and_stopped_again_and_again_it_leaves_the_same_books(bench):
+    """Every start gets one or two rounds further; those that are stopped save although no checkpoint is due."""
+    words = (*SMALL, "rounds=9", "method={name: fedmhc, M: 2}", "faults.drop=.3", "checkpoint.every=0", "edge={}")
+    assert started(bench, "often-whole", words) == 0
+    ends = [("stop", 2), ("kill", 1), ("stop", 1), ("kill", 2), ("stop", 3)]
+    codes = [started(bench, "often", words, "auto" if i else None, **{how: n}) for i, (how, n) in enumerate(ends)]
+    assert codes == [75, None, 75, None, 75]
+    assert {path.name for path in bench.saved("often")} >= {"round-000003.h5", "round-000006.h5"}
+    assert not (bench.out("often") / "result.json").exists()
+    assert started(bench, "often", words, "auto") == 0
+    assert_same_books(bench, "often", "often-whole")
+
+
+@pytest.fixture(scope="module")
+def few(bench):
+    """Words that name a data set of 24 digits, three clients of 6, 6 and 3 training samples, two tested, one not."""
+    x, y, *_ = pool()
+    order = np.argsort(y, kind="stable")[:200:8]
+    client = np.array([0] * 6 + [1] * 6 + [2] * 3)
+    np.savez(bench.out("few.npz"), x_train=x[order[:15]], y_train=y[order[:15]], x_test=x[order[15:24]],
+             y_test=y[order[15:24]], client_train=client, client_test=np.array([0] * 6 + [1] * 3))
+    return (f"data={{name: arrays, file: {bench.out('few.npz')}, partition: natural, clients: 3, "
+            f"cache: {bench.cache}}}")
+
+
+def test_a_long_run_goes_on_after_round_256(bench, few):
+    """262 rounds: whoever counts rounds in a byte anywhere draws or numbers them again."""
+    words = (few, "method=fedavg", "rounds=262", "train.batch=2", "train.steps=2", "train.participation=.7",
+             "faults.drop=.3", "evaluate.every=86", "checkpoint.minutes=0", "engine=loop", "model.hidden=2")
+    assert started(bench, "long-whole", (*words, "checkpoint.every=0")) == 0
+    assert started(bench, "long", (*words, "checkpoint.every=257"), kill=259) is None
+    assert [path.name for path in bench.saved("long")] == ["round-000257.h5"]
+    assert started(bench, "long", (*words, "checkpoint.every=0"), "auto") == 0
+    assert_same_books(bench, "long", "long-whole")
+    assert [line["round"] for line in bench.metrics("long")] == [86, 172, 258, 262]
+    assert history(bench, "long")["round"].tolist() == [86, 172, 258, 262]
