@@ -1,0 +1,31 @@
+"""Runs that are set up by the real code and have not begun, for tests of single steps."""
+from __future__ import annotations
+
+from itertools import count
+
+import pytest
+
+NUMBERS = count()
+
+
+@pytest.fixture
+def ready(bench):
+    """Set up a run in this process as `fedmpi run` does, and return it with its parts and decision, before round 1."""
+    from fedmpi.comm.world import Solo
+    from fedmpi.progress import Progress
+    from fedmpi.setup import assemble, decide, prepare_run
+    from fedmpi.slurm.deadline import Deadline
+    decisions = []
+
+    def ready(*words, stop=lambda: False, deadline=None, config=None):
+        world, out = Solo(), bench.out(f"ready-{next(NUMBERS)}")
+        decisions.append(decide(config or bench.config, list(words), str(out), None, world))
+        start = decisions[-1].start | {"host": world.host}
+        parts = assemble(world, start)
+        progress = Progress(decisions[-1].folder.log_path)
+        run = prepare_run(parts, decisions[-1], progress, stop, deadline or Deadline())
+        run.parts, run.decision = parts, decisions[-1]
+        return run
+    yield ready
+    for decision in decisions:
+        decision.folder.release()

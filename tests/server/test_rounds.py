@@ -1,0 +1,200 @@
+"""Single steps of a run at rank 0: when it judges, saves and stops, what a round is said to cost, who moves."""
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from fedmpi.comm.orders import Order
+from fedmpi.config import resolve
+from fedmpi.method import Participants
+from fedmpi.server import rounds
+from fedmpi.server.rounds import Run, State
+from fedmpi.slurm.deadline import Deadline
+from tests.server.test_resume import started
+
+BYTES = 4 * (64 * 16 + 16 + 16 * 10 + 10)      # of FedAvg's model in these runs
+
+
+def bare(**parts) -> Run:
+    """Return a Run of which only the named parts are there."""
+    run = Run(**dict.fromkeys(("config", "method", "crew", "federation", "folder", "progress", "state", "up",
+                               "stopping", "pace", "deadline", "storage")))
+    vars(run).update(parts)
+    return run
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """A clock that tests set: the rounds read clock.now."""
+    clock = SimpleNamespace(now=1000.)
+    monkeypatch.setattr(rounds, "time", SimpleNamespace(perf_counter=lambda: clock.now))
+    return clock
+
+
+@pytest.mark.parametrize("settings, judged", [
+    ({}, [1, 2, 3, 4, 5, 6, 7]), ({"every": 3}, [3, 6, 7]), ({"every": 7}, [7]), ({"every": 0}, [7]),
+    ({"every": 0, "embeddings": [2, 5]}, [2, 5, 7]), ({"every": 4, "embeddings": [1]}, [1, 4, 7])])
+def test_rounds_that_are_evaluated(settings, judged):
+    run = bare(config=resolve({"rounds": 7, "evaluate": settings}))
+    assert [t + 1 for t in range(7) if run.evaluates(t)] == judged
+
+
+@pytest.mark.parametrize("settings, known, saving, passed, done, due", [
+    ({"every": 3}, False, 0, 0, 3, True), ({"every": 3}, False, 0, 0, 4, False), ({"every": 3}, False, 0, 0, 6, True),
+    ({"every": 0}, False, 0, 0, 8, False), ({"every": 0}, False, 0, 0, 9, True), ({"every": 4}, False, 0, 0, 9, True),
+    ({"every": 0, "minutes": 2}, False, 0, 120, 5, False), ({"every": 0, "minutes": 2}, False, 0, 120.5, 5, True),
+    ({"every": 0, "minutes": 0}, False, 0, 1e9, 5, False), ({"every": 0, "minutes": .5}, False, 0, 29, 5, False),
+    ({"every": 0, "minutes": .5}, False, 0, 31, 5, True), ({"every": 3, "minutes": 2}, False, 0, 121, 4, True),
+    ({"every": 0}, True, 0, 0, 5, True), ({"every": 0}, True, .1, 0, 5, False)])
+def test_checkpoints_are_due_by_rounds_minutes_and_once_before_a_deadline(clock, settings, known, saving, passed, done,
+                                                                          due):
+    run = bare(config=resolve({"rounds": 9, "checkpoint": settings}), saved=clock.now, saving=saving,
+               state=State((), None, done), deadline=Deadline(2e9, "it") if known else Deadline())
+    clock.now += passed
+    assert run.due() is due
+
+
+def test_a_signal_is_a_better_reason_than_a_deadline():
+    """Both are looked at after every round: the deadline has to know how long the round took."""
+    late, seen = SimpleNamespace(passed=lambda *spent: seen.append(spent) or "too late"), []
+    run = bare(crew=SimpleNamespace(asked=False), stopping=lambda: False, deadline=late, saving=7.)
+    assert run.reason(3.) == "too late"
+    run.deadline = SimpleNamespace(passed=lambda *spent: seen.append(spent) or "")
+    assert run.reason(4.) == ""
+    run.stopping = lambda: True
+    assert run.reason(5.) == "asked to stop"
+    run.stopping, run.crew.asked = lambda: False, True
+    assert run.reason(6.) == "asked to stop"
+    run.deadline = late
+    assert run.reason(8.) == "asked to stop"
+    assert seen == [(3., 7.), (4., 7.), (5., 7.), (6., 7.), (8., 7.)]
+
+
+@pytest.fixture
+def averaging(ready):
+    """A run of FedAvg on ten clients of which the first has the most samples; 2 epochs, batches of 10."""
+    def averaging(*words):
+        return ready("method=fedavg", "data.clients=10", "train.steps=null", "train.epochs=2", *words)
+    return averaging
+
+
+def who(run, ids, t=4) -> Participants:
+    ids = np.array(ids, np.int64)
+    return Participants(ids, run.federation.sizes[ids], t, 2)
+
+
+def test_the_facts_of_a_round(averaging):
+    """Five clients were asked, one was lost, one sent what cannot be used; the server tells of the other three."""
+    run = averaging("faults={drop: .3, bad_update: skip}", "edge={cycles: 3.e6, frequency: 2.e9, bandwidth: 1.e6}")
+    asked, trained, taken = who(run, [1, 3, 5, 8, 9]), who(run, [1, 3, 5, 9]), who(run, [1, 5, 9])
+    taken.report(clusters=[2, 0, 2], k=4, iterations=3)
+    taken.report_each(lam=[.5, 1.5, 4.])
+    run.state.groups.planted, n = np.arange(10) // 9, run.federation.sizes
+    run.state.groups.last[1] = 2
+    facts = run.facts(asked, trained, taken)
+    seconds = 2 * 3e6 * n[[1, 3, 5, 8, 9]].mean() / 2e9
+    assert [facts.pop(key) for key in ("cluster_sizes", "lost", "bad_updates")] == [[1, 0, 2, 0], [8], [3]]
+    assert facts == pytest.approx({      # of the pairs of 1, 5 and 9 one is planted (1, 5), and one is found (1, 9)
+        "iterations": 3, "cluster_changes": 2, "ari": -.5, "purity": 2 / 3, "lam_mean": 2.,
+        "participants": 5, "mib_per_client_round": BYTES * 1.8 / 2**20, "T_comp": seconds, "E_comp": 1e-28 * 4e18 * 2e9 * seconds, "T_comm": 8 * BYTES * 1.8 / 1e6,
+        "E_comm": .44 * 8 * BYTES * 1.8 / 1e6})
+    nan = np.full(10, np.nan)
+    nan[[1, 3, 5, 8, 9]] = np.array([16, 16, 16, 8, 16]) * BYTES / 1e6      # nothing comes up from client 8
+    np.testing.assert_allclose(run.columns["T_comm"], nan)
+    nan[[1, 3, 5, 8, 9]] = 2 * 3e6 * n[[1, 3, 5, 8, 9]] / 2e9
+    np.testing.assert_allclose(run.columns["T_comp"], nan)
+    assert run.state.groups.last.tolist() == [-1, 2, -1, -1, -1, 0, -1, -1, -1, 2]
+    assert taken.facts["clusters"] == [2, 0, 2]      # the method's own are left alone
+    assert "round 5: lost clients 8, left out bad updates of clients 3" in run.folder.log_path.read_text()
+
+
+def test_without_an_edge_nobody_spends_and_without_faults_nobody_is_missing(averaging):
+    run = averaging()
+    assert run.facts(*3 * [who(run, [0, 4])]) == {"participants": 2, "mib_per_client_round": 2 * BYTES / 2**20}
+    assert run.columns == {}
+
+
+def test_clients_move_before_the_round_for_the_rounds_that_are_left(averaging, clock):
+    run, left, told, orders = averaging("rounds=3"), [], [], []
+    moves = [None, (np.array([2, 5, 6]), np.array([0, 0, 0])), None]
+    run.pace.moves = lambda rounds: left.append(rounds) or moves[len(left) - 1]
+    run.pace.moved = lambda *what: told.append(what)
+    call = run.crew.call
+
+    def noting(order, *arrays):
+        orders.append(order)
+        clock.now += .25 * (order == Order.MOVE)
+        return call(order, *arrays)
+    run.crew.call, run.crew.world.meet = noting, lambda: None
+    assert run.go() and left == [3, 2, 1]
+    assert [line["clients_moved"] for line in run.state.metrics] == [0, 3, 0]
+    ((homes, clients, seconds),) = told
+    assert homes is run.crew.homes and (clients, seconds) == (3, .25)
+    assert orders.count(Order.MOVE) == 1 and orders[orders.index(Order.MOVE) + 1] == Order.TRAIN
+    assert "3 clients moved to ranks that are faster or have less to do" in run.folder.log_path.read_text()
+
+
+def test_bytes_and_seconds_are_counted_by_round_and_in_all(averaging, clock):
+    run = averaging("rounds=2")
+    world, perform = run.crew.world, run.crew.perform
+
+    def counting(order, arrays):
+        world.sent, world.received, clock.now = world.sent + 70, world.received + 3, clock.now + 1.5
+        return perform(order, arrays)
+    run.crew.perform = counting
+    world.sent, world.received, run.state.seconds = 1000, 500, 20.
+    for t in (0, 1):
+        run.one_round(t)
+    for line, seconds in zip(run.state.metrics, (24.5, 29.), strict=True):      # TRAIN, SUM and JUDGE each
+        assert (line["bytes_sent_by_server"], line["bytes_received_by_server"], line["seconds"]) == (210, 9, seconds)
+    assert run.state.round == 2 and run.state.seconds == 29.
+
+
+def test_the_slowest_checkpoint_of_this_start_counts(averaging, clock):
+    run, saves = averaging("rounds=2"), []
+    call = run.crew.call
+    run.crew.call = lambda order, *arrays: (saves.append(order == Order.TOUCHED), setattr(
+        clock, "now", clock.now + saves[-1] * (2 if sum(saves) == 1 else 1)), call(order, *arrays))[-1]
+    run.save()
+    begun = clock.now
+    run.save()
+    assert run.saving == 2. and run.saved == begun == clock.now - 1
+
+
+@pytest.mark.parametrize("piece, blocks", [(1, 5), (2 * BYTES - 1, 5), (2 * BYTES, 3), (5 * BYTES, 1), (64 << 20, 1)])
+def test_rows_are_gathered_a_bounded_number_at_a_time(ready, monkeypatch, piece, blocks):
+    run, ids = ready("method=local", "data.clients=10"), np.array([0, 2, 3, 7, 9])
+    for i in range(10):
+        run.crew.group.store.restore(i, {"w": np.full(BYTES // 4, i, np.float32)})
+    monkeypatch.setattr(rounds, "PIECE", piece)
+    pieces = [piece["w"] for piece in run.pieces(ids)]
+    assert len(pieces) == blocks and np.concatenate(pieces)[:, 0].tolist() == [0, 2, 3, 7, 9]
+
+
+def test_asked_to_stop_in_the_last_round_a_run_is_finished(bench):
+    assert started(bench, "last", ("rounds=2", "method=fedavg"), stop=2) == 0
+    assert bench.result("last")["rounds"] == 2 and len(bench.metrics("last")) == 2
+    assert started(bench, "only", ("rounds=1", "method=fedavg"), stop=1) == 0
+
+
+def test_asked_to_stop_before_the_last_round_it_saves_and_says_how_to_go_on(bench, capsys):
+    assert started(bench, "early", ("rounds=3", "method=fedavg", "checkpoint.every=0"), stop=2) == 75
+    folder = bench.out("early")
+    assert capsys.readouterr().out.splitlines()[-1] == (
+        f"asked to stop: saved after round 2 of 3 in {folder}; start again with --out {folder} --resume auto")
+    assert [path.name for path in bench.saved("early")] == ["round-000002.h5"]
+    assert len(bench.metrics("early")) == 2 and not (folder / "result.json").exists()
+
+
+def test_checkpoints_that_are_kept(bench):
+    """The last ones and the best one; seconds of all starts add up."""
+    words = ("method=fedavg", "rounds=6", "checkpoint.keep=3", "train.lr=1e-9")      # the first is as good as any
+    assert started(bench, "kept", words) == 0
+    kept = [int(path.stem[-6:]) for path in bench.saved("kept")]
+    accuracies = [line["accuracy_mean"] for line in bench.metrics("kept")]
+    assert kept[-3:] == [4, 5, 6] and len(kept) <= 4 and max(accuracies) in [accuracies[t - 1] for t in kept]
+    before = bench.result("kept")["seconds"]
+    assert started(bench, "kept", (*words[:1], "rounds=7", *words[3:]), "auto") == 0
+    assert bench.result("kept")["seconds"] > before

@@ -1,0 +1,120 @@
+"""What the server draws from the seed, as numbers that were drawn once and written down: who takes part, who attacks,
+who is lost, who opens a run, which batches a round has. A stream that changes is another experiment.
+
+They were drawn with NumPy alone, from the generators that the docstrings name and the constants below."""
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from fedmpi import registry
+from fedmpi.clients.plan import Local, draw, generate
+from fedmpi.config import resolve
+from fedmpi.method import Participants
+from fedmpi.server import clustering, faults, participation
+from fedmpi.server.faults import Attack, Faults, attackers
+from fedmpi.server.participation import addressed, participants
+from tests.federations import method
+
+SIZES = np.arange(100, 200)
+
+
+def drawn(seed, t, n, share) -> Participants:
+    config = resolve({"seed": seed, "train": {"participation": share}})
+    return participants(config, t, SIZES[:n])
+
+
+@pytest.mark.parametrize("seed, t, n, share, ids", [
+    (0, 0, 10, .3, [1, 5, 7]), (0, 1, 10, .3, [4, 5, 6]), (1, 0, 10, .3, [5, 7, 9]),
+    (0, 255, 10, .3, [1, 6, 7]), (0, 256, 10, .3, [1, 5, 8]), (0, 2**32, 10, .3, [1, 7, 9]),
+    (2**63 - 1, 7, 10, .3, [6, 7, 8]), (5, 3, 7, .01, [5]), (5, 3, 7, 1., list(range(7))),
+    (0, 0, 10, [.2, .9], [1, 4, 8]), (0, 1, 10, [.2, .9], [1, 3, 4, 5, 6, 9]), (0, 2, 10, [.2, .9], [4, 7, 8])])
+def test_who_takes_part(seed, t, n, share, ids):
+    who = drawn(seed, t, n, share)
+    assert who.ids.tolist() == ids and who.ids.dtype == np.int64 and (who.round, who.seed) == (t, seed)
+    assert who.sizes.tolist() == [100 + i for i in ids]
+
+
+@pytest.mark.parametrize("n, share, count", [
+    (9, .7, 6), (20, .33, 7), (9, .05, 1), (1, .1, 1), (100, .004, 1), (100, 1., 100),
+    (5, .5, 2), (7, .5, 4), (10, .25, 2), (10, .35, 4), (3, .5, 2), (100, .125, 12), (100, .135, 14)])
+def test_the_number_of_participants_is_rounded_halves_to_even(n, share, count):
+    assert len(drawn(0, 0, n, share).ids) == count
+
+
+@pytest.mark.parametrize("after, judge, everybody", [
+    ("all", True, True), ("all", False, False), ("participants", True, False), ("off", True, False)])
+def test_all_clients_are_addressed_where_all_are_judged_after_training(after, judge, everybody):
+    config = resolve({"evaluate": {"after": after}})
+    who = Participants(np.array([2, 4]), SIZES[[2, 4]], 7, 3)
+    found = addressed(config, SIZES[:6], who, judge)
+    assert found.ids.tolist() == ([0, 1, 2, 3, 4, 5] if everybody else [2, 4]) and (found.round, found.seed) == (7, 3)
+    assert found.sizes.tolist() == [100 + i for i in found.ids]
+
+
+@pytest.mark.parametrize("seed, n, share, ids", [
+    (0, 10, .2, [2, 9]), (1, 10, .2, [2, 6]), (2, 10, .2, [4, 9]), (2, 16, .2, [4, 6, 13]),
+    (0, 4, .01, [0]), (0, 4, .99, [0, 2, 3]), (9, 50, .1, [4, 5, 6, 37, 45])])
+def test_who_attacks_at_least_one_and_never_all(seed, n, share, ids):
+    assert attackers(Attack("noise", share), n, seed).tolist() == ids
+    assert attackers(None, n, seed).tolist() == []
+
+
+@pytest.mark.parametrize("seed, t, asked, there", [
+    (0, 0, range(8), [1, 3, 6, 7]), (0, 1, range(8), [0, 1, 2, 4]), (1, 0, range(8), [0, 1, 5, 6]),
+    (0, 256, range(8), [0, 1, 4, 5, 6, 7]), (0, 0, [1, 3, 5, 7], [1, 3, 7])])
+def test_who_is_lost(seed, t, asked, there):
+    ids = np.array(asked)
+    assert Faults(drop=.4).arriving(Participants(ids, SIZES[ids], t, seed)).ids.tolist() == there
+    assert Faults().arriving(Participants(ids, SIZES[ids], t, seed)).ids.tolist() == list(asked)
+
+
+def test_whoever_is_missing_is_named():
+    def who(*ids):
+        return Participants(np.array(ids, int), np.array(ids, int), 6, 0)
+    both, drops, skips = Faults("skip", .5), Faults("stop", .5), Faults("skip")
+    assert both.missing(who(1, 2, 3, 5), who(1, 3, 5), who(5)) == (
+        {"lost": [2], "bad_updates": [1, 3]}, "round 7: lost clients 2, left out bad updates of clients 1 3")
+    assert both.missing(who(1), who(1), who(1)) == ({"lost": [], "bad_updates": []}, "")
+    assert drops.missing(who(1, 2, 3), who(), who()) == ({"lost": [1, 2, 3]}, "round 7: lost clients 1-3")
+    assert skips.missing(who(1), who(1), who()) == ({"bad_updates": [1]}, "round 7: left out bad updates of clients 1")
+    assert Faults().missing(who(1), who(1), who(1)) == ({}, "")
+
+
+@pytest.mark.parametrize("seed, t, client, stream, order", [
+    (0, 0, 0, 0, [4, 0, 3, 5, 2, 1]), (0, 255, 0, 0, [2, 0, 3, 4, 5, 1]), (0, 256, 0, 0, [2, 0, 4, 5, 3, 1]),
+    (0, 257, 0, 0, [1, 2, 3, 0, 4, 5]), (0, 2**32, 0, 0, [4, 0, 3, 5, 2, 1]), (0, -1, 0, 0, [3, 2, 5, 0, 1, 4]),
+    (1, 0, 0, 0, [0, 5, 4, 1, 3, 2]), (0, 0, 1, 0, [0, 3, 2, 5, 4, 1]), (0, 0, 0, 1, [1, 0, 2, 5, 3, 4])])
+def test_which_batches_a_round_has(seed, t, client, stream, order):
+    """Rounds 0 and 256 differ; the stream comes round after 2^32 of them."""
+    assert generate(seed, t, client, stream).permutation(6).tolist() == order
+    plan = draw(Local(seed, t, 4, 1, None, .1, 0.), client, stream, 6)
+    assert plan.index.tolist() == [order[:4], [*order[4:], 0, 0]] and plan.count.tolist() == [4, 2]
+
+
+@pytest.mark.parametrize("name, settings, ids", [
+    ("lcfed", {"D": 2, "K": 2}, [5, 7, 8]), ("fedgroup", {"K": 2, "first": 2}, [2, 4, 5, 8]),
+    ("fesem_cam", {}, list(range(10))), ("fedavg", {}, None)])
+def test_who_opens_a_run(mlp, name, settings, ids):
+    found = method(name, mlp, **settings).opening(10, 3)
+    assert found is ids is None or found.tolist() == ids
+
+
+def test_k_means_is_seeded_by_the_words_it_is_given(monkeypatch):
+    """The seed of the run and the round: 32 bits that NumPy's SeedSequence makes of them."""
+    import sklearn.cluster
+    import torch
+    seen, real = [], sklearn.cluster.KMeans
+    monkeypatch.setattr(sklearn.cluster, "KMeans", lambda *a, **how: seen.append(how["random_state"]) or real(*a, **how))
+    for seed in ((0,), (2, 0), (2, 1), (2, 256), (3, 5)):
+        clustering.kmeans(torch.rand(5, 2), 2, None, seed)
+    assert seen == [2968811710, 2834126987, 307626447, 499213290, 3746004709]
+
+
+def test_uses_of_the_seed_are_kept_apart():
+    """Equal constants would give equal draws: those who are lost would be those who were asked, say."""
+    homes = {"fedgroup": "FIRST", "lcfed": "SAMPLE", "fedfomo": "CHOICE"}
+    found = [getattr(__import__(registry.find("methods", name).__module__, fromlist=["x"]), constant)
+             for name, constant in homes.items()]
+    found += [participation.PARTICIPANTS, faults.DROPS, faults.ATTACKERS]
+    assert found == [0x6200, 0x1CFE, 0xF00D, 0x9A27, 0xD20B, 0xA77A]
