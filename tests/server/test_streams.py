@@ -105,7 +105,8 @@ def test_k_means_is_seeded_by_the_words_it_is_given(monkeypatch):
     import sklearn.cluster
     import torch
     seen, real = [], sklearn.cluster.KMeans
-    monkeypatch.setattr(sklearn.cluster, "KMeans", lambda *a, **how: seen.append(how["random_state"]) or real(*a, **how))
+    monkeypatch.setattr(sklearn.cluster, "KMeans",
+                        lambda *a, **how: seen.append(how["random_state"]) or real(*a, **how))
     for seed in ((0,), (2, 0), (2, 1), (2, 256), (3, 5)):
         clustering.kmeans(torch.rand(5, 2), 2, None, seed)
     assert seen == [2968811710, 2834126987, 307626447, 499213290, 3746004709]

@@ -1,0 +1,174 @@
+"""What a run says of itself: who takes part, each round, and how it ended, word by word."""
+from __future__ import annotations
+
+import dataclasses
+import re
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from fedmpi import __version__
+from fedmpi.comm.watch import Watch
+from fedmpi.run import conclude
+from fedmpi.server import rounds
+from fedmpi.server.rounds import State
+from fedmpi.setup import chosen_checkpoint, clock, introduce
+from fedmpi.slurm.deadline import Deadline
+from fedmpi.storage import checkpoint
+
+
+class Said:
+    """A progress that keeps what is said."""
+
+    def __init__(self):
+        self.lines, self.rounds, self.notes = [], [], []
+
+    def say(self, text):
+        self.lines += text.splitlines()
+
+    def round(self, text):
+        self.rounds.append(text)
+
+    def note(self, text):
+        self.notes.append(text)
+
+
+@pytest.fixture
+def quiet(ready):
+    """A run that is ready, whose words are kept."""
+    def quiet(*words, **how):
+        run = ready(*words, **how)
+        run.progress = Said()
+        return run
+    return quiet
+
+
+def test_a_round_is_shown_with_the_best_one_and_the_time_left(quiet):
+    run, shown = quiet("rounds=1000"), []
+    run.state.round = 7
+    run.show(.25)
+    run.state.metrics = [{"round": 3, "accuracy_mean": .75, "accuracy_worst_decile": .5},
+                         {"round": 5, "accuracy_mean": .75, "accuracy_worst_decile": .25},
+                         {"round": 7, "accuracy_mean": .5, "accuracy_worst_decile": .125}]
+    run.show(1.5)
+    run.state.round = 1000
+    run.show(100.)
+    shown = run.progress.rounds
+    assert shown == ["round    7/1000  0.25 s a round, 4 min left",
+                     "round    7/1000  accuracy 50.00 % (worst tenth 12.50 %, best 75.00 % in round 3)  1.50 s a "
+                     "round, 25 min left",
+                     "round 1000/1000  accuracy 50.00 % (worst tenth 12.50 %, best 75.00 % in round 3)  100.00 s a "
+                     "round, 0.0 s left"]
+
+
+def finished(run, honest: int):
+    run.__dict__["honest"] = np.arange(9) < honest
+    run.state = State(run.state.shared, run.state.groups, 40, 75., [
+        {"round": 20, "accuracy_mean": .875, "accuracy_weighted": .5, "accuracy_worst_decile": .5},
+        {"round": 40, "accuracy_mean": .8125, "accuracy_weighted": .5, "accuracy_worst_decile": .25}])
+    assert conclude(run) == 0
+    return run.progress.lines
+
+
+def test_the_last_lines_of_a_run(quiet):
+    run = quiet()
+    first, last = finished(run, 9)
+    assert first == ("FedMHC: accuracy 81.25 % mean over 9 clients, 25.00 % in the worst tenth, best 87.50 % in round "
+                     "20; 40 rounds in 75 s on 1 rank")
+    assert last == f"digest {run.result()['digest'][:16]}  results in {run.folder.path}"
+    assert (run.folder.path / "result.json").exists()
+
+
+def test_the_last_lines_name_honest_clients_ranks_and_a_disk_that_refused(quiet):
+    run = quiet("checkpoint.failure=continue")
+    run.crew.world.size, call = 3, run.crew.call
+    run.crew.call = lambda order, *arrays: setattr(run.crew.world, "size", 1) or (
+        call(order, *arrays), setattr(run.crew.world, "size", 3))[0]
+    run.storage.refused = [4, 2, 4]
+    first, _, warning = finished(run, 7)
+    assert "mean over 7 honest clients, " in first and first.endswith("40 rounds in 75 s on 3 ranks")
+    assert warning == ("warning: the disk refused a checkpoint or a measure 3 times, last after round 4; log.txt says "
+                       "which")
+    assert '"rounds_refused_by_disk": [\n  2,\n  4\n ]' in (run.folder.path / "result.json").read_text()
+
+
+def introduced(run, homes, deadline=None, **world):
+    """Return what is said of a run on other ranks than it has."""
+    run.deadline = deadline or Deadline()
+    host = {"host": "n1", "device": "cpu", "cores": [0, 1], "threads": 1, "hosts": True, "gpu": None}
+    world = SimpleNamespace(**{"size": 1, "library": "a library", "host": "n1", "thread_level": "funneled",
+                               "watch": None} | world)
+    places = [host | {"hosts": bool(r)} for r in range(world.size)]
+    parts = dataclasses.replace(run.parts, crew=SimpleNamespace(world=world, homes=np.array(homes)), places=places)
+    run.progress.lines = []
+    introduce(run, parts, run.decision)
+    return run.progress.lines
+
+
+def test_a_run_introduces_itself(quiet):
+    run = quiet("comm.timeout=60", "threads=1")
+    first, second = introduced(run, [0] * 9)
+    sizes = run.federation.sizes
+    assert first == (f"fedmpi {__version__}: FedMHC M=3 lam=0.1 anchor=global mini_batch=0 on digits, 9 clients "
+                     f"({sizes.min()}-{sizes.max()} training samples), 1,210 parameters")
+    assert re.fullmatch(r"1 rank \(MPI: a library\): rank 0 alone; engine vmap \(1,210 parameters, without convolutions"
+                        r"\), device cpu, float32, 1 thread a rank; pid \d+ on n1; run folder "
+                        + re.escape(str(run.folder.path)), second)
+
+
+def test_ranks_that_host_unevenly_idle_or_are_not_watched_are_named(quiet):
+    run = quiet("comm.timeout=60", "precision=bf16")
+    run.parts.config = dataclasses.replace(run.parts.config, threads=2)
+    said = introduced(run, [1, 1, 1, 2, 2, 1, 2, 4, 4], size=5)
+    assert said[1].startswith("5 ranks (MPI: a library): 3 host 2-4 clients each, 1 idle; engine vmap (")
+    assert "without convolutions), bf16, 2 threads a rank; pid " in said[1]
+    assert [line.split() for line in said[2:-1]][::2] == [["host", "ranks", "device", "cores", "threads"],
+                                                         ["n1", "0-4", "cpu", "2", "1"]]
+    assert said[-1] == ("warning: comm.timeout is off: it needs an MPI of thread level multiple, and this one has "
+                        "funneled")
+    assert "4 host 2 clients each; " in introduced(run, [1, 1, 2, 2, 3, 3, 4, 4], size=5, watch=Watch)[1]
+    assert not any("comm.timeout" in line for line in introduced(run, [1] * 9, size=2, watch=Watch))
+    run.parts.config = dataclasses.replace(run.parts.config, comm=dataclasses.replace(run.config.comm, timeout=0.))
+    assert not any("comm.timeout" in line for line in introduced(run, [1] * 9, size=2))
+
+
+def test_attackers_and_the_end_of_the_time_are_named(quiet):
+    run = quiet("attack={kind: noise, share: .3}")
+    run.__dict__["honest"] = np.array([1, 0, 0, 0, 1, 1, 1, 0, 1], bool)
+    said = introduced(run, [0] * 9, Deadline(1e9, "Slurm job 7"))
+    assert said[2:] == ["attack: noise of clients 1-3 7; accuracies are the honest clients'",
+                        f"stops by itself in time for the end of Slurm job 7, {clock(1e9)}"]
+    assert clock(1e9)[:10] in ("2001-09-08", "2001-09-09") and len(clock(0)) == 19
+
+
+def test_which_checkpoint_a_run_goes_on_from(tmp_path):
+    folder = SimpleNamespace(checkpoints=tmp_path)
+    assert chosen_checkpoint(folder, None) == (None, [])
+    assert chosen_checkpoint(folder, "auto") == (None, [])      # nothing was saved yet: from the start
+    assert chosen_checkpoint(folder, "some.h5") == (Path("some.h5"), [])
+    with pytest.raises(rounds.FedmpiError, match=f"--resume {tmp_path} is a folder: give a checkpoint file, or --out "
+                                                 f"{tmp_path} --resume auto") as error:
+        chosen_checkpoint(folder, str(tmp_path))
+    assert error.value.code == 2
+    good = checkpoint.write(tmp_path, checkpoint.Snapshot(3, {}, np.empty(0, int), {}, "f", .5, [], {}), [])
+    bad = tmp_path / "round-000004.h5"
+    bad.write_bytes(b"no checkpoint")
+    path, (warning,) = chosen_checkpoint(folder, "auto")
+    assert path == good and warning.startswith(f"refused {bad}") and warning.count(str(bad)) == 1
+    good.unlink()
+    with pytest.raises(rounds.FedmpiError, match="no checkpoint in .* can be used; start a new run with another --out"):
+        chosen_checkpoint(folder, "auto")
+
+
+def test_a_restart_keeps_the_engine_that_the_run_began_with(bench, monkeypatch):
+    """A choice by timing would else change digests: what is saved counts, with its reason."""
+    from fedmpi.clients import choice
+    words = ("method=fedavg", "data.clients=4")
+    assert bench.lead("engine", *words, "rounds=1") == bench.lead("whole", *words, "rounds=2") == 0
+    monkeypatch.setattr(choice, "by_network", lambda *parts: ("loop", "another reason"))
+    assert bench.lead("engine", *words, "rounds=2", resume="auto") == 0
+    found, expected = bench.result("engine"), bench.result("whole")
+    assert (found["engine"], found["engine_why"]) == ("vmap", "1,210 parameters, without convolutions")
+    assert found["digest"] == expected["digest"]

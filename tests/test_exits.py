@@ -1,0 +1,194 @@
+"""How a run ends: the exit code, who says what, and signals. The codes are the promises of fedmpi.errors."""
+from __future__ import annotations
+
+import os
+import signal
+from dataclasses import dataclass
+from types import SimpleNamespace
+
+import pytest
+
+from fedmpi import errors, run
+from fedmpi.comm.world import Solo
+from fedmpi.errors import BadInput, FedmpiError, GivenUp, StorageError
+from fedmpi.methods.fedavg import FedAvg
+from fedmpi.run import Stop, last_words, lead, main
+
+
+def test_the_exit_codes_that_scripts_rely_on():
+    assert (errors.FINISHED, errors.FAILED, errors.BAD_INPUT, errors.SAVED) == (0, 1, 2, 75)
+    codes = {error: error("x").code for error in (FedmpiError, StorageError, GivenUp, BadInput)}
+    assert list(codes.values()) == [1, 1, 75, 2] and all(issubclass(e, FedmpiError) for e in codes)
+
+
+@pytest.fixture
+def stop(monkeypatch):
+    """A Stop whose clock is set by hand, and whose second Ctrl-C raises SystemExit here instead of ending the tests."""
+    before = {number: signal.getsignal(number) for number in run.SIGNALS}
+
+    def leave(code):
+        raise SystemExit(code)
+    now = SimpleNamespace(monotonic=lambda: now.seconds, seconds=50., perf_counter=None)
+    monkeypatch.setattr(run, "time", now)
+    monkeypatch.setattr(run.os, "_exit", leave)
+    stop = Stop()
+    stop.now = now
+    yield stop
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2, signal.SIGINT])
+def test_every_signal_asks_to_stop_once(stop, number):
+    assert not stop() and stop.waits() == 0
+    os.kill(os.getpid(), number)
+    assert stop()
+    stop.now.seconds = 53.
+    os.kill(os.getpid(), signal.SIGTERM)      # asks again: the first one counts
+    stop.now.seconds = 60.
+    assert stop() and stop.waits() == 10.
+
+
+def test_a_second_ctrl_c_ends_the_run_at_once(stop):
+    os.kill(os.getpid(), signal.SIGINT)
+    assert stop()
+    with pytest.raises(SystemExit) as end:
+        os.kill(os.getpid(), signal.SIGINT)
+    assert end.value.code == 130
+
+
+def test_ctrl_c_after_another_signal_ends_the_run_at_once_and_no_other_does(stop):
+    for number in (signal.SIGUSR1, signal.SIGTERM, signal.SIGUSR2):
+        os.kill(os.getpid(), number)
+    with pytest.raises(SystemExit) as end:
+        os.kill(os.getpid(), signal.SIGINT)
+    assert end.value.code == 130
+
+
+def world(rank=0, at=None, when=0, group=True) -> SimpleNamespace:
+    return SimpleNamespace(rank=rank, size=4, host="n3", group=SimpleNamespace(at=at, when=when) if group else None)
+
+
+@pytest.mark.parametrize("here, error, words, code", [
+    (world(), BadInput("so"), "fedmpi: so", 2), (world(2), BadInput("so"), "fedmpi: rank 2 of 4 on n3: so", 2),
+    (world(at=5, when=6), FedmpiError("so"), "fedmpi: client 5, round 7 (rank 0 of 4 on n3): so", 1),
+    (world(3, at=0, when=0), GivenUp("so"), "fedmpi: client 0, round 1 (rank 3 of 4 on n3): so", 75),
+    (world(1, group=False), StorageError("so"), "fedmpi: rank 1 of 4 on n3: so", 1)])
+def test_last_words_say_who_failed_at_what(here, error, words, code):
+    assert last_words(here, error) == (words, code)
+
+
+def test_last_words_of_an_unexpected_error_bring_its_traceback():
+    words, code = last_words(world(1, at=8, when=1), ValueError("one\ntwo"))
+    first, _, more = words.partition("\n")
+    assert code == 1 and first == "fedmpi: client 8, round 2 (rank 1 of 4 on n3): two"
+    assert "ValueError: one\ntwo" in more
+
+
+class Ended(BaseException):
+    """What a process would say and exit with."""
+
+
+class Alone(Solo):
+    """A single process that survives its failure."""
+    on_failure, closed = None, None
+
+    def fail(self, message, code):
+        raise Ended(message, code)
+
+    def close(self, code=0):
+        self.closed = code
+
+
+@dataclass(frozen=True)
+class Breaking(FedAvg):
+    """FedAvg whose server fails in its second round."""
+    how: str = "Exception"
+
+    def server(self, shared, up, who):
+        if who.round == 1:
+            raise {"Exception": ValueError, "FedmpiError": FedmpiError, "GivenUp": GivenUp, "BadInput": BadInput}[
+                self.how]("as it was told")
+        return super().server(shared, up, who)
+
+
+@pytest.mark.parametrize("how, code", [("Exception", 1), ("FedmpiError", 1), ("GivenUp", 75), ("BadInput", 2)])
+def test_a_run_that_fails_says_so_once_and_how_to_go_on(bench, how, code):
+    folder = bench.out(f"breaking-{how}")
+    with pytest.raises(Ended) as end:
+        lead(Alone(), bench.config, [f"method={{name: 'tests.test_exits:Breaking', how: {how}}}"], str(folder), None,
+             lambda: False)
+    words, found = end.value.args
+    assert found == code and "Traceback" not in words
+    first, *trace, saved = words.splitlines()
+    assert first.startswith("fedmpi: as it was told" if how == "BadInput" else "fedmpi: rank 0 of 1 on ")
+    assert first.endswith("as it was told") and trace == (
+        [f"(traceback in {folder / 'log.txt'})"] if how == "Exception" else [])
+    kept = folder / "checkpoints" / "round-000001.h5"
+    assert saved == f"saved so far: {kept}; continue with --out {folder} --resume auto"
+    log = (folder / "log.txt").read_text()
+    assert "as it was told" in log and ("Traceback" in log) is (how == "Exception")
+    assert not (folder / "lock").exists()      # the next start need not wait
+
+
+def test_a_run_that_fails_before_anything_was_saved_names_no_checkpoint(bench):
+    with pytest.raises(Ended) as end:
+        lead(Alone(), bench.config, ["method=tests.test_exits:Breaking", "checkpoint.every=0"],
+             str(bench.out("nothing")), None, lambda: False)
+    assert "saved so far" not in end.value.args[0] and end.value.args[0].endswith("log.txt)")
+
+
+def test_what_is_refused_leaves_no_folder_and_one_line(bench, capsys):
+    world = Alone()
+    assert lead(world, bench.config, ["rounds=0"], str(bench.out("zero")), None, lambda: False) == 2
+    out, error = capsys.readouterr()
+    assert (out, error) == ("", f"fedmpi: {bench.config}: rounds = 0: should be greater than or equal to 1\n")
+    assert not bench.out("zero").exists()
+
+
+@pytest.fixture
+def mains(monkeypatch):
+    """Call main() in a world of this process; returns its code and the world."""
+    before = {number: signal.getsignal(number) for number in run.SIGNALS}
+
+    def mains(*words):
+        world = Alone()
+        monkeypatch.setattr(run, "open_world", lambda: world)
+        return main(*words), world
+    yield mains
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+def test_main_finishes_stops_and_refuses_with_its_codes(bench, mains, capsys):
+    words = (bench.config, ["method=fedavg", "data.clients=4"], str(bench.out("main")), None)
+    code, world = mains(*words)
+    assert (code, world.closed) == (0, 0) and isinstance(world.stop, Stop) and world.waits() == 0
+    assert bench.result("main")["rounds"] == 3
+    code, world = mains(*words)
+    assert (code, world.closed) == (2, 2) and "already holds a run" in capsys.readouterr().err
+    words = (bench.config, ["method=tests.test_exits:Asking"], str(bench.out("asking")), None)
+    code, world = mains(*words)
+    assert (code, world.closed) == (75, 75) and world.stop()
+    assert [path.name for path in bench.saved("asking")][-1] == "round-000002.h5"
+    code, world = mains(*words[:3], "auto")
+    assert (code, world.closed) == (0, 0) and bench.result("asking")["rounds"] == 3
+
+
+@dataclass(frozen=True)
+class Asking(FedAvg):
+    """FedAvg that is asked to stop in its second round."""
+
+    def server(self, shared, up, who):
+        if who.round == 1:
+            os.kill(os.getpid(), signal.SIGUSR1)
+        return super().server(shared, up, who)
+
+
+def test_without_a_world_one_process_speaks(mains, monkeypatch, capsys):
+    def none():
+        raise BadInput("no launcher")
+    for speaks, said in ((True, "fedmpi: no launcher\n"), (False, "")):
+        monkeypatch.setattr(run, "open_world", none)
+        monkeypatch.setattr(run, "speaks", lambda answer=speaks: answer)
+        assert main("c.yaml", [], None, None) == 2 and capsys.readouterr().err == said

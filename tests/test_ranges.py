@@ -1,0 +1,217 @@
+"""Every setting of a configuration: its default, the values at the ends of its range, and that it is not lost."""
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from fedmpi.config import load, plain, resolve
+from fedmpi.errors import BadInput
+
+DEFAULTS = {
+    "seed": 0, "rounds": 100,
+    "data": {"name": "digits", "file": None, "root": "~/.cache/fedmpi/data", "cache": None, "share": 1.,
+             "clients": 20, "split": [.75, .25], "partition": {
+                 "name": "dirichlet", "beta": .1, "procedure": "capped", "smallest": None, "tries": 10_000}},
+    "model": {"name": "mlp", "hidden": 64, "head": []}, "method": {"name": "fedavg", "weights": "samples"},
+    "train": {"batch": 10, "lr": .005, "lr_decay": 1., "momentum": 0., "epochs": 1, "steps": None,
+              "participation": 1.},
+    "evaluate": {"every": 1, "on": "test", "after": "participants", "embeddings": []},
+    "checkpoint": {"every": 10, "minutes": 10., "grace": 90., "keep": 2, "failure": "stop"},
+    "server": {"hosts_clients": False, "reduce": "exact", "robust": "mean", "trim": .1, "clip_norm": None},
+    "comm": {"timeout": 1800., "cuda_aware": "auto"}, "state": {"memory": 8., "scratch": None}, "edge": None,
+    "faults": {"bad_update": "stop", "drop": 0.}, "attack": None, "engine": "auto", "graphs": "auto", "device": "auto",
+    "precision": "float32", "threads": 1, "placement": "balanced"}
+
+
+def test_defaults():
+    assert plain(resolve({})) == DEFAULTS
+    assert plain(resolve({"edge": {}}))["edge"] == {
+        "cycles": 1e7, "frequency": 1e9, "kappa": 1e-28, "bandwidth": 1e7, "power": .44}
+    assert plain(resolve({"attack": {"kind": "noise"}}))["attack"] == {"kind": "noise", "share": .2, "scale": 1.}
+    assert resolve(DEFAULTS) == resolve({})
+
+
+AT_LEAST, ABOVE, AT_MOST, BELOW = ("greater than or equal to", "greater than", "less than or equal to", "less than")
+TINY = 1e-300
+RANGES = [      # a setting, the last value that is allowed, the first that is not, and what is said of it
+    ("rounds", 1, 0, AT_LEAST, 1), ("seed", 0, -1, AT_LEAST, 0), ("seed", 2**63 - 1, 2**63, AT_MOST, 2**63 - 1),
+    ("threads", 1, 0, AT_LEAST, 1), ("data.clients", 1, 0, AT_LEAST, 1), ("data.share", TINY, 0, ABOVE, 0),
+    ("data.share", 1, 1.0001, AT_MOST, 1), ("train.batch", 1, 0, AT_LEAST, 1), ("train.lr", TINY, 0, ABOVE, 0),
+    ("train.lr_decay", TINY, 0, ABOVE, 0), ("train.lr_decay", 1, 1.0001, AT_MOST, 1),
+    ("train.momentum", 0, -TINY, AT_LEAST, 0), ("train.momentum", .9999, .99991, AT_MOST, .9999),
+    ("train.epochs", 1, 0, AT_LEAST, 1), ("train.steps", 1, 0, AT_LEAST, 1), ("evaluate.every", 0, -1, AT_LEAST, 0),
+    ("checkpoint.every", 0, -1, AT_LEAST, 0), ("checkpoint.minutes", 0, -TINY, AT_LEAST, 0),
+    ("checkpoint.grace", 0, -TINY, AT_LEAST, 0), ("checkpoint.keep", 1, 0, AT_LEAST, 1),
+    ("server.trim", 0, -TINY, AT_LEAST, 0), ("server.trim", .4999, .5, BELOW, .5),
+    ("server.clip_norm", TINY, 0, ABOVE, 0), ("comm.timeout", 0, -TINY, AT_LEAST, 0),
+    ("state.memory", TINY, 0, ABOVE, 0), ("edge.cycles", TINY, 0, ABOVE, 0), ("edge.frequency", TINY, 0, ABOVE, 0),
+    ("edge.kappa", TINY, 0, ABOVE, 0), ("edge.bandwidth", TINY, 0, ABOVE, 0), ("edge.power", TINY, 0, ABOVE, 0),
+    ("faults.drop", 0, -TINY, AT_LEAST, 0), ("faults.drop", .9999, 1, BELOW, 1),
+    ("attack.share", TINY, 0, ABOVE, 0), ("attack.share", .9999, 1, BELOW, 1), ("attack.scale", TINY, 0, ABOVE, 0)]
+
+
+def nested(path: str, value) -> dict:
+    section, _, name = path.partition(".")
+    if not name:
+        return {section: value}
+    return {section: {name: value} | ({"kind": "noise"} if section == "attack" else {})}
+
+
+def refusal(values) -> str:
+    with pytest.raises(BadInput) as error:
+        resolve(values)
+    return str(error.value)
+
+
+def test_the_ends_of_ranges():
+    for path, last, first, said, limit in RANGES:
+        config = plain(resolve(nested(path, last)))
+        for name in path.split("."):
+            config = config[name]
+        assert config == last and type(config) is not bool, path
+        assert refusal(nested(path, first)) == f"{path} = {first}: should be {said} {limit}", path
+
+
+@pytest.mark.parametrize("share, shown", [
+    (0, "0.0"), (1.01, "1.01"), ([0, .5], r"[0.0, 0.5]"), ([.5, 1.01], "[0.5, 1.01]"), ([.5, .4], "[0.5, 0.4]"),
+    (-.5, "-0.5"), ([.0, .0], "0.0")])
+def test_shares_of_participants_that_are_refused(share, shown):
+    assert refusal({"train": {"participation": share}}) == (
+        f"train.participation = {shown}: a share in (0, 1] or a range [low, high] of such")
+
+
+@pytest.mark.parametrize("share", [1, 1e-9, [1e-9, 1], [1, 1], [.5, .5]])
+def test_shares_of_participants_that_are_allowed(share):
+    found = resolve({"train": {"participation": share}}).train.participation
+    assert found == (tuple(share) if isinstance(share, list) else share)
+
+
+@pytest.mark.parametrize("split", [[1.], [.25, .25, .25, .25], [.5, .4999], [-.5, 1.5], [1.5, -.5], [0., 1.],
+                                   [0, .5, .5], [.5, .5 + 2e-9], []])
+def test_splits_that_are_refused(split):
+    assert refusal({"data": {"split": split}}) == (
+        f"data.split = {[float(s) for s in split]}: two or three shares (train, [validation,] test), the first "
+        "positive, that add up to 1")
+
+
+@pytest.mark.parametrize("split", [[1, 0], [.6, .2, .2], [.1, .2, .7], [1e-9, 1 - 1e-9], [.7, .3 + 5e-10], [1, 0, 0]])
+def test_splits_that_are_allowed(split):
+    assert resolve({"data": {"split": split}}).data.split == tuple(split)
+
+
+@pytest.mark.parametrize("values, said", [
+    ({"evaluate": {"embeddings": [3, 0]}}, "evaluate.embeddings = [3, 0]: rounds count from 1"),
+    ({"evaluate": {"embeddings": [-2]}}, "evaluate.embeddings = [-2]: rounds count from 1"),
+    ({"train": {"lr": "0.1"}}, "train.lr = '0.1': should be a valid number"),
+    ({"train": {"steps": "7"}}, "train.steps = '7': should be a valid integer"),
+    ({"train": {"steps": 7.5}}, "train.steps = 7.5: should be a valid integer"),
+    ({"rounds": "100"}, "rounds = '100': should be a valid integer"),
+    ({"server": {"hosts_clients": 1}}, "server.hosts_clients = 1: should be a valid boolean"),
+    ({"data": {"file": 7}}, "data.file = 7: should be a valid string"),
+    ({"evaluate": {"on": "train"}}, "evaluate.on = 'train': should be 'test' or 'validation'"),
+    ({"evaluate": {"after": "none"}}, "evaluate.after = 'none': should be 'participants', 'all' or 'off'"),
+    ({"checkpoint": {"failure": "go"}}, "checkpoint.failure = 'go': should be 'stop' or 'continue'"),
+    ({"server": {"reduce": "half"}}, "server.reduce = 'half': should be 'exact' or 'float32'"),
+    ({"comm": {"cuda_aware": "yes"}}, "comm.cuda_aware = 'yes': should be 'auto', 'on' or 'off'"),
+    ({"graphs": "yes"}, "graphs = 'yes': should be 'auto', 'on' or 'off'"),
+    ({"device": "tpu"}, "device = 'tpu': should be 'auto', 'cpu' or 'cuda'"),
+    ({"precision": "fp8"}, "precision = 'fp8': should be 'float32', 'tf32' or 'bf16'"),
+    ({"placement": "random"}, "placement = 'random': should be 'balanced', 'blocks' or 'shuffled'"),
+    ({"trains": {"lr": 1}}, "trains is not a setting of the configuration; its settings are seed, rounds, data, model, "
+     "method, train, evaluate, checkpoint, server, comm, state, edge, faults, attack, engine, graphs, device, "
+     "precision, threads, placement (did you mean train?)"),
+    ({"train": {"learning_rate": 1}}, "train.learning_rate is not a setting of train; its settings are batch, lr, "
+     "lr_decay, momentum, epochs, steps, participation"),
+    ({"comm": {"timeuot": 1}}, "comm.timeuot is not a setting of comm; its settings are timeout, cuda_aware "
+     "(did you mean timeout?)")])
+def test_mistakes_are_named_with_what_is_allowed(values, said):
+    assert refusal(values) == said
+
+
+def test_null_is_a_value_of_edge_and_attack_alone():
+    assert resolve({"edge": None, "attack": None}) == resolve({})
+    for section in ("data", "train", "evaluate", "checkpoint", "server", "comm", "state", "faults"):
+        assert refusal({section: None}) == f"{section} must be a mapping of settings, not None"
+
+
+def test_overrides_go_from_left_to_right_and_into_what_is_there(tmp_path):
+    (tmp_path / "c.yaml").write_text("train: {lr: .1, batch: 3}\nmethod: fedmhc\nmodel: {hidden: 5}\n")
+
+    def read(*words):
+        return load(tmp_path / "c.yaml", list(words))
+    assert (read("train.lr=.2", "train.lr=.3").train.lr, read("train.lr=.2").train.batch) == (.3, 3)
+    assert read("train={lr: .2}").train.batch == 10 and read("train={lr: .2}", "train.batch=4").train.batch == 4
+    assert read("method.M=7").method.M == 7 and read("method.M=7", "method=fedmhc").method.M == 7
+    assert not hasattr(read("method.M=7", "method=fedavg").method, "M")
+    assert read("model=mlp").model.hidden == 5 and read("data.partition=iid", "data.partition=dirichlet") == read()
+    assert read("data.partition.beta=2", "data.partition=dirichlet").data.partition.beta == 2
+    assert read("data.name=a=b").data.name == "a=b"      # the first = ends the key
+
+
+RUN = {"rounds": 2, "seed": 1, "method": "fedavg", "model": {"name": "mlp", "hidden": 4},
+       "data": {"clients": 5, "share": .2, "partition": "iid", "split": [.5, .2, .3]}, "engine": "loop",
+       "train": {"lr": .05, "batch": 6}, "checkpoint": {"every": 0, "minutes": 0}}
+TRIMMED, NOISY = {"server.robust": "trimmed_mean"}, {"attack.kind": "noise"}
+DIGEST = {      # a setting, another value, and what else has to be set for it to be in use
+    "seed": 2, "rounds": 3, "data.clients": 6, "data.share": .3, "data.partition": "n_class", "data.split": [.6, .1, .3],
+    "model": {"name": "mlp", "hidden": 5}, "method": "ditto", "train.batch": 7, "train.lr": .04,
+    "train.lr_decay": .9, "train.momentum": .5, "train.epochs": 2, "train.steps": 2, "train.participation": .4,
+    "server.robust": "median", "server.trim": (.4, TRIMMED), "server.clip_norm": 1e-3, "faults.drop": .5,
+    "attack.kind": "sign_flip", "attack.share": (.7, NOISY), "attack.scale": (2., NOISY), "precision": "bf16"}
+BOOKS = {      # not what is learned, but what is told
+    "evaluate.every": 2, "evaluate.on": "validation", "evaluate.after": "off",
+    "evaluate.embeddings": [1], "edge.cycles": 2e7, "edge.frequency": (2e9, {"edge.cycles": 1e7}),
+    "edge.kappa": (2e-28, {"edge.cycles": 1e7}), "edge.bandwidth": (2e7, {"edge.cycles": 1e7}),
+    "edge.power": (.5, {"edge.cycles": 1e7}), "engine": "vmap", "faults.bad_update": "skip"}
+ELSEWHERE = {      # where what a setting does is tested; it changes no result
+    "data.name": "tests/data", "data.file": "tests/data", "data.root": "tests/data",
+    "data.cache": "test_refused.py", "checkpoint.every": "server/test_rounds.py",
+    "checkpoint.minutes": "server/test_rounds.py", "checkpoint.grace": "test_interrupted.py",
+    "checkpoint.keep": "server/test_rounds.py", "checkpoint.failure": "storage/test_policy.py",
+    "server.hosts_clients": "test_run.py", "server.reduce": "tests/comm: a few bits", "comm.timeout":
+    "test_interrupted.py", "comm.cuda_aware": "tests/comm", "state.memory": "clients/test_store.py",
+    "state.scratch": "clients/test_store.py", "graphs": "clients/test_graphs.py: of a GPU alone",
+    "device": "test_roster.py", "threads": "this file", "placement": "clients/test_placement.py"}
+
+
+def test_no_setting_is_lost(tmp_path, cache):
+    """Every setting changes what is learned, or what is told, or is tested elsewhere."""
+    from fedmpi.comm.world import Solo
+    from fedmpi.run import lead
+    told = {}
+
+    def books(words) -> tuple[str, str]:
+        """Return the digest of a run, and what its files tell beside times."""
+        key, out = json.dumps(words), tmp_path / str(len(told))
+        if key not in told:
+            overrides = [f"{path}={json.dumps(value)}" for path, value in words.items()]
+            assert lead(Solo(), tmp_path / "c.yaml", overrides, str(out), None, lambda: False) == 0
+            result = json.loads((out / "result.json").read_text())
+            from fedmpi.storage.folder import read_history
+            columns = {name: v.shape for name, v in read_history(out / "history.h5").items()}
+            told[key] = result["digest"], str(columns) + str({
+                k: v for k, v in result.items() if not k.startswith(("seconds", "imbalance", "idle", "engine_why"))})
+        return told[key]
+
+    (tmp_path / "c.yaml").write_text(json.dumps(RUN | {"data": RUN["data"] | {"cache": str(cache)}}))
+    for settings, differs in ((DIGEST, 0), (BOOKS, 1)):
+        for path, value in settings.items():
+            value, others = value if isinstance(value, tuple) else (value, {})
+            assert books(others | {path: value})[differs] != books(others)[differs], f"{path} has no effect"
+
+    def paths(section, where=""):
+        for key, value in section.items():
+            path = f"{where}{key}"
+            yield from paths(value, f"{path}.") if isinstance(value, dict) and not (
+                path in ("model", "method", "data.partition")) else [path]
+    everything = plain(resolve({"edge": {}, "attack": {"kind": "noise"}}))
+    assert set(paths(everything)) == {*DIGEST, *BOOKS, *ELSEWHERE}
+
+
+def test_threads_are_those_of_the_networks(bench, monkeypatch):
+    import torch
+    asked = []
+    monkeypatch.setattr(torch, "set_num_threads", asked.append)
+    assert bench.lead("threads", "threads=3", "rounds=1", "method=fedavg", "data.clients=3", "engine=loop") == 0
+    assert asked == [3]
