@@ -1,0 +1,86 @@
+"""What rank 0 prints and logs: on a terminal, in a file, into a pipe that was closed."""
+from __future__ import annotations
+
+import io
+import re
+import sys
+
+import pytest
+
+from fedmpi.progress import Progress, duration, percent, put
+
+
+@pytest.mark.parametrize("seconds, text", [
+    (0, "0.0 s"), (9.94, "9.9 s"), (10, "10 s"), (99.4, "99 s"), (100, "2 min"), (150, "2 min"), (151, "3 min"),
+    (5999, "100 min"), (6000, "1.7 h"), (36_000, "10.0 h")])
+def test_durations(seconds, text):
+    assert duration(seconds) == text
+
+
+@pytest.mark.parametrize("value, text", [
+    (0, "0.00 %"), (.12345, "12.35 %"), (1, "100.00 %"), (None, "-"), (float("nan"), "-")])
+def test_percent(value, text):
+    assert percent(value) == text
+
+
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+@pytest.fixture
+def printed(tmp_path, monkeypatch):
+    """Print two rounds, a note, a line that stays and another round; return what stands on stdout and in the log."""
+    def printed(stdout, job=None):
+        monkeypatch.delenv("SLURM_JOB_ID", raising=False)
+        if job:
+            monkeypatch.setenv("SLURM_JOB_ID", job)
+        monkeypatch.setattr(sys, "stdout", stdout)
+        (tmp_path / "log.txt").write_text("before\n")
+        progress = Progress(tmp_path / "log.txt")
+        progress.round("one")
+        progress.round("two")
+        progress.note("of note\nand more")
+        progress.say("stays")
+        progress.say("too")
+        progress.round("three")
+        progress.close()
+        assert progress.log.closed
+        return stdout.getvalue(), (tmp_path / "log.txt").read_text().splitlines()
+    return printed
+
+
+def test_on_a_terminal_a_round_overwrites_the_one_before(printed):
+    assert printed(Terminal())[0] == "\r\033[Kone\r\033[Ktwo\nstays\ntoo\n\r\033[Kthree"
+
+
+def test_elsewhere_and_in_a_job_each_round_is_a_line(printed):
+    for stdout, job in ((io.StringIO(), None), (Terminal(), "7")):
+        assert printed(stdout, job)[0] == "one\ntwo\nstays\ntoo\nthree\n"
+
+
+def test_everything_is_logged_with_its_time(printed):
+    first, *lines = printed(io.StringIO())[1]
+    assert first == "before"
+    stamped = [re.fullmatch(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d  (.*)", line)[1] for line in lines]
+    assert stamped == ["one", "two", "of note", "and more", "stays", "too", "three"]
+
+
+def test_without_a_log_nothing_is_logged(capsys):
+    progress = Progress()
+    progress.note("nothing")
+    progress.say("something")
+    progress.close()
+    assert capsys.readouterr().out == "something\n"
+
+
+@pytest.mark.parametrize("error, silent", [(BrokenPipeError, True), (OSError, False)])
+def test_a_run_does_not_fail_for_what_it_says(monkeypatch, error, silent):
+    class Refusing(io.StringIO):
+        def write(self, text):
+            raise error("no")
+    monkeypatch.setattr(sys, "stdout", refusing := Refusing())
+    put("text")
+    assert (sys.stdout is not refusing) is silent      # into a closed pipe nothing is tried again
+    if silent:
+        sys.stdout.close()
