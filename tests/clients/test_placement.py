@@ -6,10 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedmpi.clients.placement import FIXED, Pace, homes
+from fedmpi.clients.placement import Pace, homes
 from fedmpi.method import Participants
 
 HOW = ("balanced", "blocks", "shuffled")
+FIXED = 20      # samples that a client costs beside its own
 
 
 @given(sizes=st.lists(st.integers(1, 5000), min_size=1, max_size=60), ranks=st.integers(1, 9),
@@ -28,6 +29,12 @@ def test_balanced_is_balanced(sizes, ranks):
     best = max(costs.sum() / ranks, costs.max())
     assert loads.max() <= 4 / 3 * best + costs.max()
     assert len(sizes) < ranks or loads.min() > 0
+
+
+def test_a_client_costs_twenty_samples_beside_its_own():
+    """The last of three small clients goes where it is done first: 42 + 21 is as early as 3 x 21, 43 + 21 is later."""
+    assert homes(np.array([22, 1, 1, 1]), 2, True).tolist() == [0, 1, 1, 0]
+    assert homes(np.array([23, 1, 1, 1]), 2, True).tolist() == [0, 1, 1, 1]
 
 
 def test_longest_first_beats_blocks():

@@ -10,7 +10,6 @@ from fedmpi.data.federation import Federation, prepare
 from fedmpi.method import Participants
 from fedmpi.server.cost import MIB
 from fedmpi.server.faults import Faults
-from fedmpi.server.participation import participants
 from fedmpi.setup import bind
 from tests.federations import Lab
 
@@ -74,13 +73,17 @@ def test_without_any_good_update_nothing_changes(bench):
     assert bench.result("none")["digest"] == laboratory(bench, words).digest()      # as before the first round
 
 
+ASKED = [[4, 5, 6, 7, 8], [0, 3, 5, 6, 8], [8], [0, 1, 2, 4, 5], [0, 3, 4, 5], [5, 6, 7], [5], [0, 2, 3, 4, 5, 6, 7],
+         [1, 2], [0, 1, 2, 3, 5, 6, 7], [0, 3, 5], [5]]      # participants of 12 rounds, of 9 clients, by seed 5
+
+
 def test_lost_clients_did_not_take_part(bench):
     """The run is that of a laboratory in which the lost ones are no participants, with shares drawn every round."""
     words = ["method=ditto", "train.participation=[.1, .8]", "faults.drop=.45", "rounds=12", "edge={}", "seed=5"]
     assert bench.lead("lost", *words) == 0
     lab, config, seen = laboratory(bench, words), load(bench.config, words), set()
     for t, line in enumerate(bench.metrics("lost")):
-        asked = participants(config, t, lab.federation.sizes)
+        asked = Participants(np.array(ASKED[t]), lab.federation.sizes[ASKED[t]], t, 5)
         who = asked.only(~np.isin(asked.ids, line["lost"]))
         assert set(line["lost"]) <= set(asked.ids) and line["participants"] == len(asked.ids)
         share = len(who.ids) / len(asked.ids)

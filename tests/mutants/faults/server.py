@@ -41,7 +41,7 @@ FAULTS: list[tuple[str, str, str]] = [
     (RUN + "enter", "(\"after\", after), (\"unadapted\", unadapted)", "(\"after\", unadapted), (\"unadapted\", after)"),
     (RUN + "enter", "        self.columns = {}\n", ""),
     (RUN + "enter", "**state.groups.each} | self.columns", "**state.groups.each}"),
-    (RUN + "go", "            if state.round < config.rounds:\n                self", "            if True:\n                self"),
+    (RUN + "go", "            if state.round < config.rounds:\n", "            if True:\n"),
     (RUN + "go", "        if state.round == 0:\n            self.open()", "        self.open()"),
     (RUN + "go", "            if self.stopped:\n                return False\n", ""),
     (RUN + "reason", "self.stopping() or self.crew.asked", "self.stopping()"),
