@@ -146,6 +146,14 @@ def test_what_is_refused_leaves_no_folder_and_one_line(bench, capsys):
     assert not bench.out("zero").exists()
 
 
+def test_judging_on_validation_needs_a_validation_part(bench, capsys):
+    words, out = ["evaluate.on=validation", "data.split=[.7, 0, .3]"], str(bench.out("unvalidated"))
+    assert lead(Alone(), bench.config, words, out, None, lambda: False) == 2
+    assert capsys.readouterr().err == ("fedmpi: evaluate.on = validation, but data.split has no validation share: give "
+                                       "three shares\n")
+    assert not bench.out("unvalidated").exists()      # nor the folder that was claimed
+
+
 @pytest.fixture
 def mains(monkeypatch):
     """Call main() in a world of this process; returns its code and the world."""

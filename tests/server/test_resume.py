@@ -106,6 +106,22 @@ def test_killed_and_stopped_again_and_again_it_leaves_the_same_books(bench):
     assert_same_books(bench, "often", "often-whole")
 
 
+def test_what_is_newer_than_the_checkpoint_is_dropped_from_the_books(bench):
+    """A finished run that goes on from a checkpoint of its middle, with fewer evaluations, and one that has nothing to
+    do but to write its result again."""
+    words = (*SMALL, "method=fedavg", "rounds=5", "checkpoint.every=2", "checkpoint.keep=9")
+    assert started(bench, "back", words) == started(bench, "back-whole", words) == 0
+    middle = bench.out("back") / "checkpoints" / "round-000002.h5"
+    assert started(bench, "back", (*words, "evaluate.every=0"), str(middle)) == 0
+    assert history(bench, "back")["round"].tolist() == [1, 2, 5] == [line["round"] for line in bench.metrics("back")]
+    found, expected = bench.metrics("back"), bench.metrics("back-whole")
+    assert [timeless(line) for line in found] == [timeless(expected[t]) for t in (0, 1, 4)]
+    assert bench.result("back")["digest"] == bench.result("back-whole")["digest"]
+    (bench.out("back-whole") / "result.json").unlink()
+    assert started(bench, "back-whole", words, "auto") == 0
+    assert bench.result("back-whole")["digest"] == bench.result("back")["digest"]
+
+
 @pytest.fixture(scope="module")
 def few(bench):
     """Words that name a data set of 24 digits, three clients of 6, 6 and 3 training samples, two tested, one not."""

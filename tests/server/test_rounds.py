@@ -93,6 +93,7 @@ def test_the_facts_of_a_round(averaging):
     taken.report_each(lam=[.5, 1.5, 4.])
     run.state.groups.planted, n = np.arange(10) // 9, run.federation.sizes
     run.state.groups.last[1] = 2
+    run.columns = {"T_comp": np.zeros(10)}      # of a round that was not evaluated
     facts = run.facts(asked, trained, taken)
     seconds = 2 * 3e6 * n[[1, 3, 5, 8, 9]].mean() / 2e9
     assert [facts.pop(key) for key in ("cluster_sizes", "lost", "bad_updates")] == [[1, 0, 2, 0], [8], [3]]
@@ -150,6 +151,16 @@ def test_bytes_and_seconds_are_counted_by_round_and_in_all(averaging, clock):
     for line, seconds in zip(run.state.metrics, (24.5, 29.), strict=True):      # TRAIN, SUM and JUDGE each
         assert (line["bytes_sent_by_server"], line["bytes_received_by_server"], line["seconds"]) == (210, 9, seconds)
     assert run.state.round == 2 and run.state.seconds == 29.
+
+
+def test_the_round_before_the_first_is_minus_one(averaging):
+    """Its batches and draws are those of no later round."""
+    run, asked = averaging("method={name: fedgroup, K: 2, first: 2}", "seed=3"), []
+    run.exchange = lambda who, judge: asked.append((who, judge)) or who
+    run.open()
+    ((who, judge),) = asked
+    assert who.ids.tolist() == [2, 4, 5, 8] and (who.round, who.seed, judge) == (-1, 3, False)
+    assert who.sizes.tolist() == run.federation.sizes[[2, 4, 5, 8]].tolist()
 
 
 def test_the_slowest_checkpoint_of_this_start_counts(averaging, clock):

@@ -49,7 +49,8 @@ def test_a_round_is_shown_with_the_best_one_and_the_time_left(quiet):
     run, shown = quiet("rounds=1000"), []
     run.state.round = 7
     run.show(.25)
-    run.state.metrics = [{"round": 3, "accuracy_mean": .75, "accuracy_worst_decile": .5},
+    run.state.metrics = [{"round": 1, "accuracy_mean": .25, "accuracy_worst_decile": .75},
+                         {"round": 3, "accuracy_mean": .75, "accuracy_worst_decile": .5},
                          {"round": 5, "accuracy_mean": .75, "accuracy_worst_decile": .25},
                          {"round": 7, "accuracy_mean": .5, "accuracy_worst_decile": .125}]
     run.show(1.5)
