@@ -57,7 +57,6 @@ FAULTS: list[tuple[str, str, str]] = [
     (CONFIG + "plain", "out[\"data\"][\"partition\"] = section(config.data.partition, name_of(config.data.partition))",
      "out[\"data\"][\"partition\"] = name_of(config.data.partition)"),
     (SETTINGS + "build", "strict=True", "strict=False"),
-    (SETTINGS + "short", "<= 100", "<= 99"),
     (SETTINGS + "unknown", "get_close_matches(str(key)", "get_close_matches(str(cls)"),
     (ROSTER + "spans", "pair[1] - pair[0]", "pair[0]"),
     (ROSTER + "oddities", "them[\"gpu\"] and them[\"hosts\"]", "them[\"gpu\"]"),
@@ -73,7 +72,6 @@ FAULTS: list[tuple[str, str, str]] = [
     ("fedmpi.loader:Loader.construct_mapping", "times > 1", "times > 2"),
     ("fedmpi.errors:", "SAVED = 75", "SAVED = 74"),
     ("fedmpi.registry:find", "return entry.load()", "return entry"),
-    ("fedmpi.registry:method_class", "found[-1]", "found[0]"),
     ("fedmpi.method:Participants.only", "self.sizes[kept]", "self.sizes"),
     ("fedmpi.method:Method.global_model", "w.shape == self.model.start.shape", "True"),
 ]
