@@ -39,7 +39,7 @@ FAULTS: list[tuple[str, str, str]] = [
     (SETUP + "decide", "        folder.withdraw()\n", ""),
     (SETUP + "build_parts", "torch.set_num_threads(config.threads)", "torch.set_num_threads(1)"),
     (SETUP + "build_parts", "precision.use(config.precision)", "precision.use('float32')"),
-    (SETUP + "prepare_run", "            run.restore(decision.resume.resolve(), decision.snapshot)\n", ""),
+    (SETUP + "prepare_run", "        run.restore(decision.resume.resolve(), decision.snapshot)\n", ""),
     (SETUP + "prepare_run", "folder.truncate_history(state.round)", "None"),
     (SETUP + "prepare_run", "    folder.rewrite_metrics(state.metrics)\n", ""),
     (CONFIG, "\"samples per SGD step\"] = 10", "\"samples per SGD step\"] = 1"),
