@@ -1,0 +1,152 @@
+"""Starts of runs on one rank in this process, on forked ranks, or on the ranks of real MPI jobs.
+
+    mpiexec -n 3 python -m tests.decomposition.ranks CONFIG STARTS.json      # all of them, one after another"""
+from __future__ import annotations
+
+import io
+import json
+import sys
+from contextlib import ExitStack, contextmanager, redirect_stdout
+from dataclasses import asdict
+from itertools import count, zip_longest
+from pathlib import Path
+from unittest.mock import patch
+
+import numpy as np
+
+from fedmpi.clients.placement import Pace
+from fedmpi.clients.vmap import Vmap
+from fedmpi.comm.world import Solo, open_world
+from fedmpi.errors import FINISHED, SAVED
+from fedmpi.run import lead, work
+from tests.decomposition.cases import ROUNDS, Start
+
+CODE = "exit code "      # what rank 0 says before the code of a start
+
+
+@contextmanager
+def decomposed(start: Start):
+    """Train at most so many clients at once, and move clients, as a start says: this is no setting, or not exactly."""
+    rounds = count()
+
+    def moves(self, left):
+        t = next(rounds)
+        if self.costs is None or len(self.hosts) < 2:
+            return None
+        ids = np.flatnonzero(np.arange(len(self.homes)) % 3 == t % 3)
+        return ids, self.hosts[(np.searchsorted(self.hosts, self.homes[ids]) + 1) % len(self.hosts)]
+
+    def ranks(self, who):
+        self.at = self.hosts[(who.ids + who.round) % len(self.hosts)] if self.movable else self.homes[who.ids]
+        return self.at
+
+    with ExitStack() as stack:
+        stack.enter_context(patch.object(Vmap, "_fitting", lambda *_: start.width))
+        if start.moving:
+            stack.enter_context(patch.object(Pace, "moves", moves))
+            stack.enter_context(patch.object(Pace, "ranks", ranks))
+        yield
+
+
+def perform(world: Solo, config: str, start: Start) -> int:
+    """Do this rank's part of a start; return its exit code."""
+    asked = count(1)
+    words = [config, list(start.overrides), start.out, start.resume]
+    with decomposed(start), redirect_stdout(io.StringIO()):
+        if world.rank:
+            return work(world, [*words, None])
+        return lead(world, *words, lambda: start.stop_after < ROUNDS and next(asked) >= start.stop_after)
+
+
+def expected(start: Start) -> int:
+    return FINISHED if start.stop_after == ROUNDS else SAVED
+
+
+class Alone(Solo):
+    """A single process that survives its run."""
+
+    def fail(self, message, code):
+        print(message, file=sys.stderr)
+        raise SystemExit(code)
+
+
+class Forked:
+    """Ranks forked from this process, which has all modules loaded; a single one is this process itself."""
+
+    def __init__(self, config: Path):
+        self.config = str(config)
+
+    def __call__(self, starts: list[Start]) -> list[int | None]:
+        """Perform starts; return the exit code of each, None where its ranks did not come to an end."""
+        codes = {start: self.alone(start) for start in starts if here(start)}
+        for ranks in sorted({start.ranks for start in starts}):
+            codes |= self.on(ranks, [start for start in starts if start.ranks == ranks and not here(start)])
+        return [codes[start] for start in starts]
+
+    def alone(self, start: Start) -> int:
+        try:
+            return perform(Alone(), self.config, start)
+        except SystemExit as failed:
+            return failed.code
+
+    def on(self, ranks: int, starts: list[Start]) -> dict:
+        from tests import forked
+        if not starts:
+            return {}
+        with patch.object(forked, "LIMIT", patience(starts)):
+            return told(starts, forked.call(ranks, lambda: all_of(self.config, starts)))
+
+
+def here(start: Start) -> bool:
+    """Say whether a start may be performed in this process: a pool of two threads would not survive later forks."""
+    return start.ranks == 1 and "threads=1" in start.overrides
+
+
+class Mpiexec:
+    """Real MPI jobs, one for all starts on as many ranks."""
+
+    def __init__(self, config: Path):
+        self.config, self.numbers = config, count()
+
+    def __call__(self, starts: list[Start]) -> list[int | None]:
+        codes = {}
+        for ranks in sorted({start.ranks for start in starts}):
+            codes |= self.on(ranks, [start for start in starts if start.ranks == ranks])
+        return [codes[start] for start in starts]
+
+    def on(self, ranks: int, starts: list[Start]) -> dict:
+        from tests import launch
+        path = self.config.parent / f"starts-{next(self.numbers)}.json"
+        path.write_text(json.dumps([asdict(start) for start in starts]))
+        with patch.object(launch, "LIMIT", patience(starts)):
+            job = launch.start(ranks, "-m", "tests.decomposition.ranks", self.config, path)
+            return told(starts, launch.finish(job))
+
+
+def patience(starts: list[Start]) -> int:
+    """Return the seconds until a job that hangs is ended: a safety net, not a measure."""
+    return 240 + 30 * len(starts)
+
+
+def told(starts: list[Start], done) -> dict:
+    """Return the exit codes that rank 0 of a job has told, one after another; None for the starts that it never ended,
+    whose error goes to stderr."""
+    codes = [int(line.removeprefix(CODE)) for line in done.stdout.splitlines() if line.startswith(CODE)]
+    if len(codes) < len(starts):
+        print(f"{starts[len(codes)]} ended its job with {done.returncode}:\n{done.stderr}", file=sys.stderr)
+    return dict(zip_longest(starts, codes[:len(starts)]))
+
+
+def all_of(config: str, starts: list[Start]) -> None:
+    """Perform starts one after another on the ranks of one job."""
+    world = open_world()
+    for start in starts:
+        code = perform(world, config, start)
+        if world.rank == 0:
+            print(f"{CODE}{code}", flush=True)
+    world.close()
+
+
+if __name__ == "__main__":
+    listed = json.loads(Path(sys.argv[2]).read_text())
+    all_of(sys.argv[1], [Start(**one | {"overrides": tuple(one["overrides"])}) for one in listed])

@@ -1,0 +1,110 @@
+"""The quick part of the decomposition suite (python -m tests.decomposition runs all of it), and faults that it sees."""
+from __future__ import annotations
+
+import json
+from itertools import combinations, product
+
+import pytest
+
+from fedmpi.clients.group import Group
+from fedmpi.clients.store import Spill
+from fedmpi.server.rounds import Run
+from tests.decomposition import cases, quick
+from tests.decomposition.__main__ import main
+from tests.decomposition.design import cover
+from tests.decomposition.ranks import Forked
+from tests.decomposition.suite import Suite, broken, line
+
+SPREAD = "method"
+DESIGNS = quick.designs()
+ROW = {"scenario": "plain", "network": "mlp", **cases.REFERENCE, "engine": "loop"}
+
+
+@pytest.fixture
+def suite(tmp_path):
+    config = cases.write_inputs(tmp_path)
+    return Suite(tmp_path, config, Forked(config))
+
+
+@pytest.mark.slow("15 to 20 runs on up to 5 ranks, and their references")
+@pytest.mark.parametrize("method", DESIGNS)
+def test_a_run_gives_the_same_bits_however_it_is_decomposed(method, suite):
+    found = suite.compare(method, DESIGNS[method])
+    assert len(found) == len(DESIGNS[method]) >= 3 and all(len(one.digest) == len(one.hash) == 64 for one in found)
+    assert [line(one) for one in found if broken(one)] == []
+
+
+def test_the_quick_part_covers_every_pair_of_values():
+    rows = [{"method": method, **row} for method, rows in DESIGNS.items() for row in rows]
+    for one, other in combinations(quick.FACTORS, 2):
+        seen = {(row[one], row[other]) for row in rows}
+        for pair in product(quick.FACTORS[one], quick.FACTORS[other]):
+            assert pair in seen or not quick.allowed(dict(zip((one, other), pair, strict=True))), pair
+
+
+def test_a_covering_design_holds_every_allowed_pair_and_no_other():
+    factors = {"a": (1, 2, 3), "b": (1, 2, 3), "c": (1, 2), "d": (1, 2)}
+    rows = cover(factors, lambda row: (row.get("a"), row.get("c")) != (3, 2))
+    for one, other in combinations(factors, 2):
+        wanted = set(product(factors[one], factors[other])) - ({(3, 2)} if (one, other) == ("a", "c") else set())
+        assert {(row[one], row[other]) for row in rows} == wanted
+    assert 9 <= len(rows) <= 12      # 9 are the least: as many as a and b have pairs
+    assert cover(factors, turn=1) == cover(factors, turn=1) != cover(factors)
+
+
+def rounded(group, *arguments):
+    """Round a rank's part of a sum before it is sent, to the last 30 bits."""
+    total = WEIGHTED(group, *arguments)
+    return total >> 30 << 30
+
+
+def of_its_rank(group, when):
+    """Draw batches by what a rank hosts."""
+    local = LOCAL(group, when)
+    return local._replace(seed=local.seed + len(group.clients))
+
+
+def forgetful(run, path, snapshot):
+    """Continue without the clients' last clusters."""
+    RESTORE(run, path, snapshot)
+    run.state.groups.last[:] = -1
+
+
+WEIGHTED, LOCAL, RESTORE = Group.weighted, Group.local, Run.restore
+PLANTED = {      # where, the fault, the run that shows it, what is found first
+    "rounding by rank": (Group, "weighted", rounded, {"ranks": 3}, "digest"),
+    "batches by rank": (Group, "local", of_its_rank, {"ranks": 3}, "digest"),
+    "a forgetful restart": (Run, "restore", forgetful, {"restart": "1 after 1"},
+                            "cluster_changes in round 2 of metrics.jsonl"),
+    "spilled states": (Spill, "read", lambda spill, client: spill.first, {"state": "spilled"}, "digest")}
+
+
+@pytest.mark.parametrize("name", PLANTED)
+def test_planted_faults_are_seen(name, suite, monkeypatch):
+    where, what, fault, how, first = PLANTED[name]
+    monkeypatch.setattr(where, what, fault)
+    one, = suite.compare("fedmhc", [{**ROW, **how}])
+    assert broken(one) and one.differs.endswith(first), one
+
+
+def test_a_run_that_fails_is_a_mismatch(suite, monkeypatch, capfd):
+    monkeypatch.setattr(Run, "restore", lambda *_: 1 / 0)
+    one, = suite.compare("fedavg", [{**ROW, "restart": "1 after 1", "ranks": 2}])
+    assert broken(one) and one.differs == "start 2 on 2 ranks ended with None"
+    assert "ZeroDivisionError" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize("how, mismatches", [({}, 0), ({"ranks": 3}, 1)])
+def test_the_command_says_what_differs_and_ends_with_1(how, mismatches, monkeypatch, tmp_path, capsys):
+    monkeypatch.setattr(quick, "designs", lambda: {"fedavg": [{**ROW, **how}], "local": [ROW]})
+    monkeypatch.setattr(Group, "weighted", rounded)
+    assert main(["--quick", "--methods", "fedavg", "--out", str(tmp_path / "found.json")]) == bool(mismatches)
+    said, found = capsys.readouterr().out, json.loads((tmp_path / "found.json").read_text())["runs"]
+    assert [one["method"] for one in found] == ["fedavg"] and bool(found[0]["differs"]) == bool(mismatches)
+    assert ("fedavg: digest differs: scenario plain" in said) == bool(mismatches)
+    assert f"1 runs and their references, {1 + mismatches} starts, {mismatches} mismatches" in said
+
+
+def test_only_methods_that_exist_are_compared():
+    with pytest.raises(SystemExit, match="no method fedmch; there are cfl, "):
+        cases.methods("fedavg,fedmch")
