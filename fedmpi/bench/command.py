@@ -10,7 +10,8 @@ from fedmpi.bench.plot import plot
 from fedmpi.errors import BAD_INPUT, BadInput, FedmpiError
 from fedmpi.loader import parse
 
-NAMES = ("overhead", "engines", "collectives", "cohort", "scaling", "clustering", "similarity", "clients", "traffic")
+NAMES = ("overhead", "engines", "collectives", "cohort", "scaling", "clustering", "similarity", "clients", "traffic",
+         "exactness")
 
 
 def main(name: str, settings: list[str], to: str | None, picture: str | None) -> int:

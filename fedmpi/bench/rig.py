@@ -43,11 +43,23 @@ class Rig:
         ids = np.sort(np.random.default_rng(t).permutation(len(sizes))[:max(1, round(share * len(sizes)))])
         begin = time.perf_counter()
         crew.train(t, ids.astype(np.int64), False, self.shared, ranks)
-        who = Participants(ids, sizes[ids], t, 0)
-        self.shared = parts.method.server(self.shared, rows_of(crew, UP, parts.up), who)
+        self.who = Participants(ids, sizes[ids], t, 0)
+        self.shared = self._served()
         seconds = time.perf_counter() - begin
         crew.call(Order.STOP, np.int64(0))
         return seconds
+
+    def step(self) -> None:
+        """Do the server's step of the last round once more."""
+        if self.world.rank:
+            self.parts.crew.serve()
+            return
+        self._served()
+        self.parts.crew.call(Order.STOP, np.int64(0))
+
+    def _served(self):
+        exact = self.config.server.reduce == "exact"
+        return self.parts.method.server(self.shared, rows_of(self.parts.crew, UP, self.parts.up, exact), self.who)
 
     def judge(self, t: int) -> None:
         """Measure all clients' models on their test data."""

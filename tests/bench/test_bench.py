@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import json
 
+import numpy as np
 import pytest
 from matplotlib import image
 
@@ -18,7 +19,8 @@ SMALL = {
     "clustering": ["width=20", "k=3", "largest=1000"],
     "similarity": ["model=mlp", "components=5", "largest=100", "repeats=1"],
     "clients": ["few=3", "many=9", "participants=2", "model=mlp", "shape=digits", "repeats=1"],
-    "traffic": ["models=cnn4"]}
+    "traffic": ["models=cnn4"],
+    "exactness": ["model=mlp", "shape=digits", "clients=3", "samples=11", "pairs=1"]}
 
 
 def test_every_benchmark_is_tried_here():
@@ -38,6 +40,20 @@ def test_the_engines_agree():
     found = command.find("engines", SMALL["engines"])
     from fedmpi.comm.world import Solo
     assert found[0](Solo(), **found[1])["largest_difference"] < 1e-5
+
+
+def test_both_ways_of_summing_are_measured_on_what_clients_sent():
+    from fedmpi.bench.rig import Rig
+    from fedmpi.bench.synthetic import SHAPES, Synthetic
+    from fedmpi.comm.world import Solo
+    ends = []
+    for how in ("exact", "float32"):
+        rig = Rig(Solo(), Synthetic(*SHAPES["digits"], np.full(3, 11)), {"server": {"reduce": how}})
+        rig.round(1)
+        ends.append(rig.shared.w)
+        np.testing.assert_array_equal(rig._served().w, rig.shared.w)      # the same updates give the same state again
+    np.testing.assert_allclose(*ends, atol=1e-6)
+    assert (ends[0] != ends[1]).any()      # float32 rounds more
 
 
 def test_ranks_share_a_benchmark(tmp_path):

@@ -1,0 +1,48 @@
+"""What the same bits on any number of ranks cost: rounds with `server.reduce` exact and float32 by turns, in CPU
+seconds of all ranks, which other work on the machine disturbs less than it does a clock."""
+from __future__ import annotations
+
+import time
+
+import numpy as np
+
+from fedmpi.bench.rig import Rig
+from fedmpi.bench.synthetic import SHAPES, Synthetic
+
+HOW = ("exact", "float32")
+
+
+def measure(world, model="cnn4", shape="cifar100", clients=20, samples=200, batch=10, engine="loop", method="fedavg",
+            pairs=10, sums=5, hosts=True) -> dict | None:
+    """Return rank 0's table: per pair the CPU seconds of a whole round and of the server's step alone, in both ways,
+    and the difference of the steps as a share of the round. None on other ranks."""
+    pixels, classes = SHAPES[shape]
+    settings = {"model": model, "method": method, "train": {"batch": batch}, "engine": engine, "device": "cpu"}
+    rigs = {how: Rig(world, Synthetic(pixels, classes, np.full(clients, samples)),
+                     settings | {"server": {"reduce": how, "hosts_clients": hosts}}) for how in HOW}
+    rows = []
+    for pair in range(pairs + 1):
+        order = HOW[::-1] if pair % 2 else HOW      # neither is always the first
+        rounds = {how: spent(world, lambda rig=rigs[how], t=pair: rig.round(t)) for how in order}
+        steps = {how: spent(world, lambda rig=rigs[how]: [rig.step() for _ in range(sums)]) / sums for how in order}
+        if pair and world.rank == 0:      # the first one warms up
+            rows.append({"round_exact": rounds["exact"], "round_float32": rounds["float32"],
+                         "step_exact": steps["exact"], "step_float32": steps["float32"],
+                         "ratio": 1 + (steps["exact"] - steps["float32"]) / rounds["float32"]})
+    if world.rank:
+        return None
+    whole = float(np.median([row["round_exact"] / row["round_float32"] for row in rows]))
+    return {"benchmark": "exactness", "model": model, "shape": shape, "clients": clients, "samples": samples,
+            "method": method, "engine": engine, "ranks": world.size, "unit": "CPU s",
+            "ratio": float(np.median([row["ratio"] for row in rows])), "rows": rows,
+            "notes": [f"of whole rounds, in which training varies too: {whole:.4g}"]}
+
+
+def spent(world, work) -> float:
+    """Return the CPU seconds of all ranks in work(), at rank 0."""
+    world.gather(np.zeros(1), np.ones(world.size, np.int64))      # all start together
+    begin = time.process_time()
+    work()
+    mine = np.array([time.process_time() - begin])
+    every = world.gather(mine, np.ones(world.size, np.int64))
+    return 0. if every is None else float(every.sum())
