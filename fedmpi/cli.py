@@ -271,7 +271,8 @@ def tensorboard(runs: Annotated[list[str], typer.Argument(help="run folders, fin
 
 @app.command()
 def bench(name: Annotated[str, typer.Argument(
-              help="overhead, engines, collectives, cohort, scaling, clustering, similarity, clients or traffic")],
+              help="overhead, engines, collectives, cohort, scaling, clustering, similarity, clients, traffic or "
+                   "exactness")],
           settings: Annotated[list[str] | None, typer.Argument(
               help="e.g. model=mlp clients=100", metavar="KEY=VALUE")] = None,
           to: Annotated[str | None, typer.Option("--json", help="write the figures to this file")] = None,
@@ -286,3 +287,14 @@ def doctor(folder: Annotated[str, typer.Option(help="where runs would be written
     """Check MPI, devices, HDF5 and the file system; start it as you would start a run."""
     from fedmpi.commands import doctor
     sys.exit(doctor.main(folder))
+
+
+@app.command()
+def verify(folder: Annotated[str, typer.Option(help="where small runs are written, and removed again")] = ".",
+           add: Annotated[bool, typer.Option(
+               "--add", help="append the hashes to a checkout's table, or print them to be sent")] = False):
+    """Compare the hashes of small runs with those published for this kind of machine; under mpiexec on all ranks.
+
+    Exit codes: 0 the same or not published, 1 a hash differs, 2 bad input."""
+    from fedmpi.commands import verify
+    sys.exit(verify.main(folder, add))

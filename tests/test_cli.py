@@ -36,11 +36,11 @@ def loaded(code: str) -> set[str]:
 def test_help_names_every_command(fed):
     result = fed("--help")
     assert result.exit_code == 0
-    for command in ("run", "plan", "data", *KINDS, "doctor"):
+    for command in ("run", "plan", "data", *KINDS, "doctor", "verify"):
         assert f" {command} " in result.stdout
 
 
-@pytest.mark.parametrize("command", ["run", "plan", "data", *KINDS, "doctor"])
+@pytest.mark.parametrize("command", ["run", "plan", "data", *KINDS, "doctor", "verify"])
 def test_every_command_has_help(fed, command):
     result = fed(command, "-h")
     assert result.exit_code == 0 and f"fedmpi {command}" in result.stdout.replace("root", "fedmpi")

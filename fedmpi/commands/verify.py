@@ -1,0 +1,218 @@
+"""Does this machine compute what others do? A few small runs on scikit-learn's digits, whose hashes are compared with
+those that are published for this kind of machine and libraries. All ranks take part, rank 0 prints."""
+from __future__ import annotations
+
+import io
+import json
+import os
+import platform
+import re
+import shutil
+import sys
+import tempfile
+from contextlib import redirect_stdout
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import nn
+
+from fedmpi import __version__, errors
+from fedmpi.comm.launch import speaks
+from fedmpi.comm.world import Solo, open_world
+from fedmpi.commands.columns import columns, pairs
+from fedmpi.errors import BadInput, FedmpiError
+from fedmpi.loader import parse, read
+from fedmpi.progress import put
+from fedmpi.roster import gathered, installed, spans
+from fedmpi.run import last_words, lead, receive, send, work
+from fedmpi.storage.atomic import reason, writing
+
+TABLE = Path(__file__).with_name("published_hashes.yaml")
+DIGITS = 16      # hexadecimal, of a digest: as many as a run prints
+SAME, DIFFERS, UNKNOWN = "same", "differs", "not published"
+
+CONFIG = {"rounds": 3, "seed": 1, "device": "cpu", "threads": 1, "comm": {"timeout": 0},
+          "data": {"clients": 10, "partition": {"name": "dirichlet", "beta": .3}},
+          "model": {"name": "mlp", "hidden": 32}, "train": {"lr": .05, "steps": 8, "participation": .7},
+          "evaluate": {"every": 0, "after": "off"}, "checkpoint": {"every": 0}}
+# Between them: both engines, sums, k-means, inner products, medians, convolutions, private states
+RUNS = {
+    "fedavg": ["method=fedavg", "engine=loop", "train.momentum=.5"],
+    "fedavg-vmap": ["method=fedavg", "engine=vmap"],
+    "fedavg-median": ["method=fedavg", "server.robust=median", "attack={kind: sign_flip}", "faults.drop=.2"],
+    "fedmhc": ["method={name: fedmhc, M: 3}"],
+    "fedamp": ["method=fedamp"],
+    "fedah": ["method=fedah"],
+    "ditto-images": ["method=ditto", "model={name: 'fedmpi.commands.verify:Images'}", "engine=loop"]}
+
+
+class Images(nn.Sequential):
+    """A small convolutional network for the digits, which are stored as 64 features."""
+
+    def __init__(self):
+        super().__init__(nn.Unflatten(1, (1, 8, 8)), nn.Conv2d(1, 8, 3), nn.MaxPool2d(2), nn.ReLU(), nn.Flatten(),
+                         nn.Linear(72, 10))
+
+
+def main(folder: str, add: bool) -> int:
+    """Verify on all ranks. Returns 1 where a hash differs from the published one or from its repetition, else 0."""
+    try:
+        world = open_world()
+    except BadInput as error:      # every process believes that it is rank 0: let one speak
+        if speaks():
+            print(f"fedmpi: {error}", file=sys.stderr)
+        return error.code
+    try:
+        code = verify(world, folder, add)
+        world.close(code)
+        return code
+    except BaseException as error:
+        world.fail(*last_words(world, error))
+        raise
+
+
+def verify(world: Solo, folder: str, add: bool = False) -> int:
+    """Perform the runs, print each hash beside the published one, and with `add` publish them."""
+    here = environment()
+    refuse_others(world, here)
+    place = workplace(world, folder)
+    try:
+        hashes = {name: perform(world, place, name, words) for name, words in RUNS.items()}
+        again = perform(world, place, "again", next(iter(RUNS.values())))
+    finally:
+        if world.rank == 0:
+            shutil.rmtree(place, ignore_errors=True)
+    code = errors.FINISHED
+    if world.rank == 0:
+        known = published(here)
+        found = {name: verdict(known.get(name), value) for name, value in hashes.items()}
+        put(f"{shown(here, hashes, found, known)}\n")
+        steady = again == next(iter(hashes.values()))
+        put(f"{summary(found, steady, next(iter(RUNS)), again)}\n")
+        code = errors.FAILED if DIFFERS in found.values() or not steady else errors.FINISHED
+        if add:
+            put(publish(here, hashes, known, steady))
+    return int(told(world, str(code)))
+
+
+def environment() -> dict[str, str]:
+    """Return what the bits of a run on the CPU depend on beside its configuration."""
+    build, blas = torch.__config__.show(), np.show_config(mode="dicts")["Build Dependencies"]["blas"]
+    return {"fedmpi": __version__, "machine": platform.machine(), "vendor": vendor(),
+            "vectors": torch.backends.cpu.get_cpu_capability(), "torch": str(torch.__version__),
+            "torch's BLAS": found(r"Math Kernel Library Version (\S+)", build, "MKL ") or found(
+                r"BLAS_INFO=(\w+)", build) or "unknown",
+            "torch's compiler": found(r"- ((?:GCC|clang|MSVC)\s\S+)", build) or "unknown", "numpy": np.__version__,
+            "numpy's BLAS": f"{blas['name']} {blas.get('version', '')}".strip(),
+            "scikit-learn": installed("scikit-learn", "none")}
+
+
+def found(pattern: str, text: str, before: str = "") -> str:
+    match = re.search(pattern, text)
+    return before + match[1] if match else ""
+
+
+def vendor() -> str:
+    """Return who made the processor: libraries choose by it, too."""
+    try:
+        text = Path("/proc/cpuinfo").read_text()
+    except OSError:
+        text = ""
+    return found(r"(?m)^(?:vendor_id|CPU implementer)\s*: (\S+)", text) or platform.processor() or "unknown"
+
+
+def refuse_others(world: Solo, here: dict) -> None:
+    """Refuse at rank 0 ranks that run elsewhere on other processors or libraries: a hash would be of no environment."""
+    for rank, them in enumerate(gathered(world, here)):
+        odd = next((name for name in here if them[name] != here[name]), None)
+        if odd:
+            raise BadInput(f"rank {rank} has {odd} {them[odd]}, rank 0 has {here[odd]}: there is one hash for one kind "
+                           "of machine; start all ranks on nodes of one kind")
+
+
+def workplace(world: Solo, folder: str) -> Path:
+    """Make a new folder that all ranks see and write the configuration there. Raises BadInput where that fails."""
+    if world.rank == 0:
+        try:
+            place = Path(tempfile.mkdtemp(prefix=".fedmpi-verify-", dir=Path(folder).expanduser().absolute()))
+            values = CONFIG | {"data": CONFIG["data"] | {"cache": str(place / "federations")}}
+            (place / "config.yaml").write_text(json.dumps(values))
+        except OSError as error:
+            raise BadInput(f"nothing can be written in {folder} ({reason(error)}); name another folder with --folder"
+                           ) from None
+    place = Path(told(world, str(place) if world.rank == 0 else ""))
+    blind = [r for r, sees in enumerate(gathered(world, place.is_dir())) if not sees]
+    if blind:
+        shutil.rmtree(place, ignore_errors=True)
+        raise BadInput(f"ranks {spans(blind)} do not see {place.parent}; name a folder that all nodes share with "
+                       "--folder")
+    return place
+
+
+def told(world: Solo, text: str) -> str:
+    """Return rank 0's text on every rank."""
+    if world.rank:
+        return receive(world)
+    send(world, text)
+    return text
+
+
+def perform(world: Solo, place: Path, name: str, words: list[str]) -> str:
+    """Run with some settings; return the hash at rank 0, nothing elsewhere. Raises FedmpiError where a run fails."""
+    command = [str(place / "config.yaml"), words, str(place / name), None]
+    with redirect_stdout(io.StringIO()):      # what runs say is not asked for
+        code = work(world, [*command, None]) if world.rank else lead(world, *command, lambda: False)
+    if code:
+        raise FedmpiError(f"run {name} of the verification ended with {code}; what it said stands above")
+    return "" if world.rank else json.loads((place / name / "result.json").read_text())["digest"][:DIGITS]
+
+
+def rows() -> list[dict]:
+    """Return the table of published hashes: {"environment": {...}, "hashes": {run: hash}} each."""
+    return parse(read(TABLE)) or []
+
+
+def published(here: dict) -> dict[str, str]:
+    """Return the hashes that are published for an environment, by run; nothing where there are none."""
+    return next((row["hashes"] for row in rows() if row["environment"] == here), {})
+
+
+def verdict(wanted: str | None, value: str) -> str:
+    return UNKNOWN if wanted is None else SAME if wanted == value else DIFFERS
+
+
+def shown(here: dict, hashes: dict, found: dict, known: dict) -> str:
+    """Return the environment and the table of hashes as text."""
+    lines = [[name, value, found[name] + (f": {known[name]} is published" if found[name] == DIFFERS else "")]
+             for name, value in hashes.items()]
+    return f"{pairs([*here.items()])}\n\n{columns(['run', 'hash', 'published'], lines)}\n"
+
+
+def summary(found: dict, steady: bool, name: str, again: str) -> str:
+    if not steady:
+        return (f"{name} gave another hash when it was repeated, {again}: this machine does not compute alike twice; "
+                "look at its memory, its clock and its libraries before you trust any run")
+    counts = {what: [*found.values()].count(what) for what in (SAME, DIFFERS, UNKNOWN)}
+    if counts[DIFFERS]:
+        return (f"{counts[DIFFERS]} of {len(found)} hashes differ from those published for this environment: a changed "
+                "library, compiler or fedmpi; see docs/reproducibility.md")
+    if counts[UNKNOWN]:
+        return (f"{counts[UNKNOWN]} of {len(found)} hashes are not published for this environment; repeated, they are "
+                "the same. fedmpi verify --add publishes them")
+    return f"all {len(found)} hashes are the published ones"
+
+
+def publish(here: dict, hashes: dict, known: dict, steady: bool) -> str:
+    """Append a row to the table of a checkout, or return it as text to contribute where this is an installation."""
+    if known:
+        return "this environment is in the table already\n"
+    if not steady:
+        raise FedmpiError("hashes that do not repeat are not published")
+    row = f"- environment: {json.dumps(here)}\n  hashes: {json.dumps(hashes)}\n"
+    checkout = TABLE.parents[2]
+    if not ((checkout / "setup.cfg").exists() and os.access(TABLE, os.W_OK)):
+        return f"add these lines to fedmpi/commands/{TABLE.name} of the source, and send them:\n{row}"
+    with writing(TABLE), open(TABLE, "a") as file:
+        file.write(row)
+    return f"added to {TABLE}\n"
