@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from fedmpi.cli import app
-from fedmpi.commands import verify
 from fedmpi.comm.world import Solo
+from fedmpi.commands import verify
 from fedmpi.errors import BadInput, FedmpiError
 from tests.forked import call
 

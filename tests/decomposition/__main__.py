@@ -17,6 +17,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 os.environ["OMP_NUM_THREADS"] = "1"      # forked ranks that want two make their own
+os.environ["OMP_WAIT_POLICY"] = "passive"      # and do not spin: there are more ranks than cores
 
 
 def main(words: list[str] | None = None) -> int:

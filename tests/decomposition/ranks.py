@@ -10,6 +10,7 @@ from contextlib import ExitStack, contextmanager, redirect_stdout
 from dataclasses import asdict
 from itertools import count, zip_longest
 from pathlib import Path
+from subprocess import CompletedProcess
 from unittest.mock import patch
 
 import numpy as np
@@ -94,7 +95,11 @@ class Forked:
         if not starts:
             return {}
         with patch.object(forked, "LIMIT", patience(starts)):
-            return told(starts, forked.call(ranks, lambda: all_of(self.config, starts)))
+            try:
+                done = forked.call(ranks, lambda: all_of(self.config, starts))
+            except AssertionError as hung:      # what it had told by then counts
+                done = CompletedProcess([], None, str(hung), str(hung))
+        return told(starts, done)
 
 
 def here(start: Start) -> bool:
