@@ -1,0 +1,132 @@
+"""Who imports whom in a folder of Python files, and what their code calls: what test_architecture.py judges."""
+from __future__ import annotations
+
+import ast
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple
+
+# modules that run what they read
+UNSAFE = {"pickle", "cPickle", "dill", "cloudpickle", "joblib", "shelve", "marshal"}
+CALLS = {"eval", "exec", "os.system", "os.popen", "torch.load", "yaml.unsafe_load", "yaml.full_load"}
+
+
+class Arrow(NamedTuple):
+    """An import, by full dotted names: of the folder's own modules, or of a package from elsewhere."""
+    importer: str
+    imported: str
+
+    def __str__(self):
+        return f"{self.importer} -> {self.imported}"
+
+
+class Tree:
+    """A package's modules and their arrows. The folder's name is the package's."""
+
+    def __init__(self, folder: Path):
+        self.files = {dotted(path.relative_to(folder.parent)): path for path in sorted(folder.rglob("*.py"))}
+        self.places = set(map(room, self.files))
+        self.code = {name: parsed(path.read_text()) for name, path in self.files.items()}
+        self.arrows = sorted({Arrow(name, self.nearest(found)) for name in self.files for found in self.named(name)})
+
+    def named(self, module: str):
+        """Yield every dotted name that a module imports, wherever the import stands; also by importlib."""
+        for node in self.code[module]:
+            if isinstance(node, ast.Import):
+                yield from (alias.name for alias in node.names)
+            elif isinstance(node, ast.ImportFrom):
+                start = ".".join(filter(None, [self.above(module, node.level), node.module]))
+                yield from (f"{start}.{alias.name}" for alias in node.names)
+            elif called(node).endswith(("import_module", "__import__")):
+                yield from (a.value for a in node.args[:1] if isinstance(a, ast.Constant))
+
+    def above(self, module: str, level: int) -> str:
+        """Return what the dots of `from ..a import b` stand for."""
+        parts = module.split(".")
+        inside = self.files[module].name == "__init__.py"
+        return ".".join(parts[:len(parts) - level + inside]) if level else ""
+
+    def nearest(self, name: str) -> str:
+        """Return the module of the tree that an imported name is or is defined in; another's name as it is."""
+        while name not in self.files and name.rpartition(".")[0] and room(name) in self.places:
+            name = name.rpartition(".")[0]
+        return name
+
+    def of(self, *names: str) -> list[Arrow]:
+        """Return the arrows to these modules or packages, or to what is in them."""
+        return [arrow for arrow in self.arrows if within(arrow.imported, names)]
+
+    def climbing(self, floors: list[str]) -> list[Arrow]:
+        """Return the arrows from a floor to a higher one. A floor is a module or package right below the root."""
+        height = {name: floor for floor, names in enumerate(floors) for name in names.split()}
+        return [arrow for arrow in self.arrows if room(arrow.importer) != room(arrow.imported)
+                and height.get(room(arrow.importer), 0) <= height.get(room(arrow.imported), -1)]
+
+    def rooms(self) -> set[str]:
+        """Return the modules and packages right below the root."""
+        return self.places - {place for place in self.places if "." not in place}
+
+    def circle(self) -> list[str]:
+        """Return modules of which each imports the next one and the last the first; none is good."""
+        after = {name: [a.imported for a in self.arrows if a.importer == name] for name in self.files}
+        done: set[str] = set()
+
+        def walk(path: list[str]) -> list[str]:
+            for name in after.get(path[-1], ()):
+                if name in path:
+                    return path[path.index(name):]
+                if name not in done and (found := walk([*path, name])):
+                    return found
+            done.add(path[-1])
+            return []
+        return next(filter(None, (walk([name]) for name in self.files if name not in done)), [])
+
+    def dangers(self) -> list[str]:
+        """Return the calls and imports by which something could be executed that was read, or by which HDF5 would lock
+        files: on some parallel file systems that fails or hangs."""
+        found = [str(arrow) for arrow in self.of(*UNSAFE)]
+        for module, code in self.code.items():
+            found += [f"{module}:{node.lineno} {ast.unparse(node)}" for node in code if dangerous(node)]
+        return found
+
+
+@cache
+def parsed(text: str) -> list[ast.AST]:
+    """Return the imports and calls of a file."""
+    return [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Import | ast.ImportFrom | ast.Call)]
+
+
+def dotted(path: Path) -> str:
+    parts = path.with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def room(name: str) -> str:
+    """Return the first two parts of a module's name."""
+    return ".".join(name.split(".")[:2])
+
+
+def within(name: str, places: tuple[str, ...]) -> bool:
+    return any(name == place or name.startswith(f"{place}.") for place in places)
+
+
+def called(node: ast.AST) -> str:
+    """Return what a call calls if it is a name or the attribute of one: `eval`, `np.load`; else ""."""
+    at = getattr(node, "func", None)
+    if isinstance(at, ast.Attribute) and isinstance(at.value, ast.Name):
+        return f"{at.value.id}.{at.attr}"
+    return at.id if isinstance(at, ast.Name) else ""
+
+
+def dangerous(node: ast.AST) -> bool:
+    name = called(node)
+    if not name:
+        return False
+    keywords = {k.arg: ast.unparse(k.value) for k in node.keywords}
+    first, second = [*map(ast.unparse, node.args[:2]), "", ""][:2]
+    return (name in CALLS
+            or name == "yaml.load" and second != "Loader"      # loader.Loader, a SafeLoader
+            or name == "np.load" and keywords.get("allow_pickle") != "False"
+            # what is written to memory, or to a name that nobody else has, needs no lock either
+            or name == "h5py.File" and keywords.get("locking") != "False" and first not in ("sink", "copy")
+            or name.startswith("subprocess.") and keywords.get("shell", "False") != "False")
