@@ -1,0 +1,138 @@
+"""Tables of runs that were written by hand, to the letter."""
+from __future__ import annotations
+
+import pytest
+
+from fedmpi.errors import BadInput
+from fedmpi.report import tables
+from fedmpi.report.results import Results, Shown
+from fedmpi.report.tables import Cell
+from tests.report import made
+
+MARKDOWN = r"""| | one | published | difference | two |
+|---|--:|--:|--:|--:|
+| Alpha | 55.00 +- 7.07 | 80.00 +- 1.50 | -25.00 | **40.00 +- 0.00** |
+| Beta & co | **70.00** * | 75.00 | -5.00 | - * |
+| Gamma | 25.00 +- 7.07 | 30.00 | -5.00 | **40.00 +- 7.07** |
+
+\* not all seeds are finished
+
+one: order of 3 rows against the published one, Kendall's tau 0.33
+"""
+LATEX = r"""% \usepackage{booktabs}
+\begin{table}
+\centering
+\caption{Best \& all}
+\begin{tabular}{lrrrr}
+\toprule
+ & \multicolumn{3}{c}{one} & \multicolumn{1}{c}{two} \\
+ & here & published & difference & here \\
+\midrule
+{}Alpha & $55.00 \pm 7.07$ & $80.00 \pm 1.50$ & $-25.00$ & $\mathbf{40.00 \pm 0.00}$ \\
+{}Beta \& co & $\mathbf{70.00}$$^{*}$ & $75.00$ & $-5.00$ & --$^{*}$ \\
+{}Gamma & $25.00 \pm 7.07$ & $30.00$ & $-5.00$ & $\mathbf{40.00 \pm 7.07}$ \\
+\midrule
+Kendall's $\tau$ & \multicolumn{3}{c}{$0.33$} & \multicolumn{1}{c}{} \\
+\bottomrule
+\end{tabular}
+\par $^{*}$ not all seeds are finished
+\end{table}
+"""
+CSV = """row,column,mean,std,seeds,published,published_std
+Alpha,one,55.0000,7.0711,2,80.0,1.5
+Alpha,two,40.0000,0.0000,2,,
+Beta & co,one,70.0000,,1,75.0,
+Beta & co,two,,,0,,
+Gamma,one,25.0000,7.0711,2,30.0,
+Gamma,two,40.0000,7.0711,2,,
+"""
+SECONDS = r"""| | one | two |
+|---|--:|--:|
+| Alpha | 3.00 +- 1.41 | **5.00 +- 0.00** |
+| Beta & co | 9.00 * | - * |
+| Gamma | **1.50 +- 0.71** | 7.00 +- 1.41 |
+
+\* not all seeds are finished
+"""
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory):
+    return tables.of(made.results(tmp_path_factory.mktemp("made")))
+
+
+def test_a_table_in_every_form(found):
+    assert [table.measure for table in found] == ["accuracy_best", "seconds"]
+    assert tables.markdown(found[0]) == MARKDOWN
+    assert tables.latex(found[0], "Best & all") == LATEX
+    assert tables.as_csv(found[0]) == CSV
+    assert tables.markdown(found[1]) == SECONDS
+    assert [cell.missing for cell in found[0].cells.values()] == [0, 0, 1, 2, 0, 0]
+
+
+def test_a_column_without_published_numbers_has_one_place_in_latex(found):
+    text = tables.latex(found[1], "x")
+    assert r"\begin{tabular}{lrr}" in text and "published" not in text and "tau" not in text
+    assert r"{}Gamma & $\mathbf{1.50 \pm 0.71}$ & $7.00 \pm 1.41$ \\" in text
+
+
+@pytest.mark.parametrize("measures, wanted", [
+    ([.5, .6], ([50., 60.], 0)), ([.5, "none"], ([50.], 1)), (["none", "none"], ([], 0)), ([.5, None], ([50.], 1)),
+    ([None, None], ([], 2)), (["none", None], ([], 1)), ([0., 0.], ([0., 0.], 0))])
+def test_seeds_that_lack_a_number_are_missing_unless_the_method_has_no_such_number(tmp_path, measures, wanted):
+    """None: a run that is not finished; "none": one whose result lacks the measure."""
+    runs = []
+    for seed, value in enumerate(measures):
+        result = None if value is None else {} if value == "none" else {"f1_mean": value}
+        made.run(tmp_path / str(seed), result=result and result | {"rounds": 4} if value != "none" else {"x": 1})
+        runs.append(Shown("a", "x", seed, tmp_path / str(seed)))
+    made.run(tmp_path / "other", result={"f1_mean": .1})
+    results = Results("t", "c", ["a", "b"], ["x"], [0, 1], [*runs, Shown("b", "x", 0, tmp_path / "other")])
+    cell = tables.table(results, "f1_mean", {}).cells["a", "x"]
+    assert (cell.values, cell.missing) == wanted and cell.published is None
+
+
+def test_a_measure_is_only_refused_once_a_run_is_finished(tmp_path):
+    made.run(tmp_path / "a")
+    results = Results("t", "c", ["a"], ["x"], [0], [Shown("a", "x", 0, tmp_path / "a")])
+    assert tables.table(results, "nonsense", {}).cells["a", "x"].missing == 1
+    made.run(tmp_path / "b", result={"nonsens": 1})
+    results.runs.append(Shown("b", "x", 0, tmp_path / "b"))
+    with pytest.raises(BadInput, match="measure 'nonsense': no finished run has it .*; did you mean nonsens[?]"):
+        tables.table(results, "nonsense", {})
+    with pytest.raises(BadInput, match="in its result.json$"):
+        tables.table(results, "zzz", {})
+
+
+@pytest.mark.parametrize("best, measures", [
+    (max, ("accuracy_best", "accuracy_mean", "accuracy_worst_decile", "f1_mean", "ari", "purity")),
+    (min, ("accuracy_std", "f1_std", "best_round", "rounds", "seconds", "T_comp", "E_comm", "mib_per_client_round",
+           "bytes_sent_by_server", "distance", "loss", "iterations", "idle_share", "imbalance")),
+    (None, ("nmi", "components", "lam_mean", "ranks"))])
+def test_the_best_is_the_most_or_the_least(best, measures):
+    cells = {(name, "x"): Cell([value], 0, None) for name, value in (("a", 2.), ("b", 5.), ("c", 3.))}
+    cells["d", "x"] = Cell([], 1, None)
+    for measure in measures:
+        table = tables.tabled(measure, list("abcd"), ["x"], cells)
+        assert table.best == ({} if best is None else {"x": best(2., 5., 3.)}), measure
+        assert [table.is_best(name, "x") for name in "abcd"].count(True) == (best is not None)
+
+
+def test_shares_are_in_percent_and_nothing_else_is():
+    assert [tables.unit(m) for m in ("accuracy_mean", "f1_std", "seconds", "ari", "loss")] == [100, 100, 1, 1, 1]
+
+
+@pytest.mark.parametrize("pairs, tau", [
+    (((1, 1), (2, 3), (3, 2), (4, 4)), (2 / 3, 4)), (((1, 2), (2, 1)), None), (((1, 5), (1, 6), (1, 7)), None),
+    (((1, 1), (2, 2), (None, 3), (3, 3)), (1., 3)), (((1, 1), (2, 2), (3, None)), None)])
+def test_the_agreement_of_orders_counts_rows_with_both_numbers(pairs, tau):
+    """One discordant pair of six: (5 - 1) / 6."""
+    cells = [Cell([] if here is None else [here], 0, None if there is None else (there, None)) for here, there in pairs]
+    assert tables.agreement(cells) == (tau and (pytest.approx(tau[0]), tau[1]))
+
+
+def test_what_was_published_may_have_a_spread():
+    assert [tables.as_pair(value) for value in (None, 3, [3, .5])] == [None, (3., None), (3., .5)]
+    assert Cell([], 1, (3., .5)).texts() == ("-", "3.00 +- 0.50", "-")
+    assert Cell([1.005, 2.995], 0, None).texts() == ("2.00 +- 1.41", "-", "-")
+    assert Cell([4.], 0, (3., None)).texts() == ("4.00", "3.00", "+1.00")
