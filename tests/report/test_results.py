@@ -1,0 +1,103 @@
+"""What a report takes from a job or from folders: which runs, rows, columns and seeds, and how far each came."""
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from fedmpi.errors import BadInput
+from fedmpi.report.results import Shown, of_folders, of_job
+from fedmpi.sweep import job as jobfile
+from tests.report import made
+from tests.sweep import jobs
+
+
+@pytest.fixture
+def job(tmp_path):
+    """A job and the runs that it plans, of which nothing is there yet."""
+    path = jobs.write(tmp_path, tmp_path / "cache", seeds=[5, 7], also={"seconds": {"Local": {"beta 1": 3}}})
+    return (read := jobfile.load(path)), jobfile.expand(read, path, tmp_path / "out", None)
+
+
+def test_the_runs_of_a_job(job, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    found = of_job(*job, "fedmpi sweep job.yaml")
+    assert (found.title, found.command, found.seeds) == ("digits", "fedmpi sweep job.yaml", [5, 7])
+    assert found.rows == ["FedAvg", "FedMHC, weak", "Local"] and found.columns == ["beta .3", "beta 1"]
+    assert found.measures == {"seconds": {"Local": {"beta 1": 3}}, "accuracy_best": {
+        "FedAvg": {"beta .3": [31.89, .44]}, "Local": {"beta .3": 50}}}
+    assert list(found.measures) == ["accuracy_best", "seconds"] and len(found.runs) == 12
+    run = found.of("FedMHC, weak", "beta .3")[1]
+    assert (run.row, run.column, run.seed, run.rounds) == ("FedMHC, weak", "beta .3", 7, 2)
+    assert run.folder == tmp_path / "out" / "fedmhc-weak" / "beta-.3" / "seed-7" and run.outcome.state == "waiting"
+    assert run.command == "fedmpi run c.yaml engine=loop 'method={lam: 0.01, name: fedmhc}' seed=7"
+    assert [run.seed for run in found.of("Local", "beta 1")] == [5, 7] and found.of("Local", "none") == []
+
+
+@pytest.mark.parametrize("rounds, state", [(1, "unfinished"), (2, "finished"), (3, "finished")])
+def test_a_run_counts_as_finished_when_it_has_the_rounds_that_are_asked_for(job, rounds, state):
+    read, planned = job
+    made.run(planned[0].folder, lines=[{"round": rounds, "accuracy_mean": .5}], result={"rounds": rounds})
+    shown = of_job(read, planned, "c").runs[0]
+    assert shown.outcome.state == state and (shown.outcome.result is None) == (state == "unfinished")
+    assert shown.outcome.round == rounds
+
+
+def test_a_run_without_a_column_of_its_own_is_named_by_its_row(tmp_path):
+    assert Shown("a", "result", 0, tmp_path).name == "a" and Shown("a", "b", 0, tmp_path).name == "a, b"
+
+
+def test_what_is_not_here_is_not_shown(tmp_path):
+    """No history, a damaged one, one that is sound; settings that cannot be resolved have no federation."""
+    nothing = Shown("a", "x", 0, made.run(tmp_path / "a", {"method": "nonsense"}))
+    assert nothing.history == {} and nothing.federation is None
+    (tmp_path / "a" / "history.h5").write_bytes(b"\x89HDF\r\n\x1a\n and no more")
+    assert Shown("a", "x", 0, tmp_path / "a").history == {}
+    found = Shown("a", "x", 0, made.run(tmp_path / "b", history={"round": [1, 3], "accuracy": [[.5], [.7]]})).history
+    assert found["round"].tolist() == [1, 3] and found["accuracy"].tolist() == [[.5], [.7]]
+    assert Shown("a", "x", 0, tmp_path / "none").federation is None
+
+
+@pytest.mark.parametrize("name, first, second", [
+    ("rounds", 5, 6), ("engine", "loop", "vmap"), ("device", "cpu", "cuda"), ("threads", 1, 2), ("placement", "a", "b"),
+    ("checkpoint", {"every": 1}, {"every": 2}), ("state", {"memory": 1}, {"memory": 2}),
+    ("data", {"root": "a"}, {"root": "b"}), ("data", {"cache": "a"}, {"cache": "b"}),
+    ("server", {"hosts_clients": True}, {"hosts_clients": False})])
+def test_settings_that_change_no_result_are_no_columns(tmp_path, name, first, second):
+    folders = [made.run(tmp_path / str(seed), {"seed": seed, "method": {"name": "fedavg"}, name: value})
+               for seed, value in ((8, first), (3, second))]
+    found = of_folders(folders)
+    assert (found.rows, found.columns, found.seeds) == (["FedAvg"], ["result"], [3, 8])
+    folders.append(made.run(tmp_path / "2", {"seed": 8, "method": {"name": "fedavg"}, name: second}))
+    with pytest.raises(BadInput, match="2 and .*8 are runs of the same settings and seed; give one of them"):
+        of_folders(folders)
+
+
+@pytest.mark.parametrize("name, values, columns", [
+    ("rounds_more", (1, 2), ["rounds_more=1", "rounds_more=2"]),
+    ("data", ({"clients": 3}, {"clients": 4}), ["data.clients=3", "data.clients=4"]),
+    ("server", ({"reduce": "exact"}, {"robust": "median"}),
+     ["server.reduce=exact, server.robust=None", "server.reduce=None, server.robust=median"])])
+def test_other_settings_that_differ_are_columns(tmp_path, name, values, columns):
+    folders = [made.run(tmp_path / str(i), {"method": {"name": "fedavg"}, name: value})
+               for i, value in enumerate(values)]
+    found = of_folders(folders)
+    assert found.columns == columns and found.rows == ["FedAvg"] and found.seeds == [0]
+    assert [run.column for run in found.runs] == columns
+
+
+def test_methods_and_what_differs_among_runs_of_one_are_rows(tmp_path):
+    """FedProx is alone, so its mu is not said; a method that is nowhere keeps its name."""
+    methods = {"a": {"name": "fedmhc", "M": 2, "lam": 1}, "b": {"name": "fedmhc", "M": 3, "lam": 1},
+               "c": {"name": "fedprox", "mu": .1}, "d": {"name": "mine:Method"}}
+    folders = [made.run(tmp_path / name, {"method": method, "seed": 1}) for name, method in methods.items()]
+    found = of_folders([*folders, folders[0]])
+    assert found.rows == ["FedMHC (M=2)", "FedMHC (M=3)", "FedProx", "mine:Method"] and found.columns == ["result"]
+    assert found.title == "Results of fedmpi" and found.measures == {"accuracy_best": {}}
+    assert found.command == f"fedmpi report {' '.join(map(str, [*folders, folders[0]]))}"
+    assert found.runs[1] == Shown("FedMHC (M=3)", "result", 1, folders[1], 0, f"fedmpi run {folders[1]}/config.yaml")
+
+
+def test_results_are_read_once(tmp_path):
+    run = Shown("a", "x", 0, made.run(tmp_path / "a", history={"round": [1], "accuracy": [[.5]]}))
+    assert run.outcome is run.outcome and run.history is run.history
+    assert np.array_equal(run.history["round"], [1])

@@ -1,0 +1,162 @@
+"""The files of a report on runs that were written by hand, and its page, read as a browser would."""
+from __future__ import annotations
+
+import base64
+import json
+from html.parser import HTMLParser
+
+import pytest
+
+from fedmpi import __version__
+from fedmpi.errors import StorageError
+from fedmpi.report import figures, tables, write
+from fedmpi.report.figures import style
+from fedmpi.report.results import Results, Shown
+from tests.report import made
+from tests.report.test_tables import CSV, MARKDOWN, SECONDS
+
+SAID = ["Percent: accuracy best, mean +- standard deviation over 2 seeds; 0 to 4 rounds.",
+        "seconds, mean +- standard deviation over 2 seeds; 0 to 4 rounds."]
+VOID = {"meta", "img", "br", "link"}
+
+
+class Page(HTMLParser):
+    """Collects the elements of a page: tag, attributes, and the text below each; tags must match."""
+
+    def __init__(self, text: str):
+        super().__init__()
+        self.found, self.open = [], []
+        self.feed(text)
+        assert self.open == []
+
+    def handle_starttag(self, tag, attributes):
+        self.found.append((tag, dict(attributes), []))
+        if tag not in VOID:
+            self.open.append(self.found[-1])
+
+    def handle_endtag(self, tag):
+        assert self.open.pop()[0] == tag
+
+    def handle_data(self, data):
+        for _, _, text in self.open:
+            text.append(data)
+
+    def texts(self, *tags: str) -> list[str]:
+        return [" ".join("".join(text).split()) for tag, _, text in self.found if tag in tags]
+
+    def all(self, tag: str) -> list[dict]:
+        return [attributes for found, attributes, _ in self.found if found == tag]
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory):
+    return made.results(tmp_path_factory.mktemp("made"))
+
+
+@pytest.fixture(scope="module")
+def folder(results, tmp_path_factory):
+    """A report with two pictures, one of them broad, in place of all that could be drawn."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(figures, "draw", lambda results: iter([
+            figures.Picture("small-x", "A <small> one", style.figure(1)),
+            figures.Picture("broad-x", "A broad one", style.figure(1, 9))]))
+        page = write.write(results, to := tmp_path_factory.mktemp("report") / "a" / "b")
+    assert page == to / "index.html"
+    return to
+
+
+@pytest.fixture(scope="module")
+def page(folder):
+    return Page((folder / "index.html").read_text())
+
+
+def test_the_files(folder):
+    assert sorted(path.name for path in folder.iterdir()) == [
+        "README.md", "broad-x.png", "broad-x.svg", "index.html", "runs.json", "small-x.png", "small-x.svg",
+        "table-seconds.csv", "table-seconds.tex", "table.csv", "table.tex"]
+    assert (folder / "README.md").read_text() == (
+        "# Trial <1> & more\n\n`fedmpi sweep trial.yaml`\n\n"
+        f"{SAID[0]}\n\n{MARKDOWN}\n{SAID[1]}\n\n{SECONDS}\n![small-x](small-x.png)\n![broad-x](broad-x.png)\n")
+    assert (folder / "table.csv").read_text() == CSV
+    assert (folder / "table-seconds.csv").read_text().splitlines()[1] == "Alpha,one,3.0000,1.4142,2,,"
+    assert rf"\caption{{Trial <1> \& more. {SAID[0]}}}" in (folder / "table.tex").read_text()
+    assert rf"\caption{{Trial <1> \& more. {SAID[1]}}}" in (folder / "table-seconds.tex").read_text()
+    for name in ("small-x", "broad-x"):
+        assert (folder / f"{name}.png").read_bytes()[:4] == b"\x89PNG"
+        assert b"<svg" in (folder / f"{name}.svg").read_bytes()[:2000]
+
+
+def test_how_each_run_is_repeated_and_what_it_gave(folder):
+    kept = json.loads((folder / "runs.json").read_text())
+    assert len(kept) == 12 and [run["state"] for run in kept].count("finished") == 9
+    assert kept[0] == {"row": "Alpha", "column": "one", "seed": 3, "state": "finished", "rounds": 4, "seconds": 2.,
+                       "command": "fedmpi run A3", "accuracy_best": .5, "accuracy_mean": .5, "digest": "d" * 64}
+    assert kept[5] == {"row": "Beta & co", "column": "one", "seed": 4, "state": "waiting", "rounds": 0,
+                       "command": "fedmpi run B4"}
+
+
+def test_the_page_loads_nothing(folder, page):
+    text = (folder / "index.html").read_text()
+    assert not {"script", "link", "iframe"} & {tag for tag, _, _ in page.found} and "http:" not in text
+    assert "https:" not in text and "@import" not in text and "url(" not in text
+    policy, = (m["content"] for m in page.all("meta") if "http-equiv" in m)
+    assert policy == "default-src 'none'; img-src data:; style-src 'unsafe-inline'"
+    for name, found in zip(("small-x", "broad-x"), page.all("img"), strict=True):
+        form, _, data = found["src"].partition(",")
+        assert form == "data:image/svg+xml;base64"
+        assert base64.b64decode(data) == (folder / f"{name}.svg").read_bytes()
+
+
+def test_the_page_shows_every_cell(page, results):
+    assert page.texts("title", "h1") == ["Trial <1> & more"] * 2 and page.texts("code") == ["fedmpi sweep trial.yaml"]
+    paragraphs = page.texts("p")
+    assert [text.replace("±", "+-") for text in paragraphs if "mean" in text] == SAID
+    cells = [text.replace("±", "+-") for text in page.texts("th", "td")]
+    assert cells[:32] == [
+        "", "one", "two", "", "here", "published", "difference", "here",
+        "Alpha", "55.00 +- 7.07", "80.00 +- 1.50", "-25.00", "40.00 +- 0.00",
+        "Beta & co", "70.00*", "75.00", "-5.00", "-*", "Gamma", "25.00 +- 7.07", "30.00", "-5.00", "40.00 +- 7.07",
+        "Kendall's tau", "0.33 (3 rows)", "",
+        "", "one", "two", "Alpha", "3.00 +- 1.41", "5.00 +- 0.00"]
+    assert [text.replace("±", "+-") for text in page.texts("strong")] == [
+        "40.00 +- 0.00", "70.00", "40.00 +- 7.07", "5.00 +- 0.00", "1.50 +- 0.71"]
+    spans = [cell.get("colspan") for cell in page.all("th")[:4]]
+    assert spans == [None, "3", "1", None]
+    assert [t.get("id") for t in page.all("table")] == ["accuracy_best", "seconds", None]
+    assert [d["aria-label"] for d in page.all("div") if "aria-label" in d] == ["accuracy best", "seconds", "Runs"]
+    notes = [text for text in paragraphs if "bold" in text]
+    assert ["seeds are finished" in note for note in notes] == [True, True]
+    assert ["Kendall's tau: how well" in note for note in notes] == [True, False]
+
+
+def test_the_page_shows_every_figure_and_run(page):
+    assert page.texts("figcaption") == ["A <small> one", "A broad one"]
+    assert [img["alt"] for img in page.all("img")] == ["A <small> one", "A broad one"]
+    assert [(f["id"], f.get("class")) for f in page.all("figure")] == [("small-x", None), ("broad-x", "broad")]
+    assert page.texts("h2") == ["Figures", "Runs"]
+    cells = page.texts("th", "td")
+    first = cells.index("run")
+    assert cells[first:first + 10] == ["run", "seed", "state", "rounds", "result, or what it said last",
+                                       "Alpha, one", "3", "finished", "4",
+                                       "accuracy 50.00 % after 4 rounds, digest dddddddddddddddd"]
+    assert len(cells) == first + 5 * 13
+    assert page.texts("p")[-1] == f"fedmpi {__version__}; the command of each run is in runs.json beside this page."
+
+
+@pytest.mark.parametrize("seeds, rounds, measure, words", [
+    ([1], (4, 4), "f1_mean", "Percent: f1 mean, one seed; 4 rounds."),
+    ([1, 2, 3], (2, 4), "loss", "loss, mean +- standard deviation over 3 seeds; 2 to 4 rounds.")])
+def test_what_is_said_of_a_table(tmp_path, seeds, rounds, measure, words):
+    runs = [Shown("a", "x", i, made.run(tmp_path / str(i), lines=[{"round": t, "accuracy_mean": .5}]))
+            for i, t in enumerate(rounds)]
+    table = tables.tabled(measure, [], [], {})
+    assert write.said(Results("t", "c", ["a"], ["x"], seeds, runs), table) == words
+
+
+def test_a_report_without_figures_and_a_folder_that_cannot_be_written(results, tmp_path, monkeypatch):
+    monkeypatch.setattr(figures, "draw", lambda results: iter(()))
+    page = Page(write.write(results, tmp_path / "new").read_text())
+    assert page.texts("h2") == ["Runs"] and page.all("img") == []
+    (tmp_path / "file").touch()
+    with pytest.raises(StorageError, match="file"):
+        write.write(results, tmp_path / "file" / "report")
