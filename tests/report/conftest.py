@@ -4,6 +4,8 @@ from __future__ import annotations
 import pytest
 
 from fedmpi.comm.world import Solo
+from fedmpi.report import figures, write
+from fedmpi.report.figures import style
 from fedmpi.report.results import of_job
 from fedmpi.run import lead
 from fedmpi.sweep import job as jobfile
@@ -30,7 +32,16 @@ def results(tmp_path_factory, cache):
 
 
 @pytest.fixture(scope="session")
-def report(results, tmp_path_factory):
-    """The folder of their report."""
-    from fedmpi.report.write import write
-    return write(results, tmp_path_factory.mktemp("report")).parent
+def drawn(results):
+    """All figures of these results, by name."""
+    return {picture.name: picture for picture in figures.draw(results)}
+
+
+@pytest.fixture(scope="session")
+def report(results, drawn, tmp_path_factory):
+    """The folder of their report; the figures of one column, and those coarse, since writing them takes the time."""
+    pictures = [picture for name, picture in drawn.items() if name.endswith("beta-.3")]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(figures, "draw", lambda results: pictures)
+        patch.setattr(style, "DPI", 50)
+        return write.write(results, tmp_path_factory.mktemp("report")).parent

@@ -1,0 +1,199 @@
+"""What figures show of runs that were written by hand: every number worked out on paper, none read off pixels."""
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from matplotlib.collections import PathCollection
+from matplotlib.colors import to_hex
+from matplotlib.lines import Line2D
+from numpy.testing import assert_allclose
+
+from fedmpi.report import figures
+from fedmpi.report.figures import accuracy, clients, clusters, embeddings, style, work
+from fedmpi.report.results import Results, Shown
+from tests.report import made
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory):
+    return made.results(tmp_path_factory.mktemp("made"))
+
+
+@pytest.fixture(scope="module")
+def alpha(results):
+    """The run of Alpha in column one with the first seed."""
+    return results.of("Alpha", "one")[0]
+
+
+def points(line: Line2D) -> list[list[float]]:
+    return [list(map(float, values)) for values in (line.get_xdata(), line.get_ydata())]
+
+
+def heights(area, x: float) -> list[float]:
+    """Return the heights of an area's corners at x, ascending."""
+    corners = area.get_paths()[0].vertices
+    return sorted(set(corners[corners[:, 0] == x][:, 1].tolist()))
+
+
+def test_only_what_there_are_data_for_is_drawn_under_names_of_their_own(results, alpha):
+    drawn = {picture.name: picture for picture in figures.draw(results)}
+    assert list(drawn) == ["accuracy-one", "clients-one", "bytes-one", "seconds-one", "agreement-one",
+                           "iterations-one", "lam-one", "phases-one", "clusters-alpha-one", "assignments-alpha-one"]
+    assert drawn["accuracy-one"].caption.startswith("one: Test accuracy, mean over clients; band")
+    assert drawn["clusters-alpha-one"].caption == "Alpha, one: Participants in each cluster by round"
+    alone = Results("t", "c", ["Alpha"], ["one"], [3], [alpha])
+    assert next(figures.draw(alone)).caption.startswith("Test accuracy, mean over clients")
+
+
+def test_curves_and_bands_are_in_percent_over_the_rounds_that_all_seeds_have(results):
+    """Alpha: 20 and 30 after round 2, 40 and 50 after round 4; the deviation of two is their distance / sqrt(2)."""
+    axes, = accuracy.by_round(results, "one").axes
+    first, gamma = axes.get_lines()
+    assert points(first) == [[2, 4], pytest.approx([25, 45])] and first.get_label() == "Alpha"
+    assert points(gamma) == [[4], [25]] and gamma.get_label() == "Gamma"
+    assert gamma.get_color() == "#009E73"      # the third's, though Beta has nothing to show
+    band, _ = axes.collections
+    for x, mean in ((2, 25), (4, 45)):
+        assert heights(band, x) == pytest.approx([mean - 50 ** .5, mean + 50 ** .5])
+    assert (axes.get_xlabel(), axes.get_ylabel()) == ("round", "test accuracy, mean over clients (%)")
+    assert accuracy.by_round(results, "two") is None
+
+
+def test_accuracy_by_what_it_cost(results):
+    """Bytes of seed 3: .5 x 2 + .5 x 3 = 2.5 MiB until round 2, and twice .25 x 4 more until round 4."""
+    axes, = accuracy.by_bytes(results, "one").axes
+    first, gamma = axes.get_lines()
+    assert points(first) == [pytest.approx([(2.5 + 4) / 2, (4.5 + 6) / 2]), pytest.approx([25, 45])]
+    assert gamma.get_label() == "Gamma (moves nothing)" and points(gamma)[1] == [25, 25]
+    assert axes.get_xlabel() == "received and sent by all clients (MiB)"
+    axes, = accuracy.by_seconds(results, "one").axes
+    assert points(axes.get_lines()[0]) == [pytest.approx([2.5, 4.5]), pytest.approx([25, 45])]
+    assert axes.get_xlabel() == "time in rounds (s)"
+    assert_allclose(accuracy.moved(made.LINES[3]), [1, 2.5, 4.5])
+    assert_allclose(accuracy.moved(made.LINES[4]), [4, 6])
+
+
+def test_boxes_are_of_all_seeds_last_round_in_percent(results):
+    """10 20 30 40 50 60 90: quartiles 25 and 55; 5 and 95 % lie at 13 and 81, the whiskers at the next within."""
+    axes, = accuracy.by_client(results, "one").axes
+    box, = axes.patches
+    assert_allclose(sorted(set(box.get_path().vertices[:, 0].round(9))), [25, 55])
+    low, high, cap, other, median, mean, outside = axes.get_lines()
+    assert_allclose([line.get_xdata() for line in (low, high, median)], [[25, 20], [55, 60], [40, 40]])
+    assert_allclose(sorted(outside.get_xdata()), [10, 90])
+    assert_allclose(mean.get_xdata(), [300 / 7])
+    assert_allclose([*cap.get_xdata(), *other.get_xdata()], [20, 20, 60, 60])
+    assert [tick.get_text() for tick in axes.get_yticklabels()] == ["Alpha"]
+    assert axes.get_xlabel() == "test accuracy of a client (%)" and axes.yaxis_inverted()
+    assert_allclose(accuracy.last(results.of("Alpha", "one")), [.1, .2, .3, .4, .5, .6, .9])
+    assert accuracy.last(results.of("Gamma", "one")).size == 0 and accuracy.by_client(results, "two") is None
+
+
+@pytest.mark.parametrize("draw, label, values", [
+    (clusters.agreement, "adjusted Rand index", [.4, .65]), (clusters.iterations, "iterations of k-means", [3, 4.5])])
+def test_clusterings_are_judged_by_the_mean_over_seeds(results, draw, label, values):
+    """Not by the best: .3 and .5 after round 2, .4 and .9 after round 4."""
+    axes, = draw(results, "one").axes
+    line, = axes.get_lines()
+    assert points(line) == [[2, 4], pytest.approx(values)] and line.get_label() == "Alpha"
+    assert (axes.get_xlabel(), axes.get_ylabel()) == ("round", label) and draw(results, "two") is None
+
+
+def test_a_round_without_a_number_is_left_out(tmp_path):
+    lines = [{"round": t, "ari": value} for t, value in ((1, .5), (2, None), (3, .7))]
+    runs = [Shown("a", "x", 0, made.run(tmp_path / "a", lines=lines)),
+            Shown("a", "x", 1, made.run(tmp_path / "b", lines=[{"round": 1, "ari": None}]))]
+    axes, = clusters.agreement(Results("t", "c", ["a"], ["x"], [0, 1], runs), "x").axes
+    assert points(axes.get_lines()[0]) == [[1, 3], [.5, .7]]
+
+
+def test_lam_of_all_clients_and_of_groups(results):
+    """Seed 4 did not evaluate the first round, and has no group to speak of after the last."""
+    axes, = clients.lam(results, "one").axes
+    everybody, few_shot = axes.get_lines()
+    assert [line.get_label() for line in (everybody, few_shot)] == ["Alpha: all clients", "Alpha: few shot"]
+    assert_allclose(points(everybody), [[1, 2, 4], [np.nan, .3, .4]])
+    assert_allclose(points(few_shot), [[1, 2, 4], [np.nan, 3, np.nan]])
+    assert axes.get_yscale() == "log" and everybody.get_color() != few_shot.get_color()
+    assert clients.lam(results, "two") is None and clients.labels(results, "one") is None
+
+
+def test_clusters_are_stacked(alpha, results):
+    """2, then 1 and 2, then 1, 1 and 2 participants; they change midway between two evaluated rounds."""
+    axes, = clusters.sizes(alpha).axes
+    assert [area.get_label() for area in axes.collections] == ["0", "1", "2"]
+    for i, area in enumerate(axes.collections):
+        first, second, third = ([edges[i], edges[i + 1]] for edges in ([0, 2, 2, 2], [0, 1, 3, 3], [0, 1, 2, 4]))
+        for x, edges in ((1, first), (1.5, first + second), (3, second + third), (4, third)):
+            assert heights(area, x) == sorted(set(edges))
+    assert axes.get_title() == "Alpha, one" and clusters.sizes(results.of("Gamma", "one")[0]) is None
+
+
+def test_assignments_are_sorted_by_the_last_cluster(alpha, results):
+    """Clients 1, 0, 2, 3 as [2, 1, 2, 0] puts them: 3, 1, 0, 2."""
+    axes, bar = clusters.assignments(alpha).axes
+    mesh, = axes.collections
+    assert mesh.get_array().tolist() == [[0, 0, 0], [1, 1, 1], [None, 0, 2], [1, 1, 2]]
+    assert mesh.get_coordinates()[0, :, 0].tolist() == [.5, 1.5, 2.5, 4.5]
+    assert [to_hex(colour).upper() for colour in mesh.cmap.colors] == ["#0072B2", "#F0E442", "#D55E00"]
+    assert [mesh.norm(cluster) for cluster in range(3)] == [0, 1, 2] and bar.get_yticks().tolist() == [0, 1, 2]
+    assert axes.get_ylabel() == "clients, sorted by cluster at the end"
+    assert clusters.assignments(results.of("Alpha", "one")[1]) is None      # no cluster is known
+
+
+def test_phases_add_up_to_the_round(results, alpha):
+    """Seed 3: 1 s a round, of it .4 for training and .2 (.8 / 3 in three of four rounds) for judging; seed 4: 1.25 s,
+    .6 and .2 (.4 in two of four). The means are .5, .2 and .425 s, 30 % idle."""
+    assert work.spent(alpha) == pytest.approx((.4, .2, .4, .2))
+    assert work.spent(results.of("Alpha", "one")[1]) == pytest.approx((.6, .2, .45, .4))
+    figure = work.phases(results, "one")
+    seconds, idle = figure.axes
+    bars = [(bar.get_x(), bar.get_width()) for bar in seconds.patches]
+    assert_allclose(bars, [(0, .5), (.5, .2), (.7, .425)])
+    assert [bar.get_width() for bar in idle.patches] == pytest.approx([30])
+    assert idle.get_xlim() == (0, 100) and idle.get_xlabel() == "idle share (%)"
+    assert seconds.get_xlabel() == "seconds of a round"
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == [
+        "training", "evaluation", "rest: server, communication"]
+    assert [tick.get_text() for tick in seconds.get_yticklabels()] == ["Alpha"]
+    assert work.spent(results.of("Gamma", "one")[0]) is None and work.phases(results, "two") is None
+
+
+def test_one_worker_has_no_idle_share(tmp_path):
+    line = {"round": 2, "seconds": 1., "seconds_train": .4, "seconds_judge": .4, "idle_share": 0.}
+    run = Shown("a", "x", 0, made.run(tmp_path / "a", lines=[line]))
+    assert work.spent(run) == pytest.approx((.4, .2, 0, 0))      # a rest below nothing is none
+    assert len(work.phases(Results("t", "c", ["a"], ["x"], [0], [run]), "x").axes) == 1
+
+
+def embedded(folder, finite):
+    """A run of six evaluated rounds; `finite`: clients with an embedding in each."""
+    rows = np.full((6, 5, 3), np.nan, np.float32)
+    for at, count in enumerate(finite):
+        rows[at, :count] = np.random.default_rng(at).random((count, 3))
+    history = {"round": [1, 2, 3, 4, 5, 9], "accuracy": np.zeros((6, 5)), "embedding": rows,
+               "cluster": np.tile([1, 0, 1, -1, 0], (6, 1))}
+    return Shown("a", "result", 0, made.run(folder, history=history))
+
+
+def test_embeddings_at_three_moments_that_have_some(tmp_path):
+    """Of rounds 1 3 4 5 9 the first, the middle and the last; in round 2 only two clients are known."""
+    figure = embeddings.tsne(embedded(tmp_path / "a", (5, 2, 3, 4, 3, 5)))
+    assert [axes.get_title() for axes in figure.axes] == ["cluster, round 1", "cluster, round 4", "cluster, round 9"]
+    sizes = [[len(c.get_offsets()) for c in axes.collections if isinstance(c, PathCollection)] for axes in figure.axes]
+    assert sizes == [[1, 2, 2], [1, 1, 2], [1, 2, 2]]      # none, 0, 1; in round 4 client 4 is not known
+    labels = [text.get_text() for text in figure.axes[2].get_legend().get_texts()]
+    assert labels == ["none", "0", "1"] and figure.get_suptitle() == "a"
+    faces = [to_hex(c.get_facecolor()[0]) for c in figure.axes[0].collections]
+    assert faces == ["#ffffff", style.AREAS[0].lower(), style.AREAS[1].lower()]
+    assert embeddings.tsne(embedded(tmp_path / "b", (2, 2, 0, 1, 2, 2))) is None
+    assert embeddings.tsne(Shown("a", "x", 0, tmp_path)) is None
+    few = embeddings.tsne(embedded(tmp_path / "c", (0, 0, 3, 0, 0, 0)))
+    assert [axes.get_title() for axes in few.axes] == ["cluster, round 3"]
+
+
+def test_markers_are_few_and_looks_repeat_late():
+    assert [style.few(n) for n in (1, 8, 15, 16, 80)] == [1, 1, 1, 2, 10]
+    assert style.line(0) == {"color": "#0072B2", "linestyle": "-", "marker": "o", "markersize": 4}
+    assert style.line(8)["color"] == "#0072B2" and style.line(8) != style.line(0)
+    assert style.area(1)["hatch"] == "//" and len({tuple(style.area(i).values()) for i in range(8)}) == 8
