@@ -33,19 +33,6 @@ def loaded(code: str) -> set[str]:
     return set(done.stdout.splitlines()[-1].split())
 
 
-def test_help_names_every_command(fed):
-    result = fed("--help")
-    assert result.exit_code == 0
-    for command in ("run", "plan", "data", *KINDS, "doctor", "verify"):
-        assert f" {command} " in result.stdout
-
-
-@pytest.mark.parametrize("command", ["run", "plan", "data", *KINDS, "doctor", "verify"])
-def test_every_command_has_help(fed, command):
-    result = fed(command, "-h")
-    assert result.exit_code == 0 and f"fedmpi {command}" in result.stdout.replace("root", "fedmpi")
-
-
 def test_help_loads_nothing_heavy():
     assert not HEAVY & loaded("from typer.testing import CliRunner\nfrom fedmpi.cli import app\n"
                               "assert CliRunner().invoke(app, ['--help']).exit_code == 0")
@@ -121,11 +108,6 @@ def test_data_prepares_the_federation_and_draws_it(fed, tmp_path):
     federation, = (tmp_path / "cache").glob("*.h5")
     assert str(federation) in result.stdout and str(tmp_path / "labels.png") in result.stdout
     assert imread(tmp_path / "labels.png").shape[2] >= 3
-
-
-def test_data_draws_beside_the_federation_by_default(fed, tmp_path):
-    assert fed("data", QUICKSTART, f"data.cache={tmp_path}").exit_code == 0
-    assert sorted(file.suffix for file in tmp_path.iterdir()) == [".h5", ".png"]
 
 
 @pytest.mark.parametrize("code", [0, 1, 2, 75])

@@ -1,0 +1,222 @@
+"""Every word, option and default of the command line reaches the function that does the work."""
+from __future__ import annotations
+
+import importlib
+import runpy
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+import fedmpi
+from fedmpi import __version__, errors
+from fedmpi.cli import app
+from tests.sweep import jobs
+
+COMMANDS = ["run", "plan", "data", "methods", "models", "datasets", "partitions", "submit", "summary", "sweep",
+            "report", "compare", "export", "tensorboard", "bench", "doctor"]
+SUBMIT = {"nodes": None, "ranks": None, "gpus": 0, "cpus": None, "time": "01:00:00", "signal": "USR1@120", "name": None,
+          "out": None, "command": None, "mpi": None, "setup": ":", "restarts": 50}
+ARRAY = {"ranks": 1, "time": "01:00:00", "gpus": 0, "cpus": None, "mpi": None, "options": [], "setup": ":"}
+A, B, C = Path("a"), Path("b"), Path("c")
+
+
+@pytest.fixture
+def called(monkeypatch):
+    """Make `called(function, *words, gives=..., code=0)` run a command with that function, `module:name`, replaced;
+    returns the arguments of its call, positional and by name, and what was printed."""
+    def called(function: str, *words, gives=0, code=0):
+        module, _, name = function.partition(":")
+        calls = []
+        monkeypatch.setattr(importlib.import_module(module), name,
+                            lambda *given, **named: calls.append((given, named)) or gives)
+        done = CliRunner().invoke(app, list(map(str, words)))
+        assert done.exit_code == code, done.output
+        (given, named), = calls
+        return given, named, done
+    return called
+
+
+def test_these_are_the_commands_and_each_has_help(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "120")
+    group = typer.main.get_command(app)
+    assert list(group.commands) == COMMANDS
+    said = CliRunner().invoke(app, ["--help"])
+    assert said.exit_code == 0 and CliRunner().invoke(app, ["-h"]).stdout == said.stdout
+    for name in COMMANDS:
+        assert f" {name} " in said.stdout
+        of_one = CliRunner().invoke(app, [name, "-h"])
+        assert of_one.exit_code == 0 and f" {name} [OPTIONS]" in of_one.stdout
+        assert group.commands[name].help.splitlines()[0][:40] in of_one.stdout
+    assert CliRunner().invoke(app, []).exit_code == 2      # and the help too
+    assert "Usage:" in CliRunner().invoke(app, []).output
+
+
+@pytest.mark.parametrize("words, wanted", [
+    (["c.yaml"], ("c.yaml", [], None, None, None)),
+    (["c.yaml", "a=1", "b=2", "--out", "o", "--resume", "auto", "--time-limit", "90"],
+     ("c.yaml", ["a=1", "b=2"], "o", "auto", "90"))])
+def test_run(called, words, wanted):
+    assert called("fedmpi.run:main", "run", *words, gives=75, code=75)[:2] == (wanted, {})
+
+
+@pytest.mark.parametrize("words, wanted", [
+    (["c.yaml"], ("c.yaml", [], 3)), (["c.yaml", "a=1", "--ranks", "1", "--json"], ("c.yaml", ["a=1"], 1))])
+def test_plan(called, monkeypatch, words, wanted):
+    monkeypatch.setattr("fedmpi.commands.plan.table", lambda planned: f"a table of {planned}")
+    given, _, done = called("fedmpi.commands.plan:plan", "plan", *words, gives={"x": 1})
+    assert given == wanted and done.stdout == ('{"x": 1}\n' if "--json" in words else "a table of {'x': 1}\n")
+
+
+@pytest.mark.parametrize("words, wanted", [
+    ([], (".",)), (["--folder", "f"], ("f",))])
+def test_doctor(called, words, wanted):
+    assert called("fedmpi.commands.doctor:main", "doctor", *words, gives=1, code=1)[:2] == (wanted, {})
+
+
+@pytest.mark.parametrize("words, wanted", [
+    (["traffic"], ("traffic", [], None, None)),
+    (["engines", "a=1", "--json", "j", "--plot", "p.svg"], ("engines", ["a=1"], "j", "p.svg"))])
+def test_bench(called, words, wanted):
+    assert called("fedmpi.bench.command:main", "bench", *words, gives=2, code=2)[:2] == (wanted, {})
+
+
+@pytest.mark.parametrize("function, words, wanted", [
+    ("fedmpi.commands.summary:summary", ["summary", "a"], ("a",)),
+    ("fedmpi.commands.compare:compare", ["compare", "a", "b"], (A, B)),
+    ("fedmpi.commands.export:export", ["export", "a", "b"], (A, B, None)),
+    ("fedmpi.commands.export:export", ["export", "a", "b", "--client", "0"], (A, B, 0)),
+    ("fedmpi.commands.tensorboard:write", ["tensorboard", "b", "a", "c"], ([B, A, C],)),
+    ("fedmpi.commands.catalogue:listing", ["models"], ("models",)),
+    ("fedmpi.commands.catalogue:explain", ["datasets", "x"], ("datasets", "x"))])
+def test_commands_that_print_what_their_function_returns(called, function, words, wanted):
+    given, named, done = called(function, *words, gives="said")
+    assert (given, named) == (wanted, {}) and done.stdout == "said\n" and done.stderr == ""
+
+
+@pytest.mark.parametrize("kind", ["methods", "models", "datasets", "partitions"])
+def test_lists_and_entries_as_json(called, kind):
+    assert called("fedmpi.commands.catalogue:names", kind, "--json", gives=["x"])[2].stdout == '["x"]\n'
+    given, _, done = called("fedmpi.commands.catalogue:entry", kind, "x", "--json", gives={"p": A})
+    assert given == (kind, "x") and done.stdout == '{"p": "a"}\n'
+
+
+@pytest.mark.parametrize("words, wanted, array, more", [
+    ([], {}, [], []),
+    (["--nodes", "2", "--ntasks", "5", "--gpus", "4", "--cpus", "3", "--time", "02:00:00", "--name", "n", "--out", "o",
+      "--command", "c", "--mpi", "pmix", "--setup", "s", "--restarts", "0", "--signal", "", "--partition", "p",
+      "--account", "me", "--option=--mem=8G", "--option=-x", "--array", "seed=1,2", "--array", "f"],
+     {"nodes": 2, "ranks": 5, "gpus": 4, "cpus": 3, "time": "02:00:00", "name": "n", "out": "o", "command": "c",
+      "mpi": "pmix", "setup": "s", "restarts": 0, "signal": ""}, ["seed=1,2", "f"],
+     ["--partition=p", "--account=me", "--mem=8G", "-x"])])
+def test_submit(called, monkeypatch, words, wanted, array, more):
+    monkeypatch.setattr("fedmpi.slurm.submit.script", lambda job: f"script of {job}\n")
+    monkeypatch.setattr("fedmpi.slurm.submit.submit", lambda job: (f"7{job}", A))
+    given, named, done = called("fedmpi.slurm.submit:job", "submit", "c.yaml", "k=v", *words, gives="J")
+    assert given == ("c.yaml", ["k=v"], array, more) and named == SUBMIT | wanted
+    assert (done.stdout, done.stderr) == ("7J\n", "submitted a; squeue --jobs 7J shows it\n")
+    monkeypatch.setattr("fedmpi.slurm.submit.submit", None)      # must not be called
+    _, _, done = called("fedmpi.slurm.submit:job", "submit", "c.yaml", "k=v", *words, "--dry-run", gives="J")
+    assert (done.stdout, done.stderr) == ("script of J\n", "")
+
+
+@pytest.fixture
+def job(tmp_path, monkeypatch):
+    """The path of a job of six runs, two of them in its scale `one`; with its folder as the current one."""
+    monkeypatch.chdir(tmp_path)
+    path = jobs.write(tmp_path, tmp_path / "cache", rows={"a": "fedavg", "b": "local"}, published={}, seeds=[0, 1],
+                      columns={"x": {}}, scales={"one": {"seeds": [3]}})
+    return Path(path).name
+
+
+@pytest.mark.parametrize("words, at_once, ranks", [([], 1, 1), (["--local", "3", "--ranks", "2"], 3, 2)])
+def test_sweep(called, job, words, at_once, ranks):
+    sweep = SimpleNamespace(go=lambda: 75)
+    (runs, *given), _, _ = called("fedmpi.sweep.local:Sweep", "sweep", job, *words, gives=sweep, code=75)
+    assert given == [at_once, ranks] and [run.seed for run in runs] == [0, 0, 1, 1]
+    assert str(runs[0].folder) == "runs/job/a/x/seed-0"
+
+
+@pytest.mark.parametrize("words, seeds, folder", [
+    (["--scale", "one"], [3, 3], "runs/job-one/a/x/seed-3"), (["--out", "o"], [0, 0, 1, 1], "o/a/x/seed-0"),
+    (["--scale", "one", "--out", "o"], [3, 3], "o/a/x/seed-3")])
+def test_sweeps_of_a_scale_and_in_a_folder(called, job, words, seeds, folder):
+    given, _, done = called("fedmpi.sweep.estimate:show", "sweep", job, *words, "--dry-run", "--rate", "2.5", "--local",
+                            "4", "--ranks", "3", gives=None)
+    assert given[1:] == (4, 3, 2.5) and [run.seed for run in given[0]] == seeds
+    assert str(given[0][0].folder) == folder and done.stdout == ""
+
+
+@pytest.mark.parametrize("words, dry, wanted", [
+    ([], False, {}), (["--dry-run"], True, {}),
+    (["--ranks", "3", "--time", "1-0", "--gpus", "2", "--cpus", "4", "--mpi", "pmix", "--option=-x", "--option=-y",
+      "--setup", "s"], False, {"ranks": 3, "time": "1-0", "gpus": 2, "cpus": 4, "mpi": "pmix", "options": ["-x", "-y"],
+                               "setup": "s"})])
+def test_sweep_as_an_array(called, job, words, dry, wanted):
+    given, named, done = called("fedmpi.sweep.array:submitted", "sweep", job, "--slurm", *words, gives="told")
+    assert len(given[0]) == 4 and given[1:] == (dry,) and named == ARRAY | wanted and done.stdout == "told\n"
+
+
+@pytest.mark.parametrize("words, command, to", [
+    ([], "fedmpi sweep job.yaml", "runs/job/report"),
+    (["--scale", "one"], "fedmpi sweep job.yaml --scale one", "runs/job-one/report"),
+    (["--out", "o p"], "fedmpi sweep job.yaml --out 'o p'", "o p/report"),
+    (["--to", "there"], "fedmpi sweep job.yaml", "there")])
+def test_report_of_a_job(called, job, words, command, to):
+    (shown, folder), _, done = called("fedmpi.report.write:write", "report", job, *words, gives="page")
+    assert (shown.command, folder, done.stdout) == (command, Path(to), "report page\n")
+    assert shown.seeds == ([3] if "one" in words else [0, 1]) and len(shown.runs) == 2 * len(shown.seeds)
+
+
+def test_report_of_folders(called, tmp_path):
+    for name in "ab":
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "config.yaml").write_text(f"method: {{name: local}}\nrounds: 3\nseed: {ord(name)}\n")
+    words = [tmp_path / "a", tmp_path / "b", tmp_path / "a"]      # one of them twice
+    (shown, folder), _, _ = called("fedmpi.report.write:write", "report", *words)
+    assert folder == Path("report") and [run.folder for run in shown.runs] == words[:2] and shown.seeds == [97, 98]
+    (shown, folder), _, _ = called("fedmpi.report.write:write", "report", tmp_path / "a", "--to", "x")
+    assert folder == Path("x") and [run.folder for run in shown.runs] == words[:1]
+
+
+@pytest.mark.parametrize("out, picture", [([], "f/x.png"), (["--out", "p.png"], "p.png")])
+def test_data(called, monkeypatch, out, picture):
+    prepared = []
+    monkeypatch.setattr("fedmpi.config.load", lambda *given: SimpleNamespace(data=given, seed=5))
+    monkeypatch.setattr("fedmpi.data.federation.prepare", lambda *given: prepared.append(given) or Path("f/x.h5"))
+    monkeypatch.setattr("fedmpi.data.federation.Federation", lambda path: f"federation {path}")
+    given, _, done = called("fedmpi.data.draw:draw", "data", "c.yaml", "a=1", *out)
+    assert prepared == [(("c.yaml", ["a=1"]), 5)] and given == ("federation f/x.h5", Path(picture))
+    assert done.stdout == f"federation f/x.h5\nlabel distribution {picture}\n"
+
+
+@pytest.mark.parametrize("error, code", [
+    (errors.FedmpiError, 1), (errors.BadInput, 2), (errors.StorageError, 1), (errors.GivenUp, 75)])
+def test_an_error_is_one_message_with_its_own_code(monkeypatch, error, code):
+    def fail(*given):
+        raise error("what, where, remedy")
+    monkeypatch.setattr("fedmpi.commands.summary.summary", fail)
+    done = CliRunner().invoke(app, ["summary", "a"])
+    assert (done.exit_code, done.stdout, done.stderr) == (code, "", "fedmpi: what, where, remedy\n")
+
+
+@pytest.mark.parametrize("words, message", [
+    (["plan", "c", "--ranks", "0"], "'--ranks'"), (["submit", "c", "--gpus", "-1"], "'--gpus'"),
+    (["submit", "c", "--restarts", "-1"], "'--restarts'"), (["sweep", "j", "--local", "0"], "'--local'"),
+    (["sweep", "j", "--ranks", "0"], "'--ranks'"), (["sweep", "j", "--cpus", "0"], "'--cpus'"),
+    (["sweep", "j", "--gpus", "-1"], "'--gpus'"), (["compare", "a"], "Missing argument"),
+    (["report"], "Missing argument"), (["run", "c", "--rank", "1"], "No such option"),
+    (["export", "a", "b", "--client", "x"], "'--client'"), (["fly"], "No such command 'fly'")])
+def test_words_that_cannot_be_meant(words, message):
+    done = CliRunner().invoke(app, words)
+    assert done.exit_code == 2 and message in " ".join(done.stderr.split()) and done.stdout == ""
+
+
+def test_the_entry_point(monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["fedmpi", "--version"])
+    with pytest.raises(SystemExit) as end:      # as `python -m fedmpi`
+        runpy.run_path(str(Path(fedmpi.__file__).with_name("__main__.py")), run_name="__main__")
+    assert end.value.code == 0 and capsys.readouterr().out == f"fedmpi {__version__}\n"
