@@ -7,6 +7,7 @@ from typer.testing import CliRunner
 from fedmpi.cli import app
 from fedmpi.commands.compare import compare, side_by_side
 from fedmpi.errors import BadInput
+from tests.report import made
 
 
 @pytest.fixture
@@ -39,6 +40,34 @@ def test_the_same_run_twice(bench, wide):
     assert "no setting differs" in text and "the same digest" in text
 
 
+def test_every_column_holds_its_measure_of_its_run(wide):
+    """Only rounds 2 and 5 were evaluated by both."""
+    a = [{"round": t, "accuracy_mean": .1 * t, "accuracy_worst_decile": .01 * t, "f1_mean": .2, "loss": 1.23456}
+         for t in (1, 2, 5)]
+    b = [{"round": t, "accuracy_mean": .5, "accuracy_worst_decile": None, "f1_mean": .15 * t, "loss": None}
+         for t in (2, 3, 5)]
+    rows = [line.split("  ") for line in side_by_side(a, b).splitlines()]
+    head, _, *rows = [[cell.strip() for cell in row if cell.strip()] for row in rows]
+    assert head == ["round", "accuracy A", "accuracy B", "worst tenth A", "worst tenth B", "F1 A", "F1 B", "loss A",
+                    "loss B"]
+    assert rows == [["2", "20.00 %", "50.00 %", "2.00 %", "-", "20.00 %", "30.00 %", "1.2346", "-"],
+                    ["5", "50.00 %", "50.00 %", "5.00 %", "-", "20.00 %", "75.00 %", "1.2346", "-"]]
+
+
+def test_what_became_of_both(tmp_path, wide):
+    lines = [{"round": 3, "accuracy_mean": .5, "loss": 1.}]
+    made.run(tmp_path / "a", {"x": 1, "only": 2}, lines, result={"seconds": 125., "accuracy_best": .5, "rounds": 3})
+    made.run(tmp_path / "b", {"x": {"y": 3}}, lines)
+    text = compare(tmp_path / "a", tmp_path / "b")
+    assert text.splitlines()[:2] == [f"A  {tmp_path}/a: finished, 3 rounds in 2 min, best 50.00 %",
+                                     f"B  {tmp_path}/b: unfinished, 3 rounds evaluated"]
+    rows = [" ".join(line.split()) for line in text.splitlines()]
+    assert rows[3] == "setting A B" and rows[5:8] == ["x 1 -", "only 2 -", "x.y - 3"]
+    assert rows[-1] == f"digests: A {'d' * 16}, B not finished"
+    made.run(tmp_path / "c", result={"rounds": 7})
+    assert "finished, 7 rounds, best -" in compare(tmp_path / "a", tmp_path / "c")
+
+
 def test_an_unfinished_run(tmp_path):
     for name in "xy":
         (tmp_path / name).mkdir()
@@ -49,11 +78,13 @@ def test_an_unfinished_run(tmp_path):
 
 def test_of_many_rounds_some_are_shown(wide):
     shown = [line.split()[0] for line in side_by_side(lines(range(1, 101)), lines(range(2, 101, 2))).splitlines()[2:]]
-    assert len(shown) == 12 and shown[-1] == "100" and set(map(int, shown)) <= set(range(2, 101, 2))
+    assert shown == ["8", "16", "24", "32", "40", "50", "58", "66", "74", "82", "90", "100"]      # of 50
+    shown = [line.split()[0] for line in side_by_side(lines(range(1, 13)), lines(range(1, 20))).splitlines()[2:]]
+    assert shown == [str(t) for t in range(1, 13)]
 
 
 def test_what_is_no_run_is_refused(tmp_path):
     with pytest.raises(BadInput, match="same folder"):
-        compare(tmp_path, tmp_path)
+        compare(tmp_path, tmp_path / ".." / tmp_path.name)
     with pytest.raises(BadInput, match="is not the folder of a run"):
         compare(tmp_path, tmp_path / "none")

@@ -38,6 +38,19 @@ def test_every_run_says_what_became_of_it(folder, monkeypatch):
         "10 unfinished 1 seed=10 start 1 on n1: configs/x.yaml seed=10", "1 finished, 2 failed, 2 unfinished"]
 
 
+def test_runs_in_folders_of_their_own_and_nothing_that_is_no_job(tmp_path, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "160")
+    for name in ("b/x/seed-10", "b/x/seed-9", "a", "b/log", "c/summary"):
+        path = tmp_path / f"{name}.txt"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("")
+    (tmp_path / "a.txt").write_text(START.replace("{0}", "3") + ENDED.replace("{0}", "3").replace("{1}", "75"))
+    rows = [" ".join(line.split()) for line in summary(str(tmp_path)).splitlines()]
+    assert rows[0] == "run state starts settings result, or what it said last"
+    assert rows[2:] == ["a unfinished 1 seed=3 ended with code 75, why", "b/x/seed-9 waiting 0",
+                        "b/x/seed-10 waiting 0", "1 unfinished, 2 waiting"]
+
+
 def test_a_folder_without_runs_is_refused(tmp_path):
     with pytest.raises(BadInput, match="no run of a job array or a sweep here"):
         summary(tmp_path)

@@ -2,12 +2,18 @@
 from __future__ import annotations
 
 import json
+import os
+import sys
 
 import pytest
 from typer.testing import CliRunner
 
 from fedmpi.cli import app
+from fedmpi.commands import tensorboard
 from fedmpi.commands.tensorboard import scalars
+from fedmpi.errors import BadInput
+from fedmpi.storage.outcome import metrics
+from tests.report import made
 
 reader = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator",
                              reason="there is no tensorboard here: pip install tensorboard")
@@ -26,8 +32,15 @@ def points(board) -> list[tuple]:
 
 
 def expected(lines) -> list[tuple]:
-    return sorted((line["round"], tag, pytest.approx(value, rel=1e-6))
-                  for line in lines for tag, value in scalars(line).items())
+    """Return the points of lines of metrics.jsonl, worked out without the code: numbers but the round, and the places
+    of lists, as TensorBoard's float32."""
+    found = []
+    for line in lines:
+        for tag in set(line) - {"round"}:
+            values = {f"{tag}/{i}": v for i, v in enumerate(line[tag])} if type(line[tag]) is list else {tag: line[tag]}
+            found += [(line["round"], name, pytest.approx(v, rel=1e-6)) for name, v in values.items()
+                      if type(v) in (int, float)]
+    return sorted(found)
 
 
 def test_a_run_that_was_continued_has_every_point_once(bench):
@@ -44,6 +57,33 @@ def test_a_run_that_was_continued_has_every_point_once(bench):
     assert len(list((run / "tensorboard").iterdir())) == 2
     assert {step for step, *_ in points(board)} == {1, 2, 3}
     assert board.Scalars("accuracy_mean")[0].wall_time < board.Scalars("accuracy_mean")[2].wall_time
+
+
+def test_points_stand_where_and_when_they_were_measured(tmp_path):
+    """The run would have begun 30 s before its metrics were written last."""
+    run = made.run(tmp_path / "a", lines=[
+        {"round": 2, "accuracy_mean": .25, "seconds": 10., "cluster_sizes": [3, 4], "loss": None},
+        {"round": 5, "accuracy_mean": .5, "seconds": 30., "name": "x"}])
+    os.utime(run / "metrics.jsonl", (1_000_030, 1_000_030))
+    write(run)
+    board = reader.EventAccumulator(str(run / "tensorboard"))
+    assert points(board) == [(2, "accuracy_mean", .25), (2, "cluster_sizes/0", 3.), (2, "cluster_sizes/1", 4.),
+                             (2, "seconds", 10.), (5, "accuracy_mean", .5), (5, "seconds", 30.)]
+    assert [event.wall_time for event in board.Scalars("accuracy_mean")] == [1_000_010, 1_000_030]
+    assert tensorboard.begun(tmp_path / "none") == 0.
+
+
+def test_several_runs_are_shown_from_the_folder_above(tmp_path):
+    for name in ("x/a", "x/b/c"):
+        made.run(tmp_path / name)
+    assert write(tmp_path / "x/a", tmp_path / "x/b/c") == f"tensorboard --logdir {tmp_path}/x\n"
+    assert (tmp_path / "x/b/c/tensorboard").is_dir() and metrics(tmp_path / "x/a") == []
+
+
+def test_a_missing_library_is_bad_input(monkeypatch):
+    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
+    with pytest.raises(BadInput, match=r"not installed: pip install 'fedmpi\[tensorboard\]'"):
+        tensorboard.library()
 
 
 def test_what_a_line_shows():
