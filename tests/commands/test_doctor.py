@@ -3,7 +3,6 @@ from __future__ import annotations
 
 import errno
 import os
-import subprocess
 import sys
 
 import numpy as np
@@ -11,7 +10,7 @@ import pytest
 
 from fedmpi.comm.world import Solo
 from fedmpi.commands import doctor, trials
-from tests.launch import finish, start
+from tests import forked
 
 
 @pytest.fixture(autouse=True)
@@ -35,7 +34,7 @@ def rank(**facts) -> dict:
 def test_one_process_without_an_mpi_library_is_well(tmp_path, lines):
     assert doctor.main(str(tmp_path)) == 0
     said = lines()
-    assert "1 rank, MPI library none" in said["launch"] and "all is well" in said["all"]
+    assert "1 rank, MPI library none" in said["launch"] and said["all"] == "all is well"
     for check in ("versions", "launch", "hosts", "folder", "disk", "data"):
         assert said[check].endswith(": ok")
     assert "digits" in said["data"]
@@ -43,7 +42,7 @@ def test_one_process_without_an_mpi_library_is_well(tmp_path, lines):
 
 
 def test_three_ranks_are_well(tmp_path):
-    job = finish(start(3, "-m", "fedmpi", "doctor", "--folder", tmp_path))
+    job = forked.command(3, "doctor", "--folder", tmp_path)
     assert job.returncode == 0, job.stdout + job.stderr
     out = " ".join(job.stdout.split())
     for fact in ("3 ranks, MPI library", "CUDA-aware: ", "1 host: ok", " 0-2 cpu",
@@ -61,10 +60,18 @@ def test_the_library_says_whether_it_takes_gpu_memory(aware, words):
 
 
 def test_nobody_has_to_read_all_of_it(tmp_path):
-    """As `fedmpi doctor | head -1` does not."""
-    line = f"{sys.executable} -m fedmpi doctor --folder {tmp_path} | head -1; exit ${{PIPESTATUS[0]}}"
-    done = subprocess.run(["bash", "-c", line], capture_output=True, text=True, timeout=100)
-    assert done.returncode == 0 and not done.stderr and done.stdout.startswith("versions")
+    """As `fedmpi doctor | head -1` does not: the reader leaves after the first line."""
+    out, into = os.pipe()
+    pid = os.fork()
+    if not pid:      # who prints
+        os.close(out)
+        os.dup2(into, 1)
+        sys.stdout = os.fdopen(1, "w", closefd=False)
+        os._exit(doctor.main(str(tmp_path)))
+    os.close(into)
+    with os.fdopen(out) as reader:
+        first = reader.readline()
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0 and first.startswith("versions ")
 
 
 def test_packages_that_may_be_missing():
@@ -73,7 +80,7 @@ def test_packages_that_may_be_missing():
 
 def test_a_folder_that_cannot_be_written_is_a_problem_on_all_ranks(tmp_path):
     (tmp_path / "file").touch()
-    job = finish(start(2, "-m", "fedmpi", "doctor", "--folder", tmp_path / "file" / "runs"))
+    job = forked.command(2, "doctor", "--folder", tmp_path / "file" / "runs")
     assert job.returncode == 1
     assert "problem: nothing can be written there (Not a directory); run where" in " ".join(job.stdout.split())
     assert "1 problem" in job.stdout and "Traceback" not in job.stdout + job.stderr
@@ -130,9 +137,18 @@ def test_an_unforeseen_error_ends_the_job(tmp_path, monkeypatch):
 
 
 def test_ranks_with_other_versions_are_named():
-    ranks = [rank(), rank(host="n2", versions="fedmpi 2")]
-    versions = next(doctor.of_ranks(Solo(), ranks))
-    assert versions.problem == "rank 1 on n2 has fedmpi 2; install the same on all nodes"
+    ranks = [rank(), rank(host="n2", versions="fedmpi 2"), rank(host="n3", versions="fedmpi 3")]
+    versions, launched, hosts = doctor.of_ranks(Solo(), ranks)
+    assert versions == ("versions", "fedmpi 1", "rank 1 on n2 has fedmpi 2; install the same on all nodes", "")
+    assert launched == ("launch", "1 rank, MPI library none (one process)", "", "") and hosts.facts == "3 hosts"
+    alike = [*doctor.of_ranks(Solo(), [rank(), rank()])]
+    assert [check.problem for check in alike] == ["", "", ""] and alike[2].facts == "1 host"
+    world = Solo()
+    world.size, world.library, world.thread_level, world.cuda_aware = 2, "An  MPI\n4", "multiple", False
+    assert [*doctor.of_ranks(world, alike and [rank()])][1].facts == (
+        "2 ranks, MPI library An MPI 4, thread level multiple, CUDA-aware: no")
+    world.rank = 1
+    assert [*doctor.of_ranks(world, [])] == []
 
 
 @pytest.mark.parametrize("cores, ill", [
