@@ -17,7 +17,7 @@ from fedmpi.cli import app
 from tests.sweep import jobs
 
 COMMANDS = ["run", "plan", "data", "methods", "models", "datasets", "partitions", "submit", "summary", "sweep",
-            "report", "compare", "export", "tensorboard", "bench", "doctor"]
+            "report", "compare", "export", "tensorboard", "bench", "doctor", "verify"]
 SUBMIT = {"nodes": None, "ranks": None, "gpus": 0, "cpus": None, "time": "01:00:00", "signal": "USR1@120", "name": None,
           "out": None, "command": None, "mpi": None, "setup": ":", "restarts": 50}
 ARRAY = {"ranks": 1, "time": "01:00:00", "gpus": 0, "cpus": None, "mpi": None, "options": [], "setup": ":"}

@@ -75,6 +75,33 @@ def test_a_method_says_what_a_round_sends(name, down, up):
     assert (found["down"], found["up"]) == (down, up)
 
 
+def test_a_listing_has_its_heads_and_says_what_they_mean():
+    text = catalogue.listing("methods")
+    assert text.splitlines()[0].split() == ["name", "title", "paper", "judged", "by", "down", "up"]
+    rows = {line.split()[0]: line for line in text.splitlines()[2:] if line[:1] not in " -"}
+    assert rows["fedavg"].split()[1] == "FedAvg" and rows["fedavg"].split()[-2:] == ["P", "P"]
+    said = " ".join(text.rpartition("\n\n")[2].split())
+    assert said == ("down, up: what a participant receives and sends in a round, in float32 numbers (P: the model, h: "
+                    "its head), with the default settings and 20 clients. `fedmpi methods NAME` explains one and lists "
+                    "its settings.")
+    assert catalogue.listing("models").endswith("\n\n`fedmpi models NAME` explains one and lists its settings.")
+    assert catalogue.listing("models").splitlines()[0].split() == ["name", "what", "it", "is"]
+
+
+@pytest.mark.parametrize("kind, name, words", [
+    ("methods", "fedprox", "method=fedprox method.weights=samples"), ("models", "mlp", "model=mlp model.hidden=64"),
+    ("datasets", "digits", "data.name=digits"), ("datasets", "arrays", "data.name=arrays data.file=mine.npz"),
+    ("partitions", "iid", "data.partition=iid")])
+def test_how_a_name_is_written_on_the_command_line(kind, name, words):
+    assert catalogue.explain(kind, name).rpartition("\n\non the command line: ")[2].startswith(words)
+
+
+def test_a_method_of_which_no_client_can_be_rehearsed_has_no_law():
+    assert catalogue.traffic(int) == ("?", "?")
+    assert [catalogue.term(f, letter) for f, letter in ((1, "P"), (-1, "h"), (3, "P"), (-4, ""), (1, ""))] == [
+        "+ P", "- h", "+ 3P", "- 4", "+ 1"]
+
+
 def test_a_law_is_written_only_where_it_holds():
     sizes = [(23, 8), (29, 8), (37, 12), (62, 14)]
     assert catalogue.law(sizes, [p - h for p, h in sizes]) == "P - h"

@@ -97,6 +97,35 @@ def test_memory_is_the_sum_of_what_is_counted(planned, engine, vectors):
         server + 2 * shared + samples + 20 * (mine + up) + training + sums)
 
 
+def test_memory_of_a_worker(planned):
+    """Half of the clients take part; vectors of a loop are four; a worker holds a sum, and no server's books."""
+    p = planned("engine=loop", "train.participation=.25", "server.hosts_clients=false", ranks=3)
+    shared, row = 4 * (SIZE + 3 * HEAD), 4 * SIZE
+    for rank in p["per_rank"][1:]:
+        hosted = rank["clients"]
+        assert hosted > 5      # so that five participants may all be here
+        federation = Federation(p["federation"])
+        samples = int(federation.counts[rank["hosts"]].sum()) * (4 * 64 + 8)
+        assert rank["memory_mib"] * MIB == pytest.approx(
+            2 * shared + samples + hosted * row + 5 * row + 4 * row + p["bytes_per_round"]["reduce"])
+        assert rank["samples"] * (4 * 64 + 8) == samples
+    server = p["per_rank"][0]["memory_mib"] * MIB
+    assert server == pytest.approx(3 * shared + 2 * p["bytes_per_round"]["reduce"] + p["bytes_per_round"]["gather"])
+
+
+def test_values_of_the_quickstart(planned):
+    p = planned()
+    assert (p["method"], p["model"], p["data"], p["clients"], p["ranks"]) == ("FedMHC", "mlp", "digits", 20, 3)
+    assert p["settings"].startswith("M=4 lam=0.1 ") and p["model_settings"] == "hidden=64" and p["rounds"] == 40
+    assert sum(p["samples"].values()) == 1797 and p["samples"]["validation"] == 0 and p["batch"] == 10
+    assert list(p["samples"]) == ["train", "validation", "test"] and p["samples"]["train"] > p["samples"]["test"]
+    sizes = Federation(p["federation"]).sizes
+    assert p["train_samples"] == [min(sizes), max(sizes)] and p["samples"]["train"] == sum(sizes)
+    assert p["mib_up"] * MIB == 4 * SIZE and p["mib_down"] * MIB == 4 * (SIZE + 3 * HEAD)
+    assert (p["device"], p["threads"], p["movable"], p["reduce"]) == ("auto", 1, False, "exact")
+    assert p["server_memory_mib"] == p["per_rank"][0]["memory_mib"]
+
+
 @pytest.mark.parametrize("asked, chosen, words", [
     ("auto", "vmap", "auto (vmap on a CPU), device auto, 1 thread a rank"), ("loop", "loop", "loop, device auto")])
 def test_the_engine_is_the_one_of_a_run(planned, asked, chosen, words):
@@ -127,8 +156,8 @@ def test_partial_participation_and_a_small_engine_need_less(planned):
 
 def test_a_run_moves_and_writes_what_was_planned(planned, cache, tmp_path):
     p, out = planned(), tmp_path / "run"
-    done = forked.command(3, "run", QUICKSTART, f"data.cache={cache}", "rounds=2", "--out", out)
-    assert done.returncode == 0, done.stderr
+    job = forked.command(3, "run", QUICKSTART, f"data.cache={cache}", "rounds=2", "--out", out)
+    assert job.returncode == 0, job.stdout + job.stderr
     line, moved = json.loads((out / "metrics.jsonl").read_text().splitlines()[1]), p["bytes_per_round"]
     books = 1000      # bytes of small orders that only keep the time
     assert line["bytes_sent_by_server"] == pytest.approx(2 * moved["broadcast"], abs=books)

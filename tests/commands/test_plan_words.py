@@ -1,0 +1,89 @@
+"""What a plan says, of numbers that were written by hand, and its counts against closed forms."""
+from __future__ import annotations
+
+import pytest
+
+from fedmpi.commands import plan
+
+RANKS = [{"rank": 0, "role": "server", "clients": 0, "hosts": [], "samples": 0, "steps": 0, "memory_mib": 1.234},
+         {"rank": 1, "role": "worker", "clients": 13, "hosts": list(range(13)), "samples": 1234, "steps": 30,
+          "memory_mib": 2.5},
+         {"rank": 2, "role": "worker", "clients": 2, "hosts": [13, 14], "samples": 66, "steps": 10, "memory_mib": 3},
+         {"rank": 3, "role": "idle", "clients": 0, "hosts": [], "samples": 0, "steps": 0, "memory_mib": .5}]
+PLAN = {"method": "FedX", "settings": "mu=1", "model": "mlp", "model_settings": "hidden=8", "parameters": 12345,
+        "head_parameters": 1234, "data": "digits", "clients": 15, "federation": "f.h5", "rounds": 7, "batch": 10,
+        "samples": {"train": 1300, "validation": 0, "test": 260}, "train_samples": [3, 99], "participants": [5, 6],
+        "steps_per_round": 1040, "mib_per_client_round": .5, "mib_down": .375, "mib_up": .125, "ranks": 4,
+        "bytes_per_round": {"broadcast": 2**20, "reduce": 2**19, "gather": 2**18, "failure": None}, "reduce": "exact",
+        "evaluation": {"every": 2, "on": "test"}, "checkpoint": {"every": 0, "mib": 12.345}, "engine": "auto",
+        "engine_on_cpu": "vmap", "device": "cpu", "threads": 2, "movable": False, "per_rank": RANKS}
+TABLE = """method      FedX mu=1
+model       mlp hidden=8: 12,345 parameters, 1,234 of them in the head
+data        digits, 15 clients: samples 1,300 train, 260 test; 3-99 to train on per client
+federation  f.h5
+rounds      7, each with 5-6 of 15 clients; local training draws about 1,040 batches of up to 10 samples a round
+bytes       0.500 MiB per client and round: 0.375 down, 0.125 up
+on the wire per round, to each rank 1.000 MiB by broadcast; back from each 0.500 MiB by reduce (int64), and 0.250 MiB \
+in all client by client
+evaluation  every 2 rounds: all clients, 260 test samples
+checkpoint  at the end: 12.3 MiB
+engine      auto (vmap on a CPU), device cpu, 2 threads a rank"""
+ROWS = ["0 server 0 0 0 1.23", "1 worker 13 1,234 30 2.50 0 1 2 3 4 5 6 7 8 9 10 11 and 1 more",
+        "2 worker 2 66 10 3.00 13 14", "3 idle 0 0 0 0.50"]
+
+
+@pytest.fixture(autouse=True)
+def wide(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "400")
+
+
+def words(text: str) -> list[str]:
+    return [" ".join(line.split()) for line in text.splitlines()]
+
+
+def test_the_whole_table():
+    head, ranks, below = plan.table(PLAN).split("\n\n")
+    assert words(head) == words(TABLE)
+    assert words(ranks)[0] == "rank role clients samples steps MiB hosts" and words(ranks)[2:] == ROWS
+    assert words(below)[1:] == ["balance the busiest rank takes 1.50 x the mean number of steps",
+                                "idle 1 ranks: there are more ranks than clients"]
+    assert words(below)[0] == f"memory {plan.COUNTED}" and "hosts " not in below.splitlines()[-1]
+    assert plan.table(PLAN | {"movable": True}).splitlines()[-1] == f"hosts    {plan.MOVABLE}"
+
+
+@pytest.mark.parametrize("changed, line", [
+    ({"participants": [15, 15]}, "7, each with 15 of 15 clients; local training draws 1,040 batches of up to 10"),
+    ({"participants": [5, 5]}, "7, each with 5 of 15 clients; local training draws about 1,040 batches"),
+    ({"reduce": "float32"}, "back from each 0.500 MiB by reduce (float32)"), ({"ranks": 1}, "nothing: one rank"),
+    ({"bytes_per_round": {"broadcast": 0, "reduce": None, "gather": None, "failure": "E: x"}},
+     "to each rank 0.000 MiB by broadcast; back: not known, the server cannot be rehearsed (E: x)"),
+    ({"evaluation": {"every": 1, "on": "train"}}, "every round: all clients, 1,300 train samples"),
+    ({"engine": "loop", "threads": 1}, "engine loop, device cpu, 1 thread a rank"), ({"settings": ""}, "method FedX"),
+    ({"checkpoint": {"every": 5, "mib": .5}}, "checkpoint every 5 rounds: 0.5 MiB")])
+def test_lines_of_other_plans(changed, line):
+    assert line in " ".join(plan.table(PLAN | changed).split())
+
+
+def test_many_ranks_are_summarised():
+    """Without the server and the idle one: 2, 13; 66, 1,234; 10, 30; and the median of two is their mean."""
+    assert plan.FEW == 16 and plan.NAMED == 12
+    table, server = plan.summarised(RANKS).split("\n\n")
+    assert words(table)[0] == "2 ranks with clients least median most"
+    assert words(table)[2:] == ["clients 2 8 13", "samples 66 650 1,234", "steps 10 20 30", "MiB 2.50 2.75 3.00"]
+    assert server == "rank 0 is the server: 1.23 MiB"
+    assert "rank 0 is the server" in plan.table(PLAN | {"ranks": 17})
+    assert "rank 0 is the server" not in plan.table(PLAN | {"ranks": 16})
+
+
+@pytest.mark.parametrize("steps, uneven", [
+    ((10, 20, 60), "2.00"), ((7, 7), "1.00"), ((0, 0), "0.00"), ((1, 4), "1.60")])
+def test_balance_is_the_most_by_the_mean_of_the_ranks_at_work(steps, uneven):
+    ranks = [{"clients": 1, "steps": n, "role": "worker"} for n in steps]
+    said = plan.balance([{"clients": 0, "steps": 0, "role": "server"}, *ranks])
+    assert said == [("balance", f"the busiest rank takes {uneven} x the mean number of steps")]
+
+
+@pytest.mark.parametrize("clients, text", [(0, ""), (1, "0"), (12, "0 1 2 3 4 5 6 7 8 9 10 11"),
+                                           (14, "0 1 2 3 4 5 6 7 8 9 10 11 and 2 more")])
+def test_some_clients_are_named(clients, text):
+    assert plan.some(list(range(clients))) == text

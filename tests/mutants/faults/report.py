@@ -1,0 +1,33 @@
+"""Faults planted in fedmpi.report."""
+from __future__ import annotations
+
+FAULTS: list[tuple[str, str, str]] = [
+    ("fedmpi.report.tables:as_csv", "len(cell.values),", "cell.missing,"),
+    ("fedmpi.report.tables:Cell.spread", "statistics.stdev", "statistics.pstdev"),
+    ("fedmpi.report.tables:table", "len(found) - len(values) if values", "0 if values"),
+    ("fedmpi.report.tables:unit", '("accuracy", "f1")', '("accuracy",)'),
+    ("fedmpi.report.tables:Cell.texts", "self.mean - self.published[0]", "self.published[0] - self.mean"),
+    ("fedmpi.report.tables:agreement", "len(both) < 3", "len(both) < 4"),
+    ("fedmpi.report.tables:Table.is_best", "self.best.get(column)", "max(self.best.values())"),
+    ("fedmpi.report.tables:latex", "[3 if c in table.compared else 1 for c in table.columns]",
+     "[3 for c in table.columns]"),
+    ("fedmpi.report.results:of_job", "r.settings.rounds", "0"),
+    ("fedmpi.report.results:of_folders", "sorted({run.seed for run in runs})", "[run.seed for run in runs]"),
+    ("fedmpi.report.results:", '"data.cache",', ""),
+    ("fedmpi.report.write:said", "rounds[0]} to {rounds[-1]}", "rounds[0]} to {rounds[0]}"),
+    ("fedmpi.report.write:repeatable", '"state": found.state', '"state": "finished"'),
+    ("fedmpi.report.figures.accuracy:by_client", "100 * values", "values"),
+    ("fedmpi.report.figures.accuracy:against", "accuracies.std(0, ddof=1)", "accuracies.std(0)"),
+    ("fedmpi.report.figures.accuracy:moved", "prepend=0", "prepend=1"),
+    ("fedmpi.report.figures.accuracy:last", 'run.history["accuracy"][-1]', 'run.history["accuracy"][0]'),
+    ("fedmpi.report.figures.accuracy:common", "set.intersection", "set.union"),
+    ("fedmpi.report.figures.clusters:by_round", "np.mean([values[r]", "np.max([values[r]"),
+    ("fedmpi.report.figures.clusters:assignments", "(found[-1],)", "(found[0],)"),
+    ("fedmpi.report.figures.clusters:edges", "+ .5", ""),
+    ("fedmpi.report.figures.clusters:sizes", "below, below + count", "0 * below, count"),
+    ("fedmpi.report.figures.clients:lam", "np.mean(", "np.max("),
+    ("fedmpi.report.figures.embeddings:tsne", ".sum(1) >= 3", ".sum(1) >= 2"),
+    ("fedmpi.report.figures.work:spent", 'judge *= len(lines) / lines[-1]["round"]', "judge *= 1"),
+    ("fedmpi.report.figures.work:phases", "before += seconds", "before = seconds"),
+    ("fedmpi.report.figures.work:phases", "[100 * times[-1]", "[times[-1]"),
+    ("fedmpi.report.figures:draw", "run.seed == results.seeds[0]", "run.seed == results.seeds[-1]")]
