@@ -22,6 +22,8 @@ from tests.docs.pages import MARKS, PAGES, ROOT, blocks, calls, inline
 
 LIMIT = 600      # seconds until a command that hangs is ended: a safety net, not a measure
 SHELL = set("|&;<>$`*({[\"")      # outside of single quotes: for bash to read
+WARM = re.compile(r"(mpiexec -n (?P<ranks>\d+) )?fedmpi ")      # done in forks of a process that has loaded PyTorch
+LAUNCHED = "mpiexec -n 3 fedmpi run configs/quickstart.yaml"      # README's first command, under the real launcher
 COPIED = ("configs", "docs", "fedmpi", "jobs", "slurm", "tests", "README.md")
 EXTRAS = ("pandas", "safetensors")      # what `.[test]` installs: a page that needs them is skipped without them
 each = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
@@ -67,9 +69,10 @@ class Reader:
 
     def run(self, line: str) -> tuple[int, str]:
         """Return the exit code of a command line and what it printed."""
-        if line.startswith("fedmpi ") and not SHELL & set(re.sub(r"'[^']*'|\s#.*", "", line)):
-            words = shlex.split(line, comments=True)[1:]
-            code = self.warm(words=words, folder=str(self.folder), output=str(self.output))
+        simple = WARM.match(line)
+        if simple and line != LAUNCHED and not SHELL & set(re.sub(r"'[^']*'|\s#.*", "", line)):
+            words, ranks = shlex.split(line[simple.end():], comments=True), int(simple["ranks"] or 1)
+            code = self.warm(words=words, folder=str(self.folder), output=str(self.output), ranks=ranks)
             return code, self.output.read_text()
         shell = subprocess.Popen(["bash", "-ec", line], cwd=self.folder, env=self.environment, text=True,
                                  stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
@@ -135,6 +138,11 @@ def lacking(found) -> list[str]:
 def test_a_page_whose_packages_are_missing_is_not_said_to_be_followed(monkeypatch):
     monkeypatch.setattr("tests.docs.test_docs.find_spec", lambda name: None)
     assert lacking(blocks(ROOT / "README.md")) == ["pandas", "safetensors"] and lacking([]) == []
+
+
+def test_one_command_is_run_under_a_real_launcher():
+    assert LAUNCHED in [line for block in blocks(PAGES[0]) if (block.language, block.about) == ("sh", "")
+                        for line, _ in block.commands()]
 
 
 @each

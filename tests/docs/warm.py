@@ -1,6 +1,7 @@
 """Run as `python -m`: reads what to do from stdin and does each in a child process that need not load PyTorch again.
 
-A line is JSON: words (of a fedmpi command) or script (a Python file), folder, and the file that takes what is printed.
+A line is JSON: words (of a fedmpi command) and its ranks, or script (a Python file), folder, and the file that takes
+what is printed.
 The answer is the exit code."""
 from __future__ import annotations
 
@@ -12,6 +13,8 @@ import runpy
 import sys
 import traceback
 from functools import partial
+
+from tests import forked
 
 
 def main():
@@ -50,7 +53,7 @@ def leave(work):
     os._exit(code)
 
 
-def do(folder: str, output: str, words: list[str] | None = None, script: str | None = None):
+def do(folder: str, output: str, words: list[str] | None = None, script: str | None = None, ranks: int = 1):
     os.chdir(folder)
     for number, path, how in ((0, os.devnull, os.O_RDONLY), (1, output, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)):
         os.dup2(os.open(path, how, 0o600), number)
@@ -58,6 +61,10 @@ def do(folder: str, output: str, words: list[str] | None = None, script: str | N
     if script:
         sys.path.insert(0, folder)
         runpy.run_path(script, run_name="__main__")
+    elif ranks > 1:
+        done = forked.command(ranks, *words, cwd=folder)
+        print(done.stdout + done.stderr)
+        sys.exit(done.returncode)
     else:
         from fedmpi.cli import app
         sys.argv = ["fedmpi", *words]
