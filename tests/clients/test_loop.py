@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 
 import pytest
 import torch
@@ -11,8 +12,7 @@ from torch.nn.utils import parameters_to_vector, vector_to_parameters
 from fedmpi.clients import factors, plan
 from fedmpi.clients.loop import LoopData
 from fedmpi.models import flat
-from fedmpi.models.build import as_input
-from tests.federations import Digits, cnn, mlp
+from tests.federations import Digits, mlp
 
 LOCAL = plan.Local(seed=3, round=2, batch=10, epochs=2, steps=None, lr=.05, momentum=0.)
 
@@ -160,14 +160,73 @@ def test_passes_draw_their_own_batches(data, model):
     assert len(list(data.passes(3, 1).batches())) == 3 * 4
 
 
-def test_images_are_scaled_and_channels_first():
-    model, s = cnn(), Digits((12,), image=True).client(0)
-    data = LoopData(torch.from_numpy(s.x_train), torch.from_numpy(s.y_train), 0, LOCAL)
-    x, _ = next(data.batches())
-    assert x.shape == (10, 1, 8, 8) and x.is_contiguous(memory_format=torch.channels_last)
-    index = plan.draw(LOCAL, 0, 0, 12).index[0]
-    near(x[0, 0], (torch.from_numpy(s.x_train[index[0], :, :, 0]).float() / 255 - .5) / .5)
-    module = copy.deepcopy(model.module)
-    for p, v in zip(module.parameters(), model.split(model.start), strict=True):
-        p.data = v.clone()
-    near(data.mean_loss(model, model.start), F.cross_entropy(module(as_input(data.x)), data.y).detach())
+@pytest.mark.parametrize("momentum", [.5, .9])
+def test_clip_and_momentum_go_together(data, model, momentum):
+    low_high = (-.08, .09)
+    w = model.start.clamp(*low_high)
+    found = data.descend(model, w, clip=low_high, momentum=momentum)
+    near(found, by_hand(data, model, w, clip=low_high, momentum=momentum))
+    assert found.min() == torch.tensor(-.08) and found.max() == torch.tensor(.09)
+
+
+def test_pulls_blocks_and_momentum_go_together(data, model):
+    c, h = centre(model), model.h
+    found = data.descend(model, model.start, lr=.03, pull=[(c[h], .7, h), (c, .2, None)], momentum=.8)
+    near(found, by_hand(data, model, model.start, .03, .8, penalty=lambda w: .35 * ((w - c)[h] ** 2).sum()
+                        + .1 * ((w - c) ** 2).sum()))
+    part = data.descend(model, model.start, only=h, pull=[(c[h], .7, h)], momentum=.8)
+    near(part, by_hand(data, model, model.start, momentum=.8, moving=lambda name: name.startswith("fc2"),
+                       penalty=lambda w: .35 * ((w - c)[h] ** 2).sum()))
+
+
+def test_steps_take_the_place_of_epochs(data, model):
+    """Five of the eight batches; the short one, the fourth, is among them."""
+    few = dataclasses.replace(data, local=LOCAL._replace(steps=5))
+    assert [len(y) for _, y in few.batches()] == [10, 10, 10, 4, 10]
+    near(few.descend(model, model.start), by_hand(few, model, model.start))
+    assert (few.descend(model, model.start) - data.descend(model, model.start)).abs().max() > 1e-3
+
+
+@pytest.mark.parametrize("momentum", [0., .8])
+def test_the_spread_is_the_variance_of_the_batches_gradients(data, model, momentum):
+    """Of the loss alone, without the pulls, and of the block that moves; at the weights of each step."""
+    c, h = centre(model), model.h
+    for only in (None, h):
+        w, spread = data.descend(model, model.start, only=only, momentum=momentum, spread=True)
+        steps, gradients = len(list(data.batches())), []
+        for step, (x, y) in enumerate(data.batches()):
+            local = dataclasses.replace(data, local=LOCAL._replace(steps=step)) if step else None
+            at = local.descend(model, model.start, only=only, momentum=momentum) if local else model.start
+            module = module_of(model, at)
+            F.cross_entropy(module(x), y).backward()
+            gradient = torch.cat([p.grad.flatten() for p in module.parameters()])
+            gradients.append(gradient if only is None else gradient[only])
+        expected = torch.stack(gradients).double().var(0).sum()
+        torch.testing.assert_close(spread.double(), expected, rtol=1e-4, atol=0)
+        near(w, data.descend(model, model.start, only=only, momentum=momentum))
+        assert steps == 8
+    pulled = data.descend(model, model.start, pull=[(c, .7, None)], spread=True)
+    near(pulled[0], data.descend(model, model.start, pull=[(c, .7, None)]))
+
+
+def test_an_empty_block_stays(data, model):
+    found, spread = data.descend(model, model.start, only=slice(7, 7), spread=True)
+    assert torch.equal(found, model.start) and spread.shape == () and spread == 0
+    again = data.descend(model, model.start, only=slice(7, 7))
+    assert torch.equal(again, model.start) and again.data_ptr() != model.start.data_ptr()
+
+
+def test_walk_goes_over_the_batches_of_other_streams_beside_its_own(data, model):
+    """Two gradients at each step, on batches of streams 0 and 5, by hand."""
+    found = data.walk(lambda state, one, other: (state[0] - .05 * one(model, state[0]) - .02 * other(model, state[1]),
+                                                 state[1]), (model.start, centre(model)), streams=(5,))
+    w, still = model.start, centre(model)
+    for (x, y), (u, v) in zip(data.batches(), dataclasses.replace(data, stream=5).batches(), strict=True):
+        steps = []
+        for at, inputs, labels in ((w, x, y), (still, u, v)):
+            module = module_of(model, at)
+            F.cross_entropy(module(inputs), labels).backward()
+            steps.append(torch.cat([p.grad.flatten() for p in module.parameters()]))
+        w = w - .05 * steps[0] - .02 * steps[1]
+    near(found[0], w)
+    assert torch.equal(found[1], still) and found[1].data_ptr() != still.data_ptr()
