@@ -117,3 +117,31 @@ def test_a_gpu_is_timed_once_and_a_restart_takes_the_choice_over(monkeypatch):
     for kept in ("loop", "vmap"):
         settle_engine(run, SimpleNamespace(books={"engine": kept, "engine_why": f"{kept} was faster"}))
         assert (lab.group.engine.name, lab.group.why) == (kept, f"{kept} was faster")
+
+
+def test_the_probe_trains_each_rank_s_first_clients_twice(monkeypatch):
+    """Eight at most, with notes as they come; the seconds are those of the second time."""
+    lab, seen = Lab(method("fedavg", mlp()), Digits((3,) * 11)), []
+
+    class Engine:
+        def apply(self, function, clients, shared, group, local):
+            seen.append((clients, group.notes, local.round))
+            return iter([1, 2])
+    clock = iter((10., 20., 50., 53., 60., 60.5, 70., 77.))
+    monkeypatch.setattr(choice, "engine", lambda name, config: Engine())
+    monkeypatch.setattr(choice, "time", SimpleNamespace(perf_counter=lambda: next(clock)))
+    lab.group.method = SimpleNamespace(note=lambda: "note", client=None)
+    found = choice.seconds(lab.group, lab.shared)
+    assert seen == [(list(range(8)), dict.fromkeys(range(11), "note"), 0)] * 4 and lab.group.notes == {}
+    assert len(found) == 2 and found.dtype == float
+
+
+def test_the_border_between_the_engines(monkeypatch):
+    """Up to SMALL parameters many clients at once, and one by one above; 64 hidden units have 4,810."""
+    chosen = method("fedavg", model(MLP(hidden=64)))
+    for border, expected in ((4810, "vmap"), (4809, "loop")):
+        monkeypatch.setattr(choice, "SMALL", border)
+        assert choice.by_network(chosen, *chosen.init(2), blank((64,), np.dtype("float32"))) == (
+            expected, "4,810 parameters, without convolutions")
+    monkeypatch.undo()
+    assert choice.engine("vmap", Config()).memory == 2 * 2 ** 30 and choice.SMALL == 100_000

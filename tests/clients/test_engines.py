@@ -4,7 +4,9 @@ from __future__ import annotations
 import pytest
 import torch
 
+from fedmpi.clients.cohort import Cohort, pad
 from fedmpi.clients.loop import REHEARSAL, Loop, LoopData
+from fedmpi.clients.plan import Local
 from fedmpi.clients.vmap import Vmap
 from tests.clients.verbs import VERBS, Bench, plain, pull, walk
 
@@ -53,25 +55,74 @@ def test_little_memory_makes_small_chunks(bench):
 
 
 class Crowded(Vmap):
-    """An engine on a device that has room for so many clients."""
-    room = 2
+    """An engine on a device that has room for so many clients; notes how many it was asked to take."""
+    room, asked = 2, ()
 
     def _together(self, function, clients, *rest):
+        self.asked = (*self.asked, len(clients))
         if len(clients) > self.room:
             raise torch.OutOfMemoryError("CUDA out of memory")
         return super()._together(function, clients, *rest)
 
 
-def test_out_of_memory_halves_the_chunks(bench):
-    """From 5 clients at once to 2, for good; no client is left out or trained twice."""
-    engine = Crowded()
+def test_out_of_memory_halves_the_chunks():
+    """From 9 clients at once to 4 and to 2, for good; no client is left out or trained twice."""
+    engine, bench = Crowded(), Bench((57, 1, 11, 3, 10, 4, 5, 6, 7))
     found = list(engine.apply(lambda shared, mine, data: mine.w * data.n, bench.clients, bench.shared, bench,
                               REHEARSAL))
-    assert sorted(client for client, _ in found) == bench.clients and engine.most == 2
-    assert difference(bench, Vmap(), engine, plain) <= (1e-5 if len(bench.model.shapes[0]) == 4 else 0)
-    engine.room = 0
+    assert [client for client, _ in found] == [0, 2, 4, 8, 7, 6, 5, 3, 1] and engine.most == 2
+    assert engine.asked == (9, 4, 2, 2, 2, 2, 1)
+    assert difference(bench, Vmap(), engine, plain) == 0
+    engine.room, engine.asked = 0, ()
     with pytest.raises(torch.OutOfMemoryError):
         bench.run(engine, plain)
+    assert engine.asked == (2, 1)
+
+
+def test_chunks_are_as_many_clients_as_fit(bench):
+    """The largest first; as large as it, with ten vectors of parameters each. A sample is 64 numbers."""
+    bytes_of = [4 * 64 * n + 10 * 4 * bench.model.size for n in (57, 11, 10, 3, 1)]
+    if len(bench.model.shapes[0]) == 4:      # bytes, which become floats
+        assert bench.training(0)[0].dtype == torch.uint8
+    for memory, expected in ((2 * bytes_of[0], (2, 3 if 2 * bytes_of[0] >= 3 * bytes_of[2] else 2)),
+                             (2 * bytes_of[0] - 1, (1,)), (5 * bytes_of[0], (5,))):
+        engine = Crowded(memory=memory)
+        engine.room = 9
+        bench.run(engine, plain)
+        assert engine.asked[:len(expected)] == expected and sum(engine.asked) == 5
+
+
+def test_steps_have_weights_and_clients_that_still_have_a_batch():
+    """Of 7, 5 and 2 samples in batches of 3, for two epochs: a client that is done drops out, the shortest first."""
+    sizes, local = (7, 5, 2), Local(1, 2, 3, 2, None, .1, 0.)
+    rows = [torch.zeros(n, 1) for n in sizes]
+    cohort = Cohort(pad(rows), pad([torch.arange(n) for n in sizes]), sizes, (4, 9, 11), local)
+    index, weight, active = cohort.plans()
+    assert index.shape == weight.shape == (6, 3, 3) and active == [3, 3, 2, 2, 1, 1]
+    counts = [[3, 3, 2], [3, 2, 2], [1, 3, 0], [3, 2, 0], [3, 0, 0], [1, 0, 0]]
+    expected = [[[1 / c] * c + [0] * (3 - c) if c else [0] * 3 for c in step] for step in counts]
+    torch.testing.assert_close(weight, torch.tensor(expected))
+    assert index[:3, 0].flatten()[:7].tolist() == [1, 0, 6, 5, 2, 4, 3]      # see test_plan.py: 7 samples of client 4
+    assert index[3:, 0].flatten()[:7].tolist() == [0, 1, 2, 4, 3, 6, 5]
+    for k, (t, (here, x, y, w)) in zip(active, enumerate(cohort.batches()), strict=True):
+        assert here == k and x.shape == (k, 3, 1) and torch.equal(w, weight[t, :k]) and torch.equal(y, index[t, :k])
+
+
+def test_padding_is_whole_blocks_of_zeros():
+    for n, length in ((1, 64), (64, 64), (65, 128)):
+        found = pad((torch.ones(n, 2), torch.ones(1, 2)))
+        assert found.shape == (2, length, 2) and found.sum().item() == 2 * (n + 1)
+        assert (found[0, :n] == 1).all() and (found[1, 0] == 1).all()
+
+
+def test_a_network_with_batchnorm_is_refused(bench):
+    from fedmpi.errors import BadInput
+    bench.method.model.still = [slice(0, 1)]
+    try:
+        with pytest.raises(BadInput, match="engine = vmap: it cannot train a network with BatchNorm"):
+            bench.run(Vmap(), plain)
+    finally:
+        bench.method.model.still = []
 
 
 @pytest.mark.parametrize("engine", [Loop(), Vmap()], ids=["loop", "vmap"])

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedmpi.clients.placement import Pace, homes
+from fedmpi.clients.placement import FIXED, Pace, homes, longest_first
 from fedmpi.method import Participants
 
 HOW = ("balanced", "blocks", "shuffled")
@@ -155,3 +155,80 @@ def test_moves_never_make_the_slowest_rank_slower(sizes, speeds):
         loads = [np.bincount(at, np.array(sizes) + FIXED, len(speeds))[pace.hosts] / pace.speeds
                  for at in (ranks, after)]
         assert loads[1].max() < loads[0].max()
+
+
+def test_the_largest_first_to_whoever_would_finish_first():
+    """By hand: sizes 100, 70, 50, 40, 10 and 20 more of each on three ranks, ties to the lower rank."""
+    assert homes(np.array([10, 70, 100, 40, 50]), 4, False).tolist() == [2, 2, 1, 3, 3]
+    assert homes(np.array([10, 70, 100, 40, 50]), 3, True).tolist() == [1, 1, 0, 2, 2]
+    assert homes(np.array([5, 5, 5]), 1, False).tolist() == [0, 0, 0]
+    # the bookkeeping counts: by samples alone all four clients of 1 would join that of 60
+    assert homes(np.array([60, 1, 1, 1, 1, 70]), 2, True).tolist() == [1, 1, 0, 1, 0, 0]
+
+
+@given(costs=st.lists(st.integers(1, 500), min_size=1, max_size=30), bins=st.integers(1, 5),
+       seed=st.integers(0, 5))
+def test_longest_first_is_its_definition(costs, bins, seed):
+    """A second program of plain lists; equally dear ones in their order."""
+    speeds = (1 + np.random.default_rng(seed).integers(0, 4, bins)).tolist()
+    loads, place = [0.] * bins, {}
+    for cost, item in sorted(((c, i) for i, c in enumerate(costs)), key=lambda pair: (-pair[0], pair[1])):
+        done = [(load + cost) / speed for load, speed in zip(loads, speeds, strict=True)]
+        place[item] = done.index(min(done))
+        loads[place[item]] += cost
+    found = longest_first(np.array(costs), bins, np.array(speeds, float))
+    assert found.tolist() == [place[i] for i in range(len(costs))]
+
+
+def test_blocks_and_shuffled_are_the_known_ones():
+    """The permutation of [1, 1, 1, 2, 2, 3, 3] was drawn by numpy.random.default_rng(5) alone."""
+    sizes = np.array([9, 1, 1, 1, 1, 1, 50])
+    assert homes(sizes, 4, False, "blocks").tolist() == [1, 1, 1, 2, 2, 3, 3]
+    assert homes(sizes, 3, True, "blocks").tolist() == [0, 0, 0, 1, 1, 2, 2]
+    assert homes(sizes, 4, False, "shuffled", 5).tolist() == [1, 2, 1, 2, 3, 3, 1]
+
+
+def test_the_facts_of_a_round_are_those_of_the_ranks_that_host():
+    """Rank 0 hosts nobody: its seconds count nowhere."""
+    pace = Pace(np.array([1, 2, 3, 3]), movable=False)
+    pace.ranks(who([0, 1, 2], [30, 80, 80]))
+    facts = pace.note(np.array([[9., 99], [2, 5], [3, 7], [1, 6]]), who([0, 1, 2], [30, 80, 80]))
+    assert facts == {"seconds_train": 3., "seconds_judge": 7., "imbalance": 1.5, "idle_share": pytest.approx(1 / 3)}
+    rate = np.array([50 / 2, 100 / 3, 100 / 1])      # samples, and 20 for each client or rank, a second
+    assert pace.speeds == pytest.approx(.5 + .5 * rate / rate.mean())
+    assert (pace.rounds, pace.seconds) == (1, 3.)
+    pace.note(np.array([[0., 0], [5, 5], [3, 7], [1, 6]]), who([0, 1, 2], [30, 80, 80]))
+    assert (pace.rounds, pace.seconds) == (2, 4.)
+    pace.note(np.array([[0., 0], [5, 5], [0, 7], [1, 6]]), who([0, 1, 2], [30, 80, 80]))      # one did not train
+    assert (pace.rounds, pace.seconds) == (2, 4.)
+    idle = pace.note(np.zeros((4, 2)), who([0, 1, 2], [30, 80, 80]))
+    assert idle == {"seconds_train": 0., "seconds_judge": 0., "imbalance": pytest.approx(1.), "idle_share": 1.}
+
+
+def test_moves_are_those_by_hand():
+    """Costs 100, 80 and 60 on rank 1, 40 on rank 2, equally fast: the one of 100 moves, both have 140."""
+    pace = pace_of([1, 1, 1, 2], [80, 60, 40, 20], row=10)
+    for rounds in range(3):
+        assert pace.moves(left=100) is None and pace.rounds == rounds      # not measured long enough
+        pace.ranks(who(range(4), [80, 60, 40, 20]))
+        pace.note(np.array([[0., 0], [2.4, 0], [.4, 0]]), who(range(4), [80, 60, 40, 20]))
+    ids, ranks = pace.moves(left=100)
+    assert (ids.tolist(), ranks.tolist()) == ([0], [2]) and ids.dtype == ranks.dtype == np.int64
+    assert pace.homes.tolist() == [1, 1, 1, 2]      # not moved yet
+    # a second of 2.4 is saved in each round: worth it until one row takes longer, 10 bytes at so many a second
+    pace.bandwidth = 10 / 100
+    assert pace.moves(left=101) is not None and pace.moves(left=99) is None
+    pace.moved(np.array([2, 1, 1, 2]), 1, .5)
+    assert (pace.rounds, pace.seconds, pace.bandwidth) == (0, 0., 20.) and pace.homes.tolist() == [2, 1, 1, 2]
+
+
+@pytest.mark.parametrize("small, expected", [(60, None), (101, [1])])
+def test_a_trifle_is_not_worth_moving(small, expected):
+    """Of loads of 1000: 60 or 101 less, where a tenth is asked for."""
+    sizes = np.array([1000 - small, small, 980 - 2 * small]) - FIXED
+    pace = pace_of([0, 0, 1], sizes, row=0)
+    for _ in range(3):
+        pace.ranks(who(range(3), sizes))
+        pace.note(np.array([[1000., 0], [980 - 2 * small, 0]]), who(range(3), sizes))
+    found = pace.moves(left=10)
+    assert found is None if expected is None else found[0].tolist() == expected

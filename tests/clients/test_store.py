@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from fedmpi.clients.store import Store, digest_of
+from fedmpi.clients.store import Store, digest_of, digest_of_run
 from fedmpi.errors import FedmpiError
 from fedmpi.method import Nothing
 
@@ -129,3 +129,50 @@ def test_records_that_a_call_cannot_move_at_once(tmp_path, monkeypatch):
     for client in (2, 1, 3):
         s.write(client, row(10 + client))
     assert all(torch.equal(s.read(c).w, row(10 + c).w) and s.read(c).n == 10 + c for c in (1, 2, 3))
+
+
+def test_reading_is_use_and_the_bound_is_in_bytes(tmp_path):
+    """Three rows of 24 bytes fit in 72: the one that was neither read nor written for the longest time goes."""
+    s = Store(store().first, memory=72, scratch=str(tmp_path))
+    for c in (1, 2, 3):
+        s.write(c, row(c))
+    assert not s._spill.places
+    s.read(1)
+    s.write(4, row(4))
+    s.write(3, row(33))
+    s.write(5, row(5))
+    assert list(s._spill.places) == [2, 1] and [int(s.read(c).n) for c in range(1, 6)] == [1, 2, 33, 4, 5]
+
+
+def test_places_of_clients_that_left_are_used_again():
+    s = Store(store().first, memory=1)
+    for c in range(5):
+        s.write(c, row(c))
+    s.give(1), s.give(2)
+    for c in (7, 8, 9):
+        s.write(c, row(c))
+    assert sorted(s._spill.places.values()) == [0, 1, 2, 3, 4] and os.fstat(s._spill.file.fileno()).st_size == 5 * 24
+    assert [int(s.read(c).n) for c in (0, 3, 4, 7, 8, 9, 1)] == [0, 3, 4, 7, 8, 9, 7]
+
+
+def test_a_file_that_ends_too_early_is_named(tmp_path):
+    s = Store(store().first, memory=1, scratch=str(tmp_path))
+    for c in (3, 4):
+        s.write(c, row(c))
+    os.ftruncate(s._spill.file.fileno(), 10)
+    with pytest.raises(FedmpiError, match=f"scratch space in {tmp_path} does not give back the state of client 3"):
+        s.read(3)
+
+
+def test_digests_are_the_known_ones():
+    """Hashed by hashlib alone, of the bytes 'w float32 (4,)', four floats, 'n int64 ()', an integer."""
+    import hashlib
+    s = store()
+    for client, (w, n) in {0: (np.arange(4), 7), 3: (np.full(4, 5), 5)}.items():
+        if client == 3:
+            s.write(3, row(5))
+        known = hashlib.sha256(b"w float32 (4,)" + w.astype("<f4").tobytes() + b"n int64 ()"
+                               + np.int64(n).tobytes())
+        assert s.digest(client).tobytes() == known.digest() and s.digest(client).dtype == np.uint8
+    both = np.stack([s.digest(0), s.digest(3)])
+    assert digest_of_run(s.first, both) == hashlib.sha256(s.digest(0).tobytes() + both.tobytes()).hexdigest()
