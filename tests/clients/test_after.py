@@ -1,0 +1,25 @@
+"""Whom a run judges right after local training changes no bit of what it learns, whatever its clients keep."""
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from fedmpi.clients.vmap import Vmap
+from fedmpi.config import Evaluate
+from tests.federations import Lab, method
+from tests.methods.table import NAMES, SHOWN
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_states_do_not_depend_on_who_is_judged_after_training(name, mlp, federation):
+    """All clients as if they had taken part, and none: the same digest after two rounds in which five of eight do."""
+    runs = [Lab(method(name, mlp, **SHOWN.get(name, {})), federation, Vmap(), share=.6, evaluate=Evaluate(after=after))
+            for after in ("all", "off")]
+    for run in runs:
+        run.go(2, judge=True)
+    assert runs[0].digest() == runs[1].digest()
+    np.testing.assert_array_equal(runs[0].group.touched(), runs[1].group.touched())
+    tables = [run.judge(2) for run in runs]
+    np.testing.assert_array_equal(tables[0][:, [0, 2]], tables[1][:, [0, 2]])
+    assert not tables[1][:, 1].any()
+    assert tables[0][:, 1, 0].all() or not tables[0][:, 1].any()      # all, or a method that has nothing to show
