@@ -22,7 +22,7 @@ from fedmpi.data.federation import Samples
 from fedmpi.method import Participants
 from fedmpi.models.build import blank, build
 from fedmpi.models.nets import MLP
-from fedmpi.server.participation import participants
+from fedmpi.server.participation import addressed, participants
 from fedmpi.server.rounds import address
 from fedmpi.settings import build as settled
 
@@ -142,7 +142,8 @@ class Lab:
     def train(self, t: int, who=None, judge=False):
         """Let the participants train; returns those whose updates are there."""
         who = who or self.who(t)
-        address(self.crew, self.method, self.shared, who, self.reduce == "exact")
+        told = addressed(self.config, self.federation.sizes, who, judge)
+        address(self.crew, self.method, self.shared, told, self.reduce == "exact")
         return who.only(self.crew.train(t, who.ids, judge, self.shared))
 
     def apply(self, function, clients, t: int = 0, engine=None) -> dict:
