@@ -1,0 +1,78 @@
+"""A guard of speed without a clock: training, sums, judging and orders do as much work as they did, no more.
+
+| figure    | may differ by | what raises it |
+|-----------|---------------|----------------|
+| operators | 0             | a line of fedmpi that asks PyTorch for one more |
+| bytes     | 0             | a copy, a temporary tensor |
+| read      | 0             | .item(), float(t), bool(t): a GPU would be waited for |
+| calls     | 5 %           | Python: a loop, a helper, one more object a step |
+
+When a change is meant to do more or less work: `python -m tests.work` prints TABLE anew; say in the commit why."""
+from __future__ import annotations
+
+import inspect
+import textwrap
+
+import pytest
+
+from fedmpi.clients import loop
+from tests.work import Work, alike, cases, count
+
+TABLE = {
+    "loop: mlp": Work(106, 106480, 0, 947),
+    "loop: cnn": Work(131, 104240, 0, 1120),
+    "loop: mlp, momentum and pulls": Work(375, 523864, 0, 1071),
+    "vmap: mlp": Work(292, 246092, 0, 587),
+    "vmap: mlp, momentum and pulls": Work(566, 663476, 0, 633),
+    "sum: 8 clients": Work(70, 48560, 8, 193),
+    "judged: 1 client": Work(10, 1576, 2, 64),
+    "judged: 8 clients": Work(80, 12608, 16, 757),
+    "trained: 8 clients": Work(198, 137568, 16, 1905),
+    "order: touched": Work(0, 0, 0, 32),
+    "order: a sum": Work(63, 400, 8, 158),
+    "order: 8 rows": Work(66, 106488, 8, 102),
+}
+NEAR = .05      # of the calls: those that NumPy makes in fedmpi's name differ a little from version to version
+
+
+@pytest.fixture(scope="module")
+def counted():
+    """Return what counts a case by name."""
+    with alike():
+        every = cases()
+        yield lambda name: count(every[name])[0]
+
+
+def differs(found: Work, expected: Work) -> list[str]:
+    """Name the figures that are not as expected."""
+    exactly = [name for name in ("operators", "bytes", "read") if getattr(found, name) != getattr(expected, name)]
+    return exactly + ["calls"] * (abs(found.calls - expected.calls) > NEAR * expected.calls)
+
+
+@pytest.mark.parametrize("name", TABLE)
+def test_it_is_as_much_work_as_it_was(name, counted):
+    found = counted(name)
+    assert not differs(found, TABLE[name]), f"{found}; see the head of this file"
+
+
+PLANTED = {"a copy": ("work.clone()", ["operators", "bytes"]), "a look": ("bool(work.any())", ["operators", "bytes",
+                                                                                               "read", "calls"]),
+           "a trip to the host": ("work.copy_(torch.tensor(work.tolist()))", ["operators", "bytes", "calls"]),
+           "a loop": ("for _ in range(9): len(work.shape)", ["calls"])}
+
+
+@pytest.mark.parametrize("name", PLANTED)
+def test_needless_work_in_a_step_is_noticed(name, counted, monkeypatch):
+    """Planted into the looped engine's step: what it costs, and nothing else, is told."""
+    line, expected = PLANTED[name]
+    source = textwrap.dedent(inspect.getsource(loop.LoopData.descend))
+    assert source.count("        if clip:\n") == 1
+    space = dict(vars(loop))
+    planted = source.replace("        if clip:\n", f"        {line}\n        if clip:\n")
+    exec(compile("from __future__ import annotations\n" + planted, loop.__file__, "exec"), space)
+    monkeypatch.setattr(loop.LoopData, "descend", space["descend"])
+    found = differs(counted("loop: mlp"), TABLE["loop: mlp"])
+    assert set(expected) <= set(found) | {"calls"} and set(found) <= {*expected, "calls"}, found
+    assert ("read" in found) == ("read" in expected)
+    monkeypatch.undo()
+    assert not differs(counted("loop: mlp"), TABLE["loop: mlp"])

@@ -1,0 +1,155 @@
+"""Work that is counted in place of time: what fedmpi's own lines ask of PyTorch, of C and of Python.
+
+Counts do not depend on the machine or on its load, and hardly on versions: an operator counts where a line of fedmpi
+asks for it, not where PyTorch's own lines or its backward passes do. `python -m tests.work` prints the table of
+test_work.py anew."""
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+import fedmpi
+from fedmpi.clients.loop import Loop
+from fedmpi.clients.vmap import Vmap
+from fedmpi.comm import chains, exact
+from fedmpi.comm.orders import Order
+from fedmpi.comm.world import Solo
+from tests.clients.verbs import Bench, plain, pull_momentum
+from tests.federations import Digits, Lab, method, mlp
+
+OURS = str(Path(fedmpi.__file__).parent)
+BETWEEN = ("tests/work.py", "torch/_compile.py", "torch/_dynamo/eval_frame.py", "torch/utils/_python_dispatch.py")
+SKIPPED = ("<listcomp>", "<setcomp>", "<dictcomp>")      # no functions any more since Python 3.12
+
+
+class Work(NamedTuple):
+    operators: int      # of PyTorch, asked for by a line of fedmpi
+    bytes: int          # that these write to memory of its own: new tensors and copies; views and sums in place do not
+    read: int           # numbers that PyTorch hands to Python (.item(), float(t), bool(t)): a GPU is waited for
+    calls: int          # of functions and C functions, by fedmpi or in it
+
+
+class Operators(TorchDispatchMode):
+    """Counts operators, by name, and their bytes while it is on."""
+
+    def __init__(self):
+        super().__init__()
+        self.names, self.bytes, self.read = Counter(), 0, 0
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        out = function(*args, **(kwargs or {}))
+        name = function.overloadpacket.__name__
+        self.read += name in ("_local_scalar_dense", "equal", "nonzero")
+        if asked_by_us(sys._getframe(1)):
+            known = {t.untyped_storage()._cdata for t in tree_leaves((args, kwargs)) if isinstance(t, torch.Tensor)}
+            self.names[name] += 1
+            self.bytes += sum(t.nbytes for t in tree_leaves(out) if isinstance(t, torch.Tensor)
+                              and (name == "copy_" or t.untyped_storage()._cdata not in known))
+        return out
+
+
+def asked_by_us(frame) -> bool:
+    """Say whether the line that asked for an operator is one of fedmpi's: the last one that is not of the counting."""
+    while frame.f_code.co_filename.endswith(BETWEEN):
+        frame = frame.f_back
+    return frame.f_code.co_filename.startswith(OURS)
+
+
+@contextmanager
+def called(found: Counter):
+    """Count calls of functions by fedmpi or in it."""
+    def note(frame, event, function):
+        if event == "c_call":
+            if frame.f_code.co_filename.startswith(OURS):
+                found[function.__name__] += 1
+        elif event == "call" and frame.f_code.co_name not in SKIPPED:
+            files = [f.f_code.co_filename for f in (frame, frame.f_back) if f]
+            if any(name.startswith(OURS) for name in files):
+                found[frame.f_code.co_name] += 1
+    sys.setprofile(note)
+    try:
+        yield
+    finally:
+        sys.setprofile(None)
+
+
+def count(function) -> tuple[Work, Counter, Counter]:
+    """Return the work of a call, the second of its kind: the first one fills caches; and what it was, by name."""
+    function()
+    calls = Counter()
+    with called(calls):
+        function()
+    with Operators() as operators:
+        function()
+    total = Work(sum(operators.names.values()), operators.bytes, operators.read, sum(calls.values()))
+    return total, operators.names, calls
+
+
+class Two(Solo):
+    """Rank 0 of two, the other of which hosts nobody: nothing is sent, everything is packed."""
+    size = 2
+
+
+def training(engine, verb, image=False):
+    """Two epochs of five clients, 22 steps."""
+    bench = Bench(image=image)
+    return lambda: bench.run(engine, verb)
+
+
+def laboratory():
+    lab = Lab(method("fedavg", mlp()), Digits(), world=Two())
+    lab.train(0, judge=True)
+    return lab
+
+
+def order(lab, number, *arrays):
+    return lambda: lab.crew.call(number, *arrays)
+
+
+def cases() -> dict:
+    """Return what is counted: a function of no argument each."""
+    lab = laboratory()
+    small, large = np.array([0, 0, 0, 10]), np.array([0, 0, 0, lab.method.model.size])
+    return {
+        "loop: mlp": training(Loop(), plain), "loop: cnn": training(Loop(), plain, image=True),
+        "loop: mlp, momentum and pulls": training(Loop(), pull_momentum),
+        "vmap: mlp": training(Vmap(), plain), "vmap: mlp, momentum and pulls": training(Vmap(), pull_momentum),
+        "sum: 8 clients": lambda: lab.rows().w.mean(lab.federation.sizes),
+        "judged: 1 client": lambda: lab.group._measure(2, lab.shared.w),
+        "judged: 8 clients": lambda: lab.crew.judge(1, lab.shared),
+        "trained: 8 clients": lambda: lab.train(0, judge=True),
+        "order: touched": order(lab, Order.TOUCHED),
+        "order: a sum": order(lab, Order.SUM, small, np.full(8, .125)),
+        "order: 8 rows": order(lab, Order.GATHER, large)}
+
+
+@contextmanager
+def alike():
+    """Let all machines sum in the same way, whatever their processors and compilers."""
+    kept = chains.kernel, exact.fuses
+    chains.kernel, exact.fuses = lambda rows: None, lambda device: True
+    try:
+        yield
+    finally:
+        chains.kernel, exact.fuses = kept
+
+
+def main():
+    with alike():
+        for name, function in cases().items():
+            found, operators, calls = count(function)
+            print(f'    "{name}": Work{tuple(found)},')
+            if "--names" in sys.argv:
+                print(dict(operators), dict(calls))
+
+
+if __name__ == "__main__":
+    main()
