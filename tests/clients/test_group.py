@@ -262,3 +262,17 @@ def test_rows_are_restored_from_a_file_in_runs_of_neighbours(tmp_path, monkeypat
     group.restore("file", np.array([3, 4]))
     assert len(read) == 2
 
+
+
+def test_what_idle_clients_keep_is_looked_at_too():
+    class Idling(Sums):
+        idles = True
+
+        def idle(self, shared, mine, data):
+            return mine._replace(a=mine.a + (float("inf") if int(data.id) == 3 else 1))
+    group = lab().group
+    group.method = Idling().on(group.method.model)
+    with pytest.raises(exact.NotFinite, match="^update of a has 6 non-finite values of 6"):
+        group.train(0, np.array([1, 4]), np.array([1, 4]), False)
+    assert group.at == 3 and list(group.ups) == [1, 4]
+    assert group.store.read(0).a.tolist() == [[1.] * 3] * 2 and int(group.store.read(0).n) == 0

@@ -1,0 +1,21 @@
+"""Faults planted into fedmpi/models, each seen by the suite: (definition, old text, new text)."""
+from __future__ import annotations
+
+FAULTS: list[tuple[str, str, str]] = [
+    ("fedmpi.models.nets:CNN4.build", "pool1=nn.MaxPool2d(2)", "pool1=nn.AvgPool2d(2)"),
+    ("fedmpi.models.nets:CNN4.build", "relu3=nn.ReLU()", "relu3=nn.Tanh()"),
+    ("fedmpi.models.nets:LeNet5.build", "2 * (min(pixels) < 32)", "2 * (min(pixels) <= 32)"),
+    ("fedmpi.models.nets:LeNet5.build", "relu4=nn.ReLU()", "relu4=nn.Identity()"),
+    ("fedmpi.models.nets:MLP.build", "relu=nn.ReLU()", "relu=nn.GELU()"),
+    ("fedmpi.models.nets:ResNet18.build", 'mode="fan_out"', 'mode="fan_in"'),
+    ("fedmpi.models.nets:FastText.build", "padding_idx=0", "padding_idx=None"),
+    ("fedmpi.models.build:as_input", "div_(PIXEL).sub_(1)", "div_(2 * PIXEL)"),
+    ("fedmpi.models.flat:Model.__init__", "torch.manual_seed(seed)", "torch.manual_seed(seed + 1)"),
+    ("fedmpi.models.flat:Model._another", "ANOTHER * j", "j"),
+    ("fedmpi.models.flat:as_parameter", "(out, height, width, channels)).movedim(-1, -3)",
+     "(out, channels, height, width))"),
+    ("fedmpi.models.flat:Net.handed_over", "self._work, None", "self._work, self._work"),
+    ("fedmpi.models.flat:inside", "part.stop <= block.stop", "part.start <= block.stop"),
+    ("fedmpi.models.variational:Variational.__init__", "model._seed + CODE", "model._seed"),
+    ("fedmpi.models.variational:gaussian", "F.softplus(s) + FLOOR", "F.softplus(s)"),
+    ("fedmpi.models.variational:Experts.forward", "mu * sigma ** -2", "mu * sigma ** -1")]
