@@ -1,5 +1,7 @@
+import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import numpy as np
@@ -19,7 +21,12 @@ def load(path):
 
 def test_every_source_has_a_title_and_a_line_of_description():
     for source in BUILT_IN.values():
-        assert source.title and source.__doc__ and "\n" not in source.__doc__.partition("\n\n")[0]
+        assert source.__doc__ and "\n" not in source.__doc__.partition("\n\n")[0]
+    # medmnist's classes are found by their titles, torchvision's by `loader`
+    assert {name: source.title for name, source in BUILT_IN.items()} == {
+        "digits": "digits", "mnist": "MNIST", "fashion_mnist": "Fashion-MNIST", "cifar10": "CIFAR-10",
+        "cifar100": "CIFAR-100", "tiny_imagenet": "Tiny-ImageNet", "ag_news": "AG News", "pathmnist": "PathMNIST",
+        "tissuemnist": "TissueMNIST", "arrays": "arrays"}
 
 
 def test_digits_are_those_of_scikit_learn(tmp_path):
@@ -114,6 +121,25 @@ def test_the_key_changes_when_the_file_does(tmp_path):
     assert source_key("mnist", tmp_path) != "mnist"
 
 
+def test_the_key_holds_the_place_the_size_and_the_time_of_a_file(tmp_path):
+    (tmp_path / "other").mkdir()
+    path, other = tmp_path / "mine.npz", tmp_path / "other" / "mine.npz"
+
+    def key(where, content, time):
+        where.write_bytes(content)
+        os.utime(where, ns=(1, time))
+        return source_key("arrays", tmp_path, str(where))
+    keys = [key(path, b"12", 5), key(path, b"12", 6), key(path, b"123", 5), key(other, b"12", 5)]
+    assert keys[0] == f"arrays {path.resolve()} 2 5" and len(set(keys)) == 4
+    # what is not there yet has no state, and a set's own .npz comes before the files that it is made of
+    assert source_key("arrays", tmp_path, "none.npz") == "arrays"
+    (tmp_path / "ag_news_csv").mkdir()
+    for name in ("ag_news_csv/train.csv", "ag_news.npz"):
+        (tmp_path / name).write_bytes(b"1")
+        os.utime(tmp_path / name, ns=(1, 7))
+        assert source_key("ag_news", tmp_path) == f"ag_news {tmp_path.resolve() / name} 1 7"
+
+
 def test_the_key_changes_with_the_files_that_a_set_is_read_from(tmp_path):
     assert source_key("ag_news", tmp_path) == "ag_news"
     (tmp_path / "ag_news_csv").mkdir()
@@ -186,4 +212,46 @@ def test_a_third_partys_set_takes_a_file_if_its_load_does():
 
 def test_a_lock_that_cannot_be_had_is_done_without(tmp_path):
     with sources.alone(tmp_path / "no such folder" / "lock"):
+        pass
+
+
+def count_up(lock: Path, counter: Path, times: int):
+    """Add to a counter in a file, slowly enough for another process to come in between."""
+    for _ in range(times):
+        with sources.alone(lock):
+            before = int(counter.read_text())
+            time.sleep(.001)
+            counter.write_text(str(before + 1))
+
+
+def test_processes_that_download_keep_each_other_out(tmp_path):
+    (tmp_path / "counter").write_text("0")
+    children = []
+    for _ in range(4):
+        children.append(os.fork())
+        if not children[-1]:
+            try:
+                count_up(tmp_path / "lock", tmp_path / "counter", 15)
+                os._exit(0)
+            finally:      # whatever happens, no second pytest goes on
+                os._exit(1)
+    assert [os.waitpid(child, 0)[1] for child in children] == [0] * 4
+    assert (tmp_path / "counter").read_text() == "60"
+
+
+HELD = """import fcntl
+        file = open(os.path.join(root, ".tissuemnist.lock"), "w")
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            pass
+        else:
+            raise RuntimeError("anybody may come in")
+        """
+
+
+def test_a_download_is_alone_with_its_set(tmp_path, medmnist):
+    medmnist(HELD + STORE)
+    sources.load("tissuemnist", tmp_path / "root")
+    with sources.alone(tmp_path / "root" / ".tissuemnist.lock"):      # and it has let go
         pass
