@@ -1,0 +1,151 @@
+"""The cache of federations: what makes another one, what is used again, and how it comes to the disk."""
+from __future__ import annotations
+
+import dataclasses
+import os
+import shutil
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pytest
+
+from fedmpi import config
+from fedmpi.data import federation as module
+from fedmpi.data.federation import Federation, find, place, prepare
+from fedmpi.data.partitions import BUILT_IN, Dirichlet, FewShot, Iid, Pathological
+from fedmpi.errors import BadInput
+
+# settings of `data` that make another federation, by the name that is changed, and those that do not
+OTHERS = {"name": {"name": "digits", "file": None}, "file": {"file": "b.npz"}, "share": {"share": .5},
+          "clients": {"clients": 3}, "partition": {"partition": Dirichlet()}, "split": {"split": (.8, .2)}}
+SAME = {"root": "only where data sets lie", "cache": "only where federations are kept"}
+# of each setting of each partition, in turn
+SETTINGS = {"balanced": (True, False), "beta": (.1, .2), "procedure": ("capped", "plain"), "smallest": (None, 3),
+            "tries": (10, 11), "classes_per_client": (1, 2), "n": (2, 3), "alpha": (.1, .2), "alpha_in": (10., 9.),
+            "clusters": (10, 2), "classes_per_cluster": (3, 4), "gamma": (.1, .2), "classes": (5, 6),
+            "few_classes": (2, 3), "amount": (None, 7)}
+
+
+def key(data: config.Data, seed: int = 0) -> str:
+    folder, root = module.folders(data)
+    path, key, _ = place(folder, data, seed, root)
+    assert path.name.endswith(f"-{data.clients}-{key[:12]}.h5") and path.parent == folder and len(key) == 64
+    return key
+
+
+def test_every_setting_of_the_data_makes_another_key(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name in ("a.npz", "b.npz"):
+        np.savez(name, x_train=np.zeros((4, 2)), y_train=np.arange(4))
+    base = config.Data(name="arrays", file="a.npz", clients=2, partition=Iid(), root=str(tmp_path))
+    assert {*OTHERS, *SAME} == {field.name for field in dataclasses.fields(config.Data)}
+    changed = [dataclasses.replace(base, **settings) for settings in (*OTHERS.values(), {"split": (.75, .05, .2)})]
+    keys = [key(base), key(base, seed=1), *map(key, changed)]
+    assert len(set(keys)) == len(keys) == 9
+    elsewhere = dataclasses.replace(base, **{name: str(tmp_path / name) for name in SAME})
+    assert key(elsewhere) == keys[0] and module.folders(elsewhere)[0] == tmp_path / "cache"
+
+
+def test_every_setting_of_a_partition_makes_another_key(tmp_path):
+    keys = {key(config.Data(partition=cls())) for cls in BUILT_IN.values()}
+    assert len(keys) == len(BUILT_IN)
+    for cls in BUILT_IN.values():
+        for field in dataclasses.fields(cls):
+            pair = [cls(**{field.name: value}) for value in SETTINGS[field.name]]
+            assert len({key(config.Data(partition=partition)) for partition in pair}) == 2, (cls, field.name)
+
+
+def test_the_format_and_foreign_code_are_part_of_the_key(monkeypatch):
+    data = config.Data(partition=Iid())
+    before = key(data)
+    monkeypatch.setattr(module, "FORMAT", module.FORMAT + 1)
+    assert key(data) != before
+    monkeypatch.undo()
+    assert module.stamp(Iid) == "" and key(data) == before
+    assert len(module.stamp(Mine)) == 64 and key(config.Data(partition=Mine())) != before
+
+
+@dataclasses.dataclass(frozen=True)
+class Mine(Iid):
+    """A third party's partition."""
+
+
+def test_a_file_that_holds_another_federation_is_not_used(settings, everything):
+    """Somebody has renamed it, or two keys begin alike."""
+    mine, other = prepare(settings(), 0), prepare(settings(), 1)
+    good, wrong = everything(Federation(mine)), other.read_bytes()
+    shutil.copy(other, mine)
+    assert prepare(settings(), 0) == mine and everything(Federation(mine)) == good
+    assert other.read_bytes() == wrong and sorted(os.listdir(mine.parent)) == sorted([mine.name, other.name])
+
+
+def test_what_is_there_is_found_and_nothing_is_made(settings):
+    assert find(settings(), 0) is None and not Path(settings().cache).exists()
+    path = prepare(settings(), 0)
+    assert find(settings(), 0).path == path and find(settings(), 1) is None and find(settings(clients=19), 0) is None
+    os.truncate(path, 100)
+    assert find(settings(), 0) is None and path.stat().st_size == 100
+
+
+def test_a_federation_is_on_the_disk_before_it_has_its_name(settings, monkeypatch):
+    """Written beside its place, flushed, renamed, and the folder flushed: a node that fails leaves all or nothing."""
+    done, fsync, replace = [], os.fsync, os.replace
+
+    def flush(descriptor):
+        done.append(("fsync", Path(os.readlink(f"/proc/self/fd/{descriptor}"))))
+        fsync(descriptor)
+
+    def rename(old, new):
+        with h5py.File(old, locking=False) as file:      # whole, and not there yet under its name
+            assert file.attrs["complete"] and not new.exists()
+        done.append(("rename", old, new))
+        replace(old, new)
+    monkeypatch.setattr(os, "fsync", flush)
+    monkeypatch.setattr(os, "replace", rename)
+    path = prepare(settings(), 0)
+    written = done[0][1]
+    assert done == [("fsync", written), ("rename", written, path), ("fsync", path.parent)]
+    assert written.parent == path.parent and written.name.startswith(f"{path.name}.") and written.suffix == ".tmp"
+    assert os.listdir(path.parent) == [path.name]
+
+
+def test_a_write_that_fails_leaves_nothing_beside(settings, monkeypatch):
+    def fail(*_):
+        raise OSError("no more room")
+    monkeypatch.setattr(os, "replace", fail)
+    with pytest.raises(BadInput, match="cannot write the federation: no more room; set data.cache to a folder"):
+        prepare(settings(), 0)
+    assert os.listdir(settings().cache) == []
+
+
+@pytest.mark.parametrize("clients, width, rows", [
+    (6, 4, 1024),        # a client's share is little: chunks of 16 KiB, of rows of 16 bytes
+    (2, 100, 300),       # 300 rows of 400 bytes: the share of one client
+    (1, 1000, 262),      # more than 1 MiB: as many rows of 4,000 bytes as fit into one
+    (600, 9000, 1)])     # a row is longer than the least
+def test_chunks_hold_about_a_client_s_share(clients, width, rows, tmp_path, settings):
+    labels = np.zeros(1100 if rows == 1024 else 600, int)
+    np.savez(tmp_path / "wide.npz", x_train=np.zeros((len(labels), width), np.float32), y_train=labels)
+    data = settings(name="arrays", file=str(tmp_path / "wide.npz"), clients=clients, partition=Iid())
+    with h5py.File(prepare(data, 0)) as file:
+        assert file["x"].chunks == (rows, width) and file["x"].fletcher32
+
+
+def test_what_was_not_drawn_alike_has_another_fingerprint(settings, arrays):
+    """The fingerprint tells what a run sees: samples, labels, who holds them, and the planted groups."""
+    labels = np.arange(60) % 4
+    prints = set()
+    for changes in ({"partition": Pathological()}, {"partition": FewShot(.5, 2, 2)}, {"partition": Iid()},
+                    {"partition": Iid(), "split": (.5, .5)}):
+        prints.add(Federation(prepare(settings(**arrays(labels), clients=4, **changes), 0)).fingerprint)
+    prints.add(Federation(prepare(settings(**arrays(labels[::-1]), clients=4, partition=Iid()), 0)).fingerprint)
+    assert len(prints) == 5
+
+
+def test_classes_and_words_are_counted_over_both_parts(settings, tmp_path):
+    for train, test in ((9, 3), (3, 9)):
+        x, y = (np.array([[0, n], [1, 1]]) for n in (train, test))
+        np.savez(tmp_path / "a.npz", x_train=x, y_train=np.array([0, train]), x_test=y, y_test=np.array([0, test]))
+        f = Federation(prepare(settings(name="arrays", file=str(tmp_path / "a.npz"), clients=2, partition=Iid()), 0))
+        assert (f.classes, f.vocabulary) == (10, 10)
