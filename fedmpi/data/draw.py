@@ -52,7 +52,7 @@ def draw_sizes(axes, federation: Federation, order):
     for (name, colour), part in zip(PARTS, federation.counts[order].T, strict=True):
         if part.any():
             axes.stairs(below + part, edges, baseline=below, fill=True, color=colour, label=name)
-        below += part
+        below = below + part      # not in place: the bar keeps what it stands on
     axes.set(ylabel="samples", ylim=(0, None))
     axes.spines[["top", "right"]].set_visible(False)
 
