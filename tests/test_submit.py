@@ -2,8 +2,11 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import shutil
 import subprocess
+import sys
+from importlib.metadata import PackageNotFoundError
 
 import pytest
 from typer.testing import CliRunner
@@ -84,6 +87,110 @@ def test_an_array_is_a_grid_or_the_lines_of_a_file(tmp_path):
     (["--option", "--mem=8G\n#SBATCH --uid=0"], "cannot stand in a line for sbatch")], ids=str)
 def test_what_cannot_run_is_refused_before_it_waits_in_a_queue(words, message):
     assert message in " ".join(refused(*words).split())
+
+
+def test_nodes_ranks_and_threads_follow_from_what_is_asked_for():
+    def asked(*words, array=(), options=(), **more):
+        return submit.job(CONFIG, list(words), list(array), list(options), time="10", **more)
+    job = asked("rounds=9", "threads=2", options=["--mem=8G"])
+    assert job == submit.Job(CONFIG, ("rounds=9", "threads=2"), name="quickstart", nodes=1, ranks=2, cpus=2, time="10",
+                             options=("--mem=8G",), command=(sys.executable, "-m", "fedmpi"), mpi=submit.likely_mpi())
+    assert (asked(nodes=3).ranks, asked(nodes=3, ranks=5).ranks, asked(cpus=4).cpus) == (6, 5, 4)
+    assert asked(array=["threads=2,8,3"]).cpus == 8      # of all runs of an array
+    assert asked(command="apptainer exec 'my f.sif' fedmpi").command == ("apptainer", "exec", "my f.sif", "fedmpi")
+    assert (asked(name="n").name, asked(mpi="none").mpi, asked(setup="x").setup, asked(restarts=0).restarts) == (
+        "n", "none", "x", 0)
+
+
+def test_a_name_that_cannot_stand_in_a_directive_is_changed(tmp_path):
+    path = tmp_path / "my run (2).yaml"
+    path.write_text("rounds: 3")
+    assert submit.job(str(path), [], [], [], time="10").name == "my_run__2_"
+
+
+def test_what_sbatch_is_told():
+    def told(**asked):
+        return submit.directives(submit.Job(**{"nodes": 2, "ranks": 4, "name": "n", **asked}))
+    rest = ["--requeue", "--signal=USR1@120", "--open-mode=append"]
+    assert told() == ["--job-name=n", "--nodes=2", "--ntasks=4", "--ntasks-per-node=2", "--cpus-per-task=1",
+                      "--time=01:00:00", *rest, "--output=%x-%j.out"]
+    # ranks that do not divide: room for the node that has one more; a node of 3 GPUs has a rank for each, and one more
+    assert told(ranks=5, cpus=3, time="9", signal="", options=("--qos=a", "--mem=1G")) == [
+        "--job-name=n", "--nodes=2", "--ntasks=5", "--ntasks-per-node=3", "--cpus-per-task=3", "--time=9", "--requeue",
+        "--open-mode=append", "--output=%x-%j.out", "--qos=a", "--mem=1G"]
+    assert told(gpus=3, ranks=1)[2:4] == ["--gpus-per-node=3", "--ntasks-per-node=4"]
+    assert told(array=((), (), ()))[6:] == ["--array=0-2", *rest, "--output=%x-%A_%a.out"]
+
+
+@pytest.mark.parametrize("installed, mpi", [({"openmpi"}, "pmix"), ({"mpich"}, "pmi2"), (set(), "pmi2")])
+def test_mpi_is_that_of_the_library_that_is_installed(monkeypatch, installed, mpi):
+    """MPICH speaks PMI-2, Open MPI PMIx; a library from elsewhere is taken for MPICH, Intel MPI or Cray's."""
+    def version(name):
+        if name not in installed:
+            raise PackageNotFoundError(name)
+        return "5.0"
+    monkeypatch.setattr(submit, "version", version)
+    assert submit.likely_mpi() == mpi == submit.job(CONFIG, [], [], [], time="10").mpi
+
+
+@pytest.fixture
+def sbatch(tmp_path, monkeypatch):
+    """Put an sbatch of our own into the path, which notes its words and does what it is told to."""
+    def put(does: str):
+        (tmp_path / "sbatch").write_text(f'#!/bin/sh\necho "$@" >{tmp_path}/asked\n{does}\n')
+        (tmp_path / "sbatch").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    monkeypatch.chdir(tmp_path)
+    return put
+
+
+def test_a_script_is_written_and_submitted(sbatch, tmp_path):
+    sbatch("echo '4711;cluster'")
+    done = CliRunner().invoke(app, ["submit", CONFIG, "--name", "mine", "--account", "a1", "--partition", "long"])
+    assert (done.exit_code, done.stdout) == (0, "4711\n")
+    assert done.stderr == "submitted runs/mine.sbatch; squeue --jobs 4711 shows it\n"
+    assert (tmp_path / "asked").read_text() == "--parsable runs/mine.sbatch\n"
+    assert [path.name for path in (tmp_path / "runs").iterdir()] == ["mine.sbatch"]
+    text = (tmp_path / "runs" / "mine.sbatch").read_text()
+    assert "\n#SBATCH --partition=long\n#SBATCH --account=a1\n" in text and "out=runs/mine-$SLURM_JOB_ID " in text
+    assert text == submit.script(submit.job(CONFIG, [], [], ["--partition=long", "--account=a1"], time="01:00:00",
+                                            name="mine"))
+
+
+def test_what_sbatch_refuses_is_said_in_a_line(sbatch):
+    sbatch("echo 'sbatch: error: invalid\n  partition' >&2; exit 1")
+    done = CliRunner().invoke(app, ["submit", CONFIG])
+    assert done.exit_code == 1 and done.stdout == ""
+    assert done.stderr == "fedmpi: sbatch refused runs/quickstart.sbatch: sbatch: error: invalid partition\n"
+
+
+def test_a_folder_that_cannot_be_written_is_refused(sbatch, tmp_path):
+    sbatch("echo 1")
+    (tmp_path / "runs").write_text("")
+    with pytest.raises(BadInput, match="runs/quickstart.sbatch cannot be written: .*; go where you may write"):
+        submit.submit(submit.Job())
+    assert not (tmp_path / "asked").exists()
+
+
+@pytest.mark.parametrize("asked, message", [
+    ({"nodes": 0}, "--nodes 0: should be 1 or more"), ({"ranks": 0, "gpus": 1}, "--ntasks 0: should be 1 or more"),
+    ({"nodes": 2, "ranks": 1}, "--ntasks 1 on 2 nodes: a node would be empty"), ({"name": "a b"}, "'a b' cannot stand"),
+    ({"signal": "a b"}, "'a b' cannot stand"), ({"time": "1 h"}, "'1 h' cannot stand")], ids=str)
+def test_a_job_that_cannot_be_is_refused(asked, message):
+    with pytest.raises(BadInput, match=message):
+        submit.Job(**asked)
+    submit.Job(nodes=1, ranks=1, cpus=1, signal="")
+    submit.Job(nodes=3, ranks=2, gpus=1)      # ranks follow from the GPUs
+
+
+def test_a_file_of_runs_is_read_as_a_shell_would(tmp_path):
+    (tmp_path / "runs.txt").write_text("# nothing\n\n")
+    with pytest.raises(BadInput, match="the file names no run; write the settings of one on each line"):
+        submit.runs_of([str(tmp_path / "runs.txt")])
+    (tmp_path / "two.txt").write_text("a=1\nb=2\n")
+    assert submit.runs_of(["s=1,2", str(tmp_path / "two.txt")]) == (
+        ("s=1", "a=1"), ("s=1", "b=2"), ("s=2", "a=1"), ("s=2", "b=2"))
+    assert submit.runs_of([]) == () and submit.runs_of(["p=a=b"]) == (("p=a=b",),)
 
 
 def test_without_sbatch_it_says_so(monkeypatch, tmp_path):

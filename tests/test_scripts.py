@@ -1,0 +1,171 @@
+"""Job scripts run for real by bash, with an srun and a scontrol of the tests' own: when a job ends, and when it goes
+back into the queue."""
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from fedmpi.slurm.submit import Job, script
+
+pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="looks at signals in /proc")
+
+# Each notes its arguments, and what it was given in the environment, and does what it is told to.
+SRUN = """#!/bin/bash
+printf '%s\\n' "$@" >srun.words
+echo "$OMP_NUM_THREADS $SRUN_CPUS_PER_TASK $MODULE ${SLURM_NTASKS_PER_NODE:-unset} $SLURM_HOSTFILE" >srun.environment
+mkdir -p "$OUT/checkpoints"
+trapped() { (( 16#$(sed -n 's/^SigCgt:\\s*//p' /proc/$PPID/status) & 0x4000 )); }      # the script waits for TERM
+until trapped; do sleep .01; done
+# bash forgets the code of a process that ends while a trap runs: send a signal, and wait until it waits again
+waits() { [ "$(grep -c -e '^State:.S' -e '^ShdPnd:.0*$' /proc/$PPID/status)" = 2 ]; }
+told() { kill "-$1" $PPID; until [ "$1" = TERM ] || [ "$asked" ]; do sleep .01; done; until waits; do sleep .01; done; }
+trap 'asked=yes' USR1
+DOES
+"""
+# Slurm ends a script whose job it puts back into the queue.
+SCONTROL = """#!/bin/bash
+[ "$1" = show ] && { echo "$*" >scontrol.show; printf 'n1\\nn2\\n'; exit; }
+echo "$*" >>scontrol.words
+exec kill -TERM $PPID
+"""
+FEDMPI = """#!/bin/bash
+echo "fedmpi $*"
+"""
+GAIN = 'touch "$OUT/checkpoints/round-000003.h5"; '
+DONE = 'echo {} >"$OUT/result.json"; '
+BASE = {"SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "n[1-2]", "SLURM_CPUS_PER_TASK": "3", "SLURM_NTASKS_PER_NODE": "5"}
+
+
+@dataclass
+class Done:
+    code: int
+    said: str
+    requeued: str      # what scontrol was called with, "" if it was not
+
+
+@dataclass
+class Cluster:
+    """A folder in which scripts are run as Slurm would."""
+    folder: Path
+
+    def tool(self, name: str, text: str):
+        (self.folder / "bin").mkdir(exist_ok=True)
+        (self.folder / "bin" / name).write_text(text)
+        (self.folder / "bin" / name).chmod(0o755)
+
+    def run(self, does: str, job: Job | None = None, scontrol: str = SCONTROL, out: str = "out", **environment) -> Done:
+        for name, text in (("srun", SRUN.replace("DOES", does)), ("scontrol", scontrol), ("fedmpi", FEDMPI)):
+            self.tool(name, text)
+        job = job or Job("c.yaml", ("a=1", "b={c: d e}"), out="out", restarts=4, setup="export MODULE=loaded")
+        (self.folder / "script").write_text(script(job))
+        env = {"PATH": f"{self.folder / 'bin'}:{os.environ['PATH']}", "OUT": out, **BASE, **environment}
+        done = subprocess.run(["bash", "script"], cwd=self.folder, env=env, stdin=subprocess.DEVNULL, text=True,
+                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=120)
+        return Done(done.returncode, done.stdout, self.read("scontrol.words"))
+
+    def read(self, name: str) -> str:
+        path = self.folder / name
+        return path.read_text() if path.exists() else ""
+
+
+@pytest.fixture
+def cluster(tmp_path):
+    return Cluster(tmp_path)
+
+
+@pytest.mark.parametrize("does, code, why", [
+    (DONE + "exit 0", 0, "finished"),
+    (DONE + "exit 137", 0, "finished"),                       # cut off after its last word
+    ("exit 2", 2, "the run was refused"),
+    (GAIN + "exit 2", 2, "the run was refused"),
+    (DONE + "exit 2", 2, "the run was refused"),              # of another run in that folder
+    ("exit 75", 75, "not started again: no round was gained"),
+    ("exit 137", 137, "not started again: no round was gained"),
+    ("exit 0", 1, "not started again: no round was gained"),  # srun says 0 when a job was cut from outside
+    ('touch "$OUT/checkpoints/other.h5"; exit 1', 1, "not started again: no round was gained"),
+    (GAIN + "told TERM; exit 75", 75, "cut short by Slurm: cancelled, preempted or out of time"),
+    (GAIN + "told TERM; exit 0", 1, "cut short by Slurm: cancelled, preempted or out of time"),
+    (DONE + "told TERM; exit 0", 0, "finished")])
+def test_when_a_job_ends(cluster, does, code, why):
+    done = cluster.run(does)
+    assert (done.code, done.requeued) == (code, "")
+    assert done.said == (f"job 7: start 1 on n[1-2]: c.yaml a=1 b={{c: d e}}\njob 7: ended with code {code}, {why}\n")
+
+
+@pytest.mark.parametrize("does, code", [
+    (GAIN + "exit 75", 75), (GAIN + "exit 137", 137), (GAIN + "exit 1", 1), (GAIN + "exit 0", 1),
+    # USR1 to the script alone: it passes it on to srun, whose ranks save
+    ("told USR1; " + GAIN + "exit 75", 75)])
+def test_when_a_job_starts_again(cluster, does, code):
+    done = cluster.run(does, SLURM_RESTART_COUNT="3")
+    assert done.requeued == "requeue 7\n" and done.code == -15
+    assert done.said == ("job 7: start 4 on n[1-2]: c.yaml a=1 b={c: d e}\n"
+                         f"job 7: stopped with code {code} and starts again\n")
+
+
+def test_only_a_new_round_counts(cluster):
+    """The newest by its number: `round-1000000` comes after `round-999999`."""
+    checkpoints = cluster.folder / "out" / "checkpoints"
+    checkpoints.mkdir(parents=True)
+    (checkpoints / "round-999999.h5").touch()
+    assert "no round was gained" in cluster.run("touch $OUT/checkpoints/round-000007.h5; exit 75").said
+    assert cluster.run("exit 75").requeued == ""
+    assert cluster.run("touch $OUT/checkpoints/round-1000000.h5; exit 75").requeued == "requeue 7\n"
+
+
+def test_restarts_are_limited(cluster):
+    done = cluster.run(GAIN + "exit 75", SLURM_RESTART_COUNT="4")
+    assert (done.code, done.requeued) == (75, "")
+    assert done.said.endswith("job 7: ended with code 75, not started again: it was 4 times\n")
+
+
+def test_a_job_that_cannot_be_put_back_says_so(cluster):
+    done = cluster.run(GAIN + "exit 75", scontrol="#!/bin/bash\nexit 1\n")
+    assert done.code == 75 and done.said.endswith("ended with code 75, it could not be put back into the queue\n")
+
+
+def test_what_srun_is_given(cluster):
+    cluster.run(DONE)
+    assert cluster.read("srun.words").splitlines() == [
+        "--mpi=pmi2", "--kill-on-bad-exit=1", "fedmpi", "run", "c.yaml", "a=1", "b={c: d e}", "threads=3", "--out",
+        "out", "--resume", "auto"]
+    assert cluster.read("srun.environment").split() == ["3", "3", "loaded", "5"]
+    cluster.run(DONE, Job("c.yaml", mpi="pmix", out="my runs", command=("apptainer", "exec", "f.sif", "fedmpi")),
+                out="my runs")
+    assert cluster.read("srun.words").splitlines() == [
+        "--mpi=pmix", "--kill-on-bad-exit=1", "apptainer", "exec", "f.sif", "fedmpi", "run", "c.yaml", "threads=3",
+        "--out", "my runs", "--resume", "auto"]
+
+
+def test_a_rank_for_each_gpu_and_one_more_on_the_first_node(cluster):
+    done = cluster.run(DONE, Job("c.yaml", gpus=2, out="a/out"), out="a/out", SLURM_GPUS_PER_NODE="a100:2")
+    assert done.code == 0 and cluster.read("a/out.hosts").split() == ["n1", "n1", "n1", "n2", "n2"]
+    assert cluster.read("srun.words").splitlines()[:4] == [
+        "--distribution=arbitrary", "--ntasks=5", "--mpi=pmi2", "--kill-on-bad-exit=1"]
+    assert cluster.read("srun.environment").split() == ["3", "3", "unset", "a/out.hosts"]
+    assert cluster.read("scontrol.show") == "show hostnames\n"
+
+
+def test_a_task_of_an_array_keeps_its_books_beside_its_folder(cluster):
+    tasks = {"SLURM_ARRAY_JOB_ID": "9", "SLURM_ARRAY_TASK_ID": "1"}
+    job = Job("c.yaml", ("a=1",), array=(("b=2",), ("b=3", "c=4")), out="all")
+    done = cluster.run(GAIN + DONE, job, out="all/1", **tasks)
+    assert (done.code, done.said) == (0, "")
+    assert cluster.read("all/1.txt") == ("job 9_1: start 1 on n[1-2]: c.yaml a=1 b=3 c=4\n"
+                                         "job 9_1: ended with code 0, finished\n")
+    assert cluster.read("all/summary.txt") == "fedmpi summary all\n" and not cluster.read("all/1.part")
+    assert cluster.read("srun.words").splitlines()[2:] == [
+        "fedmpi", "run", "c.yaml", "a=1", "b=3", "c=4", "threads=3", "--out", "all/1", "--resume", "auto"]
+
+
+def test_a_task_of_an_array_goes_back_into_the_queue_alone(cluster):
+    tasks = {"SLURM_ARRAY_JOB_ID": "9", "SLURM_ARRAY_TASK_ID": "0"}
+    job = Job("c.yaml", array=((), ()), folders=("x/one two", "y"), out="all")
+    done = cluster.run(GAIN + "exit 75", job, out="all/x/one two", **tasks)
+    assert done.requeued == "requeue 9_0\n" and not cluster.read("all/summary.txt")
+    assert cluster.read("all/x/one two.txt").endswith("job 9_0: stopped with code 75 and starts again\n")
