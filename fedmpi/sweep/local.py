@@ -30,6 +30,7 @@ class Started:
     process: subprocess.Popen
     begin: float
     slot: int      # among the runs at once: what it has of the GPUs
+    asked: bool = False      # to save and stop
 
 
 class Sweep:
@@ -47,7 +48,7 @@ class Sweep:
         self.stopping = False
 
     def go(self) -> int:
-        """Run everything. Returns an exit code: 0 all finished, 1 some failed, 75 asked to stop."""
+        """Run everything. Returns an exit code: 0 all finished, 1 some failed, 75 some are left."""
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, self.stop)
         with Board(self.runs) as self.board:
@@ -73,8 +74,12 @@ class Sweep:
         """Ask the runs under way to save and stop."""
         self.stopping = True
         for started in self.under_way:
-            if started.process.poll() is None:
-                started.process.send_signal(signal.SIGTERM)
+            self.ask(started)
+
+    def ask(self, started: Started) -> None:
+        started.asked = True
+        if started.process.poll() is None:
+            started.process.send_signal(signal.SIGTERM)
 
     def start(self, run: Planned) -> None:
         starts = run.outcome().starts
@@ -87,11 +92,13 @@ class Sweep:
                                        env=os.environ | share(self.gpus, slot, self.at_once),
                                        start_new_session=True)      # Ctrl-C reaches it through us, once
         self.under_way.append(Started(run, process, time.perf_counter(), slot))
+        if self.stopping and not self.under_way[-1].asked:      # the signal came while the process was being made
+            self.ask(self.under_way[-1])
 
     def note(self, started: Started) -> None:
         """Say what became of a run."""
         run, code = started.run, started.process.returncode
-        stopped = self.stopping and code in (errors.SAVED, -signal.SIGTERM, 128 + signal.SIGTERM)
+        stopped = code == errors.SAVED or self.stopping and code in (-signal.SIGTERM, 128 + signal.SIGTERM)
         tell(run, f"{'stopped' if stopped else 'ended'} with code {code}")
         if code == errors.FINISHED:
             self.finished += 1

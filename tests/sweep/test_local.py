@@ -78,13 +78,16 @@ BOOM = "echo 'fedmpi: boom' >&2; exit 1 ;;"
     # asked to stop: what is under way saves, or is ended by the signal; what waits is not started
     ("b) stop_all; exit 75 ;;", 75, "1 of 3 runs finished, 2 left: the same command continues", "ab"),
     ("b) stop_all; exit 143 ;;", 75, "1 of 3 runs finished, 2 left: the same command continues", "ab"),
-    ("b) kill -TERM $PPID; while :; do sleep .01; done ;;", 75, "1 of 3 runs finished, 2 left: the same command continues", "ab"),
+    ("b) kill -TERM $PPID; while :; do sleep .01; done ;;", 75,
+     "1 of 3 runs finished, 2 left: the same command continues", "ab"),
     ("b) stop_all; finish; exit ;;", 75, "2 of 3 runs finished, 1 left: the same command continues", "ab"),
     ("c) stop_all; finish; exit ;;", 0, "3 of 3 runs finished", "abc"),
     # a failure says more than what is left
     (f"a) {BOOM} b) stop_all; exit 75 ;;", 1, "0 of 3 runs finished, 1 failed, 2 left: the same command continues",
      "ab"),
-    ("b) stop_all; exit 1 ;;", 1, "1 of 3 runs finished, 1 failed, 1 left: the same command continues", "ab")])
+    ("b) stop_all; exit 1 ;;", 1, "1 of 3 runs finished, 1 failed, 1 left: the same command continues", "ab"),
+    # a run that stops by itself, since its time is over, has saved; the others go on
+    ("b) exit 75 ;;", 75, "2 of 3 runs finished, 1 left: the same command continues", "abc")])
 def test_the_code_says_what_became_of_all(sweep, tmp_path, does, code, ends, started):
     found, said = sweep(does)
     assert (found, [line for line in said if " runs finished" in line]) == (code, [ends])
@@ -155,6 +158,16 @@ def test_a_sweep_stops_every_run_that_is_under_way(sweep, plan):
     do sleep .01; done; stop_all; exit 75 ;;
     *) trap 'exit 75' TERM; touch "$out/ready"; while :; do sleep .01; done ;;''', plan("abcd"), at_once=3)
     assert code == 75 and said == ["0 of 4 runs finished, 4 left: the same command continues"]
+
+
+def test_a_stop_while_a_run_is_being_started_reaches_it_too(sweep, plan, monkeypatch):
+    class Popen(local.subprocess.Popen):
+        def __init__(self, *words, **options):
+            super().__init__(*words, **options)
+            signal.raise_signal(signal.SIGTERM)
+    monkeypatch.setattr(local.subprocess, "Popen", Popen)
+    code, said = sweep("*) for i in {1..300}; do sleep .01; done; exit 1 ;;")
+    assert (code, said) == (75, ["0 of 3 runs finished, 3 left: the same command continues"])
 
 
 def test_ranks_need_an_mpiexec(tmp_path, monkeypatch):
