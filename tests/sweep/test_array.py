@@ -1,6 +1,7 @@
 """A sweep as a Slurm job array: its script runs the sweep's runs in the sweep's folders."""
 from __future__ import annotations
 
+import dataclasses
 import json
 import shutil
 import subprocess
@@ -52,6 +53,36 @@ def test_a_finished_sweep_submits_nothing(runs):
         run.folder.mkdir(parents=True)
         (run.folder / "result.json").write_text(json.dumps({"rounds": 2, "accuracy_mean": 1, "digest": "a"}))
     assert array.submitted(runs, **ASKED) == "all 4 runs are finished or under way"
+
+
+def test_what_failed_or_has_too_few_rounds_is_submitted_again(runs, tmp_path, monkeypatch):
+    result = {"accuracy_mean": 1, "digest": "a"}
+    for run, rounds in zip(runs, (1, 2, None, None), strict=True):
+        run.folder.mkdir(parents=True)
+        if rounds:
+            (run.folder / "result.json").write_text(json.dumps(result | {"rounds": rounds}))
+    runs[2].folder.with_suffix(".txt").write_text("job 7_1: start 1 on n1: c.yaml\njob 7_1: ended with code 1, why\n")
+    (tmp_path / "sbatch").write_text("#!/bin/sh\necho 4711\n")
+    (tmp_path / "sbatch").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{ENVIRONMENT['PATH']}")
+    assert array.submitted(runs, **ASKED) == ("submitted runs/out-1.sbatch as job 4711: 3 of 4 runs; squeue --jobs "
+                                              "4711 and fedmpi summary 'out 1' show them")
+    text = (tmp_path / "runs" / "out-1.sbatch").read_text()
+    assert "#SBATCH --array=0-2\n" in text and "local/beta-1" in text
+    assert [line.split("out=$folder/")[1] for line in text.splitlines() if ") settings+=" in line] == [
+        f"{run.folder.relative_to('out 1')} ;;" for run in (runs[0], *runs[2:])]
+
+
+def test_an_array_has_what_its_runs_need(runs):
+    threads = [run._replace(settings=dataclasses.replace(run.settings, threads=n))
+               for run, n in zip(runs, (1, 6, 2, 1), strict=True)]
+    made = array.array(threads, **ASKED | {"ranks": 3, "gpus": 2, "time": "1-0", "options": ["--qos=x"], "setup": "s"})
+    assert (made.config, made.name, made.out, made.nodes) == (str(runs[0].config), "out-1", "out 1", 1)
+    assert (made.ranks, made.gpus, made.time, made.options) == (3, 2, "1-0", ("--qos=x",))
+    assert (made.setup, made.cpus) == ("s", 6)
+    assert made.array == tuple(tuple(run.overrides) for run in runs) and made.settings == ()
+    assert made.folders == tuple(str(run.folder.relative_to("out 1")) for run in runs)
+    assert array.array(threads, cpus=2, **ASKED).cpus == 2
 
 
 def test_what_cannot_be_submitted_is_refused(runs, tmp_path, monkeypatch):

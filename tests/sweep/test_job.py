@@ -1,6 +1,8 @@
 """Job files: what they expand to, and what is refused."""
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from fedmpi import config
@@ -32,12 +34,77 @@ def test_settings_reach_the_configuration(write, tmp_path):
     assert config.name_of(found.method) == "fedmhc" and found.train.steps == 3 and found.seed == 0
 
 
+# every setting stands in two places that follow each other, the first of them in the configuration
+SOURCES = {
+    "set": {"train.lr": .2, "train": {"steps": 4}}, "scale": {"train": {"steps": 5}, "rounds": 11},
+    "column": {"rounds": 12, "checkpoint": {"keep": 3}}, "row": {"checkpoint.keep": 4, "checkpoint": {"every": 5}},
+    "scale's column": {"checkpoint": {"every": 6}, "seed": 9}}
+
+
 def test_later_settings_win(write, tmp_path):
-    path = write(set={"train.lr": .1, "rounds": 3}, scales={"s": {"rounds": 4}},
-                 columns={"a": {"train": {"lr": .2}}, "b": {}}, rows={"x": {"rounds": 5}, "y": None}, published={})
-    found = {(r.row, r.column): config.load(str(r.config), r.overrides) for r in expanded(path, tmp_path, "s")}
-    assert [found[key].rounds for key in (("x", "a"), ("y", "a"))] == [5, 4]
-    assert [found[key].train.lr for key in (("x", "a"), ("x", "b"))] == [.2, .1]
+    """The configuration, set, scale, column, row, the scale's column, seed: each yields to all that follow."""
+    scale = SOURCES["scale"] | {"columns": {"a": SOURCES["scale's column"]}}
+    path = write(set=SOURCES["set"], scales={"s": scale}, columns={"a": SOURCES["column"], "b": {}},
+                 rows={"x": SOURCES["row"], "y": None}, published={}, seeds=[7])
+    run, other = expanded(path, tmp_path, "s")
+    found = config.load(str(run.config), run.overrides)
+    assert found == run.settings and (run.row, other.row, run.column, run.seed) == ("x", "y", "a", 7)
+    assert (found.train.lr, found.train.steps, found.rounds, found.checkpoint.keep, found.checkpoint.every, found.seed
+            ) == (.2, 5, 12, 4, 6, 7)
+    assert (other.settings.checkpoint.keep, other.settings.checkpoint.every) == (3, 6)
+    plain = {(r.row, r.column): r.settings for r in expanded(path, tmp_path)}      # without the scale
+    assert [plain[key].train.steps for key in plain] == [4] * 4
+    assert [plain[key].rounds for key in (("x", "a"), ("x", "b"))] == [12, 2]
+    assert [plain[key].checkpoint.every for key in (("x", "a"), ("y", "a"))] == [5, 1]
+
+
+@pytest.mark.parametrize("earlier, later", [
+    ("set", "scale"), ("set", "column"), ("set", "row"), ("scale", "column"), ("scale", "row"), ("column", "row"),
+    ("column", "scale's column"), ("row", "scale's column")])
+def test_of_two_places_the_later_wins(write, tmp_path, earlier, later):
+    """A method is replaced as a whole, with the settings that it had elsewhere."""
+    said = {earlier: {"method": {"name": "fedprox", "mu": 3.}, "train": {"lr": .7}}, later: {"method": "ditto"}}
+    path = write(set=said.get("set", {}), columns={"a": said.get("column", {})}, rows={"x": said.get("row")},
+                 published={}, scales={"s": said.get("scale", {}) | {"columns": {"a": said.get("scale's column", {})}}})
+    (run,) = expanded(path, tmp_path, "s")
+    assert config.name_of(run.settings.method) == "ditto" and run.settings.train.lr == .7
+
+
+def test_a_job_has_defaults(tmp_path, write):
+    write()
+    (tmp_path / "least.yaml").write_text("title: t\nconfig: c.yaml\nrows: {A b: fedavg}")
+    read = job.load(tmp_path / "least.yaml")
+    assert (read.columns, read.seeds, read.set, read.scales, read.published, read.also, read.measure) == (
+        {"result": {}}, [0], {}, {}, {}, {}, "accuracy_best")
+    (run,) = expanded(tmp_path / "least.yaml", tmp_path)
+    assert run.folder == tmp_path / "out" / "a-b" / "result" / "seed-0" and run.name == "A b / result / seed 0"
+    assert run.words() == ["run", str(tmp_path / "c.yaml"), "method=fedavg", "seed=0", "--out", str(run.folder),
+                           "--resume", "auto"]
+
+
+def test_settings_become_words_of_the_command_line():
+    nested = {"rounds": 3, "train": {"lr": .1, "participation": [.5, 1.0]}, "data.partition": {"name": "iid"},
+              "data": {"partition": {"name": "n_class", "n": 3}, "share": 1e-3}, "method": {"name": "ditto", "lam": .5},
+              "edge": None, "text": "a: b", "yes": True, "empty": {}}
+    assert job.flattened(nested) == [
+        "rounds=3", "train.lr=0.1", "train.participation=[0.5, 1.0]", "data.partition={name: iid}",
+        "data.partition={n: 3, name: n_class}", "data.share=0.001", "method={lam: 0.5, name: ditto}", "edge=null",
+        "text='a: b'", "yes=true"]
+
+
+@pytest.mark.parametrize("name, part", [
+    ("FedAvg", "fedavg"), ("FedMHC, weak (1)", "fedmhc-weak-1"), ("beta .3", "beta-.3"), ("../..", "x"), ("é", "x"),
+    ("..a..", "a")])
+def test_names_become_parts_of_paths(name, part):
+    assert job.slug(name) == part
+
+
+def test_runs_of_a_seed_come_column_by_column(write, tmp_path):
+    runs = expanded(write(seeds=[1, 0]), tmp_path)
+    rows = list(jobs.JOB["rows"])
+    assert [(r.seed, r.column, r.row) for r in runs] == [
+        (seed, column, row) for seed in (1, 0) for column in ("beta .3", "beta 1") for row in rows]
+    assert [r.settings.seed for r in runs] == [1] * 6 + [0] * 6
 
 
 def test_a_scale_keeps_some_columns_and_changes_them(write, tmp_path):
@@ -50,6 +117,17 @@ def test_a_scale_keeps_some_columns_and_changes_them(write, tmp_path):
     kept = job.at(job.load(path), "s")
     assert (list(kept.columns), kept.seeds) == (["beta 1"], [7])
     assert len(expanded(path, tmp_path)) == 4 and job.at(kept, None) == kept
+
+
+@pytest.mark.parametrize("result, state", [(None, "unfinished"), (1, "unfinished"), (2, "finished"), (3, "finished")])
+def test_a_run_is_finished_when_it_has_all_of_its_rounds(write, tmp_path, result, state):
+    """A job whose `rounds` have been raised goes on."""
+    run = expanded(write(), tmp_path)[0]
+    run.folder.mkdir(parents=True)
+    (run.folder / "metrics.jsonl").write_text(json.dumps({"round": 1, "accuracy_mean": .1}) + "\n")
+    if result:
+        (run.folder / "result.json").write_text(json.dumps({"rounds": result, "accuracy_mean": .5, "digest": "a"}))
+    assert run.outcome().state == state
 
 
 def test_a_table_for_each_measure(write):
