@@ -1,0 +1,52 @@
+"""Planted faults of the package slurm: job scripts, deadlines, and what is asked of Slurm."""
+from __future__ import annotations
+
+FAULTS: list[tuple[str, str, str]] = [
+    # the body of scripts: when a job ends and when it starts again
+    ("fedmpi.slurm.submit:", '[ "$code" = 2 ] && end 2', '[ "$code" = 2 ] && end 1'),
+    ("fedmpi.slurm.submit:", '[ -e "$out/result.json" ] && end 0', '[ "$code" = 0 ] && end 0'),
+    ("fedmpi.slurm.submit:", '[ "$code" = 0 ] && code=1\n', ""),
+    ("fedmpi.slurm.submit:", '[ "$cut" ] && end "$code"', '[ "$cut" = no ] && end "$code"'),
+    ("fedmpi.slurm.submit:", '[ "$(newest)" = "$before" ] && end', '[ -z "$(newest)" ] && end'),
+    ("fedmpi.slurm.submit:", '"${SLURM_RESTART_COUNT:-0}" -ge "$restarts"',
+     '"${SLURM_RESTART_COUNT:-0}" -gt "$restarts"'),
+    ("fedmpi.slurm.submit:", 'scontrol requeue "$id" &&', 'scontrol requeue "$SLURM_JOB_ID" &&'),
+    ("fedmpi.slurm.submit:", "trap 'kill -USR1 $step' USR1 ", "trap 'kill -TERM $step' USR1 "),
+    ("fedmpi.slurm.submit:", "sort -V", "sort"),
+    ("fedmpi.slurm.submit:", "--kill-on-bad-exit=1", "--kill-on-bad-exit=0"),
+    ("fedmpi.slurm.submit:", "\ntrap - TERM\n", "\n"),
+    ("fedmpi.slurm.submit:", "start $((${SLURM_RESTART_COUNT:-0} + 1)) on", "start ${SLURM_RESTART_COUNT:-0} on"),
+    ("fedmpi.slurm.submit:", "NR == 1 { print } { for", "{ for"),
+    ("fedmpi.slurm.submit:", "unset SLURM_NTASKS_PER_NODE\n", ""),
+    ("fedmpi.slurm.submit:", '"${fedmpi[@]}" summary "$folder" >', '"${fedmpi[@]}" summary "$out" >'),
+    ("fedmpi.slurm.submit:", "while kill -0 $step 2>/dev/null; do wait $step; done\n", ""),
+    ("fedmpi.slurm.submit:", "--resume auto &", "&"),
+    # what is asked for
+    ("fedmpi.slurm.submit:likely_mpi", 'return "pmix"', 'return "pmi2"'),
+    ("fedmpi.slurm.submit:likely_mpi", 'version("openmpi")', 'version("mpich")'),
+    ("fedmpi.slurm.submit:directives", "-(-job.ranks // job.nodes)", "job.ranks // job.nodes"),
+    ("fedmpi.slurm.submit:directives", "job.gpus + 1 if", "job.gpus if"),
+    ("fedmpi.slurm.submit:directives", "len(job.array) - 1", "len(job.array)"),
+    ("fedmpi.slurm.submit:job", '"ranks": 2 * nodes', '"ranks": 2'),
+    ("fedmpi.slurm.submit:job", "max(threads)", "min(threads)"),
+    ("fedmpi.slurm.submit:submit", "if done.returncode:", "if not done.stdout:"),
+    ("fedmpi.slurm.submit:submit", '.partition(";")[0]', ""),
+    ("fedmpi.slurm.submit:Job.__post_init__", "if value < 1:", "if value < 0:"),
+    # deadlines
+    ("fedmpi.slurm.deadline:Deadline.passed", "2 * saving", "saving"),
+    ("fedmpi.slurm.deadline:Deadline.passed", "max(self.rounds)", "self.rounds[-1]"),
+    ("fedmpi.slurm.deadline:Deadline.passed", "left > needed", "left >= needed"),
+    ("fedmpi.slurm.deadline:", "SLOWER = 1.25", "SLOWER = 1.2"),
+    ("fedmpi.slurm.deadline:", "MARGIN = 20.", "MARGIN = 10."),
+    ("fedmpi.slurm.deadline:", "MEMORY = 100", "MEMORY = 10"),
+    ("fedmpi.slurm.deadline:deadline", "min(known)", "max(known)"),
+    ("fedmpi.slurm.deadline:deadline", "time.time() + seconds_of(limit)", "time.time() + 60 * seconds_of(limit)"),
+    ("fedmpi.slurm.deadline:seconds_of", "60 * (m + M + MM) + s + S + SS", "60 * (m + M) + MM + s + S + SS"),
+    ("fedmpi.slurm.deadline:seconds_of", "3600 * (h + H)", "3600 * h + 60 * H"),
+    # questions to Slurm
+    ("fedmpi.slurm.job:job_id", "if array and task else", "if array else"),
+    ("fedmpi.slurm.job:end_of_job", '"%e"', '"%E"'),
+    ("fedmpi.slurm.job:ended", '<= {"PENDING"}', '<= {"PENDING", "COMPLETING"}'),
+    ("fedmpi.slurm.job:ended", 'return "Invalid job id" in answer.stderr', "return True"),
+    ("fedmpi.slurm.job:ask", ", timeout=PATIENCE", ""),
+]
