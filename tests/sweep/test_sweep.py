@@ -1,4 +1,6 @@
-"""Sweeps by the real command: all runs, a failing one, a stop in the middle and its continuation."""
+"""Sweeps by the real command: a stop in the middle and its continuation, other jobs' folders, a terminal.
+
+What becomes of runs that fail, or that another process has under way, is in test_local.py."""
 from __future__ import annotations
 
 import fcntl
@@ -14,13 +16,14 @@ import time
 from contextlib import suppress
 
 import pytest
+from typer.testing import CliRunner
 
 from fedmpi import config
+from fedmpi.cli import app
 from fedmpi.comm.world import Solo
 from fedmpi.commands.summary import summary
 from fedmpi.errors import BadInput
 from fedmpi.run import lead
-from fedmpi.storage.lock import Lock
 from fedmpi.sweep import job, local
 from tests import launch
 from tests.sweep import jobs
@@ -42,28 +45,6 @@ def sweep(tmp_path, cache):
     yield start
     for one in started:
         launch.end(one)
-
-
-def states(tmp_path) -> dict[str, bool]:
-    """Say of every run folder whether it has a result."""
-    return {f.parent.name: (f / "one" / "seed-0" / "result.json").exists() for f in (tmp_path / "out").glob("*/one")}
-
-
-def test_a_failing_run_does_not_stop_the_others(sweep, tmp_path):
-    """A file lies where the middle run's folder should be."""
-    (tmp_path / "out" / "bad" / "one").mkdir(parents=True)
-    (tmp_path / "out" / "bad" / "one" / "seed-0").write_text("in the way")
-    changed = {"rows": {"FedAvg": "fedavg", "bad": "local", "Local": "local"}, "columns": ONE, "published": {}}
-    done = launch.finish(sweep("--local", "2", **changed))
-    assert done.returncode == 1, done.stdout + done.stderr
-    last = done.stdout.splitlines()
-    assert "2 of 3 runs finished, 1 failed" in last and any(line.startswith("failed bad / one / seed 0: ") and
-                                                            "seed-0" in line for line in last)
-    assert (tmp_path / "out/local/one/seed-0/result.json").exists()
-    (tmp_path / "out" / "bad" / "one" / "seed-0").unlink()
-    again = launch.finish(sweep(**changed))
-    assert again.returncode == 0 and "2 of 3 runs are finished already" in again.stdout
-    assert again.stdout.splitlines()[-1] == "3 of 3 runs finished"
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="finds processes in /proc")
@@ -107,13 +88,17 @@ def straight_digest(tmp_path, rounds: int) -> str:
     return run.outcome().result["digest"]
 
 
-def test_runs_of_another_job_are_not_taken_for_this_one_s(sweep, tmp_path):
-    assert launch.finish(sweep(rows={"Local": "local"}, columns=ONE, published={})).returncode == 0
-    done = launch.finish(sweep(rows={"Local": "local"}, columns={"one": {"train.lr": .01}}, published={}))
-    assert done.returncode == 2 and "other settings (train.lr)" in done.stderr and "--out" in done.stderr
+def test_runs_of_another_job_are_not_taken_for_this_one_s(tmp_path, cache):
+    path = jobs.write(tmp_path, cache, rows={"Local": "local"}, columns=ONE, published={})
+    run = job.expand(job.load(path), path, tmp_path / "out", None)[0]
+    run.folder.mkdir(parents=True)
+    (run.folder / "config.yaml").write_text(json.dumps(config.plain(run.settings)))
+    path = jobs.write(tmp_path, cache, rows={"Local": "local"}, columns={"one": {"train.lr": .01}}, published={})
+    done = CliRunner().invoke(app, ["sweep", path, "--out", str(tmp_path / "out")])
+    assert done.exit_code == 2 and "other settings (train.lr)" in done.stderr and "--out" in done.stderr
 
 
-def test_settings_that_change_no_result_may_be_others(sweep, tmp_path, cache):
+def test_settings_that_change_no_result_may_be_others(tmp_path, cache):
     changed = {"rows": {"Local": "local"}, "columns": ONE, "published": {}, "seeds": [0]}
     path = jobs.write(tmp_path, cache, **changed)
     run = job.expand(job.load(path), path, tmp_path / "out", None)[0]
@@ -126,18 +111,6 @@ def test_settings_that_change_no_result_may_be_others(sweep, tmp_path, cache):
     (run.folder / "config.yaml").write_text(json.dumps(there))
     with pytest.raises(BadInput, match=r"other settings \(evaluate.every\)"):
         job.refuse_other(run)
-
-
-def test_a_run_that_another_sweep_has_under_way_is_left_alone(sweep, tmp_path):
-    changed = {"rows": {"FedAvg": "fedavg", "Local": "local"}, "columns": ONE, "published": {}, "seeds": [0]}
-    folder = tmp_path / "out/local/one/seed-0"
-    folder.mkdir(parents=True)
-    lock = Lock(folder)
-    done = launch.finish(sweep(**changed))
-    assert done.returncode == 75 and "1 of 2 runs are under way elsewhere: left alone" in done.stdout
-    assert "1 of 2 runs finished, 1 left" in done.stdout
-    lock.release()
-    assert launch.finish(sweep(**changed)).returncode == 0
 
 
 def test_runs_at_once_share_the_gpus(monkeypatch):
