@@ -158,7 +158,7 @@ def test_a_script_is_written_and_submitted(sbatch, tmp_path):
 
 
 def test_what_sbatch_refuses_is_said_in_a_line(sbatch):
-    sbatch("echo 'sbatch: error: invalid\n  partition' >&2; exit 1")
+    sbatch("echo 5; echo 'sbatch: error: invalid\n  partition' >&2; exit 1")
     done = CliRunner().invoke(app, ["submit", CONFIG])
     assert done.exit_code == 1 and done.stdout == ""
     assert done.stderr == "fedmpi: sbatch refused runs/quickstart.sbatch: sbatch: error: invalid partition\n"

@@ -250,6 +250,12 @@ def test_few_shot_plants_who_is_few_shot(labels, clients, gamma, classes, few, c
     assert len(set(np.concatenate(parts))) == held.sum()
 
 
+def test_the_share_of_few_shot_clients_is_rounded():
+    asked = ((.3, 5), (.3, 4), (.25, 10), (.01, 7), (0., 9), (1., 4))
+    # 1.5, 1.2 and 2.5 of them; at least one, unless gamma is 0
+    assert [FewShot(gamma).few(clients) for gamma, clients in asked] == [2, 1, 3, 1, 0, 4]
+
+
 def test_few_shot_clients_are_drawn_at_random():
     assert len({assign(FewShot(.3), TEN, 20, seed)[1].tobytes() for seed in range(5)}) == 5
 

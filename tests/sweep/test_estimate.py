@@ -120,8 +120,11 @@ def test_each_network_is_measured_once(tmp_path, cache, monkeypatch, capsys):
     lines = capsys.readouterr().out.splitlines()
     assert [shlex.split(line) for line in lines[:8]] == [["fedmpi", *run.words()] for run in runs]
     assert [line.split()[-3] for line in lines[11:19]] == ["10", "10", "20", "20", "30", "30", "10", "10"]
-    estimate.show(runs, 1, 1, 5.)      # nothing is measured
-    assert {line.split()[-3] for line in capsys.readouterr().out.splitlines()[11:19]} == {"5"}
+    assert lines[19].endswith("with 1 at a time on 1 worker each")
+    estimate.show(runs, 2, 4, 5.)      # nothing is measured; one rank of four is the server
+    lines = capsys.readouterr().out.splitlines()
+    assert {line.split()[-3] for line in lines[11:19]} == {"5"}
+    assert lines[19].endswith("with 2 at a time on 3 workers each")
     for rate in (0, -1.):
         with pytest.raises(BadInput, match=f"--rate {rate}: should be more than 0 steps a second"):
             estimate.show(runs, 1, 1, rate)
