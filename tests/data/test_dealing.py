@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from fedmpi.data.dealing import blocks, choose, deal, dirichlet, divide, redraw, share
+from fedmpi.data.dealing import blocks, choose, deal, dirichlet, divide, enough, redraw, share
 from fedmpi.errors import BadInput
 
 
@@ -28,6 +28,12 @@ def test_divide():
     for total in (5, 6, 100):
         drawn = divide(total, 5, np.random.default_rng(0))
         assert drawn.sum() == total and drawn.min() >= 1
+
+
+def test_as_many_clients_as_samples_are_enough():
+    enough(np.zeros(5), 5)
+    with pytest.raises(BadInput, match="data.clients = 6: the data set has only 5 samples; lower it"):
+        enough(np.zeros(5), 6)
 
 
 def test_blocks_are_consecutive_and_alike_within_one():
