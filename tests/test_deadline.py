@@ -130,7 +130,7 @@ def test_the_id_of_a_job(monkeypatch, names, expected):
 
 def test_a_slurm_that_does_not_answer_is_not_waited_for(squeue, monkeypatch):
     """A job is not taken for ended because nobody answers."""
-    squeue("exec sleep 60")
+    squeue("exec sleep 3")
     monkeypatch.setattr(slurm, "PATIENCE", .2)
     assert slurm.end_of_job() is None and not slurm.ended("9")
     monkeypatch.setenv("PATH", "/nowhere")
