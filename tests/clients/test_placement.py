@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedmpi.clients.placement import FIXED, Pace, homes, longest_first
+from fedmpi.clients.placement import Pace, homes, longest_first
 from fedmpi.method import Participants
 
 HOW = ("balanced", "blocks", "shuffled")

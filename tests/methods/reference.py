@@ -61,12 +61,12 @@ class Reference:
 
 
 class Descent:
-    """Training of one vector, batch by batch, by PyTorch's own SGD with the run's momentum."""
+    """Training of one vector, batch by batch, by PyTorch's own SGD, with the run's momentum unless told otherwise."""
 
-    def __init__(self, ref, w, t, moving=lambda name: True):
+    def __init__(self, ref, w, t, moving=lambda name: True, momentum=None):
         self.module = ref.network(w, moving)
         self.optimiser = torch.optim.SGD([p for p in self.module.parameters() if p.requires_grad], ref.lr(t),
-                                         momentum=ref.train.momentum)
+                                         momentum=ref.train.momentum if momentum is None else momentum)
 
     def step(self, batch, penalty=None):
         x, y = batch
@@ -126,7 +126,8 @@ def fedmhc(ref, rounds, M, lam, anchor="global"):
 
 
 def fedmhc_client(ref, i, t, w, theta, lam, anchor):
-    down, local, personal = w, Descent(ref, w, t), Descent(ref, theta, t)
+    plain = 0. if anchor == "local" else None      # these steps know no momentum
+    down, local, personal = w, Descent(ref, w, t, momentum=plain), Descent(ref, theta, t, momentum=plain)
     for batch in ref.batches(i, t):
         w = local.step(batch)
         centre = down if anchor == "global" else w

@@ -49,15 +49,15 @@ def written(ref, M, eps1, eps2, after, relative=False, rounds=ROUNDS):
     return models, cluster
 
 
-@pytest.mark.usefixtures("momentum")
 @pytest.mark.parametrize("M, settings", [
     (10, SPLITS), (3, SPLITS), (10, SPLITS | {"after": 1}), (10, {"after": 0, "eps1": .045, "eps2": .1}),
     (10, {"after": 0, "eps1": .6, "eps2": .5, "relative": True})])
-def test_the_formulas(M, settings):
+def test_the_formulas(M, settings, momentum):
     found = trial("cfl", M=M, **settings)
     models, cluster = written(again(found), M, **settings)
     assert found.shared.cluster.tolist() == cluster.tolist()
-    assert int(found.shared.count) == len(models) > 1
+    assert int(found.shared.count) == len(models)
+    assert len(models) > 1 or momentum      # whose longer updates these norms do not split
     near(found.shared.models[:len(models)], torch.stack(models))
     for c in range(8):
         near(found.apply(found.method.personal, [c])[c], models[cluster[c]])

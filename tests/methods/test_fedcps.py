@@ -71,12 +71,13 @@ class Written:
             return float(F.cross_entropy(self.ref.network(w)(x[kept]), y[kept]))
 
     def train(self, i, t, model, lam):
-        w, gradients = model, []
+        w, gradients, velocity = model, [], torch.zeros_like(model)
         for x, y in self.ref.batches(i, t):
             module = self.ref.network(w)
             F.cross_entropy(module(x), y).backward()
             gradients.append(torch.cat([p.grad.flatten() for p in module.parameters()]))
-            w = w - self.ref.lr(t) * (gradients[-1] + lam * (w - model))
+            velocity = self.ref.train.momentum * velocity + gradients[-1] + lam * (w - model)
+            w = w - self.ref.lr(t) * velocity
         return w, torch.stack(gradients).double().numpy()
 
 
