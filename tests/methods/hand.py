@@ -1,0 +1,112 @@
+"""Methods worked out by hand: rows that lie at one place, and a client whose training and losses are given."""
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import numpy as np
+import torch
+
+from fedmpi import registry
+from fedmpi.method import Participants
+
+
+def bare(name: str, model=None, net=None, rear=None, **settings):
+    """Return a method without a network; `model` stands in for it as far as the method asks."""
+    made = registry.find("methods", name)(**settings)
+    made.__dict__.update({k: v for k, v in (("_model", model), ("net", net), ("_rear", rear)) if v is not None})
+    return made
+
+
+def network(start, phi: int = 0):
+    """Return what methods ask of a network: its start, and where its head begins."""
+    start = torch.tensor(start)
+    return SimpleNamespace(start=start, phi=slice(0, phi), h=slice(phi, len(start)), size=len(start), base="base",
+                           head="head", module=torch.nn.Identity(), join=lambda phi, h: torch.cat([phi, h], -1))
+
+
+def state(name: str, field: str = "Shared", **values):
+    """Make a method's Shared, Mine or Up from plain numbers."""
+    cls = getattr(__import__(f"fedmpi.methods.{name}", fromlist=[field]), field)
+    return cls(**{k: v if isinstance(v, torch.Tensor) else torch.tensor(v) for k, v in values.items()})
+
+
+def who(ids, sizes, t: int = 0) -> Participants:
+    return Participants(np.array(ids), np.array(sizes), t, 3)
+
+
+def up(**fields):
+    return SimpleNamespace(**{name: Sent(rows) for name, rows in fields.items()})
+
+
+class Sent:
+    """The rows of one field of all participants, (n, d), as the server's handle on them would see them."""
+
+    def __init__(self, rows):
+        rows = torch.as_tensor(rows)
+        self.rows = rows[:, None] if rows.ndim == 1 else rows
+
+    def __getitem__(self, block):
+        return Sent(self.rows[:, block])
+
+    def gather(self):
+        return self.rows
+
+    def sum(self):
+        return self.rows.sum(0)
+
+    def mean(self, weight=None):
+        return torch.from_numpy(np.average(self.rows.double().numpy(), 0, weight)).float()
+
+    def mean_by(self, group, k, old, weight=None):
+        group, weight = np.asarray(group), np.ones(len(self.rows)) if weight is None else np.asarray(weight)
+        return torch.stack([self[:].of(group == j).mean(weight[group == j]) if (group == j).any() else old[j]
+                            for j in range(k)])
+
+    def of(self, chosen):
+        return Sent(self.rows[torch.from_numpy(chosen)])
+
+    def gram(self, origin=None, beside=None):
+        rows = torch.cat([self.rows, *([] if beside is None else [beside])]).double()
+        rows = rows if origin is None else rows - origin.double()
+        return rows @ rows.T
+
+    def combine(self, weights):
+        return (torch.as_tensor(weights) @ self.rows.double()).float()
+
+    def mix(self, coefficients):
+        return np.asarray(coefficients)
+
+
+class Client:
+    """A client whose training adds `step`, and whose loss at w is `loss(w)`; `calls` tells what it was asked."""
+
+    def __init__(self, number=0, step=0., loss=None, n=1, note=None, lr=.5):
+        self.id, self.step, self.loss, self.n = torch.tensor(number), torch.as_tensor(step), loss, n
+        self.note, self.lr, self.calls = note, lr, []
+
+    def any(self, flag):
+        return bool(flag)
+
+    def descend(self, net, w, **settings):
+        self.calls.append(("descend", settings))
+        return w + self.step
+
+    def mean_loss(self, net, w):
+        return torch.as_tensor(self.loss(w))
+
+    def subset(self, share, stream, fixed=False, rest=False):
+        self.calls.append(("subset", (round(share, 6), stream, fixed, rest)))
+        return self
+
+    def through(self, net, w):
+        self.calls.append(("through", (net, w.tolist())))
+        return self
+
+    def passes(self, *args, **kwargs):
+        self.calls.append(("passes", args))
+        return self
+
+
+def same(found, expected, atol=1e-6):
+    torch.testing.assert_close(torch.as_tensor(found).double(), torch.tensor(expected, dtype=torch.float64), rtol=0,
+                               atol=atol)
