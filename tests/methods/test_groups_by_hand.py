@@ -17,15 +17,17 @@ from tests.methods.hand import Client, bare, network, same, state, up, who
 
 def test_newcomers_join_the_group_of_the_same_direction_not_of_the_longest_update():
     m = bare("fedgroup", network([1., 1.]), K=3)
-    shared = state("fedgroup", models=[[1., 1.]] * 3, directions=[[10., 0.], [.3, .4], [0., 0.]], group=[-1, 2, -1])
+    shared = state("fedgroup", models=[[1., 1.]] * 3, directions=[[10., 0.], [.3, .4], [0., 0.]],
+                   group=[-1, 2, -1, 0])
 
     def joined(number, step):
         return int(m.join(shared, Client(number, step)))
     assert joined(0, [1., 1.]) == 1      # inner products 10, .7; cosines .71, .99
     assert joined(2, [1., .1]) == 0 and joined(0, [-1., -1.]) == 0      # cosines -.71, -.99; the third group is empty
     assert joined(2, [-1., 1.]) == 1
-    client = Client(1, [1., 1.])
-    assert int(m.join(shared, client)) == 2 and not client.calls      # what is known is not trained for
+    for number, known in ((1, 2), (3, 0)):      # what is known is not trained for
+        client = Client(number, [1., 1.])
+        assert int(m.join(shared, client)) == known and not client.calls
     mine, sent = m.client(shared, "kept", Client(2, [1., 1.]))
     assert mine == "kept" and sent.w.tolist() == [2., 2.] and int(sent.group) == 1
     assert m.personal(shared._replace(models=torch.eye(3)[:, :2]), None, Client(0, [1., 1.])).tolist() == [0., 1.]
@@ -172,6 +174,8 @@ def test_fesem_moves_on_until_nobody_moves():
     found = m.server(state("fesem", w=[[0.], [10.]], of=[0, 0, 1, 1], n=1.), up(w=[[4.], [4.5], [5.1], [12.]]), turn)
     assert turn.facts["clusters"].tolist() == [0, 0, 0, 1] and turn.facts["iterations"] == 3
     same(found.w, [[13.6 / 3], [12.]])
+    again = m.server(state("fesem", w=[[5.], [99.]], of=[0] * 4, n=1.), up(w=[[4.], [4.5], [5.1], [12.]]), turn)
+    same(again.w, [[6.4], [99.]])      # k-means++ comes before the first cluster, not where all are in one
 
 
 # FedCPS
@@ -231,7 +235,7 @@ def sent_one():
 def test_lcfed_assigns_by_cosine_and_moves_images_with_models():
     m, turn = bare("lcfed", network([0.] * 3, phi=1), K=3), who([0, 2, 3], [1, 5, 9], 1)
     shared = state("lcfed", Phi=[0.], Omega=[[0., 0., 0.], [1., 1., 1.], [2., 2., 2.]],
-                   images=[[3., 0.], [0., 1.], [-1., -1.]], R=[0, -1, -1, 1, -1], M=torch.eye(3)[:2], known=1.)
+                   images=[[3., 0.], [0., 1.], [-1., -1.]], R=[0, -1, -1, 0, -1], M=torch.eye(3)[:2], known=1.)
     omega, images = [[1., 2., 3.], [4., 5., 6.], [10., 11., 12.]], [[2., 3.], [5., 1.], [1., 9.]]
     found = m.server(shared, up(omega=omega, image=images), turn)      # inner products 6, 3 | 15, 1 | 3, 9
     assert found.R.tolist() == [1, -1, 0, 1, -1]
@@ -268,6 +272,6 @@ def test_of_lcfeds_pre_round_the_components_stay():
         assert mine.omega.tolist() == [kept] * 3 and sent.omega.tolist() == [1.] * 3
     (_, mu, block), (_, lam, phi) = before.calls[0][1]["pull"]
     assert (float(mu), block, lam, phi) == (0., None, .01, slice(0, 1))      # it has no cluster yet
-    m.client(found._replace(R=torch.tensor([1, 0, 0, 0])), mine, before)
+    m.client(found._replace(R=torch.tensor([0, 1, 1, 1])), mine, before)
     (centre, mu, _), (Phi, lam, _) = before.calls[-1][1]["pull"]
     assert centre.tolist() == [1., 2., 3.] and Phi.tolist() == [0.] and float(mu) == pytest.approx(.1)

@@ -194,8 +194,8 @@ def test_what_is_clustered_tells_how_far_it_is_from_the_centres():
     same(sent.w, [2.5, 3.])
     same(sent.squares, [1.5 ** 2 + 2 ** 2] * 2)
     assert client.calls[0] == ((2, 1), {"lr": .3, "momentum": 0.})
-    shared = state("cgpfl", Omega=[[1., 1.], [4., 5.]], context=[1, -1])
-    for number, omega, apart in ((0, [4., 5.], [25., 0.]), (1, [2.5, 3.], [6.25, 6.25])):
+    shared = state("cgpfl", Omega=[[1., 1.], [4., 5.]], context=[1, -1, 0])
+    for number, omega, apart in ((0, [4., 5.], [25., 0.]), (1, [2.5, 3.], [6.25, 6.25]), (2, [1., 1.], [0., 25.])):
         client = Client(number)
         client.walk = lambda step, begin: begin
         mine, sent = bare("cgpfl", K=2).client(shared, None, client)

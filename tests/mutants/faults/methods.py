@@ -6,7 +6,7 @@ FAULTS = [
     ("fedmpi.methods.fedala:FedALA.mix", "momentum=0., args=(mine.top,)", "args=(mine.top,)"),
     ("fedmpi.methods.pfedcam:PFedCAM.interpolate", "lr=self.interp_lr, momentum=0.)", "lr=self.interp_lr)"),
     ("fedmpi.methods.fedah:FedAH.mix", "momentum=0., args=(mine.h, h)", "args=(mine.h, h)"),
-    ("fedmpi.methods.per_fedavg:PerFedAvg.personal", ", momentum=0.)", ")"),
+    ("fedmpi.methods.per_fedavg:PerFedAvg.personal", "JUDGED, steps=1)", "JUDGED)"),
     # weights that are not bounded
     ("fedmpi.methods.fedah:FedAH.mix", ", clip=(0., 1.))", ")"),
     ("fedmpi.methods.fedala:FedALA.mix", ", clip=(0., 1.))", ")"),
