@@ -187,5 +187,4 @@ def test_planted_groups_are_found(mlp, cache, seed):
     lab = Lab(method("lcfed", mlp, K=5, D=10), federation, seed=seed).open()
     for t in range(4):
         found = lab.round(t).facts["clusters"]
-        print(seed, t, adjusted_rand_score(federation.groups, found))
     assert adjusted_rand_score(federation.groups, found) == 1
