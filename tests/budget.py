@@ -6,6 +6,7 @@ such tests out."""
 from __future__ import annotations
 
 import os
+import re
 import resource
 import time
 from collections import defaultdict
@@ -16,7 +17,10 @@ import pytest
 LIMIT_S = 5.        # CPU seconds from which a test has to be marked as slow
 MOST = 8            # processes that run tests: each takes about .7 GB
 TOP = 10            # tests named at the end
-TESTS = Path(__file__).parent
+METHODS = {path.stem for path in Path(__file__).parents[1].glob("fedmpi/methods/*.py")}
+SPREAD = ("tests/methods/test_contract.py", "tests/clients/test_after.py", "tests/docs/test_docs.py",
+          "tests/test_decomposition.py")
+TOGETHER = {"report": [f"tests/report/test_{name}.py" for name in ("figures", "page", "report")]}
 
 
 def spent_s() -> float:
@@ -30,6 +34,7 @@ def pytest_configure(config):
     config.pluginmanager.register(Books(), "budget")
 
 
+@pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers(config) -> int:
     """One process more than cores, since some tests wait; none beside this one where only some files are asked for."""
     asked = config.args_source is pytest.Config.ArgsSource.ARGS
@@ -38,17 +43,33 @@ def pytest_xdist_auto_num_workers(config) -> int:
     return min(len(os.sched_getaffinity(0)) + 1, MOST)
 
 
-@pytest.hookimpl(tryfirst=True)      # before pytest-xdist reads the groups
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config, log):
+    from xdist.scheduler import LoadScopeScheduling
+
+    class ByGroup(LoadScopeScheduling):
+        """Hands out groups of tests, in the order in which they were collected."""
+
+        def _split_scope(self, nodeid: str) -> str:
+            return group_of(nodeid)
+    return ByGroup(config, log)
+
+
+def group_of(nodeid: str) -> str:
+    """Return the name of the group of a test: all of it runs in one process, so that its fixtures are made once.
+
+    A group is a file, or all files of TOGETHER; of the files in SPREAD a group is a method, or a page."""
+    path, _, test = nodeid.partition("::")
+    if path in SPREAD:
+        words = set(re.split(r"[][-]", test))
+        return f"{path} {min(words & METHODS, default=test)}"
+    return next((name for name, paths in TOGETHER.items() if path in paths), path)
+
+
 def pytest_collection_modifyitems(items):
-    """Keep what shares a fixture in one process: the tests of a file, or, in a file that says so by `SPREAD = "name"`,
-    those with the same parameter `name`."""
-    for item in items:
-        if item.get_closest_marker("xdist_group"):
-            continue
-        group, spread = item.path.relative_to(TESTS).as_posix(), getattr(item.module, "SPREAD", None)
-        if spread:
-            group += f":{item.callspec.params.get(spread)}" if hasattr(item, "callspec") else f":{item.name}"
-        item.add_marker(pytest.mark.xdist_group(group))
+    """Begin with the groups that hold a slow test, so that none is left for the end."""
+    slow = {group_of(item.nodeid) for item in items if item.get_closest_marker("slow")}
+    items.sort(key=lambda item: group_of(item.nodeid) not in slow)
 
 
 @pytest.hookimpl(wrapper=True)
@@ -75,7 +96,7 @@ class Books:
     def pytest_runtest_logreport(self, report):
         told = dict(report.user_properties)
         if report.when == "teardown" and "cpu" in told:
-            self.tests[report.nodeid.split("@")[0]] = told["cpu"], told["slow"]
+            self.tests[report.nodeid] = told["cpu"], told["slow"]
 
     def pytest_terminal_summary(self, terminalreporter):
         places = defaultdict(float)

@@ -15,7 +15,6 @@ from tests.decomposition.design import cover
 from tests.decomposition.ranks import Forked
 from tests.decomposition.suite import Suite, broken, line
 
-SPREAD = "method"
 DESIGNS = quick.designs()
 ROW = {"scenario": "plain", "network": "mlp", **cases.REFERENCE, "engine": "loop"}
 

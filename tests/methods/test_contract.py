@@ -22,7 +22,6 @@ from tests import forked
 from tests.federations import Lab, Odd, OtherTests, Renumbered, apart, method
 from tests.methods.table import BY_CLIENT, BY_POSITION, IDLE, NAMES, OTHER, SHOWN, alternative, settings
 
-SPREAD = "name"      # see tests/budget.py
 SHARE = .6      # of the clients in each round: 5 of 8
 each = pytest.mark.parametrize("name", NAMES)
 engines = pytest.mark.parametrize("engine", [Loop(), Vmap()], ids=["loop", "vmap"])

@@ -60,22 +60,23 @@ def plant(source: Source, site: Site) -> Mutant:
 
 
 def package_lists(packages: Iterable[str]) -> list[str]:
+    """Return the names of lists in faults/: PACKAGE, or PACKAGE_MORE."""
     names = sorted(p.stem for p in FAULTS.glob("*.py") if p.stem != "__init__")
-    return [n for n in names if not packages or n in packages]
+    return [n for n in names if not packages or n.partition("_")[0] in packages]
 
 
 def hand_written(root: Path, packages: Iterable[str]) -> list[Mutant]:
     """Read the lists of faults and apply each. Raises DoesNotApply that names all that cannot be."""
     planted, problems = [], []
-    for package in package_lists(packages):
-        faults = importlib.import_module(f"tests.mutants.faults.{package}").FAULTS
+    for listed in package_lists(packages):
+        faults = importlib.import_module(f"tests.mutants.faults.{listed}").FAULTS
         for name, old, new in faults:
             try:
                 planted.append(apply(root, name, old, new))
-                if planted[-1].package != package:
+                if planted[-1].package != listed.partition("_")[0]:
                     raise DoesNotApply("belongs to another package")
             except DoesNotApply as error:
-                problems.append(f"faults/{package}.py: {name}: {old!r}: {error}")
+                problems.append(f"faults/{listed}.py: {name}: {old!r}: {error}")
     if problems:
         raise DoesNotApply("\n".join(problems))
     return planted

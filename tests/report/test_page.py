@@ -8,7 +8,6 @@ import pytest
 
 from fedmpi.report import tables
 
-pytestmark = pytest.mark.xdist_group("report")
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 
 

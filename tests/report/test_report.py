@@ -14,8 +14,6 @@ from fedmpi.report.results import of_folders
 from fedmpi.report.tables import Cell
 from fedmpi.storage import outcome
 
-pytestmark = pytest.mark.xdist_group("report")
-
 
 def test_cells_are_means_over_seeds(results):
     cells = tables.of(results)[0].cells

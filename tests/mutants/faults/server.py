@@ -39,7 +39,7 @@ FAULTS: list[tuple[str, str, str]] = [
      "before[:, 3], \"loss\": before[:, 2]"),
     (RUN + "enter", "\"f1\": before[:, 3]", "\"f1\": after[:, 3]"),
     (RUN + "enter", "(\"after\", after), (\"unadapted\", unadapted)", "(\"after\", unadapted), (\"unadapted\", after)"),
-    (RUN + "enter", "        self.columns = {}\n", ""),
+    (RUN + "enter", "        self.columns = {}", "        pass"),
     (RUN + "enter", "**state.groups.each} | self.columns", "**state.groups.each}"),
     (RUN + "go", "            if state.round < config.rounds:\n", "            if True:\n"),
     (RUN + "go", "        if state.round == 0:\n            self.open()", "        self.open()"),
