@@ -17,6 +17,7 @@ import pytest
 LIMIT_S = 5.        # CPU seconds from which a test has to be marked as slow
 MOST = 8            # processes that run tests: each takes about .7 GB
 TOP = 10            # tests named at the end
+BY_FILE = os.environ.get("FEDMPI_TEST_BUDGET") == "files"      # the table at the end has a number for each file
 METHODS = {path.stem for path in Path(__file__).parents[1].glob("fedmpi/methods/*.py")}
 SPREAD = ("tests/methods/test_contract.py", "tests/clients/test_after.py", "tests/docs/test_docs.py",
           "tests/test_decomposition.py")
@@ -52,6 +53,7 @@ def pytest_xdist_make_scheduler(config, log):
 
         def _split_scope(self, nodeid: str) -> str:
             return group_of(nodeid)
+    config.option.loadscopereorder = False
     return ByGroup(config, log)
 
 
@@ -102,7 +104,7 @@ class Books:
         places = defaultdict(float)
         for name, (cpu, _) in self.tests.items():
             path = Path(name.split("::")[0])
-            places[str(path.parent if path.parent.name != "tests" else path)] += cpu
+            places[str(path.parent if path.parent.name != "tests" and not BY_FILE else path)] += cpu
         if sum(places.values()) < LIMIT_S:
             return
         say = terminalreporter.write_line

@@ -32,28 +32,47 @@ def run(ranks: int, *words, cwd=ROOT) -> CompletedProcess:
 
     def as_main():
         sys.argv = [module, *arguments]
+        sys.path.insert(0, str(cwd))
         runpy.run_module(module, run_name="__main__", alter_sys=True)
     return call(ranks, as_main, cwd=cwd)
 
 
-def command(ranks: int, *words, cwd=ROOT) -> CompletedProcess:
+def script(path, cwd=ROOT, environment=None) -> CompletedProcess:
+    """Run `python PATH` in one process to its end; returns code and output."""
+    def as_script():
+        sys.argv = [str(path)]
+        sys.path.insert(0, str(Path(path).parent))
+        runpy.run_path(str(path), run_name="__main__")
+    return call(1, as_script, cwd, environment)
+
+
+def command(ranks: int, *words, cwd=ROOT, environment=None) -> CompletedProcess:
     """Run `fedmpi WORDS` on some ranks to its end; returns code and output of the job."""
     def as_command():
         from fedmpi.cli import app
         sys.argv = ["fedmpi", *map(str, words)]
         app()
-    return call(ranks, as_command, cwd=cwd)
+    return call(ranks, as_command, cwd, environment)
 
 
-def call(ranks: int, function, cwd=ROOT) -> CompletedProcess:
-    """Run `function()` on some ranks to its end, in which `open_world()` joins them; returns code and output."""
+def call(ranks: int, function, cwd=ROOT, environment: dict[str, str] | None = None) -> CompletedProcess:
+    """Run `function()` on some ranks to its end, in which `open_world()` joins them; returns code and output.
+
+    Ranks start in the folder `cwd`, with `environment` in place of this process's."""
+    def at_its_place(said_by_launcher):
+        os.chdir(cwd)
+        if environment is not None:
+            os.environ.clear()
+            os.environ.update(environment)
+        os.environ.update(said_by_launcher)
+        function()
     load()
     with tempfile.TemporaryDirectory() as folder:
         paths = [Path(folder) / name for name in ("out", "error")]
         for path in paths:
             path.touch()
         gone = Path(folder) / "aborted"
-        code = finish(start(ranks, function, cwd, paths, gone), gone)
+        code = finish(start(ranks, at_its_place, paths, gone), gone)
         out, error = (path.read_text() for path in paths)
     if code is None:
         raise AssertionError(f"the job did not end:\n{out}\n{error}")
@@ -70,7 +89,7 @@ def load() -> None:
     import fedmpi.setup  # noqa: F401
 
 
-def start(ranks: int, function, cwd, paths, gone: Path) -> list[int]:
+def start(ranks: int, function, paths, gone: Path) -> list[int]:
     """Fork the ranks, each connected with each other one; one that aborts the job makes the file `gone`."""
     pairs = {(a, b): socket.socketpair() for a in range(ranks) for b in range(a + 1, ranks)}
     sys.stdout.flush()
@@ -80,7 +99,7 @@ def start(ranks: int, function, cwd, paths, gone: Path) -> list[int]:
     for rank in range(ranks):
         pid = os.fork()
         if not pid:
-            become(rank, ranks, pairs, function, cwd, paths, gone)
+            become(rank, ranks, pairs, function, paths, gone)
         pids.append(pid)
     gc.unfreeze()
     for both in pairs.values():
@@ -89,7 +108,7 @@ def start(ranks: int, function, cwd, paths, gone: Path) -> list[int]:
     return pids
 
 
-def become(rank: int, ranks: int, pairs: dict, function, cwd, paths, gone: Path) -> None:
+def become(rank: int, ranks: int, pairs: dict, function, paths, gone: Path) -> None:
     """Go on as a rank of a job. Never returns."""
     def abort(code: int):
         gone.touch()
@@ -103,10 +122,11 @@ def become(rank: int, ranks: int, pairs: dict, function, cwd, paths, gone: Path)
                     sockets[peer] = end
                 else:
                     end.close()
-        surroundings(rank, ranks, cwd, paths)
+        surroundings(paths)
+        world = {"PMI_RANK": str(rank), "PMI_SIZE": str(ranks)} if ranks > 1 else {}      # as MPICH's launcher says it
         sys.modules["mpi4py"] = Package(SocketMPI(rank, ranks, sockets, abort))
         try:
-            function()
+            function(world)
             code = 0
         except SystemExit as end:
             code = end.code if isinstance(end.code, int) else int(end.code is not None)
@@ -119,8 +139,8 @@ def become(rank: int, ranks: int, pairs: dict, function, cwd, paths, gone: Path)
         os._exit(code)
 
 
-def surroundings(rank: int, ranks: int, cwd, paths) -> None:
-    """Make this process look like one that a launcher has started in a folder."""
+def surroundings(paths) -> None:
+    """Make this process look like one that a launcher has started."""
     os.setpgid(0, 0)
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_DFL if number == signal.SIGTERM else signal.default_int_handler)
@@ -129,9 +149,6 @@ def surroundings(rank: int, ranks: int, cwd, paths) -> None:
     for number, path in enumerate(paths, 1):
         os.dup2(os.open(path, os.O_WRONLY | os.O_APPEND), number)
     sys.stdout, sys.stderr = (os.fdopen(n, "w", buffering=1, closefd=False) for n in (1, 2))
-    os.chdir(cwd)
-    sys.path.insert(0, str(cwd))
-    os.environ |= {"PMI_RANK": str(rank), "PMI_SIZE": str(ranks)} if ranks > 1 else {}
 
 
 def finish(pids: list[int], gone: Path) -> int | None:

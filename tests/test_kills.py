@@ -9,7 +9,8 @@ from tests.kills import survives
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="finds processes in /proc")
-def test_two_random_kills(tmp_path):
+@pytest.mark.slow("three jobs under a real launcher: one that is killed, the one that continues it, and a whole one")
+def test_a_random_kill(tmp_path):
     said = []
-    assert survives(2, seed=3, srun=False, folder=tmp_path, report=said.append), "\n".join(said)
-    assert sum(line.startswith("kill") for line in said) == 2 and said[-1].endswith("equal")
+    assert survives(1, seed=3, srun=False, folder=tmp_path, report=said.append), "\n".join(said)
+    assert sum(line.startswith("kill") for line in said) == 1 and said[-1].endswith("equal")

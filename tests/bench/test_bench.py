@@ -8,7 +8,7 @@ import pytest
 from matplotlib import image
 
 from fedmpi.bench import command
-from tests import launch
+from tests import forked
 
 SMALL = {
     "overhead": ["model=mlp", "shape=digits", "clients=3", "samples=11", "repeats=1"],
@@ -57,7 +57,7 @@ def test_both_ways_of_summing_are_measured_on_what_clients_sent():
 
 
 def test_ranks_share_a_benchmark(tmp_path):
-    done = launch.finish(launch.start(3, "-m", "fedmpi", "bench", "scaling", *SMALL["scaling"], cwd=tmp_path))
+    done = forked.command(3, "bench", "scaling", *SMALL["scaling"], cwd=tmp_path)
     assert done.returncode == 0 and "workers 2, ranks 3" in done.stdout, done.stderr
 
 

@@ -10,7 +10,7 @@ import torch
 from fedmpi.bench import cohort, command, peers
 from fedmpi.bench.peers.shape import CNN, Shape
 from fedmpi.errors import FedmpiError
-from tests import launch
+from tests import forked
 
 SHAPE = Shape(clients=3, samples=7, tests=2, participants=2, batch=4, rounds=2, cores=1, device="cpu", lr=.1)
 SMALL = ["clients=2", "samples=4", "participants=1", "rounds=1", "engines=loop"]
@@ -54,7 +54,7 @@ def test_rounds_are_timed_without_the_first_with_all_processes(stand_in):
     stand_in(STAND_IN)
     found = peers.timed("other", sys.executable, SHAPE)
     assert found.shape == (2, 2, 2) and (found[..., 0] > 0).all()
-    assert (found[:, 0, 1] > .2).all() and (found[:, 1, 1] < .2).all()      # CPU seconds of the child that trains
+    assert (found[:, 0, 1] > found[:, 1, 1]).all()      # CPU seconds of the child that trains
 
 
 @pytest.mark.parametrize("script", [
@@ -104,7 +104,7 @@ def test_not_installed(setting, message, capsys):
 
 
 def test_a_failing_peer_ends_all_ranks(broken, tmp_path):
-    done = launch.finish(launch.start(3, "-m", "fedmpi", "bench", "cohort", *SMALL, f"pfl={broken}", cwd=tmp_path))
+    done = forked.command(3, "bench", "cohort", *SMALL, f"pfl={broken}", cwd=tmp_path)
     assert done.returncode == 1
     assert "fedmpi: pfl ended with 1 after 0 of 2 rounds" in done.stderr and "No module named 'pfl'" in done.stderr
 

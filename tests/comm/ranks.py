@@ -1,6 +1,7 @@
 """Run by mpiexec: every collective of the world, and every verb of Rows on several ways of hosting the clients.
 
-`python -m tests.comm.ranks RESULTS.npz`: rank 0 saves what it got; tests/comm/test_ranks.py compares with NumPy."""
+`python -m tests.comm.ranks RESULTS.npz [HOSTING...]`: rank 0 saves what it got; tests/comm/test_ranks.py compares with
+NumPy."""
 from __future__ import annotations
 
 import sys
@@ -210,10 +211,10 @@ def mixed(lab, ids, rows, coefficients) -> torch.Tensor:
     return what.gather()
 
 
-def rows(world) -> dict:
+def rows(world, hostings=HOSTING) -> dict:
     model = federations.build(MLP(hidden=2), (D,), np.dtype("float32"), 2, seed=0)
     out = {}
-    for reduce, how in [*(("exact", how) for how in HOSTING), ("float32", "balanced"), ("float32", "straight")]:
+    for reduce, how in [*(("exact", how) for how in hostings), ("float32", "balanced"), ("float32", "straight")]:
         lab = federations.Lab(Echo().on(model), Rows(), world=world, homes=hosting(how, world.size), reduce=reduce)
         lab.crew.straight = how == "straight" and world.rank != 1      # as ranks with GPUs among such without
         if world.rank:
@@ -225,10 +226,10 @@ def rows(world) -> dict:
     return out
 
 
-def main(path: str):
+def main(path: str, *hostings: str):
     world = open_world()
     robust.AT_ONCE = 100      # numbers: a few columns of all rows at once
-    results = {**collectives(world), **lengths(world), **news(world), **rows(world)}
+    results = {**collectives(world), **lengths(world), **news(world), **rows(world, hostings or HOSTING)}
     worlds.PIECE = 16      # elements: every buffer takes several calls
     results |= {f"in pieces: {name}": value for name, value in collectives(world).items()}
     worlds.FEW = 1      # as with many ranks
@@ -239,4 +240,4 @@ def main(path: str):
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(*sys.argv[1:])

@@ -17,12 +17,13 @@ import pytest
 
 from fedmpi.storage.checkpoint import FREE
 from fedmpi.storage.folder import read_history
+from tests import forked
 from tests.docs.checks import check
 from tests.docs.pages import MARKS, PAGES, ROOT, blocks, calls, inline
 
 LIMIT = 600      # seconds until a command that hangs is ended: a safety net, not a measure
 SHELL = set("|&;<>$`*({[\"")      # outside of single quotes: for bash to read
-WARM = re.compile(r"(mpiexec -n (?P<ranks>\d+) )?fedmpi ")      # done in forks of a process that has loaded PyTorch
+FORKED = re.compile(r"(mpiexec -n (?P<ranks>\d+) )?fedmpi ")      # done by forks of this process
 LAUNCHED = "mpiexec -n 3 fedmpi run configs/quickstart.yaml"      # README's first command, under the real launcher
 COPIED = ("configs", "docs", "fedmpi", "jobs", "slurm", "tests", "README.md")
 EXTRAS = ("pandas", "safetensors")      # what `.[test]` installs: a page that needs them is skipped without them
@@ -44,36 +45,22 @@ def environment(tmp_path_factory):
                          "OMP_NUM_THREADS": "1", "COLUMNS": "120", "NO_COLOR": "1"}
 
 
-@pytest.fixture(scope="module")
-def warm(environment):
-    """Do things in a child of one process: see warm.py."""
-    process = subprocess.Popen([sys.executable, "-m", "tests.docs.warm"], cwd=ROOT, env=environment, text=True,
-                               stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-
-    def do(**asked) -> int:
-        print(json.dumps(asked), file=process.stdin, flush=True)
-        return int(process.stdout.readline())
-    yield do
-    process.stdin.close()
-    process.wait(LIMIT)
-
-
 class Reader:
     """Does in a folder what a page says."""
 
-    def __init__(self, folder: Path, warm, environment):
-        self.folder, self.warm, self.environment, self.output = folder, warm, environment, folder.with_suffix(".out")
+    def __init__(self, folder: Path, environment):
+        self.folder, self.environment = folder, environment
         for name in COPIED:
             source, ignore = ROOT / name, shutil.ignore_patterns("__pycache__", "results")
             shutil.copytree(source, folder / name, ignore=ignore) if source.is_dir() else shutil.copy(source, folder)
 
     def run(self, line: str) -> tuple[int, str]:
         """Return the exit code of a command line and what it printed."""
-        simple = WARM.match(line)
+        simple = FORKED.match(line)
         if simple and line != LAUNCHED and not SHELL & set(re.sub(r"'[^']*'|\s#.*", "", line)):
             words, ranks = shlex.split(line[simple.end():], comments=True), int(simple["ranks"] or 1)
-            code = self.warm(words=words, folder=str(self.folder), output=str(self.output), ranks=ranks)
-            return code, self.output.read_text()
+            done = forked.command(ranks, *words, cwd=self.folder, environment=self.environment)
+            return done.returncode, done.stdout + done.stderr
         shell = subprocess.Popen(["bash", "-ec", line], cwd=self.folder, env=self.environment, text=True,
                                  stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
                                  start_new_session=True)
@@ -87,8 +74,8 @@ class Reader:
     def python(self, text: str) -> tuple[int, str]:
         script = self.folder / "block.py"
         script.write_text(text)
-        code = self.warm(script=str(script), folder=str(self.folder), output=str(self.output))
-        return code, self.output.read_text()
+        done = forked.script(script, self.folder, self.environment)
+        return done.returncode, done.stdout + done.stderr
 
     def follow(self, block) -> None:
         """Do what a block says, and hold it to what it says."""
@@ -116,8 +103,8 @@ def like(wanted: str, said: str) -> bool:
 
 
 @pytest.fixture
-def reader(tmp_path, warm, environment):
-    return Reader(tmp_path / "checkout", warm, environment)
+def reader(tmp_path, environment):
+    return Reader(tmp_path / "checkout", environment)
 
 
 @each

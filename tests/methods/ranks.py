@@ -1,4 +1,5 @@
-"""Methods on several ranks, hosted in several ways: `python -m tests.methods.ranks NAME...` under mpiexec, or forked.
+"""Methods on several ranks, hosted in several ways: `python -m tests.methods.ranks [--brief] NAME...` under mpiexec, or
+forked. With --brief they are trained by one engine, and hosted in one way.
 
 Rank 0 prints the digests as JSON."""
 from __future__ import annotations
@@ -40,10 +41,10 @@ def moving(lab):
     return lab
 
 
-def main(names):
+def main(names, brief=False):
     world, model, federation = open_world(), mlp(), Digits()
     found = {name: {engine.name: {how: digest(world, name, model, federation, engine, *where)
-                                  for how, where in HOW.items()}
+                                  for how, where in HOW.items() if how == "moving" or not brief}
                     for engine in (Loop(), Vmap())} for name in names}
     if world.rank == 0:
         print(json.dumps(found))
@@ -51,4 +52,4 @@ def main(names):
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main([name for name in sys.argv[1:] if name != "--brief"], "--brief" in sys.argv)
