@@ -24,7 +24,7 @@ def measure(world, model="cnn4", shape="cifar100", clients=20, samples=200, batc
     for pair in range(pairs + 1):
         order = HOW[::-1] if pair % 2 else HOW      # neither is always the first
         rounds = {how: spent(world, lambda t=pair: rig.round(t)) for how in order if use(rig, how)}
-        steps = {how: spent(world, lambda: [rig.step() for _ in range(sums)]) / sums for how in order if use(rig, how)}
+        steps = {how: spent(world, lambda: repeat(rig.step, sums)) / sums for how in order if use(rig, how)}
         if pair and world.rank == 0:      # the first one warms up
             rows.append({"round_exact": rounds["exact"], "round_float32": rounds["float32"],
                          "step_exact": steps["exact"], "step_float32": steps["float32"],
@@ -42,6 +42,11 @@ def use(rig: Rig, how: str) -> Rig:
     """Let a rig sum so from now on: two rigs would differ in where their memory lies, by more than sums cost."""
     rig.config = rig.parts.crew.group.config = replace(rig.config, server=replace(rig.config.server, reduce=how))
     return rig
+
+
+def repeat(work, times: int) -> None:
+    for _ in range(times):
+        work()
 
 
 def spent(world, work) -> float:

@@ -32,7 +32,7 @@ TABLE = Path(__file__).with_name("published_hashes.yaml")
 DIGITS = 16      # hexadecimal, of a digest: as many as a run prints
 SAME, DIFFERS, UNKNOWN = "same", "differs", "not published"
 
-CONFIG = {"rounds": 3, "seed": 1, "device": "cpu", "threads": 1, "comm": {"timeout": 0},
+CONFIG: dict = {"rounds": 3, "seed": 1, "device": "cpu", "threads": 1, "comm": {"timeout": 0},
           "data": {"clients": 10, "partition": {"name": "dirichlet", "beta": .3}},
           "model": {"name": "mlp", "hidden": 32}, "train": {"lr": .05, "steps": 8, "participation": .7},
           "evaluate": {"every": 0, "after": "off"}, "checkpoint": {"every": 0}}
@@ -160,9 +160,10 @@ def told(world: Solo, text: str) -> str:
 
 def perform(world: Solo, place: Path, name: str, words: list[str]) -> str:
     """Run with some settings; return the hash at rank 0, nothing elsewhere. Raises FedmpiError where a run fails."""
-    command = [str(place / "config.yaml"), words, str(place / name), None]
+    config, out = str(place / "config.yaml"), str(place / name)
     with redirect_stdout(io.StringIO()):      # what runs say is not asked for
-        code = work(world, [*command, None]) if world.rank else lead(world, *command, lambda: False)
+        code = (work(world, [config, words, out, None, None]) if world.rank else
+                lead(world, config, words, out, None, lambda: False))
     if code:
         raise FedmpiError(f"run {name} of the verification ended with {code}; what it said stands above")
     return "" if world.rank else json.loads((place / name / "result.json").read_text())["digest"][:DIGITS]
