@@ -24,6 +24,7 @@ def alone(bench):
     return done
 
 
+@pytest.mark.slow("ranks under a real launcher load PyTorch")
 @pytest.mark.parametrize("ranks, engine, settings", [
     (2, "vmap", ["placement=shuffled"]),
     (3, "loop", ["server.hosts_clients=true", "placement=blocks", "method=fedavg"])])

@@ -103,6 +103,7 @@ def test_not_installed(setting, message, capsys):
     assert message in capsys.readouterr().err
 
 
+@pytest.mark.slow("times a bare loop first")
 def test_a_failing_peer_ends_all_ranks(broken, tmp_path):
     done = forked.command(3, "bench", "cohort", *SMALL, f"pfl={broken}", cwd=tmp_path)
     assert done.returncode == 1

@@ -107,6 +107,7 @@ def reader(tmp_path, environment):
     return Reader(tmp_path / "checkout", environment)
 
 
+@pytest.mark.slow("does all that a page says")
 @each
 def test_what_a_page_says_happens(page, reader):
     missing = lacking(blocks(page))

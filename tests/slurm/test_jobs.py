@@ -9,6 +9,7 @@ import pytest
 
 from tests.launch import ROOT
 
+pytestmark = pytest.mark.slow("jobs of a real Slurm, which wait for it")
 WAIT = "method.name=waiting:Waiting"
 
 

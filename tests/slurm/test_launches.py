@@ -6,6 +6,7 @@ import sys
 
 import pytest
 
+pytestmark = pytest.mark.slow("jobs of a real Slurm, which wait for it")
 RUN = (sys.executable, "-m", "fedmpi", "run", "configs/quickstart.yaml", "--out")
 
 

@@ -47,6 +47,7 @@ def sweep(tmp_path, cache):
         launch.end(one)
 
 
+@pytest.mark.slow("sweeps in processes of their own, one of which is cut short")
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="finds processes in /proc")
 @pytest.mark.parametrize("how", ["stopped", "killed"])
 def test_cut_short_in_the_middle_it_continues(sweep, tmp_path, monkeypatch, how):
@@ -140,6 +141,7 @@ def test_a_setting_newer_than_a_run_had_its_default(tmp_path, cache):
         second()
 
 
+@pytest.mark.slow("a sweep in processes of its own")
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs a pseudo-terminal")
 def test_a_terminal_shows_a_table_that_stays_up_to_date(tmp_path, cache):
     path = jobs.write(tmp_path, cache, rows={"Local [1]": "local"}, columns=ONE, published={})
