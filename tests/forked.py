@@ -10,7 +10,6 @@ import gc
 import os
 import runpy
 import signal
-import socket
 import sys
 import tempfile
 import time
@@ -18,10 +17,9 @@ import traceback
 from pathlib import Path
 from subprocess import CompletedProcess
 
-from tests.sockets import Package, SocketMPI
+from tests.launch import LIMIT, ROOT
+from tests.sockets import Package, SocketMPI, mesh
 
-ROOT = Path(__file__).parent.parent
-LIMIT = 240       # seconds until a job that hangs is ended: a safety net, not a measure
 GRACE_S = 20      # in which the other ranks should end, too, where one has ended with a code other than 0
 LOOK_S = .002     # between two looks at the ranks
 
@@ -91,7 +89,7 @@ def load() -> None:
 
 def start(ranks: int, function, paths, gone: Path) -> list[int]:
     """Fork the ranks, each connected with each other one; one that aborts the job makes the file `gone`."""
-    pairs = {(a, b): socket.socketpair() for a in range(ranks) for b in range(a + 1, ranks)}
+    ends = mesh(ranks)
     sys.stdout.flush()
     sys.stderr.flush()
     gc.freeze()      # or the collector of every rank would touch, and so copy, all that is loaded
@@ -99,29 +97,28 @@ def start(ranks: int, function, paths, gone: Path) -> list[int]:
     for rank in range(ranks):
         pid = os.fork()
         if not pid:
-            become(rank, ranks, pairs, function, paths, gone)
+            become(rank, ends, function, paths, gone)
         pids.append(pid)
     gc.unfreeze()
-    for both in pairs.values():
-        for end in both:
-            end.close()
+    close(ends)
     return pids
 
 
-def become(rank: int, ranks: int, pairs: dict, function, paths, gone: Path) -> None:
+def close(ends: list[dict]) -> None:
+    for rank in ends:
+        for end in rank.values():
+            end.close()
+
+
+def become(rank: int, ends: list[dict], function, paths, gone: Path) -> None:
     """Go on as a rank of a job. Never returns."""
     def abort(code: int):
         gone.touch()
         os._exit(code)
     code = 1
     try:
-        sockets = {}
-        for (a, b), (one, other) in pairs.items():
-            for end, owner, peer in ((one, a, b), (other, b, a)):
-                if owner == rank:
-                    sockets[peer] = end
-                else:
-                    end.close()
+        ranks, sockets = len(ends), ends.pop(rank)
+        close(ends)
         surroundings(paths)
         world = {"PMI_RANK": str(rank), "PMI_SIZE": str(ranks)} if ranks > 1 else {}      # as MPICH's launcher says it
         sys.modules["mpi4py"] = Package(SocketMPI(rank, ranks, sockets, abort))

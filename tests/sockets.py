@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import select
+import socket
 import struct
 import threading
 import time
@@ -39,10 +40,10 @@ class Post:
         self.rank, self.sockets, self.lock = rank, sockets, threading.RLock()
         self.sending = {peer: threading.Lock() for peer in sockets}
         self.boxes, self.partial = {}, {peer: bytearray() for peer in sockets}
-        self.peers, self.ready = {socket.fileno(): peer for peer, socket in sockets.items()}, select.poll()
-        for socket in sockets.values():
-            socket.setblocking(False)
-            self.ready.register(socket, select.POLLIN)
+        self.peers, self.ready = {end.fileno(): peer for peer, end in sockets.items()}, select.poll()
+        for end in sockets.values():
+            end.setblocking(False)
+            self.ready.register(end, select.POLLIN)
 
     def pump(self) -> None:
         """Take in what lies in the sockets."""
@@ -105,6 +106,15 @@ class Post:
         while (message := self.take(comm, source, tags, remove)) is None:
             self.ready.poll(1000 * WAIT_S)
         return message
+
+
+def mesh(size: int) -> list[dict]:
+    """Connect every two of so many ranks; return each rank's ends, by the number of the other rank."""
+    ends = [{} for _ in range(size)]
+    for a in range(size):
+        for b in range(a + 1, size):
+            ends[a][b], ends[b][a] = socket.socketpair()
+    return ends
 
 
 def flat(buffer) -> np.ndarray:

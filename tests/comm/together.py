@@ -1,11 +1,10 @@
 """Ranks as threads of this process, for tests of collectives: they can assert, and see each other's results."""
 from __future__ import annotations
 
-import socket
 import threading
 
 from fedmpi.comm.world import World
-from tests.sockets import SocketMPI
+from tests.sockets import SocketMPI, mesh
 
 LIMIT = 120      # seconds until ranks that wait for ever fail the test: a safety net, not a measure
 LOOK_S = .05     # between two looks whether a rank has failed
@@ -21,11 +20,7 @@ def abort(code: int):
 
 def together(size: int, act) -> list:
     """Call act(world) on so many ranks at once; return what each returned, by rank. Raises what a rank raised."""
-    ends = [{} for _ in range(size)]
-    for a in range(size):
-        for b in range(a + 1, size):
-            ends[a][b], ends[b][a] = socket.socketpair()
-    found, errors = [None] * size, []
+    ends, found, errors = mesh(size), [None] * size, []
 
     def rank(r: int):
         try:
