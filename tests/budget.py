@@ -21,7 +21,8 @@ BY_FILE = os.environ.get("FEDMPI_TEST_BUDGET") == "files"      # the table at th
 METHODS = {path.stem for path in Path(__file__).parents[1].glob("fedmpi/methods/*.py")}
 SPREAD = ("tests/methods/test_contract.py", "tests/clients/test_after.py", "tests/docs/test_docs.py",
           "tests/test_decomposition.py")
-TOGETHER = {"report": [f"tests/report/test_{name}.py" for name in ("figures", "page", "report")]}
+TOGETHER = {"report": [f"tests/report/test_{name}.py" for name in ("figures", "page", "report")],
+            "slurm": [f"tests/slurm/test_{name}.py" for name in ("jobs", "launches")]}      # some preempt others' jobs
 
 
 def spent_s() -> float:
