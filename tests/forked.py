@@ -78,13 +78,18 @@ def call(ranks: int, function, cwd=ROOT, environment: dict[str, str] | None = No
 
 
 def load() -> None:
-    """Load what a run loads, so that its ranks need not."""
+    """Load what a run loads, so that its ranks need not: the first gradient of torch.func takes two seconds."""
     import sklearn.cluster
     import sklearn.metrics  # noqa: F401
+    import torch
 
     import fedmpi.cli
+    import fedmpi.clients.vmap
+    import fedmpi.config
     import fedmpi.server.rounds
     import fedmpi.setup  # noqa: F401
+    fedmpi.config.resolve({})
+    torch.func.vmap(torch.func.grad(lambda w: torch.nn.functional.cross_entropy(w, w.argmax())))(torch.ones(2, 3))
 
 
 def start(ranks: int, function, paths, gone: Path) -> list[int]:
