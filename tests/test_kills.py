@@ -9,7 +9,7 @@ from tests.kills import survives
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="finds processes in /proc")
-@pytest.mark.slow("three jobs under a real launcher: one that is killed, the one that continues it, and a whole one")
+@pytest.mark.slow("two jobs under a real launcher: one that is killed, and the one that continues it")
 def test_a_random_kill(tmp_path):
     said = []
     assert survives(1, seed=3, srun=False, folder=tmp_path, report=said.append), "\n".join(said)

@@ -257,7 +257,7 @@ def test_every_setting_matters(name, setting, lab):
 def configured(path, cache, name) -> str:
     """Write the configuration of three small rounds on a prepared federation."""
     path.write_text(json.dumps({
-        "rounds": 3, "seed": 4, "method": {"name": name, **SHOWN.get(name, {})}, "model": {"name": "mlp", "hidden": 8},
+        "rounds": 3, "seed": 4, "engine": "loop", "method": {"name": name, **SHOWN.get(name, {})}, "model": {"name": "mlp", "hidden": 8},
         "data": {"clients": 9, "cache": str(cache), "partition": {"name": "dirichlet", "beta": .2}},
         "train": {"lr": .05, "participation": .5, "steps": 4}, "checkpoint": {"every": 1}}))
     return str(path)

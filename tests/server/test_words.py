@@ -109,7 +109,7 @@ def introduced(run, homes, deadline=None, **world):
 
 
 def test_a_run_introduces_itself(quiet):
-    run = quiet("comm.timeout=60", "threads=1")
+    run = quiet("comm.timeout=60", "threads=1", "engine=auto")
     first, second = introduced(run, [0] * 9)
     sizes = run.federation.sizes
     assert first == (f"fedmpi {__version__}: FedMHC M=3 lam=0.1 anchor=global mini_batch=0 on digits, 9 clients "
@@ -120,7 +120,7 @@ def test_a_run_introduces_itself(quiet):
 
 
 def test_ranks_that_host_unevenly_idle_or_are_not_watched_are_named(quiet):
-    run = quiet("comm.timeout=60", "precision=bf16")
+    run = quiet("comm.timeout=60", "precision=bf16", "engine=auto")
     run.parts.config = dataclasses.replace(run.parts.config, threads=2)
     said = introduced(run, [1, 1, 1, 2, 2, 1, 2, 4, 4], size=5)
     assert said[1].startswith("5 ranks (MPI: a library): 3 host 2-4 clients each, 1 idle; engine vmap (")
@@ -166,7 +166,7 @@ def test_which_checkpoint_a_run_goes_on_from(tmp_path):
 def test_a_restart_keeps_the_engine_that_the_run_began_with(bench, monkeypatch):
     """A choice by timing would else change digests: what is saved counts, with its reason."""
     from fedmpi.clients import choice
-    words = ("method=fedavg", "data.clients=4")
+    words = ("method=fedavg", "data.clients=4", "engine=auto")
     assert bench.lead("engine", *words, "rounds=1") == bench.lead("whole", *words, "rounds=2") == 0
     monkeypatch.setattr(choice, "by_network", lambda *parts: ("loop", "another reason"))
     assert bench.lead("engine", *words, "rounds=2", resume="auto") == 0
