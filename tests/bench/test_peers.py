@@ -105,7 +105,7 @@ def test_not_installed(setting, message, capsys):
 
 @pytest.mark.slow("times a bare loop first")
 def test_a_failing_peer_ends_all_ranks(broken, tmp_path):
-    done = forked.command(3, "bench", "cohort", *SMALL, f"pfl={broken}", cwd=tmp_path)
+    done = forked.command(2, "bench", "cohort", *SMALL, f"pfl={broken}", cwd=tmp_path)
     assert done.returncode == 1
     assert "fedmpi: pfl ended with 1 after 0 of 2 rounds" in done.stderr and "No module named 'pfl'" in done.stderr
 

@@ -1,9 +1,11 @@
 """Run by mpiexec: every collective of the world, and every verb of Rows on several ways of hosting the clients.
 
-`python -m tests.comm.ranks RESULTS.npz [HOSTING...]`: rank 0 saves what it got; tests/comm/test_ranks.py compares with
-NumPy."""
+`python -m tests.comm.ranks RESULTS.npz HOSTING`: rank 0 saves what it got; tests/comm/test_ranks.py compares it with
+NumPy. HOSTING is one of them, `hostings` for each, or `all`: on three ranks methods of each kind are trained, too, and
+their digests are printed."""
 from __future__ import annotations
 
+import json
 import sys
 from dataclasses import dataclass, replace
 from typing import NamedTuple
@@ -20,11 +22,14 @@ from fedmpi.data.federation import Samples
 from fedmpi.method import Method, Participants
 from fedmpi.models.nets import MLP
 from tests import federations
+from tests.methods import ranks as methods
 
 N, D, K = 9, 40, 4
 DTYPES = ("uint8", "int32", "int64", "float32", "float64", "bool")
 HOSTING = ("balanced", "one", "reversed", "server", "shuffled", "straight")
 WHO = {"all": list(range(N)), "some": [1, 4, 5, 8], "single": [6]}
+# Methods of each kind: a mean, groups of clients, private states, mixes for single clients, parts of the network
+KINDS = ("fedavg", "fedmhc", "ditto", "fedamp", "fedper")
 GROUP = np.array([0, 2, 2, 0, 3, 3, 3, 0, 2])      # group 1 is empty
 
 
@@ -211,7 +216,7 @@ def mixed(lab, ids, rows, coefficients) -> torch.Tensor:
     return what.gather()
 
 
-def rows(world, hostings=HOSTING) -> dict:
+def rows(world, hostings) -> dict:
     model = federations.build(MLP(hidden=2), (D,), np.dtype("float32"), 2, seed=0)
     out = {}
     for reduce, how in [*(("exact", how) for how in hostings), ("float32", "balanced"), ("float32", "straight")]:
@@ -226,16 +231,18 @@ def rows(world, hostings=HOSTING) -> dict:
     return out
 
 
-def main(path: str, *hostings: str):
-    world = open_world()
+def main(path: str, what: str):
+    world, hostings = open_world(), HOSTING if what in ("all", "hostings") else (what,)
+    digests = methods.digests(world, KINDS, brief=True) if what == "all" else None
     robust.AT_ONCE = 100      # numbers: a few columns of all rows at once
-    results = {**collectives(world), **lengths(world), **news(world), **rows(world, hostings or HOSTING)}
+    results = {**collectives(world), **lengths(world), **news(world), **rows(world, hostings)}
     worlds.PIECE = 16      # elements: every buffer takes several calls
     results |= {f"in pieces: {name}": value for name, value in collectives(world).items()}
     worlds.FEW = 1      # as with many ranks
     results |= {f"by the library: {name}": value for name, value in collectives(world).items()}
     if world.rank == 0:
         np.savez(path, **results)
+        print(json.dumps(digests))
     world.close()
 
 

@@ -45,11 +45,11 @@ def test_a_library_without_an_answer():
     assert cuda_aware(SimpleNamespace()) is None
 
 
-@pytest.mark.slow("three ranks under a real launcher load PyTorch")
+@pytest.mark.slow("ranks under a real launcher load PyTorch")
 def test_the_real_library_is_asked_and_a_run_heeds_it(bench):
     aware = subprocess.run([sys.executable, "-c", ASK], capture_output=True, text=True, check=True).stdout.strip()
     assert aware in ("True", "False", "None")
-    done = bench.mpirun(3, "aware", "comm.cuda_aware=on", "rounds=1")
+    done = bench.mpirun(2, "aware", "comm.cuda_aware=on", "rounds=1")
     assert done.returncode == (2 if aware == "False" else 0) and "Traceback" not in done.stderr
     if aware == "False":
         (line,) = done.stderr.splitlines()

@@ -2,6 +2,8 @@
 2, 3 and 5 forked ones, whose transport is so held to the real one."""
 from __future__ import annotations
 
+import json
+
 import numpy as np
 import pytest
 
@@ -10,28 +12,36 @@ from tests.comm import ranks as job
 
 SIZES = (1, 2, 3, 5)
 JOBS = [("real", 3), *(("forked", size) for size in SIZES)]
+SLOW = pytest.mark.slow("three ranks under a real launcher load PyTorch")
+
+
+def forks(size: int, *words) -> str:
+    done = forked.run(size, *words)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
 
 
 @pytest.fixture(scope="module")
-def computed(launch, tmp_path_factory):
-    """What a job of some kind and size computes; computed once."""
+def jobs(launch, tmp_path_factory):
+    """What a job of some kind and size computes, and what it prints; computed once."""
     found = {}
 
-    def get(kind, size) -> dict[str, np.ndarray]:
+    def get(kind, size) -> tuple[dict[str, np.ndarray], str]:
         if (kind, size) not in found:
-            path = tmp_path_factory.mktemp("ranks") / "results.npz"
-            if kind == "real":
-                launch(size, "tests.comm.ranks", path)
-            else:
-                done = forked.run(size, "tests.comm.ranks", path)
-                assert done.returncode == 0, done.stderr
+            path, start = tmp_path_factory.mktemp("ranks") / "results.npz", forks if kind == "forked" else launch
+            said = start(size, "tests.comm.ranks", path, "all" if size == 3 else "hostings")
             with np.load(path, allow_pickle=False) as file:
-                found[kind, size] = dict(file)
+                found[kind, size] = dict(file), said.splitlines()[-1]
         return found[kind, size]
     return get
 
 
-@pytest.fixture(scope="module", params=JOBS, ids="{0[0]}-{0[1]}".format)
+@pytest.fixture(scope="module")
+def computed(jobs):
+    return lambda kind, size: jobs(kind, size)[0]
+
+
+@pytest.fixture(scope="module", params=[pytest.param(JOBS[0], marks=SLOW), *JOBS[1:]], ids="{0[0]}-{0[1]}".format)
 def which(request):
     return request.param
 
@@ -131,6 +141,7 @@ def test_exact_sums_do_not_depend_on_hosting(results, who):
         assert len(found) == 1, verb
 
 
+@SLOW
 def test_exact_sums_do_not_depend_on_the_number_of_ranks(computed):
     """Nor on who carries the messages."""
     found = {which: {name: value.tobytes() for name, value in computed(*which).items() if name.startswith("exact/")}
@@ -139,6 +150,7 @@ def test_exact_sums_do_not_depend_on_the_number_of_ranks(computed):
     assert all(one == found["real", 3] for one in found.values())
 
 
+@SLOW
 def test_forked_ranks_get_what_ranks_of_a_real_library_get(computed):
     real, forked = computed("real", 3), computed("forked", 3)
     assert real.keys() == forked.keys()
@@ -146,6 +158,7 @@ def test_forked_ranks_get_what_ranks_of_a_real_library_get(computed):
         np.testing.assert_array_equal(value, forked[name], err_msg=name, strict=True)
 
 
+@pytest.mark.slow("nine ranks")
 def test_more_ranks_than_columns_and_than_sums_by_hand(tmp_path, computed):
     """Nine ranks: some have no column of a block to be robust about, and sums are the library's own."""
     done = forked.run(9, "tests.comm.ranks", tmp_path / "nine.npz", "shuffled")
@@ -157,3 +170,9 @@ def test_more_ranks_than_columns_and_than_sums_by_hand(tmp_path, computed):
     for name in found:
         np.testing.assert_array_equal(nine[name], expected[name], err_msg=name, strict=True)
     assert np.array_equal(nine["reduce int64"], sum(job.piece(r, "int64") for r in range(9)))
+
+
+@SLOW
+def test_methods_have_the_digests_that_they_have_with_a_real_library(jobs):
+    real, forked = (json.loads(jobs(kind, 3)[1]) for kind in ("real", "forked"))
+    assert list(real) == list(job.KINDS) and real == forked

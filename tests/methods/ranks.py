@@ -1,5 +1,4 @@
-"""Methods on several ranks, hosted in several ways: `python -m tests.methods.ranks [--brief] NAME...` under mpiexec, or
-forked. With --brief they are trained by one engine, and hosted in one way.
+"""Methods on several ranks, hosted in several ways: `python -m tests.methods.ranks NAME...` under mpiexec, or forked.
 
 Rank 0 prints the digests as JSON."""
 from __future__ import annotations
@@ -41,15 +40,21 @@ def moving(lab):
     return lab
 
 
-def main(names, brief=False):
-    world, model, federation = open_world(), mlp(), Digits()
-    found = {name: {engine.name: {how: digest(world, name, model, federation, engine, *where)
-                                  for how, where in HOW.items() if how == "moving" or not brief}
-                    for engine in ((Loop(),) if brief else (Loop(), Vmap()))} for name in names}
+def digests(world, names, brief=False) -> dict:
+    """Return method -> engine -> way of hosting -> digest, at rank 0; where brief, of one engine and one way."""
+    model, federation = mlp(), Digits()
+    return {name: {engine.name: {how: digest(world, name, model, federation, engine, *where)
+                                 for how, where in HOW.items() if how == "moving" or not brief}
+                   for engine in ((Loop(),) if brief else (Loop(), Vmap()))} for name in names}
+
+
+def main(names):
+    world = open_world()
+    found = digests(world, names)
     if world.rank == 0:
         print(json.dumps(found))
     world.close()
 
 
 if __name__ == "__main__":
-    main([name for name in sys.argv[1:] if name != "--brief"], "--brief" in sys.argv)
+    main(sys.argv[1:])

@@ -106,17 +106,6 @@ def test_the_same_bits_wherever_clients_are_hosted(name, engine, lab, on_three_r
     assert set(found.values()) == {lab(name, engine=engine).go().digest()}
 
 
-# One of each kind: a mean, groups of clients, private states, mixes for single clients, parts of the network
-KINDS = ("fedavg", "fedmhc", "ditto", "fedamp", "fedper")
-
-
-@pytest.mark.slow("three ranks under a real launcher load PyTorch")
-def test_forked_ranks_give_the_bits_of_a_real_library(launch):
-    words = ("tests.methods.ranks", "--brief", *KINDS)
-    real, done = json.loads(launch(3, *words).splitlines()[-1]), forked.run(3, *words)
-    assert list(real) == list(KINDS) and real == json.loads(done.stdout), done.stderr
-
-
 class Translated(Loop):
     """Draws the batches of the original client numbers."""
 
@@ -257,7 +246,8 @@ def test_every_setting_matters(name, setting, lab):
 def configured(path, cache, name) -> str:
     """Write the configuration of three small rounds on a prepared federation."""
     path.write_text(json.dumps({
-        "rounds": 3, "seed": 4, "engine": "loop", "method": {"name": name, **SHOWN.get(name, {})}, "model": {"name": "mlp", "hidden": 8},
+        "rounds": 3, "seed": 4, "engine": "loop", "method": {"name": name, **SHOWN.get(name, {})},
+        "model": {"name": "mlp", "hidden": 8},
         "data": {"clients": 9, "cache": str(cache), "partition": {"name": "dirichlet", "beta": .2}},
         "train": {"lr": .05, "participation": .5, "steps": 4}, "checkpoint": {"every": 1}}))
     return str(path)

@@ -43,7 +43,8 @@ HISTORY = {      # four clients; the last of seed 3 has no test data
 def run(folder: Path, settings=None, lines=(), history=None, result=None) -> Path:
     """Write what a run leaves in its folder; returns it."""
     folder.mkdir(parents=True)
-    (folder / "config.yaml").write_text(json.dumps({"seed": 0, "data": {"root": str(folder)}} | (settings or {})))
+    config = {"seed": 0, "data": {"root": str(folder.parent)}} | (settings or {})
+    (folder / "config.yaml").write_text(json.dumps(config))
     (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     if result:
         (folder / "result.json").write_text(json.dumps({"rounds": 4, "accuracy_mean": .5, "digest": "d" * 64} | result))

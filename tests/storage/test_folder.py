@@ -14,8 +14,12 @@ import numpy as np
 import pytest
 import yaml
 
+from fedmpi.config import resolve
+from fedmpi.data.federation import prepare
 from fedmpi.errors import BadInput, FedmpiError
 from fedmpi.storage.folder import RunFolder, default_folder, read_history
+from tests import forked
+from tests.storage import test_checkpoint as checkpoints
 
 HERE = Path(__file__).parents[1]
 
@@ -103,26 +107,20 @@ def test_the_mark_of_a_finished_run(folder):
 
 @pytest.mark.parametrize("mask", [0o002, 0o077])
 def test_files_are_for_whom_the_users_umask_says(tmp_path, mask):
-    code = f"""
-import os
-os.umask({mask})
-from fedmpi.config import resolve
-from fedmpi.data.federation import prepare
-from tests.storage.test_checkpoint import pieces, snapshot, write
-folder = RunFolder.claim(sys.argv[1], False)
-folder.store_config({{}})
-folder.append_metrics([{{}}])
-folder.append_history(1, {{"accuracy": np.ones(3)}})
-folder.save_history()
-write(folder.checkpoints, snapshot(), pieces())
-prepare(resolve({{"data": {{"partition": "iid", "cache": sys.argv[1]}}}}).data, 0)
-for path in sorted(folder.path.rglob("*")):
-    print(path.suffix, path.is_dir(), path.stat().st_mode & 0o777)
-"""
-    out, _ = run(code, tmp_path / "run").communicate(timeout=100)
-    modes = [line.split(" ")[1:] for line in out.splitlines()]
-    expected = {"True": str(0o777 & ~mask), "False": str(0o666 & ~mask)}      # folders, files
-    assert len(modes) == 7 and all(mode == expected[folder] for folder, mode in modes)
+    def write_all():
+        os.umask(mask)
+        folder = RunFolder.claim(tmp_path / "run", False)
+        folder.store_config({})
+        folder.append_metrics([{}])
+        folder.append_history(1, {"accuracy": np.ones(3)})
+        folder.save_history()
+        checkpoints.write(folder.checkpoints, checkpoints.snapshot(), checkpoints.pieces())
+        prepare(resolve({"data": {"partition": "iid", "cache": str(tmp_path / "run")}}).data, 0)
+    done = forked.call(1, write_all)
+    assert done.returncode == 0, done.stderr
+    expected = {True: 0o777 & ~mask, False: 0o666 & ~mask}      # folders, files
+    found = sorted((tmp_path / "run").rglob("*"))
+    assert len(found) == 7 and all(path.stat().st_mode & 0o777 == expected[path.is_dir()] for path in found)
 
 
 def test_what_others_lock_can_be_read(folder):

@@ -4,13 +4,16 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import sys
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
+from fedmpi.__main__ import main
 from fedmpi.methods.fedavg import FedAvg
+from tests import forked
 
 ROUNDS, BAD = 6, (2, 3)      # rounds counted from 0: after the third and the fourth nothing can be written
 
@@ -135,9 +138,11 @@ def test_asked_to_stop_it_never_claims_to_have_saved(bench, tmp_path):
 def test_a_log_and_an_output_that_are_full_stop_nobody(bench, expected):
     bench.out("silent").mkdir()
     (bench.out("silent") / "log.txt").symlink_to("/dev/full")
-    code = "import sys; from fedmpi.__main__ import main; sys.stdout = open('/dev/full', 'w'); main()"
-    from tests import launch
-    words = ("-c", code, "run", bench.config, f"rounds={ROUNDS}", "engine=loop", "train.participation=1",
-             "method=fedavg", "--out", bench.out("silent"))
-    launch.finish(launch.start(1, *words, cwd=bench.folder))
+
+    def run():
+        os.dup2(os.open("/dev/full", os.O_WRONLY), 1)
+        sys.argv = ["fedmpi", "run", bench.config, f"rounds={ROUNDS}", "train.participation=1", "method=fedavg",
+                    "--out", str(bench.out("silent"))]
+        main()
+    forked.call(1, run, bench.folder)
     assert bench.result("silent")["digest"] == expected
