@@ -7,6 +7,7 @@ import signal
 import sys
 import time
 import traceback
+from collections.abc import Callable
 
 import numpy as np
 
@@ -47,16 +48,25 @@ def main(config_path: str, overrides: list[str], out: str | None, resume: str | 
          time_limit: str | None = None) -> int:
     """Run a configuration on all ranks. Returns the exit code of this rank (see fedmpi.errors)."""
     stop = Stop()      # first of all: USR1 would end a process that has no handler for it yet
+
+    def take_part(world: Solo) -> int:
+        world.stop, world.waits = stop, stop.waits
+        words = [config_path, overrides, out, resume]
+        return lead(world, *words, stop, time_limit) if world.rank == 0 else work(world, [*words, time_limit])
+    return on_all_ranks(take_part)
+
+
+def on_all_ranks(take_part: Callable[[Solo], int]) -> int:
+    """Join the ranks of this job, and leave with the code of `take_part`. A rank on which it fails ends all of them,
+    with one message."""
     try:
         world = open_world()
     except BadInput as error:      # every process believes that it is rank 0: let one speak
         if speaks():
             print(f"fedmpi: {error}", file=sys.stderr)
         return errors.BAD_INPUT
-    world.stop, world.waits = stop, stop.waits
     try:
-        words = [config_path, overrides, out, resume]
-        code = lead(world, *words, stop, time_limit) if world.rank == 0 else work(world, [*words, time_limit])
+        code = take_part(world)
         world.close(code)
         return code
     except BaseException as error:

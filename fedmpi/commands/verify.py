@@ -8,7 +8,6 @@ import os
 import platform
 import re
 import shutil
-import sys
 import tempfile
 from contextlib import redirect_stdout
 from pathlib import Path
@@ -18,14 +17,13 @@ import torch
 from torch import nn
 
 from fedmpi import __version__, errors
-from fedmpi.comm.launch import speaks
-from fedmpi.comm.world import Solo, open_world
+from fedmpi.comm.world import Solo
 from fedmpi.commands.columns import columns, pairs
 from fedmpi.errors import BadInput, FedmpiError
 from fedmpi.loader import parse, read
 from fedmpi.progress import put
 from fedmpi.roster import gathered, installed, spans
-from fedmpi.run import last_words, lead, receive, send, work
+from fedmpi.run import lead, on_all_ranks, receive, send, work
 from fedmpi.storage.atomic import reason, writing
 
 TABLE = Path(__file__).with_name("published_hashes.yaml")
@@ -57,19 +55,7 @@ class Images(nn.Sequential):
 
 def main(folder: str, add: bool) -> int:
     """Verify on all ranks. Returns 1 where a hash differs from the published one or from its repetition, else 0."""
-    try:
-        world = open_world()
-    except BadInput as error:      # every process believes that it is rank 0: let one speak
-        if speaks():
-            print(f"fedmpi: {error}", file=sys.stderr)
-        return error.code
-    try:
-        code = verify(world, folder, add)
-        world.close(code)
-        return code
-    except BaseException as error:
-        world.fail(*last_words(world, error))
-        raise
+    return on_all_ranks(lambda world: verify(world, folder, add))
 
 
 def verify(world: Solo, folder: str, add: bool = False) -> int:
