@@ -5,6 +5,7 @@ import json
 import shlex
 import sys
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -76,7 +77,6 @@ def plan(config: ConfigFile, overrides: Overrides = None,
 def data(config: ConfigFile, overrides: Overrides = None,
          out: Annotated[str | None, typer.Option(help="PNG to draw; default: beside the federation")] = None):
     """Prepare the federation of a configuration and draw its label distribution."""
-    from pathlib import Path
     with clear_errors():
         from fedmpi.config import load
         from fedmpi.data.draw import draw
@@ -172,8 +172,6 @@ RunsIn = Annotated[str | None, typer.Option(help="folder of the job's runs; defa
 
 def planned(path: str, scale: str | None, out: str | None):
     """Return a job and its runs."""
-    from pathlib import Path
-
     from fedmpi.sweep import job
     read = job.load(path)
     runs = job.expand(read, path, Path(out or f"runs/{Path(path).stem}{'-' + scale if scale else ''}"), scale)
@@ -219,13 +217,16 @@ def sweep(path: JobFile, scale: Scale = None, out: RunsIn = None,
 
 
 @app.command()
-def report(paths: Annotated[list[str], typer.Argument(help="a job file, or folders of runs", metavar="JOB|RUN...")],
+def report(paths: Annotated[list[str], typer.Argument(help="a job file, folders of runs, or gpu_day.json",
+                                                         metavar="JOB|RUN...")],
            scale: Scale = None, out: RunsIn = None,
            to: Annotated[str | None, typer.Option(help="folder to write to; default: OUT/report, or report")] = None):
     """Write tables, figures and a page that holds both, of what runs have so far."""
-    from pathlib import Path
     with clear_errors():
-        from fedmpi.report import results, write
+        from fedmpi.report import gpu_day, gpu_tables, results, write
+        if any(gpu_day.is_book(Path(path)) for path in paths):
+            print(f"report {gpu_tables.write([*map(Path, dict.fromkeys(paths))], Path(to or 'report'))}")
+            return
         if len(paths) == 1 and not Path(paths[0]).is_dir():
             job, runs = planned(paths[0], scale, out)
             command = shlex.join(["fedmpi", "sweep", paths[0], *(["--scale", scale] if scale else []),
@@ -240,8 +241,6 @@ def report(paths: Annotated[list[str], typer.Argument(help="a job file, or folde
 def compare(first: Annotated[str, typer.Argument(help="run folder", metavar="RUN")],
             second: Annotated[str, typer.Argument(help="run folder", metavar="RUN")]):
     """Show two runs side by side: settings that differ, measures at common rounds, digests."""
-    from pathlib import Path
-
     from fedmpi.commands import compare
     with clear_errors():
         print(compare.compare(Path(first), Path(second)))
@@ -253,7 +252,6 @@ def export(run: Annotated[str, typer.Argument(help="run folder, or one of its ch
            client: Annotated[int | None, typer.Option(help="the model that this client is judged by; default: the "
                                                            "global one")] = None):
     """Write a trained model as the state dict of a plain PyTorch module."""
-    from pathlib import Path
     with clear_errors():
         from fedmpi.commands import export
         print(export.export(Path(run), Path(out), client))
@@ -262,8 +260,6 @@ def export(run: Annotated[str, typer.Argument(help="run folder, or one of its ch
 @app.command()
 def tensorboard(runs: Annotated[list[str], typer.Argument(help="run folders, finished or not", metavar="RUN...")]):
     """Write event files for TensorBoard into run folders: what metrics.jsonl holds at present."""
-    from pathlib import Path
-
     from fedmpi.commands import tensorboard
     with clear_errors():
         print(tensorboard.write([Path(run) for run in runs]))

@@ -1,0 +1,96 @@
+"""The file that a day with a GPU leaves (benchmarks/gpu_day.py): gpu_day.json, what it must hold, and how several are
+joined."""
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from fedmpi.errors import BadInput
+
+SCHEMA = 1
+NAME = "gpu_day.json"
+HEAD = ("schema", "when", "commit", "device", "small")
+
+# section -> keys of each of its rows, beside `step`, the step that wrote it
+ROWS = {
+    "steps": ("name", "part", "ok", "seconds", "why"),
+    "lost": ("case", "why"),
+    "correct": ("method", "model", "engine", "graphs", "precision", "apart", "within", "finite", "error"),
+    "mpi": ("ranks", "model", "engine", "aware", "digest", "seconds", "error"),
+    "speed": ("model", "shape", "clients", "precision", "engine", "ms_step", "spread", "bare_ms", "ratio", "error"),
+    "layers": ("layer", "clients", "way", "precision", "ms", "tflops", "gbs", "apart", "error"),
+    "candidates": ("name", "clients", "precision", "ms_step", "apart", "error"),
+    "sums": ("what", "clients", "ms", "error"),
+    "runs": ("ranks", "engine", "every", "seconds", "train_s", "judge_s", "rounds", "error")}
+# section that is one mapping -> the mappings that it always has
+FACTS: dict[str, tuple[str, ...]] = {
+    "machine": (), "ceilings": (), "bits": ("digests", "kernels"), "capture": (),
+    "round": ("ms", "kernels_ms", "syncs")}
+
+
+def blank(**head) -> dict:
+    """Return a book without notes; `head` has the keys of HEAD but for `schema`."""
+    return {"schema": SCHEMA, **head, **{name: [] for name in ROWS},
+            **{name: {part: {} for part in parts} for name, parts in FACTS.items()}}
+
+
+def is_book(path: Path) -> bool:
+    """Say whether a path is a book by its name, or a folder that has one."""
+    return path.match("*gpu_day*.json") or (path / NAME).is_file()
+
+
+def load(path: Path) -> dict:
+    """Read a book, or that in a folder. Raises BadInput where it is none."""
+    path = path / NAME if path.is_dir() else path
+    try:
+        book = json.loads(path.read_text())
+    except OSError as error:
+        raise BadInput(f"{path}: cannot be read: {error.strerror}; give a {NAME}, or a folder that has it") from None
+    except ValueError as error:
+        raise BadInput(f"{path}: is not JSON: {error}; give a {NAME}") from None
+    if problems := check(book):
+        raise BadInput(f"{path}: is no {NAME} of this version: {problems[0]}"
+                       + (f", and {len(problems) - 1} more like this" if problems[1:] else ""))
+    return book
+
+
+def check(book) -> list[str]:
+    """Return what keeps a value from being a book."""
+    if not isinstance(book, dict) or book.get("schema") != SCHEMA:
+        return [f"schema is {book.get('schema') if isinstance(book, dict) else None!r}, not {SCHEMA}"]
+    wanted = [*HEAD, *ROWS, *FACTS]
+    found = [f"{name} is missing" for name in wanted if name not in book]
+    found += [f"{name} is not known" for name in book if name not in wanted]
+    for section, keys in ROWS.items():
+        for i, row in enumerate(book.get(section, [])):
+            found += [f"{section}[{i}] has no {key}" for key in ("step", *keys) if key not in row]
+    return found + [f"{section}.{part} is missing" for section, parts in FACTS.items() if section in book
+                    for part in parts if part not in book[section]]
+
+
+def forget(book: dict, step: str) -> None:
+    """Strike the rows of a step that is taken again."""
+    for section in ROWS:
+        book[section] = [row for row in book[section] if row["step"] != step]
+
+
+def update(into: dict, values: dict) -> None:
+    """Merge facts into a section, mappings in it too."""
+    for key, value in values.items():
+        if isinstance(value, dict) and isinstance(into.get(key), dict):
+            update(into[key], value)
+        else:
+            into[key] = value
+
+
+def join(books: list[dict]) -> dict:
+    """Return one book of several, of the parts of a day say: a step's later rows take the place of its earlier ones."""
+    whole = blank(**{key: books[-1][key] for key in HEAD[1:]})
+    for book in books:
+        for step in {row["step"] for section in ROWS for row in book[section]}:
+            forget(whole, step)
+        for section in ROWS:
+            whole[section] += book[section]
+        for section in FACTS:
+            update(whole[section], book[section])
+    return whole

@@ -1,0 +1,132 @@
+"""The tables of a day with a GPU: of a recorded file (a trial of the steps on a CPU), and what they must not hide."""
+from __future__ import annotations
+
+import copy
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from fedmpi.cli import app
+from fedmpi.errors import BadInput
+from fedmpi.report import gpu_day, gpu_tables
+
+RECORDED = Path(__file__).with_name("gpu_day.json")
+
+
+@pytest.fixture
+def book():
+    return gpu_day.load(RECORDED)
+
+
+def rows(grid) -> dict[str, list[str]]:
+    """Return the rows of a table by their first cell."""
+    return {row[0]: row[1:] for row in grid.rows}
+
+
+def test_engines_are_compared_with_the_bare_loop(book):
+    """0.578 ms a step of the bare loop over 0.647 of `loop`, 1.55 and 1.62 of `vmap`; each precision with its own."""
+    grid = gpu_tables.speed(book)
+    assert grid.rows == [
+        ["mlp digits", "float32", "0.578", "0.567", "0.534", "3", "0.89 x", "0.37 x", "0.36 x"],
+        ["mlp digits", "bf16", "1.06", "1.04", "-", "3", "0.94 x", "0.53 x", "0.56 x"]]
+
+
+def test_an_engine_that_failed_is_not_left_out(book):
+    row = next(row for row in book["speed"] if row["engine"] == "vmap")
+    row |= {"ms_step": None, "ratio": None, "error": "OutOfMemoryError: CUDA out of memory"}
+    assert gpu_tables.speed(book).rows[0][7] == "OutOfMemoryError: CUDA out of "
+
+
+def test_digests_are_compared_over_ranks(book):
+    assert rows(gpu_tables.mpi(book)) == {
+        "kill-resume": ["mlp", "loop", "1 (undisturbed), 1 (killed, resumed)", "same dc9a9ecb3beb"],
+        "mpi-digests": ["mlp", "loop", "1, 2", "same 2d39df475c68"]}
+    book["mpi"][1]["digest"] = "0"
+    book["mpi"][3] |= {"digest": "", "error": "exit code 1: no GPU"}
+    changed = rows(gpu_tables.mpi(book))
+    assert changed["kill-resume"][-1] == "DIFFER" and changed["mpi-digests"][-1] == "2 ranks: exit code 1: no GPU"
+
+
+def test_bits_that_differ_are_named(book):
+    found = rows(gpu_tables.bits(book))
+    assert found["tiny vmap"] == ["2abc773d4334", "same", "same", "same"]
+    assert found["tiny vmap unfolded=all"] == ["76220449c45d", "-", "same", "differs"]
+    book["bits"]["digests"]["tiny loop again=1"] = "another"
+    assert rows(gpu_tables.bits(book))["tiny loop"] == ["40d64e3cba37", "differs", "same", "same"]
+    book["bits"]["kernels"]["table gradient"] = {"run_to_run": False, "batch": True, "position": None}
+    assert gpu_tables.kernels(book).rows[0] == ["table gradient", "NO", "yes", "?"]      # what is bad comes first
+
+
+def test_what_is_too_far_from_the_cpu_is_named(book):
+    assert all(row[-1] == "none" for row in gpu_tables.correct(book).rows)
+    book["correct"][1] |= {"apart": .2, "within": False}
+    book["correct"][2] |= {"apart": None, "within": False, "error": "RuntimeError: CUDA error"}
+    first, second = gpu_tables.correct(book).rows[:2]
+    assert first == ["loop", "float32", "mlp", "2", "0.2", "fedah (0.2)"]
+    assert second == ["vmap", "float32", "mlp", "2", "1.49e-08", "fedavg (RuntimeError: CUDA error)"]
+
+
+def test_steps_that_did_not_end_well_are_named(book):
+    book["steps"][2] |= {"ok": False, "why": "ended: its time was over"}
+    book["lost"] = [{"step": "bits", "case": "tiny vmap", "why": "killed by SIGSEGV"}]
+    grid = gpu_tables.steps(book)
+    assert grid.title == "6 of 7 steps ended well, 88 s in all"
+    assert grid.rows == [["bits", "5 s", "ended: its time was over"], ["lost: tiny vmap", "bits", "killed by SIGSEGV"]]
+
+
+def test_a_part_has_its_own_tables_in_few_lines(book):
+    book["layers"] = [row | {"step": "layers", "ms": 1.} for row in book["layers"] * 20]
+    book["steps"].append(book["steps"][3] | {"name": "layers", "step": "layers"})
+    said = gpu_tables.text(book, "figures")
+    assert len(said.splitlines()) <= gpu_tables.LINES and "layers, forward and backward (the first" in said
+    assert "whole runs of cnn4" in said and "digests by ranks" not in said and "(after)" not in said
+    assert len(gpu_tables.text(book).splitlines()) > 120
+
+
+def test_markdown_has_every_table_once(book):
+    said = gpu_tables.markdown(book)
+    assert "- a cpu, PyTorch 2.15.0, CUDA 13.2, cuDNN 92600, driver -, commit a404689" in said
+    assert "SMALL: a trial of the steps; the figures say nothing" in said
+    assert "| mlp digits | float32 | 0.578 | 0.567 | 0.534 | 3 | 0.89 x | 0.37 x | 0.36 x |" in said
+    titles = [line for line in said.splitlines() if line.startswith("**")]
+    assert len(titles) == len(set(titles)) == len(gpu_tables.grids(book)) == 13
+
+
+def test_later_parts_take_the_place_of_the_same_steps(book):
+    later = copy.deepcopy(book)
+    later["speed"] = [row | {"ms_step": 1.} for row in later["speed"][:4]]
+    later["correct"], later["ceilings"] = [], {"copy_GBs": 4300.}
+    later["when"] = "later"
+    whole = gpu_day.join([book, later])
+    assert [row["ms_step"] for row in whole["speed"]] == [1.] * 4 and whole["when"] == "later"
+    assert whole["correct"] == [row for row in book["correct"] if row["step"] != "methods-graphs"]
+    assert whole["ceilings"] == {**book["ceilings"], "copy_GBs": 4300.} and gpu_day.check(whole) == []
+
+
+@pytest.mark.parametrize("change, said", [
+    ({"schema": 2}, "schema is 2, not 1"), ({"extra": []}, "extra is not known"),
+    ({"runs": [{"step": "runs"}]}, r"runs\[0\] has no ranks, and 7 more like this"),
+    ({"bits": {"digests": {}}}, "bits.kernels is missing")])
+def test_what_is_no_book_is_refused(book, change, said, tmp_path):
+    (tmp_path / gpu_day.NAME).write_text(json.dumps(book | change))
+    with pytest.raises(BadInput, match=f"gpu_day.json: is no gpu_day.json of this version: {said}"):
+        gpu_day.load(tmp_path)
+
+
+@pytest.mark.parametrize("text, said", [("[]", "schema is None"), ("{", "is not JSON"), (None, "cannot be read")])
+def test_what_cannot_be_read_is_refused(text, said, tmp_path):
+    if text is not None:
+        (tmp_path / gpu_day.NAME).write_text(text)
+    with pytest.raises(BadInput, match=said):
+        gpu_day.load(tmp_path / gpu_day.NAME)
+
+
+def test_report_takes_a_file_or_its_folder(tmp_path):
+    for i, path in enumerate((RECORDED, RECORDED.parent)):
+        done = CliRunner().invoke(app, ["report", str(path), "--to", str(tmp_path / str(i))])
+        assert done.exit_code == 0 and done.output == f"report {tmp_path / str(i) / 'README.md'}\n"
+    assert (tmp_path / "0" / "README.md").read_text().count("**") == 26
+    done = CliRunner().invoke(app, ["report", str(RECORDED), str(tmp_path), "--to", str(tmp_path)])
+    assert done.exit_code == 2 and f"{tmp_path} is no gpu_day.json" in done.output
