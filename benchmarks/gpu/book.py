@@ -1,0 +1,36 @@
+"""Fill the book of a day: see fedmpi/report/gpu_day.py for its sections.
+
+A step hands over notes: (section, values). In a section of ROWS a note is a row; in one of FACTS it is merged."""
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+from fedmpi.report.gpu_day import ROWS, update
+from fedmpi.storage.atomic import atomic
+
+
+def note(book: dict, step: str, section: str, values: dict) -> None:
+    """Enter what a step found."""
+    if section in ROWS:
+        book[section].append({"step": step, **plain(values)})
+    else:
+        update(book[section], plain(values))
+
+
+def plain(value):
+    """Return a value that JSON can hold: numbers that are not finite become None."""
+    if isinstance(value, dict):
+        return {str(k): plain(v) for k, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(v) for v in value]
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    return value if value is None or isinstance(value, bool | int | str) else str(value)
+
+
+def store(book: dict, path: Path) -> None:
+    """Write a book; whatever happens, the file holds this one or the one before."""
+    with atomic(path) as part:
+        part.write_text(json.dumps(book, indent=1, allow_nan=False) + "\n")

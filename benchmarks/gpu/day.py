@@ -1,0 +1,204 @@
+"""Takes the steps of a day one after another, each in a process of its own that may crash, hang or run out of time.
+
+A step's process is a fork of this one, which has loaded the libraries and never touches a GPU. One that dies, or is
+silent for too long, is started again behind the case at which that happened."""
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import faulthandler
+import importlib
+import multiprocessing
+import os
+import re
+import signal
+import sys
+import tempfile
+import time
+import uuid
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks.gpu import book
+from benchmarks.gpu.notes import Notes, Options, read
+from fedmpi.report import gpu_day
+
+MARK = "FEDMPI_GPU_DAY"      # in the environment of every program that a step starts
+RESERVE_S = 6.               # of the budget, for the end: the table
+LOOK_S = .05                 # between looks at a step's process
+STORE_S = 2.                 # between books that are written while a step works
+TRIES = 5                    # of a step whose process dies
+DIES_WITH_PARENT = 1         # PR_SET_PDEATHSIG
+
+
+@dataclass(frozen=True)
+class Step:
+    """`call` is "module:function", function(notes, *words); limits in seconds: of the whole step, and of silence.
+    A step is skipped where less than `needs_s` of the budget is left."""
+    name: str
+    call: str
+    limit_s: float
+    silent_s: float = 60.
+    needs_s: float = 10.
+    words: tuple[str, ...] = ()      # more arguments of the function
+
+
+class Day:
+    """The steps of a part, the time that they have together, and the book that they fill."""
+
+    def __init__(self, part: str, steps: list[Step], to: Path, budget_s: float, device: str, small: bool, head: dict):
+        self.part, self.steps, self.to, self.end = part, steps, to, time.monotonic() + budget_s - RESERVE_S
+        self.path, self.log = to / gpu_day.NAME, to / "gpu_day.log"
+        self.device, self.small = device, small
+        to.mkdir(parents=True, exist_ok=True)
+        self.book = gpu_day.load(self.path) if self.path.exists() else gpu_day.blank(**head)
+        self.book |= head
+
+    def go(self) -> dict:
+        """Take all steps; return the book, which is on the disk, too."""
+        book.store(self.book, self.path)
+        with tempfile.TemporaryDirectory(prefix="gpu-day-") as work:
+            options = Options(self.device, self.small, Path(work))
+            for step in self.steps:
+                self.take(step, options)
+        return self.book
+
+    def take(self, step: Step, options: Options) -> None:
+        begin, left = time.monotonic(), self.end - time.monotonic()
+        gpu_day.forget(self.book, step.name)
+        if left < min(step.needs_s, step.limit_s):
+            self.close(step, False, 0., f"skipped: {max(0, left):.0f} s of the budget are left, it needs "
+                                        f"{min(step.needs_s, step.limit_s):.0f}")
+            return
+        print(f"{step.name} ...", flush=True)
+        notes, deadline, ends = options.work / f"{step.name}.jsonl", begin + min(step.limit_s, left), []
+        for _ in range(TRIES):
+            cases = len(named(notes, "case"))
+            why = Try(self, step, options, notes, deadline).watch()
+            ends += [why] if why else []
+            went_on = len(named(notes, "case")) > cases
+            if not why or not went_on or deadline - time.monotonic() < step.needs_s / 2:
+                break
+            book.note(self.book, step.name, "lost", {"case": named(notes, "case")[-1], "why": why})
+        ends += [f"there was no time for {late}" for late in named(notes, "late")]
+        self.close(step, not ends, time.monotonic() - begin, "; ".join(ends))
+
+    def close(self, step: Step, ok: bool, seconds: float, why: str) -> None:
+        """Enter how a step ended."""
+        book.note(self.book, step.name, "steps", {"name": step.name, "part": self.part, "ok": ok,
+                                                  "seconds": round(seconds, 1), "why": why})
+        book.store(self.book, self.path)
+        print(f"{step.name}: {'ok' if ok else why}, {seconds:.1f} s", flush=True)
+
+
+class Try:
+    """One process of a step."""
+
+    def __init__(self, day: Day, step: Step, options: Options, notes: Path, deadline: float):
+        self.day, self.step, self.notes, self.deadline, self.mark = day, step, notes, deadline, uuid.uuid4().hex
+        self.entered, self.stored, self.news = len(read(notes)), time.monotonic(), time.monotonic()
+        context = multiprocessing.get_context("fork")
+        self.log = options.work / f"{self.mark}.log"
+        self.process = context.Process(target=work, args=(step, options, notes, deadline, self.log, self.mark))
+
+    def watch(self) -> str:
+        """Wait for the end of the process, enter its notes as they come; return why it did not end well, or ""."""
+        self.process.start()
+        try:
+            why = self.wait()
+        finally:
+            self.kill()
+            self.keep_log()
+        self.enter()
+        code = self.process.exitcode
+        if not why and code:
+            how = f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
+            why = f"{how}{self.where()}: {last_line(self.log)}"
+        return why
+
+    def wait(self) -> str:
+        while self.process.is_alive():
+            self.process.join(LOOK_S)
+            self.enter()
+            now = time.monotonic()
+            if now > self.deadline:
+                return f"ended{self.where()}: its time was over"
+            if now - self.news > self.step.silent_s:
+                return f"ended{self.where()}: nothing was heard for {self.step.silent_s:.0f} s"
+        return ""
+
+    def where(self) -> str:
+        cases = named(self.notes, "case")
+        return f" in case {cases[-1]}" if cases else ""
+
+    def enter(self) -> None:
+        """Enter the notes that have come since the last look."""
+        lines = read(self.notes)
+        if len(lines) > self.entered:
+            self.news = time.monotonic()
+        for line in lines[self.entered:]:
+            if "section" in line:
+                book.note(self.day.book, self.step.name, line["section"], line["values"])
+        if len(lines) > self.entered and time.monotonic() - self.stored > STORE_S:
+            book.store(self.day.book, self.day.path)
+            self.stored = time.monotonic()
+        self.entered = len(lines)
+
+    def keep_log(self) -> None:
+        """Add what the process said to the day's log."""
+        self.log.touch()
+        with self.day.log.open("a") as file:
+            file.write(self.log.read_text(errors="replace"))
+
+    def kill(self) -> None:
+        """End the process, then all programs that it has started: one may just be beginning, so look twice."""
+        if self.process.is_alive():
+            self.process.kill()
+        self.process.join(10)      # one that waits in the driver may stay: the day goes on without it
+        for _ in range(2):
+            for pid in marked(self.mark):
+                with contextlib.suppress(ProcessLookupError, PermissionError):
+                    os.kill(pid, signal.SIGKILL)
+            time.sleep(LOOK_S)
+
+
+def work(step: Step, options: Options, path: Path, deadline: float, log: Path, mark: str) -> None:
+    """Be the process of a step."""
+    die_with_parent()
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    os.environ[MARK] = mark
+    descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
+    for standard in (1, 2):
+        os.dup2(descriptor, standard)
+    sys.stdout, sys.stderr = (os.fdopen(standard, "w", buffering=1, closefd=False) for standard in (1, 2))
+    print(f"--- {step.name}")
+    faulthandler.enable(sys.stderr)
+    module, _, function = step.call.partition(":")
+    getattr(importlib.import_module(module), function)(Notes(path, options, deadline), *step.words)
+
+
+def die_with_parent() -> None:
+    """Let the kernel kill this process when the one that started it ends, so that nothing stays on the GPU."""
+    ctypes.CDLL(None).prctl(DIES_WITH_PARENT, signal.SIGKILL)
+
+
+def marked(mark: str) -> list[int]:
+    """Return the processes in whose environment a mark is."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            if f"{MARK}={mark}".encode() in (path / "environ").read_bytes():
+                found.append(int(path.name))
+    return found
+
+
+def named(notes: Path, key: str) -> list[str]:
+    return [line[key] for line in read(notes) if key in line]
+
+
+def last_line(log: Path) -> str:
+    """Return the last line of a log that tells of an error, or else the last; a crash's own report tells little."""
+    lines = [line.strip() for line in log.read_text(errors="replace").splitlines() if line.strip()]
+    telling = [line for line in lines if re.search(r"[Ee]rror\b|assert", line)
+               and not line.startswith(("Fatal Python error", "Extension modules", "File "))]
+    return (telling or lines or [""])[-1][:200]

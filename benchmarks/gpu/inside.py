@@ -1,0 +1,197 @@
+"""All that these steps know of fedmpi's insides, in one file, so that a change there is followed here alone.
+
+Everything else here uses configurations, the command `fedmpi`, and plain PyTorch."""
+from __future__ import annotations
+
+import gc
+import hashlib
+import pkgutil
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from unittest import mock
+
+import numpy as np
+import torch
+
+from fedmpi.clients import choice, convolutions, graphs
+from fedmpi.clients.store import as_numpy, digest_of
+from fedmpi.comm.orders import UP, Order
+from fedmpi.comm.rows import rows_of
+from fedmpi.comm.world import Solo
+from fedmpi.config import resolve
+from fedmpi.method import Participants
+from fedmpi.models import precision
+from fedmpi.server.participation import participants
+from fedmpi.server.rounds import address
+from fedmpi.setup import build_parts
+
+# Settings under which a method shows within two rounds all that it does
+SHOWN = {"lcfed": {"K": 2, "D": 4}, "fedcps": {"layers": 1}, "ifca_cam": {"warm_up": 1}, "fesem_cam": {"warm_up": 0},
+         "cfl": {"after": 0, "eps1": 10., "eps2": 0.}, "fedgroup": {"K": 2, "first": 2}, "pfedcam": {"K": 3},
+         "cgpfl": {"K": 3}}
+
+# What a round's time is spent on: name -> the function that does it
+PHASES = {
+    "hear": "fedmpi.clients.group.Group.hear", "plans": "fedmpi.clients.cohort.Cohort.plans",
+    "pad": "fedmpi.clients.vmap.pad", "descend": "fedmpi.clients.cohort.Cohort.descend",
+    "record": "fedmpi.clients.graphs.record", "vectorised client": "fedmpi.clients.vmap.together",
+    "keep": "fedmpi.clients.group.Group._keep", "train": "fedmpi.clients.group.Group.train",
+    "sums": "fedmpi.clients.group.Group.weighted", "judge": "fedmpi.clients.group.Group.judge",
+    "server": "fedmpi.comm.orders.Crew.call"}
+
+
+class Lab:
+    """All ranks of a run in this process: a federation, a method and an engine, driven round by round."""
+
+    def __init__(self, federation, device: str, settings: dict, engine: str = "loop", **forced):
+        gc.collect()      # an earlier Lab goes round in circles, and holds memory of the GPU
+        self.federation = federation
+        train = {"batch": 10, "lr": .05, "lr_decay": .9} | settings.pop("train", {})
+        self.config = resolve({"data": {"clients": len(federation.sizes)}, "engine": "loop", "device": device,
+                               "seed": 3, "train": train, **settings})
+        self.parts = build_parts(Solo(), self.config, federation, server_host="")
+        self.group, self.crew, self.shared = self.parts.crew.group, self.parts.crew, self.parts.shared
+        self.take(engine, **forced)
+
+    def take(self, name: str, **forced) -> Lab:
+        """Train with another engine from now on."""
+        precision.use(self.config.precision)      # of the process: another Lab may have changed it
+        self.group.engine = make_engine(self.config, name, **forced)
+        return self
+
+    def round(self, t: int, who: Participants | None = None) -> None:
+        who, method, exact = who or participants(self.config, t, self.federation.sizes), self.parts.method, True
+        address(self.crew, method, self.shared, who, exact)
+        who = who.only(self.crew.train(t, who.ids, False, self.shared))
+        self.shared = method.server(self.shared, rows_of(self.crew, UP, self.parts.up, exact), who)
+
+    def go(self, rounds: int) -> Lab:
+        """Run the first rounds, the one that some methods have before them included, and judge once."""
+        ids = self.parts.method.opening(len(self.federation.sizes), self.config.seed)
+        if ids is not None:
+            self.round(-1, Participants(ids, self.federation.sizes[ids], -1, self.config.seed))
+        for t in range(rounds):
+            self.round(t)
+        self.crew.judge(rounds, self.shared)
+        return self
+
+    def train(self) -> None:
+        """Let all clients train from the server's present state, as in a round without judging and server."""
+        self.group.hear([True] * len(self.shared), [as_numpy(v) for v in self.shared])
+        self.group.train(0, np.arange(len(self.federation.sizes)), self.group.clients, False)
+
+    def judge(self) -> None:
+        self.crew.judge(1, self.shared)
+
+    def state(self) -> dict[str, torch.Tensor]:
+        """Return all that was learned, by name, on the CPU."""
+        found = {f"shared.{name}": value.cpu() for name, value in self.shared._asdict().items()}
+        for c in self.group.clients:
+            own = self.group.store.read(c)._asdict()
+            found |= {f"client {c}.{name}": value.cpu() for name, value in own.items()}
+        return found
+
+    def digest(self) -> str:
+        """Return the sha256 of all that was learned, as a run's result has it."""
+        total = hashlib.sha256(digest_of(self.shared))
+        total.update(np.ascontiguousarray(self.crew.call(Order.DIGEST)).data)
+        return total.hexdigest()
+
+    @property
+    def steps(self) -> int:
+        """Return the SGD steps of all clients in a round."""
+        train = self.config.train
+        return int(sum(train.steps or train.epochs * -(-n // train.batch) for n in self.federation.sizes))
+
+    def network(self):
+        """Return a new module like the one that is trained."""
+        shape = self.federation.shape
+        inputs = (shape[2], *shape[:2]) if len(shape) == 3 else tuple(shape)
+        return self.config.model.build(inputs, self.federation.classes)
+
+
+def make_engine(config, name: str, graphs: str = "off", chunk: int | None = None, unfolded=None):
+    """Return an engine, and force the width of a chunk, or the names of unfolded convolutions ("all", or a list)."""
+    engine = choice.engine(name, replace(config, graphs=graphs))
+    forced = {"most": chunk, "unfolded": unfolded}
+    for attribute, value in forced.items():
+        if value is not None:
+            if not hasattr(engine, attribute):
+                raise AttributeError(f"engine {name} has no {attribute} any more: see {__name__}.make_engine")
+            setattr(engine, attribute, value)
+    return engine
+
+
+def convolutions_of(lab: Lab) -> list[str]:
+    """Return the names of the layers that have two ways."""
+    return [name for name, layer in lab.parts.method.model.module.named_modules() if convolutions.able(layer)]
+
+
+def apart(a: dict, b: dict) -> float:
+    """Return the largest difference between two states; inf where their names or shapes differ, nan where a number is
+    not finite in only one of them."""
+    if a.keys() != b.keys() or any(a[k].shape != b[k].shape for k in a):
+        return float("inf")
+    return max((float((a[k].double() - b[k].double()).abs().max()) for k in a if a[k].numel()), default=0.)
+
+
+def finite(state: dict) -> bool:
+    return all(bool(v.isfinite().all()) for v in state.values() if v.is_floating_point())
+
+
+@contextmanager
+def recorder():
+    """Yield a dict that counts the steps that were recorded as CUDA graphs, `recorded`, and `fell_back`."""
+    counts, original = {"recorded": 0, "fell_back": 0}, graphs.record
+
+    def record(step, stream):
+        try:
+            found = original(step, stream)
+        except RuntimeError:
+            counts["fell_back"] += 1
+            raise
+        counts["recorded"] += 1
+        return found
+    with mock.patch.object(graphs, "record", record):
+        yield counts
+
+
+@contextmanager
+def spoiling(before, device: str):
+    """Let `before()` be called at the beginning of every recorded step, to see what a failed recording leaves; on a
+    CPU, where steps are called in place of being recorded, at that moment."""
+    original = graphs.record
+
+    def record(step, stream):
+        def spoilt():
+            before()
+            step()
+        if device == "cpu":
+            before()
+        return original(spoilt if device == "cuda" else step, stream)
+    with mock.patch.object(graphs, "record", record):
+        yield
+
+
+@contextmanager
+def phases(around):
+    """Let each function of PHASES run within `around(name)`; yields the names of those that are there no more."""
+    gone = []
+    with ExitStack() as stack:
+        for name, path in PHASES.items():
+            owner, _, attribute = path.rpartition(".")
+            try:
+                owner = pkgutil.resolve_name(owner)
+                original = getattr(owner, attribute)
+            except (ImportError, AttributeError):
+                gone.append(name)
+                continue
+            stack.enter_context(mock.patch.object(owner, attribute, wrapped(original, around, name)))
+        yield gone
+
+
+def wrapped(original, around, name: str):
+    def call(*arguments, **words):
+        with around(name):
+            return original(*arguments, **words)
+    return call

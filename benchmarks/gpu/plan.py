@@ -1,0 +1,91 @@
+"""The steps of each part of the day, the most important first: what comes late is left out when time is short.
+
+Limits are for a machine with a GPU of the H200's kind and 16 cores; correctness and figures are to fit into 18 minutes
+together, so a step that takes its whole limit takes it from the last ones."""
+from __future__ import annotations
+
+import importlib
+from pathlib import Path
+
+from benchmarks.gpu.day import Step
+from fedmpi.errors import BadInput
+
+HERE = "benchmarks.gpu.steps_"
+
+
+def make(name: str, call: str, limit_s: float, *words: str, **more) -> Step:
+    return Step(name, HERE + call, limit_s, words=words, **more)
+
+
+CORRECTNESS = [
+    make("facts", "facts:note_machine", 60),
+    make("ceilings", "facts:note_ceilings", 30),
+    make("methods-loop", "correct:compare_loop", 75, silent_s=30),
+    make("methods-vmap", "correct:compare_vmap", 75, silent_s=30),
+    make("methods-graphs", "correct:compare_graphs", 75, silent_s=30),
+    make("kill-resume", "mpi:kill_and_resume", 75),
+    make("mpi-digests", "mpi:note_digests", 150, silent_s=90),
+    make("models", "correct:compare_models", 90, silent_s=40),
+    make("capture-sync", "capture:survive_sync", 30),
+    make("capture-memory", "capture:survive_lack_of_memory", 30),
+    make("capture-full", "capture:fill_card", 45),
+    make("capture-price", "capture:price_recording", 40),
+    make("bits", "bits:note_digests", 60, silent_s=30),
+    make("bits-again", "bits:note_digests_again", 60, silent_s=30),
+    make("bits-kernels", "bits:note_kernels", 40, silent_s=30),
+    make("capture-recorded", "capture:note_recorded", 60, silent_s=30),
+    make("doubles", "correct:compare_with_doubles", 30),
+    make("doctor", "mpi:note_doctor", 30),
+    make("pytest", "runs:run_tests", 70, silent_s=75),
+    make("memcheck", "runs:check_memory", 75, silent_s=80)]
+
+FIGURES = [
+    make("speed-cnn4-mnist", "speed:time_engines", 75, "cnn4", "mnist", silent_s=30),
+    make("speed-cnn4-cifar10", "speed:time_engines", 75, "cnn4", "cifar10", silent_s=30),
+    make("round", "round:profile_round", 45),
+    make("runs", "runs:time_runs", 130, silent_s=95),
+    make("candidates", "layers:try_candidates", 60, silent_s=30),
+    make("layers", "layers:time_layers", 45, silent_s=30),
+    make("sums", "round:time_sums", 40),
+    make("collectives", "round:time_collectives", 40),
+    make("speed-mlp", "speed:time_engines", 40, "mlp", "digits", silent_s=30),
+    make("speed-lenet5", "speed:time_engines", 50, "lenet5", "mnist", silent_s=30),
+    make("speed-fasttext", "speed:time_engines", 45, "fasttext", "texts", silent_s=30),
+    make("speed-resnet18", "speed:time_engines", 60, "resnet18", "cifar10", silent_s=45),
+    make("runs-mps", "runs:time_runs_with_mps", 60)]
+
+AFTER = [
+    make("facts", "facts:note_machine", 60),
+    make("methods-graphs", "correct:compare_graphs", 75, silent_s=30),
+    make("after-speed-cnn4-mnist", "speed:time_engines", 75, "cnn4", "mnist", silent_s=30),
+    make("after-speed-cnn4-cifar10", "speed:time_engines", 75, "cnn4", "cifar10", silent_s=30),
+    make("after-runs", "runs:time_runs", 110, silent_s=95),
+    make("after-speed-mlp", "speed:time_engines", 40, "mlp", "digits", silent_s=30),
+    make("ncu", "runs:profile_kernels", 75, silent_s=80)]
+
+PARTS = {"correctness": CORRECTNESS, "figures": FIGURES, "after": AFTER}
+
+
+def chosen(part: str, only: str) -> list[Step]:
+    """Return the steps of a part, or those of them that are named. Raises BadInput."""
+    steps = {step.name: step for step in PARTS[part]}
+    names = [name for name in only.split(",") if name]
+    if unknown := [name for name in names if name not in steps]:
+        raise BadInput(f"--only {','.join(unknown)}: not a step of {part}; its steps are {', '.join(steps)}")
+    return [step for name, step in steps.items() if not names or name in names]
+
+
+def preload(device: str) -> None:
+    """Import what steps need, once for all of them; nothing of it starts CUDA. Raises BadInput where CUDA is not."""
+    import torch
+    for path in sorted(Path(__file__).parent.glob("steps_*.py")):
+        importlib.import_module(f"benchmarks.gpu.{path.stem}")
+    if device == "cuda" and not torch.backends.cuda.is_built():
+        raise BadInput("--device cuda: this PyTorch was built without CUDA; install one with it, or try --device cpu")
+
+
+def summary(step: Step) -> str:
+    """Return the first sentence of what a step's function says of itself, or of the one that it calls."""
+    module, _, function = step.call.partition(":")
+    said = getattr(importlib.import_module(module), function).__doc__ or "the same in another way"
+    return " ".join(said.split("\n\n")[0].split())

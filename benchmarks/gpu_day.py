@@ -1,0 +1,109 @@
+"""The first day with a GPU, in one command: is it right, how fast is it, and did a change help?
+
+    python benchmarks/gpu_day.py correctness --out DIR [--budget 560] [--device cpu] [--small] [--only STEP,STEP]
+    python benchmarks/gpu_day.py figures --out DIR
+    python benchmarks/gpu_day.py after --out DIR
+    python benchmarks/gpu_day.py table DIR/gpu_day.json ... [--markdown]
+    python benchmarks/gpu_day.py steps
+
+Each part fits into ten minutes. DIR/gpu_day.json is whole after every step, so that a part that is killed keeps what it
+has found; DIR/gpu_day.log holds what the steps printed. See docs/gpu.md."""
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+BUDGET_S = 560.
+
+
+def main(words: list[str] | None = None) -> int:
+    """Return the exit code: 0 all steps ended well, 1 some did not, 2 bad input."""
+    if str(ROOT) not in sys.path:
+        sys.path.insert(0, str(ROOT))
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    from benchmarks.gpu import plan
+    from fedmpi.errors import BAD_INPUT, FedmpiError
+    given = parse(words, sorted(plan.PARTS))
+    try:
+        return given.do(given)
+    except FedmpiError as error:
+        print(f"gpu_day: {error}", file=sys.stderr)
+        return BAD_INPUT
+
+
+def parse(words: list[str] | None, parts: list[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    doing = parser.add_subparsers(required=True)
+    for part in parts:
+        one = doing.add_parser(part)
+        one.add_argument("--out", type=Path, required=True, help="folder for gpu_day.json and gpu_day.log")
+        one.add_argument("--budget", type=float, default=BUDGET_S, help="seconds from now, all steps together")
+        one.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
+        one.add_argument("--small", action="store_true", help="the cheapest of everything, to try the steps")
+        one.add_argument("--only", default="", help="steps, separated by commas; `steps` lists them")
+        one.set_defaults(do=take, part=part)
+    one = doing.add_parser("table")
+    one.add_argument("files", type=Path, nargs="+", help="gpu_day.json files or their folders; later ones win")
+    one.add_argument("--markdown", action="store_true", help="as the README has it")
+    one.set_defaults(do=show)
+    doing.add_parser("steps").set_defaults(do=name_steps)
+    return parser.parse_args(words)
+
+
+def take(given: argparse.Namespace) -> int:
+    """Take the steps of a part and print the table."""
+    begin = time.monotonic()
+    from benchmarks.gpu import plan
+    from benchmarks.gpu.day import Day
+    from fedmpi.report.gpu_tables import text
+    end_by_signal()
+    steps = plan.chosen(given.part, given.only)
+    plan.preload(given.device)
+    head = {"when": time.strftime("%Y-%m-%d %H:%M:%S %z"), "commit": commit(), "device": given.device,
+            "small": given.small}
+    book = Day(given.part, steps, given.out, given.budget - (time.monotonic() - begin), given.device, given.small,
+               head).go()
+    print(text(book, given.part))
+    taken = [row for row in book["steps"] if row["part"] == given.part]
+    return int(not all(row["ok"] for row in taken))
+
+
+def end_by_signal() -> None:
+    """Let SIGTERM be an exception, so that the step under way is ended, too."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+
+
+def show(given: argparse.Namespace) -> int:
+    from fedmpi.report.gpu_day import join, load
+    from fedmpi.report.gpu_tables import markdown, text
+    book = join([load(path) for path in given.files])
+    print(markdown(book) if given.markdown else text(book))
+    return 0
+
+
+def name_steps(_given: argparse.Namespace) -> int:
+    from benchmarks.gpu import plan
+    for part, steps in plan.PARTS.items():
+        for step in steps:
+            print(f"{part:12} {step.name:22} {step.limit_s:4.0f} s at most  {plan.summary(step)}")
+    return 0
+
+
+def commit() -> str:
+    """Return the checkout's commit; where there is no git, what FEDMPI_COMMIT says."""
+    try:
+        done = subprocess.run(["git", "-C", str(ROOT), "rev-parse", "--short", "HEAD"], capture_output=True, text=True)
+    except OSError:
+        done = None
+    return done.stdout.strip() if done and done.returncode == 0 else os.environ.get("FEDMPI_COMMIT", "")
+
+
+if __name__ == "__main__":
+    sys.exit(main())
