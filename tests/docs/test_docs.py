@@ -25,7 +25,7 @@ LIMIT = 600      # seconds until a command that hangs is ended: a safety net, no
 SHELL = set("|&;<>$`*({[\"")      # outside of single quotes: for bash to read
 FORKED = re.compile(r"(mpiexec -n (?P<ranks>\d+) )?fedmpi ")      # done by forks of this process
 LAUNCHED = "mpiexec -n 3 fedmpi run configs/quickstart.yaml"      # README's first command, under the real launcher
-COPIED = ("configs", "docs", "fedmpi", "jobs", "slurm", "tests", "README.md")
+COPIED = ("benchmarks", "configs", "docs", "fedmpi", "jobs", "slurm", "tests", "README.md")
 EXTRAS = ("pandas", "safetensors")      # what `.[test]` installs: a page that needs them is skipped without them
 each = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 
