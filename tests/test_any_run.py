@@ -98,6 +98,7 @@ ONE_CLIENT = {"method": {"name": "lcfed"}, "train": {"steps": 2}, "evaluate": {}
               "seed": 2, "data": {"clients": 1, "partition": "iid"}}      # found so: auto rehearsed a second client
 
 
+@pytest.mark.slow("many runs")
 @how_many(max_examples=EXAMPLES)
 @given(CONFIGS)
 @example(ONE_CLIENT)

@@ -13,6 +13,7 @@ def accuracy(bench, name, *words):
     return bench.result(name)["accuracy_mean"]
 
 
+@pytest.mark.slow("trains until attackers show")
 def test_a_fifth_of_sign_flippers_breaks_the_mean_and_no_robust_one(bench):
     clean, mean = accuracy(bench, "clean"), accuracy(bench, "mean", ATTACK)
     assert clean > .9 and mean < .6
@@ -53,6 +54,7 @@ def test_the_same_bits_on_any_number_of_ranks(bench, ranks, words):
     assert bench.result(f"more-{ranks}")["digest"] == bench.result(f"one-{ranks}")["digest"]
 
 
+@pytest.mark.slow("four runs")
 def test_a_robust_mean_goes_on_to_the_same_bits(bench):
     """It comes from columns: however they lie in memory, here and in a checkpoint, sums over rows are the same."""
     words = ("method={name: pfedcam, K: 4}", "server.robust=median", "data.clients=7")

@@ -38,6 +38,7 @@ def test_help_loads_nothing_heavy():
                               "assert CliRunner().invoke(app, ['--help']).exit_code == 0")
 
 
+@pytest.mark.slow("new processes")
 def test_a_rank_starts_without_what_it_may_never_need():
     rare = {"torchvision", "sklearn", "scipy", "matplotlib", "pandas"}
     assert not rare & loaded("import fedmpi.setup, fedmpi.server.rounds, fedmpi.clients.group, fedmpi.clients.loop\n"

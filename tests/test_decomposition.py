@@ -78,6 +78,7 @@ PLANTED = {      # where, the fault, the run that shows it, what is found first
     "spilled states": (Spill, "read", lambda spill, client: spill.first, {"state": "spilled"}, "digest")}
 
 
+@pytest.mark.slow("a small decomposition for each fault")
 @pytest.mark.parametrize("name", PLANTED)
 def test_planted_faults_are_seen(name, suite, monkeypatch):
     where, what, fault, how, first = PLANTED[name]

@@ -94,6 +94,7 @@ def test_every_package_gets_its_share_and_at_least_ten(drawn):
     assert drawing.shares({"a": 900, "b": 100, "c": 4}, 100) == {"a": 86, "b": 10, "c": 4}
 
 
+@pytest.mark.slow("hundreds of faults")
 def test_all_hand_written_faults_apply():
     names = [m.package for m in drawing.hand_written(ROOT, [])]
     assert set(names) == {listed.partition("_")[0] for listed in drawing.package_lists([])}
@@ -216,6 +217,7 @@ def planted(tmp_path):
     return tmp_path
 
 
+@pytest.mark.slow("a process for each fault")
 def test_what_was_killed_survived_hung_or_was_not_covered_is_told_apart(planted):
     words = [sys.executable, "-m", "tests.mutants", "--own", "--jobs", "1", "--patience", "1"]
     done = subprocess.run(words, cwd=planted, text=True, capture_output=True, env=os.environ | QUICK)

@@ -176,6 +176,7 @@ ELSEWHERE = {      # where what a setting does is tested; it changes no result
     "device": "test_roster.py", "threads": "this file", "placement": "clients/test_placement.py"}
 
 
+@pytest.mark.slow("a run for every setting")
 def test_no_setting_is_lost(tmp_path, cache):
     """Every setting changes what is learned, or what is told, or is tested elsewhere."""
     from fedmpi.comm.world import Solo

@@ -18,8 +18,8 @@ MEASURES = ("accuracy_mean", "accuracy_weighted", "accuracy_worst_decile", "loss
 
 @pytest.fixture(scope="module")
 def alone(bench):
-    """A process of its own, without a launcher."""
-    done = bench.mpirun(1, "alone")
+    """A run in a process of its own."""
+    done = bench.run(1, "alone")
     assert done.returncode == 0, done.stderr
     return done
 

@@ -27,6 +27,7 @@ def test_every_benchmark_is_tried_here():
     assert set(SMALL) == set(command.NAMES)
 
 
+@pytest.mark.slow("every benchmark")
 @pytest.mark.parametrize("name", SMALL)
 def test_figures_table_and_picture(name, tmp_path, capsys):
     assert command.main(name, SMALL[name], str(tmp_path / "f.json"), str(tmp_path / "f.png")) == 0

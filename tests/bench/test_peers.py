@@ -50,6 +50,7 @@ def broken(tmp_path):
     return python
 
 
+@pytest.mark.slow("processes of a peer")
 def test_rounds_are_timed_without_the_first_with_all_processes(stand_in):
     stand_in(STAND_IN)
     found = peers.timed("other", sys.executable, SHAPE)
@@ -57,6 +58,7 @@ def test_rounds_are_timed_without_the_first_with_all_processes(stand_in):
     assert (found[:, 0, 1] > found[:, 1, 1]).all()      # CPU seconds of the child that trains
 
 
+@pytest.mark.slow("processes of a peer")
 @pytest.mark.parametrize("script", [
     "raise SystemExit('it is broken')", STAND_IN.replace("+ 1", "") + "print('it is broken')"])
 def test_a_peer_that_fails(stand_in, script):

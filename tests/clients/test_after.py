@@ -7,10 +7,10 @@ import pytest
 from fedmpi.clients.vmap import Vmap
 from fedmpi.config import Evaluate
 from tests.federations import Lab, method
-from tests.methods.table import NAMES, SHOWN
+from tests.methods.table import NAMES, SHOWN, marked
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", marked(*NAMES))
 def test_states_do_not_depend_on_who_is_judged_after_training(name, mlp, federation):
     """All clients as if they had taken part, and none: the same digest after two rounds in which five of eight do."""
     runs = [Lab(method(name, mlp, **SHOWN.get(name, {})), federation, Vmap(), share=.6, evaluate=Evaluate(after=after))

@@ -17,7 +17,7 @@ from fedmpi.models.build import blank, build
 from fedmpi.models.nets import MLP
 from fedmpi.setup import settle_engine
 from tests.federations import Digits, Lab, TinyCNN, apart, method, mlp
-from tests.methods.table import NAMES, SHOWN
+from tests.methods.table import NAMES, SHOWN, marked
 
 
 class Given:
@@ -63,7 +63,7 @@ def test_an_engine_that_cannot_train_the_network_is_refused():
         ask("vmap", dropout)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", marked(*NAMES))
 def test_a_network_of_one_layer(name):
     """Its feature extractor has no parameters."""
     labs = [Lab(method(name, model(Given(softmax)), **SHOWN.get(name, {})), Digits(), engine, share=.6).go(2)

@@ -36,6 +36,7 @@ def test_vectorised_is_looped_whatever_the_local_training(bench, local):
         assert difference(bench, Loop(), Vmap(), verb, **local) < 1e-5
 
 
+@pytest.mark.slow("every verb, cut in three ways")
 @pytest.mark.parametrize("verb", VERBS.values(), ids=VERBS.keys())
 def test_chunks_do_not_matter(bench, verb):
     """Not in a single bit, for networks that `auto` trains in this way: a chunk is what a rank happens to host."""
@@ -127,6 +128,7 @@ def test_a_network_with_batchnorm_is_refused(bench):
         bench.method.model.still = []
 
 
+@pytest.mark.slow("every pair of verbs")
 @pytest.mark.parametrize("engine", [Loop(), Vmap()], ids=["loop", "vmap"])
 def test_the_verbs_do_different_things(bench, engine):
     results = (bench.run(engine, verb) for verb in VERBS.values())
@@ -141,6 +143,7 @@ def test_a_client_does_not_depend_on_those_before_it(bench, engine):
         assert (together[2] - alone[2]).abs().max() < (1e-9 if engine.name == "loop" else 1e-5)
 
 
+@pytest.mark.slow("every verb and engine")
 @pytest.mark.parametrize("engine", [Loop(), Vmap()], ids=["loop", "vmap"])
 def test_results_and_inputs_are_kept_apart(bench, engine):
     before = bench.shared.clone(), [bench.store.read(c).w.clone() for c in bench.clients]

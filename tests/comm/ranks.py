@@ -23,13 +23,12 @@ from fedmpi.method import Method, Participants
 from fedmpi.models.nets import MLP
 from tests import federations
 from tests.methods import ranks as methods
+from tests.methods.table import KINDS
 
 N, D, K = 9, 40, 4
 DTYPES = ("uint8", "int32", "int64", "float32", "float64", "bool")
 HOSTING = ("balanced", "one", "reversed", "server", "shuffled", "straight")
 WHO = {"all": list(range(N)), "some": [1, 4, 5, 8], "single": [6]}
-# Methods of each kind: a mean, groups of clients, private states, mixes for single clients, parts of the network
-KINDS = ("fedavg", "fedmhc", "ditto", "fedamp", "fedper")
 GROUP = np.array([0, 2, 2, 0, 3, 3, 3, 0, 2])      # group 1 is empty
 
 

@@ -91,6 +91,7 @@ def check(run, network, clients):
     return found
 
 
+@pytest.mark.slow("a run for each of ten methods")
 @pytest.mark.parametrize("name", METHODS)
 def test_every_clients_model_gives_the_accuracy_of_the_run(bench, name):
     assert len(set(check(ran(bench, name, f"method={{name: {name}}}"), mlp(), [0, 3, 8]))) > 1

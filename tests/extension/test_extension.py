@@ -46,6 +46,7 @@ def fedmpi(*words) -> str:
     return done.output
 
 
+@pytest.mark.slow("installs a package")
 def test_its_method_network_data_and_partition_run_on_any_number_of_ranks(rings):
     done = rings.run(3, "three")
     assert done.returncode == 0 and "Damped FedAvg eta=0.8 on rings, 6 clients" in done.stdout, done.stderr

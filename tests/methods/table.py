@@ -3,12 +3,17 @@ from __future__ import annotations
 
 from typing import Literal, get_args, get_origin, get_type_hints
 
+import pytest
 from annotated_types import Ge, Gt, Le, Lt
 
 from fedmpi import registry
 from fedmpi.settings import describe
 
 NAMES = registry.available("methods")
+
+# A method of each kind: a mean, groups of clients, private states, mixes for single clients, parts of the network
+KINDS = ("fedavg", "fedmhc", "ditto", "fedamp", "fedper")
+REST = pytest.mark.slow("thirty methods; those of table.KINDS are tested without this mark, too")
 
 # Settings under which a method shows all that it does within three rounds: method -> settings
 SHOWN = {"lcfed": {"K": 2, "D": 4}, "fedcps": {"layers": 1}, "ifca_cam": {"warm_up": 1}, "fesem_cam": {"warm_up": 0},
@@ -86,6 +91,12 @@ def allowed(mark, value) -> bool:
         case Lt(lt=high):
             return value < high
     return True
+
+
+def marked(*names):
+    """Return a parameter of a test for each method, or for each tuple that begins with one."""
+    rows = [(name,) if isinstance(name, str) else name for name in names]
+    return [pytest.param(*row, marks=() if row[0] in KINDS else REST) for row in rows]
 
 
 def settings() -> list[tuple[str, str]]:

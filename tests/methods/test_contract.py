@@ -20,10 +20,10 @@ from fedmpi.server.faults import Faults
 from fedmpi.server.metrics import judged, summary
 from tests import forked
 from tests.federations import Lab, Odd, OtherTests, Renumbered, apart, method
-from tests.methods.table import BY_CLIENT, BY_POSITION, IDLE, NAMES, OTHER, SHOWN, alternative, settings
+from tests.methods.table import BY_CLIENT, BY_POSITION, IDLE, NAMES, OTHER, SHOWN, alternative, marked, settings
 
 SHARE = .6      # of the clients in each round: 5 of 8
-each = pytest.mark.parametrize("name", NAMES)
+each = pytest.mark.parametrize("name", marked(*NAMES))
 engines = pytest.mark.parametrize("engine", [Loop(), Vmap()], ids=["loop", "vmap"])
 
 
@@ -233,7 +233,7 @@ def test_a_method_changes_no_argument(name, lab):
     assert (digest_of(run.shared), [digest_of(run.mine(c)) for c in run.group.clients]) == before
 
 
-@pytest.mark.parametrize("name, setting", settings())
+@pytest.mark.parametrize("name, setting", marked(*settings()))
 def test_every_setting_matters(name, setting, lab):
     """A coefficient that changes nothing is one that is not in the gradient."""
     if (name, setting) in IDLE:

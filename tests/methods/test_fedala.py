@@ -61,6 +61,7 @@ class Written:
         self.w = self.ref.mean(sent, ids)
 
 
+@pytest.mark.slow("mixes until they converge")
 @pytest.mark.usefixtures("momentum")
 @pytest.mark.parametrize("p, top, settings", [
     (2, 170, {}), (2, 170, {"spread": 4e-4, "first_passes": 20}), (1, 10, {"spread": 1e-4, "first_passes": 13}),

@@ -27,6 +27,7 @@ def apart(one: dict, other: dict) -> float:
     return max(float((one[c] - other[c]).abs().max()) for c in one)
 
 
+@pytest.mark.slow("six networks, three methods")
 @ENGINES
 @pytest.mark.parametrize("verb", [verbs.plain, verbs.pull_momentum, verbs.own_loss, verbs.through, verbs.walk,
                                   verbs.mean_loss])

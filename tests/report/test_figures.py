@@ -11,6 +11,7 @@ from fedmpi.storage.folder import read_history
 from fedmpi.storage.outcome import metrics
 
 
+@pytest.mark.slow("runs, and all figures")
 def test_a_figure_for_all_that_the_runs_have_data_for(drawn):
     columns, clustered = ("beta-.3", "few-shot"), ("fedmhc-co", "fedcps")
     wanted = {f"{kind}-{c}" for kind in ("accuracy", "clients", "bytes", "seconds", "iterations", "lam", "phases",

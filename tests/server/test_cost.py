@@ -27,6 +27,7 @@ COLUMNS = ("CIFAR-100 cnn4", "CIFAR-100 resnet18", "Tiny-ImageNet cnn4", "Tiny-I
 EXACT = {"fedavg": 7.055, "fedmhc": 7.642, "fesem": 17.637, "ifca": 17.637, "pfedcam": 17.637}
 
 
+@pytest.mark.slow("builds the networks of a paper")
 def test_table_two():
     found = traffic.measure(Solo())
     assert {row["method"]: tuple(row[c] for c in COLUMNS) for row in found["rows"]} == TABLE

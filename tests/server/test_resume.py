@@ -76,6 +76,7 @@ CASES = {      # words of the run; keys and columns of its books that must be th
     "fedfomo": (("method={name: fedfomo, M: 3}", "evaluate.after=all"), "f1_mean", "accuracy")}
 
 
+@pytest.mark.slow("three runs for each kind of method")
 @pytest.mark.parametrize("case", CASES)
 def test_a_killed_run_leaves_the_books_of_one_that_ran_through(bench, case):
     """Killed a round after its last checkpoint: what it forgot is done again, and written down once."""
@@ -134,6 +135,7 @@ def few(bench):
             f"cache: {bench.cache}}}")
 
 
+@pytest.mark.slow("260 rounds")
 def test_a_long_run_goes_on_after_round_256(bench, few):
     """262 rounds: whoever counts rounds in a byte anywhere draws or numbers them again."""
     words = (few, "method=fedavg", "rounds=262", "train.batch=2", "train.steps=2", "train.participation=.7",

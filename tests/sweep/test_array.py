@@ -31,6 +31,7 @@ def runs(tmp_path, cache, monkeypatch):
     return job.expand(job.load(path), path, Path("out 1"), None)
 
 
+@pytest.mark.slow("a process of its own")
 def test_a_task_is_a_run_of_the_sweep(runs, tmp_path):
     """The script itself runs the third of them; a sweep then finds it finished."""
     (tmp_path / "bin").mkdir()

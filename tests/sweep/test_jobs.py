@@ -13,6 +13,7 @@ JOBS = sorted((Path(__file__).parents[2] / "jobs").glob("*.yaml"))
 each = pytest.mark.parametrize("path", JOBS, ids=lambda path: path.stem)
 
 
+@pytest.mark.slow("every run of every job")
 @each
 def test_all_runs_of_all_scales_have_good_settings(path, tmp_path):
     read = job.load(path)
