@@ -27,6 +27,7 @@ from fedmpi.server.rounds import address
 from fedmpi.settings import build as settled
 
 SIZES = (20, 1, 57, 3, 10, 33, 11, 8)      # training samples: short, whole and single batches
+CPU = torch.device("cpu")
 TRAIN = Train(batch=10, lr=.05, lr_decay=.9)
 
 
@@ -123,7 +124,7 @@ class Lab:
     momentum = 0.      # of the training that is not given; the fixture `momentum` of tests/methods sets it
 
     def __init__(self, method, federation, engine=None, train=None, share=1., seed=3, world=None, homes=None,
-                 reduce="exact", **sections):
+                 reduce="exact", device=CPU, **sections):
         train = train or replace(TRAIN, momentum=self.momentum)
         self.method, self.federation, self.reduce = method, federation, reduce
         self.config = replace(resolve({"seed": seed}), train=replace(train, participation=share),
@@ -132,8 +133,9 @@ class Lab:
         homes = np.zeros(len(federation.sizes), np.int64) if homes is None else np.asarray(homes)
         self.shared, first = method.init(len(homes))
         self.up = rehearse(method, self.shared, first, blank(federation.shape, federation.dtype))[1]
-        self.group = Group(method, self.shared, first, engine or Loop(), federation,
-                           np.flatnonzero(homes == world.rank), self.config, torch.device("cpu"))
+        at_work = method.on(method.model.to(device)) if device != CPU else method
+        self.group = Group(at_work, self.shared, first, engine or Loop(), federation,
+                           np.flatnonzero(homes == world.rank), self.config, device)
         self.crew = Crew(world, self.group, homes)
 
     def who(self, t: int):

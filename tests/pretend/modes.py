@@ -1,0 +1,115 @@
+"""Every operation passes here: is it allowed, where does its result lie, what does it cost?"""
+from __future__ import annotations
+
+import threading
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from tests.pretend import kernels
+from tests.pretend.marks import CARD, CPU, EITHER, HOST, lies, put
+
+local = threading.local()      # `asked`: a factory of PyTorch's was called by name; `free`: nothing is looked at
+
+
+class Kernels(TorchDispatchMode):
+    """Performs operations on the CPU as a GPU would perform them."""
+
+    def __init__(self, books):
+        super().__init__()
+        self.books = books
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        kwargs = dict(kwargs or {})
+        if getattr(local, "free", False):
+            return function(*args, **kwargs)
+        tensors = kernels.flat([*args, *kwargs.values()])
+        where = self._where(function, args, kwargs, tensors)
+        if where == CARD:
+            self._cost(function, args, kwargs)
+            if self.books.capture is not None:
+                self.books.capture.save(function, args)
+        out = function(*args, **kwargs)
+        results = kernels.flat([out])
+        if where != HOST and kernels.name_of(function) not in kernels.COPIES:
+            for t in results:
+                if lies(t) == HOST:
+                    put(t, where)
+        if where == CARD and self.books.capture is not None:
+            self.books.capture.take(function, args, kwargs, out, results)
+        return out
+
+    def _where(self, function, args, kwargs, tensors) -> str:
+        """Return where the result lies. Raises RuntimeError where devices are mixed."""
+        name, device = kernels.name_of(function), kwargs.get("device")
+        places = [lies(t) for t in tensors]
+        card = CARD in places
+        if device is not None:
+            kwargs["device"] = CPU
+            if torch.device(device).type == "cuda":
+                self.books.needed(name)
+                for place in places:
+                    moved(self.books, place, CARD, kwargs.get("non_blocking", False))
+                return CARD
+            if not tensors and not getattr(local, "asked", False):
+                return EITHER
+        if name in kernels.COPIES:
+            return self._copied(name, args, kwargs)
+        if not card:
+            return EITHER if tensors and all(p == EITHER for p in places) else HOST
+        self._refuse_mixed(function, args, tensors, places)
+        return CARD
+
+    def _refuse_mixed(self, function, args, tensors, places) -> None:
+        name = kernels.name_of(function)
+        others = [t for t, place in zip(tensors, places, strict=True) if place not in (CARD, EITHER)]
+        if name in kernels.INDEXED and lies(args[0]) == CARD:
+            if others:
+                self.books.note("sync", "an index of the host")
+            return
+        target = args[0] if kernels.written(function) == (0,) and isinstance(args[0], torch.Tensor) else None
+        mixed = [t for t in others if t.ndim or name in kernels.ALONE or t is target]
+        if mixed:
+            raise RuntimeError(f"Expected all tensors to be on the same device, but {function} was given "
+                               f"{[tuple(t.shape) for t in mixed]} on cpu beside tensors on cuda:0 (pretended)")
+
+    def _copied(self, name, args, kwargs) -> str:
+        pairs = zip(*args[:2], strict=True) if name == "_foreach_copy_" else [args[:2]]
+        later, onto = kwargs.get("non_blocking", args[2] if len(args) > 2 else False), HOST
+        for to, source in pairs:
+            onto = lies(to) if onto == HOST else onto
+            moved(self.books, lies(source), lies(to), later)
+        return onto if onto == CARD else HOST
+
+    def _cost(self, function, args, kwargs) -> None:
+        if waited := kernels.waits(function, args, kwargs):
+            self.books.note("sync", waited)
+        if kernels.atomic(function, args):
+            self.books.note("atomic", kernels.name_of(function))
+        if not kernels.looks(function):
+            self.books.launch()
+
+
+def moved(books, source: str, to: str, later: bool) -> None:
+    """Enter what a copy between two places costs the host."""
+    if CARD not in (source, to) or source == to or EITHER in (source, to):
+        return
+    what = "a copy to the GPU" if to == CARD else "a copy to the host"
+    books.needed(what)
+    if not later:
+        books.note("sync", what)
+    elif HOST in (source, to):
+        books.note("unpinned", what)
+        books.note("sync", what)
+    elif books.capture is not None and to != CARD:
+        books.note("sync", what)
+
+
+class unseen:      # noqa: N801 (used like a function)
+    """Within it operations are performed as they are."""
+
+    def __enter__(self):
+        self.before, local.free = getattr(local, "free", False), True
+
+    def __exit__(self, *_):
+        local.free = self.before
