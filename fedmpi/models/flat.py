@@ -101,10 +101,18 @@ class Net:
             self._work = torch.empty(self.size, device=w.device)
             self._leaves = [view if name in self.statistics else nn.Parameter(view)
                             for name, view in zip(self.names, self.split(self._work), strict=True)]
+        if not self._held():      # another network may share the module: see Model.to
             for name, leaf in zip(self.names, self._leaves, strict=True):
                 for layer, attribute in self._holders[name]:
                     setattr(layer, attribute, leaf)
         return self._work.copy_(w)
+
+    def _held(self) -> bool:
+        """Say whether the module's parameters are this network's."""
+        for name, leaf in zip(self.names, self._leaves, strict=True):
+            for layer, attribute in self._holders[name]:
+                return getattr(layer, attribute) is leaf      # all are, or none
+        return True
 
     def handed_over(self) -> Tensor:
         """Return what the bound vector holds now, a vector that is the caller's."""
@@ -255,7 +263,8 @@ class Model(Net):
         return torch.cat([phi, h], -1)
 
     def to(self, device) -> Model:
-        """Return the same model with its start on a device; the networks follow the vectors they are given."""
+        """Return the same model with its start on a device; the networks, which both share, follow the vectors that they
+        are given."""
         moved = copy.copy(self)
         moved.start = self.start.to(device)
         return moved
