@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 from dataclasses import dataclass
 from functools import partial
-from itertools import groupby
+from itertools import groupby, pairwise
 
 import numpy as np
 import torch
@@ -23,6 +23,7 @@ from fedmpi.clients.spread import Spread
 from fedmpi.models.build import as_input
 from fedmpi.models.flat import Net, as_flat, cross_entropy, inside
 
+ALIGNED = 64     # numbers from which a row of parameters begins on a GPU: 256 bytes, as all of its memory does
 BLOCK = 64       # samples of each client per forward pass without gradients. Always whole blocks: a matrix product over
                  # as many rows as the largest client has would make a client's bits depend on the others of its cohort
 
@@ -55,8 +56,12 @@ class Cohort:
         """Return the same clients with a share of their samples each: more samples keep more, so the order stays."""
         kept = [plan.subset(self.local, i, stream, n, share, fixed, rest)
                 for i, n in zip(self.clients, self.sizes, strict=True)]
-        kept = [plan.sent(k, self.y.device) for k in kept]
-        x, y = (pad([row[k] for row, k in zip(rows, kept, strict=True)]) for rows in (self.x, self.y))
+        if self.y.is_cuda:
+            places = [k + i * self.y.shape[1] for i, k in enumerate(kept)]
+            x, y = (picked(rows.flatten(0, 1), places) for rows in (self.x, self.y))
+        else:
+            x, y = (pad([row[k] for row, k in zip(rows, map(torch.from_numpy, kept), strict=True)])
+                    for rows in (self.x, self.y))
         return dataclasses.replace(self, x=x, y=y, sizes=tuple(map(len, kept)))
 
     def batches(self):
@@ -84,9 +89,13 @@ class Cohort:
 
     def noises(self, shape: tuple[int, ...]):
         """Yield the noise of every step's batches, (k, b, *shape), for the first k clients, which still have one."""
+        steps = [plan.steps_of(self.local, n) for n in self.sizes]
+        at_once = plan.steps_at_once((len(steps), self.local.batch, *shape), max(steps), self.y.device)
         drawn = [plan.noise(self.local, i, self.stream, shape) for i in self.clients]
-        for k in self.plans()[2]:
-            yield plan.sent(np.stack([next(noise) for noise in drawn[:k]]), self.y.device)
+        for begin in range(0, max(steps), at_once):
+            ks = [sum(mine > t for mine in steps) for t in range(begin, min(begin + at_once, max(steps)))]
+            block = plan.sent(np.stack([plan.taken(noise, at_once) for noise in drawn[:ks[0]]]), self.y.device)
+            yield from (block[:k, t] for t, k in enumerate(ks))
 
     @torch.no_grad()
     def forward(self, net: Net, w: Tensor) -> Tensor:
@@ -104,7 +113,7 @@ class Cohort:
         outputs = self.forward(net, w)
         losses = cross_entropy(outputs.flatten(0, 1), self.y.flatten(0, 1), reduction="none")
         losses = losses.unflatten(0, self.y.shape[:2])
-        sizes = torch.tensor(self.sizes, device=losses.device)
+        sizes = plan.sent(np.array(self.sizes), losses.device)
         own = torch.arange(losses.shape[1], device=losses.device) < sizes[:, None]
         per_block = (losses * own).unflatten(1, (-1, BLOCK)).sum(2)
         return sum(per_block.unbind(1)) / sizes      # block after block: those of others add 0
@@ -112,7 +121,7 @@ class Cohort:
     def class_sums(self, net: Net, w: Tensor, classes: int) -> Tensor:
         """Return sums of the outputs over each client's own samples of each class, (c, classes, ...)."""
         outputs = self.forward(net, w)
-        sizes = torch.tensor(self.sizes, device=outputs.device)
+        sizes = plan.sent(np.array(self.sizes), outputs.device)
         own = torch.arange(outputs.shape[1], device=outputs.device) < sizes[:, None]
         members = F.one_hot(self.y, classes).to(outputs.dtype) * own[..., None]
         blocks = zip(members.split(BLOCK, 1), outputs.split(BLOCK, 1), strict=True)
@@ -120,12 +129,12 @@ class Cohort:
 
     def descend(self, net, w: Tensor, lr, only, pull, momentum, args, clip, spread, noise):
         """Plain SGD of c clients, w (c, d); pulls are (centre (c, d), strength (c,), block)."""
-        work = w.clone(memory_format=torch.contiguous_format)
+        work = aligned(w)
         if nothing(only):
             return (work, work.new_zeros(len(work))) if spread else work
         gradients, views = bound(net, work, only) if isinstance(net, Net) else free(net, work, only, args)
         moving = views(work)
-        velocity = torch.zeros_like(work) if momentum else None
+        velocity = aligned(torch.zeros_like(w)) if momentum else None
         speeds = views(velocity) if momentum else None
         seen = Spread(views(torch.zeros_like(work))) if spread else None
 
@@ -210,9 +219,36 @@ def free(loss, work: Tensor, only: slice | None, args):
     return gradients, lambda flat: [flat[:, block]]
 
 
+def aligned(w: Tensor) -> Tensor:
+    """Return a copy of w (c, d) whose rows begin at whole ALIGNED numbers on a GPU: products of matrices that lie at odd
+    places are slow there, or take none of its fast units. On a CPU a copy without gaps."""
+    if not w.is_cuda:
+        return w.clone(memory_format=torch.contiguous_format)
+    return w.new_empty(len(w), -(-w.shape[1] // ALIGNED) * ALIGNED)[:, :w.shape[1]].copy_(w)
+
+
 def pad(rows: tuple[Tensor, ...]) -> Tensor:
     """Stack tensors of different lengths, zero-padded to whole blocks, as many as the first and longest has."""
-    out = rows[0].new_zeros((len(rows), -(-len(rows[0]) // BLOCK) * BLOCK, *rows[0].shape[1:]))
+    if rows[0].is_cuda:
+        starts = np.cumsum([0, *map(len, rows)])
+        return picked(torch.cat(rows), [np.arange(*pair) for pair in pairwise(starts)])
+    out = rows[0].new_zeros((len(rows), whole(len(rows[0])), *rows[0].shape[1:]))
     for i, row in enumerate(rows):
         out[i, :len(row)] = row
     return out
+
+
+def picked(flat: Tensor, places: list[np.ndarray]) -> Tensor:
+    """Return the samples at these places of all (n, ...), a row for each client, padded as `pad` does: a few operations
+    of a GPU, not one for each client."""
+    table = np.full((len(places), whole(len(places[0]))), -1)
+    for row, mine in zip(table, places, strict=True):
+        row[:len(mine)] = mine
+    at = plan.sent(table, flat.device)
+    out = flat[at.clamp_min(0)]
+    return out.masked_fill_((at < 0).view(*at.shape, *[1] * (out.ndim - 2)), 0)
+
+
+def whole(n: int) -> int:
+    """Return how many samples the blocks hold that n fill."""
+    return -(-n // BLOCK) * BLOCK

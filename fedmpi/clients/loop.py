@@ -7,6 +7,7 @@ from __future__ import annotations
 import dataclasses
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import chain
 
 import torch
 import torch.nn.functional as F
@@ -39,7 +40,8 @@ class LoopData:
 
     @property
     def id(self) -> Tensor:
-        return torch.tensor(self.client if self.number is None else self.number, device=self.y.device)
+        number = self.client if self.number is None else self.number
+        return torch.full((), number, dtype=torch.int64, device=self.y.device)      # no copy to a GPU, which waits for it
 
     @property
     def n(self) -> int:
@@ -104,9 +106,12 @@ class LoopData:
 
     def noisy(self, shape: tuple[int, ...]):
         """Yield (x, y, e) of every step, with the batch's noise e (b, *shape)."""
-        noise = plan.noise(self.local, self.client, self.stream, shape)
-        for x, y in self.batches():
-            yield x, y, plan.sent(next(noise)[:len(y)], y.device)
+        steps = plan.steps_of(self.local, self.n)
+        at_once = plan.steps_at_once((self.local.batch, *shape), steps, self.y.device)
+        drawn = plan.noise(self.local, self.client, self.stream, shape)
+        blocks = (plan.sent(plan.taken(drawn, at_once), self.y.device) for _ in range(0, steps, at_once))
+        for (x, y), e in zip(self.batches(), chain.from_iterable(blocks), strict=False):
+            yield x, y, e[:len(y)]
 
     def descend(self, net, w: Tensor, lr: float | None = None, only: slice | None = None, pull=(),
                 momentum: float | None = None, args=(), clip=None, spread: bool = False, noise=None):

@@ -53,6 +53,13 @@ def landing(size: int, device, straight: bool):
     return torch.empty(size, dtype=torch.uint8, pin_memory=True).numpy()
 
 
+def sent(array: np.ndarray, device):
+    """Return an array on a device, to which it travels while the host goes on."""
+    import torch
+    tensor = torch.from_numpy(array)
+    return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor
+
+
 def settle(buffer) -> None:
     """Wait until a GPU is done with memory that MPI reads or overwrites next: MPI knows no streams."""
     if not isinstance(buffer, np.ndarray) and buffer.is_cuda:
