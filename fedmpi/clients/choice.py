@@ -11,6 +11,7 @@ import numpy as np
 from torch import Tensor
 
 from fedmpi.clients.convolutions import settle
+from fedmpi.clients.failures import broken
 from fedmpi.clients.loop import Loop
 from fedmpi.clients.vmap import BATCHNORM, Vmap, rehearse
 from fedmpi.config import GIB, Config
@@ -68,8 +69,8 @@ def seconds(group, shared) -> np.ndarray:
     for i, name in enumerate(("loop", "vmap")):
         try:
             spent[i] = timed(engine(name, group.config), group, shared)
-        except (RuntimeError, BadInput):      # random numbers in the network, BatchNorm, or no room for it on the GPU
-            if name == "loop":
+        except (RuntimeError, BadInput) as error:      # random numbers in the network, BatchNorm, no room on the GPU
+            if name == "loop" or broken(error):
                 raise
             spent[i] = np.inf
     group.notes = {}

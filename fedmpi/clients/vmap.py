@@ -3,8 +3,10 @@ the heavy verbs of its data step out of vmap and work on the whole cohort."""
 from __future__ import annotations
 
 import dataclasses
+import logging
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.func import vmap
@@ -12,6 +14,7 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from fedmpi.clients import convolutions, plan
 from fedmpi.clients.cohort import Cohort, pad
+from fedmpi.clients.failures import short_of_memory
 from fedmpi.clients.graphs import Graphs
 from fedmpi.clients.indexing import indexing
 from fedmpi.clients.loop import REHEARSAL
@@ -20,6 +23,7 @@ from fedmpi.models.build import as_input
 from fedmpi.models.flat import Net, beside
 
 MOST = 128       # clients at once: more gain nothing
+CALM = 64        # chunks that fit, one after another, before twice as many clients are tried again
 BATCHNORM = "engine = vmap: it cannot train a network with BatchNorm; set engine=loop, or the model's norm to group"
 VECTORS = 10     # of parameters per client while it trains: start, weights, gradients, states, results
 
@@ -94,7 +98,7 @@ class VmapData:
 
     def subset(self, share: float, stream: int, fixed: bool = False, rest: bool = False) -> VmapData:
         part = self.cohort.subset(share, stream, fixed, rest)
-        sizes = torch.tensor(part.sizes, device=part.y.device)
+        sizes = plan.sent(np.array(part.sizes), part.y.device)
         return dataclasses.replace(self, cohort=part, n=Outside.apply(lambda n: sizes, self.n))
 
     def class_sums(self, net: Net, w: Tensor, classes: int) -> Tensor:
@@ -107,7 +111,8 @@ class VmapData:
                 momentum: float | None = None, args=(), clip=None, spread: bool = False, noise=None):
         lr = self.lr if lr is None else lr
         momentum = self.momentum if momentum is None else momentum
-        strengths = [torch.as_tensor(s, dtype=w.dtype, device=w.device) for _, s, _ in pull]
+        strengths = [s.to(w) if isinstance(s, Tensor) else torch.full((), s, dtype=w.dtype, device=w.device)
+                     for _, s, _ in pull]
         centres = [c for c, _, _ in pull]
         blocks = [b or slice(None) for _, _, b in pull]
 
@@ -127,14 +132,15 @@ class VmapData:
 
 
 class Vmap:
-    """The engine: applies a function to chunks of clients at once, as many as fit in `memory` bytes (on a GPU: in what
-    is free there)."""
+    """The engine: applies a function to chunks of clients at once, as many as fit in `memory` bytes: a number that does
+    not depend on what else lies on a GPU at the moment, for bits may depend on the chunks."""
     name = "vmap"
 
     def __init__(self, memory: float = 2 ** 30, graphs: str = "off"):
         self.memory, self.graphs = memory, Graphs(graphs)
         self.unfolded = None      # names of convolutions computed as products of patches; None: not timed yet
-        self.most = MOST      # clients at once; halved when a device runs out of memory
+        self.most = MOST      # clients at once; halved when a device runs out of memory, and doubled when it does not
+        self.fitted = 0       # chunks since then
 
     def apply(self, function, clients, shared, group, local: plan.Local):
         """Yield (client, function(shared, mine, data)) for each client of the group, chunk by chunk."""
@@ -144,22 +150,34 @@ class Vmap:
         waiting = sorted(clients, key=lambda c: (-sizes[c], c))
         while waiting:
             chunk = waiting[:min(self.most, self._fitting(group, *group.training(waiting[0])))]
-            try:
-                results = self._together(function, chunk, shared, group, local)
-            except torch.OutOfMemoryError:
-                if len(chunk) == 1:
-                    raise
-                self.most = len(chunk) // 2
-                torch.cuda.empty_cache()
-                continue
-            yield from results
-            waiting = waiting[len(chunk):]
+            results = self._tried(function, chunk, shared, group, local)
+            if results is not None:
+                yield from results
+                waiting = waiting[len(chunk):]
+
+    def _tried(self, function, chunk, shared, group, local) -> list | None:
+        """Return the results of a chunk; None where memory is short for it, and fewer clients are to be tried."""
+        try:
+            results = self._together(function, chunk, shared, group, local)
+        except RuntimeError as error:
+            if len(chunk) == 1 or not short_of_memory(error):
+                raise
+            why = str(error).partition("\n")[0]
+        else:
+            self.fitted += 1
+            if self.most < MOST and self.fitted >= CALM:
+                self.most, self.fitted = min(MOST, 2 * self.most), 0
+            return results
+        self.most, self.fitted = len(chunk) // 2, 0      # the error's frames, which hold the chunk's memory, are gone
+        torch.cuda.empty_cache()
+        logging.getLogger(__name__).warning("fedmpi: memory is short for %d clients at once, %d are tried; last bits "
+                                            "may differ (%s)", len(chunk), self.most, why)
+        return None
 
     def _fitting(self, group, x: Tensor, y: Tensor) -> int:
         """Return how many clients like this one fit: their samples and VECTORS vectors of parameters each."""
-        free = vacant(x.device) / 2 if x.is_cuda else self.memory
         each = x.numel() * 4 + VECTORS * 4 * group.method.model.size
-        return max(1, int(free // each))
+        return max(1, int(self.memory // each))
 
     def _together(self, function, clients, shared, group, local) -> list:
         group.at = clients[0] if len(clients) == 1 else clients
@@ -174,15 +192,9 @@ class Vmap:
         return list(zip(clients, results, strict=True))
 
 
-def vacant(device: torch.device) -> int:
-    """Return the bytes that tensors can still have on a GPU: what is free, and what PyTorch keeps for reuse."""
-    return (torch.cuda.mem_get_info(device)[0] + torch.cuda.memory_reserved(device)
-            - torch.cuda.memory_allocated(device))
-
-
 def together(function, shared, mine: list, cohort: Cohort, notes: list) -> list:
     """Return function(shared, mine, data) of each client of a cohort."""
-    sizes, ids = torch.tensor([cohort.sizes, cohort.clients], device=cohort.y.device)
+    sizes, ids = plan.sent(np.array([cohort.sizes, cohort.clients]), cohort.y.device)
     note = stacked(notes) if None not in notes else None
 
     def one(mine, n, i, note=None):

@@ -18,13 +18,14 @@ class Books:
 
     def __init__(self):
         self.launches = 0
+        self.copies = 0              # between the host and the GPU, whether or not the host waits for them
         self.events = Counter()
         self.graphs = []             # all that were captured
         self.capture = None          # the one under way
         self.context = []            # what needed a CUDA context, of at most some calls
         self.failing = None          # an error that some later launch raises: [launches until then, error]
         self.shaken = False          # a capture has failed while memory was taken for it, see cuda.empty_cache
-        self.sync_debug = "default"
+        self.sync_debug = 0          # 2: what waits raises RuntimeError
 
     def note(self, kind: str, what: str) -> None:
         """Enter an event. Raises RuntimeError for one that waits while a stream is captured, or in sync debug mode."""
@@ -33,7 +34,7 @@ class Books:
             return
         if self.capture is not None:
             self.refuse(f"operation not permitted when stream is capturing ({what})")
-        if kind == "sync" and self.sync_debug == "error":
+        if kind == "sync" and self.sync_debug == 2:
             raise RuntimeError(f"called a synchronizing CUDA operation ({what})")
 
     def refuse(self, why: str) -> None:

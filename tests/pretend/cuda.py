@@ -16,6 +16,7 @@ from tests.pretend.modes import Kernels, local, moved, unseen
 Tensor = torch.Tensor
 FACTORIES = ("zeros", "ones", "empty", "full", "arange", "eye", "rand", "randn", "linspace", "empty_strided")
 NEW = ("new_empty", "new_zeros", "new_ones", "new_full")
+DEBUG = {"default": 0, "warn": 1, "error": 2}
 TOTAL = 80 << 30      # bytes of the card
 
 
@@ -75,9 +76,9 @@ def cuda_functions(books):
             name="Pretended", uuid="GPU-0", total_memory=TOTAL, multi_processor_count=132)),
         "get_device_name": needs("get_device_name", "Pretended"),
         "is_current_stream_capturing": lambda: books.capture is not None,
-        "set_sync_debug_mode": lambda mode: setattr(books, "sync_debug", mode),
-        "get_sync_debug_mode": lambda: {"default": 0, "warn": 1, "error": 2}[books.sync_debug],
-        "CUDAGraph": make_graph(books), "graph": make_capture(books, names)}
+        "set_sync_debug_mode": lambda mode: setattr(books, "sync_debug", DEBUG.get(mode, mode)),
+        "get_sync_debug_mode": lambda: books.sync_debug,
+        "graph_pool_handle": lambda: (0, 1), "CUDAGraph": make_graph(books), "graph": make_capture(books, names)}
 
 
 def factory(real):
@@ -197,6 +198,14 @@ def holding(books, real=graphs.record):
     return record
 
 
+def ended(books):
+    def end(device, pool):
+        if not books.shaken:
+            raise RuntimeError("not currently recording to mempool_id (pretended)")
+        books.shaken = False
+    return end
+
+
 def refuse_numpy(x) -> None:
     if lies(x) == CARD:
         raise TypeError("can't convert cuda:0 device type tensor to numpy. Use Tensor.cpu() to copy the tensor to host "
@@ -208,7 +217,7 @@ def pretend(books: Books | None = None):
     """Pretend that this machine has a GPU; yields the Books. A thread that computes beside it enters Kernels itself."""
     books = books or Books()
     changes = tensor_functions(books) | {(torch.cuda, name): f for name, f in cuda_functions(books).items()}
-    changes[graphs, "record"] = holding(books)
+    changes |= {(graphs, "record"): holding(books), (torch._C, "_cuda_endAllocateToPool"): ended(books)}
     missing, before = object(), {}
     try:
         for (owner, name), value in changes.items():

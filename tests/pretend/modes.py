@@ -96,6 +96,7 @@ def moved(books, source: str, to: str, later: bool) -> None:
         return
     what = "a copy to the GPU" if to == CARD else "a copy to the host"
     books.needed(what)
+    books.copies += 1
     if not later:
         books.note("sync", what)
     elif HOST in (source, to):

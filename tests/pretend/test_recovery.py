@@ -1,0 +1,182 @@
+"""When a GPU fails: memory that is short costs clients at once and no run, a step that cannot be recorded is called, and
+a GPU that is broken ends the run with its own words."""
+from __future__ import annotations
+
+import logging
+
+import pytest
+import torch
+
+from fedmpi.clients import choice, vmap
+from fedmpi.clients.failures import broken, short_of_memory
+from fedmpi.clients.loop import Loop
+from fedmpi.clients.vmap import Vmap
+from fedmpi.models.build import blank
+from tests.clients.verbs import Bench, plain, through
+from tests.federations import Digits, Lab, apart, method, mlp
+from tests.pretend import GPU, pretend
+
+SIZES = (57, 11, 3, 10)
+SHORT = [torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB"),
+         RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"),
+         RuntimeError("FIND was unable to find an engine to execute this computation"),
+         RuntimeError("CUDA error: out of memory")]
+BROKEN = RuntimeError("CUDA error: an illegal memory access was encountered")
+
+
+@pytest.fixture
+def books():
+    with pretend() as books:
+        yield books
+
+
+def run(engine, verb=plain, **local):
+    return {c: w.cpu() for c, w in Bench(SIZES, device=GPU).run(engine, verb, **local).items()}
+
+
+def near(a, b) -> bool:
+    return a.keys() == b.keys() and all(torch.allclose(a[c], b[c], rtol=0, atol=1e-6) for c in a)
+
+
+@pytest.mark.parametrize("error", SHORT, ids=lambda error: type(error).__name__ + str(error)[-20:])
+def test_short_memory_halves_the_chunk_and_says_so(books, error, caplog):
+    expected, engine = run(Vmap()), Vmap()
+    books.failing = [150, error]
+    assert near(run(engine), expected) and engine.most == 2 and short_of_memory(error) and not broken(error)
+    line, = caplog.messages
+    assert line.startswith("fedmpi: memory is short for 4 clients at once, 2 are tried") and str(error)[:20] in line
+
+
+def test_a_chunk_grows_back(books, monkeypatch):
+    monkeypatch.setattr(vmap, "CALM", 3)
+    engine = Vmap()
+    books.failing = [150, SHORT[0]]
+    run(engine)      # two chunks that fit
+    assert (engine.most, engine.fitted) == (2, 2)
+    engine.apply, widths = engine.apply, []
+    for _ in range(3):
+        run(engine)
+        widths.append(engine.most)
+    assert widths[0] == 4 and widths[-1] > 4 and engine.most <= vmap.MOST
+
+
+def test_a_single_client_that_does_not_fit_ends_the_run(books):
+    books.failing = [20, SHORT[1]]
+    with pytest.raises(RuntimeError, match="ALLOC_FAILED"):
+        Bench((5,), device=GPU).run(Vmap(), plain)
+
+
+def test_other_errors_are_not_taken_for_short_memory(books):
+    books.failing = [150, RuntimeError("The size of tensor a (3) must match")]
+    with pytest.raises(RuntimeError, match="must match"):
+        run(Vmap())
+
+
+@pytest.mark.parametrize("error, expected", [
+    (BROKEN, True), (RuntimeError("cuDNN error: CUDNN_STATUS_EXECUTION_FAILED"), True),
+    (RuntimeError("vmap: called random operation while in randomness error mode"), False), (SHORT[0], False)])
+def test_the_probe_takes_no_broken_gpu_for_a_network_that_vmap_cannot_train(books, monkeypatch, error, expected):
+    lab = Lab(method("fedavg", mlp()), Digits(SIZES, test=2), device=GPU)
+    lab.train(0)
+
+    def timed(candidate, group, shared):
+        if candidate.name == "vmap":
+            raise error
+        return 1.
+    monkeypatch.setattr(choice, "timed", timed)
+    assert broken(error) is expected
+    if expected:
+        with pytest.raises(RuntimeError, match=str(error)[:20]):
+            lab.group.probe()
+    else:
+        assert lab.group.probe().tolist() == [1, float("inf")]
+
+
+def waits(model, shared, mine, data):
+    """Training of a network that looks at its numbers in every step."""
+    real = model.module.forward
+
+    def forward(x):
+        torch.cuda.synchronize()
+        return real(x)
+    model.module.forward = forward
+    try:
+        return data.descend(model, mine.w)
+    finally:
+        del model.module.forward
+
+
+def test_a_step_that_waits_is_found_out_before_any_recording(books, caplog):
+    """So the allocator is as it was, and the step that found it out is taken once."""
+    engine = Vmap(graphs="on")
+    assert near(run(engine, waits, epochs=4), run(Vmap(), plain, epochs=4))
+    assert not books.shaken and not books.graphs and engine.graphs.mode == "off" and books.sync_debug == 0
+    line, = caplog.messages
+    assert "goes on without CUDA graphs" in line and "synchronizing" in line
+
+
+@pytest.mark.parametrize("error", [SHORT[0], RuntimeError("CUDA error: operation not permitted")])
+@pytest.mark.parametrize("at", ["warm", "capture"])
+def test_a_recording_that_fails(books, monkeypatch, error, at, caplog):
+    """Short memory is the engine's business, whatever the end of the capture says; after anything else steps are called.
+    The allocator hears that the capture is over, and the GPU's stream waits for what was begun."""
+    expected = run(Vmap(), epochs=4)
+    engine, real = Vmap(graphs="on"), vmap.Graphs._recorded
+
+    def recorded(self, step, stream):
+        books.failing = [5, error] if not books.graphs and not caplog.messages else None
+        return real(self, step, stream)
+    if at == "capture":
+        monkeypatch.setattr(vmap.Graphs, "_recorded", recorded)
+    else:
+        books.failing = [60, error]
+    if at == "warm" and not short_of_memory(error):
+        with pytest.raises(RuntimeError, match="not permitted"):
+            run(engine, epochs=4)
+    else:
+        assert near(run(engine, epochs=4), expected)
+        assert engine.graphs.mode == ("on" if short_of_memory(error) else "off") and engine.most == (
+            2 if short_of_memory(error) else vmap.MOST)
+    assert not books.shaken and books.capture is None
+    assert engine.graphs.stream in torch.cuda.current_stream().waited
+    torch.cuda.empty_cache()
+
+
+def test_graphs_are_captured_on_one_stream_and_disturbed_by_no_other_thread(books):
+    engine = Vmap(graphs="on")
+    for _ in range(2):
+        run(engine, epochs=4)
+    assert len(books.graphs) > 2 and {graph.mode for graph in books.graphs} == {"thread_local"}
+    assert {graph.stream for graph in books.graphs} == {engine.graphs.stream} and len(type(engine.graphs.stream).made) == 2
+
+
+@pytest.mark.parametrize("verb", [plain, through])
+def test_a_module_serves_the_model_of_the_cpu_and_that_of_the_gpu_by_turns(books, verb):
+    """As where rank 0 counts a client's work (`edge`) or rehearses between two rounds: both share the module."""
+    cpu, gpu = Bench(SIZES), Bench(SIZES)
+    gpu.model, gpu.method.model = cpu.model.to(GPU), cpu.model.to(GPU)
+    gpu.store, gpu.shared = Bench(SIZES, device=GPU).store, Bench(SIZES, device=GPU).shared
+    expected = cpu.run(Loop(), verb)
+    for _ in range(2):
+        found = gpu.run(Loop(), verb)
+        assert all(torch.equal(found[c].cpu(), expected[c]) for c in expected)
+        again = cpu.run(Loop(), verb)
+        assert all(torch.equal(again[c], expected[c]) for c in expected)
+
+
+def test_rank_0_may_count_work_and_rehearse_after_training_on_a_gpu(books):
+    """ifca passes the whole model forward: its module was left with the GPU's parameters."""
+    from fedmpi.clients.loop import rehearse
+    from fedmpi.clients.tally import work
+    lab = Lab(method("ifca", mlp()), Digits(SIZES, test=2), device=GPU)
+    for t in range(2):
+        lab.round(t)
+        sample = blank(lab.federation.shape, lab.federation.dtype)
+        assert work(lab.method, lab.shared, lab.group.store.first, sample, 33, lab.group.local(0)).trained == 33
+        rehearse(lab.method, lab.shared, lab.group.store.first, sample)
+    assert apart(lab.state(), Lab(method("ifca", mlp()), Digits(SIZES, test=2)).go(2).state()) < 1e-6
+
+
+@pytest.fixture(autouse=True)
+def warnings(caplog):
+    caplog.set_level(logging.WARNING, "fedmpi")
