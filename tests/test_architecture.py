@@ -31,8 +31,8 @@ CLIMBING = [
 # All that a method may import: formulas, no ranks, runs and files.
 FOR_METHODS = {
     "fedmpi.errors", "fedmpi.method", "fedmpi.methods", "fedmpi.models.flat", "fedmpi.models.parts",
-    "fedmpi.models.variational", "fedmpi.server.cam", "fedmpi.server.clustering", "fedmpi.server.cost",
-    "fedmpi.server.similarity", "fedmpi.settings"}
+    "fedmpi.models.tables", "fedmpi.models.variational", "fedmpi.server.cam", "fedmpi.server.clustering",
+    "fedmpi.server.cost", "fedmpi.server.similarity", "fedmpi.settings"}
 LIBRARIES_FOR_METHODS = {"__future__", "dataclasses", "math", "numpy", "time", "torch", "typing"}
 PICKLING = r"comm\.(send|recv|isend|irecv|bcast|reduce|allreduce|gather|scatter|allgather|alltoall)\("
 

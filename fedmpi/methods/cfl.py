@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from fedmpi.method import Method, Nothing
+from fedmpi.models.tables import row
 from fedmpi.server.clustering import halves
 from fedmpi.server.cost import nbytes
 from fedmpi.settings import Ge
@@ -51,7 +52,7 @@ class CFL(Method):
         return Shared(models, cluster, torch.tensor(1), models.new_zeros(())), Nothing()
 
     def client(self, shared, mine, data):
-        w = shared.models[shared.cluster[data.id]]
+        w = row(shared.models, row(shared.cluster, data.id))
         new = data.descend(self.model, w)
         return mine, Up(new, (new - w).norm())
 
@@ -82,7 +83,7 @@ class CFL(Method):
         return nbytes((self.model.start,)), nbytes((up.w,))      # the cluster's model down, the client's up
 
     def personal(self, shared, mine, data):
-        return shared.models[shared.cluster[data.id]]
+        return row(shared.models, row(shared.cluster, data.id))
 
     def trained(self, mine, up):
         return up.w

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from fedmpi.method import Method
+from fedmpi.models.tables import row
 from fedmpi.server.clustering import kmeans_of_models
 from fedmpi.server.cost import nbytes
 from fedmpi.settings import Ge, Gt, Le
@@ -52,8 +53,8 @@ class CGPFL(Method):
         return Shared(self.model.start.repeat(self.K, 1), torch.full((n,), -1)), Mine(self.model.start)
 
     def client(self, shared, mine, data):
-        k = shared.context[data.id]
-        omega = torch.where(k < 0, shared.Omega.mean(0), shared.Omega[k])
+        k = row(shared.context, data.id)
+        omega = torch.where(k < 0, shared.Omega.mean(0), row(shared.Omega, k))
 
         def step(state, grad):
             theta, omega = state

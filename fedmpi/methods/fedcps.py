@@ -23,6 +23,7 @@ from torch import Tensor
 
 from fedmpi.method import Method
 from fedmpi.models.parts import rear
+from fedmpi.models.tables import row
 from fedmpi.server.clustering import placed
 from fedmpi.server.cost import nbytes
 from fedmpi.settings import Ge, Gt, Le
@@ -82,7 +83,7 @@ class FedCPS(Method):
 
     def client(self, shared, mine, data):
         j = self.identity(shared, data)
-        theta = self.model.join(shared.base, shared.theta[j])
+        theta = self.model.join(shared.base, row(shared.theta, j))
         lam = self.strength(shared, mine, j, data.n)
         w, sigma2 = data.descend(self.model, theta, pull=[(theta, lam, None)], spread=True)
         told = torch.stack([lam, sigma2, data.alone(squared_distance, w, theta)])
@@ -90,13 +91,13 @@ class FedCPS(Method):
 
     def identity(self, shared, data):
         if shared.calm >= self.stable:
-            return shared.ID[data.id].clone()
+            return row(shared.ID, data.id).clone()
         losses = self.__dict__["_rear"].losses(data.subset(self.subset, IDENTITY), shared.base, shared.theta)
         return losses.argmin()
 
     def strength(self, shared, mine, j, n):
         """Return lam_i (eq. 3)."""
-        tau2 = shared.tau2[j]
+        tau2 = row(shared.tau2, j)
         lam = shared.scale * mine.sigma2 / (n * n * tau2)
         known = (shared.scale > 0) & (mine.sigma2 > 0) & (tau2 > 0)
         return torch.where(known, lam.clamp(self.lam_min, self.lam_max), self.lam)

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from fedmpi.method import Method, Nothing
+from fedmpi.models.tables import row
 from fedmpi.server.clustering import kmeans
 from fedmpi.server.cost import nbytes
 from fedmpi.server.similarity import spectrum
@@ -55,7 +56,7 @@ class FedGroup(Method):
 
     def join(self, shared, data):
         """Return the client's group; where it is not known yet, by a training from the start."""
-        group = shared.group[data.id]
+        group = row(shared.group, data.id)
         if not data.any(group < 0):
             return group
         dW = data.descend(self.model, self.model.start) - self.model.start
@@ -65,7 +66,7 @@ class FedGroup(Method):
 
     def client(self, shared, mine, data):
         group = self.join(shared, data)
-        return mine, Up(data.descend(self.model, shared.models[group]), group.clone())
+        return mine, Up(data.descend(self.model, row(shared.models, group)), group.clone())
 
     def found(self, gram, seed):
         """Cluster clients by the cosines of their updates with the first K singular directions of all of them."""
@@ -90,7 +91,7 @@ class FedGroup(Method):
         return nbytes((self.model.start,)), nbytes((up.w,))      # the group's model down, w_i up
 
     def personal(self, shared, mine, data):
-        return shared.models[self.join(shared, data)]
+        return row(shared.models, self.join(shared, data))
 
     def trained(self, mine, up):
         return up.w

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from fedmpi.method import Method
+from fedmpi.models.tables import row
 from fedmpi.server.clustering import distance, kmeans
 from fedmpi.settings import Ge
 
@@ -53,7 +54,7 @@ class FedMHC(Method):
     def client(self, shared, mine, data):
         features = data.through(self.model.base, shared.phi)
         losses = torch.stack([features.mean_loss(self.model.head, h) for h in shared.heads])
-        w = self.model.join(shared.phi, shared.heads[losses.argmin()])
+        w = self.model.join(shared.phi, row(shared.heads, losses.argmin()))
         if self.anchor == "local":
             return self._side_by_side(w, mine.theta, data)
         theta = data.descend(self.model, mine.theta, pull=[(w, self.lam, None)])

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from fedmpi.methods.fedah import FedAH, Mine
+from fedmpi.models.tables import row
 from fedmpi.server.clustering import distance, kmeans
 from fedmpi.settings import Ge
 
@@ -39,7 +40,7 @@ class FedMHCAH(FedAH):
     def meet(self, shared, data):
         features = data.through(self.model.base, shared.phi)
         losses = torch.stack([features.mean_loss(self.model.head, h) for h in shared.heads])
-        return shared.phi, shared.heads[losses.argmin()], features
+        return shared.phi, row(shared.heads, losses.argmin()), features
 
     def server(self, shared, up, who):
         sent = up.w[self.model.h]

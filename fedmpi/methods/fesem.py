@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from fedmpi.errors import BadInput
 from fedmpi.method import Method, Nothing
 from fedmpi.models.flat import joined
+from fedmpi.models.tables import row
 from fedmpi.server.clustering import distance, embed, kmeans, settle
 from fedmpi.server.cost import nbytes
 from fedmpi.settings import Ge
@@ -78,8 +79,8 @@ class FeSEM(Method):
 
     def centre(self, shared, data):
         """Return the centre of the client's cluster, and whether it has one."""
-        j = shared.of[data.id]
-        return torch.where(j >= 0, shared.w[j.clamp(min=0)], shared.w.mean(0)), j >= 0
+        j = row(shared.of, data.id)
+        return torch.where(j >= 0, row(shared.w, j.clamp(min=0)), shared.w.mean(0)), j >= 0
 
     def began(self, shared, mine, up, data):
         """Return the model that a client's local training began from."""

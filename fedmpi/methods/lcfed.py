@@ -25,6 +25,7 @@ import torch
 from torch import Tensor
 
 from fedmpi.method import Method
+from fedmpi.models.tables import row
 from fedmpi.server.clustering import kmeans, placed
 from fedmpi.server.cost import nbytes
 from fedmpi.server.similarity import cosines, multiply_adds, principal, unit
@@ -80,9 +81,9 @@ class LCFed(Method):
                       w.new_zeros(())), Mine(w)
 
     def client(self, shared, mine, data):
-        k, phi = shared.R[data.id], self.model.phi
-        mu = torch.where(k < 0, 0., self.mu)
-        omega = data.descend(self.model, mine.omega, pull=[(shared.Omega[k], mu, None), (shared.Phi, self.lam, phi)])
+        k, phi = row(shared.R, data.id), self.model.phi
+        Omega, mu = row(shared.Omega, k), torch.where(k < 0, 0., self.mu)
+        omega = data.descend(self.model, mine.omega, pull=[(Omega, mu, None), (shared.Phi, self.lam, phi)])
         return Mine(torch.where(shared.known > 0, omega, mine.omega)), Up(omega, data.alone(shared.M.mv, omega))
 
     def server(self, shared, up, who):
