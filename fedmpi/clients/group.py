@@ -7,9 +7,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedmpi.clients import choice, updates
-from fedmpi.clients.convolutions import settle
+from fedmpi.clients import choice, convolutions, updates
 from fedmpi.clients.factors import judging
+from fedmpi.clients.judging import Judge
 from fedmpi.clients.plan import Local, generate
 from fedmpi.clients.shelf import Shelf
 from fedmpi.clients.store import Store, as_numpy
@@ -19,7 +19,7 @@ from fedmpi.config import GIB, Config
 from fedmpi.errors import GivenUp
 from fedmpi.models.build import as_input
 from fedmpi.server.faults import attackers
-from fedmpi.server.metrics import MEASURES, measure
+from fedmpi.server.metrics import MEASURES, measure, measures
 from fedmpi.storage import checkpoint
 
 PHASES = ("train", "judge")
@@ -42,6 +42,7 @@ class Group:
         memory = config.state.memory * GIB
         self.store = Store(type(first_mine)(*(v.to(device) for v in first_mine)), memory, config.state.scratch)
         self.samples = Shelf(federation, device, memory)
+        self.later = Judge(self, measures)
         self.ups, self.fresh = {}, {}      # of this round: what participants send; their measures after training
         self.kept = {}                     # of this round: the largest number of each state that changed
         self.notes = {}                    # what the server addressed to clients for the next round
@@ -102,9 +103,10 @@ class Group:
         if judges_all:      # as if they had taken part, without keeping it
             for client, (mine, up) in self.apply(self.method.client, rest, shared, when):
                 self._judge_fresh(client, mine, up)
+        self.later.settle()
         self._refuse_spoilt()
         self.notes.clear()
-        settle(self.device)      # a GPU's work counts where it is done; the next order would wait for it
+        convolutions.settle(self.device)      # a GPU's work counts where it is done; the next order would wait for it
         self.seconds["train"] += time.perf_counter() - begin
 
     def _sent(self, client: int, shared, up, when: int):
@@ -141,17 +143,22 @@ class Group:
     def _judge_fresh(self, client: int, mine, up) -> None:
         weights = self.method.trained(mine, up)
         if weights is not None:
-            self.fresh[client] = self._measure(client, weights)
+            self.later.look(self.fresh, client, client, weights)
+
+    def judged_on(self, client: int) -> tuple[Tensor, Tensor]:
+        """Return the samples on which a client's models are judged."""
+        return tuple(self.samples[client][part] for part in self.judged)
+
+    def _measure(self, client: int, weights) -> np.ndarray:
+        y = self.judged_on(client)[1]
+        return measure(self._logits(client, weights), y) if len(y) else np.array([0., 0., 0., np.nan])
 
     @torch.no_grad()
-    def _measure(self, client: int, weights) -> np.ndarray:
-        x, y = (self.samples[client][part] for part in self.judged)
+    def _logits(self, client: int, weights) -> Tensor:
         self.method.model.eval()
-        if not len(y):
-            return np.array([0., 0., 0., np.nan])
         with judging(self.method.model, self.device):
-            logits = torch.cat([self.method.predict(weights, as_input(part)) for part in x.split(CHUNK)])
-        return measure(logits, y)
+            return torch.cat([self.method.predict(weights, as_input(part))
+                              for part in self.judged_on(client)[0].split(CHUNK)])
 
     def judge(self, when: int, n: int) -> np.ndarray:
         """Measure the model that each hosted client would use in round `when`: a table (n, 3, 1 + measures) of all n
@@ -160,14 +167,15 @@ class Group:
         Columns: 1 where filled, then MEASURES; first before local training, then right after that of the last round,
         then without what `personal` trains."""
         begin = time.perf_counter()
-        shared, table = self.shared, np.zeros((n, 3, 1 + len(MEASURES)))
+        shared, table, found = self.shared, np.zeros((n, 3, 1 + len(MEASURES))), {}
         for client, weights in self.apply(self.method.personal, self.clients, shared, when):
-            table[client, 0] = 1, *self._measure(client, weights)
+            self.later.look(found, (client, 0), client, weights)
             weights = self.method.unadapted(shared, self.store.read(client))
             if weights is not None:
-                table[client, 2] = 1, *self._measure(client, weights)
-        for client, measures in self.fresh.items():
-            table[client, 1] = 1, *measures
+                self.later.look(found, (client, 2), client, weights)
+        self.later.settle()
+        for place, numbers in [*found.items(), *(((client, 1), row) for client, row in self.fresh.items())]:
+            table[place] = 1, *numbers
         self.seconds["judge"] += time.perf_counter() - begin
         return table
 
@@ -178,11 +186,12 @@ class Group:
     def rows(self, what) -> np.ndarray:
         """Return columns [start, stop) of a field of the hosted clients, (n, stop - start) float32."""
         clients = self.holders(what[0])
-        rows = [row.cpu().float() for row in self._rows(what, clients)]
+        rows = self._rows(what, clients)
+        rows = torch.stack(rows).cpu().float() if rows and self.device.type == "cuda" else [row.float() for row in rows]
         for r, row in enumerate(rows):
             if not row.isfinite().all():
                 raise self._named(exact.NotFinite(r, row), what, clients)
-        return torch.stack(rows).numpy() if rows else np.empty((0, what[3] - what[2]), np.float32)
+        return torch.stack([*rows]).numpy() if len(rows) else np.empty((0, what[3] - what[2]), np.float32)
 
     def _rows(self, what, clients) -> list[Tensor]:
         source, field, start, stop = map(int, what)
@@ -234,7 +243,7 @@ class Group:
         self.engine = choice.engine(engine, self.config)
 
     def digests(self) -> np.ndarray:
-        return np.array([self.store.digest(c) for c in self.clients], np.uint8).reshape(-1, 32)
+        return self.store.digests(self.clients)
 
     def touched(self) -> np.ndarray:
         return self.store.touched(self.clients)

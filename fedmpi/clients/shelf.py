@@ -7,6 +7,8 @@ from collections import OrderedDict
 import torch
 from torch import Tensor
 
+from fedmpi.comm.device import sent
+
 
 class Shelf:
     """Samples by client, as tensors (x_train, y_train, x_val, y_val, x_test, y_test) in stored form."""
@@ -21,7 +23,7 @@ class Shelf:
             self._kept.move_to_end(client)
             return self._kept[client]
         parts = self.federation.client(client)._asdict()
-        samples = self._kept[client] = {k: torch.from_numpy(v).to(self.device) for k, v in parts.items()}
+        samples = self._kept[client] = {k: sent(v, self.device) for k, v in parts.items()}
         self.held += nbytes(samples)
         while self.held > self.memory and len(self._kept) > 1:
             self.held -= nbytes(self._kept.popitem(last=False)[1])

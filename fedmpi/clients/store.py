@@ -15,6 +15,8 @@ import torch
 
 from fedmpi.errors import FedmpiError
 
+PIECE = 64 << 20      # bytes of states that are brought to the host at once
+
 
 class Store:
     """Rows of `Mine` by client. What a client reads is its own: rows are never shared between clients."""
@@ -52,6 +54,10 @@ class Store:
 
     def stacked(self, clients) -> dict[str, np.ndarray]:
         """Return the rows of clients as arrays (n, ...) by field."""
+        if len(clients) and any(v.is_cuda for v in self.first):      # one copy for a field, not one for each client
+            columns = zip(*(self.read(int(c)) for c in clients), strict=True)
+            return {name: as_numpy(torch.stack(column))
+                    for name, column in zip(self.first._fields, columns, strict=True)}
         return {name: np.stack([as_numpy(getattr(self.read(int(c)), name)) for c in clients])
                 if len(clients) else np.empty((0, *value.shape), as_numpy(value).dtype)
                 for name, value in self.first._asdict().items()}
@@ -65,6 +71,18 @@ class Store:
         """Return the sha256 of a client's state, (32,) uint8."""
         mine = self.read(client)
         return np.frombuffer(self._first_digest if mine is self.first else digest_of(mine), np.uint8)
+
+    def digests(self, clients) -> np.ndarray:
+        """Return the same of several clients, (n, 32) uint8."""
+        if not any(v.is_cuda for v in self.first):
+            return np.array([self.digest(c) for c in clients], np.uint8).reshape(-1, 32)
+        own, found = [c for c, touched in zip(clients, self.touched(clients), strict=True) if touched], {}
+        at_once = max(1, PIECE // self._size)
+        for begin in range(0, len(own), at_once):
+            some = own[begin:begin + at_once]
+            columns = self.stacked(some).values()
+            found |= {c: digest_of(type(self.first)(*(column[i] for column in columns))) for i, c in enumerate(some)}
+        return np.frombuffer(b"".join(found.get(c, self._first_digest) for c in clients), np.uint8).reshape(-1, 32)
 
     @cached_property
     def _first_digest(self) -> bytes:
@@ -127,7 +145,7 @@ def digest_of(state) -> bytes:
     """Return the sha256 of a NamedTuple of tensors: names, types, shapes and bytes."""
     total = hashlib.sha256()
     for name, value in state._asdict().items():
-        array = as_numpy(value)
+        array = np.asarray(as_numpy(value) if isinstance(value, torch.Tensor) else value)
         total.update(f"{name} {array.dtype} {array.shape}".encode())
         total.update(np.ascontiguousarray(array).data)
     return total.digest()

@@ -16,6 +16,7 @@ from functools import cache
 import torch
 
 from fedmpi.comm import chains
+from fedmpi.comm.device import sent
 from fedmpi.errors import FedmpiError
 
 SCALE = 2.0 ** 44
@@ -42,10 +43,36 @@ def accumulate(rows, weights: torch.Tensor, into: torch.Tensor, groups: torch.Te
 
     rows: r vectors (d,) of any float type; weights (r,) float64; into int64. Raises NotFinite; `into` is then of no
     use."""
-    chain, groups = chain_for(rows, into.device), [None] * len(rows) if groups is None else groups.tolist()
-    for group in [None] if into.ndim == 1 else sorted(set(groups)):
-        members = [r for r in range(len(rows)) if groups[r] == group]
-        add({r: rows[r] for r in members}, weights[members], into if group is None else into[group], chain)
+    groups = [None] * len(rows) if groups is None else groups.tolist()
+    sums = [(into if group is None else into[group], [r for r in range(len(rows)) if groups[r] == group])
+            for group in ([None] if into.ndim == 1 else sorted(set(groups)))]
+    if into.is_cuda and rows and added_at_once(rows, weights, sums):
+        return
+    chain = chain_for(rows, into.device)
+    for total, members in sums:
+        add({r: rows[r] for r in members}, weights[members], total, chain)
+
+
+def added_at_once(rows, weights: torch.Tensor, sums) -> bool:
+    """Add rows to `sums`, each a total with its members, many at once, with a single look at the numbers: what a GPU
+    is good at. Return False, and add nothing, where some values are not small.
+
+    Every contribution is rounded by itself, so that no order or grouping changes a bit."""
+    order = [r for _, members in sums for r in members]
+    factors, parts, largest = sent(odd(weights[order]).numpy(), rows[0].device).split([len(m) for _, m in sums]), [], []
+    for (total, members), mine in zip(sums, factors, strict=True):
+        at_once, part = max(1, BLOCK_GPU // max(1, total.numel())), torch.zeros_like(total)
+        for first in range(0, len(members) if total.numel() else 0, at_once):
+            values = torch.stack([rows[r].detach() for r in members[first:first + at_once]])
+            largest.append(values.abs().amax())
+            values = values.double().mul_(mine[first:first + at_once, None]).add_(OFFSET).sub_(OFFSET)
+            part += values.sum(0).mul_(SCALE).to(torch.int64)
+        parts.append(part)
+    if largest and not float(torch.stack(largest).amax()) < SMALL:      # false for nan as well
+        return False
+    for (total, _), part in zip(sums, parts, strict=True):
+        total += part
+    return True
 
 
 def add(rows: dict[int, torch.Tensor], weights: torch.Tensor, into: torch.Tensor, chain):

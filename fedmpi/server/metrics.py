@@ -18,7 +18,12 @@ def measure(logits: Tensor, y: Tensor) -> np.ndarray:
     predicted = logits.argmax(1)
     confusion = torch.bincount(y * c + predicted, minlength=c * c).view(c, c)
     loss = F.cross_entropy(logits, y, reduction="sum")
-    return np.array([float(confusion.trace()), len(y), float(loss), macro_f1(confusion.cpu().numpy())])
+    return measures(confusion.numpy(), float(loss))
+
+
+def measures(confusion: np.ndarray, loss: float) -> np.ndarray:
+    """Return MEASURES from confusion (c, c) by label and the summed loss."""
+    return np.array([float(confusion.trace()), float(confusion.sum()), loss, macro_f1(confusion)])
 
 
 def macro_f1(confusion: np.ndarray) -> float:

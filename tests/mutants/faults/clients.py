@@ -17,7 +17,7 @@ FAULTS: list[tuple[str, str, str]] = [
     ("fedmpi.clients.loop:LoopData.id", "if self.number is None", "if not self.number"),
     ("fedmpi.clients.loop:Loop.apply", "(local.seed, local.round, client)", "(local.seed, client)"),
     # the vectorised engine
-    ("fedmpi.clients.vmap:Vmap.apply", "len(chunk) // 2", "len(chunk) - 1"),
+    ("fedmpi.clients.vmap:Vmap._tried", "len(chunk) // 2", "len(chunk) - 1"),
     ("fedmpi.clients.vmap:Vmap._fitting", "VECTORS * 4", "4"),
     ("fedmpi.clients.cohort:Cohort.plans", "count.clamp_min(1)", "self.local.batch"),
     # what a rank measures and keeps
@@ -27,7 +27,7 @@ FAULTS: list[tuple[str, str, str]] = [
     ("fedmpi.clients.group:Group.train", "dict.fromkeys(ids), {}, {}", "dict.fromkeys(ids), self.fresh, {}"),
     ("fedmpi.clients.group:Group.times", "self.seconds = dict.fromkeys(PHASES, 0.)", "pass"),
     ("fedmpi.clients.group:Group.local", "max(0, when)", "when"),
-    ("fedmpi.clients.group:Group.judge", "table[client, 2] = 1,", "table[client, 1] = 1,"),
+    ("fedmpi.clients.group:Group.judge", "found, (client, 2)", "found, (client, 1)"),
     ("fedmpi.clients.group:Group.in_time", "done < len(clients) and", ""),
     ("fedmpi.clients.group:Group.note", "totals.double()", "totals.float() * 2"),
     ("fedmpi.clients.group:Group.training", "classes - 1 - y", "classes - y"),

@@ -1,0 +1,82 @@
+"""Judging models on clients' samples. Each look at a number waits for a GPU, so that there the measures of all clients
+stay where they are until the last one is judged, and are then read together; engine `vmap` judges many models at once.
+
+Legend: c clients, s samples of the one with most, k classes."""
+from __future__ import annotations
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.func import vmap
+from torch.utils._pytree import tree_flatten, tree_unflatten
+
+from fedmpi.clients import convolutions, plan
+from fedmpi.clients.cohort import BLOCK, pad
+from fedmpi.models.build import as_input
+
+AT_ONCE = 32      # models: with BLOCK samples each they fill a GPU
+
+
+class Judge:
+    """Measures models for a group (see group.py), some of them later; `measures` are server.metrics'."""
+
+    def __init__(self, group, measures):
+        self.group, self.measures = group, measures
+        self.models, self.tallies = [], []      # not judged yet; judged, but not read yet
+
+    def look(self, into: dict, key, client: int, weights) -> None:
+        """Let into[key] be the MEASURES of weights on a client's samples, after `settle` at the latest."""
+        group = self.group
+        if group.device.type != "cuda" or not len(group.judged_on(client)[1]):
+            into[key] = group._measure(client, weights)
+        elif group.engine.name == "vmap":
+            self.models.append(((into, key), client, weights))
+            if len(self.models) == AT_ONCE:
+                self._judge_together()
+        else:
+            logits, y = group._logits(client, weights), group.judged_on(client)[1]
+            self.tallies.append(([(into, key)], tally(logits[None], y[None], torch.ones_like(y[None]))))
+
+    def settle(self) -> None:
+        """Judge what is left, and read all measures at once."""
+        if self.models:
+            self._judge_together()
+        if self.tallies:
+            rows = torch.cat([rows for _, rows in self.tallies]).cpu().numpy()
+            for (into, key), row in zip([place for places, _ in self.tallies for place in places], rows, strict=True):
+                k = round(np.sqrt(len(row) - 1))
+                into[key] = self.measures(row[1:].reshape(k, k), float(row[0]))
+            self.tallies = []
+
+    @torch.no_grad()
+    def _judge_together(self) -> None:
+        """Judge the models that wait, as one batch: samples in blocks, so that few are in memory at once."""
+        group, method = self.group, self.group.method
+        waiting = sorted(self.models, key=lambda model: -len(group.judged_on(model[1])[1]))      # as `pad` needs them
+        places, clients, weights = zip(*waiting, strict=True)
+        xs, ys = zip(*map(group.judged_on, clients), strict=True)
+        x, y = pad(xs), pad(ys)
+        leaves, trees = zip(*map(tree_flatten, weights), strict=True)
+        w = tree_unflatten([torch.stack(column) for column in zip(*leaves, strict=True)], trees[0])
+        sizes = plan.sent(np.array([len(mine) for mine in ys]), group.device)
+        own = torch.arange(y.shape[1], device=y.device) < sizes[:, None]
+        method.model.eval()
+        with convolutions.unfolded(method.model, group.engine.unfolded or ()):
+            parts = [tally(vmap(method.predict)(w, as_input(part.flatten(0, 1)).unflatten(0, part.shape[:2])), labels,
+                           counted) for part, labels, counted in
+                     zip(*(t.split(BLOCK, 1) for t in (x, y, own)), strict=True)]
+        self.tallies.append((places, sum(parts[1:], parts[0])))
+        self.models = []
+
+
+def tally(logits: Tensor, y: Tensor, own: Tensor) -> Tensor:
+    """Return each client's loss, summed over samples, and its confusion by label, (c, 1 + k * k), from logits (c, s, k)
+    and labels (c, s) of its own samples: where `own` (c, s) is not 0."""
+    k, own = logits.shape[2], own.to(logits.dtype)
+    losses = F.cross_entropy(logits.flatten(0, 1), y.flatten(), reduction="none").view(y.shape)
+    classes = torch.arange(k, device=y.device)
+    true = (y[..., None] == classes) * own[..., None]
+    predicted = (logits.argmax(2)[..., None] == classes).to(logits.dtype)
+    confusion = true.transpose(1, 2) @ predicted      # whole numbers: exact, in whatever precision products are
+    return torch.cat([(losses * own).sum(1, keepdim=True), confusion.flatten(1)], 1)
