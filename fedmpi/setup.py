@@ -11,6 +11,7 @@ import numpy as np
 
 from fedmpi import __version__
 from fedmpi.comm.device import refuse, straight
+from fedmpi.comm.probe import checked
 from fedmpi.comm.watch import Watch
 from fedmpi.config import Config, load, plain, resolve
 from fedmpi.data.federation import Federation, prepare
@@ -87,7 +88,12 @@ class Parts:
     shared: tuple
     up: tuple
     device: object
+    staged: str = ""                                      # why this rank's GPU memory goes to MPI by way of the host
     places: list[dict] = field(default_factory=list)      # where each rank works, at rank 0
+
+    def gpus(self) -> list[str]:
+        """Return what is known of the GPUs at work, each once (rank 0)."""
+        return sorted({them["card"] for them in self.places if them["hosts"]} - {""})
 
 
 def bind(config: Config, federation: Federation):
@@ -113,9 +119,11 @@ def refuse_engine(config: Config, federation: Federation, method) -> None:
 
 def assemble(world, start: dict) -> Parts:
     """Build this rank's parts from what rank 0 told; from then on ranks watch each other."""
+    from fedmpi.clients import card
     config = resolve(start["config"])
     parts = build_parts(world, config, Federation(start["federation"]), start["host"])
-    parts.places = gathered(world, place(world, parts.device, bool((parts.crew.homes == world.rank).any())))
+    here = place(world, parts.device, bool((parts.crew.homes == world.rank).any()))
+    parts.places = gathered(world, here | {"staged": parts.staged, "card": card.facts(parts.device)})
     if world.size > 1 and config.comm.timeout and world.thread_level == "multiple":
         hosts = [them["host"] for them in parts.places]
         world.watch = Watch(world, config.comm.timeout, hosts or [start["host"]])
@@ -126,7 +134,7 @@ def build_parts(world, config: Config, federation, server_host: str) -> Parts:
     """Build this rank's parts, the same on every rank but for the clients it hosts."""
     import torch
 
-    from fedmpi.clients import choice, heap
+    from fedmpi.clients import card, choice, heap
     from fedmpi.clients.group import Group
     from fedmpi.clients.loop import rehearse
     from fedmpi.clients.placement import homes
@@ -140,6 +148,7 @@ def build_parts(world, config: Config, federation, server_host: str) -> Parts:
     hosted = np.flatnonzero(where == world.rank)
     device = choose_device(config, world, server_host, hosts=len(hosted) > 0)
     if device.type == "cuda":
+        card.in_one_order()
         torch.cuda.set_device(device)
     method = bind(config, federation)
     shared, mine = method.init(len(where))
@@ -147,11 +156,12 @@ def build_parts(world, config: Config, federation, server_host: str) -> Parts:
     sample = blank(federation.shape, federation.dtype)
     up = rehearse(method, shared, mine, sample)[1]
     name, why = choice.by_network(method, shared, mine, sample) if config.engine == "auto" else (config.engine, "set")
-    group = Group(at_work, shared, mine, choice.engine(name, config), federation, hosted, config, device)
+    room = card.room(config, device, card.sharing(world, device))
+    group = Group(at_work, shared, mine, choice.engine(name, config, room), federation, hosted, config, device, room)
     world.group, group.waits, group.why = group, world.waits, why
-    crew = Crew(world, group, where)
-    crew.straight = straight(config.comm.cuda_aware, world, device)
-    return Parts(config, method, federation, crew, shared, up, device)
+    crew, meant = Crew(world, group, where), straight(config.comm.cuda_aware, world, device)
+    crew.straight, staged = checked(config.comm.cuda_aware, world, device, meant)
+    return Parts(config, method, federation, crew, shared, up, device, staged=staged)
 
 
 def choose_device(config: Config, world, server_host: str, hosts: bool):
@@ -178,14 +188,17 @@ def prepare_run(parts: Parts, decision: Decision, progress, stop, deadline):
     pace = Pace(parts.crew.homes, movable=not first, row=nbytes(first),
                 sizes=federation.sizes if parts.config.placement == "balanced" else None)
     run = Run(parts.config, parts.method, parts.crew, federation, folder, progress, state, parts.up, stop, pace,
-              deadline, Storage(parts.config.checkpoint.failure, progress))
+              deadline, Storage(parts.config.checkpoint.failure, progress), gpus=parts.gpus())
     introduce(run, parts, decision)
     folder.start_again()
     folder.store_config(plain(parts.config))
     if decision.snapshot:
         run.restore(decision.resume.resolve(), decision.snapshot)
         progress.say(f"continuing after round {state.round} from {decision.resume}")
+        decision.warnings += checkpoint.on_another_gpu(decision.snapshot, run.gpus)
     settle_engine(run, decision.snapshot)
+    settle_convolutions(run, decision.snapshot)
+    run.pace.measured = not follows_chunks(run)
     folder.rewrite_metrics(state.metrics)
     for warning in filter(None, [*decision.warnings, folder.truncate_history(state.round)]):
         progress.say(f"warning: {warning}")
@@ -211,6 +224,28 @@ def settle_engine(run, snapshot) -> None:
         crew.call(Order.ENGINE, np.frombuffer(name.encode(), np.uint8))
 
 
+def settle_convolutions(run, snapshot) -> None:
+    """On a GPU with engine `vmap`: time both ways of every convolution once, let all ranks take the faster one and keep
+    the choice with the run; a restart takes it over. So neither ranks nor restarts differ in their last bits."""
+    from fedmpi.clients import convolutions
+    from fedmpi.comm.orders import Order
+    crew, names = run.crew, convolutions.names(run.method.model)
+    if crew.group.engine.name != "vmap" or not run.gpus or not names:
+        return
+    kept = snapshot and snapshot.books.get("convolutions")
+    if kept is None:
+        grouped, unfolded = crew.call(Order.PROBE_LAYERS).sum(0)
+        kept = [name for name, a, b in zip(names, grouped, unfolded, strict=True) if b < a]
+        run.progress.say(f"convolutions as products of patches: {', '.join(kept) or 'none'}")
+    crew.call(Order.LAYERS, np.array([name in kept for name in names]))
+
+
+def follows_chunks(run) -> bool:
+    """Say whether a client's last bits may follow the clients that it is trained beside."""
+    convolves = any(len(shape) == 4 for shape in run.method.model.shapes)
+    return run.crew.group.engine.name == "vmap" and bool(run.gpus or convolves)
+
+
 def introduce(run, parts: Parts, decision: Decision) -> None:
     """Say what is about to run, where, and with what."""
     world, config, sizes = parts.crew.world, parts.config, parts.federation.sizes
@@ -234,7 +269,9 @@ def introduce(run, parts: Parts, decision: Decision) -> None:
                          "accuracies are the honest clients'")
     unwatched = [f"comm.timeout is off: it needs an MPI of thread level multiple, and this one has {world.thread_level}"
                  ] if world.size > 1 and config.comm.timeout and not world.watch else []
-    for oddity in oddities(parts.places) + unwatched:
+    staged = [f"rank {r} on {them['host']} hands its GPU's numbers to MPI by way of the host: {them['staged']}"
+              for r, them in enumerate(parts.places) if them.get("staged")]
+    for oddity in oddities(parts.places) + unwatched + staged:
         run.progress.say(f"warning: {oddity}")
     if run.deadline.known:
         run.progress.say(f"stops by itself in time for the end of {run.deadline.what}, {clock(run.deadline.end)}")

@@ -8,24 +8,28 @@ from __future__ import annotations
 import time
 
 import numpy as np
+import torch
 from torch import Tensor
 
+from fedmpi.clients import card
+from fedmpi.clients.card import Room
 from fedmpi.clients.convolutions import settle
 from fedmpi.clients.failures import broken
 from fedmpi.clients.loop import Loop
 from fedmpi.clients.vmap import BATCHNORM, Vmap, rehearse
-from fedmpi.config import GIB, Config
+from fedmpi.config import Config
 from fedmpi.errors import BadInput
 
 # Measured with mlp networks on one core: vmap / loop = 0.2 at 5 thousand parameters and 100 clients, 0.6 with 20;
 # about 1 at 300 thousand parameters
 SMALL = 100_000
+CPU = torch.device("cpu")
 PROBES = 8      # clients that a rank times on
 
 
-def engine(name: str, config: Config):
-    """Return the engine of that name; on a CPU a chunk of `vmap` takes a quarter of `state.memory`."""
-    return Vmap(config.state.memory * GIB / 4, config.graphs) if name == "vmap" else Loop()
+def engine(name: str, config: Config, room: Room | None = None):
+    """Return the engine of that name; a chunk of `vmap` takes what the room for it says."""
+    return Vmap((room or card.room(config, CPU)).chunk, config.graphs) if name == "vmap" else Loop()
 
 
 def refuse(name: str, method, blank: Tensor) -> None:
@@ -68,7 +72,7 @@ def seconds(group, shared) -> np.ndarray:
         group.notes = dict.fromkeys(group.clients, group.method.note())
     for i, name in enumerate(("loop", "vmap")):
         try:
-            spent[i] = timed(engine(name, group.config), group, shared)
+            spent[i] = timed(engine(name, group.config, group.room), group, shared)
         except (RuntimeError, BadInput) as error:      # random numbers in the network, BatchNorm, no room on the GPU
             if name == "loop" or broken(error):
                 raise

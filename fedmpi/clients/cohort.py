@@ -129,12 +129,12 @@ class Cohort:
 
     def descend(self, net, w: Tensor, lr, only, pull, momentum, args, clip, spread, noise):
         """Plain SGD of c clients, w (c, d); pulls are (centre (c, d), strength (c,), block)."""
-        work = aligned(w)
+        work = rows_like(w).copy_(w) if w.is_cuda else w.clone(memory_format=torch.contiguous_format)
         if nothing(only):
             return (work, work.new_zeros(len(work))) if spread else work
         gradients, views = bound(net, work, only) if isinstance(net, Net) else free(net, work, only, args)
         moving = views(work)
-        velocity = aligned(torch.zeros_like(w)) if momentum else None
+        velocity = (rows_like(w).zero_() if w.is_cuda else torch.zeros_like(work)) if momentum else None
         speeds = views(velocity) if momentum else None
         seen = Spread(views(torch.zeros_like(work))) if spread else None
 
@@ -219,12 +219,10 @@ def free(loss, work: Tensor, only: slice | None, args):
     return gradients, lambda flat: [flat[:, block]]
 
 
-def aligned(w: Tensor) -> Tensor:
-    """Return a copy of w (c, d) whose rows begin at whole ALIGNED numbers on a GPU: products of matrices that lie at odd
-    places are slow there, or take none of its fast units. On a CPU a copy without gaps."""
-    if not w.is_cuda:
-        return w.clone(memory_format=torch.contiguous_format)
-    return w.new_empty(len(w), -(-w.shape[1] // ALIGNED) * ALIGNED)[:, :w.shape[1]].copy_(w)
+def rows_like(w: Tensor) -> Tensor:
+    """Return room for rows (c, d) on a GPU that begin at whole ALIGNED numbers: products of matrices that lie at odd
+    places are slow there, or take none of its fast units."""
+    return w.new_empty(len(w), -(-w.shape[1] // ALIGNED) * ALIGNED)[:, :w.shape[1]]
 
 
 def pad(rows: tuple[Tensor, ...]) -> Tensor:

@@ -1,6 +1,7 @@
 """Convolutions of engine `vmap`, where every client has weights of its own. PyTorch makes them grouped convolutions,
 whose gradients some GPUs compute slowly; products of patches and weights are the other way. On a GPU each layer takes
-the faster one, timed at first use; on a CPU the grouped ones are at least as fast (cnn4, lenet5), and kept.
+the faster one, timed once for a run (setup.settle_convolutions); on a CPU the grouped ones are at least as fast (cnn4,
+lenet5), and kept.
 
 Legend: c clients, b batch, i channels in, o channels out, l positions of the kernel."""
 from __future__ import annotations
@@ -9,13 +10,16 @@ import time
 from contextlib import contextmanager
 from functools import partial
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
+from fedmpi.models.build import as_input
 from fedmpi.models.precision import forward
 
+MOST = 128       # clients that the ways are timed with
 REPEATS = 5      # of a layer's forward and backward pass; the first two warm up
 
 
@@ -50,18 +54,30 @@ def unfolded(model, names):
             del layer.forward
 
 
-def faster_unfolded(model, x: Tensor, clients: int) -> list[str]:
-    """Time both ways of each layer on as many clients, with batches shaped like x (b, ...): return the names of those
-    layers that `convolve` computes faster."""
-    shapes = inputs(model, x)
-    found = []
-    for name, shape in shapes.items():
-        layer = model.module.get_submodule(name)
-        grouped = seconds(layer, shape, clients, x.device)
-        with unfolded(model, [name]):
-            if seconds(layer, shape, clients, x.device) < grouped:
-                found.append(name)
+def names(model) -> list[str]:
+    """Return the names of the layers that `convolve` can compute, the same on all ranks."""
+    return [name for name, layer in model.module.named_modules() if able(layer)]
+
+
+def timed(model, x: Tensor | None, batch: int, clients: int) -> np.ndarray:
+    """Time both ways of each layer on as many clients, with batches of stored samples like x (1, ...): (2, layers)
+    seconds, grouped and by `convolve`; zeros where x is None."""
+    layers = names(model)
+    found = np.zeros((2, len(layers)))
+    shapes = {} if x is None else inputs(model, as_input(x.expand(batch, *x.shape[1:])))
+    for i, name in enumerate(layers):
+        if name in shapes:
+            layer, given = model.module.get_submodule(name), (shapes[name], min(clients, MOST), x.device)
+            found[0, i] = seconds(layer, *given)
+            with unfolded(model, [name]):
+                found[1, i] = seconds(layer, *given)
     return found
+
+
+def faster_unfolded(model, x: Tensor, batch: int, clients: int) -> list[str]:
+    """Return the names of the layers that `convolve` computes faster here and now."""
+    return [name for name, (grouped, patches) in zip(names(model), timed(model, x, batch, clients).T, strict=True)
+            if patches < grouped]
 
 
 def inputs(model, x: Tensor) -> dict[str, tuple[int, ...]]:

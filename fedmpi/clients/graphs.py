@@ -53,7 +53,7 @@ class Graphs:
         """Take a step, and look whether the host waits for the GPU in it: then it cannot be recorded. To find that out
         by a recording that fails is to be avoided: PyTorch before 2.12 is left in disorder by it.
 
-        A step that waits does so while it computes gradients, before it moves anything, so that it can be taken again."""
+        A step that waits does so while it computes gradients, before it moves anything: it can be taken again."""
         if stream is None:
             return step()
         before = torch.cuda.get_sync_debug_mode()

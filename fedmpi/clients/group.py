@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedmpi.clients import choice, convolutions, updates
+from fedmpi.clients import card, choice, convolutions, updates
 from fedmpi.clients.factors import judging
 from fedmpi.clients.judging import Judge
 from fedmpi.clients.plan import Local, generate
@@ -15,7 +15,7 @@ from fedmpi.clients.shelf import Shelf
 from fedmpi.clients.store import Store, as_numpy
 from fedmpi.comm import exact
 from fedmpi.comm.orders import UP
-from fedmpi.config import GIB, Config
+from fedmpi.config import Config
 from fedmpi.errors import GivenUp
 from fedmpi.models.build import as_input
 from fedmpi.server.faults import attackers
@@ -32,16 +32,16 @@ class Group:
     """Hosted clients, ascending, and the engine that trains them. All arguments of the verbs are plain arrays."""
 
     def __init__(self, method, first_shared, first_mine, engine, federation, clients, config: Config,
-                 device: torch.device):
+                 device: torch.device, room: card.Room | None = None):
         self.method, self.engine, self.config, self.device = method, engine, config, device
         self.judged = ("x_val", "y_val") if config.evaluate.on == "validation" else ("x_test", "y_test")
         self.shared_type, self.shared = type(first_shared), (None,) * len(first_shared)      # as last heard
         self.clients = [int(c) for c in clients]
         self.attackers = set(attackers(config.attack, len(federation.sizes), config.seed).tolist())
         self.skips = config.faults.bad_update == "skip"
-        memory = config.state.memory * GIB
-        self.store = Store(type(first_mine)(*(v.to(device) for v in first_mine)), memory, config.state.scratch)
-        self.samples = Shelf(federation, device, memory)
+        self.room = room = room or card.room(config, device)
+        self.store = Store(type(first_mine)(*(v.to(device) for v in first_mine)), room.states, config.state.scratch)
+        self.samples = Shelf(federation, device, room.samples)
         self.later = Judge(self, measures)
         self.ups, self.fresh = {}, {}      # of this round: what participants send; their measures after training
         self.kept = {}                     # of this round: the largest number of each state that changed
@@ -240,7 +240,23 @@ class Group:
 
     def use(self, engine: str) -> None:
         """Train with another engine from now on."""
-        self.engine = choice.engine(engine, self.config)
+        self.engine = choice.engine(engine, self.config, self.room)
+
+    def probe_layers(self) -> np.ndarray:
+        """Time both ways of every convolution on a GPU, (2, layers) seconds: grouped, as products of patches."""
+        model, gpu = self.method.model, self.device.type == "cuda" and self.clients
+        blank = self.training(self.clients[0])[0][:1] if gpu else None
+        return convolutions.timed(model, blank, self.config.train.batch, len(self.clients))
+
+    def use_layers(self, unfolded: np.ndarray) -> None:
+        """Compute these convolutions, (layers,) bool, as products of patches from now on."""
+        names = convolutions.names(self.method.model)
+        self.engine.unfolded = [name for name, chosen in zip(names, unfolded, strict=True) if chosen]
+
+    def chosen(self) -> dict:
+        """Return how clients are trained, as far as that was chosen, for the books of the run."""
+        ways = getattr(self.engine, "unfolded", None)
+        return {"engine": self.engine.name, "engine_why": self.why} | ({} if ways is None else {"convolutions": ways})
 
     def digests(self) -> np.ndarray:
         return self.store.digests(self.clients)

@@ -41,7 +41,7 @@ class LoopData:
     @property
     def id(self) -> Tensor:
         number = self.client if self.number is None else self.number
-        return torch.full((), number, dtype=torch.int64, device=self.y.device)      # no copy to a GPU, which waits for it
+        return torch.full((), number, dtype=torch.int64, device=self.y.device)      # a copy would wait for a GPU
 
     @property
     def n(self) -> int:

@@ -7,8 +7,9 @@ from itertools import islice
 from typing import NamedTuple
 
 import numpy as np
+import torch
 
-from fedmpi.comm.device import sent  # noqa: F401  (what is drawn here is sent from here)
+from fedmpi.comm.device import sent as sent  # what is drawn here is sent from here
 
 ALWAYS = 2 ** 32 - 2      # in place of a round: the same draw in all rounds
 NOISE = 1 << 16           # between a stream of batches and that of their noise
@@ -71,7 +72,7 @@ def steps_of(local: Local, n: int) -> int:
     return local.steps or local.epochs * -(-n // local.batch)
 
 
-def steps_at_once(shape: tuple[int, ...], steps: int, device) -> int:
+def steps_at_once(shape: tuple[int, ...], steps: int, device: torch.device) -> int:
     """Return for how many steps numbers of a shape are drawn at once: all that are few enough on a GPU, to which they
     travel together; one on a CPU, in whose cache they then are."""
     each = 4 * int(np.prod(shape, dtype=np.int64))

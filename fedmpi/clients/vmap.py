@@ -14,15 +14,14 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from fedmpi.clients import convolutions, plan
 from fedmpi.clients.cohort import Cohort, pad
+from fedmpi.clients.convolutions import MOST
 from fedmpi.clients.failures import short_of_memory
 from fedmpi.clients.graphs import Graphs
 from fedmpi.clients.indexing import indexing
 from fedmpi.clients.loop import REHEARSAL
 from fedmpi.errors import BadInput
-from fedmpi.models.build import as_input
 from fedmpi.models.flat import Net, beside
 
-MOST = 128       # clients at once: more gain nothing
 CALM = 64        # chunks that fit, one after another, before twice as many clients are tried again
 BATCHNORM = "engine = vmap: it cannot train a network with BatchNorm; set engine=loop, or the model's norm to group"
 VECTORS = 10     # of parameters per client while it trains: start, weights, gradients, states, results
@@ -138,7 +137,7 @@ class Vmap:
 
     def __init__(self, memory: float = 2 ** 30, graphs: str = "off"):
         self.memory, self.graphs = memory, Graphs(graphs)
-        self.unfolded = None      # names of convolutions computed as products of patches; None: not timed yet
+        self.unfolded = None      # names of convolutions computed as products of patches; None: nobody has said so yet
         self.most = MOST      # clients at once; halved when a device runs out of memory, and doubled when it does not
         self.fitted = 0       # chunks since then
 
@@ -186,7 +185,7 @@ class Vmap:
         notes = [group.notes.get(c) for c in clients]
         model = group.method.model
         if self.unfolded is None and cohort.x.is_cuda:
-            self.unfolded = convolutions.faster_unfolded(model, as_input(x[0][:local.batch]), len(clients))
+            self.unfolded = convolutions.faster_unfolded(model, x[0][:1], local.batch, len(clients))
         with convolutions.unfolded(model, self.unfolded or ()):
             results = together(function, shared, [group.store.read(c) for c in clients], cohort, notes)
         return list(zip(clients, results, strict=True))

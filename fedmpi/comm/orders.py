@@ -34,6 +34,8 @@ class Order(IntEnum):
     MOVE = 14        # ids, ranks                      -> nothing: these clients live at these ranks from now on
     DISMISS = 15     # bad                             -> nothing: these participants' updates are left out
     MIDDLE_BY = 16   # what, groups, cuts              -> (k, d), see comm/robust.py
+    PROBE_LAYERS = 17       #                          -> (ranks, 2, layers) seconds of both ways of convolutions
+    LAYERS = 18      # unfolded                        -> nothing: all ranks compute these layers so from now on
 
 
 NEWS = {Order.TRAIN: 5, Order.JUDGE: 2, Order.PROBE: 1}      # how many arrays come before the server's state
@@ -255,6 +257,12 @@ class Crew:
     def _probe(self, fresh, *arrays):
         self.group.hear(fresh, arrays)
         return self.world.gather(self.group.probe()[None], np.ones(self.world.size, np.int64))
+
+    def _probe_layers(self):
+        return self.world.gather(self.group.probe_layers()[None], np.ones(self.world.size, np.int64))
+
+    def _layers(self, unfolded):
+        self.group.use_layers(unfolded)
 
     def _in_order(self, rows: np.ndarray, ranks: np.ndarray):
         """Gather rows of ascending clients that lie at `ranks`, each rank's ascending too, in the clients' order."""

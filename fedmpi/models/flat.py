@@ -263,7 +263,7 @@ class Model(Net):
         return torch.cat([phi, h], -1)
 
     def to(self, device) -> Model:
-        """Return the same model with its start on a device; the networks, which both share, follow the vectors that they
+        """Return the same model with its start on a device; both share the networks, which follow the vectors that they
         are given."""
         moved = copy.copy(self)
         moved.start = self.start.to(device)

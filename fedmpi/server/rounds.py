@@ -60,6 +60,7 @@ class Run:
     pace: Pace               # how fast the ranks work
     deadline: Deadline       # when this start of the run is over
     storage: Storage         # what to do when the disk refuses
+    gpus: list[str] = field(default_factory=list)      # at work, see clients/card.py
     saved: float = field(default_factory=time.perf_counter)      # when the last checkpoint was begun, or the start
     saving: float = 0.       # seconds that the slowest checkpoint of this start took
     stopped: str = ""        # why the run was stopped early
@@ -248,9 +249,8 @@ class Run:
         shared = {name: as_numpy(value) for name, value in state.shared._asdict().items()}
         snapshot = checkpoint.Snapshot(
             state.round, shared, ids, plain(self.config), self.federation.fingerprint, state.accuracy(), state.metrics,
-            {"seconds": state.seconds, "clusters": state.groups.last.tolist(), "engine": self.crew.group.engine.name,
-             "engine_why": self.crew.group.why,
-             "each": {name: values.tolist() for name, values in state.groups.each.items()}})
+            {"seconds": state.seconds, "clusters": state.groups.last.tolist(), "gpus": self.gpus,
+             "each": {name: values.tolist() for name, values in state.groups.each.items()}} | self.crew.group.chosen())
         self.folder.save_history()
         path = checkpoint.write(self.folder.checkpoints, snapshot, self.pieces(ids))
         checkpoint.prune(self.folder.checkpoints, self.config.checkpoint.keep)
@@ -283,8 +283,7 @@ class Run:
                 "accuracy_best": best["accuracy_mean"], "best_round": best["round"],
                 "accuracy_weighted_best": float(np.fmax.reduce([m["accuracy_weighted"] for m in metrics])),
                 "accuracy_last_ten": float(np.mean(accuracies[-10:])), "ranks": self.crew.world.size,
-                "engine": self.crew.group.engine.name, "engine_why": self.crew.group.why,
-                "seconds": self.state.seconds}
+                **self.crew.group.chosen(), **({"gpus": self.gpus} if self.gpus else {}), "seconds": self.state.seconds}
 
 
 def best_of(metrics: list[dict]) -> dict:

@@ -273,6 +273,14 @@ def in_last_bits(snapshot: Snapshot, config: dict) -> list[str]:
             "the digest" for key in ROUNDING if then.get(key) != now[key]]
 
 
+def on_another_gpu(snapshot: Snapshot, gpus: list[str]) -> list[str]:
+    """Return a warning if a checkpoint was written by other GPUs, drivers or libraries than those at work now."""
+    then = snapshot.books.get("gpus", gpus)
+    return [] if then == gpus else [
+        f"the checkpoint was written on {'; '.join(then) or 'CPUs'}, and this run is on {'; '.join(gpus) or 'CPUs'}: "
+        "the last bits may differ, and with them the digest"]
+
+
 def free(key: str) -> bool:
     return any(key == name or key.startswith(name + ".") for name in FREE)
 

@@ -128,7 +128,7 @@ def test_the_probe_trains_each_rank_s_first_clients_twice(monkeypatch):
             seen.append((clients, group.notes, local.round))
             return iter([1, 2])
     clock = iter((10., 20., 50., 53., 60., 60.5, 70., 77.))
-    monkeypatch.setattr(choice, "engine", lambda name, config: Engine())
+    monkeypatch.setattr(choice, "engine", lambda name, config, room: Engine())
     monkeypatch.setattr(choice, "time", SimpleNamespace(perf_counter=lambda: next(clock)))
     lab.group.method = SimpleNamespace(note=lambda: "note", client=None)
     found = choice.seconds(lab.group, lab.shared)

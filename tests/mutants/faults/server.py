@@ -20,7 +20,7 @@ FAULTS: list[tuple[str, str, str]] = [
     (RUN + "save", "max(self.saving, time.perf_counter() - begin)", "time.perf_counter() - begin"),
     (RUN + "save", "        self.saved = begin\n", ""),
     (RUN + "save", "state.groups.last.tolist()", "[-1] * len(state.groups.last)"),
-    (RUN + "save", "for name, values in state.groups.each.items()}})", "for name, values in ()}})"),
+    (RUN + "save", "for name, values in state.groups.each.items()}}", "for name, values in ()}}"),
     (RUN + "save", "state.accuracy(), state.metrics", "state.accuracy(), state.metrics[:-1]"),
     (RUN + "restore", "        state.seconds = snapshot.books[\"seconds\"]\n", ""),
     (RUN + "restore", "snapshot.round, snapshot.metrics", "snapshot.round, []"),
