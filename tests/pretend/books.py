@@ -14,11 +14,11 @@ class Books:
     """Counts of launches, and of events by (kind, file:line of ours).
 
     Kinds: `sync`, the host waits for the GPU; `unpinned`, a copy that is asynchronous in name only, for the host's
-    memory is pageable; `atomic`, a kernel that adds up in any order. A sync says what waits: `item`, `to the GPU`, ..."""
+    memory is pageable; `atomic`, a kernel that adds up in any order. A sync says for what: `item`, ..."""
 
     def __init__(self):
         self.launches = 0
-        self.copies = 0              # between the host and the GPU, whether or not the host waits for them
+        self.copies = 0              # between the host and the GPU
         self.events = Counter()
         self.graphs = []             # all that were captured
         self.capture = None          # the one under way

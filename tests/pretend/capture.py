@@ -30,7 +30,7 @@ class Recording:
 
     def save(self, function, args) -> None:
         """Keep the numbers of outer memory that an operation is about to write."""
-        for i in kernels.written(function):
+        for i in kernels.kind(function).written:
             for t in kernels.flat([args[i]]):
                 if storage(t)._cdata not in self.made:
                     with unseen():
@@ -87,10 +87,10 @@ def make_graph(books):
 
 def again(function, args, kwargs, out) -> None:
     """Perform a recorded operation, with its result in the recorded memory."""
-    if kernels.looks(function):
+    if kernels.kind(function).looks:
         return
     new = function(*args, **kwargs)
-    if kernels.written(function):
+    if kernels.kind(function).written:
         return
     for to, source in zip(kernels.flat([out]), kernels.flat([new]), strict=True):
         to.copy_(source)

@@ -66,14 +66,16 @@ def cuda_functions(books):
     names = SimpleNamespace(Stream=Stream)
     return {
         "_lazy_init": lambda: None, "is_available": lambda: True, "is_initialized": lambda: bool(books.context),
-        "device_count": lambda: 1, "set_device": needs("set_device", None), "current_device": needs("current_device", 0),
+        "device_count": lambda: 1, "set_device": needs("set_device", None),
+        "current_device": needs("current_device", 0),
         "synchronize": synchronize, "empty_cache": empty_cache, "manual_seed_all": lambda seed: None,
-        "mem_get_info": needs("mem_get_info", (TOTAL // 2, TOTAL)), "memory_reserved": needs("memory_reserved", 1 << 20),
+        "mem_get_info": needs("mem_get_info", (TOTAL // 2, TOTAL)),
+        "memory_reserved": needs("memory_reserved", 1 << 20),
         "memory_allocated": needs("memory_allocated", 1 << 19), "max_memory_allocated": needs("max", 1 << 19),
         "current_stream": lambda device=None: books.stream, "default_stream": lambda device=None: main,
         "Stream": Stream, "stream": stream, "device": lambda device: contextlib.nullcontext(),
         "get_device_properties": needs("get_device_properties", SimpleNamespace(
-            name="Pretended", uuid="GPU-0", total_memory=TOTAL, multi_processor_count=132)),
+            name="Pretended", uuid="GPU-0", total_memory=TOTAL, multi_processor_count=132, major=9, minor=0)),
         "get_device_name": needs("get_device_name", "Pretended"),
         "is_current_stream_capturing": lambda: books.capture is not None,
         "set_sync_debug_mode": lambda mode: setattr(books, "sync_debug", DEBUG.get(mode, mode)),
@@ -123,7 +125,7 @@ def tensor_functions(books):
         if device is not None:
             want = CARD if device.type == "cuda" else HOST if old == CARD else old
         how = {"memory_format": layout} if layout else {}
-        if old == want or EITHER == old:
+        if old in (want, EITHER):
             return real_to(x, dtype or x.dtype, copy=copy, **how)
         moved(books, old, want, later)
         with unseen():
@@ -139,7 +141,8 @@ def tensor_functions(books):
 
     def as_tensor(data, dtype=None, device=None):
         if not isinstance(data, Tensor):
-            return torch.tensor(data, dtype=dtype, device=device) if device and is_cuda(device) else real_as(data, dtype=dtype)
+            there = device is not None and is_cuda(device)
+            return torch.tensor(data, dtype=dtype, device=device) if there else real_as(data, dtype=dtype)
         return data.to(device or data.device, dtype or data.dtype)
 
     def numpy(x, **kwargs):
@@ -175,8 +178,9 @@ def tensor_functions(books):
         return real_auto("cpu" if kind == "cuda" else kind, *args, **kwargs)
     def new_tensor(x, data, dtype=None, device=None):
         return torch.tensor(data, dtype=dtype or x.dtype, device=device or x.device)
-    found |= {(Tensor, "to"): to, (Tensor, "new_tensor"): new_tensor, (Tensor, "cpu"): lambda x: to(x, CPU), (Tensor, "numpy"): numpy,
-              (Tensor, "cuda"): lambda x, *_, **k: to(x, GPU, **k), (Tensor, "tolist"): tolist,
+    found |= {(Tensor, "to"): to, (Tensor, "new_tensor"): new_tensor, (Tensor, "numpy"): numpy,
+              (Tensor, "cpu"): lambda x: to(x, CPU), (Tensor, "cuda"): lambda x, *_, **k: to(x, GPU, **k),
+              (Tensor, "tolist"): tolist,
               (Tensor, "__array__"): array, (Tensor, "pin_memory"): pin_memory,
               (Tensor, "is_pinned"): lambda x, *_: lies(x) == PINNED,
               (Tensor, "device"): property(lambda x: GPU if lies(x) == CARD else CPU),

@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 from functools import cache
+from typing import NamedTuple
 
 import torch
 
@@ -12,6 +13,7 @@ WAITING = {"_local_scalar_dense": "item", "nonzero": "nonzero", "masked_select":
 # They add up by atomics unless deterministic algorithms are asked for
 ATOMIC = {"index_add", "index_add_", "scatter_add", "scatter_add_", "embedding_dense_backward", "cumsum", "index_copy",
           "index_copy_"}
+REPEAT = "repeat_interleave"
 CONVOLUTIONS = {"convolution_backward"}
 INDEXED = {"index", "index_put", "index_put_", "_index_put_impl_", "_unsafe_index"}
 COPIES = {"copy_", "_foreach_copy_"}
@@ -20,42 +22,41 @@ NO_WORK = {"_unsafe_view", "lift_fresh", "empty", "empty_like", "empty_strided",
            "detach", "resize_", "set_"}
 
 
-@cache
-def name_of(function) -> str:
-    return function._schema.name.split("::")[1]
+class Kind(NamedTuple):
+    """What is known of an operation, whatever it is given."""
+    name: str
+    written: tuple[int, ...]      # arguments that it writes, by position
+    looks: bool                   # it returns a view, and computes nothing
+    copies: bool
+    indexed: bool
+    suspect: bool                 # it may wait, or add up in any order
 
 
 @cache
-def written(function) -> tuple[int, ...]:
-    """Return which arguments an operation writes, by position."""
-    return tuple(i for i, a in enumerate(function._schema.arguments) if a.alias_info and a.alias_info.is_write)
+def kind(function) -> Kind:
+    schema = function._schema
+    name = schema.name.split("::")[1]
+    written = tuple(i for i, a in enumerate(schema.arguments) if a.alias_info and a.alias_info.is_write)
+    views = bool(schema.returns) and not written and all(r.alias_info is not None for r in schema.returns)
+    suspect = name in INDEXED or name in WAITING or name in ATOMIC or name in CONVOLUTIONS or name == REPEAT
+    return Kind(name, written, name in NO_WORK or views, name in COPIES, name in INDEXED, suspect)
 
 
-@cache
-def looks(function) -> bool:
-    """Say whether an operation returns a view and computes nothing."""
-    returned = function._schema.returns
-    return name_of(function) in NO_WORK or bool(returned) and not written(function) and all(
-        r.alias_info is not None for r in returned)
-
-
-def waits(function, args, kwargs) -> str:
+def waits(kind: Kind, args, kwargs) -> str:
     """Say for what the host waits, "" where it does not."""
-    name = name_of(function)
-    if name in INDEXED and any(isinstance(i, torch.Tensor) and i.dtype in (torch.bool, torch.uint8) for i in args[1]):
+    if kind.indexed and any(isinstance(i, torch.Tensor) and i.dtype in (torch.bool, torch.uint8) for i in args[1]):
         return "index by a mask"
-    if name == "repeat_interleave" and kwargs.get("output_size") is None:
-        return "repeat_interleave"
-    return WAITING.get(name, "")
+    if kind.name == REPEAT:
+        return "" if kwargs.get("output_size") else REPEAT
+    return WAITING.get(kind.name, "")
 
 
-def atomic(function, args) -> bool:
+def atomic(kind: Kind, args) -> bool:
     """Say whether an operation adds up in any order, as things are set."""
     if torch.are_deterministic_algorithms_enabled():
         return False
-    name = name_of(function)
-    accumulates = name in INDEXED and len(args) > 3 and bool(args[3])
-    return name in ATOMIC or accumulates or name in CONVOLUTIONS and not torch.backends.cudnn.deterministic
+    accumulates = kind.indexed and len(args) > 3 and bool(args[3])
+    return kind.name in ATOMIC or accumulates or kind.name in CONVOLUTIONS and not torch.backends.cudnn.deterministic
 
 
 def flat(arguments) -> list[torch.Tensor]:

@@ -7,7 +7,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from tests.pretend import kernels
-from tests.pretend.marks import CARD, CPU, EITHER, HOST, lies, put
+from tests.pretend.marks import CARD, CPU, EITHER, HOST, PINNED, lies
 
 local = threading.local()      # `asked`: a factory of PyTorch's was called by name; `free`: nothing is looked at
 
@@ -20,55 +20,53 @@ class Kernels(TorchDispatchMode):
         self.books = books
 
     def __torch_dispatch__(self, function, types, args=(), kwargs=None):
-        kwargs = dict(kwargs or {})
+        kwargs = dict(kwargs) if kwargs else {}
         if getattr(local, "free", False):
             return function(*args, **kwargs)
+        kind = kernels.kind(function)
         tensors = kernels.flat([*args, *kwargs.values()])
-        where = self._where(function, args, kwargs, tensors)
+        where = self._where(function, kind, args, kwargs, tensors)
         if where == CARD:
-            self._cost(function, args, kwargs)
-            if self.books.capture is not None:
-                self.books.capture.save(function, args)
+            self._cost(function, kind, args, kwargs)
         out = function(*args, **kwargs)
-        results = kernels.flat([out])
-        if where != HOST and kernels.name_of(function) not in kernels.COPIES:
+        if where != HOST and not kind.copies and not kind.written:
+            results = kernels.flat([out])
             for t in results:
-                if lies(t) == HOST:
-                    put(t, where)
+                memory = t.untyped_storage()
+                if getattr(memory, "lies", HOST) == HOST:
+                    memory.lies = where
         if where == CARD and self.books.capture is not None:
-            self.books.capture.take(function, args, kwargs, out, results)
+            self.books.capture.take(function, args, kwargs, out, kernels.flat([out]))
         return out
 
-    def _where(self, function, args, kwargs, tensors) -> str:
+    def _where(self, function, kind, args, kwargs, tensors) -> str:
         """Return where the result lies. Raises RuntimeError where devices are mixed."""
-        name, device = kernels.name_of(function), kwargs.get("device")
-        places = [lies(t) for t in tensors]
-        card = CARD in places
+        device = kwargs.get("device")
+        places = [getattr(t.untyped_storage(), "lies", HOST) for t in tensors]
         if device is not None:
             kwargs["device"] = CPU
-            if torch.device(device).type == "cuda":
-                self.books.needed(name)
+            if device.type == "cuda":
+                self.books.needed(kind.name)
                 for place in places:
                     moved(self.books, place, CARD, kwargs.get("non_blocking", False))
                 return CARD
             if not tensors and not getattr(local, "asked", False):
                 return EITHER
-        if name in kernels.COPIES:
-            return self._copied(name, args, kwargs)
-        if not card:
+        if kind.copies:
+            return self._copied(kind.name, args, kwargs)
+        if CARD not in places:
             return EITHER if tensors and all(p == EITHER for p in places) else HOST
-        self._refuse_mixed(function, args, tensors, places)
+        if HOST in places or PINNED in places:
+            self._refuse_mixed(function, kind, args, tensors, places)
         return CARD
 
-    def _refuse_mixed(self, function, args, tensors, places) -> None:
-        name = kernels.name_of(function)
+    def _refuse_mixed(self, function, kind, args, tensors, places) -> None:
         others = [t for t, place in zip(tensors, places, strict=True) if place not in (CARD, EITHER)]
-        if name in kernels.INDEXED and lies(args[0]) == CARD:
-            if others:
-                self.books.note("sync", "an index of the host")
+        if kind.indexed and lies(args[0]) == CARD:
+            self.books.note("sync", "an index of the host")
             return
-        target = args[0] if kernels.written(function) == (0,) and isinstance(args[0], torch.Tensor) else None
-        mixed = [t for t in others if t.ndim or name in kernels.ALONE or t is target]
+        target = args[0] if kind.written == (0,) and isinstance(args[0], torch.Tensor) else None
+        mixed = [t for t in others if t.ndim or kind.name in kernels.ALONE or t is target]
         if mixed:
             raise RuntimeError(f"Expected all tensors to be on the same device, but {function} was given "
                                f"{[tuple(t.shape) for t in mixed]} on cpu beside tensors on cuda:0 (pretended)")
@@ -81,13 +79,16 @@ class Kernels(TorchDispatchMode):
             moved(self.books, lies(source), lies(to), later)
         return onto if onto == CARD else HOST
 
-    def _cost(self, function, args, kwargs) -> None:
-        if waited := kernels.waits(function, args, kwargs):
-            self.books.note("sync", waited)
-        if kernels.atomic(function, args):
-            self.books.note("atomic", kernels.name_of(function))
-        if not kernels.looks(function):
+    def _cost(self, function, kind, args, kwargs) -> None:
+        if kind.suspect:
+            if waited := kernels.waits(kind, args, kwargs):
+                self.books.note("sync", waited)
+            if kernels.atomic(kind, args):
+                self.books.note("atomic", kind.name)
+        if not kind.looks:
             self.books.launch()
+        if kind.written and self.books.capture is not None:
+            self.books.capture.save(function, args)
 
 
 def moved(books, source: str, to: str, later: bool) -> None:

@@ -64,14 +64,16 @@ def test_numpy_cannot_see_a_gpu(books, look):
     (lambda w: w[w > 0], "index by a mask"), (lambda w: w.masked_select(w > 0), "masked_select"),
     (lambda w: w.tolist(), "tolist"), (lambda w: w.cpu(), "a copy to the host"),
     (lambda w: torch.empty(4).copy_(w), "a copy to the host"), (lambda w: w.copy_(torch.ones(4)), "a copy to the GPU"),
-    (lambda w: torch.ones(4).to(GPU), "a copy to the GPU"), (lambda w: torch.tensor([1, 2], device=GPU), "a copy to the GPU"),
+    (lambda w: torch.ones(4).to(GPU), "a copy to the GPU"),
+    (lambda w: torch.tensor([1, 2], device=GPU), "a copy to the GPU"),
     (lambda w: torch.as_tensor(2., device=w.device), "a copy to the GPU"), (lambda w: w.long().bincount(), "bincount"),
     (lambda w: w.new_tensor(2.), "a copy to the GPU"), (lambda w: w[torch.tensor([1, 2])], "an index of the host"),
     (lambda w: w.unique(), "unique"), (lambda w: torch.equal(w, w), "equal"),
-    (lambda w: torch.cuda.synchronize(), "synchronize"), (lambda w: torch.cuda.current_stream().synchronize(), "synchronize"),
+    (lambda w: torch.cuda.synchronize(), "synchronize"),
+    (lambda w: torch.cuda.current_stream().synchronize(), "synchronize"),
     (lambda w: w.repeat_interleave(w.long()), "repeat_interleave")])
 def test_the_host_waits(books, wait, what):
-    """It is counted with the line that asks for it, refused in sync debug mode, and refused while a graph is captured."""
+    """It is counted with the line that asks for it, refused in sync debug mode, and while a graph is captured."""
     w = ours()
     wait(w)
     assert [(kind, found) for kind, found, _ in books.events] == [("sync", what)]

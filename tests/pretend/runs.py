@@ -1,0 +1,113 @@
+"""Runs on the pretended GPU that tests look at: a method trained for two rounds, with all that a run does beside it."""
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import NamedTuple
+
+import numpy as np
+
+from fedmpi.clients.loop import Loop
+from fedmpi.clients.vmap import Vmap
+from fedmpi.comm.orders import MINE, UP
+from fedmpi.comm.rows import rows_of
+from fedmpi.method import Participants
+from tests.federations import Digits, Lab, cnn, method, mlp
+from tests.methods.table import SHOWN
+from tests.pretend import GPU, on_gpu, pretend
+
+SETTINGS = SHOWN | {"fedala": {"first_passes": 3}}
+SIZES = (33, 31, 3, 1)      # training samples: 4, 4, 1 and 1 steps
+PHASES = ("train", "server", "judge")
+
+
+class Seen(NamedTuple):
+    """What a run came to, and what it cost in its second round."""
+    digest: str
+    state: dict              # as Lab.state, on the host
+    counts: tuple            # (syncs, launches) of each of PHASES
+    judged: np.ndarray
+    steps: list              # (syncs, copies) of trainings of one step and of three
+    graphs: list
+    unpinned: dict
+    atomic: dict
+    waits: dict              # for what the host waited, and how often
+
+
+def engine(name: str):
+    """Make an engine: loop, vmap, or graphs, that is vmap with CUDA graphs."""
+    made = Loop() if name == "loop" else Vmap(graphs="on" if name == "graphs" else "off")
+    if name != "loop":
+        made.unfolded = []
+    return made
+
+
+def laboratory(name: str, how: str, image: bool = False, device=GPU, **sections) -> Lab:
+    return Lab(method(name, (cnn if image else mlp)(), **SETTINGS.get(name, {})), Digits(SIZES, test=4, image=image),
+               engine(how), device=device, **sections)
+
+
+def driven(name: str, how: str, image: bool = False, **sections) -> Seen:
+    """Run two rounds; look whether everything lies where it belongs, and survives being saved, moved and spilt."""
+    with pretend() as books:
+        lab = laboratory(name, how, image, **sections)
+        lab.open()
+        for t in range(2):
+            marks = [books.now()]
+            who = lab.train(t, judge=True)
+            marks.append(books.now())
+            lab.shared = lab.method.server(lab.shared, lab.rows(), who)
+            marks.append(books.now())
+            judged = lab.judge(t + 1)
+            marks.append(books.now())
+        counts = tuple((b[0] - a[0], b[1] - a[1]) for a, b in zip(marks, marks[1:], strict=False))
+        placed(lab)
+        digest, state = lab.digest(), {name: v.cpu() for name, v in lab.state().items()}
+        lines = [books.lines(kind) for kind in ("unpinned", "atomic", "sync")]
+        graphs = list(books.graphs)
+        steps = [] if how == "graphs" else longer(lab, books)      # a capture refuses what waits
+        moved(lab, lab.digest())
+        pictured(lab)
+    return Seen(digest, state, counts, judged, steps, graphs, *lines)
+
+
+def longer(lab, books) -> list[tuple[int, int]]:
+    """Train for one step and for three; return the syncs and copies of each training."""
+    who, config, spent = Participants(np.arange(2), lab.federation.sizes[:2], 5, 3), lab.group.config, []
+    for number in (1, 3):
+        lab.group.config = replace(config, train=replace(config.train, steps=number))
+        before = books.count("sync"), books.copies
+        lab.train(5, who)
+        spent.append((books.count("sync") - before[0], books.copies - before[1]))
+    lab.group.config = config
+    return spent
+
+
+def pictured(lab) -> None:
+    """Check that the clients' heads reach the server."""
+    rows = lab.method.embedding(*(rows_of(lab.crew, source, like) for source, like in (
+        (MINE, lab.group.store.first), (UP, lab.up))))
+    assert rows is None or rows.gram().isfinite().all()
+
+
+def placed(lab) -> None:
+    """Check that the server's state is on the host, and the clients' on the GPU."""
+    assert not any(on_gpu(v) for v in lab.shared), lab.shared._fields
+    states = [lab.mine(c) for c in lab.group.clients] + list(lab.group.ups.values())
+    assert all(on_gpu(v) for state in states for v in state)
+
+
+def moved(lab, digest: str) -> None:
+    """Save and restore the clients' states, give one away and take it back, spill them: they stay what they are."""
+    store, clients = lab.group.store, list(lab.group.clients)
+    rows = lab.group.state(np.array(clients))
+    for i, client in enumerate(clients):
+        store.restore(client, {name: column[i] for name, column in rows.items()})
+    assert lab.digest() == digest
+    if rows:
+        lab.group.take(3, *lab.group.give(3))
+        assert lab.digest() == digest
+        store.memory = 1
+        for client in clients:
+            store.write(client, store.read(client))
+        assert len(store._rows) == 1 and lab.digest() == digest
+    placed(lab)

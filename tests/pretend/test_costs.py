@@ -1,0 +1,93 @@
+"""What more clients, more chunks and more states cost on the pretended GPU: launches, and no more waits."""
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+import torch
+
+from fedmpi.clients.store import Store
+from fedmpi.clients.vmap import Vmap
+from tests.federations import CPU, Digits, Lab, method, mlp
+from tests.pretend import GPU, pretend, runs
+from tests.pretend.counts import TORCH
+
+# (engine, clients at once): what each further client costs in training and judging, (syncs, launches)
+EACH = {("loop", 128): ((0, 34), (0, 18)), ("vmap", 128): ((0, 1), (0, 1)), ("vmap", 2): ((0, 46), (0, 6))}
+
+
+def spent(how: str, most: int, clients: int) -> list[tuple[int, int]]:
+    """Return the (syncs, launches) of training so many equal clients, and of judging them, in a second round."""
+    engine = runs.engine(how)
+    with pretend() as books:
+        if how == "vmap":
+            engine.most = most
+        lab = Lab(method("fedavg", mlp()), Digits((20,) * clients, test=4), engine, device=GPU)
+        lab.round(0, judge=True)
+        marks = [books.now()]
+        lab.train(1, judge=False)
+        marks.append(books.now())
+        lab.judge(2)
+        marks.append(books.now())
+    return [(b[0] - a[0], b[1] - a[1]) for a, b in zip(marks, marks[1:], strict=False)]
+
+
+@pytest.mark.parametrize("how, most", EACH)
+def test_more_clients_do_not_wait_more_often(how, most):
+    few, many = spent(how, most, 4), spent(how, most, 8)
+    found = tuple(((b[0] - a[0]) / 4, (b[1] - a[1]) / 4) for a, b in zip(few, many, strict=True))
+    assert [syncs for syncs, _ in found] == [syncs for syncs, _ in EACH[how, most]]
+    if torch.__version__.startswith(TORCH):
+        assert found == EACH[how, most]
+
+
+class Mine(NamedTuple):
+    a: torch.Tensor
+    n: torch.Tensor
+
+
+def test_states_are_brought_to_the_host_together():
+    """Those of clients that never wrote one, too; digests are those of a CPU."""
+    with pretend() as books:
+        here, there = (Store(Mine(torch.zeros(3, 2, device=d), torch.tensor(0, device=d))) for d in (CPU, GPU))
+        for c in (1, 4, 5):
+            for store, d in ((here, CPU), (there, GPU)):
+                store.write(c, Mine(torch.full((3, 2), float(c), device=d), torch.full((), c, device=d)))
+        before = books.count("sync")
+        rows, digests = there.stacked([1, 2, 5]), there.digests(range(6))
+        assert books.count("sync") - before == 2 + 2 + 2      # fields: of rows, digests, the first state
+        assert all(np.array_equal(rows[name], column) for name, column in here.stacked([1, 2, 5]).items())
+        assert np.array_equal(digests, here.digests(range(6))) and digests.dtype == np.uint8
+        assert there.digests([]).shape == (0, 32)
+
+
+def test_an_edge_device_s_work_is_counted_beside_training_on_a_gpu(tmp_path, cache):
+    """In one process rank 0's model of the CPU and the GPU's share their module."""
+    import json
+
+    from fedmpi.clients import card
+    from fedmpi.comm.world import Solo
+    from fedmpi.run import lead
+    (tmp_path / "c.yaml").write_text(json.dumps({
+        "rounds": 2, "method": {"name": "ifca", "k": 2}, "model": {"name": "mlp", "hidden": 8}, "device": "cuda",
+        "data": {"clients": 4, "cache": str(cache)}, "train": {"steps": 3}, "edge": {}, "engine": "loop"}))
+    before, card.in_one_order = card.in_one_order, lambda: None
+    try:
+        with pretend():
+            assert lead(Solo(), str(tmp_path / "c.yaml"), [], str(tmp_path / "out"), None, lambda: False) == 0
+    finally:
+        card.in_one_order = before
+    last = json.loads((tmp_path / "out" / "metrics.jsonl").read_text().splitlines()[-1])
+    assert any(key.startswith("T_comp") for key in last)
+
+
+def test_an_engine_that_was_told_nothing_times_convolutions_itself(monkeypatch):
+    """As in a benchmark: a run tells it, see setup.settle_convolutions."""
+    from fedmpi.clients import convolutions
+    told = iter((2., 1.))
+    monkeypatch.setattr(convolutions, "seconds", lambda *layer: next(told))
+    with pretend():
+        lab = Lab(method("fedavg", runs.cnn()), Digits((5, 5), test=2, image=True), Vmap(), device=GPU)
+        lab.train(0)
+        assert lab.group.engine.unfolded == ["0"] and lab.group.chosen()["convolutions"] == ["0"]

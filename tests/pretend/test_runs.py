@@ -1,0 +1,193 @@
+"""Whole runs of `fedmpi run` on the pretended GPU: several ranks, what is stored and said, and what a restart heeds."""
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from fedmpi import run as run_module
+from fedmpi.clients import card, convolutions
+from fedmpi.clients.placement import Pace
+from fedmpi.comm import probe
+from fedmpi.comm.device import landing, outgoing
+from fedmpi.comm.world import Solo
+from fedmpi.errors import BadInput
+from fedmpi.run import lead
+from fedmpi.server.rounds import Run
+from fedmpi.setup import follows_chunks
+from fedmpi.storage import checkpoint
+from tests import forked, sockets
+from tests.comm.together import together
+from tests.pretend import GPU, pretend
+from tests.pretend.marks import CARD, lies
+from tests.pretend.modes import Kernels, unseen
+
+REAL = torch.Tensor.numpy
+TINY = {"rounds": 2, "seed": 2, "method": {"name": "fedmhc", "M": 2}, "model": {"name": "mlp", "hidden": 8},
+        "device": "cuda", "train": {"lr": .05, "participation": .7, "steps": 4}, "checkpoint": {"every": 1}}
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory, cache):
+    """A folder with configurations of a tiny federation."""
+    folder = tmp_path_factory.mktemp("gpu")
+    data = {"data": {"clients": 5, "cache": str(cache), "partition": {"name": "dirichlet", "beta": .3}}}
+    (folder / "c.yaml").write_text(json.dumps(TINY | data))
+    return folder
+
+
+def seen_by(buffer):
+    """As sockets.flat, for an MPI library that reads and writes GPU memory."""
+    if isinstance(buffer, np.ndarray):
+        return buffer.reshape(-1).view(np.uint8)
+    with unseen():
+        return REAL(buffer.detach()).reshape(-1).view(np.uint8)
+
+
+def wrong(buffer):
+    """The same of a library that sends something else in place of GPU memory."""
+    found = seen_by(buffer)
+    return found if isinstance(buffer, np.ndarray) or lies(buffer) != CARD else found * 0
+
+
+def run(place, out: str, ranks: int, *words, flat=None):
+    """Run on some forked ranks; returns the job, and for each rank what of it needed a CUDA context."""
+    def as_command():
+        from fedmpi.cli import app
+        with pretend() as books:
+            if flat:
+                sockets.flat = flat
+            try:
+                app(["run", str(place / "c.yaml"), *words, "--out", str(place / out)])
+            finally:
+                from mpi4py import MPI
+                rank = MPI.COMM_WORLD.rank
+                kinds = {kind: books.count(kind) for kind in ("unpinned", "atomic")}
+                (place / f"{out}-{rank}.json").write_text(json.dumps({"context": books.context} | kinds))
+    done = forked.call(ranks, as_command, cwd=place)
+    told = [place / f"{out}-{rank}.json" for rank in range(ranks)]
+    return done, [json.loads(path.read_text()) for path in told if path.exists()]
+
+
+def result(place, out) -> dict:
+    return json.loads((place / out / "result.json").read_text())
+
+
+@pytest.mark.slow("a job of forked ranks, which poll while they wait")
+def test_any_number_of_workers_gives_the_same_bits_and_the_server_needs_no_gpu(place, monkeypatch):
+    """Looped; whether MPI takes GPU memory, as in the job of three ranks, or not. The server has no CUDA context."""
+    done, (server, *workers) = run(place, "three", 3, "engine=loop", "comm.cuda_aware=on", flat=seen_by)
+    assert done.returncode == 0, done.stderr
+    assert not server["context"] and all(worker["context"] for worker in workers)
+    assert not any(worker["unpinned"] or worker["atomic"] for worker in workers)
+    assert "ranks 1-2 share one GPU" in done.stdout
+    found = result(place, "three")
+    assert len(found["gpus"]) == 1 and found["gpus"][0].startswith("Pretended, driver unknown, torch ")
+    monkeypatch.setattr(card, "in_one_order", lambda: None)      # of this process, which goes on
+    with pretend():
+        assert lead(Solo(), str(place / "c.yaml"), ["engine=loop"], str(place / "one"), None, lambda: False) == 0
+    assert result(place, "one")["digest"] == found["digest"]
+
+
+def test_what_goes_by_way_of_the_host_lies_in_pinned_memory():
+    with pretend() as books:
+        total = torch.arange(3, device=GPU)
+        assert outgoing(total, True) is total and outgoing(total, False).tolist() == [0, 1, 2]
+        assert landing(8, GPU, True).is_cuda and isinstance(landing(8, GPU, False), np.ndarray)
+        assert books.copies == 1 and not books.count("unpinned")
+
+
+@pytest.mark.parametrize("flat, expected", [(seen_by, ""), (wrong, "came back as another"),
+                                            (None, "MPI cannot send GPU memory (can't convert cuda:0")])
+def test_a_megabyte_shows_whether_mpi_takes_gpu_memory(monkeypatch, flat, expected):
+    """Between the ranks themselves: those where it fails go by way of the host, the others do not."""
+    if flat:
+        monkeypatch.setattr(sockets, "flat", flat)
+    with pretend() as books:
+        def act(world):
+            world.cuda_aware = True
+            with Kernels(books):
+                return probe.checked("auto", world, GPU, straight=world.rank > 0)
+        (server, why), *workers = together(3, act)
+    assert (server, why) == (False, "")
+    assert all(straight == (not expected) and expected in said and bool(said) == bool(expected)
+               for straight, said in workers)
+
+
+def test_a_network_that_changes_bytes_on_the_way_is_seen_and_refused_where_it_was_asked_for(monkeypatch):
+    """Each rank's own memory is read rightly; what goes between them is not."""
+    monkeypatch.setattr(probe, "to_itself", lambda world, device: "")
+    monkeypatch.setattr(sockets, "flat", wrong)
+    with pretend() as books:
+        def act(world):
+            with Kernels(books):
+                try:
+                    return probe.checked("on", world, GPU, straight=world.rank > 0)
+                except BadInput as error:
+                    return str(error)
+        server, *workers = together(3, act)
+    assert server == (False, "")
+    assert all(said.startswith("comm.cuda_aware = on, but a megabyte that went between") for said in workers)
+
+
+@dataclass(frozen=True)
+class Folded:
+    """Two convolutions on digits that are stored as 64 numbers."""
+
+    def build(self, shape, classes):
+        return nn.Sequential(nn.Unflatten(1, (1, 8, 8)), nn.Conv2d(1, 2, 3), nn.ReLU(), nn.Conv2d(2, 2, 3),
+                             nn.Flatten(), nn.Linear(32, classes))
+
+
+def test_convolutions_are_timed_once_and_kept_with_the_run(place, monkeypatch, capsys):
+    """Whoever goes on computes them the same way; on another GPU it is told that bits may differ."""
+    asked, names = [], f"{Folded.__module__}:{Folded.__name__}"
+
+    def seconds(layer, shape, clients, device):
+        asked.append((shape[1:], clients))
+        return [2., 1., 1., 2.][(len(asked) - 1) % 4]      # the first is faster unfolded, the second as it is
+    monkeypatch.setattr(convolutions, "seconds", seconds)
+    monkeypatch.setattr(card, "in_one_order", lambda: None)      # of this process, which goes on
+    config = json.loads((place / "c.yaml").read_text())
+    (place / "images.yaml").write_text(json.dumps(
+        config | {"model": {"name": names}, "method": {"name": "fedavg"}, "engine": "vmap"}))
+
+    def led(*words, resume=None):
+        with pretend():
+            assert lead(Solo(), str(place / "images.yaml"), [*words], str(place / "images"), resume, lambda: False) == 0
+        return capsys.readouterr().out
+    assert "convolutions as products of patches: 1\n" in led("rounds=1")
+    assert asked == 2 * [((1, 8, 8), 5)] + 2 * [((2, 6, 6), 5)]
+    snapshot = checkpoint.read(checkpoint.newest(place / "images" / "checkpoints")[0])
+    assert snapshot.books["convolutions"] == ["1"] == result(place, "images")["convolutions"]
+    monkeypatch.setattr(card, "facts", lambda device: "Another, driver 1")
+    said = led("rounds=2", resume="auto")
+    assert len(asked) == 4 and result(place, "images")["convolutions"] == ["1"]
+    assert "warning: the checkpoint was written on Pretended, driver" in said and "this run is on Another" in said
+
+
+@pytest.mark.parametrize("engine, measured", [("loop", True), ("vmap", False)])
+def test_measured_speeds_do_not_choose_who_trains_beside_whom(place, monkeypatch, engine, measured):
+    """With `vmap` on a GPU last bits follow that."""
+    seen = []
+    monkeypatch.setattr(card, "in_one_order", lambda: None)
+    monkeypatch.setattr(Run, "go", lambda run: seen.append((run.pace.measured, follows_chunks(run))) or True)
+    monkeypatch.setattr(run_module, "conclude", lambda run: 0)
+    with pretend():
+        lead(Solo(), str(place / "c.yaml"), [f"engine={engine}"], str(place / engine), None, lambda: False)
+    assert seen == [(measured, not measured)]
+
+
+def test_ranks_count_as_equally_fast_where_speeds_are_not_measured():
+    who = SimpleNamespace(sizes=np.full(4, 30), ids=np.arange(4))
+    for measured in (True, False):
+        pace = Pace(np.array([1, 1, 2, 2]), movable=True)
+        pace.measured = measured
+        pace.ranks(who)
+        pace.note(np.array([[0., 0.], [3., 0.], [1., 0.]]), who)
+        assert (pace.speeds[0] < pace.speeds[1]) == measured

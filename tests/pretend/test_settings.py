@@ -1,0 +1,199 @@
+"""What methods alone do not show on the pretended GPU: convolutions, robust means, attacks, precisions, large numbers,
+who may have how much memory, in which order is added up."""
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+
+from fedmpi.clients import card, cohort, plan
+from fedmpi.clients.cohort import ALIGNED, Cohort, pad, rows_like
+from fedmpi.clients.plan import Local
+from fedmpi.comm import exact
+from fedmpi.config import GIB, Server, State, resolve
+from fedmpi.models import precision
+from fedmpi.server.faults import Attack, Faults
+from tests.comm.together import together
+from tests.federations import CPU, TRAIN, apart
+from tests.pretend import GPU, on_gpu, pretend, runs
+from tests.pretend.cuda import TOTAL
+
+ENGINES = ("loop", "vmap", "graphs")
+
+
+@pytest.fixture
+def books():
+    with pretend() as books:
+        yield books
+
+
+def held_to_the_cpu(name: str, how: str, image=False, near=1e-5, **sections) -> runs.Seen:
+    """Drive a method; its states must be those of a CPU."""
+    seen = runs.driven(name, how, image, **sections)
+    cpu = runs.laboratory(name, "loop" if how == "loop" else "vmap", image, device=CPU, **sections).go(2)
+    assert apart(seen.state, cpu.state()) < near
+    return seen
+
+
+@pytest.mark.parametrize("name", ["fedavg", "fedrep"])
+@pytest.mark.parametrize("how", ENGINES)
+def test_convolutions(name, how):
+    """Without the flags of `card.in_one_order` their gradients may add up in any order."""
+    seen = held_to_the_cpu(name, how, image=True)
+    assert seen.atomic and not seen.unpinned and bool(seen.graphs) == (how == "graphs")
+
+
+def test_convolutions_as_products_of_patches(books):
+    lab = runs.laboratory("fedavg", "graphs", image=True)
+    lab.group.engine.unfolded = ["0"]
+    lab.go(2)
+    assert apart(lab.state(), runs.laboratory("fedavg", "vmap", image=True, device=CPU).go(2).state()) < 1e-5
+    assert not books.count("atomic") and books.graphs
+
+
+@pytest.fixture
+def in_one_order(monkeypatch):
+    before = torch.backends.cudnn.deterministic, torch.utils.deterministic.fill_uninitialized_memory
+    monkeypatch.delenv("CUBLAS_WORKSPACE_CONFIG", raising=False)
+    card.in_one_order()
+    yield
+    torch.use_deterministic_algorithms(False)
+    torch.backends.cudnn.deterministic, torch.utils.deterministic.fill_uninitialized_memory = before
+    os.environ.pop("CUBLAS_WORKSPACE_CONFIG", None)
+
+
+def test_one_order(in_one_order):
+    assert not runs.driven("fedavg", "loop", image=True).atomic
+    assert torch.backends.cudnn.deterministic and not torch.backends.cudnn.benchmark
+    assert torch.is_deterministic_algorithms_warn_only_enabled() and os.environ["CUBLAS_WORKSPACE_CONFIG"] == ":4096:8"
+    assert not torch.utils.deterministic.fill_uninitialized_memory
+
+
+@pytest.mark.parametrize("sections", [
+    {"reduce": "float32"}, {"server": Server(robust="median")}, {"server": Server(robust="trimmed_mean", trim=.3)},
+    {"server": Server(clip_norm=.05)}, {"attack": Attack("sign_flip", share=.3)},
+    {"attack": Attack("label_flip", share=.3)}, {"attack": Attack("noise", share=.3)},
+    {"faults": Faults(bad_update="skip")}, {"train": replace(TRAIN, momentum=.9)}], ids=lambda s: str(s)[:40])
+def test_settings(sections):
+    """By the engine that does most together."""
+    held_to_the_cpu("fedavg", "vmap", near=2e-5, **sections)
+
+
+@pytest.mark.parametrize("how", ["loop", "vmap"])
+def test_bf16(how, monkeypatch):
+    monkeypatch.setattr(precision, "_autocast", True)
+    held_to_the_cpu("ditto", how, near=1e-2)
+
+
+def sums(values, groups, device):
+    rows = [torch.from_numpy(v).to(device) for v in values]
+    into = torch.zeros((3, 5) if groups is not None else 5, dtype=torch.int64, device=device)
+    weights = torch.from_numpy(np.arange(1., len(rows) + 1) / 30)
+    exact.accumulate(rows, weights, into, None if groups is None else torch.from_numpy(groups))
+    return into.cpu()
+
+
+@pytest.mark.parametrize("groups", [None, np.array([0, 2, 2, 0, 2])], ids=["sum", "groups"])
+@pytest.mark.parametrize("scale, waits", [(1., 1), (99., 1), (500., 36)])
+def test_sums_are_exact_and_look_once(books, scale, waits, groups):
+    """Numbers that are not small take the longer way, after a look that showed them."""
+    values = np.random.default_rng(0).uniform(-scale, scale, (5, 5)).astype(np.float32)
+    values[3, 2] = scale
+    torch.ones(1, device=GPU).sub_(1)
+    exact.fuses(GPU)
+    before = books.count("sync")
+    found = sums(values, groups, GPU)
+    assert torch.equal(found, sums(values, groups, CPU))
+    assert books.count("sync") - before - 6 <= waits      # of these, five rows that are brought and the sum
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, 6e5])
+def test_what_cannot_be_summed_is_named(books, bad):
+    values = np.ones((5, 5), np.float32)
+    values[2, 1] = bad
+    with pytest.raises(exact.NotFinite) as error:
+        sums(values, None, GPU)
+    assert error.value.row == 2
+
+
+def test_rows_of_parameters_are_aligned(books):
+    rows = rows_like(torch.ones(3, 70, device=GPU))
+    assert rows.shape == (3, 70) and rows.stride() == (2 * ALIGNED, 1) and rows.is_cuda
+
+
+def test_what_is_trained_is_aligned(books, monkeypatch):
+    """Weights and velocities."""
+    seen, real = [], cohort.bound
+
+    def bound(net, work, only):
+        seen.append(work.stride(0) % ALIGNED)
+        return real(net, work, only)
+    monkeypatch.setattr(cohort, "bound", bound)
+    runs.laboratory("fedavg", "vmap", train=replace(TRAIN, momentum=.9)).go(1)
+    assert seen == [0]
+
+
+def test_padding_and_subsets_are_those_of_a_cpu(books):
+    rng = np.random.default_rng(0)
+    xs = [torch.from_numpy(rng.integers(0, 255, (n, 2, 3), dtype=np.uint8)) for n in (70, 5, 1)]
+    ys = [torch.from_numpy(rng.integers(1, 9, len(x))) for x in xs]
+    local = Local(3, 0, 10, 1, None, .1, 0.)
+    here, there = (Cohort(pad(move(xs, device)), pad(move(ys, device)), (70, 5, 1), (4, 2, 9), local)
+                   for device in (CPU, GPU))
+    for a, b in ((here, there), (here.subset(.6, 1, False, False), there.subset(.6, 1, False, False))):
+        assert torch.equal(a.x, b.x.cpu()) and torch.equal(a.y, b.y.cpu()) and a.sizes == b.sizes and on_gpu(b.x)
+
+
+def move(tensors, device):
+    return tuple(t.to(device) for t in tensors)
+
+
+@pytest.mark.parametrize("bytes_at_once, copies", [(plan.TOGETHER, 2), (1, 8)])
+def test_noise_travels_for_many_steps_at_once(books, monkeypatch, bytes_at_once, copies):
+    monkeypatch.setattr(plan, "TOGETHER", bytes_at_once)
+    local, found = Local(3, 0, 10, 1, None, .1, 0.), []
+    x, y = torch.zeros(2, 64, 2), torch.zeros(2, 64, dtype=torch.int64)
+    for device in (CPU, GPU):
+        there = Cohort(x.to(device), y.to(device), (64, 25), (4, 2), local)
+        before = books.copies
+        found.append([e.cpu() for e in there.noises((5,))])
+        made = books.copies - before - len(found[-1])
+    assert all(torch.equal(a, b) for a, b in zip(*found, strict=True)) and len(found[0]) == 7
+    assert made == (copies if bytes_at_once == 1 else 1) - (bytes_at_once == 1)
+
+
+def config(gib: float):
+    return replace(resolve({}), state=State(memory=gib))
+
+
+def test_room_follows_the_card_and_those_who_share_it(books):
+    here = card.room(config(8.), CPU)
+    assert here == (8 * GIB, 8 * GIB, 2 * GIB)
+    whole, half = card.room(config(8.), GPU), card.room(config(8.), GPU, ranks=2)
+    assert whole == (8 * GIB, 8 * GIB, (TOTAL - card.CONTEXT) / 4) and half.chunk == (TOTAL / 2 - card.CONTEXT) / 4
+    assert card.room(config(100.), GPU, ranks=4).states == (TOTAL / 4 - card.CONTEXT) / 4
+    assert card.room(config(8.), GPU, ranks=1000).chunk == 0
+    assert sum(card.room(config(1e9), GPU, ranks=3)) < TOTAL / 3
+
+
+def test_ranks_that_share_a_gpu_are_counted(monkeypatch):
+    """By host and by the part of the GPU that each has: the server and rank 4 have none."""
+    uuids = {1: "GPU-a", 2: "GPU-a", 3: "MIG-b"}
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: SimpleNamespace(uuid=device.uuid))
+
+    def act(world):
+        uuid = uuids.get(world.rank)
+        return card.sharing(world, SimpleNamespace(type="cuda" if uuid else "cpu", uuid=uuid))
+    assert together(5, act) == [1, 2, 2, 1, 1]
+    assert card.sharing(SimpleNamespace(size=1), GPU) == 1
+
+
+def test_the_facts_of_a_card(books, monkeypatch, tmp_path):
+    monkeypatch.setattr(card, "DRIVER", tmp_path / "version")
+    assert card.facts(CPU) == "" and card.facts(GPU).startswith("Pretended, driver unknown, torch ")
+    (tmp_path / "version").write_text("NVRM version: NVIDIA UNIX x86_64 Kernel Module  570.124.06  Wed\n")
+    assert ", driver 570.124.06, torch " in card.facts(GPU)
