@@ -9,11 +9,11 @@ import pytest
 import torch
 
 from tests.federations import CPU, apart
-from tests.methods.table import NAMES
+from tests.methods.table import NAMES, marked
 from tests.pretend import runs
 from tests.pretend.counts import COUNTS, TORCH
 
-each = pytest.mark.parametrize("name", NAMES)
+each = pytest.mark.parametrize("name", marked(*NAMES))
 engines = pytest.mark.parametrize("how", ["loop", "vmap", "graphs"])
 NEAR = .1      # of the launches, with another PyTorch
 # Methods that are never recorded: their loss or walk is their own, which may do anything; fedfomo takes too few steps

@@ -22,7 +22,7 @@ FAULTS: list[tuple[str, str, str]] = [
     (RUN + "last_words", "if isinstance(error, FedmpiError):", "if isinstance(error, BadInput):"),
     (RUN + "lead", "return error.code", "return errors.FAILED"),
     (RUN + "lead", "        decision.folder.release()", "        pass"),
-    (RUN + "main", "world.close(code)", "world.close()"),
+    (RUN + "on_all_ranks", "world.close(code)", "world.close()"),
     (RUN + "main", "world.stop, world.waits = stop, stop.waits", "world.waits = stop.waits"),
     (RUN + "failure_noter", "saved[0]", "saved[-1] if saved[1:] else ''"),
     (RUN + "failure_noter", "        folder.release()\n", ""),

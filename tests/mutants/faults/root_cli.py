@@ -17,7 +17,7 @@ FAULTS: list[tuple[str, str, str]] = [
     ("fedmpi.cli:sweep", "sys.exit(code)", "sys.exit(0)"),
     ("fedmpi.cli:sweep", "cpus=cpus, mpi=mpi", "cpus=None, mpi=mpi"),
     ("fedmpi.cli:report", "runs[0].folder.parents[2]", "runs[0].folder.parents[1]"),
-    ("fedmpi.cli:report", "dict.fromkeys(paths)", "list(paths)"),
+    ("fedmpi.cli:report", "for path in dict.fromkeys(paths)]", "for path in paths]"),
     ("fedmpi.cli:report", '*(["--out", out] if out else [])', ""),
     ("fedmpi.cli:compare", "Path(first), Path(second)", "Path(second), Path(first)"),
     ("fedmpi.cli:export", "Path(out), client)", "Path(out), client or None)"),
