@@ -32,8 +32,8 @@ class Choice:
         """Return where each name occurs in lines that some test runs."""
         found: dict[str, list] = {}
         for path, table in self.suite.lines.items():
-            texts = self.suite.texts[path].splitlines()
-            for line in table:
+            texts = self.suite.texts.get(path, "").splitlines()
+            for line in table if texts else ():      # a template has lines that run, too, and is not mutated
                 for word in set(re.findall(r"[A-Za-z_]\w*", texts[line - 1])):
                     found.setdefault(word, []).append((path, line))
         return found
