@@ -66,8 +66,10 @@ class Participants:
         self.facts, self.each = {}, {}
 
     def only(self, kept) -> Participants:
-        """Return those participants for which `kept` (n,) is true."""
-        return Participants(self.ids[kept], self.sizes[kept], self.round, self.seed)
+        """Return those participants for which `kept` (n,) is true, with what was reported of the round."""
+        some = Participants(self.ids[kept], self.sizes[kept], self.round, self.seed)
+        some.facts = dict(self.facts)
+        return some
 
     def report(self, **facts):
         """Hand measures of this round to the run's books: `clusters` (n,) of `k`, `iterations`, `distance`, ..."""
@@ -98,6 +100,9 @@ class Method:
         bound.__dict__["_model"] = model
         return bound
 
+    def check(self, train):
+        """Refuse settings that do not go with those of the training (a config.Train). Raises BadInput."""
+
     def init(self, n: int):
         """Return the first Shared and the first Mine of every client (n clients), NamedTuples of tensors."""
         raise NotImplementedError
@@ -115,7 +120,8 @@ class Method:
 
     def down(self, shared, mine, who: Participants):
         """Return what the server addresses to each participant beyond Shared, before it trains: the fields of `note`
-        as `Rows.mix` of rows that clients keep (`mine`: a Rows handle per field, a row for every client)."""
+        as `Rows.mix` of rows that clients keep (`mine`: a Rows handle per field, a row for every client). What it
+        reports by `who.report` enters the round's books."""
         return ()
 
     def traffic(self, shared, up) -> tuple[int, int]:

@@ -105,6 +105,7 @@ def bind(config: Config, federation: Federation):
     if model.table and words and words > model.lookup.num_embeddings:
         raise BadInput(f"model: its table has {model.lookup.num_embeddings} rows, but the data count their words up to "
                        f"{words - 1}; set model.vocabulary = {words} or more")
+    config.method.check(config.train)
     method = statistics.on(config.method, model)
     updates.refuse(config, method, federation)
     return method

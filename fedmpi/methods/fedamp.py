@@ -4,18 +4,25 @@ models, in which similar ones count more.
 Objective: min over the w_i of sum_i f_i(w_i) + lam sum_{i<j} A(||w_i - w_j||^2), A(x) = 1 - exp(-x / sigma).
 Server: u_i = sum_j xi_ij w_j, xi_ij = alpha A'(||w_i - w_j||^2) for j != i, xi_ii = 1 - sum_j xi_ij.
 Client: w_i <- argmin of f_i(w) + lam / (2 alpha) ||w - u_i||^2, by SGD from its own w_i.
+The paper needs alpha so small that xi_ii >= 0, and tunes alpha and sigma for each data set. Here they follow the models
+by default: sigma is the median squared distance of two clients' models in the round, and alpha = sigma / (n - 1), with
+which others have about half of the weight and no row exceeds 1. Where the median is 0, u_i = w_i. The mean xi_ii of a
+round is reported as `own_weight`: at 1 the method is Local, at 0 a client's own model is forgotten by the server.
 `form: heuristic` is the paper's HeurFedAMP: xi_ij proportional to exp(sigma cos(w_i, w_j)), and xi_ii = own.
-Departures. Where the xi_ij of a row add up to more than 1 (models that are all alike) they are scaled down to 1, and
-xi_ii is 0. u_i is a mean over the latest models of all clients, also of those that did not take part lately; one that
-never did is at the start. The server's rows are the models that clients keep: nothing is held twice."""
+Departures. lam is set by its ratio to alpha, the strength `pull` that a client feels. If an alpha that is set makes the
+xi_ij of a row add up to more than 1 they are scaled down to 1, and xi_ii is 0 (so does alpha = sigma = 1 with 20
+clients and a small network). u_i is a mean over the latest models of all clients, also of those that did not take part
+lately; one that never did is at the start. The server's rows are the models that clients keep."""
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Annotated, Literal, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from fedmpi.errors import BadInput
 from fedmpi.method import Method, Nothing
 from fedmpi.server.cost import nbytes
 from fedmpi.settings import Ge, Gt, Le
@@ -31,9 +38,11 @@ class Note(NamedTuple):
 
 @dataclass(frozen=True)
 class FedAMP(Method):
-    lam: Annotated[float, Ge(0), "strength of the pull to u_i, which is lam / alpha"] = 1.0
-    alpha: Annotated[float, Gt(0), "step of the server: weights of other models grow with it"] = 1.0
-    sigma: Annotated[float, Gt(0), "squared distance at which attention fades (heuristic: scale of cosines)"] = 1.0
+    pull: Annotated[float, Ge(0), "lam / alpha, strength of the pull to u_i; times the learning rate below 1"] = 1.0
+    alpha: Annotated[float | None, Gt(0), "step of the server: weights of other models grow with it; none: "
+                     "sigma / (clients - 1)"] = None
+    sigma: Annotated[float | None, Gt(0), "squared distance at which attention fades; none: the round's median "
+                     "(heuristic: scale of cosines; none: 1)"] = None
     form: Annotated[Literal["distance", "heuristic"], "attention by distances, or HeurFedAMP's by cosines"] = "distance"
     own: Annotated[float, Ge(0), Le(1), "heuristic: xi_ii, the share of its own model"] = .2
 
@@ -49,8 +58,14 @@ class FedAMP(Method):
     def note(self):
         return Note(self.model.start)
 
+    def check(self, train):
+        if train.lr * self.pull >= 1:
+            raise BadInput(f"method.pull = {self.pull}: with train.lr = {train.lr} each step would go all the way to "
+                           f"u_i, or past it; pull must be below 1 / lr = {1 / train.lr:.3g}")
+
     def down(self, shared, mine, who):
-        xi = self.attention(mine.w.gram())
+        xi = self.attention(mine.w.gram(None if self.form == "heuristic" else self.model.start))
+        who.report(own_weight=float(xi.diagonal().mean()))
         return Note(mine.w.mix(xi[torch.as_tensor(who.ids)]))
 
     def attention(self, gram: Tensor) -> Tensor:
@@ -58,16 +73,25 @@ class FedAMP(Method):
         squares = gram.diagonal()
         if self.form == "heuristic":
             norms = squares.sqrt().clamp(min=1e-300)
-            alike = (self.sigma * gram / norms / norms[:, None]).fill_diagonal_(-torch.inf)
+            alike = ((self.sigma or 1.) * gram / norms / norms[:, None]).fill_diagonal_(-torch.inf)
             others = (1 - self.own) * alike.softmax(1).nan_to_num(0)      # nan: there is no other client
         else:
             distances = (squares + squares[:, None] - 2 * gram).clamp(min=0)
-            others = (self.alpha / self.sigma * (-distances / self.sigma).exp()).fill_diagonal_(0)
+            others = self.by_distance(distances).fill_diagonal_(0)
             others /= others.sum(1, keepdim=True).clamp(min=1)
         return others + torch.diag((1 - others.sum(1)).clamp(min=0))
 
+    def by_distance(self, distances: Tensor) -> Tensor:
+        """Return alpha A' of all squared distances (n, n); zeros where sigma is."""
+        pairs = distances.numpy()[np.triu_indices(len(distances), 1)]
+        sigma = self.sigma or (float(np.median(pairs)) if len(pairs) else 0.)
+        if sigma == 0:
+            return torch.zeros_like(distances)
+        largest = 1 / max(1, len(distances) - 1) if self.alpha is None else self.alpha / sigma
+        return largest * (-distances / sigma).exp()
+
     def client(self, shared, mine, data):
-        return Mine(data.descend(self.model, mine.w, pull=[(data.note.u, self.lam / self.alpha, None)])), Nothing()
+        return Mine(data.descend(self.model, mine.w, pull=[(data.note.u, self.pull, None)])), Nothing()
 
     def traffic(self, shared, up):
         return nbytes(self.note()), nbytes(self.note())      # u_i down, w_i up

@@ -23,4 +23,6 @@ def addressed(config: Config, sizes: np.ndarray, who: Participants, judge: bool)
     """Return whom the server addresses in a round: the participants, or all clients where all are judged after it."""
     if not judge or config.evaluate.after != "all":
         return who
-    return Participants(np.arange(len(sizes)), sizes, who.round, who.seed)
+    everybody = Participants(np.arange(len(sizes)), sizes, who.round, who.seed)
+    everybody.facts = who.facts      # the same: what `down` reports is the round's
+    return everybody

@@ -23,6 +23,8 @@ SHOWN = {"lcfed": {"K": 2, "D": 4}, "fedcps": {"layers": 1}, "ifca_cam": {"warm_
 # What another value of a setting needs to matter: (method, setting) -> (the other value, settings of both runs)
 OTHER = {
     ("fedamp", "own"): (.7, {"form": "heuristic"}),
+    ("fedamp", "alpha"): (.1, {}),
+    ("fedamp", "sigma"): (.1, {}),
     ("cfl", "eps1"): (0., {}),
     ("cfl", "relative"): (True, {"eps1": 10., "eps2": .5}),
     ("fedfomo", "epsilon"): (1., {"M": 2}),

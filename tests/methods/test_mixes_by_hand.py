@@ -30,10 +30,20 @@ def test_attention_of_fedamp_by_hand():
         [.3, a, b], [.35, .3, .35], [b, a, .3]], 1e-12)
 
 
-def test_fedamp_addresses_participants_and_pulls_by_lam_over_alpha():
-    m, rows = bare("fedamp", network([0.]), alpha=.2, sigma=2., lam=.3), Sent([[0.], [1.], [3.]])
-    note = m.down(None, SimpleNamespace(w=rows), who([0, 2], [1, 1]))
-    same(note.u, m.attention(rows.gram())[[0, 2]].tolist())
+def test_attention_of_fedamp_at_its_defaults_by_hand():
+    """Models at 0, 1 and 3 of a line: squared distances 1, 4 and 9, so sigma = 4, and alpha = 4 / 2."""
+    x = torch.tensor([[0.], [1.], [3.]], dtype=torch.float64)
+    e = {d: float(np.exp(-d / 4)) / 2 for d in (1, 4, 9)}
+    same(bare("fedamp").attention(x @ x.T), [
+        [1 - e[1] - e[9], e[1], e[9]], [e[1], 1 - e[1] - e[4], e[4]], [e[9], e[4], 1 - e[4] - e[9]]], 1e-12)
+
+
+def test_fedamp_addresses_participants_and_pulls_them():
+    m, rows = bare("fedamp", network([0.]), alpha=.2, sigma=2., pull=1.5), Sent([[0.], [1.], [3.]])
+    turn = who([0, 2], [1, 1])
+    note, xi = m.down(None, SimpleNamespace(w=rows), turn), m.attention(rows.gram())
+    same(note.u, xi[[0, 2]].tolist())
+    assert turn.facts == {"own_weight": pytest.approx(float(xi.trace()) / 3)}
     client = Client(step=1., note=state("fedamp", "Note", u=[7.]))
     mine, sent = m.client(None, state("fedamp", "Mine", w=[2.]), client)
     (_, told), = client.calls

@@ -20,7 +20,7 @@ FAULTS = [
     ("fedmpi.methods.lcfed:LCFed.assign", "kmeans(unit(images)", "kmeans(images"),
     ("fedmpi.methods.cfl:cosines", "gram / norms / norms[:, None]", "gram / norms"),
     ("fedmpi.methods.ifca:IFCA.choose", "argmin()", "argmax()"),
-    ("fedmpi.methods.fedamp:FedAMP.attention", "self.alpha / self.sigma * (", "self.alpha * ("),
+    ("fedmpi.methods.fedamp:FedAMP.by_distance", "self.alpha / sigma\n", "self.alpha\n"),
     ("fedmpi.methods.fesem:FeSEM.server", "settle(rows, centres, weight)", "settle(rows, centres)"),
     # which model, and by how much
     ("fedmpi.methods.fedmhc:FedMHC.client", "pull=[(w, self.lam, None)]", "pull=[(mine.theta, self.lam, None)]"),
@@ -32,7 +32,7 @@ FAULTS = [
     ("fedmpi.methods.cfl:CFL.disagree", "norms.max()) > self.eps2", "norms.max()) > self.eps1"),
     ("fedmpi.methods.cfl:CFL.server", "cluster[ids[leaving]] = count", "cluster[leaving] = count"),
     ("fedmpi.methods.pfedme:PFedMe.client", "return Mine(theta), Up(w)", "return Mine(w), Up(w)"),
-    ("fedmpi.methods.fedamp:FedAMP.client", "self.lam / self.alpha", "self.lam"),
+    ("fedmpi.methods.fedamp:FedAMP.by_distance", "np.median(pairs)", "np.mean(pairs)"),
     ("fedmpi.methods.ditto:Ditto.client", "pull=[(shared.w, self.lam, None)]", "pull=[(mine.v, self.lam, None)]"),
     # a mean without its weights
     ("fedmpi.methods.fedper:FedPer.server", "up.phi.mean(who.sizes)", "up.phi.mean()"),
