@@ -15,12 +15,15 @@ BETTER = ("accuracy", "f1", "ari", "purity")      # beginnings of measures of wh
 COSTS = ("accuracy_std", "f1_std", "best_round", "rounds", "seconds", "T_", "E_", "mib", "bytes", "distance", "loss",
          "iterations", "idle", "imbalance")      # of which the least is
 
+UNFINISHED, UNSPLIT = "not all seeds are finished", "clusters were never split: FedAvg with a plain mean"
+
 
 class Cell(NamedTuple):
     """What is known of one row and column; accuracies and F1 in percent."""
     values: list[float]              # of the finished seeds
     missing: int                     # seeds that are not finished
     published: tuple[float, float | None] | None      # mean and spread
+    unsplit: bool = False            # no seed of a method that splits clusters has done so
 
     @property
     def mean(self) -> float:
@@ -56,6 +59,10 @@ class Table(NamedTuple):
     def incomplete(self) -> bool:
         return any(cell.missing for cell in self.cells.values())
 
+    @property
+    def unsplit(self) -> bool:
+        return any(cell.unsplit for cell in self.cells.values())
+
 
 def of(results: Results) -> list[Table]:
     """Return a table of each measure. Raises BadInput where a result is damaged."""
@@ -69,7 +76,9 @@ def table(results: Results, measure: str, published: dict) -> Table:
             found = [run.outcome.result for run in results.of(row, column)]
             values = [unit(measure) * r[measure] for r in found if r and r.get(measure) is not None]
             missing = len(found) - len(values) if values else found.count(None)      # methods may not have the measure
-            cells[row, column] = Cell(values, missing, as_pair((published.get(row) or {}).get(column)))
+            clusters = [r["clusters_found"] for r in found if r and "clusters_found" in r]
+            cells[row, column] = Cell(values, missing, as_pair((published.get(row) or {}).get(column)),
+                                      bool(clusters) and max(clusters) == 1)
     refuse_unknown(measure, [run.outcome.result for run in results.runs if run.outcome.result])
     return tabled(measure, results.rows, results.columns, cells)
 
@@ -129,11 +138,14 @@ def markdown(table: Table) -> str:
         for c in table.columns:
             measured, *others = table.cells[row, c].texts()
             line.append((f"**{measured}**" if table.is_best(row, c) else measured)
-                        + (" *" if table.cells[row, c].missing else ""))
+                        + (" *" if table.cells[row, c].missing else "")
+                        + (" †" if table.cells[row, c].unsplit else ""))
             line += others if c in table.compared else []
         lines.append(f"| {in_markdown(row)} | " + " | ".join(line) + " |")
     if table.incomplete:
-        lines += ["", "\\* not all seeds are finished"]
+        lines += ["", f"\\* {UNFINISHED}"]
+    if table.unsplit:
+        lines += ["", f"† {UNSPLIT}"]
     lines += [f"\n{in_markdown(c)}: order of {n} rows against the published one, Kendall's tau {tau:.2f}"
               for c, (tau, n) in table.tau.items()]
     return "\n".join(lines) + "\n"
@@ -154,14 +166,15 @@ def latex(table: Table, caption: str) -> str:
             shown = [f"${t}$" if t != "-" else "--" for t in texts]
             if table.is_best(row, c):
                 shown[0] = rf"$\mathbf{{{texts[0]}}}$"
-            line += [shown[0] + (r"$^{*}$" if table.cells[row, c].missing else ""), *shown[1:]]
+            marks = r"$^{*}$" * bool(table.cells[row, c].missing) + r"$^{\dagger}$" * table.cells[row, c].unsplit
+            line += [shown[0] + marks, *shown[1:]]
         lines.append(" & ".join(line) + r" \\")
     if table.tau:
         taus = [f"${table.tau[c][0]:.2f}$" if c in table.tau else "" for c in table.columns]
         lines += [r"\midrule", r"Kendall's $\tau$ & " + " & ".join(
             rf"\multicolumn{{{w}}}{{c}}{{{tau}}}" for tau, w in zip(taus, widths, strict=True)) + r" \\"]
-    lines += [r"\bottomrule", r"\end{tabular}", *[r"\par $^{*}$ not all seeds are finished"] * table.incomplete,
-              r"\end{table}"]
+    lines += [r"\bottomrule", r"\end{tabular}", *[rf"\par $^{{*}}$ {UNFINISHED}"] * table.incomplete,
+              *[rf"\par $^{{\dagger}}$ {UNSPLIT}"] * table.unsplit, r"\end{table}"]
     return "\n".join(lines) + "\n"
 
 

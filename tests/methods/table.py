@@ -26,7 +26,7 @@ OTHER = {
     ("fedamp", "alpha"): (.1, {}),
     ("fedamp", "sigma"): (.1, {}),
     ("cfl", "eps1"): (0., {}),
-    ("cfl", "relative"): (True, {"eps1": 10., "eps2": .5}),
+    ("cfl", "relative"): (False, {"eps1": 10., "eps2": .5}),
     ("fedfomo", "epsilon"): (1., {"M": 2}),
     ("fedala", "spread"): (1e-4, {}),
     ("fedala", "first_passes"): (3, {}),

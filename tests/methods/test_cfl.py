@@ -23,7 +23,7 @@ def two_parts(cos, members):
     return parts
 
 
-def written(ref, M, eps1, eps2, after, relative=False, rounds=ROUNDS):
+def written(ref, M, eps1, eps2, after, relative=True, rounds=ROUNDS):
     """Return models and every client's cluster; the larger child (of two equal ones: the first client's) stays."""
     models, cluster, unit = [ref.start], np.zeros(len(ref.data), int), 1.
     for t in range(rounds):
@@ -50,8 +50,8 @@ def written(ref, M, eps1, eps2, after, relative=False, rounds=ROUNDS):
 
 
 @pytest.mark.parametrize("M, settings", [
-    (10, SPLITS), (3, SPLITS), (10, SPLITS | {"after": 1}), (10, {"after": 0, "eps1": .045, "eps2": .1}),
-    (10, {"after": 0, "eps1": .6, "eps2": .5, "relative": True})])
+    (10, SPLITS), (3, SPLITS), (10, SPLITS | {"after": 1}),
+    (10, {"after": 0, "eps1": .045, "eps2": .1, "relative": False}), (10, {"after": 0, "eps1": .6, "eps2": .5})])
 def test_the_formulas(M, settings, momentum):
     found = trial("cfl", M=M, **settings)
     models, cluster = written(again(found), M, **settings)
@@ -79,7 +79,7 @@ def test_two_clients_are_not_split():
 
 def test_relative_thresholds_wait_for_the_first_update():
     """In a round that nobody took part in, they could not be set."""
-    lab = trial("cfl", rounds=0, relative=True, **SPLITS)
+    lab = trial("cfl", rounds=0, **SPLITS)
     assert lab.shared.unit == 0
     lab.round(1)
     first = lab.shared.unit.clone()
@@ -121,7 +121,7 @@ class Even(Digits):
 
 def test_two_levels_of_splits_find_the_planted_groups():
     planted = Relabelled(Even(12, 60))
-    lab, levels = trial("cfl", 1., 0, planted, M=4, after=6, eps1=.75, eps2=.3, relative=True), []
+    lab, levels = trial("cfl", 1., 0, planted, M=4, after=6, eps1=.75, eps2=.3), []
     for t in range(20):
         lab.round(t)
         levels.append(lab.shared.cluster.numpy())
@@ -129,6 +129,19 @@ def test_two_levels_of_splits_find_the_planted_groups():
     counts = [len(set(c)) for c in levels]
     assert counts[0] == 1 and adjusted_rand_score(levels[counts.index(2)], pairs) == 1
     assert adjusted_rand_score(levels[-1], groups) == 1
+
+
+@pytest.mark.parametrize("settings, clusters", [({}, 2), ({"relative": False, "eps1": .4, "eps2": 1.6}, 1)])
+def test_defaults_find_planted_groups_where_the_norms_for_emnist_never_split(settings, clusters):
+    """`after` is lowered alone; two levels need a larger eps1 (lr falls). What the server measured of each
+    cluster is reported."""
+    lab = trial("cfl", 1., 0, Relabelled(Even(12, 60)), after=6, **settings)
+    for t in range(20):
+        facts = lab.round(t).facts
+    assert facts["clusters_found"] == clusters
+    assert adjusted_rand_score(lab.shared.cluster, np.arange(12) % 4 // 2 % clusters) == 1
+    assert len(facts["mean_update"]) == len(facts["largest_update"]) == clusters
+    assert all(0 < mean < largest for mean, largest in zip(facts["mean_update"], facts["largest_update"], strict=True))
 
 
 def test_a_client_receives_and_sends_one_model():

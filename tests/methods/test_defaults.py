@@ -37,7 +37,7 @@ MIX = {"mix_epochs": 1, "mix_lr": 1.0, "mix_start": 1.0, "mix_everyone": False, 
 FESEM = {"k": 5, "layers": (), "weights": "equal", "keep": False, "lam": 0.0, "scale_by_share": False}
 SENT, KEPT, HEAD = (UP, 0, PHI, D), (MINE, 0, PHI, D), (MINE, 0, 0, H)
 SAID = {
-    "cfl": Said("CFL", {"M": 10, "eps1": .4, "eps2": 1.6, "relative": False, "after": 20}, 4840, 4840, SENT, "m"),
+    "cfl": Said("CFL", {"M": 10, "eps1": .3, "eps2": .5, "relative": True, "after": 20}, 4840, 4840, SENT, "m"),
     "cgpfl": Said("CGPFL", {"K": 4, "lam": 15., "inner": 5, "lr_p": .01, "a": 1.}, 4840, 4840, KEPT, "m"),
     "ditto": Said("Ditto", {"lam": 1.}, 4840, 4840, KEPT, "smg"),
     "fedah": Said("FedAH", MIX, 4840, 4840, HEAD, "smg"),

@@ -85,7 +85,8 @@ def test_cosines_of_updates_follow_from_their_inner_products():
 
 def parted(M=3, t=2, **settings):
     """Client 3 of 0, 1, 3, 5 moves against the others."""
-    m, turn = bare("cfl", M=M, **{"eps1": .5, "eps2": 1.0, "after": 2} | settings), who([0, 1, 3, 5], [1, 2, 3, 4], t)
+    defaults, turn = {"eps1": .5, "eps2": 1.0, "after": 2, "relative": False}, who([0, 1, 3, 5], [1, 2, 3, 4], t)
+    m = bare("cfl", M=M, **defaults | settings)
     dW = torch.tensor([[1., 0.], [.9, .2], [-1., 0.], [1., .1]])
     shared = state("cfl", models=[[1., 0.]] + [[7., 7.]] * (M - 1), cluster=[0] * 6, count=1, unit=0.)
     return m.server(shared, up(w=dW + shared.models[0], norm=dW.norm(dim=1)), turn), turn
@@ -97,6 +98,8 @@ def test_a_split_of_cfl_goes_by_client_numbers_and_moves_no_model():
     same(found.models, [[1., 0.], [1., 0.], [7., 7.]])
     same(found.unit, 1.0049876)
     assert turn.facts["clusters"].tolist() == [0, 0, 1, 0] and turn.facts["k"] == 3
+    assert turn.facts["clusters_found"] == 2      # what was measured is of the one that was split
+    same(turn.facts["mean_update"], [(.475 ** 2 + .075 ** 2) ** .5])
     for settings in ({"M": 1}, {"t": 1}, {"eps1": .4}, {"eps2": 1.1}):
         plain, turn = parted(**settings)
         assert not plain.cluster.any() and int(plain.count) == 1
@@ -106,12 +109,14 @@ def test_a_split_of_cfl_goes_by_client_numbers_and_moves_no_model():
 
 def test_one_cluster_of_cfl_is_split_by_its_own_updates_alone():
     """Cluster 0 has small updates that disagree, cluster 1 a large one that agrees: neither is split."""
-    m = bare("cfl", M=4, eps1=.4, eps2=.8, after=0)
+    m, turn = bare("cfl", M=4, eps1=.4, eps2=.8, after=0, relative=False), who(range(6), [1] * 6)
     dW = torch.tensor([[.1, 0.], [-.1, 0.], [.1, .1], [2., 0.], [1., 0.], [3., 0.]])
     shared = state("cfl", models=[[1., 1.], [5., 5.], [7., 7.], [8., 8.]], cluster=[0, 0, 0, 1, 1, 1], count=2, unit=9.)
     w = dW + shared.models[shared.cluster]
-    found = m.server(shared, up(w=w, norm=dW.norm(dim=1)), who(range(6), [1] * 6))
-    assert int(found.count) == 2 and found.cluster.tolist() == [0, 0, 0, 1, 1, 1]
+    found = m.server(shared, up(w=w, norm=dW.norm(dim=1)), turn)
+    same(turn.facts["mean_update"], [2 ** .5 / 30, 2.])
+    same(turn.facts["largest_update"], [2 ** .5 / 10, 3.])
+    assert turn.facts["clusters_found"] == int(found.count) == 2 and found.cluster.tolist() == [0, 0, 0, 1, 1, 1]
     same(found.models, [[1 + .1 / 3, 1 + .1 / 3], [7., 5.], [7., 7.], [8., 8.]])
     assert float(found.unit) == 9
 

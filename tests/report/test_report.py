@@ -62,6 +62,20 @@ def test_the_best_is_bold_and_differences_are_signed():
     assert "| c | - * | 10.00 | - |" in text and "Kendall" not in text
 
 
+def test_a_row_that_never_split_is_marked(results, monkeypatch):
+    """Only where no seed has more than one cluster, and only of a method that tells their number."""
+    for run, clusters in zip(results.of("FedMHC & co", results.columns[0]), (1, 1), strict=True):
+        monkeypatch.setitem(run.outcome.result, "clusters_found", clusters)
+    for run, clusters in zip(results.of("Local", results.columns[0]), (1, 3), strict=True):
+        monkeypatch.setitem(run.outcome.result, "clusters_found", clusters)
+    table = tables.table(results, "accuracy_best", {})
+    assert [place for place, cell in table.cells.items() if cell.unsplit] == [("FedMHC & co", results.columns[0])]
+    text, tex = tables.markdown(table), tables.latex(table, "t")
+    assert text.count(" † |") == 1 and "\n† clusters were never split: FedAvg with a plain mean\n" in text
+    assert tex.count(r"$^{\dagger}$ &") == 1 and r"\par $^{\dagger}$ clusters were never split" in tex
+    assert "never split" not in tables.markdown(few(Cell([3.], 0, None)))
+
+
 def test_of_a_cost_the_least_is_the_best():
     text = tables.markdown(few(Cell([3.], 0, None), Cell([4.], 0, None), measure="seconds"))
     assert "| a | **3.00** |" in text and "| b | 4.00 |" in text
