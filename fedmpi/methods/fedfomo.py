@@ -1,13 +1,16 @@
 """FedFomo, Zhang et al., ICLR 2021: each client downloads the models that helped it most, and moves to each as far as
 it lowers the loss on its validation samples (first-order model optimisation).
 
-Objective: min over w_i of f_i(w_i), w_i <- w_i + sum_n a_n (w_n - w_i), a_n the positive parts, normalised, of
-(L_i(w_i) - L_i(w_n)) / (||w_n - w_i|| + 1e-5), L_i the loss on a fixed fifth of client i's training samples, which it
-does not train on. The server adds the raw weights up in a table of affinities, and sends the M highest of a row.
-Departures. w_i is the client's own model as it is, so that it is never among those sent (the table's diagonal stays as
-it starts, 1). Equal affinities are put in a random order, drawn for each round and client: at first all are equal. With
-fewer than M others a client is sent its own model in their place, which counts for nothing, as does any model nearer
-than 1e-5. The server's rows are the models that clients keep: nothing is held twice."""
+Objective: min over w_i of f_i(w_i). v_i is client i's model before its last local training, w_i the trained one; its
+next training starts from v_i <- v_i + sum_n a_n (w_n - v_i), n over the models that it is sent and its own w_i, a_n the
+positive parts, normalised, of (L_i(v_i) - L_i(w_n)) / (||w_n - v_i|| + 1e-5), L_i the loss on a fixed fifth of client
+i's training samples, which it does not train on. If no a_n is positive it starts from v_i again. The server adds raw
+weights up in a table of affinities, and sends the M highest of a row; each of these M is, with probability `epsilon`, a
+model at random instead, and epsilon falls by `fall` a round (as in the authors' code, .3 and .05).
+Departures. The authors' code divides the weights of a round by the absolute value of their sum before it adds them up.
+Equal affinities are put in a random order, drawn for each round and client: at first all are equal. With fewer than M
+others a client is sent its own model in their place, which counts for nothing, as does any model nearer than 1e-5 to
+v_i or w_i. The server's rows are the models that clients keep: nothing is held twice."""
 from __future__ import annotations
 
 from dataclasses import dataclass
@@ -32,6 +35,7 @@ class Shared(NamedTuple):
 
 class Mine(NamedTuple):
     w: Tensor             # (d,)
+    before: Tensor        # (d,) v_i, from which its last local training started
 
 
 class Note(NamedTuple):
@@ -39,13 +43,14 @@ class Note(NamedTuple):
 
 
 class Up(NamedTuple):
-    weight: Tensor        # (M,) of the models that were sent, raw
+    weight: Tensor        # (M + 1,) of the models that were sent and of its own, raw
 
 
 @dataclass(frozen=True)
 class FedFomo(Method):
     M: Annotated[int, Ge(1), "models that a client is sent"] = 5
-    epsilon: Annotated[float, Ge(0), Le(1), "share of rounds in which a client is sent models at random"] = 0.
+    epsilon: Annotated[float, Ge(0), Le(1), "share of models that are sent at random in the first round"] = .3
+    fall: Annotated[float, Ge(0), Le(1), "taken off epsilon after every round, until it is 0"] = .05
     held_out: Annotated[float, Gt(0), Lt(1), "share of the training samples that validates"] = .2
 
     title = "FedFomo"
@@ -54,7 +59,7 @@ class FedFomo(Method):
     averages = False      # the server mixes what clients keep
 
     def init(self, n):
-        return Shared(torch.eye(n)), Mine(self.model.start)
+        return Shared(torch.eye(n)), Mine(self.model.start, self.model.start)
 
     def note(self):
         return Note(self.model.start.repeat(self.M, 1))
@@ -66,11 +71,13 @@ class FedFomo(Method):
 
     def best(self, row, i, who) -> np.ndarray:
         generator = np.random.default_rng((who.seed, who.round, i, CHOICE))
-        at_random, order = generator.random() < self.epsilon, generator.permutation(len(row))
-        order = order[order != i]
-        if not at_random:
-            order = order[np.argsort(-row[order], kind="stable")]
-        return np.append(order[:self.M], np.full(max(0, self.M - len(order)), i))
+        at_random = generator.random(self.M) < self.epsilon - who.round * self.fall
+        order = generator.permutation(len(row))
+        shuffled = [int(j) for j in order if j != i]
+        best, found = sorted(shuffled, key=lambda j: -row[j]), []
+        for explore in at_random[:len(shuffled)]:
+            found.append(next(j for j in (shuffled if explore else best) if j not in found))
+        return np.array(found + [i] * (self.M - len(found)))
 
     def down(self, shared, mine, who):
         return Note(mine.w.mix(np.eye(len(shared.affinity))[self.chosen(shared, who)]))
@@ -78,18 +85,20 @@ class FedFomo(Method):
     def client(self, shared, mine, data):
         train = data.subset(1 - self.held_out, HELD, fixed=True)
         held = data.subset(1 - self.held_out, HELD, fixed=True, rest=True)
-        models = data.note.models
-        gains = held.mean_loss(self.model, mine.w) - torch.stack([held.mean_loss(self.model, w) for w in models])
-        distances = (models - mine.w).norm(dim=1)
-        weight = torch.where(distances > NEAR, gains / (distances + 1e-5), 0.)
+        models, v = torch.cat([data.note.models, mine.w[None]]), mine.before
+        gains = held.mean_loss(self.model, v) - torch.stack([held.mean_loss(self.model, w) for w in models])
+        distances, other = (models - v).norm(dim=1), (data.note.models - mine.w).norm(dim=1) > NEAR
+        counts = (distances > NEAR) & torch.cat([other, torch.ones_like(other[:1])])
+        weight = torch.where(counts, gains / (distances + 1e-5), 0.)
         a = weight.clamp(min=0)
-        a = a / torch.where(a.sum() > 0, a.sum(), 1.)
-        return Mine(train.descend(self.model, mine.w + a @ (models - mine.w))), Up(weight)
+        v = v + a / torch.where(a.sum() > 0, a.sum(), 1.) @ (models - v)
+        return Mine(train.descend(self.model, v), v), Up(weight)
 
     def server(self, shared, up, who):
         affinity = shared.affinity.clone()
         rows, weight = torch.as_tensor(who.ids)[:, None], up.weight.gather()
-        affinity.index_put_((rows, torch.as_tensor(self.chosen(shared, who))), weight, accumulate=True)
+        columns = torch.cat([torch.as_tensor(self.chosen(shared, who)), rows], 1)
+        affinity.index_put_((rows, columns), weight, accumulate=True)
         return Shared(affinity)
 
     def traffic(self, shared, up):

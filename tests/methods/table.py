@@ -28,6 +28,7 @@ OTHER = {
     ("cfl", "eps1"): (0., {}),
     ("cfl", "relative"): (False, {"eps1": 10., "eps2": .5}),
     ("fedfomo", "epsilon"): (1., {"M": 2}),
+    ("fedfomo", "fall"): (1., {"M": 2, "epsilon": 1.}),
     ("fedala", "spread"): (1e-4, {}),
     ("fedala", "first_passes"): (3, {}),
     ("fedprox_plus", "mu"): (1., {}),

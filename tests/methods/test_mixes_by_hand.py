@@ -51,12 +51,14 @@ def test_fedamp_addresses_participants_and_pulls_them():
     assert told["pull"][0][1] == pytest.approx(1.5) and told["pull"][0][2] is None
 
 
-def fomo(losses, models, step=0.):
-    """A client at 0, whose loss is given for every model."""
+def fomo(losses, models, step=0., w=(0., 0.)):
+    """A client that trained from 0, where it still is or at `w`, and whose loss is given for every model."""
     def loss(w):
         return losses[tuple(round(v, 4) for v in w.tolist())]
     client = Client(step=step, loss=loss, note=state("fedfomo", "Note", models=models))
-    mine, sent = bare("fedfomo", network([0., 0.])).client(None, state("fedfomo", "Mine", w=[0., 0.]), client)
+    own = state("fedfomo", "Mine", w=list(w), before=[0., 0.])
+    mine, sent = bare("fedfomo", network([0., 0.])).client(None, own, client)
+    same(mine.w - mine.before, [step, step])
     return mine.w, sent.weight, client.calls
 
 
@@ -64,39 +66,47 @@ def test_fedfomo_moves_to_each_model_as_far_as_it_helps():
     """Gains .5, .4 and -.5 over distances 5, 2 and 1."""
     losses = {(0., 0.): 1., (3., 4.): .5, (0., 2.): .6, (1., 0.): 1.5}
     w, weight, calls = fomo(losses, [[3., 4.], [0., 2.], [1., 0.]], step=1.)
-    same(weight, [.1, .2, -.5], 1e-4)
+    same(weight, [.1, .2, -.5, 0.], 1e-4)
     same(w, [1 + 3 / 3, 1 + 4 / 3 + 2 * 2 / 3], 1e-4)
     assert calls[:2] == [("subset", (.8, 1, True, False)), ("subset", (.8, 1, True, True))]
+
+
+def test_fedfomos_own_trained_model_is_one_of_those_compared():
+    """Gains .5, .4 and .3 over distances 5, 2 and 1 from where its last training began; a copy does not count."""
+    losses = {(0., 0.): 1., (3., 4.): .5, (0., 2.): .6, (0., 1.): .7}
+    w, weight, _ = fomo(losses, [[3., 4.], [0., 2.], [0., 1.]], w=(0., 1.))
+    same(weight, [.1, .2, 0., .3], 1e-4)
+    same(w, [3 / 6, 4 / 6 + 2 * 2 / 6 + 1 * 3 / 6], 1e-4)
 
 
 def test_fedfomo_gives_no_weight_to_what_is_worse_or_is_no_other():
     losses = {(0., 0.): 1., (3., 4.): 1.2, (.0001, 0.): .99}
     w, weight, _ = fomo(losses, [[3., 4.], [9e-6, 0.], [3., 4.]])
-    same(weight, [-.04, 0., -.04], 1e-5)
+    same(weight, [-.04, 0., -.04, 0.], 1e-5)
     assert w.tolist() == [0., 0.]
     _, weight, _ = fomo(losses, [[1e-4, 0.]])
-    assert float(weight) == pytest.approx(.01 / (1e-4 + 1e-5), rel=1e-3)
+    assert float(weight[0]) == pytest.approx(.01 / (1e-4 + 1e-5), rel=1e-3)
 
 
 AFFINITY = [[1., 9., 9., 9.], [.5, 1., .2, -1.], [9., 9., 1., 9.], [0., .1, .9, 1.]]
 
 
 def test_fedfomo_adds_raw_weights_up_for_the_models_that_were_sent():
-    m, turn = bare("fedfomo", network([0., 0.]), M=2), who([1, 3], [1, 1])
+    m, turn = bare("fedfomo", network([0., 0.]), M=2, epsilon=0.), who([1, 3], [1, 1])
     shared = state("fedfomo", affinity=AFFINITY)
     assert m.chosen(shared, turn).tolist() == [[0, 2], [2, 1]]
     note = m.down(shared, SimpleNamespace(w=SimpleNamespace(mix=lambda c: c)), turn)
     np.testing.assert_array_equal(note.models, np.eye(4)[[[0, 2], [2, 1]]])
-    found = m.server(shared, up(weight=[[.1, -.2], [.3, .4]]), turn)
-    same(found.affinity, [AFFINITY[0], [.6, 1., 0., -1.], AFFINITY[2], [0., .5, 1.2, 1.]])
+    found = m.server(shared, up(weight=[[.1, -.2, .6], [.3, .4, -.7]]), turn)
+    same(found.affinity, [AFFINITY[0], [.6, 1.6, 0., -1.], AFFINITY[2], [0., .5, 1.2, .3]])
     same(shared.affinity, AFFINITY)
     drawn = np.random.default_rng((3, 0, 2, 0xF00D))      # seed, round, client, and what it is for
-    at_random, order = drawn.random(), [i for i in drawn.permutation(9) if i != 2]
-    for epsilon, expected in ((0., order[:4]), (1., order[:4]), (at_random, order[:4])):
-        assert bare("fedfomo", M=4, epsilon=epsilon).best(np.zeros(9), 2, turn).tolist() == expected
+    chances, order = drawn.random(4), [i for i in drawn.permutation(9) if i != 2]
+    for epsilon in (0., .5, 1.):
+        assert bare("fedfomo", M=4, epsilon=epsilon).best(np.zeros(9), 2, turn).tolist() == order[:4]
     rising = np.arange(9.)
-    assert bare("fedfomo", M=4, epsilon=at_random + 1e-6).best(rising, 2, turn).tolist() == order[:4]
-    assert bare("fedfomo", M=4, epsilon=at_random - 1e-6).best(rising, 2, turn).tolist() == [8, 7, 6, 5]
+    assert bare("fedfomo", M=4, epsilon=max(chances) + 1e-6).best(rising, 2, turn).tolist() == order[:4]
+    assert bare("fedfomo", M=4, epsilon=min(chances) - 1e-6).best(rising, 2, turn).tolist() == [8, 7, 6, 5]
     few = bare("fedfomo", M=4)
     assert few.best(np.array([1., 0., 2.]), 2, turn).tolist() == [0, 1, 2, 2]      # its own model for those missing
 
