@@ -3,12 +3,13 @@ one Gaussian per class, the product of those that the clients found.
 
 Objective: min over the shared encoder and the heads h_i of sum_i (1 / N) E_{z ~ q(z|x)} ce(h_i(z), y) + beta KL(r(z|y)
 || q(z|x)); r(z|y) = N(0, I) prod_i r_i(z|y), r_i(z|y) = prod of q(z|x) over client i's samples x of class y: precisions
-1 / sigma^2 add up, and so do mu / sigma^2. The server makes r anew from the participants of each round, first N(0, I).
+1 / sigma^2 add up, and so do mu / sigma^2. The server makes r anew from the participants of each round that hold the
+class; where none does, the class keeps its last r (as in the authors' code), which is N(0, I) at first.
 Departures. The divergence is that of the authors' code, r from q: so many experts make r narrow, and KL(q || r) then
 drives all sigma to 0 (digits, 16 clients, 40 rounds: 31 % against 61 %). r_i is formed by the trained encoder, not
-while it trains, and a class that a client lacks adds nothing to r, where that code adds one more N(0, I). No clipping
-of gradients. A client is judged by the mean of the code, in place of 30 codes, after `ft` epochs of its head on such
-means; they are not kept, so that each evaluated round shows what their code does once, at the end."""
+while it trains. No clipping of gradients. sigma is softplus(s) + .01, so that no sample's precision exceeds 10^4. A
+client is judged by the mean of the code, in place of 30 codes, after `ft` epochs of its head on such means; they are
+not kept, so that each evaluated round shows what their code does once, at the end."""
 from __future__ import annotations
 
 from dataclasses import dataclass
@@ -73,8 +74,10 @@ class FedCR(Method):
 
     def server(self, shared, up, who):
         precision, weighted = (up.experts.sum().view(self.net.classes, -1) * UNIT).chunk(2, 1)
+        held = precision.any(1, keepdim=True)
         precision = precision + 1      # N(0, I)
-        return Shared(up.phi.mean(), weighted / precision, precision.rsqrt())
+        return Shared(up.phi.mean(), torch.where(held, weighted / precision, shared.mu),
+                      torch.where(held, precision.rsqrt(), shared.sigma))
 
     def personal(self, shared, mine, data):
         return self.net.tuned(shared.phi, mine.h, data, self.ft, FT)

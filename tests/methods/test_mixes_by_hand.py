@@ -138,13 +138,14 @@ def test_ensembles_average_model_by_model():
 
 
 def test_fedcr_multiplies_gaussians():
-    """Of class 0 the clients hold precisions 1 and 2, of class 1 none: N(0, I) is left."""
+    """Of class 0 the clients hold precisions 1 and 2, of class 1 none: it keeps what it has."""
     experts = torch.tensor([[1., 2., 0., 0.], [2., 4., 0., 0.]]) / 1024
-    found = bare("fedcr", net=SimpleNamespace(classes=2)).server(None, up(phi=[[1.], [5.]], experts=experts),
+    shared = state("fedcr", phi=[0.], mu=[[9.], [.25]], sigma=[[9.], [.125]])
+    found = bare("fedcr", net=SimpleNamespace(classes=2)).server(shared, up(phi=[[1.], [5.]], experts=experts),
                                                                  who([0, 4], [10, 30]))
     same(found.phi, [3.])
-    same(found.mu, [[1.5], [0.]])
-    same(found.sigma, [[.5], [1.]])
+    same(found.mu, [[1.5], [.25]])
+    same(found.sigma, [[.5], [.125]])
 
 
 HEADS = [[0., 1.], [1., 0.], [2., 2.], [9., 9.]]

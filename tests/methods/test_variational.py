@@ -13,6 +13,7 @@ from fedmpi.clients.loop import Loop
 from fedmpi.clients.plan import Local, noise
 from fedmpi.clients.vmap import Vmap
 from fedmpi.errors import BadInput
+from fedmpi.method import Participants
 from fedmpi.models.build import build
 from fedmpi.models.flat import Model
 from fedmpi.models.nets import CNN4, MLP, ResNet18
@@ -101,7 +102,9 @@ def fedcr(ref, start, beta, samples):
                 precision[c] += (q.variance[j] ** -1).numpy()
                 weighted[c] += (q.mean[j] / q.variance[j]).numpy()
         phi = torch.stack(sent).double().mean(0).float()
-        r = Normal(torch.from_numpy(weighted / precision).float(), torch.from_numpy(precision ** -.5).float())
+        held = sorted({c for i in ref.who(t).ids for c in ref.data[i][1].tolist()})      # others keep their r
+        r.loc[held] = torch.from_numpy(weighted / precision).float()[held]
+        r.scale[held] = torch.from_numpy(precision ** -.5).float()[held]
     return phi, h, r
 
 
@@ -143,6 +146,17 @@ def test_fedcr(run):
     for i in range(8):
         near(found.mine(i).h, h[i])
     assert found.shared.sigma.min() < .5      # of a class that was seen
+
+
+def test_a_class_that_no_participant_holds_keeps_its_gaussian(run):
+    """After a round of all clients, one of client 1 alone, which has a single sample."""
+    found = run("fedcr", rounds=1, share=1.)
+    mu, sigma, (_, y) = found.shared.mu, found.shared.sigma, found.group.training(1)
+    assert mu.any(1).all()
+    found.round(1, Participants(np.array([1]), found.federation.sizes[[1]], 1, 3))
+    others = torch.arange(C) != y[0]
+    assert torch.equal(found.shared.mu[others], mu[others]) and torch.equal(found.shared.sigma[others], sigma[others])
+    assert not torch.equal(found.shared.mu[y[0]], mu[y[0]])
 
 
 @pytest.mark.parametrize("name, settings", [("fedsr", {"r": "averaged"}), ("fedcr", {"samples": 2})])
