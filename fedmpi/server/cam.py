@@ -29,7 +29,8 @@ WARM = 0xCA3      # stream of the warm-up's batches
 
 @dataclass(frozen=True)
 class CAM(Method):
-    warm_up: Annotated[int, Ge(0), "rounds of FedAvg for g alone, or epochs of local training of all clients"] = 30
+    warm_up: Annotated[int, Ge(0), "rounds of warm-up: of FedAvg for g alone, or of every client by itself"] = 30
+    warm_steps: Annotated[int, Ge(1), "steps of a client that warms up by itself, for each of these rounds"] = 10
     warm: Annotated[Literal["global", "local"], "what warms up: g, or every client's own model in a round before the "
                     "first one"] = "global"
 
@@ -51,7 +52,7 @@ class CAM(Method):
             _, up = super().client(shared, mine, data.subset(0., WARM).passes(0, WARM))      # what rests is sent too
             return copied(mine), extended(up, theta0=data.descend(self.model, shared.g))
         if shared.round < 0:
-            mine, up = super().client(shared, mine, data.passes(self.warm_up, WARM))
+            mine, up = super().client(shared, mine, data.passes(1, WARM, self.warm_up * self.warm_steps))
             return mine, extended(up, theta0=shared.g.clone())
         trained, up = super().client(shared, mine, data.plus(self.model, shared.g))
         return trained, extended(up, theta0=self.beside(self.beginning(shared, mine, up, data), shared.g, data))

@@ -53,6 +53,11 @@ def summary(rows: np.ndarray) -> dict[str, float]:
             "f1_mean": float(f1.mean()), "loss": float((loss / tested).mean())}
 
 
+def best_of(metrics: list[dict]) -> dict:
+    """Return the line of metrics.jsonl with the highest mean accuracy."""
+    return max(metrics, key=lambda m: (m["accuracy_mean"] == m["accuracy_mean"], m["accuracy_mean"]))
+
+
 def worst_decile(accuracy: np.ndarray) -> float:
     """Return the mean accuracy of the worst tenth of the clients (at least one)."""
     worst = max(1, int(np.ceil(len(accuracy) / 10)))

@@ -21,7 +21,7 @@ from fedmpi.models.build import blank
 from fedmpi.progress import Progress, duration, percent
 from fedmpi.server import cost
 from fedmpi.server.faults import attackers
-from fedmpi.server.metrics import Groups, judged, pictured, summary
+from fedmpi.server.metrics import Groups, best_of, judged, pictured, summary
 from fedmpi.server.participation import addressed, participants
 from fedmpi.slurm.deadline import Deadline
 from fedmpi.storage import checkpoint
@@ -187,7 +187,11 @@ class Run:
             if not len(who.ids):
                 raise FedmpiError(f"no update of clients {ids.tolist()}, which train before round 1, can be used, and "
                                   f"{self.method.title} cannot begin; lower train.lr, or look at their data")
-            self.crew.call(Order.TIMES)
+            if "clusters" in who.facts and self.config.evaluate.every:      # they enter the books as round 0
+                table, _ = self.crew.judge(0, self.state.shared)
+                self.enter(table, self.facts(who, who, who) | {"seconds": self.state.seconds})
+            else:
+                self.crew.call(Order.TIMES)
 
     def evaluates(self, t: int) -> bool:
         every = self.config.evaluate.every
@@ -284,10 +288,6 @@ class Run:
                 "accuracy_weighted_best": float(np.fmax.reduce([m["accuracy_weighted"] for m in metrics])),
                 "accuracy_last_ten": float(np.mean(accuracies[-10:])), "ranks": self.crew.world.size,
                 **self.crew.group.chosen(), **({"gpus": self.gpus} if self.gpus else {}), "seconds": self.state.seconds}
-
-
-def best_of(metrics: list[dict]) -> dict:
-    return max(metrics, key=lambda m: (m["accuracy_mean"] == m["accuracy_mean"], m["accuracy_mean"]))
 
 
 def address(crew: Crew, method, shared, who: Participants, exact: bool) -> None:

@@ -36,6 +36,8 @@ OTHER = {
     ("fesem", "layers"): (["fc2.bias"], {"k": 3}),
     ("fesem_cam", "lam"): (1., {}),
     ("fesem_cam", "layers"): (["fc2.bias"], {"k": 4}),
+    ("fesem_cam", "warm_steps"): (3, {"warm_up": 1}),
+    ("ifca_cam", "warm_steps"): (3, {"warm": "local"}),
     ("fesem_cam", "warm"): ("global", {"warm_up": 1}),
     ("fedah", "mix_lr"): (.1, {}),
     ("fedah", "mix_start"): (.5, {}),

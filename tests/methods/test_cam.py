@@ -1,7 +1,9 @@
 """Clustered additive modelling: without a global model it is what it modifies; independent transcriptions."""
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
+from itertools import islice
 
 import numpy as np
 import pytest
@@ -11,12 +13,15 @@ from sklearn.metrics import adjusted_rand_score
 from torch.nn.utils import parameters_to_vector
 
 from fedmpi.clients.vmap import Vmap
+from fedmpi.comm.world import Solo
 from fedmpi.config import resolve
 from fedmpi.data.federation import Federation, prepare
 from fedmpi.methods.fedmhc import FedMHC
 from fedmpi.methods.fesem_cam import FeSEMCAM
 from fedmpi.methods.ifca_cam import IFCACAM
+from fedmpi.run import lead
 from fedmpi.server.cam import CAM, WARM
+from fedmpi.storage.folder import read_history
 from tests.federations import Lab, apart, method
 from tests.methods.reference import Reference
 from tests.methods.test_fesem import first, lloyd
@@ -144,12 +149,17 @@ def test_ifca_cam_is_what_its_formulas_say(mlp, federation, warm_up):
     assert found.shared.round == ROUNDS
 
 
+def warmed(ref, i, steps):
+    """Train client i alone for so many steps, however many samples it has."""
+    return ref.sgd(ref.start, islice(ref.batches(i, -1, stream=WARM, epochs=steps), steps), 0)
+
+
 def fesem_cam(ref, k, g, lam, warm_up, keep):
     """Return g, centres, clusters and theta (eqs. 11 to 15); the whole network is fully connected."""
     everybody, of = range(len(ref.data)), {}
     theta, w = dict.fromkeys(everybody, ref.start), np.array([ref.start.double().numpy()] * k)
     if warm_up:
-        theta = {i: ref.sgd(ref.start, ref.batches(i, -1, stream=WARM, epochs=warm_up), 0) for i in everybody}
+        theta = {i: warmed(ref, i, 4 * warm_up) for i in everybody}
         of, w = clustered(theta, list(everybody), w, of, ref.federation.sizes, (ref.config.seed, 0))
     for t in range(ROUNDS):
         who, sent = ref.who(t), []
@@ -176,7 +186,7 @@ def clustered(theta, ids, w, of, n, seed):
 @pytest.mark.parametrize("keep", [False, True])
 @pytest.mark.parametrize("warm_up", [0, 2])
 def test_fesem_cam_is_what_its_formulas_say(mlp, federation, warm_up, keep):
-    found = run(mlp, federation, "fesem_cam", k=3, warm_up=warm_up, lam=.5, keep=keep)
+    found = run(mlp, federation, "fesem_cam", k=3, warm_up=warm_up, warm_steps=4, lam=.5, keep=keep)
     g, w, of, theta = fesem_cam(Reference(mlp, federation, found.config), 3, mlp.starts(4)[3], .5, warm_up, keep)
     near(found.shared.g, g)
     near(found.shared.w, w)
@@ -229,11 +239,12 @@ def test_while_g_warms_up_it_is_judged_alone(mlp, federation):
 
 
 def test_clients_warm_up_alone_before_the_first_round(mlp, federation):
-    lab = Lab(method("fesem_cam", mlp, k=3, warm_up=2, keep=True), federation, share=SHARE).open()
+    """By as many steps each: clients of 1 to 57 samples, in batches of 10."""
+    lab = Lab(method("fesem_cam", mlp, k=3, warm_up=2, warm_steps=7, keep=True), federation, share=SHARE).open()
     ref = Reference(mlp, federation, lab.config)
     assert torch.equal(lab.shared.g, mlp.starts(4)[3]) and (lab.shared.of >= 0).all() and lab.shared.round == 0
     for c in range(8):
-        near(lab.mine(c).theta, ref.sgd(ref.start, ref.batches(c, -1, stream=WARM, epochs=2), 0))
+        near(lab.mine(c).theta, warmed(ref, c, 14))
     assert method("fesem_cam", mlp, warm_up=0).opening(8, 0) is None is method("ifca_cam", mlp).opening(8, 0)
 
 
@@ -265,6 +276,24 @@ def test_both_warm_ups_in_both_engines(mlp, federation, name, warm):
 
 
 # Books
+
+
+@pytest.mark.parametrize("every", [1, 0])
+def test_the_clusters_of_the_warm_up_are_round_0(every, tmp_path, cache):
+    """Of all clients, judged by them; without evaluated rounds they are in no book."""
+    (tmp_path / "c.yaml").write_text(json.dumps({
+        "rounds": 2, "method": {"name": "fesem_cam", "warm_up": 1, "warm_steps": 30}, "evaluate": {"every": every},
+        "model": {"name": "mlp", "hidden": 8}, "train": {"lr": .05, "participation": .3, "steps": 2},
+        "data": {"clients": 20, "cache": str(cache), "partition": "pathological"}}))
+    assert lead(Solo(), str(tmp_path / "c.yaml"), [], str(tmp_path / "run"), None, lambda: False) == 0
+    lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    assert [line["round"] for line in lines] == ([0, 1, 2] if every else [2])
+    if every:
+        history = read_history(tmp_path / "run" / "history.h5")
+        assert history["round"].tolist() == [0, 1, 2] and (history["cluster"] >= 0).all()
+        assert lines[0]["cluster_sizes"] == np.bincount(history["cluster"][0].astype(int), minlength=5).tolist()
+        assert lines[0]["participants"] == 20 and lines[0]["accuracy_mean"] > .2 and lines[0]["ari"] > .5
+        assert lines[0]["accuracy_mean"] == pytest.approx(history["accuracy"][0].mean())
 
 
 @pytest.mark.parametrize("name, extra", [("ifca_cam", 8), ("fesem_cam", 0)])

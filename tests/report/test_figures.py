@@ -90,16 +90,17 @@ def test_the_clients_of_all_seeds(results):
     np.testing.assert_array_equal(accuracy.last(results.of("Local", "beta .3")), wanted[~np.isnan(wanted)])
 
 
-def test_sizes_are_stacked_to_the_participants(results):
+def test_sizes_are_stacked_to_all_clients_that_have_a_cluster(results):
+    """Whether they take part or not: half of 6 do, and each is known after two rounds at the latest, or not at all."""
     axes = clusters.sizes(results.of("FedCPS", "beta .3")[0]).axes[0]
     assert axes.get_ylim() == (0, 6) and len(axes.collections) == 3
 
 
 def test_the_number_of_clusters_may_change(results):
-    run = results.of("FedCPS", "beta .3")[0]
-    lines = [line | {"cluster_sizes": [6] if i else [4, 1, 1]} for i, line in enumerate(run.outcome.lines)]
-    axes = clusters.sizes(SimpleNamespace(outcome=SimpleNamespace(lines=lines), name="x")).axes[0]
-    assert axes.get_ylim() == (0, 6) and len(axes.collections) == 3
+    found = {"round": np.arange(3), "cluster": np.array([[-1, -1, 0, 0], [0, 0, 0, 1], [2, 0, 0, 1]])}
+    axes = clusters.sizes(SimpleNamespace(history=found, name="x")).axes[0]
+    assert axes.get_ylim() == (0, 4) and len(axes.collections) == 3
+    assert clusters.sizes(SimpleNamespace(history={}, name="x")) is None
 
 
 def test_the_image_of_assignments_is_the_history(results):
@@ -109,6 +110,7 @@ def test_the_image_of_assignments_is_the_history(results):
     order = np.lexsort((found[-1], run.federation.groups))
     np.testing.assert_array_equal(image, found[:, order].T)
     assert clusters.edges(np.array([1, 2, 5])).tolist() == [.5, 1.5, 2.5, 5.5]
+    assert clusters.edges(np.array([0, 2])).tolist() == [-.5, .5, 2.5]      # 0: before the first round
 
 
 def test_lam_of_planted_groups(results):

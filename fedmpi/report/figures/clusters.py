@@ -8,19 +8,18 @@ from fedmpi.report.results import Results, Shown
 
 
 def sizes(run: Shown):
-    """Draw the participants in each cluster by round, stacked."""
-    lines = [line for line in run.outcome.lines if "cluster_sizes" in line]
-    if not lines:
+    """Draw how many clients were last put in each cluster by round, stacked."""
+    found = run.history.get("cluster")
+    if found is None or not (found >= 0).any():
         return None
-    rounds, most = [line["round"] for line in lines], max(len(line["cluster_sizes"]) for line in lines)
-    counts = np.array([line["cluster_sizes"] + [0] * (most - len(line["cluster_sizes"])) for line in lines], float).T
+    rounds, counts = run.history["round"], np.array([(found == k).sum(1) for k in range(int(found.max()) + 1)], float)
     figure = style.figure(3.2)
     axes = figure.subplots()
     below = np.zeros(len(rounds))
     for i, count in enumerate(counts):
         axes.fill_between(rounds, below, below + count, step="mid", label=f"{i}", **style.area(i))
         below = below + count
-    axes.set(ylabel="participants", title=run.name)
+    axes.set(ylabel="clients", title=run.name)
     style.across_rounds(axes)
     axes.margins(x=0, y=0)
     axes.yaxis.get_major_locator().set_params(integer=True)
@@ -56,7 +55,7 @@ def assignments(run: Shown):
 
 def edges(rounds: np.ndarray) -> np.ndarray:
     """Return where the columns of evaluated rounds begin and end: each stands for the rounds since the one before."""
-    return np.concatenate([[0], rounds]) + .5
+    return np.concatenate([[min(0, rounds[0] - 1)], rounds]) + .5
 
 
 def agreement(results: Results, column: str):
