@@ -3,8 +3,9 @@
 Objective: min over w_1..w_k of sum_i min_j f_i(w_j). Client: z_i = argmin_j f_i(w_j) on its training data, then E
 epochs from w_z. Server: w_j = mean of its members' models; a cluster without members keeps its model.
 With `shared_body` (the paper's weight sharing) the clusters differ in their heads alone, and the body is the mean over
-all participants. `average: share` is eq. 6 of Fed-CAM (Ma et al., 2023) in place of the mean: the server moves w_j to
-(1 - s_j) w_j + sum_i (n_i / n) w_i over its members, s_j their share of all participants' samples n.
+all participants. `average` is for Fed-CAM (Ma et al., 2023): `mean` weights members by their samples; `share` is its
+eq. 6, by which the server moves w_j to (1 - s_j) w_j + sum_i (n_i / n) w_i over its members, s_j their share of all
+participants' samples n.
 Departure. One draw of k independent starts; the paper restarts several times."""
 from __future__ import annotations
 
@@ -34,7 +35,8 @@ class Up(NamedTuple):
 class IFCA(Method):
     k: Annotated[int, Ge(1), "clusters"] = 5
     shared_body: Annotated[bool, "clusters have a head of their own and share all other layers"] = False
-    average: Annotated[Literal["mean", "share"], "members' plain mean, or eq. 6 of Fed-CAM"] = "mean"
+    average: Annotated[Literal["equal", "mean", "share"], "members' plain mean, weighted by samples, or eq. 6 of "
+                       "Fed-CAM"] = "equal"
 
     title = "IFCA"
     paper = "Ghosh et al., NeurIPS 2020"
@@ -64,9 +66,9 @@ class IFCA(Method):
         return mine, Up(data.descend(self.model, self.model.join(shared.phi, row(shared.parts, z))), z)
 
     def server(self, shared, up, who):
-        z, n = up.z.gather().flatten(), who.sizes if self.average == "share" else None
+        z, n = up.z.gather().flatten(), None if self.average == "equal" else who.sizes
         parts = up.w[self.cut:].mean_by(z, self.k, old=shared.parts, weight=n)
-        if n is not None:
+        if self.average == "share":
             s = np.bincount(z, n, minlength=self.k) / n.sum()
             parts = shared.parts.lerp(parts, torch.from_numpy(s).to(parts)[:, None])
         who.report(clusters=z.numpy(), k=self.k)

@@ -71,7 +71,7 @@ class SilentFedMHC(Silent, FedMHCCAM):
     """The same without g."""
 
 
-PLAIN = [(SilentIFCA, "ifca", {"average": "mean"}), (SilentIFCA, "ifca", {"average": "share", "shared_body": True}),
+PLAIN = [(SilentIFCA, "ifca", {"average": "equal"}), (SilentIFCA, "ifca", {"average": "share", "shared_body": True}),
          (SilentFeSEM, "fesem", {"keep": True, "lam": .5, "layers": ("fc2",), "weights": "samples"}),
          (SilentFeSEM, "fesem", {"keep": False, "lam": 0., "layers": (), "weights": "equal"}),
          (SilentFedMHC, "fedmhc", {"lam": .5})]
@@ -122,28 +122,37 @@ def average(sent, n):
     return torch.from_numpy(np.average(torch.stack(sent).double().numpy(), 0, n)).float()
 
 
-def ifca_cam(ref, starts, warm_up):
+def ifca_cam(ref, starts, warm_up, average_):
     """Return g and the clusters' models (eqs. 2 to 9)."""
     *w, g = starts
     for t in range(ROUNDS):
-        who, new, sent = ref.who(t), list(w), []
+        who, sent, members = ref.who(t), [], [[] for _ in w]
         for i, n in zip(who.ids, who.sizes, strict=True):
             if t < warm_up:
                 sent.append(ref.sgd(g, ref.batches(i, t), t))
                 continue
             k = int(np.argmin([loss(ref, g, v, i) for v in w]))
             theta = additive(ref, w[k], g, ref.batches(i, t), t)
-            new[k] = new[k].double() + n / who.sizes.sum() * (theta - w[k]).double()      # eq. 6
+            members[k].append((theta, n))
             sent.append(additive(ref, g, w[k], ref.batches(i, t), t))
-        w, g = [v.float() for v in new], average(sent, who.sizes)
+        w = [moved(old, own, average_, who.sizes.sum()) for old, own in zip(w, members, strict=True)]
+        g = average(sent, who.sizes)
     return g, torch.stack(w)
 
 
+def moved(old, members, average_, n):
+    """Return a cluster's next model: eq. 6, or a mean of its members."""
+    if average_ == "share":
+        return (old.double() + sum(m / n * (theta - old).double() for theta, m in members)).float()
+    return average([theta for theta, _ in members], [m if average_ == "mean" else 1 for _, m in members]
+                   ) if members else old
+
+
 @pytest.mark.usefixtures("momentum")
-@pytest.mark.parametrize("warm_up", [0, 1])
-def test_ifca_cam_is_what_its_formulas_say(mlp, federation, warm_up):
-    found = run(mlp, federation, "ifca_cam", k=3, warm_up=warm_up)
-    g, w = ifca_cam(Reference(mlp, federation, found.config), mlp.starts(4), warm_up)
+@pytest.mark.parametrize("warm_up, settings", [(0, {}), (1, {}), (1, {"average": "share"}), (0, {"average": "equal"})])
+def test_ifca_cam_is_what_its_formulas_say(mlp, federation, warm_up, settings):
+    found = run(mlp, federation, "ifca_cam", k=3, warm_up=warm_up, **settings)
+    g, w = ifca_cam(Reference(mlp, federation, found.config), mlp.starts(4), warm_up, settings.get("average", "mean"))
     near(found.shared.g, g)
     near(found.shared.parts, w)
     assert found.shared.round == ROUNDS

@@ -147,7 +147,8 @@ def test_a_client_of_ifca_takes_the_cluster_of_least_loss():
 
 
 @pytest.mark.parametrize("average, parts, phi", [
-    ("mean", [[2., 2.], [4., 8.], [5., 5.]], 8 / 3), ("share", [[1.25, 1.25], [7., 9.], [5., 5.]], 3.25)])
+    ("equal", [[2., 2.], [4., 8.], [5., 5.]], 8 / 3), ("mean", [[2.5, 2.5], [4., 8.], [5., 5.]], 3.25),
+    ("share", [[1.25, 1.25], [7., 9.], [5., 5.]], 3.25)])
 def test_ifcas_clusters_take_their_members_mean_or_a_step_of_their_share(average, parts, phi):
     w, z, sizes = [[1., 1.], [3., 3.], [4., 8.]], [0, 0, 1], [1, 3, 4]
     turn = who([0, 4, 5], sizes)

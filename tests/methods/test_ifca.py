@@ -29,7 +29,7 @@ def models(lab):
     return torch.stack([torch.cat([phi, part]) for part in parts])
 
 
-def transcribed(ref, starts, shared_body, share):
+def transcribed(ref, starts, shared_body, average):
     """Return the clusters' models, and who chose which in the last round."""
     cut, w = ref.cut if shared_body else 0, starts.double().numpy()
     w[:, :cut] = w[0, :cut]
@@ -37,9 +37,9 @@ def transcribed(ref, starts, shared_body, share):
         who, now = ref.who(t), torch.from_numpy(w).float()
         z = np.array([np.argmin([ref.loss(v, i) for v in now]) for i in who.ids])
         sent = torch.stack([ref.sgd(now[j], ref.batches(i, t), t) for i, j in zip(who.ids, z, strict=True)])
-        sent, n = sent.double().numpy(), who.sizes if share else np.ones(len(z))
+        sent, n = sent.double().numpy(), np.ones(len(z)) if average == "equal" else who.sizes
         for j in set(z):
-            s = n[z == j].sum() / n.sum() if share else 1.
+            s = n[z == j].sum() / n.sum() if average == "share" else 1.
             w[j] = (1 - s) * w[j] + s * np.average(sent[z == j], 0, n[z == j])
         if cut:
             w[:, :cut] = np.average(sent[:, :cut], 0, n)
@@ -48,10 +48,10 @@ def transcribed(ref, starts, shared_body, share):
 
 @pytest.mark.usefixtures("momentum")
 @bodies
-@pytest.mark.parametrize("average", ["mean", "share"])
+@pytest.mark.parametrize("average", ["equal", "mean", "share"])
 def test_it_is_what_its_formulas_say(mlp, federation, shared_body, average):
     found = run(mlp, federation, k=3, shared_body=shared_body, average=average)
-    w, z = transcribed(Reference(mlp, federation, found.config), mlp.starts(3), shared_body, average == "share")
+    w, z = transcribed(Reference(mlp, federation, found.config), mlp.starts(3), shared_body, average)
     near(models(found), w)
     assert len(set(z)) > 1
 
@@ -60,7 +60,8 @@ def test_it_is_what_its_formulas_say(mlp, federation, shared_body, average):
 def test_one_cluster_is_fedavg(mlp, federation, shared_body):
     plain, weighted = (run(mlp, federation, "fedavg", weights=w).shared.w for w in ("equal", "samples"))
     near(models(run(mlp, federation, k=1, shared_body=shared_body))[0], plain, 1e-6)
-    near(models(run(mlp, federation, k=1, shared_body=shared_body, average="share"))[0], weighted, 1e-6)
+    for average in ("mean", "share"):
+        near(models(run(mlp, federation, k=1, shared_body=shared_body, average=average))[0], weighted, 1e-6)
     assert (plain - weighted).abs().max() > 1e-3
 
 
@@ -68,7 +69,7 @@ def test_the_default_is_not_the_limit(mlp, federation):
     assert apart(run(mlp, federation).state(), run(mlp, federation, k=1).state()) > 1e-3
 
 
-@pytest.mark.parametrize("average", ["mean", "share"])
+@pytest.mark.parametrize("average", ["equal", "share"])
 def test_a_cluster_that_nobody_chose_keeps_its_model(mlp, federation, average):
     lab = Lab(method("ifca", mlp, average=average), federation, share=SHARE)
     before = models(lab)

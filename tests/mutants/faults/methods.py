@@ -50,6 +50,6 @@ FAULTS = [
     ("fedmpi.methods.fedfomo:FedFomo.client", "HELD, fixed=True, rest=True)", "HELD, fixed=True)"),
     # a default that is another method, and the books
     ("fedmpi.methods.fedrep:FedRep", "] = 10", "] = 1"),
-    ("fedmpi.methods.ifca_cam:IFCACAM", '] = "share"', '] = "mean"'),
+    ("fedmpi.methods.ifca_cam:IFCACAM", '] = "mean"', '] = "equal"'),
     ("fedmpi.methods.fedcps:FedCPS.traffic", "shared.calm > self.stable", "shared.calm >= self.stable"),
 ]
