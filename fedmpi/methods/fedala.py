@@ -3,10 +3,12 @@ trains (adaptive local aggregation).
 
 Objective: min over the personal models of sum_i (n_i / n) f_i(what_i), what_i = w_i + (w - w_i) * W_i, W_i in [0, 1]
 learned by gradient on a random share of client i's data; below the top p parameter tensors W_i is 1.
-Departures. The first time, W is learned until the loss (the mean over that share after each pass, not that of its last
-batch) hardly moves; the paper has no bound, here it is `first_passes`. The first time is the first in which the global
-top differs from the client's own: where they are equal, there is nothing to learn. The batches of a pass are shuffled.
-Features are computed once where everything below the head is frozen."""
+Departures. By default only participants mix; `mix_everyone` lets every client mix, and keep it, in every round, as
+the authors' code does (the same at participation 1). The first time, W is learned until the loss (the mean over that
+share after each pass, not that of its last batch) hardly moves; the paper has no bound, here it is `first_passes`.
+The first time is the first in which the global top differs from the client's own: where they are equal, there is
+nothing to learn. The batches of a pass are shuffled. Features are computed once where everything below the head is
+frozen."""
 from __future__ import annotations
 
 from dataclasses import dataclass
@@ -45,6 +47,7 @@ class FedALA(Method):
     mix_lr: Annotated[float, Ge(0), "step of W"] = 1.0
     spread: Annotated[float, Ge(0), "the first time, W is learned until the last 10 losses deviate by less"] = .01
     first_passes: Annotated[int, Ge(1), "passes of the first time, at most"] = 50
+    mix_everyone: Annotated[bool, "clients that do not take part in a round mix too, and keep it"] = False
 
     title = "FedALA"
     paper = "Zhang et al., AAAI 2023"
@@ -95,8 +98,18 @@ class FedALA(Method):
     def client(self, shared, mine, data):
         what, W = self.mix(shared.w, mine, data)
         w = data.descend(self.model, what)
+        return self.kept(shared, mine, w, W), Up(w)
+
+    @property
+    def idles(self):
+        return self.mix_everyone
+
+    def idle(self, shared, mine, data):
+        return self.kept(shared, mine, *self.mix(shared.w, mine, data))
+
+    def kept(self, shared, mine, w, W):
         learned = mine.learned | (mine.top != shared.w[self.cut:]).any()
-        return Mine(w[self.cut:].clone(), W, learned), Up(w)
+        return Mine(w[self.cut:].clone(), W, learned)
 
     def server(self, shared, up, who):
         return Shared(up.w.mean(who.sizes))

@@ -41,8 +41,8 @@ SAID = {
     "cgpfl": Said("CGPFL", {"K": 4, "lam": 15., "inner": 5, "lr_p": .01, "a": 1.}, 4840, 4840, KEPT, "m"),
     "ditto": Said("Ditto", {"lam": 1.}, 4840, 4840, KEPT, "smg"),
     "fedah": Said("FedAH", MIX, 4840, 4840, HEAD, "smg"),
-    "fedala": Said("FedALA", {"p": 2, "share": .8, "mix_lr": 1., "spread": .01, "first_passes": 50}, 4840, 4840, HEAD,
-                   "smg"),
+    "fedala": Said("FedALA", {"p": 2, "share": .8, "mix_lr": 1., "spread": .01, "first_passes": 50,
+                              "mix_everyone": False}, 4840, 4840, HEAD, "smg"),
     "fedamp": Said("FedAMP", {"pull": 1., "alpha": None, "sigma": None, "form": "distance", "own": .2}, 4840, 4840,
                      KEPT, "", note=[(D,)]),
     "fedavg": Said("FedAvg", {"weights": "samples"}, 4840, 4840, SENT, "smg"),
@@ -191,5 +191,5 @@ def test_what_is_known_before_the_first_round(mlp):
 
 
 def test_clients_that_idle_are_asked_for(mlp):
-    for name in ("fedah", "fedmhc_ah"):
+    for name in ("fedah", "fedala", "fedmhc_ah"):
         assert method(name, mlp, mix_everyone=True).idles is True

@@ -16,8 +16,9 @@ from tests.methods.plain import ROUNDS, again, digits, mlp, near, trial
 class Written:
     """FedALA by loops; `top` is how many numbers are blended, from the end."""
 
-    def __init__(self, ref, top, first_passes=50, spread=.01, share=.8):
+    def __init__(self, ref, top, first_passes=50, spread=.01, share=.8, mix_everyone=False):
         self.ref, self.top, self.first_passes, self.spread, self.share = ref, top, first_passes, spread, share
+        self.everyone = mix_everyone
         self.w, clients = ref.start, range(len(ref.data))
         self.own = dict.fromkeys(clients, ref.start)
         self.W = {i: torch.ones(top) for i in clients}
@@ -51,11 +52,14 @@ class Written:
 
     def round(self, t):
         ids, sent = self.ref.who(t).ids, []
-        for i in ids:
+        for i in range(len(self.ref.data)) if self.everyone else ids:
             W = self.mix(i, t)
             self.learned[i] |= not torch.equal(self.own[i][-self.top:], self.w[-self.top:])
-            sent.append(self.ref.sgd(self.blended(i, W), self.ref.batches(i, t), t))
-            self.W[i] = W
+            what, self.W[i] = self.blended(i, W), W
+            if i in ids:
+                sent.append(self.ref.sgd(what, self.ref.batches(i, t), t))
+            else:
+                self.own[i] = what
         for i, w in zip(ids, sent, strict=True):
             self.own[i] = w
         self.w = self.ref.mean(sent, ids)
@@ -65,7 +69,7 @@ class Written:
 @pytest.mark.usefixtures("momentum")
 @pytest.mark.parametrize("p, top, settings", [
     (2, 170, {}), (2, 170, {"spread": 4e-4, "first_passes": 20}), (1, 10, {"spread": 1e-4, "first_passes": 13}),
-    (3, 186, {"share": .5})])
+    (3, 186, {"share": .5}), (2, 170, {"mix_everyone": True})])
 def test_the_formulas(p, top, settings):
     found = trial("fedala", p=p, **settings)
     written = Written(again(found), top, **settings)
@@ -123,3 +127,8 @@ def test_what_is_trained_later_leaves_no_trace_in_the_judged_model():
 def test_more_tensors_than_there_are_is_refused():
     with pytest.raises(BadInput, match="method.p = 5: the model has 4 parameter tensors"):
         method("fedala", mlp(), p=5)
+
+
+def test_mixing_everyone_is_mixing_participants_when_all_take_part():
+    everyone, participants = trial("fedala", 1., 2, mix_everyone=True), trial("fedala", 1., 2)
+    assert everyone.digest() == participants.digest()
