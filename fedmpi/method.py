@@ -9,6 +9,7 @@ What `data`, one client's data in one round, offers (d parameters, b batch):
     data.note                                what the server's `down` addressed to this client in this round, or None
     data.n                                   number of training samples (a number or a 0-d tensor)
     data.lr, data.epochs, data.momentum      the run's settings for this round
+    data.decay                               by what lr_decay has multiplied the learning rate, for a method's own rates
     data.descend(net, w, ...)                plain SGD from w (d,), over the round's batches; see `descend` below
     data.walk(step, state, streams)          a loop over batches that a method writes itself: step(state, grad) ->
                                              state, grad(net, w) -> (d,); a tensor that step uses must be part of state;

@@ -59,7 +59,8 @@ class Group:
     def local(self, when: int) -> Local:
         """Return the local training of round `when`."""
         t = self.config.train
-        return Local(self.config.seed, when, t.batch, t.epochs, t.steps, t.lr * t.lr_decay ** max(0, when), t.momentum)
+        decay = t.lr_decay ** max(0, when)
+        return Local(self.config.seed, when, t.batch, t.epochs, t.steps, t.lr * decay, t.momentum, decay)
 
     def hear(self, fresh, arrays) -> None:
         """Take the fields of the server's state that changed, (fields,) bool, and keep the others."""

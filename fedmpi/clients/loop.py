@@ -56,6 +56,10 @@ class LoopData:
         return self.local.epochs
 
     @property
+    def decay(self) -> float:
+        return self.local.decay
+
+    @property
     def momentum(self) -> float:
         return self.local.momentum
 

@@ -25,6 +25,7 @@ class Local(NamedTuple):
     steps: int | None      # in place of epochs
     lr: float
     momentum: float
+    decay: float = 1.      # of the learning rate since the first round, which `lr` contains
 
 
 class Plan(NamedTuple):

@@ -62,6 +62,10 @@ class VmapData:
         return self.cohort.local.epochs
 
     @property
+    def decay(self) -> float:
+        return self.cohort.local.decay
+
+    @property
     def momentum(self) -> float:
         return self.cohort.local.momentum
 

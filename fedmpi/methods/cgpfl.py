@@ -6,7 +6,8 @@ f_i(theta) + lam/2 ||theta - omega||^2. Client, for each batch: `inner` steps of
 Omega_k <- (1 - a) Omega_k + a mean of its members.
 Departures. k-means starts from the contexts as they are (k-means++ the first time, when all are equal); an empty one
 keeps its model. A client that never took part starts from the mean of the contexts. Whole models are clustered as
-points of the same distances, from the inner products of all omega_i. The defaults of lam, inner, lr_p are pFedMe's."""
+points of the same distances, from the inner products of all omega_i. The defaults of lam, inner, lr_p are pFedMe's; all
+steps are plain: they ignore the run's momentum, and lr_p follows the run's lr_decay, as eta does."""
 from __future__ import annotations
 
 from dataclasses import dataclass
@@ -55,11 +56,12 @@ class CGPFL(Method):
     def client(self, shared, mine, data):
         k = row(shared.context, data.id)
         omega = torch.where(k < 0, shared.Omega.mean(0), row(shared.Omega, k))
+        lr_p = self.lr_p * data.decay
 
         def step(state, grad):
             theta, omega = state
             for _ in range(self.inner):
-                theta = theta - self.lr_p * (grad(self.model, theta) + self.lam * (theta - omega))
+                theta = theta - lr_p * (grad(self.model, theta) + self.lam * (theta - omega))
             return theta, omega - data.lr * self.lam * (omega - theta)
         theta, omega = data.walk(step, (omega, omega))
         return Mine(theta), Up(omega, ((shared.Omega - omega) ** 2).sum(1))

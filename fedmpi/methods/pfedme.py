@@ -4,7 +4,9 @@ Objective: min over w of sum_i (n_i / n) F_i(w), F_i(w) = min over theta of f_i(
 each batch, K steps theta <- theta - lr_p (grad f(theta; b) + lam (theta - w_i)), then one step of the client's copy
 w_i <- w_i - eta lam (w_i - theta); the server takes w <- (1 - beta) w + beta mean(w_i).
 Departures. theta starts each round at w and carries over from batch to batch. The mean is weighted by n_i. All steps
-are plain: they know no momentum."""
+are plain: they ignore the run's momentum. lr_p follows the run's lr_decay, as eta does. Only participants train; the
+authors' code trains all clients and averages some, so that here a client is judged by the theta of its last round, and
+before its first one by the initial model. Where eta lam is above 1, w_i overshoots theta in each step."""
 from __future__ import annotations
 
 from dataclasses import dataclass
@@ -48,10 +50,12 @@ class PFedMe(Method):
         return Shared(self.model.start), Mine(self.model.start)
 
     def client(self, shared, mine, data):
+        lr_p = self.lr_p * data.decay
+
         def step(state, grad):
             w, theta = state
             for _ in range(self.K):
-                theta = theta - self.lr_p * (grad(self.model, theta) + self.lam * (theta - w))
+                theta = theta - lr_p * (grad(self.model, theta) + self.lam * (theta - w))
             return w - data.lr * self.lam * (w - theta), theta
         w, theta = data.walk(step, (shared.w, shared.w))
         return Mine(theta), Up(w)

@@ -82,7 +82,7 @@ class Client:
 
     def __init__(self, number=0, step=0., loss=None, n=1, note=None, lr=.5):
         self.id, self.step, self.loss, self.n = torch.tensor(number), torch.as_tensor(step), loss, n
-        self.note, self.lr, self.calls = note, lr, []
+        self.note, self.lr, self.decay, self.calls = note, lr, 1., []
 
     def any(self, flag):
         return bool(flag)

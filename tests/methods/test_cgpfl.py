@@ -18,7 +18,7 @@ def client(ref, i, t, omega, lam, inner, lr_p):
             module = ref.network(theta)
             torch.nn.functional.cross_entropy(module(x), y).backward()
             gradient = torch.cat([p.grad.flatten() for p in module.parameters()])
-            theta = theta - lr_p * (gradient + lam * (theta - omega))
+            theta = theta - lr_p * ref.train.lr_decay ** t * (gradient + lam * (theta - omega))
         omega = omega - ref.lr(t) * lam * (omega - theta)
     return theta, omega
 

@@ -31,7 +31,7 @@ def envelope(ref, t, i, w, lam, K, lr_p):
             module = ref.network(theta)
             v = parameters_to_vector(module.parameters())
             (F.cross_entropy(module(x), y) + lam / 2 * ((v - w) ** 2).sum()).backward()
-            theta = theta - lr_p * parameters_to_vector(p.grad for p in module.parameters())
+            theta = theta - lr_p * ref.train.lr_decay ** t * parameters_to_vector(p.grad for p in module.parameters())
         w = w - ref.lr(t) * lam * (w - theta)
     return w, theta
 
@@ -59,7 +59,7 @@ def test_without_pull_the_global_model_never_moves():
         repeated = (batch for batch in ref.batches(i, t) for _ in range(3))
         theta = ref.start
         for batch in repeated:
-            theta = ref.sgd(theta, [batch], 0)
+            theta = ref.sgd(theta, [batch], t)      # lr and lr_p, here equal, decay alike
         near(found.mine(i).theta, theta)
 
 
