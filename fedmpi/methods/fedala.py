@@ -3,12 +3,11 @@ trains (adaptive local aggregation).
 
 Objective: min over the personal models of sum_i (n_i / n) f_i(what_i), what_i = w_i + (w - w_i) * W_i, W_i in [0, 1]
 learned by gradient on a random share of client i's data; below the top p parameter tensors W_i is 1.
-Departures. By default only participants mix; `mix_everyone` lets every client mix, and keep it, in every round, as
-the authors' code does (the same at participation 1). The first time, W is learned until the loss (the mean over that
-share after each pass, not that of its last batch) hardly moves; the paper has no bound, here it is `first_passes`.
-The first time is the first in which the global top differs from the client's own: where they are equal, there is
-nothing to learn. The batches of a pass are shuffled. Features are computed once where everything below the head is
-frozen."""
+Departures. By default only participants mix; `mix_everyone` lets every client mix, and keep it, in every round, as the
+authors' code does (the same at participation 1). The first time, W is learned until the loss (the mean over that share
+after each pass, not that of its last batch) hardly moves; the paper has no bound, here it is `first_passes`. The first
+time is the first in which the global top differs from the client's own: where they are equal, there is nothing to
+learn. The batches of a pass are shuffled. Features are computed once where everything below the head is frozen."""
 from __future__ import annotations
 
 from dataclasses import dataclass

@@ -3,9 +3,9 @@
 Objective: min over phi of sum_i (n_i / n) min over h_i of f_i(phi, h_i). A client trains h_i for `head_epochs` with phi
 as downloaded, then phi for E epochs (the run's; the paper has one) with h_i frozen; phi is averaged.
 Departures. phi is frozen while the head trains, so its features are computed once (exact without BatchNorm). phi is
-averaged with weights n_i (the paper takes the plain mean). `head_epochs` = 10 is the paper's; the tables of FedAH
-and FedMHC were made with 1, and their jobs set it. The authors' code tunes the head once more after the last round;
-here nothing does."""
+averaged with weights n_i (the paper takes the plain mean). `head_epochs` = 10 is the paper's; the tables of FedAH and
+FedMHC were made with 1, and their jobs set it. The authors' code tunes the head once more after the last round; here
+nothing does."""
 from __future__ import annotations
 
 from dataclasses import dataclass
