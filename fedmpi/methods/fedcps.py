@@ -9,13 +9,15 @@ Departures. lam_i is multiplied by a factor with which a client of median n_i, s
 round's participants has `lam`: as training settles, tau^2 falls faster than sigma^2, and with a constant factor every
 lam_i grows to `lam_max` (Fashion-MNIST, 60 rounds: .14 to 1.5 for all but few-shot clients). Before these are known,
 and for a client that saw a single batch, lam_i = `lam`. The signs of Delta disagree between algorithms 1 and 2; the
-mean of the members' w is what both mean. Clusters are not averaged (section 4.3; algorithm 2, line 17 does). An empty
-cluster keeps its theta_j and tau_j^2. Once all clients' identities are known and unchanged for `stable` rounds they are
-final: clients receive their own cluster's part alone."""
+mean of the members' w is what both mean. Clusters are not averaged (section 4.3; algorithm 2, line 17 does). Sections
+3.4 and 4.4 leave personal layers with each client, where 4.1 and the algorithms have one version per cluster:
+`personal_layers: client` lets a client go on from its own last layers, pulled to its cluster's. An empty cluster keeps
+its theta_j and tau_j^2. Once all clients' identities are known and unchanged for `stable` rounds they are final:
+clients receive their own cluster's part alone."""
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, NamedTuple
+from typing import Annotated, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -58,6 +60,7 @@ class FedCPS(Method):
     lam: Annotated[float, Ge(0), "pull of a client of median size; 0: no pull at all"] = .1
     lam_min: Annotated[float, Ge(0), "least pull"] = .001
     lam_max: Annotated[float, Ge(0), "largest pull"] = 10.
+    personal_layers: Annotated[Literal["cluster", "client"], "whose last layers a client trains on from"] = "cluster"
     subset: Annotated[float, Gt(0), Le(1), "share of its samples on which a client chooses, new every round"] = .5
     stable: Annotated[int, Ge(1), "rounds without a change after which identities are final"] = 10
 
@@ -85,7 +88,9 @@ class FedCPS(Method):
         j = self.identity(shared, data)
         theta = self.model.join(shared.base, row(shared.theta, j))
         lam = self.strength(shared, mine, j, data.n)
-        w, sigma2 = data.descend(self.model, theta, pull=[(theta, lam, None)], spread=True)
+        own = self.personal_layers == "client"
+        start = self.model.join(shared.base, mine.w[len(shared.base):]) if own else theta
+        w, sigma2 = data.descend(self.model, start, pull=[(theta, lam, None)], spread=True)
         told = torch.stack([lam, sigma2, data.alone(squared_distance, w, theta)])
         return Mine(w, sigma2), Up(w.clone(), j, told)
 

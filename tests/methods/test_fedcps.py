@@ -31,8 +31,8 @@ def near(one, other, atol=1e-5):
 class Written:
     """Algorithm 2 with eq. 3, round after round written out: the head is what clusters have of their own."""
 
-    def __init__(self, ref, starts, lam):
-        self.ref, self.lam, self.k, n = ref, lam, len(starts), len(ref.data)
+    def __init__(self, ref, starts, lam, own=False):
+        self.ref, self.lam, self.k, self.own, n = ref, lam, len(starts), own, len(ref.data)
         self.base, self.theta = starts[0, :ref.cut], [w[ref.cut:] for w in starts]
         self.w, self.sigma2 = dict.fromkeys(range(n), ref.start), np.zeros(n)
         self.tau2, self.scale, self.ID, self.used = np.zeros(self.k), 0., np.full(n, -1), {}
@@ -42,7 +42,8 @@ class Written:
         for i in ids:
             self.ID[i] = np.argmin([self.loss(i, t, torch.cat([self.base, part])) for part in self.theta])
             model = torch.cat([self.base, self.theta[self.ID[i]]])
-            self.w[i], gradients = self.train(i, t, model, self.strength(i))
+            start = torch.cat([self.base, self.w[i][cut:]]) if self.own else model
+            self.w[i], gradients = self.train(i, t, start, model, self.strength(i))
             if len(gradients) > 1:
                 self.sigma2[i] = gradients.var(0, ddof=1).sum()
             moved.append(float(((self.w[i] - model) ** 2).sum()))
@@ -70,8 +71,8 @@ class Written:
         with torch.no_grad():
             return float(F.cross_entropy(self.ref.network(w)(x[kept]), y[kept]))
 
-    def train(self, i, t, model, lam):
-        w, gradients, velocity = model, [], torch.zeros_like(model)
+    def train(self, i, t, w, model, lam):
+        gradients, velocity = [], torch.zeros_like(model)
         for x, y in self.ref.batches(i, t):
             module = self.ref.network(w)
             F.cross_entropy(module(x), y).backward()
@@ -82,10 +83,10 @@ class Written:
 
 
 @pytest.mark.usefixtures("momentum")
-@pytest.mark.parametrize("share", [1., SHARE])
-def test_it_is_what_its_formulas_say(mlp, federation, share):
-    found = run(mlp, federation, share=share, layers=1, lam=.4)
-    written = Written(Reference(mlp, federation, found.config), mlp.starts(3), .4)
+@pytest.mark.parametrize("share, whose", [(1., "cluster"), (SHARE, "cluster"), (1., "client")])
+def test_it_is_what_its_formulas_say(mlp, federation, share, whose):
+    found = run(mlp, federation, share=share, layers=1, lam=.4, personal_layers=whose)
+    written = Written(Reference(mlp, federation, found.config), mlp.starts(3), .4, whose == "client")
     for t in range(ROUNDS):
         written.round(t)
     near(found.shared.base, written.base)
