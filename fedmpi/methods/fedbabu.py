@@ -4,7 +4,8 @@ trained when a client is judged (body aggregation and body update).
 Objective: min over phi of sum_i (n_i / n) f_i(phi, h^0); then, for client i, `ft` epochs of SGD on f_i over all
 parameters, from the last averaged phi and h^0.
 Departures. The fine-tuned model is judged at every evaluation, from the phi of that round, and never kept: it is the
-`accuracy` of the books, and that of (phi, h^0) without fine-tuning stands beside it as `accuracy_unadapted`."""
+`accuracy` of the books, and that of (phi, h^0) without fine-tuning stands beside it as `accuracy_unadapted`. The
+authors' code divides the learning rate by 10 at half and at three quarters of the rounds; here it follows lr_decay."""
 from __future__ import annotations
 
 from dataclasses import dataclass

@@ -5,7 +5,8 @@ random clients train from the common start; their updates are clustered by k-mea
 singular directions of all these updates (decomposed cosine similarity, EDC). Any other client, before it first takes
 part, trains from the start too, and joins the group whose mean update is most like its own.
 Departures. Updates and the groups' models are averaged with the weights n_i. A client that never took part is judged by
-the model of the group that it would join. There is no averaging between groups (the paper's default)."""
+the model of the group that it would join. There is no averaging between groups (the paper's default). k-means has a
+single start, the authors' code the best of ten."""
 from __future__ import annotations
 
 from dataclasses import dataclass

@@ -4,8 +4,8 @@ Objective: min over the personal models of sum_i (n_i / n) f_i(phi, hhat_i), hha
 [0, 1] learned as FedAH's, m the group whose head fits client i best, and H_1..H_M the k-means centres of the clients'
 heads, as FedMHC's. One extractor phi is shared by all.
 What is taken from whom. FedMHC: all heads start equal, m = argmin_j f_i(phi, H_j) on the training data, k-means started
-from the current heads, an empty cluster keeps its head. FedAH: all else, also that means are weighted by n_i, so that
-M = 1 is FedAH. W_i stays with its client when the client changes its group."""
+from the current heads (with fewer participants than M an empty cluster keeps its head). FedAH: all else, also that
+means are weighted by n_i, so that M = 1 is FedAH. W_i stays with its client when the client changes its group."""
 from __future__ import annotations
 
 from dataclasses import dataclass

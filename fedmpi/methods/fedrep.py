@@ -5,7 +5,7 @@ as downloaded, then phi for E epochs (the run's; the paper has one) with h_i fro
 Departures. phi is frozen while the head trains, so its features are computed once (exact without BatchNorm). phi is
 averaged with weights n_i (the paper takes the plain mean). `head_epochs` = 10 is the paper's; the tables of FedAH and
 FedMHC were made with 1, and their jobs set it. The authors' code tunes the head once more after the last round; here
-nothing does."""
+nothing does, and there is no weight decay (1e-4 there)."""
 from __future__ import annotations
 
 from dataclasses import dataclass

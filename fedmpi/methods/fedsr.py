@@ -3,10 +3,11 @@ class, so that the clients' representations become alike.
 
 Objective: min over encoder, head and r of sum_i (1 / N) E_{z ~ q(z|x)} [ce(h(z), y) + a_R ||z||] + a_C KL(q(z|x) ||
 r(z|y)), q and r diagonal Gaussians with a softplus sigma, one code per sample and step.
-Departures. `r: own` keeps every client's r at home, where only network and classifier are averaged, as in the authors'
-code; `averaged` lets it travel with them. ||z|| is the norm, not its square, as there; the scale that their code learns
-between q and r is left out. A client is judged by the mean of the code, in place of 20 codes: no noise in the accuracy.
-`ft` epochs of the head alone, on such means, come before judging and are not kept (FedSR-FT)."""
+Departures. sigma is softplus(s) + .01 in q, and there is no weight decay (the authors' code: 5e-4). `r: own` keeps
+every client's r at home, where only network and classifier are averaged, as in the authors' code; `averaged` lets it
+travel with them. ||z|| is the norm, not its square, as there; the scale that their code learns between q and r is left
+out. A client is judged by the mean of the code, in place of 20 codes: no noise in the accuracy. `ft` epochs of the head
+alone, on such means, come before judging and are not kept (FedSR-FT)."""
 from __future__ import annotations
 
 from dataclasses import dataclass

@@ -6,7 +6,8 @@ With `shared_body` (the paper's weight sharing) the clusters differ in their hea
 all participants. `average` is for Fed-CAM (Ma et al., 2023): `mean` weights members by their samples; `share` is its
 eq. 6, by which the server moves w_j to (1 - s_j) w_j + sum_i (n_i / n) w_i over its members, s_j their share of all
 participants' samples n.
-Departure. One draw of k independent starts; the paper restarts several times."""
+Departures. One draw of k independent starts; the paper restarts several times, and for FEMNIST starts from a trained
+network."""
 from __future__ import annotations
 
 from dataclasses import dataclass

@@ -4,7 +4,8 @@ Objective: min over w of sum_i (n_i / n) f_i(w - alpha grad f_i(w)). Each local 
     u = w - alpha grad f(w; b1),    w <- w - beta (I - alpha H) grad f(u; b2),
 with H = 0 for `order: 1`, and for `order: 2` with a third batch b3 and without a Hessian:
     H g = (grad f(w + delta g; b3) - grad f(w - delta g; b3)) / (2 delta),    g = grad f(u; b2).
-Departures. The average is weighted by n_i. Local steps are plain: they know no momentum. alpha and beta are the run's
+Departures. The average is weighted by n_i; a round is E epochs, where the code behind the tables of FedAH and FedMHC
+(PFLlib) trains twice a round. Local steps are plain: they know no momentum. alpha and beta are the run's
 learning rate unless they are set. A client is judged after a step alpha on one batch of its training data."""
 from __future__ import annotations
 

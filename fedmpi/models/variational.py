@@ -1,7 +1,7 @@
 """A variational network: between the feature extractor and the head of a model lies a Gaussian code of the sample.
 
-x -> base -> features (b, f) -> Linear -> (mu, s) (b, 2 f); z = mu + sigma e, sigma = softplus(s), e ~ N(0, I); z ->
-head -> logits. The code is as wide as the features, so that the model's own head takes it. Whoever is judged, and
+x -> base -> features (b, f) -> Linear -> (mu, s) (b, 2 f); z = mu + sigma e, sigma = softplus(s) + FLOOR, e ~ N(0, I);
+z -> head -> logits. The code is as wide as the features, so that the model's own head takes it. Whoever is judged, and
 whatever trains on cached features, uses the mean of the code: nothing is drawn there.
 Vector: (base, code, head); `phi` is base and code, the encoder. Legend: b batch, f features, c classes."""
 from __future__ import annotations
