@@ -1,0 +1,95 @@
+"""At its defaults a method is itself: what clients have to do with each other is neither nothing nor everything, on a
+small network and on one of ten times its size. A strength that is right for the one may switch off the other."""
+from __future__ import annotations
+
+import dataclasses
+from functools import cache
+
+import numpy as np
+import pytest
+
+from fedmpi.models.build import build
+from fedmpi.models.nets import MLP
+from tests.federations import TRAIN, Digits, Lab, View, apart, method
+from tests.methods.table import NAMES
+
+STEADY = dataclasses.replace(TRAIN, lr_decay=1., steps=3)
+
+# The setting with which a method's interaction is off: its result must be another one
+OFF = {"cgpfl": {"lam": 0.}, "ditto": {"lam": 0.}, "fedah": {"mix_epochs": 0}, "fedala": {"mix_lr": 0.},
+       "fedamp": {"pull": 0.}, "fedcps": {"lam": 0.}, "fedcr": {"beta": 0.}, "fedmhc": {"lam": 0.},
+       "fedmhc_ah": {"mix_epochs": 0}, "fedprox": {"mu": 0.}, "fedprox_plus": {"mu": 0.}, "fedsr": {"a_C": 0.},
+       "lcfed": {"mu": 0.}, "pfedcam": {"interp_lr": 0.}, "pfedme": {"lam": 0.},
+       "per_fedavg": {"alpha": 0.}}
+# Methods that put clients in clusters, and the rounds after which they do
+CLUSTERED = {**dict.fromkeys(("fedcps", "fedgroup", "fedmhc", "fedmhc_ah", "fesem", "fesem_cam", "ifca", "lcfed",
+                              "pfedcam", "cgpfl"), 2), "cfl": 24, "ifca_cam": 31}
+CLIENTS = {"lcfed": 12}      # more than its K = 10
+# What only averages, or keeps a part at home: its clients are not those of Local
+AVERAGED = ("fedavg", "fedavg_plus", "fedbabu", "fedfomo", "fedper", "fedrep", "lg_fedavg")
+
+
+class Opposed(View):
+    """Clients of two groups that call the same images by other names."""
+
+    def client(self, i):
+        s = self.original.client(i)
+        return s._replace(y_train=9 - s.y_train, y_test=9 - s.y_test) if i % 2 else s
+
+
+@cache
+def federation(clients):
+    return Opposed(Digits((20,) * clients))
+
+
+@cache
+def network(hidden):
+    return build(MLP(hidden), (64,), np.dtype("float32"), 10, seed=5)
+
+
+@cache
+def run(name, hidden, off=False):
+    """Return a laboratory after some rounds, and what its server reported in the last one."""
+    made, rounds = method(name, network(hidden), **OFF[name] if off else {}), CLUSTERED.get(name, 2)
+    lab = Lab(made, federation(CLIENTS.get(name, 6)), train=STEADY).go(rounds - 1)
+    return lab, lab.round(rounds - 1).facts
+
+
+sizes = pytest.mark.parametrize("hidden", [8, 80])
+
+
+def test_every_method_is_looked_at():
+    assert sorted({*OFF, *CLUSTERED, *AVERAGED, "local"}) == NAMES
+
+
+@sizes
+@pytest.mark.parametrize("name", OFF)
+def test_an_interaction_changes_the_result(name, hidden):
+    (on, _), (off, _) = run(name, hidden), run(name, hidden, off=True)
+    assert apart(on.state(), off.state()) > 1e-6
+
+
+@sizes
+@pytest.mark.parametrize("name", CLUSTERED)
+def test_clients_are_in_several_clusters(name, hidden):
+    lab, facts = run(name, hidden)
+    assert 1 < len(set(np.asarray(facts["clusters"]).tolist())) < len(lab.federation.sizes)
+
+
+@sizes
+@pytest.mark.parametrize("name", AVERAGED)
+def test_what_is_averaged_is_not_local(name, hidden):
+    lab, alone = run(name, hidden)[0], run("local", hidden)[0]
+    assert not np.allclose(lab.judge(2)[:, 0], alone.judge(2)[:, 0], atol=1e-3)
+
+
+@sizes
+def test_fedamp_gives_weight_to_a_clients_own_model_and_to_others(hidden):
+    assert .05 < run("fedamp", hidden)[1]["own_weight"] < .95
+
+
+@sizes
+def test_models_of_others_are_worth_something_to_fedfomo(hidden):
+    affinity = run("fedfomo", hidden)[0].shared.affinity
+    others = affinity - affinity.diagonal().diag()
+    assert (others > 0).any() and (others < 0).any()
