@@ -1,7 +1,6 @@
 """Clustered additive modelling: without a global model it is what it modifies; independent transcriptions."""
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from itertools import islice
 
@@ -9,19 +8,13 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from sklearn.metrics import adjusted_rand_score
 from torch.nn.utils import parameters_to_vector
 
 from fedmpi.clients.vmap import Vmap
-from fedmpi.comm.world import Solo
-from fedmpi.config import resolve
-from fedmpi.data.federation import Federation, prepare
 from fedmpi.methods.fedmhc import FedMHC
 from fedmpi.methods.fesem_cam import FeSEMCAM
 from fedmpi.methods.ifca_cam import IFCACAM
-from fedmpi.run import lead
 from fedmpi.server.cam import CAM, WARM
-from fedmpi.storage.folder import read_history
 from tests.federations import Lab, apart, method
 from tests.methods.reference import Reference
 from tests.methods.test_fesem import first, lloyd
@@ -282,53 +275,3 @@ def test_both_warm_ups_in_both_engines(mlp, federation, name, warm):
                   for engine in (None, Vmap()))
     assert apart(one.state(), other.state()) < 1e-5
     np.testing.assert_allclose(one.judge(2), other.judge(2), atol=1e-4)
-
-
-# Books
-
-
-@pytest.mark.parametrize("every", [1, 0])
-def test_the_clusters_of_the_warm_up_are_round_0(every, tmp_path, cache):
-    """Of all clients, judged by them; without evaluated rounds they are in no book."""
-    (tmp_path / "c.yaml").write_text(json.dumps({
-        "rounds": 2, "method": {"name": "fesem_cam", "warm_up": 1, "warm_steps": 30}, "evaluate": {"every": every},
-        "model": {"name": "mlp", "hidden": 8}, "train": {"lr": .05, "participation": .3, "steps": 2},
-        "data": {"clients": 20, "cache": str(cache), "partition": "pathological"}}))
-    assert lead(Solo(), str(tmp_path / "c.yaml"), [], str(tmp_path / "run"), None, lambda: False) == 0
-    lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
-    assert [line["round"] for line in lines] == ([0, 1, 2] if every else [2])
-    if every:
-        history = read_history(tmp_path / "run" / "history.h5")
-        assert history["round"].tolist() == [0, 1, 2] and (history["cluster"] >= 0).all()
-        assert lines[0]["cluster_sizes"] == np.bincount(history["cluster"][0].astype(int), minlength=5).tolist()
-        assert lines[0]["participants"] == 20 and lines[0]["accuracy_mean"] > .2 and lines[0]["ari"] > .5
-        assert lines[0]["accuracy_mean"] == pytest.approx(history["accuracy"][0].mean())
-
-
-@pytest.mark.parametrize("name, extra", [("ifca_cam", 8), ("fesem_cam", 0)])
-def test_what_is_sent_is_k_models_and_g_down_and_two_up(mlp, federation, name, extra):
-    lab = Lab(method(name, mlp, k=4), federation)
-    assert lab.method.traffic(lab.shared, lab.up) == (5 * 4 * mlp.size, 2 * 4 * mlp.size + extra)
-
-
-@pytest.mark.parametrize("keep, first", [(False, .8), (True, 1.)])
-@pytest.mark.parametrize("seed", [0, 1])
-def test_fesem_cam_finds_planted_groups(mlp, cache, seed, keep, first):
-    """Nearly in the round before the first one, and it keeps what it finds; to the last client from own models."""
-    federation = Federation(prepare(resolve({"data": {
-        "clients": 20, "cache": str(cache), "partition": "pathological"}}).data, seed))
-    lab = Lab(method("fesem_cam", mlp, warm_up=2, keep=keep), federation, seed=seed).open()
-    assert adjusted_rand_score(federation.groups, lab.shared.of) > .8
-    ari = [adjusted_rand_score(federation.groups, lab.round(t).facts["clusters"]) for t in range(3)]
-    print(ari)
-    assert ari[0] >= first and ari == sorted(ari)
-
-
-@pytest.mark.parametrize("seed", [0, 1])
-def test_planted_groups_with_ifca_cam(mlp, cache, seed):
-    """As IFCA, it leaves two of the five groups together, because one start is nobody's best (ARI .74)."""
-    federation = Federation(prepare(resolve({"data": {
-        "clients": 20, "cache": str(cache), "partition": "pathological"}}).data, seed))
-    lab = Lab(method("ifca_cam", mlp, warm_up=1), federation, seed=seed)
-    ari = [adjusted_rand_score(federation.groups, lab.round(t).facts.get("clusters", np.zeros(20))) for t in range(5)]
-    assert ari[0] == 0 < ari[1] <= ari[-1] and .7 < ari[-1] <= 1

@@ -40,7 +40,7 @@ def test_only_what_there_are_data_for_is_drawn_under_names_of_their_own(results,
     assert list(drawn) == ["accuracy-one", "clients-one", "bytes-one", "seconds-one", "agreement-one",
                            "iterations-one", "lam-one", "phases-one", "clusters-alpha-one", "assignments-alpha-one"]
     assert drawn["accuracy-one"].caption.startswith("one: Test accuracy, mean over clients; band")
-    assert drawn["clusters-alpha-one"].caption == "Alpha, one: Participants in each cluster by round"
+    assert drawn["clusters-alpha-one"].caption == "Alpha, one: Clients in each cluster by round"
     alone = Results("t", "c", ["Alpha"], ["one"], [3], [alpha])
     assert next(figures.draw(alone)).caption.startswith("Test accuracy, mean over clients")
 
@@ -119,11 +119,11 @@ def test_lam_of_all_clients_and_of_groups(results):
 
 
 def test_clusters_are_stacked(alpha, results):
-    """2, then 1 and 2, then 1, 1 and 2 participants; they change midway between two evaluated rounds."""
+    """1 and 2, then 2 and 2, then 1, 1 and 2 clients; they change midway between two evaluated rounds."""
     axes, = clusters.sizes(alpha).axes
     assert [area.get_label() for area in axes.collections] == ["0", "1", "2"]
     for i, area in enumerate(axes.collections):
-        first, second, third = ([edges[i], edges[i + 1]] for edges in ([0, 2, 2, 2], [0, 1, 3, 3], [0, 1, 2, 4]))
+        first, second, third = ([edges[i], edges[i + 1]] for edges in ([0, 1, 3, 3], [0, 2, 4, 4], [0, 1, 2, 4]))
         for x, edges in ((1, first), (1.5, first + second), (3, second + third), (4, third)):
             assert heights(area, x) == sorted(set(edges))
     assert axes.get_title() == "Alpha, one" and clusters.sizes(results.of("Gamma", "one")[0]) is None

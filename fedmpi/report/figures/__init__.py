@@ -30,7 +30,7 @@ OF_COLUMN = (
     ("labels", "Samples of each client and class", clients.labels))
 # the same from (run): the first seed of each cell stands for it
 OF_RUN = (
-    ("clusters", "Participants in each cluster by round", clusters.sizes),
+    ("clusters", "Clients in each cluster by round", clusters.sizes),
     ("assignments", "Cluster that each client was last put in, by round", clusters.assignments),
     ("tsne", "t-SNE of the clients' heads", embeddings.tsne))
 
