@@ -40,7 +40,7 @@ RUNS = {
     "fedavg-vmap": ["method=fedavg", "engine=vmap"],
     "fedavg-median": ["method=fedavg", "server.robust=median", "attack={kind: sign_flip}", "faults.drop=.2"],
     "fedmhc": ["method={name: fedmhc, M: 3}"],
-    "fedamp": ["method=fedamp"],
+    "fedamp": ["method={name: fedamp, alpha: 1, sigma: 1}"],      # the defaults of 0.1, whose hashes are published
     "fedah": ["method=fedah"],
     "ditto-images": ["method=ditto", "model={name: 'fedmpi.commands.verify:Images'}", "engine=loop"]}
 
