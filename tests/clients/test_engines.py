@@ -4,11 +4,11 @@ from __future__ import annotations
 import pytest
 import torch
 
-from fedmpi.clients.cohort import Cohort, pad
+from fedmpi.clients.cohort import BLOCK, Cohort, pad
 from fedmpi.clients.loop import REHEARSAL, Loop, LoopData
 from fedmpi.clients.plan import Local
 from fedmpi.clients.vmap import Vmap
-from tests.clients.verbs import VERBS, Bench, plain, pull, walk
+from tests.clients.verbs import VERBS, Bench, class_sums, mean_loss, plain, pull, subset, walk
 
 LOCALS = {"epochs": {}, "steps": {"epochs": 1, "steps": 4}, "momentum": {"momentum": .9}, "batch": {"batch": 4}}
 
@@ -28,6 +28,13 @@ def difference(bench, one, other, verb, **local) -> float:
 @pytest.mark.parametrize("verb", VERBS.values(), ids=VERBS.keys())
 def test_vectorised_is_looped(bench, verb):
     assert difference(bench, Loop(), Vmap(), verb) < 1e-5
+
+
+@pytest.mark.parametrize("verb", [class_sums, mean_loss, subset], ids=lambda verb: verb.__name__)
+def test_samples_of_several_blocks_count_like_those_of_one(verb):
+    """Passes without gradients take whole blocks of samples: clients with several, and one with less than one."""
+    bench = Bench((2 * BLOCK + 3, BLOCK, 5))
+    assert difference(bench, Loop(), Vmap(), verb) < 1e-4      # sums of up to 131 outputs
 
 
 @pytest.mark.parametrize("local", LOCALS.values(), ids=LOCALS.keys())

@@ -42,6 +42,12 @@ def test_cnn4_has_the_published_number_of_parameters(shape, classes, parameters)
     assert model.h.stop - model.h.start == 513 * classes
 
 
+@pytest.mark.parametrize("side", range(16, 20))
+def test_cnn4_takes_images_of_any_size(side):
+    model = build(CNN4(width=3), (side, side + 3, 1), BYTES, 2, seed=0)
+    assert model(model.start, torch.zeros(2, 1, side, side + 3)).shape == (2, 2)
+
+
 def test_mlp_has_one_hidden_layer():
     assert build(MLP(hidden=64), (64,), FLOATS, 10, 0).size == 65 * 64 + 65 * 10
     assert build(MLP(hidden=5), (8, 8, 1), BYTES, 10, 0).size == 65 * 5 + 60

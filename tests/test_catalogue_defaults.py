@@ -1,0 +1,30 @@
+"""The defaults of networks and partitions: results follow from them. Methods' are in tests/methods."""
+from __future__ import annotations
+
+import pytest
+
+from fedmpi import registry
+from fedmpi.settings import describe
+
+DEFAULTS = {
+    "models": {
+        "cnn4": {"width": 512, "head": ()},
+        "fasttext": {"vocabulary": 98_635, "width": 32, "head": ()},
+        "lenet5": {"head": ()},
+        "mlp": {"hidden": 64, "head": ()},
+        "resnet18": {"norm": "group", "groups": 2, "statistics": "local", "head": ()}},
+    "partitions": {
+        "cluster_dirichlet": {"alpha": .1, "alpha_in": 10., "clusters": 10, "smallest": None, "tries": 1000},
+        "cluster_n_class": {"classes_per_cluster": 3, "classes_per_client": 2, "clusters": 10},
+        "dirichlet": {"beta": .1, "procedure": "capped", "smallest": None, "tries": 10_000},
+        "few_shot": {"gamma": .1, "classes": 5, "few_classes": 2, "amount": None},
+        "iid": {"balanced": True},
+        "n_class": {"n": 2, "balanced": True},
+        "natural": {},
+        "pathological": {"classes_per_client": 2, "balanced": False}}}
+
+
+@pytest.mark.parametrize("kind", DEFAULTS)
+def test_defaults(kind):
+    assert {name: {row["name"]: row["default"] for row in describe(registry.find(kind, name))}
+            for name in registry.available(kind)} == DEFAULTS[kind]
