@@ -152,7 +152,7 @@ def test_some_participants_and_the_one_model_to_export(mlp):
     who.report(a=1)
     some = who.only(np.array([True, False, True]))
     assert (some.ids.tolist(), some.sizes.tolist(), some.round, some.seed) == ([1, 6], [10, 60], 5, 9)
-    assert (some.facts, some.each, who.facts) == ({}, {}, {"a": 1})
+    assert (some.facts, some.each, who.facts) == ({"a": 1}, {}, {"a": 1})
     for name, whole in (("fedavg", True), ("ifca", False), ("fedrep", False), ("local", False), ("fedbabu", True)):
         of = method(name, mlp)
         assert (of.global_model(of.init(3)[0]) is not None) is whole, name

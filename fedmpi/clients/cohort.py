@@ -237,9 +237,11 @@ def each_gradient(loss):
 def sums_apart(net: Net, work: Tensor) -> bool:
     """Say whether `each_gradient` may be used. Autograd then sees what vmap makes of an operation in place of the
     operation, and what only a backward pass does is lost: that padding does not learn in a table of embeddings, or a
-    user's own. On a GPU the gradient of cross-entropy would become a sum whose order is left open."""
-    tables = (nn.Embedding, nn.EmbeddingBag)
-    return net.plain and not work.is_cuda and not any(isinstance(layer, tables) for layer in net.module.modules())
+    user's own. The last bits of convolutions would depend on the clients beside. On a GPU the gradient of cross-entropy
+    would become a sum whose order is left open."""
+    tables = any(isinstance(layer, (nn.Embedding, nn.EmbeddingBag)) for layer in net.module.modules())
+    convolves = any(len(shape) > 2 for shape in net.shapes)
+    return net.plain and not (tables or convolves or work.is_cuda)
 
 
 def rows_like(w: Tensor) -> Tensor:

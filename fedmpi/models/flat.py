@@ -138,7 +138,7 @@ class Net:
     @cached_property
     def plain(self) -> bool:
         """Say whether all forward passes are PyTorch's layers' and ours: others may do anything in theirs."""
-        return all(getattr(type(layer).forward, "__module__", "").startswith(("torch.nn.modules.", "fedmpi."))
+        return all((getattr(type(layer).forward, "__module__", "") or "").startswith(("torch.nn.modules.", "fedmpi."))
                    for layer in self.module.modules())
 
     @cached_property

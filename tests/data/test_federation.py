@@ -173,6 +173,7 @@ class Small:
 
 def test_a_third_partys_data_set_is_made_again_when_its_code_changes(settings, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)      # which is told from old code by whole seconds
     data, paths = settings(name="theirs:Small", clients=2, partition=Iid()), []
     for labels in ("[0, 1]", "[0, 12]", "[0, .5]"):
         (tmp_path / "theirs.py").write_text(THEIRS.replace("LABELS", labels))
