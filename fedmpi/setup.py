@@ -243,8 +243,7 @@ def settle_convolutions(run, snapshot) -> None:
 
 def follows_chunks(run) -> bool:
     """Say whether a client's last bits may follow the clients that it is trained beside."""
-    convolves = any(len(shape) == 4 for shape in run.method.model.shapes)
-    return run.crew.group.engine.name == "vmap" and bool(run.gpus or convolves)
+    return run.crew.group.engine.name == "vmap" and bool(run.gpus or run.method.model.convolves)
 
 
 def introduce(run, parts: Parts, decision: Decision) -> None:

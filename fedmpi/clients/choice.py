@@ -55,9 +55,8 @@ def by_network(method, shared, mine, blank: Tensor) -> tuple[str, str]:
     """Choose for a CPU, and say why; a network that cannot be vectorised (one that draws random numbers, say) is left
     to `loop`."""
     model = method.model
-    convolves = any(len(shape) == 4 for shape in model.shapes)
-    facts = f"{model.size:,} parameters, {'with' if convolves else 'without'} convolutions"
-    if model.size > SMALL or convolves or model.still:
+    facts = f"{model.size:,} parameters, {'with' if model.convolves else 'without'} convolutions"
+    if model.size > SMALL or model.convolves or model.still:
         return "loop", facts
     if obstacle(method, shared, mine, blank):
         return "loop", "the network cannot be vectorised"

@@ -197,7 +197,7 @@ def bound(net: Net, work: Tensor, only: slice | None):
         for i, p in zip(chosen, moving, strict=True):
             parts[i] = p
         return (cross_entropy(net(parts, x), y, reduction="none") * weight).sum()
-    step = each_gradient(loss) if sums_apart(net, work) else vmap(grad(loss))
+    step = each_gradient(loss) if dense(net) and not work.is_cuda else vmap(grad(loss))
 
     def gradients(k, x, y, weight):
         now = [p[:k] for p in parts]
@@ -224,7 +224,11 @@ def each_gradient(loss):
 
     The same as vmap(grad(loss)): a client's loss does not depend on the others' tensors, so the gradient of the sum is
     each one's own. It takes fewer calls, and does not load PyTorch's compiler, for which torch.func.grad takes seconds.
-    """
+
+    For `dense` networks on a CPU: autograd sees what vmap makes of an operation in place of the operation, and what only
+    a backward pass does is lost, that padding does not learn in a table of embeddings, or a user's own. The last bits of
+    convolutions would depend on the clients beside, and on a GPU the gradient of cross-entropy would become a sum whose
+    order is left open."""
     losses = vmap(loss)
 
     def gradients(moving: list[Tensor], *args) -> list[Tensor]:
@@ -234,14 +238,10 @@ def each_gradient(loss):
     return gradients
 
 
-def sums_apart(net: Net, work: Tensor) -> bool:
-    """Say whether `each_gradient` may be used. Autograd then sees what vmap makes of an operation in place of the
-    operation, and what only a backward pass does is lost: that padding does not learn in a table of embeddings, or a
-    user's own. The last bits of convolutions would depend on the clients beside. On a GPU the gradient of cross-entropy
-    would become a sum whose order is left open."""
+def dense(net: Net) -> bool:
+    """Say whether a plain network multiplies by matrices alone: no convolutions, no tables of embeddings."""
     tables = any(isinstance(layer, (nn.Embedding, nn.EmbeddingBag)) for layer in net.module.modules())
-    convolves = any(len(shape) > 2 for shape in net.shapes)
-    return net.plain and not (tables or convolves or work.is_cuda)
+    return net.plain and not tables and all(len(shape) <= 2 for shape in net.shapes)
 
 
 def rows_like(w: Tensor) -> Tensor:

@@ -188,11 +188,13 @@ class Group:
         """Return columns [start, stop) of a field of the hosted clients, (n, stop - start) float32."""
         clients = self.holders(what[0])
         rows = self._rows(what, clients)
-        rows = torch.stack(rows).cpu().float() if rows and self.device.type == "cuda" else [row.float() for row in rows]
+        if rows and self.device.type == "cuda":      # one copy to the host, not one for each client
+            rows = torch.stack(rows).cpu()
+        rows = [row.float() for row in rows]
         for r, row in enumerate(rows):
             if not row.isfinite().all():
                 raise self._named(exact.NotFinite(r, row), what, clients)
-        return torch.stack([*rows]).numpy() if len(rows) else np.empty((0, what[3] - what[2]), np.float32)
+        return torch.stack(rows).numpy() if rows else np.empty((0, what[3] - what[2]), np.float32)
 
     def _rows(self, what, clients) -> list[Tensor]:
         source, field, start, stop = map(int, what)

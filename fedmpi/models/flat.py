@@ -108,11 +108,9 @@ class Net:
         return self._work.copy_(w)
 
     def _held(self) -> bool:
-        """Say whether the module's parameters are this network's."""
-        for name, leaf in zip(self.names, self._leaves, strict=True):
-            for layer, attribute in self._holders[name]:
-                return getattr(layer, attribute) is leaf      # all are, or none
-        return True
+        """Say whether the module's parameters are this network's: all are, or none."""
+        pairs = zip(self.names, self._leaves, strict=True)
+        return next((getattr(*at) is leaf for name, leaf in pairs for at in self._holders[name]), True)
 
     def handed_over(self) -> Tensor:
         """Return what the bound vector holds now, a vector that is the caller's."""
@@ -140,6 +138,11 @@ class Net:
         """Say whether all forward passes are PyTorch's layers' and ours: others may do anything in theirs."""
         return all((getattr(type(layer).forward, "__module__", "") or "").startswith(("torch.nn.modules.", "fedmpi."))
                    for layer in self.module.modules())
+
+    @cached_property
+    def convolves(self) -> bool:
+        """Say whether it has convolutions of images."""
+        return any(len(shape) == 4 for shape in self.shapes)
 
     @cached_property
     def lookup(self) -> nn.Embedding:
