@@ -4,7 +4,7 @@ from __future__ import annotations
 import pytest
 
 FAIR = ("method=fedavg", "rounds=8", "data.clients=10", "data.partition=iid", "train.participation=1", "train.lr=.3",
-        "train.steps=null", "train.epochs=2")
+        "train.steps=null", "train.epochs=2", "data.share=1")
 ATTACK = "attack={kind: sign_flip, scale: 3}"
 
 

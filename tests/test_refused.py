@@ -21,7 +21,7 @@ def refusal(bench, capsys):
 @pytest.mark.parametrize("setting, message", [
     ("method.lamda=1", "method.lamda is not a setting of FedMHC; its settings are M, lam, anchor, mini_batch"),
     ("method=fedmch", "method 'fedmch' is not known"),
-    ("data.clients=5000", "data.clients = 5000: the data set has only 1797 samples"),
+    ("data.clients=5000", "data.clients = 5000: the data set has only 719 samples"),
     ("data.partition={name: dirichlet, beta: 1e-3, smallest: 150, tries: 20}", "the smallest client never had 150"),
     ("data.partition={name: pathological, classes_per_client: 11}", "the data set has 10 classes"),
     ("data={name: arrays, file: /nowhere/x.npz}", "/nowhere/x.npz"),

@@ -225,10 +225,10 @@ def each_gradient(loss):
     The same as vmap(grad(loss)): a client's loss does not depend on the others' tensors, so the gradient of the sum is
     each one's own. It takes fewer calls, and does not load PyTorch's compiler, for which torch.func.grad takes seconds.
 
-    For `dense` networks on a CPU: autograd sees what vmap makes of an operation in place of the operation, and what only
-    a backward pass does is lost, that padding does not learn in a table of embeddings, or a user's own. The last bits of
-    convolutions would depend on the clients beside, and on a GPU the gradient of cross-entropy would become a sum whose
-    order is left open."""
+    For `dense` networks on a CPU. Autograd sees what vmap makes of an operation in place of the operation, and what
+    only a backward pass does is lost: that padding does not learn in a table of embeddings, or a user's own. The last
+    bits of convolutions would depend on the clients beside. On a GPU the gradient of cross-entropy would become a sum
+    whose order is left open."""
     losses = vmap(loss)
 
     def gradients(moving: list[Tensor], *args) -> list[Tensor]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import sys
+from functools import cache
 
 from fedmpi import registry
 from fedmpi.commands.columns import columns, pairs, paragraphs
@@ -110,6 +111,7 @@ def scalar(value) -> str:
     return yaml.safe_dump(value, default_flow_style=True, width=1000).removesuffix("\n").removesuffix("\n...")
 
 
+@cache
 def traffic(cls: type) -> tuple[str, str]:
     """Say what a participant receives and sends in a round, as laws in P and h; "?" where there is no such law."""
     try:

@@ -4,7 +4,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fedmpi.clients.vmap import Vmap
+from fedmpi.clients.loop import Loop
 from fedmpi.config import load
 from fedmpi.data.federation import Federation, prepare
 from fedmpi.method import Participants
@@ -62,7 +62,7 @@ def laboratory(bench, words) -> Lab:
     """Return a laboratory with the clients and the method of a run."""
     config = load(bench.config, words)
     federation = Federation(prepare(config.data, config.seed))
-    return Lab(bind(config, federation), federation, Vmap(), config.train, config.train.participation, config.seed)
+    return Lab(bind(config, federation), federation, Loop(), config.train, config.train.participation, config.seed)
 
 
 def test_without_any_good_update_nothing_changes(bench):
