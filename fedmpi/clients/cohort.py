@@ -6,6 +6,7 @@ Legend: c clients, s samples of the largest, d parameters, b batch."""
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from itertools import groupby, pairwise
@@ -28,6 +29,10 @@ BLOCK = 64       # samples of each client per forward pass without gradients. Al
                  # as many rows as the largest client has would make a client's bits depend on the others of its cohort
 
 
+def do_nothing() -> None:
+    """Let training go on."""
+
+
 @dataclass(frozen=True)
 class Cohort:
     """The training data of c clients, padded to whole blocks, as many as the largest has."""
@@ -38,6 +43,7 @@ class Cohort:
     local: plan.Local
     stream: int = 0
     graphs: Graphs = Graphs()
+    check: Callable[[], None] = do_nothing      # called before every step; raises where training is to be given up
 
     def plans(self):
         """Return the batches as (steps, c, b) index and weights (0 where padded), and the active clients per step."""
@@ -68,6 +74,7 @@ class Cohort:
         """Yield (k, x, y, weight) of every step for the first k clients, which still have a batch."""
         index, weight, active = self.plans()
         for t, k in enumerate(active):
+            self.check()
             yield k, *self._gathered(index[t, :k]), weight[t, :k]
 
     def _gathered(self, index: Tensor) -> tuple[Tensor, Tensor]:
@@ -85,7 +92,7 @@ class Cohort:
             def step(k=k):
                 take(k, *self._gathered(index.index_select(0, t)[0, :k]), weight.index_select(0, t)[0, :k])
                 t.add_(1)
-            self.graphs.repeat(step, len(list(steps)), t.device)
+            self.graphs.repeat(step, len(list(steps)), t.device, self.check)
 
     def noises(self, shape: tuple[int, ...]):
         """Yield the noise of every step's batches, (k, b, *shape), for the first k clients, which still have one."""

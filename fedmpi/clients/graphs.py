@@ -25,10 +25,11 @@ class Graphs:
     def wanted(self, device: torch.device) -> bool:
         return self.mode == "on" or self.mode == "auto" and device.type == "cuda"
 
-    def repeat(self, step: Callable[[], None], times: int, device: torch.device) -> None:
-        """Take a step so many times, replayed where that is worth while."""
+    def repeat(self, step: Callable[[], None], times: int, device: torch.device, check: Callable[[], None]) -> None:
+        """Take a step so many times, replayed where that is worth while; `check` is called before each."""
         if not self.wanted(device) or times < (OFTEN if self.mode == "auto" else WARM + 1):
             for _ in range(times):
+                check()
                 step()
             return
         with beside(device, self._stream(device)) as stream:
@@ -36,10 +37,13 @@ class Graphs:
                 step()
             self._look(step, stream)
         again = self._recorded(step, stream) if self.mode != "off" else step
-        for _ in range(times - WARM):
-            again()
-        if stream:
-            torch.cuda.current_stream(device).synchronize()      # before the graph's memory is given back
+        try:
+            for _ in range(times - WARM):
+                check()
+                again()
+        finally:
+            if stream:
+                torch.cuda.current_stream(device).synchronize()      # before the graph's memory is given back
 
     def _stream(self, device: torch.device):
         """Return the stream on which steps are recorded, one for all graphs of an engine since none outlives `repeat`:

@@ -15,6 +15,10 @@ DEVICES = ["cpu"] + ["cuda"] * torch.cuda.is_available()
 SIZES = (57, 1, 11, 3, 10)
 
 
+def checked() -> None:
+    """Nobody waits for the end."""
+
+
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("image", [False, True], ids=["mlp", "cnn"])
 @pytest.mark.parametrize("verb", [plain, momentum, pulls, pull_momentum, only_head, clip, spread, through])
@@ -44,7 +48,7 @@ def test_the_way_that_can_be_recorded_is_taken(monkeypatch):
 @pytest.mark.parametrize("times", [0, 1, WARM, WARM + 1, OFTEN, 40])
 def test_every_step_is_taken(times):
     taken = []
-    Graphs("on").repeat(lambda: taken.append(0), times, CPU)
+    Graphs("on").repeat(lambda: taken.append(0), times, CPU, checked)
     assert len(taken) == times
 
 
@@ -55,7 +59,7 @@ def test_what_cannot_be_recorded_is_called(monkeypatch, caplog):
     monkeypatch.setattr(graphs, "record", record)
     recorder, taken = Graphs("on"), []
     for _ in range(2):
-        recorder.repeat(lambda: taken.append(0), 10, CPU)
+        recorder.repeat(lambda: taken.append(0), 10, CPU, checked)
     assert len(taken) == 20
     line, = caplog.messages
     assert line.endswith("a step cannot be recorded: operation not permitted when stream is capturing")
@@ -66,4 +70,4 @@ def test_too_little_memory_is_left_to_the_engine(monkeypatch):
         raise torch.OutOfMemoryError("CUDA out of memory")
     monkeypatch.setattr(graphs, "record", record)
     with pytest.raises(torch.OutOfMemoryError):
-        Graphs("on").repeat(lambda: None, 10, CPU)
+        Graphs("on").repeat(lambda: None, 10, CPU, checked)

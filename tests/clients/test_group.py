@@ -16,7 +16,7 @@ from fedmpi.errors import GivenUp
 from fedmpi.method import Method
 from fedmpi.server.faults import Attack, Faults
 from fedmpi.storage import checkpoint
-from tests.federations import Digits, Lab, mlp
+from tests.federations import Digits, Lab, method, mlp
 
 
 class Shared(NamedTuple):
@@ -217,6 +217,18 @@ def test_a_round_is_given_up_before_the_next_client():
     group.waits = lambda: 99.
     group.train(1, np.array([3]), np.array([3]), False)
     assert list(group.ups) == [3]
+
+
+@pytest.mark.parametrize("graphs", ["off", "on"])
+def test_a_round_is_given_up_between_the_steps_of_many_clients(graphs):
+    """Recorded or not: what is trained at once may take longer than the grace."""
+    run = Lab(method("fedavg", mlp()), Digits(SIZES), Vmap(graphs=graphs), checkpoint=Checkpoint(grace=2.5))
+    run.group.hear([True], [run.shared.w])
+    asked = iter((0., 2.5, 2.6))
+    run.group.waits = lambda: next(asked)
+    with pytest.raises(GivenUp, match=r"more than 2.5 s ago \(checkpoint.grace\)"):
+        run.group.train(0, np.arange(6), np.arange(6), False)
+    assert set(run.group.ups.values()) == {None} and next(asked, None) is None
 
 
 def test_who_is_at_work_is_known():

@@ -31,6 +31,9 @@ class Bench:
             self.store.write(c, Mine(start + .02 * noise, torch.tensor(.2 * c, device=device)))
         self.shared = start + .02 * torch.randn(len(start), generator=generator).to(device)
 
+    def check_grace(self):
+        """Let training go on."""
+
     def training(self, client):
         s = self.federation.client(client)
         return tuple(torch.from_numpy(v).to(self.shared.device) for v in (s.x_train, s.y_train))

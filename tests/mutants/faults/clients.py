@@ -28,7 +28,7 @@ FAULTS: list[tuple[str, str, str]] = [
     ("fedmpi.clients.group:Group.times", "self.seconds = dict.fromkeys(PHASES, 0.)", "pass"),
     ("fedmpi.clients.group:Group.local", "max(0, when)", "when"),
     ("fedmpi.clients.group:Group.judge", "found, (client, 2)", "found, (client, 1)"),
-    ("fedmpi.clients.group:Group.in_time", "done < len(clients) and", ""),
+    ("fedmpi.clients.group:Group.in_time", "done < len(clients)", "True"),
     ("fedmpi.clients.group:Group.note", "totals.double()", "totals.float() * 2"),
     ("fedmpi.clients.group:Group.training", "classes - 1 - y", "classes - y"),
     # states, samples, homes
