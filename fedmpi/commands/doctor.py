@@ -62,9 +62,11 @@ def main(folder: str) -> int:
 
 def examine(world: Solo, folder: str) -> int:
     """Run the checks in the order in which ranks need each other; rank 0 prints each as it comes."""
-    ranks = gathered(world, facts_of(world, told(world, world.host)))
-    problems = 0
-    for check in chain(of_ranks(world, ranks), of_disk(world, folder), of_collectives(world), of_data(world)):
+    from fedmpi.setup import choose_device
+    device = choose_device(Config(), world, told(world, world.host), hosts=world.rank > 0 or world.size == 1)
+    ranks, problems = gathered(world, facts_of(world, device)), 0
+    for check in chain(of_ranks(world, ranks), of_disk(world, folder), of_collectives(world),
+                       of_gpu_memory(world, device), of_data(world)):
         put(f"{check}\n")
         problems += bool(check.problem)
     if world.rank == 0:
@@ -80,12 +82,12 @@ def told(world: Solo, text: str) -> str:
     return text
 
 
-def facts_of(world: Solo, server_host: str) -> dict:
-    """Collect what this rank knows of itself."""
+def facts_of(world: Solo, device) -> dict:
+    """Collect what this rank knows of itself and of the device that a run would give it."""
     import torch
     cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else list(range(os.cpu_count()))
-    device, problem = device_of(world, server_host)
-    return {"host": world.host, "device": device, "device_problem": problem, "cores": cores,
+    name, problem = device_of(device)
+    return {"host": world.host, "device": name, "device_problem": problem, "cores": cores,
             "threads": torch.get_num_threads(), "versions": versions()}
 
 
@@ -103,12 +105,9 @@ def numba() -> str:
     return f"numba {found}" if found and compiled() else f"numba {found or 'none'} (large sums take longer)"
 
 
-def device_of(world: Solo, server_host: str) -> tuple[str, str]:
-    """Return the device that a run would give this rank, and what is wrong with it."""
+def device_of(device) -> tuple[str, str]:
+    """Return what a device is, and what is wrong with it."""
     import torch
-
-    from fedmpi.setup import choose_device
-    device = choose_device(Config(), world, server_host, hosts=world.rank > 0 or world.size == 1)
     if device.type == "cpu":
         hidden = Path("/dev/nvidia0").exists() and "CUDA_VISIBLE_DEVICES" not in os.environ
         return "cpu", ("this host has a GPU that PyTorch cannot use: install a torch build for its driver"
@@ -196,6 +195,22 @@ def of_collectives(world: Solo):
         yield Check("collectives", f"broadcast of 4 MiB float32 {speed(down)}, reduce of 4 MiB int64 {speed(up)}",
                     "" if ranks[:, 2].all() else "the numbers that arrive are wrong: mpiexec and the MPI library, or "
                     "the libraries of the nodes, do not fit together; use one MPI on all nodes, and its own mpiexec")
+
+
+def of_gpu_memory(world: Solo, device):
+    """Yield the check of GPU memory in MPI, which a run makes before it hands it any; there is none without GPUs on
+    several ranks, or where the library says that it takes none."""
+    from fedmpi.comm.device import straight
+    from fedmpi.comm.probe import checked
+    if world.size == 1 or not world.cuda_aware:
+        return
+    meant = straight("auto", world, device)
+    found = gathered(world, [meant, checked("auto", world, device, meant)[1]])
+    whys = [f"rank {r}: {why}" for r, (_, why) in enumerate(found) if why]
+    if any(meant for meant, _ in found):
+        yield Check("GPU memory", "a megabyte sent through MPI straight from each GPU", "" if not whys else
+                    f"{'; '.join(whys)}; runs go by way of the host's memory there, which is slower and as right; for "
+                    "speed let a node's ranks see all its GPUs, or use an MPI library built for this CUDA")
 
 
 def speed(seconds: float) -> str:

@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
+from functools import partial
 from types import SimpleNamespace
 
 import numpy as np
@@ -16,6 +17,7 @@ from fedmpi.clients.placement import Pace
 from fedmpi.comm import probe
 from fedmpi.comm.device import landing, outgoing
 from fedmpi.comm.world import Solo
+from fedmpi.commands import doctor
 from fedmpi.errors import BadInput
 from fedmpi.run import lead
 from fedmpi.server.rounds import Run
@@ -117,6 +119,24 @@ def test_a_megabyte_shows_whether_mpi_takes_gpu_memory(monkeypatch, flat, expect
     assert (server, why) == (False, "")
     assert all(straight == (not expected) and expected in said and bool(said) == bool(expected)
                for straight, said in workers)
+
+
+@pytest.mark.parametrize("flat, problem", [
+    (seen_by, ""),
+    (wrong, "rank 1: a megabyte of GPU memory that was sent through MPI came back as another; rank 2: a")])
+def test_the_doctor_sends_gpu_memory_through_mpi_before_a_run_does(monkeypatch, flat, problem):
+    """Where the library says that it takes it, and where ranks have GPUs; the server has none here."""
+    monkeypatch.setattr(sockets, "flat", flat)
+    with pretend() as books:
+        def act(world, aware=True, workers=GPU):
+            world.cuda_aware = aware
+            with Kernels(books):
+                return [*doctor.of_gpu_memory(world, workers if world.rank else torch.device("cpu"))]
+        (check,), *others = together(3, act)
+        assert check.name == "GPU memory" and check.problem.startswith(problem) and bool(check.problem) == bool(problem)
+        assert others == [[], []]
+        assert together(2, partial(act, workers=torch.device("cpu"))) == [[], []]
+        assert together(2, partial(act, aware=None)) == [[], []]
 
 
 def test_a_network_that_changes_bytes_on_the_way_is_seen_and_refused_where_it_was_asked_for(monkeypatch):
