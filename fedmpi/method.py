@@ -23,11 +23,13 @@ What `data`, one client's data in one round, offers (d parameters, b batch):
                                              of any network whose cross-entropy is asked for (additive models)
     data.subset(share, stream, fixed, rest)  the same client with a random share of its samples (at least one), drawn
                                              for the round or (fixed) once for all; `rest`: with the others instead
-    data.passes(epochs, stream, steps)       the same client with other batches: `stream` names the draw; so many
-                                             `steps`, where given, in place of epochs; None epochs: as many as the run's
+    data.passes(epochs, stream, steps, kind) the same client with other batches: `stream` names the draw; so many
+                                             `steps`, where given, in place of epochs; None epochs: as the run has them;
+                                             `kind` is what the steps count as in metrics.jsonl (main, head, mix,
+                                             warm_up, fine_tuning; None: as before, first main)
     data.any(flag)                           whether a 0-d flag holds for any client that is trained at once with this
                                              one: leaves out what nobody needs; torch.where decides for each client
-`data.descend(net_or_loss, w, lr=, only=, pull=, momentum=, args=, clip=, spread=, noise=)`:
+`data.descend(net_or_loss, w, lr=, only=, pull=, momentum=, args=, clip=, spread=, noise=, where=)`:
     net_or_loss  a Net (its cross-entropy is minimised), or loss(w, x, y, *args) -> (b,)
     only         a block of w that moves (a slice); the rest is frozen
     pull         [(centre, strength, block)]: adds strength * (w - centre) to the gradient of that block of w
@@ -36,6 +38,7 @@ What `data`, one client's data in one round, offers (d parameters, b batch):
                  tensor; 0 where there was a single batch)
     noise        shape of standard normal noise of a sample: a loss(w, x, y, e, *args) is given e (b, *noise), drawn
                  for (seed, round, client, stream), anew at every step
+    where        a 0-d flag: a client for which it does not hold keeps w, and makes no steps
 """
 from __future__ import annotations
 
@@ -115,6 +118,11 @@ class Method:
     def opening(self, n: int, seed: int):
         """Return the clients (ascending ids) that train in a round before the first one, whose number is -1; None:
         there is no such round."""
+
+    def stages(self, shared, rounds: int) -> list:
+        """Return [(rounds, Shared)] between which the work of a client differs, for what is said of a run before it is
+        done; `shared` is the first one."""
+        return [(rounds, shared)]
 
     def note(self):
         """Return a template (NamedTuple of tensors) of what `down` addresses to one client; None: nothing."""

@@ -21,6 +21,7 @@ from fedmpi.clients import plan
 from fedmpi.clients.graphs import Graphs
 from fedmpi.clients.loop import approach, nothing
 from fedmpi.clients.spread import Spread
+from fedmpi.clients.steps import NOBODYS, StepCounter
 from fedmpi.models.build import as_input
 from fedmpi.models.flat import Net, as_flat, cross_entropy, inside
 
@@ -44,6 +45,7 @@ class Cohort:
     stream: int = 0
     graphs: Graphs = Graphs()
     check: Callable[[], None] = do_nothing      # called before every step; raises where training is to be given up
+    counter: StepCounter = NOBODYS
 
     def plans(self):
         """Return the batches as (steps, c, b) index and weights (0 where padded), and the active clients per step."""
@@ -134,6 +136,12 @@ class Cohort:
         blocks = zip(members.split(BLOCK, 1), outputs.split(BLOCK, 1), strict=True)
         return sum(m.transpose(1, 2) @ o for m, o in blocks)      # block after block, as below
 
+    def count(self, going: Tensor | None = None) -> None:
+        """Count the steps of a training of the clients, of those for which `going` (c,) holds."""
+        flags = [True] * len(self.sizes) if going is None else going.tolist()
+        self.counter.add(self.local.kind, sum(plan.steps_of(self.local, n) for n, counts in
+                                              zip(self.sizes, flags, strict=True) if counts))
+
     def descend(self, net, w: Tensor, lr, only, pull, momentum, args, clip, spread, noise):
         """Plain SGD of c clients, w (c, d); pulls are (centre (c, d), strength (c,), block)."""
         work = rows_like(w).copy_(w) if w.is_cuda else w.clone(memory_format=torch.contiguous_format)
@@ -176,10 +184,14 @@ class Cohort:
         state = tuple(t.clone() for t in state)
         draws = (self, *(dataclasses.replace(self, stream=stream) for stream in streams))
 
-        def one(state, batches):
-            return step(state, *(partial(gradient, *batch) for batch in batches))
+        def counted(k, *args):
+            self.counter.add(self.local.kind, k)
+            return gradient(*args)
         for drawn in zip(*(draw.batches() for draw in draws), strict=True):
             k = drawn[0][0]      # the same in every draw: a client's batches are as many and as large
+
+            def one(state, batches, k=k):
+                return step(state, *(partial(counted, k, *batch) for batch in batches))
             new = vmap(one)(tuple(t[:k] for t in state), [batch for _, *batch in drawn])
             for t, n in zip(state, new, strict=True):
                 t[:k] = n

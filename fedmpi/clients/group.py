@@ -12,6 +12,7 @@ from fedmpi.clients.factors import judging
 from fedmpi.clients.judging import Judge
 from fedmpi.clients.plan import Local, generate
 from fedmpi.clients.shelf import Shelf
+from fedmpi.clients.steps import JUDGED, OTHERS, PARTICIPANTS, StepCounter
 from fedmpi.clients.store import Store, as_numpy
 from fedmpi.comm import exact
 from fedmpi.comm.orders import UP
@@ -19,7 +20,6 @@ from fedmpi.config import Config
 from fedmpi.models.build import as_input
 from fedmpi.server.faults import attackers
 from fedmpi.server.metrics import MEASURES, measure, measures
-from fedmpi.storage import checkpoint
 
 PHASES = ("train", "judge")
 ON_GPU = len(PHASES)      # column of `times`
@@ -41,7 +41,7 @@ class Group:
         self.room = room = room or card.room(config, device)
         self.store = Store(type(first_mine)(*(v.to(device) for v in first_mine)), room.states, config.state.scratch)
         self.samples = Shelf(federation, device, room.samples)
-        self.later = Judge(self, measures)
+        self.later, self.counter = Judge(self, measures), StepCounter()
         self.ups, self.fresh = {}, {}      # of this round: what participants send; their measures after training
         self.kept = {}                     # of this round: the largest number of each state that changed
         self.notes = {}                    # what the server addressed to clients for the next round
@@ -68,14 +68,17 @@ class Group:
             torch.as_tensor(next(arrays)).to(self.device, copy=True) if changed else kept
             for changed, kept in zip(fresh, self.shared, strict=True)))
 
-    def apply(self, function, clients, shared, when: int):
+    def apply(self, function, clients, shared, when: int, whose: int | None = None):
+        """Yield (client, result); `whose` steps are counted says clients/steps.py, None: nobody's."""
         self.when = when
+        self.counter.begin(whose, opening=when < 0)
         yield from self.engine.apply(function, clients, shared, self, self.local(when))
+        self.counter.begin(None)
         self.at = None
 
-    def in_time(self, function, clients, shared, when: int):
+    def in_time(self, function, clients, shared, when: int, whose: int):
         """The same for training, which is given up before the next client when somebody waits for the end too long."""
-        for done, pair in enumerate(self.apply(function, clients, shared, when), 1):
+        for done, pair in enumerate(self.apply(function, clients, shared, when, whose), 1):
             yield pair
             if done < len(clients):
                 self.check_grace()
@@ -89,7 +92,7 @@ class Group:
         begin = time.perf_counter()
         shared, ids = self.shared, [int(i) for i in here]
         self.here, self.ups, self.fresh, self.kept = ids, dict.fromkeys(ids), {}, {}
-        for client, (mine, up) in self.in_time(self.method.client, ids, shared, when):
+        for client, (mine, up) in self.in_time(self.method.client, ids, shared, when, PARTICIPANTS):
             sent = self._sent(client, shared, up, when)
             if self.skips and not updates.usable(mine, sent):
                 self.ups.pop(client)      # and its state stays what it was
@@ -101,7 +104,7 @@ class Group:
         judges_all = judge and self.config.evaluate.after == "all"
         rest = np.setdiff1d(self.clients, everybody).tolist() if self.method.idles or judges_all else []
         if self.method.idles:
-            for client, mine in self.in_time(self.method.idle, rest, shared, when):
+            for client, mine in self.in_time(self.method.idle, rest, shared, when, OTHERS):
                 self._keep(client, mine)
         if judges_all:      # as if they had taken part, without keeping it
             for client, (mine, up) in self.apply(self.method.client, rest, shared, when):
@@ -171,7 +174,7 @@ class Group:
         then without what `personal` trains."""
         begin = time.perf_counter()
         shared, table, found = self.shared, np.zeros((n, 3, 1 + len(MEASURES))), {}
-        for client, weights in self.apply(self.method.personal, self.clients, shared, when):
+        for client, weights in self.apply(self.method.personal, self.clients, shared, when, JUDGED):
             self.later.look(found, (client, 0), client, weights)
             weights = self.method.unadapted(shared, self.store.read(client))
             if weights is not None:
@@ -273,13 +276,8 @@ class Group:
         return self.store.stacked(clients)
 
     def restore(self, path: str, ids: np.ndarray) -> None:
-        """Read the hosted clients' rows from a checkpoint file that holds those of `ids`, neighbours together."""
-        places = np.flatnonzero(np.isin(ids, self.clients))
-        for run in np.split(places, np.flatnonzero(np.diff(places) > 1) + 1):
-            if len(run):
-                fields = checkpoint.rows(path, run[0], run[-1] + 1)
-                for i, place in enumerate(run):
-                    self.store.restore(int(ids[place]), {name: rows[i] for name, rows in fields.items()})
+        """Read the hosted clients' rows from a checkpoint file that holds those of `ids`."""
+        self.store.restore_from(path, ids, self.clients)
 
     def give(self, client: int) -> list[np.ndarray]:
         """Let a client go: return its state, and first whether it has one of its own."""

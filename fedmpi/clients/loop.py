@@ -17,6 +17,7 @@ from fedmpi.clients import factors, plan, table
 from fedmpi.clients.pulls import approach
 from fedmpi.clients.spread import Spread
 from fedmpi.clients.statistics import gathered
+from fedmpi.clients.steps import NOBODYS, StepCounter
 from fedmpi.models.build import as_input
 from fedmpi.models.flat import Net, beside, cross_entropy
 from fedmpi.models.precision import forward
@@ -37,6 +38,7 @@ class LoopData:
     note: tuple | None = None
     number: int | None = None      # that tables of Shared go by, where it is not `client`, the number of the draws
     left: dict = field(default_factory=dict)      # running statistics after the latest training, by their number
+    counter: StepCounter = NOBODYS
 
     @property
     def id(self) -> Tensor:
@@ -66,8 +68,8 @@ class LoopData:
     def any(self, flag: Tensor) -> bool:
         return bool(flag)
 
-    def passes(self, epochs: int | None, stream: int, steps: int | None = None) -> LoopData:
-        return dataclasses.replace(self, local=plan.passes(self.local, epochs, steps), stream=stream)
+    def passes(self, epochs: int | None, stream: int, steps: int | None = None, kind: str | None = None) -> LoopData:
+        return dataclasses.replace(self, local=plan.passes(self.local, epochs, steps, kind), stream=stream)
 
     def subset(self, share: float, stream: int, fixed: bool = False, rest: bool = False) -> LoopData:
         kept = plan.sent(plan.subset(self.local, self.client, stream, self.n, share, fixed, rest), self.y.device)
@@ -118,11 +120,12 @@ class LoopData:
             yield x, y, e[:len(y)]
 
     def descend(self, net, w: Tensor, lr: float | None = None, only: slice | None = None, pull=(),
-                momentum: float | None = None, args=(), clip=None, spread: bool = False, noise=None):
+                momentum: float | None = None, args=(), clip=None, spread: bool = False, noise=None, where=None):
         lr = self.lr if lr is None else lr
         momentum = self.momentum if momentum is None else momentum
-        if nothing(only):
+        if nothing(only) or not (where is None or where):
             return (w.clone(), w.new_zeros(())) if spread else w.clone()
+        self.counter.add(self.local.kind, plan.steps_of(self.local, self.n))
         if not spread and table.sparse(net, w, only, pull, momentum, clip):
             return table.descend(self.batches(), net, w, lr, only, pull)
         work, gradients, views = (bound(net, w, only, factored=not spread) if isinstance(net, Net) else
@@ -168,6 +171,7 @@ class LoopData:
 
     def _gradient(self, x: Tensor, y: Tensor, net: Net, w: Tensor) -> Tensor:
         """Return the gradient (d,) of the mean cross-entropy on a batch."""
+        self.counter.add(self.local.kind, 1)
         work, gradients, views = bound(net, w, None)
         flat = torch.zeros_like(w)
         torch._foreach_copy_(views(flat), gradients(x, y))
@@ -228,7 +232,8 @@ class Loop:
         for client in clients:
             group.at = client
             seed(hash((local.seed, local.round, client)) % 2**63)      # for networks with dropout
-            data = LoopData(*group.training(client), client, local, note=group.notes.get(client))
+            data = LoopData(*group.training(client), client, local, note=group.notes.get(client),
+                            counter=group.counter)
             yield client, function(shared, group.store.read(client), data)
 
 

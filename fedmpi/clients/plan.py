@@ -9,6 +9,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
+from fedmpi.clients.steps import MAIN, known
 from fedmpi.comm.device import sent as sent  # what is drawn here is sent from here
 
 ALWAYS = 2 ** 32 - 2      # in place of a round: the same draw in all rounds
@@ -26,6 +27,7 @@ class Local(NamedTuple):
     lr: float
     momentum: float
     decay: float = 1.      # of the learning rate since the first round, which `lr` contains
+    kind: str = MAIN       # of its steps, see clients/steps.py
 
 
 class Plan(NamedTuple):
@@ -46,8 +48,10 @@ def draw(local: Local, client: int, stream: int, n: int) -> Plan:
     return Plan(index.reshape(-1, local.batch)[:steps], count.reshape(-1)[:steps])
 
 
-def passes(local: Local, epochs: int | None, steps: int | None = None) -> Local:
-    """Return the local training of so many epochs, or steps where given; None epochs: as it is."""
+def passes(local: Local, epochs: int | None, steps: int | None = None, kind: str | None = None) -> Local:
+    """Return the local training of so many epochs, or steps where given; None epochs: as it is. Its steps are counted
+    as of this kind; None: as before."""
+    local = local if kind is None else local._replace(kind=known(kind))
     return local if epochs is None else local._replace(epochs=epochs, steps=steps)
 
 

@@ -14,6 +14,7 @@ import numpy as np
 import torch
 
 from fedmpi.errors import FedmpiError
+from fedmpi.storage import checkpoint
 
 PIECE = 64 << 20      # bytes of states that are brought to the host at once
 
@@ -66,6 +67,14 @@ class Store:
         self.write(client, type(self.first)(*(
             torch.from_numpy(np.array(row[name])).to(value.device)
             for name, value in self.first._asdict().items())))
+
+    def restore_from(self, path: str, ids: np.ndarray, clients: list[int]) -> None:
+        """Read the rows of clients from a checkpoint file that holds those of `ids`, neighbours together."""
+        places = np.flatnonzero(np.isin(ids, clients))
+        for run in filter(len, np.split(places, np.flatnonzero(np.diff(places) > 1) + 1)):
+            fields = checkpoint.rows(path, run[0], run[-1] + 1)
+            for i, place in enumerate(run):
+                self.restore(int(ids[place]), {name: rows[i] for name, rows in fields.items()})
 
     def digest(self, client: int) -> np.ndarray:
         """Return the sha256 of a client's state, (32,) uint8."""

@@ -3,14 +3,17 @@ as n, and no step is taken."""
 from __future__ import annotations
 
 import dataclasses
+from collections import Counter
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from fedmpi.clients.loop import LoopData
+from fedmpi.clients import plan
+from fedmpi.clients.loop import LoopData, nothing
 from fedmpi.clients.plan import Local
+from fedmpi.clients.steps import JUDGED, PARTICIPANTS, counted_as
 from fedmpi.models.flat import Net
 
 
@@ -21,27 +24,30 @@ class Work(NamedTuple):
 
 @dataclass(frozen=True)
 class Tally(LoopData):
-    """Data of `count` samples that are never touched: notes what would be, in `spent`."""
+    """Data of `count` samples that are never touched: notes what would be, in `spent` and `steps`."""
     count: int = 1
     spent: list = field(default_factory=lambda: [0, 0])
+    made: Counter = field(default_factory=Counter)      # steps by kind
 
     @property
     def n(self) -> int:
         return self.count
 
-    def steps(self) -> int:
-        """Return the samples of all batches."""
-        per_epoch = -(-self.n // self.local.batch)
-        whole, rest = divmod(self.local.steps or self.local.epochs * per_epoch, per_epoch)
-        return whole * self.n + rest * self.local.batch
+    def _take(self) -> None:
+        """Note the batches of a training: their steps and samples."""
+        per_epoch, steps = -(-self.n // self.local.batch), plan.steps_of(self.local, self.n)
+        whole, rest = divmod(steps, per_epoch)
+        self.spent[0] += whole * self.n + rest * self.local.batch
+        self.made[self.local.kind] += steps
 
-    def descend(self, net, w: Tensor, *_, spread: bool = False, **__):
-        self.spent[0] += self.steps()
+    def descend(self, net, w: Tensor, *_, only: slice | None = None, spread: bool = False, where=None, **__):
+        if not nothing(only) and (where is None or where):
+            self._take()
         return (w.clone(), w.new_zeros(())) if spread else w.clone()
 
     def walk(self, step, state, streams=()):
         def grad(net, w):
-            self.spent[0] += self.steps()
+            self._take()
             return torch.zeros_like(w)
         return step(tuple(t.clone() for t in state), grad, *(grad for _ in streams))
 
@@ -54,8 +60,23 @@ class Tally(LoopData):
         return dataclasses.replace(self, count=self.n - min(kept, self.n - 1) if rest else kept)
 
 
-def work(method, shared, mine, blank: Tensor, n: int, local: Local) -> Work:
-    """Return what a round of a client with n samples computes; `blank` (1, ...) is a sample as stored."""
+def tally(function, method, shared, mine, blank: Tensor, n: int, local: Local) -> Tally:
+    """Return what method.client or method.personal would do for a client with n samples; `blank` (1, ...) is a sample
+    as stored."""
     data = Tally(blank, torch.zeros(1, dtype=torch.int64, device=blank.device), 0, local, note=method.note(), count=n)
-    method.client(shared, mine, data)
-    return Work(*data.spent)
+    function(shared, mine, data)
+    return data
+
+
+def work(method, shared, mine, blank: Tensor, n: int, local: Local) -> Work:
+    """Return what a round of a client with n samples computes."""
+    return Work(*tally(method.client, method, shared, mine, blank, n, local).spent)
+
+
+def steps(method, shared, mine, blank: Tensor, n: int, local: Local) -> dict[str, int]:
+    """Return the steps by kind of a client with n samples: of a round in which it takes part, and at judging."""
+    made: Counter[str] = Counter()
+    for function, whose in ((method.client, PARTICIPANTS), (method.personal, JUDGED)):
+        for kind, number in tally(function, method, shared, mine, blank, n, local).made.items():
+            made[counted_as(kind, whose, local.round < 0)] += number
+    return {kind: number for kind, number in made.items() if number}

@@ -18,7 +18,7 @@ from fedmpi.clients.convolutions import MOST
 from fedmpi.clients.failures import short_of_memory
 from fedmpi.clients.graphs import Graphs
 from fedmpi.clients.indexing import indexing
-from fedmpi.clients.loop import REHEARSAL
+from fedmpi.clients.loop import REHEARSAL, nothing
 from fedmpi.errors import BadInput
 from fedmpi.models.flat import Net, beside
 
@@ -78,8 +78,8 @@ class VmapData:
         Outside.apply(look, self.n, flag)
         return found[0]
 
-    def passes(self, epochs: int | None, stream: int, steps: int | None = None) -> VmapData:
-        local = plan.passes(self.cohort.local, epochs, steps)
+    def passes(self, epochs: int | None, stream: int, steps: int | None = None, kind: str | None = None) -> VmapData:
+        local = plan.passes(self.cohort.local, epochs, steps, kind)
         return dataclasses.replace(self, cohort=dataclasses.replace(self.cohort, local=local, stream=stream))
 
     def _forward(self, net: Net, w: Tensor) -> Tensor:
@@ -111,7 +111,7 @@ class VmapData:
         return Outside.apply(lambda n, w: self.cohort.mean_loss(net, w), self.n, w)
 
     def descend(self, net, w: Tensor, lr: float | None = None, only: slice | None = None, pull=(),
-                momentum: float | None = None, args=(), clip=None, spread: bool = False, noise=None):
+                momentum: float | None = None, args=(), clip=None, spread: bool = False, noise=None, where=None):
         lr = self.lr if lr is None else lr
         momentum = self.momentum if momentum is None else momentum
         strengths = [s.to(w) if isinstance(s, Tensor) else torch.full((), s, dtype=w.dtype, device=w.device)
@@ -122,8 +122,16 @@ class VmapData:
         def descend(n, w, *tensors):
             k = len(pull)
             pulls = list(zip(tensors[:k], tensors[k:2 * k], blocks, strict=True))
-            return self.cohort.descend(net, w, lr, only, pulls, momentum, tensors[2 * k:], clip, spread, noise)
-        return Outside.apply(descend, self.n, w, *centres, *strengths, *args)
+            if not nothing(only):
+                self.cohort.count(*tensors[2 * k:2 * k + len(flags)])
+            return self.cohort.descend(net, w, lr, only, pulls, momentum, tensors[2 * k + len(flags):], clip, spread,
+                                       noise)
+        flags = [] if where is None else [where]
+        found = Outside.apply(descend, self.n, w, *centres, *strengths, *flags, *args)
+        if where is None:
+            return found
+        return ((torch.where(where, found[0], w), torch.where(where, found[1], 0.)) if spread else
+                torch.where(where, found, w))
 
     def alone(self, function, *tensors: Tensor) -> Tensor:
         def one_by_one(n, *tensors):      # copies: bits may depend on how a vector is aligned
@@ -186,7 +194,7 @@ class Vmap:
         group.at = clients[0] if len(clients) == 1 else clients
         x, y = zip(*(group.training(c) for c in clients), strict=True)
         cohort = Cohort(pad(x), pad(y), tuple(map(len, y)), tuple(clients), local, graphs=self.graphs,
-                        check=group.check_grace)
+                        check=group.check_grace, counter=group.counter)
         notes = [group.notes.get(c) for c in clients]
         model = group.method.model
         if self.unfolded is None and cohort.x.is_cuda:

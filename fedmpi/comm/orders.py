@@ -27,7 +27,7 @@ class Order(IntEnum):
     TOUCHED = 7      #                                 -> (N,) which clients have a row of their own
     STATE = 8        # ids                             -> rows of every Mine field
     RESTORE = 9      # path as bytes, ids              -> nothing: ranks read their rows from the file
-    TIMES = 10       #                                 -> (ranks, phases + 1), see Group.times
+    TIMES = 10       #                                 -> (ranks, ...), see Group.times and StepCounter.take
     ENGINE = 11      # name as bytes                   -> nothing: all ranks train with it from now on
     PROBE = 12       # *news                           -> (ranks, 2) seconds of both engines on a few clients
     NOTE = 13        # slot, what, ids, coefficients, shape -> nothing: each client of ids is given its mix of rows
@@ -111,7 +111,7 @@ class Crew:
         return bad == 0
 
     def judge(self, when: int, shared) -> tuple[np.ndarray, np.ndarray]:
-        """Return the table of all clients (see Group.judge), and the ranks' times as TIMES gives them (rank 0)."""
+        """Return the table of all clients (see Group.judge), and what TIMES gives (rank 0)."""
         return self.call(Order.JUDGE, np.int64(when), *self.news(shared))
 
     def news(self, shared) -> list[np.ndarray]:
@@ -244,8 +244,9 @@ class Crew:
         return None if every is None else self._heard(every)
 
     def _spent(self) -> np.ndarray:
-        """Return this rank's times, and whether it was asked to stop: a signal may reach any rank."""
-        return np.append(self.group.times(), self.world.stop())
+        """Return this rank's times and its clients' steps, and whether it was asked to stop: a signal may reach any
+        rank."""
+        return np.concatenate([self.group.times(), self.group.counter.take(), [self.world.stop()]])
 
     def _heard(self, every: np.ndarray) -> np.ndarray:
         self.asked = self.asked or bool(every[:, -1].any())

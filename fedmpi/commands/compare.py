@@ -4,6 +4,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from fedmpi.commands.columns import columns, pairs
+from fedmpi.commands.steps import by_kind
 from fedmpi.errors import BadInput
 from fedmpi.progress import duration, percent
 from fedmpi.storage import outcome
@@ -28,7 +29,8 @@ def became(found: outcome.Outcome) -> str:
         return f"{found.state}, {found.round} rounds evaluated"
     spent = found.result.get("seconds")
     return (f"finished, {found.result['rounds']} rounds" + (f" in {duration(spent)}" if spent is not None else "")
-            + f", best {percent(found.result.get('accuracy_best'))}")
+            + f", best {percent(found.result.get('accuracy_best'))}; steps of a client "
+            + by_kind(found.result.get("steps_so_far")))
 
 
 def differences(settings: list[dict]) -> str:

@@ -5,13 +5,14 @@ its collectives move. The federation is prepared where it is not there yet."""
 from __future__ import annotations
 
 import warnings
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 import numpy as np
 
 from fedmpi.clients.placement import homes
 from fedmpi.comm.world import Solo
 from fedmpi.commands.columns import columns, pairs
+from fedmpi.commands.steps import in_all, said, stages, taking_part
 from fedmpi.config import GIB, Config, load, name_of
 from fedmpi.data.federation import Federation, prepare
 from fedmpi.server import cost
@@ -88,6 +89,7 @@ def plan(config_path: str, overrides: list[str], ranks: int) -> dict:
     case = prepared(config_path, overrides)
     config, federation, method, ledger = case.config, case.federation, case.method, rehearsed(case)
     down, up = method.traffic(case.shared, case.up)
+    made = stages(case)
     per_rank = [hosting(case, rank, hosts, ledger) for rank, hosts in enumerate(homes_of(case, ranks))]
     return {
         "method": method.title, "settings": settings_of(method), "model": name_of(config.model),
@@ -97,7 +99,8 @@ def plan(config_path: str, overrides: list[str], ranks: int) -> dict:
         "samples": dict(zip(("train", "validation", "test"), federation.counts.sum(0).tolist(), strict=True)),
         "train_samples": [int(federation.sizes.min()), int(federation.sizes.max())],
         "rounds": config.rounds, "participants": list(taking_part(case)), "batch": config.train.batch,
-        "steps_per_round": steps(case, federation.sizes),
+        "steps_per_round": steps(case, federation.sizes), "stages": [asdict(stage) for stage in made],
+        "steps": in_all(made),
         "mib_per_client_round": (down + up) / cost.MIB,
         "mib_down": down / cost.MIB, "mib_up": up / cost.MIB,
         "bytes_per_round": ledger.totals(), "reduce": config.server.reduce,
@@ -137,13 +140,6 @@ def homes_of(case: Case, ranks: int) -> list[np.ndarray]:
     config = case.config
     where = homes(case.federation.sizes, ranks, config.server.hosts_clients, config.placement, config.seed)
     return [np.flatnonzero(where == rank) for rank in range(ranks)]
-
-
-def taking_part(case: Case) -> tuple[int, int]:
-    """Return the smallest and the largest number of participants of a round."""
-    share, clients = case.config.train.participation, case.federation.clients
-    low, high = share if isinstance(share, tuple) else (share, share)
-    return max(1, round(low * clients)), max(1, round(high * clients))
 
 
 def hosting(case: Case, rank: int, hosts: np.ndarray, ledger: Ledger) -> dict:
@@ -198,7 +194,8 @@ def table(planned: dict) -> str:
     return "\n\n".join([
         pairs([("method", f"{p['method']} {p['settings']}".strip()),
                ("model", model_line(p)), ("data", data_line(p)), ("federation", p["federation"]),
-               ("rounds", rounds_line(p)), ("bytes", bytes_line(p)), ("on the wire", wire_line(p)),
+               ("rounds", rounds_line(p)),
+               ("steps", said(p["stages"], p["rounds"])), ("bytes", bytes_line(p)), ("on the wire", wire_line(p)),
                ("evaluation", evaluation_line(p)),
                ("checkpoint", f"{every(p['checkpoint']['every'])}: {p['checkpoint']['mib']:.3g} MiB"),
                ("engine", engine_line(p))]),

@@ -52,8 +52,10 @@ def events(writer: type, to: Path, lines: list[dict], begin: float) -> None:
 
 
 def scalars(line: dict) -> dict[str, float]:
-    """Return the measures of a round: lists as one for each place, those without a value left out."""
+    """Return the measures of a round: lists as one for each place, mappings as one for each key, those without a value
+    left out."""
     found = {}
     for name, value in line.items():
-        found |= {f"{name}/{i}": v for i, v in enumerate(value)} if isinstance(value, list) else {name: value}
+        parts = enumerate(value) if isinstance(value, list) else value.items() if isinstance(value, dict) else None
+        found |= {name: value} if parts is None else {f"{name}/{part}": v for part, v in parts}
     return {name: value for name, value in found.items() if name != "round" and isinstance(value, int | float)}

@@ -77,9 +77,8 @@ class FedALA(Method):
             return net.loss(torch.cat([below, blend(own, top, W)]), x, y)
         going = ~mine.learned & (mine.top != top).any()
         for k in range(self.first_passes):
-            new = part.passes(1, MIX + k).descend(
-                loss, W, lr=self.mix_lr, momentum=0., args=(mine.top,), clip=(0., 1.))
-            W = torch.where(going, new, W) if k else new
+            W = part.passes(1, MIX + k, kind="mix").descend(
+                loss, W, lr=self.mix_lr, momentum=0., args=(mine.top,), clip=(0., 1.), where=going if k else None)
             if not data.any(going):
                 break
             losses.append(part.mean_loss(net, torch.cat([below, blend(mine.top, top, W)])))

@@ -51,7 +51,7 @@ class FedBABU(Method):
 
     def personal(self, shared, mine, data):
         w = self.whole(shared.phi)
-        return data.passes(self.ft, TUNE).descend(self.model, w) if self.ft else w
+        return data.passes(self.ft, TUNE, kind="fine_tuning").descend(self.model, w) if self.ft else w
 
     def unadapted(self, shared, mine):
         return self.whole(shared.phi)

@@ -60,7 +60,8 @@ class FedGroup(Method):
         group = row(shared.group, data.id)
         if not data.any(group < 0):
             return group
-        dW = data.descend(self.model, self.model.start) - self.model.start
+        trial = data.passes(None, 0, kind="warm_up")
+        dW = trial.descend(self.model, self.model.start, where=group < 0) - self.model.start
         norms = shared.directions.norm(dim=1)
         likeness = shared.directions @ dW / norms.clamp(min=1e-30)
         return torch.where(group < 0, torch.where(norms > 0, likeness, -torch.inf).argmax(), group)

@@ -26,6 +26,6 @@ class FedRep(FedPer):
 
     def client(self, shared, mine, data):
         features = data.through(self.model.base, shared.phi)
-        h = features.passes(self.head_epochs, HEAD).descend(self.model.head, mine.h)
+        h = features.passes(self.head_epochs, HEAD, kind="head").descend(self.model.head, mine.h)
         w = data.descend(self.model, self.model.join(shared.phi, h), only=self.model.phi)
         return Mine(h), Up(w[self.model.phi])

@@ -55,7 +55,8 @@ class PFedCAM(Method):
         """Return the interpolated model, and the logits learned for it."""
         def loss(s, x, y):
             return self.model.loss(mixture(s, shared.Theta), x, y)
-        s = data.passes(self.interp_epochs, MIX).descend(loss, mine.s, lr=self.interp_lr, momentum=0.)
+        s = data.passes(self.interp_epochs, MIX, kind="mix").descend(
+            loss, mine.s, lr=self.interp_lr, momentum=0.)
         return mixture(s, shared.Theta), s
 
     def client(self, shared, mine, data):

@@ -57,7 +57,7 @@ class Variational:
         """Return (phi, h) after epochs of the head alone on the means of the client's codes."""
         if epochs:
             means = data.through(self.encoder, phi)
-            h = means.passes(epochs, stream).descend(self.loss_of_head, h)
+            h = means.passes(epochs, stream, kind="fine_tuning").descend(self.loss_of_head, h)
         return torch.cat([phi, h])
 
 

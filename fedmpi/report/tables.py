@@ -8,7 +8,9 @@ import re
 import statistics
 from typing import NamedTuple
 
+from fedmpi.clients.steps import KINDS
 from fedmpi.errors import BadInput
+from fedmpi.report import steps
 from fedmpi.report.results import Results
 
 BETTER = ("accuracy", "f1", "ari", "purity")      # beginnings of measures of which the most is the best
@@ -24,6 +26,7 @@ class Cell(NamedTuple):
     missing: int                     # seeds that are not finished
     published: tuple[float, float | None] | None      # mean and spread
     unsplit: bool = False            # no seed of a method that splits clusters has done so
+    steps: dict[str, float] | None = None      # behind a client's judged model, by kind; None: not counted
 
     @property
     def mean(self) -> float:
@@ -63,6 +66,31 @@ class Table(NamedTuple):
     def unsplit(self) -> bool:
         return any(cell.unsplit for cell in self.cells.values())
 
+    @property
+    def counted(self) -> set[str]:
+        """Return the columns of which some steps are known."""
+        return {column for (_, column), cell in self.cells.items() if cell.steps is not None}
+
+    @property
+    def kinds(self) -> bool:
+        """Say whether steps are of several kinds, so that their sum does not say all."""
+        return len({kind for cell in self.cells.values() for kind in cell.steps or ()}) > 1
+
+    def heads(self, column: str) -> list[str]:
+        """Return what a column's places hold."""
+        return ["here", *["steps"] * (column in self.counted),
+                *(["published", "difference"] if column in self.compared else [])]
+
+    def texts(self, row: str, column: str) -> list[str]:
+        """Return a cell's text in each of these places."""
+        cell = self.cells[row, column]
+        measured, *others = cell.texts()
+        return [measured, *[steps.shown(cell.steps)] * (column in self.counted),
+                *(others if column in self.compared else [])]
+
+    def notes(self) -> list[str]:
+        return steps.notes(self)
+
 
 def of(results: Results) -> list[Table]:
     """Return a table of each measure. Raises BadInput where a result is damaged."""
@@ -71,6 +99,7 @@ def of(results: Results) -> list[Table]:
 
 def table(results: Results, measure: str, published: dict) -> Table:
     cells = {}
+    refuse_unknown(measure, [run.outcome.result for run in results.runs if run.outcome.result])
     for row in results.rows:
         for column in results.columns:
             found = [run.outcome.result for run in results.of(row, column)]
@@ -78,8 +107,7 @@ def table(results: Results, measure: str, published: dict) -> Table:
             missing = len(found) - len(values) if values else found.count(None)      # methods may not have the measure
             clusters = [r["clusters_found"] for r in found if r and "clusters_found" in r]
             cells[row, column] = Cell(values, missing, as_pair((published.get(row) or {}).get(column)),
-                                      bool(clusters) and max(clusters) == 1)
-    refuse_unknown(measure, [run.outcome.result for run in results.runs if run.outcome.result])
+                                      bool(clusters) and max(clusters) == 1, steps.mean_steps(found))
     return tabled(measure, results.rows, results.columns, cells)
 
 
@@ -88,6 +116,9 @@ def refuse_unknown(measure: str, found: list[dict]) -> None:
         near = difflib.get_close_matches(measure, set().union(*found), 3)
         raise BadInput(f"measure {measure!r}: no finished run has it in its result.json"
                        + (f"; did you mean {' or '.join(near)}?" if near else ""))
+    if any(isinstance(result.get(measure), list | dict | str) for result in found):
+        raise BadInput(f"measure {measure!r}: it is no number, which a table needs"
+                       + (", and every table shows the steps" if measure.startswith("steps") else ""))
 
 
 def unit(measure: str) -> int:
@@ -130,39 +161,48 @@ def agreement(cells: list[Cell]) -> tuple[float, int] | None:
 
 def markdown(table: Table) -> str:
     """Return the table as Markdown: the best of each column in bold, then the agreement of the order of rows."""
-    heads = [h for c in table.columns for h in ([in_markdown(c), "published", "difference"] if c in table.compared
-                                                else [in_markdown(c)])]
+    heads = [h for c in table.columns for h in (in_markdown(c), *table.heads(c)[1:])]
     lines = ["| | " + " | ".join(heads) + " |", "|---|" + "--:|" * len(heads)]
     for row in table.rows:
         line = []
         for c in table.columns:
-            measured, *others = table.cells[row, c].texts()
+            measured, *others = table.texts(row, c)
             line.append((f"**{measured}**" if table.is_best(row, c) else measured)
                         + (" *" if table.cells[row, c].missing else "")
                         + (" †" if table.cells[row, c].unsplit else ""))
-            line += others if c in table.compared else []
+            line += others
         lines.append(f"| {in_markdown(row)} | " + " | ".join(line) + " |")
+    lines += [line for note in table.notes() for line in ("", in_markdown(note))]
     if table.incomplete:
         lines += ["", f"\\* {UNFINISHED}"]
     if table.unsplit:
         lines += ["", f"† {UNSPLIT}"]
     lines += [f"\n{in_markdown(c)}: order of {n} rows against the published one, Kendall's tau {tau:.2f}"
               for c, (tau, n) in table.tau.items()]
+    return "\n".join(lines) + "\n" + (f"\n{steps_in_markdown(table)}" if table.kinds else "")
+
+
+def steps_in_markdown(table: Table) -> str:
+    """Return the steps by kind of every row as Markdown."""
+    columns = [c for c in table.columns if c in table.counted]
+    lines = ["| steps by kind | " + " | ".join(map(in_markdown, columns)) + " |", "|---|" + "---|" * len(columns)]
+    lines += [f"| {in_markdown(row)} | " + " | ".join(steps.by_kind(table.cells[row, c].steps) for c in columns) + " |"
+              for row in table.rows]
     return "\n".join(lines) + "\n"
 
 
 def latex(table: Table, caption: str) -> str:
     """Return the table for LaTeX with the package booktabs."""
-    widths = [3 if c in table.compared else 1 for c in table.columns]
+    widths = [len(table.heads(c)) for c in table.columns]
     heads = [rf"\multicolumn{{{w}}}{{c}}{{{escaped(c)}}}" for c, w in zip(table.columns, widths, strict=True)]
-    below = [t for w in widths for t in ("here", "published", "difference")[:w]]
+    below = [head for c in table.columns for head in table.heads(c)]
     lines = [r"% \usepackage{booktabs}", r"\begin{table}", r"\centering", rf"\caption{{{escaped(caption)}}}",
              rf"\begin{{tabular}}{{l{'r' * sum(widths)}}}", r"\toprule", " & " + " & ".join(heads) + r" \\",
              " & " + " & ".join(below) + r" \\", r"\midrule"]
     for row in table.rows:
         line = ["{}" + escaped(row)]      # a row's [ or * would be taken for an argument of what precedes it
-        for c, w in zip(table.columns, widths, strict=True):
-            texts = [t.replace("+-", r"\pm") for t in table.cells[row, c].texts()[:w]]
+        for c in table.columns:
+            texts = [t.replace("+-", r"\pm").replace(",", "{,}") for t in table.texts(row, c)]
             shown = [f"${t}$" if t != "-" else "--" for t in texts]
             if table.is_best(row, c):
                 shown[0] = rf"$\mathbf{{{texts[0]}}}$"
@@ -174,7 +214,8 @@ def latex(table: Table, caption: str) -> str:
         lines += [r"\midrule", r"Kendall's $\tau$ & " + " & ".join(
             rf"\multicolumn{{{w}}}{{c}}{{{tau}}}" for tau, w in zip(taus, widths, strict=True)) + r" \\"]
     lines += [r"\bottomrule", r"\end{tabular}", *[rf"\par $^{{*}}$ {UNFINISHED}"] * table.incomplete,
-              *[rf"\par $^{{\dagger}}$ {UNSPLIT}"] * table.unsplit, r"\end{table}"]
+              *[rf"\par $^{{\dagger}}$ {UNSPLIT}"] * table.unsplit,
+              *[rf"\par {escaped(note)}" for note in table.notes()], r"\end{table}"]
     return "\n".join(lines) + "\n"
 
 
@@ -193,9 +234,16 @@ def as_csv(table: Table) -> str:
     """Return one line per row and column."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(["row", "column", "mean", "std", "seeds", "published", "published_std"])
+    writer.writerow(["row", "column", "mean", "std", "seeds", "published", "published_std", "steps",
+                     *(f"steps_{kind}" for kind in KINDS)])
     for (row, column), cell in table.cells.items():
         writer.writerow([row, column, "" if cell.mean != cell.mean else f"{cell.mean:.4f}",
                          "" if cell.spread is None else f"{cell.spread:.4f}", len(cell.values),
-                         *(("" if v is None else v) for v in cell.published or (None, None))])
+                         *(("" if v is None else v) for v in cell.published or (None, None)), *in_csv(cell.steps)])
     return text.getvalue()
+
+
+def in_csv(made: dict[str, float] | None) -> list[str]:
+    """Return all steps of a cell, and those of each kind, as texts."""
+    return [""] * (1 + len(KINDS)) if made is None else [
+        f"{n:g}" for n in (round(sum(made.values()), 4), *(round(made.get(kind, 0), 4) for kind in KINDS))]

@@ -7,14 +7,14 @@ import json
 from pathlib import Path
 
 from fedmpi import __version__
-from fedmpi.report import figures, tables
+from fedmpi.report import figures, steps, tables
 from fedmpi.report.figures.style import WIDTH, saved
 from fedmpi.report.results import Results, Shown
 from fedmpi.storage.atomic import writing
 from fedmpi.sweep.job import slug
 
 KEPT = ("accuracy_mean", "accuracy_best", "best_round", "accuracy_worst_decile", "f1_mean", "digest", "seconds",
-        "ranks", "engine")
+        "ranks", "engine", "steps_so_far")
 PAGE = "index.html"
 
 
@@ -47,7 +47,8 @@ def page(results: Results, found: list, shown: list) -> str:
     from jinja2 import Environment, PackageLoader, StrictUndefined
     room = Environment(loader=PackageLoader("fedmpi.report", "."), autoescape=True, undefined=StrictUndefined,
                        trim_blocks=True, lstrip_blocks=True)
-    return room.get_template("page.html").render(results=results, tables=found, figures=shown, version=__version__)
+    return room.get_template("page.html").render(results=results, tables=found, figures=shown, version=__version__,
+                                                  steps_by_kind=steps.by_kind)
 
 
 def said(results: Results, table: tables.Table) -> str:

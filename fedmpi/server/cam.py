@@ -47,10 +47,15 @@ class CAM(Method):
         """Say whether g is trained alone in this round: the same for all clients."""
         return self.warm == "global" and bool(shared.round < self.warm_up)
 
+    def stages(self, shared, rounds):
+        alone = min(rounds, self.warm_up) if self.warm == "global" else 0
+        return [(n, shared._replace(round=torch.tensor(t))) for n, t in ((alone, 0), (rounds - alone, alone)) if n]
+
     def client(self, shared, mine, data):
         if self.alone(shared):
             _, up = super().client(shared, mine, data.subset(0., WARM).passes(0, WARM))      # what rests is sent too
-            return copied(mine), extended(up, theta0=data.descend(self.model, shared.g))
+            warming = data.passes(None, 0, kind="warm_up")
+            return copied(mine), extended(up, theta0=warming.descend(self.model, shared.g))
         if shared.round < 0:
             mine, up = super().client(shared, mine, data.passes(1, WARM, self.warm_up * self.warm_steps))
             return mine, extended(up, theta0=shared.g.clone())

@@ -11,18 +11,18 @@ import torch
 
 from fedmpi.clients.placement import Pace
 from fedmpi.clients.store import as_numpy, digest_of_run
-from fedmpi.clients.tally import work
 from fedmpi.comm.orders import MINE, UP, Crew, Order
 from fedmpi.comm.rows import rows_of
 from fedmpi.config import Config, plain
 from fedmpi.errors import FedmpiError
 from fedmpi.method import Participants
-from fedmpi.models.build import blank
 from fedmpi.progress import Progress, duration, percent
 from fedmpi.server import cost
+from fedmpi.server.edge import EdgeLedger
 from fedmpi.server.faults import attackers
 from fedmpi.server.metrics import Groups, best_of, judged, pictured, summary
 from fedmpi.server.participation import addressed, participants
+from fedmpi.server.steps import StepTotals
 from fedmpi.slurm.deadline import Deadline
 from fedmpi.storage import checkpoint
 from fedmpi.storage.folder import RunFolder
@@ -39,6 +39,7 @@ class State:
     round: int = 0                  # rounds finished
     seconds: float = 0.             # spent in rounds, over all starts
     metrics: list[dict] = field(default_factory=list)
+    steps: StepTotals = field(default_factory=StepTotals)
 
     def accuracy(self) -> float:
         last = self.metrics[-1] if self.metrics else {}
@@ -64,7 +65,6 @@ class Run:
     saved: float = field(default_factory=time.perf_counter)      # when the last checkpoint was begun, or the start
     saving: float = 0.       # seconds that the slowest checkpoint of this start took
     stopped: str = ""        # why the run was stopped early
-    work: dict = field(default_factory=dict)         # what a round computes, by the number of a client's samples
     columns: dict = field(default_factory=dict)      # more of this round for the history
 
     @cached_property
@@ -105,11 +105,15 @@ class Run:
         table, times = (self.crew.judge(state.round, state.shared) if judge else
                         (None, self.crew.call(Order.TIMES)))
         facts = self.facts(asked, trained, who) | self.pace.note(times, trained) | {
-            "clients_moved": moved,
+            "clients_moved": moved, **self.steps(times, trained),
             "bytes_sent_by_server": world.sent - sent, "bytes_received_by_server": world.received - received}
         state.seconds += time.perf_counter() - begin
         if judge:
             self.enter(table, facts | {"seconds": state.seconds})
+
+    def steps(self, times: np.ndarray, trained: Participants) -> dict:
+        """Return the gradient steps of a client, in this round and so far."""
+        return self.state.steps.note(times, len(trained.ids), len(self.federation.sizes))
 
     def move(self, left: int) -> int:
         """Give clients another home where the ranks' work is uneven; return how many. It changes no result."""
@@ -135,22 +139,15 @@ class Run:
         return facts | missing | self.spent(asked, moved) | {
             "participants": len(asked.ids), "mib_per_client_round": float(moved.mean()) / cost.MIB}
 
+    @cached_property
+    def edge(self) -> EdgeLedger:
+        return EdgeLedger(self.config.edge, self.method, self.federation, self.crew.group.local(0))
+
     def spent(self, who: Participants, nbytes) -> dict:
         """Return the mean time and energy of a participant's round at the edge, where `edge` is set."""
-        if self.config.edge is None:
-            return {}
-        todo = [self.work_of(int(n)) for n in who.sizes]
-        spent = self.config.edge.spent(*zip(*todo, strict=True), nbytes)
+        spent = self.edge.spent(who, nbytes)
         self.columns |= {name: self.column(who.ids, values) for name, values in spent.items()}
         return {name: float(values.mean()) for name, values in spent.items()}
-
-    def work_of(self, n: int):
-        """Return what a round of a client with n samples computes."""
-        if n not in self.work:
-            shared, mine = self.method.init(len(self.federation.sizes))
-            sample = blank(self.federation.shape, self.federation.dtype)
-            self.work[n] = work(self.method, shared, mine, sample, n, self.crew.group.local(0))
-        return self.work[n]
 
     def column(self, ids, values) -> np.ndarray:
         """Return values of some clients as those of all, (N, ...), nan for the others."""
@@ -188,10 +185,11 @@ class Run:
                 raise FedmpiError(f"no update of clients {ids.tolist()}, which train before round 1, can be used, and "
                                   f"{self.method.title} cannot begin; lower train.lr, or look at their data")
             if "clusters" in who.facts and self.config.evaluate.every:      # they enter the books as round 0
-                table, _ = self.crew.judge(0, self.state.shared)
-                self.enter(table, self.facts(who, who, who) | {"seconds": self.state.seconds})
+                table, times = self.crew.judge(0, self.state.shared)
+                facts = self.facts(who, who, who) | self.steps(times, who)
+                self.enter(table, facts | {"seconds": self.state.seconds})
             else:
-                self.crew.call(Order.TIMES)
+                self.steps(self.crew.call(Order.TIMES), who)
 
     def evaluates(self, t: int) -> bool:
         every = self.config.evaluate.every
@@ -254,6 +252,7 @@ class Run:
         snapshot = checkpoint.Snapshot(
             state.round, shared, ids, plain(self.config), self.federation.fingerprint, state.accuracy(), state.metrics,
             {"seconds": state.seconds, "clusters": state.groups.last.tolist(), "gpus": self.gpus,
+             "steps": state.steps.saved(),
              "each": {name: values.tolist() for name, values in state.groups.each.items()}} | self.crew.group.chosen())
         self.folder.save_history()
         path = checkpoint.write(self.folder.checkpoints, snapshot, self.pieces(ids))
@@ -273,7 +272,7 @@ class Run:
         state = self.state
         state.shared = type(state.shared)(*(torch.from_numpy(snapshot.shared[name]) for name in state.shared._fields))
         state.round, state.metrics = snapshot.round, snapshot.metrics
-        state.seconds = snapshot.books["seconds"]
+        state.seconds, state.steps = snapshot.books["seconds"], StepTotals.of(snapshot.books.get("steps"))
         state.groups.last = np.array(snapshot.books["clusters"], np.int64)
         state.groups.each = {name: np.array(v, float) for name, v in snapshot.books.get("each", {}).items()}
         self.crew.call(Order.RESTORE, np.frombuffer(str(path).encode(), np.uint8), snapshot.ids)

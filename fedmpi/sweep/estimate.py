@@ -7,10 +7,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fedmpi.clients.plan import Local
 from fedmpi.clients.tally import work
 from fedmpi.commands.columns import columns
-from fedmpi.commands.plan import Case, prepared, taking_part
+from fedmpi.commands.plan import Case, prepared
+from fedmpi.commands.steps import averaged, local_of, taking_part
 from fedmpi.config import plain
 from fedmpi.errors import BadInput
 from fedmpi.models.build import blank
@@ -54,19 +54,21 @@ def cost(run: Planned, case: Case, rate: float) -> Cost:
     rounds = max(0, run.settings.rounds - run.outcome().round)
     who = float(np.mean(taking_part(case)))
     down, up = case.method.traffic(case.shared, case.up)
-    return Cost(rounds, rounds * steps_of_round(case, who), rounds * who * down, rounds * who * up, rate)
+    each = sum(n * steps_of_round(case, who, shared) for n, shared in
+               case.method.stages(case.shared, run.settings.rounds)) / run.settings.rounds
+    return Cost(rounds, rounds * each, rounds * who * down, rounds * who * up, rate)
 
 
-def steps_of_round(case: Case, who: float) -> float:
+def steps_of_round(case: Case, who: float, shared) -> float:
     """Return the steps of a round of `who` participants, with its share of evaluations."""
-    train, federation, samples = case.config.train, case.federation, 0.
-    for n, count in zip(*np.unique(federation.sizes, return_counts=True), strict=True):
-        local = Local(case.config.seed, 0, train.batch, train.epochs, train.steps, train.lr, train.momentum)
-        done = work(case.method, case.shared, case.mine, blank(federation.shape, federation.dtype), int(n), local)
-        samples += count * (done.trained + FORWARD * done.passed)
+    federation, sample = case.federation, blank(case.federation.shape, case.federation.dtype)
+
+    def samples(n: int) -> dict[str, float]:
+        done = work(case.method, shared, case.mine, sample, n, local_of(case, 0))
+        return {"all": done.trained + FORWARD * done.passed}
     every = case.config.evaluate.every or case.config.rounds
     judged = federation.counts[:, 2 if case.config.evaluate.on == "test" else 1].sum() / every
-    return (samples * who / federation.clients + FORWARD * judged) / train.batch
+    return (averaged(federation.sizes, samples)["all"] * who + FORWARD * judged) / case.config.train.batch
 
 
 def measured(case: Case) -> float:

@@ -182,7 +182,7 @@ def test_the_local_training_of_a_round():
     train = Train(batch=7, lr=.08, lr_decay=.5, momentum=.3, epochs=4, steps=9)
     group = lab(train=train, seed=12).group
     for when, decay in ((-1, 1), (0, 1), (1, .5), (2, .25), (5, .03125)):
-        assert group.local(when) == (12, when, 7, 4, 9, pytest.approx(.08 * decay, rel=1e-12), .3, decay)
+        assert group.local(when) == (12, when, 7, 4, 9, pytest.approx(.08 * decay, rel=1e-12), .3, decay, "main")
 
 
 def test_settings_reach_the_engine_and_the_store():

@@ -7,6 +7,7 @@ from typing import NamedTuple
 import torch
 
 from fedmpi.clients.plan import Local
+from fedmpi.clients.steps import StepCounter
 from fedmpi.clients.store import Store
 from tests.federations import Digits, cnn, mlp
 
@@ -25,6 +26,7 @@ class Bench:
         self.model, self.federation, self.at = (cnn if image else mlp)().to(device), Digits(sizes, image=image), None
         self.method, self.clients, self.notes = SimpleNamespace(model=self.model), list(range(len(sizes))), {}
         start, generator = self.model.start, torch.Generator().manual_seed(1)
+        self.counter = StepCounter()
         self.store = Store(Mine(start, torch.tensor(.5, device=device)))
         for c in self.clients:
             noise = torch.randn(len(start), generator=generator).to(device)
@@ -197,7 +199,7 @@ def until(model, shared, mine, data):
     """Repeat until a condition of the client's own holds: those that are done wait for the others."""
     w, going = mine.w, mine.s >= 0
     for k in range(4):
-        w = torch.where(going, data.passes(1, k).descend(model, w), w)
+        w = data.passes(1, k).descend(model, w, where=going)
         going = going & (k < 5 * mine.s)
         if not data.any(going):
             break

@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 import torch
 
+from fedmpi.clients.steps import JUDGED, StepCounter
 from fedmpi.comm.orders import HEADER, MINE, NEWS, Crew, Order
 from fedmpi.comm.world import Solo
 from tests.comm.together import together
@@ -41,7 +42,7 @@ class Hand:
     device = torch.device("cpu")
 
     def __init__(self, rank: int, skips=True):
-        self.rank, self.told, self.skips = rank, [], skips
+        self.rank, self.told, self.skips, self.counter = rank, [], skips, StepCounter()
 
     def hear(self, fresh, arrays):
         self.told.append(("hear", fresh.tolist(), [np.asarray(a).tolist() for a in arrays]))
@@ -122,10 +123,13 @@ def test_the_table_of_all_clients_and_the_times_of_all_ranks():
     """Rank 2 was asked to stop, of which rank 0 hears with the times."""
     def act(crew):
         before = crew.asked
+        crew.group.counter.begin(JUDGED)
+        crew.group.counter.add("judging", 7)
         table, times = crew.judge(3, [])
         return before, table.tolist(), times.tolist(), crew.asked, crew.call(Order.TIMES).tolist()
     (before, table, times, asked, again), *_ = crews(act)[0]
-    assert table == [[[120., 120.]]] * 6 and times == again == [[.5, 0], [.5, 1], [.5, 2]]
+    assert table == [[[120., 120.]]] * 6 and again == [[.5, rank] + [0] * 18 for rank in range(3)]
+    assert times == [again[0][:-1] + [7], *again[1:]]      # rank 0's steps, told once
     assert (before, asked) == (False, True)
 
 

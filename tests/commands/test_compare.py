@@ -56,16 +56,18 @@ def test_every_column_holds_its_measure_of_its_run(wide):
 
 def test_what_became_of_both(tmp_path, wide):
     lines = [{"round": 3, "accuracy_mean": .5, "loss": 1.}]
-    made.run(tmp_path / "a", {"x": 1, "only": 2}, lines, result={"seconds": 125., "accuracy_best": .5, "rounds": 3})
+    made.run(tmp_path / "a", {"x": 1, "only": 2}, lines, result={
+        "seconds": 125., "accuracy_best": .5, "rounds": 3, "steps_so_far": {"main": 30, "warm_up": 2.5}})
     made.run(tmp_path / "b", {"x": {"y": 3}}, lines)
     text = compare(tmp_path / "a", tmp_path / "b")
-    assert text.splitlines()[:2] == [f"A  {tmp_path}/a: finished, 3 rounds in 2 min, best 50.00 %",
+    assert text.splitlines()[:2] == [f"A  {tmp_path}/a: finished, 3 rounds in 2 min, best 50.00 %; "
+                                     "steps of a client main 30, warm up 2.5",
                                      f"B  {tmp_path}/b: unfinished, 3 rounds evaluated"]
     rows = [" ".join(line.split()) for line in text.splitlines()]
     assert rows[3] == "setting A B" and rows[5:8] == ["x 1 -", "only 2 -", "x.y - 3"]
     assert rows[-1] == f"digests: A {'d' * 16}, B not finished"
     made.run(tmp_path / "c", result={"rounds": 7})
-    assert "finished, 7 rounds, best -" in compare(tmp_path / "a", tmp_path / "c")
+    assert "finished, 7 rounds, best -; steps of a client -\n" in compare(tmp_path / "a", tmp_path / "c")
 
 
 def test_an_unfinished_run(tmp_path):

@@ -13,6 +13,9 @@ RANKS = [{"rank": 0, "role": "server", "clients": 0, "hosts": [], "samples": 0, 
 PLAN = {"method": "FedX", "settings": "mu=1", "model": "mlp", "model_settings": "hidden=8", "parameters": 12345,
         "head_parameters": 1234, "data": "digits", "clients": 15, "federation": "f.h5", "rounds": 7, "batch": 10,
         "samples": {"train": 1300, "validation": 0, "test": 260}, "train_samples": [3, 99], "participants": [5, 6],
+        "stages": [{"rounds": 0, "share": 1., "steps": {"warm_up": 300}},
+                   {"rounds": 2, "share": .5, "steps": {"warm_up": 10}},
+                   {"rounds": 5, "share": .5, "steps": {"mix": 7.15, "main": 20, "judging": 7.15}}],
         "steps_per_round": 1040, "mib_per_client_round": .5, "mib_down": .375, "mib_up": .125, "ranks": 4,
         "bytes_per_round": {"broadcast": 2**20, "reduce": 2**19, "gather": 2**18, "failure": None}, "reduce": "exact",
         "evaluation": {"every": 2, "on": "test"}, "checkpoint": {"every": 0, "mib": 12.345}, "engine": "auto",
@@ -22,6 +25,9 @@ model       mlp hidden=8: 12,345 parameters, 1,234 of them in the head
 data        digits, 15 clients: samples 1,300 train, 260 test; 3-99 to train on per client
 federation  f.h5
 rounds      7, each with 5-6 of 15 clients; local training draws about 1,040 batches of up to 10 samples a round
+steps       of a participant before round 1 warm up 300; in a round of 1-2 warm up 10; in a round of 3-7 34.3 \
+(mix 7.2, main 20, judging 7.2); behind a client's model at the end 385 (warm up 310, mix 17.9, main 50, \
+judging 7.2)
 bytes       0.500 MiB per client and round: 0.375 down, 0.125 up
 on the wire per round, to each rank 1.000 MiB by broadcast; back from each 0.500 MiB by reduce (int64), and 0.250 MiB \
 in all client by client
@@ -52,6 +58,8 @@ def test_the_whole_table():
 
 
 @pytest.mark.parametrize("changed, line", [
+    ({"stages": [{"rounds": 7, "share": 1., "steps": {"main": 1234.5}}]},
+     "steps of a participant in a round main 1,234.5; behind a client's model at the end main 8,641.5"),
     ({"participants": [15, 15]}, "7, each with 15 of 15 clients; local training draws 1,040 batches of up to 10"),
     ({"participants": [5, 5]}, "7, each with 5 of 15 clients; local training draws about 1,040 batches"),
     ({"reduce": "float32"}, "back from each 0.500 MiB by reduce (float32)"), ({"ranks": 1}, "nothing: one rank"),

@@ -32,12 +32,13 @@ def points(board) -> list[tuple]:
 
 
 def expected(lines) -> list[tuple]:
-    """Return the points of lines of metrics.jsonl, worked out without the code: numbers but the round, and the places
-    of lists, as TensorBoard's float32."""
+    """Return the points of lines of metrics.jsonl, worked out without the code: numbers but the round, the places
+    of lists and the keys of mappings, as TensorBoard's float32."""
     found = []
     for line in lines:
         for tag in set(line) - {"round"}:
-            values = {f"{tag}/{i}": v for i, v in enumerate(line[tag])} if type(line[tag]) is list else {tag: line[tag]}
+            inner = dict(enumerate(line[tag])) if type(line[tag]) is list else line[tag]
+            values = {f"{tag}/{i}": v for i, v in inner.items()} if type(inner) is dict else {tag: inner}
             found += [(line["round"], name, pytest.approx(v, rel=1e-6)) for name, v in values.items()
                       if type(v) in (int, float)]
     return sorted(found)
@@ -87,8 +88,8 @@ def test_a_missing_library_is_bad_input(monkeypatch):
 
 
 def test_what_a_line_shows():
-    line = {"round": 3, "loss": None, "cluster_sizes": [4, 5], "ari": .5, "seconds": 2}
-    assert scalars(line) == {"cluster_sizes/0": 4, "cluster_sizes/1": 5, "ari": .5, "seconds": 2}
+    line = {"round": 3, "loss": None, "cluster_sizes": [4, 5], "ari": .5, "seconds": 2, "steps": {"main": 7}}
+    assert scalars(line) == {"steps/main": 7, "cluster_sizes/0": 4, "cluster_sizes/1": 5, "ari": .5, "seconds": 2}
 
 
 def test_a_run_under_way_and_what_is_no_run(bench, tmp_path):

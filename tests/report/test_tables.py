@@ -4,55 +4,83 @@ from __future__ import annotations
 import pytest
 
 from fedmpi.errors import BadInput
-from fedmpi.report import tables
+from fedmpi.report import steps, tables
 from fedmpi.report.results import Results, Shown
 from fedmpi.report.tables import Cell
 from tests.report import made
 
-MARKDOWN = r"""| | one | published | difference | two |
-|---|--:|--:|--:|--:|
-| Alpha | 55.00 +- 7.07 | 80.00 +- 1.50 | -25.00 | **40.00 +- 0.00** |
-| Beta & co | **70.00** * | 75.00 | -5.00 | - * |
-| Gamma | 25.00 +- 7.07 | 30.00 | -5.00 | **40.00 +- 7.07** |
+MARKDOWN = r"""| | one | steps | published | difference | two |
+|---|--:|--:|--:|--:|--:|
+| Alpha | 55.00 +- 7.07 | 1,875.8 | 80.00 +- 1.50 | -25.00 | **40.00 +- 0.00** |
+| Beta & co | **70.00** * | 400 | 75.00 | -5.00 | - * |
+| Gamma | 25.00 +- 7.07 | 600 | 30.00 | -5.00 | **40.00 +- 7.07** |
+
+steps: gradients behind a client's judged model, mean over clients; two models side by side take two
+
+steps are not known of two: runs of fedmpi 0.1 did not count them; run them anew
+
+one: unequal work, from 400 steps (Beta & co) to 1,875.8 (Alpha)
 
 \* not all seeds are finished
 
 one: order of 3 rows against the published one, Kendall's tau 0.33
+
+| steps by kind | one |
+|---|---|
+| Alpha | main 1,800, mix 75.8 |
+| Beta & co | main 400 |
+| Gamma | main 600 |
 """
 LATEX = r"""% \usepackage{booktabs}
 \begin{table}
 \centering
 \caption{Best \& all}
-\begin{tabular}{lrrrr}
+\begin{tabular}{lrrrrr}
 \toprule
- & \multicolumn{3}{c}{one} & \multicolumn{1}{c}{two} \\
- & here & published & difference & here \\
+ & \multicolumn{4}{c}{one} & \multicolumn{1}{c}{two} \\
+ & here & steps & published & difference & here \\
 \midrule
-{}Alpha & $55.00 \pm 7.07$ & $80.00 \pm 1.50$ & $-25.00$ & $\mathbf{40.00 \pm 0.00}$ \\
-{}Beta \& co & $\mathbf{70.00}$$^{*}$ & $75.00$ & $-5.00$ & --$^{*}$ \\
-{}Gamma & $25.00 \pm 7.07$ & $30.00$ & $-5.00$ & $\mathbf{40.00 \pm 7.07}$ \\
+{}Alpha & $55.00 \pm 7.07$ & $1{,}875.8$ & $80.00 \pm 1.50$ & $-25.00$ & $\mathbf{40.00 \pm 0.00}$ \\
+{}Beta \& co & $\mathbf{70.00}$$^{*}$ & $400$ & $75.00$ & $-5.00$ & --$^{*}$ \\
+{}Gamma & $25.00 \pm 7.07$ & $600$ & $30.00$ & $-5.00$ & $\mathbf{40.00 \pm 7.07}$ \\
 \midrule
-Kendall's $\tau$ & \multicolumn{3}{c}{$0.33$} & \multicolumn{1}{c}{} \\
+Kendall's $\tau$ & \multicolumn{4}{c}{$0.33$} & \multicolumn{1}{c}{} \\
 \bottomrule
 \end{tabular}
 \par $^{*}$ not all seeds are finished
+\par steps: gradients behind a client's judged model, mean over clients; two models side by side take two
+\par steps are not known of two: runs of fedmpi 0.1 did not count them; run them anew
+\par one: unequal work, from 400 steps (Beta \& co) to 1,875.8 (Alpha)
 \end{table}
 """
-CSV = """row,column,mean,std,seeds,published,published_std
-Alpha,one,55.0000,7.0711,2,80.0,1.5
-Alpha,two,40.0000,0.0000,2,,
-Beta & co,one,70.0000,,1,75.0,
-Beta & co,two,,,0,,
-Gamma,one,25.0000,7.0711,2,30.0,
-Gamma,two,40.0000,7.0711,2,,
+CSV = """row,column,mean,std,seeds,published,published_std,\
+steps,steps_main,steps_head,steps_mix,steps_warm_up,steps_fine_tuning,steps_judging
+Alpha,one,55.0000,7.0711,2,80.0,1.5,1875.75,1800,0,75.75,0,0,0
+Alpha,two,40.0000,0.0000,2,,,,,,,,,
+Beta & co,one,70.0000,,1,75.0,,400,400,0,0,0,0,0
+Beta & co,two,,,0,,,,,,,,,
+Gamma,one,25.0000,7.0711,2,30.0,,600,600,0,0,0,0,0
+Gamma,two,40.0000,7.0711,2,,,,,,,,,
 """
-SECONDS = r"""| | one | two |
-|---|--:|--:|
-| Alpha | 3.00 +- 1.41 | **5.00 +- 0.00** |
-| Beta & co | 9.00 * | - * |
-| Gamma | **1.50 +- 0.71** | 7.00 +- 1.41 |
+SECONDS = r"""| | one | steps | two |
+|---|--:|--:|--:|
+| Alpha | 3.00 +- 1.41 | 1,875.8 | **5.00 +- 0.00** |
+| Beta & co | 9.00 * | 400 | - * |
+| Gamma | **1.50 +- 0.71** | 600 | 7.00 +- 1.41 |
+
+steps: gradients behind a client's judged model, mean over clients; two models side by side take two
+
+steps are not known of two: runs of fedmpi 0.1 did not count them; run them anew
+
+one: unequal work, from 400 steps (Beta & co) to 1,875.8 (Alpha)
 
 \* not all seeds are finished
+
+| steps by kind | one |
+|---|---|
+| Alpha | main 1,800, mix 75.8 |
+| Beta & co | main 400 |
+| Gamma | main 600 |
 """
 
 
@@ -72,8 +100,34 @@ def test_a_table_in_every_form(found):
 
 def test_a_column_without_published_numbers_has_one_place_in_latex(found):
     text = tables.latex(found[1], "x")
-    assert r"\begin{tabular}{lrr}" in text and "published" not in text and "tau" not in text
-    assert r"{}Gamma & $\mathbf{1.50 \pm 0.71}$ & $7.00 \pm 1.41$ \\" in text
+    assert r"\begin{tabular}{lrrr}" in text and "published" not in text and "tau" not in text
+    assert r"{}Gamma & $\mathbf{1.50 \pm 0.71}$ & $600$ & $7.00 \pm 1.41$ \\" in text
+
+
+def counted(**rows):
+    cells = {(name, "x"): Cell([1.], 0, None, steps=made) for name, made in rows.items()}
+    return tables.tabled("loss", list(rows), ["x"], cells)
+
+
+@pytest.mark.parametrize("rows, notes, columns", [
+    ({"a": {"main": 200}, "b": {"main": 199}}, [steps.MEANING], 2),      # within one in a hundred: equal work
+    ({"a": {"main": 200}, "b": {"main": 100, "head": 50}},
+     [steps.MEANING, "x: unequal work, from 150 steps (b) to 200 (a)"], 2),
+    ({"a": {"main": 200}, "b": None}, [steps.MEANING, steps.UNCOUNTED.format("x")], 2),
+    ({"a": None, "b": None}, [steps.UNCOUNTED.format("x")], 1)])
+def test_a_table_says_whose_work_was_unequal_or_is_not_known(rows, notes, columns):
+    table = counted(**rows)
+    assert table.notes() == notes and len(table.heads("x")) == columns == len(table.texts("a", "x"))
+    assert ("steps by kind" in tables.markdown(table)) == ("head" in str(rows))
+    assert tables.as_csv(table).count("150,100,50,0,0,0,0") == ("head" in str(rows))
+
+
+def test_steps_are_means_of_the_runs_that_finished_if_all_counted():
+    assert steps.mean_steps([None, {"steps_so_far": {"main": 3}}, {"steps_so_far": {"main": 4, "mix": 1}}]) == {
+        "main": 3.5, "mix": .5}
+    assert steps.mean_steps([{"steps_so_far": {"main": 3}}, {"rounds": 4}]) is None and steps.mean_steps([None]) is None
+    assert steps.by_kind({"fine_tuning": 1234.56, "main": 2}) == "fine tuning 1,234.6, main 2"
+    assert steps.by_kind(None) == steps.shown(None) == "-"
 
 
 @pytest.mark.parametrize("measures, wanted", [
@@ -102,6 +156,16 @@ def test_a_measure_is_only_refused_once_a_run_is_finished(tmp_path):
         tables.table(results, "nonsense", {})
     with pytest.raises(BadInput, match="in its result.json$"):
         tables.table(results, "zzz", {})
+
+
+@pytest.mark.parametrize("measure, value, more", [
+    ("steps_so_far", {"main": 3}, "which a table needs, and every table shows the steps"),
+    ("cluster_sizes", [1, 2], "which a table needs"), ("engine", "loop", "which a table needs")])
+def test_a_measure_that_is_no_number_is_refused(tmp_path, measure, value, more):
+    made.run(tmp_path / "a", result={measure: value})
+    results = Results("t", "c", ["a"], ["x"], [0], [Shown("a", "x", 0, tmp_path / "a")])
+    with pytest.raises(BadInput, match=f"measure '{measure}': it is no number, {more}$"):
+        tables.table(results, measure, {})
 
 
 @pytest.mark.parametrize("best, measures", [

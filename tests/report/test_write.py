@@ -9,7 +9,7 @@ import pytest
 
 from fedmpi import __version__
 from fedmpi.errors import StorageError
-from fedmpi.report import figures, tables, write
+from fedmpi.report import figures, steps, tables, write
 from fedmpi.report.figures import style
 from fedmpi.report.results import Results, Shown
 from tests.report import made
@@ -78,7 +78,8 @@ def test_the_files(folder):
         "# Trial <1> & more\n\n`fedmpi sweep trial.yaml`\n\n"
         f"{SAID[0]}\n\n{MARKDOWN}\n{SAID[1]}\n\n{SECONDS}\n![small-x](small-x.png)\n![broad-x](broad-x.png)\n")
     assert (folder / "table.csv").read_text() == CSV
-    assert (folder / "table-seconds.csv").read_text().splitlines()[1] == "Alpha,one,3.0000,1.4142,2,,"
+    assert (folder / "table-seconds.csv").read_text().splitlines()[1] == (
+        "Alpha,one,3.0000,1.4142,2,,,1875.75,1800,0,75.75,0,0,0")
     assert rf"\caption{{Trial <1> \& more. {SAID[0]}}}" in (folder / "table.tex").read_text()
     assert rf"\caption{{Trial <1> \& more. {SAID[1]}}}" in (folder / "table-seconds.tex").read_text()
     for name in ("small-x", "broad-x"):
@@ -90,7 +91,8 @@ def test_how_each_run_is_repeated_and_what_it_gave(folder):
     kept = json.loads((folder / "runs.json").read_text())
     assert len(kept) == 12 and [run["state"] for run in kept].count("finished") == 9
     assert kept[0] == {"row": "Alpha", "column": "one", "seed": 3, "state": "finished", "rounds": 4, "seconds": 2.,
-                       "command": "fedmpi run A3", "accuracy_best": .5, "accuracy_mean": .5, "digest": "d" * 64}
+                       "command": "fedmpi run A3", "accuracy_best": .5, "accuracy_mean": .5, "digest": "d" * 64,
+                       "steps_so_far": {"main": 1200, "mix": 50.5}}
     assert kept[5] == {"row": "Beta & co", "column": "one", "seed": 4, "state": "waiting", "rounds": 0,
                        "command": "fedmpi run B4"}
 
@@ -110,20 +112,25 @@ def test_the_page_loads_nothing(folder, page):
 def test_the_page_shows_every_cell(page, results):
     assert page.texts("title", "h1") == ["Trial <1> & more"] * 2 and page.texts("code") == ["fedmpi sweep trial.yaml"]
     paragraphs = page.texts("p")
-    assert [text.replace("±", "+-") for text in paragraphs if "mean" in text] == SAID
+    assert [text.replace("±", "+-") for text in paragraphs if "rounds." in text] == SAID
     cells = [text.replace("±", "+-") for text in page.texts("th", "td")]
-    assert cells[:32] == [
-        "", "one", "two", "", "here", "published", "difference", "here",
-        "Alpha", "55.00 +- 7.07", "80.00 +- 1.50", "-25.00", "40.00 +- 0.00",
-        "Beta & co", "70.00*", "75.00", "-5.00", "-*", "Gamma", "25.00 +- 7.07", "30.00", "-5.00", "40.00 +- 7.07",
+    assert cells[:36] == [
+        "", "one", "two", "", "here", "steps", "published", "difference", "here",
+        "Alpha", "55.00 +- 7.07", "1,875.8", "80.00 +- 1.50", "-25.00", "40.00 +- 0.00",
+        "Beta & co", "70.00*", "400", "75.00", "-5.00", "-*",
+        "Gamma", "25.00 +- 7.07", "600", "30.00", "-5.00", "40.00 +- 7.07",
         "Kendall's tau", "0.33 (3 rows)", "",
-        "", "one", "two", "Alpha", "3.00 +- 1.41", "5.00 +- 0.00"]
+        "steps by kind", "one", "Alpha", "main 1,800, mix 75.8", "Beta & co", "main 400"]
+    notes = [steps.MEANING, steps.UNCOUNTED.format("two"),
+             "one: unequal work, from 400 steps (Beta & co) to 1,875.8 (Alpha)"]
+    assert [text for text in paragraphs if "steps" in text] == 2 * notes
     assert [text.replace("±", "+-") for text in page.texts("strong")] == [
         "40.00 +- 0.00", "70.00", "40.00 +- 7.07", "5.00 +- 0.00", "1.50 +- 0.71"]
     spans = [cell.get("colspan") for cell in page.all("th")[:4]]
-    assert spans == [None, "3", "1", None]
-    assert [t.get("id") for t in page.all("table")] == ["accuracy_best", "seconds", None]
-    assert [d["aria-label"] for d in page.all("div") if "aria-label" in d] == ["accuracy best", "seconds", "Runs"]
+    assert spans == [None, "4", "1", None]
+    assert [t.get("id") for t in page.all("table")] == ["accuracy_best", None, "seconds", None, None]
+    assert [d["aria-label"] for d in page.all("div") if "aria-label" in d] == [
+        "accuracy best", "steps by kind", "seconds", "steps by kind", "Runs"]
     notes = [text for text in paragraphs if "bold" in text]
     assert ["seeds are finished" in note for note in notes] == [True, True]
     assert ["Kendall's tau: how well" in note for note in notes] == [True, False]

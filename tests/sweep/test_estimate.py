@@ -76,7 +76,7 @@ def six(tmp_path, cache):
     (("data.split=[.8, .2]",), 6 * 2 * 3.2, 6 * 8 / 3 / 10, 6)])   # 32 samples: 3.2 batches an epoch
 def test_a_round_by_hand(six, settings, trained, judged, clients):
     run, case = six(*settings)
-    assert estimate.steps_of_round(case, clients) == pytest.approx(trained + judged)
+    assert estimate.steps_of_round(case, clients, case.shared) == pytest.approx(trained + judged)
     found = estimate.cost(run, case, 100.)
     size = 4 * (4 * 8 + 8 + 8 * 3 + 3)      # bytes of an MLP of 4 features, 8 hidden units and 3 classes
     assert found == pytest.approx((4, 4 * (trained + judged), 4 * clients * size, 4 * clients * size, 100.))
@@ -86,6 +86,13 @@ def test_a_round_by_hand(six, settings, trained, judged, clients):
     assert estimate.cost(run, case, 100.).steps == pytest.approx(trained + judged)      # one round is left
     (run.folder / "metrics.jsonl").write_text(json.dumps({"round": 9, "accuracy_mean": .1}) + "\n")
     assert estimate.cost(run, case, 100.)[:4] == (0, 0, 0, 0)
+
+
+def test_rounds_of_other_work_count_as_many_as_there_are(six):
+    """IFCA-CAM trains one model in its 3 rounds of warm-up, and two in the other one."""
+    run, case = six("method={name: ifca_cam, k: 2, warm_up: 3}", "evaluate.every=0")
+    warm, both = (estimate.steps_of_round(case, 6, shared) for _, shared in case.method.stages(case.shared, 4))
+    assert estimate.cost(run, case, 100.).steps == pytest.approx(3 * warm + both) and both > 1.9 * warm
 
 
 def test_the_rate_is_that_of_the_second_of_two_rounds(six, monkeypatch):

@@ -41,7 +41,7 @@ FAULTS: list[tuple[str, str, str]] = [
     ("fedmpi.sweep.estimate:steps_of_round", '2 if case.config.evaluate.on == "test" else 1', "2"),
     ("fedmpi.sweep.estimate:steps_of_round", "case.config.evaluate.every or case.config.rounds", "1"),
     ("fedmpi.sweep.estimate:steps_of_round", ".sum() / every", ".sum()"),
-    ("fedmpi.sweep.estimate:steps_of_round", "samples * who / federation.clients", "samples"),
+    ("fedmpi.sweep.estimate:steps_of_round", '["all"] * who', '["all"]'),
     ("fedmpi.sweep.estimate:steps_of_round", "+ FORWARD * judged", "+ judged"),
     ("fedmpi.sweep.estimate:cost", "run.settings.rounds - run.outcome().round", "run.settings.rounds"),
     ("fedmpi.sweep.estimate:cost", "rounds * who * down, rounds * who * up", "rounds * who * up, rounds * who * down"),

@@ -1,0 +1,51 @@
+"""Count the gradient steps that clients make, by kind, where they are made.
+
+A step is a gradient on one batch of a network, or of what a method trains in its place (a mix of heads, say): a client
+that trains two models side by side makes two. Forward passes are no steps."""
+from __future__ import annotations
+
+import numpy as np
+
+KINDS = ("main", "head", "mix", "warm_up", "fine_tuning", "judging")
+MAIN, _, _, WARM_UP, FINE_TUNING, JUDGING = KINDS
+UNKEPT = (FINE_TUNING, JUDGING)      # each judging begins these anew
+PARTICIPANTS, OTHERS, JUDGED = range(3)      # whose steps: who takes part, who idles, any client when it is judged
+
+
+def known(kind: str) -> str:
+    """Return a kind of steps. Raises ValueError if there is none of that name."""
+    if kind not in KINDS:
+        raise ValueError(f"data.passes(kind={kind!r}): no kind of steps; give one of {', '.join(KINDS)}")
+    return kind
+
+
+def counted_as(kind: str, whose: int, opening: bool) -> str:
+    """Return the kind that steps count as: all before the first round warm up, and what a client trains to be judged
+    is not kept."""
+    if whose == JUDGED:
+        return kind if kind == FINE_TUNING else JUDGING
+    return WARM_UP if opening else kind
+
+
+class StepCounter:
+    """The steps of a rank's clients since they were last asked for."""
+
+    def __init__(self):
+        self.table, self.whose, self.opening = np.zeros((JUDGED + 1, len(KINDS)), np.int64), None, False
+
+    def begin(self, whose: int | None, opening: bool = False) -> None:
+        """Say whose steps come next; None: they are a trial's, and do not count."""
+        self.whose, self.opening = whose, opening
+
+    def add(self, kind: str, steps: int) -> None:
+        if self.whose is not None:
+            self.table[self.whose, KINDS.index(counted_as(kind, self.whose, self.opening))] += steps
+
+    def take(self) -> np.ndarray:
+        """Return the steps, (3 * kinds,), by whose they are and their kind, and count anew."""
+        taken = self.table.ravel().astype(float)
+        self.table[:] = 0
+        return taken
+
+
+NOBODYS = StepCounter()      # never begun: it counts nothing

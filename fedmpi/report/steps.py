@@ -1,0 +1,44 @@
+"""The gradient steps behind the numbers of a table: no comparison without what each row was allowed to do."""
+from __future__ import annotations
+
+import statistics
+
+from fedmpi.commands.steps import by_kind as by_kind  # what tables say of a cell's steps
+from fedmpi.commands.steps import short
+
+UNCOUNTED = "steps are not known of {}: runs of fedmpi 0.1 did not count them; run them anew"
+MEANING = "steps: gradients behind a client's judged model, mean over clients; two models side by side take two"
+ALIKE = .01      # of the most steps: rows that differ by less did equal work
+
+
+def mean_steps(found: list[dict | None]) -> dict[str, float] | None:
+    """Return the steps by kind, mean over the finished runs of a cell; None if one of them did not count."""
+    counted = [result.get("steps_so_far") for result in found if result]
+    if not counted or None in counted:
+        return None
+    kinds = dict.fromkeys(kind for steps in counted for kind in steps)
+    return {kind: statistics.fmean(steps.get(kind, 0) for steps in counted) for kind in kinds}
+
+
+def shown(steps: dict[str, float] | None) -> str:
+    """Return all steps of a cell as a text."""
+    return "-" if steps is None else short(sum(steps.values()))
+
+
+def notes(table) -> list[str]:
+    """Return what is to be said below a table (of report.tables): columns without steps, rows of unequal work."""
+    lines = [MEANING] if table.counted else []
+    without = [c for c in table.columns if any(table.cells[row, c].values and table.cells[row, c].steps is None
+                                               for row in table.rows)]
+    if without:
+        lines.append(UNCOUNTED.format(", ".join(without)))
+    return lines + [line for c in table.columns if c in table.counted and (line := spread(table, c))]
+
+
+def spread(table, column: str) -> str:
+    """Say which rows of a column made the fewest and the most steps; "" where all did equal work."""
+    totals = {row: sum(steps.values()) for row in table.rows if (steps := table.cells[row, column].steps) is not None}
+    least, most = min(totals, key=totals.__getitem__), max(totals, key=totals.__getitem__)
+    if totals[most] - totals[least] <= ALIKE * totals[most]:
+        return ""
+    return f"{column}: unequal work, from {short(totals[least])} steps ({least}) to {short(totals[most])} ({most})"
