@@ -43,7 +43,8 @@ class Train:
     lr_decay: Annotated[float, Gt(0), Le(1), "eta is multiplied by this after every round"] = 1.0
     momentum: Annotated[float, Ge(0), Le(.9999), "of local SGD, reset every round"] = 0.0
     epochs: Annotated[int, Ge(1), "local epochs E per round"] = 1
-    steps: Annotated[int | None, Ge(1), "local steps per round, in place of epochs"] = None
+    steps: Annotated[int | None, Ge(1), "local steps per round, in place of these epochs; passes that a "
+                     "method counts in epochs take as many in proportion"] = None
     participation: Annotated[float | tuple[float, float],
                              "share of clients per round, or a range drawn every round"] = 1.0
 

@@ -9,6 +9,7 @@ What `data`, one client's data in one round, offers (d parameters, b batch):
     data.note                                what the server's `down` addressed to this client in this round, or None
     data.n                                   number of training samples (a number or a 0-d tensor)
     data.lr, data.epochs, data.momentum      the run's settings for this round
+    data.steps                               the run's steps in place of these epochs; None: there are none
     data.decay                               by what lr_decay has multiplied the learning rate, for a method's own rates
     data.descend(net, w, ...)                plain SGD from w (d,), over the round's batches; see `descend` below
     data.walk(step, state, streams)          a loop over batches that a method writes itself: step(state, grad) ->
@@ -25,6 +26,7 @@ What `data`, one client's data in one round, offers (d parameters, b batch):
                                              for the round or (fixed) once for all; `rest`: with the others instead
     data.passes(epochs, stream, steps, kind) the same client with other batches: `stream` names the draw; so many
                                              `steps`, where given, in place of epochs; None epochs: as the run has them;
+                                             where the run's steps stand for its epochs, so they do here, in proportion;
                                              `kind` is what the steps count as in metrics.jsonl (main, head, mix,
                                              warm_up, fine_tuning; None: as before, first main)
     data.any(flag)                           whether a 0-d flag holds for any client that is trained at once with this

@@ -121,11 +121,11 @@ def method(name: str, model, **settings):
 
 class Lab:
     """All ranks of a run, in this process or over `world`; rank 0's calls drive it."""
-    momentum = 0.      # of the training that is not given; the fixture `momentum` of tests/methods sets it
+    training = TRAIN      # where none is given; the fixtures of tests/methods set it
 
     def __init__(self, method, federation, engine=None, train=None, share=1., seed=3, world=None, homes=None,
                  reduce="exact", device=CPU, **sections):
-        train = train or replace(TRAIN, momentum=self.momentum)
+        train = train or self.training
         self.method, self.federation, self.reduce = method, federation, reduce
         self.config = replace(resolve({"seed": seed}), train=replace(train, participation=share),
                               **{"server": Server(reduce=reduce), **sections})

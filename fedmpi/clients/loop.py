@@ -58,6 +58,10 @@ class LoopData:
         return self.local.epochs
 
     @property
+    def steps(self) -> int | None:
+        return self.local.steps
+
+    @property
     def decay(self) -> float:
         return self.local.decay
 

@@ -23,7 +23,7 @@ class Local(NamedTuple):
     round: int
     batch: int
     epochs: int
-    steps: int | None      # in place of epochs
+    steps: int | None      # in place of these epochs
     lr: float
     momentum: float
     decay: float = 1.      # of the learning rate since the first round, which `lr` contains
@@ -50,9 +50,16 @@ def draw(local: Local, client: int, stream: int, n: int) -> Plan:
 
 def passes(local: Local, epochs: int | None, steps: int | None = None, kind: str | None = None) -> Local:
     """Return the local training of so many epochs, or steps where given; None epochs: as it is. Its steps are counted
-    as of this kind; None: as before."""
+    as of this kind; None: as before.
+
+    If `local.steps` stand in place of `local.epochs` epochs, as many in proportion stand in place of these, rounded
+    up."""
     local = local if kind is None else local._replace(kind=known(kind))
-    return local if epochs is None else local._replace(epochs=epochs, steps=steps)
+    if epochs is None:
+        return local
+    if steps is None and local.steps is not None:
+        steps = -(-epochs * local.steps // max(1, local.epochs))
+    return local._replace(epochs=epochs, steps=steps)
 
 
 def generate(seed: int, when: int, client: int, stream: int) -> np.random.Generator:
@@ -74,7 +81,7 @@ def taken(noise: Iterator[np.ndarray], steps: int) -> np.ndarray:
 
 def steps_of(local: Local, n: int) -> int:
     """Return how many steps a client with n samples takes."""
-    return local.steps or local.epochs * -(-n // local.batch)
+    return local.epochs * -(-n // local.batch) if local.steps is None else local.steps
 
 
 def steps_at_once(shape: tuple[int, ...], steps: int, device: torch.device) -> int:

@@ -62,6 +62,10 @@ class VmapData:
         return self.cohort.local.epochs
 
     @property
+    def steps(self) -> int | None:
+        return self.cohort.local.steps
+
+    @property
     def decay(self) -> float:
         return self.cohort.local.decay
 

@@ -4,12 +4,12 @@ Objective: min over g, Theta_1..K and theta_i of sum_i (n_i / n) (l(Y_i, h(X_i; 
 ||theta_i - Theta_j||^2) (eq. 12). Client: theta_i from its centre (algorithm 1, line 3), trained beside g and pulled to
 the centre; g beside theta_i as it was at the round's start. Server: weighted k-means on the fully connected layers
 until stable (eq. 11), each round from the last centres; g the n_i-weighted mean (eq. 9).
-Warm-up: before the first round all clients train alone, `warm_up` times `warm_steps` = 300 steps each, as 30 rounds of
-10 local steps do, then the first clustering, which is round 0 of metrics.jsonl; a run of 100 rounds with 30 of warm-up
-is one of 70 rounds here. In epochs, large clients would travel far and small ones stay near the start, and k-means
-weighted by samples would spend its centres on the large ones (digits, 50 clients, ten planted groups whose sizes differ
-15-fold, k = 5: 25 clients in one cluster, adjusted Rand index .34; in steps 5 to 15, .47; five clusters of ten equal
-groups cannot exceed .57).
+Warm-up: before the first round all clients train alone, `warm_up` times `warm_steps` (by default train.steps) steps
+each, 300 as in the paper's 30 rounds of 10 local steps, then the first clustering, which is round 0 of metrics.jsonl; a
+run of 100 rounds with 30 of warm-up is one of 70 rounds here. In epochs, large clients would travel far and small ones
+stay near the start, and k-means weighted by samples would spend its centres on the large ones (digits, 50 clients, ten
+planted groups whose sizes differ 15-fold, k = 5: 25 clients in one cluster, adjusted Rand index .34; in steps 5 to 15,
+.47; five clusters of ten equal groups cannot exceed .57).
 With `keep` a client goes on from its own theta_i, as eq. 13 alone can be read. The pull (eta lam, 1e-4 a step) is then
 far too weak to hold models together that are never set back: they drift apart until all are equally far from each
 other, the largest cluster's mean is everybody's nearest, and its mean of unlike models serves nobody (Fashion-MNIST,

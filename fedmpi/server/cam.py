@@ -25,12 +25,14 @@ from fedmpi.server.cost import nbytes
 from fedmpi.settings import Ge
 
 WARM = 0xCA3      # stream of the warm-up's batches
+USUAL = 10        # local steps of a round, the paper's
 
 
 @dataclass(frozen=True)
 class CAM(Method):
     warm_up: Annotated[int, Ge(0), "rounds of warm-up: of FedAvg for g alone, or of every client by itself"] = 30
-    warm_steps: Annotated[int, Ge(1), "steps of a client that warms up by itself, for each of these rounds"] = 10
+    warm_steps: Annotated[int | None, Ge(1), "steps of a client that warms up by itself, for each of these rounds; "
+                          "none: train.steps, or 10"] = None
     warm: Annotated[Literal["global", "local"], "what warms up: g, or every client's own model in a round before the "
                     "first one"] = "global"
 
@@ -57,7 +59,8 @@ class CAM(Method):
             warming = data.passes(None, 0, kind="warm_up")
             return copied(mine), extended(up, theta0=warming.descend(self.model, shared.g))
         if shared.round < 0:
-            mine, up = super().client(shared, mine, data.passes(1, WARM, self.warm_up * self.warm_steps))
+            each = self.warm_steps or data.steps or USUAL
+            mine, up = super().client(shared, mine, data.passes(1, WARM, self.warm_up * each))
             return mine, extended(up, theta0=shared.g.clone())
         trained, up = super().client(shared, mine, data.plus(self.model, shared.g))
         return trained, extended(up, theta0=self.beside(self.beginning(shared, mine, up, data), shared.g, data))

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedmpi.clients.loop import LoopData
-from fedmpi.clients.plan import ALWAYS, NOISE, Local, draw, generate, noise, passes, sent, subset
+from fedmpi.clients.plan import ALWAYS, NOISE, Local, draw, generate, noise, passes, sent, steps_of, subset
 from fedmpi.clients.updates import tampered
 from fedmpi.methods.fedper import Shared, Up
 from fedmpi.server.faults import Attack
@@ -173,7 +173,10 @@ def test_every_use_draws_something_else():
 def test_passes_replace_epochs_and_steps():
     local = BASE._replace(epochs=3, steps=7)
     assert passes(local, None) == passes(local, None, 4) == local
-    assert passes(local, 2) == local._replace(epochs=2, steps=None)
+    assert passes(local, 2) == local._replace(epochs=2, steps=5)      # as 7 steps are to 3 epochs, rounded up
+    assert passes(local._replace(steps=None), 2) == local._replace(epochs=2, steps=None)
+    assert [passes(local, n).steps for n in (0, 1, 3, 6)] == [0, 3, 7, 14] and steps_of(passes(local, 0), 20) == 0
+    assert steps_of(passes(passes(local, 0), 4), 20) == 0      # of nothing
     assert passes(local, 0, 5) == local._replace(epochs=0, steps=5)
 
 

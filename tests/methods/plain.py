@@ -34,9 +34,6 @@ def near(one, other, atol=1e-5):
 class Plain(Reference):
     """The reference, with the draws that some methods add."""
 
-    def settings(self, t, epochs=None):
-        return plan.Local(self.config.seed, t, self.train.batch, epochs or self.train.epochs, None, self.lr(t), 0.)
-
     def part(self, client, t, share, stream, fixed=False, rest=False):
         """Return a random part of a client's training data."""
         x, y = self.data[client]

@@ -5,6 +5,7 @@ backward(). Nothing of the engines is used: only the draw of the batches is comm
 from __future__ import annotations
 
 import copy
+import math
 
 import numpy as np
 import torch
@@ -31,10 +32,15 @@ class Reference:
 
     def batches(self, client, t, stream=0, epochs=None):
         x, y = self.data[client]
-        local = Local(self.config.seed, t, self.train.batch, epochs or self.train.epochs, None, self.lr(t), 0.)
-        drawn = draw(local, client, stream, len(y))
+        drawn = draw(self.settings(t, epochs), client, stream, len(y))
         for index, count in zip(drawn.index, drawn.count, strict=True):
             yield x[index[:count]], y[index[:count]]
+
+    def settings(self, t, epochs=None):
+        """Return the training of so many epochs, in which as many steps are taken as the run's steps of one allow."""
+        steps = self.train.steps and math.ceil(self.train.steps / self.train.epochs * (epochs or self.train.epochs))
+        epochs = epochs or self.train.epochs
+        return Local(self.config.seed, t, self.train.batch, epochs, steps, self.lr(t), 0.)
 
     def lr(self, t):
         return self.train.lr * self.train.lr_decay ** t

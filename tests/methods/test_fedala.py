@@ -66,7 +66,7 @@ class Written:
 
 
 @pytest.mark.slow("mixes until they converge")
-@pytest.mark.usefixtures("momentum")
+@pytest.mark.usefixtures("training")
 @pytest.mark.parametrize("p, top, settings", [
     (2, 170, {}), (2, 170, {"spread": 4e-4, "first_passes": 20}), (1, 10, {"spread": 1e-4, "first_passes": 13}),
     (3, 186, {"share": .5}), (2, 170, {"mix_everyone": True})])

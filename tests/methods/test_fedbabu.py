@@ -32,7 +32,7 @@ def unadapted(lab, client):
     return lab.method.unadapted(lab.shared, lab.mine(client))
 
 
-@pytest.mark.usefixtures("momentum")
+@pytest.mark.usefixtures("training")
 @pytest.mark.parametrize("share", [1., .6])
 def test_fedbabu_is_its_formula(share):
     found = run("fedbabu", share, ft=3)

@@ -51,7 +51,7 @@ def transcribed(ref, M):
     return phi, torch.stack(heads), own, W
 
 
-@pytest.mark.usefixtures("momentum")
+@pytest.mark.usefixtures("training")
 def test_it_is_what_its_formulas_say(mlp, federation):
     found = run(mlp, federation, M=3)
     ref = Reference(mlp, federation, found.config)

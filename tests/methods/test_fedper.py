@@ -49,7 +49,7 @@ def kept(name):
     return "phi" if name == "lg_fedavg" else "h"
 
 
-@pytest.mark.usefixtures("momentum")
+@pytest.mark.usefixtures("training")
 @pytest.mark.parametrize("share", [1., .6])
 @pytest.mark.parametrize("name, settings", [("fedper", {}), ("lg_fedavg", {}), ("fedrep", {"head_epochs": 1}),
                                             ("fedrep", {"head_epochs": 3})])

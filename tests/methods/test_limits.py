@@ -130,6 +130,7 @@ def test_fedmhc(run, share, anchor):
         near(found.apply(found.method.personal, [c])[c], theta[c])
 
 
+@pytest.mark.usefixtures("training")
 @shares
 @pytest.mark.parametrize("mix_everyone", [False, True])
 @pytest.mark.parametrize("mix_lr", [1., 20.])

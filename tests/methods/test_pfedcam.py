@@ -35,7 +35,7 @@ def written(ref, K, lr, epochs):
     return Theta, s
 
 
-@pytest.mark.usefixtures("momentum")
+@pytest.mark.usefixtures("training")
 @pytest.mark.parametrize("K, lr, epochs", [(3, 1., 1), (4, .3, 2), (7, 1., 1)])
 def test_the_formulas(K, lr, epochs):
     found = trial("pfedcam", K=K, interp_lr=lr, interp_epochs=epochs)

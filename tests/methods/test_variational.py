@@ -50,7 +50,7 @@ class Noisy(Reference):
     """Adds to the plain reference the noise of every step."""
 
     def noisy(self, i, t, samples):
-        local = Local(self.config.seed, t, self.train.batch, self.train.epochs, None, self.lr(t), 0.)
+        local = self.settings(t)
         for (x, y), e in zip(self.batches(i, t), noise(local, int(i), 0, (samples, F_)), strict=False):
             yield x, y, torch.from_numpy(e[:len(y)])
 
@@ -136,7 +136,7 @@ def test_fedsr(run, r):
         assert found.mine(i)._fields == (("r",) if r == "own" else ())
 
 
-@pytest.mark.usefixtures("momentum")
+@pytest.mark.usefixtures("training")
 def test_fedcr(run):
     found = run("fedcr", beta=.05, samples=3)
     phi, h, r = fedcr(*again(found), .05, 3)
