@@ -8,7 +8,6 @@ import torch
 from torch import Tensor
 
 from fedmpi.clients import card, choice, convolutions, grace, updates
-from fedmpi.clients.factors import judging
 from fedmpi.clients.judging import Judge
 from fedmpi.clients.plan import Local, generate
 from fedmpi.clients.shelf import Shelf
@@ -17,13 +16,11 @@ from fedmpi.clients.store import Store, as_numpy
 from fedmpi.comm import exact
 from fedmpi.comm.orders import UP
 from fedmpi.config import Config
-from fedmpi.models.build import as_input
 from fedmpi.server.faults import attackers
 from fedmpi.server.metrics import MEASURES, measure, measures
 
 PHASES = ("train", "judge")
 ON_GPU = len(PHASES)      # column of `times`
-CHUNK = 500      # test samples per forward pass
 ATTACK = 0xA77A  # stream of an attacker's noise
 
 
@@ -33,7 +30,6 @@ class Group:
     def __init__(self, method, first_shared, first_mine, engine, federation, clients, config: Config,
                  device: torch.device, room: card.Room | None = None):
         self.method, self.engine, self.config, self.device = method, engine, config, device
-        self.judged = ("x_val", "y_val") if config.evaluate.on == "validation" else ("x_test", "y_test")
         self.shared_type, self.shared = type(first_shared), (None,) * len(first_shared)      # as last heard
         self.clients = [int(c) for c in clients]
         self.attackers = set(attackers(config.attack, len(federation.sizes), config.seed).tolist())
@@ -41,7 +37,7 @@ class Group:
         self.room = room = room or card.room(config, device)
         self.store = Store(type(first_mine)(*(v.to(device) for v in first_mine)), room.states, config.state.scratch)
         self.samples = Shelf(federation, device, room.samples)
-        self.later, self.counter = Judge(self, measures), StepCounter()
+        self.later, self.counter = Judge(self, measure, measures), StepCounter()
         self.ups, self.fresh = {}, {}      # of this round: what participants send; their measures after training
         self.kept = {}                     # of this round: the largest number of each state that changed
         self.notes = {}                    # what the server addressed to clients for the next round
@@ -151,21 +147,6 @@ class Group:
         if weights is not None:
             self.later.look(self.fresh, client, client, weights)
 
-    def judged_on(self, client: int) -> tuple[Tensor, Tensor]:
-        """Return the samples on which a client's models are judged."""
-        return tuple(self.samples[client][part] for part in self.judged)
-
-    def _measure(self, client: int, weights) -> np.ndarray:
-        y = self.judged_on(client)[1]
-        return measure(self._logits(client, weights), y) if len(y) else np.array([0., 0., 0., np.nan])
-
-    @torch.no_grad()
-    def _logits(self, client: int, weights) -> Tensor:
-        self.method.model.eval()
-        with judging(self.method.model, self.device):
-            return torch.cat([self.method.predict(weights, as_input(part))
-                              for part in self.judged_on(client)[0].split(CHUNK)])
-
     def judge(self, when: int, n: int) -> np.ndarray:
         """Measure the model that each hosted client would use in round `when`: a table (n, 3, 1 + measures) of all n
         clients, in which this rank fills its own and leaves 0 elsewhere, so that ranks' tables add up.
@@ -211,6 +192,12 @@ class Group:
         self.at = clients[error.row]
         state = self.ups[self.at] if what[0] == UP else self.store.first
         return exact.NotFinite(error.row, error.values, state._fields[what[1]])
+
+    def distances(self, what, groups: np.ndarray, centres: np.ndarray) -> np.ndarray:
+        """Return how far the hosted clients' rows are from their groups' centres (k, d), (n,)."""
+        rows, centres = self._rows(what, self.holders(what[0])), torch.from_numpy(centres).to(self.device).double()
+        found = [(row.double() - centres[j]).norm() for row, j in zip(rows, groups.tolist(), strict=True)]
+        return torch.stack(found).cpu().numpy() if found else np.empty(0)
 
     def weighted(self, what, weights, groups=None, k=0) -> Tensor:
         """Return the hosted clients' part of a (grouped) weighted sum: int64 fixed point, or float32."""

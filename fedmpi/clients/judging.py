@@ -13,30 +13,48 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from fedmpi.clients import convolutions, plan
 from fedmpi.clients.cohort import BLOCK, pad
+from fedmpi.clients.factors import judging
 from fedmpi.models.build import as_input
 
 AT_ONCE = 32      # models: with BLOCK samples each they fill a GPU
+CHUNK = 500       # samples per forward pass of a single model
 
 
 class Judge:
-    """Measures models for a group (see group.py), some of them later; `measures` are server.metrics'."""
+    """Measures models for a group (see group.py), some of them later; `measure` and `measures` are server.metrics'."""
 
-    def __init__(self, group, measures):
-        self.group, self.measures = group, measures
+    def __init__(self, group, measure, measures):
+        self.group, self.of_logits, self.measures = group, measure, measures
+        self.part = "val" if group.config.evaluate.on == "validation" else "test"      # of a client's samples
         self.models, self.tallies = [], []      # not judged yet; judged, but not read yet
 
     def look(self, into: dict, key, client: int, weights) -> None:
         """Let into[key] be the MEASURES of weights on a client's samples, after `settle` at the latest."""
-        group = self.group
-        if group.device.type != "cuda" or not len(group.judged_on(client)[1]):
-            into[key] = group._measure(client, weights)
+        group, (x, y) = self.group, self.samples(client)
+        if group.device.type != "cuda" or not len(y):
+            into[key] = self.measure(weights, x, y)
         elif group.engine.name == "vmap":
             self.models.append(((into, key), client, weights))
             if len(self.models) == AT_ONCE:
                 self._judge_together()
         else:
-            logits, y = group._logits(client, weights), group.judged_on(client)[1]
+            logits = self.logits(weights, x)
             self.tallies.append(([(into, key)], tally(logits[None], y[None], torch.ones_like(y[None]))))
+
+    def samples(self, client: int) -> tuple[Tensor, Tensor]:
+        """Return the samples on which a client's models are judged."""
+        return tuple(self.group.samples[client][f"{which}_{self.part}"] for which in "xy")
+
+    def measure(self, weights, x: Tensor, y: Tensor) -> np.ndarray:
+        """Return the MEASURES of weights on a client's samples; without any, nothing is known."""
+        return self.of_logits(self.logits(weights, x), y) if len(y) else np.array([0., 0., 0., np.nan])
+
+    @torch.no_grad()
+    def logits(self, weights, x: Tensor) -> Tensor:
+        method = self.group.method
+        method.model.eval()
+        with judging(method.model, self.group.device):
+            return torch.cat([method.predict(weights, as_input(part)) for part in x.split(CHUNK)])
 
     def settle(self) -> None:
         """Judge what is left, and read all measures at once."""
@@ -53,9 +71,9 @@ class Judge:
     def _judge_together(self) -> None:
         """Judge the models that wait, as one batch: samples in blocks, so that few are in memory at once."""
         group, method = self.group, self.group.method
-        waiting = sorted(self.models, key=lambda model: -len(group.judged_on(model[1])[1]))      # as `pad` needs them
+        waiting = sorted(self.models, key=lambda model: -len(self.samples(model[1])[1]))      # as `pad` needs them
         places, clients, weights = zip(*waiting, strict=True)
-        xs, ys = zip(*map(group.judged_on, clients), strict=True)
+        xs, ys = zip(*map(self.samples, clients), strict=True)
         x, y = pad(xs), pad(ys)
         leaves, trees = zip(*map(tree_flatten, weights), strict=True)
         w = tree_unflatten([torch.stack(column) for column in zip(*leaves, strict=True)], trees[0])

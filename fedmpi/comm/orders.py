@@ -36,6 +36,7 @@ class Order(IntEnum):
     MIDDLE_BY = 16   # what, groups, cuts              -> (k, d), see comm/robust.py
     PROBE_LAYERS = 17       #                          -> (ranks, 2, layers) seconds of both ways of convolutions
     LAYERS = 18      # unfolded                        -> nothing: all ranks compute these layers so from now on
+    DISTANCES = 19   # what, groups, centres           -> (rows,) of each row from its group's centre
 
 
 NEWS = {Order.TRAIN: 5, Order.JUDGE: 2, Order.PROBE: 1}      # how many arrays come before the server's state
@@ -182,6 +183,10 @@ class Crew:
 
     def _gather(self, what):
         return self._in_order(self.group.rows(what), self._at(what))
+
+    def _distances(self, what, groups, centres):
+        at = self._at(what)
+        return self._in_order(self.group.distances(what, groups[at == self.world.rank], centres), at)
 
     def _middle_by(self, what, groups, cuts):
         def rows(start, stop):

@@ -93,6 +93,12 @@ class Rows:
             total += tile @ tile.T
         return total
 
+    def distances(self, group, centres: torch.Tensor) -> torch.Tensor:
+        """Return how far each row is from its group's centre, (n,): `group` (n,), centres (k, d). Each is worked out
+        where the row lies."""
+        found = self.crew.call(Order.DISTANCES, self.what, as_array(group, np.int64), centres.numpy())
+        return torch.from_numpy(found)
+
     def mix(self, coefficients) -> Mixed:
         """Address to each participant its own sum over rows: coefficients (participants, n) give rows (d,), and
         (participants, m, n) give m rows (m, d) each; a coefficient of 1 alone fetches a row."""

@@ -21,12 +21,12 @@ def compare(first: Path, second: Path) -> str:
     settings = [outcome.settings_of(folder) for folder in (first, second)]
     found = [outcome.of(folder) for folder in (first, second)]
     return "\n\n".join([pairs([("A", f"{first}: {became(found[0])}"), ("B", f"{second}: {became(found[1])}")]),
-                        differences(settings), side_by_side(*(o.lines for o in found)), digests(*found)])
+                        differences(settings), side_by_side(*(o.evaluated for o in found)), digests(*found)])
 
 
 def became(found: outcome.Outcome) -> str:
     if not found.result:
-        return f"{found.state}, {found.round} rounds evaluated"
+        return f"{found.state}, {found.round} rounds"
     spent = found.result.get("seconds")
     return (f"finished, {found.result['rounds']} rounds" + (f" in {duration(spent)}" if spent is not None else "")
             + f", best {percent(found.result.get('accuracy_best'))}; steps of a client "

@@ -126,10 +126,11 @@ def rehearsed(case: Case) -> Ledger:
     crew, exact = Crew(ledger, group, np.zeros(federation.clients, np.int64)), config.server.reduce == "exact"
     address(crew, case.method, case.shared, who, exact)
     crew.train(0, who.ids, True, case.shared)
+    ledger.down = 0      # what stays as it is was sent once
     try:
         with warnings.catch_warnings(action="ignore"):      # rows that are all alike make poor clusters
             shared = case.method.server(case.shared, rows_of(crew, UP, case.up, exact), who)
-        ledger.down = sum(field.nbytes for field in crew.news(shared))      # what stays as it is was sent once
+        ledger.down += sum(field.nbytes for field in crew.news(shared))
     except Exception as error:      # a server may want rows that differ; the rest of the plan holds
         ledger.failure = f"{type(error).__name__}: {error}"
     return ledger

@@ -41,7 +41,7 @@ def begun(folder: Path) -> float:
 
 
 def events(writer: type, to: Path, lines: list[dict], begin: float) -> None:
-    """Write a step per evaluated round in place of what a folder holds."""
+    """Write a step per round in place of what a folder holds."""
     old = sorted(to.glob("events.out.tfevents.*"))
     with writer(to, purge_step=0) as board:      # whoever reads on, or both files, forgets the points before
         for line in lines:

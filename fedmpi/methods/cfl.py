@@ -10,7 +10,8 @@ chosen on digits (five planted groups are found exactly, 20 IID clients stay tog
 A run that never split is FedAvg with a plain mean, and a report marks it. There is a bound on the number of models, at
 which splitting ends. The paper lets every client take part in every round; here members that do not take part in the
 round of a split stay with the larger child, from which they can be split later.
-Reported: the number of clusters, and for each ||mean dW|| and max ||dW_i|| (0 for one without participants)."""
+Reported: the number of clusters, and for each ||mean dW|| and max ||dW_i|| (0 for one without participants); the mean
+distance of w_i from the mean of its cluster, before that is split."""
 from __future__ import annotations
 
 from dataclasses import dataclass
@@ -68,6 +69,7 @@ class CFL(Method):
         models = up.w.mean_by(here, self.M, shared.models)
         means = (models - shared.models)[:count].norm(dim=1)
         largest = [float(max(norms[here == c], default=0.)) for c in range(count)]
+        distance = float(up.w.distances(here, models[:count]).mean())
         for c in range(len(largest)):
             if count < self.M and self.disagree(means[c], norms[here == c], unit, who.round):
                 members = torch.nonzero(here == c).flatten()
@@ -77,7 +79,7 @@ class CFL(Method):
                 models[c] = models[count] = shared.models[c]
                 count += 1
         who.report(clusters=cluster[ids].numpy(), k=self.M, clusters_found=count, mean_update=means.tolist(),
-                   largest_update=largest)
+                   largest_update=largest, distance=distance)
         return Shared(models, cluster, torch.tensor(count), unit)
 
     def disagree(self, mean, norms, unit, t) -> bool:

@@ -69,10 +69,10 @@ class IFCA(Method):
     def server(self, shared, up, who):
         z, n = up.z.gather().flatten(), None if self.average == "equal" else who.sizes
         parts = up.w[self.cut:].mean_by(z, self.k, old=shared.parts, weight=n)
+        who.report(clusters=z.numpy(), k=self.k, distance=float(up.w[self.cut:].distances(z, parts).mean()))
         if self.average == "share":
             s = np.bincount(z, n, minlength=self.k) / n.sum()
             parts = shared.parts.lerp(parts, torch.from_numpy(s).to(parts)[:, None])
-        who.report(clusters=z.numpy(), k=self.k)
         return Shared(up.w[:self.cut].mean(n) if self.cut else shared.phi, parts)
 
     def personal(self, shared, mine, data):

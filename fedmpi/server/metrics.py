@@ -10,6 +10,7 @@ from fedmpi.server.clustering import embed
 
 WIDTH = 50      # numbers that picture a client
 MEASURES = ("correct", "tested", "loss", "f1")      # loss is a sum over test samples
+ENDINGS = ("", "_after", "_unadapted")      # of the names of measures, in the order of Group.judge's table
 
 
 def measure(logits: Tensor, y: Tensor) -> np.ndarray:
@@ -33,11 +34,29 @@ def macro_f1(confusion: np.ndarray) -> float:
     return float((2 * hit[present] / (true + predicted)[present]).mean())
 
 
-def judged(table: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Split a table (n, 3, 1 + measures) of Group.judge into MEASURES before and after local training, and without
-    what `personal` trains, nan: unknown."""
+def judged(table: np.ndarray) -> dict[str, np.ndarray]:
+    """Split a table (n, 3, 1 + measures) of Group.judge into MEASURES (n, 4) by the ending of their names, nan:
+    unknown: before and after local training, and without what `personal` trains."""
     rows = np.where(table[..., :1] > 0, table[..., 1:], np.nan)
-    return rows[:, 0], rows[:, 1], rows[:, 2]
+    return {ending: rows[:, i] for i, ending in enumerate(ENDINGS)}
+
+
+def measured(rows: dict[str, np.ndarray], honest: np.ndarray) -> dict[str, float]:
+    """Return what a line of metrics.jsonl says of the judged clients (see `judged`); {} if there are none.
+
+    honest (n,) bool: whom the measures are of; one is of the others."""
+    line = {f"{name}{ending}": value for ending, values in rows.items() if not ending or not np.isnan(values).all()
+            for name, value in summary(values[honest]).items()}
+    if rows and not honest.all():
+        line["accuracy_mean_attackers"] = summary(rows[""][~honest])["accuracy_mean"]
+    return line
+
+
+def columns(rows: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Return what history.h5 says of every judged client, (n,) each."""
+    with np.errstate(invalid="ignore", divide="ignore"):
+        accuracies = {f"accuracy{ending}": values[:, 0] / values[:, 1] for ending, values in rows.items()}
+        return accuracies | {"f1": rows[""][:, 3], "loss": rows[""][:, 2] / rows[""][:, 1]}
 
 
 def summary(rows: np.ndarray) -> dict[str, float]:
@@ -82,12 +101,14 @@ class Groups:
         self.each = {}      # measure -> (N,), nan: unknown
 
     def update(self, ids: np.ndarray, labels: np.ndarray, k: int) -> dict:
-        """Note this round's clusters; return sizes, changes and (where groups are planted) the adjusted Rand index
-        and the purity: the share of clients that belong to the planted group most frequent in their cluster."""
+        """Note this round's clusters; return sizes (of participants, and of all clients as they were last assigned),
+        changes and (where groups are planted) the adjusted Rand index and the purity: the share of clients that belong
+        to the planted group most frequent in their cluster."""
         changes = int((self.last[ids] != labels).sum())
         self.last[ids] = labels
-        facts = {"cluster_sizes": np.bincount(labels, minlength=k).tolist(), "cluster_changes": changes}
         known = self.last >= 0
+        facts = {"cluster_sizes": np.bincount(labels, minlength=k).tolist(),
+                 "cluster_sizes_all": np.bincount(self.last[known], minlength=k).tolist(), "cluster_changes": changes}
         if self.planted is not None and known.any():
             from sklearn.metrics import adjusted_rand_score
             from sklearn.metrics.cluster import contingency_matrix

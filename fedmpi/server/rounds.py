@@ -20,12 +20,13 @@ from fedmpi.progress import Progress, duration, percent
 from fedmpi.server import cost
 from fedmpi.server.edge import EdgeLedger
 from fedmpi.server.faults import attackers
-from fedmpi.server.metrics import Groups, best_of, judged, pictured, summary
+from fedmpi.server.metrics import Groups, best_of, columns, judged, measured, pictured
 from fedmpi.server.participation import addressed, participants
 from fedmpi.server.steps import StepTotals
 from fedmpi.slurm.deadline import Deadline
 from fedmpi.storage import checkpoint
 from fedmpi.storage.folder import RunFolder
+from fedmpi.storage.outcome import evaluated
 from fedmpi.storage.policy import Storage
 
 PIECE = 64 << 20      # bytes of client rows gathered at once for a checkpoint
@@ -43,7 +44,7 @@ class State:
 
     def accuracy(self) -> float:
         last = self.metrics[-1] if self.metrics else {}
-        return last["accuracy_mean"] if last.get("round") == self.round else float("nan")
+        return last.get("accuracy_mean", float("nan")) if last.get("round") == self.round else float("nan")
 
 
 @dataclass
@@ -94,7 +95,7 @@ class Run:
         return True
 
     def one_round(self, t: int) -> None:
-        """One round, as in the picture; where it is evaluated, it enters the books."""
+        """One round, as in the picture; its facts enter the books, and its measures where it is evaluated."""
         begin, state, world, judge = time.perf_counter(), self.state, self.crew.world, self.evaluates(t)
         sent, received = world.sent, world.received
         asked = participants(self.config, t, self.federation.sizes)
@@ -102,14 +103,16 @@ class Run:
         trained = self.config.faults.arriving(asked)
         who = self.exchange(trained, judge)
         state.round = t + 1
-        table, times = (self.crew.judge(state.round, state.shared) if judge else
-                        (None, self.crew.call(Order.TIMES)))
+        table, times = self.look(judge)
         facts = self.facts(asked, trained, who) | self.pace.note(times, trained) | {
             "clients_moved": moved, **self.steps(times, trained),
             "bytes_sent_by_server": world.sent - sent, "bytes_received_by_server": world.received - received}
         state.seconds += time.perf_counter() - begin
-        if judge:
-            self.enter(table, facts | {"seconds": state.seconds})
+        self.enter(table, facts | {"seconds": state.seconds})
+
+    def look(self, judge: bool):
+        """Return the table of all clients (None: they are not judged now), and the ranks' times since the last look."""
+        return self.crew.judge(self.state.round, self.state.shared) if judge else (None, self.crew.call(Order.TIMES))
 
     def steps(self, times: np.ndarray, trained: Participants) -> dict:
         """Return the gradient steps of a client, in this round and so far."""
@@ -184,12 +187,11 @@ class Run:
             if not len(who.ids):
                 raise FedmpiError(f"no update of clients {ids.tolist()}, which train before round 1, can be used, and "
                                   f"{self.method.title} cannot begin; lower train.lr, or look at their data")
-            if "clusters" in who.facts and self.config.evaluate.every:      # they enter the books as round 0
-                table, times = self.crew.judge(0, self.state.shared)
-                facts = self.facts(who, who, who) | self.steps(times, who)
-                self.enter(table, facts | {"seconds": self.state.seconds})
-            else:
-                self.steps(self.crew.call(Order.TIMES), who)
+            found = "clusters" in who.facts      # they enter the books as round 0
+            table, times = self.look(found and bool(self.config.evaluate.every))
+            steps = self.steps(times, who)
+            if found:
+                self.enter(table, self.facts(who, who, who) | steps | {"seconds": self.state.seconds})
 
     def evaluates(self, t: int) -> bool:
         every = self.config.evaluate.every
@@ -208,35 +210,24 @@ class Run:
                     or minutes and time.perf_counter() - self.saved > 60 * minutes
                     or self.deadline.known and not self.saving)
 
-    def enter(self, table: np.ndarray, facts: dict) -> None:
-        """Enter a round in the books: how every client was judged, and the round's facts."""
-        state = self.state
-        before, after, unadapted = judged(table)
-        line = {"round": state.round, **summary(before[self.honest])}
-        for suffix, rows in (("after", after), ("unadapted", unadapted)):
-            if not np.isnan(rows).all():
-                line |= {f"{name}_{suffix}": value for name, value in summary(rows[self.honest]).items()}
-        if not self.honest.all():
-            line["accuracy_mean_attackers"] = summary(before[~self.honest])["accuracy_mean"]
-        line |= facts
-        state.metrics.append(line)
+    def enter(self, table: np.ndarray | None, facts: dict) -> None:
+        """Enter a round in the books: its facts and, where clients were judged, how every one was."""
+        state, rows = self.state, {} if table is None else judged(table)
+        state.metrics.append({"round": state.round, **measured(rows, self.honest), **facts})
         with self.storage.tried(state.round):
             self.folder.append_metrics(state.metrics)
         if state.round in self.config.evaluate.embeddings:
             self.picture()
-        with np.errstate(invalid="ignore", divide="ignore"):
-            self.folder.append_history(state.round, {
-                "accuracy": before[:, 0] / before[:, 1], "f1": before[:, 3], "loss": before[:, 2] / before[:, 1],
-                "accuracy_after": after[:, 0] / after[:, 1],
-                "accuracy_unadapted": unadapted[:, 0] / unadapted[:, 1], "cluster": state.groups.last.astype(float),
-                **state.groups.each} | self.columns)
+        if rows:
+            self.folder.append_history(state.round, columns(rows) | {
+                "cluster": state.groups.last.astype(float), **state.groups.each} | self.columns)
         self.columns = {}
 
     def show(self, seconds: float) -> None:
         state, total = self.state, self.config.rounds
         text = f"round {state.round:{len(str(total))}d}/{total}"
-        if state.metrics:
-            last, best = state.metrics[-1], best_of(state.metrics)
+        if lines := evaluated(state.metrics):
+            last, best = lines[-1], best_of(lines)
             text += (f"  accuracy {percent(last['accuracy_mean'])} (worst tenth "
                      f"{percent(last['accuracy_worst_decile'])}, best {percent(best['accuracy_mean'])} in round "
                      f"{best['round']})")
@@ -279,10 +270,10 @@ class Run:
 
     def result(self) -> dict:
         """Summarise the finished run, with the digest of its final state."""
-        metrics, last = self.state.metrics, self.state.metrics[-1]
+        metrics = evaluated(self.state.metrics)
         best, accuracies = best_of(metrics), [m["accuracy_mean"] for m in metrics]
         digest = digest_of_run(self.state.shared, self.crew.call(Order.DIGEST))
-        return {**last, "digest": digest, "rounds": self.state.round, "method": self.method.title,
+        return {**metrics[-1], "digest": digest, "rounds": self.state.round, "method": self.method.title,
                 "accuracy_best": best["accuracy_mean"], "best_round": best["round"],
                 "accuracy_weighted_best": float(np.fmax.reduce([m["accuracy_weighted"] for m in metrics])),
                 "accuracy_last_ten": float(np.mean(accuracies[-10:])), "ranks": self.crew.world.size,

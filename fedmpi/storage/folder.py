@@ -1,7 +1,7 @@
 """The run folder: which process may write in it (`lock`), and the small files that a run leaves there.
 
     config.yaml    the resolved configuration
-    metrics.jsonl  one line per evaluated round
+    metrics.jsonl  one line per round
     history.h5     one measure per client and evaluated round
     checkpoints/   see fedmpi.storage.checkpoint
     log.txt        what the run said

@@ -24,7 +24,7 @@ BLAME = (re.compile(r"^(?:\d+: )?(fedmpi: .*)$", re.M), re.compile(r"^(?:srun|sl
 class Outcome(NamedTuple):
     """state: waiting (nothing there yet), unfinished (begun), failed (its last start ended with an error), finished."""
     state: str
-    lines: list[dict]       # of metrics.jsonl: the evaluated rounds so far
+    lines: list[dict]       # of metrics.jsonl: the rounds so far
     result: dict | None     # of a finished run
     starts: int             # that its job made
     settings: str           # of the last start, as its job said
@@ -37,8 +37,12 @@ class Outcome(NamedTuple):
     @property
     def accuracy(self) -> float:
         """Return the mean over clients in the last evaluated round, nan where there is none."""
-        value = self.lines[-1]["accuracy_mean"] if self.lines else None
+        value = self.evaluated[-1]["accuracy_mean"] if self.evaluated else None
         return float("nan") if value is None else value
+
+    @property
+    def evaluated(self) -> list[dict]:
+        return evaluated(self.lines)
 
     def __str__(self) -> str:
         if self.result:
@@ -88,7 +92,7 @@ def result_of(folder: Path) -> dict | None:
 
 
 def metrics(folder: Path) -> list[dict]:
-    """Return the evaluated rounds so far; a line that is half written is left out."""
+    """Return the rounds so far; a line that is half written is left out."""
     lines, path = [], folder / "metrics.jsonl"
     for text in path.read_text(errors="replace").splitlines() if path.exists() else []:
         try:
@@ -96,6 +100,11 @@ def metrics(folder: Path) -> list[dict]:
         except ValueError:
             break
     return lines
+
+
+def evaluated(lines: list[dict]) -> list[dict]:
+    """Return the lines of rounds in which clients were judged: others hold the facts of their round alone."""
+    return [line for line in lines if "accuracy_mean" in line]
 
 
 def settings_of(folder: Path) -> dict:

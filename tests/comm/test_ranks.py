@@ -115,7 +115,7 @@ def reference(ids) -> dict[str, np.ndarray]:
         "mean block": np.average(x[:, 5:21], 0, w), "mean block of block": np.average(x[:, 8:21], 0, w),
         "mean_by": by(whole, ones), "mean_by weighted": by(whole, w), "mean_by block": by(slice(30, None), w),
         **robust("median"), **robust("trimmed_mean"), "gather": x, "gather block": x[:, 5:21],
-        "other": np.full(3, len(ids))}
+        "distances": np.linalg.norm(x - np.eye(job.K, job.D)[group], axis=1), "other": np.full(3, len(ids))}
 
 
 @pytest.mark.parametrize("who", job.WHO)
@@ -123,7 +123,8 @@ def reference(ids) -> dict[str, np.ndarray]:
 def test_verbs_are_numpy_on_all_rows(results, hosting, who):
     for verb, expected in reference(job.WHO[who]).items():
         found = results[f"exact/{hosting}/{who}/{verb}"]
-        assert found.dtype == (np.float64 if "gram" in verb else np.float32) and found.shape == expected.shape, verb
+        double = verb.startswith(("gram", "distances"))
+        assert found.dtype == (np.float64 if double else np.float32) and found.shape == expected.shape, verb
         assert np.array_equal(found, expected.astype(np.float32)) or np.allclose(found, expected, 3e-7, 1e-9), verb
 
 

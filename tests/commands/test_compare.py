@@ -62,7 +62,7 @@ def test_what_became_of_both(tmp_path, wide):
     text = compare(tmp_path / "a", tmp_path / "b")
     assert text.splitlines()[:2] == [f"A  {tmp_path}/a: finished, 3 rounds in 2 min, best 50.00 %; "
                                      "steps of a client main 30, warm up 2.5",
-                                     f"B  {tmp_path}/b: unfinished, 3 rounds evaluated"]
+                                     f"B  {tmp_path}/b: unfinished, 3 rounds"]
     rows = [" ".join(line.split()) for line in text.splitlines()]
     assert rows[3] == "setting A B" and rows[5:8] == ["x 1 -", "only 2 -", "x.y - 3"]
     assert rows[-1] == f"digests: A {'d' * 16}, B not finished"

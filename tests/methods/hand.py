@@ -70,6 +70,9 @@ class Sent:
         rows = rows if origin is None else rows - origin.double()
         return rows @ rows.T
 
+    def distances(self, group, centres):
+        return torch.from_numpy(np.linalg.norm(self.rows.double() - centres.double()[np.asarray(group, int)], axis=1))
+
     def combine(self, weights):
         return (torch.as_tensor(weights) @ self.rows.double()).float()
 

@@ -17,18 +17,24 @@ from tests.federations import Lab, method
 
 @pytest.mark.parametrize("every", [1, 0])
 def test_the_clusters_of_the_warm_up_are_round_0(every, tmp_path, cache):
-    """Of all clients, judged by them; without evaluated rounds they are in no book."""
+    """Of all clients, judged by them; if no round is evaluated, the sizes alone. A third of the clients takes part in
+    the rounds that follow, whose sizes are of all clients all the same."""
     (tmp_path / "c.yaml").write_text(json.dumps({
         "rounds": 2, "method": {"name": "fesem_cam", "warm_up": 1, "warm_steps": 30}, "evaluate": {"every": every},
         "model": {"name": "mlp", "hidden": 8}, "train": {"lr": .05, "participation": .3, "steps": 2},
         "data": {"clients": 20, "cache": str(cache), "partition": "pathological"}}))
     assert lead(Solo(), str(tmp_path / "c.yaml"), [], str(tmp_path / "run"), None, lambda: False) == 0
     lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
-    assert [line["round"] for line in lines] == ([0, 1, 2] if every else [2])
+    assert [line["round"] for line in lines] == [0, 1, 2]
+    assert [sum(line["cluster_sizes"]) for line in lines] == [20, 6, 6]
+    assert [sum(line["cluster_sizes_all"]) for line in lines] == [20, 20, 20]
+    assert ["accuracy_mean" in line for line in lines] == [bool(every), bool(every), True]
     if every:
         history = read_history(tmp_path / "run" / "history.h5")
         assert history["round"].tolist() == [0, 1, 2] and (history["cluster"] >= 0).all()
-        assert lines[0]["cluster_sizes"] == np.bincount(history["cluster"][0].astype(int), minlength=5).tolist()
+        for line, cluster in zip(lines, history["cluster"], strict=True):
+            assert line["cluster_sizes_all"] == np.bincount(cluster.astype(int), minlength=5).tolist()
+        assert lines[0]["cluster_sizes"] == lines[0]["cluster_sizes_all"]
         assert lines[0]["participants"] == 20 and lines[0]["accuracy_mean"] > .2 and lines[0]["ari"] > .5
         assert lines[0]["accuracy_mean"] == pytest.approx(history["accuracy"][0].mean())
 

@@ -100,6 +100,8 @@ def test_a_split_of_cfl_goes_by_client_numbers_and_moves_no_model():
     assert turn.facts["clusters"].tolist() == [0, 0, 1, 0] and turn.facts["k"] == 3
     assert turn.facts["clusters_found"] == 2      # what was measured is of the one that was split
     same(turn.facts["mean_update"], [(.475 ** 2 + .075 ** 2) ** .5])
+    far = [(.525, -.075), (.425, .125), (-1.475, -.075), (.525, .025)]      # from the mean update, before the split
+    assert turn.facts["distance"] == pytest.approx(np.mean([hypot(*v) for v in far]))
     for settings in ({"M": 1}, {"t": 1}, {"eps1": .4}, {"eps2": 1.1}):
         plain, turn = parted(**settings)
         assert not plain.cluster.any() and int(plain.count) == 1
@@ -116,6 +118,8 @@ def test_one_cluster_of_cfl_is_split_by_its_own_updates_alone():
     found = m.server(shared, up(w=w, norm=dW.norm(dim=1)), turn)
     same(turn.facts["mean_update"], [2 ** .5 / 30, 2.])
     same(turn.facts["largest_update"], [2 ** .5 / 10, 3.])
+    small = hypot(2, -1) / 30, hypot(-4, -1) / 30, hypot(2, 2) / 30      # from (.1, .1) / 3
+    assert turn.facts["distance"] == pytest.approx((sum(small) + 0 + 1 + 1) / 6)
     assert turn.facts["clusters_found"] == int(found.count) == 2 and found.cluster.tolist() == [0, 0, 0, 1, 1, 1]
     same(found.models, [[1 + .1 / 3, 1 + .1 / 3], [7., 5.], [7., 7.], [8., 8.]])
     assert float(found.unit) == 9
@@ -156,8 +160,10 @@ def test_ifcas_clusters_take_their_members_mean_or_a_step_of_their_share(average
     found = bare("ifca", k=3, average=average).server(shared, up(w=w, z=z), turn)
     same(found.parts, parts)
     assert found.phi is shared.phi and turn.facts["clusters"].tolist() == z and turn.facts["k"] == 3
-    m = bare("ifca", network([0., 0.], phi=1), k=3, average=average, shared_body=True)
-    half = m.server(state("ifca", phi=[2.], parts=[[0.], [10.], [5.]]), up(w=w, z=z), who([0, 4, 5], sizes))
+    same(turn.facts["distance"], 2 * 2 ** .5 / 3)      # from the members' mean, wherever the cluster's model goes
+    m, turn = bare("ifca", network([0., 0.], phi=1), k=3, average=average, shared_body=True), who([0, 4, 5], sizes)
+    half = m.server(state("ifca", phi=[2.], parts=[[0.], [10.], [5.]]), up(w=w, z=z), turn)
+    same(turn.facts["distance"], 2 / 3)      # of what clusters have of their own
     same(half.phi, [phi])
     same(half.parts, [row[1:] for row in parts])
 

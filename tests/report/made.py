@@ -23,16 +23,16 @@ LINES = {      # of Alpha in column one: seed 4 skipped the first round, and bot
          "iterations": 3, "lam_mean": .1, "lam_few_shot": 1., "cluster_sizes": [2, 0],
          "seconds_train": .3, "seconds_judge": .2, "idle_share": .1},
         {"round": 2, "accuracy_mean": .2, "seconds": 2., "mib_per_client_round": .5, "participants": 3, "ari": .3,
-         "iterations": 5, "lam_mean": .2, "lam_few_shot": 2., "cluster_sizes": [1, 2],
+         "iterations": 5, "distance": 0.5, "lam_mean": .2, "lam_few_shot": 2., "cluster_sizes": [1, 2],
          "seconds_train": .4, "seconds_judge": .2, "idle_share": .2},
         {"round": 4, "accuracy_mean": .4, "seconds": 4., "mib_per_client_round": .25, "participants": 4, "ari": .4,
-         "iterations": 7, "lam_mean": .3, "lam_few_shot": 3., "cluster_sizes": [1, 1, 2],
+         "iterations": 7, "distance": 0.7, "lam_mean": .3, "lam_few_shot": 3., "cluster_sizes": [1, 1, 2],
          "seconds_train": .5, "seconds_judge": .4, "idle_share": .3}],
     4: [{"round": 2, "accuracy_mean": .3, "seconds": 3., "mib_per_client_round": 1., "participants": 2, "ari": .5,
-         "iterations": 1, "lam_mean": .4, "lam_few_shot": 4., "seconds_train": .6, "seconds_judge": .5,
+         "iterations": 1, "distance": 1.5, "lam_mean": .4, "lam_few_shot": 4., "seconds_train": .6, "seconds_judge": .5,
          "idle_share": .4},
         {"round": 4, "accuracy_mean": .5, "seconds": 5., "mib_per_client_round": 1., "participants": 1, "ari": .9,
-         "iterations": 2, "lam_mean": .5, "seconds_train": .6, "seconds_judge": .3, "idle_share": .4}]}
+         "iterations": 2, "distance": 0.9, "lam_mean": .5, "seconds_train": .6, "seconds_judge": .3, "idle_share": .4}]}
 FREE = [{"round": 4, "accuracy_mean": .25, "seconds": 2., "mib_per_client_round": 0., "participants": 4}]      # Gamma
 NONE = float("nan")
 HISTORY = {      # four clients; the last of seed 3 has no test data

@@ -98,9 +98,21 @@ def test_sizes_are_stacked_to_all_clients_that_have_a_cluster(results):
 
 def test_the_number_of_clusters_may_change(results):
     found = {"round": np.arange(3), "cluster": np.array([[-1, -1, 0, 0], [0, 0, 0, 1], [2, 0, 0, 1]])}
-    axes = clusters.sizes(SimpleNamespace(history=found, name="x")).axes[0]
+    old, none = SimpleNamespace(lines=[{"round": 1}]), {"round": np.arange(3), "cluster": np.full((3, 4), -1)}
+    axes = clusters.sizes(SimpleNamespace(history=found, outcome=old, name="x")).axes[0]
     assert axes.get_ylim() == (0, 4) and len(axes.collections) == 3
-    assert clusters.sizes(SimpleNamespace(history={}, name="x")) is None
+    for history in ({}, none):
+        assert clusters.sizes(SimpleNamespace(history=history, outcome=old, name="x")) is None
+
+
+def test_sizes_are_those_of_every_round_evaluated_or_not():
+    """In round 3 nobody was put anywhere; cluster 2 has members for a while, 3 never."""
+    lines = [{"round": 0, "cluster_sizes_all": [2, 0, 0, 0]}, {"round": 1, "cluster_sizes_all": [1, 2, 1, 0]},
+             {"round": 2, "cluster_sizes_all": [2, 3, 0, 0]}, {"round": 3}]
+    run = SimpleNamespace(history={}, outcome=SimpleNamespace(lines=lines), name="x")
+    rounds, counts = clusters.counted(run)
+    assert rounds.tolist() == [0, 1, 2] and counts.tolist() == [[2, 1, 2], [0, 2, 3], [0, 1, 0]]
+    assert len(clusters.sizes(run).axes[0].collections) == 3
 
 
 def test_the_image_of_assignments_is_the_history(results):

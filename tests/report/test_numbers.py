@@ -38,7 +38,8 @@ def heights(area, x: float) -> list[float]:
 def test_only_what_there_are_data_for_is_drawn_under_names_of_their_own(results, alpha):
     drawn = {picture.name: picture for picture in figures.draw(results)}
     assert list(drawn) == ["accuracy-one", "clients-one", "bytes-one", "seconds-one", "agreement-one",
-                           "iterations-one", "lam-one", "phases-one", "clusters-alpha-one", "assignments-alpha-one"]
+                           "iterations-one", "distance-one", "lam-one", "phases-one", "clusters-alpha-one",
+                           "assignments-alpha-one"]
     assert drawn["accuracy-one"].caption.startswith("one: Test accuracy, mean over clients; band")
     assert drawn["clusters-alpha-one"].caption == "Alpha, one: Clients in each cluster by round"
     alone = Results("t", "c", ["Alpha"], ["one"], [3], [alpha])
@@ -90,7 +91,8 @@ def test_boxes_are_of_all_seeds_last_round_in_percent(results):
 
 
 @pytest.mark.parametrize("draw, label, values", [
-    (clusters.agreement, "adjusted Rand index", [.4, .65]), (clusters.iterations, "iterations of k-means", [3, 4.5])])
+    (clusters.agreement, "adjusted Rand index", [.4, .65]), (clusters.iterations, "iterations of k-means", [3, 4.5]),
+    (clusters.distance, "mean distance from the cluster's mean", [1, .8])])
 def test_clusterings_are_judged_by_the_mean_over_seeds(results, draw, label, values):
     """Not by the best: .3 and .5 after round 2, .4 and .9 after round 4."""
     axes, = draw(results, "one").axes

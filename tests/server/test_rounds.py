@@ -92,13 +92,14 @@ def test_the_facts_of_a_round(averaging):
     taken.report(clusters=[2, 0, 2], k=4, iterations=3)
     taken.report_each(lam=[.5, 1.5, 4.])
     run.state.groups.planted, n = np.arange(10) // 9, run.federation.sizes
-    run.state.groups.last[1] = 2
+    run.state.groups.last[[1, 4]] = 2
     run.columns = {"T_comp": np.zeros(10)}      # of a round that was not evaluated
     facts = run.facts(asked, trained, taken)
     seconds = 2 * 3e6 * n[[1, 3, 5, 8, 9]].mean() / 2e9
-    assert [facts.pop(key) for key in ("cluster_sizes", "lost", "bad_updates")] == [[1, 0, 2, 0], [8], [3]]
-    assert facts == pytest.approx({      # of the pairs of 1, 5 and 9 one is planted (1, 5), and one is found (1, 9)
-        "iterations": 3, "cluster_changes": 2, "ari": -.5, "purity": 2 / 3, "lam_mean": 2.,
+    assert [facts.pop(key) for key in ("cluster_sizes", "cluster_sizes_all", "lost", "bad_updates")] == [
+        [1, 0, 2, 0], [1, 0, 3, 0], [8], [3]]
+    assert facts == pytest.approx({      # of 1, 4, 5 and 9 three pairs are planted, three are found, and one is both
+        "iterations": 3, "cluster_changes": 2, "ari": (1 - 1.5) / (3 - 1.5), "purity": 3 / 4, "lam_mean": 2.,
         "participants": 5, "mib_per_client_round": BYTES * 1.8 / 2**20, "T_comp": seconds,
         "E_comp": 1e-28 * 4e18 * 2e9 * seconds, "T_comm": 8 * BYTES * 1.8 / 1e6, "E_comm": .44 * 8 * BYTES * 1.8 / 1e6})
     nan = np.full(10, np.nan)
@@ -106,7 +107,7 @@ def test_the_facts_of_a_round(averaging):
     np.testing.assert_allclose(run.columns["T_comm"], nan)
     nan[[1, 3, 5, 8, 9]] = 2 * 3e6 * n[[1, 3, 5, 8, 9]] / 2e9
     np.testing.assert_allclose(run.columns["T_comp"], nan)
-    assert run.state.groups.last.tolist() == [-1, 2, -1, -1, -1, 0, -1, -1, -1, 2]
+    assert run.state.groups.last.tolist() == [-1, 2, -1, -1, 2, 0, -1, -1, -1, 2]
     assert taken.facts["clusters"] == [2, 0, 2]      # the method's own are left alone
     assert "round 5: lost clients 8, left out bad updates of clients 3" in run.folder.log_path.read_text()
 

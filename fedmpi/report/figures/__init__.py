@@ -24,6 +24,8 @@ OF_COLUMN = (
     ("agreement", "Agreement of the clusters with the planted groups (adjusted Rand index; 1: the same)",
      clusters.agreement),
     ("iterations", "Iterations of k-means at the server", clusters.iterations),
+    ("distance", "Distance of what is clustered from its cluster's mean, mean over the participants",
+     clusters.distance),
     ("lam", "Pull to the cluster's model (lam), mean over clients and over each planted group", clients.lam),
     ("phases", "Time of a round by phase; idle share: time of the workers in which they wait for the slowest",
      work.phases),

@@ -5,6 +5,7 @@ import numpy as np
 
 from fedmpi.report.figures import style
 from fedmpi.report.results import Results, Shown
+from fedmpi.storage.outcome import evaluated
 
 ACCURACY = "test accuracy, mean over clients (%)"
 
@@ -22,7 +23,7 @@ def by_bytes(results: Results, column: str):
 
 
 def moved(lines: list[dict]) -> np.ndarray:
-    """Return the MiB that all clients moved until each evaluated round; rounds between two count like the latter."""
+    """Return the MiB that all clients moved until each round; rounds without a line count like the next one."""
     rounds = np.diff([line["round"] for line in lines], prepend=0)
     return np.cumsum(rounds * [line["mib_per_client_round"] * line["participants"] for line in lines])
 
@@ -54,10 +55,10 @@ def against(results: Results, column: str, label: str, across):
 
 def common(series: list[list[dict]], across) -> tuple[np.ndarray, np.ndarray]:
     """Return the places of the rounds that all runs evaluated, mean over runs, and their accuracies (runs, rounds)."""
-    series = [lines for lines in series if lines]
+    series = [lines for lines in series if evaluated(lines)]
     if not series:
         return np.empty(0), np.empty((0, 0))
-    rounds = sorted(set.intersection(*({line["round"] for line in lines} for lines in series)))
+    rounds = sorted(set.intersection(*({line["round"] for line in evaluated(lines)} for lines in series)))
     at, accuracies = [], []
     for lines in series:
         place = {line["round"]: i for i, line in enumerate(lines)}

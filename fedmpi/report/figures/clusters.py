@@ -9,10 +9,9 @@ from fedmpi.report.results import Results, Shown
 
 def sizes(run: Shown):
     """Draw how many clients were last put in each cluster by round, stacked."""
-    found = run.history.get("cluster")
-    if found is None or not (found >= 0).any():
+    rounds, counts = counted(run)
+    if not len(counts):
         return None
-    rounds, counts = run.history["round"], np.array([(found == k).sum(1) for k in range(int(found.max()) + 1)], float)
     figure = style.figure(3.2)
     axes = figure.subplots()
     below = np.zeros(len(rounds))
@@ -25,6 +24,18 @@ def sizes(run: Shown):
     axes.yaxis.get_major_locator().set_params(integer=True)
     figure.legend(title="cluster", loc="outside right upper", frameon=False, fontsize=8, reverse=True)
     return figure
+
+
+def counted(run: Shown) -> tuple[np.ndarray, np.ndarray]:
+    """Return rounds (r,) and how many clients were last put in each cluster, (k, r), up to the last that had any.
+
+    Runs of fedmpi 0.1 kept it of evaluated rounds alone, by client."""
+    lines = [line for line in run.outcome.lines if line.get("cluster_sizes_all")]
+    rounds, sizes = [line["round"] for line in lines], [line["cluster_sizes_all"] for line in lines]
+    if not lines and (found := run.history.get("cluster")) is not None and (found >= 0).any():
+        rounds, sizes = run.history["round"], [[(row == k).sum() for k in range(int(found.max()) + 1)] for row in found]
+    counts = np.array(sizes, float).T if len(sizes) else np.empty((0, 0))
+    return np.array(rounds), counts[:max(np.flatnonzero(counts.any(1)), default=-1) + 1]
 
 
 def assignments(run: Shown):
@@ -66,8 +77,12 @@ def iterations(results: Results, column: str):
     return by_round(results, column, "iterations", "iterations of k-means")
 
 
+def distance(results: Results, column: str):
+    return by_round(results, column, "distance", "mean distance from the cluster's mean")
+
+
 def by_round(results: Results, column: str, key: str, label: str):
-    """Draw a number of the evaluated rounds, mean over seeds, for every row that has it."""
+    """Draw a number of every round, mean over seeds, for every row that has it."""
     figure = style.figure(3.2)
     axes, drawn = figure.subplots(), 0
     for i, row in enumerate(results.rows):
