@@ -34,6 +34,11 @@ class Data:
             raise ValueError(f"split = {list(self.split)}: two or three shares (train, [validation,] test), "
                              "the first positive, that add up to 1")
 
+    @property
+    def validates(self) -> bool:
+        """Say whether clients keep validation samples; data that come split have none."""
+        return len(self.split) == 3 and self.split[1] > 0 and not getattr(self.partition, "official", False)
+
 
 @dataclass(frozen=True)
 class Train:
@@ -67,6 +72,13 @@ class Evaluate:
     def __post_init__(self):
         if any(t < 1 for t in self.embeddings):
             raise ValueError(f"embeddings = {list(self.embeddings)}: rounds count from 1")
+
+
+@dataclass(frozen=True)
+class Stop:
+    title = "stop"
+    patience: Annotated[int, Ge(1), "rounds without a better mean accuracy over clients after which the run ends"]
+    on: Annotated[Literal["validation"], "samples that decide: never those of the test part"] = "validation"
 
 
 @dataclass(frozen=True)
@@ -118,6 +130,7 @@ class Config:
     method: Annotated[Any, "`fedmpi methods` lists them"] = "fedavg"
     train: Train = field(default_factory=Train)
     evaluate: Evaluate = field(default_factory=Evaluate)
+    stop: Stop | None = None
     checkpoint: Checkpoint = field(default_factory=Checkpoint)
     server: Server = field(default_factory=Server)
     comm: Comm = field(default_factory=Comm)
@@ -137,8 +150,8 @@ class Config:
                          "which rank hosts which client; balanced: by samples, then by measured speed"] = "balanced"
 
 
-SECTIONS = {"data": Data, "train": Train, "evaluate": Evaluate, "checkpoint": Checkpoint, "server": Server,
-            "comm": Comm, "state": State, "edge": Edge, "faults": Faults, "attack": Attack}
+SECTIONS = {"data": Data, "train": Train, "evaluate": Evaluate, "stop": Stop, "checkpoint": Checkpoint,
+            "server": Server, "comm": Comm, "state": State, "edge": Edge, "faults": Faults, "attack": Attack}
 NAMED = {"model": "models", "method": "methods"}      # sections of the form {name: ..., setting: ...}
 MUST_HAVE = {"models": "build", "methods": "client", "partitions": "assign"}
 
@@ -196,7 +209,7 @@ def resolve(values: dict) -> Config:
             problems.append(str(error))
 
     for name, cls in SECTIONS.items():
-        if values.get(name, ...) is None and name in ("edge", "attack"):      # as a resolved configuration has it
+        if values.get(name, ...) is None and getattr(Config, name, ...) is None:      # as a resolved one has it
             built[name] = None
         elif name in values:
             built[name] = attempt(build, cls, partitioned(values[name]) if name == "data" else values[name], name)

@@ -142,13 +142,14 @@ def conduct(world: Solo, decision, stop, ends) -> int:
 def conclude(run) -> int:
     """Write result.json and print the last lines."""
     from fedmpi.progress import duration, percent
+    from fedmpi.storage.outcome import reached
     result = run.result() | run.storage.facts()
     run.folder.finish(result, run.state.metrics)
     run.progress.say(
         f"{result['method']}: accuracy {percent(result['accuracy_mean'])} mean over {run.honest.sum()} "
         f"{'' if run.honest.all() else 'honest '}clients, {percent(result['accuracy_worst_decile'])} in the worst "
-        f"tenth, best {percent(result['accuracy_best'])} in round {result['best_round']}; {result['rounds']} rounds in "
-        f"{duration(result['seconds'])} on {result['ranks']} rank{'s' * (result['ranks'] > 1)}\n"
+        f"tenth, {reached(result)}; {result['rounds']} rounds in {duration(result['seconds'])} on {result['ranks']} "
+        f"rank{'s' * (result['ranks'] > 1)}\n{run.early_end()}"
         f"digest {result['digest'][:16]}  results in {run.folder.path}{run.storage.summary()}")
     return errors.FINISHED
 

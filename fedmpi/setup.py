@@ -17,6 +17,7 @@ from fedmpi.config import Config, load, plain, resolve
 from fedmpi.data.federation import Federation, prepare
 from fedmpi.errors import BadInput
 from fedmpi.roster import gathered, hosts_table, oddities, place, spans
+from fedmpi.server import selection
 from fedmpi.settings import names
 from fedmpi.storage import checkpoint
 from fedmpi.storage.folder import RunFolder, default_folder
@@ -42,8 +43,6 @@ def decide(config_path, overrides, out, resume, world) -> Decision:
         federation_path = prepare(config.data, config.seed)
         federation = Federation(federation_path)
         refuse_engine(config, federation, bind(config, federation))
-        if config.evaluate.on == "validation" and not federation.counts[:, 1].sum():
-            raise BadInput("evaluate.on = validation, but data.split has no validation share: give three shares")
         path, warnings = chosen_checkpoint(folder, resume)
         snapshot = checkpoint.read(path) if path else None
         if snapshot:
@@ -106,6 +105,7 @@ def bind(config: Config, federation: Federation):
         raise BadInput(f"model: its table has {model.lookup.num_embeddings} rows, but the data count their words up to "
                        f"{words - 1}; set model.vocabulary = {words} or more")
     config.method.check(config.train)
+    selection.refuse(config, federation)
     method = statistics.on(config.method, model)
     updates.refuse(config, method, federation)
     return method

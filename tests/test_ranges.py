@@ -17,7 +17,7 @@ DEFAULTS = {
     "train": {"batch": 10, "lr": .005, "lr_decay": 1., "momentum": 0., "epochs": 1, "steps": None,
               "participation": 1.},
     "evaluate": {"every": 1, "on": "test", "after": "participants", "embeddings": []},
-    "checkpoint": {"every": 10, "minutes": 10., "grace": 90., "keep": 2, "failure": "stop"},
+    "stop": None, "checkpoint": {"every": 10, "minutes": 10., "grace": 90., "keep": 2, "failure": "stop"},
     "server": {"hosts_clients": False, "reduce": "exact", "robust": "mean", "trim": .1, "clip_norm": None},
     "comm": {"timeout": 1800., "cuda_aware": "auto"}, "state": {"memory": 8., "scratch": None}, "edge": None,
     "faults": {"bad_update": "stop", "drop": 0.}, "attack": None, "engine": "auto", "graphs": "auto", "device": "auto",
@@ -119,7 +119,7 @@ def test_splits_that_are_allowed(split):
     ({"precision": "fp8"}, "precision = 'fp8': should be 'float32', 'tf32' or 'bf16'"),
     ({"placement": "random"}, "placement = 'random': should be 'balanced', 'blocks' or 'shuffled'"),
     ({"trains": {"lr": 1}}, "trains is not a setting of the configuration; its settings are seed, rounds, data, model, "
-     "method, train, evaluate, checkpoint, server, comm, state, edge, faults, attack, engine, graphs, device, "
+     "method, train, evaluate, stop, checkpoint, server, comm, state, edge, faults, attack, engine, graphs, device, "
      "precision, threads, placement (did you mean train?)"),
     ({"train": {"learning_rate": 1}}, "train.learning_rate is not a setting of train; its settings are batch, lr, "
      "lr_decay, momentum, epochs, steps, participation"),
@@ -173,6 +173,7 @@ ELSEWHERE = {      # where what a setting does is tested; it changes no result
     "server.hosts_clients": "test_run.py", "server.reduce": "tests/comm: a few bits", "comm.timeout":
     "test_interrupted.py", "comm.cuda_aware": "tests/comm", "state.memory": "clients/test_store.py",
     "state.scratch": "clients/test_store.py", "graphs": "clients/test_graphs.py: of a GPU alone",
+    "stop.patience": "server/test_selection.py", "stop.on": "server/test_selection.py",
     "device": "test_roster.py", "threads": "this file", "placement": "clients/test_placement.py"}
 
 

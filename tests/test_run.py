@@ -54,7 +54,7 @@ def test_the_result_has_the_promised_fields(alone, bench):
     assert len(result["digest"]) == 64 and int(result["digest"], 16)
     assert (result["rounds"], result["ranks"]) == (3, 1)
     assert (result["engine"], result["engine_why"]) == ("loop", "set")
-    assert result["accuracy_mean"] == accuracies[-1] and result["accuracy_best"] == max(accuracies)
+    assert result["accuracy_mean"] == accuracies[-1] and result["accuracy_best_on_test"] == max(accuracies)
     assert 0 <= result["accuracy_worst_decile"] <= result["accuracy_mean"] <= 1
     assert 0 <= result["accuracy_weighted"] <= 1 and result["seconds"] > 0
     floats = (64 * 16 + 16) * 2 + 4 * 170      # phi down and up, three heads down and one up

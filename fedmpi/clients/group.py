@@ -37,7 +37,8 @@ class Group:
         self.room = room = room or card.room(config, device)
         self.store = Store(type(first_mine)(*(v.to(device) for v in first_mine)), room.states, config.state.scratch)
         self.samples = Shelf(federation, device, room.samples)
-        self.later, self.counter = Judge(self, measure, measures), StepCounter()
+        parts = federation.judged_on(config.evaluate.on)
+        self.later, self.counter = Judge(self, parts, measure, measures), StepCounter()
         self.ups, self.fresh = {}, {}      # of this round: what participants send; their measures after training
         self.kept = {}                     # of this round: the largest number of each state that changed
         self.notes = {}                    # what the server addressed to clients for the next round
@@ -148,15 +149,18 @@ class Group:
             self.later.look(self.fresh, client, client, weights)
 
     def judge(self, when: int, n: int) -> np.ndarray:
-        """Measure the model that each hosted client would use in round `when`: a table (n, 3, 1 + measures) of all n
-        clients, in which this rank fills its own and leaves 0 elsewhere, so that ranks' tables add up.
+        """Measure the model that each hosted client would use in round `when`: a table (n, 3 or 4, 1 + measures) of all
+        n clients, in which this rank fills its own and leaves 0 elsewhere, so that ranks' tables add up.
 
         Columns: 1 where filled, then MEASURES; first before local training, then right after that of the last round,
-        then without what `personal` trains."""
+        then without what `personal` trains, and the first one on validation samples where these are judged beside."""
         begin = time.perf_counter()
-        shared, table, found = self.shared, np.zeros((n, 3, 1 + len(MEASURES))), {}
+        shared, beside, found = self.shared, len(self.later.parts) > 1, {}
+        table = np.zeros((n, 3 + beside, 1 + len(MEASURES)))
         for client, weights in self.apply(self.method.personal, self.clients, shared, when, JUDGED):
             self.later.look(found, (client, 0), client, weights)
+            if beside:
+                self.later.look(found, (client, 3), client, weights, part=1)
             weights = self.method.unadapted(shared, self.store.read(client))
             if weights is not None:
                 self.later.look(found, (client, 2), client, weights)

@@ -23,27 +23,28 @@ CHUNK = 500       # samples per forward pass of a single model
 class Judge:
     """Measures models for a group (see group.py), some of them later; `measure` and `measures` are server.metrics'."""
 
-    def __init__(self, group, measure, measures):
+    def __init__(self, group, parts: tuple[str, ...], measure, measures):
         self.group, self.of_logits, self.measures = group, measure, measures
-        self.part = "val" if group.config.evaluate.on == "validation" else "test"      # of a client's samples
+        self.parts = [{"validation": "val"}.get(part, part) for part in parts]      # as fields of Samples end
         self.models, self.tallies = [], []      # not judged yet; judged, but not read yet
 
-    def look(self, into: dict, key, client: int, weights) -> None:
-        """Let into[key] be the MEASURES of weights on a client's samples, after `settle` at the latest."""
-        group, (x, y) = self.group, self.samples(client)
+    def look(self, into: dict, key, client: int, weights, part: int = 0) -> None:
+        """Let into[key] be the MEASURES of weights on a part of a client's samples, after `settle` at the latest."""
+        group, (x, y) = self.group, self.samples(client, part)
         if group.device.type != "cuda" or not len(y):
             into[key] = self.measure(weights, x, y)
         elif group.engine.name == "vmap":
-            self.models.append(((into, key), client, weights))
+            self.models.append(((into, key), weights, x, y))
             if len(self.models) == AT_ONCE:
                 self._judge_together()
         else:
             logits = self.logits(weights, x)
             self.tallies.append(([(into, key)], tally(logits[None], y[None], torch.ones_like(y[None]))))
 
-    def samples(self, client: int) -> tuple[Tensor, Tensor]:
-        """Return the samples on which a client's models are judged."""
-        return tuple(self.group.samples[client][f"{which}_{self.part}"] for which in "xy")
+    def samples(self, client: int, part: int = 0) -> tuple[Tensor, Tensor]:
+        """Return the samples of a part on which a client's models are judged."""
+        mine, name = self.group.samples[client], self.parts[part]
+        return mine[f"x_{name}"], mine[f"y_{name}"]
 
     def measure(self, weights, x: Tensor, y: Tensor) -> np.ndarray:
         """Return the MEASURES of weights on a client's samples; without any, nothing is known."""
@@ -71,9 +72,8 @@ class Judge:
     def _judge_together(self) -> None:
         """Judge the models that wait, as one batch: samples in blocks, so that few are in memory at once."""
         group, method = self.group, self.group.method
-        waiting = sorted(self.models, key=lambda model: -len(self.samples(model[1])[1]))      # as `pad` needs them
-        places, clients, weights = zip(*waiting, strict=True)
-        xs, ys = zip(*map(self.samples, clients), strict=True)
+        waiting = sorted(self.models, key=lambda model: -len(model[3]))      # as `pad` needs them
+        places, weights, xs, ys = zip(*waiting, strict=True)
         x, y = pad(xs), pad(ys)
         leaves, trees = zip(*map(tree_flatten, weights), strict=True)
         w = tree_unflatten([torch.stack(column) for column in zip(*leaves, strict=True)], trees[0])

@@ -22,7 +22,7 @@ class Order(IntEnum):
     SUM = 2          # what, weights                   -> (d,); `what` is (source, field, start, stop), see Rows
     SUM_BY = 3       # what, weights, groups, k        -> (k, d)
     GATHER = 4       # what                            -> (rows, d)
-    JUDGE = 5        # round, *news                    -> (N, 3, 1 + measures), see Group.judge; and TIMES
+    JUDGE = 5        # round, *news                    -> (N, 3 or 4, 1 + measures), see Group.judge; and TIMES
     DIGEST = 6       #                                 -> (N, 32) sha256 of each client's state
     TOUCHED = 7      #                                 -> (N,) which clients have a row of their own
     STATE = 8        # ids                             -> rows of every Mine field

@@ -29,8 +29,7 @@ def became(found: outcome.Outcome) -> str:
         return f"{found.state}, {found.round} rounds"
     spent = found.result.get("seconds")
     return (f"finished, {found.result['rounds']} rounds" + (f" in {duration(spent)}" if spent is not None else "")
-            + f", best {percent(found.result.get('accuracy_best'))}; steps of a client "
-            + by_kind(found.result.get("steps_so_far")))
+            + f", {outcome.reached(found.result)}; steps of a client {by_kind(found.result.get('steps_so_far'))}")
 
 
 def differences(settings: list[dict]) -> str:

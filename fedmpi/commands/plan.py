@@ -99,12 +99,13 @@ def plan(config_path: str, overrides: list[str], ranks: int) -> dict:
         "samples": dict(zip(("train", "validation", "test"), federation.counts.sum(0).tolist(), strict=True)),
         "train_samples": [int(federation.sizes.min()), int(federation.sizes.max())],
         "rounds": config.rounds, "participants": list(taking_part(case)), "batch": config.train.batch,
-        "steps_per_round": steps(case, federation.sizes), "stages": [asdict(stage) for stage in made],
-        "steps": in_all(made),
+        "steps_per_round": steps(case, federation.sizes), "patience": config.stop and config.stop.patience,
+        "stages": [asdict(stage) for stage in made], "steps": in_all(made),
         "mib_per_client_round": (down + up) / cost.MIB,
         "mib_down": down / cost.MIB, "mib_up": up / cost.MIB,
         "bytes_per_round": ledger.totals(), "reduce": config.server.reduce,
-        "evaluation": {"every": config.evaluate.every, "on": config.evaluate.on},
+        "evaluation": {"every": config.evaluate.every, "on": config.evaluate.on,
+                       "parts": list(federation.judged_on(config.evaluate.on))},
         "checkpoint": {"every": config.checkpoint.every, "mib": saved(case) / cost.MIB},
         "engine": config.engine, "engine_on_cpu": case.engine, "device": config.device, "threads": config.threads,
         "movable": not case.mine, "ranks": ranks, "server_memory_mib": per_rank[0]["memory_mib"], "per_rank": per_rank}
@@ -244,8 +245,9 @@ def mib(nbytes: int) -> str:
 
 
 def evaluation_line(p: dict) -> str:
-    on = p["evaluation"]["on"]
-    return f"{every(p['evaluation']['every'])}: all clients, {p['samples'][on]:,} {on} samples"
+    parts = " and ".join(f"{p['samples'][part]:,} {part}" for part in p["evaluation"]["parts"])
+    ends = f"; the run ends when {p['patience']} rounds bring nothing better on validation" if p["patience"] else ""
+    return f"{every(p['evaluation']['every'])}: all clients, {parts} samples{ends}"
 
 
 def engine_line(p: dict) -> str:

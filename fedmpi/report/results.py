@@ -11,11 +11,12 @@ from fedmpi import config, registry
 from fedmpi.errors import BadInput
 from fedmpi.storage import outcome
 from fedmpi.storage.folder import read_history
+from fedmpi.storage.outcome import AT_BEST_VALIDATION, BEST_ON
 from fedmpi.sweep.job import Job, Planned, views
 
 # settings that change where or how far a run goes, not what it does
-ASIDE = ("seed", "rounds", "engine", "device", "threads", "placement", "checkpoint", "state", "data.root", "data.cache",
-         "server.hosts_clients")
+ASIDE = ("seed", "rounds", "stop", "engine", "device", "threads", "placement", "checkpoint", "state", "data.root",
+         "data.cache", "server.hosts_clients")
 METHOD = "method."
 
 
@@ -65,7 +66,7 @@ class Results:
     seeds: list[int]
     runs: list[Shown]
     # what was published of each measure that has a table, by row and column; shares in percent
-    measures: dict[str, dict] = field(default_factory=lambda: {"accuracy_best": {}})
+    measures: dict[str, dict] = field(default_factory=lambda: {f"accuracy{BEST_ON}test": {}})
 
     def of(self, row: str, column: str) -> list[Shown]:
         return [run for run in self.runs if (run.row, run.column) == (row, column)]
@@ -98,7 +99,15 @@ def of_folders(folders: list[Path]) -> Results:
         runs.append(run)
     return Results("Results of fedmpi", "fedmpi report " + shlex.join(map(str, folders)),
                    list(dict.fromkeys(run.row for run in runs)), list(dict.fromkeys(run.column for run in runs)),
-                   sorted({run.seed for run in runs}), runs)
+                   sorted({run.seed for run in runs}), runs, {usual(runs): {}})
+
+
+def usual(runs: list[Shown]) -> str:
+    """Return the measure to show: that of the round chosen on validation samples, if all finished runs have it."""
+    found = [run.outcome.result for run in runs if run.outcome.result]
+    names = [AT_BEST_VALIDATION] * bool(found) + [f"{BEST_ON}{on}" for on in ("test", "validation")]
+    return next((f"accuracy{ending}" for ending in names if all(f"accuracy{ending}" in result for result in found)),
+                "accuracy_mean")
 
 
 def aside(name: str) -> bool:

@@ -14,8 +14,8 @@ from fedmpi.report import steps
 from fedmpi.report.results import Results
 
 BETTER = ("accuracy", "f1", "ari", "purity")      # beginnings of measures of which the most is the best
-COSTS = ("accuracy_std", "f1_std", "best_round", "rounds", "seconds", "T_", "E_", "mib", "bytes", "distance", "loss",
-         "iterations", "idle", "imbalance")      # of which the least is
+COSTS = ("accuracy_std", "f1_std", "best_round", "chosen_round", "rounds", "seconds", "T_", "E_", "mib", "bytes",
+         "distance", "loss", "iterations", "idle", "imbalance")      # of which the least is
 
 UNFINISHED, UNSPLIT = "not all seeds are finished", "clusters were never split: FedAvg with a plain mean"
 

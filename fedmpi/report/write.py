@@ -13,8 +13,8 @@ from fedmpi.report.results import Results, Shown
 from fedmpi.storage.atomic import writing
 from fedmpi.sweep.job import slug
 
-KEPT = ("accuracy_mean", "accuracy_best", "best_round", "accuracy_worst_decile", "f1_mean", "digest", "seconds",
-        "ranks", "engine", "steps_so_far")
+KEPT = ("accuracy_mean", "accuracy_at_best_validation", "chosen_round", "accuracy_best_on_test", "best_round",
+        "accuracy_worst_decile", "f1_mean", "ended", "digest", "seconds", "ranks", "engine", "steps_so_far")
 PAGE = "index.html"
 
 

@@ -10,7 +10,7 @@ from fedmpi.server.clustering import embed
 
 WIDTH = 50      # numbers that picture a client
 MEASURES = ("correct", "tested", "loss", "f1")      # loss is a sum over test samples
-ENDINGS = ("", "_after", "_unadapted")      # of the names of measures, in the order of Group.judge's table
+ENDINGS = ("", "_after", "_unadapted", "_validation")      # of measures' names, in the order of Group.judge's table
 
 
 def measure(logits: Tensor, y: Tensor) -> np.ndarray:
@@ -35,10 +35,10 @@ def macro_f1(confusion: np.ndarray) -> float:
 
 
 def judged(table: np.ndarray) -> dict[str, np.ndarray]:
-    """Split a table (n, 3, 1 + measures) of Group.judge into MEASURES (n, 4) by the ending of their names, nan:
-    unknown: before and after local training, and without what `personal` trains."""
+    """Split a table (n, 3 or 4, 1 + measures) of Group.judge into MEASURES (n, 4) by the ending of their names, nan:
+    unknown: before and after local training, without what `personal` trains, and before it on validation samples."""
     rows = np.where(table[..., :1] > 0, table[..., 1:], np.nan)
-    return {ending: rows[:, i] for i, ending in enumerate(ENDINGS)}
+    return {ENDINGS[i]: rows[:, i] for i in range(rows.shape[1])}
 
 
 def measured(rows: dict[str, np.ndarray], honest: np.ndarray) -> dict[str, float]:

@@ -17,7 +17,7 @@ from fedmpi.config import Config, plain
 from fedmpi.errors import FedmpiError
 from fedmpi.method import Participants
 from fedmpi.progress import Progress, duration, percent
-from fedmpi.server import cost
+from fedmpi.server import cost, selection
 from fedmpi.server.edge import EdgeLedger
 from fedmpi.server.faults import attackers
 from fedmpi.server.metrics import Groups, best_of, columns, judged, measured, pictured
@@ -43,8 +43,9 @@ class State:
     steps: StepTotals = field(default_factory=StepTotals)
 
     def accuracy(self) -> float:
-        last = self.metrics[-1] if self.metrics else {}
-        return last.get("accuracy_mean", float("nan")) if last.get("round") == self.round else float("nan")
+        """Return the accuracy by which this round is the best, on validation samples if they are judged; or nan."""
+        last = self.metrics[-1] if self.metrics and self.metrics[-1]["round"] == self.round else {}
+        return last.get(selection.BESIDE, last.get("accuracy_mean", float("nan")))
 
 
 @dataclass
@@ -76,14 +77,14 @@ class Run:
 
     def go(self) -> bool:
         """Run all rounds. Returns False when the run was saved and stopped early because somebody asked for it."""
-        config, state = self.config, self.state
+        state = self.state
         if state.round == 0:
             self.open()
-        for t in range(state.round, config.rounds):
+        while not self.over:
             begin = time.perf_counter()
-            self.one_round(t)
+            self.one_round(state.round)
             self.show(time.perf_counter() - begin)
-            if state.round < config.rounds:
+            if not self.over:
                 self.stopped = self.reason(time.perf_counter() - begin)
             if self.stopped:
                 self.save()      # or fail: who is asked to stop must not claim to have saved
@@ -93,6 +94,15 @@ class Run:
             if self.stopped:
                 return False
         return True
+
+    @property
+    def over(self) -> bool:
+        """Say whether the run is at its end: after its last round, or early as `stop` says."""
+        return self.state.round >= self.config.rounds or bool(self.early_end())
+
+    def early_end(self) -> str:
+        """Return a line that says why the run ends before its last round, "" if it does not."""
+        return selection.early_end(self.config, self.state.metrics, self.state.round)
 
     def one_round(self, t: int) -> None:
         """One round, as in the picture; its facts enter the books, and its measures where it is evaluated."""
@@ -206,7 +216,7 @@ class Run:
     def due(self) -> bool:
         """Say whether to save: as set, at the end, and once early where there is a deadline, to know what it takes."""
         every, minutes, done = self.config.checkpoint.every, self.config.checkpoint.minutes, self.state.round
-        return bool(every and done % every == 0 or done == self.config.rounds
+        return bool(every and done % every == 0 or self.over
                     or minutes and time.perf_counter() - self.saved > 60 * minutes
                     or self.deadline.known and not self.saving)
 
@@ -227,9 +237,10 @@ class Run:
         state, total = self.state, self.config.rounds
         text = f"round {state.round:{len(str(total))}d}/{total}"
         if lines := evaluated(state.metrics):
-            last, best = lines[-1], best_of(lines)
+            last, chosen = lines[-1], selection.chosen(lines)
+            best, how = (best_of(lines), "best") if chosen is None else (chosen, "at best validation")
             text += (f"  accuracy {percent(last['accuracy_mean'])} (worst tenth "
-                     f"{percent(last['accuracy_worst_decile'])}, best {percent(best['accuracy_mean'])} in round "
+                     f"{percent(last['accuracy_worst_decile'])}, {how} {percent(best['accuracy_mean'])} in round "
                      f"{best['round']})")
         left = seconds * (total - state.round)
         self.progress.round(f"{text}  {seconds:.2f} s a round, {duration(left)} left")
@@ -270,14 +281,12 @@ class Run:
 
     def result(self) -> dict:
         """Summarise the finished run, with the digest of its final state."""
-        metrics = evaluated(self.state.metrics)
-        best, accuracies = best_of(metrics), [m["accuracy_mean"] for m in metrics]
+        lines = evaluated(self.state.metrics)
         digest = digest_of_run(self.state.shared, self.crew.call(Order.DIGEST))
-        return {**metrics[-1], "digest": digest, "rounds": self.state.round, "method": self.method.title,
-                "accuracy_best": best["accuracy_mean"], "best_round": best["round"],
-                "accuracy_weighted_best": float(np.fmax.reduce([m["accuracy_weighted"] for m in metrics])),
-                "accuracy_last_ten": float(np.mean(accuracies[-10:])), "ranks": self.crew.world.size,
-                **self.crew.group.chosen(), **({"gpus": self.gpus} if self.gpus else {}), "seconds": self.state.seconds}
+        return {**lines[-1], "digest": digest, "rounds": self.state.round, "method": self.method.title,
+                "ended": "stop" if self.early_end() else "rounds", **selection.series(self.config, lines),
+                "ranks": self.crew.world.size, **self.crew.group.chosen(), **({"gpus": self.gpus} if self.gpus else {}),
+                "seconds": self.state.seconds}
 
 
 def address(crew: Crew, method, shared, who: Participants, exact: bool) -> None:

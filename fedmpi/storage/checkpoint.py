@@ -32,7 +32,7 @@ from fedmpi.storage.seal import BLOCK, DIGEST, Damaged
 
 JSON = ("round", "config", "federation", "accuracy", "metrics", "books")
 # What may change between a checkpoint and its continuation, because it does not change results.
-FREE = ("rounds", "evaluate.every", "evaluate.after", "evaluate.embeddings", "edge", "checkpoint",
+FREE = ("rounds", "stop", "evaluate.every", "evaluate.after", "evaluate.embeddings", "edge", "checkpoint",
         "server.hosts_clients", "faults.bad_update", "placement", "threads", "device", "graphs", "comm", "state",
         "data.root", "data.cache")
 ROUNDING = ("threads", "device", "graphs")      # of these, those that may change the last bits
@@ -48,7 +48,7 @@ class Snapshot:
     ids: np.ndarray                  # (r,) ascending: clients whose row is not their first any more
     config: dict                     # resolved configuration, plain JSON values
     federation: str                  # fingerprint of the federation file
-    accuracy: float                  # of the last evaluation, nan when none: the best checkpoint is kept
+    accuracy: float                  # of this round, nan if not evaluated: the best checkpoint is kept
     metrics: list[dict]              # the lines of metrics.jsonl so far
     books: dict                      # other small JSON state of the run
 
@@ -236,7 +236,7 @@ def prune(folder, keep: int):
             sealed[path] = seal.read(path)["accuracy"]
     stay = [*sealed][:keep]
     judged = [path for path in sealed if not math.isnan(sealed[path])]
-    stay += [max(judged, key=sealed.get)] if judged else []
+    stay += [max(reversed(judged), key=sealed.get)] if judged else []      # the first of equals
     go = [path for path in sealed if path not in stay] if any(map(verifies, stay)) else []
     for path in [*go, *Path(folder).glob("round-*.part")]:
         with writing(path):

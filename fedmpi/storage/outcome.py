@@ -21,6 +21,12 @@ ENDED = re.compile(r"ended with code (-?\d+)")
 BLAME = (re.compile(r"^(?:\d+: )?(fedmpi: .*)$", re.M), re.compile(r"^(?:srun|slurmstepd): error: (.*)$", re.M))
 
 
+# endings of keys of result.json: in the best round on the part that follows; on test samples, in the round that is best
+# on validation samples
+BEST_ON, AT_BEST_VALIDATION = "_best_on_", "_at_best_validation"
+RENAMED = ("accuracy_best", "accuracy_weighted_best")      # as 0.1 called them, of which BEST_ON follows
+
+
 class Outcome(NamedTuple):
     """state: waiting (nothing there yet), unfinished (begun), failed (its last start ended with an error), finished."""
     state: str
@@ -52,10 +58,10 @@ class Outcome(NamedTuple):
 
 
 def of(folder: Path, rounds: int = 0) -> Outcome:
-    """Return how far the run of a folder came; it is finished when it has a result of `rounds` rounds or more.
-    Raises BadInput where its result is damaged."""
+    """Return how far the run of a folder came; it is finished when it has a result of `rounds` rounds or more, or one
+    that it ended with early. Raises BadInput where its result is damaged."""
     lines, result = metrics(folder), result_of(folder)
-    if result and result["rounds"] < rounds:
+    if result and result["rounds"] < rounds and result.get("ended") != "stop":
         result = None
     path = log_of(folder)
     text = path.read_text(errors="replace") if path.exists() else ""
@@ -85,10 +91,27 @@ def result_of(folder: Path) -> dict | None:
         return None
     try:
         result = json.loads(path.read_text())
-        return result | {key: result[key] for key in ("rounds", "accuracy_mean", "digest")}
+        result |= {key: result[key] for key in ("rounds", "accuracy_mean", "digest")}
     except (OSError, ValueError, TypeError, KeyError) as error:
         raise BadInput(f"{path} is damaged ({type(error).__name__}: {error}); remove it, and continue the run with "
                        "--resume auto: it is written again") from None
+    old = [key for key in RENAMED if key in result]
+    on = settings_of(folder).get("evaluate", {}).get("on", "test") if old else ""
+    return result | {new_name(key, on): result.pop(key) for key in old}
+
+
+def new_name(key: str, on: str) -> str:
+    """Return what a measure that 0.1 named is called now; `on` is the part that its run was judged on."""
+    return f"{key.removesuffix('_best')}{BEST_ON}{on}"
+
+
+def reached(result: dict) -> str:
+    """Say what a run reached: in the round that was chosen on validation samples, else in its best one."""
+    value = result.get(f"accuracy{AT_BEST_VALIDATION}")
+    if value is not None:
+        return f"{percent(value)} in round {result['chosen_round']}, chosen on validation samples"
+    best = next((result[key] for on in ("test", "validation") if (key := f"accuracy{BEST_ON}{on}") in result), None)
+    return f"best {percent(best)}" + (f" in round {result['best_round']}" if "best_round" in result else "")
 
 
 def metrics(folder: Path) -> list[dict]:

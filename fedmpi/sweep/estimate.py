@@ -51,7 +51,8 @@ def show(runs: list[Planned], at_once: int, ranks: int, rate: float | None) -> N
 
 def cost(run: Planned, case: Case, rate: float) -> Cost:
     """Return what the rounds cost that a run still has to do."""
-    rounds = max(0, run.settings.rounds - run.outcome().round)
+    found = run.outcome()      # one that ended early has no rounds left
+    rounds = 0 if found.result else max(0, run.settings.rounds - found.round)
     who = float(np.mean(taking_part(case)))
     down, up = case.method.traffic(case.shared, case.up)
     each = sum(n * steps_of_round(case, who, shared) for n, shared in
@@ -67,7 +68,8 @@ def steps_of_round(case: Case, who: float, shared) -> float:
         done = work(case.method, shared, case.mine, sample, n, local_of(case, 0))
         return {"all": done.trained + FORWARD * done.passed}
     every = case.config.evaluate.every or case.config.rounds
-    judged = federation.counts[:, 2 if case.config.evaluate.on == "test" else 1].sum() / every
+    parts = federation.counts[:, 1:] if case.config.evaluate.on == "test" else federation.counts[:, 1:2]
+    judged = parts.sum() / every
     return (averaged(federation.sizes, samples)["all"] * who + FORWARD * judged) / case.config.train.batch
 
 

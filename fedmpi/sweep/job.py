@@ -7,6 +7,9 @@
                                              and `columns: {NAME: settings}`: those that they keep, and change
     columns: {beta .1: {data.partition.beta: .1}}
     rows: {FedAvg: fedavg, FedMHC: {method: {name: fedmhc, lam: .1}}}
+    measure: accuracy_at_best_validation     the default: on test samples, in the best round on validation samples, for
+                                             which `data.split` needs three shares ([.6, .15, .25]);
+                                             accuracy_best_on_test: in the best round on test samples, as papers print
     published: {FedAvg: {beta .1: [31.89, .44]}}     a number, or [mean, spread]; accuracies and F1 in percent
     also: {f1_mean: {FedAvg: {beta .1: 30}}}         a table of another measure of the same runs
 
@@ -27,9 +30,10 @@ from fedmpi.errors import BadInput
 from fedmpi.loader import parse, read
 from fedmpi.settings import build
 from fedmpi.storage import checkpoint, outcome
+from fedmpi.storage.outcome import AT_BEST_VALIDATION, RENAMED, new_name
 
 NARROWS = ("columns", "seeds")      # entries of a scale that are no settings of its runs
-SHOWN = ("evaluate", "edge", "faults")      # a restart may change them, but not what a table shows of other runs
+SHOWN = ("evaluate", "stop", "edge", "faults")      # may change at a restart, but not between a table and its runs
 WHOLE = ("method", "model", "partition")      # sections that are given as a whole: a name with its settings
 
 
@@ -43,7 +47,7 @@ class Job:
     scales: Annotated[dict[str, dict[str, Any]], "smaller variants"]
     seeds: Annotated[list[int], "one run of every cell for each"]
     published: Annotated[dict[str, dict[str, Any]], "by row and column; shares in percent"]
-    measure: Annotated[str, "key of result.json that the table shows"] = "accuracy_best"
+    measure: Annotated[str, "key of result.json that the table shows"] = f"accuracy{AT_BEST_VALIDATION}"
     also: Annotated[dict[str, dict[str, Any]],
                     "what is published of further measures, by measure, row and column"] = field(default_factory=dict)
 
@@ -105,6 +109,10 @@ def check(job: Job) -> None:
         if not isinstance(kept, dict) or not kept or not set(kept) <= set(job.columns):
             raise BadInput(f"scales.{name}.columns = {kept}: a mapping of some of {', '.join(job.columns)} to settings")
         check_seeds(seeds, f"scales.{name}.seeds")
+    for name in (job.measure, *job.also):
+        if name in RENAMED:
+            raise BadInput(f"measure {name!r} is called {new_name(name, 'test')} now: its round is the best on test "
+                           f"samples; accuracy{AT_BEST_VALIDATION} chooses the round on validation samples")
     for where, published in (("published", job.published), *((f"also.{m}", cells) for m, cells in job.also.items())):
         for row, cells in published.items():
             unknown = [row] if row not in job.rows else [c for c in cells or () if c not in job.columns]
@@ -149,11 +157,28 @@ def expand(job: Job, path: str | Path, out: Path, scale: str | None) -> list[Pla
                     settings = config.load(str(source), overrides)
                 except BadInput as error:
                     raise BadInput(f"{path}: {row} / {column} / seed {seed}: {error}") from None
+                refuse_unchosen(job, settings, f"{path}: {row} / {column} / seed {seed}")
                 folder = out / slug(row) / slug(column) / f"seed-{seed}"
                 runs.append(Planned(row, column, seed, source, overrides, folder, settings))
     for run in runs:
         refuse_other(run)
     return runs
+
+
+def refuse_unchosen(job: Job, settings: Config, where: str) -> None:
+    """Raise BadInput if a table is to show the round that is best on validation samples, and a run has none, or judges
+    nothing else."""
+    data = settings.data
+    for measure in (job.measure, *job.also):
+        if not measure.endswith(AT_BEST_VALIDATION):
+            continue
+        if not data.validates:
+            raise BadInput(f"{where}: measure {measure} chooses the round on validation samples, and data.split = "
+                           f"{list(data.split)} has no share of them: set data.split: [0.6, 0.15, 0.25], or measure: "
+                           f"{new_name('accuracy_best', 'test')}")
+        if settings.evaluate.on != "test":
+            raise BadInput(f"{where}: measure {measure} is of test samples, and evaluate.on = validation judges none: "
+                           f"set measure: {new_name('accuracy_best', 'validation')}")
 
 
 def refuse_other(run: Planned) -> None:

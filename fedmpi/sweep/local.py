@@ -103,9 +103,9 @@ class Sweep:
         if code == errors.FINISHED:
             self.finished += 1
             result = run.outcome().result
-            self.board.say(f"finished {run.name}: {percent(result['accuracy_mean'])} (best "
-                           f"{percent(result['accuracy_best'])}) in {duration(time.perf_counter() - started.begin)}; "
-                           f"{self.finished} of {len(self.runs)}, {len(self.waiting)} waiting")
+            self.board.say(f"finished {run.name}: {percent(result['accuracy_mean'])} ({outcome.reached(result)}) in "
+                           f"{duration(time.perf_counter() - started.begin)}; {self.finished} of {len(self.runs)}, "
+                           f"{len(self.waiting)} waiting")
         elif not stopped:
             self.failed.append((run, run.outcome().said))
             self.board.say(f"failed {run.name}: {self.failed[-1][1]}")

@@ -19,6 +19,9 @@ SHARE = .6      # of the clients: 5 of 8
 class Validated(View):
     """Clients whose validation part is a third of their training samples, with labels of its own."""
 
+    def judged_on(self, on: str) -> tuple[str, ...]:
+        return ("test", "validation") if on == "test" else (on,)
+
     def client(self, i: int):
         s = self.original.client(i)
         n = max(1, len(s.y_train) // 3)
@@ -66,6 +69,10 @@ def test_clients_are_judged_on_the_part_that_is_asked_for(on, lab, federation):
         x, y = parts(federation, on, client)
         np.testing.assert_allclose(table[client, 0], [1, *measured(tuned[client], x, y)], rtol=1e-5)
         np.testing.assert_allclose(table[client, 2], [1, *measured(whole, x, y)], rtol=1e-5)
+        if on == "test":      # validation samples beside, by the model that a client is judged by
+            beside = measured(tuned[client], *parts(federation, "validation", client))
+            np.testing.assert_allclose(table[client, 3], [1, *beside], rtol=1e-5)
+    assert table.shape[1] == (4 if on == "test" else 3)
     assert not table[:, 1].any()      # right after local training it is no other model
     assert not np.allclose(table[:, 0], table[:, 2])
 
@@ -174,6 +181,7 @@ def test_a_rank_fills_its_own_rows_alone(federation):
     run.group.hear(np.ones(1, bool), [run.shared.w.numpy()])
     run.group.train(0, np.arange(8), np.array([1, 2, 4]), True)
     table = run.group.judge(1, 8)
-    assert table.shape == (8, 3, 5)
-    assert np.flatnonzero(table[:, 0].any(1)).tolist() == [1, 2, 4, 7]
+    assert table.shape == (8, 4, 5)
+    for part in (0, 3):
+        assert np.flatnonzero(table[:, part].any(1)).tolist() == [1, 2, 4, 7]
     assert np.flatnonzero(table[:, 1].any(1)).tolist() == [1, 2, 4] and not table[:, 2].any()

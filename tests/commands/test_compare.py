@@ -57,7 +57,7 @@ def test_every_column_holds_its_measure_of_its_run(wide):
 def test_what_became_of_both(tmp_path, wide):
     lines = [{"round": 3, "accuracy_mean": .5, "loss": 1.}]
     made.run(tmp_path / "a", {"x": 1, "only": 2}, lines, result={
-        "seconds": 125., "accuracy_best": .5, "rounds": 3, "steps_so_far": {"main": 30, "warm_up": 2.5}})
+        "seconds": 125., "accuracy_best_on_test": .5, "rounds": 3, "steps_so_far": {"main": 30, "warm_up": 2.5}})
     made.run(tmp_path / "b", {"x": {"y": 3}}, lines)
     text = compare(tmp_path / "a", tmp_path / "b")
     assert text.splitlines()[:2] == [f"A  {tmp_path}/a: finished, 3 rounds in 2 min, best 50.00 %; "

@@ -18,8 +18,9 @@ PLAN = {"method": "FedX", "settings": "mu=1", "model": "mlp", "model_settings": 
                    {"rounds": 5, "share": .5, "steps": {"mix": 7.15, "main": 20, "judging": 7.15}}],
         "steps_per_round": 1040, "mib_per_client_round": .5, "mib_down": .375, "mib_up": .125, "ranks": 4,
         "bytes_per_round": {"broadcast": 2**20, "reduce": 2**19, "gather": 2**18, "failure": None}, "reduce": "exact",
-        "evaluation": {"every": 2, "on": "test"}, "checkpoint": {"every": 0, "mib": 12.345}, "engine": "auto",
-        "engine_on_cpu": "vmap", "device": "cpu", "threads": 2, "movable": False, "per_rank": RANKS}
+        "evaluation": {"every": 2, "on": "test", "parts": ["test"]}, "patience": None, "engine": "auto",
+        "checkpoint": {"every": 0, "mib": 12.345}, "engine_on_cpu": "vmap", "device": "cpu", "threads": 2,
+        "movable": False, "per_rank": RANKS}
 TABLE = """method      FedX mu=1
 model       mlp hidden=8: 12,345 parameters, 1,234 of them in the head
 data        digits, 15 clients: samples 1,300 train, 260 test; 3-99 to train on per client
@@ -65,7 +66,8 @@ def test_the_whole_table():
     ({"reduce": "float32"}, "back from each 0.500 MiB by reduce (float32)"), ({"ranks": 1}, "nothing: one rank"),
     ({"bytes_per_round": {"broadcast": 0, "reduce": None, "gather": None, "failure": "E: x"}},
      "to each rank 0.000 MiB by broadcast; back: not known, the server cannot be rehearsed (E: x)"),
-    ({"evaluation": {"every": 1, "on": "train"}}, "every round: all clients, 1,300 train samples"),
+    ({"evaluation": {"every": 1, "parts": ["test", "train"]}, "patience": 5}, "every round: all clients, 260 test and "
+     "1,300 train samples; the run ends when 5 rounds bring nothing better on validation"),
     ({"engine": "loop", "threads": 1}, "engine loop, device cpu, 1 thread a rank"), ({"settings": ""}, "method FedX"),
     ({"checkpoint": {"every": 5, "mib": .5}}, "checkpoint every 5 rounds: 0.5 MiB")])
 def test_lines_of_other_plans(changed, line):

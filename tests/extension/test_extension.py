@@ -17,7 +17,8 @@ from tests.runs import Bench
 
 CONFIG = {"rounds": 4, "method": {"name": "damped", "eta": .8}, "model": {"name": "polar", "hidden": 12},
           "data": {"name": "rings", "clients": 6, "partition": "by_turns"}, "train": {"lr": .3, "epochs": 5}}
-JOB = {"title": "rings", "config": "rings.yaml", "rows": {"damped": "damped", "FedAvg": "fedavg"},
+JOB = {"title": "rings", "config": "rings.yaml", "measure": "accuracy_mean",
+       "rows": {"damped": "damped", "FedAvg": "fedavg"},
        "columns": {"rings": {}}, "seeds": [0]}
 
 

@@ -11,6 +11,7 @@ from fedmpi.comm.world import Solo
 from fedmpi.config import resolve
 from fedmpi.data.federation import Federation, prepare
 from fedmpi.run import lead
+from fedmpi.server.participation import participants
 from fedmpi.storage.folder import read_history
 from tests.federations import Lab, method
 
@@ -37,6 +38,24 @@ def test_the_clusters_of_the_warm_up_are_round_0(every, tmp_path, cache):
         assert lines[0]["cluster_sizes"] == lines[0]["cluster_sizes_all"]
         assert lines[0]["participants"] == 20 and lines[0]["accuracy_mean"] > .2 and lines[0]["ari"] > .5
         assert lines[0]["accuracy_mean"] == pytest.approx(history["accuracy"][0].mean())
+
+
+def test_sizes_of_ifca_cam_are_of_all_clients_from_the_end_of_the_warm_up_on(tmp_path, cache):
+    """In every round, though none but the last is evaluated: those who took part since, as they last chose. In the
+    warm-up nobody has a cluster."""
+    (tmp_path / "c.yaml").write_text(json.dumps({
+        "rounds": 8, "method": {"name": "ifca_cam", "warm_up": 2, "k": 3}, "evaluate": {"every": 0}, "seed": 1,
+        "model": {"name": "mlp", "hidden": 8}, "train": {"lr": .05, "participation": .3, "steps": 2},
+        "data": {"clients": 20, "cache": str(cache), "partition": "pathological"}}))
+    assert lead(Solo(), str(tmp_path / "c.yaml"), [], str(tmp_path / "run"), None, lambda: False) == 0
+    lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    assert [line["round"] for line in lines] == [*range(1, 9)]
+    assert not any("cluster_sizes_all" in line or "distance" in line for line in lines[:2])
+    config, seen = resolve({"seed": 1, "train": {"participation": .3}}), set()
+    for line in lines[2:]:
+        seen.update(participants(config, line["round"] - 1, np.ones(20, int)).ids.tolist())
+        assert sum(line["cluster_sizes"]) == 6 and sum(line["cluster_sizes_all"]) == len(seen) and line["distance"] > 0
+    assert len(seen) > 12 and ["accuracy_mean" in line for line in lines] == 7 * [False] + [True]
 
 
 @pytest.mark.parametrize("name, extra", [("ifca_cam", 8), ("fesem_cam", 0)])

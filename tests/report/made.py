@@ -11,12 +11,12 @@ from fedmpi.report.results import Results, Shown
 
 TITLE, COMMAND = "Trial <1> & more", "fedmpi sweep trial.yaml"
 ROWS, COLUMNS, SEEDS = ["Alpha", "Beta & co", "Gamma"], ["one", "two"], [3, 4]
-# accuracy_best and seconds of (row, column, seed): finished runs. The others are not.
+# accuracy_best_on_test and seconds of (row, column, seed): finished runs. The others are not.
 FINISHED = {("Alpha", "one", 3): (.5, 2.), ("Alpha", "one", 4): (.6, 4.), ("Beta & co", "one", 3): (.7, 9.),
             ("Gamma", "one", 3): (.3, 1.), ("Gamma", "one", 4): (.2, 2.), ("Alpha", "two", 3): (.4, 5.),
             ("Alpha", "two", 4): (.4, 5.), ("Gamma", "two", 3): (.45, 6.), ("Gamma", "two", 4): (.35, 8.)}
 STEPS = {"Alpha": {"main": 1200, "mix": 50.5}, "Beta & co": {"main": 400}, "Gamma": {"main": 400}}      # in column one
-PUBLISHED = {"accuracy_best": {"Alpha": {"one": [80, 1.5]}, "Beta & co": {"one": 75}, "Gamma": {"one": 30}},
+PUBLISHED = {"accuracy_best_on_test": {"Alpha": {"one": [80, 1.5]}, "Beta & co": {"one": 75}, "Gamma": {"one": 30}},
              "seconds": {}}
 LINES = {      # of Alpha in column one: seed 4 skipped the first round, and both the third
     3: [{"round": 1, "accuracy_mean": .1, "seconds": 1., "mib_per_client_round": .5, "participants": 2, "ari": .2,
@@ -63,12 +63,12 @@ def results(folder: Path) -> Results:
         for column in COLUMNS:
             for seed in SEEDS:
                 at, found = folder / f"{row}-{column}-{seed}", FINISHED.get((row, column, seed))
-                result = {"accuracy_best": found[0], "seconds": found[1]} if found else None
+                result = {"accuracy_best_on_test": found[0], "seconds": found[1]} if found else None
                 if found and column == "one":
                     result["steps_so_far"] = {k: n * (seed - 2) for k, n in STEPS[row].items()}      # once, twice
                 first = (row, column) == ("Alpha", "one")
                 if (row, column, seed) == ("Beta & co", "one", 4):
-                    result = {"accuracy_best": .99, "rounds": 2}
+                    result = {"accuracy_best_on_test": .99, "rounds": 2}
                 run(at, lines=LINES[seed] if first else FREE if row == "Gamma" and column == "one" else (),
                     history=HISTORY[seed] if first else None, result=result)
                 shown.append(Shown(row, column, seed, at, 4, f"fedmpi run {row[0]}{seed}"))

@@ -19,7 +19,7 @@ def test_cells_are_means_over_seeds(results):
     cells = tables.of(results)[0].cells
     found = [json.loads((run.folder / "result.json").read_text()) for run in results.of("FedAvg", "few-shot")]
     cell = cells["FedAvg", "few-shot"]
-    assert cell.mean == pytest.approx(50 * sum(r["accuracy_best"] for r in found)) and cell.spread is not None
+    assert cell.mean == pytest.approx(50 * sum(r["accuracy_best_on_test"] for r in found)) and cell.spread is not None
     assert cell.missing == 0 and cells["FedCPS", "few-shot"].missing == 1
     assert cells["FedAvg", "beta .3"].published == (31.89, .44) and cells["Local", "beta .3"].published == (50., None)
 
@@ -35,7 +35,7 @@ def test_the_files(results, report):
     assert len(rows) == 8 and rows[0]["row"] == "FedAvg" and float(rows[0]["mean"]) > 0
     other = list(csv.DictReader((report / "table-best-round.csv").open()))
     assert {float(r["mean"]) for r in other} <= {1., 1.5, 2.} and other[5]["published"] == "7.0"
-    assert "Percent: accuracy best" in page and "\nbest round, mean" in page
+    assert "Percent: accuracy best on test" in page and "\nbest round, mean" in page
     kept = json.loads((report / "runs.json").read_text())
     assert len(kept) == 16 and kept[0]["digest"] and "seed=0" in kept[0]["command"]
     assert [run["state"] for run in kept].count("waiting") == 1
@@ -68,7 +68,7 @@ def test_a_row_that_never_split_is_marked(results, monkeypatch):
         monkeypatch.setitem(run.outcome.result, "clusters_found", clusters)
     for run, clusters in zip(results.of("Local", results.columns[0]), (1, 3), strict=True):
         monkeypatch.setitem(run.outcome.result, "clusters_found", clusters)
-    table = tables.table(results, "accuracy_best", {})
+    table = tables.table(results, "accuracy_best_on_test", {})
     assert [place for place, cell in table.cells.items() if cell.unsplit] == [("FedMHC & co", results.columns[0])]
     text, tex = tables.markdown(table), tables.latex(table, "t")
     assert text.count(" † |") == 1 and "\n† clusters were never split: FedAvg with a plain mean\n" in text
@@ -92,7 +92,7 @@ def test_nothing_is_best_where_it_is_not_known_what_that_is():
 
 
 def test_a_measure_that_no_run_has_is_refused(results):
-    with pytest.raises(BadInput, match="measure 'acuracy_best': no finished run has it .* did you mean accuracy_best"):
+    with pytest.raises(BadInput, match="'acuracy_best': no finished run has it .* did you mean .*accuracy_best_on"):
         tables.table(results, "acuracy_best", {})
 
 

@@ -23,9 +23,9 @@ def test_the_runs_of_a_job(job, tmp_path, monkeypatch):
     found = of_job(*job, "fedmpi sweep job.yaml")
     assert (found.title, found.command, found.seeds) == ("digits", "fedmpi sweep job.yaml", [5, 7])
     assert found.rows == ["FedAvg", "FedMHC, weak", "Local"] and found.columns == ["beta .3", "beta 1"]
-    assert found.measures == {"seconds": {"Local": {"beta 1": 3}}, "accuracy_best": {
+    assert found.measures == {"seconds": {"Local": {"beta 1": 3}}, "accuracy_best_on_test": {
         "FedAvg": {"beta .3": [31.89, .44]}, "Local": {"beta .3": 50}}}
-    assert list(found.measures) == ["accuracy_best", "seconds"] and len(found.runs) == 12
+    assert list(found.measures) == ["accuracy_best_on_test", "seconds"] and len(found.runs) == 12
     run = found.of("FedMHC, weak", "beta .3")[1]
     assert (run.row, run.column, run.seed, run.rounds) == ("FedMHC, weak", "beta .3", 7, 2)
     assert run.folder == tmp_path / "out" / "fedmhc-weak" / "beta-.3" / "seed-7" and run.outcome.state == "waiting"
@@ -92,7 +92,7 @@ def test_methods_and_what_differs_among_runs_of_one_are_rows(tmp_path):
     folders = [made.run(tmp_path / name, {"method": method, "seed": 1}) for name, method in methods.items()]
     found = of_folders([*folders, folders[0]])
     assert found.rows == ["FedMHC (M=2)", "FedMHC (M=3)", "FedProx", "mine:Method"] and found.columns == ["result"]
-    assert found.title == "Results of fedmpi" and found.measures == {"accuracy_best": {}}
+    assert found.title == "Results of fedmpi" and found.measures == {"accuracy_best_on_test": {}}
     assert found.command == f"fedmpi report {' '.join(map(str, [*folders, folders[0]]))}"
     assert found.runs[1] == Shown("FedMHC (M=3)", "result", 1, folders[1], 0, f"fedmpi run {folders[1]}/config.yaml")
 

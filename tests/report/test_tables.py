@@ -90,7 +90,7 @@ def found(tmp_path_factory):
 
 
 def test_a_table_in_every_form(found):
-    assert [table.measure for table in found] == ["accuracy_best", "seconds"]
+    assert [table.measure for table in found] == ["accuracy_best_on_test", "seconds"]
     assert tables.markdown(found[0]) == MARKDOWN
     assert tables.latex(found[0], "Best & all") == LATEX
     assert tables.as_csv(found[0]) == CSV
@@ -169,7 +169,7 @@ def test_a_measure_that_is_no_number_is_refused(tmp_path, measure, value, more):
 
 
 @pytest.mark.parametrize("best, measures", [
-    (max, ("accuracy_best", "accuracy_mean", "accuracy_worst_decile", "f1_mean", "ari", "purity")),
+    (max, ("accuracy_best_on_test", "accuracy_mean", "accuracy_worst_decile", "f1_mean", "ari", "purity")),
     (min, ("accuracy_std", "f1_std", "best_round", "rounds", "seconds", "T_comp", "E_comm", "mib_per_client_round",
            "bytes_sent_by_server", "distance", "loss", "iterations", "idle_share", "imbalance")),
     (None, ("nmi", "components", "lam_mean", "ranks"))])

@@ -15,7 +15,7 @@ from fedmpi.report.results import Results, Shown
 from tests.report import made
 from tests.report.test_tables import CSV, MARKDOWN, SECONDS
 
-SAID = ["Percent: accuracy best, mean +- standard deviation over 2 seeds; 0 to 4 rounds.",
+SAID = ["Percent: accuracy best on test, mean +- standard deviation over 2 seeds; 0 to 4 rounds.",
         "seconds, mean +- standard deviation over 2 seeds; 0 to 4 rounds."]
 VOID = {"meta", "img", "br", "link"}
 
@@ -91,7 +91,7 @@ def test_how_each_run_is_repeated_and_what_it_gave(folder):
     kept = json.loads((folder / "runs.json").read_text())
     assert len(kept) == 12 and [run["state"] for run in kept].count("finished") == 9
     assert kept[0] == {"row": "Alpha", "column": "one", "seed": 3, "state": "finished", "rounds": 4, "seconds": 2.,
-                       "command": "fedmpi run A3", "accuracy_best": .5, "accuracy_mean": .5, "digest": "d" * 64,
+                       "command": "fedmpi run A3", "accuracy_best_on_test": .5, "accuracy_mean": .5, "digest": "d" * 64,
                        "steps_so_far": {"main": 1200, "mix": 50.5}}
     assert kept[5] == {"row": "Beta & co", "column": "one", "seed": 4, "state": "waiting", "rounds": 0,
                        "command": "fedmpi run B4"}
@@ -128,9 +128,9 @@ def test_the_page_shows_every_cell(page, results):
         "40.00 +- 0.00", "70.00", "40.00 +- 7.07", "5.00 +- 0.00", "1.50 +- 0.71"]
     spans = [cell.get("colspan") for cell in page.all("th")[:4]]
     assert spans == [None, "4", "1", None]
-    assert [t.get("id") for t in page.all("table")] == ["accuracy_best", None, "seconds", None, None]
+    assert [t.get("id") for t in page.all("table")] == ["accuracy_best_on_test", None, "seconds", None, None]
     assert [d["aria-label"] for d in page.all("div") if "aria-label" in d] == [
-        "accuracy best", "steps by kind", "seconds", "steps by kind", "Runs"]
+        "accuracy best on test", "steps by kind", "seconds", "steps by kind", "Runs"]
     notes = [text for text in paragraphs if "bold" in text]
     assert ["seeds are finished" in note for note in notes] == [True, True]
     assert ["Kendall's tau: how well" in note for note in notes] == [True, False]

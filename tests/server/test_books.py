@@ -193,7 +193,9 @@ def test_the_result_sums_the_series_up(ready):
                          for t, (a, b) in enumerate(zip(mean, weighted, strict=True))]
     run.state.round, run.state.seconds = 25, 12.5
     result = run.result()
-    assert (result["accuracy_best"], result["best_round"], result["accuracy_weighted_best"]) == (.7, 3, .9)
+    assert (result["accuracy_best_on_test"], result["best_round"]) == (.7, 3)
+    assert result["accuracy_weighted_best_on_test"] == .9 and result["ended"] == "rounds"
+    assert not any("validation" in key for key in result) and "chosen_round" not in result      # nobody has a part
     assert result["accuracy_last_ten"] == pytest.approx(.4)
     assert (result["rounds"], result["seconds"], result["method"], result["ranks"]) == (25, 12.5, "FedMHC", 1)
     assert (result["round"], result["accuracy_mean"], result["loss"]) == (25, .3, 12)

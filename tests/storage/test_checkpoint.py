@@ -131,13 +131,13 @@ def test_newest_says_what_it_refused(tmp_path):
         read(tmp_path / "absent.h5")
 
 
-def test_prune_keeps_the_last_and_the_best(tmp_path):
+def test_prune_keeps_the_last_and_the_first_of_the_best(tmp_path):
     nan = float("nan")
     for round, accuracy in enumerate([nan, .5, .9, .7, .9, nan, .6, nan]):
         write(tmp_path, snapshot(round, accuracy=accuracy), [])
     (tmp_path / "round-000003.h5.part").write_text("half")
     prune(tmp_path, keep=2)
-    assert sorted(path.name[6:12] for path in tmp_path.iterdir()) == ["000004", "000006", "000007"]
+    assert sorted(path.name[6:12] for path in tmp_path.iterdir()) == ["000002", "000006", "000007"]
 
 
 def test_prune_never_deletes_the_only_good_one(tmp_path):

@@ -150,12 +150,13 @@ def test_of_runs_that_were_never_judged_the_last_are_kept(tmp_path):
 
 
 @pytest.mark.parametrize("key", [
-    "rounds", "evaluate.every", "evaluate.after", "evaluate.embeddings", "edge", "checkpoint", "server.hosts_clients",
-    "faults.bad_update", "placement", "threads", "device", "graphs", "comm", "state", "data.root", "data.cache"])
+    "rounds", "stop", "evaluate.every", "evaluate.after", "evaluate.embeddings", "edge", "checkpoint",
+    "server.hosts_clients", "faults.bad_update", "placement", "threads", "device", "graphs", "comm", "state",
+    "data.root", "data.cache"])
 def test_only_what_leaves_results_alone_may_change(key):
     """And nothing beside it whose name begins alike."""
     assert checkpoint.free(key) and checkpoint.free(key + ".more") and not checkpoint.free(key + "s")
-    assert len(checkpoint.FREE) == 16 and not checkpoint.free(key.partition(".")[0] * 2)
+    assert len(checkpoint.FREE) == 17 and not checkpoint.free(key.partition(".")[0] * 2)
 
 
 def test_settings_of_the_last_bits_name_the_setting_and_both_values():

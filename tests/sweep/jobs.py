@@ -6,7 +6,8 @@ import json
 CONFIG = {"rounds": 2, "model": {"name": "mlp", "hidden": 8},
           "data": {"clients": 6, "partition": {"name": "dirichlet", "beta": .3}},
           "train": {"lr": .05, "steps": 3}, "checkpoint": {"every": 1}}
-JOB = {"title": "digits", "config": "c.yaml", "set": {"engine": "loop"}, "scales": {"long": {"rounds": 100000}},
+JOB = {"title": "digits", "config": "c.yaml", "measure": "accuracy_best_on_test",
+       "set": {"engine": "loop"}, "scales": {"long": {"rounds": 100000}},
        "rows": {"FedAvg": "fedavg", "FedMHC, weak": {"method": {"name": "fedmhc", "lam": .01}}, "Local": "local"},
        "columns": {"beta .3": {}, "beta 1": {"data": {"partition": {"name": "dirichlet", "beta": 1}}}},
        "seeds": [0], "published": {"FedAvg": {"beta .3": [31.89, .44]}, "Local": {"beta .3": 50}}}

@@ -72,14 +72,53 @@ def test_of_two_places_the_later_wins(write, tmp_path, earlier, later):
 
 def test_a_job_has_defaults(tmp_path, write):
     write()
-    (tmp_path / "least.yaml").write_text("title: t\nconfig: c.yaml\nrows: {A b: fedavg}")
+    least = "title: t\nconfig: c.yaml\nrows: {A b: fedavg}"
+    (tmp_path / "least.yaml").write_text(least)
     read = job.load(tmp_path / "least.yaml")
     assert (read.columns, read.seeds, read.set, read.scales, read.published, read.also, read.measure) == (
-        {"result": {}}, [0], {}, {}, {}, {}, "accuracy_best")
+        {"result": {}}, [0], {}, {}, {}, {}, "accuracy_at_best_validation")
+    (tmp_path / "least.yaml").write_text(f"{least}\nset: {{data.split: [.6, .15, .25]}}")
     (run,) = expanded(tmp_path / "least.yaml", tmp_path)
     assert run.folder == tmp_path / "out" / "a-b" / "result" / "seed-0" and run.name == "A b / result / seed 0"
-    assert run.words() == ["run", str(tmp_path / "c.yaml"), "method=fedavg", "seed=0", "--out", str(run.folder),
-                           "--resume", "auto"]
+    assert run.words() == ["run", str(tmp_path / "c.yaml"), "data.split=[0.6, 0.15, 0.25]", "method=fedavg",
+                           "seed=0", "--out", str(run.folder), "--resume", "auto"]
+
+
+SPLIT = {"data.split": [.6, .15, .25]}
+CHOSEN = "accuracy_at_best_validation"
+
+
+@pytest.mark.parametrize("measure, also, settings, words", [
+    (CHOSEN, {}, {}, f"measure {CHOSEN} chooses the round on validation samples, and data.split = [0.75, 0.25] has no "
+     "share of them: set data.split: [0.6, 0.15, 0.25], or measure: accuracy_best_on_test"),
+    ("f1_mean", {f"f1{CHOSEN[8:]}": {}}, {"data.split": [.7, 0, .3]}, "data.split = [0.7, 0.0, 0.3] has no share"),
+    (CHOSEN, {}, SPLIT | {"evaluate.on": "validation"}, f"measure {CHOSEN} is of test samples, and evaluate.on = "
+     "validation judges none: set measure: accuracy_best_on_validation")])
+def test_a_round_chosen_on_validation_needs_samples_for_it(write, tmp_path, measure, also, settings, words):
+    """In every run of the job; the line names the first that has none."""
+    path = write(measure=measure, also=also, set=settings)
+    with pytest.raises(BadInput) as error:
+        expanded(path, tmp_path)
+    (line,) = str(error.value).splitlines()
+    assert line.startswith(f"{path}: FedAvg / beta .3 / seed 0: ") and words in line
+    assert expanded(write(measure=measure, also=also, set=SPLIT), tmp_path)
+
+
+@pytest.mark.parametrize("changed", [{"measure": "accuracy_best"}, {"also": {"accuracy_weighted_best": {}}}])
+def test_measures_of_old_names_are_refused_with_the_new_one(write, changed):
+    name = str(changed).split("'")[-2] if "also" in changed else changed["measure"]
+    with pytest.raises(BadInput, match=f"measure {name!r} is called {name}_on_test now: its round is the best on test"):
+        job.load(write(**changed))
+
+
+def test_a_run_that_ended_early_is_finished_however_many_rounds_are_asked_for(write, tmp_path):
+    run = expanded(write(), tmp_path)[0]
+    run.folder.mkdir(parents=True)
+    result = {"rounds": 1, "accuracy_mean": .5, "digest": "a", "ended": "stop"}
+    (run.folder / "result.json").write_text(json.dumps(result))
+    assert run.outcome().state == "finished"
+    (run.folder / "result.json").write_text(json.dumps(result | {"ended": "rounds"}))
+    assert run.outcome().state != "finished"
 
 
 def test_settings_become_words_of_the_command_line():
@@ -132,7 +171,7 @@ def test_a_run_is_finished_when_it_has_all_of_its_rounds(write, tmp_path, result
 
 def test_a_table_for_each_measure(write):
     first, second = job.views(job.load(write(also={"f1_mean": {"FedAvg": {"beta 1": 30}}})))
-    assert (first.measure, second.measure) == ("accuracy_best", "f1_mean")
+    assert (first.measure, second.measure) == ("accuracy_best_on_test", "f1_mean")
     assert first.published == jobs.JOB["published"] and second.published == {"FedAvg": {"beta 1": 30}}
 
 

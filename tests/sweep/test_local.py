@@ -21,7 +21,8 @@ echo "$*" >>"$(dirname "$0")/called"
 while [ "$1" != --out ]; do shift; done
 out=$2; row=$(basename "$(dirname "$(dirname "$2")")"); here=$(dirname "$0")
 mkdir -p "$out"
-finish() { echo '{"rounds": 2, "accuracy_mean": 0.5, "accuracy_best": 0.75, "digest": "abc"}' >"$out/result.json"; }
+best='"accuracy_best_on_test": 0.75'
+finish() { echo '{"rounds": 2, "accuracy_mean": 0.5, "digest": "abc", '"$best}" >"$out/result.json"; }
 stop_all() { trap 'asked=yes' TERM; kill -TERM $PPID; until [ "$asked" ]; do sleep .01; done; }
 case $row in
 DOES
@@ -119,7 +120,7 @@ def test_a_run_of_fewer_rounds_is_not_finished(sweep, plan, tmp_path):
     for run, rounds in zip(runs, (1, 2, 3), strict=True):
         run.folder.mkdir(parents=True)
         (run.folder / "result.json").write_text(
-            json.dumps({"rounds": rounds, "accuracy_mean": .1, "accuracy_best": .2, "digest": "x"}))
+            json.dumps({"rounds": rounds, "accuracy_mean": .1, "accuracy_best_on_test": .2, "digest": "x"}))
     code, said = sweep("", runs)
     assert code == 0 and said[0] == "2 of 3 runs are finished already" and said[-1] == "3 of 3 runs finished"
     assert len((tmp_path / "called").read_text().splitlines()) == 1 and "/out/a/" in (tmp_path / "called").read_text()

@@ -21,7 +21,10 @@ FAULTS: list[tuple[str, str, str]] = [
     ("fedmpi.clients.vmap:Vmap._fitting", "VECTORS * 4", "4"),
     ("fedmpi.clients.cohort:Cohort.plans", "count.clamp_min(1)", "self.local.batch"),
     # what a rank measures and keeps
-    ("fedmpi.clients.group:Group.__init__", '("x_val", "y_val") if', '("x_test", "y_test") if'),
+    ("fedmpi.clients.judging:Judge.samples", "self.parts[part]", "self.parts[0]"),
+    ("fedmpi.clients.judging:Judge.samples", '{name}"], mine[f"y_{name}"]', '{name}"], mine["y_test"]'),
+    ("fedmpi.clients.group:Group.distances", "centres[j]", "centres[0]"),
+    ("fedmpi.data.federation:Federation.judged_on", 'on == "test" and', ""),
     ("fedmpi.clients.group:Group.train", "self._judge_fresh(client, mine, up)\n        judges_all",
      "self._judge_fresh(client, mine, sent)\n        judges_all"),
     ("fedmpi.clients.group:Group.train", "dict.fromkeys(ids), {}, {}", "dict.fromkeys(ids), self.fresh, {}"),

@@ -14,7 +14,6 @@ FAULTS: list[tuple[str, str, str]] = [
     ("fedmpi.commands.compare:", '("accuracy_worst_decile", "worst tenth"', '("accuracy_mean", "worst tenth"'),
     ("fedmpi.commands.compare:side_by_side", "a.keys() & b.keys()", "a.keys() | b.keys()"),
     ("fedmpi.commands.compare:side_by_side", "min(FEW, len(rounds)) - 1]", "min(FEW, len(rounds)) - 2]"),
-    ("fedmpi.commands.compare:became", "'accuracy_best'", "'accuracy_mean'"),
     ("fedmpi.commands.doctor:of_collectives", "ranks[:, :2].max(0)", "ranks[:, :2].min(0)"),
     ("fedmpi.commands.doctor:speed", "BYTES / seconds / 1e6", "BYTES / seconds / 1e3"),
     ("fedmpi.commands.doctor:written", "1e3 * whole", "1e3 * flush"),

@@ -15,7 +15,7 @@ FAULTS: list[tuple[str, str, str]] = [
     (RUN, "signal.SIGUSR2, signal.SIGINT)", "signal.SIGINT)"),
     (RUN + "saved", "return errors.SAVED", "return errors.FINISHED"),
     (RUN + "saved", "run.state.round} of", "run.state.round + 1} of"),
-    (RUN + "conclude", "result['accuracy_best']", "result['accuracy_weighted_best']"),
+    (RUN + "conclude", "{run.early_end()}", ""),
     (RUN + "conclude", "result['accuracy_worst_decile']", "result['accuracy_weighted']"),
     (RUN + "conclude", "run.honest.sum()", "len(run.honest)"),
     (RUN + "last_words", "group.when + 1", "group.when"),

@@ -1,0 +1,68 @@
+"""Which round of a run counts, and whether the run may end early: both by the mean accuracy of its clients on their
+validation samples. The best round on test samples, as papers print it, is reported under that name and decides nothing.
+
+All follows from the lines of metrics.jsonl, so that a run which was killed, or goes on elsewhere, decides the same."""
+from __future__ import annotations
+
+import numpy as np
+
+from fedmpi.config import Config
+from fedmpi.errors import BadInput
+from fedmpi.server.faults import attackers
+from fedmpi.server.metrics import best_of
+from fedmpi.storage.outcome import AT_BEST_VALIDATION, BEST_ON
+
+BESIDE = "accuracy_mean_validation"      # on validation samples, of rounds that are judged on test samples too
+
+
+def refuse(config: Config, federation) -> None:
+    """Raise BadInput if validation samples are asked for that no honest client has, or that are judged too late."""
+    asked, n = {"evaluate.on": config.evaluate.on, "stop.on": config.stop and config.stop.on}, len(federation.sizes)
+    honest = np.isin(np.arange(n), attackers(config.attack, n, config.seed), invert=True)
+    for name in (name for name, on in asked.items() if on == "validation"):
+        if getattr(config.data.partition, "official", False):
+            raise BadInput(f"{name} = validation, but the data come split, without a validation part: choose another "
+                           "data.partition, and three shares for data.split")
+        if not config.data.validates:
+            raise BadInput(f"{name} = validation, but data.split has no validation share: give three shares")
+        if not federation.counts[honest, 1].any():
+            raise BadInput(f"{name} = validation, but no honest client has enough samples for a validation part: raise "
+                           "its share in data.split, or lower data.clients")
+    if config.stop and not config.evaluate.every:
+        raise BadInput(f"stop.patience = {config.stop.patience}, but evaluate.every = 0 judges the last round alone: "
+                       "set evaluate.every to 1 or more")
+
+
+def chosen(lines: list[dict], measure: str = BESIDE) -> dict | None:
+    """Return the line of the best round on validation samples, the first of equals; None if no round is known."""
+    known = [line for line in lines if line.get(measure) is not None and line[measure] == line[measure]]
+    return max(known, key=lambda line: line[measure]) if known else None
+
+
+def early_end(config: Config, lines: list[dict], now: int) -> str:
+    """Return a line that says why a run ends after round `now`, before its last one, "" if it goes on.
+
+    Rounds that `evaluate.every` asks for count, and no other: neither those of embeddings, nor what was the last round
+    until `rounds` was raised."""
+    if config.stop is None or now >= config.rounds:
+        return ""
+    measure, patience = BESIDE if config.evaluate.on == "test" else "accuracy_mean", config.stop.patience
+    regular = [line for line in lines if measure in line and line["round"] % config.evaluate.every == 0]
+    best = chosen(regular, measure)
+    if best is None or regular[-1]["round"] - best["round"] < patience:
+        return ""
+    return (f"ended after round {now} of {config.rounds}: none since round {best['round']} was better on validation "
+            f"samples (stop.patience = {patience})\n")
+
+
+def series(config: Config, lines: list[dict]) -> dict:
+    """Return what result.json says of all evaluated rounds, `lines` of metrics.jsonl."""
+    best, on = best_of(lines), BEST_ON + config.evaluate.on
+    found = {f"accuracy{on}": best["accuracy_mean"], "best_round": best["round"],
+             f"accuracy_weighted{on}": float(np.fmax.reduce([line["accuracy_weighted"] for line in lines])),
+             "accuracy_last_ten": float(np.mean([line["accuracy_mean"] for line in lines[-10:]]))}
+    if line := chosen(lines):
+        found |= {f"{name}{AT_BEST_VALIDATION}": line[key] for name, key in (
+            ("accuracy", "accuracy_mean"), ("accuracy_weighted", "accuracy_weighted"), ("f1", "f1_mean"))}
+        found["chosen_round"] = line["round"]
+    return found
