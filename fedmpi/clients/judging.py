@@ -26,7 +26,8 @@ class Judge:
     def __init__(self, group, parts: tuple[str, ...], measure, measures):
         self.group, self.of_logits, self.measures = group, measure, measures
         self.parts = [{"validation": "val"}.get(part, part) for part in parts]      # as fields of Samples end
-        self.models, self.tallies = [], []      # not judged yet; judged, but not read yet
+        self.models: list = []       # not judged yet
+        self.tallies: list = []      # judged, but not read yet
 
     def look(self, into: dict, key, client: int, weights, part: int = 0) -> None:
         """Let into[key] be the MEASURES of weights on a part of a client's samples, after `settle` at the latest."""
