@@ -149,6 +149,12 @@ class Config:
     placement: Annotated[Literal["balanced", "blocks", "shuffled"],
                          "which rank hosts which client; balanced: by samples, then by measured speed"] = "balanced"
 
+    @property
+    def judged_on(self) -> tuple[str, ...]:
+        """Return the parts that clients are judged on: that of `evaluate.on`, and beside test samples validation ones
+        if there are some. Who judges on validation never looks at the test part."""
+        return (self.evaluate.on, *["validation"] * (self.evaluate.on == "test" and self.data.validates))
+
 
 SECTIONS = {"data": Data, "train": Train, "evaluate": Evaluate, "stop": Stop, "checkpoint": Checkpoint,
             "server": Server, "comm": Comm, "state": State, "edge": Edge, "faults": Faults, "attack": Attack}

@@ -56,9 +56,6 @@ class Digits:
     def client(self, i: int) -> Samples:
         return self.parts[i]
 
-    def judged_on(self, on: str) -> tuple[str, ...]:
-        return (on,)
-
 
 class View:
     """Another look at a federation: everything that is not redefined is the original's."""

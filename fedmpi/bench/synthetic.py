@@ -30,9 +30,6 @@ class Synthetic:
     def counts(self) -> np.ndarray:
         return np.stack([self.sizes, np.zeros_like(self.sizes), np.full_like(self.sizes, self.tests)], 1)
 
-    def judged_on(self, on: str) -> tuple[str, ...]:
-        return (on,)
-
     def client(self, i: int) -> Samples:
         generator = np.random.default_rng((i, len(self.sizes)))
 

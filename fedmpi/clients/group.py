@@ -37,8 +37,7 @@ class Group:
         self.room = room = room or card.room(config, device)
         self.store = Store(type(first_mine)(*(v.to(device) for v in first_mine)), room.states, config.state.scratch)
         self.samples = Shelf(federation, device, room.samples)
-        parts = federation.judged_on(config.evaluate.on)
-        self.later, self.counter = Judge(self, parts, measure, measures), StepCounter()
+        self.later, self.counter = Judge(self, config.judged_on, measure, measures), StepCounter()
         self.ups, self.fresh = {}, {}      # of this round: what participants send; their measures after training
         self.kept = {}                     # of this round: the largest number of each state that changed
         self.notes = {}                    # what the server addressed to clients for the next round

@@ -104,8 +104,7 @@ def plan(config_path: str, overrides: list[str], ranks: int) -> dict:
         "mib_per_client_round": (down + up) / cost.MIB,
         "mib_down": down / cost.MIB, "mib_up": up / cost.MIB,
         "bytes_per_round": ledger.totals(), "reduce": config.server.reduce,
-        "evaluation": {"every": config.evaluate.every, "on": config.evaluate.on,
-                       "parts": list(federation.judged_on(config.evaluate.on))},
+        "evaluation": {"every": config.evaluate.every, "on": config.evaluate.on, "parts": list(config.judged_on)},
         "checkpoint": {"every": config.checkpoint.every, "mib": saved(case) / cost.MIB},
         "engine": config.engine, "engine_on_cpu": case.engine, "device": config.device, "threads": config.threads,
         "movable": not case.mine, "ranks": ranks, "server_memory_mib": per_rank[0]["memory_mib"], "per_rank": per_rank}

@@ -61,11 +61,6 @@ class Federation:
         self.clients, self.sizes = len(self.counts), self.counts[:, 0]
         self.edges = np.concatenate([[0], self.counts.sum(1).cumsum()])
 
-    def judged_on(self, on: str) -> tuple[str, ...]:
-        """Return the parts that a run judges its clients on: the one it asks for, and beside test samples validation
-        samples if any client has some. Who judges on validation never looks at the test part."""
-        return ("test", "validation") if on == "test" and self.counts[:, 1].any() else (on,)
-
     def client(self, i: int) -> Samples:
         """Read client i's slice of the file and no other."""
         if not 0 <= i < self.clients:

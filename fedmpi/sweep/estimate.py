@@ -68,8 +68,8 @@ def steps_of_round(case: Case, who: float, shared) -> float:
         done = work(case.method, shared, case.mine, sample, n, local_of(case, 0))
         return {"all": done.trained + FORWARD * done.passed}
     every = case.config.evaluate.every or case.config.rounds
-    parts = federation.counts[:, 1:] if case.config.evaluate.on == "test" else federation.counts[:, 1:2]
-    judged = parts.sum() / every
+    parts = [("train", "validation", "test").index(part) for part in case.config.judged_on]
+    judged = federation.counts[:, parts].sum() / every
     return (averaged(federation.sizes, samples)["all"] * who + FORWARD * judged) / case.config.train.batch
 
 

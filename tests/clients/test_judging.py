@@ -9,18 +9,16 @@ import torch
 
 from fedmpi.clients import group as module
 from fedmpi.clients import judging
-from fedmpi.config import Evaluate, Server
+from fedmpi.config import Data, Evaluate, Server
 from fedmpi.server.faults import Attack
 from tests.federations import Digits, Lab, View, method, mlp
 
 SHARE = .6      # of the clients: 5 of 8
+THREE = Data(split=(.5, .25, .25))      # there are validation samples
 
 
 class Validated(View):
     """Clients whose validation part is a third of their training samples, with labels of its own."""
-
-    def judged_on(self, on: str) -> tuple[str, ...]:
-        return ("test", "validation") if on == "test" else (on,)
 
     def client(self, i: int):
         s = self.original.client(i)
@@ -36,7 +34,8 @@ def federation():
 @pytest.fixture
 def lab(federation):
     def make(name="fedavg", on="test", after="participants", **sections):
-        return Lab(method(name, mlp()), federation, share=SHARE, evaluate=Evaluate(on=on, after=after), **sections)
+        return Lab(method(name, mlp()), federation, share=SHARE, evaluate=Evaluate(on=on, after=after), data=THREE,
+                   **sections)
     return make
 
 
@@ -177,7 +176,7 @@ def test_seconds_are_those_since_they_were_asked_for(lab, monkeypatch):
 
 def test_a_rank_fills_its_own_rows_alone(federation):
     homes = np.array([1, 0, 0, 1, 0, 1, 1, 0])
-    run = Lab(method("fedavg", mlp()), federation, homes=homes, share=1.)
+    run = Lab(method("fedavg", mlp()), federation, homes=homes, share=1., data=THREE)
     run.group.hear(np.ones(1, bool), [run.shared.w.numpy()])
     run.group.train(0, np.arange(8), np.array([1, 2, 4]), True)
     table = run.group.judge(1, 8)

@@ -181,7 +181,7 @@ def test_odd_clients_are_clients(name, engine, lab, federation):
     """One has a single sample, one a single class, one no test samples: they train, and the last is not judged."""
     run = lab(name, Odd(federation), engine=engine, share=1.).go(1, judge=True)
     assert all(v.isfinite().all() for v in run.state().values())
-    before = judged(run.judge(1))[0]
+    before = judged(run.judge(1))[""]
     assert before[2, 1] == 0 and (np.delete(before[:, 1], 2) == 12).all()
     assert np.isfinite(list(summary(before).values())).all()
 

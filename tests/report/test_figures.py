@@ -14,8 +14,8 @@ from fedmpi.storage.outcome import metrics
 @pytest.mark.slow("runs, and all figures")
 def test_a_figure_for_all_that_the_runs_have_data_for(drawn):
     columns, clustered = ("beta-.3", "few-shot"), ("fedmhc-co", "fedcps")
-    wanted = {f"{kind}-{c}" for kind in ("accuracy", "clients", "bytes", "seconds", "iterations", "lam", "phases",
-                                         "labels") for c in columns} | {"agreement-few-shot"}
+    wanted = {f"{kind}-{c}" for kind in ("accuracy", "clients", "bytes", "seconds", "distance", "iterations", "lam",
+                                         "phases", "labels") for c in columns} | {"agreement-few-shot"}
     wanted |= {f"{kind}-{row}-{c}" for kind in ("clusters", "assignments") for row in clustered for c in columns}
     wanted |= {f"tsne-{row}-{c}" for row in ("fedavg", "local", *clustered) for c in columns}
     assert set(drawn) == wanted

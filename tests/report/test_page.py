@@ -45,7 +45,7 @@ def visit(browser, report):
 def test_it_loads_nothing_and_complains_of_nothing(visit, report):
     page, asked, said = visit(1200)
     images = page.evaluate("[...document.images].map(i => [i.complete, i.naturalWidth, i.alt])")
-    assert len(images) == len(list(report.glob("*.svg"))) == 16
+    assert len(images) == len(list(report.glob("*.svg"))) == 17
     assert all(complete and width > 0 and alt for complete, width, alt in images)
     outside = [url for url in asked if not url.startswith("data:") and url != (report / "index.html").as_uri()]
     assert said == [] and outside == []

@@ -89,7 +89,7 @@ def test_a_killed_run_leaves_the_books_of_one_that_ran_through(bench, case):
     assert_same_books(bench, f"{case}-parts", f"{case}-whole")
     lines, found = bench.metrics(f"{case}-whole"), history(bench, f"{case}-whole")
     for key in keys.split():
-        assert any(line[key] is not None for line in lines), key
+        assert any(line.get(key) is not None for line in lines), key      # some only of evaluated rounds
     for column in columns.split():
         assert np.isfinite(found[column]).any(), column
 

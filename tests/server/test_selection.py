@@ -18,7 +18,7 @@ NAN = float("nan")
 SPLIT = "data.split=[.6, .15, .25]"
 # with a patience of two rounds this run ends after a dozen or so
 WORDS = (SPLIT, "data.share=.5", "rounds=30", "method=fedavg", "train.lr=.3", "train.steps=4", "stop.patience=2",
-         "checkpoint.every=2", "data.partition.beta=.5")
+         "checkpoint.every=0", "data.partition.beta=.5")
 
 
 def lines(values, measure=selection.BESIDE, every=1) -> list[dict]:
@@ -163,7 +163,7 @@ def test_the_test_part_decides_nothing(bench, stopped, monkeypatch):
 
 def test_lost_clients_and_attackers_change_when_but_not_how_a_run_ends(bench):
     """The attackers' validation samples have no say; what was lost before a kill is lost after it."""
-    words = (*WORDS, "faults.drop=.3", "attack={kind: sign_flip, share: .3}", "evaluate.every=2")
+    words = (*WORDS, "checkpoint.every=2", "faults.drop=.3", "attack={kind: sign_flip, share: .3}", "evaluate.every=2")
     assert started(bench, "faulty", words) == 0
     found, clients = bench.result("faulty"), history(bench, "faulty")["accuracy_validation"]
     assert found["ended"] == "stop" and found["rounds"] - found["chosen_round"] == 2

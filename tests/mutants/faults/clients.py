@@ -24,7 +24,6 @@ FAULTS: list[tuple[str, str, str]] = [
     ("fedmpi.clients.judging:Judge.samples", "self.parts[part]", "self.parts[0]"),
     ("fedmpi.clients.judging:Judge.samples", '{name}"], mine[f"y_{name}"]', '{name}"], mine["y_test"]'),
     ("fedmpi.clients.group:Group.distances", "centres[j]", "centres[0]"),
-    ("fedmpi.data.federation:Federation.judged_on", 'on == "test" and', ""),
     ("fedmpi.clients.group:Group.train", "self._judge_fresh(client, mine, up)\n        judges_all",
      "self._judge_fresh(client, mine, sent)\n        judges_all"),
     ("fedmpi.clients.group:Group.train", "dict.fromkeys(ids), {}, {}", "dict.fromkeys(ids), self.fresh, {}"),

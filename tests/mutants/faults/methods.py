@@ -9,7 +9,7 @@ FAULTS = [
     ("fedmpi.methods.per_fedavg:PerFedAvg.personal", "JUDGED, steps=1)", "JUDGED)"),
     # weights that are not bounded
     ("fedmpi.methods.fedah:FedAH.mix", ", clip=(0., 1.))", ")"),
-    ("fedmpi.methods.fedala:FedALA.mix", ", clip=(0., 1.))", ")"),
+    ("fedmpi.methods.fedala:FedALA.mix", ", clip=(0., 1.)", ""),
     ("fedmpi.methods.fedfomo:FedFomo.client", "a = weight.clamp(min=0)", "a = weight"),
     ("fedmpi.methods.fedcps:FedCPS.strength", "lam.clamp(self.lam_min, self.lam_max)", "lam"),
     # who is like whom

@@ -17,7 +17,7 @@ FAULTS: list[tuple[str, str, str]] = [
     ("fedmpi.storage.checkpoint:load_rows", "if wrong.any():", "if wrong.all():"),
     ("fedmpi.storage.checkpoint:write", "            verify(part)\n", "            pass\n"),
     ("fedmpi.storage.checkpoint:prune", "[*sealed][:keep]", "[*sealed][-keep:]"),
-    ("fedmpi.storage.checkpoint:prune", "max(judged, key=sealed.get)", "min(judged, key=sealed.get)"),
+    ("fedmpi.storage.checkpoint:prune", "max(reversed(judged), key=", "max(judged, key="),
     ("fedmpi.storage.checkpoint:prune", "if any(map(verifies, stay)) else []", ""),
     ("fedmpi.storage.checkpoint:listing", "(len(path.name), path.name)", "path.name"),
     ("fedmpi.storage.seal:digest_outside", "            at += len(block)\n        at = start + length",
