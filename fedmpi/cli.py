@@ -286,11 +286,12 @@ def doctor(folder: Annotated[str, typer.Option(help="where runs would be written
 
 
 @app.command()
-def verify(folder: Annotated[str, typer.Option(help="where small runs are written, and removed again")] = ".",
+def verify(run: Annotated[Path | None, typer.Argument(metavar="RUN", help="a finished run, to be repeated")] = None,
+           folder: Annotated[str, typer.Option(help="where small runs are written, and removed again")] = ".",
            add: Annotated[bool, typer.Option(
                "--add", help="append the hashes to a checkout's table, or print them to be sent")] = False):
-    """Compare the hashes of small runs with those published for this kind of machine; under mpiexec on all ranks.
+    """Repeat small runs, or RUN: are the hashes known ones, do the losses agree within rounding, or are they wrong?
 
-    Exit codes: 0 the same or not published, 1 a hash differs, 2 bad input."""
-    from fedmpi.commands import verify
-    sys.exit(verify.main(folder, add))
+    Under mpiexec on all ranks. Exit codes: 0 known, within rounding or not published, 1 wrong, 2 bad input."""
+    from fedmpi.commands import rerun, verify
+    sys.exit(verify.main(folder, add) if run is None else rerun.main(run, folder, add))

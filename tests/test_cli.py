@@ -90,7 +90,7 @@ def test_plan_prints_json_for_scripts(fed, cache):
     result = fed("plan", QUICKSTART, f"data.cache={cache}", "--ranks", 5, "--json")
     planned = json.loads(result.stdout)
     assert result.exit_code == 0
-    assert {"parameters": 4810, "clients": 20, "ranks": 5}.items() <= planned.items()
+    assert {"parameters": 4810, "clients": 40, "ranks": 5}.items() <= planned.items()
     assert planned["mib_per_client_round"] == 4 * (2 * 4810 + 3 * 650) / 2**20
     assert planned["steps_per_round"] == sum(rank["steps"] for rank in planned["per_rank"])
     assert len(planned["per_rank"]) == 5

@@ -50,5 +50,5 @@ def test_results_in_pandas(execute):
     pytest.importorskip("pandas", reason="there is no pandas here: pip install pandas")
     found = execute("read_json")
     rounds, clients = found["rounds"], found["clients"]
-    assert rounds["round"].tolist() == clients.index.tolist() == [1, 2] and clients.shape == (2, 20)
+    assert rounds["round"].tolist() == clients.index.tolist() == [1, 2] and clients.shape == (2, 40)
     assert rounds["accuracy_mean"].tolist() == pytest.approx(clients.mean(axis=1).tolist(), abs=1e-15)

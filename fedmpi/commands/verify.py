@@ -1,9 +1,11 @@
-"""Does this machine compute what others do? A few small runs on scikit-learn's digits, whose hashes are compared with
-those that are published for this kind of machine and libraries. All ranks take part, rank 0 prints."""
+"""Does this machine compute what others do? Small runs on scikit-learn's digits are repeated here: are their hashes
+those that are published, do their losses agree within rounding, or are they wrong? All ranks take part, rank 0 prints.
+`rerun.py` asks the same of any finished run."""
 from __future__ import annotations
 
 import io
 import json
+import math
 import os
 import platform
 import re
@@ -11,6 +13,7 @@ import shutil
 import tempfile
 from contextlib import redirect_stdout
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -28,12 +31,17 @@ from fedmpi.storage.atomic import reason, writing
 
 TABLE = Path(__file__).with_name("published_hashes.yaml")
 DIGITS = 16      # hexadecimal, of a digest: as many as a run prints
-SAME, DIFFERS, UNKNOWN = "same", "differs", "not published"
+ROUNDING = 1e-4      # relative: a loss that differs by more from the published one is another computation's
+KNOWN, CLOSE, WRONG, UNKNOWN = "known", "agrees within rounding", "WRONG", "not published"
 
 CONFIG: dict = {"rounds": 3, "seed": 1, "device": "cpu", "threads": 1, "comm": {"timeout": 0},
           "data": {"clients": 10, "partition": {"name": "dirichlet", "beta": .3}},
           "model": {"name": "mlp", "hidden": 32}, "train": {"lr": .05, "steps": 8, "participation": .7},
           "evaluate": {"every": 0, "after": "off"}, "checkpoint": {"every": 0}}
+# configs/quickstart.yaml, as an installation may not have it
+QUICKSTART = ["rounds=100", "seed=0", "data.clients=40", "data.share=.5", "model.hidden=64",
+              "data.partition={name: pathological, classes_per_client: 3}", "method={name: fedmhc, M: 4, lam: 2}",
+              "train={lr: .1, batch: 10, epochs: 2}"]
 # Between them: both engines, sums, k-means, inner products, medians, convolutions, private states
 RUNS = {
     "fedavg": ["method=fedavg", "engine=loop", "train.momentum=.5"],
@@ -42,7 +50,14 @@ RUNS = {
     "fedmhc": ["method={name: fedmhc, M: 3}"],
     "fedamp": ["method={name: fedamp, alpha: 1, sigma: 1}"],      # the defaults of 0.1, whose hashes are published
     "fedah": ["method=fedah"],
-    "ditto-images": ["method=ditto", "model={name: 'fedmpi.commands.verify:Images'}", "engine=loop"]}
+    "ditto-images": ["method=ditto", "model={name: 'fedmpi.commands.verify:Images'}", "engine=loop"],
+    "quickstart": QUICKSTART}
+
+
+class Found(NamedTuple):
+    """What a run ended with."""
+    digest: str
+    loss: float      # mean test loss over the clients, nats
 
 
 class Images(nn.Sequential):
@@ -54,31 +69,31 @@ class Images(nn.Sequential):
 
 
 def main(folder: str, add: bool) -> int:
-    """Verify on all ranks. Returns 1 where a hash differs from the published one or from its repetition, else 0."""
+    """Verify on all ranks. Returns 1 if a run is wrong or does not repeat, else 0."""
     return on_all_ranks(lambda world: verify(world, folder, add))
 
 
 def verify(world: Solo, folder: str, add: bool = False) -> int:
-    """Perform the runs, print each hash beside the published one, and with `add` publish them."""
+    """Perform the runs, print what is thought of each, and with `add` publish them."""
     here = environment()
     refuse_others(world, here)
-    place = workplace(world, folder)
+    place = workplace(world, folder, CONFIG)
     try:
-        hashes = {name: perform(world, place, name, words) for name, words in RUNS.items()}
+        ended = {name: perform(world, place, name, words) for name, words in RUNS.items()}
         again = perform(world, place, "again", next(iter(RUNS.values())))
     finally:
         if world.rank == 0:
             shutil.rmtree(place, ignore_errors=True)
     code = errors.FINISHED
     if world.rank == 0:
-        known = published(here)
-        found = {name: verdict(known.get(name), value) for name, value in hashes.items()}
-        put(f"{shown(here, hashes, found, known)}\n")
-        steady = again == next(iter(hashes.values()))
-        put(f"{summary(found, steady, next(iter(RUNS)), again)}\n")
-        code = errors.FAILED if DIFFERS in found.values() or not steady else errors.FINISHED
+        table = rows()
+        found = {name: verdict(table, here, name, run) for name, run in ended.items()}
+        put(f"{shown(here, ended, found)}\n")
+        steady = again == next(iter(ended.values()))
+        put(f"{summary(found, steady, next(iter(RUNS)), again.digest)}\n")
+        code = errors.FAILED if not steady or any(v.startswith(WRONG) for v in found.values()) else errors.FINISHED
         if add:
-            put(publish(here, hashes, known, steady))
+            put(publish(here, ended, table, steady))
     return int(told(world, str(code)))
 
 
@@ -117,12 +132,12 @@ def refuse_others(world: Solo, here: dict) -> None:
                            "of machine; start all ranks on nodes of one kind")
 
 
-def workplace(world: Solo, folder: str) -> Path:
-    """Make a new folder that all ranks see and write the configuration there. Raises BadInput where that fails."""
+def workplace(world: Solo, folder: str, config: dict) -> Path:
+    """Make a new folder that all ranks see and write a configuration there. Raises BadInput where that fails."""
     if world.rank == 0:
         try:
             place = Path(tempfile.mkdtemp(prefix=".fedmpi-verify-", dir=Path(folder).expanduser().absolute()))
-            values = CONFIG | {"data": CONFIG["data"] | {"cache": str(place / "federations")}}
+            values = config | {"data": config["data"] | {"cache": str(place / "federations")}}
             (place / "config.yaml").write_text(json.dumps(values))
         except OSError as error:
             raise BadInput(f"nothing can be written in {folder} ({reason(error)}); name another folder with --folder"
@@ -144,59 +159,83 @@ def told(world: Solo, text: str) -> str:
     return text
 
 
-def perform(world: Solo, place: Path, name: str, words: list[str]) -> str:
-    """Run with some settings; return the hash at rank 0, nothing elsewhere. Raises FedmpiError where a run fails."""
+def perform(world: Solo, place: Path, name: str, words: list[str]) -> Found:
+    """Run with some settings; return what comes out at rank 0. Raises FedmpiError where a run fails."""
     config, out = str(place / "config.yaml"), str(place / name)
     with redirect_stdout(io.StringIO()):      # what runs say is not asked for
         code = (work(world, [config, words, out, None, None]) if world.rank else
                 lead(world, config, words, out, None, lambda: False))
     if code:
         raise FedmpiError(f"run {name} of the verification ended with {code}; what it said stands above")
-    return "" if world.rank else json.loads((place / name / "result.json").read_text())["digest"][:DIGITS]
+    if world.rank:
+        return Found("", 0.)
+    result = json.loads((place / name / "result.json").read_text())
+    return Found(result["digest"][:DIGITS], result["loss"])
 
 
 def rows() -> list[dict]:
-    """Return the table of published hashes: {"environment": {...}, "hashes": {run: hash}} each."""
+    """Return the table of what is published: {"environment": {...}, "hashes": {run: hash}, "losses": {run: loss}}
+    each."""
     return parse(read(TABLE)) or []
 
 
-def published(here: dict) -> dict[str, str]:
-    """Return the hashes that are published for an environment, by run; nothing where there are none."""
-    return next((row["hashes"] for row in rows() if row["environment"] == here), {})
+def published(table: list[dict], here: dict) -> dict[str, str]:
+    """Return the hashes that are published for an environment, by run; nothing if there are none."""
+    return next((row["hashes"] for row in table if row["environment"] == here), {})
 
 
-def verdict(wanted: str | None, value: str) -> str:
-    return UNKNOWN if wanted is None else SAME if wanted == value else DIFFERS
+def verdict(table: list[dict], here: dict, name: str, run: Found) -> str:
+    """Say what is thought of a run: its hash is published for some environment, or its loss is, within rounding."""
+    rows = [row for row in table if row["environment"]["fedmpi"] == here["fedmpi"] and name in row["hashes"]]
+    if not rows:
+        return UNKNOWN
+    if run.digest in (row["hashes"][name] for row in rows):
+        return KNOWN
+    off = min(apart(row["losses"][name], run.loss) for row in rows)
+    return f"{CLOSE}: {off:.0e} of the loss" if off <= ROUNDING else f"{WRONG}: the loss is off by {off:.0e} of it"
 
 
-def shown(here: dict, hashes: dict, found: dict, known: dict) -> str:
+def apart(wanted: float | None, value: float | None) -> float:
+    """Return by which part of it a value differs from the one wanted, infinity if either is not finite."""
+    if wanted is None or value is None or not math.isfinite(value - wanted):
+        return math.inf
+    return abs(value - wanted) / max(abs(wanted), 1e-12)
+
+
+def shown(here: dict, ended: dict[str, Found], found: dict[str, str]) -> str:
     """Return the environment and the table of hashes as text."""
-    lines = [[name, value, found[name] + (f": {known[name]} is published" if found[name] == DIFFERS else "")]
-             for name, value in hashes.items()]
-    return f"{pairs([*here.items()])}\n\n{columns(['run', 'hash', 'published'], lines)}\n"
+    lines = [[name, run.digest, found[name]] for name, run in ended.items()]
+    return f"{pairs([*here.items()])}\n\n{columns(['run', 'hash', 'verdict'], lines)}\n"
 
 
-def summary(found: dict, steady: bool, name: str, again: str) -> str:
+def summary(found: dict[str, str], steady: bool, name: str, again: str) -> str:
+    """Say in a sentence what the verdicts mean."""
     if not steady:
         return (f"{name} gave another hash when it was repeated, {again}: this machine does not compute alike twice; "
                 "look at its memory, its clock and its libraries before you trust any run")
-    counts = {what: [*found.values()].count(what) for what in (SAME, DIFFERS, UNKNOWN)}
-    if counts[DIFFERS]:
-        return (f"{counts[DIFFERS]} of {len(found)} hashes differ from those published for this environment: a changed "
-                "library, compiler or fedmpi; see docs/reproducibility.md")
-    if counts[UNKNOWN]:
-        return (f"{counts[UNKNOWN]} of {len(found)} hashes are not published for this environment; repeated, they are "
-                "the same. fedmpi verify --add publishes them")
-    return f"all {len(found)} hashes are the published ones"
+    count = {what: sum(v.startswith(what) for v in found.values()) for what in (KNOWN, CLOSE, WRONG, UNKNOWN)}
+    if count[WRONG]:
+        return (f"{count[WRONG]} of {len(found)} runs are wrong: a changed library or a changed fedmpi computes "
+                "something else, not the same with other rounding; see docs/reproducibility.md")
+    if count[UNKNOWN]:
+        return (f"{count[UNKNOWN]} of {len(found)} runs are not published for this version of fedmpi; repeated, they "
+                "are the same. fedmpi verify --add publishes them")
+    if count[CLOSE]:
+        return (f"{count[CLOSE]} of {len(found)} hashes are new, and their losses agree within rounding: this machine "
+                "is fine, its processor or libraries add up in another order than those of the published hashes. "
+                "fedmpi verify --add publishes them")
+    return f"all {len(found)} hashes are known ones"
 
 
-def publish(here: dict, hashes: dict, known: dict, steady: bool) -> str:
-    """Append a row to the table of a checkout, or return it as text to contribute where this is an installation."""
-    if known:
+def publish(here: dict, ended: dict[str, Found], table: list[dict], steady: bool) -> str:
+    """Append a row to the table of a checkout, or return it as text to contribute if this is an installation."""
+    if published(table, here):
         return "this environment is in the table already\n"
     if not steady:
         raise FedmpiError("hashes that do not repeat are not published")
-    row = f"- environment: {json.dumps(here)}\n  hashes: {json.dumps(hashes)}\n"
+    row = (f"- environment: {json.dumps(here)}\n"
+           f"  hashes: {json.dumps({name: run.digest for name, run in ended.items()})}\n"
+           f"  losses: {json.dumps({name: run.loss for name, run in ended.items()})}\n")
     checkout = TABLE.parents[2]
     if not ((checkout / "setup.cfg").exists() and os.access(TABLE, os.W_OK)):
         return f"add these lines to fedmpi/commands/{TABLE.name} of the source, and send them:\n{row}"

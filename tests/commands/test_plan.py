@@ -17,17 +17,17 @@ from fedmpi.server.cost import MIB
 from fedmpi.server.metrics import MEASURES
 from tests import forked
 
-QUICKSTART = Path(__file__).parents[2] / "configs" / "quickstart.yaml"
+TWENTY = Path(__file__).with_name("twenty_clients.yaml")
 HEAD = 64 * 10 + 10
-SIZE = 64 * 64 + 64 + HEAD      # of quickstart's network
+SIZE = 64 * 64 + 64 + HEAD      # of its network
 
 
 @pytest.fixture
 def planned(cache, monkeypatch):
-    """Make `planned(*overrides, ranks=3, config=QUICKSTART)` return a plan."""
+    """Make `planned(*overrides, ranks=3, config=TWENTY)` return a plan."""
     monkeypatch.setenv("COLUMNS", "120")
 
-    def planned(*overrides, ranks=3, config=QUICKSTART):
+    def planned(*overrides, ranks=3, config=TWENTY):
         return plan.plan(str(config), [f"data.cache={cache}", *overrides], ranks)
     return planned
 
@@ -61,7 +61,7 @@ def test_bytes_agree_with_the_paper_for_cifar100(planned, photographs, method, m
 
 
 def test_steps_are_the_batches_of_all_participants(planned, cache):
-    config = load(QUICKSTART, [f"data.cache={cache}"])
+    config = load(TWENTY, [f"data.cache={cache}"])
     batches = [-(-n // 10) for n in Federation(prepare(config.data, config.seed)).sizes]
     assert planned()["steps_per_round"] == sum(batches)
     assert planned("train.epochs=3")["steps_per_round"] == 3 * sum(batches)
@@ -113,7 +113,7 @@ def test_memory_of_a_worker(planned):
     assert server == pytest.approx(3 * shared + 2 * p["bytes_per_round"]["reduce"] + p["bytes_per_round"]["gather"])
 
 
-def test_values_of_the_quickstart(planned):
+def test_values_of_the_configuration(planned):
     p = planned()
     assert (p["method"], p["model"], p["data"], p["clients"], p["ranks"]) == ("FedMHC", "mlp", "digits", 20, 3)
     assert p["settings"].startswith("M=4 lam=0.1 ") and p["model_settings"] == "hidden=64" and p["rounds"] == 40
@@ -156,7 +156,7 @@ def test_partial_participation_and_a_small_engine_need_less(planned):
 
 def test_a_run_moves_and_writes_what_was_planned(planned, cache, tmp_path):
     p, out = planned(), tmp_path / "run"
-    job = forked.command(3, "run", QUICKSTART, f"data.cache={cache}", "rounds=2", "--out", out)
+    job = forked.command(3, "run", TWENTY, f"data.cache={cache}", "rounds=2", "--out", out)
     assert job.returncode == 0, job.stdout + job.stderr
     line, moved = json.loads((out / "metrics.jsonl").read_text().splitlines()[1]), p["bytes_per_round"]
     books = 1000      # bytes of small orders that only keep the time
@@ -203,7 +203,7 @@ def test_the_table_reads_at_any_size(planned, monkeypatch, ranks, columns):
 
 
 def test_what_is_wrong_is_bad_input(planned, tmp_path):
-    with pytest.raises(BadInput, match="quickstart.yaml: method.lamda is not a setting of FedMHC"):
+    with pytest.raises(BadInput, match="twenty_clients.yaml: method.lamda is not a setting of FedMHC"):
         planned("method.lamda=1")
     with pytest.raises(BadInput, match="cannot read the configuration"):
         planned(config=tmp_path / "none.yaml")

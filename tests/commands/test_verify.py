@@ -1,20 +1,27 @@
-"""`fedmpi verify` compares hashes with a table of its own, and says what that means."""
+"""`fedmpi verify` compares small runs with a table, or a run with its repetition, and says what that means."""
 from __future__ import annotations
 
+import copy
 import json
 import re
+import shutil
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
+from fedmpi import config
 from fedmpi.cli import app
 from fedmpi.comm.world import Solo
-from fedmpi.commands import verify
+from fedmpi.commands import rerun, verify
 from fedmpi.errors import BadInput, FedmpiError
+from fedmpi.run import lead
+from fedmpi.storage import checkpoint, outcome
 from tests.forked import call
 
 ROOT = Path(__file__).parents[2]
 HASHES = {"fedavg": "0123456789abcdef", "fedmhc": "1234567890123456"}      # the second is a number to YAML
+LOSSES = {"fedavg": 2., "fedmhc": .5}
 
 
 @pytest.fixture
@@ -30,15 +37,16 @@ def table(tmp_path, monkeypatch):
 
 @pytest.fixture
 def quickly(monkeypatch):
-    """Perform no run, but say what each would have given; returns the hashes, which a test may change."""
-    hashes = HASHES | {"again": HASHES["fedavg"]}
+    """Perform no run, but say what each would have given; returns that, which a test may change."""
+    ended = {name: verify.Found(HASHES[name], LOSSES[name]) for name in HASHES}
+    ended["again"] = ended["fedavg"]
     monkeypatch.setattr(verify, "RUNS", {name: [] for name in HASHES})
-    monkeypatch.setattr(verify, "perform", lambda world, place, name, words: hashes[name])
-    return hashes
+    monkeypatch.setattr(verify, "perform", lambda world, place, name, words: ended[name])
+    return ended
 
 
 def publish(table, **changed):
-    row = {"environment": verify.environment() | changed, "hashes": HASHES}
+    row = {"environment": verify.environment() | changed, "hashes": HASHES, "losses": LOSSES}
     table.write_text(f"- {json.dumps(row)}\n")
 
 
@@ -47,35 +55,53 @@ def test_the_same_hashes_on_one_rank_and_on_three(tmp_path, table, monkeypatch, 
     monkeypatch.setattr(verify, "RUNS", {name: verify.RUNS[name] for name in ("ditto-images",)})
     assert verify.verify(Solo(), str(tmp_path), add=True) == 0
     said = capsys.readouterr().out
-    assert "1 of 1 hashes are not published for this environment" in said and f"added to {table}" in said
+    assert "1 of 1 runs are not published for this version of fedmpi" in said and f"added to {table}" in said
     done = call(3, lambda: exit(verify.main(str(tmp_path), False)), cwd=ROOT)
-    assert done.returncode == 0 and "all 1 hashes are the published ones" in done.stdout, done.stderr
+    assert done.returncode == 0 and "all 1 hashes are known ones" in done.stdout, done.stderr
     (row,) = verify.rows()
-    hashes = re.findall(r"^(\S+) +([0-9a-f]{16})  same$", done.stdout, re.M)
+    hashes = re.findall(r"^(\S+) +([0-9a-f]{16})  known$", done.stdout, re.M)
     assert dict(hashes) == row["hashes"] and hashes
     assert [path.name for path in tmp_path.iterdir()] == ["checkout"]      # what was written is gone
 
 
-def test_a_hash_that_differs_is_named_and_the_code_is_1(tmp_path, table, quickly, capsys):
+@pytest.mark.parametrize("loss, verdict, code", [
+    (.5, "agrees within rounding: 0e.00 of the loss", 0), (.5 * (1 + 9e-5), "agrees within rounding: 9e-05", 0),
+    (.5 * (1 - 1.1e-4), "WRONG: the loss is off by 1e-04 of it", 1), (.6, "WRONG: the loss is off by 2e-01", 1),
+    (None, "WRONG: the loss is off by inf", 1), (float("nan"), "WRONG: the loss is off by inf", 1)])
+def test_a_new_hash_is_judged_by_its_loss(loss, verdict, code, tmp_path, table, quickly, capsys):
     publish(table)
     assert verify.verify(Solo(), str(tmp_path)) == 0
-    assert "all 2 hashes are the published ones" in capsys.readouterr().out
-    quickly["fedmhc"] = "fedcba9876543210"
-    assert verify.verify(Solo(), str(tmp_path)) == 1
+    assert "all 2 hashes are known ones" in capsys.readouterr().out
+    quickly["fedmhc"] = verify.Found("fedcba9876543210", loss)
+    assert verify.verify(Solo(), str(tmp_path)) == code
     said = capsys.readouterr().out
-    assert re.search(r"fedmhc +fedcba9876543210 +differs: 1234567890123456 is published", said)
-    assert re.search(r"fedavg +0123456789abcdef +same\n", said) and "1 of 2 hashes differ from those published" in said
+    assert re.search(rf"fedmhc +fedcba9876543210 +{verdict}", said)
+    assert re.search("fedavg +0123456789abcdef +known\n", said)
+    assert ("1 of 2 runs are wrong" if code else "1 of 2 hashes are new, and their losses agree") in said
 
 
-@pytest.mark.parametrize("what", ["fedmpi", "vendor", "vectors", "torch", "torch's BLAS", "numpy", "scikit-learn"])
-def test_hashes_of_another_environment_do_not_count(what, tmp_path, table, quickly, capsys):
+@pytest.mark.parametrize("what", ["vendor", "vectors", "torch", "torch's BLAS", "numpy", "scikit-learn"])
+def test_hashes_of_another_environment_are_known_and_the_loss_nearest_counts(what, tmp_path, table, quickly, capsys):
     publish(table, **{what: "another"})
+    far = {"environment": verify.environment(), "hashes": HASHES | {"fedmhc": "0" * 16},
+           "losses": LOSSES | {"fedmhc": 9}}
+    table.write_text(f"{table.read_text()}- {json.dumps(far)}\n")
     assert verify.verify(Solo(), str(tmp_path)) == 0
-    assert capsys.readouterr().out.count("not published\n") == 2
+    assert "all 2 hashes are known ones" in capsys.readouterr().out
+    quickly["fedmhc"] = verify.Found("fedcba9876543210", .5)
+    assert verify.verify(Solo(), str(tmp_path)) == 0
+
+
+def test_hashes_of_another_version_do_not_count(tmp_path, table, quickly, capsys):
+    publish(table, fedmpi="another")
+    assert verify.verify(Solo(), str(tmp_path)) == 0
+    said = capsys.readouterr().out
+    assert len(re.findall("not published$", said, re.M)) == 2
+    assert "2 of 2 runs are not published for this version" in said
 
 
 def test_a_machine_that_does_not_repeat_itself_is_found_out(tmp_path, table, quickly, capsys):
-    quickly["again"] = "fedcba9876543210"
+    quickly["again"] = verify.Found("fedcba9876543210", LOSSES["fedavg"])
     assert verify.verify(Solo(), str(tmp_path)) == 1
     assert "fedavg gave another hash when it was repeated, fedcba9876543210" in capsys.readouterr().out
     with pytest.raises(FedmpiError, match="not published"):
@@ -85,7 +111,7 @@ def test_a_machine_that_does_not_repeat_itself_is_found_out(tmp_path, table, qui
 
 def test_rows_are_added_once(tmp_path, table, quickly, capsys):
     assert verify.verify(Solo(), str(tmp_path), add=True) == 0
-    assert verify.rows() == [{"environment": verify.environment(), "hashes": HASHES}]
+    assert verify.rows() == [{"environment": verify.environment(), "hashes": HASHES, "losses": LOSSES}]
     assert verify.verify(Solo(), str(tmp_path), add=True) == 0
     assert "in the table already" in capsys.readouterr().out and len(verify.rows()) == 1
 
@@ -94,7 +120,8 @@ def test_an_installation_prints_the_row_to_contribute(tmp_path, table, quickly, 
     (tmp_path / "checkout" / "setup.cfg").unlink()
     assert verify.verify(Solo(), str(tmp_path), add=True) == 0
     head, _, row = capsys.readouterr().out.partition("add these lines to fedmpi/commands/published_hashes.yaml")
-    assert verify.parse(row.partition("\n")[2]) == [{"environment": verify.environment(), "hashes": HASHES}]
+    assert verify.parse(row.partition("\n")[2]) == [
+        {"environment": verify.environment(), "hashes": HASHES, "losses": LOSSES}]
     assert verify.rows() == []
 
 
@@ -105,9 +132,9 @@ def test_ranks_of_several_kinds_and_folders_that_cannot_be_had_are_refused(tmp_p
         verify.refuse_others(Solo(), here)
     monkeypatch.setattr(verify, "gathered", lambda world, mine: [True, False])
     with pytest.raises(BadInput, match="ranks 1 do not see .*; name a folder that all nodes share with --folder"):
-        verify.workplace(Solo(), str(tmp_path))
+        verify.workplace(Solo(), str(tmp_path), verify.CONFIG)
     with pytest.raises(BadInput, match="nothing can be written in .*nowhere .No such file.*; name another folder"):
-        verify.workplace(Solo(), str(tmp_path / "nowhere"))
+        verify.workplace(Solo(), str(tmp_path / "nowhere"), verify.CONFIG)
     assert not list(tmp_path.iterdir())
 
 
@@ -115,15 +142,81 @@ def test_what_is_published_is_in_the_documentation():
     page = (ROOT / "docs" / "reproducibility.md").read_text()
     assert verify.rows()
     for row in verify.rows():
-        assert row["hashes"].keys() == verify.RUNS.keys()
+        assert row["hashes"].keys() == row["losses"].keys() == verify.RUNS.keys()
         for value in [*row["environment"].values(), *row["hashes"].values()]:
             assert value in page
 
 
+def test_the_quickstart_is_the_one_of_its_file():
+    here, there = (outcome.flat(config.plain(loaded)) for loaded in (
+        config.resolve(config.override(copy.deepcopy(verify.CONFIG), verify.QUICKSTART)),
+        config.load(ROOT / "configs" / "quickstart.yaml")))
+    assert [name for name in there if here[name] != there[name] and not checkpoint.free(name)] == []
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory, cache):
+    """The folder of a finished run of two rounds."""
+    folder = tmp_path_factory.mktemp("rerun") / "run"
+    words = ["rounds=2", f"data.cache={cache}", "checkpoint.every=1"]
+    assert lead(Solo(), str(ROOT / "configs/quickstart.yaml"), words, str(folder), None, lambda: False) == 0
+    return folder
+
+
+@pytest.fixture
+def edited(run, tmp_path):
+    """A copy of the run of which a test may change what it says."""
+    shutil.copytree(run, tmp_path / "edited", ignore=shutil.ignore_patterns("checkpoints"))
+    return tmp_path / "edited"
+
+
+def claim(run, digest="0" * 64, **losses):
+    """Let a run say that it ended otherwise: the losses of rounds, as `round_2`, multiplied."""
+    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    for line in lines:
+        line["loss"] *= losses.get(f"round_{line['round']}", 1)
+    (run / "metrics.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    result = json.loads((run / "result.json").read_text())
+    (run / "result.json").write_text(json.dumps(result | {"digest": digest}))
+
+
+def test_a_run_is_repeated_on_any_number_of_ranks(run, tmp_path, capsys):
+    assert rerun.rerun(Solo(), run, str(tmp_path)) == 0
+    said = capsys.readouterr().out
+    digest = json.loads((run / "result.json").read_text())["digest"]
+    assert re.search(rf"there +{digest[:16]}, .*run\nhere +{digest[:16]}\n", said)
+    assert "the same digest: this machine computes the run bit for bit" in said and not list(tmp_path.iterdir())
+    done = call(3, lambda: exit(rerun.main(run, str(tmp_path), False)), cwd=ROOT)
+    assert done.returncode == 0 and "the same digest" in done.stdout, done.stderr
+
+
+@pytest.mark.parametrize("claimed, code, said", [
+    ({}, 0, r"losses that agree within rounding in 2 evaluated rounds \(at most 0e.00 apart\)"),
+    ({"round_1": 1.0005}, 0, r"agree within rounding in 2 evaluated rounds \(at most 5e-04 apart\)"),
+    ({"round_1": 1.1}, 1, "WRONG: in round 1 the losses are 9e-02 apart; settings, data or code are others"),
+    ({"round_2": 1.1}, 1, "WRONG: in round 2 the losses are 9e-02 apart; in round 1 only 0e.00. Either the code is")])
+def test_another_digest_is_judged_by_the_losses_of_all_rounds(claimed, code, said, edited, tmp_path, capsys):
+    claim(edited, **claimed)
+    assert rerun.rerun(Solo(), edited, str(tmp_path)) == code
+    assert re.search(said, capsys.readouterr().out)
+
+
+def test_a_run_that_is_not_finished_cannot_be_verified(edited, tmp_path):
+    (edited / "result.json").unlink()
+    with pytest.raises(BadInput, match="edited is unfinished: there is no digest to compare; finish it with --resume"):
+        rerun.rerun(Solo(), edited, str(tmp_path))
+    with pytest.raises(BadInput, match="none is not the folder of a run"):
+        rerun.rerun(Solo(), tmp_path / "none", str(tmp_path))
+    with pytest.raises(BadInput, match="--add publishes what fedmpi verify runs by itself, not RUN"):
+        rerun.rerun(Solo(), edited, str(tmp_path), add=True)
+    assert [path.name for path in tmp_path.iterdir()] == ["edited"]
+
+
 def test_the_command_hands_over_its_words(monkeypatch):
-    from typer.testing import CliRunner
-    seen = []
+    seen, invoke = [], CliRunner().invoke
     monkeypatch.setattr(verify, "main", lambda *words: seen.append(words) or 1)
-    assert CliRunner().invoke(app, ["verify"]).exit_code == 1
-    assert CliRunner().invoke(app, ["verify", "--folder", "runs", "--add"]).exit_code == 1
-    assert seen == [(".", False), ("runs", True)]
+    monkeypatch.setattr(rerun, "main", lambda *words: seen.append(words) or 1)
+    assert invoke(app, ["verify"]).exit_code == 1
+    assert invoke(app, ["verify", "--folder", "runs", "--add"]).exit_code == 1
+    assert invoke(app, ["verify", "runs/one", "--folder", "runs"]).exit_code == 1
+    assert seen == [(".", False), ("runs", True), (Path("runs/one"), "runs", False)]

@@ -129,7 +129,7 @@ def test_dirichlet_gives_up_after_its_tries_of_which_many_are_drawn_at_once(trie
     assert rng.tries == tries and rng.calls == -(-tries // 64)
 
 
-def test_dirichlet_with_the_settings_of_the_quickstart():
+def test_dirichlet_leaves_no_client_of_the_digits_with_few_samples():
     labels = np.repeat(np.arange(10), [178, 182, 177, 183, 181, 182, 181, 179, 174, 180])
     for seed in range(5):
         assert min(map(len, assign(Dirichlet(), labels, 20, seed)[0])) >= 40

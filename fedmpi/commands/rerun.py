@@ -1,0 +1,72 @@
+"""Does this machine compute what a finished run says? The run is repeated here with its own settings: its digest must
+come out again, or its losses within rounding. All ranks take part, rank 0 prints."""
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+from fedmpi import errors
+from fedmpi.comm.world import Solo
+from fedmpi.commands.columns import pairs
+from fedmpi.commands.verify import DIGITS, apart, environment, perform, refuse_others, told, workplace
+from fedmpi.errors import BadInput
+from fedmpi.progress import put
+from fedmpi.run import on_all_ranks
+from fedmpi.storage import outcome
+
+ROUNDING = 1e-3      # relative: rounding grows from round to round
+
+
+def main(run: Path, folder: str, add: bool) -> int:
+    """Repeat a run on all ranks. Returns 0 if its digest comes out or its losses agree within rounding, else 1."""
+    return on_all_ranks(lambda world: rerun(world, run, folder, add))
+
+
+def rerun(world: Solo, run: Path, folder: str, add: bool = False) -> int:
+    """Repeat a run and print how the repetition compares with it. Raises BadInput if the run is not finished, or if
+    it is to be added to what is published."""
+    if add:
+        raise BadInput("--add publishes what fedmpi verify runs by itself, not RUN; leave out one of them")
+    settings, digest, there = finished(run) if world.rank == 0 else ({}, "", [])
+    refuse_others(world, environment())
+    place = workplace(world, folder, settings)
+    try:
+        here = perform(world, place, "again", [])
+        lines = outcome.metrics(place / "again") if world.rank == 0 else []
+    finally:
+        if world.rank == 0:
+            shutil.rmtree(place, ignore_errors=True)
+    code = errors.FINISHED
+    if world.rank == 0:
+        put(f"{pairs([('there', f'{digest}, {run}'), ('here', here.digest)])}\n\n")
+        said = "the same digest: this machine computes the run bit for bit"
+        if here.digest != digest:
+            said, code = departure(there, lines)
+        put(f"{said}\n")
+    return int(told(world, str(code)))
+
+
+def finished(run: Path) -> tuple[dict, str, list[dict]]:
+    """Return the settings of a run, as far as it came, its digest and its evaluated rounds. Raises BadInput if it is
+    not finished."""
+    settings, found = outcome.settings_of(run), outcome.of(run)
+    if found.result is None:
+        raise BadInput(f"{run} is {found.state}: there is no digest to compare; finish it with --resume auto, or give "
+                       "the folder of a finished run")
+    return (settings | {"rounds": found.result["rounds"], "checkpoint": {"every": 0}},
+            found.result["digest"][:DIGITS], found.lines)
+
+
+def departure(there: list[dict], here: list[dict]) -> tuple[str, int]:
+    """Compare the losses of two runs round by round; return what to say of them, and the exit code."""
+    losses = {line["round"]: line["loss"] for line in here}
+    off = {line["round"]: apart(line["loss"], losses[line["round"]]) for line in there if line["round"] in losses}
+    wrong = [t for t, value in off.items() if value > ROUNDING]
+    if not wrong:
+        return (f"another digest, and losses that agree within rounding in {len(off)} evaluated rounds (at most "
+                f"{max(off.values()):.0e} apart): this machine is fine, it adds up in another order", errors.FINISHED)
+    first = min(off)
+    why = ("settings, data or code are others than the run's" if wrong[0] == first else
+           f"in round {first} only {off[first]:.0e}. Either the code is another than the run's, or a choice, such as "
+           "that of a cluster, turned on a last bit: compare several seeds")
+    return f"WRONG: in round {wrong[0]} the losses are {off[wrong[0]]:.0e} apart; {why}", errors.FAILED
