@@ -54,13 +54,16 @@ class FedMHC(Method):
         return Shared(phi, h.repeat(self.M, 1)), Mine(self.model.start)
 
     def client(self, shared, mine, data):
-        features = data.through(self.model.base, shared.phi)
-        losses = torch.stack([features.mean_loss(self.model.head, h) for h in shared.heads])
-        w = self.model.join(shared.phi, row(shared.heads, losses.argmin()))
+        w = self.model.join(shared.phi, row(shared.heads, self.group(shared, data)))
         if self.anchor == "local":
             return self._side_by_side(w, mine.theta, data)
         theta = data.descend(self.model, mine.theta, pull=[(w, self.lam, None)])
         return Mine(theta), Up(data.descend(self.model, w))
+
+    def group(self, shared, data):
+        """Return m, (): the head that fits the client's training samples best (eq. 5)."""
+        features = data.through(self.model.base, shared.phi)
+        return torch.stack([features.mean_loss(self.model.head, h) for h in shared.heads]).argmin()
 
     def _side_by_side(self, w, theta, data):
         def step(state, grad):
