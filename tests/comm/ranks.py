@@ -189,8 +189,8 @@ def verbs(lab, ids) -> dict:
         "combine": v.combine(np.stack([w, w ** 2])), "gram": v.gram(), "gram block": v[5:21].gram(),
         "mix": mixed(lab, ids, v, np.outer(w, w) - .3), "mix two": mixed(lab, ids, v[5:21], pairs(len(ids))),
         **robustly(lab, "median", w, group, old), **robustly(lab, "trimmed_mean", w, group, old),
-        "distances": v.distances(group, torch.eye(K, D)), "gather": v.gather(), "gather block": v[5:21].gather(),
-        "other": lab.rows().other.sum()}
+        "distances": v.distances(group, 50 * torch.eye(K, D).flip(1)), "gather": v.gather(),
+        "gather block": v[5:21].gather(), "other": lab.rows().other.sum()}
 
 
 def robustly(lab, how, w, group, old) -> dict:

@@ -115,7 +115,8 @@ def reference(ids) -> dict[str, np.ndarray]:
         "mean block": np.average(x[:, 5:21], 0, w), "mean block of block": np.average(x[:, 8:21], 0, w),
         "mean_by": by(whole, ones), "mean_by weighted": by(whole, w), "mean_by block": by(slice(30, None), w),
         **robust("median"), **robust("trimmed_mean"), "gather": x, "gather block": x[:, 5:21],
-        "distances": np.linalg.norm(x - np.eye(job.K, job.D)[group], axis=1), "other": np.full(3, len(ids))}
+        "distances": np.linalg.norm(x - 50 * np.eye(job.K, job.D)[group, ::-1], axis=1),
+        "other": np.full(3, len(ids))}
 
 
 @pytest.mark.parametrize("who", job.WHO)

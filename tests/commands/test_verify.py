@@ -50,6 +50,7 @@ def publish(table, **changed):
     table.write_text(f"- {json.dumps(row)}\n")
 
 
+@pytest.mark.slow("nine runs on one rank, and on three")
 def test_the_same_hashes_on_one_rank_and_on_three(tmp_path, table, monkeypatch, capsys):
     """Real runs, published by one rank, then compared on forked ranks."""
     monkeypatch.setattr(verify, "RUNS", {name: verify.RUNS[name] for name in ("ditto-images",)})
