@@ -14,6 +14,7 @@ DEFAULTS = {
         "mlp": {"hidden": 64, "head": ()},
         "resnet18": {"norm": "group", "groups": 2, "statistics": "local", "head": ()}},
     "partitions": {
+        "client_dirichlet": {"alpha": .1, "amount": None},
         "cluster_dirichlet": {"alpha": .1, "alpha_in": 10., "clusters": 10, "smallest": None, "tries": 1000},
         "cluster_n_class": {"classes_per_cluster": 3, "classes_per_client": 2, "clusters": 10},
         "dirichlet": {"beta": .1, "procedure": "capped", "smallest": None, "tries": 10_000},

@@ -105,6 +105,18 @@ def dirichlet(sizes, clients: int, beta: float, tries: int, rng, capped: bool = 
     return amounts
 
 
+def mix(left, shares, total: int, rng):
+    """Draw `total` samples, one after another, by the shares (c,) of the classes that still have some of their `left`
+    (c,). Returns amounts (c,). Where no class with a share has any, the shares are those of what is left."""
+    taken = np.zeros_like(left)
+    while (missing := total - taken.sum()) > 0:      # a pass fills the client, or uses a class up
+        wanted = np.where(left > taken, shares, 0.)
+        if not wanted.sum() > 0:
+            wanted = (left - taken).astype(float)
+        taken = np.minimum(left, taken + rng.multinomial(missing, wanted / wanted.sum()))
+    return taken
+
+
 def redraw(sizes, clients: int, beta: float, wanted: int, tries: int, rng, capped: bool = False):
     """Draw until the smallest client has `wanted`. Returns amounts (c, n), or None, and the best draw's smallest."""
     best, left = 0, tries

@@ -24,6 +24,7 @@ from fedmpi.data.dealing import (
     dirichlet,
     divide,
     enough,
+    mix,
     offered,
     redraw,
     scarce,
@@ -120,6 +121,32 @@ class NClass:
         offered("n", self.n, classes)
         covered("n", self.n, classes, clients)
         return share(labels, choose(classes, [self.n] * clients, rng), rng, self.balanced), None
+
+
+@dataclass(frozen=True)
+class ClientDirichlet:
+    """Every client draws its own mix of classes, and all hold equally many samples (Hsu et al., 2019; Fed-CAM:
+    client-wise Dirichlet).
+
+    The mixes are drawn from a Dirichlet distribution whose parameters are alpha times the classes' shares of the pool,
+    times the number of classes: alpha each where classes are alike (in Hsu et al.'s notation alpha times as many). A
+    class that has run out is left out of the mixes of the clients that draw later; their order is random."""
+    title = "client_dirichlet"
+    alpha: Annotated[float, Gt(0), "concentration: .1 is strongly skewed, 100 nearly iid"] = .1
+    amount: Annotated[int | None, Ge(1), "samples of every client; default: n/N"] = None
+
+    def assign(self, labels, clients: int, rng):
+        enough(labels, clients)
+        members, most = by_class(labels), len(labels) // clients
+        if self.amount is not None and self.amount > most:
+            raise BadInput(f"data.partition.amount = {self.amount}: the data set has {most} samples for each of "
+                           f"{clients} clients; lower it, or data.clients")
+        left = np.array([len(m) for m in members])
+        parameters, amounts = self.alpha * left / left.mean(), np.zeros((clients, len(left)), np.int64)
+        for i in rng.permutation(clients):
+            amounts[i] = mix(left, rng.dirichlet(parameters), self.amount or most, rng)
+            left = left - amounts[i]
+        return deal(members, amounts.T, rng), None
 
 
 @dataclass(frozen=True)
@@ -256,6 +283,6 @@ class Natural:
         return np.split(np.argsort(labels, kind="stable"), counts.cumsum()[:-1]), None
 
 
-BUILT_IN = {"iid": Iid, "dirichlet": Dirichlet, "pathological": Pathological, "n_class": NClass,
-            "cluster_dirichlet": ClusterDirichlet, "cluster_n_class": ClusterNClass, "few_shot": FewShot,
-            "natural": Natural}
+BUILT_IN = {"iid": Iid, "dirichlet": Dirichlet, "client_dirichlet": ClientDirichlet, "pathological": Pathological,
+            "n_class": NClass, "cluster_dirichlet": ClusterDirichlet, "cluster_n_class": ClusterNClass,
+            "few_shot": FewShot, "natural": Natural}
