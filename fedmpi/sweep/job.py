@@ -13,7 +13,9 @@
     published: {FedAvg: {beta .1: [31.89, .44]}}     a number, or [mean, spread]; accuracies and F1 in percent
     also: {f1_mean: {FedAvg: {beta .1: 30}}}         a table of another measure of the same runs
 
-A row that is a bare name is a method. Later settings win: set, scale, column, row, the scale's column, seed."""
+A row that is a bare name is a method; `equal_steps: ROW` in one lets it make as many gradient steps as another row
+(`Local, equal steps: {method: local, equal_steps: FedAH}`). `cells: {ROW: {COLUMN: settings}}` changes single cells.
+Later settings win: set, scale, column, row, the scale's column, cell, seed."""
 from __future__ import annotations
 
 import dataclasses
@@ -31,9 +33,11 @@ from fedmpi.loader import parse, read
 from fedmpi.settings import build
 from fedmpi.storage import checkpoint, outcome
 from fedmpi.storage.outcome import AT_BEST_VALIDATION, RENAMED, new_name
+from fedmpi.sweep import equal
 
 NARROWS = ("columns", "seeds")      # entries of a scale that are no settings of its runs
-SHOWN = ("evaluate", "stop", "edge", "faults")      # may change at a restart, but not between a table and its runs
+EQUAL = "equal_steps"      # entry of a row that is no setting of its runs
+SHOWN = ("evaluate", "stop", "edge", "faults")      # a restart may change them, but not what a table shows of other runs
 WHOLE = ("method", "model", "partition")      # sections that are given as a whole: a name with its settings
 
 
@@ -50,6 +54,8 @@ class Job:
     measure: Annotated[str, "key of result.json that the table shows"] = f"accuracy{AT_BEST_VALIDATION}"
     also: Annotated[dict[str, dict[str, Any]],
                     "what is published of further measures, by measure, row and column"] = field(default_factory=dict)
+    cells: Annotated[dict[str, dict[str, Any]], "settings of single cells, by row and column"] = field(
+        default_factory=dict)
 
 
 DEFAULTS = {"columns": {"result": {}}, "set": {}, "scales": {}, "seeds": [0], "published": {}}
@@ -113,6 +119,15 @@ def check(job: Job) -> None:
         if name in RENAMED:
             raise BadInput(f"measure {name!r} is called {new_name(name, 'test')} now: its round is the best on test "
                            f"samples; accuracy{AT_BEST_VALIDATION} chooses the round on validation samples")
+    for row, cells in job.cells.items():
+        unknown = [row] if row not in job.rows else [c for c in cells if c not in job.columns]
+        if unknown:
+            raise BadInput(f"cells: {unknown[0]!r} is not among the {'columns' if row in job.rows else 'rows'}")
+    for row in job.rows:
+        other = equal_to(job, row)
+        if other is not None and (other not in job.rows or equal_to(job, other) is not None):
+            raise BadInput(f"rows.{row}.equal_steps = {other}: name a row of this job that has no equal_steps itself; "
+                           f"its rows: {', '.join(job.rows)}")
     for where, published in (("published", job.published), *((f"also.{m}", cells) for m, cells in job.also.items())):
         for row, cells in published.items():
             unknown = [row] if row not in job.rows else [c for c in cells or () if c not in job.columns]
@@ -150,11 +165,17 @@ def expand(job: Job, path: str | Path, out: Path, scale: str | None) -> list[Pla
     of_all, of_some = {k: v for k, v in chosen.items() if k not in NARROWS}, chosen.get("columns", {})
     for seed in job.seeds:
         for column, of_column in job.columns.items():
-            for row, of_row in job.rows.items():
-                given = [job.set, of_all, of_column, as_settings(of_row), of_some.get(column, {}), {"seed": seed}]
-                overrides = [text for settings in given for text in flattened(settings)]
+            def words(row: str, column=column, of_column=of_column, seed=seed) -> list[str]:
+                given = [job.set, of_all, of_column, as_settings(job.rows[row]), of_some.get(column, {}),
+                         job.cells.get(row, {}).get(column, {}), {"seed": seed}]
+                return [text for settings in given for text in flattened(settings)]
+            for row in job.rows:
+                overrides, other = words(row), equal_to(job, row)
                 try:
                     settings = config.load(str(source), overrides)
+                    if other is not None:
+                        overrides.append(equal.setting(settings, config.load(str(source), words(other))))
+                        settings = config.load(str(source), overrides)
                 except BadInput as error:
                     raise BadInput(f"{path}: {row} / {column} / seed {seed}: {error}") from None
                 refuse_unchosen(job, settings, f"{path}: {row} / {column} / seed {seed}")
@@ -197,7 +218,13 @@ def refuse_other(run: Planned) -> None:
 
 
 def as_settings(row) -> dict:
-    return {"method": row} if isinstance(row, str) else row or {}
+    settings = {"method": row} if isinstance(row, str) else row or {}
+    return {key: value for key, value in settings.items() if key != EQUAL}
+
+
+def equal_to(job: Job, row: str) -> str | None:
+    """Return the row as many steps as whose a row makes; None: it has its own."""
+    return job.rows[row].get(EQUAL) if isinstance(job.rows[row], dict) else None
 
 
 def flattened(settings: dict, prefix: str = "") -> list[str]:

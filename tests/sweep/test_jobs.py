@@ -4,8 +4,11 @@ from __future__ import annotations
 import dataclasses
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from fedmpi.clients import statistics
+from fedmpi.models.build import build
 from fedmpi.report.tables import as_pair, unit
 from fedmpi.sweep import job
 
@@ -40,3 +43,21 @@ def test_no_two_jobs_have_one_title_and_the_page_names_all():
     assert len({job.load(path).title for path in JOBS}) == len(JOBS) > 20
     page = (JOBS[0].parent / "README.md").read_text()
     assert [path.name for path in JOBS if f"`{path.name}`" not in page] == []
+
+
+@pytest.mark.slow("builds the networks of a paper")
+@pytest.mark.parametrize("name", ["fedah_table1", "fedah_table3", "fedmhc_table1"])
+def test_every_row_can_train_the_network_with_batchnorm(name, tmp_path):
+    """Its statistics are local; who computes with whole models averages them, and would refuse local ones."""
+    networks, policies = {}, {}
+    path = JOBS[0].parent / f"{name}.yaml"
+    for run in job.expand(dataclasses.replace(job.load(path), seeds=[0]), path, tmp_path, None):
+        model = run.settings.model
+        if run.column == "TINY, ResNet-18":
+            if model not in networks:
+                networks[model] = build(model, (64, 64, 3), np.dtype("uint8"), 200, 0)
+            statistics.on(run.settings.method, networks[model])
+            policies[run.row] = (model.norm, model.statistics)
+    averaged = {"FedAMP", "CFL", "pFedCAM (K=4)"}
+    assert policies == {row: ("batch", "average" if row in averaged else "local") for row in policies}
+    assert len(policies) > 10
