@@ -37,7 +37,7 @@ from fedmpi.sweep import equal
 
 NARROWS = ("columns", "seeds")      # entries of a scale that are no settings of its runs
 EQUAL = "equal_steps"      # entry of a row that is no setting of its runs
-SHOWN = ("evaluate", "stop", "edge", "faults")      # a restart may change them, but not what a table shows of other runs
+SHOWN = ("evaluate", "stop", "edge", "faults")      # a restart may change them, but not what is shown
 WHOLE = ("method", "model", "partition")      # sections that are given as a whole: a name with its settings
 
 

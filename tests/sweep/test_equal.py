@@ -63,11 +63,12 @@ def write(tmp_path):
 
 def test_a_row_of_a_job_asks_for_it(write, tmp_path):
     path = write({"Ditto": "ditto", "even": {"method": "local", "equal_steps": "Ditto"}},
-                 columns={"a": {}, "b": {"train.steps": 5}, "c": {}}, cells={"Ditto": {"c": {"train.steps": 9}}})
+                 columns={"a": {}, "b": {"train.steps": 5}, "c": {}},
+                 cells={"Ditto": {"c": {"train.steps": 9, "seed": 7}}})
     runs = {(r.row, r.column): r for r in job.expand(job.load(path), path, tmp_path / "out", None)}
     assert [runs["even", c].settings.train.steps for c in "abc"] == [12, 10, 18]
     assert [runs["Ditto", c].settings.train.steps for c in "abc"] == [6, 5, 9]
-    assert runs["even", "b"].overrides[-1] == "train.steps=10"
+    assert runs["even", "b"].overrides[-1] == "train.steps=10" and {r.settings.seed for r in runs.values()} == {0}
 
 
 @pytest.mark.parametrize("rows, more, said", [

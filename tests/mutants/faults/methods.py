@@ -10,6 +10,7 @@ FAULTS = [
     # weights that are not bounded
     ("fedmpi.methods.fedah:FedAH.mix", ", clip=(0., 1.))", ")"),
     ("fedmpi.methods.fedala:FedALA.mix", ", clip=(0., 1.)", ""),
+    ("fedmpi.methods.fedala:FedALA.mix", "where=going if k else None", "where=None"),
     ("fedmpi.methods.fedfomo:FedFomo.client", "a = weight.clamp(min=0)", "a = weight"),
     ("fedmpi.methods.fedcps:FedCPS.strength", "lam.clamp(self.lam_min, self.lam_max)", "lam"),
     # who is like whom

@@ -3,13 +3,14 @@ from __future__ import annotations
 
 FAULTS: list[tuple[str, str, str]] = [
     # what a run is made of
-    ("fedmpi.sweep.job:expand", "[job.set, of_all, of_column, as_settings(of_row),",
-     "[job.set, of_all, as_settings(of_row), of_column,"),
+    ("fedmpi.sweep.job:expand", "[job.set, of_all, of_column, as_settings(job.rows[row]),",
+     "[job.set, of_all, as_settings(job.rows[row]), of_column,"),
     ("fedmpi.sweep.job:expand", "[job.set, of_all, of_column,", "[of_all, job.set, of_column,"),
     ("fedmpi.sweep.job:expand", "[job.set, of_all, of_column,", "[job.set, of_column, of_all,"),
-    ("fedmpi.sweep.job:expand", "as_settings(of_row), of_some.get(column, {}), {",
-     "of_some.get(column, {}), as_settings(of_row), {"),
-    ("fedmpi.sweep.job:expand", 'of_some.get(column, {}), {"seed": seed}]', '{"seed": seed}, of_some.get(column, {})]'),
+    ("fedmpi.sweep.job:expand", "as_settings(job.rows[row]), of_some.get(column, {}),",
+     "of_some.get(column, {}), as_settings(job.rows[row]),"),
+    ("fedmpi.sweep.job:expand", 'job.cells.get(row, {}).get(column, {}), {"seed": seed}]',
+     '{"seed": seed}, job.cells.get(row, {}).get(column, {})]'),
     ("fedmpi.sweep.job:expand", "folder = out / slug(row) / slug(column)", "folder = out / slug(column) / slug(row)"),
     ("fedmpi.sweep.job:Planned.outcome", ", self.settings.rounds", ""),
     ("fedmpi.sweep.job:Planned.words", ', "--resume", "auto"', ""),
