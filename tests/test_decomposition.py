@@ -74,7 +74,7 @@ PLANTED = {      # where, the fault, the run that shows it, what is found first
     "rounding by rank": (Group, "weighted", rounded, {"ranks": 3}, "digest"),
     "batches by rank": (Group, "local", of_its_rank, {"ranks": 3}, "digest"),
     "a forgetful restart": (Run, "restore", forgetful, {"restart": "1 after 1"},
-                            "cluster_changes in round 2 of metrics.jsonl"),
+                            "cluster_sizes_all in round 2 of metrics.jsonl"),
     "spilled states": (Spill, "read", lambda spill, client: spill.first, {"state": "spilled"}, "digest")}
 
 

@@ -210,7 +210,8 @@ def test_no_setting_is_lost(tmp_path, cache):
             path = f"{where}{key}"
             inside = isinstance(value, dict) and path not in named
             yield from paths(value, f"{path}.") if inside else [path]
-    everything = plain(resolve({"edge": {}, "attack": {"kind": "noise"}}))
+    everything = plain(resolve({"edge": {}, "attack": {"kind": "noise"}, "stop": {"patience": 3},
+                                "data": {"split": [.6, .15, .25]}}))
     assert set(paths(everything)) == {*DIGEST, *BOOKS, *ELSEWHERE}
 
 

@@ -11,6 +11,7 @@ import torch.nn.functional as F
 
 from fedmpi.clients import loop, plan
 from fedmpi.clients.loop import Loop, LoopData, rehearse
+from fedmpi.clients.steps import StepCounter
 from fedmpi.models.build import as_input
 from tests.clients.test_loop import LOCAL, centre, module_of, near
 from tests.federations import Digits, cnn, mlp
@@ -96,7 +97,7 @@ def test_each_client_draws_random_numbers_of_its_own():
     """For dropout: PyTorch's generator is seeded by the hash of (seed, round, client), here of (3, 2, client)."""
     known = {0: 8366044720782521663, 1: 8297985345680232977, 7: 1697298855448914201}
     group = SimpleNamespace(training=lambda client: (torch.zeros(1, 1), torch.zeros(1, dtype=torch.int64)), notes={},
-                            store=SimpleNamespace(read=lambda client: client), at=None)
+                            store=SimpleNamespace(read=lambda client: client), at=None, counter=StepCounter())
     drawn = dict(Loop().apply(lambda shared, mine, data: (mine, data.client, shared, torch.rand(3)), known, "s", group,
                               LOCAL))
     for client, number in known.items():

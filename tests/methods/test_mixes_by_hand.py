@@ -209,7 +209,7 @@ def test_what_is_clustered_tells_how_far_it_is_from_the_centres():
     """Squared distances travel, so that the server need not see whole models."""
     shared = state("pfedcam", Theta=[[1., 1.], [4., 5.]])
     client = Client(step=0.)
-    client.passes = lambda *a: SimpleNamespace(descend=lambda net, s, **kw: client.calls.append((a, kw)) or s)
+    client.passes = lambda *a, kind: SimpleNamespace(descend=lambda net, s, **kw: client.calls.append((a, kw)) or s)
     m = bare("pfedcam", network([0., 0.]), K=2, interp_lr=.3, interp_epochs=2)
     mine, sent = m.client(shared, state("pfedcam", "Mine", s=[0., 0.]), client)
     same(sent.w, [2.5, 3.])

@@ -56,7 +56,8 @@ def write(tmp_path):
     def write(rows, **more):
         (tmp_path / "c.yaml").write_text("rounds: 10\ntrain: {steps: 6}\n")
         import json
-        (tmp_path / "j.yaml").write_text(json.dumps({"title": "t", "config": "c.yaml", "rows": rows} | more))
+        (tmp_path / "j.yaml").write_text(json.dumps(
+            {"title": "t", "config": "c.yaml", "rows": rows, "measure": "accuracy_mean"} | more))
         return tmp_path / "j.yaml"
     return write
 
