@@ -14,10 +14,11 @@ ALIKE = .01      # of the most steps: rows that differ by less did equal work
 def mean_steps(found: list[dict | None]) -> dict[str, float] | None:
     """Return the steps by kind, mean over the finished runs of a cell; None if one of them did not count."""
     counted = [result.get("steps_so_far") for result in found if result]
-    if not counted or None in counted:
+    known = [steps for steps in counted if steps is not None]
+    if not known or len(known) < len(counted):
         return None
-    kinds = dict.fromkeys(kind for steps in counted for kind in steps)
-    return {kind: statistics.fmean(steps.get(kind, 0) for steps in counted) for kind in kinds}
+    kinds = dict.fromkeys(kind for steps in known for kind in steps)
+    return {kind: statistics.fmean(steps.get(kind, 0) for steps in known) for kind in kinds}
 
 
 def shown(steps: dict[str, float] | None) -> str:
