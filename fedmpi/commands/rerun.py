@@ -32,7 +32,7 @@ def rerun(world: Solo, run: Path, folder: str, add: bool = False) -> int:
     place = workplace(world, folder, settings)
     try:
         here = perform(world, place, "again", [])
-        lines = outcome.metrics(place / "again") if world.rank == 0 else []
+        lines = outcome.evaluated(outcome.metrics(place / "again")) if world.rank == 0 else []
     finally:
         if world.rank == 0:
             shutil.rmtree(place, ignore_errors=True)
@@ -54,7 +54,7 @@ def finished(run: Path) -> tuple[dict, str, list[dict]]:
         raise BadInput(f"{run} is {found.state}: there is no digest to compare; finish it with --resume auto, or give "
                        "the folder of a finished run")
     return (settings | {"rounds": found.result["rounds"], "checkpoint": {"every": 0}},
-            found.result["digest"][:DIGITS], found.lines)
+            found.result["digest"][:DIGITS], found.evaluated)
 
 
 def departure(there: list[dict], here: list[dict]) -> tuple[str, int]:

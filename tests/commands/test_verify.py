@@ -157,9 +157,9 @@ def test_the_quickstart_is_the_one_of_its_file():
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory, cache):
-    """The folder of a finished run of two rounds."""
+    """The folder of a finished run of three rounds, of which the last two were evaluated."""
     folder = tmp_path_factory.mktemp("rerun") / "run"
-    words = ["rounds=2", f"data.cache={cache}", "checkpoint.every=1"]
+    words = ["rounds=3", "evaluate.every=2", f"data.cache={cache}", "checkpoint.every=1"]
     assert lead(Solo(), str(ROOT / "configs/quickstart.yaml"), words, str(folder), None, lambda: False) == 0
     return folder
 
@@ -172,10 +172,11 @@ def edited(run, tmp_path):
 
 
 def claim(run, digest="0" * 64, **losses):
-    """Let a run say that it ended otherwise: the losses of rounds, as `round_2`, multiplied."""
+    """Let a run say that it ended otherwise: the losses of rounds, as `round_3`, multiplied."""
     lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     for line in lines:
-        line["loss"] *= losses.get(f"round_{line['round']}", 1)
+        if "loss" in line:
+            line["loss"] *= losses.get(f"round_{line['round']}", 1)
     (run / "metrics.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
     result = json.loads((run / "result.json").read_text())
     (run / "result.json").write_text(json.dumps(result | {"digest": digest}))
@@ -193,9 +194,9 @@ def test_a_run_is_repeated_on_any_number_of_ranks(run, tmp_path, capsys):
 
 @pytest.mark.parametrize("claimed, code, said", [
     ({}, 0, r"losses that agree within rounding in 2 evaluated rounds \(at most 0e.00 apart\)"),
-    ({"round_1": 1.0005}, 0, r"agree within rounding in 2 evaluated rounds \(at most 5e-04 apart\)"),
-    ({"round_1": 1.1}, 1, "WRONG: in round 1 the losses are 9e-02 apart; settings, data or code are others"),
-    ({"round_2": 1.1}, 1, "WRONG: in round 2 the losses are 9e-02 apart; in round 1 only 0e.00. Either the code is")])
+    ({"round_2": 1.0005}, 0, r"agree within rounding in 2 evaluated rounds \(at most 5e-04 apart\)"),
+    ({"round_2": 1.1}, 1, "WRONG: in round 2 the losses are 9e-02 apart; settings, data or code are others"),
+    ({"round_3": 1.1}, 1, "WRONG: in round 3 the losses are 9e-02 apart; in round 2 only 0e.00. Either the code is")])
 def test_another_digest_is_judged_by_the_losses_of_all_rounds(claimed, code, said, edited, tmp_path, capsys):
     claim(edited, **claimed)
     assert rerun.rerun(Solo(), edited, str(tmp_path)) == code
