@@ -182,6 +182,14 @@ def send(world: Solo, text: str) -> None:
         world.broadcast(data.copy())
 
 
+def told(world: Solo, text: str) -> str:
+    """Return rank 0's text on every rank."""
+    if world.rank:
+        return receive(world)
+    send(world, text)
+    return text
+
+
 def receive(world: Solo) -> str:
     header = np.empty(2, np.int64)
     world.hear(header)

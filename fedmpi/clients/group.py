@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedmpi.clients import card, choice, convolutions, grace, updates
+from fedmpi.clients import card, choice, convolutions, plan, updates
 from fedmpi.clients.judging import Judge
 from fedmpi.clients.plan import Local, generate
 from fedmpi.clients.shelf import Shelf
@@ -16,6 +16,7 @@ from fedmpi.clients.store import Store, as_numpy
 from fedmpi.comm import exact
 from fedmpi.comm.orders import UP
 from fedmpi.config import Config
+from fedmpi.errors import GivenUp
 from fedmpi.server.faults import attackers
 from fedmpi.server.metrics import MEASURES, measure, measures
 
@@ -53,9 +54,7 @@ class Group:
 
     def local(self, when: int) -> Local:
         """Return the local training of round `when`."""
-        t = self.config.train
-        decay = t.lr_decay ** max(0, when)
-        return Local(self.config.seed, when, t.batch, t.epochs, t.steps, t.lr * decay, t.momentum, decay)
+        return plan.of_round(self.config, when)
 
     def hear(self, fresh, arrays) -> None:
         """Take the fields of the server's state that changed, (fields,) bool, and keep the others."""
@@ -81,7 +80,9 @@ class Group:
 
     def check_grace(self) -> None:
         """Give the round up when somebody waits for its end too long; engines that train many at once ask it often."""
-        grace.check(self.waits(), self.config.checkpoint.grace)
+        grace = self.config.checkpoint.grace
+        if self.waits() > grace:
+            raise GivenUp(f"asked to stop more than {grace:g} s ago (checkpoint.grace): the round is given up")
 
     def train(self, when: int, everybody, here, judge: bool) -> None:
         """Train the participants that are `here`; their Up stays for the verbs below."""

@@ -11,6 +11,7 @@ import torch
 
 from fedmpi.clients.steps import MAIN, known
 from fedmpi.comm.device import sent as sent  # what is drawn here is sent from here
+from fedmpi.config import Config
 
 ALWAYS = 2 ** 32 - 2      # in place of a round: the same draw in all rounds
 NOISE = 1 << 16           # between a stream of batches and that of their noise
@@ -46,6 +47,13 @@ def draw(local: Local, client: int, stream: int, n: int) -> Plan:
     count = np.full((epochs, per_epoch), local.batch, np.int64)
     count[:, -1] = n - (per_epoch - 1) * local.batch
     return Plan(index.reshape(-1, local.batch)[:steps], count.reshape(-1)[:steps])
+
+
+def of_round(config: Config, when: int) -> Local:
+    """Return the local training of round `when` as the settings have it; -1 is the round before the first one."""
+    t = config.train
+    decay = t.lr_decay ** max(0, when)
+    return Local(config.seed, when, t.batch, t.epochs, t.steps, t.lr * decay, t.momentum, decay)
 
 
 def passes(local: Local, epochs: int | None, steps: int | None = None, kind: str | None = None) -> Local:

@@ -23,7 +23,7 @@ from fedmpi.config import Config, Data
 from fedmpi.errors import BadInput, FedmpiError
 from fedmpi.progress import put
 from fedmpi.roster import gathered, hosts_table, installed, spans
-from fedmpi.run import last_words, receive, send
+from fedmpi.run import last_words, told
 from fedmpi.storage.atomic import reason
 
 TRIAL = "trial.h5"
@@ -72,14 +72,6 @@ def examine(world: Solo, folder: str) -> int:
     if world.rank == 0:
         put("all is well\n" if not problems else f"{counted(problems, 'problem')}\n")
     return int(told(world, str(errors.FAILED if problems else errors.FINISHED)))
-
-
-def told(world: Solo, text: str) -> str:
-    """Return rank 0's text on every rank."""
-    if world.rank:
-        return receive(world)
-    send(world, text)
-    return text
 
 
 def facts_of(world: Solo, device) -> dict:

@@ -2,16 +2,15 @@
 come out again, or its losses within rounding. All ranks take part, rank 0 prints."""
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 
 from fedmpi import errors
 from fedmpi.comm.world import Solo
 from fedmpi.commands.columns import pairs
-from fedmpi.commands.verify import DIGITS, apart, environment, perform, refuse_others, told, workplace
+from fedmpi.commands.verify import DIGITS, apart, environment, perform, refuse_others, workplace
 from fedmpi.errors import BadInput
 from fedmpi.progress import put
-from fedmpi.run import on_all_ranks
+from fedmpi.run import on_all_ranks, told
 from fedmpi.storage import outcome
 
 ROUNDING = 1e-3      # relative: rounding grows from round to round
@@ -29,13 +28,9 @@ def rerun(world: Solo, run: Path, folder: str, add: bool = False) -> int:
         raise BadInput("--add publishes what fedmpi verify runs by itself, not RUN; leave out one of them")
     settings, digest, there = finished(run) if world.rank == 0 else ({}, "", [])
     refuse_others(world, environment())
-    place = workplace(world, folder, settings)
-    try:
+    with workplace(world, folder, settings) as place:
         here = perform(world, place, "again", [])
         lines = outcome.evaluated(outcome.metrics(place / "again")) if world.rank == 0 else []
-    finally:
-        if world.rank == 0:
-            shutil.rmtree(place, ignore_errors=True)
     code = errors.FINISHED
     if world.rank == 0:
         put(f"{pairs([('there', f'{digest}, {run}'), ('here', here.digest)])}\n\n")

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fedmpi.clients.plan import Local
+from fedmpi.clients.plan import of_round
 from fedmpi.clients.steps import UNKEPT
 from fedmpi.clients.tally import steps
 from fedmpi.models.build import blank
@@ -43,7 +43,7 @@ def stages(case) -> list[Stage]:
 
 def mean_steps(case, shared, sizes: np.ndarray, when: int) -> dict[str, float]:
     """Return a client's steps by kind in a round, mean over clients of these sizes."""
-    sample, local = blank(case.federation.shape, case.federation.dtype), local_of(case, when)
+    sample, local = blank(case.federation.shape, case.federation.dtype), of_round(case.config, when)
     return averaged(sizes, lambda n: {**steps(case.method, shared, case.mine, sample, n, local)})
 
 
@@ -53,11 +53,6 @@ def averaged(sizes: np.ndarray, of: Callable[[int], dict[str, float]]) -> dict[s
     for n, count in zip(*np.unique(sizes, return_counts=True), strict=True):
         total.update({name: int(count) * number for name, number in of(int(n)).items()})
     return {name: whole(number / len(sizes)) for name, number in total.items()}
-
-
-def local_of(case, when: int) -> Local:
-    train = case.config.train
-    return Local(case.config.seed, when, train.batch, train.epochs, train.steps, train.lr, train.momentum)
 
 
 def in_all(found: list[Stage]) -> dict[str, float]:

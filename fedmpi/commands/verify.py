@@ -11,7 +11,8 @@ import platform
 import re
 import shutil
 import tempfile
-from contextlib import redirect_stdout
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
 from typing import NamedTuple
 
@@ -26,7 +27,7 @@ from fedmpi.errors import BadInput, FedmpiError
 from fedmpi.loader import parse, read
 from fedmpi.progress import put
 from fedmpi.roster import gathered, installed, spans
-from fedmpi.run import lead, on_all_ranks, receive, send, work
+from fedmpi.run import lead, on_all_ranks, told, work
 from fedmpi.storage.atomic import reason, writing
 
 TABLE = Path(__file__).with_name("published_hashes.yaml")
@@ -77,13 +78,9 @@ def verify(world: Solo, folder: str, add: bool = False) -> int:
     """Perform the runs, print what is thought of each, and with `add` publish them."""
     here = environment()
     refuse_others(world, here)
-    place = workplace(world, folder, CONFIG)
-    try:
+    with workplace(world, folder, CONFIG) as place:
         ended = {name: perform(world, place, name, words) for name, words in RUNS.items()}
         again = perform(world, place, "again", next(iter(RUNS.values())))
-    finally:
-        if world.rank == 0:
-            shutil.rmtree(place, ignore_errors=True)
     code = errors.FINISHED
     if world.rank == 0:
         table = rows()
@@ -132,8 +129,10 @@ def refuse_others(world: Solo, here: dict) -> None:
                            "of machine; start all ranks on nodes of one kind")
 
 
-def workplace(world: Solo, folder: str, config: dict) -> Path:
-    """Make a new folder that all ranks see and write a configuration there. Raises BadInput where that fails."""
+@contextmanager
+def workplace(world: Solo, folder: str, config: dict) -> Iterator[Path]:
+    """Make a new folder that all ranks see, with a configuration in it, for as long as it is used. Raises BadInput if
+    that fails."""
     if world.rank == 0:
         try:
             place = Path(tempfile.mkdtemp(prefix=".fedmpi-verify-", dir=Path(folder).expanduser().absolute()))
@@ -143,20 +142,15 @@ def workplace(world: Solo, folder: str, config: dict) -> Path:
             raise BadInput(f"nothing can be written in {folder} ({reason(error)}); name another folder with --folder"
                            ) from None
     place = Path(told(world, str(place) if world.rank == 0 else ""))
-    blind = [r for r, sees in enumerate(gathered(world, place.is_dir())) if not sees]
-    if blind:
-        shutil.rmtree(place, ignore_errors=True)
-        raise BadInput(f"ranks {spans(blind)} do not see {place.parent}; name a folder that all nodes share with "
-                       "--folder")
-    return place
-
-
-def told(world: Solo, text: str) -> str:
-    """Return rank 0's text on every rank."""
-    if world.rank:
-        return receive(world)
-    send(world, text)
-    return text
+    try:
+        blind = [r for r, sees in enumerate(gathered(world, place.is_dir())) if not sees]
+        if blind:
+            raise BadInput(f"ranks {spans(blind)} do not see {place.parent}; name a folder that all nodes share with "
+                           "--folder")
+        yield place
+    finally:
+        if world.rank == 0:
+            shutil.rmtree(place, ignore_errors=True)
 
 
 def perform(world: Solo, place: Path, name: str, words: list[str]) -> Found:

@@ -7,10 +7,11 @@ from typing import NamedTuple
 
 import numpy as np
 
+from fedmpi.clients.plan import of_round
 from fedmpi.clients.tally import work
 from fedmpi.commands.columns import columns
 from fedmpi.commands.plan import Case, prepared
-from fedmpi.commands.steps import averaged, local_of, taking_part
+from fedmpi.commands.steps import averaged, taking_part
 from fedmpi.config import plain
 from fedmpi.errors import BadInput
 from fedmpi.models.build import blank
@@ -65,7 +66,7 @@ def steps_of_round(case: Case, who: float, shared) -> float:
     federation, sample = case.federation, blank(case.federation.shape, case.federation.dtype)
 
     def samples(n: int) -> dict[str, float]:
-        done = work(case.method, shared, case.mine, sample, n, local_of(case, 0))
+        done = work(case.method, shared, case.mine, sample, n, of_round(case.config, 0))
         return {"all": done.trained + FORWARD * done.passed}
     every = case.config.evaluate.every or case.config.rounds
     parts = [("train", "validation", "test").index(part) for part in case.config.judged_on]

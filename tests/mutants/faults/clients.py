@@ -28,7 +28,7 @@ FAULTS: list[tuple[str, str, str]] = [
      "self._judge_fresh(client, mine, sent)\n        judges_all"),
     ("fedmpi.clients.group:Group.train", "dict.fromkeys(ids), {}, {}", "dict.fromkeys(ids), self.fresh, {}"),
     ("fedmpi.clients.group:Group.times", "self.seconds = dict.fromkeys(PHASES, 0.)", "pass"),
-    ("fedmpi.clients.group:Group.local", "max(0, when)", "when"),
+    ("fedmpi.clients.plan:of_round", "max(0, when)", "when"),
     ("fedmpi.clients.group:Group.judge", "found, (client, 2)", "found, (client, 1)"),
     ("fedmpi.clients.group:Group.in_time", "done < len(clients)", "True"),
     ("fedmpi.clients.group:Group.note", "totals.double()", "totals.float() * 2"),
