@@ -5,6 +5,7 @@ Messages between two ranks keep their order. Every communicator has a number, un
 it; collectives are messages with tags of their own. All sends are buffered at the receiver, so none can deadlock."""
 from __future__ import annotations
 
+import contextlib
 import os
 import select
 import socket
@@ -20,6 +21,7 @@ ANY = -1
 COLLECTIVE = 1 << 20      # tags from here on belong to collectives; user code stays below
 WAIT_S = .01              # longest sleep of a blocking call between two looks; what arrives ends it
 NAP_S = .0005             # between two looks whether a request is done
+PATIENCE_S = .002         # longest that such a look waits for something to arrive
 CHUNK = 1 << 18           # bytes read or written at once
 
 
@@ -90,6 +92,11 @@ class Post:
                 except (BrokenPipeError, ConnectionResetError, KeyError):
                     return      # that rank has ended: nobody is there to read
 
+    def rest(self) -> None:
+        """Sleep until something arrives, for moments only: cheaper than to look again and again."""
+        with contextlib.suppress(ValueError, OSError):      # another thread saw that a rank has ended
+            select.select(list(self.sockets.values()), [], [], PATIENCE_S)
+
     def take(self, comm: int, source: int, tags, remove: bool = True):
         """Return the first message that has arrived and fits, or None."""
         self.pump()
@@ -133,13 +140,16 @@ def any_tag(tag: int):
 
 
 class Request:
-    """Something under way: `step` advances it and says whether it is done."""
+    """Something under way: `step` advances it and says whether it is done, `rest` sleeps until that may change."""
 
-    def __init__(self, step):
-        self.step, self.done = step, False
+    def __init__(self, step, rest=None):
+        self.step, self.rest, self.done = step, rest, False
 
     def Test(self) -> bool:
         self.done = self.done or bool(self.step())
+        if not self.done and self.rest:
+            self.rest()
+            self.done = bool(self.step())
         return self.done
 
     @staticmethod
@@ -213,7 +223,7 @@ class Comm:
             if message:
                 self._put(buffer, message)
             return message is not None
-        return Request(arrived)
+        return Request(arrived, self.post.rest)
 
     def Bcast(self, buffer, root: int) -> None:
         if self.rank == root:
@@ -226,7 +236,7 @@ class Comm:
         tag, nothing, missing = self._tag(), np.empty(0, np.uint8), set(range(1, self.size))
         if self.rank:
             self.Send(nothing, 0, tag)
-            return Request(lambda: self.post.take(self.number, 0, exactly(tag)) is not None)
+            return Request(lambda: self.post.take(self.number, 0, exactly(tag)) is not None, self.post.rest)
 
         def complete() -> bool:
             while missing and (message := self.post.take(self.number, ANY, exactly(tag))):
@@ -235,7 +245,7 @@ class Comm:
                     for peer in range(1, self.size):
                         self.Send(nothing, peer, tag)
             return not missing
-        return Request(complete)
+        return Request(complete, self.post.rest)
 
     def Reduce(self, send, receive, operation, root: int) -> None:
         tag = self._tag()

@@ -16,10 +16,11 @@ from fedmpi.config import Evaluate
 from fedmpi.models.build import blank
 from fedmpi.server.steps import StepTotals
 from tests.clients.verbs import VERBS, Bench
-from tests.federations import SIZES, TRAIN, Digits, Lab, method, mlp
+from tests.federations import TRAIN, Digits, Lab, method, mlp
 from tests.methods.table import KINDS as SOME
 from tests.methods.table import NAMES, REST, SHOWN
 
+SIZES = (20, 1, 17, 3, 10, 23, 11, 8)      # training samples: short, whole and single batches
 ALL = [pytest.param(name, marks=() if name in (*SOME, "fedala", "fedah", "ifca_cam", "per_fedavg") else REST)
        for name in NAMES]
 BY_HAND = [      # of a client with 20 samples: 2 epochs of 2 batches
@@ -69,7 +70,7 @@ def test_both_engines_and_the_dry_run_count_alike(name, settings):
     """Three rounds, also what is judged; FedALA's first time ends for each client by itself."""
     found = []
     for engine in (Loop(), Vmap()):
-        lab = Lab(method(name, mlp(), **SHOWN.get(name, {})), Digits(), engine, replace(TRAIN, **settings), share=.6)
+        lab = Lab(method(name, mlp(), **SHOWN.get(name, {})), Digits(SIZES), engine, replace(TRAIN, **settings), share=.6)
         lab.open()
         opened = table(lab.group.counter)
         first, shared = lab.group.store.first, lab.shared
@@ -102,7 +103,7 @@ def test_every_verb_makes_as_many_steps_with_both_engines(name):
 
 
 def test_clients_that_idle_count_apart_and_those_that_are_only_judged_not_at_all():
-    lab = Lab(method("fedah", mlp(), mix_everyone=True), Digits(), share=.6, evaluate=Evaluate(after="all"))
+    lab = Lab(method("fedah", mlp(), mix_everyone=True), Digits(SIZES), share=.6, evaluate=Evaluate(after="all"))
     who = lab.round(0, judge=False)
     others = np.setdiff1d(range(8), who.ids)
     batches = [-(-SIZES[i] // 10) for i in range(8)]

@@ -18,6 +18,7 @@ from tests.methods.table import SHOWN
 
 MOVED = ([0, 2, 5, 6], [1, 2, 1, 2]), ([0, 5, 7], [1, 2, 0])      # clients, and where they live from then on
 HOW = {"balanced": ("balanced", False), "moving": ("shuffled", False), "the server too": ("blocks", True)}
+WAYS = (Loop(), ("balanced", "moving")), (Vmap(), ("moving", "the server too"))      # of hosting, for each engine
 
 
 def digest(world, name, model, federation, engine, how, server_hosts) -> str | None:
@@ -43,9 +44,9 @@ def moving(lab):
 def digests(world, names, brief=False) -> dict:
     """Return method -> engine -> way of hosting -> digest, at rank 0; where brief, of one engine and one way."""
     model, federation = mlp(), Digits()
-    return {name: {engine.name: {how: digest(world, name, model, federation, engine, *where)
-                                 for how, where in HOW.items() if how == "moving" or not brief}
-                   for engine in ((Loop(),) if brief else (Loop(), Vmap()))} for name in names}
+    ways = ((Loop(), ("moving",)),) if brief else WAYS
+    return {name: {engine.name: {how: digest(world, name, model, federation, engine, *HOW[how]) for how in hosting}
+                   for engine, hosting in ways} for name in names}
 
 
 def main(names):
