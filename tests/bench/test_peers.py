@@ -17,6 +17,8 @@ SMALL = ["clients=2", "samples=4", "participants=1", "rounds=1", "engines=loop"]
 STAND_IN = """
 import subprocess, sys
 from shape import Shape, mark
+
+pytestmark = pytest.mark.slow("processes of their own")
 shape, busy = Shape.told(), "import time\\nwhile time.process_time() < .3: pass\\nprint(flush=True)\\ninput()"
 children = []
 for _ in range(shape.rounds + 1):

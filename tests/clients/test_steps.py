@@ -70,7 +70,8 @@ def test_both_engines_and_the_dry_run_count_alike(name, settings):
     """Three rounds, also what is judged; FedALA's first time ends for each client by itself."""
     found = []
     for engine in (Loop(), Vmap()):
-        lab = Lab(method(name, mlp(), **SHOWN.get(name, {})), Digits(SIZES), engine, replace(TRAIN, **settings), share=.6)
+        of, train = method(name, mlp(), **SHOWN.get(name, {})), replace(TRAIN, **settings)
+        lab = Lab(of, Digits(SIZES), engine, train, share=.6)
         lab.open()
         opened = table(lab.group.counter)
         first, shared = lab.group.store.first, lab.shared

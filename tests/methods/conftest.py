@@ -2,10 +2,21 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from tests.federations import TRAIN, Lab
+from tests.methods.table import REST
+
+DAILY = {f"test_{name}.py" for name in ("contract", "defaults", "ditto", "fedamp", "fedper", "fedprox", "limits")}
+
+
+def pytest_collection_modifyitems(items):
+    """Mark as slow what tests methods one by one, but for some of table.KINDS."""
+    for item in items:
+        if item.path.parent == Path(__file__).parent and item.path.name not in DAILY:
+            item.add_marker(REST)
 
 
 @pytest.fixture(params=[0., .9], ids=["plain", "momentum"])

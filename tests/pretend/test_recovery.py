@@ -16,6 +16,8 @@ from tests.clients.verbs import Bench, plain, through
 from tests.federations import Digits, Lab, apart, method, mlp
 from tests.pretend import GPU, pretend
 
+pytestmark = pytest.mark.slow("a pretended GPU checks every call")
+
 SIZES = (57, 11, 3, 10)
 SHORT = [torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB"),
          RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"),

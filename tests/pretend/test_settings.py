@@ -22,6 +22,8 @@ from tests.federations import CPU, TRAIN, apart
 from tests.pretend import GPU, on_gpu, pretend, runs
 from tests.pretend.cuda import TOTAL
 
+pytestmark = pytest.mark.slow("a pretended GPU checks every call")
+
 ENGINES = ("loop", "vmap", "graphs")
 
 

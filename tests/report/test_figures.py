@@ -10,8 +10,9 @@ from fedmpi.report.figures import accuracy, clients, clusters, embeddings, style
 from fedmpi.storage.folder import read_history
 from fedmpi.storage.outcome import metrics
 
+pytestmark = pytest.mark.slow("runs, and all figures")
 
-@pytest.mark.slow("runs, and all figures")
+
 def test_a_figure_for_all_that_the_runs_have_data_for(drawn):
     columns, clustered = ("beta-.3", "few-shot"), ("fedmhc-co", "fedcps")
     wanted = {f"{kind}-{c}" for kind in ("accuracy", "clients", "bytes", "seconds", "distance", "iterations", "lam",

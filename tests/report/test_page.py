@@ -8,6 +8,8 @@ import pytest
 
 from fedmpi.report import tables
 
+pytestmark = pytest.mark.slow("a browser, and the runs of a report")
+
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 
 
@@ -41,7 +43,6 @@ def visit(browser, report):
         page.close()
 
 
-@pytest.mark.slow("a browser")
 def test_it_loads_nothing_and_complains_of_nothing(visit, report):
     page, asked, said = visit(1200)
     images = page.evaluate("[...document.images].map(i => [i.complete, i.naturalWidth, i.alt])")
@@ -86,7 +87,6 @@ def test_a_table_wider_than_a_phone_is_scrolled_by_keys_and_keeps_its_names_in_s
     assert name.bounding_box()["x"] == before and name.bounding_box()["width"] < 180
 
 
-@pytest.mark.slow("a browser")
 def test_it_is_printed_whole(visit):
     page, *_ = visit(1200)
     page.emulate_media(media="print")

@@ -14,6 +14,8 @@ from fedmpi.server import selection
 from fedmpi.storage import checkpoint, outcome
 from tests.server.test_resume import assert_same_books, history, started
 
+pytestmark = pytest.mark.slow("whole runs, some of them killed and resumed")
+
 NAN = float("nan")
 SPLIT = "data.split=[.6, .15, .25]"
 # with a patience of two rounds this run ends after a dozen or so
