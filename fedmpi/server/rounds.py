@@ -154,7 +154,8 @@ class Run:
 
     @cached_property
     def edge(self) -> EdgeLedger:
-        return EdgeLedger(self.config.edge, self.method, self.federation, self.crew.group.local(0))
+        return EdgeLedger(self.config.edge, self.method, self.federation, self.crew.group.local(0),
+                          self.config.rounds)
 
     def spent(self, who: Participants, nbytes) -> dict:
         """Return the mean time and energy of a participant's round at the edge, where `edge` is set."""

@@ -13,9 +13,11 @@ from fedmpi.clients.tally import Tally, work
 from fedmpi.comm.world import Solo
 from fedmpi.config import resolve
 from fedmpi.errors import BadInput
+from fedmpi.method import Participants
 from fedmpi.models.build import blank, build
 from fedmpi.models.nets import CNN4
 from fedmpi.server.cost import MIB, Edge, printed
+from fedmpi.server.edge import EdgeLedger
 from tests.clients.verbs import VERBS
 from tests.federations import method
 
@@ -116,3 +118,33 @@ def test_a_run_reports_time_and_energy_at_the_edge(bench):
     samples = column[took_part] * edge.frequency / edge.cycles / 2
     np.testing.assert_allclose(samples, np.round(samples), atol=1e-6)      # two epochs of whole samples
     assert line["E_comp"] == pytest.approx(edge.kappa * edge.frequency ** 3 * line["T_comp"])
+
+
+@pytest.mark.parametrize("name, settings, before, warming, after", [
+    ("fedavg", {}, 40, 40, 40), ("ifca_cam", {"k": 3, "warm_up": 4}, None, 40, 80),
+    ("fesem_cam", {"k": 3, "warm_up": 4, "warm_steps": 7}, 280, 80, 80),
+    ("ifca_cam", {"k": 3, "warm_up": 0}, None, 80, 80)])
+def test_the_edge_computes_what_the_round_asks_for(mlp, name, settings, before, warming, after):
+    """A client with 20 samples, 2 epochs: its samples in the round before the first one, in rounds 0 to 3 and later."""
+    federation = SimpleNamespace(sizes=np.full(8, 20), shape=(64,), dtype="float32")
+    ledger = EdgeLedger(Edge(cycles=3., frequency=1.), method(name, mlp, **settings), federation, local(), rounds=6)
+
+    def samples(t):
+        cycles = ledger.spent(Participants(np.arange(2), np.full(2, 20), t, 0), 0)["T_comp"]
+        passed = ledger.known[ledger.stage_of(t), 20].passed
+        return (cycles - passed) / 3
+    for t, expected in ((0, warming), (3, warming), (4, after), (5, after), (9, after), (-1, before)):
+        if expected is not None:
+            np.testing.assert_allclose(samples(t), [expected] * 2)
+
+
+def test_a_runs_computing_time_is_that_of_an_ordinary_round(bench):
+    """IFCA-CAM trains one model in rounds of warm-up and two later; FeSEM-CAM warms up in round 0 of the books."""
+    words = ("edge={cycles: 1.e6}", "rounds=4")
+    assert bench.lead("edge-ifca", *words, "method={name: ifca_cam, k: 2, warm_up: 2}") == 0
+    assert bench.lead("edge-fesem", *words, "method={name: fesem_cam, k: 2, warm_up: 30, warm_steps: 9}") == 0
+    names = ("edge-ifca", "edge-fesem")
+    ifca, fesem = ({line["round"]: line["T_comp"] for line in bench.metrics(name)} for name in names)
+    assert [bench.result(name)["T_comp"] for name in names] == [ifca[4], fesem[4]]
+    assert max(ifca[1], ifca[2]) * 1.5 < min(ifca[3], ifca[4])      # participants differ from round to round
+    assert fesem[0] > 15 * max(fesem[t] for t in (1, 2, 3, 4))      # 270 steps of one model, 5 of two
