@@ -142,7 +142,9 @@ def conduct(world: Solo, decision, stop, ends) -> int:
 def conclude(run) -> int:
     """Write result.json and print the last lines."""
     from fedmpi.progress import duration, percent
+    from fedmpi.server.late import judge_last_round
     from fedmpi.storage.outcome import reached
+    judge_last_round(run)
     result = run.result() | run.storage.facts()
     run.folder.finish(result, run.state.metrics)
     run.progress.say(

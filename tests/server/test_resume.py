@@ -127,6 +127,36 @@ def test_what_is_newer_than_the_checkpoint_is_dropped_from_the_books(bench):
     assert bench.result("back-whole")["digest"] == bench.result("back")["digest"]
 
 
+@pytest.mark.parametrize("method, every", [("fedmhc", 0), ("per_fedavg", 0), ("fedmhc", 2)])
+def test_a_run_that_ends_where_it_was_saved_is_judged_there(bench, method, every):
+    """`rounds` is lowered to a round that was not evaluated: the result is that of a run of so many rounds."""
+    name = f"lowered-{method}-{every}"
+    words = (*SMALL, f"method={method}", f"evaluate.every={every}", "checkpoint.every=2", "edge={}")
+    assert started(bench, name, words, stop=3) == 75
+    assert started(bench, name, (*words, "rounds=3"), "auto") == 0
+    assert started(bench, f"{name}-whole", (*words, "rounds=3")) == 0
+    kept = [{key: value for key, value in timeless(result).items() if not key.endswith("_after") and "bytes" not in key}
+            for folder in (name, f"{name}-whole") for result in (bench.metrics(folder)[-1], bench.result(folder))]
+    assert kept[:2] == kept[2:] and kept[1]["round"] == 3 and kept[1]["accuracy_mean"] > 0
+    assert [line["round"] for line in bench.metrics(name)] == [1, 2, 3]
+    found, expected = history(bench, name), history(bench, f"{name}-whole")
+    for column in ("round", "accuracy", "f1", "cluster"):
+        np.testing.assert_array_equal(found[column], expected[column], column)
+    assert started(bench, name, words, "auto") == started(bench, f"{name}-on", words) == 0      # rounds=6 again
+    assert bench.result(name)["digest"] == bench.result(f"{name}-on")["digest"]
+    judged = [line["round"] for line in bench.metrics(name) if "accuracy_mean" in line]
+    assert history(bench, name)["round"].tolist() == judged == ([2, 3, 4, 6] if every else [3, 6])
+
+
+def test_a_late_judgement_has_no_rows_to_embed(bench):
+    """What clients sent in the last round is gone: the log says so, and the run ends as any other."""
+    words = (*SMALL, "method=fedavg", "evaluate.every=0")
+    assert started(bench, "late-picture", words, stop=3) == 75
+    assert started(bench, "late-picture", (*words, "rounds=3", "evaluate.embeddings=[3]"), "auto") == 0
+    assert "embedding" not in history(bench, "late-picture")
+    assert "round 3: FedAvg has no heads to embed" in (bench.out("late-picture") / "log.txt").read_text()
+
+
 @pytest.fixture(scope="module")
 def few(bench):
     """Words that name a data set of 24 digits, three clients of 6, 6 and 3 training samples, two tested, one not."""
