@@ -102,3 +102,18 @@ def test_rows_of_our_jobs_do_equal_work(path, tmp_path):
             if (other := job.equal_to(made, row)) is not None:
                 ratio, train = equal.ratio(found.settings, runs[other, column].settings, 40), found.settings.train
                 assert abs(ratio - 1) < (.51 / train.steps if train.steps else .05), (scale, column, ratio)
+
+
+@pytest.mark.slow("the steps of every row of every job")
+@pytest.mark.parametrize("path", [path for path in JOBS if "equal_steps" not in path.read_text()], ids=lambda p: p.stem)
+def test_a_job_whose_rows_do_unequal_work_says_why_none_is_equal(path, tmp_path):
+    """In its first column, by more than 5 %; its header then has a line that begins `# No row of equal steps:`."""
+    runs = job.expand(job.load(path), path, tmp_path, None)
+    totals = []
+    for found in runs:
+        if (found.column, found.seed) == (runs[0].column, runs[0].seed):
+            try:
+                totals.append(equal.total(found.settings, 40))
+            except BadInput as error:      # figure 4 of FedCPS clusters whole models of four blocks
+                assert path.stem == "fedcps_figure4" and "network of two layers" in str(error)
+    assert max(totals) < 1.05 * min(totals) or "No row of equal steps: " in path.read_text()
