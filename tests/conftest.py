@@ -40,6 +40,14 @@ def launch():
     return module
 
 
+@pytest.fixture
+def warm():
+    """A Python whose `-m fedmpi` starts at once, for this test; see tests/warm.py."""
+    from tests.warm import python
+    with python() as path:
+        yield path
+
+
 @pytest.fixture(scope="module")
 def bench(tmp_path_factory, cache):
     """A folder in which runs of the real command are started; see tests/runs.py."""

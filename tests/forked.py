@@ -120,36 +120,53 @@ def become(rank: int, ends: list[dict], function, paths, gone: Path) -> None:
     def abort(code: int):
         gone.touch()
         os._exit(code)
-    code = 1
-    try:
+
+    def perform():
         ranks, sockets = len(ends), ends.pop(rank)
         close(ends)
         surroundings(paths)
         world = {"PMI_RANK": str(rank), "PMI_SIZE": str(ranks)} if ranks > 1 else {}      # as MPICH's launcher says it
         sys.modules["mpi4py"] = Package(SocketMPI(rank, ranks, sockets, abort))
-        try:
-            function(world)
-            code = 0
-        except SystemExit as end:
-            code = end.code if isinstance(end.code, int) else int(end.code is not None)
-        except BaseException:
-            traceback.print_exc()
+        function(world)
+    leave(perform)
+
+
+def leave(function, end=os._exit) -> None:
+    """Call a function in this fork and end as a process does whose main module it is. Never returns."""
+    code = 1
+    try:
+        function()
+        code = 0
+    except SystemExit as asked:
+        code = asked.code if isinstance(asked.code, int) else int(asked.code is not None)
+    except BaseException:
+        traceback.print_exc()
     finally:
         with contextlib.suppress(Exception):
             sys.stdout.flush()
             sys.stderr.flush()
-        os._exit(code)
+        end(code)
 
 
 def surroundings(paths) -> None:
     """Make this process look like one that a launcher has started."""
     os.setpgid(0, 0)
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, signal.SIG_DFL if number == signal.SIGTERM else signal.default_int_handler)
+    reset_signals()
     null = os.open(os.devnull, os.O_RDONLY)
     os.dup2(null, 0)
     for number, path in enumerate(paths, 1):
         os.dup2(os.open(path, os.O_WRONLY | os.O_APPEND), number)
+    reopen()
+
+
+def reset_signals() -> None:
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_DFL if number == signal.SIGTERM else signal.default_int_handler)
+
+
+def reopen() -> None:
+    """Read and print by this process's standard files, in place of what pytest has put there."""
+    sys.stdin = os.fdopen(0, closefd=False)
     sys.stdout, sys.stderr = (os.fdopen(n, "w", buffering=1, closefd=False) for n in (1, 2))
 
 

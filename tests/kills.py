@@ -33,6 +33,7 @@ class Trial:
     folder: Path
     rounds: int
     srun: bool = False
+    python: str | Path = sys.executable
 
     def __post_init__(self):
         self.out, self.config = self.folder / "run", self.folder / "c.yaml"
@@ -41,7 +42,7 @@ class Trial:
 
     def start(self, ranks: int) -> subprocess.Popen:
         words = ["-m", "fedmpi", "run", self.config, "--out", self.out, "--resume", "auto"]
-        command = launch.command(ranks, *words)
+        command = launch.command(ranks, *words, python=self.python)
         if self.srun:
             command = ["salloc", "--quiet", f"--nodes={min(ranks, 3)}", f"--ntasks={ranks}", "srun", "--mpi=pmi2",
                        "--kill-on-bad-exit=1", sys.executable, *map(str, words)]
@@ -103,13 +104,13 @@ class Trial:
         return json.loads((self.out / "result.json").read_text())["digest"]
 
 
-def survives(times: int, seed: int, srun: bool, folder: Path, report=print) -> bool:
+def survives(times: int, seed: int, srun: bool, folder: Path, report=print, python=sys.executable) -> bool:
     """Kill `times` times, each time a run of its own that was killed once and goes on; say whether digests agree."""
     draw, well = random.Random(seed), True
     straight = Trial(Path(tempfile.mkdtemp(dir=folder)), ROUNDS).uninterrupted()
     done = 0
     while done < times:
-        trial = Trial(Path(tempfile.mkdtemp(dir=folder)), ROUNDS, srun)
+        trial = Trial(Path(tempfile.mkdtemp(dir=folder)), ROUNDS, srun, python)
         while done < times and (what := trial.killed(draw)):
             done += 1
             report(f"kill {done:2}: rank {what['rank']} of {what['ranks']}, {what['moment']:.2f} s into its rounds; "

@@ -17,17 +17,17 @@ MARK = "FEDMPI_TEST_JOB"      # in the environment of every process of a job
 RANKS = ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK")      # set by Open MPI; by MPICH and srun --mpi=pmi2; by PMIx
 
 
-def command(ranks: int, *words) -> list[str]:
-    """Return the command line that starts `words` on some ranks; without a launcher where it is one."""
+def command(ranks: int, *words, python=sys.executable) -> list[str]:
+    """Return the command line that starts `python` and `words` on some ranks; without a launcher where it is one."""
     mpiexec = Path(sys.executable).with_name("mpiexec")
     launcher = str(mpiexec) if mpiexec.exists() else shutil.which("mpiexec")
-    return [*([launcher, "-n", str(ranks)] if ranks > 1 else []), sys.executable, *map(str, words)]
+    return [*([launcher, "-n", str(ranks)] if ranks > 1 else []), str(python), *map(str, words)]
 
 
-def start(ranks: int, *words, cwd=ROOT) -> subprocess.Popen:
-    """Start a job, whose processes can be found by its `mark`."""
+def start(ranks: int, *words, cwd=ROOT, python=sys.executable) -> subprocess.Popen:
+    """Start a job, whose processes can be found by its `mark`; `python` may be a warm one, see warm.py."""
     mark = uuid.uuid4().hex
-    job = subprocess.Popen(command(ranks, *words), cwd=cwd, env=ENVIRONMENT | {MARK: mark}, text=True,
+    job = subprocess.Popen(command(ranks, *words, python=python), cwd=cwd, env=ENVIRONMENT | {MARK: mark}, text=True,
                            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     job.mark = mark
     return job

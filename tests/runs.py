@@ -7,6 +7,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import sys
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -40,15 +41,15 @@ class Bench:
         """Run `fedmpi run` on some ranks, which are forks of this process (tests/forked.py), to its end."""
         return forked.command(ranks, "run", self.config, *words, "--out", self.out(name), cwd=self.folder)
 
-    def start(self, ranks: int, name: str, *words):
-        """Start `fedmpi run` under a real launcher; overrides and options are `words`."""
+    def start(self, ranks: int, name: str, *words, python=sys.executable):
+        """Start `fedmpi run` under a real launcher; overrides and options are `words`, `python` may be a warm one."""
         words = ("-m", "fedmpi", "run", self.config, *words, "--out", self.out(name))
-        self.jobs.append(launch.start(ranks, *words, cwd=self.folder))
+        self.jobs.append(launch.start(ranks, *words, cwd=self.folder, python=python))
         return self.jobs[-1]
 
-    def mpirun(self, ranks: int, name: str, *words):
+    def mpirun(self, ranks: int, name: str, *words, python=sys.executable):
         """The same to its end."""
-        return launch.finish(self.start(ranks, name, *words))
+        return launch.finish(self.start(ranks, name, *words, python=python))
 
     def lead(self, name: str, *overrides, resume=None) -> int:
         """The same in this process, on one rank; returns the exit code."""

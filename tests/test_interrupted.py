@@ -26,14 +26,11 @@ def continued(bench, name: str, ranks: int) -> str:
     return bench.result(name)["digest"]
 
 
-REAL = pytest.mark.slow("ranks under a real launcher load PyTorch, and wait")
-
-
 @linux
-@REAL
+@pytest.mark.slow("jobs under a real launcher, each to its end twice")
 @pytest.mark.parametrize("rank, ranks_then", [(2, 1), (0, 2)], ids=["worker", "server"])
-def test_a_killed_rank_ends_the_job_and_nothing_is_lost(bench, rank, ranks_then):
-    job = bench.start(3, f"killed-{rank}", LONG)
+def test_a_killed_rank_ends_the_job_and_nothing_is_lost(bench, warm, rank, ranks_then):
+    job = bench.start(3, f"killed-{rank}", LONG, python=warm)
     wait_for(job, "round      4/")
     kill(job, rank)
     assert launch.finish(job).returncode not in (0, 75)
@@ -41,9 +38,8 @@ def test_a_killed_rank_ends_the_job_and_nothing_is_lost(bench, rank, ranks_then)
     continued(bench, f"killed-{rank}", ranks_then)
 
 
-@REAL
-def test_asked_to_stop_it_saves_and_says_so(bench):
-    job = bench.start(2, "stopped", LONG)
+def test_asked_to_stop_it_saves_and_says_so(bench, warm):
+    job = bench.start(2, "stopped", LONG, python=warm)
     wait_for(job, "round      3/")
     job.send_signal(signal.SIGTERM)
     done = launch.finish(job)
@@ -66,10 +62,10 @@ class Failing(FedAvg):
 '''
 
 
-@REAL
-def test_a_failing_worker_is_named_once(bench):
+def test_a_failing_worker_is_named_once(bench, warm):
     bench.out("failing.py").write_text(FAILING)
-    done = bench.mpirun(2, "failing", "method=failing:Failing", "train.participation=1", "engine=loop")
+    done = bench.mpirun(2, "failing", "method=failing:Failing", "train.participation=1", "engine=loop",
+                        python=warm)
     assert done.returncode not in (0, 2, 75)
     message = [line for line in done.stderr.splitlines() if "fedmpi:" in line]
     assert len(message) == 1 and "Traceback" not in done.stderr + done.stdout
@@ -115,11 +111,10 @@ class Stopping(FedMHC):
 
 
 @linux
-@REAL
-def test_a_rank_that_hangs_is_named_and_nothing_is_lost(bench):
+def test_a_rank_that_hangs_is_named_and_nothing_is_lost(bench, warm):
     bench.out("stopping.py").write_text(STOPPING)
     words = ("method=stopping:Stopping", "method.M=3", "train.participation=1", "engine=loop", "rounds=4")
-    done = bench.mpirun(3, "hung", *words, "comm.timeout=6")
+    done = bench.mpirun(3, "hung", *words, "comm.timeout=6", python=warm)
     assert done.returncode not in (0, 2, 75)
     (message,) = [line for line in done.stderr.splitlines() if "fedmpi:" in line]
     assert re.match(r"fedmpi: rank [12] of 3 on \S+ made no progress for 6 s \(comm.timeout\) and gave its last sign "
@@ -133,7 +128,7 @@ def test_a_rank_that_hangs_is_named_and_nothing_is_lost(bench):
 
 
 @linux
-@REAL
+@pytest.mark.slow("ranks that load PyTorch: no warm ones, which cannot be stopped from outside")
 def test_a_server_that_hangs_is_named_by_a_worker(bench):
     job = bench.start(2, "mute", LONG, "comm.timeout=6")
     wait_for(job, "round      2/")

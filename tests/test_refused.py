@@ -31,9 +31,8 @@ def test_bad_input(refusal, bench, setting, message):
     assert not bench.out("bad").exists()
 
 
-@pytest.mark.slow("ranks under a real launcher load PyTorch")
-def test_all_ranks_leave_with_the_same_code_and_one_message(bench):
-    done = bench.mpirun(2, "bad-2", "method.lamda=1")
+def test_all_ranks_leave_with_the_same_code_and_one_message(bench, warm):
+    done = bench.mpirun(2, "bad-2", "method.lamda=1", python=warm)
     assert done.returncode == 2 and done.stdout == ""
     (line,) = done.stderr.splitlines()
     assert line.startswith(f"fedmpi: {bench.config}: method.lamda is not a setting of FedMHC")

@@ -31,12 +31,11 @@ def test_ranks_that_do_not_belong_together_are_refused(monkeypatch, name, remedy
     roster.refuse_mixed(world, ["c.yaml", [], None])      # another host is no reason
 
 
-@pytest.mark.slow("ranks under a real launcher load PyTorch")
-def test_another_command_on_another_rank(bench):
+def test_another_command_on_another_rank(bench, warm):
     words = ["-m", "fedmpi", "run", bench.config, "--out", str(bench.out("mixed"))]
-    first = launch.command(2, *words)
+    first = launch.command(2, *words, python=warm)
     first[first.index("2")] = "1"
-    done = subprocess.run([*first, ":", "-n", "1", sys.executable, *words, "seed=4"], cwd=bench.folder, text=True,
+    done = subprocess.run([*first, ":", "-n", "1", str(warm), *words, "seed=4"], cwd=bench.folder, text=True,
                           env=launch.ENVIRONMENT, capture_output=True, timeout=launch.LIMIT)
     assert done.returncode == 2 and "['seed=4']" in done.stderr and "start all ranks with one command" in done.stderr
     assert not bench.out("mixed").exists()
@@ -84,9 +83,8 @@ def test_each_rank_takes_the_gpu_of_its_place(monkeypatch, visible, hosts_client
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="finds processes in /proc")
-@pytest.mark.slow("ranks under a real launcher load PyTorch")
-def test_a_signal_to_one_worker_stops_all(bench):
-    job = bench.start(2, "told", "rounds=100000")
+def test_a_signal_to_one_worker_stops_all(bench, warm):
+    job = bench.start(2, "told", "rounds=100000", python=warm)
     wait_for(job, "round      2/")
     (pid,) = (pid for pid, e in launch.processes(job).items() if launch.rank_of(e) == 1)
     os.kill(pid, signal.SIGUSR2)

@@ -6,6 +6,7 @@ import math
 import os
 import time
 from dataclasses import dataclass
+from functools import partial
 
 import h5py
 import pytest
@@ -24,12 +25,11 @@ def alone(bench):
     return done
 
 
-@pytest.mark.slow("ranks under a real launcher load PyTorch")
 @pytest.mark.parametrize("ranks, engine, settings", [
     (2, "vmap", ["placement=shuffled"]),
     (3, "loop", ["server.hosts_clients=true", "placement=blocks", "method=fedavg"])])
-def test_any_number_of_ranks_gives_the_same_bits(bench, ranks, engine, settings):
-    start = bench.mpirun if engine == "vmap" else bench.run      # one of them on ranks of a real library
+def test_any_number_of_ranks_gives_the_same_bits(bench, warm, ranks, engine, settings):
+    start = partial(bench.mpirun, python=warm) if engine == "vmap" else bench.run      # one on a real MPI library
     done = start(ranks, f"{engine}-{ranks}", f"engine={engine}", *settings)
     assert done.returncode == 0, done.stderr
     assert bench.lead(f"{engine}-1", f"engine={engine}", *settings) == 0

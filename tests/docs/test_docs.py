@@ -23,7 +23,7 @@ from tests.docs.pages import MARKS, PAGES, ROOT, blocks, calls, inline
 
 LIMIT = 600      # seconds until a command that hangs is ended: a safety net, not a measure
 SHELL = set("|&;<>$`*({[\"")      # outside of single quotes: for bash to read
-FORKED = re.compile(r"(mpiexec -n (?P<ranks>\d+) )?fedmpi ")      # done by forks of this process
+FORKED = re.compile(r"(mpiexec -n (?P<ranks>\d+) )?fedmpi (?!sweep)")      # done by forks of this process
 LAUNCHED = "mpiexec -n 3 fedmpi run configs/quickstart.yaml"      # README's first command, under the real launcher
 COPIED = ("benchmarks", "configs", "docs", "fedmpi", "jobs", "slurm", "tests", "README.md")
 EXTRAS = ("pandas", "safetensors")      # what `.[test]` installs: a page that needs them is skipped without them
@@ -31,15 +31,16 @@ each = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 
 
 @pytest.fixture(scope="module")
-def environment(tmp_path_factory):
-    """A home without data or settings, and `fedmpi` as a command of this Python."""
-    home = tmp_path_factory.mktemp("home")
-    shim = home / "bin" / "fedmpi"
-    shim.parent.mkdir()
-    shim.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -m fedmpi "$@"\n')
-    shim.chmod(0o755)
+def home(tmp_path_factory):
+    """A home without data or settings."""
+    return tmp_path_factory.mktemp("home")
+
+
+@pytest.fixture
+def environment(home, warm):
+    """That home, and `fedmpi` as a command of a warm Python."""
     cache = os.environ.get("XDG_CACHE_HOME", str(Path.home() / ".cache"))      # fonts that matplotlib has looked up
-    path = os.pathsep.join([str(shim.parent), str(Path(sys.executable).parent), os.environ["PATH"]])
+    path = os.pathsep.join([str(warm.parent), str(Path(sys.executable).parent), os.environ["PATH"]])
     modules = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
     return os.environ | {"HOME": str(home), "XDG_CACHE_HOME": cache, "PATH": path, "PYTHONPATH": modules,
                          "OMP_NUM_THREADS": "1", "COLUMNS": "120", "NO_COLOR": "1"}

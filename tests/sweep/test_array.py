@@ -31,9 +31,9 @@ def runs(tmp_path, cache, monkeypatch):
     return job.expand(job.load(path), path, Path("out 1"), None)
 
 
-@pytest.mark.slow("a process of its own")
-def test_a_task_is_a_run_of_the_sweep(runs, tmp_path):
+def test_a_task_is_a_run_of_the_sweep(runs, tmp_path, warm, monkeypatch):
     """The script itself runs the third of them; a sweep then finds it finished."""
+    monkeypatch.setattr(sys, "executable", str(warm))
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin" / "srun").write_text(SRUN)
     (tmp_path / "bin" / "srun").chmod(0o755)

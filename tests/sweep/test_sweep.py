@@ -34,20 +34,19 @@ GPUS = "CUDA_VISIBLE_DEVICES"
 
 
 @pytest.fixture
-def sweep(tmp_path, cache):
+def sweep(tmp_path, cache, warm):
     """Start a sweep of the small job, in its folder."""
     started = []
 
     def start(*words, **changed):
         started.append(launch.start(1, "-m", "fedmpi", "sweep", jobs.write(tmp_path, cache, **changed),
-                                    "--out", tmp_path / "out", *words, cwd=tmp_path))
+                                    "--out", tmp_path / "out", *words, cwd=tmp_path, python=warm))
         return started[-1]
     yield start
     for one in started:
         launch.end(one)
 
 
-@pytest.mark.slow("sweeps in processes of their own, one of which is cut short")
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="finds processes in /proc")
 @pytest.mark.parametrize("how", ["stopped", "killed"])
 def test_cut_short_in_the_middle_it_continues(sweep, tmp_path, monkeypatch, how):
@@ -141,14 +140,14 @@ def test_a_setting_newer_than_a_run_had_its_default(tmp_path, cache):
         second()
 
 
-@pytest.mark.slow("a sweep in processes of its own")
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs a pseudo-terminal")
-def test_a_terminal_shows_a_table_that_stays_up_to_date(tmp_path, cache):
+def test_a_terminal_shows_a_table_that_stays_up_to_date(tmp_path, cache, warm):
     path = jobs.write(tmp_path, cache, rows={"Local [1]": "local"}, columns=ONE, published={})
     ours, its = os.openpty()
     fcntl.ioctl(its, termios.TIOCSWINSZ, struct.pack("HHHH", 30, 120, 0, 0))
-    done = subprocess.Popen(launch.command(1, "-m", "fedmpi", "sweep", path, "--out", tmp_path / "out"), stdout=its,
-                            stderr=its, stdin=subprocess.DEVNULL, env=launch.ENVIRONMENT | {"TERM": "xterm"})
+    done = subprocess.Popen(launch.command(1, "-m", "fedmpi", "sweep", path, "--out", tmp_path / "out", python=warm),
+                            stdin=subprocess.DEVNULL, stdout=its, stderr=its,
+                            env=launch.ENVIRONMENT | {"TERM": "xterm"})
     os.close(its)
     said = b""
     with suppress(OSError):      # Linux: the other end is closed
