@@ -1,8 +1,10 @@
 """YAML as fedmpi reads it: numbers as people write them, and nothing that runs code or fills the memory."""
 from __future__ import annotations
 
+import copy
 import re
 from collections import Counter
+from functools import lru_cache
 from pathlib import Path
 
 import yaml
@@ -50,10 +52,15 @@ def read(path: Path) -> str:
     return text
 
 
+@lru_cache(maxsize=256)      # the runs of a sweep share a file and most settings
+def load(text: str):
+    return yaml.load(text, Loader)
+
+
 def parse(text: str):
     """Return what YAML text says. Raises ValueError for all that it may not be."""
     try:
-        return yaml.load(text, Loader)
+        return copy.deepcopy(load(text))      # callers change it
     except ValueError:
         raise
     except (yaml.YAMLError, RecursionError, LookupError, TypeError, AttributeError, OverflowError) as error:

@@ -38,6 +38,12 @@ def test_nesting_without_end_is_a_value_error():
         loader.parse("[" * 500)
 
 
+def test_what_was_read_before_is_read_anew():
+    first = loader.parse("a: {b: [1]}")
+    first["a"]["b"].append(2)
+    assert loader.parse("a: {b: [1]}") == {"a": {"b": [1]}}
+
+
 def test_merges_cannot_blow_up(monkeypatch):
     """Six levels of ten merges each would make a million entries; a mapping of exactly the largest number is read."""
     levels = "a0: &a0 {x: 1}\n" + "".join(
@@ -48,6 +54,7 @@ def test_merges_cannot_blow_up(monkeypatch):
     monkeypatch.setattr(loader, "LARGEST", 12)
     assert len(loader.parse(flat)) == 12
     monkeypatch.setattr(loader, "LARGEST", 11)
+    loader.load.cache_clear()
     with pytest.raises(ValueError, match="more than 11 values"):
         loader.parse(flat)
 

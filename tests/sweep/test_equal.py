@@ -1,6 +1,7 @@
 """Rows of equal work: as many gradient steps as another row, in steps or in whole epochs."""
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
 import pytest
@@ -95,9 +96,9 @@ def test_a_column_without_steps_is_named(write, tmp_path):
 def test_rows_of_our_jobs_do_equal_work(path, tmp_path):
     """In all columns and scales: as near as whole steps or, within 5 %, whole epochs of a round come."""
     made = job.load(path)
+    made = dataclasses.replace(made, seeds=made.seeds[:1])      # seeds change no steps
     for scale in (None, *made.scales):
-        seed = job.at(made, scale).seeds[0]
-        runs = {(r.row, r.column): r for r in job.expand(made, path, tmp_path, scale) if r.seed == seed}
+        runs = {(r.row, r.column): r for r in job.expand(made, path, tmp_path, scale)}
         for (row, column), found in runs.items():
             if (other := job.equal_to(made, row)) is not None:
                 ratio, train = equal.ratio(found.settings, runs[other, column].settings, 40), found.settings.train
