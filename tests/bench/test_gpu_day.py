@@ -20,6 +20,7 @@ from benchmarks.gpu.notes import SPARE_S, Notes, Options, read
 from benchmarks.gpu_day import end_by_signal, main
 from fedmpi.errors import BadInput
 from fedmpi.report import gpu_day
+from tests.forked import load
 
 ROOT = Path(__file__).parents[2]
 HEAD = {"when": "today", "commit": "0", "device": "cpu", "small": True}
@@ -167,6 +168,9 @@ def command(*words: str) -> subprocess.CompletedProcess:
 
 def forked(to: Path, *words: str) -> tuple[int, str]:
     """Do as the command does in a fork of this process, which has loaded the libraries; return its code and words."""
+    load()
+    plan.preload("cpu")
+
     def work():
         with to.open("w") as file:
             os.dup2(file.fileno(), 1)
