@@ -4,7 +4,7 @@ from __future__ import annotations
 import pytest
 
 FAIR = ("method=fedavg", "rounds=8", "data.clients=10", "data.partition=iid", "train.participation=1", "train.lr=.3",
-        "train.steps=null", "train.epochs=2", "data.share=1")
+        "train.steps=null", "train.epochs=2", "data.share=1", "engine=auto")
 ATTACK = "attack={kind: sign_flip, scale: 3}"
 
 
@@ -54,7 +54,6 @@ def test_the_same_bits_on_any_number_of_ranks(bench, ranks, words):
     assert bench.result(f"more-{ranks}")["digest"] == bench.result(f"one-{ranks}")["digest"]
 
 
-@pytest.mark.slow("four runs")
 def test_a_robust_mean_goes_on_to_the_same_bits(bench):
     """It comes from columns: however they lie in memory, here and in a checkpoint, sums over rows are the same."""
     words = ("method={name: pfedcam, K: 4}", "server.robust=median", "data.clients=7")

@@ -94,7 +94,6 @@ def test_every_package_gets_its_share_and_at_least_ten(drawn):
     assert drawing.shares({"a": 900, "b": 100, "c": 4}, 100) == {"a": 86, "b": 10, "c": 4}
 
 
-@pytest.mark.slow("hundreds of faults")
 def test_all_hand_written_faults_apply():
     names = [m.package for m in drawing.hand_written(ROOT, [])]
     assert set(names) == {listed.partition("_")[0] for listed in drawing.package_lists([])}

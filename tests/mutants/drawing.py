@@ -4,6 +4,7 @@ from __future__ import annotations
 import importlib
 import random
 from collections.abc import Iterable
+from functools import cache
 from pathlib import Path
 
 from tests.mutants.judge import Mutant, package_of
@@ -82,6 +83,11 @@ def hand_written(root: Path, packages: Iterable[str]) -> list[Mutant]:
     return planted
 
 
+@cache
+def parsed(text: str) -> Source:
+    return Source(text)
+
+
 def apply(root: Path, name: str, old: str, new: str) -> Mutant:
     """Plant one fault."""
     module, _, definition = name.partition(":")
@@ -89,7 +95,7 @@ def apply(root: Path, name: str, old: str, new: str) -> Mutant:
     path = next((p for p in (f"{path}.py", f"{path}/__init__.py") if (root / p).is_file()), None)
     if path is None:
         raise DoesNotApply("there is no such module")
-    source = Source((root / path).read_text())
+    source = parsed((root / path).read_text())
     if definition and definition not in source.definitions:
         raise DoesNotApply("there is no such definition")
     begin, end = source.segment(definition)
