@@ -1,10 +1,10 @@
 """A warm Python: who starts it as `python -m fedmpi` has it done by a fork of this process, which has loaded PyTorch.
 
 A start costs a twentieth of a second, where the imports of a new process cost three seconds of processor time. It is an
-executable file, for bash lines, sweeps and real launchers: `client.py` hands over its words, folder, environment and
-open files (an MPI launcher's among them) and lives as long as the command. What it is sent as a signal is passed on,
-the command dies with it if it is killed, and it ends as the command does. Ranks under a launcher load the real MPI
-library, so mpi4py must not have been imported here; a process by itself has the one of sockets.py."""
+executable file, for bash lines, sweeps and real launchers: `warm_client.py` hands over its words, folder, environment
+and open files (a launcher's among them) and lives as long as the command. What it is sent as a signal is passed on, the
+command dies with it if it is killed, and it ends as the command does. Ranks under a launcher load the real MPI library,
+so mpi4py must not have been imported here; a process by itself has the one of sockets.py."""
 from __future__ import annotations
 
 import ctypes
