@@ -19,7 +19,7 @@ pytestmark = pytest.mark.slow("whole runs, some of them killed and resumed")
 NAN = float("nan")
 SPLIT = "data.split=[.6, .15, .25]"
 # with a patience of two rounds this run ends after a dozen or so
-WORDS = (SPLIT, "data.share=.5", "rounds=30", "method=fedavg", "train.lr=.3", "train.steps=4", "stop.patience=2",
+WORDS = (SPLIT, "data.share=.5", "rounds=16", "method=fedavg", "train.lr=.6", "train.steps=4", "stop.patience=2",
          "checkpoint.every=0", "data.partition.beta=.5")
 
 
@@ -100,19 +100,19 @@ def test_a_run_ends_early_and_says_why(bench, stopped, capsys):
     said = capsys.readouterr().out.splitlines()
     found, whole = bench.result(name), bench.metrics("on")
     validated = [line["accuracy_mean_validation"] for line in whole]
-    expected = next(t for t in range(3, 31) if np.argmax(validated[:t]) + 1 <= t - 2)
+    expected = next(t for t in range(3, 17) if np.argmax(validated[:t]) + 1 <= t - 2)
     best = int(np.argmax(validated[:end])) + 1
-    assert 3 < end == expected < 30 and (found["ended"], bench.result("on")["ended"]) == ("stop", "rounds")
+    assert 3 < end == expected < 16 and (found["ended"], bench.result("on")["ended"]) == ("stop", "rounds")
     assert found["chosen_round"] == best == end - 2
     assert found["accuracy_at_best_validation"] == whole[best - 1]["accuracy_mean"]
     assert found["accuracy_best_on_test"] == max(line["accuracy_mean"] for line in whole[:end])
     assert [line["round"] for line in bench.metrics(name)] == [*range(1, end + 1)]
-    assert said[-2] == (f"ended after round {end} of 30: none since round {best} was better on validation samples "
+    assert said[-2] == (f"ended after round {end} of 16: none since round {best} was better on validation samples "
                         "(stop.patience = 2)")
     assert f"in round {best}, chosen on validation samples; {end} rounds in " in said[-3]
     assert bench.lead("short", *WORDS, f"rounds={end}", "stop=null") == 0
     assert bench.result("short")["digest"] == found["digest"] == bench.result("again")["digest"]
-    assert outcome.of(bench.out(name), 30).state == "finished"
+    assert outcome.of(bench.out(name), 16).state == "finished"
     assert bench.saved(name)[-1].name == f"round-{end:06d}.h5"
 
 
