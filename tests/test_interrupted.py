@@ -27,7 +27,6 @@ def continued(bench, name: str, ranks: int) -> str:
 
 
 @linux
-@pytest.mark.slow("jobs under a real launcher, each to its end twice")
 @pytest.mark.parametrize("rank, ranks_then", [(2, 1), (0, 2)], ids=["worker", "server"])
 def test_a_killed_rank_ends_the_job_and_nothing_is_lost(bench, warm, rank, ranks_then):
     job = bench.start(3, f"killed-{rank}", LONG, python=warm)

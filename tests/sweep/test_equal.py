@@ -91,7 +91,6 @@ def test_a_column_without_steps_is_named(write, tmp_path):
         job.expand(job.load(path), path, tmp_path / "out", None)
 
 
-@pytest.mark.slow("every run of every job")
 @pytest.mark.parametrize("path", [path for path in JOBS if "equal_steps" in path.read_text()], ids=lambda p: p.stem)
 def test_rows_of_our_jobs_do_equal_work(path, tmp_path):
     """In all columns and scales: as near as whole steps or, within 5 %, whole epochs of a round come."""

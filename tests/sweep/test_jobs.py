@@ -16,7 +16,6 @@ JOBS = sorted((Path(__file__).parents[2] / "jobs").glob("*.yaml"))
 each = pytest.mark.parametrize("path", JOBS, ids=lambda path: path.stem)
 
 
-@pytest.mark.slow("every run of every job")
 @each
 def test_all_runs_of_all_scales_have_good_settings(path, tmp_path):
     read = job.load(path)
@@ -45,7 +44,6 @@ def test_no_two_jobs_have_one_title_and_the_page_names_all():
     assert [path.name for path in JOBS if f"`{path.name}`" not in page] == []
 
 
-@pytest.mark.slow("builds the networks of a paper")
 @pytest.mark.parametrize("name", ["fedah_table1", "fedah_table3", "fedmhc_table1"])
 def test_every_row_can_train_the_network_with_batchnorm(name, tmp_path):
     """Its statistics are local; who computes with whole models averages them, and would refuse local ones."""
