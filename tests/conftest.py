@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import os
+import sys
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -11,6 +12,12 @@ settings.register_profile("suite", deadline=None, database=None, derandomize=Tru
                           suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("suite")
 pytest_plugins = ["tests.budget"]
+
+from tests.sockets import Package, SocketMPI  # noqa: E402
+
+# Commands that run in this process are alone in their world: a real MPI library, once initialised, would stay here, and
+# in the forks of this process (tests/forked.py, tests/warm.py).
+sys.modules["mpi4py"] = Package(SocketMPI(0, 1, {}))
 
 
 @pytest.fixture(scope="session")

@@ -12,13 +12,14 @@ from fedmpi.bench.peers.shape import CNN, MARK, Shape
 from fedmpi.errors import FedmpiError
 from tests import forked
 
+pytestmark = pytest.mark.slow("processes of their own")
+
 SHAPE = Shape(clients=3, samples=7, tests=2, participants=2, batch=4, rounds=2, cores=1, device="cpu", lr=.1)
 SMALL = ["clients=2", "samples=4", "participants=1", "rounds=1", "engines=loop"]
 STAND_IN = """
 import subprocess, sys
 from shape import Shape, mark
 
-pytestmark = pytest.mark.slow("processes of their own")
 shape, busy = Shape.told(), "import time\\nwhile time.process_time() < .3: pass\\nprint(flush=True)\\ninput()"
 children = []
 for _ in range(shape.rounds + 1):

@@ -130,7 +130,7 @@ def test_what_is_newer_than_the_checkpoint_is_dropped_from_the_books(bench):
 def test_a_run_that_ends_where_it_was_saved_is_judged_there(bench, method, every):
     """`rounds` is lowered to a round that was not evaluated: the result is that of a run of so many rounds."""
     name = f"lowered-{method}-{every}"
-    words = (*SMALL, f"method={method}", f"evaluate.every={every}", "checkpoint.every=2", "edge={}")
+    words = (*SMALL, "rounds=6", f"method={method}", f"evaluate.every={every}", "checkpoint.every=2", "edge={}")
     assert started(bench, name, words, stop=3) == 75
     assert started(bench, name, (*words, "rounds=3"), "auto") == 0
     assert started(bench, f"{name}-whole", (*words, "rounds=3")) == 0
