@@ -15,15 +15,16 @@ nox.options.default_venv_backend = "venv"
 nox.options.error_on_missing_interpreters = False      # a session without its Python is skipped by name
 
 # What meets the libraries: tensors, arrays, files, MPI, figures, and the command as a whole.
-WITH_LIBRARIES = [*(f"tests/{room}" for room in ("clients", "comm", "data", "methods", "models", "report", "server",
-                                                 "storage")), "tests/test_config.py", "tests/test_run.py"]
+WITH_LIBRARIES = [
+    *(f"tests/{room}" for room in ("clients", "clustering", "comm", "config", "data", "engines", "methods", "models",
+                                   "report", "server", "storage")), "tests/test_run.py"]
 # More ranks than cores, as root, not bound to cores. Version 5 reads other names than version 4.
 OPEN_MPI = {
     "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
     "OMPI_MCA_rmaps_base_oversubscribe": "1", "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe",
     "OMPI_MCA_hwloc_base_binding_policy": "none", "PRTE_MCA_hwloc_default_binding_policy": "none"}
 # Tests that start ranks with the launcher, and that find, stop or kill them.
-WITH_RANKS = ("tests/comm", "tests/test_run.py", "tests/test_interrupted.py", "tests/test_roster.py",
+WITH_RANKS = ("tests/comm", "tests/test_run.py", "tests/test_interrupted.py", "tests/test_ranks.py",
               "tests/test_kills.py", "tests/commands/test_doctor.py")
 
 

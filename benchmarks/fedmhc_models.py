@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from fedmpi.methods import fedmhc
-from fedmpi.models.tables import row
+from fedmpi.models.tables import table_row
 
 
 class Mine(NamedTuple):
@@ -34,7 +34,7 @@ class ThreeModels(fedmhc.FedMHC):
         return Mine(kept.theta, self.group(shared, data).clone()), up
 
     def unadapted(self, shared, mine):
-        return self.model.join(shared.phi, row(shared.heads, mine.m))
+        return self.model.join(shared.phi, table_row(shared.heads, mine.m))
 
     def trained(self, mine, up):
         return up.w

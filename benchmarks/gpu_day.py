@@ -81,10 +81,10 @@ def end_by_signal() -> None:
 
 
 def show(given: argparse.Namespace) -> int:
-    from fedmpi.report.gpu_day import join, load
-    from fedmpi.report.gpu_tables import markdown, text
-    book = join([load(path) for path in given.files])
-    print(markdown(book) if given.markdown else text(book))
+    from fedmpi.report.gpu_day import join, load_book
+    from fedmpi.report.gpu_tables import day_to_markdown, text
+    book = join([load_book(path) for path in given.files])
+    print(day_to_markdown(book) if given.markdown else text(book))
     return 0
 
 

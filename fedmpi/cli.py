@@ -56,8 +56,8 @@ def run(config: ConfigFile, overrides: Overrides = None,
     """Train a federation; start it under mpiexec or srun for several ranks.
 
     Exit codes: 0 finished, 75 saved and wants to be started again, 2 bad input, 1 failure."""
-    from fedmpi import run
-    sys.exit(run.main(config, overrides or [], out, resume, time_limit))
+    from fedmpi import session
+    sys.exit(session.run_command(config, overrides or [], out, resume, time_limit))
 
 
 @app.command()
@@ -69,8 +69,8 @@ def plan(config: ConfigFile, overrides: Overrides = None,
     The federation is prepared if it is not there yet."""
     from fedmpi.commands import plan
     with clear_errors():
-        planned = plan.plan(config, overrides or [], ranks)
-    print(json.dumps(planned) if as_json else plan.table(planned))
+        planned = plan.make_plan(config, overrides or [], ranks)
+    print(json.dumps(planned) if as_json else plan.plan_table(planned))
 
 
 @app.command()
@@ -78,13 +78,13 @@ def data(config: ConfigFile, overrides: Overrides = None,
          out: Annotated[str | None, typer.Option(help="PNG to draw; default: beside the federation")] = None):
     """Prepare the federation of a configuration and draw its label distribution."""
     with clear_errors():
-        from fedmpi.config import load
-        from fedmpi.data.draw import draw
+        from fedmpi.config.schema import load_config
         from fedmpi.data.federation import Federation, prepare
-        settings = load(config, overrides or [])
+        from fedmpi.data.label_plot import write_label_plot
+        settings = load_config(config, overrides or [])
         path = prepare(settings.data, settings.seed)
         picture = Path(out) if out else path.with_suffix(".png")
-        draw(Federation(path), picture)
+        write_label_plot(Federation(path), picture)
     print(f"federation {path}\nlabel distribution {picture}")
 
 
@@ -116,9 +116,11 @@ def catalogue(kind: str, name: str | None, as_json: bool):
     from fedmpi.commands import catalogue
     with clear_errors():
         if as_json:
-            print(json.dumps(catalogue.names(kind) if name is None else catalogue.entry(kind, name), default=str))
+            print(
+                json.dumps(catalogue.names_of_kind(kind) if name is None else catalogue.entry(kind, name), default=str)
+            )
         else:
-            print(catalogue.listing(kind) if name is None else catalogue.explain(kind, name))
+            print(catalogue.list_kind(kind) if name is None else catalogue.explain(kind, name))
 
 
 @app.command()
@@ -151,7 +153,7 @@ def submit(config: ConfigFile, overrides: Overrides = None,
         job = submit.job(config, overrides or [], array or [], more, nodes=nodes, ranks=ranks, gpus=gpus, cpus=cpus,
                          time=time, signal=signal, name=name, out=out, command=command, mpi=mpi, setup=setup,
                          restarts=restarts)
-        number, path = ("", None) if dry_run else submit.submit(job)
+        number, path = ("", None) if dry_run else submit.submit_script(job)
     print(submit.script(job) if dry_run else number, end="" if dry_run else "\n")
     if path:
         print(f"submitted {path}; squeue --jobs {number} shows it", file=sys.stderr)
@@ -162,7 +164,7 @@ def summary(folder: Annotated[str, typer.Argument(help="of the runs of a job arr
     """Say what became of the runs of a job array or a sweep, and why."""
     from fedmpi.commands import summary
     with clear_errors():
-        print(summary.summary(folder))
+        print(summary.summarise_runs(folder))
 
 
 JobFile = Annotated[str, typer.Argument(help="YAML file: rows, columns and seeds of runs", metavar="JOB")]
@@ -172,8 +174,8 @@ RunsIn = Annotated[str | None, typer.Option(help="folder of the job's runs; defa
 
 def planned(path: str, scale: str | None, out: str | None):
     """Return a job and its runs."""
-    from fedmpi.sweep import job
-    read = job.load(path)
+    from fedmpi.sweeps import job
+    read = job.load_job(path)
     runs = job.expand(read, path, Path(out or f"runs/{Path(path).stem}{'-' + scale if scale else ''}"), scale)
     return job.at(read, scale), runs
 
@@ -203,15 +205,15 @@ def sweep(path: JobFile, scale: Scale = None, out: RunsIn = None,
     with clear_errors():
         _, runs = planned(path, scale, out)
         if dry_run and not slurm:
-            from fedmpi.sweep import estimate
+            from fedmpi.sweeps import estimate
             estimate.show(runs, local, ranks, rate)
             return
         if slurm:
-            from fedmpi.sweep import array
+            from fedmpi.sweeps import array
             print(array.submitted(runs, dry_run, ranks=ranks, time=time, gpus=gpus, cpus=cpus, mpi=mpi,
                                   options=option or [], setup=setup))
             return
-        from fedmpi.sweep.local import Sweep
+        from fedmpi.sweeps.local import Sweep
         code = Sweep(runs, local, ranks).go()
     sys.exit(code)
 
@@ -225,7 +227,7 @@ def report(paths: Annotated[list[str], typer.Argument(help="a job file, folders 
     with clear_errors():
         from fedmpi.report import gpu_day, gpu_tables, results, write
         if any(gpu_day.is_book(Path(path)) for path in paths):
-            print(f"report {gpu_tables.write([*map(Path, dict.fromkeys(paths))], Path(to or 'report'))}")
+            print(f"report {gpu_tables.write_day([*map(Path, dict.fromkeys(paths))], Path(to or 'report'))}")
             return
         if len(paths) == 1 and not Path(paths[0]).is_dir():
             job, runs = planned(paths[0], scale, out)
@@ -234,7 +236,7 @@ def report(paths: Annotated[list[str], typer.Argument(help="a job file, folders 
             shown, folder = results.of_job(job, runs, command), runs[0].folder.parents[2] / "report"
         else:
             shown, folder = results.of_folders([Path(path) for path in dict.fromkeys(paths)]), Path("report")
-        print(f"report {write.write(shown, Path(to) if to else folder)}")
+        print(f"report {write.write_report(shown, Path(to) if to else folder)}")
 
 
 @app.command()
@@ -243,7 +245,7 @@ def compare(first: Annotated[str, typer.Argument(help="run folder", metavar="RUN
     """Show two runs side by side: settings that differ, measures at common rounds, digests."""
     from fedmpi.commands import compare
     with clear_errors():
-        print(compare.compare(Path(first), Path(second)))
+        print(compare.compare_runs(Path(first), Path(second)))
 
 
 @app.command()
@@ -254,7 +256,7 @@ def export(run: Annotated[str, typer.Argument(help="run folder, or one of its ch
     """Write a trained model as the state dict of a plain PyTorch module."""
     with clear_errors():
         from fedmpi.commands import export
-        print(export.export(Path(run), Path(out), client))
+        print(export.export_model(Path(run), Path(out), client))
 
 
 @app.command()
@@ -262,7 +264,7 @@ def tensorboard(runs: Annotated[list[str], typer.Argument(help="run folders, fin
     """Write event files for TensorBoard into run folders: what metrics.jsonl holds at present."""
     from fedmpi.commands import tensorboard
     with clear_errors():
-        print(tensorboard.write([Path(run) for run in runs]))
+        print(tensorboard.write_events([Path(run) for run in runs]))
 
 
 @app.command()
@@ -282,7 +284,7 @@ def bench(name: Annotated[str, typer.Argument(
 def doctor(folder: Annotated[str, typer.Option(help="where runs would be written")] = "."):
     """Check MPI, devices, HDF5 and the file system; start it as you would start a run."""
     from fedmpi.commands import doctor
-    sys.exit(doctor.main(folder))
+    sys.exit(doctor.doctor_command(folder))
 
 
 @app.command()
@@ -294,4 +296,4 @@ def verify(run: Annotated[Path | None, typer.Argument(metavar="RUN", help="a fin
 
     Under mpiexec on all ranks. Exit codes: 0 known, within rounding or not published, 1 wrong, 2 bad input."""
     from fedmpi.commands import rerun, verify
-    sys.exit(verify.main(folder, add) if run is None else rerun.main(run, folder, add))
+    sys.exit(verify.verify_command(folder, add) if run is None else rerun.rerun_command(run, folder, add))

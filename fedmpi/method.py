@@ -48,8 +48,6 @@ import dataclasses
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
-from fedmpi.server.cost import nbytes
-
 if TYPE_CHECKING:
     from torch import Tensor
 
@@ -183,3 +181,8 @@ class Method:
     def predict(self, w, x: Tensor) -> Tensor:
         """Return the logits (b, c) of the weights that `personal`, `unadapted` or `trained` returned."""
         return self.model(w, x)
+
+
+def nbytes(state) -> int:
+    """Return the bytes of a NamedTuple of tensors."""
+    return sum(v.numel() * v.element_size() for v in state)

@@ -24,7 +24,7 @@ class Progress:
 
     def say(self, text: str) -> None:
         """Print lines that stay."""
-        put(("\n" if self.open_line else "") + text + "\n")
+        write_stdout(("\n" if self.open_line else "") + text + "\n")
         self.open_line = False
         self.note(text)
 
@@ -38,10 +38,10 @@ class Progress:
     def round(self, text: str) -> None:
         """Show the state of the run after a round."""
         if self.live:
-            put("\r\033[K" + text)
+            write_stdout("\r\033[K" + text)
             self.open_line = True
         else:
-            put(text + "\n")
+            write_stdout(text + "\n")
         self.note(text)
 
     def close(self) -> None:
@@ -49,7 +49,7 @@ class Progress:
             self.log.close()
 
 
-def put(text: str) -> None:
+def write_stdout(text: str) -> None:
     """Write to stdout what no run and no check must fail for."""
     try:
         sys.stdout.write(text)
@@ -58,14 +58,3 @@ def put(text: str) -> None:
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115
     except OSError:      # a job's output file on a full disk: printed later, or lost
         pass
-
-
-def duration(seconds: float) -> str:
-    """Format seconds as 45 s, 12 min or 3.4 h."""
-    if seconds < 100:
-        return f"{seconds:.0f} s" if seconds >= 10 else f"{seconds:.1f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 6000 else f"{seconds / 3600:.1f} h"
-
-
-def percent(value: float | None) -> str:
-    return f"{100 * value:.2f} %" if value is not None and value == value else "-"

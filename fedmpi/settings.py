@@ -17,15 +17,15 @@ from annotated_types import Ge, Gt, Le, Lt  # noqa: F401  (the ranges that setti
 from fedmpi.errors import BadInput
 
 
-def build(cls, values: dict, where: str):
+def make_settings(cls, values: dict, where: str):
     """Make a `cls` from `values`; `where` is the dotted path of the section ("" for the top level).
 
     Raises BadInput that names every offending key, its path and what is allowed."""
     if not isinstance(values, dict):
-        raise BadInput(f"{where or 'the configuration'} must be a mapping of settings, not {short(values)}")
-    problems = [unknown(cls, key, where) for key in values if key not in names(cls)]
-    problems += [f"{dotted(where, key)} = {short(value)}: should be made of finite numbers, texts, lists and mappings"
-                 for key, value in values.items() if not plain(value)]
+        raise BadInput(f"{where or 'the configuration'} must be a mapping of settings, not {shorten(values)}")
+    problems = [unknown(cls, key, where) for key in values if key not in setting_names(cls)]
+    problems += [f"{dotted(where, key)} = {shorten(value)}: should be made of finite numbers, texts, lists and mappings"
+                 for key, value in values.items() if not is_plain(value)]
     if problems:
         raise BadInput("\n".join(problems))
     from pydantic import ValidationError
@@ -45,7 +45,7 @@ def adapter(cls):
     return TypeAdapter(cls)
 
 
-def plain(value) -> bool:
+def is_plain(value) -> bool:
     """Say whether JSON can hold a value."""
     try:
         json.dumps(value, allow_nan=False)
@@ -54,7 +54,7 @@ def plain(value) -> bool:
     return True
 
 
-def short(value) -> str:
+def shorten(value) -> str:
     text = repr(value)
     return text if len(text) <= 100 else f"{text[:97]}..."
 
@@ -63,28 +63,29 @@ def dotted(where: str, name) -> str:
     return f"{where}.{name}" if where else str(name)
 
 
-def names(cls) -> list[str]:
+def setting_names(cls) -> list[str]:
     """List the settings of a class, in the order in which they are declared."""
     return [f.name for f in dataclasses.fields(cls) if f.init]
 
 
 def unknown(cls, key: str, where: str) -> str:
     owner = getattr(cls, "title", None) or cls.__name__
-    close = difflib.get_close_matches(str(key), names(cls), 1)
+    close = difflib.get_close_matches(str(key), setting_names(cls), 1)
     hint = f" (did you mean {close[0]}?)" if close else ""
-    return f"{dotted(where, key)} is not a setting of {owner}; its settings are {', '.join(names(cls)) or 'none'}{hint}"
+    known = ", ".join(setting_names(cls)) or "none"
+    return f"{dotted(where, key)} is not a setting of {owner}; its settings are {known}{hint}"
 
 
 def complaint(error: dict, where: str, cls) -> tuple[str, str]:
     """Turn one pydantic error into `path = value: ` and what is wrong."""
-    inner = [str(part) for part in error["loc"] if part in names(cls) or isinstance(part, int)]
+    inner = [str(part) for part in error["loc"] if part in setting_names(cls) or isinstance(part, int)]
     path = ".".join(filter(None, [where, *inner]))
     message = error["msg"].removeprefix("Value error, ").replace("Input should be", "should be")
     if error["type"] == "missing":
         return f"{path} is missing and has no default: ", "set it"
     if error["type"] == "value_error" and not inner:      # of __post_init__, which names the setting itself
         return dotted(where, ""), message
-    return f"{path} = {short(error['input'])}: ", message
+    return f"{path} = {shorten(error['input'])}: ", message
 
 
 def describe(cls) -> list[dict]:

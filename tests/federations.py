@@ -11,20 +11,20 @@ import torch
 from torch import nn
 
 from fedmpi import registry
-from fedmpi.clients.group import Group
-from fedmpi.clients.loop import Loop, rehearse
-from fedmpi.clients.store import digest_of
-from fedmpi.comm.orders import UP, Crew, Order
+from fedmpi.clients.hosted import HostedClients
+from fedmpi.clients.state_store import digest_of
+from fedmpi.comm.orders import UP, Order, RankPool
 from fedmpi.comm.rows import rows_of
-from fedmpi.comm.world import Solo
-from fedmpi.config import Server, Train, resolve
+from fedmpi.comm.transport import Solo
+from fedmpi.config.schema import Server, Train, resolve
 from fedmpi.data.federation import Samples
+from fedmpi.engines.loop import Loop, rehearse_loop
 from fedmpi.method import Participants
-from fedmpi.models.build import blank, build
+from fedmpi.models.build import blank_samples, build_model
 from fedmpi.models.nets import MLP
-from fedmpi.server.participation import addressed, participants
 from fedmpi.server.rounds import address
-from fedmpi.settings import build as settled
+from fedmpi.server.sampling import addressed, participants
+from fedmpi.settings import make_settings as settled
 
 SIZES = (20, 1, 57, 3, 10, 33, 11, 8)      # training samples: short, whole and single batches
 CPU = torch.device("cpu")
@@ -33,7 +33,7 @@ TRAIN = Train(batch=10, lr=.05, lr_decay=.9)
 
 @cache
 def pool():
-    return registry.find("datasets", "digits")().load(Path())
+    return registry.find_class("datasets", "digits")().load(Path())
 
 
 class Digits:
@@ -107,16 +107,16 @@ class TinyCNN:
 
 
 def mlp():
-    return build(MLP(hidden=16), (64,), np.dtype("float32"), 10, seed=5)
+    return build_model(MLP(hidden=16), (64,), np.dtype("float32"), 10, seed=5)
 
 
 def cnn():
-    return build(TinyCNN(), (8, 8, 1), np.dtype("uint8"), 10, seed=5)
+    return build_model(TinyCNN(), (8, 8, 1), np.dtype("uint8"), 10, seed=5)
 
 
 def method(name: str, model, **settings):
     """Make a method by name, with settings checked as those of a configuration are."""
-    return settled(registry.find("methods", name), settings, "method").on(model)
+    return settled(registry.find_class("methods", name), settings, "method").on(model)
 
 
 class Lab:
@@ -132,11 +132,11 @@ class Lab:
         world = world or Solo()
         homes = np.zeros(len(federation.sizes), np.int64) if homes is None else np.asarray(homes)
         self.shared, first = method.init(len(homes))
-        self.up = rehearse(method, self.shared, first, blank(federation.shape, federation.dtype))[1]
+        self.up = rehearse_loop(method, self.shared, first, blank_samples(federation.shape, federation.dtype))[1]
         at_work = method.on(method.model.to(device)) if device != CPU else method
-        self.group = Group(at_work, self.shared, first, engine or Loop(), federation,
+        self.group = HostedClients(at_work, self.shared, first, engine or Loop(), federation,
                            np.flatnonzero(homes == world.rank), self.config, device)
-        self.crew = Crew(world, self.group, homes)
+        self.crew = RankPool(world, self.group, homes)
 
     def who(self, t: int):
         return participants(self.config, t, self.federation.sizes)

@@ -83,12 +83,12 @@ def load() -> None:
     import sklearn.metrics  # noqa: F401
     import torch
 
+    import fedmpi.assembly  # noqa: F401
     import fedmpi.cli
-    import fedmpi.clients.vmap
-    import fedmpi.config
+    import fedmpi.config.schema
+    import fedmpi.engines.vmap
     import fedmpi.server.rounds
-    import fedmpi.setup  # noqa: F401
-    fedmpi.config.resolve({})
+    fedmpi.config.schema.resolve({})
     torch.func.vmap(torch.func.grad(lambda w: torch.nn.functional.cross_entropy(w, w.argmax())))(torch.ones(2, 3))
 
 

@@ -53,8 +53,8 @@ class Bench:
 
     def lead(self, name: str, *overrides, resume=None) -> int:
         """The same in this process, on one rank; returns the exit code."""
-        from fedmpi.comm.world import Solo
-        from fedmpi.run import lead
+        from fedmpi.comm.transport import Solo
+        from fedmpi.session import lead
         return lead(Solo(), self.config, list(overrides), str(self.out(name)), resume, lambda: False)
 
     def straight(self, rounds: int) -> str:

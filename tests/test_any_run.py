@@ -18,13 +18,13 @@ from hypothesis import settings as how_many
 from hypothesis import strategies as st
 
 from fedmpi import registry
-from fedmpi.comm.world import Solo
-from fedmpi.config import Evaluate, Server, Train
+from fedmpi.assembly import decide
+from fedmpi.comm.transport import Solo
+from fedmpi.config.schema import Evaluate, Server, Train
 from fedmpi.errors import BadInput
-from fedmpi.run import conduct
-from fedmpi.server.faults import Attack, Faults
-from fedmpi.settings import names
-from fedmpi.setup import decide
+from fedmpi.faults import Attack, Faults
+from fedmpi.session import conduct
+from fedmpi.settings import setting_names
 from fedmpi.slurm.deadline import deadline
 from tests.federations import pool
 
@@ -62,7 +62,7 @@ def values(hint) -> st.SearchStrategy | None:
 def settings(cls, most: int = 2) -> st.SearchStrategy:
     """Return some settings of a class, the others stay at their defaults."""
     hints = typing.get_type_hints(cls, include_extras=True)
-    possible = {name: how for name in names(cls) if (how := values(hints[name])) is not None}
+    possible = {name: how for name in setting_names(cls) if (how := values(hints[name])) is not None}
     if not possible:
         return st.just({})
     chosen = st.lists(st.sampled_from(sorted(possible)), max_size=most, unique=True)
@@ -71,7 +71,7 @@ def settings(cls, most: int = 2) -> st.SearchStrategy:
 
 def named(kind: str) -> st.SearchStrategy:
     return st.sampled_from(registry.built_in(kind)).flatmap(
-        lambda name: settings(registry.find(kind, name)).map(lambda chosen: {"name": name} | chosen))
+        lambda name: settings(registry.find_class(kind, name)).map(lambda chosen: {"name": name} | chosen))
 
 
 CONFIGS = st.fixed_dictionaries({

@@ -27,5 +27,5 @@ DEFAULTS = {
 
 @pytest.mark.parametrize("kind", DEFAULTS)
 def test_defaults(kind):
-    assert {name: {row["name"]: row["default"] for row in describe(registry.find(kind, name))}
+    assert {name: {row["name"]: row["default"] for row in describe(registry.find_class(kind, name))}
             for name in registry.available(kind)} == DEFAULTS[kind]

@@ -41,15 +41,17 @@ def test_help_loads_nothing_heavy():
 @pytest.mark.slow("new processes")
 def test_a_rank_starts_without_what_it_may_never_need():
     rare = {"torchvision", "sklearn", "scipy", "matplotlib", "pandas"}
-    assert not rare & loaded("import fedmpi.setup, fedmpi.server.rounds, fedmpi.clients.group, fedmpi.clients.loop\n"
-                             "import fedmpi.models.build, fedmpi.models.nets, fedmpi.data.sources, fedmpi.progress\n"
-                             "from fedmpi import registry\n"
-                             "for name in registry.available('methods'): registry.find('methods', name)")
+    assert not rare & loaded(
+        "import fedmpi.assembly, fedmpi.server.rounds, fedmpi.clients.hosted, fedmpi.engines.loop\n"
+        "import fedmpi.models.build, fedmpi.models.nets, fedmpi.data.sources, fedmpi.progress\n"
+        "from fedmpi import registry\n"
+        "for name in registry.available('methods'): registry.find_class('methods', name)"
+    )
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_lists_of_names_load_no_torch(kind):
-    assert "torch" not in loaded(f"from fedmpi.commands import catalogue\nassert catalogue.names({kind!r})")
+    assert "torch" not in loaded(f"from fedmpi.commands import catalogue\nassert catalogue.names_of_kind({kind!r})")
 
 
 def test_version(fed):
@@ -59,7 +61,7 @@ def test_version(fed):
 @pytest.mark.parametrize("kind", KINDS)
 def test_lists(fed, kind):
     names = json.loads(fed(kind, "--json").stdout)
-    assert names == catalogue.names(kind)
+    assert names == catalogue.names_of_kind(kind)
     shown = fed(kind)
     assert shown.exit_code == 0 and all(f"\n{name} " in shown.stdout for name in names)
 
@@ -112,8 +114,8 @@ def test_data_prepares_the_federation_and_draws_it(fed, tmp_path):
 
 
 @pytest.mark.parametrize("code", [0, 1, 2, 75])
-@pytest.mark.parametrize("words, module", [(["run", "any.yaml"], "fedmpi.run"), (["doctor"], "fedmpi.commands.doctor")])
-def test_the_work_decides_the_exit_code(fed, monkeypatch, words, module, code):
-    import importlib
-    monkeypatch.setattr(importlib.import_module(module), "main", lambda *arguments: code)
+@pytest.mark.parametrize("words, place", [(["run", "any.yaml"], "fedmpi.session.run_command"),
+                                          (["doctor"], "fedmpi.commands.doctor.doctor_command")])
+def test_the_work_decides_the_exit_code(fed, monkeypatch, words, place, code):
+    monkeypatch.setattr(place, lambda *arguments: code)
     assert fed(*words).exit_code == code

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 import fedmpi
 from fedmpi import __version__, errors
 from fedmpi.cli import app
-from tests.sweep import jobs
+from tests.sweeps import jobs
 
 COMMANDS = ["run", "plan", "data", "methods", "models", "datasets", "partitions", "submit", "summary", "sweep",
             "report", "compare", "export", "tensorboard", "bench", "doctor", "verify"]
@@ -60,21 +60,21 @@ def test_these_are_the_commands_and_each_has_help(monkeypatch):
     (["c.yaml", "a=1", "b=2", "--out", "o", "--resume", "auto", "--time-limit", "90"],
      ("c.yaml", ["a=1", "b=2"], "o", "auto", "90"))])
 def test_run(called, words, wanted):
-    assert called("fedmpi.run:main", "run", *words, gives=75, code=75)[:2] == (wanted, {})
+    assert called("fedmpi.session:run_command", "run", *words, gives=75, code=75)[:2] == (wanted, {})
 
 
 @pytest.mark.parametrize("words, wanted", [
     (["c.yaml"], ("c.yaml", [], 3)), (["c.yaml", "a=1", "--ranks", "1", "--json"], ("c.yaml", ["a=1"], 1))])
 def test_plan(called, monkeypatch, words, wanted):
-    monkeypatch.setattr("fedmpi.commands.plan.table", lambda planned: f"a table of {planned}")
-    given, _, done = called("fedmpi.commands.plan:plan", "plan", *words, gives={"x": 1})
+    monkeypatch.setattr("fedmpi.commands.plan.plan_table", lambda planned: f"a table of {planned}")
+    given, _, done = called("fedmpi.commands.plan:make_plan", "plan", *words, gives={"x": 1})
     assert given == wanted and done.stdout == ('{"x": 1}\n' if "--json" in words else "a table of {'x': 1}\n")
 
 
 @pytest.mark.parametrize("words, wanted", [
     ([], (".",)), (["--folder", "f"], ("f",))])
 def test_doctor(called, words, wanted):
-    assert called("fedmpi.commands.doctor:main", "doctor", *words, gives=1, code=1)[:2] == (wanted, {})
+    assert called("fedmpi.commands.doctor:doctor_command", "doctor", *words, gives=1, code=1)[:2] == (wanted, {})
 
 
 @pytest.mark.parametrize("words, wanted", [
@@ -85,12 +85,12 @@ def test_bench(called, words, wanted):
 
 
 @pytest.mark.parametrize("function, words, wanted", [
-    ("fedmpi.commands.summary:summary", ["summary", "a"], ("a",)),
-    ("fedmpi.commands.compare:compare", ["compare", "a", "b"], (A, B)),
-    ("fedmpi.commands.export:export", ["export", "a", "b"], (A, B, None)),
-    ("fedmpi.commands.export:export", ["export", "a", "b", "--client", "0"], (A, B, 0)),
-    ("fedmpi.commands.tensorboard:write", ["tensorboard", "b", "a", "c"], ([B, A, C],)),
-    ("fedmpi.commands.catalogue:listing", ["models"], ("models",)),
+    ("fedmpi.commands.summary:summarise_runs", ["summary", "a"], ("a",)),
+    ("fedmpi.commands.compare:compare_runs", ["compare", "a", "b"], (A, B)),
+    ("fedmpi.commands.export:export_model", ["export", "a", "b"], (A, B, None)),
+    ("fedmpi.commands.export:export_model", ["export", "a", "b", "--client", "0"], (A, B, 0)),
+    ("fedmpi.commands.tensorboard:write_events", ["tensorboard", "b", "a", "c"], ([B, A, C],)),
+    ("fedmpi.commands.catalogue:list_kind", ["models"], ("models",)),
     ("fedmpi.commands.catalogue:explain", ["datasets", "x"], ("datasets", "x"))])
 def test_commands_that_print_what_their_function_returns(called, function, words, wanted):
     given, named, done = called(function, *words, gives="said")
@@ -99,7 +99,7 @@ def test_commands_that_print_what_their_function_returns(called, function, words
 
 @pytest.mark.parametrize("kind", ["methods", "models", "datasets", "partitions"])
 def test_lists_and_entries_as_json(called, kind):
-    assert called("fedmpi.commands.catalogue:names", kind, "--json", gives=["x"])[2].stdout == '["x"]\n'
+    assert called("fedmpi.commands.catalogue:names_of_kind", kind, "--json", gives=["x"])[2].stdout == '["x"]\n'
     given, _, done = called("fedmpi.commands.catalogue:entry", kind, "x", "--json", gives={"p": A})
     assert given == (kind, "x") and done.stdout == '{"p": "a"}\n'
 
@@ -114,11 +114,11 @@ def test_lists_and_entries_as_json(called, kind):
      ["--partition=p", "--account=me", "--mem=8G", "-x"])])
 def test_submit(called, monkeypatch, words, wanted, array, more):
     monkeypatch.setattr("fedmpi.slurm.submit.script", lambda job: f"script of {job}\n")
-    monkeypatch.setattr("fedmpi.slurm.submit.submit", lambda job: (f"7{job}", A))
+    monkeypatch.setattr("fedmpi.slurm.submit.submit_script", lambda job: (f"7{job}", A))
     given, named, done = called("fedmpi.slurm.submit:job", "submit", "c.yaml", "k=v", *words, gives="J")
     assert given == ("c.yaml", ["k=v"], array, more) and named == SUBMIT | wanted
     assert (done.stdout, done.stderr) == ("7J\n", "submitted a; squeue --jobs 7J shows it\n")
-    monkeypatch.setattr("fedmpi.slurm.submit.submit", None)      # must not be called
+    monkeypatch.setattr("fedmpi.slurm.submit.submit_script", None)      # must not be called
     _, _, done = called("fedmpi.slurm.submit:job", "submit", "c.yaml", "k=v", *words, "--dry-run", gives="J")
     assert (done.stdout, done.stderr) == ("script of J\n", "")
 
@@ -135,7 +135,7 @@ def job(tmp_path, monkeypatch):
 @pytest.mark.parametrize("words, at_once, ranks", [([], 1, 1), (["--local", "3", "--ranks", "2"], 3, 2)])
 def test_sweep(called, job, words, at_once, ranks):
     sweep = SimpleNamespace(go=lambda: 75)
-    (runs, *given), _, _ = called("fedmpi.sweep.local:Sweep", "sweep", job, *words, gives=sweep, code=75)
+    (runs, *given), _, _ = called("fedmpi.sweeps.local:Sweep", "sweep", job, *words, gives=sweep, code=75)
     assert given == [at_once, ranks] and [run.seed for run in runs] == [0, 0, 1, 1]
     assert str(runs[0].folder) == "runs/job/a/x/seed-0"
 
@@ -144,8 +144,20 @@ def test_sweep(called, job, words, at_once, ranks):
     (["--scale", "one"], [3, 3], "runs/job-one/a/x/seed-3"), (["--out", "o"], [0, 0, 1, 1], "o/a/x/seed-0"),
     (["--scale", "one", "--out", "o"], [3, 3], "o/a/x/seed-3")])
 def test_sweeps_of_a_scale_and_in_a_folder(called, job, words, seeds, folder):
-    given, _, done = called("fedmpi.sweep.estimate:show", "sweep", job, *words, "--dry-run", "--rate", "2.5", "--local",
-                            "4", "--ranks", "3", gives=None)
+    given, _, done = called(
+        "fedmpi.sweeps.estimate:show",
+        "sweep",
+        job,
+        *words,
+        "--dry-run",
+        "--rate",
+        "2.5",
+        "--local",
+        "4",
+        "--ranks",
+        "3",
+        gives=None,
+    )
     assert given[1:] == (4, 3, 2.5) and [run.seed for run in given[0]] == seeds
     assert str(given[0][0].folder) == folder and done.stdout == ""
 
@@ -156,7 +168,7 @@ def test_sweeps_of_a_scale_and_in_a_folder(called, job, words, seeds, folder):
       "--setup", "s"], False, {"ranks": 3, "time": "1-0", "gpus": 2, "cpus": 4, "mpi": "pmix", "options": ["-x", "-y"],
                                "setup": "s"})])
 def test_sweep_as_an_array(called, job, words, dry, wanted):
-    given, named, done = called("fedmpi.sweep.array:submitted", "sweep", job, "--slurm", *words, gives="told")
+    given, named, done = called("fedmpi.sweeps.array:submitted", "sweep", job, "--slurm", *words, gives="told")
     assert len(given[0]) == 4 and given[1:] == (dry,) and named == ARRAY | wanted and done.stdout == "told\n"
 
 
@@ -166,7 +178,7 @@ def test_sweep_as_an_array(called, job, words, dry, wanted):
     (["--out", "o p"], "fedmpi sweep job.yaml --out 'o p'", "o p/report"),
     (["--to", "there"], "fedmpi sweep job.yaml", "there")])
 def test_report_of_a_job(called, job, words, command, to):
-    (shown, folder), _, done = called("fedmpi.report.write:write", "report", job, *words, gives="page")
+    (shown, folder), _, done = called("fedmpi.report.write:write_report", "report", job, *words, gives="page")
     assert (shown.command, folder, done.stdout) == (command, Path(to), "report page\n")
     assert shown.seeds == ([3] if "one" in words else [0, 1]) and len(shown.runs) == 2 * len(shown.seeds)
 
@@ -176,19 +188,19 @@ def test_report_of_folders(called, tmp_path):
         (tmp_path / name).mkdir()
         (tmp_path / name / "config.yaml").write_text(f"method: {{name: local}}\nrounds: 3\nseed: {ord(name)}\n")
     words = [tmp_path / "a", tmp_path / "b", tmp_path / "a"]      # one of them twice
-    (shown, folder), _, _ = called("fedmpi.report.write:write", "report", *words)
+    (shown, folder), _, _ = called("fedmpi.report.write:write_report", "report", *words)
     assert folder == Path("report") and [run.folder for run in shown.runs] == words[:2] and shown.seeds == [97, 98]
-    (shown, folder), _, _ = called("fedmpi.report.write:write", "report", tmp_path / "a", "--to", "x")
+    (shown, folder), _, _ = called("fedmpi.report.write:write_report", "report", tmp_path / "a", "--to", "x")
     assert folder == Path("x") and [run.folder for run in shown.runs] == words[:1]
 
 
 @pytest.mark.parametrize("out, picture", [([], "f/x.png"), (["--out", "p.png"], "p.png")])
 def test_data(called, monkeypatch, out, picture):
     prepared = []
-    monkeypatch.setattr("fedmpi.config.load", lambda *given: SimpleNamespace(data=given, seed=5))
+    monkeypatch.setattr("fedmpi.config.schema.load_config", lambda *given: SimpleNamespace(data=given, seed=5))
     monkeypatch.setattr("fedmpi.data.federation.prepare", lambda *given: prepared.append(given) or Path("f/x.h5"))
     monkeypatch.setattr("fedmpi.data.federation.Federation", lambda path: f"federation {path}")
-    given, _, done = called("fedmpi.data.draw:draw", "data", "c.yaml", "a=1", *out)
+    given, _, done = called("fedmpi.data.label_plot:write_label_plot", "data", "c.yaml", "a=1", *out)
     assert prepared == [(("c.yaml", ["a=1"]), 5)] and given == ("federation f/x.h5", Path(picture))
     assert done.stdout == f"federation f/x.h5\nlabel distribution {picture}\n"
 
@@ -198,7 +210,7 @@ def test_data(called, monkeypatch, out, picture):
 def test_an_error_is_one_message_with_its_own_code(monkeypatch, error, code):
     def fail(*given):
         raise error("what, where, remedy")
-    monkeypatch.setattr("fedmpi.commands.summary.summary", fail)
+    monkeypatch.setattr("fedmpi.commands.summary.summarise_runs", fail)
     done = CliRunner().invoke(app, ["summary", "a"])
     assert (done.exit_code, done.stdout, done.stderr) == (code, "", "fedmpi: what, where, remedy\n")
 

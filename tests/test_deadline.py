@@ -8,9 +8,9 @@ import time
 
 import pytest
 
-from fedmpi.comm.world import Solo
+from fedmpi.comm.transport import Solo
 from fedmpi.errors import BadInput
-from fedmpi.run import lead
+from fedmpi.session import lead
 from fedmpi.slurm import job as slurm
 from fedmpi.slurm.deadline import MARGIN, Deadline, deadline, seconds_of
 
@@ -131,7 +131,7 @@ def test_the_id_of_a_job(monkeypatch, names, expected):
 def test_a_slurm_that_does_not_answer_is_not_waited_for(squeue, monkeypatch):
     """A job is not taken for ended because nobody answers."""
     squeue("exec sleep 3")
-    monkeypatch.setattr(slurm, "PATIENCE", .2)
+    monkeypatch.setattr(slurm, "SCONTROL_TIMEOUT_S", .2)
     assert slurm.end_of_job() is None and not slurm.ended("9")
     monkeypatch.setenv("PATH", "/nowhere")
     assert slurm.end_of_job() is None and not slurm.ended("9")

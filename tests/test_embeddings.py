@@ -8,7 +8,7 @@ import torch
 
 from fedmpi.comm.orders import MINE
 from fedmpi.comm.rows import rows_of
-from fedmpi.config import resolve
+from fedmpi.config.schema import resolve
 from fedmpi.errors import BadInput
 from fedmpi.server.metrics import pictured
 from tests.federations import Lab, method

@@ -8,11 +8,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from fedmpi import errors, run
-from fedmpi.comm.world import Solo
+from fedmpi import errors, session
+from fedmpi.comm.transport import Solo
 from fedmpi.errors import BadInput, FedmpiError, GivenUp, StorageError
 from fedmpi.methods.fedavg import FedAvg
-from fedmpi.run import Stop, last_words, lead, main
+from fedmpi.session import StopFlag, last_words, lead, run_command
 
 
 def test_the_exit_codes_that_scripts_rely_on():
@@ -24,14 +24,14 @@ def test_the_exit_codes_that_scripts_rely_on():
 @pytest.fixture
 def stop(monkeypatch):
     """A Stop whose clock is set by hand, and whose second Ctrl-C raises SystemExit here instead of ending the tests."""
-    before = {number: signal.getsignal(number) for number in run.SIGNALS}
+    before = {number: signal.getsignal(number) for number in session.SIGNALS}
 
     def leave(code):
         raise SystemExit(code)
     now = SimpleNamespace(monotonic=lambda: now.seconds, seconds=50., perf_counter=None)
-    monkeypatch.setattr(run, "time", now)
-    monkeypatch.setattr(run.os, "_exit", leave)
-    stop = Stop()
+    monkeypatch.setattr(session, "time", now)
+    monkeypatch.setattr(session.os, "_exit", leave)
+    stop = StopFlag()
     stop.now = now
     yield stop
     for number, handler in before.items():
@@ -157,12 +157,12 @@ def test_judging_on_validation_needs_a_validation_part(bench, capsys):
 @pytest.fixture
 def mains(monkeypatch):
     """Call main() in a world of this process; returns its code and the world."""
-    before = {number: signal.getsignal(number) for number in run.SIGNALS}
+    before = {number: signal.getsignal(number) for number in session.SIGNALS}
 
     def mains(*words):
         world = Alone()
-        monkeypatch.setattr(run, "open_world", lambda: world)
-        return main(*words), world
+        monkeypatch.setattr(session, "open_world", lambda: world)
+        return run_command(*words), world
     yield mains
     for number, handler in before.items():
         signal.signal(number, handler)
@@ -171,7 +171,7 @@ def mains(monkeypatch):
 def test_main_finishes_stops_and_refuses_with_its_codes(bench, mains, capsys):
     words = (bench.config, ["method=fedavg", "data.clients=4"], str(bench.out("main")), None)
     code, world = mains(*words)
-    assert (code, world.closed) == (0, 0) and isinstance(world.stop, Stop) and world.waits() == 0
+    assert (code, world.closed) == (0, 0) and isinstance(world.stop, StopFlag) and world.waits() == 0
     assert bench.result("main")["rounds"] == 3
     code, world = mains(*words)
     assert (code, world.closed) == (2, 2) and "already holds a run" in capsys.readouterr().err
@@ -197,6 +197,6 @@ def test_without_a_world_one_process_speaks(mains, monkeypatch, capsys):
     def none():
         raise BadInput("no launcher")
     for speaks, said in ((True, "fedmpi: no launcher\n"), (False, "")):
-        monkeypatch.setattr(run, "open_world", none)
-        monkeypatch.setattr(run, "speaks", lambda answer=speaks: answer)
-        assert main("c.yaml", [], None, None) == 2 and capsys.readouterr().err == said
+        monkeypatch.setattr(session, "open_world", none)
+        monkeypatch.setattr(session, "speaks", lambda answer=speaks: answer)
+        assert run_command("c.yaml", [], None, None) == 2 and capsys.readouterr().err == said

@@ -12,16 +12,18 @@ import pytest
 import torch
 
 import fedmpi
-from fedmpi import loader, registry, roster
-from fedmpi.comm.world import Solo
+from fedmpi import ranks, registry
+from fedmpi.comm.transport import Solo
+from fedmpi.config import load
 from fedmpi.method import Participants
+from fedmpi.text import spans
 from tests.federations import method
 
 
 @pytest.mark.parametrize("numbers, text", [
     ([], ""), ([4], "4"), ([0, 1], "0-1"), ([0, 2], "0 2"), ([0, 1, 2, 3, 5, 7, 8], "0-3 5 7-8")])
 def test_numbers_are_written_in_spans(numbers, text):
-    assert roster.spans(numbers) == text
+    assert spans(numbers) == text
 
 
 class Three(Solo):
@@ -38,42 +40,42 @@ class Three(Solo):
 
 
 def test_what_ranks_tell_arrives_in_their_order():
-    assert roster.gathered(Three({"b": "ä" * 300}, [2]), "own") == ["own", {"b": "ä" * 300}, [2]]
+    assert ranks.gather_objects(Three({"b": "ä" * 300}, [2]), "own") == ["own", {"b": "ä" * 300}, [2]]
     world = Three(1, 2)
     world.rank = 2
-    assert roster.gathered(world, 2) == []
+    assert ranks.gather_objects(world, 2) == []
 
 
 def test_a_rank_shows_its_card():
-    card = roster.card(Solo(), ["c.yaml", ["seed=4"], None])
+    card = ranks.card(Solo(), ["c.yaml", ["seed=4"], None])
     assert card == {"host": platform.node(), "fedmpi": fedmpi.__version__, "Python": platform.python_version(),
-                    "torch": version("torch"), "code": roster.code_mark(), "command": "c.yaml ['seed=4'] -"}
-    assert len(roster.code_mark()) == 12 and roster.installed("no-such-package", "none") == "none"
+                    "torch": version("torch"), "code": ranks.code_mark(), "command": "c.yaml ['seed=4'] -"}
+    assert len(ranks.code_mark()) == 12 and ranks.installed("no-such-package", "none") == "none"
 
 
 def test_a_file_that_moves_is_other_code(tmp_path, monkeypatch):
-    monkeypatch.setattr(roster, "PACKAGE", tmp_path)
+    monkeypatch.setattr(ranks, "PACKAGE", tmp_path)
     (tmp_path / "sub").mkdir()
     (tmp_path / "a.py").write_text("x")
     (tmp_path / "a.txt").write_text("x")
-    before = roster.code_mark()
+    before = ranks.code_mark()
     (tmp_path / "a.txt").write_text("y")
-    assert roster.code_mark() == before
+    assert ranks.code_mark() == before
     (tmp_path / "a.py").rename(tmp_path / "sub" / "a.py")
-    assert roster.code_mark() != before
+    assert ranks.code_mark() != before
 
 
 def test_a_rank_says_where_it_works(monkeypatch):
-    place = roster.place(Solo(), torch.device("cpu"), True)
+    place = ranks.describe_place(Solo(), torch.device("cpu"), True)
     assert place["gpu"] is None and place["device"] == "cpu" and place["hosts"] is True
     assert place["threads"] == torch.get_num_threads() and len(place["cores"]) >= 1
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: SimpleNamespace(name="H", uuid="u-1"))
     for visible, named in (("0,1", "cuda:1 H of 0,1"), ("", "cuda:1 H")):
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
-        place = roster.place(Solo(), torch.device("cuda", 1), False)
+        place = ranks.describe_place(Solo(), torch.device("cuda", 1), False)
         assert (place["device"], place["gpu"], place["hosts"]) == (named, "u-1", False)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: SimpleNamespace(name="H"))
-    assert roster.place(Solo(), torch.device("cuda", 1), False)["gpu"] == ":1"
+    assert ranks.describe_place(Solo(), torch.device("cuda", 1), False)["gpu"] == ":1"
 
 
 def at(host, gpu, hosts=True, device="cpu", cores=1):
@@ -81,8 +83,8 @@ def at(host, gpu, hosts=True, device="cpu", cores=1):
 
 
 def test_a_rank_that_hosts_nobody_shares_no_gpu():
-    assert roster.oddities([at("n", "a", False), at("n", "a"), at("m", "a")]) == []
-    shared, without = roster.oddities([at("n", "a"), at("n", "a"), at("n", None), at("n", None, False), at("m", None)])
+    assert ranks.oddities([at("n", "a", False), at("n", "a"), at("m", "a")]) == []
+    shared, without = ranks.oddities([at("n", "a"), at("n", "a"), at("n", None), at("n", None, False), at("m", None)])
     assert shared == ("ranks 0-1 share one GPU of n; one rank per GPU is faster, unless a rank leaves its GPU idle")
     assert without == ("ranks 2 4 train on the CPU while others have a GPU, and all wait for the slowest; ask for a "
                        "GPU for each (Slurm: --gpus-per-node), or start fewer ranks")
@@ -90,7 +92,7 @@ def test_a_rank_that_hosts_nobody_shares_no_gpu():
 
 def test_hosts_stand_in_a_table(monkeypatch):
     monkeypatch.setenv("COLUMNS", "100")
-    table = roster.hosts_table([at("n2", None), at("n1", "a", device="cuda:0 H", cores=4), at("n2", None),
+    table = ranks.hosts_table([at("n2", None), at("n1", "a", device="cuda:0 H", cores=4), at("n2", None),
                                 at("n1", None), at("n2", None, cores=2)])
     assert [line.split() for line in table.splitlines() if "-----" not in line] == [
         ["host", "ranks", "device", "cores", "threads"], ["n1", "3", "cpu", "1", "1"],
@@ -105,12 +107,12 @@ def test_plug_ins_are_found_by_their_names(monkeypatch):
     def entry_points(group, name=None):
         return [entry] if group == "fedmpi.models" and name in (None, "own") else []
     monkeypatch.setattr(registry, "entry_points", entry_points)
-    assert registry.find("models", "own") is Own and registry.available("models")[-1] == "own"
+    assert registry.find_class("models", "own") is Own and registry.available("models")[-1] == "own"
     assert "own" not in registry.available("datasets")
-    assert registry.find("methods", "fedmhc").__name__ == "FedMHC"
+    assert registry.find_class("methods", "fedmhc").__name__ == "FedMHC"
     with pytest.raises(fedmpi.errors.BadInput, match="model 'owm' is not known; there are .*, or your own as "
                                                      "module:Class. Did you mean own"):
-        registry.find("models", "owm")
+        registry.find_class("models", "owm")
 
 
 @pytest.mark.parametrize("name, said", [
@@ -118,17 +120,17 @@ def test_plug_ins_are_found_by_their_names(monkeypatch):
      "installed or lie in "), ("json:Nothing", "method 'json:Nothing': module json has no Nothing")])
 def test_what_cannot_be_imported_is_named(name, said):
     with pytest.raises(fedmpi.errors.BadInput) as error:
-        registry.find("methods", name)
+        registry.find_class("methods", name)
     assert str(error.value).startswith(said)
 
 
 def test_how_long_a_configuration_may_be(tmp_path):
     path = tmp_path / "c.yaml"
     path.write_text("é" * 2**20)
-    assert len(loader.read(path)) == 2**20      # characters, not bytes
+    assert len(load.read_yaml(path)) == 2**20      # characters, not bytes
     path.write_text("#" * (2**20 + 1))
     with pytest.raises(ValueError, match="more than 1,048,576 characters; is it the right file"):
-        loader.read(path)
+        load.read_yaml(path)
 
 
 @pytest.mark.parametrize("text, value", [
@@ -136,15 +138,15 @@ def test_how_long_a_configuration_may_be(tmp_path):
     ("00", "00"), ("1e", "1e"), ("TRUE", True), ("False", False), ("no", "no"), ("1:30", "1:30"), ("0x1F", "0x1F"),
     ("2024-01-01", "2024-01-01"), ("null", None), ("", None)])
 def test_values_as_people_write_them(text, value):
-    found = loader.parse(text)
+    found = load.parse(text)
     assert found == value and type(found) is type(value)
 
 
 def test_keys_are_given_once_also_where_mappings_merge():
-    assert loader.parse("a: &a {x: 1, y: 2}\nb: {<<: *a, x: 3}")["b"] == {"x": 3, "y": 2}
+    assert load.parse("a: &a {x: 1, y: 2}\nb: {<<: *a, x: 3}")["b"] == {"x": 3, "y": 2}
     for text in ("a: 1\nb: 2\na: 1", "x: {b: 1, b: 2}"):
         with pytest.raises(ValueError, match="[ab] given twice"):
-            loader.parse(text)
+            load.parse(text)
 
 
 def test_some_participants_and_the_one_model_to_export(mlp):

@@ -7,7 +7,8 @@ import sys
 
 import pytest
 
-from fedmpi.progress import Progress, duration, percent, put
+from fedmpi.progress import Progress, write_stdout
+from fedmpi.text import duration, percent
 
 
 @pytest.mark.parametrize("seconds, text", [
@@ -80,7 +81,7 @@ def test_a_run_does_not_fail_for_what_it_says(monkeypatch, error, silent):
         def write(self, text):
             raise error("no")
     monkeypatch.setattr(sys, "stdout", refusing := Refusing())
-    put("text")
+    write_stdout("text")
     assert (sys.stdout is not refusing) is silent      # into a closed pipe nothing is tried again
     if silent:
         sys.stdout.close()

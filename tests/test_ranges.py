@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from fedmpi.config import load, plain, resolve
+from fedmpi.config.schema import load_config, resolve, to_plain
 from fedmpi.errors import BadInput
 
 DEFAULTS = {
@@ -25,10 +25,10 @@ DEFAULTS = {
 
 
 def test_defaults():
-    assert plain(resolve({})) == DEFAULTS
-    assert plain(resolve({"edge": {}}))["edge"] == {
+    assert to_plain(resolve({})) == DEFAULTS
+    assert to_plain(resolve({"edge": {}}))["edge"] == {
         "cycles": 1e7, "frequency": 1e9, "kappa": 1e-28, "bandwidth": 1e7, "power": .44}
-    assert plain(resolve({"attack": {"kind": "noise"}}))["attack"] == {"kind": "noise", "share": .2, "scale": 1.}
+    assert to_plain(resolve({"attack": {"kind": "noise"}}))["attack"] == {"kind": "noise", "share": .2, "scale": 1.}
     assert resolve(DEFAULTS) == resolve({})
 
 
@@ -66,7 +66,7 @@ def refusal(values) -> str:
 
 def test_the_ends_of_ranges():
     for path, last, first, said, limit in RANGES:
-        config = plain(resolve(nested(path, last)))
+        config = to_plain(resolve(nested(path, last)))
         for name in path.split("."):
             config = config[name]
         assert config == last and type(config) is not bool, path
@@ -139,7 +139,7 @@ def test_overrides_go_from_left_to_right_and_into_what_is_there(tmp_path):
     (tmp_path / "c.yaml").write_text("train: {lr: .1, batch: 3}\nmethod: fedmhc\nmodel: {hidden: 5}\n")
 
     def read(*words):
-        return load(tmp_path / "c.yaml", list(words))
+        return load_config(tmp_path / "c.yaml", list(words))
     assert (read("train.lr=.2", "train.lr=.3").train.lr, read("train.lr=.2").train.batch) == (.3, 3)
     assert read("train={lr: .2}").train.batch == 10 and read("train={lr: .2}", "train.batch=4").train.batch == 4
     assert read("method.M=7").method.M == 7 and read("method.M=7", "method=fedmhc").method.M == 7
@@ -169,10 +169,10 @@ ELSEWHERE = {      # where what a setting does is tested; it changes no result
     "data.name": "tests/data", "data.file": "tests/data", "data.root": "tests/data",
     "data.cache": "test_refused.py", "checkpoint.every": "server/test_rounds.py",
     "checkpoint.minutes": "server/test_rounds.py", "checkpoint.grace": "test_interrupted.py",
-    "checkpoint.keep": "server/test_rounds.py", "checkpoint.failure": "storage/test_policy.py",
+    "checkpoint.keep": "server/test_rounds.py", "checkpoint.failure": "server/test_on_disk_error.py",
     "server.hosts_clients": "test_run.py", "server.reduce": "tests/comm: a few bits", "comm.timeout":
-    "test_interrupted.py", "comm.cuda_aware": "tests/comm", "state.memory": "clients/test_store.py",
-    "state.scratch": "clients/test_store.py", "graphs": "clients/test_graphs.py: of a GPU alone",
+    "test_interrupted.py", "comm.cuda_aware": "tests/comm", "state.memory": "clients/test_state_store.py",
+    "state.scratch": "clients/test_state_store.py", "graphs": "engines/test_cuda_graphs.py: of a GPU alone",
     "stop.patience": "server/test_selection.py", "stop.on": "server/test_selection.py",
     "device": "test_roster.py", "threads": "this file", "placement": "clients/test_placement.py"}
 
@@ -180,8 +180,8 @@ ELSEWHERE = {      # where what a setting does is tested; it changes no result
 @pytest.mark.slow("a run for every setting")
 def test_no_setting_is_lost(tmp_path, cache):
     """Every setting changes what is learned, or what is told, or is tested elsewhere."""
-    from fedmpi.comm.world import Solo
-    from fedmpi.run import lead
+    from fedmpi.comm.transport import Solo
+    from fedmpi.session import lead
     told = {}
 
     def books(words) -> tuple[str, str]:
@@ -210,7 +210,7 @@ def test_no_setting_is_lost(tmp_path, cache):
             path = f"{where}{key}"
             inside = isinstance(value, dict) and path not in named
             yield from paths(value, f"{path}.") if inside else [path]
-    everything = plain(resolve({"edge": {}, "attack": {"kind": "noise"}, "stop": {"patience": 3},
+    everything = to_plain(resolve({"edge": {}, "attack": {"kind": "noise"}, "stop": {"patience": 3},
                                 "data": {"split": [.6, .15, .25]}}))
     assert set(paths(everything)) == {*DIGEST, *BOOKS, *ELSEWHERE}
 

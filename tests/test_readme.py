@@ -8,8 +8,8 @@ import pytest
 from typer.testing import CliRunner
 
 from fedmpi.cli import app
-from fedmpi.comm.world import Solo
-from fedmpi.run import lead
+from fedmpi.comm.transport import Solo
+from fedmpi.session import lead
 
 ROOT = Path(__file__).parent.parent
 BLOCKS = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.S)

@@ -83,8 +83,8 @@ def test_the_run_folder_holds_the_rest(alone, bench):
         assert history["round"][:].tolist() == [1, 2, 3] and history["accuracy"].shape == (3, 9)
         assert history["accuracy"][-1].mean() == pytest.approx(bench.result("alone")["accuracy_mean"])
     assert "round 3/3" in (folder / "log.txt").read_text() and bench.saved("alone")
-    from fedmpi.config import load
-    assert load(folder / "config.yaml") == load(bench.config)      # the resolved file runs again
+    from fedmpi.config.schema import load_config
+    assert load_config(folder / "config.yaml") == load_config(bench.config)      # the resolved file runs again
 
 
 def test_the_seed_and_the_settings_change_the_digest(alone, bench):

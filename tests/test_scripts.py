@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from fedmpi.slurm.submit import Job, script
+from fedmpi.slurm.submit import JobScript, script
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="looks at signals in /proc")
 
@@ -58,10 +58,12 @@ class Cluster:
         (self.folder / "bin" / name).write_text(text)
         (self.folder / "bin" / name).chmod(0o755)
 
-    def run(self, does: str, job: Job | None = None, scontrol: str = SCONTROL, out: str = "out", **environment) -> Done:
+    def run(
+        self, does: str, job: JobScript | None = None, scontrol: str = SCONTROL, out: str = "out", **environment
+    ) -> Done:
         for name, text in (("srun", SRUN.replace("DOES", does)), ("scontrol", scontrol), ("fedmpi", FEDMPI)):
             self.tool(name, text)
-        job = job or Job("c.yaml", ("a=1", "b={c: d e}"), out="out", restarts=4, setup="export MODULE=loaded")
+        job = job or JobScript("c.yaml", ("a=1", "b={c: d e}"), out="out", restarts=4, setup="export MODULE=loaded")
         (self.folder / "script").write_text(script(job))
         env = {"PATH": f"{self.folder / 'bin'}:{os.environ['PATH']}", "OUT": out, **BASE, **environment}
         done = subprocess.run(["bash", "script"], cwd=self.folder, env=env, stdin=subprocess.DEVNULL, text=True,
@@ -135,7 +137,7 @@ def test_what_srun_is_given(cluster):
         "--mpi=pmi2", "--kill-on-bad-exit=1", "fedmpi", "run", "c.yaml", "a=1", "b={c: d e}", "threads=3", "--out",
         "out", "--resume", "auto"]
     assert cluster.read("srun.environment").split() == ["3", "3", "loaded", "5"]
-    cluster.run(DONE, Job("c.yaml", mpi="pmix", out="my runs", command=("apptainer", "exec", "f.sif", "fedmpi")),
+    cluster.run(DONE, JobScript("c.yaml", mpi="pmix", out="my runs", command=("apptainer", "exec", "f.sif", "fedmpi")),
                 out="my runs")
     assert cluster.read("srun.words").splitlines() == [
         "--mpi=pmix", "--kill-on-bad-exit=1", "apptainer", "exec", "f.sif", "fedmpi", "run", "c.yaml", "threads=3",
@@ -143,7 +145,7 @@ def test_what_srun_is_given(cluster):
 
 
 def test_a_rank_for_each_gpu_and_one_more_on_the_first_node(cluster):
-    done = cluster.run(DONE, Job("c.yaml", gpus=2, out="a/out"), out="a/out", SLURM_GPUS_PER_NODE="a100:2")
+    done = cluster.run(DONE, JobScript("c.yaml", gpus=2, out="a/out"), out="a/out", SLURM_GPUS_PER_NODE="a100:2")
     assert done.code == 0 and cluster.read("a/out.hosts").split() == ["n1", "n1", "n1", "n2", "n2"]
     assert cluster.read("srun.words").splitlines()[:4] == [
         "--distribution=arbitrary", "--ntasks=5", "--mpi=pmi2", "--kill-on-bad-exit=1"]
@@ -153,7 +155,7 @@ def test_a_rank_for_each_gpu_and_one_more_on_the_first_node(cluster):
 
 def test_a_task_of_an_array_keeps_its_books_beside_its_folder(cluster):
     tasks = {"SLURM_ARRAY_JOB_ID": "9", "SLURM_ARRAY_TASK_ID": "1"}
-    job = Job("c.yaml", ("a=1",), array=(("b=2",), ("b=3", "c=4")), out="all")
+    job = JobScript("c.yaml", ("a=1",), array=(("b=2",), ("b=3", "c=4")), out="all")
     done = cluster.run(GAIN + DONE, job, out="all/1", **tasks)
     assert (done.code, done.said) == (0, "")
     assert cluster.read("all/1.txt") == ("job 9_1: start 1 on n[1-2]: c.yaml a=1 b=3 c=4\n"
@@ -165,7 +167,7 @@ def test_a_task_of_an_array_keeps_its_books_beside_its_folder(cluster):
 
 def test_a_task_of_an_array_goes_back_into_the_queue_alone(cluster):
     tasks = {"SLURM_ARRAY_JOB_ID": "9", "SLURM_ARRAY_TASK_ID": "0"}
-    job = Job("c.yaml", array=((), ()), folders=("x/one two", "y"), out="all")
+    job = JobScript("c.yaml", array=((), ()), folders=("x/one two", "y"), out="all")
     done = cluster.run(GAIN + "exit 75", job, out="all/x/one two", **tasks)
     assert done.requeued == "requeue 9_0\n" and not cluster.read("all/summary.txt")
     assert cluster.read("all/x/one two.txt").endswith("job 9_0: stopped with code 75 and starts again\n")

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 import pytest
 
 from fedmpi.errors import BadInput
-from fedmpi.settings import Ge, Gt, Le, build, describe, names
+from fedmpi.settings import Ge, Gt, Le, describe, make_settings, setting_names
 
 
 @dataclass(frozen=True)
@@ -32,15 +32,19 @@ class Needy:
 
 def message(values, cls=Spring, where="method") -> str:
     with pytest.raises(BadInput) as error:
-        build(cls, values, where)
+        make_settings(cls, values, where)
     return str(error.value)
 
 
 def test_defaults_and_values():
-    assert build(Spring, {}, "x") == Spring()
-    made = build(Spring, {"lam": 1e-3, "M": 9, "anchor": "local", "rounds": 2, "on": False, "range": [.1, .5]}, "x")
+    assert make_settings(Spring, {}, "x") == Spring()
+    made = make_settings(
+        Spring, {"lam": 1e-3, "M": 9, "anchor": "local", "rounds": 2, "on": False, "range": [0.1, 0.5]}, "x"
+    )
     assert made == Spring(.001, 9, "local", 2, False, (.1, .5))
-    assert build(Spring, {"lam": 2}, "x").lam == 2 and build(Spring, {"rounds": None}, "x").rounds is None
+    assert (
+        make_settings(Spring, {"lam": 2}, "x").lam == 2 and make_settings(Spring, {"rounds": None}, "x").rounds is None
+    )
 
 
 @pytest.mark.parametrize("values, expected", [
@@ -87,7 +91,7 @@ def test_paths_without_a_section_and_missing_settings():
 
 
 def test_describe_lists_what_there_is():
-    assert names(Spring) == ["lam", "M", "anchor", "rounds", "on", "range"]
+    assert setting_names(Spring) == ["lam", "M", "anchor", "rounds", "on", "range"]
     rows = {row["name"]: row for row in describe(Spring)}
     assert rows["lam"] == {"name": "lam", "type": "float", "default": .1, "help": "strength of the pull"}
     assert rows["anchor"]["type"] == "global|local" and rows["M"]["help"] == ""

@@ -55,7 +55,7 @@ def test_scripts_please_shellcheck(name, tmp_path):
 
 def test_bash_reads_settings_as_they_were_given(tmp_path):
     words = ("data.partition={name: dirichlet, beta: .3}", "it's=a $b `c`")
-    text = submit.script(submit.Job(settings=words, array=(("a=1",), ("b=2", "c= 3"))))
+    text = submit.script(submit.JobScript(settings=words, array=(("a=1",), ("b=2", "c= 3"))))
     head = text.partition("setup()")[0] + '\nprintf "%s\\n" "${settings[@]}" "$out"'
     done = subprocess.run(["bash", "-c", head], env={"SLURM_ARRAY_TASK_ID": "1", "SLURM_ARRAY_JOB_ID": "7"},
                           capture_output=True, text=True)
@@ -93,8 +93,18 @@ def test_nodes_ranks_and_threads_follow_from_what_is_asked_for():
     def asked(*words, array=(), options=(), **more):
         return submit.job(CONFIG, list(words), list(array), list(options), time="10", **more)
     job = asked("rounds=9", "threads=2", options=["--mem=8G"])
-    assert job == submit.Job(CONFIG, ("rounds=9", "threads=2"), name="quickstart", nodes=1, ranks=2, cpus=2, time="10",
-                             options=("--mem=8G",), command=(sys.executable, "-m", "fedmpi"), mpi=submit.likely_mpi())
+    assert job == submit.JobScript(
+        CONFIG,
+        ("rounds=9", "threads=2"),
+        name="quickstart",
+        nodes=1,
+        ranks=2,
+        cpus=2,
+        time="10",
+        options=("--mem=8G",),
+        command=(sys.executable, "-m", "fedmpi"),
+        mpi=submit.likely_mpi(),
+    )
     assert (asked(nodes=3).ranks, asked(nodes=3, ranks=5).ranks, asked(cpus=4).cpus) == (6, 5, 4)
     assert asked(array=["threads=2,8,3"]).cpus == 8      # of all runs of an array
     assert asked(command="apptainer exec 'my f.sif' fedmpi").command == ("apptainer", "exec", "my f.sif", "fedmpi")
@@ -110,7 +120,7 @@ def test_a_name_that_cannot_stand_in_a_directive_is_changed(tmp_path):
 
 def test_what_sbatch_is_told():
     def told(**asked):
-        return submit.directives(submit.Job(**{"nodes": 2, "ranks": 4, "name": "n", **asked}))
+        return submit.directives(submit.JobScript(**{"nodes": 2, "ranks": 4, "name": "n", **asked}))
     rest = ["--requeue", "--signal=USR1@120", "--open-mode=append"]
     assert told() == ["--job-name=n", "--nodes=2", "--ntasks=4", "--ntasks-per-node=2", "--cpus-per-task=1",
                       "--time=01:00:00", *rest, "--output=%x-%j.out"]
@@ -168,7 +178,7 @@ def test_a_folder_that_cannot_be_written_is_refused(sbatch, tmp_path):
     sbatch("echo 1")
     (tmp_path / "runs").write_text("")
     with pytest.raises(BadInput, match="runs/quickstart.sbatch cannot be written: .*; go where you may write"):
-        submit.submit(submit.Job())
+        submit.submit_script(submit.JobScript())
     assert not (tmp_path / "asked").exists()
 
 
@@ -178,9 +188,9 @@ def test_a_folder_that_cannot_be_written_is_refused(sbatch, tmp_path):
     ({"signal": "a b"}, "'a b' cannot stand"), ({"time": "1 h"}, "'1 h' cannot stand")], ids=str)
 def test_a_job_that_cannot_be_is_refused(asked, message):
     with pytest.raises(BadInput, match=message):
-        submit.Job(**asked)
-    submit.Job(nodes=1, ranks=1, cpus=1, signal="")
-    submit.Job(nodes=3, ranks=2, gpus=1)      # ranks follow from the GPUs
+        submit.JobScript(**asked)
+    submit.JobScript(nodes=1, ranks=1, cpus=1, signal="")
+    submit.JobScript(nodes=3, ranks=2, gpus=1)      # ranks follow from the GPUs
 
 
 def test_a_file_of_runs_is_read_as_a_shell_would(tmp_path):
@@ -196,4 +206,4 @@ def test_a_file_of_runs_is_read_as_a_shell_would(tmp_path):
 def test_without_sbatch_it_says_so(monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(BadInput, match="sbatch is not on this machine"):
-        submit.submit(submit.Job())
+        submit.submit_script(submit.JobScript())

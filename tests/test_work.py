@@ -15,7 +15,7 @@ import textwrap
 
 import pytest
 
-from fedmpi.clients import loop
+from fedmpi.engines import loop
 from tests.work import Work, alike, cases, count
 
 TABLE = {

@@ -17,11 +17,11 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 import fedmpi
-from fedmpi.clients.loop import Loop
-from fedmpi.clients.vmap import Vmap
 from fedmpi.comm import chains, exact
 from fedmpi.comm.orders import Order
-from fedmpi.comm.world import Solo
+from fedmpi.comm.transport import Solo
+from fedmpi.engines.loop import Loop
+from fedmpi.engines.vmap import Vmap
 from tests.clients.verbs import Bench, plain, pull_momentum
 from tests.federations import Digits, Lab, method, mlp
 
@@ -134,12 +134,12 @@ def cases() -> dict:
 @contextmanager
 def alike():
     """Let all machines sum in the same way, whatever their processors and compilers."""
-    kept = chains.kernel, exact.fuses
-    chains.kernel, exact.fuses = lambda rows: None, lambda device: True
+    kept = chains.kernel, exact.fuses_additions
+    chains.kernel, exact.fuses_additions = lambda rows: None, lambda device: True
     try:
         yield
     finally:
-        chains.kernel, exact.fuses = kept
+        chains.kernel, exact.fuses_additions = kept
 
 
 def main():

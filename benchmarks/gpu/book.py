@@ -7,13 +7,13 @@ import json
 import math
 from pathlib import Path
 
-from fedmpi.report.gpu_day import ROWS, update
+from fedmpi.report.gpu_day import BOOK_ROWS, update
 from fedmpi.storage.atomic import atomic
 
 
 def note(book: dict, step: str, section: str, values: dict) -> None:
     """Enter what a step found."""
-    if section in ROWS:
+    if section in BOOK_ROWS:
         book[section].append({"step": step, **plain(values)})
     else:
         update(book[section], plain(values))

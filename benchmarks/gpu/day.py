@@ -51,7 +51,7 @@ class Day:
         self.path, self.log = to / gpu_day.NAME, to / "gpu_day.log"
         self.device, self.small = device, small
         to.mkdir(parents=True, exist_ok=True)
-        self.book = gpu_day.load(self.path) if self.path.exists() else gpu_day.blank(**head)
+        self.book = gpu_day.load_book(self.path) if self.path.exists() else gpu_day.blank_book(**head)
         self.book |= head
 
     def go(self) -> dict:

@@ -13,17 +13,17 @@ from unittest import mock
 import numpy as np
 import torch
 
-from fedmpi.clients import choice, convolutions, graphs
-from fedmpi.clients.store import as_numpy, digest_of
+from fedmpi.assembly import build_parts
+from fedmpi.clients.state_store import as_numpy, digest_of
 from fedmpi.comm.orders import UP, Order
 from fedmpi.comm.rows import rows_of
-from fedmpi.comm.world import Solo
-from fedmpi.config import resolve
+from fedmpi.comm.transport import Solo
+from fedmpi.config.schema import resolve
+from fedmpi.engines import convolutions, cuda_graphs, engine_choice
 from fedmpi.method import Participants
 from fedmpi.models import precision
-from fedmpi.server.participation import participants
 from fedmpi.server.rounds import address
-from fedmpi.setup import build_parts
+from fedmpi.server.sampling import participants
 
 # Settings under which a method shows within two rounds all that it does
 SHOWN = {"lcfed": {"K": 2, "D": 4}, "fedcps": {"layers": 1}, "ifca_cam": {"warm_up": 1}, "fesem_cam": {"warm_up": 0},
@@ -32,12 +32,12 @@ SHOWN = {"lcfed": {"K": 2, "D": 4}, "fedcps": {"layers": 1}, "ifca_cam": {"warm_
 
 # What a round's time is spent on: name -> the function that does it
 PHASES = {
-    "hear": "fedmpi.clients.group.Group.hear", "plans": "fedmpi.clients.cohort.Cohort.plans",
-    "pad": "fedmpi.clients.vmap.pad", "descend": "fedmpi.clients.cohort.Cohort.descend",
-    "record": "fedmpi.clients.graphs.record", "vectorised client": "fedmpi.clients.vmap.together",
-    "keep": "fedmpi.clients.group.Group._keep", "train": "fedmpi.clients.group.Group.train",
-    "sums": "fedmpi.clients.group.Group.weighted", "judge": "fedmpi.clients.group.Group.judge",
-    "server": "fedmpi.comm.orders.Crew.call"}
+    "hear": "fedmpi.clients.hosted.HostedClients.hear", "plans": "fedmpi.engines.cohort.Cohort.plans",
+    "pad": "fedmpi.engines.vmap.pad", "descend": "fedmpi.engines.cohort.Cohort.descend",
+    "record": "fedmpi.engines.cuda_graphs.record", "vectorised client": "fedmpi.engines.vmap.together",
+    "keep": "fedmpi.clients.hosted.HostedClients._keep", "train": "fedmpi.clients.hosted.HostedClients.train",
+    "sums": "fedmpi.clients.hosted.HostedClients.weighted", "judge": "fedmpi.clients.hosted.HostedClients.judge",
+    "server": "fedmpi.comm.orders.RankPool.call"}
 
 
 class Lab:
@@ -112,7 +112,7 @@ class Lab:
 
 def make_engine(config, name: str, graphs: str = "off", chunk: int | None = None, unfolded=None):
     """Return an engine, and force the width of a chunk, or the names of unfolded convolutions ("all", or a list)."""
-    engine = choice.engine(name, replace(config, graphs=graphs))
+    engine = engine_choice.engine(name, replace(config, graphs=graphs))
     forced = {"most": chunk, "unfolded": unfolded}
     for attribute, value in forced.items():
         if value is not None:
@@ -124,7 +124,7 @@ def make_engine(config, name: str, graphs: str = "off", chunk: int | None = None
 
 def convolutions_of(lab: Lab) -> list[str]:
     """Return the names of the layers that have two ways."""
-    return [name for name, layer in lab.parts.method.model.module.named_modules() if convolutions.able(layer)]
+    return [name for name, layer in lab.parts.method.model.module.named_modules() if convolutions.can_convolve(layer)]
 
 
 def apart(a: dict, b: dict) -> float:
@@ -142,7 +142,7 @@ def finite(state: dict) -> bool:
 @contextmanager
 def recorder():
     """Yield a dict that counts the steps that were recorded as CUDA graphs, `recorded`, and `fell_back`."""
-    counts, original = {"recorded": 0, "fell_back": 0}, graphs.record
+    counts, original = {"recorded": 0, "fell_back": 0}, cuda_graphs.record
 
     def record(step, stream):
         try:
@@ -152,7 +152,7 @@ def recorder():
             raise
         counts["recorded"] += 1
         return found
-    with mock.patch.object(graphs, "record", record):
+    with mock.patch.object(cuda_graphs, "record", record):
         yield counts
 
 
@@ -160,7 +160,7 @@ def recorder():
 def spoiling(before, device: str):
     """Let `before()` be called at the beginning of every recorded step, to see what a failed recording leaves; on a
     CPU, where steps are called in place of being recorded, at that moment."""
-    original = graphs.record
+    original = cuda_graphs.record
 
     def record(step, stream):
         def spoilt():
@@ -169,7 +169,7 @@ def spoiling(before, device: str):
         if device == "cpu":
             before()
         return original(spoilt if device == "cuda" else step, stream)
-    with mock.patch.object(graphs, "record", record):
+    with mock.patch.object(cuda_graphs, "record", record):
         yield
 
 

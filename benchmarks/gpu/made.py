@@ -40,7 +40,7 @@ class Digits:
 @cache
 def load_digits():
     from fedmpi import registry
-    x, y, *_ = registry.find("datasets", "digits")().load(Path())
+    x, y, *_ = registry.find_class("datasets", "digits")().load(Path())
     return x, y
 
 

@@ -12,7 +12,7 @@ import time
 import numpy as np
 import torch
 
-from fedmpi.comm.device import cuda_aware
+from fedmpi.comm.gpu_staging import cuda_aware
 
 REPEATS = 7
 

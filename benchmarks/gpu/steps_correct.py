@@ -98,7 +98,7 @@ def compare_with_doubles(notes: Notes) -> None:
     double = made.network().double()
     exact = gradients(double, {name: w.double() for name, w in weights.items()}, x.double(), y)
     on_device = {name: w.to(options.device) for name, w in weights.items()}
-    layers = [name for name, layer in module.named_modules() if convolutions.able(layer)]
+    layers = [name for name, layer in module.named_modules() if convolutions.can_convolve(layer)]
     for how, way in notes.cases([(how, way) for how in ("float32", "tf32", "bf16") for way in ("grouped", "unfolded")]):
         precision.use(how)
 

@@ -15,7 +15,7 @@ from benchmarks.gpu.notes import Notes
 from benchmarks.gpu.steps_facts import run as ask
 from benchmarks.gpu.steps_mpi import finish, run
 
-TESTS = ("tests/clients/test_graphs.py", "tests/clients/test_convolutions.py", "tests/models/test_precision.py")
+TESTS = ("tests/engines/test_cuda_graphs.py", "tests/engines/test_convolutions.py", "tests/models/test_precision.py")
 SANITIZED = """
 from benchmarks.gpu.steps_correct import lab
 lab("fedavg", "tiny", "cuda", "vmap", sizes=[23] * 6, graphs="on").go(1)
@@ -109,7 +109,7 @@ def run_tests(notes: Notes) -> None:
     if not find_spec("pytest") or not find_spec("hypothesis"):
         notes.put("machine", pytest="pytest or hypothesis is not installed")
         return
-    tests = notes.options.pick(TESTS, ("tests/clients/test_graphs.py::test_every_step_is_taken",))
+    tests = notes.options.pick(TESTS, ("tests/engines/test_cuda_graphs.py::test_every_step_is_taken",))
     words = [sys.executable, "-m", "pytest", "-q", "-o", "addopts=", "-p", "no:cacheprovider", *tests]
     said, error = notes.attempt(finish, notes, 1, words, notes.left())
     lines = (said or "").splitlines()

@@ -5,7 +5,7 @@ import time
 
 import torch
 
-from fedmpi.server.clustering import kmeans
+from fedmpi.clustering.kmeans_and_linkage import kmeans
 
 
 def measure(world, width=5_130, k=10, largest=1_000, repeats=1, mini_batch=0) -> dict | None:

@@ -13,7 +13,7 @@ from fedmpi.bench.bare import Bare
 from fedmpi.bench.peers.shape import CLASSES, PIXELS, Shape, correct, made
 from fedmpi.bench.rig import Rig
 from fedmpi.bench.synthetic import Synthetic
-from fedmpi.clients import choice
+from fedmpi.engines import engine_choice
 
 TESTS = 10      # test images per client: 10,000 in all, as CIFAR-10 has
 
@@ -90,7 +90,7 @@ def bare_turn(rig: Rig, shape: Shape, place: np.ndarray):
 
 def engine_turns(rig: Rig, name: str, shape: Shape, homes: np.ndarray) -> np.ndarray:
     group = rig.parts.crew.group
-    group.engine = choice.engine(name, rig.config)
+    group.engine = engine_choice.engine(name, rig.config)
     ranks = homes[np.arange(shape.participants) % len(homes)]      # evenly, as a run spreads clients without a state
 
     def turn(t):

@@ -7,16 +7,16 @@ import json
 import sys
 
 from fedmpi.bench.plot import plot
+from fedmpi.config.load import parse
 from fedmpi.errors import BAD_INPUT, BadInput, FedmpiError
-from fedmpi.loader import parse
 
 NAMES = ("overhead", "engines", "collectives", "cohort", "scaling", "clustering", "similarity", "clients", "traffic",
          "exactness")
 
 
 def main(name: str, settings: list[str], to: str | None, picture: str | None) -> int:
-    from fedmpi.comm.launch import speaks
-    from fedmpi.comm.world import open_world
+    from fedmpi.comm.launcher import speaks
+    from fedmpi.comm.transport import open_world
     try:
         world = open_world()
         measure, chosen = find(name, settings)

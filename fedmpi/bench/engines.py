@@ -9,8 +9,8 @@ import torch
 
 from fedmpi.bench.rig import Rig
 from fedmpi.bench.synthetic import SHAPES, Synthetic
-from fedmpi.clients import choice
-from fedmpi.clients.store import as_numpy
+from fedmpi.clients.state_store import as_numpy
+from fedmpi.engines import engine_choice
 
 
 def measure(world, model="mlp", shape="digits", clients=100, samples=40, batch=10, method="fedavg", repeats=5,
@@ -23,8 +23,8 @@ def measure(world, model="mlp", shape="digits", clients=100, samples=40, batch=1
         "model": model, "method": method, "train": {"batch": batch}, "device": device, "precision": precision,
         "server": {"hosts_clients": True}})
     group, ids = rig.parts.crew.group, np.arange(clients)
-    engines = {"loop": choice.engine("loop", rig.config)} | {
-        name: choice.engine("vmap", dataclasses.replace(rig.config, graphs=mode))
+    engines = {"loop": engine_choice.engine("loop", rig.config)} | {
+        name: engine_choice.engine("vmap", dataclasses.replace(rig.config, graphs=mode))
         for name, mode in (("vmap", "off"), ("graphs", "on"))}
     rows, found = [], {}
     for repeat in range(repeats + 1):

@@ -52,7 +52,7 @@ def compare(pyplot, found: dict, path: str | Path) -> None:
               "moved_mib": "MiB down and up, all clients"}
     for name, marker in zip(dict.fromkeys(row["similarity"] for row in found["rows"]), "osv^", strict=False):
         rows = [row for row in found["rows"] if row["similarity"] == name]
-        title = f"{name} ({registry.find('methods', rows[0]['method']).title})"
+        title = f"{name} ({registry.find_class('methods', rows[0]['method']).title})"
         for axes, (key, label) in zip(three, labels.items(), strict=True):
             axes.plot([row["clients"] for row in rows], [row[key] or float("nan") for row in rows], marker=marker,
                       label=title)

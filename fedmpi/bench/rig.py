@@ -5,11 +5,11 @@ import time
 
 import numpy as np
 
+from fedmpi.assembly import build_parts
 from fedmpi.comm.orders import UP, Order
 from fedmpi.comm.rows import rows_of
-from fedmpi.config import resolve
+from fedmpi.config.schema import resolve
 from fedmpi.method import Participants
-from fedmpi.setup import build_parts
 
 
 class Rig:

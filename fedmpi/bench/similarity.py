@@ -9,9 +9,9 @@ import torch
 
 from fedmpi import registry
 from fedmpi.bench.traffic import BYTES, ledger
-from fedmpi.models.build import build
-from fedmpi.server.clustering import nearest
-from fedmpi.server.similarity import cosines, multiply_adds
+from fedmpi.clustering.kmeans_and_linkage import nearest
+from fedmpi.clustering.low_rank import cosines_to_centres, multiply_adds
+from fedmpi.models.build import build_model
 
 SHAPE, CLASSES = (28, 28, 1), 10      # MNIST's
 
@@ -23,7 +23,7 @@ def measure(world, model="lenet5", components=50, largest=1000, repeats=3) -> di
     The ratio is the seconds of low-rank images over those of cosines of whole models, at the larger size."""
     if world.rank:
         return None
-    network = build(registry.find("models", model)(), SHAPE, BYTES, CLASSES, 0)
+    network = build_model(registry.find_class("models", model)(), SHAPE, BYTES, CLASSES, 0)
     ways = (("low-rank cosine", "lcfed", {"D": components}, components, by_cosine),
             ("whole cosine", "cgpfl", {}, network.size, by_cosine),
             ("whole distance", "fesem", {}, network.size, by_distance),
@@ -52,7 +52,7 @@ def spent(n: int, k: int, length: int, repeats: int, decide) -> float:
 
 
 def by_cosine(models, centres):
-    return cosines(models, centres).argmax(1)
+    return cosines_to_centres(models, centres).argmax(1)
 
 
 def by_distance(models, centres):

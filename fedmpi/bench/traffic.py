@@ -4,9 +4,9 @@ from __future__ import annotations
 import numpy as np
 
 from fedmpi import registry
-from fedmpi.clients.loop import rehearse
-from fedmpi.models.build import blank, build
-from fedmpi.server.cost import printed
+from fedmpi.engines.loop import rehearse_loop
+from fedmpi.models.build import blank_samples, build_model
+from fedmpi.server.round_cost import printed
 
 BYTES, CLIENTS = np.dtype("uint8"), 20
 DATA = {"CIFAR-100": ((32, 32, 3), 100), "Tiny-ImageNet": ((64, 64, 3), 200)}
@@ -20,10 +20,10 @@ def measure(world, clusters=4, models="cnn4,resnet18") -> dict | None:
     The ratio is FedMHC's bytes over IFCA's, of the first column."""
     if world.rank:
         return None
-    rows = [{"method": registry.find("methods", name).title} for name in METHODS]
+    rows = [{"method": registry.find_class("methods", name).title} for name in METHODS]
     for network in models.split(","):
         for data, (shape, classes) in DATA.items():
-            model = build(registry.find("models", network)(), shape, BYTES, classes, 0)
+            model = build_model(registry.find_class("models", network)(), shape, BYTES, classes, 0)
             for row, name in zip(rows, METHODS, strict=True):
                 row[f"{data} {network}"] = printed(ledger(name, model, shape, clusters), 4 * model.size,
                                                    4 * model.head.size)
@@ -35,6 +35,6 @@ def measure(world, clusters=4, models="cnn4,resnet18") -> dict | None:
 def ledger(name: str, model, shape: tuple[int, ...], clusters: int, **settings) -> int:
     """Return the exact bytes down and up of a client in a round of a method with so many clusters."""
     settings |= {CLUSTERS[name]: clusters} if CLUSTERS[name] else {}
-    method = registry.find("methods", name)(**settings).on(model)
+    method = registry.find_class("methods", name)(**settings).on(model)
     shared, mine = method.init(CLIENTS)
-    return sum(method.traffic(shared, rehearse(method, shared, mine, blank(shape, BYTES))[1]))
+    return sum(method.traffic(shared, rehearse_loop(method, shared, mine, blank_samples(shape, BYTES))[1]))

@@ -10,10 +10,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedmpi.clients.loop import rehearse
 from fedmpi.comm import exact
+from fedmpi.engines.loop import rehearse_loop
 from fedmpi.errors import BadInput
-from fedmpi.models.build import blank
+from fedmpi.models.build import blank_samples
 
 
 def origins(shared, up) -> list[Tensor | None]:
@@ -45,12 +45,12 @@ def clipped(shared, up, most: float):
                       for origin, change in zip(origins(shared, up), changes, strict=True)))
 
 
-def usable(*states) -> bool:
+def fits_exact_sums(*states) -> bool:
     """Say whether exact sums can hold all numbers of some states."""
     return all(exact.max_magnitude(v) < exact.RANGE for state in states for v in state if v.is_floating_point())
 
 
-def refuse(config, method, federation) -> None:
+def refuse_updates(config, method, federation) -> None:
     """Raise BadInput for settings of attack and defence that would mean nothing for a method."""
     server, attack = config.server, config.attack
     if attack is not None and len(federation.sizes) < 2:
@@ -63,7 +63,7 @@ def refuse(config, method, federation) -> None:
     if not tampers and server.clip_norm is None:
         return
     shared, mine = method.init(len(federation.sizes))
-    up = rehearse(method, shared, mine, blank(federation.shape, federation.dtype))[1]
+    up = rehearse_loop(method, shared, mine, blank_samples(federation.shape, federation.dtype))[1]
     if tampers and not up:
         raise BadInput(f"attack.kind = {attack.kind}: clients of {method.title} send nothing that it could change; set "
                        "it to label_flip, or take another method")

@@ -7,15 +7,15 @@ from functools import cache
 import numpy as np
 import torch
 
-ROWS = 4             # at once: each element of a sum is read and written once for so many
-WORTH = 1 << 23      # contributions of a sum for which the kernel is compiled, which takes half a second
+ROWS_PER_CALL = 4             # at once: each element of a sum is read and written once for so many
+MIN_CONTRIBUTIONS = 1 << 23      # contributions of a sum for which the kernel is compiled, which takes half a second
 
 
 def kernel(rows: list[torch.Tensor]):
     """Return `chain` of the function below for a sum of such rows, or None where it cannot be had or is not worth it.
 
     Rows of other types than float32, and those of a GPU, are PyTorch's."""
-    if sum(row.numel() for row in rows) < WORTH or not all(fits(row) for row in rows):
+    if sum(row.numel() for row in rows) < MIN_CONTRIBUTIONS or not all(fits(row) for row in rows):
         return None
     return compiled()
 
@@ -36,11 +36,11 @@ def compiled():
         return None
 
     def chain(total, values, weights):
-        missing = ROWS - len(values)      # 0 times anything finite adds nothing
+        missing = ROWS_PER_CALL - len(values)      # 0 times anything finite adds nothing
         arrays = [value.numpy() for value in values]
         four(total.numpy(), *arrays, *arrays[:1] * missing, *weights, *[0.] * missing)
 
-    return chain if fuses(chain, torch.device("cpu")) else None
+    return chain if chain_fuses(chain, torch.device("cpu")) else None
 
 
 def compiled_four():
@@ -56,15 +56,15 @@ def compiled_four():
     return four
 
 
-def fuses(chain, device: torch.device) -> bool:
+def chain_fuses(chain, device: torch.device) -> bool:
     """Say whether each addition of a chain, called as `compiled` says, has one rounding on a device, in vectors and in
     what is left over."""
     value, weight = 1 + 2. ** -23, 1 + 2. ** -52
     for n in (1, 67):
-        for place in range(ROWS):
+        for place in range(ROWS_PER_CALL):
             total = torch.full((n,), -value, dtype=torch.float64, device=device)
-            weights = [weight if r == place else 0. for r in range(ROWS)]
-            chain(total, [torch.full((n,), value, device=device)] * ROWS, weights)
+            weights = [weight if r == place else 0. for r in range(ROWS_PER_CALL)]
+            chain(total, [torch.full((n,), value, device=device)] * ROWS_PER_CALL, weights)
             if not (total == 2. ** -52 + 2. ** -75).all():      # the last is lost if rounded twice
                 return False
     return True

@@ -16,14 +16,14 @@ from functools import cache
 import torch
 
 from fedmpi.comm import chains
-from fedmpi.comm.device import sent
+from fedmpi.comm.gpu_staging import sent
 from fedmpi.errors import FedmpiError
 
 SCALE = 2.0 ** 44
 RANGE = 5e5      # of values: RANGE * SCALE < 2^63
-SMALL = 100.     # of values: below 2^7, so that OFFSET + sum of weight * value stays in [2^8, 2^9)
+SMALL_LIMIT = 100.     # of values: below 2^7, so that OFFSET + sum of weight * value stays in [2^8, 2^9)
 OFFSET = 1.5 * 2.0 ** 8
-BLOCK, BLOCK_GPU = 1 << 16, 1 << 24      # numbers at once: inside a core's cache; much of a GPU
+COLUMNS_PER_BLOCK, BLOCK_GPU = 1 << 16, 1 << 24      # numbers at once: inside a core's cache; much of a GPU
 
 
 class NotFinite(FedmpiError):
@@ -50,7 +50,7 @@ def accumulate(rows, weights: torch.Tensor, into: torch.Tensor, groups: torch.Te
         return
     chain = chain_for(rows, into.device)
     for total, members in sums:
-        add({r: rows[r] for r in members}, weights[members], total, chain)
+        add_rows({r: rows[r] for r in members}, weights[members], total, chain)
 
 
 def added_at_once(rows, weights: torch.Tensor, sums) -> bool:
@@ -68,25 +68,27 @@ def added_at_once(rows, weights: torch.Tensor, sums) -> bool:
             values = values.double().mul_(mine[first:first + at_once, None]).add_(OFFSET).sub_(OFFSET)
             part += values.sum(0).mul_(SCALE).to(torch.int64)
         parts.append(part)
-    if largest and not float(torch.stack(largest).amax()) < SMALL:      # false for nan as well
+    if largest and not float(torch.stack(largest).amax()) < SMALL_LIMIT:      # false for nan as well
         return False
     for (total, _), part in zip(sums, parts, strict=True):
         total += part
     return True
 
 
-def add(rows: dict[int, torch.Tensor], weights: torch.Tensor, into: torch.Tensor, chain):
+def add_rows(rows: dict[int, torch.Tensor], weights: torch.Tensor, into: torch.Tensor, chain):
     """Add rows, by their positions, with their weights to one sum, block by block."""
     if not rows:
         return
-    block, ids = BLOCK_GPU if into.is_cuda else BLOCK, list(rows)
+    block, ids = BLOCK_GPU if into.is_cuda else COLUMNS_PER_BLOCK, list(rows)
     pieces = {r: row.detach().split(block) for r, row in rows.items()}
     factors, weights = odd(weights).tolist(), weights.tolist()
     for b, total in enumerate(into.split(block)):
         small = torch.full(total.shape, OFFSET, dtype=torch.float64, device=into.device)
-        for first in range(0, len(rows), chains.ROWS):      # few at once: they stay in the cache until they are added
-            some = slice(first, first + chains.ROWS)
-            values = [checked(r, rows[r], pieces[r][b], weight, total)
+        for first in range(
+            0, len(rows), chains.ROWS_PER_CALL
+        ):  # few at once: they stay in the cache until they are added
+            some = slice(first, first + chains.ROWS_PER_CALL)
+            values = [split_large(r, rows[r], pieces[r][b], weight, total)
                       for r, weight in zip(ids[some], weights[some], strict=True)]
             chain(small, values, factors[some])
         total.add_(small.sub_(OFFSET).mul_(SCALE).to(torch.int64))
@@ -94,7 +96,7 @@ def add(rows: dict[int, torch.Tensor], weights: torch.Tensor, into: torch.Tensor
 
 def chain_for(rows, device: torch.device):
     """Return the fastest chain(small, values, factors) of a device that rounds each contribution by itself."""
-    if not fuses(device):
+    if not fuses_additions(device):
         return singly
     return chains.kernel(rows) or chained
 
@@ -109,19 +111,19 @@ def singly(small: torch.Tensor, values, factors) -> None:
         small.add_(value.double().mul_(factor).add_(OFFSET).sub_(OFFSET))
 
 
-def checked(r: int, row: torch.Tensor, values: torch.Tensor, weight: float, total: torch.Tensor) -> torch.Tensor:
+def split_large(r: int, row: torch.Tensor, values: torch.Tensor, weight: float, total: torch.Tensor) -> torch.Tensor:
     """Return the small ones of a row's `values`; add the others to a fixed-point total. Raises NotFinite."""
     if surely_small(values):
         return values
     most = max_magnitude(values)
     if not most < RANGE:      # false for NaN as well
         raise NotFinite(r, row)
-    return without_large(values, weight, total) if most >= SMALL else values
+    return without_large(values, weight, total) if most >= SMALL_LIMIT else values
 
 
 def without_large(values: torch.Tensor, weight: float, total: torch.Tensor) -> torch.Tensor:
     """Add the large ones of some values to a fixed-point total; return the others, with 0 in their place."""
-    large = values.abs() >= SMALL
+    large = values.abs() >= SMALL_LIMIT
     total[large] += (values[large].double() * (weight * SCALE)).round_().to(torch.int64)
     return values.masked_fill(large, 0)
 
@@ -132,14 +134,14 @@ def odd(weights: torch.Tensor) -> torch.Tensor:
 
 
 @cache
-def fuses(device: torch.device) -> bool:
+def fuses_additions(device: torch.device) -> bool:
     """Say whether PyTorch adds alpha * values with one rounding on a device."""
-    return chains.fuses(chained, device)
+    return chains.chain_fuses(chained, device)
 
 
 def surely_small(row: torch.Tensor) -> bool:
     """Say whether the sum of squares shows that all |values| are below SMALL: three times as fast as the largest."""
-    return row.dtype == torch.float32 and float(row.dot(row)) < SMALL ** 2
+    return row.dtype == torch.float32 and float(row.dot(row)) < SMALL_LIMIT ** 2
 
 
 def max_magnitude(row: torch.Tensor) -> float:
@@ -153,7 +155,7 @@ def max_magnitude(row: torch.Tensor) -> float:
 def value(total: torch.Tensor, scale: float = 1., dtype=torch.float64) -> torch.Tensor:
     """Return a fixed-point total, times `scale`, as floats."""
     out = torch.empty(total.shape, dtype=dtype, device=total.device)
-    block = BLOCK_GPU if total.is_cuda else BLOCK
+    block = BLOCK_GPU if total.is_cuda else COLUMNS_PER_BLOCK
     for piece, part in zip(out.view(-1).split(block), total.reshape(-1).split(block), strict=True):
         piece.copy_(part.double().mul_(scale / SCALE))
     return out

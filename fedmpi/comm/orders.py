@@ -1,7 +1,7 @@
 """Rank 0's orders to all ranks: a small fixed header, a framed payload of arrays, then one collective. No pickle.
 
-Every rank performs an order in the same way (`Crew.perform`): the local part on the clients it hosts, then the
-collective. Rank 0 gives orders with `Crew.call`; workers take them in `Crew.serve` until STOP."""
+Every rank performs an order in the same way (`RankPool.perform`): the local part on the clients it hosts, then the
+collective. Rank 0 gives orders with `RankPool.call`; workers take them in `RankPool.serve` until STOP."""
 from __future__ import annotations
 
 from enum import IntEnum
@@ -9,25 +9,25 @@ from enum import IntEnum
 import numpy as np
 import torch
 
-from fedmpi.comm.device import landing, outgoing
+from fedmpi.comm.gpu_staging import landing, outgoing
 from fedmpi.comm.robust import middle_by
-from fedmpi.comm.world import Solo
+from fedmpi.comm.transport import Solo
 
 DTYPES = [np.dtype(name) for name in ("uint8", "int32", "int64", "float32", "float64", "bool", "float16")]
 
 
 class Order(IntEnum):
     STOP = 0         # exit code
-    TRAIN = 1        # round, ids, ranks, judge, *news -> bad updates (n,) or nothing, see Crew.train and Crew.news
+    TRAIN = 1        # round, ids, ranks, judge, *news -> bad updates (n,) or nothing, see RankPool.train and .news
     SUM = 2          # what, weights                   -> (d,); `what` is (source, field, start, stop), see Rows
     SUM_BY = 3       # what, weights, groups, k        -> (k, d)
     GATHER = 4       # what                            -> (rows, d)
-    JUDGE = 5        # round, *news                    -> (N, 3 or 4, 1 + measures), see Group.judge; and TIMES
+    JUDGE = 5        # round, *news                    -> (N, 3 or 4, 1 + measures), see HostedClients.judge; and TIMES
     DIGEST = 6       #                                 -> (N, 32) sha256 of each client's state
     TOUCHED = 7      #                                 -> (N,) which clients have a row of their own
     STATE = 8        # ids                             -> rows of every Mine field
     RESTORE = 9      # path as bytes, ids              -> nothing: ranks read their rows from the file
-    TIMES = 10       #                                 -> (ranks, ...), see Group.times and StepCounter.take
+    TIMES = 10       #                                 -> (ranks, ...), see HostedClients.times and StepCounter.take
     ENGINE = 11      # name as bytes                   -> nothing: all ranks train with it from now on
     PROBE = 12       # *news                           -> (ranks, 2) seconds of both engines on a few clients
     NOTE = 13        # slot, what, ids, coefficients, shape -> nothing: each client of ids is given its mix of rows
@@ -89,8 +89,8 @@ HEADER = 8192        # bytes of an order that need no second broadcast
 UP, MINE = 0, 1      # sources of rows: what participants sent; what every client keeps
 
 
-class Crew:
-    """All ranks with the clients they host. `group` performs the local part of an order (see clients/group.py)."""
+class RankPool:
+    """All ranks with the clients they host. `group` performs the local part of an order (see clients/hosted.py)."""
 
     def __init__(self, world: Solo, group, homes: np.ndarray):
         self.world, self.group = world, group
@@ -112,7 +112,7 @@ class Crew:
         return bad == 0
 
     def judge(self, when: int, shared) -> tuple[np.ndarray, np.ndarray]:
-        """Return the table of all clients (see Group.judge), and what TIMES gives (rank 0)."""
+        """Return the table of all clients (see HostedClients.judge), and what TIMES gives (rank 0)."""
         return self.call(Order.JUDGE, np.int64(when), *self.news(shared))
 
     def news(self, shared) -> list[np.ndarray]:

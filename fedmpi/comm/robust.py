@@ -10,10 +10,10 @@ import math
 import numpy as np
 import torch
 
-AT_ONCE = 1 << 24      # numbers of all rows that travel at once
+NUMBERS_AT_ONCE = 1 << 24      # numbers of all rows that travel at once
 
 
-def cut(members: int, robust: str, trim: float) -> int:
+def values_left_out(members: int, robust: str, trim: float) -> int:
     """Return how many of a coordinate's values are left out at either end: all but the middle one or two for a median,
     a share rounded up for a trimmed mean; one value is left at least."""
     most = max(0, (members - 1) // 2)
@@ -34,19 +34,19 @@ def middle_by(world, rows, d: int, ranks: np.ndarray, groups: np.ndarray, cuts: 
 
     rows(start, stop) are columns of this rank's rows; ranks (n,) and groups (n,) say where each row lies and in which
     group it is; cuts (k,) how many values each group leaves out."""
-    width = max(1, AT_ONCE // max(1, len(ranks)))
+    width = max(1, NUMBERS_AT_ONCE // max(1, len(ranks)))
     pieces = []
     for start in range(0, d, width):
         stop = min(d, start + width)
         edges = np.linspace(0, stop - start, world.size + 1).astype(int)
-        mine = torch.from_numpy(columns(world, rows(start, stop), ranks, edges))
+        mine = torch.from_numpy(columns_of_rank(world, rows(start, stop), ranks, edges))
         found = [middle(mine[groups == j], int(c)) if (groups == j).any() else torch.zeros(mine.shape[1])
                  for j, c in enumerate(cuts)]
         pieces.append(world.gather(torch.stack(found, 1).numpy(), np.diff(edges)))
     return np.concatenate(pieces).T if world.rank == 0 else None
 
 
-def columns(world, here: np.ndarray, ranks: np.ndarray, edges: np.ndarray) -> np.ndarray:
+def columns_of_rank(world, here: np.ndarray, ranks: np.ndarray, edges: np.ndarray) -> np.ndarray:
     """Return columns [edges[rank], edges[rank + 1]) of all rows, (n, w), given the rows that are here."""
     width = edges[world.rank + 1] - edges[world.rank]
     counts = np.bincount(ranks, minlength=world.size)

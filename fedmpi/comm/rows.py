@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from fedmpi.comm import exact, robust
-from fedmpi.comm.orders import UP, Crew, Order
+from fedmpi.comm.orders import UP, Order, RankPool
 
 TILE = 1 << 16      # columns of a gram matrix at once: fixed, so that its bits depend on no number of ranks
 
@@ -27,7 +27,7 @@ class Mixed(NamedTuple):
 class Rows:
     """One `Up` field of all participants, or one `Mine` field of all clients, (n, d). `rows[block]` is a slice of
     every row."""
-    crew: Crew
+    crew: RankPool
     source: int
     field: int
     start: int
@@ -114,7 +114,7 @@ class Rows:
 
     def _middle_by(self, group: np.ndarray, k: int) -> torch.Tensor:
         server = self.crew.group.config.server
-        cuts = [robust.cut(n, server.robust, server.trim) for n in np.bincount(group, minlength=k)]
+        cuts = [robust.values_left_out(n, server.robust, server.trim) for n in np.bincount(group, minlength=k)]
         return torch.from_numpy(self.crew.call(Order.MIDDLE_BY, self.what, group, np.array(cuts))).to(self.dtype)
 
     @property
@@ -136,6 +136,6 @@ def normalised(weight) -> np.ndarray:
     return weight / weight.sum()
 
 
-def rows_of(crew: Crew, source: int, like, exact: bool = True):
+def rows_of(crew: RankPool, source: int, like, exact: bool = True):
     """Return the Rows handle of every field of Up or Mine, given one client's as a template."""
     return type(like)(*(Rows(crew, source, i, 0, v.numel(), v.dtype, exact) for i, v in enumerate(like)))

@@ -7,20 +7,20 @@ import sys
 from functools import cache
 
 from fedmpi import registry
-from fedmpi.commands.columns import columns, pairs, paragraphs
 from fedmpi.errors import BadInput, FedmpiError
 from fedmpi.settings import describe
+from fedmpi.text import format_columns, pairs, paragraphs
 
 CLIENTS = 20                                          # for which the methods' traffic is given
 UNITS = f"in float32 numbers (P: the model, h: its head), with the default settings and {CLIENTS} clients"
-PROBES = ((4, 3), (6, 3), (4, 5), (7, 6))             # features, hidden units: three fix a law, the last one tests it
+TRAFFIC_PROBES = ((4, 3), (6, 3), (4, 5), (7, 6))  # features, hidden units: three fix a law, the last one tests it
 HEADS = {"methods": ["name", "title", "paper", "judged by", "down", "up"], "models": ["name", "what it is"],
          "datasets": ["name", "title", "what it is"], "partitions": ["name", "what it is"]}
 PLACES = {"methods": "method", "models": "model", "datasets": "data", "partitions": "data.partition"}
 KEYS = {"judged by": "judged_by", "what it is": "summary"}      # head of a column -> key of an entry
 
 
-def names(kind: str) -> list[str]:
+def names_of_kind(kind: str) -> list[str]:
     """List the names of a kind: methods, models, datasets or partitions."""
     return list(dict.fromkeys(registry.available(kind)))
 
@@ -40,7 +40,7 @@ def entry(kind: str, name: str) -> dict:
 
 def loaded(kind: str, name: str) -> type:
     try:
-        return registry.find(kind, name)
+        return registry.find_class(kind, name)
     except FedmpiError:
         raise
     except Exception as error:      # a plug-in's own
@@ -58,10 +58,10 @@ def documentation(kind: str, cls: type) -> str:
     return inspect.cleandoc(own)
 
 
-def listing(kind: str) -> str:
+def list_kind(kind: str) -> str:
     """Return the table of a kind. A plug-in that cannot be loaded is listed with its error."""
     rows = []
-    for name in names(kind):
+    for name in names_of_kind(kind):
         try:
             found = entry(kind, name)
         except FedmpiError as error:
@@ -69,19 +69,19 @@ def listing(kind: str) -> str:
         rows.append([found.get(KEYS.get(head, head), "") for head in HEADS[kind]])
     hint = f"`fedmpi {kind} NAME` explains one and lists its settings."
     legend = f"down, up: what a participant receives and sends in a round, {UNITS}. " if kind == "methods" else ""
-    return f"{columns(HEADS[kind], rows)}\n\n{paragraphs(legend + hint)}"
+    return f"{format_columns(HEADS[kind], rows)}\n\n{paragraphs(legend + hint)}"
 
 
 def explain(kind: str, name: str) -> str:
     """Return all that is known of one: its documentation, its settings, and how to write it in a configuration."""
     found = entry(kind, name)
     title = found["title"] if found["title"] == name else f"{found['title']} ({name})"
-    parts = [title, paragraphs(documentation(kind, registry.find(kind, name)))]
+    parts = [title, paragraphs(documentation(kind, registry.find_class(kind, name)))]
     if kind == "methods":
         parts.append(pairs([("paper", found["paper"]), ("judged by", found["judged_by"]),
                             ("a round", f"a participant receives {found['down']} and sends {found['up']}, {UNITS}")]))
     if found["settings"]:
-        parts.append(columns(["setting", "default", "type", "meaning"], [
+        parts.append(format_columns(["setting", "default", "type", "meaning"], [
             [s["name"], scalar(s["default"]), s["type"], s["help"]] for s in found["settings"]]))
     return "\n\n".join([*filter(None, parts), usage(kind, found)])
 
@@ -115,7 +115,7 @@ def scalar(value) -> str:
 def traffic(cls: type) -> tuple[str, str]:
     """Say what a participant receives and sends in a round, as laws in P and h; "?" where there is no such law."""
     try:
-        probes = [exchanged(cls, *sizes) for sizes in PROBES]
+        probes = [exchanged(cls, *sizes) for sizes in TRAFFIC_PROBES]
     except Exception:      # a third party's method may want other samples or have settings without defaults
         return "?", "?"
     return law([p[:2] for p in probes], [p[2] for p in probes]), law([p[:2] for p in probes], [p[3] for p in probes])
@@ -125,12 +125,12 @@ def exchanged(cls: type, features: int, hidden: int) -> tuple[int, int, float, f
     """Return P, h and the float32 numbers down and up, of a client that rehearses with a small network."""
     import torch
 
-    from fedmpi.clients.loop import rehearse
-    from fedmpi.models.build import build
+    from fedmpi.engines.loop import rehearse_loop
+    from fedmpi.models.build import build_model
     from fedmpi.models.nets import MLP
-    method = cls().on(build(MLP(hidden), (features,), "float32", 2, 0))
+    method = cls().on(build_model(MLP(hidden), (features,), "float32", 2, 0))
     shared, mine = method.init(CLIENTS)
-    up = rehearse(method, shared, mine, torch.zeros(1, features))[1]
+    up = rehearse_loop(method, shared, mine, torch.zeros(1, features))[1]
     down, up = method.traffic(shared, up)
     return method.model.size, method.model.head.size, down / 4, up / 4
 

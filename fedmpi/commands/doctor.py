@@ -15,16 +15,16 @@ from typing import NamedTuple
 import numpy as np
 
 from fedmpi import __version__, errors, registry
-from fedmpi.comm.launch import speaks
-from fedmpi.comm.world import Solo, open_world
-from fedmpi.commands.columns import pairs
-from fedmpi.commands.trials import BYTES, collectives, intact, write
-from fedmpi.config import Config, Data
+from fedmpi.comm.launcher import speaks
+from fedmpi.comm.transport import Solo, open_world
+from fedmpi.commands.doctor_checks import BYTES, collectives, intact, write_trial_file
+from fedmpi.config.schema import Config, Data
 from fedmpi.errors import BadInput, FedmpiError
-from fedmpi.progress import put
-from fedmpi.roster import gathered, hosts_table, installed, spans
-from fedmpi.run import last_words, told
+from fedmpi.progress import write_stdout
+from fedmpi.ranks import gather_objects, hosts_table, installed
+from fedmpi.session import last_words, told
 from fedmpi.storage.atomic import reason
+from fedmpi.text import pairs, spans
 
 TRIAL = "trial.h5"
 LITTLE = 1 << 30     # free bytes below which the disk is called full
@@ -43,7 +43,7 @@ class Check(NamedTuple):
         return "\n".join(filter(None, [pairs([(self.name.ljust(11), line)]), textwrap.indent(self.more, " " * 13)]))
 
 
-def main(folder: str) -> int:
+def doctor_command(folder: str) -> int:
     """Check everything on all ranks. Returns 0 when all is well and 1 otherwise, the same on every rank."""
     try:
         world = open_world()
@@ -62,15 +62,15 @@ def main(folder: str) -> int:
 
 def examine(world: Solo, folder: str) -> int:
     """Run the checks in the order in which ranks need each other; rank 0 prints each as it comes."""
-    from fedmpi.setup import choose_device
+    from fedmpi.assembly import choose_device
     device = choose_device(Config(), world, told(world, world.host), hosts=world.rank > 0 or world.size == 1)
-    ranks, problems = gathered(world, facts_of(world, device)), 0
+    ranks, problems = gather_objects(world, facts_of(world, device)), 0
     for check in chain(of_ranks(world, ranks), of_disk(world, folder), of_collectives(world),
                        of_gpu_memory(world, device), of_data(world)):
-        put(f"{check}\n")
+        write_stdout(f"{check}\n")
         problems += bool(check.problem)
     if world.rank == 0:
-        put("all is well\n" if not problems else f"{counted(problems, 'problem')}\n")
+        write_stdout("all is well\n" if not problems else f"{count_words(problems, 'problem')}\n")
     return int(told(world, str(errors.FAILED if problems else errors.FINISHED)))
 
 
@@ -120,12 +120,14 @@ def of_ranks(world: Solo, ranks: list[dict]):
     yield Check("versions", ranks[0]["versions"], f"{odd[0]}; install the same on all nodes" if odd else "")
     level = f", thread level {world.thread_level}" if world.size > 1 else ""
     aware = "" if world.library.startswith("none") else f", CUDA-aware: {AWARE[world.cuda_aware]}"
-    yield Check("launch", f"{counted(world.size, 'rank')}, MPI library {' '.join(world.library.split())}{level}{aware}")
+    yield Check(
+        "launch", f"{count_words(world.size, 'rank')}, MPI library {' '.join(world.library.split())}{level}{aware}"
+    )
     hosts = {them["host"] for them in ranks}
-    yield Check("hosts", counted(len(hosts), "host"), devices_problem(ranks), hosts_table(ranks))
+    yield Check("hosts", count_words(len(hosts), "host"), devices_problem(ranks), hosts_table(ranks))
 
 
-def counted(number: int, what: str) -> str:
+def count_words(number: int, what: str) -> str:
     return f"{number} {what}{'' if number == 1 else 's'}"
 
 
@@ -144,7 +146,7 @@ def of_disk(world: Solo, folder: str):
     """Yield the checks of the folder: rank 0 writes in it as a checkpoint is written, the others must see it."""
     trial, checks = (None, []) if world.rank else written(Path(folder).expanduser().absolute())
     path = told(world, str(trial / TRIAL) if trial else "")
-    blind = [r for r, sees in enumerate(gathered(world, bool(path) and intact(path))) if not sees]
+    blind = [r for r, sees in enumerate(gather_objects(world, bool(path) and intact(path))) if not sees]
     if trial:
         shutil.rmtree(trial, ignore_errors=True)
     yield from checks
@@ -163,7 +165,7 @@ def written(folder: Path) -> tuple[Path | None, list[Check]]:
         return None, [Check("folder", name, f"nothing can be written there ({reason(error)}); run where you may write, "
                                             "or name a folder with --folder")]
     try:
-        whole, flush = write(trial / TRIAL)
+        whole, flush = write_trial_file(trial / TRIAL)
     except FedmpiError as error:
         shutil.rmtree(trial, ignore_errors=True)
         why = reason(error.__cause__) if error.__cause__ else str(error)
@@ -184,20 +186,25 @@ def of_collectives(world: Solo):
     ranks = world.gather(np.array([collectives(world)], float), np.ones(world.size, np.int64))
     if world.rank == 0:
         down, up = ranks[:, :2].max(0)
-        yield Check("collectives", f"broadcast of 4 MiB float32 {speed(down)}, reduce of 4 MiB int64 {speed(up)}",
-                    "" if ranks[:, 2].all() else "the numbers that arrive are wrong: mpiexec and the MPI library, or "
-                    "the libraries of the nodes, do not fit together; use one MPI on all nodes, and its own mpiexec")
+        yield Check(
+            "collectives",
+            f"broadcast of 4 MiB float32 {format_speed(down)}, reduce of 4 MiB int64 {format_speed(up)}",
+            ""
+            if ranks[:, 2].all()
+            else "the numbers that arrive are wrong: mpiexec and the MPI library, or "
+            "the libraries of the nodes, do not fit together; use one MPI on all nodes, and its own mpiexec",
+        )
 
 
 def of_gpu_memory(world: Solo, device):
     """Yield the check of GPU memory in MPI, which a run makes before it hands it any; there is none without GPUs on
     several ranks, or where the library says that it takes none."""
-    from fedmpi.comm.device import straight
-    from fedmpi.comm.probe import checked
+    from fedmpi.comm.gpu_probe import probe_gpu_memory
+    from fedmpi.comm.gpu_staging import straight
     if world.size == 1 or not world.cuda_aware:
         return
     meant = straight("auto", world, device)
-    found = gathered(world, [meant, checked("auto", world, device, meant)[1]])
+    found = gather_objects(world, [meant, probe_gpu_memory("auto", world, device, meant)[1]])
     whys = [f"rank {r}: {why}" for r, (_, why) in enumerate(found) if why]
     if any(meant for meant, _ in found):
         yield Check("GPU memory", "a megabyte sent through MPI straight from each GPU", "" if not whys else
@@ -205,14 +212,14 @@ def of_gpu_memory(world: Solo, device):
                     "speed let a node's ranks see all its GPUs, or use an MPI library built for this CUDA")
 
 
-def speed(seconds: float) -> str:
+def format_speed(seconds: float) -> str:
     return f"{1e3 * seconds:,.1f} ms ({BYTES / seconds / 1e6:,.0f} MB/s)"
 
 
 def of_data(world: Solo):
     """Yield the check of the data sets that need no network."""
     root = Path(Data.root).expanduser()
-    seen = gathered(world, os.path.isdir(root))
+    seen = gather_objects(world, os.path.isdir(root))
     if world.rank:
         return
     here = [name for name in registry.available("datasets") if present(name, root)]
@@ -227,7 +234,7 @@ def present(name: str, root: Path) -> bool:
     if os.path.exists(root / f"{name}.npz"):
         return True
     try:
-        archive = getattr(registry.find("datasets", name), "archive", None)
+        archive = getattr(registry.find_class("datasets", name), "archive", None)
     except Exception:      # a plug-in that cannot be loaded: `fedmpi datasets` says why
         return False
     return name == "digits" or bool(archive) and os.path.exists(root / archive.partition("/")[0])

@@ -11,34 +11,34 @@ import numpy as np
 import torch
 
 from fedmpi import __version__
-from fedmpi.clients import choice
-from fedmpi.clients.group import Group
-from fedmpi.clients.store import digest_of_run
-from fedmpi.config import Config, resolve
+from fedmpi.assembly import bind
+from fedmpi.clients.hosted import HostedClients
+from fedmpi.clients.state_store import digest_of_run
+from fedmpi.config.schema import Config, resolve
 from fedmpi.data.federation import Federation, prepare
+from fedmpi.engines import engine_choice
 from fedmpi.errors import BadInput
 from fedmpi.method import Method
 from fedmpi.models import precision
-from fedmpi.setup import bind
 from fedmpi.storage import checkpoint
 from fedmpi.storage.atomic import atomic
 
 IMAGES = "uint8 images (h, w, c) as float (c, h, w): x / 127.5 - 1"
 
 
-def export(run: Path, out: Path, client: int | None) -> str:
+def export_model(run: Path, out: Path, client: int | None) -> str:
     """Write a client's model, or (None) the global one, of a run folder's newest good checkpoint, or of a checkpoint
     file; returns what to tell the user. Raises BadInput and StorageError."""
-    save = library()
-    path, refused = chosen(run)
-    snapshot = checkpoint.read(path)
+    save = export_library()
+    path, refused = choose_checkpoint(run)
+    snapshot = checkpoint.read_checkpoint(path)
     config = resolve(snapshot.config)
     federation = Federation(prepare(config.data, config.seed))
     if federation.fingerprint != snapshot.federation:
         raise BadInput(f"the data have changed since {path} was written: its clients held other samples; put back what "
                        f"data.root = {config.data.root} held then")
     method = bind(config, federation)
-    refuse(method, client, len(federation.sizes))
+    refuse_export(method, client, len(federation.sizes))
     group, shared = restored(path, snapshot, config, method, federation)
     w = method.global_model(shared) if client is None else personal(group, shared, client, snapshot.round)
     if w is None:
@@ -54,7 +54,7 @@ def export(run: Path, out: Path, client: int | None) -> str:
     return "\n".join([*refused, f"{method.title}, {whose} after round {snapshot.round}: {out}"])
 
 
-def library():
+def export_library():
     """Return what turns tensors and texts into a file's bytes. Raises BadInput where it is not installed."""
     try:
         from safetensors.torch import save
@@ -64,7 +64,7 @@ def library():
     return save
 
 
-def chosen(run: Path) -> tuple[Path, list[str]]:
+def choose_checkpoint(run: Path) -> tuple[Path, list[str]]:
     """Return the checkpoint to take, and what to say of newer ones that are damaged. Raises BadInput."""
     if run.is_file():
         return run, []
@@ -76,7 +76,7 @@ def chosen(run: Path) -> tuple[Path, list[str]]:
     return path, said
 
 
-def refuse(method, client: int | None, n: int) -> None:
+def refuse_export(method, client: int | None, n: int) -> None:
     """Raise BadInput for what is no state dict of the configured network, and for clients that are not there."""
     if type(method).predict is not Method.predict:
         raise BadInput(f"{method.title} does not judge by one network as the configuration has it (but by "
@@ -95,21 +95,21 @@ def restored(path: Path, snapshot, config: Config, method, federation):
     n = len(federation.sizes)
     shared, mine = method.init(n)
     shared = type(shared)(*(torch.from_numpy(snapshot.shared[name]) for name in shared._fields))
-    engine = choice.engine(snapshot.books["engine"], config)
-    group = Group(method, shared, mine, engine, federation, range(n), config, torch.device("cpu"))
+    engine = engine_choice.engine(snapshot.books["engine"], config)
+    group = HostedClients(method, shared, mine, engine, federation, range(n), config, torch.device("cpu"))
     group.restore(path, snapshot.ids)
     return group, shared
 
 
-def personal(group: Group, shared, client: int, when: int) -> torch.Tensor:
+def personal(group: HostedClients, shared, client: int, when: int) -> torch.Tensor:
     (_, w), = group.apply(group.method.personal, [client], shared, when)
     return w
 
 
 def module(config: Config, model, federation, w: torch.Tensor) -> torch.nn.Module:
     """Return the plain network with the weights w (d,)."""
-    from fedmpi.models.build import as_input, blank
-    shape = tuple(as_input(blank(federation.shape, federation.dtype)).shape[1:])
+    from fedmpi.models.build import as_input, blank_samples
+    shape = tuple(as_input(blank_samples(federation.shape, federation.dtype)).shape[1:])
     network = config.model.build(shape, federation.classes)
     # counts of batches are not in w, nor is a second name of the same parameter: load_state_dict fills what is there
     network.load_state_dict(dict(zip(model.names, model.split(w.detach()), strict=True)), strict=False)

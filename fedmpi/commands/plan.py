@@ -10,16 +10,17 @@ from dataclasses import asdict, dataclass
 import numpy as np
 
 from fedmpi.clients.placement import homes
-from fedmpi.comm.world import Solo
-from fedmpi.commands.columns import columns, pairs
-from fedmpi.commands.steps import in_all, said, stages, taking_part
-from fedmpi.config import GIB, Config, load, name_of
+from fedmpi.comm.transport import Solo
+from fedmpi.commands.planned_steps import describe_planned_steps, in_all, stages, taking_part
+from fedmpi.config.schema import GIB, Config, load_config, name_of
 from fedmpi.data.federation import Federation, prepare
-from fedmpi.server import cost
+from fedmpi.method import nbytes
+from fedmpi.server import round_cost
+from fedmpi.text import format_columns, pairs
 
-FEW = 16           # ranks that the table shows one by one
-NAMED = 12         # clients of a rank that it lists
-VECTORS = 4        # of parameters where one client trains: its weights, gradients, result, momentum or a pull
+RANKS_SHOWN = 16           # ranks that the table shows one by one
+NAMED_SECTIONS = 12         # clients of a rank that it lists
+VECTORS_SHOWN = 4        # of parameters where one client trains: its weights, gradients, result, momentum or a pull
 LABEL = 8          # bytes, int64
 COUNTED = ("MiB of samples as stored and of private states (of each at most the setting state.memory), an Up for every "
            "participant, Shared twice, vectors of training and sums; not activations, nor the libraries")
@@ -68,44 +69,44 @@ class Case:
 
 def prepared(config_path: str, overrides: list[str]) -> Case:
     """Read a configuration, prepare its federation and rehearse a client. Raises BadInput."""
-    from fedmpi.clients.choice import by_network
-    from fedmpi.clients.loop import rehearse
-    from fedmpi.models.build import blank
-    from fedmpi.setup import bind, refuse_engine
-    config = load(config_path, overrides)
+    from fedmpi.assembly import bind, refuse_engine
+    from fedmpi.engines.engine_choice import by_network
+    from fedmpi.engines.loop import rehearse_loop
+    from fedmpi.models.build import blank_samples
+    config = load_config(config_path, overrides)
     federation = Federation(prepare(config.data, config.seed))
     method = bind(config, federation)
     refuse_engine(config, federation, method)
     shared, mine = method.init(federation.clients)
-    sample = blank(federation.shape, federation.dtype)
-    up = rehearse(method, shared, mine, sample)[1]
+    sample = blank_samples(federation.shape, federation.dtype)
+    up = rehearse_loop(method, shared, mine, sample)[1]
     engine = by_network(method, shared, mine, sample)[0] if config.engine == "auto" else config.engine
     return Case(config, federation, method, shared, mine, up, engine)
 
 
-def plan(config_path: str, overrides: list[str], ranks: int) -> dict:
+def make_plan(config_path: str, overrides: list[str], ranks: int) -> dict:
     """Return the plan of a run on so many ranks as plain values. Raises BadInput."""
-    from fedmpi.setup import settings_of
+    from fedmpi.assembly import settings_of_method
     case = prepared(config_path, overrides)
     config, federation, method, ledger = case.config, case.federation, case.method, rehearsed(case)
     down, up = method.traffic(case.shared, case.up)
     made = stages(case)
     per_rank = [hosting(case, rank, hosts, ledger) for rank, hosts in enumerate(homes_of(case, ranks))]
     return {
-        "method": method.title, "settings": settings_of(method), "model": name_of(config.model),
-        "model_settings": settings_of(config.model), "parameters": method.model.size,
+        "method": method.title, "settings": settings_of_method(method), "model": name_of(config.model),
+        "model_settings": settings_of_method(config.model), "parameters": method.model.size,
         "head_parameters": method.model.head.size,
         "data": config.data.name, "federation": str(federation.path), "clients": federation.clients,
         "samples": dict(zip(("train", "validation", "test"), federation.counts.sum(0).tolist(), strict=True)),
         "train_samples": [int(federation.sizes.min()), int(federation.sizes.max())],
         "rounds": config.rounds, "participants": list(taking_part(case)), "batch": config.train.batch,
-        "steps_per_round": steps(case, federation.sizes), "patience": config.stop and config.stop.patience,
+        "steps_per_round": expected_batches(case, federation.sizes), "patience": config.stop and config.stop.patience,
         "stages": [asdict(stage) for stage in made], "steps": in_all(made),
-        "mib_per_client_round": (down + up) / cost.MIB,
-        "mib_down": down / cost.MIB, "mib_up": up / cost.MIB,
+        "mib_per_client_round": (down + up) / round_cost.MIB,
+        "mib_down": down / round_cost.MIB, "mib_up": up / round_cost.MIB,
         "bytes_per_round": ledger.totals(), "reduce": config.server.reduce,
         "evaluation": {"every": config.evaluate.every, "on": config.evaluate.on, "parts": list(config.judged_on)},
-        "checkpoint": {"every": config.checkpoint.every, "mib": saved(case) / cost.MIB},
+        "checkpoint": {"every": config.checkpoint.every, "mib": checkpoint_bytes(case) / round_cost.MIB},
         "engine": config.engine, "engine_on_cpu": case.engine, "device": config.device, "threads": config.threads,
         "movable": not case.mine, "ranks": ranks, "server_memory_mib": per_rank[0]["memory_mib"], "per_rank": per_rank}
 
@@ -114,16 +115,16 @@ def rehearsed(case: Case) -> Ledger:
     """Let the server do its part of a round on rows that are all alike; return what its collectives would move."""
     import torch
 
-    from fedmpi.clients.group import Group
-    from fedmpi.comm.orders import UP, Crew
+    from fedmpi.clients.hosted import HostedClients
+    from fedmpi.comm.orders import UP, RankPool
     from fedmpi.comm.rows import rows_of
-    from fedmpi.server.participation import participants
     from fedmpi.server.rounds import address
+    from fedmpi.server.sampling import participants
     config, federation, ledger = case.config, case.federation, Ledger()
     who, everybody = participants(config, 0, federation.sizes), range(federation.clients)
-    group = Group(case.method, case.shared, case.mine, None, federation, everybody, config, torch.device("cpu"))
+    group = HostedClients(case.method, case.shared, case.mine, None, federation, everybody, config, torch.device("cpu"))
     group.train = lambda when, everybody, here, *rest: group.ups.update(dict.fromkeys(here.tolist(), case.up))
-    crew, exact = Crew(ledger, group, np.zeros(federation.clients, np.int64)), config.server.reduce == "exact"
+    crew, exact = RankPool(ledger, group, np.zeros(federation.clients, np.int64)), config.server.reduce == "exact"
     address(crew, case.method, case.shared, who, exact)
     crew.train(0, who.ids, True, case.shared)
     ledger.down = 0      # what stays as it is was sent once
@@ -146,57 +147,58 @@ def homes_of(case: Case, ranks: int) -> list[np.ndarray]:
 def hosting(case: Case, rank: int, hosts: np.ndarray, ledger: Ledger) -> dict:
     """Return what a rank hosts, what that takes, and the steps that its expected participants take in a round."""
     work = "worker" if rank else "server + worker"
-    held = memory(case, hosts) + (0 if rank else cost.nbytes(case.shared) + 2 * ledger.summed + ledger.gathered)
+    held = memory(case, hosts) + (0 if rank else nbytes(case.shared) + 2 * ledger.summed + ledger.gathered)
     return {"rank": rank, "role": work if len(hosts) else ("idle" if rank else "server"), "clients": len(hosts),
             "hosts": hosts.tolist(), "samples": int(case.federation.counts[hosts].sum()),
-            "steps": steps(case, case.federation.sizes[hosts]),
-            "memory_mib": (held + ledger.summed * bool(len(hosts))) / cost.MIB}
+            "steps": expected_batches(case, case.federation.sizes[hosts]),
+            "memory_mib": (held + ledger.summed * bool(len(hosts))) / round_cost.MIB}
 
 
-def steps(case: Case, sizes: np.ndarray) -> int:
+def expected_batches(case: Case, sizes: np.ndarray) -> int:
     """Return the batches of one pass of local training, expected per round, of clients of these sizes."""
     share = np.mean(taking_part(case)) / case.federation.clients
-    return round(float(cost.steps(sizes, case.config.train).sum() * share))
+    return round(float(round_cost.batches_per_pass(sizes, case.config.train).sum() * share))
 
 
 def memory(case: Case, hosts: np.ndarray) -> int:
     """Return the bytes that a rank holds for its clients: see COUNTED."""
-    shared = 2 * cost.nbytes(case.shared)
+    shared = 2 * nbytes(case.shared)
     if not len(hosts):
         return shared
     federation, bound = case.federation, case.config.state.memory * GIB
     sample = int(np.prod(federation.shape)) * federation.dtype.itemsize + LABEL
     counts = federation.counts[hosts] if case.mine else federation.counts      # who keeps nothing trains anywhere
     participants = min(len(hosts), taking_part(case)[1])
-    return int(shared + min(bound, counts.sum() * sample) + min(bound, len(hosts) * cost.nbytes(case.mine))
-               + participants * cost.nbytes(case.up) + training(case, participants, bound))
+    return int(shared + min(bound, counts.sum() * sample) + min(bound, len(hosts) * nbytes(case.mine))
+               + participants * nbytes(case.up) + training(case, participants, bound))
 
 
 def training(case: Case, participants: int, bound: float) -> int:
     """Return the bytes of parameters that the engine works on at once."""
-    from fedmpi.clients import vmap
+    from fedmpi.engines import vmap
     vector = 4 * case.method.model.size
     if case.engine == "loop":
-        return VECTORS * vector
-    return max(vmap.VECTORS * vector, min(bound // 4, vmap.VECTORS * vector * min(participants, vmap.MOST)))
+        return VECTORS_SHOWN * vector
+    each = vmap.VECTORS_PER_CLIENT * vector
+    return max(each, min(bound // 4, each * min(participants, vmap.MAX_CLIENTS_AT_ONCE)))
 
 
-def saved(case: Case) -> int:
+def checkpoint_bytes(case: Case) -> int:
     """Return the bytes of a checkpoint in which every client has a state of its own, but for its books."""
     from fedmpi.storage.seal import DIGEST, SEAL
-    row = 8 + cost.nbytes(case.mine) + DIGEST * len(case.mine)
-    return SEAL + cost.nbytes(case.shared) + case.federation.clients * row
+    row = 8 + nbytes(case.mine) + DIGEST * len(case.mine)
+    return SEAL + nbytes(case.shared) + case.federation.clients * row
 
 
-def table(planned: dict) -> str:
+def plan_table(planned: dict) -> str:
     """Lay a plan out for reading: ranks one by one, or summarised when there are many."""
     p = planned
-    ranks = one_by_one(p["per_rank"]) if p["ranks"] <= FEW else summarised(p["per_rank"])
+    ranks = one_by_one(p["per_rank"]) if p["ranks"] <= RANKS_SHOWN else summarised(p["per_rank"])
     return "\n\n".join([
         pairs([("method", f"{p['method']} {p['settings']}".strip()),
                ("model", model_line(p)), ("data", data_line(p)), ("federation", p["federation"]),
-               ("rounds", rounds_line(p)),
-               ("steps", said(p["stages"], p["rounds"])), ("bytes", bytes_line(p)), ("on the wire", wire_line(p)),
+               ("rounds", rounds_line(p)), ("steps", describe_planned_steps(p["stages"], p["rounds"])),
+               ("bytes", bytes_line(p)), ("on the wire", wire_line(p)),
                ("evaluation", evaluation_line(p)),
                ("checkpoint", f"{every(p['checkpoint']['every'])}: {p['checkpoint']['mib']:.3g} MiB"),
                ("engine", engine_line(p))]),
@@ -240,7 +242,7 @@ def wire_line(p: dict) -> str:
 
 
 def mib(nbytes: int) -> str:
-    return f"{nbytes / cost.MIB:.3f} MiB"
+    return f"{nbytes / round_cost.MIB:.3f} MiB"
 
 
 def evaluation_line(p: dict) -> str:
@@ -264,14 +266,14 @@ def plural(number: int) -> str:
 
 def one_by_one(per_rank: list[dict]) -> str:
     heads = ["rank", "role", "clients", "samples", "steps", "MiB", "hosts"]
-    return columns(heads, [[r["rank"], r["role"], r["clients"], f"{r['samples']:,}", f"{r['steps']:,}",
+    return format_columns(heads, [[r["rank"], r["role"], r["clients"], f"{r['samples']:,}", f"{r['steps']:,}",
                             f"{r['memory_mib']:.2f}", some(r["hosts"])] for r in per_rank],
                    right=("rank", "clients", "samples", "steps", "MiB"))
 
 
 def some(clients: list[int]) -> str:
-    more = len(clients) - NAMED
-    return " ".join(map(str, clients[:NAMED])) + (f" and {more} more" if more > 0 else "")
+    more = len(clients) - NAMED_SECTIONS
+    return " ".join(map(str, clients[:NAMED_SECTIONS])) + (f" and {more} more" if more > 0 else "")
 
 
 def summarised(per_rank: list[dict]) -> str:
@@ -284,7 +286,7 @@ def summarised(per_rank: list[dict]) -> str:
         rows.append([head, *(format(float(v), form) for v in (min(values), np.median(values), max(values)))])
     heads = [f"{len(at_work)} ranks with clients", "least", "median", "most"]
     server = f"rank 0 is the server: {per_rank[0]['memory_mib']:.2f} MiB"
-    return f"{columns(heads, rows, right=tuple(heads[1:]))}\n\n{server}"
+    return f"{format_columns(heads, rows, right=tuple(heads[1:]))}\n\n{server}"
 
 
 def balance(per_rank: list[dict]) -> list[tuple[str, str]]:

@@ -5,18 +5,18 @@ from __future__ import annotations
 from pathlib import Path
 
 from fedmpi import errors
-from fedmpi.comm.world import Solo
-from fedmpi.commands.columns import pairs
-from fedmpi.commands.verify import DIGITS, apart, environment, perform, refuse_others, workplace
+from fedmpi.comm.transport import Solo
+from fedmpi.commands.verify import DIGITS, environment, perform, refuse_others, relative_difference, workplace
 from fedmpi.errors import BadInput
-from fedmpi.progress import put
-from fedmpi.run import on_all_ranks, told
-from fedmpi.storage import outcome
+from fedmpi.progress import write_stdout
+from fedmpi.session import on_all_ranks, told
+from fedmpi.storage import run_status
+from fedmpi.text import pairs
 
-ROUNDING = 1e-3      # relative: rounding grows from round to round
+RERUN_ROUNDING = 1e-3      # relative: rounding grows from round to round
 
 
-def main(run: Path, folder: str, add: bool) -> int:
+def rerun_command(run: Path, folder: str, add: bool) -> int:
     """Repeat a run on all ranks. Returns 0 if its digest comes out or its losses agree within rounding, else 1."""
     return on_all_ranks(lambda world: rerun(world, run, folder, add))
 
@@ -30,21 +30,21 @@ def rerun(world: Solo, run: Path, folder: str, add: bool = False) -> int:
     refuse_others(world, environment())
     with workplace(world, folder, settings) as place:
         here = perform(world, place, "again", [])
-        lines = outcome.evaluated(outcome.metrics(place / "again")) if world.rank == 0 else []
+        lines = run_status.evaluated(run_status.metrics(place / "again")) if world.rank == 0 else []
     code = errors.FINISHED
     if world.rank == 0:
-        put(f"{pairs([('there', f'{digest}, {run}'), ('here', here.digest)])}\n\n")
+        write_stdout(f"{pairs([('there', f'{digest}, {run}'), ('here', here.digest)])}\n\n")
         said = "the same digest: this machine computes the run bit for bit"
         if here.digest != digest:
             said, code = departure(there, lines)
-        put(f"{said}\n")
+        write_stdout(f"{said}\n")
     return int(told(world, str(code)))
 
 
 def finished(run: Path) -> tuple[dict, str, list[dict]]:
     """Return the settings of a run, as far as it came, its digest and its evaluated rounds. Raises BadInput if it is
     not finished."""
-    settings, found = outcome.settings_of(run), outcome.of(run)
+    settings, found = run_status.settings_of_folder(run), run_status.outcome_of(run)
     if found.result is None:
         raise BadInput(f"{run} is {found.state}: there is no digest to compare; finish it with --resume auto, or give "
                        "the folder of a finished run")
@@ -55,8 +55,12 @@ def finished(run: Path) -> tuple[dict, str, list[dict]]:
 def departure(there: list[dict], here: list[dict]) -> tuple[str, int]:
     """Compare the losses of two runs round by round; return what to say of them, and the exit code."""
     losses = {line["round"]: line["loss"] for line in here}
-    off = {line["round"]: apart(line["loss"], losses[line["round"]]) for line in there if line["round"] in losses}
-    wrong = [t for t, value in off.items() if value > ROUNDING]
+    off = {
+        line["round"]: relative_difference(line["loss"], losses[line["round"]])
+        for line in there
+        if line["round"] in losses
+    }
+    wrong = [t for t, value in off.items() if value > RERUN_ROUNDING]
     if not wrong:
         return (f"another digest, and losses that agree within rounding in {len(off)} evaluated rounds (at most "
                 f"{max(off.values()):.0e} apart): this machine is fine, it adds up in another order", errors.FINISHED)

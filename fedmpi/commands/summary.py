@@ -4,25 +4,28 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from fedmpi.commands.columns import columns
 from fedmpi.errors import BadInput
-from fedmpi.storage import outcome
+from fedmpi.storage import run_status
+from fedmpi.text import format_columns
 
-OTHERS = ("log.txt", "summary.txt")      # are no job's
+OTHER_STATES = ("log.txt", "summary.txt")      # are no job's
 
 
-def summary(folder: str | Path) -> str:
+def summarise_runs(folder: str | Path) -> str:
     """Return a table of the runs, and a line that counts them. Raises BadInput where there is none."""
-    logs = sorted((path for path in Path(folder).rglob("*.txt") if path.name not in OTHERS), key=natural)
+    logs = sorted((path for path in Path(folder).rglob("*.txt") if path.name not in OTHER_STATES), key=natural)
     if not logs:
         raise BadInput(f"{folder}: there is no run of a job array or a sweep here; give the folder that holds its runs "
                        "and what they printed: 0.txt, 1.txt, ...")
-    found = [outcome.of(path.with_suffix("")) for path in logs]
+    found = [run_status.outcome_of(path.with_suffix("")) for path in logs]
     rows = [[path.relative_to(folder).with_suffix(""), o.state, o.starts, o.settings, o]
             for path, o in zip(logs, found, strict=True)]
     counts = {state: sum(o.state == state for o in found) for state in ("finished", "failed", "unfinished", "waiting")}
-    return (columns(["run", "state", "starts", "settings", "result, or what it said last"], rows, right=("starts",))
-            + "\n" + ", ".join(f"{number} {state}" for state, number in counts.items() if number))
+    return (
+        format_columns(["run", "state", "starts", "settings", "result, or what it said last"], rows, right=("starts",))
+        + "\n"
+        + ", ".join(f"{number} {state}" for state, number in counts.items() if number)
+    )
 
 
 def natural(path: Path) -> list:

@@ -8,23 +8,23 @@ import os
 from pathlib import Path
 
 from fedmpi.errors import BadInput
-from fedmpi.storage import outcome
+from fedmpi.storage import run_status
 from fedmpi.storage.atomic import writing
 
 FOLDER = "tensorboard"
 
 
-def write(folders: list[Path]) -> str:
+def write_events(folders: list[Path]) -> str:
     """Write the event files of run folders; returns what to tell the user. Raises BadInput and StorageError."""
-    writer = library()
+    writer = event_writer()
     for folder in folders:
-        outcome.settings_of(folder)      # or refuse what is no run
+        run_status.settings_of_folder(folder)      # or refuse what is no run
         with writing(folder / FOLDER):
-            events(writer, folder / FOLDER, outcome.metrics(folder), begun(folder))
+            events(writer, folder / FOLDER, run_status.metrics(folder), begun(folder))
     return f"tensorboard --logdir {os.path.commonpath(folders)}"
 
 
-def library() -> type:
+def event_writer() -> type:
     """Return the class that writes event files. Raises BadInput where it is not installed."""
     try:
         from torch.utils.tensorboard import SummaryWriter
@@ -36,7 +36,7 @@ def library() -> type:
 
 def begun(folder: Path) -> float:
     """Return when a run would have begun if it had not been interrupted since, in seconds since 1970."""
-    path, lines = folder / "metrics.jsonl", outcome.metrics(folder)
+    path, lines = folder / "metrics.jsonl", run_status.metrics(folder)
     return path.stat().st_mtime - lines[-1]["seconds"] if lines else 0.
 
 

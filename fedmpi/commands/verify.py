@@ -21,18 +21,18 @@ import torch
 from torch import nn
 
 from fedmpi import __version__, errors
-from fedmpi.comm.world import Solo
-from fedmpi.commands.columns import columns, pairs
+from fedmpi.comm.transport import Solo
+from fedmpi.config.load import parse, read_yaml
 from fedmpi.errors import BadInput, FedmpiError
-from fedmpi.loader import parse, read
-from fedmpi.progress import put
-from fedmpi.roster import gathered, installed, spans
-from fedmpi.run import lead, on_all_ranks, told, work
+from fedmpi.progress import write_stdout
+from fedmpi.ranks import gather_objects, installed
+from fedmpi.session import lead, on_all_ranks, serve_as_worker, told
 from fedmpi.storage.atomic import reason, writing
+from fedmpi.text import format_columns, pairs, spans
 
 TABLE = Path(__file__).with_name("published_hashes.yaml")
 DIGITS = 16      # hexadecimal, of a digest: as many as a run prints
-ROUNDING = 1e-4      # relative: a loss that differs by more from the published one is another computation's
+LOSS_ROUNDING = 1e-4      # relative: a loss that differs by more from the published one is another computation's
 KNOWN, CLOSE, WRONG, UNKNOWN = "known", "agrees within rounding", "WRONG", "not published"
 
 CONFIG: dict = {"rounds": 3, "seed": 1, "device": "cpu", "threads": 1, "comm": {"timeout": 0},
@@ -69,12 +69,12 @@ class Images(nn.Sequential):
                          nn.Linear(72, 10))
 
 
-def main(folder: str, add: bool) -> int:
+def verify_command(folder: str, add: bool) -> int:
     """Verify on all ranks. Returns 1 if a run is wrong or does not repeat, else 0."""
-    return on_all_ranks(lambda world: verify(world, folder, add))
+    return on_all_ranks(lambda world: verify_machine(world, folder, add))
 
 
-def verify(world: Solo, folder: str, add: bool = False) -> int:
+def verify_machine(world: Solo, folder: str, add: bool = False) -> int:
     """Perform the runs, print what is thought of each, and with `add` publish them."""
     here = environment()
     refuse_others(world, here)
@@ -83,14 +83,14 @@ def verify(world: Solo, folder: str, add: bool = False) -> int:
         again = perform(world, place, "again", next(iter(RUNS.values())))
     code = errors.FINISHED
     if world.rank == 0:
-        table = rows()
+        table = published_hashes()
         found = {name: verdict(table, here, name, run) for name, run in ended.items()}
-        put(f"{shown(here, ended, found)}\n")
+        write_stdout(f"{show_hashes(here, ended, found)}\n")
         steady = again == next(iter(ended.values()))
-        put(f"{summary(found, steady, next(iter(RUNS)), again.digest)}\n")
+        write_stdout(f"{summarise_verdicts(found, steady, next(iter(RUNS)), again.digest)}\n")
         code = errors.FAILED if not steady or any(v.startswith(WRONG) for v in found.values()) else errors.FINISHED
         if add:
-            put(publish(here, ended, table, steady))
+            write_stdout(publish(here, ended, table, steady))
     return int(told(world, str(code)))
 
 
@@ -122,7 +122,7 @@ def vendor() -> str:
 
 def refuse_others(world: Solo, here: dict) -> None:
     """Refuse at rank 0 ranks that run elsewhere on other processors or libraries: a hash would be of no environment."""
-    for rank, them in enumerate(gathered(world, here)):
+    for rank, them in enumerate(gather_objects(world, here)):
         odd = next((name for name in here if them[name] != here[name]), None)
         if odd:
             raise BadInput(f"rank {rank} has {odd} {them[odd]}, rank 0 has {here[odd]}: there is one hash for one kind "
@@ -143,7 +143,7 @@ def workplace(world: Solo, folder: str, config: dict) -> Iterator[Path]:
                            ) from None
     place = Path(told(world, str(place) if world.rank == 0 else ""))
     try:
-        blind = [r for r, sees in enumerate(gathered(world, place.is_dir())) if not sees]
+        blind = [r for r, sees in enumerate(gather_objects(world, place.is_dir())) if not sees]
         if blind:
             raise BadInput(f"ranks {spans(blind)} do not see {place.parent}; name a folder that all nodes share with "
                            "--folder")
@@ -157,7 +157,7 @@ def perform(world: Solo, place: Path, name: str, words: list[str]) -> Found:
     """Run with some settings; return what comes out at rank 0. Raises FedmpiError where a run fails."""
     config, out = str(place / "config.yaml"), str(place / name)
     with redirect_stdout(io.StringIO()):      # what runs say is not asked for
-        code = (work(world, [config, words, out, None, None]) if world.rank else
+        code = (serve_as_worker(world, [config, words, out, None, None]) if world.rank else
                 lead(world, config, words, out, None, lambda: False))
     if code:
         raise FedmpiError(f"run {name} of the verification ended with {code}; what it said stands above")
@@ -167,10 +167,10 @@ def perform(world: Solo, place: Path, name: str, words: list[str]) -> Found:
     return Found(result["digest"][:DIGITS], result["loss"])
 
 
-def rows() -> list[dict]:
+def published_hashes() -> list[dict]:
     """Return the table of what is published: {"environment": {...}, "hashes": {run: hash}, "losses": {run: loss}}
     each."""
-    return parse(read(TABLE)) or []
+    return parse(read_yaml(TABLE)) or []
 
 
 def published(table: list[dict], here: dict) -> dict[str, str]:
@@ -185,24 +185,24 @@ def verdict(table: list[dict], here: dict, name: str, run: Found) -> str:
         return UNKNOWN
     if run.digest in (row["hashes"][name] for row in rows):
         return KNOWN
-    off = min(apart(row["losses"][name], run.loss) for row in rows)
-    return f"{CLOSE}: {off:.0e} of the loss" if off <= ROUNDING else f"{WRONG}: the loss is off by {off:.0e} of it"
+    off = min(relative_difference(row["losses"][name], run.loss) for row in rows)
+    return f"{CLOSE}: {off:.0e} of the loss" if off <= LOSS_ROUNDING else f"{WRONG}: the loss is off by {off:.0e} of it"
 
 
-def apart(wanted: float | None, value: float | None) -> float:
+def relative_difference(wanted: float | None, value: float | None) -> float:
     """Return by which part of it a value differs from the one wanted, infinity if either is not finite."""
     if wanted is None or value is None or not math.isfinite(value - wanted):
         return math.inf
     return abs(value - wanted) / max(abs(wanted), 1e-12)
 
 
-def shown(here: dict, ended: dict[str, Found], found: dict[str, str]) -> str:
+def show_hashes(here: dict, ended: dict[str, Found], found: dict[str, str]) -> str:
     """Return the environment and the table of hashes as text."""
     lines = [[name, run.digest, found[name]] for name, run in ended.items()]
-    return f"{pairs([*here.items()])}\n\n{columns(['run', 'hash', 'verdict'], lines)}\n"
+    return f"{pairs([*here.items()])}\n\n{format_columns(['run', 'hash', 'verdict'], lines)}\n"
 
 
-def summary(found: dict[str, str], steady: bool, name: str, again: str) -> str:
+def summarise_verdicts(found: dict[str, str], steady: bool, name: str, again: str) -> str:
     """Say in a sentence what the verdicts mean."""
     if not steady:
         return (f"{name} gave another hash when it was repeated, {again}: this machine does not compute alike twice; "

@@ -5,8 +5,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fedmpi import config
-from fedmpi.data.pool import Pool
+from fedmpi.config import schema
+from fedmpi.data.samples import Dataset
 from fedmpi.errors import BadInput
 
 
@@ -17,24 +17,24 @@ class Dealt(NamedTuple):
     group_names: list | None
 
 
-def assign(pool: Pool, data: config.Data, seed: int) -> Dealt:
+def assign(pool: Dataset, data: schema.Data, seed: int) -> Dealt:
     """Decide who holds what, and which part of it to train on. Raises BadInput."""
     official = getattr(data.partition, "official", False)
-    told = holders(pool) if official else np.concatenate([pool.y_train, pool.y_test])
+    told = sample_holders(pool) if official else np.concatenate([pool.y_train, pool.y_test])
     parts, groups = data.partition.assign(told, data.clients, np.random.default_rng((0, seed)))
     if not legal(parts, data.clients, len(told)):
-        raise BadInput(f"data.partition = {config.name_of(data.partition)}: its assign() must give each of "
+        raise BadInput(f"data.partition = {schema.name_of(data.partition)}: its assign() must give each of "
                        f"{data.clients} clients at least one sample, and no sample twice")
     shuffled = [np.random.default_rng((1, i, seed)).permutation(part) for i, part in enumerate(parts)]
     if official:
         shuffled, counts = as_split(shuffled, len(pool.y_train))
     else:
-        counts = np.array([split(len(part), data.split) for part in parts])
+        counts = np.array([split_samples(len(part), data.split) for part in parts])
     groups = groups if groups is None else np.asarray(groups, np.int64)
     return Dealt(np.concatenate(shuffled), counts, groups, list(getattr(data.partition, "group_names", ())) or None)
 
 
-def holders(pool: Pool):
+def sample_holders(pool: Dataset):
     """Return who holds each sample (n,), as the data set says. Raises BadInput if it does not."""
     if pool.client_train is None:
         raise BadInput("data.partition = natural: the data set does not say who holds its samples; add client_train "
@@ -59,7 +59,7 @@ def legal(parts, clients: int, samples: int) -> bool:
     return held.dtype.kind in "iu" and held[0] >= 0 and held[-1] < samples and np.diff(held).all()
 
 
-def split(samples: int, shares) -> tuple[int, int, int]:
+def split_samples(samples: int, shares) -> tuple[int, int, int]:
     """Cut a client's samples into train (at least 1), validation and test."""
     # 1e-9: .6 * 5 must not become 2 for being stored as 2.9999...
     edges = np.floor(np.cumsum(shares)[:-1] * samples + 1e-9).astype(int)

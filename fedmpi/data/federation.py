@@ -19,16 +19,17 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fedmpi import config, registry
+from fedmpi import registry
+from fedmpi.config import schema
 from fedmpi.data import sources
 from fedmpi.data.assignment import Dealt, assign
-from fedmpi.data.pool import Pool, thinned
+from fedmpi.data.samples import Dataset, thinned
 from fedmpi.errors import BadInput
 from fedmpi.storage.atomic import sync
 
-FORMAT = 2
-SMALL = ("y", "counts", "labels", "groups")     # verified on opening; x slice by slice, as it is read
-CHUNK = (16 * 1024, 1024 * 1024)                # bytes: whole chunks are read, so about one client's share
+FEDERATION_FORMAT = 2
+SMALL_BYTES = ("y", "counts", "labels", "groups")     # verified on opening; x slice by slice, as it is read
+CHUNK_BYTES = (16 * 1024, 1024 * 1024)                # bytes: whole chunks are read, so about one client's share
 
 
 class Samples(NamedTuple):
@@ -50,7 +51,7 @@ class Federation:
 
     def __init__(self, path: str | Path):
         self.path = Path(path)
-        with opened(self.path) as file:
+        with open_federation(self.path) as file:
             facts = verified(file, self.path)
             self.name, self.fingerprint = facts["settings"]["name"], facts["fingerprint"]
             self.settings, self.classes, self.vocabulary = facts["settings"], facts["classes"], facts["vocabulary"]
@@ -66,42 +67,42 @@ class Federation:
         if not 0 <= i < self.clients:
             raise IndexError(f"client {i} of {self.clients}")
         here = slice(self.edges[i], self.edges[i + 1])
-        with opened(self.path) as file:
+        with open_federation(self.path) as file:
             x, y = file["x"][here], file["y"][here]
         cuts = self.counts[i].cumsum()[:2]
         pairs = zip(np.split(x, cuts), np.split(y, cuts), strict=True)
         return Samples(*(part for pair in pairs for part in pair))
 
 
-def prepare(data: config.Data, seed: int) -> Path:
+def prepare(data: schema.Data, seed: int) -> Path:
     """Make the federation of these settings, unless it is there already and sound. Raises BadInput."""
     folder, root = folders(data)
-    path, key, settings = place(folder, data, seed, root)
+    path, key, settings = federation_path(folder, data, seed, root)
     if not sound(path, key):
         with writable(folder):
             folder.mkdir(parents=True, exist_ok=True)
-        pool = thinned(sources.load(data.name, root, data.file), data.share, seed)
-        path, key, settings = place(folder, data, seed, root)      # a download has changed the source
-        write(path, key, settings, pool, assign(pool, data, seed))
+        pool = thinned(sources.load_dataset(data.name, root, data.file), data.share, seed)
+        path, key, settings = federation_path(folder, data, seed, root)      # a download has changed the source
+        write_federation(path, key, settings, pool, assign(pool, data, seed))
     return path
 
 
-def find(data: config.Data, seed: int) -> Federation | None:
+def find_federation(data: schema.Data, seed: int) -> Federation | None:
     """Return the federation of these settings where it is prepared already and sound, else None."""
     folder, root = folders(data)
     try:
-        return Federation(place(folder, data, seed, root)[0])
+        return Federation(federation_path(folder, data, seed, root)[0])
     except BadInput:
         return None
 
 
-def folders(data: config.Data) -> tuple[Path, Path]:
+def folders(data: schema.Data) -> tuple[Path, Path]:
     """Return where federations are kept and where data sets lie."""
     root = Path(data.root).expanduser()
     return Path(data.cache).expanduser() if data.cache else root / "federations", root
 
 
-def place(folder: Path, data: config.Data, seed: int, root: Path):
+def federation_path(folder: Path, data: schema.Data, seed: int, root: Path):
     """Return the federation's path, key and settings."""
     settings = recipe(data, seed, root)
     key = hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()
@@ -109,12 +110,12 @@ def place(folder: Path, data: config.Data, seed: int, root: Path):
     return folder / f"{'-'.join(names)}-{data.clients}-{key[:12]}.h5", key, settings
 
 
-def recipe(data: config.Data, seed: int, root: Path) -> dict:
+def recipe(data: schema.Data, seed: int, root: Path) -> dict:
     """Collect everything on which the contents of a federation depend."""
-    partition = {"name": config.name_of(data.partition), **asdict(data.partition)}
-    return {"format": FORMAT, "name": data.name, "source": sources.source_key(data.name, root, data.file),
+    partition = {"name": schema.name_of(data.partition), **asdict(data.partition)}
+    return {"format": FEDERATION_FORMAT, "name": data.name, "source": sources.source_key(data.name, root, data.file),
             "share": data.share, "clients": data.clients, "partition": partition, "split": list(data.split),
-            "seed": seed, "code": [stamp(registry.find("datasets", data.name)), stamp(type(data.partition))]}
+            "seed": seed, "code": [stamp(registry.find_class("datasets", data.name)), stamp(type(data.partition))]}
 
 
 def stamp(cls: type) -> str:
@@ -129,13 +130,13 @@ def stamp(cls: type) -> str:
 
 def sound(path: Path, key: str) -> bool:
     try:
-        with opened(path) as file:
+        with open_federation(path) as file:
             return verified(file, path)["key"] == key
     except BadInput:
         return False
 
 
-def write(path: Path, key: str, settings: dict, pool: Pool, dealt: Dealt):
+def write_federation(path: Path, key: str, settings: dict, pool: Dataset, dealt: Dealt):
     """Write the file beside its place and rename it: other jobs see a whole federation or none."""
     temporary = path.with_name(f"{path.name}.{uuid.uuid4().hex[:8]}.tmp")
     with writable(path.parent):
@@ -148,10 +149,10 @@ def write(path: Path, key: str, settings: dict, pool: Pool, dealt: Dealt):
             temporary.unlink(missing_ok=True)
 
 
-def fill(path: Path, key: str, settings: dict, pool: Pool, dealt: Dealt):
+def fill(path: Path, key: str, settings: dict, pool: Dataset, dealt: Dealt):
     import h5py
     order, counts, groups, group_names = dealt
-    y = take(pool.y_train, pool.y_test, order)
+    y = take_rows(pool.y_train, pool.y_test, order)
     classes = int(max(pool.y_train.max(), pool.y_test.max(initial=0))) + 1
     small = {"y": y, "counts": counts, "labels": histogram(y, counts, classes)}
     if groups is not None:
@@ -164,7 +165,7 @@ def fill(path: Path, key: str, settings: dict, pool: Pool, dealt: Dealt):
         whole = write_samples(file, pool, order, counts)
         for name in sorted(small.keys() - {"labels"}):
             absorb(whole, small[name])
-        facts = {"format": FORMAT, "key": key, "classes": classes, "vocabulary": vocabulary(pool),
+        facts = {"format": FEDERATION_FORMAT, "key": key, "classes": classes, "vocabulary": vocabulary_size(pool),
                  "group_names": group_names, "settings": settings, "fingerprint": whole.hexdigest()}
         # bytes: HDF5 keeps str attributes outside its checksums, and one flipped bit there can make it hang
         file.attrs["facts"] = np.bytes_(json.dumps(facts))
@@ -172,7 +173,7 @@ def fill(path: Path, key: str, settings: dict, pool: Pool, dealt: Dealt):
         file.attrs["complete"] = True
 
 
-def vocabulary(pool: Pool) -> int | None:
+def vocabulary_size(pool: Dataset) -> int | None:
     """Return how many rows a table needs that is looked up by the tokens; None if the samples are no tokens."""
     if pool.x_train.dtype.kind != "i":
         return None
@@ -183,25 +184,25 @@ def reserve(path: Path, size: int):
     """Raise OSError now when the disk or the quota has no room: HDF5 would crash the process later."""
     with open(path, "xb") as file:
         if hasattr(os, "posix_fallocate"):      # not on macOS
-            os.posix_fallocate(file.fileno(), 0, size + size // 50 + 2 * CHUNK[1])
+            os.posix_fallocate(file.fileno(), 0, size + size // 50 + 2 * CHUNK_BYTES[1])
 
 
-def write_samples(file, pool: Pool, order, counts):
+def write_samples(file, pool: Dataset, order, counts):
     """Write x client by client, since a sorted copy of a large pool may not fit. Returns its running hash."""
     shape, dtype = pool.x_train.shape[1:], pool.x_train.dtype
     each = int(np.prod(shape)) * dtype.itemsize
-    rows = int(np.clip(len(order) // len(counts) * each, *CHUNK)) // each
+    rows = int(np.clip(len(order) // len(counts) * each, *CHUNK_BYTES)) // each
     x = file.create_dataset("x", (len(order), *shape), dtype, fletcher32=True,
                             chunks=(int(np.clip(rows, 1, len(order))), *shape))
     whole = hashlib.sha256(f"{x.dtype.str}{x.shape}".encode())
     edges = np.concatenate([[0], counts.sum(1).cumsum()])
     for start, end in zip(edges[:-1], edges[1:], strict=True):
-        x[start:end] = mine = take(pool.x_train, pool.x_test, order[start:end])
+        x[start:end] = mine = take_rows(pool.x_train, pool.x_test, order[start:end])
         whole.update(mine)
     return whole
 
 
-def take(train, test, index):
+def take_rows(train, test, index):
     """Take rows of train and test as if they were one array."""
     late = index >= len(train)
     rows = np.empty((len(index), *train.shape[1:]), train.dtype)
@@ -218,7 +219,7 @@ def histogram(y, counts, classes: int):
 def digest(file) -> str:
     """Hash all that is not x: the facts and the small data sets."""
     whole = hashlib.sha256(file.attrs["facts"])
-    for name in SMALL:
+    for name in SMALL_BYTES:
         if name in file:
             absorb(whole, file[name][:])
     return whole.hexdigest()
@@ -234,13 +235,13 @@ def verified(file, path: Path) -> dict:
     if not file.attrs.get("complete", False):
         raise damaged(path, "it was never completed")
     size = path.stat().st_size
-    for name in ("x", *SMALL):
+    for name in ("x", *SMALL_BYTES):
         data = file.get(name)
         if data is not None and (data.external or data.is_virtual or data.file != file or data.nbytes > size):
             raise damaged(path, f"{name} is not a plain data set of this file")      # it could fill the memory
     facts = json.loads(file.attrs["facts"])
-    if facts["format"] != FORMAT:
-        raise damaged(path, f"it has format {facts['format']}, this version of fedmpi reads {FORMAT}")
+    if facts["format"] != FEDERATION_FORMAT:
+        raise damaged(path, f"it has format {facts['format']}, this version of fedmpi reads {FEDERATION_FORMAT}")
     if file.attrs["check"].decode() != digest(file):
         raise damaged(path, "its checksum does not match its contents")
     return facts
@@ -253,7 +254,7 @@ def damaged(path: Path, why) -> BadInput:
 
 
 @contextlib.contextmanager
-def opened(path: Path):
+def open_federation(path: Path):
     """Open for reading, by any number of ranks at once: file locks fail on some parallel file systems."""
     import h5py
     try:

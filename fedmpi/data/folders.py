@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 
-from fedmpi.data.pool import Pool
+from fedmpi.data.samples import Dataset
 from fedmpi.errors import BadInput
 
 
@@ -18,7 +18,7 @@ def annotations(folder: Path) -> Path:
     return folder / "val" / "val_annotations.txt"
 
 
-def read(folder: Path) -> Pool:
+def read_folders(folder: Path) -> Dataset:
     """Read all images; the classes are numbered in the order of their folders' names. Raises BadInput."""
     try:
         classes = sorted(path.name for path in (folder / "train").iterdir() if path.is_dir())
@@ -37,7 +37,7 @@ def read(folder: Path) -> Pool:
                        "archive again")
     x = pixels([path for path, _ in train + test])
     y = np.array([k for _, k in train + test])
-    return Pool(x[:len(train)], y[:len(train)], x[len(train):], y[len(train):])
+    return Dataset(x[:len(train)], y[:len(train)], x[len(train):], y[len(train):])
 
 
 def labelled(path: Path):

@@ -15,7 +15,7 @@ from typing import Annotated, Literal
 
 import numpy as np
 
-from fedmpi.data.dealing import (
+from fedmpi.data.allocation import (
     blocks,
     by_class,
     choose,
@@ -28,7 +28,7 @@ from fedmpi.data.dealing import (
     offered,
     redraw,
     scarce,
-    share,
+    share_classes,
 )
 from fedmpi.errors import BadInput
 from fedmpi.settings import Ge, Gt, Le
@@ -93,7 +93,7 @@ class Pathological:
     def assign(self, labels, clients: int, rng):
         enough(labels, clients)
         groups, held = self.blocks(len(by_class(labels)), clients)
-        return share(labels, held[groups], rng, self.balanced), groups
+        return share_classes(labels, held[groups], rng, self.balanced), groups
 
     def blocks(self, classes: int, clients: int):
         """Return each client's block (clients,) and which classes each block holds (blocks, classes)."""
@@ -120,7 +120,7 @@ class NClass:
         classes = len(by_class(labels))
         offered("n", self.n, classes)
         covered("n", self.n, classes, clients)
-        return share(labels, choose(classes, [self.n] * clients, rng), rng, self.balanced), None
+        return share_classes(labels, choose(classes, [self.n] * clients, rng), rng, self.balanced), None
 
 
 @dataclass(frozen=True)
@@ -219,7 +219,7 @@ class ClusterNClass:
         for k, row in enumerate(choose(classes, [each] * self.clusters, rng)):
             mine = np.flatnonzero(groups == k)
             held[np.ix_(mine, row)] = choose(each, [self.classes_per_client] * len(mine), rng)
-        return share(labels, held, rng), groups
+        return share_classes(labels, held, rng), groups
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """The data sets: one pool of samples each, found on the disk or downloaded once.
 
-A source is a class with a `title`, a one-line docstring and `load(root) -> Pool`, or `load(root, file) -> Pool` if
-data.file means something to it. It may list in `files(root)` what it reads, so that a change there is noticed."""
+A source is a class with a `title`, a one-line docstring and `load(root) -> Dataset`, or `load(root, file) -> Dataset`
+if data.file means something to it. It may list in `files(root)` what it reads, so that a change there is noticed."""
 from __future__ import annotations
 
 import contextlib
@@ -15,30 +15,30 @@ import numpy as np
 
 from fedmpi import registry
 from fedmpi.data import folders, text
-from fedmpi.data.pool import Pool, checked, read_npz
+from fedmpi.data.samples import Dataset, check_samples, read_npz
 from fedmpi.errors import BadInput
 
-PATIENCE = 20               # seconds before a silent mirror is given up: compute nodes often have no way out
+LOCK_PATIENCE_S = 20               # seconds before a silent mirror is given up: compute nodes often have no way out
 
 
 class Arrays:
     """Your own arrays: any .npz with x_train, y_train[, x_test, y_test], named by data.file."""
     title = "arrays"
 
-    def load(self, root: Path, file: str | None = None) -> Pool:
+    def load(self, root: Path, file: str | None = None) -> Dataset:
         if file is None:
             raise BadInput("data.file is missing: data.name = arrays needs the path of an .npz file")
         path = Path(file).expanduser()
-        return checked(read_npz(path), f"data.file = {path}")
+        return check_samples(read_npz(path), f"data.file = {path}")
 
 
 class Named:
     """A public data set: ROOT/<name>.npz where that exists, otherwise what `fetch` finds or downloads."""
     arrays = "arrays x_train, y_train, x_test, y_test"
 
-    def load(self, root: Path) -> Pool:
+    def load(self, root: Path) -> Dataset:
         npz = root / f"{self.name}.npz"
-        return checked(read_npz(npz) if npz.exists() else self.fetch(root), f"data.name = {self.name}")
+        return check_samples(read_npz(npz) if npz.exists() else self.fetch(root), f"data.name = {self.name}")
 
     def files(self, root: Path) -> list[Path]:
         return []
@@ -54,7 +54,7 @@ class Digits(Named):
     """1,797 handwritten digits, 8 x 8, as 64 features in [0, 1]; inside scikit-learn, no download."""
     title = name = "digits"
 
-    def fetch(self, root: Path) -> Pool:
+    def fetch(self, root: Path) -> Dataset:
         # read past scikit-learn, whose import costs seconds
         package = importlib.util.find_spec("sklearn").submodule_search_locations[0]
         file = Path(package) / "datasets" / "data" / "digits.csv.gz"
@@ -65,13 +65,13 @@ class Digits(Named):
             from sklearn.datasets import load_digits
             x, y = load_digits(return_X_y=True)
         x, y = (x / 16).astype(np.float32), y.astype(np.int64)
-        return Pool(x, y, x[:0], y[:0])
+        return Dataset(x, y, x[:0], y[:0])
 
 
 class Torchvision(Named):
     """A data set that torchvision's class `loader` reads and, when it is not under ROOT, downloads."""
 
-    def fetch(self, root: Path) -> Pool:
+    def fetch(self, root: Path) -> Dataset:
         import torchvision
         loader = getattr(torchvision.datasets, self.loader)
         try:
@@ -79,7 +79,7 @@ class Torchvision(Named):
                 train, test = (loader(root, train=part, download=True) for part in (True, False))
         except (OSError, RuntimeError, ValueError, EOFError) as error:
             raise self.missing(root, f"{root / self.archive}", str(error)) from None
-        return Pool(*(np.asarray(a) for a in (train.data, train.targets, test.data, test.targets)))
+        return Dataset(*(np.asarray(a) for a in (train.data, train.targets, test.data, test.targets)))
 
 
 class Mnist(Torchvision):
@@ -113,11 +113,11 @@ class TinyImageNet(Named):
     def files(self, root: Path) -> list[Path]:
         return folders.files(root / "tiny-imagenet-200")
 
-    def fetch(self, root: Path) -> Pool:
+    def fetch(self, root: Path) -> Dataset:
         folder = root / "tiny-imagenet-200"
         if not folder.is_dir():
             raise self.missing(root, f"the unpacked folder {folder} (train/*/images, val/val_annotations.txt)")
-        return folders.read(folder)
+        return folders.read_folders(folder)
 
 
 class AgNews(Named):
@@ -133,11 +133,11 @@ class AgNews(Named):
     def files(self, root: Path) -> list[Path]:
         return [root / "ag_news_csv" / f"{part}.csv" for part in ("train", "test")]
 
-    def fetch(self, root: Path) -> Pool:
+    def fetch(self, root: Path) -> Dataset:
         train, test = self.files(root)
         if not (train.exists() and test.exists()):
             raise self.missing(root, f"{train} and test.csv (columns class, title, description)")
-        return text.read(train, test)
+        return text.read_csv_files(train, test)
 
 
 class MedMnist(Named):
@@ -147,7 +147,7 @@ class MedMnist(Named):
     def files(self, root: Path) -> list[Path]:
         return [root / f"{self.name}.npz"]
 
-    def fetch(self, root: Path) -> Pool:
+    def fetch(self, root: Path) -> Dataset:
         npz, = self.files(root)
         try:
             with downloading(root, self.name):
@@ -179,16 +179,16 @@ BUILT_IN = {"digits": Digits, "mnist": Mnist, "fashion_mnist": FashionMnist, "ci
             "tissuemnist": TissueMnist, "arrays": Arrays}
 
 
-def load(name: str, root: Path, file: str | None = None) -> Pool:
+def load_dataset(name: str, root: Path, file: str | None = None) -> Dataset:
     """Load the data set of that name, built in or a third party's. Raises BadInput."""
-    source = usable(name, file)()
-    pool = Pool(*(source.load(root, file) if takes_file(source) else source.load(root)))
-    return checked(pool, f"data.name = {name}")
+    source = find_source(name, file)()
+    pool = Dataset(*(source.load(root, file) if takes_file(source) else source.load(root)))
+    return check_samples(pool, f"data.name = {name}")
 
 
-def usable(name: str, file: str | None) -> type:
+def find_source(name: str, file: str | None) -> type:
     """Return the class of a data set. Raises BadInput if it has no use for a file that is given."""
-    cls = registry.find("datasets", name)
+    cls = registry.find_class("datasets", name)
     if not (isinstance(cls, type) and hasattr(cls, "load")):      # a configuration must not call what it likes
         raise BadInput(f"data.name = {name}: is no class with a function `load`, as data sets must be")
     if file is not None and not takes_file(cls()):
@@ -207,7 +207,7 @@ def takes_file(source) -> bool:
 def source_key(name: str, root: Path, file: str | None = None) -> str:
     """Return a text that changes with the source: size and time of the files it is read from, or just its name."""
     npz = Path(file).expanduser() if file else root / f"{name}.npz"
-    source = usable(name, file)
+    source = find_source(name, file)
     paths = [npz] if npz.exists() or not hasattr(source, "files") else source().files(root)
     return " ".join([name, *filter(None, map(state, paths))])
 
@@ -242,7 +242,7 @@ def alone(lock: Path):
 def quiet():
     """Swallow what a download prints, and let it time out."""
     before = socket.getdefaulttimeout()
-    socket.setdefaulttimeout(PATIENCE)
+    socket.setdefaulttimeout(LOCK_PATIENCE_S)
     try:
         with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
             yield

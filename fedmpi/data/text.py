@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from fedmpi.data.pool import Pool
+from fedmpi.data.samples import Dataset
 from fedmpi.errors import BadInput
 
 LENGTH = 200      # ids per text
@@ -15,14 +15,14 @@ LENGTH = 200      # ids per text
 SPLIT = str.maketrans({**{mark: f" {mark} " for mark in "'.,()!?"}, ";": " ", ":": " ", '"': None})
 
 
-def read(train: Path, test: Path) -> Pool:
+def read_csv_files(train: Path, test: Path) -> Dataset:
     """Read two CSV files (class from 1, title, description). Raises BadInput."""
     rows = [news(path) for path in (train, test)]
     texts = [tokens(text) for part in rows for _, text in part]
-    ids = vocabulary(texts)
+    ids = make_vocabulary(texts)
     x = encode(texts, ids)
     y = [np.array([label for label, _ in part], np.int64) for part in rows]
-    return Pool(x[:len(y[0])], y[0], x[len(y[0]):], y[1])
+    return Dataset(x[:len(y[0])], y[0], x[len(y[0]):], y[1])
 
 
 def news(path: Path) -> list[tuple[int, str]]:
@@ -45,7 +45,7 @@ def tokens(text: str) -> list[str]:
     return text.lower().replace("<br />", " ").translate(SPLIT).split()
 
 
-def vocabulary(texts: list[list[str]]) -> dict[str, int]:
+def make_vocabulary(texts: list[list[str]]) -> dict[str, int]:
     """Number the tokens from 1, the most frequent first, then by the alphabet; 0 is padding and unknown."""
     counts = Counter(token for text in texts for token in text)
     return {token: i for i, token in enumerate(sorted(counts, key=lambda t: (-counts[t], t)), 1)}

@@ -20,10 +20,9 @@ from typing import Annotated, NamedTuple
 import torch
 from torch import Tensor
 
-from fedmpi.method import Method, Nothing
-from fedmpi.models.tables import row
-from fedmpi.server.clustering import halves
-from fedmpi.server.cost import nbytes
+from fedmpi.clustering.kmeans_and_linkage import split_in_two
+from fedmpi.method import Method, Nothing, nbytes
+from fedmpi.models.tables import table_row
 from fedmpi.settings import Ge
 
 
@@ -57,7 +56,7 @@ class CFL(Method):
         return Shared(models, cluster, torch.tensor(1), models.new_zeros(())), Nothing()
 
     def client(self, shared, mine, data):
-        w = row(shared.models, row(shared.cluster, data.id))
+        w = table_row(shared.models, table_row(shared.cluster, data.id))
         new = data.descend(self.model, w)
         return mine, Up(new, (new - w).norm())
 
@@ -74,7 +73,7 @@ class CFL(Method):
             if count < self.M and self.disagree(means[c], norms[here == c], unit, who.round):
                 members = torch.nonzero(here == c).flatten()
                 dW = up.w.gram(shared.models[c])[members][:, members]
-                leaving = members[torch.as_tensor(halves(cosines(dW)))]
+                leaving = members[torch.as_tensor(split_in_two(cosines_from_gram(dW)))]
                 cluster[ids[leaving]] = count      # client numbers: positions differ from round to round
                 models[c] = models[count] = shared.models[c]
                 count += 1
@@ -92,13 +91,13 @@ class CFL(Method):
         return nbytes((self.model.start,)), nbytes((up.w,))      # the cluster's model down, the client's up
 
     def personal(self, shared, mine, data):
-        return row(shared.models, row(shared.cluster, data.id))
+        return table_row(shared.models, table_row(shared.cluster, data.id))
 
     def trained(self, mine, up):
         return up.w
 
 
-def cosines(gram: Tensor) -> Tensor:
+def cosines_from_gram(gram: Tensor) -> Tensor:
     """Return the cosines between rows from their inner products."""
     norms = gram.diagonal().sqrt().clamp(min=1e-300)
     return gram / norms / norms[:, None]

@@ -16,10 +16,9 @@ from typing import Annotated, NamedTuple
 import torch
 from torch import Tensor
 
-from fedmpi.method import Method
-from fedmpi.models.tables import row
-from fedmpi.server.clustering import kmeans_of_models
-from fedmpi.server.cost import nbytes
+from fedmpi.clustering.kmeans_and_linkage import kmeans_of_models
+from fedmpi.method import Method, nbytes
+from fedmpi.models.tables import table_row
 from fedmpi.settings import Ge, Gt, Le
 
 
@@ -54,8 +53,8 @@ class CGPFL(Method):
         return Shared(self.model.start.repeat(self.K, 1), torch.full((n,), -1)), Mine(self.model.start)
 
     def client(self, shared, mine, data):
-        k = row(shared.context, data.id)
-        omega = torch.where(k < 0, shared.Omega.mean(0), row(shared.Omega, k))
+        k = table_row(shared.context, data.id)
+        omega = torch.where(k < 0, shared.Omega.mean(0), table_row(shared.Omega, k))
         lr_p = self.lr_p * data.decay
 
         def step(state, grad):

@@ -23,8 +23,7 @@ import torch
 from torch import Tensor
 
 from fedmpi.errors import BadInput
-from fedmpi.method import Method, Nothing
-from fedmpi.server.cost import nbytes
+from fedmpi.method import Method, Nothing, nbytes
 from fedmpi.settings import Ge, Gt, Le
 
 

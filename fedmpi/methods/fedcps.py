@@ -23,11 +23,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedmpi.method import Method
-from fedmpi.models.parts import rear
-from fedmpi.models.tables import row
-from fedmpi.server.clustering import placed
-from fedmpi.server.cost import nbytes
+from fedmpi.clustering.kmeans_and_linkage import placed
+from fedmpi.method import Method, nbytes
+from fedmpi.models.tables import table_row
+from fedmpi.models.tail import rear
 from fedmpi.settings import Ge, Gt, Le
 
 IDENTITY = 1      # stream of the subset that a client chooses its cluster on
@@ -86,7 +85,7 @@ class FedCPS(Method):
 
     def client(self, shared, mine, data):
         j = self.identity(shared, data)
-        theta = self.model.join(shared.base, row(shared.theta, j))
+        theta = self.model.join(shared.base, table_row(shared.theta, j))
         lam = self.strength(shared, mine, j, data.n)
         own = self.personal_layers == "client"
         start = self.model.join(shared.base, mine.w[len(shared.base):]) if own else theta
@@ -96,13 +95,13 @@ class FedCPS(Method):
 
     def identity(self, shared, data):
         if shared.calm >= self.stable:
-            return row(shared.ID, data.id).clone()
+            return table_row(shared.ID, data.id).clone()
         losses = self.__dict__["_rear"].losses(data.subset(self.subset, IDENTITY), shared.base, shared.theta)
         return losses.argmin()
 
     def strength(self, shared, mine, j, n):
         """Return lam_i (eq. 3)."""
-        tau2 = row(shared.tau2, j)
+        tau2 = table_row(shared.tau2, j)
         lam = shared.scale * mine.sigma2 / (n * n * tau2)
         known = (shared.scale > 0) & (mine.sigma2 > 0) & (tau2 > 0)
         return torch.where(known, lam.clamp(self.lam_min, self.lam_max), self.lam)

@@ -20,8 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedmpi.method import Method
-from fedmpi.server.cost import nbytes
+from fedmpi.method import Method, nbytes
 from fedmpi.settings import Ge, Gt, Le, Lt
 
 HELD = 1               # stream: which samples are held out

@@ -16,11 +16,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedmpi.method import Method, Nothing
-from fedmpi.models.tables import row
-from fedmpi.server.clustering import kmeans
-from fedmpi.server.cost import nbytes
-from fedmpi.server.similarity import spectrum
+from fedmpi.clustering.kmeans_and_linkage import kmeans
+from fedmpi.clustering.low_rank import spectrum
+from fedmpi.method import Method, Nothing, nbytes
+from fedmpi.models.tables import table_row
 from fedmpi.settings import Ge
 
 FIRST = 0x6200      # keeps this use of the seed apart from others
@@ -57,7 +56,7 @@ class FedGroup(Method):
 
     def join(self, shared, data):
         """Return the client's group; where it is not known yet, by a training from the start."""
-        group = row(shared.group, data.id)
+        group = table_row(shared.group, data.id)
         if not data.any(group < 0):
             return group
         trial = data.passes(None, 0, kind="warm_up")
@@ -68,7 +67,7 @@ class FedGroup(Method):
 
     def client(self, shared, mine, data):
         group = self.join(shared, data)
-        return mine, Up(data.descend(self.model, row(shared.models, group)), group.clone())
+        return mine, Up(data.descend(self.model, table_row(shared.models, group)), group.clone())
 
     def found(self, gram, seed):
         """Cluster clients by the cosines of their updates with the first K singular directions of all of them."""
@@ -93,7 +92,7 @@ class FedGroup(Method):
         return nbytes((self.model.start,)), nbytes((up.w,))      # the group's model down, w_i up
 
     def personal(self, shared, mine, data):
-        return row(shared.models, self.join(shared, data))
+        return table_row(shared.models, self.join(shared, data))
 
     def trained(self, mine, up):
         return up.w

@@ -19,9 +19,9 @@ from typing import Annotated, Literal, NamedTuple
 import torch
 from torch import Tensor
 
+from fedmpi.clustering.kmeans_and_linkage import kmeans, mean_distance
 from fedmpi.method import Method
-from fedmpi.models.tables import row
-from fedmpi.server.clustering import distance, kmeans
+from fedmpi.models.tables import table_row
 from fedmpi.settings import Ge
 
 
@@ -55,7 +55,7 @@ class FedMHC(Method):
         return Shared(phi, h.repeat(self.M, 1)), Mine(self.model.start)
 
     def client(self, shared, mine, data):
-        w = self.model.join(shared.phi, row(shared.heads, self.group(shared, data)))
+        w = self.model.join(shared.phi, table_row(shared.heads, self.group(shared, data)))
         if self.anchor == "local":
             return self._side_by_side(w, mine.theta, data)
         theta = data.descend(self.model, mine.theta, pull=[(w, self.lam, None)])
@@ -81,7 +81,7 @@ class FedMHC(Method):
                        batch=self.mini_batch)
         heads = found.centres(h, old=shared.heads)
         who.report(clusters=found.labels, k=self.M, iterations=found.iterations,
-                   distance=distance(h, found.labels))
+                   distance=mean_distance(h, found.labels))
         return Shared(up.w[self.model.phi].mean(), heads)
 
     def personal(self, shared, mine, data):

@@ -14,9 +14,9 @@ from typing import Annotated, NamedTuple
 import torch
 from torch import Tensor
 
+from fedmpi.clustering.kmeans_and_linkage import kmeans, mean_distance
 from fedmpi.methods.fedah import FedAH, Mine
-from fedmpi.models.tables import row
-from fedmpi.server.clustering import distance, kmeans
+from fedmpi.models.tables import table_row
 from fedmpi.settings import Ge
 
 
@@ -40,7 +40,7 @@ class FedMHCAH(FedAH):
     def meet(self, shared, data):
         features = data.through(self.model.base, shared.phi)
         losses = torch.stack([features.mean_loss(self.model.head, h) for h in shared.heads])
-        return shared.phi, row(shared.heads, losses.argmin()), features
+        return shared.phi, table_row(shared.heads, losses.argmin()), features
 
     def server(self, shared, up, who):
         sent = up.w[self.model.h]
@@ -48,5 +48,5 @@ class FedMHCAH(FedAH):
         found = kmeans(h, self.M, start=None if first else shared.heads, seed=(who.seed, who.round))
         heads = sent.mean_by(found.labels, self.M, shared.heads, who.sizes)
         who.report(clusters=found.labels, k=self.M, iterations=found.iterations,
-                   distance=distance(h, found.labels, who.sizes))
+                   distance=mean_distance(h, found.labels, who.sizes))
         return Shared(up.w[self.model.phi].mean(who.sizes), heads)

@@ -18,12 +18,11 @@ from typing import Annotated, Literal, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from fedmpi.clustering.kmeans_and_linkage import embed, kmeans, lloyd, mean_distance
 from fedmpi.errors import BadInput
-from fedmpi.method import Method, Nothing
+from fedmpi.method import Method, Nothing, nbytes
 from fedmpi.models.flat import joined
-from fedmpi.models.tables import row
-from fedmpi.server.clustering import distance, embed, kmeans, settle
-from fedmpi.server.cost import nbytes
+from fedmpi.models.tables import table_row
 from fedmpi.settings import Ge
 
 TRIES = 10      # starts of the first k-means
@@ -79,8 +78,8 @@ class FeSEM(Method):
 
     def centre(self, shared, data):
         """Return the centre of the client's cluster, and whether it has one."""
-        j = row(shared.of, data.id)
-        return torch.where(j >= 0, row(shared.w, j.clamp(min=0)), shared.w.mean(0)), j >= 0
+        j = table_row(shared.of, data.id)
+        return torch.where(j >= 0, table_row(shared.w, j.clamp(min=0)), shared.w.mean(0)), j >= 0
 
     def began(self, shared, mine, up, data):
         """Return the model that a client's local training began from."""
@@ -107,11 +106,11 @@ class FeSEM(Method):
         if (shared.of < 0).all():
             found = kmeans(rows, self.k, None, (who.seed, who.round + 1), weight, TRIES)
         else:
-            found = settle(rows, centres, weight)
+            found = lloyd(rows, centres, weight)
         of = shared.of.clone()
         of[torch.as_tensor(who.ids)] = torch.from_numpy(found.labels).to(of)
         who.report(clusters=found.labels, k=self.k, iterations=found.iterations,
-                   distance=distance(rows, found.labels, weight))
+                   distance=mean_distance(rows, found.labels, weight))
         return Shared(up.w.mean_by(found.labels, self.k, old=shared.w, weight=weight), of,
                       torch.as_tensor(float(who.sizes.sum())))
 

@@ -16,14 +16,14 @@ other, the largest cluster's mean is everybody's nearest, and its mean of unlike
 50 clients, 40 rounds: 9 of 10 participants in one cluster, 56 % against 80 %; FedAvg 68 %).
 Departures. Eq. 13 prints a factor n_i / n on the gradient, with which nothing is learned at small rates: it is
 `scale_by_share`, off by default. lam is one of the paper's .001, .01 and .1.
-What is CAM's is in fedmpi/server/cam.py, what is FeSEM's in fesem.py."""
+What is CAM's is in fedmpi/methods/_cam.py, what is FeSEM's in fesem.py."""
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
+from fedmpi.methods._cam import CAM
 from fedmpi.methods.fesem import FeSEM
-from fedmpi.server.cam import CAM
 from fedmpi.settings import Ge
 
 

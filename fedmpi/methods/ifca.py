@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from fedmpi.method import Method, Nothing
-from fedmpi.models.tables import row
+from fedmpi.models.tables import table_row
 from fedmpi.settings import Ge
 
 
@@ -60,11 +60,11 @@ class IFCA(Method):
 
     def began(self, shared, mine, up, data):
         """Return the model that a client's local training began from."""
-        return self.model.join(shared.phi, row(shared.parts, up.z))
+        return self.model.join(shared.phi, table_row(shared.parts, up.z))
 
     def client(self, shared, mine, data):
         z = self.choose(shared, data)
-        return mine, Up(data.descend(self.model, self.model.join(shared.phi, row(shared.parts, z))), z)
+        return mine, Up(data.descend(self.model, self.model.join(shared.phi, table_row(shared.parts, z))), z)
 
     def server(self, shared, up, who):
         z, n = up.z.gather().flatten(), None if self.average == "equal" else who.sizes
@@ -76,7 +76,7 @@ class IFCA(Method):
         return Shared(up.w[:self.cut].mean(n) if self.cut else shared.phi, parts)
 
     def personal(self, shared, mine, data):
-        return self.model.join(shared.phi, row(shared.parts, self.choose(shared, data)))
+        return self.model.join(shared.phi, table_row(shared.parts, self.choose(shared, data)))
 
     def trained(self, mine, up):
         return up.w

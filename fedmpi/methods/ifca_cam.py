@@ -8,14 +8,14 @@ Departures. Eq. 6 prints (1 - s_k) Theta_k + sum_i (n_i / n) theta_i over the me
 of share s_k goes s_k of the way, about a K-th, and learns as much more slowly (digits, k = 4, rounds 10, 20, 30, 40:
 62.0, 78.5, 82.1, 86.1 %, against 75.0, 84.0, 87.1, 89.6 by a plain mean; IFCA 66.9, 77.6, 80.9, 84.7). It carries the
 same n_i / n as eq. 13, which FeSEM-CAM leaves out as well, and is `average: share`; `equal` is the plain mean.
-What is CAM's is in fedmpi/server/cam.py, what is IFCA's in ifca.py; without g this is IFCA with `average: mean`."""
+What is CAM's is in fedmpi/methods/_cam.py, what is IFCA's in ifca.py; without g this is IFCA with `average: mean`."""
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
+from fedmpi.methods._cam import CAM
 from fedmpi.methods.ifca import IFCA
-from fedmpi.server.cam import CAM
 
 
 @dataclass(frozen=True)

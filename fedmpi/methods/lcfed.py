@@ -25,11 +25,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedmpi.method import Method
-from fedmpi.models.tables import row
-from fedmpi.server.clustering import kmeans, placed
-from fedmpi.server.cost import nbytes
-from fedmpi.server.similarity import cosines, multiply_adds, principal, unit
+from fedmpi.clustering.kmeans_and_linkage import kmeans, placed
+from fedmpi.clustering.low_rank import cosines_to_centres, multiply_adds, principal, unit_rows
+from fedmpi.method import Method, nbytes
+from fedmpi.models.tables import table_row
 from fedmpi.settings import Ge
 
 SAMPLE = 0x1CFE      # keeps this use of the seed apart from others
@@ -82,8 +81,8 @@ class LCFed(Method):
                       w.new_zeros(())), Mine(w)
 
     def client(self, shared, mine, data):
-        k, phi = row(shared.R, data.id), self.model.phi
-        Omega, mu = row(shared.Omega, k), torch.where(k < 0, 0., self.mu)
+        k, phi = table_row(shared.R, data.id), self.model.phi
+        Omega, mu = table_row(shared.Omega, k), torch.where(k < 0, 0., self.mu)
         omega = data.descend(self.model, mine.omega, pull=[(Omega, mu, None), (shared.Phi, self.lam, phi)])
         return Mine(torch.where(shared.known > 0, omega, mine.omega)), Up(omega, data.alone(shared.M.mv, omega))
 
@@ -103,10 +102,10 @@ class LCFed(Method):
     def assign(self, images, shared, who):
         """Return the cluster of each participant, (n,), from images alone."""
         if (shared.R < 0).all():
-            found = kmeans(unit(images), self.K, start=None, seed=(who.seed, who.round))
+            found = kmeans(unit_rows(images), self.K, start=None, seed=(who.seed, who.round))
             who.report(iterations=found.iterations)
             return found.labels
-        return cosines(images, shared.images).argmax(1).numpy()
+        return cosines_to_centres(images, shared.images).argmax(1).numpy()
 
     def personal(self, shared, mine, data):
         return mine.omega

@@ -16,9 +16,8 @@ from typing import Annotated, NamedTuple
 
 from torch import Tensor
 
-from fedmpi.method import Method
-from fedmpi.server.clustering import kmeans_of_models
-from fedmpi.server.cost import nbytes
+from fedmpi.clustering.kmeans_and_linkage import kmeans_of_models
+from fedmpi.method import Method, nbytes
 from fedmpi.settings import Ge
 
 MIX = 1      # stream of the passes that learn the logits

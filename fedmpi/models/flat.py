@@ -18,12 +18,12 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from fedmpi.errors import BadInput
+from fedmpi.models.checks import refuse_buffers, refuse_shared
 from fedmpi.models.precision import forward
-from fedmpi.models.refuse import refuse_buffers, refuse_shared
-from fedmpi.models.split import split
+from fedmpi.models.split import split_module
 
 ANOTHER = 0x5EED_0000      # between the seeds of several starts
-LARGE = 1 << 18            # numbers of a vector that takes longer to copy than new views of another take
+LARGE_LAYER_WEIGHTS = 1 << 18            # numbers of a vector that takes longer to copy than new views of another take
 
 
 class Net:
@@ -47,7 +47,7 @@ class Net:
         self._lookup = getattr(module, "lookup", None)
         self.table = self.blocks[f"{self._lookup}.weight"] if self._lookup else None
         self._work = None
-        self._holders = holders(module, held)
+        self._holders = tensor_holders(module, held)
 
     def _blocks(self) -> dict[str, slice]:
         """Map every parameter, and every module that holds some, to its slice where that is one piece."""
@@ -114,7 +114,7 @@ class Net:
 
     def handed_over(self) -> Tensor:
         """Return what the bound vector holds now, a vector that is the caller's."""
-        if self.size < LARGE or self._work.is_cuda:
+        if self.size < LARGE_LAYER_WEIGHTS or self._work.is_cuda:
             return self._work.clone()
         work, self._work = self._work, None      # the next `bind` makes another: less work than a copy
         return work
@@ -166,7 +166,7 @@ def cross_entropy(logits: Tensor, y: Tensor, reduction: str = "mean") -> Tensor:
     return F.cross_entropy(logits, y, reduction=reduction)
 
 
-def beside(y: Tensor, logits: Tensor) -> Tensor:
+def attach_logits(y: Tensor, logits: Tensor) -> Tensor:
     """Return labels y (...,) with the logits (..., c) beside them that `cross_entropy` is to add to a network's.
 
     One tensor (..., 1 + c), so that batches, subsets and padding treat both as they treat labels."""
@@ -185,7 +185,7 @@ def tensors(module: nn.Module) -> dict[str, Tensor]:
     return dict(module.named_parameters()) | dict(module.named_buffers())
 
 
-def holders(module: nn.Module, held: dict[str, Tensor]) -> dict[str, list[tuple[nn.Module, str]]]:
+def tensor_holders(module: nn.Module, held: dict[str, Tensor]) -> dict[str, list[tuple[nn.Module, str]]]:
     """Return which layer has each of a module's `tensors`, as which attribute: several where they share it."""
     names, found = {id(value): name for name, value in held.items()}, {name: [] for name in held}
     for layer in module.modules():
@@ -235,7 +235,7 @@ class Model(Net):
             module = build()
         refuse_buffers(module, policy)
         self.policy = policy      # whose running statistics are: see refuse_buffers
-        base, last, prefix = split(module, head)
+        base, last, prefix = split_module(module, head)
         self.base, self.head = Net(base), Net(last)
         names = self.base.names + [prefix + name for name in self.head.names]
         refuse_shared(names, tensors(module))

@@ -166,7 +166,7 @@ class Custom:
 
     def build(self, shape: tuple[int, ...], classes: int):
         from torch import nn
-        cls = registry.find("models", self.path)
+        cls = registry.find_class("models", self.path)
         if not (isinstance(cls, type) and issubclass(cls, nn.Module)):      # no configuration calls what it likes
             raise BadInput(f"model: {self.path} is no class of networks; name a subclass of torch.nn.Module")
         try:

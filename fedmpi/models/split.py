@@ -8,7 +8,7 @@ from torch import fx, nn
 from fedmpi.errors import BadInput
 
 
-def split(module: nn.Module, head: tuple[str, ...]) -> tuple[nn.Module, nn.Module, str]:
+def split_module(module: nn.Module, head: tuple[str, ...]) -> tuple[nn.Module, nn.Module, str]:
     """Return base and head as modules of their own, and what the head's names lack at the front.
 
     `head` names the head's blocks; none: the last Linear layer."""
@@ -38,7 +38,7 @@ def without(module: nn.Module, head: str) -> tuple[nn.Module, nn.Module]:
 def traced(module: nn.Module, head: tuple[str, ...]) -> tuple[nn.Module, nn.Module]:
     """Cut the network's operations before the first one of the head's blocks. Raises BadInput."""
     where = f"model.head = [{', '.join(head)}]"
-    refuse_unknown(module, head, where)
+    refuse_unknown_blocks(module, head, where)
     nodes = operations(module, where)
     behind = [node for node in nodes if parameters(module, node)]
     while behind and not within(behind[0], head):
@@ -48,7 +48,7 @@ def traced(module: nn.Module, head: tuple[str, ...]) -> tuple[nn.Module, nn.Modu
         raise BadInput(f"{where}: {stray[0]} works behind {behind[0].target} and is not in it; the head must be the "
                        "last blocks of the network, all of them")
     try:
-        parts = cut(module, nodes, nodes.index(behind[0]))
+        parts = cut_nodes(module, nodes, nodes.index(behind[0]))
     except (LookupError, StopIteration):      # there is no such cut
         parts = ()
     if sum(p.numel() for part in parts for p in part.parameters()) != sum(p.numel() for p in module.parameters()):
@@ -57,7 +57,7 @@ def traced(module: nn.Module, head: tuple[str, ...]) -> tuple[nn.Module, nn.Modu
     return parts
 
 
-def refuse_unknown(module: nn.Module, head: tuple[str, ...], where: str) -> None:
+def refuse_unknown_blocks(module: nn.Module, head: tuple[str, ...], where: str) -> None:
     blocks = {name for name, layer in module.named_modules() if name and list(layer.parameters())}
     for name in head:
         if name not in blocks:
@@ -85,7 +85,7 @@ def parameters(module: nn.Module, node: fx.Node) -> bool:
     return node.op == "get_attr" or bool(layer and list(layer.parameters()))
 
 
-def cut(module: nn.Module, nodes: list[fx.Node], first: int) -> tuple[nn.Module, nn.Module]:
+def cut_nodes(module: nn.Module, nodes: list[fx.Node], first: int) -> tuple[nn.Module, nn.Module]:
     """Return the operations before the `first` one of the head, and the others. Raises KeyError where these use more
     than one result of those."""
     features = next(iter(nodes[first].all_input_nodes))

@@ -4,7 +4,7 @@ from __future__ import annotations
 from torch import Tensor
 
 
-def row(table: Tensor, i: Tensor) -> Tensor:
+def table_row(table: Tensor, i: Tensor) -> Tensor:
     """Return table[i] for a tensor i without dimensions (a client's cluster, say; -1: the last row).
 
     On a GPU, i stays there: as an index it would be looked at, and the GPU waited for."""

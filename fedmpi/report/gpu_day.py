@@ -9,10 +9,10 @@ from fedmpi.errors import BadInput
 
 SCHEMA = 1
 NAME = "gpu_day.json"
-HEAD = ("schema", "when", "commit", "device", "small")
+BOOK_HEAD = ("schema", "when", "commit", "device", "small")
 
 # section -> keys of each of its rows, beside `step`, the step that wrote it
-ROWS = {
+BOOK_ROWS = {
     "steps": ("name", "part", "ok", "seconds", "why"),
     "lost": ("case", "why"),
     "correct": ("method", "model", "engine", "graphs", "precision", "apart", "within", "finite", "error"),
@@ -28,9 +28,9 @@ FACTS: dict[str, tuple[str, ...]] = {
     "round": ("ms", "kernels_ms", "syncs")}
 
 
-def blank(**head) -> dict:
+def blank_book(**head) -> dict:
     """Return a book without notes; `head` has the keys of HEAD but for `schema`."""
-    return {"schema": SCHEMA, **head, **{name: [] for name in ROWS},
+    return {"schema": SCHEMA, **head, **{name: [] for name in BOOK_ROWS},
             **{name: {part: {} for part in parts} for name, parts in FACTS.items()}}
 
 
@@ -39,7 +39,7 @@ def is_book(path: Path) -> bool:
     return path.match("*gpu_day*.json") or (path / NAME).is_file()
 
 
-def load(path: Path) -> dict:
+def load_book(path: Path) -> dict:
     """Read a book, or that in a folder. Raises BadInput where it is none."""
     path = path / NAME if path.is_dir() else path
     try:
@@ -48,20 +48,20 @@ def load(path: Path) -> dict:
         raise BadInput(f"{path}: cannot be read: {error.strerror}; give a {NAME}, or a folder that has it") from None
     except ValueError as error:
         raise BadInput(f"{path}: is not JSON: {error}; give a {NAME}") from None
-    if problems := check(book):
+    if problems := check_book(book):
         raise BadInput(f"{path}: is no {NAME} of this version: {problems[0]}"
                        + (f", and {len(problems) - 1} more like this" if problems[1:] else ""))
     return book
 
 
-def check(book) -> list[str]:
+def check_book(book) -> list[str]:
     """Return what keeps a value from being a book."""
     if not isinstance(book, dict) or book.get("schema") != SCHEMA:
         return [f"schema is {book.get('schema') if isinstance(book, dict) else None!r}, not {SCHEMA}"]
-    wanted = [*HEAD, *ROWS, *FACTS]
+    wanted = [*BOOK_HEAD, *BOOK_ROWS, *FACTS]
     found = [f"{name} is missing" for name in wanted if name not in book]
     found += [f"{name} is not known" for name in book if name not in wanted]
-    for section, keys in ROWS.items():
+    for section, keys in BOOK_ROWS.items():
         for i, row in enumerate(book.get(section, [])):
             found += [f"{section}[{i}] has no {key}" for key in ("step", *keys) if key not in row]
     return found + [f"{section}.{part} is missing" for section, parts in FACTS.items() if section in book
@@ -70,7 +70,7 @@ def check(book) -> list[str]:
 
 def forget(book: dict, step: str) -> None:
     """Strike the rows of a step that is taken again."""
-    for section in ROWS:
+    for section in BOOK_ROWS:
         book[section] = [row for row in book[section] if row["step"] != step]
 
 
@@ -85,11 +85,11 @@ def update(into: dict, values: dict) -> None:
 
 def join(books: list[dict]) -> dict:
     """Return one book of several, of the parts of a day say: a step's later rows take the place of its earlier ones."""
-    whole = blank(**{key: books[-1][key] for key in HEAD[1:]})
+    whole = blank_book(**{key: books[-1][key] for key in BOOK_HEAD[1:]})
     for book in books:
-        for step in {row["step"] for section in ROWS for row in book[section]}:
+        for step in {row["step"] for section in BOOK_ROWS for row in book[section]}:
             forget(whole, step)
-        for section in ROWS:
+        for section in BOOK_ROWS:
             whole[section] += book[section]
         for section in FACTS:
             update(whole[section], book[section])

@@ -10,7 +10,7 @@ from fedmpi.report import gpu_day
 from fedmpi.storage.atomic import writing
 
 LINES = 60      # of the tables of a part
-WIDTH = 90      # of a cell
+CELL_WIDTH = 90      # of a cell
 ENGINES = ("loop", "vmap", "graphs")
 
 
@@ -26,20 +26,20 @@ def text(book: dict, part: str = "") -> str:
     found = grids(book, part)
     free = LINES - 2 - 2 * len(found) if part else sum(len(grid.rows) for grid in found)
     most = next((rows for rows in range(free, 2, -1) if sum(min(rows, len(g.rows)) for g in found) <= free), 2)
-    return "\n".join([*facts(book), *(line for grid in found for line in shown(grid, most))])
+    return "\n".join([*describe_machine(book), *(line for grid in found for line in show_grid(grid, most))])
 
 
-def shown(grid: Grid, most: int) -> list[str]:
+def show_grid(grid: Grid, most: int) -> list[str]:
     """Return the lines of a table with so many rows at most, whose cells are cut."""
-    rows = [[cell[:WIDTH] for cell in row] for row in [grid.header, *grid.rows[:most]]]
+    rows = [[cell[:CELL_WIDTH] for cell in row] for row in [grid.header, *grid.rows[:most]]]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     cut = f" (the first {most} of {len(grid.rows)})" if len(grid.rows) > most else ""
     return [grid.title + cut, *("  " + "  ".join(map(str.ljust, row, widths)).rstrip() for row in rows)]
 
 
-def markdown(book: dict) -> str:
+def day_to_markdown(book: dict) -> str:
     """Return all tables."""
-    parts = ["\n".join(f"- {line}" for line in facts(book))]
+    parts = ["\n".join(f"- {line}" for line in describe_machine(book))]
     for grid in grids(book):
         rows = ["| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in grid.rows]
         parts.append("\n".join([f"**{grid.title}**", "", "| " + " | ".join(grid.header) + " |",
@@ -47,7 +47,7 @@ def markdown(book: dict) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def facts(book: dict) -> list[str]:
+def describe_machine(book: dict) -> list[str]:
     """Say on what machine this was, and what it can do at most."""
     machine, ceilings = book["machine"], book["ceilings"]
     packages = machine.get("packages", {})
@@ -64,14 +64,17 @@ def grids(book: dict, part: str = "") -> list[Grid]:
     """Return the tables that have rows, of all parts or of one."""
     if part:
         names = {row["name"] for row in book["steps"] if row["part"] == part}
-        book = book | {section: [row for row in book[section] if row["step"] in names] for section in gpu_day.ROWS}
-    tables = {"correctness": (correct, bits, kernels, capture, mpi, doubles),
-              "figures": (speed, where_a_round_goes, layers, candidates, sums, runs), "after": (correct, speed, runs)}
+        book = book | {section: [row for row in book[section] if row["step"] in names] for section in gpu_day.BOOK_ROWS}
+    tables = {
+        "correctness": (correct, bits, kernels, capture, mpi, doubles),
+        "figures": (list_speed, where_a_round_goes, layers, candidates, sums, runs),
+        "after": (correct, list_speed, runs),
+    }
     wanted = tables.get(part, tables["correctness"] + tables["figures"])
-    return [grid for grid in (steps(book), *(table(book) for table in wanted)) if grid.rows]
+    return [grid for grid in (list_failed_steps(book), *(table(book) for table in wanted)) if grid.rows]
 
 
-def steps(book: dict) -> Grid:
+def list_failed_steps(book: dict) -> Grid:
     """List the steps that did not end well, and the cases at which one died; the title counts the others."""
     taken = book["steps"]
     bad = [row for row in taken if not row["ok"]]
@@ -88,9 +91,9 @@ def correct(book: dict) -> Grid:
     rows = []
     for (engine, how, model), members in groups.items():
         known = [row["apart"] for row in members if row["apart"] is not None]
-        bad = [f"{row['method']} ({row['error'] or number(row['apart'])})" for row in members
+        bad = [f"{row['method']} ({row['error'] or format_value(row['apart'])})" for row in members
                if not row["within"] or row["error"]]
-        rows.append([engine, how, model, str(len(members)), number(max(known)) if known else "-",
+        rows.append([engine, how, model, str(len(members)), format_value(max(known)) if known else "-",
                      ", ".join(bad) or "none"])
     rows.sort(key=lambda row: row[-1] == "none")
     return Grid("as the CPU's loop", ["engine", "precision", "model", "methods", "largest difference", "too far"], rows)
@@ -107,13 +110,20 @@ def bits(book: dict) -> Grid:
         if ", new process" in case or case.endswith("again=1") or "exact sum" in case:
             continue
         model, engine = case.split()[:2]
-        rows.append([case, digest[:12], same(found, digest, f"{case} again=1"),
-                     same(found, digest, f"{case}, new process"), same(found, digest, f"{model} {engine}")])
+        rows.append(
+            [
+                case,
+                digest[:12],
+                same_digest(found, digest, f"{case} again=1"),
+                same_digest(found, digest, f"{case}, new process"),
+                same_digest(found, digest, f"{model} {engine}"),
+            ]
+        )
     rows += [[case, value, "", "", ""] for case, value in found.items() if "exact sum" in case]
     return Grid("bits of whole runs", ["run", "digest", "again", "new process", "as the plain engine"], rows)
 
 
-def same(found: dict, digest: str, other: str) -> str:
+def same_digest(found: dict, digest: str, other: str) -> str:
     return "-" if other not in found else "same" if found[other] == digest else "differs"
 
 
@@ -133,9 +143,9 @@ def capture(book: dict) -> Grid:
     found, rows = book["capture"], []
     for name in ("sync", "out_of_memory"):
         if name in found:
-            rows.append([f"a recording that fails: {name}", listed(found[name])])
-    rows += [[f"card full, {left}", listed(what)] for left, what in found.get("full", {}).items()]
-    rows += [[f"price, {name}", listed(what) if isinstance(what, dict) else what]
+            rows.append([f"a recording that fails: {name}", list_values(found[name])])
+    rows += [[f"card full, {left}", list_values(what)] for left, what in found.get("full", {}).items()]
+    rows += [[f"price, {name}", list_values(what) if isinstance(what, dict) else what]
              for name, what in found.get("price", {}).items()]
     if recorded := found.get("recorded"):
         never = [name for name, counts in recorded.items() if not counts["recorded"]]
@@ -144,8 +154,8 @@ def capture(book: dict) -> Grid:
     return Grid("CUDA graphs", ["what", "found"], rows)
 
 
-def listed(values: dict) -> str:
-    return ", ".join(f"{key} {number(value)}" for key, value in values.items() if value not in ("", None))
+def list_values(values: dict) -> str:
+    return ", ".join(f"{key} {format_value(value)}" for key, value in values.items() if value not in ("", None))
 
 
 def mpi(book: dict) -> Grid:
@@ -160,12 +170,12 @@ def mpi(book: dict) -> Grid:
     return Grid("digests by ranks", ["step", "model", "engine", "ranks", "digest"], rows)
 
 
-def speed(book: dict) -> Grid:
+def list_speed(book: dict) -> Grid:
     """List milliseconds per client step of the bare loop, and how many times as fast as it engines are."""
     groups = grouped(book["speed"], lambda row: (row["model"], row["shape"], row["precision"], row["step"]))
     rows = []
     for (model, shape, how, step), members in groups.items():
-        alone = {row["engine"]: number(row["ms_step"]) for row in members if row["engine"].startswith("bare")}
+        alone = {row["engine"]: format_value(row["ms_step"]) for row in members if row["engine"].startswith("bare")}
         bare = [alone.get(name, "-") for name in ("bare", "bare, again", "bare, PyTorch's default precision")]
         for clients, some in grouped(members, lambda row: row["clients"]).items():
             by = {row["engine"]: row for row in some if row["engine"] in ENGINES}
@@ -179,13 +189,15 @@ def speed(book: dict) -> Grid:
 def faster(row: dict | None) -> str:
     if row is None:
         return "-"
-    return row["error"][:30] or (f"{row['ratio']:.2f} x" if row["ratio"] else number(row["ms_step"]) + " ms")
+    return row["error"][:30] or (f"{row['ratio']:.2f} x" if row["ratio"] else format_value(row["ms_step"]) + " ms")
 
 
 def where_a_round_goes(book: dict) -> Grid:
     ms = book["round"]["ms"]
-    rows = [[name, number(value)] for name, value in sorted(ms.items(), key=lambda item: -(item[1] or 0))]
-    rows += [[f"kernel {name[:60]}", number(value)] for name, value in list(book["round"]["kernels_ms"].items())[:5]]
+    rows = [[name, format_value(value)] for name, value in sorted(ms.items(), key=lambda item: -(item[1] or 0))]
+    rows += [
+        [f"kernel {name[:60]}", format_value(value)] for name, value in list(book["round"]["kernels_ms"].items())[:5]
+    ]
     rows += [[f"wait for the GPU at {place}", str(times)] for place, times in list(book["round"]["syncs"].items())[:5]]
     return Grid("where a round goes (cnn4): ms, without the phases inside", ["phase", "ms"], rows)
 
@@ -197,34 +209,67 @@ def doubles(book: dict) -> Grid:
     rows = []
     for (how, way), members in groups.items():
         worst = max(members, key=lambda row: row["apart"] or 0)
-        rows.append([how, way, number(worst["apart"]), worst["layer"], worst["error"]])
+        rows.append([how, way, format_value(worst["apart"]), worst["layer"], worst["error"]])
     return Grid("a step of cnn4 against float64", ["precision", "way", "largest error", "of", "failed"], rows)
 
 
 def layers(book: dict) -> Grid:
-    rows = [[row["layer"], row["way"], row["precision"], str(row["clients"]), number(row["ms"]), number(row["tflops"]),
-             number(row["gbs"]), row["error"]] for row in book["layers"] if row["step"] != "doubles"]
+    rows = [
+        [
+            row["layer"],
+            row["way"],
+            row["precision"],
+            str(row["clients"]),
+            format_value(row["ms"]),
+            format_value(row["tflops"]),
+            format_value(row["gbs"]),
+            row["error"],
+        ]
+        for row in book["layers"]
+        if row["step"] != "doubles"
+    ]
     return Grid("layers, forward and backward", ["layer", "way", "precision", "clients", "ms", "TFLOP/s",
                                                  "GB/s of weights", "failed"], rows)
 
 
 def candidates(book: dict) -> Grid:
-    rows = [[row["name"], row["precision"], str(row["clients"]), number(row["ms_step"]), number(row["apart"]),
-             row["error"]] for row in sorted(book["candidates"], key=lambda row: (
-                 row["precision"], -row["clients"], row["ms_step"] is None, row["ms_step"]))]
+    rows = [
+        [
+            row["name"],
+            row["precision"],
+            str(row["clients"]),
+            format_value(row["ms_step"]),
+            format_value(row["apart"]),
+            row["error"],
+        ]
+        for row in sorted(
+            book["candidates"],
+            key=lambda row: (row["precision"], -row["clients"], row["ms_step"] is None, row["ms_step"]),
+        )
+    ]
     return Grid("a step of all clients (cnn4), candidates",
                 ["way", "precision", "clients", "ms", "apart", "failed"], rows)
 
 
 def sums(book: dict) -> Grid:
     return Grid("sums, judging, MPI", ["what", "clients or ranks", "ms", "failed"],
-                [[row["what"], str(row["clients"]), number(row["ms"]), row["error"]] for row in book["sums"]])
+                [[row["what"], str(row["clients"]), format_value(row["ms"]), row["error"]] for row in book["sums"]])
 
 
 def runs(book: dict) -> Grid:
-    rows = [[row["engine"] + " (after)" * row["step"].startswith("after"), str(row["ranks"]), str(row["every"]),
-             str(row["rounds"]), number(row["seconds"]), number(row["train_s"]), number(row["judge_s"]), row["error"]]
-            for row in book["runs"]]
+    rows = [
+        [
+            row["engine"] + " (after)" * row["step"].startswith("after"),
+            str(row["ranks"]),
+            str(row["every"]),
+            str(row["rounds"]),
+            format_value(row["seconds"]),
+            format_value(row["train_s"]),
+            format_value(row["judge_s"]),
+            row["error"],
+        ]
+        for row in book["runs"]
+    ]
     return Grid("whole runs of cnn4", ["engine", "ranks", "judged every", "rounds", "seconds in rounds",
                                        "train s (last)", "judge s (last)", "failed"], rows)
 
@@ -236,19 +281,19 @@ def grouped(rows: list[dict], key) -> dict:
     return dict(found)
 
 
-def number(value) -> str:
+def format_value(value) -> str:
     if value is None:
         return "-"
     return f"{value:.3g}" if isinstance(value, float) else str(value)
 
 
-def write(paths: list[Path], to: Path) -> Path:
+def write_day(paths: list[Path], to: Path) -> Path:
     """Write the tables of days with a GPU, joined, as Markdown into a folder; returns the page. Raises BadInput."""
     if others := [path for path in paths if not gpu_day.is_book(path)]:
         raise BadInput(f"{others[0]} is no {gpu_day.NAME}, and runs have no table together with a day with a GPU; "
                        "give them to a report of their own")
-    book = gpu_day.join([gpu_day.load(path) for path in paths])
+    book = gpu_day.join([gpu_day.load_book(path) for path in paths])
     with writing(to):
         to.mkdir(parents=True, exist_ok=True)
-        (to / "README.md").write_text(f"# A day with a GPU\n\n{markdown(book)}")
+        (to / "README.md").write_text(f"# A day with a GPU\n\n{day_to_markdown(book)}")
     return to / "README.md"

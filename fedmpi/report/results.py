@@ -7,12 +7,13 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
-from fedmpi import config, registry
+from fedmpi import registry
+from fedmpi.config import schema
 from fedmpi.errors import BadInput
-from fedmpi.storage import outcome
+from fedmpi.storage import run_status
 from fedmpi.storage.folder import read_history
-from fedmpi.storage.outcome import AT_BEST_VALIDATION, BEST_ON
-from fedmpi.sweep.job import Job, Planned, views
+from fedmpi.storage.run_status import AT_BEST_VALIDATION, BEST_ON
+from fedmpi.sweeps.job import Planned, SweepJob, views
 
 # settings that change where or how far a run goes, not what it does
 ASIDE = ("seed", "rounds", "stop", "engine", "device", "threads", "placement", "checkpoint", "state", "data.root",
@@ -35,8 +36,8 @@ class Shown:
         return self.row if self.column == "result" else f"{self.row}, {self.column}"
 
     @cached_property
-    def outcome(self) -> outcome.Outcome:
-        return outcome.of(self.folder, self.rounds)
+    def outcome(self) -> run_status.Outcome:
+        return run_status.outcome_of(self.folder, self.rounds)
 
     @cached_property
     def history(self) -> dict:
@@ -49,12 +50,12 @@ class Shown:
     @cached_property
     def federation(self):
         """Return its Federation, None where that is not on this machine."""
-        from fedmpi.data.federation import find
+        from fedmpi.data.federation import find_federation
         try:
-            settings = config.resolve(outcome.settings_of(self.folder))
+            settings = schema.resolve(run_status.settings_of_folder(self.folder))
         except BadInput:      # of another version of fedmpi, or nothing yet
             return None
-        return find(settings.data, settings.seed)
+        return find_federation(settings.data, settings.seed)
 
 
 @dataclass
@@ -72,7 +73,7 @@ class Results:
         return [run for run in self.runs if (run.row, run.column) == (row, column)]
 
 
-def of_job(job: Job, runs: list[Planned], command: str) -> Results:
+def of_job(job: SweepJob, runs: list[Planned], command: str) -> Results:
     shown = [Shown(r.row, r.column, r.seed, r.folder, r.settings.rounds,
                    "fedmpi " + shlex.join(["run", os.path.relpath(r.config), *r.overrides])) for r in runs]
     return Results(job.title, command, list(job.rows), list(job.columns), job.seeds, shown,
@@ -81,16 +82,16 @@ def of_job(job: Job, runs: list[Planned], command: str) -> Results:
 
 def of_folders(folders: list[Path]) -> Results:
     """Sort run folders: methods and their settings are rows, what else differs are columns. Raises BadInput."""
-    several = [outcome.settings_of(folder) for folder in folders]
-    flat = [outcome.flat(settings) for settings in several]
-    differ = [name for name in outcome.differing(several) if not aside(name)]
+    several = [run_status.settings_of_folder(folder) for folder in folders]
+    flat = [run_status.flatten_settings(settings) for settings in several]
+    differ = [name for name in run_status.differing(several) if not aside(name)]
     runs, taken = [], {}
     for folder, values in zip(folders, flat, strict=True):
         alike = [other for other in flat if other.get("method.name") == values.get("method.name")]
         own = [name for name in differ
                if name.startswith(METHOD) and any(o.get(name) != values.get(name) for o in alike)]
-        row = title(values.get("method.name", "?")) + (f" ({listed(values, own, METHOD)})" if own else "")
-        column = listed(values, [name for name in differ if not name.startswith(METHOD)]) or "result"
+        row = title(values.get("method.name", "?")) + (f" ({list_settings(values, own, METHOD)})" if own else "")
+        column = list_settings(values, [name for name in differ if not name.startswith(METHOD)]) or "result"
         again = shlex.join(["fedmpi", "run", str(folder / "config.yaml")])
         run = Shown(row, column, values.get("seed", 0), folder, 0, again)
         other = taken.setdefault((row, column, run.seed), folder)
@@ -114,12 +115,12 @@ def aside(name: str) -> bool:
     return any(name == other or name.startswith(f"{other}.") for other in ASIDE)
 
 
-def listed(values: dict, names: list[str], without: str = "") -> str:
+def list_settings(values: dict, names: list[str], without: str = "") -> str:
     return ", ".join(f"{name.removeprefix(without)}={values.get(name)}" for name in names)
 
 
 def title(method: str) -> str:
     try:
-        return registry.find("methods", method).title
+        return registry.find_class("methods", method).title
     except Exception:      # a method of one's own whose file is elsewhere: its name says as much
         return method

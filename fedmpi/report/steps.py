@@ -3,15 +3,19 @@ from __future__ import annotations
 
 import statistics
 
-from fedmpi.commands.steps import by_kind as by_kind  # what tables say of a cell's steps
-from fedmpi.commands.steps import short
+from fedmpi.commands.planned_steps import (
+    format_steps,
+)
+from fedmpi.commands.planned_steps import (
+    steps_to_text as steps_to_text,  # what tables say of a cell's steps
+)
 
 UNCOUNTED = "steps are not known of {}: runs of fedmpi 0.1 did not count them; run them anew"
 MEANING = "steps: gradients behind a client's judged model, mean over clients; two models side by side take two"
 ALIKE = .01      # of the most steps: rows that differ by less did equal work
 
 
-def mean_steps(found: list[dict | None]) -> dict[str, float] | None:
+def mean_steps_of_cell(found: list[dict | None]) -> dict[str, float] | None:
     """Return the steps by kind, mean over the finished runs of a cell; None if one of them did not count."""
     counted = [result.get("steps_so_far") for result in found if result]
     known = [steps for steps in counted if steps is not None]
@@ -21,9 +25,9 @@ def mean_steps(found: list[dict | None]) -> dict[str, float] | None:
     return {kind: statistics.fmean(steps.get(kind, 0) for steps in known) for kind in kinds}
 
 
-def shown(steps: dict[str, float] | None) -> str:
+def show_steps(steps: dict[str, float] | None) -> str:
     """Return all steps of a cell as a text."""
-    return "-" if steps is None else short(sum(steps.values()))
+    return "-" if steps is None else format_steps(sum(steps.values()))
 
 
 def notes(table) -> list[str]:
@@ -42,4 +46,5 @@ def spread(table, column: str) -> str:
     least, most = min(totals, key=totals.__getitem__), max(totals, key=totals.__getitem__)
     if totals[most] - totals[least] <= ALIKE * totals[most]:
         return ""
-    return f"{column}: unequal work, from {short(totals[least])} steps ({least}) to {short(totals[most])} ({most})"
+    return (f"{column}: unequal work, from {format_steps(totals[least])} steps ({least}) to "
+            f"{format_steps(totals[most])} ({most})")

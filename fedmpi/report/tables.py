@@ -8,7 +8,7 @@ import re
 import statistics
 from typing import NamedTuple
 
-from fedmpi.clients.steps import KINDS
+from fedmpi.engines.step_counter import KINDS
 from fedmpi.errors import BadInput
 from fedmpi.report import steps
 from fedmpi.report.results import Results
@@ -40,9 +40,9 @@ class Cell(NamedTuple):
     def texts(self) -> tuple[str, str, str]:
         """Return what was measured, what was published, and the difference."""
         if not self.published:
-            return number(self.mean, self.spread), "-", "-"
+            return format_number(self.mean, self.spread), "-", "-"
         difference = f"{self.mean - self.published[0]:+.2f}" if self.values else "-"
-        return number(self.mean, self.spread), number(*self.published), difference
+        return format_number(self.mean, self.spread), format_number(*self.published), difference
 
 
 class Table(NamedTuple):
@@ -85,33 +85,33 @@ class Table(NamedTuple):
         """Return a cell's text in each of these places."""
         cell = self.cells[row, column]
         measured, *others = cell.texts()
-        return [measured, *[steps.shown(cell.steps)] * (column in self.counted),
+        return [measured, *[steps.show_steps(cell.steps)] * (column in self.counted),
                 *(others if column in self.compared else [])]
 
     def notes(self) -> list[str]:
         return steps.notes(self)
 
 
-def of(results: Results) -> list[Table]:
+def tables_of(results: Results) -> list[Table]:
     """Return a table of each measure. Raises BadInput where a result is damaged."""
-    return [table(results, measure, published) for measure, published in results.measures.items()]
+    return [make_table(results, measure, published) for measure, published in results.measures.items()]
 
 
-def table(results: Results, measure: str, published: dict) -> Table:
+def make_table(results: Results, measure: str, published: dict) -> Table:
     cells = {}
-    refuse_unknown(measure, [run.outcome.result for run in results.runs if run.outcome.result])
+    refuse_unknown_measure(measure, [run.outcome.result for run in results.runs if run.outcome.result])
     for row in results.rows:
         for column in results.columns:
             found = [run.outcome.result for run in results.of(row, column)]
-            values = [unit(measure) * r[measure] for r in found if r and r.get(measure) is not None]
+            values = [unit_of(measure) * r[measure] for r in found if r and r.get(measure) is not None]
             missing = len(found) - len(values) if values else found.count(None)      # methods may not have the measure
             clusters = [r["clusters_found"] for r in found if r and "clusters_found" in r]
             cells[row, column] = Cell(values, missing, as_pair((published.get(row) or {}).get(column)),
-                                      bool(clusters) and max(clusters) == 1, steps.mean_steps(found))
+                                      bool(clusters) and max(clusters) == 1, steps.mean_steps_of_cell(found))
     return tabled(measure, results.rows, results.columns, cells)
 
 
-def refuse_unknown(measure: str, found: list[dict]) -> None:
+def refuse_unknown_measure(measure: str, found: list[dict]) -> None:
     if found and not any(measure in result for result in found):
         near = difflib.get_close_matches(measure, set().union(*found), 3)
         raise BadInput(f"measure {measure!r}: no finished run has it in its result.json"
@@ -121,7 +121,7 @@ def refuse_unknown(measure: str, found: list[dict]) -> None:
                        + (", and every table shows the steps" if measure.startswith("steps") else ""))
 
 
-def unit(measure: str) -> int:
+def unit_of(measure: str) -> int:
     """Return what a measure is multiplied by: shares are shown in percent."""
     return 100 if measure.startswith(("accuracy", "f1")) else 1
 
@@ -133,7 +133,7 @@ def tabled(measure: str, rows: list[str], columns: list[str], cells: dict) -> Ta
             if wanted and any(cell.values for cell in of)}
     compared = {c for c, of in by_column.items() if any(cell.published for cell in of)}
     return Table(measure, rows, columns, cells, compared, best,
-                 {c: tau for c, of in by_column.items() if (tau := agreement(of)) is not None})
+                 {c: tau for c, of in by_column.items() if (tau := kendall_agreement(of)) is not None})
 
 
 def as_pair(value) -> tuple[float, float | None] | None:
@@ -142,13 +142,13 @@ def as_pair(value) -> tuple[float, float | None] | None:
     return (float(value[0]), float(value[1])) if isinstance(value, list) else (float(value), None)
 
 
-def number(mean: float, spread: float | None) -> str:
+def format_number(mean: float, spread: float | None) -> str:
     if mean != mean:
         return "-"
     return f"{mean:.2f}" + (f" +- {spread:.2f}" if spread is not None else "")
 
 
-def agreement(cells: list[Cell]) -> tuple[float, int] | None:
+def kendall_agreement(cells: list[Cell]) -> tuple[float, int] | None:
     """Return how well the order of rows agrees with the published one, Kendall's tau (1: the same, -1: reversed), and
     how many rows there are; None for fewer than three, or where all are equal."""
     both = [(cell.mean, cell.published[0]) for cell in cells if cell.values and cell.published]
@@ -159,7 +159,7 @@ def agreement(cells: list[Cell]) -> tuple[float, int] | None:
     return None if tau != tau else (tau, len(both))
 
 
-def markdown(table: Table) -> str:
+def to_markdown(table: Table) -> str:
     """Return the table as Markdown: the best of each column in bold, then the agreement of the order of rows."""
     heads = [h for c in table.columns for h in (in_markdown(c), *table.heads(c)[1:])]
     lines = ["| | " + " | ".join(heads) + " |", "|---|" + "--:|" * len(heads)]
@@ -186,8 +186,10 @@ def steps_in_markdown(table: Table) -> str:
     """Return the steps by kind of every row as Markdown."""
     columns = [c for c in table.columns if c in table.counted]
     lines = ["| steps by kind | " + " | ".join(map(in_markdown, columns)) + " |", "|---|" + "---|" * len(columns)]
-    lines += [f"| {in_markdown(row)} | " + " | ".join(steps.by_kind(table.cells[row, c].steps) for c in columns) + " |"
-              for row in table.rows]
+    lines += [
+        f"| {in_markdown(row)} | " + " | ".join(steps.steps_to_text(table.cells[row, c].steps) for c in columns) + " |"
+        for row in table.rows
+    ]
     return "\n".join(lines) + "\n"
 
 

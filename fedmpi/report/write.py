@@ -8,30 +8,30 @@ from pathlib import Path
 
 from fedmpi import __version__
 from fedmpi.report import figures, steps, tables
-from fedmpi.report.figures.style import WIDTH, saved
+from fedmpi.report.figures.style import FIGURE_WIDTH_IN, render
 from fedmpi.report.results import Results, Shown
 from fedmpi.storage.atomic import writing
-from fedmpi.sweep.job import slug
+from fedmpi.sweeps.job import slug
 
-KEPT = ("accuracy_mean", "accuracy_at_best_validation", "chosen_round", "accuracy_best_on_test", "best_round",
+KEPT_FILES = ("accuracy_mean", "accuracy_at_best_validation", "chosen_round", "accuracy_best_on_test", "best_round",
         "accuracy_worst_decile", "f1_mean", "ended", "digest", "seconds", "ranks", "engine", "steps_so_far")
 PAGE = "index.html"
 
 
-def write(results: Results, to: Path) -> Path:
+def write_report(results: Results, to: Path) -> Path:
     """Write all that is known so far; returns the page. Raises BadInput and FedmpiError."""
-    found, shown = [(said(results, table), table) for table in tables.of(results)], []
+    found, shown = [(describe_results(results, table), table) for table in tables.tables_of(results)], []
     with writing(to):
         to.mkdir(parents=True, exist_ok=True)
         for picture in figures.draw(results):
-            (to / f"{picture.name}.png").write_bytes(saved(picture.figure, "png"))
-            svg = saved(picture.figure, "svg")
+            (to / f"{picture.name}.png").write_bytes(render(picture.figure, "png"))
+            svg = render(picture.figure, "svg")
             (to / f"{picture.name}.svg").write_bytes(svg)
-            broad = picture.figure.get_figwidth() > WIDTH
+            broad = picture.figure.get_figwidth() > FIGURE_WIDTH_IN
             shown.append((picture.name, picture.caption, base64.b64encode(svg).decode(), broad))
         (to / "README.md").write_text(
             f"# {results.title}\n\n`{results.command}`\n\n"
-            + "".join(f"{what}\n\n{tables.markdown(table)}\n" for what, table in found)
+            + "".join(f"{what}\n\n{tables.to_markdown(table)}\n" for what, table in found)
             + "".join(f"![{name}]({name}.png)\n" for name, *_ in shown))
         for what, table in found:
             name = "table" if table is found[0][1] else f"table-{slug(table.measure)}"
@@ -48,15 +48,15 @@ def page(results: Results, found: list, shown: list) -> str:
     room = Environment(loader=PackageLoader("fedmpi.report", "."), autoescape=True, undefined=StrictUndefined,
                        trim_blocks=True, lstrip_blocks=True)
     return room.get_template("page.html").render(results=results, tables=found, figures=shown, version=__version__,
-                                                  steps_by_kind=steps.by_kind)
+                                                  steps_by_kind=steps.steps_to_text)
 
 
-def said(results: Results, table: tables.Table) -> str:
+def describe_results(results: Results, table: tables.Table) -> str:
     """Say what the numbers are, and how far the runs came."""
     rounds = sorted({run.outcome.round for run in results.runs})
     reached = f"{rounds[0]}" if len(rounds) == 1 else f"{rounds[0]} to {rounds[-1]}"
     seeds = len(results.seeds)
-    percent = "Percent: " if tables.unit(table.measure) == 100 else ""
+    percent = "Percent: " if tables.unit_of(table.measure) == 100 else ""
     return (f"{percent}{table.measure.replace('_', ' ')}, "
             + (f"mean +- standard deviation over {seeds} seeds" if seeds > 1 else "one seed")
             + f"; {reached} rounds.")
@@ -67,4 +67,4 @@ def repeatable(run: Shown) -> dict:
     found = run.outcome
     result = found.result or {}
     return {"row": run.row, "column": run.column, "seed": run.seed, "state": found.state, "rounds": found.round,
-            "command": run.command, **{k: result[k] for k in KEPT if k in result}}
+            "command": run.command, **{k: result[k] for k in KEPT_FILES if k in result}}

@@ -2,65 +2,45 @@
 from __future__ import annotations
 
 import numpy as np
-import torch
-import torch.nn.functional as F
 from torch import Tensor
 
-from fedmpi.server.clustering import embed
+from fedmpi.clustering.kmeans_and_linkage import embed
 
-WIDTH = 50      # numbers that picture a client
-MEASURES = ("correct", "tested", "loss", "f1")      # loss is a sum over test samples
-ENDINGS = ("", "_after", "_unadapted", "_validation")      # of measures' names, in the order of Group.judge's table
+EMBEDDING_DIM = 50      # numbers that picture a client
 
 
-def measure(logits: Tensor, y: Tensor) -> np.ndarray:
-    """Return a client's MEASURES from its test logits (n, c) and labels (n,)."""
-    c = logits.shape[1]
-    predicted = logits.argmax(1)
-    confusion = torch.bincount(y * c + predicted, minlength=c * c).view(c, c)
-    loss = F.cross_entropy(logits, y, reduction="sum")
-    return measures(confusion.numpy(), float(loss))
-
-
-def measures(confusion: np.ndarray, loss: float) -> np.ndarray:
-    """Return MEASURES from confusion (c, c) by label and the summed loss."""
-    return np.array([float(confusion.trace()), float(confusion.sum()), loss, macro_f1(confusion)])
-
-
-def macro_f1(confusion: np.ndarray) -> float:
-    """Return the mean F1 over the classes that occur among labels or predictions, confusion (c, c) by label."""
-    hit, true, predicted = np.diag(confusion), confusion.sum(1), confusion.sum(0)
-    present = (true + predicted) > 0
-    return float((2 * hit[present] / (true + predicted)[present]).mean())
+# Endings of measures' names, in the order of the table of HostedClients.judge.
+ENDINGS = ("", "_after", "_unadapted", "_validation")
 
 
 def judged(table: np.ndarray) -> dict[str, np.ndarray]:
-    """Split a table (n, 3 or 4, 1 + measures) of Group.judge into MEASURES (n, 4) by the ending of their names, nan:
-    unknown: before and after local training, without what `personal` trains, and before it on validation samples."""
+    """Split a table (n, 3 or 4, 1 + measures) of HostedClients.judge into CLIENT_MEASURES (n, 4) by the ending of
+    their names, nan: unknown. They are of a client's model before and after local training, without what `personal`
+    trains, and before local training on validation samples."""
     rows = np.where(table[..., :1] > 0, table[..., 1:], np.nan)
     return {ENDINGS[i]: rows[:, i] for i in range(rows.shape[1])}
 
 
-def measured(rows: dict[str, np.ndarray], honest: np.ndarray) -> dict[str, float]:
+def metrics_line(rows: dict[str, np.ndarray], honest: np.ndarray) -> dict[str, float]:
     """Return what a line of metrics.jsonl says of the judged clients (see `judged`); {} if there are none.
 
     honest (n,) bool: whom the measures are of; one is of the others."""
     line = {f"{name}{ending}": value for ending, values in rows.items() if not ending or not np.isnan(values).all()
-            for name, value in summary(values[honest]).items()}
+            for name, value in summarise_clients(values[honest]).items()}
     if rows and not honest.all():
-        line["accuracy_mean_attackers"] = summary(rows[""][~honest])["accuracy_mean"]
+        line["accuracy_mean_attackers"] = summarise_clients(rows[""][~honest])["accuracy_mean"]
     return line
 
 
-def columns(rows: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+def history_columns(rows: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     """Return what history.h5 says of every judged client, (n,) each."""
     with np.errstate(invalid="ignore", divide="ignore"):
         accuracies = {f"accuracy{ending}": values[:, 0] / values[:, 1] for ending, values in rows.items()}
         return accuracies | {"f1": rows[""][:, 3], "loss": rows[""][:, 2] / rows[""][:, 1]}
 
 
-def summary(rows: np.ndarray) -> dict[str, float]:
-    """Summarise MEASURES of all clients (n, 4); clients that were not judged or have no test data are left out."""
+def summarise_clients(rows: np.ndarray) -> dict[str, float]:
+    """Summarise CLIENT_MEASURES of all clients (n, 4); without those not judged or without test data."""
     judged = rows[np.nan_to_num(rows[:, 1]) > 0]
     if not len(judged):
         return dict.fromkeys(("accuracy_mean", "accuracy_weighted", "accuracy_std", "accuracy_worst_decile",
@@ -86,8 +66,8 @@ def worst_decile(accuracy: np.ndarray) -> float:
 def pictured(gram: Tensor) -> np.ndarray:
     """Return the leading principal components of rows, given their inner products (n, n): (n, WIDTH) float32, zeros
     where there are fewer. t-SNE starts from such: distances between rows are kept as well as so few numbers can."""
-    points = embed(gram).flip(1)[:, :WIDTH].numpy()
-    out = np.zeros((len(points), WIDTH), np.float32)
+    points = embed(gram).flip(1)[:, :EMBEDDING_DIM].numpy()
+    out = np.zeros((len(points), EMBEDDING_DIM), np.float32)
     out[:, :points.shape[1]] = points
     return out
 

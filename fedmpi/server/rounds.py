@@ -10,30 +10,31 @@ import numpy as np
 import torch
 
 from fedmpi.clients.placement import Pace
-from fedmpi.clients.store import as_numpy, digest_of_run
-from fedmpi.comm.orders import MINE, UP, Crew, Order
+from fedmpi.clients.state_store import as_numpy, digest_of_run
+from fedmpi.comm.orders import MINE, UP, Order, RankPool
 from fedmpi.comm.rows import rows_of
-from fedmpi.config import Config, plain
+from fedmpi.config.schema import Config, to_plain
 from fedmpi.errors import FedmpiError
-from fedmpi.method import Participants
-from fedmpi.progress import Progress, duration, percent
-from fedmpi.server import cost, selection
-from fedmpi.server.edge import EdgeLedger
-from fedmpi.server.faults import attackers
-from fedmpi.server.metrics import Groups, best_of, columns, judged, measured, pictured
-from fedmpi.server.participation import addressed, participants
-from fedmpi.server.steps import StepTotals
+from fedmpi.faults import attackers
+from fedmpi.method import Participants, nbytes
+from fedmpi.progress import Progress
+from fedmpi.server import round_cost, selection
+from fedmpi.server.edge_cost import EdgeLedger
+from fedmpi.server.metrics import Groups, best_of, history_columns, judged, metrics_line, pictured
+from fedmpi.server.on_disk_error import Storage
+from fedmpi.server.sampling import addressed, participants
+from fedmpi.server.step_totals import StepTotals
 from fedmpi.slurm.deadline import Deadline
 from fedmpi.storage import checkpoint
 from fedmpi.storage.folder import RunFolder
-from fedmpi.storage.outcome import evaluated
-from fedmpi.storage.policy import Storage
+from fedmpi.storage.run_status import evaluated
+from fedmpi.text import duration, percent
 
-PIECE = 64 << 20      # bytes of client rows gathered at once for a checkpoint
+CHECKPOINT_PIECE_BYTES = 64 << 20      # bytes of client rows gathered at once for a checkpoint
 
 
 @dataclass
-class State:
+class RunState:
     """What a run knows between two rounds; with the clients' rows it is all that a checkpoint needs."""
     shared: tuple
     groups: Groups
@@ -53,17 +54,17 @@ class Run:
     """A run at rank 0: its parts, and the loop over rounds."""
     config: Config
     method: object
-    crew: Crew
+    crew: RankPool
     federation: object
     folder: RunFolder
     progress: Progress
-    state: State
+    state: RunState
     up: tuple                # one client's Up, as a template of its fields
     stopping: object         # () -> bool: somebody asked the job to stop
     pace: Pace               # how fast the ranks work
     deadline: Deadline       # when this start of the run is over
     storage: Storage         # what to do when the disk refuses
-    gpus: list[str] = field(default_factory=list)      # at work, see clients/card.py
+    gpus: list[str] = field(default_factory=list)      # at work, see engines/gpu_card.py
     saved: float = field(default_factory=time.perf_counter)      # when the last checkpoint was begun, or the start
     saving: float = 0.       # seconds that the slowest checkpoint of this start took
     stopped: str = ""        # why the run was stopped early
@@ -150,7 +151,7 @@ class Run:
         down, up = self.method.traffic(state.shared, self.up)
         moved = down + up * np.isin(asked.ids, trained.ids)      # what is lost was not sent
         return facts | missing | self.spent(asked, moved) | {
-            "participants": len(asked.ids), "mib_per_client_round": float(moved.mean()) / cost.MIB}
+            "participants": len(asked.ids), "mib_per_client_round": float(moved.mean()) / round_cost.MIB}
 
     @cached_property
     def edge(self) -> EdgeLedger:
@@ -224,13 +225,13 @@ class Run:
     def enter(self, table: np.ndarray | None, facts: dict) -> None:
         """Enter a round in the books: its facts and, where clients were judged, how every one was."""
         state, rows = self.state, {} if table is None else judged(table)
-        state.metrics.append({"round": state.round, **measured(rows, self.honest), **facts})
+        state.metrics.append({"round": state.round, **metrics_line(rows, self.honest), **facts})
         with self.storage.tried(state.round):
             self.folder.append_metrics(state.metrics)
         if state.round in self.config.evaluate.embeddings:
             self.picture()
         if rows:
-            self.folder.append_history(state.round, columns(rows) | {
+            self.folder.append_history(state.round, history_columns(rows) | {
                 "cluster": state.groups.last.astype(float), **state.groups.each} | self.columns)
         self.columns = {}
 
@@ -238,7 +239,7 @@ class Run:
         state, total = self.state, self.config.rounds
         text = f"round {state.round:{len(str(total))}d}/{total}"
         if lines := evaluated(state.metrics):
-            last, chosen = lines[-1], selection.chosen(lines)
+            last, chosen = lines[-1], selection.best_validation_line(lines)
             best, how = (best_of(lines), "best") if chosen is None else (chosen, "at best validation")
             text += (f"  accuracy {percent(last['accuracy_mean'])} (worst tenth "
                      f"{percent(last['accuracy_worst_decile'])}, {how} {percent(best['accuracy_mean'])} in round "
@@ -252,21 +253,21 @@ class Run:
         self.saved = begin
         ids = np.flatnonzero(self.crew.call(Order.TOUCHED)).astype(np.int64)
         shared = {name: as_numpy(value) for name, value in state.shared._asdict().items()}
+        books = {"seconds": state.seconds, "clusters": state.groups.last.tolist(), "gpus": self.gpus,
+                 "steps": state.steps.saved(), "each": {n: v.tolist() for n, v in state.groups.each.items()}}
         snapshot = checkpoint.Snapshot(
-            state.round, shared, ids, plain(self.config), self.federation.fingerprint, state.accuracy(), state.metrics,
-            {"seconds": state.seconds, "clusters": state.groups.last.tolist(), "gpus": self.gpus,
-             "steps": state.steps.saved(),
-             "each": {name: values.tolist() for name, values in state.groups.each.items()}} | self.crew.group.chosen())
+            state.round, shared, ids, to_plain(self.config), self.federation.fingerprint, state.accuracy(),
+            state.metrics, books | self.crew.group.chosen())
         self.folder.save_history()
-        path = checkpoint.write(self.folder.checkpoints, snapshot, self.pieces(ids))
+        path = checkpoint.write_checkpoint(self.folder.checkpoints, snapshot, self.pieces(ids))
         checkpoint.prune(self.folder.checkpoints, self.config.checkpoint.keep)
         self.saving = max(self.saving, time.perf_counter() - begin)
         self.progress.note(f"saved {path}")
 
     def pieces(self, ids: np.ndarray):
         """Yield the rows of clients `ids`, a bounded number of bytes at a time."""
-        per_client = max(1, cost.nbytes(self.crew.group.store.first))
-        at_once = max(1, PIECE // per_client)
+        per_client = max(1, nbytes(self.crew.group.store.first))
+        at_once = max(1, CHECKPOINT_PIECE_BYTES // per_client)
         for start in range(0, len(ids), at_once):
             yield self.crew.call(Order.STATE, ids[start:start + at_once])
 
@@ -290,7 +291,7 @@ class Run:
                 "seconds": self.state.seconds}
 
 
-def address(crew: Crew, method, shared, who: Participants, exact: bool) -> None:
+def address(crew: RankPool, method, shared, who: Participants, exact: bool) -> None:
     """Send each participant what the server addresses to it alone."""
     if method.note() is not None and len(who.ids):
         note = method.down(shared, rows_of(crew, MINE, crew.group.store.first, exact), who)

@@ -6,16 +6,16 @@ from __future__ import annotations
 
 import numpy as np
 
-from fedmpi.config import Config
+from fedmpi.config.schema import Config
 from fedmpi.errors import BadInput
-from fedmpi.server.faults import attackers
+from fedmpi.faults import attackers
 from fedmpi.server.metrics import best_of
-from fedmpi.storage.outcome import AT_BEST_VALIDATION, BEST_ON
+from fedmpi.storage.run_status import AT_BEST_VALIDATION, BEST_ON
 
 BESIDE = "accuracy_mean_validation"      # on validation samples, of rounds that are judged on test samples too
 
 
-def refuse(config: Config, federation) -> None:
+def refuse_selection(config: Config, federation) -> None:
     """Raise BadInput if validation samples are asked for that no honest client has, or that are judged too late."""
     asked, n = {"evaluate.on": config.evaluate.on, "stop.on": config.stop and config.stop.on}, len(federation.sizes)
     honest = np.isin(np.arange(n), attackers(config.attack, n, config.seed), invert=True)
@@ -33,7 +33,7 @@ def refuse(config: Config, federation) -> None:
                        "set evaluate.every to 1 or more")
 
 
-def chosen(lines: list[dict], measure: str = BESIDE) -> dict | None:
+def best_validation_line(lines: list[dict], measure: str = BESIDE) -> dict | None:
     """Return the line of the best round on validation samples, the first of equals; None if no round is known."""
     known = [line for line in lines if line.get(measure) is not None and line[measure] == line[measure]]
     return max(known, key=lambda line: line[measure]) if known else None
@@ -48,7 +48,7 @@ def early_end(config: Config, lines: list[dict], now: int) -> str:
         return ""
     measure, patience = BESIDE if config.evaluate.on == "test" else "accuracy_mean", config.stop.patience
     regular = [line for line in lines if measure in line and line["round"] % config.evaluate.every == 0]
-    best = chosen(regular, measure)
+    best = best_validation_line(regular, measure)
     if best is None or regular[-1]["round"] - best["round"] < patience:
         return ""
     return (f"ended after round {now} of {config.rounds}: none since round {best['round']} was better on validation "
@@ -61,7 +61,7 @@ def series(config: Config, lines: list[dict]) -> dict:
     found = {f"accuracy{on}": best["accuracy_mean"], "best_round": best["round"],
              f"accuracy_weighted{on}": float(np.fmax.reduce([line["accuracy_weighted"] for line in lines])),
              "accuracy_last_ten": float(np.mean([line["accuracy_mean"] for line in lines[-10:]]))}
-    if line := chosen(lines):
+    if line := best_validation_line(lines):
         found |= {f"{name}{AT_BEST_VALIDATION}": line[key] for name, key in (
             ("accuracy", "accuracy_mean"), ("accuracy_weighted", "accuracy_weighted"), ("f1", "f1_mean"))}
         found["chosen_round"] = line["round"]

@@ -4,7 +4,7 @@ The run stops after a round when one more round and a checkpoint may not fit any
 needs no signal, but signals stop it too (see run.Stop). There is no checkpoint inside a round: a round is a function
 of what is saved between rounds, and to save what each client sent so far would often take longer than to train it
 again. `checkpoint.minutes` bounds the loss where rounds are long, and a round that outlasts `checkpoint.grace` after a
-signal is given up (see Group.in_time)."""
+signal is given up (see HostedClients.in_time)."""
 from __future__ import annotations
 
 import math
@@ -14,8 +14,8 @@ from collections import deque
 from dataclasses import dataclass, field
 
 from fedmpi.errors import BadInput
-from fedmpi.progress import duration
 from fedmpi.slurm import job as slurm
+from fedmpi.text import duration
 
 MARGIN = 20.      # seconds for the end of the processes, and for clocks that differ
 SLOWER = 1.25     # the next round may be so much slower than the slowest of the last ones

@@ -6,7 +6,7 @@ import subprocess
 from contextlib import suppress
 from datetime import datetime
 
-PATIENCE = 20      # seconds for Slurm's controller to answer
+SCONTROL_TIMEOUT_S = 20      # seconds for Slurm's controller to answer
 
 
 def job_id() -> str | None:
@@ -37,4 +37,4 @@ def ended(job: str) -> bool:
 
 
 def ask(*words: str) -> subprocess.CompletedProcess:
-    return subprocess.run(words, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=PATIENCE)
+    return subprocess.run(words, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=SCONTROL_TIMEOUT_S)

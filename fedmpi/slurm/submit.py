@@ -20,7 +20,7 @@ DIRECTIVE = re.compile(r"[\w@%.,:=+*/\[\]()&|-]+")      # what may stand in a li
 
 
 @dataclass(frozen=True)
-class Job:
+class JobScript:
     """What a script says; the defaults are those of slurm/run.sbatch."""
     config: str = "configs/quickstart.yaml"
     settings: tuple[str, ...] = ()                    # key=value
@@ -52,10 +52,10 @@ class Job:
 
 
 SLURM_DIR = {      # file -> the job that it holds
-    "run.sbatch": Job(),
-    "array.sbatch": Job(name="sweep", nodes=1, ranks=2, array=(
+    "run.sbatch": JobScript(),
+    "array.sbatch": JobScript(name="sweep", nodes=1, ranks=2, array=(
         ("method=fedavg",), ("method=fedah",), ("method=fedmhc",), ("method=fedmhc", "method.M=6"))),
-    "gpu.sbatch": Job(config="configs/cifar100.yaml", name="cifar100", gpus=4, cpus=4, time="12:00:00",
+    "gpu.sbatch": JobScript(config="configs/cifar100.yaml", name="cifar100", gpus=4, cpus=4, time="12:00:00",
                       signal="USR1@600"),
 }
 
@@ -64,7 +64,7 @@ TITLES = {"run": "One training over several nodes: rank 0 is the server, the oth
                    "became of all.",
           "gpu": "One training on GPUs: a rank for each, and rank 0, the server, as one more on the first node."}
 
-START = r'''
+START_COMMAND = r'''
 # Nothing below has to be changed.
 id=${SLURM_ARRAY_JOB_ID:+${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID}
 id=${id:-$SLURM_JOB_ID}
@@ -117,16 +117,16 @@ end "$code" "it could not be put back into the queue"
 '''
 
 
-def script(job: Job) -> str:
+def script(job: JobScript) -> str:
     """Return the job script."""
     kind = "array" if job.array else "gpu" if job.gpus else "run"
-    text = START + (FINISH_ARRAY if job.array else FINISH) + (HOSTS if job.gpus else "")
+    text = START_COMMAND + (FINISH_ARRAY if job.array else FINISH) + (HOSTS if job.gpus else "")
     body = BODY.replace("@PLACE@", '"${place[@]}" ' if job.gpus else "")
     return "\n".join([f"#!/bin/bash\n# {TITLES[kind]}\n# See slurm/README.md for what to change on your cluster.",
                       *(f"#SBATCH {line}" for line in directives(job)), "", *choices(job)]) + "\n" + text + body
 
 
-def directives(job: Job) -> list[str]:
+def directives(job: JobScript) -> list[str]:
     """List what sbatch is told."""
     per_node = job.gpus + 1 if job.gpus else -(-job.ranks // job.nodes)
     return [f"--job-name={job.name}", f"--nodes={job.nodes}",
@@ -137,7 +137,7 @@ def directives(job: Job) -> list[str]:
             f"--output=%x-{'%A_%a' if job.array else '%j'}.out", *job.options]
 
 
-def choices(job: Job) -> list[str]:
+def choices(job: JobScript) -> list[str]:
     """List the settings at the top of the script."""
     number = "$SLURM_ARRAY_JOB_ID" if job.array else "$SLURM_JOB_ID"
     out = f"runs/{job.name}-{number}" if job.out is None else shlex.quote(job.out)
@@ -194,30 +194,30 @@ def likely_mpi() -> str:
     return "pmix"
 
 
-def job(config: str, settings: list[str], array: list[str], options: list[str], **asked) -> Job:
+def job(config: str, settings: list[str], array: list[str], options: list[str], **asked) -> JobScript:
     """Return the job that the command line asks for. Raises BadInput: better now than after hours in the queue."""
     from fedmpi.slurm.deadline import seconds_of
     runs = runs_of(array)
     asked = {name: value for name, value in asked.items() if value is not None}
     seconds_of(asked["time"], "--time")
-    threads = {checked(config, [*settings, *words], i, bool(runs)).threads for i, words in enumerate(runs or [()])}
+    threads = {check_run(config, [*settings, *words], i, bool(runs)).threads for i, words in enumerate(runs or [()])}
     asked["command"] = tuple(shlex.split(asked.get("command") or shlex.join([sys.executable, "-m", "fedmpi"])))
     nodes = asked.setdefault("nodes", 1)
     defaults = {"ranks": 2 * nodes, "cpus": max(threads), "mpi": likely_mpi(),
                 "name": re.sub(r"[^\w.-]", "_", Path(config).stem)}
-    return Job(config, tuple(settings), runs, options=tuple(options), **defaults | asked)
+    return JobScript(config, tuple(settings), runs, options=tuple(options), **defaults | asked)
 
 
-def checked(config: str, words: list[str], number: int, many: bool):
+def check_run(config: str, words: list[str], number: int, many: bool):
     """Return the configuration of a run; with `many` runs an error says which."""
-    from fedmpi.config import load
+    from fedmpi.config.schema import load_config
     try:
-        return load(config, words)
+        return load_config(config, words)
     except BadInput as error:
         raise BadInput(f"run {number} of the array: {error}" if many else str(error)) from None
 
 
-def submit(job: Job) -> tuple[str, Path]:
+def submit_script(job: JobScript) -> tuple[str, Path]:
     """Write the script under runs/ and submit it; return the job's id and the script's path."""
     if shutil.which("sbatch") is None:
         raise BadInput("sbatch is not on this machine: submit from a login node of the cluster; --dry-run prints the "

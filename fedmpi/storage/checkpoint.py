@@ -28,16 +28,16 @@ from fedmpi import __version__
 from fedmpi.errors import BadInput, StorageError
 from fedmpi.storage import seal
 from fedmpi.storage.atomic import Sink, atomic, reason, sync, writing
-from fedmpi.storage.seal import BLOCK, DIGEST, Damaged
+from fedmpi.storage.seal import DIGEST, HASH_BLOCK_BYTES, Damaged
 
 JSON = ("round", "config", "federation", "accuracy", "metrics", "books")
 # What may change between a checkpoint and its continuation, because it does not change results.
 FREE = ("rounds", "stop", "evaluate.every", "evaluate.after", "evaluate.embeddings", "edge", "checkpoint",
         "server.hosts_clients", "faults.bad_update", "placement", "threads", "device", "graphs", "comm", "state",
         "data.root", "data.cache")
-ROUNDING = ("threads", "device", "graphs")      # of these, those that may change the last bits
+ROUNDING_FIELDS = ("threads", "device", "graphs")      # of these, those that may change the last bits
 ABSENT = object()
-to_json = partial(json.dumps, default=np.generic.item)
+checkpoint_json = partial(json.dumps, default=np.generic.item)
 
 
 @dataclass
@@ -53,7 +53,7 @@ class Snapshot:
     books: dict                      # other small JSON state of the run
 
 
-def write(folder: Path, snapshot: Snapshot, pieces: Iterable[dict[str, np.ndarray]]) -> Path:
+def write_checkpoint(folder: Path, snapshot: Snapshot, pieces: Iterable[dict[str, np.ndarray]]) -> Path:
     """Write a checkpoint, verify it on the disk, and only then give it its name.
 
     `pieces` are consecutive blocks of rows in the order of `snapshot.ids`: Mine field name -> (k, *shape).
@@ -67,10 +67,10 @@ def write(folder: Path, snapshot: Snapshot, pieces: Iterable[dict[str, np.ndarra
                 regions = row_regions(file)
             sink.check()
         about = {"fedmpi": __version__, "round": int(snapshot.round), "accuracy": float(snapshot.accuracy)}
-        seal.put(part, about, regions)
+        seal.put_seal(part, about, regions)
         sync(part)
         try:
-            verify(part)
+            verify_checkpoint(part)
         except Damaged as error:
             raise StorageError(f"{path}: the disk does not give back what was written: {error}; check the disk, or "
                                "give the run another --out") from error
@@ -87,8 +87,8 @@ def write_state(file: h5py.File, snapshot: Snapshot):
     for name, value in snapshot.shared.items():
         shared[name] = numeric(name, value)
     for name in JSON:
-        file[f"json/{name}"] = np.frombuffer(to_json(getattr(snapshot, name)).encode(), np.uint8)
-    file.attrs.update(format=seal.FORMAT, round=snapshot.round, **libraries())
+        file[f"json/{name}"] = np.frombuffer(checkpoint_json(getattr(snapshot, name)).encode(), np.uint8)
+    file.attrs.update(format=seal.SEAL_FORMAT, round=snapshot.round, **libraries())
 
 
 def libraries() -> dict[str, str]:
@@ -144,12 +144,12 @@ def row_regions(file: h5py.File) -> list[list[int]]:
 
 
 @contextmanager
-def opened(path) -> Iterator[h5py.File]:
+def open_checkpoint(path) -> Iterator[h5py.File]:
     """Open a checkpoint of which everything but the clients' rows is verified. Raises Damaged.
 
     On bad files h5py raises errors of a dozen classes: all become Damaged, also while the file is open."""
     try:
-        seal.check(path)
+        seal.check_seal(path)
         with h5py.File(path, "r", locking=False) as file:
             yield file
     except Damaged as error:
@@ -162,7 +162,7 @@ def refusal(path, why: str) -> Damaged:
     return Damaged(f"{path} cannot be used as a checkpoint: {why}; resume from another one")
 
 
-def load(file: h5py.File, name: str, rows: slice = slice(None)) -> np.ndarray:
+def load_dataset(file: h5py.File, name: str, rows: slice = slice(None)) -> np.ndarray:
     """Read a data set (or some rows of it) of plain numbers that lies in this very file."""
     data = file[name]
     elsewhere = data.file.filename != file.filename or data.external or data.is_virtual
@@ -172,8 +172,8 @@ def load(file: h5py.File, name: str, rows: slice = slice(None)) -> np.ndarray:
 
 
 def load_rows(file: h5py.File, name: str, start: int, stop: int) -> np.ndarray:
-    rows = load(file, f"mine/{name}", slice(start, stop))
-    wrong = np.any(row_digests(name, start, rows) != load(file, f"digest/{name}", slice(start, stop)), axis=1)
+    rows = load_dataset(file, f"mine/{name}", slice(start, stop))
+    wrong = np.any(row_digests(name, start, rows) != load_dataset(file, f"digest/{name}", slice(start, stop)), axis=1)
     if wrong.any():
         raise Damaged(f"the checksum of row {start + wrong.argmax()} of {name} is wrong")
     return rows
@@ -182,33 +182,33 @@ def load_rows(file: h5py.File, name: str, start: int, stop: int) -> np.ndarray:
 def check_rows(file: h5py.File):
     """Raise Damaged unless the rows of all clients agree with their checksums."""
     for name, data in file["mine"].items():
-        step = max(1, BLOCK * len(data) // max(1, data.nbytes))
+        step = max(1, HASH_BLOCK_BYTES * len(data) // max(1, data.nbytes))
         for start in range(0, len(data), step):
             load_rows(file, name, start, start + step)
 
 
-def verify(path):
+def verify_checkpoint(path):
     """Raise Damaged unless every byte of a checkpoint that matters is as it was written."""
-    with opened(path) as file:
+    with open_checkpoint(path) as file:
         check_rows(file)
 
 
-def read(path) -> Snapshot:
+def read_checkpoint(path) -> Snapshot:
     """Return what a checkpoint holds, once all of it (the clients' rows too) is verified. Raises Damaged."""
-    with opened(path) as file:
+    with open_checkpoint(path) as file:
         check_rows(file)
-        values = {name: json.loads(load(file, f"json/{name}").tobytes()) for name in JSON}
-        shared = {name: load(file, f"shared/{name}") for name in file["shared"]}
-        return Snapshot(shared=shared, ids=load(file, "ids"), **values)
+        values = {name: json.loads(load_dataset(file, f"json/{name}").tobytes()) for name in JSON}
+        shared = {name: load_dataset(file, f"shared/{name}") for name in file["shared"]}
+        return Snapshot(shared=shared, ids=load_dataset(file, "ids"), **values)
 
 
-def rows(path, start: int, stop: int) -> dict[str, np.ndarray]:
+def read_rows(path, start: int, stop: int) -> dict[str, np.ndarray]:
     """Return rows [start, stop) of each Mine field, verified. Raises Damaged."""
-    with opened(path) as file:
+    with open_checkpoint(path) as file:
         return {name: load_rows(file, name, start, stop) for name in file["mine"]}
 
 
-def listing(folder) -> list[Path]:
+def list_checkpoints(folder) -> list[Path]:
     """List the checkpoints of a folder, newest first."""
     return sorted(Path(folder).glob("round-*.h5"), key=lambda path: (len(path.name), path.name), reverse=True)
 
@@ -216,9 +216,9 @@ def listing(folder) -> list[Path]:
 def newest(folder) -> tuple[Path | None, list[tuple[Path, str]]]:
     """Return the newest checkpoint that verifies, or None, and those refused on the way with the reason."""
     refused = []
-    for path in listing(folder):
+    for path in list_checkpoints(folder):
         try:
-            verify(path)
+            verify_checkpoint(path)
             return path, refused
         except Damaged as error:
             refused.append((path, str(error)))
@@ -231,9 +231,9 @@ def prune(folder, keep: int):
     Files without a valid seal neither count nor go: they may be of a newer fedmpi. Nothing goes unless
     one stays that verifies."""
     sealed = {}
-    for path in listing(folder):
+    for path in list_checkpoints(folder):
         with suppress(Damaged, OSError, ValueError, KeyError):
-            sealed[path] = seal.read(path)["accuracy"]
+            sealed[path] = seal.read_seal(path)["accuracy"]
     stay = [*sealed][:keep]
     judged = [path for path in sealed if not math.isnan(sealed[path])]
     stay += [max(reversed(judged), key=sealed.get)] if judged else []      # the first of equals
@@ -245,7 +245,7 @@ def prune(folder, keep: int):
 
 def verifies(path) -> bool:
     try:
-        verify(path)
+        verify_checkpoint(path)
     except Damaged:
         return False
     return True
@@ -253,10 +253,10 @@ def verifies(path) -> bool:
 
 def check_same(snapshot: Snapshot, config: dict, federation: str):
     """Raise BadInput when a checkpoint cannot continue as this run: other settings or another federation."""
-    then, now = (flat(json.loads(to_json(c))) for c in (snapshot.config, config))
+    then, now = (flatten_section(json.loads(checkpoint_json(c))) for c in (snapshot.config, config))
     problems = [f"{key} is {then.get(key, '(not set)')} in the checkpoint and {now.get(key, '(not set)')} now"
                 for key in {**then, **now}
-                if not free(key) and then.get(key, ABSENT) != now.get(key, ABSENT)]
+                if not is_free(key) and then.get(key, ABSENT) != now.get(key, ABSENT)]
     if snapshot.federation != federation:
         problems.append(f"the federation is {snapshot.federation} in the checkpoint and {federation} now: "
                         "its clients hold other samples")
@@ -268,9 +268,9 @@ def check_same(snapshot: Snapshot, config: dict, federation: str):
 def in_last_bits(snapshot: Snapshot, config: dict) -> list[str]:
     """Return a warning for each setting that differs, and with which sums inside a training step may be rounded
     otherwise."""
-    then, now = flat(snapshot.config), flat(config)
+    then, now = flatten_section(snapshot.config), flatten_section(config)
     return [f"{key} is {then.get(key)} in the checkpoint and {now[key]} now: the last bits may differ, and with them "
-            "the digest" for key in ROUNDING if then.get(key) != now[key]]
+            "the digest" for key in ROUNDING_FIELDS if then.get(key) != now[key]]
 
 
 def on_another_gpu(snapshot: Snapshot, gpus: list[str]) -> list[str]:
@@ -281,13 +281,13 @@ def on_another_gpu(snapshot: Snapshot, gpus: list[str]) -> list[str]:
         "the last bits may differ, and with them the digest"]
 
 
-def free(key: str) -> bool:
+def is_free(key: str) -> bool:
     return any(key == name or key.startswith(name + ".") for name in FREE)
 
 
-def flat(section: dict, where: str = "") -> dict:
+def flatten_section(section: dict, where: str = "") -> dict:
     """Return nested settings by dotted path."""
     out = {}
     for key, value in section.items():
-        out |= flat(value, f"{where}{key}.") if isinstance(value, dict) and value else {where + key: value}
+        out |= flatten_section(value, f"{where}{key}.") if isinstance(value, dict) and value else {where + key: value}
     return out

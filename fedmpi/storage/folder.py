@@ -103,12 +103,12 @@ class RunFolder:
         self.check_lock()
         path = self.path / "metrics.jsonl"
         with writing(path), open(path, "a") as file:
-            file.write(to_json(lines[-1]) + "\n")
+            file.write(line_to_json(lines[-1]) + "\n")
         self.behind = False
 
     def rewrite_metrics(self, lines: list[dict]):
         """Leave only `lines` in metrics.jsonl: after a restart, those that the checkpoint holds."""
-        self.replace("metrics.jsonl", "".join(to_json(line) + "\n" for line in lines))
+        self.replace("metrics.jsonl", "".join(line_to_json(line) + "\n" for line in lines))
         self.behind = False
 
     def finish(self, result: dict, lines: list[dict]):
@@ -116,7 +116,7 @@ class RunFolder:
         if self.behind:
             self.rewrite_metrics(lines)
         self.save_history()
-        self.replace("result.json", to_json(result, indent=1) + "\n")
+        self.replace("result.json", line_to_json(result, indent=1) + "\n")
 
     def start_again(self):
         """Remove the mark that the run is done."""
@@ -207,7 +207,7 @@ def append_row(file: h5py.File, row: dict):
             column[-1] = row[name]
 
 
-def to_json(value, **how) -> str:
+def line_to_json(value, **how) -> str:
     return json.dumps(finite(value), allow_nan=False, **how)
 
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from fedmpi.errors import BadInput
 from fedmpi.slurm import job as slurm
 
-BEAT = 10.0         # seconds between signs of life
+LOCK_BEAT_S = 10.0         # seconds between signs of life
 SILENCE = 60.0      # seconds without one after which a holder on another machine counts as dead
 
 
@@ -27,11 +27,11 @@ class Lock:
 
     def __init__(self, folder: Path):
         self.path, self.me, self.ended = folder / "lock", myself(), threading.Event()
-        self.taken_over = take(self.path, self.me)      # whose lock was inherited and why, or None
+        self.taken_over = take_lock(self.path, self.me)      # whose lock was inherited and why, or None
         threading.Thread(target=self.beat, daemon=True).start()
 
     def beat(self):
-        while not self.ended.wait(BEAT):
+        while not self.ended.wait(LOCK_BEAT_S):
             with suppress(OSError):
                 if self.held():
                     os.utime(self.path)
@@ -56,7 +56,7 @@ def alive(folder: Path) -> bool:
         return False
 
 
-def take(path: Path, me: dict) -> str | None:
+def take_lock(path: Path, me: dict) -> str | None:
     """Make `path` the lock of `me`; return whose lock was inherited and why, None when there was none."""
     while not create(path, me):
         try:
@@ -68,7 +68,7 @@ def take(path: Path, me: dict) -> str | None:
             raise BadInput(f"run folder {path.parent} is in use by {name(holder)}, last sign of life "
                            f"{silence:.0f} s ago; wait for that run, stop it or choose another --out")
         heir = path.with_name(f"{path.name}-{holder.get('token')}")
-        take(heir, me)
+        take_lock(heir, me)
         if path.exists() and holder_of(path) == holder:
             os.replace(heir, path)
             return f"{name(holder)} left the folder locked: {why}"

@@ -39,14 +39,14 @@ def test_figures_table_and_picture(name, tmp_path, capsys):
 
 def test_the_engines_agree():
     found = command.find("engines", SMALL["engines"])
-    from fedmpi.comm.world import Solo
+    from fedmpi.comm.transport import Solo
     assert found[0](Solo(), **found[1])["largest_difference"] < 1e-5
 
 
 def test_both_ways_of_summing_are_measured_on_what_clients_sent():
     from fedmpi.bench.rig import Rig
     from fedmpi.bench.synthetic import SHAPES, Synthetic
-    from fedmpi.comm.world import Solo
+    from fedmpi.comm.transport import Solo
     ends = []
     for how in ("exact", "float32"):
         rig = Rig(Solo(), Synthetic(*SHAPES["digits"], np.full(3, 11)), {"server": {"reduce": how}})

@@ -112,7 +112,7 @@ def test_a_day_that_is_killed_leaves_a_whole_file_and_no_process(tmp_path, monke
     own = int(children.read_text().split()[0])
     process.kill()
     process.join()
-    found = gpu_day.load(tmp_path)
+    found = gpu_day.load_book(tmp_path)
     assert [row["name"] for row in found["steps"]] == ["note_one"] and whats(found) == ["one"]
     wait_for(lambda: not alive(own))
 
@@ -138,10 +138,10 @@ def test_half_a_line_is_no_note(tmp_path):
 
 
 def test_numbers_that_json_does_not_know_become_none(tmp_path):
-    found = gpu_day.blank(**HEAD)
+    found = gpu_day.blank_book(**HEAD)
     book.note(found, "s", "sums", {"what": "x", "clients": 1, "ms": float("nan"), "error": ""})
     book.store(found, tmp_path / "b.json")
-    assert gpu_day.load(tmp_path / "b.json")["sums"][0]["ms"] is None
+    assert gpu_day.load_book(tmp_path / "b.json")["sums"][0]["ms"] is None
 
 
 def test_all_steps_are_there_and_fit_into_their_parts():
@@ -189,14 +189,14 @@ def test_the_cheapest_steps_of_both_parts_fill_the_file(tmp_path):
     words = "--out", str(tmp_path), "--device", "cpu", "--small", "--only"
     code, first = forked(tmp_path / "first.txt", "correctness", *words, "facts,methods-graphs,capture-sync")
     assert code == 0, first
-    found = gpu_day.load(tmp_path)
+    found = gpu_day.load_book(tmp_path)
     assert {row["method"] for row in found["correct"]} > {"fedavg", "fedah"}
     assert all(row["within"] and row["finite"] and not row["error"] for row in found["correct"])
     assert found["capture"]["sync"]["goes_on"] and found["capture"]["sync"]["apart"] == 0
     assert found["machine"]["packages"]["torch"] and "default" in found["machine"]["precision"]
     code, second = forked(tmp_path / "second.txt", "figures", *words, "speed-mlp")
     assert code == 0, second
-    both = gpu_day.load(tmp_path)
+    both = gpu_day.load_book(tmp_path)
     assert both["correct"] == found["correct"] and [row["part"] for row in both["steps"]] == 3 * ["correctness"] + [
         "figures"]
     assert {row["engine"] for row in both["speed"]} > {"bare", "loop", "vmap", "graphs"}

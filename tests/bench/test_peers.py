@@ -89,7 +89,7 @@ def test_two_ranks_share_the_bare_loop(monkeypatch):
     """Every rank that hosts clients takes its share of participants and test images, the others none."""
     from fedmpi.bench.rig import Rig
     from fedmpi.bench.synthetic import Synthetic
-    from fedmpi.comm.world import Solo
+    from fedmpi.comm.transport import Solo
     rig = Rig(Solo(), Synthetic((32, 32, 3), 10, np.full(3, 7)), {"model": f"{Shape.__module__}:CNN"})
     trained, judged = [], []
     monkeypatch.setattr(cohort.Bare, "run", lambda self: trained.append(len(self.samples)))

@@ -9,9 +9,9 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from fedmpi.clients import plan, statistics
-from fedmpi.clients.loop import LoopData
-from fedmpi.models.build import as_input, build
+from fedmpi.engines import batch_plan, batchnorm
+from fedmpi.engines.loop import LoopData
+from fedmpi.models.build import as_input, build_model
 from tests.federations import Digits, Lab, method
 
 SIZES = (20, 11, 57, 30)      # a last batch of one sample among them
@@ -34,17 +34,17 @@ def normed(classes=10):
 
 
 def model_of(policy="local", head=()):
-    return build(Normed(policy, head), IMAGE, np.dtype("uint8"), 10, seed=5)
+    return build_model(Normed(policy, head), IMAGE, np.dtype("uint8"), 10, seed=5)
 
 
 def lab(name, policy="local", head=(), share=1., sizes=SIZES, **settings):
     unbound = type(method(name, model_of()))(**settings)
-    return Lab(statistics.on(unbound, model_of(policy, head)), Digits(sizes, image=True), share=share)
+    return Lab(batchnorm.on(unbound, model_of(policy, head)), Digits(sizes, image=True), share=share)
 
 
 def data_of(sizes=(34,), client=0, **local):
     s = Digits(sizes, image=True).client(client)
-    local = plan.Local(**{"seed": 3, "round": 2, "batch": 10, "epochs": 2, "steps": None, "lr": .05,
+    local = batch_plan.LocalTraining(**{"seed": 3, "round": 2, "batch": 10, "epochs": 2, "steps": None, "lr": .05,
                           "momentum": 0.} | local)
     return LoopData(torch.from_numpy(s.x_train), torch.from_numpy(s.y_train), client, local)
 
@@ -68,7 +68,7 @@ def flat(module, model):
 def train(module, data, momentum=0., penalty=None):
     """Train with torch.optim.SGD, a module of its own and an ordinary backward pass."""
     optimiser = torch.optim.SGD(module.parameters(), data.local.lr, momentum)
-    drawn = plan.draw(data.local, data.client, data.stream, data.n)
+    drawn = batch_plan.draw_batches(data.local, data.client, data.stream, data.n)
     for index, count in zip(drawn.index, drawn.count, strict=True):
         index = torch.from_numpy(index[:count])
         module.train(len(index) > 1)

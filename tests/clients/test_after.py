@@ -4,8 +4,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fedmpi.clients.vmap import Vmap
-from fedmpi.config import Evaluate
+from fedmpi.config.schema import Evaluate
+from fedmpi.engines.vmap import Vmap
 from tests.federations import Lab, method
 from tests.methods.table import NAMES, SHOWN, marked
 

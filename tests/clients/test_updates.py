@@ -7,14 +7,14 @@ import numpy as np
 import pytest
 import torch
 
-from fedmpi.clients.loop import Loop
+from fedmpi.assembly import bind
 from fedmpi.clients.updates import clipped
-from fedmpi.clients.vmap import Vmap
-from fedmpi.config import Server
+from fedmpi.config.schema import Server
+from fedmpi.engines.loop import Loop
+from fedmpi.engines.vmap import Vmap
 from fedmpi.errors import BadInput
+from fedmpi.faults import Attack, attackers
 from fedmpi.methods.fedper import Shared, Up
-from fedmpi.server.faults import Attack, attackers
-from fedmpi.setup import bind
 from tests.federations import Lab, View, method, mlp
 
 engines = pytest.mark.parametrize("engine", [Loop(), Vmap()], ids=["loop", "vmap"])
@@ -104,7 +104,7 @@ def refusal(config, name, federation) -> str:
 
 
 def test_what_means_nothing_for_a_method_is_refused(federation):
-    from fedmpi.config import resolve
+    from fedmpi.config.schema import resolve
     robust, clip, noise, labels = (resolve({"model": {"name": "mlp", "hidden": 4}} | section) for section in (
         {"server": {"robust": "median"}}, {"server": {"clip_norm": 2}}, {"attack": {"kind": "noise"}},
         {"attack": {"kind": "label_flip"}}))

@@ -6,9 +6,9 @@ from typing import NamedTuple
 
 import torch
 
-from fedmpi.clients.plan import Local
-from fedmpi.clients.steps import StepCounter
-from fedmpi.clients.store import Store
+from fedmpi.clients.state_store import StateStore
+from fedmpi.engines.batch_plan import LocalTraining
+from fedmpi.engines.step_counter import StepCounter
 from tests.federations import Digits, cnn, mlp
 
 NUMBER = 7      # of the round
@@ -27,7 +27,7 @@ class Bench:
         self.method, self.clients, self.notes = SimpleNamespace(model=self.model), list(range(len(sizes))), {}
         start, generator = self.model.start, torch.Generator().manual_seed(1)
         self.counter = StepCounter()
-        self.store = Store(Mine(start, torch.tensor(.5, device=device)))
+        self.store = StateStore(Mine(start, torch.tensor(.5, device=device)))
         for c in self.clients:
             noise = torch.randn(len(start), generator=generator).to(device)
             self.store.write(c, Mine(start + .02 * noise, torch.tensor(.2 * c, device=device)))
@@ -42,7 +42,7 @@ class Bench:
 
     def run(self, engine, verb, clients=None, **local) -> dict[int, torch.Tensor]:
         """Apply a verb with an engine; returns each client's result."""
-        local = Local(**{"seed": 3, "round": NUMBER, "batch": 10, "epochs": 2, "steps": None, "lr": .05,
+        local = LocalTraining(**{"seed": 3, "round": NUMBER, "batch": 10, "epochs": 2, "steps": None, "lr": .05,
                          "momentum": 0.} | local)
         def client(shared, mine, data):
             return verb(self.model, shared, mine, data)

@@ -14,10 +14,10 @@ import numpy as np
 import torch
 
 from fedmpi.comm import robust
-from fedmpi.comm import world as worlds
-from fedmpi.comm.orders import HEADER, Crew, Order
-from fedmpi.comm.world import open_world
-from fedmpi.config import Server
+from fedmpi.comm import transport as worlds
+from fedmpi.comm.orders import HEADER, Order, RankPool
+from fedmpi.comm.transport import open_world
+from fedmpi.config.schema import Server
 from fedmpi.data.federation import Samples
 from fedmpi.method import Method, Participants
 from fedmpi.models.nets import MLP
@@ -132,7 +132,7 @@ class Listener:
 
 def lengths(world) -> dict:
     """Give orders of all lengths; return what every rank heard."""
-    crew = Crew(world, Listener(), np.zeros(1, np.int64))
+    crew = RankPool(world, Listener(), np.zeros(1, np.int64))
     if world.rank:
         crew.serve()
     else:
@@ -145,7 +145,7 @@ def lengths(world) -> dict:
 def news(world) -> dict:
     """Tell a server's state twice, the second time one field of it; odd ranks let MPI write where tensors are to lie.
     Return what every rank heard."""
-    crew = Crew(world, Listener(), np.zeros(1, np.int64))
+    crew = RankPool(world, Listener(), np.zeros(1, np.int64))
     crew.straight = world.rank % 2 == 1
     if world.rank:
         crew.serve()
@@ -217,7 +217,7 @@ def mixed(lab, ids, rows, coefficients) -> torch.Tensor:
 
 
 def rows(world, hostings) -> dict:
-    model = federations.build(MLP(hidden=2), (D,), np.dtype("float32"), 2, seed=0)
+    model = federations.build_model(MLP(hidden=2), (D,), np.dtype("float32"), 2, seed=0)
     out = {}
     for reduce, how in [*(("exact", how) for how in hostings), ("float32", "balanced"), ("float32", "straight")]:
         lab = federations.Lab(Echo().on(model), Rows(), world=world, homes=hosting(how, world.size), reduce=reduce)
@@ -234,11 +234,11 @@ def rows(world, hostings) -> dict:
 def main(path: str, what: str):
     world, hostings = open_world(), HOSTING if what in ("all", "hostings") else (what,)
     digests = methods.digests(world, KINDS, brief=True) if what == "all" else None
-    robust.AT_ONCE = 100      # numbers: a few columns of all rows at once
+    robust.NUMBERS_AT_ONCE = 100      # numbers: a few columns of all rows at once
     results = {**collectives(world), **lengths(world), **news(world), **rows(world, hostings)}
-    worlds.PIECE = 16      # elements: every buffer takes several calls
+    worlds.PIECE_ELEMENTS = 16      # elements: every buffer takes several calls
     results |= {f"in pieces: {name}": value for name, value in collectives(world).items()}
-    worlds.FEW = 1      # as with many ranks
+    worlds.MAX_RANKS_FOR_STAR = 1      # as with many ranks
     results |= {f"by the library: {name}": value for name, value in collectives(world).items()}
     if world.rank == 0:
         np.savez(path, **results)

@@ -10,7 +10,7 @@ from fedmpi.comm import chains, exact
 from tests.comm.test_exact import rows, total, weights
 
 pytest.importorskip("numba")
-if not exact.fuses(torch.device("cpu")):
+if not exact.fuses_additions(torch.device("cpu")):
     pytest.skip("this processor does not fuse", allow_module_level=True)
 
 
@@ -19,17 +19,17 @@ def worth(monkeypatch):
     """Every sum is worth the kernel; return how often it was used."""
     used, chain = [], chains.compiled()
     assert chain
-    monkeypatch.setattr(chains, "WORTH", 0)
+    monkeypatch.setattr(chains, "MIN_CONTRIBUTIONS", 0)
     monkeypatch.setattr(chains, "compiled", lambda: lambda *arguments: used.append(1) or chain(*arguments))
     return used
 
 
 @pytest.mark.parametrize("n", [1, 2, 3, 4, 5, 23])
-@pytest.mark.parametrize("d", [1, 7, 500, 2 * exact.BLOCK + 3])
+@pytest.mark.parametrize("d", [1, 7, 500, 2 * exact.COLUMNS_PER_BLOCK + 3])
 def test_the_same_bits_as_without(worth, monkeypatch, n, d):
     x, w = rows(n, d), weights(n)
     found = total(x, w)
-    assert len(worth) == -(-n // chains.ROWS) * -(-d // exact.BLOCK)
+    assert len(worth) == -(-n // chains.ROWS_PER_CALL) * -(-d // exact.COLUMNS_PER_BLOCK)
     monkeypatch.setattr(chains, "kernel", lambda rows: None)
     assert torch.equal(total(x, w), found)
 
@@ -77,7 +77,7 @@ def test_without_a_numba_that_works_there_is_none(monkeypatch, error):
 
 
 def test_the_groups_of_a_sum_count_together(worth, monkeypatch):
-    monkeypatch.setattr(chains, "WORTH", 23 * 500)
+    monkeypatch.setattr(chains, "MIN_CONTRIBUTIONS", 23 * 500)
     total(rows(), weights(), torch.arange(23) % 5, 5)
     assert worth
 

@@ -5,7 +5,7 @@ import os
 
 import pytest
 
-from fedmpi.comm import launch
+from fedmpi.comm import launcher
 
 
 class Clock:
@@ -35,42 +35,42 @@ def test_waits_until_the_launcher_has_read(pipe, monkeypatch):
     reader, writer = pipe
     heard = []
     clock = Clock(5, lambda: heard.append(reader.read(100)))
-    monkeypatch.setattr(launch, "time", clock)
+    monkeypatch.setattr(launcher, "time", clock)
     writer.write("fedmpi: last words\n")      # not flushed
-    launch.drain(writer)
-    assert heard == [b"fedmpi: last words\n"] and clock.naps == [launch.GLANCE] * 5
+    launcher.drain(writer)
+    assert heard == [b"fedmpi: last words\n"] and clock.naps == [launcher.GLANCE] * 5
 
 
 def test_what_was_read_in_part_is_waited_for(pipe, monkeypatch):
     reader, writer = pipe
     clock = Clock(3, lambda: reader.read(4))
-    monkeypatch.setattr(launch, "time", clock)
+    monkeypatch.setattr(launcher, "time", clock)
     writer.write("fedmpi: last words\n")
-    launch.drain(writer)
-    assert sum(clock.naps) == pytest.approx(launch.DRAIN, abs=.001)
+    launcher.drain(writer)
+    assert sum(clock.naps) == pytest.approx(launcher.DRAIN, abs=.001)
 
 
 def test_a_launcher_that_does_not_read_is_given_three_seconds(pipe, monkeypatch):
     reader, writer = pipe
     clock = Clock()
-    monkeypatch.setattr(launch, "time", clock)
+    monkeypatch.setattr(launcher, "time", clock)
     writer.write("nobody reads this")
-    launch.drain(writer)
-    assert sum(clock.naps) == pytest.approx(3, abs=.001) and launch.DRAIN == 3 and set(clock.naps) == {1e-4}
+    launcher.drain(writer)
+    assert sum(clock.naps) == pytest.approx(3, abs=.001) and launcher.DRAIN == 3 and set(clock.naps) == {1e-4}
     reader.read(100)
     clock.naps.clear()
-    launch.drain(writer)
+    launcher.drain(writer)
     assert not clock.naps
 
 
 def test_files_and_closed_streams_are_no_trouble(tmp_path, pipe, monkeypatch):
     reader, writer = pipe
     clock = Clock(1, lambda: reader.read(100))
-    monkeypatch.setattr(launch, "time", clock)
+    monkeypatch.setattr(launcher, "time", clock)
     with open(tmp_path / "log", "w") as file:
         file.write("text")
-        launch.drain(file)
+        launcher.drain(file)
         assert (tmp_path / "log").read_text() == "text" and not clock.naps
     writer.write("text")
-    launch.drain(file, writer)      # the first is closed; the second is waited for all the same
+    launcher.drain(file, writer)      # the first is closed; the second is waited for all the same
     assert len(clock.naps) == 1

@@ -115,9 +115,9 @@ def test_nothing_to_add():
 
 def test_what_a_gpu_computes_is_the_same(monkeypatch):
     """It takes more at once; rows here are longer than a block of a CPU."""
-    x, w = rows(d=2 * exact.BLOCK + 3), weights()
+    x, w = rows(d=2 * exact.COLUMNS_PER_BLOCK + 3), weights()
     blocks = total(x, w)
-    monkeypatch.setattr(exact, "BLOCK", exact.BLOCK_GPU)
+    monkeypatch.setattr(exact, "COLUMNS_PER_BLOCK", exact.BLOCK_GPU)
     assert torch.equal(total(x, w), blocks)
 
 
@@ -134,7 +134,7 @@ def test_middles_are_rounded_the_same_way_whatever_was_added_before(seed, n):
 
 def test_without_fused_additions_sums_are_as_exact(monkeypatch):
     fused = total(rows(), weights())
-    monkeypatch.setattr(exact, "fuses", lambda device: False)
+    monkeypatch.setattr(exact, "fuses_additions", lambda device: False)
     monkeypatch.setattr(exact, "chained", None)
     test_any_grouping_gives_the_same_bits()
     assert (total(rows(), weights()) - fused).abs().max() <= 23
@@ -150,8 +150,8 @@ def test_weights_with_their_last_bits_set():
 def test_sums_are_those_of_fractions(monkeypatch, fused):
     """Each contribution is rounded once to a multiple of 2^-44: worked out by exact fractions, bit for bit."""
     if not fused:
-        monkeypatch.setattr(exact, "fuses", lambda device: False)
-    assert exact.SCALE == 2 ** 44 and exact.OFFSET == 384 and exact.SMALL == 100
+        monkeypatch.setattr(exact, "fuses_additions", lambda device: False)
+    assert exact.SCALE == 2 ** 44 and exact.OFFSET == 384 and exact.SMALL_LIMIT == 100
     x, w = rows(7, 40, torch.float64), weights(7)
     x[2] *= 1e-3
     small = [sum(round(Fraction(last_bit_set(float(w[r]))) * Fraction(float(x[r, i])) * 2 ** 44) for r in range(7))
@@ -196,7 +196,7 @@ def test_a_bad_row_of_a_group_is_named_by_its_place_among_all():
 
 
 def test_a_row_that_is_bad_in_a_later_block_is_found(monkeypatch):
-    monkeypatch.setattr(exact, "BLOCK", 4)
+    monkeypatch.setattr(exact, "COLUMNS_PER_BLOCK", 4)
     for place, value in ((3, float("nan")), (4, 6e5), (9, float("inf"))):
         x = torch.zeros(6, 10)
         x[5, place] = value
@@ -212,7 +212,7 @@ def test_the_largest_magnitude(values, most):
 
 
 def test_totals_as_floats(monkeypatch):
-    monkeypatch.setattr(exact, "BLOCK", 2)
+    monkeypatch.setattr(exact, "COLUMNS_PER_BLOCK", 2)
     fixed = torch.tensor([[1, -3, 2 ** 44], [0, 2 ** 45, -2 ** 60]])
     assert exact.value(fixed).tolist() == [[2. ** -44, -3 * 2. ** -44, 1], [0, 2, -65536]]
     single = exact.value(fixed, 3., torch.float32)

@@ -8,9 +8,9 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from fedmpi.comm import launch
-from fedmpi.comm import world as worlds
-from fedmpi.comm.world import Solo, World, library_of, open_world
+from fedmpi.comm import launcher
+from fedmpi.comm import transport as worlds
+from fedmpi.comm.transport import Solo, World, library_of, open_world
 from fedmpi.errors import BadInput
 from tests.comm.together import Aborted, together
 from tests.sockets import Package, SocketMPI
@@ -205,4 +205,4 @@ def test_the_name_of_a_library_is_one_line():
 
 def test_waits_are_in_order():
     """A worker gives rank 0 time to drain what it printed, several times over."""
-    assert worlds.LAST_WORDS_S >= 5 * launch.DRAIN and worlds.AFTER == .5
+    assert worlds.LAST_WORDS_S >= 5 * launcher.DRAIN and worlds.AFTER == .5

@@ -5,9 +5,9 @@ import numpy as np
 import pytest
 import torch
 
-from fedmpi.clients.steps import JUDGED, StepCounter
-from fedmpi.comm.orders import HEADER, MINE, NEWS, Crew, Order
-from fedmpi.comm.world import Solo
+from fedmpi.comm.orders import HEADER, MINE, NEWS, Order, RankPool
+from fedmpi.comm.transport import Solo
+from fedmpi.engines.step_counter import JUDGED, StepCounter
 from tests.comm.together import together
 
 
@@ -17,7 +17,7 @@ def fresh(crew, shared) -> list[bool]:
 
 @pytest.fixture
 def crew():
-    return Crew(Solo(), None, np.zeros(1, np.int64))
+    return RankPool(Solo(), None, np.zeros(1, np.int64))
 
 
 def test_what_stays_the_same_tensor_is_not_sent_again(crew):
@@ -79,7 +79,7 @@ HOMES = np.array([1, 2, 0, 2, 1, 2])
 def crews(act, skips=True) -> list:
     """Let rank 0 of three act(crew); return its answer and what each rank's clients were told."""
     def rank(world):
-        crew = Crew(world, Hand(world.rank, skips), HOMES)
+        crew = RankPool(world, Hand(world.rank, skips), HOMES)
         crew.group.mine, answer = np.flatnonzero(world.rank == HOMES), None
         world.stop = lambda: world.rank == 2
         if world.rank:

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from fedmpi.comm import robust
-from fedmpi.comm.robust import cut, middle, middle_by
-from fedmpi.comm.world import Solo
+from fedmpi.comm.robust import middle, middle_by, values_left_out
+from fedmpi.comm.transport import Solo
 from tests.comm.together import together
 
 
@@ -17,7 +17,7 @@ from tests.comm.together import together
     ("trimmed_mean", .25, [0, 0, 0, 1, 1, 2, 2, 2, 2, 3]), ("trimmed_mean", .4, [0, 0, 0, 1, 1, 2, 2, 3, 3, 4]),
     ("trimmed_mean", 0., [0] * 5), ("trimmed_mean", .3, [0, 0, 0, 1, 1, 2, 2, 3, 3, 3, 3, 4])])
 def test_how_many_values_are_left_out_at_either_end(how, trim, cuts):
-    assert [cut(members, how, trim) for members in range(len(cuts))] == cuts
+    assert [values_left_out(members, how, trim) for members in range(len(cuts))] == cuts
 
 
 def test_the_middle_of_columns():
@@ -50,7 +50,7 @@ def data() -> np.ndarray:
 @pytest.mark.parametrize("size", [1, 2, 4])
 @pytest.mark.parametrize("at_once", [1, 24, 1 << 24])      # a column, two columns, all of them
 def test_each_group_leaves_out_its_own_number(monkeypatch, size, at_once):
-    monkeypatch.setattr(robust, "AT_ONCE", at_once)
+    monkeypatch.setattr(robust, "NUMBERS_AT_ONCE", at_once)
     x, ranks, asked = data(), np.random.default_rng(5).integers(0, size, N), []
 
     def act(world):

@@ -12,7 +12,7 @@ import torch
 from fedmpi.comm import exact, rows
 from fedmpi.comm.orders import MINE, UP, Order
 from fedmpi.comm.rows import Rows
-from fedmpi.config import Server
+from fedmpi.config.schema import Server
 
 TILE = 65_536      # columns of a gram matrix at once
 

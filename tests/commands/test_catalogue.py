@@ -8,7 +8,7 @@ import pytest
 from fedmpi import registry
 from fedmpi.commands import catalogue
 from fedmpi.errors import BadInput
-from fedmpi.settings import describe, names
+from fedmpi.settings import describe, setting_names
 
 KINDS = ("methods", "models", "datasets", "partitions")
 
@@ -43,18 +43,18 @@ def broken():
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_name_has_an_entry_that_json_can_hold(kind):
-    for name in catalogue.names(kind):
+    for name in catalogue.names_of_kind(kind):
         found = catalogue.entry(kind, name)
         assert found["name"] == name and found["title"] and found["summary"]
         json.dumps(found, default=str)
 
 
-@pytest.mark.parametrize("name", catalogue.names("methods"))
+@pytest.mark.parametrize("name", catalogue.names_of_kind("methods"))
 def test_a_method_is_told_by_its_own_file(name):
     found, text = catalogue.entry("methods", name), catalogue.explain("methods", name)
     assert found["paper"] and found["judged_by"]
     assert text.startswith(f"{found['title']} ({name})\n\n{found['summary'].split()[0]}")
-    for setting in names(registry.find("methods", name)):
+    for setting in setting_names(registry.find_class("methods", name)):
         assert f"\n{setting} " in text and f"\n      {setting}:" in text
 
 
@@ -62,10 +62,10 @@ def test_a_method_is_told_by_its_own_file(name):
 @pytest.mark.parametrize("columns", [80, 120])
 def test_a_list_has_a_row_per_name_and_keeps_to_the_width(kind, columns, monkeypatch):
     monkeypatch.setenv("COLUMNS", str(columns))
-    lines = catalogue.listing(kind).splitlines()
+    lines = catalogue.list_kind(kind).splitlines()
     assert max(map(len, lines)) <= columns
     first = [line.partition(" ")[0] for line in lines]
-    assert [word for word in first if word in catalogue.names(kind)] == catalogue.names(kind)
+    assert [word for word in first if word in catalogue.names_of_kind(kind)] == catalogue.names_of_kind(kind)
 
 
 @pytest.mark.parametrize("name, down, up", [
@@ -76,7 +76,7 @@ def test_a_method_says_what_a_round_sends(name, down, up):
 
 
 def test_a_listing_has_its_heads_and_says_what_they_mean():
-    text = catalogue.listing("methods")
+    text = catalogue.list_kind("methods")
     assert text.splitlines()[0].split() == ["name", "title", "paper", "judged", "by", "down", "up"]
     rows = {line.split()[0]: line for line in text.splitlines()[2:] if line[:1] not in " -"}
     assert rows["fedavg"].split()[1] == "FedAvg" and rows["fedavg"].split()[-2:] == ["P", "P"]
@@ -84,8 +84,8 @@ def test_a_listing_has_its_heads_and_says_what_they_mean():
     assert said == ("down, up: what a participant receives and sends in a round, in float32 numbers (P: the model, h: "
                     "its head), with the default settings and 20 clients. `fedmpi methods NAME` explains one and lists "
                     "its settings.")
-    assert catalogue.listing("models").endswith("\n\n`fedmpi models NAME` explains one and lists its settings.")
-    assert catalogue.listing("models").splitlines()[0].split() == ["name", "what", "it", "is"]
+    assert catalogue.list_kind("models").endswith("\n\n`fedmpi models NAME` explains one and lists its settings.")
+    assert catalogue.list_kind("models").splitlines()[0].split() == ["name", "what", "it", "is"]
 
 
 @pytest.mark.parametrize("kind, name, words", [
@@ -113,16 +113,16 @@ def test_a_law_is_written_only_where_it_holds():
 
 def test_the_settings_table_agrees_with_describe():
     text = catalogue.explain("partitions", "dirichlet")
-    for setting in describe(registry.find("partitions", "dirichlet")):
+    for setting in describe(registry.find_class("partitions", "dirichlet")):
         row = next(line for line in text.splitlines() if line.startswith(setting["name"] + " "))
         assert catalogue.scalar(setting["default"]) in row and setting["type"] in row
 
 
-@pytest.mark.parametrize("kind, name", [(kind, name) for kind in KINDS for name in catalogue.names(kind)])
+@pytest.mark.parametrize("kind, name", [(kind, name) for kind in KINDS for name in catalogue.names_of_kind(kind)])
 def test_the_yaml_that_is_shown_is_a_configuration(kind, name):
 
-    from fedmpi.config import resolve
-    from fedmpi.loader import parse
+    from fedmpi.config.load import parse
+    from fedmpi.config.schema import resolve
     shown = catalogue.explain(kind, name).partition("in a configuration:\n\n")[2].partition("\n\n")[0]
     resolve(parse(shown))
 
@@ -136,16 +136,16 @@ def test_an_unknown_name_is_refused_with_the_nearest(kind, wrong, right):
 
 
 def test_a_plug_in_is_listed_with_the_others(plug_in):
-    plug_in("theirs", lambda: registry.find("methods", "fedavg"))
-    assert catalogue.names("methods")[-1] == "theirs"
-    assert "theirs" in catalogue.listing("methods")
+    plug_in("theirs", lambda: registry.find_class("methods", "fedavg"))
+    assert catalogue.names_of_kind("methods")[-1] == "theirs"
+    assert "theirs" in catalogue.list_kind("methods")
     assert catalogue.entry("methods", "theirs")["title"] == "FedAvg"
 
 
 def test_a_broken_plug_in_is_listed_with_its_error(plug_in, monkeypatch):
     monkeypatch.setenv("COLUMNS", "250")
     plug_in("theirs", broken)
-    row = next(line for line in catalogue.listing("methods").splitlines() if line.startswith("theirs"))
+    row = next(line for line in catalogue.list_kind("methods").splitlines() if line.startswith("theirs"))
     assert "cannot be loaded: ImportError: no module named nowhere" in row
     with pytest.raises(BadInput, match="'theirs' is a plug-in that cannot be loaded: ImportError: no module"):
         catalogue.explain("methods", "theirs")
@@ -153,5 +153,5 @@ def test_a_broken_plug_in_is_listed_with_its_error(plug_in, monkeypatch):
 
 def test_a_name_twice_is_listed_once(plug_in):
     plug_in("fedavg", broken)
-    assert catalogue.names("methods").count("fedavg") == 1
+    assert catalogue.names_of_kind("methods").count("fedavg") == 1
     assert catalogue.entry("methods", "fedavg")["title"] == "FedAvg"

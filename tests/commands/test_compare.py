@@ -5,7 +5,7 @@ import pytest
 from typer.testing import CliRunner
 
 from fedmpi.cli import app
-from fedmpi.commands.compare import compare, side_by_side
+from fedmpi.commands.compare import compare_runs, side_by_side
 from fedmpi.errors import BadInput
 from tests.report import made
 
@@ -36,7 +36,7 @@ def test_settings_measures_and_digests(bench, wide):
 
 def test_the_same_run_twice(bench, wide):
     assert bench.lead("c") == bench.lead("d") == 0
-    text = compare(bench.out("c"), bench.out("d"))
+    text = compare_runs(bench.out("c"), bench.out("d"))
     assert "no setting differs" in text and "the same digest" in text
 
 
@@ -59,7 +59,7 @@ def test_what_became_of_both(tmp_path, wide):
     made.run(tmp_path / "a", {"x": 1, "only": 2}, lines, result={
         "seconds": 125., "accuracy_best_on_test": .5, "rounds": 3, "steps_so_far": {"main": 30, "warm_up": 2.5}})
     made.run(tmp_path / "b", {"x": {"y": 3}}, lines)
-    text = compare(tmp_path / "a", tmp_path / "b")
+    text = compare_runs(tmp_path / "a", tmp_path / "b")
     assert text.splitlines()[:2] == [f"A  {tmp_path}/a: finished, 3 rounds in 2 min, best 50.00 %; "
                                      "steps of a client main 30, warm up 2.5",
                                      f"B  {tmp_path}/b: unfinished, 3 rounds"]
@@ -67,14 +67,14 @@ def test_what_became_of_both(tmp_path, wide):
     assert rows[3] == "setting A B" and rows[5:8] == ["x 1 -", "only 2 -", "x.y - 3"]
     assert rows[-1] == f"digests: A {'d' * 16}, B not finished"
     made.run(tmp_path / "c", result={"rounds": 7})
-    assert "finished, 7 rounds, best -; steps of a client -\n" in compare(tmp_path / "a", tmp_path / "c")
+    assert "finished, 7 rounds, best -; steps of a client -\n" in compare_runs(tmp_path / "a", tmp_path / "c")
 
 
 def test_an_unfinished_run(tmp_path):
     for name in "xy":
         (tmp_path / name).mkdir()
         (tmp_path / name / "config.yaml").write_text("seed: 0\n")
-    text = compare(tmp_path / "x", tmp_path / "y")
+    text = compare_runs(tmp_path / "x", tmp_path / "y")
     assert "no round was evaluated by both" in text and "digests: A not finished, B not finished" in text
 
 
@@ -87,6 +87,6 @@ def test_of_many_rounds_some_are_shown(wide):
 
 def test_what_is_no_run_is_refused(tmp_path):
     with pytest.raises(BadInput, match="same folder"):
-        compare(tmp_path, tmp_path / ".." / tmp_path.name)
+        compare_runs(tmp_path, tmp_path / ".." / tmp_path.name)
     with pytest.raises(BadInput, match="is not the folder of a run"):
-        compare(tmp_path, tmp_path / "none")
+        compare_runs(tmp_path, tmp_path / "none")

@@ -8,8 +8,8 @@ import sys
 import numpy as np
 import pytest
 
-from fedmpi.comm.world import Solo
-from fedmpi.commands import doctor, trials
+from fedmpi.comm.transport import Solo
+from fedmpi.commands import doctor, doctor_checks
 from tests import forked
 
 
@@ -32,7 +32,7 @@ def rank(**facts) -> dict:
 
 
 def test_one_process_without_an_mpi_library_is_well(tmp_path, lines):
-    assert doctor.main(str(tmp_path)) == 0
+    assert doctor.doctor_command(str(tmp_path)) == 0
     said = lines()
     assert "1 rank, MPI library none" in said["launch"] and said["all"] == "all is well"
     for check in ("versions", "launch", "hosts", "folder", "disk", "data"):
@@ -67,7 +67,7 @@ def test_nobody_has_to_read_all_of_it(tmp_path):
         os.close(out)
         os.dup2(into, 1)
         sys.stdout = os.fdopen(1, "w", closefd=False)
-        os._exit(doctor.main(str(tmp_path)))
+        os._exit(doctor.doctor_command(str(tmp_path)))
     os.close(into)
     with os.fdopen(out) as reader:
         first = reader.readline()
@@ -87,7 +87,7 @@ def test_a_folder_that_cannot_be_written_is_a_problem_on_all_ranks(tmp_path):
 
 
 def test_a_folder_that_does_not_exist_yet_is_not_made(tmp_path, lines):
-    assert doctor.main(str(tmp_path / "runs" / "new")) == 0
+    assert doctor.doctor_command(str(tmp_path / "runs" / "new")) == 0
     assert "which does not exist yet" in lines()["folder"]
     assert not list(tmp_path.iterdir())
 
@@ -98,21 +98,21 @@ def test_a_folder_that_does_not_exist_yet_is_not_made(tmp_path, lines):
 def test_a_disk_that_fails_is_a_problem(tmp_path, lines, monkeypatch, failure, words):
     def sync(path):
         raise failure
-    monkeypatch.setattr(trials, "sync", sync)
-    assert doctor.main(str(tmp_path)) == 1
+    monkeypatch.setattr(doctor_checks, "sync", sync)
+    assert doctor.doctor_command(str(tmp_path)) == 1
     assert f"problem: an HDF5 file cannot be written there ({words}); free some space" in lines()["folder"]
     assert not list(tmp_path.iterdir())
 
 
 def test_a_disk_that_forgets_is_a_problem(tmp_path, lines, monkeypatch):
-    monkeypatch.setattr(trials, "intact", lambda path: False)
-    assert doctor.main(str(tmp_path)) == 1
+    monkeypatch.setattr(doctor_checks, "intact", lambda path: False)
+    assert doctor.doctor_command(str(tmp_path)) == 1
     assert "the disk does not give back what was written" in lines()["folder"]
 
 
 def test_a_full_disk_is_a_problem(tmp_path, lines, monkeypatch):
     monkeypatch.setattr(doctor, "LITTLE", 1 << 70)
-    assert doctor.main(str(tmp_path)) == 1
+    assert doctor.doctor_command(str(tmp_path)) == 1
     assert "problem: a full disk ends a run; free some space" in lines()["disk"]
 
 
@@ -120,7 +120,7 @@ def test_a_launcher_of_another_library_is_a_problem_that_one_process_tells(tmp_p
     monkeypatch.setenv("OMPI_COMM_WORLD_SIZE", "3")
     for number, told in (("0", True), ("1", False)):
         monkeypatch.setenv("OMPI_COMM_WORLD_RANK", number)
-        assert doctor.main(str(tmp_path)) == 1
+        assert doctor.doctor_command(str(tmp_path)) == 1
         assert ("problem: Open MPI's mpirun started 3 processes" in lines().get("launch", "")) == told
 
 
@@ -133,7 +133,7 @@ def test_an_unforeseen_error_ends_the_job(tmp_path, monkeypatch):
     monkeypatch.setattr(doctor, "of_disk", lambda world, folder: 1 / 0)
     monkeypatch.setattr(Solo, "fail", fail)
     with pytest.raises(Ended, match="rank 0 of 1.*ZeroDivisionError"):
-        doctor.main(str(tmp_path))
+        doctor.doctor_command(str(tmp_path))
 
 
 def test_ranks_with_other_versions_are_named():
@@ -195,25 +195,25 @@ def test_data_sets_that_need_no_network(tmp_path, name, file, found):
 
 def test_a_trial_file_is_known_by_its_contents(tmp_path):
     path = tmp_path / "trial.h5"
-    assert not trials.intact(path)
-    whole, flush = trials.write(path)
-    assert trials.intact(path) and 0 < flush < whole
+    assert not doctor_checks.intact(path)
+    whole, flush = doctor_checks.write_trial_file(path)
+    assert doctor_checks.intact(path) and 0 < flush < whole
     data = bytearray(path.read_bytes())
     data[len(data) // 2] ^= 1
     path.write_bytes(data)
-    assert not trials.intact(path)
+    assert not doctor_checks.intact(path)
     path.write_bytes(b"not HDF5")
-    assert not trials.intact(path)
+    assert not doctor_checks.intact(path)
 
 
 def test_collectives_are_repeated_only_while_they_are_quick(monkeypatch):
     class World(Solo):
         def meet(self):
             """All one of us are here."""
-    assert trials.collectives(World())[2]
+    assert doctor_checks.collectives(World())[2]
     slow = []
-    monkeypatch.setattr(trials, "timed", lambda world, act: slow.append(5.) or 5.)
-    assert trials.median_seconds(World(), None) == 5. and len(slow) == 1
+    monkeypatch.setattr(doctor_checks, "time_collective", lambda world, act: slow.append(5.) or 5.)
+    assert doctor_checks.median_seconds(World(), None) == 5. and len(slow) == 1
 
 
 def test_wrong_sums_are_noticed():
@@ -223,4 +223,4 @@ def test_wrong_sums_are_noticed():
 
         def reduce(self, buffer):
             return buffer + 1
-    assert not trials.collectives(World())[2]
+    assert not doctor_checks.collectives(World())[2]

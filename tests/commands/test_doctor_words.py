@@ -6,8 +6,8 @@ import json
 import numpy as np
 import pytest
 
-from fedmpi.comm.world import Solo
-from fedmpi.commands import doctor, trials
+from fedmpi.comm.transport import Solo
+from fedmpi.commands import doctor, doctor_checks
 
 
 @pytest.fixture(autouse=True)
@@ -19,19 +19,19 @@ def test_a_check_is_a_line_that_ends_with_what_is_wrong():
     assert str(doctor.Check("disk", "3 GiB free")) == "disk         3 GiB free: ok"
     assert str(doctor.Check("disk", "full", "free some", "a\nb")) == (
         "disk         full: problem: free some\n             a\n             b")
-    assert [doctor.counted(n, "problem") for n in (0, 1, 2)] == ["0 problems", "1 problem", "2 problems"]
+    assert [doctor.count_words(n, "problem") for n in (0, 1, 2)] == ["0 problems", "1 problem", "2 problems"]
 
 
 def test_speeds_and_sizes_have_their_units():
     """4 MiB in 2 ms are 2,097 MB/s."""
-    assert trials.BYTES == 4 * 2**20 and doctor.LITTLE == 2**30
-    assert doctor.speed(.002) == "2.0 ms (2,097 MB/s)" and doctor.speed(1.5) == "1,500.0 ms (3 MB/s)"
+    assert doctor_checks.BYTES == 4 * 2**20 and doctor.LITTLE == 2**30
+    assert doctor.format_speed(.002) == "2.0 ms (2,097 MB/s)" and doctor.format_speed(1.5) == "1,500.0 ms (3 MB/s)"
 
 
 def test_what_is_written_of_a_folder(tmp_path, monkeypatch):
     """Seconds become ms, bytes GiB; exactly as many bytes as are called little are too few."""
     free = []
-    monkeypatch.setattr(doctor, "write", lambda path: (.25, .0123))
+    monkeypatch.setattr(doctor, "write_trial_file", lambda path: (.25, .0123))
     monkeypatch.setattr(doctor.shutil, "disk_usage", lambda path: type("Usage", (), {"free": free[-1]}))
     for number, text, ill in ((5 * 2**30, "5.0", False), (2**30 + 1, "1.0", False), (2**30, "1.0", True)):
         free.append(number)

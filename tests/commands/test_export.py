@@ -10,9 +10,10 @@ import torch.nn.functional as F
 from torch import nn
 from typer.testing import CliRunner
 
-from fedmpi import config, registry
+from fedmpi import registry
 from fedmpi.cli import app
-from fedmpi.data.federation import find
+from fedmpi.config import schema
+from fedmpi.data.federation import find_federation
 from fedmpi.method import Method
 from fedmpi.storage.folder import read_history
 from tests import federations
@@ -77,8 +78,8 @@ def refused(*words):
 
 def check(run, network, clients):
     """Check that clients' exported models give in a plain network what the run measured."""
-    settings, history = config.load(run / "config.yaml"), read_history(run / "history.h5")
-    federation, found = find(settings.data, settings.seed), []
+    settings, history = schema.load_config(run / "config.yaml"), read_history(run / "history.h5")
+    federation, found = find_federation(settings.data, settings.seed), []
     for client in clients:
         network.load_state_dict(exported(run, "--client", str(client))[0])
         samples = federation.client(client)

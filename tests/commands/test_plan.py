@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 import yaml
 
-from fedmpi.clients import vmap
+from fedmpi.clients.measures import CLIENT_MEASURES
 from fedmpi.commands import plan
-from fedmpi.config import load
+from fedmpi.config.schema import load_config
 from fedmpi.data.federation import Federation, prepare
+from fedmpi.engines import vmap
 from fedmpi.errors import BadInput
-from fedmpi.server.cost import MIB
-from fedmpi.server.metrics import MEASURES
+from fedmpi.server.round_cost import MIB
 from tests import forked
 
 TWENTY = Path(__file__).with_name("twenty_clients.yaml")
@@ -28,7 +28,7 @@ def planned(cache, monkeypatch):
     monkeypatch.setenv("COLUMNS", "120")
 
     def planned(*overrides, ranks=3, config=TWENTY):
-        return plan.plan(str(config), [f"data.cache={cache}", *overrides], ranks)
+        return plan.make_plan(str(config), [f"data.cache={cache}", *overrides], ranks)
     return planned
 
 
@@ -61,7 +61,7 @@ def test_bytes_agree_with_the_paper_for_cifar100(planned, photographs, method, m
 
 
 def test_steps_are_the_batches_of_all_participants(planned, cache):
-    config = load(TWENTY, [f"data.cache={cache}"])
+    config = load_config(TWENTY, [f"data.cache={cache}"])
     batches = [-(-n // 10) for n in Federation(prepare(config.data, config.seed)).sizes]
     assert planned()["steps_per_round"] == sum(batches)
     assert planned("train.epochs=3")["steps_per_round"] == 3 * sum(batches)
@@ -87,7 +87,7 @@ def test_every_client_has_one_home(planned, ranks, hosts, roles):
     assert sum(r["steps"] for r in p["per_rank"]) == p["steps_per_round"]
 
 
-@pytest.mark.parametrize("engine, vectors", [("loop", 4), ("vmap", 20 * vmap.VECTORS)])
+@pytest.mark.parametrize("engine, vectors", [("loop", 4), ("vmap", 20 * vmap.VECTORS_PER_CLIENT)])
 def test_memory_is_the_sum_of_what_is_counted(planned, engine, vectors):
     p = planned(f"engine={engine}", ranks=1)
     shared, mine, up, sums = 4 * (SIZE + 3 * HEAD), 4 * SIZE, 4 * SIZE, p["bytes_per_round"]["reduce"]
@@ -131,7 +131,7 @@ def test_values_of_the_configuration(planned):
 def test_the_engine_is_the_one_of_a_run(planned, asked, chosen, words):
     p = planned(f"engine={asked}")
     assert (p["engine"], p["engine_on_cpu"]) == (asked, chosen)
-    assert words in plan.table(p)
+    assert words in plan.plan_table(p)
 
 
 def test_samples_and_states_stay_within_the_bound(planned):
@@ -144,7 +144,7 @@ def test_samples_and_states_stay_within_the_bound(planned):
 def test_clients_that_keep_nothing_may_train_on_any_rank(planned):
     stays, moves = planned(), planned("method=fedavg")
     assert not stays["movable"] and moves["movable"]
-    assert "whichever rank has time" in " ".join(plan.table(moves).split())
+    assert "whichever rank has time" in " ".join(plan.plan_table(moves).split())
     assert all(r["memory_mib"] * MIB > 1797 * (4 * 64 + 8) for r in moves["per_rank"][1:])
 
 
@@ -162,7 +162,8 @@ def test_a_run_moves_and_writes_what_was_planned(planned, cache, tmp_path):
     books = 1000      # bytes of small orders that only keep the time
     assert line["bytes_sent_by_server"] == pytest.approx(2 * moved["broadcast"], abs=books)
     assert line["bytes_received_by_server"] == pytest.approx(
-        moved["reduce"] + moved["gather"] + 20 * 3 * (1 + len(MEASURES)) * 8, abs=books)      # and how all were judged
+        moved["reduce"] + moved["gather"] + 20 * 3 * (1 + len(CLIENT_MEASURES)) * 8, abs=books
+    )  # and how all were judged
     assert line["mib_per_client_round"] == p["mib_per_client_round"]
     written = (out / "checkpoints" / "round-000002.h5").stat().st_size
     assert written == pytest.approx(p["checkpoint"]["mib"] * MIB, abs=20_000)      # its books
@@ -180,7 +181,7 @@ def test_a_server_that_cannot_be_rehearsed_leaves_the_rest_of_the_plan(planned, 
     p = planned("method=fedavg")
     moved = p["bytes_per_round"]
     assert moved["failure"] == "ZeroDivisionError: division by zero" and moved["reduce"] is moved["gather"] is None
-    assert "not known, the server cannot be rehearsed (ZeroDivisionError" in " ".join(plan.table(p).split())
+    assert "not known, the server cannot be rehearsed (ZeroDivisionError" in " ".join(plan.plan_table(p).split())
 
 
 def test_nothing_is_trained_and_nothing_but_the_federation_is_written(planned, tmp_path, monkeypatch):
@@ -194,7 +195,7 @@ def test_nothing_is_trained_and_nothing_but_the_federation_is_written(planned, t
 def test_the_table_reads_at_any_size(planned, monkeypatch, ranks, columns):
     monkeypatch.setenv("COLUMNS", str(columns))
     p = planned(ranks=ranks)
-    text = plan.table(p)
+    text = plan.plan_table(p)
     assert max(len(line) for line in text.splitlines() if p["federation"] not in line) <= columns
     assert len(text.splitlines()) < 45
     assert "FedMHC" in text and "4,810 parameters" in text and "0.044 MiB" in text

@@ -49,13 +49,13 @@ def words(text: str) -> list[str]:
 
 
 def test_the_whole_table():
-    head, ranks, below = plan.table(PLAN).split("\n\n")
+    head, ranks, below = plan.plan_table(PLAN).split("\n\n")
     assert words(head) == words(TABLE)
     assert words(ranks)[0] == "rank role clients samples steps MiB hosts" and words(ranks)[2:] == ROWS
     assert words(below)[1:] == ["balance the busiest rank takes 1.50 x the mean number of steps",
                                 "idle 1 ranks: there are more ranks than clients"]
     assert words(below)[0] == f"memory {plan.COUNTED}" and "hosts " not in below.splitlines()[-1]
-    assert plan.table(PLAN | {"movable": True}).splitlines()[-1] == f"hosts    {plan.MOVABLE}"
+    assert plan.plan_table(PLAN | {"movable": True}).splitlines()[-1] == f"hosts    {plan.MOVABLE}"
 
 
 @pytest.mark.parametrize("changed, line", [
@@ -71,18 +71,18 @@ def test_the_whole_table():
     ({"engine": "loop", "threads": 1}, "engine loop, device cpu, 1 thread a rank"), ({"settings": ""}, "method FedX"),
     ({"checkpoint": {"every": 5, "mib": .5}}, "checkpoint every 5 rounds: 0.5 MiB")])
 def test_lines_of_other_plans(changed, line):
-    assert line in " ".join(plan.table(PLAN | changed).split())
+    assert line in " ".join(plan.plan_table(PLAN | changed).split())
 
 
 def test_many_ranks_are_summarised():
     """Without the server and the idle one: 2, 13; 66, 1,234; 10, 30; and the median of two is their mean."""
-    assert plan.FEW == 16 and plan.NAMED == 12
+    assert plan.RANKS_SHOWN == 16 and plan.NAMED_SECTIONS == 12
     table, server = plan.summarised(RANKS).split("\n\n")
     assert words(table)[0] == "2 ranks with clients least median most"
     assert words(table)[2:] == ["clients 2 8 13", "samples 66 650 1,234", "steps 10 20 30", "MiB 2.50 2.75 3.00"]
     assert server == "rank 0 is the server: 1.23 MiB"
-    assert "rank 0 is the server" in plan.table(PLAN | {"ranks": 17})
-    assert "rank 0 is the server" not in plan.table(PLAN | {"ranks": 16})
+    assert "rank 0 is the server" in plan.plan_table(PLAN | {"ranks": 17})
+    assert "rank 0 is the server" not in plan.plan_table(PLAN | {"ranks": 16})
 
 
 @pytest.mark.parametrize("steps, uneven", [

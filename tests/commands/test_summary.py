@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from fedmpi.commands.summary import summary
+from fedmpi.commands.summary import summarise_runs
 from fedmpi.errors import BadInput
 
 START = "job 7_{0}: start 1 on n1: configs/x.yaml seed={0}\n"
@@ -30,7 +30,7 @@ def folder(tmp_path):
 
 def test_every_run_says_what_became_of_it(folder, monkeypatch):
     monkeypatch.setenv("COLUMNS", "160")
-    rows = [" ".join(line.split()) for line in summary(folder).splitlines()[2:]]
+    rows = [" ".join(line.split()) for line in summarise_runs(folder).splitlines()[2:]]
     assert rows == [
         f"0 finished 1 seed=0 accuracy 50.00 % after 3 rounds, digest {'ab' * 8}",
         "1 failed 1 seed=1 fedmpi: rank 1: no memory", "2 failed 1 seed=2 n1: task 2: Killed",
@@ -45,7 +45,7 @@ def test_runs_in_folders_of_their_own_and_nothing_that_is_no_job(tmp_path, monke
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text("")
     (tmp_path / "a.txt").write_text(START.replace("{0}", "3") + ENDED.replace("{0}", "3").replace("{1}", "75"))
-    rows = [" ".join(line.split()) for line in summary(str(tmp_path)).splitlines()]
+    rows = [" ".join(line.split()) for line in summarise_runs(str(tmp_path)).splitlines()]
     assert rows[0] == "run state starts settings result, or what it said last"
     assert rows[2:] == ["a unfinished 1 seed=3 ended with code 75, why", "b/x/seed-9 waiting 0",
                         "b/x/seed-10 waiting 0", "1 unfinished, 2 waiting"]
@@ -53,4 +53,4 @@ def test_runs_in_folders_of_their_own_and_nothing_that_is_no_job(tmp_path, monke
 
 def test_a_folder_without_runs_is_refused(tmp_path):
     with pytest.raises(BadInput, match="no run of a job array or a sweep here"):
-        summary(tmp_path)
+        summarise_runs(tmp_path)

@@ -12,7 +12,7 @@ from fedmpi.cli import app
 from fedmpi.commands import tensorboard
 from fedmpi.commands.tensorboard import scalars
 from fedmpi.errors import BadInput
-from fedmpi.storage.outcome import metrics
+from fedmpi.storage.run_status import metrics
 from tests.report import made
 
 reader = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator",
@@ -84,7 +84,7 @@ def test_several_runs_are_shown_from_the_folder_above(tmp_path):
 def test_a_missing_library_is_bad_input(monkeypatch):
     monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
     with pytest.raises(BadInput, match=r"not installed: pip install 'fedmpi\[tensorboard\]'"):
-        tensorboard.library()
+        tensorboard.event_writer()
 
 
 def test_what_a_line_shows():

@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from fedmpi import config
 from fedmpi.cli import app
-from fedmpi.comm.world import Solo
+from fedmpi.comm.transport import Solo
 from fedmpi.commands import rerun, verify
+from fedmpi.config import schema
 from fedmpi.errors import BadInput, FedmpiError
-from fedmpi.run import lead
-from fedmpi.storage import checkpoint, outcome
+from fedmpi.session import lead
+from fedmpi.storage import checkpoint, run_status
 from tests.forked import call
 
 ROOT = Path(__file__).parents[2]
@@ -54,12 +54,12 @@ def publish(table, **changed):
 def test_the_same_hashes_on_one_rank_and_on_three(tmp_path, table, monkeypatch, capsys):
     """Real runs, published by one rank, then compared on forked ranks."""
     monkeypatch.setattr(verify, "RUNS", {name: verify.RUNS[name] for name in ("ditto-images",)})
-    assert verify.verify(Solo(), str(tmp_path), add=True) == 0
+    assert verify.verify_machine(Solo(), str(tmp_path), add=True) == 0
     said = capsys.readouterr().out
     assert "1 of 1 runs are not published for this version of fedmpi" in said and f"added to {table}" in said
-    done = call(3, lambda: exit(verify.main(str(tmp_path), False)), cwd=ROOT)
+    done = call(3, lambda: exit(verify.verify_command(str(tmp_path), False)), cwd=ROOT)
     assert done.returncode == 0 and "all 1 hashes are known ones" in done.stdout, done.stderr
-    (row,) = verify.rows()
+    (row,) = verify.published_hashes()
     hashes = re.findall(r"^(\S+) +([0-9a-f]{16})  known$", done.stdout, re.M)
     assert dict(hashes) == row["hashes"] and hashes
     assert [path.name for path in tmp_path.iterdir()] == ["checkout"]      # what was written is gone
@@ -71,10 +71,10 @@ def test_the_same_hashes_on_one_rank_and_on_three(tmp_path, table, monkeypatch, 
     (None, "WRONG: the loss is off by inf", 1), (float("nan"), "WRONG: the loss is off by inf", 1)])
 def test_a_new_hash_is_judged_by_its_loss(loss, verdict, code, tmp_path, table, quickly, capsys):
     publish(table)
-    assert verify.verify(Solo(), str(tmp_path)) == 0
+    assert verify.verify_machine(Solo(), str(tmp_path)) == 0
     assert "all 2 hashes are known ones" in capsys.readouterr().out
     quickly["fedmhc"] = verify.Found("fedcba9876543210", loss)
-    assert verify.verify(Solo(), str(tmp_path)) == code
+    assert verify.verify_machine(Solo(), str(tmp_path)) == code
     said = capsys.readouterr().out
     assert re.search(rf"fedmhc +fedcba9876543210 +{verdict}", said)
     assert re.search("fedavg +0123456789abcdef +known\n", said)
@@ -87,15 +87,15 @@ def test_hashes_of_another_environment_are_known_and_the_loss_nearest_counts(wha
     far = {"environment": verify.environment(), "hashes": HASHES | {"fedmhc": "0" * 16},
            "losses": LOSSES | {"fedmhc": 9}}
     table.write_text(f"{table.read_text()}- {json.dumps(far)}\n")
-    assert verify.verify(Solo(), str(tmp_path)) == 0
+    assert verify.verify_machine(Solo(), str(tmp_path)) == 0
     assert "all 2 hashes are known ones" in capsys.readouterr().out
     quickly["fedmhc"] = verify.Found("fedcba9876543210", .5)
-    assert verify.verify(Solo(), str(tmp_path)) == 0
+    assert verify.verify_machine(Solo(), str(tmp_path)) == 0
 
 
 def test_hashes_of_another_version_do_not_count(tmp_path, table, quickly, capsys):
     publish(table, fedmpi="another")
-    assert verify.verify(Solo(), str(tmp_path)) == 0
+    assert verify.verify_machine(Solo(), str(tmp_path)) == 0
     said = capsys.readouterr().out
     assert len(re.findall("not published$", said, re.M)) == 2
     assert "2 of 2 runs are not published for this version" in said
@@ -103,35 +103,35 @@ def test_hashes_of_another_version_do_not_count(tmp_path, table, quickly, capsys
 
 def test_a_machine_that_does_not_repeat_itself_is_found_out(tmp_path, table, quickly, capsys):
     quickly["again"] = verify.Found("fedcba9876543210", LOSSES["fedavg"])
-    assert verify.verify(Solo(), str(tmp_path)) == 1
+    assert verify.verify_machine(Solo(), str(tmp_path)) == 1
     assert "fedavg gave another hash when it was repeated, fedcba9876543210" in capsys.readouterr().out
     with pytest.raises(FedmpiError, match="not published"):
-        verify.verify(Solo(), str(tmp_path), add=True)
-    assert verify.rows() == []
+        verify.verify_machine(Solo(), str(tmp_path), add=True)
+    assert verify.published_hashes() == []
 
 
 def test_rows_are_added_once(tmp_path, table, quickly, capsys):
-    assert verify.verify(Solo(), str(tmp_path), add=True) == 0
-    assert verify.rows() == [{"environment": verify.environment(), "hashes": HASHES, "losses": LOSSES}]
-    assert verify.verify(Solo(), str(tmp_path), add=True) == 0
-    assert "in the table already" in capsys.readouterr().out and len(verify.rows()) == 1
+    assert verify.verify_machine(Solo(), str(tmp_path), add=True) == 0
+    assert verify.published_hashes() == [{"environment": verify.environment(), "hashes": HASHES, "losses": LOSSES}]
+    assert verify.verify_machine(Solo(), str(tmp_path), add=True) == 0
+    assert "in the table already" in capsys.readouterr().out and len(verify.published_hashes()) == 1
 
 
 def test_an_installation_prints_the_row_to_contribute(tmp_path, table, quickly, capsys):
     (tmp_path / "checkout" / "setup.cfg").unlink()
-    assert verify.verify(Solo(), str(tmp_path), add=True) == 0
+    assert verify.verify_machine(Solo(), str(tmp_path), add=True) == 0
     head, _, row = capsys.readouterr().out.partition("add these lines to fedmpi/commands/published_hashes.yaml")
     assert verify.parse(row.partition("\n")[2]) == [
         {"environment": verify.environment(), "hashes": HASHES, "losses": LOSSES}]
-    assert verify.rows() == []
+    assert verify.published_hashes() == []
 
 
 def test_ranks_of_several_kinds_and_folders_that_cannot_be_had_are_refused(tmp_path, monkeypatch):
     here = verify.environment()
-    monkeypatch.setattr(verify, "gathered", lambda world, mine: [here, here | {"vectors": "AVX2"}])
+    monkeypatch.setattr(verify, "gather_objects", lambda world, mine: [here, here | {"vectors": "AVX2"}])
     with pytest.raises(BadInput, match="rank 1 has vectors AVX2, rank 0 has .*; start all ranks on nodes of one kind"):
         verify.refuse_others(Solo(), here)
-    monkeypatch.setattr(verify, "gathered", lambda world, mine: [True, False])
+    monkeypatch.setattr(verify, "gather_objects", lambda world, mine: [True, False])
     for place, said in ((tmp_path, "ranks 1 do not see .*; name a folder that all nodes share with --folder"),
                         (tmp_path / "nowhere", "nothing can be written in .*nowhere .No such file.*; name another "
                                                "folder")):
@@ -142,18 +142,18 @@ def test_ranks_of_several_kinds_and_folders_that_cannot_be_had_are_refused(tmp_p
 
 def test_what_is_published_is_in_the_documentation():
     page = (ROOT / "docs" / "reproducibility.md").read_text()
-    assert verify.rows()
-    for row in verify.rows():
+    assert verify.published_hashes()
+    for row in verify.published_hashes():
         assert row["hashes"].keys() == row["losses"].keys() == verify.RUNS.keys()
         for value in [*row["environment"].values(), *row["hashes"].values()]:
             assert value in page
 
 
 def test_the_quickstart_is_the_one_of_its_file():
-    here, there = (outcome.flat(config.plain(loaded)) for loaded in (
-        config.resolve(config.override(copy.deepcopy(verify.CONFIG), verify.QUICKSTART)),
-        config.load(ROOT / "configs" / "quickstart.yaml")))
-    assert [name for name in there if here[name] != there[name] and not checkpoint.free(name)] == []
+    here, there = (run_status.flatten_settings(schema.to_plain(loaded)) for loaded in (
+        schema.resolve(schema.override(copy.deepcopy(verify.CONFIG), verify.QUICKSTART)),
+        schema.load_config(ROOT / "configs" / "quickstart.yaml")))
+    assert [name for name in there if here[name] != there[name] and not checkpoint.is_free(name)] == []
 
 
 @pytest.fixture(scope="module")
@@ -189,7 +189,7 @@ def test_a_run_is_repeated_on_any_number_of_ranks(run, tmp_path, capsys):
     digest = json.loads((run / "result.json").read_text())["digest"]
     assert re.search(rf"there +{digest[:16]}, .*run\nhere +{digest[:16]}\n", said)
     assert "the same digest: this machine computes the run bit for bit" in said and not list(tmp_path.iterdir())
-    done = call(3, lambda: exit(rerun.main(run, str(tmp_path), False)), cwd=ROOT)
+    done = call(3, lambda: exit(rerun.rerun_command(run, str(tmp_path), False)), cwd=ROOT)
     assert done.returncode == 0 and "the same digest" in done.stdout, done.stderr
 
 
@@ -217,8 +217,8 @@ def test_a_run_that_is_not_finished_cannot_be_verified(edited, tmp_path):
 
 def test_the_command_hands_over_its_words(monkeypatch):
     seen, invoke = [], CliRunner().invoke
-    monkeypatch.setattr(verify, "main", lambda *words: seen.append(words) or 1)
-    monkeypatch.setattr(rerun, "main", lambda *words: seen.append(words) or 1)
+    monkeypatch.setattr(verify, "verify_command", lambda *words: seen.append(words) or 1)
+    monkeypatch.setattr(rerun, "rerun_command", lambda *words: seen.append(words) or 1)
     assert invoke(app, ["verify"]).exit_code == 1
     assert invoke(app, ["verify", "--folder", "runs", "--add"]).exit_code == 1
     assert invoke(app, ["verify", "runs/one", "--folder", "runs"]).exit_code == 1

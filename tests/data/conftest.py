@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from fedmpi import config
+from fedmpi.config import schema
 from fedmpi.data.federation import Federation, prepare
 from fedmpi.data.partitions import Dirichlet
 
@@ -10,7 +10,7 @@ from fedmpi.data.partitions import Dirichlet
 def settings(tmp_path):
     """Return a function that makes the `data` settings of a test: digits, 20 clients, cached in its folder."""
     def make(**changes):
-        return config.Data(**{"cache": str(tmp_path / "cache"), "partition": Dirichlet(.5), **changes})
+        return schema.Data(**{"cache": str(tmp_path / "cache"), "partition": Dirichlet(.5), **changes})
     return make
 
 

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from fedmpi.data.assignment import split
+from fedmpi.data.assignment import split_samples
 from fedmpi.data.federation import prepare
 from fedmpi.data.partitions import Iid, Natural
 from fedmpi.errors import BadInput
@@ -14,7 +14,7 @@ from tests.data.test_federation import Told
     (2, (.1, .8, .1), (1, 0, 1)), (5, (.5, .5, 0), (2, 3, 0)), (7, (1, 0), (7, 0, 0)), (100, (.29, .71), (29, 0, 71)),
 ])
 def test_split(samples, shares, counts):
-    assert split(samples, shares) == counts
+    assert split_samples(samples, shares) == counts
 
 
 @pytest.mark.parametrize("parts", [(), ((0, 1),), ((0, 1), ()), ((0, 1), (1, 2)), ((0, 1), (2, 99_999)),

@@ -10,9 +10,9 @@ import h5py
 import numpy as np
 import pytest
 
-from fedmpi import config
+from fedmpi.config import schema
 from fedmpi.data import federation as module
-from fedmpi.data.federation import Federation, find, place, prepare
+from fedmpi.data.federation import Federation, federation_path, find_federation, prepare
 from fedmpi.data.partitions import BUILT_IN, Dirichlet, FewShot, Iid, Pathological
 from fedmpi.errors import BadInput
 
@@ -27,9 +27,9 @@ SETTINGS = {"balanced": (True, False), "beta": (.1, .2), "procedure": ("capped",
             "few_classes": (2, 3), "amount": (None, 7)}
 
 
-def key(data: config.Data, seed: int = 0) -> str:
+def key(data: schema.Data, seed: int = 0) -> str:
     folder, root = module.folders(data)
-    path, key, _ = place(folder, data, seed, root)
+    path, key, _ = federation_path(folder, data, seed, root)
     assert path.name.endswith(f"-{data.clients}-{key[:12]}.h5") and path.parent == folder and len(key) == 64
     return key
 
@@ -38,8 +38,8 @@ def test_every_setting_of_the_data_makes_another_key(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for name in ("a.npz", "b.npz"):
         np.savez(name, x_train=np.zeros((4, 2)), y_train=np.arange(4))
-    base = config.Data(name="arrays", file="a.npz", clients=2, partition=Iid(), root=str(tmp_path))
-    assert {*OTHERS, *SAME} == {field.name for field in dataclasses.fields(config.Data)}
+    base = schema.Data(name="arrays", file="a.npz", clients=2, partition=Iid(), root=str(tmp_path))
+    assert {*OTHERS, *SAME} == {field.name for field in dataclasses.fields(schema.Data)}
     changed = [dataclasses.replace(base, **settings) for settings in (*OTHERS.values(), {"split": (.75, .05, .2)})]
     keys = [key(base), key(base, seed=1), *map(key, changed)]
     assert len(set(keys)) == len(keys) == 9
@@ -48,22 +48,22 @@ def test_every_setting_of_the_data_makes_another_key(tmp_path, monkeypatch):
 
 
 def test_every_setting_of_a_partition_makes_another_key(tmp_path):
-    keys = {key(config.Data(partition=cls())) for cls in BUILT_IN.values()}
+    keys = {key(schema.Data(partition=cls())) for cls in BUILT_IN.values()}
     assert len(keys) == len(BUILT_IN)
     for cls in BUILT_IN.values():
         for field in dataclasses.fields(cls):
             pair = [cls(**{field.name: value}) for value in SETTINGS[field.name]]
-            assert len({key(config.Data(partition=partition)) for partition in pair}) == 2, (cls, field.name)
+            assert len({key(schema.Data(partition=partition)) for partition in pair}) == 2, (cls, field.name)
 
 
 def test_the_format_and_foreign_code_are_part_of_the_key(monkeypatch):
-    data = config.Data(partition=Iid())
+    data = schema.Data(partition=Iid())
     before = key(data)
-    monkeypatch.setattr(module, "FORMAT", module.FORMAT + 1)
+    monkeypatch.setattr(module, "FEDERATION_FORMAT", module.FEDERATION_FORMAT + 1)
     assert key(data) != before
     monkeypatch.undo()
     assert module.stamp(Iid) == "" and key(data) == before
-    assert len(module.stamp(Mine)) == 64 and key(config.Data(partition=Mine())) != before
+    assert len(module.stamp(Mine)) == 64 and key(schema.Data(partition=Mine())) != before
 
 
 @dataclasses.dataclass(frozen=True)
@@ -81,11 +81,15 @@ def test_a_file_that_holds_another_federation_is_not_used(settings, everything):
 
 
 def test_what_is_there_is_found_and_nothing_is_made(settings):
-    assert find(settings(), 0) is None and not Path(settings().cache).exists()
+    assert find_federation(settings(), 0) is None and not Path(settings().cache).exists()
     path = prepare(settings(), 0)
-    assert find(settings(), 0).path == path and find(settings(), 1) is None and find(settings(clients=19), 0) is None
+    assert (
+        find_federation(settings(), 0).path == path
+        and find_federation(settings(), 1) is None
+        and find_federation(settings(clients=19), 0) is None
+    )
     os.truncate(path, 100)
-    assert find(settings(), 0) is None and path.stat().st_size == 100
+    assert find_federation(settings(), 0) is None and path.stat().st_size == 100
 
 
 def test_a_federation_is_on_the_disk_before_it_has_its_name(settings, monkeypatch):

@@ -4,7 +4,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fedmpi.data.dealing import mix
+from fedmpi.data.allocation import mix
 from fedmpi.data.partitions import ClientDirichlet
 from fedmpi.errors import BadInput
 

@@ -8,7 +8,7 @@ import h5py
 import numpy as np
 import pytest
 
-from fedmpi.data.federation import FORMAT, Federation, prepare
+from fedmpi.data.federation import FEDERATION_FORMAT, Federation, prepare
 from fedmpi.data.partitions import Pathological
 from fedmpi.errors import BadInput
 
@@ -71,8 +71,8 @@ def test_incomplete_old_foreign_and_missing_files_are_refused(federation, tmp_pa
     path = federation().path
     with h5py.File(path, "r+") as file:
         facts = bytes(file.attrs["facts"])
-        file.attrs["facts"] = np.bytes_(facts.replace(b'{"format": %d' % FORMAT, b'{"format": 0'))
-    with pytest.raises(BadInput, match=f"has format 0, this version of fedmpi reads {FORMAT}"):
+        file.attrs["facts"] = np.bytes_(facts.replace(b'{"format": %d' % FEDERATION_FORMAT, b'{"format": 0'))
+    with pytest.raises(BadInput, match=f"has format 0, this version of fedmpi reads {FEDERATION_FORMAT}"):
         Federation(path)
     with h5py.File(path, "r+") as file:
         del file.attrs["complete"]
@@ -114,10 +114,10 @@ def test_prepare_makes_a_damaged_federation_again(federation, settings, everythi
 
 PREPARE = """
 import sys, time
-from fedmpi import config
+from fedmpi.config import schema
 from fedmpi.data.federation import Federation, prepare
 from fedmpi.data.partitions import Dirichlet
-data = config.Data(cache=sys.argv[1], partition=Dirichlet(.5))
+data = schema.Data(cache=sys.argv[1], partition=Dirichlet(.5))
 time.sleep(max(0, float(sys.argv[2]) - time.time()))
 for seed in range(3):
     f = Federation(prepare(data, seed))
@@ -143,13 +143,13 @@ def test_a_cache_that_cannot_be_written_is_bad_input(settings, tmp_path):
 
 FULL = """
 import resource, sys
-from fedmpi import config
+from fedmpi.config import schema
 from fedmpi.data.federation import prepare
 from fedmpi.data.partitions import Iid
 from fedmpi.errors import BadInput
 resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[2]), resource.RLIM_INFINITY))
 try:
-    prepare(config.Data(cache=sys.argv[1], partition=Iid()), 0)
+    prepare(schema.Data(cache=sys.argv[1], partition=Iid()), 0)
 except BadInput as error:
     print(error)
 """

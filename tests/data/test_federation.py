@@ -9,7 +9,7 @@ import pytest
 
 from fedmpi.data.federation import Federation, prepare
 from fedmpi.data.partitions import Dirichlet, FewShot, Iid, Pathological
-from fedmpi.data.pool import read_npz
+from fedmpi.data.samples import read_npz
 from fedmpi.data.sources import BUILT_IN
 from fedmpi.errors import BadInput
 

@@ -20,7 +20,7 @@ from fedmpi.data.partitions import (
     NClass,
     Pathological,
 )
-from fedmpi.data.pool import Pool, thinned
+from fedmpi.data.samples import Dataset, thinned
 
 LABELS = np.array([int(label) for label in "4116114644116141411664114"])      # 12 of 1, 8 of 4, 5 of 6
 
@@ -70,10 +70,10 @@ def marked(n: int, first: int, labels) -> tuple[np.ndarray, np.ndarray]:
 
 def test_who_trains_on_what_is_known():
     """The partition is drawn from (0, seed), the order in which client i's samples are cut from (1, i, seed)."""
-    from fedmpi import config
-    pool = Pool(*marked(8, 0, LABELS), *marked(4, 8, LABELS))
+    from fedmpi.config import schema
+    pool = Dataset(*marked(8, 0, LABELS), *marked(4, 8, LABELS))
     for seed, order in ((0, [5, 9, 7, 2, 11, 4, 3, 8, 0, 10, 6, 1]), (5, [5, 1, 3, 0, 4, 6, 11, 2, 10, 8, 9, 7])):
-        dealt = assign(pool, config.Data(clients=2, partition=Iid(), split=(.5, .2, .3)), seed)
+        dealt = assign(pool, schema.Data(clients=2, partition=Iid(), split=(.5, .2, .3)), seed)
         assert dealt.order.tolist() == order and dealt.counts.tolist() == [[3, 1, 2], [3, 1, 2]], seed
         parts = np.split(np.random.default_rng((0, seed)).permutation(12), 2)
         again = [np.random.default_rng((1, i, seed)).permutation(part) for i, part in enumerate(parts)]
@@ -85,7 +85,7 @@ def test_a_share_of_both_parts_is_drawn_from_streams_of_their_own():
     """Training and test part are alike, so one stream for both would keep the same places of both."""
     x, y = marked(25, 0, LABELS)
     who = np.arange(25) % 3
-    kept = thinned(Pool(x, y, x, y, who, who), .4, 6)
+    kept = thinned(Dataset(x, y, x, y, who, who), .4, 6)
     train, test = kept.x_train[:, 0].tolist(), kept.x_test[:, 0].tolist()
     # .4 of 12, 8 and 5 samples, in their order
     assert train == [1, 2, 3, 5, 8, 9, 12, 13, 14, 18] and test == [0, 3, 5, 10, 12, 13, 16, 17, 23, 24]
@@ -93,7 +93,7 @@ def test_a_share_of_both_parts_is_drawn_from_streams_of_their_own():
         assert labels.tolist() == y[places].tolist() and clients.tolist() == who[places].tolist()
         assert np.bincount(labels)[[1, 4, 6]].tolist() == [5, 3, 2]
     assert thinned(kept, 1, 6) is kept
-    least = thinned(Pool(x, y, x[:0], y[:0]), .01, 6)      # one of each class at least, and nothing of nothing
+    least = thinned(Dataset(x, y, x[:0], y[:0]), .01, 6)      # one of each class at least, and nothing of nothing
     assert sorted(least.y_train.tolist()) == [1, 4, 6] and len(least.x_test) == len(least.y_test) == 0
     assert least.client_train is None
 

@@ -71,7 +71,7 @@ def test_settings_are_listed_and_checked():
     for partition in BUILT_IN.values():
         assert partition.title and partition.__doc__ and all(row["help"] for row in settings.describe(partition))
     with pytest.raises(BadInput, match="data.partition.beta = 0"):
-        settings.build(Dirichlet, {"beta": 0.0}, "data.partition")
+        settings.make_settings(Dirichlet, {"beta": 0.0}, "data.partition")
 
 
 def test_iid_shares():
@@ -292,7 +292,7 @@ def test_what_cannot_be_is_refused_with_a_remedy(partition, clients, message):
     (ClusterNClass, {"classes_per_client": 4}, "classes_per_client = 4: a cluster has only classes_per_cluster = 3")])
 def test_settings_that_contradict_are_refused(cls, values, message):
     with pytest.raises(BadInput, match=message):
-        settings.build(cls, values, "data.partition")
+        settings.make_settings(cls, values, "data.partition")
 
 
 def test_natural_takes_the_clients_as_they_are():

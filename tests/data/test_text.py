@@ -4,12 +4,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedmpi.config import resolve
+from fedmpi.assembly import bind
+from fedmpi.config.schema import resolve
 from fedmpi.data import text
 from fedmpi.data.partitions import Iid
 from fedmpi.data.sources import BUILT_IN
 from fedmpi.errors import BadInput
-from fedmpi.setup import bind
 
 ROOT = Path("~/.cache/fedmpi/data").expanduser()
 
@@ -32,7 +32,7 @@ def test_basic_english_tokens(written, tokens):
 
 
 def test_the_vocabulary_counts_from_one_by_frequency_and_then_by_the_alphabet():
-    assert text.vocabulary([["b", "c", "b"], ["a", "c", "b"]]) == {"b": 1, "c": 2, "a": 3}
+    assert text.make_vocabulary([["b", "c", "b"], ["a", "c", "b"]]) == {"b": 1, "c": 2, "a": 3}
 
 
 def test_texts_are_cut_or_padded_with_zero():

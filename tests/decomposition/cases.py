@@ -9,10 +9,10 @@ from pathlib import Path
 
 import numpy as np
 
-from fedmpi.config import load
+from fedmpi.assembly import bind, refuse_engine
+from fedmpi.config.schema import load_config
 from fedmpi.data.federation import Federation, prepare
 from fedmpi.errors import BadInput
-from fedmpi.setup import bind, refuse_engine
 from tests.methods.table import NAMES, SHOWN
 
 ROUNDS = 4
@@ -122,7 +122,7 @@ def allowed(method: str, config: Path):
     @cache
     def taken(scenario: str, network: str, engine: str) -> bool:
         row = {"scenario": scenario, "network": network, "engine": engine}
-        settings = load(config, what(method, row, config.parent))
+        settings = load_config(config, what(method, row, config.parent))
         federation = Federation(prepare(settings.data, settings.seed))
         try:
             refuse_engine(settings, federation, bind(settings, federation))

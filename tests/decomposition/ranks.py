@@ -16,10 +16,10 @@ from unittest.mock import patch
 import numpy as np
 
 from fedmpi.clients.placement import Pace
-from fedmpi.clients.vmap import Vmap
-from fedmpi.comm.world import Solo, open_world
+from fedmpi.comm.transport import Solo, open_world
+from fedmpi.engines.vmap import Vmap
 from fedmpi.errors import FINISHED, SAVED
-from fedmpi.run import lead, work
+from fedmpi.session import lead, serve_as_worker
 from tests.decomposition.cases import ROUNDS, Start
 
 CODE = "exit code "      # what rank 0 says before the code of a start
@@ -55,7 +55,7 @@ def perform(world: Solo, config: str, start: Start) -> int:
     words = [config, list(start.overrides), start.out, start.resume]
     with decomposed(start), redirect_stdout(io.StringIO()):
         if world.rank:
-            return work(world, [*words, None])
+            return serve_as_worker(world, [*words, None])
         return lead(world, *words, lambda: start.stop_after < ROUNDS and next(asked) >= start.stop_after)
 
 

@@ -5,8 +5,8 @@ import typer
 
 from fedmpi.bench import command
 from fedmpi.cli import app
-from fedmpi.config import load
-from fedmpi.sweep import job
+from fedmpi.config.schema import load_config
+from fedmpi.sweeps import job
 
 PLACE = "1"      # stands for what the reader is to fill in, see pages.calls
 
@@ -24,8 +24,8 @@ def check(words: list[str]) -> None:
     if PLACE in (found.get("config"), found.get("path"), *(found.get("paths") or [])):
         return
     if "config" in found:
-        load(found["config"], [text for text in found["overrides"] or [] if not text.endswith(f"={PLACE}")])
+        load_config(found["config"], [text for text in found["overrides"] or [] if not text.endswith(f"={PLACE}")])
     for path in [found.get("path"), *(found.get("paths") or [])]:
         if path and path.endswith(".yaml"):
-            read = job.load(path)
+            read = job.load_job(path)
             assert found.get("scale") in (None, *read.scales), found["scale"]

@@ -12,7 +12,7 @@ from fedmpi.method import Participants
 
 def bare(name: str, model=None, net=None, rear=None, **settings):
     """Return a method without a network; `model` stands in for it as far as the method asks."""
-    made = registry.find("methods", name)(**settings)
+    made = registry.find_class("methods", name)(**settings)
     made.__dict__.update({k: v for k, v in (("_model", model), ("net", net), ("_rear", rear)) if v is not None})
     return made
 

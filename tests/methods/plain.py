@@ -7,7 +7,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
-from fedmpi.clients import plan
+from fedmpi.engines import batch_plan
 from tests import federations
 from tests.federations import Digits, Lab, method
 from tests.methods.reference import Reference
@@ -37,13 +37,13 @@ class Plain(Reference):
     def part(self, client, t, share, stream, fixed=False, rest=False):
         """Return a random part of a client's training data."""
         x, y = self.data[client]
-        kept = plan.subset(self.settings(t), client, stream, len(y), share, fixed, rest)
+        kept = batch_plan.subset(self.settings(t), client, stream, len(y), share, fixed, rest)
         return x[kept], y[kept]
 
     def batches_of(self, part, client, t, stream=0, epochs=None):
         """Yield the batches of a part of a client's data."""
         x, y = part
-        drawn = plan.draw(self.settings(t, epochs), client, stream, len(y))
+        drawn = batch_plan.draw_batches(self.settings(t, epochs), client, stream, len(y))
         for index, count in zip(drawn.index, drawn.count, strict=True):
             yield x[index[:count]], y[index[:count]]
 

@@ -8,11 +8,11 @@ import sys
 
 import numpy as np
 
-from fedmpi.clients.loop import Loop
 from fedmpi.clients.placement import homes
-from fedmpi.clients.vmap import Vmap
 from fedmpi.comm.orders import Order
-from fedmpi.comm.world import open_world
+from fedmpi.comm.transport import open_world
+from fedmpi.engines.loop import Loop
+from fedmpi.engines.vmap import Vmap
 from tests.federations import Digits, Lab, method, mlp
 from tests.methods.table import SHOWN
 

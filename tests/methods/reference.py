@@ -12,8 +12,8 @@ import torch
 import torch.nn.functional as F
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
-from fedmpi.clients.plan import Local, draw
-from fedmpi.server.participation import participants
+from fedmpi.engines.batch_plan import LocalTraining, draw_batches
+from fedmpi.server.sampling import participants
 
 HEADS = ("fc2.weight", "fc2.bias")
 
@@ -32,7 +32,7 @@ class Reference:
 
     def batches(self, client, t, stream=0, epochs=None):
         x, y = self.data[client]
-        drawn = draw(self.settings(t, epochs), client, stream, len(y))
+        drawn = draw_batches(self.settings(t, epochs), client, stream, len(y))
         for index, count in zip(drawn.index, drawn.count, strict=True):
             yield x[index[:count]], y[index[:count]]
 
@@ -40,7 +40,7 @@ class Reference:
         """Return the training of so many epochs, in which as many steps are taken as the run's steps of one allow."""
         steps = self.train.steps and math.ceil(self.train.steps / self.train.epochs * (epochs or self.train.epochs))
         epochs = epochs or self.train.epochs
-        return Local(self.config.seed, t, self.train.batch, epochs, steps, self.lr(t), 0.)
+        return LocalTraining(self.config.seed, t, self.train.batch, epochs, steps, self.lr(t), 0.)
 
     def lr(self, t):
         return self.train.lr * self.train.lr_decay ** t

@@ -106,4 +106,4 @@ def marked(*names):
 
 def settings() -> list[tuple[str, str]]:
     """List every declared setting of every method."""
-    return [(m, row["name"]) for m in NAMES for row in describe(registry.find("methods", m))]
+    return [(m, row["name"]) for m in NAMES for row in describe(registry.find_class("methods", m))]

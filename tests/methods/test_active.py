@@ -8,7 +8,7 @@ from functools import cache
 import numpy as np
 import pytest
 
-from fedmpi.models.build import build
+from fedmpi.models.build import build_model
 from fedmpi.models.nets import MLP
 from tests.federations import TRAIN, Digits, Lab, View, apart, method
 from tests.methods.table import NAMES
@@ -44,7 +44,7 @@ def federation(clients):
 
 @cache
 def network(hidden):
-    return build(MLP(hidden), (64,), np.dtype("float32"), 10, seed=5)
+    return build_model(MLP(hidden), (64,), np.dtype("float32"), 10, seed=5)
 
 
 @cache

@@ -10,11 +10,11 @@ import torch
 import torch.nn.functional as F
 from torch.nn.utils import parameters_to_vector
 
-from fedmpi.clients.vmap import Vmap
+from fedmpi.engines.vmap import Vmap
+from fedmpi.methods._cam import CAM, WARMUP_STREAM
 from fedmpi.methods.fedmhc import FedMHC
 from fedmpi.methods.fesem_cam import FeSEMCAM
 from fedmpi.methods.ifca_cam import IFCACAM
-from fedmpi.server.cam import CAM, WARM
 from tests.federations import Lab, apart, method
 from tests.methods.reference import Reference
 from tests.methods.test_fesem import first, lloyd
@@ -153,7 +153,7 @@ def test_ifca_cam_is_what_its_formulas_say(mlp, federation, warm_up, settings):
 
 def warmed(ref, i, steps):
     """Train client i alone for so many steps, however many samples it has."""
-    return ref.sgd(ref.start, islice(ref.batches(i, -1, stream=WARM, epochs=steps), steps), 0)
+    return ref.sgd(ref.start, islice(ref.batches(i, -1, stream=WARMUP_STREAM, epochs=steps), steps), 0)
 
 
 def fesem_cam(ref, k, g, lam, warm_up, keep):

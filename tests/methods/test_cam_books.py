@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 from sklearn.metrics import adjusted_rand_score
 
-from fedmpi.comm.world import Solo
-from fedmpi.config import resolve
+from fedmpi.comm.transport import Solo
+from fedmpi.config.schema import resolve
 from fedmpi.data.federation import Federation, prepare
-from fedmpi.run import lead
-from fedmpi.server.participation import participants
+from fedmpi.server.sampling import participants
+from fedmpi.session import lead
 from fedmpi.storage.folder import read_history
 from tests.federations import Lab, method
 

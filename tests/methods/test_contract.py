@@ -10,14 +10,14 @@ import torch
 from torch.utils._pytree import tree_leaves
 
 from fedmpi import registry
-from fedmpi.clients.loop import Loop, LoopData
-from fedmpi.clients.store import digest_of
-from fedmpi.clients.vmap import Vmap
-from fedmpi.comm.world import Solo
+from fedmpi.clients.state_store import digest_of
+from fedmpi.comm.transport import Solo
+from fedmpi.engines.loop import Loop, LoopData
+from fedmpi.engines.vmap import Vmap
+from fedmpi.faults import Faults
 from fedmpi.method import Participants
-from fedmpi.run import lead
-from fedmpi.server.faults import Faults
-from fedmpi.server.metrics import judged, summary
+from fedmpi.server.metrics import judged, summarise_clients
+from fedmpi.session import lead
 from tests import forked
 from tests.federations import Lab, Odd, OtherTests, Renumbered, apart, method
 from tests.methods.table import BY_CLIENT, BY_POSITION, IDLE, NAMES, OTHER, SHOWN, alternative, marked, settings
@@ -187,7 +187,7 @@ def test_odd_clients_are_clients(name, engine, lab, federation):
     assert all(v.isfinite().all() for v in run.state().values())
     before = judged(run.judge(1))[""]
     assert before[2, 1] == 0 and (np.delete(before[:, 1], 2) == 12).all()
-    assert np.isfinite(list(summary(before).values())).all()
+    assert np.isfinite(list(summarise_clients(before).values())).all()
 
 
 class Spoiling(Loop):
@@ -244,7 +244,7 @@ def test_every_setting_matters(name, setting, lab, straight):
     """A coefficient that changes nothing is one that is not in the gradient."""
     if (name, setting) in IDLE:
         pytest.skip(IDLE[name, setting])
-    value, both = OTHER.get((name, setting)) or (alternative(registry.find("methods", name), setting), {})
+    value, both = OTHER.get((name, setting)) or (alternative(registry.find_class("methods", name), setting), {})
     default, other = straight(name, **both), lab(name, **both | {setting: value}).go()
     assert apart(default.state(), other.state()) > 1e-6
 

@@ -82,14 +82,14 @@ SAID = {
 def test_all_methods_are_in_the_table():
     assert sorted(SAID) == NAMES and len({said.title for said in SAID.values()}) == 30
     for name, said in SAID.items():
-        cls = registry.find("methods", name)
+        cls = registry.find_class("methods", name)
         assert cls.title == said.title and cls.paper and cls.judged_by
         assert {row["name"]: row["default"] for row in describe(cls)} == said.settings
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_method_is_what_it_says(name, mlp, federation):
-    said, cls = SAID[name], registry.find("methods", name)
+    said, cls = SAID[name], registry.find_class("methods", name)
     assert {row["name"]: row["default"] for row in describe(cls)} == said.settings
     lab = Lab(method(name, mlp), federation)
     m, shared, mine = lab.method, lab.shared, lab.mine(2)

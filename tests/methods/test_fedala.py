@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch.nn.utils import parameters_to_vector
 
-from fedmpi.clients.vmap import Vmap
+from fedmpi.engines.vmap import Vmap
 from fedmpi.errors import BadInput
 from tests.federations import Lab, apart, method
 from tests.methods.plain import ROUNDS, again, digits, mlp, near, trial

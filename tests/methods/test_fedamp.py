@@ -8,10 +8,10 @@ import statistics
 import pytest
 import torch
 
-from fedmpi.comm.world import Solo
+from fedmpi.assembly import decide
+from fedmpi.comm.transport import Solo
 from fedmpi.errors import BadInput
-from fedmpi.run import lead
-from fedmpi.setup import decide
+from fedmpi.session import lead
 from tests.federations import apart, method
 from tests.methods.plain import ROUNDS, again, mlp, near, trial
 

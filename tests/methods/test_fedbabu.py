@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 import torch
 
-from fedmpi.comm.world import Solo
-from fedmpi.run import lead
+from fedmpi.comm.transport import Solo
+from fedmpi.session import lead
 from tests.federations import Digits, OtherTests
 from tests.methods.reference import HEADS
 from tests.methods.test_contract import configured

@@ -8,11 +8,11 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from fedmpi.clients import plan
-from fedmpi.comm.world import Solo
+from fedmpi.comm.transport import Solo
+from fedmpi.engines import batch_plan
 from fedmpi.errors import BadInput
 from fedmpi.method import Participants
-from fedmpi.run import lead
+from fedmpi.session import lead
 from fedmpi.storage.folder import read_history
 from tests.federations import Digits, Lab, method
 from tests.methods.reference import Reference
@@ -65,8 +65,8 @@ class Written:
 
     def loss(self, i, t, w):
         x, y = self.ref.data[i]
-        local = plan.Local(self.ref.config.seed, t, 10, 1, None, .1, 0.)
-        kept = plan.subset(local, i, 1, len(y), .5, False, False)
+        local = batch_plan.LocalTraining(self.ref.config.seed, t, 10, 1, None, .1, 0.)
+        kept = batch_plan.subset(local, i, 1, len(y), .5, False, False)
         assert len(kept) == max(1, len(y) // 2)
         with torch.no_grad():
             return float(F.cross_entropy(self.ref.network(w)(x[kept]), y[kept]))
@@ -203,8 +203,8 @@ def test_identities_are_final_after_so_many_quiet_rounds(mlp):
 
 @pytest.mark.parametrize("engine", ["loop", "vmap"])
 def test_final_identities_are_not_chosen_anew(mlp, federation, engine):
-    from fedmpi.clients.loop import Loop
-    from fedmpi.clients.vmap import Vmap
+    from fedmpi.engines.loop import Loop
+    from fedmpi.engines.vmap import Vmap
     lab = Lab(method("fedcps", mlp, stable=1, layers=1), federation, engine={"loop": Loop, "vmap": Vmap}[engine]())
     lab.go(1)
     wrong = (lab.shared.ID + 1) % 3
@@ -216,7 +216,7 @@ def test_final_identities_are_not_chosen_anew(mlp, federation, engine):
 
 def test_clients_choose_on_another_part_of_their_samples_every_round(mlp, federation):
     local = Lab(method("fedcps", mlp), federation).group.local
-    first, second = (plan.subset(local(t), 2, 1, 57, .5, False, False) for t in (0, 1))
+    first, second = (batch_plan.subset(local(t), 2, 1, 57, .5, False, False) for t in (0, 1))
     assert len(first) == len(second) == 28 and set(first) != set(second)
 
 

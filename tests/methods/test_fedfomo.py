@@ -104,10 +104,10 @@ class HeldLabels(View):
     """The same federation, in which the labels of the samples that are held out differ."""
 
     def client(self, i):
-        from fedmpi.clients import plan
+        from fedmpi.engines import batch_plan
         s = self.original.client(i)
-        settings, y = plan.Local(3, 0, 10, 1, None, .05, 0.), s.y_train.copy()
-        held = plan.subset(settings, i, 1, len(y), .8, True, True)
+        settings, y = batch_plan.LocalTraining(3, 0, 10, 1, None, .05, 0.), s.y_train.copy()
+        held = batch_plan.subset(settings, i, 1, len(y), .8, True, True)
         y[held] = (y[held] + 3) % 10
         return s._replace(y_train=y)
 

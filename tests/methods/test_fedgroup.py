@@ -7,9 +7,9 @@ import torch
 from sklearn.cluster import KMeans
 from sklearn.metrics import adjusted_rand_score
 
-from fedmpi.clients.vmap import Vmap
-from fedmpi.config import resolve
+from fedmpi.config.schema import resolve
 from fedmpi.data.federation import Federation, prepare
+from fedmpi.engines.vmap import Vmap
 from fedmpi.methods.fedgroup import FIRST
 from tests.federations import Lab, apart, method
 from tests.methods.plain import ROUNDS, again, digits, mlp, near

@@ -7,7 +7,7 @@ import torch
 from sklearn.cluster import KMeans
 from sklearn.metrics import adjusted_rand_score
 
-from fedmpi.config import resolve
+from fedmpi.config.schema import resolve
 from fedmpi.data.federation import Federation, prepare
 from tests.federations import Lab, method
 from tests.methods.reference import Reference, fedah_mix, head_then_body

@@ -7,7 +7,7 @@ import torch
 from sklearn.cluster import KMeans
 from sklearn.metrics import adjusted_rand_score
 
-from fedmpi.config import resolve
+from fedmpi.config.schema import resolve
 from fedmpi.data.federation import Federation, prepare
 from fedmpi.errors import BadInput
 from fedmpi.method import Participants

@@ -6,7 +6,7 @@ import pytest
 import torch
 from sklearn.metrics import adjusted_rand_score
 
-from fedmpi.config import resolve
+from fedmpi.config.schema import resolve
 from fedmpi.data.federation import Federation, prepare
 from tests.federations import Lab, apart, method
 from tests.methods.reference import Reference

@@ -8,11 +8,11 @@ from sklearn.cluster import KMeans
 from sklearn.decomposition import PCA
 from sklearn.metrics import adjusted_rand_score
 
-from fedmpi.config import resolve
+from fedmpi.clustering.low_rank import multiply_adds
+from fedmpi.config.schema import resolve
 from fedmpi.data.federation import Federation, prepare
 from fedmpi.errors import BadInput
-from fedmpi.server.cost import nbytes
-from fedmpi.server.similarity import multiply_adds
+from fedmpi.method import nbytes
 from tests.federations import Digits, Lab, apart, method
 from tests.methods.reference import Reference
 

@@ -10,8 +10,8 @@ import torch.nn.functional as F
 from torch import nn
 from torch.nn.utils import parameters_to_vector
 
-from fedmpi.clients.plan import Local, draw
-from fedmpi.models.build import build
+from fedmpi.engines.batch_plan import LocalTraining, draw_batches
+from fedmpi.models.build import build_model
 from tests.federations import TRAIN, Digits, Lab, OtherTests, method
 from tests.methods.trial import ROUNDS, again, correct, judged, mean, near, run
 
@@ -103,7 +103,7 @@ class Smooth:
 
 
 def test_the_differences_are_the_hessian():
-    model = build(Smooth(), (64,), np.dtype("float32"), 10, seed=5)
+    model = build_model(Smooth(), (64,), np.dtype("float32"), 10, seed=5)
     one, two = (Lab(method("per_fedavg", model, alpha=.3, order=order), Digits(), share=.6).go() for order in (1, 2))
     exact = per_fedavg(again(two), alpha=.3, H=hessian_times)
     near(two.shared.w, exact)
@@ -118,8 +118,8 @@ def test_the_rates_follow_the_learning_rate_unless_they_are_set():
 def test_the_batches_of_a_step_are_independent():
     """Another draw for each gradient: with the same samples for all the result is another one."""
     found = run("per_fedavg", rounds=1, share=1., federation=Digits((30,)))
-    local = Local(found.config.seed, 0, 10, 1, None, .05, 0.)
-    drawn = [set(draw(local, 0, stream, 30).index[0]) for stream in (0, B1, B3, JUDGED)]
+    local = LocalTraining(found.config.seed, 0, 10, 1, None, .05, 0.)
+    drawn = [set(draw_batches(local, 0, stream, 30).index[0]) for stream in (0, B1, B3, JUDGED)]
     assert all(a != b for k, a in enumerate(drawn) for b in drawn[:k])
     ref, w = again(found), found.method.model.start
     for b in ref.batches(0, 0):

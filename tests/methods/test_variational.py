@@ -9,12 +9,12 @@ from torch import nn
 from torch.distributions import Normal, kl_divergence
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
-from fedmpi.clients.loop import Loop
-from fedmpi.clients.plan import Local, noise
-from fedmpi.clients.vmap import Vmap
+from fedmpi.engines.batch_plan import LocalTraining, noise
+from fedmpi.engines.loop import Loop
+from fedmpi.engines.vmap import Vmap
 from fedmpi.errors import BadInput
 from fedmpi.method import Participants
-from fedmpi.models.build import build
+from fedmpi.models.build import build_model
 from fedmpi.models.flat import Model
 from fedmpi.models.nets import CNN4, MLP, ResNet18
 from fedmpi.models.variational import FLOOR, Variational
@@ -211,7 +211,7 @@ def test_products_of_experts_are_as_sure_as_all_samples_together(run):
 
 
 def test_the_code_starts_anew_with_every_seed_and_fits_the_models_head():
-    models = [build(MLP(hidden=16), (64,), np.dtype("float32"), 10, seed) for seed in (5, 6)]
+    models = [build_model(MLP(hidden=16), (64,), np.dtype("float32"), 10, seed) for seed in (5, 6)]
     first, again, other = Variational(models[0]), Variational(models[0]), Variational(models[1])
     assert torch.equal(first.start, again.start)
     code = slice(models[0].base.size, first.phi.stop)
@@ -221,7 +221,7 @@ def test_the_code_starts_anew_with_every_seed_and_fits_the_models_head():
 
 
 def test_a_head_of_several_blocks_takes_the_code():
-    model = build(CNN4(width=20, head=("fc1", "fc2")), (28, 28, 1), np.dtype("uint8"), 10, 0)
+    model = build_model(CNN4(width=20, head=("fc1", "fc2")), (28, 28, 1), np.dtype("uint8"), 10, 0)
     net = Variational(model)
     assert net.width == 64 * 4 * 4
     assert net(net.start, torch.zeros(2, 1, 28, 28)).shape == (2, 10)
@@ -229,7 +229,7 @@ def test_a_head_of_several_blocks_takes_the_code():
 
 def test_a_head_that_begins_with_a_convolution_is_refused():
     with pytest.raises(BadInput, match="head must begin with a Linear layer; choose another model.head"):
-        Variational(build(ResNet18(head=("layer4", "fc")), (32, 32, 3), np.dtype("uint8"), 10, 0))
+        Variational(build_model(ResNet18(head=("layer4", "fc")), (32, 32, 3), np.dtype("uint8"), 10, 0))
 
 
 def test_networks_with_batchnorm_are_refused():
@@ -247,7 +247,7 @@ def test_bad_settings(mlp, name, setting):
 
 
 def test_noise_depends_on_seed_round_client_and_stream_alone():
-    base = Local(seed=1, round=2, batch=4, epochs=1, steps=None, lr=.1, momentum=0.)
+    base = LocalTraining(seed=1, round=2, batch=4, epochs=1, steps=None, lr=.1, momentum=0.)
 
     def first(local=base, client=3, stream=0):
         drawn = noise(local, client, stream, (2, 5))
@@ -260,7 +260,7 @@ def test_noise_depends_on_seed_round_client_and_stream_alone():
 
 
 def test_noise_is_standard_normal():
-    drawn = next(noise(Local(1, 2, 1000, 1, None, .1, 0.), 3, 0, (50,)))
+    drawn = next(noise(LocalTraining(1, 2, 1000, 1, None, .1, 0.), 3, 0, (50,)))
     assert abs(drawn.mean()) < .02 and abs(drawn.std() - 1) < .02
 
 

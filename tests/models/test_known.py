@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import nn
 
-from fedmpi.models.build import as_input, blank, build
+from fedmpi.models.build import as_input, blank_samples, build_model
 from fedmpi.models.flat import ANOTHER, Net
 from fedmpi.models.nets import CNN4, MLP, FastText, LeNet5, ResNet18
 from fedmpi.models.variational import CODE, Variational
@@ -41,7 +41,7 @@ every = pytest.mark.parametrize("name", EVERY)
 
 
 def model_of(name, seed=5):
-    return build(*EVERY[name], seed)
+    return build_model(*EVERY[name], seed)
 
 
 def described(name, layer) -> str:
@@ -181,13 +181,13 @@ def test_the_vector_is_base_and_head_by_names():
     assert model.block("head") == model.h == slice(edges[6], edges[8]) and model.phi == slice(0, edges[6])
     assert model.chosen(None) == list(range(8)) and model.chosen(model.h) == [6, 7]
     assert model.chosen(slice(edges[2], edges[5])) == [2, 3, 4] and model.chosen(slice(1, edges[1])) == []
-    two = build(CNN4(width=9, head=("fc1", "fc2")), (16, 20, 3), BYTES, 4, 5)
+    two = build_model(CNN4(width=9, head=("fc1", "fc2")), (16, 20, 3), BYTES, 4, 5)
     assert two.names == model.names and two.h == slice(edges[4], edges[8]) and torch.equal(two.start, model.start)
 
 
 def test_resnet18_has_its_layers_in_torchvisions_order():
     """With GroupNorm where BatchNorm was; a first convolution for grey images drawn as theirs is."""
-    model = build(ResNet18(), (32, 32, 1), BYTES, 10, 5)
+    model = build_model(ResNet18(), (32, 32, 1), BYTES, 10, 5)
     kinds = [type(layer).__name__ for layer in model.module.modules()]
     assert [kinds.count(kind) for kind in ("Conv2d", "GroupNorm", "BatchNorm2d", "ReLU", "MaxPool2d", "Linear")] == [
         20, 20, 0, 9, 1, 1]
@@ -195,7 +195,7 @@ def test_resnet18_has_its_layers_in_torchvisions_order():
     assert (first.in_channels, first.out_channels, first.kernel_size, first.stride, first.padding, first.bias) == (
         1, 64, (7, 7), (2, 2), (3, 3), None)
     assert model.split(model.start)[0].std() == pytest.approx(math.sqrt(2 / (64 * 49)), rel=.05)
-    normed = build(ResNet18(norm="batch"), (32, 32, 3), BYTES, 10, 5)
+    normed = build_model(ResNet18(norm="batch"), (32, 32, 3), BYTES, 10, 5)
     assert sum(isinstance(layer, nn.BatchNorm2d) for layer in normed.module.modules()) == 20
     with torch.random.fork_rng():
         torch.manual_seed(5)
@@ -207,7 +207,7 @@ def test_resnet18_has_its_layers_in_torchvisions_order():
 
 
 def test_fasttext_is_four_layers():
-    model = build(FastText(vocabulary=11, width=3), (6,), WORDS, 4, 5)
+    model = build_model(FastText(vocabulary=11, width=3), (6,), WORDS, 4, 5)
     assert [type(layer).__name__ for layer in model.module.children()] == ["Embedding", "MeanOverPositions", "Linear",
                                                                            "Linear"]
     assert model.shapes == [(11, 3), (3, 3), (3,), (4, 3), (4,)] and model.table == slice(0, 33)
@@ -249,15 +249,15 @@ def test_bytes_are_scaled_and_blank_samples_are_as_stored():
     x = torch.tensor([[[[0], [51]], [[204], [255]]]], dtype=torch.uint8)
     torch.testing.assert_close(as_input(x)[0, 0], torch.tensor([[-1, -.6], [.6, 1]]))
     assert x.dtype == torch.uint8 and x[0, 0, 1, 0] == 51      # untouched
-    assert blank((3, 2), BYTES, 4).shape == (4, 3, 2) and blank((5,), "int32").shape == (1, 5)
-    assert blank((5,), FLOATS).dtype == torch.float32 and blank((3, 2), BYTES).dtype == torch.uint8
+    assert blank_samples((3, 2), BYTES, 4).shape == (4, 3, 2) and blank_samples((5,), "int32").shape == (1, 5)
+    assert blank_samples((5,), FLOATS).dtype == torch.float32 and blank_samples((3, 2), BYTES).dtype == torch.uint8
 
 
 def test_a_bound_vector_is_reused_or_handed_over(monkeypatch):
     """A small one is copied, a large one given away: either is the caller's."""
     from fedmpi.models import flat
     for large in (1 << 30, 0):
-        monkeypatch.setattr(flat, "LARGE", large)
+        monkeypatch.setattr(flat, "LARGE_LAYER_WEIGHTS", large)
         net = Net(nn.Linear(3, 2))
         work = net.bind(torch.arange(8.))
         given = net.handed_over()

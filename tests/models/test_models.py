@@ -10,9 +10,9 @@ import pytest
 import torch
 from torch import nn
 
-from fedmpi.config import load, plain, resolve
+from fedmpi.config.schema import load_config, resolve, to_plain
 from fedmpi.errors import BadInput
-from fedmpi.models.build import as_input, build
+from fedmpi.models.build import as_input, build_model
 from fedmpi.models.flat import Net
 from fedmpi.models.nets import CNN4, MLP
 from tests.federations import TinyCNN, cnn, mlp
@@ -30,31 +30,31 @@ class Given:
 
 
 def given(make, shape=(6,), classes=3, dtype=FLOATS):
-    return build(Given(make), shape, dtype, classes, seed=0)
+    return build_model(Given(make), shape, dtype, classes, seed=0)
 
 
 @pytest.mark.parametrize("shape, classes, parameters", [
     ((28, 28, 1), 10, 582_026), ((32, 32, 3), 10, 878_538), ((32, 32, 3), 100, 924_708),
     ((64, 64, 3), 200, 5_694_600)])
 def test_cnn4_has_the_published_number_of_parameters(shape, classes, parameters):
-    model = build(CNN4(), shape, BYTES, classes, seed=0)
+    model = build_model(CNN4(), shape, BYTES, classes, seed=0)
     assert model.size == len(model.start) == parameters
     assert model.h.stop - model.h.start == 513 * classes
 
 
 @pytest.mark.parametrize("side", range(16, 20))
 def test_cnn4_takes_images_of_any_size(side):
-    model = build(CNN4(width=3), (side, side + 3, 1), BYTES, 2, seed=0)
+    model = build_model(CNN4(width=3), (side, side + 3, 1), BYTES, 2, seed=0)
     assert model(model.start, torch.zeros(2, 1, side, side + 3)).shape == (2, 2)
 
 
 def test_mlp_has_one_hidden_layer():
-    assert build(MLP(hidden=64), (64,), FLOATS, 10, 0).size == 65 * 64 + 65 * 10
-    assert build(MLP(hidden=5), (8, 8, 1), BYTES, 10, 0).size == 65 * 5 + 60
+    assert build_model(MLP(hidden=64), (64,), FLOATS, 10, 0).size == 65 * 64 + 65 * 10
+    assert build_model(MLP(hidden=5), (8, 8, 1), BYTES, 10, 0).size == 65 * 5 + 60
 
 
 KINDS = {"mlp": (mlp, (64,)), "cnn": (cnn, (1, 8, 8)),
-         "cnn4": (lambda: build(CNN4(), (16, 17, 3), BYTES, 10, 0), (3, 16, 17))}
+         "cnn4": (lambda: build_model(CNN4(), (16, 17, 3), BYTES, 10, 0), (3, 16, 17))}
 
 
 @pytest.fixture(params=KINDS)
@@ -133,7 +133,7 @@ def test_views_share_the_vectors_memory(model):
 
 
 def test_convolutions_lie_channels_last():
-    model = build(CNN4(), (16, 17, 3), BYTES, 10, 0)
+    model = build_model(CNN4(), (16, 17, 3), BYTES, 10, 0)
     weight = model.split(model.start)[model.names.index("conv1.weight")]
     assert weight.shape == (32, 3, 5, 5) and weight.is_contiguous(memory_format=torch.channels_last)
 
@@ -141,7 +141,7 @@ def test_convolutions_lie_channels_last():
 def test_the_start_depends_on_the_seed_alone():
     torch.manual_seed(1)
     before = torch.random.get_rng_state()
-    one, same, other = (build(MLP(), (64,), FLOATS, 10, seed).start for seed in (3, 3, 4))
+    one, same, other = (build_model(MLP(), (64,), FLOATS, 10, seed).start for seed in (3, 3, 4))
     assert torch.equal(one, same) and not torch.equal(one, other)
     assert torch.equal(torch.random.get_rng_state(), before)
 
@@ -207,7 +207,7 @@ def test_networks_that_cannot_work_are_refused(make, message):
 def test_cnn4_refuses_small_images_and_vectors():
     for shape, dtype in (((8, 8, 1), BYTES), ((64,), FLOATS)):
         with pytest.raises(BadInput, match="at least 16 x 16"):
-            build(CNN4(), shape, dtype, 10, 0)
+            build_model(CNN4(), shape, dtype, 10, 0)
 
 
 def test_group_norm_is_welcome():
@@ -247,13 +247,13 @@ def own(monkeypatch):
 
 def test_any_module_can_be_named(own):
     config = resolve({"model": {"name": "somebodys:Own", "width": 7}})
-    assert build(config.model, (64,), FLOATS, 10, 0).size == 65 * 7 + 80
-    assert resolve(plain(config)) == config and plain(config)["model"] == {"name": "somebodys:Own", "width": 7}
+    assert build_model(config.model, (64,), FLOATS, 10, 0).size == 65 * 7 + 80
+    assert resolve(to_plain(config)) == config and to_plain(config)["model"] == {"name": "somebodys:Own", "width": 7}
 
 
 def test_settings_classes_can_be_named_too(own):
     config = resolve({"model": "somebodys:TinyCNN"})
-    assert build(config.model, (8, 8, 1), BYTES, 10, 0).size == cnn().size
+    assert build_model(config.model, (8, 8, 1), BYTES, 10, 0).size == cnn().size
 
 
 @pytest.mark.parametrize("section, message", [
@@ -265,4 +265,4 @@ def test_models_that_are_not_there_are_refused(own, section, message, tmp_path):
     path = tmp_path / "c.yaml"
     path.write_text(f"model: {section!r}")
     with pytest.raises(BadInput, match=message):
-        build(load(path).model, (64,), FLOATS, 10, 0)
+        build_model(load_config(path).model, (64,), FLOATS, 10, 0)

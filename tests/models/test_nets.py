@@ -6,9 +6,9 @@ import pytest
 import torch
 from torch import nn
 
-from fedmpi.config import resolve
+from fedmpi.config.schema import resolve
 from fedmpi.errors import BadInput
-from fedmpi.models.build import as_input, blank, build
+from fedmpi.models.build import as_input, blank_samples, build_model
 from fedmpi.models.nets import FastText, LeNet5, ResNet18
 
 BYTES, FLOATS, WORDS = np.dtype("uint8"), np.dtype("float32"), np.dtype("int32")
@@ -21,7 +21,7 @@ BYTES, FLOATS, WORDS = np.dtype("uint8"), np.dtype("float32"), np.dtype("int32")
     (ResNet18(), (28, 28, 1), BYTES, 10, 11_227_812 - 90 * 513 - 2 * 64 * 49),
     (FastText(), (200,), WORDS, 4, 3_157_508)])
 def test_sizes(settings, shape, dtype, classes, parameters):
-    model = build(settings, shape, dtype, classes, seed=0)
+    model = build_model(settings, shape, dtype, classes, seed=0)
     assert model.size == len(model.start) == parameters
     assert model.h.stop - model.h.start == model.head.size == (list(linear(model))[-1].in_features + 1) * classes
 
@@ -33,7 +33,7 @@ def linear(model):
 def test_lenet5_is_the_network_of_the_paper():
     """On 28 x 28 and on 32 x 32 pixels: maps of 28 x 28, 10 x 10, and 400 features for fc1."""
     for shape in ((28, 28, 1), (32, 32, 3)):
-        model, z, seen = build(LeNet5(), shape, BYTES, 10, 0), as_input(blank(shape, BYTES, 2)), {}
+        model, z, seen = build_model(LeNet5(), shape, BYTES, 10, 0), as_input(blank_samples(shape, BYTES, 2)), {}
         for name, layer in model.module.named_children():
             z = layer(z)
             seen[name] = tuple(z.shape[1:])
@@ -45,7 +45,7 @@ def test_lenet5_is_the_network_of_the_paper():
 def test_resnet18_is_torchvisions():
     """The same parameters by name and shape, and the same features where BatchNorm and GroupNorm agree."""
     from torchvision.models import resnet18
-    model, theirs = build(ResNet18(), (32, 32, 3), BYTES, 100, 0), resnet18(num_classes=100)
+    model, theirs = build_model(ResNet18(), (32, 32, 3), BYTES, 100, 0), resnet18(num_classes=100)
     assert dict(zip(model.names, model.shapes, strict=True)) == {
         name: tuple(p.shape) for name, p in theirs.named_parameters()}
     assert (model.block("layer3").stop - model.block("layer3").start
@@ -53,7 +53,7 @@ def test_resnet18_is_torchvisions():
 
 
 def test_resnet18_with_batchnorm_has_its_running_statistics_beside_the_parameters():
-    model = build(ResNet18(norm="batch"), (32, 32, 3), BYTES, 100, 0)
+    model = build_model(ResNet18(norm="batch"), (32, 32, 3), BYTES, 100, 0)
     assert sum(size for name, size in zip(model.names, model.sizes, strict=True)
                if name not in model.statistics) == 11_227_812
     assert model.size == 11_227_812 + 9_600 and sum(part.stop - part.start for part in model.still) == 9_600
@@ -62,14 +62,14 @@ def test_resnet18_with_batchnorm_has_its_running_statistics_beside_the_parameter
 
 @pytest.mark.parametrize("groups", [2, 16])
 def test_resnet18_normalises_by_groups(groups):
-    model = build(ResNet18(groups=groups), (32, 32, 1), BYTES, 10, 0)
+    model = build_model(ResNet18(groups=groups), (32, 32, 1), BYTES, 10, 0)
     norms = [layer for layer in model.module.modules() if isinstance(layer, nn.GroupNorm)]
     assert len(norms) == 20 and {layer.num_groups for layer in norms} == {groups}
     assert not list(model.module.buffers())
 
 
 def test_fasttext_is_linear_in_the_mean_of_its_words():
-    model = build(FastText(vocabulary=50, width=4), (6,), WORDS, 3, 0)
+    model = build_model(FastText(vocabulary=50, width=4), (6,), WORDS, 3, 0)
     table, w1, b1, w2, b2 = model.split(model.start)
     x = torch.tensor([[3, 49, 3, 7, 0, 0], [1, 2, 3, 4, 5, 6]], dtype=torch.int32)
     mean = torch.stack([sum(table[i] for i in row) / 6 for row in x.tolist()])
@@ -78,7 +78,7 @@ def test_fasttext_is_linear_in_the_mean_of_its_words():
 
 
 def test_words_stay_as_they_are():
-    x = blank((7,), WORDS, 3)
+    x = blank_samples((7,), WORDS, 3)
     assert x.dtype == torch.int32 and x.shape == (3, 7) and as_input(x) is x
 
 
@@ -88,7 +88,7 @@ def test_words_stay_as_they_are():
     (FastText(), (64,), FLOATS, r"cannot take samples of shape \(64,\)")])
 def test_samples_that_do_not_fit_are_refused(settings, shape, dtype, message):
     with pytest.raises(BadInput, match=f"^model: .*{message}"):
-        build(settings, shape, dtype, 10, 0)
+        build_model(settings, shape, dtype, 10, 0)
 
 
 @pytest.mark.parametrize("section, message", [

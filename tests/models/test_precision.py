@@ -4,8 +4,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from fedmpi.clients.loop import Loop, LoopData
-from fedmpi.clients.vmap import Vmap
+from fedmpi.engines.loop import Loop, LoopData
+from fedmpi.engines.vmap import Vmap
 from fedmpi.models import precision
 from tests.clients import verbs
 
@@ -51,14 +51,14 @@ def test_chunks_do_not_matter(clients):
 
 
 def test_a_table_is_trained_so_too():
-    from fedmpi.models.build import build
+    from fedmpi.models.build import build_model
     from fedmpi.models.nets import FastText
     from tests.models.test_nets import WORDS
-    net = build(FastText(vocabulary=50, width=4), (6,), WORDS, 3, 0)
+    net = build_model(FastText(vocabulary=50, width=4), (6,), WORDS, 3, 0)
     x, y = torch.arange(60, dtype=torch.int32).view(10, 6) % 50, torch.arange(10) % 3
 
     def train():
-        data = LoopData(x, y, 0, verbs.Local(0, 0, 5, 4, None, .5, 0.))
+        data = LoopData(x, y, 0, verbs.LocalTraining(0, 0, 5, 4, None, .5, 0.))
         return {0: data.descend(net, net.start)}
     exact = train()
     precision.use("bf16")

@@ -10,11 +10,11 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from fedmpi.clients.loop import Loop
-from fedmpi.clients.vmap import Vmap
-from fedmpi.config import load, plain, resolve
+from fedmpi.config.schema import load_config, resolve, to_plain
+from fedmpi.engines.loop import Loop
+from fedmpi.engines.vmap import Vmap
 from fedmpi.errors import BadInput
-from fedmpi.models.build import build
+from fedmpi.models.build import build_model
 from fedmpi.models.nets import CNN4, MLP, FastText, LeNet5, ResNet18
 from tests.federations import Digits, Lab, apart, method
 
@@ -66,7 +66,7 @@ NETS = {
 @pytest.mark.parametrize("name", NETS)
 def test_base_and_head_make_the_whole(name, own):
     make, shape, dtype, size = NETS[name]
-    model = build(make(), shape, dtype, 10, seed=0)
+    model = build_model(make(), shape, dtype, 10, seed=0)
     assert model.head.size == size == model.h.stop - model.h.start and model.base.size + size == model.size
     w = model.start + .01
     x = torch.rand(3, *shape[::-1], generator=torch.Generator().manual_seed(0))
@@ -80,7 +80,7 @@ def test_base_and_head_make_the_whole(name, own):
 
 
 def test_without_names_it_is_the_last_linear_layer():
-    one, other = (build(CNN4(head=head), (28, 28, 1), BYTES, 10, 0) for head in ((), ("fc2",)))
+    one, other = (build_model(CNN4(head=head), (28, 28, 1), BYTES, 10, 0) for head in ((), ("fc2",)))
     assert one.names == other.names and one.h == other.h and torch.equal(one.start, other.start)
 
 
@@ -92,7 +92,7 @@ def test_without_names_it_is_the_last_linear_layer():
     (["weight"], "weight is not a block"), ([""], " is not a block")])
 def test_a_head_must_be_the_last_blocks(head, message, own):
     with pytest.raises(BadInput, match=message) as error:
-        build(settled(name="somebodys:Own", head=head), (64,), FLOATS, 10, 0)
+        build_model(settled(name="somebodys:Own", head=head), (64,), FLOATS, 10, 0)
     assert "\n" not in str(error.value)
 
 
@@ -101,7 +101,7 @@ def test_a_head_must_be_the_last_blocks(head, message, own):
     ("dropout", "base and head together do not give what the network gives"), ("branch", "cannot be followed")])
 def test_networks_that_cannot_be_cut_are_refused(between, message, own):
     with pytest.raises(BadInput, match=message) as error:
-        build(settled(name="somebodys:Own", head=["three", "out"], between=between), (64,), FLOATS, 10, 0)
+        build_model(settled(name="somebodys:Own", head=["three", "out"], between=between), (64,), FLOATS, 10, 0)
     assert "\n" not in str(error.value) and str(error.value).startswith("model.head = [three, out]: ")
 
 
@@ -112,7 +112,7 @@ def test_what_is_no_list_of_names_is_refused(section, message, own, tmp_path):
     path = tmp_path / "c.yaml"
     path.write_text(f"model: {section}")
     with pytest.raises(BadInput, match=message):
-        load(path)
+        load_config(path)
 
 
 @pytest.mark.parametrize("section", [{"name": "cnn4", "width": 512, "head": ["fc1", "fc2"]},
@@ -120,13 +120,13 @@ def test_what_is_no_list_of_names_is_refused(section, message, own, tmp_path):
                                      {"name": "somebodys:Own", "width": 3}])
 def test_the_configuration_keeps_it(section, own):
     config = resolve({"model": section})
-    assert plain(config)["model"] == section and resolve(plain(config)) == config
+    assert to_plain(config)["model"] == section and resolve(to_plain(config)) == config
 
 
 @pytest.mark.parametrize("name", ["fedmhc", "fedah"])
 def test_methods_follow(name, own):
     """Heads of two layers are clustered, blended and trained; both engines agree."""
-    model = build(settled(name="somebodys:Own", head=["three", "out"]), (64,), FLOATS, 10, 0)
+    model = build_model(settled(name="somebodys:Own", head=["three", "out"]), (64,), FLOATS, 10, 0)
     labs = [Lab(method(name, model), Digits(), engine, share=.6).go(2) for engine in (Loop(), Vmap())]
     assert apart(labs[0].state(), labs[1].state()) < 1e-5
     heads = labs[0].shared.heads if name == "fedmhc" else labs[0].mine(0).h[None]

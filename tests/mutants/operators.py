@@ -28,7 +28,7 @@ SILENT = {"__repr__", "__str__"}      # texts for the reader of a debugger
 @dataclass(frozen=True)
 class Site:
     """One change: the text between two offsets (of the file's bytes) becomes `new`."""
-    path: str          # from the root of the tree, such as fedmpi/run.py
+    path: str          # from the root of the tree, such as fedmpi/session.py
     line: int
     begin: int
     end: int

@@ -6,10 +6,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fedmpi.clients.loop import Loop
-from fedmpi.clients.vmap import Vmap
 from fedmpi.comm.orders import MINE, UP
 from fedmpi.comm.rows import rows_of
+from fedmpi.engines.loop import Loop
+from fedmpi.engines.vmap import Vmap
 from fedmpi.method import Participants
 from tests.federations import Digits, Lab, cnn, method, mlp
 from tests.methods.table import SHOWN

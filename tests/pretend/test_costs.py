@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 import torch
 
-from fedmpi.clients.store import Store
-from fedmpi.clients.vmap import Vmap
+from fedmpi.clients.state_store import StateStore
+from fedmpi.engines.vmap import Vmap
 from tests.federations import CPU, Digits, Lab, method, mlp
 from tests.pretend import GPU, pretend, runs
 from tests.pretend.counts import TORCH
@@ -50,7 +50,7 @@ class Mine(NamedTuple):
 def test_states_are_brought_to_the_host_together():
     """Those of clients that never wrote one, too; digests are those of a CPU."""
     with pretend() as books:
-        here, there = (Store(Mine(torch.zeros(3, 2, device=d), torch.tensor(0, device=d))) for d in (CPU, GPU))
+        here, there = (StateStore(Mine(torch.zeros(3, 2, device=d), torch.tensor(0, device=d))) for d in (CPU, GPU))
         for c in (1, 4, 5):
             for store, d in ((here, CPU), (there, GPU)):
                 store.write(c, Mine(torch.full((3, 2), float(c), device=d), torch.full((), c, device=d)))
@@ -66,27 +66,27 @@ def test_an_edge_device_s_work_is_counted_beside_training_on_a_gpu(tmp_path, cac
     """In one process rank 0's model of the CPU and the GPU's share their module."""
     import json
 
-    from fedmpi.clients import card
-    from fedmpi.comm.world import Solo
-    from fedmpi.run import lead
+    from fedmpi.comm.transport import Solo
+    from fedmpi.engines import gpu_card
+    from fedmpi.session import lead
     (tmp_path / "c.yaml").write_text(json.dumps({
         "rounds": 2, "method": {"name": "ifca", "k": 2}, "model": {"name": "mlp", "hidden": 8}, "device": "cuda",
         "data": {"clients": 4, "cache": str(cache)}, "train": {"steps": 3}, "edge": {}, "engine": "loop"}))
-    before, card.in_one_order = card.in_one_order, lambda: None
+    before, gpu_card.in_one_order = gpu_card.in_one_order, lambda: None
     try:
         with pretend():
             assert lead(Solo(), str(tmp_path / "c.yaml"), [], str(tmp_path / "out"), None, lambda: False) == 0
     finally:
-        card.in_one_order = before
+        gpu_card.in_one_order = before
     last = json.loads((tmp_path / "out" / "metrics.jsonl").read_text().splitlines()[-1])
     assert any(key.startswith("T_comp") for key in last)
 
 
 def test_an_engine_that_was_told_nothing_times_convolutions_itself(monkeypatch):
     """As in a benchmark: a run tells it, see setup.settle_convolutions."""
-    from fedmpi.clients import convolutions
+    from fedmpi.engines import convolutions
     told = iter((2., 1.))
-    monkeypatch.setattr(convolutions, "seconds", lambda *layer: next(told))
+    monkeypatch.setattr(convolutions, "time_layer", lambda *layer: next(told))
     with pretend():
         lab = Lab(method("fedavg", runs.cnn()), Digits((5, 5), test=2, image=True), Vmap(), device=GPU)
         lab.train(0)

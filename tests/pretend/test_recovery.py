@@ -7,11 +7,11 @@ import logging
 import pytest
 import torch
 
-from fedmpi.clients import choice, vmap
-from fedmpi.clients.failures import broken, short_of_memory
-from fedmpi.clients.loop import Loop
-from fedmpi.clients.vmap import Vmap
-from fedmpi.models.build import blank
+from fedmpi.engines import engine_choice, vmap
+from fedmpi.engines.gpu_errors import broken, short_of_memory
+from fedmpi.engines.loop import Loop
+from fedmpi.engines.vmap import Vmap
+from fedmpi.models.build import blank_samples
 from tests.clients.verbs import Bench, plain, through
 from tests.federations import Digits, Lab, apart, method, mlp
 from tests.pretend import GPU, pretend
@@ -59,7 +59,7 @@ def test_a_chunk_grows_back(books, monkeypatch):
     for _ in range(3):
         run(engine)
         widths.append(engine.most)
-    assert widths[0] == 4 and widths[-1] > 4 and engine.most <= vmap.MOST
+    assert widths[0] == 4 and widths[-1] > 4 and engine.most <= vmap.MAX_CLIENTS_AT_ONCE
 
 
 def test_a_single_client_that_does_not_fit_ends_the_run(books):
@@ -85,7 +85,7 @@ def test_the_probe_takes_no_broken_gpu_for_a_network_that_vmap_cannot_train(book
         if candidate.name == "vmap":
             raise error
         return 1.
-    monkeypatch.setattr(choice, "timed", timed)
+    monkeypatch.setattr(engine_choice, "time_engine", timed)
     assert broken(error) is expected
     if expected:
         with pytest.raises(RuntimeError, match=str(error)[:20]):
@@ -138,7 +138,7 @@ def test_a_recording_that_fails(books, monkeypatch, error, at, caplog):
     else:
         assert near(run(engine, epochs=4), expected)
         assert engine.graphs.mode == ("on" if short_of_memory(error) else "off") and engine.most == (
-            2 if short_of_memory(error) else vmap.MOST)
+            2 if short_of_memory(error) else vmap.MAX_CLIENTS_AT_ONCE)
     assert not books.shaken and books.capture is None
     assert engine.graphs.stream in torch.cuda.current_stream().waited
     torch.cuda.empty_cache()
@@ -169,14 +169,14 @@ def test_a_module_serves_the_model_of_the_cpu_and_that_of_the_gpu_by_turns(books
 
 def test_rank_0_may_count_work_and_rehearse_after_training_on_a_gpu(books):
     """ifca passes the whole model forward: its module was left with the GPU's parameters."""
-    from fedmpi.clients.loop import rehearse
-    from fedmpi.clients.tally import work
+    from fedmpi.engines.dry_run import round_work
+    from fedmpi.engines.loop import rehearse_loop
     lab = Lab(method("ifca", mlp()), Digits(SIZES, test=2), device=GPU)
     for t in range(2):
         lab.round(t)
-        sample = blank(lab.federation.shape, lab.federation.dtype)
-        assert work(lab.method, lab.shared, lab.group.store.first, sample, 33, lab.group.local(0)).trained == 33
-        rehearse(lab.method, lab.shared, lab.group.store.first, sample)
+        sample = blank_samples(lab.federation.shape, lab.federation.dtype)
+        assert round_work(lab.method, lab.shared, lab.group.store.first, sample, 33, lab.group.local(0)).trained == 33
+        rehearse_loop(lab.method, lab.shared, lab.group.store.first, sample)
     assert apart(lab.state(), Lab(method("ifca", mlp()), Digits(SIZES, test=2)).go(2).state()) < 1e-6
 
 

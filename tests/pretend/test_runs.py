@@ -11,17 +11,17 @@ import pytest
 import torch
 from torch import nn
 
-from fedmpi import run as run_module
-from fedmpi.clients import card, convolutions
+from fedmpi import session as run_module
+from fedmpi.assembly import follows_chunks
 from fedmpi.clients.placement import Pace
-from fedmpi.comm import probe
-from fedmpi.comm.device import landing, outgoing
-from fedmpi.comm.world import Solo
+from fedmpi.comm import gpu_probe
+from fedmpi.comm.gpu_staging import landing, outgoing
+from fedmpi.comm.transport import Solo
 from fedmpi.commands import doctor
+from fedmpi.engines import convolutions, gpu_card
 from fedmpi.errors import BadInput
-from fedmpi.run import lead
 from fedmpi.server.rounds import Run
-from fedmpi.setup import follows_chunks
+from fedmpi.session import lead
 from fedmpi.storage import checkpoint
 from tests import forked, sockets
 from tests.comm.together import together
@@ -90,7 +90,7 @@ def test_any_number_of_workers_gives_the_same_bits_and_the_server_needs_no_gpu(p
     assert "ranks 1-2 share one GPU" in done.stdout
     found = result(place, "three")
     assert len(found["gpus"]) == 1 and found["gpus"][0].startswith("Pretended, driver unknown, torch ")
-    monkeypatch.setattr(card, "in_one_order", lambda: None)      # of this process, which goes on
+    monkeypatch.setattr(gpu_card, "in_one_order", lambda: None)      # of this process, which goes on
     with pretend():
         assert lead(Solo(), str(place / "c.yaml"), ["engine=loop"], str(place / "one"), None, lambda: False) == 0
     assert result(place, "one")["digest"] == found["digest"]
@@ -114,7 +114,7 @@ def test_a_megabyte_shows_whether_mpi_takes_gpu_memory(monkeypatch, flat, expect
         def act(world):
             world.cuda_aware = True
             with Kernels(books):
-                return probe.checked("auto", world, GPU, straight=world.rank > 0)
+                return gpu_probe.probe_gpu_memory("auto", world, GPU, straight=world.rank > 0)
         (server, why), *workers = together(3, act)
     assert (server, why) == (False, "")
     assert all(straight == (not expected) and expected in said and bool(said) == bool(expected)
@@ -141,13 +141,13 @@ def test_the_doctor_sends_gpu_memory_through_mpi_before_a_run_does(monkeypatch, 
 
 def test_a_network_that_changes_bytes_on_the_way_is_seen_and_refused_where_it_was_asked_for(monkeypatch):
     """Each rank's own memory is read rightly; what goes between them is not."""
-    monkeypatch.setattr(probe, "to_itself", lambda world, device: "")
+    monkeypatch.setattr(gpu_probe, "to_itself", lambda world, device: "")
     monkeypatch.setattr(sockets, "flat", wrong)
     with pretend() as books:
         def act(world):
             with Kernels(books):
                 try:
-                    return probe.checked("on", world, GPU, straight=world.rank > 0)
+                    return gpu_probe.probe_gpu_memory("on", world, GPU, straight=world.rank > 0)
                 except BadInput as error:
                     return str(error)
         server, *workers = together(3, act)
@@ -171,8 +171,8 @@ def test_convolutions_are_timed_once_and_kept_with_the_run(place, monkeypatch, c
     def seconds(layer, shape, clients, device):
         asked.append((shape[1:], clients))
         return [2., 1., 1., 2.][(len(asked) - 1) % 4]      # the first is faster unfolded, the second as it is
-    monkeypatch.setattr(convolutions, "seconds", seconds)
-    monkeypatch.setattr(card, "in_one_order", lambda: None)      # of this process, which goes on
+    monkeypatch.setattr(convolutions, "time_layer", seconds)
+    monkeypatch.setattr(gpu_card, "in_one_order", lambda: None)      # of this process, which goes on
     config = json.loads((place / "c.yaml").read_text())
     (place / "images.yaml").write_text(json.dumps(
         config | {"model": {"name": names}, "method": {"name": "fedavg"}, "engine": "vmap"}))
@@ -183,9 +183,9 @@ def test_convolutions_are_timed_once_and_kept_with_the_run(place, monkeypatch, c
         return capsys.readouterr().out
     assert "convolutions as products of patches: 1\n" in led("rounds=1")
     assert asked == 2 * [((1, 8, 8), 5)] + 2 * [((2, 6, 6), 5)]
-    snapshot = checkpoint.read(checkpoint.newest(place / "images" / "checkpoints")[0])
+    snapshot = checkpoint.read_checkpoint(checkpoint.newest(place / "images" / "checkpoints")[0])
     assert snapshot.books["convolutions"] == ["1"] == result(place, "images")["convolutions"]
-    monkeypatch.setattr(card, "facts", lambda device: "Another, driver 1")
+    monkeypatch.setattr(gpu_card, "describe_gpu", lambda device: "Another, driver 1")
     said = led("rounds=2", resume="auto")
     assert len(asked) == 4 and result(place, "images")["convolutions"] == ["1"]
     assert "warning: the checkpoint was written on Pretended, driver" in said and "this run is on Another" in said
@@ -195,7 +195,7 @@ def test_convolutions_are_timed_once_and_kept_with_the_run(place, monkeypatch, c
 def test_measured_speeds_do_not_choose_who_trains_beside_whom(place, monkeypatch, engine, measured):
     """With `vmap` on a GPU last bits follow that."""
     seen = []
-    monkeypatch.setattr(card, "in_one_order", lambda: None)
+    monkeypatch.setattr(gpu_card, "in_one_order", lambda: None)
     monkeypatch.setattr(Run, "go", lambda run: seen.append((run.pace.measured, follows_chunks(run))) or True)
     monkeypatch.setattr(run_module, "conclude", lambda run: 0)
     with pretend():

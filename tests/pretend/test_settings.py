@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 import torch
 
-from fedmpi.clients import card, cohort, plan
-from fedmpi.clients.cohort import ALIGNED, Cohort, pad, rows_like
-from fedmpi.clients.plan import Local
 from fedmpi.comm import exact
-from fedmpi.config import GIB, Server, State, resolve
+from fedmpi.config.schema import GIB, Server, StateSettings, resolve
+from fedmpi.engines import batch_plan, cohort, gpu_card
+from fedmpi.engines.batch_plan import LocalTraining
+from fedmpi.engines.cohort import ALIGNED, Cohort, pad, rows_like
+from fedmpi.faults import Attack, Faults
 from fedmpi.models import precision
-from fedmpi.server.faults import Attack, Faults
 from tests.comm.together import together
 from tests.federations import CPU, TRAIN, apart
 from tests.pretend import GPU, on_gpu, pretend, runs
@@ -61,7 +61,7 @@ def test_convolutions_as_products_of_patches(books):
 def in_one_order(monkeypatch):
     before = torch.backends.cudnn.deterministic, torch.utils.deterministic.fill_uninitialized_memory
     monkeypatch.delenv("CUBLAS_WORKSPACE_CONFIG", raising=False)
-    card.in_one_order()
+    gpu_card.in_one_order()
     yield
     torch.use_deterministic_algorithms(False)
     torch.backends.cudnn.deterministic, torch.utils.deterministic.fill_uninitialized_memory = before
@@ -106,7 +106,7 @@ def test_sums_are_exact_and_look_once(books, scale, waits, groups):
     values = np.random.default_rng(0).uniform(-scale, scale, (5, 5)).astype(np.float32)
     values[3, 2] = scale
     torch.ones(1, device=GPU).sub_(1)
-    exact.fuses(GPU)
+    exact.fuses_additions(GPU)
     before = books.count("sync")
     found = sums(values, groups, GPU)
     assert torch.equal(found, sums(values, groups, CPU))
@@ -129,12 +129,12 @@ def test_rows_of_parameters_are_aligned(books):
 
 def test_what_is_trained_is_aligned(books, monkeypatch):
     """Weights and velocities."""
-    seen, real = [], cohort.bound
+    seen, real = [], cohort.bind_cohort
 
     def bound(net, work, only):
         seen.append(work.stride(0) % ALIGNED)
         return real(net, work, only)
-    monkeypatch.setattr(cohort, "bound", bound)
+    monkeypatch.setattr(cohort, "bind_cohort", bound)
     runs.laboratory("fedavg", "vmap", train=replace(TRAIN, momentum=.9)).go(1)
     assert seen == [0]
 
@@ -143,7 +143,7 @@ def test_padding_and_subsets_are_those_of_a_cpu(books):
     rng = np.random.default_rng(0)
     xs = [torch.from_numpy(rng.integers(0, 255, (n, 2, 3), dtype=np.uint8)) for n in (70, 5, 1)]
     ys = [torch.from_numpy(rng.integers(1, 9, len(x))) for x in xs]
-    local = Local(3, 0, 10, 1, None, .1, 0.)
+    local = LocalTraining(3, 0, 10, 1, None, .1, 0.)
     here, there = (Cohort(pad(move(xs, device)), pad(move(ys, device)), (70, 5, 1), (4, 2, 9), local)
                    for device in (CPU, GPU))
     for a, b in ((here, there), (here.subset(.6, 1, False, False), there.subset(.6, 1, False, False))):
@@ -154,10 +154,10 @@ def move(tensors, device):
     return tuple(t.to(device) for t in tensors)
 
 
-@pytest.mark.parametrize("bytes_at_once, copies", [(plan.TOGETHER, 2), (1, 8)])
+@pytest.mark.parametrize("bytes_at_once, copies", [(batch_plan.TOGETHER, 2), (1, 8)])
 def test_noise_travels_for_many_steps_at_once(books, monkeypatch, bytes_at_once, copies):
-    monkeypatch.setattr(plan, "TOGETHER", bytes_at_once)
-    local, found = Local(3, 0, 10, 1, None, .1, 0.), []
+    monkeypatch.setattr(batch_plan, "TOGETHER", bytes_at_once)
+    local, found = LocalTraining(3, 0, 10, 1, None, .1, 0.), []
     x, y = torch.zeros(2, 64, 2), torch.zeros(2, 64, dtype=torch.int64)
     for device in (CPU, GPU):
         there = Cohort(x.to(device), y.to(device), (64, 25), (4, 2), local)
@@ -169,17 +169,19 @@ def test_noise_travels_for_many_steps_at_once(books, monkeypatch, bytes_at_once,
 
 
 def config(gib: float):
-    return replace(resolve({}), state=State(memory=gib))
+    return replace(resolve({}), state=StateSettings(memory=gib))
 
 
 def test_room_follows_the_card_and_those_who_share_it(books):
-    here = card.room(config(8.), CPU)
+    here = gpu_card.room(config(8.), CPU)
     assert here == (8 * GIB, 8 * GIB, 2 * GIB)
-    whole, half = card.room(config(8.), GPU), card.room(config(8.), GPU, ranks=2)
-    assert whole == (8 * GIB, 8 * GIB, (TOTAL - card.CONTEXT) / 4) and half.chunk == (TOTAL / 2 - card.CONTEXT) / 4
-    assert card.room(config(100.), GPU, ranks=4).states == (TOTAL / 4 - card.CONTEXT) / 4
-    assert card.room(config(8.), GPU, ranks=1000).chunk == 0
-    assert sum(card.room(config(1e9), GPU, ranks=3)) < TOTAL / 3
+    whole, half = gpu_card.room(config(8.), GPU), gpu_card.room(config(8.), GPU, ranks=2)
+    assert (
+        whole == (8 * GIB, 8 * GIB, (TOTAL - gpu_card.CONTEXT) / 4) and half.chunk == (TOTAL / 2 - gpu_card.CONTEXT) / 4
+    )
+    assert gpu_card.room(config(100.), GPU, ranks=4).states == (TOTAL / 4 - gpu_card.CONTEXT) / 4
+    assert gpu_card.room(config(8.), GPU, ranks=1000).chunk == 0
+    assert sum(gpu_card.room(config(1e9), GPU, ranks=3)) < TOTAL / 3
 
 
 def test_ranks_that_share_a_gpu_are_counted(monkeypatch):
@@ -189,13 +191,15 @@ def test_ranks_that_share_a_gpu_are_counted(monkeypatch):
 
     def act(world):
         uuid = uuids.get(world.rank)
-        return card.sharing(world, SimpleNamespace(type="cuda" if uuid else "cpu", uuid=uuid))
+        return gpu_card.sharing(world, SimpleNamespace(type="cuda" if uuid else "cpu", uuid=uuid))
     assert together(5, act) == [1, 2, 2, 1, 1]
-    assert card.sharing(SimpleNamespace(size=1), GPU) == 1
+    assert gpu_card.sharing(SimpleNamespace(size=1), GPU) == 1
 
 
 def test_the_facts_of_a_card(books, monkeypatch, tmp_path):
-    monkeypatch.setattr(card, "DRIVER", tmp_path / "version")
-    assert card.facts(CPU) == "" and card.facts(GPU).startswith("Pretended, driver unknown, torch ")
+    monkeypatch.setattr(gpu_card, "DRIVER", tmp_path / "version")
+    assert gpu_card.describe_gpu(CPU) == "" and gpu_card.describe_gpu(GPU).startswith(
+        "Pretended, driver unknown, torch "
+    )
     (tmp_path / "version").write_text("NVRM version: NVIDIA UNIX x86_64 Kernel Module  570.124.06  Wed\n")
-    assert ", driver 570.124.06, torch " in card.facts(GPU)
+    assert ", driver 570.124.06, torch " in gpu_card.describe_gpu(GPU)

@@ -3,13 +3,13 @@ from __future__ import annotations
 
 import pytest
 
-from fedmpi.comm.world import Solo
+from fedmpi.comm.transport import Solo
 from fedmpi.report import figures, write
 from fedmpi.report.figures import style
 from fedmpi.report.results import of_job
-from fedmpi.run import lead
-from fedmpi.sweep import job as jobfile
-from tests.sweep import jobs
+from fedmpi.session import lead
+from fedmpi.sweeps import job as jobfile
+from tests.sweeps import jobs
 
 ROWS = {"FedAvg": "fedavg", "FedMHC & co": {"method": {"name": "fedmhc", "M": 3, "lam": .01}}, "Local": "local",
         "FedCPS": {"method": "fedcps"}}
@@ -24,7 +24,7 @@ def results(tmp_path_factory, cache):
     path = jobs.write(folder, cache, seeds=[0, 1], rows=ROWS, columns={"beta .3": {}, "few-shot": FEW_SHOT},
                       published=PUBLISHED, also={"best_round": {"Local": {"few-shot": 7}}},
                       set={"engine": "loop", "evaluate.embeddings": [1, 2]})
-    job = jobfile.load(path)
+    job = jobfile.load_job(path)
     runs = jobfile.expand(job, path, folder / "out", None)
     for run in runs[:-1]:
         assert lead(Solo(), str(run.config), run.overrides, str(run.folder), None, lambda: False) == 0
@@ -44,4 +44,4 @@ def report(results, drawn, tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(figures, "draw", lambda results: pictures)
         patch.setattr(style, "DPI", 50)
-        return write.write(results, tmp_path_factory.mktemp("report")).parent
+        return write.write_report(results, tmp_path_factory.mktemp("report")).parent

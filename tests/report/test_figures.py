@@ -8,7 +8,7 @@ import pytest
 
 from fedmpi.report.figures import accuracy, clients, clusters, embeddings, style, work
 from fedmpi.storage.folder import read_history
-from fedmpi.storage.outcome import metrics
+from fedmpi.storage.run_status import metrics
 
 pytestmark = pytest.mark.slow("runs, and all figures")
 
@@ -111,7 +111,7 @@ def test_sizes_are_those_of_every_round_evaluated_or_not():
     lines = [{"round": 0, "cluster_sizes_all": [2, 0, 0, 0]}, {"round": 1, "cluster_sizes_all": [1, 2, 1, 0]},
              {"round": 2, "cluster_sizes_all": [2, 3, 0, 0]}, {"round": 3}]
     run = SimpleNamespace(history={}, outcome=SimpleNamespace(lines=lines), name="x")
-    rounds, counts = clusters.counted(run)
+    rounds, counts = clusters.count_members(run)
     assert rounds.tolist() == [0, 1, 2] and counts.tolist() == [[2, 1, 2], [0, 2, 3], [0, 1, 0]]
     assert len(clusters.sizes(run).axes[0].collections) == 3
 
@@ -151,5 +151,5 @@ def test_phases_of_a_run_fit_into_its_rounds(results):
 
 
 def test_a_figure_is_the_same_file_again(results):
-    files = {style.saved(accuracy.by_client(results, "beta .3"), "svg") for _ in range(2)}
+    files = {style.render(accuracy.by_client(results, "beta .3"), "svg") for _ in range(2)}
     assert len(files) == 1

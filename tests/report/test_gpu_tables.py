@@ -17,7 +17,7 @@ RECORDED = Path(__file__).with_name("gpu_day.json")
 
 @pytest.fixture
 def book():
-    return gpu_day.load(RECORDED)
+    return gpu_day.load_book(RECORDED)
 
 
 def rows(grid) -> dict[str, list[str]]:
@@ -27,7 +27,7 @@ def rows(grid) -> dict[str, list[str]]:
 
 def test_engines_are_compared_with_the_bare_loop(book):
     """0.578 ms a step of the bare loop over 0.647 of `loop`, 1.55 and 1.62 of `vmap`; each precision with its own."""
-    grid = gpu_tables.speed(book)
+    grid = gpu_tables.list_speed(book)
     assert grid.rows == [
         ["mlp digits", "float32", "0.578", "0.567", "0.534", "3", "0.89 x", "0.37 x", "0.36 x"],
         ["mlp digits", "bf16", "1.06", "1.04", "-", "3", "0.94 x", "0.53 x", "0.56 x"]]
@@ -36,7 +36,7 @@ def test_engines_are_compared_with_the_bare_loop(book):
 def test_an_engine_that_failed_is_not_left_out(book):
     row = next(row for row in book["speed"] if row["engine"] == "vmap")
     row |= {"ms_step": None, "ratio": None, "error": "OutOfMemoryError: CUDA out of memory"}
-    assert gpu_tables.speed(book).rows[0][7] == "OutOfMemoryError: CUDA out of "
+    assert gpu_tables.list_speed(book).rows[0][7] == "OutOfMemoryError: CUDA out of "
 
 
 def test_digests_are_compared_over_ranks(book):
@@ -71,7 +71,7 @@ def test_what_is_too_far_from_the_cpu_is_named(book):
 def test_steps_that_did_not_end_well_are_named(book):
     book["steps"][2] |= {"ok": False, "why": "ended: its time was over"}
     book["lost"] = [{"step": "bits", "case": "tiny vmap", "why": "killed by SIGSEGV"}]
-    grid = gpu_tables.steps(book)
+    grid = gpu_tables.list_failed_steps(book)
     assert grid.title == "6 of 7 steps ended well, 88 s in all"
     assert grid.rows == [["bits", "5 s", "ended: its time was over"], ["lost: tiny vmap", "bits", "killed by SIGSEGV"]]
 
@@ -86,7 +86,7 @@ def test_a_part_has_its_own_tables_in_few_lines(book):
 
 
 def test_markdown_has_every_table_once(book):
-    said = gpu_tables.markdown(book)
+    said = gpu_tables.day_to_markdown(book)
     assert "- a cpu, PyTorch 2.15.0, CUDA 13.2, cuDNN 92600, driver -, commit a404689" in said
     assert "SMALL: a trial of the steps; the figures say nothing" in said
     assert "| mlp digits | float32 | 0.578 | 0.567 | 0.534 | 3 | 0.89 x | 0.37 x | 0.36 x |" in said
@@ -102,7 +102,7 @@ def test_later_parts_take_the_place_of_the_same_steps(book):
     whole = gpu_day.join([book, later])
     assert [row["ms_step"] for row in whole["speed"]] == [1.] * 4 and whole["when"] == "later"
     assert whole["correct"] == [row for row in book["correct"] if row["step"] != "methods-graphs"]
-    assert whole["ceilings"] == {**book["ceilings"], "copy_GBs": 4300.} and gpu_day.check(whole) == []
+    assert whole["ceilings"] == {**book["ceilings"], "copy_GBs": 4300.} and gpu_day.check_book(whole) == []
 
 
 @pytest.mark.parametrize("change, said", [
@@ -112,7 +112,7 @@ def test_later_parts_take_the_place_of_the_same_steps(book):
 def test_what_is_no_book_is_refused(book, change, said, tmp_path):
     (tmp_path / gpu_day.NAME).write_text(json.dumps(book | change))
     with pytest.raises(BadInput, match=f"gpu_day.json: is no gpu_day.json of this version: {said}"):
-        gpu_day.load(tmp_path)
+        gpu_day.load_book(tmp_path)
 
 
 @pytest.mark.parametrize("text, said", [("[]", "schema is None"), ("{", "is not JSON"), (None, "cannot be read")])
@@ -120,7 +120,7 @@ def test_what_cannot_be_read_is_refused(text, said, tmp_path):
     if text is not None:
         (tmp_path / gpu_day.NAME).write_text(text)
     with pytest.raises(BadInput, match=said):
-        gpu_day.load(tmp_path / gpu_day.NAME)
+        gpu_day.load_book(tmp_path / gpu_day.NAME)
 
 
 def test_report_takes_a_file_or_its_folder(tmp_path):

@@ -48,7 +48,7 @@ def test_only_what_there_are_data_for_is_drawn_under_names_of_their_own(results,
 
 def test_curves_and_bands_are_in_percent_over_the_rounds_that_all_seeds_have(results):
     """Alpha: 20 and 30 after round 2, 40 and 50 after round 4; the deviation of two is their distance / sqrt(2)."""
-    axes, = accuracy.by_round(results, "one").axes
+    axes, = accuracy.draw_accuracy_by_round(results, "one").axes
     first, gamma = axes.get_lines()
     assert points(first) == [[2, 4], pytest.approx([25, 45])] and first.get_label() == "Alpha"
     assert points(gamma) == [[4], [25]] and gamma.get_label() == "Gamma"
@@ -57,7 +57,7 @@ def test_curves_and_bands_are_in_percent_over_the_rounds_that_all_seeds_have(res
     for x, mean in ((2, 25), (4, 45)):
         assert heights(band, x) == pytest.approx([mean - 50 ** .5, mean + 50 ** .5])
     assert (axes.get_xlabel(), axes.get_ylabel()) == ("round", "test accuracy, mean over clients (%)")
-    assert accuracy.by_round(results, "two") is None
+    assert accuracy.draw_accuracy_by_round(results, "two") is None
 
 
 def test_accuracy_by_what_it_cost(results):
@@ -90,9 +90,14 @@ def test_boxes_are_of_all_seeds_last_round_in_percent(results):
     assert accuracy.last(results.of("Gamma", "one")).size == 0 and accuracy.by_client(results, "two") is None
 
 
-@pytest.mark.parametrize("draw, label, values", [
-    (clusters.agreement, "adjusted Rand index", [.4, .65]), (clusters.iterations, "iterations of k-means", [3, 4.5]),
-    (clusters.distance, "mean distance from the cluster's mean", [1, .8])])
+@pytest.mark.parametrize(
+    "draw, label, values",
+    [
+        (clusters.draw_agreement, "adjusted Rand index", [0.4, 0.65]),
+        (clusters.iterations, "iterations of k-means", [3, 4.5]),
+        (clusters.draw_distance, "mean distance from the cluster's mean", [1, 0.8]),
+    ],
+)
 def test_clusterings_are_judged_by_the_mean_over_seeds(results, draw, label, values):
     """Not by the best: .3 and .5 after round 2, .4 and .9 after round 4."""
     axes, = draw(results, "one").axes
@@ -105,7 +110,7 @@ def test_a_round_without_a_number_is_left_out(tmp_path):
     lines = [{"round": t, "ari": value} for t, value in ((1, .5), (2, None), (3, .7))]
     runs = [Shown("a", "x", 0, made.run(tmp_path / "a", lines=lines)),
             Shown("a", "x", 1, made.run(tmp_path / "b", lines=[{"round": 1, "ari": None}]))]
-    axes, = clusters.agreement(Results("t", "c", ["a"], ["x"], [0, 1], runs), "x").axes
+    axes, = clusters.draw_agreement(Results("t", "c", ["a"], ["x"], [0, 1], runs), "x").axes
     assert points(axes.get_lines()[0]) == [[1, 3], [.5, .7]]
 
 

@@ -12,11 +12,11 @@ from fedmpi.errors import BadInput
 from fedmpi.report import tables
 from fedmpi.report.results import of_folders
 from fedmpi.report.tables import Cell
-from fedmpi.storage import outcome
+from fedmpi.storage import run_status
 
 
 def test_cells_are_means_over_seeds(results):
-    cells = tables.of(results)[0].cells
+    cells = tables.tables_of(results)[0].cells
     found = [json.loads((run.folder / "result.json").read_text()) for run in results.of("FedAvg", "few-shot")]
     cell = cells["FedAvg", "few-shot"]
     assert cell.mean == pytest.approx(50 * sum(r["accuracy_best_on_test"] for r in found)) and cell.spread is not None
@@ -56,7 +56,9 @@ def few(*cells: Cell, measure="accuracy_mean") -> tables.Table:
 
 
 def test_the_best_is_bold_and_differences_are_signed():
-    text = tables.markdown(few(Cell([50.], 0, (40., None)), Cell([60., 62.], 0, (70., 1.)), Cell([], 1, (10., None))))
+    text = tables.to_markdown(
+        few(Cell([50.0], 0, (40.0, None)), Cell([60.0, 62.0], 0, (70.0, 1.0)), Cell([], 1, (10.0, None)))
+    )
     assert "| a | 50.00 | 40.00 | +10.00 |" in text
     assert "| b | **61.00 +- 1.41** | 70.00 +- 1.00 | -9.00 |" in text
     assert "| c | - * | 10.00 | - |" in text and "Kendall" not in text
@@ -68,46 +70,46 @@ def test_a_row_that_never_split_is_marked(results, monkeypatch):
         monkeypatch.setitem(run.outcome.result, "clusters_found", clusters)
     for run, clusters in zip(results.of("Local", results.columns[0]), (1, 3), strict=True):
         monkeypatch.setitem(run.outcome.result, "clusters_found", clusters)
-    table = tables.table(results, "accuracy_best_on_test", {})
+    table = tables.make_table(results, "accuracy_best_on_test", {})
     assert [place for place, cell in table.cells.items() if cell.unsplit] == [("FedMHC & co", results.columns[0])]
-    text, tex = tables.markdown(table), tables.latex(table, "t")
+    text, tex = tables.to_markdown(table), tables.latex(table, "t")
     assert text.count(" † |") == 1 and "\n† clusters were never split: FedAvg with a plain mean\n" in text
     assert tex.count(r"$^{\dagger}$ &") == 1 and r"\par $^{\dagger}$ clusters were never split" in tex
-    assert "never split" not in tables.markdown(few(Cell([3.], 0, None)))
+    assert "never split" not in tables.to_markdown(few(Cell([3.], 0, None)))
 
 
 def test_of_a_cost_the_least_is_the_best():
-    text = tables.markdown(few(Cell([3.], 0, None), Cell([4.], 0, None), measure="seconds"))
+    text = tables.to_markdown(few(Cell([3.], 0, None), Cell([4.], 0, None), measure="seconds"))
     assert "| a | **3.00** |" in text and "| b | 4.00 |" in text
 
 
 def test_of_an_agreement_the_most_is_the_best():
-    assert "| b | **0.90** |" in tables.markdown(few(Cell([.3], 0, None), Cell([.9], 0, None), measure="ari"))
+    assert "| b | **0.90** |" in tables.to_markdown(few(Cell([.3], 0, None), Cell([.9], 0, None), measure="ari"))
 
 
 def test_nothing_is_best_where_it_is_not_known_what_that_is():
     both = Cell([3.], 0, None), Cell([4.], 0, None)
-    assert "**" not in tables.markdown(few(*both, measure="nmi"))
-    assert "| a | **3.00** |" in tables.markdown(few(*both, measure="accuracy_std"))
+    assert "**" not in tables.to_markdown(few(*both, measure="nmi"))
+    assert "| a | **3.00** |" in tables.to_markdown(few(*both, measure="accuracy_std"))
 
 
 def test_a_measure_that_no_run_has_is_refused(results):
     with pytest.raises(BadInput, match="'acuracy_best': no finished run has it .* did you mean .*accuracy_best_on"):
-        tables.table(results, "acuracy_best", {})
+        tables.make_table(results, "acuracy_best", {})
 
 
 def test_names_cannot_break_a_table():
     cells = {("[ours] a|<b>", "x|y"): Cell([1.], 0, None)}
     table = tables.tabled("accuracy_mean", ["[ours] a|<b>"], ["x|y"], cells)
-    assert tables.markdown(table).splitlines()[0] == r"| | x\|y |"
-    assert r"| [ours] a\|&lt;b> |" in tables.markdown(table)
+    assert tables.to_markdown(table).splitlines()[0] == r"| | x\|y |"
+    assert r"| [ours] a\|&lt;b> |" in tables.to_markdown(table)
     assert "{}[ours] a" in tables.latex(table, "t")
 
 
 @pytest.mark.parametrize("measured, tau", [((1, 2, 3), "1.00"), ((3, 2, 1), "-1.00")])
 def test_the_order_of_rows_is_compared(measured, tau):
     table = few(*(Cell([float(m)], 0, (float(p), None)) for m, p in zip(measured, (1, 2, 3), strict=True)))
-    assert f"x: order of 3 rows against the published one, Kendall's tau {tau}" in tables.markdown(table)
+    assert f"x: order of 3 rows against the published one, Kendall's tau {tau}" in tables.to_markdown(table)
 
 
 def test_runs_without_a_job_are_sorted_by_what_differs(results):
@@ -115,7 +117,7 @@ def test_runs_without_a_job_are_sorted_by_what_differs(results):
     found = of_folders(folders)
     assert found.rows == ["FedAvg", "FedMHC", "Local", "FedCPS"] and found.seeds == [0, 1] and len(found.columns) == 2
     assert "data.partition.name=few_shot" in found.columns[1] and "seed" not in found.columns[1]
-    ours, theirs = (list(tables.of(r)[0].cells.values())[:7] for r in (found, results))
+    ours, theirs = (list(tables.tables_of(r)[0].cells.values())[:7] for r in (found, results))
     assert [cell.values for cell in ours] == [cell.values for cell in theirs]
 
 
@@ -123,4 +125,4 @@ def test_what_is_no_run_is_refused(tmp_path):
     done = CliRunner().invoke(app, ["report", str(tmp_path)])
     assert done.exit_code == 2 and "is not the folder of a run" in done.output and not (tmp_path / "report").exists()
     with pytest.raises(BadInput, match="is not the folder of a run"):
-        outcome.settings_of(tmp_path)
+        run_status.settings_of_folder(tmp_path)

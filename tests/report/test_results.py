@@ -6,16 +6,16 @@ import pytest
 
 from fedmpi.errors import BadInput
 from fedmpi.report.results import Shown, of_folders, of_job
-from fedmpi.sweep import job as jobfile
+from fedmpi.sweeps import job as jobfile
 from tests.report import made
-from tests.sweep import jobs
+from tests.sweeps import jobs
 
 
 @pytest.fixture
 def job(tmp_path):
     """A job and the runs that it plans, of which nothing is there yet."""
     path = jobs.write(tmp_path, tmp_path / "cache", seeds=[5, 7], also={"seconds": {"Local": {"beta 1": 3}}})
-    return (read := jobfile.load(path)), jobfile.expand(read, path, tmp_path / "out", None)
+    return (read := jobfile.load_job(path)), jobfile.expand(read, path, tmp_path / "out", None)
 
 
 def test_the_runs_of_a_job(job, tmp_path, monkeypatch):

@@ -86,15 +86,15 @@ one: unequal work, from 400 steps (Beta & co) to 1,875.8 (Alpha)
 
 @pytest.fixture(scope="module")
 def found(tmp_path_factory):
-    return tables.of(made.results(tmp_path_factory.mktemp("made")))
+    return tables.tables_of(made.results(tmp_path_factory.mktemp("made")))
 
 
 def test_a_table_in_every_form(found):
     assert [table.measure for table in found] == ["accuracy_best_on_test", "seconds"]
-    assert tables.markdown(found[0]) == MARKDOWN
+    assert tables.to_markdown(found[0]) == MARKDOWN
     assert tables.latex(found[0], "Best & all") == LATEX
     assert tables.as_csv(found[0]) == CSV
-    assert tables.markdown(found[1]) == SECONDS
+    assert tables.to_markdown(found[1]) == SECONDS
     assert [cell.missing for cell in found[0].cells.values()] == [0, 0, 1, 2, 0, 0]
 
 
@@ -118,16 +118,19 @@ def counted(**rows):
 def test_a_table_says_whose_work_was_unequal_or_is_not_known(rows, notes, columns):
     table = counted(**rows)
     assert table.notes() == notes and len(table.heads("x")) == columns == len(table.texts("a", "x"))
-    assert ("steps by kind" in tables.markdown(table)) == ("head" in str(rows))
+    assert ("steps by kind" in tables.to_markdown(table)) == ("head" in str(rows))
     assert tables.as_csv(table).count("150,100,50,0,0,0,0") == ("head" in str(rows))
 
 
 def test_steps_are_means_of_the_runs_that_finished_if_all_counted():
-    assert steps.mean_steps([None, {"steps_so_far": {"main": 3}}, {"steps_so_far": {"main": 4, "mix": 1}}]) == {
+    assert steps.mean_steps_of_cell([None, {"steps_so_far": {"main": 3}}, {"steps_so_far": {"main": 4, "mix": 1}}]) == {
         "main": 3.5, "mix": .5}
-    assert steps.mean_steps([{"steps_so_far": {"main": 3}}, {"rounds": 4}]) is None and steps.mean_steps([None]) is None
-    assert steps.by_kind({"fine_tuning": 1234.56, "main": 2}) == "fine tuning 1,234.6, main 2"
-    assert steps.by_kind(None) == steps.shown(None) == "-"
+    assert (
+        steps.mean_steps_of_cell([{"steps_so_far": {"main": 3}}, {"rounds": 4}]) is None
+        and steps.mean_steps_of_cell([None]) is None
+    )
+    assert steps.steps_to_text({"fine_tuning": 1234.56, "main": 2}) == "fine tuning 1,234.6, main 2"
+    assert steps.steps_to_text(None) == steps.show_steps(None) == "-"
 
 
 @pytest.mark.parametrize("measures, wanted", [
@@ -142,20 +145,20 @@ def test_seeds_that_lack_a_number_are_missing_unless_the_method_has_no_such_numb
         runs.append(Shown("a", "x", seed, tmp_path / str(seed)))
     made.run(tmp_path / "other", result={"f1_mean": .1})
     results = Results("t", "c", ["a", "b"], ["x"], [0, 1], [*runs, Shown("b", "x", 0, tmp_path / "other")])
-    cell = tables.table(results, "f1_mean", {}).cells["a", "x"]
+    cell = tables.make_table(results, "f1_mean", {}).cells["a", "x"]
     assert (cell.values, cell.missing) == wanted and cell.published is None
 
 
 def test_a_measure_is_only_refused_once_a_run_is_finished(tmp_path):
     made.run(tmp_path / "a")
     results = Results("t", "c", ["a"], ["x"], [0], [Shown("a", "x", 0, tmp_path / "a")])
-    assert tables.table(results, "nonsense", {}).cells["a", "x"].missing == 1
+    assert tables.make_table(results, "nonsense", {}).cells["a", "x"].missing == 1
     made.run(tmp_path / "b", result={"nonsens": 1})
     results.runs.append(Shown("b", "x", 0, tmp_path / "b"))
     with pytest.raises(BadInput, match="measure 'nonsense': no finished run has it .*; did you mean nonsens[?]"):
-        tables.table(results, "nonsense", {})
+        tables.make_table(results, "nonsense", {})
     with pytest.raises(BadInput, match="in its result.json$"):
-        tables.table(results, "zzz", {})
+        tables.make_table(results, "zzz", {})
 
 
 @pytest.mark.parametrize("measure, value, more", [
@@ -165,7 +168,7 @@ def test_a_measure_that_is_no_number_is_refused(tmp_path, measure, value, more):
     made.run(tmp_path / "a", result={measure: value})
     results = Results("t", "c", ["a"], ["x"], [0], [Shown("a", "x", 0, tmp_path / "a")])
     with pytest.raises(BadInput, match=f"measure '{measure}': it is no number, {more}$"):
-        tables.table(results, measure, {})
+        tables.make_table(results, measure, {})
 
 
 @pytest.mark.parametrize("best, measures", [
@@ -183,7 +186,7 @@ def test_the_best_is_the_most_or_the_least(best, measures):
 
 
 def test_shares_are_in_percent_and_nothing_else_is():
-    assert [tables.unit(m) for m in ("accuracy_mean", "f1_std", "seconds", "ari", "loss")] == [100, 100, 1, 1, 1]
+    assert [tables.unit_of(m) for m in ("accuracy_mean", "f1_std", "seconds", "ari", "loss")] == [100, 100, 1, 1, 1]
 
 
 @pytest.mark.parametrize("pairs, tau", [
@@ -192,7 +195,7 @@ def test_shares_are_in_percent_and_nothing_else_is():
 def test_the_agreement_of_orders_counts_rows_with_both_numbers(pairs, tau):
     """One discordant pair of six: (5 - 1) / 6."""
     cells = [Cell([] if here is None else [here], 0, None if there is None else (there, None)) for here, there in pairs]
-    assert tables.agreement(cells) == (tau and (pytest.approx(tau[0]), tau[1]))
+    assert tables.kendall_agreement(cells) == (tau and (pytest.approx(tau[0]), tau[1]))
 
 
 def test_what_was_published_may_have_a_spread():

@@ -60,7 +60,7 @@ def folder(results, tmp_path_factory):
         patch.setattr(figures, "draw", lambda results: iter([
             figures.Picture("small-x", "A <small> one", style.figure(1)),
             figures.Picture("broad-x", "A broad one", style.figure(1, 9))]))
-        page = write.write(results, to := tmp_path_factory.mktemp("report") / "a" / "b")
+        page = write.write_report(results, to := tmp_path_factory.mktemp("report") / "a" / "b")
     assert page == to / "index.html"
     return to
 
@@ -157,13 +157,13 @@ def test_what_is_said_of_a_table(tmp_path, seeds, rounds, measure, words):
     runs = [Shown("a", "x", i, made.run(tmp_path / str(i), lines=[{"round": t, "accuracy_mean": .5}]))
             for i, t in enumerate(rounds)]
     table = tables.tabled(measure, [], [], {})
-    assert write.said(Results("t", "c", ["a"], ["x"], seeds, runs), table) == words
+    assert write.describe_results(Results("t", "c", ["a"], ["x"], seeds, runs), table) == words
 
 
 def test_a_report_without_figures_and_a_folder_that_cannot_be_written(results, tmp_path, monkeypatch):
     monkeypatch.setattr(figures, "draw", lambda results: iter(()))
-    page = Page(write.write(results, tmp_path / "new").read_text())
+    page = Page(write.write_report(results, tmp_path / "new").read_text())
     assert page.texts("h2") == ["Runs"] and page.all("img") == []
     (tmp_path / "file").touch()
     with pytest.raises(StorageError, match="file"):
-        write.write(results, tmp_path / "file" / "report")
+        write.write_report(results, tmp_path / "file" / "report")

@@ -11,9 +11,9 @@ NUMBERS = count()
 @pytest.fixture
 def ready(bench):
     """Set up a run in this process as `fedmpi run` does, and return it with its parts and decision, before round 1."""
-    from fedmpi.comm.world import Solo
+    from fedmpi.assembly import assemble, decide, prepare_run
+    from fedmpi.comm.transport import Solo
     from fedmpi.progress import Progress
-    from fedmpi.setup import assemble, decide, prepare_run
     from fedmpi.slurm.deadline import Deadline
     decisions = []
 

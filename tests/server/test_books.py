@@ -138,8 +138,8 @@ def test_the_books_are_what_the_checkpoints_models_give(bench, method, on):
         w, old = torch.from_numpy(last["shared/w"][:]), torch.from_numpy(before["shared/w"][:])
     with h5py.File(bench.out(name) / "history.h5") as file:
         columns = {key: values[-1] for key, values in file.items()}
-    from fedmpi.config import load
-    config = load(bench.config, list(WORDS))
+    from fedmpi.config.schema import load_config
+    config = load_config(bench.config, list(WORDS))
     clients = [Federation(prepare(config.data, config.seed)).client(i) for i in range(16)]
     judged, after, unadapted = [], [], []
     for c in clients:

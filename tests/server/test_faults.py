@@ -4,13 +4,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fedmpi.clients.loop import Loop
-from fedmpi.config import load
+from fedmpi.assembly import bind
+from fedmpi.config.schema import load_config
 from fedmpi.data.federation import Federation, prepare
+from fedmpi.engines.loop import Loop
+from fedmpi.faults import Faults
 from fedmpi.method import Participants
-from fedmpi.server.cost import MIB
-from fedmpi.server.faults import Faults
-from fedmpi.setup import bind
+from fedmpi.server.round_cost import MIB
 from tests.federations import Lab
 
 WILD, SKIP, ALL = "method=tests.faulty:Wild", "faults.bad_update=skip", "train.participation=1"
@@ -60,7 +60,7 @@ def test_a_run_that_a_bad_update_ended_goes_on_without_it(bench):
 
 def laboratory(bench, words) -> Lab:
     """Return a laboratory with the clients and the method of a run."""
-    config = load(bench.config, words)
+    config = load_config(bench.config, words)
     federation = Federation(prepare(config.data, config.seed))
     return Lab(bind(config, federation), federation, Loop(), config.train, config.train.participation, config.seed)
 
@@ -81,7 +81,7 @@ def test_lost_clients_did_not_take_part(bench):
     """The run is that of a laboratory in which the lost ones are no participants, with shares drawn every round."""
     words = ["method=ditto", "train.participation=[.1, .8]", "faults.drop=.45", "rounds=12", "edge={}", "seed=5"]
     assert bench.lead("lost", *words) == 0
-    lab, config, seen = laboratory(bench, words), load(bench.config, words), set()
+    lab, config, seen = laboratory(bench, words), load_config(bench.config, words), set()
     for t, line in enumerate(bench.metrics("lost")):
         asked = Participants(np.array(ASKED[t]), lab.federation.sizes[ASKED[t]], t, 5)
         who = asked.only(~np.isin(asked.ids, line["lost"]))

@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.metrics import accuracy_score, adjusted_rand_score, f1_score
 
-from fedmpi.server.metrics import Groups, measure, pictured, summary, worst_decile
+from fedmpi.clients.measures import measure
+from fedmpi.server.metrics import Groups, pictured, summarise_clients, worst_decile
 
 
 @given(n=st.integers(1, 40), c=st.integers(2, 7), seed=st.integers(0, 999))
@@ -28,7 +29,7 @@ def row(correct, tested, loss=0., f1=.5):
 
 
 def test_summary_weighs_as_it_says():
-    found = summary(np.array([row(1, 2, 3., .2), row(9, 10, 5., .6), row(0, 4, 8., .1)], float))
+    found = summarise_clients(np.array([row(1, 2, 3., .2), row(9, 10, 5., .6), row(0, 4, 8., .1)], float))
     accuracy = [.5, .9, 0.]
     assert found["accuracy_mean"] == pytest.approx(np.mean(accuracy))
     assert found["accuracy_weighted"] == pytest.approx(10 / 16)
@@ -39,13 +40,13 @@ def test_summary_weighs_as_it_says():
 
 def test_clients_without_test_data_are_left_out():
     rows = np.array([row(1, 2), row(0, 0, 0, np.nan), [np.nan] * 4, row(3, 4)], float)
-    assert summary(rows) == summary(rows[[0, 3]])
-    assert summary(rows)["accuracy_mean"] == pytest.approx(.625)
+    assert summarise_clients(rows) == summarise_clients(rows[[0, 3]])
+    assert summarise_clients(rows)["accuracy_mean"] == pytest.approx(.625)
 
 
 def test_nobody_with_test_data_gives_nan():
-    found = summary(np.full((3, 4), np.nan))
-    assert found.keys() == summary(np.array([row(1, 2)])).keys() and all(np.isnan(v) for v in found.values())
+    found = summarise_clients(np.full((3, 4), np.nan))
+    assert found.keys() == summarise_clients(np.array([row(1, 2)])).keys() and all(np.isnan(v) for v in found.values())
 
 
 @pytest.mark.parametrize("n, worst", [(1, 1), (9, 1), (10, 1), (11, 2), (20, 2), (25, 3)])

@@ -6,8 +6,8 @@ import h5py
 import numpy as np
 import pytest
 
-from fedmpi.comm.world import Solo
-from fedmpi.run import lead
+from fedmpi.comm.transport import Solo
+from fedmpi.session import lead
 from tests.federations import pool
 
 TIMES = ("seconds", "imbalance", "idle_share", "clients_moved", "T_wall")      # what a key of a time begins with

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 from fedmpi.comm.orders import Order
-from fedmpi.config import resolve
+from fedmpi.config.schema import resolve
 from fedmpi.method import Participants
 from fedmpi.server import rounds
-from fedmpi.server.rounds import Run, State
+from fedmpi.server.rounds import Run, RunState
 from fedmpi.slurm.deadline import Deadline
 from tests.server.test_resume import started
 
@@ -51,7 +51,7 @@ def test_rounds_that_are_evaluated(settings, judged):
 def test_checkpoints_are_due_by_rounds_minutes_and_once_before_a_deadline(clock, settings, known, saving, passed, done,
                                                                           due):
     run = bare(config=resolve({"rounds": 9, "checkpoint": settings}), saved=clock.now, saving=saving,
-               state=State((), None, done), deadline=Deadline(2e9, "it") if known else Deadline())
+               state=RunState((), None, done), deadline=Deadline(2e9, "it") if known else Deadline())
     clock.now += passed
     assert run.due() is due
 
@@ -180,7 +180,7 @@ def test_rows_are_gathered_a_bounded_number_at_a_time(ready, monkeypatch, piece,
     run, ids = ready("method=local", "data.clients=10"), np.array([0, 2, 3, 7, 9])
     for i in range(10):
         run.crew.group.store.restore(i, {"w": np.full(BYTES // 4, i, np.float32)})
-    monkeypatch.setattr(rounds, "PIECE", piece)
+    monkeypatch.setattr(rounds, "CHECKPOINT_PIECE_BYTES", piece)
     pieces = [piece["w"] for piece in run.pieces(ids)]
     assert len(pieces) == blocks and np.concatenate(pieces)[:, 0].tolist() == [0, 2, 3, 7, 9]
 

@@ -7,11 +7,11 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from fedmpi.config import Stop, resolve
+from fedmpi.config.schema import StopSettings, resolve
 from fedmpi.data.federation import Federation
 from fedmpi.errors import BadInput
 from fedmpi.server import selection
-from fedmpi.storage import checkpoint, outcome
+from fedmpi.storage import checkpoint, run_status
 from tests.server.test_resume import assert_same_books, history, started
 
 pytestmark = pytest.mark.slow("whole runs, some of them killed and resumed")
@@ -31,12 +31,12 @@ def lines(values, measure=selection.BESIDE, every=1) -> list[dict]:
     ([.1, .3, .2], 2), ([.3, .3, .3], 1), ([NAN, .2, .4, .4, NAN], 3), ([None, .2], 2), ([NAN, None], None),
     ([], None)])
 def test_the_first_of_the_best_rounds_is_chosen(values, round):
-    found = selection.chosen(lines(values))
+    found = selection.best_validation_line(lines(values))
     assert (found and found["round"]) == round
 
 
 def config(patience=2, on="test", every=1, rounds=9):
-    return SimpleNamespace(stop=Stop(patience) if patience else None, rounds=rounds,
+    return SimpleNamespace(stop=StopSettings(patience) if patience else None, rounds=rounds,
                            evaluate=SimpleNamespace(on=on, every=every))
 
 
@@ -62,7 +62,7 @@ def test_only_rounds_that_evaluation_asks_for_count():
     books += [{"round": 7, "participants": 3}]      # not evaluated
     assert "none since round 2 was better" in selection.early_end(config(4, every=2), books, 7)
     assert not selection.early_end(config(5, every=2), books, 7)
-    assert selection.chosen(books)["round"] == 5
+    assert selection.best_validation_line(books)["round"] == 5
 
 
 def test_who_judges_on_validation_stops_by_that():
@@ -112,7 +112,7 @@ def test_a_run_ends_early_and_says_why(bench, stopped, capsys):
     assert f"in round {best}, chosen on validation samples; {end} rounds in " in said[-3]
     assert bench.lead("short", *WORDS, f"rounds={end}", "stop=null") == 0
     assert bench.result("short")["digest"] == found["digest"] == bench.result("again")["digest"]
-    assert outcome.of(bench.out(name), 16).state == "finished"
+    assert run_status.outcome_of(bench.out(name), 16).state == "finished"
     assert bench.saved(name)[-1].name == f"round-{end:06d}.h5"
 
 
@@ -169,8 +169,8 @@ def test_lost_clients_and_attackers_change_when_but_not_how_a_run_ends(bench):
     assert started(bench, "faulty", words) == 0
     found, clients = bench.result("faulty"), history(bench, "faulty")["accuracy_validation"]
     assert found["ended"] == "stop" and found["rounds"] - found["chosen_round"] == 2
-    from fedmpi.server.faults import attackers
-    settings = resolve(json.loads(json.dumps(checkpoint.read(bench.saved("faulty")[-1]).config)))
+    from fedmpi.faults import attackers
+    settings = resolve(json.loads(json.dumps(checkpoint.read_checkpoint(bench.saved("faulty")[-1]).config)))
     honest = np.setdiff1d(range(9), attackers(settings.attack, 9, 2))
     mean = np.nanmean(clients[:, honest], 1)
     np.testing.assert_allclose(mean, [line["accuracy_mean_validation"] for line in bench.metrics("faulty")
@@ -245,12 +245,12 @@ def test_old_results_are_read_under_the_new_names(tmp_path):
         (folder / "config.yaml").write_text(f"evaluate: {{on: {on}}}\n")
         (folder / "result.json").write_text(json.dumps({
             "rounds": 3, "accuracy_mean": .5, "digest": "d", "accuracy_best": .7, "accuracy_weighted_best": .8}))
-        result = outcome.result_of(folder)
+        result = run_status.result_of(folder)
         assert result == {"rounds": 3, "accuracy_mean": .5, "digest": "d", f"accuracy_best_on_{on}": .7,
                           f"accuracy_weighted_best_on_{on}": .8}
-        assert outcome.reached(result) == "best 70.00 %"
-    assert outcome.reached({"accuracy_best_on_test": .7, "best_round": 3}) == "best 70.00 % in round 3"
-    assert outcome.reached({"accuracy_best_on_test": .7, "best_round": 3, "accuracy_at_best_validation": .6,
+        assert run_status.reached(result) == "best 70.00 %"
+    assert run_status.reached({"accuracy_best_on_test": .7, "best_round": 3}) == "best 70.00 % in round 3"
+    assert run_status.reached({"accuracy_best_on_test": .7, "best_round": 3, "accuracy_at_best_validation": .6,
                             "chosen_round": 2}) == "60.00 % in round 2, chosen on validation samples"
 
 
@@ -263,7 +263,7 @@ def test_refusals_name_the_setting_that_asks():
                         "stop": {"patience": 1}})
         assert made.data == data
         try:
-            selection.refuse(made, federation)
+            selection.refuse_selection(made, federation)
             both.append("")
         except BadInput as error:
             both.append(str(error))

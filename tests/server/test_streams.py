@@ -7,13 +7,14 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fedmpi import registry
-from fedmpi.clients.plan import Local, draw, generate
-from fedmpi.config import resolve
+from fedmpi import faults, registry
+from fedmpi.clustering import kmeans_and_linkage
+from fedmpi.config.schema import resolve
+from fedmpi.engines.batch_plan import LocalTraining, draw_batches, generate
+from fedmpi.faults import Attack, Faults, attackers
 from fedmpi.method import Participants
-from fedmpi.server import clustering, faults, participation
-from fedmpi.server.faults import Attack, Faults, attackers
-from fedmpi.server.participation import addressed, participants
+from fedmpi.server import sampling
+from fedmpi.server.sampling import addressed, participants
 from tests.federations import method
 
 SIZES = np.arange(100, 200)
@@ -88,7 +89,7 @@ def test_whoever_is_missing_is_named():
 def test_which_batches_a_round_has(seed, t, client, stream, order):
     """Rounds 0 and 256 differ; the stream comes round after 2^32 of them."""
     assert generate(seed, t, client, stream).permutation(6).tolist() == order
-    plan = draw(Local(seed, t, 4, 1, None, .1, 0.), client, stream, 6)
+    plan = draw_batches(LocalTraining(seed, t, 4, 1, None, .1, 0.), client, stream, 6)
     assert plan.index.tolist() == [order[:4], [*order[4:], 0, 0]] and plan.count.tolist() == [4, 2]
 
 
@@ -108,14 +109,14 @@ def test_k_means_is_seeded_by_the_words_it_is_given(monkeypatch):
     monkeypatch.setattr(sklearn.cluster, "KMeans",
                         lambda *a, **how: seen.append(how["random_state"]) or real(*a, **how))
     for seed in ((0,), (2, 0), (2, 1), (2, 256), (3, 5)):
-        clustering.kmeans(torch.rand(5, 2), 2, None, seed)
+        kmeans_and_linkage.kmeans(torch.rand(5, 2), 2, None, seed)
     assert seen == [2968811710, 2834126987, 307626447, 499213290, 3746004709]
 
 
 def test_uses_of_the_seed_are_kept_apart():
     """Equal constants would give equal draws: those who are lost would be those who were asked, say."""
     homes = {"fedgroup": "FIRST", "lcfed": "SAMPLE", "fedfomo": "CHOICE"}
-    found = [getattr(__import__(registry.find("methods", name).__module__, fromlist=["x"]), constant)
+    found = [getattr(__import__(registry.find_class("methods", name).__module__, fromlist=["x"]), constant)
              for name, constant in homes.items()]
-    found += [participation.PARTICIPANTS, faults.DROPS, faults.ATTACKERS]
+    found += [sampling.PARTICIPANTS_STREAM, faults.DROPS, faults.ATTACKERS]
     assert found == [0x6200, 0x1CFE, 0xF00D, 0x9A27, 0xD20B, 0xA77A]

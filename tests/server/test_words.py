@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 from fedmpi import __version__
-from fedmpi.comm.watch import Watch
-from fedmpi.run import conclude
+from fedmpi.assembly import chosen_checkpoint, clock, introduce
+from fedmpi.comm.heartbeat import Watch
 from fedmpi.server import rounds
-from fedmpi.server.rounds import State
-from fedmpi.setup import chosen_checkpoint, clock, introduce
+from fedmpi.server.rounds import RunState
+from fedmpi.session import conclude
 from fedmpi.slurm.deadline import Deadline
 from fedmpi.storage import checkpoint
 
@@ -66,7 +66,7 @@ def test_a_round_is_shown_with_the_best_one_and_the_time_left(quiet):
 
 def finished(run, honest: int):
     run.__dict__["honest"] = np.arange(9) < honest
-    run.state = State(run.state.shared, run.state.groups, 40, 75., [
+    run.state = RunState(run.state.shared, run.state.groups, 40, 75., [
         {"round": 20, "accuracy_mean": .875, "accuracy_weighted": .5, "accuracy_worst_decile": .5},
         {"round": 40, "accuracy_mean": .8125, "accuracy_weighted": .5, "accuracy_worst_decile": .25}])
     assert conclude(run) == 0
@@ -153,7 +153,7 @@ def test_which_checkpoint_a_run_goes_on_from(tmp_path):
                                                  f"{tmp_path} --resume auto") as error:
         chosen_checkpoint(folder, str(tmp_path))
     assert error.value.code == 2
-    good = checkpoint.write(tmp_path, checkpoint.Snapshot(3, {}, np.empty(0, int), {}, "f", .5, [], {}), [])
+    good = checkpoint.write_checkpoint(tmp_path, checkpoint.Snapshot(3, {}, np.empty(0, int), {}, "f", .5, [], {}), [])
     bad = tmp_path / "round-000004.h5"
     bad.write_bytes(b"no checkpoint")
     path, (warning,) = chosen_checkpoint(folder, "auto")
@@ -165,10 +165,10 @@ def test_which_checkpoint_a_run_goes_on_from(tmp_path):
 
 def test_a_restart_keeps_the_engine_that_the_run_began_with(bench, monkeypatch):
     """A choice by timing would else change digests: what is saved counts, with its reason."""
-    from fedmpi.clients import choice
+    from fedmpi.engines import engine_choice
     words = ("method=fedavg", "data.clients=4", "engine=auto")
     assert bench.lead("engine", *words, "rounds=1") == bench.lead("whole", *words, "rounds=2") == 0
-    monkeypatch.setattr(choice, "by_network", lambda *parts: ("loop", "another reason"))
+    monkeypatch.setattr(engine_choice, "by_network", lambda *parts: ("loop", "another reason"))
     assert bench.lead("engine", *words, "rounds=2", resume="auto") == 0
     found, expected = bench.result("engine"), bench.result("whole")
     assert (found["engine"], found["engine_why"]) == ("vmap", "1,210 parameters, without convolutions")

@@ -151,8 +151,8 @@ def desk(tmp_path, cache):
 @pytest.fixture(scope="session")
 def straight(tmp_path_factory, cache):
     """The digest of the uninterrupted run in a single process."""
-    from fedmpi.comm.world import Solo
-    from fedmpi.run import lead
+    from fedmpi.comm.transport import Solo
+    from fedmpi.session import lead
     folder = tmp_path_factory.mktemp("straight")
     config = Desk(folder, cache).folder / "configs" / "quickstart.yaml"
     assert lead(Solo(), str(config), [], str(folder / "run"), None, lambda: False) == 0

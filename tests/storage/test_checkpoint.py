@@ -15,7 +15,17 @@ import pytest
 from fedmpi.errors import BadInput, FedmpiError
 from fedmpi.storage import checkpoint, seal
 from fedmpi.storage.atomic import Sink
-from fedmpi.storage.checkpoint import Damaged, Snapshot, check_same, in_last_bits, newest, prune, read, rows, write
+from fedmpi.storage.checkpoint import (
+    Damaged,
+    Snapshot,
+    check_same,
+    in_last_bits,
+    newest,
+    prune,
+    read_checkpoint,
+    read_rows,
+    write_checkpoint,
+)
 
 SHARED = {"w": np.linspace(-1, 1, 301, dtype=np.float32), "assigned": np.array([3, 1, 2]),
           "lr": np.float64(.1), "open": np.array([True, False]), "nothing": np.zeros((0, 4), np.float32)}
@@ -39,8 +49,8 @@ def pieces(size: int = 2, mine: dict = MINE):
 
 def content(path) -> list:
     """Return all that a checkpoint holds in a form that compares bit by bit, with types, shapes and order."""
-    found = read(path)
-    mine = {f"mine {name}": values for name, values in rows(path, 0, len(IDS)).items()}
+    found = read_checkpoint(path)
+    mine = {f"mine {name}": values for name, values in read_rows(path, 0, len(IDS)).items()}
     arrays = {**found.shared, "ids": found.ids, **mine}
     plain = {k: v for k, v in vars(found).items() if k not in ("shared", "ids")}
     return [repr(plain), *((k, v.dtype.str, np.shape(v), v.tobytes()) for k, v in arrays.items())]
@@ -55,38 +65,42 @@ def run(code: str, *args) -> subprocess.Popen:
 
 @pytest.mark.parametrize("size", [1, 2, 5])
 def test_everything_comes_back_bit_by_bit(tmp_path, size):
-    path = write(tmp_path, snapshot(), pieces(size))
+    path = write_checkpoint(tmp_path, snapshot(), pieces(size))
     assert path.name == "round-000012.h5" and [*tmp_path.iterdir()] == [path]
-    found = read(path)
+    found = read_checkpoint(path)
     assert repr(replace(found, shared=0, ids=0)) == repr(snapshot(shared=0, ids=0))
     assert [*found.shared] == [*SHARED] and np.array_equal(found.ids, IDS)
     for name, values in SHARED.items():
         assert (found.shared[name].dtype, found.shared[name].tobytes()) == (values.dtype, values.tobytes())
-    for name, values in rows(path, 1, 4).items():
+    for name, values in read_rows(path, 1, 4).items():
         assert (values.dtype, values.shape) == (MINE[name].dtype, MINE[name][1:4].shape)
         assert values.tobytes() == MINE[name][1:4].tobytes()
 
 
 def test_the_size_of_the_pieces_leaves_no_trace(tmp_path):
-    found = [content(write(tmp_path, snapshot(), pieces(size))) for size in (1, 2, 3, 5)]
+    found = [content(write_checkpoint(tmp_path, snapshot(), pieces(size))) for size in (1, 2, 3, 5)]
     assert all(other == found[0] for other in found)
 
 
 @pytest.mark.parametrize("given", [[], [{}], [{}, {}]])
 def test_clients_that_keep_nothing(tmp_path, given):
-    path = write(tmp_path, snapshot(), given)
-    assert rows(path, 0, 5) == {} and np.array_equal(read(path).ids, IDS)
+    path = write_checkpoint(tmp_path, snapshot(), given)
+    assert read_rows(path, 0, 5) == {} and np.array_equal(read_checkpoint(path).ids, IDS)
 
 
 def test_no_client_has_a_row_yet(tmp_path):
-    path = write(tmp_path, snapshot(ids=np.array([], int)), [{"w": np.zeros((0, 3), np.float32)}])
-    assert rows(path, 0, 0)["w"].shape == (0, 3) and read(path).ids.shape == (0,)
+    path = write_checkpoint(tmp_path, snapshot(ids=np.array([], int)), [{"w": np.zeros((0, 3), np.float32)}])
+    assert read_rows(path, 0, 0)["w"].shape == (0, 3) and read_checkpoint(path).ids.shape == (0,)
 
 
 def test_numpy_numbers_in_the_books(tmp_path):
     given = snapshot(np.int64(3), accuracy=np.float32(.5), books={"bytes": np.int64(7)})
-    path = write(tmp_path, given, pieces())
-    assert (read(path).round, read(path).accuracy, read(path).books) == (3, .5, {"bytes": 7})
+    path = write_checkpoint(tmp_path, given, pieces())
+    assert (read_checkpoint(path).round, read_checkpoint(path).accuracy, read_checkpoint(path).books) == (
+        3,
+        0.5,
+        {"bytes": 7},
+    )
 
 
 @pytest.mark.parametrize("changes, given, message", [
@@ -99,23 +113,23 @@ def test_numpy_numbers_in_the_books(tmp_path):
 ])
 def test_wrong_state_is_not_written(tmp_path, changes, given, message):
     with pytest.raises((ValueError, TypeError), match=message):
-        write(tmp_path, snapshot(**changes), given)
+        write_checkpoint(tmp_path, snapshot(**changes), given)
     assert not [*tmp_path.iterdir()]
 
 
 def test_rows_checks_the_rows_that_it_returns(tmp_path):
-    path = write(tmp_path, snapshot(), pieces())
+    path = write_checkpoint(tmp_path, snapshot(), pieces())
     data = bytearray(path.read_bytes())
     data[data.index(MINE["w"][3].tobytes()) + 5] ^= 1
     path.write_bytes(data)
-    assert np.array_equal(rows(path, 0, 3)["w"], MINE["w"][:3])
-    for refusing in (lambda: rows(path, 3, 4), lambda: read(path)):
+    assert np.array_equal(read_rows(path, 0, 3)["w"], MINE["w"][:3])
+    for refusing in (lambda: read_rows(path, 3, 4), lambda: read_checkpoint(path)):
         with pytest.raises(Damaged, match="the checksum of row 3 of w is wrong"):
             refusing()
 
 
 def test_newest_says_what_it_refused(tmp_path):
-    paths = [write(tmp_path, snapshot(round), pieces()) for round in (1, 2, 3, 999999, 1000000)]
+    paths = [write_checkpoint(tmp_path, snapshot(round), pieces()) for round in (1, 2, 3, 999999, 1000000)]
     paths[1].write_bytes(paths[1].read_bytes()[:-1])
     os.truncate(paths[2], 100)
     paths[3].unlink()
@@ -128,45 +142,45 @@ def test_newest_says_what_it_refused(tmp_path):
         assert expected in why
     assert newest(tmp_path / "absent") == (None, [])
     with pytest.raises(Damaged, match="No such file"):
-        read(tmp_path / "absent.h5")
+        read_checkpoint(tmp_path / "absent.h5")
 
 
 def test_prune_keeps_the_last_and_the_first_of_the_best(tmp_path):
     nan = float("nan")
     for round, accuracy in enumerate([nan, .5, .9, .7, .9, nan, .6, nan]):
-        write(tmp_path, snapshot(round, accuracy=accuracy), [])
+        write_checkpoint(tmp_path, snapshot(round, accuracy=accuracy), [])
     (tmp_path / "round-000003.h5.part").write_text("half")
     prune(tmp_path, keep=2)
     assert sorted(path.name[6:12] for path in tmp_path.iterdir()) == ["000002", "000006", "000007"]
 
 
 def test_prune_never_deletes_the_only_good_one(tmp_path):
-    paths = [write(tmp_path, snapshot(round, accuracy=round / 9), pieces()) for round in (1, 2)]
+    paths = [write_checkpoint(tmp_path, snapshot(round, accuracy=round / 9), pieces()) for round in (1, 2)]
     data = bytearray(paths[1].read_bytes())
-    data[seal.read(paths[1])["rows"][0][0]] ^= 1
+    data[seal.read_seal(paths[1])["rows"][0][0]] ^= 1
     paths[1].write_bytes(data)
     prune(tmp_path, keep=1)
     assert newest(tmp_path)[0] == paths[0]
-    write(tmp_path, snapshot(3, accuracy=1), pieces())
+    write_checkpoint(tmp_path, snapshot(3, accuracy=1), pieces())
     prune(tmp_path, keep=1)
     assert [path.name for path in tmp_path.iterdir()] == ["round-000003.h5"]
 
 
 KILLED = """
 import time, numpy as np
-from tests.storage.test_checkpoint import snapshot, write
+from tests.storage.test_checkpoint import snapshot, write_checkpoint
 def pieces():
     for i in range(5):
         yield {"w": np.ones((1, 50000), np.float32)}
         print(i, flush=True)
         time.sleep(60 if i == int(sys.argv[2]) else 0)
-write(sys.argv[1], snapshot(2), pieces())
+write_checkpoint(sys.argv[1], snapshot(2), pieces())
 """
 
 
 @pytest.mark.parametrize("piece", [0, 4])
 def test_a_kill_while_writing_leaves_the_earlier_one(tmp_path, piece):
-    old = write(tmp_path, snapshot(1), pieces())
+    old = write_checkpoint(tmp_path, snapshot(1), pieces())
     process = run(KILLED, tmp_path, piece)
     while process.stdout.readline().strip() != str(piece):
         assert process.poll() is None
@@ -182,19 +196,19 @@ def test_a_kill_while_writing_leaves_the_earlier_one(tmp_path, piece):
 
 FULL = """
 import h5py, os, resource
-from tests.storage.test_checkpoint import FedmpiError, newest, pieces, read, snapshot, write
-whole = os.path.getsize(write(sys.argv[1], snapshot(1), pieces()))
+from tests.storage.test_checkpoint import FedmpiError, newest, pieces, read_checkpoint, snapshot, write_checkpoint
+whole = os.path.getsize(write_checkpoint(sys.argv[1], snapshot(1), pieces()))
 for limit in [0, 1, 4095, 4096, *range(4097, whole, 293), whole - 1]:
     resource.setrlimit(resource.RLIMIT_FSIZE, (limit, resource.RLIM_INFINITY))
     try:
-        write(sys.argv[1], snapshot(2), pieces())
+        write_checkpoint(sys.argv[1], snapshot(2), pieces())
     except FedmpiError as error:
         assert "round-000002.h5 cannot be written: File too large; free" in str(error), error
     else:
         raise SystemExit(f"{limit} of {whole} bytes were enough")
     assert os.listdir(sys.argv[1]) == ["round-000001.h5"]
 resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY,) * 2)
-assert read(write(sys.argv[1], snapshot(2), pieces())).round == 2
+assert read_checkpoint(write_checkpoint(sys.argv[1], snapshot(2), pieces())).round == 2
 assert h5py.h5f.get_obj_count(h5py.h5f.OBJ_ALL, h5py.h5f.OBJ_FILE) == 0
 """
 
@@ -217,18 +231,18 @@ def test_hdf5_never_learns_of_a_full_disk():
 
 def test_a_folder_that_cannot_be_written(tmp_path):
     with pytest.raises(FedmpiError, match="absent/round-000012.h5 cannot be written: No such file .*; free"):
-        write(tmp_path / "absent", snapshot(), pieces())
+        write_checkpoint(tmp_path / "absent", snapshot(), pieces())
 
 
 def test_a_disk_that_forgets_is_found_out(tmp_path, monkeypatch):
-    old = write(tmp_path, snapshot(1), pieces())
+    old = write_checkpoint(tmp_path, snapshot(1), pieces())
 
     def forgets(path):
         os.truncate(path, os.path.getsize(path) - 1)
 
     monkeypatch.setattr(checkpoint, "sync", forgets)
     with pytest.raises(FedmpiError, match="does not give back what was written"):
-        write(tmp_path, snapshot(2), pieces())
+        write_checkpoint(tmp_path, snapshot(2), pieces())
     assert [*tmp_path.iterdir()] == [old]
 
 

@@ -10,12 +10,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedmpi.commands import trials
-from fedmpi.config import resolve
+from fedmpi.commands import doctor_checks
+from fedmpi.config.schema import resolve
 from fedmpi.data.federation import prepare
 from fedmpi.storage import checkpoint
 from fedmpi.storage.atomic import atomic
-from fedmpi.storage.checkpoint import write
+from fedmpi.storage.checkpoint import write_checkpoint
 from fedmpi.storage.folder import RunFolder
 from tests.storage.test_checkpoint import pieces, snapshot
 
@@ -98,8 +98,8 @@ def finish(folder):
     (lambda folder: folder.store_config({"seed": 1}), ["config.yaml"]),
     (lambda folder: folder.rewrite_metrics([{"round": 1}]), ["metrics.jsonl"]),
     (history, ["history.h5"]), (cut, ["history.h5"] * 2), (federation, ["digits-iid-20-*.h5"]),
-    (lambda folder: write(folder.checkpoints, snapshot(), pieces()), ["round-000012.h5"]),
-    (lambda folder: trials.write(folder.path / "trial.h5"), ["trial.h5"]),
+    (lambda folder: write_checkpoint(folder.checkpoints, snapshot(), pieces()), ["round-000012.h5"]),
+    (lambda folder: doctor_checks.write_trial_file(folder.path / "trial.h5"), ["trial.h5"]),
     (finish, ["metrics.jsonl", "history.h5", "result.json"])],      # the mark that the run is done comes last
     ids=["file", "config", "metrics", "history", "cut history", "federation", "checkpoint", "trial", "finish"])
 def test_a_file_is_flushed_renamed_and_its_folder_flushed(folder, recorder, act, names):
@@ -117,10 +117,11 @@ def noting(steps: list, name: str, call):
 
 def test_a_checkpoint_is_sealed_and_verified_before_it_gets_its_name(folder, recorder, monkeypatch):
     steps = recorder.events
-    for name, module in (("put", checkpoint.seal), ("verify", checkpoint)):
+    for name, module in (("put_seal", checkpoint.seal), ("verify_checkpoint", checkpoint)):
         monkeypatch.setattr(module, name, noting(steps, name, getattr(module, name)))
-    write(folder.checkpoints, snapshot(), pieces())
-    assert [step[0] for step in steps] == ["put", "flushed", "verify", "flushed", "renamed", "flushed"]
+    write_checkpoint(folder.checkpoints, snapshot(), pieces())
+    assert [step[0] for step in steps] == [
+        "put_seal", "flushed", "verify_checkpoint", "flushed", "renamed", "flushed"]
     assert steps[0][1] == steps[2][1] == "round-000012.h5.part"
 
 

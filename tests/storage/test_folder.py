@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import yaml
 
-from fedmpi.config import resolve
+from fedmpi.config.schema import resolve
 from fedmpi.data.federation import prepare
 from fedmpi.errors import BadInput, FedmpiError
 from fedmpi.storage.folder import RunFolder, default_folder, read_history
@@ -114,7 +114,7 @@ def test_files_are_for_whom_the_users_umask_says(tmp_path, mask):
         folder.append_metrics([{}])
         folder.append_history(1, {"accuracy": np.ones(3)})
         folder.save_history()
-        checkpoints.write(folder.checkpoints, checkpoints.snapshot(), checkpoints.pieces())
+        checkpoints.write_checkpoint(folder.checkpoints, checkpoints.snapshot(), checkpoints.pieces())
         prepare(resolve({"data": {"partition": "iid", "cache": str(tmp_path / "run")}}).data, 0)
     done = forked.call(1, write_all)
     assert done.returncode == 0, done.stderr

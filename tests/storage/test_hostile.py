@@ -9,12 +9,12 @@ import h5py
 import numpy as np
 import pytest
 
-from fedmpi.config import load, resolve
+from fedmpi.config.schema import load_config, resolve
 from fedmpi.data import sources
 from fedmpi.data.federation import Federation, prepare
 from fedmpi.errors import BadInput
-from fedmpi.models.build import build
-from fedmpi.sweep import job
+from fedmpi.models.build import build_model
+from fedmpi.sweeps import job
 
 MERGES = "a0: &a0 {x: 1}\n" + "".join(f"a{i}: &a{i} {{<<: [{', '.join([f'*a{i - 1}'] * 10)}]}}\n" for i in range(1, 99))
 LISTS = "a0: &a0 [x]\n" + "".join(f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 10)}]\n" for i in range(1, 99))
@@ -29,7 +29,7 @@ LISTS = "a0: &a0 [x]\n" + "".join(f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 10)
     ("{" + ", ".join(f"k{i}: 1" for i in range(21_000)) + "}", "more than 20,000 values"),
     ("rounds: 1\n" + "#" * 2**20, "more than 1,048,576 characters")],
     ids=["call", "name", "module", "merges", "aliases", "settings", "long"])
-@pytest.mark.parametrize("reader", [load, job.load], ids=["configuration", "job"])
+@pytest.mark.parametrize("reader", [load_config, job.load_job], ids=["configuration", "job"])
 def test_yaml_runs_nothing_and_fills_nothing(tmp_path, monkeypatch, reader, text, message):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "c.yaml").write_text(text)
@@ -42,7 +42,7 @@ def test_yaml_runs_nothing_and_fills_nothing(tmp_path, monkeypatch, reader, text
 @pytest.mark.skipif(not Path("/dev/zero").is_char_device(), reason="needs a file without end")
 def test_a_configuration_without_end_is_refused():
     with pytest.raises(BadInput, match="more than 1,048,576 characters"):
-        load("/dev/zero")
+        load_config("/dev/zero")
 
 
 @pytest.mark.parametrize("name, settings", [("os:system", {"command": "touch sprung"}),
@@ -51,7 +51,7 @@ def test_a_model_is_a_network_or_nothing_is_called(tmp_path, monkeypatch, name, 
     monkeypatch.chdir(tmp_path)
     model = resolve({"model": {"name": name} | settings}).model
     with pytest.raises(BadInput, match=f"model: {name} is no class of networks"):
-        build(model, (64,), np.dtype("float32"), 10, 0)
+        build_model(model, (64,), np.dtype("float32"), 10, 0)
     assert not (tmp_path / "sprung").exists()
 
 
@@ -92,7 +92,7 @@ def test_arrays_run_nothing_and_fill_nothing(tmp_path, monkeypatch, content, cla
     monkeypatch.chdir(tmp_path)
     path = npz(tmp_path / "mine.npz", claimed, x_train=content, y_train=LABELS)
     with pytest.raises(BadInput, match=message) as error:
-        sources.load("arrays", tmp_path, path)
+        sources.load_dataset("arrays", tmp_path, path)
     assert path in str(error.value) and "\n" not in str(error.value)
     assert not (tmp_path / "sprung").exists()
 

@@ -83,7 +83,7 @@ def test_the_folder_of_another_machine_that_is_silent_is_inherited(tmp_path, clo
 
 def test_several_signs_of_life_may_be_lost_before_a_holder_counts_as_dead():
     """The values are those of docs/file-formats.md; other versions of fedmpi that run beside this one go by them."""
-    assert (lock.BEAT, lock.SILENCE) == (10, 60) and lock.SILENCE >= 5 * lock.BEAT
+    assert (lock.LOCK_BEAT_S, lock.SILENCE) == (10, 60) and lock.SILENCE >= 5 * lock.LOCK_BEAT_S
 
 
 @pytest.mark.parametrize("job, restart, free", [("77", "1", True), ("77", "0", False), ("78", "1", False)])
@@ -158,7 +158,7 @@ def test_of_many_claims_at_once_exactly_one_wins(tmp_path):
 
 
 def test_signs_of_life(tmp_path, monkeypatch):
-    monkeypatch.setattr(lock, "BEAT", .01)
+    monkeypatch.setattr(lock, "LOCK_BEAT_S", .01)
     folder = RunFolder.claim(tmp_path, resume=False)
     os.utime(tmp_path / "lock", (0, 0))
     for _ in range(6000):      # a minute, on a machine that hardly runs us

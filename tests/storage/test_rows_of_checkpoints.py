@@ -10,7 +10,7 @@ import pytest
 
 from fedmpi import __version__
 from fedmpi.storage import checkpoint, seal
-from fedmpi.storage.checkpoint import Damaged, prune, read, rows, verifies, write
+from fedmpi.storage.checkpoint import Damaged, prune, read_checkpoint, read_rows, verifies, write_checkpoint
 from tests.storage.test_checkpoint import IDS, MINE, SHARED, pieces, snapshot
 
 TWINS = {"a": np.arange(10, dtype=np.float32).reshape(5, 2), "b": np.arange(10, 20, dtype=np.float32).reshape(5, 2)}
@@ -18,10 +18,10 @@ TWINS = {"a": np.arange(10, dtype=np.float32).reshape(5, 2), "b": np.arange(10, 
 
 def reseal(path, trick):
     """Let a trick change an open checkpoint, and seal it as if nothing had happened."""
-    regions = seal.read(path)["rows"]
+    regions = seal.read_seal(path)["rows"]
     with h5py.File(path, "r+", locking=False) as file:
         trick(file)
-    seal.put(path, {"fedmpi": "?", "accuracy": .5}, regions)
+    seal.put_seal(path, {"fedmpi": "?", "accuracy": .5}, regions)
 
 
 def swap(file, one, other):
@@ -34,13 +34,17 @@ def swap(file, one, other):
 @pytest.mark.parametrize("one, other, place", [
     (("a", 1), ("a", 3), 1), (("a", 0), ("a", 1), 0), (("a", 2), ("b", 2), 2)])
 def test_a_row_does_not_pass_for_another_clients_nor_for_another_fields(tmp_path, one, other, place):
-    path = write(tmp_path, snapshot(), pieces(mine=TWINS))
+    path = write_checkpoint(tmp_path, snapshot(), pieces(mine=TWINS))
     reseal(path, lambda file: swap(file, one, other))
-    for refusing in (lambda: read(path), lambda: rows(path, 0, 5), lambda: rows(path, place, place + 1)):
+    for refusing in (
+        lambda: read_checkpoint(path),
+        lambda: read_rows(path, 0, 5),
+        lambda: read_rows(path, place, place + 1),
+    ):
         with pytest.raises(Damaged, match=f"the checksum of row {place} of a is wrong; resume from another one"):
             refusing()
     assert not verifies(path)
-    assert set(rows(path, 4, 5)) == {"a", "b"}      # rows that were left alone
+    assert set(read_rows(path, 4, 5)) == {"a", "b"}      # rows that were left alone
 
 
 @pytest.mark.parametrize("change", [
@@ -50,17 +54,17 @@ def test_a_row_of_another_type_or_shape_does_not_pass(tmp_path, change):
         values = file["mine/a"][:]
         del file["mine/a"]
         file["mine/a"] = change(values)
-    path = write(tmp_path, snapshot(), pieces(mine=TWINS))
+    path = write_checkpoint(tmp_path, snapshot(), pieces(mine=TWINS))
     reseal(path, trick)
     with pytest.raises(Damaged, match="the checksum of row 0 of a is wrong"):
-        rows(path, 0, 5)
+        read_rows(path, 0, 5)
 
 
 def test_the_layout_of_a_checkpoint(tmp_path):
     """What a program would find that was written from the documentation alone."""
-    path = write(tmp_path, snapshot(), pieces())
+    path = write_checkpoint(tmp_path, snapshot(), pieces())
     data = path.read_bytes()
-    assert (seal.FORMAT, seal.SEAL, seal.DIGEST) == (1, 4096, 16)
+    assert (seal.SEAL_FORMAT, seal.SEAL, seal.DIGEST) == (1, 4096, 16)
     assert data[:18] == b"fedmpi checkpoint " and data[50:51] == b"\n" and data[4096:4100] == b"\x89HDF"
     assert data[18:50] == hashlib.blake2b(data[50:4096], digest_size=16).hexdigest().encode()
     entries = json.loads(data[50:4096])
@@ -86,11 +90,11 @@ def test_the_layout_of_a_checkpoint(tmp_path):
 
 
 def test_blocks_leave_no_trace(tmp_path, monkeypatch):
-    path = write(tmp_path, snapshot(), pieces())
+    path = write_checkpoint(tmp_path, snapshot(), pieces())
     whole = path.read_bytes()
-    monkeypatch.setattr(seal, "BLOCK", 7)
-    monkeypatch.setattr(checkpoint, "BLOCK", 300)      # a row of w at once
-    assert verifies(path) and write(tmp_path, snapshot(), pieces()).read_bytes() == whole
+    monkeypatch.setattr(seal, "HASH_BLOCK_BYTES", 7)
+    monkeypatch.setattr(checkpoint, "HASH_BLOCK_BYTES", 300)      # a row of w at once
+    assert verifies(path) and write_checkpoint(tmp_path, snapshot(), pieces()).read_bytes() == whole
     damaged = bytearray(whole)
     damaged[damaged.index(MINE["w"][4].tobytes())] ^= 1
     path.write_bytes(damaged)
@@ -102,10 +106,10 @@ def test_a_seal_of_too_many_fields_is_refused_and_nothing_overwritten(tmp_path):
     path.write_bytes(bytes(5000))
     many = [[4096, 0]] * 370
     with pytest.raises(ValueError, match="370 fields per client are too many for the seal of a checkpoint"):
-        seal.put(path, {"fedmpi": "1"}, many)
+        seal.put_seal(path, {"fedmpi": "1"}, many)
     assert path.read_bytes() == bytes(5000)
-    seal.put(path, {"fedmpi": "1"}, many[:300])
-    assert seal.read(path)["rows"] == many[:300]
+    seal.put_seal(path, {"fedmpi": "1"}, many[:300])
+    assert seal.read_seal(path)["rows"] == many[:300]
 
 
 def test_a_file_that_ends_before_a_region_is_cut_off(tmp_path):
@@ -123,7 +127,7 @@ def left(folder) -> list[int]:
 @pytest.mark.parametrize("keep, expected", [(1, [2, 9]), (2, [2, 8, 9]), (3, [2, 7, 8, 9]), (9, [2, 5, 7, 8, 9])])
 def test_the_last_ones_and_the_best_are_kept_and_nothing_else_is_removed(tmp_path, keep, expected):
     for round, accuracy in ((2, .9), (5, .3), (7, .1), (8, .5), (9, .2)):
-        write(tmp_path, snapshot(round, accuracy=accuracy), [])
+        write_checkpoint(tmp_path, snapshot(round, accuracy=accuracy), [])
     for name in ("round-000001.txt", "notes.part", "best.h5"):
         (tmp_path / name).write_text("a person's own")
     (tmp_path / "round-000010.h5").write_text("of no known format")
@@ -137,14 +141,14 @@ def test_the_last_ones_and_the_best_are_kept_and_nothing_else_is_removed(tmp_pat
 def test_the_newest_is_kept_though_it_is_the_worst_or_was_not_judged(tmp_path):
     for worst in (.1, float("nan")):
         for round, accuracy in ((1, .9), (2, .8), (999_999, .7), (1_000_000, worst)):
-            write(tmp_path, snapshot(round, accuracy=accuracy), [])
+            write_checkpoint(tmp_path, snapshot(round, accuracy=accuracy), [])
         prune(tmp_path, keep=1)
-        assert [path.name for path in checkpoint.listing(tmp_path)] == ["round-1000000.h5", "round-000001.h5"]
+        assert [path.name for path in checkpoint.list_checkpoints(tmp_path)] == ["round-1000000.h5", "round-000001.h5"]
 
 
 def test_of_runs_that_were_never_judged_the_last_are_kept(tmp_path):
     for round in (1, 2, 3):
-        write(tmp_path, snapshot(round, accuracy=float("nan")), [])
+        write_checkpoint(tmp_path, snapshot(round, accuracy=float("nan")), [])
     prune(tmp_path, keep=2)
     assert left(tmp_path) == [2, 3]
 
@@ -155,8 +159,8 @@ def test_of_runs_that_were_never_judged_the_last_are_kept(tmp_path):
     "data.root", "data.cache"])
 def test_only_what_leaves_results_alone_may_change(key):
     """And nothing beside it whose name begins alike."""
-    assert checkpoint.free(key) and checkpoint.free(key + ".more") and not checkpoint.free(key + "s")
-    assert len(checkpoint.FREE) == 17 and not checkpoint.free(key.partition(".")[0] * 2)
+    assert checkpoint.is_free(key) and checkpoint.is_free(key + ".more") and not checkpoint.is_free(key + "s")
+    assert len(checkpoint.FREE) == 17 and not checkpoint.is_free(key.partition(".")[0] * 2)
 
 
 def test_settings_of_the_last_bits_name_the_setting_and_both_values():
@@ -168,4 +172,4 @@ def test_settings_of_the_last_bits_name_the_setting_and_both_values():
 
 
 def test_nested_settings_by_dotted_path():
-    assert checkpoint.flat({"a": {"b": {"c": 1}, "d": {}}, "e": [2]}) == {"a.b.c": 1, "a.d": {}, "e": [2]}
+    assert checkpoint.flatten_section({"a": {"b": {"c": 1}, "d": {}}, "e": [2]}) == {"a.b.c": 1, "a.d": {}, "e": [2]}

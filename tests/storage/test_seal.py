@@ -8,7 +8,7 @@ import h5py
 import pytest
 
 from fedmpi.storage import seal
-from fedmpi.storage.checkpoint import Damaged, newest, prune, read, write
+from fedmpi.storage.checkpoint import Damaged, newest, prune, read_checkpoint, write_checkpoint
 from tests.storage.test_checkpoint import content, pieces, run, snapshot
 
 
@@ -56,7 +56,7 @@ def places(path: Path) -> dict[str, tuple[int, int]]:
 
 def survive(folder: Path):
     """Damage a checkpoint in 240 ways: each is refused by name and the one before is used, or nothing is lost."""
-    before, path = write(folder, snapshot(11), pieces()), write(folder, snapshot(12), pieces())
+    before, path = write_checkpoint(folder, snapshot(11), pieces()), write_checkpoint(folder, snapshot(12), pieces())
     good, whole, where = path.read_bytes(), content(path), sorted(places(path).items())
     refused = 0
     for seed in range(240):
@@ -84,19 +84,19 @@ def test_no_damage_goes_unseen_or_crashes(tmp_path):
 
 
 def test_the_seal_is_checked_before_hdf5_sees_a_byte(tmp_path):
-    path = write(tmp_path, snapshot(), pieces())
+    path = write_checkpoint(tmp_path, snapshot(), pieces())
     data = bytearray(path.read_bytes())
     data[seal.SEAL + 8] ^= 1      # the version of HDF5's superblock, of which HDF5 would complain
     path.write_bytes(data)
     with pytest.raises(Damaged, match="its checksum is wrong"):
-        read(path)
+        read_checkpoint(path)
 
 
 def test_the_seal_is_checked_too(tmp_path):
-    path = write(tmp_path, snapshot(), pieces())
+    path = write_checkpoint(tmp_path, snapshot(), pieces())
     path.write_bytes(path.read_bytes().replace(b'"accuracy": 0.75', b'"accuracy": 0.95', 1))
     with pytest.raises(Damaged, match="the checksum of its first 4096 bytes is wrong"):
-        read(path)
+        read_checkpoint(path)
 
 
 @pytest.mark.parametrize("trick, message", [
@@ -108,24 +108,24 @@ def test_the_seal_is_checked_too(tmp_path):
     (lambda file: file.__delitem__("digest/w"), "doesn't exist"),
 ])
 def test_a_well_sealed_file_with_strange_content_is_refused(tmp_path, trick, message):
-    path = write(tmp_path, snapshot(), pieces())
-    regions = seal.read(path)["rows"]
+    path = write_checkpoint(tmp_path, snapshot(), pieces())
+    regions = seal.read_seal(path)["rows"]
     with h5py.File(tmp_path / "other.h5", "w") as other:
         other["x"] = 1.
     with h5py.File(path, "r+", locking=False) as file:
         trick(file)
-    seal.put(path, {"fedmpi": "?"}, regions)
+    seal.put_seal(path, {"fedmpi": "?"}, regions)
     with pytest.raises(Damaged, match=message):
-        read(path)
+        read_checkpoint(path)
 
 
 def test_a_newer_format_is_refused_by_name(tmp_path, monkeypatch):
-    old = write(tmp_path, snapshot(1), pieces())
+    old = write_checkpoint(tmp_path, snapshot(1), pieces())
     with monkeypatch.context() as future:
-        future.setattr(seal, "FORMAT", 2)
-        new = write(tmp_path, snapshot(2), pieces())
+        future.setattr(seal, "SEAL_FORMAT", 2)
+        new = write_checkpoint(tmp_path, snapshot(2), pieces())
     with pytest.raises(Damaged, match=r"round-000002.h5 .* format 2, written by fedmpi .* up to 1: upgrade"):
-        read(new)
+        read_checkpoint(new)
     assert newest(tmp_path)[0] == old
     prune(tmp_path, keep=1)
     assert new.exists()

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from fedmpi.errors import BadInput, FedmpiError, StorageError
+from fedmpi.server.on_disk_error import Storage
 from fedmpi.storage import folder as module
-from fedmpi.storage.folder import RunFolder, append_row, default_folder, finite, read_history, to_json
-from fedmpi.storage.policy import Storage
+from fedmpi.storage.folder import RunFolder, append_row, default_folder, finite, line_to_json, read_history
 
 
 @pytest.fixture
@@ -171,7 +171,7 @@ def test_json_of_numbers_that_it_lacks():
               "e": True, "f": None, "g": "nan", "h": np.bool_(False)}
     assert finite(nested) == {"a": [None, [1., 2]], "b": {"c": None, "d": [[.5, None]]}, "e": True, "f": None,
                               "g": "nan", "h": False}
-    assert to_json({"a": float("nan")}) == '{"a": null}' and to_json({"a": 1}, indent=1) == '{\n "a": 1\n}'
+    assert line_to_json({"a": float("nan")}) == '{"a": null}' and line_to_json({"a": 1}, indent=1) == '{\n "a": 1\n}'
 
 
 class Words:

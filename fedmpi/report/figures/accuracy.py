@@ -5,12 +5,12 @@ import numpy as np
 
 from fedmpi.report.figures import style
 from fedmpi.report.results import Results, Shown
-from fedmpi.storage.outcome import evaluated
+from fedmpi.storage.run_status import evaluated
 
 ACCURACY = "test accuracy, mean over clients (%)"
 
 
-def by_round(results: Results, column: str):
+def draw_accuracy_by_round(results: Results, column: str):
     return against(results, column, "round", lambda lines: np.array([line["round"] for line in lines], float))
 
 

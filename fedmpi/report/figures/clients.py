@@ -9,7 +9,7 @@ from fedmpi.report.results import Results
 
 def labels(results: Results, column: str):
     """Draw the label distribution of the first seed's federation, where it is on this machine."""
-    from fedmpi.data.draw import distribution
+    from fedmpi.data.label_plot import distribution
     runs = [run for run in results.runs if run.column == column and run.seed == results.seeds[0]]
     federation = next((run.federation for run in runs if run.federation), None)
     return distribution(federation) if federation else None

@@ -9,7 +9,7 @@ from fedmpi.report.results import Results, Shown
 
 def sizes(run: Shown):
     """Draw how many clients were last put in each cluster by round, stacked."""
-    rounds, counts = counted(run)
+    rounds, counts = count_members(run)
     if not len(counts):
         return None
     figure = style.figure(3.2)
@@ -26,7 +26,7 @@ def sizes(run: Shown):
     return figure
 
 
-def counted(run: Shown) -> tuple[np.ndarray, np.ndarray]:
+def count_members(run: Shown) -> tuple[np.ndarray, np.ndarray]:
     """Return rounds (r,) and how many clients were last put in each cluster, (k, r), up to the last that had any.
 
     Runs of fedmpi 0.1 kept it of evaluated rounds alone, by client."""
@@ -69,19 +69,19 @@ def edges(rounds: np.ndarray) -> np.ndarray:
     return np.concatenate([[min(0, rounds[0] - 1)], rounds]) + .5
 
 
-def agreement(results: Results, column: str):
-    return by_round(results, column, "ari", "adjusted Rand index")
+def draw_agreement(results: Results, column: str):
+    return draw_by_round(results, column, "ari", "adjusted Rand index")
 
 
 def iterations(results: Results, column: str):
-    return by_round(results, column, "iterations", "iterations of k-means")
+    return draw_by_round(results, column, "iterations", "iterations of k-means")
 
 
-def distance(results: Results, column: str):
-    return by_round(results, column, "distance", "mean distance from the cluster's mean")
+def draw_distance(results: Results, column: str):
+    return draw_by_round(results, column, "distance", "mean distance from the cluster's mean")
 
 
-def by_round(results: Results, column: str, key: str, label: str):
+def draw_by_round(results: Results, column: str, key: str, label: str):
     """Draw a number of every round, mean over seeds, for every row that has it."""
     figure = style.figure(3.2)
     axes, drawn = figure.subplots(), 0

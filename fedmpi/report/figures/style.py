@@ -14,11 +14,11 @@ MARKERS = "osv^Dx+*"
 FILLED = "os^DvPX*"
 HATCHES = ("", "//", "..", "\\\\", "", "xx", "oo", "++")
 DPI = 110
-WIDTH = 6.4      # inches
+FIGURE_WIDTH_IN = 6.4      # inches
 ROOM = 1.5       # lines that a legend inside the axes may name, for each inch of height
 
 
-def figure(height: float = 4.2, width: float = WIDTH):
+def figure(height: float = 4.2, width: float = FIGURE_WIDTH_IN):
     from matplotlib.figure import Figure
     return Figure(figsize=(width, height), layout="constrained")
 
@@ -63,10 +63,10 @@ def legend(axes) -> None:
     order = sorted(range(len(names)), key=lambda i: -marks[i].get_ydata()[-1])
     axes.legend([marks[i] for i in order], [names[i] for i in order], frameon=False, fontsize=7, handlelength=3,
                 loc="center left", bbox_to_anchor=(1, .5))
-    axes.figure.set_size_inches(WIDTH + 1.8, max(axes.figure.get_figheight(), .6 + .165 * len(names)))
+    axes.figure.set_size_inches(FIGURE_WIDTH_IN + 1.8, max(axes.figure.get_figheight(), .6 + .165 * len(names)))
 
 
-def saved(figure, form: str) -> bytes:
+def render(figure, form: str) -> bytes:
     """Return a figure as the bytes of a file, the same for the same figure."""
     target = io.BytesIO()
     with matplotlib.rc_context({"svg.hashsalt": "fedmpi"}):

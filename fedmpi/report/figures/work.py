@@ -6,7 +6,7 @@ import numpy as np
 from fedmpi.report.figures import style
 from fedmpi.report.results import Results, Shown
 
-PHASES = ("training", "evaluation", "rest: server, communication")
+PHASE_LABELS = ("training", "evaluation", "rest: server, communication")
 
 
 def phases(results: Results, column: str):
@@ -18,7 +18,7 @@ def phases(results: Results, column: str):
     figure, idle = style.figure(1.4 + .4 * len(found)), [100 * times[-1] for _, times in found]
     axes = figure.subplots(1, 1 + any(idle), sharey=True, squeeze=False, width_ratios=[3] + [1] * any(idle))[0]
     places, before = np.arange(len(found)), np.zeros(len(found))
-    for i, phase in enumerate(PHASES):
+    for i, phase in enumerate(PHASE_LABELS):
         seconds = np.array([times[i] for _, times in found])
         axes[0].barh(places, seconds, left=before, label=phase, **style.area(i))
         before += seconds

@@ -7,7 +7,7 @@ from typing import Annotated, NamedTuple
 import numpy as np
 from torch import Tensor, nn
 
-from fedmpi.data.pool import Pool
+from fedmpi.data.samples import Dataset
 from fedmpi.method import Method, Nothing
 from fedmpi.settings import Ge
 
@@ -71,7 +71,7 @@ class Rings:
         y = rng.integers(3, size=600)
         angle = rng.uniform(0, 2 * np.pi, 600)
         x = (y + 1 + rng.normal(0, .1, 600))[:, None] * np.stack([np.cos(angle), np.sin(angle)], 1)
-        return Pool(x.astype(np.float32), y.astype(np.int64), x[:0].astype(np.float32), y[:0].astype(np.int64))
+        return Dataset(x.astype(np.float32), y.astype(np.int64), x[:0].astype(np.float32), y[:0].astype(np.int64))
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """Faults of `fedmpi.methods`: a step with the wrong momentum, a mean without weights, the wrong model judged, ..."""
 from __future__ import annotations
 
-FAULTS = [
+FAULTS: list[tuple[str, str, str]] = [
     # steps that have no momentum take the run's
     ("fedmpi.methods.fedala:FedALA.mix", "momentum=0., args=(mine.top,)", "args=(mine.top,)"),
     ("fedmpi.methods.pfedcam:PFedCAM.interpolate", "lr=self.interp_lr, momentum=0.)", "lr=self.interp_lr)"),
@@ -17,12 +17,12 @@ FAULTS = [
     ("fedmpi.methods.fedgroup:FedGroup.join", "@ dW / norms.clamp(min=1e-30)", "@ dW"),
     ("fedmpi.methods.fedgroup:FedGroup.found", "along / gram.diagonal().sqrt().clamp(min=1e-300)[:, None]", "along"),
     ("fedmpi.methods.fedgroup:FedGroup.found", "vectors[:, -self.K:]", "vectors[:, :self.K]"),
-    ("fedmpi.methods.lcfed:LCFed.assign", "cosines(images, shared.images)", "(images @ shared.images.T)"),
-    ("fedmpi.methods.lcfed:LCFed.assign", "kmeans(unit(images)", "kmeans(images"),
-    ("fedmpi.methods.cfl:cosines", "gram / norms / norms[:, None]", "gram / norms"),
+    ("fedmpi.methods.lcfed:LCFed.assign", "cosines_to_centres(images, shared.images)", "(images @ shared.images.T)"),
+    ("fedmpi.methods.lcfed:LCFed.assign", "kmeans(unit_rows(images)", "kmeans(images"),
+    ("fedmpi.methods.cfl:cosines_from_gram", "gram / norms / norms[:, None]", "gram / norms"),
     ("fedmpi.methods.ifca:IFCA.choose", "argmin()", "argmax()"),
     ("fedmpi.methods.fedamp:FedAMP.by_distance", "self.alpha / sigma\n", "self.alpha\n"),
-    ("fedmpi.methods.fesem:FeSEM.server", "settle(rows, centres, weight)", "settle(rows, centres)"),
+    ("fedmpi.methods.fesem:FeSEM.server", "lloyd(rows, centres, weight)", "lloyd(rows, centres)"),
     # which model, and by how much
     ("fedmpi.methods.fedmhc:FedMHC.client", "pull=[(w, self.lam, None)]", "pull=[(mine.theta, self.lam, None)]"),
     ("fedmpi.methods.fedmhc:FedMHC._side_by_side", "self.lam * (theta - w)", "self.lam * (w - theta)"),
@@ -53,4 +53,8 @@ FAULTS = [
     ("fedmpi.methods.fedrep:FedRep", "] = 10", "] = 1"),
     ("fedmpi.methods.ifca_cam:IFCACAM", '] = "mean"', '] = "equal"'),
     ("fedmpi.methods.fedcps:FedCPS.traffic", "shared.calm > self.stable", "shared.calm >= self.stable"),
-]
+    ("fedmpi.methods._cam:CAM.server", "who.round + 1", "who.round"),
+    ("fedmpi.methods._cam:CAM.server", "up.theta0.mean(who.sizes)", "up.theta0.mean()"),
+    ("fedmpi.methods._cam:CAM.alone", "shared.round < self.warm_up", "shared.round <= self.warm_up"),
+    ("fedmpi.methods._cam:CAM.traffic", "nbytes(shared[-2:-1])", "nbytes(shared[-2:])"),
+    ("fedmpi.methods._cam:CAM.personal", "shared, mine, data.plus(self.model, shared.g)", "shared, mine, data")]

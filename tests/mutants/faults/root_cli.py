@@ -1,15 +1,15 @@
-"""Faults planted in fedmpi.cli, fedmpi.loader and fedmpi.errors: words, codes, and YAML as it is read."""
+"""Faults planted in fedmpi.cli, fedmpi.config.load and fedmpi.errors: words, codes, and YAML as it is read."""
 from __future__ import annotations
 
 FAULTS: list[tuple[str, str, str]] = [
     ("fedmpi.cli:run", "out, resume, time_limit)", "out, None, time_limit)"),
-    ("fedmpi.cli:run", "sys.exit(run.main", "print(run.main"),
+    ("fedmpi.cli:run", "sys.exit(session.run_command", "print(session.run_command"),
     ("fedmpi.cli:plan", "help=\"ranks to plan for, the server among them\")] = 3", "help=\"ranks\")] = 2"),
     ("fedmpi.cli:data", 'path.with_suffix(".png")', 'Path("labels.png")'),
     ("fedmpi.cli:submit", '("account", account)', '("account", partition)'),
     ("fedmpi.cli:submit", "restarts=restarts)", "restarts=50)"),
     ("fedmpi.cli:submit", '"USR1@120"', '"USR1@60"'),
-    ("fedmpi.cli:submit", 'if dry_run else submit.submit(job)', 'if False else submit.submit(job)'),
+    ("fedmpi.cli:submit", "if dry_run else submit.submit_script(job)", "if False else submit.submit_script(job)"),
     ("fedmpi.cli:planned", "'-' + scale if scale", "'-' + scale if False"),
     ("fedmpi.cli:planned", "job.at(read, scale)", "read"),
     ("fedmpi.cli:sweep", "Sweep(runs, local, ranks)", "Sweep(runs, ranks, local)"),
@@ -25,9 +25,4 @@ FAULTS: list[tuple[str, str, str]] = [
     ("fedmpi.cli:doctor", '= "."', '= "runs"'),
     ("fedmpi.cli:clear_errors", "typer.Exit(error.code)", "typer.Exit(1)"),
     ("fedmpi.cli:version", "raise typer.Exit", "raise typer.Exit(1)"),
-    ("fedmpi.errors:GivenUp", "code = SAVED", "code = FAILED"),
-    ("fedmpi.loader:Loader.flatten_mapping", "self.merged > LARGEST", "self.merged >= LARGEST"),
-    ("fedmpi.loader:Loader.construct_mapping", "if times > 1", "if times > 2"),
-    ("fedmpi.loader:read", "LONGEST + 1", "LONGEST"),
-    ("fedmpi.loader:", "(true|false)$", "(true|false|yes|no)$"),
-    ("fedmpi.loader:", "(0|[1-9][\\d_]*)$", "([0-9][\\d_]*)$")]
+    ("fedmpi.errors:GivenUp", "code = SAVED", "code = FAILED")]

@@ -3,14 +3,14 @@ from __future__ import annotations
 
 ROUNDS = "fedmpi.server.rounds:"
 RUN = ROUNDS + "Run."
-CLUSTERING = "fedmpi.server.clustering:"
+CLUSTERING = "fedmpi.clustering.kmeans_and_linkage:"
 METRICS = "fedmpi.server.metrics:"
 SELECTION = "fedmpi.server.selection:"
-FAULTY = "fedmpi.server.faults:"
-COST = "fedmpi.server.cost:"
-SIMILARITY = "fedmpi.server.similarity:"
-CAM = "fedmpi.server.cam:CAM."
-PARTICIPATION = "fedmpi.server.participation:"
+FAULTY = "fedmpi.faults:"
+COST = "fedmpi.server.round_cost:"
+SIMILARITY = "fedmpi.clustering.low_rank:"
+CAM = "fedmpi.methods._cam:CAM."
+PARTICIPATION = "fedmpi.server.sampling:"
 
 FAULTS: list[tuple[str, str, str]] = [
     (RUN + "due", "60 * minutes", "minutes"),
@@ -20,33 +20,33 @@ FAULTS: list[tuple[str, str, str]] = [
     (RUN + "save", "max(self.saving, time.perf_counter() - begin)", "time.perf_counter() - begin"),
     (RUN + "save", "        self.saved = begin\n", ""),
     (RUN + "save", "state.groups.last.tolist()", "[-1] * len(state.groups.last)"),
-    (RUN + "save", "for name, values in state.groups.each.items()}}", "for name, values in ()}}"),
-    (RUN + "save", "state.accuracy(), state.metrics", "state.accuracy(), state.metrics[:-1]"),
+    (RUN + "save", "for n, v in state.groups.each.items()}}", "for name, values in ()}}"),
+    (RUN + "save", "state.accuracy(),\n            state.metrics", "state.accuracy(), state.metrics[:-1]"),
     (RUN + "restore", "snapshot.books[\"seconds\"], StepTotals", "0., StepTotals"),
     (RUN + "restore", "StepTotals.of(snapshot.books.get(\"steps\"))", "StepTotals()"),
-    ("fedmpi.server.steps:StepTotals.note", "counts[PARTICIPANTS] + counts[OTHERS]", "counts[PARTICIPANTS]"),
-    ("fedmpi.server.steps:StepTotals.note", "(self.totals + judged)", "self.totals"),
-    ("fedmpi.server.steps:StepTotals.note", "max(1, trained)", "clients"),
+    ("fedmpi.server.step_totals:StepTotals.note", "counts[PARTICIPANTS] + counts[OTHERS]", "counts[PARTICIPANTS]"),
+    ("fedmpi.server.step_totals:StepTotals.note", "(self.totals + judged)", "self.totals"),
+    ("fedmpi.server.step_totals:StepTotals.note", "max(1, trained)", "clients"),
     (RUN + "restore", "snapshot.round, snapshot.metrics", "snapshot.round, []"),
     (SELECTION + "series", "lines[-10:]", "lines[:10]"),
     (SELECTION + "series", "best[\"round\"]", "lines[-1][\"round\"]"),
     (SELECTION + "series", "np.fmax.reduce", "np.maximum.reduce"),
-    (SELECTION + "series", "line := chosen(lines)", "line := best"),
-    (SELECTION + "chosen", "max(known,", "max(known[::-1],"),
-    (SELECTION + "chosen", "and line[measure] == line[measure]", ""),
+    ("fedmpi.server.selection:series", "line := best_validation_line(lines)", "line := best"),
+    ("fedmpi.server.selection:best_validation_line", "max(known,", "max(known[::-1],"),
+    ("fedmpi.server.selection:best_validation_line", "and line[measure] == line[measure]", ""),
     (SELECTION + "early_end", "% config.evaluate.every == 0", ">= 0"),
     (SELECTION + "early_end", "< patience", "<= patience"),
     (SELECTION + "early_end", "or now >= config.rounds", ""),
-    (SELECTION + "refuse", "counts[honest, 1]", "counts[:, 1]"),
+    ("fedmpi.server.selection:refuse_selection", "counts[honest, 1]", "counts[:, 1]"),
     (RUN + "due", "or self.over", "or done == self.config.rounds"),
     (RUN + "result", "\"rounds\": self.state.round", "\"rounds\": len(lines)"),
     (METRICS + "best_of", "max(metrics,", "max(metrics[::-1],"),
     (METRICS + "best_of", "m[\"accuracy_mean\"] == m[\"accuracy_mean\"]", "True"),
-    (METRICS + "measured", "summary(values[honest])", "summary(values)"),
-    (METRICS + "measured", "[~honest]", "[honest]"),
-    (METRICS + "columns", "values[:, 0] / values[:, 1]", "rows[\"\"][:, 0] / rows[\"\"][:, 1]"),
-    (METRICS + "columns", "rows[\"\"][:, 2] / rows[\"\"][:, 1]", "rows[\"\"][:, 2]"),
-    (METRICS + "columns", "rows[\"\"][:, 3]", "rows[\"_after\"][:, 3]"),
+    ("fedmpi.server.metrics:metrics_line", "summarise_clients(values[honest])", "summarise_clients(values)"),
+    ("fedmpi.server.metrics:metrics_line", "[~honest]", "[honest]"),
+    ("fedmpi.server.metrics:history_columns", "values[:, 0] / values[:, 1]", 'rows[""][:, 0] / rows[""][:, 1]'),
+    ("fedmpi.server.metrics:history_columns", 'rows[""][:, 2] / rows[""][:, 1]', 'rows[""][:, 2]'),
+    ("fedmpi.server.metrics:history_columns", 'rows[""][:, 3]', 'rows["_after"][:, 3]'),
     (METRICS, "\"_after\", \"_unadapted\"", "\"_unadapted\", \"_after\""),
     (METRICS + "Groups.update", "self.last[known], minlength", "labels, minlength"),
     (RUN + "enter", "        self.columns = {}", "        pass"),
@@ -67,7 +67,7 @@ FAULTS: list[tuple[str, str, str]] = [
     (RUN + "facts", "len(asked.ids)", "len(who.ids)"),
     (RUN + "facts", "missing(asked, trained, who)", "missing(asked, who, who)"),
     (RUN + "facts", "dict(who.facts)", "who.facts"),
-    (RUN + "facts", "/ cost.MIB", "/ 10**6"),
+    ("fedmpi.server.rounds:Run.facts", "/ round_cost.MIB", "/ 10**6"),
     (RUN + "spent", "self.columns |= ", "self.columns = self.columns or "),
     (RUN + "column", "np.nan, values.dtype", "0, values.dtype"),
     (RUN + "move", "return len(moves[0])", "return len(moves)"),
@@ -77,38 +77,18 @@ FAULTS: list[tuple[str, str, str]] = [
     (RUN + "open", "self.federation.sizes[ids], -1", "self.federation.sizes[ids], 0"),
     (PARTICIPATION + "participants", "round(share * n)", "int(share * n)"),
     (PARTICIPATION + "participants", "max(1,", "max(2,"),
-    (PARTICIPATION + "participants", "(config.seed, t, PARTICIPANTS)", "(config.seed, t % 256, PARTICIPANTS)"),
+    ("fedmpi.server.sampling:participants",
+     "(config.seed, t, PARTICIPANTS_STREAM)",
+     "(config.seed, t % 256, PARTICIPANTS_STREAM)"),
     (PARTICIPATION + "addressed", "not judge or", "not judge and"),
-    (FAULTY + "attackers", "max(1, round(attack.share * n))", "max(1, int(attack.share * n))"),
-    (FAULTY + "attackers", "n - 1)", "n)"),
-    (FAULTY + "Faults.arriving", "(who.seed, who.round, DROPS)", "(who.seed, DROPS)"),
-    (FAULTY + "Faults.arriving", ">= self.drop", "< self.drop"),
-    (FAULTY + "Faults.missing", "asked.round + 1", "asked.round"),
-    (COST + "Edge.spent", "self.frequency ** 2", "self.frequency"),
-    (COST + "Edge.spent", "8 * np", "np"),
-    (COST + "", "FORWARD = 1 / 3", "FORWARD = 1 / 2"),
-    (COST + "steps", "-(-np.asarray(sizes) // train.batch)", "np.asarray(sizes) // train.batch"),
-    (METRICS + "macro_f1", "(true + predicted) > 0", "true > 0"),
+    ("fedmpi.server.round_cost:batches_per_pass",
+     "-(-np.asarray(sizes) // train.batch)",
+     "np.asarray(sizes) // train.batch"),
     (METRICS + "worst_decile", "np.ceil", "np.floor"),
-    (METRICS + "summary", "(loss / tested).mean()", "(loss.sum() / tested.sum())"),
+    ("fedmpi.server.metrics:summarise_clients", "(loss / tested).mean()", "(loss.sum() / tested.sum())"),
     (METRICS + "Groups.update", "        self.last[ids] = labels\n", ""),
     (METRICS + "Groups.update", "bincount(labels, minlength=k", "bincount(labels, minlength=1"),
     (METRICS + "Groups.note", "self.planted == g", "self.planted != g"),
     (METRICS + "pictured", ".flip(1)", ""),
-    (CLUSTERING + "Clusters.centres", "new = old.clone()", "new = old"),
-    (CLUSTERING + "kmeans", "min(k, len(rows))", "k"),
-    (CLUSTERING + "kmeans", "np.random.SeedSequence(seed)", "np.random.SeedSequence(seed[:1])"),
-    (CLUSTERING + "settle", "weight[labels == j])", "None)"),
-    (CLUSTERING + "distance", "weight[labels == j])", "None)"),
-    (CLUSTERING + "halves", "2 * leaving.sum() <=", "2 * leaving.sum() <"),
-    (CLUSTERING + "kmeans_of_models", ".argmax(1)      # the", ".argmin(1)      # the"),
-    (CLUSTERING + "kmeans_of_models", "products.diagonal() - squares) / 2", "products.diagonal() - squares)"),
-    (SIMILARITY + "principal", "np.eye(n) - 1 / n", "np.eye(n)"),
-    (SIMILARITY + "unit", ".clamp_min(torch.finfo(rows.dtype).tiny)", ""),
-    (SIMILARITY + "multiply_adds", "n * k + n + k", "n * k + n"),
-    (CAM + "server", "who.round + 1", "who.round"),
-    (CAM + "server", "up.theta0.mean(who.sizes)", "up.theta0.mean()"),
-    (CAM + "alone", "shared.round < self.warm_up", "shared.round <= self.warm_up"),
-    (CAM + "traffic", "nbytes(shared[-2:-1])", "nbytes(shared[-2:])"),
-    (CAM + "personal", "shared, mine, data.plus(self.model, shared.g)", "shared, mine, data"),
-]
+    # what is told and counted
+    ("fedmpi.server.on_disk_error:Storage.facts", "sorted(set(self.refused))", "self.refused")]

@@ -29,9 +29,9 @@ FAULTS: list[tuple[str, str, str]] = [
     ("fedmpi.slurm.submit:directives", "len(job.array) - 1", "len(job.array)"),
     ("fedmpi.slurm.submit:job", '"ranks": 2 * nodes', '"ranks": 2'),
     ("fedmpi.slurm.submit:job", "max(threads)", "min(threads)"),
-    ("fedmpi.slurm.submit:submit", "if done.returncode:", "if not done.stdout:"),
-    ("fedmpi.slurm.submit:submit", '.partition(";")[0]', ""),
-    ("fedmpi.slurm.submit:Job.__post_init__", "if value < 1:", "if value < 0:"),
+    ("fedmpi.slurm.submit:submit_script", "if done.returncode:", "if not done.stdout:"),
+    ("fedmpi.slurm.submit:submit_script", '.partition(";")[0]', ""),
+    ("fedmpi.slurm.submit:JobScript.__post_init__", "if value < 1:", "if value < 0:"),
     # deadlines
     ("fedmpi.slurm.deadline:Deadline.passed", "2 * saving", "saving"),
     ("fedmpi.slurm.deadline:Deadline.passed", "max(self.rounds)", "self.rounds[-1]"),
@@ -48,5 +48,4 @@ FAULTS: list[tuple[str, str, str]] = [
     ("fedmpi.slurm.job:end_of_job", '"%e"', '"%E"'),
     ("fedmpi.slurm.job:ended", '<= {"PENDING"}', '<= {"PENDING", "COMPLETING"}'),
     ("fedmpi.slurm.job:ended", 'return "Invalid job id" in answer.stderr', "return True"),
-    ("fedmpi.slurm.job:ask", ", timeout=PATIENCE", ""),
-]
+    ("fedmpi.slurm.job:ask", ", timeout=SCONTROL_TIMEOUT_S", "")]

@@ -1,0 +1,73 @@
+"""What the doctor tries out: a file written as checkpoints are, and collectives timed as a run uses them."""
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+import numpy as np
+
+from fedmpi.comm.transport import Solo
+from fedmpi.errors import FedmpiError
+from fedmpi.storage.atomic import Sink, atomic, sync
+
+BYTES = 4 << 20      # of the file, and of each collective
+TRIAL_REPEATS = 7          # of a collective at most ...
+TRIAL_PATIENCE_S = 2.        # ... and about so many seconds: on crowded cores a single one may take as long
+
+
+def write_trial_file(path: Path) -> tuple[float, float]:
+    """Write, flush, verify and rename a file as a checkpoint is; return the seconds of all and of the flush.
+
+    Raises FedmpiError."""
+    import h5py
+    begin = time.perf_counter()
+    with atomic(path) as part:
+        with Sink(part) as sink:
+            with h5py.File(sink, "w") as file:
+                file["trial"] = np.arange(BYTES // 8)
+            sink.check()
+        flush = time.perf_counter()
+        sync(part)
+        flush = time.perf_counter() - flush
+        if not intact(part):
+            raise FedmpiError("the disk does not give back what was written")
+    return time.perf_counter() - begin, flush
+
+
+def intact(path: str | Path) -> bool:
+    """Say whether the trial file is here and holds what was written."""
+    import h5py
+    if not os.path.exists(path):
+        return False
+    try:
+        with h5py.File(path, "r", locking=False) as file:
+            return np.array_equal(file["trial"][:], np.arange(BYTES // 8))
+    except (OSError, KeyError):
+        return False
+
+
+def collectives(world: Solo) -> tuple[float, float, bool]:
+    """Return this rank's median seconds of a broadcast and of a reduce, and whether the numbers were right."""
+    floats, sums = np.arange(BYTES // 4, dtype=np.float32), []
+    buffer = floats.copy() if world.rank == 0 else np.zeros_like(floats)
+    down = median_seconds(world, lambda: world.broadcast(buffer))
+    up = median_seconds(world, lambda: sums.append(world.reduce(np.full(BYTES // 8, world.rank + 1))))
+    right = np.array_equal(buffer, floats)
+    if world.rank == 0:
+        right &= all((total == world.size * (world.size + 1) // 2).all() for total in sums)
+    return down, up, bool(right)
+
+
+def median_seconds(world: Solo, act) -> float:
+    seconds = [time_collective(world, act)]
+    more = min(TRIAL_REPEATS - 1, int(TRIAL_PATIENCE_S / seconds[0]))
+    more = int(world.broadcast(np.array([more]))[0])      # rank 0's clock decides for all
+    return float(np.median(seconds + [time_collective(world, act) for _ in range(more)]))
+
+
+def time_collective(world: Solo, act) -> float:
+    world.meet()
+    begin = time.perf_counter()
+    act()
+    return time.perf_counter() - begin

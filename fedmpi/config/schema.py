@@ -1,0 +1,300 @@
+"""The configuration: a YAML file is a diff of the defaults below; `key=value` on the command line is a diff of it."""
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from fedmpi import registry
+from fedmpi.config.load import LARGEST, parse, read_yaml
+from fedmpi.edge import Edge
+from fedmpi.errors import BadInput
+from fedmpi.faults import Attack, Faults
+from fedmpi.settings import Ge, Gt, Le, Lt, make_settings, setting_names, shorten
+
+GIB = 2 ** 30
+
+
+@dataclass(frozen=True)
+class Data:
+    title = "data"
+    name: Annotated[str, "data set: `fedmpi datasets` lists them"] = "digits"
+    file: Annotated[str | None, "the .npz of `name: arrays`"] = None
+    root: Annotated[str, "where data sets lie"] = "~/.cache/fedmpi/data"
+    cache: Annotated[str | None, "where prepared federations are kept; default: ROOT/federations"] = None
+    share: Annotated[float, Gt(0), Le(1), "share of every class's samples that is used, drawn by the seed"] = 1.0
+    clients: Annotated[int, Ge(1), "number of clients N"] = 20
+    partition: Annotated[Any, "who holds what: `fedmpi partitions` lists them"] = "dirichlet"
+    split: Annotated[tuple[float, ...],
+                     "shares of each client's samples: train, test or train, validation, test"] = (.75, .25)
+
+    def __post_init__(self):
+        if len(self.split) not in (2, 3) or abs(sum(self.split) - 1) > 1e-9 or min(self.split) < 0 or not self.split[0]:
+            raise ValueError(f"split = {list(self.split)}: two or three shares (train, [validation,] test), "
+                             "the first positive, that add up to 1")
+
+    @property
+    def validates(self) -> bool:
+        """Say whether clients keep validation samples; data that come split have none."""
+        return len(self.split) == 3 and self.split[1] > 0 and not getattr(self.partition, "official", False)
+
+
+@dataclass(frozen=True)
+class Train:
+    title = "train"
+    batch: Annotated[int, Ge(1), "samples per SGD step"] = 10
+    lr: Annotated[float, Gt(0), "learning rate eta"] = .005
+    lr_decay: Annotated[float, Gt(0), Le(1), "eta is multiplied by this after every round"] = 1.0
+    momentum: Annotated[float, Ge(0), Le(.9999), "of local SGD, reset every round"] = 0.0
+    epochs: Annotated[int, Ge(1), "local epochs E per round"] = 1
+    steps: Annotated[int | None, Ge(1), "local steps per round, in place of these epochs; passes that a "
+                     "method counts in epochs take as many in proportion"] = None
+    participation: Annotated[float | tuple[float, float],
+                             "share of clients per round, or a range drawn every round"] = 1.0
+
+    def __post_init__(self):
+        low, high = self.participation if isinstance(self.participation, tuple) else (self.participation,) * 2
+        if not 0 < low <= high <= 1:
+            shown = low if low == high else [low, high]
+            raise ValueError(f"participation = {shown}: a share in (0, 1] or a range [low, high] of such")
+
+
+@dataclass(frozen=True)
+class Evaluate:
+    title = "evaluate"
+    every: Annotated[int, Ge(0), "rounds between evaluations; 0: only the last round"] = 1
+    on: Annotated[Literal["test", "validation"], "which part to judge on; validation is for choosing settings"] = "test"
+    after: Annotated[Literal["participants", "all", "off"],
+                     "whom to judge again right after local training, where that differs"] = "participants"
+    embeddings: Annotated[tuple[int, ...], "rounds after which the clients' heads are stored for t-SNE"] = ()
+
+    def __post_init__(self):
+        if any(t < 1 for t in self.embeddings):
+            raise ValueError(f"embeddings = {list(self.embeddings)}: rounds count from 1")
+
+
+@dataclass(frozen=True)
+class StopSettings:
+    title = "stop"
+    patience: Annotated[int, Ge(1), "rounds without a better mean accuracy over clients after which the run ends"]
+    on: Annotated[Literal["validation"], "samples that decide: never those of the test part"] = "validation"
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    title = "checkpoint"
+    every: Annotated[int, Ge(0), "rounds between checkpoints; 0: only at the end and when asked to stop"] = 10
+    minutes: Annotated[float, Ge(0), "and after the round in which so many have passed since the last; 0: never"] = 10.
+    grace: Annotated[float, Ge(0), "seconds that a round may go on after a signal; then it is given up"] = 90.
+    keep: Annotated[int, Ge(1), "how many to keep, beside the best"] = 2
+    failure: Annotated[Literal["stop", "continue"], "when the disk refuses a checkpoint or a measure: stop, or "
+                       "warn, go on and try again at the next one"] = "stop"
+
+
+@dataclass(frozen=True)
+class Server:
+    title = "server"
+    hosts_clients: Annotated[bool, "rank 0 trains clients too (always so when it is alone)"] = False
+    reduce: Annotated[Literal["exact", "float32"],
+                      "exact: the same bits on any number of ranks; float32: half the bytes"] = "exact"
+    robust: Annotated[Literal["mean", "median", "trimmed_mean"], "how updates are averaged, coordinate by coordinate; "
+                      "median and trimmed_mean count all clients alike"] = "mean"
+    trim: Annotated[float, Ge(0), Lt(.5), "share that trimmed_mean leaves out at either end, rounded up"] = .1
+    clip_norm: Annotated[float | None, Gt(0), "longer updates are shortened to this norm; none: they are not"] = None
+
+
+@dataclass(frozen=True)
+class Comm:
+    title = "comm"
+    timeout: Annotated[float, Ge(0), "seconds without progress of a rank after which the job ends; 0: wait for ever; "
+                                     "longer than a client or a step of the server takes"] = 1800.
+    cuda_aware: Annotated[Literal["auto", "on", "off"], "MPI takes sums from a GPU's memory and writes the server's "
+                          "state there; auto: where the library says that it can; off: by pinned host memory"] = "auto"
+
+
+@dataclass(frozen=True)
+class StateSettings:
+    title = "state"
+    memory: Annotated[float, Gt(0), "GiB per rank for private states before they spill, and as much for samples"] = 8.
+    scratch: Annotated[str | None, "folder for states that spill; default: the system's temporary folder"] = None
+
+
+@dataclass(frozen=True)
+class Config:
+    title = "the configuration"
+    seed: Annotated[int, Ge(0), Le(2**63 - 1), "of the model's start, the data split, participants and batches"] = 0
+    rounds: Annotated[int, Ge(1), "communication rounds T"] = 100
+    data: Data = field(default_factory=Data)
+    model: Annotated[Any, "`fedmpi models` lists them"] = "mlp"
+    method: Annotated[Any, "`fedmpi methods` lists them"] = "fedavg"
+    train: Train = field(default_factory=Train)
+    evaluate: Evaluate = field(default_factory=Evaluate)
+    stop: StopSettings | None = None
+    checkpoint: Checkpoint = field(default_factory=Checkpoint)
+    server: Server = field(default_factory=Server)
+    comm: Comm = field(default_factory=Comm)
+    state: StateSettings = field(default_factory=StateSettings)
+    edge: Edge | None = None
+    faults: Faults = field(default_factory=Faults)
+    attack: Attack | None = None
+    engine: Annotated[Literal["auto", "loop", "vmap"],
+                      "how a rank trains its clients: one by one (loop) or many at once (vmap)"] = "auto"
+    graphs: Annotated[Literal["auto", "on", "off"],
+                      "vmap records steps as CUDA graphs and replays them; auto: on a GPU, where that pays"] = "auto"
+    device: Annotated[Literal["auto", "cpu", "cuda"], "auto: the GPU of this local rank where there is one"] = "auto"
+    precision: Annotated[Literal["float32", "tf32", "bf16"],
+                         "of products in networks; tf32 (GPUs) and bf16 (autocast) are faster, less exact"] = "float32"
+    threads: Annotated[int, Ge(1), "CPU threads per rank"] = 1
+    placement: Annotated[Literal["balanced", "blocks", "shuffled"],
+                         "which rank hosts which client; balanced: by samples, then by measured speed"] = "balanced"
+
+    @property
+    def judged_on(self) -> tuple[str, ...]:
+        """Return the parts that clients are judged on: that of `evaluate.on`, and beside test samples validation ones
+        if there are some. Who judges on validation never looks at the test part."""
+        return (self.evaluate.on, *["validation"] * (self.evaluate.on == "test" and self.data.validates))
+
+
+SECTIONS = {"data": Data, "train": Train, "evaluate": Evaluate, "stop": StopSettings, "checkpoint": Checkpoint,
+            "server": Server, "comm": Comm, "state": StateSettings, "edge": Edge, "faults": Faults, "attack": Attack}
+NAMED = {"model": "models", "method": "methods"}      # sections of the form {name: ..., setting: ...}
+MUST_HAVE = {"models": "build", "methods": "client", "partitions": "assign"}
+
+
+def load_config(path: str | Path, overrides: list[str] = ()) -> Config:
+    """Read a YAML file, apply `key=value` overrides and check everything. Raises BadInput."""
+    path = Path(path)
+    try:
+        values = parse(read_yaml(path)) or {}
+    except OSError as error:
+        raise BadInput(f"{path}: cannot read the configuration: {error.strerror}") from None
+    except ValueError as error:
+        raise BadInput(f"{path}: not valid YAML: {' '.join(str(error).split())}") from None
+    try:
+        return resolve(override(values, overrides))
+    except BadInput as error:
+        raise BadInput("\n".join(f"{path}: {line}" for line in str(error).splitlines())) from None
+
+
+def override(values: dict, overrides: list[str]) -> dict:
+    """Apply `a.b=value` strings to nested mappings; values are YAML."""
+    if not isinstance(values, dict):
+        raise BadInput(f"the configuration must be a mapping of settings, not {values!r}")
+    for text in overrides:
+        key, equals, value = text.partition("=")
+        if not equals or not all(key.split(".")):
+            raise BadInput(f"{text!r} is not of the form key=value (for example train.lr=0.01)")
+        *parents, last = key.split(".")
+        section = values
+        for name in parents:
+            inner = section.get(name)
+            if isinstance(inner, str) and name in ("model", "method", "partition"):
+                inner = {"name": inner}
+            section[name] = section = inner if isinstance(inner, dict) else {}
+        try:
+            new = parse(value)
+        except ValueError:
+            raise BadInput(f"{key}={value}: the value is not valid YAML") from None
+        old = section.get(last)
+        if isinstance(old, dict) and isinstance(new, str) and last in ("model", "method", "partition"):
+            new = {**({} if old.get("name") not in (None, new) else old), "name": new}
+        section[last] = new
+    return values
+
+
+def resolve(values: dict) -> Config:
+    """Build a Config from nested mappings, every section checked against its own class."""
+    refuse_endless(values)
+    problems, built = [], dict(values)
+
+    def attempt(function, *args):
+        try:
+            return function(*args)
+        except BadInput as error:
+            problems.append(str(error))
+
+    for name, cls in SECTIONS.items():
+        if values.get(name, ...) is None and getattr(Config, name, ...) is None:      # as a resolved one has it
+            built[name] = None
+        elif name in values:
+            given = values[name]
+            built[name] = attempt(make_settings, cls, partitioned(given) if name == "data" else given, name)
+    for name, kind in NAMED.items():
+        built[name] = attempt(named, kind, values.get(name, {}), name, getattr(Config, name))
+    partition = values["data"].get("partition") if isinstance(values.get("data"), dict) else None
+    chosen = attempt(named, "partitions", {} if partition is None else partition, "data.partition", Data.partition)
+    top = attempt(make_settings, Config, {k: v for k, v in built.items() if k not in SECTIONS and k not in NAMED}, "")
+    if problems:
+        raise BadInput("\n".join(problems))
+    sections = {k: built.get(k, getattr(top, k)) for k in (*SECTIONS, *NAMED)}
+    sections["data"] = dataclasses.replace(sections["data"], partition=chosen)
+    return dataclasses.replace(top, **sections)
+
+
+def refuse_endless(values) -> None:
+    """Refuse what aliases have blown up, or made a part of itself."""
+    left, waiting = LARGEST, [values]
+    while waiting:
+        value = waiting.pop()
+        inner = value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple | set) else ()
+        left -= 1 + len(inner)
+        if left < 0:
+            raise BadInput(f"the configuration holds more than {LARGEST:,} values; are there aliases inside aliases?")
+        waiting.extend(inner)
+
+
+def partitioned(data):
+    """Leave the partition out of what the plain `data` section checks: it has its own class."""
+    return {k: v for k, v in data.items() if k != "partition"} if isinstance(data, dict) else data
+
+
+def named(kind: str, value, where: str, default: str):
+    """Build the settings of a `{name: ..., ...}` section (or a bare name) with the class of that name."""
+    section = {"name": value} if isinstance(value, str) else value
+    section = {"name": default, **section} if isinstance(section, dict) else {}
+    if not isinstance(section.get("name"), str):
+        raise BadInput(f"{where} = {shorten(value)}: give a name, or a mapping with a name and settings")
+    try:
+        cls = registry.find_class(kind, section["name"])
+    except BadInput as error:
+        raise BadInput(f"{where}: {error}") from None
+    settings = {k: v for k, v in section.items() if k != "name"}
+    if kind == "models" and not dataclasses.is_dataclass(cls):      # a plain nn.Module takes keyword arguments
+        from fedmpi.models.nets import Custom
+        own = {k: settings.pop(k) for k in Custom.OWN if k in settings}
+        cls, settings = Custom, {"path": section["name"], "settings": settings, **own}
+    if not dataclasses.is_dataclass(cls) or not hasattr(cls, MUST_HAVE[kind]):
+        raise BadInput(f"{where}: {section['name']} is no dataclass with a function `{MUST_HAVE[kind]}`, as "
+                       f"{kind} must be")
+    return make_settings(cls, settings, where)
+
+
+def to_plain(config: Config) -> dict:
+    """Return the resolved configuration as nested plain values, with names, in a stable order."""
+    def section(value, name=None):
+        entries = {k: getattr(value, k) for k in setting_names(type(value))}
+        if hasattr(value, "path"):      # a plain nn.Module (models.nets.Custom)
+            return {"name": name, **value.settings, **value.own()}
+        entries = {k: list(v) if isinstance(v, tuple) else v for k, v in entries.items()}
+        return {"name": name, **entries} if name else entries
+
+    out = {k: getattr(config, k) for k in setting_names(Config)}
+    for key in SECTIONS:
+        out[key] = section(out[key]) if out[key] else None
+    for key in NAMED:
+        out[key] = section(out[key], name_of(out[key]))
+    out["data"]["partition"] = section(config.data.partition, name_of(config.data.partition))
+    return out
+
+
+def name_of(settings) -> str:
+    """Return the name under which a settings object was asked for."""
+    cls = type(settings)
+    if cls.__module__.startswith("fedmpi.methods."):
+        return cls.__module__.rpartition(".")[2]
+    for home in registry.HOMES.values():
+        if cls.__module__ == home:
+            import sys
+            return next((k for k, v in sys.modules[home].BUILT_IN.items() if v is cls), None) or settings.path
+    return f"{cls.__module__}:{cls.__qualname__}"

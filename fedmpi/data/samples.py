@@ -1,0 +1,153 @@
+"""The pool: the samples of one data set in memory, read from an .npz and brought to fixed types and shapes."""
+from __future__ import annotations
+
+import os
+import zipfile
+import zlib
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from fedmpi.errors import BadInput
+
+LARGEST_LABEL = 65_535      # beyond, a label is taken for a mistake (an id, a time), not for a class
+LARGEST_INT32 = 2**31 - 1
+MEDMNIST = ("train_images", "train_labels", "val_images", "val_labels", "test_images", "test_labels")
+
+
+class Dataset(NamedTuple):
+    """The samples of one data set, as its authors split them; the test part may be empty.
+
+    x: uint8 images (n, h, w, c), float32 features (n, d) or (n, h, w, c), or int32 tokens (n, length);
+    y: int64 classes (n,), counted from 0; client: int64 (n,), who holds each sample, where the set says so."""
+    x_train: np.ndarray
+    y_train: np.ndarray
+    x_test: np.ndarray
+    y_test: np.ndarray
+    client_train: np.ndarray | None = None
+    client_test: np.ndarray | None = None
+
+
+def read_npz(path: Path) -> Dataset:
+    """Read the arrays of an .npz file, of ours or of MedMNIST, without unpickling anything. Raises BadInput."""
+    try:
+        with open(path, "rb") as file:
+            if not zipfile.is_zipfile(file):
+                raise BadInput(f"{path}: not an .npz file, or cut short; write it with numpy.savez")
+        with np.load(path, allow_pickle=False) as archive:
+            names = wanted(archive.files, path)
+            refuse_bomb(sum(archive.zip.getinfo(f"{k}.npy").file_size for k in names), path)
+            arrays = {k: archive[k] for k in names}
+        if "train_images" in arrays:
+            return medmnist(arrays)
+    except (FileNotFoundError, PermissionError, IsADirectoryError, NotADirectoryError) as error:
+        raise BadInput(f"{path}: cannot read the data set: {error.strerror}; set data.file (or data.root) to "
+                       "where it lies") from None
+    except (OSError, EOFError, KeyError, ValueError, MemoryError, RuntimeError, zipfile.BadZipFile,
+            zlib.error) as error:
+        raise BadInput(f"{path}: damaged, or not plain arrays of numbers ({error}); write it again with "
+                       "numpy.savez") from None
+    return Dataset(**{"x_test": np.empty(0), "y_test": np.empty(0), **arrays})
+
+
+def refuse_bomb(size: int, path: Path):
+    """Refuse to unpack more bytes than the machine has memory: a small file may claim any number."""
+    memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    if size > memory:
+        raise BadInput(f"{path}: its arrays take {size / 2**30:,.1f} GiB when unpacked, and this machine has "
+                       f"{memory / 2**30:,.1f} GiB of memory; write fewer samples, or smaller types, with numpy.savez")
+
+
+def wanted(names: list[str], path: Path) -> list[str]:
+    """Choose the arrays that make a pool. Raises BadInput if some are missing."""
+    if set(MEDMNIST) <= set(names):
+        return list(MEDMNIST)
+    found = [k for k in Dataset._fields if k in names]
+    if [k for k in found if not k.startswith("client")] not in (list(Dataset._fields[:2]), list(Dataset._fields[:4])):
+        raise BadInput(f"{path}: holds {', '.join(names) or 'nothing'}, but must hold "
+                       "x_train and y_train, and x_test and y_test both or neither")
+    return found
+
+
+def medmnist(arrays: dict) -> Dataset:
+    """Join MedMNIST's training and validation parts; its labels are (n, 1)."""
+    x = {k: v for k, v in arrays.items() if k.endswith("images")}
+    y = {k: v[:, 0] if v.ndim == 2 and v.shape[1] == 1 else v for k, v in arrays.items() if k not in x}
+    return Dataset(np.concatenate([x["train_images"], x["val_images"]]),
+                np.concatenate([y["train_labels"], y["val_labels"]]), x["test_images"], y["test_labels"])
+
+
+def check_samples(pool: Dataset, where: str) -> Dataset:
+    """Bring a pool to the types and shapes that Dataset promises. Raises BadInput that starts with `where`."""
+    train = part(pool.x_train, pool.y_train, pool.client_train, where, "train")
+    if not len(train[1]):
+        raise BadInput(f"{where}: x_train has no samples")
+    if not len(pool.x_test) and not len(pool.y_test):
+        test = tuple(a if a is None else a[:0] for a in train)
+    else:
+        test = part(pool.x_test, pool.y_test, pool.client_test, where, "test")
+    (x_train, y_train, client_train), (x_test, y_test, client_test) = train, test
+    if (x_test.shape[1:], x_test.dtype) != (x_train.shape[1:], x_train.dtype):
+        raise BadInput(f"{where}: samples of x_test are {x_test.dtype} {x_test.shape[1:]}, those of x_train "
+                       f"{x_train.dtype} {x_train.shape[1:]}; they must be alike")
+    if (client_train is None) != (client_test is None):
+        raise BadInput(f"{where}: says for one of x_train and x_test only which client holds each sample; give "
+                       "client_train and client_test, or neither")
+    return Dataset(x_train, y_train, x_test, y_test, client_train, client_test)
+
+
+def part(x, y, client, where: str, name: str):
+    x = samples(np.asarray(x), f"{where}: x_{name}")
+    y = integers(np.asarray(y), f"{where}: y_{name}", "classes", LARGEST_LABEL)
+    if len(x) != len(y):
+        raise BadInput(f"{where}: x_{name} has {len(x)} samples, y_{name} {len(y)} labels; give as many")
+    if client is not None:
+        client = integers(np.asarray(client), f"{where}: client_{name}", "clients", LARGEST_INT32)
+        if len(client) != len(x):
+            raise BadInput(f"{where}: x_{name} has {len(x)} samples, client_{name} {len(client)}; give as many")
+    return x, y, client
+
+
+def samples(x, where: str):
+    kind = "image" if x.dtype == np.uint8 else {"f": "feature", "i": "token", "u": "token"}.get(x.dtype.kind)
+    if x.ndim == 3 and kind in ("image", "feature"):
+        x = x[..., None]
+    if x.ndim not in {"image": (4,), "feature": (2, 4), "token": (2,)}.get(kind, ()) or 0 in x.shape[1:]:
+        raise BadInput(f"{where} is {x.dtype} {x.shape}; it must be uint8 images (n, h, w[, c]), float "
+                       "features (n, d) or (n, h, w[, c]), or integer tokens (n, length)")
+    if kind == "feature":
+        with np.errstate(over="ignore"):
+            x = x.astype(np.float32, copy=False)
+        if not np.isfinite(x).all():
+            raise BadInput(f"{where} has values that are NaN, infinite or beyond float32; replace them")
+    if kind == "token":
+        if x.size and not 0 <= x.min() <= x.max() <= LARGEST_INT32:
+            raise BadInput(f"{where} has negative tokens, or some beyond {LARGEST_INT32} (it goes from {x.min()} to "
+                           f"{x.max()}); tokens count from 0")
+        x = x.astype(np.int32, copy=False)
+    return x
+
+
+def integers(values, where: str, what: str, most: int):
+    """Return integers (n,), counted from 0, as int64."""
+    if values.dtype.kind not in "iu" or values.ndim != 1:
+        raise BadInput(f"{where} is {values.dtype} {values.shape}; it must be integer {what} (n,)")
+    if len(values) and not 0 <= values.min() <= values.max() <= most:
+        raise BadInput(f"{where} goes from {values.min()} to {values.max()}; {what} count from 0 and end by {most}")
+    return values.astype(np.int64, copy=False)
+
+
+def thinned(pool: Dataset, share: float, seed: int) -> Dataset:
+    """Keep this share of every class's samples, at least one of each, in their order."""
+    if share == 1:
+        return pool
+    arrays = {}
+    for which, name in enumerate(("train", "test")):
+        y, generator = getattr(pool, f"y_{name}"), np.random.default_rng((2, which, seed))
+        of_class = [np.flatnonzero(y == label) for label in np.unique(y)]
+        kept = [generator.choice(places, max(1, round(share * len(places))), replace=False) for places in of_class]
+        kept = np.sort(np.concatenate(kept)) if kept else np.arange(0)
+        arrays |= {k: getattr(pool, k)[kept] for k in (f"x_{name}", f"y_{name}", f"client_{name}")
+                   if getattr(pool, k) is not None}
+    return Dataset(**arrays)

@@ -1,0 +1,1 @@
+"""How hosted clients are trained: one after another (loop), or many at once (vmap)."""

@@ -1,0 +1,106 @@
+"""Running statistics (BatchNorm's) that stay with their client: the policy `local`.
+
+A model's vector holds the statistics beside the parameters (models.flat). With the policy `average` that is all: they
+are averaged wherever vectors are. Here they never leave a client: in what the server sends, the client's own take the
+place of those in the vector, and in what a client sends zeros do. A client's own statistics are those that its latest
+training of the network left, kept beside its private state; personal models in that state keep theirs.
+A vector is known by its length: that of the whole model, of its feature extractor, or of its head."""
+from __future__ import annotations
+
+import dataclasses
+from collections import namedtuple
+from functools import cache
+
+import torch
+from torch import Tensor
+
+from fedmpi.errors import BadInput
+from fedmpi.settings import setting_names
+
+
+def on(method, model):
+    """Return the method on a model, with clients that keep their statistics to themselves where the model says so.
+    Raises BadInput for a method that makes other numbers of its models, in which the statistics would count."""
+    local = model.still and model.policy == "local"
+    if local and not method.keeps_statistics:
+        raise BadInput(f"model.statistics = local: {method.title} computes with whole models, in which a client's own "
+                       "running statistics would count; set model.statistics = average, or model.norm = group")
+    return (with_local_batchnorm(method) if local else method).on(model)
+
+
+def with_local_batchnorm(method):
+    cls = type(method)
+    ours = type(cls.__name__, (LocalBatchNorm, cls), {"__module__": cls.__module__, "__doc__": cls.__doc__})
+    return ours(**{name: getattr(method, name) for name in setting_names(cls)})
+
+
+class LocalBatchNorm:
+    """Goes before a method's class: its clients' Mine has one more field, `statistics`."""
+
+    def init(self, n):
+        shared, mine = super().init(n)
+        return self._with(shared, None), join_state(mine, gather_statistics(self.model.start, self.model.still))
+
+    def client(self, shared, mine, data):
+        own, row = split_state(mine)
+        new, up = super().client(self._with(shared, row), own, self._addressed(data, row))
+        return join_state(new, data.left.get(len(row), row)), self._with(up, None)
+
+    def idle(self, shared, mine, data):
+        own, row = split_state(mine)
+        return join_state(super().idle(self._with(shared, row), own, self._addressed(data, row)), row)
+
+    def personal(self, shared, mine, data):
+        if not hasattr(mine, "statistics"):      # a method's own client asks
+            return super().personal(shared, mine, data)
+        own, row = split_state(mine)
+        return super().personal(self._with(shared, row), own, self._addressed(data, row))
+
+    def unadapted(self, shared, mine):
+        own, row = split_state(mine)
+        return super().unadapted(self._with(shared, row), own)
+
+    def trained(self, mine, up):
+        own, row = split_state(mine)
+        return super().trained(own, self._with(up, row))
+
+    def _addressed(self, data, row):
+        return data if data.note is None else dataclasses.replace(data, note=self._with(data.note, row))
+
+    def _with(self, state, row: Tensor | None):
+        """Return a NamedTuple whose vectors hold these statistics; None: zeros."""
+        return type(state)(*(self._replaced(value, row) for value in state))
+
+    def _replaced(self, value: Tensor, row: Tensor | None) -> Tensor:
+        model, size = self.model, value.shape[-1] if value.ndim else 0
+        first = sum(part.stop - part.start for part in model.base.still)      # of the head's statistics
+        still, at = {model.head.size: (model.head.still, first), model.base.size: (model.base.still, 0),
+                     model.size: (model.still, 0)}.get(size, ((), 0))
+        value = value.clone() if still else value
+        for part in still:
+            length = part.stop - part.start
+            value[..., part] = 0 if row is None else row[at:at + length]
+            at += length
+        return value
+
+
+def gather_statistics(w: Tensor, still: list[slice]) -> Tensor:
+    """Return the statistics in a vector, one after another."""
+    return torch.cat([w[part] for part in still])
+
+
+@cache
+def keeping(kind: type) -> type:
+    """Return a class of Mine with the field `statistics` behind those of another."""
+    longer = namedtuple(kind.__name__, (*kind._fields, "statistics"))
+    longer.without = kind
+    return longer
+
+
+def join_state(mine, row: Tensor):
+    return keeping(type(mine))(*mine, row)
+
+
+def split_state(mine):
+    """Return a client's state as its method knows it, and its statistics."""
+    return type(mine).without(*mine[:-1]), mine[-1]

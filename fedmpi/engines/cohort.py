@@ -1,0 +1,300 @@
+"""A cohort: the clients that are trained at once, as one batch, with in-place updates. The part of engine `vmap` that
+works on whole tensors; it knows nothing of methods.
+
+Clients are sorted by their number of samples, largest first: at every step those that still have a batch are a prefix.
+Legend: c clients, s samples of the largest, d parameters, b batch."""
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from itertools import groupby, pairwise
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.func import grad, vmap
+
+from fedmpi.engines import batch_plan
+from fedmpi.engines.cuda_graphs import Graphs
+from fedmpi.engines.gradient_variance import Spread
+from fedmpi.engines.loop import approach, nothing
+from fedmpi.engines.step_counter import NOBODYS, StepCounter
+from fedmpi.models.build import as_input
+from fedmpi.models.flat import Net, as_flat, cross_entropy, inside
+
+ALIGNED = 64     # numbers from which a row of parameters begins on a GPU: 256 bytes, as all of its memory does
+# Samples of each client per forward pass without gradients. Always whole blocks: a matrix product over as many rows as
+# the largest client has would make a client's bits depend on the others of its cohort.
+SAMPLES_PER_BLOCK = 64
+
+
+def do_nothing() -> None:
+    """Let training go on."""
+
+
+@dataclass(frozen=True)
+class Cohort:
+    """The training data of c clients, padded to whole blocks, as many as the largest has."""
+    x: Tensor              # (c, s, ...) as stored, or features
+    y: Tensor              # (c, s), or (c, s, 1 + classes) with logits that are added: see flat.beside
+    sizes: tuple[int, ...]      # descending
+    clients: tuple[int, ...]
+    local: batch_plan.LocalTraining
+    stream: int = 0
+    graphs: Graphs = Graphs()
+    check: Callable[[], None] = do_nothing      # called before every step; raises where training is to be given up
+    counter: StepCounter = NOBODYS
+
+    def plans(self):
+        """Return the batches as (steps, c, b) index and weights (0 where padded), and the active clients per step."""
+        drawn = [batch_plan.draw_batches(self.local, i, self.stream, n)
+                 for i, n in zip(self.clients, self.sizes, strict=True)]
+        steps = [len(p.count) for p in drawn]
+        both = np.zeros((max(steps), len(drawn), self.local.batch + 1), np.int32)      # one copy to the device
+        for i, p in enumerate(drawn):
+            both[:steps[i], i, :-1], both[:steps[i], i, -1] = p.index, p.count
+        both = batch_plan.sent(both, self.y.device)
+        index, count = both[..., :-1].long(), both[..., -1:]
+        weight = (torch.arange(self.local.batch, device=count.device) < count) / count.clamp_min(1)
+        active = (np.array(steps) > np.arange(max(steps))[:, None]).sum(1)
+        return index, weight, active.tolist()
+
+    def subset(self, share: float, stream: int, fixed: bool, rest: bool) -> Cohort:
+        """Return the same clients with a share of their samples each: more samples keep more, so the order stays."""
+        kept = [batch_plan.subset(self.local, i, stream, n, share, fixed, rest)
+                for i, n in zip(self.clients, self.sizes, strict=True)]
+        if self.y.is_cuda:
+            places = [k + i * self.y.shape[1] for i, k in enumerate(kept)]
+            x, y = (picked(rows.flatten(0, 1), places) for rows in (self.x, self.y))
+        else:
+            x, y = (pad([row[k] for row, k in zip(rows, map(torch.from_numpy, kept), strict=True)])
+                    for rows in (self.x, self.y))
+        return dataclasses.replace(self, x=x, y=y, sizes=tuple(map(len, kept)))
+
+    def batches(self):
+        """Yield (k, x, y, weight) of every step for the first k clients, which still have a batch."""
+        index, weight, active = self.plans()
+        for t, k in enumerate(active):
+            self.check()
+            yield k, *self._gathered(index[t, :k]), weight[t, :k]
+
+    def _gathered(self, index: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the samples (k, b, ...) and labels at positions (k, b) of the first k clients."""
+        rows = torch.arange(len(index), device=index.device)[:, None]
+        x = self.x[rows, index]
+        return as_input(x.flatten(0, 1)).unflatten(0, x.shape[:2]), self.y[rows, index]
+
+    def replay(self, take) -> None:
+        """Call take(k, x, y, weight) at every step, in a form that can be recorded: what differs from step to step, the
+        batches' positions, is looked up on the device by a counter that lies there too."""
+        index, weight, active = self.plans()
+        t = torch.zeros(1, dtype=torch.int64, device=index.device)
+        for k, steps in groupby(active):
+            def step(k=k):
+                take(k, *self._gathered(index.index_select(0, t)[0, :k]), weight.index_select(0, t)[0, :k])
+                t.add_(1)
+            self.graphs.repeat(step, len(list(steps)), t.device, self.check)
+
+    def noises(self, shape: tuple[int, ...]):
+        """Yield the noise of every step's batches, (k, b, *shape), for the first k clients, which still have one."""
+        steps = [batch_plan.steps_of(self.local, n) for n in self.sizes]
+        at_once = batch_plan.steps_at_once((len(steps), self.local.batch, *shape), max(steps), self.y.device)
+        drawn = [batch_plan.noise(self.local, i, self.stream, shape) for i in self.clients]
+        for begin in range(0, max(steps), at_once):
+            ks = [sum(mine > t for mine in steps) for t in range(begin, min(begin + at_once, max(steps)))]
+            block = np.stack([batch_plan.taken(noise, at_once) for noise in drawn[:ks[0]]])
+            block = batch_plan.sent(block, self.y.device)
+            yield from (block[:k, t] for t, k in enumerate(ks))
+
+    @torch.no_grad()
+    def forward(self, net: Net, w: Tensor) -> Tensor:
+        """Return the outputs on all (padded) samples, (c, s, ...)."""
+        net.module.eval()
+        parts = [p.contiguous() if p.ndim < 5 else p for p in net.split(w)]
+        outputs = []
+        for x in self.x.split(SAMPLES_PER_BLOCK, dim=1):
+            x = as_input(x.flatten(0, 1)).unflatten(0, x.shape[:2])
+            outputs.append(vmap(net)(parts, x))
+        return torch.cat(outputs, 1)
+
+    def mean_loss(self, net: Net, w: Tensor) -> Tensor:
+        """Return each client's mean cross-entropy over its own samples, (c,)."""
+        outputs = self.forward(net, w)
+        losses = cross_entropy(outputs.flatten(0, 1), self.y.flatten(0, 1), reduction="none")
+        losses = losses.unflatten(0, self.y.shape[:2])
+        sizes = batch_plan.sent(np.array(self.sizes), losses.device)
+        own = torch.arange(losses.shape[1], device=losses.device) < sizes[:, None]
+        per_block = (losses * own).unflatten(1, (-1, SAMPLES_PER_BLOCK)).sum(2)
+        return sum(per_block.unbind(1)) / sizes      # block after block: those of others add 0
+
+    def class_sums(self, net: Net, w: Tensor, classes: int) -> Tensor:
+        """Return sums of the outputs over each client's own samples of each class, (c, classes, ...)."""
+        outputs = self.forward(net, w)
+        sizes = batch_plan.sent(np.array(self.sizes), outputs.device)
+        own = torch.arange(outputs.shape[1], device=outputs.device) < sizes[:, None]
+        members = F.one_hot(self.y, classes).to(outputs.dtype) * own[..., None]
+        blocks = zip(members.split(SAMPLES_PER_BLOCK, 1), outputs.split(SAMPLES_PER_BLOCK, 1), strict=True)
+        return sum(m.transpose(1, 2) @ o for m, o in blocks)      # block after block, as below
+
+    def count(self, going: Tensor | None = None) -> None:
+        """Count the steps of a training of the clients, of those for which `going` (c,) holds."""
+        flags = [True] * len(self.sizes) if going is None else going.tolist()
+        self.counter.add(self.local.kind, sum(batch_plan.steps_of(self.local, n) for n, counts in
+                                              zip(self.sizes, flags, strict=True) if counts))
+
+    def descend(self, net, w: Tensor, lr, only, pull, momentum, args, clip, spread, noise):
+        """Plain SGD of c clients, w (c, d); pulls are (centre (c, d), strength (c,), block)."""
+        work = rows_like(w).copy_(w) if w.is_cuda else w.clone(memory_format=torch.contiguous_format)
+        if nothing(only):
+            return (work, work.new_zeros(len(work))) if spread else work
+        bind = bind_cohort(net, work, only) if isinstance(net, Net) else bind_free_loss(net, work, only, args)
+        gradients, views = bind
+        moving = views(work)
+        velocity = (rows_like(w).zero_() if w.is_cuda else torch.zeros_like(work)) if momentum else None
+        speeds = views(velocity) if momentum else None
+        seen = Spread(views(torch.zeros_like(work))) if spread else None
+
+        def take(k, x, y, weight, *noise):
+            grads = gradients(k, x, y, weight, *noise)
+            if spread:
+                seen.add(grads)
+            if momentum:
+                velocity[:k].mul_(momentum)
+                torch._foreach_add_([v[:k] for v in speeds], grads)
+                for centre, strength, block in pull:
+                    velocity[:k, block].add_((work[:k, block] - centre[:k]) * strength[:k, None])
+                work[:k].sub_(velocity[:k], alpha=lr)
+            else:
+                approach([(work[:k, block], centre[:k], (lr * strength[:k, None]).expand(centre[:k].shape))
+                          for centre, strength, block in pull])
+                torch._foreach_add_([p[:k] for p in moving], grads, alpha=-lr)
+            if clip:
+                work[:k].clamp_(*clip)
+        if noise:
+            for batch, e in zip(self.batches(), self.noises(noise), strict=True):
+                take(*batch, e)
+        elif isinstance(net, Net) and self.graphs.wanted(work.device):      # a method's own loss may do anything
+            self.replay(take)
+        else:
+            for batch in self.batches():
+                take(*batch)
+        return (work, seen.value()) if spread else work
+
+    def walk(self, step, state: tuple[Tensor, ...], streams=()) -> tuple[Tensor, ...]:
+        """Fold step(state, grad, ...) over the batches; state is a tuple of tensors (c, ...)."""
+        state = tuple(t.clone() for t in state)
+        draws = (self, *(dataclasses.replace(self, stream=stream) for stream in streams))
+
+        def counted(k, *args):
+            self.counter.add(self.local.kind, k)
+            return gradient(*args)
+        for drawn in zip(*(draw.batches() for draw in draws), strict=True):
+            k = drawn[0][0]      # the same in every draw: a client's batches are as many and as large
+
+            def one(state, batches, k=k):
+                return step(state, *(partial(counted, k, *batch) for batch in batches))
+            new = vmap(one)(tuple(t[:k] for t in state), [batch for _, *batch in drawn])
+            for t, n in zip(state, new, strict=True):
+                t[:k] = n
+        return state
+
+
+def gradient(x: Tensor, y: Tensor, weight: Tensor, net: Net, w: Tensor) -> Tensor:
+    """Return the gradient (d,) of one client's cross-entropy on a batch, inside vmap."""
+    net.module.train()
+    grads = grad(lambda parts: (net.loss(parts, x, y) * weight).sum())(net.split(w))
+    return torch.cat([as_flat(g) for g in grads])      # by pieces: a slice's own gradient is as long as w
+
+
+def bind_cohort(net: Net, work: Tensor, only: slice | None):
+    """Return (k, x, y, weight) -> gradients of the chosen parameters, and flat -> views like these, for c clients."""
+    net.module.train()
+    parts = net.split(work)
+    chosen = [i for i, name in enumerate(net.names) if only is None or inside(net.blocks[name], only)]
+
+    def loss(moving, parts, x, y, weight):
+        parts = list(parts)
+        for i, p in zip(chosen, moving, strict=True):
+            parts[i] = p
+        return (cross_entropy(net(parts, x), y, reduction="none") * weight).sum()
+    step = each_gradient(loss) if dense(net) and not work.is_cuda else vmap(grad(loss))
+
+    def gradients(k, x, y, weight):
+        now = [p[:k] for p in parts]
+        return step([now[i] for i in chosen], now, x, y, weight)
+
+    def views(flat):
+        views = net.split(flat)
+        return [views[i] for i in chosen]
+    return gradients, views
+
+
+def bind_free_loss(loss, work: Tensor, only: slice | None, args):
+    """The same for any loss(w, x, y, *args) -> (b,) of the flat vector."""
+    block = slice(None) if only is None else only
+    step = vmap(grad(lambda w, x, y, weight, *args: (loss(w, x, y, *args) * weight).sum()))
+
+    def gradients(k, x, y, weight, *noise):
+        return [step(work[:k], x, y, weight, *noise, *(a[:k] for a in args))[:, block]]
+    return gradients, lambda flat: [flat[:, block]]
+
+
+def each_gradient(loss):
+    """Return (moving, *args) -> the gradients of loss(moving, *args) by each client's own tensors `moving`, (c, ...).
+
+    The same as vmap(grad(loss)): a client's loss does not depend on the others' tensors, so the gradient of the sum is
+    each one's own. It takes fewer calls, and does not load PyTorch's compiler, for which torch.func.grad takes seconds.
+
+    For `dense` networks on a CPU. Autograd sees what vmap makes of an operation in place of the operation, and what
+    only a backward pass does is lost: that padding does not learn in a table of embeddings, or a user's own. The last
+    bits of convolutions would depend on the clients beside. On a GPU the gradient of cross-entropy would become a sum
+    whose order is left open."""
+    losses = vmap(loss)
+
+    def gradients(moving: list[Tensor], *args) -> list[Tensor]:
+        with torch.enable_grad():
+            leaves = [p.detach().requires_grad_() for p in moving]
+            return list(torch.autograd.grad(losses(leaves, *args).sum(), leaves, materialize_grads=True))
+    return gradients
+
+
+def dense(net: Net) -> bool:
+    """Say whether a plain network multiplies by matrices alone: no convolutions, no tables of embeddings."""
+    tables = any(isinstance(layer, (nn.Embedding, nn.EmbeddingBag)) for layer in net.module.modules())
+    return net.plain and not tables and all(len(shape) <= 2 for shape in net.shapes)
+
+
+def rows_like(w: Tensor) -> Tensor:
+    """Return room for rows (c, d) on a GPU that begin at whole ALIGNED numbers: products of matrices that lie at odd
+    places are slow there, or take none of its fast units."""
+    return w.new_empty(len(w), -(-w.shape[1] // ALIGNED) * ALIGNED)[:, :w.shape[1]]
+
+
+def pad(rows: tuple[Tensor, ...]) -> Tensor:
+    """Stack tensors of different lengths, zero-padded to whole blocks, as many as the first and longest has."""
+    if rows[0].is_cuda:
+        starts = np.cumsum([0, *map(len, rows)])
+        return picked(torch.cat(rows), [np.arange(*pair) for pair in pairwise(starts)])
+    out = rows[0].new_zeros((len(rows), whole_blocks(len(rows[0])), *rows[0].shape[1:]))
+    for i, row in enumerate(rows):
+        out[i, :len(row)] = row
+    return out
+
+
+def picked(flat: Tensor, places: list[np.ndarray]) -> Tensor:
+    """Return the samples at these places of all (n, ...), a row for each client, padded as `pad` does: a few operations
+    of a GPU, not one for each client."""
+    table = np.full((len(places), whole_blocks(len(places[0]))), -1)
+    for row, mine in zip(table, places, strict=True):
+        row[:len(mine)] = mine
+    at = batch_plan.sent(table, flat.device)
+    out = flat[at.clamp_min(0)]
+    return out.masked_fill_((at < 0).view(*at.shape, *[1] * (out.ndim - 2)), 0)
+
+
+def whole_blocks(n: int) -> int:
+    """Return how many samples the blocks hold that n fill."""
+    return -(-n // SAMPLES_PER_BLOCK) * SAMPLES_PER_BLOCK

@@ -1,0 +1,120 @@
+"""Convolutions of engine `vmap`, where every client has weights of its own. PyTorch makes them grouped convolutions,
+whose gradients some GPUs compute slowly; products of patches and weights are the other way. On a GPU each layer takes
+the faster one, timed once for a run (setup.settle_convolutions); on a CPU the grouped ones are at least as fast (cnn4,
+lenet5), and kept.
+
+Legend: c clients, b batch, i channels in, o channels out, l positions of the kernel."""
+from __future__ import annotations
+
+import time
+from contextlib import contextmanager
+from functools import partial
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.func import functional_call, grad, vmap
+
+from fedmpi.models.build import as_input
+from fedmpi.models.precision import forward
+
+MAX_CLIENTS_AT_ONCE = 128       # whom engine `vmap` trains together at most
+TIMING_REPEATS = 5      # of a layer's forward and backward pass; the first two warm up
+
+
+def convolve(layer: nn.Conv2d, x: Tensor) -> Tensor:
+    """Do what a layer does with x (b, i, height, width), as one product of patches and weights for each client."""
+    patches = F.unfold(x, layer.kernel_size, layer.dilation, layer.padding, layer.stride)      # (b, i * kernel, l)
+    rows = patches.transpose(1, 2).flatten(0, 1) @ layer.weight.flatten(1).T
+    if layer.bias is not None:
+        rows = rows + layer.bias
+    reach = layer.dilation[0] * (layer.kernel_size[0] - 1)
+    height = (x.shape[2] + 2 * layer.padding[0] - reach - 1) // layer.stride[0] + 1
+    return rows.unflatten(0, (len(x), height, -1)).movedim(-1, 1)
+
+
+def can_convolve(layer) -> bool:
+    """Say whether `convolve` can take a layer's place."""
+    return (isinstance(layer, nn.Conv2d) and layer.groups == 1 and layer.padding_mode == "zeros"
+            and not isinstance(layer.padding, str))
+
+
+@contextmanager
+def unfolded(model, names):
+    """Let these layers of a model, of its feature extractor and of its head be computed by `convolve`."""
+    modules = [dict(net.module.named_modules()) for net in (model, model.base, model.head)]
+    layers = [found[name] for found in modules for name in names if name in found]
+    for layer in layers:
+        layer.forward = partial(convolve, layer)
+    try:
+        yield
+    finally:
+        for layer in layers:
+            del layer.forward
+
+
+def list_convolutions(model) -> list[str]:
+    """Return the names of the layers that `convolve` can compute, the same on all ranks."""
+    return [name for name, layer in model.module.named_modules() if can_convolve(layer)]
+
+
+def time_layers(model, x: Tensor | None, batch: int, clients: int) -> np.ndarray:
+    """Time both ways of each layer on as many clients, with batches of stored samples like x (1, ...): (2, layers)
+    seconds, grouped and by `convolve`; zeros where x is None."""
+    layers = list_convolutions(model)
+    found = np.zeros((2, len(layers)))
+    shapes = {} if x is None else inputs(model, as_input(x.expand(batch, *x.shape[1:])))
+    for i, name in enumerate(layers):
+        if name in shapes:
+            layer, given = model.module.get_submodule(name), (shapes[name], min(clients, MAX_CLIENTS_AT_ONCE), x.device)
+            found[0, i] = time_layer(layer, *given)
+            with unfolded(model, [name]):
+                found[1, i] = time_layer(layer, *given)
+    return found
+
+
+def faster_unfolded(model, x: Tensor, batch: int, clients: int) -> list[str]:
+    """Return the names of the layers that `convolve` computes faster here and now."""
+    return [
+        name
+        for name, (grouped, patches) in zip(
+            list_convolutions(model), time_layers(model, x, batch, clients).T, strict=True
+        )
+        if patches < grouped
+    ]
+
+
+def inputs(model, x: Tensor) -> dict[str, tuple[int, ...]]:
+    """Return the shape of what each layer that `convolve` can compute is given, by the layer's name."""
+    shapes, hooks = {}, []
+    for name, layer in model.module.named_modules():
+        if can_convolve(layer):
+            hooks.append(layer.register_forward_pre_hook(
+                lambda layer, given, name=name: shapes.__setitem__(name, tuple(given[0].shape))))
+    try:
+        with torch.no_grad():
+            model(model.start, x)
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return shapes
+
+
+def time_layer(layer: nn.Conv2d, shape: tuple[int, ...], clients: int, device: torch.device) -> float:
+    """Return the seconds of a forward and backward pass with weights of each client's own."""
+    weights = {name: torch.randn(clients, *p.shape, device=device) for name, p in layer.named_parameters()}
+    x = torch.randn(clients, *shape, device=device)
+    step = vmap(grad(lambda weights, x: forward(partial(functional_call, layer, weights), x).square().sum(), (0, 1)))
+    for repeat in range(TIMING_REPEATS):
+        if repeat == 2:
+            synchronize(device)
+            begin = time.perf_counter()
+        step(weights, x)
+    synchronize(device)
+    return time.perf_counter() - begin
+
+
+def synchronize(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)

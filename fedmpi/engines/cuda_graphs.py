@@ -1,0 +1,133 @@
+"""CUDA graphs: a step of the cohort that is the same many times over is recorded once and then replayed, which spares
+the GPU the wait for Python. A recorded step must read and write the same memory every time: see Cohort.replay.
+
+A replayed step runs the kernels of a called one, so that bits do not depend on `mode`. On a CPU steps are called."""
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from contextlib import contextmanager, suppress
+
+import torch
+
+from fedmpi.engines.gpu_errors import short_of_memory
+
+WARMUP_CALLS = 2        # steps taken before one is recorded: they load the kernels and workspaces that it needs
+OFTEN = 16      # with fewer steps, recording (perhaps ten steps' time) would gain nothing
+
+
+class Graphs:
+    """Says whether steps are recorded (`mode`: auto, on, off; auto: on a GPU), and repeats them."""
+
+    def __init__(self, mode: str = "off"):
+        self.mode, self.stream = mode, None
+
+    def wanted(self, device: torch.device) -> bool:
+        return self.mode == "on" or self.mode == "auto" and device.type == "cuda"
+
+    def repeat(self, step: Callable[[], None], times: int, device: torch.device, check: Callable[[], None]) -> None:
+        """Take a step so many times, replayed where that is worth while; `check` is called before each."""
+        if not self.wanted(device) or times < (OFTEN if self.mode == "auto" else WARMUP_CALLS + 1):
+            for _ in range(times):
+                check()
+                step()
+            return
+        with side_stream(device, self._stream(device)) as stream:
+            for _ in range(WARMUP_CALLS - 1):
+                step()
+            self._look(step, stream)
+        again = self._recorded(step, stream) if self.mode != "off" else step
+        try:
+            for _ in range(times - WARMUP_CALLS):
+                check()
+                again()
+        finally:
+            if stream:
+                torch.cuda.current_stream(device).synchronize()      # before the graph's memory is given back
+
+    def _stream(self, device: torch.device):
+        """Return the stream on which steps are recorded, one for all graphs of an engine since none outlives `repeat`:
+        cuBLAS keeps a workspace of 32 MiB for every stream that it ever worked on. None on a CPU."""
+        if device.type == "cuda" and self.stream is None:
+            with torch.cuda.device(device):
+                self.stream = torch.cuda.Stream()
+        return self.stream
+
+    def _look(self, step, stream) -> None:
+        """Take a step, and look whether the host waits for the GPU in it: then it cannot be recorded. To find that out
+        by a recording that fails is to be avoided: PyTorch before 2.12 is left in disorder by it.
+
+        A step that waits does so while it computes gradients, before it moves anything: it can be taken again."""
+        if stream is None:
+            return step()
+        before = torch.cuda.get_sync_debug_mode()
+        torch.cuda.set_sync_debug_mode("error")
+        try:
+            return step()
+        except RuntimeError as error:
+            if "synchronizing" not in str(error):
+                raise
+            self._give_up(error)
+        finally:
+            torch.cuda.set_sync_debug_mode(before)
+        return step()
+
+    def _recorded(self, step, stream) -> Callable[[], None]:
+        try:
+            return record(step, stream)
+        except RuntimeError as error:
+            if short_of_memory(error):      # the engine's business: fewer clients at once
+                raise
+            self._give_up(error)
+            return step
+
+    def _give_up(self, error: RuntimeError) -> None:
+        self.mode = "off"
+        logging.getLogger(__name__).warning("fedmpi: goes on without CUDA graphs, for a step cannot be recorded: %s",
+                                            str(error).partition("\n")[0])
+
+
+@contextmanager
+def side_stream(device: torch.device, side):
+    """Work on a stream beside the GPU's current one, as recording must; None on a CPU."""
+    if side is None:
+        yield None
+        return
+    with torch.cuda.device(device):
+        main = torch.cuda.current_stream()
+        side.wait_stream(main)
+        try:
+            with torch.cuda.stream(side):
+                yield side
+        finally:      # what was begun may write memory that is given back when a step fails
+            main.wait_stream(side)
+
+
+def record(step, stream) -> Callable[[], None]:
+    """Record a step without taking it; return what replays it. Raises the RuntimeError of a step that cannot be
+    recorded, not the one that CUDA then raises at the end of the capture.
+
+    Other threads may call CUDA meanwhile (`thread_local`): an MPI library that looks after its messages, say."""
+    if stream is None:
+        return step
+    graph, pool, first = torch.cuda.CUDAGraph(), torch.cuda.graph_pool_handle(), []
+    try:
+        with torch.cuda.device(stream.device), torch.cuda.graph(graph, pool, stream, "thread_local"):
+            try:
+                step()
+            except RuntimeError as error:
+                first.append(error)
+                raise
+    except RuntimeError as error:
+        end_allocating(stream.device, pool)
+        raise first[0] if first else error      # noqa: B904 (it was raised before this one)
+    return graph.replay
+
+
+def end_allocating(device: torch.device, pool) -> None:
+    """Tell PyTorch's allocator that a capture is over: after one that failed, versions before 2.12 believe that it goes
+    on for ever, and end the process when they next give memory back. Later versions say that it is over already."""
+    for name in ("_cuda_endAllocateToPool", "_cuda_endAllocateCurrentStreamToPool"):
+        if hasattr(torch._C, name):
+            with suppress(RuntimeError):
+                getattr(torch._C, name)(device.index, pool)

@@ -1,0 +1,82 @@
+"""Count what a client's round would compute, without computing it: a method is run on a single blank sample that counts
+as n, and no step is taken."""
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from fedmpi.engines import batch_plan
+from fedmpi.engines.batch_plan import LocalTraining
+from fedmpi.engines.loop import LoopData, nothing
+from fedmpi.engines.step_counter import JUDGED, PARTICIPANTS, counted_as
+from fedmpi.models.flat import Net
+
+
+class Work(NamedTuple):
+    trained: int      # samples that went forward and backward
+    passed: int       # samples that went forward alone
+
+
+@dataclass(frozen=True)
+class Tally(LoopData):
+    """Data of `count` samples that are never touched: notes what would be, in `spent` and `steps`."""
+    count: int = 1
+    spent: list = field(default_factory=lambda: [0, 0])
+    made: Counter = field(default_factory=Counter)      # steps by kind
+
+    @property
+    def n(self) -> int:
+        return self.count
+
+    def _take(self) -> None:
+        """Note the batches of a training: their steps and samples."""
+        per_epoch, steps = -(-self.n // self.local.batch), batch_plan.steps_of(self.local, self.n)
+        whole, rest = divmod(steps, per_epoch)
+        self.spent[0] += whole * self.n + rest * self.local.batch
+        self.made[self.local.kind] += steps
+
+    def descend(self, net, w: Tensor, *_, only: slice | None = None, spread: bool = False, where=None, **__):
+        if not nothing(only) and (where is None or where):
+            self._take()
+        return (w.clone(), w.new_zeros(())) if spread else w.clone()
+
+    def walk(self, step, state, streams=()):
+        def grad(net, w):
+            self._take()
+            return torch.zeros_like(w)
+        return step(tuple(t.clone() for t in state), grad, *(grad for _ in streams))
+
+    def _forward(self, net: Net, w: Tensor) -> Tensor:
+        self.spent[1] += self.n
+        return super()._forward(net, w)
+
+    def subset(self, share: float, stream: int, fixed: bool = False, rest: bool = False) -> Tally:
+        kept = max(1, int(share * self.n + 1e-9))
+        return dataclasses.replace(self, count=self.n - min(kept, self.n - 1) if rest else kept)
+
+
+def dry_run(function, method, shared, mine, blank: Tensor, n: int, local: LocalTraining) -> Tally:
+    """Return what method.client or method.personal would do for a client with n samples; `blank` (1, ...) is a sample
+    as stored."""
+    data = Tally(blank, torch.zeros(1, dtype=torch.int64, device=blank.device), 0, local, note=method.note(), count=n)
+    function(shared, mine, data)
+    return data
+
+
+def round_work(method, shared, mine, blank: Tensor, n: int, local: LocalTraining) -> Work:
+    """Return what a round of a client with n samples computes."""
+    return Work(*dry_run(method.client, method, shared, mine, blank, n, local).spent)
+
+
+def count_steps(method, shared, mine, blank: Tensor, n: int, local: LocalTraining) -> dict[str, int]:
+    """Return the steps by kind of a client with n samples: of a round in which it takes part, and at judging."""
+    made: Counter[str] = Counter()
+    for function, whose in ((method.client, PARTICIPANTS), (method.personal, JUDGED)):
+        for kind, number in dry_run(function, method, shared, mine, blank, n, local).made.items():
+            made[counted_as(kind, whose, local.round < 0)] += number
+    return {kind: number for kind, number in made.items() if number}

@@ -1,0 +1,233 @@
+"""Engine `vmap`: many clients at once. A method's `client` runs under torch.func.vmap, so it sees one client;
+the heavy verbs of its data step out of vmap and work on the whole cohort."""
+from __future__ import annotations
+
+import dataclasses
+import logging
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.func import vmap
+from torch.utils._pytree import tree_flatten, tree_unflatten
+
+from fedmpi.engines import batch_plan, convolutions
+from fedmpi.engines.cohort import Cohort, pad
+from fedmpi.engines.convolutions import MAX_CLIENTS_AT_ONCE
+from fedmpi.engines.cuda_graphs import Graphs
+from fedmpi.engines.gpu_errors import short_of_memory
+from fedmpi.engines.loop import REHEARSAL, nothing
+from fedmpi.engines.vmap_indexing import indexing
+from fedmpi.errors import BadInput
+from fedmpi.models.flat import Net, attach_logits
+
+CALM = 64        # chunks that fit, one after another, before twice as many clients are tried again
+BATCHNORM = "engine = vmap: it cannot train a network with BatchNorm; set engine=loop, or the model's norm to group"
+VECTORS_PER_CLIENT = 10     # of parameters per client while it trains: start, weights, gradients, states, results
+
+
+class Outside(torch.autograd.Function):
+    """Call a function on whole batches from inside vmap: `apply(function, *tensors)`."""
+
+    @staticmethod
+    def forward(function, *tensors):
+        return function(*(t[None] for t in tensors))[0]
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        """No gradient flows through it."""
+
+    @staticmethod
+    def vmap(info, in_dims, function, *tensors):
+        whole = [t.movedim(d, 0) if d is not None else t.expand(info.batch_size, *t.shape)
+                 for t, d in zip(tensors, in_dims[1:], strict=True)]
+        return function(*whole), 0
+
+
+@dataclass(frozen=True)
+class VmapData:
+    """One client's training data as a method sees them inside vmap (see method.py for what it offers)."""
+    cohort: Cohort
+    n: Tensor              # number of training samples: a batched 0-d tensor, which also marks the vmap level
+    id: Tensor
+    note: tuple | None = None
+
+    @property
+    def lr(self) -> float:
+        return self.cohort.local.lr
+
+    @property
+    def epochs(self) -> int:
+        return self.cohort.local.epochs
+
+    @property
+    def steps(self) -> int | None:
+        return self.cohort.local.steps
+
+    @property
+    def decay(self) -> float:
+        return self.cohort.local.decay
+
+    @property
+    def momentum(self) -> float:
+        return self.cohort.local.momentum
+
+    def any(self, flag: Tensor) -> bool:
+        found = []
+
+        def look(n, flag):
+            found.append(bool(flag.any()))
+            return n
+        Outside.apply(look, self.n, flag)
+        return found[0]
+
+    def passes(self, epochs: int | None, stream: int, steps: int | None = None, kind: str | None = None) -> VmapData:
+        local = batch_plan.passes(self.cohort.local, epochs, steps, kind)
+        return dataclasses.replace(self, cohort=dataclasses.replace(self.cohort, local=local, stream=stream))
+
+    def _forward(self, net: Net, w: Tensor) -> Tensor:
+        """Return the whole cohort's outputs as they are: what vmap returns would be one client's view."""
+        outputs = []
+
+        def forward(n, w):
+            outputs.append(self.cohort.forward(net, w))
+            return n
+        Outside.apply(forward, self.n, w)
+        return outputs[0]
+
+    def through(self, net: Net, w: Tensor) -> VmapData:
+        return dataclasses.replace(self, cohort=dataclasses.replace(self.cohort, x=self._forward(net, w)))
+
+    def plus(self, net: Net, w: Tensor) -> VmapData:
+        labels = attach_logits(self.cohort.y, self._forward(net, w))
+        return dataclasses.replace(self, cohort=dataclasses.replace(self.cohort, y=labels))
+
+    def subset(self, share: float, stream: int, fixed: bool = False, rest: bool = False) -> VmapData:
+        part = self.cohort.subset(share, stream, fixed, rest)
+        sizes = batch_plan.sent(np.array(part.sizes), part.y.device)
+        return dataclasses.replace(self, cohort=part, n=Outside.apply(lambda n: sizes, self.n))
+
+    def class_sums(self, net: Net, w: Tensor, classes: int) -> Tensor:
+        return Outside.apply(lambda n, w: self.cohort.class_sums(net, w, classes), self.n, w)
+
+    def mean_loss(self, net: Net, w: Tensor) -> Tensor:
+        return Outside.apply(lambda n, w: self.cohort.mean_loss(net, w), self.n, w)
+
+    def descend(self, net, w: Tensor, lr: float | None = None, only: slice | None = None, pull=(),
+                momentum: float | None = None, args=(), clip=None, spread: bool = False, noise=None, where=None):
+        lr = self.lr if lr is None else lr
+        momentum = self.momentum if momentum is None else momentum
+        strengths = [s.to(w) if isinstance(s, Tensor) else torch.full((), s, dtype=w.dtype, device=w.device)
+                     for _, s, _ in pull]
+        centres = [c for c, _, _ in pull]
+        blocks = [b or slice(None) for _, _, b in pull]
+
+        def descend(n, w, *tensors):
+            k = len(pull)
+            pulls = list(zip(tensors[:k], tensors[k:2 * k], blocks, strict=True))
+            if not nothing(only):
+                self.cohort.count(*tensors[2 * k:2 * k + len(flags)])
+            return self.cohort.descend(net, w, lr, only, pulls, momentum, tensors[2 * k + len(flags):], clip, spread,
+                                       noise)
+        flags = [] if where is None else [where]
+        found = Outside.apply(descend, self.n, w, *centres, *strengths, *flags, *args)
+        if where is None:
+            return found
+        return ((torch.where(where, found[0], w), torch.where(where, found[1], 0.)) if spread else
+                torch.where(where, found, w))
+
+    def alone(self, function, *tensors: Tensor) -> Tensor:
+        def one_by_one(n, *tensors):      # copies: bits may depend on how a vector is aligned
+            return torch.stack([function(*(t.clone() for t in row)) for row in zip(*tensors, strict=True)])
+        return Outside.apply(one_by_one, self.n, *tensors)
+
+    def walk(self, step, state, streams=()):
+        return Outside.apply(lambda n, *state: self.cohort.walk(step, state, streams), self.n, *state)
+
+
+class Vmap:
+    """The engine: applies a function to chunks of clients at once, as many as fit in `memory` bytes: a number that does
+    not depend on what else lies on a GPU at the moment, for bits may depend on the chunks."""
+    name = "vmap"
+
+    def __init__(self, memory: float = 2 ** 30, graphs: str = "off"):
+        self.memory, self.graphs = memory, Graphs(graphs)
+        self.unfolded = None  # names of convolutions computed as products of patches; None: nobody has said so yet
+        # Clients at once: halved when a device runs out of memory, and doubled when it does not.
+        self.most = MAX_CLIENTS_AT_ONCE
+        self.fitted = 0       # chunks since then
+
+    def apply(self, function, clients, shared, group, local: batch_plan.LocalTraining):
+        """Yield (client, function(shared, mine, data)) for each client of the group, chunk by chunk."""
+        if group.method.model.still:      # padded batches would be part of a batch's statistics
+            raise BadInput(BATCHNORM)
+        sizes = {c: len(group.training(c)[1]) for c in clients}
+        waiting = sorted(clients, key=lambda c: (-sizes[c], c))
+        while waiting:
+            chunk = waiting[:min(self.most, self._fitting(group, *group.training(waiting[0])))]
+            results = self._tried(function, chunk, shared, group, local)
+            if results is not None:
+                yield from results
+                waiting = waiting[len(chunk):]
+
+    def _tried(self, function, chunk, shared, group, local) -> list | None:
+        """Return the results of a chunk; None where memory is short for it, and fewer clients are to be tried."""
+        try:
+            results = self._together(function, chunk, shared, group, local)
+        except RuntimeError as error:
+            if len(chunk) == 1 or not short_of_memory(error):
+                raise
+            why = str(error).partition("\n")[0]
+        else:
+            self.fitted += 1
+            if self.most < MAX_CLIENTS_AT_ONCE and self.fitted >= CALM:
+                self.most, self.fitted = min(MAX_CLIENTS_AT_ONCE, 2 * self.most), 0
+            return results
+        self.most, self.fitted = len(chunk) // 2, 0      # the error's frames, which hold the chunk's memory, are gone
+        torch.cuda.empty_cache()
+        logging.getLogger(__name__).warning("fedmpi: memory is short for %d clients at once, %d are tried; last bits "
+                                            "may differ (%s)", len(chunk), self.most, why)
+        return None
+
+    def _fitting(self, group, x: Tensor, y: Tensor) -> int:
+        """Return how many clients like this one fit: their samples and VECTORS vectors of parameters each."""
+        each = x.numel() * 4 + VECTORS_PER_CLIENT * 4 * group.method.model.size
+        return max(1, int(self.memory // each))
+
+    def _together(self, function, clients, shared, group, local) -> list:
+        group.at = clients[0] if len(clients) == 1 else clients
+        x, y = zip(*(group.training(c) for c in clients), strict=True)
+        cohort = Cohort(pad(x), pad(y), tuple(map(len, y)), tuple(clients), local, graphs=self.graphs,
+                        check=group.check_grace, counter=group.counter)
+        notes = [group.notes.get(c) for c in clients]
+        model = group.method.model
+        if self.unfolded is None and cohort.x.is_cuda:
+            self.unfolded = convolutions.faster_unfolded(model, x[0][:1], local.batch, len(clients))
+        with convolutions.unfolded(model, self.unfolded or ()):
+            results = together(function, shared, [group.store.read(c) for c in clients], cohort, notes)
+        return list(zip(clients, results, strict=True))
+
+
+def together(function, shared, mine: list, cohort: Cohort, notes: list) -> list:
+    """Return function(shared, mine, data) of each client of a cohort."""
+    sizes, ids = batch_plan.sent(np.array([cohort.sizes, cohort.clients]), cohort.y.device)
+    note = stacked(notes) if None not in notes else None
+
+    def one(mine, n, i, note=None):
+        with indexing():
+            return function(shared, mine, VmapData(cohort, n, i, note))
+    leaves, tree = tree_flatten(vmap(one)(stacked(mine), sizes, ids, *([note] if note else [])))
+    return [tree_unflatten([leaf[i].clone() for leaf in leaves], tree) for i in range(len(sizes))]
+
+
+def stacked(states: list):
+    """Return one state whose fields are those of all states, stacked."""
+    return type(states[0])(*(torch.stack(column) for column in zip(*states, strict=True)))
+
+
+def rehearse_vmap(method, shared, mine, blank: Tensor):
+    """Run client 0, with one blank sample (1, ...), twice at once: fails if the network cannot be vectorised."""
+    y = torch.zeros(1, dtype=torch.int64, device=blank.device)
+    cohort = Cohort(pad((blank, blank)), pad((y, y)), (1, 1), (0, 0), REHEARSAL)      # there may be no client 1
+    return together(method.client, shared, [mine, mine], cohort, 2 * [method.note()])

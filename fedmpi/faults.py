@@ -1,0 +1,57 @@
+"""Clients that fail and clients that attack: the settings, and who they are. What becomes of their updates is in
+clients/updates.py.
+
+All draws are made from the seed, the round and the client's number alone."""
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+import numpy as np
+
+from fedmpi.method import Participants
+from fedmpi.settings import Ge, Gt, Lt
+from fedmpi.text import spans
+
+DROPS, ATTACKERS = 0xD20B, 0xA77A      # keep these uses of the seed apart from others
+
+
+@dataclass(frozen=True)
+class Faults:
+    title = "faults"
+    bad_update: Annotated[Literal["stop", "skip"], "what an update does that is not finite or out of range: end the "
+                          "run, or stay out of its round"] = "stop"
+    drop: Annotated[float, Ge(0), Lt(1), "probability that a participant is lost during a round"] = 0.
+
+    def arriving(self, who: Participants) -> Participants:
+        """Return the participants that are not lost. What a lost one has learned is lost with it: it starts its next
+        round from its old state, so nothing is computed for it but what clients do that do not take part (`idle`)."""
+        if not self.drop:
+            return who
+        chances = np.random.default_rng((who.seed, who.round, DROPS)).random(who.ids[-1] + 1)
+        return who.only(chances[who.ids] >= self.drop)
+
+    def missing(self, asked: Participants, trained: Participants, taken: Participants) -> tuple[dict, str]:
+        """Return which clients were lost in a round, and whose updates were not taken, where either may be; and a line
+        that says so, "" where there are none."""
+        lost, bad = np.setdiff1d(asked.ids, trained.ids).tolist(), np.setdiff1d(trained.ids, taken.ids).tolist()
+        facts = ({"lost": lost} if self.drop else {}) | ({"bad_updates": bad} if self.bad_update == "skip" else {})
+        parts = [*([f"lost clients {spans(lost)}"] if lost else []),
+                 *([f"left out bad updates of clients {spans(bad)}"] if bad else [])]
+        return facts, f"round {asked.round + 1}: {', '.join(parts)}" if parts else ""
+
+
+@dataclass(frozen=True)
+class Attack:
+    """sign_flip: sends the opposite of its update, `scale` times as long (Li et al., AAAI 2019); noise: its update plus
+    normal noise; label_flip: trains on labels c - 1 - y (Fang et al., USENIX Security 2020)."""
+    title = "attack"
+    kind: Annotated[Literal["sign_flip", "noise", "label_flip"], "what the attackers do"]
+    share: Annotated[float, Gt(0), Lt(1), "of the clients, drawn once, that attack: at least one, never all"] = .2
+    scale: Annotated[float, Gt(0), "sign_flip: factor; noise: standard deviation"] = 1.
+
+
+def attackers(attack: Attack | None, n: int, seed: int) -> np.ndarray:
+    """Return which of n clients attack, ascending."""
+    count = 0 if attack is None else min(max(1, round(attack.share * n)), n - 1)
+    return np.sort(np.random.default_rng((seed, ATTACKERS)).choice(n, count, replace=False))

@@ -1,0 +1,113 @@
+"""Clustered additive modelling (CAM), Ma et al., NeurIPS 2023: what it adds to any clustered method.
+
+A global model g stands beside the clusters: a client's logits are h(x; g) + f(x; Theta), Theta the model that the
+clustered method gives it. To carry it is to train the clustered method as it is on data whose logits have g's added
+(eqs. 2, 5 and 13 follow: assignment by loss, training and pulls see the sum), and g beside the model that the client
+began its round from (eqs. 8 and 15), both from the values at the round's start ("parallel"). Server: g <- n_i-weighted
+mean of theta0 (eq. 9); the rest is the clustered method's.
+
+    class IFCACAM(CAM, IFCA): ...
+
+A clustered method may say by `began(shared, mine, up, data)` which model a client's round began from; without it that
+is the one the client is judged by, and is worked out again."""
+from __future__ import annotations
+
+from collections import namedtuple
+from dataclasses import dataclass
+from functools import cache
+from typing import Annotated, Literal
+
+import numpy as np
+import torch
+
+from fedmpi.method import Method, nbytes
+from fedmpi.settings import Ge
+
+WARMUP_STREAM = 0xCA3      # stream of the warm-up's batches
+USUAL = 10        # local steps of a round, the paper's
+
+
+@dataclass(frozen=True)
+class CAM(Method):
+    warm_up: Annotated[int, Ge(0), "rounds of warm-up: of FedAvg for g alone, or of every client by itself"] = 30
+    warm_steps: Annotated[int | None, Ge(1), "steps of a client that warms up by itself, for each of these rounds; "
+                          "none: train.steps, or 10"] = None
+    warm: Annotated[Literal["global", "local"], "what warms up: g, or every client's own model in a round before the "
+                    "first one"] = "global"
+
+    def opening(self, n, seed):
+        return np.arange(n) if self.warm_up and self.warm == "local" else super().opening(n, seed)
+
+    def init(self, n):
+        shared, mine = super().init(n)
+        g = self.model.starts(getattr(self, "k", 1) + 1)[-1].clone()      # independent of the clusters' starts
+        first = 0 if self.opening(n, 0) is None else -1
+        return extended(shared, g=g, round=torch.tensor(first, device=g.device)), mine
+
+    def alone(self, shared) -> bool:
+        """Say whether g is trained alone in this round: the same for all clients."""
+        return self.warm == "global" and bool(shared.round < self.warm_up)
+
+    def stages(self, shared, rounds):
+        alone = min(rounds, self.warm_up) if self.warm == "global" else 0
+        return [(n, shared._replace(round=torch.tensor(t))) for n, t in ((alone, 0), (rounds - alone, alone)) if n]
+
+    def client(self, shared, mine, data):
+        if self.alone(shared):
+            _, up = super().client(
+                shared, mine, data.subset(0.0, WARMUP_STREAM).passes(0, WARMUP_STREAM)
+            )  # what rests is sent too
+            warming = data.passes(None, 0, kind="warm_up")
+            return copied(mine), extended(up, theta0=warming.descend(self.model, shared.g))
+        if shared.round < 0:
+            each = self.warm_steps or data.steps or USUAL
+            mine, up = super().client(shared, mine, data.passes(1, WARMUP_STREAM, self.warm_up * each))
+            return mine, extended(up, theta0=shared.g.clone())
+        trained, up = super().client(shared, mine, data.plus(self.model, shared.g))
+        return trained, extended(up, theta0=self.beside(self.beginning(shared, mine, up, data), shared.g, data))
+
+    def beginning(self, shared, mine, up, data):
+        began = getattr(super(), "began", None)
+        return began(shared, mine, up, data) if began else super().personal(
+            shared, mine, data.plus(self.model, shared.g))
+
+    def beside(self, w, g, data):
+        """Return the global model, trained beside the logits of w."""
+        return data.plus(self.model, w).descend(self.model, g)
+
+    def server(self, shared, up, who):
+        clusters = shared[:-2] if self.alone(shared) else super().server(shared, up, who)
+        g = shared.g if shared.round < 0 else up.theta0.mean(who.sizes)
+        return type(shared)(*clusters, g, torch.tensor(who.round + 1))
+
+    def traffic(self, shared, up):
+        down, sent = super().traffic(shared.inner(*shared[:-2]), up.inner(*up[:-1]))
+        return down + nbytes(shared[-2:-1]), sent + nbytes(up[-1:])
+
+    def personal(self, shared, mine, data):
+        """Return the weights whose logits are added: (g,) while g is trained alone, else (g, Theta)."""
+        if self.alone(shared):
+            return (shared.g,)
+        return shared.g, super().personal(shared, mine, data.plus(self.model, shared.g))
+
+    def trained(self, mine, up):
+        """Judge no sum of models that were each trained against the other's old value."""
+
+    def predict(self, w, x):
+        return sum(self.model(part, x) for part in w)
+
+
+@cache
+def wider(cls, names: tuple[str, ...]):
+    """Return the NamedTuple with the fields of `cls`, its `inner`, and more."""
+    found = namedtuple(cls.__name__, cls._fields + names)
+    found.inner = cls
+    return found
+
+
+def extended(state, **more):
+    return wider(type(state), tuple(more))(*state, *more.values())
+
+
+def copied(state):
+    return type(state)(*(v.clone() for v in state))

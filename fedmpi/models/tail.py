@@ -1,0 +1,57 @@
+"""The last blocks of a network as a part of its own: its slice of the flat vector, and its losses."""
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from fedmpi.errors import BadInput
+from fedmpi.models.flat import Model, Net
+from fedmpi.models.split import split_module
+
+
+@dataclass(frozen=True)
+class Rear:
+    """The last blocks of a network: `block` is their slice (to the end of the vector)."""
+    model: Model
+    block: slice
+    front: Net | None      # the other blocks and these, where they can be told apart; None: they cannot
+    last: Net | None
+
+    def losses(self, data, base: Tensor, theta: Tensor) -> Tensor:
+        """Return a client's mean loss with each of k parts (k, p) behind the same base (d - p,), (k,)."""
+        if self.front is None:
+            return torch.stack([data.mean_loss(self.model, self.model.join(base, part)) for part in theta])
+        features = data.through(self.front, base)
+        return torch.stack([features.mean_loss(self.last, part) for part in theta])
+
+
+def rear(model: Model, layers: int, setting: str) -> Rear:
+    """Return the last `layers` blocks (the layers, or groups of layers, that the network is made of). Raises BadInput.
+
+    Running statistics of BatchNorm layers lie behind all parameters of the feature extractor: they go with the rear."""
+    blocks = [name for name, layer in model.module.named_children() if list(layer.parameters())]
+    if layers > len(blocks):
+        raise BadInput(f"{setting} = {layers}: this network has {len(blocks)} blocks ({', '.join(blocks)}); lower it")
+    last = tuple(blocks[-layers:])
+    names = [name for name in model.names if name not in model.statistics]
+    own = [name for name in names if name.partition(".")[0] in last]
+    if names[-len(own):] != own:
+        raise BadInput(f"{setting} = {layers}: the blocks {', '.join(last)} are not the last ones of this network's "
+                       "vector; choose a number with which they hold all of model.head, or none beside it")
+    block = slice(model.blocks[own[0]].start, model.size)
+    return Rear(model, block, *cut_networks(model, last, block))
+
+
+def cut_networks(model: Model, last: tuple[str, ...], block: slice) -> tuple[Net | None, Net | None]:
+    """Return the networks before and behind a cut, laid out as the model's vector; two None where there are none."""
+    if block.start == 0:
+        return None, None
+    try:
+        front, behind, _ = split_module(model.module, last)
+    except BadInput:      # the cut is not a single place; whole models serve as well
+        return None, None
+    front, behind = Net(front), Net(behind)
+    fits = front.size == block.start and front.names == model.names[:len(front.names)]
+    return (front, behind) if fits and not model.still else (None, None)

@@ -1,0 +1,105 @@
+"""Who takes part: ranks introduce themselves, those that do not belong together are refused, and the first lines of a
+run say which rank is where."""
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import platform
+from collections import defaultdict
+from importlib.metadata import PackageNotFoundError, version
+from itertools import groupby
+from pathlib import Path
+
+import numpy as np
+
+from fedmpi import __version__
+from fedmpi.comm.transport import Solo
+from fedmpi.errors import BadInput
+from fedmpi.text import format_columns, spans
+
+PACKAGE = Path(__file__).parent
+
+
+def gather_objects(world: Solo, value) -> list:
+    """Return every rank's value at rank 0, in rank order, and nothing elsewhere."""
+    text, one_each = np.frombuffer(json.dumps(value).encode(), np.uint8), np.ones(world.size, np.int64)
+    lengths = world.gather(np.array([text.size]), one_each)
+    texts = world.gather(text, one_each if lengths is None else lengths)
+    if world.rank:
+        return []
+    return [json.loads(part.tobytes()) for part in np.split(texts, lengths.cumsum()[:-1])]
+
+
+def refuse_mixed(world: Solo, words: list) -> None:
+    """Refuse at rank 0 ranks whose program or command line (`words`) is another one; all ranks call it first."""
+    cards = gather_objects(world, card(world, words)) if world.size > 1 else []
+    for rank, them in enumerate(cards):
+        odd = next((name for name in them if name != "host" and them[name] != cards[0][name]), None)
+        if odd:
+            remedy = "start all ranks with one command" if odd == "command" else "install the same on all nodes"
+            raise BadInput(f"rank {rank} on {them['host']} has {odd} {them[odd]}, rank 0 on {cards[0]['host']} has "
+                           f"{cards[0][odd]}; {remedy}")
+
+
+def card(world: Solo, words: list) -> dict[str, str]:
+    """Say what this rank runs; all but the host has to be the same everywhere."""
+    return {"host": world.host, "fedmpi": __version__, "Python": platform.python_version(),
+            "torch": installed("torch", "unknown"), "code": code_mark(),
+            "command": " ".join("-" if word is None else str(word) for word in words)}
+
+
+def installed(package: str, otherwise: str) -> str:
+    """Return a package's version, or what to say where it is not installed."""
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return otherwise
+
+
+def code_mark() -> str:
+    """Return a short hash of this package's source: a version may be installed with changes of one's own."""
+    total = hashlib.sha256()
+    for path in sorted(PACKAGE.rglob("*.py")):
+        total.update(str(path.relative_to(PACKAGE)).encode() + path.read_bytes())
+    return total.hexdigest()[:12]
+
+
+def describe_place(world: Solo, device, hosts: bool) -> dict:
+    """Say where this rank works; `hosts`: it trains clients."""
+    import torch
+    cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else list(range(os.cpu_count()))
+    here = {"host": world.host, "device": str(device), "cores": cores, "threads": torch.get_num_threads(),
+            "hosts": hosts, "gpu": None}
+    if device.type == "cuda":
+        properties = torch.cuda.get_device_properties(device)
+        visible = os.environ.get("CUDA_VISIBLE_DEVICES", "")
+        here["device"] += f" {properties.name}" + (f" of {visible}" if visible else "")
+        here["gpu"] = str(getattr(properties, "uuid", f"{visible}:{device.index}"))
+    return here
+
+
+def oddities(places: list[dict]) -> list[str]:
+    """Say what a user should know of who computes where: GPUs that are shared, ranks that have none."""
+    sharing, found = defaultdict(list), []
+    for rank, them in enumerate(places):
+        if them["gpu"] and them["hosts"]:
+            sharing[them["host"], them["gpu"]].append(rank)
+    for (host, _), ranks in sharing.items():
+        if len(ranks) > 1:
+            found.append(f"ranks {spans(ranks)} share one GPU of {host}; one rank per GPU is faster, unless "
+                         "a rank leaves its GPU idle")
+    without = [rank for rank, them in enumerate(places) if them["hosts"] and not them["gpu"]]
+    if sharing and without:
+        found.append(f"ranks {spans(without)} train on the CPU while others have a GPU, and all wait for the slowest; "
+                     "ask for a GPU for each (Slurm: --gpus-per-node), or start fewer ranks")
+    return found
+
+
+def hosts_table(ranks: list[dict]) -> str:
+    """Return a table with one row per host, or more where its ranks have different devices."""
+    def alike(r):
+        return ranks[r]["host"], ranks[r]["device"], len(ranks[r]["cores"]), ranks[r]["threads"]
+    groups = [(key, list(members)) for key, members in groupby(sorted(range(len(ranks)), key=alike), key=alike)]
+    return format_columns(["host", "ranks", "device", "cores", "threads"],
+                   [[key[0], spans(members), *key[1:]] for key, members in groups], right=("cores", "threads"))

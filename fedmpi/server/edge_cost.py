@@ -1,0 +1,59 @@
+"""What a participant's round takes on a device at the edge, where `edge` is set: from what its method would compute."""
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import numpy as np
+
+from fedmpi.data.federation import Federation
+from fedmpi.edge import Edge
+from fedmpi.engines.batch_plan import LocalTraining
+from fedmpi.engines.dry_run import Work, round_work
+from fedmpi.method import Method, Participants
+from fedmpi.models.build import blank_samples
+
+OPENING = -1      # in place of a stage: the round before the first one
+
+
+@dataclass
+class EdgeLedger:
+    """Time and energy of clients; what a round computes is worked out once for each stage of the method (a warm-up is
+    one of its own) and each number of samples."""
+    edge: Edge | None
+    method: Method
+    federation: Federation
+    local: LocalTraining
+    rounds: int      # of the run
+    known: dict[tuple[int, int], Work] = field(default_factory=dict)      # by stage and a client's training samples
+
+    def spent(self, who: Participants, nbytes) -> dict[str, np.ndarray]:
+        """Return s and J of each participant (n,), by name; {} without `edge`."""
+        if self.edge is None:
+            return {}
+        stage = self.stage_of(who.round)
+        trained, passed = zip(*(self.work_of(stage, int(n)) for n in np.asarray(who.sizes)), strict=True)
+        return self.edge.spent(trained, passed, nbytes)
+
+    @cached_property
+    def ends(self) -> np.ndarray:
+        """Return by how many rounds each of the method's stages is over, (stages,)."""
+        return np.cumsum([rounds for rounds, _ in self.method.stages(self.first()[0], self.rounds)])
+
+    def stage_of(self, t: int) -> int:
+        """Return which of the method's stages round t is in."""
+        return OPENING if t < 0 else min(int(np.searchsorted(self.ends, t, side="right")), len(self.ends) - 1)
+
+    def work_of(self, stage: int, n: int) -> Work:
+        """Return what a round of a client with n samples computes."""
+        if (stage, n) not in self.known:
+            shared, mine = self.first()
+            if stage != OPENING:
+                shared = self.method.stages(shared, self.rounds)[stage][1]
+            sample = blank_samples(self.federation.shape, self.federation.dtype)
+            self.known[stage, n] = round_work(self.method, shared, mine, sample, n, self.local)
+        return self.known[stage, n]
+
+    def first(self):
+        """Return the first Shared and Mine; they may be large, and are not kept."""
+        return self.method.init(len(self.federation.sizes))

@@ -1,0 +1,28 @@
+"""Who takes part in a round."""
+from __future__ import annotations
+
+import numpy as np
+
+from fedmpi.config.schema import Config
+from fedmpi.method import Participants
+
+PARTICIPANTS_STREAM = 0x9A27      # keeps this use of the seed apart from others
+
+
+def participants(config: Config, t: int, sizes: np.ndarray) -> Participants:
+    """Draw the participants of round t, from (seed, t) alone; at least one."""
+    share, n = config.train.participation, len(sizes)
+    generator = np.random.default_rng((config.seed, t, PARTICIPANTS_STREAM))
+    if isinstance(share, tuple):
+        share = generator.uniform(*share)
+    ids = np.sort(generator.choice(n, max(1, round(share * n)), replace=False)).astype(np.int64)
+    return Participants(ids, sizes[ids], t, config.seed)
+
+
+def addressed(config: Config, sizes: np.ndarray, who: Participants, judge: bool) -> Participants:
+    """Return whom the server addresses in a round: the participants, or all clients where all are judged after it."""
+    if not judge or config.evaluate.after != "all":
+        return who
+    everybody = Participants(np.arange(len(sizes)), sizes, who.round, who.seed)
+    everybody.facts = who.facts      # the same: what `down` reports is the round's
+    return everybody

@@ -1,0 +1,159 @@
+"""What became of a run, read from what it left: its folder, and FOLDER.txt beside it, what its job printed.
+
+Sweeps, job arrays (submit.py), `fedmpi summary`, `report` and `compare` all ask here. A job says in FOLDER.txt
+
+    job NAME: start 1 on HOST: CONFIG SETTINGS        job NAME: ended with code 1, WHY
+    job NAME: stopped with code 75 ..."""
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import NamedTuple
+
+from fedmpi.config.load import parse, read_yaml
+from fedmpi.errors import FINISHED, SAVED, BadInput
+from fedmpi.text import percent
+
+SAID = re.compile(r"^job \S+: (?P<what>.*)$", re.M)
+FIRST_FILE = re.compile(r"start \d+ on \S+: \S+ ?(?P<settings>.*)")
+ENDED = re.compile(r"ended with code (-?\d+)")
+BLAME = (re.compile(r"^(?:\d+: )?(fedmpi: .*)$", re.M), re.compile(r"^(?:srun|slurmstepd): error: (.*)$", re.M))
+
+
+# endings of keys of result.json: in the best round on the part that follows; on test samples, in the round that is best
+# on validation samples
+BEST_ON, AT_BEST_VALIDATION = "_best_on_", "_at_best_validation"
+RENAMED = ("accuracy_best", "accuracy_weighted_best")      # as 0.1 called them, of which BEST_ON follows
+
+
+class Outcome(NamedTuple):
+    """state: waiting (nothing there yet), unfinished (begun), failed (its last start ended with an error), finished."""
+    state: str
+    lines: list[dict]       # of metrics.jsonl: the rounds so far
+    result: dict | None     # of a finished run
+    starts: int             # that its job made
+    settings: str           # of the last start, as its job said
+    said: str               # of its failure, else what its job said last
+
+    @property
+    def round(self) -> int:
+        return self.lines[-1]["round"] if self.lines else 0
+
+    @property
+    def accuracy(self) -> float:
+        """Return the mean over clients in the last evaluated round, nan where there is none."""
+        value = self.evaluated[-1]["accuracy_mean"] if self.evaluated else None
+        return float("nan") if value is None else value
+
+    @property
+    def evaluated(self) -> list[dict]:
+        return evaluated(self.lines)
+
+    def __str__(self) -> str:
+        if self.result:
+            return (f"accuracy {percent(self.result['accuracy_mean'])} after {self.result['rounds']} rounds, digest "
+                    f"{self.result['digest'][:16]}")
+        return self.said
+
+
+def outcome_of(folder: Path, rounds: int = 0) -> Outcome:
+    """Return how far the run of a folder came; it is finished when it has a result of `rounds` rounds or more, or one
+    that it ended with early. Raises BadInput where its result is damaged."""
+    lines, result = metrics(folder), result_of(folder)
+    if result and result["rounds"] < rounds and result.get("ended") != "stop":
+        result = None
+    path = log_of(folder)
+    text = path.read_text(errors="replace") if path.exists() else ""
+    said = list(SAID.finditer(text))
+    starts = [(match.start(), found) for match in said if (found := FIRST_FILE.fullmatch(match["what"]))]
+    last = said[-1]["what"] if said else ""
+    end = ENDED.match(last)
+    state = ("finished" if result else "failed" if end and int(end[1]) not in (FINISHED, SAVED)
+             else "unfinished" if lines or starts or any(folder.glob("checkpoints/round-*.h5")) else "waiting")
+    settings = starts[-1][1]["settings"] if starts else ""
+    return Outcome(state, lines, result, len(starts), settings, blame(text[starts[-1][0] if starts else 0:], last))
+
+
+def log_of(folder: Path) -> Path:
+    return folder.with_name(f"{folder.name}.txt")
+
+
+def blame(text: str, last: str) -> str:
+    """Return what a run said of its failure since its last start, else what its job said last."""
+    return next((found[0] for pattern in BLAME if (found := pattern.findall(text))), last)
+
+
+def result_of(folder: Path) -> dict | None:
+    """Return the result of a run, None before there is one. Raises BadInput where it is damaged."""
+    path = folder / "result.json"
+    if not path.exists():
+        return None
+    try:
+        result = json.loads(path.read_text())
+        result |= {key: result[key] for key in ("rounds", "accuracy_mean", "digest")}
+    except (OSError, ValueError, TypeError, KeyError) as error:
+        raise BadInput(f"{path} is damaged ({type(error).__name__}: {error}); remove it, and continue the run with "
+                       "--resume auto: it is written again") from None
+    old = [key for key in RENAMED if key in result]
+    on = settings_of_folder(folder).get("evaluate", {}).get("on", "test") if old else ""
+    return result | {new_name(key, on): result.pop(key) for key in old}
+
+
+def new_name(key: str, on: str) -> str:
+    """Return what a measure that 0.1 named is called now; `on` is the part that its run was judged on."""
+    return f"{key.removesuffix('_best')}{BEST_ON}{on}"
+
+
+def reached(result: dict) -> str:
+    """Say what a run reached: in the round that was chosen on validation samples, else in its best one."""
+    value = result.get(f"accuracy{AT_BEST_VALIDATION}")
+    if value is not None:
+        return f"{percent(value)} in round {result['chosen_round']}, chosen on validation samples"
+    best = next((result[key] for on in ("test", "validation") if (key := f"accuracy{BEST_ON}{on}") in result), None)
+    return f"best {percent(best)}" + (f" in round {result['best_round']}" if "best_round" in result else "")
+
+
+def metrics(folder: Path) -> list[dict]:
+    """Return the rounds so far; a line that is half written is left out."""
+    lines, path = [], folder / "metrics.jsonl"
+    for text in path.read_text(errors="replace").splitlines() if path.exists() else []:
+        try:
+            lines.append(json.loads(text))
+        except ValueError:
+            break
+    return lines
+
+
+def evaluated(lines: list[dict]) -> list[dict]:
+    """Return the lines of rounds in which clients were judged: others hold the facts of their round alone."""
+    return [line for line in lines if "accuracy_mean" in line]
+
+
+def settings_of_folder(folder: Path) -> dict:
+    """Return the settings of a run as nested mappings. Raises BadInput where the folder holds no run."""
+    path = folder / "config.yaml"
+    try:
+        values = parse(read_yaml(path))
+    except (OSError, ValueError) as error:
+        raise BadInput(f"{folder} is not the folder of a run: {path.name} cannot be read "
+                       f"({type(error).__name__}); give the folder that `fedmpi run` names") from None
+    if not isinstance(values, dict):
+        raise BadInput(f"{path} is damaged: it holds no settings")
+    return values
+
+
+def flatten_settings(settings: dict, prefix: str = "") -> dict:
+    """Return nested settings as one mapping from dotted names."""
+    found = {}
+    for key, value in settings.items():
+        found |= flatten_settings(value, f"{prefix}{key}.") if isinstance(value, dict) else {f"{prefix}{key}": value}
+    return found
+
+
+def differing(several: list[dict]) -> dict[str, list]:
+    """Return the settings in which several runs differ, by dotted name: each one's value, None where it has none."""
+    flattened = [flatten_settings(settings) for settings in several]
+    names = dict.fromkeys(name for settings in flattened for name in settings)
+    values = {name: [settings.get(name) for settings in flattened] for name in names}
+    return {name: found for name, found in values.items() if any(value != found[0] for value in found)}

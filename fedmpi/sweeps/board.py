@@ -1,0 +1,83 @@
+"""What a sweep shows: on a terminal a table that stays up to date, elsewhere plain lines."""
+from __future__ import annotations
+
+import sys
+
+from fedmpi.storage.run_status import Outcome
+from fedmpi.sweeps.job import Planned
+from fedmpi.text import duration, percent
+
+# What is shown where there is no room for all.
+FIRST_COLUMNS = ("under way", "failed", "finished", "unfinished", "waiting")
+AROUND = 7      # lines of a terminal that the rows leave free: header, counts, and what was said last
+
+
+class Board:
+    """Use it as a context; `show` is cheap enough to be called several times a second."""
+
+    def __init__(self, runs: list[Planned]):
+        self.runs, self.live = runs, None
+        self.known: dict[int, Outcome] = {}      # of runs that are not under way: those do not change
+        if sys.stdout.isatty():
+            from rich.live import Live
+            self.live = Live(auto_refresh=False)
+
+    def __enter__(self) -> Board:
+        if self.live:
+            self.live.start()
+        return self
+
+    def __exit__(self, *error) -> None:
+        if self.live:
+            self.live.stop()
+
+    def say(self, text: str) -> None:
+        """Print a line that stays."""
+        if self.live:
+            self.live.console.print(text, markup=False, highlight=False, soft_wrap=True)
+        else:
+            print(text, flush=True)
+
+    def show(self, under_way: list[Planned], waiting: list[Planned]) -> None:
+        """Bring the table up to date."""
+        if self.live:
+            self.live.update(self.table(self.states(under_way, waiting), self.live.console.height), refresh=True)
+
+    def states(self, under_way: list[Planned], waiting: list[Planned]) -> list[tuple[Planned, str, Outcome]]:
+        """Return each run, its state in this sweep and what it left so far."""
+        under_way, waiting, found = set(map(id, under_way)), set(map(id, waiting)), []
+        for run in self.runs:
+            if id(run) in under_way:
+                self.known.pop(id(run), None)
+                found.append((run, "under way", run.outcome()))
+            else:
+                known = self.known[id(run)] = self.known.get(id(run)) or run.outcome()
+                found.append((run, "waiting" if id(run) in waiting else known.state, known))
+        return found
+
+    def table(self, states: list[tuple[Planned, str, Outcome]], height: int):
+        """Return the table, the rows that matter most where the terminal is too low for all."""
+        from rich.markup import escape
+        from rich.table import Table
+        counts = {state: sum(s == state for _, s, _ in states) for state in FIRST_COLUMNS}
+        table = Table(box=None, pad_edge=False, caption_justify="left",
+                      caption=", ".join(f"{n} {state}" for state, n in counts.items() if n))
+        for head, justify in (("run", "left"), ("state", "left"), ("round", "right"), ("accuracy", "right"),
+                              ("left", "right")):
+            table.add_column(head, justify=justify, no_wrap=True)
+        order = sorted(range(len(states)), key=lambda i: (FIRST_COLUMNS.index(states[i][1]), i))
+        for i in sorted(order[:max(1, height - AROUND)]):
+            table.add_row(*map(escape, board_row(*states[i])))
+        return table
+
+
+def board_row(run: Planned, state: str, found: Outcome) -> list[str]:
+    return [run.name, state, f"{found.round}/{run.settings.rounds}", percent(found.accuracy),
+            left(run, found) if state == "under way" else ""]
+
+
+def left(run: Planned, found: Outcome) -> str:
+    """Return the time that a run will still take, at its pace so far."""
+    if not found.round:
+        return "?"
+    return duration(found.lines[-1]["seconds"] / found.round * (run.settings.rounds - found.round))

@@ -1,0 +1,51 @@
+"""Rows of equal work: the local training with which one run makes as many gradient steps as another.
+
+Steps are counted without data, on a small network: they do not depend on it. A row that asks for `equal_steps: ROW`
+mostly is Local, which then shows what the steps of ROW are worth without any communication."""
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import numpy as np
+
+from fedmpi.commands.planned_steps import in_all, stages
+from fedmpi.config.schema import Config
+from fedmpi.errors import BadInput
+from fedmpi.models.build import build_model
+from fedmpi.models.nets import MLP
+
+SHAPE, CLASSES = (4,), 3      # of the samples on which steps are counted
+BATCHES = (40, 1000)          # of clients of two sizes: in epochs the answer must be the same for both
+NEAR = .05                    # of a number of epochs: nearer to a whole one is taken for equal
+
+
+def setting(own: Config, other: Config) -> str:
+    """Return the `key=value` with which a run of `own` makes as many steps as one of `other`, to rounding. Raises
+    BadInput if no whole number of epochs does, or the steps of `other` cannot be counted."""
+    if own.train.steps is not None:
+        return f"train.steps={max(1, round(ratio(own, other, BATCHES[0]) * own.train.steps))}"
+    epochs = [ratio(own, other, batches) * own.train.epochs for batches in BATCHES]
+    if any(abs(found - round(epochs[0])) > NEAR * found for found in epochs):
+        raise BadInput(f"equal_steps: a client of {BATCHES[0]} batches would need {epochs[0]:.4g} epochs and one of "
+                       f"{BATCHES[1]} {epochs[1]:.4g}, not the same whole number; give the column train.steps")
+    return f"train.epochs={round(epochs[0])}"
+
+
+def ratio(own: Config, other: Config, batches: int) -> float:
+    """Return how many times the steps of `own` those of `other` are, of clients with so many batches of samples."""
+    return total(other, batches) / total(own, batches)
+
+
+def total(config: Config, batches: int) -> float:
+    """Return the steps behind a client's judged model at the end of a run, mean over clients."""
+    clients = config.data.clients
+    try:
+        method = config.method.on(build_model(MLP(hidden=4), SHAPE, np.dtype("float32"), CLASSES, config.seed))
+    except BadInput as error:
+        raise BadInput(f"equal_steps: steps are counted on a network of two layers, on which the other row's settings "
+                       f"do not fit ({error}); name another row") from None
+    sizes = np.full(clients, batches * config.train.batch)
+    shared, mine = method.init(clients)
+    federation = SimpleNamespace(clients=clients, sizes=sizes, shape=SHAPE, dtype=np.dtype("float32"))
+    case = SimpleNamespace(method=method, config=config, federation=federation, shared=shared, mine=mine)
+    return sum(in_all(stages(case)).values())

@@ -1,0 +1,99 @@
+"""What a sweep would cost: local steps, bytes that clients move, and time at a rate that is given or measured here."""
+from __future__ import annotations
+
+import os
+import shlex
+from typing import NamedTuple
+
+import numpy as np
+
+from fedmpi.commands.plan import Case, prepared
+from fedmpi.commands.planned_steps import averaged, taking_part
+from fedmpi.config.schema import to_plain
+from fedmpi.edge import FORWARD
+from fedmpi.engines.batch_plan import of_round
+from fedmpi.engines.dry_run import round_work
+from fedmpi.errors import BadInput
+from fedmpi.models.build import blank_samples
+from fedmpi.server.round_cost import MIB
+from fedmpi.sweeps.job import Planned
+from fedmpi.text import duration, format_columns
+
+MEASURED = {"method": {"name": "fedavg"}, "steps": 10, "clients": 8}      # a round of so many clients and steps each
+NOTE = ("steps: batches that the clients train on; samples that only go forward, as in evaluation, count a third; "
+        "down and up: of all clients, as in the first round; time: at that rate, the server's work left out")
+
+
+class Cost(NamedTuple):
+    """Of the rounds that a run still has to do."""
+    rounds: int
+    steps: float
+    down: float      # bytes that all clients receive
+    up: float
+    rate: float      # steps a second of one process
+
+
+def show(runs: list[Planned], at_once: int, ranks: int, rate: float | None) -> None:
+    """Print the command and the cost of every run. Raises BadInput."""
+    if rate is not None and rate <= 0:
+        raise BadInput(f"--rate {rate}: should be more than 0 steps a second")
+    for run in runs:
+        print("fedmpi " + shlex.join(run.words()))
+    rates, costs = {}, []
+    for run in runs:
+        case = prepared(str(run.config), run.overrides)
+        settings = to_plain(run.settings)
+        key = repr([settings["data"]["name"], *(settings[name] for name in ("model", "train", "engine", "threads"))])
+        if key not in rates:
+            rates[key] = rate or measure_rate(case)
+        costs.append(cost(run, case, rates[key]))
+    print("\n" + cost_table(runs, costs, workers=max(1, ranks - 1), at_once=at_once))
+
+
+def cost(run: Planned, case: Case, rate: float) -> Cost:
+    """Return what the rounds cost that a run still has to do."""
+    found = run.outcome()      # one that ended early has no rounds left
+    rounds = 0 if found.result else max(0, run.settings.rounds - found.round)
+    who = float(np.mean(taking_part(case)))
+    down, up = case.method.traffic(case.shared, case.up)
+    each = sum(n * steps_of_round(case, who, shared) for n, shared in
+               case.method.stages(case.shared, run.settings.rounds)) / run.settings.rounds
+    return Cost(rounds, rounds * each, rounds * who * down, rounds * who * up, rate)
+
+
+def steps_of_round(case: Case, who: float, shared) -> float:
+    """Return the steps of a round of `who` participants, with its share of evaluations."""
+    federation, sample = case.federation, blank_samples(case.federation.shape, case.federation.dtype)
+
+    def samples(n: int) -> dict[str, float]:
+        done = round_work(case.method, shared, case.mine, sample, n, of_round(case.config, 0))
+        return {"all": done.trained + FORWARD * done.passed}
+    every = case.config.evaluate.every or case.config.rounds
+    parts = [("train", "validation", "test").index(part) for part in case.config.judged_on]
+    judged = federation.counts[:, parts].sum() / every
+    return (averaged(federation.sizes, samples)["all"] * who + FORWARD * judged) / case.config.train.batch
+
+
+def measure_rate(case: Case) -> float:
+    """Return the steps a second of one process on this network and these data: the second of two short rounds."""
+    from fedmpi.bench.rig import Rig
+    from fedmpi.comm.transport import Solo
+    settings = to_plain(case.config) | {"method": MEASURED["method"]}
+    settings["train"] = settings["train"] | {"steps": MEASURED["steps"]}
+    rig, clients = Rig(Solo(), case.federation, settings), min(MEASURED["clients"], case.federation.clients)
+    share = clients / case.federation.clients
+    rig.round(0, share)
+    return clients * MEASURED["steps"] / rig.round(1, share)
+
+
+def cost_table(runs: list[Planned], costs: list[Cost], workers: int, at_once: int) -> str:
+    """Lay the costs out for reading, and add them up."""
+    rows = [[run.name, c.rounds, f"{c.steps:,.0f}", f"{c.down / MIB:,.1f}", f"{c.up / MIB:,.1f}", f"{c.rate:,.0f}",
+             duration(c.steps / c.rate / workers)] for run, c in zip(runs, costs, strict=True)]
+    seconds = sum(c.steps / c.rate for c in costs)
+    busy = min(workers * at_once, os.cpu_count() or 1, max(1, len(runs)) * workers)
+    total = (f"in all {sum(c.steps for c in costs):,.0f} steps, {sum(c.down for c in costs) / MIB:,.1f} MiB down and "
+             f"{sum(c.up for c in costs) / MIB:,.1f} MiB up; {seconds / 3600:.2f} hours of one core, about "
+             f"{duration(seconds / busy)} with {at_once} at a time on {workers} worker{'s' * (workers > 1)} each")
+    heads = ["run", "rounds", "steps", "MiB down", "MiB up", "steps/s", "time"]
+    return f"{format_columns(heads, rows, right=tuple(heads[1:]))}\n{total}\n({NOTE})"

@@ -1,0 +1,244 @@
+"""A job file: a table of runs (rows x columns x seeds) and the published numbers beside it.
+
+    title: what is shown                     seeds: [0, 1, 2]
+    config: ../configs/mnist.yaml            (beside the job file)
+    set: {rounds: 100}                       settings of all runs, as in a configuration
+    scales: {small: {rounds: 10}}            smaller variants, chosen with --scale; they may have seeds of their own,
+                                             and `columns: {NAME: settings}`: those that they keep, and change
+    columns: {beta .1: {data.partition.beta: .1}}
+    rows: {FedAvg: fedavg, FedMHC: {method: {name: fedmhc, lam: .1}}}
+    measure: accuracy_at_best_validation     the default: on test samples, in the best round on validation samples, for
+                                             which `data.split` needs three shares ([.6, .15, .25]);
+                                             accuracy_best_on_test: in the best round on test samples, as papers print
+    published: {FedAvg: {beta .1: [31.89, .44]}}     a number, or [mean, spread]; accuracies and F1 in percent
+    also: {f1_mean: {FedAvg: {beta .1: 30}}}         a table of another measure of the same runs
+
+A row that is a bare name is a method; `equal_steps: ROW` in one lets it make as many gradient steps as another row
+(`Local, equal steps: {method: local, equal_steps: FedAH}`). `cells: {ROW: {COLUMN: settings}}` changes single cells.
+Later settings win: set, scale, column, row, the scale's column, cell, seed."""
+from __future__ import annotations
+
+import dataclasses
+import re
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any, NamedTuple
+
+import yaml
+
+from fedmpi.config import schema
+from fedmpi.config.load import parse, read_yaml
+from fedmpi.config.schema import Config
+from fedmpi.errors import BadInput
+from fedmpi.settings import make_settings
+from fedmpi.storage import checkpoint, run_status
+from fedmpi.storage.run_status import AT_BEST_VALIDATION, RENAMED, new_name
+from fedmpi.sweeps import equal
+
+NARROWS = ("columns", "seeds")      # entries of a scale that are no settings of its runs
+EQUAL = "equal_steps"      # entry of a row that is no setting of its runs
+SHOWN = ("evaluate", "stop", "edge", "faults")      # a restart may change them, but not what is shown
+WHOLE = ("method", "model", "partition")      # sections that are given as a whole: a name with its settings
+
+
+@dataclass(frozen=True)
+class SweepJob:
+    title: Annotated[str, "what the runs show"]
+    config: Annotated[str, "configuration that all runs start from, beside the job file"]
+    rows: Annotated[dict[str, Any], "methods and their settings, by name"]
+    columns: Annotated[dict[str, dict[str, Any]], "settings of each column, by name"]
+    set: Annotated[dict[str, Any], "settings of all runs"]
+    scales: Annotated[dict[str, dict[str, Any]], "smaller variants"]
+    seeds: Annotated[list[int], "one run of every cell for each"]
+    published: Annotated[dict[str, dict[str, Any]], "by row and column; shares in percent"]
+    measure: Annotated[str, "key of result.json that the table shows"] = f"accuracy{AT_BEST_VALIDATION}"
+    also: Annotated[dict[str, dict[str, Any]],
+                    "what is published of further measures, by measure, row and column"] = field(default_factory=dict)
+    cells: Annotated[dict[str, dict[str, Any]], "settings of single cells, by row and column"] = field(
+        default_factory=dict)
+
+
+DEFAULTS = {"columns": {"result": {}}, "set": {}, "scales": {}, "seeds": [0], "published": {}}
+
+
+class Planned(NamedTuple):
+    """One run of a job."""
+    row: str
+    column: str
+    seed: int
+    config: Path
+    overrides: list[str]      # key=value, as on the command line
+    folder: Path
+    settings: Config          # all of them, as the overrides leave them
+
+    @property
+    def name(self) -> str:
+        return f"{self.row} / {self.column} / seed {self.seed}"
+
+    def words(self) -> list[str]:
+        """Return the words behind `fedmpi`."""
+        return ["run", str(self.config), *self.overrides, "--out", str(self.folder), "--resume", "auto"]
+
+    def outcome(self) -> run_status.Outcome:
+        """Return how far it came."""
+        return run_status.outcome_of(self.folder, self.settings.rounds)
+
+
+def load_job(path: str | Path) -> SweepJob:
+    """Read a job file. Raises BadInput that names the file and what is wrong in it."""
+    try:
+        values = parse(read_yaml(Path(path)))
+    except OSError as error:
+        raise BadInput(f"{path}: cannot be read: {error}") from None
+    except ValueError as error:
+        raise BadInput(f"{path}: not valid YAML: {error}") from None
+    if not isinstance(values, dict):
+        raise BadInput(f"{path}: a job is a mapping with title, config and rows")
+    try:
+        schema.refuse_endless(values)
+        job = make_settings(SweepJob, DEFAULTS | values, "")
+        check_job(job)
+    except BadInput as error:
+        raise BadInput("\n".join(f"{path}: {line}" for line in str(error).splitlines())) from None
+    return job
+
+
+def check_job(job: SweepJob) -> None:
+    """Refuse a job whose runs would overwrite each other, or whose published numbers belong to no cell."""
+    for kind in ("rows", "columns"):
+        names = [slug(name) for name in getattr(job, kind)]
+        if not names or len(set(names)) < len(names):
+            raise BadInput(f"{kind} must have different names, at least one, not {', '.join(getattr(job, kind))}")
+    check_seeds(job.seeds, "seeds")
+    for name, scale in job.scales.items():
+        seeds, kept = scale.get("seeds", job.seeds), scale.get("columns", job.columns)
+        if not isinstance(kept, dict) or not kept or not set(kept) <= set(job.columns):
+            raise BadInput(f"scales.{name}.columns = {kept}: a mapping of some of {', '.join(job.columns)} to settings")
+        check_seeds(seeds, f"scales.{name}.seeds")
+    for name in (job.measure, *job.also):
+        if name in RENAMED:
+            raise BadInput(f"measure {name!r} is called {new_name(name, 'test')} now: its round is the best on test "
+                           f"samples; accuracy{AT_BEST_VALIDATION} chooses the round on validation samples")
+    for row, cells in job.cells.items():
+        unknown = [row] if row not in job.rows else [c for c in cells if c not in job.columns]
+        if unknown:
+            raise BadInput(f"cells: {unknown[0]!r} is not among the {'columns' if row in job.rows else 'rows'}")
+    for row in job.rows:
+        other = equal_to(job, row)
+        if other is not None and (other not in job.rows or equal_to(job, other) is not None):
+            raise BadInput(f"rows.{row}.equal_steps = {other}: name a row of this job that has no equal_steps itself; "
+                           f"its rows: {', '.join(job.rows)}")
+    for where, published in (("published", job.published), *((f"also.{m}", cells) for m, cells in job.also.items())):
+        for row, cells in published.items():
+            unknown = [row] if row not in job.rows else [c for c in cells or () if c not in job.columns]
+            if unknown:
+                raise BadInput(f"{where}: {unknown[0]!r} is not among the {'columns' if row in job.rows else 'rows'}")
+            for column, value in (cells or {}).items():
+                pair = value if isinstance(value, list) else [value]
+                if len(pair) != 1 + isinstance(value, list) or not all(type(v) in (int, float) for v in pair):
+                    raise BadInput(f"{where}.{row}.{column} = {value}: give a number, or [mean, spread]")
+
+
+def views(job: SweepJob) -> list[SweepJob]:
+    """Return the job once for each of its measures."""
+    return [job, *(dataclasses.replace(job, measure=m, published=cells) for m, cells in job.also.items())]
+
+
+def check_seeds(seeds, where: str) -> None:
+    if not isinstance(seeds, list) or not seeds or len(set(map(str, seeds))) < len(seeds):
+        raise BadInput(f"{where} = {seeds}: give different numbers, at least one")
+
+
+def at(job: SweepJob, scale: str | None) -> SweepJob:
+    """Return the job with the columns and seeds that a scale keeps; all where there is no such scale."""
+    chosen = job.scales.get(scale, {})
+    kept = {name: job.columns[name] for name in job.columns if name in chosen.get("columns", job.columns)}
+    return dataclasses.replace(job, columns=kept, seeds=chosen.get("seeds", job.seeds))
+
+
+def expand(job: SweepJob, path: str | Path, out: Path, scale: str | None) -> list[Planned]:
+    """Return all runs of a job with their settings checked. Raises BadInput, also where a folder holds another run."""
+    if scale is not None and scale not in job.scales:
+        raise BadInput(f"{path}: there is no scale {scale!r}; its scales: {', '.join(job.scales) or 'none'}")
+    source, runs = (Path(path).parent / job.config).resolve(), []
+    chosen, job = job.scales.get(scale, {}), at(job, scale)
+    of_all, of_some = {k: v for k, v in chosen.items() if k not in NARROWS}, chosen.get("columns", {})
+    for seed in job.seeds:
+        for column, of_column in job.columns.items():
+            def words(row: str, column=column, of_column=of_column, seed=seed) -> list[str]:
+                given = [job.set, of_all, of_column, as_settings(job.rows[row]), of_some.get(column, {}),
+                         job.cells.get(row, {}).get(column, {}), {"seed": seed}]
+                return [text for settings in given for text in flattened(settings)]
+            for row in job.rows:
+                overrides, other = words(row), equal_to(job, row)
+                try:
+                    settings = schema.load_config(str(source), overrides)
+                    if other is not None:
+                        overrides.append(equal.setting(settings, schema.load_config(str(source), words(other))))
+                        settings = schema.load_config(str(source), overrides)
+                except BadInput as error:
+                    raise BadInput(f"{path}: {row} / {column} / seed {seed}: {error}") from None
+                refuse_unchosen(job, settings, f"{path}: {row} / {column} / seed {seed}")
+                folder = out / slug(row) / slug(column) / f"seed-{seed}"
+                runs.append(Planned(row, column, seed, source, overrides, folder, settings))
+    for run in runs:
+        refuse_other(run)
+    return runs
+
+
+def refuse_unchosen(job: SweepJob, settings: Config, where: str) -> None:
+    """Raise BadInput if a table is to show the round that is best on validation samples, and a run has none, or judges
+    nothing else."""
+    data = settings.data
+    for measure in (job.measure, *job.also):
+        if not measure.endswith(AT_BEST_VALIDATION):
+            continue
+        if not data.validates:
+            raise BadInput(f"{where}: measure {measure} chooses the round on validation samples, and data.split = "
+                           f"{list(data.split)} has no share of them: set data.split: [0.6, 0.15, 0.25], or measure: "
+                           f"{new_name('accuracy_best', 'test')}")
+        if settings.evaluate.on != "test":
+            raise BadInput(f"{where}: measure {measure} is of test samples, and evaluate.on = validation judges none: "
+                           f"set measure: {new_name('accuracy_best', 'validation')}")
+
+
+def refuse_other(run: Planned) -> None:
+    """A folder that holds a run with other settings is not this run's, though it has its name."""
+    if not (run.folder / "config.yaml").exists():
+        return
+    try:      # resolved again: a setting that is newer than the run had its default
+        there = schema.to_plain(schema.resolve(run_status.settings_of_folder(run.folder)))
+    except (BadInput, ValueError, TypeError, KeyError, AttributeError):
+        there = {}
+    differ = [key for key in run_status.differing([schema.to_plain(run.settings), there])
+              if not checkpoint.is_free(key) or key.startswith(SHOWN)]
+    if differ:
+        raise BadInput(f"{run.folder} holds a run with other settings ({', '.join(differ)}) than {run.name} of this "
+                       "job; remove it, or give the sweep another --out")
+
+
+def as_settings(row) -> dict:
+    settings = {"method": row} if isinstance(row, str) else row or {}
+    return {key: value for key, value in settings.items() if key != EQUAL}
+
+
+def equal_to(job: SweepJob, row: str) -> str | None:
+    """Return the row as many steps as whose a row makes; None: it has its own."""
+    return job.rows[row].get(EQUAL) if isinstance(job.rows[row], dict) else None
+
+
+def flattened(settings: dict, prefix: str = "") -> list[str]:
+    """Return settings as key=value texts of the command line."""
+    texts = []
+    for key, value in settings.items():
+        if isinstance(value, dict) and str(key).rpartition(".")[2] not in WHOLE:
+            texts += flattened(value, f"{prefix}{key}.")
+        else:
+            flow = yaml.safe_dump(value, default_flow_style=True, width=10_000).strip()
+            texts.append(f"{prefix}{key}={flow.removesuffix('...').strip()}")
+    return texts
+
+
+def slug(name: str) -> str:
+    """Return a name as part of a path."""
+    return re.sub(r"[^a-z0-9.]+", "-", name.lower()).strip("-.") or "x"

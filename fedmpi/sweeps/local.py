@@ -1,0 +1,154 @@
+"""Run a job's runs on this machine, some at a time; one that fails does not stop the others."""
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from fedmpi import errors
+from fedmpi.errors import BadInput
+from fedmpi.storage import run_status
+from fedmpi.storage.atomic import writing
+from fedmpi.storage.lock import alive
+from fedmpi.sweeps.board import Board
+from fedmpi.sweeps.job import Planned
+from fedmpi.text import duration, percent
+
+POLL = .2      # seconds
+
+
+@dataclass
+class Started:
+    run: Planned
+    process: subprocess.Popen
+    begin: float
+    slot: int      # among the runs at once: what it has of the GPUs
+    asked: bool = False      # to save and stop
+
+
+class Sweep:
+    """The runs that wait, those under way, and what became of the others."""
+
+    def __init__(self, runs: list[Planned], at_once: int, ranks: int):
+        self.at_once, self.launcher, self.runs = at_once, launcher(ranks), runs
+        self.waiting = [run for run in runs if run.outcome().state != "finished"]
+        self.finished = len(runs) - len(self.waiting)
+        self.elsewhere = [run for run in self.waiting if alive(run.folder)]
+        self.waiting = [run for run in self.waiting if run not in self.elsewhere]
+        self.gpus = visible_gpus()
+        self.under_way: list[Started] = []
+        self.failed: list[tuple[Planned, str]] = []
+        self.stopping = False
+
+    def go(self) -> int:
+        """Run everything. Returns an exit code: 0 all finished, 1 some failed, 75 some are left."""
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, self.stop)
+        with Board(self.runs) as self.board:
+            if self.finished:
+                self.board.say(f"{self.finished} of {len(self.runs)} runs are finished already")
+            if self.elsewhere:
+                self.board.say(f"{len(self.elsewhere)} of {len(self.runs)} runs are under way elsewhere: left alone")
+            while self.under_way or self.waiting and not self.stopping:
+                while self.waiting and len(self.under_way) < self.at_once and not self.stopping:
+                    self.start(self.waiting.pop(0))
+                self.show()
+                time.sleep(POLL)
+                for started in [s for s in self.under_way if s.process.poll() is not None]:
+                    self.under_way.remove(started)
+                    self.note(started)
+            self.show()
+        return self.conclude()
+
+    def show(self) -> None:
+        self.board.show([started.run for started in self.under_way], self.waiting)
+
+    def stop(self, number, frame) -> None:
+        """Ask the runs under way to save and stop."""
+        self.stopping = True
+        for started in self.under_way:
+            self.ask(started)
+
+    def ask(self, started: Started) -> None:
+        started.asked = True
+        if started.process.poll() is None:
+            started.process.send_signal(signal.SIGTERM)
+
+    def start(self, run: Planned) -> None:
+        starts = run.outcome().starts
+        with writing(run.folder.parent):
+            run.folder.parent.mkdir(parents=True, exist_ok=True)
+        tell(run, f"start {starts + 1} on {socket.gethostname()}: {run.config} {shlex.join(run.overrides)}")
+        slot = min(set(range(self.at_once)) - {started.slot for started in self.under_way})
+        with open(run_status.log_of(run.folder), "a") as log:
+            process = subprocess.Popen([*self.launcher, *run.words()], stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+                                       env=os.environ | gpu_share(self.gpus, slot, self.at_once),
+                                       start_new_session=True)      # Ctrl-C reaches it through us, once
+        self.under_way.append(Started(run, process, time.perf_counter(), slot))
+        if self.stopping and not self.under_way[-1].asked:      # the signal came while the process was being made
+            self.ask(self.under_way[-1])
+
+    def note(self, started: Started) -> None:
+        """Say what became of a run."""
+        run, code = started.run, started.process.returncode
+        stopped = code == errors.SAVED or self.stopping and code in (-signal.SIGTERM, 128 + signal.SIGTERM)
+        tell(run, f"{'stopped' if stopped else 'ended'} with code {code}")
+        if code == errors.FINISHED:
+            self.finished += 1
+            result = run.outcome().result
+            self.board.say(f"finished {run.name}: {percent(result['accuracy_mean'])} ({run_status.reached(result)}) in "
+                           f"{duration(time.perf_counter() - started.begin)}; {self.finished} of {len(self.runs)}, "
+                           f"{len(self.waiting)} waiting")
+        elif not stopped:
+            self.failed.append((run, run.outcome().said))
+            self.board.say(f"failed {run.name}: {self.failed[-1][1]}")
+
+    def conclude(self) -> int:
+        left = len(self.runs) - self.finished - len(self.failed)
+        print(f"{self.finished} of {len(self.runs)} runs finished"
+              + (f", {len(self.failed)} failed" if self.failed else "")
+              + (f", {left} left: the same command continues" if left else ""), flush=True)
+        for run, why in self.failed:
+            print(f"failed {run.name}: {why}\n  log: {run_status.log_of(run.folder)}", flush=True)
+        return errors.FAILED if self.failed else errors.SAVED if left else errors.FINISHED
+
+
+def tell(run: Planned, what: str) -> None:
+    """Write a line of the job into the run's log, in the form that `outcome` reads."""
+    path = run_status.log_of(run.folder)
+    with writing(path), open(path, "a") as log:
+        log.write(f"job sweep: {what}\n")
+
+
+def visible_gpus() -> list[str]:
+    """Return the GPUs that a run here would see, as CUDA_VISIBLE_DEVICES names them."""
+    named = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if named is not None:
+        return [name for name in named.split(",") if name]
+    return [str(i) for i in range(len(list(Path("/dev").glob("nvidia[0-9]*"))))]
+
+
+def gpu_share(gpus: list[str], slot: int, at_once: int) -> dict[str, str]:
+    """Return the setting that leaves a run its share of the GPUs: each its own, or one of too few."""
+    if len(gpus) < 2 or at_once < 2:
+        return {}
+    return {"CUDA_VISIBLE_DEVICES": ",".join(gpus[slot::at_once] or [gpus[slot % len(gpus)]])}
+
+
+def launcher(ranks: int) -> list[str]:
+    """Return the words that start fedmpi on some ranks of this machine. Raises BadInput without a launcher."""
+    fedmpi = [sys.executable, "-m", "fedmpi"]
+    if ranks == 1:
+        return fedmpi
+    beside = Path(sys.executable).with_name("mpiexec")
+    mpiexec = str(beside) if beside.exists() else shutil.which("mpiexec")
+    if mpiexec is None:
+        raise BadInput(f"--ranks {ranks} needs an mpiexec on the PATH; install the extra fedmpi[mpich], or load an MPI")
+    return [mpiexec, "-n", str(ranks), *fedmpi]

@@ -1,0 +1,186 @@
+"""What a rank measures of its clients: on which samples, of which weights, and of whom."""
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+
+from fedmpi.clients import evaluation
+from fedmpi.clients import hosted as module
+from fedmpi.config.schema import Data, Evaluate, Server
+from fedmpi.faults import Attack
+from tests.federations import Digits, Lab, View, method, mlp
+
+SHARE = .6      # of the clients: 5 of 8
+THREE = Data(split=(.5, .25, .25))      # there are validation samples
+
+
+class Validated(View):
+    """Clients whose validation part is a third of their training samples, with labels of its own."""
+
+    def client(self, i: int):
+        s = self.original.client(i)
+        n = max(1, len(s.y_train) // 3)
+        return s._replace(x_val=s.x_train[:n] * .5, y_val=(s.y_train[:n] + 1) % 10)
+
+
+@pytest.fixture(scope="module")
+def federation():
+    return Validated(Digits())
+
+
+@pytest.fixture
+def lab(federation):
+    def make(name="fedavg", on="test", after="participants", **sections):
+        return Lab(method(name, mlp()), federation, share=SHARE, evaluate=Evaluate(on=on, after=after), data=THREE,
+                   **sections)
+    return make
+
+
+def measured(w, x, y) -> list[float]:
+    """Return the measures of the mlp's weights w, computed by NumPy in double precision."""
+    w, x = np.asarray(w, np.float64), np.asarray(x, np.float64)
+    w1, b1, w2, b2 = w[:1024].reshape(16, 64), w[1024:1040], w[1040:1200].reshape(10, 16), w[1200:]
+    logits = np.maximum(x @ w1.T + b1, 0) @ w2.T + b2
+    losses = np.log(np.exp(logits).sum(1)) - logits[np.arange(len(y)), y]
+    found, f1 = logits.argmax(1), []
+    for c in set(y) | set(found):
+        hit = ((found == c) & (y == c)).sum()
+        f1.append(2 * hit / ((found == c).sum() + (y == c).sum()))
+    return [(found == y).sum(), len(y), losses.sum(), np.mean(f1)]
+
+
+def parts(federation, on, client):
+    s = federation.client(client)
+    return (s.x_val, s.y_val) if on == "validation" else (s.x_test, s.y_test)
+
+
+@pytest.mark.parametrize("on", ["test", "validation"])
+def test_clients_are_judged_on_the_part_that_is_asked_for(on, lab, federation):
+    """Before local training and after it: fedbabu's three columns are three different weights."""
+    run = lab("fedbabu", on).go(1, judge=True)
+    run.train(1, judge=True)
+    table, whole = run.judge(2), run.method.whole(run.shared.phi)
+    tuned = run.apply(run.method.personal, run.group.clients, 2)
+    for client in run.group.clients:
+        x, y = parts(federation, on, client)
+        np.testing.assert_allclose(table[client, 0], [1, *measured(tuned[client], x, y)], rtol=1e-5)
+        np.testing.assert_allclose(table[client, 2], [1, *measured(whole, x, y)], rtol=1e-5)
+        if on == "test":      # validation samples beside, by the model that a client is judged by
+            beside = measured(tuned[client], *parts(federation, "validation", client))
+            np.testing.assert_allclose(table[client, 3], [1, *beside], rtol=1e-5)
+    assert table.shape[1] == (4 if on == "test" else 3)
+    assert not table[:, 1].any()      # right after local training it is no other model
+    assert not np.allclose(table[:, 0], table[:, 2])
+
+
+@pytest.mark.parametrize("on", ["test", "validation"])
+@pytest.mark.parametrize("after", ["participants", "all", "off"])
+def test_who_is_judged_right_after_training(on, after, lab, federation):
+    run = lab("fedavg", on, after)
+    who = run.train(0, judge=True)
+    everybody = run.apply(run.method.client, run.group.clients, 0)
+    table = run.judge(1)
+    expected = {"participants": who.ids.tolist(), "all": run.group.clients, "off": []}[after]
+    assert np.flatnonzero(table[:, 1, 0]).tolist() == expected and 0 < len(who.ids) < 8
+    for client in expected:
+        np.testing.assert_allclose(
+            table[client, 1, 1:], measured(everybody[client][1].w, *parts(federation, on, client)), rtol=1e-5)
+    assert list(run.group.ups) == who.ids.tolist()      # nobody else sends
+    run.train(1, judge=False)
+    assert not run.judge(2)[:, 1].any()      # nor are those of the round before
+
+
+@pytest.mark.parametrize("name", ["fedah", "fedper"])
+def test_whoever_only_is_judged_keeps_nothing(name, lab):
+    """Not even where others do something too (fedah's `idle`)."""
+    runs = [lab(name, after=after) for after in ("off", "all")]
+    for run in runs:
+        run.go(2, judge=True)
+    assert runs[0].digest() == runs[1].digest()
+    off, everybody = (run.group.touched().tolist() for run in runs)
+    assert off == everybody and (not all(off) or name == "fedah")
+    assert len(runs[0].group.fresh) == 0 and len(runs[1].group.fresh) == 8
+
+
+@pytest.mark.parametrize("sections", [{"attack": Attack("sign_flip", share=.4, scale=5.)},
+                                      {"attack": Attack("noise", share=.4, scale=5.)},
+                                      {"server": Server(clip_norm=1e-3)}], ids=["sign", "noise", "clip"])
+def test_what_the_server_takes_is_not_what_is_judged(sections, lab):
+    """After local training a client is judged by its model, whatever becomes of its update."""
+    honest, changed = lab(after="all"), lab(after="all", **sections)
+    tables = []
+    for run in (honest, changed):
+        run.train(0, judge=True)
+        tables.append(run.judge(1)[:, 1])
+    np.testing.assert_array_equal(*tables)
+    sent = [torch.stack([up.w for up in run.group.ups.values()]) for run in (honest, changed)]
+    assert not torch.allclose(*sent, atol=1e-4)
+
+
+def test_a_client_whose_update_is_left_out_is_not_judged_after_it(lab):
+    from fedmpi.faults import Faults
+    run = lab(faults=Faults(bad_update="skip"))
+    ids = run.who(0).ids
+
+    class Spoils(type(run.method)):
+        def client(self, shared, mine, data):
+            mine, up = super().client(shared, mine, data)
+            return mine, up._replace(w=up.w / 0) if data.client == ids[1] else up
+    run.group.method = Spoils().on(run.method.model)
+    left = run.train(0, judge=True)
+    assert left.ids.tolist() == np.delete(ids, 1).tolist() == list(run.group.ups) == list(run.group.fresh)
+    assert run.group.bad(ids).tolist() == [0, 1, 0, 0, 0] and run.group.bad([ids[1], 99]).tolist() == [1, 0]
+
+
+def test_samples_are_judged_in_chunks_and_none_at_all(lab, monkeypatch):
+    run = lab().go(1)
+    whole = run.judge(1)
+    monkeypatch.setattr(evaluation, "CLIENTS_AT_ONCE", 5)
+    np.testing.assert_allclose(run.judge(1), whole, rtol=1e-6)
+    x = run.group.samples[3]
+    x["x_test"], x["y_test"] = x["x_test"][:0], x["y_test"][:0]
+    found = run.judge(1)[3, 0]
+    assert found[:4].tolist() == [1, 0, 0, 0] and np.isnan(found[4])
+
+
+class Clock:
+    """A clock that is read: each reading is a second after the one before."""
+
+    def __init__(self):
+        self.now = 0.
+
+    def perf_counter(self):
+        self.now += 1
+        return self.now
+
+
+def test_seconds_are_those_since_they_were_asked_for(lab, monkeypatch):
+    """Of each phase by itself: both add up until they are read, and begin anew then."""
+    run = lab()
+    monkeypatch.setattr(module, "time", Clock())
+    run.train(0)
+    assert run.group.times().tolist() == [1, 0, 0]
+    assert run.group.times().tolist() == [0, 0, 0]
+    run.train(1), run.train(2), run.group.judge(3, 8)
+    assert run.group.times().tolist() == [2, 1, 0]
+    run.group.judge(4, 8), run.group.judge(5, 8), run.group.judge(6, 8)
+    assert run.group.times().tolist() == [0, 3, 0]
+    run.group.device = SimpleNamespace(type="cuda")
+    assert run.group.times().tolist() == [0, 0, 1]
+    run.group.clients = []
+    assert run.group.times().tolist() == [0, 0, 0]      # who hosts nobody trains nowhere
+
+
+def test_a_rank_fills_its_own_rows_alone(federation):
+    homes = np.array([1, 0, 0, 1, 0, 1, 1, 0])
+    run = Lab(method("fedavg", mlp()), federation, homes=homes, share=1., data=THREE)
+    run.group.hear(np.ones(1, bool), [run.shared.w.numpy()])
+    run.group.train(0, np.arange(8), np.array([1, 2, 4]), True)
+    table = run.group.judge(1, 8)
+    assert table.shape == (8, 4, 5)
+    for part in (0, 3):
+        assert np.flatnonzero(table[:, part].any(1)).tolist() == [1, 2, 4, 7]
+    assert np.flatnonzero(table[:, 1].any(1)).tolist() == [1, 2, 4] and not table[:, 2].any()

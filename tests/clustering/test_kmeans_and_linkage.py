@@ -1,0 +1,188 @@
+"""k-means at rank 0: scikit-learn's, seeded and warm-started; empty clusters and few rows are no accident."""
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from sklearn.cluster import KMeans
+from sklearn.metrics import adjusted_rand_score
+from threadpoolctl import threadpool_limits
+
+from fedmpi.clustering.kmeans_and_linkage import (
+    Clusters,
+    embed,
+    kmeans,
+    lloyd,
+    mean_distance,
+    nearest,
+    placed,
+    split_in_two,
+)
+
+
+def blobs(per=6, k=3, d=40, spread=.1):
+    generator = torch.Generator().manual_seed(0)
+    centres = 5 * torch.randn(k, d, generator=generator)
+    return centres.repeat_interleave(per, 0) + spread * torch.randn(k * per, d, generator=generator), centres
+
+
+def test_it_is_scikit_learns_from_the_same_start():
+    x, _ = blobs(spread=5.)
+    start = x[[0, 1, 2]]
+    found = kmeans(x, 3, start, (1, 2))
+    expected = KMeans(3, init=start.double().numpy(), n_init=1).fit(x.double().numpy())
+    assert np.array_equal(found.labels, expected.labels_) and found.iterations == expected.n_iter_ > 1
+    assert np.allclose(found.centres(x, start).numpy(), expected.cluster_centers_, atol=1e-5)
+
+
+def test_distance_is_to_the_mean_of_the_own_cluster():
+    x, labels, weight = torch.tensor([[0., 0.], [4., 0.], [7., 7.]]), np.array([0, 0, 2]), [3, 1, 1]
+    assert mean_distance(x, labels) == pytest.approx((2 + 2 + 0) / 3)
+    assert mean_distance(x, labels, weight) == pytest.approx((1 + 3 + 0) / 3)
+    x, _ = blobs(spread=5.)      # of embedded rows, it is that of the rows
+    labels = np.arange(len(x)) % 3
+    assert mean_distance(embed(x.double() @ x.double().T), labels) == pytest.approx(mean_distance(x, labels))
+
+
+def test_a_warm_start_keeps_the_numbers_of_the_clusters():
+    x, centres = blobs()
+    for order in ([0, 1, 2], [2, 0, 1]):
+        labels = kmeans(x, 3, centres[order], (0,)).labels
+        assert labels.tolist() == np.repeat(np.argsort(order), 6).tolist()
+
+
+def test_an_empty_cluster_keeps_its_head():
+    x, centres = blobs(k=2)
+    old = torch.cat([centres, torch.full((1, 40), 1e3)])
+    found = Clusters(np.repeat([0, 1], 6), 1, 3)
+    new = found.centres(x, old)
+    assert torch.equal(new[2], old[2]) and torch.allclose(new[0], x[:6].mean(0), atol=1e-6)
+    assert not torch.equal(new[:2], old[:2])
+
+
+def test_centres_leave_the_old_ones_alone():
+    x, centres = blobs()
+    before = centres.clone()
+    kmeans(x, 3, centres, (0,)).centres(x, centres)
+    assert torch.equal(centres, before)
+
+
+def test_fewer_rows_than_clusters():
+    x, centres = blobs(per=1)
+    first = kmeans(x[:2], 3, None, (0,))
+    assert sorted(first.labels) == [0, 1] and first.k == 3
+    assert torch.equal(first.centres(x[:2], centres)[2], centres[2])
+    later = kmeans(x[[2, 0]], 3, centres, (0,))
+    assert later.labels.tolist() == [2, 0] == nearest(x[[2, 0]].numpy(), centres.numpy()).tolist()
+
+
+def test_one_row_and_one_cluster():
+    x, _ = blobs()
+    assert kmeans(x[:1], 4, None, (0,)).labels.tolist() == [0]
+    assert set(kmeans(x, 1, None, (0,)).labels) == {0}
+
+
+def test_the_seed_decides():
+    x = torch.rand(60, 3, generator=torch.Generator().manual_seed(1))
+    runs = [kmeans(x, 6, None, (s, 0)).labels.tolist() for s in (0, 0, 1, 2, 3)]
+    assert runs[0] == runs[1] and len({tuple(r) for r in runs}) > 1
+    np.random.seed(5)
+    assert kmeans(x, 6, None, (0, 0)).labels.tolist() == runs[0]
+
+
+@pytest.mark.parametrize("start", [None, [0, 7, 11]])
+def test_threads_do_not_change_the_labels(start):
+    x = torch.rand(700, 30, generator=torch.Generator().manual_seed(1))
+    found = []
+    for threads in (1, 2):
+        with threadpool_limits(threads):
+            c = kmeans(x, 3, None if start is None else x[start], (3,))
+            found.append((c.labels.tolist(), c.iterations, c.centres(x, x[:3]).tolist()))
+    assert found[0] == found[1]
+
+
+def test_a_table_by_client_is_copied():
+    table = torch.tensor([-1, -1, 4])
+    assert placed(table, np.array([0, 2]), np.array([5, 6])).tolist() == [5, -1, 6]
+    assert table.tolist() == [-1, -1, 4]
+
+
+def test_short_points_are_as_far_from_each_other_as_the_long_rows():
+    x = 100 + torch.randn(12, 5000, generator=torch.Generator().manual_seed(0))
+    x[3] = x[8]
+    points = embed(x.double() @ x.double().T)
+    assert points.shape[1] <= 11 and torch.allclose(points.mean(0), torch.zeros(1).double(), atol=1e-6)
+    assert torch.allclose(torch.cdist(points, points), torch.cdist(x.double(), x.double()), atol=1e-4)
+    assert embed(torch.ones(4, 4)).shape == (4, 1)      # all rows alike
+
+
+def test_long_rows_are_clustered_by_short_points():
+    x, centres = blobs(spread=5.)
+    both = torch.cat([x, x[:3]]).double()
+    points = embed(both @ both.T)
+    for by_points, by_rows in ((lloyd(points[:18], points[18:]), lloyd(x, x[:3])),
+                               (kmeans(points[:18], 3, None, (1,)), kmeans(x, 3, None, (1,)))):
+        assert by_points.labels.tolist() == by_rows.labels.tolist()
+
+
+def test_settled_is_scikit_learns_where_no_cluster_empties():
+    x, _ = blobs(spread=5.)
+    found, expected = lloyd(x, x[:3]), kmeans(x, 3, x[:3], (0,))
+    assert found.labels.tolist() == expected.labels.tolist() and found.iterations > 1 and found.k == 3
+    weight = np.arange(1., 19.)
+    expected = KMeans(3, init=x[:3].double().numpy(), n_init=1).fit(x.double().numpy(), sample_weight=weight)
+    assert lloyd(x, x[:3], weight).labels.tolist() == expected.labels_.tolist()
+    assert kmeans(x, 3, x[:3], (0,), weight).labels.tolist() == expected.labels_.tolist()
+
+
+def test_a_settled_cluster_may_stay_empty():
+    x, centres = blobs(k=2)
+    far = torch.full((1, 40), 1e3)
+    assert lloyd(x, torch.cat([far, centres])).labels.tolist() == np.repeat([1, 2], 6).tolist()
+    assert lloyd(x[:1], torch.cat([far, centres])).labels.tolist() == [1]
+
+
+def test_weights_draw_the_centres():
+    """Four points on a line: the heavy end draws its centre away from the second one."""
+    x = torch.tensor([[0.], [4.], [7.], [10.]])
+    plain, heavy = (lloyd(x, x[:2], w).labels.tolist() for w in (None, [1, 1, 1, 100]))
+    assert (plain, heavy) == ([0, 1, 1, 1], [0, 0, 1, 1])
+
+
+@pytest.mark.parametrize("n, d", [(9, 500), (30, 4), (1, 5)])
+def test_embedded_rows_have_the_distances_of_the_rows(n, d):
+    x = 3 + torch.randn(n, d, generator=torch.Generator().manual_seed(2)).double()
+    points = embed(x @ x.T)
+    assert points.shape == (n, max(1, min(n - 1, d)))
+    assert torch.allclose(torch.cdist(points, points), torch.cdist(x, x), atol=1e-6)
+    k = min(n, 3)
+    assert kmeans(points, k, None, (1,)).labels.tolist() == kmeans(x, k, None, (1,)).labels.tolist()
+
+
+def test_equal_rows_are_one_point():
+    assert torch.allclose(embed(torch.ones(4, 4)), torch.zeros(4, 1).double(), atol=1e-6)
+    assert set(kmeans(embed(torch.ones(4, 4)), 1, None, (0,)).labels) == {0}
+
+
+def test_two_parts_by_complete_linkage():
+    angles = torch.tensor([0., .1, 3., .2, 3.2]).double()
+    cosines = torch.cos(angles[:, None] - angles)
+    assert split_in_two(cosines).tolist() == [False, False, True, False, True]
+    assert split_in_two(cosines[1:][:, 1:]).tolist() == [False, True, False, True]  # equal parts: the first row stays
+    assert split_in_two(cosines[2:][:, 2:]).tolist() == [False, True, False]
+
+
+def test_mini_batches_find_what_all_rows_show():
+    x, _ = blobs(per=200)
+    found = kmeans(x, 3, None, (1,), batch=50)
+    assert adjusted_rand_score(np.repeat([0, 1, 2], 200), found.labels) == 1 and found.iterations > 0
+    assert found.labels.tolist() == kmeans(x, 3, None, (1,), batch=50).labels.tolist()
+    warm = kmeans(x, 3, x[::200], (1,), batch=50)
+    assert warm.labels.tolist() == np.repeat([0, 1, 2], 200).tolist()
+
+
+def test_many_long_rows_are_clustered_in_single_precision(monkeypatch):
+    x, _ = blobs()
+    expected = kmeans(x, 3, x[::6], (1,)).labels.tolist()
+    monkeypatch.setattr("fedmpi.clustering.kmeans_and_linkage.LARGE_TABLE", 10)
+    assert kmeans(x, 3, x[::6], (1,)).labels.tolist() == expected

@@ -1,0 +1,94 @@
+"""How numbers on a GPU reach MPI: which way is taken, and what is refused. That both ways carry the same numbers is
+tested in test_ranks.py, on tensors of the CPU."""
+from __future__ import annotations
+
+import subprocess
+import sys
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+
+from fedmpi.comm.gpu_staging import cuda_aware, landing, outgoing, refuse_cuda_aware, straight, wait_for_gpu
+from fedmpi.errors import BadInput
+
+CPU, GPU = torch.device("cpu"), torch.device("cuda", 0)
+ASK = "from mpi4py import MPI; from fedmpi.comm.gpu_staging import cuda_aware; print(cuda_aware(MPI))"
+
+
+def world(aware, size=3):
+    return SimpleNamespace(size=size, cuda_aware=aware, library="Some MPI 1.0")
+
+
+@pytest.mark.parametrize("asked, aware, expected", [
+    ("auto", True, True), ("auto", False, False), ("auto", None, False),
+    ("on", True, True), ("on", None, True), ("off", True, False)])
+def test_the_way(asked, aware, expected):
+    assert straight(asked, world(aware), GPU) is expected
+    assert not straight(asked, world(aware), CPU) and not straight(asked, world(aware, size=1), GPU)
+
+
+def test_on_is_refused_where_the_library_says_no():
+    with pytest.raises(BadInput, match=r"^comm.cuda_aware = on, but .* takes no GPU memory \(Some MPI 1.0"):
+        refuse_cuda_aware("on", world(False))
+
+
+@pytest.mark.parametrize("asked, aware, size", [("on", True, 3), ("on", None, 3), ("on", False, 1), ("auto", False, 3)])
+def test_nothing_else_is_refused(asked, aware, size):
+    refuse_cuda_aware(asked, world(aware, size))
+
+
+def test_a_library_without_an_answer():
+    assert cuda_aware(SimpleNamespace(__file__=torch._C.__file__)) is None
+    assert cuda_aware(SimpleNamespace(__file__="/nowhere/MPI.so")) is None
+    assert cuda_aware(SimpleNamespace()) is None
+
+
+@pytest.mark.slow("ranks under a real launcher load PyTorch")
+def test_the_real_library_is_asked_and_a_run_heeds_it(bench):
+    aware = subprocess.run([sys.executable, "-c", ASK], capture_output=True, text=True, check=True).stdout.strip()
+    assert aware in ("True", "False", "None")
+    done = bench.mpirun(2, "aware", "comm.cuda_aware=on", "rounds=1")
+    assert done.returncode == (2 if aware == "False" else 0) and "Traceback" not in done.stderr
+    if aware == "False":
+        (line,) = done.stderr.splitlines()
+        assert line.startswith("fedmpi: comm.cuda_aware = on, but the MPI library takes no GPU memory")
+        assert not bench.out("aware").exists()
+
+
+def test_on_a_cpu_sums_are_numpys_without_a_copy():
+    total = torch.arange(3)
+    assert np.shares_memory(outgoing(total, False), total.numpy()) and outgoing(total, True) is total
+    assert isinstance(landing(8, CPU, False), np.ndarray) and isinstance(landing(8, CPU, True), torch.Tensor)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU")
+def test_on_a_gpu_sums_are_staged_in_pinned_memory():
+    staged = outgoing(torch.arange(3, device=GPU), False)
+    assert staged.tolist() == [0, 1, 2] and torch.from_numpy(staged).is_pinned()
+    assert torch.from_numpy(landing(8, GPU, False)).is_pinned() and landing(8, GPU, True).is_cuda
+
+
+def test_the_librarys_answer_is_taken(monkeypatch):
+    for answer, aware in ((0, False), (1, True)):
+        asked = []
+        library = SimpleNamespace(MPIX_Query_cuda_support=lambda answer=answer: answer)
+        monkeypatch.setattr("ctypes.CDLL", lambda path, library=library, asked=asked: asked.append(path) or library)
+        assert cuda_aware(SimpleNamespace(__file__="/lib/MPI.so")) is aware and asked == ["/lib/MPI.so"]
+
+
+def test_landing_has_room_for_every_byte():
+    assert landing(9, CPU, False).shape == (9,) and landing(9, CPU, False).dtype == np.uint8
+    assert landing(9, CPU, True).shape == (9,) and landing(9, CPU, True).dtype == torch.uint8
+
+
+def test_mpi_waits_for_a_gpu_and_for_nothing_else(monkeypatch):
+    waited = []
+    stream = SimpleNamespace(synchronize=lambda: waited.append("synchronized"))
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: waited.append(device) or stream)
+    wait_for_gpu(np.zeros(2))
+    wait_for_gpu(torch.zeros(2))
+    assert not waited
+    wait_for_gpu(SimpleNamespace(is_cuda=True, device=GPU))
+    assert waited == [GPU, "synchronized"]

@@ -1,0 +1,196 @@
+"""Which ranks keep the others waiting, what is said of them, and who ends the job; tests/test_interrupted.py stops real
+ones."""
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from fedmpi.comm import heartbeat
+from fedmpi.comm.heartbeat import NO_NEWS, Watch, doing, missing
+from fedmpi.comm.orders import Order
+from tests.comm.together import Aborted, together
+
+IN, AT_WORK = np.array([7, 1, Order.SUM, 3, -1, 0]), np.array([7, 0, Order.TRAIN, 3, 5, 0])
+
+
+@pytest.mark.parametrize("silent, still, known, late", [
+    ((9, 10, 0), (10, 10, 10), (AT_WORK,) * 3, []),               # the limit may be reached
+    ((11, 0, 0), (11, 11, 0), (IN, AT_WORK, IN), [1]),            # silence comes first, wherever it began
+    ((11, 0, 12), (0, 0, 0), (IN, AT_WORK, IN), [1, 3]),
+    ((0, 0, 0), (11, 11, 11), (IN, AT_WORK, IN), [2]),            # who is stuck at work, not who waits for it
+    ((0, 0, 0), (99, 9, 99), (IN, AT_WORK, IN), [])])             # a long round: clients come and go
+def test_who_is_missing(silent, still, known, late):
+    ranks = (1, 2, 3)
+    assert missing(*(dict(zip(ranks, values, strict=True)) for values in (silent, still, known)), limit=10) == late
+
+
+@pytest.mark.parametrize("words, said", [
+    (AT_WORK, "client 5, round 4, order TRAIN"), (IN, "round 4, order SUM"),
+    ([7, 0, Order.TRAIN, 0, 5, 2], "client 5 and 2 more, round 1, order TRAIN"),
+    ([7, 0, Order.STOP, 0, 0, 1], "client 0 and 1 more, round 1, order STOP"),
+    ([-1] * 6, "ready for its first order")])
+def test_what_a_rank_does(words, said):
+    assert doing(np.array(words)) == said
+
+
+@pytest.fixture(autouse=True)
+def by_hand(monkeypatch):
+    """No watch has a thread: a test lets it look."""
+    monkeypatch.setattr(heartbeat, "threading", SimpleNamespace(
+        Event=heartbeat.threading.Event, Timer=Timer, Thread=lambda target, daemon: SimpleNamespace(
+            start=lambda: None, join=lambda: None, target=target, daemon=daemon)))
+    Timer.begun.clear()
+
+
+class Timer:
+    """Notes what would happen after a while."""
+    begun = []
+
+    def __init__(self, seconds, act):
+        self.seconds, self.act, self.daemon = seconds, act, False
+
+    def start(self):
+        assert self.daemon
+        self.begun.append((self.seconds, self.act))
+
+
+def on(world, timeout: float = 20., hosts=("n0", "n1", "n2", "n3")) -> Watch:
+    world.group = SimpleNamespace(at=None, when=0)
+    return Watch(world, timeout, list(hosts))
+
+
+class Looks:
+    """Stands for the event that ends a watch: so many looks take place."""
+
+    def __init__(self, count: int):
+        self.count, self.waits = count, []
+
+    def wait(self, seconds: float) -> bool:
+        self.waits.append(seconds)
+        return len(self.waits) > self.count
+
+    def set(self):
+        """It is over."""
+
+
+def lonely(rank: int, size: int, timeout: float = 20.) -> Watch:
+    """Return the watch of a rank whose peers say nothing; `fail` notes whom it blames."""
+    comm = SimpleNamespace(Iprobe=lambda status: False, Isend=lambda what, peer: SimpleNamespace(Test=lambda: False))
+    world = SimpleNamespace(rank=rank, size=size, comm=SimpleNamespace(Dup=lambda: comm), steps=4, inside=False,
+                            order=1, mpi=SimpleNamespace(Status=SimpleNamespace))
+    return on(world, timeout, [f"n{r}" for r in range(size)])
+
+
+def test_signs_of_life_are_given_often_enough():
+    assert (heartbeat.SIGNS, heartbeat.BEAT_S, heartbeat.PATIENCE_BEATS, heartbeat.FIRST_BEAT_S) == (10, 1, 10, 20)
+    assert lonely(0, 3, timeout=600).beat == 1 and lonely(0, 3, timeout=5).beat == .5
+
+
+@pytest.mark.parametrize("rank, timeout, limit", [(0, 20, 20), (1, 20, 20), (2, 20, 21), (5, 20, 24), (21, 20, 40),
+                                                  (22, 20, 40), (99, 20, 40), (3, 5, 6)])
+def test_workers_give_rank_0_up_one_after_another(rank, timeout, limit):
+    """Rank 0 and the first worker at the timeout, each further one a beat later, the 21st and all others at once."""
+    found = lonely(rank, 100, timeout)
+    assert found.limit == limit and found.peers == ([0] if rank else [*range(1, 100)])
+
+
+@pytest.mark.parametrize("rank, looks", [(0, 21), (1, 21), (3, 23)])
+def test_silence_of_more_than_the_timeout_ends_the_job(rank, looks):
+    found, blamed = lonely(rank, 4), []
+    found.fail = lambda late: (blamed.append(late), (_ for _ in ()).throw(Aborted))
+    found.over = Looks(looks - 1)
+    found.run()
+    assert not blamed and set(found.over.waits) == {1.}
+    found.over = Looks(1)
+    with pytest.raises(Aborted):
+        found.run()
+    assert blamed == [[1, 2, 3] if rank == 0 else [0]]
+
+
+def test_one_sign_at_a_time_is_under_way():
+    found, sent = lonely(0, 3), []
+    taken = {1: True, 2: False}
+    found.comm.Isend = lambda what, peer: sent.append(peer) or SimpleNamespace(Test=lambda: taken[peer])
+    for _ in range(3):
+        found.tell(NO_NEWS)
+    assert sent == [1, 2, 1, 1]
+
+
+@pytest.mark.parametrize("at, when, expected", [
+    (None, 2, [9, 1, 5, 2, -1, 0]), (7, 2, [9, 1, 5, 2, 7, 0]), ([3, 8, 9], 0, [9, 1, 5, 0, 3, 2]),
+    (np.array([4, 6]), 1, [9, 1, 5, 1, 4, 1])])
+def test_what_a_rank_says_of_itself(at, when, expected):
+    found = lonely(1, 3)
+    found.world.steps, found.world.inside, found.world.order = 9, True, 5
+    found.world.group = SimpleNamespace(at=at, when=when)
+    assert found.here().tolist() == expected and found.here().dtype == np.int64
+
+
+def test_ranks_hear_of_each_others_progress():
+    """Word alone ends silence; only what is new is progress."""
+    def act(world):
+        found = on(world)
+        world.meet()
+        if world.rank:
+            for words in ([1, 0, 1, 0, 4, 0], [1, 0, 1, 0, 4, 0], [2, 1, 2, 0, -1, 0])[:1 + world.rank]:
+                world.comm.Recv(np.empty(1), 0)      # rank 0 is ready for the next word
+                found.comm.Isend(np.array(words), 0)
+                world.comm.Send(np.zeros(1), 0)
+        else:
+            steps = []
+            for heard in ([1, 2], [1, 2], [2]):
+                for peer in found.peers:
+                    found.silent[peer] += 1
+                    found.still[peer] += 1
+                for peer in heard:
+                    world.comm.Send(np.zeros(1), peer)
+                    world.comm.Recv(np.empty(1), peer)
+                found.hear()
+                steps.append(([*found.silent.values()], [*found.still.values()]))
+            assert found.known[1].tolist() == [1, 0, 1, 0, 4, 0] and found.known[2].tolist() == [2, 1, 2, 0, -1, 0]
+            return steps
+    assert together(3, act)[0] == [([0, 0], [0, 0]), ([0, 0], [1, 1]), ([1, 0], [2, 0])]
+
+
+def test_all_that_was_told_is_received_before_the_end():
+    def act(world):
+        found = on(world)
+        for _ in range(2 + world.rank):
+            found.told = {}
+            found.tell(found.here())
+        found.close()
+        world.meet()
+        return found.over.is_set(), found.comm.Iprobe()
+    assert together(3, act) == [(True, False)] * 3
+
+
+@pytest.mark.parametrize("rank, inside, waits", [(0, True, "; rank 0 waits in round 3, order SUM"),
+                                                 (0, False, "; rank 0 works"), (2, False, "; rank 2 works")])
+def test_what_is_said_of_a_rank_that_is_late(rank, inside, waits):
+    found = lonely(rank, 4, timeout=2.5)
+    found.world.inside, found.world.order, found.world.group.when = inside, Order.SUM, 2
+    peer = found.peers[-1]
+    found.silent[peer], found.known[peer] = 7.6, AT_WORK
+    assert found.sentence(peer) == (
+        f"rank {peer} of 4 on n{peer} made no progress for 2.5 s (comm.timeout) and gave its last sign of life 8 s "
+        f"ago; last known: client 5, round 4, order TRAIN{waits}")
+
+
+@pytest.mark.parametrize("late, more", [(1, ""), (5, ""), (6, "\n... and 1 ranks more"), (9, "\n... and 4 ranks more")])
+def test_five_late_ranks_are_named_and_the_others_counted(monkeypatch, late, more):
+    found, ended = lonely(0, 12), []
+    found.world.fail = lambda *words, **how: ended.append((words, how))
+    found.fail(list(range(1, 1 + late)))
+    ((words, code), how), = ended
+    named = "\n".join(found.sentence(peer) for peer in range(1, 1 + min(late, 5)))
+    assert words == f"fedmpi: {named}{more}\nlook at that machine and its file systems; where a client or a server " \
+                    "step takes so long, set comm.timeout higher (0: wait for ever)"
+    assert code == 1 and how == {"tell": False}
+    (seconds, anyway), = Timer.begun      # where the orderly way is blocked
+    written = []
+    monkeypatch.setattr(heartbeat.os, "write", lambda to, text: written.append((to, text)))
+    monkeypatch.setattr(heartbeat.os, "_exit", lambda code: written.append(code))
+    anyway()
+    assert seconds == 10 and written == [(2, f"{words}\n".encode()), 1]

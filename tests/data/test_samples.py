@@ -1,0 +1,145 @@
+import numpy as np
+import pytest
+
+from fedmpi.data.samples import LARGEST_INT32, Dataset, check_samples, read_npz
+from fedmpi.errors import BadInput
+from tests.data.files import good, save
+
+
+def load(path):
+    return check_samples(read_npz(path), f"data.file = {path}")
+
+
+@pytest.mark.parametrize("x, dtype, shape", [
+    (np.zeros((6, 5, 4), np.uint8), np.uint8, (5, 4, 1)),
+    (np.zeros((6, 5, 4, 3), np.uint8), np.uint8, (5, 4, 3)),
+    (np.zeros((6, 5), np.float64), np.float32, (5,)),
+    (np.zeros((6, 5), np.float16), np.float32, (5,)),
+    (np.zeros((6, 5), ">f4"), np.float32, (5,)),
+    (np.zeros((6, 5, 4, 3), np.float32), np.float32, (5, 4, 3)),
+    (np.zeros((6, 5), np.int64), np.int32, (5,)),
+    (np.zeros((6, 5), np.uint16), np.int32, (5,)),
+])
+def test_arrays_are_brought_to_the_promised_types(tmp_path, x, dtype, shape):
+    pool = load(save(tmp_path, **good(x_train=x)))
+    assert pool.x_train.dtype == dtype == pool.x_test.dtype
+    assert pool.x_train.shape == (6, *shape) and pool.x_test.shape == (0, *shape)
+
+
+def test_arrays_keep_their_values_and_ignore_other_keys(tmp_path):
+    x = np.random.default_rng(0).normal(size=(6, 3)).astype(np.float32)
+    pool = load(save(tmp_path, **good(x_train=x, x_test=x[:2], y_test=np.array([1, 0]), comment=np.arange(2))))
+    np.testing.assert_array_equal(pool.x_train, x)
+    np.testing.assert_array_equal(pool.x_test, x[:2])
+    assert pool.y_train.tolist() == list(range(6)) and pool.y_test.tolist() == [1, 0]
+
+
+OBJECTS = np.array([{}, 1, 2, 3, 4, 5], object)
+BAD_ARRAYS = {
+    "float labels": (good(y_train=np.zeros(6)), "y_train is float64"),
+    "one-hot labels": (good(y_train=np.eye(6, dtype=int)), r"y_train is int64 \(6, 6\)"),
+    "bool labels": (good(y_train=np.zeros(6, bool)), "y_train is bool"),
+    "negative labels": (good(y_train=np.arange(6) - 1), "y_train goes from -1 to 4"),
+    "absurd labels": (good(y_train=np.arange(6) + 10**9), "classes count from 0"),
+    "lengths": (good(y_train=np.arange(5)), "6 samples, y_train 5 labels"),
+    "NaN": (good(x_train=np.full((6, 3), np.nan)), "NaN"),
+    "infinite": (good(x_train=np.full((6, 3), -np.inf)), "infinite"),
+    "beyond float32": (good(x_train=np.full((6, 3), 1e300)), "beyond float32"),
+    "no samples": (good(x_train=np.zeros((0, 3)), y_train=np.zeros(0, int)), "no samples"),
+    "nothing in a sample": (good(x_train=np.zeros((6, 0))), "x_train is float64"),
+    "complex": (good(x_train=np.zeros((6, 3), complex)), "x_train is complex128"),
+    "text": (good(x_train=np.array([["a"]] * 6)), "x_train is <U1"),
+    "bool": (good(x_train=np.zeros((6, 3), bool)), "x_train is bool"),
+    "flat": (good(x_train=np.zeros(6)), r"x_train is float64 \(6,\)"),
+    "flat bytes": (good(x_train=np.zeros((6, 3), np.uint8)), "uint8 images"),
+    "scalar": (good(x_train=np.float32(1)), r"x_train is float32 \(\)"),
+    "five axes": (good(x_train=np.zeros((6, 1, 1, 1, 1))), r"\(6, 1, 1, 1, 1\)"),
+    "negative tokens": (good(x_train=np.full((6, 3), -1)), "negative tokens"),
+    "tokens with three axes": (good(x_train=np.zeros((6, 3, 3), int)), "integer tokens"),
+    "tokens beyond int32": (good(x_train=np.full((6, 3), LARGEST_INT32 + 1)), "some beyond 2147483647"),
+    "huge labels": (good(y_train=np.full(6, 2**64 - 1, np.uint64)), "classes count from 0"),
+    "float clients": (good(client_train=np.zeros(6)), "client_train is float64"),
+    "negative clients": (good(client_train=np.arange(6) - 1), "client_train goes from -1"),
+    "few clients": (good(client_train=np.arange(5)), "6 samples, client_train 5"),
+    "clients of one part": (good(x_test=np.zeros((2, 3), np.float32), y_test=np.arange(2), client_train=np.arange(6)),
+                            "for one of x_train and x_test only"),
+    "another test shape": (good(x_test=np.zeros((2, 4), np.float32), y_test=np.arange(2)), "must be alike"),
+    "another test type": (good(x_test=np.zeros((2, 3), int), y_test=np.arange(2)), "must be alike"),
+    "test labels only": (good(y_test=np.arange(2)), "both or neither"),
+    "no labels": ({"x_train": np.zeros((6, 3))}, "holds x_train, but must hold"),
+    "other names": ({"data": np.zeros(3)}, "holds data, but must hold"),
+    "nothing": ({}, "holds nothing"),
+    "pickled": (good(x_train=OBJECTS), "not plain arrays of numbers"),
+    "pickled labels": (good(y_train=OBJECTS), "not plain arrays of numbers"),
+}
+
+
+@pytest.mark.parametrize("arrays, message", BAD_ARRAYS.values(), ids=BAD_ARRAYS)
+def test_bad_arrays_are_refused_with_their_file_and_reason(tmp_path, arrays, message):
+    path = save(tmp_path, **arrays)
+    with pytest.raises(BadInput, match=message) as error:
+        load(path)
+    assert str(path) in str(error.value) and "\n" not in str(error.value)
+
+
+def test_a_pickle_is_never_run(tmp_path):
+    class Trap:
+        def __reduce__(self):
+            return open, (str(tmp_path / "sprung"), "w")
+
+    with pytest.raises(BadInput):
+        load(save(tmp_path, **good(x_train=np.array([Trap()] * 6, object))))
+    assert not (tmp_path / "sprung").exists()
+
+
+@pytest.mark.parametrize("content", [b"", b"not a zip at all", b"\x93NUMPY\x01\x00"])
+def test_what_is_not_an_npz_is_refused(tmp_path, content):
+    path = tmp_path / "mine.npz"
+    path.write_bytes(content)
+    with pytest.raises(BadInput, match="not an .npz file"):
+        load(path)
+
+
+def test_a_damaged_npz_is_refused_wherever_it_is_damaged(tmp_path):
+    path = save(tmp_path, **good())
+    whole = path.read_bytes()
+    inside = whole.index(np.arange(6).tobytes())        # the labels
+    for broken in (whole[:inside] + b"\xff" + whole[inside + 1:], whole[:-10], whole[:inside]):
+        path.write_bytes(broken)
+        with pytest.raises(BadInput, match="damaged|cut short"):
+            load(path)
+
+
+def test_a_third_partys_pool_may_be_lists_with_an_empty_test_part():
+    pool = check_samples(Dataset([[0.0], [1.0]], [0, 1], [], []), "data.name = theirs")
+    assert pool.x_train.shape == (2, 1) and pool.x_test.shape == (0, 1)
+    with pytest.raises(BadInput, match="data.name = theirs: y_train"):
+        check_samples(Dataset([[0.0]], [.5], [], []), "data.name = theirs")
+
+
+def test_clients_are_read_and_may_lack_a_test_part(tmp_path):
+    pool = load(save(tmp_path, **good(client_train=np.arange(6, dtype=np.uint8))))
+    assert pool.client_train.tolist() == list(range(6)) and pool.client_train.dtype == np.int64
+    assert pool.client_test.shape == (0,) and load(save(tmp_path, **good())).client_train is None
+    pool = load(save(tmp_path, **good(x_test=np.zeros((2, 3), np.float32), y_test=np.arange(2),
+                                      client_train=np.arange(6), client_test=np.array([4, 2]))))
+    assert pool.client_test.tolist() == [4, 2]
+
+
+def medmnist(**changes):
+    arrays = {f"{part}_images": np.full((n, 28, 28, 3), n, np.uint8) for part, n in PARTS}
+    labels = {f"{part}_labels": np.full((n, 1), n, np.uint8) for part, n in PARTS}
+    return {**arrays, **labels, **changes}
+
+
+PARTS = (("train", 3), ("val", 2), ("test", 1))
+
+
+def test_a_file_of_medmnist_is_read_as_it_is(tmp_path):
+    pool = load(save(tmp_path, **medmnist()))
+    assert pool.x_train[:, 0, 0, 0].tolist() == pool.y_train.tolist() == [3, 3, 3, 2, 2]
+    assert pool.x_test.shape == (1, 28, 28, 3) and pool.y_test.tolist() == [1]
+    with pytest.raises(BadInput, match="damaged"):
+        load(save(tmp_path, **medmnist(val_images=np.zeros((2, 28, 28), np.uint8))))
+    with pytest.raises(BadInput, match=r"y_train is uint8 \(5, 14\)"):      # several labels at once
+        load(save(tmp_path, **{k: np.repeat(v, 14, 1) if "labels" in k else v for k, v in medmnist().items()}))

@@ -1,0 +1,206 @@
+"""The batches of a client, and all else that is drawn for it: what they cover, and what they depend on.
+
+KNOWN and the other numbers here were drawn without the code under test, by a Philox generator of NumPy whose seed
+sequence was given the 32-bit words of (seed, round, client, stream): whoever draws anything else changes every run."""
+from __future__ import annotations
+
+from itertools import combinations, product
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fedmpi.clients.updates import tampered
+from fedmpi.engines.batch_plan import (
+    ALWAYS,
+    NOISE,
+    LocalTraining,
+    draw_batches,
+    generate,
+    noise,
+    passes,
+    sent,
+    steps_of,
+    subset,
+)
+from fedmpi.engines.loop import LoopData
+from fedmpi.faults import Attack
+from fedmpi.methods.fedper import Shared, Up
+
+BASE = LocalTraining(seed=1, round=2, batch=10, epochs=1, steps=None, lr=.1, momentum=0.)
+
+# (seed, round, client, stream) -> an order of 12 samples
+KNOWN = {
+    (0, 0, 0, 0): [3, 7, 0, 10, 6, 11, 8, 4, 1, 5, 2, 9],
+    (1, 2, 4, 0): [0, 1, 7, 4, 11, 9, 5, 8, 10, 6, 2, 3],
+    (1, 255, 4, 0): [1, 3, 11, 2, 6, 9, 10, 8, 0, 4, 7, 5],
+    (1, 256, 4, 0): [6, 9, 10, 0, 3, 8, 7, 2, 11, 4, 5, 1],
+    (1, 511, 4, 0): [9, 6, 7, 1, 0, 3, 11, 4, 5, 10, 2, 8],
+    (1, 2 ** 32 - 2, 4, 0): [0, 4, 7, 8, 1, 6, 3, 11, 2, 10, 9, 5],
+    (1, -1, 4, 0): [7, 9, 1, 6, 2, 0, 3, 10, 8, 4, 5, 11],      # an opening
+    (1, 2 ** 32, 4, 0): [9, 7, 11, 2, 6, 4, 10, 5, 1, 0, 3, 8],      # as round 0: the rounds begin again
+    (1, 2 ** 32 + 2, 4, 0): [0, 1, 7, 4, 11, 9, 5, 8, 10, 6, 2, 3],
+    (1, 2, 5, 0): [1, 6, 7, 5, 4, 10, 9, 8, 2, 0, 3, 11],
+    (1, 2, 999, 0): [2, 0, 6, 10, 7, 8, 1, 11, 5, 4, 3, 9],
+    (1, 2, 4, 1): [8, 11, 7, 9, 0, 10, 5, 4, 1, 3, 6, 2],
+    (1, 2, 4, 4097): [0, 7, 2, 4, 6, 10, 9, 1, 3, 11, 8, 5],
+    (7, 2, 4, 0): [1, 8, 10, 3, 9, 4, 2, 7, 11, 6, 0, 5],
+    (2 ** 40 + 1, 2, 4, 0): [5, 2, 9, 4, 10, 6, 11, 7, 0, 8, 3, 1]}
+
+
+def samples(drawn) -> list[np.ndarray]:
+    """Return the positions of each batch."""
+    return [row[:count] for row, count in zip(drawn.index, drawn.count, strict=True)]
+
+
+@pytest.mark.parametrize("key", KNOWN, ids=str)
+def test_batches_are_the_known_ones(key):
+    """Of 12 samples in batches of 5: the last one has 2, and zeros behind them."""
+    seed, when, client, stream = key
+    drawn = draw_batches(BASE._replace(seed=seed, round=when, batch=5), client, stream, 12)
+    order = KNOWN[key]
+    assert drawn.index.dtype == np.int32 and drawn.count.tolist() == [5, 5, 2]
+    assert drawn.index.tolist() == [order[:5], order[5:10], [*order[10:], 0, 0, 0]]
+
+
+def test_later_epochs_go_on_with_the_same_generator():
+    epochs = [[1, 0, 6, 5, 2, 4, 3], [0, 1, 2, 4, 3, 6, 5], [2, 0, 5, 3, 1, 4, 6]]
+    whole = draw_batches(BASE._replace(batch=7, epochs=3), 4, 0, 7)
+    assert whole.index.tolist() == epochs and whole.count.tolist() == [7, 7, 7]
+    larger = draw_batches(BASE._replace(batch=8, epochs=3), 4, 0, 7)      # a batch that no client fills
+    assert larger.index.tolist() == [[*e, 0] for e in epochs] and larger.count.tolist() == [7, 7, 7]
+    steps = draw_batches(BASE._replace(batch=4, epochs=1, steps=5), 4, 0, 7)      # two epochs, and a batch of the third
+    assert steps.count.tolist() == [4, 3, 4, 3, 4]
+    assert [b.tolist() for b in samples(steps)] == [epochs[0][:4], epochs[0][4:], epochs[1][:4], epochs[1][4:],
+                                                    epochs[2][:4]]
+    none = draw_batches(BASE._replace(epochs=0), 4, 0, 7)
+    assert none.index.shape == (0, 10) and none.count.shape == (0,)
+    single = draw_batches(BASE._replace(batch=3, epochs=2), 4, 9, 1)
+    assert single.index.tolist() == [[0, 0, 0]] * 2 and single.count.tolist() == [1, 1]
+
+
+@pytest.mark.parametrize("stream, first, second", [
+    (0, [-.33866662, -.10333816, -.10805613, -.49242577, -.78897709, .82644069],
+     [1.89676893, -.16440797, .50635278, 1.85384357, -1.14260566, -.08909206]),
+    (3, [3.19597006, -.85359627, -1.21136355, .22191797, -1.09597731, .96470875],
+     [.56025225, -1.19054031, 1.00344467, .608913, -.10663863, -.41826198])])
+def test_noise_is_the_known_one(stream, first, second):
+    """Of a stream of its own, NOISE above that of the batches it goes with."""
+    drawn = noise(BASE._replace(batch=2), 4, stream, (3,))
+    for expected in (first, second):
+        found = next(drawn)
+        assert found.shape == (2, 3) and found.dtype == np.float32
+        np.testing.assert_allclose(found.ravel(), expected, rtol=0, atol=1e-7)
+    assert NOISE == 65536
+
+
+def test_noise_goes_with_the_samples_of_its_batch():
+    """What a loss is given beside a batch is cut as the last batch is."""
+    data = LoopData(torch.arange(3.)[:, None], torch.zeros(3, dtype=torch.int64), 4, BASE._replace(batch=2), stream=3)
+    batches = list(data.noisy((3,)))
+    assert [tuple(e.shape) for _, _, e in batches] == [(2, 3), (1, 3)]
+    np.testing.assert_allclose(batches[0][2][1], [.22191797, -1.09597731, .96470875], rtol=0, atol=1e-7)
+    np.testing.assert_allclose(batches[1][2][0], [.56025225, -1.19054031, 1.00344467], rtol=0, atol=1e-7)
+
+
+def test_an_attackers_noise_is_the_known_one():
+    up = tampered(Attack("noise", scale=2.), Shared(torch.zeros(4)), Up(torch.ones(4)), generate(1, 2, 4, 0xA77A))
+    np.testing.assert_allclose(up.phi, 1 + 2 * np.array([-1.0440739, .40228784, 1.14800515, .61624261]), rtol=1e-6)
+
+
+def test_shares_are_the_known_ones():
+    """In round 2 of stream 3 ten samples are drawn as ROUND, for good as FIXED, in round 3 as NEXT."""
+    this, fixed, after = [2, 4, 9, 3, 5, 8, 6, 0, 7, 1], [5, 3, 9, 7, 2, 6, 0, 8, 4, 1], [0, 9, 8, 5, 4, 7, 3, 2, 1, 6]
+    then = BASE._replace(round=3)
+    assert ALWAYS == 2 ** 32 - 2
+    assert subset(BASE, 4, 3, 10, .8, False, False).tolist() == this[:8]
+    assert subset(BASE, 4, 3, 10, .8, False, True).tolist() == this[8:]
+    assert subset(then, 4, 3, 10, .55, False, False).tolist() == after[:5]
+    for local in (BASE, then):      # held out once for all rounds
+        assert subset(local, 4, 3, 10, .7, True, False).tolist() == fixed[:7]
+        assert subset(local, 4, 3, 10, .7, True, True).tolist() == fixed[7:]
+    for share, kept in ((.01, 1), (0., 1), (.29, 2), (.3, 3), (1., 10), (.999, 9)):      # .3 * 10 is 3, not 2.999...
+        assert subset(BASE, 4, 3, 10, share, False, False).tolist() == this[:kept]
+        assert subset(BASE, 4, 3, 10, share, False, True).tolist() == this[min(kept, 9):]
+    assert len(subset(BASE, 4, 3, 100, .29, False, False)) == 29      # though .29 * 100 is less in floating point
+    assert subset(BASE, 4, 3, 1, .5, False, False).tolist() == subset(BASE, 4, 3, 1, .5, False, True).tolist() == [0]
+
+
+@given(n=st.integers(2, 200), share=st.floats(0, 1), fixed=st.booleans())
+def test_a_share_and_the_rest_are_everything(n, share, fixed):
+    kept, rest = (subset(BASE, 4, 3, n, share, fixed, other) for other in (False, True))
+    assert max(1, np.floor(share * n)) <= len(kept) <= max(1, np.floor(share * n + 1e-6)) and len(rest) >= 1
+    if len(kept) < n:
+        assert sorted([*kept, *rest]) == list(range(n))
+    else:
+        assert rest.tolist() == [kept[-1]]      # at least one, which is among the others then
+
+
+@given(n=st.integers(1, 70), batch=st.integers(1, 20), epochs=st.integers(1, 4))
+def test_every_epoch_takes_every_sample_once(n, batch, epochs):
+    drawn = draw_batches(BASE._replace(batch=batch, epochs=epochs), 0, 0, n)
+    per_epoch = -(-n // batch)
+    assert len(drawn.count) == epochs * per_epoch
+    for e in range(epochs):
+        epoch = samples(drawn)[e * per_epoch:(e + 1) * per_epoch]
+        assert sorted(np.concatenate(epoch)) == list(range(n))
+        assert [len(b) for b in epoch[:-1]] == [batch] * (per_epoch - 1)
+
+
+@given(n=st.integers(1, 40), steps=st.integers(1, 30))
+def test_steps_in_place_of_epochs_are_the_first_batches(n, steps):
+    some = draw_batches(BASE._replace(steps=steps), 0, 0, n)
+    many = draw_batches(BASE._replace(epochs=30), 0, 0, n)
+    assert len(some.count) == len(some.index) == steps
+    assert np.array_equal(some.index, many.index[:steps]) and np.array_equal(some.count, many.count[:steps])
+
+
+def test_every_sample_is_as_likely_at_every_place():
+    """Chi-square over 3,000 clients' first epochs of 6 samples: 36 places, 25 degrees of freedom."""
+    orders = np.stack([draw_batches(BASE._replace(batch=6), client, 0, 6).index[0] for client in range(3000)])
+    counts = np.array([np.bincount(column, minlength=6) for column in orders.T])
+    assert ((counts - 500) ** 2 / 500).sum() < 60      # 1 in 10,000 by chance
+
+
+def test_every_use_draws_something_else():
+    """Batches, their noise, held-out parts, in all rounds, clients and seeds: no two have an order or noise alike."""
+    orders, numbers = {}, {}
+    for seed, when, client, stream in product((0, 1, 2), (-1, 0, 1, 255, 256, 257, 65536), (0, 1, 256), (0, 1, 2)):
+        local = BASE._replace(seed=seed, round=when, batch=30)
+        key = seed, when, client, stream
+        orders[key] = draw_batches(local, client, stream, 30).index[0]
+        numbers[key] = next(noise(local, client, stream, (20,)))[0]
+        orders[*key, "fixed"] = subset(local, client, stream, 30, 1., True, False)
+    assert len({tuple(order) for order in orders.values()}) == 3 * 7 * 9 + 3 * 9      # held out: alike in all rounds
+    for one, other in combinations(list(numbers)[:60], 2):
+        assert abs(np.corrcoef(numbers[one], numbers[other])[0, 1]) < .95
+    flat = np.concatenate(list(numbers.values()))
+    assert len(np.unique(flat)) > .999 * len(flat)
+    assert abs(flat.mean()) < .06 and abs(flat.std() - 1) < .05 and abs((flat ** 3).mean()) < .2
+
+
+def test_passes_replace_epochs_and_steps():
+    local = BASE._replace(epochs=3, steps=7)
+    assert passes(local, None) == passes(local, None, 4) == local
+    assert passes(local, 2) == local._replace(epochs=2, steps=5)      # as 7 steps are to 3 epochs, rounded up
+    assert passes(local._replace(steps=None), 2) == local._replace(epochs=2, steps=None)
+    assert [passes(local, n).steps for n in (0, 1, 3, 6)] == [0, 3, 7, 14] and steps_of(passes(local, 0), 20) == 0
+    assert steps_of(passes(passes(local, 0), 4), 20) == 0      # of nothing
+    assert passes(local, 0, 5) == local._replace(epochs=0, steps=5)
+
+
+def test_what_is_sent_is_not_copied_on_a_cpu():
+    drawn = draw_batches(BASE, 4, 0, 12).index
+    there = sent(drawn, torch.device("cpu"))
+    assert there.dtype == torch.int32 and there.data_ptr() == drawn.ctypes.data
+
+
+def test_the_draw_depends_on_nothing_else():
+    np.random.seed(0)
+    first = draw_batches(BASE, 4, 0, 30)
+    draw_batches(BASE, 5, 0, 31)
+    np.random.seed(1)
+    again = draw_batches(BASE._replace(lr=9., momentum=.9), 4, 0, 30)
+    assert np.array_equal(first.index, again.index)

@@ -1,0 +1,78 @@
+"""BatchNorm's running statistics in a flat vector: forward passes in training move them, nothing else does."""
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from fedmpi.engines import batchnorm
+from tests.clients.normed import data_of, flat, lab, load, model_of, near, normed, train
+
+
+@pytest.fixture(scope="module")
+def model():
+    return model_of()
+
+
+def test_the_vector_holds_parameters_and_statistics(model):
+    parameters = sum(p.numel() for p in normed().parameters())
+    assert model.size == parameters + 2 * (4 + 8) and sum(s.stop - s.start for s in model.still) == 24
+    assert not [name for name in model.names if "num_batches" in name]
+    assert batchnorm.gather_statistics(model.start, model.still).tolist() == [0.] * 4 + [1.] * 4 + [0.] * 8 + [1.] * 8
+    assert model.base.still == model.still and not model.head.still and model.block("1").stop < model.still[0].start
+    cut = model_of(head=("5", "6", "8"))
+    assert len(cut.still) == 2 and cut.head.size == 17 * 8 + 4 * 8 + 90
+    w = (torch.rand(cut.size) + .5) / 4
+    x = torch.rand(3, 1, 8, 8)
+    near(cut.head(w[cut.h], cut.base(w[cut.phi], x)), cut(w, x))
+    near(cut(w, x), load(normed().eval(), cut, w)(x))
+
+
+@pytest.mark.parametrize("n", [34, 21, 1])
+@pytest.mark.parametrize("momentum", [0., .9])
+def test_descend_is_sgd(n, momentum, model):
+    data = data_of((n,), momentum=momentum)
+    found = data.descend(model, model.start)
+    near(found, flat(train(load(normed(), model, model.start), data, momentum), model))
+    moved = (
+        batchnorm.gather_statistics(found, model.still) - batchnorm.gather_statistics(model.start, model.still)
+    ).abs()
+    assert (moved.min() > 1e-4) == (n > 1)
+
+
+@pytest.mark.parametrize("momentum", [0., .5])
+def test_no_pull_moves_statistics(momentum, model):
+    data, centre = data_of(momentum=momentum), model.start + .3
+
+    def penalty(module):
+        named = dict(module.named_parameters())
+        return .35 * sum(((named[name] - c) ** 2).sum() for name, c in zip(
+            model.names, model.split(centre), strict=True) if name in named)
+    found = data.descend(model, model.start, pull=[(centre, .7, None)])
+    near(found, flat(train(load(normed(), model, model.start), data, momentum, penalty), model))
+
+
+def test_clipping_leaves_statistics_alone(model):
+    data = data_of()
+    found = data.descend(model, model.start, clip=(-.05, .05))
+    still = batchnorm.gather_statistics(found, model.still)
+    assert still.max() > .2 and found[:model.still[0].start].abs().max() <= .051
+
+
+def test_walk_moves_the_statistics_too(model):
+    data, start = data_of(), model.start.clone()
+
+    def step(state, grad):
+        return (state[0] - data.lr * grad(model, state[0]),)
+    near(data.walk(step, (start,))[0], data.descend(model, start))
+    assert torch.equal(start, model.start)
+
+
+def test_judging_moves_nothing(model):
+    data, w = data_of(), model.start + .1
+    before = w.clone()
+    data.descend(model, w)
+    data.mean_loss(model, w), data.through(model.base, w[model.phi])
+    assert torch.equal(w, before)
+    run = lab("fedavg").go(2)
+    np.testing.assert_array_equal(run.judge(2), run.judge(2))

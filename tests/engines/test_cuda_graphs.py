@@ -1,0 +1,73 @@
+"""Steps that are recorded and replayed are those that are called: on a CPU by the same way through memory, on a GPU,
+where there is one, as CUDA graphs."""
+from __future__ import annotations
+
+import pytest
+import torch
+
+from fedmpi.engines import cuda_graphs
+from fedmpi.engines.cuda_graphs import OFTEN, WARMUP_CALLS, Graphs
+from fedmpi.engines.vmap import Vmap
+from tests.clients.verbs import Bench, clip, momentum, only_head, plain, pull_momentum, pulls, spread, through
+
+CPU = torch.device("cpu")
+DEVICES = ["cpu"] + ["cuda"] * torch.cuda.is_available()
+SIZES = (57, 1, 11, 3, 10)
+
+
+def checked() -> None:
+    """Nobody waits for the end."""
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("image", [False, True], ids=["mlp", "cnn"])
+@pytest.mark.parametrize("verb", [plain, momentum, pulls, pull_momentum, only_head, clip, spread, through])
+def test_not_a_bit_apart(verb, image, device):
+    """Many steps with as many clients, and few."""
+    bench, engines = Bench(SIZES, image, device), [Vmap(graphs=mode) for mode in ("off", "on")]
+    for engine in engines:
+        engine.unfolded = []      # on a GPU each would time the ways of a convolution by itself
+    called, replayed = (bench.run(engine, verb, epochs=4) for engine in engines)
+    assert all(torch.equal(called[c], replayed[c]) for c in bench.clients)
+
+
+def test_the_way_that_can_be_recorded_is_taken(monkeypatch):
+    """Once for each number of clients that still have a batch: 10 steps for one, 2 for two, 2 for all."""
+    recorded = []
+
+    def record(step, stream):
+        recorded.append(step)
+        return step
+    monkeypatch.setattr(cuda_graphs, "record", record)
+    bench = Bench(SIZES)
+    for mode, expected in (("off", 0), ("auto", 0), ("on", 1)):
+        bench.run(Vmap(graphs=mode), plain)
+        assert len(recorded) == expected
+
+
+@pytest.mark.parametrize("times", [0, 1, WARMUP_CALLS, WARMUP_CALLS + 1, OFTEN, 40])
+def test_every_step_is_taken(times):
+    taken = []
+    Graphs("on").repeat(lambda: taken.append(0), times, CPU, checked)
+    assert len(taken) == times
+
+
+def test_what_cannot_be_recorded_is_called(monkeypatch, caplog):
+    """With one line in the log, for all that follows."""
+    def record(step, stream):
+        raise RuntimeError("operation not permitted when stream is capturing\nmore lines")
+    monkeypatch.setattr(cuda_graphs, "record", record)
+    recorder, taken = Graphs("on"), []
+    for _ in range(2):
+        recorder.repeat(lambda: taken.append(0), 10, CPU, checked)
+    assert len(taken) == 20
+    line, = caplog.messages
+    assert line.endswith("a step cannot be recorded: operation not permitted when stream is capturing")
+
+
+def test_too_little_memory_is_left_to_the_engine(monkeypatch):
+    def record(step, stream):
+        raise torch.OutOfMemoryError("CUDA out of memory")
+    monkeypatch.setattr(cuda_graphs, "record", record)
+    with pytest.raises(torch.OutOfMemoryError):
+        Graphs("on").repeat(lambda: None, 10, CPU, checked)

@@ -1,0 +1,147 @@
+"""Which engine `auto` takes on a CPU, and that unusual networks train the same wherever it can be told."""
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from fedmpi.assembly import settle_engine
+from fedmpi.config.schema import Config
+from fedmpi.engines import engine_choice
+from fedmpi.engines.loop import Loop
+from fedmpi.engines.vmap import Vmap
+from fedmpi.errors import BadInput
+from fedmpi.models.build import blank_samples, build_model
+from fedmpi.models.nets import MLP
+from tests.federations import Digits, Lab, TinyCNN, apart, method, mlp
+from tests.methods.table import NAMES, SHOWN, marked
+
+
+class Given:
+    """Settings of a network that a function makes."""
+
+    def __init__(self, make):
+        self.make = make
+
+    def build(self, shape, classes):
+        return self.make()
+
+
+def dropout(p: float = .5):
+    return nn.Sequential(nn.Linear(64, 16), nn.ReLU(), nn.Dropout(p), nn.Linear(16, 10))
+
+
+def softmax():
+    return nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
+
+
+def model(settings, shape=(64,), dtype="float32"):
+    return build_model(settings, shape, np.dtype(dtype), 10, seed=0)
+
+
+@pytest.mark.parametrize("settings, shape, dtype, expected", [
+    (MLP(), (64,), "float32", "vmap"), (MLP(hidden=2000), (64,), "float32", "loop"),
+    (TinyCNN(), (8, 8, 1), "uint8", "loop"), (Given(dropout), (64,), "float32", "loop"),
+    (Given(softmax), (64,), "float32", "vmap")])
+def test_the_network_decides(settings, shape, dtype, expected):
+    chosen = method("fedmhc", model(settings, shape, dtype))
+    shared, mine = chosen.init(2)
+    found, why = engine_choice.by_network(chosen, shared, mine, blank_samples(shape, np.dtype(dtype)))
+    assert found == expected == engine_choice.engine(found, Config()).name
+    assert why == ("the network cannot be vectorised" if settings.__dict__.get("make") is dropout else
+                   f"{chosen.model.size:,} parameters, with{'out' * (len(shape) == 1)} convolutions")
+
+
+def test_an_engine_that_cannot_train_the_network_is_refused():
+    def ask(name, make):
+        engine_choice.refuse_vmap(name, method("fedmhc", model(Given(make))), blank_samples((64,), np.dtype("float32")))
+    ask("loop", dropout), ask("auto", dropout), ask("vmap", softmax)
+    with pytest.raises(BadInput, match=r"engine = vmap: the network cannot be vectorised .vmap: .*; set engine=loop"):
+        ask("vmap", dropout)
+
+
+@pytest.mark.parametrize("name", marked(*NAMES))
+def test_a_network_of_one_layer(name):
+    """Its feature extractor has no parameters."""
+    labs = [Lab(method(name, model(Given(softmax)), **SHOWN.get(name, {})), Digits(), engine, share=.6).go(2)
+            for engine in (Loop(), Vmap())]
+    assert apart(labs[0].state(), labs[1].state()) < 1e-5
+
+
+@pytest.mark.parametrize("settings", [{}, {"anchor": "local"}])
+def test_dropout_does_not_depend_on_who_was_judged(settings):
+    """Training drops, judging does not, whatever was done before."""
+    labs = [Lab(method("fedmhc", model(Given(dropout)), **settings), Digits(), share=.6) for _ in range(3)]
+    labs[0].go(3)
+    labs[1].go(3, judge=True)
+    labs[2].method.model.module.eval()
+    labs[2].go(3)
+    assert labs[0].digest() == labs[1].digest() == labs[2].digest()
+    np.testing.assert_array_equal(labs[1].judge(3), labs[1].judge(3))
+
+
+@pytest.mark.parametrize("name, settings", [("fedavg", {}), ("fedmhc", {"anchor": "local"})])
+def test_dropout_drops(name, settings):
+    """In `descend` and in `walk`."""
+    nets = model(Given(dropout)), model(Given(lambda: dropout(0.)))
+    assert torch.equal(nets[0].start, nets[1].start)
+    dropped, whole = (Lab(method(name, net, **settings), Digits((20,) * 4)).go(1) for net in nets)
+    assert apart(dropped.state(), whole.state()) > 1e-4
+
+
+def test_the_probe_times_both_engines():
+    lab = Lab(method("fedavg", mlp()), Digits())
+    before = lab.digest()
+    assert (engine_choice.time_engines(lab.group, lab.shared) > 0).all() and lab.digest() == before
+
+
+def test_the_probe_leaves_to_loop_what_vmap_cannot_train():
+    lab = Lab(method("fedavg", model(Given(dropout))), Digits())
+    loop, vmap = engine_choice.time_engines(lab.group, lab.shared)
+    assert 0 < loop < vmap == np.inf
+
+
+def test_a_gpu_is_timed_once_and_a_restart_takes_the_choice_over(monkeypatch):
+    """By all that a run does for it, on a rank that says it has a GPU."""
+    lab, said = Lab(method("fedavg", mlp()), Digits()), []
+    run = SimpleNamespace(crew=lab.crew, config=lab.config, state=lab, progress=SimpleNamespace(say=said.append))
+    monkeypatch.setattr(lab.group, "times", lambda: np.array([0., 0., 1.]))
+    monkeypatch.setattr(engine_choice, "time_engines", lambda group, shared: np.array([2., .5]))
+    settle_engine(run, None)
+    why = "2.000 s for loop, 0.500 s for vmap on the first clients"
+    assert (lab.group.engine.name, lab.group.why, said) == ("vmap", why, [f"engine vmap: {why}"])
+    monkeypatch.setattr(engine_choice, "time_engines", None)      # never asked again
+    for kept in ("loop", "vmap"):
+        settle_engine(run, SimpleNamespace(books={"engine": kept, "engine_why": f"{kept} was faster"}))
+        assert (lab.group.engine.name, lab.group.why) == (kept, f"{kept} was faster")
+
+
+def test_the_probe_trains_each_rank_s_first_clients_twice(monkeypatch):
+    """Eight at most, with notes as they come; the seconds are those of the second time."""
+    lab, seen = Lab(method("fedavg", mlp()), Digits((3,) * 11)), []
+
+    class Engine:
+        def apply(self, function, clients, shared, group, local):
+            seen.append((clients, group.notes, local.round))
+            return iter([1, 2])
+    clock = iter((10., 20., 50., 53., 60., 60.5, 70., 77.))
+    monkeypatch.setattr(engine_choice, "engine", lambda name, config, room: Engine())
+    monkeypatch.setattr(engine_choice, "time", SimpleNamespace(perf_counter=lambda: next(clock)))
+    lab.group.method = SimpleNamespace(note=lambda: "note", client=None)
+    found = engine_choice.time_engines(lab.group, lab.shared)
+    assert seen == [(list(range(8)), dict.fromkeys(range(11), "note"), 0)] * 4 and lab.group.notes == {}
+    assert len(found) == 2 and found.dtype == float
+
+
+def test_the_border_between_the_engines(monkeypatch):
+    """Up to SMALL parameters many clients at once, and one by one above; 64 hidden units have 4,810."""
+    chosen = method("fedavg", model(MLP(hidden=64)))
+    for border, expected in ((4810, "vmap"), (4809, "loop")):
+        monkeypatch.setattr(engine_choice, "SMALL_NETWORK", border)
+        assert engine_choice.by_network(chosen, *chosen.init(2), blank_samples((64,), np.dtype("float32"))) == (
+            expected, "4,810 parameters, without convolutions")
+    monkeypatch.undo()
+    assert engine_choice.engine("vmap", Config()).memory == 2 * 2 ** 30 and engine_choice.SMALL_NETWORK == 100_000

@@ -1,0 +1,224 @@
+"""The vectorised engine gives what the looped one gives, and the comparison would notice if it did not."""
+from __future__ import annotations
+
+import pytest
+import torch
+
+from fedmpi.engines.batch_plan import LocalTraining
+from fedmpi.engines.cohort import SAMPLES_PER_BLOCK, Cohort, pad
+from fedmpi.engines.loop import REHEARSAL, Loop, LoopData
+from fedmpi.engines.vmap import Vmap
+from tests.clients.verbs import VERBS, Bench, class_sums, mean_loss, plain, pull, subset, walk
+
+LOCALS = {"epochs": {}, "steps": {"epochs": 1, "steps": 4}, "momentum": {"momentum": .9}, "batch": {"batch": 4}}
+
+
+@pytest.fixture(scope="module", params=["mlp", "cnn"])
+def bench(request):
+    return Bench(image=request.param == "cnn")
+
+
+def difference(bench, one, other, verb, **local) -> float:
+    """Return the largest difference over clients between the results of two engines."""
+    a, b = bench.run(one, verb, **local), bench.run(other, verb, **local)
+    assert a.keys() == b.keys()
+    return max(float((a[c] - b[c]).abs().max()) for c in a)
+
+
+@pytest.mark.parametrize("verb", VERBS.values(), ids=VERBS.keys())
+def test_vectorised_is_looped(bench, verb):
+    assert difference(bench, Loop(), Vmap(), verb) < 1e-5
+
+
+@pytest.mark.parametrize("verb", [class_sums, mean_loss, subset], ids=lambda verb: verb.__name__)
+def test_samples_of_several_blocks_count_like_those_of_one(verb):
+    """Passes without gradients take whole blocks of samples: clients with several, and one with less than one."""
+    bench = Bench((2 * SAMPLES_PER_BLOCK + 3, SAMPLES_PER_BLOCK, 5))
+    assert difference(bench, Loop(), Vmap(), verb) < 1e-4      # sums of up to 131 outputs
+
+
+@pytest.mark.parametrize("local", LOCALS.values(), ids=LOCALS.keys())
+def test_vectorised_is_looped_whatever_the_local_training(bench, local):
+    for verb in (plain, pull, walk):
+        assert difference(bench, Loop(), Vmap(), verb, **local) < 1e-5
+
+
+@pytest.mark.slow("every verb, cut in two ways")
+@pytest.mark.parametrize("verb", VERBS.values(), ids=VERBS.keys())
+def test_chunks_do_not_matter(bench, verb):
+    """Not in a single bit, for networks that `auto` trains in this way: a chunk is what a rank happens to host."""
+    exactly = not any(len(shape) == 4 for shape in bench.model.shapes)
+    whole, engine = bench.run(Vmap(), verb), Vmap()
+    for most in 1, 3:
+        engine.most = most
+        chunks = bench.run(engine, verb)
+        assert chunks.keys() == whole.keys()
+        assert max(float((chunks[c] - whole[c]).abs().max()) for c in whole) <= (0 if exactly else 1e-5)
+
+
+def test_little_memory_makes_small_chunks(bench):
+    engine = Vmap(memory=1)
+    assert difference(bench, Loop(), engine, plain) < 1e-5
+    assert not isinstance(bench.at, list)      # one client after another
+    bench.run(Vmap(), plain)
+    assert sorted(bench.at) == bench.clients
+
+
+class Crowded(Vmap):
+    """An engine on a device that has room for so many clients; notes how many it was asked to take."""
+    room, asked = 2, ()
+
+    def _together(self, function, clients, *rest):
+        self.asked = (*self.asked, len(clients))
+        if len(clients) > self.room:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return super()._together(function, clients, *rest)
+
+
+def test_out_of_memory_halves_the_chunks():
+    """From 9 clients at once to 4 and to 2, for good; no client is left out or trained twice."""
+    engine, bench = Crowded(), Bench((57, 1, 11, 3, 10, 4, 5, 6, 7))
+    found = list(engine.apply(lambda shared, mine, data: mine.w * data.n, bench.clients, bench.shared, bench,
+                              REHEARSAL))
+    assert [client for client, _ in found] == [0, 2, 4, 8, 7, 6, 5, 3, 1] and engine.most == 2
+    assert engine.asked == (9, 4, 2, 2, 2, 2, 1)
+    assert difference(bench, Vmap(), engine, plain) == 0
+    engine.room, engine.asked = 0, ()
+    with pytest.raises(torch.OutOfMemoryError):
+        bench.run(engine, plain)
+    assert engine.asked == (2, 1)
+
+
+def test_chunks_are_as_many_clients_as_fit(bench):
+    """The largest first; as large as it, with ten vectors of parameters each. A sample is 64 numbers."""
+    bytes_of = [4 * 64 * n + 10 * 4 * bench.model.size for n in (57, 11, 10, 3, 1)]
+    if len(bench.model.shapes[0]) == 4:      # bytes, which become floats
+        assert bench.training(0)[0].dtype == torch.uint8
+    for memory, expected in ((2 * bytes_of[0], (2, 3 if 2 * bytes_of[0] >= 3 * bytes_of[2] else 2)),
+                             (2 * bytes_of[0] - 1, (1,)), (5 * bytes_of[0], (5,))):
+        engine = Crowded(memory=memory)
+        engine.room = 9
+        bench.run(engine, plain)
+        assert engine.asked[:len(expected)] == expected and sum(engine.asked) == 5
+
+
+def test_steps_have_weights_and_clients_that_still_have_a_batch():
+    """Of 7, 5 and 2 samples in batches of 3, for two epochs: a client that is done drops out, the shortest first."""
+    sizes, local = (7, 5, 2), LocalTraining(1, 2, 3, 2, None, .1, 0.)
+    rows = [torch.zeros(n, 1) for n in sizes]
+    cohort = Cohort(pad(rows), pad([torch.arange(n) for n in sizes]), sizes, (4, 9, 11), local)
+    index, weight, active = cohort.plans()
+    assert index.shape == weight.shape == (6, 3, 3) and active == [3, 3, 2, 2, 1, 1]
+    counts = [[3, 3, 2], [3, 2, 2], [1, 3, 0], [3, 2, 0], [3, 0, 0], [1, 0, 0]]
+    expected = [[[1 / c] * c + [0] * (3 - c) if c else [0] * 3 for c in step] for step in counts]
+    torch.testing.assert_close(weight, torch.tensor(expected))
+    assert index[:3, 0].flatten()[:7].tolist() == [1, 0, 6, 5, 2, 4, 3]      # see test_plan.py: 7 samples of client 4
+    assert index[3:, 0].flatten()[:7].tolist() == [0, 1, 2, 4, 3, 6, 5]
+    for k, (t, (here, x, y, w)) in zip(active, enumerate(cohort.batches()), strict=True):
+        assert here == k and x.shape == (k, 3, 1) and torch.equal(w, weight[t, :k]) and torch.equal(y, index[t, :k])
+
+
+def test_padding_is_whole_blocks_of_zeros():
+    for n, length in ((1, 64), (64, 64), (65, 128)):
+        found = pad((torch.ones(n, 2), torch.ones(1, 2)))
+        assert found.shape == (2, length, 2) and found.sum().item() == 2 * (n + 1)
+        assert (found[0, :n] == 1).all() and (found[1, 0] == 1).all()
+
+
+def test_a_network_with_batchnorm_is_refused(bench):
+    from fedmpi.errors import BadInput
+    bench.method.model.still = [slice(0, 1)]
+    try:
+        with pytest.raises(BadInput, match="engine = vmap: it cannot train a network with BatchNorm"):
+            bench.run(Vmap(), plain)
+    finally:
+        bench.method.model.still = []
+
+
+@pytest.mark.slow("every pair of verbs")
+@pytest.mark.parametrize("engine", [Loop(), Vmap()], ids=["loop", "vmap"])
+def test_the_verbs_do_different_things(bench, engine):
+    results = (bench.run(engine, verb) for verb in VERBS.values())
+    seen = {tuple(w for c in bench.clients for w in result[c].flatten()[-5:].tolist()) for result in results}
+    assert len(seen) == len(VERBS)
+
+
+@pytest.mark.parametrize("engine", [Loop(), Vmap()], ids=["loop", "vmap"])
+def test_a_client_does_not_depend_on_those_before_it(bench, engine):
+    for verb in (plain, walk):
+        together, alone = bench.run(engine, verb), bench.run(engine, verb, clients=[2])
+        assert (together[2] - alone[2]).abs().max() < (1e-9 if engine.name == "loop" else 1e-5)
+
+
+@pytest.mark.slow("every verb and engine")
+@pytest.mark.parametrize("engine", [Loop(), Vmap()], ids=["loop", "vmap"])
+def test_results_and_inputs_are_kept_apart(bench, engine):
+    before = bench.shared.clone(), [bench.store.read(c).w.clone() for c in bench.clients]
+    for verb in VERBS.values():
+        bench.run(engine, verb)
+    assert torch.equal(bench.shared, before[0])
+    assert all(torch.equal(bench.store.read(c).w, w) for c, w in zip(bench.clients, before[1], strict=True))
+
+
+def test_no_clients_no_work(bench):
+    assert bench.run(Loop(), plain, clients=[]) == bench.run(Vmap(), plain, clients=[]) == {}
+
+
+class Altered(Loop):
+    """A looped engine whose data are of another class."""
+    data = LoopData
+
+    def apply(self, function, clients, shared, group, local):
+        for client in clients:
+            yield client, function(shared, group.store.read(client),
+                                   self.data(*group.training(client), client, local))
+
+
+class DropsShortBatch(Altered):
+    class data(LoopData):
+        def batches(self):
+            return (b for b in super().batches() if len(b[1]) == self.local.batch)
+
+
+class MeanOverPadding(Altered):
+    """Divides a short batch's loss by the full batch size."""
+    class data(LoopData):
+        def batches(self):
+            for x, y in super().batches():
+                short = self.local.batch - len(y)
+                yield torch.cat([x, x[:1].repeat(short, *[1] * (x.ndim - 1))]), torch.cat([y, y[:1].repeat(short)])
+
+
+class IgnoresPull(Altered):
+    class data(LoopData):
+        def descend(self, net, w, pull=(), **settings):
+            return super().descend(net, w, **settings)
+
+
+class Leaks(Loop):
+    """Starts each client from what the previous one left."""
+
+    def apply(self, function, clients, shared, group, local):
+        left = None
+        for client in clients:
+            mine = group.store.read(client)
+            data = LoopData(*group.training(client), client, local)
+            left = function(shared, mine if left is None else mine._replace(w=left), data)
+            yield client, left
+
+
+class SameBatches(Altered):
+    """Draws every client's batches with the first client's number."""
+
+    def apply(self, function, clients, shared, group, local):
+        for client in clients:
+            data = LoopData(*group.training(client), clients[0], local)
+            yield client, function(shared, group.store.read(client), data)
+
+
+@pytest.mark.parametrize("broken, verb", [(DropsShortBatch, plain), (MeanOverPadding, plain), (IgnoresPull, pull),
+                                          (Leaks, plain), (SameBatches, plain)])
+def test_broken_engines_are_caught(bench, broken, verb):
+    assert difference(bench, Altered(), Vmap(), verb) < 1e-5
+    assert difference(bench, broken(), Vmap(), verb) > 1e-4
+    assert difference(bench, broken(), Loop(), verb) > 1e-4

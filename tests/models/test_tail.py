@@ -1,0 +1,54 @@
+"""The last blocks of a network: their slice, and losses behind a common base."""
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from fedmpi.engines.batch_plan import LocalTraining
+from fedmpi.engines.loop import LoopData
+from fedmpi.errors import BadInput
+from fedmpi.models.build import build_model
+from fedmpi.models.nets import CNN4, FastText, LeNet5, ResNet18
+from fedmpi.models.tail import rear
+
+LOCAL = LocalTraining(seed=0, round=0, batch=4, epochs=1, steps=None, lr=.1, momentum=0.)
+
+
+def image(settings, pixels=28):
+    return build_model(settings, (pixels, pixels, 1), np.dtype("uint8"), 10, seed=0)
+
+
+@pytest.mark.parametrize("settings, layers, first", [
+    (CNN4(), 2, "fc1.weight"), (CNN4(), 1, "fc2.weight"), (CNN4(head=("fc1", "fc2")), 2, "fc1.weight"),
+    (CNN4(), 4, "conv1.weight"), (LeNet5(), 2, "fc2.weight"), (LeNet5(), 3, "fc1.weight")])
+def test_the_block_begins_with_the_first_of_its_layers(settings, layers, first):
+    model = image(settings)
+    found = rear(model, layers, "here").block
+    assert found == slice(model.blocks[first].start, model.size)
+
+
+def test_groups_of_layers_are_blocks_too():
+    model = image(ResNet18(), 32)
+    found = rear(model, 2, "here")
+    assert found.block.start == model.blocks["layer4"].start and found.front is not None
+
+
+@pytest.mark.parametrize("settings, layers", [(LeNet5(), 2), (LeNet5(), 1), (LeNet5(), 5), (FastText(50, 4), 2)])
+def test_losses_are_those_of_the_whole_network(settings, layers):
+    text = isinstance(settings, FastText)
+    model = build_model(settings, (6,), np.dtype("int32"), 4, seed=0) if text else image(settings)
+    numbers = torch.arange(9 * (6 if text else 784))
+    x = (numbers % 50).view(9, 6) if text else (numbers % 251).view(9, 28, 28, 1).byte()
+    data = LoopData(x, torch.arange(9) % 4, 0, LOCAL)
+    found, w = rear(model, layers, "here"), model.starts(3)
+    base, theta = w[0, :found.block.start], w[:, found.block]
+    losses = found.losses(data, base, theta)
+    assert (found.front is None) == (layers == 5)
+    for loss, part in zip(losses, theta, strict=True):
+        torch.testing.assert_close(loss, data.mean_loss(model, torch.cat([base, part])))
+
+
+def test_what_cannot_be_is_refused():
+    with pytest.raises(BadInput, match=r"^here = 6: this network has 5 blocks \(conv1, conv2, fc1, fc2, fc3\); lower "):
+        rear(image(LeNet5()), 6, "here")

@@ -1,0 +1,19 @@
+"""Faults planted into fedmpi/clustering, each seen by the suite: (definition, old text, new text)."""
+from __future__ import annotations
+
+FAULTS: list[tuple[str, str, str]] = [
+    ("fedmpi.clustering.kmeans_and_linkage:Clusters.centres", "new = old.clone()", "new = old"),
+    ("fedmpi.clustering.kmeans_and_linkage:kmeans", "min(k, len(rows))", "k"),
+    ("fedmpi.clustering.kmeans_and_linkage:kmeans",
+     "np.random.SeedSequence(seed)",
+     "np.random.SeedSequence(seed[:1])"),
+    ("fedmpi.clustering.kmeans_and_linkage:lloyd", "weight[labels == j])", "None)"),
+    ("fedmpi.clustering.kmeans_and_linkage:mean_distance", "weight[labels == j])", "None)"),
+    ("fedmpi.clustering.kmeans_and_linkage:split_in_two", "2 * leaving.sum() <=", "2 * leaving.sum() <"),
+    ("fedmpi.clustering.kmeans_and_linkage:kmeans_of_models", ".argmax(1)      # the", ".argmin(1)      # the"),
+    ("fedmpi.clustering.kmeans_and_linkage:kmeans_of_models",
+     "products.diagonal() - squares) / 2",
+     "products.diagonal() - squares)"),
+    ("fedmpi.clustering.low_rank:principal", "np.eye(n) - 1 / n", "np.eye(n)"),
+    ("fedmpi.clustering.low_rank:unit_rows", ".clamp_min(torch.finfo(rows.dtype).tiny)", ""),
+    ("fedmpi.clustering.low_rank:multiply_adds", "n * k + n + k", "n * k + n")]

@@ -1,0 +1,30 @@
+"""Faults planted into fedmpi/config, each seen by the suite: (definition, old text, new text)."""
+from __future__ import annotations
+
+FAULTS: list[tuple[str, str, str]] = [
+    ("fedmpi.config.schema:", '"samples per SGD step"] = 10', '"samples per SGD step"] = 1'),
+    ("fedmpi.config.schema:", "] = .005", "] = .01"),
+    ("fedmpi.config.schema:Checkpoint",
+     'which so many have passed since the last; 0: never"] = 10.',
+     'which so many have passed since the last; 0: never"] = 1.'),
+    ("fedmpi.config.schema:Train", "0 < low <= high <= 1", "0 <= low <= high <= 1"),
+    ("fedmpi.config.schema:Train", 'Gt(0), Le(1), "eta', 'Gt(0), Lt(1), "eta'),
+    ("fedmpi.config.schema:Data.__post_init__", "or not self.split[0]", ""),
+    ("fedmpi.config.schema:Data.__post_init__", "> 1e-9", "> 1e-3"),
+    ("fedmpi.config.schema:Evaluate.__post_init__", "t < 1", "t < 0"),
+    ("fedmpi.config.schema:override", 'text.partition("=")', 'text.rpartition("=")'),
+    ("fedmpi.config.schema:override", 'old.get("name") not in (None, new)', 'old.get("name") != new'),
+    ("fedmpi.config.schema:resolve", "and getattr(Config, name, ...) is None", ""),
+    ("fedmpi.config.schema:Config.judged_on", 'self.evaluate.on == "test" and', ""),
+    ("fedmpi.config.schema:Data.validates", "and self.split[1] > 0", ""),
+    ("fedmpi.config.schema:to_plain",
+     'out["data"]["partition"] = section(config.data.partition, name_of(config.data.partition))',
+     'out["data"]["partition"] = name_of(config.data.partition)'),
+    ("fedmpi.config.load:", "LONGEST = 2**20", "LONGEST = 2**10"),
+    ("fedmpi.config.load:read_yaml", "> LONGEST", ">= LONGEST"),
+    ("fedmpi.config.load:Loader.construct_mapping", "times > 1", "times > 2"),
+    ("fedmpi.config.load:Loader.flatten_mapping", "self.merged > LARGEST", "self.merged >= LARGEST"),
+    ("fedmpi.config.load:Loader.construct_mapping", "if times > 1", "if times > 2"),
+    ("fedmpi.config.load:read_yaml", "LONGEST + 1", "LONGEST"),
+    ("fedmpi.config.load:", "(true|false)$", "(true|false|yes|no)$"),
+    ("fedmpi.config.load:", "(0|[1-9][\\d_]*)$", "([0-9][\\d_]*)$")]

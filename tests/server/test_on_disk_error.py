@@ -1,0 +1,148 @@
+"""Disks that fill up, turn read-only or vanish in the middle of a run: it stops, or goes on, as it was told."""
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from fedmpi.__main__ import main
+from fedmpi.methods.fedavg import FedAvg
+from tests import forked
+
+ROUNDS, BAD = 6, (2, 3)      # rounds counted from 0: after the third and the fourth nothing can be written
+
+
+def mount(*words) -> None:
+    subprocess.run(["mount", *map(str, words)], check=True, capture_output=True)
+
+
+def fill(disk: Path) -> None:
+    with suppress(OSError), open(disk / "ballast", "ab", buffering=0) as file:
+        while True:
+            file.write(bytes(512))
+
+
+def forbid(disk: Path) -> None:
+    """Cover a disk with a read-only view of itself: it cannot be changed while the run's log is open for writing."""
+    mount("--bind", disk, disk)
+    mount("-o", "remount,bind,ro", disk)
+
+
+def uncover(disk: Path) -> None:
+    subprocess.run(["umount", "-l", disk], check=True)
+
+
+FAULTS = {      # what happens to the disk, how it is mended, and how the run names it
+    "full": (fill, lambda disk: (disk / "ballast").unlink(missing_ok=True), "No space left on device"),
+    "read-only": (forbid, lambda disk: os.access(disk, os.W_OK) or uncover(disk), "Read-only file system"),
+    "gone": (lambda disk: disk.rename(f"{disk}-away"),
+             lambda disk: Path(f"{disk}-away").exists() and Path(f"{disk}-away").rename(disk), "is gone")}
+
+
+@dataclass(frozen=True)
+class Weather(FedAvg):
+    """FedAvg on a machine whose disk fails, once, in the first of BAD rounds, and is mended after the last."""
+    fault: str = "full"
+    disk: str = ""
+    asked: bool = False      # to stop, in the same round
+
+    def client(self, shared, mine, data):
+        harm, mend, _ = FAULTS[self.fault]
+        struck = Path(f"{self.disk}-struck")
+        if data.client == 0 and data.local.round == BAD[0] and not struck.exists():
+            struck.touch()
+            harm(Path(self.disk))
+            if self.asked:
+                os.kill(os.getpid(), signal.SIGTERM)
+        elif data.client == 0 and data.local.round == BAD[-1] + 1:
+            mend(Path(self.disk))
+        return super().client(shared, mine, data)
+
+
+@pytest.fixture(params=FAULTS)
+def trouble(request, tmp_path):
+    """A fault, and the run folder that it will strike."""
+    if request.param == "gone":
+        yield request.param, tmp_path / "run"
+        return
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    try:
+        mount("-t", "tmpfs", "-o", "size=4m", "tmpfs", disk)
+    except (OSError, subprocess.CalledProcessError) as error:
+        pytest.skip(f"a small disk can be mounted by root only, and not in every container: {error}")
+    yield request.param, disk
+    while disk.is_mount():
+        uncover(disk)
+
+
+def settings(fault: str, folder: Path, failure: str, **more) -> list[str]:
+    method = {"name": "tests.server.test_on_disk_error:Weather", "fault": fault, "disk": str(folder)} | more
+    return [f"method={method}", f"rounds={ROUNDS}", "engine=loop", "train.participation=1", "checkpoint.keep=9",
+            f"checkpoint.failure={failure}"]
+
+
+@pytest.fixture(scope="module")
+def expected(bench):
+    """The digest of the same run on a disk that never fails."""
+    assert bench.lead("fair", f"rounds={ROUNDS}", "engine=loop", "train.participation=1", "method=fedavg") == 0
+    return bench.result("fair")["digest"]
+
+
+def rounds_saved(bench, folder: Path) -> list[int]:
+    return [int(path.stem.removeprefix("round-")) for path in bench.saved(folder)]
+
+
+def test_told_to_continue_it_warns_and_catches_up(bench, trouble, expected):
+    fault, folder = trouble
+    done = bench.run(1, folder, *settings(fault, folder, "continue"))
+    assert done.returncode == 0, done.stderr
+    warnings = [line for line in done.stdout.splitlines() if line.startswith("warning: ")]
+    assert {line.split(":")[1] for line in warnings[:-1]} == {" round 3", " round 4"}
+    assert all(FAULTS[fault][2] in line and str(folder) in line for line in warnings[:-1])
+    assert f"refused a checkpoint or a measure {len(warnings) - 1} times, last after round 4" in warnings[-1]
+    assert rounds_saved(bench, folder) == [1, 2, 5, 6]
+    assert [line["round"] for line in bench.metrics(folder)] == [*range(1, ROUNDS + 1)]
+    assert bench.result(folder)["digest"] == expected
+    assert bench.result(folder)["rounds_refused_by_disk"] == [3, 4]
+    from fedmpi.storage.folder import read_history
+    assert read_history(folder / "history.h5")["round"].tolist() == [*range(1, ROUNDS + 1)]
+
+
+@pytest.mark.parametrize("trouble, ranks", [("full", 2), ("gone", 1)], indirect=["trouble"])
+def test_told_to_stop_it_stops_and_can_be_continued(bench, trouble, ranks, expected):
+    fault, folder = trouble
+    done = bench.run(ranks, folder, *settings(fault, folder, "stop"))
+    assert done.returncode not in (0, 2, 75) and "Traceback" not in done.stderr + done.stdout
+    (message,) = [line for line in done.stderr.splitlines() if "fedmpi:" in line]
+    assert FAULTS[fault][2] in message and str(folder) in message
+    FAULTS[fault][1](folder)
+    assert rounds_saved(bench, folder) == [1, 2]
+    done = bench.run(1, folder, *settings(fault, folder, "stop"), "--resume", "auto")
+    assert done.returncode == 0, done.stderr
+    assert bench.result(folder)["digest"] == expected and "rounds_refused_by_disk" not in bench.result(folder)
+
+
+def test_asked_to_stop_it_never_claims_to_have_saved(bench, tmp_path):
+    done = bench.run(1, tmp_path / "run", *settings("gone", tmp_path / "run", "continue", asked=True))
+    assert done.returncode == 1 and "is gone" in done.stderr and "saved after" not in done.stdout
+
+
+@pytest.mark.skipif(not Path("/dev/full").is_char_device(), reason="needs a device that is always full")
+def test_a_log_and_an_output_that_are_full_stop_nobody(bench, expected):
+    bench.out("silent").mkdir()
+    (bench.out("silent") / "log.txt").symlink_to("/dev/full")
+
+    def run():
+        os.dup2(os.open("/dev/full", os.O_WRONLY), 1)
+        sys.argv = ["fedmpi", "run", bench.config, f"rounds={ROUNDS}", "train.participation=1", "method=fedavg",
+                    "--out", str(bench.out("silent"))]
+        main()
+    forked.call(1, run, bench.folder)
+    assert bench.result("silent")["digest"] == expected

@@ -1,0 +1,129 @@
+"""What became of a run, from its folder and what its job printed."""
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+from fedmpi.errors import BadInput
+from fedmpi.storage import run_status
+
+LINE = {"round": 2, "accuracy_mean": .5}
+START = "job 7: start 1 on n1: c.yaml seed=1\n"
+
+
+@pytest.mark.parametrize("printed, lines, result, state, said", [
+    (None, 0, None, "waiting", ""),
+    (START, 0, None, "unfinished", "start 1 on n1: c.yaml seed=1"),
+    (None, 1, None, "unfinished", ""),
+    (START + "job 7: stopped with code 75 and starts again\n", 1, None, "unfinished", "stopped with code 75 and"),
+    (START + "job 7: ended with code 75, cut short by Slurm\n", 1, None, "unfinished", "ended with code 75"),
+    (START + "fedmpi: client 3: x\njob 7: ended with code 1\n", 1, None, "failed", "fedmpi: client 3: x"),
+    (START + "job 7: ended with code -9\n", 1, None, "failed", "ended with code -9"),
+    (START + "fedmpi: of old\njob 7: ended with code 1\n" + START, 1, None, "unfinished", "start 1 on"),
+    (START + "job 7: ended with code 0\n", 1, 2, "finished", "ended with code 0"),
+    (START + "job 7: ended with code 0\n", 1, 1, "unfinished", "ended with code 0")])
+def test_the_state_of_a_run(tmp_path, printed, lines, result, state, said):
+    """The last case: more rounds are asked for than its result has."""
+    folder = tmp_path / "r"
+    folder.mkdir()
+    if printed:
+        (tmp_path / "r.txt").write_text(printed)
+    (folder / "metrics.jsonl").write_text((json.dumps(LINE) + "\n") * lines + '{"round": 3, "accur')
+    if result:
+        (folder / "result.json").write_text(json.dumps({"rounds": result, "accuracy_mean": .5, "digest": "ab"}))
+    found = run_status.outcome_of(folder, rounds=2)
+    assert found.state == state and found.said.startswith(said) and bool(said) == bool(found.said)
+    assert (found.round, len(found.lines)) == ((2, 1) if lines else (0, 0))
+    assert (found.starts, found.settings) == ((printed.count("start 1 on"), "seed=1") if printed else (0, ""))
+
+
+def test_a_damaged_result_is_named(tmp_path):
+    for text in ("{", "[]", '{"rounds": 3}'):
+        (tmp_path / "result.json").write_text(text)
+        with pytest.raises(BadInput, match="result.json is damaged .* remove it"):
+            run_status.outcome_of(tmp_path)
+
+
+def test_settings_that_differ():
+    a, b = {"x": {"y": 1, "z": [1]}, "w": 2}, {"x": {"y": 3, "z": [1]}, "v": None, "w": 2}
+    assert run_status.differing([a, b]) == {"x.y": [1, 3]}
+    assert run_status.differing([a, b | {"x": {}}]) == {"x.y": [1, None], "x.z": [[1], None]}
+
+
+@pytest.mark.parametrize("said, blamed", [
+    ("fedmpi: rank 1: first\nfedmpi: second\n", "fedmpi: rank 1: first"),
+    ("3: fedmpi: as srun --label says it\n", "fedmpi: as srun --label says it"),
+    ("srun: error: n1: task 0: Killed\nslurmstepd: error: out of memory\n", "n1: task 0: Killed"),
+    ("slurmstepd: error: out of memory\nfedmpi: ours comes first\n", "fedmpi: ours comes first"),
+    ("x fedmpi: in the middle of a line\nsrun: information\n", "ended with code 1")])
+def test_who_is_blamed(tmp_path, said, blamed):
+    (tmp_path / "r").mkdir()
+    (tmp_path / "r.txt").write_text("fedmpi: of an earlier start\n" + START + said + "job 7: ended with code 1\n")
+    found = run_status.outcome_of(tmp_path / "r")
+    assert (found.state, found.said, str(found)) == ("failed", blamed, blamed)
+
+
+def test_a_waiting_run_and_one_with_nothing_but_a_checkpoint(tmp_path):
+    folder = tmp_path / "r"
+    found = run_status.outcome_of(folder)
+    assert (found.state, found.round, found.starts, found.settings, str(found)) == ("waiting", 0, 0, "", "")
+    assert np.isnan(found.accuracy)
+    (folder / "checkpoints").mkdir(parents=True)
+    assert run_status.outcome_of(folder).state == "waiting"
+    (folder / "checkpoints" / "round-000001.h5").touch()
+    assert run_status.outcome_of(folder).state == "unfinished"
+
+
+def test_the_settings_are_those_of_the_last_start(tmp_path):
+    (tmp_path / "r").mkdir()
+    (tmp_path / "r.txt").write_text(START + "job 7: start 2 on n2: c.yaml\njob 7: start 13 on n1: c.yaml a=1 b=[2, 3]\n"
+                                    "no job 7: start 14 on n9: c.yaml lies=1\n")
+    found = run_status.outcome_of(tmp_path / "r")
+    assert (found.starts, found.settings, found.said) == (3, "a=1 b=[2, 3]", "start 13 on n1: c.yaml a=1 b=[2, 3]")
+    assert run_status.log_of(tmp_path / "r") == tmp_path / "r.txt"
+
+
+@pytest.mark.parametrize("code, state", [(0, "unfinished"), (75, "unfinished"), (1, "failed"), (2, "failed"),
+                                         (-15, "failed"), (175, "failed")])
+def test_codes_of_ends(tmp_path, code, state):
+    (tmp_path / "r").mkdir()
+    (tmp_path / "r.txt").write_text(START + f"job 7: ended with code {code}, why\n")
+    assert run_status.outcome_of(tmp_path / "r").state == state
+
+
+@pytest.mark.parametrize("rounds, state", [(4, "finished"), (5, "finished"), (6, "unfinished")])
+def test_a_result_of_enough_rounds_is_finished(tmp_path, rounds, state):
+    (tmp_path / "metrics.jsonl").write_text(json.dumps({"round": 5, "accuracy_mean": None}) + "\n")
+    result = {"rounds": 5, "accuracy_mean": .98765, "digest": "0123456789abcdef01"}
+    (tmp_path / "result.json").write_text(json.dumps(result))
+    found = run_status.outcome_of(tmp_path, rounds)
+    assert found.state == state and found.round == 5 and np.isnan(found.accuracy)
+    if state == "finished":
+        assert str(found) == "accuracy 98.77 % after 5 rounds, digest 0123456789abcdef"
+
+
+def test_only_whole_lines_count(tmp_path):
+    (tmp_path / "metrics.jsonl").write_bytes(b'{"round": 1}\n{"round": 2}\n{"rou\xff')
+    assert run_status.metrics(tmp_path) == [{"round": 1}, {"round": 2}]
+    (tmp_path / "metrics.jsonl").write_text('{"round": 1}\nbad\n{"round": 3}\n')
+    assert run_status.metrics(tmp_path) == [{"round": 1}] and run_status.metrics(tmp_path / "none") == []
+
+
+def test_a_folder_without_settings_is_no_run(tmp_path):
+    with pytest.raises(BadInput, match=f"{tmp_path} is not the folder of a run: config.yaml cannot be read "
+                                       ".FileNotFoundError.; give the folder that `fedmpi run` names"):
+        run_status.settings_of_folder(tmp_path)
+    (tmp_path / "config.yaml").write_text("- 1\n")
+    with pytest.raises(BadInput, match="config.yaml is damaged: it holds no settings"):
+        run_status.settings_of_folder(tmp_path)
+    (tmp_path / "config.yaml").write_text("train: {lr: 1e-3}\nseed: 2\n")
+    settings = run_status.settings_of_folder(tmp_path)
+    assert run_status.flatten_settings(settings) == {"train.lr": .001, "seed": 2}
+
+
+def test_settings_of_several_runs():
+    runs = [{"a": 1, "b": {"c": 1}}, {"a": 1, "b": {"c": 1}}, {"a": 1, "b": {"c": 2, "d": 0}}]
+    assert run_status.differing(runs) == {"b.c": [1, 1, 2], "b.d": [None, None, 0]}
+    assert run_status.differing(runs[:2]) == {} and run_status.differing(runs[:1]) == {}

@@ -1,0 +1,81 @@
+"""What a sweep shows of its runs: states, rounds, accuracies, and the time that is left."""
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+
+from fedmpi.storage.run_status import Outcome
+from fedmpi.sweeps.board import Board, board_row, left
+
+
+class Run(SimpleNamespace):
+    """A run of 10 rounds that tells what it is given, and counts how often it is asked."""
+
+    def __init__(self, name: str, state: str = "waiting", lines=(), result=None):
+        super().__init__(name=name, settings=SimpleNamespace(rounds=10), asked=0,
+                         found=Outcome(state, list(lines), result, 0, "", ""))
+
+    def outcome(self) -> Outcome:
+        self.asked += 1
+        return self.found
+
+
+def line(number: int, seconds: float, accuracy: float = .5) -> dict:
+    return {"round": number, "seconds": seconds, "accuracy_mean": accuracy}
+
+
+def test_a_row_says_how_far_a_run_is_and_what_is_left():
+    run = Run("a / b / seed 0", lines=[line(1, 30., .1), line(4, 200., .25)])
+    # 50 s a round, 6 rounds left
+    assert board_row(run, "under way", run.outcome()) == ["a / b / seed 0", "under way", "4/10", "25.00 %", "5 min"]
+    assert board_row(run, "failed", run.outcome()) == ["a / b / seed 0", "failed", "4/10", "25.00 %", ""]
+    assert left(run, run.outcome()) == "5 min" and left(run, Run("new").outcome()) == "?"
+    assert board_row(Run("n"), "waiting", Run("n").outcome()) == ["n", "waiting", "0/10", "-", ""]
+
+
+def test_states_are_asked_for_again_only_while_a_run_is_under_way():
+    done, going, broken, later = runs = [Run("done", "finished"), Run("going", "unfinished"), Run("broken", "failed"),
+                                         Run("later")]
+    board = Board(runs)
+
+    def states(under_way, waiting):
+        return [state for _, state, _ in board.states(under_way, waiting)]
+    for _ in range(3):
+        assert states([going], [later]) == ["finished", "under way", "failed", "waiting"]
+    assert [run.asked for run in runs] == [1, 3, 1, 1]
+    going.found = Run("", "finished").found      # it has ended: what it left is read once more
+    for _ in range(2):
+        assert states([later], []) == ["finished", "finished", "failed", "under way"]
+    assert [run.asked for run in runs] == [1, 4, 1, 3]
+    later.found = Run("", "failed").found
+    assert states([], []) == ["finished", "finished", "failed", "failed"]
+
+
+def cells(table) -> list[list[str]]:
+    return [list(column) for column in zip(*(column.cells for column in table.columns), strict=True)]
+
+
+@pytest.mark.parametrize("height, names", [
+    (99, "abcdef"), (13, "abcdef"), (12, "abcde"), (11, "bcde"), (10, "bce"), (8, "e"), (1, "e")])
+def test_the_rows_that_matter_most_are_shown_in_their_order(height, names):
+    """Under way, then failed, finished, unfinished and waiting; seven lines of the terminal are for other things."""
+    states = ["unfinished", "failed", "failed", "finished", "under way", "waiting"]
+    table = Board([]).table([(Run(name), state, Run(name).outcome())
+                             for name, state in zip("abcdef", states, strict=True)], height)
+    assert [shown[0] for shown in cells(table)] == list(names)
+    assert table.caption == "1 under way, 2 failed, 1 finished, 1 unfinished, 1 waiting"
+    assert [column.header for column in table.columns] == ["run", "state", "round", "accuracy", "left"]
+
+
+def test_states_that_no_run_has_are_not_counted_and_names_are_no_markup():
+    table = Board([]).table([(Run("[red]x[/]"), "finished", Run("").outcome())], 30)
+    assert table.caption == "1 finished" and cells(table)[0][0] == r"\[red]x\[/]"
+
+
+def test_elsewhere_it_prints_lines_and_no_table(capsys):
+    board = Board([Run("a")])
+    with board:
+        board.say("[bold]a line[/]")
+        board.show([], board.runs)
+    assert capsys.readouterr().out == "[bold]a line[/]\n" and board.live is None and board.runs[0].asked == 0

@@ -1,0 +1,119 @@
+"""Rows of equal work: as many gradient steps as another row, in steps or in whole epochs."""
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+
+from fedmpi.config.schema import resolve
+from fedmpi.errors import BadInput
+from fedmpi.sweeps import equal, job
+
+JOBS = sorted((Path(__file__).parents[2] / "jobs").glob("*.yaml"))
+
+
+def run(method, **train):
+    more = {key: train.pop(key) for key in ("rounds", "seed") if key in train}
+    return resolve({"rounds": 100, "method": method, "train": train, "data": {"clients": 20}} | more)
+
+
+@pytest.mark.parametrize("method, expected", [
+    ("local", 10), ("fedmhc", 20), ("fedah", 30), ({"name": "fedrep", "head_epochs": 4}, 50), ("ditto", 20),
+    ({"name": "pfedme", "K": 3}, 30), ({"name": "fedavg_plus", "K": 4}, 40), ({"name": "fedbabu", "ft": 20}, 12),
+    ({"name": "fesem_cam", "warm_up": 50}, 25), ({"name": "ifca_cam", "warm_up": 40}, 16)])
+def test_steps_by_hand(method, expected):
+    """100 rounds of 10 steps; FedBABU's 200 steps at judging are a fifth more, 50 rounds of warm-up half as many."""
+    assert equal.setting(run("local", steps=10), run(method, steps=10)) == f"train.steps={expected}"
+
+
+@pytest.mark.parametrize("train, other, expected", [
+    ({"participation": .2}, {"participation": .2}, 20), ({"participation": .5}, {"participation": .25}, 10),
+    ({"rounds": 50}, {"rounds": 200}, 80), ({"steps": 4}, {}, 20)])
+def test_who_takes_part_how_often_counts(train, other, expected):
+    own, twice = run("local", **{"steps": 10} | train), run("ditto", **{"steps": 10} | other)
+    assert equal.setting(own, twice) == f"train.steps={expected}"
+
+
+@pytest.mark.parametrize("method, epochs, expected", [
+    ("fedah", 1, 3), ("fedah", 5, 7), ("ditto", 2, 4), ("fedmhc_ah", 1, 3)])
+def test_without_steps_the_answer_is_in_epochs(method, epochs, expected):
+    """What is trained once more at judging is little beside 100 rounds."""
+    own, other = run("local", epochs=epochs), run(method, epochs=epochs)
+    assert equal.setting(own, other) == f"train.epochs={expected}"
+
+
+def test_epochs_that_are_not_whole_and_what_cannot_be_counted_are_refused():
+    with pytest.raises(BadInput, match=r"a client of 40 batches would need 1.075 epochs and one of 1000 1.003, "
+                                       r"not the same whole number; give the column train.steps$") as error:
+        equal.setting(run("local"), run({"name": "fesem_cam", "warm": "local"}, rounds=50))
+    assert "\n" not in str(error.value)
+    with pytest.raises(BadInput, match="on a network of two layers, .*method.layers = 4: .*; name another row$"):
+        equal.setting(run("local", steps=3), run({"name": "fedcps", "layers": 4}, steps=3))
+
+
+@pytest.fixture
+def write(tmp_path):
+    def write(rows, **more):
+        (tmp_path / "c.yaml").write_text("rounds: 10\ntrain: {steps: 6}\n")
+        import json
+        (tmp_path / "j.yaml").write_text(json.dumps(
+            {"title": "t", "config": "c.yaml", "rows": rows, "measure": "accuracy_mean"} | more))
+        return tmp_path / "j.yaml"
+    return write
+
+
+def test_a_row_of_a_job_asks_for_it(write, tmp_path):
+    path = write({"Ditto": "ditto", "even": {"method": "local", "equal_steps": "Ditto"}},
+                 columns={"a": {}, "b": {"train.steps": 5}, "c": {}},
+                 cells={"Ditto": {"c": {"train.steps": 9, "seed": 7}}})
+    runs = {(r.row, r.column): r for r in job.expand(job.load_job(path), path, tmp_path / "out", None)}
+    assert [runs["even", c].settings.train.steps for c in "abc"] == [12, 10, 18]
+    assert [runs["Ditto", c].settings.train.steps for c in "abc"] == [6, 5, 9]
+    assert runs["even", "b"].overrides[-1] == "train.steps=10" and {r.settings.seed for r in runs.values()} == {0}
+
+
+@pytest.mark.parametrize("rows, more, said", [
+    ({"A": "local", "B": {"method": "local", "equal_steps": "X"}}, {},
+     r"rows.B.equal_steps = X: name a row of this job that has no equal_steps itself; its rows: A, B"),
+    ({"A": {"method": "local", "equal_steps": "A"}}, {}, "rows.A.equal_steps = A: name a row"),
+    ({"A": "ditto"}, {"cells": {"C": {}}}, "cells: 'C' is not among the rows"),
+    ({"A": "ditto"}, {"cells": {"A": {"x": {}}}}, "cells: 'x' is not among the columns")])
+def test_wrong_rows_and_cells_are_named(write, rows, more, said):
+    with pytest.raises(BadInput, match=f"^.*j.yaml: {said}[^\n]*$"):
+        job.load_job(write(rows, **more))
+
+
+def test_a_column_without_steps_is_named(write, tmp_path):
+    path = write({"A": "fesem_cam", "B": {"method": "local", "equal_steps": "A"}},
+                 columns={"a": {}, "b": {"train.steps": None}})
+    with pytest.raises(BadInput, match=r"j.yaml: B / b / seed 0: equal_steps: a client of 40 .*train.steps$"):
+        job.expand(job.load_job(path), path, tmp_path / "out", None)
+
+
+@pytest.mark.parametrize("path", [path for path in JOBS if "equal_steps" in path.read_text()], ids=lambda p: p.stem)
+def test_rows_of_our_jobs_do_equal_work(path, tmp_path):
+    """In all columns and scales: as near as whole steps or, within 5 %, whole epochs of a round come."""
+    made = job.load_job(path)
+    made = dataclasses.replace(made, seeds=made.seeds[:1])      # seeds change no steps
+    for scale in (None, *made.scales):
+        runs = {(r.row, r.column): r for r in job.expand(made, path, tmp_path, scale)}
+        for (row, column), found in runs.items():
+            if (other := job.equal_to(made, row)) is not None:
+                ratio, train = equal.ratio(found.settings, runs[other, column].settings, 40), found.settings.train
+                assert abs(ratio - 1) < (.51 / train.steps if train.steps else .05), (scale, column, ratio)
+
+
+@pytest.mark.slow("the steps of every row of every job")
+@pytest.mark.parametrize("path", [path for path in JOBS if "equal_steps" not in path.read_text()], ids=lambda p: p.stem)
+def test_a_job_whose_rows_do_unequal_work_says_why_none_is_equal(path, tmp_path):
+    """In its first column, by more than 5 %; its header then has a line that begins `# No row of equal steps:`."""
+    runs = job.expand(job.load_job(path), path, tmp_path, None)
+    totals = []
+    for found in runs:
+        if (found.column, found.seed) == (runs[0].column, runs[0].seed):
+            try:
+                totals.append(equal.total(found.settings, 40))
+            except BadInput as error:      # figure 4 of FedCPS clusters whole models of four blocks
+                assert path.stem == "fedcps_figure4" and "network of two layers" in str(error)
+    assert max(totals) < 1.05 * min(totals) or "No row of equal steps: " in path.read_text()

@@ -1,0 +1,196 @@
+"""What a sweep would cost, before it starts."""
+from __future__ import annotations
+
+import dataclasses
+import json
+import shlex
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from fedmpi.cli import app
+from fedmpi.commands.plan import prepared
+from fedmpi.config import schema
+from fedmpi.errors import BadInput
+from fedmpi.sweeps import estimate, job
+from tests.sweeps import jobs
+
+ROWS = {"FedAvg": "fedavg", "Ditto": "ditto", "IFCA": {"method": {"name": "ifca", "k": 2}}, "Local": "local"}
+
+
+@pytest.fixture
+def runs(tmp_path, cache):
+    path = jobs.write(tmp_path, cache, rows=ROWS, columns={"one": {}}, published={})
+    return job.expand(job.load_job(path), path, tmp_path / "out", None)
+
+
+def costs(runs, rate=100.):
+    cases = [prepared(str(run.config), run.overrides) for run in runs]
+    return cases[0], dict(zip(ROWS, (estimate.cost(r, c, rate) for r, c in zip(runs, cases, strict=True)), strict=True))
+
+
+def test_steps_and_bytes(runs):
+    """Two rounds of six clients, three batches each; every round is evaluated."""
+    case, found = costs(runs)
+    judged = 2 * case.federation.counts[:, 2].sum() / 3 / 10
+    size = 4 * case.method.model.size
+    assert found["FedAvg"].steps == pytest.approx(2 * 6 * 3 + judged)
+    assert found["Ditto"].steps == pytest.approx(2 * 2 * 6 * 3 + judged)      # two models
+    assert found["IFCA"].steps == pytest.approx(2 * 6 * 3 + judged + 2 * 2 * case.federation.sizes.sum() / 3 / 10)
+    assert (found["FedAvg"].down, found["FedAvg"].up) == (2 * 6 * size, 2 * 6 * size)
+    assert found["IFCA"].down == 2 * 6 * 2 * size and found["Local"].down == found["Local"].up == 0
+
+
+SIX = {"data": {"name": "arrays", "clients": 6, "partition": "iid", "split": [.5, .2, .3]}, "rounds": 4,
+       "train": {"epochs": 2, "steps": None, "batch": 10}}
+
+
+@pytest.fixture
+def six(tmp_path, cache):
+    """Return a function that gives a run of six clients, each with 20 samples to train on, 8 to validate and 12 to
+    test on, and its case."""
+    np.savez(tmp_path / "six.npz", x_train=np.zeros((240, 4), np.float32), y_train=np.arange(240) % 3)
+
+    def six(*settings):
+        path = jobs.write(tmp_path, cache, rows={"FedAvg": "fedavg"}, columns={"one": {}}, published={},
+                          set={**SIX, "data": SIX["data"] | {"file": str(tmp_path / "six.npz")}})
+        run, = job.expand(job.load_job(path), path, tmp_path / "out", None)
+        run = run._replace(overrides=[*run.overrides, *settings], settings=schema.load_config(
+            str(run.config), [*run.overrides, *settings]))
+        return run, prepared(str(run.config), run.overrides)
+    return six
+
+
+@pytest.mark.parametrize("settings, trained, judged, clients", [
+    ((), 6 * 4, 6 * 20 / 3 / 10, 6),                              # 2 epochs of 2 batches; 120 samples forward
+    (("evaluate.every=2",), 6 * 4, 6 * 20 / 3 / 10 / 2, 6),
+    (("evaluate.every=0",), 6 * 4, 6 * 20 / 3 / 10 / 4, 6),       # after the last of 4 rounds alone
+    (("evaluate.on=validation",), 6 * 4, 6 * 8 / 3 / 10, 6),
+    (("train.batch=5",), 6 * 8, 6 * 20 / 3 / 5, 6),
+    (("train.epochs=3",), 6 * 6, 6 * 20 / 3 / 10, 6),
+    (("train.steps=7",), 6 * 7, 6 * 20 / 3 / 10, 6),
+    (("train.participation=.5",), 3 * 4, 6 * 20 / 3 / 10, 3),     # all are judged
+    (("train.participation=[.5, 1]",), 4.5 * 4, 6 * 20 / 3 / 10, 4.5),
+    (("data.split=[.8, .2]",), 6 * 2 * 3.2, 6 * 8 / 3 / 10, 6)])   # 32 samples: 3.2 batches an epoch
+def test_a_round_by_hand(six, settings, trained, judged, clients):
+    run, case = six(*settings)
+    assert estimate.steps_of_round(case, clients, case.shared) == pytest.approx(trained + judged)
+    found = estimate.cost(run, case, 100.)
+    size = 4 * (4 * 8 + 8 + 8 * 3 + 3)      # bytes of an MLP of 4 features, 8 hidden units and 3 classes
+    assert found == pytest.approx((4, 4 * (trained + judged), 4 * clients * size, 4 * clients * size, 100.))
+    run.folder.mkdir(parents=True)
+    lines = "".join(json.dumps({"round": t, "accuracy_mean": .1}) + "\n" for t in (1, 3))
+    (run.folder / "metrics.jsonl").write_text(lines)
+    assert estimate.cost(run, case, 100.).steps == pytest.approx(trained + judged)      # one round is left
+    (run.folder / "metrics.jsonl").write_text(json.dumps({"round": 9, "accuracy_mean": .1}) + "\n")
+    assert estimate.cost(run, case, 100.)[:4] == (0, 0, 0, 0)
+
+
+def test_rounds_of_other_work_count_as_many_as_there_are(six):
+    """IFCA-CAM trains one model in its 3 rounds of warm-up, and two in the other one."""
+    run, case = six("method={name: ifca_cam, k: 2, warm_up: 3}", "evaluate.every=0")
+    warm, both = (estimate.steps_of_round(case, 6, shared) for _, shared in case.method.stages(case.shared, 4))
+    assert estimate.cost(run, case, 100.).steps == pytest.approx(3 * warm + both) and both > 1.9 * warm
+
+
+def test_the_rate_is_that_of_the_second_of_two_rounds(six, monkeypatch):
+    made = []
+
+    class Rig:
+        def __init__(self, world, federation, settings):
+            made.append((world.size, federation.clients, settings["method"], settings["train"]["steps"],
+                         settings["train"]["batch"]))
+
+        def round(self, t, share):
+            made.append((t, share))
+            return [9., 2.][t]
+    monkeypatch.setattr("fedmpi.bench.rig.Rig", Rig)
+    _, case = six("method=ditto")
+    assert estimate.measure_rate(case) == 6 * 10 / 2.      # six clients of 10 steps each, in 2 s
+    assert made == [(1, 6, {"name": "fedavg"}, 10, 10), (0, 1.), (1, 1.)]
+    case = dataclasses.replace(case, federation=SimpleNamespace(clients=32))
+    assert estimate.measure_rate(case) == 8 * 10 / 2. and made[-1] == (1, .25)
+
+
+def test_each_network_is_measured_once(tmp_path, cache, monkeypatch, capsys):
+    """Rows of one network and one training share a rate; a column of another network has its own."""
+    path = jobs.write(tmp_path, cache, rows={"A": "fedavg", "B": "local"}, published={}, columns={
+        "one": {}, "wide": {"model": {"name": "mlp", "hidden": 16}}, "long": {"train.steps": 9},
+        "more rounds": {"rounds": 7}})
+    runs = job.expand(job.load_job(path), path, tmp_path / "out", None)
+    rates = iter((10., 20., 30.))
+    monkeypatch.setattr(estimate, "measure_rate", lambda case: next(rates))
+    monkeypatch.setenv("COLUMNS", "200")
+    estimate.show(runs, 1, 1, None)
+    lines = capsys.readouterr().out.splitlines()
+    assert [shlex.split(line) for line in lines[:8]] == [["fedmpi", *run.words()] for run in runs]
+    assert [line.split()[-3] for line in lines[11:19]] == ["10", "10", "20", "20", "30", "30", "10", "10"]
+    assert lines[19].endswith("with 1 at a time on 1 worker each")
+    estimate.show(runs, 2, 4, 5.)      # nothing is measured; one rank of four is the server
+    lines = capsys.readouterr().out.splitlines()
+    assert {line.split()[-3] for line in lines[11:19]} == {"5"}
+    assert lines[19].endswith("with 2 at a time on 3 workers each")
+    for rate in (0, -1.):
+        with pytest.raises(BadInput, match=f"--rate {rate}: should be more than 0 steps a second"):
+            estimate.show(runs, 1, 1, rate)
+
+
+COSTS = [estimate.Cost(3, 7200., 3 * 2**20, 2**19, 100.), estimate.Cost(0, 1234.4, 2**30, 0., 2.)]
+
+
+def test_the_table_s_figures(monkeypatch):
+    """7,200 steps at 100 a second take 72 s, 1,234.4 at 2 a second 617.2 s: .19 hours of one core."""
+    monkeypatch.setenv("COLUMNS", "120")
+    runs = [SimpleNamespace(name="first"), SimpleNamespace(name="second")]
+
+    def shown(workers, at_once, cores):
+        monkeypatch.setattr("os.cpu_count", lambda: cores)
+        return estimate.cost_table(runs, COSTS, workers, at_once).splitlines()
+    lines = shown(1, 1, 8)
+    assert [line.split() for line in lines[:4:2]] == [
+        ["run", "rounds", "steps", "MiB", "down", "MiB", "up", "steps/s", "time"],
+        ["first", "3", "7,200", "3.0", "0.5", "100", "72", "s"]]
+    assert lines[3].split() == ["second", "0", "1,234", "1,024.0", "0.0", "2", "10", "min"]
+    assert lines[4] == ("in all 8,434 steps, 1,027.0 MiB down and 0.5 MiB up; 0.19 hours of one core, about 11 min "
+                        "with 1 at a time on 1 worker each")
+    assert shown(2, 1, 8)[2].split()[-2:] == ["36", "s"]
+    # 689.2 s of one core; as many at work as cores, workers and runs allow
+    for workers, at_once, cores, wall in ((2, 2, 8, "3 min"), (2, 2, 2, "6 min"), (1, 9, 8, "6 min"),
+                                          (3, 2, None, "11 min"), (8, 2, 99, "43 s")):
+        workers_each = f"{at_once} at a time on {workers} worker{'s' * (workers > 1)} each"
+        assert shown(workers, at_once, cores)[4].endswith(f"about {wall} with {workers_each}")
+    assert lines[5].startswith("(steps: batches that the clients train on;")
+
+
+def test_only_what_is_left_is_counted(runs):
+    _, before = costs(runs)
+    runs[0].folder.mkdir(parents=True)
+    (runs[0].folder / "metrics.jsonl").write_text(json.dumps({"round": 1, "accuracy_mean": .1}) + "\n")
+    _, after = costs(runs)
+    assert after["FedAvg"].rounds == 1 and after["FedAvg"].steps == pytest.approx(before["FedAvg"].steps / 2)
+    assert after["Local"] == before["Local"]
+
+
+def test_the_table_adds_up(runs):
+    _, found = costs(runs)
+    text = estimate.cost_table(runs, list(found.values()), workers=1, at_once=1)
+    total = sum(cost.steps for cost in found.values())
+    assert f"in all {total:,.0f} steps" in text and f"{total / 100 / 3600:.2f} hours of one core" in text
+    halved = estimate.cost_table(runs, list(found.values()), workers=2, at_once=1)
+    assert halved.splitlines()[2].split()[-2] < text.splitlines()[2].split()[-2]
+
+
+def test_the_command(tmp_path, cache):
+    path = jobs.write(tmp_path, cache, rows={"Local": "local"}, columns={"one": {}}, published={})
+    words = ["sweep", path, "--out", str(tmp_path / "out"), "--dry-run"]
+    done = CliRunner().invoke(app, words)
+    assert done.exit_code == 0, done.output
+    lines = done.output.splitlines()
+    assert lines[0].startswith("fedmpi run ") and lines[2].split() == [
+        "run", "rounds", "steps", "MiB", "down", "MiB", "up", "steps/s", "time"]
+    assert float(lines[4].split()[-3].replace(",", "")) > 0 and not (tmp_path / "out").exists()      # measured here
+    assert CliRunner().invoke(app, [*words, "--rate", "7"]).output.splitlines()[4].split()[-3] == "7"
+    refused = CliRunner().invoke(app, [*words, "--rate", "0"])
+    assert refused.exit_code == 2 and "--rate 0.0: should be more than 0" in refused.output

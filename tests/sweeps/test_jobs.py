@@ -1,0 +1,61 @@
+"""The jobs that come with the program: all can start, and their published numbers are what they can be."""
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fedmpi.engines import batchnorm
+from fedmpi.models.build import build_model
+from fedmpi.report.tables import as_pair, unit_of
+from fedmpi.sweeps import job
+
+JOBS = sorted((Path(__file__).parents[2] / "jobs").glob("*.yaml"))
+each = pytest.mark.parametrize("path", JOBS, ids=lambda path: path.stem)
+
+
+@each
+def test_all_runs_of_all_scales_have_good_settings(path, tmp_path):
+    read = job.load_job(path)
+    once = dataclasses.replace(read, seeds=read.seeds[:1])      # seeds change nothing else
+    for scale in (None, *read.scales):
+        kept = job.at(once, scale)
+        runs = job.expand(once, path, tmp_path, scale)
+        assert len(runs) == len(kept.rows) * len(kept.columns) * len(kept.seeds)
+        assert len({run.folder for run in runs}) == len(runs)
+
+
+@each
+def test_published_numbers_are_what_their_measure_can_be(path):
+    for view in job.views(job.load_job(path)):
+        for row, cells in view.published.items():
+            assert cells, row
+            for cell in cells.values():
+                mean, spread = as_pair(cell)
+                assert 0 < mean < (100 if unit_of(view.measure) == 100 else float("inf"))
+                assert spread is None or 0 <= spread < mean
+
+
+def test_no_two_jobs_have_one_title_and_the_page_names_all():
+    assert len({job.load_job(path).title for path in JOBS}) == len(JOBS) > 20
+    page = (JOBS[0].parent / "README.md").read_text()
+    assert [path.name for path in JOBS if f"`{path.name}`" not in page] == []
+
+
+@pytest.mark.parametrize("name", ["fedah_table1", "fedah_table3", "fedmhc_table1"])
+def test_every_row_can_train_the_network_with_batchnorm(name, tmp_path):
+    """Its statistics are local; who computes with whole models averages them, and would refuse local ones."""
+    networks, policies = {}, {}
+    path = JOBS[0].parent / f"{name}.yaml"
+    for run in job.expand(dataclasses.replace(job.load_job(path), seeds=[0]), path, tmp_path, None):
+        model = run.settings.model
+        if run.column == "TINY, ResNet-18":
+            if model not in networks:
+                networks[model] = build_model(model, (64, 64, 3), np.dtype("uint8"), 200, 0)
+            batchnorm.on(run.settings.method, networks[model])
+            policies[run.row] = (model.norm, model.statistics)
+    averaged = {"FedAMP", "CFL", "pFedCAM (K=4)"}
+    assert policies == {row: ("batch", "average" if row in averaged else "local") for row in policies}
+    assert len(policies) > 10

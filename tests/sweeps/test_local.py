@@ -1,0 +1,192 @@
+"""Sweeps whose runs are small programs of the tests' own: who is started, when, with what, and what the sweep says."""
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import socket
+import sys
+
+import pytest
+
+from fedmpi.errors import BadInput
+from fedmpi.storage.lock import Lock
+from fedmpi.sweeps import job, local
+from tests.sweeps import jobs
+
+# Called as fedmpi is; does what the test has written for all of its runs.
+FAKE = """#!/bin/bash
+echo "$*" >>"$(dirname "$0")/called"
+while [ "$1" != --out ]; do shift; done
+out=$2; row=$(basename "$(dirname "$(dirname "$2")")"); here=$(dirname "$0")
+mkdir -p "$out"
+best='"accuracy_best_on_test": 0.75'
+finish() { echo '{"rounds": 2, "accuracy_mean": 0.5, "digest": "abc", '"$best}" >"$out/result.json"; }
+stop_all() { trap 'asked=yes' TERM; kill -TERM $PPID; until [ "$asked" ]; do sleep .01; done; }
+case $row in
+DOES
+esac
+"""
+ROWS = ("a", "b", "c")
+
+
+@pytest.fixture(autouse=True)
+def handlers():
+    """Sweeps install handlers of signals in this process; until they do, nothing that they are sent ends it."""
+    before = {number: signal.signal(number, lambda *_: None) for number in (signal.SIGINT, signal.SIGTERM)}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+@pytest.fixture
+def plan(tmp_path, cache):
+    """Return a function that plans a run of two rounds for every row."""
+    def plan(rows=ROWS, **changed):
+        path = jobs.write(tmp_path, cache, rows={row: {"method": "local"} for row in rows}, columns={"one": {}},
+                          published={}, **changed)
+        return job.expand(job.load_job(path), path, tmp_path / "out", None)
+    return plan
+
+
+@pytest.fixture
+def sweep(tmp_path, monkeypatch, plan, capfd):
+    """Return a function that runs a sweep; `does` has a branch of bash's `case` for some rows."""
+    def sweep(does: str, runs=None, at_once: int = 1):
+        (tmp_path / "fake").write_text(FAKE.replace("DOES", f"{does}\n*) finish ;;"))
+        (tmp_path / "fake").chmod(0o755)
+        monkeypatch.setattr(local, "POLL", .01)
+        monkeypatch.setattr(local, "launcher", lambda ranks: [str(tmp_path / "fake")])
+        code = local.Sweep(runs or plan(), at_once, 1).go()
+        return code, capfd.readouterr().out.splitlines()
+    return sweep
+
+
+def log(run) -> list[str]:
+    return run.folder.with_suffix(".txt").read_text().splitlines()
+
+
+BOOM = "echo 'fedmpi: boom' >&2; exit 1 ;;"
+
+
+@pytest.mark.parametrize("does, code, ends, started", [
+    ("", 0, "3 of 3 runs finished", "abc"),
+    (f"b) {BOOM}", 1, "2 of 3 runs finished, 1 failed", "abc"),
+    (f"*) {BOOM}", 1, "0 of 3 runs finished, 3 failed", "abc"),
+    ("b) exit 2 ;;", 1, "2 of 3 runs finished, 1 failed", "abc"),
+    ("b) kill -KILL $$ ;;", 1, "2 of 3 runs finished, 1 failed", "abc"),
+    # asked to stop: what is under way saves, or is ended by the signal; what waits is not started
+    ("b) stop_all; exit 75 ;;", 75, "1 of 3 runs finished, 2 left: the same command continues", "ab"),
+    ("b) stop_all; exit 143 ;;", 75, "1 of 3 runs finished, 2 left: the same command continues", "ab"),
+    ("b) kill -TERM $PPID; while :; do sleep .01; done ;;", 75,
+     "1 of 3 runs finished, 2 left: the same command continues", "ab"),
+    ("b) stop_all; finish; exit ;;", 75, "2 of 3 runs finished, 1 left: the same command continues", "ab"),
+    ("c) stop_all; finish; exit ;;", 0, "3 of 3 runs finished", "abc"),
+    # a failure says more than what is left
+    (f"a) {BOOM} b) stop_all; exit 75 ;;", 1, "0 of 3 runs finished, 1 failed, 2 left: the same command continues",
+     "ab"),
+    ("b) stop_all; exit 1 ;;", 1, "1 of 3 runs finished, 1 failed, 1 left: the same command continues", "ab"),
+    # a run that stops by itself, since its time is over, has saved; the others go on
+    ("b) exit 75 ;;", 75, "2 of 3 runs finished, 1 left: the same command continues", "abc")])
+def test_the_code_says_what_became_of_all(sweep, tmp_path, does, code, ends, started):
+    found, said = sweep(does)
+    assert (found, [line for line in said if " runs finished" in line]) == (code, [ends])
+    called = [line.split() for line in (tmp_path / "called").read_text().splitlines()]
+    assert [words[words.index("--out") + 1].split("/")[-3] for words in called] == list(started)
+
+
+def test_what_a_sweep_says_and_keeps(sweep, plan, tmp_path):
+    runs = plan()
+    code, said = sweep(f"a) echo out; cat; finish ;;\nb) {BOOM}", runs)
+    assert code == 1 and [line.partition(" in ")[0] for line in said] == [
+        "finished a / one / seed 0: 50.00 % (best 75.00 %)", "failed b / one / seed 0: fedmpi: boom",
+        "finished c / one / seed 0: 50.00 % (best 75.00 %)", "2 of 3 runs finished, 1 failed",
+        "failed b / one / seed 0: fedmpi: boom", f"  log: {tmp_path}/out/b/one/seed-0.txt"]
+    assert said[0].endswith("; 1 of 3, 2 waiting") and said[2].endswith("; 2 of 3, 0 waiting")
+    start = f"job sweep: start 1 on {socket.gethostname()}: {runs[0].config} engine=loop method=local seed=0"
+    assert log(runs[0]) == [start, "out", "job sweep: ended with code 0"]
+    assert log(runs[1])[1:] == ["fedmpi: boom", "job sweep: ended with code 1"]
+    assert (tmp_path / "called").read_text().splitlines()[0] == (
+        f"run {runs[0].config} engine=loop method=local seed=0 --out {runs[0].folder} --resume auto")
+    # the same command again starts what has failed, and nothing else
+    code, said = sweep("", runs)
+    assert code == 0 and said[0] == "2 of 3 runs are finished already" and said[-1] == "3 of 3 runs finished"
+    assert log(runs[1])[3].startswith("job sweep: start 2 on ") and len(log(runs[0])) == 3
+
+
+def test_a_run_of_fewer_rounds_is_not_finished(sweep, plan, tmp_path):
+    runs = plan()
+    for run, rounds in zip(runs, (1, 2, 3), strict=True):
+        run.folder.mkdir(parents=True)
+        (run.folder / "result.json").write_text(
+            json.dumps({"rounds": rounds, "accuracy_mean": .1, "accuracy_best_on_test": .2, "digest": "x"}))
+    code, said = sweep("", runs)
+    assert code == 0 and said[0] == "2 of 3 runs are finished already" and said[-1] == "3 of 3 runs finished"
+    assert len((tmp_path / "called").read_text().splitlines()) == 1 and "/out/a/" in (tmp_path / "called").read_text()
+
+
+def test_what_another_process_has_under_way_is_neither_started_nor_lost(sweep, plan, tmp_path):
+    runs = plan()
+    runs[1].folder.mkdir(parents=True)
+    lock = Lock(runs[1].folder)
+    code, said = sweep("", runs)
+    assert code == 75 and said[0] == "1 of 3 runs are under way elsewhere: left alone"
+    assert said[-1] == "2 of 3 runs finished, 1 left: the same command continues"
+    lock.release()
+    assert sweep("", runs)[0] == 0
+
+
+def test_runs_at_once_have_gpus_of_their_own(sweep, plan, tmp_path, monkeypatch):
+    """Two at a time: the first two wait for each other, and so do the next two."""
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,5,6")
+    (tmp_path / "started").mkdir()
+    (tmp_path / "running").mkdir()
+    code, said = sweep('''*) touch "$here/started/$row" "$here/running/$row"
+    ls "$here/running" | wc -l >>"$here/together"
+    case $row in a|b) wait_for=2 ;; *) wait_for=4 ;; esac
+    until [ "$(ls "$here/started" | wc -l)" -ge $wait_for ]; do sleep .01; done
+    echo "$CUDA_VISIBLE_DEVICES" >"$here/gpus.$row"
+    read -r _ _ _ _ _ session _ </proc/$$/stat; [ "$session" = $$ ] || exit 1      # Ctrl-C reaches it by the sweep
+    rm "$here/running/$row"; finish; exit ;;''', plan("abcd"), at_once=2)
+    assert code == 0 and max((tmp_path / "together").read_text().split()) == "2"
+    gpus = [(tmp_path / f"gpus.{row}").read_text().strip() for row in "abcd"]
+    assert gpus[:2] == ["4,6", "5"] and sorted(gpus[2:]) == ["4,6", "5"]
+
+
+def test_a_sweep_stops_every_run_that_is_under_way(sweep, plan):
+    code, said = sweep('''c) until [ -e "$here/out/a/one/seed-0/ready" ] && [ -e "$here/out/b/one/seed-0/ready" ]
+    do sleep .01; done; stop_all; exit 75 ;;
+    *) trap 'exit 75' TERM; touch "$out/ready"; while :; do sleep .01; done ;;''', plan("abcd"), at_once=3)
+    assert code == 75 and said == ["0 of 4 runs finished, 4 left: the same command continues"]
+
+
+def test_a_stop_while_a_run_is_being_started_reaches_it_too(sweep, plan, monkeypatch):
+    class Popen(local.subprocess.Popen):
+        def __init__(self, *words, **options):
+            super().__init__(*words, **options)
+            signal.raise_signal(signal.SIGTERM)
+    monkeypatch.setattr(local.subprocess, "Popen", Popen)
+    code, said = sweep("*) for i in {1..300}; do sleep .01; done; exit 1 ;;")
+    assert (code, said) == (75, ["0 of 3 runs finished, 3 left: the same command continues"])
+
+
+def test_ranks_need_an_mpiexec(tmp_path, monkeypatch):
+    start = ["-m", "fedmpi"]
+    assert local.launcher(1) == [sys.executable, *start]
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
+    with pytest.raises(BadInput, match="--ranks 2 needs an mpiexec on the PATH"):
+        local.launcher(2)
+    for folder in (tmp_path / "bin", tmp_path):      # the one beside this Python comes first
+        folder.mkdir(exist_ok=True)
+        (folder / "mpiexec").write_text("#!/bin/sh\n")
+        (folder / "mpiexec").chmod(0o755)
+        assert shutil.which("mpiexec") == str(tmp_path / "bin" / "mpiexec")
+        assert local.launcher(3) == [str(folder / "mpiexec"), "-n", "3", str(tmp_path / "python"), *start]
+
+
+def test_gpus_are_counted_where_none_are_named(monkeypatch):
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    devices = [name for name in os.listdir("/dev") if name.startswith("nvidia") and name[6:7].isdigit()]
+    assert local.visible_gpus() == [str(i) for i in range(len(devices))]

@@ -1,0 +1,64 @@
+"""Text in columns: what is aligned, wrapped and left alone."""
+from __future__ import annotations
+
+import pytest
+
+from fedmpi import text as text_table
+from fedmpi.text import pairs, paragraphs
+
+TABLE = """name       count
+----------------
+a [b] :x:      1
+c          1,000"""
+
+
+@pytest.fixture(autouse=True)
+def wide(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "60")
+
+
+def test_a_table_is_plain_text_with_numbers_on_the_right():
+    assert squeezed(
+        text_table.format_columns(["name", "count"], [["a [b] :x:", 1], ["c", "1,000"]], right=("count",))
+    ) == (squeezed(TABLE))
+    assert text_table.format_columns(["name", "count"], [["a", 1]]).splitlines()[2].split() == ["a", "1"]
+
+
+def squeezed(table: str) -> list[str]:
+    """Return the lines without the dashes of the second, whose number is a matter of taste."""
+    return [line for line in table.splitlines() if set(line) - {"-", " "}]
+
+
+def test_texts_are_wrapped_and_numbers_are_not(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "30")
+    lines = text_table.format_columns(
+        ["what", "n"], [["one two three four five six", 123456]], right=("n",)
+    ).splitlines()
+    assert max(map(len, lines)) <= 30 and lines[2].endswith("123456") and len(lines) > 3
+    assert lines[0].endswith("     n")
+
+
+def test_pairs_are_aligned_and_hang():
+    text = pairs([("a", "one two " * 7), ("long", "two-words " * 6)])
+    assert text.splitlines() == ["a     " + "one two " * 6 + "one", "      two",
+                                 "long  " + ("two-words " * 5).strip(), "      two-words"]
+
+
+def test_pairs_have_forty_columns_at_least(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "10")
+    assert pairs([("a", "x" * 10 + " " + "y" * 26)]) == "a  " + "x" * 10 + " " + "y" * 26
+    assert pairs([("a", "x" * 10 + " " + "y" * 27)]).splitlines() == ["a  " + "x" * 10, "   " + "y" * 27]
+
+
+def test_long_paragraphs_are_wrapped_and_indented_ones_kept():
+    long, kept = "word " * 20, "short\nlines"
+    code = "title\n    " + "x" * 70
+    assert paragraphs(f"{long}\n\n{kept}\n\n{code}").split("\n\n") == [
+        ("word " * 12).strip() + "\n" + ("word " * 8).strip(), kept, code]
+    assert paragraphs("a" * 60) == "a" * 60 and paragraphs("b " * 30 + "c") == ("b " * 30).strip() + "\nc"
+
+
+def test_without_a_terminal_there_are_120_columns(monkeypatch):
+    monkeypatch.delenv("COLUMNS")
+    monkeypatch.setattr(text_table.shutil.os, "get_terminal_size", lambda fd: (_ for _ in ()).throw(OSError()))
+    assert text_table.width() == 120
