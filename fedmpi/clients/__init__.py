@@ -1,1 +1,1 @@
-"""What a worker rank does: hold its clients' data and state, and train them with an engine."""
+"""What a worker rank does: hold its clients' data and state, train them with an engine, evaluate them."""

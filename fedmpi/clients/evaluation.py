@@ -21,7 +21,7 @@ CLIENTS_AT_ONCE = 500       # samples per forward pass of a single model
 
 
 class Judge:
-    """Measures models for a group (see group.py), some of them later; `measure` and `measures` are server.metrics'."""
+    """Measures models of hosted clients, some of them later; `measure` and `measures` are those of measures.py."""
 
     def __init__(self, group, parts: tuple[str, ...], measure, measures):
         self.group, self.of_logits, self.measures = group, measure, measures

@@ -99,7 +99,7 @@ class RankPool:
         self.ranks = np.empty(0, np.int64)    # the rank that trains each of them
         self.told = []                        # the server's state as it was last sent, with versions (rank 0)
         self.asked = False                    # some rank was asked to stop (rank 0)
-        self.straight = False                 # this rank's GPU memory is MPI's to read and write: see device.py
+        self.straight = False                 # this rank's GPU memory is MPI's to read and write: see gpu_staging.py
 
     def train(self, when: int, ids: np.ndarray, judge: bool, shared, ranks: np.ndarray | None = None):
         """Let participants train (rank 0), each at home or at `ranks`; with `judge` they are judged right after.

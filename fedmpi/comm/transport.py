@@ -31,7 +31,7 @@ LOOK_S = .01         # seconds between two looks whether MPI took them
 
 
 def collective(call):
-    """Note for the other ranks' watch (see watch.py) that this rank is in a collective, not at work."""
+    """Mark this rank as inside a collective, so that the heartbeat (heartbeat.py) does not report it as stuck."""
     @wraps(call)
     def noted(self, *arguments):
         self.steps, self.inside = self.steps + 1, True
@@ -106,7 +106,7 @@ class World(Solo):
 
     @collective
     def broadcast(self, buffer):
-        """Fill `buffer` (contiguous, same size everywhere; an array, or a tensor as in device.py) with rank 0's."""
+        """Fill `buffer` (contiguous, same size everywhere; an array, or a tensor of gpu_staging.py) with rank 0's."""
         self.meet()      # polled, so that rank 0 hears of a worker that failed instead of blocking
         flat = buffer.reshape(-1)
         wait_for_gpu(flat)

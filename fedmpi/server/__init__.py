@@ -1,1 +1,1 @@
-"""What rank 0 does in a round: choose participants, cluster, aggregate, judge, count the cost."""
+"""What rank 0 does in a round: sample participants, run the server's part of a method, evaluate, keep the books."""
