@@ -16,8 +16,8 @@ from fedmpi.engines.cohort import SAMPLES_PER_BLOCK, pad
 from fedmpi.engines.factored_gradients import judging
 from fedmpi.models.build import as_input
 
-SAMPLES_AT_ONCE = 32      # models: with BLOCK samples each they fill a GPU
-CLIENTS_AT_ONCE = 500       # samples per forward pass of a single model
+MODELS_AT_ONCE = 32            # with SAMPLES_PER_BLOCK samples each they fill a GPU
+SAMPLES_PER_FORWARD = 500      # of a single model
 
 
 class Judge:
@@ -36,7 +36,7 @@ class Judge:
             into[key] = self.measure(weights, x, y)
         elif group.engine.name == "vmap":
             self.models.append(((into, key), weights, x, y))
-            if len(self.models) == SAMPLES_AT_ONCE:
+            if len(self.models) == MODELS_AT_ONCE:
                 self._judge_together()
         else:
             logits = self.logits(weights, x)
@@ -56,7 +56,7 @@ class Judge:
         method = self.group.method
         method.model.eval()
         with judging(method.model, self.group.device):
-            return torch.cat([method.predict(weights, as_input(part)) for part in x.split(CLIENTS_AT_ONCE)])
+            return torch.cat([method.predict(weights, as_input(part)) for part in x.split(SAMPLES_PER_FORWARD)])
 
     def settle(self) -> None:
         """Judge what is left, and read all measures at once."""

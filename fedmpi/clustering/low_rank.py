@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-NO_ROWS = 1e-13      # of the rows' squares: directions that vary less do so by rounding errors
+NEGLIGIBLE_VARIANCE = 1e-13      # of the rows' squares: directions that vary less do so by rounding errors
 
 
 def spectrum(gram: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -25,7 +25,7 @@ def principal(gram: Tensor, d: int) -> np.ndarray:
     variance, vectors = spectrum(centre @ gram @ centre)
     variance, vectors = variance[::-1][:d], vectors[:, ::-1][:, :d]
     vectors = vectors * np.sign(vectors[np.abs(vectors).argmax(0), np.arange(vectors.shape[1])])      # one of two signs
-    real = variance > NO_ROWS * np.trace(gram)
+    real = variance > NEGLIGIBLE_VARIANCE * np.trace(gram)
     scale = np.where(real, 1 / np.sqrt(np.where(real, variance, 1)), 0)
     return np.pad((centre @ (vectors * scale)).T, ((0, max(0, d - n)), (0, 0)))
 

@@ -23,7 +23,7 @@ SCALE = 2.0 ** 44
 RANGE = 5e5      # of values: RANGE * SCALE < 2^63
 SMALL_LIMIT = 100.     # of values: below 2^7, so that OFFSET + sum of weight * value stays in [2^8, 2^9)
 OFFSET = 1.5 * 2.0 ** 8
-COLUMNS_PER_BLOCK, BLOCK_GPU = 1 << 16, 1 << 24      # numbers at once: inside a core's cache; much of a GPU
+NUMBERS_PER_BLOCK, BLOCK_GPU = 1 << 16, 1 << 24      # numbers at once: inside a core's cache; much of a GPU
 
 
 class NotFinite(FedmpiError):
@@ -79,14 +79,13 @@ def add_rows(rows: dict[int, torch.Tensor], weights: torch.Tensor, into: torch.T
     """Add rows, by their positions, with their weights to one sum, block by block."""
     if not rows:
         return
-    block, ids = BLOCK_GPU if into.is_cuda else COLUMNS_PER_BLOCK, list(rows)
+    block, ids = BLOCK_GPU if into.is_cuda else NUMBERS_PER_BLOCK, list(rows)
     pieces = {r: row.detach().split(block) for r, row in rows.items()}
     factors, weights = odd(weights).tolist(), weights.tolist()
     for b, total in enumerate(into.split(block)):
         small = torch.full(total.shape, OFFSET, dtype=torch.float64, device=into.device)
-        for first in range(
-            0, len(rows), chains.ROWS_PER_CALL
-        ):  # few at once: they stay in the cache until they are added
+        # Few rows at once: they stay in the cache until they are added.
+        for first in range(0, len(rows), chains.ROWS_PER_CALL):
             some = slice(first, first + chains.ROWS_PER_CALL)
             values = [split_large(r, rows[r], pieces[r][b], weight, total)
                       for r, weight in zip(ids[some], weights[some], strict=True)]
@@ -155,7 +154,7 @@ def max_magnitude(row: torch.Tensor) -> float:
 def value(total: torch.Tensor, scale: float = 1., dtype=torch.float64) -> torch.Tensor:
     """Return a fixed-point total, times `scale`, as floats."""
     out = torch.empty(total.shape, dtype=dtype, device=total.device)
-    block = BLOCK_GPU if total.is_cuda else COLUMNS_PER_BLOCK
+    block = BLOCK_GPU if total.is_cuda else NUMBERS_PER_BLOCK
     for piece, part in zip(out.view(-1).split(block), total.reshape(-1).split(block), strict=True):
         piece.copy_(part.double().mul_(scale / SCALE))
     return out

@@ -31,11 +31,9 @@ def to_itself(world, device) -> str:
         request = world.comm.Isend(there, world.rank)
         world.comm.Recv(back, world.rank)
         world.mpi.Request.Waitall([request])
-        return (
-            ""
-            if arrived_whole(back, NUMBERS)
-            else "a megabyte of GPU memory that was sent through MPI came back as another"
-        )
+        if arrived_whole(back, NUMBERS):
+            return ""
+        return "a megabyte of GPU memory that was sent through MPI came back as another"
     except Exception as error:      # of mpi4py, of the MPI library or of CUDA
         return f"MPI cannot send GPU memory ({str(error).partition(chr(10))[0] or type(error).__name__})"
 

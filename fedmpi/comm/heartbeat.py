@@ -16,8 +16,8 @@ from fedmpi.errors import FAILED
 
 SIGNS = 10           # signs of life within the timeout, and ...
 BEAT_S = 1.            # ... the longest time between two, seconds
-PATIENCE_BEATS = 10.       # seconds to end the job in an orderly way
-FIRST_BEAT_S = 20           # workers that end the job one after another where rank 0 is silent: one message is enough
+ORDERLY_END_S = 10.       # seconds to end the job in an orderly way
+MAX_REPORTERS = 20           # workers that end the job one after another where rank 0 is silent: one message is enough
 STEP, INSIDE, ORDER, ROUND, CLIENT, MORE = range(6)      # what a rank tells; MORE clients are trained at once
 NO_NEWS = np.full(6, -1, np.int64)                       # before a rank told anything, and the last that it tells
 
@@ -32,7 +32,7 @@ class Watch:
         self.beat = min(BEAT_S, timeout / SIGNS)
         self.comm = world.comm.Dup()      # what is told here never meets what is sent elsewhere
         self.peers = [0] if world.rank else list(range(1, world.size))
-        self.limit = timeout + min(max(world.rank - 1, 0), FIRST_BEAT_S) * self.beat
+        self.limit = timeout + min(max(world.rank - 1, 0), MAX_REPORTERS) * self.beat
         self.known = dict.fromkeys(self.peers, NO_NEWS)
         self.silent = dict.fromkeys(self.peers, 0.)      # seconds without a word
         self.still = dict.fromkeys(self.peers, 0.)       # seconds without progress
@@ -83,7 +83,7 @@ class Watch:
         def anyway():
             os.write(2, f"{words}\n".encode())
             os._exit(FAILED)
-        timer = threading.Timer(PATIENCE_BEATS, anyway)
+        timer = threading.Timer(ORDERLY_END_S, anyway)
         timer.daemon = True
         timer.start()
         self.world.fail(words, FAILED, tell=False)      # a worker's peer is rank 0, which does not answer

@@ -19,7 +19,7 @@ from fedmpi.comm.launcher import drain, inside_other_launcher, refuse_lonely, sh
 from fedmpi.errors import FAILED
 
 PIECE_ELEMENTS = 1 << 22      # elements per MPI call: counts stay far below 2^31, and what a sum needs beside it small
-MAX_RANKS_FOR_STAR = 8              # ranks whose sums go from rank to rank, see World.reduce
+MAX_RANKS_FOR_HALVING = 8              # ranks whose sums go from rank to rank, see World.reduce
 FAILURE = 7001       # tag of a worker's last words to rank 0
 SPIN = 2e-4          # seconds of polling before the first sleep
 AFTER = .5           # seconds after the workers at which rank 0 leaves srun with a code other than 0
@@ -126,7 +126,7 @@ class World(Solo):
         wait_for_gpu(flat)
         for start in range(0, len(flat), PIECE_ELEMENTS):
             part = flat[start:start + PIECE_ELEMENTS]
-            if self.size <= MAX_RANKS_FOR_STAR:
+            if self.size <= MAX_RANKS_FOR_HALVING:
                 self._halve(part, root)
             else:
                 self.comm.Reduce(self.mpi.IN_PLACE if self.rank == root else part, part, self.mpi.SUM, root)

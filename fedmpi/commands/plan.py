@@ -19,8 +19,9 @@ from fedmpi.server import round_cost
 from fedmpi.text import format_columns, pairs
 
 RANKS_SHOWN = 16           # ranks that the table shows one by one
-NAMED_SECTIONS = 12         # clients of a rank that it lists
-VECTORS_SHOWN = 4        # of parameters where one client trains: its weights, gradients, result, momentum or a pull
+CLIENTS_SHOWN = 12         # clients of a rank that it lists
+# Of parameters where one client trains: its weights, gradients, result, momentum or a pull.
+VECTORS_OF_ONE_CLIENT = 4
 LABEL = 8          # bytes, int64
 COUNTED = ("MiB of samples as stored and of private states (of each at most the setting state.memory), an Up for every "
            "participant, Shared twice, vectors of training and sums; not activations, nor the libraries")
@@ -178,7 +179,7 @@ def training(case: Case, participants: int, bound: float) -> int:
     from fedmpi.engines import vmap
     vector = 4 * case.method.model.size
     if case.engine == "loop":
-        return VECTORS_SHOWN * vector
+        return VECTORS_OF_ONE_CLIENT * vector
     each = vmap.VECTORS_PER_CLIENT * vector
     return max(each, min(bound // 4, each * min(participants, vmap.MAX_CLIENTS_AT_ONCE)))
 
@@ -272,8 +273,8 @@ def one_by_one(per_rank: list[dict]) -> str:
 
 
 def some(clients: list[int]) -> str:
-    more = len(clients) - NAMED_SECTIONS
-    return " ".join(map(str, clients[:NAMED_SECTIONS])) + (f" and {more} more" if more > 0 else "")
+    more = len(clients) - CLIENTS_SHOWN
+    return " ".join(map(str, clients[:CLIENTS_SHOWN])) + (f" and {more} more" if more > 0 else "")
 
 
 def summarised(per_rank: list[dict]) -> str:

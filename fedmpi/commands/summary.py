@@ -8,12 +8,12 @@ from fedmpi.errors import BadInput
 from fedmpi.storage import run_status
 from fedmpi.text import format_columns
 
-OTHER_STATES = ("log.txt", "summary.txt")      # are no job's
+OTHER_LOGS = ("log.txt", "summary.txt")      # are no job's
 
 
 def summarise_runs(folder: str | Path) -> str:
     """Return a table of the runs, and a line that counts them. Raises BadInput where there is none."""
-    logs = sorted((path for path in Path(folder).rglob("*.txt") if path.name not in OTHER_STATES), key=natural)
+    logs = sorted((path for path in Path(folder).rglob("*.txt") if path.name not in OTHER_LOGS), key=natural)
     if not logs:
         raise BadInput(f"{folder}: there is no run of a job array or a sweep here; give the folder that holds its runs "
                        "and what they printed: 0.txt, 1.txt, ...")

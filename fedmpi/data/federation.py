@@ -28,7 +28,7 @@ from fedmpi.errors import BadInput
 from fedmpi.storage.atomic import sync
 
 FEDERATION_FORMAT = 2
-SMALL_BYTES = ("y", "counts", "labels", "groups")     # verified on opening; x slice by slice, as it is read
+SMALL_DATASETS = ("y", "counts", "labels", "groups")     # verified on opening; x slice by slice, as it is read
 CHUNK_BYTES = (16 * 1024, 1024 * 1024)                # bytes: whole chunks are read, so about one client's share
 
 
@@ -81,7 +81,7 @@ def prepare(data: schema.Data, seed: int) -> Path:
     if not sound(path, key):
         with writable(folder):
             folder.mkdir(parents=True, exist_ok=True)
-        pool = thinned(sources.load_dataset(data.name, root, data.file), data.share, seed)
+        pool = thinned(sources.load_source(data.name, root, data.file), data.share, seed)
         path, key, settings = federation_path(folder, data, seed, root)      # a download has changed the source
         write_federation(path, key, settings, pool, assign(pool, data, seed))
     return path
@@ -219,7 +219,7 @@ def histogram(y, counts, classes: int):
 def digest(file) -> str:
     """Hash all that is not x: the facts and the small data sets."""
     whole = hashlib.sha256(file.attrs["facts"])
-    for name in SMALL_BYTES:
+    for name in SMALL_DATASETS:
         if name in file:
             absorb(whole, file[name][:])
     return whole.hexdigest()
@@ -235,7 +235,7 @@ def verified(file, path: Path) -> dict:
     if not file.attrs.get("complete", False):
         raise damaged(path, "it was never completed")
     size = path.stat().st_size
-    for name in ("x", *SMALL_BYTES):
+    for name in ("x", *SMALL_DATASETS):
         data = file.get(name)
         if data is not None and (data.external or data.is_virtual or data.file != file or data.nbytes > size):
             raise damaged(path, f"{name} is not a plain data set of this file")      # it could fill the memory

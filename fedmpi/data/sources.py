@@ -18,7 +18,7 @@ from fedmpi.data import folders, text
 from fedmpi.data.samples import Dataset, check_samples, read_npz
 from fedmpi.errors import BadInput
 
-LOCK_PATIENCE_S = 20               # seconds before a silent mirror is given up: compute nodes often have no way out
+MIRROR_TIMEOUT_S = 20               # seconds before a silent mirror is given up: compute nodes often have no way out
 
 
 class Arrays:
@@ -179,7 +179,7 @@ BUILT_IN = {"digits": Digits, "mnist": Mnist, "fashion_mnist": FashionMnist, "ci
             "tissuemnist": TissueMnist, "arrays": Arrays}
 
 
-def load_dataset(name: str, root: Path, file: str | None = None) -> Dataset:
+def load_source(name: str, root: Path, file: str | None = None) -> Dataset:
     """Load the data set of that name, built in or a third party's. Raises BadInput."""
     source = find_source(name, file)()
     pool = Dataset(*(source.load(root, file) if takes_file(source) else source.load(root)))
@@ -242,7 +242,7 @@ def alone(lock: Path):
 def quiet():
     """Swallow what a download prints, and let it time out."""
     before = socket.getdefaulttimeout()
-    socket.setdefaulttimeout(LOCK_PATIENCE_S)
+    socket.setdefaulttimeout(MIRROR_TIMEOUT_S)
     try:
         with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
             yield

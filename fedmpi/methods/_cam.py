@@ -54,9 +54,8 @@ class CAM(Method):
 
     def client(self, shared, mine, data):
         if self.alone(shared):
-            _, up = super().client(
-                shared, mine, data.subset(0.0, WARMUP_STREAM).passes(0, WARMUP_STREAM)
-            )  # what rests is sent too
+            rests = data.subset(0., WARMUP_STREAM).passes(0, WARMUP_STREAM)      # what rests is sent, too
+            _, up = super().client(shared, mine, rests)
             warming = data.passes(None, 0, kind="warm_up")
             return copied(mine), extended(up, theta0=warming.descend(self.model, shared.g))
         if shared.round < 0:

@@ -23,7 +23,7 @@ from fedmpi.models.precision import forward
 from fedmpi.models.split import split_module
 
 ANOTHER = 0x5EED_0000      # between the seeds of several starts
-LARGE_LAYER_WEIGHTS = 1 << 18            # numbers of a vector that takes longer to copy than new views of another take
+LARGE_VECTOR = 1 << 18            # numbers of a vector that takes longer to copy than new views of another take
 
 
 class Net:
@@ -114,7 +114,7 @@ class Net:
 
     def handed_over(self) -> Tensor:
         """Return what the bound vector holds now, a vector that is the caller's."""
-        if self.size < LARGE_LAYER_WEIGHTS or self._work.is_cuda:
+        if self.size < LARGE_VECTOR or self._work.is_cuda:
             return self._work.clone()
         work, self._work = self._work, None      # the next `bind` makes another: less work than a copy
         return work

@@ -110,15 +110,8 @@ def bits(book: dict) -> Grid:
         if ", new process" in case or case.endswith("again=1") or "exact sum" in case:
             continue
         model, engine = case.split()[:2]
-        rows.append(
-            [
-                case,
-                digest[:12],
-                same_digest(found, digest, f"{case} again=1"),
-                same_digest(found, digest, f"{case}, new process"),
-                same_digest(found, digest, f"{model} {engine}"),
-            ]
-        )
+        others = f"{case} again=1", f"{case}, new process", f"{model} {engine}"
+        rows.append([case, digest[:12], *(same_digest(found, digest, other) for other in others)])
     rows += [[case, value, "", "", ""] for case, value in found.items() if "exact sum" in case]
     return Grid("bits of whole runs", ["run", "digest", "again", "new process", "as the plain engine"], rows)
 
@@ -214,39 +207,18 @@ def doubles(book: dict) -> Grid:
 
 
 def layers(book: dict) -> Grid:
-    rows = [
-        [
-            row["layer"],
-            row["way"],
-            row["precision"],
-            str(row["clients"]),
-            format_value(row["ms"]),
-            format_value(row["tflops"]),
-            format_value(row["gbs"]),
-            row["error"],
-        ]
-        for row in book["layers"]
-        if row["step"] != "doubles"
-    ]
+    rows = [[row["layer"], row["way"], row["precision"], str(row["clients"]),
+             *map(format_value, (row["ms"], row["tflops"], row["gbs"])), row["error"]]
+            for row in book["layers"] if row["step"] != "doubles"]
     return Grid("layers, forward and backward", ["layer", "way", "precision", "clients", "ms", "TFLOP/s",
                                                  "GB/s of weights", "failed"], rows)
 
 
 def candidates(book: dict) -> Grid:
-    rows = [
-        [
-            row["name"],
-            row["precision"],
-            str(row["clients"]),
-            format_value(row["ms_step"]),
-            format_value(row["apart"]),
-            row["error"],
-        ]
-        for row in sorted(
-            book["candidates"],
-            key=lambda row: (row["precision"], -row["clients"], row["ms_step"] is None, row["ms_step"]),
-        )
-    ]
+    order = sorted(book["candidates"], key=lambda row: (
+        row["precision"], -row["clients"], row["ms_step"] is None, row["ms_step"]))
+    rows = [[row["name"], row["precision"], str(row["clients"]), *map(format_value, (row["ms_step"], row["apart"])),
+             row["error"]] for row in order]
     return Grid("a step of all clients (cnn4), candidates",
                 ["way", "precision", "clients", "ms", "apart", "failed"], rows)
 
@@ -257,19 +229,10 @@ def sums(book: dict) -> Grid:
 
 
 def runs(book: dict) -> Grid:
-    rows = [
-        [
-            row["engine"] + " (after)" * row["step"].startswith("after"),
-            str(row["ranks"]),
-            str(row["every"]),
-            str(row["rounds"]),
-            format_value(row["seconds"]),
-            format_value(row["train_s"]),
-            format_value(row["judge_s"]),
-            row["error"],
-        ]
-        for row in book["runs"]
-    ]
+    rows = [[row["engine"] + " (after)" * row["step"].startswith("after"),
+             *map(str, (row["ranks"], row["every"], row["rounds"])),
+             *map(format_value, (row["seconds"], row["train_s"], row["judge_s"])), row["error"]]
+            for row in book["runs"]]
     return Grid("whole runs of cnn4", ["engine", "ranks", "judged every", "rounds", "seconds in rounds",
                                        "train s (last)", "judge s (last)", "failed"], rows)
 

@@ -3,12 +3,7 @@ from __future__ import annotations
 
 import statistics
 
-from fedmpi.commands.planned_steps import (
-    format_steps,
-)
-from fedmpi.commands.planned_steps import (
-    steps_to_text as steps_to_text,  # what tables say of a cell's steps
-)
+from fedmpi.commands.planned_steps import format_steps
 
 UNCOUNTED = "steps are not known of {}: runs of fedmpi 0.1 did not count them; run them anew"
 MEANING = "steps: gradients behind a client's judged model, mean over clients; two models side by side take two"

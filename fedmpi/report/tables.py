@@ -8,6 +8,7 @@ import re
 import statistics
 from typing import NamedTuple
 
+from fedmpi.commands.planned_steps import steps_to_text
 from fedmpi.engines.step_counter import KINDS
 from fedmpi.errors import BadInput
 from fedmpi.report import steps
@@ -187,7 +188,7 @@ def steps_in_markdown(table: Table) -> str:
     columns = [c for c in table.columns if c in table.counted]
     lines = ["| steps by kind | " + " | ".join(map(in_markdown, columns)) + " |", "|---|" + "---|" * len(columns)]
     lines += [
-        f"| {in_markdown(row)} | " + " | ".join(steps.steps_to_text(table.cells[row, c].steps) for c in columns) + " |"
+        f"| {in_markdown(row)} | " + " | ".join(steps_to_text(table.cells[row, c].steps) for c in columns) + " |"
         for row in table.rows
     ]
     return "\n".join(lines) + "\n"

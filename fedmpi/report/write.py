@@ -7,13 +7,14 @@ import json
 from pathlib import Path
 
 from fedmpi import __version__
-from fedmpi.report import figures, steps, tables
+from fedmpi.commands.planned_steps import steps_to_text
+from fedmpi.report import figures, tables
 from fedmpi.report.figures.style import FIGURE_WIDTH_IN, render
 from fedmpi.report.results import Results, Shown
 from fedmpi.storage.atomic import writing
 from fedmpi.sweeps.job import slug
 
-KEPT_FILES = ("accuracy_mean", "accuracy_at_best_validation", "chosen_round", "accuracy_best_on_test", "best_round",
+KEPT_MEASURES = ("accuracy_mean", "accuracy_at_best_validation", "chosen_round", "accuracy_best_on_test", "best_round",
         "accuracy_worst_decile", "f1_mean", "ended", "digest", "seconds", "ranks", "engine", "steps_so_far")
 PAGE = "index.html"
 
@@ -48,7 +49,7 @@ def page(results: Results, found: list, shown: list) -> str:
     room = Environment(loader=PackageLoader("fedmpi.report", "."), autoescape=True, undefined=StrictUndefined,
                        trim_blocks=True, lstrip_blocks=True)
     return room.get_template("page.html").render(results=results, tables=found, figures=shown, version=__version__,
-                                                  steps_by_kind=steps.steps_to_text)
+                                                  steps_by_kind=steps_to_text)
 
 
 def describe_results(results: Results, table: tables.Table) -> str:
@@ -67,4 +68,4 @@ def repeatable(run: Shown) -> dict:
     found = run.outcome
     result = found.result or {}
     return {"row": run.row, "column": run.column, "seed": run.seed, "state": found.state, "rounds": found.round,
-            "command": run.command, **{k: result[k] for k in KEPT_FILES if k in result}}
+            "command": run.command, **{k: result[k] for k in KEPT_MEASURES if k in result}}

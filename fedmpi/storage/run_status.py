@@ -16,7 +16,7 @@ from fedmpi.errors import FINISHED, SAVED, BadInput
 from fedmpi.text import percent
 
 SAID = re.compile(r"^job \S+: (?P<what>.*)$", re.M)
-FIRST_FILE = re.compile(r"start \d+ on \S+: \S+ ?(?P<settings>.*)")
+STARTED = re.compile(r"start \d+ on \S+: \S+ ?(?P<settings>.*)")
 ENDED = re.compile(r"ended with code (-?\d+)")
 BLAME = (re.compile(r"^(?:\d+: )?(fedmpi: .*)$", re.M), re.compile(r"^(?:srun|slurmstepd): error: (.*)$", re.M))
 
@@ -66,7 +66,7 @@ def outcome_of(folder: Path, rounds: int = 0) -> Outcome:
     path = log_of(folder)
     text = path.read_text(errors="replace") if path.exists() else ""
     said = list(SAID.finditer(text))
-    starts = [(match.start(), found) for match in said if (found := FIRST_FILE.fullmatch(match["what"]))]
+    starts = [(match.start(), found) for match in said if (found := STARTED.fullmatch(match["what"]))]
     last = said[-1]["what"] if said else ""
     end = ENDED.match(last)
     state = ("finished" if result else "failed" if end and int(end[1]) not in (FINISHED, SAVED)

@@ -8,7 +8,7 @@ from fedmpi.sweeps.job import Planned
 from fedmpi.text import duration, percent
 
 # What is shown where there is no room for all.
-FIRST_COLUMNS = ("under way", "failed", "finished", "unfinished", "waiting")
+STATES_SHOWN_FIRST = ("under way", "failed", "finished", "unfinished", "waiting")
 AROUND = 7      # lines of a terminal that the rows leave free: header, counts, and what was said last
 
 
@@ -59,13 +59,13 @@ class Board:
         """Return the table, the rows that matter most where the terminal is too low for all."""
         from rich.markup import escape
         from rich.table import Table
-        counts = {state: sum(s == state for _, s, _ in states) for state in FIRST_COLUMNS}
+        counts = {state: sum(s == state for _, s, _ in states) for state in STATES_SHOWN_FIRST}
         table = Table(box=None, pad_edge=False, caption_justify="left",
                       caption=", ".join(f"{n} {state}" for state, n in counts.items() if n))
         for head, justify in (("run", "left"), ("state", "left"), ("round", "right"), ("accuracy", "right"),
                               ("left", "right")):
             table.add_column(head, justify=justify, no_wrap=True)
-        order = sorted(range(len(states)), key=lambda i: (FIRST_COLUMNS.index(states[i][1]), i))
+        order = sorted(range(len(states)), key=lambda i: (STATES_SHOWN_FIRST.index(states[i][1]), i))
         for i in sorted(order[:max(1, height - AROUND)]):
             table.add_row(*map(escape, board_row(*states[i])))
         return table

@@ -238,7 +238,7 @@ def main(path: str, what: str):
     results = {**collectives(world), **lengths(world), **news(world), **rows(world, hostings)}
     worlds.PIECE_ELEMENTS = 16      # elements: every buffer takes several calls
     results |= {f"in pieces: {name}": value for name, value in collectives(world).items()}
-    worlds.MAX_RANKS_FOR_STAR = 1      # as with many ranks
+    worlds.MAX_RANKS_FOR_HALVING = 1      # as with many ranks
     results |= {f"by the library: {name}": value for name, value in collectives(world).items()}
     if world.rank == 0:
         np.savez(path, **results)

@@ -25,11 +25,11 @@ def worth(monkeypatch):
 
 
 @pytest.mark.parametrize("n", [1, 2, 3, 4, 5, 23])
-@pytest.mark.parametrize("d", [1, 7, 500, 2 * exact.COLUMNS_PER_BLOCK + 3])
+@pytest.mark.parametrize("d", [1, 7, 500, 2 * exact.NUMBERS_PER_BLOCK + 3])
 def test_the_same_bits_as_without(worth, monkeypatch, n, d):
     x, w = rows(n, d), weights(n)
     found = total(x, w)
-    assert len(worth) == -(-n // chains.ROWS_PER_CALL) * -(-d // exact.COLUMNS_PER_BLOCK)
+    assert len(worth) == -(-n // chains.ROWS_PER_CALL) * -(-d // exact.NUMBERS_PER_BLOCK)
     monkeypatch.setattr(chains, "kernel", lambda rows: None)
     assert torch.equal(total(x, w), found)
 

@@ -115,9 +115,9 @@ def test_nothing_to_add():
 
 def test_what_a_gpu_computes_is_the_same(monkeypatch):
     """It takes more at once; rows here are longer than a block of a CPU."""
-    x, w = rows(d=2 * exact.COLUMNS_PER_BLOCK + 3), weights()
+    x, w = rows(d=2 * exact.NUMBERS_PER_BLOCK + 3), weights()
     blocks = total(x, w)
-    monkeypatch.setattr(exact, "COLUMNS_PER_BLOCK", exact.BLOCK_GPU)
+    monkeypatch.setattr(exact, "NUMBERS_PER_BLOCK", exact.BLOCK_GPU)
     assert torch.equal(total(x, w), blocks)
 
 
@@ -196,7 +196,7 @@ def test_a_bad_row_of_a_group_is_named_by_its_place_among_all():
 
 
 def test_a_row_that_is_bad_in_a_later_block_is_found(monkeypatch):
-    monkeypatch.setattr(exact, "COLUMNS_PER_BLOCK", 4)
+    monkeypatch.setattr(exact, "NUMBERS_PER_BLOCK", 4)
     for place, value in ((3, float("nan")), (4, 6e5), (9, float("inf"))):
         x = torch.zeros(6, 10)
         x[5, place] = value
@@ -212,7 +212,7 @@ def test_the_largest_magnitude(values, most):
 
 
 def test_totals_as_floats(monkeypatch):
-    monkeypatch.setattr(exact, "COLUMNS_PER_BLOCK", 2)
+    monkeypatch.setattr(exact, "NUMBERS_PER_BLOCK", 2)
     fixed = torch.tensor([[1, -3, 2 ** 44], [0, 2 ** 45, -2 ** 60]])
     assert exact.value(fixed).tolist() == [[2. ** -44, -3 * 2. ** -44, 1], [0, 2, -65536]]
     single = exact.value(fixed, 3., torch.float32)

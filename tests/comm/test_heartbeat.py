@@ -84,7 +84,7 @@ def lonely(rank: int, size: int, timeout: float = 20.) -> Watch:
 
 
 def test_signs_of_life_are_given_often_enough():
-    assert (heartbeat.SIGNS, heartbeat.BEAT_S, heartbeat.PATIENCE_BEATS, heartbeat.FIRST_BEAT_S) == (10, 1, 10, 20)
+    assert (heartbeat.SIGNS, heartbeat.BEAT_S, heartbeat.ORDERLY_END_S, heartbeat.MAX_REPORTERS) == (10, 1, 10, 20)
     assert lonely(0, 3, timeout=600).beat == 1 and lonely(0, 3, timeout=5).beat == .5
 
 

@@ -44,7 +44,7 @@ def test_sums_reach_any_rank_whatever_the_number(pieces, size):
 @pytest.mark.parametrize("size, expected", [(8, 0), (9, 3)])
 def test_who_adds_up(pieces, size, expected):
     """The library is asked once a piece, and only above FEW ranks; 8 numbers are three pieces of 3."""
-    assert worlds.MAX_RANKS_FOR_STAR == 8
+    assert worlds.MAX_RANKS_FOR_HALVING == 8
 
     def act(world):
         calls, reduce = [], world.comm.Reduce

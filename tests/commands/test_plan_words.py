@@ -76,7 +76,7 @@ def test_lines_of_other_plans(changed, line):
 
 def test_many_ranks_are_summarised():
     """Without the server and the idle one: 2, 13; 66, 1,234; 10, 30; and the median of two is their mean."""
-    assert plan.RANKS_SHOWN == 16 and plan.NAMED_SECTIONS == 12
+    assert plan.RANKS_SHOWN == 16 and plan.CLIENTS_SHOWN == 12
     table, server = plan.summarised(RANKS).split("\n\n")
     assert words(table)[0] == "2 ranks with clients least median most"
     assert words(table)[2:] == ["clients 2 8 13", "samples 66 650 1,234", "steps 10 20 30", "MiB 2.50 2.75 3.00"]

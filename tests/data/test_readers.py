@@ -37,7 +37,7 @@ def test_idx_files_are_read_part_by_part(tmp_path, monkeypatch, capfd, name, fol
     for part, (x, y) in parts.items():
         gz(tmp_path / folder / "raw", f"{part}-images-idx3-ubyte", 2051, x)
         gz(tmp_path / folder / "raw", f"{part}-labels-idx1-ubyte", 2049, y)
-    pool = sources.load_dataset(name, tmp_path)
+    pool = sources.load_source(name, tmp_path)
     for (x, y), (read_x, read_y) in zip(parts.values(), (pool[:2], pool[2:4]), strict=True):
         np.testing.assert_array_equal(read_x, x[..., None])
         assert read_x.dtype == np.uint8 and read_y.dtype == np.int64 and read_y.tolist() == y.tolist()
@@ -46,7 +46,7 @@ def test_idx_files_are_read_part_by_part(tmp_path, monkeypatch, capfd, name, fol
     other = {"mnist": "fashion_mnist", "fashion_mnist": "mnist"}[name]
     (tmp_path / {"mnist": "FashionMNIST", "fashion_mnist": "MNIST"}[name]).write_text("")
     with pytest.raises(BadInput, match=f"data.name = {other}: neither found"):
-        sources.load_dataset(other, tmp_path)
+        sources.load_source(other, tmp_path)
 
 
 def batch(n: int, first: int, labels: dict) -> bytes:
@@ -91,7 +91,7 @@ def cifar(tmp_path, monkeypatch):
 @pytest.mark.parametrize("name, loader, train, test", [
     ("cifar10", "CIFAR10", [3, 4] * 5, [3, 4]), ("cifar100", "CIFAR100", [3, 4], [13, 14])])
 def test_batches_of_cifar_are_read_in_order_with_their_fine_labels(cifar, capfd, name, loader, train, test):
-    pool = sources.load_dataset(name, cifar(loader))
+    pool = sources.load_source(name, cifar(loader))
     assert pool.y_train.tolist() == train and pool.y_test.tolist() == test
     assert pool.x_train.shape == (len(train), 32, 32, 3) and pool.x_test.shape == (2, 32, 32, 3)
     assert pool.x_train.dtype == np.uint8 and pool.y_train.dtype == pool.y_test.dtype == np.int64

@@ -91,13 +91,13 @@ def test_a_root_that_cannot_be_made_is_bad_input(tmp_path):
 def test_a_set_that_cannot_be_downloaded_says_what_to_put_there(tmp_path, monkeypatch, name, there):
     monkeypatch.setitem(sys.modules, "medmnist", None)      # as if it were not installed
     with pytest.raises(BadInput, match=f"data.name = {name}: not found under data.root = {tmp_path}") as error:
-        sources.load_dataset(name, tmp_path)
+        sources.load_source(name, tmp_path)
     assert f"{tmp_path}/{name}.npz" in str(error.value) and there in str(error.value) and "\n" not in str(error.value)
 
 
 @pytest.mark.parametrize("name", [n for n in BUILT_IN if n != "arrays"])
 def test_a_file_for_a_set_that_takes_none_is_bad_input(tmp_path, name):
-    for call in (sources.load_dataset, source_key):      # the key is asked for first, by prepare
+    for call in (sources.load_source, source_key):      # the key is asked for first, by prepare
         with pytest.raises(BadInput, match=f"data.file = a.npz: {name} has no use for it; leave it out"):
             call(name, tmp_path, "a.npz")
 
@@ -182,18 +182,18 @@ def medmnist(tmp_path, monkeypatch):
 
 def test_medmnist_is_downloaded_once_and_its_validation_part_is_for_training(tmp_path, medmnist, capfd):
     medmnist(STORE)
-    pool = sources.load_dataset("tissuemnist", tmp_path / "root")
+    pool = sources.load_source("tissuemnist", tmp_path / "root")
     assert pool.x_train.shape == (8, 28, 28, 1) and pool.x_train[:, 0, 0, 0].tolist() == list(range(8))
     assert pool.y_train.tolist() == list(range(8)) and pool.y_test.tolist() == [0, 1] and pool.y_test.dtype == np.int64
     assert pool.x_test[:, 3, 3, 0].tolist() == [8, 9] and capfd.readouterr() == ("", "")
     medmnist("raise RuntimeError")
-    assert len(sources.load_dataset("tissuemnist", tmp_path / "root").y_train) == 8
+    assert len(sources.load_source("tissuemnist", tmp_path / "root").y_train) == 8
 
 
 def test_a_medmnist_download_that_fails_is_one_line(tmp_path, medmnist):
     medmnist('raise RuntimeError("a page\\nof advice")')
     with pytest.raises(BadInput, match="nor downloaded .from https://example.org/tissuemnist.npz.") as error:
-        sources.load_dataset("tissuemnist", tmp_path / "root")
+        sources.load_source("tissuemnist", tmp_path / "root")
     assert f"{tmp_path}/root/tissuemnist.npz (as the package medmnist writes it" in str(error.value)
     assert "\n" not in str(error.value)
 
@@ -210,10 +210,10 @@ class Theirs:
 
 def test_a_third_partys_set_takes_a_file_if_its_load_does():
     here = __name__
-    assert sources.load_dataset(f"{here}:TheirsWithAFile", ROOT, "7").x_train.tolist() == [[7.]]
-    assert sources.load_dataset(f"{here}:Theirs", ROOT).x_train.tolist() == [[1.]]
+    assert sources.load_source(f"{here}:TheirsWithAFile", ROOT, "7").x_train.tolist() == [[7.]]
+    assert sources.load_source(f"{here}:Theirs", ROOT).x_train.tolist() == [[1.]]
     with pytest.raises(BadInput, match="data.file = 7: .*:Theirs has no use for it"):
-        sources.load_dataset(f"{here}:Theirs", ROOT, "7")
+        sources.load_source(f"{here}:Theirs", ROOT, "7")
 
 
 def test_a_lock_that_cannot_be_had_is_done_without(tmp_path):
@@ -258,6 +258,6 @@ HELD = """import fcntl
 
 def test_a_download_is_alone_with_its_set(tmp_path, medmnist):
     medmnist(HELD + STORE)
-    sources.load_dataset("tissuemnist", tmp_path / "root")
+    sources.load_source("tissuemnist", tmp_path / "root")
     with sources.alone(tmp_path / "root" / ".tissuemnist.lock"):      # and it has let go
         pass

@@ -22,7 +22,7 @@ def size(request, monkeypatch):
     """The same for networks that are treated as large ones are."""
     if request.param == "large":
         monkeypatch.setattr(factored_gradients, "MIN_FACTORED_WEIGHTS", 0)
-        monkeypatch.setattr(flat, "LARGE_LAYER_WEIGHTS", 0)
+        monkeypatch.setattr(flat, "LARGE_VECTOR", 0)
     return request.param
 
 

@@ -257,7 +257,7 @@ def test_a_bound_vector_is_reused_or_handed_over(monkeypatch):
     """A small one is copied, a large one given away: either is the caller's."""
     from fedmpi.models import flat
     for large in (1 << 30, 0):
-        monkeypatch.setattr(flat, "LARGE_LAYER_WEIGHTS", large)
+        monkeypatch.setattr(flat, "LARGE_VECTOR", large)
         net = Net(nn.Linear(3, 2))
         work = net.bind(torch.arange(8.))
         given = net.handed_over()

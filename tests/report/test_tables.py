@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import pytest
 
+from fedmpi.commands.planned_steps import steps_to_text
 from fedmpi.errors import BadInput
 from fedmpi.report import steps, tables
 from fedmpi.report.results import Results, Shown
@@ -129,8 +130,8 @@ def test_steps_are_means_of_the_runs_that_finished_if_all_counted():
         steps.mean_steps_of_cell([{"steps_so_far": {"main": 3}}, {"rounds": 4}]) is None
         and steps.mean_steps_of_cell([None]) is None
     )
-    assert steps.steps_to_text({"fine_tuning": 1234.56, "main": 2}) == "fine tuning 1,234.6, main 2"
-    assert steps.steps_to_text(None) == steps.show_steps(None) == "-"
+    assert steps_to_text({"fine_tuning": 1234.56, "main": 2}) == "fine tuning 1,234.6, main 2"
+    assert steps_to_text(None) == steps.show_steps(None) == "-"
 
 
 @pytest.mark.parametrize("measures, wanted", [

@@ -92,7 +92,7 @@ def test_arrays_run_nothing_and_fill_nothing(tmp_path, monkeypatch, content, cla
     monkeypatch.chdir(tmp_path)
     path = npz(tmp_path / "mine.npz", claimed, x_train=content, y_train=LABELS)
     with pytest.raises(BadInput, match=message) as error:
-        sources.load_dataset("arrays", tmp_path, path)
+        sources.load_source("arrays", tmp_path, path)
     assert path in str(error.value) and "\n" not in str(error.value)
     assert not (tmp_path / "sprung").exists()
 

@@ -28,7 +28,7 @@ FAULTS: list[tuple[str, str, str]] = [
     ("fedmpi.comm.orders:RankPool.news", "self.told = now", "self.told = self.told or now"),
     # the world
     ("fedmpi.comm.transport:World._halve", "(self.rank - root) % self.size", "self.rank"),
-    ("fedmpi.comm.transport:World.reduce", "self.size <= MAX_RANKS_FOR_STAR", "self.size <= 1"),
+    ("fedmpi.comm.transport:World.reduce", "self.size <= MAX_RANKS_FOR_HALVING", "self.size <= 1"),
     (
         "fedmpi.comm.transport:World.reduce",
         "self.sent += buffer.nbytes",

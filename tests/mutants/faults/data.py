@@ -86,8 +86,8 @@ FAULTS: list[tuple[str, str, str]] = [
     ("fedmpi.data.federation:histogram", "part * classes + y", "part + y"),
     (
         "fedmpi.data.federation:prepare",
-        "thinned(sources.load_dataset(data.name, root, data.file), data.share, seed)",
-        "sources.load_dataset(data.name, root, data.file)",
+        "thinned(sources.load_source(data.name, root, data.file), data.share, seed)",
+        "sources.load_source(data.name, root, data.file)",
     ),
     # its picture
     (
