@@ -99,12 +99,14 @@ class Try:
         self.entered, self.stored, self.news = len(read(notes)), time.monotonic(), time.monotonic()
         context = multiprocessing.get_context("fork")
         self.log = options.work / f"{self.mark}.log"
-        self.process = context.Process(target=work, args=(step, options, notes, deadline, self.log, self.mark))
+        self.process = context.Process(target=work, args=(step, options, notes, deadline, self.log, self.mark,
+                                                          os.getpid()))
 
     def watch(self) -> str:
         """Wait for the end of the process, enter its notes as they come; return why it did not end well, or ""."""
-        self.process.start()
         try:
+            with later(signal.SIGTERM):
+                self.process.start()
             why = self.wait()
         finally:
             self.kill()
@@ -152,6 +154,8 @@ class Try:
 
     def kill(self) -> None:
         """End the process, then all programs that it has started: one may just be beginning, so look twice."""
+        if self.process.pid is None:
+            return      # SIGTERM came before it was started
         if self.process.is_alive():
             self.process.kill()
         self.process.join(10)      # one that waits in the driver may stay: the day goes on without it
@@ -162,10 +166,21 @@ class Try:
             time.sleep(LOOK_S)
 
 
-def work(step: Step, options: Options, path: Path, deadline: float, log: Path, mark: str) -> None:
+@contextlib.contextmanager
+def later(number: signal.Signals):
+    """Let a signal wait until the block is over: one that came while a process starts would leave it to itself."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, {number})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {number})
+
+
+def work(step: Step, options: Options, path: Path, deadline: float, log: Path, mark: str, parent: int) -> None:
     """Be the process of a step."""
-    die_with_parent()
+    die_with(parent)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
     os.environ[MARK] = mark
     descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
     for standard in (1, 2):
@@ -177,9 +192,11 @@ def work(step: Step, options: Options, path: Path, deadline: float, log: Path, m
     getattr(importlib.import_module(module), function)(Notes(path, options, deadline), *step.words)
 
 
-def die_with_parent() -> None:
+def die_with(parent: int) -> None:
     """Let the kernel kill this process when the one that started it ends, so that nothing stays on the GPU."""
     ctypes.CDLL(None).prctl(DIES_WITH_PARENT, signal.SIGKILL)
+    if os.getppid() != parent:      # it ended before the kernel was asked
+        os._exit(1)
 
 
 def marked(mark: str) -> list[int]:

@@ -213,17 +213,39 @@ def test_bad_input(tmp_path, words, said):
     assert done.returncode == 2 and said in done.stderr and "Traceback" not in done.stderr
 
 
-def test_a_day_that_is_asked_to_stop_ends_its_step(tmp_path):
-    process = multiprocessing.get_context("fork").Process(target=stopped, args=(tmp_path,))
+@pytest.mark.parametrize("when", ["at once", "while it works"])
+def test_a_day_that_is_asked_to_stop_ends_its_step(tmp_path, when):
+    own = tmp_path / "pid"
+    process = multiprocessing.get_context("fork").Process(target=stopped, args=(tmp_path, own, when))
     process.start()
-    children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
-    wait_for(lambda: children.read_text())
-    own = int(children.read_text().split()[0])
-    process.terminate()
+    wait_for(lambda: own.exists() and own.read_text())
+    if when == "while it works":
+        process.terminate()
     process.join(PATIENCE_S)
-    assert process.exitcode == 128 + signal.SIGTERM and not alive(own)
+    assert process.exitcode == 128 + signal.SIGTERM and not alive(int(own.read_text()))
 
 
-def stopped(to: Path) -> None:
+def stopped(to: Path, own: Path, when: str) -> None:
+    """Take a step that hangs; "at once" asks to stop in the moment in which its process begins."""
     end_by_signal()
+    os.register_at_fork(after_in_child=lambda: own.write_text(str(os.getpid())))
+    if when == "at once":
+        os.register_at_fork(after_in_parent=lambda: (wait_for(own.exists), os.kill(os.getpid(), signal.SIGTERM)))
     day(to, step("leave_a_child")).go()
+
+
+def test_a_step_whose_day_ended_before_it_began_ends(tmp_path):
+    """The kernel kills a step with its day only from the moment on in which the step asks for it."""
+    pid = tmp_path / "pid"
+
+    def orphan():
+        day_pid = os.getpid()
+        os.register_at_fork(after_in_child=lambda: (pid.write_text(str(os.getpid())),
+                                                    wait_for(lambda: os.getppid() != day_pid)))
+        day(tmp_path, step("wait_for_ever")).go()
+    process = multiprocessing.get_context("fork").Process(target=orphan)
+    process.start()
+    wait_for(lambda: pid.exists() and pid.read_text())
+    process.kill()
+    process.join()
+    wait_for(lambda: not alive(int(pid.read_text())))

@@ -21,11 +21,11 @@ def test_a_run_over_two_nodes(desk, straight):
     assert desk.fact(job, "JobState") == ["COMPLETED"]
 
 
-def restarted(desk, job: str) -> str:
-    """Check that a job started again and came to its end; return what it printed."""
+def restarted(desk, job: str, starts_again=range(1, 2)) -> str:
+    """Check that a job started again so many times and came to its end; return what it printed."""
     said = desk.over(job)
     assert f"job {job}: start 2 on" in said and f"job {job}: ended with code 0, finished" in said, said
-    assert desk.fact(job, "Restarts") == ["1"]
+    assert int(*desk.fact(job, "Restarts")) in starts_again
     return said
 
 
@@ -50,7 +50,7 @@ def test_a_signal_for_the_script_alone_reaches_the_ranks(desk, straight):
 def test_it_stops_in_time_for_the_end_of_its_job(desk, straight):
     soon = "scontrol update jobid=$SLURM_JOB_ID EndTime=$(date -d '+20 sec' +%Y-%m-%dT%H:%M:%S)"
     job = desk.submit("--setup", f"[ $SLURM_RESTART_COUNT ] || {soon}", "--signal=", "--nodes", 2, "--ntasks", 2)
-    said = restarted(desk, job)
+    said = restarted(desk, job, range(1, 5))      # each start has the minute that is left of the shortened job
     assert f"Slurm job {job} ends in" in said and "saved after round 1 of 5" in said
     assert desk.digest(job) == straight
 
