@@ -145,7 +145,7 @@ class Lab:
         """Let the participants train; returns those whose updates are there."""
         who = who or self.who(t)
         told = addressed(self.config, self.federation.sizes, who, judge)
-        address(self.crew, self.method, self.shared, told, self.reduce == "exact")
+        address(self.crew, self.method, self.shared, told)
         return who.only(self.crew.train(t, who.ids, judge, self.shared))
 
     def apply(self, function, clients, t: int = 0, engine=None) -> dict:
@@ -154,7 +154,7 @@ class Lab:
         if self.method.note() is not None:
             ids = np.sort(np.array(clients))
             who = Participants(ids, self.federation.sizes[ids], t, self.config.seed)
-            address(self.crew, self.method, self.shared, who, self.reduce == "exact")
+            address(self.crew, self.method, self.shared, who)
         return dict(engine.apply(function, clients, self.shared, self.group, self.group.local(t)))
 
     def round(self, t: int, who=None, judge=False):
@@ -181,7 +181,7 @@ class Lab:
         return self.crew.judge(t, self.shared)[0]
 
     def rows(self):
-        return rows_of(self.crew, UP, self.up, self.reduce == "exact")
+        return rows_of(self.crew, UP, self.up)
 
     def mine(self, client: int):
         return self.group.store.read(client)

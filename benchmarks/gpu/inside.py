@@ -60,10 +60,10 @@ class Lab:
         return self
 
     def round(self, t: int, who: Participants | None = None) -> None:
-        who, method, exact = who or participants(self.config, t, self.federation.sizes), self.parts.method, True
-        address(self.crew, method, self.shared, who, exact)
+        who, method = who or participants(self.config, t, self.federation.sizes), self.parts.method
+        address(self.crew, method, self.shared, who)
         who = who.only(self.crew.train(t, who.ids, False, self.shared))
-        self.shared = method.server(self.shared, rows_of(self.crew, UP, self.parts.up, exact), who)
+        self.shared = method.server(self.shared, rows_of(self.crew, UP, self.parts.up), who)
 
     def go(self, rounds: int) -> Lab:
         """Run the first rounds, the one that some methods have before them included, and judge once."""

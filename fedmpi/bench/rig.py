@@ -58,8 +58,7 @@ class Rig:
         self.parts.crew.call(Order.STOP, np.int64(0))
 
     def _served(self):
-        exact = self.config.server.reduce == "exact"
-        return self.parts.method.server(self.shared, rows_of(self.parts.crew, UP, self.parts.up, exact), self.who)
+        return self.parts.method.server(self.shared, rows_of(self.parts.crew, UP, self.parts.up), self.who)
 
     def judge(self, t: int) -> None:
         """Measure all clients' models on their test data."""

@@ -231,8 +231,7 @@ class HostedClients:
 
     def note(self, slot: int, client: int, totals, scales: np.ndarray, shape) -> None:
         """Keep a field of what the server addresses to a hosted client: sums of rows (m, d) with their scales (m,)."""
-        like, totals = self.method.note(), torch.as_tensor(totals)
-        totals = exact.value(totals) if self.config.server.reduce == "exact" else totals.double()
+        like, totals = self.method.note(), exact.read_sum(torch.as_tensor(totals))
         field = (totals * torch.from_numpy(scales).to(totals.device)[:, None]).reshape(shape).to(like[slot].dtype)
         fields = self.notes.get(client, like)
         self.notes[client] = fields._replace(**{like._fields[slot]: field.to(self.device)})

@@ -151,6 +151,14 @@ def max_magnitude(row: torch.Tensor) -> float:
     return max(-float(low), float(high)) if low == low else float("nan")
 
 
+def read_sum(total: torch.Tensor, scale: float = 1., dtype: torch.dtype = torch.float64) -> torch.Tensor:
+    """Return a sum over clients, times `scale`, as floats.
+
+    The type of `total` says how it was added up: int64 is fixed point (server.reduce = exact), a float type is itself.
+    So nobody but the ranks that add up needs to know the setting."""
+    return (total * scale).to(dtype) if total.is_floating_point() else value(total, scale, dtype)
+
+
 def value(total: torch.Tensor, scale: float = 1., dtype=torch.float64) -> torch.Tensor:
     """Return a fixed-point total, times `scale`, as floats."""
     out = torch.empty(total.shape, dtype=dtype, device=total.device)

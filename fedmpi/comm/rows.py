@@ -33,11 +33,10 @@ class Rows:
     start: int
     stop: int
     dtype: torch.dtype
-    exact: bool = True
 
     def __getitem__(self, block: slice) -> Rows:
         start, stop, _ = block.indices(self.stop - self.start)
-        return Rows(self.crew, self.source, self.field, self.start + start, self.start + stop, self.dtype, self.exact)
+        return Rows(self.crew, self.source, self.field, self.start + start, self.start + stop, self.dtype)
 
     @property
     def ids(self) -> np.ndarray:
@@ -123,8 +122,7 @@ class Rows:
         return np.array([self.source, self.field, self.start, self.stop], np.int64)
 
     def _value(self, total, scale: float = 1.) -> torch.Tensor:
-        total = torch.as_tensor(total).cpu()
-        return exact.value(total, scale, self.dtype) if self.exact else (total * scale).to(self.dtype)
+        return exact.read_sum(torch.as_tensor(total).cpu(), scale, self.dtype)
 
 
 def as_array(values, dtype=np.float64) -> np.ndarray:
@@ -136,6 +134,6 @@ def normalised(weight) -> np.ndarray:
     return weight / weight.sum()
 
 
-def rows_of(crew: RankPool, source: int, like, exact: bool = True):
+def rows_of(crew: RankPool, source: int, like):
     """Return the Rows handle of every field of Up or Mine, given one client's as a template."""
-    return type(like)(*(Rows(crew, source, i, 0, v.numel(), v.dtype, exact) for i, v in enumerate(like)))
+    return type(like)(*(Rows(crew, source, i, 0, v.numel(), v.dtype) for i, v in enumerate(like)))

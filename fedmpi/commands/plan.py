@@ -125,13 +125,13 @@ def rehearsed(case: Case) -> Ledger:
     who, everybody = participants(config, 0, federation.sizes), range(federation.clients)
     group = HostedClients(case.method, case.shared, case.mine, None, federation, everybody, config, torch.device("cpu"))
     group.train = lambda when, everybody, here, *rest: group.ups.update(dict.fromkeys(here.tolist(), case.up))
-    crew, exact = RankPool(ledger, group, np.zeros(federation.clients, np.int64)), config.server.reduce == "exact"
-    address(crew, case.method, case.shared, who, exact)
+    crew = RankPool(ledger, group, np.zeros(federation.clients, np.int64))
+    address(crew, case.method, case.shared, who)
     crew.train(0, who.ids, True, case.shared)
     ledger.down = 0      # what stays as it is was sent once
     try:
         with warnings.catch_warnings(action="ignore"):      # rows that are all alike make poor clusters
-            shared = case.method.server(case.shared, rows_of(crew, UP, case.up, exact), who)
+            shared = case.method.server(case.shared, rows_of(crew, UP, case.up), who)
         ledger.down += sum(field.nbytes for field in crew.news(shared))
     except Exception as error:      # a server may want rows that differ; the rest of the plan holds
         ledger.failure = f"{type(error).__name__}: {error}"

@@ -172,9 +172,8 @@ class Run:
 
     def picture(self) -> None:
         """Note the clients' embeddings for the history."""
-        exact = self.config.server.reduce == "exact"
-        rows = self.method.embedding(rows_of(self.crew, MINE, self.crew.group.store.first, exact),
-                                     rows_of(self.crew, UP, self.up, exact))
+        rows = self.method.embedding(rows_of(self.crew, MINE, self.crew.group.store.first),
+                                     rows_of(self.crew, UP, self.up))
         if rows is None or not len(rows.ids):
             self.progress.note(f"round {self.state.round}: {self.method.title} has no heads to embed")
         else:
@@ -183,12 +182,12 @@ class Run:
     def exchange(self, who: Participants, judge: bool) -> Participants:
         """The server addresses the participants and takes what they send. Return whose updates it took; if none, its
         state stays."""
-        state, exact = self.state, self.config.server.reduce == "exact"
-        address(self.crew, self.method, state.shared, addressed(self.config, self.federation.sizes, who, judge), exact)
+        state = self.state
+        address(self.crew, self.method, state.shared, addressed(self.config, self.federation.sizes, who, judge))
         there = self.crew.train(who.round, who.ids, judge, state.shared, self.pace.ranks(who))
         who = who if there.all() else who.only(there)
         if len(who.ids):
-            new = self.method.server(state.shared, rows_of(self.crew, UP, self.up, exact), who)
+            new = self.method.server(state.shared, rows_of(self.crew, UP, self.up), who)
             state.shared = type(new)(*(v.contiguous() for v in new))      # as at all ranks: sums follow strides
         return who
 
@@ -291,10 +290,10 @@ class Run:
                 "seconds": self.state.seconds}
 
 
-def address(crew: RankPool, method, shared, who: Participants, exact: bool) -> None:
+def address(crew: RankPool, method, shared, who: Participants) -> None:
     """Send each participant what the server addresses to it alone."""
     if method.note() is not None and len(who.ids):
-        note = method.down(shared, rows_of(crew, MINE, crew.group.store.first, exact), who)
+        note = method.down(shared, rows_of(crew, MINE, crew.group.store.first), who)
         for slot, mixed in enumerate(note):
             crew.call(Order.NOTE, np.int64(slot), mixed.rows.what, who.ids, mixed.coefficients,
                       np.array(mixed.shape, np.int64))

@@ -13,6 +13,7 @@ from fedmpi.comm import exact, rows
 from fedmpi.comm.orders import MINE, UP, Order
 from fedmpi.comm.rows import Rows
 from fedmpi.config.schema import Server
+from tests.federations import Lab, method
 
 TILE = 65_536      # columns of a gram matrix at once
 
@@ -85,7 +86,7 @@ def test_a_block_of_rows(block, start, stop):
     assert v.what.tolist() == [UP, 4, start, stop] and v.what.dtype == np.int64
     inner = v[1:3]
     assert inner.what.tolist() == [UP, 4, min(start + 1, stop), min(start + 3, stop)]
-    assert inner.exact and inner.crew is v.crew and inner.dtype == torch.float32
+    assert inner.crew is v.crew and inner.dtype == torch.float32
 
 
 def test_whose_rows_they_are():
@@ -154,7 +155,7 @@ def test_what_is_addressed_to_participants():
 
 
 def test_sums_in_single_precision_are_scaled_back():
-    v = Rows(Held(whole_numbers(2, 3)), UP, 0, 0, 3, torch.float32, exact=False)
+    v = handle(whole_numbers(2, 3))
     found = v._value(torch.tensor([.5, .25]), 4.)
     assert found.tolist() == [2, 1] and found.dtype == torch.float32
     assert handle(whole_numbers(2, 3))._value(fixed(np.array([.5, -.25])), 4.).tolist() == [2, -1]
@@ -166,6 +167,16 @@ def test_handles_of_all_fields():
     class Sent(NamedTuple):
         w: torch.Tensor
         n: torch.Tensor
-    w, n = rows.rows_of("crew", MINE, Sent(torch.zeros(2, 3), torch.zeros((), dtype=torch.float64)), exact=False)
-    assert (w.crew, w.source, w.field, w.start, w.stop, w.dtype, w.exact) == ("crew", 1, 0, 0, 6, torch.float32, False)
+    w, n = rows.rows_of("crew", MINE, Sent(torch.zeros(2, 3), torch.zeros((), dtype=torch.float64)))
+    assert (w.crew, w.source, w.field, w.start, w.stop, w.dtype) == ("crew", 1, 0, 0, 6, torch.float32)
     assert (n.field, n.stop, n.dtype) == (1, 1, torch.float64)
+
+
+@pytest.mark.parametrize("reduce", ["exact", "float32"])
+def test_a_sum_is_read_as_the_ranks_added_it_up(mlp, federation, reduce):
+    """The server code does not know the setting `server.reduce`: the sum's own type says how to read it."""
+    lab = Lab(method("fedavg", mlp), federation, reduce=reduce)
+    who = lab.train(0)
+    found = rows.rows_of(lab.crew, UP, lab.up).w.mean(who.sizes)
+    expected = np.average([lab.group.ups[client].w.numpy() for client in who.ids], 0, who.sizes)
+    assert np.allclose(found, expected, atol=1e-6) and np.linalg.norm(expected) > 1

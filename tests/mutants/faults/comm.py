@@ -15,7 +15,7 @@ FAULTS: list[tuple[str, str, str]] = [
     ("fedmpi.comm.rows:Rows.gram", "beside[:, start:start + TILE]", "beside[:, :tile.shape[1]]"),
     ("fedmpi.comm.rows:Rows.__getitem__", "self.start + start, self.start + stop", "start, stop"),
     ("fedmpi.comm.rows:Rows.mean_by", "np.bincount(group, weights, minlength=k)", "np.bincount(group, minlength=k)"),
-    ("fedmpi.comm.rows:Rows._value", "self.dtype) if self.exact", "torch.float64) if self.exact"),
+    ("fedmpi.comm.rows:Rows._value", "scale, self.dtype)", "scale)"),
     # medians
     ("fedmpi.comm.robust:middle_by", "middle(mine[groups == j], int(c))", "middle(mine[groups == j], int(cuts[0]))"),
     ("fedmpi.comm.robust:columns_of_rank", "reshape(len(ranks), width)", "reshape(-1, width)"),
