@@ -1,15 +1,15 @@
-"""Clustered additive modelling (CAM), Ma et al., NeurIPS 2023: what it adds to any clustered method.
+"""Clustered additive modelling (CAM), Ma et al., NeurIPS 2023: a global model beside those of any clustered method.
 
-A global model g stands beside the clusters: a client's logits are h(x; g) + f(x; Theta), Theta the model that the
-clustered method gives it. To carry it is to train the clustered method as it is on data whose logits have g's added
-(eqs. 2, 5 and 13 follow: assignment by loss, training and pulls see the sum), and g beside the model that the client
-began its round from (eqs. 8 and 15), both from the values at the round's start ("parallel"). Server: g <- n_i-weighted
-mean of theta0 (eq. 9); the rest is the clustered method's.
+A client's logits are h(x; g) + f(x; Theta), where g is the global model and Theta the one that the clustered method
+gives the client. A client trains the clustered method as it is, on data to whose logits those of g are added; eqs. 2, 5
+and 13 follow, because assignment by loss, training and pulls all see the sum. It also trains g, beside the model that
+its round began from (eqs. 8 and 15). Both trainings use the other model as it was at the round's start ("parallel").
+Server: g <- the n_i-weighted mean of the theta0 (eq. 9); all else is the clustered method's.
 
     class IFCACAM(CAM, IFCA): ...
 
-A clustered method may say by `began(shared, mine, up, data)` which model a client's round began from; without it that
-is the one the client is judged by, and is worked out again."""
+A clustered method may say by `began(shared, mine, up, data)` which model a client's round began from. Without it, that
+is the model by which the client is judged, and it is worked out again."""
 from __future__ import annotations
 
 from collections import namedtuple

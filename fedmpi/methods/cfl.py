@@ -1,17 +1,18 @@
-"""CFL, Sattler et al., TNNLS 2020 (called CPFL in FedMHC's tables): clusters of clients are split in two where their
-updates disagree though the cluster's model hardly moves.
+"""CFL, Sattler et al., TNNLS 2020 (CPFL in FedMHC's tables): clusters are split in two when their updates disagree.
 
-Objective: min over theta_c of sum_{i in c} f_i(theta_c) for every cluster c of a partition that is itself found: c
-is split by complete linkage on cos(dW_i, dW_j) when ||mean dW|| < eps1 and max ||dW_i|| > eps2; both children start
-from its model. Clusters that are not split take the mean of their members' updates dW_i.
-Departures. eps1 and eps2 are fractions of the largest norm of an update in the first round, and their defaults were
-chosen on digits (five planted groups are found exactly, 20 IID clients stay together for 50 rounds). The paper's .4 and
-1.6 are norms for one network on EMNIST, by which other set-ups never split: `{relative: false, eps1: .4, eps2: 1.6}`.
-A run that never split is FedAvg with a plain mean, and a report marks it. There is a bound on the number of models, at
-which splitting ends. The paper lets every client take part in every round; here members that do not take part in the
-round of a split stay with the larger child, from which they can be split later.
-Reported: the number of clusters, and for each ||mean dW|| and max ||dW_i|| (0 for one without participants); the mean
-distance of w_i from the mean of its cluster, before that is split."""
+Objective: min over theta_c of sum_{i in c} f_i(theta_c) for every cluster c of a partition that is itself found.
+Server: if ||mean dW|| < eps1 and max ||dW_i|| > eps2 in a cluster, its model hardly moves although its members' updates
+dW_i are long. Complete linkage on cos(dW_i, dW_j) then splits the cluster, and both children start from its model. All
+other clusters take the mean of their members' updates.
+Reported: the number of clusters; for each cluster ||mean dW|| and max ||dW_i|| (0 without participants); and the mean
+distance of w_i from the mean of its cluster, before that is split.
+Departures. The number of models is limited to M; no cluster is split beyond it. The paper lets every client take part
+in every round. Here members that do not take part in the round of a split stay with the larger child, from which they
+can be split later.
+Defaults. eps1 and eps2 are fractions of the largest norm of an update in the first round. They were chosen on the
+digits: five planted groups are found exactly, and 20 IID clients stay together for 50 rounds. The paper's .4 and 1.6
+are norms for one network on EMNIST, with which other set-ups never split: `{relative: false, eps1: .4, eps2: 1.6}`. A
+run that never split is FedAvg with a plain mean, and a report marks it."""
 from __future__ import annotations
 
 from dataclasses import dataclass

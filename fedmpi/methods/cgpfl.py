@@ -1,13 +1,15 @@
-"""CGPFL, Tang et al., IJCAI 2022: pFedMe inside K contexts: cluster-wise models to which the personal ones are pulled.
+"""CGPFL, Tang et al., IJCAI 2022: pFedMe inside K contexts, cluster-wise models to which personal models are pulled.
 
-Objective: min over the contexts Omega_k of sum_k sum_{i in k} F_i(Omega_k), F_i(omega) = min over theta of
-f_i(theta) + lam/2 ||theta - omega||^2. Client, for each batch: `inner` steps of theta <- theta - lr_p (grad f(theta; b)
-+ lam (theta - omega)), then omega <- omega - eta lam (omega - theta). Server: k-means on the omega_i,
-Omega_k <- (1 - a) Omega_k + a mean of its members.
-Departures. k-means starts from the contexts as they are (k-means++ the first time, when all are equal); an empty one
-keeps its model. A client that never took part starts from the mean of the contexts. Whole models are clustered as
-points of the same distances, from the inner products of all omega_i. The defaults of lam, inner, lr_p are pFedMe's; all
-steps are plain: they ignore the run's momentum, and lr_p follows the run's lr_decay, as eta does."""
+Objective: min over the contexts Omega_k of sum_k sum_{i in k} F_i(Omega_k), where F_i(omega) = min over theta of
+f_i(theta) + lam/2 ||theta - omega||^2.
+Client, for each batch: `inner` steps of theta <- theta - lr_p (grad f(theta; b) + lam (theta - omega)), then one step
+omega <- omega - eta lam (omega - theta).
+Server: k-means on the omega_i, then Omega_k <- (1 - a) Omega_k + a mean of its members.
+Departures. k-means starts from the contexts as they are (by k-means++ the first time, when all are equal), and an empty
+context keeps its model. A client that never took part starts from the mean of the contexts. Whole models are clustered
+as points with the same distances, which follow from the inner products of all omega_i. All steps are plain: they ignore
+the run's momentum. lr_p follows the run's lr_decay, as eta does.
+Defaults. lam, inner and lr_p are those of pFedMe; none was tuned here."""
 from __future__ import annotations
 
 from dataclasses import dataclass

@@ -1,9 +1,10 @@
-"""Ditto, Li et al., ICML 2021: beside the global model each client trains a personal one that is pulled to it.
+"""Ditto, Li et al., ICML 2021: each client trains a personal model that is pulled to the global one.
 
-Objective: min over v_i of f_i(v_i) + lam/2 ||v_i - w*||^2, with w* = argmin sum_i (n_i / n) f_i(w), for which w^t, the
-model of FedAvg in this round, stands in. lam = 0 is Local, lam -> infinity is FedAvg.
-Departures. v_i takes the same batches as w_i, and as many. Only v_i is judged: the accuracy of w is that of a run of
-FedAvg with the same seed, whose w is this one bit by bit, so that no series holds both."""
+Objective: min over v_i of f_i(v_i) + lam/2 ||v_i - w*||^2, where w* = argmin sum_i (n_i / n) f_i(w). The model w^t of
+FedAvg in this round stands in for w*. With lam = 0 this is Local, and for lam -> infinity it is FedAvg.
+Departures. v_i takes the same batches as w_i, and as many of them. Only v_i is judged, so that no series of accuracies
+mixes the two models: w is, bit by bit, the model of a run of FedAvg with the same seed.
+Defaults. lam = 1 was not tuned here."""
 from __future__ import annotations
 
 from dataclasses import dataclass

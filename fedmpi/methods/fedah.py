@@ -1,10 +1,12 @@
-"""FedAH, Pan et al.: a client blends its own head element-wise with the global head before it trains (aggregated head).
+"""FedAH, Pan et al., 2024: a client blends the global head into its own, element by element, before it trains.
 
-Objective: min over the personal models of sum_i (n_i / n) f_i(phi, hhat_i), hhat_i = h_i + (h - h_i) * W_i, W_i in
-[0, 1] learned by gradient on client i's data (eqs. 1-6, algorithm 1).
-Departures. The step of W is `mix_lr` = 1, as in the code that made the paper's tables (the text says eta). By default
-only participants mix (algorithm 1); `mix_everyone` lets every client mix, and keep it, in every round, as that code
-does (the same at participation 1). Features are computed once where phi is frozen."""
+The name stands for aggregated head.
+Objective: min over the personal models of sum_i (n_i / n) f_i(phi, hhat_i), where hhat_i = h_i + (h - h_i) * W_i, and
+W_i in [0, 1] is learned by gradient steps on client i's data (eqs. 1-6, algorithm 1).
+Departures. The step of W is `mix_lr` = 1, as in the code that made the paper's tables; the text says eta. By default
+only participants mix (algorithm 1). With `mix_everyone` every client mixes in every round and keeps the result, as in
+that code; at participation 1 both are the same. While phi is frozen, its features are computed only once.
+Defaults. They are the paper's and its code's; none was tuned here."""
 from __future__ import annotations
 
 from dataclasses import dataclass

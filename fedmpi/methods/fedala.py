@@ -1,13 +1,15 @@
-"""FedALA, Zhang et al., AAAI 2023: a client blends the top of the global model element-wise into its own before it
-trains (adaptive local aggregation).
+"""FedALA, Zhang et al., AAAI 2023: a client blends the top of the global model into its own before it trains.
 
-Objective: min over the personal models of sum_i (n_i / n) f_i(what_i), what_i = w_i + (w - w_i) * W_i, W_i in [0, 1]
-learned by gradient on a random share of client i's data; below the top p parameter tensors W_i is 1.
-Departures. By default only participants mix; `mix_everyone` lets every client mix, and keep it, in every round, as the
-authors' code does (the same at participation 1). The first time, W is learned until the loss (the mean over that share
-after each pass, not that of its last batch) hardly moves; the paper has no bound, here it is `first_passes`. The first
-time is the first in which the global top differs from the client's own: where they are equal, there is nothing to
-learn. The batches of a pass are shuffled. Features are computed once where everything below the head is frozen."""
+The name stands for adaptive local aggregation.
+Objective: min over the personal models of sum_i (n_i / n) f_i(what_i), where what_i = w_i + (w - w_i) * W_i, and W_i in
+[0, 1] is learned by gradient steps on a random share of client i's data; below the top p parameter tensors, W_i is 1.
+Departures. By default only participants mix. With `mix_everyone` every client mixes in every round and keeps the
+result, as in the authors' code; at participation 1 both are the same. The first time, W is learned until the loss
+hardly moves; here that is the mean loss over the share after each pass, not the loss of its last batch. The paper sets
+no limit to the number of these passes; here it is `first_passes`. "The first time" is the first round in which the
+global top differs from the client's own, because equal tops give W nothing to learn. The batches of a pass are
+shuffled. If everything below the head is frozen, features are computed only once.
+Defaults. They are those of the paper and its code; `first_passes` = 50 is ours. None was tuned here."""
 from __future__ import annotations
 
 from dataclasses import dataclass

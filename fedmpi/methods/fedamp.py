@@ -1,18 +1,20 @@
-"""FedAMP, Huang et al., AAAI 2021: attentive message passing: each client is pulled to its own mean of all clients'
-models, in which similar ones count more.
+"""FedAMP, Huang et al., AAAI 2021: each client is pulled to a mean of all models in which similar ones count more.
 
-Objective: min over the w_i of sum_i f_i(w_i) + lam sum_{i<j} A(||w_i - w_j||^2), A(x) = 1 - exp(-x / sigma).
-Server: u_i = sum_j xi_ij w_j, xi_ij = alpha A'(||w_i - w_j||^2) for j != i, xi_ii = 1 - sum_j xi_ij.
-Client: w_i <- argmin of f_i(w) + lam / (2 alpha) ||w - u_i||^2, by SGD from its own w_i.
-The paper needs alpha so small that xi_ii >= 0, and tunes alpha and sigma for each data set. Here they follow the models
-by default: sigma is the median squared distance of two clients' models in the round, and alpha = sigma / (n - 1), with
-which others have about half of the weight and no row exceeds 1. Where the median is 0, u_i = w_i. The mean xi_ii of a
-round is reported as `own_weight`: at 1 the method is Local, at 0 a client's own model is forgotten by the server.
-`form: heuristic` is the paper's HeurFedAMP: xi_ij proportional to exp(sigma cos(w_i, w_j)), and xi_ii = own.
-Departures. lam is set by its ratio to alpha, the strength `pull` that a client feels. If an alpha that is set makes the
-xi_ij of a row add up to more than 1 they are scaled down to 1, and xi_ii is 0 (so does alpha = sigma = 1 with 20
-clients and a small network). u_i is a mean over the latest models of all clients, also of those that did not take part
-lately; one that never did is at the start. The server's rows are the models that clients keep."""
+The name stands for attentive message passing. Every client has a mean of its own.
+Objective: min over the w_i of sum_i f_i(w_i) + lam sum_{i<j} A(||w_i - w_j||^2), where A(x) = 1 - exp(-x / sigma).
+Server: u_i = sum_j xi_ij w_j, where xi_ij = alpha A'(||w_i - w_j||^2) for j != i, and xi_ii = 1 - sum_j xi_ij.
+Client: SGD from its own w_i on f_i(w) + lam / (2 alpha) ||w - u_i||^2.
+`form: heuristic` is the paper's HeurFedAMP: xi_ij is proportional to exp(sigma cos(w_i, w_j)), and xi_ii = `own`.
+The mean xi_ii of a round is reported as `own_weight`. At 1 the method is Local; at 0 the server forgets a client's own
+model.
+Defaults. The paper needs alpha so small that xi_ii >= 0, and tunes alpha and sigma for each data set. Here both follow
+the models: sigma is the median squared distance of two clients' models in the round, and alpha = sigma / (n - 1). Then
+the others have about half of the weight, and no row exceeds 1. If the median is 0, u_i = w_i. On 20 clients of the
+digits this gives a mean xi_ii of .63; with alpha = sigma = 1 it is 0. `pull` = 1 was not tuned.
+Departures. lam is set by its ratio to alpha: `pull`, the strength that a client feels. If a given alpha makes the xi_ij
+of a row add up to more than 1, they are scaled down to 1 and xi_ii is 0 (as with alpha = sigma = 1, 20 clients and a
+small network). u_i is a mean over the latest models of all clients, including those that did not take part lately; a
+client that never took part is at the start. The server reads the models that clients keep."""
 from __future__ import annotations
 
 from dataclasses import dataclass

@@ -1,7 +1,9 @@
-"""FedAvg, McMahan et al., AISTATS 2017: local SGD from the global model, then the average.
+"""FedAvg, McMahan et al., AISTATS 2017: clients run SGD from the global model, and the server averages the results.
 
-Objective: min over w of sum_i (n_i / n) f_i(w). Clients: E epochs of SGD from w. Server: w = sum_i n_i w_i / n.
-Right after local training a client's w_i is judged too: FedAvg with fine-tuning (FedAvg-FT)."""
+Objective: min over w of sum_i (n_i / n) f_i(w).
+Client: E epochs of SGD from w. Server: w = sum_i n_i w_i / n.
+Beside w, the client's own w_i is judged right after local training; that is FedAvg with fine-tuning (FedAvg-FT).
+Departures: none by default; `weights: equal` takes the plain mean. No default was tuned on data."""
 from __future__ import annotations
 
 from dataclasses import dataclass

@@ -1,11 +1,12 @@
-"""FedBABU, Oh et al., ICLR 2022: only the body is trained and averaged; the head, frozen at its random start, is
-trained when a client is judged (body aggregation and body update).
+"""FedBABU, Oh et al., ICLR 2022: only the body is trained and averaged; the head is tuned when a client is judged.
 
-Objective: min over phi of sum_i (n_i / n) f_i(phi, h^0); then, for client i, `ft` epochs of SGD on f_i over all
+The name stands for body aggregation and body update. The head stays at its random start h^0 during training.
+Objective: min over phi of sum_i (n_i / n) f_i(phi, h^0). Then, for client i, `ft` epochs of SGD on f_i over all
 parameters, from the last averaged phi and h^0.
-Departures. The fine-tuned model is judged at every evaluation, from the phi of that round, and never kept: it is the
-`accuracy` of the books, and that of (phi, h^0) without fine-tuning stands beside it as `accuracy_unadapted`. The
-authors' code divides the learning rate by 10 at half and at three quarters of the rounds; here it follows lr_decay."""
+Departures. Every evaluation judges a model that is fine-tuned from the phi of that round and never kept. Its accuracy
+is `accuracy`, and the accuracy of (phi, h^0) without fine-tuning is `accuracy_unadapted`. The authors' code divides the
+learning rate by 10 at a half and at three quarters of the rounds; here it follows lr_decay.
+Defaults. `ft` = 5 was not tuned here."""
 from __future__ import annotations
 
 from dataclasses import dataclass

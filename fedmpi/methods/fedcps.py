@@ -1,19 +1,21 @@
-"""FedCPS, Yang et al., 2025: a client finds its cluster by its loss, and trains from the cluster's model, to which it
-is pulled the more strongly the fewer samples it has; all clusters share the first layers (the base).
+"""FedCPS, Yang et al., 2025: clients choose a cluster by their loss; the fewer samples one has, the more it is pulled.
 
-Objective: min over w_i of f_i(w_i) + lam_i / 2 ||w_i - (base, theta_j)||^2, j = argmin_j f_i(base, theta_j), with
-lam_i = sigma_i^2 / (n_i^2 tau_j^2) (eqs. 1-5): sigma_i^2 the variance of the batches' gradients that the client saw
-when it last took part, tau_j^2 the mean squared distance of the members' models from the cluster model that they were
-given in the previous round. theta_j: mean of its members, base: mean over all participants.
+A client trains from its cluster's model and is pulled back to it. All clusters share the first layers (the base).
+Objective: min over w_i of f_i(w_i) + lam_i / 2 ||w_i - (base, theta_j)||^2, where j = argmin_j f_i(base, theta_j), and
+lam_i = sigma_i^2 / (n_i^2 tau_j^2) (eqs. 1-5). sigma_i^2 is the variance of the batch gradients that the client saw
+when it last took part. tau_j^2 is the mean squared distance of the members' models from the cluster model that they
+were given in the previous round.
+Server: theta_j is the mean over cluster j's members, and the base is the mean over all participants.
 Departures. lam_i is multiplied by a factor with which a client of median n_i, sigma^2 and tau^2 among the latest
-round's participants has `lam`: as training settles, tau^2 falls faster than sigma^2, and with a constant factor every
-lam_i grows to `lam_max` (Fashion-MNIST, 60 rounds: .14 to 1.5 for all but few-shot clients). Before these are known,
-and for a client that saw a single batch, lam_i = `lam`. The signs of Delta disagree between algorithms 1 and 2; the
-mean of the members' w is what both mean. Clusters are not averaged (section 4.3; algorithm 2, line 17 does). Sections
-3.4 and 4.4 leave personal layers with each client, where 4.1 and the algorithms have one version per cluster:
-`personal_layers: client` lets a client go on from its own last layers, pulled to its cluster's. An empty cluster keeps
-its theta_j and tau_j^2. Once all clients' identities are known and unchanged for `stable` rounds they are final:
-clients receive their own cluster's part alone."""
+round's participants has `lam`. As training settles, tau^2 falls faster than sigma^2, and with a constant factor every
+lam_i would grow to `lam_max` (Fashion-MNIST, 60 rounds: .14 to 1.5 for all but few-shot clients). Before these numbers
+are known, and for a client that saw a single batch, lam_i = `lam`. The signs of Delta disagree between algorithms 1 and
+2; both mean the mean of the members' w. Clusters are not averaged with each other (section 4.3; algorithm 2, line 17
+does it). Sections 3.4 and 4.4 leave personal layers with each client, but section 4.1 and the algorithms have one
+version per cluster: with `personal_layers: client` a client goes on from its own last layers, pulled to its cluster's.
+An empty cluster keeps its theta_j and tau_j^2. Identities are final once all clients' are known and none has changed
+for `stable` rounds; from then on clients receive their own cluster's part alone.
+Defaults. The paper gives no lam. No default was chosen on data; jobs/strengths_fedcps.yaml is the grid for it."""
 from __future__ import annotations
 
 from dataclasses import dataclass

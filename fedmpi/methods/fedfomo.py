@@ -1,16 +1,20 @@
-"""FedFomo, Zhang et al., ICLR 2021: each client downloads the models that helped it most, and moves to each as far as
-it lowers the loss on its validation samples (first-order model optimisation).
+"""FedFomo, Zhang et al., ICLR 2021: each client downloads the models that helped it most, and moves towards them.
 
-Objective: min over w_i of f_i(w_i). v_i is client i's model before its last local training, w_i the trained one; its
-next training starts from v_i <- v_i + sum_n a_n (w_n - v_i), n over the models that it is sent and its own w_i, a_n the
-positive parts, normalised, of (L_i(v_i) - L_i(w_n)) / (||w_n - v_i|| + 1e-5), L_i the loss on a fixed fifth of client
-i's training samples, which it does not train on. If no a_n is positive it starts from v_i again. The server adds raw
-weights up in a table of affinities, and sends the M highest of a row; each of these M is, with probability `epsilon`, a
-model at random instead, and epsilon falls by `fall` a round (as in the authors' code, .3 and .05).
-Departures. The authors' code divides the weights of a round by the absolute value of their sum before it adds them up.
-Equal affinities are put in a random order, drawn for each round and client: at first all are equal. With fewer than M
-others a client is sent its own model in their place, which counts for nothing, as does any model nearer than 1e-5 to
-v_i or w_i. The server's rows are the models that clients keep: nothing is held twice."""
+The name stands for first-order model optimisation: a client moves to a model as far as that lowers its validation loss.
+Objective: min over w_i of f_i(w_i). v_i is client i's model before its last local training, and w_i the trained one.
+Client i starts its next training at v_i <- v_i + sum_n a_n (w_n - v_i), where n runs over the models that it is sent
+and its own w_i. The a_n are the positive parts, normalised to sum 1, of
+    (L_i(v_i) - L_i(w_n)) / (||w_n - v_i|| + 1e-5),
+where L_i is the loss on a fixed fifth of client i's training samples, on which it does not train. If no a_n is
+positive, it starts at v_i again.
+Server: adds up the raw weights in a table of affinities, and sends client i the M models with the highest affinity in
+its row. Each of these M is, with probability `epsilon`, replaced by a random model; epsilon falls by `fall` a round.
+Departures. Before adding the weights of a round, the authors' code divides them by the absolute value of their sum;
+here they are added as they are. Equal affinities (all are equal at first) are put in a random order, which is drawn for
+each round and client. If there are fewer than M others, the client is sent its own model in their place. It counts for
+nothing, and neither does any model that is nearer than 1e-5 to v_i or w_i. The server reads the models that clients
+keep, so that nothing is held twice.
+Defaults. epsilon = .3 and fall = .05 are those of the authors' code. None was tuned here."""
 from __future__ import annotations
 
 from dataclasses import dataclass

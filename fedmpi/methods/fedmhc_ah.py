@@ -1,11 +1,13 @@
-"""FedMHC with an aggregated head (our own): FedAH's mix of heads, with the head of a group in the global head's place.
+"""FedMHC-AH, our own: FedAH's mix of heads, in which the head of a client's group replaces the global head.
 
-Objective: min over the personal models of sum_i (n_i / n) f_i(phi, hhat_i), hhat_i = h_i + (H_m - h_i) * W_i, W_i in
-[0, 1] learned as FedAH's, m the group whose head fits client i best, and H_1..H_M the k-means centres of the clients'
-heads, as FedMHC's. One extractor phi is shared by all.
-What is taken from whom. FedMHC: all heads start equal, m = argmin_j f_i(phi, H_j) on the training data, k-means started
-from the current heads (with fewer participants than M an empty cluster keeps its head). FedAH: all else, also that
-means are weighted by n_i, so that M = 1 is FedAH. W_i stays with its client when the client changes its group."""
+Objective: min over the personal models of sum_i (n_i / n) f_i(phi, hhat_i), where hhat_i = h_i + (H_m - h_i) * W_i, and
+W_i in [0, 1] is learned as in FedAH. m is the group whose head fits client i best, and H_1..H_M are the k-means centres
+of the clients' heads, as in FedMHC. All clients share one extractor phi.
+What comes from which method. From FedMHC: all heads start equal, m = argmin_j f_i(phi, H_j) on the training data, and
+k-means starts from the current heads (with fewer participants than M, an empty cluster keeps its head). From FedAH: all
+else, including means that are weighted by n_i, so that M = 1 is FedAH. W_i stays with its client when the client
+changes its group.
+Defaults. They are those of FedAH and FedMHC; none was tuned."""
 from __future__ import annotations
 
 from dataclasses import dataclass

@@ -1,7 +1,8 @@
-"""FedPer, Arivazhagan et al., 2019: the feature extractor is averaged, the head stays with the client.
+"""FedPer, Arivazhagan et al., 2019: the server averages the feature extractor, and the head stays with the client.
 
-Objective: min over phi, h_1..h_N of sum_i (n_i / n) f_i(phi, h_i). Clients train both together, E epochs of SGD.
-Departures. The personal layers are the head block of the model (`model.head`), all of which start equal."""
+Objective: min over phi, h_1..h_N of sum_i (n_i / n) f_i(phi, h_i). Clients train both together by E epochs of SGD.
+Departures. The personal layers are the model's head block (`model.head`), and all heads start equal. There are no
+settings."""
 from __future__ import annotations
 
 from dataclasses import dataclass

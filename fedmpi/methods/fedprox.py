@@ -1,8 +1,9 @@
-"""FedProx, Li et al., MLSys 2020: FedAvg whose clients are held near the global model while they train.
+"""FedProx, Li et al., MLSys 2020: FedAvg in which a proximal term holds every client near the global model.
 
-Objective of client i in round t: min over w of f_i(w) + mu/2 ||w - w^t||^2; its minimiser is sought by E epochs of SGD,
-and the server averages as FedAvg does. mu = 0 is FedAvg.
-Departures. Every client trains all its epochs: the paper also lets slow ones send what they have."""
+Objective of client i in round t: min over w of f_i(w) + mu/2 ||w - w^t||^2. E epochs of SGD look for the minimiser, and
+the server averages as FedAvg does. With mu = 0 this is FedAvg.
+Departures. Every client trains all its epochs; in the paper, slow clients may send what they have.
+Defaults. mu = .001 is the value behind the published tables of FedAH; it was not tuned here."""
 from __future__ import annotations
 
 from dataclasses import dataclass

@@ -1,11 +1,13 @@
-"""FedRep, Collins et al., ICML 2021: FedPer whose clients first fit their head, then one step of the extractor to it.
+"""FedRep, Collins et al., ICML 2021: FedPer in which a client first fits its head, and then fits the extractor to it.
 
-Objective: min over phi of sum_i (n_i / n) min over h_i of f_i(phi, h_i). A client trains h_i for `head_epochs` with phi
-as downloaded, then phi for E epochs (the run's; the paper has one) with h_i frozen; phi is averaged.
-Departures. phi is frozen while the head trains, so its features are computed once (exact without BatchNorm). phi is
-averaged with weights n_i (the paper takes the plain mean). `head_epochs` = 10 is the paper's; the tables of FedAH and
-FedMHC were made with 1, and their jobs set it. The authors' code tunes the head once more after the last round; here
-nothing does, and there is no weight decay (1e-4 there)."""
+Objective: min over phi of sum_i (n_i / n) min over h_i of f_i(phi, h_i).
+Client: trains h_i for `head_epochs` epochs with phi as downloaded, then phi for E epochs with h_i frozen (the paper has
+E = 1). Server: averages phi.
+Departures. phi is frozen while the head trains, so its features are computed only once; without BatchNorm this is
+exact. The average of phi is weighted by n_i; the paper takes the plain mean. The authors' code tunes the head once more
+after the last round and has a weight decay of 1e-4; here there is neither.
+Defaults. `head_epochs` = 10 is the paper's value. The tables of FedAH and FedMHC were made with 1, which their jobs
+set. It was not tuned here."""
 from __future__ import annotations
 
 from dataclasses import dataclass

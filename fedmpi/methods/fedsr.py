@@ -1,13 +1,16 @@
-"""FedSR, Nguyen et al., NeurIPS 2022: a variational encoder whose codes are kept small and close to one Gaussian per
-class, so that the clients' representations become alike.
+"""FedSR, Nguyen et al., NeurIPS 2022: a variational encoder whose codes stay small and near one Gaussian per class.
 
-Objective: min over encoder, head and r of sum_i (1 / N) E_{z ~ q(z|x)} [ce(h(z), y) + a_R ||z||] + a_C KL(q(z|x) ||
-r(z|y)), q and r diagonal Gaussians with a softplus sigma, one code per sample and step.
-Departures. sigma is softplus(s) + .01 in q, and there is no weight decay (the authors' code: 5e-4). `r: own` keeps
-every client's r at home, where only network and classifier are averaged, as in the authors' code; `averaged` lets it
-travel with them. ||z|| is the norm, not its square, as there; the scale that their code learns between q and r is left
-out. A client is judged by the mean of the code, in place of 20 codes: no noise in the accuracy. `ft` epochs of the head
-alone, on such means, come before judging and are not kept (FedSR-FT)."""
+This makes the clients' representations alike.
+Objective: min over encoder, head and r of
+    sum_i (1 / N) E_{z ~ q(z|x)} [ce(h(z), y) + a_R ||z||] + a_C KL(q(z|x) || r(z|y)),
+where q and r are diagonal Gaussians with a softplus sigma, and each sample and step has one code z.
+`r: own` keeps every client's r with the client and averages only network and classifier, as in the authors' code; with
+`averaged`, r travels with them. `ft` epochs of the head alone on the means of the codes come before judging, and are
+not kept (FedSR-FT).
+Departures. sigma is softplus(s) + .01 in q. There is no weight decay (5e-4 in the authors' code). ||z|| is the norm and
+not its square, as in that code; the scale that the code learns between q and r is left out. A client is judged by the
+mean of the code, in place of 20 codes, so that the accuracy has no noise.
+Defaults. None was tuned here."""
 from __future__ import annotations
 
 from dataclasses import dataclass

@@ -1,15 +1,17 @@
-"""FeSEM, Xie et al. (Multi-Center Federated Learning), 2021: every client follows the centre that is nearest to it.
+"""FeSEM, Xie et al. (Multi-Center Federated Learning), 2021: every client follows the centre nearest to its model.
 
-Objective: min over centres of sum_i min_j ||theta_i - Theta_j||^2, theta_i the local models. Client: E epochs from its
-own cluster's centre. Server: nearest centre by L2, centre = mean of its members, repeated until nobody moves; the first
-centres are those of k-means++ after one local round (best of 10); a centre without members stays.
-Exact k-means of whole models costs rank 0 a gram matrix: n^2 d multiply-adds and every participant's row once a round;
-`layers` makes the rows shorter, and the members' mean is taken of all layers.
+Objective: min over the centres of sum_i min_j ||theta_i - Theta_j||^2, where the theta_i are the local models.
+Client: E epochs of SGD from its own cluster's centre.
+Server: assigns each model to the nearest centre by L2 and takes the mean of each centre's members, until no client
+moves. The first centres are those of k-means++ after one local round (best of 10). A centre without members stays.
+Cost. Exact k-means of whole models costs rank 0 a gram matrix: n^2 d multiply-adds and every participant's row once a
+round. `layers` makes the rows shorter; the members' mean is still taken over all layers.
 `keep` is the client side of FeSEM-CAM (Ma et al., 2023, eqs. 12 and 13): a client goes on from its own theta_i, pulled
-to its centre by lam; `scale_by_share` has the factor n_i / n that eq. 13 prints on the gradient, n being the samples
-of the participants of the round before (all that the server knows; in the first round the factor is 1).
-Departures. A client that has not taken part yet belongs to no cluster: it starts from, and is judged by, the mean of
-the centres. The ledger counts k models down, as FedMHC's table II does, though a client needs its own centre alone."""
+to its centre by lam. `scale_by_share` puts the factor n_i / n that eq. 13 prints on the gradient. n counts the samples
+of the participants of the round before, which is all that the server knows; in the first round the factor is 1.
+Departures. A client that has not taken part yet belongs to no cluster: it starts from the mean of the centres, and is
+judged by it. The ledger counts k models down, as FedMHC's table II does, though a client needs only its own centre.
+Defaults. None was tuned here."""
 from __future__ import annotations
 
 from dataclasses import dataclass

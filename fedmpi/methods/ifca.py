@@ -1,13 +1,15 @@
-"""IFCA, Ghosh et al., NeurIPS 2020: each client trains the one of k models that fits its data best.
+"""IFCA, Ghosh et al., NeurIPS 2020: each client trains that one of k models which fits its data best.
 
-Objective: min over w_1..w_k of sum_i min_j f_i(w_j). Client: z_i = argmin_j f_i(w_j) on its training data, then E
-epochs from w_z. Server: w_j = mean of its members' models; a cluster without members keeps its model.
+Objective: min over w_1..w_k of sum_i min_j f_i(w_j).
+Client: z_i = argmin_j f_i(w_j) on its training data, then E epochs from w_z. Server: w_j is the mean of its members'
+models; a cluster without members keeps its model.
 With `shared_body` (the paper's weight sharing) the clusters differ in their heads alone, and the body is the mean over
-all participants. `average` is for Fed-CAM (Ma et al., 2023): `mean` weights members by their samples; `share` is its
-eq. 6, by which the server moves w_j to (1 - s_j) w_j + sum_i (n_i / n) w_i over its members, s_j their share of all
-participants' samples n.
-Departures. One draw of k independent starts; the paper restarts several times, and for FEMNIST starts from a trained
-network."""
+all participants. `average` is for Fed-CAM (Ma et al., 2023). `mean` weights the members by their samples. `share` is
+its eq. 6: the server moves w_j to (1 - s_j) w_j + sum_i (n_i / n) w_i over its members, where n counts the samples of
+all participants and s_j is the members' share of them.
+Departures. There is one draw of k independent starts; the paper restarts several times, and for FEMNIST it starts from
+a trained network.
+Defaults. k = 5 was not tuned here."""
 from __future__ import annotations
 
 from dataclasses import dataclass

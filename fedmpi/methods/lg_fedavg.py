@@ -1,8 +1,9 @@
-"""LG-FedAvg, Liang et al., 2020: the head is averaged, the feature extractor stays with the client (local and global).
+"""LG-FedAvg, Liang et al., 2020: the server averages the head, and the feature extractor stays with the client.
 
-Objective: min over h, phi_1..phi_N of sum_i (n_i / n) f_i(phi_i, h). Clients train both together, E epochs of SGD; the
-mirror image of FedPer, and cheap to send.
-Departures. Trained from the common start: the paper's classification experiments continue a run of FedAvg."""
+The name stands for local and global parts. It is the mirror image of FedPer, and cheap to send.
+Objective: min over h, phi_1..phi_N of sum_i (n_i / n) f_i(phi_i, h). Clients train both together by E epochs of SGD.
+Departures. Training begins at the common start; the paper's classification experiments continue a run of FedAvg. There
+are no settings."""
 from __future__ import annotations
 
 from dataclasses import dataclass

@@ -1,6 +1,6 @@
-"""Local: every client trains alone; nothing is sent. The floor of every comparison.
+"""Local: every client trains alone and nothing is sent; it is the floor of every comparison.
 
-Objective: min over w_i of f_i(w_i), for each client by itself."""
+Objective: min over w_i of f_i(w_i), for each client by itself. There is no paper, and there are no settings."""
 from __future__ import annotations
 
 from dataclasses import dataclass

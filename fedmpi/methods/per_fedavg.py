@@ -1,12 +1,13 @@
-"""Per-FedAvg, Fallah et al., NeurIPS 2020: a global model from which one gradient step suits each client.
+"""Per-FedAvg, Fallah et al., NeurIPS 2020: a global model from which a single gradient step suits each client.
 
 Objective: min over w of sum_i (n_i / n) f_i(w - alpha grad f_i(w)). Each local step draws independent batches b1, b2:
-    u = w - alpha grad f(w; b1),    w <- w - beta (I - alpha H) grad f(u; b2),
-with H = 0 for `order: 1`, and for `order: 2` with a third batch b3 and without a Hessian:
+    u = w - alpha grad f(w; b1),    w <- w - beta (I - alpha H) grad f(u; b2).
+`order: 1` sets H = 0. `order: 2` uses a third batch b3 and finite differences in place of the Hessian:
     H g = (grad f(w + delta g; b3) - grad f(w - delta g; b3)) / (2 delta),    g = grad f(u; b2).
-Departures. The average is weighted by n_i; a round is E epochs, where the code behind the tables of FedAH and FedMHC
-(PFLlib) trains twice a round. Local steps are plain: they know no momentum. alpha and beta are the run's
-learning rate unless they are set. A client is judged after a step alpha on one batch of its training data."""
+Departures. The average is weighted by n_i. A round is E epochs; PFLlib, the code behind the tables of FedAH and FedMHC,
+trains twice a round. Local steps are plain: they ignore the run's momentum. A client is judged after one step alpha on
+one batch of its training data.
+Defaults. alpha and beta are the run's learning rate. None was tuned here."""
 from __future__ import annotations
 
 from dataclasses import dataclass

@@ -1,14 +1,16 @@
 """pFedCAM, Yang et al., World Wide Web 2023: personal models interpolated from the models of all clusters.
-RECONSTRUCTED from its abstract and from the FedMHC paper: what is sent and what is clustered is theirs, the formulas
-are not.
 
-Objective: min over the clusters' models Theta_k, by k-means on the clients' models and FedAvg inside each cluster; a
-client's start and personal model is sum_k a_ik Theta_k, a_i = softmax of logits learned on its training data, which
-local steps then refine.
-Choices that are ours. The logits are learned by `interp_epochs` passes of SGD at the start of a round, and kept by the
-client. It is judged by the interpolation learned anew, without keeping it, before local training (and by the refined
-model after it). k-means starts from the Theta_k as they are (k-means++ the first time, when all are equal); an empty
-cluster keeps its model. Whole models are clustered as points of the same distances, from their inner products."""
+RECONSTRUCTED from its abstract and from the FedMHC paper: these say what is sent and what is clustered, but not the
+formulas.
+Objective: min over the clusters' models Theta_k, by k-means on the clients' models and FedAvg inside each cluster. A
+client's start and personal model is sum_k a_ik Theta_k, where a_i is the softmax of logits that are learned on its
+training data. Local steps then refine it.
+Our own choices. `interp_epochs` passes of SGD at the start of a round learn the logits, and the client keeps them.
+Before local training a client is judged by the interpolation learned anew, without keeping it, and after local training
+by the refined model. k-means starts from the Theta_k as they are (by k-means++ the first time, when all are equal), and
+an empty cluster keeps its model. Whole models are clustered as points with the same distances, which follow from their
+inner products.
+Defaults. K = 4 is FedMHC's M. None was tuned here."""
 from __future__ import annotations
 
 from dataclasses import dataclass

@@ -1,12 +1,13 @@
-"""pFedMe, Dinh et al., NeurIPS 2020: personal models that minimise Moreau envelopes around the global one.
+"""pFedMe, Dinh et al., NeurIPS 2020: personal models that minimise Moreau envelopes around the global model.
 
-Objective: min over w of sum_i (n_i / n) F_i(w), F_i(w) = min over theta of f_i(theta) + lam/2 ||theta - w||^2. For
-each batch, K steps theta <- theta - lr_p (grad f(theta; b) + lam (theta - w_i)), then one step of the client's copy
-w_i <- w_i - eta lam (w_i - theta); the server takes w <- (1 - beta) w + beta mean(w_i).
+Objective: min over w of sum_i (n_i / n) F_i(w), where F_i(w) = min over theta of f_i(theta) + lam/2 ||theta - w||^2.
+Client, for each batch: K steps theta <- theta - lr_p (grad f(theta; b) + lam (theta - w_i)), then one step of its copy
+of the global model, w_i <- w_i - eta lam (w_i - theta). Server: w <- (1 - beta) w + beta mean(w_i).
 Departures. theta starts each round at w and carries over from batch to batch. The mean is weighted by n_i. All steps
 are plain: they ignore the run's momentum. lr_p follows the run's lr_decay, as eta does. Only participants train; the
-authors' code trains all clients and averages some, so that here a client is judged by the theta of its last round, and
-before its first one by the initial model. Where eta lam is above 1, w_i overshoots theta in each step."""
+authors' code trains all clients and averages some of them. So here a client is judged by the theta of its last round,
+and before its first one by the initial model. If eta lam is above 1, every step takes w_i past theta.
+Defaults. None was tuned here."""
 from __future__ import annotations
 
 from dataclasses import dataclass
