@@ -108,7 +108,7 @@ def bind(config: Config, federation: Federation):
                        f"{words - 1}; set model.vocabulary = {words} or more")
     config.method.check(config.train)
     selection.refuse_selection(config, federation)
-    method = batchnorm.on(config.method, model)
+    method = batchnorm.bind(config.method, model)
     updates.refuse_updates(config, method, federation)
     return method
 
@@ -156,7 +156,7 @@ def build_parts(world, config: Config, federation, server_host: str) -> Parts:
         torch.cuda.set_device(device)
     method = bind(config, federation)
     shared, mine = method.init(len(where))
-    at_work = method.on(method.model.to(device)) if device.type != "cpu" else method
+    at_work = method.with_model(method.model.to(device)) if device.type != "cpu" else method
     sample = blank_samples(federation.shape, federation.dtype)
     up = rehearse_loop(method, shared, mine, sample)[1]
     name, why = (

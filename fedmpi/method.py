@@ -6,30 +6,30 @@ no `.item()`, no in-place change of an argument). `server` runs at rank 0 alone 
 
 What `data`, one client's data in one round, offers (d parameters, b batch):
     data.id                                  the client's number (a 0-d int64 tensor), an index into Shared's tables
-    data.note                                what the server's `down` addressed to this client in this round, or None
+    data.message                             what the server's `messages` addressed to this client, or None
     data.n                                   number of training samples (a number or a 0-d tensor)
     data.lr, data.epochs, data.momentum      the run's settings for this round
     data.steps                               the run's steps in place of these epochs; None: there are none
     data.decay                               by what lr_decay has multiplied the learning rate, for a method's own rates
     data.descend(net, w, ...)                plain SGD from w (d,), over the round's batches; see `descend` below
-    data.walk(step, state, streams)          a loop over batches that a method writes itself: step(state, grad) ->
+    data.scan(step, state, streams)          a loop over batches that a method writes itself: step(state, grad) ->
                                              state, grad(net, w) -> (d,); a tensor that step uses must be part of state;
                                              step gets a grad more for each of `streams`: on other batches, so named
     data.mean_loss(net, w)                   mean cross-entropy on all training samples (a 0-d tensor)
     data.class_sums(net, w, classes)         sums of net(w, x) over the training samples of each class, (classes, ...)
-    data.alone(function, *tensors)           function(*tensors) -> a tensor, computed for one client after another: for
+    data.one_by_one(function, *tensors)      function(*tensors) -> a tensor, computed for one client after another: for
                                              long inner products, whose bits in a batch depend on the batch
-    data.through(net, w)                     the same client with net(w, x) in place of x, and the same batches
-    data.plus(net, w)                        the same client with the logits net(w, x) added, sample by sample, to those
+    data.with_features(net, w)               the same client with net(w, x) in place of x, and the same batches
+    data.with_added_logits(net, w)           the same client with the logits net(w, x) added, sample by sample, to those
                                              of any network whose cross-entropy is asked for (additive models)
     data.subset(share, stream, fixed, rest)  the same client with a random share of its samples (at least one), drawn
                                              for the round or (fixed) once for all; `rest`: with the others instead
-    data.passes(epochs, stream, steps, kind) the same client with other batches: `stream` names the draw; so many
+    data.with_batches(epochs, stream, steps, kind) the same client with other batches: `stream` names the draw; so many
                                              `steps`, where given, in place of epochs; None epochs: as the run has them;
                                              where the run's steps stand for its epochs, so they do here, in proportion;
                                              `kind` is what the steps count as in metrics.jsonl (main, head, mix,
                                              warm_up, fine_tuning; None: as before, first main)
-    data.any(flag)                           whether a 0-d flag holds for any client that is trained at once with this
+    data.any_client(flag)                    whether a 0-d flag holds for any client that is trained at once with this
                                              one: leaves out what nobody needs; torch.where decides for each client
 `data.descend(net_or_loss, w, lr=, only=, pull=, momentum=, args=, clip=, spread=, noise=, where=)`:
     net_or_loss  a Net (its cross-entropy is minimised), or loss(w, x, y, *args) -> (b,)
@@ -46,12 +46,20 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
+from types import FunctionType
 from typing import TYPE_CHECKING, NamedTuple
+
+from fedmpi.errors import BadInput
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from fedmpi.models.flat import Model
+
+
+# The names that version 0.1 had for parts of this interface.
+RENAMED = {"on": "with_model", "opening": "warm_up_participants", "note": "message_template", "down": "messages",
+           "averages": "supports_robust_mean", "keeps_statistics": "supports_local_batchnorm"}
 
 
 class Nothing(NamedTuple):
@@ -75,11 +83,11 @@ class Participants:
         some.facts = dict(self.facts)
         return some
 
-    def report(self, **facts):
+    def log(self, **facts):
         """Hand measures of this round to the run's books: `clusters` (n,) of `k`, `iterations`, `distance`, ..."""
         self.facts |= facts
 
-    def report_each(self, **columns):
+    def log_per_client(self, **columns):
         """Hand a measure of each participant (n,) to the books: history.h5 keeps every client's last one, metrics.jsonl
         their mean, over all clients that have one and over those of each planted group that has a name."""
         self.each |= columns
@@ -91,14 +99,20 @@ class Method:
     title = ""       # as papers write it
     paper = ""       # authors, venue, year
     judged_by = ""   # which weights a client is judged by
-    keeps_statistics = True      # BatchNorm's may stay at clients: what is sent and compared are models
-    averages = True  # the server aggregates by `mean` and `mean_by` alone, which `server.robust` replaces
+    supports_local_batchnorm = True      # BatchNorm's may stay at clients: what is sent and compared are models
+    supports_robust_mean = True  # the server aggregates by `mean` and `mean_by` alone, which `server.robust` replaces
+
+    def __init_subclass__(cls, **words):
+        super().__init_subclass__(**words)
+        for old, new in RENAMED.items():
+            if isinstance(vars(cls).get(old), FunctionType | bool):
+                raise BadInput(f"{cls.__module__}: {cls.__name__}.{old} is called {new} since version 0.2; rename it")
 
     @property
     def model(self) -> Model:
         return self.__dict__["_model"]
 
-    def on(self, model: Model) -> Method:
+    def with_model(self, model: Model) -> Method:
         """Return this method for a model. Checks that need the model belong here; raises BadInput."""
         bound = dataclasses.replace(self)
         bound.__dict__["_model"] = model
@@ -115,7 +129,7 @@ class Method:
         """Run one participant's round: return its new Mine, and what it sends (Up)."""
         raise NotImplementedError
 
-    def opening(self, n: int, seed: int):
+    def warm_up_participants(self, n: int, seed: int):
         """Return the clients (ascending ids) that train in a round before the first one, whose number is -1; None:
         there is no such round."""
 
@@ -124,18 +138,18 @@ class Method:
         done; `shared` is the first one."""
         return [(rounds, shared)]
 
-    def note(self):
-        """Return a template (NamedTuple of tensors) of what `down` addresses to one client; None: nothing."""
+    def message_template(self):
+        """Return a template (NamedTuple of tensors) of what `messages` addresses to one client; None: nothing."""
 
-    def down(self, shared, mine, who: Participants):
-        """Return what the server addresses to each participant beyond Shared, before it trains: the fields of `note`
-        as `Rows.mix` of rows that clients keep (`mine`: a Rows handle per field, a row for every client). What it
-        reports by `who.report` enters the round's books."""
+    def messages(self, shared, mine, who: Participants):
+        """Return what the server addresses to each participant beyond Shared, before it trains: the fields of
+        `message_template` as `Rows.mix` of rows that clients keep (`mine`: a Rows handle per field, a row for every
+        client). What it logs by `who.log` enters the round's books."""
         return ()
 
     def traffic(self, shared, up) -> tuple[int, int]:
         """Return the bytes that one participant receives and sends in a round (logical: what it needs)."""
-        return nbytes(shared) + nbytes(self.note() or ()), nbytes(up)
+        return nbytes(shared) + nbytes(self.message_template() or ()), nbytes(up)
 
     @property
     def idles(self) -> bool:

@@ -116,7 +116,7 @@ def cnn():
 
 def method(name: str, model, **settings):
     """Make a method by name, with settings checked as those of a configuration are."""
-    return settled(registry.find_class("methods", name), settings, "method").on(model)
+    return settled(registry.find_class("methods", name), settings, "method").with_model(model)
 
 
 class Lab:
@@ -133,7 +133,7 @@ class Lab:
         homes = np.zeros(len(federation.sizes), np.int64) if homes is None else np.asarray(homes)
         self.shared, first = method.init(len(homes))
         self.up = rehearse_loop(method, self.shared, first, blank_samples(federation.shape, federation.dtype))[1]
-        at_work = method.on(method.model.to(device)) if device != CPU else method
+        at_work = method.with_model(method.model.to(device)) if device != CPU else method
         self.group = HostedClients(at_work, self.shared, first, engine or Loop(), federation,
                            np.flatnonzero(homes == world.rank), self.config, device)
         self.crew = RankPool(world, self.group, homes)
@@ -151,7 +151,7 @@ class Lab:
     def apply(self, function, clients, t: int = 0, engine=None) -> dict:
         """Apply a function of a method to hosted clients; nothing is stored."""
         engine = engine or self.group.engine
-        if self.method.note() is not None:
+        if self.method.message_template() is not None:
             ids = np.sort(np.array(clients))
             who = Participants(ids, self.federation.sizes[ids], t, self.config.seed)
             address(self.crew, self.method, self.shared, who)
@@ -166,7 +166,7 @@ class Lab:
 
     def open(self):
         """The round before the first one, of a method that has it."""
-        ids = self.method.opening(len(self.federation.sizes), self.config.seed)
+        ids = self.method.warm_up_participants(len(self.federation.sizes), self.config.seed)
         if ids is not None:
             self.round(-1, Participants(ids, self.federation.sizes[ids], -1, self.config.seed))
         return self

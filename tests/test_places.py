@@ -151,7 +151,7 @@ def test_keys_are_given_once_also_where_mappings_merge():
 
 def test_some_participants_and_the_one_model_to_export(mlp):
     who = Participants(np.array([1, 4, 6]), np.array([10, 40, 60]), 5, 9)
-    who.report(a=1)
+    who.log(a=1)
     some = who.only(np.array([True, False, True]))
     assert (some.ids.tolist(), some.sizes.tolist(), some.round, some.seed) == ([1, 6], [10, 60], 5, 9)
     assert (some.facts, some.each, who.facts) == ({"a": 1}, {}, {"a": 1})

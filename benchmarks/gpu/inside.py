@@ -67,7 +67,7 @@ class Lab:
 
     def go(self, rounds: int) -> Lab:
         """Run the first rounds, the one that some methods have before them included, and judge once."""
-        ids = self.parts.method.opening(len(self.federation.sizes), self.config.seed)
+        ids = self.parts.method.warm_up_participants(len(self.federation.sizes), self.config.seed)
         if ids is not None:
             self.round(-1, Participants(ids, self.federation.sizes[ids], -1, self.config.seed))
         for t in range(rounds):

@@ -35,6 +35,6 @@ def measure(world, clusters=4, models="cnn4,resnet18") -> dict | None:
 def ledger(name: str, model, shape: tuple[int, ...], clusters: int, **settings) -> int:
     """Return the exact bytes down and up of a client in a round of a method with so many clusters."""
     settings |= {CLUSTERS[name]: clusters} if CLUSTERS[name] else {}
-    method = registry.find_class("methods", name)(**settings).on(model)
+    method = registry.find_class("methods", name)(**settings).with_model(model)
     shared, mine = method.init(CLIENTS)
     return sum(method.traffic(shared, rehearse_loop(method, shared, mine, blank_samples(shape, BYTES))[1]))

@@ -44,7 +44,7 @@ class HostedClients:
         self.later, self.counter = Judge(self, config.judged_on, measure, measures), StepCounter()
         self.ups, self.fresh = {}, {}      # of this round: what participants send; their measures after training
         self.kept = {}                     # of this round: the largest number of each state that changed
-        self.notes = {}                    # what the server addressed to clients for the next round
+        self.messages = {}                    # what the server addressed to clients for the next round
         self.at, self.when = None, 0       # the client and round at work, for error messages
         self.seconds = dict.fromkeys(ROUND_PHASES, 0.)
         self.waits = lambda: 0.            # seconds since this rank was asked to stop
@@ -69,7 +69,7 @@ class HostedClients:
     def apply(self, function, clients, shared, when: int, whose: int | None = None):
         """Yield (client, result); `whose` steps are counted says engines/step_counter.py, None: nobody's."""
         self.when = when
-        self.counter.begin(whose, opening=when < 0)
+        self.counter.begin(whose, warm_up=when < 0)
         yield from self.engine.apply(function, clients, shared, self, self.local(when))
         self.counter.begin(None)
         self.at = None
@@ -111,7 +111,7 @@ class HostedClients:
                 self._judge_fresh(client, mine, up)
         self.later.settle()
         self._refuse_spoilt()
-        self.notes.clear()
+        self.messages.clear()
         convolutions.synchronize(self.device)  # a GPU's work counts where it is done; the next order would wait for it
         self.seconds["train"] += time.perf_counter() - begin
 
@@ -229,12 +229,12 @@ class HostedClients:
             raise self._named(exact.NotFinite(r, rows[r]), what, clients)
         return total.float()
 
-    def note(self, slot: int, client: int, totals, scales: np.ndarray, shape) -> None:
+    def add_message(self, slot: int, client: int, totals, scales: np.ndarray, shape) -> None:
         """Keep a field of what the server addresses to a hosted client: sums of rows (m, d) with their scales (m,)."""
-        like, totals = self.method.note(), exact.read_sum(torch.as_tensor(totals))
+        like, totals = self.method.message_template(), exact.read_sum(torch.as_tensor(totals))
         field = (totals * torch.from_numpy(scales).to(totals.device)[:, None]).reshape(shape).to(like[slot].dtype)
-        fields = self.notes.get(client, like)
-        self.notes[client] = fields._replace(**{like._fields[slot]: field.to(self.device)})
+        fields = self.messages.get(client, like)
+        self.messages[client] = fields._replace(**{like._fields[slot]: field.to(self.device)})
 
     def probe(self) -> np.ndarray:
         """Time both engines on the first hosted clients, (2,) seconds."""

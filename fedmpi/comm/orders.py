@@ -204,7 +204,7 @@ class RankPool:
             totals = self._added(torch.stack([self.group.weighted(what, weights[here] / scale)
                                               for weights, scale in zip(block, scales, strict=True)]), home)
             if home == self.world.rank:
-                self.group.note(int(slot), client, totals, scales, tuple(shape))
+                self.group.add_message(int(slot), client, totals, scales, tuple(shape))
 
     def _judge(self, when, fresh, *arrays):
         self.group.hear(fresh, arrays)

@@ -17,7 +17,7 @@ TILE = 1 << 16      # columns of a gram matrix at once: fixed, so that its bits 
 
 
 class Mixed(NamedTuple):
-    """What `down` addresses to each participant in one field of its Note: see `Rows.mix`."""
+    """What `messages` addresses to each participant in one field of its Note: see `Rows.mix`."""
     rows: Rows
     coefficients: np.ndarray      # (participants, m, n)
     shape: tuple[int, ...]        # (d,) or (m, d)

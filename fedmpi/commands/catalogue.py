@@ -128,7 +128,7 @@ def exchanged(cls: type, features: int, hidden: int) -> tuple[int, int, float, f
     from fedmpi.engines.loop import rehearse_loop
     from fedmpi.models.build import build_model
     from fedmpi.models.nets import MLP
-    method = cls().on(build_model(MLP(hidden), (features,), "float32", 2, 0))
+    method = cls().with_model(build_model(MLP(hidden), (features,), "float32", 2, 0))
     shared, mine = method.init(CLIENTS)
     up = rehearse_loop(method, shared, mine, torch.zeros(1, features))[1]
     down, up = method.traffic(shared, up)

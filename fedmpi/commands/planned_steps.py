@@ -33,10 +33,10 @@ def stages(case) -> list[Stage]:
 
     What follows the training, as the passes of FedALA's first time do, is as in the first round."""
     method, clients, found = case.method, case.federation.clients, []
-    opening, share = method.opening(clients, case.config.seed), float(np.mean(taking_part(case))) / clients
-    if opening is not None:
-        made = mean_steps_of_round(case, case.shared, case.federation.sizes[opening], -1)
-        found.append(Stage(0, len(opening) / clients, {k: n for k, n in made.items() if k not in UNKEPT}))
+    first, share = method.warm_up_participants(clients, case.config.seed), float(np.mean(taking_part(case))) / clients
+    if first is not None:
+        made = mean_steps_of_round(case, case.shared, case.federation.sizes[first], -1)
+        found.append(Stage(0, len(first) / clients, {k: n for k, n in made.items() if k not in UNKEPT}))
     return found + [Stage(rounds, share, mean_steps_of_round(case, shared, case.federation.sizes, 0))
                     for rounds, shared in method.stages(case.shared, case.config.rounds)]
 

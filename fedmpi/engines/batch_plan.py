@@ -56,7 +56,7 @@ def of_round(config: Config, when: int) -> LocalTraining:
     return LocalTraining(config.seed, when, t.batch, t.epochs, t.steps, t.lr * decay, t.momentum, decay)
 
 
-def passes(
+def with_batches(
     local: LocalTraining, epochs: int | None, steps: int | None = None, kind: str | None = None
 ) -> LocalTraining:
     """Return the local training of so many epochs, or steps where given; None epochs: as it is. Its steps are counted
@@ -73,7 +73,7 @@ def passes(
 
 
 def generate(seed: int, when: int, client: int, stream: int) -> np.random.Generator:
-    """Return the generator of one use of the seed; round -1 (an opening) is as good as any other."""
+    """Return the generator of one use of the seed; the warm-up before the first round is round -1."""
     return np.random.Generator(np.random.Philox(np.random.SeedSequence((seed, when % 2 ** 32, client, stream))))
 
 

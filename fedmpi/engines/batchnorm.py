@@ -18,14 +18,14 @@ from fedmpi.errors import BadInput
 from fedmpi.settings import setting_names
 
 
-def on(method, model):
+def bind(method, model):
     """Return the method on a model, with clients that keep their statistics to themselves where the model says so.
     Raises BadInput for a method that makes other numbers of its models, in which the statistics would count."""
     local = model.still and model.policy == "local"
-    if local and not method.keeps_statistics:
+    if local and not method.supports_local_batchnorm:
         raise BadInput(f"model.statistics = local: {method.title} computes with whole models, in which a client's own "
                        "running statistics would count; set model.statistics = average, or model.norm = group")
-    return (with_local_batchnorm(method) if local else method).on(model)
+    return (with_local_batchnorm(method) if local else method).with_model(model)
 
 
 def with_local_batchnorm(method):
@@ -65,7 +65,7 @@ class LocalBatchNorm:
         return super().trained(own, self._with(up, row))
 
     def _addressed(self, data, row):
-        return data if data.note is None else dataclasses.replace(data, note=self._with(data.note, row))
+        return data if data.message is None else dataclasses.replace(data, message=self._with(data.message, row))
 
     def _with(self, state, row: Tensor | None):
         """Return a NamedTuple whose vectors hold these statistics; None: zeros."""

@@ -183,7 +183,7 @@ class Cohort:
                 take(*batch)
         return (work, seen.value()) if spread else work
 
-    def walk(self, step, state: tuple[Tensor, ...], streams=()) -> tuple[Tensor, ...]:
+    def scan(self, step, state: tuple[Tensor, ...], streams=()) -> tuple[Tensor, ...]:
         """Fold step(state, grad, ...) over the batches; state is a tuple of tensors (c, ...)."""
         state = tuple(t.clone() for t in state)
         draws = (self, *(dataclasses.replace(self, stream=stream) for stream in streams))

@@ -45,7 +45,7 @@ class Tally(LoopData):
             self._take()
         return (w.clone(), w.new_zeros(())) if spread else w.clone()
 
-    def walk(self, step, state, streams=()):
+    def scan(self, step, state, streams=()):
         def grad(net, w):
             self._take()
             return torch.zeros_like(w)
@@ -63,7 +63,8 @@ class Tally(LoopData):
 def dry_run(function, method, shared, mine, blank: Tensor, n: int, local: LocalTraining) -> Tally:
     """Return what method.client or method.personal would do for a client with n samples; `blank` (1, ...) is a sample
     as stored."""
-    data = Tally(blank, torch.zeros(1, dtype=torch.int64, device=blank.device), 0, local, note=method.note(), count=n)
+    data = Tally(blank, torch.zeros(1, dtype=torch.int64, device=blank.device), 0, local,
+                 message=method.message_template(), count=n)
     function(shared, mine, data)
     return data
 

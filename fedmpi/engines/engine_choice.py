@@ -67,8 +67,8 @@ def time_engines(group, shared) -> np.ndarray:
     """Time both engines on this rank's first clients, (2,) seconds: loop, vmap; endless where vmap cannot train the
     network. Nothing is kept."""
     spent = np.zeros(2)
-    if group.method.note() is not None:
-        group.notes = dict.fromkeys(group.clients, group.method.note())
+    if group.method.message_template() is not None:
+        group.messages = dict.fromkeys(group.clients, group.method.message_template())
     for i, name in enumerate(("loop", "vmap")):
         try:
             spent[i] = time_engine(engine(name, group.config, group.room), group, shared)
@@ -76,7 +76,7 @@ def time_engines(group, shared) -> np.ndarray:
             if name == "loop" or broken(error):
                 raise
             spent[i] = np.inf
-    group.notes = {}
+    group.messages = {}
     return spent
 
 

@@ -35,7 +35,7 @@ class LoopData:
     client: int
     local: batch_plan.LocalTraining
     stream: int = 0
-    note: tuple | None = None
+    message: tuple | None = None
     number: int | None = None      # that tables of Shared go by, where it is not `client`, the number of the draws
     left: dict = field(default_factory=dict)      # running statistics after the latest training, by their number
     counter: StepCounter = NOBODYS
@@ -69,11 +69,12 @@ class LoopData:
     def momentum(self) -> float:
         return self.local.momentum
 
-    def any(self, flag: Tensor) -> bool:
+    def any_client(self, flag: Tensor) -> bool:
         return bool(flag)
 
-    def passes(self, epochs: int | None, stream: int, steps: int | None = None, kind: str | None = None) -> LoopData:
-        return dataclasses.replace(self, local=batch_plan.passes(self.local, epochs, steps, kind), stream=stream)
+    def with_batches(self, epochs: int | None, stream: int, steps: int | None = None,
+                     kind: str | None = None) -> LoopData:
+        return dataclasses.replace(self, local=batch_plan.with_batches(self.local, epochs, steps, kind), stream=stream)
 
     def subset(self, share: float, stream: int, fixed: bool = False, rest: bool = False) -> LoopData:
         kept = batch_plan.sent(
@@ -81,10 +82,10 @@ class LoopData:
         )
         return dataclasses.replace(self, x=self.x[kept], y=self.y[kept])
 
-    def through(self, net: Net, w: Tensor) -> LoopData:
+    def with_features(self, net: Net, w: Tensor) -> LoopData:
         return dataclasses.replace(self, x=self._forward(net, w))
 
-    def plus(self, net: Net, w: Tensor) -> LoopData:
+    def with_added_logits(self, net: Net, w: Tensor) -> LoopData:
         return dataclasses.replace(self, y=attach_logits(self.y, self._forward(net, w)))
 
     def mean_loss(self, net: Net, w: Tensor) -> Tensor:
@@ -100,7 +101,7 @@ class LoopData:
         net.module.eval()
         return torch.cat([forward(net.module, as_input(x)) for x in self.x.split(SAMPLES_PER_PASS)])
 
-    def alone(self, function, *tensors: Tensor) -> Tensor:
+    def one_by_one(self, function, *tensors: Tensor) -> Tensor:
         return function(*tensors)
 
     def batches(self):
@@ -167,7 +168,7 @@ class LoopData:
         statistics = gather_statistics(w, still)
         self.left[len(statistics)] = statistics
 
-    def walk(self, step, state, streams=()):
+    def scan(self, step, state, streams=()):
         """Fold `step(state, grad, ...) -> state` over the batches; grad(net, w) is the gradient on the batch."""
         state = tuple(t.clone() for t in state)
         draws = (self, *(dataclasses.replace(self, stream=stream) for stream in streams))
@@ -238,7 +239,7 @@ class Loop:
         for client in clients:
             group.at = client
             seed(hash((local.seed, local.round, client)) % 2**63)      # for networks with dropout
-            data = LoopData(*group.training(client), client, local, note=group.notes.get(client),
+            data = LoopData(*group.training(client), client, local, message=group.messages.get(client),
                             counter=group.counter)
             yield client, function(shared, group.store.read(client), data)
 
@@ -252,5 +253,6 @@ def seed(number: int) -> None:
 
 def rehearse_loop(method, shared, mine, blank: Tensor):
     """Run a client of one blank sample (1, ...) for one step: shows what a client keeps and sends, as (Mine, Up)."""
-    data = LoopData(blank, torch.zeros(1, dtype=torch.int64, device=blank.device), 0, REHEARSAL, note=method.note())
+    data = LoopData(blank, torch.zeros(1, dtype=torch.int64, device=blank.device), 0, REHEARSAL,
+                    message=method.message_template())
     return method.client(shared, mine, data)

@@ -15,31 +15,31 @@ PARTICIPANTS, OTHERS, JUDGED = range(3)      # whose steps: who takes part, who 
 def known(kind: str) -> str:
     """Return a kind of steps. Raises ValueError if there is none of that name."""
     if kind not in KINDS:
-        raise ValueError(f"data.passes(kind={kind!r}): no kind of steps; give one of {', '.join(KINDS)}")
+        raise ValueError(f"data.with_batches(kind={kind!r}): no kind of steps; give one of {', '.join(KINDS)}")
     return kind
 
 
-def counted_as(kind: str, whose: int, opening: bool) -> str:
+def counted_as(kind: str, whose: int, warm_up: bool) -> str:
     """Return the kind that steps count as: all before the first round warm up, and what a client trains to be judged
     is not kept."""
     if whose == JUDGED:
         return kind if kind == FINE_TUNING else JUDGING
-    return WARM_UP if opening else kind
+    return WARM_UP if warm_up else kind
 
 
 class StepCounter:
     """The steps of a rank's clients since they were last asked for."""
 
     def __init__(self):
-        self.table, self.whose, self.opening = np.zeros((JUDGED + 1, len(KINDS)), np.int64), None, False
+        self.table, self.whose, self.warm_up = np.zeros((JUDGED + 1, len(KINDS)), np.int64), None, False
 
-    def begin(self, whose: int | None, opening: bool = False) -> None:
+    def begin(self, whose: int | None, warm_up: bool = False) -> None:
         """Say whose steps come next; None: they are a trial's, and do not count."""
-        self.whose, self.opening = whose, opening
+        self.whose, self.warm_up = whose, warm_up
 
     def add(self, kind: str, steps: int) -> None:
         if self.whose is not None:
-            self.table[self.whose, KINDS.index(counted_as(kind, self.whose, self.opening))] += steps
+            self.table[self.whose, KINDS.index(counted_as(kind, self.whose, self.warm_up))] += steps
 
     def take(self) -> np.ndarray:
         """Return the steps, (3 * kinds,), by whose they are and their kind, and count anew."""

@@ -51,7 +51,7 @@ class VmapData:
     cohort: Cohort
     n: Tensor              # number of training samples: a batched 0-d tensor, which also marks the vmap level
     id: Tensor
-    note: tuple | None = None
+    message: tuple | None = None
 
     @property
     def lr(self) -> float:
@@ -73,7 +73,7 @@ class VmapData:
     def momentum(self) -> float:
         return self.cohort.local.momentum
 
-    def any(self, flag: Tensor) -> bool:
+    def any_client(self, flag: Tensor) -> bool:
         found = []
 
         def look(n, flag):
@@ -82,8 +82,9 @@ class VmapData:
         Outside.apply(look, self.n, flag)
         return found[0]
 
-    def passes(self, epochs: int | None, stream: int, steps: int | None = None, kind: str | None = None) -> VmapData:
-        local = batch_plan.passes(self.cohort.local, epochs, steps, kind)
+    def with_batches(self, epochs: int | None, stream: int, steps: int | None = None,
+                     kind: str | None = None) -> VmapData:
+        local = batch_plan.with_batches(self.cohort.local, epochs, steps, kind)
         return dataclasses.replace(self, cohort=dataclasses.replace(self.cohort, local=local, stream=stream))
 
     def _forward(self, net: Net, w: Tensor) -> Tensor:
@@ -96,10 +97,10 @@ class VmapData:
         Outside.apply(forward, self.n, w)
         return outputs[0]
 
-    def through(self, net: Net, w: Tensor) -> VmapData:
+    def with_features(self, net: Net, w: Tensor) -> VmapData:
         return dataclasses.replace(self, cohort=dataclasses.replace(self.cohort, x=self._forward(net, w)))
 
-    def plus(self, net: Net, w: Tensor) -> VmapData:
+    def with_added_logits(self, net: Net, w: Tensor) -> VmapData:
         labels = attach_logits(self.cohort.y, self._forward(net, w))
         return dataclasses.replace(self, cohort=dataclasses.replace(self.cohort, y=labels))
 
@@ -137,13 +138,13 @@ class VmapData:
         return ((torch.where(where, found[0], w), torch.where(where, found[1], 0.)) if spread else
                 torch.where(where, found, w))
 
-    def alone(self, function, *tensors: Tensor) -> Tensor:
+    def one_by_one(self, function, *tensors: Tensor) -> Tensor:
         def one_by_one(n, *tensors):      # copies: bits may depend on how a vector is aligned
             return torch.stack([function(*(t.clone() for t in row)) for row in zip(*tensors, strict=True)])
         return Outside.apply(one_by_one, self.n, *tensors)
 
-    def walk(self, step, state, streams=()):
-        return Outside.apply(lambda n, *state: self.cohort.walk(step, state, streams), self.n, *state)
+    def scan(self, step, state, streams=()):
+        return Outside.apply(lambda n, *state: self.cohort.scan(step, state, streams), self.n, *state)
 
 
 class Vmap:
@@ -200,24 +201,24 @@ class Vmap:
         x, y = zip(*(group.training(c) for c in clients), strict=True)
         cohort = Cohort(pad(x), pad(y), tuple(map(len, y)), tuple(clients), local, graphs=self.graphs,
                         check=group.check_grace, counter=group.counter)
-        notes = [group.notes.get(c) for c in clients]
+        messages = [group.messages.get(c) for c in clients]
         model = group.method.model
         if self.unfolded is None and cohort.x.is_cuda:
             self.unfolded = convolutions.faster_unfolded(model, x[0][:1], local.batch, len(clients))
         with convolutions.unfolded(model, self.unfolded or ()):
-            results = together(function, shared, [group.store.read(c) for c in clients], cohort, notes)
+            results = together(function, shared, [group.store.read(c) for c in clients], cohort, messages)
         return list(zip(clients, results, strict=True))
 
 
-def together(function, shared, mine: list, cohort: Cohort, notes: list) -> list:
+def together(function, shared, mine: list, cohort: Cohort, messages: list) -> list:
     """Return function(shared, mine, data) of each client of a cohort."""
     sizes, ids = batch_plan.sent(np.array([cohort.sizes, cohort.clients]), cohort.y.device)
-    note = stacked(notes) if None not in notes else None
+    message = stacked(messages) if None not in messages else None
 
-    def one(mine, n, i, note=None):
+    def one(mine, n, i, message=None):
         with indexing():
-            return function(shared, mine, VmapData(cohort, n, i, note))
-    leaves, tree = tree_flatten(vmap(one)(stacked(mine), sizes, ids, *([note] if note else [])))
+            return function(shared, mine, VmapData(cohort, n, i, message))
+    leaves, tree = tree_flatten(vmap(one)(stacked(mine), sizes, ids, *([message] if message else [])))
     return [tree_unflatten([leaf[i].clone() for leaf in leaves], tree) for i in range(len(sizes))]
 
 
@@ -230,4 +231,4 @@ def rehearse_vmap(method, shared, mine, blank: Tensor):
     """Run client 0, with one blank sample (1, ...), twice at once: fails if the network cannot be vectorised."""
     y = torch.zeros(1, dtype=torch.int64, device=blank.device)
     cohort = Cohort(pad((blank, blank)), pad((y, y)), (1, 1), (0, 0), REHEARSAL)      # there may be no client 1
-    return together(method.client, shared, [mine, mine], cohort, 2 * [method.note()])
+    return together(method.client, shared, [mine, mine], cohort, 2 * [method.message_template()])

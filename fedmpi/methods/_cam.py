@@ -35,16 +35,16 @@ class CAM(Method):
     warm: Annotated[Literal["global", "local"], "what warms up: g, or every client's own model in a round before the "
                     "first one"] = "global"
 
-    def opening(self, n, seed):
-        return np.arange(n) if self.warm_up and self.warm == "local" else super().opening(n, seed)
+    def warm_up_participants(self, n, seed):
+        return np.arange(n) if self.warm_up and self.warm == "local" else super().warm_up_participants(n, seed)
 
     def init(self, n):
         shared, mine = super().init(n)
         g = self.model.starts(getattr(self, "k", 1) + 1)[-1].clone()      # independent of the clusters' starts
-        first = 0 if self.opening(n, 0) is None else -1
+        first = 0 if self.warm_up_participants(n, 0) is None else -1
         return extended(shared, g=g, round=torch.tensor(first, device=g.device)), mine
 
-    def alone(self, shared) -> bool:
+    def is_warming_up(self, shared) -> bool:
         """Say whether g is trained alone in this round: the same for all clients."""
         return self.warm == "global" and bool(shared.round < self.warm_up)
 
@@ -53,29 +53,29 @@ class CAM(Method):
         return [(n, shared._replace(round=torch.tensor(t))) for n, t in ((alone, 0), (rounds - alone, alone)) if n]
 
     def client(self, shared, mine, data):
-        if self.alone(shared):
-            rests = data.subset(0., WARMUP_STREAM).passes(0, WARMUP_STREAM)      # what rests is sent, too
+        if self.is_warming_up(shared):
+            rests = data.subset(0., WARMUP_STREAM).with_batches(0, WARMUP_STREAM)      # what rests is sent, too
             _, up = super().client(shared, mine, rests)
-            warming = data.passes(None, 0, kind="warm_up")
+            warming = data.with_batches(None, 0, kind="warm_up")
             return copied(mine), extended(up, theta0=warming.descend(self.model, shared.g))
         if shared.round < 0:
             each = self.warm_steps or data.steps or USUAL
-            mine, up = super().client(shared, mine, data.passes(1, WARMUP_STREAM, self.warm_up * each))
+            mine, up = super().client(shared, mine, data.with_batches(1, WARMUP_STREAM, self.warm_up * each))
             return mine, extended(up, theta0=shared.g.clone())
-        trained, up = super().client(shared, mine, data.plus(self.model, shared.g))
+        trained, up = super().client(shared, mine, data.with_added_logits(self.model, shared.g))
         return trained, extended(up, theta0=self.beside(self.beginning(shared, mine, up, data), shared.g, data))
 
     def beginning(self, shared, mine, up, data):
         began = getattr(super(), "began", None)
         return began(shared, mine, up, data) if began else super().personal(
-            shared, mine, data.plus(self.model, shared.g))
+            shared, mine, data.with_added_logits(self.model, shared.g))
 
     def beside(self, w, g, data):
         """Return the global model, trained beside the logits of w."""
-        return data.plus(self.model, w).descend(self.model, g)
+        return data.with_added_logits(self.model, w).descend(self.model, g)
 
     def server(self, shared, up, who):
-        clusters = shared[:-2] if self.alone(shared) else super().server(shared, up, who)
+        clusters = shared[:-2] if self.is_warming_up(shared) else super().server(shared, up, who)
         g = shared.g if shared.round < 0 else up.theta0.mean(who.sizes)
         return type(shared)(*clusters, g, torch.tensor(who.round + 1))
 
@@ -85,9 +85,9 @@ class CAM(Method):
 
     def personal(self, shared, mine, data):
         """Return the weights whose logits are added: (g,) while g is trained alone, else (g, Theta)."""
-        if self.alone(shared):
+        if self.is_warming_up(shared):
             return (shared.g,)
-        return shared.g, super().personal(shared, mine, data.plus(self.model, shared.g))
+        return shared.g, super().personal(shared, mine, data.with_added_logits(self.model, shared.g))
 
     def trained(self, mine, up):
         """Judge no sum of models that were each trained against the other's old value."""

@@ -50,7 +50,7 @@ class CFL(Method):
     title = "CFL"
     paper = "Sattler et al., TNNLS 2020"
     judged_by = "the model of its cluster (after local training: w_i)"
-    keeps_statistics = False
+    supports_local_batchnorm = False
 
     def init(self, n):
         models, cluster = self.model.start.repeat(self.M, 1), torch.zeros(n, dtype=torch.int64)
@@ -78,7 +78,7 @@ class CFL(Method):
                 cluster[ids[leaving]] = count      # client numbers: positions differ from round to round
                 models[c] = models[count] = shared.models[c]
                 count += 1
-        who.report(clusters=cluster[ids].numpy(), k=self.M, clusters_found=count, mean_update=means.tolist(),
+        who.log(clusters=cluster[ids].numpy(), k=self.M, clusters_found=count, mean_update=means.tolist(),
                    largest_update=largest, distance=distance)
         return Shared(models, cluster, torch.tensor(count), unit)
 

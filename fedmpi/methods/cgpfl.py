@@ -49,7 +49,7 @@ class CGPFL(Method):
     title = "CGPFL"
     paper = "Tang et al., IJCAI 2022"
     judged_by = "theta_i, the personal model"
-    keeps_statistics = False
+    supports_local_batchnorm = False
 
     def init(self, n):
         return Shared(self.model.start.repeat(self.K, 1), torch.full((n,), -1)), Mine(self.model.start)
@@ -64,7 +64,7 @@ class CGPFL(Method):
             for _ in range(self.inner):
                 theta = theta - lr_p * (grad(self.model, theta) + self.lam * (theta - omega))
             return theta, omega - data.lr * self.lam * (omega - theta)
-        theta, omega = data.walk(step, (omega, omega))
+        theta, omega = data.scan(step, (omega, omega))
         return Mine(theta), Up(omega, ((shared.Omega - omega) ** 2).sum(1))
 
     def server(self, shared, up, who):
@@ -72,7 +72,7 @@ class CGPFL(Method):
         means = up.omega.mean_by(found.labels, self.K, shared.Omega)
         context = shared.context.clone()
         context[torch.as_tensor(who.ids)] = torch.as_tensor(found.labels).long()
-        who.report(clusters=found.labels, k=self.K, iterations=found.iterations, distance=found.distance)
+        who.log(clusters=found.labels, k=self.K, iterations=found.iterations, distance=found.distance)
         return Shared(torch.lerp(shared.Omega, means, self.a), context)
 
     def traffic(self, shared, up):

@@ -53,13 +53,13 @@ class FedAH(Method):
     def meet(self, shared, data):
         """Return the extractor and the head that the server offers this client, and its samples' features."""
         phi, h = shared.w[self.model.phi], shared.w[self.model.h]
-        return phi, h, data.through(self.model.base, phi)
+        return phi, h, data.with_features(self.model.base, phi)
 
     def mix(self, h, mine, features):
         """Learn W on frozen features; return the aggregated head (eq. 3) and W (eq. 4)."""
         W = mine.W
         if self.mix_epochs:
-            W = features.passes(self.mix_epochs, MIX, kind="mix").descend(
+            W = features.with_batches(self.mix_epochs, MIX, kind="mix").descend(
                 self.loss_of_mix, W, lr=self.mix_lr, momentum=0., args=(mine.h, h), clip=(0., 1.))
         return blend(mine.h, h, W), W
 
@@ -69,7 +69,7 @@ class FedAH(Method):
     def client(self, shared, mine, data):
         phi, h, features = self.meet(shared, data)
         hhat, W = self.mix(h, mine, features)
-        own = features.passes(self.head_epochs, HEAD, kind="head").descend(self.model.head, hhat)
+        own = features.with_batches(self.head_epochs, HEAD, kind="head").descend(self.model.head, hhat)
         w = data.descend(self.model, self.model.join(phi, own), only=self.model.phi)
         return Mine(own, W), Up(w)
 

@@ -54,11 +54,11 @@ class FedALA(Method):
     paper = "Zhang et al., AAAI 2023"
     judged_by = "w_i, blended anew with the global model (after local training: w_i)"
 
-    def on(self, model):
+    def with_model(self, model):
         moving = len(model.names) - len(model.statistics)
         if self.p > moving:
             raise BadInput(f"method.p = {self.p}: the model has {moving} parameter tensors; set p to at most that")
-        return super().on(model)
+        return super().with_model(model)
 
     @property
     def cut(self) -> int:
@@ -79,9 +79,9 @@ class FedALA(Method):
             return net.loss(torch.cat([below, blend(own, top, W)]), x, y)
         going = ~mine.learned & (mine.top != top).any()
         for k in range(self.first_passes):
-            W = part.passes(1, MIX + k, kind="mix").descend(
+            W = part.with_batches(1, MIX + k, kind="mix").descend(
                 loss, W, lr=self.mix_lr, momentum=0., args=(mine.top,), clip=(0., 1.), where=going if k else None)
-            if not data.any(going):
+            if not data.any_client(going):
                 break
             losses.append(part.mean_loss(net, torch.cat([below, blend(mine.top, top, W)])))
             if len(losses) >= RECENT:
@@ -93,7 +93,7 @@ class FedALA(Method):
         head = self.model.h.start
         if self.cut < head:
             return self.model, w[:self.cut], data
-        return self.model.head, w[head:self.cut], data.through(self.model.base, w[self.model.phi])
+        return self.model.head, w[head:self.cut], data.with_features(self.model.base, w[self.model.phi])
 
     def client(self, shared, mine, data):
         what, W = self.mix(shared.w, mine, data)

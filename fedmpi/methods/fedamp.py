@@ -50,13 +50,13 @@ class FedAMP(Method):
     title = "FedAMP"
     paper = "Huang et al., AAAI 2021"
     judged_by = "w_i, the personal model"
-    keeps_statistics = False
-    averages = False      # the server mixes what clients keep
+    supports_local_batchnorm = False
+    supports_robust_mean = False      # the server mixes what clients keep
 
     def init(self, n):
         return Nothing(), Mine(self.model.start)
 
-    def note(self):
+    def message_template(self):
         return Note(self.model.start)
 
     def check(self, train):
@@ -64,9 +64,9 @@ class FedAMP(Method):
             raise BadInput(f"method.pull = {self.pull}: with train.lr = {train.lr} each step would go all the way to "
                            f"u_i, or past it; pull must be below 1 / lr = {1 / train.lr:.3g}")
 
-    def down(self, shared, mine, who):
+    def messages(self, shared, mine, who):
         xi = self.attention(mine.w.gram(None if self.form == "heuristic" else self.model.start))
-        who.report(own_weight=float(xi.diagonal().mean()))
+        who.log(own_weight=float(xi.diagonal().mean()))
         return Note(mine.w.mix(xi[torch.as_tensor(who.ids)]))
 
     def attention(self, gram: Tensor) -> Tensor:
@@ -92,10 +92,10 @@ class FedAMP(Method):
         return largest * (-distances / sigma).exp()
 
     def client(self, shared, mine, data):
-        return Mine(data.descend(self.model, mine.w, pull=[(data.note.u, self.pull, None)])), Nothing()
+        return Mine(data.descend(self.model, mine.w, pull=[(data.message.u, self.pull, None)])), Nothing()
 
     def traffic(self, shared, up):
-        return nbytes(self.note()), nbytes(self.note())      # u_i down, w_i up
+        return nbytes(self.message_template()), nbytes(self.message_template())      # u_i down, w_i up
 
     def personal(self, shared, mine, data):
         return mine.w

@@ -39,7 +39,7 @@ class FedAvgPlus(Method):
         return Shared(self.model.starts(self.K)), Nothing()
 
     def client(self, shared, mine, data):
-        return mine, Up(torch.stack([self.train(w, data.passes(None, k)) for k, w in enumerate(shared.w)]))
+        return mine, Up(torch.stack([self.train(w, data.with_batches(None, k)) for k, w in enumerate(shared.w)]))
 
     def train(self, w, data):
         """Train one of the models."""

@@ -52,7 +52,7 @@ class FedBABU(Method):
 
     def personal(self, shared, mine, data):
         w = self.whole(shared.phi)
-        return data.passes(self.ft, TUNE, kind="fine_tuning").descend(self.model, w) if self.ft else w
+        return data.with_batches(self.ft, TUNE, kind="fine_tuning").descend(self.model, w) if self.ft else w
 
     def unadapted(self, shared, mine):
         return self.whole(shared.phi)

@@ -68,14 +68,14 @@ class FedCPS(Method):
     title = "FedCPS"
     paper = "Yang et al., 2025"
     judged_by = "w_i, its model after its last local training"
-    keeps_statistics = False
+    supports_local_batchnorm = False
 
     def __post_init__(self):
         if self.lam_min > self.lam_max:
             raise ValueError(f"lam_min = {self.lam_min}: more than lam_max = {self.lam_max}; lower it")
 
-    def on(self, model):
-        bound = super().on(model)
+    def with_model(self, model):
+        bound = super().with_model(model)
         bound.__dict__["_rear"] = rear(model, self.layers, "method.layers")
         return bound
 
@@ -92,7 +92,7 @@ class FedCPS(Method):
         own = self.personal_layers == "client"
         start = self.model.join(shared.base, mine.w[len(shared.base):]) if own else theta
         w, sigma2 = data.descend(self.model, start, pull=[(theta, lam, None)], spread=True)
-        told = torch.stack([lam, sigma2, data.alone(squared_distance, w, theta)])
+        told = torch.stack([lam, sigma2, data.one_by_one(squared_distance, w, theta)])
         return Mine(w, sigma2), Up(w.clone(), j, told)
 
     def identity(self, shared, data):
@@ -112,8 +112,8 @@ class FedCPS(Method):
         cut = self.__dict__["_rear"].block.start
         j, (lam, sigma2) = up.j.gather().flatten().numpy(), up.told[:2].gather().double().numpy().T
         tau2 = up.told[2:].mean_by(j, self.k, shared.tau2[:, None]).flatten()
-        who.report(clusters=j, k=self.k)
-        who.report_each(lam=lam)
+        who.log(clusters=j, k=self.k)
+        who.log_per_client(lam=lam)
         ID = placed(shared.ID, who.ids, j)
         settled = (ID >= 0).all() and (ID == shared.ID).all()
         return Shared(up.w[:cut].mean(), up.w[cut:].mean_by(j, self.k, shared.theta), tau2,

@@ -53,10 +53,10 @@ class FedCR(Method):
     title = "FedCR"
     paper = "Zhang et al., ICML 2023"
     judged_by = "(phi, h_i) after `ft` epochs of the head (after local training: (phi_i, h_i))"
-    averages = False      # the Gaussians are multiplied, not averaged
+    supports_robust_mean = False      # the Gaussians are multiplied, not averaged
 
-    def on(self, model):
-        bound = super().on(model)
+    def with_model(self, model):
+        bound = super().with_model(model)
         bound.__dict__["net"] = Variational(model)
         return bound
 

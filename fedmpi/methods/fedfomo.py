@@ -59,12 +59,12 @@ class FedFomo(Method):
     title = "FedFomo"
     paper = "Zhang et al., ICLR 2021"
     judged_by = "w_i, the personal model"
-    averages = False      # the server mixes what clients keep
+    supports_robust_mean = False      # the server mixes what clients keep
 
     def init(self, n):
         return Shared(torch.eye(n)), Mine(self.model.start, self.model.start)
 
-    def note(self):
+    def message_template(self):
         return Note(self.model.start.repeat(self.M, 1))
 
     def chosen(self, shared, who) -> np.ndarray:
@@ -82,15 +82,15 @@ class FedFomo(Method):
             found.append(next(j for j in (shuffled if explore else best) if j not in found))
         return np.array(found + [i] * (self.M - len(found)))
 
-    def down(self, shared, mine, who):
+    def messages(self, shared, mine, who):
         return Note(mine.w.mix(np.eye(len(shared.affinity))[self.chosen(shared, who)]))
 
     def client(self, shared, mine, data):
         train = data.subset(1 - self.held_out, HELD, fixed=True)
         held = data.subset(1 - self.held_out, HELD, fixed=True, rest=True)
-        models, v = torch.cat([data.note.models, mine.w[None]]), mine.before
+        models, v = torch.cat([data.message.models, mine.w[None]]), mine.before
         gains = held.mean_loss(self.model, v) - torch.stack([held.mean_loss(self.model, w) for w in models])
-        distances, other = (models - v).norm(dim=1), (data.note.models - mine.w).norm(dim=1) > NEAR
+        distances, other = (models - v).norm(dim=1), (data.message.models - mine.w).norm(dim=1) > NEAR
         counts = (distances > NEAR) & torch.cat([other, torch.ones_like(other[:1])])
         weight = torch.where(counts, gains / (distances + 1e-5), 0.)
         a = weight.clamp(min=0)
@@ -105,7 +105,8 @@ class FedFomo(Method):
         return Shared(affinity)
 
     def traffic(self, shared, up):
-        return nbytes(self.note()), nbytes((self.model.start,)) + nbytes(up)      # M models down; w_i and weights up
+        # it receives M models, and sends w_i and its weights
+        return nbytes(self.message_template()), nbytes((self.model.start,)) + nbytes(up)
 
     def personal(self, shared, mine, data):
         return mine.w

@@ -45,22 +45,22 @@ class FedGroup(Method):
     title = "FedGroup"
     paper = "Duan et al., ISPA 2021"
     judged_by = "the model of its group (after local training: w_i)"
-    keeps_statistics = False
+    supports_local_batchnorm = False
 
     def init(self, n):
         models = self.model.start.repeat(self.K, 1)
         return Shared(models, torch.zeros_like(models), torch.zeros(n, dtype=torch.int64)), Nothing()
 
-    def opening(self, n, seed):
+    def warm_up_participants(self, n, seed):
         generator = np.random.default_rng((seed, FIRST))
         return np.sort(generator.choice(n, min(n, self.first * self.K), replace=False))
 
     def join(self, shared, data):
         """Return the client's group; where it is not known yet, by a training from the start."""
         group = table_row(shared.group, data.id)
-        if not data.any(group < 0):
+        if not data.any_client(group < 0):
             return group
-        trial = data.passes(None, 0, kind="warm_up")
+        trial = data.with_batches(None, 0, kind="warm_up")
         dW = trial.descend(self.model, self.model.start, where=group < 0) - self.model.start
         norms = shared.directions.norm(dim=1)
         likeness = shared.directions @ dW / norms.clamp(min=1e-30)
@@ -86,7 +86,7 @@ class FedGroup(Method):
             return Shared(models, models - shared.models, group)
         joined, group = up.group.gather().flatten().long(), shared.group.clone()
         group[ids] = joined
-        who.report(clusters=joined.numpy(), k=self.K)
+        who.log(clusters=joined.numpy(), k=self.K)
         return Shared(up.w.mean_by(joined, self.K, shared.models, who.sizes), shared.directions, group)
 
     def traffic(self, shared, up):

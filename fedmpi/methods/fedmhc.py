@@ -50,7 +50,7 @@ class FedMHC(Method):
     title = "FedMHC"
     paper = "Zheng et al., 2024"
     judged_by = "theta_i, the personal model"
-    averages = False      # heads are the means that k-means takes
+    supports_robust_mean = False      # heads are the means that k-means takes
 
     def init(self, n):
         phi, h = self.model.start[self.model.phi], self.model.start[self.model.h]
@@ -65,7 +65,7 @@ class FedMHC(Method):
 
     def group(self, shared, data):
         """Return m, (): the head that fits the client's training samples best (eq. 5)."""
-        features = data.through(self.model.base, shared.phi)
+        features = data.with_features(self.model.base, shared.phi)
         return torch.stack([features.mean_loss(self.model.head, h) for h in shared.heads]).argmin()
 
     def _side_by_side(self, w, theta, data):
@@ -73,7 +73,7 @@ class FedMHC(Method):
             w, theta = state
             w = w - data.lr * grad(self.model, w)
             return w, theta - data.lr * (grad(self.model, theta) + self.lam * (theta - w))
-        w, theta = data.walk(step, (w, theta))
+        w, theta = data.scan(step, (w, theta))
         return Mine(theta), Up(w)
 
     def server(self, shared, up, who):
@@ -82,7 +82,7 @@ class FedMHC(Method):
         found = kmeans(h, self.M, start=None if first else shared.heads, seed=(who.seed, who.round),
                        batch=self.mini_batch)
         heads = found.centres(h, old=shared.heads)
-        who.report(clusters=found.labels, k=self.M, iterations=found.iterations,
+        who.log(clusters=found.labels, k=self.M, iterations=found.iterations,
                    distance=mean_distance(h, found.labels))
         return Shared(up.w[self.model.phi].mean(), heads)
 

@@ -40,7 +40,7 @@ class FedMHCAH(FedAH):
         return Shared(phi, h.repeat(self.M, 1)), Mine(h, torch.full_like(h, self.mix_start))
 
     def meet(self, shared, data):
-        features = data.through(self.model.base, shared.phi)
+        features = data.with_features(self.model.base, shared.phi)
         losses = torch.stack([features.mean_loss(self.model.head, h) for h in shared.heads])
         return shared.phi, table_row(shared.heads, losses.argmin()), features
 
@@ -49,6 +49,6 @@ class FedMHCAH(FedAH):
         h, first = sent.gather(), bool((shared.heads == shared.heads[0]).all())
         found = kmeans(h, self.M, start=None if first else shared.heads, seed=(who.seed, who.round))
         heads = sent.mean_by(found.labels, self.M, shared.heads, who.sizes)
-        who.report(clusters=found.labels, k=self.M, iterations=found.iterations,
+        who.log(clusters=found.labels, k=self.M, iterations=found.iterations,
                    distance=mean_distance(h, found.labels, who.sizes))
         return Shared(up.w[self.model.phi].mean(who.sizes), heads)

@@ -27,7 +27,7 @@ class FedRep(FedPer):
     paper = "Collins et al., ICML 2021"
 
     def client(self, shared, mine, data):
-        features = data.through(self.model.base, shared.phi)
-        h = features.passes(self.head_epochs, HEAD, kind="head").descend(self.model.head, mine.h)
+        features = data.with_features(self.model.base, shared.phi)
+        h = features.with_batches(self.head_epochs, HEAD, kind="head").descend(self.model.head, mine.h)
         w = data.descend(self.model, self.model.join(shared.phi, h), only=self.model.phi)
         return Mine(h), Up(w[self.model.phi])

@@ -50,8 +50,8 @@ class FedSR(Method):
     paper = "Nguyen et al., NeurIPS 2022"
     judged_by = "w, the global model, after `ft` epochs of its head (after local training: w_i)"
 
-    def on(self, model):
-        bound = super().on(model)
+    def with_model(self, model):
+        bound = super().with_model(model)
         bound.__dict__["net"] = Variational(model)
         return bound
 

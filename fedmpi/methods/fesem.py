@@ -58,12 +58,12 @@ class FeSEM(Method):
     paper = "Xie et al., 2021"
     judged_by = "its own cluster's centre (after local training: theta_i)"
 
-    def on(self, model):
+    def with_model(self, model):
         for name in {*self.layers} - {"linear"}:
             if name not in model.blocks:
                 raise BadInput(f"method.layers: {name!r} is not part of this model; it can be linear, or one of its "
                                f"blocks {', '.join(b for b in model.blocks if '.' not in b)}")
-        return super().on(model)
+        return super().with_model(model)
 
     @property
     def slices(self) -> list[slice]:
@@ -111,7 +111,7 @@ class FeSEM(Method):
             found = lloyd(rows, centres, weight)
         of = shared.of.clone()
         of[torch.as_tensor(who.ids)] = torch.from_numpy(found.labels).to(of)
-        who.report(clusters=found.labels, k=self.k, iterations=found.iterations,
+        who.log(clusters=found.labels, k=self.k, iterations=found.iterations,
                    distance=mean_distance(rows, found.labels, weight))
         return Shared(up.w.mean_by(found.labels, self.k, old=shared.w, weight=weight), of,
                       torch.as_tensor(float(who.sizes.sum())))

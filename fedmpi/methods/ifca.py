@@ -57,7 +57,7 @@ class IFCA(Method):
         """Return z_i, the cluster that fits the client's training data best."""
         net = self.model
         if self.shared_body:
-            data, net = data.through(self.model.base, shared.phi), self.model.head
+            data, net = data.with_features(self.model.base, shared.phi), self.model.head
         return torch.stack([data.mean_loss(net, part) for part in shared.parts]).argmin()
 
     def began(self, shared, mine, up, data):
@@ -71,7 +71,7 @@ class IFCA(Method):
     def server(self, shared, up, who):
         z, n = up.z.gather().flatten(), None if self.average == "equal" else who.sizes
         parts = up.w[self.cut:].mean_by(z, self.k, old=shared.parts, weight=n)
-        who.report(clusters=z.numpy(), k=self.k, distance=float(up.w[self.cut:].distances(z, parts).mean()))
+        who.log(clusters=z.numpy(), k=self.k, distance=float(up.w[self.cut:].distances(z, parts).mean()))
         if self.average == "share":
             s = np.bincount(z, n, minlength=self.k) / n.sum()
             parts = shared.parts.lerp(parts, torch.from_numpy(s).to(parts)[:, None])

@@ -66,14 +66,14 @@ class LCFed(Method):
     title = "LCFed"
     paper = "Zhang et al., ICASSP 2025"
     judged_by = "omega_i, its own model"
-    keeps_statistics = False
+    supports_local_batchnorm = False
 
     def __post_init__(self):
         if self.sample is not None and self.sample < self.D:
             raise ValueError(f"sample = {self.sample}: so few models have no D = {self.D} components; raise it, or "
                              "lower D")
 
-    def opening(self, n, seed):
+    def warm_up_participants(self, n, seed):
         drawn = np.random.default_rng((seed, SAMPLE)).permutation(n)[:self.sample or self.D + 1]
         return np.sort(drawn).astype(np.int64)
 
@@ -87,7 +87,7 @@ class LCFed(Method):
         k, phi = table_row(shared.R, data.id), self.model.phi
         Omega, mu = table_row(shared.Omega, k), torch.where(k < 0, 0., self.mu)
         omega = data.descend(self.model, mine.omega, pull=[(Omega, mu, None), (shared.Phi, self.lam, phi)])
-        return Mine(torch.where(shared.known > 0, omega, mine.omega)), Up(omega, data.alone(shared.M.mv, omega))
+        return Mine(torch.where(shared.known > 0, omega, mine.omega)), Up(omega, data.one_by_one(shared.M.mv, omega))
 
     def server(self, shared, up, who):
         if who.round < 0:
@@ -95,7 +95,7 @@ class LCFed(Method):
             return shared._replace(M=M, images=shared.Omega @ M.T, known=torch.ones(()))
         images, begin = up.image.gather(), time.perf_counter()
         R = self.assign(images, shared, who)
-        who.report(clusters=R, k=self.K, seconds_similarity=time.perf_counter() - begin,
+        who.log(clusters=R, k=self.K, seconds_similarity=time.perf_counter() - begin,
                    similarity_multiply_adds=multiply_adds(len(images), self.K, images.shape[1]),
                    similarity_bytes=images.nbytes, components=len(shared.M), bytes_once=nbytes([shared.M]))
         return shared._replace(
@@ -106,7 +106,7 @@ class LCFed(Method):
         """Return the cluster of each participant, (n,), from images alone."""
         if (shared.R < 0).all():
             found = kmeans(unit_rows(images), self.K, start=None, seed=(who.seed, who.round))
-            who.report(iterations=found.iterations)
+            who.log(iterations=found.iterations)
             return found.labels
         return cosines_to_centres(images, shared.images).argmax(1).numpy()
 

@@ -20,7 +20,7 @@ class Local(Method):
     title = "Local"
     paper = "no communication"
     judged_by = "w_i, its own model"
-    averages = False      # nothing is sent
+    supports_robust_mean = False      # nothing is sent
 
     def init(self, n):
         return Nothing(), Mine(self.model.start)

@@ -53,7 +53,7 @@ class PerFedAvg(Method):
                 up, down = third(self.model, w + self.delta * g), third(self.model, w - self.delta * g)
                 g = g - alpha * (up - down) / (2 * self.delta)
             return (w - beta * g,)
-        w, = data.walk(step, (shared.w,), streams=(INNER, THIRD)[:self.order])
+        w, = data.scan(step, (shared.w,), streams=(INNER, THIRD)[:self.order])
         return mine, Up(w)
 
     def rate(self, given, data):
@@ -63,7 +63,7 @@ class PerFedAvg(Method):
         return Shared(up.w.mean(who.sizes))
 
     def personal(self, shared, mine, data):
-        batch = data.passes(1, JUDGED, steps=1)
+        batch = data.with_batches(1, JUDGED, steps=1)
         return batch.descend(self.model, shared.w, lr=self.rate(self.alpha, data), momentum=0.)
 
     def unadapted(self, shared, mine):

@@ -47,7 +47,7 @@ class PFedCAM(Method):
     title = "pFedCAM"
     paper = "Yang et al., World Wide Web 2023; reconstructed"
     judged_by = "sum_k a_ik Theta_k, a_i learned anew (after local training: w_i)"
-    keeps_statistics = False
+    supports_local_batchnorm = False
 
     def init(self, n):
         return Shared(self.model.start.repeat(self.K, 1)), Mine(self.model.start.new_zeros(self.K))
@@ -56,7 +56,7 @@ class PFedCAM(Method):
         """Return the interpolated model, and the logits learned for it."""
         def loss(s, x, y):
             return self.model.loss(mixture(s, shared.Theta), x, y)
-        s = data.passes(self.interp_epochs, MIX, kind="mix").descend(
+        s = data.with_batches(self.interp_epochs, MIX, kind="mix").descend(
             loss, mine.s, lr=self.interp_lr, momentum=0.)
         return mixture(s, shared.Theta), s
 
@@ -67,7 +67,7 @@ class PFedCAM(Method):
 
     def server(self, shared, up, who):
         found = kmeans_of_models(up.w, up.squares, shared.Theta, (who.seed, who.round))
-        who.report(clusters=found.labels, k=self.K, iterations=found.iterations, distance=found.distance)
+        who.log(clusters=found.labels, k=self.K, iterations=found.iterations, distance=found.distance)
         return Shared(up.w.mean_by(found.labels, self.K, shared.Theta, who.sizes))
 
     def traffic(self, shared, up):

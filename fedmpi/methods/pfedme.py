@@ -58,7 +58,7 @@ class PFedMe(Method):
             for _ in range(self.K):
                 theta = theta - lr_p * (grad(self.model, theta) + self.lam * (theta - w))
             return w - data.lr * self.lam * (w - theta), theta
-        w, theta = data.walk(step, (shared.w, shared.w))
+        w, theta = data.scan(step, (shared.w, shared.w))
         return Mine(theta), Up(w)
 
     def server(self, shared, up, who):

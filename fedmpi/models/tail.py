@@ -23,7 +23,7 @@ class Rear:
         """Return a client's mean loss with each of k parts (k, p) behind the same base (d - p,), (k,)."""
         if self.front is None:
             return torch.stack([data.mean_loss(self.model, self.model.join(base, part)) for part in theta])
-        features = data.through(self.front, base)
+        features = data.with_features(self.front, base)
         return torch.stack([features.mean_loss(self.last, part) for part in theta])
 
 

@@ -56,8 +56,8 @@ class Variational:
     def tuned(self, phi: Tensor, h: Tensor, data, epochs: int, stream: int) -> Tensor:
         """Return (phi, h) after epochs of the head alone on the means of the client's codes."""
         if epochs:
-            means = data.through(self.encoder, phi)
-            h = means.passes(epochs, stream, kind="fine_tuning").descend(self.loss_of_head, h)
+            means = data.with_features(self.encoder, phi)
+            h = means.with_batches(epochs, stream, kind="fine_tuning").descend(self.loss_of_head, h)
         return torch.cat([phi, h])
 
 

@@ -193,7 +193,7 @@ class Run:
 
     def open(self) -> None:
         """The round before the first one, of a method that has it. It is done again where nothing was saved since."""
-        if (ids := self.method.opening(len(self.federation.sizes), self.config.seed)) is not None:
+        if (ids := self.method.warm_up_participants(len(self.federation.sizes), self.config.seed)) is not None:
             who = self.exchange(Participants(ids, self.federation.sizes[ids], -1, self.config.seed), judge=False)
             if not len(who.ids):
                 raise FedmpiError(f"no update of clients {ids.tolist()}, which train before round 1, can be used, and "
@@ -292,8 +292,8 @@ class Run:
 
 def address(crew: RankPool, method, shared, who: Participants) -> None:
     """Send each participant what the server addresses to it alone."""
-    if method.note() is not None and len(who.ids):
-        note = method.down(shared, rows_of(crew, MINE, crew.group.store.first), who)
+    if method.message_template() is not None and len(who.ids):
+        note = method.messages(shared, rows_of(crew, MINE, crew.group.store.first), who)
         for slot, mixed in enumerate(note):
             crew.call(Order.NOTE, np.int64(slot), mixed.rows.what, who.ids, mixed.coefficients,
                       np.array(mixed.shape, np.int64))

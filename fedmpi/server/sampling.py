@@ -24,5 +24,5 @@ def addressed(config: Config, sizes: np.ndarray, who: Participants, judge: bool)
     if not judge or config.evaluate.after != "all":
         return who
     everybody = Participants(np.arange(len(sizes)), sizes, who.round, who.seed)
-    everybody.facts = who.facts      # the same: what `down` reports is the round's
+    everybody.facts = who.facts      # the same: what `messages` reports is the round's
     return everybody

@@ -40,7 +40,7 @@ def total(config: Config, batches: int) -> float:
     """Return the steps behind a client's judged model at the end of a run, mean over clients."""
     clients = config.data.clients
     try:
-        method = config.method.on(build_model(MLP(hidden=4), SHAPE, np.dtype("float32"), CLASSES, config.seed))
+        method = config.method.with_model(build_model(MLP(hidden=4), SHAPE, np.dtype("float32"), CLASSES, config.seed))
     except BadInput as error:
         raise BadInput(f"equal_steps: steps are counted on a network of two layers, on which the other row's settings "
                        f"do not fit ({error}); name another row") from None

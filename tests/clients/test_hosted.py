@@ -56,7 +56,7 @@ class Sums(Method):
     def personal(self, shared, mine, data):
         return self.model.start
 
-    def note(self):
+    def message_template(self):
         return Shared(torch.zeros(3), torch.tensor(0))
 
 
@@ -64,7 +64,7 @@ SIZES = (20, 1, 57, 3, 10, 33)
 
 
 def lab(bad=None, world=None, homes=None, **sections):
-    chosen = Sums().on(mlp())
+    chosen = Sums().with_model(mlp())
     type(chosen).bad = None
     run = Lab(chosen, Digits(SIZES), homes=homes, world=world, **sections)
     type(chosen).bad = bad
@@ -73,7 +73,7 @@ def lab(bad=None, world=None, homes=None, **sections):
 
 def trained(here, everybody=None, **settings):
     run = lab(**settings)
-    run.group.notes = dict.fromkeys(run.group.clients, run.method.note())
+    run.group.messages = dict.fromkeys(run.group.clients, run.method.message_template())
     here = np.array(here)
     run.group.train(0, here if everybody is None else np.array(everybody), here, False)
     return run.group
@@ -87,7 +87,7 @@ def test_participants_send_and_keep_and_others_do_not():
     assert group.state(np.array([4, 0]))["n"].tolist() == [1, 0]
     group.train(1, np.array([4]), np.array([4]), False)
     assert list(group.ups) == [4] and group.state(np.array([4]))["n"].tolist() == [2]
-    assert not group.notes      # they were for one round
+    assert not group.messages      # they were for one round
     assert group.bad(np.array([4, 5])).tolist() == [0, 0]
     digests = group.digests()
     assert digests.shape == (6, 32) and digests.dtype == np.uint8 and len({row.tobytes() for row in digests}) == 4
@@ -139,7 +139,7 @@ def test_numbers_of_which_there_is_no_sum_are_named(reduce, verb):
 def test_a_state_of_which_there_is_no_sum_is_refused(bad, what):
     """By the client and the field, as soon as it is kept: the server may never look."""
     group = lab(bad=bad).group
-    group.notes = dict.fromkeys(group.clients, group.method.note())
+    group.messages = dict.fromkeys(group.clients, group.method.message_template())
     with pytest.raises(exact.NotFinite, match=f"^update of a has .*{what}"):
         group.train(0, np.array([1, 4, 5]), np.array([1, 4, 5]), False)
     assert group.at == 4
@@ -169,12 +169,13 @@ def test_notes_are_sums_with_their_scales(reduce):
     group = lab(reduce=reduce).group
     totals = np.array([[.5, .25, -1.]])
     sent = np.rint(totals * 2 ** 44).astype(np.int64) if reduce == "exact" else totals.astype(np.float32)
-    group.note(0, 4, sent, np.array([3.]), (3,))
-    assert group.notes[4].w.tolist() == [1.5, .75, -3] and group.notes[4].w.dtype == torch.float32
-    assert int(group.notes[4].k) == 0 and list(group.notes) == [4]
+    group.add_message(0, 4, sent, np.array([3.]), (3,))
+    assert group.messages[4].w.tolist() == [1.5, .75, -3] and group.messages[4].w.dtype == torch.float32
+    assert int(group.messages[4].k) == 0 and list(group.messages) == [4]
     one = np.array([[1.]])
-    group.note(1, 4, np.rint(one * 2 ** 44).astype(np.int64) if reduce == "exact" else one, np.array([7.]), ())
-    assert int(group.notes[4].k) == 7 and group.notes[4].k.dtype == torch.int64 and group.notes[4].w.tolist()[0] == 1.5
+    group.add_message(1, 4, np.rint(one * 2 ** 44).astype(np.int64) if reduce == "exact" else one, np.array([7.]), ())
+    assert int(group.messages[4].k) == 7 and group.messages[4].k.dtype == torch.int64
+    assert group.messages[4].w.tolist()[0] == 1.5
 
 
 def test_the_local_training_of_a_round():
@@ -209,7 +210,7 @@ def test_a_round_is_given_up_before_the_next_client():
     """When the run was asked to stop longer ago than checkpoint.grace; with the last one done it is not."""
     run = lab(checkpoint=Checkpoint(grace=2.5))
     group, seconds = run.group, iter((0., 2.5, 2.6))
-    group.notes = dict.fromkeys(group.clients, run.method.note())
+    group.messages = dict.fromkeys(group.clients, run.method.message_template())
     group.waits = lambda: next(seconds)
     with pytest.raises(GivenUp, match=r"more than 2.5 s ago \(checkpoint.grace\)"):
         group.train(0, np.arange(6), np.arange(6), False)
@@ -238,8 +239,8 @@ def test_who_is_at_work_is_known():
         def client(self, shared, mine, data):
             seen.append((group.at, group.when))
             return super().client(shared, mine, data)
-    group.method = Watching().on(group.method.model)
-    group.notes = dict.fromkeys(group.clients, group.method.note())
+    group.method = Watching().with_model(group.method.model)
+    group.messages = dict.fromkeys(group.clients, group.method.message_template())
     group.train(7, np.array([2, 5]), np.array([2, 5]), False)
     assert seen == [(2, 7), (5, 7)] and group.at is None
 
@@ -283,7 +284,7 @@ def test_what_idle_clients_keep_is_looked_at_too():
         def idle(self, shared, mine, data):
             return mine._replace(a=mine.a + (float("inf") if int(data.id) == 3 else 1))
     group = lab().group
-    group.method = Idling().on(group.method.model)
+    group.method = Idling().with_model(group.method.model)
     with pytest.raises(exact.NotFinite, match="^update of a has 6 non-finite values of 6"):
         group.train(0, np.array([1, 4]), np.array([1, 4]), False)
     assert group.at == 3 and list(group.ups) == [1, 4]

@@ -24,7 +24,7 @@ class Bench:
 
     def __init__(self, sizes=(57, 1, 11, 3, 10), image=False, device="cpu"):
         self.model, self.federation, self.at = (cnn if image else mlp)().to(device), Digits(sizes, image=image), None
-        self.method, self.clients, self.notes = SimpleNamespace(model=self.model), list(range(len(sizes))), {}
+        self.method, self.clients, self.messages = SimpleNamespace(model=self.model), list(range(len(sizes))), {}
         start, generator = self.model.start, torch.Generator().manual_seed(1)
         self.counter = StepCounter()
         self.store = StateStore(Mine(start, torch.tensor(.5, device=device)))
@@ -102,8 +102,8 @@ def pull_clip(model, shared, mine, data):
     return data.descend(model, mine.w, pull=[(shared, .7, None)], clip=(-.05, .06))
 
 
-def through(model, shared, mine, data):
-    features = data.through(model.base, shared[model.phi])
+def with_features(model, shared, mine, data):
+    features = data.with_features(model.base, shared[model.phi])
     return features.descend(model.head, mine.w[model.h])
 
 
@@ -112,7 +112,7 @@ def mean_loss(model, shared, mine, data):
 
 
 def mean_loss_through(model, shared, mine, data):
-    return data.through(model.base, mine.w[model.phi]).mean_loss(model.head, shared[model.h])
+    return data.with_features(model.base, mine.w[model.phi]).mean_loss(model.head, shared[model.h])
 
 
 def best_of_two(model, shared, mine, data):
@@ -124,7 +124,7 @@ def best_of_two(model, shared, mine, data):
 
 def own_loss(model, shared, mine, data):
     """A loss of the method's own with arguments, on part of the vector (as FedAH's mix)."""
-    features = data.through(model.base, shared[model.phi])
+    features = data.with_features(model.base, shared[model.phi])
 
     def loss(W, z, y, own, h):
         return model.head.loss(own + (h - own) * W, z, y)
@@ -144,15 +144,15 @@ def noise(model, shared, mine, data):
     """A loss that is given noise, and an argument behind it."""
     def loss(w, x, y, e, centre):
         return model.loss(w, x, y) * (1 + .1 * e[:, 0, 1]) + e[:, 1].sum(1) * (w * centre).sum()
-    return data.passes(2, 4).descend(loss, mine.w, args=(shared,), noise=(2, 3))
+    return data.with_batches(2, 4).descend(loss, mine.w, args=(shared,), noise=(2, 3))
 
 
 def class_sums(model, shared, mine, data):
     return data.class_sums(model.base, mine.w[model.phi], 10) * torch.arange(1, 11)[:, None]
 
 
-def passes(model, shared, mine, data):
-    return data.passes(3, 5).descend(model, data.descend(model, mine.w))
+def with_batches(model, shared, mine, data):
+    return data.with_batches(3, 5).descend(model, data.descend(model, mine.w))
 
 
 def spread(model, shared, mine, data):
@@ -162,30 +162,30 @@ def spread(model, shared, mine, data):
     return torch.cat([w, part, torch.stack([all_of_it, of_block])])
 
 
-def plus(model, shared, mine, data):
+def with_added_logits(model, shared, mine, data):
     """Learn and measure beside a model that stays, on a part of the samples too."""
-    residual = data.plus(model, shared)
+    residual = data.with_added_logits(model, shared)
     w = residual.descend(model, mine.w, pull=[(shared, .3, None)])
-    part = residual.plus(model, mine.w).subset(.6, 2)
+    part = residual.with_added_logits(model, mine.w).subset(.6, 2)
     return part.descend(model, w) + part.mean_loss(model, w)
 
 
-def plus_walk(model, shared, mine, data):
+def plus_scan(model, shared, mine, data):
     """The same in a loop of the method's own, with a loss of its own, and on features."""
-    residual = data.plus(model, shared)
-    w, = residual.walk(lambda state, grad: (state[0] - data.lr * grad(model, state[0]),), (mine.w,))
-    features = data.through(model.base, shared[model.phi]).plus(model.head, mine.w[model.h])
+    residual = data.with_added_logits(model, shared)
+    w, = residual.scan(lambda state, grad: (state[0] - data.lr * grad(model, state[0]),), (mine.w,))
+    features = data.with_features(model.base, shared[model.phi]).with_added_logits(model.head, mine.w[model.h])
     h = features.descend(lambda h, z, y: 2 * model.head.loss(h, z, y), shared[model.h])
     return torch.cat([w, h])
 
 
 def other_batches(model, shared, mine, data):
     """As many passes as the run's, with batches of their own."""
-    return data.passes(None, 4).descend(model, mine.w)
+    return data.with_batches(None, 4).descend(model, mine.w)
 
 
 def no_passes(model, shared, mine, data):
-    return data.passes(0, 4).descend(model, 2 * mine.w)
+    return data.with_batches(0, 4).descend(model, 2 * mine.w)
 
 
 def subset(model, shared, mine, data):
@@ -199,9 +199,9 @@ def until(model, shared, mine, data):
     """Repeat until a condition of the client's own holds: those that are done wait for the others."""
     w, going = mine.w, mine.s >= 0
     for k in range(4):
-        w = data.passes(1, k).descend(model, w, where=going)
+        w = data.with_batches(1, k).descend(model, w, where=going)
         going = going & (k < 5 * mine.s)
-        if not data.any(going):
+        if not data.any_client(going):
             break
     return w if k < 4 else shared
 
@@ -211,37 +211,38 @@ def numbered(model, shared, mine, data):
     return mine.w * torch.arange(20.)[data.id]
 
 
-def alone(model, shared, mine, data):
+def one_by_one(model, shared, mine, data):
     """Inner products of a client's own vector with the server's."""
-    return data.alone(torch.stack([shared, shared ** 2]).mv, mine.w)
+    return data.one_by_one(torch.stack([shared, shared ** 2]).mv, mine.w)
 
 
 def number(model, shared, mine, data):
     return mine.w * data.n + data.lr + data.epochs
 
 
-def walk(model, shared, mine, data):
+def scan(model, shared, mine, data):
     """Two models side by side, coupled; what is a client's own travels in the state."""
     def step(state, grad):
         w, theta, s = state
         w = w - data.lr * grad(model, .5 * (w + theta))
         return w, theta - data.lr * (grad(model, theta) + s * (theta - w)), s
-    return torch.cat(data.walk(step, (mine.w, shared, mine.s))[:2])
+    return torch.cat(data.scan(step, (mine.w, shared, mine.s))[:2])
 
 
-def walk_streams(model, shared, mine, data):
+def scan_streams(model, shared, mine, data):
     """The second gradient at where the first one leads, on batches of its own."""
     def step(state, grad, other):
         w, = state
         return (w - data.lr * other(model, w - data.lr * grad(model, w)),)
-    return data.walk(step, (mine.w,), streams=(6,))[0]
+    return data.scan(step, (mine.w,), streams=(6,))[0]
 
 
 def passes_steps(model, shared, mine, data):
-    return data.passes(3, 5, steps=2).descend(model, mine.w)
+    return data.with_batches(3, 5, steps=2).descend(model, mine.w)
 
 
 VERBS = {f.__name__: f for f in (
-    plain, own_lr, momentum, only_head, only_phi, clip, pull, pulls, pull_momentum, pull_only, pull_clip, through,
-    mean_loss, mean_loss_through, best_of_two, own_loss, own_loss_block, noise, class_sums, passes, plus, plus_walk,
-    other_batches, no_passes, spread, subset, until, numbered, alone, number, walk, walk_streams, passes_steps)}
+    plain, own_lr, momentum, only_head, only_phi, clip, pull, pulls, pull_momentum, pull_only, pull_clip, with_features,
+    mean_loss, mean_loss_through, best_of_two, own_loss, own_loss_block, noise, class_sums, with_batches,
+    with_added_logits, plus_scan, other_batches, no_passes, spread, subset, until, numbered, one_by_one, number,
+    scan, scan_streams, passes_steps)}

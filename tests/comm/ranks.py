@@ -81,9 +81,9 @@ class Echo(Method):
         return Nobody(), Nobody()
 
     def client(self, shared, mine, data):
-        return mine, Up(data.x[0, :3] * 0 + 1, data.x[0].clone(), *(data.note or self.note()))
+        return mine, Up(data.x[0, :3] * 0 + 1, data.x[0].clone(), *(data.message or self.message_template()))
 
-    def note(self):
+    def message_template(self):
         return Note(torch.zeros(D), torch.zeros(2, 16))
 
 
@@ -220,7 +220,8 @@ def rows(world, hostings) -> dict:
     model = federations.build_model(MLP(hidden=2), (D,), np.dtype("float32"), 2, seed=0)
     out = {}
     for reduce, how in [*(("exact", how) for how in hostings), ("float32", "balanced"), ("float32", "straight")]:
-        lab = federations.Lab(Echo().on(model), Rows(), world=world, homes=hosting(how, world.size), reduce=reduce)
+        lab = federations.Lab(Echo().with_model(model), Rows(), world=world,
+                              homes=hosting(how, world.size), reduce=reduce)
         lab.crew.straight = how == "straight" and world.rank != 1      # as ranks with GPUs among such without
         if world.rank:
             lab.crew.serve()

@@ -64,7 +64,7 @@ def test_walk_moves_the_statistics_too(model):
 
     def step(state, grad):
         return (state[0] - data.lr * grad(model, state[0]),)
-    near(data.walk(step, (start,))[0], data.descend(model, start))
+    near(data.scan(step, (start,))[0], data.descend(model, start))
     assert torch.equal(start, model.start)
 
 
@@ -72,7 +72,7 @@ def test_judging_moves_nothing(model):
     data, w = data_of(), model.start + .1
     before = w.clone()
     data.descend(model, w)
-    data.mean_loss(model, w), data.through(model.base, w[model.phi])
+    data.mean_loss(model, w), data.with_features(model.base, w[model.phi])
     assert torch.equal(w, before)
     run = lab("fedavg").go(2)
     np.testing.assert_array_equal(run.judge(2), run.judge(2))

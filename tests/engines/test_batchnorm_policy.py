@@ -116,7 +116,7 @@ def test_a_walk_leaves_statistics_too():
 def test_training_a_head_alone_leaves_no_statistics_of_the_network():
     data, model = data_of(), model_of(head=("5", "6", "8"))
     whole = data.descend(model, model.start)
-    data.through(model.base, whole[model.phi]).descend(model.head, whole[model.h])
+    data.with_features(model.base, whole[model.phi]).descend(model.head, whole[model.h])
     assert torch.equal(data.left[24], batchnorm.gather_statistics(whole, model.still))
     assert all(run.isfinite().all() for run in lab("fedah", head=("5", "6", "8")).go(2).state().values())
 
@@ -142,9 +142,9 @@ class Note(NamedTuple):
 def test_what_is_addressed_to_a_client_carries_its_own_statistics():
     kept, row = lab("fedavg").method, torch.arange(24.)
     note = Note(kept.model.start.repeat(3, 1), torch.ones(7))
-    data = kept._addressed(dataclasses.replace(data_of(), note=note), row)
-    assert all(torch.equal(batchnorm.gather_statistics(w, kept.model.still), row) for w in data.note.models)
-    assert data.note.other is note.other and kept._addressed(data_of(), row).note is None
+    data = kept._addressed(dataclasses.replace(data_of(), message=note), row)
+    assert all(torch.equal(batchnorm.gather_statistics(w, kept.model.still), row) for w in data.message.models)
+    assert data.message.other is note.other and kept._addressed(data_of(), row).message is None
     assert not batchnorm.gather_statistics(kept.init(4)[0].w, kept.model.still).any()
     assert torch.equal(note.models[2], kept.model.start)      # the note itself is left alone
 
@@ -184,10 +184,10 @@ def test_the_wrapped_method_is_the_method():
     run = lab("fedah", mix_lr=.3)
     kept, plain = run.method, method("fedah", model_of("average"), mix_lr=.3)
     assert isinstance(kept, type(plain)) and (kept.title, kept.mix_lr, kept.idles) == (plain.title, .3, plain.idles)
-    again = kept.on(model_of())      # as a rank does for its device
+    again = kept.with_model(model_of())      # as a rank does for its device
     assert "statistics" in again.init(3)[1]._fields
     for other in (model_of("average"), mlp()):
-        assert "statistics" not in batchnorm.on(plain, other).init(3)[1]._fields
+        assert "statistics" not in batchnorm.bind(plain, other).init(3)[1]._fields
 
 
 @policies

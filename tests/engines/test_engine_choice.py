@@ -120,19 +120,19 @@ def test_a_gpu_is_timed_once_and_a_restart_takes_the_choice_over(monkeypatch):
 
 
 def test_the_probe_trains_each_rank_s_first_clients_twice(monkeypatch):
-    """Eight at most, with notes as they come; the seconds are those of the second time."""
+    """Eight at most, with messages as they come; the seconds are those of the second time."""
     lab, seen = Lab(method("fedavg", mlp()), Digits((3,) * 11)), []
 
     class Engine:
         def apply(self, function, clients, shared, group, local):
-            seen.append((clients, group.notes, local.round))
+            seen.append((clients, group.messages, local.round))
             return iter([1, 2])
     clock = iter((10., 20., 50., 53., 60., 60.5, 70., 77.))
     monkeypatch.setattr(engine_choice, "engine", lambda name, config, room: Engine())
     monkeypatch.setattr(engine_choice, "time", SimpleNamespace(perf_counter=lambda: next(clock)))
-    lab.group.method = SimpleNamespace(note=lambda: "note", client=None)
+    lab.group.method = SimpleNamespace(message_template=lambda: "message", client=None)
     found = engine_choice.time_engines(lab.group, lab.shared)
-    assert seen == [(list(range(8)), dict.fromkeys(range(11), "note"), 0)] * 4 and lab.group.notes == {}
+    assert seen == [(list(range(8)), dict.fromkeys(range(11), "message"), 0)] * 4 and lab.group.messages == {}
     assert len(found) == 2 and found.dtype == float
 
 

@@ -129,7 +129,7 @@ def test_any_loss_of_the_flat_vector(data, model):
 def test_walk_is_sgd_when_its_step_is(data, model):
     def step(state, grad):
         return (state[0] - data.lr * grad(model, state[0]),)
-    near(data.walk(step, (model.start,))[0], by_hand(data, model, model.start))
+    near(data.scan(step, (model.start,))[0], by_hand(data, model, model.start))
 
 
 def test_the_argument_is_left_alone(data, model):
@@ -143,21 +143,21 @@ def test_the_argument_is_left_alone(data, model):
 def test_mean_loss_and_through_are_direct_computation(data, model):
     module = module_of(model, model.start)
     near(data.mean_loss(model, model.start), F.cross_entropy(module(data.x), data.y).detach())
-    features = data.through(model.base, model.start[model.phi])
+    features = data.with_features(model.base, model.start[model.phi])
     near(features.x, module.relu(module.fc1(data.x)).detach())
     near(features.mean_loss(model.head, model.start[model.h]), data.mean_loss(model, model.start))
 
 
 def test_head_training_on_features_is_training_with_frozen_features(data, model):
-    features = data.through(model.base, model.start[model.phi])
+    features = data.with_features(model.base, model.start[model.phi])
     head = features.descend(model.head, model.start[model.h])
     near(head, by_hand(data, model, model.start, moving=lambda name: name.startswith("fc2"))[model.h])
 
 
 def test_passes_draw_their_own_batches(data, model):
-    assert data.passes(2, 0).descend(model, model.start).equal(data.descend(model, model.start))
-    assert not data.passes(2, 1).descend(model, model.start).equal(data.descend(model, model.start))
-    assert len(list(data.passes(3, 1).batches())) == 3 * 4
+    assert data.with_batches(2, 0).descend(model, model.start).equal(data.descend(model, model.start))
+    assert not data.with_batches(2, 1).descend(model, model.start).equal(data.descend(model, model.start))
+    assert len(list(data.with_batches(3, 1).batches())) == 3 * 4
 
 
 @pytest.mark.parametrize("momentum", [.5, .9])
@@ -218,7 +218,7 @@ def test_an_empty_block_stays(data, model):
 
 def test_walk_goes_over_the_batches_of_other_streams_beside_its_own(data, model):
     """Two gradients at each step, on batches of streams 0 and 5, by hand."""
-    found = data.walk(lambda state, one, other: (state[0] - .05 * one(model, state[0]) - .02 * other(model, state[1]),
+    found = data.scan(lambda state, one, other: (state[0] - .05 * one(model, state[0]) - .02 * other(model, state[1]),
                                                  state[1]), (model.start, centre(model)), streams=(5,))
     w, still = model.start, centre(model)
     for (x, y), (u, v) in zip(data.batches(), dataclasses.replace(data, stream=5).batches(), strict=True):

@@ -70,8 +70,8 @@ def test_class_sums_and_what_stands_beside_are_direct_computation(data, model):
     expected = torch.stack([logits[data.y == c].sum(0) for c in range(10)])
     torch.testing.assert_close(data.class_sums(model, model.start, 10), expected, rtol=0, atol=2e-6)
     both = logits + module_of(model, other)(data.x).detach()
-    near(data.plus(model, other).mean_loss(model, model.start), F.cross_entropy(both, data.y))
-    twice = data.plus(model, other).plus(model, other)
+    near(data.with_added_logits(model, other).mean_loss(model, model.start), F.cross_entropy(both, data.y))
+    twice = data.with_added_logits(model, other).with_added_logits(model, other)
     near(twice.mean_loss(model, model.start), F.cross_entropy(2 * both - logits, data.y))
 
 
@@ -86,8 +86,8 @@ def test_samples_go_forward_in_chunks(data, model, monkeypatch):
 def test_what_a_method_may_ask(data, model):
     assert (data.n, data.lr, data.epochs, data.momentum) == (34, .05, 2, 0.) and int(data.id) == 6
     assert int(dataclasses.replace(data, number=9).id) == 9 and int(dataclasses.replace(data, number=0).id) == 0
-    assert data.any(torch.tensor(True)) is True and data.any(torch.tensor(False)) is False
-    assert torch.equal(data.alone(torch.add, torch.ones(2), torch.ones(2)), torch.full((2,), 2.))
+    assert data.any_client(torch.tensor(True)) is True and data.any_client(torch.tensor(False)) is False
+    assert torch.equal(data.one_by_one(torch.add, torch.ones(2), torch.ones(2)), torch.full((2,), 2.))
     part, rest = data.subset(.5, 3), data.subset(.5, 3, rest=True)
     assert (part.n, rest.n, part.subset(.1, 0).n) == (17, 17, 1)
     assert sorted(map(tuple, torch.cat([part.x, rest.x]).tolist())) == sorted(map(tuple, data.x.tolist()))
@@ -96,7 +96,7 @@ def test_what_a_method_may_ask(data, model):
 def test_each_client_draws_random_numbers_of_its_own():
     """For dropout: PyTorch's generator is seeded by the hash of (seed, round, client), here of (3, 2, client)."""
     known = {0: 8366044720782521663, 1: 8297985345680232977, 7: 1697298855448914201}
-    group = SimpleNamespace(training=lambda client: (torch.zeros(1, 1), torch.zeros(1, dtype=torch.int64)), notes={},
+    group = SimpleNamespace(training=lambda client: (torch.zeros(1, 1), torch.zeros(1, dtype=torch.int64)), messages={},
                             store=SimpleNamespace(read=lambda client: client), at=None, counter=StepCounter())
     drawn = dict(Loop().apply(lambda shared, mine, data: (mine, data.client, shared, torch.rand(3)), known, "s", group,
                               LOCAL))
@@ -107,11 +107,11 @@ def test_each_client_draws_random_numbers_of_its_own():
 
 def test_a_rehearsal_is_one_step_on_one_sample(model):
     class Counting:
-        def note(self):
+        def message_template(self):
             return "note"
 
         def client(self, shared, mine, data):
             steps = list(data.batches())
-            return shared, mine, data.note, data.n, len(steps), data.local
+            return shared, mine, data.message, data.n, len(steps), data.local
     found = rehearse_loop(Counting(), 1, 2, torch.zeros(1, 64))
     assert found[:5] == (1, 2, "note", 1, 1) and found[5].steps == 1 and found[5].momentum == 0

@@ -132,7 +132,8 @@ def test_a_client_for_which_the_flag_does_not_hold_keeps_its_weights_and_makes_n
 
 def test_an_unknown_kind_is_named():
     with pytest.raises(ValueError, match=r"data.passes\(kind='heads'\): no kind of steps; give one of main, head, mix"):
-        Bench().run(Loop(), lambda model, shared, mine, data: data.passes(1, 2, kind="heads").descend(model, mine.w))
+        Bench().run(
+            Loop(), lambda model, shared, mine, data: data.with_batches(1, 2, kind="heads").descend(model, mine.w))
 
 
 def test_what_nobody_asked_to_count_is_not_counted():

@@ -83,11 +83,11 @@ class Sent:
 class Client:
     """A client whose training adds `step`, and whose loss at w is `loss(w)`; `calls` tells what it was asked."""
 
-    def __init__(self, number=0, step=0., loss=None, n=1, note=None, lr=.5):
+    def __init__(self, number=0, step=0., loss=None, n=1, message=None, lr=.5):
         self.id, self.step, self.loss, self.n = torch.tensor(number), torch.as_tensor(step), loss, n
-        self.note, self.lr, self.decay, self.calls = note, lr, 1., []
+        self.message, self.lr, self.decay, self.calls = message, lr, 1., []
 
-    def any(self, flag):
+    def any_client(self, flag):
         return bool(flag)
 
     def descend(self, net, w, **settings):
@@ -101,12 +101,12 @@ class Client:
         self.calls.append(("subset", (round(share, 6), stream, fixed, rest)))
         return self
 
-    def through(self, net, w):
-        self.calls.append(("through", (net, w.tolist())))
+    def with_features(self, net, w):
+        self.calls.append(("with_features", (net, w.tolist())))
         return self
 
-    def passes(self, *args, **kwargs):
-        self.calls.append(("passes", args))
+    def with_batches(self, *args, **kwargs):
+        self.calls.append(("with_batches", args))
         return self
 
 

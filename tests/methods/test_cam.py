@@ -73,7 +73,7 @@ PLAIN = [(SilentIFCA, "ifca", {"average": "equal"}), (SilentIFCA, "ifca", {"aver
 @pytest.mark.parametrize("silent, name, settings", PLAIN, ids=str)
 def test_with_a_global_model_of_no_logits_it_is_what_it_modifies(mlp, federation, silent, name, settings):
     """To the bit, the accuracy of every client included."""
-    found = Lab(silent(warm_up=0, **settings).on(mlp), federation, share=SHARE).go()
+    found = Lab(silent(warm_up=0, **settings).with_model(mlp), federation, share=SHARE).go()
     plain = Lab(method(name, mlp, **settings), federation, share=SHARE).go()
     assert not found.shared.g.any()
     assert all(torch.equal(getattr(found.shared, field), v) for field, v in plain.shared._asdict().items())
@@ -83,7 +83,7 @@ def test_with_a_global_model_of_no_logits_it_is_what_it_modifies(mlp, federation
 
 @pytest.mark.parametrize("cam, silent", [(IFCACAM, SilentIFCA), (FeSEMCAM, SilentFeSEM), (FedMHCCAM, SilentFedMHC)])
 def test_with_one_it_is_not(mlp, federation, cam, silent):
-    loud, quiet = (Lab(c(warm_up=0).on(mlp), federation, share=SHARE).go() for c in (cam, silent))
+    loud, quiet = (Lab(c(warm_up=0).with_model(mlp), federation, share=SHARE).go() for c in (cam, silent))
     assert apart(loud.state(), quiet.state()) > 1e-3
     assert not np.array_equal(loud.judge(ROUNDS), quiet.judge(ROUNDS))
 
@@ -199,7 +199,7 @@ def test_fesem_cam_is_what_its_formulas_say(mlp, federation, warm_up, keep):
 
 def test_a_method_that_does_not_say_where_it_began_is_asked_for_what_it_is_judged_by(mlp, federation):
     """g of FedMHC-CAM is trained beside theta_i."""
-    lab = Lab(FedMHCCAM(warm_up=0).on(mlp), federation)
+    lab = Lab(FedMHCCAM(warm_up=0).with_model(mlp), federation)
     g = mlp.starts(2)[1]
     near(lab.shared.g, g, 0)
     ref, who = Reference(mlp, federation, lab.config), lab.round(0)
@@ -209,7 +209,8 @@ def test_a_method_that_does_not_say_where_it_began_is_asked_for_what_it_is_judge
 def test_logits_of_several_models_add_up(mlp, federation):
     lab, (u, v, w) = Lab(method("fedavg", mlp), federation), mlp.starts(3)
     x, y = Reference(mlp, federation, lab.config).data[2]
-    found = lab.apply(lambda shared, mine, data: data.plus(mlp, u).plus(mlp, v).mean_loss(mlp, w), [2])[2]
+    found = lab.apply(lambda shared, mine, data: data.with_added_logits(mlp, u).with_added_logits(mlp, v).mean_loss(
+        mlp, w), [2])[2]
     near(found, F.cross_entropy(mlp(u, x) + mlp(v, x) + mlp(w, x), y), 1e-6)
 
 
@@ -247,7 +248,8 @@ def test_clients_warm_up_alone_before_the_first_round(mlp, federation):
     assert torch.equal(lab.shared.g, mlp.starts(4)[3]) and (lab.shared.of >= 0).all() and lab.shared.round == 0
     for c in range(8):
         near(lab.mine(c).theta, warmed(ref, c, 14))
-    assert method("fesem_cam", mlp, warm_up=0).opening(8, 0) is None is method("ifca_cam", mlp).opening(8, 0)
+    assert method("fesem_cam", mlp, warm_up=0).warm_up_participants(8, 0) is None
+    assert method("ifca_cam", mlp).warm_up_participants(8, 0) is None
 
 
 def test_a_client_is_judged_by_g_and_the_cluster_that_fits_best_beside_it(mlp, federation):

@@ -120,7 +120,7 @@ class Translated(Loop):
 
     def apply(self, function, clients, shared, group, local):
         for client in clients:
-            data = LoopData(*group.training(client), int(self.order[client]), local, note=group.notes.get(client),
+            data = LoopData(*group.training(client), int(self.order[client]), local, message=group.messages.get(client),
                             number=client)
             yield client, function(shared, group.store.read(client), data)
 
@@ -132,7 +132,7 @@ PLACE = np.argsort(ORDER)                        # the original's client c is PL
 def renumbered(lab, name, federation, rounds):
     """Run with renumbered clients, each with its own data, batches and turns."""
     run, original = lab(name, Renumbered(federation, ORDER), engine=Translated(ORDER)), lab(name)
-    first = original.method.opening(len(ORDER), original.config.seed)
+    first = original.method.warm_up_participants(len(ORDER), original.config.seed)
     turns = [] if first is None else [(-1, first)]
     for t, ids in turns + [(t, original.who(t).ids) for t in range(rounds)]:
         ids = np.sort(PLACE[ids])
@@ -204,7 +204,7 @@ class Spoiling(Loop):
 def test_a_client_whose_updates_are_bad_did_not_take_part(name, lab):
     skipping = partial(Lab, faults=Faults(bad_update="skip"))
     run, without = lab(name, engine=Spoiling(), share=1., lab=skipping).open(), lab(name, share=1.)
-    first = without.method.opening(8, run.config.seed)
+    first = without.method.warm_up_participants(8, run.config.seed)
     for t, ids in [(-1, first)] * (first is not None) + [(0, np.arange(8)), (1, np.arange(8))]:
         ids = ids[ids != 5]
         without.round(t, Participants(ids, run.federation.sizes[ids], t, run.config.seed))

@@ -29,7 +29,7 @@ class Said(NamedTuple):
     shown: tuple | None           # source, field, start and stop of the rows that t-SNE pictures
     flags: str = "sm"             # s: statistics stay at clients, m: only means are taken, g: there is a global model,
                                   # u: judged unadapted too
-    opening: list | None = None   # who trains before the first round
+    warm_up: list | None = None   # who trains before the first round
     note: list = []               # shapes of what is addressed to a single client
 
 
@@ -64,7 +64,7 @@ SAID = {
     "fedsr": Said("FedSR", {"a_R": .01, "a_C": .0005, "r": "own", "ft": 0}, 7016, 7016, None),
     "fesem": Said("FeSEM", FESEM, 24200, 4840, SENT),
     "fesem_cam": Said("FeSEM-CAM", FESEM | {"layers": ("linear",), "weights": "samples", "lam": .01, "warm_up": 30,
-                                            "warm_steps": None, "warm": "local"}, 29040, 9680, SENT, opening=ALL),
+                                            "warm_steps": None, "warm": "local"}, 29040, 9680, SENT, warm_up=ALL),
     "ifca": Said("IFCA", {"k": 5, "shared_body": False, "average": "equal"}, 24200, 4848, SENT),
     "ifca_cam": Said("IFCA-CAM", {"k": 5, "shared_body": False, "average": "mean", "warm_up": 30, "warm_steps": None,
                                   "warm": "global"}, 29040, 9688, SENT),
@@ -97,12 +97,13 @@ def test_a_method_is_what_it_says(name, mlp, federation):
     shown = m.embedding(rows_of(lab.crew, MINE, mine), rows_of(lab.crew, UP, lab.up))
     assert (shown and (shown.source, shown.field, shown.start, shown.stop)) == said.shown
     whole, plain = m.global_model(shared), m.unadapted(shared, mine)
-    known = {"s": m.keeps_statistics, "m": m.averages, "g": whole is not None, "u": plain is not None}
+    known = {"s": m.supports_local_batchnorm, "m": m.supports_robust_mean,
+             "g": whole is not None, "u": plain is not None}
     assert {flag for flag, holds in known.items() if holds} == set(said.flags)
     assert all(torch.equal(w, mlp.start) for w in (whole, plain) if w is not None)
-    assert [tuple(v.shape) for v in m.note() or ()] == said.note and not m.idles
-    first = m.opening(8, 3)
-    assert (first if first is None else first.tolist()) == said.opening
+    assert [tuple(v.shape) for v in m.message_template() or ()] == said.note and not m.idles
+    first = m.warm_up_participants(8, 3)
+    assert (first if first is None else first.tolist()) == said.warm_up
 
 
 # setting of a method -> values that are refused, and values at the end of the range that are not
@@ -154,18 +155,19 @@ def test_who_trains_before_the_first_round_is_drawn_from_the_seed(mlp):
     """A quarter of 40 clients: FedGroup's 5 for each of 2 groups, LCFed's one more than it has components."""
     for name, settings in (("fedgroup", {"K": 2, "first": 5}), ("lcfed", {"D": 9})):
         m = method(name, mlp, **settings)
-        drawn = [m.opening(40, seed) for seed in range(60)]
+        drawn = [m.warm_up_participants(40, seed) for seed in range(60)]
         assert all(len(ids) == 10 and (np.diff(ids) > 0).all() and ids.dtype == np.int64 for ids in drawn)
         assert len({tuple(ids) for ids in drawn}) == 60 and set(np.concatenate(drawn)) == set(range(40))
-        assert m.opening(40, 7).tolist() == drawn[7].tolist()
-    kept = method("fedgroup", mlp, K=2, first=5).opening(40, 7), method("lcfed", mlp, D=9).opening(40, 7)
+        assert m.warm_up_participants(40, 7).tolist() == drawn[7].tolist()
+    kept = (method("fedgroup", mlp, K=2, first=5).warm_up_participants(40, 7),
+            method("lcfed", mlp, D=9).warm_up_participants(40, 7))
     assert kept[0].tolist() == sorted(np.random.default_rng((7, 0x6200)).choice(40, 10, replace=False).tolist())
     assert kept[1].tolist() == sorted(np.random.default_rng((7, 0x1CFE)).permutation(40)[:10].tolist())
     cam = method("fesem_cam", mlp)
-    assert cam.opening(5, 0).tolist() == [0, 1, 2, 3, 4]
-    assert method("fesem_cam", mlp, warm_up=0).opening(5, 0) is None
-    assert method("ifca_cam", mlp).opening(5, 0) is None
-    assert method("ifca_cam", mlp, warm="local").opening(5, 0).tolist() == [0, 1, 2, 3, 4]
+    assert cam.warm_up_participants(5, 0).tolist() == [0, 1, 2, 3, 4]
+    assert method("fesem_cam", mlp, warm_up=0).warm_up_participants(5, 0) is None
+    assert method("ifca_cam", mlp).warm_up_participants(5, 0) is None
+    assert method("ifca_cam", mlp, warm="local").warm_up_participants(5, 0).tolist() == [0, 1, 2, 3, 4]
 
 
 # tables and counters of the server before the first round: -1 is a client without a cluster

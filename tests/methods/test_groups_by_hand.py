@@ -147,7 +147,7 @@ def test_a_client_of_ifca_takes_the_cluster_of_least_loss():
     shared = state("ifca", phi=[5.], parts=[[9., 9.], [1., 2.], [3., 4.]])
     client = Client(step=[0., 0., 0.], loss=lambda w: -float(w.sum()))
     assert m.client(shared, None, client)[1].w.tolist() == [5., 9., 9.]
-    assert client.calls[0] == ("through", ("base", [5.]))
+    assert client.calls[0] == ("with_features", ("base", [5.]))
 
 
 @pytest.mark.parametrize("average, parts, phi", [
@@ -278,7 +278,7 @@ def test_of_lcfeds_pre_round_the_components_stay():
     same(found.images.abs(), [[1., 0.]] * 2)
     assert float(found.known) == 1 and found.Omega is shared.Omega and not turn.facts
     before = Client(0, [1., 1., 1.])
-    before.alone = lambda function, *tensors: function(*tensors)
+    before.one_by_one = lambda function, *tensors: function(*tensors)
     for s, kept in ((shared, 0.), (found, 1.)):
         mine, sent = m.client(s, state("lcfed", "Mine", omega=[0., 0., 0.]), before)
         assert mine.omega.tolist() == [kept] * 3 and sent.omega.tolist() == [1.] * 3

@@ -76,7 +76,7 @@ def test_it_is_what_its_formulas_say(mlp, federation, share):
     settings = {"mu": .6, "lam": .3, **SMALL}
     found = run(mlp, federation, share=share, **settings)
     ref = Reference(mlp, federation, found.config)
-    M = components(ref, found.method.opening(8, 3), 4, .3)
+    M = components(ref, found.method.warm_up_participants(8, 3), 4, .3)
     signs = np.sign((M * found.shared.M.numpy()).sum(1, keepdims=True))
     near(found.shared.M, torch.from_numpy(M * signs).float(), 1e-4)
     Phi, Omega, R, omega = transcribed(ref, M, 3, .6, .3)
@@ -175,7 +175,7 @@ def test_a_sample_smaller_than_the_components_is_refused(mlp):
 
 def test_the_sample_is_as_large_as_told(mlp):
     for settings, size in (({"D": 5}, 6), ({"D": 5, "sample": 9}, 9), ({"D": 50}, 20)):
-        ids = method("lcfed", mlp, **settings).opening(20, seed=1)
+        ids = method("lcfed", mlp, **settings).warm_up_participants(20, seed=1)
         assert len(ids) == size and (np.diff(ids) > 0).all()
 
 

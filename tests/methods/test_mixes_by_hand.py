@@ -41,10 +41,10 @@ def test_attention_of_fedamp_at_its_defaults_by_hand():
 def test_fedamp_addresses_participants_and_pulls_them():
     m, rows = bare("fedamp", network([0.]), alpha=.2, sigma=2., pull=1.5), Sent([[0.], [1.], [3.]])
     turn = who([0, 2], [1, 1])
-    note, xi = m.down(None, SimpleNamespace(w=rows), turn), m.attention(rows.gram())
+    note, xi = m.messages(None, SimpleNamespace(w=rows), turn), m.attention(rows.gram())
     same(note.u, xi[[0, 2]].tolist())
     assert turn.facts == {"own_weight": pytest.approx(float(xi.trace()) / 3)}
-    client = Client(step=1., note=state("fedamp", "Note", u=[7.]))
+    client = Client(step=1., message=state("fedamp", "Note", u=[7.]))
     mine, sent = m.client(None, state("fedamp", "Mine", w=[2.]), client)
     (_, told), = client.calls
     assert mine.w.tolist() == [3.] and not sent and told["pull"][0][0].tolist() == [7.]
@@ -55,7 +55,7 @@ def fomo(losses, models, step=0., w=(0., 0.)):
     """A client that trained from 0, where it still is or at `w`, and whose loss is given for every model."""
     def loss(w):
         return losses[tuple(round(v, 4) for v in w.tolist())]
-    client = Client(step=step, loss=loss, note=state("fedfomo", "Note", models=models))
+    client = Client(step=step, loss=loss, message=state("fedfomo", "Note", models=models))
     own = state("fedfomo", "Mine", w=list(w), before=[0., 0.])
     mine, sent = bare("fedfomo", network([0., 0.])).client(None, own, client)
     same(mine.w - mine.before, [step, step])
@@ -95,7 +95,7 @@ def test_fedfomo_adds_raw_weights_up_for_the_models_that_were_sent():
     m, turn = bare("fedfomo", network([0., 0.]), M=2, epsilon=0.), who([1, 3], [1, 1])
     shared = state("fedfomo", affinity=AFFINITY)
     assert m.chosen(shared, turn).tolist() == [[0, 2], [2, 1]]
-    note = m.down(shared, SimpleNamespace(w=SimpleNamespace(mix=lambda c: c)), turn)
+    note = m.messages(shared, SimpleNamespace(w=SimpleNamespace(mix=lambda c: c)), turn)
     np.testing.assert_array_equal(note.models, np.eye(4)[[[0, 2], [2, 1]]])
     found = m.server(shared, up(weight=[[.1, -.2, .6], [.3, .4, -.7]]), turn)
     same(found.affinity, [AFFINITY[0], [.6, 1.6, 0., -1.], AFFINITY[2], [0., .5, 1.2, .3]])
@@ -209,7 +209,8 @@ def test_what_is_clustered_tells_how_far_it_is_from_the_centres():
     """Squared distances travel, so that the server need not see whole models."""
     shared = state("pfedcam", Theta=[[1., 1.], [4., 5.]])
     client = Client(step=0.)
-    client.passes = lambda *a, kind: SimpleNamespace(descend=lambda net, s, **kw: client.calls.append((a, kw)) or s)
+    client.with_batches = lambda *a, kind: SimpleNamespace(
+        descend=lambda net, s, **kw: client.calls.append((a, kw)) or s)
     m = bare("pfedcam", network([0., 0.]), K=2, interp_lr=.3, interp_epochs=2)
     mine, sent = m.client(shared, state("pfedcam", "Mine", s=[0., 0.]), client)
     same(sent.w, [2.5, 3.])
@@ -218,7 +219,7 @@ def test_what_is_clustered_tells_how_far_it_is_from_the_centres():
     shared = state("cgpfl", Omega=[[1., 1.], [4., 5.]], context=[1, -1, 0])
     for number, omega, apart in ((0, [4., 5.], [25., 0.]), (1, [2.5, 3.], [6.25, 6.25]), (2, [1., 1.], [0., 25.])):
         client = Client(number)
-        client.walk = lambda step, begin: begin
+        client.scan = lambda step, begin: begin
         mine, sent = bare("cgpfl", K=2).client(shared, None, client)
         same(sent.omega, omega)
         same(sent.squares, apart)

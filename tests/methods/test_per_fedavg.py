@@ -131,8 +131,8 @@ def test_the_step_before_judging_is_on_one_batch_of_training_samples():
     found, other = run("per_fedavg"), run("per_fedavg", federation=OtherTests(Digits()))
     for c in range(8):
         assert torch.equal(judged(found, c), judged(other, c))
-    epoch = found.apply(lambda shared, mine, data: data.passes(1, JUDGED).descend(found.method.model, shared.w), [2, 3],
-                        ROUNDS)
+    epoch = found.apply(
+        lambda shared, mine, data: data.with_batches(1, JUDGED).descend(found.method.model, shared.w), [2, 3], ROUNDS)
     near(judged(found, 3), epoch[3])      # of 3 samples
     assert (judged(found, 2) - epoch[2]).abs().max() > 1e-3      # of 57
 

@@ -29,7 +29,7 @@ def apart(one: dict, other: dict) -> float:
 
 @pytest.mark.slow("six networks, three methods")
 @ENGINES
-@pytest.mark.parametrize("verb", [verbs.plain, verbs.pull_momentum, verbs.own_loss, verbs.through, verbs.walk,
+@pytest.mark.parametrize("verb", [verbs.plain, verbs.pull_momentum, verbs.own_loss, verbs.with_features, verbs.scan,
                                   verbs.mean_loss])
 def test_half_precision_is_near_single(clients, engine, verb):
     """Parameters move by .1 to 1 here; bfloat16 has 3 digits."""

@@ -97,7 +97,7 @@ def test_which_batches_a_round_has(seed, t, client, stream, order):
     ("lcfed", {"D": 2, "K": 2}, [5, 7, 8]), ("fedgroup", {"K": 2, "first": 2}, [2, 4, 5, 8]),
     ("fesem_cam", {}, list(range(10))), ("fedavg", {}, None)])
 def test_who_opens_a_run(mlp, name, settings, ids):
-    found = method(name, mlp, **settings).opening(10, 3)
+    found = method(name, mlp, **settings).warm_up_participants(10, 3)
     assert found is ids is None or found.tolist() == ids
 
 

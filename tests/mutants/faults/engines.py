@@ -8,7 +8,7 @@ FAULTS: list[tuple[str, str, str]] = [
     ("fedmpi.engines.batch_plan:subset", "ALWAYS if fixed else local.round", "local.round"),
     ("fedmpi.engines.batch_plan:subset", "share * n + 1e-9", "share * n"),
     ("fedmpi.engines.batch_plan:draw_batches", "n - (per_epoch - 1) * local.batch", "local.batch"),
-    ("fedmpi.engines.batch_plan:passes", "steps=steps", "steps=local.steps"),
+    ("fedmpi.engines.batch_plan:with_batches", "steps=steps", "steps=local.steps"),
     # what a rank measures and keeps
     ("fedmpi.engines.batch_plan:of_round", "max(0, when)", "when"),
     # the looped engine

@@ -47,7 +47,7 @@ FAULTS: list[tuple[str, str, str]] = [
     ("fedmpi.methods.fedah:FedAH.client", "only=self.model.phi", "only=self.model.h"),
     ("fedmpi.methods.fedrep:FedRep.client", "self.head_epochs, HEAD", "self.head_epochs, 0"),
     ("fedmpi.methods.per_fedavg:", "INNER, THIRD, JUDGED = 1, 2, 3", "INNER, THIRD, JUDGED = 0, 2, 3"),
-    ("fedmpi.methods.fedavg_plus:FedAvgPlus.client", "data.passes(None, k)", "data.passes(None, 0)"),
+    ("fedmpi.methods.fedavg_plus:FedAvgPlus.client", "data.with_batches(None, k)", "data.with_batches(None, 0)"),
     ("fedmpi.methods.fedfomo:FedFomo.client", "HELD, fixed=True, rest=True)", "HELD, fixed=True)"),
     # a default that is another method, and the books
     ("fedmpi.methods.fedrep:FedRep", "] = 10", "] = 1"),
@@ -55,6 +55,7 @@ FAULTS: list[tuple[str, str, str]] = [
     ("fedmpi.methods.fedcps:FedCPS.traffic", "shared.calm > self.stable", "shared.calm >= self.stable"),
     ("fedmpi.methods._cam:CAM.server", "who.round + 1", "who.round"),
     ("fedmpi.methods._cam:CAM.server", "up.theta0.mean(who.sizes)", "up.theta0.mean()"),
-    ("fedmpi.methods._cam:CAM.alone", "shared.round < self.warm_up", "shared.round <= self.warm_up"),
+    ("fedmpi.methods._cam:CAM.is_warming_up", "shared.round < self.warm_up", "shared.round <= self.warm_up"),
     ("fedmpi.methods._cam:CAM.traffic", "nbytes(shared[-2:-1])", "nbytes(shared[-2:])"),
-    ("fedmpi.methods._cam:CAM.personal", "shared, mine, data.plus(self.model, shared.g)", "shared, mine, data")]
+    ("fedmpi.methods._cam:CAM.personal", "shared, mine, data.with_added_logits(self.model, shared.g)",
+     "shared, mine, data")]
