@@ -12,7 +12,7 @@ FAULTS: list[tuple[str, str, str]] = [
     ("fedmpi.clients.hosted:HostedClients.times", "self.seconds = dict.fromkeys(ROUND_PHASES, 0.)", "pass"),
     ("fedmpi.clients.hosted:HostedClients.judge", "found, (client, 2)", "found, (client, 1)"),
     ("fedmpi.clients.hosted:HostedClients.in_time", "done < len(clients)", "True"),
-    ("fedmpi.clients.hosted:HostedClients.add_message", "totals.double()", "totals.float() * 2"),
+    ("fedmpi.clients.hosted:HostedClients.add_message", "torch.from_numpy(scales)", "torch.from_numpy(2 * scales)"),
     ("fedmpi.clients.hosted:HostedClients.training", "classes - 1 - y", "classes - y"),
     # states, samples, homes
     ("fedmpi.clients.state_store:StateStore.read", "self._rows.move_to_end(client)", "pass"),
