@@ -147,14 +147,15 @@ def submit(config: ConfigFile, overrides: Overrides = None,
            restarts: Annotated[int, typer.Option(min=0, help="at most so many starts after the first")] = 50,
            dry_run: Annotated[bool, typer.Option("--dry-run", help="print the script, submit nothing")] = False):
     """Write a Slurm job script that restarts itself, submit it and print the job's id."""
-    from fedmpi.slurm import submit
+    from fedmpi.commands.submit import build_job
+    from fedmpi.slurm import sbatch, script
     with clear_errors():
         more = [f"--{k}={v}" for k, v in (("partition", partition), ("account", account)) if v] + (option or [])
-        job = submit.job(config, overrides or [], array or [], more, nodes=nodes, ranks=ranks, gpus=gpus, cpus=cpus,
+        job = build_job(config, overrides or [], array or [], more, nodes=nodes, ranks=ranks, gpus=gpus, cpus=cpus,
                          time=time, signal=signal, name=name, out=out, command=command, mpi=mpi, setup=setup,
                          restarts=restarts)
-        number, path = ("", None) if dry_run else submit.submit_script(job)
-    print(submit.script(job) if dry_run else number, end="" if dry_run else "\n")
+        number, path = ("", None) if dry_run else sbatch.submit_script(job)
+    print(script.render_script(job) if dry_run else number, end="" if dry_run else "\n")
     if path:
         print(f"submitted {path}; squeue --jobs {number} shows it", file=sys.stderr)
 

@@ -8,6 +8,7 @@ import sys
 import time
 from contextlib import suppress
 
+from fedmpi.slurm.job import SlurmJob
 from fedmpi.storage.atomic import writing
 
 
@@ -19,7 +20,7 @@ class Progress:
         if log_path:      # unbuffered: what a full disk refuses must not be tried again at the end
             with writing(log_path):
                 self.log = open(log_path, "ab", buffering=0)  # noqa: SIM115  (open as long as the run)
-        self.live = sys.stdout.isatty() and "SLURM_JOB_ID" not in os.environ
+        self.live = sys.stdout.isatty() and SlurmJob.from_env().job_id is None
         self.open_line = False
 
     def say(self, text: str) -> None:

@@ -16,7 +16,7 @@ from fedmpi.comm.launcher import speaks
 from fedmpi.comm.transport import Solo, open_world
 from fedmpi.errors import BadInput, FedmpiError
 from fedmpi.ranks import refuse_mixed
-from fedmpi.slurm.deadline import deadline
+from fedmpi.slurm.deadline import find_deadline
 
 SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2, signal.SIGINT)
 
@@ -106,7 +106,7 @@ def lead(world: Solo, config_path, overrides, out, resume, stop, time_limit=None
     from fedmpi.assembly import decide
     try:
         refuse_mixed(world, [config_path, overrides, out, resume, time_limit])
-        ends = deadline(time_limit)
+        ends = find_deadline(time_limit)
         decision = decide(config_path, overrides, out, resume, world)
     except FedmpiError as error:      # nothing has started: all ranks leave quietly with the same code
         print(f"fedmpi: {error}", file=sys.stderr, flush=True)

@@ -25,7 +25,7 @@ from fedmpi.errors import BadInput
 from fedmpi.faults import Attack, Faults
 from fedmpi.session import conduct
 from fedmpi.settings import setting_names
-from fedmpi.slurm.deadline import deadline
+from fedmpi.slurm.deadline import find_deadline
 from tests.federations import pool
 
 EXAMPLES = int(os.environ.get("FEDMPI_TEST_EXAMPLES", 30))
@@ -110,7 +110,7 @@ def test_what_is_accepted_runs_and_what_is_not_is_named(folder, drawn):
     try:
         decision = decide(path, [], out, None, Solo())
         try:
-            assert conduct(Alone(), decision, lambda: False, deadline(None)) == 0
+            assert conduct(Alone(), decision, lambda: False, find_deadline(None)) == 0
         finally:
             decision.folder.release()
     except (BadInput, Ended) as error:

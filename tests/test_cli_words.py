@@ -113,13 +113,13 @@ def test_lists_and_entries_as_json(called, kind):
       "mpi": "pmix", "setup": "s", "restarts": 0, "signal": ""}, ["seed=1,2", "f"],
      ["--partition=p", "--account=me", "--mem=8G", "-x"])])
 def test_submit(called, monkeypatch, words, wanted, array, more):
-    monkeypatch.setattr("fedmpi.slurm.submit.script", lambda job: f"script of {job}\n")
-    monkeypatch.setattr("fedmpi.slurm.submit.submit_script", lambda job: (f"7{job}", A))
-    given, named, done = called("fedmpi.slurm.submit:job", "submit", "c.yaml", "k=v", *words, gives="J")
+    monkeypatch.setattr("fedmpi.slurm.script.render_script", lambda job: f"script of {job}\n")
+    monkeypatch.setattr("fedmpi.slurm.sbatch.submit_script", lambda job: (f"7{job}", A))
+    given, named, done = called("fedmpi.commands.submit:build_job", "submit", "c.yaml", "k=v", *words, gives="J")
     assert given == ("c.yaml", ["k=v"], array, more) and named == SUBMIT | wanted
     assert (done.stdout, done.stderr) == ("7J\n", "submitted a; squeue --jobs 7J shows it\n")
-    monkeypatch.setattr("fedmpi.slurm.submit.submit_script", None)      # must not be called
-    _, _, done = called("fedmpi.slurm.submit:job", "submit", "c.yaml", "k=v", *words, "--dry-run", gives="J")
+    monkeypatch.setattr("fedmpi.slurm.sbatch.submit_script", None)      # must not be called
+    _, _, done = called("fedmpi.commands.submit:build_job", "submit", "c.yaml", "k=v", *words, "--dry-run", gives="J")
     assert (done.stdout, done.stderr) == ("script of J\n", "")
 
 

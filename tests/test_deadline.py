@@ -1,6 +1,7 @@
 """A run stops by itself while there is time to save: the rule, and where the end comes from."""
 from __future__ import annotations
 
+import ast
 import math
 import os
 import stat
@@ -12,7 +13,10 @@ from fedmpi.comm.transport import Solo
 from fedmpi.errors import BadInput
 from fedmpi.session import lead
 from fedmpi.slurm import job as slurm
-from fedmpi.slurm.deadline import MARGIN, Deadline, deadline, seconds_of
+from fedmpi.slurm.deadline import END_MARGIN_S, Deadline, find_deadline, parse_time_limit
+from fedmpi.slurm.job import SlurmJob, has_ended
+from tests.arrows import Tree
+from tests.launch import ROOT
 
 
 @pytest.fixture(autouse=True)
@@ -25,21 +29,23 @@ def no_job(monkeypatch):
     ("90", 5400), ("1:30", 90), ("01:30:00", 5400), ("1-12", 129600), ("2-0:30", 174600), ("1-0:0:05", 86405),
     ("2-03:04:05", 183845), ("3:04:05", 11045), ("4:05", 245), ("2-03:04", 183840), ("0:1", 1), (" 7 ", 420)])
 def test_time_limits_are_written_as_slurms(text, seconds):
-    assert seconds_of(text) == seconds
+    assert parse_time_limit(text) == seconds
 
 
-@pytest.mark.parametrize("text", ["", "0", "1h", "-5", "1:2:3:4", "1.5", "1-", "UNLIMITED"])
+@pytest.mark.parametrize("text", ["", "0", "1h", "-5", "1:2:3:4", "1.5", "1-", "UNLIMITED", "999999999999-00",
+                                  "9" * 5000, "٣"])
 def test_what_is_no_time(text):
     with pytest.raises(BadInput, match="is no time: give minutes"):
-        seconds_of(text)
+        parse_time_limit(text)
 
 
 def test_the_slowest_round_and_checkpoint_have_to_fit():
     left = Deadline(time.time() + 1000, "it")
-    assert left.passed(1, 0) == "" and left.passed(600, 0) == ""      # 750 s and the margin
-    assert "another round and a checkpoint may take 20 min" in left.passed(1, 200)      # the slow round is remembered
-    assert Deadline(time.time() + MARGIN - 1, "it").passed(0, 0).startswith("it ends in 1")
-    assert Deadline().passed(1e9, 1e9) == "" and not Deadline().known
+    assert left.reason_to_stop(1, 0) == "" and left.reason_to_stop(600, 0) == ""      # 750 s and the margin
+    # The slow round is remembered.
+    assert "another round and a checkpoint may take 20 min" in left.reason_to_stop(1, 200)
+    assert Deadline(time.time() + END_MARGIN_S - 1, "it").reason_to_stop(0, 0).startswith("it ends in 1")
+    assert Deadline().reason_to_stop(1e9, 1e9) == "" and not Deadline().known
 
 
 @pytest.fixture
@@ -55,30 +61,30 @@ def test_a_run_stops_when_a_round_and_a_checkpoint_may_not_fit(noon, rounds, sav
     """A quarter more than the slowest round, twice the slowest checkpoint, and 20 s."""
     def said(left):
         deadline = Deadline(noon + left, "Slurm job 7")
-        return [deadline.passed(seconds, saving) for seconds in rounds][-1]
+        return [deadline.reason_to_stop(seconds, saving) for seconds in rounds][-1]
     assert said(needed + .25) == ""
     assert said(needed) == (f"Slurm job 7 ends in {needed} s, another round and a checkpoint may take {needed} s")
     assert said(-100).startswith("Slurm job 7 ends in 0.0 s, ")
 
 
 def test_a_limit_counts_from_now_on(noon, monkeypatch):
-    assert deadline("1:40").end == noon + 100 and deadline("1:40").known
+    assert find_deadline("1:40").end == noon + 100 and find_deadline("1:40").known
     monkeypatch.setenv("SLURM_JOB_END_TIME", "5060")
-    assert deadline("1:40").end == deadline(None).end == 5060 and deadline("0:40").end == 5040
+    assert find_deadline("1:40").end == find_deadline(None).end == 5060 and find_deadline("0:40").end == 5040
 
 
 def test_slow_rounds_are_forgotten():
     left = Deadline(time.time() + 1000, "it")
-    assert left.passed(900, 0)
-    assert [bool(left.passed(1, 0)) for _ in range(100)] == [True] * 99 + [False]
+    assert left.reason_to_stop(900, 0)
+    assert [bool(left.reason_to_stop(1, 0)) for _ in range(100)] == [True] * 99 + [False]
 
 
 def test_the_earlier_end_counts(monkeypatch):
-    assert deadline(None).end == math.inf
-    assert deadline("10").what == "--time-limit 10"
+    assert find_deadline(None).end == math.inf
+    assert find_deadline("10").what == "--time-limit 10"
     monkeypatch.setenv("SLURM_JOB_ID", "7")
     monkeypatch.setenv("SLURM_JOB_END_TIME", str(int(time.time()) + 60))
-    assert deadline("10").what == "Slurm job 7" and deadline("0:10").what == "--time-limit 0:10"
+    assert find_deadline("10").what == "Slurm job 7" and find_deadline("0:10").what == "--time-limit 0:10"
 
 
 @pytest.fixture
@@ -96,51 +102,91 @@ def squeue(tmp_path, monkeypatch):
 
 def test_slurm_is_asked_for_the_end(squeue, monkeypatch):
     asked = squeue("echo 2031-05-06T07:08:09")
-    assert time.localtime(slurm.end_of_job())[:6] == (2031, 5, 6, 7, 8, 9)
+    assert time.localtime(SlurmJob.from_env().find_end())[:6] == (2031, 5, 6, 7, 8, 9)
     assert asked.read_text() == "--noheader --jobs 7 --format %e\n"
     monkeypatch.setenv("SLURM_ARRAY_JOB_ID", "5")
     monkeypatch.setenv("SLURM_ARRAY_TASK_ID", "2")
-    slurm.end_of_job()
+    SlurmJob.from_env().find_end()
     assert asked.read_text() == "--noheader --jobs 5_2 --format %e\n"
-    slurm.ended("9_1")
+    has_ended("9_1")
     assert asked.read_text() == "--noheader --jobs 9_1 --format %T\n"
 
 
 def test_slurm_is_not_asked_for_what_it_told_or_outside_of_a_job(squeue, monkeypatch):
     asked = squeue("echo 2031-05-06T07:08:09")
     monkeypatch.setenv("SLURM_JOB_END_TIME", "1234567")
-    assert slurm.end_of_job() == 1234567. and not asked.exists()
+    assert SlurmJob.from_env().find_end() == 1234567. and not asked.exists()
     monkeypatch.setenv("SLURM_JOB_END_TIME", "Unknown")
-    assert slurm.end_of_job() > 1e9 and asked.exists()
+    assert SlurmJob.from_env().find_end() > 1e9 and asked.exists()
     asked.unlink()
     monkeypatch.delenv("SLURM_JOB_ID")
-    assert slurm.end_of_job() is None and slurm.job_id() is None and not asked.exists()
+    assert SlurmJob.from_env().find_end() is None and SlurmJob.from_env().name is None and not asked.exists()
     monkeypatch.setenv("SLURM_JOB_END_TIME", "99")
-    assert slurm.end_of_job() == 99.      # in a container that is told no id
+    assert SlurmJob.from_env().find_end() == 99.      # in a container that is told no id
 
 
 @pytest.mark.parametrize("names, expected", [
     ({"SLURM_JOB_ID": "7"}, "7"), ({}, None), ({"SLURM_JOB_ID": "7", "SLURM_ARRAY_JOB_ID": "5"}, "7"),
     ({"SLURM_JOB_ID": "7", "SLURM_ARRAY_JOB_ID": "5", "SLURM_ARRAY_TASK_ID": "0"}, "5_0")])
-def test_the_id_of_a_job(monkeypatch, names, expected):
-    for name, value in names.items():
+def test_the_name_of_a_job(names, expected):
+    assert SlurmJob.from_env(names).name == expected
+
+
+def test_what_slurm_tells_a_process(monkeypatch):
+    told = {"SLURM_JOB_ID": "7", "SLURM_ARRAY_JOB_ID": "5", "SLURM_ARRAY_TASK_ID": "2", "SLURM_CLUSTER_NAME": "alpha",
+            "SLURM_RESTART_COUNT": "3", "SLURM_JOB_END_TIME": "99", "SLURM_PROCID": "0", "SLURM_STEP_NUM_TASKS": "8",
+            "SLURM_NTASKS_PER_NODE": "4"}
+    job = SlurmJob("7", "5", "2", "alpha", 3, 99., 0, 8, 4)
+    assert SlurmJob.from_env(told) == job and SlurmJob.from_env({}) == SlurmJob()
+    for name, value in told.items():
         monkeypatch.setenv(name, value)
-    assert slurm.job_id() == expected
+    assert SlurmJob.from_env() == job
+
+
+@pytest.mark.parametrize("nonsense", ["", "abc", "-1", "1.5", "4(x2)", "9" * 20, "²", "0x1"])
+def test_numbers_that_make_no_sense_count_as_not_told(nonsense):
+    names = ("RESTART_COUNT", "JOB_END_TIME", "PROCID", "STEP_NUM_TASKS", "NTASKS_PER_NODE")
+    assert SlurmJob.from_env({f"SLURM_{name}": nonsense for name in names}) == SlurmJob()
+
+
+def test_an_end_that_has_no_date_counts_as_not_told():
+    assert SlurmJob.from_env({"SLURM_JOB_END_TIME": "253402300799"}).told_end == 253402300799
+    assert SlurmJob.from_env({"SLURM_JOB_END_TIME": "253402300800"}).told_end is None
+
+
+def readers_of_slurms_variables(tree: Tree) -> list[str]:
+    """Return the modules in which a text, other than a docstring, names one of Slurm's variables."""
+    found = set()
+    for module, path in tree.files.items():
+        code = ast.parse(path.read_text())
+        docs = {id(node.value) for node in ast.walk(code) if isinstance(node, ast.Expr)}
+        found |= {module for node in ast.walk(code) if isinstance(node, ast.Constant) and id(node) not in docs
+                  and isinstance(node.value, str) and "SLURM_" in node.value}
+    return sorted(found)
+
+
+def test_one_class_reads_slurms_variables(tmp_path):
+    """The text of job scripts names them too: bash reads those."""
+    assert readers_of_slurms_variables(Tree(ROOT / "fedmpi")) == ["fedmpi.slurm.job", "fedmpi.slurm.script"]
+    (tmp_path / "planted").mkdir()
+    (tmp_path / "planted" / "reader.py").write_text('"""SLURM_A"""\nimport os\nx = os.environ.get("SLURM_B")\n')
+    (tmp_path / "planted" / "other.py").write_text('"""SLURM_A"""\ny = "no SLURM"\n')
+    assert readers_of_slurms_variables(Tree(tmp_path / "planted")) == ["planted.reader"]
 
 
 def test_a_slurm_that_does_not_answer_is_not_waited_for(squeue, monkeypatch):
     """A job is not taken for ended because nobody answers."""
     squeue("exec sleep 3")
-    monkeypatch.setattr(slurm, "SCONTROL_TIMEOUT_S", .2)
-    assert slurm.end_of_job() is None and not slurm.ended("9")
+    monkeypatch.setattr(slurm, "SQUEUE_TIMEOUT_S", .2)
+    assert SlurmJob.from_env().find_end() is None and not has_ended("9")
     monkeypatch.setenv("PATH", "/nowhere")
-    assert slurm.end_of_job() is None and not slurm.ended("9")
+    assert SlurmJob.from_env().find_end() is None and not has_ended("9")
 
 
 @pytest.mark.parametrize("script", ["echo N/A", "echo NONE", "", "exit 1"])
 def test_without_an_answer_there_is_no_end(squeue, script):
     squeue(script)
-    assert slurm.end_of_job() is None
+    assert SlurmJob.from_env().find_end() is None
 
 
 UNKNOWN = "echo slurm_load_jobs error: Invalid job id specified >&2; exit 1"
@@ -151,7 +197,7 @@ UNKNOWN = "echo slurm_load_jobs error: Invalid job id specified >&2; exit 1"
     ("echo PENDING", True), ("true", True), (UNKNOWN, True)])
 def test_whether_a_job_has_ended(squeue, script, over):
     squeue(script)
-    assert slurm.ended("9") == over
+    assert has_ended("9") == over
 
 
 def test_a_run_saves_in_time_and_continues(bench):

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from fedmpi.slurm.submit import JobScript, script
+from fedmpi.slurm.script import JobScript, render_script
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="looks at signals in /proc")
 
@@ -64,7 +64,7 @@ class Cluster:
         for name, text in (("srun", SRUN.replace("DOES", does)), ("scontrol", scontrol), ("fedmpi", FEDMPI)):
             self.tool(name, text)
         job = job or JobScript("c.yaml", ("a=1", "b={c: d e}"), out="out", restarts=4, setup="export MODULE=loaded")
-        (self.folder / "script").write_text(script(job))
+        (self.folder / "script").write_text(render_script(job))
         env = {"PATH": f"{self.folder / 'bin'}:{os.environ['PATH']}", "OUT": out, **BASE, **environment}
         done = subprocess.run(["bash", "script"], cwd=self.folder, env=env, stdin=subprocess.DEVNULL, text=True,
                               stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=120)

@@ -12,8 +12,10 @@ import pytest
 from typer.testing import CliRunner
 
 from fedmpi.cli import app
+from fedmpi.commands import submit
 from fedmpi.errors import BadInput
-from fedmpi.slurm import submit
+from fedmpi.slurm import sbatch as slurm_sbatch
+from fedmpi.slurm import script
 from tests.launch import ROOT
 
 CONFIG = str(ROOT / "configs" / "quickstart.yaml")
@@ -32,9 +34,9 @@ def refused(*words) -> str:
     return done.output
 
 
-@pytest.mark.parametrize("name", submit.SLURM_DIR)
+@pytest.mark.parametrize("name", script.SLURM_DIR)
 def test_the_scripts_are_what_the_command_writes(name):
-    assert (ROOT / "slurm" / name).read_text() == submit.script(submit.SLURM_DIR[name])
+    assert (ROOT / "slurm" / name).read_text() == script.render_script(script.SLURM_DIR[name])
 
 
 def test_the_command_writes_that_script(monkeypatch):
@@ -45,17 +47,17 @@ def test_the_command_writes_that_script(monkeypatch):
 
 
 @pytest.mark.skipif(not shutil.which("shellcheck"), reason="there is no shellcheck here")
-@pytest.mark.parametrize("name", submit.SLURM_DIR)
+@pytest.mark.parametrize("name", script.SLURM_DIR)
 def test_scripts_please_shellcheck(name, tmp_path):
-    job = dataclasses.replace(submit.SLURM_DIR[name], settings=("a={b: 1}", "it's=so"), out="my runs")
-    (tmp_path / name).write_text(submit.script(job))
+    job = dataclasses.replace(script.SLURM_DIR[name], settings=("a={b: 1}", "it's=so"), out="my runs")
+    (tmp_path / name).write_text(script.render_script(job))
     done = subprocess.run(["shellcheck", ROOT / "slurm" / name, tmp_path / name], capture_output=True, text=True)
     assert done.returncode == 0, done.stdout
 
 
 def test_bash_reads_settings_as_they_were_given(tmp_path):
     words = ("data.partition={name: dirichlet, beta: .3}", "it's=a $b `c`")
-    text = submit.script(submit.JobScript(settings=words, array=(("a=1",), ("b=2", "c= 3"))))
+    text = script.render_script(script.JobScript(settings=words, array=(("a=1",), ("b=2", "c= 3"))))
     head = text.partition("setup()")[0] + '\nprintf "%s\\n" "${settings[@]}" "$out"'
     done = subprocess.run(["bash", "-c", head], env={"SLURM_ARRAY_TASK_ID": "1", "SLURM_ARRAY_JOB_ID": "7"},
                           capture_output=True, text=True)
@@ -73,9 +75,9 @@ def test_what_is_asked_for_is_in_the_script():
 
 
 def test_an_array_is_a_grid_or_the_lines_of_a_file(tmp_path):
-    assert submit.runs_of(["seed=1,2", "lr=a"]) == (("seed=1", "lr=a"), ("seed=2", "lr=a"))
+    assert submit.expand_array(["seed=1,2", "lr=a"]) == (("seed=1", "lr=a"), ("seed=2", "lr=a"))
     (tmp_path / "runs.txt").write_text("a=1 'b={c: 2}'   # first\n\nd=3\n")
-    assert submit.runs_of([str(tmp_path / "runs.txt")]) == (("a=1", "b={c: 2}"), ("d=3",))
+    assert submit.expand_array([str(tmp_path / "runs.txt")]) == (("a=1", "b={c: 2}"), ("d=3",))
     assert "#SBATCH --array=0-3\n" in written("--array", "seed=1,2", "--array", "train.lr=.1,.2")
 
 
@@ -91,9 +93,9 @@ def test_what_cannot_run_is_refused_before_it_waits_in_a_queue(words, message):
 
 def test_nodes_ranks_and_threads_follow_from_what_is_asked_for():
     def asked(*words, array=(), options=(), **more):
-        return submit.job(CONFIG, list(words), list(array), list(options), time="10", **more)
+        return submit.build_job(CONFIG, list(words), list(array), list(options), time="10", **more)
     job = asked("rounds=9", "threads=2", options=["--mem=8G"])
-    assert job == submit.JobScript(
+    assert job == script.JobScript(
         CONFIG,
         ("rounds=9", "threads=2"),
         name="quickstart",
@@ -103,7 +105,7 @@ def test_nodes_ranks_and_threads_follow_from_what_is_asked_for():
         time="10",
         options=("--mem=8G",),
         command=(sys.executable, "-m", "fedmpi"),
-        mpi=submit.likely_mpi(),
+        mpi=slurm_sbatch.guess_mpi(),
     )
     assert (asked(nodes=3).ranks, asked(nodes=3, ranks=5).ranks, asked(cpus=4).cpus) == (6, 5, 4)
     assert asked(array=["threads=2,8,3"]).cpus == 8      # of all runs of an array
@@ -115,12 +117,12 @@ def test_nodes_ranks_and_threads_follow_from_what_is_asked_for():
 def test_a_name_that_cannot_stand_in_a_directive_is_changed(tmp_path):
     path = tmp_path / "my run (2).yaml"
     path.write_text("rounds: 3")
-    assert submit.job(str(path), [], [], [], time="10").name == "my_run__2_"
+    assert submit.build_job(str(path), [], [], [], time="10").name == "my_run__2_"
 
 
 def test_what_sbatch_is_told():
     def told(**asked):
-        return submit.directives(submit.JobScript(**{"nodes": 2, "ranks": 4, "name": "n", **asked}))
+        return script.list_directives(script.JobScript(**{"nodes": 2, "ranks": 4, "name": "n", **asked}))
     rest = ["--requeue", "--signal=USR1@120", "--open-mode=append"]
     assert told() == ["--job-name=n", "--nodes=2", "--ntasks=4", "--ntasks-per-node=2", "--cpus-per-task=1",
                       "--time=01:00:00", *rest, "--output=%x-%j.out"]
@@ -139,8 +141,8 @@ def test_mpi_is_that_of_the_library_that_is_installed(monkeypatch, installed, mp
         if name not in installed:
             raise PackageNotFoundError(name)
         return "5.0"
-    monkeypatch.setattr(submit, "version", version)
-    assert submit.likely_mpi() == mpi == submit.job(CONFIG, [], [], [], time="10").mpi
+    monkeypatch.setattr(slurm_sbatch, "version", version)
+    assert slurm_sbatch.guess_mpi() == mpi == submit.build_job(CONFIG, [], [], [], time="10").mpi
 
 
 @pytest.fixture
@@ -163,8 +165,8 @@ def test_a_script_is_written_and_submitted(sbatch, tmp_path):
     assert [path.name for path in (tmp_path / "runs").iterdir()] == ["mine.sbatch"]
     text = (tmp_path / "runs" / "mine.sbatch").read_text()
     assert "\n#SBATCH --partition=long\n#SBATCH --account=a1\n" in text and "out=runs/mine-$SLURM_JOB_ID " in text
-    assert text == submit.script(submit.job(CONFIG, [], [], ["--partition=long", "--account=a1"], time="01:00:00",
-                                            name="mine"))
+    job = submit.build_job(CONFIG, [], [], ["--partition=long", "--account=a1"], time="01:00:00", name="mine")
+    assert text == script.render_script(job)
 
 
 def test_what_sbatch_refuses_is_said_in_a_line(sbatch):
@@ -178,7 +180,7 @@ def test_a_folder_that_cannot_be_written_is_refused(sbatch, tmp_path):
     sbatch("echo 1")
     (tmp_path / "runs").write_text("")
     with pytest.raises(BadInput, match="runs/quickstart.sbatch cannot be written: .*; go where you may write"):
-        submit.submit_script(submit.JobScript())
+        slurm_sbatch.submit_script(script.JobScript())
     assert not (tmp_path / "asked").exists()
 
 
@@ -188,22 +190,22 @@ def test_a_folder_that_cannot_be_written_is_refused(sbatch, tmp_path):
     ({"signal": "a b"}, "'a b' cannot stand"), ({"time": "1 h"}, "'1 h' cannot stand")], ids=str)
 def test_a_job_that_cannot_be_is_refused(asked, message):
     with pytest.raises(BadInput, match=message):
-        submit.JobScript(**asked)
-    submit.JobScript(nodes=1, ranks=1, cpus=1, signal="")
-    submit.JobScript(nodes=3, ranks=2, gpus=1)      # ranks follow from the GPUs
+        script.JobScript(**asked)
+    script.JobScript(nodes=1, ranks=1, cpus=1, signal="")
+    script.JobScript(nodes=3, ranks=2, gpus=1)      # ranks follow from the GPUs
 
 
 def test_a_file_of_runs_is_read_as_a_shell_would(tmp_path):
     (tmp_path / "runs.txt").write_text("# nothing\n\n")
     with pytest.raises(BadInput, match="the file names no run; write the settings of one on each line"):
-        submit.runs_of([str(tmp_path / "runs.txt")])
+        submit.expand_array([str(tmp_path / "runs.txt")])
     (tmp_path / "two.txt").write_text("a=1\nb=2\n")
-    assert submit.runs_of(["s=1,2", str(tmp_path / "two.txt")]) == (
+    assert submit.expand_array(["s=1,2", str(tmp_path / "two.txt")]) == (
         ("s=1", "a=1"), ("s=1", "b=2"), ("s=2", "a=1"), ("s=2", "b=2"))
-    assert submit.runs_of([]) == () and submit.runs_of(["p=a=b"]) == (("p=a=b",),)
+    assert submit.expand_array([]) == () and submit.expand_array(["p=a=b"]) == (("p=a=b",),)
 
 
 def test_without_sbatch_it_says_so(monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(BadInput, match="sbatch is not on this machine"):
-        submit.submit_script(submit.JobScript())
+        slurm_sbatch.submit_script(script.JobScript())

@@ -15,7 +15,7 @@ from functools import wraps
 import numpy as np
 
 from fedmpi.comm.gpu_staging import cuda_aware, wait_for_gpu
-from fedmpi.comm.launcher import drain, inside_other_launcher, refuse_lonely, shares_cores
+from fedmpi.comm.launcher import drain, refuse_lonely, shares_cores, started_by_srun
 from fedmpi.errors import FAILED
 
 PIECE_ELEMENTS = 1 << 22      # elements per MPI call: counts stay far below 2^31, and what a sum needs beside it small
@@ -268,7 +268,7 @@ class World(Solo):
         if self.watch:
             self.watch.close()
         self.mpi.Finalize()
-        if code and "SLURM_STEP_NUM_TASKS" in os.environ and not inside_other_launcher("SLURM_STEP_NUM_TASKS"):
+        if code and started_by_srun():
             if self.rank:
                 drain(sys.stdout, sys.stderr)
                 os._exit(0)

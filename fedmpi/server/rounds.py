@@ -211,7 +211,7 @@ class Run:
 
     def reason(self, seconds: float) -> str:
         """Say why the run has to stop after a round that took so long, "" when it goes on."""
-        late = self.deadline.passed(seconds, self.saving)
+        late = self.deadline.reason_to_stop(seconds, self.saving)
         return "asked to stop" if self.stopping() or self.crew.asked else late
 
     def due(self) -> bool:

@@ -1,10 +1,10 @@
-"""When a run has to stop by itself: its --time-limit or the end of its Slurm job, whichever comes first.
+"""When a run has to stop by itself: at its --time-limit or at the end of its Slurm job, whichever comes first.
 
-The run stops after a round when one more round and a checkpoint may not fit any more, by what they took so far. So it
-needs no signal, but signals stop it too (see run.Stop). There is no checkpoint inside a round: a round is a function
-of what is saved between rounds, and to save what each client sent so far would often take longer than to train it
-again. `checkpoint.minutes` bounds the loss where rounds are long, and a round that outlasts `checkpoint.grace` after a
-signal is given up (see HostedClients.in_time)."""
+The run stops after a round if one more round and a checkpoint may not fit any more, judged by what they took so far.
+So it needs no signal, but signals stop it too (see session.StopFlag). There is no checkpoint inside a round: a round is
+a function of what is saved between rounds, and saving what each client sent so far would often take longer than
+training it again. `checkpoint.minutes` bounds the loss if rounds are long, and a round that outlasts `checkpoint.grace`
+after a signal is given up (see HostedClients.in_time)."""
 from __future__ import annotations
 
 import math
@@ -14,54 +14,69 @@ from collections import deque
 from dataclasses import dataclass, field
 
 from fedmpi.errors import BadInput
-from fedmpi.slurm import job as slurm
+from fedmpi.slurm.job import SlurmJob
 from fedmpi.text import duration
 
-MARGIN = 20.      # seconds for the end of the processes, and for clocks that differ
-SLOWER = 1.25     # the next round may be so much slower than the slowest of the last ones
-MEMORY = 100      # rounds that are looked back at
-LIMIT = re.compile(r"(?:(?P<d>\d+)-(?P<h>\d+)(?::(?P<m>\d+)(?::(?P<s>\d+))?)?"
-                   r"|(?P<H>\d+):(?P<M>\d+):(?P<S>\d+)|(?P<MM>\d+)(?::(?P<SS>\d+))?)")
+END_MARGIN_S = 20.           # seconds for the end of the processes, and for clocks that differ
+ROUND_SLOWDOWN = 1.25        # the next round may take so many times as long as the slowest of the last ones
+ROUNDS_REMEMBERED = 100      # the last rounds, of which the slowest counts
+LONGEST_LIMIT_S = 10 * 366 * 86400      # seconds: ten years; the end of a longer limit may have no date
+TIME_LIMIT = re.compile(r"(?:(?P<d>\d+)-(?P<h>\d+)(?::(?P<m>\d+)(?::(?P<s>\d+))?)?"
+                        r"|(?P<H>\d+):(?P<M>\d+):(?P<S>\d+)|(?P<MM>\d+)(?::(?P<SS>\d+))?)", re.ASCII)
 
 
 @dataclass
 class Deadline:
     """The moment at which a run is over, whatever it does."""
     end: float = math.inf      # seconds since 1970
-    what: str = ""             # what ends then
-    rounds: deque = field(default_factory=lambda: deque(maxlen=MEMORY))      # seconds that the last ones took
+    what: str = ""             # what ends then, for messages
+    round_seconds: deque[float] = field(default_factory=lambda: deque(maxlen=ROUNDS_REMEMBERED))
 
     @property
     def known(self) -> bool:
         return self.end < math.inf
 
-    def passed(self, seconds: float, saving: float) -> str:
-        """Note what a round took, and the slowest checkpoint; return why the run has to stop, "" when it goes on."""
-        self.rounds.append(seconds)
-        needed = SLOWER * max(self.rounds) + 2 * saving + MARGIN
+    def reason_to_stop(self, round_seconds: float, checkpoint_seconds: float) -> str:
+        """Remember what a round took, and tell whether the run has to stop now.
+
+        Args:
+            round_seconds: what the last round took.
+            checkpoint_seconds: what the slowest checkpoint so far took.
+        Returns:
+            Why the run has to stop; "" if it goes on."""
+        self.round_seconds.append(round_seconds)
+        needed = ROUND_SLOWDOWN * max(self.round_seconds) + 2 * checkpoint_seconds + END_MARGIN_S
         left = self.end - time.time()
         return "" if left > needed else (f"{self.what} ends in {duration(max(left, 0))}, another round and a "
                                          f"checkpoint may take {duration(needed)}")
 
 
-def deadline(limit: str | None) -> Deadline:
-    """Return the earlier one of `limit` from now on and the end of the Slurm job. Raises BadInput."""
+def find_deadline(limit: str | None) -> Deadline:
+    """Return the earlier one of two ends: `limit` from now on, and that of the Slurm job. Raises BadInput."""
     known = []
     if limit is not None:
-        known.append((time.time() + seconds_of(limit), f"--time-limit {limit}"))
-    end = slurm.end_of_job()
+        known.append((time.time() + parse_time_limit(limit), f"--time-limit {limit}"))
+    job = SlurmJob.from_env()
+    end = job.find_end()
     if end is not None:
-        known.append((end, f"Slurm job {slurm.job_id()}"))
+        known.append((end, f"Slurm job {job.name}"))
     return Deadline(*min(known)) if known else Deadline()
 
 
-def seconds_of(limit: str, option: str = "--time-limit") -> int:
-    """Return a time limit in seconds; it is written as Slurm's: M, M:S, H:M:S, D-H, D-H:M or D-H:M:S."""
-    match = LIMIT.fullmatch(limit.strip())
+def parse_time_limit(limit: str, option: str = "--time-limit") -> int:
+    """Return a time limit in seconds.
+
+    Args:
+        limit: as Slurm writes it: M, M:S, H:M:S, D-H, D-H:M or D-H:M:S.
+        option: the option that gave it, for the message.
+    Raises:
+        BadInput: if it is no time, zero, or longer than ten years."""
+    match = TIME_LIMIT.fullmatch(limit.strip()[:100])
     total = 0
     if match:
         d, h, m, s, H, M, S, MM, SS = (int(value or 0) for value in match.groups())
         total = 86400 * d + 3600 * (h + H) + 60 * (m + M + MM) + s + S + SS
-    if not total:
-        raise BadInput(f"{option} {limit} is no time: give minutes, or as Slurm does 90:00, 01:30:00 or 1-12:00:00")
+    if not 0 < total <= LONGEST_LIMIT_S:
+        raise BadInput(f"{option} {limit} is no time: give minutes, or as Slurm does 90:00, 01:30:00 or 1-12:00:00, "
+                       "ten years at most")
     return total

@@ -1,40 +1,91 @@
-"""What a process may ask Slurm: which job it belongs to, when that job ends, whether another job still runs."""
+"""The Slurm job that this process belongs to, and what Slurm answers about jobs.
+
+`SlurmJob.from_env` is the only reader of Slurm's variables in the package; a test holds that."""
 from __future__ import annotations
 
 import os
 import subprocess
+from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from datetime import datetime
 
-SCONTROL_TIMEOUT_S = 20      # seconds for Slurm's controller to answer
+SQUEUE_TIMEOUT_S = 20      # seconds for Slurm's controller to answer
+LATEST_END_S = 253_402_300_799      # seconds since 1970: the last second of the year 9999, the last that has a date
 
 
-def job_id() -> str | None:
-    """Return the id under which Slurm's commands know this job alone; a task of an array is ARRAY_TASK."""
-    array, task = os.environ.get("SLURM_ARRAY_JOB_ID"), os.environ.get("SLURM_ARRAY_TASK_ID")
-    return f"{array}_{task}" if array and task else os.environ.get("SLURM_JOB_ID")
+@dataclass(frozen=True)
+class SlurmJob:
+    """What Slurm told this process about its job and its step; a field is None if Slurm did not tell it.
+
+    Numbers that make no sense count as not told: such a variable was not set by Slurm."""
+    job_id: str | None = None
+    array_job_id: str | None = None
+    array_task_id: str | None = None
+    cluster: str | None = None
+    restarts: int = 0                     # how often Slurm put this job back into the queue and started it again
+    told_end: float | None = None         # when the job ends, in seconds since 1970
+    rank: int | None = None               # of this process in its step
+    ranks_in_step: int | None = None      # of its step: the processes that one srun started together
+    ranks_per_node: int | None = None     # only if it is the same number on every node
+
+    @classmethod
+    def from_env(cls, variables: Mapping[str, str] | None = None) -> SlurmJob:
+        """Read Slurm's variables.
+
+        Args:
+            variables: where to read them; default: this process's environment."""
+        told = os.environ if variables is None else variables
+        end = read_number(told, "SLURM_JOB_END_TIME")
+        return cls(
+            job_id=told.get("SLURM_JOB_ID") or None,
+            array_job_id=told.get("SLURM_ARRAY_JOB_ID") or None,
+            array_task_id=told.get("SLURM_ARRAY_TASK_ID") or None,
+            cluster=told.get("SLURM_CLUSTER_NAME") or None,
+            restarts=read_number(told, "SLURM_RESTART_COUNT") or 0,
+            told_end=None if end is None or end > LATEST_END_S else float(end),
+            rank=read_number(told, "SLURM_PROCID"),
+            ranks_in_step=read_number(told, "SLURM_STEP_NUM_TASKS"),
+            ranks_per_node=read_number(told, "SLURM_NTASKS_PER_NODE"),
+        )
+
+    @property
+    def name(self) -> str | None:
+        """The id by which Slurm's commands know this job alone; for a task of an array it is ARRAY_TASK."""
+        if self.array_job_id and self.array_task_id:
+            return f"{self.array_job_id}_{self.array_task_id}"
+        return self.job_id
+
+    def find_end(self) -> float | None:
+        """Return when this job ends, in seconds since 1970; asks Slurm if it did not tell.
+
+        Returns:
+            None outside Slurm, for a job without a time limit, and if nobody answers."""
+        if self.told_end is not None or self.name is None:
+            return self.told_end
+        # The answer may be "N/A", and there may be no squeue: in a container, for example.
+        with suppress(ValueError, OSError, subprocess.SubprocessError):
+            answer = ask_slurm("squeue", "--noheader", "--jobs", self.name, "--format", "%e").stdout.split()
+            return datetime.fromisoformat(answer[0] if answer else "").timestamp()
+        return None
 
 
-def end_of_job() -> float | None:
-    """Return when this job ends, in seconds since 1970; None outside Slurm, without a limit, or without an answer."""
-    told = os.environ.get("SLURM_JOB_END_TIME", "")
-    if told.isdigit() or job_id() is None:
-        return float(told) if told.isdigit() else None
-    with suppress(ValueError, OSError, subprocess.SubprocessError):      # N/A; no squeue here, in a container say
-        answer = ask("squeue", "--noheader", "--jobs", job_id(), "--format", "%e")
-        return datetime.fromisoformat(answer.stdout.split()[0] if answer.stdout.strip() else "").timestamp()
-    return None
+def read_number(variables: Mapping[str, str], name: str) -> int | None:
+    """Return a variable's whole number; None if it is not set or is no such number."""
+    text = variables.get(name, "")
+    return int(text) if text.isascii() and text.isdigit() and len(text) <= 18 else None
 
 
-def ended(job: str) -> bool:
-    """Say whether Slurm knows for certain that no process of a job is alive: it has ended, or waits to start again."""
+def has_ended(job: str) -> bool:
+    """Tell whether Slurm is sure that no process of a job is alive: the job has ended, or waits for its next start."""
     with suppress(OSError, subprocess.SubprocessError):
-        answer = ask("squeue", "--noheader", "--jobs", job, "--format", "%T")
+        answer = ask_slurm("squeue", "--noheader", "--jobs", job, "--format", "%T")
         if answer.returncode:
             return "Invalid job id" in answer.stderr
         return set(answer.stdout.split()) <= {"PENDING"}
     return False
 
 
-def ask(*words: str) -> subprocess.CompletedProcess:
-    return subprocess.run(words, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=SCONTROL_TIMEOUT_S)
+def ask_slurm(*words: str) -> subprocess.CompletedProcess[str]:
+    """Run one of Slurm's commands and return what it printed."""
+    return subprocess.run(words, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=SQUEUE_TIMEOUT_S)

@@ -16,7 +16,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from fedmpi.errors import BadInput
-from fedmpi.slurm import job as slurm
+from fedmpi.slurm.job import SlurmJob, has_ended
 
 LOCK_BEAT_S = 10.0         # seconds between signs of life
 SILENCE = 60.0      # seconds without one after which a holder on another machine counts as dead
@@ -111,7 +111,7 @@ def why_dead(holder: dict, me: dict, silence: float) -> str | None:
     if me["job"] and holder.get("job") == me["job"] and holder["restart"] < me["restart"]:
         return "its job was started again"
     same_cluster = me["cluster"] and holder.get("cluster") == me["cluster"]
-    if same_cluster and holder.get("job") not in (None, me["job"]) and slurm.ended(str(holder["job"])):
+    if same_cluster and holder.get("job") not in (None, me["job"]) and has_ended(str(holder["job"])):
         return "its job has ended"
     return f"no sign of life for {silence:.0f} s" if silence >= SILENCE else None
 
@@ -125,15 +125,13 @@ def name(holder: dict) -> str:
 
 def myself() -> dict:
     """Describe this process. Pids compare only where `processes` agree: same boot, same container."""
-    host, pid = socket.gethostname(), os.getpid()
+    host, pid, job = socket.gethostname(), os.getpid(), SlurmJob.from_env()
     space = [host]
     with suppress(OSError):
         space.append(Path("/proc/sys/kernel/random/boot_id").read_text().strip())
         space.append(os.readlink("/proc/self/ns/pid"))
     return {"token": uuid.uuid4().hex, "host": host, "pid": pid, "started": started(pid),
-            "processes": " ".join(space), "job": os.environ.get("SLURM_JOB_ID"),
-            "cluster": os.environ.get("SLURM_CLUSTER_NAME"),
-            "restart": int(os.environ.get("SLURM_RESTART_COUNT") or 0)}
+            "processes": " ".join(space), "job": job.job_id, "cluster": job.cluster, "restart": job.restarts}
 
 
 def started(pid: int) -> str | None:

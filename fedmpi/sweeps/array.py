@@ -4,8 +4,9 @@ from __future__ import annotations
 import shlex
 import sys
 
-from fedmpi.slurm import submit
-from fedmpi.slurm.deadline import seconds_of
+from fedmpi.slurm.deadline import parse_time_limit
+from fedmpi.slurm.sbatch import guess_mpi, submit_script
+from fedmpi.slurm.script import JobScript, render_script
 from fedmpi.storage.lock import alive
 from fedmpi.sweeps.job import Planned, slug
 
@@ -18,19 +19,19 @@ def submitted(runs: list[Planned], dry_run: bool = False, **asked) -> str:
         return f"all {len(runs)} runs are finished or under way"
     job = array(waiting, **asked)
     if dry_run:
-        return submit.script(job)
-    number, path = submit.submit_script(job)
+        return render_script(job)
+    number, path = submit_script(job)
     return (f"submitted {path} as job {number}: {len(waiting)} of {len(runs)} runs; squeue --jobs {number} and "
             f"fedmpi summary {shlex.quote(job.out)} show them")
 
 
 def array(runs: list[Planned], ranks: int, time: str, gpus: int, options: list[str], setup: str,
-          cpus: int | None = None, mpi: str | None = None) -> submit.JobScript:
+          cpus: int | None = None, mpi: str | None = None) -> JobScript:
     """Return the job array of some runs of one job. Raises BadInput."""
-    seconds_of(time, "--time")
+    parse_time_limit(time, "--time")
     out = runs[0].folder.parents[2]
-    return submit.JobScript(
+    return JobScript(
         str(runs[0].config), array=tuple(tuple(run.overrides) for run in runs), name=slug(out.name), nodes=1,
         folders=tuple(str(run.folder.relative_to(out)) for run in runs), out=str(out), ranks=ranks, time=time,
         gpus=gpus, cpus=cpus or max(run.settings.threads for run in runs), options=tuple(options), setup=setup,
-        mpi=mpi or submit.likely_mpi(), command=(sys.executable, "-m", "fedmpi"))
+        mpi=mpi or guess_mpi(), command=(sys.executable, "-m", "fedmpi"))

@@ -75,7 +75,11 @@ def test_processes_that_were_started_together_but_are_alone(environment, variabl
     assert message.endswith("(MPICH: srun --mpi=pmi2; Open MPI: srun --mpi=pmix).")
 
 
-def test_only_the_step_of_another_launcher_is_not_ours(environment):
-    environment(PMI_SIZE="3", HYDI_CONTROL_FD="5", OMPI_COMM_WORLD_SIZE="3")
-    assert launcher.inside_other_launcher("SLURM_STEP_NUM_TASKS")
-    assert not launcher.inside_other_launcher("PMI_SIZE") and not launcher.inside_other_launcher("OMPI_COMM_WORLD_SIZE")
+@pytest.mark.parametrize("variables, by_srun", [
+    ({"SLURM_STEP_NUM_TASKS": "1"}, True), ({}, False), ({"SLURM_STEP_NUM_TASKS": "2", "PMI_SIZE": "2"}, True),
+    ({"SLURM_STEP_NUM_TASKS": "2", "HYDI_CONTROL_FD": "5"}, True),
+    ({"SLURM_STEP_NUM_TASKS": "2", "PMI_SIZE": "2", "HYDI_CONTROL_FD": "5"}, False),
+    ({"SLURM_STEP_NUM_TASKS": "2", "OMPI_COMM_WORLD_SIZE": "2"}, False)])
+def test_the_step_of_another_launcher_is_not_ours(environment, variables, by_srun):
+    environment(**variables)
+    assert launcher.started_by_srun() is by_srun

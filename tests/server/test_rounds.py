@@ -58,10 +58,10 @@ def test_checkpoints_are_due_by_rounds_minutes_and_once_before_a_deadline(clock,
 
 def test_a_signal_is_a_better_reason_than_a_deadline():
     """Both are looked at after every round: the deadline has to know how long the round took."""
-    late, seen = SimpleNamespace(passed=lambda *spent: seen.append(spent) or "too late"), []
+    late, seen = SimpleNamespace(reason_to_stop=lambda *spent: seen.append(spent) or "too late"), []
     run = bare(crew=SimpleNamespace(asked=False), stopping=lambda: False, deadline=late, saving=7.)
     assert run.reason(3.) == "too late"
-    run.deadline = SimpleNamespace(passed=lambda *spent: seen.append(spent) or "")
+    run.deadline = SimpleNamespace(reason_to_stop=lambda *spent: seen.append(spent) or "")
     assert run.reason(4.) == ""
     run.stopping = lambda: True
     assert run.reason(5.) == "asked to stop"

@@ -30,14 +30,14 @@ OTHER = {"processes": "there", "job": "5", "cluster": "alpha", "restart": 0, "pi
     ({"job": "over"}, {"job": None}, 0, "its job has ended", ["over"])])
 def test_why_a_holder_counts_as_dead(monkeypatch, holder, me, silence, why, asked):
     questions = []
-    monkeypatch.setattr(lock.slurm, "ended", lambda job: questions.append(job) or job == "over")
+    monkeypatch.setattr(lock, "has_ended", lambda job: questions.append(job) or job == "over")
     monkeypatch.setattr(lock, "started", lambda pid: {1: "9"}[pid])
     assert lock.why_dead(OTHER | holder, ME | me, silence) == why
     assert questions == asked
 
 
 def test_an_unknown_holder_is_judged_by_its_silence_alone(monkeypatch):
-    monkeypatch.setattr(lock.slurm, "ended", None)
+    monkeypatch.setattr(lock, "has_ended", None)
     assert lock.why_dead({}, ME, 59) is None and lock.why_dead({}, ME, 60) == "no sign of life for 60 s"
 
 

@@ -13,7 +13,8 @@ from typer.testing import CliRunner
 
 from fedmpi.cli import app
 from fedmpi.errors import BadInput
-from fedmpi.slurm import submit
+from fedmpi.slurm import sbatch as slurm_sbatch
+from fedmpi.slurm import script
 from fedmpi.storage.lock import Lock
 from fedmpi.sweeps import array, job
 from tests.launch import ENVIRONMENT
@@ -37,7 +38,7 @@ def test_a_task_is_a_run_of_the_sweep(runs, tmp_path, warm, monkeypatch):
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin" / "srun").write_text(SRUN)
     (tmp_path / "bin" / "srun").chmod(0o755)
-    (tmp_path / "script").write_text(submit.script(array.array(runs, **ASKED)))
+    (tmp_path / "script").write_text(script.render_script(array.array(runs, **ASKED)))
     slurm = {"SLURM_ARRAY_JOB_ID": "7", "SLURM_ARRAY_TASK_ID": "2", "SLURM_JOB_NODELIST": "n1",
              "SLURM_CPUS_PER_TASK": "1", "PATH": f"{tmp_path / 'bin'}:{ENVIRONMENT['PATH']}"}
     done = subprocess.run(["bash", "script"], env=ENVIRONMENT | slurm, cwd=tmp_path, timeout=240)
@@ -46,7 +47,7 @@ def test_a_task_is_a_run_of_the_sweep(runs, tmp_path, warm, monkeypatch):
     assert [o.state for o in found] == ["waiting", "waiting", "finished", "waiting"] and found[2].starts == 1
     kept = (tmp_path / "out 1" / "summary.txt").read_text()
     assert "1 finished" in kept and found[2].result["digest"][:16] in kept
-    assert "--array=0-2\n" in submit.script(array.array([r for r in runs if r is not runs[2]], **ASKED))
+    assert "--array=0-2\n" in script.render_script(array.array([r for r in runs if r is not runs[2]], **ASKED))
 
 
 def test_a_finished_sweep_submits_nothing(runs):
@@ -96,7 +97,7 @@ def test_what_cannot_be_submitted_is_refused(runs, tmp_path, monkeypatch):
 
 @pytest.mark.skipif(not shutil.which("shellcheck"), reason="there is no shellcheck here")
 def test_the_script_pleases_shellcheck(runs, tmp_path):
-    (tmp_path / "script").write_text(submit.script(array.array(runs, **ASKED)))
+    (tmp_path / "script").write_text(script.render_script(array.array(runs, **ASKED)))
     done = subprocess.run(["shellcheck", "script"], capture_output=True, text=True)
     assert done.returncode == 0, done.stdout
 
@@ -104,11 +105,11 @@ def test_the_script_pleases_shellcheck(runs, tmp_path):
 def test_the_script_says_what_was_asked_for(runs):
     asked = ASKED | {"ranks": 3, "options": ["--partition=long"], "setup": "module load mpich"}
     job = array.array(runs, cpus=4, mpi="pmix", **asked)
-    text = submit.script(job)
+    text = script.render_script(job)
     for line in ("#SBATCH --ntasks=3", "#SBATCH --partition=long", "#SBATCH --array=0-3", "    module load mpich",
                  "#SBATCH --cpus-per-task=4"):
         assert f"{line}\n" in text
-    assert "\nmpi=pmix " in text and array.array(runs, **ASKED).mpi == submit.likely_mpi()
+    assert "\nmpi=pmix " in text and array.array(runs, **ASKED).mpi == slurm_sbatch.guess_mpi()
     assert job.command == (sys.executable, "-m", "fedmpi") and "out=$folder/it-s-fedavg/beta-1/seed-0 ;;" in text
 
 

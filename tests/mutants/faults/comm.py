@@ -46,7 +46,7 @@ FAULTS: list[tuple[str, str, str]] = [
     ("fedmpi.comm.heartbeat:Watch.fail", "late[:5]", "late[:6]"),
     ("fedmpi.comm.heartbeat:Watch.fail", "tell=False", "tell=True"),
     ("fedmpi.comm.heartbeat:Watch.hear", "            self.silent[peer] = 0.\n", ""),
-    ("fedmpi.comm.launcher:shares_cores", "int(local) > cores and not bound", "int(local) >= cores and not bound"),
-    ("fedmpi.comm.launcher:inside_other_launcher", 'or "OMPI_COMM_WORLD_SIZE" in os.environ', "or False"),
+    ("fedmpi.comm.launcher:shares_cores", "local > cores and not bound", "local >= cores and not bound"),
+    ("fedmpi.comm.launcher:started_by_srun", '"OMPI_COMM_WORLD_SIZE" in os.environ', "False"),
     ("fedmpi.comm.launcher:drain", "            stream.flush()\n", ""),
     ("fedmpi.comm.gpu_staging:straight", "world.size > 1 and device", "device")]

@@ -39,4 +39,7 @@ FAULTS: list[tuple[str, str, str]] = [
     ("fedmpi.commands.summary:summarise_runs", "o.starts, o.settings", "o.round, o.settings"),
     ("fedmpi.commands.summary:natural", "int(part)", "0"),
     ("fedmpi.commands.catalogue:law", "np.rint(", "np.floor("),
-    ("fedmpi.commands.catalogue:exchanged", "down / 4, up / 4", "up / 4, down / 4")]
+    ("fedmpi.commands.catalogue:exchanged", "down / 4, up / 4", "up / 4, down / 4"),
+    # what `fedmpi submit` asks for
+    ("fedmpi.commands.submit:build_job", '"ranks": 2 * nodes', '"ranks": 2'),
+    ("fedmpi.commands.submit:build_job", "max(threads)", "min(threads)")]

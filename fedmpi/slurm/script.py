@@ -1,20 +1,13 @@
-"""Slurm job scripts: `fedmpi submit` writes one for a configuration and hands it to sbatch.
+"""Slurm job scripts: `fedmpi submit` writes one for a configuration.
 
 The scripts in slurm/ are what it writes for the defaults below (a test compares them): there is one source."""
 from __future__ import annotations
 
-import itertools
-import os
 import re
 import shlex
-import shutil
-import subprocess
-import sys
 from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, version
-from pathlib import Path
 
-from fedmpi.errors import BadInput, FedmpiError
+from fedmpi.errors import BadInput
 
 DIRECTIVE = re.compile(r"[\w@%.,:=+*/\[\]()&|-]+")      # what may stand in a line for sbatch
 
@@ -117,16 +110,17 @@ end "$code" "it could not be put back into the queue"
 '''
 
 
-def script(job: JobScript) -> str:
+def render_script(job: JobScript) -> str:
     """Return the job script."""
     kind = "array" if job.array else "gpu" if job.gpus else "run"
     text = START_COMMAND + (FINISH_ARRAY if job.array else FINISH) + (HOSTS if job.gpus else "")
     body = BODY.replace("@PLACE@", '"${place[@]}" ' if job.gpus else "")
-    return "\n".join([f"#!/bin/bash\n# {TITLES[kind]}\n# See slurm/README.md for what to change on your cluster.",
-                      *(f"#SBATCH {line}" for line in directives(job)), "", *choices(job)]) + "\n" + text + body
+    head = [f"#!/bin/bash\n# {TITLES[kind]}\n# See slurm/README.md for what to change on your cluster.",
+            *(f"#SBATCH {line}" for line in list_directives(job)), "", *list_settings(job)]
+    return "\n".join(head) + "\n" + text + body
 
 
-def directives(job: JobScript) -> list[str]:
+def list_directives(job: JobScript) -> list[str]:
     """List what sbatch is told."""
     per_node = job.gpus + 1 if job.gpus else -(-job.ranks // job.nodes)
     return [f"--job-name={job.name}", f"--nodes={job.nodes}",
@@ -137,7 +131,7 @@ def directives(job: JobScript) -> list[str]:
             f"--output=%x-{'%A_%a' if job.array else '%j'}.out", *job.options]
 
 
-def choices(job: JobScript) -> list[str]:
+def list_settings(job: JobScript) -> list[str]:
     """List the settings at the top of the script."""
     number = "$SLURM_ARRAY_JOB_ID" if job.array else "$SLURM_JOB_ID"
     out = f"runs/{job.name}-{number}" if job.out is None else shlex.quote(job.out)
@@ -156,81 +150,3 @@ def choices(job: JobScript) -> list[str]:
             *(["case $SLURM_ARRAY_TASK_ID in", *runs, "esac"] if runs else []),
             "setup() {      # what makes fedmpi available: module load mpich; source .venv/bin/activate",
             f"    {job.setup}", "}"]
-
-
-def runs_of(specs: list[str]) -> tuple[tuple[str, ...], ...]:
-    """Return the settings of each run: of all combinations of `key=a,b,...`, or of each line of a file."""
-    grid = []
-    for spec in specs:
-        key, equals, values = spec.partition("=")
-        if not equals:
-            grid.append(lines_of(spec))
-        elif set(values) & set("[]{}'\""):
-            raise BadInput(f"--array {spec}: lists and mappings cannot be told apart here; write each run's settings "
-                           "on a line of a file, and give that: --array FILE")
-        else:
-            grid.append([(f"{key}={value}",) for value in values.split(",")])
-    return tuple(sum(parts, ()) for parts in itertools.product(*grid)) if grid else ()
-
-
-def lines_of(path: str) -> list[tuple[str, ...]]:
-    """Return the words of each line of a file, as a shell would divide them; # begins a remark."""
-    try:
-        words = [tuple(shlex.split(line, comments=True)) for line in Path(path).read_text().splitlines()]
-    except (OSError, ValueError) as error:
-        raise BadInput(f"--array {path}: neither key=value,value nor a file with settings on each line: "
-                       f"{error}") from None
-    if not any(words):
-        raise BadInput(f"--array {path}: the file names no run; write the settings of one on each line")
-    return [line for line in words if line]
-
-
-def likely_mpi() -> str:
-    """Return the --mpi for the MPI library that was installed with this Python; pmi2 where it comes from elsewhere."""
-    try:
-        version("openmpi")
-    except PackageNotFoundError:
-        return "pmi2"
-    return "pmix"
-
-
-def job(config: str, settings: list[str], array: list[str], options: list[str], **asked) -> JobScript:
-    """Return the job that the command line asks for. Raises BadInput: better now than after hours in the queue."""
-    from fedmpi.slurm.deadline import seconds_of
-    runs = runs_of(array)
-    asked = {name: value for name, value in asked.items() if value is not None}
-    seconds_of(asked["time"], "--time")
-    threads = {check_run(config, [*settings, *words], i, bool(runs)).threads for i, words in enumerate(runs or [()])}
-    asked["command"] = tuple(shlex.split(asked.get("command") or shlex.join([sys.executable, "-m", "fedmpi"])))
-    nodes = asked.setdefault("nodes", 1)
-    defaults = {"ranks": 2 * nodes, "cpus": max(threads), "mpi": likely_mpi(),
-                "name": re.sub(r"[^\w.-]", "_", Path(config).stem)}
-    return JobScript(config, tuple(settings), runs, options=tuple(options), **defaults | asked)
-
-
-def check_run(config: str, words: list[str], number: int, many: bool):
-    """Return the configuration of a run; with `many` runs an error says which."""
-    from fedmpi.config.schema import load_config
-    try:
-        return load_config(config, words)
-    except BadInput as error:
-        raise BadInput(f"run {number} of the array: {error}" if many else str(error)) from None
-
-
-def submit_script(job: JobScript) -> tuple[str, Path]:
-    """Write the script under runs/ and submit it; return the job's id and the script's path."""
-    if shutil.which("sbatch") is None:
-        raise BadInput("sbatch is not on this machine: submit from a login node of the cluster; --dry-run prints the "
-                       "script")
-    path = Path("runs") / f"{job.name}.sbatch"
-    try:
-        path.parent.mkdir(exist_ok=True)
-        part = path.with_name(f"{path.name}.{os.getpid()}")
-        part.write_text(script(job))
-        os.replace(part, path)
-    except OSError as error:
-        raise BadInput(f"{path} cannot be written: {error.strerror}; go where you may write") from None
-    done = subprocess.run(["sbatch", "--parsable", str(path)], stdin=subprocess.DEVNULL, capture_output=True, text=True)
-    if done.returncode:
-        raise FedmpiError(f"sbatch refused {path}: {' '.join(done.stderr.split())}")
-    return done.stdout.strip().partition(";")[0], path
