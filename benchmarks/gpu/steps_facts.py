@@ -19,7 +19,7 @@ ASKED = ("name", "uuid", "driver_version", "memory.total", "memory.used", "clock
          "clocks.max.mem", "power.limit", "temperature.gpu", "ecc.mode.current", "mig.mode.current", "compute_mode",
          "persistence_mode", "pcie.link.gen.current", "pcie.link.width.current")
 PACKAGES = ("torch", "triton", "numpy", "h5py", "mpi4py", "mpich", "pydantic", "pydantic-core", "scikit-learn",
-            "torchvision", "numba", "nvidia-cublas", "nvidia-cudnn-cu13")
+            "torchvision", "nvidia-cublas", "nvidia-cudnn-cu13")
 TELLING = re.compile(r"TF32|CUBLAS|CUDNN|CUDA|NVIDIA|TORCH|PYTORCH|OMP|MPI|UCX|MPIR|TRITON")      # in variables' names
 PRIVATE = re.compile(r"TOKEN|SECRET|KEY|PASSW|CREDENTIAL")
 LIMIT_S = 20

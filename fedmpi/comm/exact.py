@@ -15,7 +15,6 @@ from functools import cache
 
 import torch
 
-from fedmpi.comm import chains
 from fedmpi.comm.gpu_staging import sent
 from fedmpi.errors import FedmpiError
 
@@ -24,6 +23,7 @@ RANGE = 5e5      # of values: RANGE * SCALE < 2^63
 SMALL_LIMIT = 100.     # of values: below 2^7, so that OFFSET + sum of weight * value stays in [2^8, 2^9)
 OFFSET = 1.5 * 2.0 ** 8
 NUMBERS_PER_BLOCK, BLOCK_GPU = 1 << 16, 1 << 24      # numbers at once: inside a core's cache; much of a GPU
+ROWS_AT_ONCE = 4      # rows whose pieces stay in the cache until they are added
 
 
 class NotFinite(FedmpiError):
@@ -48,7 +48,7 @@ def accumulate(rows, weights: torch.Tensor, into: torch.Tensor, groups: torch.Te
             for group in ([None] if into.ndim == 1 else sorted(set(groups)))]
     if into.is_cuda and rows and added_at_once(rows, weights, sums):
         return
-    chain = chain_for(rows, into.device)
+    chain = chained if fuses_additions(into.device) else singly
     for total, members in sums:
         add_rows({r: rows[r] for r in members}, weights[members], total, chain)
 
@@ -84,20 +84,12 @@ def add_rows(rows: dict[int, torch.Tensor], weights: torch.Tensor, into: torch.T
     factors, weights = odd(weights).tolist(), weights.tolist()
     for b, total in enumerate(into.split(block)):
         small = torch.full(total.shape, OFFSET, dtype=torch.float64, device=into.device)
-        # Few rows at once: they stay in the cache until they are added.
-        for first in range(0, len(rows), chains.ROWS_PER_CALL):
-            some = slice(first, first + chains.ROWS_PER_CALL)
+        for first in range(0, len(rows), ROWS_AT_ONCE):
+            some = slice(first, first + ROWS_AT_ONCE)
             values = [split_large(r, rows[r], pieces[r][b], weight, total)
                       for r, weight in zip(ids[some], weights[some], strict=True)]
             chain(small, values, factors[some])
         total.add_(small.sub_(OFFSET).mul_(SCALE).to(torch.int64))
-
-
-def chain_for(rows, device: torch.device):
-    """Return the fastest chain(small, values, factors) of a device that rounds each contribution by itself."""
-    if not fuses_additions(device):
-        return singly
-    return chains.kernel(rows) or chained
 
 
 def chained(small: torch.Tensor, values, factors) -> None:
@@ -134,8 +126,14 @@ def odd(weights: torch.Tensor) -> torch.Tensor:
 
 @cache
 def fuses_additions(device: torch.device) -> bool:
-    """Say whether PyTorch adds alpha * values with one rounding on a device."""
-    return chains.chain_fuses(chained, device)
+    """Say whether PyTorch adds alpha * values with one rounding on a device, in vectors and in what is left over."""
+    value, weight = 1 + 2. ** -23, 1 + 2. ** -52
+    for n in (1, 67):
+        total = torch.full((n,), -value, dtype=torch.float64, device=device)
+        total.add_(torch.full((n,), value, device=device), alpha=weight)
+        if not (total == 2. ** -52 + 2. ** -75).all():      # the last term is lost if the product is rounded first
+            return False
+    return True
 
 
 def surely_small(row: torch.Tensor) -> bool:

@@ -88,13 +88,7 @@ def versions() -> str:
     import torch
     return (f"fedmpi {__version__}, Python {platform.python_version()}, torch {torch.__version__}, numpy "
             f"{np.__version__}, h5py {h5py.__version__} (HDF5 {h5py.version.hdf5_version}), mpi4py "
-            f"{installed('mpi4py', 'missing')}, {numba()}")
-
-
-def numba() -> str:
-    from fedmpi.comm.chains import compiled
-    found = installed("numba", "")
-    return f"numba {found}" if found and compiled() else f"numba {found or 'none'} (large sums take longer)"
+            f"{installed('mpi4py', 'missing')}")
 
 
 def device_of(device) -> tuple[str, str]:
