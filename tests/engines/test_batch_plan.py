@@ -20,10 +20,10 @@ from fedmpi.engines.batch_plan import (
     draw_batches,
     generate,
     noise,
-    passes,
     sent,
     steps_of,
     subset,
+    with_batches,
 )
 from fedmpi.engines.loop import LoopData
 from fedmpi.faults import Attack
@@ -181,14 +181,14 @@ def test_every_use_draws_something_else():
     assert abs(flat.mean()) < .06 and abs(flat.std() - 1) < .05 and abs((flat ** 3).mean()) < .2
 
 
-def test_passes_replace_epochs_and_steps():
+def test_other_batches_replace_epochs_and_steps():
     local = BASE._replace(epochs=3, steps=7)
-    assert passes(local, None) == passes(local, None, 4) == local
-    assert passes(local, 2) == local._replace(epochs=2, steps=5)      # as 7 steps are to 3 epochs, rounded up
-    assert passes(local._replace(steps=None), 2) == local._replace(epochs=2, steps=None)
-    assert [passes(local, n).steps for n in (0, 1, 3, 6)] == [0, 3, 7, 14] and steps_of(passes(local, 0), 20) == 0
-    assert steps_of(passes(passes(local, 0), 4), 20) == 0      # of nothing
-    assert passes(local, 0, 5) == local._replace(epochs=0, steps=5)
+    assert with_batches(local, None) == with_batches(local, None, 4) == local
+    assert with_batches(local, 2) == local._replace(epochs=2, steps=5)      # as 7 steps are to 3 epochs, rounded up
+    assert with_batches(local._replace(steps=None), 2) == local._replace(epochs=2, steps=None)
+    assert [with_batches(local, n).steps for n in (0, 1, 3, 6)] == [0, 3, 7, 14] and steps_of(with_batches(local, 0), 20) == 0
+    assert steps_of(with_batches(with_batches(local, 0), 4), 20) == 0      # of nothing
+    assert with_batches(local, 0, 5) == local._replace(epochs=0, steps=5)
 
 
 def test_what_is_sent_is_not_copied_on_a_cpu():

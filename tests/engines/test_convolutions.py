@@ -11,7 +11,7 @@ from fedmpi.engines.loop import Loop
 from fedmpi.engines.vmap import Vmap
 from fedmpi.models.build import as_input, blank_samples, build_model
 from fedmpi.models.nets import CNN4, LeNet5, ResNet18
-from tests.clients.verbs import Bench, class_sums, momentum, own_loss_block, plain, through, walk
+from tests.clients.verbs import Bench, class_sums, momentum, own_loss_block, plain, scan, with_features
 
 LAYERS = {
     "plain": nn.Conv2d(3, 5, 3), "padded": nn.Conv2d(3, 5, 3, padding=2), "strided": nn.Conv2d(3, 5, (3, 2), (2, 3)),
@@ -37,7 +37,7 @@ def test_what_is_left_to_pytorch(layer):
     assert not convolutions.can_convolve(layer)
 
 
-@pytest.mark.parametrize("verb", [plain, momentum, through, own_loss_block, class_sums, walk])
+@pytest.mark.parametrize("verb", [plain, momentum, with_features, own_loss_block, class_sums, scan])
 def test_clients_are_trained_alike(bench, verb, monkeypatch):
     """By every verb, on the feature extractor alone too; in between, the layers are PyTorch's again."""
     used = []

@@ -8,7 +8,7 @@ import torch
 from fedmpi.engines import cuda_graphs
 from fedmpi.engines.cuda_graphs import OFTEN, WARMUP_CALLS, Graphs
 from fedmpi.engines.vmap import Vmap
-from tests.clients.verbs import Bench, clip, momentum, only_head, plain, pull_momentum, pulls, spread, through
+from tests.clients.verbs import Bench, clip, momentum, only_head, plain, pull_momentum, pulls, spread, with_features
 
 CPU = torch.device("cpu")
 DEVICES = ["cpu"] + ["cuda"] * torch.cuda.is_available()
@@ -21,7 +21,7 @@ def checked() -> None:
 
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("image", [False, True], ids=["mlp", "cnn"])
-@pytest.mark.parametrize("verb", [plain, momentum, pulls, pull_momentum, only_head, clip, spread, through])
+@pytest.mark.parametrize("verb", [plain, momentum, pulls, pull_momentum, only_head, clip, spread, with_features])
 def test_not_a_bit_apart(verb, image, device):
     """Many steps with as many clients, and few."""
     bench, engines = Bench(SIZES, image, device), [Vmap(graphs=mode) for mode in ("off", "on")]

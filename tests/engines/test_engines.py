@@ -8,7 +8,7 @@ from fedmpi.engines.batch_plan import LocalTraining
 from fedmpi.engines.cohort import SAMPLES_PER_BLOCK, Cohort, pad
 from fedmpi.engines.loop import REHEARSAL, Loop, LoopData
 from fedmpi.engines.vmap import Vmap
-from tests.clients.verbs import VERBS, Bench, class_sums, mean_loss, plain, pull, subset, walk
+from tests.clients.verbs import VERBS, Bench, class_sums, mean_loss, plain, pull, scan, subset
 
 LOCALS = {"epochs": {}, "steps": {"epochs": 1, "steps": 4}, "momentum": {"momentum": .9}, "batch": {"batch": 4}}
 
@@ -39,7 +39,7 @@ def test_samples_of_several_blocks_count_like_those_of_one(verb):
 
 @pytest.mark.parametrize("local", LOCALS.values(), ids=LOCALS.keys())
 def test_vectorised_is_looped_whatever_the_local_training(bench, local):
-    for verb in (plain, pull, walk):
+    for verb in (plain, pull, scan):
         assert difference(bench, Loop(), Vmap(), verb, **local) < 1e-5
 
 
@@ -145,7 +145,7 @@ def test_the_verbs_do_different_things(bench, engine):
 
 @pytest.mark.parametrize("engine", [Loop(), Vmap()], ids=["loop", "vmap"])
 def test_a_client_does_not_depend_on_those_before_it(bench, engine):
-    for verb in (plain, walk):
+    for verb in (plain, scan):
         together, alone = bench.run(engine, verb), bench.run(engine, verb, clients=[2])
         assert (together[2] - alone[2]).abs().max() < (1e-9 if engine.name == "loop" else 1e-5)
 

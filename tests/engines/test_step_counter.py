@@ -131,7 +131,8 @@ def test_a_client_for_which_the_flag_does_not_hold_keeps_its_weights_and_makes_n
 
 
 def test_an_unknown_kind_is_named():
-    with pytest.raises(ValueError, match=r"data.with_batches\(kind='heads'\): no kind of steps; give one of main, head, mix"):
+    said = r"data.with_batches\(kind='heads'\): no kind of steps; give one of main, head, mix"
+    with pytest.raises(ValueError, match=said):
         Bench().run(
             Loop(), lambda model, shared, mine, data: data.with_batches(1, 2, kind="heads").descend(model, mine.w))
 

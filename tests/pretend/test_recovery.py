@@ -12,7 +12,7 @@ from fedmpi.engines.gpu_errors import broken, short_of_memory
 from fedmpi.engines.loop import Loop
 from fedmpi.engines.vmap import Vmap
 from fedmpi.models.build import blank_samples
-from tests.clients.verbs import Bench, plain, through
+from tests.clients.verbs import Bench, plain, with_features
 from tests.federations import Digits, Lab, apart, method, mlp
 from tests.pretend import GPU, pretend
 
@@ -153,7 +153,7 @@ def test_graphs_are_captured_on_one_stream_and_disturbed_by_no_other_thread(book
     assert len(type(engine.graphs.stream).made) == 2      # the GPU's own, and this one
 
 
-@pytest.mark.parametrize("verb", [plain, through])
+@pytest.mark.parametrize("verb", [plain, with_features])
 def test_a_module_serves_the_model_of_the_cpu_and_that_of_the_gpu_by_turns(books, verb):
     """As where rank 0 counts a client's work (`edge`) or rehearses between two rounds: both share the module."""
     cpu, gpu = Bench(SIZES), Bench(SIZES)

@@ -89,7 +89,7 @@ def test_the_facts_of_a_round(averaging):
     """Five clients were asked, one was lost, one sent what cannot be used; the server tells of the other three."""
     run = averaging("faults={drop: .3, bad_update: skip}", "edge={cycles: 3.e6, frequency: 2.e9, bandwidth: 1.e6}")
     asked, trained, taken = who(run, [1, 3, 5, 8, 9]), who(run, [1, 3, 5, 9]), who(run, [1, 5, 9])
-    taken.report(clusters=[2, 0, 2], k=4, iterations=3)
+    taken.log(clusters=[2, 0, 2], k=4, iterations=3)
     taken.log_per_client(lam=[.5, 1.5, 4.])
     run.state.groups.planted, n = np.arange(10) // 9, run.federation.sizes
     run.state.groups.last[[1, 4]] = 2
