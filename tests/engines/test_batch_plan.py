@@ -186,7 +186,8 @@ def test_other_batches_replace_epochs_and_steps():
     assert with_batches(local, None) == with_batches(local, None, 4) == local
     assert with_batches(local, 2) == local._replace(epochs=2, steps=5)      # as 7 steps are to 3 epochs, rounded up
     assert with_batches(local._replace(steps=None), 2) == local._replace(epochs=2, steps=None)
-    assert [with_batches(local, n).steps for n in (0, 1, 3, 6)] == [0, 3, 7, 14] and steps_of(with_batches(local, 0), 20) == 0
+    assert [with_batches(local, n).steps for n in (0, 1, 3, 6)] == [0, 3, 7, 14]
+    assert steps_of(with_batches(local, 0), 20) == 0
     assert steps_of(with_batches(with_batches(local, 0), 4), 20) == 0      # of nothing
     assert with_batches(local, 0, 5) == local._replace(epochs=0, steps=5)
 
