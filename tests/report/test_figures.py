@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from fedmpi.report.figures import accuracy, clients, clusters, embeddings, style, work
+from fedmpi.report.figures import accuracy, clients, clusters, embeddings, registry, style, work
 from fedmpi.storage.folder import read_history
 from fedmpi.storage.run_status import metrics
 
@@ -20,6 +20,14 @@ def test_a_figure_for_all_that_the_runs_have_data_for(drawn):
     wanted |= {f"{kind}-{row}-{c}" for kind in ("clusters", "assignments") for row in clustered for c in columns}
     wanted |= {f"tsne-{row}-{c}" for row in ("fedavg", "local", *clustered) for c in columns}
     assert set(drawn) == wanted
+
+
+def test_two_figures_of_one_name_are_refused():
+    """Their files would replace each other."""
+    before = list(registry.OF_COLUMN)
+    with pytest.raises(ValueError, match="two figures are called 'tsne'"):
+        registry.figure_of_column("tsne", "again")(print)
+    assert before == registry.OF_COLUMN
 
 
 def test_axes_are_named(drawn):

@@ -1,60 +1,34 @@
-"""The figures of a report: a function each, by family; each returns None where the runs have no data for it."""
+"""The figures of a report: every function that `figure_of_column` or `figure_of_run` decorates.
+
+Each module is a family of figures."""
 from __future__ import annotations
 
-from typing import NamedTuple
+import importlib
+import pkgutil
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, NamedTuple
 
-from fedmpi.report.figures import accuracy, clients, clusters, embeddings, work
+from fedmpi.report.figures.registry import OF_COLUMN, OF_RUN
 from fedmpi.report.results import Results
 from fedmpi.sweeps.job import slug
 
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
 
 class Picture(NamedTuple):
+    """A figure that was drawn."""
     name: str         # of its files
     caption: str
-    figure: object
+    figure: Figure
 
 
-# name, what it shows, and who draws it from (results, column)
-OF_COLUMN = (
-    (
-        "accuracy",
-        "Test accuracy, mean over clients; band: standard deviation over seeds",
-        accuracy.draw_accuracy_by_round,
-    ),
-    (
-        "clients",
-        "Accuracy of the single clients at the end; box: quartiles, whiskers: 5 to 95 %, line: median, circle: mean",
-        accuracy.by_client,
-    ),
-    ("bytes", "Test accuracy against what all clients received and sent", accuracy.by_bytes),
-    ("seconds", "Test accuracy against the time spent in rounds", accuracy.by_seconds),
-    (
-        "agreement",
-        "Agreement of the clusters with the planted groups (adjusted Rand index; 1: the same)",
-        clusters.draw_agreement,
-    ),
-    ("iterations", "Iterations of k-means at the server", clusters.iterations),
-    (
-        "distance",
-        "Distance of what is clustered from its cluster's mean, mean over the participants",
-        clusters.draw_distance,
-    ),
-    ("lam", "Pull to the cluster's model (lam), mean over clients and over each planted group", clients.lam),
-    (
-        "phases",
-        "Time of a round by phase; idle share: time of the workers in which they wait for the slowest",
-        work.phases,
-    ),
-    ("labels", "Samples of each client and class", clients.labels),
-)
-# the same from (run): the first seed of each cell stands for it
-OF_RUN = (
-    ("clusters", "Clients in each cluster by round", clusters.sizes),
-    ("assignments", "Cluster that each client was last put in, by round", clusters.assignments),
-    ("tsne", "t-SNE of the clients' heads", embeddings.tsne))
+# Every family registers its figures when it is imported.
+for family in pkgutil.iter_modules(__path__):
+    importlib.import_module(f"{__name__}.{family.name}")
 
 
-def draw(results: Results):
+def draw(results: Results) -> Iterator[Picture]:
     """Yield every Picture for which the runs have data so far."""
     for name, caption, function in OF_COLUMN:
         for column in results.columns:

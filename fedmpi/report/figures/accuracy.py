@@ -4,22 +4,26 @@ from __future__ import annotations
 import numpy as np
 
 from fedmpi.report.figures import style
+from fedmpi.report.figures.registry import figure_of_column
 from fedmpi.report.results import Results, Shown
 from fedmpi.storage.run_status import evaluated
 
 ACCURACY = "test accuracy, mean over clients (%)"
 
 
+@figure_of_column("accuracy", "Test accuracy, mean over clients; band: standard deviation over seeds")
 def draw_accuracy_by_round(results: Results, column: str):
     return against(results, column, "round", lambda lines: np.array([line["round"] for line in lines], float))
 
 
-def by_seconds(results: Results, column: str):
-    return against(results, column, "time in rounds (s)", lambda lines: np.array([line["seconds"] for line in lines]))
-
-
+@figure_of_column("bytes", "Test accuracy against what all clients received and sent")
 def by_bytes(results: Results, column: str):
     return against(results, column, "received and sent by all clients (MiB)", moved)
+
+
+@figure_of_column("seconds", "Test accuracy against the time spent in rounds")
+def by_seconds(results: Results, column: str):
+    return against(results, column, "time in rounds (s)", lambda lines: np.array([line["seconds"] for line in lines]))
 
 
 def moved(lines: list[dict]) -> np.ndarray:
@@ -68,6 +72,9 @@ def common(series: list[list[dict]], across) -> tuple[np.ndarray, np.ndarray]:
     return np.mean(at, 0), np.array(accuracies, float)
 
 
+@figure_of_column(
+    "clients",
+    "Accuracy of the single clients at the end; box: quartiles, whiskers: 5 to 95 %, line: median, circle: mean")
 def by_client(results: Results, column: str):
     """Draw the distribution of the clients' accuracies in the last evaluated round, all seeds together."""
     found = [(row, values) for row in results.rows if len(values := last(results.of(row, column)))]

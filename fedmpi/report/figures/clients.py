@@ -4,9 +4,11 @@ from __future__ import annotations
 import numpy as np
 
 from fedmpi.report.figures import style
+from fedmpi.report.figures.registry import figure_of_column
 from fedmpi.report.results import Results
 
 
+@figure_of_column("labels", "Samples of each client and class")
 def labels(results: Results, column: str):
     """Draw the label distribution of the first seed's federation, where it is on this machine."""
     from fedmpi.data.label_plot import distribution
@@ -15,6 +17,7 @@ def labels(results: Results, column: str):
     return distribution(federation) if federation else None
 
 
+@figure_of_column("lam", "Pull to the cluster's model (lam), mean over clients and over each planted group")
 def lam(results: Results, column: str):
     """Draw the mean lam over clients, and over each planted group that has a name, by round; mean over seeds."""
     figure = style.figure(3.2)

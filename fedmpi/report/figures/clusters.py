@@ -4,9 +4,11 @@ from __future__ import annotations
 import numpy as np
 
 from fedmpi.report.figures import style
+from fedmpi.report.figures.registry import figure_of_column, figure_of_run
 from fedmpi.report.results import Results, Shown
 
 
+@figure_of_run("clusters", "Clients in each cluster by round")
 def sizes(run: Shown):
     """Draw how many clients were last put in each cluster by round, stacked."""
     rounds, counts = count_members(run)
@@ -38,6 +40,7 @@ def count_members(run: Shown) -> tuple[np.ndarray, np.ndarray]:
     return np.array(rounds), counts[:max(np.flatnonzero(counts.any(1)), default=-1) + 1]
 
 
+@figure_of_run("assignments", "Cluster that each client was last put in, by round")
 def assignments(run: Shown):
     """Draw the cluster that each client was last put in by round; clients sorted by planted group, then cluster."""
     from matplotlib.colors import BoundaryNorm, ListedColormap
@@ -69,14 +72,17 @@ def edges(rounds: np.ndarray) -> np.ndarray:
     return np.concatenate([[min(0, rounds[0] - 1)], rounds]) + .5
 
 
+@figure_of_column("agreement", "Agreement of the clusters with the planted groups (adjusted Rand index; 1: the same)")
 def draw_agreement(results: Results, column: str):
     return draw_by_round(results, column, "ari", "adjusted Rand index")
 
 
+@figure_of_column("iterations", "Iterations of k-means at the server")
 def iterations(results: Results, column: str):
     return draw_by_round(results, column, "iterations", "iterations of k-means")
 
 
+@figure_of_column("distance", "Distance of what is clustered from its cluster's mean, mean over the participants")
 def draw_distance(results: Results, column: str):
     return draw_by_round(results, column, "distance", "mean distance from the cluster's mean")
 

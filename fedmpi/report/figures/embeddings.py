@@ -4,12 +4,14 @@ from __future__ import annotations
 import numpy as np
 
 from fedmpi.report.figures import style
+from fedmpi.report.figures.registry import figure_of_run
 from fedmpi.report.results import Shown
 
 MOMENTS = 3
 PERPLEXITY = 30      # van der Maaten's choice; fewer where there are few clients
 
 
+@figure_of_run("tsne", "t-SNE of the clients' heads")
 def tsne(run: Shown):
     """Draw the stored embeddings at up to three moments, coloured by cluster, and below by planted group."""
     found = run.history.get("embedding")

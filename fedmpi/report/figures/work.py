@@ -4,11 +4,14 @@ from __future__ import annotations
 import numpy as np
 
 from fedmpi.report.figures import style
+from fedmpi.report.figures.registry import figure_of_column
 from fedmpi.report.results import Results, Shown
 
 PHASE_LABELS = ("training", "evaluation", "rest: server, communication")
 
 
+@figure_of_column(
+    "phases", "Time of a round by phase; idle share: time of the workers in which they wait for the slowest")
 def phases(results: Results, column: str):
     """Draw the seconds of a round by phase, stacked, and the idle share beside them; means over rounds and seeds."""
     found = [(row, np.mean(times, 0)) for row in results.rows
