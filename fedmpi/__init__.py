@@ -1,2 +1,2 @@
 """Personalised and clustered federated learning as an MPI application."""
-__version__ = "0.1.0"
+__version__ = "0.2.0"
