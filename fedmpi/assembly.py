@@ -14,6 +14,7 @@ from fedmpi.comm.gpu_probe import probe_gpu_memory
 from fedmpi.comm.gpu_staging import refuse_cuda_aware, straight
 from fedmpi.comm.heartbeat import Watch
 from fedmpi.config.schema import Config, load_config, resolve, to_plain
+from fedmpi.context import RankContext
 from fedmpi.data.federation import Federation, prepare
 from fedmpi.errors import BadInput
 from fedmpi.ranks import describe_place, gather_objects, hosts_table, oddities
@@ -120,20 +121,20 @@ def refuse_engine(config: Config, federation: Federation, method) -> None:
     engine_choice.refuse_vmap(config.engine, method, blank_samples(federation.shape, federation.dtype))
 
 
-def assemble(world, start: dict) -> Parts:
+def assemble(world, start: dict, context: RankContext) -> Parts:
     """Build this rank's parts from what rank 0 told; from then on ranks watch each other."""
     from fedmpi.engines import gpu_card
     config = resolve(start["config"])
-    parts = build_parts(world, config, Federation(start["federation"]), start["host"])
+    parts = build_parts(world, config, Federation(start["federation"]), start["host"], context)
     here = describe_place(world, parts.device, bool((parts.crew.homes == world.rank).any()))
     parts.places = gather_objects(world, here | {"staged": parts.staged, "card": gpu_card.describe_gpu(parts.device)})
     if world.size > 1 and config.comm.timeout and world.thread_level == "multiple":
         hosts = [them["host"] for them in parts.places]
-        world.watch = Watch(world, config.comm.timeout, hosts or [start["host"]])
+        world.watch = Watch(world, config.comm.timeout, hosts or [start["host"]], context)
     return parts
 
 
-def build_parts(world, config: Config, federation, server_host: str) -> Parts:
+def build_parts(world, config: Config, federation, server_host: str, context: RankContext | None = None) -> Parts:
     """Build this rank's parts, the same on every rank but for the clients it hosts."""
     import torch
 
@@ -164,11 +165,12 @@ def build_parts(world, config: Config, federation, server_host: str) -> Parts:
     )
     room = gpu_card.room(config, device, gpu_card.sharing(world, device))
     group = HostedClients(
-        at_work, shared, mine, engine_choice.engine(name, config, room), federation, hosted, config, device, room
+        at_work, shared, mine, engine_choice.engine(name, config, room), federation, hosted, config, device, room,
+        context, why
     )
-    world.group, group.waits, group.why = group, world.waits, why
-    crew, meant = RankPool(world, group, where), straight(config.comm.cuda_aware, world, device)
-    crew.straight, staged = probe_gpu_memory(config.comm.cuda_aware, world, device, meant)
+    meant = straight(config.comm.cuda_aware, world, device)
+    works, staged = probe_gpu_memory(config.comm.cuda_aware, world, device, meant)
+    crew = RankPool(world, group, where, straight=works)
     return Parts(config, method, federation, crew, shared, up, device, staged=staged)
 
 

@@ -8,12 +8,14 @@ import sys
 import time
 import traceback
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import numpy as np
 
 from fedmpi import errors
 from fedmpi.comm.launcher import speaks
 from fedmpi.comm.transport import Solo, open_world
+from fedmpi.context import RankContext
 from fedmpi.errors import BadInput, FedmpiError
 from fedmpi.ranks import refuse_mixed
 from fedmpi.slurm.deadline import find_deadline
@@ -44,21 +46,36 @@ class StopFlag:
         return time.monotonic() - self.since if self.asked else 0.
 
 
+@dataclass(frozen=True)
+class RunRequest:
+    """What the user asks for: see the command `fedmpi run`."""
+    config_path: str
+    overrides: list[str]
+    out: str | None = None
+    resume: str | None = None
+    time_limit: str | None = None
+
+    @property
+    def words(self) -> list:
+        """Return what all ranks must have been asked for alike."""
+        return [self.config_path, self.overrides, self.out, self.resume, self.time_limit]
+
+
 def run_command(config_path: str, overrides: list[str], out: str | None, resume: str | None,
-         time_limit: str | None = None) -> int:
+                time_limit: str | None = None) -> int:
     """Run a configuration on all ranks. Returns the exit code of this rank (see fedmpi.errors)."""
     stop = StopFlag()      # first of all: USR1 would end a process that has no handler for it yet
 
+    context = RankContext(stop, stop.waits)
+
+    request = RunRequest(config_path, overrides, out, resume, time_limit)
+
     def take_part(world: Solo) -> int:
-        world.stop, world.waits = stop, stop.waits
-        words = [config_path, overrides, out, resume]
-        return (
-            lead(world, *words, stop, time_limit) if world.rank == 0 else serve_as_worker(world, [*words, time_limit])
-        )
-    return on_all_ranks(take_part)
+        return (serve_as_worker if world.rank else lead)(world, request, context)
+    return on_all_ranks(take_part, context)
 
 
-def on_all_ranks(take_part: Callable[[Solo], int]) -> int:
+def on_all_ranks(take_part: Callable[[Solo], int], context: RankContext | None = None) -> int:
     """Join the ranks of this job, and leave with the code of `take_part`. A rank on which it fails ends all of them,
     with one message."""
     try:
@@ -72,53 +89,52 @@ def on_all_ranks(take_part: Callable[[Solo], int]) -> int:
         world.close(code)
         return code
     except BaseException as error:
-        world.fail(*last_words(world, error))
+        world.fail(*last_words(world, context or RankContext(), error))
         raise
 
 
-def last_words(world: Solo, error: BaseException) -> tuple[str, int]:
+def last_words(world: Solo, context: RankContext, error: BaseException) -> tuple[str, int]:
     """Say who failed at what: rank, host, client, round; unexpected errors bring their traceback for the log."""
     if isinstance(error, BadInput) and world.rank == 0:
         return f"fedmpi: {error}", error.code
-    group = getattr(world, "group", None)
     where = f"rank {world.rank} of {world.size} on {world.host}"
-    if group is not None and group.at is not None:
-        where = f"client {group.at}, round {group.when + 1} ({where})"
+    if context.client is not None:
+        where = f"client {context.client}, round {context.round + 1} ({where})"
     if isinstance(error, FedmpiError):
         return f"fedmpi: {where}: {error}", error.code
     kind = "".join(traceback.format_exception_only(error)).strip().splitlines()[-1]
     return f"fedmpi: {where}: {kind}\n" + "".join(traceback.format_exception(error)), errors.FAILED
 
 
-def serve_as_worker(world: Solo, words: list) -> int:
+def serve_as_worker(world: Solo, request: RunRequest, context: RankContext) -> int:
     """A worker rank: set up as rank 0 says, take orders until it says stop."""
-    refuse_mixed(world, words)
+    refuse_mixed(world, request.words)
     import torch  # noqa: F401  (seconds: loaded while rank 0 reads the configuration and the data)
     start = json.loads(receive(world))
     if "code" in start:
         return start["code"]
     from fedmpi.assembly import assemble
-    return assemble(world, start).crew.serve()
+    return assemble(world, start, context).crew.serve()
 
 
-def lead(world: Solo, config_path, overrides, out, resume, stop, time_limit=None) -> int:
+def lead(world: Solo, request: RunRequest, context: RankContext) -> int:
     """Rank 0: check everything, tell the workers, run, and leave result.json."""
     from fedmpi.assembly import decide
     try:
-        refuse_mixed(world, [config_path, overrides, out, resume, time_limit])
-        ends = find_deadline(time_limit)
-        decision = decide(config_path, overrides, out, resume, world)
+        refuse_mixed(world, request.words)
+        ends = find_deadline(request.time_limit)
+        decision = decide(request.config_path, request.overrides, request.out, request.resume, world)
     except FedmpiError as error:      # nothing has started: all ranks leave quietly with the same code
         print(f"fedmpi: {error}", file=sys.stderr, flush=True)
         send(world, json.dumps({"code": error.code}))
         return error.code
     try:
-        return conduct(world, decision, stop, ends)
+        return conduct(world, context, decision, ends)
     finally:
         decision.folder.release()
 
 
-def conduct(world: Solo, decision, stop, ends) -> int:
+def conduct(world: Solo, context: RankContext, decision, ends) -> int:
     """Run the rounds of a decision that holds its run folder."""
     from fedmpi.assembly import assemble, prepare_run
     from fedmpi.comm.orders import Order
@@ -128,13 +144,13 @@ def conduct(world: Solo, decision, stop, ends) -> int:
     start = decision.start | {"host": world.host}
     send(world, json.dumps(start))
     try:
-        run = prepare_run(assemble(world, start), decision, progress, stop, ends)
+        run = prepare_run(assemble(world, start, context), decision, progress, context.stop, ends)
         finished = run.go()
         code = conclude(run) if finished else describe_saved(run)
         run.crew.call(Order.STOP, np.int64(code))
         return code
     except Exception as error:
-        words, code = last_words(world, error)
+        words, code = last_words(world, context, error)
         if world.size == 1:
             words = world.on_failure(words)
         world.fail(words, code)

@@ -53,9 +53,7 @@ class Bench:
 
     def lead(self, name: str, *overrides, resume=None) -> int:
         """The same in this process, on one rank; returns the exit code."""
-        from fedmpi.comm.transport import Solo
-        from fedmpi.session import lead
-        return lead(Solo(), self.config, list(overrides), str(self.out(name)), resume, lambda: False)
+        return run_alone(self.config, overrides, self.out(name), resume)
 
     def straight(self, rounds: int) -> str:
         """Return the digest of an uninterrupted run of so many rounds."""
@@ -72,6 +70,14 @@ class Bench:
 
     def saved(self, name: str) -> list[Path]:
         return sorted((self.out(name) / "checkpoints").glob("round-*.h5"))
+
+
+def run_alone(config, overrides, out, resume=None, stop=lambda: False, limit=None, world=None) -> int:
+    """Do what `fedmpi run` does, in this process on one rank; return the exit code."""
+    from fedmpi.comm.transport import Solo
+    from fedmpi.context import RankContext
+    from fedmpi.session import RunRequest, lead
+    return lead(world or Solo(), RunRequest(str(config), list(overrides), str(out), resume, limit), RankContext(stop))
 
 
 def wait_for(job, text: str):

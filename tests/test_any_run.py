@@ -21,6 +21,7 @@ from fedmpi import registry
 from fedmpi.assembly import decide
 from fedmpi.comm.transport import Solo
 from fedmpi.config.schema import Evaluate, Server, Train
+from fedmpi.context import RankContext
 from fedmpi.errors import BadInput
 from fedmpi.faults import Attack, Faults
 from fedmpi.session import conduct
@@ -110,7 +111,7 @@ def test_what_is_accepted_runs_and_what_is_not_is_named(folder, drawn):
     try:
         decision = decide(path, [], out, None, Solo())
         try:
-            assert conduct(Alone(), decision, lambda: False, find_deadline(None)) == 0
+            assert conduct(Alone(), RankContext(), decision, find_deadline(None)) == 0
         finally:
             decision.folder.release()
     except (BadInput, Ended) as error:

@@ -16,7 +16,8 @@ LINES = 300      # of a file of Python
 
 # From the ground up: a module may import what is below its floor, or beside it in its own package.
 FLOORS = [
-    "fedmpi.errors fedmpi.text", "fedmpi.slurm", "fedmpi.settings fedmpi.registry fedmpi.comm fedmpi.clustering",
+    "fedmpi.errors fedmpi.text fedmpi.context", "fedmpi.slurm",
+    "fedmpi.settings fedmpi.registry fedmpi.comm fedmpi.clustering",
     "fedmpi.models", "fedmpi.method", "fedmpi.faults fedmpi.edge", "fedmpi.config", "fedmpi.storage", "fedmpi.progress",
     "fedmpi.data", "fedmpi.engines", "fedmpi.clients", "fedmpi.ranks", "fedmpi.server", "fedmpi.methods",
     "fedmpi.assembly", "fedmpi.session", "fedmpi.commands", "fedmpi.bench", "fedmpi.sweeps", "fedmpi.report",

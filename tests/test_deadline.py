@@ -9,14 +9,13 @@ import time
 
 import pytest
 
-from fedmpi.comm.transport import Solo
 from fedmpi.errors import BadInput
-from fedmpi.session import lead
 from fedmpi.slurm import job as slurm
 from fedmpi.slurm.deadline import END_MARGIN_S, Deadline, find_deadline, parse_time_limit
 from fedmpi.slurm.job import SlurmJob, has_ended
 from tests.arrows import Tree
 from tests.launch import ROOT
+from tests.runs import run_alone
 
 
 @pytest.fixture(autouse=True)
@@ -202,12 +201,12 @@ def test_whether_a_job_has_ended(squeue, script, over):
 
 def test_a_run_saves_in_time_and_continues(bench):
     def go(limit, resume):
-        return lead(Solo(), bench.config, ["checkpoint.every=0"], str(bench.out("late")), resume, lambda: False, limit)
+        return run_alone(bench.config, ["checkpoint.every=0"], bench.out("late"), resume, limit=limit)
     assert go("0:10", None) == 75 and [path.name for path in bench.saved("late")] == ["round-000001.h5"]
     assert "--time-limit 0:10 ends in" in (bench.out("late") / "log.txt").read_text()
     assert go("60", "auto") == 0 and bench.result("late")["digest"] == bench.straight(3)
 
 
 def test_a_time_limit_that_is_none_is_refused(bench, capsys):
-    assert lead(Solo(), bench.config, [], str(bench.out("soon")), None, lambda: False, "soon") == 2
+    assert run_alone(bench.config, [], bench.out("soon"), limit="soon") == 2
     assert "--time-limit soon is no time" in capsys.readouterr().err and not bench.out("soon").exists()

@@ -7,6 +7,7 @@ from itertools import combinations, product
 import pytest
 
 from fedmpi.clients.hosted import HostedClients
+from fedmpi.clients.partial_sums import PartialSums
 from fedmpi.clients.state_store import Spill
 from fedmpi.server.rounds import Run
 from tests.decomposition import cases, quick
@@ -69,9 +70,9 @@ def forgetful(run, path, snapshot):
     run.state.groups.last[:] = -1
 
 
-WEIGHTED, LOCAL, RESTORE = HostedClients.weighted, HostedClients.local, Run.restore
+WEIGHTED, LOCAL, RESTORE = PartialSums.weighted_sum, HostedClients.local, Run.restore
 PLANTED = {      # where, the fault, the run that shows it, what is found first
-    "rounding by rank": (HostedClients, "weighted", rounded, {"ranks": 3}, "digest"),
+    "rounding by rank": (PartialSums, "weighted_sum", rounded, {"ranks": 3}, "digest"),
     "batches by rank": (HostedClients, "local", of_its_rank, {"ranks": 3}, "digest"),
     "a forgetful restart": (Run, "restore", forgetful, {"restart": "1 after 1"},
                             "cluster_sizes_all in round 2 of metrics.jsonl"),
@@ -97,7 +98,7 @@ def test_a_run_that_fails_is_a_mismatch(suite, monkeypatch, capfd):
 @pytest.mark.parametrize("how, mismatches", [({}, 0), ({"ranks": 3}, 1)])
 def test_the_command_says_what_differs_and_ends_with_1(how, mismatches, monkeypatch, tmp_path, capsys):
     monkeypatch.setattr(quick, "designs", lambda: {"fedavg": [{**ROW, **how}], "local": [ROW]})
-    monkeypatch.setattr(HostedClients, "weighted", rounded)
+    monkeypatch.setattr(PartialSums, "weighted_sum", rounded)
     assert main(["--quick", "--methods", "fedavg", "--out", str(tmp_path / "found.json")]) == bool(mismatches)
     said, found = capsys.readouterr().out, json.loads((tmp_path / "found.json").read_text())["runs"]
     assert [one["method"] for one in found] == ["fedavg"] and bool(found[0]["differs"]) == bool(mismatches)

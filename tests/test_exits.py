@@ -10,9 +10,11 @@ import pytest
 
 from fedmpi import errors, session
 from fedmpi.comm.transport import Solo
+from fedmpi.context import RankContext
 from fedmpi.errors import BadInput, FedmpiError, GivenUp, StorageError
 from fedmpi.methods.fedavg import FedAvg
-from fedmpi.session import StopFlag, last_words, lead, run_command
+from fedmpi.session import StopFlag, last_words, run_command
+from tests.runs import run_alone
 
 
 def test_the_exit_codes_that_scripts_rely_on():
@@ -65,21 +67,22 @@ def test_ctrl_c_after_another_signal_ends_the_run_at_once_and_no_other_does(stop
     assert end.value.code == 130
 
 
-def world(rank=0, at=None, when=0, group=True) -> SimpleNamespace:
-    return SimpleNamespace(rank=rank, size=4, host="n3", group=SimpleNamespace(at=at, when=when) if group else None)
+def here(rank=0, client=None, when=0) -> tuple:
+    """Return a rank's world and context."""
+    return SimpleNamespace(rank=rank, size=4, host="n3"), RankContext(client=client, round=when)
 
 
 @pytest.mark.parametrize("here, error, words, code", [
-    (world(), BadInput("so"), "fedmpi: so", 2), (world(2), BadInput("so"), "fedmpi: rank 2 of 4 on n3: so", 2),
-    (world(at=5, when=6), FedmpiError("so"), "fedmpi: client 5, round 7 (rank 0 of 4 on n3): so", 1),
-    (world(3, at=0, when=0), GivenUp("so"), "fedmpi: client 0, round 1 (rank 3 of 4 on n3): so", 75),
-    (world(1, group=False), StorageError("so"), "fedmpi: rank 1 of 4 on n3: so", 1)])
+    (here(), BadInput("so"), "fedmpi: so", 2), (here(2), BadInput("so"), "fedmpi: rank 2 of 4 on n3: so", 2),
+    (here(client=5, when=6), FedmpiError("so"), "fedmpi: client 5, round 7 (rank 0 of 4 on n3): so", 1),
+    (here(3, client=0), GivenUp("so"), "fedmpi: client 0, round 1 (rank 3 of 4 on n3): so", 75),
+    (here(1), StorageError("so"), "fedmpi: rank 1 of 4 on n3: so", 1)])
 def test_last_words_say_who_failed_at_what(here, error, words, code):
-    assert last_words(here, error) == (words, code)
+    assert last_words(*here, error) == (words, code)
 
 
 def test_last_words_of_an_unexpected_error_bring_its_traceback():
-    words, code = last_words(world(1, at=8, when=1), ValueError("one\ntwo"))
+    words, code = last_words(*here(1, client=8, when=1), ValueError("one\ntwo"))
     first, _, more = words.partition("\n")
     assert code == 1 and first == "fedmpi: client 8, round 2 (rank 1 of 4 on n3): two"
     assert "ValueError: one\ntwo" in more
@@ -116,8 +119,7 @@ class Breaking(FedAvg):
 def test_a_run_that_fails_says_so_once_and_how_to_go_on(bench, how, code):
     folder = bench.out(f"breaking-{how}")
     with pytest.raises(Ended) as end:
-        lead(Alone(), bench.config, [f"method={{name: 'tests.test_exits:Breaking', how: {how}}}"], str(folder), None,
-             lambda: False)
+        run_alone(bench.config, [f"method={{name: 'tests.test_exits:Breaking', how: {how}}}"], folder, world=Alone())
     words, found = end.value.args
     assert found == code and "Traceback" not in words
     first, *trace, saved = words.splitlines()
@@ -133,14 +135,14 @@ def test_a_run_that_fails_says_so_once_and_how_to_go_on(bench, how, code):
 
 def test_a_run_that_fails_before_anything_was_saved_names_no_checkpoint(bench):
     with pytest.raises(Ended) as end:
-        lead(Alone(), bench.config, ["method=tests.test_exits:Breaking", "checkpoint.every=0"],
-             str(bench.out("nothing")), None, lambda: False)
+        run_alone(bench.config, ["method=tests.test_exits:Breaking", "checkpoint.every=0"], bench.out("nothing"),
+                  world=Alone())
     assert "saved so far" not in end.value.args[0] and end.value.args[0].endswith("log.txt)")
 
 
 def test_what_is_refused_leaves_no_folder_and_one_line(bench, capsys):
     world = Alone()
-    assert lead(world, bench.config, ["rounds=0"], str(bench.out("zero")), None, lambda: False) == 2
+    assert run_alone(bench.config, ["rounds=0"], bench.out("zero"), world=world) == 2
     out, error = capsys.readouterr()
     assert (out, error) == ("", f"fedmpi: {bench.config}: rounds = 0: should be greater than or equal to 1\n")
     assert not bench.out("zero").exists()
@@ -148,7 +150,7 @@ def test_what_is_refused_leaves_no_folder_and_one_line(bench, capsys):
 
 def test_judging_on_validation_needs_a_validation_part(bench, capsys):
     words, out = ["evaluate.on=validation", "data.split=[.7, 0, .3]"], str(bench.out("unvalidated"))
-    assert lead(Alone(), bench.config, words, out, None, lambda: False) == 2
+    assert run_alone(bench.config, words, out, world=Alone()) == 2
     assert capsys.readouterr().err == ("fedmpi: evaluate.on = validation, but data.split has no validation share: give "
                                        "three shares\n")
     assert not bench.out("unvalidated").exists()      # nor the folder that was claimed
@@ -171,13 +173,13 @@ def mains(monkeypatch):
 def test_main_finishes_stops_and_refuses_with_its_codes(bench, mains, capsys):
     words = (bench.config, ["method=fedavg", "data.clients=4"], str(bench.out("main")), None)
     code, world = mains(*words)
-    assert (code, world.closed) == (0, 0) and isinstance(world.stop, StopFlag) and world.waits() == 0
+    assert (code, world.closed) == (0, 0)
     assert bench.result("main")["rounds"] == 3
     code, world = mains(*words)
     assert (code, world.closed) == (2, 2) and "already holds a run" in capsys.readouterr().err
     words = (bench.config, ["method=tests.test_exits:Asking"], str(bench.out("asking")), None)
     code, world = mains(*words)
-    assert (code, world.closed) == (75, 75) and world.stop()
+    assert (code, world.closed) == (75, 75)
     assert [path.name for path in bench.saved("asking")][-1] == "round-000002.h5"
     code, world = mains(*words[:3], "auto")
     assert (code, world.closed) == (0, 0) and bench.result("asking")["rounds"] == 3

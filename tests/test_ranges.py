@@ -180,8 +180,7 @@ ELSEWHERE = {      # where what a setting does is tested; it changes no result
 @pytest.mark.slow("a run for every setting")
 def test_no_setting_is_lost(tmp_path, cache):
     """Every setting changes what is learned, or what is told, or is tested elsewhere."""
-    from fedmpi.comm.transport import Solo
-    from fedmpi.session import lead
+    from tests.runs import run_alone
     told = {}
 
     def books(words) -> tuple[str, str]:
@@ -189,7 +188,7 @@ def test_no_setting_is_lost(tmp_path, cache):
         key, out = json.dumps(words), tmp_path / str(len(told))
         if key not in told:
             overrides = [f"{path}={json.dumps(value)}" for path, value in words.items()]
-            assert lead(Solo(), tmp_path / "c.yaml", overrides, str(out), None, lambda: False) == 0
+            assert run_alone(tmp_path / "c.yaml", overrides, str(out)) == 0
             result = json.loads((out / "result.json").read_text())
             from fedmpi.storage.folder import read_history
             columns = {name: v.shape for name, v in read_history(out / "history.h5").items()}

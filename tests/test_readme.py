@@ -8,8 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 from fedmpi.cli import app
-from fedmpi.comm.transport import Solo
-from fedmpi.session import lead
+from tests.runs import run_alone
 
 ROOT = Path(__file__).parent.parent
 BLOCKS = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.S)
@@ -21,7 +20,7 @@ def folder(tmp_path_factory, cache):
     folder = tmp_path_factory.mktemp("readme")
     words = ["rounds=2", f"data.cache={cache}"]
     out = str(folder / "runs/quickstart-001")
-    assert lead(Solo(), str(ROOT / "configs/quickstart.yaml"), words, out, None, lambda: False) == 0
+    assert run_alone(str(ROOT / "configs/quickstart.yaml"), words, out) == 0
     return folder
 
 

@@ -77,7 +77,7 @@ class Lab:
 
     def train(self) -> None:
         """Let all clients train from the server's present state, as in a round without judging and server."""
-        self.group.hear([True] * len(self.shared), [as_numpy(v) for v in self.shared])
+        self.group.receive_shared([True] * len(self.shared), [as_numpy(v) for v in self.shared])
         self.group.train(0, np.arange(len(self.federation.sizes)), self.group.clients, False)
 
     def judge(self) -> None:

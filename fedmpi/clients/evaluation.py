@@ -1,8 +1,14 @@
-"""Judging models on clients' samples. Each look at a number waits for a GPU, so that there the measures of all clients
-stay where they are until the last one is judged, and are then read together; engine `vmap` judges many models at once.
+"""Measure models on the samples of hosted clients.
 
-Legend: c clients, s samples of the one with most, k classes."""
+Reading a number from a GPU waits for the GPU. So the measures of all clients stay on the GPU until the last one is
+known, and are then read together; engine `vmap` measures many models at once.
+
+Legend: c clients, s samples of the client with the most, k classes."""
 from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -11,77 +17,148 @@ from torch import Tensor
 from torch.func import vmap
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
+from fedmpi.clients.measures import CLIENT_MEASURES, measure_confusion, measure_logits
+from fedmpi.clients.sample_cache import SampleCache
+from fedmpi.clients.state_store import StateStore
 from fedmpi.engines import batch_plan, convolutions
 from fedmpi.engines.cohort import SAMPLES_PER_BLOCK, pad
 from fedmpi.engines.factored_gradients import judging
+from fedmpi.engines.step_counter import JUDGED
+from fedmpi.method import Method
 from fedmpi.models.build import as_input
 
 MODELS_AT_ONCE = 32            # with SAMPLES_PER_BLOCK samples each they fill a GPU
 SAMPLES_PER_FORWARD = 500      # of a single model
 
+# Second index of the table of measures: which weights, on which samples.
+BEFORE_TRAINING, AFTER_TRAINING, WITHOUT_ADAPTATION, ON_VALIDATION = range(4)
 
-class Judge:
-    """Measures models of hosted clients, some of them later; `measure` and `measures` are those of measures.py."""
 
-    def __init__(self, group, parts: tuple[str, ...], measure, measures):
-        self.group, self.of_logits, self.measures = group, measure, measures
-        self.parts = [{"validation": "val"}.get(part, part) for part in parts]      # as fields of Samples end
-        self.models: list = []       # not judged yet
-        self.tallies: list = []      # judged, but not read yet
+class ClientHolder(Protocol):
+    """Whose clients are measured: see HostedClients."""
+    method: Method
+    clients: list[int]
+    samples: SampleCache
+    store: StateStore
+    device: torch.device
+    # its name says whether many models are measured at once; engines have no common class
+    engine: Any
+    shared: tuple
 
-    def look(self, into: dict, key, client: int, weights, part: int = 0) -> None:
-        """Let into[key] be the CLIENT_MEASURES of weights on a part of a client's samples; known after `settle`."""
-        group, (x, y) = self.group, self.samples(client, part)
-        if group.device.type != "cuda" or not len(y):
-            into[key] = self.measure(weights, x, y)
-        elif group.engine.name == "vmap":
+    def apply(self, function: Callable, clients: Iterable[int], shared: tuple, when: int,
+              whose: int | None = None) -> Iterator[tuple[int, Any]]: ...
+
+    def timed(self, phase: str) -> AbstractContextManager: ...
+
+
+class Evaluator:
+    """Measures the models of one rank's clients.
+
+    Args:
+        hosted: whose clients
+        parts: the parts of the samples that clients are measured on, `test`, `validation` or both in this order"""
+
+    def __init__(self, hosted: ClientHolder, parts: tuple[str, ...]):
+        self.hosted = hosted
+        # as the fields of Samples end
+        self.parts = [{"validation": "val"}.get(part, part) for part in parts]
+        # measures right after the local training of this round, by client
+        self.after_training: dict[int, np.ndarray] = {}
+        # models that are not measured yet, and measures that were not read yet
+        self.models: list = []
+        self.tallies: list = []
+
+    def measure_after_training(self, client: int, mine: tuple, up: tuple) -> None:
+        """Measure the weights that a client has right after its local training, if these differ from those that it is
+        judged by; known after `finish`."""
+        weights = self.hosted.method.trained(mine, up)
+        if weights is not None:
+            self.measure(self.after_training, client, client, weights)
+
+    def measure_clients(self, when: int, n: int) -> np.ndarray:
+        """Measure the model that each hosted client would use in round `when`.
+
+        Args:
+            when: number of the round, from 0
+            n: number of clients on all ranks
+
+        Returns:
+            a table (n, 3 or 4, 1 + measures) in which this rank fills the rows of its own clients and leaves 0
+            elsewhere, so that the ranks' tables add up. Columns: 1 if filled, then CLIENT_MEASURES. The second index is
+            BEFORE_TRAINING, AFTER_TRAINING (of the last round), WITHOUT_ADAPTATION (without what `personal` trains)
+            and, if validation samples are measured beside test samples, ON_VALIDATION (of BEFORE_TRAINING)."""
+        hosted, both = self.hosted, len(self.parts) > 1
+        found: dict[tuple[int, int], np.ndarray] = {}
+        table = np.zeros((n, 3 + both, 1 + len(CLIENT_MEASURES)))
+        with hosted.timed("judge"):
+            for client, weights in hosted.apply(hosted.method.personal, hosted.clients, hosted.shared, when, JUDGED):
+                self.measure(found, (client, BEFORE_TRAINING), client, weights)
+                if both:
+                    self.measure(found, (client, ON_VALIDATION), client, weights, part=1)
+                weights = hosted.method.unadapted(hosted.shared, hosted.store.read(client))
+                if weights is not None:
+                    self.measure(found, (client, WITHOUT_ADAPTATION), client, weights)
+            self.finish()
+            found |= {(client, AFTER_TRAINING): row for client, row in self.after_training.items()}
+            for place, numbers in found.items():
+                table[place] = 1, *numbers
+        return table
+
+    def measure(self, into: dict, key, client: int, weights, part: int = 0) -> None:
+        """Let into[key] be the CLIENT_MEASURES of weights on a part of a client's samples; known after `finish`."""
+        x, y = self.samples(client, part)
+        if self.hosted.device.type != "cuda" or not len(y):
+            into[key] = self.measure_now(weights, x, y)
+        elif self.hosted.engine.name == "vmap":
             self.models.append(((into, key), weights, x, y))
             if len(self.models) == MODELS_AT_ONCE:
-                self._judge_together()
+                self._measure_together()
         else:
             logits = self.logits(weights, x)
             self.tallies.append(([(into, key)], score_batch(logits[None], y[None], torch.ones_like(y[None]))))
 
     def samples(self, client: int, part: int = 0) -> tuple[Tensor, Tensor]:
-        """Return the samples of a part on which a client's models are judged."""
-        mine, name = self.group.samples[client], self.parts[part]
-        return mine[f"x_{name}"], mine[f"y_{name}"]
+        """Return the samples x (s, ...), y (s,) of a part on which a client's models are measured."""
+        samples, name = self.hosted.samples[client], self.parts[part]
+        return samples[f"x_{name}"], samples[f"y_{name}"]
 
-    def measure(self, weights, x: Tensor, y: Tensor) -> np.ndarray:
-        """Return the CLIENT_MEASURES of weights on a client's samples; without any, nothing is known."""
-        return self.of_logits(self.logits(weights, x), y) if len(y) else np.array([0., 0., 0., np.nan])
+    def measure_now(self, weights, x: Tensor, y: Tensor) -> np.ndarray:
+        """Return the CLIENT_MEASURES of weights on samples; without samples the F1 is nan and the others are 0."""
+        return measure_logits(self.logits(weights, x), y) if len(y) else np.array([0., 0., 0., np.nan])
 
     @torch.no_grad()
     def logits(self, weights, x: Tensor) -> Tensor:
-        method = self.group.method
+        """Return the logits (s, k) of weights for samples x (s, ...) as stored."""
+        method = self.hosted.method
         method.model.eval()
-        with judging(method.model, self.group.device):
+        with judging(method.model, self.hosted.device):
             return torch.cat([method.predict(weights, as_input(part)) for part in x.split(SAMPLES_PER_FORWARD)])
 
-    def settle(self) -> None:
-        """Judge what is left, and read all measures at once."""
+    def finish(self) -> None:
+        """Measure the models that wait, and read all measures at once."""
         if self.models:
-            self._judge_together()
+            self._measure_together()
         if self.tallies:
             rows = torch.cat([rows for _, rows in self.tallies]).cpu().numpy()
             for (into, key), row in zip([place for places, _ in self.tallies for place in places], rows, strict=True):
                 k = round(np.sqrt(len(row) - 1))
-                into[key] = self.measures(row[1:].reshape(k, k), float(row[0]))
+                into[key] = measure_confusion(row[1:].reshape(k, k), float(row[0]))
             self.tallies = []
 
     @torch.no_grad()
-    def _judge_together(self) -> None:
-        """Judge the models that wait, as one batch: samples in blocks, so that few are in memory at once."""
-        group, method = self.group, self.group.method
-        waiting = sorted(self.models, key=lambda model: -len(model[3]))      # as `pad` needs them
+    def _measure_together(self) -> None:
+        """Measure the models that wait as one batch; samples come in blocks, so that few are in memory at once."""
+        hosted, method = self.hosted, self.hosted.method
+        # `pad` needs the client with the most samples first
+        waiting = sorted(self.models, key=lambda model: -len(model[3]))
         places, weights, xs, ys = zip(*waiting, strict=True)
         x, y = pad(xs), pad(ys)
         leaves, trees = zip(*map(tree_flatten, weights), strict=True)
         w = tree_unflatten([torch.stack(column) for column in zip(*leaves, strict=True)], trees[0])
-        sizes = batch_plan.sent(np.array([len(mine) for mine in ys]), group.device)
+        sizes = batch_plan.sent(np.array([len(labels) for labels in ys]), hosted.device)
         own = torch.arange(y.shape[1], device=y.device) < sizes[:, None]
         method.model.eval()
-        with convolutions.unfolded(method.model, group.engine.unfolded or ()):
+        with convolutions.unfolded(method.model, hosted.engine.unfolded or ()):
             parts = [
                 score_batch(
                     vmap(method.predict)(w, as_input(part.flatten(0, 1)).unflatten(0, part.shape[:2])), labels, counted
@@ -93,12 +170,17 @@ class Judge:
 
 
 def score_batch(logits: Tensor, y: Tensor, own: Tensor) -> Tensor:
-    """Return each client's loss, summed over samples, and its confusion by label, (c, 1 + k * k), from logits (c, s, k)
-    and labels (c, s) of its own samples: where `own` (c, s) is not 0."""
+    """Return each client's loss, summed over samples, and its confusion matrix by label, (c, 1 + k * k).
+
+    Args:
+        logits: (c, s, k)
+        y: labels (c, s)
+        own: (c, s), 0 for padding that is no sample of the client"""
     k, own = logits.shape[2], own.to(logits.dtype)
     losses = F.cross_entropy(logits.flatten(0, 1), y.flatten(), reduction="none").view(y.shape)
     classes = torch.arange(k, device=y.device)
     true = (y[..., None] == classes) * own[..., None]
     predicted = (logits.argmax(2)[..., None] == classes).to(logits.dtype)
-    confusion = true.transpose(1, 2) @ predicted      # whole numbers: exact, in whatever precision products are
+    # whole numbers: exact in whatever precision products are
+    confusion = true.transpose(1, 2) @ predicted
     return torch.cat([(losses * own).sum(1, keepdim=True), confusion.flatten(1)], 1)

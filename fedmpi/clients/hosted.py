@@ -1,292 +1,280 @@
-"""The clients that one rank hosts: their data, their private states, and the local part of every order of rank 0."""
+"""The clients that one rank hosts: their samples, their private states, and the engine that trains them.
+
+HostedClients performs the local part of rank 0's orders. Measures are taken by its `evaluator` (evaluation.py), sums
+over rows by its `sums` (partial_sums.py)."""
 from __future__ import annotations
 
+import bisect
 import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from fedmpi.clients import updates
-from fedmpi.clients.evaluation import Judge
-from fedmpi.clients.measures import CLIENT_MEASURES, measure, measures
+from fedmpi.clients.evaluation import Evaluator
+from fedmpi.clients.partial_sums import PartialSums
 from fedmpi.clients.sample_cache import SampleCache
 from fedmpi.clients.state_store import StateStore, as_numpy
 from fedmpi.comm import exact
-from fedmpi.comm.orders import UP
 from fedmpi.config.schema import Config
+from fedmpi.context import RankContext
+from fedmpi.data.federation import Federation
 from fedmpi.engines import batch_plan, convolutions, engine_choice, gpu_card
 from fedmpi.engines.batch_plan import LocalTraining, generate
-from fedmpi.engines.step_counter import JUDGED, OTHERS, PARTICIPANTS, StepCounter
+from fedmpi.engines.step_counter import OTHERS, PARTICIPANTS, StepCounter
 from fedmpi.errors import GivenUp
 from fedmpi.faults import attackers
+from fedmpi.method import Method
 
 ROUND_PHASES = ("train", "judge")
-ON_GPU = len(ROUND_PHASES)      # column of `times`
-ATTACK = 0xA77A  # stream of an attacker's noise
+ON_GPU = len(ROUND_PHASES)      # column of the result of `take_times`
+ATTACK_STREAM = 0xA77A  # names the random stream of an attacker's noise
 
 
 class HostedClients:
-    """Hosted clients, ascending, and the engine that trains them. All arguments of the verbs are plain arrays."""
+    """The clients of one rank, in ascending order, and the engine that trains them.
 
-    def __init__(self, method, first_shared, first_mine, engine, federation, clients, config: Config,
-                 device: torch.device, room: gpu_card.Room | None = None):
+    Args:
+        method: the method, on a model that lies on `device`
+        first_shared, first_mine: the first Shared and the first Mine of every client, from `method.init`
+        engine: engines.loop.Loop or engines.vmap.Vmap; None: nobody is trained
+        federation: the samples of all clients
+        clients: numbers of the hosted clients
+        config: the run's configuration
+        device: where clients are trained and their states lie
+        room: bytes for states, samples and chunks of clients; default: as the configuration says
+        context: what this rank's parts share
+        why: why this engine was chosen, for the log"""
+
+    def __init__(self, method: Method, first_shared: tuple, first_mine: tuple, engine: Any, federation: Federation,
+                 clients: Iterable[int], config: Config, device: torch.device, room: gpu_card.Room | None = None,
+                 context: RankContext | None = None, why: str = ""):
         self.method, self.engine, self.config, self.device = method, engine, config, device
-        self.shared_type, self.shared = type(first_shared), (None,) * len(first_shared)      # as last heard
+        self.why, self.context = why, context or RankContext()
         self.clients = [int(c) for c in clients]
         self.attackers = set(attackers(config.attack, len(federation.sizes), config.seed).tolist())
-        self.skips = config.faults.bad_update == "skip"
+        self.skips_bad_updates = config.faults.bad_update == "skip"
         self.room = room = room or gpu_card.room(config, device)
         self.store = StateStore(
             type(first_mine)(*(v.to(device) for v in first_mine)), room.states, config.state.scratch
         )
         self.samples = SampleCache(federation, device, room.samples)
-        self.later, self.counter = Judge(self, config.judged_on, measure, measures), StepCounter()
-        self.ups, self.fresh = {}, {}      # of this round: what participants send; their measures after training
-        self.kept = {}                     # of this round: the largest number of each state that changed
-        self.messages = {}                    # what the server addressed to clients for the next round
-        self.at, self.when = None, 0       # the client and round at work, for error messages
+        self.evaluator, self.sums = Evaluator(self, config.judged_on), PartialSums(self)
+        self.counter = StepCounter()
+        # the server's state as it was last received
+        self.shared_type, self.shared = type(first_shared), (None,) * len(first_shared)
+        # of this round: the participants that train here, and what they send
+        self.here: list[int] = []
+        self.ups: dict[int, tuple] = {}
+        # of this round: the largest number of each state that changed
+        self.largest: dict[int, Tensor] = {}
+        # what the server addressed to clients for the next round
+        self.messages: dict[int, tuple] = {}
         self.seconds = dict.fromkeys(ROUND_PHASES, 0.)
-        self.waits = lambda: 0.            # seconds since this rank was asked to stop
-        self.why = ""                      # this engine trains
 
     def training(self, client: int) -> tuple[Tensor, Tensor]:
+        """Return a client's training samples and labels; an attacker may flip its labels."""
         x, y = self.samples[client]["x_train"], self.samples[client]["y_train"]
-        lies = client in self.attackers and self.config.attack.kind == "label_flip"
-        return x, self.samples.federation.classes - 1 - y if lies else y
+        flips = client in self.attackers and self.config.attack.kind == "label_flip"
+        return x, self.samples.federation.classes - 1 - y if flips else y
 
     def local(self, when: int) -> LocalTraining:
-        """Return the local training of round `when`."""
+        """Return the settings of local training in round `when`."""
         return batch_plan.of_round(self.config, when)
 
-    def hear(self, fresh, arrays) -> None:
-        """Take the fields of the server's state that changed, (fields,) bool, and keep the others."""
-        arrays = iter(arrays)
-        self.shared = self.shared_type(*(
-            torch.as_tensor(next(arrays)).to(self.device, copy=True) if changed else kept
-            for changed, kept in zip(fresh, self.shared, strict=True)))
+    def receive_shared(self, changed: Iterable[bool], arrays: Iterable) -> None:
+        """Take the fields of the server's state that changed, and keep the others.
 
-    def apply(self, function, clients, shared, when: int, whose: int | None = None):
-        """Yield (client, result); `whose` steps are counted says engines/step_counter.py, None: nobody's."""
-        self.when = when
+        Args:
+            changed: (fields,) bool
+            arrays: one array or tensor for each field that changed"""
+        fresh = iter(arrays)
+        self.shared = self.shared_type(*(
+            torch.as_tensor(next(fresh)).to(self.device, copy=True) if is_new else kept
+            for is_new, kept in zip(changed, self.shared, strict=True)))
+
+    @contextmanager
+    def timed(self, phase: str) -> Iterator[None]:
+        """Add the seconds of a block to a phase."""
+        begin = time.perf_counter()
+        yield
+        self.seconds[phase] += time.perf_counter() - begin
+
+    def apply(self, function: Callable, clients: Iterable[int], shared: tuple, when: int,
+              whose: int | None = None) -> Iterator[tuple[int, Any]]:
+        """Yield (client, function(shared, mine, data)) for each of some hosted clients.
+
+        Args:
+            when: number of the round
+            whose: as what gradient steps are counted (see engines/step_counter.py); None: they are not"""
+        self.context.round = when
         self.counter.begin(whose, warm_up=when < 0)
         yield from self.engine.apply(function, clients, shared, self, self.local(when))
         self.counter.begin(None)
-        self.at = None
+        self.context.client = None
 
-    def in_time(self, function, clients, shared, when: int, whose: int):
-        """The same for training, which is given up before the next client when somebody waits for the end too long."""
+    def apply_in_time(self, function: Callable, clients: list[int], shared: tuple, when: int,
+                      whose: int) -> Iterator[tuple[int, Any]]:
+        """Do the same for training, but give up before the next client if somebody waits too long for the end."""
         for done, pair in enumerate(self.apply(function, clients, shared, when, whose), 1):
             yield pair
             if done < len(clients):
                 self.check_grace()
 
     def check_grace(self) -> None:
-        """Give the round up when somebody waits for its end too long; engines that train many at once ask it often."""
+        """Give the round up if somebody waits too long for its end. Engines that train many clients at once ask often.
+
+        Raises:
+            GivenUp: if the run was asked to stop more than `checkpoint.grace` seconds ago."""
         grace = self.config.checkpoint.grace
-        if self.waits() > grace:
+        if self.context.waits() > grace:
             raise GivenUp(f"asked to stop more than {grace:g} s ago (checkpoint.grace): the round is given up")
 
-    def train(self, when: int, everybody, here, judge: bool) -> None:
-        """Train the participants that are `here`; their Up stays for the verbs below."""
-        begin = time.perf_counter()
-        shared, ids = self.shared, [int(i) for i in here]
-        self.here, self.ups, self.fresh, self.kept = ids, dict.fromkeys(ids), {}, {}
-        for client, (mine, up) in self.in_time(self.method.client, ids, shared, when, PARTICIPANTS):
-            sent = self._sent(client, shared, up, when)
-            if self.skips and not updates.fits_exact_sums(mine, sent):
-                self.ups.pop(client)      # and its state stays what it was
-                continue
-            self._keep(client, mine, known=self.skips)
-            self.ups[client] = sent
-            if judge and self.config.evaluate.after != "off":
-                self._judge_fresh(client, mine, up)
-        judges_all = judge and self.config.evaluate.after == "all"
-        rest = np.setdiff1d(self.clients, everybody).tolist() if self.method.idles or judges_all else []
-        if self.method.idles:
-            for client, mine in self.in_time(self.method.idle, rest, shared, when, OTHERS):
-                self._keep(client, mine)
-        if judges_all:      # as if they had taken part, without keeping it
-            for client, (mine, up) in self.apply(self.method.client, rest, shared, when):
-                self._judge_fresh(client, mine, up)
-        self.later.settle()
-        self._refuse_spoilt()
-        self.messages.clear()
-        convolutions.synchronize(self.device)  # a GPU's work counts where it is done; the next order would wait for it
-        self.seconds["train"] += time.perf_counter() - begin
+    def train(self, when: int, everybody: np.ndarray, here: Iterable[int], judge: bool) -> None:
+        """Train the participants that are `here`; what they send stays here for `sums`.
 
-    def _sent(self, client: int, shared, up, when: int):
-        """Return a client's update as the server takes it."""
-        attack, most = self.config.attack, self.config.server.clip_norm
+        Args:
+            when: number of the round
+            everybody: the participants on all ranks, ascending
+            here: those of them that train on this rank
+            judge: measure clients right after their training, as `evaluate.after` says"""
+        with self.timed("train"):
+            shared, evaluator, after = self.shared, self.evaluator, self.config.evaluate.after
+            self.here = [int(i) for i in here]
+            self.ups, evaluator.after_training, self.largest = dict.fromkeys(self.here), {}, {}
+            for client, (mine, up) in self.apply_in_time(self.method.client, self.here, shared, when, PARTICIPANTS):
+                sent = self._alter_update(client, shared, up, when)
+                if self.skips_bad_updates and not updates.fits_exact_sums(mine, sent):
+                    # its state stays what it was
+                    self.ups.pop(client)
+                    continue
+                self._keep(client, mine, known=self.skips_bad_updates)
+                self.ups[client] = sent
+                if judge and after != "off":
+                    evaluator.measure_after_training(client, mine, up)
+            judges_all = judge and after == "all"
+            rest = np.setdiff1d(self.clients, everybody).tolist() if self.method.idles or judges_all else []
+            if self.method.idles:
+                for client, mine in self.apply_in_time(self.method.idle, rest, shared, when, OTHERS):
+                    self._keep(client, mine)
+            if judges_all:
+                # train the others too, only to measure them; their new state is discarded
+                for client, (mine, up) in self.apply(self.method.client, rest, shared, when):
+                    evaluator.measure_after_training(client, mine, up)
+            evaluator.finish()
+            self._refuse_bad_states()
+            self.messages.clear()
+            # wait for the GPU, so that its time is charged to this phase and not to the next order
+            convolutions.synchronize(self.device)
+
+    def _alter_update(self, client: int, shared: tuple, up: tuple, when: int) -> tuple:
+        """Return a client's update as the server takes it: after an attack, and clipped."""
+        attack, longest = self.config.attack, self.config.server.clip_norm
         if client in self.attackers and attack.kind != "label_flip":
-            up = updates.tampered(attack, shared, up, generate(self.config.seed, when, client, ATTACK))
-        return up if most is None else updates.clipped(shared, up, most)
+            up = updates.tampered(attack, shared, up, generate(self.config.seed, when, client, ATTACK_STREAM))
+        return up if longest is None else updates.clipped(shared, up, longest)
 
-    def _keep(self, client: int, mine, known: bool = False) -> None:
-        """Store a client's state; look at its numbers, unless they are known to be usable."""
+    def _keep(self, client: int, mine: tuple, known: bool = False) -> None:
+        """Store a client's state. Note its largest number, unless the state is known to be usable."""
         self.store.write(client, mine)
         if known:
             return
         largest = [v.abs().max().float() for v in mine if v.is_floating_point() and v.numel()]
         if largest:
-            self.kept[client] = torch.stack(largest).max()
+            self.largest[client] = torch.stack(largest).max()
 
-    def _refuse_spoilt(self) -> None:
-        """Raise NotFinite for a client that keeps numbers of which no sum could be taken: the server may never look.
-        All clients' are read together, since each look at a number waits for the GPU."""
-        if not self.kept or (torch.stack([*self.kept.values()]) < exact.RANGE).all():      # false for nan
+    def _refuse_bad_states(self) -> None:
+        """Refuse states of which no sum could be taken: the server may never look at them.
+
+        The numbers of all clients are read together, since each look at a number waits for the GPU.
+
+        Raises:
+            NotFinite: with the field; `context.client` is its client."""
+        # the comparison is false for nan
+        if not self.largest or (torch.stack([*self.largest.values()]) < exact.RANGE).all():
             return
-        for client in self.kept:
+        for client in self.largest:
             for name, v in self.store.read(client)._asdict().items():
                 if not updates.fits_exact_sums((v,)):
-                    self.at = client
+                    self.context.client = client
                     raise exact.NotFinite(0, v, name)
 
-    def bad(self, ids) -> np.ndarray:
-        """Return 1 for each of the participants that trained here and whose update cannot be used, (n,)."""
+    def bad_updates(self, ids: np.ndarray) -> np.ndarray:
+        """Return 1 for each of the participants that trained here and whose update cannot be used, else 0, (n,)."""
         return (np.isin(ids, self.here) & ~np.isin(ids, list(self.ups))).astype(np.int64)
 
-    def _judge_fresh(self, client: int, mine, up) -> None:
-        weights = self.method.trained(mine, up)
-        if weights is not None:
-            self.later.look(self.fresh, client, client, weights)
+    def add_message(self, slot: int, client: int, totals, scales: np.ndarray, shape: tuple[int, ...]) -> None:
+        """Keep a field of what the server addresses to a hosted client.
 
-    def judge(self, when: int, n: int) -> np.ndarray:
-        """Measure the model that each hosted client would use in round `when`: a table (n, 3 or 4, 1 + measures) of all
-        n clients, in which this rank fills its own and leaves 0 elsewhere, so that ranks' tables add up.
-
-        Columns: 1 where filled, then CLIENT_MEASURES. Entries of the second dimension: before local training, right
-        after that of the last round, without what `personal` trains, and the first one on validation samples where
-        these are judged beside."""
-        begin = time.perf_counter()
-        shared, beside, found = self.shared, len(self.later.parts) > 1, {}
-        table = np.zeros((n, 3 + beside, 1 + len(CLIENT_MEASURES)))
-        for client, weights in self.apply(self.method.personal, self.clients, shared, when, JUDGED):
-            self.later.look(found, (client, 0), client, weights)
-            if beside:
-                self.later.look(found, (client, 3), client, weights, part=1)
-            weights = self.method.unadapted(shared, self.store.read(client))
-            if weights is not None:
-                self.later.look(found, (client, 2), client, weights)
-        self.later.settle()
-        for place, numbers in [*found.items(), *(((client, 1), row) for client, row in self.fresh.items())]:
-            table[place] = 1, *numbers
-        self.seconds["judge"] += time.perf_counter() - begin
-        return table
-
-    def holders(self, source: int) -> list[int]:
-        """Return the hosted clients that have a row of a source, ascending."""
-        return list(self.ups) if source == UP else self.clients
-
-    def rows(self, what) -> np.ndarray:
-        """Return columns [start, stop) of a field of the hosted clients, (n, stop - start) float32."""
-        clients = self.holders(what[0])
-        rows = self._rows(what, clients)
-        if rows and self.device.type == "cuda":      # one copy to the host, not one for each client
-            rows = torch.stack(rows).cpu()
-        rows = [row.float() for row in rows]
-        for r, row in enumerate(rows):
-            if not row.isfinite().all():
-                raise self._named(exact.NotFinite(r, row), what, clients)
-        return torch.stack(rows).numpy() if rows else np.empty((0, what[3] - what[2]), np.float32)
-
-    def _rows(self, what, clients) -> list[Tensor]:
-        source, field, start, stop = map(int, what)
-        states = (self.ups[c] if source == UP else self.store.read(c) for c in clients)
-        return [state[field].reshape(-1)[start:stop] for state in states]
-
-    def _named(self, error: exact.NotFinite, what, clients) -> exact.NotFinite:
-        """Return the same error with the field's name, and note the client."""
-        self.at = clients[error.row]
-        state = self.ups[self.at] if what[0] == UP else self.store.first
-        return exact.NotFinite(error.row, error.values, state._fields[what[1]])
-
-    def distances(self, what, groups: np.ndarray, centres: np.ndarray) -> np.ndarray:
-        """Return how far the hosted clients' rows are from their groups' centres (k, d), (n,)."""
-        rows, centres = self._rows(what, self.holders(what[0])), torch.from_numpy(centres).to(self.device).double()
-        found = [(row.double() - centres[j]).norm() for row, j in zip(rows, groups.tolist(), strict=True)]
-        return torch.stack(found).cpu().numpy() if found else np.empty(0)
-
-    def weighted(self, what, weights, groups=None, k=0) -> Tensor:
-        """Return the hosted clients' part of a (grouped) weighted sum: int64 fixed point, or float32."""
-        shape = (what[3] - what[2],) if groups is None else (k, what[3] - what[2])
-        used, holders = np.flatnonzero(weights), self.holders(what[0])
-        clients = [holders[i] for i in used]
-        rows, weights, groups = self._rows(what, clients), weights[used], None if groups is None else groups[used]
-        if self.config.server.reduce == "exact":
-            total = torch.zeros(shape, dtype=torch.int64, device=self.device)
-            try:
-                exact.accumulate(rows, torch.from_numpy(weights), total,
-                                 None if groups is None else torch.from_numpy(groups))
-            except exact.NotFinite as error:
-                raise self._named(error, what, clients) from None
-            return total
-        total = torch.zeros(shape, dtype=torch.float64, device=self.device)
-        for r, row in enumerate(rows):
-            (total if groups is None else total[int(groups[r])]).add_(row.double(), alpha=float(weights[r]))
-        if not total.isfinite().all():
-            r = next(r for r, row in enumerate(rows) if not row.isfinite().all())
-            raise self._named(exact.NotFinite(r, rows[r]), what, clients)
-        return total.float()
-
-    def add_message(self, slot: int, client: int, totals, scales: np.ndarray, shape) -> None:
-        """Keep a field of what the server addresses to a hosted client: sums of rows (m, d) with their scales (m,)."""
+        Args:
+            slot: index of the field in `method.message_template()`
+            totals: sums of rows as the ranks add them up, (m, d)
+            scales: by what to multiply them, (m,)
+            shape: of the field"""
         like, totals = self.method.message_template(), exact.read_sum(torch.as_tensor(totals))
         field = (totals * torch.from_numpy(scales).to(totals.device)[:, None]).reshape(shape).to(like[slot].dtype)
         fields = self.messages.get(client, like)
         self.messages[client] = fields._replace(**{like._fields[slot]: field.to(self.device)})
 
-    def probe(self) -> np.ndarray:
+    def time_engines(self) -> np.ndarray:
         """Time both engines on the first hosted clients, (2,) seconds."""
         return engine_choice.time_engines(self, self.shared)
 
-    def use(self, engine: str) -> None:
+    def use_engine(self, engine: str) -> None:
         """Train with another engine from now on."""
         self.engine = engine_choice.engine(engine, self.config, self.room)
 
-    def probe_layers(self) -> np.ndarray:
+    def time_convolutions(self) -> np.ndarray:
         """Time both ways of every convolution on a GPU, (2, layers) seconds: grouped, as products of patches."""
         model, gpu = self.method.model, self.device.type == "cuda" and self.clients
         blank = self.training(self.clients[0])[0][:1] if gpu else None
         return convolutions.time_layers(model, blank, self.config.train.batch, len(self.clients))
 
-    def use_layers(self, unfolded: np.ndarray) -> None:
+    def use_convolutions(self, unfolded: np.ndarray) -> None:
         """Compute these convolutions, (layers,) bool, as products of patches from now on."""
         names = convolutions.list_convolutions(self.method.model)
         self.engine.unfolded = [name for name, chosen in zip(names, unfolded, strict=True) if chosen]
 
-    def chosen(self) -> dict:
+    def describe_engine(self) -> dict:
         """Return how clients are trained, as far as that was chosen, for the books of the run."""
         ways = getattr(self.engine, "unfolded", None)
         return {"engine": self.engine.name, "engine_why": self.why} | ({} if ways is None else {"convolutions": ways})
 
     def digests(self) -> np.ndarray:
+        """Return the sha256 of each hosted client's state, (n, 32) uint8."""
         return self.store.digests(self.clients)
 
     def touched(self) -> np.ndarray:
+        """Say which hosted clients have a state of their own, (n,) bool."""
         return self.store.touched(self.clients)
 
-    def state(self, clients) -> dict[str, np.ndarray]:
+    def states(self, clients: Iterable[int]) -> dict[str, np.ndarray]:
+        """Return the states of some hosted clients as arrays (n, ...) by field."""
         return self.store.stacked(clients)
 
-    def restore(self, path: str, ids: np.ndarray) -> None:
-        """Read the hosted clients' rows from a checkpoint file that holds those of `ids`."""
+    def restore_states(self, path: str, ids: np.ndarray) -> None:
+        """Read the hosted clients' states from a checkpoint file that holds those of clients `ids`."""
         self.store.restore_from(path, ids, self.clients)
 
-    def give(self, client: int) -> list[np.ndarray]:
-        """Let a client go: return its state, and first whether it has one of its own."""
+    def release_client(self, client: int) -> list[np.ndarray]:
+        """Stop hosting a client. Return whether it has a state of its own, and the fields of its state."""
         touched, mine = self.store.touched([client])[0], self.store.give(client)
         self.clients.remove(client)
         return [touched, *map(as_numpy, mine)]
 
-    def take(self, client: int, touched, *mine: np.ndarray) -> None:
-        """Host a client from now on."""
-        self.clients = sorted([*self.clients, client])
+    def host_client(self, client: int, touched: bool, *mine: np.ndarray) -> None:
+        """Host a client from now on; the arguments are what `release_client` returned."""
+        bisect.insort(self.clients, client)
         if touched:
             self.store.restore(client, dict(zip(self.store.first._fields, mine, strict=True)))
 
-    def times(self) -> np.ndarray:
-        """Return and reset the seconds spent per phase, and whether this rank trains on a GPU, (phases + 1,)."""
+    def take_times(self) -> np.ndarray:
+        """Return the seconds spent per phase since the last call, and whether this rank trains on a GPU, (phases + 1,).
+        """
         spent = np.array(
             [*(self.seconds[p] for p in ROUND_PHASES), bool(self.clients) and self.device.type == "cuda"], float
         )

@@ -12,6 +12,7 @@ import threading
 import numpy as np
 
 from fedmpi.comm.orders import Order
+from fedmpi.context import RankContext
 from fedmpi.errors import FAILED
 
 SIGNS = 10           # signs of life within the timeout, and ...
@@ -25,10 +26,10 @@ NO_NEWS = np.full(6, -1, np.int64)                       # before a rank told an
 class Watch:
     """This rank's watch: of rank 0 at a worker, of all workers at rank 0. Every rank starts it together.
 
-    `hosts` are the ranks' hosts by rank; a worker needs rank 0's alone."""
+    `hosts` are the ranks' hosts by rank; a worker needs rank 0's alone. `context` says which client is at work."""
 
-    def __init__(self, world, timeout: float, hosts: list[str]):
-        self.world, self.timeout, self.hosts = world, timeout, hosts
+    def __init__(self, world, timeout: float, hosts: list[str], context: RankContext):
+        self.world, self.timeout, self.hosts, self.context = world, timeout, hosts, context
         self.beat = min(BEAT_S, timeout / SIGNS)
         self.comm = world.comm.Dup()      # what is told here never meets what is sent elsewhere
         self.peers = [0] if world.rank else list(range(1, world.size))
@@ -54,9 +55,9 @@ class Watch:
 
     def here(self) -> np.ndarray:
         """Say how far this rank is."""
-        world, group = self.world, self.world.group
-        clients = np.ravel([-1 if group.at is None else group.at])
-        return np.array([world.steps, world.inside, world.order, group.when, clients[0], len(clients) - 1], np.int64)
+        world, at_work = self.world, self.context
+        clients = np.ravel([-1 if at_work.client is None else at_work.client])
+        return np.array([world.steps, world.inside, world.order, at_work.round, clients[0], len(clients) - 1], np.int64)
 
     def tell(self, what: np.ndarray) -> None:
         """Send to those who received what was sent before: nothing piles up where nobody listens."""

@@ -22,12 +22,12 @@ class Order(IntEnum):
     SUM = 2          # what, weights                   -> (d,); `what` is (source, field, start, stop), see Rows
     SUM_BY = 3       # what, weights, groups, k        -> (k, d)
     GATHER = 4       # what                            -> (rows, d)
-    JUDGE = 5        # round, *news                    -> (N, 3 or 4, 1 + measures), see HostedClients.judge; and TIMES
+    JUDGE = 5        # round, *news                    -> (N, 3 or 4, 1 + measures), see evaluation.py, and TIMES
     DIGEST = 6       #                                 -> (N, 32) sha256 of each client's state
     TOUCHED = 7      #                                 -> (N,) which clients have a row of their own
     STATE = 8        # ids                             -> rows of every Mine field
     RESTORE = 9      # path as bytes, ids              -> nothing: ranks read their rows from the file
-    TIMES = 10       #                                 -> (ranks, ...), see HostedClients.times and StepCounter.take
+    TIMES = 10       #                                 -> (ranks, ...), see HostedClients.take_times, StepCounter.take
     ENGINE = 11      # name as bytes                   -> nothing: all ranks train with it from now on
     PROBE = 12       # *news                           -> (ranks, 2) seconds of both engines on a few clients
     NOTE = 13        # slot, what, ids, coefficients, shape -> nothing: each client of ids is given its mix of rows
@@ -92,14 +92,14 @@ UP, MINE = 0, 1      # sources of rows: what participants sent; what every clien
 class RankPool:
     """All ranks with the clients they host. `group` performs the local part of an order (see clients/hosted.py)."""
 
-    def __init__(self, world: Solo, group, homes: np.ndarray):
+    def __init__(self, world: Solo, group, homes: np.ndarray, straight: bool = False):
         self.world, self.group = world, group
         self.homes = homes              # (N,) rank that hosts each client
         self.ids = np.empty(0, np.int64)      # participants of the round under way, ascending
         self.ranks = np.empty(0, np.int64)    # the rank that trains each of them
         self.told = []                        # the server's state as it was last sent, with versions (rank 0)
         self.asked = False                    # some rank was asked to stop (rank 0)
-        self.straight = False                 # this rank's GPU memory is MPI's to read and write: see gpu_staging.py
+        self.straight = straight              # this rank's GPU memory is MPI's to read and write: see gpu_staging.py
 
     def train(self, when: int, ids: np.ndarray, judge: bool, shared, ranks: np.ndarray | None = None):
         """Let participants train (rank 0), each at home or at `ranks`; with `judge` they are judged right after.
@@ -112,7 +112,7 @@ class RankPool:
         return bad == 0
 
     def judge(self, when: int, shared) -> tuple[np.ndarray, np.ndarray]:
-        """Return the table of all clients (see HostedClients.judge), and what TIMES gives (rank 0)."""
+        """Return the table of all clients (see Evaluator.measure_clients), and what TIMES gives (rank 0)."""
         return self.call(Order.JUDGE, np.int64(when), *self.news(shared))
 
     def news(self, shared) -> list[np.ndarray]:
@@ -164,33 +164,33 @@ class RankPool:
 
     def _train(self, when, ids, ranks, judge, fresh, *arrays):
         self.ids, self.ranks = np.array(ids), np.array(ranks)
-        self.group.hear(fresh, arrays)
+        self.group.receive_shared(fresh, arrays)
         self.group.train(int(when), self.ids, self.ids[self.ranks == self.world.rank], bool(judge))
-        return self.world.reduce(self.group.bad(self.ids)) if self.group.skips else None
+        return self.world.reduce(self.group.bad_updates(self.ids)) if self.group.skips_bad_updates else None
 
     def _dismiss(self, bad):
         self.ids, self.ranks = self.ids[~bad], self.ranks[~bad]
 
     def _sum(self, what, weights):
-        return self._added(self.group.weighted(what, weights[self._at(what) == self.world.rank]))
+        return self._added(self.group.sums.weighted_sum(what, weights[self._at(what) == self.world.rank]))
 
     def _sum_by(self, what, weights, groups, k):
         here = self._at(what) == self.world.rank
-        return self._added(self.group.weighted(what, weights[here], groups[here], int(k)))
+        return self._added(self.group.sums.weighted_sum(what, weights[here], groups[here], int(k)))
 
     def _added(self, total: torch.Tensor, home: int = 0):
         return self.world.reduce(outgoing(total, self.straight), home)
 
     def _gather(self, what):
-        return self._in_order(self.group.rows(what), self._at(what))
+        return self._in_order(self.group.sums.rows(what), self._at(what))
 
     def _distances(self, what, groups, centres):
         at = self._at(what)
-        return self._in_order(self.group.distances(what, groups[at == self.world.rank], centres), at)
+        return self._in_order(self.group.sums.distances(what, groups[at == self.world.rank], centres), at)
 
     def _middle_by(self, what, groups, cuts):
         def rows(start, stop):
-            return self.group.rows(np.append(what[:2], what[2] + [start, stop]))
+            return self.group.sums.rows(np.append(what[:2], what[2] + [start, stop]))
         return middle_by(self.world, rows, int(what[3] - what[2]), self._at(what), groups, cuts)
 
     def _at(self, what) -> np.ndarray:
@@ -201,14 +201,14 @@ class RankPool:
         here = self._at(what) == self.world.rank
         for client, block in zip(ids.tolist(), coefficients, strict=True):
             home, scales = self.homes[client], np.maximum(np.abs(block).sum(1), 1e-300)
-            totals = self._added(torch.stack([self.group.weighted(what, weights[here] / scale)
+            totals = self._added(torch.stack([self.group.sums.weighted_sum(what, weights[here] / scale)
                                               for weights, scale in zip(block, scales, strict=True)]), home)
             if home == self.world.rank:
                 self.group.add_message(int(slot), client, totals, scales, tuple(shape))
 
     def _judge(self, when, fresh, *arrays):
-        self.group.hear(fresh, arrays)
-        table = self.group.judge(int(when), len(self.homes))
+        self.group.receive_shared(fresh, arrays)
+        table = self.group.evaluator.measure_clients(int(when), len(self.homes))
         mine = self._spent()
         times = np.zeros((self.world.size, len(mine)))
         times[self.world.rank] = mine
@@ -224,11 +224,11 @@ class RankPool:
         return self._in_order(self.group.touched(), self.homes)
 
     def _state(self, ids):
-        fields = self.group.state(ids[self.homes[ids] == self.world.rank])
+        fields = self.group.states(ids[self.homes[ids] == self.world.rank])
         return {name: self._in_order(rows, self.homes[ids]) for name, rows in fields.items()}
 
     def _restore(self, path, ids):
-        self.group.restore(path.tobytes().decode(), ids)
+        self.group.restore_states(path.tobytes().decode(), ids)
 
     def _move(self, ids, ranks):
         rank, homes = self.world.rank, self.homes.copy()
@@ -237,9 +237,9 @@ class RankPool:
             if new == homes[client]:
                 continue
             if rank == homes[client]:
-                self.world.give(frame(self.group.give(client)), new)
+                self.world.give(frame(self.group.release_client(client)), new)
             elif rank == new:
-                self.group.take(client, *unframe(self.world.take(np.empty_like(state), int(homes[client]))))
+                self.group.host_client(client, *unframe(self.world.take(np.empty_like(state), int(homes[client]))))
         homes[ids] = ranks
         self.homes = homes
         self.world.meet()      # rank 0's clock is to show how long it takes all
@@ -251,24 +251,24 @@ class RankPool:
     def _spent(self) -> np.ndarray:
         """Return this rank's times and its clients' steps, and whether it was asked to stop: a signal may reach any
         rank."""
-        return np.concatenate([self.group.times(), self.group.counter.take(), [self.world.stop()]])
+        return np.concatenate([self.group.take_times(), self.group.counter.take(), [self.group.context.stop()]])
 
     def _heard(self, every: np.ndarray) -> np.ndarray:
         self.asked = self.asked or bool(every[:, -1].any())
         return every[:, :-1]
 
     def _engine(self, name):
-        self.group.use(name.tobytes().decode())
+        self.group.use_engine(name.tobytes().decode())
 
     def _probe(self, fresh, *arrays):
-        self.group.hear(fresh, arrays)
-        return self.world.gather(self.group.probe()[None], np.ones(self.world.size, np.int64))
+        self.group.receive_shared(fresh, arrays)
+        return self.world.gather(self.group.time_engines()[None], np.ones(self.world.size, np.int64))
 
     def _probe_layers(self):
-        return self.world.gather(self.group.probe_layers()[None], np.ones(self.world.size, np.int64))
+        return self.world.gather(self.group.time_convolutions()[None], np.ones(self.world.size, np.int64))
 
     def _layers(self, unfolded):
-        self.group.use_layers(unfolded)
+        self.group.use_convolutions(unfolded)
 
     def _in_order(self, rows: np.ndarray, ranks: np.ndarray):
         """Gather rows of ascending clients that lie at `ranks`, each rank's ascending too, in the clients' order."""

@@ -70,16 +70,6 @@ class Solo:
     def hear(self, header: np.ndarray) -> None:
         """Receive nothing: rank 0 gives the orders."""
 
-    @staticmethod
-    def stop() -> bool:
-        """Say whether this process was asked to stop; a run puts its flag here."""
-        return False
-
-    @staticmethod
-    def waits() -> float:
-        """Return the seconds since this process was asked to stop, 0 where it was not."""
-        return 0.
-
     def fail(self, message: str, code: int) -> None:
         print(message, file=sys.stderr, flush=True)
         os._exit(code)

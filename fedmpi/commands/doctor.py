@@ -19,6 +19,7 @@ from fedmpi.comm.launcher import speaks
 from fedmpi.comm.transport import Solo, open_world
 from fedmpi.commands.doctor_checks import BYTES, collectives, intact, write_trial_file
 from fedmpi.config.schema import Config, Data
+from fedmpi.context import RankContext
 from fedmpi.errors import BadInput, FedmpiError
 from fedmpi.progress import write_stdout
 from fedmpi.ranks import gather_objects, hosts_table, installed
@@ -56,7 +57,7 @@ def doctor_command(folder: str) -> int:
         world.close()
         return code
     except BaseException as error:
-        world.fail(*last_words(world, error))
+        world.fail(*last_words(world, RankContext(), error))
         raise
 
 

@@ -97,7 +97,7 @@ def restored(path: Path, snapshot, config: Config, method, federation):
     shared = type(shared)(*(torch.from_numpy(snapshot.shared[name]) for name in shared._fields))
     engine = engine_choice.engine(snapshot.books["engine"], config)
     group = HostedClients(method, shared, mine, engine, federation, range(n), config, torch.device("cpu"))
-    group.restore(path, snapshot.ids)
+    group.restore_states(path, snapshot.ids)
     return group, shared
 
 

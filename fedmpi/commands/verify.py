@@ -23,10 +23,11 @@ from torch import nn
 from fedmpi import __version__, errors
 from fedmpi.comm.transport import Solo
 from fedmpi.config.load import parse, read_yaml
+from fedmpi.context import RankContext
 from fedmpi.errors import BadInput, FedmpiError
 from fedmpi.progress import write_stdout
 from fedmpi.ranks import gather_objects, installed
-from fedmpi.session import lead, on_all_ranks, serve_as_worker, told
+from fedmpi.session import RunRequest, lead, on_all_ranks, serve_as_worker, told
 from fedmpi.storage.atomic import reason, writing
 from fedmpi.text import format_columns, pairs, spans
 
@@ -157,8 +158,7 @@ def perform(world: Solo, place: Path, name: str, words: list[str]) -> Found:
     """Run with some settings; return what comes out at rank 0. Raises FedmpiError where a run fails."""
     config, out = str(place / "config.yaml"), str(place / name)
     with redirect_stdout(io.StringIO()):      # what runs say is not asked for
-        code = (serve_as_worker(world, [config, words, out, None, None]) if world.rank else
-                lead(world, config, words, out, None, lambda: False))
+        code = (serve_as_worker if world.rank else lead)(world, RunRequest(config, words, out), RankContext())
     if code:
         raise FedmpiError(f"run {name} of the verification ended with {code}; what it said stands above")
     if world.rank:

@@ -237,7 +237,7 @@ class Loop:
     def apply(self, function, clients, shared, group, local: batch_plan.LocalTraining):
         """Yield (client, function(shared, mine, data)) for each client of the group."""
         for client in clients:
-            group.at = client
+            group.context.client = client
             seed(hash((local.seed, local.round, client)) % 2**63)      # for networks with dropout
             data = LoopData(*group.training(client), client, local, message=group.messages.get(client),
                             counter=group.counter)

@@ -197,7 +197,7 @@ class Vmap:
         return max(1, int(self.memory // each))
 
     def _together(self, function, clients, shared, group, local) -> list:
-        group.at = clients[0] if len(clients) == 1 else clients
+        group.context.client = clients[0] if len(clients) == 1 else clients
         x, y = zip(*(group.training(c) for c in clients), strict=True)
         cohort = Cohort(pad(x), pad(y), tuple(map(len, y)), tuple(clients), local, graphs=self.graphs,
                         check=group.check_grace, counter=group.counter)

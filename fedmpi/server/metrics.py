@@ -9,12 +9,12 @@ from fedmpi.clustering.kmeans_and_linkage import embed
 EMBEDDING_DIM = 50      # numbers that picture a client
 
 
-# Endings of measures' names, in the order of the table of HostedClients.judge.
+# Endings of measures' names, in the order of the table of Evaluator.measure_clients.
 ENDINGS = ("", "_after", "_unadapted", "_validation")
 
 
 def judged(table: np.ndarray) -> dict[str, np.ndarray]:
-    """Split a table (n, 3 or 4, 1 + measures) of HostedClients.judge into CLIENT_MEASURES (n, 4) by the ending of
+    """Split a table (n, 3 or 4, 1 + measures) of Evaluator.measure_clients into CLIENT_MEASURES (n, 4) by the ending of
     their names, nan: unknown. They are of a client's model before and after local training, without what `personal`
     trains, and before local training on validation samples."""
     rows = np.where(table[..., :1] > 0, table[..., 1:], np.nan)

@@ -256,7 +256,7 @@ class Run:
                  "steps": state.steps.saved(), "each": {n: v.tolist() for n, v in state.groups.each.items()}}
         snapshot = checkpoint.Snapshot(
             state.round, shared, ids, to_plain(self.config), self.federation.fingerprint, state.accuracy(),
-            state.metrics, books | self.crew.group.chosen())
+            state.metrics, books | self.crew.group.describe_engine())
         self.folder.save_history()
         path = checkpoint.write_checkpoint(self.folder.checkpoints, snapshot, self.pieces(ids))
         checkpoint.prune(self.folder.checkpoints, self.config.checkpoint.keep)
@@ -286,8 +286,8 @@ class Run:
         digest = digest_of_run(self.state.shared, self.crew.call(Order.DIGEST))
         return {**lines[-1], "digest": digest, "rounds": self.state.round, "method": self.method.title,
                 "ended": "stop" if self.early_end() else "rounds", **selection.series(self.config, lines),
-                "ranks": self.crew.world.size, **self.crew.group.chosen(), **({"gpus": self.gpus} if self.gpus else {}),
-                "seconds": self.state.seconds}
+                "ranks": self.crew.world.size, **self.crew.group.describe_engine(),
+                **({"gpus": self.gpus} if self.gpus else {}), "seconds": self.state.seconds}
 
 
 def address(crew: RankPool, method, shared, who: Participants) -> None:

@@ -102,7 +102,7 @@ def test_whoever_only_is_judged_keeps_nothing(name, lab):
     assert runs[0].digest() == runs[1].digest()
     off, everybody = (run.group.touched().tolist() for run in runs)
     assert off == everybody and (not all(off) or name == "fedah")
-    assert len(runs[0].group.fresh) == 0 and len(runs[1].group.fresh) == 8
+    assert len(runs[0].group.evaluator.after_training) == 0 and len(runs[1].group.evaluator.after_training) == 8
 
 
 @pytest.mark.parametrize("sections", [{"attack": Attack("sign_flip", share=.4, scale=5.)},
@@ -131,8 +131,10 @@ def test_a_client_whose_update_is_left_out_is_not_judged_after_it(lab):
             return mine, up._replace(w=up.w / 0) if data.client == ids[1] else up
     run.group.method = Spoils().with_model(run.method.model)
     left = run.train(0, judge=True)
-    assert left.ids.tolist() == np.delete(ids, 1).tolist() == list(run.group.ups) == list(run.group.fresh)
-    assert run.group.bad(ids).tolist() == [0, 1, 0, 0, 0] and run.group.bad([ids[1], 99]).tolist() == [1, 0]
+    assert left.ids.tolist() == np.delete(ids, 1).tolist() == list(run.group.ups)
+    assert list(run.group.evaluator.after_training) == left.ids.tolist()
+    assert run.group.bad_updates(ids).tolist() == [0, 1, 0, 0, 0]
+    assert run.group.bad_updates([ids[1], 99]).tolist() == [1, 0]
 
 
 def test_samples_are_judged_in_chunks_and_none_at_all(lab, monkeypatch):
@@ -162,24 +164,25 @@ def test_seconds_are_those_since_they_were_asked_for(lab, monkeypatch):
     run = lab()
     monkeypatch.setattr(module, "time", Clock())
     run.train(0)
-    assert run.group.times().tolist() == [1, 0, 0]
-    assert run.group.times().tolist() == [0, 0, 0]
-    run.train(1), run.train(2), run.group.judge(3, 8)
-    assert run.group.times().tolist() == [2, 1, 0]
-    run.group.judge(4, 8), run.group.judge(5, 8), run.group.judge(6, 8)
-    assert run.group.times().tolist() == [0, 3, 0]
+    assert run.group.take_times().tolist() == [1, 0, 0]
+    assert run.group.take_times().tolist() == [0, 0, 0]
+    run.train(1), run.train(2), run.group.evaluator.measure_clients(3, 8)
+    assert run.group.take_times().tolist() == [2, 1, 0]
+    for t in (4, 5, 6):
+        run.group.evaluator.measure_clients(t, 8)
+    assert run.group.take_times().tolist() == [0, 3, 0]
     run.group.device = SimpleNamespace(type="cuda")
-    assert run.group.times().tolist() == [0, 0, 1]
+    assert run.group.take_times().tolist() == [0, 0, 1]
     run.group.clients = []
-    assert run.group.times().tolist() == [0, 0, 0]      # who hosts nobody trains nowhere
+    assert run.group.take_times().tolist() == [0, 0, 0]      # who hosts nobody trains nowhere
 
 
 def test_a_rank_fills_its_own_rows_alone(federation):
     homes = np.array([1, 0, 0, 1, 0, 1, 1, 0])
     run = Lab(method("fedavg", mlp()), federation, homes=homes, share=1., data=THREE)
-    run.group.hear(np.ones(1, bool), [run.shared.w.numpy()])
+    run.group.receive_shared(np.ones(1, bool), [run.shared.w.numpy()])
     run.group.train(0, np.arange(8), np.array([1, 2, 4]), True)
-    table = run.group.judge(1, 8)
+    table = run.group.evaluator.measure_clients(1, 8)
     assert table.shape == (8, 4, 5)
     for part in (0, 3):
         assert np.flatnonzero(table[:, part].any(1)).tolist() == [1, 2, 4, 7]

@@ -83,25 +83,25 @@ def test_participants_send_and_keep_and_others_do_not():
     group = trained([1, 4, 5])
     assert list(group.ups) == [1, 4, 5] and [int(up.z) for up in group.ups.values()] == [1, 4, 5]
     assert group.touched().tolist() == [False, True, False, False, True, True]
-    assert group.state(np.array([4, 0]))["a"].tolist() == [[[4, 5, 6], [7, 8, 9]], [[0] * 3] * 2]
-    assert group.state(np.array([4, 0]))["n"].tolist() == [1, 0]
+    assert group.states(np.array([4, 0]))["a"].tolist() == [[[4, 5, 6], [7, 8, 9]], [[0] * 3] * 2]
+    assert group.states(np.array([4, 0]))["n"].tolist() == [1, 0]
     group.train(1, np.array([4]), np.array([4]), False)
-    assert list(group.ups) == [4] and group.state(np.array([4]))["n"].tolist() == [2]
+    assert list(group.ups) == [4] and group.states(np.array([4]))["n"].tolist() == [2]
     assert not group.messages      # they were for one round
-    assert group.bad(np.array([4, 5])).tolist() == [0, 0]
+    assert group.bad_updates(np.array([4, 5])).tolist() == [0, 0]
     digests = group.digests()
     assert digests.shape == (6, 32) and digests.dtype == np.uint8 and len({row.tobytes() for row in digests}) == 4
 
 
 def test_rows_are_columns_of_those_who_have_them():
     group = trained([1, 4, 5])
-    assert group.holders(UP) == [1, 4, 5] and group.holders(MINE) == [0, 1, 2, 3, 4, 5]
-    assert group.rows(np.array([UP, 0, 1, 4])).tolist() == [[2, 3, 4], [5, 6, 7], [6, 7, 8]]
-    assert group.rows(np.array([UP, 1, 0, 1])).tolist() == [[1], [4], [5]]
-    kept = group.rows(np.array([MINE, 0, 2, 5]))
+    assert group.sums.holders(UP) == [1, 4, 5] and group.sums.holders(MINE) == [0, 1, 2, 3, 4, 5]
+    assert group.sums.rows(np.array([UP, 0, 1, 4])).tolist() == [[2, 3, 4], [5, 6, 7], [6, 7, 8]]
+    assert group.sums.rows(np.array([UP, 1, 0, 1])).tolist() == [[1], [4], [5]]
+    kept = group.sums.rows(np.array([MINE, 0, 2, 5]))
     assert kept.dtype == np.float32 and kept[[1, 4]].tolist() == [[3, 4, 5], [6, 7, 8]] and not kept[[0, 2, 3]].any()
     group.ups = {}
-    assert group.rows(np.array([UP, 0, 1, 4])).shape == (0, 3)
+    assert group.sums.rows(np.array([UP, 0, 1, 4])).shape == (0, 3)
 
 
 @pytest.mark.parametrize("reduce", ["exact", "float32"])
@@ -110,14 +110,14 @@ def test_sums_are_over_the_hosted_clients(reduce):
     group = trained([1, 4, 5], reduce=reduce)
     rows = np.array([[2., 3], [5, 6], [6, 7]])
     for weights in (np.array([.25, 0, .5]), np.array([.125, .5, -.25])):
-        total = torch.as_tensor(group.weighted(np.array([UP, 0, 1, 3]), weights))
+        total = torch.as_tensor(group.sums.weighted_sum(np.array([UP, 0, 1, 3]), weights))
         assert total.dtype == (torch.int64 if reduce == "exact" else torch.float32)
         found = total.double() / 2 ** 44 if reduce == "exact" else total
         np.testing.assert_allclose(found, weights @ rows, atol=1e-12)
-        by = torch.as_tensor(group.weighted(np.array([UP, 0, 1, 3]), weights, np.array([2, 0, 2]), 3))
+        by = torch.as_tensor(group.sums.weighted_sum(np.array([UP, 0, 1, 3]), weights, np.array([2, 0, 2]), 3))
         found = by.double() / 2 ** 44 if reduce == "exact" else by
         np.testing.assert_allclose(found, [weights[1] * rows[1], [0, 0], weights[[0, 2]] @ rows[[0, 2]]], atol=1e-12)
-    assert not torch.as_tensor(group.weighted(np.array([UP, 0, 1, 3]), np.zeros(3))).any()
+    assert not torch.as_tensor(group.sums.weighted_sum(np.array([UP, 0, 1, 3]), np.zeros(3))).any()
 
 
 @pytest.mark.parametrize("reduce", ["exact", "float32"])
@@ -127,12 +127,13 @@ def test_numbers_of_which_there_is_no_sum_are_named(reduce, verb):
     what, weights = np.array([UP, 0, 1, 5]), np.array([.3, .3, .4])
     with pytest.raises(exact.NotFinite, match="^update of v has 1 non-finite values of 4;"):
         if verb == "rows":
-            group.rows(what)
+            group.sums.rows(what)
         else:
-            group.weighted(what, weights, *((np.array([0, 1, 0]), 2) if verb == "group" else ()))
-    assert group.at == 4
-    assert group.weighted(what, np.array([.3, 0, .4])) is not None      # whoever counts nothing is not looked at
-    assert group.rows(np.array([UP, 0, 0, 3])).shape == (3, 3)
+            group.sums.weighted_sum(what, weights, *((np.array([0, 1, 0]), 2) if verb == "group" else ()))
+    assert group.context.client == 4
+    # a row with weight 0 is not looked at
+    assert group.sums.weighted_sum(what, np.array([.3, 0, .4])) is not None
+    assert group.sums.rows(np.array([UP, 0, 0, 3])).shape == (3, 3)
 
 
 @pytest.mark.parametrize("bad, what", [(("mine", 4), "non-finite values of 6"), (("range", 4), "out of the range")])
@@ -142,25 +143,26 @@ def test_a_state_of_which_there_is_no_sum_is_refused(bad, what):
     group.messages = dict.fromkeys(group.clients, group.method.message_template())
     with pytest.raises(exact.NotFinite, match=f"^update of a has .*{what}"):
         group.train(0, np.array([1, 4, 5]), np.array([1, 4, 5]), False)
-    assert group.at == 4
+    assert group.context.client == 4
 
 
 @pytest.mark.parametrize("bad", [("mine", 4), ("up", 4), ("range", 4)])
 def test_where_bad_updates_are_skipped_the_state_stays(bad):
     group = trained([1, 4, 5], bad=bad, faults=Faults(bad_update="skip"))
     assert list(group.ups) == [1, 5] and group.touched().tolist() == [False, True, False, False, False, True]
-    assert group.bad(np.array([0, 1, 4, 5])).tolist() == [0, 0, 1, 0] and group.bad(np.array([4])).dtype == np.int64
+    assert group.bad_updates(np.array([0, 1, 4, 5])).tolist() == [0, 0, 1, 0]
+    assert group.bad_updates(np.array([4])).dtype == np.int64
 
 
 def test_the_servers_state_is_heard_field_by_field():
     group = lab().group
-    group.hear([True, True], [np.full(4, 2., np.float32), np.array(3)])
+    group.receive_shared([True, True], [np.full(4, 2., np.float32), np.array(3)])
     w = np.full(4, 5., np.float32)
-    group.hear([True, False], [w])
+    group.receive_shared([True, False], [w])
     w[:] = 9      # a buffer that is used again
     assert group.shared.w.tolist() == [5] * 4 and int(group.shared.k) == 3 and isinstance(group.shared, Shared)
     kept = group.shared.w
-    group.hear([False, True], [np.array(8)])
+    group.receive_shared([False, True], [np.array(8)])
     assert group.shared.w is kept and int(group.shared.k) == 8
 
 
@@ -190,9 +192,9 @@ def test_settings_reach_the_engine_and_the_store():
     group = lab(state=StateSettings(memory=2 ** -16, scratch="/nowhere")).group
     assert group.store.memory == group.samples.memory == 2 ** 14 and group.store._spill.folder == "/nowhere"
     assert isinstance(group.engine, Loop)
-    group.use("vmap")
+    group.use_engine("vmap")
     assert isinstance(group.engine, Vmap) and group.engine.memory == 2 ** 12
-    group.use("loop")
+    group.use_engine("loop")
     assert isinstance(group.engine, Loop)
 
 
@@ -211,11 +213,11 @@ def test_a_round_is_given_up_before_the_next_client():
     run = lab(checkpoint=Checkpoint(grace=2.5))
     group, seconds = run.group, iter((0., 2.5, 2.6))
     group.messages = dict.fromkeys(group.clients, run.method.message_template())
-    group.waits = lambda: next(seconds)
+    group.context.waits = lambda: next(seconds)
     with pytest.raises(GivenUp, match=r"more than 2.5 s ago \(checkpoint.grace\)"):
         group.train(0, np.arange(6), np.arange(6), False)
     assert list(group.store._rows) == [0, 1, 2] and next(seconds, None) is None
-    group.waits = lambda: 99.
+    group.context.waits = lambda: 99.
     group.train(1, np.array([3]), np.array([3]), False)
     assert list(group.ups) == [3]
 
@@ -224,9 +226,9 @@ def test_a_round_is_given_up_before_the_next_client():
 def test_a_round_is_given_up_between_the_steps_of_many_clients(graphs):
     """Recorded or not: what is trained at once may take longer than the grace."""
     run = Lab(method("fedavg", mlp()), Digits(SIZES), Vmap(graphs=graphs), checkpoint=Checkpoint(grace=2.5))
-    run.group.hear([True], [run.shared.w])
+    run.group.receive_shared([True], [run.shared.w])
     asked = iter((0., 2.5, 2.6))
-    run.group.waits = lambda: next(asked)
+    run.group.context.waits = lambda: next(asked)
     with pytest.raises(GivenUp, match=r"more than 2.5 s ago \(checkpoint.grace\)"):
         run.group.train(0, np.arange(6), np.arange(6), False)
     assert set(run.group.ups.values()) == {None} and next(asked, None) is None
@@ -237,12 +239,12 @@ def test_who_is_at_work_is_known():
 
     class Watching(Sums):
         def client(self, shared, mine, data):
-            seen.append((group.at, group.when))
+            seen.append((group.context.client, group.context.round))
             return super().client(shared, mine, data)
     group.method = Watching().with_model(group.method.model)
     group.messages = dict.fromkeys(group.clients, group.method.message_template())
     group.train(7, np.array([2, 5]), np.array([2, 5]), False)
-    assert seen == [(2, 7), (5, 7)] and group.at is None
+    assert seen == [(2, 7), (5, 7)] and group.context.client is None
 
 
 def test_clients_move_with_their_states():
@@ -250,7 +252,7 @@ def test_clients_move_with_their_states():
     assert taker.clients == [] and not len(taker.touched()) and taker.digests().shape == (0, 32)
     before = giver.digests()
     for client in (4, 2, 1):
-        taker.take(client, *giver.give(client))
+        taker.host_client(client, *giver.release_client(client))
     assert (giver.clients, taker.clients) == ([0, 3, 5], [1, 2, 4])
     assert taker.touched().tolist() == [True, False, True] and not giver.touched().any()
     np.testing.assert_array_equal(taker.digests(), before[[1, 2, 4]])
@@ -267,12 +269,12 @@ def test_rows_are_restored_from_a_file_in_runs_of_neighbours(tmp_path, monkeypat
         at = np.arange(start, stop)
         return {"a": np.ones((len(at), 2, 3), np.float32) * ids[at][:, None, None], "n": 10 * ids[at]}
     monkeypatch.setattr(checkpoint, "read_rows", rows)
-    group.restore("file", ids)
+    group.restore_states("file", ids)
     assert read == [("file", 0, 2), ("file", 3, 4)]
     assert group.clients == [0, 1, 2, 5] and group.touched().tolist() == [False, True, True, True]
-    assert group.state(np.array([0, 1, 2, 5]))["n"].tolist() == [0, 10, 20, 50]
-    assert (group.state(np.array([5]))["a"] == 5).all()
-    group.restore("file", np.array([3, 4]))
+    assert group.states(np.array([0, 1, 2, 5]))["n"].tolist() == [0, 10, 20, 50]
+    assert (group.states(np.array([5]))["a"] == 5).all()
+    group.restore_states("file", np.array([3, 4]))
     assert len(read) == 2
 
 
@@ -287,5 +289,5 @@ def test_what_idle_clients_keep_is_looked_at_too():
     group.method = Idling().with_model(group.method.model)
     with pytest.raises(exact.NotFinite, match="^update of a has 6 non-finite values of 6"):
         group.train(0, np.array([1, 4]), np.array([1, 4]), False)
-    assert group.at == 3 and list(group.ups) == [1, 4]
+    assert group.context.client == 3 and list(group.ups) == [1, 4]
     assert group.store.read(0).a.tolist() == [[1.] * 3] * 2 and int(group.store.read(0).n) == 0

@@ -7,6 +7,7 @@ from typing import NamedTuple
 import torch
 
 from fedmpi.clients.state_store import StateStore
+from fedmpi.context import RankContext
 from fedmpi.engines.batch_plan import LocalTraining
 from fedmpi.engines.step_counter import StepCounter
 from tests.federations import Digits, cnn, mlp
@@ -23,7 +24,8 @@ class Bench:
     """What an engine asks of a group: training samples and states."""
 
     def __init__(self, sizes=(57, 1, 11, 3, 10), image=False, device="cpu"):
-        self.model, self.federation, self.at = (cnn if image else mlp)().to(device), Digits(sizes, image=image), None
+        self.model, self.federation = (cnn if image else mlp)().to(device), Digits(sizes, image=image)
+        self.context = RankContext()
         self.method, self.clients, self.messages = SimpleNamespace(model=self.model), list(range(len(sizes))), {}
         start, generator = self.model.start, torch.Generator().manual_seed(1)
         self.counter = StepCounter()

@@ -10,6 +10,7 @@ import pytest
 from fedmpi.comm import heartbeat
 from fedmpi.comm.heartbeat import NO_NEWS, Watch, doing, missing
 from fedmpi.comm.orders import Order
+from fedmpi.context import RankContext
 from tests.comm.together import Aborted, together
 
 IN, AT_WORK = np.array([7, 1, Order.SUM, 3, -1, 0]), np.array([7, 0, Order.TRAIN, 3, 5, 0])
@@ -57,8 +58,7 @@ class Timer:
 
 
 def on(world, timeout: float = 20., hosts=("n0", "n1", "n2", "n3")) -> Watch:
-    world.group = SimpleNamespace(at=None, when=0)
-    return Watch(world, timeout, list(hosts))
+    return Watch(world, timeout, list(hosts), RankContext())
 
 
 class Looks:
@@ -124,7 +124,7 @@ def test_one_sign_at_a_time_is_under_way():
 def test_what_a_rank_says_of_itself(at, when, expected):
     found = lonely(1, 3)
     found.world.steps, found.world.inside, found.world.order = 9, True, 5
-    found.world.group = SimpleNamespace(at=at, when=when)
+    found.context.client, found.context.round = at, when
     assert found.here().tolist() == expected and found.here().dtype == np.int64
 
 
@@ -170,7 +170,7 @@ def test_all_that_was_told_is_received_before_the_end():
                                                  (0, False, "; rank 0 works"), (2, False, "; rank 2 works")])
 def test_what_is_said_of_a_rank_that_is_late(rank, inside, waits):
     found = lonely(rank, 4, timeout=2.5)
-    found.world.inside, found.world.order, found.world.group.when = inside, Order.SUM, 2
+    found.world.inside, found.world.order, found.context.round = inside, Order.SUM, 2
     peer = found.peers[-1]
     found.silent[peer], found.known[peer] = 7.6, AT_WORK
     assert found.sentence(peer) == (

@@ -7,6 +7,7 @@ import torch
 
 from fedmpi.comm.orders import HEADER, MINE, NEWS, Order, RankPool
 from fedmpi.comm.transport import Solo
+from fedmpi.context import RankContext
 from fedmpi.engines.step_counter import JUDGED, StepCounter
 from tests.comm.together import together
 
@@ -42,31 +43,33 @@ class Hand:
     device = torch.device("cpu")
 
     def __init__(self, rank: int, skips=True):
-        self.rank, self.told, self.skips, self.counter = rank, [], skips, StepCounter()
+        self.rank, self.told, self.skips_bad_updates, self.counter = rank, [], skips, StepCounter()
+        # what is asked of parts of HostedClients is asked of this one
+        self.context, self.sums, self.evaluator = RankContext(), self, self
 
-    def hear(self, fresh, arrays):
+    def receive_shared(self, fresh, arrays):
         self.told.append(("hear", fresh.tolist(), [np.asarray(a).tolist() for a in arrays]))
 
     def train(self, when, ids, mine, judge):
         self.told.append(("train", when, ids.tolist(), mine.tolist(), judge))
 
-    def bad(self, ids):
+    def bad_updates(self, ids):
         return ((ids == 5) & (self.rank == 2)).astype(np.int64)
 
-    def judge(self, when, clients):
+    def measure_clients(self, when, clients):
         return np.full((clients, 1, 2), 10. ** self.rank + when)
 
-    def times(self):
+    def take_times(self):
         return np.array([.5, self.rank])
 
     def rows(self, what):
         self.told.append(("rows", what.tolist()))
         return np.array([[i, 100 + i] for i in self.mine], float).reshape(-1, 2)
 
-    def use(self, name):
+    def use_engine(self, name):
         self.told.append(("use", name))
 
-    def restore(self, path, ids):
+    def restore_states(self, path, ids):
         self.told.append(("restore", path, ids.tolist()))
 
     def touched(self):
@@ -81,7 +84,7 @@ def crews(act, skips=True) -> list:
     def rank(world):
         crew = RankPool(world, Hand(world.rank, skips), HOMES)
         crew.group.mine, answer = np.flatnonzero(world.rank == HOMES), None
-        world.stop = lambda: world.rank == 2
+        crew.group.context.stop = lambda: world.rank == 2
         if world.rank:
             answer = crew.serve()
         else:

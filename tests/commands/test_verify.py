@@ -15,9 +15,9 @@ from fedmpi.comm.transport import Solo
 from fedmpi.commands import rerun, verify
 from fedmpi.config import schema
 from fedmpi.errors import BadInput, FedmpiError
-from fedmpi.session import lead
 from fedmpi.storage import checkpoint, run_status
 from tests.forked import call
+from tests.runs import run_alone
 
 ROOT = Path(__file__).parents[2]
 HASHES = {"fedavg": "0123456789abcdef", "fedmhc": "1234567890123456"}      # the second is a number to YAML
@@ -161,7 +161,7 @@ def run(tmp_path_factory, cache):
     """The folder of a finished run of three rounds, of which the last two were evaluated."""
     folder = tmp_path_factory.mktemp("rerun") / "run"
     words = ["rounds=3", "evaluate.every=2", f"data.cache={cache}", "checkpoint.every=1"]
-    assert lead(Solo(), str(ROOT / "configs/quickstart.yaml"), words, str(folder), None, lambda: False) == 0
+    assert run_alone(str(ROOT / "configs/quickstart.yaml"), words, str(folder)) == 0
     return folder
 
 

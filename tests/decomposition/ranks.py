@@ -17,9 +17,10 @@ import numpy as np
 
 from fedmpi.clients.placement import Pace
 from fedmpi.comm.transport import Solo, open_world
+from fedmpi.context import RankContext
 from fedmpi.engines.vmap import Vmap
 from fedmpi.errors import FINISHED, SAVED
-from fedmpi.session import lead, serve_as_worker
+from fedmpi.session import RunRequest, lead, serve_as_worker
 from tests.decomposition.cases import ROUNDS, Start
 
 CODE = "exit code "      # what rank 0 says before the code of a start
@@ -52,11 +53,10 @@ def decomposed(start: Start):
 def perform(world: Solo, config: str, start: Start) -> int:
     """Do this rank's part of a start; return its exit code."""
     asked = count(1)
-    words = [config, list(start.overrides), start.out, start.resume]
+    request = RunRequest(config, list(start.overrides), start.out, start.resume)
+    context = RankContext(lambda: start.stop_after < ROUNDS and next(asked) >= start.stop_after)
     with decomposed(start), redirect_stdout(io.StringIO()):
-        if world.rank:
-            return serve_as_worker(world, [*words, None])
-        return lead(world, *words, lambda: start.stop_after < ROUNDS and next(asked) >= start.stop_after)
+        return (serve_as_worker if world.rank else lead)(world, request, context)
 
 
 def expected(start: Start) -> int:

@@ -13,7 +13,6 @@ import pytest
 import torch
 from torch import nn
 
-from fedmpi.comm.transport import Solo
 from fedmpi.config.schema import resolve
 from fedmpi.engines import batch_plan, batchnorm, engine_choice
 from fedmpi.engines.loop import LoopData
@@ -21,9 +20,9 @@ from fedmpi.engines.vmap import Vmap
 from fedmpi.errors import BadInput
 from fedmpi.models.build import blank_samples, build_model
 from fedmpi.models.flat import Net
-from fedmpi.session import lead
 from tests.clients.normed import IMAGE, SIZES, Normed, data_of, flat, lab, load, model_of, near, normed, policies, train
 from tests.federations import TRAIN, Digits, apart, method, mlp
+from tests.runs import run_alone
 
 METHODS = [("fedavg", {}), ("local", {}), ("fedmhc", {}), ("fedmhc", {"anchor": "local"}), ("fedah", {})]
 
@@ -266,8 +265,8 @@ def test_saved_and_resumed_is_straight_through(policy, own, tmp_path, cache):
         "rounds": 3, "seed": 4, "method": "fedavg", "model": section,
         "data": {"clients": 6, "cache": str(cache)}, "train": {"lr": .05, "participation": .5, "steps": 4}}))
     straight, twice = tmp_path / "straight", tmp_path / "twice"
-    assert lead(Solo(), str(config), [], str(straight), None, lambda: False) == 0
-    assert lead(Solo(), str(config), ["rounds=2"], str(twice), None, lambda: False) == 0
-    assert lead(Solo(), str(config), [], str(twice), "auto", lambda: False) == 0
+    assert run_alone(str(config), [], str(straight)) == 0
+    assert run_alone(str(config), ["rounds=2"], str(twice)) == 0
+    assert run_alone(str(config), [], str(twice), "auto") == 0
     results = [json.loads((out / "result.json").read_text()) for out in (straight, twice)]
     assert results[0]["digest"] == results[1]["digest"]

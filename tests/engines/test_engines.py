@@ -59,9 +59,9 @@ def test_chunks_do_not_matter(bench, verb):
 def test_little_memory_makes_small_chunks(bench):
     engine = Vmap(memory=1)
     assert difference(bench, Loop(), engine, plain) < 1e-5
-    assert not isinstance(bench.at, list)      # one client after another
+    assert not isinstance(bench.context.client, list)      # one client after another
     bench.run(Vmap(), plain)
-    assert sorted(bench.at) == bench.clients
+    assert sorted(bench.context.client) == bench.clients
 
 
 class Crowded(Vmap):

@@ -9,6 +9,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from fedmpi.context import RankContext
 from fedmpi.engines import batch_plan, loop
 from fedmpi.engines.loop import Loop, LoopData, rehearse_loop
 from fedmpi.engines.step_counter import StepCounter
@@ -97,7 +98,8 @@ def test_each_client_draws_random_numbers_of_its_own():
     """For dropout: PyTorch's generator is seeded by the hash of (seed, round, client), here of (3, 2, client)."""
     known = {0: 8366044720782521663, 1: 8297985345680232977, 7: 1697298855448914201}
     group = SimpleNamespace(training=lambda client: (torch.zeros(1, 1), torch.zeros(1, dtype=torch.int64)), messages={},
-                            store=SimpleNamespace(read=lambda client: client), at=None, counter=StepCounter())
+                            store=SimpleNamespace(read=lambda client: client), context=RankContext(),
+                            counter=StepCounter())
     drawn = dict(Loop().apply(lambda shared, mine, data: (mine, data.client, shared, torch.rand(3)), known, "s", group,
                               LOCAL))
     for client, number in known.items():

@@ -7,13 +7,12 @@ import numpy as np
 import pytest
 from sklearn.metrics import adjusted_rand_score
 
-from fedmpi.comm.transport import Solo
 from fedmpi.config.schema import resolve
 from fedmpi.data.federation import Federation, prepare
 from fedmpi.server.sampling import participants
-from fedmpi.session import lead
 from fedmpi.storage.folder import read_history
 from tests.federations import Lab, method
+from tests.runs import run_alone
 
 
 @pytest.mark.parametrize("every", [1, 0])
@@ -24,7 +23,7 @@ def test_the_clusters_of_the_warm_up_are_round_0(every, tmp_path, cache):
         "rounds": 2, "method": {"name": "fesem_cam", "warm_up": 1, "warm_steps": 30}, "evaluate": {"every": every},
         "model": {"name": "mlp", "hidden": 8}, "train": {"lr": .05, "participation": .3, "steps": 2},
         "data": {"clients": 20, "cache": str(cache), "partition": "pathological"}}))
-    assert lead(Solo(), str(tmp_path / "c.yaml"), [], str(tmp_path / "run"), None, lambda: False) == 0
+    assert run_alone(str(tmp_path / "c.yaml"), [], str(tmp_path / "run")) == 0
     lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
     assert [line["round"] for line in lines] == [0, 1, 2]
     assert [sum(line["cluster_sizes"]) for line in lines] == [20, 6, 6]
@@ -47,7 +46,7 @@ def test_sizes_of_ifca_cam_are_of_all_clients_from_the_end_of_the_warm_up_on(tmp
         "rounds": 8, "method": {"name": "ifca_cam", "warm_up": 2, "k": 3}, "evaluate": {"every": 0}, "seed": 1,
         "model": {"name": "mlp", "hidden": 8}, "train": {"lr": .05, "participation": .3, "steps": 2},
         "data": {"clients": 20, "cache": str(cache), "partition": "pathological"}}))
-    assert lead(Solo(), str(tmp_path / "c.yaml"), [], str(tmp_path / "run"), None, lambda: False) == 0
+    assert run_alone(str(tmp_path / "c.yaml"), [], str(tmp_path / "run")) == 0
     lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
     assert [line["round"] for line in lines] == [*range(1, 9)]
     assert not any("cluster_sizes_all" in line or "distance" in line for line in lines[:2])

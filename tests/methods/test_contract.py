@@ -11,16 +11,15 @@ from torch.utils._pytree import tree_leaves
 
 from fedmpi import registry
 from fedmpi.clients.state_store import digest_of
-from fedmpi.comm.transport import Solo
 from fedmpi.engines.loop import Loop, LoopData
 from fedmpi.engines.vmap import Vmap
 from fedmpi.faults import Faults
 from fedmpi.method import Participants
 from fedmpi.server.metrics import judged, summarise_clients
-from fedmpi.session import lead
 from tests import forked
 from tests.federations import Lab, Odd, OtherTests, Renumbered, apart, method
 from tests.methods.table import BY_CLIENT, BY_POSITION, IDLE, NAMES, OTHER, SHOWN, alternative, marked, settings
+from tests.runs import run_alone
 
 SHARE = .6      # of the clients in each round: 5 of 8
 each = pytest.mark.parametrize("name", marked(*NAMES))
@@ -81,7 +80,7 @@ def test_the_shared_state_keeps_its_shapes(name, lab):
 @each
 def test_ranks_hold_the_servers_state_though_what_stays_is_not_sent_again(name, lab):
     run = lab(name).go()
-    run.group.hear(*split(run.crew.news(run.shared)))
+    run.group.receive_shared(*split(run.crew.news(run.shared)))
     assert digest_of(run.group.shared) == digest_of(run.shared)
     assert not split(run.crew.news(run.shared))[0].any()
 
@@ -262,9 +261,9 @@ def configured(path, cache, name) -> str:
 @each
 def test_saved_and_resumed_is_straight_through(name, tmp_path, cache):
     config, straight, twice = configured(tmp_path / "c.yaml", cache, name), tmp_path / "straight", tmp_path / "twice"
-    assert lead(Solo(), config, [], str(straight), None, lambda: False) == 0
-    assert lead(Solo(), config, ["rounds=1"], str(twice), None, lambda: False) == 0
-    assert lead(Solo(), config, [], str(twice), "auto", lambda: False) == 0
+    assert run_alone(config, [], str(straight)) == 0
+    assert run_alone(config, ["rounds=1"], str(twice)) == 0
+    assert run_alone(config, [], str(twice), "auto") == 0
     results = [json.loads((out / "result.json").read_text()) for out in (straight, twice)]
     assert results[0]["digest"] == results[1]["digest"]
     lines = [[without_times(line) for line in (out / "metrics.jsonl").read_text().splitlines()]

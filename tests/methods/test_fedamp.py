@@ -11,9 +11,9 @@ import torch
 from fedmpi.assembly import decide
 from fedmpi.comm.transport import Solo
 from fedmpi.errors import BadInput
-from fedmpi.session import lead
 from tests.federations import apart, method
 from tests.methods.plain import ROUNDS, again, mlp, near, trial
+from tests.runs import run_alone
 
 forms = pytest.mark.parametrize("form", ["distance", "heuristic"])
 
@@ -162,4 +162,4 @@ def test_everybody_can_be_judged_after_training(tmp_path, cache):
         "rounds": 2, "method": "fedamp", "model": {"name": "mlp", "hidden": 8}, "evaluate": {"after": "all"},
         "data": {"clients": 9, "cache": str(cache), "partition": {"name": "dirichlet", "beta": .2}},
         "train": {"lr": .05, "participation": .5, "steps": 4}}))
-    assert lead(Solo(), str(tmp_path / "c.yaml"), [], str(tmp_path / "run"), None, lambda: False) == 0
+    assert run_alone(str(tmp_path / "c.yaml"), [], str(tmp_path / "run")) == 0

@@ -7,12 +7,11 @@ import numpy as np
 import pytest
 import torch
 
-from fedmpi.comm.transport import Solo
-from fedmpi.session import lead
 from tests.federations import Digits, OtherTests
 from tests.methods.reference import HEADS
 from tests.methods.test_contract import configured
 from tests.methods.trial import ROUNDS, again, correct, judged, mean, near, run
+from tests.runs import run_alone
 
 
 def fedbabu(ref):
@@ -87,7 +86,7 @@ def test_the_fine_tuned_model_is_judged_and_the_averaged_one_beside_it():
 
 def test_both_accuracies_are_in_the_books(tmp_path, cache):
     config, out = configured(tmp_path / "c.yaml", cache, "fedbabu"), tmp_path / "run"
-    assert lead(Solo(), config, ["train.lr=.2", "train.steps=40"], str(out), None, lambda: False) == 0
+    assert run_alone(config, ["train.lr=.2", "train.steps=40"], str(out)) == 0
     for line in map(json.loads, (out / "metrics.jsonl").read_text().splitlines()):
         assert line["accuracy_mean"] > line["accuracy_mean_unadapted"] + .1
         assert "accuracy_mean_after" not in line

@@ -8,14 +8,13 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from fedmpi.comm.transport import Solo
 from fedmpi.engines import batch_plan
 from fedmpi.errors import BadInput
 from fedmpi.method import Participants
-from fedmpi.session import lead
 from fedmpi.storage.folder import read_history
 from tests.federations import Digits, Lab, method
 from tests.methods.reference import Reference
+from tests.runs import run_alone
 
 ROUNDS, SHARE = 3, .6
 
@@ -235,7 +234,7 @@ def test_the_books_tell_lam_of_few_shot_clients_and_of_others(tmp_path, cache):
         "data": {"clients": 20, "cache": str(cache), "partition": {"name": "few_shot", "gamma": .3}},
         "train": {"lr": .05, "batch": 5, "participation": .6}}))
     for folder, overrides, resume in (("a", [], None), ("b", ["rounds=2"], None), ("b", [], "auto")):
-        assert lead(Solo(), str(config), overrides, str(tmp_path / folder), resume, lambda: False) == 0
+        assert run_alone(str(config), overrides, str(tmp_path / folder), resume) == 0
     lines = [json.loads(line) for line in (tmp_path / "a" / "metrics.jsonl").read_text().splitlines()]
     for name in ("lam_mean", "lam_few_shot", "lam_other"):
         assert lines[0][name] == pytest.approx(.1)

@@ -99,12 +99,12 @@ def placed(lab) -> None:
 def moved(lab, digest: str) -> None:
     """Save and restore the clients' states, give one away and take it back, spill them: they stay what they are."""
     store, clients = lab.group.store, list(lab.group.clients)
-    rows = lab.group.state(np.array(clients))
+    rows = lab.group.states(np.array(clients))
     for i, client in enumerate(clients):
         store.restore(client, {name: column[i] for name, column in rows.items()})
     assert lab.digest() == digest
     if rows:
-        lab.group.take(3, *lab.group.give(3))
+        lab.group.host_client(3, *lab.group.release_client(3))
         assert lab.digest() == digest
         store.memory = 1
         for client in clients:

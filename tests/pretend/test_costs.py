@@ -66,16 +66,15 @@ def test_an_edge_device_s_work_is_counted_beside_training_on_a_gpu(tmp_path, cac
     """In one process rank 0's model of the CPU and the GPU's share their module."""
     import json
 
-    from fedmpi.comm.transport import Solo
     from fedmpi.engines import gpu_card
-    from fedmpi.session import lead
+    from tests.runs import run_alone
     (tmp_path / "c.yaml").write_text(json.dumps({
         "rounds": 2, "method": {"name": "ifca", "k": 2}, "model": {"name": "mlp", "hidden": 8}, "device": "cuda",
         "data": {"clients": 4, "cache": str(cache)}, "train": {"steps": 3}, "edge": {}, "engine": "loop"}))
     before, gpu_card.in_one_order = gpu_card.in_one_order, lambda: None
     try:
         with pretend():
-            assert lead(Solo(), str(tmp_path / "c.yaml"), [], str(tmp_path / "out"), None, lambda: False) == 0
+            assert run_alone(str(tmp_path / "c.yaml"), [], str(tmp_path / "out")) == 0
     finally:
         gpu_card.in_one_order = before
     last = json.loads((tmp_path / "out" / "metrics.jsonl").read_text().splitlines()[-1])
@@ -90,4 +89,4 @@ def test_an_engine_that_was_told_nothing_times_convolutions_itself(monkeypatch):
     with pretend():
         lab = Lab(method("fedavg", runs.cnn()), Digits((5, 5), test=2, image=True), Vmap(), device=GPU)
         lab.train(0)
-        assert lab.group.engine.unfolded == ["0"] and lab.group.chosen()["convolutions"] == ["0"]
+        assert lab.group.engine.unfolded == ["0"] and lab.group.describe_engine()["convolutions"] == ["0"]

@@ -16,18 +16,17 @@ from fedmpi.assembly import follows_chunks
 from fedmpi.clients.placement import Pace
 from fedmpi.comm import gpu_probe
 from fedmpi.comm.gpu_staging import landing, outgoing
-from fedmpi.comm.transport import Solo
 from fedmpi.commands import doctor
 from fedmpi.engines import convolutions, gpu_card
 from fedmpi.errors import BadInput
 from fedmpi.server.rounds import Run
-from fedmpi.session import lead
 from fedmpi.storage import checkpoint
 from tests import forked, sockets
 from tests.comm.together import together
 from tests.pretend import GPU, pretend
 from tests.pretend.marks import CARD, lies
 from tests.pretend.modes import Kernels, unseen
+from tests.runs import run_alone
 
 REAL = torch.Tensor.numpy
 TINY = {"rounds": 2, "seed": 2, "method": {"name": "fedmhc", "M": 2}, "model": {"name": "mlp", "hidden": 8},
@@ -92,7 +91,7 @@ def test_any_number_of_workers_gives_the_same_bits_and_the_server_needs_no_gpu(p
     assert len(found["gpus"]) == 1 and found["gpus"][0].startswith("Pretended, driver unknown, torch ")
     monkeypatch.setattr(gpu_card, "in_one_order", lambda: None)      # of this process, which goes on
     with pretend():
-        assert lead(Solo(), str(place / "c.yaml"), ["engine=loop"], str(place / "one"), None, lambda: False) == 0
+        assert run_alone(str(place / "c.yaml"), ["engine=loop"], str(place / "one")) == 0
     assert result(place, "one")["digest"] == found["digest"]
 
 
@@ -179,7 +178,7 @@ def test_convolutions_are_timed_once_and_kept_with_the_run(place, monkeypatch, c
 
     def led(*words, resume=None):
         with pretend():
-            assert lead(Solo(), str(place / "images.yaml"), [*words], str(place / "images"), resume, lambda: False) == 0
+            assert run_alone(str(place / "images.yaml"), [*words], str(place / "images"), resume) == 0
         return capsys.readouterr().out
     assert "convolutions as products of patches: 1\n" in led("rounds=1")
     assert asked == 2 * [((1, 8, 8), 5)] + 2 * [((2, 6, 6), 5)]
@@ -199,7 +198,7 @@ def test_measured_speeds_do_not_choose_who_trains_beside_whom(place, monkeypatch
     monkeypatch.setattr(Run, "go", lambda run: seen.append((run.pace.measured, follows_chunks(run))) or True)
     monkeypatch.setattr(run_module, "conclude", lambda run: 0)
     with pretend():
-        lead(Solo(), str(place / "c.yaml"), [f"engine={engine}"], str(place / engine), None, lambda: False)
+        run_alone(str(place / "c.yaml"), [f"engine={engine}"], str(place / engine))
     assert seen == [(measured, not measured)]
 
 

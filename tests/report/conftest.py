@@ -3,12 +3,11 @@ from __future__ import annotations
 
 import pytest
 
-from fedmpi.comm.transport import Solo
 from fedmpi.report import figures, write
 from fedmpi.report.figures import style
 from fedmpi.report.results import of_job
-from fedmpi.session import lead
 from fedmpi.sweeps import job as jobfile
+from tests.runs import run_alone
 from tests.sweeps import jobs
 
 ROWS = {"FedAvg": "fedavg", "FedMHC & co": {"method": {"name": "fedmhc", "M": 3, "lam": .01}}, "Local": "local",
@@ -27,7 +26,7 @@ def results(tmp_path_factory, cache):
     job = jobfile.load_job(path)
     runs = jobfile.expand(job, path, folder / "out", None)
     for run in runs[:-1]:
-        assert lead(Solo(), str(run.config), run.overrides, str(run.folder), None, lambda: False) == 0
+        assert run_alone(str(run.config), run.overrides, str(run.folder)) == 0
     return of_job(job, runs, "fedmpi sweep job.yaml")
 
 

@@ -13,6 +13,7 @@ def ready(bench):
     """Set up a run in this process as `fedmpi run` does, and return it with its parts and decision, before round 1."""
     from fedmpi.assembly import assemble, decide, prepare_run
     from fedmpi.comm.transport import Solo
+    from fedmpi.context import RankContext
     from fedmpi.progress import Progress
     from fedmpi.slurm.deadline import Deadline
     decisions = []
@@ -21,7 +22,7 @@ def ready(bench):
         world, out = Solo(), bench.out(f"ready-{next(NUMBERS)}")
         decisions.append(decide(config or bench.config, list(words), str(out), None, world))
         start = decisions[-1].start | {"host": world.host}
-        parts = assemble(world, start)
+        parts = assemble(world, start, RankContext())
         progress = Progress(decisions[-1].folder.log_path)
         run = prepare_run(parts, decisions[-1], progress, stop, deadline or Deadline())
         run.parts, run.decision = parts, decisions[-1]

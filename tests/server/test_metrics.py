@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.metrics import accuracy_score, adjusted_rand_score, f1_score
 
-from fedmpi.clients.measures import measure
+from fedmpi.clients.measures import measure_logits
 from fedmpi.server.metrics import Groups, pictured, summarise_clients, worst_decile
 
 
@@ -17,7 +17,7 @@ from fedmpi.server.metrics import Groups, pictured, summarise_clients, worst_dec
 def test_measures_are_scikit_learns(n, c, seed):
     generator = torch.Generator().manual_seed(seed)
     logits, y = torch.randn(n, c, generator=generator), torch.randint(c, (n,), generator=generator)
-    correct, tested, loss, f1 = measure(logits, y)
+    correct, tested, loss, f1 = measure_logits(logits, y)
     predicted = logits.argmax(1)
     assert tested == n and correct / n == accuracy_score(y, predicted)
     assert f1 == pytest.approx(f1_score(y, predicted, average="macro", zero_division=0))

@@ -6,9 +6,8 @@ import h5py
 import numpy as np
 import pytest
 
-from fedmpi.comm.transport import Solo
-from fedmpi.session import lead
 from tests.federations import pool
+from tests.runs import run_alone
 
 TIMES = ("seconds", "imbalance", "idle_share", "clients_moved", "T_wall")      # what a key of a time begins with
 SMALL = ("data.share=.3", "data.clients=8", "rounds=4", "train.steps=3", "train.participation=.6", "engine=loop")
@@ -29,7 +28,7 @@ def started(bench, name, words, resume=None, kill=None, stop=None) -> int | None
             raise Killed
         return done == stop
     try:
-        return lead(Solo(), bench.config, list(words), str(bench.out(name)), resume, asked)
+        return run_alone(bench.config, words, bench.out(name), resume, asked)
     except Killed:
         return None
 

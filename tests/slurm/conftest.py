@@ -151,9 +151,8 @@ def desk(tmp_path, cache):
 @pytest.fixture(scope="session")
 def straight(tmp_path_factory, cache):
     """The digest of the uninterrupted run in a single process."""
-    from fedmpi.comm.transport import Solo
-    from fedmpi.session import lead
+    from tests.runs import run_alone
     folder = tmp_path_factory.mktemp("straight")
     config = Desk(folder, cache).folder / "configs" / "quickstart.yaml"
-    assert lead(Solo(), str(config), [], str(folder / "run"), None, lambda: False) == 0
+    assert run_alone(str(config), [], str(folder / "run")) == 0
     return json.loads((folder / "run" / "result.json").read_text())["digest"]

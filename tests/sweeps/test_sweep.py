@@ -19,13 +19,12 @@ import pytest
 from typer.testing import CliRunner
 
 from fedmpi.cli import app
-from fedmpi.comm.transport import Solo
 from fedmpi.commands.summary import summarise_runs
 from fedmpi.config import schema
 from fedmpi.errors import BadInput
-from fedmpi.session import lead
 from fedmpi.sweeps import job, local
 from tests import launch
+from tests.runs import run_alone
 from tests.sweeps import jobs
 
 ROWS = {"FedAvg": "fedavg", "Local": "local"}
@@ -83,7 +82,7 @@ def test_cut_short_in_the_middle_it_continues(sweep, tmp_path, monkeypatch, how)
 def straight_digest(tmp_path, rounds: int) -> str:
     """Return the digest of the second run in one go."""
     run = job.expand(job.load_job(tmp_path / "job.yaml"), tmp_path / "job.yaml", tmp_path / "straight", None)[1]
-    assert lead(Solo(), str(run.config), run.overrides, str(run.folder), None, lambda: False) == 0
+    assert run_alone(str(run.config), run.overrides, str(run.folder)) == 0
     assert run.outcome().result["rounds"] == rounds
     return run.outcome().result["digest"]
 

@@ -3,15 +3,16 @@ from __future__ import annotations
 
 FAULTS: list[tuple[str, str, str]] = [
     # what a rank measures and keeps
-    ("fedmpi.clients.evaluation:Judge.samples", "self.parts[part]", "self.parts[0]"),
-    ("fedmpi.clients.evaluation:Judge.samples", '{name}"], mine[f"y_{name}"]', '{name}"], mine["y_test"]'),
-    ("fedmpi.clients.hosted:HostedClients.distances", "centres[j]", "centres[0]"),
-    ("fedmpi.clients.hosted:HostedClients.train", "self._judge_fresh(client, mine, up)\n        judges_all",
-     "self._judge_fresh(client, mine, sent)\n        judges_all"),
-    ("fedmpi.clients.hosted:HostedClients.train", "dict.fromkeys(ids), {}, {}", "dict.fromkeys(ids), self.fresh, {}"),
-    ("fedmpi.clients.hosted:HostedClients.times", "self.seconds = dict.fromkeys(ROUND_PHASES, 0.)", "pass"),
-    ("fedmpi.clients.hosted:HostedClients.judge", "found, (client, 2)", "found, (client, 1)"),
-    ("fedmpi.clients.hosted:HostedClients.in_time", "done < len(clients)", "True"),
+    ("fedmpi.clients.evaluation:Evaluator.samples", "self.parts[part]", "self.parts[0]"),
+    ("fedmpi.clients.evaluation:Evaluator.samples", '{name}"], samples[f"y_{name}"]', '{name}"], samples["y_test"]'),
+    ("fedmpi.clients.partial_sums:PartialSums.distances", "points[j]", "points[0]"),
+    ("fedmpi.clients.hosted:HostedClients.train", "measure_after_training(client, mine, up)\n            judges_all",
+     "measure_after_training(client, mine, sent)\n            judges_all"),
+    ("fedmpi.clients.hosted:HostedClients.train", "self.here), {}, {}",
+     "self.here), evaluator.after_training, {}"),
+    ("fedmpi.clients.hosted:HostedClients.take_times", "self.seconds = dict.fromkeys(ROUND_PHASES, 0.)", "pass"),
+    ("fedmpi.clients.evaluation:Evaluator.measure_clients", "WITHOUT_ADAPTATION)", "AFTER_TRAINING)"),
+    ("fedmpi.clients.hosted:HostedClients.apply_in_time", "done < len(clients)", "True"),
     ("fedmpi.clients.hosted:HostedClients.add_message", "torch.from_numpy(scales)", "torch.from_numpy(2 * scales)"),
     ("fedmpi.clients.hosted:HostedClients.training", "classes - 1 - y", "classes - y"),
     # states, samples, homes

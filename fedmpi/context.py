@@ -1,0 +1,29 @@
+"""What the parts of one rank share while a run goes on: requests to stop, and the client and round at work."""
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+
+def never() -> bool:
+    """Say that nobody asked this process to stop."""
+    return False
+
+
+def no_wait() -> float:
+    """Say that nobody waits for the end of this process."""
+    return 0.
+
+
+@dataclass
+class RankContext:
+    """What the parts of one rank share. The engines keep `client` and `round` up to date; error messages and the
+    heartbeat read them."""
+    # whether this process was asked to stop
+    stop: Callable[[], bool] = never
+    # seconds since then; 0 if nobody asked
+    waits: Callable[[], float] = no_wait
+    # the client at work, or those that are trained at once; None between clients
+    client: int | list[int] | None = None
+    # the round that this work belongs to, from 0; -1 is the warm-up before the first round
+    round: int = 0
