@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from fedmpi import __version__
-from fedmpi.errors import FedmpiError
+from fedmpi.errors import BAD_INPUT, FedmpiError
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False,
                   context_settings={"help_option_names": ["-h", "--help"]},
@@ -268,17 +268,13 @@ def tensorboard(runs: Annotated[list[str], typer.Argument(help="run folders, fin
         print(tensorboard.write_events([Path(run) for run in runs]))
 
 
-@app.command()
-def bench(name: Annotated[str, typer.Argument(
-              help="overhead, engines, collectives, cohort, scaling, clustering, similarity, clients, traffic or "
-                   "exactness")],
-          settings: Annotated[list[str] | None, typer.Argument(
-              help="e.g. model=mlp clients=100", metavar="KEY=VALUE")] = None,
-          to: Annotated[str | None, typer.Option("--json", help="write the figures to this file")] = None,
-          picture: Annotated[str | None, typer.Option("--plot", help="draw them: PNG, SVG or PDF")] = None):
-    """Measure speed, as ratios in one run; start it under mpiexec for several ranks."""
-    from fedmpi.bench import command
-    sys.exit(command.main(name, settings or [], to, picture))
+@app.command(hidden=True, add_help_option=False,
+             context_settings={"ignore_unknown_options": True, "allow_extra_args": True})
+def bench(context: typer.Context):
+    """Say where the benchmarks are now: outside of the installed package."""
+    command = shlex.join(["python", "-m", "benchmarks", *context.args])
+    print(f"fedmpi: the benchmarks are no part of the installed package; run in a checkout: {command}", file=sys.stderr)
+    raise typer.Exit(BAD_INPUT)
 
 
 @app.command()

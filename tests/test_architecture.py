@@ -20,7 +20,7 @@ FLOORS = [
     "fedmpi.settings fedmpi.registry fedmpi.comm fedmpi.clustering",
     "fedmpi.models", "fedmpi.method", "fedmpi.faults fedmpi.edge", "fedmpi.config", "fedmpi.storage", "fedmpi.progress",
     "fedmpi.data", "fedmpi.engines", "fedmpi.clients", "fedmpi.ranks", "fedmpi.server", "fedmpi.methods",
-    "fedmpi.assembly", "fedmpi.session", "fedmpi.commands", "fedmpi.bench", "fedmpi.sweeps", "fedmpi.report",
+    "fedmpi.assembly", "fedmpi.session", "fedmpi.commands", "fedmpi.sweeps", "fedmpi.report",
     "fedmpi.cli", "fedmpi.__main__"]
 
 # All that a method may import: formulas, no ranks, runs and files.
@@ -84,6 +84,12 @@ def test_a_method_knows_nothing_of_ranks_runs_and_files(tree):
     used = {arrow.imported for arrow in tree.arrows if within(arrow.importer, ("fedmpi.methods",))}
     unused = {name for name in FOR_METHODS | LIBRARIES_FOR_METHODS if not any(within(u, (name,)) for u in used)}
     assert unused == set() and set(tree.files) >= FOR_METHODS
+
+
+def test_the_package_does_without_the_rest_of_a_checkout(tree, planted):
+    assert tree.of("benchmarks", "tests") == []
+    up = planted(("config/schema", "def later():\n    from benchmarks.rig import Rig"))
+    assert [*map(str, up.of("benchmarks"))] == ["fedmpi.config.schema -> benchmarks.rig.Rig"]
 
 
 def test_nothing_but_the_entry_point_imports_the_command_line(tree):

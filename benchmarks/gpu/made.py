@@ -78,7 +78,7 @@ class TinyCNN(nn.Sequential):
 
 def images(sizes, shape: str, tests: int = TESTS):
     """Return random images of the shape of a data set: mnist (28 x 28 x 1) or cifar10 (32 x 32 x 3)."""
-    from fedmpi.bench.synthetic import SHAPES, Synthetic
+    from benchmarks.synthetic import SHAPES, Synthetic
     pixels, classes = SHAPES[shape]
     return Synthetic(pixels, classes, np.array(sizes), tests)
 
@@ -95,7 +95,7 @@ MODELS = {
 
 def write_arrays(path: Path, shape: str, n: int) -> Path:
     """Write n random images as the .npz that `data: {name: arrays}` reads."""
-    from fedmpi.bench.synthetic import SHAPES
+    from benchmarks.synthetic import SHAPES
     pixels, classes = SHAPES[shape]
     draw = np.random.default_rng(0)
     if not path.exists():

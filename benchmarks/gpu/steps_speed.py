@@ -5,12 +5,12 @@ import numpy as np
 import torch
 from torch import nn
 
+from benchmarks.bare import Bare
 from benchmarks.gpu.clock import Spent, measure
 from benchmarks.gpu.inside import Lab, precision
 from benchmarks.gpu.made import WORDS, Texts, images
 from benchmarks.gpu.notes import Notes
-from fedmpi.bench.bare import Bare
-from fedmpi.bench.synthetic import SHAPES, Synthetic
+from benchmarks.synthetic import SHAPES, Synthetic
 
 ENGINES = {"loop": ("loop", {}), "vmap": ("vmap", {"graphs": "off"}), "graphs": ("vmap", {"graphs": "on"})}
 MODELS = {"cnn4": "cnn4", "lenet5": "lenet5", "mlp": {"name": "mlp", "hidden": 64}, "resnet18": "resnet18",

@@ -17,6 +17,7 @@ from fedmpi.errors import BadInput
 from fedmpi.models.build import blank_samples
 from fedmpi.server.round_cost import MIB
 from fedmpi.sweeps.job import Planned
+from fedmpi.sweeps.speed_probe import time_rounds
 from fedmpi.text import duration, format_columns
 
 MEASURED = {"method": {"name": "fedavg"}, "steps": 10, "clients": 8}      # a round of so many clients and steps each
@@ -76,14 +77,11 @@ def steps_of_round(case: Case, who: float, shared) -> float:
 
 def measure_rate(case: Case) -> float:
     """Return the steps a second of one process on this network and these data: the second of two short rounds."""
-    from fedmpi.bench.rig import Rig
-    from fedmpi.comm.transport import Solo
     settings = to_plain(case.config) | {"method": MEASURED["method"]}
     settings["train"] = settings["train"] | {"steps": MEASURED["steps"]}
-    rig, clients = Rig(Solo(), case.federation, settings), min(MEASURED["clients"], case.federation.clients)
-    share = clients / case.federation.clients
-    rig.round(0, share)
-    return clients * MEASURED["steps"] / rig.round(1, share)
+    clients = min(MEASURED["clients"], case.federation.clients)
+    _, seconds = time_rounds(case.federation, settings, clients, rounds=2)
+    return clients * MEASURED["steps"] / seconds
 
 
 def cost_table(runs: list[Planned], costs: list[Cost], workers: int, at_once: int) -> str:

@@ -8,8 +8,8 @@ import sys
 import numpy as np
 import pytest
 
-from fedmpi.bench.rig import Rig
-from fedmpi.bench.synthetic import Synthetic
+from benchmarks.rig import Rig
+from benchmarks.synthetic import Synthetic
 from fedmpi.clients import malloc
 from fedmpi.comm.transport import Solo
 

@@ -3,7 +3,8 @@ from __future__ import annotations
 
 import typer
 
-from fedmpi.bench import command
+from benchmarks import command
+from benchmarks.__main__ import read_words
 from fedmpi.cli import app
 from fedmpi.config.schema import load_config
 from fedmpi.sweeps import job
@@ -12,15 +13,18 @@ PLACE = "1"      # stands for what the reader is to fill in, see pages.calls
 
 
 def check(words: list[str]) -> None:
-    """Raise what is wrong with the words behind `fedmpi`: a command, an option, a setting, a file that is not there."""
+    """Raise what is wrong with a command's words (see pages.calls): a name, an option, a setting, a missing file."""
+    if words[0] == "benchmarks":
+        given = read_words(words[1:])
+        if given.name != PLACE:
+            command.find_benchmark(given.name, given.settings)
+        return
     group = typer.main.get_command(app)
     with group.make_context("fedmpi", list(words)) as context:
         name, chosen, rest = group.resolve_command(context, list(words))
         if not rest:      # its bare name: in a text, not to be run
             return
         found = chosen.make_context(name, rest, parent=context).params
-    if name == "bench" and found["name"] != PLACE:
-        command.find(found["name"], found["settings"] or [])
     if PLACE in (found.get("config"), found.get("path"), *(found.get("paths") or [])):
         return
     if "config" in found:

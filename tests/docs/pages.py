@@ -15,7 +15,7 @@ from typing import NamedTuple
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 FENCE = re.compile(r"^```(?P<info>[^\n`]*)\n(?P<text>.*?)^```$", re.M | re.S)
-INLINE = re.compile(r"`((?:[^`\n]*[\s])?fedmpi [a-z][^`\n]*)`")
+INLINE = re.compile(r"`((?:[^`\n]*[\s])?(?:fedmpi [a-z]|python -m benchmarks )[^`\n]*)`")
 MARKS = ("cluster", "gpu", "download", "long")
 OPERATORS = {"&&", "||", ";", "|", "&"}
 
@@ -53,7 +53,8 @@ def inline(page: Path) -> list[str]:
 
 
 def calls(line: str) -> list[list[str]]:
-    """Return the words behind each `fedmpi` of a command line; capitals that stand for something become 1."""
+    """Return the words behind each `fedmpi` of a command line, and `benchmarks` with the words behind each
+    `python -m benchmarks`; capitals that stand for something become 1."""
     lexer = shlex.shlex(line, posix=True, punctuation_chars=True)
     lexer.whitespace_split = True
     found, words = [], []
@@ -61,7 +62,8 @@ def calls(line: str) -> list[list[str]]:
         if word not in OPERATORS:
             words.append(word)
             continue
-        if "fedmpi" in words:
-            found.append([re.sub(r"(^|=)[A-Z]+$", r"\g<1>1", word) for word in words[words.index("fedmpi") + 1:]])
+        if "fedmpi" in words or "benchmarks" in words:
+            begin = words.index("fedmpi") + 1 if "fedmpi" in words else words.index("benchmarks")
+            found.append([re.sub(r"(^|=)[A-Z]+$", r"\g<1>1", word) for word in words[begin:]])
         words = []
     return found

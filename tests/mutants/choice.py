@@ -9,7 +9,8 @@ from pathlib import Path
 from tests.mutants.source import Source
 from tests.mutants.suite import Suite, Test
 
-LAST = ("tests/docs", "tests/slurm", "tests/bench", "tests/extension")      # the most seconds for the fewest faults
+# These take the most seconds and notice the fewest faults.
+LAST = ("tests/docs", "tests/slurm", "tests/benchmarks", "tests/extension")
 LOADING_S = .1          # CPU seconds that a further test file costs to be loaded
 STAGES_S = (2.5, 10.)   # CPU seconds of tests in the first processes; then the rest of the budget
 

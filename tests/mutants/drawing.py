@@ -12,7 +12,6 @@ from tests.mutants.operators import Site, find_sites
 from tests.mutants.source import Source
 
 LEAST = 10               # of each package
-ASIDE = ("bench",)       # measuring tools, not part of what the package promises
 FAULTS = Path(__file__).parent / "faults"
 
 
@@ -21,12 +20,12 @@ class DoesNotApply(Exception):
 
 
 def sites_of(root: Path, packages: Iterable[str]) -> dict[str, list[Site]]:
-    """List the mechanical mutants of some packages; without names, of all but those that are left aside."""
+    """List the mechanical mutants of some packages; without names, of all."""
     found: dict[str, list[Site]] = {}
     for path in sorted((root / "fedmpi").rglob("*.py")):
         name = str(path.relative_to(root))
         package = package_of(name)
-        if package in packages or not packages and package not in ASIDE:
+        if package in packages or not packages:
             found.setdefault(package, []).extend(find_sites(name, path.read_text()))
     return {package: sites for package, sites in sorted(found.items()) if sites}
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from fedmpi.bench import traffic
+from benchmarks import traffic
 from fedmpi.comm.transport import Solo
 from fedmpi.config.schema import resolve
 from fedmpi.edge import Edge

@@ -11,10 +11,12 @@ import pytest
 from typer.testing import CliRunner
 
 from fedmpi.cli import app
+from fedmpi.comm.orders import RankPool
 from fedmpi.commands.plan import prepared
 from fedmpi.config import schema
 from fedmpi.errors import BadInput
 from fedmpi.sweeps import estimate, job
+from fedmpi.sweeps.speed_probe import time_rounds
 from tests.sweeps import jobs
 
 ROWS = {"FedAvg": "fedavg", "Ditto": "ditto", "IFCA": {"method": {"name": "ifca", "k": 2}}, "Local": "local"}
@@ -98,20 +100,35 @@ def test_rounds_of_other_work_count_as_many_as_there_are(six):
 def test_the_rate_is_that_of_the_second_of_two_rounds(six, monkeypatch):
     made = []
 
-    class Rig:
-        def __init__(self, world, federation, settings):
-            made.append((world.size, federation.clients, settings["method"], settings["train"]["steps"],
-                         settings["train"]["batch"]))
-
-        def round(self, t, share):
-            made.append((t, share))
-            return [9., 2.][t]
-    monkeypatch.setattr("fedmpi.bench.rig.Rig", Rig)
+    def time_rounds(federation, settings, participants, rounds):
+        train = settings["train"]
+        made.append((federation.clients, settings["method"], train["steps"], train["batch"], participants, rounds))
+        return [9., 2.]
+    monkeypatch.setattr(estimate, "time_rounds", time_rounds)
     _, case = six("method=ditto")
     assert estimate.measure_rate(case) == 6 * 10 / 2.      # six clients of 10 steps each, in 2 s
-    assert made == [(1, 6, {"name": "fedavg"}, 10, 10), (0, 1.), (1, 1.)]
+    assert made == [(6, {"name": "fedavg"}, 10, 10, 6, 2)]
     case = dataclasses.replace(case, federation=SimpleNamespace(clients=32))
-    assert estimate.measure_rate(case) == 8 * 10 / 2. and made[-1] == (1, .25)
+    assert estimate.measure_rate(case) == 8 * 10 / 2. and made[-1][-2:] == (8, 2)
+
+
+def test_the_probe_trains_the_participants_of_each_round(six, monkeypatch):
+    trained = []
+    monkeypatch.setattr(RankPool, "train", watched(RankPool.train, lambda pool, t, ids, judge, shared: trained.append(
+        (t, len(ids), judge, shared.w.clone()))))
+    _, case = six()
+    seconds = time_rounds(case.federation, schema.to_plain(case.config), participants=4, rounds=3)
+    assert len(seconds) == 3 and min(seconds) > 0
+    assert [words[:3] for words in trained] == [(0, 4, False), (1, 4, False), (2, 4, False)]
+    assert not trained[0][3].equal(trained[1][3]) and not trained[1][3].equal(trained[2][3])      # the server's step
+
+
+def watched(function, see):
+    """Return the function, which shows its arguments to `see` first."""
+    def call(*words):
+        see(*words)
+        return function(*words)
+    return call
 
 
 def test_each_network_is_measured_once(tmp_path, cache, monkeypatch, capsys):

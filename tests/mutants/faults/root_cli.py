@@ -21,7 +21,7 @@ FAULTS: list[tuple[str, str, str]] = [
     ("fedmpi.cli:report", '*(["--out", out] if out else [])', ""),
     ("fedmpi.cli:compare", "Path(first), Path(second)", "Path(second), Path(first)"),
     ("fedmpi.cli:export", "Path(out), client)", "Path(out), client or None)"),
-    ("fedmpi.cli:bench", "to, picture))", "picture, to))"),
+    ("fedmpi.cli:bench", "typer.Exit(BAD_INPUT)", "typer.Exit"),
     ("fedmpi.cli:doctor", '= "."', '= "runs"'),
     ("fedmpi.cli:clear_errors", "typer.Exit(error.code)", "typer.Exit(1)"),
     ("fedmpi.cli:version", "raise typer.Exit", "raise typer.Exit(1)"),

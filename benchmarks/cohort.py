@@ -8,11 +8,11 @@ from functools import partial
 import numpy as np
 import torch
 
-from fedmpi.bench import peers
-from fedmpi.bench.bare import Bare
-from fedmpi.bench.peers.shape import CLASSES, PIXELS, Shape, correct, made
-from fedmpi.bench.rig import Rig
-from fedmpi.bench.synthetic import Synthetic
+from benchmarks import peers
+from benchmarks.bare import Bare
+from benchmarks.peers.shape import CLASSES, PIXELS, Shape, correct, made
+from benchmarks.rig import Rig
+from benchmarks.synthetic import Synthetic
 from fedmpi.engines import engine_choice
 
 TESTS = 10      # test images per client: 10,000 in all, as CIFAR-10 has

@@ -3,8 +3,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from fedmpi.bench.rig import Rig
-from fedmpi.bench.synthetic import SHAPES, Synthetic
+from benchmarks.rig import Rig
+from benchmarks.synthetic import SHAPES, Synthetic
 
 
 def measure(world, model="cnn4", shape="cifar100", clients=20, samples=100, batch=10, engine="auto",

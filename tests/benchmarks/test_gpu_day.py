@@ -28,7 +28,7 @@ PATIENCE_S = 60      # a safety net: what is waited for takes a second
 
 
 def step(call: str, *words: str, limit_s=PATIENCE_S, silent_s=PATIENCE_S, needs_s=1.) -> Step:
-    return Step(call, f"tests.bench.planted_steps:{call}", limit_s, silent_s, needs_s, words)
+    return Step(call, f"tests.benchmarks.planted_steps:{call}", limit_s, silent_s, needs_s, words)
 
 
 def day(to: Path, *steps: Step, budget_s=10 * PATIENCE_S) -> Day:

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 import torch
 
-from fedmpi.bench import cohort, command, peers
-from fedmpi.bench.peers.shape import CNN, MARK, Shape
+from benchmarks import cohort, command, peers
+from benchmarks.peers.shape import CNN, MARK, Shape
 from fedmpi.errors import FedmpiError
 from tests import forked
 
@@ -87,8 +87,8 @@ def test_a_row_counts_a_share_of_an_evaluation():
 
 def test_two_ranks_share_the_bare_loop(monkeypatch):
     """Every rank that hosts clients takes its share of participants and test images, the others none."""
-    from fedmpi.bench.rig import Rig
-    from fedmpi.bench.synthetic import Synthetic
+    from benchmarks.rig import Rig
+    from benchmarks.synthetic import Synthetic
     from fedmpi.comm.transport import Solo
     rig = Rig(Solo(), Synthetic((32, 32, 3), 10, np.full(3, 7)), {"model": f"{Shape.__module__}:CNN"})
     trained, judged = [], []
@@ -104,17 +104,17 @@ def test_two_ranks_share_the_bare_loop(monkeypatch):
     (f"pfl={sys.executable}", "pfl is not installed there; python3 -m venv pfl-venv && pfl-venv/bin/pip install 'pfl["),
     ("flower=/nowhere/python", "flower = /nowhere/python: No such file or directory; it should be the python in")])
 def test_not_installed(setting, message, capsys):
-    assert command.main("cohort", [*SMALL, setting], None, None) == 2
+    assert command.run_benchmark("cohort", [*SMALL, setting], None, None) == 2
     assert message in capsys.readouterr().err
 
 
 def test_a_failing_peer_ends_all_ranks(broken, tmp_path):
-    done = forked.command(2, "bench", "cohort", *SMALL, f"pfl={broken}", cwd=tmp_path)
+    done = forked.run(2, "benchmarks", "cohort", *SMALL, f"pfl={broken}")
     assert done.returncode == 1
-    assert "fedmpi: pfl ended with 1 after 0 of 2 rounds" in done.stderr and "No module named 'pfl'" in done.stderr
+    assert "benchmarks: pfl ended with 1 after 0 of 2 rounds" in done.stderr and "No module named 'pfl'" in done.stderr
 
 
 def test_what_was_not_measured_is_said(capsys):
-    assert command.main("cohort", SMALL, None, None) == 0
+    assert command.run_benchmark("cohort", SMALL, None, None) == 0
     out = capsys.readouterr().out
     assert "fedmpi loop" in out and "pfl was not measured: python3 -m venv" in out

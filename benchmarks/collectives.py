@@ -5,8 +5,8 @@ import time
 
 import numpy as np
 
-from fedmpi.bench.rig import Rig
-from fedmpi.bench.synthetic import Synthetic
+from benchmarks.rig import Rig
+from benchmarks.synthetic import Synthetic
 
 
 def measure(world, parameters=1_000_000, clients=100, repeats=10) -> dict | None:
@@ -15,7 +15,7 @@ def measure(world, parameters=1_000_000, clients=100, repeats=10) -> dict | None
     The ratio is a round's seconds over those of copying the bytes that the server sends and receives, once."""
     features = max(1, parameters // 20 - 11)
     rig = Rig(world, Synthetic((features,), 10, np.ones(clients, np.int64), tests=0), {
-        "model": {"name": "mlp", "hidden": 20}, "method": "fedmpi.bench.echo:Echo", "engine": "loop"})
+        "model": {"name": "mlp", "hidden": 20}, "method": "benchmarks.echo:Echo", "engine": "loop"})
     rows = []
     for repeat in range(repeats + 1):
         before = world.sent + world.received

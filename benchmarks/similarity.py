@@ -7,8 +7,8 @@ import time
 import numpy as np
 import torch
 
+from benchmarks.traffic import BYTES, ledger
 from fedmpi import registry
-from fedmpi.bench.traffic import BYTES, ledger
 from fedmpi.clustering.kmeans_and_linkage import nearest
 from fedmpi.clustering.low_rank import cosines_to_centres, multiply_adds
 from fedmpi.models.build import build_model

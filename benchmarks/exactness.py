@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from fedmpi.bench.rig import Rig
-from fedmpi.bench.synthetic import SHAPES, Synthetic
+from benchmarks.rig import Rig
+from benchmarks.synthetic import SHAPES, Synthetic
 
 HOW = ("exact", "float32")
 

@@ -1,4 +1,4 @@
-"""Other frameworks at the work of `fedmpi bench cohort`, each in the Python environment where the user installed it."""
+"""Other frameworks at the work of the benchmark `cohort`, each in the Python environment where it is installed."""
 from __future__ import annotations
 
 import json
@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from fedmpi.bench.peers.shape import MARK, Shape
+from benchmarks.peers.shape import MARK, Shape
 from fedmpi.errors import BadInput, FedmpiError
 
 HERE = Path(__file__).parent

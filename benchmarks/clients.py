@@ -6,8 +6,8 @@ import time
 
 import numpy as np
 
-from fedmpi.bench.rig import Rig
-from fedmpi.bench.synthetic import SHAPES, Synthetic
+from benchmarks.rig import Rig
+from benchmarks.synthetic import SHAPES, Synthetic
 
 
 def measure(world, few=100, many=10_000, participants=50, model="cnn4", shape="cifar10", samples=20, method="fedmhc",

@@ -1,4 +1,4 @@
-"""The work that everybody does in `fedmpi bench cohort`: pfl-research's CIFAR10 benchmark (Granqvist et al., 2024).
+"""The work that everybody does in the benchmark `cohort`: pfl-research's CIFAR10 benchmark (Granqvist et al., 2024).
 
 A peer's Python imports this file too: it needs torch and numpy alone. Pixels are random, for only time counts."""
 from __future__ import annotations

@@ -3,9 +3,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from fedmpi.bench.bare import Bare
-from fedmpi.bench.rig import Rig
-from fedmpi.bench.synthetic import SHAPES, Synthetic
+from benchmarks.bare import Bare
+from benchmarks.rig import Rig
+from benchmarks.synthetic import SHAPES, Synthetic
 
 
 def measure(world, model="cnn4", shape="cifar100", clients=20, samples=200, batch=10, engine="loop", method="fedavg",

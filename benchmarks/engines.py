@@ -7,8 +7,8 @@ import time
 import numpy as np
 import torch
 
-from fedmpi.bench.rig import Rig
-from fedmpi.bench.synthetic import SHAPES, Synthetic
+from benchmarks.rig import Rig
+from benchmarks.synthetic import SHAPES, Synthetic
 from fedmpi.clients.state_store import as_numpy
 from fedmpi.engines import engine_choice
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from matplotlib import image
 
-from fedmpi.bench import command
+from benchmarks import command
 from tests import forked
 
 SMALL = {
@@ -30,7 +30,7 @@ def test_every_benchmark_is_tried_here():
 @pytest.mark.slow("every benchmark")
 @pytest.mark.parametrize("name", SMALL)
 def test_figures_table_and_picture(name, tmp_path, capsys):
-    assert command.main(name, SMALL[name], str(tmp_path / "f.json"), str(tmp_path / "f.png")) == 0
+    assert command.run_benchmark(name, SMALL[name], str(tmp_path / "f.json"), str(tmp_path / "f.png")) == 0
     found = json.loads((tmp_path / "f.json").read_text())
     assert found["benchmark"] == name and found["ratio"] > 0 and found["rows"]
     assert f"ratio (median) {found['ratio']:.4g}" in capsys.readouterr().out
@@ -38,14 +38,14 @@ def test_figures_table_and_picture(name, tmp_path, capsys):
 
 
 def test_the_engines_agree():
-    found = command.find("engines", SMALL["engines"])
+    found = command.find_benchmark("engines", SMALL["engines"])
     from fedmpi.comm.transport import Solo
     assert found[0](Solo(), **found[1])["largest_difference"] < 1e-5
 
 
 def test_both_ways_of_summing_are_measured_on_what_clients_sent():
-    from fedmpi.bench.rig import Rig
-    from fedmpi.bench.synthetic import SHAPES, Synthetic
+    from benchmarks.rig import Rig
+    from benchmarks.synthetic import SHAPES, Synthetic
     from fedmpi.comm.transport import Solo
     ends = []
     for how in ("exact", "float32"):
@@ -58,14 +58,14 @@ def test_both_ways_of_summing_are_measured_on_what_clients_sent():
 
 
 def test_ranks_share_a_benchmark(tmp_path):
-    done = forked.command(3, "bench", "scaling", *SMALL["scaling"], cwd=tmp_path)
+    done = forked.run(3, "benchmarks", "scaling", *SMALL["scaling"])
     assert done.returncode == 0 and "workers 2, ranks 3" in done.stdout, done.stderr
 
 
 @pytest.mark.parametrize("name, settings, message", [
-    ("speed", [], "benchmark 'speed' is not known; there are overhead, engines"),
-    ("overhead", ["client=3"], "'client' is not a setting of bench overhead; its settings are model=cnn4"),
-    ("overhead", ["clients=many"], "clients = many: should be a int, as 20 is")])
+    ("speed", [], "benchmark 'speed' is not known; the benchmarks are overhead, engines"),
+    ("overhead", ["client=3"], "'client' is not a setting of the benchmark overhead; its settings are model=cnn4"),
+    ("overhead", ["clients=many"], "clients = many: should be of type int, as the default 20 is")])
 def test_bad_input(name, settings, message, capsys):
-    assert command.main(name, settings, None, None) == 2
+    assert command.run_benchmark(name, settings, None, None) == 2
     assert message in capsys.readouterr().err

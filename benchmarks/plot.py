@@ -40,7 +40,7 @@ def plot(found: dict, path: str | Path) -> None:
         axes.set_xlabel(across or "repeat")
         if across:
             axes.set_xscale("log")
-    figure.suptitle(f"fedmpi bench {found['benchmark']}")
+    figure.suptitle(f"fedmpi benchmark {found['benchmark']}")
     figure.savefig(path, dpi=110)
     pyplot.close(figure)
 
@@ -58,7 +58,7 @@ def compare(pyplot, found: dict, path: str | Path) -> None:
                       label=title)
             axes.set(xscale="log", yscale="log", xlabel="clients", ylabel=label)
     three[2].legend(frameon=False, fontsize=8)
-    figure.suptitle(f"fedmpi bench {found['benchmark']}")
+    figure.suptitle(f"fedmpi benchmark {found['benchmark']}")
     figure.savefig(path, dpi=110)
     pyplot.close(figure)
 
@@ -68,7 +68,7 @@ def race(pyplot, found: dict, path: str | Path) -> None:
     figure, axes = pyplot.subplots(figsize=(6, 3.2), layout="constrained")
     axes.bar_label(axes.bar([row["who"] for row in found["rows"]], [row["ratio"] for row in found["rows"]]), fmt="%.2f")
     axes.axhline(1, color="grey", linestyle="--")
-    axes.set(ylabel="seconds a round / bare loop's", title=f"fedmpi bench {found['benchmark']}")
+    axes.set(ylabel="seconds a round / bare loop's", title=f"fedmpi benchmark {found['benchmark']}")
     figure.savefig(path, dpi=110)
     pyplot.close(figure)
 
@@ -82,6 +82,6 @@ def bars(pyplot, found: dict, path: str | Path) -> None:
         axes.barh([row["method"] for row in found["rows"]], [row[column] for row in found["rows"]])
         axes.set(title=column, xlabel=found["unit"])
         axes.invert_yaxis()
-    figure.suptitle(f"fedmpi bench {found['benchmark']}")
+    figure.suptitle(f"fedmpi benchmark {found['benchmark']}")
     figure.savefig(path, dpi=110)
     pyplot.close(figure)

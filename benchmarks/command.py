@@ -1,0 +1,75 @@
+"""Run one benchmark on all ranks, print its table, write its JSON and its picture."""
+from __future__ import annotations
+
+import importlib
+import inspect
+import json
+import sys
+from collections.abc import Callable
+
+from benchmarks.plot import plot
+from fedmpi.config.load import parse
+from fedmpi.errors import BAD_INPUT, BadInput, FedmpiError
+
+NAMES = ("overhead", "engines", "collectives", "cohort", "scaling", "clustering", "similarity", "clients", "traffic",
+         "exactness")
+
+
+def run_benchmark(name: str, settings: list[str], json_path: str | None, picture_path: str | None) -> int:
+    """Measure and print; return the exit code: 0, or 2 for bad input. Any other failure ends all ranks."""
+    from fedmpi.comm.launcher import speaks
+    from fedmpi.comm.transport import open_world
+    try:
+        world = open_world()
+        measure, chosen = find_benchmark(name, settings)
+        found = measure(world, **chosen)
+    except BadInput as error:
+        # Every rank sees it, so one of them prints it.
+        if speaks():
+            print(f"benchmarks: {error}", file=sys.stderr)
+        return BAD_INPUT
+    except FedmpiError as error:
+        # Only this rank may have seen it, so it ends the others too.
+        world.fail(f"benchmarks: {error}", error.code)
+    if world.rank == 0:
+        print(format_table(found))
+        if json_path:
+            with open(json_path, "w") as file:
+                json.dump(found, file, indent=1)
+        if picture_path:
+            plot(found, picture_path)
+    world.close()
+    return 0
+
+
+def find_benchmark(name: str, settings: list[str]) -> tuple[Callable[..., dict | None], dict]:
+    """Return a benchmark's `measure` function and its checked keyword arguments. Raises BadInput."""
+    if name not in NAMES:
+        raise BadInput(f"benchmark {name!r} is not known; the benchmarks are {', '.join(NAMES)}")
+    measure = importlib.import_module(f"benchmarks.{name}").measure
+    # The first parameter of each is the world.
+    defaults = {p.name: p.default for p in list(inspect.signature(measure).parameters.values())[1:]}
+    chosen = {}
+    for text in settings:
+        key, _, value = text.partition("=")
+        if key not in defaults:
+            raise BadInput(f"{key!r} is not a setting of the benchmark {name}; its settings are "
+                           + ", ".join(f"{k}={v}" for k, v in defaults.items()))
+        try:
+            chosen[key] = parse(value)
+        except ValueError:
+            raise BadInput(f"{key} = {value}: the value is not valid YAML") from None
+        if not isinstance(chosen[key], type(defaults[key])):
+            kind = type(defaults[key]).__name__
+            raise BadInput(f"{key} = {value}: should be of type {kind}, as the default {defaults[key]!r} is")
+    return measure, chosen
+
+
+def format_table(found: dict) -> str:
+    """Format a benchmark's figures as text."""
+    rows = found["rows"]
+    facts = {key: value for key, value in found.items() if key not in ("rows", "ratio", "notes")}
+    lines = [", ".join(f"{k} {v:.5g}" if isinstance(v, float) else f"{k} {v}" for k, v in facts.items()),
+             "  ".join(f"{k:>22s}" for k in rows[0])]
+    lines += ["  ".join(f"{v:22.5g}" if isinstance(v, float) else f"{v!s:>22s}" for v in row.values()) for row in rows]
+    return "\n".join([*lines, f"ratio (median) {found['ratio']:.4g}", *found.get("notes", [])])
