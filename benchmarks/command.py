@@ -18,7 +18,7 @@ NAMES = ("overhead", "engines", "collectives", "cohort", "scaling", "clustering"
 def run_benchmark(name: str, settings: list[str], json_path: str | None, picture_path: str | None) -> int:
     """Measure and print; return the exit code: 0, or 2 for bad input. Any other failure ends all ranks."""
     from fedmpi.comm.launcher import speaks
-    from fedmpi.comm.transport import open_world
+    from fedmpi.comm.mpi_world import open_world
     try:
         world = open_world()
         measure, chosen = find_benchmark(name, settings)

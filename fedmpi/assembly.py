@@ -12,7 +12,9 @@ import numpy as np
 from fedmpi import __version__
 from fedmpi.comm.gpu_probe import probe_gpu_memory
 from fedmpi.comm.gpu_staging import refuse_cuda_aware, straight
-from fedmpi.comm.heartbeat import Watch
+from fedmpi.comm.heartbeat import Heartbeat
+from fedmpi.comm.mpi_world import World
+from fedmpi.comm.transport import Transport
 from fedmpi.config.schema import Config, load_config, resolve, to_plain
 from fedmpi.context import RankContext
 from fedmpi.data.federation import Federation, prepare
@@ -121,20 +123,21 @@ def refuse_engine(config: Config, federation: Federation, method) -> None:
     engine_choice.refuse_vmap(config.engine, method, blank_samples(federation.shape, federation.dtype))
 
 
-def assemble(world, start: dict, context: RankContext) -> Parts:
+def assemble(world: Transport, start: dict, context: RankContext) -> Parts:
     """Build this rank's parts from what rank 0 told; from then on ranks watch each other."""
     from fedmpi.engines import gpu_card
     config = resolve(start["config"])
     parts = build_parts(world, config, Federation(start["federation"]), start["host"], context)
     here = describe_place(world, parts.device, bool((parts.crew.homes == world.rank).any()))
     parts.places = gather_objects(world, here | {"staged": parts.staged, "card": gpu_card.describe_gpu(parts.device)})
-    if world.size > 1 and config.comm.timeout and world.thread_level == "multiple":
+    if isinstance(world, World) and config.comm.timeout and world.thread_level == "multiple":
         hosts = [them["host"] for them in parts.places]
-        world.watch = Watch(world, config.comm.timeout, hosts or [start["host"]], context)
+        world.heartbeat = Heartbeat(world, config.comm.timeout, hosts or [start["host"]], context)
     return parts
 
 
-def build_parts(world, config: Config, federation, server_host: str, context: RankContext | None = None) -> Parts:
+def build_parts(world: Transport, config: Config, federation, server_host: str,
+                context: RankContext | None = None) -> Parts:
     """Build this rank's parts, the same on every rank but for the clients it hosts."""
     import torch
 
@@ -160,17 +163,15 @@ def build_parts(world, config: Config, federation, server_host: str, context: Ra
     at_work = method.with_model(method.model.to(device)) if device.type != "cpu" else method
     sample = blank_samples(federation.shape, federation.dtype)
     up = rehearse_loop(method, shared, mine, sample)[1]
-    name, why = (
-        engine_choice.by_network(method, shared, mine, sample) if config.engine == "auto" else (config.engine, "set")
-    )
+    name, why = config.engine, "set"
+    if name == "auto":
+        name, why = engine_choice.by_network(method, shared, mine, sample)
     room = gpu_card.room(config, device, gpu_card.sharing(world, device))
-    group = HostedClients(
-        at_work, shared, mine, engine_choice.engine(name, config, room), federation, hosted, config, device, room,
-        context, why
-    )
+    group = HostedClients(at_work, shared, mine, engine_choice.engine(name, config, room), federation, hosted, config,
+                          device, room, context, why)
     meant = straight(config.comm.cuda_aware, world, device)
     works, staged = probe_gpu_memory(config.comm.cuda_aware, world, device, meant)
-    crew = RankPool(world, group, where, straight=works)
+    crew = RankPool(world, group, where, gpu_direct=works)
     return Parts(config, method, federation, crew, shared, up, device, staged=staged)
 
 
@@ -269,15 +270,14 @@ def introduce(run, parts: Parts, decision: Decision) -> None:
         + (f", {idle} idle" if idle else "") + f"; engine {run.crew.group.engine.name} ({run.crew.group.why}), "
         + (f"device {parts.device}, " if world.size == 1 else "")
         + f"{config.precision}, {config.threads} thread{'s' * (config.threads > 1)} a rank; "
-        f"pid {os.getpid()} on {world.host}; "
-        f"run folder {decision.folder.path}")
+        f"pid {os.getpid()} on {world.host}; run folder {decision.folder.path}")
     if world.size > 1:
         run.progress.say(hosts_table(parts.places))
     if config.attack:
         run.progress.say(f"attack: {config.attack.kind} of clients {spans(np.flatnonzero(~run.honest).tolist())}; "
                          "accuracies are the honest clients'")
     unwatched = [f"comm.timeout is off: it needs an MPI of thread level multiple, and this one has {world.thread_level}"
-                 ] if world.size > 1 and config.comm.timeout and not world.watch else []
+                 ] if world.size > 1 and config.comm.timeout and not world.heartbeat else []
     staged = [f"rank {r} on {them['host']} hands its GPU's numbers to MPI by way of the host: {them['staged']}"
               for r, them in enumerate(parts.places) if them.get("staged")]
     for oddity in oddities(parts.places) + unwatched + staged:

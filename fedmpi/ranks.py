@@ -14,14 +14,14 @@ from pathlib import Path
 import numpy as np
 
 from fedmpi import __version__
-from fedmpi.comm.transport import Solo
+from fedmpi.comm.transport import Transport
 from fedmpi.errors import BadInput
 from fedmpi.text import format_columns, spans
 
 PACKAGE = Path(__file__).parent
 
 
-def gather_objects(world: Solo, value) -> list:
+def gather_objects(world: Transport, value) -> list:
     """Return every rank's value at rank 0, in rank order, and nothing elsewhere."""
     text, one_each = np.frombuffer(json.dumps(value).encode(), np.uint8), np.ones(world.size, np.int64)
     lengths = world.gather(np.array([text.size]), one_each)
@@ -31,7 +31,7 @@ def gather_objects(world: Solo, value) -> list:
     return [json.loads(part.tobytes()) for part in np.split(texts, lengths.cumsum()[:-1])]
 
 
-def refuse_mixed(world: Solo, words: list) -> None:
+def refuse_mixed(world: Transport, words: list) -> None:
     """Refuse at rank 0 ranks whose program or command line (`words`) is another one; all ranks call it first."""
     cards = gather_objects(world, card(world, words)) if world.size > 1 else []
     for rank, them in enumerate(cards):
@@ -42,7 +42,7 @@ def refuse_mixed(world: Solo, words: list) -> None:
                            f"{cards[0][odd]}; {remedy}")
 
 
-def card(world: Solo, words: list) -> dict[str, str]:
+def card(world: Transport, words: list) -> dict[str, str]:
     """Say what this rank runs; all but the host has to be the same everywhere."""
     return {"host": world.host, "fedmpi": __version__, "Python": platform.python_version(),
             "torch": installed("torch", "unknown"), "code": code_mark(),
@@ -65,7 +65,7 @@ def code_mark() -> str:
     return total.hexdigest()[:12]
 
 
-def describe_place(world: Solo, device, hosts: bool) -> dict:
+def describe_place(world: Transport, device, hosts: bool) -> dict:
     """Say where this rank works; `hosts`: it trains clients."""
     import torch
     cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else list(range(os.cpu_count()))

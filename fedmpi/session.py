@@ -14,7 +14,8 @@ import numpy as np
 
 from fedmpi import errors
 from fedmpi.comm.launcher import speaks
-from fedmpi.comm.transport import Solo, open_world
+from fedmpi.comm.mpi_world import open_world
+from fedmpi.comm.transport import Transport
 from fedmpi.context import RankContext
 from fedmpi.errors import BadInput, FedmpiError
 from fedmpi.ranks import refuse_mixed
@@ -70,12 +71,12 @@ def run_command(config_path: str, overrides: list[str], out: str | None, resume:
 
     request = RunRequest(config_path, overrides, out, resume, time_limit)
 
-    def take_part(world: Solo) -> int:
+    def take_part(world: Transport) -> int:
         return (serve_as_worker if world.rank else lead)(world, request, context)
     return on_all_ranks(take_part, context)
 
 
-def on_all_ranks(take_part: Callable[[Solo], int], context: RankContext | None = None) -> int:
+def on_all_ranks(take_part: Callable[[Transport], int], context: RankContext | None = None) -> int:
     """Join the ranks of this job, and leave with the code of `take_part`. A rank on which it fails ends all of them,
     with one message."""
     try:
@@ -93,7 +94,7 @@ def on_all_ranks(take_part: Callable[[Solo], int], context: RankContext | None =
         raise
 
 
-def last_words(world: Solo, context: RankContext, error: BaseException) -> tuple[str, int]:
+def last_words(world: Transport, context: RankContext, error: BaseException) -> tuple[str, int]:
     """Say who failed at what: rank, host, client, round; unexpected errors bring their traceback for the log."""
     if isinstance(error, BadInput) and world.rank == 0:
         return f"fedmpi: {error}", error.code
@@ -106,7 +107,7 @@ def last_words(world: Solo, context: RankContext, error: BaseException) -> tuple
     return f"fedmpi: {where}: {kind}\n" + "".join(traceback.format_exception(error)), errors.FAILED
 
 
-def serve_as_worker(world: Solo, request: RunRequest, context: RankContext) -> int:
+def serve_as_worker(world: Transport, request: RunRequest, context: RankContext) -> int:
     """A worker rank: set up as rank 0 says, take orders until it says stop."""
     refuse_mixed(world, request.words)
     import torch  # noqa: F401  (seconds: loaded while rank 0 reads the configuration and the data)
@@ -117,7 +118,7 @@ def serve_as_worker(world: Solo, request: RunRequest, context: RankContext) -> i
     return assemble(world, start, context).crew.serve()
 
 
-def lead(world: Solo, request: RunRequest, context: RankContext) -> int:
+def lead(world: Transport, request: RunRequest, context: RankContext) -> int:
     """Rank 0: check everything, tell the workers, run, and leave result.json."""
     from fedmpi.assembly import decide
     try:
@@ -134,13 +135,13 @@ def lead(world: Solo, request: RunRequest, context: RankContext) -> int:
         decision.folder.release()
 
 
-def conduct(world: Solo, context: RankContext, decision, ends) -> int:
+def conduct(world: Transport, context: RankContext, decision, ends) -> int:
     """Run the rounds of a decision that holds its run folder."""
     from fedmpi.assembly import assemble, prepare_run
     from fedmpi.comm.orders import Order
     from fedmpi.progress import Progress
     progress = Progress(decision.folder.log_path)
-    world.on_failure = failure_noter(progress, decision.folder)
+    world.on_failure = note_failure = failure_noter(progress, decision.folder)
     start = decision.start | {"host": world.host}
     send(world, json.dumps(start))
     try:
@@ -152,7 +153,7 @@ def conduct(world: Solo, context: RankContext, decision, ends) -> int:
     except Exception as error:
         words, code = last_words(world, context, error)
         if world.size == 1:
-            words = world.on_failure(words)
+            words = note_failure(words)
         world.fail(words, code)
         raise
 
@@ -194,15 +195,15 @@ def failure_noter(progress, folder):
     return note
 
 
-def send(world: Solo, text: str) -> None:
+def send(world: Transport, text: str) -> None:
     """Rank 0 tells all ranks a text."""
     if world.size > 1:
         data = np.frombuffer(text.encode(), np.uint8)
-        world.hear(np.array([data.size, 0], np.int64))
+        world.broadcast_header(np.array([data.size, 0], np.int64))
         world.broadcast(data.copy())
 
 
-def told(world: Solo, text: str) -> str:
+def told(world: Transport, text: str) -> str:
     """Return rank 0's text on every rank."""
     if world.rank:
         return receive(world)
@@ -210,7 +211,7 @@ def told(world: Solo, text: str) -> str:
     return text
 
 
-def receive(world: Solo) -> str:
+def receive(world: Transport) -> str:
     header = np.empty(2, np.int64)
-    world.hear(header)
+    world.broadcast_header(header)
     return world.broadcast(np.empty(int(header[0]), np.uint8)).tobytes().decode()

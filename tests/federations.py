@@ -124,7 +124,7 @@ class Lab:
     training = TRAIN      # where none is given; the fixtures of tests/methods set it
 
     def __init__(self, method, federation, engine=None, train=None, share=1., seed=3, world=None, homes=None,
-                 reduce="exact", device=CPU, **sections):
+                 reduce="exact", device=CPU, gpu_direct=False, **sections):
         train = train or self.training
         self.method, self.federation, self.reduce = method, federation, reduce
         self.config = replace(resolve({"seed": seed}), train=replace(train, participation=share),
@@ -136,7 +136,7 @@ class Lab:
         at_work = method.with_model(method.model.to(device)) if device != CPU else method
         self.group = HostedClients(at_work, self.shared, first, engine or Loop(), federation,
                            np.flatnonzero(homes == world.rank), self.config, device)
-        self.crew = RankPool(world, self.group, homes)
+        self.crew = RankPool(world, self.group, homes, gpu_direct)
 
     def who(self, t: int):
         return participants(self.config, t, self.federation.sizes)

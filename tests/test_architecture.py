@@ -42,7 +42,8 @@ def tree():
 def planted(tmp_path):
     """Make `planted(module, text)` copy some files of the package, add text to one, and return their Tree."""
     def planted(*additions: tuple[str, str]) -> Tree:
-        for name in ("__init__", "errors", "cli", "engines/__init__", "engines/loop", "comm/__init__", "comm/transport",
+        for name in ("__init__", "errors", "cli", "engines/__init__", "engines/loop", "comm/__init__", "comm/mpi_world",
+                     "comm/transport",
                      "config/__init__", "config/schema", "methods/__init__", "methods/local", "server/__init__",
                      "server/rounds", "storage/__init__", "storage/checkpoint"):
             path = tmp_path / "fedmpi" / f"{name}.py"
@@ -76,7 +77,7 @@ def test_no_modules_import_each_other_in_a_circle(tree):
 
 
 def test_one_file_imports_mpi(tree):
-    assert {arrow.importer for arrow in tree.of("mpi4py")} == {"fedmpi.comm.transport"}
+    assert {arrow.importer for arrow in tree.of("mpi4py")} == {"fedmpi.comm.mpi_world"}
 
 
 def test_a_method_knows_nothing_of_ranks_runs_and_files(tree):
@@ -136,7 +137,7 @@ def test_a_second_import_of_mpi_or_of_the_command_line_is_seen(planted):
     tree = planted(
         ("server/rounds", "def size():\n    from mpi4py import MPI"), ("config/schema", "from fedmpi import cli")
     )
-    assert {arrow.importer for arrow in tree.of("mpi4py")} == {"fedmpi.comm.transport", "fedmpi.server.rounds"}
+    assert {arrow.importer for arrow in tree.of("mpi4py")} == {"fedmpi.comm.mpi_world", "fedmpi.server.rounds"}
     assert tree.of("fedmpi.cli") == [Arrow("fedmpi.config.schema", "fedmpi.cli")]
 
 
@@ -183,6 +184,6 @@ def test_files_stay_short(tree):
 
 def test_no_lower_case_messages_through_mpi(tree):
     """mpi4py's lower-case communication pickles; only its upper-case calls move buffers."""
-    text = tree.files["fedmpi.comm.transport"].read_text()
+    text = tree.files["fedmpi.comm.mpi_world"].read_text()
     assert "comm.Bcast(" in text and not re.search(PICKLING, text)
     assert re.search(PICKLING, text.replace("comm.Bcast(", "comm.bcast("))

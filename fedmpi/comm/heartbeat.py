@@ -1,13 +1,15 @@
-"""Ranks that hang: a stopped process, a dead node whose connection stays open, a file system that does not answer.
+"""The heartbeat: it finds ranks that hang (a stopped process, a dead node, a file system that does not answer).
 
-A thread of every worker tells rank 0 now and then how far its rank is, and one of rank 0 tells the workers. Silence
-means that a process or its node is gone; word that nothing moves means a rank that is stuck outside any collective.
-Either, for `comm.timeout` seconds, ends the job by name. A long round is neither: every client is progress. Only the
-time in which this process ran itself is counted, so a suspended machine or job hangs nobody."""
+On every worker a thread reports to rank 0 what its rank is doing, and on rank 0 a thread reports to the workers. If a
+rank is silent, its process or its node is gone. If it reports the same work again and again, it is stuck outside any
+collective. Either of them for `comm.timeout` seconds ends the job, and the message names the rank. A long round is
+neither, because every client counts as progress. Time is counted in this thread's own wake-ups, not by the clock, so
+a suspended machine or job is not mistaken for a hang."""
 from __future__ import annotations
 
 import os
 import threading
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -15,112 +17,142 @@ from fedmpi.comm.orders import Order
 from fedmpi.context import RankContext
 from fedmpi.errors import FAILED
 
-SIGNS = 10           # signs of life within the timeout, and ...
-BEAT_S = 1.            # ... the longest time between two, seconds
-ORDERLY_END_S = 10.       # seconds to end the job in an orderly way
-MAX_REPORTERS = 20           # workers that end the job one after another where rank 0 is silent: one message is enough
-STEP, INSIDE, ORDER, ROUND, CLIENT, MORE = range(6)      # what a rank tells; MORE clients are trained at once
-NO_NEWS = np.full(6, -1, np.int64)                       # before a rank told anything, and the last that it tells
+if TYPE_CHECKING:
+    from fedmpi.comm.mpi_world import Request, World
+
+# Reports within the timeout, and the longest time between two.
+REPORTS_PER_TIMEOUT = 10
+LONGEST_BEAT_S = 1.
+# The job has so long to end in an orderly way.
+ORDERLY_END_S = 10.
+# If rank 0 is silent, the workers end the job one after another, since one message is enough; the rest all at once.
+MAX_WORKERS_IN_TURN = 20
+# Late ranks that the message names.
+MAX_NAMED = 5
+# Fields of a report; MORE counts the clients that are trained beside CLIENT.
+STEP, INSIDE, ORDER, ROUND, CLIENT, MORE = range(6)
+# A rank that has not reported yet; it is also every rank's last report.
+NO_REPORT = np.full(6, -1, np.int64)
 
 
-class Watch:
-    """This rank's watch: of rank 0 at a worker, of all workers at rank 0. Every rank starts it together.
+class Heartbeat:
+    """This rank's heartbeat: a worker watches rank 0, and rank 0 watches all workers. Every rank starts it together."""
 
-    `hosts` are the ranks' hosts by rank; a worker needs rank 0's alone. `context` says which client is at work."""
+    def __init__(self, world: World, timeout: float, hosts: list[str], context: RankContext):
+        """Start to report and to watch.
 
-    def __init__(self, world, timeout: float, hosts: list[str], context: RankContext):
+        Args:
+            world: the ranks, over an MPI of thread level "multiple".
+            timeout: seconds without progress after which the job ends.
+            hosts: the ranks' hosts by rank; a worker needs only rank 0's.
+            context: which client and round are at work."""
         self.world, self.timeout, self.hosts, self.context = world, timeout, hosts, context
-        self.beat = min(BEAT_S, timeout / SIGNS)
-        self.comm = world.comm.Dup()      # what is told here never meets what is sent elsewhere
+        self.beat = min(LONGEST_BEAT_S, timeout / REPORTS_PER_TIMEOUT)
+        # a communicator of its own, so that reports never meet other messages
+        self.comm = world.comm.Dup()
         self.peers = [0] if world.rank else list(range(1, world.size))
-        self.limit = timeout + min(max(world.rank - 1, 0), MAX_REPORTERS) * self.beat
-        self.known = dict.fromkeys(self.peers, NO_NEWS)
-        self.silent = dict.fromkeys(self.peers, 0.)      # seconds without a word
-        self.still = dict.fromkeys(self.peers, 0.)       # seconds without progress
-        self.told = {}                                   # the sends under way, by rank
+        self.limit = timeout + min(max(world.rank - 1, 0), MAX_WORKERS_IN_TURN) * self.beat
+        self.last_report = dict.fromkeys(self.peers, NO_REPORT)
+        # seconds without a report, and without progress
+        self.silent = dict.fromkeys(self.peers, 0.)
+        self.stuck = dict.fromkeys(self.peers, 0.)
+        # sends under way, by rank
+        self.sending: dict[int, Request] = {}
         self.over = threading.Event()
         self.thread = threading.Thread(target=self.run, daemon=True)
         self.thread.start()
 
     def run(self) -> None:
+        """Report and look at the peers' reports until the end; end the job if a peer is late."""
         while not self.over.wait(self.beat):
             for peer in self.peers:
                 self.silent[peer] += self.beat
-                self.still[peer] += self.beat
-            self.hear()
-            self.tell(self.here())
-            late = missing(self.silent, self.still, self.known, self.limit)
+                self.stuck[peer] += self.beat
+            self.receive_reports()
+            self.send_report(self.own_report())
+            late = find_late(self.silent, self.stuck, self.last_report, self.limit)
             if late:
                 self.fail(late)
 
-    def here(self) -> np.ndarray:
-        """Say how far this rank is."""
-        world, at_work = self.world, self.context
-        clients = np.ravel([-1 if at_work.client is None else at_work.client])
-        return np.array([world.steps, world.inside, world.order, at_work.round, clients[0], len(clients) - 1], np.int64)
+    def own_report(self) -> np.ndarray:
+        """Return what this rank is doing, (6,) int64."""
+        world, work = self.world, self.context
+        clients = np.ravel([-1 if work.client is None else work.client])
+        return np.array([world.collectives, world.in_collective, world.order, work.round, clients[0],
+                         len(clients) - 1], np.int64)
 
-    def tell(self, what: np.ndarray) -> None:
-        """Send to those who received what was sent before: nothing piles up where nobody listens."""
+    def send_report(self, report: np.ndarray) -> None:
+        """Send a report to the peers that received the one before, so that none pile up if nobody listens."""
         for peer in self.peers:
-            if peer not in self.told or self.told[peer].Test():
-                self.told[peer] = self.comm.Isend(what, peer)
+            if peer not in self.sending or self.sending[peer].Test():
+                self.sending[peer] = self.comm.Isend(report, peer)
 
-    def hear(self) -> None:
-        status, words = self.world.mpi.Status(), np.empty_like(NO_NEWS)
+    def receive_reports(self) -> None:
+        """Receive all reports that have arrived."""
+        status, report = self.world.mpi.Status(), np.empty_like(NO_REPORT)
         while self.comm.Iprobe(status=status):
             peer = status.source
-            self.comm.Recv(words, peer)
+            self.comm.Recv(report, peer)
             self.silent[peer] = 0.
-            if (words != self.known[peer]).any():
-                self.known[peer], self.still[peer] = words.copy(), 0.
+            if (report != self.last_report[peer]).any():
+                self.last_report[peer], self.stuck[peer] = report.copy(), 0.
 
     def fail(self, late: list[int]) -> None:
-        """End the job; even where the orderly way is blocked, by the very file system that does not answer, say."""
-        words = "\n".join(self.sentence(peer) for peer in late[:5]) + (
-            f"\n... and {len(late) - 5} ranks more" if len(late) > 5 else "")
-        words = (f"fedmpi: {words}\nlook at that machine and its file systems; where a client or a server step takes "
-                 "so long, set comm.timeout higher (0: wait for ever)")
+        """End the job, even if the orderly way is blocked, for example by the file system that does not answer."""
+        words = "\n".join(self.describe_late(peer) for peer in late[:MAX_NAMED]) + (
+            f"\n... and {len(late) - MAX_NAMED} ranks more" if len(late) > MAX_NAMED else "")
+        words = (f"fedmpi: {words}\nlook at that machine and its file systems; if a client or a server step takes so "
+                 "long, set comm.timeout higher (0: wait for ever)")
 
-        def anyway():
+        def end_anyway() -> None:
             os.write(2, f"{words}\n".encode())
             os._exit(FAILED)
-        timer = threading.Timer(ORDERLY_END_S, anyway)
+        timer = threading.Timer(ORDERLY_END_S, end_anyway)
         timer.daemon = True
         timer.start()
-        self.world.fail(words, FAILED, tell=False)      # a worker's peer is rank 0, which does not answer
+        # A worker's peer is rank 0, which does not answer.
+        self.world.fail(words, FAILED, tell=False)
 
-    def sentence(self, peer: int) -> str:
-        now = self.here()
-        waits = f"rank {self.world.rank} waits in {doing(now)}" if now[INSIDE] else f"rank {self.world.rank} works"
+    def describe_late(self, peer: int) -> str:
+        """Return the sentence that names a late rank."""
+        own = self.own_report()
+        waits = f"rank {self.world.rank} waits in {describe(own)}" if own[INSIDE] else f"rank {self.world.rank} works"
         return (f"rank {peer} of {self.world.size} on {self.hosts[peer]} made no progress for {self.timeout:g} s "
                 f"(comm.timeout) and gave its last sign of life {self.silent[peer]:.0f} s ago; "
-                f"last known: {doing(self.known[peer])}; {waits}")
+                f"last known: {describe(self.last_report[peer])}; {waits}")
 
     def close(self) -> None:
-        """Stop, and receive all that was told before MPI ends; every rank calls it."""
+        """Stop the thread, and receive all reports before MPI ends. Every rank calls it."""
         self.over.set()
         self.thread.join()
-        ends = [*self.told.values(), *(self.comm.Isend(NO_NEWS, peer) for peer in self.peers)]
-        words = np.empty_like(NO_NEWS)
+        ends = [*self.sending.values(), *(self.comm.Isend(NO_REPORT, peer) for peer in self.peers)]
+        report = np.empty_like(NO_REPORT)
         for peer in self.peers:
-            words[STEP] = 0
-            while words[STEP] >= 0:
-                self.comm.Recv(words, peer)
+            report[STEP] = 0
+            while report[STEP] >= 0:
+                self.comm.Recv(report, peer)
         self.world.mpi.Request.Waitall(ends)
         self.comm.Free()
 
 
-def missing(silent: dict, still: dict, known: dict, limit: float) -> list[int]:
-    """Return the ranks that keep the others waiting: those that are silent, else those that are stuck at work. A rank
-    in a collective may wait for ever: for one of these."""
+def find_late(silent: dict[int, float], stuck: dict[int, float], reports: dict[int, np.ndarray],
+              limit: float) -> list[int]:
+    """Return the ranks that keep the others waiting: the silent ones, or else those that are stuck at work.
+
+    A rank inside a collective is not late: it may wait for ever for one of these.
+
+    Args:
+        silent, stuck: seconds without a report and without progress, by rank.
+        reports: each rank's last report.
+        limit: seconds after which a rank is late."""
     return ([peer for peer in silent if silent[peer] > limit]
-            or [peer for peer in still if still[peer] > limit and not known[peer][INSIDE]])
+            or [peer for peer in stuck if stuck[peer] > limit and not reports[peer][INSIDE]])
 
 
-def doing(words: np.ndarray) -> str:
-    """Say what a rank told of its work."""
-    if words[ORDER] < 0:
+def describe(report: np.ndarray) -> str:
+    """Return a report in words."""
+    if report[ORDER] < 0:
         return "ready for its first order"
-    more = f" and {words[MORE]} more" if words[MORE] else ""
-    where = [f"client {words[CLIENT]}" + more] if words[CLIENT] >= 0 else []
-    return ", ".join([*where, f"round {words[ROUND] + 1}", f"order {Order(int(words[ORDER])).name}"])
+    more = f" and {report[MORE]} more" if report[MORE] else ""
+    client = [f"client {report[CLIENT]}" + more] if report[CLIENT] >= 0 else []
+    return ", ".join([*client, f"round {report[ROUND] + 1}", f"order {Order(int(report[ORDER])).name}"])

@@ -11,7 +11,7 @@ import torch
 
 from fedmpi.comm.gpu_staging import landing, outgoing
 from fedmpi.comm.robust import middle_by
-from fedmpi.comm.transport import Solo
+from fedmpi.comm.transport import Transport
 
 DTYPES = [np.dtype(name) for name in ("uint8", "int32", "int64", "float32", "float64", "bool", "float16")]
 
@@ -92,14 +92,14 @@ UP, MINE = 0, 1      # sources of rows: what participants sent; what every clien
 class RankPool:
     """All ranks with the clients they host. `group` performs the local part of an order (see clients/hosted.py)."""
 
-    def __init__(self, world: Solo, group, homes: np.ndarray, straight: bool = False):
+    def __init__(self, world: Transport, group, homes: np.ndarray, gpu_direct: bool = False):
         self.world, self.group = world, group
         self.homes = homes              # (N,) rank that hosts each client
         self.ids = np.empty(0, np.int64)      # participants of the round under way, ascending
         self.ranks = np.empty(0, np.int64)    # the rank that trains each of them
         self.told = []                        # the server's state as it was last sent, with versions (rank 0)
         self.asked = False                    # some rank was asked to stop (rank 0)
-        self.straight = straight              # this rank's GPU memory is MPI's to read and write: see gpu_staging.py
+        self.gpu_direct = gpu_direct          # this rank's GPU memory is MPI's to read and write: see gpu_staging.py
 
     def train(self, when: int, ids: np.ndarray, judge: bool, shared, ranks: np.ndarray | None = None):
         """Let participants train (rank 0), each at home or at `ranks`; with `judge` they are judged right after.
@@ -135,7 +135,7 @@ class RankPool:
             words[:] = order, buffer.size
             if inside.size == buffer.size:      # a small order is its header
                 inside[:] = buffer
-            self.world.hear(header)
+            self.world.broadcast_header(header)
             if inside.size < buffer.size:
                 self.world.broadcast(buffer)
             arrays = unframe(buffer)
@@ -145,12 +145,12 @@ class RankPool:
         """Take orders from rank 0 until it says STOP (workers); return the exit code that comes with it."""
         while True:
             header = np.empty(HEADER, np.uint8)
-            self.world.hear(header)
+            self.world.broadcast_header(header)
             order, size = header[:16].view(np.int64).tolist()
             buffer, first = header[16:16 + size], NEWS.get(order)
             if buffer.size < size:
-                straight = self.straight and first is not None
-                buffer = self.world.broadcast(landing(size, self.group.device, straight))
+                direct = self.gpu_direct and first is not None
+                buffer = self.world.broadcast(landing(size, self.group.device, direct))
             if order == Order.STOP:
                 return int(unframe(buffer)[0])
             self.perform(Order(order), unframe(buffer, first))
@@ -179,7 +179,7 @@ class RankPool:
         return self._added(self.group.sums.weighted_sum(what, weights[here], groups[here], int(k)))
 
     def _added(self, total: torch.Tensor, home: int = 0):
-        return self.world.reduce(outgoing(total, self.straight), home)
+        return self.world.reduce(outgoing(total, self.gpu_direct), home)
 
     def _gather(self, what):
         return self._in_order(self.group.sums.rows(what), self._at(what))
@@ -237,12 +237,12 @@ class RankPool:
             if new == homes[client]:
                 continue
             if rank == homes[client]:
-                self.world.give(frame(self.group.release_client(client)), new)
+                self.world.send(frame(self.group.release_client(client)), new)
             elif rank == new:
-                self.group.host_client(client, *unframe(self.world.take(np.empty_like(state), int(homes[client]))))
+                self.group.host_client(client, *unframe(self.world.recv(np.empty_like(state), int(homes[client]))))
         homes[ids] = ranks
         self.homes = homes
-        self.world.meet()      # rank 0's clock is to show how long it takes all
+        self.world.barrier()      # rank 0's clock is to show how long it takes all
 
     def _times(self):
         every = self.world.gather(self._spent()[None], np.ones(self.world.size, np.int64))

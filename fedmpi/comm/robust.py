@@ -50,7 +50,7 @@ def columns_of_rank(world, here: np.ndarray, ranks: np.ndarray, edges: np.ndarra
     """Return columns [edges[rank], edges[rank + 1]) of all rows, (n, w), given the rows that are here."""
     width = edges[world.rank + 1] - edges[world.rank]
     counts = np.bincount(ranks, minlength=world.size)
-    got = world.swap(np.split(here, edges[1:-1], axis=1), counts * width).reshape(len(ranks), width)
+    got = world.alltoall(np.split(here, edges[1:-1], axis=1), counts * width).reshape(len(ranks), width)
     out = np.empty_like(got)
     out[np.argsort(ranks, kind="stable")] = got
     return out

@@ -16,7 +16,8 @@ import numpy as np
 
 from fedmpi import __version__, errors, registry
 from fedmpi.comm.launcher import speaks
-from fedmpi.comm.transport import Solo, open_world
+from fedmpi.comm.mpi_world import open_world
+from fedmpi.comm.transport import Transport
 from fedmpi.commands.doctor_checks import BYTES, collectives, intact, write_trial_file
 from fedmpi.config.schema import Config, Data
 from fedmpi.context import RankContext
@@ -61,7 +62,7 @@ def doctor_command(folder: str) -> int:
         raise
 
 
-def examine(world: Solo, folder: str) -> int:
+def examine(world: Transport, folder: str) -> int:
     """Run the checks in the order in which ranks need each other; rank 0 prints each as it comes."""
     from fedmpi.assembly import choose_device
     device = choose_device(Config(), world, told(world, world.host), hosts=world.rank > 0 or world.size == 1)
@@ -75,7 +76,7 @@ def examine(world: Solo, folder: str) -> int:
     return int(told(world, str(errors.FAILED if problems else errors.FINISHED)))
 
 
-def facts_of(world: Solo, device) -> dict:
+def facts_of(world: Transport, device) -> dict:
     """Collect what this rank knows of itself and of the device that a run would give it."""
     import torch
     cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else list(range(os.cpu_count()))
@@ -106,7 +107,7 @@ def device_of(device) -> tuple[str, str]:
     return f"{device} {torch.cuda.get_device_name(device)}", ""
 
 
-def of_ranks(world: Solo, ranks: list[dict]):
+def of_ranks(world: Transport, ranks: list[dict]):
     """Yield the checks of what the ranks said of themselves (rank 0)."""
     if world.rank:
         return
@@ -137,7 +138,7 @@ def devices_problem(ranks: list[dict]) -> str:
     return "; ".join(found)
 
 
-def of_disk(world: Solo, folder: str):
+def of_disk(world: Transport, folder: str):
     """Yield the checks of the folder: rank 0 writes in it as a checkpoint is written, the others must see it."""
     trial, checks = (None, []) if world.rank else written(Path(folder).expanduser().absolute())
     path = told(world, str(trial / TRIAL) if trial else "")
@@ -174,7 +175,7 @@ def written(folder: Path) -> tuple[Path | None, list[Check]]:
               "a full disk ends a run; free some space, or name another folder with --folder")]
 
 
-def of_collectives(world: Solo):
+def of_collectives(world: Transport):
     """Yield the check of broadcast and reduce; there is none for a single rank."""
     if world.size == 1:
         return
@@ -191,7 +192,7 @@ def of_collectives(world: Solo):
         )
 
 
-def of_gpu_memory(world: Solo, device):
+def of_gpu_memory(world: Transport, device):
     """Yield the check of GPU memory in MPI, which a run makes before it hands it any; there is none without GPUs on
     several ranks, or where the library says that it takes none."""
     from fedmpi.comm.gpu_probe import probe_gpu_memory
@@ -211,7 +212,7 @@ def format_speed(seconds: float) -> str:
     return f"{1e3 * seconds:,.1f} ms ({BYTES / seconds / 1e6:,.0f} MB/s)"
 
 
-def of_data(world: Solo):
+def of_data(world: Transport):
     """Yield the check of the data sets that need no network."""
     root = Path(Data.root).expanduser()
     seen = gather_objects(world, os.path.isdir(root))

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from fedmpi.comm.transport import Solo
+from fedmpi.comm.transport import Transport
 from fedmpi.errors import FedmpiError
 from fedmpi.storage.atomic import Sink, atomic, sync
 
@@ -47,7 +47,7 @@ def intact(path: str | Path) -> bool:
         return False
 
 
-def collectives(world: Solo) -> tuple[float, float, bool]:
+def collectives(world: Transport) -> tuple[float, float, bool]:
     """Return this rank's median seconds of a broadcast and of a reduce, and whether the numbers were right."""
     floats, sums = np.arange(BYTES // 4, dtype=np.float32), []
     buffer = floats.copy() if world.rank == 0 else np.zeros_like(floats)
@@ -59,15 +59,15 @@ def collectives(world: Solo) -> tuple[float, float, bool]:
     return down, up, bool(right)
 
 
-def median_seconds(world: Solo, act) -> float:
+def median_seconds(world: Transport, act) -> float:
     seconds = [time_collective(world, act)]
     more = min(TRIAL_REPEATS - 1, int(TRIAL_PATIENCE_S / seconds[0]))
     more = int(world.broadcast(np.array([more]))[0])      # rank 0's clock decides for all
     return float(np.median(seconds + [time_collective(world, act) for _ in range(more)]))
 
 
-def time_collective(world: Solo, act) -> float:
-    world.meet()
+def time_collective(world: Transport, act) -> float:
+    world.barrier()
     begin = time.perf_counter()
     act()
     return time.perf_counter() - begin

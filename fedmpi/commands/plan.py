@@ -6,11 +6,12 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import asdict, dataclass
+from typing import NamedTuple
 
 import numpy as np
 
 from fedmpi.clients.placement import homes
-from fedmpi.comm.transport import Solo
+from fedmpi.comm.transport import Counting
 from fedmpi.commands.planned_steps import describe_planned_steps, in_all, stages, taking_part
 from fedmpi.config.schema import GIB, Config, load_config, name_of
 from fedmpi.data.federation import Federation, prepare
@@ -29,31 +30,16 @@ MOVABLE = ("these clients keep nothing between rounds: participants train on whi
            "them, and a rank may come to hold the samples of all")
 
 
-class Ledger(Solo):
-    """A make-believe world of two in which rank 0 hosts everybody: collectives move nothing, and are counted."""
-    size = 2
-
-    def __init__(self):
-        super().__init__()
-        self.down = self.summed = self.gathered = 0      # bytes: to a worker, from a worker, from all together
-        self.failure = None
-
-    def broadcast(self, buffer):
-        self.down += buffer.nbytes
-        return buffer
-
-    def reduce(self, buffer, home=0):
-        self.summed += buffer.nbytes
-        return buffer
-
-    def gather(self, rows, counts):
-        self.gathered += rows.nbytes
-        return rows
+class Rehearsal(NamedTuple):
+    """What a round's collectives move, and why that is not known of the server's part (None: it is known)."""
+    counted: Counting
+    failure: str | None
 
     def totals(self) -> dict:
+        """Return bytes to each worker (broadcast), from each (reduce) and from all together (gather)."""
         known = self.failure is None
-        return {"broadcast": self.down, "reduce": self.summed if known else None,
-                "gather": self.gathered if known else None, "failure": self.failure}
+        return {"broadcast": self.counted.broadcast_bytes, "reduce": self.counted.reduced_bytes if known else None,
+                "gather": self.counted.gathered_bytes if known else None, "failure": self.failure}
 
 
 @dataclass(frozen=True)
@@ -89,10 +75,10 @@ def make_plan(config_path: str, overrides: list[str], ranks: int) -> dict:
     """Return the plan of a run on so many ranks as plain values. Raises BadInput."""
     from fedmpi.assembly import settings_of_method
     case = prepared(config_path, overrides)
-    config, federation, method, ledger = case.config, case.federation, case.method, rehearsed(case)
+    config, federation, method, rehearsal = case.config, case.federation, case.method, rehearse_server(case)
     down, up = method.traffic(case.shared, case.up)
     made = stages(case)
-    per_rank = [hosting(case, rank, hosts, ledger) for rank, hosts in enumerate(homes_of(case, ranks))]
+    per_rank = [hosting(case, rank, hosts, rehearsal.counted) for rank, hosts in enumerate(homes_of(case, ranks))]
     return {
         "method": method.title, "settings": settings_of_method(method), "model": name_of(config.model),
         "model_settings": settings_of_method(config.model), "parameters": method.model.size,
@@ -105,15 +91,15 @@ def make_plan(config_path: str, overrides: list[str], ranks: int) -> dict:
         "stages": [asdict(stage) for stage in made], "steps": in_all(made),
         "mib_per_client_round": (down + up) / round_cost.MIB,
         "mib_down": down / round_cost.MIB, "mib_up": up / round_cost.MIB,
-        "bytes_per_round": ledger.totals(), "reduce": config.server.reduce,
+        "bytes_per_round": rehearsal.totals(), "reduce": config.server.reduce,
         "evaluation": {"every": config.evaluate.every, "on": config.evaluate.on, "parts": list(config.judged_on)},
         "checkpoint": {"every": config.checkpoint.every, "mib": checkpoint_bytes(case) / round_cost.MIB},
         "engine": config.engine, "engine_on_cpu": case.engine, "device": config.device, "threads": config.threads,
         "movable": not case.mine, "ranks": ranks, "server_memory_mib": per_rank[0]["memory_mib"], "per_rank": per_rank}
 
 
-def rehearsed(case: Case) -> Ledger:
-    """Let the server do its part of a round on rows that are all alike; return what its collectives would move."""
+def rehearse_server(case: Case) -> Rehearsal:
+    """Run the server's part of a round on rows that are all alike; return what its collectives would move."""
     import torch
 
     from fedmpi.clients.hosted import HostedClients
@@ -121,21 +107,30 @@ def rehearsed(case: Case) -> Ledger:
     from fedmpi.comm.rows import rows_of
     from fedmpi.server.rounds import address
     from fedmpi.server.sampling import participants
-    config, federation, ledger = case.config, case.federation, Ledger()
+
+    class BlankClients(HostedClients):
+        """Clients that all send the same blank Up and train nothing."""
+
+        def train(self, when: int, everybody: np.ndarray, here: np.ndarray, judge: bool) -> None:
+            self.ups = dict.fromkeys(here.tolist(), case.up)
+
+    config, federation, counted = case.config, case.federation, Counting()
     who, everybody = participants(config, 0, federation.sizes), range(federation.clients)
-    group = HostedClients(case.method, case.shared, case.mine, None, federation, everybody, config, torch.device("cpu"))
-    group.train = lambda when, everybody, here, *rest: group.ups.update(dict.fromkeys(here.tolist(), case.up))
-    crew = RankPool(ledger, group, np.zeros(federation.clients, np.int64))
+    group = BlankClients(case.method, case.shared, case.mine, None, federation, everybody, config, torch.device("cpu"))
+    crew = RankPool(counted, group, np.zeros(federation.clients, np.int64))
     address(crew, case.method, case.shared, who)
     crew.train(0, who.ids, True, case.shared)
-    ledger.down = 0      # what stays as it is was sent once
+    # The state that stays as it is was sent once, before the first round.
+    counted.broadcast_bytes = 0
     try:
-        with warnings.catch_warnings(action="ignore"):      # rows that are all alike make poor clusters
+        # Rows that are all alike make poor clusters.
+        with warnings.catch_warnings(action="ignore"):
             shared = case.method.server(case.shared, rows_of(crew, UP, case.up), who)
-        ledger.down += sum(field.nbytes for field in crew.news(shared))
-    except Exception as error:      # a server may want rows that differ; the rest of the plan holds
-        ledger.failure = f"{type(error).__name__}: {error}"
-    return ledger
+        counted.broadcast_bytes += sum(field.nbytes for field in crew.news(shared))
+    except Exception as error:
+        # A server may want rows that differ; the rest of the plan holds.
+        return Rehearsal(counted, f"{type(error).__name__}: {error}")
+    return Rehearsal(counted, None)
 
 
 def homes_of(case: Case, ranks: int) -> list[np.ndarray]:
@@ -145,14 +140,15 @@ def homes_of(case: Case, ranks: int) -> list[np.ndarray]:
     return [np.flatnonzero(where == rank) for rank in range(ranks)]
 
 
-def hosting(case: Case, rank: int, hosts: np.ndarray, ledger: Ledger) -> dict:
+def hosting(case: Case, rank: int, hosts: np.ndarray, counted: Counting) -> dict:
     """Return what a rank hosts, what that takes, and the steps that its expected participants take in a round."""
     work = "worker" if rank else "server + worker"
-    held = memory(case, hosts) + (0 if rank else nbytes(case.shared) + 2 * ledger.summed + ledger.gathered)
+    of_server = nbytes(case.shared) + 2 * counted.reduced_bytes + counted.gathered_bytes
+    held = memory(case, hosts) + (0 if rank else of_server)
     return {"rank": rank, "role": work if len(hosts) else ("idle" if rank else "server"), "clients": len(hosts),
             "hosts": hosts.tolist(), "samples": int(case.federation.counts[hosts].sum()),
             "steps": expected_batches(case, case.federation.sizes[hosts]),
-            "memory_mib": (held + ledger.summed * bool(len(hosts))) / round_cost.MIB}
+            "memory_mib": (held + counted.reduced_bytes * bool(len(hosts))) / round_cost.MIB}
 
 
 def expected_batches(case: Case, sizes: np.ndarray) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from fedmpi import errors
-from fedmpi.comm.transport import Solo
+from fedmpi.comm.transport import Transport
 from fedmpi.commands.verify import DIGITS, environment, perform, refuse_others, relative_difference, workplace
 from fedmpi.errors import BadInput
 from fedmpi.progress import write_stdout
@@ -21,7 +21,7 @@ def rerun_command(run: Path, folder: str, add: bool) -> int:
     return on_all_ranks(lambda world: rerun(world, run, folder, add))
 
 
-def rerun(world: Solo, run: Path, folder: str, add: bool = False) -> int:
+def rerun(world: Transport, run: Path, folder: str, add: bool = False) -> int:
     """Repeat a run and print how the repetition compares with it. Raises BadInput if the run is not finished, or if
     it is to be added to what is published."""
     if add:

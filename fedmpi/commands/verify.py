@@ -21,7 +21,7 @@ import torch
 from torch import nn
 
 from fedmpi import __version__, errors
-from fedmpi.comm.transport import Solo
+from fedmpi.comm.transport import Transport
 from fedmpi.config.load import parse, read_yaml
 from fedmpi.context import RankContext
 from fedmpi.errors import BadInput, FedmpiError
@@ -75,7 +75,7 @@ def verify_command(folder: str, add: bool) -> int:
     return on_all_ranks(lambda world: verify_machine(world, folder, add))
 
 
-def verify_machine(world: Solo, folder: str, add: bool = False) -> int:
+def verify_machine(world: Transport, folder: str, add: bool = False) -> int:
     """Perform the runs, print what is thought of each, and with `add` publish them."""
     here = environment()
     refuse_others(world, here)
@@ -121,7 +121,7 @@ def vendor() -> str:
     return found(r"(?m)^(?:vendor_id|CPU implementer)\s*: (\S+)", text) or platform.processor() or "unknown"
 
 
-def refuse_others(world: Solo, here: dict) -> None:
+def refuse_others(world: Transport, here: dict) -> None:
     """Refuse at rank 0 ranks that run elsewhere on other processors or libraries: a hash would be of no environment."""
     for rank, them in enumerate(gather_objects(world, here)):
         odd = next((name for name in here if them[name] != here[name]), None)
@@ -131,7 +131,7 @@ def refuse_others(world: Solo, here: dict) -> None:
 
 
 @contextmanager
-def workplace(world: Solo, folder: str, config: dict) -> Iterator[Path]:
+def workplace(world: Transport, folder: str, config: dict) -> Iterator[Path]:
     """Make a new folder that all ranks see, with a configuration in it, for as long as it is used. Raises BadInput if
     that fails."""
     if world.rank == 0:
@@ -154,7 +154,7 @@ def workplace(world: Solo, folder: str, config: dict) -> Iterator[Path]:
             shutil.rmtree(place, ignore_errors=True)
 
 
-def perform(world: Solo, place: Path, name: str, words: list[str]) -> Found:
+def perform(world: Transport, place: Path, name: str, words: list[str]) -> Found:
     """Run with some settings; return what comes out at rank 0. Raises FedmpiError where a run fails."""
     config, out = str(place / "config.yaml"), str(place / name)
     with redirect_stdout(io.StringIO()):      # what runs say is not asked for

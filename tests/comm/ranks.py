@@ -13,10 +13,10 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
+from fedmpi.comm import mpi_world as worlds
 from fedmpi.comm import robust
-from fedmpi.comm import transport as worlds
+from fedmpi.comm.mpi_world import open_world
 from fedmpi.comm.orders import HEADER, Order, RankPool
-from fedmpi.comm.transport import open_world
 from fedmpi.config.schema import Server
 from fedmpi.data.federation import Samples
 from fedmpi.method import Method, Participants
@@ -100,7 +100,7 @@ def collectives(world) -> dict:
     out = {}
     for dtype in DTYPES:
         buffer = piece(0 if world.rank == 0 else 7, dtype)
-        world.hear(np.zeros(2, np.int64))
+        world.broadcast_header(np.zeros(2, np.int64))
         out[f"broadcast {dtype}"] = everywhere(world, world.broadcast(buffer))
         counts = np.array([count(r) for r in range(world.size)])
         out[f"gather {dtype}"] = world.gather(uneven(world.rank, dtype), counts)
@@ -145,8 +145,7 @@ def lengths(world) -> dict:
 def news(world) -> dict:
     """Tell a server's state twice, the second time one field of it; odd ranks let MPI write where tensors are to lie.
     Return what every rank heard."""
-    crew = RankPool(world, Listener(), np.zeros(1, np.int64))
-    crew.straight = world.rank % 2 == 1
+    crew = RankPool(world, Listener(), np.zeros(1, np.int64), gpu_direct=world.rank % 2 == 1)
     if world.rank:
         crew.serve()
         return {}
@@ -221,8 +220,9 @@ def rows(world, hostings) -> dict:
     out = {}
     for reduce, how in [*(("exact", how) for how in hostings), ("float32", "balanced"), ("float32", "straight")]:
         lab = federations.Lab(Echo().with_model(model), Rows(), world=world,
-                              homes=hosting(how, world.size), reduce=reduce)
-        lab.crew.straight = how == "straight" and world.rank != 1      # as ranks with GPUs among such without
+                              homes=hosting(how, world.size), reduce=reduce,
+                              # as ranks with GPUs among ranks without
+                              gpu_direct=how == "straight" and world.rank != 1)
         if world.rank:
             lab.crew.serve()
             continue

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from fedmpi.comm import heartbeat
-from fedmpi.comm.heartbeat import NO_NEWS, Watch, doing, missing
+from fedmpi.comm.heartbeat import NO_REPORT, Heartbeat, describe, find_late
 from fedmpi.comm.orders import Order
 from fedmpi.context import RankContext
 from tests.comm.together import Aborted, together
@@ -24,7 +24,7 @@ IN, AT_WORK = np.array([7, 1, Order.SUM, 3, -1, 0]), np.array([7, 0, Order.TRAIN
     ((0, 0, 0), (99, 9, 99), (IN, AT_WORK, IN), [])])             # a long round: clients come and go
 def test_who_is_missing(silent, still, known, late):
     ranks = (1, 2, 3)
-    assert missing(*(dict(zip(ranks, values, strict=True)) for values in (silent, still, known)), limit=10) == late
+    assert find_late(*(dict(zip(ranks, values, strict=True)) for values in (silent, still, known)), limit=10) == late
 
 
 @pytest.mark.parametrize("words, said", [
@@ -33,7 +33,7 @@ def test_who_is_missing(silent, still, known, late):
     ([7, 0, Order.STOP, 0, 0, 1], "client 0 and 1 more, round 1, order STOP"),
     ([-1] * 6, "ready for its first order")])
 def test_what_a_rank_does(words, said):
-    assert doing(np.array(words)) == said
+    assert describe(np.array(words)) == said
 
 
 @pytest.fixture(autouse=True)
@@ -57,8 +57,8 @@ class Timer:
         self.begun.append((self.seconds, self.act))
 
 
-def on(world, timeout: float = 20., hosts=("n0", "n1", "n2", "n3")) -> Watch:
-    return Watch(world, timeout, list(hosts), RankContext())
+def on(world, timeout: float = 20., hosts=("n0", "n1", "n2", "n3")) -> Heartbeat:
+    return Heartbeat(world, timeout, list(hosts), RankContext())
 
 
 class Looks:
@@ -75,16 +75,18 @@ class Looks:
         """It is over."""
 
 
-def lonely(rank: int, size: int, timeout: float = 20.) -> Watch:
+def lonely(rank: int, size: int, timeout: float = 20.) -> Heartbeat:
     """Return the watch of a rank whose peers say nothing; `fail` notes whom it blames."""
     comm = SimpleNamespace(Iprobe=lambda status: False, Isend=lambda what, peer: SimpleNamespace(Test=lambda: False))
-    world = SimpleNamespace(rank=rank, size=size, comm=SimpleNamespace(Dup=lambda: comm), steps=4, inside=False,
-                            order=1, mpi=SimpleNamespace(Status=SimpleNamespace))
+    world = SimpleNamespace(rank=rank, size=size, comm=SimpleNamespace(Dup=lambda: comm),
+                            collectives=4,
+                            in_collective=False, order=1, mpi=SimpleNamespace(Status=SimpleNamespace))
     return on(world, timeout, [f"n{r}" for r in range(size)])
 
 
 def test_signs_of_life_are_given_often_enough():
-    assert (heartbeat.SIGNS, heartbeat.BEAT_S, heartbeat.ORDERLY_END_S, heartbeat.MAX_REPORTERS) == (10, 1, 10, 20)
+    assert (heartbeat.REPORTS_PER_TIMEOUT, heartbeat.LONGEST_BEAT_S) == (10, 1)
+    assert (heartbeat.ORDERLY_END_S, heartbeat.MAX_WORKERS_IN_TURN) == (10, 20)
     assert lonely(0, 3, timeout=600).beat == 1 and lonely(0, 3, timeout=5).beat == .5
 
 
@@ -114,7 +116,7 @@ def test_one_sign_at_a_time_is_under_way():
     taken = {1: True, 2: False}
     found.comm.Isend = lambda what, peer: sent.append(peer) or SimpleNamespace(Test=lambda: taken[peer])
     for _ in range(3):
-        found.tell(NO_NEWS)
+        found.send_report(NO_REPORT)
     assert sent == [1, 2, 1, 1]
 
 
@@ -123,16 +125,16 @@ def test_one_sign_at_a_time_is_under_way():
     (np.array([4, 6]), 1, [9, 1, 5, 1, 4, 1])])
 def test_what_a_rank_says_of_itself(at, when, expected):
     found = lonely(1, 3)
-    found.world.steps, found.world.inside, found.world.order = 9, True, 5
+    found.world.collectives, found.world.in_collective, found.world.order = 9, True, 5
     found.context.client, found.context.round = at, when
-    assert found.here().tolist() == expected and found.here().dtype == np.int64
+    assert found.own_report().tolist() == expected and found.own_report().dtype == np.int64
 
 
 def test_ranks_hear_of_each_others_progress():
     """Word alone ends silence; only what is new is progress."""
     def act(world):
         found = on(world)
-        world.meet()
+        world.barrier()
         if world.rank:
             for words in ([1, 0, 1, 0, 4, 0], [1, 0, 1, 0, 4, 0], [2, 1, 2, 0, -1, 0])[:1 + world.rank]:
                 world.comm.Recv(np.empty(1), 0)      # rank 0 is ready for the next word
@@ -143,13 +145,14 @@ def test_ranks_hear_of_each_others_progress():
             for heard in ([1, 2], [1, 2], [2]):
                 for peer in found.peers:
                     found.silent[peer] += 1
-                    found.still[peer] += 1
+                    found.stuck[peer] += 1
                 for peer in heard:
                     world.comm.Send(np.zeros(1), peer)
                     world.comm.Recv(np.empty(1), peer)
-                found.hear()
-                steps.append(([*found.silent.values()], [*found.still.values()]))
-            assert found.known[1].tolist() == [1, 0, 1, 0, 4, 0] and found.known[2].tolist() == [2, 1, 2, 0, -1, 0]
+                found.receive_reports()
+                steps.append(([*found.silent.values()], [*found.stuck.values()]))
+            assert found.last_report[1].tolist() == [1, 0, 1, 0, 4, 0]
+            assert found.last_report[2].tolist() == [2, 1, 2, 0, -1, 0]
             return steps
     assert together(3, act)[0] == [([0, 0], [0, 0]), ([0, 0], [1, 1]), ([1, 0], [2, 0])]
 
@@ -158,10 +161,10 @@ def test_all_that_was_told_is_received_before_the_end():
     def act(world):
         found = on(world)
         for _ in range(2 + world.rank):
-            found.told = {}
-            found.tell(found.here())
+            found.sending = {}
+            found.send_report(found.own_report())
         found.close()
-        world.meet()
+        world.barrier()
         return found.over.is_set(), found.comm.Iprobe()
     assert together(3, act) == [(True, False)] * 3
 
@@ -170,10 +173,10 @@ def test_all_that_was_told_is_received_before_the_end():
                                                  (0, False, "; rank 0 works"), (2, False, "; rank 2 works")])
 def test_what_is_said_of_a_rank_that_is_late(rank, inside, waits):
     found = lonely(rank, 4, timeout=2.5)
-    found.world.inside, found.world.order, found.context.round = inside, Order.SUM, 2
+    found.world.in_collective, found.world.order, found.context.round = inside, Order.SUM, 2
     peer = found.peers[-1]
-    found.silent[peer], found.known[peer] = 7.6, AT_WORK
-    assert found.sentence(peer) == (
+    found.silent[peer], found.last_report[peer] = 7.6, AT_WORK
+    assert found.describe_late(peer) == (
         f"rank {peer} of 4 on n{peer} made no progress for 2.5 s (comm.timeout) and gave its last sign of life 8 s "
         f"ago; last known: client 5, round 4, order TRAIN{waits}")
 
@@ -184,13 +187,13 @@ def test_five_late_ranks_are_named_and_the_others_counted(monkeypatch, late, mor
     found.world.fail = lambda *words, **how: ended.append((words, how))
     found.fail(list(range(1, 1 + late)))
     ((words, code), how), = ended
-    named = "\n".join(found.sentence(peer) for peer in range(1, 1 + min(late, 5)))
-    assert words == f"fedmpi: {named}{more}\nlook at that machine and its file systems; where a client or a server " \
+    named = "\n".join(found.describe_late(peer) for peer in range(1, 1 + min(late, 5)))
+    assert words == f"fedmpi: {named}{more}\nlook at that machine and its file systems; if a client or a server " \
                     "step takes so long, set comm.timeout higher (0: wait for ever)"
     assert code == 1 and how == {"tell": False}
-    (seconds, anyway), = Timer.begun      # where the orderly way is blocked
+    (seconds, end_anyway), = Timer.begun      # where the orderly way is blocked
     written = []
     monkeypatch.setattr(heartbeat.os, "write", lambda to, text: written.append((to, text)))
     monkeypatch.setattr(heartbeat.os, "_exit", lambda code: written.append(code))
-    anyway()
+    end_anyway()
     assert seconds == 10 and written == [(2, f"{words}\n".encode()), 1]

@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 from fedmpi.comm import launcher
-from fedmpi.comm import transport as worlds
-from fedmpi.comm.transport import Solo, World, library_of, open_world
+from fedmpi.comm import mpi_world as worlds
+from fedmpi.comm.mpi_world import World, library_of, open_world
+from fedmpi.comm.transport import Solo, Transport
 from fedmpi.errors import BadInput
 from tests.comm.together import Aborted, together
 from tests.sockets import Package, SocketMPI
@@ -67,19 +68,19 @@ def test_a_worker_tells_rank_0_and_waits_for_it_to_end_the_job(steps, capsys):
     world = alone(2, steps)
     world.on_failure = lambda message: "rank 0's words"      # which a worker does not use
     end(world, "fedmpi: é", 75)
-    assert steps[0] == ("tell", 0, worlds.FAILURE, bytes([75]) + "fedmpi: é".encode())
+    assert steps[0] == ("tell", 0, worlds.FAILURE_TAG, bytes([75]) + "fedmpi: é".encode())
     assert [step[0] for step in steps[1:3]] == ["sleep", "drain"] and steps[3:] == [("abort", 75), ("exit", 75)]
-    assert steps[1] == ("sleep", worlds.LAST_WORDS_S) and 10 <= worlds.LAST_WORDS_S <= 60
+    assert steps[1] == ("sleep", worlds.END_BY_RANK_0_S) and 10 <= worlds.END_BY_RANK_0_S <= 60
     assert capsys.readouterr().err == "fedmpi: é\n"
 
 
 def test_a_worker_whose_words_nobody_takes_ends_the_job_after_two_seconds(steps):
     end(alone(1, steps, taken_after=10 ** 6), "fedmpi: why", 1)
     naps = [step[1] for step in steps if step[0] == "sleep"]
-    assert len(naps) == 200 and sum(naps) == pytest.approx(worlds.TELL_S) == 2
+    assert len(naps) == 200 and sum(naps) == pytest.approx(worlds.SEND_FAILURE_S) == 2
     steps.clear()
     end(alone(1, steps, taken_after=3), "fedmpi: why", 1)
-    assert [step[1] for step in steps if step[0] == "sleep"] == [.01] * 3 + [worlds.LAST_WORDS_S]
+    assert [step[1] for step in steps if step[0] == "sleep"] == [.01] * 3 + [worlds.END_BY_RANK_0_S]
 
 
 def test_a_worker_tells_nobody_who_does_not_answer(steps):
@@ -106,7 +107,7 @@ def test_rank_0_hears_of_a_failure_wherever_it_waits():
     """In a collective that the worker will never come to."""
     def act(world):
         if world.rank == 2:
-            return world._told("fedmpi: rank 2: é", 75)
+            return world._send_failure("fedmpi: rank 2: é", 75)
         if world.rank == 0:
             world.fail = lambda message, code: (_ for _ in ()).throw(Aborted(message, code))
             with pytest.raises(Aborted) as caught:
@@ -126,8 +127,8 @@ def test_under_srun_the_code_is_that_of_rank_0_who_leaves_last(monkeypatch, step
         monkeypatch.setenv(name, value)
     for rank in (0, 1):
         world = alone(rank, steps)
-        world.meet, world.mpi.Finalize = lambda: steps.append("meet"), lambda: steps.append("finalize")
-        world.watch = SimpleNamespace(close=lambda: steps.append("watch"))
+        world.barrier, world.mpi.Finalize = lambda: steps.append("meet"), lambda: steps.append("finalize")
+        world.heartbeat = SimpleNamespace(close=lambda: steps.append("watch"))
         steps.clear()
         if srun and rank:
             with pytest.raises(Aborted):
@@ -137,12 +138,12 @@ def test_under_srun_the_code_is_that_of_rank_0_who_leaves_last(monkeypatch, step
         assert steps[:3] == ["meet", "watch", "finalize"]
         assert [step[:1] + step[-1:] for step in steps[3:]] == (
             [] if not srun else [("drain", sys.stderr), ("exit", 0)] if rank else [("sleep", .5)])
-        world.watch = None
+        world.heartbeat = None
         if not rank:
             world.close(0)
 
 
-def joined(monkeypatch, mpi) -> Solo:
+def joined(monkeypatch, mpi) -> Transport:
     monkeypatch.setitem(sys.modules, "mpi4py", mpi)
     return open_world()
 
@@ -205,4 +206,4 @@ def test_the_name_of_a_library_is_one_line():
 
 def test_waits_are_in_order():
     """A worker gives rank 0 time to drain what it printed, several times over."""
-    assert worlds.LAST_WORDS_S >= 5 * launcher.DRAIN and worlds.AFTER == .5
+    assert worlds.END_BY_RANK_0_S >= 5 * launcher.DRAIN and worlds.LEAVE_AFTER_WORKERS_S == .5

@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 import torch
 
-from fedmpi.comm import transport as worlds
-from fedmpi.comm.transport import Solo
+from fedmpi.comm import mpi_world as worlds
+from fedmpi.comm import transport
+from fedmpi.comm.transport import Counting, Solo
 from tests.comm.together import together
 
 
@@ -43,7 +44,7 @@ def test_sums_reach_any_rank_whatever_the_number(pieces, size):
 
 @pytest.mark.parametrize("size, expected", [(8, 0), (9, 3)])
 def test_who_adds_up(pieces, size, expected):
-    """The library is asked once a piece, and only above FEW ranks; 8 numbers are three pieces of 3."""
+    """The library is asked once a piece, and only above MAX_RANKS_FOR_HALVING; 8 numbers are three pieces of 3."""
     assert worlds.MAX_RANKS_FOR_HALVING == 8
 
     def act(world):
@@ -60,7 +61,7 @@ def test_the_parts_of_a_sum_go_from_rank_to_rank_in_three_steps_of_eight():
     def act(world):
         sends, send = [], world.comm.Send
         world.comm.Send = lambda buffer, to, tag=0: sends.append((to, tag)) or send(buffer, to, tag)
-        world._halve(np.ones(2), 3)
+        world._reduce_by_halving(np.ones(2), 3)
         return [to for to, _ in sends]
     places = [[], [0], [0], [2], [0], [4], [4], [6]]      # to whom the rank at each place after the root sends
     assert together(8, act) == [[(to + 3) % 8 for to in places[(rank - 3) % 8]] for rank in range(8)]
@@ -69,16 +70,16 @@ def test_the_parts_of_a_sum_go_from_rank_to_rank_in_three_steps_of_eight():
 def test_every_rank_hears_and_gives(pieces):
     def act(world):
         header = np.arange(4) if world.rank == 0 else np.zeros(4, int)
-        world.hear(header)
+        world.broadcast_header(header)
         heard = world.broadcast(part(world.rank, 7).reshape(7, 1))
         counts = np.array([2, 0, 1, 3])
         rows = world.rank * 100 + np.arange(2 * counts[world.rank]).reshape(-1, 2)
         gathered = world.gather(np.asfortranarray(rows), counts)
         parts = [np.full((world.rank + 1, 2), 10 * world.rank + to) for to in range(4)]
-        swapped = world.swap(parts, 2 * np.arange(1, 5))
+        swapped = world.alltoall(parts, 2 * np.arange(1, 5))
         if world.rank == 1:
-            world.give(np.arange(8.), 3)
-        taken = world.take(np.empty(8), 1) if world.rank == 3 else None
+            world.send(np.arange(8.), 3)
+        taken = world.recv(np.empty(8), 1) if world.rank == 3 else None
         return header.tolist(), heard.ravel().tolist(), gathered, swapped.tolist(), taken
     found = together(4, act)
     for rank, (header, heard, gathered, swapped, taken) in enumerate(found):
@@ -95,24 +96,29 @@ def test_every_rank_hears_and_gives(pieces):
     (lambda world: world.reduce(np.zeros(5), 1), [40, 0, 0], [0, 40, 0]),       # rank 0 adds its part once
     (lambda world: world.gather(np.zeros((world.rank, 2), np.int32), np.arange(3)), [0, 8, 16], [24, 0, 0]),
     (lambda world: world.gather(np.zeros((2 - world.rank, 1)), np.array([2, 1, 0])), [0, 8, 0], [8, 0, 0]),
-    (lambda world: world.swap([np.zeros(1 + r) for r in range(3)], np.full(3, world.rank + 1)), [40, 0, 0], [16, 0, 0]),
-    (lambda world: world.hear(np.zeros(5)), [0, 0, 0], [0, 0, 0]),
-    (lambda world: world.meet(), [0, 0, 0], [0, 0, 0])],
+    (lambda world: world.alltoall([np.zeros(1 + r) for r in range(3)], np.full(3, world.rank + 1)),
+     [40, 0, 0], [16, 0, 0]),
+    (lambda world: world.broadcast_header(np.zeros(5)), [0, 0, 0], [0, 0, 0]),
+    (lambda world: world.barrier(), [0, 0, 0], [0, 0, 0])],
     ids=["broadcast", "sum", "sum at 1", "gather", "own rows", "swap", "header", "barrier"])
 def test_bytes_are_counted(act, sent, received):
     found = together(3, lambda world: (act(world), world.sent, world.received)[1:])
     assert found == [*zip(sent, received, strict=True)]
 
 
+def state(world) -> tuple[int, bool]:
+    return world.collectives, world.in_collective
+
+
 def test_a_collective_is_noted_while_it_goes_on():
     def act(world):
-        steps = [(world.steps, world.inside)]
-        wait = world._poll
-        world._poll = lambda request: steps.append((world.steps, world.inside)) or wait(request)
+        steps = [state(world)]
+        wait = world._wait_for
+        world._wait_for = lambda request: steps.append(state(world)) or wait(request)
         world.broadcast(np.zeros(1))
-        world.meet()      # none of those that are counted
-        world.hear(np.zeros(1))
-        steps.append((world.steps, world.inside))
+        world.barrier()      # none of those that are counted
+        world.broadcast_header(np.zeros(1))
+        steps.append(state(world))
         return steps
     assert together(2, act) == [[(0, False), (1, True), (1, False), (2, True), (2, False)]] * 2
 
@@ -121,10 +127,10 @@ def test_a_collective_that_fails_is_over():
     def act(world):
         def fails():
             raise KeyError
-        world.meet = fails
+        world.barrier = fails
         with pytest.raises(KeyError):
             world.reduce(np.zeros(1))
-        return world.steps, world.inside
+        return state(world)
     assert together(2, act) == [(1, False)] * 2
 
 
@@ -135,11 +141,11 @@ def test_what_a_world_says_of_itself():
 
 def test_scratch_is_kept_from_sum_to_sum():
     world = together(2, lambda world: world)[0]
-    first = world._scratch(np.zeros(6))
-    assert (first.shape, first.dtype) == ((6,), float) and np.shares_memory(first, world._spare)
-    assert np.shares_memory(world._scratch(np.zeros(5, np.float32)), first) and world._spare.nbytes == 48
-    assert world._scratch(np.zeros(7)).nbytes == 56 and not np.shares_memory(world._spare, first)
-    assert world._scratch(torch.zeros(2, 3)).shape == (2, 3)
+    first = world._scratch_like(np.zeros(6))
+    assert (first.shape, first.dtype) == ((6,), float) and np.shares_memory(first, world._scratch)
+    assert np.shares_memory(world._scratch_like(np.zeros(5, np.float32)), first) and world._scratch.nbytes == 48
+    assert world._scratch_like(np.zeros(7)).nbytes == 56 and not np.shares_memory(world._scratch, first)
+    assert world._scratch_like(torch.zeros(2, 3)).shape == (2, 3)
 
 
 class Clock:
@@ -159,10 +165,11 @@ class Clock:
 
 @pytest.mark.parametrize("lasts", [1e-4, 1e-3, .01, .1])
 def test_a_wait_begins_without_sleep_and_then_sleeps_a_sixteenth_of_its_time(monkeypatch, lasts):
-    assert (worlds.SPIN, worlds.NAPS, worlds.LATE) == (2e-4, (1e-4, 2e-3), 16)
+    assert (worlds.FIRST_SLEEP_AFTER_S, worlds.SHORTEST_SLEEP_S, worlds.LONGEST_SLEEP_S, worlds.SLEEP_DIVISOR) == (
+        2e-4, 1e-4, 2e-3, 16)
     clock, world = Clock(), together(2, lambda world: world)[1]
     monkeypatch.setattr(worlds, "time", clock)
-    world._poll(SimpleNamespace(Test=lambda: clock.now - 50 > lasts))
+    world._wait_for(SimpleNamespace(Test=lambda: clock.now - 50 > lasts))
     assert bool(clock.naps) == (lasts > 2e-4)
     for waited, nap in clock.naps:      # of the time since the first look
         assert waited > 2e-4 and nap == pytest.approx(min(max((waited - 1e-5) / 16, 1e-4), 2e-3))
@@ -181,11 +188,22 @@ def test_no_piece_counts_more_bytes_than_mpi_can():
 def test_one_process_needs_no_library(capsys, monkeypatch):
     solo, x = Solo(), np.arange(3)
     assert solo.broadcast(x) is x and solo.reduce(x) is x and solo.reduce(x, 0) is x and solo.gather(x, x) is x
-    assert solo.swap([x.reshape(3, 1)], x).tolist() == [0, 1, 2] and solo.hear(x) is None and solo.close(3) is None
-    assert (solo.rank, solo.size, solo.local_rank, solo.steps, solo.inside, solo.order) == (0, 1, 0, 0, False, -1)
-    assert (solo.stop(), solo.waits(), solo.watch, solo.cuda_aware, solo.sent, solo.received) == (
-        False, 0, None, None, 0, 0)
+    assert solo.alltoall([x.reshape(3, 1)], x).tolist() == [0, 1, 2]
+    assert solo.broadcast_header(x) is solo.barrier() is solo.close(3) is None
+    assert (solo.rank, solo.size, solo.local_rank) == (0, 1, 0)
+    assert (solo.collectives, solo.in_collective, solo.order) == (0, False, -1)
+    assert (solo.heartbeat, solo.on_failure, solo.cuda_aware, solo.sent, solo.received) == (None, None, None, 0, 0)
+    for call in (solo.send, solo.recv):
+        with pytest.raises(ValueError, match="no rank 3"):
+            call(x, 3)
     ended = []
-    monkeypatch.setattr(worlds.os, "_exit", ended.append)
+    monkeypatch.setattr(transport.os, "_exit", ended.append)
     solo.fail("fedmpi: why", 2)
     assert ended == [2] and capsys.readouterr() == ("", "fedmpi: why\n")
+
+
+def test_a_counting_transport_moves_nothing_and_counts_bytes():
+    found, x = Counting(), np.arange(3.)
+    assert (found.rank, found.size) == (0, 2) and found.broadcast(x) is x and found.reduce(x[:2], 1).size == 2
+    assert found.gather(x[:1], np.ones(2)).size == 1 and found.broadcast(x) is x
+    assert (found.broadcast_bytes, found.reduced_bytes, found.gathered_bytes) == (48, 16, 8)

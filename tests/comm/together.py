@@ -3,7 +3,7 @@ from __future__ import annotations
 
 import threading
 
-from fedmpi.comm.transport import World
+from fedmpi.comm.mpi_world import World
 from tests.sockets import SocketMPI, mesh
 
 LIMIT = 120      # seconds until ranks that wait for ever fail the test: a safety net, not a measure

@@ -207,20 +207,14 @@ def test_a_trial_file_is_known_by_its_contents(tmp_path):
 
 
 def test_collectives_are_repeated_only_while_they_are_quick(monkeypatch):
-    class World(Solo):
-        def meet(self):
-            """All one of us are here."""
-    assert doctor_checks.collectives(World())[2]
+    assert doctor_checks.collectives(Solo())[2]
     slow = []
     monkeypatch.setattr(doctor_checks, "time_collective", lambda world, act: slow.append(5.) or 5.)
-    assert doctor_checks.median_seconds(World(), None) == 5. and len(slow) == 1
+    assert doctor_checks.median_seconds(Solo(), None) == 5. and len(slow) == 1
 
 
 def test_wrong_sums_are_noticed():
-    class World(Solo):
-        def meet(self):
-            """All one of us are here."""
-
+    class Wrong(Solo):
         def reduce(self, buffer):
             return buffer + 1
-    assert not doctor_checks.collectives(World())[2]
+    assert not doctor_checks.collectives(Wrong())[2]

@@ -51,9 +51,6 @@ class Ranks(Solo):
         super().__init__()
         self.others = [json.dumps(other).encode() for other in others]
 
-    def meet(self):
-        """The others are always there."""
-
     def gather(self, rows, counts):
         if rows.dtype == np.uint8:      # texts
             return np.concatenate([rows, *(np.frombuffer(text, np.uint8) for text in self.others)])

@@ -16,7 +16,8 @@ from unittest.mock import patch
 import numpy as np
 
 from fedmpi.clients.placement import Pace
-from fedmpi.comm.transport import Solo, open_world
+from fedmpi.comm.mpi_world import open_world
+from fedmpi.comm.transport import Solo
 from fedmpi.context import RankContext
 from fedmpi.engines.vmap import Vmap
 from fedmpi.errors import FINISHED, SAVED

@@ -9,8 +9,8 @@ import sys
 import numpy as np
 
 from fedmpi.clients.placement import homes
+from fedmpi.comm.mpi_world import open_world
 from fedmpi.comm.orders import Order
-from fedmpi.comm.transport import open_world
 from fedmpi.engines.loop import Loop
 from fedmpi.engines.vmap import Vmap
 from tests.federations import Digits, Lab, method, mlp

@@ -129,7 +129,7 @@ def test_clients_move_before_the_round_for_the_rounds_that_are_left(averaging, c
         orders.append(order)
         clock.now += .25 * (order == Order.MOVE)
         return call(order, *arrays)
-    run.crew.call, run.crew.world.meet = noting, lambda: None
+    run.crew.call, run.crew.world.barrier = noting, lambda: None
     assert run.go() and left == [3, 2, 1]
     assert [line["clients_moved"] for line in run.state.metrics] == [0, 3, 0]
     ((homes, clients, seconds),) = told

@@ -11,7 +11,7 @@ import pytest
 
 from fedmpi import __version__
 from fedmpi.assembly import chosen_checkpoint, clock, introduce
-from fedmpi.comm.heartbeat import Watch
+from fedmpi.comm.heartbeat import Heartbeat
 from fedmpi.server import rounds
 from fedmpi.server.rounds import RunState
 from fedmpi.session import conclude
@@ -100,7 +100,7 @@ def introduced(run, homes, deadline=None, **world):
     run.deadline = deadline or Deadline()
     host = {"host": "n1", "device": "cpu", "cores": [0, 1], "threads": 1, "hosts": True, "gpu": None}
     world = SimpleNamespace(**{"size": 1, "library": "a library", "host": "n1", "thread_level": "funneled",
-                               "watch": None} | world)
+                               "heartbeat": None} | world)
     places = [host | {"hosts": bool(r)} for r in range(world.size)]
     parts = dataclasses.replace(run.parts, crew=SimpleNamespace(world=world, homes=np.array(homes)), places=places)
     run.progress.lines = []
@@ -129,8 +129,8 @@ def test_ranks_that_host_unevenly_idle_or_are_not_watched_are_named(quiet):
                                                          ["n1", "0-4", "cpu", "2", "1"]]
     assert said[-1] == ("warning: comm.timeout is off: it needs an MPI of thread level multiple, and this one has "
                         "funneled")
-    assert "4 host 2 clients each; " in introduced(run, [1, 1, 2, 2, 3, 3, 4, 4], size=5, watch=Watch)[1]
-    assert not any("comm.timeout" in line for line in introduced(run, [1] * 9, size=2, watch=Watch))
+    assert "4 host 2 clients each; " in introduced(run, [1, 1, 2, 2, 3, 3, 4, 4], size=5, heartbeat=Heartbeat)[1]
+    assert not any("comm.timeout" in line for line in introduced(run, [1] * 9, size=2, heartbeat=Heartbeat))
     run.parts.config = dataclasses.replace(run.parts.config, comm=dataclasses.replace(run.config.comm, timeout=0.))
     assert not any("comm.timeout" in line for line in introduced(run, [1] * 9, size=2))
 

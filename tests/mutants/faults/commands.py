@@ -4,7 +4,7 @@ from __future__ import annotations
 FAULTS: list[tuple[str, str, str]] = [
     ("fedmpi.commands.plan:balance", "np.mean(steps)", "min(steps)"),
     ("fedmpi.commands.plan:memory", "participants * nbytes(case.up)", "round_cost.nbytes(case.up)"),
-    ("fedmpi.commands.plan:hosting", "2 * ledger.summed", "ledger.summed"),
+    ("fedmpi.commands.plan:hosting", "2 * counted.reduced_bytes", "counted.reduced_bytes"),
     ("fedmpi.commands.plan:expected_batches", "np.mean(taking_part(case))", "np.max(taking_part(case))"),
     ("fedmpi.commands.plan:one_by_one", "f\"{r['steps']:,}\"", "f\"{r['samples']:,}\""),
     ("fedmpi.commands.plan:summarised", "np.median(values)", "np.max(values)"),

@@ -36,7 +36,7 @@ FAULTS: list[tuple[str, str, str]] = [
     (SETUP + "chosen_checkpoint", "path.is_dir()", "path.is_file()"),
     (SETUP + "introduce", "(counts[1:] == 0)", "(counts == 0)"),
     (SETUP + "introduce", "counts[counts > 0]", "counts"),
-    (SETUP + "introduce", "not world.watch", "world.watch"),
+    (SETUP + "introduce", "not world.heartbeat", "world.heartbeat"),
     (SETUP + "introduce", "np.flatnonzero(~run.honest)", "np.flatnonzero(run.honest)"),
     (SETUP + "decide", "snapshot.round > config.rounds", "snapshot.round >= config.rounds"),
     ("fedmpi.assembly:bind", "    selection.refuse_selection(config, federation)\n", ""),
