@@ -48,7 +48,7 @@ def decide(config_path, overrides, out, resume, world) -> Decision:
         federation = Federation(federation_path)
         refuse_engine(config, federation, bind(config, federation))
         path, warnings = chosen_checkpoint(folder, resume)
-        snapshot = checkpoint.read_checkpoint(path) if path else None
+        snapshot = checkpoint.read_checkpoint(path, check=resume != "auto") if path else None
         if snapshot:
             checkpoint.check_same(snapshot, to_plain(config), federation.fingerprint)
             warnings += checkpoint.in_last_bits(snapshot, to_plain(config))

@@ -182,9 +182,9 @@ def training(case: Case, participants: int, bound: float) -> int:
 
 def checkpoint_bytes(case: Case) -> int:
     """Return the bytes of a checkpoint in which every client has a state of its own, but for its books."""
-    from fedmpi.storage.seal import DIGEST, SEAL
-    row = 8 + nbytes(case.mine) + DIGEST * len(case.mine)
-    return SEAL + nbytes(case.shared) + case.federation.clients * row
+    from fedmpi.storage.seal import DIGEST_BYTES, SEAL_BYTES
+    row = 8 + nbytes(case.mine) + DIGEST_BYTES * len(case.mine)
+    return SEAL_BYTES + nbytes(case.shared) + case.federation.clients * row
 
 
 def plan_table(planned: dict) -> str:

@@ -1,84 +1,154 @@
-"""The seal of a checkpoint: its first 4096 bytes, written last, by which any damaged byte is found.
+"""The seal of a file: its first 4096 bytes, written last, by which any damaged byte is found. See storage.sealed.
 
-It is one line of text with a checksum of what follows, then JSON padded with blanks: the format, the file's
-size, the regions that hold the clients' rows (these have checksums of their own) and a checksum of all other
-bytes. HDF5 leaves room for it (a "user block"), and no file is given to HDF5 before its seal agrees: the
-library may crash on damaged ones.
+It is one line of text with a checksum of what follows, then JSON padded with blanks: the format, the kind of file, its
+size, the regions that hold rows (which have checksums of their own) and a checksum of all other bytes.
 """
 from __future__ import annotations
 
 import hashlib
+import io
 import json
+import math
 import os
+import stat
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any
 
+import numpy as np
+
+from fedmpi import __version__
 from fedmpi.errors import BadInput
+from fedmpi.storage.atomic import reason
 
-SEAL_FORMAT = 1
-SEAL = 4096
-HASH_BLOCK_BYTES = 16 * 2**20         # bytes read at once
-DIGEST = 16                # bytes of a checksum
-MAGIC = b"fedmpi checkpoint "
-SEAL_HEAD = len(MAGIC) + 2 * DIGEST
+SEAL_FORMAT = 2                    # format 1 sealed checkpoints alone, in the same way
+SEAL_BYTES = 4096
+HASH_BLOCK_BYTES = 16 << 20        # read at once
+DIGEST_BYTES = 16
+HDF5_SIGNATURE = b"\x89HDF\r\n\x1a\n"
+REFUSALS = {
+    "checkpoint": "{path} cannot be used as a checkpoint: {why}; resume from another one",
+    "federation": "{path}: the federation cannot be used: {why}; delete it, it is made again from the source",
+    "history": "{path} cannot be read as a history: {why}; `--resume auto` puts it aside",
+}
 
 
 class Damaged(BadInput):
-    """A file that cannot be used as a checkpoint."""
+    """A file that cannot be used, by name and with the reason."""
 
 
-def put_seal(path: Path, about: dict, regions: list[list[int]]):
-    """Seal a file; `about` must hold `fedmpi`, its version. `regions` are ascending [offset, bytes]."""
-    with open(path, "r+b") as file:
-        size = os.fstat(file.fileno()).st_size
-        digest = digest_outside(regions, file, size)
-        entries = {"format": SEAL_FORMAT, **about, "size": size, "rows": regions, "digest": digest}
-        body = f"\n{json.dumps(entries)}\n".encode().ljust(SEAL - SEAL_HEAD)
-        if SEAL_HEAD + len(body) > SEAL:
-            raise ValueError(f"{len(regions)} fields per client are too many for the seal of a checkpoint")
-        file.seek(0)
-        file.write(MAGIC + checksum(body) + body)
+class Flaw(Exception):
+    """Why a file cannot be used; `refuse_damage` makes it a Damaged that names the file."""
 
 
-def read_seal(path: Path) -> dict:
-    """Return the entries of a seal that is whole, of a known format and true of the file's size."""
-    with open(path, "rb") as file:
-        head, size = file.read(SEAL), os.fstat(file.fileno()).st_size
-    if len(head) < SEAL or not head.startswith(MAGIC):
-        raise Damaged("it is not a finished checkpoint")
-    if checksum(head[SEAL_HEAD:]) != head[len(MAGIC):SEAL_HEAD]:
-        raise Damaged(f"the checksum of its first {SEAL} bytes is wrong")
-    entries = json.loads(head[SEAL_HEAD:])
+@contextmanager
+def refuse_damage(path: Path | str, kind: str) -> Iterator[None]:
+    """Turn every error into Damaged: on bad files h5py raises errors of a dozen classes."""
+    try:
+        yield
+    except Damaged:
+        raise
+    except Exception as error:
+        why = str(error) if isinstance(error, Flaw) else reason(error)
+        # HDF5 goes on with times and addresses
+        why = why.partition(": time =")[0]
+        raise Damaged(REFUSALS[kind].format(path=path, why=why)) from error
+
+
+def open_regular(path: Path | str) -> io.FileIO:
+    """Open a regular file for reading. Raises Flaw for anything else, without waiting for a pipe or a device."""
+    if not stat.S_ISREG(os.stat(path).st_mode):
+        raise Flaw("it is a folder" if os.path.isdir(path) else "it is not a regular file")
+    return io.FileIO(path, opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK))
+
+
+def is_plain_hdf5(path: Path | str) -> bool:
+    """Say whether a file is HDF5 without a seal, as fedmpi 0.1 wrote federations and histories."""
+    with open_regular(path) as file:
+        return read_bytes(file, 0, min(os.fstat(file.fileno()).st_size, 8)) == HDF5_SIGNATURE
+
+
+def put_seal(file: io.FileIO, kind: str, about: Mapping[str, Any], regions: Sequence[Sequence[int]]) -> None:
+    """Seal a file that is open for writing; `regions` of rows are ascending [offset, bytes]."""
+    size = os.fstat(file.fileno()).st_size
+    entries = {"format": SEAL_FORMAT, "kind": kind, "fedmpi": __version__, **about, "size": size, "rows": regions,
+               "digest": digest_outside(regions, file, size)}
+    magic = magic_of(kind)
+    body = f"\n{json.dumps(entries)}\n".encode().ljust(SEAL_BYTES - len(magic) - 2 * DIGEST_BYTES)
+    if len(magic) + 2 * DIGEST_BYTES + len(body) > SEAL_BYTES:
+        raise ValueError(f"{len(regions)} fields per client are too many for the seal of a {kind}")
+    write_bytes(file, 0, np.frombuffer(magic + hexdigest(body) + body, np.uint8))
+
+
+def read_seal(file: io.FileIO, kind: str) -> dict[str, Any]:
+    """Return the entries of a seal that is whole, of a known format and true of the file's size. Raises Flaw."""
+    size, magic = os.fstat(file.fileno()).st_size, magic_of(kind)
+    head = bytes(read_bytes(file, 0, min(size, SEAL_BYTES)))
+    if len(head) < SEAL_BYTES or not head.startswith(magic):
+        raise Flaw(f"it is not a finished {kind}")
+    start = len(magic) + 2 * DIGEST_BYTES
+    if hexdigest(head[start:]) != head[len(magic):start]:
+        raise Flaw(f"the checksum of its first {SEAL_BYTES} bytes is wrong")
+    entries = json.loads(head[start:])
     if entries["format"] > SEAL_FORMAT:
-        raise Damaged(f"it has format {entries['format']}, written by fedmpi {entries['fedmpi']}, and this "
-                      f"fedmpi reads formats up to {SEAL_FORMAT}: upgrade it")
+        raise Flaw(f"it has format {entries['format']}, written by fedmpi {entries['fedmpi']}, and this "
+                   f"fedmpi reads formats up to {SEAL_FORMAT}: upgrade it")
     if size != entries["size"]:
-        raise Damaged(f"it has {size} bytes in place of {entries['size']}")
+        raise Flaw(f"it has {size} bytes in place of {entries['size']}")
     return entries
 
 
-def check_seal(path: Path):
-    """Raise Damaged unless the seal and all bytes outside the clients' rows are as they were written."""
-    entries = read_seal(path)
-    with open(path, "rb") as file:
-        if digest_outside(entries["rows"], file, entries["size"]) != entries["digest"]:
-            raise Damaged("its checksum is wrong")
+def magic_of(kind: str) -> bytes:
+    return f"fedmpi {kind} ".encode()
 
 
-def digest_outside(regions: list[list[int]], file: BinaryIO, size: int) -> str:
-    """Return the checksum of all bytes after the seal that no region holds."""
-    total, at = hashlib.blake2b(digest_size=DIGEST), SEAL
+def digest_outside(regions: Sequence[Sequence[int]], file: io.FileIO, size: int) -> str:
+    """Return the checksum of all bytes after the seal that no region holds. Raises Flaw if the file is cut off."""
+    total, at = hashlib.blake2b(digest_size=DIGEST_BYTES), SEAL_BYTES
     for start, length in [*regions, [size, 0]]:
-        file.seek(at)
         while at < start:
-            block = file.read(min(start - at, HASH_BLOCK_BYTES))
-            if not block:
-                raise Damaged("it is cut off")
+            block = read_bytes(file, at, min(start - at, HASH_BLOCK_BYTES))
             total.update(block)
             at += len(block)
         at = start + length
     return total.hexdigest()
 
 
-def checksum(data: bytes) -> bytes:
-    return hashlib.blake2b(data, digest_size=DIGEST).hexdigest().encode()
+def digest_pieces(label: str, first: int, rows: np.ndarray, edges: np.ndarray) -> np.ndarray:
+    """Return a checksum for each piece rows[edges[i]:edges[i + 1]], (pieces, 16) uint8.
+
+    It covers what the piece is, too: its name, its place `first` + i, its type and its shape."""
+    out = np.empty((len(edges) - 1, DIGEST_BYTES), np.uint8)
+    code, shape = rows.dtype.str, rows.shape[1:]
+    # bytes and not numbers: a number has lost the odd bits of a damaged boolean
+    data = memoryview(np.ascontiguousarray(rows).reshape(-1).view(np.uint8))
+    row = rows.dtype.itemsize * math.prod(shape)
+    for i, (start, stop) in enumerate(zip(edges[:-1].tolist(), edges[1:].tolist(), strict=True)):
+        digest = hashlib.blake2b(f"{label} {first + i} {code} {(stop - start, *shape)}".encode(),
+                                 digest_size=DIGEST_BYTES)
+        digest.update(data[start * row:stop * row])
+        out[i] = np.frombuffer(digest.digest(), np.uint8)
+    return out
+
+
+def hexdigest(data: bytes) -> bytes:
+    return hashlib.blake2b(data, digest_size=DIGEST_BYTES).hexdigest().encode()
+
+
+def read_bytes(file: io.FileIO, offset: int, count: int) -> bytearray:
+    """Return `count` bytes. Raises Flaw if the file ends before."""
+    data, got = bytearray(count), 0
+    while got < count:
+        moved = os.preadv(file.fileno(), [memoryview(data)[got:]], offset + got)
+        if not moved:
+            raise Flaw("it is cut off")
+        got += moved
+    return data
+
+
+def write_bytes(file: io.FileIO, offset: int, values: np.ndarray) -> None:
+    data = memoryview(values.reshape(-1).view(np.uint8))
+    while data:
+        written = os.pwrite(file.fileno(), data[:HASH_BLOCK_BYTES], offset)
+        data, offset = data[written:], offset + written

@@ -264,11 +264,15 @@ def test_rows_are_restored_from_a_file_in_runs_of_neighbours(tmp_path, monkeypat
     group = lab(homes=homes).group
     ids = np.array([1, 2, 3, 5])
 
-    def rows(path, start, stop):
-        read.append((path, start, stop))
-        at = np.arange(start, stop)
-        return {"a": np.ones((len(at), 2, 3), np.float32) * ids[at][:, None, None], "n": 10 * ids[at]}
-    monkeypatch.setattr(checkpoint, "read_rows", rows)
+    class Rows(NamedTuple):
+        """In place of a Checkpoint."""
+        path: str
+
+        def read_rows(self, start, stop):
+            read.append((self.path, start, stop))
+            at = np.arange(start, stop)
+            return {"a": np.ones((len(at), 2, 3), np.float32) * ids[at][:, None, None], "n": 10 * ids[at]}
+    monkeypatch.setattr(checkpoint, "Checkpoint", Rows)
     group.restore_states("file", ids)
     assert read == [("file", 0, 2), ("file", 3, 4)]
     assert group.clients == [0, 1, 2, 5] and group.touched().tolist() == [False, True, True, True]

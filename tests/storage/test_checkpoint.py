@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 
 from fedmpi.errors import BadInput, FedmpiError
-from fedmpi.storage import checkpoint, seal
 from fedmpi.storage.atomic import Sink
 from fedmpi.storage.checkpoint import (
+    Checkpoint,
     Damaged,
     Snapshot,
     check_same,
@@ -23,7 +23,6 @@ from fedmpi.storage.checkpoint import (
     newest,
     prune,
     read_checkpoint,
-    read_rows,
     write_checkpoint,
 )
 
@@ -50,7 +49,7 @@ def pieces(size: int = 2, mine: dict = MINE):
 def content(path) -> list:
     """Return all that a checkpoint holds in a form that compares bit by bit, with types, shapes and order."""
     found = read_checkpoint(path)
-    mine = {f"mine {name}": values for name, values in read_rows(path, 0, len(IDS)).items()}
+    mine = {f"mine {name}": values for name, values in Checkpoint(path).read_rows(0, len(IDS)).items()}
     arrays = {**found.shared, "ids": found.ids, **mine}
     plain = {k: v for k, v in vars(found).items() if k not in ("shared", "ids")}
     return [repr(plain), *((k, v.dtype.str, np.shape(v), v.tobytes()) for k, v in arrays.items())]
@@ -72,7 +71,7 @@ def test_everything_comes_back_bit_by_bit(tmp_path, size):
     assert [*found.shared] == [*SHARED] and np.array_equal(found.ids, IDS)
     for name, values in SHARED.items():
         assert (found.shared[name].dtype, found.shared[name].tobytes()) == (values.dtype, values.tobytes())
-    for name, values in read_rows(path, 1, 4).items():
+    for name, values in Checkpoint(path).read_rows(1, 4).items():
         assert (values.dtype, values.shape) == (MINE[name].dtype, MINE[name][1:4].shape)
         assert values.tobytes() == MINE[name][1:4].tobytes()
 
@@ -85,12 +84,12 @@ def test_the_size_of_the_pieces_leaves_no_trace(tmp_path):
 @pytest.mark.parametrize("given", [[], [{}], [{}, {}]])
 def test_clients_that_keep_nothing(tmp_path, given):
     path = write_checkpoint(tmp_path, snapshot(), given)
-    assert read_rows(path, 0, 5) == {} and np.array_equal(read_checkpoint(path).ids, IDS)
+    assert Checkpoint(path).read_rows(0, 5) == {} and np.array_equal(read_checkpoint(path).ids, IDS)
 
 
 def test_no_client_has_a_row_yet(tmp_path):
     path = write_checkpoint(tmp_path, snapshot(ids=np.array([], int)), [{"w": np.zeros((0, 3), np.float32)}])
-    assert read_rows(path, 0, 0)["w"].shape == (0, 3) and read_checkpoint(path).ids.shape == (0,)
+    assert Checkpoint(path).read_rows(0, 0)["w"].shape == (0, 3) and read_checkpoint(path).ids.shape == (0,)
 
 
 def test_numpy_numbers_in_the_books(tmp_path):
@@ -104,7 +103,7 @@ def test_numpy_numbers_in_the_books(tmp_path):
 
 
 @pytest.mark.parametrize("changes, given, message", [
-    ({}, [*pieces()][:2], "4 rows for 5 clients"),
+    ({}, [*pieces()][:2], "mine/w: 4 rows in 4 pieces were written in place of 5"),
     ({}, [{"w": np.zeros((3, 2))}, {"v": np.zeros((2, 2))}], "pieces .* differ"),
     ({}, [{"w": np.zeros((5, 2)), "v": np.zeros((4, 2))}], "pieces .* differ"),
     ({}, [{"w": np.array([None] * 5)}], "w: .* not object"),
@@ -122,8 +121,8 @@ def test_rows_checks_the_rows_that_it_returns(tmp_path):
     data = bytearray(path.read_bytes())
     data[data.index(MINE["w"][3].tobytes()) + 5] ^= 1
     path.write_bytes(data)
-    assert np.array_equal(read_rows(path, 0, 3)["w"], MINE["w"][:3])
-    for refusing in (lambda: read_rows(path, 3, 4), lambda: read_checkpoint(path)):
+    assert np.array_equal(Checkpoint(path).read_rows(0, 3)["w"], MINE["w"][:3])
+    for refusing in (lambda: Checkpoint(path).read_rows(3, 4), lambda: read_checkpoint(path)):
         with pytest.raises(Damaged, match="the checksum of row 3 of w is wrong"):
             refusing()
 
@@ -137,7 +136,7 @@ def test_newest_says_what_it_refused(tmp_path):
     paths[4].write_text("hello")
     found, refused = newest(tmp_path)
     assert found == paths[0] and [path for path, _ in refused] == paths[:0:-1]
-    reasons = ["not a finished", "Is a directory", "not a finished", "bytes in place of"]
+    reasons = ["not a finished", "it is a folder", "not a finished", "bytes in place of"]
     for (_, why), expected in zip(refused, reasons, strict=True):
         assert expected in why
     assert newest(tmp_path / "absent") == (None, [])
@@ -157,7 +156,7 @@ def test_prune_keeps_the_last_and_the_first_of_the_best(tmp_path):
 def test_prune_never_deletes_the_only_good_one(tmp_path):
     paths = [write_checkpoint(tmp_path, snapshot(round, accuracy=round / 9), pieces()) for round in (1, 2)]
     data = bytearray(paths[1].read_bytes())
-    data[seal.read_seal(paths[1])["rows"][0][0]] ^= 1
+    data[Checkpoint(paths[1]).about["rows"][0][0]] ^= 1
     paths[1].write_bytes(data)
     prune(tmp_path, keep=1)
     assert newest(tmp_path)[0] == paths[0]
@@ -237,10 +236,10 @@ def test_a_folder_that_cannot_be_written(tmp_path):
 def test_a_disk_that_forgets_is_found_out(tmp_path, monkeypatch):
     old = write_checkpoint(tmp_path, snapshot(1), pieces())
 
-    def forgets(path):
-        os.truncate(path, os.path.getsize(path) - 1)
+    def forgets(descriptor):
+        os.ftruncate(descriptor, os.fstat(descriptor).st_size - 1)
 
-    monkeypatch.setattr(checkpoint, "sync", forgets)
+    monkeypatch.setattr(os, "fsync", forgets)
     with pytest.raises(FedmpiError, match="does not give back what was written"):
         write_checkpoint(tmp_path, snapshot(2), pieces())
     assert [*tmp_path.iterdir()] == [old]

@@ -13,7 +13,7 @@ import pytest
 from fedmpi.commands import doctor_checks
 from fedmpi.config.schema import resolve
 from fedmpi.data.federation import prepare
-from fedmpi.storage import checkpoint
+from fedmpi.storage import checkpoint, seal
 from fedmpi.storage.atomic import atomic
 from fedmpi.storage.checkpoint import write_checkpoint
 from fedmpi.storage.folder import RunFolder
@@ -110,18 +110,18 @@ def test_a_file_is_flushed_renamed_and_its_folder_flushed(folder, recorder, act,
 
 def noting(steps: list, name: str, call):
     def noted(path, *rest):
-        steps.append((name, path.name))
+        steps.append((name, Path(path.name).name))
         return call(path, *rest)
     return noted
 
 
 def test_a_checkpoint_is_sealed_and_verified_before_it_gets_its_name(folder, recorder, monkeypatch):
     steps = recorder.events
-    for name, module in (("put_seal", checkpoint.seal), ("verify_checkpoint", checkpoint)):
+    for name, module in (("put_seal", seal), ("check_checkpoint", checkpoint)):
         monkeypatch.setattr(module, name, noting(steps, name, getattr(module, name)))
     write_checkpoint(folder.checkpoints, snapshot(), pieces())
     assert [step[0] for step in steps] == [
-        "put_seal", "flushed", "verify_checkpoint", "flushed", "renamed", "flushed"]
+        "put_seal", "flushed", "check_checkpoint", "flushed", "renamed", "flushed"]
     assert steps[0][1] == steps[2][1] == "round-000012.h5.part"
 
 

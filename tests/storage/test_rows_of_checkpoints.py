@@ -3,25 +3,33 @@ from __future__ import annotations
 
 import hashlib
 import json
+from io import FileIO
 
 import h5py
 import numpy as np
 import pytest
 
 from fedmpi import __version__
-from fedmpi.storage import checkpoint, seal
-from fedmpi.storage.checkpoint import Damaged, prune, read_checkpoint, read_rows, verifies, write_checkpoint
+from fedmpi.storage import checkpoint, seal, sealed
+from fedmpi.storage.checkpoint import Checkpoint, Damaged, prune, read_checkpoint, verifies, write_checkpoint
 from tests.storage.test_checkpoint import IDS, MINE, SHARED, pieces, snapshot
 
 TWINS = {"a": np.arange(10, dtype=np.float32).reshape(5, 2), "b": np.arange(10, 20, dtype=np.float32).reshape(5, 2)}
 
 
-def reseal(path, trick):
+def reseal(path, trick, kind: str = "checkpoint"):
     """Let a trick change an open checkpoint, and seal it as if nothing had happened."""
-    regions = seal.read_seal(path)["rows"]
+    about = read_seal(path)
     with h5py.File(path, "r+", locking=False) as file:
         trick(file)
-    seal.put_seal(path, {"fedmpi": "?", "accuracy": .5}, regions)
+    with FileIO(path, "r+") as file:
+        seal.put_seal(file, kind, {name: about[name] for name in about if name not in ("rows", "size", "digest")},
+                      about["rows"])
+
+
+def read_seal(path, kind: str = "checkpoint") -> dict:
+    with seal.open_regular(path) as file:
+        return seal.read_seal(file, kind)
 
 
 def swap(file, one, other):
@@ -38,13 +46,13 @@ def test_a_row_does_not_pass_for_another_clients_nor_for_another_fields(tmp_path
     reseal(path, lambda file: swap(file, one, other))
     for refusing in (
         lambda: read_checkpoint(path),
-        lambda: read_rows(path, 0, 5),
-        lambda: read_rows(path, place, place + 1),
+        lambda: Checkpoint(path).read_rows(0, 5),
+        lambda: Checkpoint(path).read_rows(place, place + 1),
     ):
         with pytest.raises(Damaged, match=f"the checksum of row {place} of a is wrong; resume from another one"):
             refusing()
     assert not verifies(path)
-    assert set(read_rows(path, 4, 5)) == {"a", "b"}      # rows that were left alone
+    assert set(Checkpoint(path).read_rows(4, 5)) == {"a", "b"}      # rows that were left alone
 
 
 @pytest.mark.parametrize("change", [
@@ -57,20 +65,20 @@ def test_a_row_of_another_type_or_shape_does_not_pass(tmp_path, change):
     path = write_checkpoint(tmp_path, snapshot(), pieces(mine=TWINS))
     reseal(path, trick)
     with pytest.raises(Damaged, match="the checksum of row 0 of a is wrong"):
-        read_rows(path, 0, 5)
+        Checkpoint(path).read_rows(0, 5)
 
 
 def test_the_layout_of_a_checkpoint(tmp_path):
     """What a program would find that was written from the documentation alone."""
     path = write_checkpoint(tmp_path, snapshot(), pieces())
     data = path.read_bytes()
-    assert (seal.SEAL_FORMAT, seal.SEAL, seal.DIGEST) == (1, 4096, 16)
+    assert (seal.SEAL_FORMAT, seal.SEAL_BYTES, seal.DIGEST_BYTES) == (2, 4096, 16)
     assert data[:18] == b"fedmpi checkpoint " and data[50:51] == b"\n" and data[4096:4100] == b"\x89HDF"
     assert data[18:50] == hashlib.blake2b(data[50:4096], digest_size=16).hexdigest().encode()
     entries = json.loads(data[50:4096])
     assert data[50:4096] == f"\n{json.dumps(entries)}\n".encode().ljust(4046)
-    assert {key: entries[key] for key in ("format", "fedmpi", "round", "accuracy", "size")} == {
-        "format": 1, "fedmpi": __version__, "round": 12, "accuracy": .75, "size": len(data)}
+    assert {key: entries[key] for key in ("format", "kind", "fedmpi", "round", "accuracy", "size")} == {
+        "format": 2, "kind": "checkpoint", "fedmpi": __version__, "round": 12, "accuracy": .75, "size": len(data)}
     assert [length for _, length in entries["rows"]] and sum(n for _, n in entries["rows"]) == 1400 + 40 + 5 + 5
     rest, at = hashlib.blake2b(digest_size=16), 4096
     for start, length in entries["rows"]:
@@ -78,9 +86,9 @@ def test_the_layout_of_a_checkpoint(tmp_path):
         at = start + length
     rest.update(data[at:])
     assert entries["digest"] == rest.hexdigest()
+    assert entries["libraries"]["h5py"] == h5py.__version__
+    assert {*entries["libraries"]} == {"python", "numpy", "h5py", "hdf5", "torch"}
     with h5py.File(path, "r") as file:
-        assert file.attrs["format"] == 1 and file.attrs["round"] == 12 and file.attrs["h5py"] == h5py.__version__
-        assert {"fedmpi", "python", "numpy", "h5py", "hdf5", "torch"} < {*file.attrs}
         assert [*file["mine"]] == [*MINE] and [*file["shared"]] == [*SHARED] and file["ids"][:].tolist() == [*IDS]
         assert set(file["json"]) == {"round", "config", "federation", "accuracy", "metrics", "books"}
         for i in range(5):      # the numbers of a row, after what the row is
@@ -93,7 +101,7 @@ def test_blocks_leave_no_trace(tmp_path, monkeypatch):
     path = write_checkpoint(tmp_path, snapshot(), pieces())
     whole = path.read_bytes()
     monkeypatch.setattr(seal, "HASH_BLOCK_BYTES", 7)
-    monkeypatch.setattr(checkpoint, "HASH_BLOCK_BYTES", 300)      # a row of w at once
+    monkeypatch.setattr(sealed, "HASH_BLOCK_BYTES", 300)      # a row of w at once
     assert verifies(path) and write_checkpoint(tmp_path, snapshot(), pieces()).read_bytes() == whole
     damaged = bytearray(whole)
     damaged[damaged.index(MINE["w"][4].tobytes())] ^= 1
@@ -105,17 +113,18 @@ def test_a_seal_of_too_many_fields_is_refused_and_nothing_overwritten(tmp_path):
     path = tmp_path / "a"
     path.write_bytes(bytes(5000))
     many = [[4096, 0]] * 370
-    with pytest.raises(ValueError, match="370 fields per client are too many for the seal of a checkpoint"):
-        seal.put_seal(path, {"fedmpi": "1"}, many)
-    assert path.read_bytes() == bytes(5000)
-    seal.put_seal(path, {"fedmpi": "1"}, many[:300])
-    assert seal.read_seal(path)["rows"] == many[:300]
+    with FileIO(path, "r+") as file:
+        with pytest.raises(ValueError, match="370 fields per client are too many for the seal of a checkpoint"):
+            seal.put_seal(file, "checkpoint", {}, many)
+        assert path.read_bytes() == bytes(5000)
+        seal.put_seal(file, "checkpoint", {}, many[:300])
+    assert read_seal(path)["rows"] == many[:300]
 
 
 def test_a_file_that_ends_before_a_region_is_cut_off(tmp_path):
-    with open(tmp_path / "a", "w+b") as file:
+    with FileIO(tmp_path / "a", "w+") as file:
         file.write(bytes(5000))
-        with pytest.raises(Damaged, match="it is cut off"):
+        with pytest.raises(seal.Flaw, match="it is cut off"):
             seal.digest_outside([[6000, 10]], file, 7000)
         assert seal.digest_outside([], file, 5000) == hashlib.blake2b(bytes(904), digest_size=16).hexdigest()
 

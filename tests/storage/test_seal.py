@@ -5,11 +5,13 @@ import random
 from pathlib import Path
 
 import h5py
+import numpy as np
 import pytest
 
 from fedmpi.storage import seal
 from fedmpi.storage.checkpoint import Damaged, newest, prune, read_checkpoint, write_checkpoint
 from tests.storage.test_checkpoint import content, pieces, run, snapshot
+from tests.storage.test_rows_of_checkpoints import reseal
 
 
 def flip(data: bytearray, at: int, chance: random.Random):
@@ -45,8 +47,9 @@ DAMAGE = (flip, cut, blank, insert, extend, swap)
 def places(path: Path) -> dict[str, tuple[int, int]]:
     """Return [start, stop) of every part of a checkpoint: its seal, what HDF5 keeps, each data set, the end."""
     size = path.stat().st_size
-    found = {"seal": (0, seal.SEAL), "superblock": (seal.SEAL, seal.SEAL + 96), "end": (size - 64, size),
-             "attributes": (path.read_bytes().index(b"h5py", seal.SEAL), size), "anywhere": (0, size)}
+    start = seal.SEAL_BYTES
+    found = {"seal": (0, start), "superblock": (start, start + 96), "headers": (start + 96, start + 4096),
+             "end": (size - 64, size), "anywhere": (0, size)}
     with h5py.File(path, "r", locking=False) as file:
         for name in (f"{group}/{name}" for group in ("shared", "mine", "digest", "json") for name in file[group]):
             start, length = file[name].id.get_offset(), file[name].nbytes
@@ -86,7 +89,7 @@ def test_no_damage_goes_unseen_or_crashes(tmp_path):
 def test_the_seal_is_checked_before_hdf5_sees_a_byte(tmp_path):
     path = write_checkpoint(tmp_path, snapshot(), pieces())
     data = bytearray(path.read_bytes())
-    data[seal.SEAL + 8] ^= 1      # the version of HDF5's superblock, of which HDF5 would complain
+    data[seal.SEAL_BYTES + 8] ^= 1      # the version of HDF5's superblock, of which HDF5 would complain
     path.write_bytes(data)
     with pytest.raises(Damaged, match="its checksum is wrong"):
         read_checkpoint(path)
@@ -99,22 +102,30 @@ def test_the_seal_is_checked_too(tmp_path):
         read_checkpoint(path)
 
 
+def virtual() -> h5py.VirtualLayout:
+    layout = h5py.VirtualLayout((1,), "f8")
+    layout[:] = h5py.VirtualSource("other.h5", "x", (1,))
+    return layout
+
+
 @pytest.mark.parametrize("trick, message", [
-    (lambda file: file.create_dataset("shared/evil", (2**50,), "f8", chunks=(99,)), "evil is not a plain"),
-    (lambda file: file.create_dataset("shared/evil", (2,), "f8", external="/etc/passwd"), "evil is not a"),
-    (lambda file: file.__setitem__("shared/evil", h5py.ExternalLink("other.h5", "x")), "evil is not a plain"),
-    (lambda file: file.create_dataset("shared/evil", data="text"), "holds numbers and booleans, not .S4"),
-    (lambda file: file.__delitem__("json/books"), "doesn't exist"),
-    (lambda file: file.__delitem__("digest/w"), "doesn't exist"),
+    (lambda file: file.create_dataset("shared/evil", (2**50,), "f8", chunks=(99,)), "evil is in chunks or compressed"),
+    (lambda file: file.create_dataset("shared/evil", data=np.zeros(2**20), compression="gzip"), "evil is in chunks or"),
+    (lambda file: file.create_dataset("shared/evil", (2**50,), "f8"), "evil claims more bytes than the file holds"),
+    (lambda file: file.create_virtual_dataset("shared/evil", virtual()), "evil is a virtual data set"),
+    (lambda file: file.__setitem__("shared/evil", h5py.SoftLink("/ids")), "evil is a link and not a data set"),
+    (lambda file: file.create_group("shared/evil"), "evil is not a plain data set"),
+    (lambda file: file.create_dataset("shared/evil", (2,), "f8", external="/etc/passwd"), "evil is an external data"),
+    (lambda file: file.__setitem__("shared/evil", h5py.ExternalLink("other.h5", "x")), "evil is a link and"),
+    (lambda file: file.create_dataset("shared/evil", data="text"), "holds numbers and booleans, not object"),
+    (lambda file: file.__delitem__("json/books"), "it has no json/books"),
+    (lambda file: file.__delitem__("digest/w"), "it has no checksums of w"),
 ])
 def test_a_well_sealed_file_with_strange_content_is_refused(tmp_path, trick, message):
     path = write_checkpoint(tmp_path, snapshot(), pieces())
-    regions = seal.read_seal(path)["rows"]
     with h5py.File(tmp_path / "other.h5", "w") as other:
         other["x"] = 1.
-    with h5py.File(path, "r+", locking=False) as file:
-        trick(file)
-    seal.put_seal(path, {"fedmpi": "?"}, regions)
+    reseal(path, trick)
     with pytest.raises(Damaged, match=message):
         read_checkpoint(path)
 
@@ -122,9 +133,9 @@ def test_a_well_sealed_file_with_strange_content_is_refused(tmp_path, trick, mes
 def test_a_newer_format_is_refused_by_name(tmp_path, monkeypatch):
     old = write_checkpoint(tmp_path, snapshot(1), pieces())
     with monkeypatch.context() as future:
-        future.setattr(seal, "SEAL_FORMAT", 2)
+        future.setattr(seal, "SEAL_FORMAT", 3)
         new = write_checkpoint(tmp_path, snapshot(2), pieces())
-    with pytest.raises(Damaged, match=r"round-000002.h5 .* format 2, written by fedmpi .* up to 1: upgrade"):
+    with pytest.raises(Damaged, match=r"round-000002.h5 .* format 3, written by fedmpi .* up to 2: upgrade"):
         read_checkpoint(new)
     assert newest(tmp_path)[0] == old
     prune(tmp_path, keep=1)
