@@ -6,7 +6,7 @@ Legend: c clients, s samples of the largest, d parameters, b batch."""
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import groupby, pairwise
@@ -14,18 +14,17 @@ from itertools import groupby, pairwise
 import numpy as np
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
-from torch.func import grad, vmap
+from torch import Tensor
+from torch.func import vmap
 
 from fedmpi.engines import batch_plan
 from fedmpi.engines.cuda_graphs import Graphs
-from fedmpi.engines.gradient_variance import Spread
-from fedmpi.engines.loop import approach, nothing
+from fedmpi.engines.gradients import Loss, bind_cohort, bind_cohort_loss, gradient, is_empty
+from fedmpi.engines.step import Step, StepOptions, empty_rows
 from fedmpi.engines.step_counter import NOBODYS, StepCounter
 from fedmpi.models.build import as_input
-from fedmpi.models.flat import Net, as_flat, cross_entropy, inside
+from fedmpi.models.flat import Net, cross_entropy
 
-ALIGNED = 64     # numbers from which a row of parameters begins on a GPU: 256 bytes, as all of its memory does
 # Samples of each client per forward pass without gradients. Always whole blocks: a matrix product over as many rows as
 # the largest client has would make a client's bits depend on the others of its cohort.
 SAMPLES_PER_BLOCK = 64
@@ -145,34 +144,18 @@ class Cohort:
         self.counter.add(self.local.kind, sum(batch_plan.steps_of(self.local, n) for n, counts in
                                               zip(self.sizes, flags, strict=True) if counts))
 
-    def descend(self, net, w: Tensor, lr, only, pull, momentum, args, clip, spread, noise):
-        """Plain SGD of c clients, w (c, d); pulls are (centre (c, d), strength (c,), block)."""
-        work = rows_like(w).copy_(w) if w.is_cuda else w.clone(memory_format=torch.contiguous_format)
-        if nothing(only):
-            return (work, work.new_zeros(len(work))) if spread else work
-        bind = bind_cohort(net, work, only) if isinstance(net, Net) else bind_free_loss(net, work, only, args)
-        gradients, views = bind
-        moving = views(work)
-        velocity = (rows_like(w).zero_() if w.is_cuda else torch.zeros_like(work)) if momentum else None
-        speeds = views(velocity) if momentum else None
-        seen = Spread(views(torch.zeros_like(work))) if spread else None
+    def descend(self, net: Net | Loss, w: Tensor, options: StepOptions, only: slice | None, args: Sequence[Tensor],
+                noise: tuple[int, ...] | None) -> Tensor | tuple[Tensor, Tensor]:
+        """Train c clients from w (c, d); the options' centres are (c, p), their strengths (c,)."""
+        work = empty_rows(w).copy_(w) if w.is_cuda else w.clone(memory_format=torch.contiguous_format)
+        if is_empty(only):
+            return options.unmoved(work)
+        gradients, views = (bind_cohort(net, work, only) if isinstance(net, Net) else
+                            bind_cohort_loss(net, work, only, args))
+        step = Step(work, views, options)
 
         def take(k, x, y, weight, *noise):
-            grads = gradients(k, x, y, weight, *noise)
-            if spread:
-                seen.add(grads)
-            if momentum:
-                velocity[:k].mul_(momentum)
-                torch._foreach_add_([v[:k] for v in speeds], grads)
-                for centre, strength, block in pull:
-                    velocity[:k, block].add_((work[:k, block] - centre[:k]) * strength[:k, None])
-                work[:k].sub_(velocity[:k], alpha=lr)
-            else:
-                approach([(work[:k, block], centre[:k], (lr * strength[:k, None]).expand(centre[:k].shape))
-                          for centre, strength, block in pull])
-                torch._foreach_add_([p[:k] for p in moving], grads, alpha=-lr)
-            if clip:
-                work[:k].clamp_(*clip)
+            step.take(gradients(k, x, y, weight, *noise), k)
         if noise:
             for batch, e in zip(self.batches(), self.noises(noise), strict=True):
                 take(*batch, e)
@@ -181,7 +164,7 @@ class Cohort:
         else:
             for batch in self.batches():
                 take(*batch)
-        return (work, seen.value()) if spread else work
+        return step.result()
 
     def scan(self, step, state: tuple[Tensor, ...], streams=()) -> tuple[Tensor, ...]:
         """Fold step(state, grad, ...) over the batches; state is a tuple of tensors (c, ...)."""
@@ -200,77 +183,6 @@ class Cohort:
             for t, n in zip(state, new, strict=True):
                 t[:k] = n
         return state
-
-
-def gradient(x: Tensor, y: Tensor, weight: Tensor, net: Net, w: Tensor) -> Tensor:
-    """Return the gradient (d,) of one client's cross-entropy on a batch, inside vmap."""
-    net.module.train()
-    grads = grad(lambda parts: (net.loss(parts, x, y) * weight).sum())(net.split(w))
-    return torch.cat([as_flat(g) for g in grads])      # by pieces: a slice's own gradient is as long as w
-
-
-def bind_cohort(net: Net, work: Tensor, only: slice | None):
-    """Return (k, x, y, weight) -> gradients of the chosen parameters, and flat -> views like these, for c clients."""
-    net.module.train()
-    parts = net.split(work)
-    chosen = [i for i, name in enumerate(net.names) if only is None or inside(net.blocks[name], only)]
-
-    def loss(moving, parts, x, y, weight):
-        parts = list(parts)
-        for i, p in zip(chosen, moving, strict=True):
-            parts[i] = p
-        return (cross_entropy(net(parts, x), y, reduction="none") * weight).sum()
-    step = each_gradient(loss) if dense(net) and not work.is_cuda else vmap(grad(loss))
-
-    def gradients(k, x, y, weight):
-        now = [p[:k] for p in parts]
-        return step([now[i] for i in chosen], now, x, y, weight)
-
-    def views(flat):
-        views = net.split(flat)
-        return [views[i] for i in chosen]
-    return gradients, views
-
-
-def bind_free_loss(loss, work: Tensor, only: slice | None, args):
-    """The same for any loss(w, x, y, *args) -> (b,) of the flat vector."""
-    block = slice(None) if only is None else only
-    step = vmap(grad(lambda w, x, y, weight, *args: (loss(w, x, y, *args) * weight).sum()))
-
-    def gradients(k, x, y, weight, *noise):
-        return [step(work[:k], x, y, weight, *noise, *(a[:k] for a in args))[:, block]]
-    return gradients, lambda flat: [flat[:, block]]
-
-
-def each_gradient(loss):
-    """Return (moving, *args) -> the gradients of loss(moving, *args) by each client's own tensors `moving`, (c, ...).
-
-    The same as vmap(grad(loss)): a client's loss does not depend on the others' tensors, so the gradient of the sum is
-    each one's own. It takes fewer calls, and does not load PyTorch's compiler, for which torch.func.grad takes seconds.
-
-    For `dense` networks on a CPU. Autograd sees what vmap makes of an operation in place of the operation, and what
-    only a backward pass does is lost: that padding does not learn in a table of embeddings, or a user's own. The last
-    bits of convolutions would depend on the clients beside. On a GPU the gradient of cross-entropy would become a sum
-    whose order is left open."""
-    losses = vmap(loss)
-
-    def gradients(moving: list[Tensor], *args) -> list[Tensor]:
-        with torch.enable_grad():
-            leaves = [p.detach().requires_grad_() for p in moving]
-            return list(torch.autograd.grad(losses(leaves, *args).sum(), leaves, materialize_grads=True))
-    return gradients
-
-
-def dense(net: Net) -> bool:
-    """Say whether a plain network multiplies by matrices alone: no convolutions, no tables of embeddings."""
-    tables = any(isinstance(layer, (nn.Embedding, nn.EmbeddingBag)) for layer in net.module.modules())
-    return net.plain and not tables and all(len(shape) <= 2 for shape in net.shapes)
-
-
-def rows_like(w: Tensor) -> Tensor:
-    """Return room for rows (c, d) on a GPU that begin at whole ALIGNED numbers: products of matrices that lie at odd
-    places are slow there, or take none of its fast units."""
-    return w.new_empty(len(w), -(-w.shape[1] // ALIGNED) * ALIGNED)[:, :w.shape[1]]
 
 
 def pad(rows: tuple[Tensor, ...]) -> Tensor:

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import NamedTuple, Unpack
 
 import torch
 from torch import Tensor
 
 from fedmpi.engines import batch_plan
 from fedmpi.engines.batch_plan import LocalTraining
-from fedmpi.engines.loop import LoopData, nothing
+from fedmpi.engines.gradients import Loss, is_empty
+from fedmpi.engines.loop import LoopData
+from fedmpi.engines.step import StepOptions, StepSettings
 from fedmpi.engines.step_counter import JUDGED, PARTICIPANTS, counted_as
 from fedmpi.models.flat import Net
 
@@ -40,10 +43,12 @@ class Tally(LoopData):
         self.spent[0] += whole * self.n + rest * self.local.batch
         self.made[self.local.kind] += steps
 
-    def descend(self, net, w: Tensor, *_, only: slice | None = None, spread: bool = False, where=None, **__):
-        if not nothing(only) and (where is None or where):
+    def descend(self, net: Net | Loss, w: Tensor, only: slice | None = None, args: Sequence[Tensor] = (),
+                noise: tuple[int, ...] | None = None, where: Tensor | bool | None = None,
+                **settings: Unpack[StepSettings]) -> Tensor | tuple[Tensor, Tensor]:
+        if not is_empty(only) and (where is None or where):
             self._take()
-        return (w.clone(), w.new_zeros(())) if spread else w.clone()
+        return StepOptions.from_settings(self.local, settings).unmoved(w.clone())
 
     def scan(self, step, state, streams=()):
         def grad(net, w):

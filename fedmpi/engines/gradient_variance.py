@@ -5,7 +5,7 @@ import torch
 from torch import Tensor
 
 
-class Spread:
+class GradientVariance:
     """Adds up gradients, lists of tensors (k, ...), in `parts`, tensors (c, ...) of zeros shaped like them."""
 
     def __init__(self, parts: list[Tensor]):

@@ -5,18 +5,21 @@ no optimiser object, no `.item()` per batch; images lie channels-last; pulls are
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain
+from typing import Unpack
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fedmpi.engines import batch_plan, factored_gradients, sparse_embedding
+from fedmpi.engines import batch_plan, sparse_embedding
 from fedmpi.engines.batchnorm import gather_statistics
-from fedmpi.engines.gradient_variance import Spread
-from fedmpi.engines.proximal import approach
+from fedmpi.engines.gradients import Loss, bind_loss, bind_module, is_empty
+from fedmpi.engines.round_settings import RoundSettings
+from fedmpi.engines.step import Step, StepOptions, StepSettings
 from fedmpi.engines.step_counter import NOBODYS, StepCounter
 from fedmpi.models.build import as_input
 from fedmpi.models.flat import Net, attach_logits, cross_entropy
@@ -28,7 +31,7 @@ REHEARSAL = batch_plan.LocalTraining(seed=0, round=0, batch=1, epochs=1, steps=1
 
 
 @dataclass(frozen=True)
-class LoopData:
+class LoopData(RoundSettings):
     """One client's training data in one round (see method.py for what it offers)."""
     x: Tensor              # (n, ...) as stored, or features
     y: Tensor              # (n,), or (n, 1 + c) with logits that are added: see flat.beside
@@ -48,26 +51,6 @@ class LoopData:
     @property
     def n(self) -> int:
         return len(self.y)
-
-    @property
-    def lr(self) -> float:
-        return self.local.lr
-
-    @property
-    def epochs(self) -> int:
-        return self.local.epochs
-
-    @property
-    def steps(self) -> int | None:
-        return self.local.steps
-
-    @property
-    def decay(self) -> float:
-        return self.local.decay
-
-    @property
-    def momentum(self) -> float:
-        return self.local.momentum
 
     def any_client(self, flag: Tensor) -> bool:
         return bool(flag)
@@ -126,43 +109,28 @@ class LoopData:
         for (x, y), e in zip(self.batches(), chain.from_iterable(blocks), strict=False):
             yield x, y, e[:len(y)]
 
-    def descend(self, net, w: Tensor, lr: float | None = None, only: slice | None = None, pull=(),
-                momentum: float | None = None, args=(), clip=None, spread: bool = False, noise=None, where=None):
-        lr = self.lr if lr is None else lr
-        momentum = self.momentum if momentum is None else momentum
-        if nothing(only) or not (where is None or where):
-            return (w.clone(), w.new_zeros(())) if spread else w.clone()
+    def descend(self, net: Net | Loss, w: Tensor, only: slice | None = None, args: Sequence[Tensor] = (),
+                noise: tuple[int, ...] | None = None, where: Tensor | bool | None = None,
+                **settings: Unpack[StepSettings]) -> Tensor | tuple[Tensor, Tensor]:
+        options = StepOptions.from_settings(self.local, settings)
+        if is_empty(only) or not (where is None or where):
+            return options.unmoved(w.clone())
         self.counter.add(self.local.kind, batch_plan.steps_of(self.local, self.n))
-        if not spread and sparse_embedding.sparse(net, w, only, pull, momentum, clip):
-            return sparse_embedding.descend(self.batches(), net, w, lr, only, pull)
-        work, gradients, views = (bind_module(net, w, only, factored=not spread) if isinstance(net, Net) else
-                                  bind_loss(net, w, only, args))
-        moving, still = views(work), net.still if isinstance(net, Net) else ()
-        velocity = torch.zeros_like(work) if momentum else None
-        speeds = views(velocity) if momentum else None
-        seen = Spread([v[None] for v in views(torch.zeros_like(work))]) if spread else None
+        if sparse_embedding.can_descend(net, w, only, options):
+            return sparse_embedding.descend(self.batches(), net, w, only, options)
+        if not isinstance(net, Net):
+            work, gradients, views = bind_loss(net, w, only, args)
+            step = Step(work, views, options)
+        else:
+            work, gradients, views, add = bind_module(net, w, only, factored=not options.needs_whole_gradients)
+            step = Step(work, views, options, net.still, add)
         for batch in self.noisy(noise) if noise else self.batches():
-            grads = gradients(*batch)
-            if spread:
-                seen.add([g[None] for g in grads])
-            kept = [(work[part], work[part].clone()) for part in still]
-            if momentum:      # velocity <- momentum * velocity + gradient + pulls
-                velocity.mul_(momentum)
-                factored_gradients.add_gradients(speeds, grads)
-                for centre, strength, block in pull:
-                    velocity[block].add_((work[block] - centre) * strength)
-                work.sub_(velocity, alpha=lr)
-            else:
-                approach([(work[block], centre, lr * strength) for centre, strength, block in pull])
-                factored_gradients.add_gradients(moving, grads, -lr)
-            if clip:
-                work.clamp_(*clip)
-            for part, statistics in kept:      # what the forward pass made of them: no step moves them
-                part.copy_(statistics)
-        if still:
-            self._leave(work, still)
-        trained = net.handed_over() if isinstance(net, Net) else work
-        return (trained, seen.value()[0]) if spread else trained
+            step.take(gradients(*batch))
+        if not isinstance(net, Net):
+            return step.result()
+        if net.still:
+            self._leave(work, net.still)
+        return step.result(net.handed_over())
 
     def _leave(self, w: Tensor, still) -> None:
         statistics = gather_statistics(w, still)
@@ -179,7 +147,7 @@ class LoopData:
     def _gradient(self, x: Tensor, y: Tensor, net: Net, w: Tensor) -> Tensor:
         """Return the gradient (d,) of the mean cross-entropy on a batch."""
         self.counter.add(self.local.kind, 1)
-        work, gradients, views = bind_module(net, w, None)
+        work, gradients, views, _ = bind_module(net, w, None)
         flat = torch.zeros_like(w)
         torch._foreach_copy_(views(flat), gradients(x, y))
         if net.still:
@@ -187,47 +155,6 @@ class LoopData:
                 w[part] = work[part]
             self._leave(work, net.still)
         return flat
-
-
-def nothing(only: slice | None) -> bool:
-    """Say whether a block is empty, as the feature extractor of a network of a single layer is."""
-    return only is not None and only.start == only.stop
-
-
-def bind_module(net: Net, w: Tensor, only: slice | None, factored: bool = False):
-    """Bind w to the module. Return the vector that moves, (x, y) -> gradients, and flat -> views like these.
-
-    With `factored` some gradients may be Factors."""
-    work = net.bind(w)
-    chosen = net.chosen(only)
-    leaves = [net.leaf(i) for i in chosen]
-
-    def whole(x, y):
-        net.train(len(y))
-        return torch.autograd.grad(cross_entropy(forward(net.module, x), y), leaves)
-
-    def tapped(x, y):
-        net.train(len(y))
-        with tap:
-            loss = cross_entropy(forward(net.module, x), y)
-        return tap.gradients(loss)
-
-    def views(flat):
-        parts = net.split(flat)
-        return [parts[i] for i in chosen]
-    tap = factored_gradients.Tap(leaves) if factored and factored_gradients.fit(net, leaves) else None
-    return work, tapped if tap else whole, views
-
-
-def bind_loss(loss, w: Tensor, only: slice | None, args):
-    """The same for any loss(w, x, y, *args) -> (b,), differentiated with respect to the flat vector."""
-    work = w.detach().clone()
-    block = slice(None) if only is None else only
-
-    def gradients(x, y, *noise):
-        at = work.detach().requires_grad_()
-        return (torch.autograd.grad(loss(at, x, y, *noise, *args).mean(), at)[0][block],)
-    return work, gradients, lambda flat: [flat[block]]
 
 
 class Loop:

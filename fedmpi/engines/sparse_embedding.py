@@ -1,55 +1,61 @@
-"""Plain SGD for networks that begin with a table (of word vectors): a step reads and moves only its samples' rows.
+"""SGD for networks that begin with a table (of word vectors): a step reads and moves only the rows of its samples.
 
 Legend: v rows of e numbers, b batch, l positions."""
 from __future__ import annotations
 
+from collections.abc import Iterable
+from dataclasses import replace
+
 import torch
 from torch import Tensor
 
-from fedmpi.engines.proximal import Late, approach
-from fedmpi.models.flat import cross_entropy, inside
+from fedmpi.engines.gradients import Loss
+from fedmpi.engines.step import Pull, SparseRows, Step, StepOptions
+from fedmpi.models.flat import Net, cross_entropy, inside
 from fedmpi.models.precision import forward
 
 
-def sparse(net, w: Tensor, only: slice | None, pull, momentum, clip) -> bool:
-    """Say whether `descend` below can take these steps: velocities and clipping concern all rows in every step, and on
-    a GPU the whole table costs little and adds up in one order."""
-    table = getattr(net, "table", None)
-    if table is None or net.still or w.is_cuda or momentum or clip or not (only is None or inside(table, only)):
+def can_descend(net: Net | Loss, w: Tensor, only: slice | None, options: StepOptions) -> bool:
+    """Say whether `descend` can take these steps. It does not on a GPU, where moving the whole table costs little and
+    adds up in one order."""
+    if not isinstance(net, Net) or net.table is None or net.still or w.is_cuda or not options.allows_late_rows:
         return False
-    return all(block is None or inside(table, block) or are_disjoint(table, block) for _, _, block in pull)
+    table = net.table
+    if only is not None and not inside(table, only):
+        return False
+    return all(pull.block is None or inside(table, pull.block) or are_disjoint(table, pull.block)
+               for pull in options.pull)
 
 
-def descend(batches, net, w: Tensor, lr: float, only: slice | None, pull) -> Tensor:
-    """Return the weights after SGD over batches of (x, y), x (b, l) the numbers of rows."""
+def descend(batches: Iterable[tuple[Tensor, Tensor]], net: Net, w: Tensor, only: slice | None,
+            options: StepOptions) -> Tensor:
+    """Return the weights (d,) after SGD over batches of (x, y), x (b, l) the numbers of rows."""
+    assert net.table is not None      # as can_descend saw
     table, rest, padding = net.table, net.behind_table, net.lookup.padding_idx
-    rows = w[table].clone().view(-1, net.lookup.embedding_dim)
+    chosen = rest.chosen(only and shifted(only, table))
     work = rest.bind(around(w, table, None))
+    leaves = [rest.leaf(i) for i in chosen]
     rest.module.train()
-    leaves = [rest.leaf(i) for i in rest.chosen(only and shifted(only, table))]
-    moving = [leaf.detach() for leaf in leaves]
-    late = Late(rows, lr, [(on_table(centre, table, block).view(rows.shape), strength)
-                           for centre, strength, block in pull if block is None or inside(table, block)])
-    pulls = [(work[shifted(block, table)], around(centre, table, block), lr * strength)
-             for centre, strength, block in pull]
-    total, step = torch.zeros_like(rows), 0
-    for step, (x, y) in enumerate(batches, 1):
+
+    def views(flat: Tensor) -> list[Tensor]:
+        parts = rest.split(flat)
+        return [parts[i] for i in chosen]
+    rows = w[table].clone().view(-1, net.lookup.embedding_dim)
+    sparse = SparseRows(rows, replace(options, pull=[
+        Pull(on_table(centre, table, block).view(rows.shape), strength, None)
+        for centre, strength, block in options.pull if block is None or inside(table, block)]))
+    step = Step(work, views, replace(options, pull=[
+        Pull(around(centre, table, block), strength, shifted(block, table))
+        for centre, strength, block in options.pull]))
+    for x, y in batches:
         ids = x.flatten().long()
-        late.catch_up(ids, step - 1)
-        z = rows[ids].view(*x.shape, -1).requires_grad_()
-        dz, *grads = torch.autograd.grad(cross_entropy(forward(rest.module, z), y), [z, *leaves])
+        z = sparse.read(ids).view(*x.shape, -1).requires_grad_()
+        dz, *gradients = torch.autograd.grad(cross_entropy(forward(rest.module, z), y), [z, *leaves])
         if padding is not None:
             dz.masked_fill_((x == padding).unsqueeze(-1), 0)
-        approach(pulls)
-        if moving:
-            torch._foreach_add_(moving, grads, alpha=-lr)
-        late.catch_up(ids, step)
-        # a row that is used often: its small gradients are added up first, or they would be lost beside its values
-        total.index_add_(0, ids, dz.flatten(0, -2))
-        rows[ids] = rows[ids].sub_(total[ids], alpha=lr)
-        total[ids] = 0
-    late.catch_up(slice(None), step)
-    return torch.cat([work[:table.start], rows.flatten(), work[table.start:]])
+        step.take(gradients)
+        sparse.take(ids, dz.flatten(0, -2))
+    return torch.cat([work[:table.start], sparse.finish().flatten(), work[table.start:]])
 
 
 def are_disjoint(a: slice, b: slice) -> bool:

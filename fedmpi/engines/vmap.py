@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Unpack
 
 import numpy as np
 import torch
@@ -17,7 +19,10 @@ from fedmpi.engines.cohort import Cohort, pad
 from fedmpi.engines.convolutions import MAX_CLIENTS_AT_ONCE
 from fedmpi.engines.cuda_graphs import Graphs
 from fedmpi.engines.gpu_errors import short_of_memory
-from fedmpi.engines.loop import REHEARSAL, nothing
+from fedmpi.engines.gradients import Loss, is_empty
+from fedmpi.engines.loop import REHEARSAL
+from fedmpi.engines.round_settings import RoundSettings
+from fedmpi.engines.step import StepOptions, StepSettings
 from fedmpi.engines.vmap_indexing import indexing
 from fedmpi.errors import BadInput
 from fedmpi.models.flat import Net, attach_logits
@@ -46,7 +51,7 @@ class Outside(torch.autograd.Function):
 
 
 @dataclass(frozen=True)
-class VmapData:
+class VmapData(RoundSettings):
     """One client's training data as a method sees them inside vmap (see method.py for what it offers)."""
     cohort: Cohort
     n: Tensor              # number of training samples: a batched 0-d tensor, which also marks the vmap level
@@ -54,24 +59,8 @@ class VmapData:
     message: tuple | None = None
 
     @property
-    def lr(self) -> float:
-        return self.cohort.local.lr
-
-    @property
-    def epochs(self) -> int:
-        return self.cohort.local.epochs
-
-    @property
-    def steps(self) -> int | None:
-        return self.cohort.local.steps
-
-    @property
-    def decay(self) -> float:
-        return self.cohort.local.decay
-
-    @property
-    def momentum(self) -> float:
-        return self.cohort.local.momentum
+    def local(self) -> batch_plan.LocalTraining:
+        return self.cohort.local
 
     def any_client(self, flag: Tensor) -> bool:
         found = []
@@ -115,28 +104,19 @@ class VmapData:
     def mean_loss(self, net: Net, w: Tensor) -> Tensor:
         return Outside.apply(lambda n, w: self.cohort.mean_loss(net, w), self.n, w)
 
-    def descend(self, net, w: Tensor, lr: float | None = None, only: slice | None = None, pull=(),
-                momentum: float | None = None, args=(), clip=None, spread: bool = False, noise=None, where=None):
-        lr = self.lr if lr is None else lr
-        momentum = self.momentum if momentum is None else momentum
-        strengths = [s.to(w) if isinstance(s, Tensor) else torch.full((), s, dtype=w.dtype, device=w.device)
-                     for _, s, _ in pull]
-        centres = [c for c, _, _ in pull]
-        blocks = [b or slice(None) for _, _, b in pull]
+    def descend(self, net: Net | Loss, w: Tensor, only: slice | None = None, args: Sequence[Tensor] = (),
+                noise: tuple[int, ...] | None = None, where: Tensor | None = None,
+                **settings: Unpack[StepSettings]) -> Tensor | tuple[Tensor, Tensor]:
+        options = StepOptions.from_settings(self.local, settings)
+        own, flags = options.tensors(w), [] if where is None else [where]
+        first, second = len(own), len(own) + len(flags)
 
         def descend(n, w, *tensors):
-            k = len(pull)
-            pulls = list(zip(tensors[:k], tensors[k:2 * k], blocks, strict=True))
-            if not nothing(only):
-                self.cohort.count(*tensors[2 * k:2 * k + len(flags)])
-            return self.cohort.descend(net, w, lr, only, pulls, momentum, tensors[2 * k + len(flags):], clip, spread,
-                                       noise)
-        flags = [] if where is None else [where]
-        found = Outside.apply(descend, self.n, w, *centres, *strengths, *flags, *args)
-        if where is None:
-            return found
-        return ((torch.where(where, found[0], w), torch.where(where, found[1], 0.)) if spread else
-                torch.where(where, found, w))
+            if not is_empty(only):
+                self.cohort.count(*tensors[first:second])
+            return self.cohort.descend(net, w, options.with_tensors(tensors[:first]), only, tensors[second:], noise)
+        found = Outside.apply(descend, self.n, w, *own, *flags, *args)
+        return found if where is None else options.choose(where, found, w)
 
     def one_by_one(self, function, *tensors: Tensor) -> Tensor:
         def one_by_one(n, *tensors):      # copies: bits may depend on how a vector is aligned

@@ -8,6 +8,7 @@ from fedmpi.engines.batch_plan import LocalTraining
 from fedmpi.engines.cohort import SAMPLES_PER_BLOCK, Cohort, pad
 from fedmpi.engines.loop import REHEARSAL, Loop, LoopData
 from fedmpi.engines.vmap import Vmap
+from fedmpi.errors import BadInput
 from tests.clients.verbs import VERBS, Bench, class_sums, mean_loss, plain, pull, scan, subset
 
 LOCALS = {"epochs": {}, "steps": {"epochs": 1, "steps": 4}, "momentum": {"momentum": .9}, "batch": {"batch": 4}}
@@ -126,13 +127,20 @@ def test_padding_is_whole_blocks_of_zeros():
 
 
 def test_a_network_with_batchnorm_is_refused(bench):
-    from fedmpi.errors import BadInput
     bench.method.model.still = [slice(0, 1)]
     try:
         with pytest.raises(BadInput, match="engine = vmap: it cannot train a network with BatchNorm"):
             bench.run(Vmap(), plain)
     finally:
         bench.method.model.still = []
+
+
+@pytest.mark.parametrize("engine", [Loop(), Vmap()], ids=["loop", "vmap"])
+def test_a_block_without_a_whole_parameter_is_refused(bench, engine):
+    def stuck(model, shared, mine, data):
+        return data.descend(model, mine.w, only=slice(1, 3))
+    with pytest.raises(BadInput, match="holds no parameter of the network"):
+        bench.run(engine, stuck)
 
 
 @pytest.mark.slow("every pair of verbs")

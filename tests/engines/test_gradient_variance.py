@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import torch
 
-from fedmpi.engines.gradient_variance import Spread
+from fedmpi.engines.gradient_variance import GradientVariance
 from fedmpi.engines.loop import Loop
 from fedmpi.engines.vmap import Vmap
 from tests.clients.verbs import Bench
@@ -21,7 +21,7 @@ def gradients():
 
 
 def spread(steps, c):
-    seen = Spread([torch.zeros(c, *shape) for shape in SHAPES])
+    seen = GradientVariance([torch.zeros(c, *shape) for shape in SHAPES])
     for grads in steps:
         seen.add([g[:c] for g in grads])
     return seen.value()
@@ -33,7 +33,7 @@ def test_it_is_the_variance_summed_over_coordinates(gradients):
 
 
 def test_clients_drop_out_one_by_one(gradients):
-    seen = Spread([torch.zeros(4, *shape) for shape in SHAPES])
+    seen = GradientVariance([torch.zeros(4, *shape) for shape in SHAPES])
     for k, grads in zip((4, 4, 3, 2, 2), gradients, strict=True):
         seen.add([g[:k] for g in grads])
     found = [float(v) for v in seen.value()]

@@ -55,14 +55,14 @@ def dense(monkeypatch):
     """Call a function with tables taken for ordinary parameters."""
     def call(function, *args, **settings):
         with monkeypatch.context() as m:
-            m.setattr(sparse_embedding, "sparse", lambda *anything: False)
+            m.setattr(sparse_embedding, "can_descend", lambda *anything: False)
             return function(*args, **settings)
     return call
 
 
 @pytest.fixture
 def counted(monkeypatch):
-    """Count the calls of table.descend."""
+    """Count the calls of sparse_embedding.descend."""
     calls, original = [], sparse_embedding.descend
     monkeypatch.setattr(sparse_embedding, "descend", lambda *args: calls.append(1) or original(*args))
     return calls

@@ -14,7 +14,8 @@ from fedmpi.comm import exact
 from fedmpi.config.schema import GIB, Server, StateSettings, resolve
 from fedmpi.engines import batch_plan, cohort, gpu_card
 from fedmpi.engines.batch_plan import LocalTraining
-from fedmpi.engines.cohort import ALIGNED, Cohort, pad, rows_like
+from fedmpi.engines.cohort import Cohort, pad
+from fedmpi.engines.step import ALIGNED_NUMBERS, empty_rows
 from fedmpi.faults import Attack, Faults
 from fedmpi.models import precision
 from tests.comm.together import together
@@ -123,8 +124,8 @@ def test_what_cannot_be_summed_is_named(books, bad):
 
 
 def test_rows_of_parameters_are_aligned(books):
-    rows = rows_like(torch.ones(3, 70, device=GPU))
-    assert rows.shape == (3, 70) and rows.stride() == (2 * ALIGNED, 1) and rows.is_cuda
+    rows = empty_rows(torch.ones(3, 70, device=GPU))
+    assert rows.shape == (3, 70) and rows.stride() == (2 * ALIGNED_NUMBERS, 1) and rows.is_cuda
 
 
 def test_what_is_trained_is_aligned(books, monkeypatch):
@@ -132,7 +133,7 @@ def test_what_is_trained_is_aligned(books, monkeypatch):
     seen, real = [], cohort.bind_cohort
 
     def bound(net, work, only):
-        seen.append(work.stride(0) % ALIGNED)
+        seen.append(work.stride(0) % ALIGNED_NUMBERS)
         return real(net, work, only)
     monkeypatch.setattr(cohort, "bind_cohort", bound)
     runs.laboratory("fedavg", "vmap", train=replace(TRAIN, momentum=.9)).go(1)

@@ -14,8 +14,10 @@ FAULTS: list[tuple[str, str, str]] = [
     # the looped engine
     ("fedmpi.engines.loop:LoopData.batches", "counts[start:start + together]", "counts[:together]"),
     ("fedmpi.engines.loop:LoopData.batches", "at * size:at * size + count], y", "at * count:at * count + count], y"),
-    ("fedmpi.engines.loop:LoopData.descend", "            if clip:", "            if clip and not momentum:"),
-    ("fedmpi.engines.loop:LoopData.descend", "velocity[block].add_((work[block] - centre) * strength)", "pass"),
+    ("fedmpi.engines.step:Step.take", "if options.clip:", "if options.clip and not options.momentum:"),
+    ("fedmpi.engines.step:Step.take", "pull.velocity.add_((pull.weights - pull.centre) * pull.factor)", "pass"),
+    ("fedmpi.engines.step:Step.take", "part.copy_(values)", "pass"),
+    ("fedmpi.engines.step:SparseRows.take", "self.steps += 1", "self.steps = 1"),
     ("fedmpi.engines.loop:LoopData.id", "if self.number is None", "if not self.number"),
     ("fedmpi.engines.loop:Loop.apply", "(local.seed, local.round, client)", "(local.seed, client)"),
     # the vectorised engine

@@ -1,0 +1,39 @@
+"""The settings of a round, as a client's data offer them to a method: the same ones, whatever the engine."""
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from fedmpi.engines.batch_plan import LocalTraining
+
+
+class RoundSettings:
+    """Reads settings from `local`, the local training of the round, which each engine's data have."""
+
+    if TYPE_CHECKING:
+        @property
+        def local(self) -> LocalTraining: ...
+
+    @property
+    def lr(self) -> float:
+        """Return the learning rate of this round: lr_decay is part of it."""
+        return self.local.lr
+
+    @property
+    def epochs(self) -> int:
+        """Return the epochs of local training."""
+        return self.local.epochs
+
+    @property
+    def steps(self) -> int | None:
+        """Return the steps in place of these epochs; None if there are none."""
+        return self.local.steps
+
+    @property
+    def decay(self) -> float:
+        """Return by what lr_decay has multiplied the learning rate so far."""
+        return self.local.decay
+
+    @property
+    def momentum(self) -> float:
+        """Return the momentum of local SGD."""
+        return self.local.momentum
