@@ -1,4 +1,5 @@
-"""Start and end of a run: rank 0 checks everything and decides, all ranks set up the same, errors end all of them."""
+"""Start and end of a run. Rank 0 checks everything and decides, all ranks build the same parts, and an error on one
+rank ends all of them."""
 from __future__ import annotations
 
 import json
@@ -7,8 +8,11 @@ import signal
 import sys
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -19,57 +23,91 @@ from fedmpi.comm.transport import Transport
 from fedmpi.context import RankContext
 from fedmpi.errors import BadInput, FedmpiError
 from fedmpi.ranks import refuse_mixed
-from fedmpi.slurm.deadline import find_deadline
+from fedmpi.slurm.deadline import Deadline, find_deadline
+
+if TYPE_CHECKING:
+    from fedmpi.assembly import Decision
+    from fedmpi.progress import Progress
+    from fedmpi.server.rounds import Run
+    from fedmpi.storage.folder import RunFolder
 
 SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2, signal.SIGINT)
 
 
+def exit_at_once(number: int) -> None:
+    """End this process as the signal would have done."""
+    os._exit(128 + number)
+
+
 class StopFlag:
-    """A flag that signals raise: the run then saves after the round under way, or gives that up, and exits with 75."""
+    """A flag that signals raise. The run then saves after the round under way, or gives that round up, and stops.
 
-    def __init__(self):
-        self.asked, self.since = False, None
-        for number in SIGNALS:
-            signal.signal(number, self._note)
+    Args:
+        on_second_interrupt: called with the signal's number if Ctrl-C comes while the flag is up"""
 
-    def _note(self, number, frame):
-        # nothing else: handlers that print or write run into the very call they interrupt
+    def __init__(self, on_second_interrupt: Callable[[int], None] = exit_at_once):
+        self.asked = False
+        # time of the first signal, and the last signal
+        self.since: float | None = None
+        self.number = 0
+        self.on_second_interrupt = on_second_interrupt
+        self.previous: dict[int, Any] = {}
+
+    def install(self) -> None:
+        """Handle SIGNALS from now on. Only the main thread of a process may do this."""
+        self.previous = {number: signal.signal(number, self._note) for number in SIGNALS}
+
+    def restore(self) -> None:
+        """Give the signals back to the handlers that they had before."""
+        for number, handler in self.previous.items():
+            # None: a handler that was not set from Python cannot be set again from Python
+            signal.signal(number, signal.SIG_DFL if handler is None else handler)
+        self.previous = {}
+
+    def _note(self, number: int, frame: FrameType | None) -> None:
+        # nothing else: a handler that prints or writes runs into the very call that it interrupts
         if self.asked and number == signal.SIGINT:
-            os._exit(128 + number)
+            self.on_second_interrupt(number)
         self.since = self.since or time.monotonic()
-        self.asked = True
+        self.asked, self.number = True, number
 
     def __call__(self) -> bool:
         return self.asked
 
     def waits(self) -> float:
-        """Return the seconds since this process was asked to stop, 0 where it was not."""
-        return time.monotonic() - self.since if self.asked else 0.
+        """Return the seconds since this process was asked to stop; 0 if it was not."""
+        return time.monotonic() - self.since if self.since is not None else 0.
 
 
 @dataclass(frozen=True)
 class RunRequest:
-    """What the user asks for: see the command `fedmpi run`."""
-    config_path: str
-    overrides: list[str]
+    """What the user asks for: see the command `fedmpi run`.
+
+    Args:
+        config: path of a configuration, or its settings as a mapping
+        overrides: settings that replace the configuration's, as `key=value` texts or as a mapping
+        out: run folder; None: runs/NAME-001 or the next number that is free
+        resume: "auto" or the path of a checkpoint; None: start from the beginning
+        time_limit: stop by itself before so much time is over, as Slurm writes it"""
+    config: str | Path | Mapping
+    overrides: Sequence[str] | Mapping = ()
     out: str | None = None
     resume: str | None = None
     time_limit: str | None = None
 
     @property
     def words(self) -> list:
-        """Return what all ranks must have been asked for alike."""
-        return [self.config_path, self.overrides, self.out, self.resume, self.time_limit]
+        """Return what must be the same on all ranks."""
+        return [self.config, self.overrides, self.out, self.resume, self.time_limit]
 
 
 def run_command(config_path: str, overrides: list[str], out: str | None, resume: str | None,
                 time_limit: str | None = None) -> int:
     """Run a configuration on all ranks. Returns the exit code of this rank (see fedmpi.errors)."""
-    stop = StopFlag()      # first of all: USR1 would end a process that has no handler for it yet
-
-    context = RankContext(stop, stop.waits)
-
-    request = RunRequest(config_path, overrides, out, resume, time_limit)
+    stop = StopFlag()
+    # first of all: SIGUSR1 would end a process that has no handler for it yet
+    stop.install()
+    request, context = RunRequest(config_path, overrides, out, resume, time_limit), RankContext(stop, stop.waits)
 
     def take_part(world: Transport) -> int:
         return (serve_as_worker if world.rank else lead)(world, request, context)
@@ -77,11 +115,12 @@ def run_command(config_path: str, overrides: list[str], out: str | None, resume:
 
 
 def on_all_ranks(take_part: Callable[[Transport], int], context: RankContext | None = None) -> int:
-    """Join the ranks of this job, and leave with the code of `take_part`. A rank on which it fails ends all of them,
-    with one message."""
+    """Join the ranks of this job, and leave with the code of `take_part(world)`. A rank on which it fails ends all of
+    them, with one message."""
     try:
         world = open_world()
-    except BadInput as error:      # every process believes that it is rank 0: let one speak
+    except BadInput as error:
+        # every process believes that it is rank 0: only one speaks
         if speaks():
             print(f"fedmpi: {error}", file=sys.stderr)
         return errors.BAD_INPUT
@@ -95,7 +134,8 @@ def on_all_ranks(take_part: Callable[[Transport], int], context: RankContext | N
 
 
 def last_words(world: Transport, context: RankContext, error: BaseException) -> tuple[str, int]:
-    """Say who failed at what: rank, host, client, round; unexpected errors bring their traceback for the log."""
+    """Return what to say of an error, and the exit code. The text names rank, host, client and round; that of an
+    unexpected error ends with its traceback, for the log."""
     if isinstance(error, BadInput) and world.rank == 0:
         return f"fedmpi: {error}", error.code
     where = f"rank {world.rank} of {world.size} on {world.host}"
@@ -108,26 +148,24 @@ def last_words(world: Transport, context: RankContext, error: BaseException) -> 
 
 
 def serve_as_worker(world: Transport, request: RunRequest, context: RankContext) -> int:
-    """A worker rank: set up as rank 0 says, take orders until it says stop."""
+    """Take part in a run as a worker: build the parts that rank 0 describes, and take orders until it says stop."""
     refuse_mixed(world, request.words)
-    import torch  # noqa: F401  (seconds: loaded while rank 0 reads the configuration and the data)
+    # this takes seconds: load it while rank 0 reads the configuration and the data
+    import torch  # noqa: F401
     start = json.loads(receive(world))
     if "code" in start:
         return start["code"]
-    from fedmpi.assembly import assemble
-    return assemble(world, start, context).crew.serve()
+    from fedmpi.assembly import assemble_from_start
+    return assemble_from_start(world, start, context).crew.serve()
 
 
 def lead(world: Transport, request: RunRequest, context: RankContext) -> int:
-    """Rank 0: check everything, tell the workers, run, and leave result.json."""
-    from fedmpi.assembly import decide
+    """Do the part of rank 0: check everything, tell the workers, run, and leave result.json. A request that is refused
+    is printed as one line; all ranks then leave quietly with the same code."""
     try:
-        refuse_mixed(world, request.words)
-        ends = find_deadline(request.time_limit)
-        decision = decide(request.config_path, request.overrides, request.out, request.resume, world)
-    except FedmpiError as error:      # nothing has started: all ranks leave quietly with the same code
+        decision, ends = decide_and_tell(world, request)
+    except FedmpiError as error:
         print(f"fedmpi: {error}", file=sys.stderr, flush=True)
-        send(world, json.dumps({"code": error.code}))
         return error.code
     try:
         return conduct(world, context, decision, ends)
@@ -135,17 +173,33 @@ def lead(world: Transport, request: RunRequest, context: RankContext) -> int:
         decision.folder.release()
 
 
-def conduct(world: Transport, context: RankContext, decision, ends) -> int:
-    """Run the rounds of a decision that holds its run folder."""
-    from fedmpi.assembly import assemble, prepare_run
+def decide_and_tell(world: Transport, request: RunRequest) -> tuple[Decision, Deadline]:
+    """Check what is asked for. Return rank 0's decision, which holds the run folder, and when the run has to stop.
+
+    Raises:
+        FedmpiError: if the request is refused; the workers have been told, and nothing has started."""
+    from fedmpi.assembly import decide
+    try:
+        refuse_mixed(world, request.words)
+        ends = find_deadline(request.time_limit)
+        return decide(request.config, request.overrides, request.out, request.resume, world), ends
+    except FedmpiError as error:
+        send(world, json.dumps({"code": error.code}))
+        raise
+
+
+def conduct(world: Transport, context: RankContext, decision: Decision, ends: Deadline) -> int:
+    """Run the rounds of a decision. Returns the exit code."""
+    from fedmpi.assembly import assemble
     from fedmpi.comm.orders import Order
+    from fedmpi.preparation import prepare_run
     from fedmpi.progress import Progress
     progress = Progress(decision.folder.log_path)
     world.on_failure = note_failure = failure_noter(progress, decision.folder)
-    start = decision.start | {"host": world.host}
-    send(world, json.dumps(start))
+    send(world, json.dumps(decision.start | {"host": world.host}))
     try:
-        run = prepare_run(assemble(world, start, context), decision, progress, context.stop, ends)
+        parts = assemble(world, decision.config, decision.federation, world.host, context)
+        run = prepare_run(parts, decision, progress, context.stop, ends)
         finished = run.go()
         code = conclude(run) if finished else describe_saved(run)
         run.crew.call(Order.STOP, np.int64(code))
@@ -158,7 +212,7 @@ def conduct(world: Transport, context: RankContext, decision, ends) -> int:
         raise
 
 
-def conclude(run) -> int:
+def conclude(run: Run) -> int:
     """Write result.json and print the last lines."""
     from fedmpi.server.late import judge_last_round
     from fedmpi.storage.run_status import reached
@@ -175,13 +229,14 @@ def conclude(run) -> int:
     return errors.FINISHED
 
 
-def describe_saved(run) -> int:
+def describe_saved(run: Run) -> int:
+    """Say where a run that was stopped early is saved, and how it goes on."""
     run.progress.say(f"{run.stopped}: saved after round {run.state.round} of {run.config.rounds} in "
                      f"{run.folder.path}; start again with --out {run.folder.path} --resume auto")
     return errors.SAVED
 
 
-def failure_noter(progress, folder):
+def failure_noter(progress: Progress, folder: RunFolder) -> Callable[[str], str]:
     """Make the function that logs a failure in full, unlocks the folder and returns what the terminal should say."""
     from fedmpi.storage.checkpoint import list_checkpoints
 
@@ -196,7 +251,7 @@ def failure_noter(progress, folder):
 
 
 def send(world: Transport, text: str) -> None:
-    """Rank 0 tells all ranks a text."""
+    """Send a text from rank 0 to all ranks, which call `receive`."""
     if world.size > 1:
         data = np.frombuffer(text.encode(), np.uint8)
         world.broadcast_header(np.array([data.size, 0], np.int64))
@@ -204,7 +259,7 @@ def send(world: Transport, text: str) -> None:
 
 
 def told(world: Transport, text: str) -> str:
-    """Return rank 0's text on every rank."""
+    """Return rank 0's text on every rank. All ranks call it."""
     if world.rank:
         return receive(world)
     send(world, text)
@@ -212,6 +267,7 @@ def told(world: Transport, text: str) -> str:
 
 
 def receive(world: Transport) -> str:
+    """Return the text that rank 0 sends."""
     header = np.empty(2, np.int64)
     world.broadcast_header(header)
     return world.broadcast(np.empty(int(header[0]), np.uint8)).tobytes().decode()

@@ -83,10 +83,10 @@ def load() -> None:
     import sklearn.metrics  # noqa: F401
     import torch
 
-    import fedmpi.assembly  # noqa: F401
     import fedmpi.cli
     import fedmpi.config.schema
     import fedmpi.engines.vmap
+    import fedmpi.preparation  # noqa: F401
     import fedmpi.server.rounds
     fedmpi.config.schema.resolve({})
     torch.func.vmap(torch.func.grad(lambda w: torch.nn.functional.cross_entropy(w, w.argmax())))(torch.ones(2, 3))

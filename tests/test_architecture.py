@@ -20,7 +20,7 @@ FLOORS = [
     "fedmpi.settings fedmpi.registry fedmpi.comm fedmpi.clustering",
     "fedmpi.models", "fedmpi.method", "fedmpi.faults fedmpi.edge", "fedmpi.config", "fedmpi.storage", "fedmpi.progress",
     "fedmpi.data", "fedmpi.engines", "fedmpi.clients", "fedmpi.ranks", "fedmpi.server", "fedmpi.methods",
-    "fedmpi.assembly", "fedmpi.session", "fedmpi.commands", "fedmpi.sweeps", "fedmpi.report",
+    "fedmpi.assembly", "fedmpi.preparation", "fedmpi.session", "fedmpi.commands", "fedmpi.sweeps", "fedmpi.report",
     "fedmpi.cli", "fedmpi.__main__"]
 
 # All that a method may import: formulas, no ranks, runs and files.

@@ -34,10 +34,11 @@ def stop(monkeypatch):
     monkeypatch.setattr(session, "time", now)
     monkeypatch.setattr(session.os, "_exit", leave)
     stop = StopFlag()
+    stop.install()
     stop.now = now
     yield stop
-    for number, handler in before.items():
-        signal.signal(number, handler)
+    stop.restore()
+    assert {number: signal.getsignal(number) for number in before} == before
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2, signal.SIGINT])

@@ -73,7 +73,7 @@ def prepared(config_path: str, overrides: list[str]) -> Case:
 
 def make_plan(config_path: str, overrides: list[str], ranks: int) -> dict:
     """Return the plan of a run on so many ranks as plain values. Raises BadInput."""
-    from fedmpi.assembly import settings_of_method
+    from fedmpi.preparation import settings_of_method
     case = prepared(config_path, overrides)
     config, federation, method, rehearsal = case.config, case.federation, case.method, rehearse_server(case)
     down, up = method.traffic(case.shared, case.up)

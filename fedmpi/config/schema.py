@@ -2,12 +2,14 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from fedmpi import registry
 from fedmpi.config.load import LARGEST, parse, read_yaml
+from fedmpi.config.overrides import override, to_yaml_value
 from fedmpi.edge import Edge
 from fedmpi.errors import BadInput
 from fedmpi.faults import Attack, Faults
@@ -162,9 +164,18 @@ NAMED = {"model": "models", "method": "methods"}      # sections of the form {na
 MUST_HAVE = {"models": "build", "methods": "client", "partitions": "assign"}
 
 
-def load_config(path: str | Path, overrides: list[str] = ()) -> Config:
-    """Read a YAML file, apply `key=value` overrides and check everything. Raises BadInput."""
-    path = Path(path)
+def load_config(source: str | Path | Mapping, overrides: Sequence[str] | Mapping = ()) -> Config:
+    """Read a configuration, apply overrides and check everything.
+
+    Args:
+        source: a YAML file, or the settings themselves
+        overrides: see `override`
+
+    Raises:
+        BadInput: with a line for each problem."""
+    if isinstance(source, Mapping):
+        return resolve(override(to_yaml_value(source), overrides))
+    path = Path(source)
     try:
         values = parse(read_yaml(path)) or {}
     except OSError as error:
@@ -175,32 +186,6 @@ def load_config(path: str | Path, overrides: list[str] = ()) -> Config:
         return resolve(override(values, overrides))
     except BadInput as error:
         raise BadInput("\n".join(f"{path}: {line}" for line in str(error).splitlines())) from None
-
-
-def override(values: dict, overrides: list[str]) -> dict:
-    """Apply `a.b=value` strings to nested mappings; values are YAML."""
-    if not isinstance(values, dict):
-        raise BadInput(f"the configuration must be a mapping of settings, not {values!r}")
-    for text in overrides:
-        key, equals, value = text.partition("=")
-        if not equals or not all(key.split(".")):
-            raise BadInput(f"{text!r} is not of the form key=value (for example train.lr=0.01)")
-        *parents, last = key.split(".")
-        section = values
-        for name in parents:
-            inner = section.get(name)
-            if isinstance(inner, str) and name in ("model", "method", "partition"):
-                inner = {"name": inner}
-            section[name] = section = inner if isinstance(inner, dict) else {}
-        try:
-            new = parse(value)
-        except ValueError:
-            raise BadInput(f"{key}={value}: the value is not valid YAML") from None
-        old = section.get(last)
-        if isinstance(old, dict) and isinstance(new, str) and last in ("model", "method", "partition"):
-            new = {**({} if old.get("name") not in (None, new) else old), "name": new}
-        section[last] = new
-    return values
 
 
 def resolve(values: dict) -> Config:

@@ -14,9 +14,10 @@ from fedmpi.clients.state_store import as_numpy, digest_of_run
 from fedmpi.comm.orders import MINE, UP, Order, RankPool
 from fedmpi.comm.rows import rows_of
 from fedmpi.config.schema import Config, to_plain
+from fedmpi.data.federation import Federation
 from fedmpi.errors import FedmpiError
 from fedmpi.faults import attackers
-from fedmpi.method import Participants, nbytes
+from fedmpi.method import Method, Participants, nbytes
 from fedmpi.progress import Progress
 from fedmpi.server import round_cost, selection
 from fedmpi.server.edge_cost import EdgeLedger
@@ -53,9 +54,9 @@ class RunState:
 class Run:
     """A run at rank 0: its parts, and the loop over rounds."""
     config: Config
-    method: object
+    method: Method
     crew: RankPool
-    federation: object
+    federation: Federation
     folder: RunFolder
     progress: Progress
     state: RunState

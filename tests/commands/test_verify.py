@@ -14,6 +14,7 @@ from fedmpi.cli import app
 from fedmpi.comm.transport import Solo
 from fedmpi.commands import rerun, verify
 from fedmpi.config import schema
+from fedmpi.config.overrides import override
 from fedmpi.errors import BadInput, FedmpiError
 from fedmpi.storage import checkpoint, run_status
 from tests.forked import call
@@ -151,7 +152,7 @@ def test_what_is_published_is_in_the_documentation():
 
 def test_the_quickstart_is_the_one_of_its_file():
     here, there = (run_status.flatten_settings(schema.to_plain(loaded)) for loaded in (
-        schema.resolve(schema.override(copy.deepcopy(verify.CONFIG), verify.QUICKSTART)),
+        schema.resolve(override(copy.deepcopy(verify.CONFIG), verify.QUICKSTART)),
         schema.load_config(ROOT / "configs" / "quickstart.yaml")))
     assert [name for name in there if here[name] != there[name] and not checkpoint.is_free(name)] == []
 

@@ -8,7 +8,6 @@ import pytest
 import torch
 from torch import nn
 
-from fedmpi.assembly import settle_engine
 from fedmpi.config.schema import Config
 from fedmpi.engines import engine_choice
 from fedmpi.engines.loop import Loop
@@ -16,6 +15,7 @@ from fedmpi.engines.vmap import Vmap
 from fedmpi.errors import BadInput
 from fedmpi.models.build import blank_samples, build_model
 from fedmpi.models.nets import MLP
+from fedmpi.preparation import settle_engine
 from tests.federations import Digits, Lab, TinyCNN, apart, method, mlp
 from tests.methods.table import NAMES, SHOWN, marked
 

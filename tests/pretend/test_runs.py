@@ -12,13 +12,13 @@ import torch
 from torch import nn
 
 from fedmpi import session as run_module
-from fedmpi.assembly import follows_chunks
 from fedmpi.clients.placement import Pace
 from fedmpi.comm import gpu_probe
 from fedmpi.comm.gpu_staging import landing, outgoing
 from fedmpi.commands import doctor
 from fedmpi.engines import convolutions, gpu_card
 from fedmpi.errors import BadInput
+from fedmpi.preparation import follows_chunks
 from fedmpi.server.rounds import Run
 from fedmpi.storage import checkpoint
 from tests import forked, sockets

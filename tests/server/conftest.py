@@ -11,9 +11,10 @@ NUMBERS = count()
 @pytest.fixture
 def ready(bench):
     """Set up a run in this process as `fedmpi run` does, and return it with its parts and decision, before round 1."""
-    from fedmpi.assembly import assemble, decide, prepare_run
+    from fedmpi.assembly import assemble, decide
     from fedmpi.comm.transport import Solo
     from fedmpi.context import RankContext
+    from fedmpi.preparation import prepare_run
     from fedmpi.progress import Progress
     from fedmpi.slurm.deadline import Deadline
     decisions = []
@@ -21,8 +22,7 @@ def ready(bench):
     def ready(*words, stop=lambda: False, deadline=None, config=None):
         world, out = Solo(), bench.out(f"ready-{next(NUMBERS)}")
         decisions.append(decide(config or bench.config, list(words), str(out), None, world))
-        start = decisions[-1].start | {"host": world.host}
-        parts = assemble(world, start, RankContext())
+        parts = assemble(world, decisions[-1].config, decisions[-1].federation, world.host, RankContext())
         progress = Progress(decisions[-1].folder.log_path)
         run = prepare_run(parts, decisions[-1], progress, stop, deadline or Deadline())
         run.parts, run.decision = parts, decisions[-1]

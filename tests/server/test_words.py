@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 
 from fedmpi import __version__
-from fedmpi.assembly import chosen_checkpoint, clock, introduce
+from fedmpi.assembly import chosen_checkpoint
 from fedmpi.comm.heartbeat import Heartbeat
+from fedmpi.preparation import clock, introduce
 from fedmpi.server import rounds
 from fedmpi.server.rounds import RunState
 from fedmpi.session import conclude

@@ -3,6 +3,7 @@ from __future__ import annotations
 
 RUN = "fedmpi.session:"
 SETUP = "fedmpi.assembly:"
+PREPARATION = "fedmpi.preparation:"
 CONFIG = "fedmpi.config.schema:"
 SETTINGS = "fedmpi.settings:"
 ROSTER = "fedmpi.ranks:"
@@ -13,7 +14,7 @@ FAULTS: list[tuple[str, str, str]] = [
     ("fedmpi.text:format_columns", '"right" if name in right', '"left" if name in right'),
     ("fedmpi.text:pairs", "max(40, width())", "max(80, width())"),
     ("fedmpi.session:StopFlag._note", "if self.asked and number", "if False and number"),
-    ("fedmpi.session:StopFlag._note", "128 + number", "number"),
+    ("fedmpi.session:exit_at_once", "128 + number", "number"),
     ("fedmpi.session:StopFlag._note", "number == signal.SIGINT", "number in SIGNALS"),
     ("fedmpi.session:StopFlag._note", "self.since or time.monotonic()", "time.monotonic()"),
     (RUN, "signal.SIGUSR2, signal.SIGINT)", "signal.SIGINT)"),
@@ -30,22 +31,22 @@ FAULTS: list[tuple[str, str, str]] = [
     ("fedmpi.session:run_command", "RankContext(stop, stop.waits)", "RankContext(waits=stop.waits)"),
     (RUN + "failure_noter", "saved[0]", "saved[-1] if saved[1:] else ''"),
     (RUN + "failure_noter", "        folder.release()\n", ""),
-    (SETUP + "settle_engine", "        crew.group.why = snapshot.books.get(\"engine_why\", crew.group.why)\n", ""),
-    (SETUP + "settle_engine", "!= crew.group.engine.name", "== crew.group.engine.name"),
+    (PREPARATION + "settle_engine", "crew.group.why = snapshot.books.get(\"engine_why\", crew.group.why)", "pass"),
+    (PREPARATION + "settle_engine", "!= crew.group.engine.name", "== crew.group.engine.name"),
     (SETUP + "chosen_checkpoint", "if refused and path is None", "if refused"),
     (SETUP + "chosen_checkpoint", "path.is_dir()", "path.is_file()"),
-    (SETUP + "introduce", "(counts[1:] == 0)", "(counts == 0)"),
-    (SETUP + "introduce", "counts[counts > 0]", "counts"),
-    (SETUP + "introduce", "not world.heartbeat", "world.heartbeat"),
-    (SETUP + "introduce", "np.flatnonzero(~run.honest)", "np.flatnonzero(run.honest)"),
+    (PREPARATION + "introduce", "(counts[1:] == 0)", "(counts == 0)"),
+    (PREPARATION + "introduce", "counts[counts > 0]", "counts"),
+    (PREPARATION + "introduce", "not world.heartbeat", "world.heartbeat"),
+    (PREPARATION + "introduce", "np.flatnonzero(~run.honest)", "np.flatnonzero(run.honest)"),
     (SETUP + "decide", "snapshot.round > config.rounds", "snapshot.round >= config.rounds"),
     ("fedmpi.assembly:bind", "    selection.refuse_selection(config, federation)\n", ""),
     (SETUP + "decide", "        folder.withdraw()\n", ""),
     (SETUP + "build_parts", "torch.set_num_threads(config.threads)", "torch.set_num_threads(1)"),
     (SETUP + "build_parts", "precision.use(config.precision)", "precision.use('float32')"),
-    (SETUP + "prepare_run", "        run.restore(decision.resume.resolve(), decision.snapshot)\n", ""),
-    (SETUP + "prepare_run", "folder.truncate_history(state.round)", "None"),
-    (SETUP + "prepare_run", "    folder.rewrite_metrics(state.metrics)\n", ""),
+    (PREPARATION + "prepare_run", "        run.restore(decision.resume.resolve(), decision.snapshot)\n", ""),
+    (PREPARATION + "prepare_run", "folder.truncate_history(state.round)", "None"),
+    (PREPARATION + "prepare_run", "    folder.rewrite_metrics(state.metrics)\n", ""),
     ("fedmpi.text:spans", "pair[1] - pair[0]", "pair[0]"),
     ("fedmpi.edge:Edge.spent", "self.frequency ** 2", "self.frequency"),
     ("fedmpi.edge:Edge.spent", "8 * np", "np"),

@@ -1,0 +1,80 @@
+"""Settings that replace those of a configuration: `key=value` texts of the command line, or Python values."""
+from __future__ import annotations
+
+import inspect
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from fedmpi.config.load import parse
+from fedmpi.errors import BadInput
+from fedmpi.settings import shorten
+
+# sections of the form {name: ..., setting: ...}, which may be given as a bare name
+WITH_NAMES = ("model", "method", "partition")
+
+
+def override(values: dict, overrides: Sequence[str] | Mapping) -> dict:
+    """Set settings in nested mappings of a configuration, and return these.
+
+    Args:
+        values: the configuration, which is changed
+        overrides: texts `a.b=value`, whose values are YAML; or a mapping of `a.b`, or of nested mappings, to Python
+            values
+
+    Raises:
+        BadInput: for what is no setting and value."""
+    if not isinstance(values, dict):
+        raise BadInput(f"the configuration must be a mapping of settings, not {values!r}")
+    pairs = flatten_values(overrides) if isinstance(overrides, Mapping) else map(read_text, overrides)
+    for key, new in pairs:
+        *parents, last = key.split(".")
+        section = values
+        for name in parents:
+            inner = section.get(name)
+            if isinstance(inner, str) and name in WITH_NAMES:
+                inner = {"name": inner}
+            section[name] = section = inner if isinstance(inner, dict) else {}
+        old = section.get(last)
+        if isinstance(old, dict) and isinstance(new, str) and last in WITH_NAMES:
+            new = {**({} if old.get("name") not in (None, new) else old), "name": new}
+        section[last] = new
+    return values
+
+
+def read_text(text: str) -> tuple[str, Any]:
+    """Return the setting and the value of a text `key=value`. Raises BadInput."""
+    key, equals, value = text.partition("=")
+    if not equals or not all(key.split(".")):
+        raise BadInput(f"{text!r} is not of the form key=value (for example train.lr=0.01)")
+    try:
+        return key, parse(value)
+    except ValueError:
+        raise BadInput(f"{key}={value}: the value is not valid YAML") from None
+
+
+def flatten_values(values: Mapping, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield each setting of nested mappings with its value. A section that has a name is one value."""
+    for key, value in values.items():
+        if not isinstance(key, str) or not all(key.split(".")):
+            raise BadInput(f"{prefix}{shorten(key)} is not the name of a setting (for example train.lr)")
+        if isinstance(value, Mapping) and key.rpartition(".")[2] not in WITH_NAMES:
+            yield from flatten_values(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", to_yaml_value(value)
+
+
+def to_yaml_value(value: Any) -> Any:
+    """Return a Python value as YAML would have it: a path as its text, a class as `module:Class`, numbers of NumPy as
+    plain ones. What YAML has no counterpart for is returned as it is, for the check of the setting to refuse."""
+    if isinstance(value, Mapping):
+        return {key: to_yaml_value(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [to_yaml_value(inner) for inner in value]
+    if inspect.isclass(value):
+        return f"{value.__module__}:{value.__qualname__}"
+    if isinstance(value, os.PathLike):
+        return os.fspath(value)
+    if hasattr(value, "tolist"):
+        return value.tolist()
+    return value

@@ -1,0 +1,139 @@
+"""What rank 0 does before the first round: it makes its Run, fresh or from a checkpoint, times what is to be chosen on
+a GPU, and says what is about to run."""
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+
+import numpy as np
+
+from fedmpi import __version__
+from fedmpi.assembly import Decision, Parts
+from fedmpi.clients.hosted import ON_GPU
+from fedmpi.clients.placement import Pace
+from fedmpi.comm.orders import Order
+from fedmpi.config.schema import to_plain
+from fedmpi.engines import convolutions
+from fedmpi.method import Method, nbytes
+from fedmpi.progress import Progress
+from fedmpi.ranks import hosts_table, oddities
+from fedmpi.server.metrics import Groups
+from fedmpi.server.on_disk_error import Storage
+from fedmpi.server.rounds import Run, RunState
+from fedmpi.settings import setting_names
+from fedmpi.slurm.deadline import Deadline
+from fedmpi.storage import checkpoint
+from fedmpi.storage.checkpoint import Snapshot
+from fedmpi.text import spans
+
+
+def prepare_run(parts: Parts, decision: Decision, progress: Progress, stop: Callable[[], bool],
+                deadline: Deadline) -> Run:
+    """Make rank 0's Run, fresh or restored from the checkpoint."""
+    folder, federation = decision.folder, parts.federation
+    state = RunState(parts.shared, Groups(len(federation.sizes), federation.groups, federation.group_names))
+    first = parts.crew.group.store.first
+    pace = Pace(parts.crew.homes, movable=not first, row=nbytes(first),
+                sizes=federation.sizes if parts.config.placement == "balanced" else None)
+    run = Run(parts.config, parts.method, parts.crew, federation, folder, progress, state, parts.up, stop, pace,
+              deadline, Storage(parts.config.checkpoint.failure, progress), gpus=parts.gpus())
+    introduce(run, parts, decision)
+    folder.start_again()
+    folder.store_config(to_plain(parts.config))
+    if decision.snapshot and decision.resume:
+        run.restore(decision.resume.resolve(), decision.snapshot)
+        progress.say(f"continuing after round {state.round} from {decision.resume}")
+        decision.warnings += checkpoint.on_another_gpu(decision.snapshot, run.gpus)
+    settle_engine(run, decision.snapshot)
+    settle_convolutions(run, decision.snapshot)
+    run.pace.measured = not follows_chunks(run)
+    folder.rewrite_metrics(state.metrics)
+    for warning in filter(None, [*decision.warnings, folder.truncate_history(state.round)]):
+        progress.say(f"warning: {warning}")
+    return run
+
+
+def settle_engine(run: Run, snapshot: Snapshot | None) -> None:
+    """Choose the engine for `engine: auto`. On a GPU both engines are timed once, and the choice is kept with the run;
+    a restart takes it over."""
+    crew, config = run.crew, run.config
+    if config.engine != "auto":
+        return
+    if snapshot:
+        crew.group.why = snapshot.books.get("engine_why", crew.group.why)
+        if snapshot.books["engine"] != crew.group.engine.name:
+            crew.call(Order.ENGINE, np.frombuffer(snapshot.books["engine"].encode(), np.uint8))
+    elif crew.call(Order.TIMES)[:, ON_GPU].any():
+        loop, vmap = crew.call(Order.PROBE, *crew.news(run.state.shared)).sum(0)
+        name = "vmap" if vmap < loop else "loop"
+        crew.group.why = f"{loop:.3f} s for loop, {vmap:.3f} s for vmap on the first clients"
+        run.progress.say(f"engine {name}: {crew.group.why}")
+        crew.call(Order.ENGINE, np.frombuffer(name.encode(), np.uint8))
+
+
+def settle_convolutions(run: Run, snapshot: Snapshot | None) -> None:
+    """Choose how engine `vmap` computes each convolution on a GPU. Both ways are timed once, all ranks take the faster
+    one, and the choice is kept with the run; a restart takes it over. So neither ranks nor restarts differ in their
+    last bits."""
+    crew, names = run.crew, convolutions.list_convolutions(run.method.model)
+    if crew.group.engine.name != "vmap" or not run.gpus or not names:
+        return
+    kept = snapshot.books.get("convolutions") if snapshot else None
+    if kept is None:
+        grouped, unfolded = crew.call(Order.PROBE_LAYERS).sum(0)
+        kept = [name for name, a, b in zip(names, grouped, unfolded, strict=True) if b < a]
+        run.progress.say(f"convolutions as products of patches: {', '.join(kept) or 'none'}")
+    crew.call(Order.LAYERS, np.array([name in kept for name in names]))
+
+
+def follows_chunks(run: Run) -> bool:
+    """Say whether the last bits of a client may depend on the clients that are trained beside it."""
+    return run.crew.group.engine.name == "vmap" and bool(run.gpus or run.method.model.convolves)
+
+
+def introduce(run: Run, parts: Parts, decision: Decision) -> None:
+    """Say what is about to run, where, and with what."""
+    world, config, sizes = parts.crew.world, parts.config, parts.federation.sizes
+    counts = np.bincount(parts.crew.homes, minlength=world.size)
+    hosts, idle = counts[counts > 0], int((counts[1:] == 0).sum())
+    run.progress.say(
+        f"fedmpi {__version__}: {parts.method.title} {settings_of_method(parts.method)} on {config.data.name}, "
+        f"{len(sizes)} clients ({between(sizes)} training samples), {parts.method.model.size:,} parameters")
+    run.progress.say(
+        f"{world.size} rank{'s' * (world.size > 1)} (MPI: {world.library}): "
+        + ("rank 0 alone" if world.size == 1 else f"{len(hosts)} host {between(hosts)} clients each")
+        + (f", {idle} idle" if idle else "") + f"; engine {run.crew.group.engine.name} ({run.crew.group.why}), "
+        + (f"device {parts.device}, " if world.size == 1 else "")
+        + f"{config.precision}, {config.threads} thread{'s' * (config.threads > 1)} a rank; "
+        f"pid {os.getpid()} on {world.host}; run folder {decision.folder.path}")
+    if world.size > 1:
+        run.progress.say(hosts_table(parts.places))
+    if config.attack:
+        run.progress.say(f"attack: {config.attack.kind} of clients {spans(np.flatnonzero(~run.honest).tolist())}; "
+                         "accuracies are the honest clients'")
+    unwatched = [f"comm.timeout is off: it needs an MPI of thread level multiple, and this one has {world.thread_level}"
+                 ] if world.size > 1 and config.comm.timeout and not world.heartbeat else []
+    staged = [f"rank {r} on {them['host']} hands its GPU's numbers to MPI by way of the host: {them['staged']}"
+              for r, them in enumerate(parts.places) if them.get("staged")]
+    for oddity in oddities(parts.places) + unwatched + staged:
+        run.progress.say(f"warning: {oddity}")
+    if run.deadline.known:
+        run.progress.say(f"stops by itself in time for the end of {run.deadline.what}, {clock(run.deadline.end)}")
+
+
+def clock(moment: float) -> str:
+    """Return a moment (seconds since 1970) as local date and time."""
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(moment))
+
+
+def between(counts: np.ndarray) -> str:
+    """Return the range of some numbers: "3" or "3-7"."""
+    return f"{counts.min()}" if counts.min() == counts.max() else f"{counts.min()}-{counts.max()}"
+
+
+def settings_of_method(method: Method) -> str:
+    """Return a method's settings as "name=value ..."."""
+    values = {name: getattr(method, name) for name in setting_names(type(method))}
+    return " ".join(f"{name}={value}" for name, value in values.items() if value != ())
+
