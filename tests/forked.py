@@ -24,15 +24,15 @@ GRACE_S = 20      # in which the other ranks should end, too, where one has ende
 LOOK_S = .002     # between two looks at the ranks
 
 
-def run(ranks: int, *words, cwd=ROOT) -> CompletedProcess:
-    """Run `python -m MODULE ARGUMENTS` (words) on some ranks to its end; returns code and output of the job."""
+def run(ranks: int, *words, cwd=ROOT, environment=None) -> CompletedProcess:
+    """Run `python -m MODULE ARGUMENTS` (words) on some ranks to its end; return the code and the output of the job."""
     module, *arguments = map(str, words)
 
     def as_main():
         sys.argv = [module, *arguments]
         sys.path.insert(0, str(cwd))
         runpy.run_module(module, run_name="__main__", alter_sys=True)
-    return call(ranks, as_main, cwd=cwd)
+    return call(ranks, as_main, cwd, environment)
 
 
 def script(path, cwd=ROOT, environment=None) -> CompletedProcess:

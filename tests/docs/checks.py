@@ -1,4 +1,4 @@
-"""What can be said of a command line of fedmpi without running it."""
+"""Check a command line of fedmpi without running it."""
 from __future__ import annotations
 
 import typer
@@ -9,11 +9,11 @@ from fedmpi.cli import app
 from fedmpi.config.schema import load_config
 from fedmpi.sweeps import job
 
-PLACE = "1"      # stands for what the reader is to fill in, see pages.calls
+PLACE = "1"      # stands for what the reader fills in, see pages.calls
 
 
 def check(words: list[str]) -> None:
-    """Raise what is wrong with a command's words (see pages.calls): a name, an option, a setting, a missing file."""
+    """Raise an error if the words of a command (see pages.calls) name a setting, option or file that does not exist."""
     if words[0] == "benchmarks":
         given = read_words(words[1:])
         if given.name != PLACE:
@@ -22,7 +22,8 @@ def check(words: list[str]) -> None:
     group = typer.main.get_command(app)
     with group.make_context("fedmpi", list(words)) as context:
         name, chosen, rest = group.resolve_command(context, list(words))
-        if not rest:      # its bare name: in a text, not to be run
+        # A running text may give the bare name of a command.
+        if not rest:
             return
         found = chosen.make_context(name, rest, parent=context).params
     if PLACE in (found.get("config"), found.get("path"), *(found.get("paths") or [])):

@@ -1,10 +1,12 @@
-"""The fenced blocks and the inline commands of the Markdown pages: what a reader may copy.
+"""Read the fenced blocks and the inline commands of the Markdown pages: everything that a reader may copy.
 
-    sh [MARK]       every line must end with 0. Lines under a MARK are checked, not run: cluster, gpu, download, long
-    console [CODE]  commands behind `$ ` and what they print, `...` standing for any text; the last one ends with CODE
-    python [FILE]   run; with a FILE written there, and the same as the file of that name where there is one already
-    yaml [FILE]     written to FILE; without one, YAML
-    text            pictures and the like"""
+    sh [MARK]       Every line must end with code 0. With a MARK the lines are checked but not run. The marks are
+                    cluster, gpu, download and long.
+    console [CODE]  Commands stand behind `$ `, and what they print follows; `...` stands for any text. The last command
+                    ends with CODE.
+    python [FILE]   The block is run. With a FILE it is written there instead; an existing file must be equal to it.
+    yaml [FILE]     The block is written to FILE. Without a FILE it is only an example.
+    text            Pictures and output that is not compared."""
 from __future__ import annotations
 
 import re
@@ -13,7 +15,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 ROOT = Path(__file__).parents[2]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 FENCE = re.compile(r"^```(?P<info>[^\n`]*)\n(?P<text>.*?)^```$", re.M | re.S)
 INLINE = re.compile(r"`((?:[^`\n]*[\s])?(?:fedmpi [a-z]|python -m benchmarks )[^`\n]*)`")
 MARKS = ("cluster", "gpu", "download", "long")
@@ -21,17 +23,19 @@ OPERATORS = {"&&", "||", ";", "|", "&"}
 
 
 class Block(NamedTuple):
-    line: int
+    """A fenced block of a page."""
+    line: int          # number of its first line in the page
     language: str
-    about: str
+    about: str         # the mark, code or file behind the language, or ""
     text: str
 
     @property
     def marked(self) -> bool:
+        """Say whether the commands of this block are only checked."""
         return self.language == "sh" and self.about in MARKS
 
     def commands(self) -> list[tuple[str, str]]:
-        """Return the command lines of a shell block, and the output that each is said to have."""
+        """Return each command line of a shell block with the output that the page gives for it."""
         if self.language == "console":
             parts = re.split(r"^\$ ", self.text, flags=re.M)[1:]
             return [(line, said) for line, _, said in (part.partition("\n") for part in parts)]
@@ -40,6 +44,7 @@ class Block(NamedTuple):
 
 
 def blocks(page: Path) -> list[Block]:
+    """Return the fenced blocks of a page."""
     text, found = page.read_text(), []
     for match in FENCE.finditer(text):
         language, _, about = match["info"].strip().partition(" ")
@@ -48,13 +53,13 @@ def blocks(page: Path) -> list[Block]:
 
 
 def inline(page: Path) -> list[str]:
-    """Return the commands in a page's running text."""
+    """Return the commands in the running text of a page."""
     return INLINE.findall(FENCE.sub("", page.read_text()))
 
 
 def calls(line: str) -> list[list[str]]:
     """Return the words behind each `fedmpi` of a command line, and `benchmarks` with the words behind each
-    `python -m benchmarks`; capitals that stand for something become 1."""
+    `python -m benchmarks`. Words in capitals, which the reader replaces, become 1."""
     lexer = shlex.shlex(line, posix=True, punctuation_chars=True)
     lexer.whitespace_split = True
     found, words = [], []

@@ -1,4 +1,6 @@
-"""Every command and all Python in README.md and docs/ does what the page says; see pages.py for the marks."""
+"""Every command and all Python in README.md, CONTRIBUTING.md and docs/ does what the page says.
+
+pages.py explains the marks of the blocks."""
 from __future__ import annotations
 
 import json
@@ -21,25 +23,38 @@ from tests import forked
 from tests.docs.checks import check
 from tests.docs.pages import MARKS, PAGES, ROOT, blocks, calls, inline
 
-LIMIT = 600      # seconds until a command that hangs is ended: a safety net, not a measure
-SHELL = set("|&;<>$`*({[\"")      # outside of single quotes: for bash to read
-FORKED = re.compile(r"(mpiexec -n (?P<ranks>\d+) )?fedmpi (?!sweep)")      # done by forks of this process
-LAUNCHED = "mpiexec -n 3 fedmpi run configs/quickstart.yaml"      # README's first command, under the real launcher
-COPIED = ("benchmarks", "configs", "docs", "fedmpi", "jobs", "slurm", "tests", "README.md")
-EXTRAS = ("pandas", "safetensors")      # what `.[test]` installs: a page that needs them is skipped without them
+LIMIT = 600      # seconds after which a command that hangs is ended; no test depends on it
+# Characters that, outside of single quotes, leave a line to bash.
+SHELL = set("|&;<>$`*({[\"")
+# Lines that forks of this process perform.
+FORKED = re.compile(r"(mpiexec -n (?P<ranks>\d+) )?(fedmpi (?!sweep)|python -m (?P<module>benchmarks) )")
+# The README's first command runs under the real launcher. Here it stops after a tenth of its rounds, because
+# `fedmpi verify` in docs/reproducibility.md performs all of them and judges the digest and the loss.
+LAUNCHED = "mpiexec -n 3 fedmpi run configs/quickstart.yaml"
+SHORTENED = {LAUNCHED: f"{LAUNCHED} rounds=10"}
+COPIED = ("benchmarks", "configs", "docs", "fedmpi", "jobs", "slurm", "tests", "README.md", "CONTRIBUTING.md")
+# Packages of the extra `test`. Blocks that need one are skipped if it is missing.
+EXTRAS = ("pandas", "safetensors")
 each = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 
 
 @pytest.fixture(scope="module")
 def home(tmp_path_factory):
-    """A home without data or settings."""
+    """A home folder without data or settings.
+
+    Matplotlib and the benchmarks are imported here, so that forks which use them need not import them again."""
+    import matplotlib.backends.backend_agg
+    import matplotlib.backends.backend_svg  # noqa: F401
+
+    import benchmarks.command  # noqa: F401
     return tmp_path_factory.mktemp("home")
 
 
 @pytest.fixture
 def environment(home, warm):
-    """That home, and `fedmpi` as a command of a warm Python."""
-    cache = os.environ.get("XDG_CACHE_HOME", str(Path.home() / ".cache"))      # fonts that matplotlib has looked up
+    """The environment of a reader: that home, and `fedmpi` as a command of a warm Python."""
+    # Matplotlib keeps the fonts that it has found here.
+    cache = os.environ.get("XDG_CACHE_HOME", str(Path.home() / ".cache"))
     path = os.pathsep.join([str(warm.parent), str(Path(sys.executable).parent), os.environ["PATH"]])
     modules = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
     return os.environ | {"HOME": str(home), "XDG_CACHE_HOME": cache, "PATH": path, "PYTHONPATH": modules,
@@ -47,7 +62,7 @@ def environment(home, warm):
 
 
 class Reader:
-    """Does in a folder what a page says."""
+    """A reader who does what a page says, in a folder that looks like a checkout."""
 
     def __init__(self, folder: Path, environment):
         self.folder, self.environment = folder, environment
@@ -56,30 +71,34 @@ class Reader:
             shutil.copytree(source, folder / name, ignore=ignore) if source.is_dir() else shutil.copy(source, folder)
 
     def run(self, line: str) -> tuple[int, str]:
-        """Return the exit code of a command line and what it printed."""
+        """Run a command line; return its exit code and what it printed."""
         simple = FORKED.match(line)
         if simple and line != LAUNCHED and not SHELL & set(re.sub(r"'[^']*'|\s#.*", "", line)):
             words, ranks = shlex.split(line[simple.end():], comments=True), int(simple["ranks"] or 1)
-            done = forked.command(ranks, *words, cwd=self.folder, environment=self.environment)
+            place = {"cwd": self.folder, "environment": self.environment}
+            done = (forked.run(ranks, simple["module"], *words, **place) if simple["module"]
+                    else forked.command(ranks, *words, **place))
             return done.returncode, done.stdout + done.stderr
-        shell = subprocess.Popen(["bash", "-ec", line], cwd=self.folder, env=self.environment, text=True,
-                                 stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-                                 start_new_session=True)
+        shell = subprocess.Popen(
+            ["bash", "-ec", SHORTENED.get(line, line)], cwd=self.folder, env=self.environment, text=True,
+            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True)
         try:
             said, _ = shell.communicate(timeout=LIMIT)
-        finally:      # also what it has left behind
+        finally:
+            # End also what the line has left behind.
             with suppress(ProcessLookupError):
                 os.killpg(shell.pid, signal.SIGKILL)
         return shell.returncode, said
 
     def python(self, text: str) -> tuple[int, str]:
+        """Run a Python source; return its exit code and what it printed."""
         script = self.folder / "block.py"
         script.write_text(text)
         done = forked.script(script, self.folder, self.environment)
         return done.returncode, done.stdout + done.stderr
 
     def follow(self, block) -> None:
-        """Do what a block says, and hold it to what it says."""
+        """Do what a block says, and check that it happens."""
         where = f"line {block.line}"
         if block.language in ("python", "yaml") and block.about:
             path = self.folder / block.about
@@ -98,7 +117,7 @@ class Reader:
 
 
 def like(wanted: str, said: str) -> bool:
-    """Say whether something was printed that looks like `wanted`: blanks alike, `...` for any text."""
+    """Say whether `said` contains `wanted`, in which `...` stands for any text; all blanks are equal."""
     words = [r"\s+".join(map(re.escape, part.split())) for part in wanted.split("...")]
     return re.search(r"\s*.*?\s*".join(words), said, re.S) is not None
 
@@ -115,12 +134,13 @@ def test_what_a_page_says_happens(page, reader):
     for block in blocks(page):
         if not any(name in block.text for name in missing):
             reader.follow(block)
-    if missing:      # all else was done
+    # Everything else on the page was done.
+    if missing:
         pytest.skip(f"there is no {' and no '.join(missing)} here: pip install {' '.join(missing)}")
 
 
 def lacking(found) -> list[str]:
-    """Return the packages that blocks need and that are not installed."""
+    """Return the packages that some blocks need and that are not installed."""
     return [name for name in EXTRAS if find_spec(name) is None and any(name in block.text for block in found)]
 
 
@@ -136,7 +156,7 @@ def test_one_command_is_run_under_a_real_launcher():
 
 @each
 def test_what_is_not_run_could_be(page, tmp_path, monkeypatch):
-    """Commands of fedmpi that need a cluster, data or hours, and those in the text: names, options, settings, files."""
+    """Check commands that need a cluster, data or hours, and those in the text: names, options, settings and files."""
     for name in ("configs", "jobs", "slurm"):
         (tmp_path / name).symlink_to(ROOT / name)
     monkeypatch.chdir(tmp_path)
@@ -155,7 +175,7 @@ def test_what_is_not_run_could_be(page, tmp_path, monkeypatch):
 
 @each
 def test_a_page_leaves_nothing_unsaid(page):
-    """Every block has a language and a mark that are known, so that none escapes; every link leads somewhere."""
+    """Every block has a known language and mark, so that no block goes unnoticed, and every link leads somewhere."""
     for block in blocks(page):
         marks = {"sh": ("", *MARKS), "console": ("", "1", "2", "75"), "text": ("",)}
         assert block.about in marks.get(block.language, [block.about]), f"line {block.line}: {block.about}"
@@ -164,12 +184,20 @@ def test_a_page_leaves_nothing_unsaid(page):
         assert (page.parent / target).exists(), target
 
 
-def test_the_pages_know_of_each_other():
-    links = re.findall(r"\]\(docs/([^)#]+)\)", (ROOT / "README.md").read_text())
-    assert sorted(set(links)) == [page.name for page in PAGES[1:]]
+def test_the_readme_links_to_every_page():
+    links = re.findall(r"\]\(((?:docs/)?[^)#/]+\.md)\)", (ROOT / "README.md").read_text())
+    assert {str(page.relative_to(ROOT)) for page in PAGES[1:]} <= set(links)
 
 
-KEYS = {      # runs that between them write every key
+def test_the_shortened_command_is_performed_in_full_elsewhere():
+    """`fedmpi verify` runs the whole quickstart; tests/commands/test_verify.py compares the two configurations."""
+    page = ROOT / "docs" / "reproducibility.md"
+    assert "fedmpi verify" in [line for block in blocks(page) if (block.language, block.about) == ("sh", "")
+                               for line, _ in block.commands()]
+
+
+# Runs that together write every key: method -> settings.
+KEYS = {
     "fedmhc": ["edge={}", "faults.drop=.2", "faults.bad_update=skip", "attack={kind: label_flip}",
                "evaluate.embeddings=[1]"],
     "fedcps": ["data.partition={name: few_shot, gamma: .3}"],
