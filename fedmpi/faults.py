@@ -5,13 +5,15 @@ All draws are made from the seed, the round and the client's number alone."""
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import numpy as np
 
-from fedmpi.method import Participants
 from fedmpi.settings import Ge, Gt, Lt
 from fedmpi.text import spans
+
+if TYPE_CHECKING:
+    from fedmpi.method import Participants
 
 DROPS, ATTACKERS = 0xD20B, 0xA77A      # keep these uses of the seed apart from others
 

@@ -1,63 +1,33 @@
-"""The interface of a method: pure functions written for one client and for one server.
+"""The interface of a method: the class that an author writes, and what its functions are given.
 
-A method is a frozen dataclass whose fields are its hyper-parameters. The engine runs `client` for every participant,
-one after another or many at once (then each tensor is a batch that only the engine sees: no `if` on a tensor's value,
-no `.item()`, no in-place change of an argument). `server` runs at rank 0 alone and may branch on data.
+A method is a frozen dataclass (`Method`) whose fields are its settings. The engine runs `client` for every participant,
+one after another or many at once. In the second case each tensor is a batch that only the engine sees. So `client` must
+not branch on a tensor's value, call `.item()`, or change an argument in place. `server` runs on rank 0 alone and may
+branch on data. What `data` offers is in client_data.py.
 
-What `data`, one client's data in one round, offers (d parameters, b batch):
-    data.id                                  the client's number (a 0-d int64 tensor), an index into Shared's tables
-    data.message                             what the server's `messages` addressed to this client, or None
-    data.n                                   number of training samples (a number or a 0-d tensor)
-    data.lr, data.epochs, data.momentum      the run's settings for this round
-    data.steps                               the run's steps in place of these epochs; None: there are none
-    data.decay                               by what lr_decay has multiplied the learning rate, for a method's own rates
-    data.descend(net, w, ...)                plain SGD from w (d,), over the round's batches; see `descend` below
-    data.scan(step, state, streams)          a loop over batches that a method writes itself: step(state, grad) ->
-                                             state, grad(net, w) -> (d,); a tensor that step uses must be part of state;
-                                             step gets a grad more for each of `streams`: on other batches, so named
-    data.mean_loss(net, w)                   mean cross-entropy on all training samples (a 0-d tensor)
-    data.class_sums(net, w, classes)         sums of net(w, x) over the training samples of each class, (classes, ...)
-    data.one_by_one(function, *tensors)      function(*tensors) -> a tensor, computed for one client after another: for
-                                             long inner products, whose bits in a batch depend on the batch
-    data.with_features(net, w)               the same client with net(w, x) in place of x, and the same batches
-    data.with_added_logits(net, w)           the same client with the logits net(w, x) added, sample by sample, to those
-                                             of any network whose cross-entropy is asked for (additive models)
-    data.subset(share, stream, fixed, rest)  the same client with a random share of its samples (at least one), drawn
-                                             for the round or (fixed) once for all; `rest`: with the others instead
-    data.with_batches(epochs, stream, steps, kind) the same client with other batches: `stream` names the draw; so many
-                                             `steps`, where given, in place of epochs; None epochs: as the run has them;
-                                             where the run's steps stand for its epochs, so they do here, in proportion;
-                                             `kind` is what the steps count as in metrics.jsonl (main, head, mix,
-                                             warm_up, fine_tuning; None: as before, first main)
-    data.any_client(flag)                    whether a 0-d flag holds for any client that is trained at once with this
-                                             one: leaves out what nobody needs; torch.where decides for each client
-`data.descend(net_or_loss, w, lr=, only=, pull=, momentum=, args=, clip=, spread=, noise=, where=)`:
-    net_or_loss  a Net (its cross-entropy is minimised), or loss(w, x, y, *args) -> (b,)
-    only         a block of w that moves (a slice); the rest is frozen
-    pull         [(centre, strength, block)]: adds strength * (w - centre) to the gradient of that block of w
-    clip         (low, high): w is clipped to that range after every step
-    spread       True: returns (w, v), v the variance of the batches' gradients (without pulls), summed over d (a 0-d
-                 tensor; 0 where there was a single batch)
-    noise        shape of standard normal noise of a sample: a loss(w, x, y, e, *args) is given e (b, *noise), drawn
-                 for (seed, round, client, stream), anew at every step
-    where        a 0-d flag: a client for which it does not hold keeps w, and makes no steps
-"""
+Legend of shapes: n clients, d parameters, b batch, c classes."""
 from __future__ import annotations
 
 import dataclasses
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import FunctionType
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeAlias
 
+import numpy as np
+from torch import Tensor
+
+from fedmpi.client_data import ClientData, RowsByField, State
 from fedmpi.errors import BadInput
+from fedmpi.models.flat import Model
+from fedmpi.settings import NO_SETTING
 
 if TYPE_CHECKING:
-    from torch import Tensor
+    from fedmpi.comm.rows import Rows
 
-    from fedmpi.models.flat import Model
+# What `personal`, `unadapted` and `trained` return and `predict` takes: a vector (d,), or several.
+Weights: TypeAlias = Tensor | tuple[Tensor, ...]
 
-
-# The names that version 0.1 had for parts of this interface.
+# Names that version 0.1 had for parts of this interface.
 RENAMED = {"on": "with_model", "opening": "warm_up_participants", "note": "message_template", "down": "messages",
            "averages": "supports_robust_mean", "keeps_statistics": "supports_local_batchnorm"}
 
@@ -68,87 +38,109 @@ class Nothing(NamedTuple):
 
 @dataclass
 class Participants:
-    """Who takes part in a round, as the server sees it."""
-    ids: object             # (n,) int64, ascending
-    sizes: object           # (n,) training samples of each
+    """The clients that take part in a round, as the server sees them."""
+    # Numbers of the clients (n,) int64, ascending
+    ids: np.ndarray
+    # Training samples of each (n,)
+    sizes: np.ndarray
+    # The round's number; the warm-up round before the first one is -1
     round: int
+    # The run's seed
     seed: int
+    # What `log` and `log_per_client` were told, by name
+    facts: dict[str, object] = field(default_factory=dict, init=False)
+    each: dict[str, np.ndarray] = field(default_factory=dict, init=False)
 
-    def __post_init__(self):
-        self.facts, self.each = {}, {}
-
-    def only(self, kept) -> Participants:
-        """Return those participants for which `kept` (n,) is true, with what was reported of the round."""
+    def only(self, kept: np.ndarray) -> Participants:
+        """Return those participants for which `kept` (n,) is true, with what was logged of the round."""
         some = Participants(self.ids[kept], self.sizes[kept], self.round, self.seed)
         some.facts = dict(self.facts)
         return some
 
-    def log(self, **facts):
-        """Hand measures of this round to the run's books: `clusters` (n,) of `k`, `iterations`, `distance`, ..."""
+    def log(self, **facts: object) -> None:
+        """Write measures of this round to metrics.jsonl: `clusters` (n,) of `k`, `iterations`, `distance`, ..."""
         self.facts |= facts
 
-    def log_per_client(self, **columns):
-        """Hand a measure of each participant (n,) to the books: history.h5 keeps every client's last one, metrics.jsonl
-        their mean, over all clients that have one and over those of each planted group that has a name."""
+    def log_per_client(self, **columns: np.ndarray) -> None:
+        """Log a measure of each participant (n,). history.h5 keeps every client's last value, and metrics.jsonl their
+        mean over all clients that have one, and over the clients of each planted group that has a name."""
         self.each |= columns
+
+
+def set_by_with_model() -> Any:
+    """Return a field that `with_model` sets. It is no setting, configurations cannot name it, and two methods that
+    differ in it alone are equal. Any, so that no use of the network has to ask whether it is there."""
+    return field(default=None, kw_only=True, repr=False, compare=False, metadata=NO_SETTING)
 
 
 @dataclass(frozen=True)
 class Method:
-    """Base of all methods. Subclasses set the class attributes and override the functions."""
-    title = ""       # as papers write it
-    paper = ""       # authors, venue, year
-    judged_by = ""   # which weights a client is judged by
-    supports_local_batchnorm = True      # BatchNorm's may stay at clients: what is sent and compared are models
-    supports_robust_mean = True  # the server aggregates by `mean` and `mean_by` alone, which `server.robust` replaces
+    """Base of all methods. A subclass sets the class attributes, declares its settings and overrides the functions."""
+    # The network
+    model: Model = set_by_with_model()
 
-    def __init_subclass__(cls, **words):
+    # The name as papers write it
+    title: ClassVar[str] = ""
+    # Authors, venue and year
+    paper: ClassVar[str] = ""
+    # The weights by which a client is judged
+    judged_by: ClassVar[str] = ""
+    # True if the method works with client-local BatchNorm statistics (model.statistics = local): False if it makes
+    # norms or products of models, in which they would count
+    supports_local_batchnorm: ClassVar[bool] = True
+    # True if `server` only uses `mean` and `mean_by`, so that `server.robust` may replace them
+    supports_robust_mean: ClassVar[bool] = True
+    # Lets fields be of types that pydantic does not know, such as Model
+    __pydantic_config__: ClassVar[dict[str, bool]] = {"arbitrary_types_allowed": True}
+
+    def __init_subclass__(cls, **words: object) -> None:
         super().__init_subclass__(**words)
         for old, new in RENAMED.items():
             if isinstance(vars(cls).get(old), FunctionType | bool):
                 raise BadInput(f"{cls.__module__}: {cls.__name__}.{old} is called {new} since version 0.2; rename it")
 
-    @property
-    def model(self) -> Model:
-        return self.__dict__["_model"]
-
     def with_model(self, model: Model) -> Method:
-        """Return this method for a model. Checks that need the model belong here; raises BadInput."""
-        bound = dataclasses.replace(self)
-        bound.__dict__["_model"] = model
-        return bound
+        """Return this method for a network. Checks that need the network belong here; they raise BadInput."""
+        return dataclasses.replace(self, model=model)
 
-    def check(self, train):
-        """Refuse settings that do not go with those of the training (a config.Train). Raises BadInput."""
+    def check(self, train: Any) -> None:
+        """Refuse settings that do not go with those of the training, a config.schema.Train. Raises BadInput."""
 
-    def init(self, n: int):
-        """Return the first Shared and the first Mine of every client (n clients), NamedTuples of tensors."""
+    def init(self, n: int) -> tuple[State, State]:
+        """Return the first Shared and the first Mine, which is the same for all n clients."""
         raise NotImplementedError
 
-    def client(self, shared, mine, data):
-        """Run one participant's round: return its new Mine, and what it sends (Up)."""
+    def client(self, shared: State, mine: State, data: ClientData) -> tuple[State, State]:
+        """Run one participant's round. Return its new Mine, and the Up that it sends."""
         raise NotImplementedError
 
-    def warm_up_participants(self, n: int, seed: int):
-        """Return the clients (ascending ids) that train in a round before the first one, whose number is -1; None:
-        there is no such round."""
+    def warm_up_participants(self, n: int, seed: int) -> np.ndarray | None:
+        """Return the clients (ascending numbers) that train in a round before the first one, whose number is -1; None
+        if there is no such round."""
+        return None
 
-    def stages(self, shared, rounds: int) -> list:
-        """Return [(rounds, Shared)] between which the work of a client differs, for what is said of a run before it is
-        done; `shared` is the first one."""
+    def stages(self, shared: State, rounds: int) -> list[tuple[int, State]]:
+        """Return [(rounds, Shared)], the parts of a run in which the work of a client differs. `shared` is the first
+        one. `fedmpi plan` and the cost of `edge` are worked out for each part."""
         return [(rounds, shared)]
 
-    def message_template(self):
-        """Return a template (NamedTuple of tensors) of what `messages` addresses to one client; None: nothing."""
+    def message_template(self) -> State:
+        """Return a NamedTuple of tensors like the message that `messages` addresses to one client; None for none."""
+        return None
 
-    def messages(self, shared, mine, who: Participants):
-        """Return what the server addresses to each participant beyond Shared, before it trains: the fields of
-        `message_template` as `Rows.mix` of rows that clients keep (`mine`: a Rows handle per field, a row for every
-        client). What it logs by `who.log` enters the round's books."""
+    def messages(self, shared: State, mine: RowsByField, who: Participants) -> State:
+        """Return what the server addresses to each participant beyond Shared, before it trains.
+
+        Args:
+            mine: the rows that clients keep, a row for every client.
+            who: what is logged here enters the round's books.
+
+        Returns:
+            The fields of `message_template`, each made by `Rows.mix`."""
         return ()
 
-    def traffic(self, shared, up) -> tuple[int, int]:
-        """Return the bytes that one participant receives and sends in a round (logical: what it needs)."""
+    def traffic(self, shared: State, up: State) -> tuple[int, int]:
+        """Return the bytes that one participant needs to receive and to send in a round."""
         return nbytes(shared) + nbytes(self.message_template() or ()), nbytes(up)
 
     @property
@@ -156,47 +148,49 @@ class Method:
         """Say whether clients that do not take part in a round still run `idle` in it."""
         return False
 
-    def idle(self, shared, mine, data):
-        """Return the new Mine of a client that does not take part in this round (where `idles`)."""
+    def idle(self, shared: State, mine: State, data: ClientData) -> State:
+        """Return the new Mine of a client that does not take part in this round, if `idles`."""
         return mine
 
-    def embedding(self, mine, up):
-        """Return the rows by which t-SNE is to picture clients: their heads, as they keep or else send them; None:
-        there are none. Only their inner products are taken, so they may be long (`mine`, `up`: Rows by field)."""
+    def embedding(self, mine: RowsByField, up: RowsByField) -> Rows | None:
+        """Return the rows by which t-SNE pictures clients: their heads, as they keep or else send them; None if there
+        are none. Only inner products of the rows are taken, so they may be long."""
         for rows in (*mine, *up):
             if rows.stop - rows.start in (self.model.size, self.model.head.size):
                 return rows[-self.model.head.size:]
         return None
 
-    def server(self, shared, up, who: Participants):
-        """Return the next Shared from the participants' rows (`up`: a Rows handle per field). A field that stays the
-        same tensor is not sent again: change one by PyTorch's operations alone, which leave a mark."""
+    def server(self, shared: State, up: RowsByField, who: Participants) -> State:
+        """Return the next Shared from what the participants sent.
+
+        A field that was not modified is not sent again. Modify fields with PyTorch operations, never through .numpy():
+        Tensor._version tells whether a field was modified."""
         return shared
 
-    def personal(self, shared, mine, data):
-        """Return the weights that a client is judged by, before its next local training."""
+    def personal(self, shared: State, mine: State, data: ClientData) -> Weights:
+        """Return the weights by which a client is judged, before its next local training."""
         raise NotImplementedError
 
-    def unadapted(self, shared, mine):
-        """Return the weights from which `personal` goes on to train for the client, to be judged beside them, where it
-        trains; else None."""
+    def unadapted(self, shared: State, mine: State) -> Weights | None:
+        """Return the weights from which `personal` trains for this client, to be judged as well; None if it does not
+        train."""
         return None
 
-    def trained(self, mine, up):
-        """Return the weights right after local training, where they differ from what `personal` gives; else None."""
+    def trained(self, mine: State, up: State) -> Weights | None:
+        """Return the weights right after local training if they differ from those of `personal`, else None."""
         return None
 
-    def global_model(self, shared):
-        """Return the weights (d,) of the one model that the server has for everybody, to export; None: there is none.
-        Shared's field `w`, where that is a whole model."""
+    def global_model(self, shared: State) -> Tensor | None:
+        """Return the weights (d,) of the one model that the server has for everybody, to export; None if there is
+        none. By default this is Shared's field `w`, if it is a whole model."""
         w = getattr(shared, "w", None)
         return w if w is not None and w.shape == self.model.start.shape else None
 
-    def predict(self, w, x: Tensor) -> Tensor:
-        """Return the logits (b, c) of the weights that `personal`, `unadapted` or `trained` returned."""
+    def predict(self, w: Weights, x: Tensor) -> Tensor:
+        """Return the logits (b, c) of weights that `personal`, `unadapted` or `trained` returned."""
         return self.model(w, x)
 
 
-def nbytes(state) -> int:
-    """Return the bytes of a NamedTuple of tensors."""
+def nbytes(state: State) -> int:
+    """Return the bytes of the tensors in a state, or in any sequence."""
     return sum(v.numel() * v.element_size() for v in state)

@@ -16,6 +16,9 @@ from annotated_types import Ge, Gt, Le, Lt  # noqa: F401  (the ranges that setti
 
 from fedmpi.errors import BadInput
 
+# Metadata of a field that is no setting: configurations cannot name it.
+NO_SETTING = {"setting": False}
+
 
 def make_settings(cls, values: dict, where: str):
     """Make a `cls` from `values`; `where` is the dotted path of the section ("" for the top level).
@@ -65,7 +68,11 @@ def dotted(where: str, name) -> str:
 
 def setting_names(cls) -> list[str]:
     """List the settings of a class, in the order in which they are declared."""
-    return [f.name for f in dataclasses.fields(cls) if f.init]
+    return [f.name for f in dataclasses.fields(cls) if is_setting(f)]
+
+
+def is_setting(field: dataclasses.Field) -> bool:
+    return field.init and field.metadata.get("setting", True)
 
 
 def unknown(cls, key: str, where: str) -> str:
@@ -93,7 +100,7 @@ def describe(cls) -> list[dict]:
     hints = typing.get_type_hints(cls, include_extras=True)
     rows = []
     for field in dataclasses.fields(cls):
-        if not field.init:
+        if not is_setting(field):
             continue
         base, *extra = typing.get_args(hints[field.name]) if typing.get_origin(
             hints[field.name]) is typing.Annotated else (hints[field.name],)

@@ -18,7 +18,8 @@ LINES = 300      # of a file of Python
 FLOORS = [
     "fedmpi.errors fedmpi.text fedmpi.context", "fedmpi.slurm",
     "fedmpi.settings fedmpi.registry fedmpi.comm fedmpi.clustering",
-    "fedmpi.models", "fedmpi.method", "fedmpi.faults fedmpi.edge", "fedmpi.config", "fedmpi.storage", "fedmpi.progress",
+    "fedmpi.models", "fedmpi.client_data", "fedmpi.method", "fedmpi.faults fedmpi.edge", "fedmpi.config",
+    "fedmpi.storage", "fedmpi.progress",
     "fedmpi.data", "fedmpi.engines", "fedmpi.clients", "fedmpi.ranks", "fedmpi.server", "fedmpi.methods",
     "fedmpi.assembly", "fedmpi.preparation", "fedmpi.session", "fedmpi.commands", "fedmpi.sweeps", "fedmpi.report",
     "fedmpi.cli", "fedmpi.__main__"]

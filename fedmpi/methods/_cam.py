@@ -19,12 +19,15 @@ from typing import Annotated, Literal
 
 import numpy as np
 import torch
+from torch import Tensor
 
-from fedmpi.method import Method, nbytes
+from fedmpi.method import ClientData, Method, Participants, RowsByField, State, Weights, nbytes
 from fedmpi.settings import Ge
 
-WARMUP_STREAM = 0xCA3      # stream of the warm-up's batches
-USUAL = 10        # local steps of a round, the paper's
+# stream of the warm-up's batches
+WARMUP_STREAM = 0xCA3
+# local steps of a round, the paper's
+USUAL = 10
 
 
 @dataclass(frozen=True)
@@ -35,26 +38,28 @@ class CAM(Method):
     warm: Annotated[Literal["global", "local"], "what warms up: g, or every client's own model in a round before the "
                     "first one"] = "global"
 
-    def warm_up_participants(self, n, seed):
+    def warm_up_participants(self, n: int, seed: int) -> np.ndarray | None:
         return np.arange(n) if self.warm_up and self.warm == "local" else super().warm_up_participants(n, seed)
 
-    def init(self, n):
+    def init(self, n: int) -> tuple[State, State]:
         shared, mine = super().init(n)
-        g = self.model.starts(getattr(self, "k", 1) + 1)[-1].clone()      # independent of the clusters' starts
+        # independent of the clusters' starts
+        g = self.model.starts(getattr(self, "k", 1) + 1)[-1].clone()
         first = 0 if self.warm_up_participants(n, 0) is None else -1
         return extended(shared, g=g, round=torch.tensor(first, device=g.device)), mine
 
-    def is_warming_up(self, shared) -> bool:
+    def is_warming_up(self, shared: State) -> bool:
         """Say whether g is trained alone in this round: the same for all clients."""
         return self.warm == "global" and bool(shared.round < self.warm_up)
 
-    def stages(self, shared, rounds):
+    def stages(self, shared: State, rounds: int) -> list[tuple[int, State]]:
         alone = min(rounds, self.warm_up) if self.warm == "global" else 0
         return [(n, shared._replace(round=torch.tensor(t))) for n, t in ((alone, 0), (rounds - alone, alone)) if n]
 
-    def client(self, shared, mine, data):
+    def client(self, shared: State, mine: State, data: ClientData) -> tuple[State, State]:
         if self.is_warming_up(shared):
-            rests = data.subset(0., WARMUP_STREAM).with_batches(0, WARMUP_STREAM)      # what rests is sent, too
+            # what rests is sent, too
+            rests = data.subset(0., WARMUP_STREAM).with_batches(0, WARMUP_STREAM)
             _, up = super().client(shared, mine, rests)
             warming = data.with_batches(None, 0, kind="warm_up")
             return copied(mine), extended(up, theta0=warming.descend(self.model, shared.g))
@@ -65,48 +70,51 @@ class CAM(Method):
         trained, up = super().client(shared, mine, data.with_added_logits(self.model, shared.g))
         return trained, extended(up, theta0=self.beside(self.beginning(shared, mine, up, data), shared.g, data))
 
-    def beginning(self, shared, mine, up, data):
+    def beginning(self, shared: State, mine: State, up: State, data: ClientData) -> Tensor:
+        """Return the model that the client's round began from."""
         began = getattr(super(), "began", None)
         return began(shared, mine, up, data) if began else super().personal(
             shared, mine, data.with_added_logits(self.model, shared.g))
 
-    def beside(self, w, g, data):
+    def beside(self, w: Tensor, g: Tensor, data: ClientData) -> Tensor:
         """Return the global model, trained beside the logits of w."""
         return data.with_added_logits(self.model, w).descend(self.model, g)
 
-    def server(self, shared, up, who):
+    def server(self, shared: State, up: RowsByField, who: Participants) -> State:
         clusters = shared[:-2] if self.is_warming_up(shared) else super().server(shared, up, who)
         g = shared.g if shared.round < 0 else up.theta0.mean(who.sizes)
         return type(shared)(*clusters, g, torch.tensor(who.round + 1))
 
-    def traffic(self, shared, up):
+    def traffic(self, shared: State, up: State) -> tuple[int, int]:
         down, sent = super().traffic(shared.inner(*shared[:-2]), up.inner(*up[:-1]))
         return down + nbytes(shared[-2:-1]), sent + nbytes(up[-1:])
 
-    def personal(self, shared, mine, data):
+    def personal(self, shared: State, mine: State, data: ClientData) -> Weights:
         """Return the weights whose logits are added: (g,) while g is trained alone, else (g, Theta)."""
         if self.is_warming_up(shared):
             return (shared.g,)
         return shared.g, super().personal(shared, mine, data.with_added_logits(self.model, shared.g))
 
-    def trained(self, mine, up):
+    def trained(self, mine: State, up: State) -> None:
         """Judge no sum of models that were each trained against the other's old value."""
 
-    def predict(self, w, x):
+    def predict(self, w: Weights, x: Tensor) -> Tensor:
         return sum(self.model(part, x) for part in w)
 
 
 @cache
-def wider(cls, names: tuple[str, ...]):
+def wider(cls: type, names: tuple[str, ...]) -> type:
     """Return the NamedTuple with the fields of `cls`, its `inner`, and more."""
     found = namedtuple(cls.__name__, cls._fields + names)
     found.inner = cls
     return found
 
 
-def extended(state, **more):
+def extended(state: State, **more: Tensor) -> State:
+    """Return a state with further fields."""
     return wider(type(state), tuple(more))(*state, *more.values())
 
 
-def copied(state):
+def copied(state: State) -> State:
+    """Return a state whose tensors are copies."""
     return type(state)(*(v.clone() for v in state))

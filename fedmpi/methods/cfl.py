@@ -22,21 +22,27 @@ import torch
 from torch import Tensor
 
 from fedmpi.clustering.kmeans_and_linkage import split_in_two
-from fedmpi.method import Method, Nothing, nbytes
+from fedmpi.method import ClientData, Method, Nothing, Participants, RowsByField, nbytes
 from fedmpi.models.tables import table_row
 from fedmpi.settings import Ge
 
 
 class Shared(NamedTuple):
-    models: Tensor      # (M, d) a model per cluster
-    cluster: Tensor     # (N,) int64, of every client
-    count: Tensor       # () int64, clusters that there are
-    unit: Tensor        # () norm of the largest update of the first round, 0 before it
+    # (M, d) a model per cluster
+    models: Tensor
+    # (N,) int64, of every client
+    cluster: Tensor
+    # () int64, clusters that there are
+    count: Tensor
+    # () norm of the largest update of the first round, 0 before it
+    unit: Tensor
 
 
 class Up(NamedTuple):
-    w: Tensor           # (d,)
-    norm: Tensor        # () of its update dW, which the server could take from w
+    # (d,)
+    w: Tensor
+    # () of its update dW, which the server could take from w
+    norm: Tensor
 
 
 @dataclass(frozen=True)
@@ -52,20 +58,21 @@ class CFL(Method):
     judged_by = "the model of its cluster (after local training: w_i)"
     supports_local_batchnorm = False
 
-    def init(self, n):
+    def init(self, n: int) -> tuple[Shared, Nothing]:
         models, cluster = self.model.start.repeat(self.M, 1), torch.zeros(n, dtype=torch.int64)
         return Shared(models, cluster, torch.tensor(1), models.new_zeros(())), Nothing()
 
-    def client(self, shared, mine, data):
+    def client(self, shared: Shared, mine: Nothing, data: ClientData) -> tuple[Nothing, Up]:
         w = table_row(shared.models, table_row(shared.cluster, data.id))
         new = data.descend(self.model, w)
         return mine, Up(new, (new - w).norm())
 
-    def server(self, shared, up, who):
+    def server(self, shared: Shared, up: RowsByField, who: Participants) -> Shared:
         ids, norms = torch.as_tensor(who.ids), up.norm.gather().flatten()
         cluster, count = shared.cluster.clone(), int(shared.count)
         unit = shared.unit if shared.unit > 0 else norms.max()
-        here = cluster[ids]      # of the participants, during this round
+        # of the participants, during this round
+        here = cluster[ids]
         models = up.w.mean_by(here, self.M, shared.models)
         means = (models - shared.models)[:count].norm(dim=1)
         largest = [float(max(norms[here == c], default=0.)) for c in range(count)]
@@ -75,26 +82,28 @@ class CFL(Method):
                 members = torch.nonzero(here == c).flatten()
                 dW = up.w.gram(shared.models[c])[members][:, members]
                 leaving = members[torch.as_tensor(split_in_two(cosines_from_gram(dW)))]
-                cluster[ids[leaving]] = count      # client numbers: positions differ from round to round
+                # client numbers: positions differ from round to round
+                cluster[ids[leaving]] = count
                 models[c] = models[count] = shared.models[c]
                 count += 1
         who.log(clusters=cluster[ids].numpy(), k=self.M, clusters_found=count, mean_update=means.tolist(),
-                   largest_update=largest, distance=distance)
+                largest_update=largest, distance=distance)
         return Shared(models, cluster, torch.tensor(count), unit)
 
-    def disagree(self, mean, norms, unit, t) -> bool:
+    def disagree(self, mean: Tensor, norms: Tensor, unit: Tensor, t: int) -> bool:
         """Say whether a cluster is to be split, from its mean update and the norms of its members' ones."""
         scale = float(unit) if self.relative else 1.
         return (t >= self.after and len(norms) > 2 and float(mean.norm()) < self.eps1 * scale
                 and float(norms.max()) > self.eps2 * scale)
 
-    def traffic(self, shared, up):
-        return nbytes((self.model.start,)), nbytes((up.w,))      # the cluster's model down, the client's up
+    def traffic(self, shared: Shared, up: Up) -> tuple[int, int]:
+        # the cluster's model down, the client's up
+        return nbytes((self.model.start,)), nbytes((up.w,))
 
-    def personal(self, shared, mine, data):
+    def personal(self, shared: Shared, mine: Nothing, data: ClientData) -> Tensor:
         return table_row(shared.models, table_row(shared.cluster, data.id))
 
-    def trained(self, mine, up):
+    def trained(self, mine: Nothing, up: Up) -> Tensor:
         return up.w
 
 

@@ -12,6 +12,7 @@ the run's momentum. lr_p follows the run's lr_decay, as eta does.
 Defaults. lam, inner and lr_p are those of pFedMe; none was tuned here."""
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated, NamedTuple
 
@@ -19,23 +20,28 @@ import torch
 from torch import Tensor
 
 from fedmpi.clustering.kmeans_and_linkage import kmeans_of_models
-from fedmpi.method import Method, nbytes
+from fedmpi.method import ClientData, Method, Participants, RowsByField, nbytes
 from fedmpi.models.tables import table_row
 from fedmpi.settings import Ge, Gt, Le
 
 
 class Shared(NamedTuple):
-    Omega: Tensor       # (K, d) contexts
-    context: Tensor     # (N,) int64, of every client; -1: it never took part
+    # (K, d) contexts
+    Omega: Tensor
+    # (N,) int64, of every client; -1: it never took part
+    context: Tensor
 
 
 class Mine(NamedTuple):
-    theta: Tensor       # (d,) the personal model
+    # (d,) the personal model
+    theta: Tensor
 
 
 class Up(NamedTuple):
-    omega: Tensor       # (d,)
-    squares: Tensor     # (K,) squared distances to the contexts, which the server could take from omega
+    # (d,)
+    omega: Tensor
+    # (K,) squared distances to the contexts, which the server could take from omega
+    squares: Tensor
 
 
 @dataclass(frozen=True)
@@ -51,15 +57,15 @@ class CGPFL(Method):
     judged_by = "theta_i, the personal model"
     supports_local_batchnorm = False
 
-    def init(self, n):
+    def init(self, n: int) -> tuple[Shared, Mine]:
         return Shared(self.model.start.repeat(self.K, 1), torch.full((n,), -1)), Mine(self.model.start)
 
-    def client(self, shared, mine, data):
+    def client(self, shared: Shared, mine: Mine, data: ClientData) -> tuple[Mine, Up]:
         k = table_row(shared.context, data.id)
         omega = torch.where(k < 0, shared.Omega.mean(0), table_row(shared.Omega, k))
         lr_p = self.lr_p * data.decay
 
-        def step(state, grad):
+        def step(state: tuple[Tensor, Tensor], grad: Callable[..., Tensor]) -> tuple[Tensor, Tensor]:
             theta, omega = state
             for _ in range(self.inner):
                 theta = theta - lr_p * (grad(self.model, theta) + self.lam * (theta - omega))
@@ -67,7 +73,7 @@ class CGPFL(Method):
         theta, omega = data.scan(step, (omega, omega))
         return Mine(theta), Up(omega, ((shared.Omega - omega) ** 2).sum(1))
 
-    def server(self, shared, up, who):
+    def server(self, shared: Shared, up: RowsByField, who: Participants) -> Shared:
         found = kmeans_of_models(up.omega, up.squares, shared.Omega, (who.seed, who.round))
         means = up.omega.mean_by(found.labels, self.K, shared.Omega)
         context = shared.context.clone()
@@ -75,8 +81,9 @@ class CGPFL(Method):
         who.log(clusters=found.labels, k=self.K, iterations=found.iterations, distance=found.distance)
         return Shared(torch.lerp(shared.Omega, means, self.a), context)
 
-    def traffic(self, shared, up):
-        return nbytes((self.model.start,)), nbytes((up.omega,))      # its context down, omega_i up
+    def traffic(self, shared: Shared, up: Up) -> tuple[int, int]:
+        # its context down, omega_i up
+        return nbytes((self.model.start,)), nbytes((up.omega,))
 
-    def personal(self, shared, mine, data):
+    def personal(self, shared: Shared, mine: Mine, data: ClientData) -> Tensor:
         return mine.theta

@@ -12,20 +12,23 @@ from typing import Annotated, NamedTuple
 
 from torch import Tensor
 
-from fedmpi.method import Method
+from fedmpi.method import ClientData, Method, Participants, RowsByField
 from fedmpi.settings import Ge
 
 
 class Shared(NamedTuple):
-    w: Tensor      # (d,) the global model
+    # (d,) the global model
+    w: Tensor
 
 
 class Mine(NamedTuple):
-    v: Tensor      # (d,) the personal model
+    # (d,) the personal model
+    v: Tensor
 
 
 class Up(NamedTuple):
-    w: Tensor      # (d,) the global model after local training
+    # (d,) the global model after local training
+    w: Tensor
 
 
 @dataclass(frozen=True)
@@ -36,15 +39,15 @@ class Ditto(Method):
     paper = "Li et al., ICML 2021"
     judged_by = "v_i, the personal model"
 
-    def init(self, n):
+    def init(self, n: int) -> tuple[Shared, Mine]:
         return Shared(self.model.start), Mine(self.model.start)
 
-    def client(self, shared, mine, data):
+    def client(self, shared: Shared, mine: Mine, data: ClientData) -> tuple[Mine, Up]:
         v = data.descend(self.model, mine.v, pull=[(shared.w, self.lam, None)])
         return Mine(v), Up(data.descend(self.model, shared.w))
 
-    def server(self, shared, up, who):
+    def server(self, shared: Shared, up: RowsByField, who: Participants) -> Shared:
         return Shared(up.w.mean(who.sizes))
 
-    def personal(self, shared, mine, data):
+    def personal(self, shared: Shared, mine: Mine, data: ClientData) -> Tensor:
         return mine.v

@@ -15,25 +15,31 @@ from typing import Annotated, NamedTuple
 import torch
 from torch import Tensor
 
-from fedmpi.method import Method
+from fedmpi.method import ClientData, Method, Participants, RowsByField, State
 from fedmpi.settings import Ge, Le
 
-MIX, HEAD = 1, 2      # streams of batches: the mix and head passes draw their own
+# streams of batches: the mix and head passes draw their own
+MIX, HEAD = 1, 2
 
 
 class Shared(NamedTuple):
-    w: Tensor      # (d,) the global model (phi, h)
+    # (d,) the global model (phi, h)
+    w: Tensor
 
 
 class Mine(NamedTuple):
-    h: Tensor      # (h,) the client's head
-    W: Tensor      # (h,) how much of the global head it takes, element by element
+    # (h,) the client's head
+    h: Tensor
+    # (h,) how much of the global head it takes, element by element
+    W: Tensor
 
 
 class Up(NamedTuple):
-    w: Tensor      # (d,) (phi_i, h_i)
+    # (d,) (phi_i, h_i)
+    w: Tensor
 
 
+# Its functions take any State for `shared`, because FedMHC-AH inherits them and has another Shared.
 @dataclass(frozen=True)
 class FedAH(Method):
     mix_epochs: Annotated[int, Ge(0), "passes that learn W at the start of a round; 0 keeps W as it is"] = 1
@@ -46,16 +52,16 @@ class FedAH(Method):
     paper = "Pan et al., 2024"
     judged_by = "(phi, hhat_i), mixed anew on the global model (after local training: (phi_i, h_i))"
 
-    def init(self, n):
+    def init(self, n: int) -> tuple[State, Mine]:
         h = self.model.start[self.model.h]
         return Shared(self.model.start), Mine(h, torch.full_like(h, self.mix_start))
 
-    def meet(self, shared, data):
+    def meet(self, shared: State, data: ClientData) -> tuple[Tensor, Tensor, ClientData]:
         """Return the extractor and the head that the server offers this client, and its samples' features."""
         phi, h = shared.w[self.model.phi], shared.w[self.model.h]
         return phi, h, data.with_features(self.model.base, phi)
 
-    def mix(self, h, mine, features):
+    def mix(self, h: Tensor, mine: Mine, features: ClientData) -> tuple[Tensor, Tensor]:
         """Learn W on frozen features; return the aggregated head (eq. 3) and W (eq. 4)."""
         W = mine.W
         if self.mix_epochs:
@@ -63,10 +69,11 @@ class FedAH(Method):
                 self.loss_of_mix, W, lr=self.mix_lr, momentum=0., args=(mine.h, h), clip=(0., 1.))
         return blend(mine.h, h, W), W
 
-    def loss_of_mix(self, W, z, y, own, h):
+    def loss_of_mix(self, W: Tensor, z: Tensor, y: Tensor, own: Tensor, h: Tensor) -> Tensor:
+        """Return the cross-entropy (b,) of the blended head on features z."""
         return self.model.head.loss(blend(own, h, W), z, y)
 
-    def client(self, shared, mine, data):
+    def client(self, shared: State, mine: Mine, data: ClientData) -> tuple[Mine, Up]:
         phi, h, features = self.meet(shared, data)
         hhat, W = self.mix(h, mine, features)
         own = features.with_batches(self.head_epochs, HEAD, kind="head").descend(self.model.head, hhat)
@@ -74,22 +81,22 @@ class FedAH(Method):
         return Mine(own, W), Up(w)
 
     @property
-    def idles(self):
+    def idles(self) -> bool:
         return self.mix_everyone
 
-    def idle(self, shared, mine, data):
+    def idle(self, shared: State, mine: Mine, data: ClientData) -> Mine:
         _, h, features = self.meet(shared, data)
         return Mine(*self.mix(h, mine, features))
 
-    def server(self, shared, up, who):
+    def server(self, shared: State, up: RowsByField, who: Participants) -> State:
         return Shared(up.w.mean(who.sizes))
 
-    def personal(self, shared, mine, data):
+    def personal(self, shared: State, mine: Mine, data: ClientData) -> Tensor:
         phi, h, features = self.meet(shared, data)
         hhat, _ = self.mix(h, mine, features)
         return self.model.join(phi, hhat)
 
-    def trained(self, mine, up):
+    def trained(self, mine: Mine, up: Up) -> Tensor:
         return up.w
 
 

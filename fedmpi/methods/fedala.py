@@ -19,26 +19,34 @@ import torch
 from torch import Tensor
 
 from fedmpi.errors import BadInput
-from fedmpi.method import Method
+from fedmpi.method import ClientData, Method, Participants, RowsByField
 from fedmpi.methods.fedah import blend
+from fedmpi.models.flat import Model, Net
 from fedmpi.settings import Ge, Gt, Le
 
-PART, MIX = 1, 2      # streams: the share that W is learned on, and the first of its passes
-RECENT = 10           # losses whose spread says whether W has converged
+# streams: the share that W is learned on, and the first of its passes
+PART, MIX = 1, 2
+# losses whose spread says whether W has converged
+RECENT = 10
 
 
 class Shared(NamedTuple):
-    w: Tensor          # (d,) the global model
+    # (d,) the global model
+    w: Tensor
 
 
 class Mine(NamedTuple):
-    top: Tensor        # (t,) the client's own top tensors
-    W: Tensor          # (t,) how much of the global ones it takes, element by element
-    learned: Tensor    # () whether W was learned before
+    # (t,) the client's own top tensors
+    top: Tensor
+    # (t,) how much of the global ones it takes, element by element
+    W: Tensor
+    # () whether W was learned before
+    learned: Tensor
 
 
 class Up(NamedTuple):
-    w: Tensor          # (d,)
+    # (d,)
+    w: Tensor
 
 
 @dataclass(frozen=True)
@@ -54,7 +62,7 @@ class FedALA(Method):
     paper = "Zhang et al., AAAI 2023"
     judged_by = "w_i, blended anew with the global model (after local training: w_i)"
 
-    def with_model(self, model):
+    def with_model(self, model: Model) -> Method:
         moving = len(model.names) - len(model.statistics)
         if self.p > moving:
             raise BadInput(f"method.p = {self.p}: the model has {moving} parameter tensors; set p to at most that")
@@ -66,16 +74,16 @@ class FedALA(Method):
         names = [name for name in self.model.names if name not in self.model.statistics]
         return self.model.blocks[names[-self.p]].start
 
-    def init(self, n):
+    def init(self, n: int) -> tuple[Shared, Mine]:
         top = self.model.start[self.cut:]
         return Shared(self.model.start), Mine(top, torch.ones_like(top), torch.zeros_like(top[0], dtype=torch.bool))
 
-    def mix(self, w, mine, data):
+    def mix(self, w: Tensor, mine: Mine, data: ClientData) -> tuple[Tensor, Tensor]:
         """Return the blended model, and W as it was learned for it."""
         net, below, part = self.learning(w, data.subset(self.share, PART))
         top, W, losses = w[self.cut:], mine.W, []
 
-        def loss(W, x, y, own):
+        def loss(W: Tensor, x: Tensor, y: Tensor, own: Tensor) -> Tensor:
             return net.loss(torch.cat([below, blend(own, top, W)]), x, y)
         going = ~mine.learned & (mine.top != top).any()
         for k in range(self.first_passes):
@@ -88,34 +96,35 @@ class FedALA(Method):
                 going = going & (torch.stack(losses[-RECENT:]).std(correction=0) >= self.spread)
         return torch.cat([w[:self.cut], blend(mine.top, top, W)]), W
 
-    def learning(self, w, data):
+    def learning(self, w: Tensor, data: ClientData) -> tuple[Net, Tensor, ClientData]:
         """Return the network that takes the top, its frozen part, and its samples: features where it is the head."""
         head = self.model.h.start
         if self.cut < head:
             return self.model, w[:self.cut], data
         return self.model.head, w[head:self.cut], data.with_features(self.model.base, w[self.model.phi])
 
-    def client(self, shared, mine, data):
+    def client(self, shared: Shared, mine: Mine, data: ClientData) -> tuple[Mine, Up]:
         what, W = self.mix(shared.w, mine, data)
         w = data.descend(self.model, what)
         return self.kept(shared, mine, w, W), Up(w)
 
     @property
-    def idles(self):
+    def idles(self) -> bool:
         return self.mix_everyone
 
-    def idle(self, shared, mine, data):
+    def idle(self, shared: Shared, mine: Mine, data: ClientData) -> Mine:
         return self.kept(shared, mine, *self.mix(shared.w, mine, data))
 
-    def kept(self, shared, mine, w, W):
+    def kept(self, shared: Shared, mine: Mine, w: Tensor, W: Tensor) -> Mine:
+        """Return what the client keeps of a trained model w and its W."""
         learned = mine.learned | (mine.top != shared.w[self.cut:]).any()
         return Mine(w[self.cut:].clone(), W, learned)
 
-    def server(self, shared, up, who):
+    def server(self, shared: Shared, up: RowsByField, who: Participants) -> Shared:
         return Shared(up.w.mean(who.sizes))
 
-    def personal(self, shared, mine, data):
+    def personal(self, shared: Shared, mine: Mine, data: ClientData) -> Tensor:
         return self.mix(shared.w, mine, data)[0]
 
-    def trained(self, mine, up):
+    def trained(self, mine: Mine, up: Up) -> Tensor:
         return up.w

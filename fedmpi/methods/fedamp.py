@@ -18,23 +18,25 @@ client that never took part is at the start. The server reads the models that cl
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from fedmpi.errors import BadInput
-from fedmpi.method import Method, Nothing, nbytes
+from fedmpi.method import ClientData, Method, Nothing, Participants, RowsByField, nbytes
 from fedmpi.settings import Ge, Gt, Le
 
 
 class Mine(NamedTuple):
-    w: Tensor      # (d,)
+    # (d,)
+    w: Tensor
 
 
 class Note(NamedTuple):
-    u: Tensor      # (d,) the client's own mean of all models
+    # (d,) the client's own mean of all models
+    u: Tensor
 
 
 @dataclass(frozen=True)
@@ -51,20 +53,21 @@ class FedAMP(Method):
     paper = "Huang et al., AAAI 2021"
     judged_by = "w_i, the personal model"
     supports_local_batchnorm = False
-    supports_robust_mean = False      # the server mixes what clients keep
+    # the server mixes what clients keep
+    supports_robust_mean = False
 
-    def init(self, n):
+    def init(self, n: int) -> tuple[Nothing, Mine]:
         return Nothing(), Mine(self.model.start)
 
-    def message_template(self):
+    def message_template(self) -> Note:
         return Note(self.model.start)
 
-    def check(self, train):
+    def check(self, train: Any) -> None:
         if train.lr * self.pull >= 1:
             raise BadInput(f"method.pull = {self.pull}: with train.lr = {train.lr} each step would go all the way to "
                            f"u_i, or past it; pull must be below 1 / lr = {1 / train.lr:.3g}")
 
-    def messages(self, shared, mine, who):
+    def messages(self, shared: Nothing, mine: RowsByField, who: Participants) -> Note:
         xi = self.attention(mine.w.gram(None if self.form == "heuristic" else self.model.start))
         who.log(own_weight=float(xi.diagonal().mean()))
         return Note(mine.w.mix(xi[torch.as_tensor(who.ids)]))
@@ -75,7 +78,8 @@ class FedAMP(Method):
         if self.form == "heuristic":
             norms = squares.sqrt().clamp(min=1e-300)
             alike = ((self.sigma or 1.) * gram / norms / norms[:, None]).fill_diagonal_(-torch.inf)
-            others = (1 - self.own) * alike.softmax(1).nan_to_num(0)      # nan: there is no other client
+            # nan: there is no other client
+            others = (1 - self.own) * alike.softmax(1).nan_to_num(0)
         else:
             distances = (squares + squares[:, None] - 2 * gram).clamp(min=0)
             others = self.by_distance(distances).fill_diagonal_(0)
@@ -91,11 +95,12 @@ class FedAMP(Method):
         largest = 1 / max(1, len(distances) - 1) if self.alpha is None else self.alpha / sigma
         return largest * (-distances / sigma).exp()
 
-    def client(self, shared, mine, data):
+    def client(self, shared: Nothing, mine: Mine, data: ClientData) -> tuple[Mine, Nothing]:
         return Mine(data.descend(self.model, mine.w, pull=[(data.message.u, self.pull, None)])), Nothing()
 
-    def traffic(self, shared, up):
-        return nbytes(self.message_template()), nbytes(self.message_template())      # u_i down, w_i up
+    def traffic(self, shared: Nothing, up: Nothing) -> tuple[int, int]:
+        # u_i down, w_i up
+        return nbytes(self.message_template()), nbytes(self.message_template())
 
-    def personal(self, shared, mine, data):
+    def personal(self, shared: Nothing, mine: Mine, data: ClientData) -> Tensor:
         return mine.w

@@ -11,15 +11,17 @@ from typing import Annotated, Literal, NamedTuple
 
 from torch import Tensor
 
-from fedmpi.method import Method, Nothing
+from fedmpi.method import ClientData, Method, Nothing, Participants, RowsByField
 
 
 class Shared(NamedTuple):
-    w: Tensor      # (d,)
+    # (d,)
+    w: Tensor
 
 
 class Up(NamedTuple):
-    w: Tensor      # (d,)
+    # (d,)
+    w: Tensor
 
 
 @dataclass(frozen=True)
@@ -30,17 +32,17 @@ class FedAvg(Method):
     paper = "McMahan et al., AISTATS 2017"
     judged_by = "w, the global model (after local training: w_i, FedAvg-FT)"
 
-    def init(self, n):
+    def init(self, n: int) -> tuple[Shared, Nothing]:
         return Shared(self.model.start), Nothing()
 
-    def client(self, shared, mine, data):
+    def client(self, shared: Shared, mine: Nothing, data: ClientData) -> tuple[Nothing, Up]:
         return mine, Up(data.descend(self.model, shared.w))
 
-    def server(self, shared, up, who):
+    def server(self, shared: Shared, up: RowsByField, who: Participants) -> Shared:
         return Shared(up.w.mean(who.sizes if self.weights == "samples" else None))
 
-    def personal(self, shared, mine, data):
+    def personal(self, shared: Shared, mine: Nothing, data: ClientData) -> Tensor:
         return shared.w
 
-    def trained(self, mine, up):
+    def trained(self, mine: Nothing, up: Up) -> Tensor:
         return up.w

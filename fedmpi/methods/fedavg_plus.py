@@ -14,16 +14,18 @@ from typing import Annotated, Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from fedmpi.method import Method, Nothing
+from fedmpi.method import ClientData, Method, Nothing, Participants, RowsByField
 from fedmpi.settings import Ge
 
 
 class Shared(NamedTuple):
-    w: Tensor      # (K, d)
+    # (K, d)
+    w: Tensor
 
 
 class Up(NamedTuple):
-    w: Tensor      # (K, d)
+    # (K, d)
+    w: Tensor
 
 
 @dataclass(frozen=True)
@@ -35,26 +37,26 @@ class FedAvgPlus(Method):
     paper = "Ma et al., NeurIPS 2023"
     judged_by = "the soft vote of w_1..w_K (after local training: of the client's K models)"
 
-    def init(self, n):
+    def init(self, n: int) -> tuple[Shared, Nothing]:
         return Shared(self.model.starts(self.K)), Nothing()
 
-    def client(self, shared, mine, data):
+    def client(self, shared: Shared, mine: Nothing, data: ClientData) -> tuple[Nothing, Up]:
         return mine, Up(torch.stack([self.train(w, data.with_batches(None, k)) for k, w in enumerate(shared.w)]))
 
-    def train(self, w, data):
+    def train(self, w: Tensor, data: ClientData) -> Tensor:
         """Train one of the models."""
         return data.descend(self.model, w)
 
-    def server(self, shared, up, who):
+    def server(self, shared: Shared, up: RowsByField, who: Participants) -> Shared:
         w = up.w.mean(who.sizes if self.weights == "samples" else None)
         return Shared(w.view_as(shared.w))
 
-    def personal(self, shared, mine, data):
+    def personal(self, shared: Shared, mine: Nothing, data: ClientData) -> Tensor:
         return shared.w
 
-    def trained(self, mine, up):
+    def trained(self, mine: Nothing, up: Up) -> Tensor:
         return up.w
 
-    def predict(self, w, x):
+    def predict(self, w: Tensor, x: Tensor) -> Tensor:
         votes = torch.stack([self.model(one, x).log_softmax(-1) for one in w])
         return votes.logsumexp(0) - math.log(len(w))

@@ -14,18 +14,21 @@ from typing import Annotated, NamedTuple
 
 from torch import Tensor
 
-from fedmpi.method import Method, Nothing
+from fedmpi.method import ClientData, Method, Nothing, Participants, RowsByField
 from fedmpi.settings import Ge
 
-TUNE = 1      # the stream of batches of the fine-tuning
+# the stream of batches of the fine-tuning
+TUNE = 1
 
 
 class Shared(NamedTuple):
-    phi: Tensor      # (d - h,) feature extractor
+    # (d - h,) feature extractor
+    phi: Tensor
 
 
 class Up(NamedTuple):
-    phi: Tensor      # (d - h,)
+    # (d - h,)
+    phi: Tensor
 
 
 @dataclass(frozen=True)
@@ -36,26 +39,26 @@ class FedBABU(Method):
     paper = "Oh et al., ICLR 2022"
     judged_by = "the averaged model after `ft` epochs on the client's data (unadapted: the averaged model)"
 
-    def init(self, n):
+    def init(self, n: int) -> tuple[Shared, Nothing]:
         return Shared(self.model.start[self.model.phi]), Nothing()
 
-    def whole(self, phi):
+    def whole(self, phi: Tensor) -> Tensor:
         """Return (phi, h^0): everybody knows the head that never moves, so that it is not sent."""
         return self.model.join(phi, self.model.start[self.model.h])
 
-    def client(self, shared, mine, data):
+    def client(self, shared: Shared, mine: Nothing, data: ClientData) -> tuple[Nothing, Up]:
         w = data.descend(self.model, self.whole(shared.phi), only=self.model.phi)
         return mine, Up(w[self.model.phi])
 
-    def server(self, shared, up, who):
+    def server(self, shared: Shared, up: RowsByField, who: Participants) -> Shared:
         return Shared(up.phi.mean(who.sizes))
 
-    def personal(self, shared, mine, data):
+    def personal(self, shared: Shared, mine: Nothing, data: ClientData) -> Tensor:
         w = self.whole(shared.phi)
         return data.with_batches(self.ft, TUNE, kind="fine_tuning").descend(self.model, w) if self.ft else w
 
-    def unadapted(self, shared, mine):
+    def unadapted(self, shared: Shared, mine: Nothing) -> Tensor:
         return self.whole(shared.phi)
 
-    def global_model(self, shared):
+    def global_model(self, shared: Shared) -> Tensor:
         return self.whole(shared.phi)

@@ -18,7 +18,7 @@ for `stable` rounds; from then on clients receive their own cluster's part alone
 Defaults. The paper gives no lam. No default was chosen on data; jobs/strengths_fedcps.yaml is the grid for it."""
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Literal, NamedTuple
 
 import numpy as np
@@ -26,32 +26,45 @@ import torch
 from torch import Tensor
 
 from fedmpi.clustering.kmeans_and_linkage import placed
-from fedmpi.method import Method, nbytes
+from fedmpi.method import ClientData, Method, Participants, RowsByField, nbytes, set_by_with_model
+from fedmpi.models.flat import Model
 from fedmpi.models.tables import table_row
-from fedmpi.models.tail import rear
+from fedmpi.models.tail import Rear, rear
 from fedmpi.settings import Ge, Gt, Le
 
-IDENTITY = 1      # stream of the subset that a client chooses its cluster on
+# stream of the subset that a client chooses its cluster on
+IDENTITY = 1
 
 
 class Shared(NamedTuple):
-    base: Tensor       # (d - p,) what all clusters share
-    theta: Tensor      # (k, p) what each has of its own
-    tau2: Tensor       # (k,) 0: unknown
-    scale: Tensor      # () of eq. 3, 0: unknown
-    ID: Tensor         # (n,) identity of each client, -1: unknown
-    calm: Tensor       # () rounds since all were known and none changed
+    # (d - p,) what all clusters share
+    base: Tensor
+    # (k, p) what each has of its own
+    theta: Tensor
+    # (k,) 0: unknown
+    tau2: Tensor
+    # () of eq. 3, 0: unknown
+    scale: Tensor
+    # (n,) identity of each client, -1: unknown
+    ID: Tensor
+    # () rounds since all were known and none changed
+    calm: Tensor
 
 
 class Mine(NamedTuple):
-    w: Tensor          # (d,)
-    sigma2: Tensor     # () of its last round, 0: unknown
+    # (d,)
+    w: Tensor
+    # () of its last round, 0: unknown
+    sigma2: Tensor
 
 
 class Up(NamedTuple):
-    w: Tensor          # (d,)
-    j: Tensor          # () identity
-    told: Tensor       # (3,) lam, sigma^2, squared distance from the cluster model
+    # (d,)
+    w: Tensor
+    # () identity
+    j: Tensor
+    # (3,) lam, sigma^2, squared distance from the cluster model
+    told: Tensor
 
 
 @dataclass(frozen=True)
@@ -64,28 +77,28 @@ class FedCPS(Method):
     personal_layers: Annotated[Literal["cluster", "client"], "whose last layers a client trains on from"] = "cluster"
     subset: Annotated[float, Gt(0), Le(1), "share of its samples on which a client chooses, new every round"] = .5
     stable: Annotated[int, Ge(1), "rounds without a change after which identities are final"] = 10
+    # The network's last blocks, which each cluster has of its own
+    tail: Rear = set_by_with_model()
 
     title = "FedCPS"
     paper = "Yang et al., 2025"
     judged_by = "w_i, its model after its last local training"
     supports_local_batchnorm = False
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         if self.lam_min > self.lam_max:
             raise ValueError(f"lam_min = {self.lam_min}: more than lam_max = {self.lam_max}; lower it")
 
-    def with_model(self, model):
-        bound = super().with_model(model)
-        bound.__dict__["_rear"] = rear(model, self.layers, "method.layers")
-        return bound
+    def with_model(self, model: Model) -> Method:
+        return replace(self, model=model, tail=rear(model, self.layers, "method.layers"))
 
-    def init(self, n):
-        w, cut = self.model.starts(self.k), self.__dict__["_rear"].block.start
+    def init(self, n: int) -> tuple[Shared, Mine]:
+        w, cut = self.model.starts(self.k), self.tail.block.start
         zeros = w.new_zeros
         return (Shared(w[0, :cut], w[:, cut:], zeros(self.k), zeros(()), torch.full((n,), -1, device=w.device),
                        torch.tensor(0, device=w.device)), Mine(w[0], zeros(())))
 
-    def client(self, shared, mine, data):
+    def client(self, shared: Shared, mine: Mine, data: ClientData) -> tuple[Mine, Up]:
         j = self.identity(shared, data)
         theta = self.model.join(shared.base, table_row(shared.theta, j))
         lam = self.strength(shared, mine, j, data.n)
@@ -95,21 +108,22 @@ class FedCPS(Method):
         told = torch.stack([lam, sigma2, data.one_by_one(squared_distance, w, theta)])
         return Mine(w, sigma2), Up(w.clone(), j, told)
 
-    def identity(self, shared, data):
+    def identity(self, shared: Shared, data: ClientData) -> Tensor:
+        """Return j, (): the client's cluster."""
         if shared.calm >= self.stable:
             return table_row(shared.ID, data.id).clone()
-        losses = self.__dict__["_rear"].losses(data.subset(self.subset, IDENTITY), shared.base, shared.theta)
+        losses = self.tail.losses(data.subset(self.subset, IDENTITY), shared.base, shared.theta)
         return losses.argmin()
 
-    def strength(self, shared, mine, j, n):
+    def strength(self, shared: Shared, mine: Mine, j: Tensor, n: int | Tensor) -> Tensor:
         """Return lam_i (eq. 3)."""
         tau2 = table_row(shared.tau2, j)
         lam = shared.scale * mine.sigma2 / (n * n * tau2)
         known = (shared.scale > 0) & (mine.sigma2 > 0) & (tau2 > 0)
         return torch.where(known, lam.clamp(self.lam_min, self.lam_max), self.lam)
 
-    def server(self, shared, up, who):
-        cut = self.__dict__["_rear"].block.start
+    def server(self, shared: Shared, up: RowsByField, who: Participants) -> Shared:
+        cut = self.tail.block.start
         j, (lam, sigma2) = up.j.gather().flatten().numpy(), up.told[:2].gather().double().numpy().T
         tau2 = up.told[2:].mean_by(j, self.k, shared.tau2[:, None]).flatten()
         who.log(clusters=j, k=self.k)
@@ -120,7 +134,7 @@ class FedCPS(Method):
                       self.scale(shared.scale, who.sizes, sigma2, tau2[j].numpy()), ID,
                       shared.calm + 1 if settled else torch.tensor(0))
 
-    def scale(self, old, n, sigma2, tau2):
+    def scale(self, old: Tensor, n: np.ndarray, sigma2: np.ndarray, tau2: np.ndarray) -> Tensor:
         """Return the factor of eq. 3 with which a participant of median n, sigma^2 and tau^2 has `lam`."""
         known = (sigma2 > 0) & (tau2 > 0)
         if not known.any():
@@ -128,14 +142,15 @@ class FedCPS(Method):
         typical = np.median(sigma2[known]) / (np.median(n) ** 2 * np.median(tau2[known]))
         return torch.tensor(self.lam / typical, dtype=torch.float32)
 
-    def personal(self, shared, mine, data):
+    def personal(self, shared: Shared, mine: Mine, data: ClientData) -> Tensor:
         return mine.w
 
-    def traffic(self, shared, up):
+    def traffic(self, shared: Shared, up: Up) -> tuple[int, int]:
         """The base, all parts (in final rounds the own one), tau^2 of each, and the factor."""
         parts = 1 if shared.calm > self.stable else self.k
         return nbytes([shared.base, shared.scale]) + parts * nbytes([shared.theta[0], shared.tau2[0]]), nbytes(up)
 
 
 def squared_distance(w: Tensor, theta: Tensor) -> Tensor:
+    """Return ||w - theta||^2, ()."""
     return (w - theta).square().sum()

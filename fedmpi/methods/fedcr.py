@@ -15,33 +15,42 @@ means. These epochs are not kept, so that each evaluated round shows what the au
 Defaults. `ft` = 10 follows the authors' code. None was tuned here."""
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, NamedTuple
 
 import torch
 from torch import Tensor
 
-from fedmpi.method import Method
+from fedmpi.method import ClientData, Method, Participants, RowsByField, set_by_with_model
+from fedmpi.models.flat import Model
 from fedmpi.models.variational import Variational, divergence, of_class
 from fedmpi.settings import Ge
 
-FT = 1             # stream of batches of the head epochs
-UNIT = 2 ** 10     # of the precisions that travel: exact sums have a range
+# stream of batches of the head epochs
+FT = 1
+# of the precisions that travel: exact sums have a range
+UNIT = 2 ** 10
 
 
 class Shared(NamedTuple):
-    phi: Tensor        # (d - h,) the encoder
-    mu: Tensor         # (c, f) r(z|y): means
-    sigma: Tensor      # (c, f) and standard deviations
+    # (d - h,) the encoder
+    phi: Tensor
+    # (c, f) r(z|y): means
+    mu: Tensor
+    # (c, f) and standard deviations
+    sigma: Tensor
 
 
 class Mine(NamedTuple):
-    h: Tensor          # (h,) the client's head
+    # (h,) the client's head
+    h: Tensor
 
 
 class Up(NamedTuple):
-    phi: Tensor        # (d - h,)
-    experts: Tensor    # (c, 2 f) precisions of the client's Gaussians, and these times the means
+    # (d - h,)
+    phi: Tensor
+    # (c, 2 f) precisions of the client's Gaussians, and these times the means
+    experts: Tensor
 
 
 @dataclass(frozen=True)
@@ -49,44 +58,46 @@ class FedCR(Method):
     beta: Annotated[float, Ge(0), "weight of the divergence from the class's Gaussian"] = .001
     samples: Annotated[int, Ge(1), "codes drawn for each sample and step"] = 15
     ft: Annotated[int, Ge(0), "epochs of the head before judging"] = 10
+    # The model with its code
+    net: Variational = set_by_with_model()
 
     title = "FedCR"
     paper = "Zhang et al., ICML 2023"
     judged_by = "(phi, h_i) after `ft` epochs of the head (after local training: (phi_i, h_i))"
-    supports_robust_mean = False      # the Gaussians are multiplied, not averaged
+    # the Gaussians are multiplied, not averaged
+    supports_robust_mean = False
 
-    def with_model(self, model):
-        bound = super().with_model(model)
-        bound.__dict__["net"] = Variational(model)
-        return bound
+    def with_model(self, model: Model) -> Method:
+        return replace(self, model=model, net=Variational(model))
 
-    def init(self, n):
+    def init(self, n: int) -> tuple[Shared, Mine]:
         start, (c, f) = self.net.start, (self.net.classes, self.net.width)
         return Shared(start[self.net.phi], start.new_zeros(c, f), start.new_ones(c, f)), Mine(start[self.net.h])
 
-    def loss(self, w, x, y, e, r_mu, r_sigma):
+    def loss(self, w: Tensor, x: Tensor, y: Tensor, e: Tensor, r_mu: Tensor, r_sigma: Tensor) -> Tensor:
         """Return the objective of each sample, (b,)."""
         losses, _, mu, sigma = self.net.loss(w, x, y, e)
         return losses.mean(1) + self.beta * divergence(of_class(r_mu, y), of_class(r_sigma, y), mu, sigma)
 
-    def client(self, shared, mine, data):
+    def client(self, shared: Shared, mine: Mine, data: ClientData) -> tuple[Mine, Up]:
         w = data.descend(self.loss, torch.cat([shared.phi, mine.h]), args=(shared.mu, shared.sigma),
                          noise=(self.samples, self.net.width))
         phi, h = w[self.net.phi].clone(), w[self.net.h].clone()
         return Mine(h), Up(phi, data.class_sums(self.net.experts, phi, self.net.classes) / UNIT)
 
-    def server(self, shared, up, who):
+    def server(self, shared: Shared, up: RowsByField, who: Participants) -> Shared:
         precision, weighted = (up.experts.sum().view(self.net.classes, -1) * UNIT).chunk(2, 1)
         held = precision.any(1, keepdim=True)
-        precision = precision + 1      # N(0, I)
+        # N(0, I)
+        precision = precision + 1
         return Shared(up.phi.mean(), torch.where(held, weighted / precision, shared.mu),
                       torch.where(held, precision.rsqrt(), shared.sigma))
 
-    def personal(self, shared, mine, data):
+    def personal(self, shared: Shared, mine: Mine, data: ClientData) -> Tensor:
         return self.net.tuned(shared.phi, mine.h, data, self.ft, FT)
 
-    def trained(self, mine, up):
+    def trained(self, mine: Mine, up: Up) -> Tensor:
         return torch.cat([up.phi, mine.h])
 
-    def predict(self, w, x):
+    def predict(self, w: Tensor, x: Tensor) -> Tensor:
         return self.net(w, x)

@@ -24,29 +24,37 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedmpi.method import Method, nbytes
+from fedmpi.method import ClientData, Method, Participants, RowsByField, nbytes
 from fedmpi.settings import Ge, Gt, Le, Lt
 
-HELD = 1               # stream: which samples are held out
-CHOICE = 0xF0_0D       # keeps this use of the seed apart from others
-NEAR = 1e-5            # to another model, that is no other
+# stream: which samples are held out
+HELD = 1
+# keeps this use of the seed apart from others
+CHOICE = 0xF0_0D
+# to another model, that is no other
+NEAR = 1e-5
 
 
 class Shared(NamedTuple):
-    affinity: Tensor      # (N, N) row i: what the models of others were worth to client i
+    # (N, N) row i: what the models of others were worth to client i
+    affinity: Tensor
 
 
 class Mine(NamedTuple):
-    w: Tensor             # (d,)
-    before: Tensor        # (d,) v_i, from which its last local training started
+    # (d,)
+    w: Tensor
+    # (d,) v_i, from which its last local training started
+    before: Tensor
 
 
 class Note(NamedTuple):
-    models: Tensor        # (M, d)
+    # (M, d)
+    models: Tensor
 
 
 class Up(NamedTuple):
-    weight: Tensor        # (M + 1,) of the models that were sent and of its own, raw
+    # (M + 1,) of the models that were sent and of its own, raw
+    weight: Tensor
 
 
 @dataclass(frozen=True)
@@ -59,20 +67,22 @@ class FedFomo(Method):
     title = "FedFomo"
     paper = "Zhang et al., ICLR 2021"
     judged_by = "w_i, the personal model"
-    supports_robust_mean = False      # the server mixes what clients keep
+    # the server mixes what clients keep
+    supports_robust_mean = False
 
-    def init(self, n):
+    def init(self, n: int) -> tuple[Shared, Mine]:
         return Shared(torch.eye(n)), Mine(self.model.start, self.model.start)
 
-    def message_template(self):
+    def message_template(self) -> Note:
         return Note(self.model.start.repeat(self.M, 1))
 
-    def chosen(self, shared, who) -> np.ndarray:
+    def chosen(self, shared: Shared, who: Participants) -> np.ndarray:
         """Return the clients whose models each participant is sent, (participants, M)."""
         rows = [self.best(row, int(i), who) for i, row in zip(who.ids, shared.affinity.numpy()[who.ids], strict=True)]
         return np.stack(rows)
 
-    def best(self, row, i, who) -> np.ndarray:
+    def best(self, row: np.ndarray, i: int, who: Participants) -> np.ndarray:
+        """Return the clients whose models client i is sent, (M,); `row` (N,) is its row of affinities."""
         generator = np.random.default_rng((who.seed, who.round, i, CHOICE))
         at_random = generator.random(self.M) < self.epsilon - who.round * self.fall
         order = generator.permutation(len(row))
@@ -82,10 +92,10 @@ class FedFomo(Method):
             found.append(next(j for j in (shuffled if explore else best) if j not in found))
         return np.array(found + [i] * (self.M - len(found)))
 
-    def messages(self, shared, mine, who):
+    def messages(self, shared: Shared, mine: RowsByField, who: Participants) -> Note:
         return Note(mine.w.mix(np.eye(len(shared.affinity))[self.chosen(shared, who)]))
 
-    def client(self, shared, mine, data):
+    def client(self, shared: Shared, mine: Mine, data: ClientData) -> tuple[Mine, Up]:
         train = data.subset(1 - self.held_out, HELD, fixed=True)
         held = data.subset(1 - self.held_out, HELD, fixed=True, rest=True)
         models, v = torch.cat([data.message.models, mine.w[None]]), mine.before
@@ -97,16 +107,16 @@ class FedFomo(Method):
         v = v + a / torch.where(a.sum() > 0, a.sum(), 1.) @ (models - v)
         return Mine(train.descend(self.model, v), v), Up(weight)
 
-    def server(self, shared, up, who):
+    def server(self, shared: Shared, up: RowsByField, who: Participants) -> Shared:
         affinity = shared.affinity.clone()
         rows, weight = torch.as_tensor(who.ids)[:, None], up.weight.gather()
         columns = torch.cat([torch.as_tensor(self.chosen(shared, who)), rows], 1)
         affinity.index_put_((rows, columns), weight, accumulate=True)
         return Shared(affinity)
 
-    def traffic(self, shared, up):
+    def traffic(self, shared: Shared, up: Up) -> tuple[int, int]:
         # it receives M models, and sends w_i and its weights
         return nbytes(self.message_template()), nbytes((self.model.start,)) + nbytes(up)
 
-    def personal(self, shared, mine, data):
+    def personal(self, shared: Shared, mine: Mine, data: ClientData) -> Tensor:
         return mine.w

@@ -19,22 +19,28 @@ from torch import Tensor
 
 from fedmpi.clustering.kmeans_and_linkage import kmeans
 from fedmpi.clustering.low_rank import spectrum
-from fedmpi.method import Method, Nothing, nbytes
+from fedmpi.method import ClientData, Method, Nothing, Participants, RowsByField, nbytes
 from fedmpi.models.tables import table_row
 from fedmpi.settings import Ge
 
-FIRST = 0x6200      # keeps this use of the seed apart from others
+# keeps this use of the seed apart from others
+FIRST = 0x6200
 
 
 class Shared(NamedTuple):
-    models: Tensor          # (K, d) a model per group
-    directions: Tensor      # (K, d) its mean update in the first training
-    group: Tensor           # (N,) int64, of every client; -1: not known yet
+    # (K, d) a model per group
+    models: Tensor
+    # (K, d) its mean update in the first training
+    directions: Tensor
+    # (N,) int64, of every client; -1: not known yet
+    group: Tensor
 
 
 class Up(NamedTuple):
-    w: Tensor               # (d,)
-    group: Tensor           # () int64
+    # (d,)
+    w: Tensor
+    # () int64
+    group: Tensor
 
 
 @dataclass(frozen=True)
@@ -47,15 +53,15 @@ class FedGroup(Method):
     judged_by = "the model of its group (after local training: w_i)"
     supports_local_batchnorm = False
 
-    def init(self, n):
+    def init(self, n: int) -> tuple[Shared, Nothing]:
         models = self.model.start.repeat(self.K, 1)
         return Shared(models, torch.zeros_like(models), torch.zeros(n, dtype=torch.int64)), Nothing()
 
-    def warm_up_participants(self, n, seed):
+    def warm_up_participants(self, n: int, seed: int) -> np.ndarray:
         generator = np.random.default_rng((seed, FIRST))
         return np.sort(generator.choice(n, min(n, self.first * self.K), replace=False))
 
-    def join(self, shared, data):
+    def join(self, shared: Shared, data: ClientData) -> Tensor:
         """Return the client's group; where it is not known yet, by a training from the start."""
         group = table_row(shared.group, data.id)
         if not data.any_client(group < 0):
@@ -66,17 +72,18 @@ class FedGroup(Method):
         likeness = shared.directions @ dW / norms.clamp(min=1e-30)
         return torch.where(group < 0, torch.where(norms > 0, likeness, -torch.inf).argmax(), group)
 
-    def client(self, shared, mine, data):
+    def client(self, shared: Shared, mine: Nothing, data: ClientData) -> tuple[Nothing, Up]:
         group = self.join(shared, data)
         return mine, Up(data.descend(self.model, table_row(shared.models, group)), group.clone())
 
-    def found(self, gram, seed):
+    def found(self, gram: Tensor, seed: int) -> np.ndarray:
         """Cluster clients by the cosines of their updates with the first K singular directions of all of them."""
-        values, vectors = map(torch.from_numpy, spectrum(gram.numpy()))      # ascending
+        # ascending
+        values, vectors = map(torch.from_numpy, spectrum(gram.numpy()))
         along = vectors[:, -self.K:] * values[-self.K:].clamp(min=0).sqrt()
         return kmeans(along / gram.diagonal().sqrt().clamp(min=1e-300)[:, None], self.K, None, (seed, FIRST)).labels
 
-    def server(self, shared, up, who):
+    def server(self, shared: Shared, up: RowsByField, who: Participants) -> Shared:
         ids = torch.as_tensor(who.ids)
         if who.round < 0:
             found = torch.as_tensor(self.found(up.w.gram(shared.models[0]), who.seed))
@@ -89,11 +96,12 @@ class FedGroup(Method):
         who.log(clusters=joined.numpy(), k=self.K)
         return Shared(up.w.mean_by(joined, self.K, shared.models, who.sizes), shared.directions, group)
 
-    def traffic(self, shared, up):
-        return nbytes((self.model.start,)), nbytes((up.w,))      # the group's model down, w_i up
+    def traffic(self, shared: Shared, up: Up) -> tuple[int, int]:
+        # the group's model down, w_i up
+        return nbytes((self.model.start,)), nbytes((up.w,))
 
-    def personal(self, shared, mine, data):
+    def personal(self, shared: Shared, mine: Nothing, data: ClientData) -> Tensor:
         return table_row(shared.models, self.join(shared, data))
 
-    def trained(self, mine, up):
+    def trained(self, mine: Nothing, up: Up) -> Tensor:
         return up.w

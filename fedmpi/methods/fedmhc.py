@@ -15,6 +15,7 @@ rounds on the digits (jobs/results/strengths_fedmhc), lam = .1, 1, 5, 15 gave 97
 that the pull brings it. No strength is best on both; the default of .1 is for clients that differ."""
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated, Literal, NamedTuple
 
@@ -22,22 +23,26 @@ import torch
 from torch import Tensor
 
 from fedmpi.clustering.kmeans_and_linkage import kmeans, mean_distance
-from fedmpi.method import Method
+from fedmpi.method import ClientData, Method, Participants, RowsByField
 from fedmpi.models.tables import table_row
 from fedmpi.settings import Ge
 
 
 class Shared(NamedTuple):
-    phi: Tensor      # (d - h,) feature extractor
-    heads: Tensor    # (M, h) a head per cluster
+    # (d - h,) feature extractor
+    phi: Tensor
+    # (M, h) a head per cluster
+    heads: Tensor
 
 
 class Mine(NamedTuple):
-    theta: Tensor    # (d,) the personal model
+    # (d,) the personal model
+    theta: Tensor
 
 
 class Up(NamedTuple):
-    w: Tensor        # (d,) the group's model after local training
+    # (d,) the group's model after local training
+    w: Tensor
 
 
 @dataclass(frozen=True)
@@ -50,41 +55,43 @@ class FedMHC(Method):
     title = "FedMHC"
     paper = "Zheng et al., 2024"
     judged_by = "theta_i, the personal model"
-    supports_robust_mean = False      # heads are the means that k-means takes
+    # heads are the means that k-means takes
+    supports_robust_mean = False
 
-    def init(self, n):
+    def init(self, n: int) -> tuple[Shared, Mine]:
         phi, h = self.model.start[self.model.phi], self.model.start[self.model.h]
         return Shared(phi, h.repeat(self.M, 1)), Mine(self.model.start)
 
-    def client(self, shared, mine, data):
+    def client(self, shared: Shared, mine: Mine, data: ClientData) -> tuple[Mine, Up]:
         w = self.model.join(shared.phi, table_row(shared.heads, self.group(shared, data)))
         if self.anchor == "local":
             return self._side_by_side(w, mine.theta, data)
         theta = data.descend(self.model, mine.theta, pull=[(w, self.lam, None)])
         return Mine(theta), Up(data.descend(self.model, w))
 
-    def group(self, shared, data):
+    def group(self, shared: Shared, data: ClientData) -> Tensor:
         """Return m, (): the head that fits the client's training samples best (eq. 5)."""
         features = data.with_features(self.model.base, shared.phi)
         return torch.stack([features.mean_loss(self.model.head, h) for h in shared.heads]).argmin()
 
-    def _side_by_side(self, w, theta, data):
-        def step(state, grad):
+    def _side_by_side(self, w: Tensor, theta: Tensor, data: ClientData) -> tuple[Mine, Up]:
+        """Train w and theta in turns, theta pulled to the w that moves beside it (algorithm 1, line 11)."""
+        def step(state: tuple[Tensor, Tensor], grad: Callable[..., Tensor]) -> tuple[Tensor, Tensor]:
             w, theta = state
             w = w - data.lr * grad(self.model, w)
             return w, theta - data.lr * (grad(self.model, theta) + self.lam * (theta - w))
         w, theta = data.scan(step, (w, theta))
         return Mine(theta), Up(w)
 
-    def server(self, shared, up, who):
+    def server(self, shared: Shared, up: RowsByField, who: Participants) -> Shared:
         h = up.w[self.model.h].gather()
         first = bool((shared.heads == shared.heads[0]).all())
         found = kmeans(h, self.M, start=None if first else shared.heads, seed=(who.seed, who.round),
                        batch=self.mini_batch)
         heads = found.centres(h, old=shared.heads)
         who.log(clusters=found.labels, k=self.M, iterations=found.iterations,
-                   distance=mean_distance(h, found.labels))
+                distance=mean_distance(h, found.labels))
         return Shared(up.w[self.model.phi].mean(), heads)
 
-    def personal(self, shared, mine, data):
+    def personal(self, shared: Shared, mine: Mine, data: ClientData) -> Tensor:
         return mine.theta

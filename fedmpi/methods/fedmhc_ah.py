@@ -17,14 +17,17 @@ import torch
 from torch import Tensor
 
 from fedmpi.clustering.kmeans_and_linkage import kmeans, mean_distance
+from fedmpi.method import ClientData, Participants, RowsByField
 from fedmpi.methods.fedah import FedAH, Mine
 from fedmpi.models.tables import table_row
 from fedmpi.settings import Ge
 
 
 class Shared(NamedTuple):
-    phi: Tensor      # (d - h,) feature extractor
-    heads: Tensor    # (M, h) a head per cluster
+    # (d - h,) feature extractor
+    phi: Tensor
+    # (M, h) a head per cluster
+    heads: Tensor
 
 
 @dataclass(frozen=True)
@@ -35,20 +38,20 @@ class FedMHCAH(FedAH):
     paper = "our own: Zheng et al. and Pan et al., 2024, combined"
     judged_by = "(phi, hhat_i), mixed anew with the head of the best group (after local training: (phi_i, h_i))"
 
-    def init(self, n):
+    def init(self, n: int) -> tuple[Shared, Mine]:
         phi, h = self.model.start[self.model.phi], self.model.start[self.model.h]
         return Shared(phi, h.repeat(self.M, 1)), Mine(h, torch.full_like(h, self.mix_start))
 
-    def meet(self, shared, data):
+    def meet(self, shared: Shared, data: ClientData) -> tuple[Tensor, Tensor, ClientData]:
         features = data.with_features(self.model.base, shared.phi)
         losses = torch.stack([features.mean_loss(self.model.head, h) for h in shared.heads])
         return shared.phi, table_row(shared.heads, losses.argmin()), features
 
-    def server(self, shared, up, who):
+    def server(self, shared: Shared, up: RowsByField, who: Participants) -> Shared:
         sent = up.w[self.model.h]
         h, first = sent.gather(), bool((shared.heads == shared.heads[0]).all())
         found = kmeans(h, self.M, start=None if first else shared.heads, seed=(who.seed, who.round))
         heads = sent.mean_by(found.labels, self.M, shared.heads, who.sizes)
         who.log(clusters=found.labels, k=self.M, iterations=found.iterations,
-                   distance=mean_distance(h, found.labels, who.sizes))
+                distance=mean_distance(h, found.labels, who.sizes))
         return Shared(up.w[self.model.phi].mean(who.sizes), heads)

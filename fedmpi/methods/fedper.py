@@ -10,19 +10,22 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-from fedmpi.method import Method
+from fedmpi.method import ClientData, Method, Participants, RowsByField
 
 
 class Shared(NamedTuple):
-    phi: Tensor      # (d - h,) feature extractor
+    # (d - h,) feature extractor
+    phi: Tensor
 
 
 class Mine(NamedTuple):
-    h: Tensor        # (h,) the client's head
+    # (h,) the client's head
+    h: Tensor
 
 
 class Up(NamedTuple):
-    phi: Tensor      # (d - h,)
+    # (d - h,)
+    phi: Tensor
 
 
 @dataclass(frozen=True)
@@ -31,18 +34,19 @@ class FedPer(Method):
     paper = "Arivazhagan et al., 2019"
     judged_by = "(phi, h_i), the own head on the averaged extractor (after local training: (phi_i, h_i))"
 
-    def init(self, n):
+    def init(self, n: int) -> tuple[Shared, Mine]:
         return Shared(self.model.start[self.model.phi]), Mine(self.model.start[self.model.h])
 
-    def client(self, shared, mine, data):
+    def client(self, shared: Shared, mine: Mine, data: ClientData) -> tuple[Mine, Up]:
         w = data.descend(self.model, self.model.join(shared.phi, mine.h))
-        return Mine(w[self.model.h].clone()), Up(w[self.model.phi])      # a slice would keep all of w in memory
+        # a slice would keep all of w in memory
+        return Mine(w[self.model.h].clone()), Up(w[self.model.phi])
 
-    def server(self, shared, up, who):
+    def server(self, shared: Shared, up: RowsByField, who: Participants) -> Shared:
         return Shared(up.phi.mean(who.sizes))
 
-    def personal(self, shared, mine, data):
+    def personal(self, shared: Shared, mine: Mine, data: ClientData) -> Tensor:
         return self.model.join(shared.phi, mine.h)
 
-    def trained(self, mine, up):
+    def trained(self, mine: Mine, up: Up) -> Tensor:
         return self.model.join(up.phi, mine.h)

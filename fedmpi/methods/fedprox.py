@@ -9,7 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated
 
-from fedmpi.methods.fedavg import FedAvg, Up
+from fedmpi.method import ClientData, Nothing
+from fedmpi.methods.fedavg import FedAvg, Shared, Up
 from fedmpi.settings import Ge
 
 
@@ -21,5 +22,5 @@ class FedProx(FedAvg):
     paper = "Li et al., MLSys 2020"
     judged_by = "w, the global model (after local training: w_i)"
 
-    def client(self, shared, mine, data):
+    def client(self, shared: Shared, mine: Nothing, data: ClientData) -> tuple[Nothing, Up]:
         return mine, Up(data.descend(self.model, shared.w, pull=[(shared.w, self.mu, None)]))

@@ -8,6 +8,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated
 
+from torch import Tensor
+
+from fedmpi.method import ClientData
 from fedmpi.methods.fedavg_plus import FedAvgPlus
 from fedmpi.settings import Ge
 
@@ -18,5 +21,5 @@ class FedProxPlus(FedAvgPlus):
 
     title = "FedProx+"
 
-    def train(self, w, data):
+    def train(self, w: Tensor, data: ClientData) -> Tensor:
         return data.descend(self.model, w, pull=[(w, self.mu, None)])

@@ -13,10 +13,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated
 
-from fedmpi.methods.fedper import FedPer, Mine, Up
+from fedmpi.method import ClientData
+from fedmpi.methods.fedper import FedPer, Mine, Shared, Up
 from fedmpi.settings import Ge
 
-HEAD = 2      # the stream of batches of the head passes
+# the stream of batches of the head passes
+HEAD = 2
 
 
 @dataclass(frozen=True)
@@ -26,7 +28,7 @@ class FedRep(FedPer):
     title = "FedRep"
     paper = "Collins et al., ICML 2021"
 
-    def client(self, shared, mine, data):
+    def client(self, shared: Shared, mine: Mine, data: ClientData) -> tuple[Mine, Up]:
         features = data.with_features(self.model.base, shared.phi)
         h = features.with_batches(self.head_epochs, HEAD, kind="head").descend(self.model.head, mine.h)
         w = data.descend(self.model, self.model.join(shared.phi, h), only=self.model.phi)

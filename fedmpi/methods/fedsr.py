@@ -13,30 +13,35 @@ mean of the code, in place of 20 codes, so that the accuracy has no noise.
 Defaults. None was tuned here."""
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Literal, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fedmpi.method import Method, Nothing
+from fedmpi.method import ClientData, Method, Nothing, Participants, RowsByField, set_by_with_model
+from fedmpi.models.flat import Model
 from fedmpi.models.variational import Variational, divergence, of_class
 from fedmpi.settings import Ge
 
-FT = 1      # stream of batches of the fine-tuning
+# stream of batches of the fine-tuning
+FT = 1
 
 
 class Shared(NamedTuple):
-    w: Tensor      # (d,) encoder and head; with `r: averaged` also r
+    # (d,) encoder and head; with `r: averaged` also r
+    w: Tensor
 
 
 class Mine(NamedTuple):
-    r: Tensor      # (2 c f,) the client's means and raw sigmas of the classes' codes
+    # (2 c f,) the client's means and raw sigmas of the classes' codes
+    r: Tensor
 
 
 class Up(NamedTuple):
-    w: Tensor      # as Shared's
+    # as Shared's
+    w: Tensor
 
 
 @dataclass(frozen=True)
@@ -45,44 +50,44 @@ class FedSR(Method):
     a_C: Annotated[float, Ge(0), "weight of the divergence from the class's Gaussian"] = .0005
     r: Annotated[Literal["own", "averaged"], "whose Gaussians of the classes: each client's, or one for all"] = "own"
     ft: Annotated[int, Ge(0), "epochs of the head before judging (FedSR-FT)"] = 0
+    # The model with its code
+    net: Variational = set_by_with_model()
 
     title = "FedSR"
     paper = "Nguyen et al., NeurIPS 2022"
     judged_by = "w, the global model, after `ft` epochs of its head (after local training: w_i)"
 
-    def with_model(self, model):
-        bound = super().with_model(model)
-        bound.__dict__["net"] = Variational(model)
-        return bound
+    def with_model(self, model: Model) -> Method:
+        return replace(self, model=model, net=Variational(model))
 
-    def init(self, n):
+    def init(self, n: int) -> tuple[Shared, Mine | Nothing]:
         c, f = self.net.classes, self.net.width
         r = torch.stack([torch.zeros(c, f), torch.ones(c, f)]).flatten().to(self.net.start.device)
         if self.r == "averaged":
             return Shared(torch.cat([self.net.start, r])), Nothing()
         return Shared(self.net.start), Mine(r)
 
-    def loss(self, v, x, y, e):
+    def loss(self, v: Tensor, x: Tensor, y: Tensor, e: Tensor) -> Tensor:
         """Return the objective of each sample, (b,); v = (w, r)."""
         r_mu, s = v[self.net.size:].view(2, self.net.classes, self.net.width)
         losses, z, mu, sigma = self.net.loss(v[:self.net.size], x, y, e)
         apart = divergence(mu, sigma, of_class(r_mu, y), of_class(F.softplus(s), y))
         return losses[:, 0] + self.a_R * z[:, 0].norm(dim=1) + self.a_C * apart
 
-    def client(self, shared, mine, data):
+    def client(self, shared: Shared, mine: Mine | Nothing, data: ClientData) -> tuple[Mine | Nothing, Up]:
         v = data.descend(self.loss, torch.cat([shared.w, *mine]), noise=(1, self.net.width))
         at = len(shared.w)
         return Mine(v[at:].clone()) if mine else mine, Up(v[:at].clone())
 
-    def server(self, shared, up, who):
+    def server(self, shared: Shared, up: RowsByField, who: Participants) -> Shared:
         return Shared(up.w.mean())
 
-    def personal(self, shared, mine, data):
+    def personal(self, shared: Shared, mine: Mine | Nothing, data: ClientData) -> Tensor:
         w = shared.w[:self.net.size]
         return self.net.tuned(w[self.net.phi], w[self.net.h], data, self.ft, FT)
 
-    def trained(self, mine, up):
+    def trained(self, mine: Mine | Nothing, up: Up) -> Tensor:
         return up.w
 
-    def predict(self, w, x):
+    def predict(self, w: Tensor, x: Tensor) -> Tensor:
         return self.net(w[:self.net.size], x)

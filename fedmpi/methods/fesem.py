@@ -22,26 +22,32 @@ from torch import Tensor, nn
 
 from fedmpi.clustering.kmeans_and_linkage import embed, kmeans, lloyd, mean_distance
 from fedmpi.errors import BadInput
-from fedmpi.method import Method, Nothing, nbytes
-from fedmpi.models.flat import joined
+from fedmpi.method import ClientData, Method, Nothing, Participants, RowsByField, nbytes
+from fedmpi.models.flat import Model, joined
 from fedmpi.models.tables import table_row
 from fedmpi.settings import Ge
 
-TRIES = 10      # starts of the first k-means
+# starts of the first k-means
+TRIES = 10
 
 
 class Shared(NamedTuple):
-    w: Tensor        # (k, d) centres
-    of: Tensor       # (clients,) each client's cluster; -1: none yet
-    n: Tensor        # () training samples of the latest participants
+    # (k, d) centres
+    w: Tensor
+    # (clients,) each client's cluster; -1: none yet
+    of: Tensor
+    # () training samples of the latest participants
+    n: Tensor
 
 
 class Mine(NamedTuple):
-    theta: Tensor    # (d,) the client's own model, where it is kept
+    # (d,) the client's own model, where it is kept
+    theta: Tensor
 
 
 class Up(NamedTuple):
-    w: Tensor        # (d,) theta_i after local training
+    # (d,) theta_i after local training
+    w: Tensor
 
 
 @dataclass(frozen=True)
@@ -58,7 +64,7 @@ class FeSEM(Method):
     paper = "Xie et al., 2021"
     judged_by = "its own cluster's centre (after local training: theta_i)"
 
-    def with_model(self, model):
+    def with_model(self, model: Model) -> Method:
         for name in {*self.layers} - {"linear"}:
             if name not in model.blocks:
                 raise BadInput(f"method.layers: {name!r} is not part of this model; it can be linear, or one of its "
@@ -73,23 +79,23 @@ class FeSEM(Method):
         parts = sorted((self.model.block(b) for b in dict.fromkeys(chosen)), key=lambda part: part.start)
         return joined(parts) or [slice(0, self.model.size)]
 
-    def init(self, n):
+    def init(self, n: int) -> tuple[Shared, Mine | Nothing]:
         start = self.model.start
         shared = Shared(start.repeat(self.k, 1), torch.full((n,), -1, device=start.device), start.new_zeros(()))
         return shared, Mine(start) if self.keep else Nothing()
 
-    def centre(self, shared, data):
+    def centre(self, shared: Shared, data: ClientData) -> tuple[Tensor, Tensor]:
         """Return the centre of the client's cluster, and whether it has one."""
         j = table_row(shared.of, data.id)
         return torch.where(j >= 0, table_row(shared.w, j.clamp(min=0)), shared.w.mean(0)), j >= 0
 
-    def began(self, shared, mine, up, data):
+    def began(self, shared: Shared, mine: Mine | Nothing, up: Up, data: ClientData) -> Tensor:
         """Return the model that a client's local training began from."""
-        return mine.theta if self.keep else self.centre(shared, data)[0]
+        return mine.theta if isinstance(mine, Mine) else self.centre(shared, data)[0]
 
-    def client(self, shared, mine, data):
+    def client(self, shared: Shared, mine: Mine | Nothing, data: ClientData) -> tuple[Mine | Nothing, Up]:
         centre, known = self.centre(shared, data)
-        theta = mine.theta if self.keep else centre
+        theta = mine.theta if isinstance(mine, Mine) else centre
         pull = [(centre, self.lam * known, None)] if self.lam else []
         if self.scale_by_share:
             share = torch.where(shared.n > 0, data.n / shared.n.clamp(min=1), 1.)
@@ -98,10 +104,11 @@ class FeSEM(Method):
             theta = data.descend(self.model, theta, pull=pull)
         return Mine(theta) if self.keep else mine, Up(theta)
 
-    def scaled(self, w, x, y, share):
+    def scaled(self, w: Tensor, x: Tensor, y: Tensor, share: Tensor) -> Tensor:
+        """Return each sample's cross-entropy times the client's share n_i / n, (b,)."""
         return share * self.model.loss(w, x, y)
 
-    def server(self, shared, up, who):
+    def server(self, shared: Shared, up: RowsByField, who: Participants) -> Shared:
         weight = who.sizes if self.weights == "samples" else None
         points = embed(sum(up.w[part].gram(beside=shared.w[:, part]) for part in self.slices))
         rows, centres = points[:len(who.ids)], points[len(who.ids):]
@@ -112,15 +119,15 @@ class FeSEM(Method):
         of = shared.of.clone()
         of[torch.as_tensor(who.ids)] = torch.from_numpy(found.labels).to(of)
         who.log(clusters=found.labels, k=self.k, iterations=found.iterations,
-                   distance=mean_distance(rows, found.labels, weight))
+                distance=mean_distance(rows, found.labels, weight))
         return Shared(up.w.mean_by(found.labels, self.k, old=shared.w, weight=weight), of,
                       torch.as_tensor(float(who.sizes.sum())))
 
-    def traffic(self, shared, up):
+    def traffic(self, shared: Shared, up: Up) -> tuple[int, int]:
         return nbytes(shared[:1]), nbytes(up)
 
-    def personal(self, shared, mine, data):
+    def personal(self, shared: Shared, mine: Mine | Nothing, data: ClientData) -> Tensor:
         return self.centre(shared, data)[0]
 
-    def trained(self, mine, up):
+    def trained(self, mine: Mine | Nothing, up: Up) -> Tensor:
         return up.w

@@ -19,19 +19,24 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedmpi.method import Method, Nothing
+from fedmpi.method import ClientData, Method, Nothing, Participants, RowsByField
+from fedmpi.models.flat import Net
 from fedmpi.models.tables import table_row
 from fedmpi.settings import Ge
 
 
 class Shared(NamedTuple):
-    phi: Tensor      # (p,) the body of all clusters; empty where each has its own
-    parts: Tensor    # (k, d - p) the rest of every cluster's model
+    # (p,) the body of all clusters; empty where each has its own
+    phi: Tensor
+    # (k, d - p) the rest of every cluster's model
+    parts: Tensor
 
 
 class Up(NamedTuple):
-    w: Tensor        # (d,) the cluster's model after local training
-    z: Tensor        # () which cluster
+    # (d,) the cluster's model after local training
+    w: Tensor
+    # () which cluster
+    z: Tensor
 
 
 @dataclass(frozen=True)
@@ -47,38 +52,39 @@ class IFCA(Method):
 
     @property
     def cut(self) -> int:
+        """Return where the part of w begins that every cluster has of its own."""
         return self.model.phi.stop if self.shared_body else 0
 
-    def init(self, n):
+    def init(self, n: int) -> tuple[Shared, Nothing]:
         starts = self.model.starts(self.k)
         return Shared(starts[0, :self.cut].clone(), starts[:, self.cut:].clone()), Nothing()
 
-    def choose(self, shared, data):
+    def choose(self, shared: Shared, data: ClientData) -> Tensor:
         """Return z_i, the cluster that fits the client's training data best."""
-        net = self.model
+        net: Net = self.model
         if self.shared_body:
             data, net = data.with_features(self.model.base, shared.phi), self.model.head
         return torch.stack([data.mean_loss(net, part) for part in shared.parts]).argmin()
 
-    def began(self, shared, mine, up, data):
+    def began(self, shared: Shared, mine: Nothing, up: Up, data: ClientData) -> Tensor:
         """Return the model that a client's local training began from."""
         return self.model.join(shared.phi, table_row(shared.parts, up.z))
 
-    def client(self, shared, mine, data):
+    def client(self, shared: Shared, mine: Nothing, data: ClientData) -> tuple[Nothing, Up]:
         z = self.choose(shared, data)
         return mine, Up(data.descend(self.model, self.model.join(shared.phi, table_row(shared.parts, z))), z)
 
-    def server(self, shared, up, who):
+    def server(self, shared: Shared, up: RowsByField, who: Participants) -> Shared:
         z, n = up.z.gather().flatten(), None if self.average == "equal" else who.sizes
         parts = up.w[self.cut:].mean_by(z, self.k, old=shared.parts, weight=n)
         who.log(clusters=z.numpy(), k=self.k, distance=float(up.w[self.cut:].distances(z, parts).mean()))
         if self.average == "share":
-            s = np.bincount(z, n, minlength=self.k) / n.sum()
+            s = np.bincount(z, who.sizes, minlength=self.k) / who.sizes.sum()
             parts = shared.parts.lerp(parts, torch.from_numpy(s).to(parts)[:, None])
         return Shared(up.w[:self.cut].mean(n) if self.cut else shared.phi, parts)
 
-    def personal(self, shared, mine, data):
+    def personal(self, shared: Shared, mine: Nothing, data: ClientData) -> Tensor:
         return self.model.join(shared.phi, table_row(shared.parts, self.choose(shared, data)))
 
-    def trained(self, mine, up):
+    def trained(self, mine: Nothing, up: Up) -> Tensor:
         return up.w

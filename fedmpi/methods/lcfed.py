@@ -30,29 +30,39 @@ from torch import Tensor
 
 from fedmpi.clustering.kmeans_and_linkage import kmeans, placed
 from fedmpi.clustering.low_rank import cosines_to_centres, multiply_adds, principal, unit_rows
-from fedmpi.method import Method, nbytes
+from fedmpi.method import ClientData, Method, Participants, RowsByField, nbytes
 from fedmpi.models.tables import table_row
 from fedmpi.settings import Ge
 
-SAMPLE = 0x1CFE      # keeps this use of the seed apart from others
+# keeps this use of the seed apart from others
+SAMPLE = 0x1CFE
 
 
 class Shared(NamedTuple):
-    Phi: Tensor        # (d - h,) global extractor
-    Omega: Tensor      # (K, d) cluster models
-    images: Tensor     # (K, D) M Omega_k
-    R: Tensor          # (n,) cluster of each client, -1: none yet
-    M: Tensor          # (D, d) components
-    known: Tensor      # () whether M is: 0 in the pre-round
+    # (d - h,) global extractor
+    Phi: Tensor
+    # (K, d) cluster models
+    Omega: Tensor
+    # (K, D) M Omega_k
+    images: Tensor
+    # (n,) cluster of each client, -1: none yet
+    R: Tensor
+    # (D, d) components
+    M: Tensor
+    # () whether M is: 0 in the pre-round
+    known: Tensor
 
 
 class Mine(NamedTuple):
-    omega: Tensor      # (d,)
+    # (d,)
+    omega: Tensor
 
 
 class Up(NamedTuple):
-    omega: Tensor      # (d,)
-    image: Tensor      # (D,) M omega
+    # (d,)
+    omega: Tensor
+    # (D,) M omega
+    image: Tensor
 
 
 @dataclass(frozen=True)
@@ -68,41 +78,41 @@ class LCFed(Method):
     judged_by = "omega_i, its own model"
     supports_local_batchnorm = False
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         if self.sample is not None and self.sample < self.D:
             raise ValueError(f"sample = {self.sample}: so few models have no D = {self.D} components; raise it, or "
                              "lower D")
 
-    def warm_up_participants(self, n, seed):
+    def warm_up_participants(self, n: int, seed: int) -> np.ndarray:
         drawn = np.random.default_rng((seed, SAMPLE)).permutation(n)[:self.sample or self.D + 1]
         return np.sort(drawn).astype(np.int64)
 
-    def init(self, n):
+    def init(self, n: int) -> tuple[Shared, Mine]:
         w, D = self.model.start, min(self.D, n)
         nobody = torch.full((n,), -1, device=w.device)
         return Shared(w[self.model.phi], w.repeat(self.K, 1), w.new_zeros(self.K, D), nobody, w.new_zeros(D, len(w)),
                       w.new_zeros(())), Mine(w)
 
-    def client(self, shared, mine, data):
+    def client(self, shared: Shared, mine: Mine, data: ClientData) -> tuple[Mine, Up]:
         k, phi = table_row(shared.R, data.id), self.model.phi
         Omega, mu = table_row(shared.Omega, k), torch.where(k < 0, 0., self.mu)
         omega = data.descend(self.model, mine.omega, pull=[(Omega, mu, None), (shared.Phi, self.lam, phi)])
         return Mine(torch.where(shared.known > 0, omega, mine.omega)), Up(omega, data.one_by_one(shared.M.mv, omega))
 
-    def server(self, shared, up, who):
+    def server(self, shared: Shared, up: RowsByField, who: Participants) -> Shared:
         if who.round < 0:
             M = up.omega.combine(principal(up.omega.gram(), len(shared.M)))
             return shared._replace(M=M, images=shared.Omega @ M.T, known=torch.ones(()))
         images, begin = up.image.gather(), time.perf_counter()
         R = self.assign(images, shared, who)
         who.log(clusters=R, k=self.K, seconds_similarity=time.perf_counter() - begin,
-                   similarity_multiply_adds=multiply_adds(len(images), self.K, images.shape[1]),
-                   similarity_bytes=images.nbytes, components=len(shared.M), bytes_once=nbytes([shared.M]))
+                similarity_multiply_adds=multiply_adds(len(images), self.K, images.shape[1]),
+                similarity_bytes=images.nbytes, components=len(shared.M), bytes_once=nbytes([shared.M]))
         return shared._replace(
             Phi=up.omega[self.model.phi].mean(), Omega=up.omega.mean_by(R, self.K, shared.Omega),
             images=up.image.mean_by(R, self.K, shared.images), R=placed(shared.R, who.ids, R))
 
-    def assign(self, images, shared, who):
+    def assign(self, images: Tensor, shared: Shared, who: Participants) -> np.ndarray:
         """Return the cluster of each participant, (n,), from images alone."""
         if (shared.R < 0).all():
             found = kmeans(unit_rows(images), self.K, start=None, seed=(who.seed, who.round))
@@ -110,9 +120,9 @@ class LCFed(Method):
             return found.labels
         return cosines_to_centres(images, shared.images).argmax(1).numpy()
 
-    def personal(self, shared, mine, data):
+    def personal(self, shared: Shared, mine: Mine, data: ClientData) -> Tensor:
         return mine.omega
 
-    def traffic(self, shared, up):
+    def traffic(self, shared: Shared, up: Up) -> tuple[int, int]:
         """Phi and the own Omega_k; M is sent once (`bytes_once`)."""
         return nbytes([shared.Phi, shared.Omega[0]]), nbytes(up)

@@ -11,19 +11,22 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-from fedmpi.method import Method
+from fedmpi.method import ClientData, Method, Participants, RowsByField
 
 
 class Shared(NamedTuple):
-    h: Tensor        # (h,) the global head
+    # (h,) the global head
+    h: Tensor
 
 
 class Mine(NamedTuple):
-    phi: Tensor      # (d - h,) the client's feature extractor
+    # (d - h,) the client's feature extractor
+    phi: Tensor
 
 
 class Up(NamedTuple):
-    h: Tensor        # (h,)
+    # (h,)
+    h: Tensor
 
 
 @dataclass(frozen=True)
@@ -32,18 +35,18 @@ class LGFedAvg(Method):
     paper = "Liang et al., 2020"
     judged_by = "(phi_i, h), the averaged head on the own extractor (after local training: (phi_i, h_i))"
 
-    def init(self, n):
+    def init(self, n: int) -> tuple[Shared, Mine]:
         return Shared(self.model.start[self.model.h]), Mine(self.model.start[self.model.phi])
 
-    def client(self, shared, mine, data):
+    def client(self, shared: Shared, mine: Mine, data: ClientData) -> tuple[Mine, Up]:
         w = data.descend(self.model, self.model.join(mine.phi, shared.h))
         return Mine(w[self.model.phi]), Up(w[self.model.h])
 
-    def server(self, shared, up, who):
+    def server(self, shared: Shared, up: RowsByField, who: Participants) -> Shared:
         return Shared(up.h.mean(who.sizes))
 
-    def personal(self, shared, mine, data):
+    def personal(self, shared: Shared, mine: Mine, data: ClientData) -> Tensor:
         return self.model.join(mine.phi, shared.h)
 
-    def trained(self, mine, up):
+    def trained(self, mine: Mine, up: Up) -> Tensor:
         return self.model.join(mine.phi, up.h)

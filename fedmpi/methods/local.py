@@ -8,11 +8,12 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-from fedmpi.method import Method, Nothing
+from fedmpi.method import ClientData, Method, Nothing
 
 
 class Mine(NamedTuple):
-    w: Tensor      # (d,)
+    # (d,)
+    w: Tensor
 
 
 @dataclass(frozen=True)
@@ -20,13 +21,14 @@ class Local(Method):
     title = "Local"
     paper = "no communication"
     judged_by = "w_i, its own model"
-    supports_robust_mean = False      # nothing is sent
+    # nothing is sent
+    supports_robust_mean = False
 
-    def init(self, n):
+    def init(self, n: int) -> tuple[Nothing, Mine]:
         return Nothing(), Mine(self.model.start)
 
-    def client(self, shared, mine, data):
+    def client(self, shared: Nothing, mine: Mine, data: ClientData) -> tuple[Mine, Nothing]:
         return Mine(data.descend(self.model, mine.w)), Nothing()
 
-    def personal(self, shared, mine, data):
+    def personal(self, shared: Nothing, mine: Mine, data: ClientData) -> Tensor:
         return mine.w

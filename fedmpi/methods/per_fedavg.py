@@ -10,23 +10,29 @@ one batch of its training data.
 Defaults. alpha and beta are the run's learning rate. None was tuned here."""
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Annotated, Literal, NamedTuple
+from typing import Annotated, Literal, NamedTuple, TypeAlias
 
 from torch import Tensor
 
-from fedmpi.method import Method, Nothing
+from fedmpi.method import ClientData, Method, Nothing, Participants, RowsByField
 from fedmpi.settings import Ge, Gt
 
-INNER, THIRD, JUDGED = 1, 2, 3      # streams of batches: b1, b3, judging; b2 is the round's own: alpha = 0 is FedAvg
+# streams of batches: b1, b3, judging; b2 is the round's own: alpha = 0 is FedAvg
+INNER, THIRD, JUDGED = 1, 2, 3
+
+Gradient: TypeAlias = Callable[..., Tensor]
 
 
 class Shared(NamedTuple):
-    w: Tensor      # (d,)
+    # (d,)
+    w: Tensor
 
 
 class Up(NamedTuple):
-    w: Tensor      # (d,)
+    # (d,)
+    w: Tensor
 
 
 @dataclass(frozen=True)
@@ -40,13 +46,14 @@ class PerFedAvg(Method):
     paper = "Fallah et al., NeurIPS 2020"
     judged_by = "w after one SGD step on one of the client's training batches (unadapted: w)"
 
-    def init(self, n):
+    def init(self, n: int) -> tuple[Shared, Nothing]:
         return Shared(self.model.start), Nothing()
 
-    def client(self, shared, mine, data):
+    def client(self, shared: Shared, mine: Nothing, data: ClientData) -> tuple[Nothing, Up]:
         alpha, beta = self.rate(self.alpha, data), self.rate(self.beta, data)
 
-        def step(state, outer, inner, third=None):
+        def step(state: tuple[Tensor], outer: Gradient, inner: Gradient,
+                 third: Gradient | None = None) -> tuple[Tensor]:
             w, = state
             g = outer(self.model, w - alpha * inner(self.model, w))
             if third:
@@ -56,15 +63,16 @@ class PerFedAvg(Method):
         w, = data.scan(step, (shared.w,), streams=(INNER, THIRD)[:self.order])
         return mine, Up(w)
 
-    def rate(self, given, data):
+    def rate(self, given: float | None, data: ClientData) -> float:
+        """Return a rate that is given, else the run's learning rate."""
         return data.lr if given is None else given
 
-    def server(self, shared, up, who):
+    def server(self, shared: Shared, up: RowsByField, who: Participants) -> Shared:
         return Shared(up.w.mean(who.sizes))
 
-    def personal(self, shared, mine, data):
+    def personal(self, shared: Shared, mine: Nothing, data: ClientData) -> Tensor:
         batch = data.with_batches(1, JUDGED, steps=1)
         return batch.descend(self.model, shared.w, lr=self.rate(self.alpha, data), momentum=0.)
 
-    def unadapted(self, shared, mine):
+    def unadapted(self, shared: Shared, mine: Nothing) -> Tensor:
         return shared.w

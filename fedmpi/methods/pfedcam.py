@@ -19,23 +19,28 @@ from typing import Annotated, NamedTuple
 from torch import Tensor
 
 from fedmpi.clustering.kmeans_and_linkage import kmeans_of_models
-from fedmpi.method import Method, nbytes
+from fedmpi.method import ClientData, Method, Participants, RowsByField, nbytes
 from fedmpi.settings import Ge
 
-MIX = 1      # stream of the passes that learn the logits
+# stream of the passes that learn the logits
+MIX = 1
 
 
 class Shared(NamedTuple):
-    Theta: Tensor       # (K, d) a model per cluster
+    # (K, d) a model per cluster
+    Theta: Tensor
 
 
 class Mine(NamedTuple):
-    s: Tensor           # (K,) logits of the client's weights a_i
+    # (K,) logits of the client's weights a_i
+    s: Tensor
 
 
 class Up(NamedTuple):
-    w: Tensor           # (d,)
-    squares: Tensor     # (K,) squared distances to the Theta_k, which the server could take from w
+    # (d,)
+    w: Tensor
+    # (K,) squared distances to the Theta_k, which the server could take from w
+    squares: Tensor
 
 
 @dataclass(frozen=True)
@@ -49,34 +54,35 @@ class PFedCAM(Method):
     judged_by = "sum_k a_ik Theta_k, a_i learned anew (after local training: w_i)"
     supports_local_batchnorm = False
 
-    def init(self, n):
+    def init(self, n: int) -> tuple[Shared, Mine]:
         return Shared(self.model.start.repeat(self.K, 1)), Mine(self.model.start.new_zeros(self.K))
 
-    def interpolate(self, shared, mine, data):
+    def interpolate(self, shared: Shared, mine: Mine, data: ClientData) -> tuple[Tensor, Tensor]:
         """Return the interpolated model, and the logits learned for it."""
-        def loss(s, x, y):
+        def loss(s: Tensor, x: Tensor, y: Tensor) -> Tensor:
             return self.model.loss(mixture(s, shared.Theta), x, y)
         s = data.with_batches(self.interp_epochs, MIX, kind="mix").descend(
             loss, mine.s, lr=self.interp_lr, momentum=0.)
         return mixture(s, shared.Theta), s
 
-    def client(self, shared, mine, data):
+    def client(self, shared: Shared, mine: Mine, data: ClientData) -> tuple[Mine, Up]:
         w, s = self.interpolate(shared, mine, data)
         w = data.descend(self.model, w)
         return Mine(s), Up(w, ((shared.Theta - w) ** 2).sum(1))
 
-    def server(self, shared, up, who):
+    def server(self, shared: Shared, up: RowsByField, who: Participants) -> Shared:
         found = kmeans_of_models(up.w, up.squares, shared.Theta, (who.seed, who.round))
         who.log(clusters=found.labels, k=self.K, iterations=found.iterations, distance=found.distance)
         return Shared(up.w.mean_by(found.labels, self.K, shared.Theta, who.sizes))
 
-    def traffic(self, shared, up):
-        return nbytes(shared), nbytes((up.w,))      # all models down, w_i up
+    def traffic(self, shared: Shared, up: Up) -> tuple[int, int]:
+        # all models down, w_i up
+        return nbytes(shared), nbytes((up.w,))
 
-    def personal(self, shared, mine, data):
+    def personal(self, shared: Shared, mine: Mine, data: ClientData) -> Tensor:
         return self.interpolate(shared, mine, data)[0]
 
-    def trained(self, mine, up):
+    def trained(self, mine: Mine, up: Up) -> Tensor:
         return up.w
 
 

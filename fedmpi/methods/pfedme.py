@@ -10,25 +10,29 @@ and before its first one by the initial model. If eta lam is above 1, every step
 Defaults. None was tuned here."""
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated, NamedTuple
 
 from torch import Tensor
 
-from fedmpi.method import Method
+from fedmpi.method import ClientData, Method, Participants, RowsByField
 from fedmpi.settings import Ge, Gt
 
 
 class Shared(NamedTuple):
-    w: Tensor          # (d,) the global model
+    # (d,) the global model
+    w: Tensor
 
 
 class Mine(NamedTuple):
-    theta: Tensor      # (d,) the personal model
+    # (d,) the personal model
+    theta: Tensor
 
 
 class Up(NamedTuple):
-    w: Tensor          # (d,) w_i, the client's copy of the global model
+    # (d,) w_i, the client's copy of the global model
+    w: Tensor
 
 
 @dataclass(frozen=True)
@@ -38,7 +42,7 @@ class PFedMe(Method):
     lr_p: Annotated[float, Gt(0), "learning rate of the personal model"] = .01
     beta: Annotated[float, Gt(0), "how much of the mean the server takes"] = 1.
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         if self.lr_p * self.lam >= 2:
             raise ValueError(f"lr_p = {self.lr_p}: with lam = {self.lam} every step would overshoot w by more than the "
                              f"last one; lr_p must be below 2 / lam = {2 / self.lam:.3g}")
@@ -47,13 +51,13 @@ class PFedMe(Method):
     paper = "Dinh et al., NeurIPS 2020"
     judged_by = "theta_i, the personal model"
 
-    def init(self, n):
+    def init(self, n: int) -> tuple[Shared, Mine]:
         return Shared(self.model.start), Mine(self.model.start)
 
-    def client(self, shared, mine, data):
+    def client(self, shared: Shared, mine: Mine, data: ClientData) -> tuple[Mine, Up]:
         lr_p = self.lr_p * data.decay
 
-        def step(state, grad):
+        def step(state: tuple[Tensor, Tensor], grad: Callable[..., Tensor]) -> tuple[Tensor, Tensor]:
             w, theta = state
             for _ in range(self.K):
                 theta = theta - lr_p * (grad(self.model, theta) + self.lam * (theta - w))
@@ -61,8 +65,8 @@ class PFedMe(Method):
         w, theta = data.scan(step, (shared.w, shared.w))
         return Mine(theta), Up(w)
 
-    def server(self, shared, up, who):
+    def server(self, shared: Shared, up: RowsByField, who: Participants) -> Shared:
         return Shared((1 - self.beta) * shared.w + self.beta * up.w.mean(who.sizes))
 
-    def personal(self, shared, mine, data):
+    def personal(self, shared: Shared, mine: Mine, data: ClientData) -> Tensor:
         return mine.theta

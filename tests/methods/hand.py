@@ -12,9 +12,8 @@ from fedmpi.method import Participants
 
 def bare(name: str, model=None, net=None, rear=None, **settings):
     """Return a method without a network; `model` stands in for it as far as the method asks."""
-    made = registry.find_class("methods", name)(**settings)
-    made.__dict__.update({k: v for k, v in (("_model", model), ("net", net), ("_rear", rear)) if v is not None})
-    return made
+    parts = {"model": model, "net": net, "tail": rear}
+    return registry.find_class("methods", name)(**settings, **{k: v for k, v in parts.items() if v is not None})
 
 
 def network(start, phi: int = 0):
