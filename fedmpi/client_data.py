@@ -62,7 +62,7 @@ class ClientData(Protocol):
     def steps(self) -> int | None:
         """The run's local steps, which replace the epochs; None if epochs count."""
 
-    def descend(self, net: NetOrLoss, w: Tensor, lr: float | None = None, only: slice | None = None,
+    def descend(self, net: NetOrLoss, w: Tensor, *, lr: float | None = None, only: slice | None = None,
                 pull: Sequence[Pull] = (), momentum: float | None = None, args: Sequence[Tensor] = (),
                 clip: tuple[float, float] | None = None, spread: bool = False, noise: tuple[int, ...] | None = None,
                 where: Tensor | None = None) -> Tensor:

@@ -16,7 +16,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeAlias
 import numpy as np
 from torch import Tensor
 
-from fedmpi.client_data import ClientData, RowsByField, State
+from fedmpi.client_data import ClientData as ClientData
+from fedmpi.client_data import RowsByField as RowsByField
+from fedmpi.client_data import State as State
 from fedmpi.errors import BadInput
 from fedmpi.models.flat import Model
 from fedmpi.settings import NO_SETTING

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain
-from typing import Unpack
+from typing import TYPE_CHECKING, Unpack
 
 import torch
 import torch.nn.functional as F
@@ -24,6 +24,9 @@ from fedmpi.engines.step_counter import NOBODYS, StepCounter
 from fedmpi.models.build import as_input
 from fedmpi.models.flat import Net, attach_logits, cross_entropy
 from fedmpi.models.precision import forward
+
+if TYPE_CHECKING:
+    from fedmpi.client_data import ClientData
 
 GATHER = 32 << 20      # bytes of batches that are gathered at once
 SAMPLES_PER_PASS = 500            # samples per forward pass without gradients
@@ -155,6 +158,12 @@ class LoopData(RoundSettings):
                 w[part] = work[part]
             self._leave(work, net.still)
         return flat
+
+
+if TYPE_CHECKING:
+    def as_client_data(data: LoopData) -> ClientData:
+        """Let mypy check that this engine offers all that methods may use."""
+        return data
 
 
 class Loop:

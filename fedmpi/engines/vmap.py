@@ -6,7 +6,7 @@ import dataclasses
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Unpack
+from typing import TYPE_CHECKING, Unpack
 
 import numpy as np
 import torch
@@ -26,6 +26,9 @@ from fedmpi.engines.step import StepOptions, StepSettings
 from fedmpi.engines.vmap_indexing import indexing
 from fedmpi.errors import BadInput
 from fedmpi.models.flat import Net, attach_logits
+
+if TYPE_CHECKING:
+    from fedmpi.client_data import ClientData
 
 CALM = 64        # chunks that fit, one after another, before twice as many clients are tried again
 BATCHNORM = "engine = vmap: it cannot train a network with BatchNorm; set engine=loop, or the model's norm to group"
@@ -125,6 +128,12 @@ class VmapData(RoundSettings):
 
     def scan(self, step, state, streams=()):
         return Outside.apply(lambda n, *state: self.cohort.scan(step, state, streams), self.n, *state)
+
+
+if TYPE_CHECKING:
+    def as_client_data(data: VmapData) -> ClientData:
+        """Let mypy check that this engine offers all that methods may use."""
+        return data
 
 
 class Vmap:

