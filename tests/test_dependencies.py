@@ -16,7 +16,7 @@ ROOT = Path(__file__).parent.parent
 # Distributions that have another name than the module that is imported.
 DISTRIBUTIONS = {"PIL": "pillow", "sklearn": "scikit-learn", "xdist": "pytest-xdist", "yaml": "pyyaml"}
 OWN = {"fedmpi", "tests", "benchmarks"}
-# These run in environments of their own, where `fedmpi bench cohort` starts the other frameworks.
+# These run in environments of their own, where the benchmark `cohort` starts the other frameworks.
 PEERS = {"flwr", "pfl", "shape"}
 # Declared packages that no file imports: MPI libraries and commands.
 COMMANDS = {"mpich", "mypy", "pre-commit", "pytest-xdist", "ruff", "tensorboard"}
