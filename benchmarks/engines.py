@@ -24,7 +24,7 @@ def measure(world, model="mlp", shape="digits", clients=100, samples=40, batch=1
         "server": {"hosts_clients": True}})
     group, ids = rig.parts.crew.group, np.arange(clients)
     engines = {"loop": engine_choice.engine("loop", rig.config)} | {
-        name: engine_choice.engine("vmap", dataclasses.replace(rig.config, graphs=mode))
+        name: engine_choice.engine("vmap", dataclasses.replace(rig.config, cuda_graphs=mode))
         for name, mode in (("vmap", "off"), ("graphs", "on"))}
     rows, found = [], {}
     for repeat in range(repeats + 1):

@@ -90,7 +90,7 @@ class Method:
     # True if the method works with client-local BatchNorm statistics (model.statistics = local): False if it makes
     # norms or products of models, in which they would count
     supports_local_batchnorm: ClassVar[bool] = True
-    # True if `server` only uses `mean` and `mean_by`, so that `server.robust` may replace them
+    # True if `server` only uses `mean` and `mean_by`, so that `server.aggregation` may replace them
     supports_robust_mean: ClassVar[bool] = True
     # Lets fields be of types that pydantic does not know, such as Model
     __pydantic_config__: ClassVar[dict[str, bool]] = {"arbitrary_types_allowed": True}

@@ -3,6 +3,9 @@
 A settings class is a standard frozen dataclass. Its fields may be annotated with ranges and one line of help:
 
     lam: Annotated[float, Ge(0), "strength of the pull towards the anchor"] = 0.1
+
+A setting that got another name is refused with the new one if the class lists it: `renamed = {"old": "new"}`, without
+an annotation.
 """
 from __future__ import annotations
 
@@ -76,6 +79,9 @@ def is_setting(field: dataclasses.Field) -> bool:
 
 
 def unknown(cls, key: str, where: str) -> str:
+    new = getattr(cls, "renamed", {}).get(key)
+    if new:
+        return f"{dotted(where, key)} is called {dotted(where, new)} since version 0.2"
     owner = getattr(cls, "title", None) or cls.__name__
     close = difflib.get_close_matches(str(key), setting_names(cls), 1)
     hint = f" (did you mean {close[0]}?)" if close else ""

@@ -15,7 +15,7 @@ from pathlib import Path
 from tests import forked, launch
 
 CONFIG = {"rounds": 3, "seed": 2, "method": {"name": "fedmhc", "M": 3}, "model": {"name": "mlp", "hidden": 16},
-          "data": {"clients": 9, "share": .4, "partition": {"name": "dirichlet", "beta": .2}},
+          "data": {"clients": 9, "fraction": .4, "partition": {"name": "dirichlet", "beta": .2}},
           "train": {"lr": .05, "participation": .7, "steps": 5}, "checkpoint": {"every": 1},
           "engine": "loop"}      # a rank that a launcher starts is spared what torch.func loads: 2.5 CPU seconds
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 import pytest
 
 FAIR = ("method=fedavg", "rounds=8", "data.clients=10", "data.partition=iid", "train.participation=1", "train.lr=.3",
-        "train.steps=null", "train.epochs=2", "data.share=1", "engine=auto")
+        "train.steps=null", "train.epochs=2", "data.fraction=1", "engine=auto")
 ATTACK = "attack={kind: sign_flip, scale: 3}"
 
 
@@ -17,9 +17,9 @@ def accuracy(bench, name, *words):
 def test_a_fifth_of_sign_flippers_breaks_the_mean_and_no_robust_one(bench):
     clean, mean = accuracy(bench, "clean"), accuracy(bench, "mean", ATTACK)
     assert clean > .9 and mean < .6
-    for name, *words in (("median", "server.robust=median"),
-                         ("trimmed", "server.robust=trimmed_mean", "server.trim=.2"),
-                         ("noisy", "server.robust=median", "attack.kind=noise", "attack.scale=1e8")):
+    for name, *words in (("median", "server.aggregation=median"),
+                         ("trimmed", "server.aggregation=trimmed_mean", "server.trim=.2"),
+                         ("noisy", "server.aggregation=median", "attack.kind=noise", "attack.scale=1e8")):
         assert accuracy(bench, name, ATTACK, *words) > .9, name
     assert accuracy(bench, "clipped", ATTACK, "server.clip_norm=.5") > mean + .1
 
@@ -44,8 +44,8 @@ def test_the_only_client_cannot_attack(bench, capsys):
 
 
 @pytest.mark.parametrize("ranks, words", [
-    (3, ("method=fedavg", "server.robust=trimmed_mean", "server.clip_norm=.3", ATTACK)),
-    (2, ("method={name: ifca, k: 2}", "server.robust=median", "attack={kind: noise, share: .3}"))])
+    (3, ("method=fedavg", "server.aggregation=trimmed_mean", "server.clip_norm=.3", ATTACK)),
+    (2, ("method={name: ifca, k: 2}", "server.aggregation=median", "attack={kind: noise, share: .3}"))])
 def test_the_same_bits_on_any_number_of_ranks(bench, ranks, words):
     words = (*words, "faults={bad_update: skip, drop: .2}", "train.participation=[.4, 1]")
     assert bench.lead(f"one-{ranks}", *words) == 0
@@ -56,7 +56,7 @@ def test_the_same_bits_on_any_number_of_ranks(bench, ranks, words):
 
 def test_a_robust_mean_goes_on_to_the_same_bits(bench):
     """It comes from columns: however they lie in memory, here and in a checkpoint, sums over rows are the same."""
-    words = ("method={name: pfedcam, K: 4}", "server.robust=median", "data.clients=7")
+    words = ("method={name: pfedcam, K: 4}", "server.aggregation=median", "data.clients=7")
     assert bench.lead("straight", *words, "rounds=4") == bench.lead("cut", *words, "rounds=2") == 0
     assert bench.lead("cut", *words, "rounds=4", resume="auto") == 0
     assert bench.result("cut")["digest"] == bench.result("straight")["digest"]

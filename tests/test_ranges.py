@@ -10,18 +10,18 @@ from fedmpi.errors import BadInput
 
 DEFAULTS = {
     "seed": 0, "rounds": 100,
-    "data": {"name": "digits", "file": None, "root": "~/.cache/fedmpi/data", "cache": None, "share": 1.,
+    "data": {"name": "digits", "file": None, "root": "~/.cache/fedmpi/data", "cache": None, "fraction": 1.,
              "clients": 20, "split": [.75, .25], "partition": {
                  "name": "dirichlet", "beta": .1, "procedure": "capped", "smallest": None, "tries": 10_000}},
     "model": {"name": "mlp", "hidden": 64, "head": []}, "method": {"name": "fedavg", "weights": "samples"},
     "train": {"batch": 10, "lr": .005, "lr_decay": 1., "momentum": 0., "epochs": 1, "steps": None,
               "participation": 1.},
-    "evaluate": {"every": 1, "on": "test", "after": "participants", "embeddings": []},
+    "evaluate": {"every": 1, "on": "test", "after_training": "participants", "embeddings": []},
     "stop": None, "checkpoint": {"every": 10, "minutes": 10., "grace": 90., "keep": 2, "failure": "stop"},
-    "server": {"hosts_clients": False, "reduce": "exact", "robust": "mean", "trim": .1, "clip_norm": None},
+    "server": {"hosts_clients": False, "reduce": "exact", "aggregation": "mean", "trim": .1, "clip_norm": None},
     "comm": {"timeout": 1800., "cuda_aware": "auto"}, "state": {"memory": 8., "scratch": None}, "edge": None,
-    "faults": {"bad_update": "stop", "drop": 0.}, "attack": None, "engine": "auto", "graphs": "auto", "device": "auto",
-    "precision": "float32", "threads": 1, "placement": "balanced"}
+    "faults": {"bad_update": "stop", "drop": 0.}, "attack": None, "engine": "auto", "cuda_graphs": "auto",
+    "device": "auto", "precision": "float32", "threads": 1, "placement": "balanced"}
 
 
 def test_defaults():
@@ -36,8 +36,8 @@ AT_LEAST, ABOVE, AT_MOST, BELOW = ("greater than or equal to", "greater than", "
 TINY = 1e-300
 RANGES = [      # a setting, the last value that is allowed, the first that is not, and what is said of it
     ("rounds", 1, 0, AT_LEAST, 1), ("seed", 0, -1, AT_LEAST, 0), ("seed", 2**63 - 1, 2**63, AT_MOST, 2**63 - 1),
-    ("threads", 1, 0, AT_LEAST, 1), ("data.clients", 1, 0, AT_LEAST, 1), ("data.share", TINY, 0, ABOVE, 0),
-    ("data.share", 1, 1.0001, AT_MOST, 1), ("train.batch", 1, 0, AT_LEAST, 1), ("train.lr", TINY, 0, ABOVE, 0),
+    ("threads", 1, 0, AT_LEAST, 1), ("data.clients", 1, 0, AT_LEAST, 1), ("data.fraction", TINY, 0, ABOVE, 0),
+    ("data.fraction", 1, 1.0001, AT_MOST, 1), ("train.batch", 1, 0, AT_LEAST, 1), ("train.lr", TINY, 0, ABOVE, 0),
     ("train.lr_decay", TINY, 0, ABOVE, 0), ("train.lr_decay", 1, 1.0001, AT_MOST, 1),
     ("train.momentum", 0, -TINY, AT_LEAST, 0), ("train.momentum", .9999, .99991, AT_MOST, .9999),
     ("train.epochs", 1, 0, AT_LEAST, 1), ("train.steps", 1, 0, AT_LEAST, 1), ("evaluate.every", 0, -1, AT_LEAST, 0),
@@ -110,17 +110,18 @@ def test_splits_that_are_allowed(split):
     ({"server": {"hosts_clients": 1}}, "server.hosts_clients = 1: should be a valid boolean"),
     ({"data": {"file": 7}}, "data.file = 7: should be a valid string"),
     ({"evaluate": {"on": "train"}}, "evaluate.on = 'train': should be 'test' or 'validation'"),
-    ({"evaluate": {"after": "none"}}, "evaluate.after = 'none': should be 'participants', 'all' or 'off'"),
+    ({"evaluate": {"after_training": "none"}},
+     "evaluate.after_training = 'none': should be 'participants', 'all' or 'off'"),
     ({"checkpoint": {"failure": "go"}}, "checkpoint.failure = 'go': should be 'stop' or 'continue'"),
     ({"server": {"reduce": "half"}}, "server.reduce = 'half': should be 'exact' or 'float32'"),
     ({"comm": {"cuda_aware": "yes"}}, "comm.cuda_aware = 'yes': should be 'auto', 'on' or 'off'"),
-    ({"graphs": "yes"}, "graphs = 'yes': should be 'auto', 'on' or 'off'"),
+    ({"cuda_graphs": "yes"}, "cuda_graphs = 'yes': should be 'auto', 'on' or 'off'"),
     ({"device": "tpu"}, "device = 'tpu': should be 'auto', 'cpu' or 'cuda'"),
     ({"precision": "fp8"}, "precision = 'fp8': should be 'float32', 'tf32' or 'bf16'"),
     ({"placement": "random"}, "placement = 'random': should be 'balanced', 'blocks' or 'shuffled'"),
     ({"trains": {"lr": 1}}, "trains is not a setting of the configuration; its settings are seed, rounds, data, model, "
-     "method, train, evaluate, stop, checkpoint, server, comm, state, edge, faults, attack, engine, graphs, device, "
-     "precision, threads, placement (did you mean train?)"),
+     "method, train, evaluate, stop, checkpoint, server, comm, state, edge, faults, attack, engine, cuda_graphs, "
+     "device, precision, threads, placement (did you mean train?)"),
     ({"train": {"learning_rate": 1}}, "train.learning_rate is not a setting of train; its settings are batch, lr, "
      "lr_decay, momentum, epochs, steps, participation"),
     ({"comm": {"timeuot": 1}}, "comm.timeuot is not a setting of comm; its settings are timeout, cuda_aware "
@@ -150,18 +151,18 @@ def test_overrides_go_from_left_to_right_and_into_what_is_there(tmp_path):
 
 
 RUN = {"rounds": 2, "seed": 1, "method": "fedavg", "model": {"name": "mlp", "hidden": 4},
-       "data": {"clients": 5, "share": .2, "partition": "iid", "split": [.5, .2, .3]}, "engine": "loop",
+       "data": {"clients": 5, "fraction": .2, "partition": "iid", "split": [.5, .2, .3]}, "engine": "loop",
        "train": {"lr": .05, "batch": 6}, "checkpoint": {"every": 0, "minutes": 0}}
-TRIMMED, NOISY = {"server.robust": "trimmed_mean"}, {"attack.kind": "noise"}
+TRIMMED, NOISY = {"server.aggregation": "trimmed_mean"}, {"attack.kind": "noise"}
 DIGEST = {      # a setting, another value, and what else has to be set for it to be in use
-    "seed": 2, "rounds": 3, "data.clients": 6, "data.share": .3, "data.partition": "n_class",
+    "seed": 2, "rounds": 3, "data.clients": 6, "data.fraction": .3, "data.partition": "n_class",
     "data.split": [.6, .1, .3],
     "model": {"name": "mlp", "hidden": 5}, "method": "ditto", "train.batch": 7, "train.lr": .04,
     "train.lr_decay": .9, "train.momentum": .5, "train.epochs": 2, "train.steps": 2, "train.participation": .4,
-    "server.robust": "median", "server.trim": (.4, TRIMMED), "server.clip_norm": 1e-3, "faults.drop": .5,
+    "server.aggregation": "median", "server.trim": (.4, TRIMMED), "server.clip_norm": 1e-3, "faults.drop": .5,
     "attack.kind": "sign_flip", "attack.share": (.7, NOISY), "attack.scale": (2., NOISY), "precision": "bf16"}
 BOOKS = {      # not what is learned, but what is told
-    "evaluate.every": 2, "evaluate.on": "validation", "evaluate.after": "off",
+    "evaluate.every": 2, "evaluate.on": "validation", "evaluate.after_training": "off",
     "evaluate.embeddings": [1], "edge.cycles": 2e7, "edge.frequency": (2e9, {"edge.cycles": 1e7}),
     "edge.kappa": (2e-28, {"edge.cycles": 1e7}), "edge.bandwidth": (2e7, {"edge.cycles": 1e7}),
     "edge.power": (.5, {"edge.cycles": 1e7}), "engine": "vmap", "faults.bad_update": "skip"}
@@ -172,7 +173,7 @@ ELSEWHERE = {      # where what a setting does is tested; it changes no result
     "checkpoint.keep": "server/test_rounds.py", "checkpoint.failure": "server/test_on_disk_error.py",
     "server.hosts_clients": "test_run.py", "server.reduce": "tests/comm: a few bits", "comm.timeout":
     "test_interrupted.py", "comm.cuda_aware": "tests/comm", "state.memory": "clients/test_state_store.py",
-    "state.scratch": "clients/test_state_store.py", "graphs": "engines/test_cuda_graphs.py: of a GPU alone",
+    "state.scratch": "clients/test_state_store.py", "cuda_graphs": "engines/test_cuda_graphs.py: of a GPU alone",
     "stop.patience": "server/test_selection.py", "stop.on": "server/test_selection.py",
     "device": "test_roster.py", "threads": "this file", "placement": "clients/test_placement.py"}
 

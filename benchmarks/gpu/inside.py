@@ -112,7 +112,7 @@ class Lab:
 
 def make_engine(config, name: str, graphs: str = "off", chunk: int | None = None, unfolded=None):
     """Return an engine, and force the width of a chunk, or the names of unfolded convolutions ("all", or a list)."""
-    engine = engine_choice.engine(name, replace(config, graphs=graphs))
+    engine = engine_choice.engine(name, replace(config, cuda_graphs=graphs))
     forced = {"most": chunk, "unfolded": unfolded}
     for attribute, value in forced.items():
         if value is not None:

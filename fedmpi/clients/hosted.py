@@ -141,9 +141,9 @@ class HostedClients:
             when: number of the round
             everybody: the participants on all ranks, ascending
             here: those of them that train on this rank
-            judge: measure clients right after their training, as `evaluate.after` says"""
+            judge: measure clients right after their training, as `evaluate.after_training` says"""
         with self.timed("train"):
-            shared, evaluator, after = self.shared, self.evaluator, self.config.evaluate.after
+            shared, evaluator, after = self.shared, self.evaluator, self.config.evaluate.after_training
             self.here = [int(i) for i in here]
             self.ups, evaluator.after_training, self.largest = dict.fromkeys(self.here), {}, {}
             for client, (mine, up) in self.apply_in_time(self.method.client, self.here, shared, when, PARTICIPANTS):

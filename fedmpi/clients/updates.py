@@ -56,9 +56,9 @@ def refuse_updates(config, method, federation) -> None:
     if attack is not None and len(federation.sizes) < 2:
         raise BadInput(f"attack.kind = {attack.kind}: of data.clients = 1 none is left to be honest; leave attack out, "
                        "or raise data.clients")
-    if server.robust != "mean" and not method.supports_robust_mean:
-        raise BadInput(f"server.robust = {server.robust}: the server of {method.title} does not just take means of "
-                       "what clients send; set it to mean, or take another method")
+    if server.aggregation != "mean" and not method.supports_robust_mean:
+        raise BadInput(f"server.aggregation = {server.aggregation}: the server of {method.title} does not just take "
+                       "means of what clients send; set it to mean, or take another method")
     tampers = attack is not None and attack.kind != "label_flip"
     if not tampers and server.clip_norm is None:
         return

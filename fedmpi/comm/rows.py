@@ -109,11 +109,11 @@ class Rows:
     def robust(self) -> bool:
         """Say whether `mean` and `mean_by` take the middle of what clients send; weights then do not count, or a client
         could claim any."""
-        return self.source == UP and self.crew.group.config.server.robust != "mean"
+        return self.source == UP and self.crew.group.config.server.aggregation != "mean"
 
     def _middle_by(self, group: np.ndarray, k: int) -> torch.Tensor:
         server = self.crew.group.config.server
-        cuts = [robust.values_left_out(n, server.robust, server.trim) for n in np.bincount(group, minlength=k)]
+        cuts = [robust.values_left_out(n, server.aggregation, server.trim) for n in np.bincount(group, minlength=k)]
         return torch.from_numpy(self.crew.call(Order.MIDDLE_BY, self.what, group, np.array(cuts))).to(self.dtype)
 
     @property

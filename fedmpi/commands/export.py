@@ -22,6 +22,7 @@ from fedmpi.method import Method
 from fedmpi.models import precision
 from fedmpi.storage import checkpoint
 from fedmpi.storage.atomic import atomic
+from fedmpi.storage.older_versions import refuse_changed_method
 
 IMAGES = "uint8 images (h, w, c) as float (c, h, w): x / 127.5 - 1"
 
@@ -32,6 +33,7 @@ def export_model(run: Path, out: Path, client: int | None) -> str:
     save = export_library()
     path, refused = choose_checkpoint(run)
     snapshot = checkpoint.read_checkpoint(path)
+    refuse_changed_method(path, snapshot.version, snapshot.config)
     config = resolve(snapshot.config)
     federation = Federation(prepare(config.data, config.seed))
     if federation.fingerprint != snapshot.federation:

@@ -39,16 +39,16 @@ KNOWN, CLOSE, WRONG, UNKNOWN = "known", "agrees within rounding", "WRONG", "not 
 CONFIG: dict = {"rounds": 3, "seed": 1, "device": "cpu", "threads": 1, "comm": {"timeout": 0},
           "data": {"clients": 10, "partition": {"name": "dirichlet", "beta": .3}},
           "model": {"name": "mlp", "hidden": 32}, "train": {"lr": .05, "steps": 8, "participation": .7},
-          "evaluate": {"every": 0, "after": "off"}, "checkpoint": {"every": 0}}
+          "evaluate": {"every": 0, "after_training": "off"}, "checkpoint": {"every": 0}}
 # configs/quickstart.yaml, as an installation may not have it
-QUICKSTART = ["rounds=100", "seed=0", "data.clients=40", "data.share=.5", "model.hidden=64",
+QUICKSTART = ["rounds=100", "seed=0", "data.clients=40", "data.fraction=.5", "model.hidden=64",
               "data.partition={name: pathological, classes_per_client: 3}", "method={name: fedmhc, M: 4, lam: 2}",
               "train={lr: .1, batch: 10, epochs: 2}"]
 # Between them: both engines, sums, k-means, inner products, medians, convolutions, private states
 RUNS = {
     "fedavg": ["method=fedavg", "engine=loop", "train.momentum=.5"],
     "fedavg-vmap": ["method=fedavg", "engine=vmap"],
-    "fedavg-median": ["method=fedavg", "server.robust=median", "attack={kind: sign_flip}", "faults.drop=.2"],
+    "fedavg-median": ["method=fedavg", "server.aggregation=median", "attack={kind: sign_flip}", "faults.drop=.2"],
     "fedmhc": ["method={name: fedmhc, M: 3}"],
     "fedamp": ["method={name: fedamp, alpha: 1, sigma: 1}"],      # the defaults of 0.1, whose hashes are published
     "fedah": ["method=fedah"],

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import yaml
 
+from fedmpi.errors import BadInput
+
 LARGEST = 20_000      # values in a file, aliases and merges expanded
 LONGEST = 2**20       # characters of a file
 
@@ -65,3 +67,15 @@ def parse(text: str):
         raise
     except (yaml.YAMLError, RecursionError, LookupError, TypeError, AttributeError, OverflowError) as error:
         raise ValueError(str(error)) from None      # the latter four: `!!bool maybe` and the like
+
+
+def refuse_endless(values) -> None:
+    """Refuse what aliases have blown up, or made a part of itself."""
+    left, waiting = LARGEST, [values]
+    while waiting:
+        value = waiting.pop()
+        inner = value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple | set) else ()
+        left -= 1 + len(inner)
+        if left < 0:
+            raise BadInput(f"the configuration holds more than {LARGEST:,} values; are there aliases inside aliases?")
+        waiting.extend(inner)

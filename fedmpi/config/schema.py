@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from fedmpi import registry
-from fedmpi.config.load import LARGEST, parse, read_yaml
+from fedmpi.config.load import parse, read_yaml, refuse_endless
 from fedmpi.config.overrides import override, to_yaml_value
 from fedmpi.edge import Edge
 from fedmpi.errors import BadInput
@@ -21,11 +21,12 @@ GIB = 2 ** 30
 @dataclass(frozen=True)
 class Data:
     title = "data"
+    renamed = {"share": "fraction"}
     name: Annotated[str, "data set: `fedmpi datasets` lists them"] = "digits"
     file: Annotated[str | None, "the .npz of `name: arrays`"] = None
     root: Annotated[str, "where data sets lie"] = "~/.cache/fedmpi/data"
     cache: Annotated[str | None, "where prepared federations are kept; default: ROOT/federations"] = None
-    share: Annotated[float, Gt(0), Le(1), "share of every class's samples that is used, drawn by the seed"] = 1.0
+    fraction: Annotated[float, Gt(0), Le(1), "part of each class's samples that is used, drawn by the seed"] = 1.0
     clients: Annotated[int, Ge(1), "number of clients N"] = 20
     partition: Annotated[Any, "who holds what: `fedmpi partitions` lists them"] = "dirichlet"
     split: Annotated[tuple[float, ...],
@@ -65,9 +66,10 @@ class Train:
 @dataclass(frozen=True)
 class Evaluate:
     title = "evaluate"
+    renamed = {"after": "after_training"}
     every: Annotated[int, Ge(0), "rounds between evaluations; 0: only the last round"] = 1
     on: Annotated[Literal["test", "validation"], "which part to judge on; validation is for choosing settings"] = "test"
-    after: Annotated[Literal["participants", "all", "off"],
+    after_training: Annotated[Literal["participants", "all", "off"],
                      "whom to judge again right after local training, where that differs"] = "participants"
     embeddings: Annotated[tuple[int, ...], "rounds after which the clients' heads are stored for t-SNE"] = ()
 
@@ -97,11 +99,12 @@ class Checkpoint:
 @dataclass(frozen=True)
 class Server:
     title = "server"
+    renamed = {"robust": "aggregation"}
     hosts_clients: Annotated[bool, "rank 0 trains clients too (always so when it is alone)"] = False
     reduce: Annotated[Literal["exact", "float32"],
                       "exact: the same bits on any number of ranks; float32: half the bytes"] = "exact"
-    robust: Annotated[Literal["mean", "median", "trimmed_mean"], "how updates are averaged, coordinate by coordinate; "
-                      "median and trimmed_mean count all clients alike"] = "mean"
+    aggregation: Annotated[Literal["mean", "median", "trimmed_mean"], "how updates are averaged, coordinate by "
+                      "coordinate; median and trimmed_mean count all clients alike"] = "mean"
     trim: Annotated[float, Ge(0), Lt(.5), "share that trimmed_mean leaves out at either end, rounded up"] = .1
     clip_norm: Annotated[float | None, Gt(0), "longer updates are shortened to this norm; none: they are not"] = None
 
@@ -125,6 +128,7 @@ class StateSettings:
 @dataclass(frozen=True)
 class Config:
     title = "the configuration"
+    renamed = {"graphs": "cuda_graphs"}
     seed: Annotated[int, Ge(0), Le(2**63 - 1), "of the model's start, the data split, participants and batches"] = 0
     rounds: Annotated[int, Ge(1), "communication rounds T"] = 100
     data: Data = field(default_factory=Data)
@@ -142,7 +146,7 @@ class Config:
     attack: Attack | None = None
     engine: Annotated[Literal["auto", "loop", "vmap"],
                       "how a rank trains its clients: one by one (loop) or many at once (vmap)"] = "auto"
-    graphs: Annotated[Literal["auto", "on", "off"],
+    cuda_graphs: Annotated[Literal["auto", "on", "off"],
                       "vmap records steps as CUDA graphs and replays them; auto: on a GPU, where that pays"] = "auto"
     device: Annotated[Literal["auto", "cpu", "cuda"], "auto: the GPU of this local rank where there is one"] = "auto"
     precision: Annotated[Literal["float32", "tf32", "bf16"],
@@ -215,18 +219,6 @@ def resolve(values: dict) -> Config:
     sections = {k: built.get(k, getattr(top, k)) for k in (*SECTIONS, *NAMED)}
     sections["data"] = dataclasses.replace(sections["data"], partition=chosen)
     return dataclasses.replace(top, **sections)
-
-
-def refuse_endless(values) -> None:
-    """Refuse what aliases have blown up, or made a part of itself."""
-    left, waiting = LARGEST, [values]
-    while waiting:
-        value = waiting.pop()
-        inner = value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple | set) else ()
-        left -= 1 + len(inner)
-        if left < 0:
-            raise BadInput(f"the configuration holds more than {LARGEST:,} values; are there aliases inside aliases?")
-        waiting.extend(inner)
 
 
 def partitioned(data):

@@ -81,7 +81,7 @@ def prepare(data: schema.Data, seed: int) -> Path:
     if not sound(path, key):
         with writable(folder):
             folder.mkdir(parents=True, exist_ok=True)
-        pool = thinned(sources.load_source(data.name, root, data.file), data.share, seed)
+        pool = thinned(sources.load_source(data.name, root, data.file), data.fraction, seed)
         path, key, settings = federation_path(folder, data, seed, root)      # a download has changed the source
         write_federation(path, key, settings, pool, assign(pool, data, seed))
     return path
@@ -114,7 +114,7 @@ def recipe(data: schema.Data, seed: int, root: Path) -> dict:
     """Collect everything on which the contents of a federation depend."""
     partition = {"name": schema.name_of(data.partition), **asdict(data.partition)}
     return {"format": FEDERATION_FORMAT, "name": data.name, "source": sources.source_key(data.name, root, data.file),
-            "share": data.share, "clients": data.clients, "partition": partition, "split": list(data.split),
+            "share": data.fraction, "clients": data.clients, "partition": partition, "split": list(data.split),
             "seed": seed, "code": [stamp(registry.find_class("datasets", data.name)), stamp(type(data.partition))]}
 
 

@@ -29,7 +29,7 @@ CLIENTS_TIMED = 8      # clients that a rank times on
 
 def engine(name: str, config: Config, room: Room | None = None):
     """Return the engine of that name; a chunk of `vmap` takes what the room for it says."""
-    return Vmap((room or gpu_card.room(config, CPU)).chunk, config.graphs) if name == "vmap" else Loop()
+    return Vmap((room or gpu_card.room(config, CPU)).chunk, config.cuda_graphs) if name == "vmap" else Loop()
 
 
 def refuse_vmap(name: str, method, blank: Tensor) -> None:

@@ -21,7 +21,7 @@ def participants(config: Config, t: int, sizes: np.ndarray) -> Participants:
 
 def addressed(config: Config, sizes: np.ndarray, who: Participants, judge: bool) -> Participants:
     """Return whom the server addresses in a round: the participants, or all clients where all are judged after it."""
-    if not judge or config.evaluate.after != "all":
+    if not judge or config.evaluate.after_training != "all":
         return who
     everybody = Participants(np.arange(len(sizes)), sizes, who.round, who.seed)
     everybody.facts = who.facts      # the same: what `messages` reports is the round's

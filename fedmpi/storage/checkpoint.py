@@ -26,18 +26,21 @@ from pathlib import Path
 import h5py
 import numpy as np
 
+from fedmpi import __version__
+from fedmpi.config.old_names import with_new_names
 from fedmpi.errors import BadInput, StorageError
 from fedmpi.storage.atomic import atomic, writing
+from fedmpi.storage.older_versions import refuse_changed_method
 from fedmpi.storage.seal import Damaged, open_regular, read_seal, refuse_damage
 from fedmpi.storage.sealed import READ_BACK_BYTES, Rows, SealedFile, numeric, write_sealed
 
 KIND = "checkpoint"
 JSON = ("round", "config", "federation", "accuracy", "metrics", "books")
 # What may change between a checkpoint and its continuation, because it does not change results.
-FREE = ("rounds", "stop", "evaluate.every", "evaluate.after", "evaluate.embeddings", "edge", "checkpoint",
-        "server.hosts_clients", "faults.bad_update", "placement", "threads", "device", "graphs", "comm", "state",
+FREE = ("rounds", "stop", "evaluate.every", "evaluate.after_training", "evaluate.embeddings", "edge", "checkpoint",
+        "server.hosts_clients", "faults.bad_update", "placement", "threads", "device", "cuda_graphs", "comm", "state",
         "data.root", "data.cache")
-ROUNDING_FIELDS = ("threads", "device", "graphs")      # of these, those that may change the last bits
+ROUNDING_FIELDS = ("threads", "device", "cuda_graphs")      # of these, those that may change the last bits
 ABSENT = object()
 checkpoint_json = partial(json.dumps, default=np.generic.item)
 
@@ -53,6 +56,7 @@ class Snapshot:
     accuracy: float                  # of this round, nan if not evaluated: the best checkpoint is kept
     metrics: list[dict]              # the lines of metrics.jsonl so far
     books: dict                      # other small JSON state of the run
+    version: str = __version__       # of fedmpi, which wrote it
 
 
 def write_checkpoint(folder: Path, snapshot: Snapshot, pieces: Iterable[dict[str, np.ndarray]]) -> Path:
@@ -119,7 +123,9 @@ class Checkpoint(SealedFile):
     def snapshot(self) -> Snapshot:
         """Return all but the clients' rows. Raises Damaged."""
         shared = {name.removeprefix("shared/"): self.read(name) for name in self.names("shared")}
-        return Snapshot(shared=shared, ids=self.read("ids"), **{name: self.json(name) for name in JSON})
+        values = {name: self.json(name) for name in JSON}
+        values["config"] = with_new_names(values["config"])
+        return Snapshot(shared=shared, ids=self.read("ids"), version=self.about["fedmpi"], **values)
 
 
 def check_checkpoint(path: Path | str, most: float = math.inf) -> None:
@@ -186,6 +192,7 @@ def verifies(path: Path) -> bool:
 
 def check_same(snapshot: Snapshot, config: dict, federation: str):
     """Raise BadInput when a checkpoint cannot continue as this run: other settings or another federation."""
+    refuse_changed_method(f"the checkpoint of round {snapshot.round}", snapshot.version, snapshot.config)
     then, now = (flatten_section(json.loads(checkpoint_json(c))) for c in (snapshot.config, config))
     problems = [f"{key} is {then.get(key, '(not set)')} in the checkpoint and {now.get(key, '(not set)')} now"
                 for key in {**then, **now}

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from fedmpi.config.load import parse, read_yaml
+from fedmpi.config.old_names import with_new_names
 from fedmpi.errors import FINISHED, SAVED, BadInput
 from fedmpi.text import percent
 
@@ -140,7 +141,7 @@ def settings_of_folder(folder: Path) -> dict:
                        f"({type(error).__name__}); give the folder that `fedmpi run` names") from None
     if not isinstance(values, dict):
         raise BadInput(f"{path} is damaged: it holds no settings")
-    return values
+    return with_new_names(values)
 
 
 def flatten_settings(settings: dict, prefix: str = "") -> dict:

@@ -27,7 +27,7 @@ from typing import Annotated, Any, NamedTuple
 import yaml
 
 from fedmpi.config import schema
-from fedmpi.config.load import parse, read_yaml
+from fedmpi.config.load import parse, read_yaml, refuse_endless
 from fedmpi.config.schema import Config
 from fedmpi.errors import BadInput
 from fedmpi.settings import make_settings
@@ -95,7 +95,7 @@ def load_job(path: str | Path) -> SweepJob:
     if not isinstance(values, dict):
         raise BadInput(f"{path}: a job is a mapping with title, config and rows")
     try:
-        schema.refuse_endless(values)
+        refuse_endless(values)
         job = make_settings(SweepJob, DEFAULTS | values, "")
         check_job(job)
     except BadInput as error:

@@ -13,8 +13,8 @@ from tests.methods.table import NAMES, SHOWN, marked
 @pytest.mark.parametrize("name", marked(*NAMES))
 def test_states_do_not_depend_on_who_is_judged_after_training(name, mlp, federation):
     """All clients as if they had taken part, and none: the same digest after two rounds in which five of eight do."""
-    runs = [Lab(method(name, mlp, **SHOWN.get(name, {})), federation, Vmap(), share=.6, evaluate=Evaluate(after=after))
-            for after in ("all", "off")]
+    runs = [Lab(method(name, mlp, **SHOWN.get(name, {})), federation, Vmap(), share=.6,
+                evaluate=Evaluate(after_training=after)) for after in ("all", "off")]
     for run in runs:
         run.go(2, judge=True)
     assert runs[0].digest() == runs[1].digest()

@@ -34,8 +34,8 @@ def federation():
 @pytest.fixture
 def lab(federation):
     def make(name="fedavg", on="test", after="participants", **sections):
-        return Lab(method(name, mlp()), federation, share=SHARE, evaluate=Evaluate(on=on, after=after), data=THREE,
-                   **sections)
+        return Lab(method(name, mlp()), federation, share=SHARE, data=THREE,
+                   evaluate=Evaluate(on=on, after_training=after), **sections)
     return make
 
 

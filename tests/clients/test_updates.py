@@ -106,11 +106,12 @@ def refusal(config, name, federation) -> str:
 def test_what_means_nothing_for_a_method_is_refused(federation):
     from fedmpi.config.schema import resolve
     robust, clip, noise, labels = (resolve({"model": {"name": "mlp", "hidden": 4}} | section) for section in (
-        {"server": {"robust": "median"}}, {"server": {"clip_norm": 2}}, {"attack": {"kind": "noise"}},
+        {"server": {"aggregation": "median"}}, {"server": {"clip_norm": 2}}, {"attack": {"kind": "noise"}},
         {"attack": {"kind": "label_flip"}}))
     for name, title in {"fedmhc": "FedMHC", "local": "Local", "fedamp": "FedAMP", "fedfomo": "FedFomo",
                         "fedcr": "FedCR"}.items():
-        assert refusal(robust, name, federation).startswith(f"server.robust = median: the server of {title} does not")
+        said = refusal(robust, name, federation)
+        assert said.startswith(f"server.aggregation = median: the server of {title} does not")
     assert "in FedMHC clients send w, which is not an update of one model" in refusal(clip, "fedmhc", federation)
     assert "in FedCR clients send experts, which" in refusal(clip, "fedcr", federation)
     assert "in Local clients send nothing, which" in refusal(clip, "local", federation)

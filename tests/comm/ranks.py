@@ -193,8 +193,8 @@ def verbs(lab, ids) -> dict:
 
 
 def robustly(lab, how, w, group, old) -> dict:
-    """Call the verbs that `server.robust` replaces; only rank 0 needs to know the setting."""
-    lab.group.config, v = replace(lab.config, server=Server(robust=how, trim=.2)), lab.rows().v
+    """Call the verbs that `server.aggregation` replaces; only rank 0 needs to know the setting."""
+    lab.group.config, v = replace(lab.config, server=Server(aggregation=how, trim=.2)), lab.rows().v
     found = {f"{how} mean": v.mean(w), f"{how} mean block": v[5:21].mean(),
              f"{how} mean_by": v.mean_by(group, K, old, w)}
     lab.group.config = lab.config

@@ -133,7 +133,7 @@ def test_means_of_groups_keep_the_old_value_of_those_without_weight():
 def test_robust_means_leave_out_as_many_as_each_group_has(robust, trim, cuts):
     """Groups of 4, 1 and no members; weights do not count."""
     x, old = whole_numbers(5, 6), torch.full((3, 6), 7.)
-    v = handle(x, server=Server(robust=robust, trim=trim))
+    v = handle(x, server=Server(aggregation=robust, trim=trim))
     group = np.array([0, 0, 1, 0, 0])
     found = v.mean_by(group, 3, old, np.arange(5.))
     order, what, groups, asked = v.crew.asked[0]
@@ -143,7 +143,7 @@ def test_robust_means_leave_out_as_many_as_each_group_has(robust, trim, cuts):
     assert v.mean(np.arange(5.)).shape == (6,)
     cut = {"median": 2}.get(robust, {.4: 2, .1: 1, 0.: 0}[trim])
     assert [a.tolist() for a in v.crew.asked[0][2:]] == [[0] * 5, [cut]]
-    assert not handle(x, MINE, server=Server(robust=robust)).robust and not handle(x).robust
+    assert not handle(x, MINE, server=Server(aggregation=robust)).robust and not handle(x).robust
 
 
 def test_what_is_addressed_to_participants():

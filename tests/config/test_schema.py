@@ -95,7 +95,7 @@ def test_integers_are_integers(refusal, text):
     ("faults: {drop: -.1}", "faults.drop = -0.1: should be greater than or equal to 0"),
     ("faults: {bad_update: drop}", "faults.bad_update = 'drop': should be 'stop' or 'skip'"),
     ("faults: ~", "faults must be a mapping of settings, not None"),
-    ("server: {robust: mode}", "server.robust = 'mode': should be 'mean', 'median' or 'trimmed_mean'"),
+    ("server: {aggregation: mode}", "server.aggregation = 'mode': should be 'mean', 'median' or 'trimmed_mean'"),
     ("server: {trim: .5}", "server.trim = 0.5: should be less than 0.5"),
     ("server: {clip_norm: 0}", "server.clip_norm = 0: should be greater than 0"),
     ("engine: fast", "engine = 'fast': should be 'auto', 'loop' or 'vmap'"),
@@ -188,7 +188,7 @@ ODD = {"name": "fedmhc", "M": 2, "lam": 1e-9, "anchor": "local"}
     {}, {"method": ODD}, {"method": "fedah", "engine": "vmap", "rounds": 7}, {"model": {"name": "cnn4", "width": 3}},
     {"data": {"partition": {"name": "pathological", "classes_per_client": 3}, "split": [.6, .2, .2], "file": "x"}},
     {"train": {"participation": [.1, .9], "steps": 3}, "server": {"hosts_clients": True}},
-    {"attack": {"kind": "noise", "share": .5}, "faults": {"drop": .5}, "server": {"robust": "median"}}])
+    {"attack": {"kind": "noise", "share": .5}, "faults": {"drop": .5}, "server": {"aggregation": "median"}}])
 def test_plain_round_trips(values):
     config = resolve(values)
     assert resolve(to_plain(config)) == config

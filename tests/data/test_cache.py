@@ -17,7 +17,7 @@ from fedmpi.data.partitions import BUILT_IN, Dirichlet, FewShot, Iid, Pathologic
 from fedmpi.errors import BadInput
 
 # settings of `data` that make another federation, by the name that is changed, and those that do not
-OTHERS = {"name": {"name": "digits", "file": None}, "file": {"file": "b.npz"}, "share": {"share": .5},
+OTHERS = {"name": {"name": "digits", "file": None}, "file": {"file": "b.npz"}, "fraction": {"fraction": .5},
           "clients": {"clients": 3}, "partition": {"partition": Dirichlet()}, "split": {"split": (.8, .2)}}
 SAME = {"root": "only where data sets lie", "cache": "only where federations are kept"}
 # of each setting of each partition, in turn

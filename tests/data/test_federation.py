@@ -43,7 +43,7 @@ def test_a_share_of_the_data_set_has_all_its_classes_in_their_proportions(settin
     np.savez(tmp_path / "a.npz", x_train=np.arange(61.)[:, None], y_train=y)
     drawn = []
     for seed in (0, 1):
-        data = settings(name="arrays", file=str(tmp_path / "a.npz"), clients=2, partition=Iid(), share=.25)
+        data = settings(name="arrays", file=str(tmp_path / "a.npz"), clients=2, partition=Iid(), fraction=.25)
         f = Federation(prepare(data, seed))
         assert f.label_counts.sum((0, 1)).tolist() == [10, 5, 1] and f.classes == 3
         parts = [f.client(i) for i in range(2)]

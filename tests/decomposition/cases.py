@@ -33,8 +33,8 @@ SCENARIOS = {
     "skipped": ["attack={kind: noise, scale: 1e8}", "faults.bad_update=skip"],      # beyond what exact sums hold
     "sign_flip": ["attack={kind: sign_flip, share: .3}"],
     "noise": ["attack={kind: noise, scale: .1}", "faults.drop=.2"],
-    "median": ["server.robust=median", "attack={kind: sign_flip, share: .3}"],
-    "trimmed_mean": ["server.robust=trimmed_mean", "server.trim=.2"],
+    "median": ["server.aggregation=median", "attack={kind: sign_flip, share: .3}"],
+    "trimmed_mean": ["server.aggregation=trimmed_mean", "server.trim=.2"],
     "clip": ["server.clip_norm=.3", "attack={kind: sign_flip, share: .3, scale: 3}"]}
 NETWORKS = {
     "mlp": ["model={name: mlp, hidden: 16}"],
@@ -45,7 +45,7 @@ NETWORKS = {
     "batchnorm average": ["model={name: 'tests.clients.normed:Normed', policy: average}", "data.name=arrays",
                           "data.file={folder}/images.npz"]}
 CONFIG = {"rounds": ROUNDS, "seed": 2, "device": "cpu", "edge": {}, "evaluate": {"embeddings": [2]},
-          "data": {"clients": 9, "share": .3, "partition": {"name": "dirichlet", "beta": .2}},
+          "data": {"clients": 9, "fraction": .3, "partition": {"name": "dirichlet", "beta": .2}},
           "train": {"lr": .05, "lr_decay": .9, "participation": .7, "steps": 3}, "comm": {"timeout": 0},
           "checkpoint": {"every": 0, "minutes": 0, "keep": 1}}
 SPILLED = 1e-9      # GiB: one client's state at a time, and one client's samples

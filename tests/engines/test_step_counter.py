@@ -104,7 +104,8 @@ def test_every_verb_makes_as_many_steps_with_both_engines(name):
 
 
 def test_clients_that_idle_count_apart_and_those_that_are_only_judged_not_at_all():
-    lab = Lab(method("fedah", mlp(), mix_everyone=True), Digits(SIZES), share=.6, evaluate=Evaluate(after="all"))
+    lab = Lab(method("fedah", mlp(), mix_everyone=True), Digits(SIZES), share=.6,
+              evaluate=Evaluate(after_training="all"))
     who = lab.round(0, judge=False)
     others = np.setdiff1d(range(8), who.ids)
     batches = [-(-SIZES[i] // 10) for i in range(8)]

@@ -253,7 +253,7 @@ def configured(path, cache, name) -> str:
     path.write_text(json.dumps({
         "rounds": 2, "seed": 4, "engine": "loop", "method": {"name": name, **SHOWN.get(name, {})},
         "model": {"name": "mlp", "hidden": 8},
-        "data": {"clients": 9, "cache": str(cache), "share": .3, "partition": {"name": "dirichlet", "beta": .2}},
+        "data": {"clients": 9, "cache": str(cache), "fraction": .3, "partition": {"name": "dirichlet", "beta": .2}},
         "train": {"lr": .05, "participation": .5, "steps": 4}, "checkpoint": {"every": 1}}))
     return str(path)
 

@@ -159,7 +159,7 @@ def test_a_client_receives_and_sends_one_model():
 def test_everybody_can_be_judged_after_training(tmp_path, cache):
     """Clients that do not take part are addressed too, where all are judged as if they had."""
     (tmp_path / "c.yaml").write_text(json.dumps({
-        "rounds": 2, "method": "fedamp", "model": {"name": "mlp", "hidden": 8}, "evaluate": {"after": "all"},
+        "rounds": 2, "method": "fedamp", "model": {"name": "mlp", "hidden": 8}, "evaluate": {"after_training": "all"},
         "data": {"clients": 9, "cache": str(cache), "partition": {"name": "dirichlet", "beta": .2}},
         "train": {"lr": .05, "participation": .5, "steps": 4}}))
     assert run_alone(str(tmp_path / "c.yaml"), [], str(tmp_path / "run")) == 0

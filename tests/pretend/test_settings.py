@@ -77,8 +77,9 @@ def test_one_order(in_one_order):
 
 
 @pytest.mark.parametrize("sections", [
-    {"reduce": "float32"}, {"server": Server(robust="median")}, {"server": Server(robust="trimmed_mean", trim=.3)},
-    {"server": Server(clip_norm=.05)}, {"attack": Attack("sign_flip", share=.3)},
+    {"reduce": "float32"}, {"server": Server(aggregation="median")},
+    {"server": Server(aggregation="trimmed_mean", trim=.3)}, {"server": Server(clip_norm=.05)},
+    {"attack": Attack("sign_flip", share=.3)},
     {"attack": Attack("label_flip", share=.3)}, {"attack": Attack("noise", share=.3)},
     {"faults": Faults(bad_update="skip")}, {"train": replace(TRAIN, momentum=.9)}], ids=lambda s: str(s)[:40])
 def test_settings(sections):

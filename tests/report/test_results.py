@@ -75,8 +75,8 @@ def test_settings_that_change_no_result_are_no_columns(tmp_path, name, first, se
 @pytest.mark.parametrize("name, values, columns", [
     ("rounds_more", (1, 2), ["rounds_more=1", "rounds_more=2"]),
     ("data", ({"clients": 3}, {"clients": 4}), ["data.clients=3", "data.clients=4"]),
-    ("server", ({"reduce": "exact"}, {"robust": "median"}),
-     ["server.reduce=exact, server.robust=None", "server.reduce=None, server.robust=median"])])
+    ("server", ({"reduce": "exact"}, {"aggregation": "median"}),
+     ["server.reduce=exact, server.aggregation=None", "server.reduce=None, server.aggregation=median"])])
 def test_other_settings_that_differ_are_columns(tmp_path, name, values, columns):
     folders = [made.run(tmp_path / str(i), {"method": {"name": "fedavg"}, name: value})
                for i, value in enumerate(values)]

@@ -92,9 +92,10 @@ def test_what_nobody_was_judged_by_is_left_out(ready):
     assert np.isnan(columns_of(run)["accuracy_after"]).all() and np.isnan(columns_of(run)["accuracy_unadapted"]).all()
 
 
-WORDS = ("data={clients: 16, partition: {name: dirichlet, beta: .5}, split: [.5, .3, .2], share: .5}",
+WORDS = ("data={clients: 16, partition: {name: dirichlet, beta: .5}, split: [.5, .3, .2], fraction: .5}",
          "train={batch: 10000, epochs: 6, lr: .9, lr_decay: .9, participation: .4}", "model.hidden=8", "rounds=3",
-         "evaluate.after=all", "checkpoint.every=1", "attack={kind: noise, share: .2, scale: .05}", "engine=loop")
+         "evaluate.after_training=all", "checkpoint.every=1", "attack={kind: noise, share: .2, scale: .05}",
+         "engine=loop")
 ATTACKERS = [4, 6, 13]      # of 16 clients and seed 2, see test_streams
 CUT = np.cumsum([8 * 64, 8, 10 * 8])
 

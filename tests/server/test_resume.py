@@ -10,7 +10,7 @@ from tests.federations import pool
 from tests.runs import run_alone
 
 TIMES = ("seconds", "imbalance", "idle_share", "clients_moved", "T_wall")      # what a key of a time begins with
-SMALL = ("data.share=.3", "data.clients=8", "rounds=4", "train.steps=3", "train.participation=.6", "engine=loop")
+SMALL = ("data.fraction=.3", "data.clients=8", "rounds=4", "train.steps=3", "train.participation=.6", "engine=loop")
 SKIP = "faults={drop: .3, bad_update: skip}"
 
 
@@ -53,10 +53,10 @@ def assert_same_books(bench, name, other):
 
 
 CASES = {      # words of the run; keys and columns of its books that must be there, with some number in them
-    "fedmhc": (("method={name: fedmhc, M: 3}", "faults.drop=.4", "evaluate.after=all", "edge={}",
+    "fedmhc": (("method={name: fedmhc, M: 3}", "faults.drop=.4", "evaluate.after_training=all", "edge={}",
                 "evaluate.embeddings=[1, 4]", "data.partition={name: pathological, classes_per_client: 3}"),
                "ari purity cluster_sizes cluster_changes lost T_comp E_comm", "embedding T_comp E_comm cluster"),
-    "ifca": (("method={name: ifca, k: 3}", "attack={kind: noise, share: .3}", SKIP, "server.robust=trimmed_mean",
+    "ifca": (("method={name: ifca, k: 3}", "attack={kind: noise, share: .3}", SKIP, "server.aggregation=trimmed_mean",
               "evaluate.every=2"),
              "accuracy_mean_attackers accuracy_mean_after bad_updates lost cluster_sizes_all distance",
              "accuracy_after cluster"),
@@ -67,13 +67,14 @@ CASES = {      # words of the run; keys and columns of its books that must be th
     "ditto": (("method={name: 'tests.faulty:Wild', bad: 'sent: nan', client_number: 2}", SKIP,
                "attack={kind: label_flip, share: .3}", "train.participation=[.3, .9]", "train.lr_decay=.8"),
               "accuracy_mean_attackers bad_updates lost", "accuracy f1 loss"),
-    "local": (("method=local", "evaluate.after=off", "evaluate.every=4"), "f1_mean accuracy_weighted", "f1 loss"),
+    "local": (("method=local", "evaluate.after_training=off", "evaluate.every=4"), "f1_mean accuracy_weighted",
+              "f1 loss"),
     "fedbabu": (("method={name: fedbabu, ft: 1}", "attack={kind: sign_flip, share: .2}"),
                 "accuracy_mean_unadapted loss_unadapted accuracy_mean_attackers", "accuracy_unadapted"),
     "fesem_cam": (("method={name: fesem_cam, k: 2, warm_up: 1}",), "cluster_sizes", "cluster"),
-    "fedah": (("method={name: fedah, mix_everyone: true}", "evaluate.after=all", "train.momentum=.5"),
+    "fedah": (("method={name: fedah, mix_everyone: true}", "evaluate.after_training=all", "train.momentum=.5"),
               "accuracy_mean_after", "accuracy_after"),
-    "fedfomo": (("method={name: fedfomo, M: 3}", "evaluate.after=all"), "f1_mean", "accuracy")}
+    "fedfomo": (("method={name: fedfomo, M: 3}", "evaluate.after_training=all"), "f1_mean", "accuracy")}
 
 
 @pytest.mark.parametrize("case", CASES)

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.slow("whole runs, some of them killed and resumed")
 NAN = float("nan")
 SPLIT = "data.split=[.6, .15, .25]"
 # with a patience of two rounds this run ends after a dozen or so
-WORDS = (SPLIT, "data.share=.5", "rounds=16", "method=fedavg", "train.lr=.6", "train.steps=4", "stop.patience=2",
+WORDS = (SPLIT, "data.fraction=.5", "rounds=16", "method=fedavg", "train.lr=.6", "train.steps=4", "stop.patience=2",
          "checkpoint.every=0", "data.partition.beta=.5")
 
 
@@ -192,7 +192,7 @@ def test_the_best_checkpoint_is_the_best_on_validation_samples(bench):
 def test_both_parts_are_judged_as_each_by_itself(bench, method, after):
     """With validation samples beside, measures on test samples are those of a run without, in every mode; those beside
     are of the model by which a client is judged."""
-    words = (SPLIT, f"method={method}", "rounds=2", f"evaluate.after={after}")
+    words = (SPLIT, f"method={method}", "rounds=2", f"evaluate.after_training={after}")
     for on in ("test", "validation"):
         assert bench.lead(f"{method}-{after}-{on}", *words, f"evaluate.on={on}") == 0
     beside, alone = (bench.metrics(f"{method}-{after}-{on}")[-1] for on in ("test", "validation"))

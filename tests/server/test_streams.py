@@ -46,7 +46,7 @@ def test_the_number_of_participants_is_rounded_halves_to_even(n, share, count):
 @pytest.mark.parametrize("after, judge, everybody", [
     ("all", True, True), ("all", False, False), ("participants", True, False), ("off", True, False)])
 def test_all_clients_are_addressed_where_all_are_judged_after_training(after, judge, everybody):
-    config = resolve({"evaluate": {"after": after}})
+    config = resolve({"evaluate": {"after_training": after}})
     who = Participants(np.array([2, 4]), SIZES[[2, 4]], 7, 3)
     found = addressed(config, SIZES[:6], who, judge)
     assert found.ids.tolist() == ([0, 1, 2, 3, 4, 5] if everybody else [2, 4]) and (found.round, found.seed) == (7, 3)

@@ -163,8 +163,8 @@ def test_of_runs_that_were_never_judged_the_last_are_kept(tmp_path):
 
 
 @pytest.mark.parametrize("key", [
-    "rounds", "stop", "evaluate.every", "evaluate.after", "evaluate.embeddings", "edge", "checkpoint",
-    "server.hosts_clients", "faults.bad_update", "placement", "threads", "device", "graphs", "comm", "state",
+    "rounds", "stop", "evaluate.every", "evaluate.after_training", "evaluate.embeddings", "edge", "checkpoint",
+    "server.hosts_clients", "faults.bad_update", "placement", "threads", "device", "cuda_graphs", "comm", "state",
     "data.root", "data.cache"])
 def test_only_what_leaves_results_alone_may_change(key):
     """And nothing beside it whose name begins alike."""
@@ -173,9 +173,9 @@ def test_only_what_leaves_results_alone_may_change(key):
 
 
 def test_settings_of_the_last_bits_name_the_setting_and_both_values():
-    then = snapshot(config={"threads": 1, "device": "cpu", "graphs": "on", "seed": 3})
-    warnings = checkpoint.in_last_bits(then, {"threads": 4, "device": "cuda", "graphs": "off", "seed": 4})
-    changes = (("threads", 1, 4), ("device", "cpu", "cuda"), ("graphs", "on", "off"))
+    then = snapshot(config={"threads": 1, "device": "cpu", "cuda_graphs": "on", "seed": 3})
+    warnings = checkpoint.in_last_bits(then, {"threads": 4, "device": "cuda", "cuda_graphs": "off", "seed": 4})
+    changes = (("threads", 1, 4), ("device", "cpu", "cuda"), ("cuda_graphs", "on", "off"))
     assert warnings == [f"{key} is {before} in the checkpoint and {now} now: the last bits may differ, and with them "
                         "the digest" for key, before, now in changes]
 

@@ -123,11 +123,11 @@ def test_a_run_that_ended_early_is_finished_however_many_rounds_are_asked_for(wr
 
 def test_settings_become_words_of_the_command_line():
     nested = {"rounds": 3, "train": {"lr": .1, "participation": [.5, 1.0]}, "data.partition": {"name": "iid"},
-              "data": {"partition": {"name": "n_class", "n": 3}, "share": 1e-3}, "method": {"name": "ditto", "lam": .5},
-              "edge": None, "text": "a: b", "yes": True, "empty": {}}
+              "data": {"partition": {"name": "n_class", "n": 3}, "fraction": 1e-3},
+              "method": {"name": "ditto", "lam": .5}, "edge": None, "text": "a: b", "yes": True, "empty": {}}
     assert job.flattened(nested) == [
         "rounds=3", "train.lr=0.1", "train.participation=[0.5, 1.0]", "data.partition={name: iid}",
-        "data.partition={n: 3, name: n_class}", "data.share=0.001", "method={lam: 0.5, name: ditto}", "edge=null",
+        "data.partition={n: 3, name: n_class}", "data.fraction=0.001", "method={lam: 0.5, name: ditto}", "edge=null",
         "text='a: b'", "yes=true"]
 
 

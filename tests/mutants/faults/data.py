@@ -62,7 +62,7 @@ FAULTS: list[tuple[str, str, str]] = [
     ("fedmpi.data.allocation:divide", "* (total - parts)", "* total - parts"),
     ("fedmpi.data.allocation:choose", ".5 * rng.random", "1.5 * rng.random"),
     # the prepared file
-    ("fedmpi.data.federation:recipe", '"share": data.share, ', ""),
+    ("fedmpi.data.federation:recipe", '"share": data.fraction, ', ""),
     ("fedmpi.data.federation:recipe", '"split": list(data.split)', '"split": list(data.split[:1])'),
     ("fedmpi.data.federation:recipe", "**asdict(data.partition)", ""),
     ("fedmpi.data.federation:recipe", '"seed": seed, ', ""),
@@ -86,7 +86,7 @@ FAULTS: list[tuple[str, str, str]] = [
     ("fedmpi.data.federation:histogram", "part * classes + y", "part + y"),
     (
         "fedmpi.data.federation:prepare",
-        "thinned(sources.load_source(data.name, root, data.file), data.share, seed)",
+        "thinned(sources.load_source(data.name, root, data.file), data.fraction, seed)",
         "sources.load_source(data.name, root, data.file)",
     ),
     # its picture

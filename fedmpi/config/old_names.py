@@ -1,0 +1,21 @@
+"""Settings that an earlier version wrote, under the names of today.
+
+A class of settings lists the names that it has given up as `renamed`, old name -> new name. A configuration of a user
+that has an old name is refused with the new one (see fedmpi.settings); what a run of version 0.1 left is read."""
+from __future__ import annotations
+
+from fedmpi.config.schema import SECTIONS, Config
+
+
+def with_new_names(resolved: dict) -> dict:
+    """Return the settings that a run wrote into its folder or checkpoint, each under its present name."""
+    found = rename(Config, resolved)
+    for name, cls in SECTIONS.items():
+        if isinstance(found.get(name), dict):
+            found[name] = rename(cls, found[name])
+    return found
+
+
+def rename(cls: type, section: dict) -> dict:
+    renamed = getattr(cls, "renamed", {})
+    return {renamed.get(name, name): value for name, value in section.items()}
