@@ -173,14 +173,6 @@ Scale = Annotated[str | None, typer.Option(help="a smaller variant that the job 
 RunsIn = Annotated[str | None, typer.Option(help="folder of the job's runs; default: runs/JOB[-SCALE]")]
 
 
-def planned(path: str, scale: str | None, out: str | None):
-    """Return a job and its runs."""
-    from fedmpi.sweeps import job
-    read = job.load_job(path)
-    runs = job.expand(read, path, Path(out or f"runs/{Path(path).stem}{'-' + scale if scale else ''}"), scale)
-    return job.at(read, scale), runs
-
-
 @app.command()
 def sweep(path: JobFile, scale: Scale = None, out: RunsIn = None,
           local: Annotated[int, typer.Option(min=1, help="runs at a time")] = 1,
@@ -204,7 +196,8 @@ def sweep(path: JobFile, scale: Scale = None, out: RunsIn = None,
 
     Exit codes: 0 all finished (or submitted), 75 stopped, 2 bad input, 1 some failed."""
     with clear_errors():
-        _, runs = planned(path, scale, out)
+        from fedmpi.sweeps.job import plan_job
+        _, runs = plan_job(path, scale, out)
         if dry_run and not slurm:
             from fedmpi.sweeps import estimate
             estimate.show(runs, local, ranks, rate)
@@ -231,7 +224,8 @@ def report(paths: Annotated[list[str], typer.Argument(help="a job file, folders 
             print(f"report {gpu_tables.write_day([*map(Path, dict.fromkeys(paths))], Path(to or 'report'))}")
             return
         if len(paths) == 1 and not Path(paths[0]).is_dir():
-            job, runs = planned(paths[0], scale, out)
+            from fedmpi.sweeps.job import plan_job
+            job, runs = plan_job(paths[0], scale, out)
             command = shlex.join(["fedmpi", "sweep", paths[0], *(["--scale", scale] if scale else []),
                                   *(["--out", out] if out else [])])
             shown, folder = results.of_job(job, runs, command), runs[0].folder.parents[2] / "report"

@@ -15,8 +15,8 @@ from fedmpi.storage.atomic import writing
 class Progress:
     """Prints and logs. On a terminal the line of the present round is overwritten by the next one's."""
 
-    def __init__(self, log_path=None):
-        self.log = None
+    def __init__(self, log_path=None, quiet: bool = False):
+        self.log, self.quiet = None, quiet
         if log_path:      # unbuffered: what a full disk refuses must not be tried again at the end
             with writing(log_path):
                 self.log = open(log_path, "ab", buffering=0)  # noqa: SIM115  (open as long as the run)
@@ -25,7 +25,8 @@ class Progress:
 
     def say(self, text: str) -> None:
         """Print lines that stay."""
-        write_stdout(("\n" if self.open_line else "") + text + "\n")
+        if not self.quiet:
+            write_stdout(("\n" if self.open_line else "") + text + "\n")
         self.open_line = False
         self.note(text)
 
@@ -38,7 +39,9 @@ class Progress:
 
     def round(self, text: str) -> None:
         """Show the state of the run after a round."""
-        if self.live:
+        if self.quiet:
+            pass
+        elif self.live:
             write_stdout("\r\033[K" + text)
             self.open_line = True
         else:
@@ -48,6 +51,7 @@ class Progress:
     def close(self) -> None:
         if self.log:
             self.log.close()
+            self.log = None
 
 
 def write_stdout(text: str) -> None:

@@ -188,13 +188,13 @@ def decide_and_tell(world: Transport, request: RunRequest) -> tuple[Decision, De
         raise
 
 
-def conduct(world: Transport, context: RankContext, decision: Decision, ends: Deadline) -> int:
-    """Run the rounds of a decision. Returns the exit code."""
+def conduct(world: Transport, context: RankContext, decision: Decision, ends: Deadline, quiet: bool = False) -> int:
+    """Run the rounds of a decision. Returns the exit code. With `quiet` nothing is printed."""
     from fedmpi.assembly import assemble
     from fedmpi.comm.orders import Order
     from fedmpi.preparation import prepare_run
     from fedmpi.progress import Progress
-    progress = Progress(decision.folder.log_path)
+    progress = Progress(decision.folder.log_path, quiet)
     world.on_failure = note_failure = failure_noter(progress, decision.folder)
     send(world, json.dumps(decision.start | {"host": world.host}))
     try:
@@ -210,6 +210,8 @@ def conduct(world: Transport, context: RankContext, decision: Decision, ends: De
             words = note_failure(words)
         world.fail(words, code)
         raise
+    finally:
+        progress.close()
 
 
 def conclude(run: Run) -> int:

@@ -22,6 +22,7 @@ FLOORS = [
     "fedmpi.storage", "fedmpi.progress",
     "fedmpi.data", "fedmpi.engines", "fedmpi.clients", "fedmpi.ranks", "fedmpi.server", "fedmpi.methods",
     "fedmpi.assembly", "fedmpi.preparation", "fedmpi.session", "fedmpi.commands", "fedmpi.sweeps", "fedmpi.report",
+    "fedmpi.process_state", "fedmpi.result", "fedmpi.python_api",
     "fedmpi.cli", "fedmpi.__main__"]
 
 # All that a method may import: formulas, no ranks, runs and files.

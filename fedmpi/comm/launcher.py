@@ -56,6 +56,12 @@ def started_by_srun() -> bool:
     return SlurmJob.from_env().ranks_in_step is not None and not by_mpich and not by_open_mpi
 
 
+def inside_launcher() -> bool:
+    """Tell whether a launcher of MPI jobs started this process, as far as its variables say."""
+    by_variable = any(name in os.environ for name in ("PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_RANK"))
+    return by_variable or SlurmJob.from_env().ranks_in_step is not None
+
+
 def drain(*streams) -> None:
     """Wait until the launcher has read what was printed: some launchers drop what still lies in the pipe at an abort.
 

@@ -5,6 +5,7 @@ asks for them: the same weights, bit for bit on the same kind of machine."""
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -27,10 +28,34 @@ from fedmpi.storage.older_versions import refuse_changed_method
 IMAGES = "uint8 images (h, w, c) as float (c, h, w): x / 127.5 - 1"
 
 
+@dataclass(frozen=True)
+class TrainedModel:
+    """A model of a run as a plain PyTorch network."""
+    network: torch.nn.Module
+    # whose it is and after which round, for the user
+    title: str
+    # what a file says of it
+    facts: dict[str, str]
+    # what to say of newer checkpoints that are damaged
+    refused: list[str]
+
+
 def export_model(run: Path, out: Path, client: int | None) -> str:
-    """Write a client's model, or (None) the global one, of a run folder's newest good checkpoint, or of a checkpoint
-    file; returns what to tell the user. Raises BadInput and StorageError."""
+    """Write a model as `load_model` finds it; returns what to tell the user. Raises BadInput and StorageError."""
     save = export_library()
+    found = load_model(run, client)
+    state = {name: value.contiguous().clone() for name, value in found.network.state_dict().items()}
+    with atomic(out) as part:
+        part.write_bytes(save(state, found.facts))
+    return "\n".join([*found.refused, f"{found.title}: {out}"])
+
+
+def load_model(run: Path, client: int | None) -> TrainedModel:
+    """Return a trained model. Raises BadInput if there is no such model.
+
+    Args:
+        run: a run folder, whose newest good checkpoint is taken, or a checkpoint file
+        client: the client whose model it is; None: the global model"""
     path, refused = choose_checkpoint(run)
     snapshot = checkpoint.read_checkpoint(path)
     refuse_changed_method(path, snapshot.version, snapshot.config)
@@ -49,11 +74,8 @@ def export_model(run: Path, out: Path, client: int | None) -> str:
     network = module(config, method.model, federation, w)
     facts = about(snapshot, method, federation, network) | {
         "of": "the server" if client is None else f"client {client}", "digest": digest_of_run(shared, group.digests())}
-    state = {name: value.contiguous().clone() for name, value in network.state_dict().items()}
-    with atomic(out) as part:
-        part.write_bytes(save(state, facts))
     whose = "global model" if client is None else f"model of client {client}"
-    return "\n".join([*refused, f"{method.title}, {whose} after round {snapshot.round}: {out}"])
+    return TrainedModel(network, f"{method.title}, {whose} after round {snapshot.round}", facts, refused)
 
 
 def export_library():

@@ -5,6 +5,7 @@ its collectives move. The federation is prepared where it is not there yet."""
 from __future__ import annotations
 
 import warnings
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import NamedTuple
 
@@ -54,7 +55,7 @@ class Case:
     engine: str       # the one on CPUs, where the configuration leaves it open
 
 
-def prepared(config_path: str, overrides: list[str]) -> Case:
+def prepared(config_path: str | Mapping, overrides: Sequence[str] | Mapping) -> Case:
     """Read a configuration, prepare its federation and rehearse a client. Raises BadInput."""
     from fedmpi.assembly import bind, refuse_engine
     from fedmpi.engines.engine_choice import by_network
@@ -71,7 +72,7 @@ def prepared(config_path: str, overrides: list[str]) -> Case:
     return Case(config, federation, method, shared, mine, up, engine)
 
 
-def make_plan(config_path: str, overrides: list[str], ranks: int) -> dict:
+def make_plan(config_path: str | Mapping, overrides: Sequence[str] | Mapping, ranks: int) -> dict:
     """Return the plan of a run on so many ranks as plain values. Raises BadInput."""
     from fedmpi.preparation import settings_of_method
     case = prepared(config_path, overrides)

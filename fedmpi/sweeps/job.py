@@ -84,6 +84,18 @@ class Planned(NamedTuple):
         return run_status.outcome_of(self.folder, self.settings.rounds)
 
 
+def plan_job(path: str, scale: str | None, out: str | None) -> tuple[SweepJob, list[Planned]]:
+    """Return a job as a scale narrows it, and its runs.
+
+    Args:
+        path: the job file
+        scale: a smaller variant that the job names
+        out: folder of the runs; None: runs/JOB[-SCALE]"""
+    job = load_job(path)
+    runs = expand(job, path, Path(out or f"runs/{Path(path).stem}{'-' + scale if scale else ''}"), scale)
+    return at(job, scale), runs
+
+
 def load_job(path: str | Path) -> SweepJob:
     """Read a job file. Raises BadInput that names the file and what is wrong in it."""
     try:

@@ -13,6 +13,7 @@ FAULTS: list[tuple[str, str, str]] = [
     ("fedmpi.config.schema:Data.__post_init__", "> 1e-9", "> 1e-3"),
     ("fedmpi.config.schema:Evaluate.__post_init__", "t < 1", "t < 0"),
     ("fedmpi.config.overrides:read_text", 'text.partition("=")', 'text.rpartition("=")'),
+    ("fedmpi.config.overrides:flatten_values", "key.rpartition(\".\")[2] not in WITH_NAMES", "True"),
     ("fedmpi.config.overrides:override", 'old.get("name") not in (None, new)', 'old.get("name") != new'),
     ("fedmpi.config.schema:resolve", "and getattr(Config, name, ...) is None", ""),
     ("fedmpi.config.schema:Config.judged_on", 'self.evaluate.on == "test" and', ""),

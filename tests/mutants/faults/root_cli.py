@@ -10,8 +10,6 @@ FAULTS: list[tuple[str, str, str]] = [
     ("fedmpi.cli:submit", "restarts=restarts)", "restarts=50)"),
     ("fedmpi.cli:submit", '"USR1@120"', '"USR1@60"'),
     ("fedmpi.cli:submit", "if dry_run else sbatch.submit_script(job)", "if False else sbatch.submit_script(job)"),
-    ("fedmpi.cli:planned", "'-' + scale if scale", "'-' + scale if False"),
-    ("fedmpi.cli:planned", "job.at(read, scale)", "read"),
     ("fedmpi.cli:sweep", "Sweep(runs, local, ranks)", "Sweep(runs, ranks, local)"),
     ("fedmpi.cli:sweep", "estimate.show(runs, local, ranks, rate)", "estimate.show(runs, local, ranks, None)"),
     ("fedmpi.cli:sweep", "sys.exit(code)", "sys.exit(0)"),

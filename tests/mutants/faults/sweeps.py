@@ -2,6 +2,8 @@
 from __future__ import annotations
 
 FAULTS: list[tuple[str, str, str]] = [
+    ("fedmpi.sweeps.job:plan_job", "'-' + scale if scale", "'-' + scale if False"),
+    ("fedmpi.sweeps.job:plan_job", "return at(job, scale), runs", "return job, runs"),
     # what a run is made of
     ("fedmpi.sweeps.job:expand",
      "[job.set, of_all, of_column, as_settings(job.rows[row]),",

@@ -1,0 +1,183 @@
+"""fedmpi from Python: what `import fedmpi` offers. The command line does the same work.
+
+    import fedmpi
+    result = fedmpi.run("configs/quickstart.yaml", rounds=20, train={"lr": 0.05})
+    print(result.accuracy, result.digest)
+
+A configuration is the path of a YAML file or a mapping with the same settings. Keywords replace its settings: a
+section is a mapping (`train={"lr": 0.05}` changes train.lr alone), a method, model or partition is a name, a mapping
+with its `name`, or a class of one's own. Names with dots go into `**{"train.lr": 0.05}`."""
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from fedmpi import errors
+from fedmpi.comm.launcher import inside_launcher
+from fedmpi.comm.mpi_world import open_world
+from fedmpi.comm.transport import Solo, Transport
+from fedmpi.context import RankContext
+from fedmpi.errors import BadInput, FedmpiError, GivenUp
+from fedmpi.process_state import handled_signals, restored_signals, restored_torch
+from fedmpi.result import Result, require_pandas
+from fedmpi.session import RunRequest, conduct, decide_and_tell, last_words, serve_as_worker, told
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+# the MPI world of this process, once it was joined: several runs share it
+_world: list[Transport] = []
+
+
+class InterpreterWorld(Solo):
+    """The world of one process that belongs to the user's program: errors are raised and never end it."""
+
+    def fail(self, message: str, code: int) -> NoReturn:
+        raise_error(message, code)
+
+    def close(self, code: int = 0) -> None:
+        """Nothing to finalise."""
+
+
+def run(config: str | os.PathLike | Mapping[str, Any], /, *, out: str | os.PathLike | None = None,
+        resume: str | os.PathLike | None = None, time_limit: str | None = None, quiet: bool = False,
+        **overrides: Any) -> Result:
+    """Train a federation and return what it found, as the command `fedmpi run` does.
+
+    In a program that `mpiexec -n 5 python program.py` starts, all ranks call it alike, and each gets the result.
+    The run's folder holds everything that the result offers.
+
+    Args:
+        config: path of a YAML file, or a mapping with the same settings
+        out: run folder; default: runs/NAME-001 or the next number that is free
+        resume: "auto" for the newest good checkpoint of the run folder, or the path of one
+        time_limit: save and stop before so much time is over, as Slurm writes it ("01:30:00")
+        quiet: print nothing; log.txt in the run folder has it all
+        overrides: settings that replace the configuration's
+
+    Raises:
+        BadInput: if the settings cannot be run; nothing was started.
+        GivenUp: if the run was stopped by a signal or its time limit; it is saved and can be resumed.
+        KeyboardInterrupt: if Ctrl-C stopped the run; it is saved and can be resumed.
+        FedmpiError: if the run failed. In a job of several ranks a failure ends the whole job."""
+    request = RunRequest(config if isinstance(config, Mapping) else os.fspath(config), overrides,
+                         None if out is None else os.fspath(out), None if resume is None else os.fspath(resume),
+                         time_limit)
+    world = join_world()
+    with handled_signals() as stop, restored_torch():
+        context = RankContext(stop, stop.waits)
+        try:
+            said = json.dumps(lead_run(world, request, context, quiet)) if world.rank == 0 else ""
+            if world.rank:
+                serve_as_worker(world, request, context)
+            end = json.loads(told(world, said))
+        except BaseException as error:
+            # the other ranks wait for this one
+            if world.size > 1:
+                world.fail(*last_words(world, context, error))
+            raise
+        finally:
+            world.on_failure = None
+        if world.heartbeat:
+            world.heartbeat.close()
+            world.heartbeat = None
+        if end["code"] == errors.SAVED and stop.number == signal.SIGINT:
+            raise KeyboardInterrupt(end["message"])
+    if end["code"] != errors.FINISHED:
+        raise_error(end["message"], end["code"])
+    return Result(end["folder"])
+
+
+def lead_run(world: Transport, request: RunRequest, context: RankContext, quiet: bool) -> dict:
+    """Do the part of rank 0. Return what all ranks are told of the end: code, folder and message."""
+    try:
+        decision, ends = decide_and_tell(world, request)
+    except FedmpiError as error:
+        return {"code": error.code, "message": str(error)}
+    folder = decision.folder.path.resolve()
+    try:
+        code = conduct(world, context, decision, ends, quiet)
+    finally:
+        decision.folder.release()
+    return {"code": code, "folder": str(folder),
+            "message": f"the run was stopped and is saved: continue with out={str(folder)!r}, resume='auto'"}
+
+
+def join_world() -> Transport:
+    """Join the ranks of the job that this process was started in; without a launcher it is alone and needs no MPI."""
+    if not _world:
+        world = open_world() if inside_launcher() or "mpi4py.MPI" in sys.modules else Solo()
+        _world.append(world if world.size > 1 else InterpreterWorld())
+    return _world[0]
+
+
+def raise_error(message: str, code: int) -> NoReturn:
+    """Raise the FedmpiError of an exit code."""
+    kind = {errors.BAD_INPUT: BadInput, errors.SAVED: GivenUp}.get(code, FedmpiError)
+    raise kind(message.removeprefix("fedmpi: "))
+
+
+def load_result(folder: str | os.PathLike) -> Result:
+    """Return the result of a finished run from its folder. Raises BadInput if it holds no finished run."""
+    return Result(os.fspath(folder))
+
+
+def plan(config: str | os.PathLike | Mapping[str, Any], /, *, ranks: int = 3, **overrides: Any) -> dict[str, Any]:
+    """Return who would host whom, memory, bytes and steps per round, as `fedmpi plan --json` prints them. Nothing is
+    trained; the federation is prepared if it is not there yet.
+
+    Args:
+        config, overrides: as for `run`
+        ranks: ranks to plan for, the server among them"""
+    from fedmpi.commands.plan import make_plan
+    with restored_torch():
+        return make_plan(config if isinstance(config, Mapping) else os.fspath(config), overrides, ranks)
+
+
+def sweep(job: str | os.PathLike, /, *, scale: str | None = None, out: str | os.PathLike | None = None,
+          at_once: int = 1, ranks: int = 1) -> pd.DataFrame:
+    """Run all runs of a job file that are not finished, each in processes of its own, as `fedmpi sweep` does.
+
+    Args:
+        job: YAML file with rows, columns and seeds of runs
+        scale: a smaller variant that the job names
+        out: folder of the job's runs; default: runs/JOB[-SCALE]
+        at_once: runs at a time
+        ranks: MPI ranks of each run
+
+    Returns:
+        a row for each run: row, column, seed, folder and every single number of its result.json
+
+    Raises:
+        BadInput: if the job cannot be run.
+        GivenUp: if a signal stopped the sweep; the same call continues it.
+        FedmpiError: if a run failed; the others have run."""
+    from fedmpi.sweeps import job as jobs
+    from fedmpi.sweeps.local import Sweep
+    pandas = require_pandas()
+    path = os.fspath(job)
+    runs = jobs.plan_job(path, scale, None if out is None else os.fspath(out))[1]
+    started = Sweep(runs, at_once, ranks)
+    with restored_signals(signal.SIGINT, signal.SIGTERM):
+        code = started.go()
+    if code == errors.SAVED:
+        raise GivenUp(f"the sweep of {path} was stopped; the same call continues it")
+    if code != errors.FINISHED:
+        raise FedmpiError("\n".join(f"{run.name}: {why}" for run, why in started.failed))
+    return pandas.DataFrame([{"row": run.row, "column": run.column, "seed": run.seed, "folder": str(run.folder),
+                              **single_numbers(run.outcome().result or {})} for run in runs])
+
+
+def single_numbers(result: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the entries of a result that are no lists and no mappings."""
+    return {name: value for name, value in result.items() if not isinstance(value, list | dict)}
+
+
+def list_methods() -> list[str]:
+    """Return the names of all methods: those of fedmpi, then those of installed plug-ins."""
+    from fedmpi.commands.catalogue import names_of_kind
+    return names_of_kind("methods")

@@ -1,0 +1,134 @@
+"""What a finished run found, read from its folder when it is asked for."""
+from __future__ import annotations
+
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from fedmpi.errors import BadInput
+from fedmpi.storage import run_status
+from fedmpi.text import percent
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.figure import Figure
+    from torch import nn
+
+
+class Result:
+    """What a finished run found.
+
+    Args:
+        folder: the run folder
+
+    Raises:
+        BadInput: if the folder holds no finished run."""
+
+    def __init__(self, folder: str | Path):
+        self.folder = Path(folder)
+        run_status.settings_of_folder(self.folder)
+        found = run_status.outcome_of(self.folder)
+        if found.result is None:
+            raise BadInput(f"{self.folder} is {found.state}, after {found.round} rounds: it has no result yet; finish "
+                           f"it with fedmpi.run(..., out={str(self.folder)!r}, resume='auto')")
+        # result.json: the measures of the last round, and of the run as a whole
+        self.values: dict = found.result
+
+    def __repr__(self) -> str:
+        return (f"<Result of {self.values['method']}: accuracy {percent(self.accuracy)} after {self.values['rounds']} "
+                f"rounds, in {self.folder}>")
+
+    @property
+    def accuracy(self) -> float:
+        """Mean accuracy over the clients after the last round, between 0 and 1."""
+        value = self.values["accuracy_mean"]
+        return float("nan") if value is None else value
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of the final state of the server and of all clients, as the command `fedmpi run` prints it."""
+        return self.values["digest"]
+
+    @cached_property
+    def config(self) -> dict:
+        """All settings of the run, as nested mappings."""
+        return run_status.settings_of_folder(self.folder)
+
+    @cached_property
+    def metrics(self) -> pd.DataFrame:
+        """Measures of every round, a row each; the index is `round`. docs/file-formats.md explains the columns."""
+        return require_pandas().DataFrame(run_status.metrics(self.folder)).set_index("round")
+
+    @cached_property
+    def history(self) -> dict:
+        """Measures of every client: `round` (rounds,) and arrays (rounds, clients), nan where nothing was measured."""
+        from fedmpi.storage.folder import read_history
+        try:
+            return read_history(self.folder / "history.h5")
+        except OSError as error:
+            raise BadInput(f"{self.folder / 'history.h5'} cannot be read ({error}): it holds what is known of single "
+                           "clients; run again with another out") from None
+
+    def clients(self, round: int | None = None) -> pd.DataFrame:
+        """Return the measures of every client, a row each; the index is `client`.
+
+        Args:
+            round: an evaluated round, from 1; None: the last one
+
+        Raises:
+            BadInput: if that round was not evaluated."""
+        pandas, rounds = require_pandas(), self.history["round"].tolist()
+        if round is not None and round not in rounds:
+            raise BadInput(f"round {round} was not evaluated; these were: {', '.join(map(str, rounds))}")
+        row = -1 if round is None else rounds.index(round)
+        columns = {name: values[row] for name, values in self.history.items() if values.ndim == 2}
+        return with_clusters(pandas.DataFrame(columns)).rename_axis("client")
+
+    def clusters(self) -> pd.DataFrame:
+        """Return the cluster of every client in every evaluated round: a row for a round, a column for a client.
+        The table has no columns if the method has no clusters."""
+        pandas, table = require_pandas(), self.history["cluster"]
+        rounds = pandas.Index(self.history["round"], name="round")
+        known = (table >= 0).any()
+        found = pandas.DataFrame(table if known else table[:, :0], index=rounds).rename_axis(columns="client")
+        return found.mask(found < 0).astype("Int64")
+
+    def model(self, client: int | None = None) -> nn.Module:
+        """Return a trained network as a plain PyTorch module, on the CPU, in evaluation mode.
+
+        Images that are stored as bytes go in as x / 127.5 - 1, shape (batch, channels, height, width).
+
+        Args:
+            client: number of the client whose model it is; None: the server's one model for everybody
+
+        Raises:
+            BadInput: if there is no such model, or no checkpoint."""
+        from fedmpi.commands.export import load_model
+        from fedmpi.process_state import restored_torch
+        with restored_torch():
+            return load_model(self.folder, client).network.eval()
+
+    def plot(self) -> Figure:
+        """Return a Matplotlib figure of the mean accuracy by round. A notebook shows it; `savefig` writes it."""
+        from fedmpi.report.figures.accuracy import draw_accuracy_by_round
+        from fedmpi.report.results import of_folders
+        results = of_folders([self.folder])
+        return draw_accuracy_by_round(results, results.columns[0])
+
+
+def with_clusters(table: pd.DataFrame) -> pd.DataFrame:
+    """Return a table whose column `cluster` holds integers, with no value for clients that are in no cluster; without
+    the column if no client is in one."""
+    if not (table["cluster"] >= 0).any():
+        return table.drop(columns="cluster")
+    return table.assign(cluster=table["cluster"].mask(table["cluster"] < 0).astype("Int64"))
+
+
+def require_pandas():
+    """Return pandas. Raises BadInput if it is not installed."""
+    try:
+        import pandas
+    except ImportError:
+        raise BadInput("tables are pandas DataFrames, and pandas is not installed: pip install 'fedmpi[pandas]'"
+                       ) from None
+    return pandas

@@ -1,0 +1,196 @@
+"""fedmpi from Python: the same results as the command, errors that are raised, and a process that is left as it was."""
+from __future__ import annotations
+
+import json
+import os
+import signal
+import threading
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+import torch
+
+import fedmpi
+from fedmpi import python_api
+from fedmpi.errors import BadInput, FedmpiError, GivenUp
+from fedmpi.methods.fedavg import FedAvg
+from fedmpi.models import precision
+from fedmpi.session import SIGNALS
+from tests import forked
+
+
+@dataclass(frozen=True)
+class Interrupted(FedAvg):
+    """FedAvg whose server sends signals to its own process in the second round, as a user or a scheduler would."""
+    signals: tuple[int, ...] = ()
+    fails: bool = False
+
+    def server(self, shared, up, who):
+        if who.round == 1:
+            for number in self.signals:
+                os.kill(os.getpid(), number)
+            if self.fails:
+                raise ZeroDivisionError("as the test asks")
+        return super().server(shared, up, who)
+
+
+@pytest.fixture
+def config(bench):
+    return json.loads(open(bench.config).read())
+
+
+def test_the_result_is_that_of_the_command_from_a_file_and_from_a_mapping(bench, config, tmp_path, capsys):
+    found = fedmpi.run(bench.config, out=bench.out("python"))
+    said = capsys.readouterr().out
+    assert f"digest {found.digest[:16]}" in said and found.digest == bench.straight(3)
+    capsys.readouterr()
+    again = fedmpi.run(config | {"rounds": 5}, out=tmp_path / "again", quiet=True, rounds=3)
+    assert again.digest == found.digest and capsys.readouterr().out == ""
+    assert (tmp_path / "again" / "log.txt").read_text().count("round ") >= 3
+
+
+def test_keywords_set_what_the_command_line_sets(bench, config):
+    words = ["train.lr=.1", "train.steps=2", "method=fedprox", "method.mu=.5", "data.clients=4", "rounds=1"]
+    assert bench.lead("words", *words) == 0
+    keywords = {"train": {"lr": .1, "steps": np.int64(2)}, "method": {"name": "fedprox", "mu": .5}, "rounds": 1}
+    found = fedmpi.run(config, out=bench.out("keywords"), quiet=True, **keywords, **{"data.clients": 4})
+    assert found.digest == bench.result("words")["digest"] and found.config["train"]["lr"] == .1
+    by_class = fedmpi.run(config | {"method": {"name": FedAvg}}, out=bench.out("class"), quiet=True, rounds=1)
+    assert by_class.config["method"]["name"] == "fedavg"
+
+
+def test_what_a_result_offers(bench):
+    pandas = pytest.importorskip("pandas")
+    found = fedmpi.run(bench.config, out=bench.out("offered"), quiet=True)
+    written, lines = bench.result("offered"), bench.metrics("offered")
+    assert (found.accuracy, found.digest) == (written["accuracy_mean"], written["digest"])
+    assert found.metrics.index.tolist() == [1, 2, 3] and found.metrics.index.name == "round"
+    assert found.metrics["accuracy_mean"].tolist() == [line["accuracy_mean"] for line in lines]
+    clients = found.clients()
+    assert clients.index.tolist() == list(range(9)) and clients.index.name == "client"
+    assert clients["accuracy"].mean() == pytest.approx(found.accuracy, rel=1e-12)
+    assert found.clients(1)["accuracy"].mean() == pytest.approx(lines[0]["accuracy_mean"], rel=1e-12)
+    clusters = found.clusters()
+    assert clusters.shape == (3, 9) and clusters.loc[3].equals(clients["cluster"].rename(3))
+    assert clusters.dtypes.unique().tolist() == [pandas.Int64Dtype()] and clusters.loc[3].dropna().isin(range(3)).all()
+    with pytest.raises(BadInput, match="^round 9 was not evaluated; these were: 1, 2, 3$"):
+        found.clients(9)
+    axes, = found.plot().axes
+    assert axes.lines[0].get_xdata().tolist() == [1, 2, 3]
+    assert axes.lines[0].get_ydata() == pytest.approx([100 * line["accuracy_mean"] for line in lines])
+    loaded = fedmpi.load_result(bench.out("offered"))
+    assert loaded.digest == found.digest and repr(loaded) == repr(found) and "FedMHC: accuracy" in repr(found)
+
+
+def test_a_method_without_clusters_has_no_columns_of_them(bench):
+    pytest.importorskip("pandas")
+    found = fedmpi.run(bench.config, out=bench.out("unclustered"), quiet=True, rounds=1, method="fedavg")
+    assert "cluster" not in found.clients() and found.clusters().shape == (1, 0)
+
+
+def test_a_clients_model_is_the_one_that_it_was_judged_by(bench, config):
+    from fedmpi.config.schema import load_config
+    from fedmpi.data.federation import Federation, prepare
+    found, settings = fedmpi.run(config, out=bench.out("models"), quiet=True), load_config(config)
+    samples = Federation(prepare(settings.data, settings.seed)).client(7)
+    network = found.model(client=7)
+    assert type(network) is torch.nn.Sequential and not network.training
+    with torch.no_grad():
+        right = (network(torch.from_numpy(samples.x_test)).argmax(1).numpy() == samples.y_test).mean()
+    history = found.history["accuracy"][-1]
+    assert right == pytest.approx(history[7], abs=1e-12)
+    with pytest.raises(BadInput, match="--client 9: the run has clients 0 to 8"):
+        found.model(client=9)
+    with pytest.raises(BadInput, match="has no global model"):
+        found.model()
+    average = fedmpi.run(config, out=bench.out("average"), quiet=True, method="fedavg", rounds=1)
+    assert average.model().state_dict().keys() == network.state_dict().keys()
+
+
+def state_of_process() -> list:
+    return [*(signal.getsignal(number) for number in SIGNALS), torch.get_num_threads(), precision.autocasts(),
+            torch.get_rng_state().tolist(), torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32]
+
+
+def test_several_runs_in_one_process_and_errors_between_them_leave_it_as_it_was(bench, config, capsys):
+    before = state_of_process()
+    other = {"threads": 2, "precision": "bf16", "method": "fedavg", "rounds": 1}
+    first = fedmpi.run(config, out=bench.out("first"), quiet=True, **other)
+    assert state_of_process() == before
+    with pytest.raises(BadInput, match="^rounds = 0: should be greater than or equal to 1$"):
+        fedmpi.run(config, out=bench.out("refused"), rounds=0)
+    assert not bench.out("refused").exists()
+    with pytest.raises(FedmpiError, match=r"^client \d, round 1 .*lower train.lr") as error:
+        fedmpi.run(config, out=bench.out("diverged"), quiet=True, train={"lr": 1e30})
+    assert type(error.value) is FedmpiError and not (bench.out("diverged") / "lock").exists()
+    own = {"name": Interrupted, "fails": True}
+    with pytest.raises(FedmpiError, match="as the test asks") as error:
+        fedmpi.run(config, out=bench.out("fails"), quiet=True, method=own)
+    assert isinstance(error.value.__context__, ZeroDivisionError) and "continue with --out" in str(error.value)
+    assert state_of_process() == before
+    assert capsys.readouterr() == ("", "")
+    again = fedmpi.run(config, out=bench.out("second"), quiet=True, **other)
+    assert again.digest == first.digest and state_of_process() == before
+
+
+@pytest.mark.parametrize("signals, error", [
+    ((signal.SIGINT,), KeyboardInterrupt), ((signal.SIGTERM,), GivenUp), ((signal.SIGUSR1,), GivenUp)])
+def test_a_run_that_is_stopped_is_saved_and_goes_on(bench, config, signals, error):
+    before, out = state_of_process(), bench.out(f"stopped-{signals[0]}")
+    own = {"name": Interrupted, "signals": [int(number) for number in signals]}
+    with pytest.raises(error, match="saved: continue with out=.*resume='auto'"):
+        fedmpi.run(config, out=out, quiet=True, method=own)
+    assert state_of_process() == before and not (out / "result.json").exists()
+    with pytest.raises(BadInput, match="is unfinished, after 2 rounds: it has no result yet"):
+        fedmpi.load_result(out)
+    resumed = fedmpi.run(config, out=out, quiet=True, method=own, resume="auto")
+    plain = fedmpi.run(config, out=bench.out(f"plain-{signals[0]}"), quiet=True, method="fedavg")
+    assert resumed.digest == plain.digest
+
+
+def test_a_second_ctrl_c_leaves_at_once(bench, config):
+    own = {"name": Interrupted, "signals": [int(signal.SIGINT)] * 2}
+    with pytest.raises(KeyboardInterrupt):
+        fedmpi.run(config, out=bench.out("impatient"), quiet=True, method=own)
+    assert [path.name for path in bench.saved("impatient")] == ["round-000001.h5"]
+    assert not (bench.out("impatient") / "lock").exists()
+
+
+def test_a_run_in_another_thread_hears_no_signals_but_runs(bench, config):
+    found = []
+    thread = threading.Thread(target=lambda: found.append(fedmpi.run(config, out=bench.out("thread"), quiet=True)))
+    thread.start()
+    thread.join()
+    assert found[0].digest == bench.straight(3)
+
+
+def test_two_ranks_run_twice_with_a_refusal_between(bench, config):
+    """Every rank of a job calls alike, and each has the result and the error."""
+    def program():
+        python_api._world.clear()
+        digests = []
+        for name in ("one", "two"):
+            digests.append(fedmpi.run(config, out=bench.out(f"ranks-{name}"), quiet=True).digest)
+            try:
+                fedmpi.run(config, out=bench.out("ranks-refused"), rounds=0)
+            except BadInput as error:
+                digests.append(str(error))
+        rank = python_api.join_world().rank
+        bench.out(f"rank-{rank}.json").write_text(json.dumps(digests))
+    done = forked.call(2, program, cwd=bench.folder)
+    assert done.returncode == 0, done.stderr
+    refusal = "rounds = 0: should be greater than or equal to 1"
+    for rank in (0, 1):
+        said = json.loads(bench.out(f"rank-{rank}.json").read_text())
+        assert said == [bench.straight(3), refusal] * 2
+
+
+def test_a_rank_that_fails_ends_the_job(bench, config):
+    def program():
+        python_api._world.clear()
+        fedmpi.run(config, out=bench.out("ranks-fail"), quiet=True, method={"name": Interrupted, "fails": True})
+    done = forked.call(2, program, cwd=bench.folder)
+    assert done.returncode == 1 and "as the test asks" in done.stderr
+
+

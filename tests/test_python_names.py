@@ -1,0 +1,122 @@
+"""The other names of `import fedmpi`: plan, sweep, list_methods; bad keywords, and what the import loads."""
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+import torch
+
+import fedmpi
+from fedmpi import result
+from fedmpi.errors import BadInput
+from fedmpi.sweeps.local import Sweep
+from tests.launch import ROOT
+from tests.runs import run_alone
+
+
+@pytest.fixture
+def config(bench):
+    return json.loads(open(bench.config).read())
+
+
+def test_a_plan_is_that_of_the_command(bench, config):
+    from fedmpi.commands.plan import make_plan
+    before = torch.get_rng_state().tolist()
+    planned = fedmpi.plan(config, ranks=2, rounds=7)
+    assert planned == make_plan(bench.config, ["rounds=7"], 2) and planned["rounds"] == 7
+    assert torch.get_rng_state().tolist() == before
+
+
+def test_a_sweep_runs_a_job_and_returns_a_row_for_each_run(bench, config, monkeypatch):
+    pytest.importorskip("pandas")
+    job = {"title": "t", "config": "c.yaml", "rows": {"Local": "local", "FedAvg": "fedavg"}, "seeds": [0, 1],
+           "measure": "accuracy_best_on_test", "set": {"rounds": 1}}
+    ended = []
+
+    class InThisProcess(Sweep):
+        """The sweep, whose runs take place one after another in this process."""
+
+        def go(self):
+            signal.signal(signal.SIGTERM, self.stop)
+            ended.extend(run_alone(run.config, run.overrides, run.folder) for run in self.waiting)
+            return 0
+    monkeypatch.setattr("fedmpi.sweeps.local.Sweep", InThisProcess)
+    before = signal.getsignal(signal.SIGTERM)
+    table = fedmpi.sweep(bench.write("job.yaml", job), out=bench.out("sweep"))
+    assert signal.getsignal(signal.SIGTERM) is before and ended == [0] * 4
+    assert table[["row", "column", "seed"]].values.tolist() == [
+        ["Local", "result", 0], ["FedAvg", "result", 0], ["Local", "result", 1], ["FedAvg", "result", 1]]
+    for row in table.itertuples():
+        assert fedmpi.load_result(row.folder).accuracy == row.accuracy_mean
+    assert "cluster_sizes" not in table
+
+
+def test_methods_are_listed_with_those_of_plug_ins():
+    names = fedmpi.list_methods()
+    assert {"fedavg", "fedmhc", "fedah", "lcfed"} <= set(names) and names == fedmpi.list_methods()
+
+
+@pytest.mark.parametrize("keywords, message", [
+    ({"rounds": 0}, "rounds = 0: should be greater than or equal to 1"),
+    ({"train": {"learning_rate": 1}}, "train.learning_rate is not a setting of train"),
+    ({"train": {"lr": {1, 2}}}, "train.lr = {1, 2}: should be made of finite numbers"),
+    ({"train": {"": 1}}, "train.'' is not the name of a setting"), ({"data": {3: 1}}, "data.3 is not the name of"),
+    ({"method": "fedawg"}, "method 'fedawg' is not known"), ({"method": {"name": int}}, "method: builtins:int")])
+def test_bad_keywords_are_named(bench, keywords, message):
+    with pytest.raises(BadInput) as error:
+        fedmpi.run(bench.config, out=bench.out("bad"), **keywords)
+    assert message in str(error.value) and not bench.out("bad").exists()
+
+
+def test_a_missing_pandas_is_said_with_its_remedy(bench, monkeypatch):
+    found = fedmpi.run(bench.config, out=bench.out("bare"), quiet=True, rounds=1)
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    for ask in (lambda: found.metrics, found.clients, found.clusters, result.require_pandas):
+        with pytest.raises(BadInput, match=r"pandas is not installed: pip install 'fedmpi\[pandas\]'"):
+            ask()
+    assert found.accuracy == bench.result("bare")["accuracy_mean"]
+
+
+def test_the_public_names_are_what_the_stub_says_and_hide_no_submodule():
+    stub = (ROOT / "fedmpi/__init__.pyi").read_text()
+    assert sorted(fedmpi.__all__) == fedmpi.__all__ and set(fedmpi.__all__) <= set(dir(fedmpi))
+    for name in fedmpi.__all__:
+        assert getattr(fedmpi, name).__name__ == name and f" import {name} as {name}\n" in stub
+        assert not (ROOT / "fedmpi" / f"{name}.py").exists() and not (ROOT / "fedmpi" / name).is_dir()
+    assert eval(stub.partition("__all__ = ")[2]) == fedmpi.__all__ and (ROOT / "fedmpi/py.typed").exists()
+    with pytest.raises(AttributeError, match="module 'fedmpi' has no attribute 'runs'"):
+        fedmpi.runs  # noqa: B018
+
+
+@pytest.mark.slow("a new process")
+def test_the_import_loads_neither_torch_nor_mpi_nor_anything_else():
+    code = ("import sys; before = set(sys.modules); import fedmpi; "
+            "print([m for m in sorted(set(sys.modules) - before) if not m.startswith('fedmpi')])")
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
+
+
+@pytest.mark.slow("a new process")
+def test_a_run_of_one_process_loads_no_mpi(bench, config):
+    code = (f"import sys, fedmpi; fedmpi.run({config | {'rounds': 1, 'method': 'local'}!r}, "
+            f"out={str(bench.out('alone'))!r}, quiet=True); print('mpi4py' in sys.modules)")
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
+    assert done.stdout == "False\n", done.stderr
+
+
+def test_a_launcher_is_known_by_its_variables(monkeypatch):
+    from fedmpi.comm.launcher import inside_launcher
+    for name in [name for name in os.environ if name.startswith(("PMI", "OMPI", "SLURM"))]:
+        monkeypatch.delenv(name)
+    assert not inside_launcher()
+    for name in ("PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_RANK"):
+        monkeypatch.setenv(name, "0")
+        assert inside_launcher()
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("SLURM_STEP_NUM_TASKS", "4")
+    assert inside_launcher()
+
