@@ -126,15 +126,30 @@ def test_a_rank_that_hangs_is_named_and_nothing_is_lost(bench, warm):
     assert bench.result("hung")["digest"] == bench.result("unhung")["digest"]
 
 
+MUTE = '''
+import os
+import signal
+from dataclasses import dataclass
+
+from fedmpi.methods.fedavg import FedAvg
+
+
+@dataclass(frozen=True)
+class Mute(FedAvg):
+    """The server is stopped by the system in the second round."""
+
+    def server(self, shared, up, who):
+        if who.round == 1:
+            os.kill(os.getpid(), signal.SIGSTOP)
+        return super().server(shared, up, who)
+'''
+
+
 @linux
-@pytest.mark.slow("ranks that load PyTorch: no warm ones, which cannot be stopped from outside")
-def test_a_server_that_hangs_is_named_by_a_worker(bench):
-    job = bench.start(2, "mute", LONG, "comm.timeout=6")
-    wait_for(job, "round      2/")
-    (pid,) = (pid for pid, e in launch.processes(job).items() if launch.rank_of(e) == 0)
-    os.kill(pid, signal.SIGSTOP)
-    done = launch.finish(job)
-    assert done.returncode not in (0, 2, 75) and gone(job)
+def test_a_server_that_hangs_is_named_by_a_worker(bench, warm):
+    bench.out("mute.py").write_text(MUTE)
+    done = bench.mpirun(2, "mute", "method=mute:Mute", LONG, "comm.timeout=6", python=warm)
+    assert done.returncode not in (0, 2, 75) and gone(bench.jobs[-1])
     (message,) = [line for line in done.stderr.splitlines() if "fedmpi:" in line]
     assert message.startswith("fedmpi: rank 0 of 2 on ") and "; rank 1 " in message
 
