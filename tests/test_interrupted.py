@@ -1,7 +1,6 @@
 """Runs that are killed, asked to stop, or fail: they end, say why once, and can be continued anywhere."""
 from __future__ import annotations
 
-import os
 import re
 import signal
 import sys
