@@ -22,7 +22,6 @@ from fedmpi.clients.sample_cache import SampleCache
 from fedmpi.clients.state_store import StateStore
 from fedmpi.engines import batch_plan, convolutions
 from fedmpi.engines.cohort import SAMPLES_PER_BLOCK, pad
-from fedmpi.engines.factored_gradients import judging
 from fedmpi.engines.step_counter import JUDGED
 from fedmpi.method import Method
 from fedmpi.models.build import as_input
@@ -131,8 +130,7 @@ class Evaluator:
         """Return the logits (s, k) of weights for samples x (s, ...) as stored."""
         method = self.hosted.method
         method.model.eval()
-        with judging(method.model, self.hosted.device):
-            return torch.cat([method.predict(weights, as_input(part)) for part in x.split(SAMPLES_PER_FORWARD)])
+        return torch.cat([method.predict(weights, as_input(part)) for part in x.split(SAMPLES_PER_FORWARD)])
 
     def finish(self) -> None:
         """Measure the models that wait, and read all measures at once."""

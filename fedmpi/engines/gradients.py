@@ -10,7 +10,6 @@ import torch
 from torch import Tensor, nn
 from torch.func import grad, vmap
 
-from fedmpi.engines import factored_gradients
 from fedmpi.errors import BadInput
 from fedmpi.models.flat import Net, as_flat, cross_entropy, inside
 from fedmpi.models.precision import forward
@@ -30,33 +29,21 @@ def refuse_nothing(chosen: list[int], only: slice | None) -> None:
                        "as a whole, so that nothing would move; take a block of the model")
 
 
-def bind_module(net: Net, w: Tensor, only: slice | None, factored: bool = False):
-    """Bind w to the module. Return the vector that moves, (x, y) -> gradients, flat -> views like these, and what adds
-    gradients to such views.
-
-    With `factored` some gradients may be Factors."""
+def bind_module(net: Net, w: Tensor, only: slice | None):
+    """Bind w to the module. Return the vector that moves, (x, y) -> gradients, and flat -> views like these."""
     work = net.bind(w)
     chosen = net.chosen(only)
     refuse_nothing(chosen, only)
     leaves = [net.leaf(i) for i in chosen]
 
-    def whole(x, y):
+    def gradients(x, y):
         net.train(len(y))
         return torch.autograd.grad(cross_entropy(forward(net.module, x), y), leaves)
-
-    def tapped(x, y):
-        net.train(len(y))
-        with tap:
-            loss = cross_entropy(forward(net.module, x), y)
-        return tap.gradients(loss)
 
     def views(flat):
         parts = net.split(flat)
         return [parts[i] for i in chosen]
-    if factored and factored_gradients.fit(net, leaves):
-        tap = factored_gradients.Tap(leaves)
-        return work, tapped, views, factored_gradients.add_gradients
-    return work, whole, views, torch._foreach_add_
+    return work, gradients, views
 
 
 def bind_loss(loss, w: Tensor, only: slice | None, args):

@@ -125,8 +125,8 @@ class LoopData(RoundSettings):
             work, gradients, views = bind_loss(net, w, only, args)
             step = Step(work, views, options)
         else:
-            work, gradients, views, add = bind_module(net, w, only, factored=not options.needs_whole_gradients)
-            step = Step(work, views, options, net.still, add)
+            work, gradients, views = bind_module(net, w, only)
+            step = Step(work, views, options, net.still)
         for batch in self.noisy(noise) if noise else self.batches():
             step.take(gradients(*batch))
         if not isinstance(net, Net):
@@ -150,7 +150,7 @@ class LoopData(RoundSettings):
     def _gradient(self, x: Tensor, y: Tensor, net: Net, w: Tensor) -> Tensor:
         """Return the gradient (d,) of the mean cross-entropy on a batch."""
         self.counter.add(self.local.kind, 1)
-        work, gradients, views, _ = bind_module(net, w, None)
+        work, gradients, views = bind_module(net, w, None)
         flat = torch.zeros_like(w)
         torch._foreach_copy_(views(flat), gradients(x, y))
         if net.still:

@@ -18,7 +18,6 @@ import torch
 from torch import Tensor
 
 from fedmpi.engines.batch_plan import LocalTraining
-from fedmpi.engines.factored_gradients import Factors
 from fedmpi.engines.gradient_variance import GradientVariance
 
 # Rows of parameters begin at multiples of so many numbers on a GPU: 256 bytes, as all of its memory does.
@@ -82,11 +81,6 @@ class StepOptions:
             Pull(centre, strength, pull.block)
             for centre, strength, pull in zip(tensors[:n], tensors[n:], self.pull, strict=True)])
 
-    @property
-    def needs_whole_gradients(self) -> bool:
-        """Say whether something but the weights is computed from the gradients, so that none may be a Factors."""
-        return self.spread
-
     def unmoved(self, w: Tensor) -> Tensor | tuple[Tensor, Tensor]:
         """Return what a descent without a single step returns."""
         return (w, w.new_zeros(w.shape[:-1])) if self.spread else w
@@ -107,12 +101,11 @@ class Step:
         weights: (d,), or (c, d); each step moves it.
         views: returns the parts of a vector like `weights` for which there are gradients, in the gradients' order.
         options: of the steps. Of c clients, each pull has a centre (c, p) and a strength (c,).
-        still: slices of running statistics, which forward passes move, but no step; for a single vector only.
-        add: adds alpha times each gradient to its target, in place, as add(targets, gradients, alpha=alpha)."""
+        still: slices of running statistics, which forward passes move, but no step; for a single vector only."""
 
     def __init__(self, weights: Tensor, views: Callable[[Tensor], list[Tensor]], options: StepOptions,
-                 still: Sequence[slice] = (), add: Callable[..., object] = torch._foreach_add_):
-        self.weights, self.options, self.still, self._add = weights, options, still, add
+                 still: Sequence[slice] = ()):
+        self.weights, self.options, self.still = weights, options, still
         self._moving = views(weights)
         self._velocity = zero_rows(weights) if options.momentum else None
         self._speeds = [] if self._velocity is None else views(self._velocity)
@@ -120,7 +113,7 @@ class Step:
         self._variance = GradientVariance([self._by_client(part) for part in sums]) if options.spread else None
         self._active: Active | None = None
 
-    def take(self, gradients: Sequence[Tensor | Factors], k: int | None = None) -> None:
+    def take(self, gradients: Sequence[Tensor], k: int | None = None) -> None:
         """Take one step.
 
         Args:
@@ -134,7 +127,7 @@ class Step:
         statistics = [part.clone() for part in now.still]
         if now.velocity is not None:
             now.velocity.mul_(options.momentum)
-            self._add(now.speeds, gradients)
+            torch._foreach_add_(now.speeds, gradients)
             for pull in now.pulls:
                 pull.velocity.add_((pull.weights - pull.centre) * pull.factor)
             now.weights.sub_(now.velocity, alpha=options.lr)
@@ -142,7 +135,7 @@ class Step:
             # the pulls see the weights before the gradients move them
             approach(now.pulls)
             if gradients:      # none if a table, whose rows SparseRows moves, is all that learns
-                self._add(now.moving, gradients, alpha=-options.lr)
+                torch._foreach_add_(now.moving, gradients, alpha=-options.lr)
         if options.clip:
             now.weights.clamp_(*options.clip)
         for part, values in zip(now.still, statistics, strict=True):

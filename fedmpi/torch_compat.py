@@ -1,0 +1,87 @@
+"""All that fedmpi takes from PyTorch beyond what PyTorch promises: private names, and habits that no page documents.
+
+When a new version of PyTorch breaks something, this is the file to read first. No other file may touch such names;
+tests/test_torch_compat.py looks. Each entry says what it stands for and how its loss would show."""
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
+from functools import partial
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.utils._pytree import tree_flatten, tree_unflatten
+
+# What all BatchNorm layers derive from. If it is gone: an ImportError at the start of every run.
+BatchNorm = _BatchNorm
+
+# Take nested tuples, lists and dicts of tensors apart, and put them together: flatten_tree(tree) -> (leaves, form),
+# unflatten_tree(leaves, form) -> tree. If they are gone: an ImportError.
+flatten_tree, unflatten_tree = tree_flatten, tree_unflatten
+
+# Work on lists of tensors in few operations, in place: add_to_each(targets, values, alpha=1),
+# copy_to_each(targets, values). torch.optim rests on them. If they are gone: an AttributeError at the import.
+add_to_each, copy_to_each = torch._foreach_add_, torch._foreach_copy_
+
+
+def count_changes(tensor: Tensor) -> int:
+    """Return how often a tensor was changed in place, through it or a view of it. If PyTorch stopped to count,
+    unchanged numbers would be taken for changed ones or the reverse: tests/comm sees it."""
+    return tensor._version
+
+
+def without_watch(tensor: Tensor) -> Tensor:
+    """Return the same numbers, whose changes in place autograd does not notice."""
+    return tensor.data
+
+
+def seed_generators(number: int) -> None:
+    """Do what torch.manual_seed does; that takes .3 ms more if no GPU is in use."""
+    torch.default_generator.manual_seed(number)
+    if torch.cuda.is_initialized():
+        torch.cuda.manual_seed_all(number)
+
+
+def computes_in_order(module: nn.Module) -> bool:
+    """Say whether a module is a Sequential that does nothing but call its layers in order."""
+    return isinstance(module, nn.Sequential) and type(module).forward is nn.Sequential.forward
+
+
+def has_known_forward(layer: nn.Module) -> bool:
+    """Say whether a layer's forward pass is one of PyTorch's or of fedmpi's. If PyTorch moved its layers to another
+    module, each would count as unknown: networks would be trained more slowly, to the same results."""
+    module = getattr(type(layer).forward, "__module__", "") or ""
+    return module.startswith(("torch.nn.modules.", "fedmpi."))
+
+
+@contextmanager
+def replace_forward(layers: Iterable[nn.Module], function: Callable[[nn.Module, Tensor], Tensor]) -> Iterator[None]:
+    """Let function(layer, x) compute the forward passes of these layers within the context.
+
+    An attribute of a layer goes before the method of its class; a PyTorch that called the class's method at once would
+    use the layers as they are."""
+    layers = list(layers)
+    for layer in layers:
+        layer.forward = partial(function, layer)
+    try:
+        yield
+    finally:
+        for layer in layers:
+            del layer.forward
+
+
+def allow_tf32(allowed: bool) -> None:
+    """Let products and convolutions on a GPU round their factors to 10 bits, or not. PyTorch is about to replace these
+    switches by `fp32_precision`, and takes both so far."""
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = allowed
+
+
+def end_failed_capture(device: torch.device, pool: object) -> None:
+    """Tell PyTorch's allocator that the capture of a CUDA graph is over: after one that failed, versions before 2.12
+    believe that it goes on for ever, and end the process when they next give memory back. Later versions say that it
+    is over already, or do not have the functions."""
+    for name in ("_cuda_endAllocateToPool", "_cuda_endAllocateCurrentStreamToPool"):
+        if hasattr(torch._C, name):
+            with suppress(RuntimeError):
+                getattr(torch._C, name)(device.index, pool)
