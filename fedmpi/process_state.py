@@ -37,8 +37,9 @@ def restored_torch() -> Iterator[None]:
     import torch
 
     from fedmpi.models import precision
+    from fedmpi.torch_compat import read_tf32, set_tf32
     threads, autocasts = torch.get_num_threads(), precision.autocasts()
-    tf32 = torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32
+    tf32 = read_tf32()
     on_gpu = torch.cuda.is_initialized()
     generator, gpu_generators = torch.get_rng_state(), torch.cuda.get_rng_state_all() if on_gpu else []
     try:
@@ -46,7 +47,7 @@ def restored_torch() -> Iterator[None]:
     finally:
         torch.set_num_threads(threads)
         precision.use("bf16" if autocasts else "float32")
-        torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32 = tf32
+        set_tf32(*tf32)
         torch.set_rng_state(generator)
         if on_gpu:
             torch.cuda.set_rng_state_all(gpu_generators)

@@ -71,10 +71,15 @@ def replace_forward(layers: Iterable[nn.Module], function: Callable[[nn.Module, 
             del layer.forward
 
 
-def allow_tf32(allowed: bool) -> None:
-    """Let products and convolutions on a GPU round their factors to 10 bits, or not. PyTorch is about to replace these
-    switches by `fp32_precision`, and takes both so far."""
-    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = allowed
+def read_tf32() -> tuple[bool, bool]:
+    """Return whether products and whether convolutions on a GPU may round their factors to 10 bits."""
+    return torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32
+
+
+def set_tf32(products: bool, convolutions: bool) -> None:
+    """Allow this rounding, or not. PyTorch is about to replace these switches by `fp32_precision`, and takes both so
+    far."""
+    torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32 = products, convolutions
 
 
 def end_failed_capture(device: torch.device, pool: object) -> None:

@@ -16,7 +16,7 @@ LINES = 300      # of a file of Python
 
 # From the ground up: a module may import what is below its floor, or beside it in its own package.
 FLOORS = [
-    "fedmpi.errors fedmpi.text fedmpi.context", "fedmpi.slurm",
+    "fedmpi.errors fedmpi.text fedmpi.context fedmpi.torch_compat", "fedmpi.slurm",
     "fedmpi.settings fedmpi.registry fedmpi.comm fedmpi.clustering",
     "fedmpi.models", "fedmpi.client_data", "fedmpi.method", "fedmpi.faults fedmpi.edge", "fedmpi.config",
     "fedmpi.storage", "fedmpi.progress",

@@ -15,7 +15,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 from torch.func import vmap
-from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from fedmpi.clients.measures import CLIENT_MEASURES, measure_confusion, measure_logits
 from fedmpi.clients.sample_cache import SampleCache
@@ -25,6 +24,7 @@ from fedmpi.engines.cohort import SAMPLES_PER_BLOCK, pad
 from fedmpi.engines.step_counter import JUDGED
 from fedmpi.method import Method
 from fedmpi.models.build import as_input
+from fedmpi.torch_compat import flatten_tree, unflatten_tree
 
 MODELS_AT_ONCE = 32            # with SAMPLES_PER_BLOCK samples each they fill a GPU
 SAMPLES_PER_FORWARD = 500      # of a single model
@@ -151,8 +151,8 @@ class Evaluator:
         waiting = sorted(self.models, key=lambda model: -len(model[3]))
         places, weights, xs, ys = zip(*waiting, strict=True)
         x, y = pad(xs), pad(ys)
-        leaves, trees = zip(*map(tree_flatten, weights), strict=True)
-        w = tree_unflatten([torch.stack(column) for column in zip(*leaves, strict=True)], trees[0])
+        leaves, trees = zip(*map(flatten_tree, weights), strict=True)
+        w = unflatten_tree([torch.stack(column) for column in zip(*leaves, strict=True)], trees[0])
         sizes = batch_plan.sent(np.array([len(labels) for labels in ys]), hosted.device)
         own = torch.arange(y.shape[1], device=y.device) < sizes[:, None]
         method.model.eval()

@@ -12,6 +12,7 @@ import torch
 from fedmpi.comm.gpu_staging import landing, outgoing
 from fedmpi.comm.robust import middle_by
 from fedmpi.comm.transport import Transport
+from fedmpi.torch_compat import count_changes
 
 DTYPES = [np.dtype(name) for name in ("uint8", "int32", "int64", "float32", "float64", "bool", "float16")]
 
@@ -119,7 +120,7 @@ class RankPool:
         """Return which fields of the server's state are not at the ranks yet, (fields,) bool, and these (rank 0).
 
         A field that is the same tensor as when it was last sent, unchanged, is not sent again."""
-        now = [(value, value._version) for value in shared]
+        now = [(value, count_changes(value)) for value in shared]
         fresh = [i for i, (value, version) in enumerate(now)
                  if not self.told or self.told[i][0] is not value or self.told[i][1] != version]
         self.told = now

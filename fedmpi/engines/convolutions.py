@@ -7,7 +7,6 @@ Legend: c clients, b batch, i channels in, o channels out, l positions of the ke
 from __future__ import annotations
 
 import time
-from contextlib import contextmanager
 from functools import partial
 
 import numpy as np
@@ -18,6 +17,7 @@ from torch.func import functional_call, grad, vmap
 
 from fedmpi.models.build import as_input
 from fedmpi.models.precision import forward
+from fedmpi.torch_compat import replace_forward
 
 MAX_CLIENTS_AT_ONCE = 128       # whom engine `vmap` trains together at most
 TIMING_REPEATS = 5      # of a layer's forward and backward pass; the first two warm up
@@ -40,18 +40,10 @@ def can_convolve(layer) -> bool:
             and not isinstance(layer.padding, str))
 
 
-@contextmanager
 def unfolded(model, names):
-    """Let these layers of a model, of its feature extractor and of its head be computed by `convolve`."""
+    """Return a context in which `convolve` computes these layers of a model, of its feature extractor and its head."""
     modules = [dict(net.module.named_modules()) for net in (model, model.base, model.head)]
-    layers = [found[name] for found in modules for name in names if name in found]
-    for layer in layers:
-        layer.forward = partial(convolve, layer)
-    try:
-        yield
-    finally:
-        for layer in layers:
-            del layer.forward
+    return replace_forward([found[name] for found in modules for name in names if name in found], convolve)
 
 
 def list_convolutions(model) -> list[str]:

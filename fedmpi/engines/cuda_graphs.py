@@ -6,11 +6,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 
 import torch
 
 from fedmpi.engines.gpu_errors import short_of_memory
+from fedmpi.torch_compat import end_failed_capture
 
 WARMUP_CALLS = 2        # steps taken before one is recorded: they load the kernels and workspaces that it needs
 OFTEN = 16      # with fewer steps, recording (perhaps ten steps' time) would gain nothing
@@ -119,15 +120,6 @@ def record(step, stream) -> Callable[[], None]:
                 first.append(error)
                 raise
     except RuntimeError as error:
-        end_allocating(stream.device, pool)
+        end_failed_capture(stream.device, pool)
         raise first[0] if first else error      # noqa: B904 (it was raised before this one)
     return graph.replay
-
-
-def end_allocating(device: torch.device, pool) -> None:
-    """Tell PyTorch's allocator that a capture is over: after one that failed, versions before 2.12 believe that it goes
-    on for ever, and end the process when they next give memory back. Later versions say that it is over already."""
-    for name in ("_cuda_endAllocateToPool", "_cuda_endAllocateCurrentStreamToPool"):
-        if hasattr(torch._C, name):
-            with suppress(RuntimeError):
-                getattr(torch._C, name)(device.index, pool)

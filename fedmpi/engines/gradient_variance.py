@@ -4,6 +4,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from fedmpi.torch_compat import add_to_each
+
 
 class GradientVariance:
     """Adds up gradients, lists of tensors (k, ...), in `parts`, tensors (c, ...) of zeros shaped like them."""
@@ -14,7 +16,7 @@ class GradientVariance:
 
     def add(self, grads: list[Tensor]) -> None:
         k = len(grads[0])
-        torch._foreach_add_([part[:k] for part in self.parts], grads)
+        add_to_each([part[:k] for part in self.parts], grads)
         self.squares[:k] += squared(grads)
         self.steps[:k] += 1
 

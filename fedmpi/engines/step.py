@@ -19,6 +19,7 @@ from torch import Tensor
 
 from fedmpi.engines.batch_plan import LocalTraining
 from fedmpi.engines.gradient_variance import GradientVariance
+from fedmpi.torch_compat import add_to_each
 
 # Rows of parameters begin at multiples of so many numbers on a GPU: 256 bytes, as all of its memory does.
 ALIGNED_NUMBERS = 64
@@ -127,7 +128,7 @@ class Step:
         statistics = [part.clone() for part in now.still]
         if now.velocity is not None:
             now.velocity.mul_(options.momentum)
-            torch._foreach_add_(now.speeds, gradients)
+            add_to_each(now.speeds, gradients)
             for pull in now.pulls:
                 pull.velocity.add_((pull.weights - pull.centre) * pull.factor)
             now.weights.sub_(now.velocity, alpha=options.lr)
@@ -135,7 +136,7 @@ class Step:
             # the pulls see the weights before the gradients move them
             approach(now.pulls)
             if gradients:      # none if a table, whose rows SparseRows moves, is all that learns
-                torch._foreach_add_(now.moving, gradients, alpha=-options.lr)
+                add_to_each(now.moving, gradients, alpha=-options.lr)
         if options.clip:
             now.weights.clamp_(*options.clip)
         for part, values in zip(now.still, statistics, strict=True):

@@ -12,7 +12,6 @@ import numpy as np
 import torch
 from torch import Tensor
 from torch.func import vmap
-from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from fedmpi.engines import batch_plan, convolutions
 from fedmpi.engines.cohort import Cohort, pad
@@ -26,6 +25,7 @@ from fedmpi.engines.step import StepOptions, StepSettings
 from fedmpi.engines.vmap_indexing import indexing
 from fedmpi.errors import BadInput
 from fedmpi.models.flat import Net, attach_logits
+from fedmpi.torch_compat import flatten_tree, unflatten_tree
 
 if TYPE_CHECKING:
     from fedmpi.client_data import ClientData
@@ -207,8 +207,8 @@ def together(function, shared, mine: list, cohort: Cohort, messages: list) -> li
     def one(mine, n, i, message=None):
         with indexing():
             return function(shared, mine, VmapData(cohort, n, i, message))
-    leaves, tree = tree_flatten(vmap(one)(stacked(mine), sizes, ids, *([message] if message else [])))
-    return [tree_unflatten([leaf[i].clone() for leaf in leaves], tree) for i in range(len(sizes))]
+    leaves, tree = flatten_tree(vmap(one)(stacked(mine), sizes, ids, *([message] if message else [])))
+    return [unflatten_tree([leaf[i].clone() for leaf in leaves], tree) for i in range(len(sizes))]
 
 
 def stacked(states: list):

@@ -2,9 +2,9 @@
 from __future__ import annotations
 
 from torch import nn
-from torch.nn.modules.batchnorm import _BatchNorm
 
 from fedmpi.errors import BadInput
+from fedmpi.torch_compat import BatchNorm
 
 
 def refuse_buffers(module: nn.Module, policy: str | None) -> None:
@@ -12,7 +12,7 @@ def refuse_buffers(module: nn.Module, policy: str | None) -> None:
 
     Running statistics are welcome where it is said whose they are: of a client (`local`), or averaged (`average`)."""
     welcome = [f"{name}." if name else "" for name, layer in module.named_modules()
-               if policy and isinstance(layer, _BatchNorm) and layer.momentum is not None]
+               if policy and isinstance(layer, BatchNorm) and layer.momentum is not None]
     known = {f"{name}{kind}" for name in welcome for kind in ("running_mean", "running_var", "num_batches_tracked")}
     buffers = [name for name, _ in module.named_buffers() if name not in known]
     if buffers:

@@ -15,12 +15,12 @@ from itertools import accumulate, pairwise
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _BatchNorm
 
 from fedmpi.errors import BadInput
 from fedmpi.models.checks import refuse_buffers, refuse_shared
 from fedmpi.models.precision import forward
 from fedmpi.models.split import split_module
+from fedmpi.torch_compat import BatchNorm, has_known_forward, without_watch
 
 ANOTHER = 0x5EED_0000      # between the seeds of several starts
 LARGE_VECTOR = 1 << 18            # numbers of a vector that takes longer to copy than new views of another take
@@ -86,7 +86,7 @@ class Net:
 
     def _unwatched(self, statistics: Tensor) -> Tensor:
         """Take statistics out of autograd's sight, in training also of its notice of in-place changes."""
-        return statistics.data if self.module.training else statistics.detach()
+        return without_watch(statistics) if self.module.training else statistics.detach()
 
     def loss(self, w, x: Tensor, y: Tensor) -> Tensor:
         """Return the cross-entropy of each sample, (b,), in training mode whatever was done before."""
@@ -136,8 +136,7 @@ class Net:
     @cached_property
     def plain(self) -> bool:
         """Say whether all forward passes are PyTorch's layers' and ours: others may do anything in theirs."""
-        return all((getattr(type(layer).forward, "__module__", "") or "").startswith(("torch.nn.modules.", "fedmpi."))
-                   for layer in self.module.modules())
+        return all(map(has_known_forward, self.module.modules()))
 
     @cached_property
     def convolves(self) -> bool:
@@ -180,7 +179,7 @@ def tensors(module: nn.Module) -> dict[str, Tensor]:
 
     Counts of batches are dropped: with a fixed momentum nothing depends on them, and integers cannot be averaged."""
     for layer in module.modules():
-        if isinstance(layer, _BatchNorm):
+        if isinstance(layer, BatchNorm):
             layer.num_batches_tracked = None
     return dict(module.named_parameters()) | dict(module.named_buffers())
 
@@ -189,7 +188,8 @@ def tensor_holders(module: nn.Module, held: dict[str, Tensor]) -> dict[str, list
     """Return which layer has each of a module's `tensors`, as which attribute: several where they share it."""
     names, found = {id(value): name for name, value in held.items()}, {name: [] for name in held}
     for layer in module.modules():
-        for attribute, value in [*layer._parameters.items(), *layer._buffers.items()]:
+        own = {"recurse": False, "remove_duplicate": False}
+        for attribute, value in [*layer.named_parameters(**own), *layer.named_buffers(**own)]:
             if id(value) in names:
                 found[names[id(value)]].append((layer, attribute))
     return found

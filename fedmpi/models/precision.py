@@ -8,13 +8,15 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from fedmpi.torch_compat import set_tf32
+
 _autocast = False
 
 
 def use(precision: str) -> None:
     """Let all networks of this process multiply so from now on."""
     global _autocast
-    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = precision == "tf32"
+    set_tf32(precision == "tf32", precision == "tf32")
     _autocast = precision == "bf16"
 
 

@@ -55,6 +55,13 @@ def test_other_orders_are_left_alone():
         assert list(pool_first(net)) == layers
 
 
+def test_a_layer_that_is_used_twice_stays_there_twice():
+    relu, pool = nn.ReLU(), nn.MaxPool2d(2)
+    net = pool_first(nn.Sequential(relu, pool, nn.Conv2d(1, 1, 1), relu, pool, nn.Sequential(relu)))
+    assert [type(layer).__name__ for layer in net] == ["MaxPool2d", "ReLU", "Conv2d", "MaxPool2d", "ReLU", "Sequential"]
+    assert net[1] is net[4] is net[5][0] is relu and list(net.state_dict()) == ["2.weight", "2.bias"]
+
+
 def test_a_relu_passes_every_pooling_that_follows_it():
     net = pool_first(nn.Sequential(nn.ReLU(), nn.MaxPool2d(2), nn.MaxPool2d(3)))
     assert [type(layer) for layer in net] == [nn.MaxPool2d, nn.MaxPool2d, nn.ReLU]
