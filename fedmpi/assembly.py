@@ -52,8 +52,7 @@ def decide(config_path: str | Path | Mapping, overrides: Sequence[str] | Mapping
     name = UNNAMED if isinstance(config_path, Mapping) else config_path
     folder = RunFolder.claim(out or default_folder(name, bool(resume)), bool(resume))
     try:
-        federation_path = prepare(config.data, config.seed)
-        federation = Federation(federation_path)
+        federation = Federation(prepare(config.data, config.seed))
         refuse_engine(config, federation, bind(config, federation))
         path, warnings = chosen_checkpoint(folder, resume)
         snapshot = checkpoint.read_checkpoint(path, check=resume != "auto") if path else None
@@ -68,7 +67,8 @@ def decide(config_path: str | Path | Mapping, overrides: Sequence[str] | Mapping
         raise
     if folder.taken_over:
         warnings.append(folder.taken_over)
-    start = {"version": __version__, "config": to_plain(config), "federation": str(federation_path)}
+    start = {"version": __version__, "config": to_plain(config), "federation": str(federation.path),
+             "fingerprint": federation.fingerprint}
     return Decision(config, federation, folder, path, snapshot, warnings, start)
 
 
@@ -133,7 +133,8 @@ def refuse_engine(config: Config, federation: Federation, method) -> None:
 
 def assemble_from_start(world: Transport, start: dict, context: RankContext) -> Parts:
     """Build a worker's parts from what rank 0 told (`Decision.start` and its host)."""
-    return assemble(world, resolve(start["config"]), Federation(start["federation"]), start["host"], context)
+    federation = Federation(start["federation"], start["fingerprint"])
+    return assemble(world, resolve(start["config"]), federation, start["host"], context)
 
 
 def assemble(world: Transport, config: Config, federation: Federation, server_host: str, context: RankContext) -> Parts:

@@ -82,7 +82,7 @@ def data(config: ConfigFile, overrides: Overrides = None,
         from fedmpi.data.federation import Federation, prepare
         from fedmpi.data.label_plot import write_label_plot
         settings = load_config(config, overrides or [])
-        path = prepare(settings.data, settings.seed)
+        path = prepare(settings.data, settings.seed, check=True)
         picture = Path(out) if out else path.with_suffix(".png")
         write_label_plot(Federation(path), picture)
     print(f"federation {path}\nlabel distribution {picture}")

@@ -200,10 +200,11 @@ def test_report_of_folders(called, tmp_path):
 def test_data(called, monkeypatch, out, picture):
     prepared = []
     monkeypatch.setattr("fedmpi.config.schema.load_config", lambda *given: SimpleNamespace(data=given, seed=5))
-    monkeypatch.setattr("fedmpi.data.federation.prepare", lambda *given: prepared.append(given) or Path("f/x.h5"))
+    monkeypatch.setattr("fedmpi.data.federation.prepare",
+                        lambda *given, check: prepared.append((*given, check)) or Path("f/x.h5"))
     monkeypatch.setattr("fedmpi.data.federation.Federation", lambda path: f"federation {path}")
     given, _, done = called("fedmpi.data.label_plot:write_label_plot", "data", "c.yaml", "a=1", *out)
-    assert prepared == [(("c.yaml", ["a=1"]), 5)] and given == ("federation f/x.h5", Path(picture))
+    assert prepared == [(("c.yaml", ["a=1"]), 5, True)] and given == ("federation f/x.h5", Path(picture))
     assert done.stdout == f"federation f/x.h5\nlabel distribution {picture}\n"
 
 

@@ -1,8 +1,10 @@
-"""The federation: one HDF5 file with the samples sorted by client; a rank reads its slices.
+"""The federation: one sealed HDF5 file with the samples sorted by client; a rank reads and checks its clients' samples.
 
 Inside a client the samples lie in the order train, validation, test. Legend: n samples, N clients, C classes.
 
-    x (n, ...)   y (n,)   counts (N, 3)   labels (N, 3, C): per part and class   groups (N,): if planted
+    x (n, ...)   y (n,)         a client's samples are a piece
+    labels (N, 3, C)            samples per client, part and class; a client's row is a piece
+    counts (N, 3)   groups (N,): the planted group of each client, if there are some   json/facts
 """
 from __future__ import annotations
 
@@ -13,7 +15,9 @@ import json
 import os
 import re
 import uuid
+from collections.abc import Iterator
 from dataclasses import asdict
+from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple
 
@@ -23,13 +27,16 @@ from fedmpi import registry
 from fedmpi.config import schema
 from fedmpi.data import sources
 from fedmpi.data.assignment import Dealt, assign
+from fedmpi.data.first_format import FirstFormat, fingerprint_of
 from fedmpi.data.samples import Dataset, thinned
-from fedmpi.errors import BadInput
-from fedmpi.storage.atomic import sync
+from fedmpi.errors import BadInput, StorageError
+from fedmpi.storage import lock, seal
+from fedmpi.storage.atomic import atomic
+from fedmpi.storage.sealed import READ_BACK_BYTES, Rows, SealedFile, write_sealed
 
-FEDERATION_FORMAT = 2
-SMALL_DATASETS = ("y", "counts", "labels", "groups")     # verified on opening; x slice by slice, as it is read
-CHUNK_BYTES = (16 * 1024, 1024 * 1024)                # bytes: whole chunks are read, so about one client's share
+KIND = "federation"
+FEDERATION_FORMAT = 2               # of the contents: another one makes another federation of the same settings
+ABANDONED_S = 3600.0                # a file in the making that was not written to for so long has lost its writer
 
 
 class Samples(NamedTuple):
@@ -43,42 +50,81 @@ class Samples(NamedTuple):
 
 
 class Federation:
-    """A prepared federation, to be read. Raises BadInput when the file is missing, damaged or incomplete.
+    """A prepared federation, to be read; all but the samples and the label counts is verified when it is opened.
 
-    clients N, counts (N, 3), sizes (N,) of the training parts, label_counts (N, 3, C), groups (N,) or None and their
-    group_names if they have any, shape and dtype of one sample, classes C, vocabulary (token ids from 0, or None),
-    name of the data set, settings, fingerprint of the contents."""
+    Args:
+        path: the file.
+        fingerprint: that of the federation that it must be, if that is known.
 
-    def __init__(self, path: str | Path):
+    Attributes: `clients` N, `counts` (N, 3), `sizes` (N,) of the training parts, `groups` (N,) or None and their
+    `group_names` if they have any, `shape` and `dtype` of one sample, `classes` C, `vocabulary` (token ids from 0, or
+    None), `name` of the data set, `settings`, `fingerprint` of the contents.
+
+    Raises BadInput if the file is missing, damaged, incomplete or another one."""
+
+    def __init__(self, path: str | Path, fingerprint: str | None = None):
         self.path = Path(path)
-        with open_federation(self.path) as file:
-            facts = verified(file, self.path)
-            self.name, self.fingerprint = facts["settings"]["name"], facts["fingerprint"]
-            self.settings, self.classes, self.vocabulary = facts["settings"], facts["classes"], facts["vocabulary"]
-            self.group_names = facts["group_names"]
-            self.shape, self.dtype = file["x"].shape[1:], file["x"].dtype
-            self.counts, self.label_counts = file["counts"][:], file["labels"][:]
-            self.groups = file["groups"][:] if "groups" in file else None
+        self.file = open_federation(self.path)
+        self.key, self.fingerprint = self.file.about["key"], self.file.about["fingerprint"]
+        if fingerprint not in (None, self.fingerprint):
+            raise BadInput(f"{path}: this rank sees another federation than rank 0 does; set data.cache to a folder "
+                           "that all nodes share")
+        facts = self.file.json("facts")
+        self.name, self.settings = facts["settings"]["name"], facts["settings"]
+        self.classes, self.vocabulary, self.group_names = (
+            facts["classes"], facts["vocabulary"], facts["group_names"])
+        self.shape, self.dtype = self.file.places["x"].shape[1:], self.file.places["x"].dtype
+        self.counts = self.file.read("counts")
+        self.groups = self.file.read("groups") if "groups" in self.file.places else None
         self.clients, self.sizes = len(self.counts), self.counts[:, 0]
         self.edges = np.concatenate([[0], self.counts.sum(1).cumsum()])
 
+    @cached_property
+    def label_counts(self) -> np.ndarray:
+        """Return the samples per client, part and class, (N, 3, C)."""
+        return self.file.rows("labels", 0, self.clients)
+
     def client(self, i: int) -> Samples:
-        """Read client i's slice of the file and no other."""
+        """Read client i's slice of the file and no other. Raises BadInput unless its checksums are right."""
         if not 0 <= i < self.clients:
             raise IndexError(f"client {i} of {self.clients}")
-        here = slice(self.edges[i], self.edges[i + 1])
-        with open_federation(self.path) as file:
-            x, y = file["x"][here], file["y"][here]
+        x, y = (self.file.rows(name, i, i + 1, self.edges) for name in ("x", "y"))
         cuts = self.counts[i].cumsum()[:2]
         pairs = zip(np.split(x, cuts), np.split(y, cuts), strict=True)
         return Samples(*(part for pair in pairs for part in pair))
 
+    def check(self) -> None:
+        """Read everything. Raises BadInput unless all checksums and the fingerprint are right."""
+        pieces = (self.file.rows("x", i, i + 1, self.edges) for i in range(self.clients))
+        small = {"counts": self.counts, "y": self.file.rows("y", 0, self.clients, self.edges)}
+        if self.groups is not None:
+            small["groups"] = self.groups
+        with seal.refuse_damage(self.path, KIND):
+            if fingerprint_of((self.edges[-1], *self.shape), self.dtype, pieces, small) != self.fingerprint:
+                raise seal.Flaw("its fingerprint is not that of its contents")
+            self.file.rows("labels", 0, self.clients)
 
-def prepare(data: schema.Data, seed: int) -> Path:
-    """Make the federation of these settings, unless it is there already and sound. Raises BadInput."""
+
+def open_federation(path: Path) -> SealedFile | FirstFormat:
+    """Open a federation of today or of fedmpi 0.1. Raises BadInput if there is none, or none that is sound."""
+    if not path.exists() or not os.access(path, os.R_OK):
+        raise BadInput(f"{path}: there is no federation here that can be read; `fedmpi data CONFIG` makes it")
+    with seal.refuse_damage(path, KIND):
+        first = seal.is_plain_hdf5(path)
+    return FirstFormat(path) if first else SealedFile(path, KIND)
+
+
+def prepare(data: schema.Data, seed: int, check: bool = False) -> Path:
+    """Make the federation of these settings, unless it is there already and sound. Raises BadInput.
+
+    Args:
+        data: the settings.
+        seed: the seed of the run.
+        check: read all samples of a federation that is there; otherwise each rank checks those that it reads."""
     folder, root = folders(data)
     path, key, settings = federation_path(folder, data, seed, root)
-    if not sound(path, key):
+    remove_abandoned(folder)
+    if not is_sound(path, key, check):
         with writable(folder):
             folder.mkdir(parents=True, exist_ok=True)
         pool = thinned(sources.load_source(data.name, root, data.file), data.fraction, seed)
@@ -88,12 +134,14 @@ def prepare(data: schema.Data, seed: int) -> Path:
 
 
 def find_federation(data: schema.Data, seed: int) -> Federation | None:
-    """Return the federation of these settings where it is prepared already and sound, else None."""
+    """Return the federation of these settings if it is prepared already and sound, else None."""
     folder, root = folders(data)
+    path, key, _ = federation_path(folder, data, seed, root)
     try:
-        return Federation(federation_path(folder, data, seed, root)[0])
+        found = Federation(path)
     except BadInput:
         return None
+    return found if found.key == key else None
 
 
 def folders(data: schema.Data) -> tuple[Path, Path]:
@@ -128,49 +176,67 @@ def stamp(cls: type) -> str:
         return ""
 
 
-def sound(path: Path, key: str) -> bool:
+def is_sound(path: Path, key: str, check: bool) -> bool:
+    """Say whether a file is the federation of this key and verifies; its samples, too, with `check`."""
     try:
-        with open_federation(path) as file:
-            return verified(file, path)["key"] == key
+        found = Federation(path)
+        if check:
+            found.check()
     except BadInput:
         return False
+    return found.key == key
 
 
-def write_federation(path: Path, key: str, settings: dict, pool: Dataset, dealt: Dealt):
-    """Write the file beside its place and rename it: other jobs see a whole federation or none."""
-    temporary = path.with_name(f"{path.name}.{uuid.uuid4().hex[:8]}.tmp")
-    with writable(path.parent):
-        try:
-            fill(temporary, key, settings, pool, dealt)
-            sync(temporary)
-            os.replace(temporary, path)
-            sync(path.parent)
-        finally:
-            temporary.unlink(missing_ok=True)
+def remove_abandoned(folder: Path) -> None:
+    """Delete what killed preparations left half-written: files whose process is gone, and silent ones of others."""
+    for path in folder.glob("*.h5.*.tmp"):
+        with contextlib.suppress(OSError):
+            machine, pid = re.fullmatch(r".*\.(?:(\w+)-(\d+)-)?\w+\.tmp", path.name).groups()
+            silent = lock.silence_of(path) >= ABANDONED_S
+            if lock.started(int(pid)) is None if machine == machine_code() else silent:
+                path.unlink()
 
 
-def fill(path: Path, key: str, settings: dict, pool: Dataset, dealt: Dealt):
-    import h5py
+def machine_code() -> str:
+    """Return a short name of the processes among which a pid is unique: those of this boot of this machine."""
+    return hashlib.sha256(lock.myself()["processes"].encode()).hexdigest()[:8]
+
+
+def write_federation(path: Path, key: str, settings: dict, pool: Dataset, dealt: Dealt) -> None:
+    """Write the file beside its place and rename it: other jobs see a whole federation or none. Raises BadInput."""
+    part = path.with_name(f"{path.name}.{machine_code()}-{os.getpid()}-{uuid.uuid4().hex[:8]}.tmp")
+    with writable(path.parent), atomic(path, part):
+        write_samples(part, key, settings, pool, dealt)
+        written = Federation(part)
+        written.file.check_rows("x", written.edges, READ_BACK_BYTES)
+
+
+def write_samples(path: Path, key: str, settings: dict, pool: Dataset, dealt: Dealt) -> None:
+    """Write a federation client by client, since a sorted copy of a large pool may not fit into memory."""
     order, counts, groups, group_names = dealt
     y = take_rows(pool.y_train, pool.y_test, order)
     classes = int(max(pool.y_train.max(), pool.y_test.max(initial=0))) + 1
-    small = {"y": y, "counts": counts, "labels": histogram(y, counts, classes)}
-    if groups is not None:
-        small["groups"] = groups
-    reserve(path, sum(values.nbytes for values in small.values()) + len(order) * pool.x_train[:1].nbytes)
-    # from 1.10 on, HDF5 keeps checksums of its own metadata
-    with h5py.File(path, "w", libver=("v110", "v110"), locking=False) as file:
-        for name, values in small.items():
-            file[name] = values
-        whole = write_samples(file, pool, order, counts)
-        for name in sorted(small.keys() - {"labels"}):
-            absorb(whole, small[name])
-        facts = {"format": FEDERATION_FORMAT, "key": key, "classes": classes, "vocabulary": vocabulary_size(pool),
-                 "group_names": group_names, "settings": settings, "fingerprint": whole.hexdigest()}
-        # bytes: HDF5 keeps str attributes outside its checksums, and one flipped bit there can make it hang
-        file.attrs["facts"] = np.bytes_(json.dumps(facts))
-        file.attrs["check"] = np.bytes_(digest(file))
-        file.attrs["complete"] = True
+    labels, edges, clients = histogram(y, counts, classes), np.concatenate([[0], counts.sum(1).cumsum()]), len(counts)
+    facts = {"classes": classes, "vocabulary": vocabulary_size(pool), "group_names": group_names, "settings": settings}
+    small = {"counts": counts} | ({} if groups is None else {"groups": groups})
+    shape = (len(order), *pool.x_train.shape[1:])
+    rows = {"x": Rows(pool.x_train.dtype, shape, clients), "y": Rows(y.dtype, y.shape, clients),
+            "labels": Rows(labels.dtype, labels.shape, clients)}
+    about = {"key": key, "fingerprint": ""}
+
+    with write_sealed(path, KIND, about, {**small, "json/facts": as_bytes(facts)}, rows) as writer:
+        def write_clients() -> Iterator[np.ndarray]:
+            for start, end in zip(edges[:-1], edges[1:], strict=True):
+                samples = take_rows(pool.x_train, pool.x_test, order[start:end])
+                writer.append("x", samples, whole=True)
+                writer.append("y", y[start:end], whole=True)
+                yield samples
+        about["fingerprint"] = fingerprint_of(shape, pool.x_train.dtype, write_clients(), {**small, "y": y})
+        writer.append("labels", labels)
+
+
+def as_bytes(value: dict) -> np.ndarray:
+    return np.frombuffer(json.dumps(value).encode(), np.uint8)
 
 
 def vocabulary_size(pool: Dataset) -> int | None:
@@ -178,28 +244,6 @@ def vocabulary_size(pool: Dataset) -> int | None:
     if pool.x_train.dtype.kind != "i":
         return None
     return int(max(pool.x_train.max(), pool.x_test.max(initial=0))) + 1
-
-
-def reserve(path: Path, size: int):
-    """Raise OSError now when the disk or the quota has no room: HDF5 would crash the process later."""
-    with open(path, "xb") as file:
-        if hasattr(os, "posix_fallocate"):      # not on macOS
-            os.posix_fallocate(file.fileno(), 0, size + size // 50 + 2 * CHUNK_BYTES[1])
-
-
-def write_samples(file, pool: Dataset, order, counts):
-    """Write x client by client, since a sorted copy of a large pool may not fit. Returns its running hash."""
-    shape, dtype = pool.x_train.shape[1:], pool.x_train.dtype
-    each = int(np.prod(shape)) * dtype.itemsize
-    rows = int(np.clip(len(order) // len(counts) * each, *CHUNK_BYTES)) // each
-    x = file.create_dataset("x", (len(order), *shape), dtype, fletcher32=True,
-                            chunks=(int(np.clip(rows, 1, len(order))), *shape))
-    whole = hashlib.sha256(f"{x.dtype.str}{x.shape}".encode())
-    edges = np.concatenate([[0], counts.sum(1).cumsum()])
-    for start, end in zip(edges[:-1], edges[1:], strict=True):
-        x[start:end] = mine = take_rows(pool.x_train, pool.x_test, order[start:end])
-        whole.update(mine)
-    return whole
 
 
 def take_rows(train, test, index):
@@ -216,64 +260,12 @@ def histogram(y, counts, classes: int):
     return np.bincount(part * classes + y, minlength=counts.size * classes).reshape(*counts.shape, classes)
 
 
-def digest(file) -> str:
-    """Hash all that is not x: the facts and the small data sets."""
-    whole = hashlib.sha256(file.attrs["facts"])
-    for name in SMALL_DATASETS:
-        if name in file:
-            absorb(whole, file[name][:])
-    return whole.hexdigest()
-
-
-def absorb(whole, values):
-    whole.update(f"{values.dtype.str}{values.shape}".encode())
-    whole.update(np.ascontiguousarray(values))
-
-
-def verified(file, path: Path) -> dict:
-    """Return the facts of an open file. Raises BadInput if it is incomplete, changed or of another format."""
-    if not file.attrs.get("complete", False):
-        raise damaged(path, "it was never completed")
-    size = path.stat().st_size
-    for name in ("x", *SMALL_DATASETS):
-        data = file.get(name)
-        if data is not None and (data.external or data.is_virtual or data.file != file or data.nbytes > size):
-            raise damaged(path, f"{name} is not a plain data set of this file")      # it could fill the memory
-    facts = json.loads(file.attrs["facts"])
-    if facts["format"] != FEDERATION_FORMAT:
-        raise damaged(path, f"it has format {facts['format']}, this version of fedmpi reads {FEDERATION_FORMAT}")
-    if file.attrs["check"].decode() != digest(file):
-        raise damaged(path, "its checksum does not match its contents")
-    return facts
-
-
-def damaged(path: Path, why) -> BadInput:
-    why = str(why).partition(": time =")[0]      # HDF5 goes on with addresses
-    return BadInput(f"{path}: the federation cannot be used: {' '.join(why.split())}; delete it, it is made "
-                    "again from the source")
-
-
 @contextlib.contextmanager
-def open_federation(path: Path):
-    """Open for reading, by any number of ranks at once: file locks fail on some parallel file systems."""
-    import h5py
-    try:
-        with h5py.File(path, "r", locking=False) as file:
-            yield file
-    except (FileNotFoundError, PermissionError):
-        raise BadInput(f"{path}: there is no federation here that can be read; "
-                       "`fedmpi data CONFIG` makes it") from None
-    except BadInput:
-        raise
-    except Exception as error:      # h5py raises errors of a dozen classes on damaged files
-        raise damaged(path, error) from None
-
-
-@contextlib.contextmanager
-def writable(folder: Path):
+def writable(folder: Path) -> Iterator[None]:
     """Turn a failure to write into BadInput."""
     try:
         yield
-    except (OSError, RuntimeError) as error:     # RuntimeError: HDF5, in closing
-        raise BadInput(f"{folder}: cannot write the federation: {' '.join(str(error).split())}; set "
+    except (OSError, StorageError) as error:
+        why = error.__cause__ if isinstance(error, StorageError) and error.__cause__ else error
+        raise BadInput(f"{folder}: cannot write the federation: {' '.join(str(why).split())}; set "
                        "data.cache to a folder that can be written and has room") from None

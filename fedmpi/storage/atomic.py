@@ -12,13 +12,17 @@ from fedmpi.errors import StorageError
 
 
 @contextmanager
-def atomic(path: Path) -> Iterator[Path]:
+def atomic(path: Path, part: Path | None = None) -> Iterator[Path]:
     """Yield a temporary path beside `path` to write to; then make it durable and rename it.
+
+    Args:
+        path: the file that is made, or replaced as a whole.
+        part: the temporary path; by default `path` with the suffix `.part`, for files that one process writes.
 
     After any exception the temporary file is gone and `path` is as it was. Raises StorageError for OSError, and for
     a `path` that is a device or a pipe."""
     refuse_special(path)
-    part = path.with_name(path.name + ".part")
+    part = part or path.with_name(path.name + ".part")
     try:
         with writing(path):
             yield part

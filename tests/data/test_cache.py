@@ -6,7 +6,6 @@ import os
 import shutil
 from pathlib import Path
 
-import h5py
 import numpy as np
 import pytest
 
@@ -101,15 +100,15 @@ def test_a_federation_is_on_the_disk_before_it_has_its_name(settings, monkeypatc
         fsync(descriptor)
 
     def rename(old, new):
-        with h5py.File(old, locking=False) as file:      # whole, and not there yet under its name
-            assert file.attrs["complete"] and not new.exists()
+        Federation(old).check()      # whole, and not there yet under its name
+        assert not new.exists()
         done.append(("rename", old, new))
         replace(old, new)
     monkeypatch.setattr(os, "fsync", flush)
     monkeypatch.setattr(os, "replace", rename)
     path = prepare(settings(), 0)
     written = done[0][1]
-    assert done == [("fsync", written), ("rename", written, path), ("fsync", path.parent)]
+    assert done == [("fsync", written)] * 2 + [("rename", written, path), ("fsync", path.parent)]
     assert written.parent == path.parent and written.name.startswith(f"{path.name}.") and written.suffix == ".tmp"
     assert os.listdir(path.parent) == [path.name]
 
@@ -121,19 +120,6 @@ def test_a_write_that_fails_leaves_nothing_beside(settings, monkeypatch):
     with pytest.raises(BadInput, match="cannot write the federation: no more room; set data.cache to a folder"):
         prepare(settings(), 0)
     assert os.listdir(settings().cache) == []
-
-
-@pytest.mark.parametrize("clients, width, rows", [
-    (6, 4, 1024),        # a client's share is little: chunks of 16 KiB, of rows of 16 bytes
-    (2, 100, 300),       # 300 rows of 400 bytes: the share of one client
-    (1, 1000, 262),      # more than 1 MiB: as many rows of 4,000 bytes as fit into one
-    (600, 9000, 1)])     # a row is longer than the least
-def test_chunks_hold_about_a_client_s_share(clients, width, rows, tmp_path, settings):
-    labels = np.zeros(1100 if rows == 1024 else 600, int)
-    np.savez(tmp_path / "wide.npz", x_train=np.zeros((len(labels), width), np.float32), y_train=labels)
-    data = settings(name="arrays", file=str(tmp_path / "wide.npz"), clients=clients, partition=Iid())
-    with h5py.File(prepare(data, 0)) as file:
-        assert file["x"].chunks == (rows, width) and file["x"].fletcher32
 
 
 def test_what_was_not_drawn_alike_has_another_fingerprint(settings, arrays):

@@ -1,16 +1,21 @@
 """Damaged files, full disks, and jobs that get in each other's way."""
+import io
 import os
+import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import h5py
 import numpy as np
 import pytest
 
-from fedmpi.data.federation import FEDERATION_FORMAT, Federation, prepare
-from fedmpi.data.partitions import Pathological
+from fedmpi.data.federation import Federation, machine_code, prepare
+from fedmpi.data.partitions import Iid, Pathological
 from fedmpi.errors import BadInput
+from fedmpi.storage import seal
+from tests.storage.damages import damage_at_random
 
 
 def flip(path, place, bits=0xff):
@@ -22,40 +27,102 @@ def flip(path, place, bits=0xff):
 
 
 def test_only_the_clients_slice_is_read(federation):
-    """Damage in the last client's chunk goes unseen by the first client's reader, and only by that one."""
+    """Damage in the last client's samples goes unseen by the first client's reader, and only by that one."""
     f = federation()
-    with h5py.File(f.path) as file:
-        place = file["x"].id.get_chunk_info_by_coord((int(f.edges[-1]) - 1, 0)).byte_offset
+    place = f.file.places["x"]
     before = f.client(0)
-    flip(f.path, place)
+    flip(f.path, place.offset + place.row_bytes * (int(f.edges[-1]) - 1))
     f = Federation(f.path)
     for old, new in zip(before, f.client(0), strict=True):
         np.testing.assert_array_equal(old, new)
-    with pytest.raises(BadInput, match="delete it, it is made again from the source") as error:
+    with pytest.raises(BadInput, match="checksum of row 19 of x is wrong; delete it, it is made again") as error:
         f.client(19)
     assert str(f.path) in str(error.value)
 
 
-def test_no_flipped_byte_goes_unnoticed(federation, arrays, everything):
+DAMAGES = 64      # 200 were tried when the format was made
+
+
+def test_no_damage_goes_unnoticed(federation, arrays, everything):
     f = federation(**arrays(np.arange(60) % 4), clients=4, partition=Pathological())
-    whole, good, noticed = f.path.read_bytes(), everything(f), 0
-    places = range(0, len(whole), 29)
-    for place in places:
-        flip(f.path, place, 0xff if place % 2 else 1 << place % 8)
-        try:
-            assert everything(Federation(f.path)) == good, place     # a byte that nothing uses
-        except BadInput:
-            noticed += 1
-        f.path.write_bytes(whole)
-    assert noticed > .8 * len(places)
+
+    def read():
+        again = Federation(f.path)
+        again.check()
+        return everything(again)
+    assert damage_at_random(f.path, DAMAGES, read) > .9 * DAMAGES
 
 
-@pytest.mark.parametrize("name", ["y", "counts", "labels", "groups"])
+def rows_of(f: Federation, i: int) -> slice:
+    """Return where the samples of a client lie in the file, in bytes."""
+    place = f.file.places["x"]
+    return slice(*(place.offset + place.row_bytes * int(edge) for edge in f.edges[i:i + 2]))
+
+
+@pytest.mark.parametrize("spoil", ["zeros", "ones", "swapped", "repeated"])
+def test_samples_that_another_client_or_nobody_has_are_refused(federation, spoil):
+    """HDF5's own checksums of chunks let all of these pass."""
+    f = federation(partition=Iid())
+    data = bytearray(f.path.read_bytes())
+    one, other = rows_of(f, 3), rows_of(f, 4)
+    size = min(one.stop - one.start, other.stop - other.start)
+    one, other = slice(one.start, one.start + size), slice(other.start, other.start + size)
+    first, second = data[one], data[other]
+    data[one] = {"zeros": bytes(len(first)), "ones": b"\xff" * len(first)}.get(spoil, second)
+    if spoil == "swapped":
+        data[other] = first
+    f.path.write_bytes(data)
+    f = Federation(f.path)
+    with pytest.raises(BadInput, match="the checksum of row 3 of x is wrong"):
+        f.client(3)
+    with pytest.raises(BadInput, match="the checksum of row 3 of x is wrong"):
+        f.check()
+    f.client(2)
+
+
+def test_a_file_that_is_cut_off_or_changed_while_it_is_open_is_refused(federation):
+    f = federation()
+    flip(f.path, rows_of(f, 7).start)
+    with pytest.raises(BadInput, match="the checksum of row 7 of x is wrong"):
+        f.client(7)
+    os.truncate(f.path, rows_of(f, 5).start + 1)
+    with pytest.raises(BadInput, match="it is cut off"):
+        f.client(5)
+
+
+def test_a_wrong_fingerprint_is_found_when_all_is_read(federation):
+    f = federation()
+    with open_writable(f.path) as file:
+        about = {key: f.file.about[key] for key in ("key", "fingerprint")}
+        seal.put_seal(file, "federation", about | {"fingerprint": "f" * 64}, f.file.about["rows"])
+    f = Federation(f.path)
+    f.client(0)
+    with pytest.raises(BadInput, match="its fingerprint is not that of its contents"):
+        f.check()
+
+
+def test_a_rank_that_sees_another_federation_is_refused(federation):
+    one, other = federation(0), federation(1)
+    assert Federation(one.path, one.fingerprint).fingerprint == one.fingerprint
+    with pytest.raises(BadInput, match="this rank sees another federation than rank 0 does; set data.cache"):
+        Federation(other.path, one.fingerprint)
+
+
+@pytest.mark.parametrize("name", ["y", "labels"])
+def test_changed_labels_are_noticed_when_they_are_read(federation, name):
+    f = federation()
+    place = f.file.places[name]
+    flip(f.path, place.offset)
+    f = Federation(f.path)
+    with pytest.raises(BadInput, match=f"the checksum of row 0 of {name} is wrong"):
+        f.client(0) if name == "y" else f.label_counts
+
+
+@pytest.mark.parametrize("name", ["counts", "groups", "json/facts", "digest/x"])
 def test_changed_small_data_sets_are_noticed_on_opening(federation, name):
     f = federation(partition=Pathological())
-    with h5py.File(f.path, "r+") as file:
-        file[name][0] += 1
-    with pytest.raises(BadInput, match="checksum"):
+    flip(f.path, f.file.places[name].offset)
+    with pytest.raises(BadInput, match="its checksum is wrong"):
         Federation(f.path)
 
 
@@ -67,23 +134,30 @@ def test_a_truncated_file_is_noticed(federation, share):
         Federation(f.path)
 
 
-def test_incomplete_old_foreign_and_missing_files_are_refused(federation, tmp_path):
-    path = federation().path
-    with h5py.File(path, "r+") as file:
-        facts = bytes(file.attrs["facts"])
-        file.attrs["facts"] = np.bytes_(facts.replace(b'{"format": %d' % FEDERATION_FORMAT, b'{"format": 0'))
-    with pytest.raises(BadInput, match=f"has format 0, this version of fedmpi reads {FEDERATION_FORMAT}"):
-        Federation(path)
-    with h5py.File(path, "r+") as file:
-        del file.attrs["complete"]
-    with pytest.raises(BadInput, match="never completed"):
-        Federation(path)
+def test_newer_foreign_and_missing_files_are_refused(federation, tmp_path):
+    f = federation()
+    with pytest.MonkeyPatch.context() as future, open_writable(f.path) as file:
+        future.setattr(seal, "SEAL_FORMAT", 3)
+        seal.put_seal(file, "federation", {}, f.file.about["rows"])
+    with pytest.raises(BadInput, match="has format 3, written by fedmpi .*, and this fedmpi reads formats up to 2"):
+        Federation(f.path)
     with h5py.File(tmp_path / "foreign.h5", "w") as file:
         file["x"] = [1]
     with pytest.raises(BadInput, match="never completed"):
         Federation(tmp_path / "foreign.h5")
     with pytest.raises(BadInput, match="there is no federation here"):
         Federation(tmp_path / "none.h5")
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, os.mkdir, lambda path: os.symlink("/dev/zero", path)])
+def test_what_is_no_file_is_refused_without_waiting(tmp_path, make):
+    make(tmp_path / "f.h5")
+    with pytest.raises(BadInput, match="f.h5: the federation cannot be used: it is (a folder|not a regular file)"):
+        Federation(tmp_path / "f.h5")
+
+
+def open_writable(path) -> io.FileIO:
+    return io.FileIO(path, "r+")
 
 
 def cut_short(path):
@@ -94,17 +168,15 @@ def emptied(path):
     path.write_bytes(b"")
 
 
-def uncompleted(path):
-    with h5py.File(path, "r+") as file:
-        file.attrs["complete"] = False
+def unsealed(path):
+    flip(path, 0)
 
 
 def altered(path):
-    with h5py.File(path, "r+") as file:
-        file["y"][:] = 0
+    flip(path, path.stat().st_size - 9)      # in HDF5's own entries or a data set that every rank reads
 
 
-@pytest.mark.parametrize("spoil", [cut_short, emptied, uncompleted, altered])
+@pytest.mark.parametrize("spoil", [cut_short, emptied, unsealed, altered])
 def test_prepare_makes_a_damaged_federation_again(federation, settings, everything, spoil):
     f = federation()
     good = everything(f)
@@ -159,3 +231,47 @@ def test_a_full_disk_is_bad_input_and_leaves_nothing_behind(settings):
     job = subprocess.run([sys.executable, "-c", FULL, settings().cache, "100000"], text=True, capture_output=True)
     assert job.returncode == 0 and job.stderr == ""
     assert "File too large; set data.cache" in job.stdout and os.listdir(settings().cache) == []
+
+
+def leave(folder, name: str, age: float = 0):
+    path = folder / name
+    path.write_bytes(b"half")
+    os.utime(path, (time.time() - age,) * 2)
+    return path
+
+
+def test_what_killed_preparations_left_is_removed_and_nothing_else(settings):
+    """Of this machine when the process is gone, of another when it was silent for an hour; of the living never."""
+    folder = prepare(settings(), 0).parent
+    here, dead = machine_code(), subprocess.Popen(["true"])
+    dead.wait()
+    gone = [leave(folder, f"a.h5.{here}-{dead.pid}-1a2b3c4d.tmp"), leave(folder, "a.h5.1a2b3c4d.tmp", 3601),
+            leave(folder, "a.h5.0a0b0c0d-1-1a2b3c4d.tmp", 3601)]
+    stay = [leave(folder, f"a.h5.{here}-{os.getpid()}-1a2b3c4d.tmp", 9999), leave(folder, "a.h5.1a2b3c4d.tmp2", 9999),
+            leave(folder, "a.h5.0a0b0c0d-1-2a2b3c4d.tmp", 60), leave(folder, "b.h5.notes.txt", 9999)]
+    prepare(settings(), 0)
+    assert not any(path.exists() for path in gone) and all(path.exists() for path in stay)
+
+
+def test_a_preparation_that_is_killed_leaves_nothing_for_ever(settings):
+    job = subprocess.run([sys.executable, "-c", KILLED, settings().cache], text=True, capture_output=True)
+    folder = Path(settings().cache)
+    assert job.returncode == -signal.SIGKILL and [path.suffix for path in folder.iterdir()] == [".tmp"]
+    path = prepare(settings(), 0)
+    assert [*folder.iterdir()] == [path]
+
+
+KILLED = """
+import os, signal, sys
+from fedmpi.config import schema
+from fedmpi.data import federation
+from fedmpi.data.partitions import Iid
+take, taken = federation.take_rows, []
+def take_rows(*given):
+    taken.append(1)
+    if len(taken) == 9:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return take(*given)
+federation.take_rows = take_rows
+federation.prepare(schema.Data(cache=sys.argv[1], partition=Iid()), 0)
+"""

@@ -2,14 +2,16 @@
 from __future__ import annotations
 
 import json
-import shutil
 import tarfile
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from fedmpi.data.federation import Federation
 from fedmpi.storage.checkpoint import Checkpoint, list_checkpoints, read_checkpoint
 from tests.runs import run_alone
+from tests.storage.damages import damage_at_random
 
 ARCHIVE = Path(__file__).parent / "first_format.tar.xz"
 
@@ -21,9 +23,17 @@ def old(tmp_path) -> Path:
     return tmp_path
 
 
-def go(folder: Path, out: Path, *overrides: str, resume: str | None = None) -> int:
-    words = (*overrides, f"data.cache={folder / 'federations'}")
-    return run_alone(str(folder / "run" / "config.yaml"), words, out, resume)
+# what the run was started with, settings by their new names
+CONFIG = {"data": {"clients": 6, "fraction": .1, "partition": {"name": "pathological", "classes_per_client": 3}},
+          "model": {"name": "mlp", "hidden": 4}, "method": {"name": "fedmhc", "M": 2, "lam": 2},
+          "train": {"lr": .1, "batch": 10, "epochs": 1}, "checkpoint": {"every": 1}}
+
+
+def go(federations: Path, out: Path, resume: str | None = None) -> dict:
+    config = out.with_name("c.yaml")
+    config.write_text(json.dumps(CONFIG))
+    assert run_alone(str(config), ("rounds=3", f"data.cache={federations}"), out, resume) == 0
+    return json.loads((out / "result.json").read_text())
 
 
 def test_its_checkpoints_are_read(old):
@@ -35,10 +45,24 @@ def test_its_checkpoints_are_read(old):
     assert len(found.ids) == 6 and all(len(values) == 6 for values in rows.values())
 
 
-def test_its_runs_continue_to_the_digest_of_a_run_of_today(old, tmp_path):
-    assert go(old, old / "run", "rounds=3", resume="auto") == 0
-    new = tmp_path / "new"
-    shutil.copytree(old / "run", new / "run")
-    assert go(new, new / "out", "rounds=3") == 0
-    digests = [json.loads((out / "result.json").read_text())["digest"] for out in (old / "run", new / "out")]
-    assert digests[0] == digests[1]
+def test_its_runs_and_federations_are_used_to_the_digest_of_a_run_of_today(old):
+    federation, = (old / "federations").iterdir()
+    before = federation.read_bytes()
+    resumed = go(old / "federations", old / "run", resume="auto")
+    assert federation.read_bytes() == before
+    new = go(old / "new", old / "again")
+    assert resumed["digest"] == new["digest"]
+    today, = (old / "new").iterdir()
+    assert today.name == federation.name and Federation(today).fingerprint == Federation(federation).fingerprint
+    for i in range(6):
+        for one, other in zip(Federation(today).client(i), Federation(federation).client(i), strict=True):
+            np.testing.assert_array_equal(one, other)
+
+
+def test_damage_of_a_federation_of_0_1_is_found_when_it_is_opened(old):
+    path, = (old / "federations").iterdir()
+
+    def read():
+        f = Federation(path)
+        return [repr(part.tolist()) for i in range(f.clients) for part in f.client(i)] + [f.label_counts.tolist()]
+    assert damage_at_random(path, 40, read) > 30

@@ -10,38 +10,9 @@ import pytest
 
 from fedmpi.storage import seal
 from fedmpi.storage.checkpoint import Damaged, newest, prune, read_checkpoint, write_checkpoint
+from tests.storage.damages import DAMAGE
 from tests.storage.test_checkpoint import content, pieces, run, snapshot
 from tests.storage.test_rows_of_checkpoints import reseal
-
-
-def flip(data: bytearray, at: int, chance: random.Random):
-    data[at] ^= 1 << chance.randrange(8)
-
-
-def cut(data: bytearray, at: int, chance: random.Random):
-    del data[at:]
-
-
-def blank(data: bytearray, at: int, chance: random.Random):
-    size = min(chance.choice([4, 64, 512, 4096]), len(data) - at)
-    data[at:at + size] = bytes(size)
-
-
-def insert(data: bytearray, at: int, chance: random.Random):
-    data[at:at] = chance.randbytes(8)
-
-
-def extend(data: bytearray, at: int, chance: random.Random):
-    data += chance.randbytes(chance.choice([1, 4096]))
-
-
-def swap(data: bytearray, at: int, chance: random.Random):
-    other = chance.randrange(len(data) - 8)
-    at = min(at, len(data) - 8)
-    data[at:at + 8], data[other:other + 8] = data[other:other + 8], data[at:at + 8]
-
-
-DAMAGE = (flip, cut, blank, insert, extend, swap)
 
 
 def places(path: Path) -> dict[str, tuple[int, int]]:

@@ -1,0 +1,71 @@
+"""Damages of files, as disks, networks and mistakes do them."""
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from pathlib import Path
+
+from fedmpi.storage.seal import Damaged
+
+
+def flip(data: bytearray, at: int, chance: random.Random):
+    data[at] ^= 1 << chance.randrange(8)
+
+
+def cut(data: bytearray, at: int, chance: random.Random):
+    del data[at:]
+
+
+def blank(data: bytearray, at: int, chance: random.Random):
+    size = min(chance.choice([4, 64, 512, 4096]), len(data) - at)
+    data[at:at + size] = bytes([chance.choice([0, 255])]) * size
+
+
+def insert(data: bytearray, at: int, chance: random.Random):
+    data[at:at] = chance.randbytes(8)
+
+
+def extend(data: bytearray, at: int, chance: random.Random):
+    data += chance.randbytes(chance.choice([1, 4096]))
+
+
+def swap(data: bytearray, at: int, chance: random.Random):
+    other = chance.randrange(len(data) - 8)
+    at = min(at, len(data) - 8)
+    data[at:at + 8], data[other:other + 8] = data[other:other + 8], data[at:at + 8]
+
+
+def swap_blocks(data: bytearray, at: int, chance: random.Random):
+    """Exchange two blocks of a file, as a file system does that loses count."""
+    at, other = (place // 4096 * 4096 for place in (at, chance.randrange(len(data))))
+    size = min(4096, len(data) - max(at, other))
+    data[at:at + size], data[other:other + size] = data[other:other + size], data[at:at + size]
+
+
+def repeat_block(data: bytearray, at: int, chance: random.Random):
+    at, other = (place // 4096 * 4096 for place in (at, chance.randrange(len(data))))
+    size = min(4096, len(data) - max(at, other))
+    data[at:at + size] = data[other:other + size]
+
+
+DAMAGE = (flip, cut, blank, insert, extend, swap, swap_blocks, repeat_block)
+
+
+def damage_at_random(path: Path, count: int, read: Callable[[], object], first: int = 0) -> int:
+    """Damage a file in `count` ways; `read` must raise Damaged, or return what it returned of the whole file.
+
+    Return how often it was refused, the file being named; the file is whole again afterwards."""
+    whole, good, refused = path.read_bytes(), read(), 0
+    for seed in range(first, first + count):
+        chance, data = random.Random(seed), bytearray(whole)
+        damage = DAMAGE[seed % len(DAMAGE)]
+        # every other time in the first bytes, which say what all others are
+        damage(data, chance.randrange(len(data) if seed // len(DAMAGE) % 2 else min(len(data), 8192)), chance)
+        path.write_bytes(data)
+        try:
+            assert read() == good, f"seed {seed}: {damage.__name__}"
+        except Damaged as error:
+            assert str(path) in str(error) and "\n" not in str(error)
+            refused += 1
+    path.write_bytes(whole)
+    return refused
