@@ -11,6 +11,7 @@ from typing import Annotated
 import typer
 
 from fedmpi import __version__
+from fedmpi.commands import submit_options as on
 from fedmpi.errors import BAD_INPUT, FedmpiError
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False,
@@ -52,12 +53,13 @@ def run(config: ConfigFile, overrides: Overrides = None,
         resume: Annotated[str | None, typer.Option(
             help="auto: the newest good checkpoint of the run folder, if any; or the path of one")] = None,
         time_limit: Annotated[str | None, typer.Option(
-            help="save and exit with 75 before 01:30:00 (or 90, 1-12:00:00) are over, or the Slurm job")] = None):
+            help="save and exit with 75 before 01:30:00 (or 90, 1-12:00:00) are over, or the Slurm job")] = None,
+        ranks: Annotated[int | None, typer.Option(help="refuse to start on any other number of MPI ranks")] = None):
     """Train a federation; start it under mpiexec or srun for several ranks.
 
     Exit codes: 0 finished, 75 saved and wants to be started again, 2 bad input, 1 failure."""
     from fedmpi import session
-    sys.exit(session.run_command(config, overrides or [], out, resume, time_limit))
+    sys.exit(session.run_command(config, overrides or [], out, resume, time_limit, ranks))
 
 
 @app.command()
@@ -124,40 +126,20 @@ def catalogue(kind: str, name: str | None, as_json: bool):
 
 
 @app.command()
-def submit(config: ConfigFile, overrides: Overrides = None,
-           nodes: Annotated[int | None, typer.Option(help="nodes; default 1")] = None,
-           ranks: Annotated[int | None, typer.Option(
-               "--ntasks", help="ranks on all nodes; default 2 a node; with --gpus: one each and the server")] = None,
-           gpus: Annotated[int, typer.Option(min=0, help="GPUs per node")] = 0,
-           cpus: Annotated[int | None, typer.Option(help="CPUs, and threads, per rank; default: `threads`")] = None,
-           time: Annotated[str, typer.Option(help="time limit, as Slurm writes it")] = "01:00:00",
-           partition: Annotated[str | None, typer.Option(help="partition")] = None,
-           account: Annotated[str | None, typer.Option(help="account")] = None,
-           array: Annotated[list[str] | None, typer.Option(
-               metavar="KEY=A,B|FILE", help="a job array over all combinations, or a run per line of FILE")] = None,
-           option: Annotated[list[str] | None, typer.Option(metavar="TEXT", help="more for sbatch: --option=--mem=8G")]
-           = None,
-           signal: Annotated[str, typer.Option(
-               help="what Slurm sends so many seconds before the end; '': nothing")] = "USR1@120",
-           name: Annotated[str | None, typer.Option(help="job name; default: the configuration's")] = None,
-           out: Annotated[str | None, typer.Option(help="run folder; default: runs/NAME-JOB")] = None,
-           command: Annotated[str | None, typer.Option(help="how the job calls fedmpi; default: this Python")] = None,
-           mpi: Annotated[str | None, typer.Option(help="srun's --mpi; default: as fits the installed MPI")] = None,
-           setup: Annotated[str, typer.Option(help="shell command before the start: module load ...")] = ":",
-           restarts: Annotated[int, typer.Option(min=0, help="at most so many starts after the first")] = 50,
-           dry_run: Annotated[bool, typer.Option("--dry-run", help="print the script, submit nothing")] = False):
+def submit(config: ConfigFile, overrides: Overrides = None, profile: on.Profile = None, nodes: on.Nodes = None,
+           ranks: on.Ranks = None, gpus: on.Gpus = None, gpu_request: on.GpuRequest = None, cpus: on.Cpus = None,
+           time: on.Time = None, partition: on.Partition = None, account: on.Account = None, array: on.Array = None,
+           option: on.Option = None, signal: on.Signal = None, name: on.Name = None, out: on.Out = None,
+           command: on.Command = None, launcher: on.Launcher = None, mpi: on.Mpi = None, setup: on.Setup = None,
+           restarts: on.Restarts = None, chain: on.Chain = None, prepare: on.Prepare = True,
+           dry_run: on.DryRun = False):
     """Write a Slurm job script that restarts itself, submit it and print the job's id."""
-    from fedmpi.commands.submit import build_job
-    from fedmpi.slurm import sbatch, script
+    from fedmpi.commands.submit import submit_command
     with clear_errors():
         more = [f"--{k}={v}" for k, v in (("partition", partition), ("account", account)) if v] + (option or [])
-        job = build_job(config, overrides or [], array or [], more, nodes=nodes, ranks=ranks, gpus=gpus, cpus=cpus,
-                         time=time, signal=signal, name=name, out=out, command=command, mpi=mpi, setup=setup,
-                         restarts=restarts)
-        number, path = ("", None) if dry_run else sbatch.submit_script(job)
-    print(script.render_script(job) if dry_run else number, end="" if dry_run else "\n")
-    if path:
-        print(f"submitted {path}; squeue --jobs {number} shows it", file=sys.stderr)
+        submit_command(config, overrides or [], array or [], more, profile, prepare, dry_run, nodes=nodes, ranks=ranks,
+                       gpus=gpus, gpu_request=gpu_request, cpus=cpus, time=time, signal=signal, name=name, out=out,
+                       command=command, launcher=launcher, mpi=mpi, setup=setup, restarts=restarts, chain=chain)
 
 
 @app.command()
@@ -178,21 +160,16 @@ def sweep(path: JobFile, scale: Scale = None, out: RunsIn = None,
           local: Annotated[int, typer.Option(min=1, help="runs at a time")] = 1,
           ranks: Annotated[int, typer.Option(min=1, help="MPI ranks of each run")] = 1,
           slurm: Annotated[bool, typer.Option("--slurm", help="submit them as a job array instead")] = False,
-          time: Annotated[str, typer.Option(help="with --slurm: time limit of a run, as Slurm writes it")] = "01:00:00",
-          gpus: Annotated[int, typer.Option(min=0, help="with --slurm: GPUs of a run, a rank for each and one more for "
-                                                         "the server; --ranks then does not count")] = 0,
-          cpus: Annotated[int | None, typer.Option(min=1, help="with --slurm: cores, and threads, of each rank; "
-                                                               "default: the largest of the runs' `threads`")] = None,
-          mpi: Annotated[str | None, typer.Option(help="with --slurm: srun's --mpi: pmi2, or pmix for Open MPI; "
-                                                       "default: what was installed from PyPI, else pmi2")] = None,
-          option: Annotated[list[str] | None, typer.Option(metavar="TEXT", help="with --slurm: more for sbatch")]
-          = None,
-          setup: Annotated[str, typer.Option(help="with --slurm: shell command before the start")] = ":",
+          profile: on.Profile = None, time: on.Time = None, gpus: on.Gpus = None, cpus: on.Cpus = None,
+          mpi: on.Mpi = None, option: on.Option = None, setup: on.Setup = None,
           rate: Annotated[float | None, typer.Option(
               help="with --dry-run: steps a second of one process; default: measured here")] = None,
           dry_run: Annotated[bool, typer.Option(
               "--dry-run", help="print commands and cost, with --slurm the job script; start nothing")] = False):
     """Run all runs of a job that are not finished; the same command continues after any interruption.
+
+    The options from --profile to --setup count with --slurm. There --gpus sets the ranks of a run: one for each GPU,
+    and one more for the server; --ranks then does not count.
 
     Exit codes: 0 all finished (or submitted), 75 stopped, 2 bad input, 1 some failed."""
     with clear_errors():
@@ -204,8 +181,8 @@ def sweep(path: JobFile, scale: Scale = None, out: RunsIn = None,
             return
         if slurm:
             from fedmpi.sweeps import array
-            print(array.submitted(runs, dry_run, ranks=ranks, time=time, gpus=gpus, cpus=cpus, mpi=mpi,
-                                  options=option or [], setup=setup))
+            print(array.submitted(runs, dry_run, profile=profile, options=option or [], ranks=ranks, time=time,
+                                  gpus=gpus, cpus=cpus, mpi=mpi, setup=setup))
             return
         from fedmpi.sweeps.local import Sweep
         code = Sweep(runs, local, ranks).go()

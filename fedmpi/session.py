@@ -88,26 +88,29 @@ class RunRequest:
         overrides: settings that replace the configuration's, as `key=value` texts or as a mapping
         out: run folder; None: runs/NAME-001 or the next number that is free
         resume: "auto" or the path of a checkpoint; None: start from the beginning
-        time_limit: stop by itself before so much time is over, as Slurm writes it"""
+        time_limit: stop by itself before so much time is over, as Slurm writes it
+        ranks: refuse to start on any other number of MPI ranks"""
     config: str | Path | Mapping
     overrides: Sequence[str] | Mapping = ()
     out: str | None = None
     resume: str | None = None
     time_limit: str | None = None
+    ranks: int | None = None
 
     @property
     def words(self) -> list:
         """Return what must be the same on all ranks."""
-        return [self.config, self.overrides, self.out, self.resume, self.time_limit]
+        return [self.config, self.overrides, self.out, self.resume, self.time_limit, self.ranks]
 
 
 def run_command(config_path: str, overrides: list[str], out: str | None, resume: str | None,
-                time_limit: str | None = None) -> int:
+                time_limit: str | None = None, ranks: int | None = None) -> int:
     """Run a configuration on all ranks. Returns the exit code of this rank (see fedmpi.errors)."""
     stop = StopFlag()
     # first of all: SIGUSR1 would end a process that has no handler for it yet
     stop.install()
-    request, context = RunRequest(config_path, overrides, out, resume, time_limit), RankContext(stop, stop.waits)
+    request = RunRequest(config_path, overrides, out, resume, time_limit, ranks)
+    context = RankContext(stop, stop.waits)
 
     def take_part(world: Transport) -> int:
         return (serve_as_worker if world.rank else lead)(world, request, context)
@@ -181,11 +184,20 @@ def decide_and_tell(world: Transport, request: RunRequest) -> tuple[Decision, De
     from fedmpi.assembly import decide
     try:
         refuse_mixed(world, request.words)
+        refuse_other_ranks(world, request.ranks)
         ends = find_deadline(request.time_limit)
         return decide(request.config, request.overrides, request.out, request.resume, world), ends
     except FedmpiError as error:
         send(world, json.dumps({"code": error.code}))
         raise
+
+
+def refuse_other_ranks(world: Transport, planned: int | None) -> None:
+    """Raise BadInput if other ranks were started than were planned: a rank that is alone would compute for days."""
+    if planned is not None and world.size != planned:
+        raise BadInput(f"--ranks {planned} were planned, but {world.size} started (MPI: {world.library}); start "
+                       "as many (srun --ntasks, mpiexec -n), or change the plan: --ranks, or nodes= and ranks= in a "
+                       "job script")
 
 
 def conduct(world: Transport, context: RankContext, decision: Decision, ends: Deadline, quiet: bool = False) -> int:

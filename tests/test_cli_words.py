@@ -18,9 +18,10 @@ from tests.sweeps import jobs
 
 COMMANDS = ["run", "plan", "data", "methods", "models", "datasets", "partitions", "submit", "summary", "sweep",
             "report", "compare", "export", "tensorboard", "doctor", "verify"]
-SUBMIT = {"nodes": None, "ranks": None, "gpus": 0, "cpus": None, "time": "01:00:00", "signal": "USR1@120", "name": None,
-          "out": None, "command": None, "mpi": None, "setup": ":", "restarts": 50}
-ARRAY = {"ranks": 1, "time": "01:00:00", "gpus": 0, "cpus": None, "mpi": None, "options": [], "setup": ":"}
+SUBMIT = dict.fromkeys(["nodes", "ranks", "gpus", "gpu_request", "cpus", "time", "signal", "name", "out", "command",
+                        "launcher", "mpi", "setup", "restarts", "chain"])
+ARRAY = {"profile": None, "options": [], "ranks": 1, "time": None, "gpus": None, "cpus": None, "mpi": None,
+         "setup": None}
 A, B, C = Path("a"), Path("b"), Path("c")
 
 
@@ -56,9 +57,9 @@ def test_these_are_the_commands_and_each_has_help(monkeypatch):
 
 
 @pytest.mark.parametrize("words, wanted", [
-    (["c.yaml"], ("c.yaml", [], None, None, None)),
-    (["c.yaml", "a=1", "b=2", "--out", "o", "--resume", "auto", "--time-limit", "90"],
-     ("c.yaml", ["a=1", "b=2"], "o", "auto", "90"))])
+    (["c.yaml"], ("c.yaml", [], None, None, None, None)),
+    (["c.yaml", "a=1", "b=2", "--out", "o", "--resume", "auto", "--time-limit", "90", "--ranks", "3"],
+     ("c.yaml", ["a=1", "b=2"], "o", "auto", "90", 3))])
 def test_run(called, words, wanted):
     assert called("fedmpi.session:run_command", "run", *words, gives=75, code=75)[:2] == (wanted, {})
 
@@ -106,23 +107,18 @@ def test_lists_and_entries_as_json(called, kind):
     assert given == (kind, "x") and done.stdout == '{"p": "a"}\n'
 
 
-@pytest.mark.parametrize("words, wanted, array, more", [
-    ([], {}, [], []),
+@pytest.mark.parametrize("words, wanted, array, more, rest", [
+    ([], {}, [], [], (None, True, False)),
     (["--nodes", "2", "--ntasks", "5", "--gpus", "4", "--cpus", "3", "--time", "02:00:00", "--name", "n", "--out", "o",
-      "--command", "c", "--mpi", "pmix", "--setup", "s", "--restarts", "0", "--signal", "", "--partition", "p",
-      "--account", "me", "--option=--mem=8G", "--option=-x", "--array", "seed=1,2", "--array", "f"],
+      "--command", "c", "--mpi", "", "--setup", "s", "--restarts", "0", "--signal", "", "--partition", "p",
+      "--account", "me", "--option=--mem=8G", "--option=-x", "--array", "seed=1,2", "--array", "f", "--chain", "3",
+      "--launcher", "ibrun", "--gpu-request", "gres", "--profile", "x.yaml", "--no-prepare", "--dry-run"],
      {"nodes": 2, "ranks": 5, "gpus": 4, "cpus": 3, "time": "02:00:00", "name": "n", "out": "o", "command": "c",
-      "mpi": "pmix", "setup": "s", "restarts": 0, "signal": ""}, ["seed=1,2", "f"],
-     ["--partition=p", "--account=me", "--mem=8G", "-x"])])
-def test_submit(called, monkeypatch, words, wanted, array, more):
-    monkeypatch.setattr("fedmpi.slurm.script.render_script", lambda job: f"script of {job}\n")
-    monkeypatch.setattr("fedmpi.slurm.sbatch.submit_script", lambda job: (f"7{job}", A))
-    given, named, done = called("fedmpi.commands.submit:build_job", "submit", "c.yaml", "k=v", *words, gives="J")
-    assert given == ("c.yaml", ["k=v"], array, more) and named == SUBMIT | wanted
-    assert (done.stdout, done.stderr) == ("7J\n", "submitted a; squeue --jobs 7J shows it\n")
-    monkeypatch.setattr("fedmpi.slurm.sbatch.submit_script", None)      # must not be called
-    _, _, done = called("fedmpi.commands.submit:build_job", "submit", "c.yaml", "k=v", *words, "--dry-run", gives="J")
-    assert (done.stdout, done.stderr) == ("script of J\n", "")
+      "mpi": "", "setup": "s", "restarts": 0, "signal": "", "chain": 3, "launcher": "ibrun", "gpu_request": "gres"},
+     ["seed=1,2", "f"], ["--partition=p", "--account=me", "--mem=8G", "-x"], ("x.yaml", False, True))])
+def test_submit(called, words, wanted, array, more, rest):
+    given, named, _ = called("fedmpi.commands.submit:submit_command", "submit", "c.yaml", "k=v", *words)
+    assert given == ("c.yaml", ["k=v"], array, more, *rest) and named == SUBMIT | wanted
 
 
 @pytest.fixture
@@ -168,7 +164,7 @@ def test_sweeps_of_a_scale_and_in_a_folder(called, job, words, seeds, folder):
     ([], False, {}), (["--dry-run"], True, {}),
     (["--ranks", "3", "--time", "1-0", "--gpus", "2", "--cpus", "4", "--mpi", "pmix", "--option=-x", "--option=-y",
       "--setup", "s"], False, {"ranks": 3, "time": "1-0", "gpus": 2, "cpus": 4, "mpi": "pmix", "options": ["-x", "-y"],
-                               "setup": "s"})])
+                               "setup": "s"}), (["--profile", "jsc-like"], False, {"profile": "jsc-like"})])
 def test_sweep_as_an_array(called, job, words, dry, wanted):
     given, named, done = called("fedmpi.sweeps.array:submitted", "sweep", job, "--slurm", *words, gives="told")
     assert len(given[0]) == 4 and given[1:] == (dry,) and named == ARRAY | wanted and done.stdout == "told\n"

@@ -142,10 +142,17 @@ def test_what_slurm_tells_a_process(monkeypatch):
     assert SlurmJob.from_env() == job
 
 
-@pytest.mark.parametrize("nonsense", ["", "abc", "-1", "1.5", "4(x2)", "9" * 20, "²", "0x1"])
+@pytest.mark.parametrize("nonsense", ["", "abc", "-1", "1.5", "9" * 20, "²", "0x1"])
 def test_numbers_that_make_no_sense_count_as_not_told(nonsense):
-    names = ("RESTART_COUNT", "JOB_END_TIME", "PROCID", "STEP_NUM_TASKS", "NTASKS_PER_NODE")
+    names = ("RESTART_COUNT", "JOB_END_TIME", "PROCID", "STEP_NUM_TASKS", "NTASKS_PER_NODE", "STEP_TASKS_PER_NODE")
     assert SlurmJob.from_env({f"SLURM_{name}": nonsense for name in names}) == SlurmJob()
+
+
+@pytest.mark.parametrize("step, most", [
+    ("2(x3),1", 2), ("1,5(x2)", 5), ("7", 7), ("", 4), ("some", 4), ("2(x", 4), ("9" * 10, 4)])
+def test_the_most_ranks_on_a_node(step, most):
+    told = {"SLURM_STEP_TASKS_PER_NODE": step, "SLURM_NTASKS_PER_NODE": "4"}
+    assert SlurmJob.from_env(told).ranks_per_node == most
 
 
 def test_an_end_that_has_no_date_counts_as_not_told():
@@ -165,8 +172,8 @@ def readers_of_slurms_variables(tree: Tree) -> list[str]:
 
 
 def test_one_class_reads_slurms_variables(tmp_path):
-    """The text of job scripts names them too: bash reads those."""
-    assert readers_of_slurms_variables(Tree(ROOT / "fedmpi")) == ["fedmpi.slurm.job", "fedmpi.slurm.script"]
+    """The template of job scripts names them too: bash reads it."""
+    assert readers_of_slurms_variables(Tree(ROOT / "fedmpi")) == ["fedmpi.slurm.job"]
     (tmp_path / "planted").mkdir()
     (tmp_path / "planted" / "reader.py").write_text('"""SLURM_A"""\nimport os\nx = os.environ.get("SLURM_B")\n')
     (tmp_path / "planted" / "other.py").write_text('"""SLURM_A"""\ny = "no SLURM"\n')

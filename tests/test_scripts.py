@@ -38,7 +38,8 @@ echo "fedmpi $*"
 """
 GAIN = 'touch "$OUT/checkpoints/round-000003.h5"; '
 DONE = 'echo {} >"$OUT/result.json"; '
-BASE = {"SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "n[1-2]", "SLURM_CPUS_PER_TASK": "3", "SLURM_NTASKS_PER_NODE": "5"}
+BASE = {"SLURM_JOB_ID": "7", "SLURM_JOB_NUM_NODES": "2", "SLURM_JOB_NODELIST": "n[1-2]", "SLURM_CPUS_PER_TASK": "3",
+        "SLURM_NTASKS_PER_NODE": "5"}
 
 
 @dataclass
@@ -59,15 +60,16 @@ class Cluster:
         (self.folder / "bin" / name).chmod(0o755)
 
     def run(
-        self, does: str, job: JobScript | None = None, scontrol: str = SCONTROL, out: str = "out", **environment
+        self, does: str, job: JobScript | None = None, scontrol: str = SCONTROL, out: str = "out",
+        script_words: tuple[str, ...] = (), **environment
     ) -> Done:
         for name, text in (("srun", SRUN.replace("DOES", does)), ("scontrol", scontrol), ("fedmpi", FEDMPI)):
             self.tool(name, text)
         job = job or JobScript("c.yaml", ("a=1", "b={c: d e}"), out="out", restarts=4, setup="export MODULE=loaded")
         (self.folder / "script").write_text(render_script(job))
         env = {"PATH": f"{self.folder / 'bin'}:{os.environ['PATH']}", "OUT": out, **BASE, **environment}
-        done = subprocess.run(["bash", "script"], cwd=self.folder, env=env, stdin=subprocess.DEVNULL, text=True,
-                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=120)
+        done = subprocess.run(["bash", "script", *script_words], cwd=self.folder, env=env, text=True,
+                              stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=120)
         return Done(done.returncode, done.stdout, self.read("scontrol.words"))
 
     def read(self, name: str) -> str:
@@ -134,21 +136,102 @@ def test_a_job_that_cannot_be_put_back_says_so(cluster):
 def test_what_srun_is_given(cluster):
     cluster.run(DONE)
     assert cluster.read("srun.words").splitlines() == [
-        "--mpi=pmi2", "--kill-on-bad-exit=1", "fedmpi", "run", "c.yaml", "a=1", "b={c: d e}", "threads=3", "--out",
-        "out", "--resume", "auto"]
-    assert cluster.read("srun.environment").split() == ["3", "3", "loaded", "5"]
+        "--mpi=pmi2", "--kill-on-bad-exit=1", "--ntasks=4", "--ntasks-per-node=2", "fedmpi", "run", "c.yaml", "a=1",
+        "b={c: d e}", "threads=3", "--out", "out", "--resume", "auto", "--ranks", "4"]
+    assert cluster.read("srun.environment").split() == ["3", "3", "loaded", "unset"]
     cluster.run(DONE, JobScript("c.yaml", mpi="pmix", out="my runs", command=("apptainer", "exec", "f.sif", "fedmpi")),
                 out="my runs")
     assert cluster.read("srun.words").splitlines() == [
-        "--mpi=pmix", "--kill-on-bad-exit=1", "apptainer", "exec", "f.sif", "fedmpi", "run", "c.yaml", "threads=3",
-        "--out", "my runs", "--resume", "auto"]
+        "--mpi=pmix", "--kill-on-bad-exit=1", "--ntasks=4", "--ntasks-per-node=2", "apptainer", "exec", "f.sif",
+        "fedmpi", "run", "c.yaml", "threads=3", "--out", "my runs", "--resume", "auto", "--ranks", "4"]
+    cluster.run(DONE, JobScript("c.yaml", mpi="", out="out"))
+    assert cluster.read("srun.words").splitlines()[:2] == ["--kill-on-bad-exit=1", "--ntasks=4"]
+
+
+@pytest.mark.parametrize("nodes, ranks, hosts", [
+    (2, 3, ["n1", "n1", "n2"]), (2, 5, ["n1"] * 3 + ["n2"] * 2), (3, 8, ["n1"] * 3 + ["n2"] * 3 + ["n3"] * 2)])
+def test_ranks_that_do_not_divide(cluster, nodes, ranks, hosts):
+    """The first nodes have one more each; with a launcher that is told of hosts as with srun."""
+    names = SCONTROL.replace("n1\\nn2\\n", "".join(f"n{i + 1}\\n" for i in range(nodes)))
+    for launcher in ("srun", "./bin/mpiexec"):
+        cluster.tool("mpiexec", '#!/bin/bash\nexec -a mpiexec ./bin/srun "$@"\n')
+        job = JobScript("c.yaml", nodes=nodes, ranks=ranks, launcher=launcher, out="out")
+        assert cluster.run(DONE, job, scontrol=names, SLURM_JOB_NUM_NODES=str(nodes)).code == 0
+        assert cluster.read("out.hosts").split() == hosts
+        words = cluster.read("srun.words").splitlines()
+        assert words[:words.index("fedmpi")] == (
+            ["--mpi=pmi2", "--kill-on-bad-exit=1", f"--ntasks={ranks}", "--distribution=arbitrary"]
+            if launcher == "srun" else ["-n", str(ranks), "-hostfile", "out.hosts"])
+
+
+def test_a_start_with_other_nodes_is_refused(cluster):
+    done = cluster.run(DONE, JobScript("c.yaml", out="out"), SLURM_JOB_NUM_NODES="3")
+    assert done.code == 2 and not cluster.read("srun.words")
+    assert done.said == ("job 7: ended with code 2, refused: it was planned for 2 nodes and got 3; change nodes= and "
+                         "ranks=, too\n")
+
+
+def test_a_launcher_of_ones_own(cluster):
+    cluster.tool("jsrun", '#!/bin/bash\nexec ./bin/srun "$@"\n')
+    cluster.run(DONE, JobScript("c.yaml", launcher="jsrun -n{ranks} 'a b'", out="out"))
+    assert cluster.read("srun.words").splitlines()[:4] == ["-n4", "a b", "fedmpi", "run"]
+
+
+def test_a_launcher_that_is_not_srun_is_told_to_stop(cluster):
+    """Slurm tells the steps of srun to stop, but other launchers only by way of the script."""
+    cluster.tool("ibrun", '#!/bin/bash\nexec ./bin/srun "$@"\n')
+    done = cluster.run(GAIN + 'kill -TERM $PPID; until [ "$asked" ]; do sleep .01; done; until waits; do sleep .01; '
+                       "done; exit 75", JobScript("c.yaml", launcher="ibrun", out="out"))
+    assert (done.code, done.requeued) == (75, "") and "cut short by Slurm" in done.said
+
+
+def test_a_start_that_dies_on_its_way_does_not_end_the_job(cluster):
+    """In MPI_Init, for example: the run's log says that an earlier start began, and this one did not."""
+    (cluster.folder / "out" / "checkpoints").mkdir(parents=True)
+    (cluster.folder / "out" / "log.txt").write_text("an earlier start\n")
+    for _ in range(3):
+        done = cluster.run("exit 16", SLURM_RESTART_COUNT="1")
+        assert done.requeued == "requeue 7\n" and done.said.endswith("job 7: stopped with code 16 and starts again\n")
+        (cluster.folder / "scontrol.words").unlink()
+    done = cluster.run("exit 16", SLURM_RESTART_COUNT="1")
+    assert (done.code, done.requeued) == (16, "")
+    assert done.said.endswith("16, not started again: 4 starts in a row died before the run began\n")
+    began = 'echo began >>"$OUT/log.txt"; '
+    assert cluster.run(began + GAIN + "exit 75").requeued and not cluster.read("out/failed-starts")
+    assert "no round was gained" in cluster.run(began + "exit 1").said
+
+
+def test_a_chain_goes_on_until_its_run_is_over(cluster):
+    """Slurm starts the later jobs whatever became of the earlier ones."""
+    job = JobScript("c.yaml", out="out", chain=3)
+    first = cluster.run(GAIN + "exit 75", job, script_words=("", "2"))
+    assert (first.code, first.requeued) == (75, "")
+    assert first.said.endswith("job 7: stopped with code 75 and the next job of the chain goes on\n")
+    cut = cluster.run(GAIN + "told TERM; exit 75", job, script_words=("7", "1"), SLURM_JOB_ID="8")
+    assert cut.said.endswith("job 8: ended with code 75, cut short by Slurm: cancelled, preempted or out of time\n")
+    done = cluster.run(DONE, job, script_words=("7", "1"), SLURM_JOB_ID="9")
+    assert done.code == 0 and done.said.endswith("job 9: ended with code 0, finished\n")
+    (cluster.folder / "srun.words").unlink()
+    late = cluster.run(DONE, job, script_words=("7", "0"), SLURM_JOB_ID="10")
+    assert (late.code, late.said, cluster.read("srun.words")) == (0, "", "")
+    # Another chain in the same folder, to more rounds say, is not held up.
+    assert cluster.run(DONE, job, script_words=("", "2"), SLURM_JOB_ID="20").said.startswith("job 20: start 1")
+
+
+def test_a_chain_ends_for_good_when_its_run_cannot_go_on(cluster):
+    job = JobScript("c.yaml", out="out", chain=3)
+    assert cluster.run("exit 2", job, script_words=("", "2")).code == 2
+    late = cluster.run(DONE, job, script_words=("7", "1"), SLURM_JOB_ID="8")
+    assert (late.code, late.said) == (2, "")
+    last = cluster.run("touch $OUT/checkpoints/round-000009.h5; exit 75", job, script_words=("5", "0"))
+    assert last.code == 75 and last.said.endswith("not started again: it was the last job of the chain\n")
 
 
 def test_a_rank_for_each_gpu_and_one_more_on_the_first_node(cluster):
-    done = cluster.run(DONE, JobScript("c.yaml", gpus=2, out="a/out"), out="a/out", SLURM_GPUS_PER_NODE="a100:2")
+    done = cluster.run(DONE, JobScript("c.yaml", gpus=2, out="a/out"), out="a/out")
     assert done.code == 0 and cluster.read("a/out.hosts").split() == ["n1", "n1", "n1", "n2", "n2"]
     assert cluster.read("srun.words").splitlines()[:4] == [
-        "--distribution=arbitrary", "--ntasks=5", "--mpi=pmi2", "--kill-on-bad-exit=1"]
+        "--mpi=pmi2", "--kill-on-bad-exit=1", "--ntasks=5", "--distribution=arbitrary"]
     assert cluster.read("srun.environment").split() == ["3", "3", "unset", "a/out.hosts"]
     assert cluster.read("scontrol.show") == "show hostnames\n"
 
@@ -161,8 +244,9 @@ def test_a_task_of_an_array_keeps_its_books_beside_its_folder(cluster):
     assert cluster.read("all/1.txt") == ("job 9_1: start 1 on n[1-2]: c.yaml a=1 b=3 c=4\n"
                                          "job 9_1: ended with code 0, finished\n")
     assert cluster.read("all/summary.txt") == "fedmpi summary all\n" and not cluster.read("all/1.part")
-    assert cluster.read("srun.words").splitlines()[2:] == [
-        "fedmpi", "run", "c.yaml", "a=1", "b=3", "c=4", "threads=3", "--out", "all/1", "--resume", "auto"]
+    assert cluster.read("srun.words").splitlines()[4:] == [
+        "fedmpi", "run", "c.yaml", "a=1", "b=3", "c=4", "threads=3", "--out", "all/1", "--resume", "auto", "--ranks",
+        "4"]
 
 
 def test_a_task_of_an_array_goes_back_into_the_queue_alone(cluster):

@@ -34,9 +34,9 @@ def refused(*words) -> str:
     return done.output
 
 
-@pytest.mark.parametrize("name", script.SLURM_DIR)
+@pytest.mark.parametrize("name", script.DEFAULT_SCRIPTS)
 def test_the_scripts_are_what_the_command_writes(name):
-    assert (ROOT / "slurm" / name).read_text() == script.render_script(script.SLURM_DIR[name])
+    assert (ROOT / "slurm" / name).read_text() == script.render_script(script.DEFAULT_SCRIPTS[name])
 
 
 def test_the_command_writes_that_script(monkeypatch):
@@ -47,9 +47,10 @@ def test_the_command_writes_that_script(monkeypatch):
 
 
 @pytest.mark.skipif(not shutil.which("shellcheck"), reason="there is no shellcheck here")
-@pytest.mark.parametrize("name", script.SLURM_DIR)
+@pytest.mark.parametrize("name", script.DEFAULT_SCRIPTS)
 def test_scripts_please_shellcheck(name, tmp_path):
-    job = dataclasses.replace(script.SLURM_DIR[name], settings=("a={b: 1}", "it's=so"), out="my runs")
+    job = dataclasses.replace(script.DEFAULT_SCRIPTS[name], settings=("a={b: 1}", "it's=so"), out="my runs",
+                              chain=2, launcher="mpiexec")
     (tmp_path / name).write_text(script.render_script(job))
     done = subprocess.run(["shellcheck", ROOT / "slurm" / name, tmp_path / name], capture_output=True, text=True)
     assert done.returncode == 0, done.stdout
@@ -67,11 +68,12 @@ def test_bash_reads_settings_as_they_were_given(tmp_path):
 def test_what_is_asked_for_is_in_the_script():
     text = written("--nodes", "2", "--ntasks", "7", "--time", "1-12:00:00", "--partition", "long", "--option=--mem=8G",
                    "--out", "my runs", "--setup", "module load mpich", "--restarts", "3", "threads=2", "rounds=9")
-    for line in ("--nodes=2", "--ntasks=7", "--ntasks-per-node=4", "--cpus-per-task=2", "--time=1-12:00:00",
+    for line in ("--nodes=2", "--ntasks-per-node=4", "--cpus-per-task=2", "--time=1-12:00:00",
                  "--partition=long", "--mem=8G", "--requeue", "--open-mode=append"):
         assert f"#SBATCH {line}\n" in text
-    for line in ("settings=(threads=2 rounds=9) ", "out='my runs' ", "    module load mpich\n", "restarts=3 "):
-        assert line in text
+    for line in ("settings=(threads=2 rounds=9)", "out='my runs'", "    module load mpich", "nodes=2", "ranks=7",
+                 "restarts=3"):
+        assert f"\n{line}\n" in text
 
 
 def test_an_array_is_a_grid_or_the_lines_of_a_file(tmp_path):
@@ -85,8 +87,8 @@ def test_an_array_is_a_grid_or_the_lines_of_a_file(tmp_path):
     (["method.lamda=1"], "method.lamda is not a setting of FedMHC"),
     (["--array", "seed=1,x"], "run 1 of the array: "), (["--array", "a=[1,2]"], "on a line of a file"),
     (["--array", "nowhere.txt"], "neither key=value,value nor a file"), (["--time", "soon"], "--time soon is no time"),
-    (["--nodes", "3", "--ntasks", "2"], "a node would be empty"), (["--cpus", "0"], "--cpus 0"),
-    (["--option", "--mem=8G\n#SBATCH --uid=0"], "cannot stand in a line for sbatch")], ids=str)
+    (["--nodes", "3", "--ntasks", "2"], "a node would be empty"), (["--cpus", "0"], "Invalid value for '--cpus'"),
+    (["--option", "--mem=8G\n#SBATCH --uid=0"], "new lines cannot stand in a job script")], ids=str)
 def test_what_cannot_run_is_refused_before_it_waits_in_a_queue(words, message):
     assert message in " ".join(refused(*words).split())
 
@@ -106,6 +108,7 @@ def test_nodes_ranks_and_threads_follow_from_what_is_asked_for():
         options=("--mem=8G",),
         command=(sys.executable, "-m", "fedmpi"),
         mpi=slurm_sbatch.guess_mpi(),
+        launcher="srun",
     )
     assert (asked(nodes=3).ranks, asked(nodes=3, ranks=5).ranks, asked(cpus=4).cpus) == (6, 5, 4)
     assert asked(array=["threads=2,8,3"]).cpus == 8      # of all runs of an array
@@ -124,14 +127,19 @@ def test_what_sbatch_is_told():
     def told(**asked):
         return script.list_directives(script.JobScript(**{"nodes": 2, "ranks": 4, "name": "n", **asked}))
     rest = ["--requeue", "--signal=USR1@120", "--open-mode=append"]
-    assert told() == ["--job-name=n", "--nodes=2", "--ntasks=4", "--ntasks-per-node=2", "--cpus-per-task=1",
+    assert told() == ["--job-name=n", "--nodes=2", "--ntasks-per-node=2", "--cpus-per-task=1",
                       "--time=01:00:00", *rest, "--output=%x-%j.out"]
     # ranks that do not divide: room for the node that has one more; a node of 3 GPUs has a rank for each, and one more
     assert told(ranks=5, cpus=3, time="9", signal="", options=("--qos=a", "--mem=1G")) == [
-        "--job-name=n", "--nodes=2", "--ntasks=5", "--ntasks-per-node=3", "--cpus-per-task=3", "--time=9", "--requeue",
+        "--job-name=n", "--nodes=2", "--ntasks-per-node=3", "--cpus-per-task=3", "--time=9", "--requeue",
         "--open-mode=append", "--output=%x-%j.out", "--qos=a", "--mem=1G"]
     assert told(gpus=3, ranks=1)[2:4] == ["--gpus-per-node=3", "--ntasks-per-node=4"]
-    assert told(array=((), (), ()))[6:] == ["--array=0-2", *rest, "--output=%x-%A_%a.out"]
+    assert told(gpus=3, gpu_request="gres")[2:4] == ["--gres=gpu:3", "--ntasks-per-node=4"]
+    assert told(gpus=3, gpu_request="gpus-per-task")[2:4] == ["--gpus-per-task=1", "--ntasks-per-node=3"]
+    assert told(gpus=3, gpu_request="none")[2:4] == ["--ntasks-per-node=4", "--cpus-per-task=1"]
+    assert told(gpus=3, gpu_request="none", launcher="ibrun")[2:4] == ["--ntasks=7", "--cpus-per-task=1"]
+    assert "--no-requeue" in told(chain=2) and "--requeue" not in told(chain=2)
+    assert told(array=((), (), ()))[5:] == ["--array=0-2", *rest, "--output=%x-%A_%a.out"]
 
 
 @pytest.mark.parametrize("installed, mpi", [({"openmpi"}, "pmix"), ({"mpich"}, "pmi2"), (set(), "pmi2")])
@@ -164,7 +172,7 @@ def test_a_script_is_written_and_submitted(sbatch, tmp_path):
     assert (tmp_path / "asked").read_text() == "--parsable runs/mine.sbatch\n"
     assert [path.name for path in (tmp_path / "runs").iterdir()] == ["mine.sbatch"]
     text = (tmp_path / "runs" / "mine.sbatch").read_text()
-    assert "\n#SBATCH --partition=long\n#SBATCH --account=a1\n" in text and "out=runs/mine-$SLURM_JOB_ID " in text
+    assert "\n#SBATCH --partition=long\n#SBATCH --account=a1\n" in text and "out=runs/mine-$SLURM_JOB_ID\n" in text
     job = submit.build_job(CONFIG, [], [], ["--partition=long", "--account=a1"], time="01:00:00", name="mine")
     assert text == script.render_script(job)
 
@@ -186,8 +194,21 @@ def test_a_folder_that_cannot_be_written_is_refused(sbatch, tmp_path):
 
 @pytest.mark.parametrize("asked, message", [
     ({"nodes": 0}, "--nodes 0: should be 1 or more"), ({"ranks": 0, "gpus": 1}, "--ntasks 0: should be 1 or more"),
-    ({"nodes": 2, "ranks": 1}, "--ntasks 1 on 2 nodes: a node would be empty"), ({"name": "a b"}, "'a b' cannot stand"),
-    ({"signal": "a b"}, "'a b' cannot stand"), ({"time": "1 h"}, "'1 h' cannot stand")], ids=str)
+    ({"nodes": 2, "ranks": 1}, "--ntasks 1 on 2 nodes: a node would be empty"),
+    ({"name": "a b"}, "--name 'a b': a job's name has letters"), ({"name": "../../x"}, "a job's name has"),
+    ({"name": "x&id&y"}, "a job's name has"), ({"name": ".x"}, "not begin with a dot"), ({"name": ""}, "a job's name"),
+    ({"name": "x" * 101}, "at most 100"), ({"name": "é"}, "letters of ASCII"),
+    ({"signal": "a b"}, "--signal 'a b': write NAME@SECONDS"), ({"time": "1 h"}, "--time 1 h is no time"),
+    ({"out": "a\nb"}, "--out 'a\\\\nb': control characters"), ({"settings": ("a=\0",)}, "the setting .*: control char"),
+    ({"out": "-rf"}, "--out '-rf': commands would not take it for a path; write ./-rf"), ({"out": ""}, "--out ''"),
+    ({"config": "-c"}, "write ./-c"), ({"launcher": "a 'b"}, "--launcher .*No closing quotation; close every quote"),
+    ({"launcher": " "}, "--launcher is empty"), ({"mpi": "\x1b[31m"}, "--mpi .*control characters"),
+    ({"gpu_request": "all"}, "--gpu-request all: there are gpus-per-node, gres, gpus-per-task, none"),
+    ({"options": ("mem=8G",)}, "'mem=8G' is no option of sbatch"), ({"options": ("-x y",)}, "is no option of sbatch"),
+    ({"options": ("--ntasks=3",)}, "--option=--ntasks=3 contradicts the plan in the script; give .* --ntasks"),
+    ({"options": ("-N=3",)}, "contradicts the plan"), ({"restarts": -1}, "--restarts -1: should be 0 or more"),
+    ({"chain": -1}, "--chain -1"), ({"gpus": 10**7}, "--gpus 10000000: should be 0 or more, and at most 1,000,000"),
+    ({"array": ((),) * 10001}, "10,001 runs; an array has at most 10,000")], ids=str)
 def test_a_job_that_cannot_be_is_refused(asked, message):
     with pytest.raises(BadInput, match=message):
         script.JobScript(**asked)

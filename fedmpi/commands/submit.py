@@ -5,34 +5,114 @@ import itertools
 import re
 import shlex
 import sys
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
-from fedmpi.config.schema import load_config
+from fedmpi.config.schema import Config, load_config
 from fedmpi.errors import BadInput
-from fedmpi.slurm.deadline import parse_time_limit
-from fedmpi.slurm.sbatch import guess_mpi
-from fedmpi.slurm.script import JobScript
+from fedmpi.slurm.profiles import load_profile
+from fedmpi.slurm.quoting import split_command
+from fedmpi.slurm.sbatch import guess_mpi, submit_script
+from fedmpi.slurm.script import JobScript, render_script
 
 
-def build_job(config: str, settings: list[str], array: list[str], options: list[str], **asked) -> JobScript:
-    """Return the job that the command line asks for. Raises BadInput: better now than after hours in the queue."""
+def submit_command(config: str, settings: list[str], array: list[str], options: list[str], profile: str | None,
+                   prepare: bool, dry_run: bool, **asked: object) -> None:
+    """Check the configuration of every run, write the job script and submit it, or (`dry_run`) print it.
+
+    Args:
+        config: the configuration's path.
+        settings: key=value, for all runs.
+        array: the runs of a job array, see `expand_array`.
+        options: more for sbatch.
+        profile: the name or the path of a site profile.
+        prepare: prepare the federations of the runs first.
+        asked: fields of JobScript; None stands for the profile's value or the default.
+    Raises:
+        BadInput, FedmpiError: if something cannot run, or sbatch refuses it."""
+    configs = load_runs(config, settings, array)
+    job = build_job(config, settings, array, options, profile, configs=configs, **asked)
+    if profile and (site := load_profile(profile)).untested:
+        print(f"profile {profile} was not tested: {site.tested.partition(';')[2].strip()}", file=sys.stderr)
+    if dry_run:
+        for why in list_unprepared(configs):
+            print(why, file=sys.stderr)
+        print(render_script(job), end="")
+        return
+    if prepare:
+        prepare_federations(configs)
+    numbers, path = submit_script(job)
+    print(numbers)
+    print(f"submitted {path}; squeue --jobs {numbers} shows it", file=sys.stderr)
+
+
+def build_job(config: str, settings: list[str], array: list[str], options: list[str], profile: str | None = None,
+              configs: list[Config] | None = None, **asked: object) -> JobScript:
+    """Return the job that a command line asks for; arguments as of `submit_command`. Raises BadInput."""
     runs = expand_array(array)
-    asked = {name: value for name, value in asked.items() if value is not None}
-    parse_time_limit(asked["time"], "--time")
-    threads = {load_run(config, [*settings, *words], i, bool(runs)).threads for i, words in enumerate(runs or [()])}
-    asked["command"] = tuple(shlex.split(asked.get("command") or shlex.join([sys.executable, "-m", "fedmpi"])))
-    nodes = asked.setdefault("nodes", 1)
-    defaults = {"ranks": 2 * nodes, "cpus": max(threads), "mpi": guess_mpi(),
-                "name": re.sub(r"[^\w.-]", "_", Path(config).stem)}
-    return JobScript(config, tuple(settings), runs, options=tuple(options), **defaults | asked)
+    configs = configs or load_runs(config, settings, array)
+    if asked.get("command"):
+        asked["command"] = split_command("--command", str(asked["command"]))
+    name = re.sub(r"[^\w-]", "_", Path(config).stem, flags=re.ASCII)[:100] or "job"
+    defaults = {"cpus": max(run.threads for run in configs), "name": name, "command": (sys.executable, "-m", "fedmpi")}
+    job = JobScript(config, array=runs, **merge_fields(profile, options, asked, defaults))
+    return replace(job, settings=(*settings_of_gpu_job(job, configs), *settings))
 
 
-def load_run(config: str, words: list[str], number: int, many: bool):
-    """Return the configuration of a run; with `many` runs an error says which."""
+def merge_fields(profile: str | None, options: Sequence[str], asked: dict, defaults: dict) -> dict:
+    """Return fields of JobScript: what was asked for, else what the profile says, else the defaults; all `options`."""
+    given = {name: value for name, value in asked.items() if value is not None}
+    site = load_profile(profile or "generic")
+    fields = {"nodes": 1, "mpi": guess_mpi()} | defaults | site.fields | given
+    beside_python = Path(sys.executable).with_name("mpiexec")
+    if fields.get("launcher") == "mpiexec" and beside_python.exists():
+        # The job may find another library's mpiexec first.
+        fields["launcher"] = str(beside_python)
+    return {"ranks": 2 * fields["nodes"]} | fields | {"options": (*site.options, *options)}
+
+
+def settings_of_gpu_job(job: JobScript, configs: Sequence[Config]) -> tuple[str, ...]:
+    """Return the settings by which a job for GPUs is refused where it finds none, and uses a rank for each."""
+    on_gpu = ("device=cuda",) if job.gpus and all(run.device == "auto" for run in configs) else ()
+    return (*on_gpu, *(() if job.server_has_own_rank or not job.gpus else ("server.hosts_clients=true",)))
+
+
+def load_runs(config: str, settings: list[str], array: list[str]) -> list[Config]:
+    """Return the configuration of every run. Raises BadInput, which says which run of an array is meant."""
+    runs = expand_array(array)
+    return [load_run(config, [*settings, *words], i, bool(runs)) for i, words in enumerate(runs or [()])]
+
+
+def load_run(config: str, words: list[str], number: int, many: bool) -> Config:
+    """Return the configuration of a run; if there are `many` an error says which."""
     try:
         return load_config(config, words)
     except BadInput as error:
         raise BadInput(f"run {number} of the array: {error}" if many else str(error)) from None
+
+
+def distinct_data(configs: Iterable[Config]) -> list[Config]:
+    """Return one configuration for each federation that the runs need."""
+    return list({repr((run.data, run.seed)): run for run in configs}.values())
+
+
+def list_unprepared(configs: Iterable[Config]) -> list[str]:
+    """Say of each federation that is not prepared yet that it is prepared before the job is submitted."""
+    from fedmpi.data.federation import find_federation
+    return [f"the federation of data.name={run.data.name} seed={run.seed} is not prepared yet under data.root="
+            f"{run.data.root}: without --dry-run, submit prepares it first" for run in distinct_data(configs)
+            if find_federation(run.data, run.seed) is None]
+
+
+def prepare_federations(configs: Iterable[Config]) -> None:
+    """Prepare the federations of the runs here, where data can be downloaded: compute nodes often have no way out.
+
+    Raises BadInput if data are missing: now, rather than after hours in the queue."""
+    from fedmpi.data.federation import find_federation, prepare
+    for run in distinct_data(configs):
+        if find_federation(run.data, run.seed) is None:
+            print(f"federation {prepare(run.data, run.seed)}", file=sys.stderr)
 
 
 def expand_array(specs: list[str]) -> tuple[tuple[str, ...], ...]:

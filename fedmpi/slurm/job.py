@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 from collections.abc import Mapping
 from contextlib import suppress
@@ -27,7 +28,7 @@ class SlurmJob:
     told_end: float | None = None         # when the job ends, in seconds since 1970
     rank: int | None = None               # of this process in its step
     ranks_in_step: int | None = None      # of its step: the processes that one srun started together
-    ranks_per_node: int | None = None     # only if it is the same number on every node
+    ranks_per_node: int | None = None     # of the node that has the most
 
     @classmethod
     def from_env(cls, variables: Mapping[str, str] | None = None) -> SlurmJob:
@@ -46,7 +47,7 @@ class SlurmJob:
             told_end=None if end is None or end > LATEST_END_S else float(end),
             rank=read_number(told, "SLURM_PROCID"),
             ranks_in_step=read_number(told, "SLURM_STEP_NUM_TASKS"),
-            ranks_per_node=read_number(told, "SLURM_NTASKS_PER_NODE"),
+            ranks_per_node=read_most_ranks(told),
         )
 
     @property
@@ -74,6 +75,14 @@ def read_number(variables: Mapping[str, str], name: str) -> int | None:
     """Return a variable's whole number; None if it is not set or is no such number."""
     text = variables.get(name, "")
     return int(text) if text.isascii() and text.isdigit() and len(text) <= 18 else None
+
+
+def read_most_ranks(variables: Mapping[str, str]) -> int | None:
+    """Return the most ranks on a node: of this step, told as "2(x3),1" for 2, 2, 2 and 1, else as was asked for."""
+    counts = [re.sub(r"\(x\d+\)$", "", part) for part in variables.get("SLURM_STEP_TASKS_PER_NODE", "").split(",")]
+    if all(count.isascii() and count.isdigit() and len(count) <= 9 for count in counts):
+        return max(map(int, counts))
+    return read_number(variables, "SLURM_NTASKS_PER_NODE")
 
 
 def has_ended(job: str) -> bool:

@@ -1,20 +1,41 @@
-"""Slurm job scripts: `fedmpi submit` writes one for a configuration.
+"""Slurm job scripts: `fedmpi submit` writes one for a configuration, by the template job.sbatch.j2.
 
-The scripts in slurm/ are what it writes for the defaults below (a test compares them): there is one source."""
+Every value of a template is quoted for bash unless it is marked as text of the script (see quoting.py). The scripts in
+slurm/ are what the template gives for DEFAULT_SCRIPTS; a test compares them, so there is one source."""
 from __future__ import annotations
 
 import re
-import shlex
 from dataclasses import dataclass
+from pathlib import PurePath
 
 from fedmpi.errors import BadInput
+from fedmpi.slurm.deadline import parse_time_limit
+from fedmpi.slurm.quoting import (
+    ShellText,
+    check_job_name,
+    quote_for_bash,
+    quote_for_sbatch,
+    quote_placeholders,
+    refuse_control_characters,
+    split_command,
+)
 
-DIRECTIVE = re.compile(r"[\w@%.,:=+*/\[\]()&|-]+")      # what may stand in a line for sbatch
+GPU_REQUESTS = ("gpus-per-node", "gres", "gpus-per-task", "none")
+LAUNCHERS = ("srun", "mpiexec", "ibrun")      # whose options are known; others are given with all their words
+MAX_FAILED_STARTS = 3      # in a row, of a run that had begun before: a node or a network may be ill for a while
+MAX_ARRAY_RUNS = 10_000      # runs of a job array; Slurm's own default is 1,001
+LARGEST_NUMBER = 1_000_000      # of nodes, ranks, CPUs, GPUs, restarts
+SIGNAL = re.compile(r"(?:[BR]{1,2}:)?\w{1,10}(?:@\d{1,5})?", re.ASCII)
+# The plan is written from these options; given to sbatch beside it they would contradict it.
+PLANNED_OPTIONS = {
+    "--nodes": "--nodes", "-N": "--nodes", "--ntasks": "--ntasks", "-n": "--ntasks", "--ntasks-per-node": "--ntasks",
+    "--cpus-per-task": "--cpus", "-c": "--cpus", "--time": "--time", "-t": "--time", "--array": "--array",
+    "-a": "--array", "--job-name": "--name", "-J": "--name", "--signal": "--signal", "--wrap": "--command"}
 
 
 @dataclass(frozen=True)
 class JobScript:
-    """What a script says; the defaults are those of slurm/run.sbatch."""
+    """What a script says; the defaults are those of slurm/run.sbatch. Raises BadInput for what cannot stand in one."""
     config: str = "configs/quickstart.yaml"
     settings: tuple[str, ...] = ()                    # key=value
     array: tuple[tuple[str, ...], ...] = ()           # the settings of each run of a job array, beside `settings`
@@ -25,128 +46,119 @@ class JobScript:
     ranks: int = 4                                    # on all nodes; with `gpus` they follow from it
     cpus: int = 1                                     # per rank: its threads
     gpus: int = 0                                     # per node: one rank each, and the server as one more
+    gpu_request: str = "gpus-per-node"                # one of GPU_REQUESTS: how sbatch is asked for them
     time: str = "01:00:00"
-    signal: str = "USR1@120"
+    signal: str = "USR1@120"                          # "" for none
     options: tuple[str, ...] = ()                     # more for sbatch, e.g. --partition=long
     command: tuple[str, ...] = ("fedmpi",)
-    mpi: str = "pmi2"
+    launcher: str = "srun"                            # one of LAUNCHERS, or a command with {ranks}, {nodes}
+    mpi: str = "pmi2"                                 # srun's --mpi; "" leaves it out
     restarts: int = 50
-    setup: str = ":"
+    chain: int = 0                                    # jobs that follow each other; 0: one that requeues itself
+    setup: str = ":"                                  # the user's own shell, put into the script as it stands
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         for option, value in (("nodes", self.nodes), ("ntasks", self.ranks), ("cpus", self.cpus)):
-            if value < 1:
-                raise BadInput(f"--{option} {value}: should be 1 or more")
-        if not self.gpus and self.nodes > self.ranks:
+            if not 1 <= value <= LARGEST_NUMBER:
+                raise BadInput(f"--{option} {value}: should be 1 or more, and at most {LARGEST_NUMBER:,}")
+        for option, value in (("gpus", self.gpus), ("restarts", self.restarts), ("chain", self.chain)):
+            if not 0 <= value <= LARGEST_NUMBER:
+                raise BadInput(f"--{option} {value}: should be 0 or more, and at most {LARGEST_NUMBER:,}")
+        if self.nodes > self.planned_ranks:
             raise BadInput(f"--ntasks {self.ranks} on {self.nodes} nodes: a node would be empty; ask for fewer nodes")
-        for value in (self.name, self.time, self.signal or "none", *self.options):
-            if not DIRECTIVE.fullmatch(value):
-                raise BadInput(f"{value!r} cannot stand in a line for sbatch: no spaces, quotes or new lines")
+        if self.gpu_request not in GPU_REQUESTS:
+            raise BadInput(f"--gpu-request {self.gpu_request}: there are {', '.join(GPU_REQUESTS)}")
+        if len(self.array) > MAX_ARRAY_RUNS:
+            raise BadInput(f"--array: {len(self.array):,} runs; an array has at most {MAX_ARRAY_RUNS:,}")
+        if self.signal and not SIGNAL.fullmatch(self.signal):
+            raise BadInput(f"--signal {self.signal!r}: write NAME@SECONDS, for example USR1@120, or '' for none")
+        parse_time_limit(self.time, "--time")
+        check_job_name(self.name)
+        split_command("--launcher", self.launcher)
+        for what, texts in (("--launcher", (self.launcher,)), ("--mpi", (self.mpi,)), ("--command", self.command),
+                            ("--out", (self.out or "-", *self.folders)), ("the configuration", (self.config,)),
+                            ("the setting", (*self.settings, *sum(self.array, ()))), ("--option", self.options)):
+            refuse_control_characters(what, *texts)
+        for what, path in (("--out", self.out), ("the configuration", self.config)):
+            if path is not None and (not path or path[0] in "-!(),"):
+                raise BadInput(f"{what} {path!r}: commands would not take it for a path; write ./{path}")
+        for option in self.options:
+            quote_for_sbatch(option)
+            own = PLANNED_OPTIONS.get(option.partition("=")[0])
+            if own:
+                raise BadInput(f"--option={option} contradicts the plan in the script; give `fedmpi submit` {own}")
+
+    @property
+    def server_has_own_rank(self) -> bool:
+        """True if the server is a rank beside those that train. Slurm would give it a GPU by --gpus-per-task."""
+        return self.gpu_request != "gpus-per-task"
+
+    @property
+    def planned_ranks(self) -> int:
+        """The ranks on all nodes."""
+        return self.nodes * self.gpus + self.server_has_own_rank if self.gpus else self.ranks
 
 
-SLURM_DIR = {      # file -> the job that it holds
+DEFAULT_SCRIPTS = {      # file in slurm/ -> the job that it holds
     "run.sbatch": JobScript(),
     "array.sbatch": JobScript(name="sweep", nodes=1, ranks=2, array=(
         ("method=fedavg",), ("method=fedah",), ("method=fedmhc",), ("method=fedmhc", "method.M=6"))),
-    "gpu.sbatch": JobScript(config="configs/cifar100.yaml", name="cifar100", gpus=4, cpus=4, time="12:00:00",
-                      signal="USR1@600"),
+    "gpu.sbatch": JobScript(config="configs/cifar100.yaml", settings=("device=cuda",), name="cifar100", gpus=4, cpus=4,
+                            time="12:00:00", signal="USR1@600"),
 }
 
 TITLES = {"run": "One training over several nodes: rank 0 is the server, the other ranks train.",
           "array": "A sweep: each task of the job array is a run of its own; the folder's summary.txt says what "
                    "became of all.",
-          "gpu": "One training on GPUs: a rank for each, and rank 0, the server, as one more on the first node."}
-
-START_COMMAND = r'''
-# Nothing below has to be changed.
-id=${SLURM_ARRAY_JOB_ID:+${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID}
-id=${id:-$SLURM_JOB_ID}
-newest() { find "$out/checkpoints" -name 'round-*.h5' 2>/dev/null | sort -V | tail -n 1; }
-say() { echo "job $id: $1"; }
-'''
-
-FINISH = "end() { say \"ended with code $1, $2\"; exit \"$1\"; }\n"
-FINISH_ARRAY = r'''end() {
-    say "ended with code $1, $2"
-    "${fedmpi[@]}" summary "$folder" >"$out.part" && mv "$out.part" "$folder/summary.txt"
-    exit "$1"
-}
-mkdir -p "${out%/*}" && exec >>"$out.txt" 2>&1
-'''
-
-HOSTS = r'''
-gpus=${SLURM_GPUS_PER_NODE##*:}
-mkdir -p "$(dirname "$out")" && export SLURM_HOSTFILE=$out.hosts      # the host of each rank
-scontrol show hostnames | awk -v g="$gpus" 'NR == 1 { print } { for (i = 0; i < g; i++) print }' >"$SLURM_HOSTFILE"
-unset SLURM_NTASKS_PER_NODE
-place=(--distribution=arbitrary --ntasks="$(wc -l <"$SLURM_HOSTFILE")")
-'''
-
-BODY = r'''
-setup
-before=$(newest)
-export OMP_NUM_THREADS=$SLURM_CPUS_PER_TASK SRUN_CPUS_PER_TASK=$SLURM_CPUS_PER_TASK
-say "start $((${SLURM_RESTART_COUNT:-0} + 1)) on $SLURM_JOB_NODELIST: $config ${settings[*]}"
-srun @PLACE@--mpi="$mpi" --kill-on-bad-exit=1 "${fedmpi[@]}" run "$config" "${settings[@]}" \
-    threads="$SLURM_CPUS_PER_TASK" --out "$out" --resume auto &
-step=$! cut=
-trap 'kill -USR1 $step' USR1      # sent to this script alone (scancel --batch): srun passes it on to all ranks
-trap 'cut=yes' TERM               # Slurm ends the job: it sent the same to the ranks, which save; wait for them
-while kill -0 $step 2>/dev/null; do wait $step; done
-wait $step
-code=$?
-
-# The run is done when its result is there: srun says 0, too, when a job was cut from outside.
-[ "$code" = 2 ] && end 2 "the run was refused"
-[ -e "$out/result.json" ] && end 0 "finished"
-[ "$code" = 0 ] && code=1
-[ "$cut" ] && end "$code" "cut short by Slurm: cancelled, preempted or out of time"
-[ "$(newest)" = "$before" ] && end "$code" "not started again: no round was gained"
-[ "${SLURM_RESTART_COUNT:-0}" -ge "$restarts" ] && end "$code" "not started again: it was $restarts times"
-say "stopped with code $code and starts again"
-trap - TERM
-scontrol requeue "$id" && sleep 600      # Slurm ends this script
-end "$code" "it could not be put back into the queue"
-'''
+          "gpu": "One training on GPUs: a rank for each, and rank 0, the server, as one more on the first node.",
+          "gpu-per-task": "One training on GPUs: a rank for each; rank 0 is the server and trains, too."}
 
 
 def render_script(job: JobScript) -> str:
     """Return the job script."""
-    kind = "array" if job.array else "gpu" if job.gpus else "run"
-    text = START_COMMAND + (FINISH_ARRAY if job.array else FINISH) + (HOSTS if job.gpus else "")
-    body = BODY.replace("@PLACE@", '"${place[@]}" ' if job.gpus else "")
-    head = [f"#!/bin/bash\n# {TITLES[kind]}\n# See slurm/README.md for what to change on your cluster.",
-            *(f"#SBATCH {line}" for line in list_directives(job)), "", *list_settings(job)]
-    return "\n".join(head) + "\n" + text + body
+    from jinja2 import Environment, PackageLoader, StrictUndefined
+    room = Environment(loader=PackageLoader("fedmpi.slurm", ""), undefined=StrictUndefined, autoescape=False,
+                       finalize=quote_for_bash, trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True)
+    room.filters["as_shell"] = ShellText
+    kind = kind_of_launcher(job)
+    remarks = {"srun": " MPICH, Intel MPI and Cray MPICH: --mpi=pmi2; Open MPI: --mpi=pmix; or the site's default.",
+               "mpiexec": " mpiexec has to be that of the MPI library that mpi4py uses."}
+    return room.get_template("job.sbatch.j2").render(
+        job=job, kind=kind, title=ShellText(TITLES[kind_of_job(job)]), 
+        directives=[quote_for_sbatch(option) for option in list_directives(job)], launcher=launcher_words(job),
+        launcher_remark=ShellText(remarks.get(kind, "")), failed_starts=MAX_FAILED_STARTS)
+
+
+def kind_of_job(job: JobScript) -> str:
+    if job.array:
+        return "array"
+    return "run" if not job.gpus else "gpu" if job.server_has_own_rank else "gpu-per-task"
+
+
+def kind_of_launcher(job: JobScript) -> str:
+    """Return which of LAUNCHERS starts the ranks, "other" for a command of the user's own."""
+    words = split_command("--launcher", job.launcher)
+    name = PurePath(words[0]).name
+    return name if len(words) == 1 and name in LAUNCHERS else "other"
+
+
+def launcher_words(job: JobScript) -> ShellText:
+    """Return the first words of the command that starts the ranks, as bash reads them."""
+    if kind_of_launcher(job) == "srun":
+        return quote_for_bash([job.launcher, *([f"--mpi={job.mpi}"] if job.mpi else []), "--kill-on-bad-exit=1",
+                               *(["--gpus-per-task=1"] if job.gpus and job.gpu_request == "gpus-per-task" else [])])
+    return quote_placeholders(split_command("--launcher", job.launcher))
 
 
 def list_directives(job: JobScript) -> list[str]:
-    """List what sbatch is told."""
-    per_node = job.gpus + 1 if job.gpus else -(-job.ranks // job.nodes)
-    return [f"--job-name={job.name}", f"--nodes={job.nodes}",
-            *([f"--gpus-per-node={job.gpus}"] if job.gpus else [f"--ntasks={job.ranks}"]),
-            f"--ntasks-per-node={per_node}", f"--cpus-per-task={job.cpus}", f"--time={job.time}",
+    """List the options that sbatch is given."""
+    gpus = {"gpus-per-node": f"--gpus-per-node={job.gpus}", "gres": f"--gres=gpu:{job.gpus}",
+            "gpus-per-task": "--gpus-per-task=1", "none": None}[job.gpu_request] if job.gpus else None
+    # Room for the nodes that have one rank more than others; ibrun takes all ranks from --ntasks.
+    per_node = -(-job.planned_ranks // job.nodes)
+    ranks = f"--ntasks={job.planned_ranks}" if kind_of_launcher(job) == "ibrun" else f"--ntasks-per-node={per_node}"
+    return [f"--job-name={job.name}", f"--nodes={job.nodes}", *([gpus] if gpus else []), ranks,
+            f"--cpus-per-task={job.cpus}", f"--time={job.time}",
             *([f"--array=0-{len(job.array) - 1}"] if job.array else []),
-            "--requeue", *([f"--signal={job.signal}"] if job.signal else []), "--open-mode=append",
-            f"--output=%x-{'%A_%a' if job.array else '%j'}.out", *job.options]
-
-
-def list_settings(job: JobScript) -> list[str]:
-    """List the settings at the top of the script."""
-    number = "$SLURM_ARRAY_JOB_ID" if job.array else "$SLURM_JOB_ID"
-    out = f"runs/{job.name}-{number}" if job.out is None else shlex.quote(job.out)
-    shared = "on a file system that all nodes share"
-    lines = [(f"config={shlex.quote(job.config)}", ""),
-             (f"settings=({shlex.join(job.settings)})", "changes of it, e.g. (method=fedavg rounds=100)"),
-             *([(f"folder={out}", f"of the runs, {shared}"), ("out=$folder/$SLURM_ARRAY_TASK_ID", "")] if job.array else
-               [(f"out={out}", f"run folder, {shared}")]),
-             (f"fedmpi=({shlex.join(job.command)})", "in a container: (apptainer exec fedmpi.sif fedmpi)"),
-             (f"mpi={shlex.quote(job.mpi)}", "MPICH, Intel MPI, Cray: pmi2; Open MPI: pmix"),
-             (f"restarts={job.restarts}", "at most; none after a start that gained no round")]
-    outs = [f"; out=$folder/{shlex.quote(folder)}" for folder in job.folders] or [""] * len(job.array)
-    runs = [f"    {i}) settings+=({shlex.join(words)}){out} ;;"
-            for i, (words, out) in enumerate(zip(job.array, outs, strict=True))]
-    return ["# Settings", *(line.ljust(40) + f" # {remark}" if remark else line for line, remark in lines),
-            *(["case $SLURM_ARRAY_TASK_ID in", *runs, "esac"] if runs else []),
-            "setup() {      # what makes fedmpi available: module load mpich; source .venv/bin/activate",
-            f"    {job.setup}", "}"]
+            "--no-requeue" if job.chain else "--requeue", *([f"--signal={job.signal}"] if job.signal else []),
+            "--open-mode=append", f"--output=%x-{'%A_%a' if job.array else '%j'}.out", *job.options]

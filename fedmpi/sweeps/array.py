@@ -1,37 +1,53 @@
-"""A job's runs as a Slurm job array: the script of `fedmpi submit`, with the run folders of the sweep."""
+"""A sweep's runs as a Slurm job array: the script of `fedmpi submit`, with the run folders of the sweep."""
 from __future__ import annotations
 
 import shlex
 import sys
+from collections.abc import Sequence
+from dataclasses import replace
 
-from fedmpi.slurm.deadline import parse_time_limit
-from fedmpi.slurm.sbatch import guess_mpi, submit_script
+from fedmpi.commands.submit import merge_fields, prepare_federations, settings_of_gpu_job
+from fedmpi.slurm.sbatch import submit_script
 from fedmpi.slurm.script import JobScript, render_script
 from fedmpi.storage.lock import alive
 from fedmpi.sweeps.job import Planned, slug
 
 
 def submitted(runs: list[Planned], dry_run: bool = False, **asked) -> str:
-    """Submit the runs that are neither finished nor under way; return what to tell the user, or (`dry_run`) the script.
-    Raises BadInput and FedmpiError."""
+    """Submit the runs that are neither finished nor under way.
+
+    Args:
+        runs: all runs of the sweep.
+        dry_run: submit nothing.
+        asked: see `array`.
+    Returns:
+        What to tell the user, or (`dry_run`) the script.
+    Raises:
+        BadInput, FedmpiError: if something cannot run, or sbatch refuses it."""
     waiting = [run for run in runs if run.outcome().state != "finished" and not alive(run.folder)]
     if not waiting:
         return f"all {len(runs)} runs are finished or under way"
     job = array(waiting, **asked)
     if dry_run:
         return render_script(job)
+    prepare_federations(run.settings for run in waiting)
     number, path = submit_script(job)
     return (f"submitted {path} as job {number}: {len(waiting)} of {len(runs)} runs; squeue --jobs {number} and "
             f"fedmpi summary {shlex.quote(job.out)} show them")
 
 
-def array(runs: list[Planned], ranks: int, time: str, gpus: int, options: list[str], setup: str,
-          cpus: int | None = None, mpi: str | None = None) -> JobScript:
-    """Return the job array of some runs of one job. Raises BadInput."""
-    parse_time_limit(time, "--time")
+def array(runs: list[Planned], profile: str | None = None, options: Sequence[str] = (), **asked) -> JobScript:
+    """Return the job array of some runs of one job, each on one node. Raises BadInput.
+
+    Args:
+        runs: its tasks.
+        profile: the name or the path of a site profile.
+        options: more for sbatch.
+        asked: fields of JobScript; None stands for the profile's value or the default."""
     out = runs[0].folder.parents[2]
-    return JobScript(
-        str(runs[0].config), array=tuple(tuple(run.overrides) for run in runs), name=slug(out.name), nodes=1,
-        folders=tuple(str(run.folder.relative_to(out)) for run in runs), out=str(out), ranks=ranks, time=time,
-        gpus=gpus, cpus=cpus or max(run.settings.threads for run in runs), options=tuple(options), setup=setup,
-        mpi=mpi or guess_mpi(), command=(sys.executable, "-m", "fedmpi"))
+    fields = merge_fields(profile, options, asked, {"ranks": 1, "cpus": max(run.settings.threads for run in runs)})
+    job = JobScript(
+        str(runs[0].config), array=tuple(tuple(run.overrides) for run in runs),
+        folders=tuple(str(run.folder.relative_to(out)) for run in runs), out=str(out),
+        **fields | {"nodes": 1, "name": slug(out.name), "command": (sys.executable, "-m", "fedmpi")})
+    return replace(job, settings=settings_of_gpu_job(job, [run.settings for run in runs]))

@@ -10,7 +10,8 @@ from fedmpi.comm import launcher
 from fedmpi.errors import BadInput
 
 NAMES = ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID", "MPI_LOCALNRANKS", "OMPI_COMM_WORLD_LOCAL_SIZE",
-         "SLURM_NTASKS_PER_NODE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS", "HYDI_CONTROL_FD")
+         "SLURM_NTASKS_PER_NODE", "SLURM_STEP_TASKS_PER_NODE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE",
+         "SLURM_STEP_NUM_TASKS", "HYDI_CONTROL_FD")
 
 
 @pytest.fixture
@@ -40,7 +41,8 @@ def test_the_launchers_first_process_speaks(environment, variables, speaks):
     ({"OMPI_COMM_WORLD_LOCAL_SIZE": "9"}, 8, 8, True), ({"SLURM_NTASKS_PER_NODE": "4"}, 2, 64, True),
     ({"SLURM_NTASKS_PER_NODE": "4"}, 1, 64, False),      # each is bound to a core of its own
     ({"SLURM_NTASKS_PER_NODE": "4"}, 1, 1, True), ({"SLURM_NTASKS_PER_NODE": "4(x2)"}, 2, 2, False),
-    ({"MPI_LOCALNRANKS": "2", "SLURM_NTASKS_PER_NODE": "9"}, 4, 4, False)])
+    ({"MPI_LOCALNRANKS": "2", "SLURM_NTASKS_PER_NODE": "9"}, 4, 4, False),
+    ({"SLURM_STEP_TASKS_PER_NODE": "3"}, 2, 2, True)])
 def test_whether_ranks_share_cores(environment, monkeypatch, variables, mine, all_cores, shared):
     environment(**variables)
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(mine)), raising=False)

@@ -34,7 +34,7 @@ class Choice:
         found: dict[str, list] = {}
         for path, table in self.suite.lines.items():
             texts = self.suite.texts.get(path, "").splitlines()
-            for line in table if texts else ():      # a template has lines that run, too, and is not mutated
+            for line in table if texts else ():      # a template has lines that run, too
                 for word in set(re.findall(r"[A-Za-z_]\w*", texts[line - 1])):
                     found.setdefault(word, []).append((path, line))
         return found
@@ -55,6 +55,8 @@ class Choice:
 
     def covering(self, path: str, first: int, last: int) -> tuple[set[str], set[str]]:
         """Return the tests that run a place, and others that may notice it."""
+        if not path.endswith(".py"):      # a template: its tests are all that render it
+            return self.run_by(path, self.suite.lines.get(path, {})), set()
         lines = set(range(first, last + 1))
         if not lines & self.traceable(path):
             lines |= self.statement(path, first)

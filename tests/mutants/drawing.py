@@ -88,10 +88,10 @@ def parsed(text: str) -> Source:
 
 
 def apply(root: Path, name: str, old: str, new: str) -> Mutant:
-    """Plant one fault."""
+    """Plant one fault. Its name is `module:definition`, `module:`, or `path:` of a template."""
     module, _, definition = name.partition(":")
     path = module.replace(".", "/")
-    path = next((p for p in (f"{path}.py", f"{path}/__init__.py") if (root / p).is_file()), None)
+    path = next((p for p in (f"{path}.py", f"{path}/__init__.py", module) if (root / p).is_file()), None)
     if path is None:
         raise DoesNotApply("there is no such module")
     source = parsed((root / path).read_text())
@@ -107,7 +107,8 @@ def apply(root: Path, name: str, old: str, new: str) -> Mutant:
     line = source.data.count(b"\n", 0, at) + 1
     mutant = plant(source, Site(path, line, at, at + len(old.encode()), new, "own", definition))
     try:
-        compile(mutant.text, path, "exec")
+        if path.endswith(".py"):
+            compile(mutant.text, path, "exec")
     except SyntaxError as error:
         raise DoesNotApply(f"the file is no Python any more: {error}") from None
     return mutant

@@ -1,10 +1,11 @@
 """Launches under a real srun: those that cannot work are refused, by one message that names the remedy."""
 from __future__ import annotations
 
-import json
 import sys
 
 import pytest
+
+from tests.launch import ROOT
 
 pytestmark = pytest.mark.slow("jobs of a real Slurm, which wait for it")
 RUN = (sys.executable, "-m", "fedmpi", "run", "configs/quickstart.yaml", "--out")
@@ -21,9 +22,19 @@ def test_ranks_that_are_alone(desk, options):
 
 
 def test_mpiexec_inside_a_job(desk, straight):
-    done = desk.do("salloc", "--nodes=2", "--ntasks=3", "mpiexec", "-n", 3, *RUN, "inside")
-    assert done.returncode == 0 and "3 ranks" in done.stdout, done.stderr
-    assert json.loads((desk.folder / "inside" / "result.json").read_text())["digest"] == straight
+    """It is told which host has the one rank more."""
+    job = desk.submit("--nodes", 2, "--ntasks", 3, "--launcher", "mpiexec")
+    said = desk.over(job)
+    assert "3 ranks" in said and "n1    0-1" in said and "n2    2 " in said and desk.digest(job) == straight
+
+
+def test_other_ranks_than_were_planned(desk):
+    """The script's plan is for four ranks on two nodes."""
+    script = str(ROOT / "slurm" / "run.sbatch")
+    job = desk.sbatch("--nodes=1", script)
+    done = desk.do("srun", "--mpi=pmi2", "--ntasks=1", *RUN, "alone", "--ranks", 4)
+    assert done.returncode == 2 and "--ranks 4 were planned, but 1 started" in done.stderr
+    assert "refused: it was planned for 2 nodes and got 1" in desk.over(job) and not (desk.folder / "alone").exists()
 
 
 def test_a_folder_is_in_use_until_its_job_has_ended(desk, straight):

@@ -22,7 +22,7 @@ from tests.sweeps import jobs
 
 # starts one rank here, without Slurm: what srun's own options ask for is left out
 SRUN = '#!/bin/bash\nwhile [[ $1 == --* ]]; do shift; done\nexec "$@"\n'
-ASKED = {"ranks": 1, "time": "10", "gpus": 0, "options": [], "setup": ":"}
+ASKED = {"ranks": 1, "time": "10", "options": []}
 
 
 @pytest.fixture
@@ -40,6 +40,7 @@ def test_a_task_is_a_run_of_the_sweep(runs, tmp_path, warm, monkeypatch):
     (tmp_path / "bin" / "srun").chmod(0o755)
     (tmp_path / "script").write_text(script.render_script(array.array(runs, **ASKED)))
     slurm = {"SLURM_ARRAY_JOB_ID": "7", "SLURM_ARRAY_TASK_ID": "2", "SLURM_JOB_NODELIST": "n1",
+             "SLURM_JOB_NUM_NODES": "1",
              "SLURM_CPUS_PER_TASK": "1", "PATH": f"{tmp_path / 'bin'}:{ENVIRONMENT['PATH']}"}
     done = subprocess.run(["bash", "script"], env=ENVIRONMENT | slurm, cwd=tmp_path, timeout=240)
     found = [run.outcome() for run in runs]
@@ -82,7 +83,7 @@ def test_an_array_has_what_its_runs_need(runs):
     assert (made.config, made.name, made.out, made.nodes) == (str(runs[0].config), "out-1", "out 1", 1)
     assert (made.ranks, made.gpus, made.time, made.options) == (3, 2, "1-0", ("--qos=x",))
     assert (made.setup, made.cpus) == ("s", 6)
-    assert made.array == tuple(tuple(run.overrides) for run in runs) and made.settings == ()
+    assert made.array == tuple(tuple(run.overrides) for run in runs) and made.settings == ("device=cuda",)
     assert made.folders == tuple(str(run.folder.relative_to("out 1")) for run in runs)
     assert array.array(threads, cpus=2, **ASKED).cpus == 2
 
@@ -106,10 +107,12 @@ def test_the_script_says_what_was_asked_for(runs):
     asked = ASKED | {"ranks": 3, "options": ["--partition=long"], "setup": "module load mpich"}
     job = array.array(runs, cpus=4, mpi="pmix", **asked)
     text = script.render_script(job)
-    for line in ("#SBATCH --ntasks=3", "#SBATCH --partition=long", "#SBATCH --array=0-3", "    module load mpich",
+    for line in ("#SBATCH --ntasks-per-node=3", "ranks=3", "#SBATCH --partition=long", "#SBATCH --array=0-3",
+                 "    module load mpich",
                  "#SBATCH --cpus-per-task=4"):
         assert f"{line}\n" in text
-    assert "\nmpi=pmix " in text and array.array(runs, **ASKED).mpi == slurm_sbatch.guess_mpi()
+    assert "\nlauncher=(srun --mpi=pmix " in text
+    assert array.array(runs, **ASKED).mpi == slurm_sbatch.guess_mpi()
     assert job.command == (sys.executable, "-m", "fedmpi") and "out=$folder/it-s-fedavg/beta-1/seed-0 ;;" in text
 
 

@@ -41,5 +41,8 @@ FAULTS: list[tuple[str, str, str]] = [
     ("fedmpi.commands.catalogue:law", "np.rint(", "np.floor("),
     ("fedmpi.commands.catalogue:exchanged", "down / 4, up / 4", "up / 4, down / 4"),
     # what `fedmpi submit` asks for
-    ("fedmpi.commands.submit:build_job", '"ranks": 2 * nodes', '"ranks": 2'),
-    ("fedmpi.commands.submit:build_job", "max(threads)", "min(threads)")]
+    ("fedmpi.commands.submit:merge_fields", '"ranks": 2 * fields["nodes"]', '"ranks": 2'),
+    ("fedmpi.commands.submit:merge_fields", "| site.fields | given", "| given | site.fields"),
+    ("fedmpi.commands.submit:build_job", "max(run.threads for", "min(run.threads for"),
+    ("fedmpi.commands.submit:settings_of_gpu_job", 'run.device == "auto"', 'run.device != "cpu"'),
+    ("fedmpi.commands.submit:submit_command", "    if prepare:\n        prepare_federations(configs)\n", "")]

@@ -2,14 +2,13 @@
 from __future__ import annotations
 
 FAULTS: list[tuple[str, str, str]] = [
-    ("fedmpi.cli:run", "out, resume, time_limit)", "out, None, time_limit)"),
+    ("fedmpi.cli:run", "out, resume, time_limit, ranks)", "out, None, time_limit, ranks)"),
     ("fedmpi.cli:run", "sys.exit(session.run_command", "print(session.run_command"),
     ("fedmpi.cli:plan", "help=\"ranks to plan for, the server among them\")] = 3", "help=\"ranks\")] = 2"),
     ("fedmpi.cli:data", 'path.with_suffix(".png")', 'Path("labels.png")'),
     ("fedmpi.cli:submit", '("account", account)', '("account", partition)'),
-    ("fedmpi.cli:submit", "restarts=restarts)", "restarts=50)"),
-    ("fedmpi.cli:submit", '"USR1@120"', '"USR1@60"'),
-    ("fedmpi.cli:submit", "if dry_run else sbatch.submit_script(job)", "if False else sbatch.submit_script(job)"),
+    ("fedmpi.cli:submit", "restarts=restarts", "restarts=50"),
+    ("fedmpi.cli:submit", "profile, prepare, dry_run,", "profile, True, dry_run,"),
     ("fedmpi.cli:sweep", "Sweep(runs, local, ranks)", "Sweep(runs, ranks, local)"),
     ("fedmpi.cli:sweep", "estimate.show(runs, local, ranks, rate)", "estimate.show(runs, local, ranks, None)"),
     ("fedmpi.cli:sweep", "sys.exit(code)", "sys.exit(0)"),

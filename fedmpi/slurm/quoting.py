@@ -1,0 +1,80 @@
+"""Quote what a user gives for the two readers of a job script: bash, and sbatch, which reads its `#SBATCH` lines."""
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterable
+
+from fedmpi.errors import BadInput
+
+LONGEST_TEXT = 4000      # characters of an option: sbatch cuts longer lines without a word
+PLAIN_FOR_SBATCH = re.compile(r"[\w@%.,:=+*/\[\]()&|-]+", re.ASCII)
+OPTION = re.compile(r"(--?[A-Za-z][\w-]*)(?:(=)(.*))?", re.ASCII)
+NAME = re.compile(r"(?!\.)[\w.-]{1,100}", re.ASCII)
+PLACEHOLDER = re.compile(r"\{(ranks|nodes)\}")
+
+
+class ShellText(str):
+    """Text of a script that is put into it as it stands. All other values are quoted."""
+
+
+def quote_for_bash(value: object) -> ShellText:
+    """Return a value as bash has to read it: one word, or several for a list or tuple."""
+    if isinstance(value, ShellText):
+        return value
+    if isinstance(value, list | tuple):
+        return ShellText(" ".join(quote_for_bash(word) for word in value))
+    return ShellText(shlex.quote(str(value)))
+
+
+def quote_placeholders(words: Iterable[str]) -> ShellText:
+    """Quote a launcher's words; `{ranks}` and `{nodes}` become the script's variables."""
+    def quoted(word: str) -> str:
+        parts = PLACEHOLDER.split(word)
+        texts = [f'"${part}"' if i % 2 else shlex.quote(part) for i, part in enumerate(parts) if i % 2 or part]
+        return "".join(texts) or "''"
+    return ShellText(" ".join(map(quoted, words)))
+
+
+def quote_for_sbatch(option: str) -> ShellText:
+    """Return an option, `--name` or `--name=value`, as sbatch has to read it in a line of the script.
+
+    Inside double quotes sbatch takes all characters as they are, except that a backslash hides the next one.
+    Raises BadInput if the text is no option or has control characters."""
+    match = OPTION.fullmatch(option)
+    if not match or len(option) > LONGEST_TEXT:
+        raise BadInput(f"{shorten(option)!r} is no option of sbatch: write --name or --name=value, for example "
+                       "--option=--mem=8G")
+    name, equals, value = match.groups(default="")
+    if equals and not PLAIN_FOR_SBATCH.fullmatch(value):
+        value = '"' + re.sub(r'(["\\])', r"\\\1", value) + '"'
+    return ShellText(name + equals + value)
+
+
+def refuse_control_characters(what: str, *texts: str) -> None:
+    """Raise BadInput if a text has characters that cannot be printed: a new line, NUL, an escape."""
+    for text in texts:
+        if any(not character.isprintable() for character in text):
+            raise BadInput(f"{what} {shorten(text)!r}: control characters and new lines cannot stand in a job script")
+
+
+def check_job_name(name: str) -> None:
+    """Raise BadInput if a text cannot be the name of a job, of its script and of its run folder."""
+    if not NAME.fullmatch(name):
+        raise BadInput(f"--name {shorten(name)!r}: a job's name has letters of ASCII, digits, - _ and . alone, does "
+                       "not begin with a dot, and is at most 100 characters long")
+
+
+def split_command(option: str, text: str) -> tuple[str, ...]:
+    """Divide a text into words as a shell would. Raises BadInput if it has no word, or a quote is left open."""
+    try:
+        words = tuple(shlex.split(text))
+    except ValueError as error:
+        raise BadInput(f"{option} {shorten(text)!r}: {error}; close every quote") from None
+    if not words:
+        raise BadInput(f"{option} is empty: give the words of a command")
+    return words
+
+
+def shorten(text: str) -> str:
+    return text if len(text) <= 80 else text[:77] + "..."
