@@ -31,7 +31,7 @@ def measure(world, clients=1000, samples=50, participants=50, batch=10, rounds=3
     rig = Rig(world, Synthetic(PIXELS, CLASSES, np.full(clients, samples), TESTS), {
         "model": f"{Shape.__module__}:CNN", "train": {"batch": batch}, "device": device,
         "server": {"hosts_clients": hosts}})
-    homes = np.unique(rig.parts.crew.homes)
+    homes = np.unique(rig.parts.pool.homes)
     shape = Shape(clients, samples, TESTS, participants, batch, rounds, len(homes),
                   "cuda" if device != "cpu" and torch.cuda.is_available() else "cpu", rig.config.train.lr)
     bare = partial(measured, world, bare_turn(rig, shape, np.flatnonzero(homes == world.rank)), rounds)
@@ -89,7 +89,7 @@ def bare_turn(rig: Rig, shape: Shape, place: np.ndarray):
 
 
 def engine_turns(rig: Rig, name: str, shape: Shape, homes: np.ndarray) -> np.ndarray:
-    group = rig.parts.crew.group
+    group = rig.parts.pool.hosted
     group.engine = engine_choice.engine(name, rig.config)
     ranks = homes[np.arange(shape.participants) % len(homes)]      # evenly, as a run spreads clients without a state
 

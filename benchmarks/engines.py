@@ -22,7 +22,7 @@ def measure(world, model="mlp", shape="digits", clients=100, samples=40, batch=1
     rig = Rig(world, Synthetic(pixels, classes, np.full(clients, samples)), {
         "model": model, "method": method, "train": {"batch": batch}, "device": device, "precision": precision,
         "server": {"hosts_clients": True}})
-    group, ids = rig.parts.crew.group, np.arange(clients)
+    group, ids = rig.parts.pool.hosted, np.arange(clients)
     engines = {"loop": engine_choice.engine("loop", rig.config)} | {
         name: engine_choice.engine("vmap", dataclasses.replace(rig.config, cuda_graphs=mode))
         for name, mode in (("vmap", "off"), ("graphs", "on"))}

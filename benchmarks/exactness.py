@@ -40,7 +40,7 @@ def measure(world, model="cnn4", shape="cifar100", clients=20, samples=200, batc
 
 def use(rig: Rig, how: str) -> Rig:
     """Let a rig sum so from now on: two rigs would differ in where their memory lies, by more than sums cost."""
-    rig.config = rig.parts.crew.group.config = replace(rig.config, server=replace(rig.config.server, reduce=how))
+    rig.config = rig.parts.pool.hosted.config = replace(rig.config, server=replace(rig.config.server, reduce=how))
     return rig
 
 

@@ -19,7 +19,7 @@ def measure(world, model="cnn4", shape="cifar100", clients=20, samples=200, batc
     rig = Rig(world, Synthetic(pixels, classes, sizes), {
         "model": model, "method": method, "train": {"batch": batch}, "engine": engine, "device": device,
         "server": {"hosts_clients": hosts}})
-    group = rig.parts.crew.group
+    group = rig.parts.pool.hosted
     own = [rig.parts.federation.client(c)[:2] for c in group.clients]
     bare = Bare(lambda: rig.network(), own, batch, device=str(group.device)) if own else None
     rows = []

@@ -1,4 +1,4 @@
-"""What all benchmarks share: a crew on a made-up federation, and clocks that all ranks start together."""
+"""What all benchmarks share: a pool on a made-up federation, and clocks that all ranks start together."""
 from __future__ import annotations
 
 import time
@@ -35,36 +35,36 @@ class Rig:
 
     def round(self, t: int, share: float = 1., ranks=None) -> float:
         """Run one round without evaluation, participants at home or at `ranks`; return rank 0's seconds."""
-        crew, parts = self.parts.crew, self.parts
+        pool, parts = self.parts.pool, self.parts
         if self.world.rank:
-            crew.serve()
+            pool.serve()
             return 0.
         sizes = parts.federation.sizes
         ids = np.sort(np.random.default_rng(t).permutation(len(sizes))[:max(1, round(share * len(sizes)))])
         begin = time.perf_counter()
-        crew.train(t, ids.astype(np.int64), False, self.shared, ranks)
+        pool.train(t, ids.astype(np.int64), False, self.shared, ranks)
         self.who = Participants(ids, sizes[ids], t, 0)
         self.shared = self._served()
         seconds = time.perf_counter() - begin
-        crew.call(Order.STOP, np.int64(0))
+        pool.call(Order.STOP, np.int64(0))
         return seconds
 
     def step(self) -> None:
         """Do the server's step of the last round once more."""
         if self.world.rank:
-            self.parts.crew.serve()
+            self.parts.pool.serve()
             return
         self._served()
-        self.parts.crew.call(Order.STOP, np.int64(0))
+        self.parts.pool.call(Order.STOP, np.int64(0))
 
     def _served(self):
-        return self.parts.method.server(self.shared, rows_of(self.parts.crew, UP, self.parts.up), self.who)
+        return self.parts.method.server(self.shared, rows_of(self.parts.pool, UP, self.parts.up), self.who)
 
     def judge(self, t: int) -> None:
         """Measure all clients' models on their test data."""
-        crew = self.parts.crew
+        pool = self.parts.pool
         if self.world.rank:
-            crew.serve()
+            pool.serve()
             return
-        crew.judge(t, self.shared)
-        crew.call(Order.STOP, np.int64(0))
+        pool.judge(t, self.shared)
+        pool.call(Order.STOP, np.int64(0))

@@ -14,7 +14,7 @@ def measure(world, model="cnn4", shape="cifar100", clients=20, samples=100, batc
     federation = Synthetic(pixels, classes, np.full(clients, samples), tests=0)
     rig = Rig(world, federation, {"model": model, "method": "fedavg", "train": {"batch": batch}, "engine": engine,
                                   "device": device})
-    workers = np.unique(rig.parts.crew.homes)
+    workers = np.unique(rig.parts.pool.homes)
     one = np.full(clients, workers[0])
     rows = []
     for repeat in range(repeats + 1):
@@ -23,5 +23,5 @@ def measure(world, model="cnn4", shape="cifar100", clients=20, samples=100, batc
             rows.append({"one_worker_seconds": alone, "all_workers_seconds": together, "ratio": alone / together})
     return None if world.rank else {
         "benchmark": "scaling", "model": model, "shape": shape, "clients": clients, "samples": samples,
-        "workers": len(workers), "ranks": world.size, "engine": rig.parts.crew.group.engine.name,
+        "workers": len(workers), "ranks": world.size, "engine": rig.parts.pool.hosted.engine.name,
         "ratio": float(np.median([r["ratio"] for r in rows])), "rows": rows}

@@ -14,7 +14,8 @@ from fedmpi.comm.gpu_probe import probe_gpu_memory
 from fedmpi.comm.gpu_staging import refuse_cuda_aware, straight
 from fedmpi.comm.heartbeat import Heartbeat
 from fedmpi.comm.mpi_world import World
-from fedmpi.comm.orders import RankPool
+from fedmpi.comm.rank_pool import RankPool
+from fedmpi.comm.robust import RobustMean
 from fedmpi.comm.transport import Transport
 from fedmpi.config.schema import Config, load_config, resolve, to_plain
 from fedmpi.context import RankContext
@@ -95,7 +96,7 @@ class Parts:
     config: Config
     method: Method
     federation: Federation
-    crew: RankPool
+    pool: RankPool
     shared: tuple
     up: tuple
     device: torch.device
@@ -141,7 +142,7 @@ def assemble(world: Transport, config: Config, federation: Federation, server_ho
     """Build this rank's parts; from then on the ranks watch each other."""
     from fedmpi.engines import gpu_card
     parts = build_parts(world, config, federation, server_host, context)
-    here = describe_place(world, parts.device, bool((parts.crew.homes == world.rank).any()))
+    here = describe_place(world, parts.device, bool((parts.pool.homes == world.rank).any()))
     parts.places = gather_objects(world, here | {"staged": parts.staged, "card": gpu_card.describe_gpu(parts.device)})
     if isinstance(world, World) and config.comm.timeout and world.thread_level == "multiple":
         hosts = [them["host"] for them in parts.places]
@@ -181,8 +182,9 @@ def build_parts(world: Transport, config: Config, federation, server_host: str,
                           device, room, context, why)
     meant = straight(config.comm.cuda_aware, world, device)
     works, staged = probe_gpu_memory(config.comm.cuda_aware, world, device, meant)
-    crew = RankPool(world, group, where, gpu_direct=works)
-    return Parts(config, method, federation, crew, shared, up, device, staged=staged)
+    robust = RobustMean.from_settings(config.server.aggregation, config.server.trim)
+    pool = RankPool(world, group, where, works, robust)
+    return Parts(config, method, federation, pool, shared, up, device, staged=staged)
 
 
 def choose_device(config: Config, world, server_host: str, hosts: bool):

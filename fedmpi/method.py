@@ -158,7 +158,7 @@ class Method:
         """Return the rows by which t-SNE pictures clients: their heads, as they keep or else send them; None if there
         are none. Only inner products of the rows are taken, so they may be long."""
         for rows in (*mine, *up):
-            if rows.stop - rows.start in (self.model.size, self.model.head.size):
+            if rows.width in (self.model.size, self.model.head.size):
                 return rows[-self.model.head.size:]
         return None
 

@@ -33,10 +33,10 @@ def prepare_run(parts: Parts, decision: Decision, progress: Progress, stop: Call
     """Make rank 0's Run, fresh or restored from the checkpoint."""
     folder, federation = decision.folder, parts.federation
     state = RunState(parts.shared, Groups(len(federation.sizes), federation.groups, federation.group_names))
-    first = parts.crew.group.store.first
-    pace = Pace(parts.crew.homes, movable=not first, row=nbytes(first),
+    first = parts.pool.hosted.store.first
+    pace = Pace(parts.pool.homes, movable=not first, row=nbytes(first),
                 sizes=federation.sizes if parts.config.placement == "balanced" else None)
-    run = Run(parts.config, parts.method, parts.crew, federation, folder, progress, state, parts.up, stop, pace,
+    run = Run(parts.config, parts.method, parts.pool, federation, folder, progress, state, parts.up, stop, pace,
               deadline, Storage(parts.config.checkpoint.failure, progress), gpus=parts.gpus())
     introduce(run, parts, decision)
     folder.start_again()
@@ -57,45 +57,45 @@ def prepare_run(parts: Parts, decision: Decision, progress: Progress, stop: Call
 def settle_engine(run: Run, snapshot: Snapshot | None) -> None:
     """Choose the engine for `engine: auto`. On a GPU both engines are timed once, and the choice is kept with the run;
     a restart takes it over."""
-    crew, config = run.crew, run.config
+    pool, config = run.pool, run.config
     if config.engine != "auto":
         return
     if snapshot:
-        crew.group.why = snapshot.books.get("engine_why", crew.group.why)
-        if snapshot.books["engine"] != crew.group.engine.name:
-            crew.call(Order.ENGINE, np.frombuffer(snapshot.books["engine"].encode(), np.uint8))
-    elif crew.call(Order.TIMES)[:, ON_GPU].any():
-        loop, vmap = crew.call(Order.PROBE, *crew.news(run.state.shared)).sum(0)
+        pool.hosted.why = snapshot.books.get("engine_why", pool.hosted.why)
+        if snapshot.books["engine"] != pool.hosted.engine.name:
+            pool.call(Order.ENGINE, np.frombuffer(snapshot.books["engine"].encode(), np.uint8))
+    elif pool.call(Order.TIMES)[:, ON_GPU].any():
+        loop, vmap = pool.call(Order.PROBE, *pool.changed_fields(run.state.shared)).sum(0)
         name = "vmap" if vmap < loop else "loop"
-        crew.group.why = f"{loop:.3f} s for loop, {vmap:.3f} s for vmap on the first clients"
-        run.progress.say(f"engine {name}: {crew.group.why}")
-        crew.call(Order.ENGINE, np.frombuffer(name.encode(), np.uint8))
+        pool.hosted.why = f"{loop:.3f} s for loop, {vmap:.3f} s for vmap on the first clients"
+        run.progress.say(f"engine {name}: {pool.hosted.why}")
+        pool.call(Order.ENGINE, np.frombuffer(name.encode(), np.uint8))
 
 
 def settle_convolutions(run: Run, snapshot: Snapshot | None) -> None:
     """Choose how engine `vmap` computes each convolution on a GPU. Both ways are timed once, all ranks take the faster
     one, and the choice is kept with the run; a restart takes it over. So neither ranks nor restarts differ in their
     last bits."""
-    crew, names = run.crew, convolutions.list_convolutions(run.method.model)
-    if crew.group.engine.name != "vmap" or not run.gpus or not names:
+    pool, names = run.pool, convolutions.list_convolutions(run.method.model)
+    if pool.hosted.engine.name != "vmap" or not run.gpus or not names:
         return
     kept = snapshot.books.get("convolutions") if snapshot else None
     if kept is None:
-        grouped, unfolded = crew.call(Order.PROBE_LAYERS).sum(0)
+        grouped, unfolded = pool.call(Order.PROBE_LAYERS).sum(0)
         kept = [name for name, a, b in zip(names, grouped, unfolded, strict=True) if b < a]
         run.progress.say(f"convolutions as products of patches: {', '.join(kept) or 'none'}")
-    crew.call(Order.LAYERS, np.array([name in kept for name in names]))
+    pool.call(Order.LAYERS, np.array([name in kept for name in names]))
 
 
 def follows_chunks(run: Run) -> bool:
     """Say whether the last bits of a client may depend on the clients that are trained beside it."""
-    return run.crew.group.engine.name == "vmap" and bool(run.gpus or run.method.model.convolves)
+    return run.pool.hosted.engine.name == "vmap" and bool(run.gpus or run.method.model.convolves)
 
 
 def introduce(run: Run, parts: Parts, decision: Decision) -> None:
     """Say what is about to run, where, and with what."""
-    world, config, sizes = parts.crew.world, parts.config, parts.federation.sizes
-    counts = np.bincount(parts.crew.homes, minlength=world.size)
+    world, config, sizes = parts.pool.world, parts.config, parts.federation.sizes
+    counts = np.bincount(parts.pool.homes, minlength=world.size)
     hosts, idle = counts[counts > 0], int((counts[1:] == 0).sum())
     run.progress.say(
         f"fedmpi {__version__}: {parts.method.title} {settings_of_method(parts.method)} on {config.data.name}, "
@@ -103,7 +103,7 @@ def introduce(run: Run, parts: Parts, decision: Decision) -> None:
     run.progress.say(
         f"{world.size} rank{'s' * (world.size > 1)} (MPI: {world.library}): "
         + ("rank 0 alone" if world.size == 1 else f"{len(hosts)} host {between(hosts)} clients each")
-        + (f", {idle} idle" if idle else "") + f"; engine {run.crew.group.engine.name} ({run.crew.group.why}), "
+        + (f", {idle} idle" if idle else "") + f"; engine {run.pool.hosted.engine.name} ({run.pool.hosted.why}), "
         + (f"device {parts.device}, " if world.size == 1 else "")
         + f"{config.precision}, {config.threads} thread{'s' * (config.threads > 1)} a rank; "
         f"pid {os.getpid()} on {world.host}; run folder {decision.folder.path}")

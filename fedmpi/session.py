@@ -159,7 +159,7 @@ def serve_as_worker(world: Transport, request: RunRequest, context: RankContext)
     if "code" in start:
         return start["code"]
     from fedmpi.assembly import assemble_from_start
-    return assemble_from_start(world, start, context).crew.serve()
+    return assemble_from_start(world, start, context).pool.serve()
 
 
 def lead(world: Transport, request: RunRequest, context: RankContext) -> int:
@@ -214,7 +214,7 @@ def conduct(world: Transport, context: RankContext, decision: Decision, ends: De
         run = prepare_run(parts, decision, progress, context.stop, ends)
         finished = run.go()
         code = conclude(run) if finished else describe_saved(run)
-        run.crew.call(Order.STOP, np.int64(code))
+        run.pool.call(Order.STOP, np.int64(code))
         return code
     except Exception as error:
         words, code = last_words(world, context, error)

@@ -13,7 +13,9 @@ from torch import nn
 from fedmpi import registry
 from fedmpi.clients.hosted import HostedClients
 from fedmpi.clients.state_store import digest_of
-from fedmpi.comm.orders import UP, Order, RankPool
+from fedmpi.comm.orders import UP, Order
+from fedmpi.comm.rank_pool import RankPool
+from fedmpi.comm.robust import RobustMean
 from fedmpi.comm.rows import rows_of
 from fedmpi.comm.transport import Solo
 from fedmpi.config.schema import Server, Train, resolve
@@ -136,7 +138,9 @@ class Lab:
         at_work = method.with_model(method.model.to(device)) if device != CPU else method
         self.group = HostedClients(at_work, self.shared, first, engine or Loop(), federation,
                            np.flatnonzero(homes == world.rank), self.config, device)
-        self.crew = RankPool(world, self.group, homes, gpu_direct)
+        server = self.config.server
+        robust = RobustMean.from_settings(server.aggregation, server.trim)
+        self.pool = RankPool(world, self.group, homes, gpu_direct, robust)
 
     def who(self, t: int):
         return participants(self.config, t, self.federation.sizes)
@@ -145,8 +149,8 @@ class Lab:
         """Let the participants train; returns those whose updates are there."""
         who = who or self.who(t)
         told = addressed(self.config, self.federation.sizes, who, judge)
-        address(self.crew, self.method, self.shared, told)
-        return who.only(self.crew.train(t, who.ids, judge, self.shared))
+        address(self.pool, self.method, self.shared, told)
+        return who.only(self.pool.train(t, who.ids, judge, self.shared))
 
     def apply(self, function, clients, t: int = 0, engine=None) -> dict:
         """Apply a function of a method to hosted clients; nothing is stored."""
@@ -154,7 +158,7 @@ class Lab:
         if self.method.message_template() is not None:
             ids = np.sort(np.array(clients))
             who = Participants(ids, self.federation.sizes[ids], t, self.config.seed)
-            address(self.crew, self.method, self.shared, who)
+            address(self.pool, self.method, self.shared, who)
         return dict(engine.apply(function, clients, self.shared, self.group, self.group.local(t)))
 
     def round(self, t: int, who=None, judge=False):
@@ -178,10 +182,10 @@ class Lab:
         return self
 
     def judge(self, t: int) -> np.ndarray:
-        return self.crew.judge(t, self.shared)[0]
+        return self.pool.judge(t, self.shared)[0]
 
     def rows(self):
-        return rows_of(self.crew, UP, self.up)
+        return rows_of(self.pool, UP, self.up)
 
     def mine(self, client: int):
         return self.group.store.read(client)
@@ -189,7 +193,7 @@ class Lab:
     def digest(self) -> str:
         """As the result of a run has it."""
         total = hashlib.sha256(digest_of(self.shared))
-        total.update(np.ascontiguousarray(self.crew.call(Order.DIGEST)).data)
+        total.update(np.ascontiguousarray(self.pool.call(Order.DIGEST)).data)
         return total.hexdigest()
 
     def state(self) -> dict[str, torch.Tensor]:

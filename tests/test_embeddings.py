@@ -15,7 +15,7 @@ from tests.federations import Lab, method
 
 
 def embedded(lab):
-    return lab.method.embedding(rows_of(lab.crew, MINE, lab.group.store.first), lab.rows())
+    return lab.method.embedding(rows_of(lab.pool, MINE, lab.group.store.first), lab.rows())
 
 
 @pytest.mark.parametrize("name, whose", [

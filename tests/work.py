@@ -111,7 +111,7 @@ def laboratory():
 
 
 def order(lab, number, *arrays):
-    return lambda: lab.crew.call(number, *arrays)
+    return lambda: lab.pool.call(number, *arrays)
 
 
 def cases() -> dict:
@@ -124,7 +124,7 @@ def cases() -> dict:
         "vmap: mlp": training(Vmap(), plain), "vmap: mlp, momentum and pulls": training(Vmap(), pull_momentum),
         "sum: 8 clients": lambda: lab.rows().w.mean(lab.federation.sizes),
         "judged: 1 client": lambda: lab.group.evaluator.measure_now(lab.shared.w, *lab.group.evaluator.samples(2)),
-        "judged: 8 clients": lambda: lab.crew.judge(1, lab.shared),
+        "judged: 8 clients": lambda: lab.pool.judge(1, lab.shared),
         "trained: 8 clients": lambda: lab.train(0, judge=True),
         "order: touched": order(lab, Order.TOUCHED),
         "order: a sum": order(lab, Order.SUM, small, np.full(8, .125)),

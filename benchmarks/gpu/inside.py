@@ -37,7 +37,7 @@ PHASES = {
     "record": "fedmpi.engines.cuda_graphs.record", "vectorised client": "fedmpi.engines.vmap.together",
     "keep": "fedmpi.clients.hosted.HostedClients._keep", "train": "fedmpi.clients.hosted.HostedClients.train",
     "sums": "fedmpi.clients.hosted.HostedClients.weighted", "judge": "fedmpi.clients.hosted.HostedClients.judge",
-    "server": "fedmpi.comm.orders.RankPool.call"}
+    "server": "fedmpi.comm.rank_pool.RankPool.call"}
 
 
 class Lab:
@@ -50,7 +50,7 @@ class Lab:
         self.config = resolve({"data": {"clients": len(federation.sizes)}, "engine": "loop", "device": device,
                                "seed": 3, "train": train, **settings})
         self.parts = build_parts(Solo(), self.config, federation, server_host="")
-        self.group, self.crew, self.shared = self.parts.crew.group, self.parts.crew, self.parts.shared
+        self.group, self.pool, self.shared = self.parts.pool.hosted, self.parts.pool, self.parts.shared
         self.take(engine, **forced)
 
     def take(self, name: str, **forced) -> Lab:
@@ -61,9 +61,9 @@ class Lab:
 
     def round(self, t: int, who: Participants | None = None) -> None:
         who, method = who or participants(self.config, t, self.federation.sizes), self.parts.method
-        address(self.crew, method, self.shared, who)
-        who = who.only(self.crew.train(t, who.ids, False, self.shared))
-        self.shared = method.server(self.shared, rows_of(self.crew, UP, self.parts.up), who)
+        address(self.pool, method, self.shared, who)
+        who = who.only(self.pool.train(t, who.ids, False, self.shared))
+        self.shared = method.server(self.shared, rows_of(self.pool, UP, self.parts.up), who)
 
     def go(self, rounds: int) -> Lab:
         """Run the first rounds, the one that some methods have before them included, and judge once."""
@@ -72,7 +72,7 @@ class Lab:
             self.round(-1, Participants(ids, self.federation.sizes[ids], -1, self.config.seed))
         for t in range(rounds):
             self.round(t)
-        self.crew.judge(rounds, self.shared)
+        self.pool.judge(rounds, self.shared)
         return self
 
     def train(self) -> None:
@@ -81,7 +81,7 @@ class Lab:
         self.group.train(0, np.arange(len(self.federation.sizes)), self.group.clients, False)
 
     def judge(self) -> None:
-        self.crew.judge(1, self.shared)
+        self.pool.judge(1, self.shared)
 
     def state(self) -> dict[str, torch.Tensor]:
         """Return all that was learned, by name, on the CPU."""
@@ -94,7 +94,7 @@ class Lab:
     def digest(self) -> str:
         """Return the sha256 of all that was learned, as a run's result has it."""
         total = hashlib.sha256(digest_of(self.shared))
-        total.update(np.ascontiguousarray(self.crew.call(Order.DIGEST)).data)
+        total.update(np.ascontiguousarray(self.pool.call(Order.DIGEST)).data)
         return total.hexdigest()
 
     @property

@@ -1,6 +1,6 @@
 """One rank's part of the server's algebra on rows: columns of what its clients sent or keep, and sums over them.
 
-An array `what` names rows as orders do: (source, field, start, stop); see comm/rows.py.
+A RowRef names rows as orders do; see comm/orders.py.
 Legend: n hosted clients that have such a row, d columns (stop - start), k groups."""
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from torch import Tensor
 from fedmpi.clients.state_store import StateStore
 from fedmpi.comm import exact
 from fedmpi.comm.exact import NotFinite
-from fedmpi.comm.orders import UP
+from fedmpi.comm.orders import UP, RowRef
 from fedmpi.config.schema import Config
 from fedmpi.context import RankContext
 
@@ -44,34 +44,34 @@ class PartialSums:
         """Return the hosted clients that have a row of a source, ascending."""
         return list(self.hosted.ups) if source == UP else self.hosted.clients
 
-    def rows(self, what: np.ndarray) -> np.ndarray:
+    def rows(self, ref: RowRef) -> np.ndarray:
         """Return the rows of the hosted clients, (n, d) float32.
 
         Raises:
             NotFinite: if a row holds a number that is not finite; `context.client` is its client."""
-        clients = self.holders(what[0])
-        rows = self._rows(what, clients)
+        clients = self.holders(ref.source)
+        rows = self._rows(ref, clients)
         # one copy to the host, not one for each client
         if rows and self.hosted.device.type == "cuda":
             rows = list(torch.stack(rows).cpu())
         rows = [row.float() for row in rows]
         for r, row in enumerate(rows):
             if not row.isfinite().all():
-                raise self._name_field(NotFinite(r, row), what, clients)
-        return torch.stack(rows).numpy() if rows else np.empty((0, what[3] - what[2]), np.float32)
+                raise self._name_field(NotFinite(r, row), ref, clients)
+        return torch.stack(rows).numpy() if rows else np.empty((0, ref.width), np.float32)
 
-    def distances(self, what: np.ndarray, groups: np.ndarray, centres: np.ndarray) -> np.ndarray:
+    def distances(self, ref: RowRef, groups: np.ndarray, centres: np.ndarray) -> np.ndarray:
         """Return the distance of each hosted client's row from the centre of its group, (n,).
 
         Args:
             groups: the group of each row, (n,) int64
             centres: (k, d)"""
-        rows, points = self._rows(what, self.holders(what[0])), torch.from_numpy(centres)
+        rows, points = self._rows(ref, self.holders(ref.source)), torch.from_numpy(centres)
         points = points.to(self.hosted.device).double()
         found = [(row.double() - points[j]).norm() for row, j in zip(rows, groups.tolist(), strict=True)]
         return torch.stack(found).cpu().numpy() if found else np.empty(0)
 
-    def weighted_sum(self, what: np.ndarray, weights: np.ndarray, groups: np.ndarray | None = None,
+    def weighted_sum(self, ref: RowRef, weights: np.ndarray, groups: np.ndarray | None = None,
                      k: int = 0) -> Tensor:
         """Return the hosted clients' part of a weighted sum of rows, (d,), or of one sum per group, (k, d).
 
@@ -84,35 +84,34 @@ class PartialSums:
 
         Raises:
             NotFinite: if a row holds a number of which there is no sum; `context.client` is its client."""
-        shape = (what[3] - what[2],) if groups is None else (k, what[3] - what[2])
-        used, holders = np.flatnonzero(weights), self.holders(what[0])
+        shape = (ref.width,) if groups is None else (k, ref.width)
+        used, holders = np.flatnonzero(weights), self.holders(ref.source)
         clients = [holders[i] for i in used]
-        rows, weights, groups = self._rows(what, clients), weights[used], None if groups is None else groups[used]
+        rows, weights, groups = self._rows(ref, clients), weights[used], None if groups is None else groups[used]
         if self.exact:
             total = torch.zeros(shape, dtype=torch.int64, device=self.hosted.device)
             try:
                 exact.accumulate(rows, torch.from_numpy(weights), total,
                                  None if groups is None else torch.from_numpy(groups))
             except NotFinite as error:
-                raise self._name_field(error, what, clients) from None
+                raise self._name_field(error, ref, clients) from None
             return total
         total = torch.zeros(shape, dtype=torch.float64, device=self.hosted.device)
         for r, row in enumerate(rows):
             (total if groups is None else total[int(groups[r])]).add_(row.double(), alpha=float(weights[r]))
         if not total.isfinite().all():
             r = next(r for r, row in enumerate(rows) if not row.isfinite().all())
-            raise self._name_field(NotFinite(r, rows[r]), what, clients)
+            raise self._name_field(NotFinite(r, rows[r]), ref, clients)
         return total.float()
 
-    def _rows(self, what: np.ndarray, clients: list[int]) -> list[Tensor]:
-        source, field, start, stop = map(int, what)
-        states = (self.hosted.ups[c] if source == UP else self.hosted.store.read(c) for c in clients)
-        return [state[field].reshape(-1)[start:stop] for state in states]
+    def _rows(self, ref: RowRef, clients: list[int]) -> list[Tensor]:
+        states = (self.hosted.ups[c] if ref.source == UP else self.hosted.store.read(c) for c in clients)
+        return [state[ref.field].reshape(-1)[ref.start:ref.stop] for state in states]
 
-    def _name_field(self, error: NotFinite, what: np.ndarray, clients: list[int]) -> NotFinite:
+    def _name_field(self, error: NotFinite, ref: RowRef, clients: list[int]) -> NotFinite:
         """Return the same error with the field's name, and note the client as the one at work."""
         hosted = self.hosted
         hosted.context.client = client = clients[error.row]
         # Any: NamedTuples have no type in common that knows their fields
-        state: Any = hosted.ups[client] if what[0] == UP else hosted.store.first
-        return NotFinite(error.row, error.values, state._fields[what[1]])
+        state: Any = hosted.ups[client] if ref.source == UP else hosted.store.first
+        return NotFinite(error.row, error.values, state._fields[ref.field])

@@ -1,53 +1,87 @@
 """Robust aggregation: medians and trimmed means over clients, coordinate by coordinate (Yin et al., ICML 2018).
 
-In one all-to-all each rank is handed some coordinates of all rows, so that no rank holds all rows whole. A coordinate's
-values are sorted and added up in that order: the result depends on no number of ranks.
+One all-to-all hands each rank some coordinates of all rows, so that no rank holds all rows whole. A coordinate's values
+are sorted and added up in that order, so the result does not depend on the number of ranks.
 Legend: n rows, d their length, k groups, w coordinates at one rank."""
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from dataclasses import dataclass
 
 import numpy as np
 import torch
+from torch import Tensor
 
-NUMBERS_AT_ONCE = 1 << 24      # numbers of all rows that travel at once
+from fedmpi.comm.transport import Transport
+
+# Numbers of all rows that travel at once.
+NUMBERS_AT_ONCE = 1 << 24
+# Rounding errors of trim * members that do not count.
+ROUNDING = 1e-9
 
 
-def values_left_out(members: int, robust: str, trim: float) -> int:
-    """Return how many of a coordinate's values are left out at either end: all but the middle one or two for a median,
-    a share rounded up for a trimmed mean; one value is left at least."""
-    most = max(0, (members - 1) // 2)
-    return most if robust == "median" else min(most, math.ceil(trim * members - 1e-9))
+@dataclass(frozen=True)
+class RobustMean:
+    """What replaces a mean over clients: the settings `server.aggregation` and `server.trim`."""
+    # "median" or "trimmed_mean"
+    kind: str
+    # share of the values that a trimmed mean leaves out at either end
+    trim: float
+
+    @classmethod
+    def from_settings(cls, kind: str, trim: float) -> RobustMean | None:
+        """Return None if plain means stay: `kind` is "mean"."""
+        return None if kind == "mean" else cls(kind, trim)
+
+    def values_left_out(self, members: int) -> int:
+        """Return how many of a coordinate's values are left out at either end, if a group has so many members.
+
+        A median leaves out all but the middle one or two, a trimmed mean a share that is rounded up; at least one value
+        is left."""
+        most = max(0, (members - 1) // 2)
+        return most if self.kind == "median" else min(most, math.ceil(self.trim * members - ROUNDING))
 
 
-def middle(rows: torch.Tensor, cut: int) -> torch.Tensor:
-    """Return the mean (w,) float32 of each column of rows (n, w) without its `cut` smallest and largest values."""
+def middle(rows: Tensor, cut: int) -> Tensor:
+    """Return the mean of each column of rows (n, w) without its `cut` smallest and largest values, (w,) float32."""
     total = torch.zeros(rows.shape[1], dtype=torch.float64)
     kept = rows.sort(0).values[cut:len(rows) - cut]
-    for row in kept:      # one after another: how `sum` groups them may depend on w
+    # One row after another: how `sum` groups them may depend on w.
+    for row in kept:
         total += row
     return (total / len(kept)).float()
 
 
-def middle_by(world, rows, d: int, ranks: np.ndarray, groups: np.ndarray, cuts: np.ndarray) -> np.ndarray | None:
-    """Return the middle of each group, (k, d) float32, at rank 0; zeros for an empty one. Called by all ranks.
+def middle_by(world: Transport, columns: Callable[[int, int], np.ndarray], d: int, ranks: np.ndarray,
+              groups: np.ndarray, cuts: np.ndarray) -> np.ndarray | None:
+    """Return the trimmed mean of each group, (k, d) float32, at rank 0; zeros for an empty group. All ranks call it.
 
-    rows(start, stop) are columns of this rank's rows; ranks (n,) and groups (n,) say where each row lies and in which
-    group it is; cuts (k,) how many values each group leaves out."""
+    Args:
+        columns: columns(start, stop) returns these columns of this rank's rows.
+        d: the length of a row.
+        ranks: the rank that holds each row, (n,).
+        groups: the group of each row, (n,).
+        cuts: how many values each group leaves out at either end, (k,)."""
     width = max(1, NUMBERS_AT_ONCE // max(1, len(ranks)))
     pieces = []
     for start in range(0, d, width):
         stop = min(d, start + width)
         edges = np.linspace(0, stop - start, world.size + 1).astype(int)
-        mine = torch.from_numpy(columns_of_rank(world, rows(start, stop), ranks, edges))
-        found = [middle(mine[groups == j], int(c)) if (groups == j).any() else torch.zeros(mine.shape[1])
-                 for j, c in enumerate(cuts)]
+        own = torch.from_numpy(columns_of_rank(world, columns(start, stop), ranks, edges))
+        found = [middle(own[groups == j], int(cut)) if (groups == j).any() else torch.zeros(own.shape[1])
+                 for j, cut in enumerate(cuts)]
         pieces.append(world.gather(torch.stack(found, 1).numpy(), np.diff(edges)))
     return np.concatenate(pieces).T if world.rank == 0 else None
 
 
-def columns_of_rank(world, here: np.ndarray, ranks: np.ndarray, edges: np.ndarray) -> np.ndarray:
-    """Return columns [edges[rank], edges[rank + 1]) of all rows, (n, w), given the rows that are here."""
+def columns_of_rank(world: Transport, here: np.ndarray, ranks: np.ndarray, edges: np.ndarray) -> np.ndarray:
+    """Return columns [edges[rank], edges[rank + 1]) of all rows, (n, w).
+
+    Args:
+        here: all columns of the rows that this rank holds.
+        ranks: the rank that holds each row, (n,).
+        edges: where each rank's columns begin, and the end, (ranks + 1,)."""
     width = edges[world.rank + 1] - edges[world.rank]
     counts = np.bincount(ranks, minlength=world.size)
     got = world.alltoall(np.split(here, edges[1:-1], axis=1), counts * width).reshape(len(ranks), width)

@@ -1,139 +1,182 @@
 """Rows: the handle that server code holds on what the participants of a round sent.
 
 The data are one row per client, spread over the worker ranks; each verb is one order and one collective.
-Legend: n rows (one per participant, or of what clients keep: one per client), d length of a row, k clusters."""
+Legend: n rows (one per participant, or of what clients keep: one per client), d length of a row, k groups, m sums."""
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
 import torch
+from torch import Tensor
 
-from fedmpi.comm import exact, robust
-from fedmpi.comm.orders import UP, Order, RankPool
+from fedmpi.comm import exact
+from fedmpi.comm.order_performer import TINY
+from fedmpi.comm.orders import UP, Order, RowRef
+from fedmpi.comm.robust import RobustMean
 
-TILE = 1 << 16      # columns of a gram matrix at once: fixed, so that its bits depend on no number of ranks
+if TYPE_CHECKING:
+    from fedmpi.comm.rank_pool import RankPool
+
+# What server code gives as weights, groups or coefficients.
+Numbers: TypeAlias = np.ndarray | Tensor | Sequence
+# Columns of a gram matrix at once: fixed, so that its bits do not depend on the number of ranks.
+TILE_COLUMNS = 1 << 16
+
+Fields = TypeVar("Fields", bound=tuple)
 
 
 class Mixed(NamedTuple):
-    """What `messages` addresses to each participant in one field of its Note: see `Rows.mix`."""
+    """What the server addresses to each participant in one field of its message: see `Rows.mix`."""
     rows: Rows
-    coefficients: np.ndarray      # (participants, m, n)
-    shape: tuple[int, ...]        # (d,) or (m, d)
+    # (participants, m, n)
+    coefficients: np.ndarray
+    # of what each participant receives: (d,) or (m, d)
+    shape: tuple[int, ...]
 
 
 @dataclass(frozen=True)
 class Rows:
-    """One `Up` field of all participants, or one `Mine` field of all clients, (n, d). `rows[block]` is a slice of
-    every row."""
-    crew: RankPool
-    source: int
-    field: int
-    start: int
-    stop: int
+    """One `Up` field of all participants, or one `Mine` field of all clients, (n, d).
+
+    `rows[block]` is a slice of every row."""
+    pool: RankPool
+    ref: RowRef
     dtype: torch.dtype
 
     def __getitem__(self, block: slice) -> Rows:
-        start, stop, _ = block.indices(self.stop - self.start)
-        return Rows(self.crew, self.source, self.field, self.start + start, self.start + stop, self.dtype)
+        start, stop, _ = block.indices(self.width)
+        return replace(self, ref=self.ref.columns(start, stop))
 
     @property
     def ids(self) -> np.ndarray:
         """Return the client of each row, (n,), ascending."""
-        return self.crew.ids if self.source == UP else np.arange(len(self.crew.homes))
+        return self.pool.clients_of(self.ref.source)
 
-    def mean(self, weight=None) -> torch.Tensor:
-        """Return the mean over participants (d,), weighted by `weight` (n,) where it is given."""
+    @property
+    def width(self) -> int:
+        """Return the length of a row, d."""
+        return self.ref.width
+
+    def mean(self, weight: Numbers | None = None) -> Tensor:
+        """Return the mean over participants, (d,), or its robust replacement, for which weights do not count.
+
+        Args:
+            weight: (n,), of any sum; default: all rows count alike."""
         if self.robust:
-            return self._middle_by(np.zeros(len(self.ids), np.int64), 1)[0]
-        return self.sum(normalised(np.ones(len(self.ids)) if weight is None else weight))
+            return self._middle_by(self.robust, np.zeros(len(self.ids), np.int64), 1)[0]
+        return self.sum(normalise(np.ones(len(self.ids)) if weight is None else weight))
 
-    def sum(self, weight=None) -> torch.Tensor:
-        """Return sum_i weight_i row_i, (d,); weights are 1 where not given."""
+    def sum(self, weight: Numbers | None = None) -> Tensor:
+        """Return sum_i weight_i row_i, (d,).
+
+        Args:
+            weight: (n,); default: all are 1."""
         weights = np.ones(len(self.ids)) if weight is None else as_array(weight)
-        scale = max(np.abs(weights).sum(), 1e-300)      # exact sums want weights of at most 1 in all
-        total = self.crew.call(Order.SUM, self.what, weights / scale)
-        return self._value(total, scale)
+        # Exact sums want weights of at most 1 in all.
+        scale = max(np.abs(weights).sum(), TINY)
+        total = self.pool.call(Order.SUM, self.ref.to_array(), weights / scale)
+        return self._read(total, scale)
 
-    def mean_by(self, group, k: int, old: torch.Tensor, weight=None) -> torch.Tensor:
-        """Return the mean of each of k groups (k, d), `group` (n,) saying who is in which; an empty one keeps `old`."""
+    def mean_by(self, group: Numbers, k: int, old: Tensor, weight: Numbers | None = None) -> Tensor:
+        """Return the mean of each group, (k, d), or its robust replacement, for which weights do not count.
+
+        Args:
+            group: the group of each row, (n,), from 0 to k - 1.
+            k: the number of groups.
+            old: what a group without weight keeps, (k, d).
+            weight: (n,), of any sum; default: all rows count alike."""
         group = as_array(group, np.int64)
         weights = np.ones(len(group)) if weight is None else as_array(weight)
         totals = np.bincount(group, weights, minlength=k)
         filled = torch.from_numpy(totals > 0)[:, None]
         if self.robust:
-            return torch.where(filled, self._middle_by(group, k), old)
+            return torch.where(filled, self._middle_by(self.robust, group, k), old)
         shares = weights / np.where(totals > 0, totals, 1)[group]
-        total = self.crew.call(Order.SUM_BY, self.what, shares, group, np.int64(k))
-        return torch.where(filled, self._value(total), old)
+        total = self.pool.call(Order.SUM_BY, self.ref.to_array(), shares, group, np.int64(k))
+        return torch.where(filled, self._read(total), old)
 
-    def gather(self) -> torch.Tensor:
-        """Return every participant's row (n, d): for heads, low-rank images and small vectors."""
-        return torch.from_numpy(self.crew.call(Order.GATHER, self.what)).to(self.dtype)
+    def gather(self) -> Tensor:
+        """Return every row, (n, d): for heads, low-rank images and small vectors."""
+        return torch.from_numpy(self.pool.call(Order.GATHER, self.ref.to_array())).to(self.dtype)
 
-    def combine(self, weights) -> torch.Tensor:
+    def combine(self, weights: Numbers) -> Tensor:
         """Return weights @ rows, (m, d), for weights (m, n): m weighted sums."""
         return torch.stack([self.sum(w) for w in as_array(weights)])
 
-    def gram(self, origin: torch.Tensor | None = None, beside: torch.Tensor | None = None) -> torch.Tensor:
+    def gram(self, origin: Tensor | None = None, beside: Tensor | None = None) -> Tensor:
         """Return all inner products of rows, (n, n) float64: what PCA, cosines and distances of long rows need.
 
-        `origin` (d,) is taken off every row first: for cosines of updates, and for small distances without a loss.
-        Rows that the server holds, `beside` (k, d), join the participants' as the last ones: (n + k, n + k)."""
+        Args:
+            origin: (d,), subtracted from every row first: for cosines of updates, and for small distances without loss
+                of digits.
+            beside: rows of the server, (k, d), that join the participants' as the last ones: (n + k, n + k)."""
         size = len(self.ids) + (0 if beside is None else len(beside))
         total = torch.zeros(size, size, dtype=torch.float64)
-        for start in range(0, self.stop - self.start, TILE):
-            tile = self[start:start + TILE].gather().double()
+        for start in range(0, self.width, TILE_COLUMNS):
+            tile = self[start:start + TILE_COLUMNS].gather().double()
             if beside is not None:
-                tile = torch.cat([tile, beside[:, start:start + TILE].double()])
+                tile = torch.cat([tile, beside[:, start:start + TILE_COLUMNS].double()])
             if origin is not None:
-                tile = tile - origin[start:start + TILE].double()
+                tile = tile - origin[start:start + TILE_COLUMNS].double()
             total += tile @ tile.T
         return total
 
-    def distances(self, group, centres: torch.Tensor) -> torch.Tensor:
-        """Return how far each row is from its group's centre, (n,): `group` (n,), centres (k, d). Each is worked out
-        where the row lies."""
-        found = self.crew.call(Order.DISTANCES, self.what, as_array(group, np.int64), centres.numpy())
+    def distances(self, group: Numbers, centres: Tensor) -> Tensor:
+        """Return the distance of each row from its group's centre, (n,), which is computed where the row lies.
+
+        Args:
+            group: the group of each row, (n,).
+            centres: (k, d)."""
+        found = self.pool.call(Order.DISTANCES, self.ref.to_array(), as_array(group, np.int64), centres.numpy())
         return torch.from_numpy(found)
 
-    def mix(self, coefficients) -> Mixed:
-        """Address to each participant its own sum over rows: coefficients (participants, n) give rows (d,), and
-        (participants, m, n) give m rows (m, d) each; a coefficient of 1 alone fetches a row."""
+    def mix(self, coefficients: Numbers) -> Mixed:
+        """Address to each participant its own sums over rows; a single coefficient of 1 fetches a row.
+
+        Args:
+            coefficients: (participants, n) for one row each, (d,), or (participants, m, n) for m rows, (m, d)."""
         blocks = as_array(coefficients)
-        shape = (self.stop - self.start,) if blocks.ndim == 2 else (blocks.shape[1], self.stop - self.start)
+        shape = (self.width,) if blocks.ndim == 2 else (blocks.shape[1], self.width)
         return Mixed(self, blocks.reshape(len(blocks), -1, len(self.ids)), shape)
 
     @property
-    def robust(self) -> bool:
-        """Say whether `mean` and `mean_by` take the middle of what clients send; weights then do not count, or a client
-        could claim any."""
-        return self.source == UP and self.crew.group.config.server.aggregation != "mean"
+    def robust(self) -> RobustMean | None:
+        """Return what replaces `mean` and `mean_by` of what participants send.
 
-    def _middle_by(self, group: np.ndarray, k: int) -> torch.Tensor:
-        server = self.crew.group.config.server
-        cuts = [robust.values_left_out(n, server.aggregation, server.trim) for n in np.bincount(group, minlength=k)]
-        return torch.from_numpy(self.crew.call(Order.MIDDLE_BY, self.what, group, np.array(cuts))).to(self.dtype)
+        Weights then do not count, since a client could claim any."""
+        return self.pool.robust if self.ref.source == UP else None
 
-    @property
-    def what(self) -> np.ndarray:
-        """Return which rows these are, as orders name them."""
-        return np.array([self.source, self.field, self.start, self.stop], np.int64)
+    def _middle_by(self, robust: RobustMean, group: np.ndarray, k: int) -> Tensor:
+        cuts = [robust.values_left_out(n) for n in np.bincount(group, minlength=k)]
+        found = self.pool.call(Order.MIDDLE_BY, self.ref.to_array(), group, np.array(cuts))
+        return torch.from_numpy(found).to(self.dtype)
 
-    def _value(self, total, scale: float = 1.) -> torch.Tensor:
+    def _read(self, total: np.ndarray | Tensor, scale: float = 1.) -> Tensor:
+        """Return a sum as floats of this handle's type on the CPU."""
         return exact.read_sum(torch.as_tensor(total).cpu(), scale, self.dtype)
 
 
-def as_array(values, dtype=np.float64) -> np.ndarray:
-    return np.asarray(values.cpu() if isinstance(values, torch.Tensor) else values, dtype)
+def as_array(values: Numbers, dtype: type = np.float64) -> np.ndarray:
+    """Return numbers as an array on the host."""
+    return np.asarray(values.cpu() if isinstance(values, Tensor) else values, dtype)
 
 
-def normalised(weight) -> np.ndarray:
-    weight = as_array(weight)
-    return weight / weight.sum()
+def normalise(weight: Numbers) -> np.ndarray:
+    """Return weights, (n,), scaled to a sum of 1."""
+    weights = as_array(weight)
+    return weights / weights.sum()
 
 
-def rows_of(crew: RankPool, source: int, like):
-    """Return the Rows handle of every field of Up or Mine, given one client's as a template."""
-    return type(like)(*(Rows(crew, source, i, 0, v.numel(), v.dtype) for i, v in enumerate(like)))
+def rows_of(pool: RankPool, source: int, like: Fields) -> Fields:
+    """Return a handle on every field of Up or Mine.
+
+    Args:
+        pool: all ranks.
+        source: UP or MINE.
+        like: one client's Up or Mine, as a template."""
+    # A NamedTuple takes its fields one by one; mypy knows only that it is a tuple.
+    make: Callable[..., Fields] = type(like)
+    return make(*(Rows(pool, RowRef(source, i, 0, v.numel()), v.dtype) for i, v in enumerate(like)))

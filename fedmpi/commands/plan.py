@@ -104,7 +104,9 @@ def rehearse_server(case: Case) -> Rehearsal:
     import torch
 
     from fedmpi.clients.hosted import HostedClients
-    from fedmpi.comm.orders import UP, RankPool
+    from fedmpi.comm.orders import UP
+    from fedmpi.comm.rank_pool import RankPool
+    from fedmpi.comm.robust import RobustMean
     from fedmpi.comm.rows import rows_of
     from fedmpi.server.rounds import address
     from fedmpi.server.sampling import participants
@@ -118,16 +120,17 @@ def rehearse_server(case: Case) -> Rehearsal:
     config, federation, counted = case.config, case.federation, Counting()
     who, everybody = participants(config, 0, federation.sizes), range(federation.clients)
     group = BlankClients(case.method, case.shared, case.mine, None, federation, everybody, config, torch.device("cpu"))
-    crew = RankPool(counted, group, np.zeros(federation.clients, np.int64))
-    address(crew, case.method, case.shared, who)
-    crew.train(0, who.ids, True, case.shared)
+    robust = RobustMean.from_settings(config.server.aggregation, config.server.trim)
+    pool = RankPool(counted, group, np.zeros(federation.clients, np.int64), robust=robust)
+    address(pool, case.method, case.shared, who)
+    pool.train(0, who.ids, True, case.shared)
     # The state that stays as it is was sent once, before the first round.
     counted.broadcast_bytes = 0
     try:
         # Rows that are all alike make poor clusters.
         with warnings.catch_warnings(action="ignore"):
-            shared = case.method.server(case.shared, rows_of(crew, UP, case.up), who)
-        counted.broadcast_bytes += sum(field.nbytes for field in crew.news(shared))
+            shared = case.method.server(case.shared, rows_of(pool, UP, case.up), who)
+        counted.broadcast_bytes += sum(field.nbytes for field in pool.changed_fields(shared))
     except Exception as error:
         # A server may want rows that differ; the rest of the plan holds.
         return Rehearsal(counted, f"{type(error).__name__}: {error}")

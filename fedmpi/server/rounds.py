@@ -11,7 +11,8 @@ import torch
 
 from fedmpi.clients.placement import Pace
 from fedmpi.clients.state_store import as_numpy, digest_of_run
-from fedmpi.comm.orders import MINE, UP, Order, RankPool
+from fedmpi.comm.orders import MINE, UP, Order
+from fedmpi.comm.rank_pool import RankPool
 from fedmpi.comm.rows import rows_of
 from fedmpi.config.schema import Config, to_plain
 from fedmpi.data.federation import Federation
@@ -55,7 +56,7 @@ class Run:
     """A run at rank 0: its parts, and the loop over rounds."""
     config: Config
     method: Method
-    crew: RankPool
+    pool: RankPool
     federation: Federation
     folder: RunFolder
     progress: Progress
@@ -108,7 +109,7 @@ class Run:
 
     def one_round(self, t: int) -> None:
         """One round, as in the picture; its facts enter the books, and its measures where it is evaluated."""
-        begin, state, world, judge = time.perf_counter(), self.state, self.crew.world, self.evaluates(t)
+        begin, state, world, judge = time.perf_counter(), self.state, self.pool.world, self.evaluates(t)
         sent, received = world.sent, world.received
         asked = participants(self.config, t, self.federation.sizes)
         moved = self.move(self.config.rounds - t)
@@ -124,7 +125,7 @@ class Run:
 
     def look(self, judge: bool):
         """Return the table of all clients (None: they are not judged now), and the ranks' times since the last look."""
-        return self.crew.judge(self.state.round, self.state.shared) if judge else (None, self.crew.call(Order.TIMES))
+        return self.pool.judge(self.state.round, self.state.shared) if judge else (None, self.pool.call(Order.TIMES))
 
     def steps(self, times: np.ndarray, trained: Participants) -> dict:
         """Return the gradient steps of a client, in this round and so far."""
@@ -135,8 +136,8 @@ class Run:
         begin, moves = time.perf_counter(), self.pace.moves(left)
         if moves is None:
             return 0
-        self.crew.call(Order.MOVE, *moves)
-        self.pace.moved(self.crew.homes, len(moves[0]), time.perf_counter() - begin)
+        self.pool.call(Order.MOVE, *moves)
+        self.pace.moved(self.pool.homes, len(moves[0]), time.perf_counter() - begin)
         self.progress.note(f"{len(moves[0])} clients moved to ranks that are faster or have less to do")
         return len(moves[0])
 
@@ -156,7 +157,7 @@ class Run:
 
     @cached_property
     def edge(self) -> EdgeLedger:
-        return EdgeLedger(self.config.edge, self.method, self.federation, self.crew.group.local(0),
+        return EdgeLedger(self.config.edge, self.method, self.federation, self.pool.hosted.local(0),
                           self.config.rounds)
 
     def spent(self, who: Participants, nbytes) -> dict:
@@ -173,8 +174,8 @@ class Run:
 
     def picture(self) -> None:
         """Note the clients' embeddings for the history."""
-        rows = self.method.embedding(rows_of(self.crew, MINE, self.crew.group.store.first),
-                                     rows_of(self.crew, UP, self.up))
+        rows = self.method.embedding(rows_of(self.pool, MINE, self.pool.hosted.store.first),
+                                     rows_of(self.pool, UP, self.up))
         if rows is None or not len(rows.ids):
             self.progress.note(f"round {self.state.round}: {self.method.title} has no heads to embed")
         else:
@@ -184,11 +185,11 @@ class Run:
         """The server addresses the participants and takes what they send. Return whose updates it took; if none, its
         state stays."""
         state = self.state
-        address(self.crew, self.method, state.shared, addressed(self.config, self.federation.sizes, who, judge))
-        there = self.crew.train(who.round, who.ids, judge, state.shared, self.pace.ranks(who))
+        address(self.pool, self.method, state.shared, addressed(self.config, self.federation.sizes, who, judge))
+        there = self.pool.train(who.round, who.ids, judge, state.shared, self.pace.ranks(who))
         who = who if there.all() else who.only(there)
         if len(who.ids):
-            new = self.method.server(state.shared, rows_of(self.crew, UP, self.up), who)
+            new = self.method.server(state.shared, rows_of(self.pool, UP, self.up), who)
             state.shared = type(new)(*(v.contiguous() for v in new))      # as at all ranks: sums follow strides
         return who
 
@@ -213,7 +214,7 @@ class Run:
     def reason(self, seconds: float) -> str:
         """Say why the run has to stop after a round that took so long, "" when it goes on."""
         late = self.deadline.reason_to_stop(seconds, self.saving)
-        return "asked to stop" if self.stopping() or self.crew.asked else late
+        return "asked to stop" if self.stopping() or self.pool.stop_requested else late
 
     def due(self) -> bool:
         """Say whether to save: as set, at the end, and once early where there is a deadline, to know what it takes."""
@@ -251,13 +252,13 @@ class Run:
         """Write a checkpoint: the server's state, and the clients' rows streamed from their homes."""
         begin, state = time.perf_counter(), self.state
         self.saved = begin
-        ids = np.flatnonzero(self.crew.call(Order.TOUCHED)).astype(np.int64)
+        ids = np.flatnonzero(self.pool.call(Order.TOUCHED)).astype(np.int64)
         shared = {name: as_numpy(value) for name, value in state.shared._asdict().items()}
         books = {"seconds": state.seconds, "clusters": state.groups.last.tolist(), "gpus": self.gpus,
                  "steps": state.steps.saved(), "each": {n: v.tolist() for n, v in state.groups.each.items()}}
         snapshot = checkpoint.Snapshot(
             state.round, shared, ids, to_plain(self.config), self.federation.fingerprint, state.accuracy(),
-            state.metrics, books | self.crew.group.describe_engine())
+            state.metrics, books | self.pool.hosted.describe_engine())
         self.folder.save_history()
         path = checkpoint.write_checkpoint(self.folder.checkpoints, snapshot, self.pieces(ids))
         checkpoint.prune(self.folder.checkpoints, self.config.checkpoint.keep)
@@ -266,10 +267,10 @@ class Run:
 
     def pieces(self, ids: np.ndarray):
         """Yield the rows of clients `ids`, a bounded number of bytes at a time."""
-        per_client = max(1, nbytes(self.crew.group.store.first))
+        per_client = max(1, nbytes(self.pool.hosted.store.first))
         at_once = max(1, CHECKPOINT_PIECE_BYTES // per_client)
         for start in range(0, len(ids), at_once):
-            yield self.crew.call(Order.STATE, ids[start:start + at_once])
+            yield self.pool.call(Order.STATE, ids[start:start + at_once])
 
     def restore(self, path, snapshot: checkpoint.Snapshot) -> None:
         """Continue from a checkpoint; every rank reads its own clients' rows."""
@@ -279,22 +280,21 @@ class Run:
         state.seconds, state.steps = snapshot.books["seconds"], StepTotals.of(snapshot.books.get("steps"))
         state.groups.last = np.array(snapshot.books["clusters"], np.int64)
         state.groups.each = {name: np.array(v, float) for name, v in snapshot.books.get("each", {}).items()}
-        self.crew.call(Order.RESTORE, np.frombuffer(str(path).encode(), np.uint8), snapshot.ids)
+        self.pool.call(Order.RESTORE, np.frombuffer(str(path).encode(), np.uint8), snapshot.ids)
 
     def result(self) -> dict:
         """Summarise the finished run, with the digest of its final state."""
         lines = evaluated(self.state.metrics)
-        digest = digest_of_run(self.state.shared, self.crew.call(Order.DIGEST))
+        digest = digest_of_run(self.state.shared, self.pool.call(Order.DIGEST))
         return {**lines[-1], "digest": digest, "rounds": self.state.round, "method": self.method.title,
                 "ended": "stop" if self.early_end() else "rounds", **selection.series(self.config, lines),
-                "ranks": self.crew.world.size, **self.crew.group.describe_engine(),
+                "ranks": self.pool.world.size, **self.pool.hosted.describe_engine(),
                 **({"gpus": self.gpus} if self.gpus else {}), "seconds": self.state.seconds}
 
 
-def address(crew: RankPool, method, shared, who: Participants) -> None:
+def address(pool: RankPool, method: Method, shared: tuple, who: Participants) -> None:
     """Send each participant what the server addresses to it alone."""
     if method.message_template() is not None and len(who.ids):
-        note = method.messages(shared, rows_of(crew, MINE, crew.group.store.first), who)
-        for slot, mixed in enumerate(note):
-            crew.call(Order.NOTE, np.int64(slot), mixed.rows.what, who.ids, mixed.coefficients,
+        for slot, mixed in enumerate(method.messages(shared, rows_of(pool, MINE, pool.hosted.store.first), who)):
+            pool.call(Order.MESSAGE, np.int64(slot), mixed.rows.ref.to_array(), who.ids, mixed.coefficients,
                       np.array(mixed.shape, np.int64))

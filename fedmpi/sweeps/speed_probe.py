@@ -24,8 +24,8 @@ def time_rounds(federation: Federation, settings: dict, participants: int, round
         drawn = np.random.default_rng(t).permutation(federation.clients)[:participants]
         ids = np.sort(drawn).astype(np.int64)
         begin = time.perf_counter()
-        parts.crew.train(t, ids, False, shared)
-        rows = rows_of(parts.crew, UP, parts.up)
+        parts.pool.train(t, ids, False, shared)
+        rows = rows_of(parts.pool, UP, parts.up)
         shared = parts.method.server(shared, rows, Participants(ids, federation.sizes[ids], t, 0))
         seconds.append(time.perf_counter() - begin)
     return seconds

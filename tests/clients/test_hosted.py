@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from fedmpi.comm import exact
-from fedmpi.comm.orders import MINE, UP
+from fedmpi.comm.orders import MINE, UP, RowRef
 from fedmpi.config.schema import Checkpoint, StateSettings, Train
 from fedmpi.engines.loop import Loop
 from fedmpi.engines.vmap import Vmap
@@ -96,12 +96,12 @@ def test_participants_send_and_keep_and_others_do_not():
 def test_rows_are_columns_of_those_who_have_them():
     group = trained([1, 4, 5])
     assert group.sums.holders(UP) == [1, 4, 5] and group.sums.holders(MINE) == [0, 1, 2, 3, 4, 5]
-    assert group.sums.rows(np.array([UP, 0, 1, 4])).tolist() == [[2, 3, 4], [5, 6, 7], [6, 7, 8]]
-    assert group.sums.rows(np.array([UP, 1, 0, 1])).tolist() == [[1], [4], [5]]
-    kept = group.sums.rows(np.array([MINE, 0, 2, 5]))
+    assert group.sums.rows(RowRef(UP, 0, 1, 4)).tolist() == [[2, 3, 4], [5, 6, 7], [6, 7, 8]]
+    assert group.sums.rows(RowRef(UP, 1, 0, 1)).tolist() == [[1], [4], [5]]
+    kept = group.sums.rows(RowRef(MINE, 0, 2, 5))
     assert kept.dtype == np.float32 and kept[[1, 4]].tolist() == [[3, 4, 5], [6, 7, 8]] and not kept[[0, 2, 3]].any()
     group.ups = {}
-    assert group.sums.rows(np.array([UP, 0, 1, 4])).shape == (0, 3)
+    assert group.sums.rows(RowRef(UP, 0, 1, 4)).shape == (0, 3)
 
 
 @pytest.mark.parametrize("reduce", ["exact", "float32"])
@@ -110,30 +110,30 @@ def test_sums_are_over_the_hosted_clients(reduce):
     group = trained([1, 4, 5], reduce=reduce)
     rows = np.array([[2., 3], [5, 6], [6, 7]])
     for weights in (np.array([.25, 0, .5]), np.array([.125, .5, -.25])):
-        total = torch.as_tensor(group.sums.weighted_sum(np.array([UP, 0, 1, 3]), weights))
+        total = torch.as_tensor(group.sums.weighted_sum(RowRef(UP, 0, 1, 3), weights))
         assert total.dtype == (torch.int64 if reduce == "exact" else torch.float32)
         found = total.double() / 2 ** 44 if reduce == "exact" else total
         np.testing.assert_allclose(found, weights @ rows, atol=1e-12)
-        by = torch.as_tensor(group.sums.weighted_sum(np.array([UP, 0, 1, 3]), weights, np.array([2, 0, 2]), 3))
+        by = torch.as_tensor(group.sums.weighted_sum(RowRef(UP, 0, 1, 3), weights, np.array([2, 0, 2]), 3))
         found = by.double() / 2 ** 44 if reduce == "exact" else by
         np.testing.assert_allclose(found, [weights[1] * rows[1], [0, 0], weights[[0, 2]] @ rows[[0, 2]]], atol=1e-12)
-    assert not torch.as_tensor(group.sums.weighted_sum(np.array([UP, 0, 1, 3]), np.zeros(3))).any()
+    assert not torch.as_tensor(group.sums.weighted_sum(RowRef(UP, 0, 1, 3), np.zeros(3))).any()
 
 
 @pytest.mark.parametrize("reduce", ["exact", "float32"])
 @pytest.mark.parametrize("verb", ["sum", "group", "rows"])
 def test_numbers_of_which_there_is_no_sum_are_named(reduce, verb):
     group = trained([1, 4, 5], bad=("up", 4), reduce=reduce)
-    what, weights = np.array([UP, 0, 1, 5]), np.array([.3, .3, .4])
+    ref, weights = RowRef(UP, 0, 1, 5), np.array([.3, .3, .4])
     with pytest.raises(exact.NotFinite, match="^update of v has 1 non-finite values of 4;"):
         if verb == "rows":
-            group.sums.rows(what)
+            group.sums.rows(ref)
         else:
-            group.sums.weighted_sum(what, weights, *((np.array([0, 1, 0]), 2) if verb == "group" else ()))
+            group.sums.weighted_sum(ref, weights, *((np.array([0, 1, 0]), 2) if verb == "group" else ()))
     assert group.context.client == 4
     # a row with weight 0 is not looked at
-    assert group.sums.weighted_sum(what, np.array([.3, 0, .4])) is not None
-    assert group.sums.rows(np.array([UP, 0, 0, 3])).shape == (3, 3)
+    assert group.sums.weighted_sum(ref, np.array([.3, 0, .4])) is not None
+    assert group.sums.rows(RowRef(UP, 0, 0, 3)).shape == (3, 3)
 
 
 @pytest.mark.parametrize("bad, what", [(("mine", 4), "non-finite values of 6"), (("range", 4), "out of the range")])

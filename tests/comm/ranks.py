@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import sys
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -16,8 +16,9 @@ import torch
 from fedmpi.comm import mpi_world as worlds
 from fedmpi.comm import robust
 from fedmpi.comm.mpi_world import open_world
-from fedmpi.comm.orders import HEADER, Order, RankPool
-from fedmpi.config.schema import Server
+from fedmpi.comm.orders import Order
+from fedmpi.comm.rank_pool import HEADER_BYTES, RankPool
+from fedmpi.comm.robust import RobustMean
 from fedmpi.data.federation import Samples
 from fedmpi.method import Method, Participants
 from fedmpi.models.nets import MLP
@@ -109,8 +110,8 @@ def collectives(world) -> dict:
     return out
 
 
-LENGTHS = (0, 1, *range(HEADER - 80, HEADER + 9, 8), 3 * HEADER)      # of an order's array: with its frame in the
-# header, just not, or long
+# of an order's array: with its frame it fits into the header, or just not, or it is long
+LENGTHS = (0, 1, *range(HEADER_BYTES - 80, HEADER_BYTES + 9, 8), 3 * HEADER_BYTES)
 
 
 class Listener:
@@ -120,39 +121,39 @@ class Listener:
     def __init__(self):
         self.heard = []
 
-    def hear(self, fresh, arrays):
+    def receive_shared(self, fresh, arrays):
         self.heard = [len(arrays), *fresh, *(isinstance(a, torch.Tensor) for a in arrays), *(a.sum() for a in arrays)]
 
-    def probe(self) -> np.ndarray:
+    def time_engines(self) -> np.ndarray:
         return np.array(self.heard, float)
 
-    def use(self, text: str):
+    def use_engine(self, text: str):
         self.heard.append(sum(map(ord, text)))
 
 
 def lengths(world) -> dict:
     """Give orders of all lengths; return what every rank heard."""
-    crew = RankPool(world, Listener(), np.zeros(1, np.int64))
+    pool = RankPool(world, Listener(), np.zeros(1, np.int64))
     if world.rank:
-        crew.serve()
+        pool.serve()
     else:
         for n in LENGTHS:
-            crew.call(Order.ENGINE, text(n))
-        crew.call(Order.STOP, np.int64(0))
-    return {"orders": everywhere(world, np.array(crew.group.heard))}
+            pool.call(Order.ENGINE, text(n))
+        pool.call(Order.STOP, np.int64(0))
+    return {"orders": everywhere(world, np.array(pool.hosted.heard))}
 
 
 def news(world) -> dict:
     """Tell a server's state twice, the second time one field of it; odd ranks let MPI write where tensors are to lie.
     Return what every rank heard."""
-    crew = RankPool(world, Listener(), np.zeros(1, np.int64), gpu_direct=world.rank % 2 == 1)
+    pool = RankPool(world, Listener(), np.zeros(1, np.int64), gpu_direct=world.rank % 2 == 1)
     if world.rank:
-        crew.serve()
+        pool.serve()
         return {}
-    state = [torch.arange(HEADER).float(), torch.tensor(3), torch.ones(2, HEADER, dtype=torch.int64)]
-    whole = crew.call(Order.PROBE, *crew.news(state))
-    part = crew.call(Order.PROBE, *crew.news([state[0] + 1, *state[1:]]))
-    crew.call(Order.STOP, np.int64(0))
+    state = [torch.arange(HEADER_BYTES).float(), torch.tensor(3), torch.ones(2, HEADER_BYTES, dtype=torch.int64)]
+    whole = pool.call(Order.PROBE, *pool.changed_fields(state))
+    part = pool.call(Order.PROBE, *pool.changed_fields([state[0] + 1, *state[1:]]))
+    pool.call(Order.STOP, np.int64(0))
     return {"news": whole, "less news": part}
 
 
@@ -193,11 +194,11 @@ def verbs(lab, ids) -> dict:
 
 
 def robustly(lab, how, w, group, old) -> dict:
-    """Call the verbs that `server.aggregation` replaces; only rank 0 needs to know the setting."""
-    lab.group.config, v = replace(lab.config, server=Server(aggregation=how, trim=.2)), lab.rows().v
+    """Call the verbs that `server.aggregation` replaces; only rank 0 knows the setting."""
+    lab.pool.robust, v = RobustMean(how, .2), lab.rows().v
     found = {f"{how} mean": v.mean(w), f"{how} mean block": v[5:21].mean(),
              f"{how} mean_by": v.mean_by(group, K, old, w)}
-    lab.group.config = lab.config
+    lab.pool.robust = None
     return found
 
 
@@ -210,7 +211,8 @@ def mixed(lab, ids, rows, coefficients) -> torch.Tensor:
     """Address a mix to each participant, let it send back what it was told, and gather that."""
     noted = rows.mix(coefficients)
     slot, what = (0, lab.rows().told) if coefficients.ndim == 2 else (1, lab.rows().twice)
-    lab.crew.call(Order.NOTE, np.int64(slot), noted.rows.what, ids, noted.coefficients, np.array(noted.shape))
+    lab.pool.call(Order.MESSAGE, np.int64(slot), noted.rows.ref.to_array(), ids, noted.coefficients,
+                  np.array(noted.shape))
     lab.train(0, Participants(ids, weights(ids), 0, 0))
     return what.gather()
 
@@ -224,11 +226,11 @@ def rows(world, hostings) -> dict:
                               # as ranks with GPUs among ranks without
                               gpu_direct=how == "straight" and world.rank != 1)
         if world.rank:
-            lab.crew.serve()
+            lab.pool.serve()
             continue
         for name, ids in WHO.items():
             out |= {f"{reduce}/{how}/{name}/{verb}": value.numpy() for verb, value in verbs(lab, ids).items()}
-        lab.crew.call(Order.STOP, np.int64(0))
+        lab.pool.call(Order.STOP, np.int64(0))
     return out
 
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from fedmpi.comm.orders import DTYPES, frame, padded, unframe
+from fedmpi.comm.frame import DTYPES, frame, padded, unframe
 
 ANY = st.sampled_from(DTYPES).flatmap(
     lambda dtype: arrays.arrays(dtype, arrays.array_shapes(min_dims=0, max_dims=4, min_side=0, max_side=5)))

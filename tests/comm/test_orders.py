@@ -5,36 +5,37 @@ import numpy as np
 import pytest
 import torch
 
-from fedmpi.comm.orders import HEADER, MINE, NEWS, Order, RankPool
+from fedmpi.comm.orders import HANDLERS, MINE, Order
+from fedmpi.comm.rank_pool import HEADER_BYTES, RankPool
 from fedmpi.comm.transport import Solo
 from fedmpi.context import RankContext
 from fedmpi.engines.step_counter import JUDGED, StepCounter
 from tests.comm.together import together
 
 
-def fresh(crew, shared) -> list[bool]:
-    return crew.news(shared)[0].tolist()
+def fresh(pool, shared) -> list[bool]:
+    return pool.changed_fields(shared)[0].tolist()
 
 
 @pytest.fixture
-def crew():
+def pool():
     return RankPool(Solo(), None, np.zeros(1, np.int64))
 
 
-def test_what_stays_the_same_tensor_is_not_sent_again(crew):
+def test_what_stays_the_same_tensor_is_not_sent_again(pool):
     w, centres = torch.ones(3), torch.zeros(2, 3)
-    assert fresh(crew, (w, centres)) == [True, True]
-    assert fresh(crew, (w, centres)) == [False, False]
-    assert fresh(crew, (w + 1, centres)) == [True, False]
-    assert fresh(crew, (w, centres)) == [True, False]      # as it was the time before last: not what the ranks hold
+    assert fresh(pool, (w, centres)) == [True, True]
+    assert fresh(pool, (w, centres)) == [False, False]
+    assert fresh(pool, (w + 1, centres)) == [True, False]
+    assert fresh(pool, (w, centres)) == [True, False]      # as it was the time before last: not what the ranks hold
 
 
-def test_what_was_changed_in_place_is_sent(crew):
+def test_what_was_changed_in_place_is_sent(pool):
     w, R = torch.ones(3), torch.zeros(4)
-    assert fresh(crew, (w, R)) == [True, True]
+    assert fresh(pool, (w, R)) == [True, True]
     R[2:][0] = 5      # through a view
-    assert fresh(crew, (w, R)) == [False, True]
-    flags, *arrays = crew.news((w.clone(), R))
+    assert fresh(pool, (w, R)) == [False, True]
+    flags, *arrays = pool.changed_fields((w.clone(), R))
     assert flags.tolist() == [True, False] and np.array_equal(arrays[0], np.ones(3))
 
 
@@ -63,7 +64,7 @@ class Hand:
         return np.array([.5, self.rank])
 
     def rows(self, what):
-        self.told.append(("rows", what.tolist()))
+        self.told.append(("rows", what))
         return np.array([[i, 100 + i] for i in self.mine], float).reshape(-1, 2)
 
     def use_engine(self, name):
@@ -80,17 +81,17 @@ HOMES = np.array([1, 2, 0, 2, 1, 2])
 
 
 def crews(act, skips=True) -> list:
-    """Let rank 0 of three act(crew); return its answer and what each rank's clients were told."""
+    """Let rank 0 of three act(pool); return its answer and what each rank's clients were told."""
     def rank(world):
-        crew = RankPool(world, Hand(world.rank, skips), HOMES)
-        crew.group.mine, answer = np.flatnonzero(world.rank == HOMES), None
-        crew.group.context.stop = lambda: world.rank == 2
+        pool = RankPool(world, Hand(world.rank, skips), HOMES)
+        pool.hosted.mine, answer = np.flatnonzero(world.rank == HOMES), None
+        pool.hosted.context.stop = lambda: world.rank == 2
         if world.rank:
-            answer = crew.serve()
+            answer = pool.serve()
         else:
-            answer = act(crew)
-            crew.call(Order.STOP, np.int64(75))
-        return answer, crew.group.told, crew.ids.tolist(), crew.ranks.tolist(), world.order
+            answer = act(pool)
+            pool.call(Order.STOP, np.int64(75))
+        return answer, pool.hosted.told, pool.ids.tolist(), pool.performer.ranks.tolist(), world.order
     return together(3, rank)
 
 
@@ -98,14 +99,16 @@ def test_numbers_of_orders():
     """Frozen: they travel between ranks, and are told when a rank hangs."""
     assert {order.name: int(order) for order in Order} == {
         "STOP": 0, "TRAIN": 1, "SUM": 2, "SUM_BY": 3, "GATHER": 4, "JUDGE": 5, "DIGEST": 6, "TOUCHED": 7, "STATE": 8,
-        "RESTORE": 9, "TIMES": 10, "ENGINE": 11, "PROBE": 12, "NOTE": 13, "MOVE": 14, "DISMISS": 15, "MIDDLE_BY": 16,
+        "RESTORE": 9, "TIMES": 10, "ENGINE": 11, "PROBE": 12, "MESSAGE": 13, "MOVE": 14, "DISMISS": 15, "MIDDLE_BY": 16,
         "PROBE_LAYERS": 17, "LAYERS": 18, "DISTANCES": 19}
-    assert HEADER == 8192 and {int(order): count for order, count in NEWS.items()} == {1: 5, 5: 2, 12: 1}
+    assert HEADER_BYTES == 8192 and set(HANDLERS) == set(Order)
+    assert {int(order): found.first_state for order, found in HANDLERS.items() if found.first_state is not None} == {
+        1: 5, 5: 2, 12: 1}
 
 
 def test_participants_train_at_their_homes_and_those_with_bad_updates_are_left_out():
     ids, state = np.array([0, 2, 3, 5]), [torch.tensor([1., 2.]), torch.tensor(3)]
-    (kept, *mine), *workers = crews(lambda crew: crew.train(6, ids, True, state).tolist())
+    (kept, *mine), *workers = crews(lambda pool: pool.train(6, ids, True, state).tolist())
     assert kept == [True, True, True, False]
     for rank, (told, left, ranks, order) in enumerate([mine, *(found[1:] for found in workers)]):
         assert told[0] == ("hear", [True, True], [[1, 2], 3])
@@ -116,7 +119,7 @@ def test_participants_train_at_their_homes_and_those_with_bad_updates_are_left_o
 
 def test_participants_train_where_they_are_told_to():
     ids = np.array([1, 4])
-    found = crews(lambda crew: crew.train(0, ids, False, [], np.array([0, 2])).tolist(), skips=False)
+    found = crews(lambda pool: pool.train(0, ids, False, [], np.array([0, 2])).tolist(), skips=False)
     assert found[0][0] == [True, True]      # nobody looks whose update is bad
     assert [told[1] for _, told, *_ in found] == [("train", 0, [1, 4], mine, False) for mine in ([1], [], [4])]
     assert all(found[rank][2:4] == ([1, 4], [0, 2]) for rank in range(3))
@@ -124,12 +127,12 @@ def test_participants_train_where_they_are_told_to():
 
 def test_the_table_of_all_clients_and_the_times_of_all_ranks():
     """Rank 2 was asked to stop, of which rank 0 hears with the times."""
-    def act(crew):
-        before = crew.asked
-        crew.group.counter.begin(JUDGED)
-        crew.group.counter.add("judging", 7)
-        table, times = crew.judge(3, [])
-        return before, table.tolist(), times.tolist(), crew.asked, crew.call(Order.TIMES).tolist()
+    def act(pool):
+        before = pool.stop_requested
+        pool.hosted.counter.begin(JUDGED)
+        pool.hosted.counter.add("judging", 7)
+        table, times = pool.judge(3, [])
+        return before, table.tolist(), times.tolist(), pool.stop_requested, pool.call(Order.TIMES).tolist()
     (before, table, times, asked, again), *_ = crews(act)[0]
     assert table == [[[120., 120.]]] * 6 and again == [[.5, rank] + [0] * 18 for rank in range(3)]
     assert times == [again[0][:-1] + [7], *again[1:]]      # rank 0's steps, told once
@@ -137,25 +140,25 @@ def test_the_table_of_all_clients_and_the_times_of_all_ranks():
 
 
 def test_rows_come_in_the_order_of_clients():
-    def act(crew):
-        everywhere = crew.call(Order.GATHER, np.array([MINE, 0, 0, 2]))
-        return everywhere.tolist(), crew.call(Order.TOUCHED).tolist()
+    def act(pool):
+        everywhere = pool.call(Order.GATHER, np.array([MINE, 0, 0, 2]))
+        return everywhere.tolist(), pool.call(Order.TOUCHED).tolist()
     (rows, touched), *_ = crews(act)[0]
     assert rows == [[i, 100 + i] for i in range(6)] and touched == [True, False] * 3
 
 
 def test_words_reach_every_rank():
-    def act(crew):
-        crew.call(Order.ENGINE, np.frombuffer("vmap é".encode(), np.uint8))
-        crew.call(Order.RESTORE, np.frombuffer(b"/a/b.h5", np.uint8), np.array([1, 4]))
+    def act(pool):
+        pool.call(Order.ENGINE, np.frombuffer("vmap é".encode(), np.uint8))
+        pool.call(Order.RESTORE, np.frombuffer(b"/a/b.h5", np.uint8), np.array([1, 4]))
     assert all(told == [("use", "vmap é"), ("restore", "/a/b.h5", [1, 4])] for _, told, *_ in crews(act))
 
 
 @pytest.mark.parametrize("nbytes, broadcasts", [(8176 - 40, 0), (8176 - 40 + 1, 1)])
 def test_an_order_that_fits_into_its_header_needs_no_second_broadcast(nbytes, broadcasts):
     """The header has 16 bytes of its own, the frame of one array 40."""
-    def act(crew):
-        crew.call(Order.ENGINE, np.full(nbytes, ord("x"), np.uint8))
-        return crew.world.sent
+    def act(pool):
+        pool.call(Order.ENGINE, np.full(nbytes, ord("x"), np.uint8))
+        return pool.world.sent
     sent = crews(act)[0][0]
     assert (sent > 0) == broadcasts and sent == broadcasts * 2 * (40 + 8136 + 8)

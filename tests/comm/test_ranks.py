@@ -80,9 +80,9 @@ def test_orders_of_every_length_arrive(results, size):
 
 def test_the_state_arrives_where_it_is_to_lie(results, size):
     """As tensors where MPI writes them itself, at odd ranks: see Crew.straight."""
-    odd, total = np.arange(size) % 2, job.HEADER * (job.HEADER - 1) / 2
-    assert np.array_equal(results["news"], [[3, 1, 1, 1, *[i] * 3, total, 3, 2 * job.HEADER] for i in odd])
-    assert np.array_equal(results["less news"], [[1, 1, 0, 0, i, total + job.HEADER] for i in odd])
+    odd, total = np.arange(size) % 2, job.HEADER_BYTES * (job.HEADER_BYTES - 1) / 2
+    assert np.array_equal(results["news"], [[3, 1, 1, 1, *[i] * 3, total, 3, 2 * job.HEADER_BYTES] for i in odd])
+    assert np.array_equal(results["less news"], [[1, 1, 0, 0, i, total + job.HEADER_BYTES] for i in odd])
 
 
 def reference(ids) -> dict[str, np.ndarray]:

@@ -3,16 +3,14 @@
 The rows lie in one array here: what a verb asks of the ranks is answered from it."""
 from __future__ import annotations
 
-from types import SimpleNamespace
-
 import numpy as np
 import pytest
 import torch
 
 from fedmpi.comm import exact, rows
-from fedmpi.comm.orders import MINE, UP, Order
+from fedmpi.comm.orders import MINE, UP, Order, RowRef
+from fedmpi.comm.robust import RobustMean
 from fedmpi.comm.rows import Rows
-from fedmpi.config.schema import Server
 from tests.federations import Lab, method
 
 TILE = 65_536      # columns of a gram matrix at once
@@ -21,10 +19,12 @@ TILE = 65_536      # columns of a gram matrix at once
 class Held:
     """Answers orders from an array of rows, and notes them."""
 
-    def __init__(self, x: np.ndarray, server=None):
+    def __init__(self, x: np.ndarray, robust=None):
         self.x, self.asked = x, []
-        self.ids, self.homes = 10 + np.arange(len(x)), np.zeros(len(x), int)
-        self.group = SimpleNamespace(config=SimpleNamespace(server=server or Server()))
+        self.robust = robust
+
+    def clients_of(self, source):
+        return 10 * (source == UP) + np.arange(len(self.x))
 
     def call(self, order, what, *arrays):
         self.asked.append((order, what.tolist(), *arrays))
@@ -45,7 +45,7 @@ def fixed(total) -> torch.Tensor:
 
 
 def handle(x, source=UP, dtype=torch.float32, **how) -> Rows:
-    return Rows(Held(np.asarray(x, np.float32), **how), source, 4, 0, x.shape[1], dtype)
+    return Rows(Held(np.asarray(x, np.float32), **how), RowRef(source, 4, 0, x.shape[1]), dtype)
 
 
 def whole_numbers(n: int, d: int, seed: int = 0) -> np.ndarray:
@@ -62,11 +62,11 @@ def test_inner_products_of_rows_wider_than_a_tile(d, origin, beside):
     expected = np.concatenate([x, more]) if beside else x
     expected = (expected - off if origin else expected).astype(np.int64)
     assert found.dtype == torch.float64 and np.array_equal(found, expected @ expected.T)
-    assert [asked[1][2:] for asked in v.crew.asked] == [[s, min(s + TILE, d)] for s in range(0, d, TILE)]
+    assert [asked[1][2:] for asked in v.pool.asked] == [[s, min(s + TILE, d)] for s in range(0, d, TILE)]
 
 
 def test_inner_products_of_a_block_take_its_own_columns(monkeypatch):
-    monkeypatch.setattr(rows, "TILE", 7)
+    monkeypatch.setattr(rows, "TILE_COLUMNS", 7)
     x, off, more = whole_numbers(3, 40), whole_numbers(1, 20, 1)[0], whole_numbers(1, 20, 2)
     found = handle(x)[5:25].gram(torch.from_numpy(off), torch.from_numpy(more))
     expected = np.concatenate([x[:, 5:25], more]) - off
@@ -75,7 +75,7 @@ def test_inner_products_of_a_block_take_its_own_columns(monkeypatch):
 
 def test_bits_of_inner_products_are_those_of_tiles():
     """Frozen: another width would round sums of long rows another way, and change digests."""
-    assert rows.TILE == TILE
+    assert rows.TILE_COLUMNS == TILE
 
 
 @pytest.mark.parametrize("block, start, stop", [
@@ -83,10 +83,10 @@ def test_bits_of_inner_products_are_those_of_tiles():
     (slice(5, 99), 5, 40), (slice(7, 7), 7, 7)])
 def test_a_block_of_rows(block, start, stop):
     v = handle(whole_numbers(2, 40))[block]
-    assert v.what.tolist() == [UP, 4, start, stop] and v.what.dtype == np.int64
+    assert v.ref == RowRef(UP, 4, start, stop)
     inner = v[1:3]
-    assert inner.what.tolist() == [UP, 4, min(start + 1, stop), min(start + 3, stop)]
-    assert inner.crew is v.crew and inner.dtype == torch.float32
+    assert inner.ref == RowRef(UP, 4, min(start + 1, stop), min(start + 3, stop))
+    assert inner.pool is v.pool and inner.dtype == torch.float32
 
 
 def test_whose_rows_they_are():
@@ -103,7 +103,7 @@ def test_sums_with_any_weights(weight):
     found = v.sum(weight)
     w = np.ones(3) if weight is None else np.array(weight, float)
     assert np.allclose(found, w @ x, rtol=1e-6, atol=1e-6) and found.dtype == torch.float32
-    asked = v.crew.asked[0][2]
+    asked = v.pool.asked[0][2]
     assert np.abs(asked).sum() == pytest.approx(1 if w.any() else 0)
 
 
@@ -122,7 +122,7 @@ def test_means_of_groups_keep_the_old_value_of_those_without_weight():
     v = handle(x)
     found = v.mean_by(group, 4, old)
     expected = np.stack([x[[1, 3]].mean(0), old[1], x[[0, 2]].mean(0), x[4]])
-    assert np.allclose(found, expected, 1e-6) and v.crew.asked[0][0] == Order.SUM_BY
+    assert np.allclose(found, expected, 1e-6) and v.pool.asked[0][0] == Order.SUM_BY
     found = v.mean_by(torch.from_numpy(group), 4, old, w)
     expected = np.stack([x[[1, 3]].mean(0), old[1], (x[0] + 3 * x[2]) / 4, old[3]])
     assert np.allclose(found, expected, 1e-6)
@@ -133,17 +133,17 @@ def test_means_of_groups_keep_the_old_value_of_those_without_weight():
 def test_robust_means_leave_out_as_many_as_each_group_has(robust, trim, cuts):
     """Groups of 4, 1 and no members; weights do not count."""
     x, old = whole_numbers(5, 6), torch.full((3, 6), 7.)
-    v = handle(x, server=Server(aggregation=robust, trim=trim))
+    v = handle(x, robust=RobustMean(robust, trim))
     group = np.array([0, 0, 1, 0, 0])
     found = v.mean_by(group, 3, old, np.arange(5.))
-    order, what, groups, asked = v.crew.asked[0]
+    order, what, groups, asked = v.pool.asked[0]
     assert order == Order.MIDDLE_BY and groups.tolist() == group.tolist() and asked.tolist() == cuts
     assert found[:, 0].tolist() == [cuts[0], 100, 7] and found.dtype == torch.float32
-    v.crew.asked.clear()
+    v.pool.asked.clear()
     assert v.mean(np.arange(5.)).shape == (6,)
     cut = {"median": 2}.get(robust, {.4: 2, .1: 1, 0.: 0}[trim])
-    assert [a.tolist() for a in v.crew.asked[0][2:]] == [[0] * 5, [cut]]
-    assert not handle(x, MINE, server=Server(aggregation=robust)).robust and not handle(x).robust
+    assert [a.tolist() for a in v.pool.asked[0][2:]] == [[0] * 5, [cut]]
+    assert not handle(x, MINE, robust=RobustMean(robust, .1)).robust and not handle(x).robust
 
 
 def test_what_is_addressed_to_participants():
@@ -156,9 +156,9 @@ def test_what_is_addressed_to_participants():
 
 def test_sums_in_single_precision_are_scaled_back():
     v = handle(whole_numbers(2, 3))
-    found = v._value(torch.tensor([.5, .25]), 4.)
+    found = v._read(torch.tensor([.5, .25]), 4.)
     assert found.tolist() == [2, 1] and found.dtype == torch.float32
-    assert handle(whole_numbers(2, 3))._value(fixed(np.array([.5, -.25])), 4.).tolist() == [2, -1]
+    assert handle(whole_numbers(2, 3))._read(fixed(np.array([.5, -.25])), 4.).tolist() == [2, -1]
 
 
 def test_handles_of_all_fields():
@@ -167,9 +167,9 @@ def test_handles_of_all_fields():
     class Sent(NamedTuple):
         w: torch.Tensor
         n: torch.Tensor
-    w, n = rows.rows_of("crew", MINE, Sent(torch.zeros(2, 3), torch.zeros((), dtype=torch.float64)))
-    assert (w.crew, w.source, w.field, w.start, w.stop, w.dtype) == ("crew", 1, 0, 0, 6, torch.float32)
-    assert (n.field, n.stop, n.dtype) == (1, 1, torch.float64)
+    w, n = rows.rows_of("pool", MINE, Sent(torch.zeros(2, 3), torch.zeros((), dtype=torch.float64)))
+    assert (w.pool, w.ref, w.dtype) == ("pool", RowRef(MINE, 0, 0, 6), torch.float32)
+    assert (n.ref, n.dtype) == (RowRef(MINE, 1, 0, 1), torch.float64)
 
 
 @pytest.mark.parametrize("reduce", ["exact", "float32"])
@@ -177,6 +177,6 @@ def test_a_sum_is_read_as_the_ranks_added_it_up(mlp, federation, reduce):
     """The server code does not know the setting `server.reduce`: the sum's own type says how to read it."""
     lab = Lab(method("fedavg", mlp), federation, reduce=reduce)
     who = lab.train(0)
-    found = rows.rows_of(lab.crew, UP, lab.up).w.mean(who.sizes)
+    found = rows.rows_of(lab.pool, UP, lab.up).w.mean(who.sizes)
     expected = np.average([lab.group.ups[client].w.numpy() for client in who.ids], 0, who.sizes)
     assert np.allclose(found, expected, atol=1e-6) and np.linalg.norm(expected) > 1

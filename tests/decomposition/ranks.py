@@ -55,7 +55,7 @@ def perform(world: Solo, config: str, start: Start) -> int:
     """Do this rank's part of a start; return its exit code."""
     asked = count(1)
     request = RunRequest(config, list(start.overrides), start.out, start.resume)
-    context = RankContext(lambda: start.stop_after < ROUNDS and next(asked) >= start.stop_after)
+    context = RankContext(lambda: not world.rank and start.stop_after < ROUNDS and next(asked) >= start.stop_after)
     with decomposed(start), redirect_stdout(io.StringIO()):
         return (serve_as_worker if world.rank else lead)(world, request, context)
 

@@ -107,7 +107,7 @@ def test_the_probe_leaves_to_loop_what_vmap_cannot_train():
 def test_a_gpu_is_timed_once_and_a_restart_takes_the_choice_over(monkeypatch):
     """By all that a run does for it, on a rank that says it has a GPU."""
     lab, said = Lab(method("fedavg", mlp()), Digits()), []
-    run = SimpleNamespace(crew=lab.crew, config=lab.config, state=lab, progress=SimpleNamespace(say=said.append))
+    run = SimpleNamespace(pool=lab.pool, config=lab.config, state=lab, progress=SimpleNamespace(say=said.append))
     monkeypatch.setattr(lab.group, "take_times", lambda: np.array([0., 0., 1.]))
     monkeypatch.setattr(engine_choice, "time_engines", lambda group, shared: np.array([2., .5]))
     settle_engine(run, None)

@@ -25,9 +25,9 @@ def digest(world, name, model, federation, engine, how, server_hosts) -> str | N
     where = homes(federation.sizes, world.size, server_hosts, how, seed=1)
     lab = Lab(method(name, model, **SHOWN.get(name, {})), federation, engine, share=.6, world=world, homes=where)
     if world.rank:
-        return lab.crew.serve()
+        return lab.pool.serve()
     found = (moving(lab) if how == "shuffled" else lab.go()).digest()
-    lab.crew.call(Order.STOP, np.int64(0))
+    lab.pool.call(Order.STOP, np.int64(0))
     return found
 
 
@@ -37,7 +37,7 @@ def moving(lab):
     for t in range(3):
         lab.round(t)
         for ids, ranks in MOVED[t:t + 1]:
-            lab.crew.call(Order.MOVE, np.array(ids), np.array(ranks))
+            lab.pool.call(Order.MOVE, np.array(ids), np.array(ranks))
     return lab
 
 

@@ -80,9 +80,9 @@ def test_the_shared_state_keeps_its_shapes(name, lab):
 @each
 def test_ranks_hold_the_servers_state_though_what_stays_is_not_sent_again(name, lab):
     run = lab(name).go()
-    run.group.receive_shared(*split(run.crew.news(run.shared)))
+    run.group.receive_shared(*split(run.pool.changed_fields(run.shared)))
     assert digest_of(run.group.shared) == digest_of(run.shared)
-    assert not split(run.crew.news(run.shared))[0].any()
+    assert not split(run.pool.changed_fields(run.shared))[0].any()
 
 
 def split(news):

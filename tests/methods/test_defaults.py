@@ -94,8 +94,8 @@ def test_a_method_is_what_it_says(name, mlp, federation):
     lab = Lab(method(name, mlp), federation)
     m, shared, mine = lab.method, lab.shared, lab.mine(2)
     assert m.traffic(shared, lab.up) == (said.down, said.up)
-    shown = m.embedding(rows_of(lab.crew, MINE, mine), rows_of(lab.crew, UP, lab.up))
-    assert (shown and (shown.source, shown.field, shown.start, shown.stop)) == said.shown
+    shown = m.embedding(rows_of(lab.pool, MINE, mine), rows_of(lab.pool, UP, lab.up))
+    assert (shown and tuple(shown.ref.to_array())) == said.shown
     whole, plain = m.global_model(shared), m.unadapted(shared, mine)
     known = {"s": m.supports_local_batchnorm, "m": m.supports_robust_mean,
              "g": whole is not None, "u": plain is not None}

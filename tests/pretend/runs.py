@@ -84,7 +84,7 @@ def longer(lab, books) -> list[tuple[int, int]]:
 
 def pictured(lab) -> None:
     """Check that the clients' heads reach the server."""
-    rows = lab.method.embedding(*(rows_of(lab.crew, source, like) for source, like in (
+    rows = lab.method.embedding(*(rows_of(lab.pool, source, like) for source, like in (
         (MINE, lab.group.store.first), (UP, lab.up))))
     assert rows is None or rows.gram().isfinite().all()
 

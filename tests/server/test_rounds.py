@@ -19,7 +19,7 @@ BYTES = 4 * (64 * 16 + 16 + 16 * 10 + 10)      # of FedAvg's model in these runs
 
 def bare(**parts) -> Run:
     """Return a Run of which only the named parts are there."""
-    run = Run(**dict.fromkeys(("config", "method", "crew", "federation", "folder", "progress", "state", "up",
+    run = Run(**dict.fromkeys(("config", "method", "pool", "federation", "folder", "progress", "state", "up",
                                "stopping", "pace", "deadline", "storage")))
     vars(run).update(parts)
     return run
@@ -59,13 +59,13 @@ def test_checkpoints_are_due_by_rounds_minutes_and_once_before_a_deadline(clock,
 def test_a_signal_is_a_better_reason_than_a_deadline():
     """Both are looked at after every round: the deadline has to know how long the round took."""
     late, seen = SimpleNamespace(reason_to_stop=lambda *spent: seen.append(spent) or "too late"), []
-    run = bare(crew=SimpleNamespace(asked=False), stopping=lambda: False, deadline=late, saving=7.)
+    run = bare(pool=SimpleNamespace(stop_requested=False), stopping=lambda: False, deadline=late, saving=7.)
     assert run.reason(3.) == "too late"
     run.deadline = SimpleNamespace(reason_to_stop=lambda *spent: seen.append(spent) or "")
     assert run.reason(4.) == ""
     run.stopping = lambda: True
     assert run.reason(5.) == "asked to stop"
-    run.stopping, run.crew.asked = lambda: False, True
+    run.stopping, run.pool.stop_requested = lambda: False, True
     assert run.reason(6.) == "asked to stop"
     run.deadline = late
     assert run.reason(8.) == "asked to stop"
@@ -123,29 +123,29 @@ def test_clients_move_before_the_round_for_the_rounds_that_are_left(averaging, c
     moves = [None, (np.array([2, 5, 6]), np.array([0, 0, 0])), None]
     run.pace.moves = lambda rounds: left.append(rounds) or moves[len(left) - 1]
     run.pace.moved = lambda *what: told.append(what)
-    call = run.crew.call
+    call = run.pool.call
 
     def noting(order, *arrays):
         orders.append(order)
         clock.now += .25 * (order == Order.MOVE)
         return call(order, *arrays)
-    run.crew.call, run.crew.world.barrier = noting, lambda: None
+    run.pool.call, run.pool.world.barrier = noting, lambda: None
     assert run.go() and left == [3, 2, 1]
     assert [line["clients_moved"] for line in run.state.metrics] == [0, 3, 0]
     ((homes, clients, seconds),) = told
-    assert homes is run.crew.homes and (clients, seconds) == (3, .25)
+    assert homes is run.pool.homes and (clients, seconds) == (3, .25)
     assert orders.count(Order.MOVE) == 1 and orders[orders.index(Order.MOVE) + 1] == Order.TRAIN
     assert "3 clients moved to ranks that are faster or have less to do" in run.folder.log_path.read_text()
 
 
 def test_bytes_and_seconds_are_counted_by_round_and_in_all(averaging, clock):
     run = averaging("rounds=2")
-    world, perform = run.crew.world, run.crew.perform
+    world, perform = run.pool.world, run.pool._perform
 
     def counting(order, arrays):
         world.sent, world.received, clock.now = world.sent + 70, world.received + 3, clock.now + 1.5
         return perform(order, arrays)
-    run.crew.perform = counting
+    run.pool._perform = counting
     world.sent, world.received, run.state.seconds = 1000, 500, 20.
     for t in (0, 1):
         run.one_round(t)
@@ -166,8 +166,8 @@ def test_the_round_before_the_first_is_minus_one(averaging):
 
 def test_the_slowest_checkpoint_of_this_start_counts(averaging, clock):
     run, saves = averaging("rounds=2"), []
-    call = run.crew.call
-    run.crew.call = lambda order, *arrays: (saves.append(order == Order.TOUCHED), setattr(
+    call = run.pool.call
+    run.pool.call = lambda order, *arrays: (saves.append(order == Order.TOUCHED), setattr(
         clock, "now", clock.now + saves[-1] * (2 if sum(saves) == 1 else 1)), call(order, *arrays))[-1]
     run.save()
     begun = clock.now
@@ -179,7 +179,7 @@ def test_the_slowest_checkpoint_of_this_start_counts(averaging, clock):
 def test_rows_are_gathered_a_bounded_number_at_a_time(ready, monkeypatch, piece, blocks):
     run, ids = ready("method=local", "data.clients=10"), np.array([0, 2, 3, 7, 9])
     for i in range(10):
-        run.crew.group.store.restore(i, {"w": np.full(BYTES // 4, i, np.float32)})
+        run.pool.hosted.store.restore(i, {"w": np.full(BYTES // 4, i, np.float32)})
     monkeypatch.setattr(rounds, "CHECKPOINT_PIECE_BYTES", piece)
     pieces = [piece["w"] for piece in run.pieces(ids)]
     assert len(pieces) == blocks and np.concatenate(pieces)[:, 0].tolist() == [0, 2, 3, 7, 9]

@@ -85,9 +85,9 @@ def test_the_last_lines_of_a_run(quiet):
 
 def test_the_last_lines_name_honest_clients_ranks_and_a_disk_that_refused(quiet):
     run = quiet("checkpoint.failure=continue")
-    run.crew.world.size, call = 3, run.crew.call
-    run.crew.call = lambda order, *arrays: setattr(run.crew.world, "size", 1) or (
-        call(order, *arrays), setattr(run.crew.world, "size", 3))[0]
+    run.pool.world.size, call = 3, run.pool.call
+    run.pool.call = lambda order, *arrays: setattr(run.pool.world, "size", 1) or (
+        call(order, *arrays), setattr(run.pool.world, "size", 3))[0]
     run.storage.refused = [4, 2, 4]
     first, _, warning = finished(run, 7)
     assert "mean over 7 honest clients, " in first and first.endswith("40 rounds in 75 s on 3 ranks")
@@ -103,7 +103,7 @@ def introduced(run, homes, deadline=None, **world):
     world = SimpleNamespace(**{"size": 1, "library": "a library", "host": "n1", "thread_level": "funneled",
                                "heartbeat": None} | world)
     places = [host | {"hosts": bool(r)} for r in range(world.size)]
-    parts = dataclasses.replace(run.parts, crew=SimpleNamespace(world=world, homes=np.array(homes)), places=places)
+    parts = dataclasses.replace(run.parts, pool=SimpleNamespace(world=world, homes=np.array(homes)), places=places)
     run.progress.lines = []
     introduce(run, parts, run.decision)
     return run.progress.lines

@@ -11,7 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 from fedmpi.cli import app
-from fedmpi.comm.orders import RankPool
+from fedmpi.comm.rank_pool import RankPool
 from fedmpi.commands.plan import prepared
 from fedmpi.config import schema
 from fedmpi.errors import BadInput

@@ -1,0 +1,125 @@
+"""Rank 0 gives orders to all ranks and takes part in them; workers take orders until the last one.
+
+An order is a small fixed header, and if the header cannot hold it a payload (frame.py), then one collective."""
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from fedmpi.comm.frame import frame, unframe
+from fedmpi.comm.gpu_staging import landing
+from fedmpi.comm.order_performer import Hosted, OrderPerformer
+from fedmpi.comm.orders import HANDLERS, UP, Order
+from fedmpi.comm.robust import RobustMean
+from fedmpi.comm.transport import Transport
+from fedmpi.torch_compat import count_changes
+
+# Orders up to this size, with the 16 bytes of their number and length, need no second broadcast.
+HEADER_BYTES = 8192
+
+
+class RankPool:
+    """All ranks, seen from one of them: rank 0 calls `train`, `judge` and `call`, and each worker calls `serve`.
+
+    Args:
+        world: the ranks.
+        hosted: the clients that this rank hosts.
+        homes: the rank that hosts each client, (N,).
+        gpu_direct: MPI reads and writes this rank's GPU memory (see gpu_staging.py).
+        robust: what replaces means over participants; None: nothing does."""
+
+    def __init__(self, world: Transport, hosted: Hosted, homes: np.ndarray, gpu_direct: bool = False,
+                 robust: RobustMean | None = None):
+        self.world, self.hosted, self.robust = world, hosted, robust
+        self.performer = OrderPerformer(world, hosted, homes, gpu_direct)
+        # the server's state as rank 0 sent it last: tensors with the versions that they had
+        self._last_sent: list[tuple] = []
+
+    @property
+    def homes(self) -> np.ndarray:
+        """Return the rank that hosts each client, (N,)."""
+        return self.performer.homes
+
+    @property
+    def ids(self) -> np.ndarray:
+        """Return the participants of the round under way, ascending, (n,)."""
+        return self.performer.ids
+
+    def clients_of(self, source: int) -> np.ndarray:
+        """Return the client of each row of a source, ascending."""
+        return self.ids if source == UP else np.arange(len(self.homes))
+
+    @property
+    def stop_requested(self) -> bool:
+        """Say whether some rank was asked to stop, as far as rank 0 knows."""
+        return self.performer.stop_requested
+
+    def train(self, when: int, ids: np.ndarray, judge: bool, shared: tuple,
+              ranks: np.ndarray | None = None) -> np.ndarray:
+        """Let participants train; return whose updates arrived, (n,) bool: all, unless bad ones are skipped.
+
+        Args:
+            when: number of the round.
+            ids: the participants, ascending, (n,).
+            judge: measure them right after their training.
+            shared: the server's state.
+            ranks: the rank that trains each of them, (n,); default: its home."""
+        ranks = self.homes[ids] if ranks is None else ranks
+        bad = self.call(Order.TRAIN, np.int64(when), ids, ranks, np.bool_(judge), *self.changed_fields(shared))
+        if bad is None or not bad.any():
+            return np.ones(len(ids), bool)
+        self.call(Order.DISMISS, bad > 0)
+        return bad == 0
+
+    def judge(self, when: int, shared: tuple) -> tuple[np.ndarray, np.ndarray]:
+        """Return the measures of all clients (see Evaluator.measure_clients), and the ranks' times."""
+        return self.call(Order.JUDGE, np.int64(when), *self.changed_fields(shared))
+
+    def changed_fields(self, shared: tuple) -> list[np.ndarray]:
+        """Return which fields of the server's state changed since they were sent, (fields,) bool, and these fields.
+
+        An unmodified field is not sent again. PyTorch counts changes itself, so fields must be modified by PyTorch's
+        operations, never through .numpy()."""
+        now = [(value, count_changes(value)) for value in shared]
+        changed = [i for i, (value, version) in enumerate(now)
+                   if not self._last_sent or self._last_sent[i][0] is not value or self._last_sent[i][1] != version]
+        self._last_sent = now
+        flags = np.zeros(len(now), bool)
+        flags[changed] = True
+        return [flags, *(now[i][0].detach().cpu().numpy() for i in changed)]
+
+    # Any: each order has a result of its own, which Order describes.
+    def call(self, order: Order, *arrays: np.ndarray) -> Any:
+        """Give an order (rank 0), take part in it, and return its result."""
+        if self.world.size > 1:
+            buffer, header = frame(arrays), np.zeros(HEADER_BYTES, np.uint8)
+            words, inside = header[:16].view(np.int64), header[16:16 + buffer.size]
+            words[:] = order, buffer.size
+            # A small order fits into its header.
+            if inside.size == buffer.size:
+                inside[:] = buffer
+            self.world.broadcast_header(header)
+            if inside.size < buffer.size:
+                self.world.broadcast(buffer)
+            arrays = tuple(unframe(buffer))
+        return self._perform(order, [np.asarray(a) for a in arrays])
+
+    def serve(self) -> int:
+        """Take orders from rank 0 until it says STOP (workers); return the exit code that comes with it."""
+        while True:
+            header = np.empty(HEADER_BYTES, np.uint8)
+            self.world.broadcast_header(header)
+            number, size = header[:16].view(np.int64).tolist()
+            order, buffer = Order(number), header[16:16 + size]
+            first_state = HANDLERS[order].first_state
+            if buffer.size < size:
+                direct = self.performer.gpu_direct and first_state is not None
+                buffer = self.world.broadcast(landing(size, self.hosted.device, direct))
+            if order == Order.STOP:
+                return int(unframe(buffer)[0])
+            self._perform(order, unframe(buffer, first_state))
+
+    def _perform(self, order: Order, arrays: list) -> Any:
+        self.world.order = int(order)
+        return HANDLERS[order].perform(self.performer, *arrays)
