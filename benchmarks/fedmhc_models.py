@@ -6,17 +6,18 @@ jobs/strengths_fedmhc.yaml runs it."""
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import torch
 from torch import Tensor
 
+from fedmpi.method import WHOLE
 from fedmpi.methods import fedmhc
 from fedmpi.models.tables import table_row
 
 
 class Mine(NamedTuple):
-    theta: Tensor      # (d,) the personal model
+    theta: Annotated[Tensor, WHOLE]      # (d,) the personal model
     m: Tensor          # () the head chosen last
 
 

@@ -10,8 +10,10 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass, field
+from enum import Enum
+from functools import cache
 from types import FunctionType
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeAlias, get_type_hints
 
 import numpy as np
 from torch import Tensor
@@ -32,6 +34,33 @@ Weights: TypeAlias = Tensor | tuple[Tensor, ...]
 # Names that version 0.1 had for parts of this interface.
 RENAMED = {"on": "with_model", "opening": "warm_up_participants", "note": "message_template", "down": "messages",
            "averages": "supports_robust_mean", "keeps_statistics": "supports_local_batchnorm"}
+
+
+class VectorKind(Enum):
+    """What the numbers of a field are: vectors (..., length) of whole models, of feature extractors, or of heads.
+
+    A method declares it in its Shared, Mine, Up and messages: `w: Annotated[Tensor, WHOLE]`. BatchNorm statistics that
+    stay with their client, the picture of the clients and the global model go by it. A field that is declared as
+    several kinds is the first one that has its length; undeclared fields are just numbers."""
+    WHOLE = "whole"
+    BASE = "base"
+    HEAD = "head"
+
+
+WHOLE, BASE, HEAD = VectorKind
+
+
+@cache
+def declared_kinds(state: type) -> dict[str, tuple[VectorKind, ...]]:
+    """Return the declared kinds of each field of a NamedTuple."""
+    return {name: tuple(m for m in getattr(hint, "__metadata__", ()) if isinstance(m, VectorKind))
+            for name, hint in get_type_hints(state, include_extras=True).items()}
+
+
+def kind_of_field(model: Model, state: type, name: str, length: int) -> VectorKind | None:
+    """Return the kind of a field whose vectors have so many numbers, or None if they are just numbers."""
+    lengths = {WHOLE: model.size, BASE: model.base.size, HEAD: model.head.size}
+    return next((kind for kind in declared_kinds(state).get(name, ()) if lengths[kind] == length), None)
 
 
 class Nothing(NamedTuple):
@@ -157,9 +186,11 @@ class Method:
     def embedding(self, mine: RowsByField, up: RowsByField) -> Rows | None:
         """Return the rows by which t-SNE pictures clients: their heads, as they keep or else send them; None if there
         are none. Only inner products of the rows are taken, so they may be long."""
-        for rows in (*mine, *up):
-            if rows.width in (self.model.size, self.model.head.size):
-                return rows[-self.model.head.size:]
+        states: tuple[State, State] = mine, up
+        for state in states:
+            for name, rows in state._asdict().items():
+                if kind_of_field(self.model, type(state), name, rows.width) in (WHOLE, HEAD):
+                    return rows[-self.model.head.size:]
         return None
 
     def server(self, shared: State, up: RowsByField, who: Participants) -> State:
@@ -184,9 +215,11 @@ class Method:
 
     def global_model(self, shared: State) -> Tensor | None:
         """Return the weights (d,) of the one model that the server has for everybody, to export; None if there is
-        none. By default this is Shared's field `w`, if it is a whole model."""
+        none. By default this is Shared's field `w`, if it is declared as WHOLE and a single model."""
         w = getattr(shared, "w", None)
-        return w if w is not None and w.shape == self.model.start.shape else None
+        if w is None or w.ndim != 1:
+            return None
+        return w if kind_of_field(self.model, type(shared), "w", len(w)) is WHOLE else None
 
     def predict(self, w: Weights, x: Tensor) -> Tensor:
         """Return the logits (b, c) of weights that `personal`, `unadapted` or `trained` returned."""

@@ -4,17 +4,19 @@ A model's vector holds the statistics beside the parameters (models.flat). With 
 are averaged wherever vectors are. Here they never leave a client: in what the server sends, the client's own take the
 place of those in the vector, and in what a client sends zeros do. A client's own statistics are those that its latest
 training of the network left, kept beside its private state; personal models in that state keep theirs.
-A vector is known by its length: that of the whole model, of its feature extractor, or of its head."""
+Which fields hold vectors is declared: see VectorKind in method.py."""
 from __future__ import annotations
 
 import dataclasses
 from collections import namedtuple
 from functools import cache
+from typing import get_type_hints
 
 import torch
 from torch import Tensor
 
 from fedmpi.errors import BadInput
+from fedmpi.method import BASE, HEAD, WHOLE, declared_kinds, kind_of_field
 from fedmpi.settings import setting_names
 
 
@@ -25,7 +27,14 @@ def bind(method, model):
     if local and not method.supports_local_batchnorm:
         raise BadInput(f"model.statistics = local: {method.title} computes with whole models, in which a client's own "
                        "running statistics would count; set model.statistics = average, or model.norm = group")
-    return (with_local_batchnorm(method) if local else method).with_model(model)
+    bound = method.with_model(model)
+    if not local:
+        return bound
+    if not any(kinds for state in bound.init(1) for kinds in declared_kinds(type(state)).values()):
+        raise BadInput(f"model.statistics = local: {method.title} does not declare which of its vectors are models; "
+                       "annotate them as `w: Annotated[Tensor, WHOLE]` (or BASE, HEAD; from fedmpi.method), or set "
+                       "model.statistics = average")
+    return with_local_batchnorm(method).with_model(model)
 
 
 def with_local_batchnorm(method):
@@ -69,13 +78,16 @@ class LocalBatchNorm:
 
     def _with(self, state, row: Tensor | None):
         """Return a NamedTuple whose vectors hold these statistics; None: zeros."""
-        return type(state)(*(self._replaced(value, row) for value in state))
+        return type(state)(*(self._replaced(type(state), name, value, row) for name, value in state._asdict().items()))
 
-    def _replaced(self, value: Tensor, row: Tensor | None) -> Tensor:
-        model, size = self.model, value.shape[-1] if value.ndim else 0
-        first = sum(part.stop - part.start for part in model.base.still)      # of the head's statistics
-        still, at = {model.head.size: (model.head.still, first), model.base.size: (model.base.still, 0),
-                     model.size: (model.still, 0)}.get(size, ((), 0))
+    def _replaced(self, state: type, name: str, value: Tensor, row: Tensor | None) -> Tensor:
+        model = self.model
+        kind = kind_of_field(model, state, name, value.shape[-1]) if value.ndim else None
+        if kind is None:
+            return value
+        # where the head's statistics begin in `row`
+        first = sum(part.stop - part.start for part in model.base.still)
+        still, at = {HEAD: (model.head.still, first), BASE: (model.base.still, 0), WHOLE: (model.still, 0)}[kind]
         value = value.clone() if still else value
         for part in still:
             length = part.stop - part.start
@@ -93,6 +105,7 @@ def gather_statistics(w: Tensor, still: list[slice]) -> Tensor:
 def keeping(kind: type) -> type:
     """Return a class of Mine with the field `statistics` behind those of another."""
     longer = namedtuple(kind.__name__, (*kind._fields, "statistics"))
+    longer.__annotations__ = get_type_hints(kind, include_extras=True) | {"statistics": Tensor}
     longer.without = kind
     return longer
 

@@ -16,13 +16,13 @@ from collections import namedtuple
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal, get_type_hints
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from fedmpi.method import ClientData, Method, Participants, RowsByField, State, Weights, nbytes
+from fedmpi.method import WHOLE, ClientData, Method, Participants, RowsByField, State, Weights, nbytes
 from fedmpi.settings import Ge
 
 # stream of the warm-up's batches
@@ -107,10 +107,15 @@ class CAM(Method):
 make_class: Callable[..., State] = namedtuple
 
 
+# The fields that CAM adds: the global model, its number of rounds, and the global model after local training.
+ADDED: dict[str, Any] = {"g": Annotated[Tensor, WHOLE], "round": Tensor, "theta0": Annotated[Tensor, WHOLE]}
+
+
 @cache
 def wider(cls: State, names: tuple[str, ...]) -> State:
     """Return the NamedTuple with the fields of another, `inner`, and more."""
     found = make_class(cls.__name__, cls._fields + names)
+    found.__annotations__ = get_type_hints(cls, include_extras=True) | {name: ADDED[name] for name in names}
     found.inner = cls
     return found
 

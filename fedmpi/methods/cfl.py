@@ -22,14 +22,14 @@ import torch
 from torch import Tensor
 
 from fedmpi.clustering.kmeans_and_linkage import split_in_two
-from fedmpi.method import ClientData, Method, Nothing, Participants, RowsByField, nbytes
+from fedmpi.method import WHOLE, ClientData, Method, Nothing, Participants, RowsByField, nbytes
 from fedmpi.models.tables import table_row
 from fedmpi.settings import Ge
 
 
 class Shared(NamedTuple):
     # (M, d) a model per cluster
-    models: Tensor
+    models: Annotated[Tensor, WHOLE]
     # (N,) int64, of every client
     cluster: Tensor
     # () int64, clusters that there are
@@ -40,7 +40,7 @@ class Shared(NamedTuple):
 
 class Up(NamedTuple):
     # (d,)
-    w: Tensor
+    w: Annotated[Tensor, WHOLE]
     # () of its update dW, which the server could take from w
     norm: Tensor
 

@@ -20,26 +20,26 @@ import torch
 from torch import Tensor
 
 from fedmpi.clustering.kmeans_and_linkage import kmeans_of_models
-from fedmpi.method import ClientData, Method, Participants, RowsByField, nbytes
+from fedmpi.method import WHOLE, ClientData, Method, Participants, RowsByField, nbytes
 from fedmpi.models.tables import table_row
 from fedmpi.settings import Ge, Gt, Le
 
 
 class Shared(NamedTuple):
     # (K, d) contexts
-    Omega: Tensor
+    Omega: Annotated[Tensor, WHOLE]
     # (N,) int64, of every client; -1: it never took part
     context: Tensor
 
 
 class Mine(NamedTuple):
     # (d,) the personal model
-    theta: Tensor
+    theta: Annotated[Tensor, WHOLE]
 
 
 class Up(NamedTuple):
     # (d,)
-    omega: Tensor
+    omega: Annotated[Tensor, WHOLE]
     # (K,) squared distances to the contexts, which the server could take from omega
     squares: Tensor
 

@@ -12,23 +12,23 @@ from typing import Annotated, NamedTuple
 
 from torch import Tensor
 
-from fedmpi.method import ClientData, Method, Participants, RowsByField
+from fedmpi.method import WHOLE, ClientData, Method, Participants, RowsByField
 from fedmpi.settings import Ge
 
 
 class Shared(NamedTuple):
     # (d,) the global model
-    w: Tensor
+    w: Annotated[Tensor, WHOLE]
 
 
 class Mine(NamedTuple):
     # (d,) the personal model
-    v: Tensor
+    v: Annotated[Tensor, WHOLE]
 
 
 class Up(NamedTuple):
     # (d,) the global model after local training
-    w: Tensor
+    w: Annotated[Tensor, WHOLE]
 
 
 @dataclass(frozen=True)

@@ -15,28 +15,28 @@ from typing import Annotated, NamedTuple
 import torch
 from torch import Tensor
 
-from fedmpi.method import ClientData, Method, Participants, RowsByField, State
+from fedmpi.method import HEAD, WHOLE, ClientData, Method, Participants, RowsByField, State
 from fedmpi.settings import Ge, Le
 
 # streams of batches: the mix and head passes draw their own
-MIX, HEAD = 1, 2
+MIX_STREAM, HEAD_STREAM = 1, 2
 
 
 class Shared(NamedTuple):
     # (d,) the global model (phi, h)
-    w: Tensor
+    w: Annotated[Tensor, WHOLE]
 
 
 class Mine(NamedTuple):
     # (h,) the client's head
-    h: Tensor
+    h: Annotated[Tensor, HEAD]
     # (h,) how much of the global head it takes, element by element
     W: Tensor
 
 
 class Up(NamedTuple):
     # (d,) (phi_i, h_i)
-    w: Tensor
+    w: Annotated[Tensor, WHOLE]
 
 
 # Its functions take any State for `shared`, because FedMHC-AH inherits them and has another Shared.
@@ -65,7 +65,7 @@ class FedAH(Method):
         """Learn W on frozen features; return the aggregated head (eq. 3) and W (eq. 4)."""
         W = mine.W
         if self.mix_epochs:
-            W = features.with_batches(self.mix_epochs, MIX, kind="mix").descend(
+            W = features.with_batches(self.mix_epochs, MIX_STREAM, kind="mix").descend(
                 self.loss_of_mix, W, lr=self.mix_lr, momentum=0., args=(mine.h, h), clip=(0., 1.))
         return blend(mine.h, h, W), W
 
@@ -76,7 +76,7 @@ class FedAH(Method):
     def client(self, shared: State, mine: Mine, data: ClientData) -> tuple[Mine, Up]:
         phi, h, features = self.meet(shared, data)
         hhat, W = self.mix(h, mine, features)
-        own = features.with_batches(self.head_epochs, HEAD, kind="head").descend(self.model.head, hhat)
+        own = features.with_batches(self.head_epochs, HEAD_STREAM, kind="head").descend(self.model.head, hhat)
         w = data.descend(self.model, self.model.join(phi, own), only=self.model.phi)
         return Mine(own, W), Up(w)
 

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from fedmpi.errors import BadInput
-from fedmpi.method import ClientData, Method, Participants, RowsByField
+from fedmpi.method import HEAD, WHOLE, ClientData, Method, Participants, RowsByField
 from fedmpi.methods.fedah import blend
 from fedmpi.models.flat import Model, Net
 from fedmpi.settings import Ge, Gt, Le
@@ -32,12 +32,12 @@ RECENT = 10
 
 class Shared(NamedTuple):
     # (d,) the global model
-    w: Tensor
+    w: Annotated[Tensor, WHOLE]
 
 
 class Mine(NamedTuple):
     # (t,) the client's own top tensors
-    top: Tensor
+    top: Annotated[Tensor, HEAD]
     # (t,) how much of the global ones it takes, element by element
     W: Tensor
     # () whether W was learned before
@@ -46,7 +46,7 @@ class Mine(NamedTuple):
 
 class Up(NamedTuple):
     # (d,)
-    w: Tensor
+    w: Annotated[Tensor, WHOLE]
 
 
 @dataclass(frozen=True)

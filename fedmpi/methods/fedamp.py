@@ -25,18 +25,18 @@ import torch
 from torch import Tensor
 
 from fedmpi.errors import BadInput
-from fedmpi.method import ClientData, Method, Nothing, Participants, RowsByField, nbytes
+from fedmpi.method import WHOLE, ClientData, Method, Nothing, Participants, RowsByField, nbytes
 from fedmpi.settings import Ge, Gt, Le
 
 
 class Mine(NamedTuple):
     # (d,)
-    w: Tensor
+    w: Annotated[Tensor, WHOLE]
 
 
 class Note(NamedTuple):
     # (d,) the client's own mean of all models
-    u: Tensor
+    u: Annotated[Tensor, WHOLE]
 
 
 @dataclass(frozen=True)

@@ -11,17 +11,17 @@ from typing import Annotated, Literal, NamedTuple
 
 from torch import Tensor
 
-from fedmpi.method import ClientData, Method, Nothing, Participants, RowsByField
+from fedmpi.method import WHOLE, ClientData, Method, Nothing, Participants, RowsByField
 
 
 class Shared(NamedTuple):
     # (d,)
-    w: Tensor
+    w: Annotated[Tensor, WHOLE]
 
 
 class Up(NamedTuple):
     # (d,)
-    w: Tensor
+    w: Annotated[Tensor, WHOLE]
 
 
 @dataclass(frozen=True)

@@ -14,18 +14,18 @@ from typing import Annotated, Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from fedmpi.method import ClientData, Method, Nothing, Participants, RowsByField
+from fedmpi.method import WHOLE, ClientData, Method, Nothing, Participants, RowsByField
 from fedmpi.settings import Ge
 
 
 class Shared(NamedTuple):
     # (K, d)
-    w: Tensor
+    w: Annotated[Tensor, WHOLE]
 
 
 class Up(NamedTuple):
     # (K, d)
-    w: Tensor
+    w: Annotated[Tensor, WHOLE]
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from typing import Annotated, NamedTuple
 
 from torch import Tensor
 
-from fedmpi.method import ClientData, Method, Nothing, Participants, RowsByField
+from fedmpi.method import BASE, ClientData, Method, Nothing, Participants, RowsByField
 from fedmpi.settings import Ge
 
 # the stream of batches of the fine-tuning
@@ -23,12 +23,12 @@ TUNE = 1
 
 class Shared(NamedTuple):
     # (d - h,) feature extractor
-    phi: Tensor
+    phi: Annotated[Tensor, BASE]
 
 
 class Up(NamedTuple):
     # (d - h,)
-    phi: Tensor
+    phi: Annotated[Tensor, BASE]
 
 
 @dataclass(frozen=True)

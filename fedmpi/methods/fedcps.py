@@ -26,7 +26,7 @@ import torch
 from torch import Tensor
 
 from fedmpi.clustering.kmeans_and_linkage import placed
-from fedmpi.method import ClientData, Method, Participants, RowsByField, nbytes, set_by_with_model
+from fedmpi.method import WHOLE, ClientData, Method, Participants, RowsByField, nbytes, set_by_with_model
 from fedmpi.models.flat import Model
 from fedmpi.models.tables import table_row
 from fedmpi.models.tail import Rear, rear
@@ -53,14 +53,14 @@ class Shared(NamedTuple):
 
 class Mine(NamedTuple):
     # (d,)
-    w: Tensor
+    w: Annotated[Tensor, WHOLE]
     # () of its last round, 0: unknown
     sigma2: Tensor
 
 
 class Up(NamedTuple):
     # (d,)
-    w: Tensor
+    w: Annotated[Tensor, WHOLE]
     # () identity
     j: Tensor
     # (3,) lam, sigma^2, squared distance from the cluster model

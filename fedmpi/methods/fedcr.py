@@ -21,7 +21,7 @@ from typing import Annotated, NamedTuple
 import torch
 from torch import Tensor
 
-from fedmpi.method import ClientData, Method, Participants, RowsByField, set_by_with_model
+from fedmpi.method import BASE, HEAD, ClientData, Method, Participants, RowsByField, set_by_with_model
 from fedmpi.models.flat import Model
 from fedmpi.models.variational import Variational, divergence, of_class
 from fedmpi.settings import Ge
@@ -34,7 +34,7 @@ UNIT = 2 ** 10
 
 class Shared(NamedTuple):
     # (d - h,) the encoder
-    phi: Tensor
+    phi: Annotated[Tensor, BASE]
     # (c, f) r(z|y): means
     mu: Tensor
     # (c, f) and standard deviations
@@ -43,12 +43,12 @@ class Shared(NamedTuple):
 
 class Mine(NamedTuple):
     # (h,) the client's head
-    h: Tensor
+    h: Annotated[Tensor, HEAD]
 
 
 class Up(NamedTuple):
     # (d - h,)
-    phi: Tensor
+    phi: Annotated[Tensor, BASE]
     # (c, 2 f) precisions of the client's Gaussians, and these times the means
     experts: Tensor
 

@@ -24,7 +24,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedmpi.method import ClientData, Method, Participants, RowsByField, nbytes
+from fedmpi.method import WHOLE, ClientData, Method, Participants, RowsByField, nbytes
 from fedmpi.settings import Ge, Gt, Le, Lt
 
 # stream: which samples are held out
@@ -42,14 +42,14 @@ class Shared(NamedTuple):
 
 class Mine(NamedTuple):
     # (d,)
-    w: Tensor
+    w: Annotated[Tensor, WHOLE]
     # (d,) v_i, from which its last local training started
-    before: Tensor
+    before: Annotated[Tensor, WHOLE]
 
 
 class Note(NamedTuple):
     # (M, d)
-    models: Tensor
+    models: Annotated[Tensor, WHOLE]
 
 
 class Up(NamedTuple):

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from fedmpi.clustering.kmeans_and_linkage import kmeans
 from fedmpi.clustering.low_rank import spectrum
-from fedmpi.method import ClientData, Method, Nothing, Participants, RowsByField, nbytes
+from fedmpi.method import WHOLE, ClientData, Method, Nothing, Participants, RowsByField, nbytes
 from fedmpi.models.tables import table_row
 from fedmpi.settings import Ge
 
@@ -29,7 +29,7 @@ FIRST = 0x6200
 
 class Shared(NamedTuple):
     # (K, d) a model per group
-    models: Tensor
+    models: Annotated[Tensor, WHOLE]
     # (K, d) its mean update in the first training
     directions: Tensor
     # (N,) int64, of every client; -1: not known yet
@@ -38,7 +38,7 @@ class Shared(NamedTuple):
 
 class Up(NamedTuple):
     # (d,)
-    w: Tensor
+    w: Annotated[Tensor, WHOLE]
     # () int64
     group: Tensor
 

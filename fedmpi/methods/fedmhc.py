@@ -23,26 +23,26 @@ import torch
 from torch import Tensor
 
 from fedmpi.clustering.kmeans_and_linkage import kmeans, mean_distance
-from fedmpi.method import ClientData, Method, Participants, RowsByField
+from fedmpi.method import BASE, HEAD, WHOLE, ClientData, Method, Participants, RowsByField
 from fedmpi.models.tables import table_row
 from fedmpi.settings import Ge
 
 
 class Shared(NamedTuple):
     # (d - h,) feature extractor
-    phi: Tensor
+    phi: Annotated[Tensor, BASE]
     # (M, h) a head per cluster
-    heads: Tensor
+    heads: Annotated[Tensor, HEAD]
 
 
 class Mine(NamedTuple):
     # (d,) the personal model
-    theta: Tensor
+    theta: Annotated[Tensor, WHOLE]
 
 
 class Up(NamedTuple):
     # (d,) the group's model after local training
-    w: Tensor
+    w: Annotated[Tensor, WHOLE]
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from fedmpi.clustering.kmeans_and_linkage import kmeans, mean_distance
-from fedmpi.method import ClientData, Participants, RowsByField
+from fedmpi.method import BASE, HEAD, ClientData, Participants, RowsByField
 from fedmpi.methods.fedah import FedAH, Mine
 from fedmpi.models.tables import table_row
 from fedmpi.settings import Ge
@@ -25,9 +25,9 @@ from fedmpi.settings import Ge
 
 class Shared(NamedTuple):
     # (d - h,) feature extractor
-    phi: Tensor
+    phi: Annotated[Tensor, BASE]
     # (M, h) a head per cluster
-    heads: Tensor
+    heads: Annotated[Tensor, HEAD]
 
 
 @dataclass(frozen=True)

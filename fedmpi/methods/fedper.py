@@ -6,26 +6,26 @@ settings."""
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 from torch import Tensor
 
-from fedmpi.method import ClientData, Method, Participants, RowsByField
+from fedmpi.method import BASE, HEAD, ClientData, Method, Participants, RowsByField
 
 
 class Shared(NamedTuple):
     # (d - h,) feature extractor
-    phi: Tensor
+    phi: Annotated[Tensor, BASE]
 
 
 class Mine(NamedTuple):
     # (h,) the client's head
-    h: Tensor
+    h: Annotated[Tensor, HEAD]
 
 
 class Up(NamedTuple):
     # (d - h,)
-    phi: Tensor
+    phi: Annotated[Tensor, BASE]
 
 
 @dataclass(frozen=True)

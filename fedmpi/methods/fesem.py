@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from fedmpi.clustering.kmeans_and_linkage import embed, kmeans, lloyd, mean_distance
 from fedmpi.errors import BadInput
-from fedmpi.method import ClientData, Method, Nothing, Participants, RowsByField, nbytes
+from fedmpi.method import WHOLE, ClientData, Method, Nothing, Participants, RowsByField, nbytes
 from fedmpi.models.flat import Model, joined
 from fedmpi.models.tables import table_row
 from fedmpi.settings import Ge
@@ -33,7 +33,7 @@ TRIES = 10
 
 class Shared(NamedTuple):
     # (k, d) centres
-    w: Tensor
+    w: Annotated[Tensor, WHOLE]
     # (clients,) each client's cluster; -1: none yet
     of: Tensor
     # () training samples of the latest participants
@@ -42,12 +42,12 @@ class Shared(NamedTuple):
 
 class Mine(NamedTuple):
     # (d,) the client's own model, where it is kept
-    theta: Tensor
+    theta: Annotated[Tensor, WHOLE]
 
 
 class Up(NamedTuple):
     # (d,) theta_i after local training
-    w: Tensor
+    w: Annotated[Tensor, WHOLE]
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedmpi.method import ClientData, Method, Nothing, Participants, RowsByField
+from fedmpi.method import BASE, HEAD, WHOLE, ClientData, Method, Nothing, Participants, RowsByField
 from fedmpi.models.flat import Net
 from fedmpi.models.tables import table_row
 from fedmpi.settings import Ge
@@ -27,14 +27,14 @@ from fedmpi.settings import Ge
 
 class Shared(NamedTuple):
     # (p,) the body of all clusters; empty where each has its own
-    phi: Tensor
+    phi: Annotated[Tensor, BASE]
     # (k, d - p) the rest of every cluster's model
-    parts: Tensor
+    parts: Annotated[Tensor, WHOLE, HEAD]
 
 
 class Up(NamedTuple):
     # (d,) the cluster's model after local training
-    w: Tensor
+    w: Annotated[Tensor, WHOLE]
     # () which cluster
     z: Tensor
 

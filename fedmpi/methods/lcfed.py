@@ -30,7 +30,7 @@ from torch import Tensor
 
 from fedmpi.clustering.kmeans_and_linkage import kmeans, placed
 from fedmpi.clustering.low_rank import cosines_to_centres, multiply_adds, principal, unit_rows
-from fedmpi.method import ClientData, Method, Participants, RowsByField, nbytes
+from fedmpi.method import BASE, WHOLE, ClientData, Method, Participants, RowsByField, nbytes
 from fedmpi.models.tables import table_row
 from fedmpi.settings import Ge
 
@@ -40,9 +40,9 @@ SAMPLE = 0x1CFE
 
 class Shared(NamedTuple):
     # (d - h,) global extractor
-    Phi: Tensor
+    Phi: Annotated[Tensor, BASE]
     # (K, d) cluster models
-    Omega: Tensor
+    Omega: Annotated[Tensor, WHOLE]
     # (K, D) M Omega_k
     images: Tensor
     # (n,) cluster of each client, -1: none yet
@@ -55,12 +55,12 @@ class Shared(NamedTuple):
 
 class Mine(NamedTuple):
     # (d,)
-    omega: Tensor
+    omega: Annotated[Tensor, WHOLE]
 
 
 class Up(NamedTuple):
     # (d,)
-    omega: Tensor
+    omega: Annotated[Tensor, WHOLE]
     # (D,) M omega
     image: Tensor
 

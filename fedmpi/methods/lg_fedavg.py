@@ -7,26 +7,26 @@ are no settings."""
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 from torch import Tensor
 
-from fedmpi.method import ClientData, Method, Participants, RowsByField
+from fedmpi.method import BASE, HEAD, ClientData, Method, Participants, RowsByField
 
 
 class Shared(NamedTuple):
     # (h,) the global head
-    h: Tensor
+    h: Annotated[Tensor, HEAD]
 
 
 class Mine(NamedTuple):
     # (d - h,) the client's feature extractor
-    phi: Tensor
+    phi: Annotated[Tensor, BASE]
 
 
 class Up(NamedTuple):
     # (h,)
-    h: Tensor
+    h: Annotated[Tensor, HEAD]
 
 
 @dataclass(frozen=True)

@@ -4,16 +4,16 @@ Objective: min over w_i of f_i(w_i), for each client by itself. There is no pape
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 from torch import Tensor
 
-from fedmpi.method import ClientData, Method, Nothing
+from fedmpi.method import WHOLE, ClientData, Method, Nothing
 
 
 class Mine(NamedTuple):
     # (d,)
-    w: Tensor
+    w: Annotated[Tensor, WHOLE]
 
 
 @dataclass(frozen=True)

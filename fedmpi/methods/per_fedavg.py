@@ -16,7 +16,7 @@ from typing import Annotated, Literal, NamedTuple, TypeAlias
 
 from torch import Tensor
 
-from fedmpi.method import ClientData, Method, Nothing, Participants, RowsByField
+from fedmpi.method import WHOLE, ClientData, Method, Nothing, Participants, RowsByField
 from fedmpi.settings import Ge, Gt
 
 # streams of batches: b1, b3, judging; b2 is the round's own: alpha = 0 is FedAvg
@@ -27,12 +27,12 @@ Gradient: TypeAlias = Callable[..., Tensor]
 
 class Shared(NamedTuple):
     # (d,)
-    w: Tensor
+    w: Annotated[Tensor, WHOLE]
 
 
 class Up(NamedTuple):
     # (d,)
-    w: Tensor
+    w: Annotated[Tensor, WHOLE]
 
 
 @dataclass(frozen=True)

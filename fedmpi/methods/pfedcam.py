@@ -19,7 +19,7 @@ from typing import Annotated, NamedTuple
 from torch import Tensor
 
 from fedmpi.clustering.kmeans_and_linkage import kmeans_of_models
-from fedmpi.method import ClientData, Method, Participants, RowsByField, nbytes
+from fedmpi.method import WHOLE, ClientData, Method, Participants, RowsByField, nbytes
 from fedmpi.settings import Ge
 
 # stream of the passes that learn the logits
@@ -28,7 +28,7 @@ MIX = 1
 
 class Shared(NamedTuple):
     # (K, d) a model per cluster
-    Theta: Tensor
+    Theta: Annotated[Tensor, WHOLE]
 
 
 class Mine(NamedTuple):
@@ -38,7 +38,7 @@ class Mine(NamedTuple):
 
 class Up(NamedTuple):
     # (d,)
-    w: Tensor
+    w: Annotated[Tensor, WHOLE]
     # (K,) squared distances to the Theta_k, which the server could take from w
     squares: Tensor
 

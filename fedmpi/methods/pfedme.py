@@ -16,23 +16,23 @@ from typing import Annotated, NamedTuple
 
 from torch import Tensor
 
-from fedmpi.method import ClientData, Method, Participants, RowsByField
+from fedmpi.method import WHOLE, ClientData, Method, Participants, RowsByField
 from fedmpi.settings import Ge, Gt
 
 
 class Shared(NamedTuple):
     # (d,) the global model
-    w: Tensor
+    w: Annotated[Tensor, WHOLE]
 
 
 class Mine(NamedTuple):
     # (d,) the personal model
-    theta: Tensor
+    theta: Annotated[Tensor, WHOLE]
 
 
 class Up(NamedTuple):
     # (d,) w_i, the client's copy of the global model
-    w: Tensor
+    w: Annotated[Tensor, WHOLE]
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ import dataclasses
 import json
 import sys
 from types import ModuleType
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import numpy as np
 import pytest
@@ -18,6 +18,7 @@ from fedmpi.engines import batch_plan, batchnorm, engine_choice
 from fedmpi.engines.loop import LoopData
 from fedmpi.engines.vmap import Vmap
 from fedmpi.errors import BadInput
+from fedmpi.method import WHOLE
 from fedmpi.models.build import blank_samples, build_model
 from fedmpi.models.flat import Net
 from tests.clients.normed import IMAGE, SIZES, Normed, data_of, flat, lab, load, model_of, near, normed, policies, train
@@ -134,7 +135,7 @@ def test_those_who_do_not_take_part_keep_theirs():
 
 
 class Note(NamedTuple):
-    models: torch.Tensor
+    models: Annotated[torch.Tensor, WHOLE]
     other: torch.Tensor
 
 

@@ -8,16 +8,16 @@ import numpy as np
 from torch import Tensor, nn
 
 from fedmpi.data.samples import Dataset
-from fedmpi.method import Method, Nothing
+from fedmpi.method import WHOLE, Method, Nothing
 from fedmpi.settings import Ge
 
 
 class Shared(NamedTuple):
-    w: Tensor      # (d,)
+    w: Annotated[Tensor, WHOLE]      # (d,)
 
 
 class Up(NamedTuple):
-    w: Tensor      # (d,)
+    w: Annotated[Tensor, WHOLE]      # (d,)
 
 
 @dataclass(frozen=True)

@@ -43,7 +43,7 @@ FAULTS: list[tuple[str, str, str]] = [
     ("fedmpi.methods.fedgroup:FedGroup.server", "up.w.mean_by(joined, self.K, shared.models, who.sizes)",
      "up.w.mean_by(joined, self.K, shared.models)"),
     # the wrong batches, or the wrong block
-    ("fedmpi.methods.fedah:", "MIX, HEAD = 1, 2", "MIX, HEAD = 2, 1"),
+    ("fedmpi.methods.fedah:", "MIX_STREAM, HEAD_STREAM = 1, 2", "MIX_STREAM, HEAD_STREAM = 2, 1"),
     ("fedmpi.methods.fedah:FedAH.client", "only=self.model.phi", "only=self.model.h"),
     ("fedmpi.methods.fedrep:FedRep.client", "self.head_epochs, HEAD", "self.head_epochs, 0"),
     ("fedmpi.methods.per_fedavg:", "INNER, THIRD, JUDGED = 1, 2, 3", "INNER, THIRD, JUDGED = 0, 2, 3"),

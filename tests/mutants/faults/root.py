@@ -71,7 +71,7 @@ FAULTS: list[tuple[str, str, str]] = [
     ("fedmpi.errors:", "SAVED = 75", "SAVED = 74"),
     ("fedmpi.registry:find_class", "return entry.load()", "return entry"),
     ("fedmpi.method:Participants.only", "self.sizes[kept]", "self.sizes"),
-    ("fedmpi.method:Method.global_model", "w.shape == self.model.start.shape", "True"),
+    ("fedmpi.method:Method.global_model", "is WHOLE else None", "is not BASE else None"),
     ("fedmpi.faults:attackers", "max(1, round(attack.share * n))", "max(1, int(attack.share * n))"),
     ("fedmpi.faults:attackers", "n - 1)", "n)"),
     ("fedmpi.faults:Faults.arriving", "(who.seed, who.round, DROPS)", "(who.seed, DROPS)"),

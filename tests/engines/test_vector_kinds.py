@@ -1,0 +1,67 @@
+"""Fields of a method's states declare which of them are models, feature extractors or heads."""
+from __future__ import annotations
+
+from typing import Annotated, NamedTuple
+
+import pytest
+import torch
+
+from fedmpi.engines import batchnorm
+from fedmpi.errors import BadInput
+from fedmpi.method import BASE, HEAD, WHOLE, Method, Nothing, kind_of_field
+from tests.clients.normed import lab, model_of
+from tests.federations import method
+
+
+class Tables(NamedTuple):
+    """Fields of a model's lengths, declared or not."""
+    w: Annotated[torch.Tensor, WHOLE]
+    phi: Annotated[torch.Tensor, BASE]
+    heads: Annotated[torch.Tensor, HEAD]
+    parts: Annotated[torch.Tensor, WHOLE, HEAD]
+    table: torch.Tensor
+
+
+def test_statistics_take_the_place_of_those_in_declared_vectors_alone():
+    """A table of numbers that happens to be as wide as the model keeps its numbers."""
+    kept = lab("fedavg", head=("5", "6", "8")).method
+    model, row = kept.model, torch.arange(24.)
+    state = Tables(torch.ones(model.size), torch.ones(model.base.size), torch.ones(2, model.head.size),
+                   torch.ones(3, model.head.size), torch.ones(5, model.size))
+    found = kept._with(state, row)
+    first = sum(part.stop - part.start for part in model.base.still)
+    assert 0 < first < 24
+    assert torch.equal(batchnorm.gather_statistics(found.w, model.still), row)
+    assert torch.equal(batchnorm.gather_statistics(found.phi, model.base.still), row[:first])
+    for heads in (found.heads, found.parts):
+        assert all(torch.equal(batchnorm.gather_statistics(h, model.head.still), row[first:]) for h in heads)
+    assert found.table is state.table and all((value == 1).all() for value in state)
+
+
+@pytest.mark.parametrize("name, length, kind", [
+    ("w", "whole", WHOLE), ("w", "head", None), ("phi", "base", BASE), ("heads", "head", HEAD), ("parts", "head", HEAD),
+    ("parts", "whole", WHOLE), ("parts", "base", None), ("table", "whole", None)])
+def test_a_kind_is_declared_and_has_its_length(name, length, kind):
+    model = model_of(head=("5", "6", "8"))
+    sizes = {"whole": model.size, "base": model.base.size, "head": model.head.size}
+    assert kind_of_field(model, Tables, name, sizes[length]) is kind
+
+
+class Undeclared(Method):
+    """A method that does not say which of its numbers are a model."""
+    title = "Undeclared"
+
+    def init(self, n):
+        return Seen(self.model.start), Nothing()
+
+
+class Seen(NamedTuple):
+    w: torch.Tensor
+
+
+def test_a_method_that_declares_no_vectors_needs_the_average():
+    with pytest.raises(BadInput, match="Undeclared does not declare which of its vectors are models; annotate them"):
+        batchnorm.bind(Undeclared(), model_of())
+    bound = batchnorm.bind(Undeclared(), model_of("average"))
+    assert bound.global_model(bound.init(1)[0]) is None
+    assert method("fedavg", bound.model).global_model(bound.init(1)[0]) is None
