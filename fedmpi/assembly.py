@@ -108,7 +108,7 @@ class Parts:
         return sorted({them["card"] for them in self.places if them["hosts"]} - {""})
 
 
-def bind(config: Config, federation: Federation):
+def bind(config: Config, federation: Federation) -> Method:
     """Build the model for the federation's samples and return the method on it. Raises BadInput."""
     from fedmpi.clients import updates
     from fedmpi.engines import batchnorm
@@ -125,7 +125,7 @@ def bind(config: Config, federation: Federation):
     return method
 
 
-def refuse_engine(config: Config, federation: Federation, method) -> None:
+def refuse_engine(config: Config, federation: Federation, method: Method) -> None:
     """Raise BadInput where an engine is asked for that cannot train the network: once, for all ranks build the same."""
     from fedmpi.engines import engine_choice
     from fedmpi.models.build import blank_samples
@@ -150,12 +150,12 @@ def assemble(world: Transport, config: Config, federation: Federation, server_ho
     return parts
 
 
-def build_parts(world: Transport, config: Config, federation, server_host: str,
+def build_parts(world: Transport, config: Config, federation: Federation, server_host: str,
                 context: RankContext | None = None) -> Parts:
     """Build this rank's parts, the same on every rank but for the clients it hosts."""
     from fedmpi.clients import malloc
     from fedmpi.clients.hosted import HostedClients
-    from fedmpi.clients.placement import homes
+    from fedmpi.clients.placement import assign_homes
     from fedmpi.engines import engine_choice, gpu_card
     from fedmpi.engines.loop import rehearse_loop
     from fedmpi.models import precision
@@ -163,7 +163,7 @@ def build_parts(world: Transport, config: Config, federation, server_host: str,
     torch.set_num_threads(config.threads)
     malloc.keep()
     precision.use(config.precision)
-    where = homes(federation.sizes, world.size, config.server.hosts_clients, config.placement, config.seed)
+    where = assign_homes(federation.sizes, world.size, config.server.hosts_clients, config.placement, config.seed)
     hosted = np.flatnonzero(where == world.rank)
     device = choose_device(config, world, server_host, hosts=len(hosted) > 0)
     if device.type == "cuda":
@@ -187,7 +187,7 @@ def build_parts(world: Transport, config: Config, federation, server_host: str,
     return Parts(config, method, federation, pool, shared, up, device, staged=staged)
 
 
-def choose_device(config: Config, world, server_host: str, hosts: bool):
+def choose_device(config: Config, world: Transport, server_host: str, hosts: bool) -> torch.device:
     """Give each rank that hosts clients a GPU of its node in turn; the server computes on the CPU."""
     if config.device == "cpu" or not hosts or not torch.cuda.is_available():
         if config.device == "cuda" and hosts:

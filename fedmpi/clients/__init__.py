@@ -1,1 +1,2 @@
-"""What a worker rank does: hold its clients' data and state, train them with an engine, evaluate them."""
+"""What a worker rank does: it holds its clients' samples and states, trains the clients with an engine and measures
+their models."""

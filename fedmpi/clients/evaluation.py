@@ -6,7 +6,7 @@ known, and are then read together; engine `vmap` measures many models at once.
 Legend: c clients, s samples of the client with the most, k classes."""
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
@@ -22,7 +22,7 @@ from fedmpi.clients.state_store import StateStore
 from fedmpi.engines import batch_plan, convolutions
 from fedmpi.engines.cohort import SAMPLES_PER_BLOCK, pad
 from fedmpi.engines.step_counter import JUDGED
-from fedmpi.method import Method
+from fedmpi.method import Method, Weights
 from fedmpi.models.build import as_input
 from fedmpi.torch_compat import flatten_tree, unflatten_tree
 
@@ -103,7 +103,7 @@ class Evaluator:
                 table[place] = 1, *numbers
         return table
 
-    def measure(self, into: dict, key, client: int, weights, part: int = 0) -> None:
+    def measure(self, into: dict, key: Hashable, client: int, weights: Weights, part: int = 0) -> None:
         """Let into[key] be the CLIENT_MEASURES of weights on a part of a client's samples; known after `finish`."""
         x, y = self.samples(client, part)
         if self.hosted.device.type != "cuda" or not len(y):
@@ -121,12 +121,12 @@ class Evaluator:
         samples, name = self.hosted.samples[client], self.parts[part]
         return samples[f"x_{name}"], samples[f"y_{name}"]
 
-    def measure_now(self, weights, x: Tensor, y: Tensor) -> np.ndarray:
+    def measure_now(self, weights: Weights, x: Tensor, y: Tensor) -> np.ndarray:
         """Return the CLIENT_MEASURES of weights on samples; without samples the F1 is nan and the others are 0."""
         return measure_logits(self.logits(weights, x), y) if len(y) else np.array([0., 0., 0., np.nan])
 
     @torch.no_grad()
-    def logits(self, weights, x: Tensor) -> Tensor:
+    def logits(self, weights: Weights, x: Tensor) -> Tensor:
         """Return the logits (s, k) of weights for samples x (s, ...) as stored."""
         method = self.hosted.method
         method.model.eval()

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import bisect
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -175,8 +175,8 @@ class HostedClients:
         """Return a client's update as the server takes it: after an attack, and clipped."""
         attack, longest = self.config.attack, self.config.server.clip_norm
         if client in self.attackers and attack.kind != "label_flip":
-            up = updates.tampered(attack, shared, up, generate(self.config.seed, when, client, ATTACK_STREAM))
-        return up if longest is None else updates.clipped(shared, up, longest)
+            up = updates.attack_update(attack, shared, up, generate(self.config.seed, when, client, ATTACK_STREAM))
+        return up if longest is None else updates.clip_update(shared, up, longest)
 
     def _keep(self, client: int, mine: tuple, known: bool = False) -> None:
         """Store a client's state. Note its largest number, unless the state is known to be usable."""
@@ -207,7 +207,8 @@ class HostedClients:
         """Return 1 for each of the participants that trained here and whose update cannot be used, else 0, (n,)."""
         return (np.isin(ids, self.here) & ~np.isin(ids, list(self.ups))).astype(np.int64)
 
-    def add_message(self, slot: int, client: int, totals, scales: np.ndarray, shape: tuple[int, ...]) -> None:
+    def add_message(self, slot: int, client: int, totals: np.ndarray | Tensor, scales: np.ndarray,
+                    shape: tuple[int, ...]) -> None:
         """Keep a field of what the server addresses to a hosted client.
 
         Args:
@@ -252,9 +253,9 @@ class HostedClients:
         """Say which hosted clients have a state of their own, (n,) bool."""
         return self.store.touched(self.clients)
 
-    def states(self, clients: Iterable[int]) -> dict[str, np.ndarray]:
+    def states(self, clients: Sequence[int]) -> dict[str, np.ndarray]:
         """Return the states of some hosted clients as arrays (n, ...) by field."""
-        return self.store.stacked(clients)
+        return self.store.stack(clients)
 
     def restore_states(self, path: str, ids: np.ndarray) -> None:
         """Read the hosted clients' states from a checkpoint file that holds those of clients `ids`."""
@@ -262,7 +263,7 @@ class HostedClients:
 
     def release_client(self, client: int) -> list[np.ndarray]:
         """Stop hosting a client. Return whether it has a state of its own, and the fields of its state."""
-        touched, mine = self.store.touched([client])[0], self.store.give(client)
+        touched, mine = self.store.touched([client])[0], self.store.pop(client)
         self.clients.remove(client)
         return [touched, *map(as_numpy, mine)]
 

@@ -1,4 +1,4 @@
-"""Measures of one client: from the logits and labels of its samples, or from its confusion matrix."""
+"""Measures of one client, from the logits and labels of its samples or from its confusion matrix."""
 from __future__ import annotations
 
 import numpy as np

@@ -1,19 +1,33 @@
-"""Which rank hosts which client: the same on every rank, from sizes alone."""
+"""Which rank hosts which client, and where participants train. Every rank works out the same homes, from the clients'
+sizes alone."""
 from __future__ import annotations
 
 import numpy as np
 
-TRIFLE = .1           # of a round: less is not worth moving clients, and may be noise
-SETTLED = 3           # rounds measured between one time of moving clients and the next
-BANDWIDTH = 2e8       # bytes of states moved per second, until it was measured
-FIXED = 20            # a client's cost beside its samples, in samples: state moved, evaluation, bookkeeping
+from fedmpi.method import Participants
+
+# Move clients only if that saves this share of a round; a smaller saving may be noise.
+MIN_SAVING = .1
+# Measure so many rounds after clients were moved before they are moved again.
+ROUNDS_BETWEEN_MOVES = 3
+# Bytes of states that are moved per second, until this was measured.
+FIRST_BANDWIDTH = 2e8
+# A client's cost beside its training samples (moving its state, evaluation, bookkeeping), in samples.
+FIXED_COST = 20
 
 
-def homes(sizes: np.ndarray, ranks: int, server_hosts: bool, how: str = "balanced", seed: int = 0) -> np.ndarray:
-    """Return the rank of each client, (N,) int64. Rank 0 hosts none unless it is alone or `server_hosts`."""
+def assign_homes(sizes: np.ndarray, ranks: int, server_hosts: bool, how: str = "balanced", seed: int = 0) -> np.ndarray:
+    """Return the rank that hosts each client, (N,) int64.
+
+    Args:
+        sizes: training samples of each client, (N,)
+        ranks: number of ranks
+        server_hosts: rank 0 hosts clients, too; it always does if it is alone
+        how: `balanced` by size, `blocks` of neighbouring numbers, or `shuffled` blocks
+        seed: for `shuffled`"""
     hosts = np.arange(ranks) if server_hosts or ranks == 1 else np.arange(1, ranks)
     if how == "balanced":
-        return hosts[longest_first(sizes + FIXED, len(hosts))]
+        return hosts[longest_first(sizes + FIXED_COST, len(hosts))]
     place = np.arange(len(sizes)) * len(hosts) // len(sizes)
     if how == "shuffled":
         place = np.random.default_rng(seed).permutation(place)
@@ -21,8 +35,13 @@ def homes(sizes: np.ndarray, ranks: int, server_hosts: bool, how: str = "balance
 
 
 def longest_first(costs: np.ndarray, bins: int, speeds: np.ndarray | None = None) -> np.ndarray:
-    """Give each item, the dearest first, to the bin that would finish it first (LPT: at most 4/3 of the best makespan
-    where all bins are equally fast)."""
+    """Return the bin of each item, (n,). The most expensive item is placed first, each into the bin that would finish
+    it first (LPT). If all bins are equally fast, the last one finishes after at most 4/3 of the best possible time.
+
+    Args:
+        costs: (n,)
+        bins: number of bins
+        speeds: cost per second of each bin, (bins,); None: all are equally fast"""
     speeds = np.ones(bins) if speeds is None else speeds
     place, loads = np.empty(len(costs), np.int64), np.zeros(bins)
     for item in np.argsort(-costs, kind="stable"):
@@ -33,34 +52,45 @@ def longest_first(costs: np.ndarray, bins: int, speeds: np.ndarray | None = None
 
 
 class Pace:
-    """How fast each rank works, as measured, and where the participants of a round train (rank 0).
+    """How fast each rank works, as measured, and where the participants of a round train. Rank 0 has one.
 
-    A client that keeps nothing can train anywhere: its samples are read from the federation where they are needed. So
-    the participants of a round are spread evenly, slower ranks getting less; sums are exact, so this changes no bit.
-    Clients that keep a state of `row` bytes train at home. Where their `sizes` (N,) are given, some get a new home when
-    that pays off: see `moves`."""
+    A client that keeps nothing can train on any rank, which reads its samples from the federation. So the participants
+    of a round are spread evenly, and slower ranks get less work; sums are exact, so this changes no bit. A client that
+    keeps a state trains at home, and some clients get a new home if that pays off: see `moves`.
+
+    Args:
+        homes: the rank that hosts each client, (N,)
+        movable: clients keep nothing
+        sizes: training samples of each client, (N,); None: clients never get a new home
+        row: bytes of a client's state"""
 
     def __init__(self, homes: np.ndarray, movable: bool, sizes: np.ndarray | None = None, row: int = 0):
         self.homes, self.movable, self.row = homes, movable, row
-        self.costs = None if sizes is None or movable else sizes + FIXED
-        self.bandwidth, self.rounds, self.seconds = BANDWIDTH, 0, 0.      # rounds since a move, and their mean length
+        self.costs = None if sizes is None or movable else sizes + FIXED_COST
+        self.bandwidth = FIRST_BANDWIDTH
+        # rounds since clients were moved, and the mean length of these rounds
+        self.rounds, self.seconds = 0, 0.
+        # ranks that host clients, and the cost per second of each, relative to their mean
         self.hosts = np.unique(homes)
-        self.speeds = np.ones(len(self.hosts))      # cost per second, relative
-        self.measured = True      # False: ranks count as equally fast, since last bits follow who trains beside whom
+        self.speeds = np.ones(len(self.hosts))
+        # False: ranks count as equally fast, because the last bits depend on which clients train side by side
+        self.measured = True
+        # where the participants of this round train
         self.at = homes
 
-    def ranks(self, who) -> np.ndarray:
+    def ranks(self, who: Participants) -> np.ndarray:
         """Return the rank at which each participant of a round trains, (n,)."""
         if self.movable and len(self.hosts) > 1:
-            self.at = self.hosts[longest_first(np.asarray(who.sizes) + FIXED, len(self.hosts), self.speeds)]
+            self.at = self.hosts[longest_first(np.asarray(who.sizes) + FIXED_COST, len(self.hosts), self.speeds)]
         else:
             self.at = self.homes[who.ids]
         return self.at
 
-    def note(self, seconds: np.ndarray, who) -> dict:
-        """Take the (ranks, phases) seconds of a round; return its facts: imbalance (max / mean) and idle share."""
+    def note(self, seconds: np.ndarray, who: Participants) -> dict:
+        """Learn from the seconds of a round, (ranks, phases). Return its facts for metrics.jsonl, among them imbalance
+        (longest training time / mean) and idle share (mean waiting time / longest training time)."""
         train = seconds[self.hosts, 0]
-        costs = np.array([(np.asarray(who.sizes)[self.at == r] + FIXED).sum() for r in self.hosts])
+        costs = np.array([(np.asarray(who.sizes)[self.at == r] + FIXED_COST).sum() for r in self.hosts])
         if (costs > 0).all() and (train > 0).all():
             rate = costs / train
             self.speeds = .5 * self.speeds + .5 * rate / rate.mean() if self.measured else self.speeds
@@ -71,9 +101,13 @@ class Pace:
                 "imbalance": float(longest / max(busy, 1e-9)), "idle_share": float(1 - busy / longest)}
 
     def moves(self, left: int) -> tuple[np.ndarray, np.ndarray] | None:
-        """Return clients, ascending, and their new homes, (m,) each, where this saves more in the `left` rounds than it
-        takes: one after another from the rank that would finish last to the one that would finish first."""
-        if self.costs is None or self.rounds < SETTLED:
+        """Return clients, ascending, and their new homes, (m,) each; None if moving clients takes longer than it saves.
+
+        Clients move one after another, from the rank that would finish last to the one that would finish first.
+
+        Args:
+            left: number of rounds that are left, in which time would be saved"""
+        if self.costs is None or self.rounds < ROUNDS_BETWEEN_MOVES:
             return None
         place = np.searchsorted(self.hosts, self.homes)
         first = place.copy()
@@ -89,11 +123,11 @@ class Pace:
                 break
             place[mine[best]], loads[slow], loads[fast] = fast, less[best], loads[fast] + more[best]
         ids, saved = np.flatnonzero(place != first), 1 - loads.max() / before
-        if saved < TRIFLE or saved * self.seconds * left < len(ids) * self.row / self.bandwidth:
+        if saved < MIN_SAVING or saved * self.seconds * left < len(ids) * self.row / self.bandwidth:
             return None
         return ids, self.hosts[place[ids]]
 
     def moved(self, homes: np.ndarray, clients: int, seconds: float) -> None:
-        """Take the new homes, and what moving so many clients took."""
+        """Note the new homes, (N,), and how long it took to move so many clients."""
         self.homes, self.rounds, self.seconds = homes, 0, 0.
         self.bandwidth = clients * self.row / max(seconds, 1e-9)

@@ -1,5 +1,6 @@
-"""The samples of the clients at work on this rank: read from the federation when first used, kept on the device while
-they fit in a bound, the least recently used dropped first. So start-up and memory do not grow with all clients."""
+"""A cache of samples, by client. Samples are read from the federation when they are first used, and stay on the device
+as long as they fit in a bound; the least recently used (LRU) go first. So start-up and memory do not grow with the
+number of clients."""
 from __future__ import annotations
 
 from collections import OrderedDict
@@ -8,14 +9,21 @@ import torch
 from torch import Tensor
 
 from fedmpi.comm.gpu_staging import sent
+from fedmpi.data.federation import Federation
 
 
 class SampleCache:
-    """Samples by client, as tensors (x_train, y_train, x_val, y_val, x_test, y_test) in stored form."""
+    """Samples by client, as tensors x_train, y_train, x_val, y_val, x_test and y_test in stored form.
 
-    def __init__(self, federation, device: torch.device, memory: float):
+    Args:
+        federation: where samples are read
+        device: where they are kept
+        memory: bytes that are kept at most; the samples of the last client are kept even if they are more"""
+
+    def __init__(self, federation: Federation, device: torch.device, memory: float):
         self.federation, self.device, self.memory = federation, device, memory
-        self.held = 0      # bytes
+        # bytes that are kept now
+        self.held = 0
         self._kept: OrderedDict[int, dict[str, Tensor]] = OrderedDict()
 
     def __getitem__(self, client: int) -> dict[str, Tensor]:
@@ -31,4 +39,5 @@ class SampleCache:
 
 
 def samples_bytes(samples: dict[str, Tensor]) -> int:
+    """Return the bytes of one client's samples."""
     return sum(t.numel() * t.element_size() for t in samples.values())

@@ -1,61 +1,75 @@
-"""The private states (Mine) of the clients that one rank hosts. A client that never wrote holds the first state.
+"""The private states (Mine) of the clients that one rank hosts. A client that never wrote a state has the first one.
 
-States beyond a bound go to a scratch file of this rank, the least recently used first. It is a plain file of
-fixed-size records and not HDF5: nobody else reads it, and HDF5 crashes the process when a disk is full."""
+States beyond a bound of memory go to a scratch file of this rank, the least recently used (LRU) first. It is a plain
+file of records of one size and not HDF5: nobody else reads it, and HDF5 crashes the process when a disk is full."""
 from __future__ import annotations
 
 import hashlib
 import os
 import tempfile
 from collections import OrderedDict
+from collections.abc import Iterable, Sequence
 from functools import cached_property
+from typing import IO
 
 import numpy as np
 import torch
 
 from fedmpi.errors import FedmpiError
+from fedmpi.method import State
 from fedmpi.storage import checkpoint
 
-PIECE_BYTES = 64 << 20      # bytes of states that are brought to the host at once
+# so many bytes of states are copied from a GPU at once
+PIECE_BYTES = 64 << 20
 
 
 class StateStore:
-    """Rows of `Mine` by client. What a client reads is its own: rows are never shared between clients."""
+    """States by client.
 
-    def __init__(self, first, memory: float = float("inf"), scratch: str | None = None):
+    Args:
+        first: the first state of every client, a NamedTuple of tensors on the device where states are kept
+        memory: bytes of states that are kept in memory at most; at least one state is
+        scratch: folder of the scratch file; None: the system's temporary folder"""
+
+    def __init__(self, first: State, memory: float = float("inf"), scratch: str | None = None):
         self.first, self.memory = first, memory
-        self._rows = OrderedDict()      # in memory, least recently used first
+        # states in memory, the least recently used first
+        self._rows: OrderedDict[int, State] = OrderedDict()
         self._spill = Spill(first, scratch)
         self._size = max(1, sum(v.numel() * v.element_size() for v in first))
 
-    def read(self, client: int):
+    def read(self, client: int) -> State:
+        """Return a client's state."""
         if client in self._rows:
             self._rows.move_to_end(client)
             return self._rows[client]
         return self._spill.read(client) if client in self._spill.places else self.first
 
-    def write(self, client: int, mine) -> None:
-        if not mine:      # a method whose clients keep nothing has an empty Mine
+    def write(self, client: int, mine: State) -> None:
+        """Keep a client's new state."""
+        # a method whose clients keep nothing has an empty Mine
+        if not mine:
             return
         self._rows[client] = mine
         self._rows.move_to_end(client)
         while len(self._rows) > 1 and len(self._rows) * self._size > self.memory:
             self._spill.write(*self._rows.popitem(last=False))
 
-    def give(self, client: int):
-        """Return a client's row, and forget it."""
+    def pop(self, client: int) -> State:
+        """Return a client's state, and forget it."""
         mine = self.read(client)
         self._rows.pop(client, None)
         self._spill.forget(client)
         return mine
 
-    def touched(self, clients) -> np.ndarray:
-        """Say which clients have a row of their own, (n,) bool."""
+    def touched(self, clients: Iterable[int]) -> np.ndarray:
+        """Say which of these clients have written a state, (n,) bool."""
         return np.array([c in self._rows or c in self._spill.places for c in clients], bool)
 
-    def stacked(self, clients) -> dict[str, np.ndarray]:
-        """Return the rows of clients as arrays (n, ...) by field."""
-        if len(clients) and any(v.is_cuda for v in self.first):      # one copy for a field, not one for each client
+    def stack(self, clients: Sequence[int]) -> dict[str, np.ndarray]:
+        """Return the states of clients as arrays (n, ...) by field."""
+        # one copy from the GPU for each field, not one for each client
+        if len(clients) and any(v.is_cuda for v in self.first):
             columns = zip(*(self.read(int(c)) for c in clients), strict=True)
             return {name: as_numpy(torch.stack(column))
                     for name, column in zip(self.first._fields, columns, strict=True)}
@@ -64,6 +78,7 @@ class StateStore:
                 for name, value in self.first._asdict().items()}
 
     def restore(self, client: int, row: dict[str, np.ndarray]) -> None:
+        """Keep a state that is given as one array for each field."""
         self.write(client, type(self.first)(*(
             torch.from_numpy(np.array(row[name])).to(value.device)
             for name, value in self.first._asdict().items())))
@@ -83,48 +98,57 @@ class StateStore:
         mine = self.read(client)
         return np.frombuffer(self._first_digest if mine is self.first else digest_of(mine), np.uint8)
 
-    def digests(self, clients) -> np.ndarray:
-        """Return the same of several clients, (n, 32) uint8."""
+    def digests(self, clients: Sequence[int]) -> np.ndarray:
+        """Return the sha256 of each client's state, (n, 32) uint8."""
         if not any(v.is_cuda for v in self.first):
             return np.array([self.digest(c) for c in clients], np.uint8).reshape(-1, 32)
-        own, found = [c for c, touched in zip(clients, self.touched(clients), strict=True) if touched], {}
+        own = [c for c, touched in zip(clients, self.touched(clients), strict=True) if touched]
+        found: dict[int, bytes] = {}
         at_once = max(1, PIECE_BYTES // self._size)
         for begin in range(0, len(own), at_once):
             some = own[begin:begin + at_once]
-            columns = self.stacked(some).values()
+            columns = self.stack(some).values()
             found |= {c: digest_of(type(self.first)(*(column[i] for column in columns))) for i, c in enumerate(some)}
         return np.frombuffer(b"".join(found.get(c, self._first_digest) for c in clients), np.uint8).reshape(-1, 32)
 
     @cached_property
     def _first_digest(self) -> bytes:
-        return digest_of(self.first)      # once, not for every client that never took part
+        # computed once, not for every client that never took part
+        return digest_of(self.first)
 
 
 class Spill:
-    """Records of a fixed size in an unnamed scratch file, which vanishes with the process however it ends."""
+    """Records of one size in an unnamed scratch file, which vanishes with the process however it ends.
 
-    def __init__(self, first, folder: str | None):
+    Args:
+        first: a state like those that are written
+        folder: where the file is; None: the system's temporary folder"""
+
+    def __init__(self, first: State, folder: str | None):
         self.first, self.folder = first, folder
         self.shapes = [(v.dtype, v.shape, v.numel() * v.element_size()) for v in first]
         self.size = sum(size for _, _, size in self.shapes)
-        self.places: dict[int, int] = {}      # client -> record
-        self.free: list[int] = []             # records of clients that are here no more
+        # the record of each client, and records of clients that were forgotten
+        self.places: dict[int, int] = {}
+        self.free: list[int] = []
 
     @property
     def place(self) -> str:
         return f"scratch space in {self.folder or tempfile.gettempdir()}"
 
     @cached_property
-    def file(self):
+    def file(self) -> IO[bytes]:
         return tempfile.TemporaryFile(dir=self.folder, prefix="fedmpi-states-")
 
-    def write(self, client: int, mine) -> None:
+    def write(self, client: int, mine: State) -> None:
+        """Write a client's state. Raises FedmpiError if the disk refuses it."""
         record = memoryview(b"".join(np.ascontiguousarray(as_numpy(v)).tobytes() for v in mine))
         if client not in self.places:
             self.places[client] = self.free.pop() if self.free else len(self.places)
         at = self.places[client] * self.size
         try:
-            while record:      # one call moves 2 GiB at most
+            # one call writes at most 2 GiB
+            while record:
                 written = os.pwrite(self.file.fileno(), record, at)
                 record, at = record[written:], at + written
         except OSError as error:
@@ -132,10 +156,12 @@ class Spill:
                               "raise state.memory, or set state.scratch to a folder with more space") from None
 
     def forget(self, client: int) -> None:
+        """Let another client have this one's record."""
         if client in self.places:
             self.free.append(self.places.pop(client))
 
-    def read(self, client: int):
+    def read(self, client: int) -> State:
+        """Return a client's state. Raises FedmpiError if the disk does not give it back."""
         record, begin, got = bytearray(self.size), self.places[client] * self.size, 0
         while got < self.size:
             moved = os.preadv(self.file.fileno(), [memoryview(record)[got:]], begin + got)
@@ -152,8 +178,8 @@ class Spill:
         return type(self.first)(*values)
 
 
-def digest_of(state) -> bytes:
-    """Return the sha256 of a NamedTuple of tensors: names, types, shapes and bytes."""
+def digest_of(state: State) -> bytes:
+    """Return the sha256 of the names, types, shapes and bytes of a NamedTuple of tensors or arrays."""
     total = hashlib.sha256()
     for name, value in state._asdict().items():
         array = np.asarray(as_numpy(value) if isinstance(value, torch.Tensor) else value)
@@ -162,12 +188,17 @@ def digest_of(state) -> bytes:
     return total.digest()
 
 
-def digest_of_run(shared, rows: np.ndarray) -> str:
-    """Return the digest of a whole run: of the server's state, and of every client's, (N, 32) uint8."""
+def digest_of_run(shared: State, rows: np.ndarray) -> str:
+    """Return the digest of a whole run, in hexadecimal digits.
+
+    Args:
+        shared: the server's state
+        rows: the sha256 of every client's state, (N, 32) uint8"""
     total = hashlib.sha256(digest_of(shared))
     total.update(np.ascontiguousarray(rows).data)
     return total.hexdigest()
 
 
 def as_numpy(tensor: torch.Tensor) -> np.ndarray:
+    """Return a tensor as an array on the host."""
     return tensor.detach().cpu().numpy()

@@ -1,5 +1,4 @@
-"""What becomes of a participant's update before the server has it: an attacker changes it, the server clips its norm,
-and one that is not finite is found out.
+"""Client updates on their way to the server: attacks, norm clipping, and the check that numbers are finite.
 
 A field of Up is an update of the field of Shared that has the same name and shape."""
 from __future__ import annotations
@@ -11,47 +10,52 @@ import torch
 from torch import Tensor
 
 from fedmpi.comm import exact
+from fedmpi.config.schema import Config
+from fedmpi.data.federation import Federation
 from fedmpi.engines.loop import rehearse_loop
 from fedmpi.errors import BadInput
+from fedmpi.faults import Attack
+from fedmpi.method import Method, State
 from fedmpi.models.build import blank_samples
 
 
-def origins(shared, up) -> list[Tensor | None]:
-    """Return what each field of an Up is an update of; None where there is no such field."""
+def find_origins(shared: State, up: State) -> list[Tensor | None]:
+    """Return the field of Shared that each field of an Up is an update of, None if there is none."""
     known = shared._asdict()
     return [known[name] if name in known and known[name].shape == sent.shape else None
             for name, sent in up._asdict().items()]
 
 
-def tampered(attack, shared, up, generator: np.random.Generator):
-    """Return what an attacker sends in place of `up`; numbers of clusters and the like stay as they are."""
-    return type(up)(*(_tampered(attack, origin, sent, generator) if sent.is_floating_point() else sent
-                      for origin, sent in zip(origins(shared, up), up, strict=True)))
+def attack_update(attack: Attack, shared: State, up: State, generator: np.random.Generator) -> State:
+    """Return what an attacker sends in place of `up`. Integers, such as numbers of clusters, stay as they are."""
+    return type(up)(*(_attack_field(attack, origin, sent, generator) if sent.is_floating_point() else sent
+                      for origin, sent in zip(find_origins(shared, up), up, strict=True)))
 
 
-def _tampered(attack, origin: Tensor | None, sent: Tensor, generator) -> Tensor:
+def _attack_field(attack: Attack, origin: Tensor | None, sent: Tensor, generator: np.random.Generator) -> Tensor:
     if attack.kind == "sign_flip":
         return -attack.scale * sent if origin is None else origin - attack.scale * (sent - origin)
     return sent + attack.scale * torch.from_numpy(generator.standard_normal(tuple(sent.shape))).to(sent)
 
 
-def clipped(shared, up, most: float):
-    """Return an update whose norm, over all its fields, is at most `most`."""
-    changes = [sent - origin for origin, sent in zip(origins(shared, up), up, strict=True)]
+def clip_update(shared: State, up: State, longest: float) -> State:
+    """Return an update whose norm over all its fields is at most `longest`."""
+    changes = [sent - origin for origin, sent in zip(find_origins(shared, up), up, strict=True)]
     norm = math.sqrt(sum(float(change.flatten().double().square().sum()) for change in changes))
-    if not norm > most:      # nor where it is nan
+    # also if the norm is nan
+    if not norm > longest:
         return up
-    return type(up)(*(origin + change * (most / norm)
-                      for origin, change in zip(origins(shared, up), changes, strict=True)))
+    return type(up)(*(origin + change * (longest / norm)
+                      for origin, change in zip(find_origins(shared, up), changes, strict=True)))
 
 
-def fits_exact_sums(*states) -> bool:
-    """Say whether exact sums can hold all numbers of some states."""
+def fits_exact_sums(*states: State) -> bool:
+    """Say whether all numbers of some states are finite and in the range of exact sums."""
     return all(exact.max_magnitude(v) < exact.RANGE for state in states for v in state if v.is_floating_point())
 
 
-def refuse_updates(config, method, federation) -> None:
-    """Raise BadInput for settings of attack and defence that would mean nothing for a method."""
+def refuse_updates(config: Config, method: Method, federation: Federation) -> None:
+    """Raise BadInput for settings of attacks and defences that would mean nothing for a method."""
     server, attack = config.server, config.attack
     if attack is not None and len(federation.sizes) < 2:
         raise BadInput(f"attack.kind = {attack.kind}: of data.clients = 1 none is left to be honest; leave attack out, "
@@ -64,10 +68,10 @@ def refuse_updates(config, method, federation) -> None:
         return
     shared, mine = method.init(len(federation.sizes))
     up = rehearse_loop(method, shared, mine, blank_samples(federation.shape, federation.dtype))[1]
-    if tampers and not up:
+    if attack is not None and tampers and not up:
         raise BadInput(f"attack.kind = {attack.kind}: clients of {method.title} send nothing that it could change; set "
                        "it to label_flip, or take another method")
-    lone = [name for name, origin in zip(up._fields, origins(shared, up), strict=True) if origin is None]
+    lone = [name for name, origin in zip(up._fields, find_origins(shared, up), strict=True) if origin is None]
     if server.clip_norm is not None and (lone or not up):
         raise BadInput(f"server.clip_norm = {server.clip_norm}: in {method.title} clients send "
                        f"{', '.join(lone) or 'nothing'}, which is not an update of one model that all were sent; leave "

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fedmpi.clients.placement import homes
+from fedmpi.clients.placement import assign_homes
 from fedmpi.comm.transport import Counting
 from fedmpi.commands.planned_steps import describe_planned_steps, in_all, stages, taking_part
 from fedmpi.config.schema import GIB, Config, load_config, name_of
@@ -140,7 +140,7 @@ def rehearse_server(case: Case) -> Rehearsal:
 def homes_of(case: Case, ranks: int) -> list[np.ndarray]:
     """Return the clients that each rank hosts."""
     config = case.config
-    where = homes(case.federation.sizes, ranks, config.server.hosts_clients, config.placement, config.seed)
+    where = assign_homes(case.federation.sizes, ranks, config.server.hosts_clients, config.placement, config.seed)
     return [np.flatnonzero(where == rank) for rank in range(ranks)]
 
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedmpi.clients.placement import Pace, homes, longest_first
+from fedmpi.clients.placement import Pace, assign_homes, longest_first
 from fedmpi.method import Participants
 
 HOW = ("balanced", "blocks", "shuffled")
@@ -16,7 +16,7 @@ FIXED = 20      # samples that a client costs beside its own
 @given(sizes=st.lists(st.integers(1, 5000), min_size=1, max_size=60), ranks=st.integers(1, 9),
        server=st.booleans(), how=st.sampled_from(HOW))
 def test_every_client_has_one_home_that_may_host(sizes, ranks, server, how):
-    where = homes(np.array(sizes), ranks, server, how)
+    where = assign_homes(np.array(sizes), ranks, server, how)
     assert where.shape == (len(sizes),) and where.dtype == np.int64
     assert where.min() >= (0 if server or ranks == 1 else 1) and where.max() < ranks
 
@@ -24,7 +24,7 @@ def test_every_client_has_one_home_that_may_host(sizes, ranks, server, how):
 @given(sizes=st.lists(st.integers(1, 5000), min_size=1, max_size=60), ranks=st.integers(2, 9))
 def test_balanced_is_balanced(sizes, ranks):
     costs = np.array(sizes) + FIXED
-    loads = np.bincount(homes(np.array(sizes), ranks, True), costs, ranks)
+    loads = np.bincount(assign_homes(np.array(sizes), ranks, True), costs, ranks)
     assert loads.max() <= costs.sum() / ranks + costs.max() * (1 - 1 / ranks)      # any list scheduling
     best = max(costs.sum() / ranks, costs.max())
     assert loads.max() <= 4 / 3 * best + costs.max()
@@ -33,30 +33,30 @@ def test_balanced_is_balanced(sizes, ranks):
 
 def test_a_client_costs_twenty_samples_beside_its_own():
     """The last of three small clients goes where it is done first: 42 + 21 is as early as 3 x 21, 43 + 21 is later."""
-    assert homes(np.array([22, 1, 1, 1]), 2, True).tolist() == [0, 1, 1, 0]
-    assert homes(np.array([23, 1, 1, 1]), 2, True).tolist() == [0, 1, 1, 1]
+    assert assign_homes(np.array([22, 1, 1, 1]), 2, True).tolist() == [0, 1, 1, 0]
+    assert assign_homes(np.array([23, 1, 1, 1]), 2, True).tolist() == [0, 1, 1, 1]
 
 
 def test_longest_first_beats_blocks():
     sizes = np.array([1000, 900, 10, 10, 10, 10, 10, 10])
-    loads = [np.bincount(homes(sizes, 3, False, how), sizes, 3).max() for how in ("balanced", "blocks")]
+    loads = [np.bincount(assign_homes(sizes, 3, False, how), sizes, 3).max() for how in ("balanced", "blocks")]
     assert loads[0] < 1050 and loads[1] > 1900
 
 
 def test_more_ranks_than_clients_leaves_some_idle():
-    where = homes(np.array([5, 6, 7]), 6, False)
+    where = assign_homes(np.array([5, 6, 7]), 6, False)
     assert len(set(where)) == 3 and 0 not in where
 
 
 @pytest.mark.parametrize("how", HOW)
 def test_ranks_host_equally_many_equal_clients(how):
-    counts = np.bincount(homes(np.full(20, 30), 6, False, how), minlength=6)
+    counts = np.bincount(assign_homes(np.full(20, 30), 6, False, how), minlength=6)
     assert counts.tolist() == [0, 4, 4, 4, 4, 4]
 
 
 def test_shuffled_depends_on_the_seed_alone():
     sizes = np.arange(1, 21)
-    first, again, other = (homes(sizes, 4, False, "shuffled", s) for s in (1, 1, 2))
+    first, again, other = (assign_homes(sizes, 4, False, "shuffled", s) for s in (1, 1, 2))
     assert np.array_equal(first, again) and not np.array_equal(first, other)
 
 
@@ -159,11 +159,11 @@ def test_moves_never_make_the_slowest_rank_slower(sizes, speeds):
 
 def test_the_largest_first_to_whoever_would_finish_first():
     """By hand: sizes 100, 70, 50, 40, 10 and 20 more of each on three ranks, ties to the lower rank."""
-    assert homes(np.array([10, 70, 100, 40, 50]), 4, False).tolist() == [2, 2, 1, 3, 3]
-    assert homes(np.array([10, 70, 100, 40, 50]), 3, True).tolist() == [1, 1, 0, 2, 2]
-    assert homes(np.array([5, 5, 5]), 1, False).tolist() == [0, 0, 0]
+    assert assign_homes(np.array([10, 70, 100, 40, 50]), 4, False).tolist() == [2, 2, 1, 3, 3]
+    assert assign_homes(np.array([10, 70, 100, 40, 50]), 3, True).tolist() == [1, 1, 0, 2, 2]
+    assert assign_homes(np.array([5, 5, 5]), 1, False).tolist() == [0, 0, 0]
     # the bookkeeping counts: by samples alone all four clients of 1 would join that of 60
-    assert homes(np.array([60, 1, 1, 1, 1, 70]), 2, True).tolist() == [1, 1, 0, 1, 0, 0]
+    assert assign_homes(np.array([60, 1, 1, 1, 1, 70]), 2, True).tolist() == [1, 1, 0, 1, 0, 0]
 
 
 @given(costs=st.lists(st.integers(1, 500), min_size=1, max_size=30), bins=st.integers(1, 5),
@@ -183,9 +183,9 @@ def test_longest_first_is_its_definition(costs, bins, seed):
 def test_blocks_and_shuffled_are_the_known_ones():
     """The permutation of [1, 1, 1, 2, 2, 3, 3] was drawn by numpy.random.default_rng(5) alone."""
     sizes = np.array([9, 1, 1, 1, 1, 1, 50])
-    assert homes(sizes, 4, False, "blocks").tolist() == [1, 1, 1, 2, 2, 3, 3]
-    assert homes(sizes, 3, True, "blocks").tolist() == [0, 0, 0, 1, 1, 2, 2]
-    assert homes(sizes, 4, False, "shuffled", 5).tolist() == [1, 2, 1, 2, 3, 3, 1]
+    assert assign_homes(sizes, 4, False, "blocks").tolist() == [1, 1, 1, 2, 2, 3, 3]
+    assert assign_homes(sizes, 3, True, "blocks").tolist() == [0, 0, 0, 1, 1, 2, 2]
+    assert assign_homes(sizes, 4, False, "shuffled", 5).tolist() == [1, 2, 1, 2, 3, 3, 1]
 
 
 def test_the_facts_of_a_round_are_those_of_the_ranks_that_host():

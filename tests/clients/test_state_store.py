@@ -37,9 +37,9 @@ def test_stacked_rows_follow_the_order_asked_for():
     s = store()
     s.write(3, row(5))
     s.write(1, row(2))
-    stacked = s.stacked([3, 0, 1])
+    stacked = s.stack([3, 0, 1])
     assert stacked["w"].shape == (3, 4) and stacked["n"].tolist() == [5, 7, 2]
-    assert s.stacked([])["w"].shape == (0, 4)
+    assert s.stack([])["w"].shape == (0, 4)
 
 
 def test_a_restored_row_is_the_clients_own():
@@ -56,14 +56,14 @@ def test_a_restored_row_is_the_clients_own():
 def test_saved_and_restored_is_the_same():
     s, other = store(), store()
     s.write(4, row(8))
-    other.restore(4, {name: rows[0] for name, rows in s.stacked([4]).items()})
+    other.restore(4, {name: rows[0] for name, rows in s.stack([4]).items()})
     assert s.digest(4).tolist() == other.digest(4).tolist() != s.digest(5).tolist()
 
 
 def test_clients_that_keep_nothing():
     s = StateStore(Nothing())
     s.write(1, Nothing())
-    assert not s.touched([1]).any() and s.stacked([1]) == {}
+    assert not s.touched([1]).any() and s.stack([1]) == {}
 
 
 def test_the_digest_sees_names_types_shapes_and_bytes():
@@ -85,7 +85,7 @@ def test_states_beyond_the_memory_spill_and_come_back(tmp_path):
     for c in range(10):
         assert s.digest(c).tolist() == whole.digest(c).tolist()
     s.write(4, row(77))
-    assert s.read(4).n == 77 and s.stacked([9, 4])["n"].tolist() == [90, 77]
+    assert s.read(4).n == 77 and s.stack([9, 4])["n"].tolist() == [90, 77]
     assert not list(tmp_path.iterdir())      # the scratch file has no name to be left behind
 
 
@@ -113,7 +113,7 @@ def test_a_client_that_was_given_away_is_forgotten(memory):
     s = StateStore(store().first, memory)
     for client in range(4):
         s.write(client, row(client))
-    assert torch.equal(s.give(1).w, row(1).w) and torch.equal(s.give(0).w, row(0).w)
+    assert torch.equal(s.pop(1).w, row(1).w) and torch.equal(s.pop(0).w, row(0).w)
     assert s.touched(range(4)).tolist() == [False, False, True, True] and torch.equal(s.read(1).w, s.first.w)
     for client in (7, 1, 8):
         s.write(client, row(10 + client))
@@ -148,7 +148,7 @@ def test_places_of_clients_that_left_are_used_again():
     s = StateStore(store().first, memory=1)
     for c in range(5):
         s.write(c, row(c))
-    s.give(1), s.give(2)
+    s.pop(1), s.pop(2)
     for c in (7, 8, 9):
         s.write(c, row(c))
     assert sorted(s._spill.places.values()) == [0, 1, 2, 3, 4] and os.fstat(s._spill.file.fileno()).st_size == 5 * 24

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from fedmpi.assembly import bind
-from fedmpi.clients.updates import clipped
+from fedmpi.clients.updates import clip_update
 from fedmpi.config.schema import Server
 from fedmpi.engines.loop import Loop
 from fedmpi.engines.vmap import Vmap
@@ -81,11 +81,11 @@ def test_attackers_are_drawn_once_for_all_and_never_all():
 
 def test_clipping_shortens_long_updates_alone():
     shared, direction = Shared(torch.tensor([1., 2., 3.])), torch.tensor([2., -1., 2.])      # of length 3
-    assert torch.equal(clipped(shared, Up(shared.phi + direction), 1.5).phi, shared.phi + direction / 2)
+    assert torch.equal(clip_update(shared, Up(shared.phi + direction), 1.5).phi, shared.phi + direction / 2)
     up = Up(shared.phi + direction)
-    assert clipped(shared, up, 3.) is up
+    assert clip_update(shared, up, 3.) is up
     for bad in (float("nan"), float("inf")):      # stays to be found out
-        assert not clipped(shared, Up(direction * bad), 1.).phi.isfinite().all()
+        assert not clip_update(shared, Up(direction * bad), 1.).phi.isfinite().all()
 
 
 @engines

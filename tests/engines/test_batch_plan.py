@@ -12,7 +12,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedmpi.clients.updates import tampered
+from fedmpi.clients.updates import attack_update
 from fedmpi.engines.batch_plan import (
     ALWAYS,
     NOISE,
@@ -106,7 +106,7 @@ def test_noise_goes_with_the_samples_of_its_batch():
 
 
 def test_an_attackers_noise_is_the_known_one():
-    up = tampered(Attack("noise", scale=2.), Shared(torch.zeros(4)), Up(torch.ones(4)), generate(1, 2, 4, 0xA77A))
+    up = attack_update(Attack("noise", scale=2.), Shared(torch.zeros(4)), Up(torch.ones(4)), generate(1, 2, 4, 0xA77A))
     np.testing.assert_allclose(up.phi, 1 + 2 * np.array([-1.0440739, .40228784, 1.14800515, .61624261]), rtol=1e-6)
 
 

@@ -8,7 +8,7 @@ import sys
 
 import numpy as np
 
-from fedmpi.clients.placement import homes
+from fedmpi.clients.placement import assign_homes
 from fedmpi.comm.mpi_world import open_world
 from fedmpi.comm.orders import Order
 from fedmpi.engines.loop import Loop
@@ -22,7 +22,7 @@ WAYS = (Loop(), ("balanced", "moving")), (Vmap(), ("moving", "the server too")) 
 
 
 def digest(world, name, model, federation, engine, how, server_hosts) -> str | None:
-    where = homes(federation.sizes, world.size, server_hosts, how, seed=1)
+    where = assign_homes(federation.sizes, world.size, server_hosts, how, seed=1)
     lab = Lab(method(name, model, **SHOWN.get(name, {})), federation, engine, share=.6, world=world, homes=where)
     if world.rank:
         return lab.pool.serve()

@@ -55,9 +55,9 @@ def test_states_are_brought_to_the_host_together():
             for store, d in ((here, CPU), (there, GPU)):
                 store.write(c, Mine(torch.full((3, 2), float(c), device=d), torch.full((), c, device=d)))
         before = books.count("sync")
-        rows, digests = there.stacked([1, 2, 5]), there.digests(range(6))
+        rows, digests = there.stack([1, 2, 5]), there.digests(range(6))
         assert books.count("sync") - before == 2 + 2 + 2      # fields: of rows, digests, the first state
-        assert all(np.array_equal(rows[name], column) for name, column in here.stacked([1, 2, 5]).items())
+        assert all(np.array_equal(rows[name], column) for name, column in here.stack([1, 2, 5]).items())
         assert np.array_equal(digests, here.digests(range(6))) and digests.dtype == np.uint8
         assert there.digests([]).shape == (0, 32)
 

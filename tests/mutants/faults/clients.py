@@ -19,7 +19,7 @@ FAULTS: list[tuple[str, str, str]] = [
     ("fedmpi.clients.state_store:StateStore.read", "self._rows.move_to_end(client)", "pass"),
     ("fedmpi.clients.state_store:Spill.forget", "self.free.append(self.places.pop(client))", "self.places.pop(client)"),
     ("fedmpi.clients.sample_cache:SampleCache.__getitem__", "self._kept.move_to_end(client)", "pass"),
-    ("fedmpi.clients.placement:homes", "sizes + FIXED", "sizes"),
+    ("fedmpi.clients.placement:assign_homes", "sizes + FIXED_COST", "sizes"),
     ("fedmpi.clients.placement:Pace.note", "self.hosts, 1", "self.hosts, 0"),
-    ("fedmpi.clients.placement:Pace.moves", "saved < TRIFLE", "saved < 0"),
+    ("fedmpi.clients.placement:Pace.moves", "saved < MIN_SAVING", "saved < 0"),
     ("fedmpi.clients.measures:macro_f1", "(true + predicted) > 0", "true > 0")]
