@@ -1,25 +1,26 @@
-"""The ways in which a run ends badly, and the exit codes that scripts may rely on."""
+"""Errors, and the exit codes that scripts may rely on."""
 
 FINISHED = 0
 FAILED = 1
 BAD_INPUT = 2
-SAVED = 75      # "saved, start me again" (EX_TEMPFAIL of sysexits.h)
+# the run is saved and wants to be started again (EX_TEMPFAIL of sysexits.h)
+SAVED = 75
 
 
 class FedmpiError(Exception):
-    """A failure whose message is meant for the user: what happened, where, and the remedy."""
+    """A failure whose message is for the user: it says what happened, where, and what to do."""
     code = FAILED
 
 
 class StorageError(FedmpiError):
-    """A disk or folder refuses what a run writes; `checkpoint.failure` says whether it goes on without."""
+    """A disk or folder refuses what a run writes. The setting `checkpoint.failure` says whether the run goes on."""
 
 
 class GivenUp(FedmpiError):
-    """A round that would take too long after the run was asked to stop: it goes on from the last checkpoint."""
+    """The run was asked to stop and ended. It can continue from its last checkpoint."""
     code = SAVED
 
 
 class BadInput(FedmpiError):
-    """The user's input cannot be run: nothing was started, nothing was lost."""
+    """The user's input cannot be run. Nothing was started and nothing was lost."""
     code = BAD_INPUT

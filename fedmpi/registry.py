@@ -10,10 +10,11 @@ import os
 import sys
 from importlib.metadata import entry_points
 from pathlib import Path
+from types import ModuleType
 
 from fedmpi.errors import BadInput
 
-# kind -> the module whose `BUILT_IN` dict maps names to classes (methods are files instead: one each)
+# kind -> the module whose dict BUILT_IN maps names to classes; each method is a file instead
 HOMES = {"models": "fedmpi.models.nets", "datasets": "fedmpi.data.sources", "partitions": "fedmpi.data.partitions"}
 
 
@@ -23,6 +24,7 @@ def available(kind: str) -> list[str]:
 
 
 def built_in(kind: str) -> list[str]:
+    """List the built-in names of a kind."""
     if kind == "methods":
         folder = Path(__file__).parent / "methods"
         return [f.stem for f in folder.glob("*.py") if not f.stem.startswith("_")]
@@ -32,10 +34,10 @@ def built_in(kind: str) -> list[str]:
 def find_class(kind: str, name: str) -> type:
     """Return the class of that name. Raises BadInput with the names that there are."""
     if ":" in name:
-        return imported(kind, name)
+        return import_class(kind, name)
     if name in built_in(kind):
         if kind == "methods":
-            return method_class(importlib.import_module(f"fedmpi.methods.{name}"))
+            return find_method_class(importlib.import_module(f"fedmpi.methods.{name}"))
         return importlib.import_module(HOMES[kind]).BUILT_IN[name]
     for entry in entry_points(group=f"fedmpi.{kind}", name=name):
         return entry.load()
@@ -45,20 +47,23 @@ def find_class(kind: str, name: str) -> type:
                    f"or your own as module:Class.{hint}")
 
 
-def imported(kind: str, name: str) -> type:
+def import_class(kind: str, name: str) -> type:
+    """Return the class that `module:Class` names. Raises BadInput."""
     module, _, attribute = name.partition(":")
-    if os.getcwd() not in sys.path:      # a user's file beside the config, as with `python -m`
+    # a user's file may lie in the current folder, as with `python -m`
+    if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
     try:
         return getattr(importlib.import_module(module), attribute)
-    except (ImportError, ValueError) as error:      # ValueError: an empty module name
+    # ValueError: the name of the module is empty
+    except (ImportError, ValueError) as error:
         raise BadInput(f"{kind[:-1]} {name!r}: cannot import {module}: {error}; it must be installed or lie in "
                        f"{os.getcwd()}") from None
     except AttributeError:
         raise BadInput(f"{kind[:-1]} {name!r}: module {module} has no {attribute}") from None
 
 
-def method_class(module) -> type:
+def find_method_class(module: ModuleType) -> type:
     """Return the one Method that a file of `methods/` defines."""
     found = [v for v in vars(module).values() if isinstance(v, type) and hasattr(v, "judged_by")
              and v.__module__ == module.__name__ and not v.__name__.startswith("_")]

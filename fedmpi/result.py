@@ -3,6 +3,7 @@ from __future__ import annotations
 
 from functools import cached_property
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING
 
 from fedmpi.errors import BadInput
@@ -124,7 +125,7 @@ def with_clusters(table: pd.DataFrame) -> pd.DataFrame:
     return table.assign(cluster=table["cluster"].mask(table["cluster"] < 0).astype("Int64"))
 
 
-def require_pandas():
+def require_pandas() -> ModuleType:
     """Return pandas. Raises BadInput if it is not installed."""
     try:
         import pandas

@@ -45,9 +45,11 @@ class ClientHolder(Protocol):
     shared: tuple
 
     def apply(self, function: Callable, clients: Iterable[int], shared: tuple, when: int,
-              whose: int | None = None) -> Iterator[tuple[int, Any]]: ...
+              whose: int | None = None) -> Iterator[tuple[int, Any]]:
+        """Yield (client, function(shared, mine, data))."""
 
-    def timed(self, phase: str) -> AbstractContextManager: ...
+    def timed(self, phase: str) -> AbstractContextManager:
+        """Add the seconds of a block to a phase."""
 
 
 class Evaluator:

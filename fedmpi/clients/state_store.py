@@ -134,10 +134,12 @@ class Spill:
 
     @property
     def place(self) -> str:
+        """Where the file is, for error messages."""
         return f"scratch space in {self.folder or tempfile.gettempdir()}"
 
     @cached_property
     def file(self) -> IO[bytes]:
+        """The scratch file, made when it is first used."""
         return tempfile.TemporaryFile(dir=self.folder, prefix="fedmpi-states-")
 
     def write(self, client: int, mine: State) -> None:

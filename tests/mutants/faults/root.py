@@ -10,7 +10,7 @@ ROSTER = "fedmpi.ranks:"
 
 FAULTS: list[tuple[str, str, str]] = [
     ("fedmpi.settings:make_settings", "strict=True", "strict=False"),
-    ("fedmpi.settings:unknown", "get_close_matches(str(key)", "get_close_matches(str(cls)"),
+    ("fedmpi.settings:describe_unknown", "get_close_matches(str(key)", "get_close_matches(str(cls)"),
     ("fedmpi.text:format_columns", '"right" if name in right', '"left" if name in right'),
     ("fedmpi.text:pairs", "max(40, width())", "max(80, width())"),
     ("fedmpi.session:StopFlag._note", "if self.asked and number", "if False and number"),
