@@ -224,11 +224,13 @@ def compare(first: Annotated[str, typer.Argument(help="run folder", metavar="RUN
 def export(run: Annotated[str, typer.Argument(help="run folder, or one of its checkpoints", metavar="RUN")],
            out: Annotated[str, typer.Argument(help="file to write", metavar="OUT.safetensors")],
            client: Annotated[int | None, typer.Option(help="the model that this client is judged by; default: the "
-                                                           "global one")] = None):
+                                                           "global one")] = None,
+           own_code: Annotated[bool, typer.Option("--own-code", help="import the classes that the run names and that "
+                                                  "are not built in: only if you trust the run")] = False):
     """Write a trained model as the state dict of a plain PyTorch module."""
     with clear_errors():
         from fedmpi.commands import export
-        print(export.export_model(Path(run), Path(out), client))
+        print(export.export_model(Path(run), Path(out), client, own_code))
 
 
 @app.command()

@@ -89,7 +89,7 @@ def run(config: str | os.PathLike | Mapping[str, Any], /, *, out: str | os.PathL
             raise KeyboardInterrupt(end["message"])
     if end["code"] != errors.FINISHED:
         raise_error(end["message"], end["code"])
-    return Result(end["folder"])
+    return Result(end["folder"], own_code=True)
 
 
 def lead_run(world: Transport, request: RunRequest, context: RankContext, quiet: bool) -> dict:
@@ -121,9 +121,14 @@ def raise_error(message: str, code: int) -> NoReturn:
     raise kind(message.removeprefix("fedmpi: "))
 
 
-def load_result(folder: str | os.PathLike) -> Result:
-    """Return the result of a finished run from its folder. Raises BadInput if it holds no finished run."""
-    return Result(os.fspath(folder))
+def load_result(folder: str | os.PathLike, *, own_code: bool = False) -> Result:
+    """Return the result of a finished run from its folder. Raises BadInput if it holds no finished run.
+
+    Args:
+        folder: the run folder
+        own_code: `Result.model` may import classes that the run names and that are not built in: only if you trust it
+    """
+    return Result(os.fspath(folder), own_code)
 
 
 def plan(config: str | os.PathLike | Mapping[str, Any], /, *, ranks: int = 3, **overrides: Any) -> dict[str, Any]:

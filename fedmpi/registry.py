@@ -8,6 +8,9 @@ import difflib
 import importlib
 import os
 import sys
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from importlib.metadata import entry_points
 from pathlib import Path
 from types import ModuleType
@@ -16,6 +19,23 @@ from fedmpi.errors import BadInput
 
 # kind -> the module whose dict BUILT_IN maps names to classes; each method is a file instead
 HOMES = {"models": "fedmpi.models.nets", "datasets": "fedmpi.data.sources", "partitions": "fedmpi.data.partitions"}
+
+# The names of code that is not built in and may be imported, and the remedy in the error for others; None: all may.
+_limits: ContextVar[tuple[Collection[str], str] | None] = ContextVar("limits", default=None)
+
+
+@contextmanager
+def refuse_own_code(but: Collection[str] = (), remedy: str = "") -> Iterator[None]:
+    """In this context, find and import built-in classes alone: reading what a run left must not run what it names.
+
+    Args:
+        but: names that may be imported all the same, since the user has named them.
+        remedy: what the error advises."""
+    before = _limits.set((but, remedy))
+    try:
+        yield
+    finally:
+        _limits.reset(before)
 
 
 def available(kind: str) -> list[str]:
@@ -33,12 +53,16 @@ def built_in(kind: str) -> list[str]:
 
 def find_class(kind: str, name: str) -> type:
     """Return the class of that name. Raises BadInput with the names that there are."""
-    if ":" in name:
-        return import_class(kind, name)
     if name in built_in(kind):
         if kind == "methods":
             return find_method_class(importlib.import_module(f"fedmpi.methods.{name}"))
         return importlib.import_module(HOMES[kind]).BUILT_IN[name]
+    limits = _limits.get()
+    if limits and name not in limits[0]:
+        raise BadInput(f"{kind[:-1]} {name!r} is not built in: reading what a run left imports no code that the run "
+                       f"names{limits[1]}")
+    if ":" in name:
+        return import_class(kind, name)
     for entry in entry_points(group=f"fedmpi.{kind}", name=name):
         return entry.load()
     close = difflib.get_close_matches(name, available(kind), 1)

@@ -21,12 +21,13 @@ class Result:
 
     Args:
         folder: the run folder
+        own_code: `model` may import classes that the run names and that are not built in
 
     Raises:
         BadInput: if the folder holds no finished run."""
 
-    def __init__(self, folder: str | Path):
-        self.folder = Path(folder)
+    def __init__(self, folder: str | Path, own_code: bool = False):
+        self.folder, self.own_code = Path(folder), own_code
         run_status.settings_of_folder(self.folder)
         found = run_status.outcome_of(self.folder)
         if found.result is None:
@@ -107,7 +108,7 @@ class Result:
         from fedmpi.commands.export import load_model
         from fedmpi.process_state import restored_torch
         with restored_torch():
-            return load_model(self.folder, client).network.eval()
+            return load_model(self.folder, client, self.own_code).network.eval()
 
     def plot(self) -> Figure:
         """Return a Matplotlib figure of the mean accuracy by round. A notebook shows it; `savefig` writes it."""

@@ -90,8 +90,8 @@ def test_bench_names_the_command_that_took_its_place(words, wanted):
 @pytest.mark.parametrize("function, words, wanted", [
     ("fedmpi.commands.summary:summarise_runs", ["summary", "a"], ("a",)),
     ("fedmpi.commands.compare:compare_runs", ["compare", "a", "b"], (A, B)),
-    ("fedmpi.commands.export:export_model", ["export", "a", "b"], (A, B, None)),
-    ("fedmpi.commands.export:export_model", ["export", "a", "b", "--client", "0"], (A, B, 0)),
+    ("fedmpi.commands.export:export_model", ["export", "a", "b"], (A, B, None, False)),
+    ("fedmpi.commands.export:export_model", ["export", "a", "b", "--client", "0", "--own-code"], (A, B, 0, True)),
     ("fedmpi.commands.tensorboard:write_events", ["tensorboard", "b", "a", "c"], ([B, A, C],)),
     ("fedmpi.commands.catalogue:list_kind", ["models"], ("models",)),
     ("fedmpi.commands.catalogue:explain", ["datasets", "x"], ("datasets", "x"))])

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from fedmpi import __version__
+from fedmpi import __version__, registry
 from fedmpi.assembly import bind
 from fedmpi.clients.hosted import HostedClients
 from fedmpi.clients.state_store import digest_of_run
@@ -40,22 +40,34 @@ class TrainedModel:
     refused: list[str]
 
 
-def export_model(run: Path, out: Path, client: int | None) -> str:
+def export_model(run: Path, out: Path, client: int | None, own_code: bool = False) -> str:
     """Write a model as `load_model` finds it; returns what to tell the user. Raises BadInput and StorageError."""
     save = export_library()
-    found = load_model(run, client)
+    found = load_model(run, client, own_code, "--own-code")
     state = {name: value.contiguous().clone() for name, value in found.network.state_dict().items()}
     with atomic(out) as part:
         part.write_bytes(save(state, found.facts))
     return "\n".join([*found.refused, f"{found.title}: {out}"])
 
 
-def load_model(run: Path, client: int | None) -> TrainedModel:
-    """Return a trained model. Raises BadInput if there is no such model.
+def load_model(run: Path, client: int | None, own_code: bool = False, consent: str = "own_code=True") -> TrainedModel:
+    """Return a trained model.
 
     Args:
         run: a run folder, whose newest good checkpoint is taken, or a checkpoint file
-        client: the client whose model it is; None: the global model"""
+        client: the client whose model it is; None: the global model
+        own_code: import classes that the run names and that are not built in
+        consent: how a user who trusts the run says so, for the error
+
+    Raises:
+        BadInput: if there is no such model, or the run needs code that is not built in, without `own_code`."""
+    if own_code:
+        return find_model(run, client)
+    with registry.refuse_own_code(remedy=f"; if you trust the run, give {consent}"):
+        return find_model(run, client)
+
+
+def find_model(run: Path, client: int | None) -> TrainedModel:
     path, refused = choose_checkpoint(run)
     snapshot = checkpoint.read_checkpoint(path)
     refuse_changed_method(path, snapshot.version, snapshot.config)

@@ -30,6 +30,7 @@ class Shown:
     folder: Path
     rounds: int = 0           # asked for
     command: str = ""         # repeats it
+    own_code: frozenset[str] = frozenset()      # classes that the user's job names, which may be imported
 
     @property
     def name(self) -> str:
@@ -51,11 +52,12 @@ class Shown:
     def federation(self):
         """Return its Federation, None where that is not on this machine."""
         from fedmpi.data.federation import find_federation
-        try:
-            settings = schema.resolve(run_status.settings_of_folder(self.folder))
-        except BadInput:      # of another version of fedmpi, or nothing yet
-            return None
-        return find_federation(settings.data, settings.seed)
+        with registry.refuse_own_code(but=self.own_code):
+            try:
+                settings = schema.resolve(run_status.settings_of_folder(self.folder))
+            except BadInput:      # of another version of fedmpi, with code of its own, or nothing yet
+                return None
+            return find_federation(settings.data, settings.seed)
 
 
 @dataclass
@@ -75,7 +77,8 @@ class Results:
 
 def of_job(job: SweepJob, runs: list[Planned], command: str) -> Results:
     shown = [Shown(r.row, r.column, r.seed, r.folder, r.settings.rounds,
-                   "fedmpi " + shlex.join(["run", os.path.relpath(r.config), *r.overrides])) for r in runs]
+                   "fedmpi " + shlex.join(["run", os.path.relpath(r.config), *r.overrides]), r.named_code())
+             for r in runs]
     return Results(job.title, command, list(job.rows), list(job.columns), job.seeds, shown,
                    {view.measure: view.published for view in views(job)})
 
@@ -120,7 +123,9 @@ def list_settings(values: dict, names: list[str], without: str = "") -> str:
 
 
 def title(method: str) -> str:
-    try:
-        return registry.find_class("methods", method).title
-    except Exception:      # a method of one's own whose file is elsewhere: its name says as much
-        return method
+    """Return the title of a built-in method; of another one its name, for it is not imported here."""
+    with registry.refuse_own_code():
+        try:
+            return registry.find_class("methods", method).title
+        except BadInput:
+            return method

@@ -26,6 +26,7 @@ from typing import Annotated, Any, NamedTuple
 
 import yaml
 
+from fedmpi import registry
 from fedmpi.config import schema
 from fedmpi.config.load import parse, read_yaml, refuse_endless
 from fedmpi.config.schema import Config
@@ -78,6 +79,12 @@ class Planned(NamedTuple):
     def words(self) -> list[str]:
         """Return the words behind `fedmpi`."""
         return ["run", str(self.config), *self.overrides, "--out", str(self.folder), "--resume", "auto"]
+
+    def named_code(self) -> frozenset[str]:
+        """Return the names of the classes that this run's settings name, built in or the user's own."""
+        settings = self.settings
+        return frozenset([settings.data.name, *map(schema.name_of, (
+            settings.data.partition, settings.model, settings.method))])
 
     def outcome(self) -> run_status.Outcome:
         """Return how far it came."""
@@ -218,8 +225,11 @@ def refuse_other(run: Planned) -> None:
     """A folder that holds a run with other settings is not this run's, though it has its name."""
     if not (run.folder / "config.yaml").exists():
         return
-    try:      # resolved again: a setting that is newer than the run had its default
-        there = schema.to_plain(schema.resolve(run_status.settings_of_folder(run.folder)))
+    try:
+        # Resolved again, for a setting that is newer than the run had its default. Code that only the folder names is
+        # not imported: it belongs to another run.
+        with registry.refuse_own_code(but=run.named_code()):
+            there = schema.to_plain(schema.resolve(run_status.settings_of_folder(run.folder)))
     except (BadInput, ValueError, TypeError, KeyError, AttributeError):
         there = {}
     differ = [key for key in run_status.differing([schema.to_plain(run.settings), there])

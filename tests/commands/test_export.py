@@ -76,12 +76,12 @@ def refused(*words):
     return " ".join(done.output.split())
 
 
-def check(run, network, clients):
+def check(run, network, clients, *options):
     """Check that clients' exported models give in a plain network what the run measured."""
     settings, history = schema.load_config(run / "config.yaml"), read_history(run / "history.h5")
     federation, found = find_federation(settings.data, settings.seed), []
     for client in clients:
-        network.load_state_dict(exported(run, "--client", str(client))[0])
+        network.load_state_dict(exported(run, "--client", str(client), *options)[0])
         samples = federation.client(client)
         x, y = map(torch.from_numpy, (samples.x_test, samples.y_test))
         with torch.no_grad():
@@ -108,10 +108,10 @@ def test_a_convolutional_network(bench, images, name):
 def test_running_statistics_are_the_clients_own(bench, images, name, statistics):
     settings = f"model={{name: 'tests.commands.test_export:Normed', statistics: {statistics}}}"
     run = ran(bench, f"normed-{name}", *images, f"method={{name: {name}}}", settings, "train.participation=1.")
-    check(run, Normed(), [1, 4])
-    assert exported(run, "--client", "4")[0]["body.1.running_var"].ne(1).any()
+    check(run, Normed(), [1, 4], "--own-code")
+    assert exported(run, "--client", "4", "--own-code")[0]["body.1.running_var"].ne(1).any()
     if statistics == "local":
-        assert "export a client's with --client" in refused(run, run.with_suffix(".safetensors"))
+        assert "export a client's with --client" in refused(run, run.with_suffix(".safetensors"), "--own-code")
 
 
 def test_the_global_model_and_what_the_file_says(bench):

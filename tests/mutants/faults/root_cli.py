@@ -17,7 +17,7 @@ FAULTS: list[tuple[str, str, str]] = [
     ("fedmpi.cli:report", "for path in dict.fromkeys(paths)]", "for path in paths]"),
     ("fedmpi.cli:report", '*(["--out", out] if out else [])', ""),
     ("fedmpi.cli:compare", "Path(first), Path(second)", "Path(second), Path(first)"),
-    ("fedmpi.cli:export", "Path(out), client)", "Path(out), client or None)"),
+    ("fedmpi.cli:export", "Path(out), client, ", "Path(out), client or None, "),
     ("fedmpi.cli:bench", "typer.Exit(BAD_INPUT)", "typer.Exit"),
     ("fedmpi.cli:doctor", '= "."', '= "runs"'),
     ("fedmpi.cli:clear_errors", "typer.Exit(error.code)", "typer.Exit(1)"),
