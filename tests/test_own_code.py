@@ -7,6 +7,7 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
+import fedmpi
 from fedmpi import registry
 from fedmpi.cli import app
 from fedmpi.errors import BadInput
@@ -124,3 +125,13 @@ def test_a_job_that_names_own_code_still_knows_its_runs(work):
     with registry.refuse_own_code(), pytest.raises(BadInput, match="not built in"):
         registry.find_class("methods", "harm:Harm")
     assert registry.find_class("methods", "harm:Harm").__name__ == "Harm"      # the limits end with their context
+
+
+def test_from_python_too(work):
+    run = name_harm(work, "model", "harm:Harm")
+    with pytest.raises(BadInput, match="if you trust the run, give own_code=True"):
+        fedmpi.load_result(run).model(0)
+    assert not (work / "imported").exists()
+    with pytest.raises(BadInput, match="harm:Harm is no class of networks"):
+        fedmpi.load_result(run, own_code=True).model(0)
+    assert (work / "imported").exists()

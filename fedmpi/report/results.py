@@ -55,9 +55,10 @@ class Shown:
         with registry.refuse_own_code(but=self.own_code):
             try:
                 settings = schema.resolve(run_status.settings_of_folder(self.folder))
-            except BadInput:      # of another version of fedmpi, with code of its own, or nothing yet
+                return find_federation(settings.data, settings.seed)
+            # The run is of another version of fedmpi, names code that is not built in, or has written nothing yet.
+            except BadInput:
                 return None
-            return find_federation(settings.data, settings.seed)
 
 
 @dataclass
