@@ -49,6 +49,7 @@ def decide(config_path: str | Path | Mapping, overrides: Sequence[str] | Mapping
            world: Transport) -> Decision:
     """Check all that can be checked before anything starts. Raises BadInput."""
     config = load_config(config_path, overrides)
+    plain = to_plain(config)
     refuse_cuda_aware(config.comm.cuda_aware, world)
     name = UNNAMED if isinstance(config_path, Mapping) else config_path
     folder = RunFolder.claim(out or default_folder(name, bool(resume)), bool(resume))
@@ -58,8 +59,8 @@ def decide(config_path: str | Path | Mapping, overrides: Sequence[str] | Mapping
         path, warnings = chosen_checkpoint(folder, resume)
         snapshot = checkpoint.read_checkpoint(path, check=resume != "auto") if path else None
         if snapshot:
-            checkpoint.check_same(snapshot, to_plain(config), federation.fingerprint)
-            warnings += checkpoint.in_last_bits(snapshot, to_plain(config))
+            checkpoint.check_same(snapshot, plain, federation.fingerprint)
+            warnings += checkpoint.in_last_bits(snapshot, plain)
             if snapshot.round > config.rounds:
                 raise BadInput(f"{path} is of round {snapshot.round}, but rounds = {config.rounds}: nothing to do; "
                                "raise rounds, or start a new run with another --out")
@@ -68,7 +69,7 @@ def decide(config_path: str | Path | Mapping, overrides: Sequence[str] | Mapping
         raise
     if folder.taken_over:
         warnings.append(folder.taken_over)
-    start = {"version": __version__, "config": to_plain(config), "federation": str(federation.path),
+    start = {"version": __version__, "config": plain, "federation": str(federation.path),
              "fingerprint": federation.fingerprint}
     return Decision(config, federation, folder, path, snapshot, warnings, start)
 
