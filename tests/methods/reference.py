@@ -10,6 +10,7 @@ import math
 import numpy as np
 import torch
 import torch.nn.functional as F
+from torch import nn
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
 from fedmpi.engines.batch_plan import LocalTraining, draw_batches
@@ -47,7 +48,7 @@ class Reference:
 
     def network(self, w, moving=lambda name: True):
         """Return a module with the parameters w, of which some are to be trained."""
-        module = copy.deepcopy(self.module)
+        module = copy_module(self.module)
         vector_to_parameters(w.clone(), module.parameters())
         for name, p in module.named_parameters():
             p.requires_grad_(moving(name))
@@ -64,6 +65,14 @@ class Reference:
     def loss(self, w, client):
         x, y = self.data[client]
         return float(F.cross_entropy(self.network(w)(x), y))
+
+
+def copy_module(module):
+    """Return a module with parameters of its own. All else is shared: copy.deepcopy takes ten times as long."""
+    copied = copy.copy(module)
+    copied._parameters = {name: nn.Parameter(p.detach()) for name, p in module._parameters.items() if p is not None}
+    copied._modules = {name: copy_module(layer) for name, layer in module._modules.items()}
+    return copied
 
 
 class Descent:

@@ -67,10 +67,21 @@ class Written:
 
 @pytest.mark.slow("mixes until they converge")
 @pytest.mark.usefixtures("training")
-@pytest.mark.parametrize("p, top, settings", [
-    (2, 170, {}), (2, 170, {"spread": 4e-4, "first_passes": 20}), (1, 10, {"spread": 1e-4, "first_passes": 13}),
-    (3, 186, {"share": .5}), (2, 170, {"mix_everyone": True})])
-def test_the_formulas(p, top, settings):
+def test_the_formulas():
+    follow(2, 170, {})
+
+
+@pytest.mark.slow("mixes until they converge")
+@pytest.mark.usefixtures("momentum")
+@pytest.mark.parametrize("momentum, p, top, settings", [
+    (.9, 2, 170, {"spread": 4e-4, "first_passes": 20}), (0., 1, 10, {"spread": 1e-4, "first_passes": 13}),
+    (0., 3, 186, {"share": .5}), (.9, 2, 170, {"mix_everyone": True})], indirect=["momentum"])
+def test_the_formulas_with_other_settings(p, top, settings):
+    follow(p, top, settings)
+
+
+def follow(p, top, settings):
+    """Run FedALA beside its formulas and compare what they find."""
     found = trial("fedala", p=p, **settings)
     written = Written(again(found), top, **settings)
     for t in range(ROUNDS):
