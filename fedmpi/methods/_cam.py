@@ -25,32 +25,33 @@ from torch import Tensor
 from fedmpi.method import WHOLE, ClientData, Method, Participants, RowsByField, State, Weights, nbytes
 from fedmpi.settings import Ge
 
-# stream of the warm-up's batches
+# Names the draw of the warm-up's batches
 WARMUP_STREAM = 0xCA3
-# local steps of a round, the paper's
-USUAL = 10
+# Local steps of a round, as in the paper
+DEFAULT_WARM_STEPS = 10
 
 
 @dataclass(frozen=True)
 class CAM(Method):
-    warm_up: Annotated[int, Ge(0), "rounds of warm-up: of FedAvg for g alone, or of every client by itself"] = 30
-    warm_steps: Annotated[int | None, Ge(1), "steps of a client that warms up by itself, for each of these rounds; "
-                          "none: train.steps, or 10"] = None
-    warm: Annotated[Literal["global", "local"], "what warms up: g, or every client's own model in a round before the "
-                    "first one"] = "global"
+    warm_up: Annotated[int, Ge(0), "rounds of warm-up, in which either FedAvg trains g alone or every client trains "
+                       "alone"] = 30
+    warm_steps: Annotated[int | None, Ge(1), "steps for each of these rounds if every client warms up alone; none: "
+                          "train.steps, or 10"] = None
+    warm: Annotated[Literal["global", "local"], "what warms up: g, or every client's own model in a round before "
+                    "the first one"] = "global"
 
     def warm_up_participants(self, n: int, seed: int) -> np.ndarray | None:
         return np.arange(n) if self.warm_up and self.warm == "local" else super().warm_up_participants(n, seed)
 
     def init(self, n: int) -> tuple[State, State]:
         shared, mine = super().init(n)
-        # independent of the clusters' starts
+        # g starts independently of the clusters
         g = self.model.starts(getattr(self, "k", 1) + 1)[-1].clone()
         first = 0 if self.warm_up_participants(n, 0) is None else -1
         return extended(shared, g=g, round=torch.tensor(first, device=g.device)), mine
 
     def is_warming_up(self, shared: State) -> bool:
-        """Say whether g is trained alone in this round: the same for all clients."""
+        """Say whether g is trained alone in this round, which is the same for all clients."""
         return self.warm == "global" and bool(shared.round < self.warm_up)
 
     def stages(self, shared: State, rounds: int) -> list[tuple[int, State]]:
@@ -59,13 +60,13 @@ class CAM(Method):
 
     def client(self, shared: State, mine: State, data: ClientData) -> tuple[State, State]:
         if self.is_warming_up(shared):
-            # what rests is sent, too
+            # The clustered method makes no steps, but what it sends is part of Up
             rests = data.subset(0., WARMUP_STREAM).with_batches(0, WARMUP_STREAM)
             _, up = super().client(shared, mine, rests)
             warming = data.with_batches(None, 0, kind="warm_up")
             return copied(mine), extended(up, theta0=warming.descend(self.model, shared.g))
         if shared.round < 0:
-            each = self.warm_steps or data.steps or USUAL
+            each = self.warm_steps or data.steps or DEFAULT_WARM_STEPS
             mine, up = super().client(shared, mine, data.with_batches(1, WARMUP_STREAM, self.warm_up * each))
             return mine, extended(up, theta0=shared.g.clone())
         trained, up = super().client(shared, mine, data.with_added_logits(self.model, shared.g))
@@ -78,7 +79,7 @@ class CAM(Method):
             shared, mine, data.with_added_logits(self.model, shared.g))
 
     def beside(self, w: Tensor, g: Tensor, data: ClientData) -> Tensor:
-        """Return the global model, trained beside the logits of w."""
+        """Return the global model after training, with the logits of w added to its own."""
         return data.with_added_logits(self.model, w).descend(self.model, g)
 
     def server(self, shared: State, up: RowsByField, who: Participants) -> State:
@@ -91,13 +92,13 @@ class CAM(Method):
         return down + nbytes(shared[-2:-1]), sent + nbytes(up[-1:])
 
     def personal(self, shared: State, mine: State, data: ClientData) -> Weights:
-        """Return the weights whose logits are added: (g,) while g is trained alone, else (g, Theta)."""
+        """Return the weights whose logits are added up: (g,) while g is trained alone, else (g, Theta)."""
         if self.is_warming_up(shared):
             return (shared.g,)
         return shared.g, super().personal(shared, mine, data.with_added_logits(self.model, shared.g))
 
     def trained(self, mine: State, up: State) -> None:
-        """Judge no sum of models that were each trained against the other's old value."""
+        """Judge nothing: each of the two models was trained beside the old value of the other."""
 
     def predict(self, w: Weights, x: Tensor) -> Tensor:
         return sum(self.model(part, x) for part in w)
@@ -113,7 +114,7 @@ ADDED: dict[str, Any] = {"g": Annotated[Tensor, WHOLE], "round": Tensor, "theta0
 
 @cache
 def wider(cls: State, names: tuple[str, ...]) -> State:
-    """Return the NamedTuple with the fields of another, `inner`, and more."""
+    """Return a NamedTuple class with the fields of another, which is its `inner`, and further ones."""
     found = make_class(cls.__name__, cls._fields + names)
     found.__annotations__ = get_type_hints(cls, include_extras=True) | {name: ADDED[name] for name in names}
     found.inner = cls

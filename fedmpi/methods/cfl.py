@@ -30,26 +30,26 @@ from fedmpi.settings import Ge
 class Shared(NamedTuple):
     # (M, d) a model per cluster
     models: Annotated[Tensor, WHOLE]
-    # (N,) int64, of every client
+    # (N,) int64, the cluster of every client
     cluster: Tensor
-    # () int64, clusters that there are
+    # () int64, the number of clusters
     count: Tensor
-    # () norm of the largest update of the first round, 0 before it
+    # () norm of the largest update of the first round; 0 before it
     unit: Tensor
 
 
 class Up(NamedTuple):
     # (d,)
     w: Annotated[Tensor, WHOLE]
-    # () of its update dW, which the server could take from w
+    # () norm of its update dW; the ledger leaves it out, because the server could compute it from w
     norm: Tensor
 
 
 @dataclass(frozen=True)
 class CFL(Method):
-    M: Annotated[int, Ge(1), "models at most"] = 10
-    eps1: Annotated[float, Ge(0), "a cluster is split if the norm of its mean update is below"] = .3
-    eps2: Annotated[float, Ge(0), "and if the largest norm of an update in it is above"] = .5
+    M: Annotated[int, Ge(1), "largest number of models"] = 10
+    eps1: Annotated[float, Ge(0), "a cluster is split if the norm of its mean update is below this"] = .3
+    eps2: Annotated[float, Ge(0), "and if the largest norm of its members' updates is above this"] = .5
     relative: Annotated[bool, "eps1 and eps2 are fractions of the largest update's norm in the first round"] = True
     after: Annotated[int, Ge(0), "rounds before the first split"] = 20
 
@@ -71,7 +71,7 @@ class CFL(Method):
         ids, norms = torch.as_tensor(who.ids), up.norm.gather().flatten()
         cluster, count = shared.cluster.clone(), int(shared.count)
         unit = shared.unit if shared.unit > 0 else norms.max()
-        # of the participants, during this round
+        # Clusters of the participants in this round
         here = cluster[ids]
         models = up.w.mean_by(here, self.M, shared.models)
         means = (models - shared.models)[:count].norm(dim=1)
@@ -82,7 +82,7 @@ class CFL(Method):
                 members = torch.nonzero(here == c).flatten()
                 dW = up.w.gram(shared.models[c])[members][:, members]
                 leaving = members[torch.as_tensor(split_in_two(cosines_from_gram(dW)))]
-                # client numbers: positions differ from round to round
+                # Clusters go by client number, because a client's position differs from round to round
                 cluster[ids[leaving]] = count
                 models[c] = models[count] = shared.models[c]
                 count += 1
@@ -91,13 +91,13 @@ class CFL(Method):
         return Shared(models, cluster, torch.tensor(count), unit)
 
     def disagree(self, mean: Tensor, norms: Tensor, unit: Tensor, t: int) -> bool:
-        """Say whether a cluster is to be split, from its mean update and the norms of its members' ones."""
+        """Say whether to split a cluster with this mean update and these norms of its members' updates."""
         scale = float(unit) if self.relative else 1.
         return (t >= self.after and len(norms) > 2 and float(mean.norm()) < self.eps1 * scale
                 and float(norms.max()) > self.eps2 * scale)
 
     def traffic(self, shared: Shared, up: Up) -> tuple[int, int]:
-        # the cluster's model down, the client's up
+        # The cluster's model goes down, and the client's up
         return nbytes((self.model.start,)), nbytes((up.w,))
 
     def personal(self, shared: Shared, mine: Nothing, data: ClientData) -> Tensor:

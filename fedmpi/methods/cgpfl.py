@@ -28,7 +28,7 @@ from fedmpi.settings import Ge, Gt, Le
 class Shared(NamedTuple):
     # (K, d) contexts
     Omega: Annotated[Tensor, WHOLE]
-    # (N,) int64, of every client; -1: it never took part
+    # (N,) int64, the context of every client; -1 if it never took part
     context: Tensor
 
 
@@ -40,17 +40,17 @@ class Mine(NamedTuple):
 class Up(NamedTuple):
     # (d,)
     omega: Annotated[Tensor, WHOLE]
-    # (K,) squared distances to the contexts, which the server could take from omega
+    # (K,) squared distances to the contexts; the ledger leaves them out, because the server could compute them
     squares: Tensor
 
 
 @dataclass(frozen=True)
 class CGPFL(Method):
-    K: Annotated[int, Ge(1), "contexts"] = 4
-    lam: Annotated[float, Ge(0), "pull between personal model and context"] = 15.
+    K: Annotated[int, Ge(1), "number of contexts"] = 4
+    lam: Annotated[float, Ge(0), "pull between the personal model and its context"] = 15.
     inner: Annotated[int, Ge(1), "steps of the personal model per batch"] = 5
-    lr_p: Annotated[float, Gt(0), "step of the personal model"] = .01
-    a: Annotated[float, Gt(0), Le(1), "how far a context moves to the mean of its members"] = 1.
+    lr_p: Annotated[float, Gt(0), "learning rate of the personal model"] = .01
+    a: Annotated[float, Gt(0), Le(1), "share of the way that a context moves to the mean of its members"] = 1.
 
     title = "CGPFL"
     paper = "Tang et al., IJCAI 2022"
@@ -82,7 +82,7 @@ class CGPFL(Method):
         return Shared(torch.lerp(shared.Omega, means, self.a), context)
 
     def traffic(self, shared: Shared, up: Up) -> tuple[int, int]:
-        # its context down, omega_i up
+        # Its context goes down, and omega_i up
         return nbytes((self.model.start,)), nbytes((up.omega,))
 
     def personal(self, shared: Shared, mine: Mine, data: ClientData) -> Tensor:

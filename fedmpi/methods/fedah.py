@@ -18,7 +18,7 @@ from torch import Tensor
 from fedmpi.method import HEAD, WHOLE, ClientData, Method, Participants, RowsByField, State
 from fedmpi.settings import Ge, Le
 
-# streams of batches: the mix and head passes draw their own
+# Name the draws of the batches of the mix and head passes
 MIX_STREAM, HEAD_STREAM = 1, 2
 
 
@@ -42,11 +42,12 @@ class Up(NamedTuple):
 # Its functions take any State for `shared`, because FedMHC-AH inherits them and has another Shared.
 @dataclass(frozen=True)
 class FedAH(Method):
-    mix_epochs: Annotated[int, Ge(0), "passes that learn W at the start of a round; 0 keeps W as it is"] = 1
-    mix_lr: Annotated[float, Ge(0), "step of W"] = 1.0
-    mix_start: Annotated[float, Ge(0), Le(1), "first value of W: 1 takes the global head, 0 keeps the own one"] = 1.0
-    mix_everyone: Annotated[bool, "clients that do not take part in a round mix too, and keep it"] = False
-    head_epochs: Annotated[int, Ge(1), "passes that train the head, phi frozen"] = 1
+    mix_epochs: Annotated[int, Ge(0), "epochs that learn W at the start of a round; 0 keeps W as it is"] = 1
+    mix_lr: Annotated[float, Ge(0), "learning rate of W"] = 1.0
+    mix_start: Annotated[float, Ge(0), Le(1), "first value of W: 1 takes the global head, 0 keeps the client's "
+                         "own"] = 1.0
+    mix_everyone: Annotated[bool, "clients that do not take part in a round mix too, and keep the result"] = False
+    head_epochs: Annotated[int, Ge(1), "epochs that train the head while phi is frozen"] = 1
 
     title = "FedAH"
     paper = "Pan et al., 2024"
@@ -57,7 +58,7 @@ class FedAH(Method):
         return Shared(self.model.start), Mine(h, torch.full_like(h, self.mix_start))
 
     def meet(self, shared: State, data: ClientData) -> tuple[Tensor, Tensor, ClientData]:
-        """Return the extractor and the head that the server offers this client, and its samples' features."""
+        """Return the extractor and the head that the server sends this client, and the features of its samples."""
         phi, h = shared.w[self.model.phi], shared.w[self.model.h]
         return phi, h, data.with_features(self.model.base, phi)
 

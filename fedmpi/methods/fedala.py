@@ -24,9 +24,9 @@ from fedmpi.methods.fedah import blend
 from fedmpi.models.flat import Model, Net
 from fedmpi.settings import Ge, Gt, Le
 
-# streams: the share that W is learned on, and the first of its passes
+# Name the draws of the share that W is learned on, and of the first of its passes
 PART, MIX = 1, 2
-# losses whose spread says whether W has converged
+# W has converged if so many losses hardly differ
 RECENT = 10
 
 
@@ -51,12 +51,15 @@ class Up(NamedTuple):
 
 @dataclass(frozen=True)
 class FedALA(Method):
-    p: Annotated[int, Ge(1), "parameter tensors that are blended, from the top; 2: the last Linear layer"] = 2
-    share: Annotated[float, Gt(0), Le(1), "of the training samples, drawn every round, that W is learned on"] = .8
-    mix_lr: Annotated[float, Ge(0), "step of W"] = 1.0
-    spread: Annotated[float, Ge(0), "the first time, W is learned until the last 10 losses deviate by less"] = .01
-    first_passes: Annotated[int, Ge(1), "passes of the first time, at most"] = 50
-    mix_everyone: Annotated[bool, "clients that do not take part in a round mix too, and keep it"] = False
+    p: Annotated[int, Ge(1), "number of parameter tensors that are blended, from the top; 2 is the last Linear "
+                 "layer"] = 2
+    share: Annotated[float, Gt(0), Le(1), "share of the training samples, drawn every round, on which W is "
+                     "learned"] = .8
+    mix_lr: Annotated[float, Ge(0), "learning rate of W"] = 1.0
+    spread: Annotated[float, Ge(0), "the first time, W is learned until the last 10 losses deviate by less than "
+                      "this"] = .01
+    first_passes: Annotated[int, Ge(1), "largest number of passes the first time"] = 50
+    mix_everyone: Annotated[bool, "clients that do not take part in a round mix too, and keep the result"] = False
 
     title = "FedALA"
     paper = "Zhang et al., AAAI 2023"
@@ -70,7 +73,7 @@ class FedALA(Method):
 
     @property
     def cut(self) -> int:
-        """Return where the top begins."""
+        """Return the position in w at which the top begins."""
         names = [name for name in self.model.names if name not in self.model.statistics]
         return self.model.blocks[names[-self.p]].start
 
@@ -79,7 +82,7 @@ class FedALA(Method):
         return Shared(self.model.start), Mine(top, torch.ones_like(top), torch.zeros_like(top[0], dtype=torch.bool))
 
     def mix(self, w: Tensor, mine: Mine, data: ClientData) -> tuple[Tensor, Tensor]:
-        """Return the blended model, and W as it was learned for it."""
+        """Return the blended model, and the W that was learned for it."""
         net, below, part = self.learning(w, data.subset(self.share, PART))
         top, W, losses = w[self.cut:], mine.W, []
 
@@ -97,7 +100,7 @@ class FedALA(Method):
         return torch.cat([w[:self.cut], blend(mine.top, top, W)]), W
 
     def learning(self, w: Tensor, data: ClientData) -> tuple[Net, Tensor, ClientData]:
-        """Return the network that takes the top, its frozen part, and its samples: features where it is the head."""
+        """Return the network that holds the top, its frozen part, and its samples (features, if it is the head)."""
         head = self.model.h.start
         if self.cut < head:
             return self.model, w[:self.cut], data

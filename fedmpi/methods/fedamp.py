@@ -35,25 +35,25 @@ class Mine(NamedTuple):
 
 
 class Note(NamedTuple):
-    # (d,) the client's own mean of all models
+    # (d,) u_i, the client's own mean of all models
     u: Annotated[Tensor, WHOLE]
 
 
 @dataclass(frozen=True)
 class FedAMP(Method):
-    pull: Annotated[float, Ge(0), "lam / alpha, strength of the pull to u_i; times the learning rate below 1"] = 1.0
-    alpha: Annotated[float | None, Gt(0), "step of the server: weights of other models grow with it; none: "
+    pull: Annotated[float, Ge(0), "lam / alpha, strength of the pull to u_i; must be below 1 / learning rate"] = 1.0
+    alpha: Annotated[float | None, Gt(0), "server step: weights of other models grow with it; none: "
                      "sigma / (clients - 1)"] = None
-    sigma: Annotated[float | None, Gt(0), "squared distance at which attention fades; none: the round's median "
-                     "(heuristic: scale of cosines; none: 1)"] = None
-    form: Annotated[Literal["distance", "heuristic"], "attention by distances, or HeurFedAMP's by cosines"] = "distance"
-    own: Annotated[float, Ge(0), Le(1), "heuristic: xi_ii, the share of its own model"] = .2
+    sigma: Annotated[float | None, Gt(0), "squared distance at which attention fades; none: the round's "
+                     "median (with form heuristic the scale of cosines; none: 1)"] = None
+    form: Annotated[Literal["distance", "heuristic"], "attention by distances, or by cosines (HeurFedAMP)"] = "distance"
+    own: Annotated[float, Ge(0), Le(1), "with form heuristic: xi_ii, the weight of a client's own model"] = .2
 
     title = "FedAMP"
     paper = "Huang et al., AAAI 2021"
     judged_by = "w_i, the personal model"
     supports_local_batchnorm = False
-    # the server mixes what clients keep
+    # The server mixes what clients keep
     supports_robust_mean = False
 
     def init(self, n: int) -> tuple[Nothing, Mine]:
@@ -78,7 +78,7 @@ class FedAMP(Method):
         if self.form == "heuristic":
             norms = squares.sqrt().clamp(min=1e-300)
             alike = ((self.sigma or 1.) * gram / norms / norms[:, None]).fill_diagonal_(-torch.inf)
-            # nan: there is no other client
+            # NaN if there is no other client
             others = (1 - self.own) * alike.softmax(1).nan_to_num(0)
         else:
             distances = (squares + squares[:, None] - 2 * gram).clamp(min=0)
@@ -87,7 +87,7 @@ class FedAMP(Method):
         return others + torch.diag((1 - others.sum(1)).clamp(min=0))
 
     def by_distance(self, distances: Tensor) -> Tensor:
-        """Return alpha A' of all squared distances (n, n); zeros where sigma is."""
+        """Return alpha A'(distance) for squared distances (n, n); zeros if sigma is 0."""
         pairs = distances.numpy()[np.triu_indices(len(distances), 1)]
         sigma = self.sigma or (float(np.median(pairs)) if len(pairs) else 0.)
         if sigma == 0:
@@ -99,7 +99,7 @@ class FedAMP(Method):
         return Mine(data.descend(self.model, mine.w, pull=[(data.message.u, self.pull, None)])), Nothing()
 
     def traffic(self, shared: Nothing, up: Nothing) -> tuple[int, int]:
-        # u_i down, w_i up
+        # u_i goes down, and w_i up
         return nbytes(self.message_template()), nbytes(self.message_template())
 
     def personal(self, shared: Nothing, mine: Mine, data: ClientData) -> Tensor:

@@ -15,18 +15,18 @@ from fedmpi.method import WHOLE, ClientData, Method, Nothing, Participants, Rows
 
 
 class Shared(NamedTuple):
-    # (d,)
+    # (d,) the global model
     w: Annotated[Tensor, WHOLE]
 
 
 class Up(NamedTuple):
-    # (d,)
+    # (d,) the model after local training
     w: Annotated[Tensor, WHOLE]
 
 
 @dataclass(frozen=True)
 class FedAvg(Method):
-    weights: Annotated[Literal["samples", "equal"], "mean weighted by training samples, or plain"] = "samples"
+    weights: Annotated[Literal["samples", "equal"], "weights of the mean: training samples, or all equal"] = "samples"
 
     title = "FedAvg"
     paper = "McMahan et al., AISTATS 2017"

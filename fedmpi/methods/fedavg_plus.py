@@ -19,19 +19,19 @@ from fedmpi.settings import Ge
 
 
 class Shared(NamedTuple):
-    # (K, d)
+    # (K, d) the global models
     w: Annotated[Tensor, WHOLE]
 
 
 class Up(NamedTuple):
-    # (K, d)
+    # (K, d) the models after local training
     w: Annotated[Tensor, WHOLE]
 
 
 @dataclass(frozen=True)
 class FedAvgPlus(Method):
-    K: Annotated[int, Ge(1), "models that vote"] = 5
-    weights: Annotated[Literal["samples", "equal"], "mean weighted by training samples, or plain"] = "samples"
+    K: Annotated[int, Ge(1), "number of models that vote"] = 5
+    weights: Annotated[Literal["samples", "equal"], "weights of the mean: training samples, or all equal"] = "samples"
 
     title = "FedAvg+"
     paper = "Ma et al., NeurIPS 2023"
@@ -44,7 +44,7 @@ class FedAvgPlus(Method):
         return mine, Up(torch.stack([self.train(w, data.with_batches(None, k)) for k, w in enumerate(shared.w)]))
 
     def train(self, w: Tensor, data: ClientData) -> Tensor:
-        """Train one of the models."""
+        """Return one of the models after local training."""
         return data.descend(self.model, w)
 
     def server(self, shared: Shared, up: RowsByField, who: Participants) -> Shared:

@@ -17,7 +17,7 @@ from torch import Tensor
 from fedmpi.method import BASE, ClientData, Method, Nothing, Participants, RowsByField
 from fedmpi.settings import Ge
 
-# the stream of batches of the fine-tuning
+# Names the draw of the fine-tuning's batches
 TUNE = 1
 
 
@@ -27,13 +27,13 @@ class Shared(NamedTuple):
 
 
 class Up(NamedTuple):
-    # (d - h,)
+    # (d - h,) the extractor after local training
     phi: Annotated[Tensor, BASE]
 
 
 @dataclass(frozen=True)
 class FedBABU(Method):
-    ft: Annotated[int, Ge(0), "epochs of fine-tuning, of all parameters, before a client is judged"] = 5
+    ft: Annotated[int, Ge(0), "epochs that fine-tune all parameters before a client is judged"] = 5
 
     title = "FedBABU"
     paper = "Oh et al., ICLR 2022"
@@ -43,7 +43,7 @@ class FedBABU(Method):
         return Shared(self.model.start[self.model.phi]), Nothing()
 
     def whole(self, phi: Tensor) -> Tensor:
-        """Return (phi, h^0): everybody knows the head that never moves, so that it is not sent."""
+        """Return (phi, h^0). Every rank knows the head, which never moves, so it is not sent."""
         return self.model.join(phi, self.model.start[self.model.h])
 
     def client(self, shared: Shared, mine: Nothing, data: ClientData) -> tuple[Nothing, Up]:

@@ -32,51 +32,51 @@ from fedmpi.models.tables import table_row
 from fedmpi.models.tail import Rear, rear
 from fedmpi.settings import Ge, Gt, Le
 
-# stream of the subset that a client chooses its cluster on
+# Names the draw of the subset on which a client chooses its cluster
 IDENTITY = 1
 
 
 class Shared(NamedTuple):
-    # (d - p,) what all clusters share
+    # (d - p,) the base, which all clusters share
     base: Tensor
-    # (k, p) what each has of its own
+    # (k, p) the part that each cluster has of its own
     theta: Tensor
-    # (k,) 0: unknown
+    # (k,) tau^2 of each cluster; 0 if it is unknown
     tau2: Tensor
-    # () of eq. 3, 0: unknown
+    # () factor of eq. 3; 0 if it is unknown
     scale: Tensor
-    # (n,) identity of each client, -1: unknown
+    # (n,) identity of each client; -1 if it is unknown
     ID: Tensor
-    # () rounds since all were known and none changed
+    # () rounds in which all identities were known and none changed
     calm: Tensor
 
 
 class Mine(NamedTuple):
     # (d,)
     w: Annotated[Tensor, WHOLE]
-    # () of its last round, 0: unknown
+    # () sigma^2 of its last round; 0 if it is unknown
     sigma2: Tensor
 
 
 class Up(NamedTuple):
     # (d,)
     w: Annotated[Tensor, WHOLE]
-    # () identity
+    # () identity: the cluster that it chose
     j: Tensor
-    # (3,) lam, sigma^2, squared distance from the cluster model
+    # (3,) lam, sigma^2, and the squared distance from the cluster model
     told: Tensor
 
 
 @dataclass(frozen=True)
 class FedCPS(Method):
-    k: Annotated[int, Ge(1), "clusters"] = 3
-    layers: Annotated[int, Ge(1), "blocks of the network, the last ones, that each cluster has of its own"] = 2
+    k: Annotated[int, Ge(1), "number of clusters"] = 3
+    layers: Annotated[int, Ge(1), "number of last blocks of the network that each cluster has of its own"] = 2
     lam: Annotated[float, Ge(0), "pull of a client of median size; 0: no pull at all"] = .1
-    lam_min: Annotated[float, Ge(0), "least pull"] = .001
+    lam_min: Annotated[float, Ge(0), "smallest pull"] = .001
     lam_max: Annotated[float, Ge(0), "largest pull"] = 10.
-    personal_layers: Annotated[Literal["cluster", "client"], "whose last layers a client trains on from"] = "cluster"
-    subset: Annotated[float, Gt(0), Le(1), "share of its samples on which a client chooses, new every round"] = .5
-    stable: Annotated[int, Ge(1), "rounds without a change after which identities are final"] = 10
+    personal_layers: Annotated[Literal["cluster", "client"], "whose last layers a client goes on from"] = "cluster"
+    subset: Annotated[float, Gt(0), Le(1), "share of its samples, drawn every round, on which a client chooses"] = .5
+    stable: Annotated[int, Ge(1), "number of rounds without a change after which identities are final"] = 10
     # The network's last blocks, which each cluster has of its own
     tail: Rear = set_by_with_model()
 
@@ -135,7 +135,7 @@ class FedCPS(Method):
                       shared.calm + 1 if settled else torch.tensor(0))
 
     def scale(self, old: Tensor, n: np.ndarray, sigma2: np.ndarray, tau2: np.ndarray) -> Tensor:
-        """Return the factor of eq. 3 with which a participant of median n, sigma^2 and tau^2 has `lam`."""
+        """Return the factor of eq. 3 that gives `lam` to a participant of median n, sigma^2 and tau^2."""
         known = (sigma2 > 0) & (tau2 > 0)
         if not known.any():
             return old
@@ -146,7 +146,7 @@ class FedCPS(Method):
         return mine.w
 
     def traffic(self, shared: Shared, up: Up) -> tuple[int, int]:
-        """The base, all parts (in final rounds the own one), tau^2 of each, and the factor."""
+        """Count the base, all parts (in final rounds only the client's own), the tau^2 of each, and the factor."""
         parts = 1 if shared.calm > self.stable else self.k
         return nbytes([shared.base, shared.scale]) + parts * nbytes([shared.theta[0], shared.tau2[0]]), nbytes(up)
 

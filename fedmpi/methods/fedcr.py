@@ -26,18 +26,18 @@ from fedmpi.models.flat import Model
 from fedmpi.models.variational import Variational, divergence, of_class
 from fedmpi.settings import Ge
 
-# stream of batches of the head epochs
+# Names the draw of the head epochs' batches
 FT = 1
-# of the precisions that travel: exact sums have a range
+# Precisions travel in this unit, because exact sums have a limited range
 UNIT = 2 ** 10
 
 
 class Shared(NamedTuple):
     # (d - h,) the encoder
     phi: Annotated[Tensor, BASE]
-    # (c, f) r(z|y): means
+    # (c, f) means of r(z|y)
     mu: Tensor
-    # (c, f) and standard deviations
+    # (c, f) standard deviations of r(z|y)
     sigma: Tensor
 
 
@@ -47,7 +47,7 @@ class Mine(NamedTuple):
 
 
 class Up(NamedTuple):
-    # (d - h,)
+    # (d - h,) the encoder after local training
     phi: Annotated[Tensor, BASE]
     # (c, 2 f) precisions of the client's Gaussians, and these times the means
     experts: Tensor
@@ -56,15 +56,15 @@ class Up(NamedTuple):
 @dataclass(frozen=True)
 class FedCR(Method):
     beta: Annotated[float, Ge(0), "weight of the divergence from the class's Gaussian"] = .001
-    samples: Annotated[int, Ge(1), "codes drawn for each sample and step"] = 15
-    ft: Annotated[int, Ge(0), "epochs of the head before judging"] = 10
+    samples: Annotated[int, Ge(1), "number of codes drawn for each sample and step"] = 15
+    ft: Annotated[int, Ge(0), "epochs of the head before a client is judged"] = 10
     # The model with its code
     net: Variational = set_by_with_model()
 
     title = "FedCR"
     paper = "Zhang et al., ICML 2023"
     judged_by = "(phi, h_i) after `ft` epochs of the head (after local training: (phi_i, h_i))"
-    # the Gaussians are multiplied, not averaged
+    # The Gaussians are multiplied, not averaged
     supports_robust_mean = False
 
     def with_model(self, model: Model) -> Method:
@@ -88,7 +88,7 @@ class FedCR(Method):
     def server(self, shared: Shared, up: RowsByField, who: Participants) -> Shared:
         precision, weighted = (up.experts.sum().view(self.net.classes, -1) * UNIT).chunk(2, 1)
         held = precision.any(1, keepdim=True)
-        # N(0, I)
+        # The factor N(0, I) adds a precision of 1
         precision = precision + 1
         return Shared(up.phi.mean(), torch.where(held, weighted / precision, shared.mu),
                       torch.where(held, precision.rsqrt(), shared.sigma))

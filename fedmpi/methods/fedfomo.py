@@ -27,16 +27,16 @@ from torch import Tensor
 from fedmpi.method import WHOLE, ClientData, Method, Participants, RowsByField, nbytes
 from fedmpi.settings import Ge, Gt, Le, Lt
 
-# stream: which samples are held out
+# Names the draw of the samples that are held out
 HELD = 1
-# keeps this use of the seed apart from others
+# Keeps this use of the seed apart from others
 CHOICE = 0xF0_0D
-# to another model, that is no other
+# A model at most so far from another counts as the same
 NEAR = 1e-5
 
 
 class Shared(NamedTuple):
-    # (N, N) row i: what the models of others were worth to client i
+    # (N, N) row i holds what the models of others were worth to client i
     affinity: Tensor
 
 
@@ -48,26 +48,26 @@ class Mine(NamedTuple):
 
 
 class Note(NamedTuple):
-    # (M, d)
+    # (M, d) the models that the client is sent
     models: Annotated[Tensor, WHOLE]
 
 
 class Up(NamedTuple):
-    # (M + 1,) of the models that were sent and of its own, raw
+    # (M + 1,) raw weights of the models that were sent and of its own
     weight: Tensor
 
 
 @dataclass(frozen=True)
 class FedFomo(Method):
-    M: Annotated[int, Ge(1), "models that a client is sent"] = 5
+    M: Annotated[int, Ge(1), "number of models that a client is sent"] = 5
     epsilon: Annotated[float, Ge(0), Le(1), "share of models that are sent at random in the first round"] = .3
-    fall: Annotated[float, Ge(0), Le(1), "taken off epsilon after every round, until it is 0"] = .05
-    held_out: Annotated[float, Gt(0), Lt(1), "share of the training samples that validates"] = .2
+    fall: Annotated[float, Ge(0), Le(1), "amount by which epsilon falls after every round, until it is 0"] = .05
+    held_out: Annotated[float, Gt(0), Lt(1), "share of the training samples on which models are validated"] = .2
 
     title = "FedFomo"
     paper = "Zhang et al., ICLR 2021"
     judged_by = "w_i, the personal model"
-    # the server mixes what clients keep
+    # The server mixes what clients keep
     supports_robust_mean = False
 
     def init(self, n: int) -> tuple[Shared, Mine]:
@@ -115,7 +115,7 @@ class FedFomo(Method):
         return Shared(affinity)
 
     def traffic(self, shared: Shared, up: Up) -> tuple[int, int]:
-        # it receives M models, and sends w_i and its weights
+        # A client receives M models, and sends w_i and its weights
         return nbytes(self.message_template()), nbytes((self.model.start,)) + nbytes(up)
 
     def personal(self, shared: Shared, mine: Mine, data: ClientData) -> Tensor:

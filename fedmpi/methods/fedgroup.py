@@ -23,29 +23,29 @@ from fedmpi.method import WHOLE, ClientData, Method, Nothing, Participants, Rows
 from fedmpi.models.tables import table_row
 from fedmpi.settings import Ge
 
-# keeps this use of the seed apart from others
+# Keeps this use of the seed apart from others
 FIRST = 0x6200
 
 
 class Shared(NamedTuple):
     # (K, d) a model per group
     models: Annotated[Tensor, WHOLE]
-    # (K, d) its mean update in the first training
+    # (K, d) the mean update of each group in the first training
     directions: Tensor
-    # (N,) int64, of every client; -1: not known yet
+    # (N,) int64, the group of every client; -1 if it is unknown
     group: Tensor
 
 
 class Up(NamedTuple):
     # (d,)
     w: Annotated[Tensor, WHOLE]
-    # () int64
+    # () int64, the client's group
     group: Tensor
 
 
 @dataclass(frozen=True)
 class FedGroup(Method):
-    K: Annotated[int, Ge(1), "groups"] = 4
+    K: Annotated[int, Ge(1), "number of groups"] = 4
     first: Annotated[int, Ge(1), "clients per group that train before the first round"] = 20
 
     title = "FedGroup"
@@ -62,7 +62,7 @@ class FedGroup(Method):
         return np.sort(generator.choice(n, min(n, self.first * self.K), replace=False))
 
     def join(self, shared: Shared, data: ClientData) -> Tensor:
-        """Return the client's group; where it is not known yet, by a training from the start."""
+        """Return the client's group. If it is unknown, train from the start to find it."""
         group = table_row(shared.group, data.id)
         if not data.any_client(group < 0):
             return group
@@ -78,7 +78,7 @@ class FedGroup(Method):
 
     def found(self, gram: Tensor, seed: int) -> np.ndarray:
         """Cluster clients by the cosines of their updates with the first K singular directions of all of them."""
-        # ascending
+        # Eigenvalues ascend
         values, vectors = map(torch.from_numpy, spectrum(gram.numpy()))
         along = vectors[:, -self.K:] * values[-self.K:].clamp(min=0).sqrt()
         return kmeans(along / gram.diagonal().sqrt().clamp(min=1e-300)[:, None], self.K, None, (seed, FIRST)).labels
@@ -97,7 +97,7 @@ class FedGroup(Method):
         return Shared(up.w.mean_by(joined, self.K, shared.models, who.sizes), shared.directions, group)
 
     def traffic(self, shared: Shared, up: Up) -> tuple[int, int]:
-        # the group's model down, w_i up
+        # The group's model goes down, and w_i up
         return nbytes((self.model.start,)), nbytes((up.w,))
 
     def personal(self, shared: Shared, mine: Nothing, data: ClientData) -> Tensor:

@@ -47,15 +47,17 @@ class Up(NamedTuple):
 
 @dataclass(frozen=True)
 class FedMHC(Method):
-    M: Annotated[int, Ge(1), "clusters of heads"] = 4
+    M: Annotated[int, Ge(1), "number of clusters of heads"] = 4
     lam: Annotated[float, Ge(0), "pull of the personal model towards its anchor"] = .1
-    anchor: Annotated[Literal["global", "local"], "the downloaded w, or the w that moves beside theta"] = "global"
-    mini_batch: Annotated[int, Ge(0), "heads of a mini-batch of k-means, for thousands of clients; 0: all"] = 0
+    anchor: Annotated[Literal["global", "local"], "what theta is pulled to: the downloaded w, or the w that is "
+                      "trained beside it"] = "global"
+    mini_batch: Annotated[int, Ge(0), "heads in a mini-batch of k-means, for thousands of clients; 0 takes all "
+                          "heads"] = 0
 
     title = "FedMHC"
     paper = "Zheng et al., 2024"
     judged_by = "theta_i, the personal model"
-    # heads are the means that k-means takes
+    # Heads are means that k-means computes
     supports_robust_mean = False
 
     def init(self, n: int) -> tuple[Shared, Mine]:

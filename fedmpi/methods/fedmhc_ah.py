@@ -32,7 +32,7 @@ class Shared(NamedTuple):
 
 @dataclass(frozen=True)
 class FedMHCAH(FedAH):
-    M: Annotated[int, Ge(1), "clusters of heads"] = 4
+    M: Annotated[int, Ge(1), "number of clusters of heads"] = 4
 
     title = "FedMHC-AH"
     paper = "our own: Zheng et al. and Pan et al., 2024, combined"

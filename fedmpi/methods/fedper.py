@@ -24,7 +24,7 @@ class Mine(NamedTuple):
 
 
 class Up(NamedTuple):
-    # (d - h,)
+    # (d - h,) the extractor after local training
     phi: Annotated[Tensor, BASE]
 
 
@@ -39,7 +39,7 @@ class FedPer(Method):
 
     def client(self, shared: Shared, mine: Mine, data: ClientData) -> tuple[Mine, Up]:
         w = data.descend(self.model, self.model.join(shared.phi, mine.h))
-        # a slice would keep all of w in memory
+        # The head is copied, because a slice would keep all of w in memory
         return Mine(w[self.model.h].clone()), Up(w[self.model.phi])
 
     def server(self, shared: Shared, up: RowsByField, who: Participants) -> Shared:

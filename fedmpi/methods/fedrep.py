@@ -17,13 +17,13 @@ from fedmpi.method import ClientData
 from fedmpi.methods.fedper import FedPer, Mine, Shared, Up
 from fedmpi.settings import Ge
 
-# the stream of batches of the head passes
+# Names the draw of the head passes' batches
 HEAD = 2
 
 
 @dataclass(frozen=True)
 class FedRep(FedPer):
-    head_epochs: Annotated[int, Ge(1), "passes that train the head, phi frozen, before phi is trained"] = 10
+    head_epochs: Annotated[int, Ge(1), "epochs that train the head, with phi frozen, before phi is trained"] = 10
 
     title = "FedRep"
     paper = "Collins et al., ICML 2021"

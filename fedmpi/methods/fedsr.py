@@ -25,7 +25,7 @@ from fedmpi.models.flat import Model
 from fedmpi.models.variational import Variational, divergence, of_class
 from fedmpi.settings import Ge
 
-# stream of batches of the fine-tuning
+# Names the draw of the fine-tuning's batches
 FT = 1
 
 
@@ -40,7 +40,7 @@ class Mine(NamedTuple):
 
 
 class Up(NamedTuple):
-    # as Shared's
+    # As in Shared, after local training
     w: Tensor
 
 
@@ -48,8 +48,9 @@ class Up(NamedTuple):
 class FedSR(Method):
     a_R: Annotated[float, Ge(0), "weight of the codes' norm"] = .01
     a_C: Annotated[float, Ge(0), "weight of the divergence from the class's Gaussian"] = .0005
-    r: Annotated[Literal["own", "averaged"], "whose Gaussians of the classes: each client's, or one for all"] = "own"
-    ft: Annotated[int, Ge(0), "epochs of the head before judging (FedSR-FT)"] = 0
+    r: Annotated[Literal["own", "averaged"], "the Gaussians of the classes: each client's own, or one set for "
+                 "all"] = "own"
+    ft: Annotated[int, Ge(0), "epochs of the head before a client is judged (FedSR-FT)"] = 0
     # The model with its code
     net: Variational = set_by_with_model()
 

@@ -27,21 +27,21 @@ from fedmpi.models.flat import Model, joined
 from fedmpi.models.tables import table_row
 from fedmpi.settings import Ge
 
-# starts of the first k-means
+# Random starts of the first k-means
 TRIES = 10
 
 
 class Shared(NamedTuple):
     # (k, d) centres
     w: Annotated[Tensor, WHOLE]
-    # (clients,) each client's cluster; -1: none yet
+    # (n,) the cluster of each client; -1 if it has none yet
     of: Tensor
     # () training samples of the latest participants
     n: Tensor
 
 
 class Mine(NamedTuple):
-    # (d,) the client's own model, where it is kept
+    # (d,) the client's own model, if `keep`
     theta: Annotated[Tensor, WHOLE]
 
 
@@ -52,11 +52,11 @@ class Up(NamedTuple):
 
 @dataclass(frozen=True)
 class FeSEM(Method):
-    k: Annotated[int, Ge(1), "clusters"] = 5
-    layers: Annotated[tuple[str, ...], "blocks that distances are measured on; linear: all fully connected ones; "
-                      "none: the whole model"] = ()
-    weights: Annotated[Literal["samples", "equal"], "rows weighted by training samples, or plain"] = "equal"
-    keep: Annotated[bool, "clients go on from their own model, not from their centre"] = False
+    k: Annotated[int, Ge(1), "number of clusters"] = 5
+    layers: Annotated[tuple[str, ...], "blocks on which distances are measured; linear: all fully connected ones; "
+                      "empty: the whole model"] = ()
+    weights: Annotated[Literal["samples", "equal"], "weights of the rows: training samples, or all equal"] = "equal"
+    keep: Annotated[bool, "clients go on from their own model and not from their centre"] = False
     lam: Annotated[float, Ge(0), "pull of the local model towards its centre"] = 0.
     scale_by_share: Annotated[bool, "the factor n_i / n of Fed-CAM's eq. 13 on the gradient"] = False
 
@@ -73,7 +73,7 @@ class FeSEM(Method):
 
     @property
     def slices(self) -> list[slice]:
-        """Return the blocks of w that distances are measured on."""
+        """Return the blocks of w on which distances are measured."""
         names = [name for name, layer in self.model.module.named_modules() if isinstance(layer, nn.Linear)]
         chosen = [b for name in self.layers for b in (names if name == "linear" else [name])]
         parts = sorted((self.model.block(b) for b in dict.fromkeys(chosen)), key=lambda part: part.start)

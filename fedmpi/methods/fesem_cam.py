@@ -33,12 +33,12 @@ from fedmpi.settings import Ge
 
 @dataclass(frozen=True)
 class FeSEMCAM(CAM, FeSEM):
-    layers: Annotated[tuple[str, ...], "blocks that distances are measured on; linear: all fully connected ones; "
-                      "none: the whole model"] = ("linear",)
-    weights: Annotated[Literal["samples", "equal"], "rows weighted by training samples, or plain"] = "samples"
+    layers: Annotated[tuple[str, ...], "blocks on which distances are measured; linear: all fully connected ones; "
+                      "empty: the whole model"] = ("linear",)
+    weights: Annotated[Literal["samples", "equal"], "weights of the rows: training samples, or all equal"] = "samples"
     lam: Annotated[float, Ge(0), "pull of the local model towards its centre"] = .01
-    warm: Annotated[Literal["global", "local"], "what warms up: g, or every client's own model in a round before the "
-                    "first one"] = "local"
+    warm: Annotated[Literal["global", "local"], "what warms up: g, or every client's own model in a round before "
+                    "the first one"] = "local"
 
     title = "FeSEM-CAM"
     paper = "Ma et al., NeurIPS 2023"

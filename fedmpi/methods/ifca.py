@@ -26,7 +26,7 @@ from fedmpi.settings import Ge
 
 
 class Shared(NamedTuple):
-    # (p,) the body of all clusters; empty where each has its own
+    # (p,) the body that all clusters share; empty without `shared_body`
     phi: Annotated[Tensor, BASE]
     # (k, d - p) the rest of every cluster's model
     parts: Annotated[Tensor, WHOLE, HEAD]
@@ -35,16 +35,16 @@ class Shared(NamedTuple):
 class Up(NamedTuple):
     # (d,) the cluster's model after local training
     w: Annotated[Tensor, WHOLE]
-    # () which cluster
+    # () the cluster that it chose
     z: Tensor
 
 
 @dataclass(frozen=True)
 class IFCA(Method):
-    k: Annotated[int, Ge(1), "clusters"] = 5
+    k: Annotated[int, Ge(1), "number of clusters"] = 5
     shared_body: Annotated[bool, "clusters have a head of their own and share all other layers"] = False
-    average: Annotated[Literal["equal", "mean", "share"], "members' plain mean, weighted by samples, or eq. 6 of "
-                       "Fed-CAM"] = "equal"
+    average: Annotated[Literal["equal", "mean", "share"], "plain mean of the members, mean weighted by samples, or "
+                       "eq. 6 of Fed-CAM"] = "equal"
 
     title = "IFCA"
     paper = "Ghosh et al., NeurIPS 2020"
@@ -52,7 +52,7 @@ class IFCA(Method):
 
     @property
     def cut(self) -> int:
-        """Return where the part of w begins that every cluster has of its own."""
+        """Return the position in w at which the clusters' own part begins."""
         return self.model.phi.stop if self.shared_body else 0
 
     def init(self, n: int) -> tuple[Shared, Nothing]:

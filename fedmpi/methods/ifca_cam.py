@@ -25,7 +25,8 @@ from fedmpi.methods.ifca import IFCA
 
 @dataclass(frozen=True)
 class IFCACAM(CAM, IFCA):
-    average: Annotated[Literal["equal", "mean", "share"], "members' plain mean, weighted by samples, or eq. 6"] = "mean"
+    average: Annotated[Literal["equal", "mean", "share"], "plain mean of the members, mean weighted by samples, or "
+                       "eq. 6"] = "mean"
 
     title = "IFCA-CAM"
     paper = "Ma et al., NeurIPS 2023"

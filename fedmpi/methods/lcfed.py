@@ -34,7 +34,7 @@ from fedmpi.method import BASE, WHOLE, ClientData, Method, Participants, RowsByF
 from fedmpi.models.tables import table_row
 from fedmpi.settings import Ge
 
-# keeps this use of the seed apart from others
+# Keeps this use of the seed apart from others
 SAMPLE = 0x1CFE
 
 
@@ -43,13 +43,13 @@ class Shared(NamedTuple):
     Phi: Annotated[Tensor, BASE]
     # (K, d) cluster models
     Omega: Annotated[Tensor, WHOLE]
-    # (K, D) M Omega_k
+    # (K, D) images M Omega_k of the cluster models
     images: Tensor
-    # (n,) cluster of each client, -1: none yet
+    # (n,) cluster of each client; -1 if it has none yet
     R: Tensor
     # (D, d) components
     M: Tensor
-    # () whether M is: 0 in the pre-round
+    # () 1 if M is known, 0 in the pre-round
     known: Tensor
 
 
@@ -67,11 +67,11 @@ class Up(NamedTuple):
 
 @dataclass(frozen=True)
 class LCFed(Method):
-    K: Annotated[int, Ge(1), "clusters"] = 10
+    K: Annotated[int, Ge(1), "number of clusters"] = 10
     mu: Annotated[float, Ge(0), "pull to the cluster's model"] = .1
     lam: Annotated[float, Ge(0), "pull of the extractor to the global one"] = .01
-    D: Annotated[int, Ge(1), "components: numbers in a low-rank image"] = 50
-    sample: Annotated[int | None, Ge(1), "clients whose models give the components; default: D + 1"] = None
+    D: Annotated[int, Ge(1), "number of components, and so of numbers in a low-rank image"] = 50
+    sample: Annotated[int | None, Ge(1), "number of clients whose models give the components; none: D + 1"] = None
 
     title = "LCFed"
     paper = "Zhang et al., ICASSP 2025"
@@ -113,7 +113,7 @@ class LCFed(Method):
             images=up.image.mean_by(R, self.K, shared.images), R=placed(shared.R, who.ids, R))
 
     def assign(self, images: Tensor, shared: Shared, who: Participants) -> np.ndarray:
-        """Return the cluster of each participant, (n,), from images alone."""
+        """Return the cluster of each participant (n,), from the images alone."""
         if (shared.R < 0).all():
             found = kmeans(unit_rows(images), self.K, start=None, seed=(who.seed, who.round))
             who.log(iterations=found.iterations)
@@ -124,5 +124,5 @@ class LCFed(Method):
         return mine.omega
 
     def traffic(self, shared: Shared, up: Up) -> tuple[int, int]:
-        """Phi and the own Omega_k; M is sent once (`bytes_once`)."""
+        """Count Phi and the client's own Omega_k; M is sent only once (`bytes_once`)."""
         return nbytes([shared.Phi, shared.Omega[0]]), nbytes(up)

@@ -25,7 +25,7 @@ class Mine(NamedTuple):
 
 
 class Up(NamedTuple):
-    # (h,)
+    # (h,) the head after local training
     h: Annotated[Tensor, HEAD]
 
 

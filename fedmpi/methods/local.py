@@ -12,7 +12,7 @@ from fedmpi.method import WHOLE, ClientData, Method, Nothing
 
 
 class Mine(NamedTuple):
-    # (d,)
+    # (d,) the client's own model
     w: Annotated[Tensor, WHOLE]
 
 
@@ -21,7 +21,7 @@ class Local(Method):
     title = "Local"
     paper = "no communication"
     judged_by = "w_i, its own model"
-    # nothing is sent
+    # Nothing is sent
     supports_robust_mean = False
 
     def init(self, n: int) -> tuple[Nothing, Mine]:

@@ -19,19 +19,19 @@ from torch import Tensor
 from fedmpi.method import WHOLE, ClientData, Method, Nothing, Participants, RowsByField
 from fedmpi.settings import Ge, Gt
 
-# streams of batches: b1, b3, judging; b2 is the round's own: alpha = 0 is FedAvg
+# Name the draws of b1, b3 and the batch for judging. b2 are the round's own batches, so that alpha = 0 is FedAvg
 INNER, THIRD, JUDGED = 1, 2, 3
 
 Gradient: TypeAlias = Callable[..., Tensor]
 
 
 class Shared(NamedTuple):
-    # (d,)
+    # (d,) the global model
     w: Annotated[Tensor, WHOLE]
 
 
 class Up(NamedTuple):
-    # (d,)
+    # (d,) the model after local training
     w: Annotated[Tensor, WHOLE]
 
 
@@ -39,8 +39,8 @@ class Up(NamedTuple):
 class PerFedAvg(Method):
     alpha: Annotated[float | None, Ge(0), "rate of the step that adapts to a client; none: the learning rate"] = None
     beta: Annotated[float | None, Gt(0), "rate of the steps of w; none: the learning rate"] = None
-    order: Annotated[Literal[1, 2], "1: first order; 2: Hessian-free"] = 1
-    delta: Annotated[float, Gt(0), "reach, along the gradient, of the differences that stand in for H"] = 1e-3
+    order: Annotated[Literal[1, 2], "1 is first order, 2 is Hessian-free"] = 1
+    delta: Annotated[float, Gt(0), "length, in gradients, of the differences that replace the Hessian"] = 1e-3
 
     title = "Per-FedAvg"
     paper = "Fallah et al., NeurIPS 2020"

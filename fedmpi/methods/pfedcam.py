@@ -22,7 +22,7 @@ from fedmpi.clustering.kmeans_and_linkage import kmeans_of_models
 from fedmpi.method import WHOLE, ClientData, Method, Participants, RowsByField, nbytes
 from fedmpi.settings import Ge
 
-# stream of the passes that learn the logits
+# Names the draw of the batches that the logits are learned on
 MIX = 1
 
 
@@ -37,17 +37,17 @@ class Mine(NamedTuple):
 
 
 class Up(NamedTuple):
-    # (d,)
+    # (d,) the model after local training
     w: Annotated[Tensor, WHOLE]
-    # (K,) squared distances to the Theta_k, which the server could take from w
+    # (K,) squared distances to the Theta_k; the ledger leaves them out, because the server could compute them
     squares: Tensor
 
 
 @dataclass(frozen=True)
 class PFedCAM(Method):
-    K: Annotated[int, Ge(1), "clusters"] = 4
-    interp_lr: Annotated[float, Ge(0), "step of the logits"] = 1.
-    interp_epochs: Annotated[int, Ge(1), "passes that learn them at the start of a round"] = 1
+    K: Annotated[int, Ge(1), "number of clusters"] = 4
+    interp_lr: Annotated[float, Ge(0), "learning rate of the logits"] = 1.
+    interp_epochs: Annotated[int, Ge(1), "epochs that learn the logits at the start of a round"] = 1
 
     title = "pFedCAM"
     paper = "Yang et al., World Wide Web 2023; reconstructed"
@@ -76,7 +76,7 @@ class PFedCAM(Method):
         return Shared(up.w.mean_by(found.labels, self.K, shared.Theta, who.sizes))
 
     def traffic(self, shared: Shared, up: Up) -> tuple[int, int]:
-        # all models down, w_i up
+        # All models go down, and w_i up
         return nbytes(shared), nbytes((up.w,))
 
     def personal(self, shared: Shared, mine: Mine, data: ClientData) -> Tensor:
@@ -87,5 +87,5 @@ class PFedCAM(Method):
 
 
 def mixture(s: Tensor, Theta: Tensor) -> Tensor:
-    """Return sum_k a_k Theta_k; no matrix product, whose bits would depend on how many clients train at once."""
+    """Return sum_k a_k Theta_k, without a matrix product: its bits would depend on how many clients train at once."""
     return (s.softmax(-1)[:, None] * Theta).sum(0)

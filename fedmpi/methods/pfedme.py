@@ -40,7 +40,7 @@ class PFedMe(Method):
     lam: Annotated[float, Ge(0), "pull between the personal and the global model"] = 15.
     K: Annotated[int, Ge(1), "steps of the personal model per batch"] = 5
     lr_p: Annotated[float, Gt(0), "learning rate of the personal model"] = .01
-    beta: Annotated[float, Gt(0), "how much of the mean the server takes"] = 1.
+    beta: Annotated[float, Gt(0), "share of the way that the server moves to the mean"] = 1.
 
     def __post_init__(self) -> None:
         if self.lr_p * self.lam >= 2:
