@@ -104,13 +104,10 @@ def test_the_shared_state_keeps_its_shapes(name, lab, straight):
 @each
 def test_ranks_hold_the_servers_state_though_what_stays_is_not_sent_again(name, straight):
     run = straight(name)
-    run.group.receive_shared(*split(run.pool.changed_fields(run.shared)))
+    flags, *values = run.pool.changed_fields(run.shared)
+    run.group.receive_shared(flags, values)
     assert digest_of(run.group.shared) == digest_of(run.shared)
-    assert not split(run.pool.changed_fields(run.shared))[0].any()
-
-
-def split(news):
-    return news[0], news[1:]
+    assert not run.pool.changed_fields(run.shared)[0].any()
 
 
 @pytest.fixture(scope="module")
