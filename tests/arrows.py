@@ -1,4 +1,4 @@
-"""Who imports whom in a folder of Python files, and what their code calls: what test_architecture.py judges."""
+"""Find out which Python files of a folder import which others, and what their code calls, for test_architecture.py."""
 from __future__ import annotations
 
 import ast
@@ -6,13 +6,13 @@ from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
-# modules that run what they read
+# Modules that execute what they read, and calls that do.
 UNSAFE = {"pickle", "cPickle", "dill", "cloudpickle", "joblib", "shelve", "marshal"}
 CALLS = {"eval", "exec", "os.system", "os.popen", "torch.load", "yaml.unsafe_load", "yaml.full_load"}
 
 
 class Arrow(NamedTuple):
-    """An import, by full dotted names: of the folder's own modules, or of a package from elsewhere."""
+    """An import, with full dotted names. What is imported may belong to the folder or to another package."""
     importer: str
     imported: str
 
@@ -21,7 +21,7 @@ class Arrow(NamedTuple):
 
 
 class Tree:
-    """A package's modules and their arrows. The folder's name is the package's."""
+    """The modules of a package and their arrows. The package has the name of its folder."""
 
     def __init__(self, folder: Path):
         self.files = {dotted(path.relative_to(folder.parent)): path for path in sorted(folder.rglob("*.py"))}
@@ -30,7 +30,7 @@ class Tree:
         self.arrows = sorted({Arrow(name, self.nearest(found)) for name in self.files for found in self.named(name)})
 
     def named(self, module: str):
-        """Yield every dotted name that a module imports, wherever the import stands; also by importlib."""
+        """Yield every dotted name that a module imports anywhere in its code, also by importlib."""
         for node in self.code[module]:
             if isinstance(node, ast.Import):
                 yield from (alias.name for alias in node.names)
@@ -41,23 +41,23 @@ class Tree:
                 yield from (a.value for a in node.args[:1] if isinstance(a, ast.Constant))
 
     def above(self, module: str, level: int) -> str:
-        """Return what the dots of `from ..a import b` stand for."""
+        """Return the package that the dots of `from ..a import b` mean."""
         parts = module.split(".")
         inside = self.files[module].name == "__init__.py"
         return ".".join(parts[:len(parts) - level + inside]) if level else ""
 
     def nearest(self, name: str) -> str:
-        """Return the module of the tree that an imported name is or is defined in; another's name as it is."""
+        """Return the module of the tree that a name means or belongs to; a name from elsewhere stays as it is."""
         while name not in self.files and name.rpartition(".")[0] and room(name) in self.places:
             name = name.rpartition(".")[0]
         return name
 
     def of(self, *names: str) -> list[Arrow]:
-        """Return the arrows to these modules or packages, or to what is in them."""
+        """Return the arrows to these modules or packages, or to modules inside them."""
         return [arrow for arrow in self.arrows if within(arrow.imported, names)]
 
     def climbing(self, floors: list[str]) -> list[Arrow]:
-        """Return the arrows from a floor to a higher one. A floor is a module or package right below the root."""
+        """Return the arrows from a floor to a higher one. `floors` name modules and packages right below the root."""
         height = {name: floor for floor, names in enumerate(floors) for name in names.split()}
         return [arrow for arrow in self.arrows if room(arrow.importer) != room(arrow.imported)
                 and height.get(room(arrow.importer), 0) <= height.get(room(arrow.imported), -1)]
@@ -67,7 +67,7 @@ class Tree:
         return self.places - {place for place in self.places if "." not in place}
 
     def circle(self) -> list[str]:
-        """Return modules of which each imports the next one and the last the first; none is good."""
+        """Return modules of which each imports the next one, and the last the first; [] if there are none."""
         after = {name: [a.imported for a in self.arrows if a.importer == name] for name in self.files}
         done: set[str] = set()
 
@@ -82,8 +82,9 @@ class Tree:
         return next(filter(None, (walk([name]) for name in self.files if name not in done)), [])
 
     def dangers(self) -> list[str]:
-        """Return the calls and imports by which something could be executed that was read, or by which HDF5 would lock
-        files: on some parallel file systems that fails or hangs."""
+        """Return the calls and imports that could execute what was read, or that let HDF5 lock files.
+
+        On some parallel file systems a lock fails or hangs."""
         found = [str(arrow) for arrow in self.of(*UNSAFE)]
         for module, code in self.code.items():
             found += [f"{module}:{node.lineno} {ast.unparse(node)}" for node in code if dangerous(node)]
@@ -97,6 +98,7 @@ def parsed(text: str) -> list[ast.AST]:
 
 
 def dotted(path: Path) -> str:
+    """Return the dotted name of a file."""
     parts = path.with_suffix("").parts
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
@@ -107,11 +109,12 @@ def room(name: str) -> str:
 
 
 def within(name: str, places: tuple[str, ...]) -> bool:
+    """Say whether a name is one of some modules and packages, or inside one of them."""
     return any(name == place or name.startswith(f"{place}.") for place in places)
 
 
 def called(node: ast.AST) -> str:
-    """Return what a call calls if it is a name or the attribute of one: `eval`, `np.load`; else ""."""
+    """Return the name of the function that a call calls, such as `eval` or `np.load`; "" if it has another form."""
     at = getattr(node, "func", None)
     if isinstance(at, ast.Attribute) and isinstance(at.value, ast.Name):
         return f"{at.value.id}.{at.attr}"
@@ -119,6 +122,7 @@ def called(node: ast.AST) -> str:
 
 
 def dangerous(node: ast.AST) -> bool:
+    """Say whether a call could execute what was read, or lets HDF5 lock files."""
     name = called(node)
     if not name:
         return False

@@ -1,8 +1,8 @@
-"""The suite's budget: which tests run beside each other, and the processor time that each directory takes.
+"""The suite's budget: which tests run at the same time, and the processor time that each directory takes.
 
-`pytest` ends with a table of CPU seconds, those of child processes (ranks) among them, which depend little on what else
-the machine does. A test that takes more than LIMIT_S says why: `@pytest.mark.slow("reason")`; `-m "not slow"` leaves
-such tests out."""
+The output of `pytest` ends with a table of CPU seconds. They include child processes (ranks) and depend little on what
+else the machine does. A test that takes more than LIMIT_S says why, `@pytest.mark.slow("reason")`, and `-m "not slow"`
+leaves it out."""
 from __future__ import annotations
 
 import os
@@ -15,9 +15,10 @@ from pathlib import Path
 import pytest
 
 LIMIT_S = 5.        # CPU seconds from which a test has to be marked as slow
-MOST = 8            # processes that run tests: each takes about .7 GB
-TOP = 10            # tests named at the end
-BY_FILE = os.environ.get("FEDMPI_TEST_BUDGET") == "files"      # the table at the end has a number for each file
+MAX_WORKERS = 8     # processes that run tests; each takes about .7 GB
+MAX_NAMED = 10      # tests that the end of the output names
+# The table at the end has a number for each file in place of each directory.
+BY_FILE = os.environ.get("FEDMPI_TEST_BUDGET") == "files"
 METHODS = {path.stem for path in Path(__file__).parents[1].glob("fedmpi/methods/*.py")}
 SPREAD = ("tests/methods/test_contract.py", "tests/clients/test_after.py", "tests/docs/test_docs.py",
           "tests/test_decomposition.py")
@@ -26,7 +27,7 @@ TOGETHER = {"report": [f"tests/report/test_{name}.py" for name in ("figures", "p
 
 
 def spent_s() -> float:
-    """Return the CPU seconds of this process and of the children that it has waited for."""
+    """Return the CPU seconds of this process and of those of its children that have ended."""
     children = resource.getrusage(resource.RUSAGE_CHILDREN)
     return time.process_time() + children.ru_utime + children.ru_stime
 
@@ -38,11 +39,11 @@ def pytest_configure(config):
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers(config) -> int:
-    """One process more than cores, since some tests wait; none beside this one where only some files are asked for."""
+    """Start one process more than there are cores, since some tests wait; for single files run in this process."""
     asked = config.args_source is pytest.Config.ArgsSource.ARGS
     if asked and not any(Path(word).is_dir() for word in config.args):
         return 0
-    return min(len(os.sched_getaffinity(0)) + 1, MOST)
+    return min(len(os.sched_getaffinity(0)) + 1, MAX_WORKERS)
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -50,7 +51,7 @@ def pytest_xdist_make_scheduler(config, log):
     from xdist.scheduler import LoadScopeScheduling
 
     class ByGroup(LoadScopeScheduling):
-        """Hands out groups of tests, in the order in which they were collected."""
+        """Distribute groups of tests in the order in which they were collected."""
 
         def _split_scope(self, nodeid: str) -> str:
             return group_of(nodeid)
@@ -59,9 +60,9 @@ def pytest_xdist_make_scheduler(config, log):
 
 
 def group_of(nodeid: str) -> str:
-    """Return the name of the group of a test: all of it runs in one process, so that its fixtures are made once.
+    """Return the name of the group of a test. A group runs in one process, so that its fixtures are made only once.
 
-    A group is a file, or all files of TOGETHER; of the files in SPREAD a group is a method, or a page."""
+    A group is a file, or all files of an entry of TOGETHER. In a file of SPREAD it is a method or a page."""
     path, _, test = nodeid.partition("::")
     if path in SPREAD:
         words = set(re.split(r"[][-]", test))
@@ -70,7 +71,7 @@ def group_of(nodeid: str) -> str:
 
 
 def pytest_collection_modifyitems(items):
-    """Begin with the groups that hold a slow test, so that none is left for the end."""
+    """Begin with the groups that have a slow test, so that none of them is left for the end."""
     slow = {group_of(item.nodeid) for item in items if item.get_closest_marker("slow")}
     items.sort(key=lambda item: group_of(item.nodeid) not in slow)
 
@@ -91,10 +92,11 @@ def pytest_runtest_makereport(item, call):
 
 
 class Books:
-    """What the tests have taken."""
+    """The CPU seconds of the tests."""
 
     def __init__(self):
-        self.tests = {}      # test -> CPU seconds, marked as slow
+        # test -> CPU seconds, and whether it is marked as slow
+        self.tests = {}
 
     def pytest_runtest_logreport(self, report):
         told = dict(report.user_properties)
@@ -112,5 +114,5 @@ class Books:
         say(f"CPU seconds, {sum(places.values()):.0f} in all: " + ", ".join(
             f"{place} {cpu:.0f}" for place, cpu in sorted(places.items(), key=lambda p: -p[1]) if cpu >= 1))
         late = sorted((cpu, name) for name, (cpu, slow) in self.tests.items() if cpu > LIMIT_S and not slow)
-        for cpu, name in late[:-TOP - 1:-1]:
+        for cpu, name in late[:-MAX_NAMED - 1:-1]:
             say(f"{cpu:.1f} CPU seconds, which no mark `slow` explains: {name}")

@@ -1,4 +1,4 @@
-"""What all tests share. One thread per process: the suite starts several at once."""
+"""What all tests share. Every process has one thread, because the suite starts several processes at once."""
 from __future__ import annotations
 
 import os
@@ -15,8 +15,8 @@ pytest_plugins = ["tests.budget"]
 
 from tests.sockets import Package, SocketMPI  # noqa: E402
 
-# Commands that run in this process are alone in their world: a real MPI library, once initialised, would stay here, and
-# in the forks of this process (tests/forked.py, tests/warm.py).
+# Commands that run in this process are alone in their world. A real MPI library, once it is initialised, would stay in
+# this process and in its forks (tests/forked.py, tests/warm.py).
 sys.modules["mpi4py"] = Package(SocketMPI(0, 1, {}))
 
 
@@ -27,34 +27,34 @@ def pytest_xdist_auto_num_workers() -> int:
 
 @pytest.fixture(scope="session")
 def cache(tmp_path_factory):
-    """Where the federations that this session prepares are kept."""
+    """The folder for the federations that this session prepares."""
     return tmp_path_factory.mktemp("federations")
 
 
 @pytest.fixture(scope="session")
 def mlp():
-    """A small network for the digits, whose parameters lie in the order of the module's own."""
+    """A small network for the digits, whose parameters are in the order of the module."""
     from tests.federations import mlp
     return mlp()
 
 
 @pytest.fixture(scope="session")
 def federation():
-    """Eight uneven clients of real digits, the smallest with a single training sample."""
+    """Real digits on eight clients of different sizes; the smallest has a single training sample."""
     from tests.federations import Digits
     return Digits()
 
 
 @pytest.fixture(scope="session")
 def launch():
-    """Start `python -m MODULE ARGUMENTS` on several MPI ranks; see tests/launch.py."""
+    """A function that runs `python -m MODULE ARGUMENTS` on several MPI ranks; see tests/launch.py."""
     from tests.launch import module
     return module
 
 
 @pytest.fixture
 def warm():
-    """A Python whose `-m fedmpi` starts at once, for this test; see tests/warm.py."""
+    """The path of a Python whose `-m fedmpi` starts at once, for one test; see tests/warm.py."""
     from tests.warm import python
     with python() as path:
         yield path

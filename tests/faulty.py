@@ -1,4 +1,4 @@
-"""Methods some of whose clients fail, to be named in configurations: `tests.faulty:Wild`."""
+"""A method of which some clients fail; configurations name it as `tests.faulty:Wild`."""
 from __future__ import annotations
 
 from dataclasses import dataclass
@@ -11,12 +11,13 @@ from fedmpi.methods.ditto import Ditto, Mine
 
 
 class Up(NamedTuple):
+    """What a participant sends."""
     w: torch.Tensor
 
 
 @dataclass(frozen=True)
 class Wild(Ditto):
-    """Ditto of whose clients the one named `bad` (-1: all) cannot be used, or (`ignored`) is not used by the method."""
+    """Ditto with one client (or with -1 all clients) whose update is bad, or whose update the method ignores."""
     bad: Literal["sent: nan", "sent: inf", "sent: large", "kept: nan", "ignored"] = "ignored"
     client_number: int = 5
 
@@ -33,6 +34,7 @@ class Wild(Ditto):
     def server(self, shared, up, who):
         if self.bad == "ignored":
             who.sizes = np.where(who.ids == self.client_number, 0, who.sizes)
-        new = super().server(shared, up, who)      # where a run ends by such an update
+        # A run may end here because of the bad update.
+        new = super().server(shared, up, who)
         assert self.bad == "ignored" or (len(who.ids) == len(up.w.ids) and self.client_number not in who.ids)
         return new

@@ -1,4 +1,4 @@
-"""Small federations of real digits, and a laboratory that drives a method on them round by round, without files."""
+"""Small federations of real digits, and a laboratory that runs a method on them round by round, without files."""
 from __future__ import annotations
 
 import hashlib
@@ -28,24 +28,27 @@ from fedmpi.server.rounds import address
 from fedmpi.server.sampling import addressed, participants
 from fedmpi.settings import make_settings as settled
 
-SIZES = (20, 1, 57, 3, 10, 33, 11, 8)      # training samples: short, whole and single batches
+# Training samples of each client: they give short, whole and single batches.
+SIZES = (20, 1, 57, 3, 10, 33, 11, 8)
 CPU = torch.device("cpu")
 TRAIN = Train(batch=10, lr=.05, lr_decay=.9)
 
 
 @cache
 def pool():
+    """Return all digits."""
     return registry.find_class("datasets", "digits")().load(Path())
 
 
 class Digits:
-    """Real digits in memory, split among clients by label skew: client i prefers digits near i."""
+    """Real digits in memory, distributed with label skew: client i has mostly digits near i."""
     classes = 10
 
     def __init__(self, sizes=SIZES, test: int = 12, image: bool = False):
         self.sizes, self.groups, self.fingerprint = np.array(sizes), None, "in memory"
         x, y, *_ = pool()
-        if image:      # as image data sets are stored: (h, w, c) bytes
+        # Image data sets are stored as bytes of shape (h, w, c).
+        if image:
             x = (x * 255).astype(np.uint8).reshape(-1, 8, 8, 1)
         self.shape, self.dtype = x.shape[1:], x.dtype
         rng, free, self.parts = np.random.default_rng(0), np.ones(len(y), bool), []
@@ -60,7 +63,7 @@ class Digits:
 
 
 class View:
-    """Another look at a federation: everything that is not redefined is the original's."""
+    """A changed federation: everything that a subclass does not define is that of the original."""
 
     def __init__(self, federation):
         self.original = federation
@@ -78,8 +81,8 @@ class OtherTests(View):
 
 
 class Odd(View):
-    """Clients as real splits have them: one without test samples, one with a single class, one with a single sample
-    (client 1 of SIZES)."""
+    """A federation with clients that real splits have: client 2 has no test samples, client 5 has a single class, and
+    client 1 of SIZES has a single sample."""
 
     def client(self, i: int) -> Samples:
         s = self.original.client(i)
@@ -109,21 +112,24 @@ class TinyCNN:
 
 
 def mlp():
+    """Return a small network for the digits."""
     return build_model(MLP(hidden=16), (64,), np.dtype("float32"), 10, seed=5)
 
 
 def cnn():
+    """Return a small convolutional network for the digits as images."""
     return build_model(TinyCNN(), (8, 8, 1), np.dtype("uint8"), 10, seed=5)
 
 
 def method(name: str, model, **settings):
-    """Make a method by name, with settings checked as those of a configuration are."""
+    """Make a method by name; its settings are checked like those of a configuration."""
     return settled(registry.find_class("methods", name), settings, "method").with_model(model)
 
 
 class Lab:
-    """All ranks of a run, in this process or over `world`; rank 0's calls drive it."""
-    training = TRAIN      # where none is given; the fixtures of tests/methods set it
+    """All ranks of a run, in this process or over `world`, driven by the calls of rank 0."""
+    # The default; the fixtures of tests/methods set it.
+    training = TRAIN
 
     def __init__(self, method, federation, engine=None, train=None, share=1., seed=3, world=None, homes=None,
                  reduce="exact", device=CPU, gpu_direct=False, **sections):
@@ -146,14 +152,14 @@ class Lab:
         return participants(self.config, t, self.federation.sizes)
 
     def train(self, t: int, who=None, judge=False):
-        """Let the participants train; returns those whose updates are there."""
+        """Let the participants train; return those whose updates have arrived."""
         who = who or self.who(t)
         told = addressed(self.config, self.federation.sizes, who, judge)
         address(self.pool, self.method, self.shared, told)
         return who.only(self.pool.train(t, who.ids, judge, self.shared))
 
     def apply(self, function, clients, t: int = 0, engine=None) -> dict:
-        """Apply a function of a method to hosted clients; nothing is stored."""
+        """Apply a function of a method to hosted clients, without storing anything."""
         engine = engine or self.group.engine
         if self.method.message_template() is not None:
             ids = np.sort(np.array(clients))
@@ -169,7 +175,7 @@ class Lab:
         return who
 
     def open(self):
-        """The round before the first one, of a method that has it."""
+        """Run the round before the first one, if the method has one."""
         ids = self.method.warm_up_participants(len(self.federation.sizes), self.config.seed)
         if ids is not None:
             self.round(-1, Participants(ids, self.federation.sizes[ids], -1, self.config.seed))
@@ -191,13 +197,13 @@ class Lab:
         return self.group.store.read(client)
 
     def digest(self) -> str:
-        """As the result of a run has it."""
+        """Return the digest that the result of a run would have."""
         total = hashlib.sha256(digest_of(self.shared))
         total.update(np.ascontiguousarray(self.pool.call(Order.DIGEST)).data)
         return total.hexdigest()
 
     def state(self) -> dict[str, torch.Tensor]:
-        """Everything that the run has learned, by name."""
+        """Return everything that the run has learned, by name."""
         out = {f"shared.{name}": value for name, value in self.shared._asdict().items()}
         for c in self.group.clients:
             out |= {f"client {c}.{name}": value for name, value in self.mine(c)._asdict().items()}
@@ -205,7 +211,7 @@ class Lab:
 
 
 def apart(a: dict, b: dict) -> float:
-    """Return the largest difference between two states; inf where their names or shapes differ."""
+    """Return the largest difference between two states; inf if their names or shapes differ."""
     if a.keys() != b.keys() or any(a[k].shape != b[k].shape for k in a):
         return float("inf")
     return max((float((a[k].double() - b[k].double()).abs().max()) for k in a if a[k].numel()), default=0.)

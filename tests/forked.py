@@ -1,8 +1,8 @@
-"""Start ranks as forks of this process, which has loaded PyTorch and the package already: a job of three ranks begins
-within a tenth of a second, where mpiexec and three imports take three to six seconds of processor time.
+"""Start ranks as forks of this process, which has loaded PyTorch and the package already.
 
-In a forked rank the name mpi4py stands for the transport of tests/sockets.py; all else is the code that users run. The
-jobs that need a real launcher, or a real MPI library, are started by tests/launch.py."""
+A job of three ranks begins within a tenth of a second, while mpiexec and three imports take three to six seconds of
+processor time. In a forked rank the transport of tests/sockets.py takes the place of mpi4py; everything else is the
+code that users run. tests/launch.py starts the jobs that need a real launcher or a real MPI library."""
 from __future__ import annotations
 
 import contextlib
@@ -20,7 +20,7 @@ from subprocess import CompletedProcess
 from tests.launch import LIMIT, ROOT
 from tests.sockets import Package, SocketMPI, mesh
 
-GRACE_S = 20      # in which the other ranks should end, too, where one has ended with a code other than 0
+GRACE_S = 20      # after a rank has failed; the others should have ended then
 LOOK_S = .002     # between two looks at the ranks
 
 
@@ -36,7 +36,7 @@ def run(ranks: int, *words, cwd=ROOT, environment=None) -> CompletedProcess:
 
 
 def script(path, cwd=ROOT, environment=None) -> CompletedProcess:
-    """Run `python PATH` in one process to its end; returns code and output."""
+    """Run `python PATH` in one process to its end; return the code and the output."""
     def as_script():
         sys.argv = [str(path)]
         sys.path.insert(0, str(Path(path).parent))
@@ -45,7 +45,7 @@ def script(path, cwd=ROOT, environment=None) -> CompletedProcess:
 
 
 def command(ranks: int, *words, cwd=ROOT, environment=None) -> CompletedProcess:
-    """Run `fedmpi WORDS` on some ranks to its end; returns code and output of the job."""
+    """Run `fedmpi WORDS` on some ranks to its end; return the code and the output of the job."""
     def as_command():
         from fedmpi.cli import app
         sys.argv = ["fedmpi", *map(str, words)]
@@ -54,9 +54,9 @@ def command(ranks: int, *words, cwd=ROOT, environment=None) -> CompletedProcess:
 
 
 def call(ranks: int, function, cwd=ROOT, environment: dict[str, str] | None = None) -> CompletedProcess:
-    """Run `function()` on some ranks to its end, in which `open_world()` joins them; returns code and output.
+    """Run `function()` on some ranks, which `open_world()` connects; return the code and the output of the job.
 
-    Ranks start in the folder `cwd`, with `environment` in place of this process's."""
+    The ranks start in the folder `cwd`, with `environment` in place of that of this process."""
     def at_its_place(said_by_launcher):
         os.chdir(cwd)
         if environment is not None:
@@ -78,7 +78,7 @@ def call(ranks: int, function, cwd=ROOT, environment: dict[str, str] | None = No
 
 
 def load() -> None:
-    """Load what a run loads, so that its ranks need not: the first gradient of torch.func takes two seconds."""
+    """Load what a run loads, so that the ranks need not. The first gradient of torch.func alone takes two seconds."""
     import sklearn.cluster
     import sklearn.metrics  # noqa: F401
     import torch
@@ -93,11 +93,12 @@ def load() -> None:
 
 
 def start(ranks: int, function, paths, gone: Path) -> list[int]:
-    """Fork the ranks, each connected with each other one; one that aborts the job makes the file `gone`."""
+    """Fork the ranks, and connect each with every other one. A rank that aborts the job creates the file `gone`."""
     ends = mesh(ranks)
     sys.stdout.flush()
     sys.stderr.flush()
-    gc.freeze()      # or the collector of every rank would touch, and so copy, all that is loaded
+    # Without this the collector of every rank would touch, and so copy, everything that is loaded.
+    gc.freeze()
     pids = []
     for rank in range(ranks):
         pid = os.fork()
@@ -110,13 +111,14 @@ def start(ranks: int, function, paths, gone: Path) -> list[int]:
 
 
 def close(ends: list[dict]) -> None:
+    """Close all sockets of all ranks."""
     for rank in ends:
         for end in rank.values():
             end.close()
 
 
 def become(rank: int, ends: list[dict], function, paths, gone: Path) -> None:
-    """Go on as a rank of a job. Never returns."""
+    """Continue as a rank of a job. Never return."""
     def abort(code: int):
         gone.touch()
         os._exit(code)
@@ -124,15 +126,16 @@ def become(rank: int, ends: list[dict], function, paths, gone: Path) -> None:
     def perform():
         ranks, sockets = len(ends), ends.pop(rank)
         close(ends)
-        surroundings(paths)
-        world = {"PMI_RANK": str(rank), "PMI_SIZE": str(ranks)} if ranks > 1 else {}      # as MPICH's launcher says it
+        redirect_output(paths)
+        # MPICH's launcher sets these variables.
+        world = {"PMI_RANK": str(rank), "PMI_SIZE": str(ranks)} if ranks > 1 else {}
         sys.modules["mpi4py"] = Package(SocketMPI(rank, ranks, sockets, abort))
         function(world)
     leave(perform)
 
 
 def leave(function, end=os._exit) -> None:
-    """Call a function in this fork and end as a process does whose main module it is. Never returns."""
+    """Call a function in this fork, and end as a process does that runs it as its main module. Never return."""
     code = 1
     try:
         function()
@@ -148,8 +151,8 @@ def leave(function, end=os._exit) -> None:
         end(code)
 
 
-def surroundings(paths) -> None:
-    """Make this process look like one that a launcher has started."""
+def redirect_output(paths) -> None:
+    """Give this process its own group, new signal handlers, no input, and files for its output."""
     os.setpgid(0, 0)
     reset_signals()
     null = os.open(os.devnull, os.O_RDONLY)
@@ -160,19 +163,21 @@ def surroundings(paths) -> None:
 
 
 def reset_signals() -> None:
+    """Set the handlers that a new process has."""
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_DFL if number == signal.SIGTERM else signal.default_int_handler)
 
 
 def reopen() -> None:
-    """Read and print by this process's standard files, in place of what pytest has put there."""
+    """Read and print by the standard files of this process, in place of those that pytest has set."""
     sys.stdin = os.fdopen(0, closefd=False)
     sys.stdout, sys.stderr = (os.fdopen(n, "w", buffering=1, closefd=False) for n in (1, 2))
 
 
 def finish(pids: list[int], gone: Path) -> int | None:
-    """Wait for all ranks and return the job's code: the first that is not 0. Like a launcher, end the others where one
-    aborts the job or is killed, or has failed while they go on waiting. Return None where the job does not end."""
+    """Wait for all ranks, and return the code of the job: the first one that is not 0; None if the job does not end.
+
+    As a launcher does, end the other ranks if one aborts the job, is killed, or fails while they keep waiting."""
     living, codes, until = set(pids), [], time.monotonic() + LIMIT
     while living and time.monotonic() < until:
         for pid in list(living):

@@ -1,9 +1,9 @@
-"""Kill random ranks of a small training at random moments, go on with it on other numbers of ranks, compare digests.
+"""Kill random ranks of a small run at random moments, continue it on other numbers of ranks, and compare digests.
 
     python -m tests.kills [--times 20] [--seed 0] [--srun] [--folder DIR]
 
-Prints a line for each kill and ends with 1 where a digest differs. With --srun the ranks are a step of a Slurm job of
-their own on one to three nodes (`salloc`)."""
+It prints a line for each kill and ends with code 1 if a digest differs. With --srun the ranks are a step of a Slurm job
+of their own on one to three nodes (`salloc`)."""
 from __future__ import annotations
 
 import argparse
@@ -22,14 +22,15 @@ from pathlib import Path
 from tests import forked, launch
 from tests.runs import CONFIG
 
-LIMIT = 300      # seconds for one start: a safety net
+LIMIT = 300      # seconds after which a start that hangs is ended; no test depends on it
 RANKS = (2, 3, 4)
-ROUNDS = 40       # several seconds: most kills find a run under way
+# They take several seconds, so that most kills hit a run that is under way.
+ROUNDS = 40
 
 
 @dataclass
 class Trial:
-    """A training that is killed until it has been killed as often as it should, then finished."""
+    """A run that is killed and then finished."""
     folder: Path
     rounds: int
     srun: bool = False
@@ -41,6 +42,7 @@ class Trial:
         self.config.write_text(json.dumps(CONFIG | {"data": data, "rounds": self.rounds, "checkpoint": {"every": 2}}))
 
     def start(self, ranks: int) -> subprocess.Popen:
+        """Start the run, or continue it, on some ranks."""
         words = ["-m", "fedmpi", "run", self.config, "--out", self.out, "--resume", "auto"]
         command = launch.command(ranks, *words, python=self.python)
         if self.srun:
@@ -54,18 +56,20 @@ class Trial:
         return job
 
     def said(self) -> str:
+        """Return what the latest start has printed so far."""
         return (self.folder / "said.txt").read_text()
 
     def saved(self) -> int:
-        """Return the round of the newest checkpoint, 0 without one."""
+        """Return the round of the newest checkpoint; 0 if there is none."""
         rounds = [int(p.stem.removeprefix("round-")) for p in (self.out / "checkpoints").glob("round-*.h5")]
         return max(rounds, default=0)
 
     def killed(self, draw: random.Random) -> dict | None:
-        """Start, wait for a random moment, kill a random rank; return what happened, None where it ended before."""
+        """Start, wait for a random moment, kill a random rank; return what happened, or None if the run had ended."""
         ranks, before = draw.choice(RANKS), self.saved()
         job, moment = self.start(ranks), draw.uniform(0, 3)
-        while job.poll() is None and "\nround " not in self.said():      # the first rounds of this start have begun
+        # Wait until the first round of this start is printed.
+        while job.poll() is None and "\nround " not in self.said():
             time.sleep(.02)
         time.sleep(moment)
         rank = draw.randrange(ranks)
@@ -82,6 +86,7 @@ class Trial:
                 "ended": time.monotonic() - begin}
 
     def wait(self, job) -> int:
+        """Wait for the end of a job; return its exit code."""
         try:
             return job.wait(LIMIT)
         except subprocess.TimeoutExpired:
@@ -89,23 +94,24 @@ class Trial:
             raise AssertionError(f"the job did not end:\n{self.said()}") from None
 
     def finish(self, ranks: int) -> str:
-        """Run to the end; return the digest."""
+        """Run to the end on some ranks; return the digest."""
         code = self.wait(self.start(ranks))
         assert code == 0, self.said()
         return self.digest()
 
     def uninterrupted(self) -> str:
-        """Run on one rank, a fork of this process, to the end; return the digest."""
+        """Run to the end on one rank, which is a fork of this process; return the digest."""
         done = forked.command(1, "run", self.config, "--out", self.out, cwd=self.folder)
         assert done.returncode == 0, done.stderr
         return self.digest()
 
     def digest(self) -> str:
+        """Return the digest in result.json."""
         return json.loads((self.out / "result.json").read_text())["digest"]
 
 
 def survives(times: int, seed: int, srun: bool, folder: Path, report=print, python=sys.executable) -> bool:
-    """Kill `times` times, each time a run of its own that was killed once and goes on; say whether digests agree."""
+    """Kill `times` runs, each of which then continues; say whether all end with the digest of an uninterrupted run."""
     draw, well = random.Random(seed), True
     straight = Trial(Path(tempfile.mkdtemp(dir=folder)), ROUNDS).uninterrupted()
     done = 0
@@ -126,6 +132,7 @@ def survives(times: int, seed: int, srun: bool, folder: Path, report=print, pyth
 
 
 def main() -> int:
+    """Read the command line and kill; return the exit code."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--times", type=int, default=20)
     parser.add_argument("--seed", type=int, default=0)

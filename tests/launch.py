@@ -1,4 +1,4 @@
-"""Start real MPI jobs from tests, and clean up after them."""
+"""Start MPI jobs under a real launcher from tests, and clean up after them."""
 from __future__ import annotations
 
 import os
@@ -11,21 +11,23 @@ from contextlib import suppress
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
-LIMIT = 240      # seconds until a job that hangs is ended: a safety net, not a measure
+LIMIT = 240      # seconds after which a job that hangs is ended; no test depends on it
 ENVIRONMENT = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1"}
-MARK = "FEDMPI_TEST_JOB"      # in the environment of every process of a job
-RANKS = ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK")      # set by Open MPI; by MPICH and srun --mpi=pmi2; by PMIx
+# The name of a variable in the environment of every process of a job.
+MARK = "FEDMPI_TEST_JOB"
+# Open MPI sets the first of these, MPICH and srun --mpi=pmi2 the second, PMIx the third.
+RANKS = ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK")
 
 
 def command(ranks: int, *words, python=sys.executable) -> list[str]:
-    """Return the command line that starts `python` and `words` on some ranks; without a launcher where it is one."""
+    """Return the command line that runs `python` with `words` on some ranks; a single rank needs no launcher."""
     mpiexec = Path(sys.executable).with_name("mpiexec")
     launcher = str(mpiexec) if mpiexec.exists() else shutil.which("mpiexec")
     return [*([launcher, "-n", str(ranks)] if ranks > 1 else []), str(python), *map(str, words)]
 
 
 def start(ranks: int, *words, cwd=ROOT, python=sys.executable) -> subprocess.Popen:
-    """Start a job, whose processes can be found by its `mark`; `python` may be a warm one, see warm.py."""
+    """Start a job, whose processes can be found by its `mark`. `python` may be a warm one (see warm.py)."""
     mark = uuid.uuid4().hex
     job = subprocess.Popen(command(ranks, *words, python=python), cwd=cwd, env=ENVIRONMENT | {MARK: mark}, text=True,
                            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
@@ -34,25 +36,26 @@ def start(ranks: int, *words, cwd=ROOT, python=sys.executable) -> subprocess.Pop
 
 
 def rank_of(environment) -> int | None:
-    """Return the rank that a launcher's variables give a process; None if it is none, such as the launcher itself."""
+    """Return the rank that an environment gives its process, or None, as for the launcher itself."""
     return next((int(environment[name]) for name in RANKS if name in environment), None)
 
 
 def processes(job) -> dict[int, dict[str, str]]:
-    """Return the environments of a job's living processes, from /proc; the launcher's among them."""
+    """Return the environment of each living process of a job, the launcher included, as /proc shows them."""
     found = {}
     for path in Path("/proc").glob("[0-9]*"):
         try:
             text = (path / "environ").read_bytes().decode(errors="replace")
         except OSError:
             continue
-        if f"{MARK}={job.mark}" in text:      # a process that has ended shows nothing
+        # The environment of a process that has ended is empty.
+        if f"{MARK}={job.mark}" in text:
             found[int(path.name)] = dict(line.split("=", 1) for line in text.split("\0") if "=" in line)
     return found
 
 
 def end(job):
-    """Kill what is left of a job."""
+    """Kill all processes of a job that are left."""
     for pid in processes(job):
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
@@ -60,7 +63,7 @@ def end(job):
 
 
 def finish(job: subprocess.Popen) -> subprocess.CompletedProcess:
-    """Wait for a job; end all of it when it hangs."""
+    """Wait for a job, and return its code and output. End all of it if it hangs."""
     try:
         out, error = job.communicate(timeout=LIMIT)
     except subprocess.TimeoutExpired:

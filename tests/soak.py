@@ -1,7 +1,7 @@
-"""A long run, watched: `python -m tests.soak [ROUNDS] [RANKS]` prints each rank's memory and open files as rounds pass.
+"""Watch a long run: `python -m tests.soak [ROUNDS] [RANKS]` prints the memory and open files of each rank by round.
 
-Every round is judged and saved. Memory is the resident part in MiB, from /proc. Exits with 1 where a rank grows by more
-than GROWTH between a tenth of the rounds and the end, or has more than FILES more open."""
+Every round is evaluated and saved. Memory is the resident part in MiB, from /proc. The exit code is 1 if a rank grows
+by more than MAX_GROWTH_MIB, or opens more than MAX_NEW_FILES files, between a tenth of the rounds and the end."""
 from __future__ import annotations
 
 import json
@@ -14,12 +14,12 @@ from pathlib import Path
 from tests import launch
 from tests.runs import CONFIG
 
-GROWTH = 16      # MiB
-FILES = 3        # that may be open just now: a checkpoint, a history
+MAX_GROWTH_MIB = 16
+MAX_NEW_FILES = 3      # a checkpoint or a history may be open at the moment
 
 
 def sample(job) -> dict[int, tuple[float, int]]:
-    """Return resident MiB and open files of each rank."""
+    """Return the resident MiB and the number of open files of each rank."""
     found = {}
     for pid, environment in launch.processes(job).items():
         rank = launch.rank_of(environment)
@@ -31,7 +31,7 @@ def sample(job) -> dict[int, tuple[float, int]]:
 
 
 def watch(rounds: int, ranks: int, folder: Path) -> dict[int, dict]:
-    """Run; return what each rank held after some of the rounds."""
+    """Run; return what each rank held after every tenth of the rounds."""
     (folder / "c.yaml").write_text(json.dumps(CONFIG | {"rounds": rounds}))
     job = launch.start(ranks, "-m", "fedmpi", "run", folder / "c.yaml", "--out", folder / "run", cwd=folder)
     seen = {}
@@ -48,11 +48,12 @@ def watch(rounds: int, ranks: int, folder: Path) -> dict[int, dict]:
 
 
 def main(rounds: int = 500, ranks: int = 2) -> int:
+    """Watch a run and say which ranks grew; return the exit code."""
     with tempfile.TemporaryDirectory() as folder:
         seen = watch(rounds, ranks, Path(folder))
     first, last = seen[min(seen)], seen[max(seen)]
     grown = [rank for rank, (mib, files) in last.items()
-             if mib > first[rank][0] + GROWTH or files > first[rank][1] + FILES]
+             if mib > first[rank][0] + MAX_GROWTH_MIB or files > first[rank][1] + MAX_NEW_FILES]
     print(f"ranks that grew: {grown}" if grown else "no rank grew")
     return bool(grown)
 

@@ -1,8 +1,9 @@
-"""A small MPI over socket pairs, for ranks that are forked on one machine: the parts of mpi4py.MPI that fedmpi uses.
+"""A small MPI over socket pairs for ranks that are forked on one machine: the parts of mpi4py.MPI that fedmpi uses.
 
-tests/forked.py starts such ranks; tests/comm/test_ranks.py holds what they compute to what a real MPI library gives.
-Messages between two ranks keep their order. Every communicator has a number, under which a rank finds what was sent to
-it; collectives are messages with tags of their own. All sends are buffered at the receiver, so none can deadlock."""
+tests/forked.py starts such ranks, and tests/comm/test_ranks.py compares their results with those of a real MPI library.
+Messages between two ranks keep their order. Every communicator has a number, under which a rank finds the messages
+that were sent to it. Collectives are messages with tags of their own. The receiver buffers all messages, so no send can
+deadlock."""
 from __future__ import annotations
 
 import contextlib
@@ -19,10 +20,10 @@ import numpy as np
 HEAD = struct.Struct("<iiiq")      # communicator, tag, source, bytes
 ANY = -1
 COLLECTIVE = 1 << 20      # tags from here on belong to collectives; user code stays below
-WAIT_S = .01              # longest sleep of a blocking call between two looks; what arrives ends it
-NAP_S = .0005             # between two looks whether a request is done
-PATIENCE_S = .002         # longest that such a look waits for something to arrive
-CHUNK = 1 << 18           # bytes read or written at once
+WAIT_S = .01              # longest sleep of a blocking call; a message that arrives ends it
+NAP_S = .0005             # between two tests of a request
+PATIENCE_S = .002         # longest time for which such a test waits for a message
+CHUNK_BYTES = 1 << 18     # read or written at once
 
 
 class Status:
@@ -34,9 +35,9 @@ class Status:
 
 
 class Post:
-    """This rank's connections: what has arrived, sorted by communicator, in order of arrival.
+    """The connections of this rank, and the messages that have arrived: by communicator, in the order of arrival.
 
-    Any thread may read for all threads; `lock` is held for moments only, never while a thread waits."""
+    Any thread may read for all threads. `lock` is held only for moments, never while a thread waits."""
 
     def __init__(self, rank: int, sockets: dict):
         self.rank, self.sockets, self.lock = rank, sockets, threading.RLock()
@@ -48,17 +49,18 @@ class Post:
             self.ready.register(end, select.POLLIN)
 
     def pump(self) -> None:
-        """Take in what lies in the sockets."""
+        """Read everything that has arrived in the sockets."""
         with self.lock:
             for number, _ in self.ready.poll(0):
                 peer = self.peers[number]
                 try:
-                    data = self.sockets[peer].recv(CHUNK)
+                    data = self.sockets[peer].recv(CHUNK_BYTES)
                 except BlockingIOError:
                     continue
                 except ConnectionResetError:
                     data = b""
-                if not data:      # that rank has ended
+                # No data means that the rank has ended.
+                if not data:
                     self.ready.unregister(number)
                     del self.sockets[peer]
                 self.partial[peer] += data
@@ -75,9 +77,11 @@ class Post:
         del buffer[:at]
 
     def box(self, comm: int) -> deque:
+        """Return the messages that have arrived for a communicator."""
         return self.boxes.setdefault(comm, deque())
 
     def send(self, comm: int, tag: int, data: bytes, peer: int) -> None:
+        """Send a message to another rank or to this one. A rank that has ended gets nothing."""
         if peer == self.rank:
             with self.lock:
                 return self.box(comm).append((peer, tag, data))
@@ -85,20 +89,22 @@ class Post:
         with self.sending[peer]:
             while rest and peer in self.sockets:
                 try:
-                    rest = rest[self.sockets[peer].send(rest[:CHUNK]):]
-                except BlockingIOError:      # the other one may be sending to us
+                    rest = rest[self.sockets[peer].send(rest[:CHUNK_BYTES]):]
+                except BlockingIOError:
+                    # The other rank may be sending to this one, so make room.
                     self.pump()
                     select.select([], [self.sockets[peer]], [], WAIT_S)
                 except (BrokenPipeError, ConnectionResetError, KeyError):
-                    return      # that rank has ended: nobody is there to read
+                    return
 
     def rest(self) -> None:
-        """Sleep until something arrives, for moments only: cheaper than to look again and again."""
-        with contextlib.suppress(ValueError, OSError):      # another thread saw that a rank has ended
+        """Sleep for a moment or until something arrives; this is cheaper than to look again and again."""
+        # Another thread may close the connection to a rank that has ended.
+        with contextlib.suppress(ValueError, OSError):
             select.select(list(self.sockets.values()), [], [], PATIENCE_S)
 
     def take(self, comm: int, source: int, tags, remove: bool = True):
-        """Return the first message that has arrived and fits, or None."""
+        """Return the first message from `source` (or ANY) whose tag fulfils `tags`; None if there is none."""
         self.pump()
         with self.lock:
             box = self.box(comm)
@@ -110,13 +116,14 @@ class Post:
         return None
 
     def wait(self, comm: int, source: int, tags, remove: bool = True):
+        """Return what `take` returns as soon as there is such a message."""
         while (message := self.take(comm, source, tags, remove)) is None:
             self.ready.poll(1000 * WAIT_S)
         return message
 
 
 def mesh(size: int) -> list[dict]:
-    """Connect every two of so many ranks; return each rank's ends, by the number of the other rank."""
+    """Connect every two of `size` ranks; return for each rank its sockets by the number of the other rank."""
     ends = [{} for _ in range(size)]
     for a in range(size):
         for b in range(a + 1, size):
@@ -125,22 +132,24 @@ def mesh(size: int) -> list[dict]:
 
 
 def flat(buffer) -> np.ndarray:
-    """Return the bytes of an array or a tensor of the CPU as an array that shares its memory."""
+    """Return the bytes of an array, or of a tensor on the CPU, as an array that shares its memory."""
     array = buffer if isinstance(buffer, np.ndarray) else buffer.detach().numpy()
     assert array.flags.c_contiguous
     return array.reshape(-1).view(np.uint8)
 
 
 def exactly(tag: int):
+    """Return a function that is true for one tag."""
     return lambda found: found == tag
 
 
 def any_tag(tag: int):
+    """Return a function that is true for one tag or, if it is ANY, for all tags of user code."""
     return (lambda found: found < COLLECTIVE) if tag == ANY else exactly(tag)
 
 
 class Request:
-    """Something under way: `step` advances it and says whether it is done, `rest` sleeps until that may change."""
+    """A call that is under way. `step()` advances it and says whether it is done; `rest()` sleeps for a moment."""
 
     def __init__(self, step, rest=None):
         self.step, self.rest, self.done = step, rest, False
@@ -164,13 +173,15 @@ class Comm:
 
     def __init__(self, post: Post, size: int, number: int, abort):
         self.post, self.rank, self.size, self.number, self._abort = post, post.rank, size, number, abort
-        self.begun = 0      # collectives, each of which has a tag of its own
+        # The number of collectives so far; each has a tag of its own.
+        self.begun = 0
 
     def Dup(self) -> Comm:
         return Comm(self.post, self.size, self.number + 1, self._abort)
 
     def Split_type(self, kind) -> Comm:
-        return self      # all ranks share this machine
+        # All ranks are on this machine.
+        return self
 
     def Free(self) -> None:
         """Nothing to free."""
@@ -232,7 +243,7 @@ class Comm:
             self._put(buffer, self.post.wait(self.number, root, exactly(self._tag())))
 
     def Ibarrier(self) -> Request:
-        """Every rank tells rank 0 that it is here, and rank 0 tells every rank that all are."""
+        """Every rank tells rank 0 that it has arrived, and rank 0 then tells every rank that all have."""
         tag, nothing, missing = self._tag(), np.empty(0, np.uint8), set(range(1, self.size))
         if self.rank:
             self.Send(nothing, 0, tag)
@@ -266,7 +277,7 @@ class Comm:
 
 
 class SocketMPI:
-    """Stands for the module mpi4py.MPI in a forked rank."""
+    """Takes the place of the module mpi4py.MPI in a forked rank."""
     IN_PLACE, SUM, BYTE, COMM_TYPE_SHARED = "in place", "sum", 1, "shared"
     Status, Request = Status, Request
 
@@ -275,7 +286,8 @@ class SocketMPI:
 
     @staticmethod
     def Query_thread() -> int:
-        return 3      # any thread may call
+        # MPI_THREAD_MULTIPLE: any thread may call.
+        return 3
 
     @staticmethod
     def Get_library_version() -> str:
@@ -286,7 +298,7 @@ class SocketMPI:
 
 
 class Package:
-    """Stands for the package mpi4py in a forked rank."""
+    """Takes the place of the package mpi4py in a forked rank."""
 
     class rc:      # noqa: N801  (as mpi4py spells it)
         thread_level = "multiple"

@@ -1,7 +1,7 @@
-"""Any configuration runs, or is refused by the name of a setting: hypothesis draws settings of every kind, method,
-partition and section from their own types and ranges, a little beyond what is allowed.
+"""Any configuration runs, or is refused with the name of a setting.
 
-`FEDMPI_TEST_EXAMPLES=400 python -m pytest tests/test_any_run.py` tries more of them."""
+Hypothesis draws settings of every kind, method, partition and section from their own types and ranges, and a little
+beyond what is allowed. `FEDMPI_TEST_EXAMPLES=400 python -m pytest tests/test_any_run.py` tries more of them."""
 from __future__ import annotations
 
 import json
@@ -36,11 +36,11 @@ REMEDY = r"should be|must|lower|raise|set |give|leave|choose|add|share in|shares
 
 
 class Ended(Exception):
-    """What a run says when it fails: its message and exit code."""
+    """The message and the exit code of a run that fails."""
 
 
 class Alone(Solo):
-    """A single process that survives its run."""
+    """A world of a single process that survives a failing run."""
     on_failure = None
 
     def fail(self, message, code, tell=True):
@@ -48,7 +48,7 @@ class Alone(Solo):
 
 
 def values(hint) -> st.SearchStrategy | None:
-    """Return values for a setting of some type, most of them allowed; None where the default stays."""
+    """Return values for a setting of some type, most of them allowed; None means that the default stays."""
     kind, *inner = (typing.get_origin(hint), *typing.get_args(hint))
     if kind is typing.Annotated:
         return values(inner[0])
@@ -61,7 +61,7 @@ def values(hint) -> st.SearchStrategy | None:
 
 
 def settings(cls, most: int = 2) -> st.SearchStrategy:
-    """Return some settings of a class, the others stay at their defaults."""
+    """Return values for some settings of a class; the others keep their defaults."""
     hints = typing.get_type_hints(cls, include_extras=True)
     possible = {name: how for name in setting_names(cls) if (how := values(hints[name])) is not None}
     if not possible:
@@ -87,7 +87,7 @@ CONFIGS = st.fixed_dictionaries({
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """A folder with a data set of 120 digits that names its holders."""
+    """A folder with a data set of 120 digits that says who holds them."""
     folder = tmp_path_factory.mktemp("any")
     x, y, *_ = pool()
     np.savez(folder / "few.npz", x_train=x[:90], y_train=y[:90], x_test=x[90:120], y_test=y[90:120],

@@ -1,6 +1,6 @@
-"""What keeps the parts apart: who may import whom, and what no file may do.
+"""What separates the parts of the package: which room may import which, and what no file may do.
 
-The names of modules come from the tree; other tests plant what is forbidden and see it found."""
+The names of modules come from the files. Other tests plant forbidden code, and check that it is noticed."""
 from __future__ import annotations
 
 import re
@@ -12,9 +12,9 @@ import pytest
 from tests.arrows import Arrow, Tree, within
 
 ROOT = Path(__file__).parent.parent
-LINES = 300      # of a file of Python
+MAX_LINES = 300      # of a file of Python
 
-# From the ground up: a module may import what is below its floor, or beside it in its own package.
+# From the ground up. A module may import what is on a lower floor, or in its own package.
 FLOORS = [
     "fedmpi.errors fedmpi.text fedmpi.context fedmpi.torch_compat", "fedmpi.slurm",
     "fedmpi.settings fedmpi.registry fedmpi.comm fedmpi.clustering",
@@ -25,7 +25,7 @@ FLOORS = [
     "fedmpi.process_state", "fedmpi.result", "fedmpi.python_api",
     "fedmpi.cli", "fedmpi.__main__"]
 
-# All that a method may import: formulas, no ranks, runs and files.
+# Everything that a method may import: formulas, but no ranks, runs or files.
 FOR_METHODS = {
     "fedmpi.clustering.kmeans_and_linkage", "fedmpi.clustering.low_rank", "fedmpi.errors", "fedmpi.method",
     "fedmpi.methods", "fedmpi.models.flat", "fedmpi.models.tables", "fedmpi.models.tail", "fedmpi.models.variational",
@@ -59,7 +59,7 @@ def planted(tmp_path):
 
 
 def beyond_methods(tree: Tree) -> list[str]:
-    """Return what methods import though it is not for them, and the files that they open."""
+    """Return the imports of methods that they should not have, and the files that they open."""
     arrows = [a for a in tree.arrows if within(a.importer, ("fedmpi.methods",)) and not within(
         a.imported, tuple(FOR_METHODS | LIBRARIES_FOR_METHODS))]
     return [str(arrow) for arrow in arrows if arrow != ("fedmpi.methods", "fedmpi")]
@@ -180,12 +180,12 @@ def test_the_yaml_loader_is_a_safe_one():
 
 def test_files_stay_short(tree):
     files = [*tree.files.values(), *(ROOT / "benchmarks").rglob("*.py"), *(ROOT / "tests").rglob("*.py")]
-    long = {str(path.relative_to(ROOT)) for path in files if len(path.read_text().splitlines()) > LINES}
+    long = {str(path.relative_to(ROOT)) for path in files if len(path.read_text().splitlines()) > MAX_LINES}
     assert len(files) > 200 and long == set()
 
 
 def test_no_lower_case_messages_through_mpi(tree):
-    """mpi4py's lower-case communication pickles; only its upper-case calls move buffers."""
+    """The lower-case calls of mpi4py pickle; only the upper-case calls move buffers."""
     text = tree.files["fedmpi.comm.mpi_world"].read_text()
     assert "comm.Bcast(" in text and not re.search(PICKLING, text)
     assert re.search(PICKLING, text.replace("comm.Bcast(", "comm.bcast("))

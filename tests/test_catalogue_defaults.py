@@ -1,4 +1,4 @@
-"""The defaults of networks and partitions: results follow from them. Methods' are in tests/methods."""
+"""The defaults of networks and partitions, on which results depend. Those of methods are tested in tests/methods."""
 from __future__ import annotations
 
 import pytest

@@ -1,4 +1,6 @@
-"""The quick part of the decomposition suite (python -m tests.decomposition runs all of it), and faults that it sees."""
+"""The quick part of the decomposition suite, and faults that it notices.
+
+`python -m tests.decomposition` runs the whole suite."""
 from __future__ import annotations
 
 import json
@@ -48,30 +50,32 @@ def test_a_covering_design_holds_every_allowed_pair_and_no_other():
     for one, other in combinations(factors, 2):
         wanted = set(product(factors[one], factors[other])) - ({(3, 2)} if (one, other) == ("a", "c") else set())
         assert {(row[one], row[other]) for row in rows} == wanted
-    assert 9 <= len(rows) <= 12      # 9 are the least: as many as a and b have pairs
+    # a and b have 9 pairs, so 9 rows are the minimum.
+    assert 9 <= len(rows) <= 12
     assert cover(factors, turn=1) == cover(factors, turn=1) != cover(factors)
 
 
 def rounded(group, *arguments):
-    """Round a rank's part of a sum before it is sent, to the last 30 bits."""
+    """Round a rank's part of a sum to a multiple of 2^30 before it is sent."""
     total = WEIGHTED(group, *arguments)
     return total >> 30 << 30
 
 
 def of_its_rank(group, when):
-    """Draw batches by what a rank hosts."""
+    """Let the draw of batches depend on what a rank hosts."""
     local = LOCAL(group, when)
     return local._replace(seed=local.seed + len(group.clients))
 
 
 def forgetful(run, path, snapshot):
-    """Continue without the clients' last clusters."""
+    """Forget the clients' last clusters when a run continues."""
     RESTORE(run, path, snapshot)
     run.state.groups.last[:] = -1
 
 
 WEIGHTED, LOCAL, RESTORE = PartialSums.weighted_sum, HostedClients.local, Run.restore
-PLANTED = {      # where, the fault, the run that shows it, what is found first
+# name -> class, function, the fault in its place, the run that shows it, the first difference.
+PLANTED = {
     "rounding by rank": (PartialSums, "weighted_sum", rounded, {"ranks": 3}, "digest"),
     "batches by rank": (HostedClients, "local", of_its_rank, {"ranks": 3}, "digest"),
     "a forgetful restart": (Run, "restore", forgetful, {"restart": "1 after 1"},

@@ -76,7 +76,7 @@ def extras(setup):
 
 
 def test_the_package_imports_only_what_it_declares(required, extras):
-    optional = {name for extra in ("medmnist", "export") for name in extras[extra]}
+    optional = {name for extra in ("medmnist", "export", "pandas") for name in extras[extra]}
     assert find_imports("fedmpi") - set(required) == optional
     assert find_imports("benchmarks") <= set(required)
 

@@ -1,4 +1,4 @@
-"""Pictures of the clients: which rows, in which rounds, and that they change nothing."""
+"""Embeddings of the clients for pictures: which rows are kept in which rounds, and that they change no result."""
 from __future__ import annotations
 
 import h5py

@@ -1,4 +1,4 @@
-"""How a run ends: the exit code, who says what, and signals. The codes are the promises of fedmpi.errors."""
+"""How a run ends: the exit code, who prints what, and signals. fedmpi.errors promises the codes."""
 from __future__ import annotations
 
 import os
@@ -25,7 +25,7 @@ def test_the_exit_codes_that_scripts_rely_on():
 
 @pytest.fixture
 def stop(monkeypatch):
-    """A Stop whose clock is set by hand, and whose second Ctrl-C raises SystemExit here instead of ending the tests."""
+    """A Stop whose clock the test sets, and whose second Ctrl-C raises SystemExit in place of ending the tests."""
     before = {number: signal.getsignal(number) for number in session.SIGNALS}
 
     def leave(code):
@@ -90,11 +90,11 @@ def test_last_words_of_an_unexpected_error_bring_its_traceback():
 
 
 class Ended(BaseException):
-    """What a process would say and exit with."""
+    """The message and the exit code of a process."""
 
 
 class Alone(Solo):
-    """A single process that survives its failure."""
+    """A world of a single process that survives its failure."""
     on_failure, closed = None, None
 
     def fail(self, message, code):
@@ -106,7 +106,7 @@ class Alone(Solo):
 
 @dataclass(frozen=True)
 class Breaking(FedAvg):
-    """FedAvg whose server fails in its second round."""
+    """FedAvg with a server that fails in the second round."""
     how: str = "Exception"
 
     def server(self, shared, up, who):
@@ -159,7 +159,7 @@ def test_judging_on_validation_needs_a_validation_part(bench, capsys):
 
 @pytest.fixture
 def mains(monkeypatch):
-    """Call main() in a world of this process; returns its code and the world."""
+    """Call main() in a world of this process; return its code and the world."""
     before = {number: signal.getsignal(number) for number in session.SIGNALS}
 
     def mains(*words):
@@ -188,7 +188,7 @@ def test_main_finishes_stops_and_refuses_with_its_codes(bench, mains, capsys):
 
 @dataclass(frozen=True)
 class Asking(FedAvg):
-    """FedAvg that is asked to stop in its second round."""
+    """FedAvg that is asked to stop in the second round."""
 
     def server(self, shared, up, who):
         if who.round == 1:

@@ -1,4 +1,6 @@
-"""Ranks killed at random: the digest is that of the uninterrupted run. `python -m tests.kills` does it twenty times."""
+"""Ranks are killed at random, and the digest is that of an uninterrupted run.
+
+`python -m tests.kills` does so twenty times."""
 from __future__ import annotations
 
 import sys

@@ -1,4 +1,4 @@
-"""The tool that plants faults: what it draws, what it changes, and that it tells a strong test from a weak one."""
+"""The tool that plants faults: what it draws, what it changes, and that it tells strong tests from weak ones."""
 from __future__ import annotations
 
 import ast

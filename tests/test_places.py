@@ -1,5 +1,4 @@
-"""Where ranks are and what they run, as rank 0 tells it; names that are found, built in or by entry points; YAML's
-bounds."""
+"""Where ranks are and what they run, as rank 0 reports it; names of built-in and other classes; limits of YAML."""
 from __future__ import annotations
 
 import json
@@ -27,7 +26,7 @@ def test_numbers_are_written_in_spans(numbers, text):
 
 
 class Three(Solo):
-    """Rank 0 of three, to whom the others' texts come as MPI brings them: lengths first, then all in one piece."""
+    """Rank 0 of three. The texts of the others arrive as MPI delivers them: first the lengths, then one piece."""
     size = 3
 
     def __init__(self, *others):
@@ -101,7 +100,7 @@ def test_hosts_stand_in_a_table(monkeypatch):
 
 def test_plug_ins_are_found_by_their_names(monkeypatch):
     class Own:
-        """What somebody else's package brings."""
+        """What a third party's package brings."""
     entry = SimpleNamespace(name="own", load=lambda: Own)
 
     def entry_points(group, name=None):

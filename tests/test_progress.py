@@ -1,4 +1,4 @@
-"""What rank 0 prints and logs: on a terminal, in a file, into a pipe that was closed."""
+"""What rank 0 prints and logs: on a terminal, into a file, and into a pipe that was closed."""
 from __future__ import annotations
 
 import io
@@ -31,7 +31,7 @@ class Terminal(io.StringIO):
 
 @pytest.fixture
 def printed(tmp_path, monkeypatch):
-    """Print two rounds, a note, a line that stays and another round; return what stands on stdout and in the log."""
+    """Print two rounds, a note, a line that stays and another round; return the texts on stdout and in the log."""
     def printed(stdout, job=None):
         monkeypatch.delenv("SLURM_JOB_ID", raising=False)
         if job:

@@ -1,4 +1,4 @@
-"""Every setting of a configuration: its default, the values at the ends of its range, and that it is not lost."""
+"""Every setting of a configuration: its default, the values at the ends of its range, and that it has an effect."""
 from __future__ import annotations
 
 import json
@@ -34,7 +34,8 @@ def test_defaults():
 
 AT_LEAST, ABOVE, AT_MOST, BELOW = ("greater than or equal to", "greater than", "less than or equal to", "less than")
 TINY = 1e-300
-RANGES = [      # a setting, the last value that is allowed, the first that is not, and what is said of it
+# A setting, the last value that is allowed, the first that is not, and the message about it.
+RANGES = [
     ("rounds", 1, 0, AT_LEAST, 1), ("seed", 0, -1, AT_LEAST, 0), ("seed", 2**63 - 1, 2**63, AT_MOST, 2**63 - 1),
     ("threads", 1, 0, AT_LEAST, 1), ("data.clients", 1, 0, AT_LEAST, 1), ("data.fraction", TINY, 0, ABOVE, 0),
     ("data.fraction", 1, 1.0001, AT_MOST, 1), ("train.batch", 1, 0, AT_LEAST, 1), ("train.lr", TINY, 0, ABOVE, 0),
@@ -154,19 +155,22 @@ RUN = {"rounds": 2, "seed": 1, "method": "fedavg", "model": {"name": "mlp", "hid
        "data": {"clients": 5, "fraction": .2, "partition": "iid", "split": [.5, .2, .3]}, "engine": "loop",
        "train": {"lr": .05, "batch": 6}, "checkpoint": {"every": 0, "minutes": 0}}
 TRIMMED, NOISY = {"server.aggregation": "trimmed_mean"}, {"attack.kind": "noise"}
-DIGEST = {      # a setting, another value, and what else has to be set for it to be in use
+# A setting that changes the digest -> another value, and what else has to be set for it to be in use.
+DIGEST = {
     "seed": 2, "rounds": 3, "data.clients": 6, "data.fraction": .3, "data.partition": "n_class",
     "data.split": [.6, .1, .3],
     "model": {"name": "mlp", "hidden": 5}, "method": "ditto", "train.batch": 7, "train.lr": .04,
     "train.lr_decay": .9, "train.momentum": .5, "train.epochs": 2, "train.steps": 2, "train.participation": .4,
     "server.aggregation": "median", "server.trim": (.4, TRIMMED), "server.clip_norm": 1e-3, "faults.drop": .5,
     "attack.kind": "sign_flip", "attack.share": (.7, NOISY), "attack.scale": (2., NOISY), "precision": "bf16"}
-BOOKS = {      # not what is learned, but what is told
+# Settings that change not what is learned but what is reported.
+BOOKS = {
     "evaluate.every": 2, "evaluate.on": "validation", "evaluate.after_training": "off",
     "evaluate.embeddings": [1], "edge.cycles": 2e7, "edge.frequency": (2e9, {"edge.cycles": 1e7}),
     "edge.kappa": (2e-28, {"edge.cycles": 1e7}), "edge.bandwidth": (2e7, {"edge.cycles": 1e7}),
     "edge.power": (.5, {"edge.cycles": 1e7}), "engine": "vmap", "faults.bad_update": "skip"}
-ELSEWHERE = {      # where what a setting does is tested; it changes no result
+# Settings that change no result -> the file that tests what they do.
+ELSEWHERE = {
     "data.name": "tests/data", "data.file": "tests/data", "data.root": "tests/data",
     "data.cache": "test_refused.py", "checkpoint.every": "server/test_rounds.py",
     "checkpoint.minutes": "server/test_rounds.py", "checkpoint.grace": "test_interrupted.py",
@@ -180,12 +184,12 @@ ELSEWHERE = {      # where what a setting does is tested; it changes no result
 
 @pytest.mark.slow("a run for every setting")
 def test_no_setting_is_lost(tmp_path, cache):
-    """Every setting changes what is learned, or what is told, or is tested elsewhere."""
+    """Every setting changes what is learned or what is reported, or is tested elsewhere."""
     from tests.runs import run_alone
     told = {}
 
     def books(words) -> tuple[str, str]:
-        """Return the digest of a run, and what its files tell beside times."""
+        """Return the digest of a run, and what its files report except times."""
         key, out = json.dumps(words), tmp_path / str(len(told))
         if key not in told:
             overrides = [f"{path}={json.dumps(value)}" for path, value in words.items()]

@@ -1,5 +1,6 @@
-"""Ranks introduce themselves: those that do not belong together are refused, GPUs that are shared are named, and a
-signal counts wherever it arrives."""
+"""Ranks introduce themselves.
+
+Ranks that do not belong together are refused, shared GPUs are named, and a signal may reach any rank."""
 from __future__ import annotations
 
 import os

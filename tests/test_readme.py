@@ -1,4 +1,4 @@
-"""The README's Python runs on a run as its first command makes it."""
+"""The Python blocks of the README work on a run that its first command makes."""
 from __future__ import annotations
 
 import re
@@ -16,7 +16,7 @@ BLOCKS = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory, cache):
-    """A folder with the run of two rounds in it."""
+    """A folder with a run of two rounds."""
     folder = tmp_path_factory.mktemp("readme")
     words = ["rounds=2", f"data.cache={cache}"]
     out = str(folder / "runs/quickstart-001")
@@ -26,7 +26,7 @@ def folder(tmp_path_factory, cache):
 
 @pytest.fixture
 def execute(folder, monkeypatch):
-    """Execute the only block that contains a text; returns what it defined."""
+    """A function that executes the only block that contains a text, and returns what it defined."""
     monkeypatch.chdir(folder)
 
     def execute(text: str) -> dict:

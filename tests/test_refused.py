@@ -1,4 +1,4 @@
-"""What cannot be run is refused before anything starts: code 2, one message, on all ranks."""
+"""Whatever cannot be run is refused before anything starts: code 2 and one message, on any number of ranks."""
 from __future__ import annotations
 
 import shutil
@@ -9,7 +9,7 @@ import torch
 
 @pytest.fixture
 def refusal(bench, capsys):
-    """Run in this process; return the message with which the run is refused."""
+    """Run in this process, which is refused; return the message."""
     def refusal(name, *overrides, resume=None) -> str:
         assert bench.lead(name, *overrides, resume=resume) == 2
         out, error = capsys.readouterr()
@@ -48,7 +48,7 @@ def test_what_only_workers_can_see_is_said_once_too(bench):
 
 @pytest.fixture
 def finished(bench):
-    """A finished run, as a copy for each test to damage."""
+    """A copy of a finished run, which a test may damage."""
     bench.straight(3)
 
     def copy(name):

@@ -1,5 +1,4 @@
-"""Job scripts run for real by bash, with an srun and a scontrol of the tests' own: when a job ends, and when it goes
-back into the queue."""
+"""Job scripts are run by bash with an srun and a scontrol of the tests: when a job ends, when it is queued again."""
 from __future__ import annotations
 
 import os
@@ -14,20 +13,20 @@ from fedmpi.slurm.script import JobScript, render_script
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="looks at signals in /proc")
 
-# Each notes its arguments, and what it was given in the environment, and does what it is told to.
+# Each program writes down its arguments and its environment, and does what the test says.
 SRUN = """#!/bin/bash
 printf '%s\\n' "$@" >srun.words
 echo "$OMP_NUM_THREADS $SRUN_CPUS_PER_TASK $MODULE ${SLURM_NTASKS_PER_NODE:-unset} $SLURM_HOSTFILE" >srun.environment
 mkdir -p "$OUT/checkpoints"
 trapped() { (( 16#$(sed -n 's/^SigCgt:\\s*//p' /proc/$PPID/status) & 0x4000 )); }      # the script waits for TERM
 until trapped; do sleep .01; done
-# bash forgets the code of a process that ends while a trap runs: send a signal, and wait until it waits again
+# bash loses the exit code of a process that ends while a trap runs: send a signal, and wait until bash waits again
 waits() { [ "$(grep -c -e '^State:.S' -e '^ShdPnd:.0*$' /proc/$PPID/status)" = 2 ]; }
 told() { kill "-$1" $PPID; until [ "$1" = TERM ] || [ "$asked" ]; do sleep .01; done; until waits; do sleep .01; done; }
 trap 'asked=yes' USR1
 DOES
 """
-# Slurm ends a script whose job it puts back into the queue.
+# Slurm ends the script of a job that it queues again.
 SCONTROL = """#!/bin/bash
 [ "$1" = show ] && { echo "$*" >scontrol.show; printf 'n1\\nn2\\n'; exit; }
 echo "$*" >>scontrol.words
@@ -51,7 +50,7 @@ class Done:
 
 @dataclass
 class Cluster:
-    """A folder in which scripts are run as Slurm would."""
+    """A folder in which scripts are run as Slurm would run them."""
     folder: Path
 
     def tool(self, name: str, text: str):

@@ -1,4 +1,4 @@
-"""Settings classes: built strictly, with the exact path in every error."""
+"""Classes of settings are built strictly, and every error has the exact path."""
 from __future__ import annotations
 
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""Text in columns: what is aligned, wrapped and left alone."""
+"""Text in columns: what is aligned, wrapped and left as it is."""
 from __future__ import annotations
 
 import pytest
@@ -25,7 +25,7 @@ def test_a_table_is_plain_text_with_numbers_on_the_right():
 
 
 def squeezed(table: str) -> list[str]:
-    """Return the lines without the dashes of the second, whose number is a matter of taste."""
+    """Return the lines without the dashes of the second line, whose number does not matter."""
     return [line for line in table.splitlines() if set(line) - {"-", " "}]
 
 

@@ -1,4 +1,4 @@
-"""A warm Python is to others what a new one is: code, output, folder, environment, signals, and its end."""
+"""A warm Python behaves like a new one: its code, output, folder, environment, signals and end are the same."""
 from __future__ import annotations
 
 import json

@@ -1,13 +1,13 @@
-"""A guard of speed without a clock: training, sums, judging and orders do as much work as they did, no more.
+"""Guard the speed without a clock: training, sums, evaluation and orders do no more work than they did.
 
 | figure    | may differ by | what raises it |
 |-----------|---------------|----------------|
-| operators | 0             | a line of fedmpi that asks PyTorch for one more |
+| operators | 0             | a line of fedmpi that asks PyTorch for one more operator |
 | bytes     | 0             | a copy, a temporary tensor |
-| read      | 0             | .item(), float(t), bool(t): a GPU would be waited for |
-| calls     | 5 %           | Python: a loop, a helper, one more object a step |
+| read      | 0             | .item(), float(t), bool(t), which would wait for a GPU |
+| calls     | 5 %           | Python: a loop, a helper, one more object in each step |
 
-When a change is meant to do more or less work: `python -m tests.work` prints TABLE anew; say in the commit why."""
+If a change is meant to do more or less work, `python -m tests.work` prints TABLE anew; say in the commit why."""
 from __future__ import annotations
 
 import inspect
@@ -32,19 +32,20 @@ TABLE = {
     "order: a sum": Work(63, 400, 8, 157),
     "order: 8 rows": Work(66, 106488, 8, 94),
 }
-NEAR = .05      # of the calls: those that NumPy makes in fedmpi's name differ a little from version to version
+# Share of the calls: those that NumPy makes for fedmpi differ a little from version to version.
+NEAR = .05
 
 
 @pytest.fixture(scope="module")
 def counted():
-    """Return what counts a case by name."""
+    """Return a function that counts the case of a name."""
     with alike():
         every = cases()
         yield lambda name: count(every[name])[0]
 
 
 def differs(found: Work, expected: Work) -> list[str]:
-    """Name the figures that are not as expected."""
+    """Return the names of the figures that are not as expected."""
     exactly = [name for name in ("operators", "bytes", "read") if getattr(found, name) != getattr(expected, name)]
     return exactly + ["calls"] * (abs(found.calls - expected.calls) > NEAR * expected.calls)
 
@@ -65,7 +66,7 @@ PLANTED = {
 
 @pytest.mark.parametrize("name", PLANTED)
 def test_needless_work_in_a_step_is_noticed(name, counted, monkeypatch):
-    """Planted into the step: what it costs, and nothing else, is told."""
+    """Work that is planted into the step is reported, and nothing else is."""
     line, expected = PLANTED[name]
     source = textwrap.dedent(inspect.getsource(step.Step.take))
     assert source.count("    if options.clip:\n") == 1

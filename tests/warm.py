@@ -1,10 +1,11 @@
-"""A warm Python: who starts it as `python -m fedmpi` has it done by a fork of this process, which has loaded PyTorch.
+"""A warm Python: a program that looks like `python`, whose `-m fedmpi` is performed by a fork of the test process.
 
-A start costs a twentieth of a second, where the imports of a new process cost three seconds of processor time. It is an
-executable file, for bash lines, sweeps and real launchers: `warm_client.py` hands over its words, folder, environment
-and open files (a launcher's among them) and lives as long as the command. What it is sent as a signal is passed on, the
-command dies with it if it is killed, and it ends as the command does. Ranks under a launcher load the real MPI library,
-which is never imported here (see conftest.py); a process by itself has the one of sockets.py."""
+The fork has PyTorch loaded. So a start costs a twentieth of a second, while the imports of a new process cost three
+seconds of processor time. The program is an executable file, for lines of bash, sweeps and real launchers.
+`warm_client.py` hands over its words, folder, environment and open files (those of a launcher among them), and lives as
+long as the command. Signals are passed on to the command. If the client is killed the command is killed, too, and the
+client ends as the command does. Ranks under a launcher load the real MPI library, which is never imported in the test
+process (see conftest.py); a single process gets the one of sockets.py."""
 from __future__ import annotations
 
 import ctypes
@@ -26,13 +27,13 @@ from tests import forked, launch
 from tests.sockets import Package, SocketMPI
 
 CLIENT = Path(__file__).with_name("warm_client.py")
-FILES = 250       # most open files that a message can carry
-SPARE = 512       # from here on no launcher numbers its files
+MAX_FILES = 250          # that a message can carry
+FIRST_SPARE_FILE = 512   # no launcher gives its files numbers from here on
 
 
 @contextmanager
 def python():
-    """Yield the path of a warm Python, beside a command `fedmpi`; it ends with all that it has started."""
+    """Yield the path of a warm Python with a command `fedmpi` beside it; at the end stop everything that it started."""
     forked.load()
     with tempfile.TemporaryDirectory() as folder, socket.socket(socket.AF_UNIX) as listener:
         listener.bind(f"{folder}/socket")
@@ -61,10 +62,12 @@ def python():
 
 def serve(listener: socket.socket, leash: socket.socket, path: Path) -> None:
     """Start what clients ask for until the other end of the leash is closed."""
-    jobs = {}      # connection -> process
+    # The process of each connection.
+    jobs = {}
     while True:
         ready = select.select([listener, leash, *jobs], [], [], forked.LOOK_S if jobs else None)[0]
-        for end in jobs if leash in ready else set(ready) & jobs.keys():      # nobody waits for it any more
+        # Nobody waits any more for a job whose client is gone.
+        for end in jobs if leash in ready else set(ready) & jobs.keys():
             os.kill(jobs[end], signal.SIGKILL)
         if leash in ready:
             for pid in jobs.values():
@@ -82,15 +85,16 @@ def serve(listener: socket.socket, leash: socket.socket, path: Path) -> None:
 
 
 def start(connection: socket.socket, path: Path, jobs: dict) -> None:
-    """Fork the process that a client asks for, and tell it the number."""
-    _, files, *_ = socket.recv_fds(connection, 1, FILES)
+    """Fork the process that a client asks for, and send the client its process number."""
+    _, files, *_ = socket.recv_fds(connection, 1, MAX_FILES)
     words, folder, environment, numbers = json.loads(connection.makefile().readline())
 
     def command():
-        surroundings(files, numbers)
+        take_over_files(files, numbers)
         os.environ.clear()
         os.environ.update(environment)
-        del sys.modules["mpi4py"]      # that of the tests
+        # Forget the mpi4py of the tests.
+        del sys.modules["mpi4py"]
         if launch.rank_of(environment) is None:
             sys.modules["mpi4py"] = Package(SocketMPI(0, 1, {}))
         os.chdir(folder)
@@ -106,17 +110,17 @@ def start(connection: socket.socket, path: Path, jobs: dict) -> None:
 
 
 def exit_process(code: int) -> None:
-    """End this process; in C's way, which takes torch .3 s, only if MPICH then has to take leave of its launcher."""
+    """End this process. Only MPICH, which has to inform its launcher, needs C's exit, which takes torch .3 s."""
     if "mpi4py.MPI" in sys.modules:
         ctypes.CDLL(None).exit(code)
     os._exit(code)
 
 
-def surroundings(files: list[int], numbers: list[int]) -> None:
-    """Give this process the client's open files, under their numbers, and a new process's signals."""
+def take_over_files(files: list[int], numbers: list[int]) -> None:
+    """Give this process the client's open files under their numbers, and the signal handlers of a new process."""
     os.setpgid(0, 0)
     forked.reset_signals()
-    spare = [fcntl.fcntl(file, fcntl.F_DUPFD, SPARE) for file in files]
+    spare = [fcntl.fcntl(file, fcntl.F_DUPFD, FIRST_SPARE_FILE) for file in files]
     for file, number in zip(spare, numbers, strict=True):
         os.dup2(file, number)
         os.close(file)

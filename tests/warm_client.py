@@ -1,6 +1,6 @@
-"""What stands for `python` and hands its command to a warm process, see warm.py: `warm_client.py SOCKET WORDS`.
+"""Take the place of `python` and hand the command to a warm process (see warm.py): `warm_client.py SOCKET WORDS`.
 
-Other words than `-m fedmpi ...` are for a new process."""
+Words other than `-m fedmpi ...` start a new process."""
 import json
 import os
 import signal
@@ -12,24 +12,29 @@ PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signa
 
 
 def open_files() -> list[int]:
+    """Return the numbers of the open files of this process."""
     found = []
     for name in os.listdir("/dev/fd"):
-        with suppress(OSError):      # the one by which the folder was read
+        # The file by which the folder was read is closed again.
+        with suppress(OSError):
             os.fstat(int(name))
             found.append(int(name))
     return found
 
 
 def main(place: str, words: list[str]) -> None:
+    """Hand over words, folder, environment and open files, pass signals on, and end as the command does."""
     if words[:2] != ["-m", "fedmpi"]:
         os.execv(sys.executable, [sys.executable, *words])
-    signal.pthread_sigmask(signal.SIG_BLOCK, PASSED_ON)      # until there is somebody to pass them on to
+    # Keep signals until there is a process to which they can be passed on.
+    signal.pthread_sigmask(signal.SIG_BLOCK, PASSED_ON)
     numbers, server = open_files(), socket.socket(socket.AF_UNIX)
     server.connect(place)
     socket.send_fds(server, [b"x"], numbers)
     server.sendall(json.dumps([words, os.getcwd(), dict(os.environ), numbers]).encode() + b"\n")
+    # mpiexec waits until all processes that hold its files have ended.
     for number in numbers:
-        if number > 2:      # mpiexec waits for the end of all who hold its own
+        if number > 2:
             os.close(number)
     answers = server.makefile()
     pid = int(answers.readline())
@@ -42,7 +47,8 @@ def main(place: str, words: list[str]) -> None:
     signal.pthread_sigmask(signal.SIG_UNBLOCK, PASSED_ON)
     code = int(answers.readline() or 1)
     if code < 0:
-        with suppress(OSError):      # of SIGKILL there is no other way
+        # The handling of SIGKILL cannot be set.
+        with suppress(OSError):
             signal.signal(-code, signal.SIG_DFL)
         os.kill(os.getpid(), -code)
     os._exit(code)

@@ -1,7 +1,7 @@
-"""Work that is counted in place of time: what fedmpi's own lines ask of PyTorch, of C and of Python.
+"""Count work in place of time: what the lines of fedmpi ask of PyTorch, of C and of Python.
 
-Counts do not depend on the machine or on its load, and hardly on versions: an operator counts where a line of fedmpi
-asks for it, not where PyTorch's own lines or its backward passes do. `python -m tests.work` prints the table of
+The counts do not depend on the machine or on its load, and hardly on versions: an operator counts if a line of fedmpi
+asks for it, but not if PyTorch's own lines or its backward passes do. `python -m tests.work` prints the table of
 test_work.py anew."""
 from __future__ import annotations
 
@@ -27,18 +27,20 @@ from tests.federations import Digits, Lab, method, mlp
 
 OURS = str(Path(fedmpi.__file__).parent)
 BETWEEN = ("tests/work.py", "torch/_compile.py", "torch/_dynamo/eval_frame.py", "torch/utils/_python_dispatch.py")
-SKIPPED = ("<listcomp>", "<setcomp>", "<dictcomp>")      # no functions any more since Python 3.12
+# Since Python 3.12 these are no functions any more.
+SKIPPED = ("<listcomp>", "<setcomp>", "<dictcomp>")
 
 
 class Work(NamedTuple):
-    operators: int      # of PyTorch, asked for by a line of fedmpi
-    bytes: int          # that these write to memory of its own: new tensors and copies; views and sums in place do not
-    read: int           # numbers that PyTorch hands to Python (.item(), float(t), bool(t)): a GPU is waited for
+    """The counted work of a call."""
+    operators: int      # of PyTorch, which a line of fedmpi asks for
+    bytes: int          # that these write into new memory: new tensors and copies, but no views and sums in place
+    read: int           # numbers that PyTorch hands to Python (.item(), float(t), bool(t)); each waits for a GPU
     calls: int          # of functions and C functions, by fedmpi or in it
 
 
 class Operators(TorchDispatchMode):
-    """Counts operators, by name, and their bytes while it is on."""
+    """Counts operators by name, and their bytes, while it is active."""
 
     def __init__(self):
         super().__init__()
@@ -57,7 +59,7 @@ class Operators(TorchDispatchMode):
 
 
 def asked_by_us(frame) -> bool:
-    """Say whether the line that asked for an operator is one of fedmpi's: the last one that is not of the counting."""
+    """Say whether a line of fedmpi asked for an operator; the frames of the counting itself are skipped."""
     while frame.f_code.co_filename.endswith(BETWEEN):
         frame = frame.f_back
     return frame.f_code.co_filename.startswith(OURS)
@@ -82,7 +84,7 @@ def called(found: Counter):
 
 
 def count(function) -> tuple[Work, Counter, Counter]:
-    """Return the work of a call, the second of its kind: the first one fills caches; and what it was, by name."""
+    """Return the work of a call, and its operators and calls by name. The first call, which fills caches, is free."""
     function()
     calls = Counter()
     with called(calls):
@@ -94,28 +96,30 @@ def count(function) -> tuple[Work, Counter, Counter]:
 
 
 class Two(Solo):
-    """Rank 0 of two, the other of which hosts nobody: nothing is sent, everything is packed."""
+    """Rank 0 of two ranks, of which the other hosts no client: everything is packed and nothing is sent."""
     size = 2
 
 
 def training(engine, verb, image=False):
-    """Two epochs of five clients, 22 steps."""
+    """Return a function that trains five clients for two epochs, which are 22 steps."""
     bench = Bench(image=image)
     return lambda: bench.run(engine, verb)
 
 
 def laboratory():
+    """Return a laboratory that has trained one round of FedAvg."""
     lab = Lab(method("fedavg", mlp()), Digits(), world=Two())
     lab.train(0, judge=True)
     return lab
 
 
 def order(lab, number, *arrays):
+    """Return a function that gives an order."""
     return lambda: lab.pool.call(number, *arrays)
 
 
 def cases() -> dict:
-    """Return what is counted: a function of no argument each."""
+    """Return what is counted: functions without arguments, by name."""
     lab = laboratory()
     small, large = np.array([0, 0, 0, 10]), np.array([0, 0, 0, lab.method.model.size])
     return {
@@ -133,7 +137,7 @@ def cases() -> dict:
 
 @contextmanager
 def alike():
-    """Let all machines sum in the same way, whatever their processors and compilers."""
+    """Let all machines add up in the same way, whatever their processors and compilers do."""
     kept, exact.fuses_additions = exact.fuses_additions, lambda device: True
     try:
         yield
@@ -142,6 +146,7 @@ def alike():
 
 
 def main():
+    """Print the table of test_work.py."""
     with alike():
         for name, function in cases().items():
             found, operators, calls = count(function)
