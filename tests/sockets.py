@@ -1,9 +1,8 @@
 """A small MPI over socket pairs for ranks that are forked on one machine: the parts of mpi4py.MPI that fedmpi uses.
 
 tests/forked.py starts such ranks, and tests/comm/test_ranks.py compares their results with those of a real MPI library.
-Messages between two ranks keep their order. Every communicator has a number, under which a rank finds the messages
-that were sent to it. Collectives are messages with tags of their own. The receiver buffers all messages, so no send can
-deadlock."""
+Messages between two ranks keep their order. Every communicator has a number, under which a rank finds its messages.
+Collectives are messages with tags of their own. The receiver buffers all messages, so no send can deadlock."""
 from __future__ import annotations
 
 import contextlib
@@ -59,8 +58,7 @@ class Post:
                     continue
                 except ConnectionResetError:
                     data = b""
-                # No data means that the rank has ended.
-                if not data:
+                if not data:      # the rank has ended
                     self.ready.unregister(number)
                     del self.sockets[peer]
                 self.partial[peer] += data
@@ -90,8 +88,7 @@ class Post:
             while rest and peer in self.sockets:
                 try:
                     rest = rest[self.sockets[peer].send(rest[:CHUNK_BYTES]):]
-                except BlockingIOError:
-                    # The other rank may be sending to this one, so make room.
+                except BlockingIOError:      # the other rank may be sending to this one
                     self.pump()
                     select.select([], [self.sockets[peer]], [], WAIT_S)
                 except (BrokenPipeError, ConnectionResetError, KeyError):
@@ -99,8 +96,7 @@ class Post:
 
     def rest(self) -> None:
         """Sleep for a moment or until something arrives; this is cheaper than to look again and again."""
-        # Another thread may close the connection to a rank that has ended.
-        with contextlib.suppress(ValueError, OSError):
+        with contextlib.suppress(ValueError, OSError):      # another thread may close a connection
             select.select(list(self.sockets.values()), [], [], PATIENCE_S)
 
     def take(self, comm: int, source: int, tags, remove: bool = True):
@@ -173,18 +169,16 @@ class Comm:
 
     def __init__(self, post: Post, size: int, number: int, abort):
         self.post, self.rank, self.size, self.number, self._abort = post, post.rank, size, number, abort
-        # The number of collectives so far; each has a tag of its own.
-        self.begun = 0
+        self.begun = 0      # collectives so far, each of which has a tag of its own
 
     def Dup(self) -> Comm:
         return Comm(self.post, self.size, self.number + 1, self._abort)
 
     def Split_type(self, kind) -> Comm:
-        # All ranks are on this machine.
-        return self
+        return self      # all ranks are on this machine
 
     def Free(self) -> None:
-        """Nothing to free."""
+        """Do nothing: there is nothing to free."""
 
     def Abort(self, code: int) -> None:
         self._abort(code)
@@ -286,8 +280,7 @@ class SocketMPI:
 
     @staticmethod
     def Query_thread() -> int:
-        # MPI_THREAD_MULTIPLE: any thread may call.
-        return 3
+        return 3      # MPI_THREAD_MULTIPLE: any thread may call
 
     @staticmethod
     def Get_library_version() -> str:
