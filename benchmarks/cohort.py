@@ -90,7 +90,7 @@ def bare_turn(rig: Rig, shape: Shape, place: np.ndarray):
 
 def engine_turns(rig: Rig, name: str, shape: Shape, homes: np.ndarray) -> np.ndarray:
     group = rig.parts.pool.hosted
-    group.engine = engine_choice.engine(name, rig.config)
+    group.engine = engine_choice.build_engine(name, rig.config)
     ranks = homes[np.arange(shape.participants) % len(homes)]      # evenly, as a run spreads clients without a state
 
     def turn(t):

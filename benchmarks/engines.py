@@ -23,8 +23,8 @@ def measure(world, model="mlp", shape="digits", clients=100, samples=40, batch=1
         "model": model, "method": method, "train": {"batch": batch}, "device": device, "precision": precision,
         "server": {"hosts_clients": True}})
     group, ids = rig.parts.pool.hosted, np.arange(clients)
-    engines = {"loop": engine_choice.engine("loop", rig.config)} | {
-        name: engine_choice.engine("vmap", dataclasses.replace(rig.config, cuda_graphs=mode))
+    engines = {"loop": engine_choice.build_engine("loop", rig.config)} | {
+        name: engine_choice.build_engine("vmap", dataclasses.replace(rig.config, cuda_graphs=mode))
         for name, mode in (("vmap", "off"), ("graphs", "on"))}
     rows, found = [], {}
     for repeat in range(repeats + 1):

@@ -5,7 +5,7 @@ import numpy as np
 
 from fedmpi import registry
 from fedmpi.engines.loop import rehearse_loop
-from fedmpi.models.build import blank_samples, build_model
+from fedmpi.models.build import build_model, make_blank_samples
 from fedmpi.server.round_cost import printed
 
 BYTES, CLIENTS = np.dtype("uint8"), 20
@@ -37,4 +37,4 @@ def ledger(name: str, model, shape: tuple[int, ...], clusters: int, **settings) 
     settings |= {CLUSTERS[name]: clusters} if CLUSTERS[name] else {}
     method = registry.find_class("methods", name)(**settings).with_model(model)
     shared, mine = method.init(CLIENTS)
-    return sum(method.traffic(shared, rehearse_loop(method, shared, mine, blank_samples(shape, BYTES))[1]))
+    return sum(method.traffic(shared, rehearse_loop(method, shared, mine, make_blank_samples(shape, BYTES))[1]))

@@ -121,7 +121,7 @@ def bind(config: Config, federation: Federation) -> Method:
                        f"{words - 1}; set model.vocabulary = {words} or more")
     config.method.check(config.train)
     selection.refuse_selection(config, federation)
-    method = batchnorm.bind(config.method, model)
+    method = batchnorm.bind_method(config.method, model)
     updates.refuse_updates(config, method, federation)
     return method
 
@@ -129,8 +129,8 @@ def bind(config: Config, federation: Federation) -> Method:
 def refuse_engine(config: Config, federation: Federation, method: Method) -> None:
     """Raise BadInput where an engine is asked for that cannot train the network: once, for all ranks build the same."""
     from fedmpi.engines import engine_choice
-    from fedmpi.models.build import blank_samples
-    engine_choice.refuse_vmap(config.engine, method, blank_samples(federation.shape, federation.dtype))
+    from fedmpi.models.build import make_blank_samples
+    engine_choice.refuse_vmap(config.engine, method, make_blank_samples(federation.shape, federation.dtype))
 
 
 def assemble_from_start(world: Transport, start: dict, context: RankContext) -> Parts:
@@ -160,27 +160,27 @@ def build_parts(world: Transport, config: Config, federation: Federation, server
     from fedmpi.engines import engine_choice, gpu_card
     from fedmpi.engines.loop import rehearse_loop
     from fedmpi.models import precision
-    from fedmpi.models.build import blank_samples
+    from fedmpi.models.build import make_blank_samples
     torch.set_num_threads(config.threads)
     malloc.keep()
-    precision.use(config.precision)
+    precision.set_precision(config.precision)
     where = assign_homes(federation.sizes, world.size, config.server.hosts_clients, config.placement, config.seed)
     hosted = np.flatnonzero(where == world.rank)
     device = choose_device(config, world, server_host, hosts=len(hosted) > 0)
     if device.type == "cuda":
-        gpu_card.in_one_order()
+        gpu_card.use_deterministic_kernels()
         torch.cuda.set_device(device)
     method = bind(config, federation)
     shared, mine = method.init(len(where))
     at_work = method.with_model(method.model.to(device)) if device.type != "cpu" else method
-    sample = blank_samples(federation.shape, federation.dtype)
+    sample = make_blank_samples(federation.shape, federation.dtype)
     up = rehearse_loop(method, shared, mine, sample)[1]
     name, why = config.engine, "set"
     if name == "auto":
-        name, why = engine_choice.by_network(method, shared, mine, sample)
-    room = gpu_card.room(config, device, gpu_card.sharing(world, device))
-    group = HostedClients(at_work, shared, mine, engine_choice.engine(name, config, room), federation, hosted, config,
-                          device, room, context, why)
+        name, why = engine_choice.choose_by_network(method, shared, mine, sample)
+    room = gpu_card.limit_memory(config, device, gpu_card.count_ranks_on_gpu(world, device))
+    engine = engine_choice.build_engine(name, config, room)
+    group = HostedClients(at_work, shared, mine, engine, federation, hosted, config, device, room, context, why)
     meant = straight(config.comm.cuda_aware, world, device)
     works, staged = probe_gpu_memory(config.comm.cuda_aware, world, device, meant)
     robust = RobustMean.from_settings(config.server.aggregation, config.server.trim)

@@ -38,7 +38,7 @@ def restored_torch() -> Iterator[None]:
 
     from fedmpi.models import precision
     from fedmpi.torch_compat import read_tf32, set_tf32
-    threads, autocasts = torch.get_num_threads(), precision.autocasts()
+    threads, autocasts = torch.get_num_threads(), precision.is_autocasting()
     tf32 = read_tf32()
     on_gpu = torch.cuda.is_initialized()
     generator, gpu_generators = torch.get_rng_state(), torch.cuda.get_rng_state_all() if on_gpu else []
@@ -46,7 +46,7 @@ def restored_torch() -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(threads)
-        precision.use("bf16" if autocasts else "float32")
+        precision.set_precision("bf16" if autocasts else "float32")
         set_tf32(*tf32)
         torch.set_rng_state(generator)
         if on_gpu:

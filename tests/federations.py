@@ -22,7 +22,7 @@ from fedmpi.config.schema import Server, Train, resolve
 from fedmpi.data.federation import Samples
 from fedmpi.engines.loop import Loop, rehearse_loop
 from fedmpi.method import Participants
-from fedmpi.models.build import blank_samples, build_model
+from fedmpi.models.build import build_model, make_blank_samples
 from fedmpi.models.nets import MLP
 from fedmpi.server.rounds import address
 from fedmpi.server.sampling import addressed, participants
@@ -140,7 +140,7 @@ class Lab:
         world = world or Solo()
         homes = np.zeros(len(federation.sizes), np.int64) if homes is None else np.asarray(homes)
         self.shared, first = method.init(len(homes))
-        self.up = rehearse_loop(method, self.shared, first, blank_samples(federation.shape, federation.dtype))[1]
+        self.up = rehearse_loop(method, self.shared, first, make_blank_samples(federation.shape, federation.dtype))[1]
         at_work = method.with_model(method.model.to(device)) if device != CPU else method
         self.group = HostedClients(at_work, self.shared, first, engine or Loop(), federation,
                            np.flatnonzero(homes == world.rank), self.config, device)

@@ -109,7 +109,7 @@ def test_a_clients_model_is_the_one_that_it_was_judged_by(bench, config):
 
 
 def state_of_process() -> list:
-    return [*(signal.getsignal(number) for number in SIGNALS), torch.get_num_threads(), precision.autocasts(),
+    return [*(signal.getsignal(number) for number in SIGNALS), torch.get_num_threads(), precision.is_autocasting(),
             torch.get_rng_state().tolist(), torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32]
 
 

@@ -34,7 +34,7 @@ SHOWN = {"lcfed": {"K": 2, "D": 4}, "fedcps": {"layers": 1}, "ifca_cam": {"warm_
 PHASES = {
     "hear": "fedmpi.clients.hosted.HostedClients.hear", "plans": "fedmpi.engines.cohort.Cohort.plans",
     "pad": "fedmpi.engines.vmap.pad", "descend": "fedmpi.engines.cohort.Cohort.descend",
-    "record": "fedmpi.engines.cuda_graphs.record", "vectorised client": "fedmpi.engines.vmap.together",
+    "record": "fedmpi.engines.cuda_graphs.record_step", "vectorised client": "fedmpi.engines.vmap.apply_to_cohort",
     "keep": "fedmpi.clients.hosted.HostedClients._keep", "train": "fedmpi.clients.hosted.HostedClients.train",
     "sums": "fedmpi.clients.hosted.HostedClients.weighted", "judge": "fedmpi.clients.hosted.HostedClients.judge",
     "server": "fedmpi.comm.rank_pool.RankPool.call"}
@@ -55,7 +55,7 @@ class Lab:
 
     def take(self, name: str, **forced) -> Lab:
         """Train with another engine from now on."""
-        precision.use(self.config.precision)      # of the process: another Lab may have changed it
+        precision.set_precision(self.config.precision)      # of the process: another Lab may have changed it
         self.group.engine = make_engine(self.config, name, **forced)
         return self
 
@@ -112,7 +112,7 @@ class Lab:
 
 def make_engine(config, name: str, graphs: str = "off", chunk: int | None = None, unfolded=None):
     """Return an engine, and force the width of a chunk, or the names of unfolded convolutions ("all", or a list)."""
-    engine = engine_choice.engine(name, replace(config, cuda_graphs=graphs))
+    engine = engine_choice.build_engine(name, replace(config, cuda_graphs=graphs))
     forced = {"most": chunk, "unfolded": unfolded}
     for attribute, value in forced.items():
         if value is not None:
@@ -142,7 +142,7 @@ def finite(state: dict) -> bool:
 @contextmanager
 def recorder():
     """Yield a dict that counts the steps that were recorded as CUDA graphs, `recorded`, and `fell_back`."""
-    counts, original = {"recorded": 0, "fell_back": 0}, cuda_graphs.record
+    counts, original = {"recorded": 0, "fell_back": 0}, cuda_graphs.record_step
 
     def record(step, stream):
         try:
@@ -152,7 +152,7 @@ def recorder():
             raise
         counts["recorded"] += 1
         return found
-    with mock.patch.object(cuda_graphs, "record", record):
+    with mock.patch.object(cuda_graphs, "record_step", record):
         yield counts
 
 
@@ -160,7 +160,7 @@ def recorder():
 def spoiling(before, device: str):
     """Let `before()` be called at the beginning of every recorded step, to see what a failed recording leaves; on a
     CPU, where steps are called in place of being recorded, at that moment."""
-    original = cuda_graphs.record
+    original = cuda_graphs.record_step
 
     def record(step, stream):
         def spoilt():
@@ -169,7 +169,7 @@ def spoiling(before, device: str):
         if device == "cpu":
             before()
         return original(spoilt if device == "cuda" else step, stream)
-    with mock.patch.object(cuda_graphs, "record", record):
+    with mock.patch.object(cuda_graphs, "record_step", record):
         yield
 
 

@@ -100,7 +100,7 @@ def compare_with_doubles(notes: Notes) -> None:
     on_device = {name: w.to(options.device) for name, w in weights.items()}
     layers = [name for name, layer in module.named_modules() if convolutions.can_convolve(layer)]
     for how, way in notes.cases([(how, way) for how in ("float32", "tf32", "bf16") for way in ("grouped", "unfolded")]):
-        precision.use(how)
+        precision.set_precision(how)
 
         def both_ways(way=way):
             for name in layers if way == "unfolded" else ():
@@ -118,6 +118,6 @@ def compare_with_doubles(notes: Notes) -> None:
 def gradients(module, weights: dict, x: torch.Tensor, y: torch.Tensor) -> dict[str, torch.Tensor]:
     """Return each client's gradients of its mean cross-entropy, (c, ...) by name."""
     def loss(weights, x, y):
-        logits = precision.forward(lambda x: functional_call(module, weights, (x,)), x)
+        logits = precision.run_forward(lambda x: functional_call(module, weights, (x,)), x)
         return torch.nn.functional.cross_entropy(logits, y)
     return vmap(grad(loss))(weights, x, y)

@@ -37,9 +37,9 @@ def note_machine(notes: Notes) -> None:
                            if TELLING.search(name) and not PRIVATE.search(name)})
     found = {"default": flags()}
     for name in ("float32", "tf32", "bf16"):
-        precision.use(name)
+        precision.set_precision(name)
         found[name] = flags()
-    precision.use("float32")
+    precision.set_precision("float32")
     notes.put("machine", precision=found)
     if notes.options.device == "cuda":
         torch.zeros(1, device="cuda")
@@ -112,7 +112,7 @@ def note_ceilings(notes: Notes) -> None:
     notes.put("ceilings", copy_GBs=round(8 * big / spent.seconds / 1e9, 1))
     for name, side in (("fp32", 8192), ("tf32", 8192), ("bf16", 8192)):
         side = options.pick(side, 256)
-        precision.use("tf32" if name == "tf32" else "float32")
+        precision.set_precision("tf32" if name == "tf32" else "float32")
         dtype = torch.bfloat16 if name == "bf16" else torch.float32
         a, b = (torch.randn(side, side, device=options.device).to(dtype) for _ in range(2))
         spent = measure_kernel(lambda a=a, b=b: a @ b, options.device, 10)

@@ -27,7 +27,7 @@ def time_layers(notes: Notes) -> None:
               for clients in options.pick((100, 20), (3,)) for layer in (*CONVOLUTIONS, "fc1")
               for way in (("grouped", "unfold", "windows") if layer != "fc1" else ("rows aligned", "rows as they are"))]
     for layer, way, clients, how in notes.cases(trials):
-        precision.use(how)
+        precision.set_precision(how)
         found, error = notes.attempt(time_layer, layer, way, clients, options.device)
         spent, operations, moved = found or (None, 0, 0)
         notes.put("layers", layer=layer, clients=clients, way=way, precision=how, ms=spent and spent.ms,
@@ -92,7 +92,7 @@ def try_candidates(notes: Notes) -> None:
                                      "by hand, rows as they are") for driver in options.pick(
                                          DRIVERS, ("called", "2 streams"))]):
                 kind, _, driver = name.partition(f", {clients} clients")[0].rpartition(", ")
-                precision.use(how)
+                precision.set_precision(how)
                 found, error = notes.attempt(time_candidate, kind, driver, clients, options.device)
                 spent, gap = found or (None, None)
                 notes.put("candidates", name=f"{kind}, {driver}", clients=clients, precision=how,
@@ -157,7 +157,7 @@ def vmapped(module, clients: int, device: str) -> dict:
 
 def step_of_vmap(module, weights: dict, x, y) -> None:
     def loss(weights, x, y):
-        return F.cross_entropy(precision.forward(lambda x: functional_call(module, weights, (x,)), x), y)
+        return F.cross_entropy(precision.run_forward(lambda x: functional_call(module, weights, (x,)), x), y)
     for name, g in vmap(grad(loss))(weights, x, y).items():
         weights[name].add_(g, alpha=-LR)
 

@@ -26,7 +26,7 @@ class Rounded(nn.Module):
         self.network = network
 
     def forward(self, x):
-        return precision.forward(self.network, x)
+        return precision.run_forward(self.network, x)
 
 
 def time_engines(notes: Notes, model: str, shape: str) -> None:
@@ -64,7 +64,7 @@ class Row:
     def time_bare(self, clients: int, each: int, default: bool) -> Spent:
         device, federation = self.notes.options.device, federation_of(self.shape, clients, each)
         lab = make(federation, "cpu", self.model, "float32")
-        precision.use(self.how)
+        precision.set_precision(self.how)
         if default:
             torch.backends.cudnn.allow_tf32 = True      # as PyTorch starts
         samples = [federation.client(i)[:2] for i in range(clients)]

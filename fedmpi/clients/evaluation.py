@@ -20,7 +20,7 @@ from fedmpi.clients.measures import CLIENT_MEASURES, measure_confusion, measure_
 from fedmpi.clients.sample_cache import SampleCache
 from fedmpi.clients.state_store import StateStore
 from fedmpi.engines import batch_plan, convolutions
-from fedmpi.engines.cohort import SAMPLES_PER_BLOCK, pad
+from fedmpi.engines.cohort import SAMPLES_PER_BLOCK, pad_samples
 from fedmpi.engines.step_counter import JUDGED
 from fedmpi.method import Method, Weights
 from fedmpi.models.build import as_input
@@ -152,13 +152,13 @@ class Evaluator:
         # `pad` needs the client with the most samples first
         waiting = sorted(self.models, key=lambda model: -len(model[3]))
         places, weights, xs, ys = zip(*waiting, strict=True)
-        x, y = pad(xs), pad(ys)
+        x, y = pad_samples(xs), pad_samples(ys)
         leaves, trees = zip(*map(flatten_tree, weights), strict=True)
         w = unflatten_tree([torch.stack(column) for column in zip(*leaves, strict=True)], trees[0])
         sizes = batch_plan.sent(np.array([len(labels) for labels in ys]), hosted.device)
         own = torch.arange(y.shape[1], device=y.device) < sizes[:, None]
         method.model.eval()
-        with convolutions.unfolded(method.model, hosted.engine.unfolded or ()):
+        with convolutions.use_unfolded(method.model, hosted.engine.unfolded or ()):
             parts = [
                 score_batch(
                     vmap(method.predict)(w, as_input(part.flatten(0, 1)).unflatten(0, part.shape[:2])), labels, counted

@@ -24,7 +24,7 @@ from fedmpi.config.schema import Config
 from fedmpi.context import RankContext
 from fedmpi.data.federation import Federation
 from fedmpi.engines import batch_plan, convolutions, engine_choice, gpu_card
-from fedmpi.engines.batch_plan import LocalTraining, generate
+from fedmpi.engines.batch_plan import LocalTraining, make_generator
 from fedmpi.engines.step_counter import OTHERS, PARTICIPANTS, StepCounter
 from fedmpi.errors import GivenUp
 from fedmpi.faults import attackers
@@ -51,14 +51,14 @@ class HostedClients:
         why: why this engine was chosen, for the log"""
 
     def __init__(self, method: Method, first_shared: tuple, first_mine: tuple, engine: Any, federation: Federation,
-                 clients: Iterable[int], config: Config, device: torch.device, room: gpu_card.Room | None = None,
-                 context: RankContext | None = None, why: str = ""):
+                 clients: Iterable[int], config: Config, device: torch.device,
+                 room: gpu_card.MemoryLimits | None = None, context: RankContext | None = None, why: str = ""):
         self.method, self.engine, self.config, self.device = method, engine, config, device
         self.why, self.context = why, context or RankContext()
         self.clients = [int(c) for c in clients]
         self.attackers = set(attackers(config.attack, len(federation.sizes), config.seed).tolist())
         self.skips_bad_updates = config.faults.bad_update == "skip"
-        self.room = room = room or gpu_card.room(config, device)
+        self.room = room = room or gpu_card.limit_memory(config, device)
         self.store = StateStore(
             type(first_mine)(*(v.to(device) for v in first_mine)), room.states, config.state.scratch
         )
@@ -84,7 +84,7 @@ class HostedClients:
 
     def local(self, when: int) -> LocalTraining:
         """Return the settings of local training in round `when`."""
-        return batch_plan.of_round(self.config, when)
+        return batch_plan.get_local_training(self.config, when)
 
     def receive_shared(self, changed: Iterable[bool], arrays: Iterable) -> None:
         """Take the fields of the server's state that changed, and keep the others.
@@ -169,13 +169,15 @@ class HostedClients:
             self._refuse_bad_states()
             self.messages.clear()
             # wait for the GPU, so that its time is charged to this phase and not to the next order
-            convolutions.synchronize(self.device)
+            convolutions.synchronize_device(self.device)
 
     def _alter_update(self, client: int, shared: tuple, up: tuple, when: int) -> tuple:
         """Return a client's update as the server takes it: after an attack, and clipped."""
         attack, longest = self.config.attack, self.config.server.clip_norm
         if client in self.attackers and attack.kind != "label_flip":
-            up = updates.attack_update(attack, shared, up, generate(self.config.seed, when, client, ATTACK_STREAM))
+            up = updates.attack_update(
+                attack, shared, up, make_generator(self.config.seed, when, client, ATTACK_STREAM)
+            )
         return up if longest is None else updates.clip_update(shared, up, longest)
 
     def _keep(self, client: int, mine: tuple, known: bool = False) -> None:
@@ -227,7 +229,7 @@ class HostedClients:
 
     def use_engine(self, engine: str) -> None:
         """Train with another engine from now on."""
-        self.engine = engine_choice.engine(engine, self.config, self.room)
+        self.engine = engine_choice.build_engine(engine, self.config, self.room)
 
     def time_convolutions(self) -> np.ndarray:
         """Time both ways of every convolution on a GPU, (2, layers) seconds: grouped, as products of patches."""

@@ -16,7 +16,7 @@ from fedmpi.engines.loop import rehearse_loop
 from fedmpi.errors import BadInput
 from fedmpi.faults import Attack
 from fedmpi.method import Method, State
-from fedmpi.models.build import blank_samples
+from fedmpi.models.build import make_blank_samples
 
 
 def find_origins(shared: State, up: State) -> list[Tensor | None]:
@@ -67,7 +67,7 @@ def refuse_updates(config: Config, method: Method, federation: Federation) -> No
     if not tampers and server.clip_norm is None:
         return
     shared, mine = method.init(len(federation.sizes))
-    up = rehearse_loop(method, shared, mine, blank_samples(federation.shape, federation.dtype))[1]
+    up = rehearse_loop(method, shared, mine, make_blank_samples(federation.shape, federation.dtype))[1]
     if attack is not None and tampers and not up:
         raise BadInput(f"attack.kind = {attack.kind}: clients of {method.title} send nothing that it could change; set "
                        "it to label_flip, or take another method")

@@ -117,7 +117,7 @@ def refuse_export(method, client: int | None, n: int) -> None:
     if type(method).predict is not Method.predict:
         raise BadInput(f"{method.title} does not judge by one network as the configuration has it (but by "
                        f"{method.judged_by}), so there is no state dict to export")
-    if client is None and method.model.still and method.model.policy == "local":
+    if client is None and method.model.buffers and method.model.policy == "local":
         raise BadInput("the running statistics of this network stay at the clients (model.statistics = local), so the "
                        "global model has none; export a client's with --client")
     if client is not None and not 0 <= client < n:
@@ -127,11 +127,11 @@ def refuse_export(method, client: int | None, n: int) -> None:
 def restored(path: Path, snapshot, config: Config, method, federation):
     """Return a checkpoint's clients and the server's state, on this process's CPU."""
     torch.set_num_threads(config.threads)
-    precision.use(config.precision)
+    precision.set_precision(config.precision)
     n = len(federation.sizes)
     shared, mine = method.init(n)
     shared = type(shared)(*(torch.from_numpy(snapshot.shared[name]) for name in shared._fields))
-    engine = engine_choice.engine(snapshot.books["engine"], config)
+    engine = engine_choice.build_engine(snapshot.books["engine"], config)
     group = HostedClients(method, shared, mine, engine, federation, range(n), config, torch.device("cpu"))
     group.restore_states(path, snapshot.ids)
     return group, shared
@@ -144,8 +144,8 @@ def personal(group: HostedClients, shared, client: int, when: int) -> torch.Tens
 
 def module(config: Config, model, federation, w: torch.Tensor) -> torch.nn.Module:
     """Return the plain network with the weights w (d,)."""
-    from fedmpi.models.build import as_input, blank_samples
-    shape = tuple(as_input(blank_samples(federation.shape, federation.dtype)).shape[1:])
+    from fedmpi.models.build import as_input, make_blank_samples
+    shape = tuple(as_input(make_blank_samples(federation.shape, federation.dtype)).shape[1:])
     network = config.model.build(shape, federation.classes)
     # counts of batches are not in w, nor is a second name of the same parameter: load_state_dict fills what is there
     network.load_state_dict(dict(zip(model.names, model.split(w.detach()), strict=True)), strict=False)

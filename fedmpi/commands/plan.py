@@ -58,17 +58,17 @@ class Case:
 def prepared(config_path: str | Mapping, overrides: Sequence[str] | Mapping) -> Case:
     """Read a configuration, prepare its federation and rehearse a client. Raises BadInput."""
     from fedmpi.assembly import bind, refuse_engine
-    from fedmpi.engines.engine_choice import by_network
+    from fedmpi.engines.engine_choice import choose_by_network
     from fedmpi.engines.loop import rehearse_loop
-    from fedmpi.models.build import blank_samples
+    from fedmpi.models.build import make_blank_samples
     config = load_config(config_path, overrides)
     federation = Federation(prepare(config.data, config.seed))
     method = bind(config, federation)
     refuse_engine(config, federation, method)
     shared, mine = method.init(federation.clients)
-    sample = blank_samples(federation.shape, federation.dtype)
+    sample = make_blank_samples(federation.shape, federation.dtype)
     up = rehearse_loop(method, shared, mine, sample)[1]
-    engine = by_network(method, shared, mine, sample)[0] if config.engine == "auto" else config.engine
+    engine = choose_by_network(method, shared, mine, sample)[0] if config.engine == "auto" else config.engine
     return Case(config, federation, method, shared, mine, up, engine)
 
 

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fedmpi.engines.batch_plan import of_round
-from fedmpi.engines.dry_run import count_steps
-from fedmpi.engines.step_counter import UNKEPT
-from fedmpi.models.build import blank_samples
+from fedmpi.engines.batch_plan import get_local_training
+from fedmpi.engines.dry_run import count_steps_by_kind
+from fedmpi.engines.step_counter import DISCARDED_KINDS
+from fedmpi.models.build import make_blank_samples
 
 
 @dataclass(frozen=True)
@@ -36,15 +36,16 @@ def stages(case) -> list[Stage]:
     first, share = method.warm_up_participants(clients, case.config.seed), float(np.mean(taking_part(case))) / clients
     if first is not None:
         made = mean_steps_of_round(case, case.shared, case.federation.sizes[first], -1)
-        found.append(Stage(0, len(first) / clients, {k: n for k, n in made.items() if k not in UNKEPT}))
+        found.append(Stage(0, len(first) / clients, {k: n for k, n in made.items() if k not in DISCARDED_KINDS}))
     return found + [Stage(rounds, share, mean_steps_of_round(case, shared, case.federation.sizes, 0))
                     for rounds, shared in method.stages(case.shared, case.config.rounds)]
 
 
 def mean_steps_of_round(case, shared, sizes: np.ndarray, when: int) -> dict[str, float]:
     """Return a client's steps by kind in a round, mean over clients of these sizes."""
-    sample, local = blank_samples(case.federation.shape, case.federation.dtype), of_round(case.config, when)
-    return averaged(sizes, lambda n: {**count_steps(case.method, shared, case.mine, sample, n, local)})
+    sample = make_blank_samples(case.federation.shape, case.federation.dtype)
+    local = get_local_training(case.config, when)
+    return averaged(sizes, lambda n: {**count_steps_by_kind(case.method, shared, case.mine, sample, n, local)})
 
 
 def averaged(sizes: np.ndarray, of: Callable[[int], dict[str, float]]) -> dict[str, float]:
@@ -60,8 +61,8 @@ def in_all(found: list[Stage]) -> dict[str, float]:
     total: Counter[str] = Counter()
     for stage in found:
         total.update({kind: max(1, stage.rounds) * stage.share * n for kind, n in stage.steps.items()
-                      if kind not in UNKEPT})
-    total.update({kind: n for kind, n in found[-1].steps.items() if kind in UNKEPT})
+                      if kind not in DISCARDED_KINDS})
+    total.update({kind: n for kind, n in found[-1].steps.items() if kind in DISCARDED_KINDS})
     return {kind: round_if_whole(number) for kind, number in total.items()}
 
 

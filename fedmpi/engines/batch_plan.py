@@ -11,11 +11,11 @@ import torch
 
 from fedmpi.comm.gpu_staging import sent as sent  # what is drawn here is sent from here
 from fedmpi.config.schema import Config
-from fedmpi.engines.step_counter import MAIN, known
+from fedmpi.engines.step_counter import MAIN, check_kind
 
-ALWAYS = 2 ** 32 - 2      # in place of a round: the same draw in all rounds
-NOISE = 1 << 16           # between a stream of batches and that of their noise
-TOGETHER = 32 << 20       # bytes of noise that travel to a GPU at once
+FIXED_ROUND = 2 ** 32 - 2      # in place of a round: the same draw in all rounds
+NOISE_STREAM_OFFSET = 1 << 16           # between a stream of batches and that of their noise
+NOISE_BYTES_AT_ONCE = 32 << 20       # bytes of noise that travel to a GPU at once
 
 
 class LocalTraining(NamedTuple):
@@ -38,9 +38,9 @@ class BatchPlan(NamedTuple):
 
 def draw_batches(local: LocalTraining, client: int, stream: int, n: int) -> BatchPlan:
     """Draw the batches of one client with n samples: every epoch a new order, its last batch shorter if need be."""
-    per_epoch, steps = -(-n // local.batch), steps_of(local, n)
+    per_epoch, steps = -(-n // local.batch), count_local_steps(local, n)
     epochs = -(-steps // per_epoch)
-    generator = generate(local.seed, local.round, client, stream)
+    generator = make_generator(local.seed, local.round, client, stream)
     index = np.zeros((epochs, per_epoch * local.batch), np.int32)
     for epoch in range(epochs):
         index[epoch, :n] = generator.permutation(n)
@@ -49,14 +49,14 @@ def draw_batches(local: LocalTraining, client: int, stream: int, n: int) -> Batc
     return BatchPlan(index.reshape(-1, local.batch)[:steps], count.reshape(-1)[:steps])
 
 
-def of_round(config: Config, when: int) -> LocalTraining:
+def get_local_training(config: Config, when: int) -> LocalTraining:
     """Return the local training of round `when` as the settings have it; -1 is the round before the first one."""
     t = config.train
     decay = t.lr_decay ** max(0, when)
     return LocalTraining(config.seed, when, t.batch, t.epochs, t.steps, t.lr * decay, t.momentum, decay)
 
 
-def with_batches(
+def change_batches(
     local: LocalTraining, epochs: int | None, steps: int | None = None, kind: str | None = None
 ) -> LocalTraining:
     """Return the local training of so many epochs, or steps where given; None epochs: as it is. Its steps are counted
@@ -64,7 +64,7 @@ def with_batches(
 
     If `local.steps` stand in place of `local.epochs` epochs, as many in proportion stand in place of these, rounded
     up."""
-    local = local if kind is None else local._replace(kind=known(kind))
+    local = local if kind is None else local._replace(kind=check_kind(kind))
     if epochs is None:
         return local
     if steps is None and local.steps is not None:
@@ -72,37 +72,38 @@ def with_batches(
     return local._replace(epochs=epochs, steps=steps)
 
 
-def generate(seed: int, when: int, client: int, stream: int) -> np.random.Generator:
+def make_generator(seed: int, when: int, client: int, stream: int) -> np.random.Generator:
     """Return the generator of one use of the seed; the warm-up before the first round is round -1."""
     return np.random.Generator(np.random.Philox(np.random.SeedSequence((seed, when % 2 ** 32, client, stream))))
 
 
-def noise(local: LocalTraining, client: int, stream: int, shape: tuple[int, ...]) -> Iterator[np.ndarray]:
+def draw_noise(local: LocalTraining, client: int, stream: int, shape: tuple[int, ...]) -> Iterator[np.ndarray]:
     """Yield standard normal noise (batch, *shape) for a client's batches, one after another."""
-    generator = generate(local.seed, local.round, client, NOISE + stream)
+    generator = make_generator(local.seed, local.round, client, NOISE_STREAM_OFFSET + stream)
     while True:
         yield generator.standard_normal((local.batch, *shape), np.float32)
 
 
-def taken(noise: Iterator[np.ndarray], steps: int) -> np.ndarray:
+def stack_noise(noise: Iterator[np.ndarray], steps: int) -> np.ndarray:
     """Return the noise of the next steps, (steps, batch, *shape)."""
     return next(noise)[None] if steps == 1 else np.stack([*islice(noise, steps)])
 
 
-def steps_of(local: LocalTraining, n: int) -> int:
+def count_local_steps(local: LocalTraining, n: int) -> int:
     """Return how many steps a client with n samples takes."""
     return local.epochs * -(-n // local.batch) if local.steps is None else local.steps
 
 
-def steps_at_once(shape: tuple[int, ...], steps: int, device: torch.device) -> int:
+def choose_steps_at_once(shape: tuple[int, ...], steps: int, device: torch.device) -> int:
     """Return for how many steps numbers of a shape are drawn at once: all that are few enough on a GPU, to which they
     travel together; one on a CPU, in whose cache they then are."""
     each = 4 * int(np.prod(shape, dtype=np.int64))
-    return max(1, min(steps, TOGETHER // max(each, 1))) if device.type == "cuda" else 1
+    return max(1, min(steps, NOISE_BYTES_AT_ONCE // max(each, 1))) if device.type == "cuda" else 1
 
 
-def subset(local: LocalTraining, client: int, stream: int, n: int, share: float, fixed: bool, rest: bool) -> np.ndarray:
+def draw_subset(local: LocalTraining, client: int, stream: int, n: int, share: float, fixed: bool,
+                rest: bool) -> np.ndarray:
     """Return the positions of a random share of n samples, at least one, or of the others (at least one too)."""
-    order = generate(local.seed, ALWAYS if fixed else local.round, client, stream).permutation(n)
+    order = make_generator(local.seed, FIXED_ROUND if fixed else local.round, client, stream).permutation(n)
     kept = max(1, int(share * n + 1e-9))
     return order[min(kept, n - 1):] if rest else order[:kept]

@@ -20,10 +20,10 @@ from fedmpi.method import BASE, HEAD, WHOLE, declared_kinds, kind_of_field
 from fedmpi.settings import setting_names
 
 
-def bind(method, model):
+def bind_method(method, model):
     """Return the method on a model, with clients that keep their statistics to themselves where the model says so.
     Raises BadInput for a method that makes other numbers of its models, in which the statistics would count."""
-    local = model.still and model.policy == "local"
+    local = model.buffers and model.policy == "local"
     if local and not method.supports_local_batchnorm:
         raise BadInput(f"model.statistics = local: {method.title} computes with whole models, in which a client's own "
                        "running statistics would count; set model.statistics = average, or model.norm = group")
@@ -48,7 +48,7 @@ class LocalBatchNorm:
 
     def init(self, n):
         shared, mine = super().init(n)
-        return self._with(shared, None), join_state(mine, gather_statistics(self.model.start, self.model.still))
+        return self._with(shared, None), join_state(mine, gather_statistics(self.model.start, self.model.buffers))
 
     def client(self, shared, mine, data):
         own, row = split_state(mine)
@@ -86,23 +86,25 @@ class LocalBatchNorm:
         if kind is None:
             return value
         # where the head's statistics begin in `row`
-        first = sum(part.stop - part.start for part in model.base.still)
-        still, at = {HEAD: (model.head.still, first), BASE: (model.base.still, 0), WHOLE: (model.still, 0)}[kind]
-        value = value.clone() if still else value
-        for part in still:
+        first = sum(part.stop - part.start for part in model.base.buffers)
+        buffers, at = {HEAD: (model.head.buffers, first), BASE: (model.base.buffers, 0), WHOLE: (model.buffers, 0)}[
+            kind
+        ]
+        value = value.clone() if buffers else value
+        for part in buffers:
             length = part.stop - part.start
             value[..., part] = 0 if row is None else row[at:at + length]
             at += length
         return value
 
 
-def gather_statistics(w: Tensor, still: list[slice]) -> Tensor:
+def gather_statistics(w: Tensor, buffers: list[slice]) -> Tensor:
     """Return the statistics in a vector, one after another."""
-    return torch.cat([w[part] for part in still])
+    return torch.cat([w[part] for part in buffers])
 
 
 @cache
-def keeping(kind: type) -> type:
+def extend_state_class(kind: type) -> type:
     """Return a class of Mine with the field `statistics` behind those of another."""
     longer = namedtuple(kind.__name__, (*kind._fields, "statistics"))
     longer.__annotations__ = get_type_hints(kind, include_extras=True) | {"statistics": Tensor}
@@ -111,7 +113,7 @@ def keeping(kind: type) -> type:
 
 
 def join_state(mine, row: Tensor):
-    return keeping(type(mine))(*mine, row)
+    return extend_state_class(type(mine))(*mine, row)
 
 
 def split_state(mine):

@@ -18,10 +18,10 @@ from torch import Tensor
 from torch.func import vmap
 
 from fedmpi.engines import batch_plan
-from fedmpi.engines.cuda_graphs import Graphs
-from fedmpi.engines.gradients import Loss, bind_cohort, bind_cohort_loss, gradient, is_empty
+from fedmpi.engines.cuda_graphs import StepRecorder
+from fedmpi.engines.gradients import Loss, bind_cohort, bind_cohort_loss, compute_gradient, is_empty
 from fedmpi.engines.step import Step, StepOptions, empty_rows
-from fedmpi.engines.step_counter import NOBODYS, StepCounter
+from fedmpi.engines.step_counter import NO_COUNTER, StepCounter
 from fedmpi.models.build import as_input
 from fedmpi.models.flat import Net, cross_entropy
 
@@ -43,9 +43,9 @@ class Cohort:
     clients: tuple[int, ...]
     local: batch_plan.LocalTraining
     stream: int = 0
-    graphs: Graphs = Graphs()
+    graphs: StepRecorder = StepRecorder()
     check: Callable[[], None] = do_nothing      # called before every step; raises where training is to be given up
-    counter: StepCounter = NOBODYS
+    counter: StepCounter = NO_COUNTER
 
     def plans(self):
         """Return the batches as (steps, c, b) index and weights (0 where padded), and the active clients per step."""
@@ -63,13 +63,13 @@ class Cohort:
 
     def subset(self, share: float, stream: int, fixed: bool, rest: bool) -> Cohort:
         """Return the same clients with a share of their samples each: more samples keep more, so the order stays."""
-        kept = [batch_plan.subset(self.local, i, stream, n, share, fixed, rest)
+        kept = [batch_plan.draw_subset(self.local, i, stream, n, share, fixed, rest)
                 for i, n in zip(self.clients, self.sizes, strict=True)]
         if self.y.is_cuda:
             places = [k + i * self.y.shape[1] for i, k in enumerate(kept)]
-            x, y = (picked(rows.flatten(0, 1), places) for rows in (self.x, self.y))
+            x, y = (gather_padded(rows.flatten(0, 1), places) for rows in (self.x, self.y))
         else:
-            x, y = (pad([row[k] for row, k in zip(rows, map(torch.from_numpy, kept), strict=True)])
+            x, y = (pad_samples([row[k] for row, k in zip(rows, map(torch.from_numpy, kept), strict=True)])
                     for rows in (self.x, self.y))
         return dataclasses.replace(self, x=x, y=y, sizes=tuple(map(len, kept)))
 
@@ -99,12 +99,12 @@ class Cohort:
 
     def noises(self, shape: tuple[int, ...]):
         """Yield the noise of every step's batches, (k, b, *shape), for the first k clients, which still have one."""
-        steps = [batch_plan.steps_of(self.local, n) for n in self.sizes]
-        at_once = batch_plan.steps_at_once((len(steps), self.local.batch, *shape), max(steps), self.y.device)
-        drawn = [batch_plan.noise(self.local, i, self.stream, shape) for i in self.clients]
+        steps = [batch_plan.count_local_steps(self.local, n) for n in self.sizes]
+        at_once = batch_plan.choose_steps_at_once((len(steps), self.local.batch, *shape), max(steps), self.y.device)
+        drawn = [batch_plan.draw_noise(self.local, i, self.stream, shape) for i in self.clients]
         for begin in range(0, max(steps), at_once):
             ks = [sum(mine > t for mine in steps) for t in range(begin, min(begin + at_once, max(steps)))]
-            block = np.stack([batch_plan.taken(noise, at_once) for noise in drawn[:ks[0]]])
+            block = np.stack([batch_plan.stack_noise(noise, at_once) for noise in drawn[:ks[0]]])
             block = batch_plan.sent(block, self.y.device)
             yield from (block[:k, t] for t, k in enumerate(ks))
 
@@ -141,7 +141,7 @@ class Cohort:
     def count(self, going: Tensor | None = None) -> None:
         """Count the steps of a training of the clients, of those for which `going` (c,) holds."""
         flags = [True] * len(self.sizes) if going is None else going.tolist()
-        self.counter.add(self.local.kind, sum(batch_plan.steps_of(self.local, n) for n, counts in
+        self.counter.add(self.local.kind, sum(batch_plan.count_local_steps(self.local, n) for n, counts in
                                               zip(self.sizes, flags, strict=True) if counts))
 
     def descend(self, net: Net | Loss, w: Tensor, options: StepOptions, only: slice | None, args: Sequence[Tensor],
@@ -173,7 +173,7 @@ class Cohort:
 
         def counted(k, *args):
             self.counter.add(self.local.kind, k)
-            return gradient(*args)
+            return compute_gradient(*args)
         for drawn in zip(*(draw.batches() for draw in draws), strict=True):
             k = drawn[0][0]      # the same in every draw: a client's batches are as many and as large
 
@@ -185,21 +185,21 @@ class Cohort:
         return state
 
 
-def pad(rows: tuple[Tensor, ...]) -> Tensor:
+def pad_samples(rows: tuple[Tensor, ...]) -> Tensor:
     """Stack tensors of different lengths, zero-padded to whole blocks, as many as the first and longest has."""
     if rows[0].is_cuda:
         starts = np.cumsum([0, *map(len, rows)])
-        return picked(torch.cat(rows), [np.arange(*pair) for pair in pairwise(starts)])
-    out = rows[0].new_zeros((len(rows), whole_blocks(len(rows[0])), *rows[0].shape[1:]))
+        return gather_padded(torch.cat(rows), [np.arange(*pair) for pair in pairwise(starts)])
+    out = rows[0].new_zeros((len(rows), round_up_to_blocks(len(rows[0])), *rows[0].shape[1:]))
     for i, row in enumerate(rows):
         out[i, :len(row)] = row
     return out
 
 
-def picked(flat: Tensor, places: list[np.ndarray]) -> Tensor:
+def gather_padded(flat: Tensor, places: list[np.ndarray]) -> Tensor:
     """Return the samples at these places of all (n, ...), a row for each client, padded as `pad` does: a few operations
     of a GPU, not one for each client."""
-    table = np.full((len(places), whole_blocks(len(places[0]))), -1)
+    table = np.full((len(places), round_up_to_blocks(len(places[0]))), -1)
     for row, mine in zip(table, places, strict=True):
         row[:len(mine)] = mine
     at = batch_plan.sent(table, flat.device)
@@ -207,6 +207,6 @@ def picked(flat: Tensor, places: list[np.ndarray]) -> Tensor:
     return out.masked_fill_((at < 0).view(*at.shape, *[1] * (out.ndim - 2)), 0)
 
 
-def whole_blocks(n: int) -> int:
+def round_up_to_blocks(n: int) -> int:
     """Return how many samples the blocks hold that n fill."""
     return -(-n // SAMPLES_PER_BLOCK) * SAMPLES_PER_BLOCK

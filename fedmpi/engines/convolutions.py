@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
 from fedmpi.models.build import as_input
-from fedmpi.models.precision import forward
+from fedmpi.models.precision import run_forward
 from fedmpi.torch_compat import replace_forward
 
 MAX_CLIENTS_AT_ONCE = 128       # whom engine `vmap` trains together at most
@@ -40,7 +40,7 @@ def can_convolve(layer) -> bool:
             and not isinstance(layer.padding, str))
 
 
-def unfolded(model, names):
+def use_unfolded(model, names):
     """Return a context in which `convolve` computes these layers of a model, of its feature extractor and its head."""
     modules = [dict(net.module.named_modules()) for net in (model, model.base, model.head)]
     return replace_forward([found[name] for found in modules for name in names if name in found], convolve)
@@ -56,17 +56,17 @@ def time_layers(model, x: Tensor | None, batch: int, clients: int) -> np.ndarray
     seconds, grouped and by `convolve`; zeros where x is None."""
     layers = list_convolutions(model)
     found = np.zeros((2, len(layers)))
-    shapes = {} if x is None else inputs(model, as_input(x.expand(batch, *x.shape[1:])))
+    shapes = {} if x is None else record_input_shapes(model, as_input(x.expand(batch, *x.shape[1:])))
     for i, name in enumerate(layers):
         if name in shapes:
             layer, given = model.module.get_submodule(name), (shapes[name], min(clients, MAX_CLIENTS_AT_ONCE), x.device)
             found[0, i] = time_layer(layer, *given)
-            with unfolded(model, [name]):
+            with use_unfolded(model, [name]):
                 found[1, i] = time_layer(layer, *given)
     return found
 
 
-def faster_unfolded(model, x: Tensor, batch: int, clients: int) -> list[str]:
+def choose_unfolded(model, x: Tensor, batch: int, clients: int) -> list[str]:
     """Return the names of the layers that `convolve` computes faster here and now."""
     return [
         name
@@ -77,7 +77,7 @@ def faster_unfolded(model, x: Tensor, batch: int, clients: int) -> list[str]:
     ]
 
 
-def inputs(model, x: Tensor) -> dict[str, tuple[int, ...]]:
+def record_input_shapes(model, x: Tensor) -> dict[str, tuple[int, ...]]:
     """Return the shape of what each layer that `convolve` can compute is given, by the layer's name."""
     shapes, hooks = {}, []
     for name, layer in model.module.named_modules():
@@ -97,16 +97,19 @@ def time_layer(layer: nn.Conv2d, shape: tuple[int, ...], clients: int, device: t
     """Return the seconds of a forward and backward pass with weights of each client's own."""
     weights = {name: torch.randn(clients, *p.shape, device=device) for name, p in layer.named_parameters()}
     x = torch.randn(clients, *shape, device=device)
-    step = vmap(grad(lambda weights, x: forward(partial(functional_call, layer, weights), x).square().sum(), (0, 1)))
+
+    def loss(weights: dict[str, Tensor], x: Tensor) -> Tensor:
+        return run_forward(partial(functional_call, layer, weights), x).square().sum()
+    step = vmap(grad(loss, (0, 1)))
     for repeat in range(TIMING_REPEATS):
         if repeat == 2:
-            synchronize(device)
+            synchronize_device(device)
             begin = time.perf_counter()
         step(weights, x)
-    synchronize(device)
+    synchronize_device(device)
     return time.perf_counter() - begin
 
 
-def synchronize(device: torch.device) -> None:
+def synchronize_device(device: torch.device) -> None:
     if device.type == "cuda":
         torch.cuda.synchronize(device)

@@ -10,14 +10,14 @@ from contextlib import contextmanager
 
 import torch
 
-from fedmpi.engines.gpu_errors import short_of_memory
+from fedmpi.engines.gpu_errors import is_out_of_memory
 from fedmpi.torch_compat import end_failed_capture
 
 WARMUP_CALLS = 2        # steps taken before one is recorded: they load the kernels and workspaces that it needs
-OFTEN = 16      # with fewer steps, recording (perhaps ten steps' time) would gain nothing
+MIN_STEPS_TO_RECORD = 16      # with fewer steps, recording (perhaps ten steps' time) would gain nothing
 
 
-class Graphs:
+class StepRecorder:
     """Says whether steps are recorded (`mode`: auto, on, off; auto: on a GPU), and repeats them."""
 
     def __init__(self, mode: str = "off"):
@@ -28,12 +28,12 @@ class Graphs:
 
     def repeat(self, step: Callable[[], None], times: int, device: torch.device, check: Callable[[], None]) -> None:
         """Take a step so many times, replayed where that is worth while; `check` is called before each."""
-        if not self.wanted(device) or times < (OFTEN if self.mode == "auto" else WARMUP_CALLS + 1):
+        if not self.wanted(device) or times < (MIN_STEPS_TO_RECORD if self.mode == "auto" else WARMUP_CALLS + 1):
             for _ in range(times):
                 check()
                 step()
             return
-        with side_stream(device, self._stream(device)) as stream:
+        with work_on_stream(device, self._stream(device)) as stream:
             for _ in range(WARMUP_CALLS - 1):
                 step()
             self._look(step, stream)
@@ -75,9 +75,9 @@ class Graphs:
 
     def _recorded(self, step, stream) -> Callable[[], None]:
         try:
-            return record(step, stream)
+            return record_step(step, stream)
         except RuntimeError as error:
-            if short_of_memory(error):      # the engine's business: fewer clients at once
+            if is_out_of_memory(error):      # the engine's business: fewer clients at once
                 raise
             self._give_up(error)
             return step
@@ -89,7 +89,7 @@ class Graphs:
 
 
 @contextmanager
-def side_stream(device: torch.device, side):
+def work_on_stream(device: torch.device, side):
     """Work on a stream beside the GPU's current one, as recording must; None on a CPU."""
     if side is None:
         yield None
@@ -104,7 +104,7 @@ def side_stream(device: torch.device, side):
             main.wait_stream(side)
 
 
-def record(step, stream) -> Callable[[], None]:
+def record_step(step, stream) -> Callable[[], None]:
     """Record a step without taking it; return what replays it. Raises the RuntimeError of a step that cannot be
     recorded, not the one that CUDA then raises at the end of the capture.
 

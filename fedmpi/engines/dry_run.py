@@ -16,17 +16,17 @@ from fedmpi.engines.batch_plan import LocalTraining
 from fedmpi.engines.gradients import Loss, is_empty
 from fedmpi.engines.loop import LoopData
 from fedmpi.engines.step import StepOptions, StepSettings
-from fedmpi.engines.step_counter import JUDGED, PARTICIPANTS, counted_as
+from fedmpi.engines.step_counter import JUDGED, PARTICIPANTS, classify_steps
 from fedmpi.models.flat import Net
 
 
-class Work(NamedTuple):
+class RoundWork(NamedTuple):
     trained: int      # samples that went forward and backward
     passed: int       # samples that went forward alone
 
 
 @dataclass(frozen=True)
-class Tally(LoopData):
+class DryRunData(LoopData):
     """Data of `count` samples that are never touched: notes what would be, in `spent` and `steps`."""
     count: int = 1
     spent: list = field(default_factory=lambda: [0, 0])
@@ -38,7 +38,7 @@ class Tally(LoopData):
 
     def _take(self) -> None:
         """Note the batches of a training: their steps and samples."""
-        per_epoch, steps = -(-self.n // self.local.batch), batch_plan.steps_of(self.local, self.n)
+        per_epoch, steps = -(-self.n // self.local.batch), batch_plan.count_local_steps(self.local, self.n)
         whole, rest = divmod(steps, per_epoch)
         self.spent[0] += whole * self.n + rest * self.local.batch
         self.made[self.local.kind] += steps
@@ -60,29 +60,29 @@ class Tally(LoopData):
         self.spent[1] += self.n
         return super()._forward(net, w)
 
-    def subset(self, share: float, stream: int, fixed: bool = False, rest: bool = False) -> Tally:
+    def subset(self, share: float, stream: int, fixed: bool = False, rest: bool = False) -> DryRunData:
         kept = max(1, int(share * self.n + 1e-9))
         return dataclasses.replace(self, count=self.n - min(kept, self.n - 1) if rest else kept)
 
 
-def dry_run(function, method, shared, mine, blank: Tensor, n: int, local: LocalTraining) -> Tally:
+def dry_run(function, method, shared, mine, blank: Tensor, n: int, local: LocalTraining) -> DryRunData:
     """Return what method.client or method.personal would do for a client with n samples; `blank` (1, ...) is a sample
     as stored."""
-    data = Tally(blank, torch.zeros(1, dtype=torch.int64, device=blank.device), 0, local,
+    data = DryRunData(blank, torch.zeros(1, dtype=torch.int64, device=blank.device), 0, local,
                  message=method.message_template(), count=n)
     function(shared, mine, data)
     return data
 
 
-def round_work(method, shared, mine, blank: Tensor, n: int, local: LocalTraining) -> Work:
+def count_round_work(method, shared, mine, blank: Tensor, n: int, local: LocalTraining) -> RoundWork:
     """Return what a round of a client with n samples computes."""
-    return Work(*dry_run(method.client, method, shared, mine, blank, n, local).spent)
+    return RoundWork(*dry_run(method.client, method, shared, mine, blank, n, local).spent)
 
 
-def count_steps(method, shared, mine, blank: Tensor, n: int, local: LocalTraining) -> dict[str, int]:
+def count_steps_by_kind(method, shared, mine, blank: Tensor, n: int, local: LocalTraining) -> dict[str, int]:
     """Return the steps by kind of a client with n samples: of a round in which it takes part, and at judging."""
     made: Counter[str] = Counter()
     for function, whose in ((method.client, PARTICIPANTS), (method.personal, JUDGED)):
         for kind, number in dry_run(function, method, shared, mine, blank, n, local).made.items():
-            made[counted_as(kind, whose, local.round < 0)] += number
+            made[classify_steps(kind, whose, local.round < 0)] += number
     return {kind: number for kind, number in made.items() if number}

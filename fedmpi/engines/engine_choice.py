@@ -13,11 +13,11 @@ from torch import Tensor
 
 from fedmpi.config.schema import Config
 from fedmpi.engines import gpu_card
-from fedmpi.engines.convolutions import synchronize
-from fedmpi.engines.gpu_card import Room
-from fedmpi.engines.gpu_errors import broken
+from fedmpi.engines.convolutions import synchronize_device
+from fedmpi.engines.gpu_card import MemoryLimits
+from fedmpi.engines.gpu_errors import is_gpu_broken
 from fedmpi.engines.loop import Loop
-from fedmpi.engines.vmap import BATCHNORM, Vmap, rehearse_vmap
+from fedmpi.engines.vmap import BATCHNORM_REFUSED, Vmap, rehearse_vmap
 from fedmpi.errors import BadInput
 
 # Measured with mlp networks on one core: vmap / loop = 0.2 at 5 thousand parameters and 100 clients, 0.6 with 20;
@@ -27,22 +27,22 @@ CPU = torch.device("cpu")
 CLIENTS_TIMED = 8      # clients that a rank times on
 
 
-def engine(name: str, config: Config, room: Room | None = None):
+def build_engine(name: str, config: Config, room: MemoryLimits | None = None):
     """Return the engine of that name; a chunk of `vmap` takes what the room for it says."""
-    return Vmap((room or gpu_card.room(config, CPU)).chunk, config.cuda_graphs) if name == "vmap" else Loop()
+    return Vmap((room or gpu_card.limit_memory(config, CPU)).chunk, config.cuda_graphs) if name == "vmap" else Loop()
 
 
 def refuse_vmap(name: str, method, blank: Tensor) -> None:
     """Raise BadInput where `vmap` is asked for, and cannot train the network."""
     if name != "vmap":
         return
-    if method.model.still:
-        raise BadInput(BATCHNORM)
-    if why := obstacle(method, *method.init(1), blank):
+    if method.model.buffers:
+        raise BadInput(BATCHNORM_REFUSED)
+    if why := find_vmap_obstacle(method, *method.init(1), blank):
         raise BadInput(f"engine = vmap: the network cannot be vectorised ({why}); set engine=loop")
 
 
-def obstacle(method, shared, mine, blank: Tensor) -> str:
+def find_vmap_obstacle(method, shared, mine, blank: Tensor) -> str:
     """Return why the network cannot be vectorised, "" where it can."""
     try:
         rehearse_vmap(method, shared, mine, blank)
@@ -51,14 +51,14 @@ def obstacle(method, shared, mine, blank: Tensor) -> str:
     return ""
 
 
-def by_network(method, shared, mine, blank: Tensor) -> tuple[str, str]:
+def choose_by_network(method, shared, mine, blank: Tensor) -> tuple[str, str]:
     """Choose for a CPU, and say why; a network that cannot be vectorised (one that draws random numbers, say) is left
     to `loop`."""
     model = method.model
     facts = f"{model.size:,} parameters, {'with' if model.convolves else 'without'} convolutions"
-    if model.size > SMALL_NETWORK or model.convolves or model.still:
+    if model.size > SMALL_NETWORK or model.convolves or model.buffers:
         return "loop", facts
-    if obstacle(method, shared, mine, blank):
+    if find_vmap_obstacle(method, shared, mine, blank):
         return "loop", "the network cannot be vectorised"
     return "vmap", facts
 
@@ -71,9 +71,9 @@ def time_engines(group, shared) -> np.ndarray:
         group.messages = dict.fromkeys(group.clients, group.method.message_template())
     for i, name in enumerate(("loop", "vmap")):
         try:
-            spent[i] = time_engine(engine(name, group.config, group.room), group, shared)
+            spent[i] = time_engine(build_engine(name, group.config, group.room), group, shared)
         except (RuntimeError, BadInput) as error:      # random numbers in the network, BatchNorm, no room on the GPU
-            if name == "loop" or broken(error):
+            if name == "loop" or is_gpu_broken(error):
                 raise
             spent[i] = np.inf
     group.messages = {}
@@ -86,5 +86,5 @@ def time_engine(candidate, group, shared) -> float:
         begin = time.perf_counter()
         for _ in candidate.apply(group.method.client, group.clients[:CLIENTS_TIMED], shared, group, group.local(0)):
             pass
-        synchronize(group.device)
+        synchronize_device(group.device)
     return time.perf_counter() - begin

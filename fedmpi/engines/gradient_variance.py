@@ -17,16 +17,16 @@ class GradientVariance:
     def add(self, grads: list[Tensor]) -> None:
         k = len(grads[0])
         add_to_each([part[:k] for part in self.parts], grads)
-        self.squares[:k] += squared(grads)
+        self.squares[:k] += sum_squares(grads)
         self.steps[:k] += 1
 
     def value(self) -> Tensor:
         """Return the variance, summed over coordinates, (c,); 0 where there was one gradient only."""
-        about_mean = self.squares - squared(self.parts) / self.steps.clamp_min(1)
+        about_mean = self.squares - sum_squares(self.parts) / self.steps.clamp_min(1)
         return torch.where(self.steps > 1, about_mean.clamp_min(0) / (self.steps - 1).clamp_min(1), 0)
 
 
-def squared(parts: list[Tensor]) -> Tensor:
+def sum_squares(parts: list[Tensor]) -> Tensor:
     """Return each client's sum of squares, (c,). Summed dimension by dimension: in one go the order, and so the bits,
     would depend on the number of clients."""
     total = 0.

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from torch.func import grad, vmap
 
 from fedmpi.errors import BadInput
-from fedmpi.models.flat import Net, as_flat, cross_entropy, inside
-from fedmpi.models.precision import forward
+from fedmpi.models.flat import Net, cross_entropy, flatten_parameter, is_inside
+from fedmpi.models.precision import run_forward
 
 # A loss of a method's own: loss(w, x, y, *args) -> (b,), differentiated by the flat vector w (d,).
 Loss = Callable[..., Tensor]
@@ -32,13 +32,13 @@ def refuse_nothing(chosen: list[int], only: slice | None) -> None:
 def bind_module(net: Net, w: Tensor, only: slice | None):
     """Bind w to the module. Return the vector that moves, (x, y) -> gradients, and flat -> views like these."""
     work = net.bind(w)
-    chosen = net.chosen(only)
+    chosen = net.moving(only)
     refuse_nothing(chosen, only)
-    leaves = [net.leaf(i) for i in chosen]
+    leaves = [net.parameter(i) for i in chosen]
 
     def gradients(x, y):
         net.train(len(y))
-        return torch.autograd.grad(cross_entropy(forward(net.module, x), y), leaves)
+        return torch.autograd.grad(cross_entropy(run_forward(net.module, x), y), leaves)
 
     def views(flat):
         parts = net.split(flat)
@@ -57,18 +57,18 @@ def bind_loss(loss, w: Tensor, only: slice | None, args):
     return work, gradients, lambda flat: [flat[block]]
 
 
-def gradient(x: Tensor, y: Tensor, weight: Tensor, net: Net, w: Tensor) -> Tensor:
+def compute_gradient(x: Tensor, y: Tensor, weight: Tensor, net: Net, w: Tensor) -> Tensor:
     """Return the gradient (d,) of one client's cross-entropy on a batch, inside vmap."""
     net.module.train()
     grads = grad(lambda parts: (net.loss(parts, x, y) * weight).sum())(net.split(w))
-    return torch.cat([as_flat(g) for g in grads])      # by pieces: a slice's own gradient is as long as w
+    return torch.cat([flatten_parameter(g) for g in grads])      # by pieces: a slice's own gradient is as long as w
 
 
 def bind_cohort(net: Net, work: Tensor, only: slice | None):
     """Return (k, x, y, weight) -> gradients of the chosen parameters, and flat -> views like these, for c clients."""
     net.module.train()
     parts = net.split(work)
-    chosen = [i for i, name in enumerate(net.names) if only is None or inside(net.blocks[name], only)]
+    chosen = [i for i, name in enumerate(net.names) if only is None or is_inside(net.blocks[name], only)]
     refuse_nothing(chosen, only)
 
     def loss(moving, parts, x, y, weight):
@@ -76,7 +76,7 @@ def bind_cohort(net: Net, work: Tensor, only: slice | None):
         for i, p in zip(chosen, moving, strict=True):
             parts[i] = p
         return (cross_entropy(net(parts, x), y, reduction="none") * weight).sum()
-    step = each_gradient(loss) if dense(net) and not work.is_cuda else vmap(grad(loss))
+    step = differentiate_each(loss) if is_dense(net) and not work.is_cuda else vmap(grad(loss))
 
     def gradients(k, x, y, weight):
         now = [p[:k] for p in parts]
@@ -98,7 +98,7 @@ def bind_cohort_loss(loss, work: Tensor, only: slice | None, args):
     return gradients, lambda flat: [flat[:, block]]
 
 
-def each_gradient(loss):
+def differentiate_each(loss):
     """Return (moving, *args) -> the gradients of loss(moving, *args) by each client's own tensors `moving`, (c, ...).
 
     The same as vmap(grad(loss)): a client's loss does not depend on the others' tensors, so the gradient of the sum is
@@ -117,7 +117,7 @@ def each_gradient(loss):
     return gradients
 
 
-def dense(net: Net) -> bool:
+def is_dense(net: Net) -> bool:
     """Say whether a plain network multiplies by matrices alone: no convolutions, no tables of embeddings."""
     tables = any(isinstance(layer, (nn.Embedding, nn.EmbeddingBag)) for layer in net.module.modules())
     return net.plain and not tables and all(len(shape) <= 2 for shape in net.shapes)

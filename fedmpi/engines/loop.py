@@ -20,18 +20,18 @@ from fedmpi.engines.batchnorm import gather_statistics
 from fedmpi.engines.gradients import Loss, bind_loss, bind_module, is_empty
 from fedmpi.engines.round_settings import RoundSettings
 from fedmpi.engines.step import Step, StepOptions, StepSettings
-from fedmpi.engines.step_counter import NOBODYS, StepCounter
+from fedmpi.engines.step_counter import NO_COUNTER, StepCounter
 from fedmpi.models.build import as_input
 from fedmpi.models.flat import Net, attach_logits, cross_entropy
-from fedmpi.models.precision import forward
+from fedmpi.models.precision import run_forward
 from fedmpi.torch_compat import copy_to_each, seed_generators
 
 if TYPE_CHECKING:
     from fedmpi.client_data import ClientData
 
-GATHER = 32 << 20      # bytes of batches that are gathered at once
+BYTES_GATHERED_AT_ONCE = 32 << 20      # bytes of batches that are gathered at once
 SAMPLES_PER_PASS = 500            # samples per forward pass without gradients
-REHEARSAL = batch_plan.LocalTraining(seed=0, round=0, batch=1, epochs=1, steps=1, lr=1e-3, momentum=0.)
+REHEARSAL_TRAINING = batch_plan.LocalTraining(seed=0, round=0, batch=1, epochs=1, steps=1, lr=1e-3, momentum=0.)
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class LoopData(RoundSettings):
     message: tuple | None = None
     number: int | None = None      # that tables of Shared go by, where it is not `client`, the number of the draws
     left: dict = field(default_factory=dict)      # running statistics after the latest training, by their number
-    counter: StepCounter = NOBODYS
+    counter: StepCounter = NO_COUNTER
 
     @property
     def id(self) -> Tensor:
@@ -61,11 +61,12 @@ class LoopData(RoundSettings):
 
     def with_batches(self, epochs: int | None, stream: int, steps: int | None = None,
                      kind: str | None = None) -> LoopData:
-        return dataclasses.replace(self, local=batch_plan.with_batches(self.local, epochs, steps, kind), stream=stream)
+        local = batch_plan.change_batches(self.local, epochs, steps, kind)
+        return dataclasses.replace(self, local=local, stream=stream)
 
     def subset(self, share: float, stream: int, fixed: bool = False, rest: bool = False) -> LoopData:
         kept = batch_plan.sent(
-            batch_plan.subset(self.local, self.client, stream, self.n, share, fixed, rest), self.y.device
+            batch_plan.draw_subset(self.local, self.client, stream, self.n, share, fixed, rest), self.y.device
         )
         return dataclasses.replace(self, x=self.x[kept], y=self.y[kept])
 
@@ -86,7 +87,7 @@ class LoopData(RoundSettings):
     def _forward(self, net: Net, w: Tensor) -> Tensor:
         net.bind(w)
         net.module.eval()
-        return torch.cat([forward(net.module, as_input(x)) for x in self.x.split(SAMPLES_PER_PASS)])
+        return torch.cat([run_forward(net.module, as_input(x)) for x in self.x.split(SAMPLES_PER_PASS)])
 
     def one_by_one(self, function, *tensors: Tensor) -> Tensor:
         return function(*tensors)
@@ -96,7 +97,7 @@ class LoopData(RoundSettings):
         drawn = batch_plan.draw_batches(self.local, self.client, self.stream, self.n)
         index = batch_plan.sent(drawn.index, self.y.device)
         size = index.shape[1]
-        together = max(1, GATHER // max(1, 4 * self.x[0].numel() * size))
+        together = max(1, BYTES_GATHERED_AT_ONCE // max(1, 4 * self.x[0].numel() * size))
         counts = drawn.count.tolist()
         for start in range(0, len(index), together):
             rows = index[start:start + together].flatten()
@@ -104,12 +105,13 @@ class LoopData(RoundSettings):
             for at, count in enumerate(counts[start:start + together]):
                 yield x[at * size:at * size + count], y[at * size:at * size + count]
 
-    def noisy(self, shape: tuple[int, ...]):
+    def noisy_batches(self, shape: tuple[int, ...]):
         """Yield (x, y, e) of every step, with the batch's noise e (b, *shape)."""
-        steps = batch_plan.steps_of(self.local, self.n)
-        at_once = batch_plan.steps_at_once((self.local.batch, *shape), steps, self.y.device)
-        drawn = batch_plan.noise(self.local, self.client, self.stream, shape)
-        blocks = (batch_plan.sent(batch_plan.taken(drawn, at_once), self.y.device) for _ in range(0, steps, at_once))
+        steps = batch_plan.count_local_steps(self.local, self.n)
+        at_once = batch_plan.choose_steps_at_once((self.local.batch, *shape), steps, self.y.device)
+        drawn = batch_plan.draw_noise(self.local, self.client, self.stream, shape)
+        blocks = (batch_plan.sent(batch_plan.stack_noise(drawn, at_once), self.y.device)
+                  for _ in range(0, steps, at_once))
         for (x, y), e in zip(self.batches(), chain.from_iterable(blocks), strict=False):
             yield x, y, e[:len(y)]
 
@@ -119,25 +121,25 @@ class LoopData(RoundSettings):
         options = StepOptions.from_settings(self.local, settings)
         if is_empty(only) or not (where is None or where):
             return options.unmoved(w.clone())
-        self.counter.add(self.local.kind, batch_plan.steps_of(self.local, self.n))
-        if sparse_embedding.can_descend(net, w, only, options):
-            return sparse_embedding.descend(self.batches(), net, w, only, options)
+        self.counter.add(self.local.kind, batch_plan.count_local_steps(self.local, self.n))
+        if sparse_embedding.can_descend_sparsely(net, w, only, options):
+            return sparse_embedding.descend_sparsely(self.batches(), net, w, only, options)
         if not isinstance(net, Net):
             work, gradients, views = bind_loss(net, w, only, args)
             step = Step(work, views, options)
         else:
             work, gradients, views = bind_module(net, w, only)
-            step = Step(work, views, options, net.still)
-        for batch in self.noisy(noise) if noise else self.batches():
+            step = Step(work, views, options, net.buffers)
+        for batch in self.noisy_batches(noise) if noise else self.batches():
             step.take(gradients(*batch))
         if not isinstance(net, Net):
             return step.result()
-        if net.still:
-            self._leave(work, net.still)
-        return step.result(net.handed_over())
+        if net.buffers:
+            self._leave(work, net.buffers)
+        return step.result(net.release())
 
-    def _leave(self, w: Tensor, still) -> None:
-        statistics = gather_statistics(w, still)
+    def _leave(self, w: Tensor, buffers: list[slice]) -> None:
+        statistics = gather_statistics(w, buffers)
         self.left[len(statistics)] = statistics
 
     def scan(self, step, state, streams=()):
@@ -154,10 +156,10 @@ class LoopData(RoundSettings):
         work, gradients, views = bind_module(net, w, None)
         flat = torch.zeros_like(w)
         copy_to_each(views(flat), gradients(x, y))
-        if net.still:
-            for part in net.still:      # the statistics of a model in `state` move with its forward passes
+        if net.buffers:
+            for part in net.buffers:      # the statistics of a model in `state` move with its forward passes
                 w[part] = work[part]
-            self._leave(work, net.still)
+            self._leave(work, net.buffers)
         return flat
 
 
@@ -183,6 +185,6 @@ class Loop:
 
 def rehearse_loop(method, shared, mine, blank: Tensor):
     """Run a client of one blank sample (1, ...) for one step: shows what a client keeps and sends, as (Mine, Up)."""
-    data = LoopData(blank, torch.zeros(1, dtype=torch.int64, device=blank.device), 0, REHEARSAL,
+    data = LoopData(blank, torch.zeros(1, dtype=torch.int64, device=blank.device), 0, REHEARSAL_TRAINING,
                     message=method.message_template())
     return method.client(shared, mine, data)

@@ -102,11 +102,11 @@ class Step:
         weights: (d,), or (c, d); each step moves it.
         views: returns the parts of a vector like `weights` for which there are gradients, in the gradients' order.
         options: of the steps. Of c clients, each pull has a centre (c, p) and a strength (c,).
-        still: slices of running statistics, which forward passes move, but no step; for a single vector only."""
+        buffers: slices of running statistics, which forward passes move, but no step; for a single vector only."""
 
     def __init__(self, weights: Tensor, views: Callable[[Tensor], list[Tensor]], options: StepOptions,
-                 still: Sequence[slice] = ()):
-        self.weights, self.options, self.still = weights, options, still
+                 buffers: Sequence[slice] = ()):
+        self.weights, self.options, self.buffers = weights, options, buffers
         self._moving = views(weights)
         self._velocity = zero_rows(weights) if options.momentum else None
         self._speeds = [] if self._velocity is None else views(self._velocity)
@@ -125,7 +125,7 @@ class Step:
             now = self._active = self._first(k)
         if self._variance is not None:
             self._variance.add([self._by_client(g) for g in gradients])
-        statistics = [part.clone() for part in now.still]
+        statistics = [part.clone() for part in now.buffers]
         if now.velocity is not None:
             now.velocity.mul_(options.momentum)
             add_to_each(now.speeds, gradients)
@@ -134,12 +134,12 @@ class Step:
             now.weights.sub_(now.velocity, alpha=options.lr)
         else:
             # the pulls see the weights before the gradients move them
-            approach(now.pulls)
+            take_pulls(now.pulls)
             if gradients:      # none if a table, whose rows SparseRows moves, is all that learns
                 add_to_each(now.moving, gradients, alpha=-options.lr)
         if options.clip:
             now.weights.clamp_(*options.clip)
-        for part, values in zip(now.still, statistics, strict=True):
+        for part, values in zip(now.buffers, statistics, strict=True):
             part.copy_(values)
 
     def result(self, weights: Tensor | None = None) -> Tensor | tuple[Tensor, Tensor]:
@@ -169,7 +169,7 @@ class Step:
                 for centre, strength, block in pulls]
         return Active(k, weights, moving, velocity, speeds,
                       [self._active_pull(pull, weights, velocity) for pull in pulls],
-                      [weights[part] for part in self.still])
+                      [weights[part] for part in self.buffers])
 
     def _active_pull(self, pull: Pull, weights: Tensor, velocity: Tensor | None) -> ActivePull:
         block = slice(None) if pull.block is None else pull.block
@@ -197,10 +197,10 @@ class Active(NamedTuple):
     velocity: Tensor | None
     speeds: list[Tensor]      # the same parts of the velocity
     pulls: list[ActivePull]
-    still: list[Tensor]
+    buffers: list[Tensor]
 
 
-def approach(pulls: Sequence[ActivePull]) -> None:
+def take_pulls(pulls: Sequence[ActivePull]) -> None:
     """Take the steps of pulls, w - factor * (w - centre), all from the same weights."""
     if len(pulls) == 1:
         pull, = pulls

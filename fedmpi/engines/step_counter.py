@@ -8,18 +8,18 @@ import numpy as np
 
 KINDS = ("main", "head", "mix", "warm_up", "fine_tuning", "judging")
 MAIN, _, _, WARM_UP, FINE_TUNING, JUDGING = KINDS
-UNKEPT = (FINE_TUNING, JUDGING)      # each judging begins these anew
+DISCARDED_KINDS = (FINE_TUNING, JUDGING)      # each judging begins these anew
 PARTICIPANTS, OTHERS, JUDGED = range(3)      # whose steps: who takes part, who idles, any client when it is judged
 
 
-def known(kind: str) -> str:
+def check_kind(kind: str) -> str:
     """Return a kind of steps. Raises ValueError if there is none of that name."""
     if kind not in KINDS:
         raise ValueError(f"data.with_batches(kind={kind!r}): no kind of steps; give one of {', '.join(KINDS)}")
     return kind
 
 
-def counted_as(kind: str, whose: int, warm_up: bool) -> str:
+def classify_steps(kind: str, whose: int, warm_up: bool) -> str:
     """Return the kind that steps count as: all before the first round warm up, and what a client trains to be judged
     is not kept."""
     if whose == JUDGED:
@@ -39,7 +39,7 @@ class StepCounter:
 
     def add(self, kind: str, steps: int) -> None:
         if self.whose is not None:
-            self.table[self.whose, KINDS.index(counted_as(kind, self.whose, self.warm_up))] += steps
+            self.table[self.whose, KINDS.index(classify_steps(kind, self.whose, self.warm_up))] += steps
 
     def take(self) -> np.ndarray:
         """Return the steps, (3 * kinds,), by whose they are and their kind, and count anew."""
@@ -48,4 +48,4 @@ class StepCounter:
         return taken
 
 
-NOBODYS = StepCounter()      # never begun: it counts nothing
+NO_COUNTER = StepCounter()      # never begun: it counts nothing

@@ -14,15 +14,15 @@ from torch import Tensor
 from torch.func import vmap
 
 from fedmpi.engines import batch_plan, convolutions
-from fedmpi.engines.cohort import Cohort, pad
+from fedmpi.engines.cohort import Cohort, pad_samples
 from fedmpi.engines.convolutions import MAX_CLIENTS_AT_ONCE
-from fedmpi.engines.cuda_graphs import Graphs
-from fedmpi.engines.gpu_errors import short_of_memory
+from fedmpi.engines.cuda_graphs import StepRecorder
+from fedmpi.engines.gpu_errors import is_out_of_memory
 from fedmpi.engines.gradients import Loss, is_empty
-from fedmpi.engines.loop import REHEARSAL
+from fedmpi.engines.loop import REHEARSAL_TRAINING
 from fedmpi.engines.round_settings import RoundSettings
 from fedmpi.engines.step import StepOptions, StepSettings
-from fedmpi.engines.vmap_indexing import indexing
+from fedmpi.engines.vmap_indexing import allow_indexing
 from fedmpi.errors import BadInput
 from fedmpi.models.flat import Net, attach_logits
 from fedmpi.torch_compat import flatten_tree, unflatten_tree
@@ -30,12 +30,13 @@ from fedmpi.torch_compat import flatten_tree, unflatten_tree
 if TYPE_CHECKING:
     from fedmpi.client_data import ClientData
 
-CALM = 64        # chunks that fit, one after another, before twice as many clients are tried again
-BATCHNORM = "engine = vmap: it cannot train a network with BatchNorm; set engine=loop, or the model's norm to group"
+CHUNKS_BEFORE_DOUBLING = 64        # chunks that fit, one after another, before twice as many clients are tried again
+BATCHNORM_REFUSED = (
+    "engine = vmap: it cannot train a network with BatchNorm; set engine=loop, or the model's norm to group")
 VECTORS_PER_CLIENT = 10     # of parameters per client while it trains: start, weights, gradients, states, results
 
 
-class Outside(torch.autograd.Function):
+class OutsideVmap(torch.autograd.Function):
     """Call a function on whole batches from inside vmap: `apply(function, *tensors)`."""
 
     @staticmethod
@@ -71,12 +72,12 @@ class VmapData(RoundSettings):
         def look(n, flag):
             found.append(bool(flag.any()))
             return n
-        Outside.apply(look, self.n, flag)
+        OutsideVmap.apply(look, self.n, flag)
         return found[0]
 
     def with_batches(self, epochs: int | None, stream: int, steps: int | None = None,
                      kind: str | None = None) -> VmapData:
-        local = batch_plan.with_batches(self.cohort.local, epochs, steps, kind)
+        local = batch_plan.change_batches(self.cohort.local, epochs, steps, kind)
         return dataclasses.replace(self, cohort=dataclasses.replace(self.cohort, local=local, stream=stream))
 
     def _forward(self, net: Net, w: Tensor) -> Tensor:
@@ -86,7 +87,7 @@ class VmapData(RoundSettings):
         def forward(n, w):
             outputs.append(self.cohort.forward(net, w))
             return n
-        Outside.apply(forward, self.n, w)
+        OutsideVmap.apply(forward, self.n, w)
         return outputs[0]
 
     def with_features(self, net: Net, w: Tensor) -> VmapData:
@@ -99,13 +100,13 @@ class VmapData(RoundSettings):
     def subset(self, share: float, stream: int, fixed: bool = False, rest: bool = False) -> VmapData:
         part = self.cohort.subset(share, stream, fixed, rest)
         sizes = batch_plan.sent(np.array(part.sizes), part.y.device)
-        return dataclasses.replace(self, cohort=part, n=Outside.apply(lambda n: sizes, self.n))
+        return dataclasses.replace(self, cohort=part, n=OutsideVmap.apply(lambda n: sizes, self.n))
 
     def class_sums(self, net: Net, w: Tensor, classes: int) -> Tensor:
-        return Outside.apply(lambda n, w: self.cohort.class_sums(net, w, classes), self.n, w)
+        return OutsideVmap.apply(lambda n, w: self.cohort.class_sums(net, w, classes), self.n, w)
 
     def mean_loss(self, net: Net, w: Tensor) -> Tensor:
-        return Outside.apply(lambda n, w: self.cohort.mean_loss(net, w), self.n, w)
+        return OutsideVmap.apply(lambda n, w: self.cohort.mean_loss(net, w), self.n, w)
 
     def descend(self, net: Net | Loss, w: Tensor, only: slice | None = None, args: Sequence[Tensor] = (),
                 noise: tuple[int, ...] | None = None, where: Tensor | None = None,
@@ -118,16 +119,16 @@ class VmapData(RoundSettings):
             if not is_empty(only):
                 self.cohort.count(*tensors[first:second])
             return self.cohort.descend(net, w, options.with_tensors(tensors[:first]), only, tensors[second:], noise)
-        found = Outside.apply(descend, self.n, w, *own, *flags, *args)
+        found = OutsideVmap.apply(descend, self.n, w, *own, *flags, *args)
         return found if where is None else options.choose(where, found, w)
 
     def one_by_one(self, function, *tensors: Tensor) -> Tensor:
         def one_by_one(n, *tensors):      # copies: bits may depend on how a vector is aligned
             return torch.stack([function(*(t.clone() for t in row)) for row in zip(*tensors, strict=True)])
-        return Outside.apply(one_by_one, self.n, *tensors)
+        return OutsideVmap.apply(one_by_one, self.n, *tensors)
 
     def scan(self, step, state, streams=()):
-        return Outside.apply(lambda n, *state: self.cohort.scan(step, state, streams), self.n, *state)
+        return OutsideVmap.apply(lambda n, *state: self.cohort.scan(step, state, streams), self.n, *state)
 
 
 if TYPE_CHECKING:
@@ -142,7 +143,7 @@ class Vmap:
     name = "vmap"
 
     def __init__(self, memory: float = 2 ** 30, graphs: str = "off"):
-        self.memory, self.graphs = memory, Graphs(graphs)
+        self.memory, self.graphs = memory, StepRecorder(graphs)
         self.unfolded = None  # names of convolutions computed as products of patches; None: nobody has said so yet
         # Clients at once: halved when a device runs out of memory, and doubled when it does not.
         self.most = MAX_CLIENTS_AT_ONCE
@@ -150,8 +151,8 @@ class Vmap:
 
     def apply(self, function, clients, shared, group, local: batch_plan.LocalTraining):
         """Yield (client, function(shared, mine, data)) for each client of the group, chunk by chunk."""
-        if group.method.model.still:      # padded batches would be part of a batch's statistics
-            raise BadInput(BATCHNORM)
+        if group.method.model.buffers:      # padded batches would be part of a batch's statistics
+            raise BadInput(BATCHNORM_REFUSED)
         sizes = {c: len(group.training(c)[1]) for c in clients}
         waiting = sorted(clients, key=lambda c: (-sizes[c], c))
         while waiting:
@@ -166,12 +167,12 @@ class Vmap:
         try:
             results = self._together(function, chunk, shared, group, local)
         except RuntimeError as error:
-            if len(chunk) == 1 or not short_of_memory(error):
+            if len(chunk) == 1 or not is_out_of_memory(error):
                 raise
             why = str(error).partition("\n")[0]
         else:
             self.fitted += 1
-            if self.most < MAX_CLIENTS_AT_ONCE and self.fitted >= CALM:
+            if self.most < MAX_CLIENTS_AT_ONCE and self.fitted >= CHUNKS_BEFORE_DOUBLING:
                 self.most, self.fitted = min(MAX_CLIENTS_AT_ONCE, 2 * self.most), 0
             return results
         self.most, self.fitted = len(chunk) // 2, 0      # the error's frames, which hold the chunk's memory, are gone
@@ -188,30 +189,30 @@ class Vmap:
     def _together(self, function, clients, shared, group, local) -> list:
         group.context.client = clients[0] if len(clients) == 1 else clients
         x, y = zip(*(group.training(c) for c in clients), strict=True)
-        cohort = Cohort(pad(x), pad(y), tuple(map(len, y)), tuple(clients), local, graphs=self.graphs,
+        cohort = Cohort(pad_samples(x), pad_samples(y), tuple(map(len, y)), tuple(clients), local, graphs=self.graphs,
                         check=group.check_grace, counter=group.counter)
         messages = [group.messages.get(c) for c in clients]
         model = group.method.model
         if self.unfolded is None and cohort.x.is_cuda:
-            self.unfolded = convolutions.faster_unfolded(model, x[0][:1], local.batch, len(clients))
-        with convolutions.unfolded(model, self.unfolded or ()):
-            results = together(function, shared, [group.store.read(c) for c in clients], cohort, messages)
+            self.unfolded = convolutions.choose_unfolded(model, x[0][:1], local.batch, len(clients))
+        with convolutions.use_unfolded(model, self.unfolded or ()):
+            results = apply_to_cohort(function, shared, [group.store.read(c) for c in clients], cohort, messages)
         return list(zip(clients, results, strict=True))
 
 
-def together(function, shared, mine: list, cohort: Cohort, messages: list) -> list:
+def apply_to_cohort(function, shared, mine: list, cohort: Cohort, messages: list) -> list:
     """Return function(shared, mine, data) of each client of a cohort."""
     sizes, ids = batch_plan.sent(np.array([cohort.sizes, cohort.clients]), cohort.y.device)
-    message = stacked(messages) if None not in messages else None
+    message = stack_states(messages) if None not in messages else None
 
     def one(mine, n, i, message=None):
-        with indexing():
+        with allow_indexing():
             return function(shared, mine, VmapData(cohort, n, i, message))
-    leaves, tree = flatten_tree(vmap(one)(stacked(mine), sizes, ids, *([message] if message else [])))
+    leaves, tree = flatten_tree(vmap(one)(stack_states(mine), sizes, ids, *([message] if message else [])))
     return [unflatten_tree([leaf[i].clone() for leaf in leaves], tree) for i in range(len(sizes))]
 
 
-def stacked(states: list):
+def stack_states(states: list):
     """Return one state whose fields are those of all states, stacked."""
     return type(states[0])(*(torch.stack(column) for column in zip(*states, strict=True)))
 
@@ -219,5 +220,6 @@ def stacked(states: list):
 def rehearse_vmap(method, shared, mine, blank: Tensor):
     """Run client 0, with one blank sample (1, ...), twice at once: fails if the network cannot be vectorised."""
     y = torch.zeros(1, dtype=torch.int64, device=blank.device)
-    cohort = Cohort(pad((blank, blank)), pad((y, y)), (1, 1), (0, 0), REHEARSAL)      # there may be no client 1
-    return together(method.client, shared, [mine, mine], cohort, 2 * [method.message_template()])
+    # client 0 twice, for there may be no client 1
+    cohort = Cohort(pad_samples((blank, blank)), pad_samples((y, y)), (1, 1), (0, 0), REHEARSAL_TRAINING)
+    return apply_to_cohort(method.client, shared, [mine, mine], cohort, 2 * [method.message_template()])

@@ -11,26 +11,26 @@ from torch.func import vmap
 from torch.overrides import TorchFunctionMode
 
 
-class ByList(TorchFunctionMode):
+class IndexByList(TorchFunctionMode):
     """Turns `table[i]` into `table[[i]][0]`."""
 
     def __torch_function__(self, function, types, args=(), kwargs=None):
-        if function is Tensor.__getitem__ and is_number(args[1]):
+        if function is Tensor.__getitem__ and is_index_tensor(args[1]):
             return args[0][args[1][None]][0]
         return function(*args, **(kwargs or {}))
 
 
-def is_number(index) -> bool:
+def is_index_tensor(index) -> bool:
     return isinstance(index, Tensor) and not index.ndim and index.dtype in (torch.int64, torch.int32)
 
 
-def indexing():
+def allow_indexing():
     """Return the context in which a method may index by what vmap batches."""
-    return nullcontext() if indexes_under_vmap() else ByList()
+    return nullcontext() if can_index_under_vmap() else IndexByList()
 
 
 @cache
-def indexes_under_vmap() -> bool:
+def can_index_under_vmap() -> bool:
     """Say whether this PyTorch can by itself."""
     table = torch.zeros(2, 1)
     try:

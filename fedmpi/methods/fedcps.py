@@ -29,7 +29,7 @@ from fedmpi.clustering.kmeans_and_linkage import placed
 from fedmpi.method import WHOLE, ClientData, Method, Participants, RowsByField, nbytes, set_by_with_model
 from fedmpi.models.flat import Model
 from fedmpi.models.tables import table_row
-from fedmpi.models.tail import Rear, rear
+from fedmpi.models.tail import Tail, cut_tail
 from fedmpi.settings import Ge, Gt, Le
 
 # Names the draw of the subset on which a client chooses its cluster
@@ -78,7 +78,7 @@ class FedCPS(Method):
     subset: Annotated[float, Gt(0), Le(1), "share of its samples, drawn every round, on which a client chooses"] = .5
     stable: Annotated[int, Ge(1), "number of rounds without a change after which identities are final"] = 10
     # The network's last blocks, which each cluster has of its own
-    tail: Rear = set_by_with_model()
+    tail: Tail = set_by_with_model()
 
     title = "FedCPS"
     paper = "Yang et al., 2025"
@@ -90,7 +90,7 @@ class FedCPS(Method):
             raise ValueError(f"lam_min = {self.lam_min}: more than lam_max = {self.lam_max}; lower it")
 
     def with_model(self, model: Model) -> Method:
-        return replace(self, model=model, tail=rear(model, self.layers, "method.layers"))
+        return replace(self, model=model, tail=cut_tail(model, self.layers, "method.layers"))
 
     def init(self, n: int) -> tuple[Shared, Mine]:
         w, cut = self.model.starts(self.k), self.tail.block.start

@@ -23,7 +23,7 @@ from torch import Tensor
 
 from fedmpi.method import BASE, HEAD, ClientData, Method, Participants, RowsByField, set_by_with_model
 from fedmpi.models.flat import Model
-from fedmpi.models.variational import Variational, divergence, of_class
+from fedmpi.models.variational import Variational, compute_kl_divergence, take_class_rows
 from fedmpi.settings import Ge
 
 # Names the draw of the head epochs' batches
@@ -77,7 +77,8 @@ class FedCR(Method):
     def loss(self, w: Tensor, x: Tensor, y: Tensor, e: Tensor, r_mu: Tensor, r_sigma: Tensor) -> Tensor:
         """Return the objective of each sample, (b,)."""
         losses, _, mu, sigma = self.net.loss(w, x, y, e)
-        return losses.mean(1) + self.beta * divergence(of_class(r_mu, y), of_class(r_sigma, y), mu, sigma)
+        of_class = take_class_rows(r_mu, y), take_class_rows(r_sigma, y)
+        return losses.mean(1) + self.beta * compute_kl_divergence(*of_class, mu, sigma)
 
     def client(self, shared: Shared, mine: Mine, data: ClientData) -> tuple[Mine, Up]:
         w = data.descend(self.loss, torch.cat([shared.phi, mine.h]), args=(shared.mu, shared.sigma),

@@ -22,7 +22,7 @@ from torch import Tensor
 
 from fedmpi.method import ClientData, Method, Nothing, Participants, RowsByField, set_by_with_model
 from fedmpi.models.flat import Model
-from fedmpi.models.variational import Variational, divergence, of_class
+from fedmpi.models.variational import Variational, compute_kl_divergence, take_class_rows
 from fedmpi.settings import Ge
 
 # Names the draw of the fine-tuning's batches
@@ -72,7 +72,7 @@ class FedSR(Method):
         """Return the objective of each sample, (b,); v = (w, r)."""
         r_mu, s = v[self.net.size:].view(2, self.net.classes, self.net.width)
         losses, z, mu, sigma = self.net.loss(v[:self.net.size], x, y, e)
-        apart = divergence(mu, sigma, of_class(r_mu, y), of_class(F.softplus(s), y))
+        apart = compute_kl_divergence(mu, sigma, take_class_rows(r_mu, y), take_class_rows(F.softplus(s), y))
         return losses[:, 0] + self.a_R * z[:, 0].norm(dim=1) + self.a_C * apart
 
     def client(self, shared: Shared, mine: Mine | Nothing, data: ClientData) -> tuple[Mine | Nothing, Up]:

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from fedmpi.clustering.kmeans_and_linkage import embed, kmeans, lloyd, mean_distance
 from fedmpi.errors import BadInput
 from fedmpi.method import WHOLE, ClientData, Method, Nothing, Participants, RowsByField, nbytes
-from fedmpi.models.flat import Model, joined
+from fedmpi.models.flat import Model, join_slices
 from fedmpi.models.tables import table_row
 from fedmpi.settings import Ge
 
@@ -77,7 +77,7 @@ class FeSEM(Method):
         names = [name for name, layer in self.model.module.named_modules() if isinstance(layer, nn.Linear)]
         chosen = [b for name in self.layers for b in (names if name == "linear" else [name])]
         parts = sorted((self.model.block(b) for b in dict.fromkeys(chosen)), key=lambda part: part.start)
-        return joined(parts) or [slice(0, self.model.size)]
+        return join_slices(parts) or [slice(0, self.model.size)]
 
     def init(self, n: int) -> tuple[Shared, Mine | Nothing]:
         start = self.model.start

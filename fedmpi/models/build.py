@@ -8,7 +8,7 @@ from fedmpi.errors import BadInput
 from fedmpi.models.flat import Model
 from fedmpi.models.pool_before_relu import pool_first
 
-PIXEL = 127.5      # images: uint8 -> (x / 255 - .5) / .5
+HALF_PIXEL_RANGE = 127.5      # images: uint8 -> (x / 255 - .5) / .5
 
 
 def as_input(x: Tensor) -> Tensor:
@@ -17,18 +17,18 @@ def as_input(x: Tensor) -> Tensor:
 
     The permuted view is channels-last in memory, without a copy."""
     if x.dtype == torch.uint8:
-        x = x.float().div_(PIXEL).sub_(1)
+        x = x.float().div_(HALF_PIXEL_RANGE).sub_(1)
     return x.movedim(-1, 1) if x.ndim == 4 else x
 
 
-def blank_samples(shape: tuple[int, ...], dtype, n: int = 1) -> Tensor:
+def make_blank_samples(shape: tuple[int, ...], dtype, n: int = 1) -> Tensor:
     """Return n blank samples as stored, (n, *shape)."""
     return torch.zeros((n, *shape), dtype=getattr(torch, str(dtype)))
 
 
 def build_model(settings, shape: tuple[int, ...], dtype, classes: int, seed: int) -> Model:
     """Build the network for samples of a stored `shape` (h, w, c) or (d,). Raises BadInput if they do not fit."""
-    example = as_input(blank_samples(shape, dtype, 2))
+    example = as_input(make_blank_samples(shape, dtype, 2))
     head, policy = getattr(settings, "head", ()), getattr(settings, "policy", None)      # not every class has them
     model = Model(lambda: pool_first(settings.build(tuple(example.shape[1:]), classes)), example, seed, head, policy)
     with torch.no_grad():

@@ -18,12 +18,12 @@ from torch import Tensor, nn
 
 from fedmpi.errors import BadInput
 from fedmpi.models.checks import refuse_buffers, refuse_shared
-from fedmpi.models.precision import forward
+from fedmpi.models.precision import run_forward
 from fedmpi.models.split import split_module
 from fedmpi.torch_compat import BatchNorm, has_known_forward, without_watch
 
-ANOTHER = 0x5EED_0000      # between the seeds of several starts
-LARGE_VECTOR = 1 << 18            # numbers of a vector that takes longer to copy than new views of another take
+START_SEED_STRIDE = 0x5EED_0000      # between the seeds of several starts
+LARGE_VECTOR_SIZE = 1 << 18            # numbers of a vector that takes longer to copy than new views of another take
 
 
 class Net:
@@ -32,22 +32,22 @@ class Net:
     A module whose samples are the numbers of an nn.Embedding's rows, and serve for nothing else, may say so with its
     attribute `lookup`, that layer's name. `table` is then the block of these rows: SGD need not move all of them.
 
-    `still` lists the slices of running statistics. No gradient moves them: forward passes do, while training."""
+    `buffers` lists the slices of running statistics. No gradient moves them: forward passes do, while training."""
 
     def __init__(self, module: nn.Module, order: list[str] | None = None):
         self.module = module
-        held = tensors(module)
+        held = collect_tensors(module)
         self.names = order or list(held)
         self.shapes = [tuple(held[name].shape) for name in self.names]
         self.sizes = [math.prod(shape) for shape in self.shapes]
         self.size = sum(self.sizes)
         self.statistics = {name for name in self.names if not isinstance(held[name], nn.Parameter)}
         self.blocks = self._blocks()
-        self.still = joined([self.blocks[name] for name in self.names if name in self.statistics])
+        self.buffers = join_slices([self.blocks[name] for name in self.names if name in self.statistics])
         self._lookup = getattr(module, "lookup", None)
         self.table = self.blocks[f"{self._lookup}.weight"] if self._lookup else None
         self._work = None
-        self._holders = tensor_holders(module, held)
+        self._holders = find_holders(module, held)
 
     def _blocks(self) -> dict[str, slice]:
         """Map every parameter, and every module that holds some, to its slice where that is one piece."""
@@ -63,11 +63,11 @@ class Net:
     def split(self, w: Tensor) -> list[Tensor]:
         """Return one view per parameter and statistic, in module layout, of w (..., d)."""
         pieces = w.split(self.sizes, -1)      # one operation: its gradient is one vector, not one for each parameter
-        return [as_parameter(piece, shape) for piece, shape in zip(pieces, self.shapes, strict=True)]
+        return [shape_parameter(piece, shape) for piece, shape in zip(pieces, self.shapes, strict=True)]
 
     def flatten(self) -> Tensor:
         """Return what the module holds at present as a flat vector (d,)."""
-        held = tensors(self.module)
+        held = collect_tensors(self.module)
         flat = torch.empty(self.size)
         for view, name in zip(self.split(flat), self.names, strict=True):
             view.copy_(held[name].detach())
@@ -78,11 +78,11 @@ class Net:
 
         In training mode the statistics in w are moved, as `bind` and a call of the module would."""
         parts = self.split(w) if isinstance(w, Tensor) else w
-        if self.still:
+        if self.buffers:
             parts = [self._unwatched(p) if name in self.statistics else p
                      for name, p in zip(self.names, parts, strict=True)]
         named = dict(zip(self.names, parts, strict=True))
-        return forward(lambda x: torch.func.functional_call(self.module, named, (x,)), x)
+        return run_forward(lambda x: torch.func.functional_call(self.module, named, (x,)), x)
 
     def _unwatched(self, statistics: Tensor) -> Tensor:
         """Take statistics out of autograd's sight, in training also of its notice of in-place changes."""
@@ -112,24 +112,24 @@ class Net:
         pairs = zip(self.names, self._leaves, strict=True)
         return next((getattr(*at) is leaf for name, leaf in pairs for at in self._holders[name]), True)
 
-    def handed_over(self) -> Tensor:
+    def release(self) -> Tensor:
         """Return what the bound vector holds now, a vector that is the caller's."""
-        if self.size < LARGE_VECTOR or self._work.is_cuda:
+        if self.size < LARGE_VECTOR_SIZE or self._work.is_cuda:
             return self._work.clone()
         work, self._work = self._work, None      # the next `bind` makes another: less work than a copy
         return work
 
-    def chosen(self, only: slice | None) -> list[int]:
+    def moving(self, only: slice | None) -> list[int]:
         """Return which of `names` SGD moves: the parameters, those inside a block."""
         return [i for i, name in enumerate(self.names) if name not in self.statistics
-                and (only is None or inside(self.blocks[name], only))]
+                and (only is None or is_inside(self.blocks[name], only))]
 
     def train(self, b: int) -> None:
         """Set the module to training on b samples: one alone has no statistics, so the running ones serve."""
-        if self.module.training != (b > 1 or not self.still):
+        if self.module.training != (b > 1 or not self.buffers):
             self.module.train(not self.module.training)
 
-    def leaf(self, i: int) -> Tensor:
+    def parameter(self, i: int) -> Tensor:
         """Return the i-th bound parameter, for autograd."""
         return self._leaves[i]
 
@@ -174,7 +174,7 @@ def attach_logits(y: Tensor, logits: Tensor) -> Tensor:
     return torch.cat([y[..., None].to(logits.dtype), logits], -1)
 
 
-def tensors(module: nn.Module) -> dict[str, Tensor]:
+def collect_tensors(module: nn.Module) -> dict[str, Tensor]:
     """Return a module's parameters and, behind them, its running statistics.
 
     Counts of batches are dropped: with a fixed momentum nothing depends on them, and integers cannot be averaged."""
@@ -184,7 +184,7 @@ def tensors(module: nn.Module) -> dict[str, Tensor]:
     return dict(module.named_parameters()) | dict(module.named_buffers())
 
 
-def tensor_holders(module: nn.Module, held: dict[str, Tensor]) -> dict[str, list[tuple[nn.Module, str]]]:
+def find_holders(module: nn.Module, held: dict[str, Tensor]) -> dict[str, list[tuple[nn.Module, str]]]:
     """Return which layer has each of a module's `tensors`, as which attribute: several where they share it."""
     names, found = {id(value): name for name, value in held.items()}, {name: [] for name in held}
     for layer in module.modules():
@@ -195,7 +195,7 @@ def tensor_holders(module: nn.Module, held: dict[str, Tensor]) -> dict[str, list
     return found
 
 
-def joined(slices: list[slice]) -> list[slice]:
+def join_slices(slices: list[slice]) -> list[slice]:
     """Join neighbours."""
     out = slices[:1]
     for part in slices[1:]:
@@ -206,7 +206,7 @@ def joined(slices: list[slice]) -> list[slice]:
     return out
 
 
-def as_parameter(view: Tensor, shape: tuple[int, ...]) -> Tensor:
+def shape_parameter(view: Tensor, shape: tuple[int, ...]) -> Tensor:
     """Shape a flat slice (..., size) as a parameter; 4-D weights lie channels-last in it."""
     if len(shape) != 4:
         return view.unflatten(-1, shape) if shape else view.squeeze(-1)
@@ -214,12 +214,12 @@ def as_parameter(view: Tensor, shape: tuple[int, ...]) -> Tensor:
     return view.unflatten(-1, (out, height, width, channels)).movedim(-1, -3)
 
 
-def as_flat(parameter: Tensor) -> Tensor:
+def flatten_parameter(parameter: Tensor) -> Tensor:
     """Return a parameter as it lies in a flat vector."""
     return (parameter.movedim(-3, -1) if parameter.ndim == 4 else parameter).flatten()
 
 
-def inside(part: slice, block: slice) -> bool:
+def is_inside(part: slice, block: slice) -> bool:
     return block.start <= part.start and part.stop <= block.stop
 
 
@@ -238,7 +238,7 @@ class Model(Net):
         base, last, prefix = split_module(module, head)
         self.base, self.head = Net(base), Net(last)
         names = self.base.names + [prefix + name for name in self.head.names]
-        refuse_shared(names, tensors(module))
+        refuse_shared(names, collect_tensors(module))
         super().__init__(module, names)
         self.start = self.flatten()
         self._build, self._seed = build, seed
@@ -253,7 +253,7 @@ class Model(Net):
 
     def _another(self, j: int) -> Tensor:
         with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(self._seed + ANOTHER * j)
+            torch.manual_seed(self._seed + START_SEED_STRIDE * j)
             return Net(self._build(), self.names).flatten()
 
     def eval(self) -> None:

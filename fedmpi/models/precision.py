@@ -13,18 +13,18 @@ from fedmpi.torch_compat import set_tf32
 _autocast = False
 
 
-def use(precision: str) -> None:
+def set_precision(precision: str) -> None:
     """Let all networks of this process multiply so from now on."""
     global _autocast
     set_tf32(precision == "tf32", precision == "tf32")
     _autocast = precision == "bf16"
 
 
-def autocasts() -> bool:
+def is_autocasting() -> bool:
     return _autocast
 
 
-def forward(network, x: Tensor) -> Tensor:
+def run_forward(network, x: Tensor) -> Tensor:
     """Return network(x), a forward pass, in float32."""
     if not _autocast:
         return network(x)

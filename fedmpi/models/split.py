@@ -12,22 +12,22 @@ def split_module(module: nn.Module, head: tuple[str, ...]) -> tuple[nn.Module, n
     """Return base and head as modules of their own, and what the head's names lack at the front.
 
     `head` names the head's blocks; none: the last Linear layer."""
-    last = last_linear(module) if head in ((), linear(module)[-1:]) else None
-    return (*without(module, last), f"{last}.") if last else (*traced(module, head), "")
+    last = find_last_linear(module) if head in ((), list_linear(module)[-1:]) else None
+    return (*split_at_layer(module, last), f"{last}.") if last else (*split_by_trace(module, head), "")
 
 
-def linear(module: nn.Module) -> tuple[str, ...]:
+def list_linear(module: nn.Module) -> tuple[str, ...]:
     return tuple(name for name, layer in module.named_modules() if isinstance(layer, nn.Linear))
 
 
-def last_linear(module: nn.Module) -> str:
-    found = linear(module)
+def find_last_linear(module: nn.Module) -> str:
+    found = list_linear(module)
     if not found or not found[-1]:
         raise BadInput("model: the network needs a Linear layer as its last one (the head) behind other layers")
     return found[-1]
 
 
-def without(module: nn.Module, head: str) -> tuple[nn.Module, nn.Module]:
+def split_at_layer(module: nn.Module, head: str) -> tuple[nn.Module, nn.Module]:
     """Replace a single layer by the identity: this works whatever else the network computes."""
     base = copy.deepcopy(module)
     owner, _, last = head.rpartition(".")
@@ -35,15 +35,15 @@ def without(module: nn.Module, head: str) -> tuple[nn.Module, nn.Module]:
     return base, copy.deepcopy(module.get_submodule(head))
 
 
-def traced(module: nn.Module, head: tuple[str, ...]) -> tuple[nn.Module, nn.Module]:
+def split_by_trace(module: nn.Module, head: tuple[str, ...]) -> tuple[nn.Module, nn.Module]:
     """Cut the network's operations before the first one of the head's blocks. Raises BadInput."""
     where = f"model.head = [{', '.join(head)}]"
     refuse_unknown_blocks(module, head, where)
-    nodes = operations(module, where)
-    behind = [node for node in nodes if parameters(module, node)]
-    while behind and not within(behind[0], head):
+    nodes = trace_operations(module, where)
+    behind = [node for node in nodes if has_parameters(module, node)]
+    while behind and not is_within(behind[0], head):
         del behind[0]
-    stray = [node.target for node in behind if not within(node, head)]
+    stray = [node.target for node in behind if not is_within(node, head)]
     if stray:
         raise BadInput(f"{where}: {stray[0]} works behind {behind[0].target} and is not in it; the head must be the "
                        "last blocks of the network, all of them")
@@ -65,7 +65,7 @@ def refuse_unknown_blocks(module: nn.Module, head: tuple[str, ...], where: str) 
             raise BadInput(f"{where}: {name} is not a block of this network; its blocks are {there}")
 
 
-def operations(module: nn.Module, where: str) -> list[fx.Node]:
+def trace_operations(module: nn.Module, where: str) -> list[fx.Node]:
     """List what the network computes, in order. Raises BadInput where that depends on the samples' values."""
     try:      # in training mode: a dropout that the trace would switch off for ever makes the parts differ instead
         return list(fx.Tracer().trace(copy.deepcopy(module).train()).nodes)
@@ -75,11 +75,11 @@ def operations(module: nn.Module, where: str) -> list[fx.Node]:
                        "the network as an nn.Sequential") from None
 
 
-def within(node: fx.Node, blocks: tuple[str, ...]) -> bool:
+def is_within(node: fx.Node, blocks: tuple[str, ...]) -> bool:
     return node.op in ("call_module", "get_attr") and any(f"{node.target}.".startswith(f"{b}.") for b in blocks)
 
 
-def parameters(module: nn.Module, node: fx.Node) -> bool:
+def has_parameters(module: nn.Module, node: fx.Node) -> bool:
     """Say whether an operation uses parameters."""
     layer = node.op == "call_module" and module.get_submodule(node.target)
     return node.op == "get_attr" or bool(layer and list(layer.parameters()))

@@ -12,7 +12,7 @@ from fedmpi.models.split import split_module
 
 
 @dataclass(frozen=True)
-class Rear:
+class Tail:
     """The last blocks of a network: `block` is their slice (to the end of the vector)."""
     model: Model
     block: slice
@@ -27,7 +27,7 @@ class Rear:
         return torch.stack([features.mean_loss(self.last, part) for part in theta])
 
 
-def rear(model: Model, layers: int, setting: str) -> Rear:
+def cut_tail(model: Model, layers: int, setting: str) -> Tail:
     """Return the last `layers` blocks (the layers, or groups of layers, that the network is made of). Raises BadInput.
 
     Running statistics of BatchNorm layers lie behind all parameters of the feature extractor: they go with the rear."""
@@ -41,7 +41,7 @@ def rear(model: Model, layers: int, setting: str) -> Rear:
         raise BadInput(f"{setting} = {layers}: the blocks {', '.join(last)} are not the last ones of this network's "
                        "vector; choose a number with which they hold all of model.head, or none beside it")
     block = slice(model.blocks[own[0]].start, model.size)
-    return Rear(model, block, *cut_networks(model, last, block))
+    return Tail(model, block, *cut_networks(model, last, block))
 
 
 def cut_networks(model: Model, last: tuple[str, ...], block: slice) -> tuple[Net | None, Net | None]:
@@ -54,4 +54,4 @@ def cut_networks(model: Model, last: tuple[str, ...], block: slice) -> tuple[Net
         return None, None
     front, behind = Net(front), Net(behind)
     fits = front.size == block.start and front.names == model.names[:len(front.names)]
-    return (front, behind) if fits and not model.still else (None, None)
+    return (front, behind) if fits and not model.buffers else (None, None)

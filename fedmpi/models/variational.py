@@ -16,21 +16,21 @@ from torch import Tensor, nn
 from fedmpi.errors import BadInput
 from fedmpi.models.flat import Model, Net
 
-CODE = 0xC0DE      # between the seed of a model's start and that of its code's
-FLOOR = 1e-2       # added to sigma: 1 / sigma^2 stays finite
+CODE_SEED_OFFSET = 0xC0DE      # between the seed of a model's start and that of its code's
+MIN_SIGMA = 1e-2       # added to sigma: 1 / sigma^2 stays finite
 
 
 class Variational:
     """A model with a code; calling it gives the logits of the code's mean."""
 
     def __init__(self, model: Model):
-        if model.still:
+        if model.buffers:
             raise BadInput("method: its code needs a network without BatchNorm; set model.norm = group")
-        f = features(model)
+        f = count_features(model)
         with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(model._seed + CODE)
+            torch.manual_seed(model._seed + CODE_SEED_OFFSET)
             code = nn.Linear(f, 2 * f)
-        self.encoder, self.experts = behind(model, code), behind(model, code, Experts())
+        self.encoder, self.experts = append_layers(model, code), append_layers(model, code, Experts())
         first = torch.cat([p.detach().flatten() for p in code.parameters()]).to(model.start.device)
         self.head, self.width = model.head, f
         self.classes = model.head(model.start[model.h], model.start.new_zeros(1, f)).shape[-1]
@@ -39,11 +39,11 @@ class Variational:
         self.phi, self.h = slice(0, self.encoder.size), slice(self.encoder.size, self.size)
 
     def __call__(self, w: Tensor, x: Tensor) -> Tensor:
-        return self.head(w[self.h], gaussian(self.encoder(w[self.phi], x))[0])
+        return self.head(w[self.h], split_gaussian(self.encoder(w[self.phi], x))[0])
 
     def loss(self, w: Tensor, x: Tensor, y: Tensor, e: Tensor) -> tuple[Tensor, ...]:
         """Return cross-entropies (b, s) of s codes of each sample, drawn with e (b, s, f); the codes, mu and sigma."""
-        mu, sigma = gaussian(self.encoder(w[self.phi], x))
+        mu, sigma = split_gaussian(self.encoder(w[self.phi], x))
         z = mu[:, None] + sigma[:, None] * e
         logits = self.head(w[self.h], z.flatten(0, 1))
         losses = F.cross_entropy(logits, y.repeat_interleave(e.shape[1]), reduction="none")
@@ -51,7 +51,7 @@ class Variational:
 
     def loss_of_head(self, h: Tensor, p: Tensor, y: Tensor) -> Tensor:
         """Return the cross-entropy (b,) of the means among what the encoder gave."""
-        return self.head.loss(h, gaussian(p)[0], y)
+        return self.head.loss(h, split_gaussian(p)[0], y)
 
     def tuned(self, phi: Tensor, h: Tensor, data, epochs: int, stream: int) -> Tensor:
         """Return (phi, h) after epochs of the head alone on the means of the client's codes."""
@@ -65,17 +65,17 @@ class Experts(nn.Module):
     """Turn what an encoder gives into what a product of Gaussians sums: 1 / sigma^2 and mu / sigma^2, (b, 2 f)."""
 
     def forward(self, p: Tensor) -> Tensor:
-        mu, sigma = gaussian(p)
+        mu, sigma = split_gaussian(p)
         return torch.cat([sigma ** -2, mu * sigma ** -2], -1)
 
 
-def behind(model: Model, *layers: nn.Module) -> Net:
+def append_layers(model: Model, *layers: nn.Module) -> Net:
     """Return a network of its own: the model's feature extractor and further layers behind it."""
     parts = [("base", model.base.module), *((f"layer{i}", layer) for i, layer in enumerate(layers))]
     return Net(copy.deepcopy(nn.Sequential(OrderedDict(parts))))
 
 
-def features(model: Model) -> int:
+def count_features(model: Model) -> int:
     """Return the width of the features that the head takes."""
     first = next(layer for layer in model.head.module.modules() if list(layer.parameters(recurse=False)))
     if not isinstance(first, nn.Linear):
@@ -84,18 +84,18 @@ def features(model: Model) -> int:
     return first.in_features
 
 
-def gaussian(p: Tensor) -> tuple[Tensor, Tensor]:
+def split_gaussian(p: Tensor) -> tuple[Tensor, Tensor]:
     """Return mu and sigma (b, f) from what an encoder gives."""
     mu, s = p.chunk(2, -1)
-    return mu, F.softplus(s) + FLOOR
+    return mu, F.softplus(s) + MIN_SIGMA
 
 
-def divergence(mu: Tensor, sigma: Tensor, r_mu: Tensor, r_sigma: Tensor) -> Tensor:
+def compute_kl_divergence(mu: Tensor, sigma: Tensor, r_mu: Tensor, r_sigma: Tensor) -> Tensor:
     """Return KL(N(mu, sigma^2) || N(r_mu, r_sigma^2)), (b,)."""
     each = torch.log(r_sigma / sigma) + (sigma ** 2 + (mu - r_mu) ** 2) / (2 * r_sigma ** 2) - .5
     return each.sum(-1)
 
 
-def of_class(rows: Tensor, y: Tensor) -> Tensor:
+def take_class_rows(rows: Tensor, y: Tensor) -> Tensor:
     """Return the row of rows (c, f) for each label, (b, f), as a product, whose gradient adds up in a fixed order."""
     return (y[:, None] == torch.arange(len(rows), device=y.device)).to(rows.dtype) @ rows

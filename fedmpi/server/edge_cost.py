@@ -9,9 +9,9 @@ import numpy as np
 from fedmpi.data.federation import Federation
 from fedmpi.edge import Edge
 from fedmpi.engines.batch_plan import LocalTraining
-from fedmpi.engines.dry_run import Work, round_work
+from fedmpi.engines.dry_run import RoundWork, count_round_work
 from fedmpi.method import Method, Participants
-from fedmpi.models.build import blank_samples
+from fedmpi.models.build import make_blank_samples
 
 OPENING = -1      # in place of a stage: the round before the first one
 
@@ -25,7 +25,8 @@ class EdgeLedger:
     federation: Federation
     local: LocalTraining
     rounds: int      # of the run
-    known: dict[tuple[int, int], Work] = field(default_factory=dict)      # by stage and a client's training samples
+    # by stage and a client's training samples
+    known: dict[tuple[int, int], RoundWork] = field(default_factory=dict)
 
     def spent(self, who: Participants, nbytes) -> dict[str, np.ndarray]:
         """Return s and J of each participant (n,), by name; {} without `edge`."""
@@ -44,14 +45,14 @@ class EdgeLedger:
         """Return which of the method's stages round t is in."""
         return OPENING if t < 0 else min(int(np.searchsorted(self.ends, t, side="right")), len(self.ends) - 1)
 
-    def work_of(self, stage: int, n: int) -> Work:
+    def work_of(self, stage: int, n: int) -> RoundWork:
         """Return what a round of a client with n samples computes."""
         if (stage, n) not in self.known:
             shared, mine = self.first()
             if stage != OPENING:
                 shared = self.method.stages(shared, self.rounds)[stage][1]
-            sample = blank_samples(self.federation.shape, self.federation.dtype)
-            self.known[stage, n] = round_work(self.method, shared, mine, sample, n, self.local)
+            sample = make_blank_samples(self.federation.shape, self.federation.dtype)
+            self.known[stage, n] = count_round_work(self.method, shared, mine, sample, n, self.local)
         return self.known[stage, n]
 
     def first(self):

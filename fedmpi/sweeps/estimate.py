@@ -11,10 +11,10 @@ from fedmpi.commands.plan import Case, prepared
 from fedmpi.commands.planned_steps import averaged, taking_part
 from fedmpi.config.schema import to_plain
 from fedmpi.edge import FORWARD
-from fedmpi.engines.batch_plan import of_round
-from fedmpi.engines.dry_run import round_work
+from fedmpi.engines.batch_plan import get_local_training
+from fedmpi.engines.dry_run import count_round_work
 from fedmpi.errors import BadInput
-from fedmpi.models.build import blank_samples
+from fedmpi.models.build import make_blank_samples
 from fedmpi.server.round_cost import MIB
 from fedmpi.sweeps.job import Planned
 from fedmpi.sweeps.speed_probe import time_rounds
@@ -64,10 +64,10 @@ def cost(run: Planned, case: Case, rate: float) -> Cost:
 
 def steps_of_round(case: Case, who: float, shared) -> float:
     """Return the steps of a round of `who` participants, with its share of evaluations."""
-    federation, sample = case.federation, blank_samples(case.federation.shape, case.federation.dtype)
+    federation, sample = case.federation, make_blank_samples(case.federation.shape, case.federation.dtype)
 
     def samples(n: int) -> dict[str, float]:
-        done = round_work(case.method, shared, case.mine, sample, n, of_round(case.config, 0))
+        done = count_round_work(case.method, shared, case.mine, sample, n, get_local_training(case.config, 0))
         return {"all": done.trained + FORWARD * done.passed}
     every = case.config.evaluate.every or case.config.rounds
     parts = [("train", "validation", "test").index(part) for part in case.config.judged_on]

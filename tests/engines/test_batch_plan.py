@@ -14,16 +14,16 @@ from hypothesis import strategies as st
 
 from fedmpi.clients.updates import attack_update
 from fedmpi.engines.batch_plan import (
-    ALWAYS,
-    NOISE,
+    FIXED_ROUND,
+    NOISE_STREAM_OFFSET,
     LocalTraining,
+    change_batches,
+    count_local_steps,
     draw_batches,
-    generate,
-    noise,
+    draw_noise,
+    draw_subset,
+    make_generator,
     sent,
-    steps_of,
-    subset,
-    with_batches,
 )
 from fedmpi.engines.loop import LoopData
 from fedmpi.faults import Attack
@@ -88,25 +88,27 @@ def test_later_epochs_go_on_with_the_same_generator():
      [.56025225, -1.19054031, 1.00344467, .608913, -.10663863, -.41826198])])
 def test_noise_is_the_known_one(stream, first, second):
     """Of a stream of its own, NOISE above that of the batches it goes with."""
-    drawn = noise(BASE._replace(batch=2), 4, stream, (3,))
+    drawn = draw_noise(BASE._replace(batch=2), 4, stream, (3,))
     for expected in (first, second):
         found = next(drawn)
         assert found.shape == (2, 3) and found.dtype == np.float32
         np.testing.assert_allclose(found.ravel(), expected, rtol=0, atol=1e-7)
-    assert NOISE == 65536
+    assert NOISE_STREAM_OFFSET == 65536
 
 
 def test_noise_goes_with_the_samples_of_its_batch():
     """What a loss is given beside a batch is cut as the last batch is."""
     data = LoopData(torch.arange(3.)[:, None], torch.zeros(3, dtype=torch.int64), 4, BASE._replace(batch=2), stream=3)
-    batches = list(data.noisy((3,)))
+    batches = list(data.noisy_batches((3,)))
     assert [tuple(e.shape) for _, _, e in batches] == [(2, 3), (1, 3)]
     np.testing.assert_allclose(batches[0][2][1], [.22191797, -1.09597731, .96470875], rtol=0, atol=1e-7)
     np.testing.assert_allclose(batches[1][2][0], [.56025225, -1.19054031, 1.00344467], rtol=0, atol=1e-7)
 
 
 def test_an_attackers_noise_is_the_known_one():
-    up = attack_update(Attack("noise", scale=2.), Shared(torch.zeros(4)), Up(torch.ones(4)), generate(1, 2, 4, 0xA77A))
+    up = attack_update(
+        Attack("noise", scale=2.0), Shared(torch.zeros(4)), Up(torch.ones(4)), make_generator(1, 2, 4, 0xA77A)
+    )
     np.testing.assert_allclose(up.phi, 1 + 2 * np.array([-1.0440739, .40228784, 1.14800515, .61624261]), rtol=1e-6)
 
 
@@ -114,23 +116,27 @@ def test_shares_are_the_known_ones():
     """In round 2 of stream 3 ten samples are drawn as ROUND, for good as FIXED, in round 3 as NEXT."""
     this, fixed, after = [2, 4, 9, 3, 5, 8, 6, 0, 7, 1], [5, 3, 9, 7, 2, 6, 0, 8, 4, 1], [0, 9, 8, 5, 4, 7, 3, 2, 1, 6]
     then = BASE._replace(round=3)
-    assert ALWAYS == 2 ** 32 - 2
-    assert subset(BASE, 4, 3, 10, .8, False, False).tolist() == this[:8]
-    assert subset(BASE, 4, 3, 10, .8, False, True).tolist() == this[8:]
-    assert subset(then, 4, 3, 10, .55, False, False).tolist() == after[:5]
+    assert FIXED_ROUND == 2 ** 32 - 2
+    assert draw_subset(BASE, 4, 3, 10, .8, False, False).tolist() == this[:8]
+    assert draw_subset(BASE, 4, 3, 10, .8, False, True).tolist() == this[8:]
+    assert draw_subset(then, 4, 3, 10, .55, False, False).tolist() == after[:5]
     for local in (BASE, then):      # held out once for all rounds
-        assert subset(local, 4, 3, 10, .7, True, False).tolist() == fixed[:7]
-        assert subset(local, 4, 3, 10, .7, True, True).tolist() == fixed[7:]
+        assert draw_subset(local, 4, 3, 10, .7, True, False).tolist() == fixed[:7]
+        assert draw_subset(local, 4, 3, 10, .7, True, True).tolist() == fixed[7:]
     for share, kept in ((.01, 1), (0., 1), (.29, 2), (.3, 3), (1., 10), (.999, 9)):      # .3 * 10 is 3, not 2.999...
-        assert subset(BASE, 4, 3, 10, share, False, False).tolist() == this[:kept]
-        assert subset(BASE, 4, 3, 10, share, False, True).tolist() == this[min(kept, 9):]
-    assert len(subset(BASE, 4, 3, 100, .29, False, False)) == 29      # though .29 * 100 is less in floating point
-    assert subset(BASE, 4, 3, 1, .5, False, False).tolist() == subset(BASE, 4, 3, 1, .5, False, True).tolist() == [0]
+        assert draw_subset(BASE, 4, 3, 10, share, False, False).tolist() == this[:kept]
+        assert draw_subset(BASE, 4, 3, 10, share, False, True).tolist() == this[min(kept, 9):]
+    assert len(draw_subset(BASE, 4, 3, 100, .29, False, False)) == 29  # though .29 * 100 is less in floating point
+    assert (
+        draw_subset(BASE, 4, 3, 1, 0.5, False, False).tolist()
+        == draw_subset(BASE, 4, 3, 1, 0.5, False, True).tolist()
+        == [0]
+    )
 
 
 @given(n=st.integers(2, 200), share=st.floats(0, 1), fixed=st.booleans())
 def test_a_share_and_the_rest_are_everything(n, share, fixed):
-    kept, rest = (subset(BASE, 4, 3, n, share, fixed, other) for other in (False, True))
+    kept, rest = (draw_subset(BASE, 4, 3, n, share, fixed, other) for other in (False, True))
     assert max(1, np.floor(share * n)) <= len(kept) <= max(1, np.floor(share * n + 1e-6)) and len(rest) >= 1
     if len(kept) < n:
         assert sorted([*kept, *rest]) == list(range(n))
@@ -171,8 +177,8 @@ def test_every_use_draws_something_else():
         local = BASE._replace(seed=seed, round=when, batch=30)
         key = seed, when, client, stream
         orders[key] = draw_batches(local, client, stream, 30).index[0]
-        numbers[key] = next(noise(local, client, stream, (20,)))[0]
-        orders[*key, "fixed"] = subset(local, client, stream, 30, 1., True, False)
+        numbers[key] = next(draw_noise(local, client, stream, (20,)))[0]
+        orders[*key, "fixed"] = draw_subset(local, client, stream, 30, 1., True, False)
     assert len({tuple(order) for order in orders.values()}) == 3 * 7 * 9 + 3 * 9      # held out: alike in all rounds
     for one, other in combinations(list(numbers)[:60], 2):
         assert abs(np.corrcoef(numbers[one], numbers[other])[0, 1]) < .95
@@ -183,13 +189,13 @@ def test_every_use_draws_something_else():
 
 def test_other_batches_replace_epochs_and_steps():
     local = BASE._replace(epochs=3, steps=7)
-    assert with_batches(local, None) == with_batches(local, None, 4) == local
-    assert with_batches(local, 2) == local._replace(epochs=2, steps=5)      # as 7 steps are to 3 epochs, rounded up
-    assert with_batches(local._replace(steps=None), 2) == local._replace(epochs=2, steps=None)
-    assert [with_batches(local, n).steps for n in (0, 1, 3, 6)] == [0, 3, 7, 14]
-    assert steps_of(with_batches(local, 0), 20) == 0
-    assert steps_of(with_batches(with_batches(local, 0), 4), 20) == 0      # of nothing
-    assert with_batches(local, 0, 5) == local._replace(epochs=0, steps=5)
+    assert change_batches(local, None) == change_batches(local, None, 4) == local
+    assert change_batches(local, 2) == local._replace(epochs=2, steps=5)      # as 7 steps are to 3 epochs, rounded up
+    assert change_batches(local._replace(steps=None), 2) == local._replace(epochs=2, steps=None)
+    assert [change_batches(local, n).steps for n in (0, 1, 3, 6)] == [0, 3, 7, 14]
+    assert count_local_steps(change_batches(local, 0), 20) == 0
+    assert count_local_steps(change_batches(change_batches(local, 0), 4), 20) == 0      # of nothing
+    assert change_batches(local, 0, 5) == local._replace(epochs=0, steps=5)
 
 
 def test_what_is_sent_is_not_copied_on_a_cpu():

@@ -16,12 +16,16 @@ def model():
 
 def test_the_vector_holds_parameters_and_statistics(model):
     parameters = sum(p.numel() for p in normed().parameters())
-    assert model.size == parameters + 2 * (4 + 8) and sum(s.stop - s.start for s in model.still) == 24
+    assert model.size == parameters + 2 * (4 + 8) and sum(s.stop - s.start for s in model.buffers) == 24
     assert not [name for name in model.names if "num_batches" in name]
-    assert batchnorm.gather_statistics(model.start, model.still).tolist() == [0.] * 4 + [1.] * 4 + [0.] * 8 + [1.] * 8
-    assert model.base.still == model.still and not model.head.still and model.block("1").stop < model.still[0].start
+    assert batchnorm.gather_statistics(model.start, model.buffers).tolist() == [0.] * 4 + [1.] * 4 + [0.] * 8 + [1.] * 8
+    assert (
+        model.base.buffers == model.buffers
+        and not model.head.buffers
+        and model.block("1").stop < model.buffers[0].start
+    )
     cut = model_of(head=("5", "6", "8"))
-    assert len(cut.still) == 2 and cut.head.size == 17 * 8 + 4 * 8 + 90
+    assert len(cut.buffers) == 2 and cut.head.size == 17 * 8 + 4 * 8 + 90
     w = (torch.rand(cut.size) + .5) / 4
     x = torch.rand(3, 1, 8, 8)
     near(cut.head(w[cut.h], cut.base(w[cut.phi], x)), cut(w, x))
@@ -35,7 +39,7 @@ def test_descend_is_sgd(n, momentum, model):
     found = data.descend(model, model.start)
     near(found, flat(train(load(normed(), model, model.start), data, momentum), model))
     moved = (
-        batchnorm.gather_statistics(found, model.still) - batchnorm.gather_statistics(model.start, model.still)
+        batchnorm.gather_statistics(found, model.buffers) - batchnorm.gather_statistics(model.start, model.buffers)
     ).abs()
     assert (moved.min() > 1e-4) == (n > 1)
 
@@ -55,8 +59,8 @@ def test_no_pull_moves_statistics(momentum, model):
 def test_clipping_leaves_statistics_alone(model):
     data = data_of()
     found = data.descend(model, model.start, clip=(-.05, .05))
-    still = batchnorm.gather_statistics(found, model.still)
-    assert still.max() > .2 and found[:model.still[0].start].abs().max() <= .051
+    still = batchnorm.gather_statistics(found, model.buffers)
+    assert still.max() > .2 and found[:model.buffers[0].start].abs().max() <= .051
 
 
 def test_walk_moves_the_statistics_too(model):

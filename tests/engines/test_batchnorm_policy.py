@@ -19,7 +19,7 @@ from fedmpi.engines.loop import LoopData
 from fedmpi.engines.vmap import Vmap
 from fedmpi.errors import BadInput
 from fedmpi.method import WHOLE
-from fedmpi.models.build import blank_samples, build_model
+from fedmpi.models.build import build_model, make_blank_samples
 from fedmpi.models.flat import Net
 from tests.clients.normed import IMAGE, SIZES, Normed, data_of, flat, lab, load, model_of, near, normed, policies, train
 from tests.federations import TRAIN, Digits, apart, method, mlp
@@ -51,7 +51,7 @@ def test_a_leak_would_be_seen(name, settings, policy, monkeypatch):
     def keeping(net, w):
         old = net._work.clone() if net._work is not None else w
         work = original(net, w)
-        for part in net.still:
+        for part in net.buffers:
             work[part] = old[part]
         return work
     monkeypatch.setattr(Net, "bind", keeping)
@@ -86,12 +86,14 @@ def test_fedavg_is_fedavg_with_a_module_per_client(policy):
     model = run.method.model
     judged = run.apply(run.method.personal, range(4), 3)
     moving = torch.ones(model.size, dtype=torch.bool)
-    for part in model.still:
+    for part in model.buffers:
         moving[part] = False
     for i in range(4):
         near(judged[i][moving], w[moving], 1e-5)
         own = w if policy == "average" else ws[i]
-        near(batchnorm.gather_statistics(judged[i], model.still), batchnorm.gather_statistics(own, model.still), 1e-5)
+        near(
+            batchnorm.gather_statistics(judged[i], model.buffers), batchnorm.gather_statistics(own, model.buffers), 1e-5
+        )
 
 
 def test_what_is_local_stays_at_the_client():
@@ -99,17 +101,17 @@ def test_what_is_local_stays_at_the_client():
     model = run.method.model
     ups = run.apply(run.method.client, range(4), 2)
     for mine, up in ups.values():
-        assert not batchnorm.gather_statistics(up.w, model.still).any() and mine.statistics[-8:].min() > 0
-    assert not batchnorm.gather_statistics(run.shared.phi, model.base.still).any()
+        assert not batchnorm.gather_statistics(up.w, model.buffers).any() and mine.statistics[-8:].min() > 0
+    assert not batchnorm.gather_statistics(run.shared.phi, model.base.buffers).any()
     rows = torch.stack([run.mine(i).statistics for i in range(4)])
     assert torch.pdist(rows).min() > .01
-    theta = batchnorm.gather_statistics(run.mine(0).theta, model.still)      # a personal model has its own
+    theta = batchnorm.gather_statistics(run.mine(0).theta, model.buffers)      # a personal model has its own
     assert (theta - rows[0]).abs().max() > 1e-4
 
 
 def test_a_walk_leaves_statistics_too():
     run = lab("fedmhc", anchor="local").go(1)
-    first = batchnorm.gather_statistics(run.method.model.start, run.method.model.still)
+    first = batchnorm.gather_statistics(run.method.model.start, run.method.model.buffers)
     assert all((run.mine(i).statistics - first).abs().min() > 1e-4 for i in range(4))
 
 
@@ -117,7 +119,7 @@ def test_training_a_head_alone_leaves_no_statistics_of_the_network():
     data, model = data_of(), model_of(head=("5", "6", "8"))
     whole = data.descend(model, model.start)
     data.with_features(model.base, whole[model.phi]).descend(model.head, whole[model.h])
-    assert torch.equal(data.left[24], batchnorm.gather_statistics(whole, model.still))
+    assert torch.equal(data.left[24], batchnorm.gather_statistics(whole, model.buffers))
     assert all(run.isfinite().all() for run in lab("fedah", head=("5", "6", "8")).go(2).state().values())
 
 
@@ -143,9 +145,9 @@ def test_what_is_addressed_to_a_client_carries_its_own_statistics():
     kept, row = lab("fedavg").method, torch.arange(24.)
     note = Note(kept.model.start.repeat(3, 1), torch.ones(7))
     data = kept._addressed(dataclasses.replace(data_of(), message=note), row)
-    assert all(torch.equal(batchnorm.gather_statistics(w, kept.model.still), row) for w in data.message.models)
+    assert all(torch.equal(batchnorm.gather_statistics(w, kept.model.buffers), row) for w in data.message.models)
     assert data.message.other is note.other and kept._addressed(data_of(), row).message is None
-    assert not batchnorm.gather_statistics(kept.init(4)[0].w, kept.model.still).any()
+    assert not batchnorm.gather_statistics(kept.init(4)[0].w, kept.model.buffers).any()
     assert torch.equal(note.models[2], kept.model.start)      # the note itself is left alone
 
 
@@ -159,16 +161,18 @@ def test_a_method_may_ask_itself_whom_it_would_judge():
     kept, model = run.method, run.method.model
     own, row = batchnorm.split_state(run.mine(1))
     w = kept.personal(run.shared, own, data_of())
-    assert not batchnorm.gather_statistics(w, model.still).any()  # as the server's vector, which it was given, has them
+    assert not batchnorm.gather_statistics(
+        w, model.buffers
+    ).any()  # as the server's vector, which it was given, has them
     w = kept.personal(run.shared, run.mine(1), data_of())
-    assert torch.equal(batchnorm.gather_statistics(w, model.still), row)
+    assert torch.equal(batchnorm.gather_statistics(w, model.buffers), row)
 
 
 def test_right_after_training_a_model_has_the_statistics_of_that_training():
     run = lab("fedavg").go(1)
     mine, up = run.apply(run.method.client, [2], 1)[2]
     w = run.method.trained(mine, up)
-    assert torch.equal(batchnorm.gather_statistics(w, run.method.model.still), mine.statistics)
+    assert torch.equal(batchnorm.gather_statistics(w, run.method.model.buffers), mine.statistics)
     assert run.method.predict(w, torch.rand(2, 1, 8, 8)).isfinite().all()
 
 
@@ -176,7 +180,7 @@ def test_who_never_trained_has_the_first_statistics():
     run = lab("fedavg", share=.5).go(1)
     idle = (set(range(4)) - set(run.who(0).ids.tolist())).pop()
     assert torch.equal(
-        run.mine(idle).statistics, batchnorm.gather_statistics(run.method.model.start, run.method.model.still)
+        run.mine(idle).statistics, batchnorm.gather_statistics(run.method.model.start, run.method.model.buffers)
     )
 
 
@@ -187,7 +191,7 @@ def test_the_wrapped_method_is_the_method():
     again = kept.with_model(model_of())      # as a rank does for its device
     assert "statistics" in again.init(3)[1]._fields
     for other in (model_of("average"), mlp()):
-        assert "statistics" not in batchnorm.bind(plain, other).init(3)[1]._fields
+        assert "statistics" not in batchnorm.bind_method(plain, other).init(3)[1]._fields
 
 
 @policies
@@ -196,7 +200,7 @@ def test_heads_with_statistics(policy):
     head = ("5", "6", "8")
     run = lab("fedmhc", policy, head).go(2)
     model = run.method.model
-    stray = batchnorm.gather_statistics(run.shared.heads[0], model.head.still)
+    stray = batchnorm.gather_statistics(run.shared.heads[0], model.head.buffers)
     assert bool(stray.any()) == (policy == "average")
     assert all(v.isfinite().all() for v in run.state().values())
     one = run.apply(run.method.client, [1], 2)[1]
@@ -207,7 +211,10 @@ def test_heads_with_statistics(policy):
 def test_the_vectorised_engine_is_not_taken():
     run = lab("fedavg")
     shared, mine = run.method.init(4)
-    assert engine_choice.by_network(run.method, shared, mine, blank_samples(IMAGE, np.dtype("uint8")))[0] == "loop"
+    assert (
+        engine_choice.choose_by_network(run.method, shared, mine, make_blank_samples(IMAGE, np.dtype("uint8")))[0]
+        == "loop"
+    )
     loop, vmap = engine_choice.time_engines(run.group, shared)
     assert loop < vmap
     with pytest.raises(BadInput, match="engine = vmap: it cannot train a network with BatchNorm; set engine=loop"):

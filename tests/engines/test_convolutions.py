@@ -9,7 +9,7 @@ from torch import nn
 from fedmpi.engines import convolutions
 from fedmpi.engines.loop import Loop
 from fedmpi.engines.vmap import Vmap
-from fedmpi.models.build import as_input, blank_samples, build_model
+from fedmpi.models.build import as_input, build_model, make_blank_samples
 from fedmpi.models.nets import CNN4, LeNet5, ResNet18
 from tests.clients.verbs import Bench, class_sums, momentum, own_loss_block, plain, scan, with_features
 
@@ -60,17 +60,17 @@ def test_clients_are_trained_alike(bench, verb, monkeypatch):
     (ResNet18(), (32, 32, 3), 20)])
 def test_layers_are_found_with_their_inputs(settings, shape, names):
     model = build_model(settings, shape, np.dtype("uint8"), 10, 0)
-    found = convolutions.inputs(model, as_input(blank_samples(shape, "uint8", 2)))
+    found = convolutions.record_input_shapes(model, as_input(make_blank_samples(shape, "uint8", 2)))
     assert found.keys() == names if isinstance(names, set) else len(found) == names
     assert found["conv1"] == (2, shape[2], *shape[:2])
 
 
 def test_each_layer_takes_the_faster_way(bench, monkeypatch):
     x = bench.training(0)[0][:1]
-    assert set(convolutions.faster_unfolded(bench.model, x, 4, 3)) <= {"0"}
+    assert set(convolutions.choose_unfolded(bench.model, x, 4, 3)) <= {"0"}
     for clock, expected in ((iter((2., 1.)), ["0"]), (iter((1., 2.)), [])):
         monkeypatch.setattr(convolutions, "time_layer", lambda *layer, clock=clock: next(clock))
-        assert convolutions.faster_unfolded(bench.model, x, 4, 3) == expected
+        assert convolutions.choose_unfolded(bench.model, x, 4, 3) == expected
     assert (
         convolutions.list_convolutions(bench.model) == ["0"]
         and not convolutions.time_layers(bench.model, None, 4, 3).any()

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from fedmpi.engines import cuda_graphs
-from fedmpi.engines.cuda_graphs import OFTEN, WARMUP_CALLS, Graphs
+from fedmpi.engines.cuda_graphs import MIN_STEPS_TO_RECORD, WARMUP_CALLS, StepRecorder
 from fedmpi.engines.vmap import Vmap
 from tests.clients.verbs import Bench, clip, momentum, only_head, plain, pull_momentum, pulls, spread, with_features
 
@@ -38,17 +38,17 @@ def test_the_way_that_can_be_recorded_is_taken(monkeypatch):
     def record(step, stream):
         recorded.append(step)
         return step
-    monkeypatch.setattr(cuda_graphs, "record", record)
+    monkeypatch.setattr(cuda_graphs, "record_step", record)
     bench = Bench(SIZES)
     for mode, expected in (("off", 0), ("auto", 0), ("on", 1)):
         bench.run(Vmap(graphs=mode), plain)
         assert len(recorded) == expected
 
 
-@pytest.mark.parametrize("times", [0, 1, WARMUP_CALLS, WARMUP_CALLS + 1, OFTEN, 40])
+@pytest.mark.parametrize("times", [0, 1, WARMUP_CALLS, WARMUP_CALLS + 1, MIN_STEPS_TO_RECORD, 40])
 def test_every_step_is_taken(times):
     taken = []
-    Graphs("on").repeat(lambda: taken.append(0), times, CPU, checked)
+    StepRecorder("on").repeat(lambda: taken.append(0), times, CPU, checked)
     assert len(taken) == times
 
 
@@ -56,8 +56,8 @@ def test_what_cannot_be_recorded_is_called(monkeypatch, caplog):
     """With one line in the log, for all that follows."""
     def record(step, stream):
         raise RuntimeError("operation not permitted when stream is capturing\nmore lines")
-    monkeypatch.setattr(cuda_graphs, "record", record)
-    recorder, taken = Graphs("on"), []
+    monkeypatch.setattr(cuda_graphs, "record_step", record)
+    recorder, taken = StepRecorder("on"), []
     for _ in range(2):
         recorder.repeat(lambda: taken.append(0), 10, CPU, checked)
     assert len(taken) == 20
@@ -68,6 +68,6 @@ def test_what_cannot_be_recorded_is_called(monkeypatch, caplog):
 def test_too_little_memory_is_left_to_the_engine(monkeypatch):
     def record(step, stream):
         raise torch.OutOfMemoryError("CUDA out of memory")
-    monkeypatch.setattr(cuda_graphs, "record", record)
+    monkeypatch.setattr(cuda_graphs, "record_step", record)
     with pytest.raises(torch.OutOfMemoryError):
-        Graphs("on").repeat(lambda: None, 10, CPU, checked)
+        StepRecorder("on").repeat(lambda: None, 10, CPU, checked)

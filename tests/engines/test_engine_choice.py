@@ -13,7 +13,7 @@ from fedmpi.engines import engine_choice
 from fedmpi.engines.loop import Loop
 from fedmpi.engines.vmap import Vmap
 from fedmpi.errors import BadInput
-from fedmpi.models.build import blank_samples, build_model
+from fedmpi.models.build import build_model, make_blank_samples
 from fedmpi.models.nets import MLP
 from fedmpi.preparation import settle_engine
 from tests.federations import Digits, Lab, TinyCNN, apart, method, mlp
@@ -49,15 +49,17 @@ def model(settings, shape=(64,), dtype="float32"):
 def test_the_network_decides(settings, shape, dtype, expected):
     chosen = method("fedmhc", model(settings, shape, dtype))
     shared, mine = chosen.init(2)
-    found, why = engine_choice.by_network(chosen, shared, mine, blank_samples(shape, np.dtype(dtype)))
-    assert found == expected == engine_choice.engine(found, Config()).name
+    found, why = engine_choice.choose_by_network(chosen, shared, mine, make_blank_samples(shape, np.dtype(dtype)))
+    assert found == expected == engine_choice.build_engine(found, Config()).name
     assert why == ("the network cannot be vectorised" if settings.__dict__.get("make") is dropout else
                    f"{chosen.model.size:,} parameters, with{'out' * (len(shape) == 1)} convolutions")
 
 
 def test_an_engine_that_cannot_train_the_network_is_refused():
     def ask(name, make):
-        engine_choice.refuse_vmap(name, method("fedmhc", model(Given(make))), blank_samples((64,), np.dtype("float32")))
+        engine_choice.refuse_vmap(
+            name, method("fedmhc", model(Given(make))), make_blank_samples((64,), np.dtype("float32"))
+        )
     ask("loop", dropout), ask("auto", dropout), ask("vmap", softmax)
     with pytest.raises(BadInput, match=r"engine = vmap: the network cannot be vectorised .vmap: .*; set engine=loop"):
         ask("vmap", dropout)
@@ -128,7 +130,7 @@ def test_the_probe_trains_each_rank_s_first_clients_twice(monkeypatch):
             seen.append((clients, group.messages, local.round))
             return iter([1, 2])
     clock = iter((10., 20., 50., 53., 60., 60.5, 70., 77.))
-    monkeypatch.setattr(engine_choice, "engine", lambda name, config, room: Engine())
+    monkeypatch.setattr(engine_choice, "build_engine", lambda name, config, room: Engine())
     monkeypatch.setattr(engine_choice, "time", SimpleNamespace(perf_counter=lambda: next(clock)))
     lab.group.method = SimpleNamespace(message_template=lambda: "message", client=None)
     found = engine_choice.time_engines(lab.group, lab.shared)
@@ -141,7 +143,8 @@ def test_the_border_between_the_engines(monkeypatch):
     chosen = method("fedavg", model(MLP(hidden=64)))
     for border, expected in ((4810, "vmap"), (4809, "loop")):
         monkeypatch.setattr(engine_choice, "SMALL_NETWORK", border)
-        assert engine_choice.by_network(chosen, *chosen.init(2), blank_samples((64,), np.dtype("float32"))) == (
-            expected, "4,810 parameters, without convolutions")
+        assert engine_choice.choose_by_network(
+            chosen, *chosen.init(2), make_blank_samples((64,), np.dtype("float32"))
+        ) == (expected, "4,810 parameters, without convolutions")
     monkeypatch.undo()
-    assert engine_choice.engine("vmap", Config()).memory == 2 * 2 ** 30 and engine_choice.SMALL_NETWORK == 100_000
+    assert engine_choice.build_engine("vmap", Config()).memory == 2 * 2 ** 30 and engine_choice.SMALL_NETWORK == 100_000

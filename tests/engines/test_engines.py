@@ -5,8 +5,8 @@ import pytest
 import torch
 
 from fedmpi.engines.batch_plan import LocalTraining
-from fedmpi.engines.cohort import SAMPLES_PER_BLOCK, Cohort, pad
-from fedmpi.engines.loop import REHEARSAL, Loop, LoopData
+from fedmpi.engines.cohort import SAMPLES_PER_BLOCK, Cohort, pad_samples
+from fedmpi.engines.loop import REHEARSAL_TRAINING, Loop, LoopData
 from fedmpi.engines.vmap import Vmap
 from fedmpi.errors import BadInput
 from tests.clients.verbs import VERBS, Bench, class_sums, mean_loss, plain, pull, scan, subset
@@ -80,7 +80,7 @@ def test_out_of_memory_halves_the_chunks():
     """From 9 clients at once to 4 and to 2, for good; no client is left out or trained twice."""
     engine, bench = Crowded(), Bench((57, 1, 11, 3, 10, 4, 5, 6, 7))
     found = list(engine.apply(lambda shared, mine, data: mine.w * data.n, bench.clients, bench.shared, bench,
-                              REHEARSAL))
+                              REHEARSAL_TRAINING))
     assert [client for client, _ in found] == [0, 2, 4, 8, 7, 6, 5, 3, 1] and engine.most == 2
     assert engine.asked == (9, 4, 2, 2, 2, 2, 1)
     assert difference(bench, Vmap(), engine, plain) == 0
@@ -107,7 +107,7 @@ def test_steps_have_weights_and_clients_that_still_have_a_batch():
     """Of 7, 5 and 2 samples in batches of 3, for two epochs: a client that is done drops out, the shortest first."""
     sizes, local = (7, 5, 2), LocalTraining(1, 2, 3, 2, None, .1, 0.)
     rows = [torch.zeros(n, 1) for n in sizes]
-    cohort = Cohort(pad(rows), pad([torch.arange(n) for n in sizes]), sizes, (4, 9, 11), local)
+    cohort = Cohort(pad_samples(rows), pad_samples([torch.arange(n) for n in sizes]), sizes, (4, 9, 11), local)
     index, weight, active = cohort.plans()
     assert index.shape == weight.shape == (6, 3, 3) and active == [3, 3, 2, 2, 1, 1]
     counts = [[3, 3, 2], [3, 2, 2], [1, 3, 0], [3, 2, 0], [3, 0, 0], [1, 0, 0]]
@@ -121,18 +121,18 @@ def test_steps_have_weights_and_clients_that_still_have_a_batch():
 
 def test_padding_is_whole_blocks_of_zeros():
     for n, length in ((1, 64), (64, 64), (65, 128)):
-        found = pad((torch.ones(n, 2), torch.ones(1, 2)))
+        found = pad_samples((torch.ones(n, 2), torch.ones(1, 2)))
         assert found.shape == (2, length, 2) and found.sum().item() == 2 * (n + 1)
         assert (found[0, :n] == 1).all() and (found[1, 0] == 1).all()
 
 
 def test_a_network_with_batchnorm_is_refused(bench):
-    bench.method.model.still = [slice(0, 1)]
+    bench.method.model.buffers = [slice(0, 1)]
     try:
         with pytest.raises(BadInput, match="engine = vmap: it cannot train a network with BatchNorm"):
             bench.run(Vmap(), plain)
     finally:
-        bench.method.model.still = []
+        bench.method.model.buffers = []
 
 
 @pytest.mark.parametrize("engine", [Loop(), Vmap()], ids=["loop", "vmap"])

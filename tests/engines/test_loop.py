@@ -21,7 +21,7 @@ LOCAL = batch_plan.LocalTraining(seed=3, round=2, batch=10, epochs=2, steps=None
 def size(request, monkeypatch):
     """The same for networks that are treated as large ones are."""
     if request.param == "large":
-        monkeypatch.setattr(flat, "LARGE_VECTOR", 0)
+        monkeypatch.setattr(flat, "LARGE_VECTOR_SIZE", 0)
 
 
 @pytest.fixture(scope="module")

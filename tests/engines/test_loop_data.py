@@ -49,7 +49,7 @@ KNOWN = ([0, 1, 7, 4, 11], [9, 5, 8, 10, 6], [2, 3])      # see test_plan.py: se
 def test_batches_are_those_drawn_however_many_are_gathered_at_once(together, monkeypatch):
     """A client whose batches are larger than GATHER bytes gets the same ones, a few at a time."""
     gathered, local = [], LOCAL._replace(seed=1, batch=5, epochs=1)
-    monkeypatch.setattr(loop, "GATHER", 4 * 6 * 5 * together + 7)      # 12 samples of 6 numbers
+    monkeypatch.setattr(loop, "BYTES_GATHERED_AT_ONCE", 4 * 6 * 5 * together + 7)      # 12 samples of 6 numbers
     monkeypatch.setattr(loop, "as_input", lambda x: gathered.append(len(x)) or x)
     x, y = torch.arange(72.).view(12, 2, 3), torch.arange(12) + 100
     found = list(LoopData(x, y, 4, local).batches())
@@ -59,7 +59,7 @@ def test_batches_are_those_drawn_however_many_are_gathered_at_once(together, mon
 
 
 def test_a_sample_larger_than_what_is_gathered_is_gathered_alone(monkeypatch):
-    monkeypatch.setattr(loop, "GATHER", 8)
+    monkeypatch.setattr(loop, "BYTES_GATHERED_AT_ONCE", 8)
     found = list(LoopData(torch.arange(72.).view(12, 6), torch.arange(12), 4, LOCAL._replace(seed=1, batch=5, epochs=1))
                  .batches())
     assert [y.tolist() for _, y in found] == list(KNOWN)
@@ -79,7 +79,7 @@ def test_class_sums_and_what_stands_beside_are_direct_computation(data, model):
 def test_samples_go_forward_in_chunks(data, model, monkeypatch):
     whole, sizes = data.mean_loss(model, model.start), []
     monkeypatch.setattr(loop, "SAMPLES_PER_PASS", 8)
-    monkeypatch.setattr(loop, "forward", lambda net, x: sizes.append(len(x)) or net(x))
+    monkeypatch.setattr(loop, "run_forward", lambda net, x: sizes.append(len(x)) or net(x))
     near(data.mean_loss(model, model.start), whole)
     assert sizes == [8, 8, 8, 8, 2]
 

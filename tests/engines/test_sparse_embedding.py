@@ -10,7 +10,7 @@ import torch
 from fedmpi.engines import batch_plan, engine_choice, sparse_embedding
 from fedmpi.engines.loop import Loop, LoopData
 from fedmpi.engines.vmap import Vmap
-from fedmpi.models.build import blank_samples, build_model
+from fedmpi.models.build import build_model, make_blank_samples
 from fedmpi.models.nets import FastText
 from tests.federations import Digits, Lab, apart, method
 
@@ -55,7 +55,7 @@ def dense(monkeypatch):
     """Call a function with tables taken for ordinary parameters."""
     def call(function, *args, **settings):
         with monkeypatch.context() as m:
-            m.setattr(sparse_embedding, "can_descend", lambda *anything: False)
+            m.setattr(sparse_embedding, "can_descend_sparsely", lambda *anything: False)
             return function(*args, **settings)
     return call
 
@@ -63,8 +63,8 @@ def dense(monkeypatch):
 @pytest.fixture
 def counted(monkeypatch):
     """Count the calls of sparse_embedding.descend."""
-    calls, original = [], sparse_embedding.descend
-    monkeypatch.setattr(sparse_embedding, "descend", lambda *args: calls.append(1) or original(*args))
+    calls, original = [], sparse_embedding.descend_sparsely
+    monkeypatch.setattr(sparse_embedding, "descend_sparsely", lambda *args: calls.append(1) or original(*args))
     return calls
 
 
@@ -129,7 +129,10 @@ def test_a_client_does_not_depend_on_those_before_it(model):
 
 def test_the_whole_vocabulary_is_trained_client_by_client():
     chosen = method("fedavg", build_model(FastText(), (LENGTH,), np.dtype("int32"), 4, seed=0))
-    assert engine_choice.by_network(chosen, *chosen.init(2), blank_samples((LENGTH,), np.dtype("int32")))[0] == "loop"
+    assert (
+        engine_choice.choose_by_network(chosen, *chosen.init(2), make_blank_samples((LENGTH,), np.dtype("int32")))[0]
+        == "loop"
+    )
 
 
 def test_long_and_short_numbers_are_alike(data, model):

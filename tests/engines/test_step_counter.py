@@ -9,11 +9,11 @@ import torch
 
 from fedmpi.config.schema import Evaluate
 from fedmpi.engines.batch_plan import LocalTraining
-from fedmpi.engines.dry_run import count_steps
+from fedmpi.engines.dry_run import count_steps_by_kind
 from fedmpi.engines.loop import Loop
 from fedmpi.engines.step_counter import JUDGED, KINDS, OTHERS, PARTICIPANTS, StepCounter
 from fedmpi.engines.vmap import Vmap
-from fedmpi.models.build import blank_samples
+from fedmpi.models.build import make_blank_samples
 from fedmpi.server.step_totals import StepTotals
 from tests.clients.verbs import VERBS, Bench
 from tests.federations import TRAIN, Digits, Lab, method, mlp
@@ -47,7 +47,7 @@ def table(counter) -> dict:
 @pytest.mark.parametrize("name, settings, expected", BY_HAND, ids=lambda v: v if isinstance(v, str) else "")
 def test_steps_of_a_method_by_hand(name, settings, expected):
     of = method(name, mlp(), **settings)
-    assert count_steps(of, *of.init(8), blank_samples((64,), "float32"), 20, local()) == expected
+    assert count_steps_by_kind(of, *of.init(8), make_blank_samples((64,), "float32"), 20, local()) == expected
 
 
 def test_additive_models_warm_up_first_and_then_train_two():
@@ -55,13 +55,19 @@ def test_additive_models_warm_up_first_and_then_train_two():
     shared, mine = ifca.init(8)
     stages = ifca.stages(shared, 10)
     assert [n for n, _ in stages] == [6, 4] and [n for n, _ in ifca.stages(shared, 5)] == [5]
-    found = [count_steps(ifca, stage, mine, blank_samples((64,), "float32"), 20, local()) for _, stage in stages]
+    found = [
+        count_steps_by_kind(ifca, stage, mine, make_blank_samples((64,), "float32"), 20, local()) for _, stage in stages
+    ]
     assert found == [{"warm_up": 4}, {"main": 8}]
     fesem = method("fesem_cam", mlp(), warm_up=3, warm_steps=7)
     shared, mine = fesem.init(8)
     (n, stage), = fesem.stages(shared, 10)
-    assert n == 10 and count_steps(fesem, stage, mine, blank_samples((64,), "float32"), 20, local()) == {"main": 8}
-    assert count_steps(fesem, shared, mine, blank_samples((64,), "float32"), 20, local(round=-1)) == {"warm_up": 21}
+    assert n == 10 and count_steps_by_kind(fesem, stage, mine, make_blank_samples((64,), "float32"), 20, local()) == {
+        "main": 8
+    }
+    assert count_steps_by_kind(fesem, shared, mine, make_blank_samples((64,), "float32"), 20, local(round=-1)) == {
+        "warm_up": 21
+    }
 
 
 @pytest.mark.parametrize("name", ALL)
@@ -83,7 +89,9 @@ def test_both_engines_and_the_dry_run_count_alike(name, settings):
     assert found[0] == found[1]
     expected = dict.fromkeys(KINDS, 0)
     for i in who.ids:
-        of = count_steps(lab.method, shared, first, blank_samples((64,), "float32"), SIZES[i], lab.group.local(0))
+        of = count_steps_by_kind(
+            lab.method, shared, first, make_blank_samples((64,), "float32"), SIZES[i], lab.group.local(0)
+        )
         for kind in of.keys() - {"judging", "fine_tuning"}:
             expected[kind] += of[kind]
     if name == "fedgroup":      # who has a group already is not known beforehand

@@ -29,12 +29,12 @@ def test_statistics_take_the_place_of_those_in_declared_vectors_alone():
     state = Tables(torch.ones(model.size), torch.ones(model.base.size), torch.ones(2, model.head.size),
                    torch.ones(3, model.head.size), torch.ones(5, model.size))
     found = kept._with(state, row)
-    first = sum(part.stop - part.start for part in model.base.still)
+    first = sum(part.stop - part.start for part in model.base.buffers)
     assert 0 < first < 24
-    assert torch.equal(batchnorm.gather_statistics(found.w, model.still), row)
-    assert torch.equal(batchnorm.gather_statistics(found.phi, model.base.still), row[:first])
+    assert torch.equal(batchnorm.gather_statistics(found.w, model.buffers), row)
+    assert torch.equal(batchnorm.gather_statistics(found.phi, model.base.buffers), row[:first])
     for heads in (found.heads, found.parts):
-        assert all(torch.equal(batchnorm.gather_statistics(h, model.head.still), row[first:]) for h in heads)
+        assert all(torch.equal(batchnorm.gather_statistics(h, model.head.buffers), row[first:]) for h in heads)
     assert found.table is state.table and all((value == 1).all() for value in state)
 
 
@@ -61,7 +61,7 @@ class Seen(NamedTuple):
 
 def test_a_method_that_declares_no_vectors_needs_the_average():
     with pytest.raises(BadInput, match="Undeclared does not declare which of its vectors are models; annotate them"):
-        batchnorm.bind(Undeclared(), model_of())
-    bound = batchnorm.bind(Undeclared(), model_of("average"))
+        batchnorm.bind_method(Undeclared(), model_of())
+    bound = batchnorm.bind_method(Undeclared(), model_of("average"))
     assert bound.global_model(bound.init(1)[0]) is None
     assert method("fedavg", bound.model).global_model(bound.init(1)[0]) is None

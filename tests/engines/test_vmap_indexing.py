@@ -8,7 +8,7 @@ from torch.func import grad, vmap
 from fedmpi.engines import vmap_indexing
 
 
-@pytest.mark.parametrize("context", [vmap_indexing.indexing, vmap_indexing.ByList])
+@pytest.mark.parametrize("context", [vmap_indexing.allow_indexing, vmap_indexing.IndexByList])
 def test_a_table_by_each_client_s_own_number(context):
     tables, at = torch.randn(2, 5, 3), torch.tensor([3, 0, -1, 3])
 
@@ -24,6 +24,6 @@ def test_a_table_by_each_client_s_own_number(context):
 
 def test_masks_and_slices_stay_what_they_are():
     x = torch.arange(6.).reshape(2, 3)
-    with vmap_indexing.ByList():
+    with vmap_indexing.IndexByList():
         assert x[torch.tensor(True)].shape == (1, 2, 3) and x[1:].shape == (1, 3) and x[1, 2] == 5
         assert torch.equal(x[:, torch.tensor([0, 2])], x[:, ::2])

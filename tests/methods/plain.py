@@ -37,7 +37,7 @@ class Plain(Reference):
     def part(self, client, t, share, stream, fixed=False, rest=False):
         """Return a random part of a client's training data."""
         x, y = self.data[client]
-        kept = batch_plan.subset(self.settings(t), client, stream, len(y), share, fixed, rest)
+        kept = batch_plan.draw_subset(self.settings(t), client, stream, len(y), share, fixed, rest)
         return x[kept], y[kept]
 
     def batches_of(self, part, client, t, stream=0, epochs=None):

@@ -65,7 +65,7 @@ class Written:
     def loss(self, i, t, w):
         x, y = self.ref.data[i]
         local = batch_plan.LocalTraining(self.ref.config.seed, t, 10, 1, None, .1, 0.)
-        kept = batch_plan.subset(local, i, 1, len(y), .5, False, False)
+        kept = batch_plan.draw_subset(local, i, 1, len(y), .5, False, False)
         assert len(kept) == max(1, len(y) // 2)
         with torch.no_grad():
             return float(F.cross_entropy(self.ref.network(w)(x[kept]), y[kept]))
@@ -215,7 +215,7 @@ def test_final_identities_are_not_chosen_anew(mlp, federation, engine):
 
 def test_clients_choose_on_another_part_of_their_samples_every_round(mlp, federation):
     local = Lab(method("fedcps", mlp), federation).group.local
-    first, second = (batch_plan.subset(local(t), 2, 1, 57, .5, False, False) for t in (0, 1))
+    first, second = (batch_plan.draw_subset(local(t), 2, 1, 57, .5, False, False) for t in (0, 1))
     assert len(first) == len(second) == 28 and set(first) != set(second)
 
 

@@ -107,7 +107,7 @@ class HeldLabels(View):
         from fedmpi.engines import batch_plan
         s = self.original.client(i)
         settings, y = batch_plan.LocalTraining(3, 0, 10, 1, None, .05, 0.), s.y_train.copy()
-        held = batch_plan.subset(settings, i, 1, len(y), .8, True, True)
+        held = batch_plan.draw_subset(settings, i, 1, len(y), .8, True, True)
         y[held] = (y[held] + 3) % 10
         return s._replace(y_train=y)
 

@@ -12,7 +12,7 @@ import pytest
 import fedmpi.methods
 from fedmpi import registry
 from fedmpi.client_data import ClientData
-from fedmpi.engines.dry_run import Tally
+from fedmpi.engines.dry_run import DryRunData
 from fedmpi.engines.loop import LoopData
 from fedmpi.engines.step import StepSettings
 from fedmpi.engines.vmap import VmapData
@@ -27,7 +27,7 @@ METHODS = Path(fedmpi.methods.__file__).parent
 MADE = {"fedcps": "tail", "fedcr": "net", "fedsr": "net"}
 
 
-@pytest.mark.parametrize("kind", [LoopData, VmapData, Tally])
+@pytest.mark.parametrize("kind", [LoopData, VmapData, DryRunData])
 def test_engines_offer_what_the_protocol_says(kind):
     fields = {field.name for field in dataclasses.fields(kind)}
     for name, member in OFFERED.items():

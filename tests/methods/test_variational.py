@@ -9,7 +9,7 @@ from torch import nn
 from torch.distributions import Normal, kl_divergence
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
-from fedmpi.engines.batch_plan import LocalTraining, noise
+from fedmpi.engines.batch_plan import LocalTraining, draw_noise
 from fedmpi.engines.loop import Loop
 from fedmpi.engines.vmap import Vmap
 from fedmpi.errors import BadInput
@@ -17,7 +17,7 @@ from fedmpi.method import Participants
 from fedmpi.models.build import build_model
 from fedmpi.models.flat import Model
 from fedmpi.models.nets import CNN4, MLP, ResNet18
-from fedmpi.models.variational import FLOOR, Variational
+from fedmpi.models.variational import MIN_SIGMA, Variational
 from tests.federations import TRAIN, Lab, apart, method
 from tests.methods.reference import Reference
 
@@ -39,7 +39,7 @@ class Net(nn.Module):
 
     def q(self, x):
         out = self.code(F.relu(self.fc1(x)))
-        return Normal(out[:, :F_], F.softplus(out[:, F_:]) + FLOOR)
+        return Normal(out[:, :F_], F.softplus(out[:, F_:]) + MIN_SIGMA)
 
     def vector(self):
         parameters = dict(self.named_parameters())      # those of the classes come first there
@@ -49,16 +49,16 @@ class Net(nn.Module):
 class Noisy(Reference):
     """Adds to the plain reference the noise of every step."""
 
-    def noisy(self, i, t, samples):
+    def noisy_batches(self, i, t, samples):
         local = self.settings(t)
-        for (x, y), e in zip(self.batches(i, t), noise(local, int(i), 0, (samples, F_)), strict=False):
+        for (x, y), e in zip(self.batches(i, t), draw_noise(local, int(i), 0, (samples, F_)), strict=False):
             yield x, y, torch.from_numpy(e[:len(y)])
 
     def fit(self, w, i, t, samples, penalty):
         """Train on cross-entropy over codes and penalty(net, q, z, y) -> (b,); returns the module."""
         net = Net(w)
         optimiser = torch.optim.SGD(net.parameters(), self.lr(t), momentum=self.train.momentum)
-        for x, y, e in self.noisy(i, t, samples):
+        for x, y, e in self.noisy_batches(i, t, samples):
             q = net.q(x)
             z = [q.mean + q.stddev * e[:, s] for s in range(samples)]
             ce = torch.stack([F.cross_entropy(net.fc2(v), y, reduction="none") for v in z]).mean(0)
@@ -250,7 +250,7 @@ def test_noise_depends_on_seed_round_client_and_stream_alone():
     base = LocalTraining(seed=1, round=2, batch=4, epochs=1, steps=None, lr=.1, momentum=0.)
 
     def first(local=base, client=3, stream=0):
-        drawn = noise(local, client, stream, (2, 5))
+        drawn = draw_noise(local, client, stream, (2, 5))
         return np.stack([next(drawn) for _ in range(3)])
     assert first().shape == (3, 4, 2, 5) and first().dtype == np.float32
     np.testing.assert_array_equal(first(), first(base._replace(lr=9., epochs=7)))
@@ -260,7 +260,7 @@ def test_noise_depends_on_seed_round_client_and_stream_alone():
 
 
 def test_noise_is_standard_normal():
-    drawn = next(noise(LocalTraining(1, 2, 1000, 1, None, .1, 0.), 3, 0, (50,)))
+    drawn = next(draw_noise(LocalTraining(1, 2, 1000, 1, None, .1, 0.), 3, 0, (50,)))
     assert abs(drawn.mean()) < .02 and abs(drawn.std() - 1) < .02
 
 

@@ -11,10 +11,10 @@ import pytest
 import torch
 from torch import nn
 
-from fedmpi.models.build import as_input, blank_samples, build_model
-from fedmpi.models.flat import ANOTHER, Net
+from fedmpi.models.build import as_input, build_model, make_blank_samples
+from fedmpi.models.flat import START_SEED_STRIDE, Net
 from fedmpi.models.nets import CNN4, MLP, FastText, LeNet5, ResNet18
-from fedmpi.models.variational import CODE, Variational
+from fedmpi.models.variational import CODE_SEED_OFFSET, Variational
 
 BYTES, FLOATS, WORDS = np.dtype("uint8"), np.dtype("float32"), np.dtype("int32")
 EVERY = {"mlp": (MLP(hidden=7), (2, 2, 3), FLOATS, 3), "cnn4": (CNN4(width=9), (16, 20, 3), BYTES, 4),
@@ -161,7 +161,7 @@ def test_further_starts_have_seeds_of_their_own():
     """0x5EED0000 apart, in place of the first one's; on devices and in copies too."""
     model = model_of("cnn4")
     found = model.starts(3)
-    assert torch.equal(found[0], model.start) and ANOTHER == 0x5EED_0000 and len(model.starts(1)) == 1
+    assert torch.equal(found[0], model.start) and START_SEED_STRIDE == 0x5EED_0000 and len(model.starts(1)) == 1
     for j in (1, 2):
         assert torch.equal(found[j], model_of("cnn4", 5 + 0x5EED_0000 * j).start)
     moved = model.to("cpu")
@@ -179,8 +179,8 @@ def test_the_vector_is_base_and_head_by_names():
         assert model.block(name) == slice(start, stop)
     assert model.block("conv2") == slice(edges[2], edges[4]) and model.block("base") == slice(0, edges[6])
     assert model.block("head") == model.h == slice(edges[6], edges[8]) and model.phi == slice(0, edges[6])
-    assert model.chosen(None) == list(range(8)) and model.chosen(model.h) == [6, 7]
-    assert model.chosen(slice(edges[2], edges[5])) == [2, 3, 4] and model.chosen(slice(1, edges[1])) == []
+    assert model.moving(None) == list(range(8)) and model.moving(model.h) == [6, 7]
+    assert model.moving(slice(edges[2], edges[5])) == [2, 3, 4] and model.moving(slice(1, edges[1])) == []
     two = build_model(CNN4(width=9, head=("fc1", "fc2")), (16, 20, 3), BYTES, 4, 5)
     assert two.names == model.names and two.h == slice(edges[4], edges[8]) and torch.equal(two.start, model.start)
 
@@ -225,7 +225,7 @@ def test_the_code_of_a_variational_network_is_drawn_by_itself():
     net = Variational(model)
     torch.manual_seed(5 + 0xC0DE)
     code = nn.Linear(7, 14)
-    assert CODE == 0xC0DE and net.width == 7 and net.classes == 3
+    assert CODE_SEED_OFFSET == 0xC0DE and net.width == 7 and net.classes == 3
     expected = [model.start[:91], code.weight.detach().flatten(), code.bias.detach(), model.start[91:]]
     assert torch.equal(net.start, torch.cat(expected)) and net.phi == slice(0, 91 + 112) and net.size == 115 + 112
     x, y = torch.from_numpy(sample("mlp")), torch.tensor([2, 0])
@@ -249,18 +249,21 @@ def test_bytes_are_scaled_and_blank_samples_are_as_stored():
     x = torch.tensor([[[[0], [51]], [[204], [255]]]], dtype=torch.uint8)
     torch.testing.assert_close(as_input(x)[0, 0], torch.tensor([[-1, -.6], [.6, 1]]))
     assert x.dtype == torch.uint8 and x[0, 0, 1, 0] == 51      # untouched
-    assert blank_samples((3, 2), BYTES, 4).shape == (4, 3, 2) and blank_samples((5,), "int32").shape == (1, 5)
-    assert blank_samples((5,), FLOATS).dtype == torch.float32 and blank_samples((3, 2), BYTES).dtype == torch.uint8
+    assert make_blank_samples((3, 2), BYTES, 4).shape == (4, 3, 2) and make_blank_samples((5,), "int32").shape == (1, 5)
+    assert (
+        make_blank_samples((5,), FLOATS).dtype == torch.float32
+        and make_blank_samples((3, 2), BYTES).dtype == torch.uint8
+    )
 
 
 def test_a_bound_vector_is_reused_or_handed_over(monkeypatch):
     """A small one is copied, a large one given away: either is the caller's."""
     from fedmpi.models import flat
     for large in (1 << 30, 0):
-        monkeypatch.setattr(flat, "LARGE_VECTOR", large)
+        monkeypatch.setattr(flat, "LARGE_VECTOR_SIZE", large)
         net = Net(nn.Linear(3, 2))
         work = net.bind(torch.arange(8.))
-        given = net.handed_over()
+        given = net.release()
         assert (given is work) == (large == 0) and given.tolist() == list(range(8))
         again = net.bind(torch.ones(8))
         assert given.tolist() == list(range(8)) and (again is work) == (large > 0)

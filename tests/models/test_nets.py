@@ -8,7 +8,7 @@ from torch import nn
 
 from fedmpi.config.schema import resolve
 from fedmpi.errors import BadInput
-from fedmpi.models.build import as_input, blank_samples, build_model
+from fedmpi.models.build import as_input, build_model, make_blank_samples
 from fedmpi.models.nets import FastText, LeNet5, ResNet18
 
 BYTES, FLOATS, WORDS = np.dtype("uint8"), np.dtype("float32"), np.dtype("int32")
@@ -33,7 +33,7 @@ def linear(model):
 def test_lenet5_is_the_network_of_the_paper():
     """On 28 x 28 and on 32 x 32 pixels: maps of 28 x 28, 10 x 10, and 400 features for fc1."""
     for shape in ((28, 28, 1), (32, 32, 3)):
-        model, z, seen = build_model(LeNet5(), shape, BYTES, 10, 0), as_input(blank_samples(shape, BYTES, 2)), {}
+        model, z, seen = build_model(LeNet5(), shape, BYTES, 10, 0), as_input(make_blank_samples(shape, BYTES, 2)), {}
         for name, layer in model.module.named_children():
             z = layer(z)
             seen[name] = tuple(z.shape[1:])
@@ -56,7 +56,7 @@ def test_resnet18_with_batchnorm_has_its_running_statistics_beside_the_parameter
     model = build_model(ResNet18(norm="batch"), (32, 32, 3), BYTES, 100, 0)
     assert sum(size for name, size in zip(model.names, model.sizes, strict=True)
                if name not in model.statistics) == 11_227_812
-    assert model.size == 11_227_812 + 9_600 and sum(part.stop - part.start for part in model.still) == 9_600
+    assert model.size == 11_227_812 + 9_600 and sum(part.stop - part.start for part in model.buffers) == 9_600
     assert (model.policy, ResNet18().policy) == ("local", None)
 
 
@@ -78,7 +78,7 @@ def test_fasttext_is_linear_in_the_mean_of_its_words():
 
 
 def test_words_stay_as_they_are():
-    x = blank_samples((7,), WORDS, 3)
+    x = make_blank_samples((7,), WORDS, 3)
     assert x.dtype == torch.int32 and x.shape == (3, 7) and as_input(x) is x
 
 

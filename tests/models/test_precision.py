@@ -15,7 +15,7 @@ ENGINES = pytest.mark.parametrize("engine", [Loop(), Vmap(), Vmap(graphs="on")],
 @pytest.fixture(autouse=True)
 def reset():
     yield
-    precision.use("float32")
+    precision.set_precision("float32")
 
 
 @pytest.fixture(scope="module", params=[False, True], ids=["mlp", "cnn"])
@@ -34,17 +34,17 @@ def apart(one: dict, other: dict) -> float:
 def test_half_precision_is_near_single(clients, engine, verb):
     """Parameters move by .1 to 1 here; bfloat16 has 3 digits."""
     exact = clients.run(engine, verb)
-    precision.use("bf16")
+    precision.set_precision("bf16")
     half = clients.run(engine, verb)
     assert all(row.dtype == torch.float32 for row in half.values())
     assert 1e-6 < apart(exact, half) < .03
     again = clients.run(engine, verb)
-    precision.use("float32")
+    precision.set_precision("float32")
     assert apart(half, again) == 0 == apart(exact, clients.run(engine, verb))
 
 
 def test_chunks_do_not_matter(clients):
-    precision.use("bf16")
+    precision.set_precision("bf16")
     few = Vmap()
     few.most = 2
     assert apart(clients.run(Vmap(), verbs.plain), clients.run(few, verbs.plain)) == 0
@@ -61,13 +61,13 @@ def test_a_table_is_trained_so_too():
         data = LoopData(x, y, 0, verbs.LocalTraining(0, 0, 5, 4, None, .5, 0.))
         return {0: data.descend(net, net.start)}
     exact = train()
-    precision.use("bf16")
+    precision.set_precision("bf16")
     assert 1e-6 < apart(exact, train()) < .03
 
 
 @pytest.mark.parametrize("name, tf32", [("float32", False), ("tf32", True), ("bf16", False)])
 def test_the_switches_of_tf32(name, tf32):
-    precision.use(name)
+    precision.set_precision(name)
     assert torch.backends.cuda.matmul.allow_tf32 is torch.backends.cudnn.allow_tf32 is tf32
 
 

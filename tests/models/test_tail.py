@@ -10,7 +10,7 @@ from fedmpi.engines.loop import LoopData
 from fedmpi.errors import BadInput
 from fedmpi.models.build import build_model
 from fedmpi.models.nets import CNN4, FastText, LeNet5, ResNet18
-from fedmpi.models.tail import rear
+from fedmpi.models.tail import cut_tail
 
 LOCAL = LocalTraining(seed=0, round=0, batch=4, epochs=1, steps=None, lr=.1, momentum=0.)
 
@@ -24,13 +24,13 @@ def image(settings, pixels=28):
     (CNN4(), 4, "conv1.weight"), (LeNet5(), 2, "fc2.weight"), (LeNet5(), 3, "fc1.weight")])
 def test_the_block_begins_with_the_first_of_its_layers(settings, layers, first):
     model = image(settings)
-    found = rear(model, layers, "here").block
+    found = cut_tail(model, layers, "here").block
     assert found == slice(model.blocks[first].start, model.size)
 
 
 def test_groups_of_layers_are_blocks_too():
     model = image(ResNet18(), 32)
-    found = rear(model, 2, "here")
+    found = cut_tail(model, 2, "here")
     assert found.block.start == model.blocks["layer4"].start and found.front is not None
 
 
@@ -41,7 +41,7 @@ def test_losses_are_those_of_the_whole_network(settings, layers):
     numbers = torch.arange(9 * (6 if text else 784))
     x = (numbers % 50).view(9, 6) if text else (numbers % 251).view(9, 28, 28, 1).byte()
     data = LoopData(x, torch.arange(9) % 4, 0, LOCAL)
-    found, w = rear(model, layers, "here"), model.starts(3)
+    found, w = cut_tail(model, layers, "here"), model.starts(3)
     base, theta = w[0, :found.block.start], w[:, found.block]
     losses = found.losses(data, base, theta)
     assert (found.front is None) == (layers == 5)
@@ -51,4 +51,4 @@ def test_losses_are_those_of_the_whole_network(settings, layers):
 
 def test_what_cannot_be_is_refused():
     with pytest.raises(BadInput, match=r"^here = 6: this network has 5 blocks \(conv1, conv2, fc1, fc2, fc3\); lower "):
-        rear(image(LeNet5()), 6, "here")
+        cut_tail(image(LeNet5()), 6, "here")

@@ -191,7 +191,7 @@ def tensor_functions(books):
     return found
 
 
-def holding(books, real=cuda_graphs.record):
+def holding(books, real=cuda_graphs.record_step):
     """Return graphs.record that lets each graph be held to its step, see capture.py."""
     def record(step, *args):
         known = len(books.graphs)
@@ -221,7 +221,7 @@ def pretend(books: Books | None = None):
     """Pretend that this machine has a GPU; yields the Books. A thread that computes beside it enters Kernels itself."""
     books = books or Books()
     changes = tensor_functions(books) | {(torch.cuda, name): f for name, f in cuda_functions(books).items()}
-    changes |= {(cuda_graphs, "record"): holding(books), (torch._C, "_cuda_endAllocateToPool"): ended(books)}
+    changes |= {(cuda_graphs, "record_step"): holding(books), (torch._C, "_cuda_endAllocateToPool"): ended(books)}
     missing, before = object(), {}
     try:
         for (owner, name), value in changes.items():

@@ -71,12 +71,12 @@ def test_an_edge_device_s_work_is_counted_beside_training_on_a_gpu(tmp_path, cac
     (tmp_path / "c.yaml").write_text(json.dumps({
         "rounds": 2, "method": {"name": "ifca", "k": 2}, "model": {"name": "mlp", "hidden": 8}, "device": "cuda",
         "data": {"clients": 4, "cache": str(cache)}, "train": {"steps": 3}, "edge": {}, "engine": "loop"}))
-    before, gpu_card.in_one_order = gpu_card.in_one_order, lambda: None
+    before, gpu_card.use_deterministic_kernels = gpu_card.use_deterministic_kernels, lambda: None
     try:
         with pretend():
             assert run_alone(str(tmp_path / "c.yaml"), [], str(tmp_path / "out")) == 0
     finally:
-        gpu_card.in_one_order = before
+        gpu_card.use_deterministic_kernels = before
     last = json.loads((tmp_path / "out" / "metrics.jsonl").read_text().splitlines()[-1])
     assert any(key.startswith("T_comp") for key in last)
 

@@ -147,7 +147,7 @@ def test_a_replay_is_held_to_its_step(books, change):
             w.mul_(2.)
         if odd == "more":
             w.mul_(2.)
-    replay = cuda_graphs.record(step, torch.cuda.Stream())
+    replay = cuda_graphs.record_step(step, torch.cuda.Stream())
     replay()
     assert books.graphs[-1].step is step
     now["on"] = True
@@ -171,9 +171,9 @@ def test_a_planned_failure_comes_once(books):
 
 
 def test_nothing_stays():
-    before = torch.Tensor.to, torch.zeros, torch.cuda.Stream, cuda_graphs.record
+    before = torch.Tensor.to, torch.zeros, torch.cuda.Stream, cuda_graphs.record_step
     with pretend():
-        assert before != (torch.Tensor.to, torch.zeros, torch.cuda.Stream, cuda_graphs.record)
-    assert before == (torch.Tensor.to, torch.zeros, torch.cuda.Stream, cuda_graphs.record)
+        assert before != (torch.Tensor.to, torch.zeros, torch.cuda.Stream, cuda_graphs.record_step)
+    assert before == (torch.Tensor.to, torch.zeros, torch.cuda.Stream, cuda_graphs.record_step)
     assert not torch.cuda.is_available() or torch.cuda.device_count()
     assert torch.ones(2).device.type == "cpu"

@@ -8,10 +8,10 @@ import pytest
 import torch
 
 from fedmpi.engines import engine_choice, vmap
-from fedmpi.engines.gpu_errors import broken, short_of_memory
+from fedmpi.engines.gpu_errors import is_gpu_broken, is_out_of_memory
 from fedmpi.engines.loop import Loop
 from fedmpi.engines.vmap import Vmap
-from fedmpi.models.build import blank_samples
+from fedmpi.models.build import make_blank_samples
 from tests.clients.verbs import Bench, plain, with_features
 from tests.federations import Digits, Lab, apart, method, mlp
 from tests.pretend import GPU, pretend
@@ -44,13 +44,13 @@ def near(a, b) -> bool:
 def test_short_memory_halves_the_chunk_and_says_so(books, error, caplog):
     expected, engine = run(Vmap()), Vmap()
     books.failing = [150, error]
-    assert near(run(engine), expected) and engine.most == 2 and short_of_memory(error) and not broken(error)
+    assert near(run(engine), expected) and engine.most == 2 and is_out_of_memory(error) and not is_gpu_broken(error)
     line, = caplog.messages
     assert line.startswith("fedmpi: memory is short for 4 clients at once, 2 are tried") and str(error)[:20] in line
 
 
 def test_a_chunk_grows_back(books, monkeypatch):
-    monkeypatch.setattr(vmap, "CALM", 3)
+    monkeypatch.setattr(vmap, "CHUNKS_BEFORE_DOUBLING", 3)
     engine = Vmap()
     books.failing = [150, SHORT[0]]
     run(engine)      # two chunks that fit
@@ -86,7 +86,7 @@ def test_the_probe_takes_no_broken_gpu_for_a_network_that_vmap_cannot_train(book
             raise error
         return 1.
     monkeypatch.setattr(engine_choice, "time_engine", timed)
-    assert broken(error) is expected
+    assert is_gpu_broken(error) is expected
     if expected:
         with pytest.raises(RuntimeError, match=str(error)[:20]):
             lab.group.time_engines()
@@ -123,22 +123,22 @@ def test_a_recording_that_fails(books, monkeypatch, error, at, caplog):
     """Short memory is the engine's business, whatever the end of the capture says; else steps are called from then on.
     The allocator hears that the capture is over, and the GPU's stream waits for what was begun."""
     expected = run(Vmap(), epochs=4)
-    engine, real = Vmap(graphs="on"), vmap.Graphs._recorded
+    engine, real = Vmap(graphs="on"), vmap.StepRecorder._recorded
 
     def recorded(self, step, stream):
         books.failing = [5, error] if not books.graphs and not caplog.messages else None
         return real(self, step, stream)
     if at == "capture":
-        monkeypatch.setattr(vmap.Graphs, "_recorded", recorded)
+        monkeypatch.setattr(vmap.StepRecorder, "_recorded", recorded)
     else:
         books.failing = [60, error]
-    if at == "warm" and not short_of_memory(error):
+    if at == "warm" and not is_out_of_memory(error):
         with pytest.raises(RuntimeError, match="not permitted"):
             run(engine, epochs=4)
     else:
         assert near(run(engine, epochs=4), expected)
-        assert engine.graphs.mode == ("on" if short_of_memory(error) else "off") and engine.most == (
-            2 if short_of_memory(error) else vmap.MAX_CLIENTS_AT_ONCE)
+        assert engine.graphs.mode == ("on" if is_out_of_memory(error) else "off") and engine.most == (
+            2 if is_out_of_memory(error) else vmap.MAX_CLIENTS_AT_ONCE)
     assert not books.shaken and books.capture is None
     assert engine.graphs.stream in torch.cuda.current_stream().waited
     torch.cuda.empty_cache()
@@ -169,13 +169,16 @@ def test_a_module_serves_the_model_of_the_cpu_and_that_of_the_gpu_by_turns(books
 
 def test_rank_0_may_count_work_and_rehearse_after_training_on_a_gpu(books):
     """ifca passes the whole model forward: its module was left with the GPU's parameters."""
-    from fedmpi.engines.dry_run import round_work
+    from fedmpi.engines.dry_run import count_round_work
     from fedmpi.engines.loop import rehearse_loop
     lab = Lab(method("ifca", mlp()), Digits(SIZES, test=2), device=GPU)
     for t in range(2):
         lab.round(t)
-        sample = blank_samples(lab.federation.shape, lab.federation.dtype)
-        assert round_work(lab.method, lab.shared, lab.group.store.first, sample, 33, lab.group.local(0)).trained == 33
+        sample = make_blank_samples(lab.federation.shape, lab.federation.dtype)
+        assert (
+            count_round_work(lab.method, lab.shared, lab.group.store.first, sample, 33, lab.group.local(0)).trained
+            == 33
+        )
         rehearse_loop(lab.method, lab.shared, lab.group.store.first, sample)
     assert apart(lab.state(), Lab(method("ifca", mlp()), Digits(SIZES, test=2)).go(2).state()) < 1e-6
 

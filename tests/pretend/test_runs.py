@@ -89,7 +89,7 @@ def test_any_number_of_workers_gives_the_same_bits_and_the_server_needs_no_gpu(p
     assert "ranks 1-2 share one GPU" in done.stdout
     found = result(place, "three")
     assert len(found["gpus"]) == 1 and found["gpus"][0].startswith("Pretended, driver unknown, torch ")
-    monkeypatch.setattr(gpu_card, "in_one_order", lambda: None)      # of this process, which goes on
+    monkeypatch.setattr(gpu_card, "use_deterministic_kernels", lambda: None)      # of this process, which goes on
     with pretend():
         assert run_alone(str(place / "c.yaml"), ["engine=loop"], str(place / "one")) == 0
     assert result(place, "one")["digest"] == found["digest"]
@@ -171,7 +171,7 @@ def test_convolutions_are_timed_once_and_kept_with_the_run(place, monkeypatch, c
         asked.append((shape[1:], clients))
         return [2., 1., 1., 2.][(len(asked) - 1) % 4]      # the first is faster unfolded, the second as it is
     monkeypatch.setattr(convolutions, "time_layer", seconds)
-    monkeypatch.setattr(gpu_card, "in_one_order", lambda: None)      # of this process, which goes on
+    monkeypatch.setattr(gpu_card, "use_deterministic_kernels", lambda: None)      # of this process, which goes on
     config = json.loads((place / "c.yaml").read_text())
     (place / "images.yaml").write_text(json.dumps(
         config | {"model": {"name": names}, "method": {"name": "fedavg"}, "engine": "vmap"}))
@@ -194,7 +194,7 @@ def test_convolutions_are_timed_once_and_kept_with_the_run(place, monkeypatch, c
 def test_measured_speeds_do_not_choose_who_trains_beside_whom(place, monkeypatch, engine, measured):
     """With `vmap` on a GPU last bits follow that."""
     seen = []
-    monkeypatch.setattr(gpu_card, "in_one_order", lambda: None)
+    monkeypatch.setattr(gpu_card, "use_deterministic_kernels", lambda: None)
     monkeypatch.setattr(Run, "go", lambda run: seen.append((run.pace.measured, follows_chunks(run))) or True)
     monkeypatch.setattr(run_module, "conclude", lambda run: 0)
     with pretend():

@@ -14,7 +14,7 @@ from fedmpi.comm import exact
 from fedmpi.config.schema import GIB, Server, StateSettings, resolve
 from fedmpi.engines import batch_plan, cohort, gpu_card
 from fedmpi.engines.batch_plan import LocalTraining
-from fedmpi.engines.cohort import Cohort, pad
+from fedmpi.engines.cohort import Cohort, pad_samples
 from fedmpi.engines.step import ALIGNED_NUMBERS, empty_rows
 from fedmpi.faults import Attack, Faults
 from fedmpi.models import precision
@@ -45,7 +45,7 @@ def held_to_the_cpu(name: str, how: str, image=False, near=1e-5, **sections) -> 
 @pytest.mark.parametrize("name", ["fedavg", "fedrep"])
 @pytest.mark.parametrize("how", ENGINES)
 def test_convolutions(name, how):
-    """Without the flags of `card.in_one_order` their gradients may add up in any order."""
+    """Without the flags of `gpu_card.use_deterministic_kernels` their gradients may add up in any order."""
     seen = held_to_the_cpu(name, how, image=True)
     assert seen.atomic and not seen.unpinned and bool(seen.graphs) == (how == "graphs")
 
@@ -59,17 +59,17 @@ def test_convolutions_as_products_of_patches(books):
 
 
 @pytest.fixture
-def in_one_order(monkeypatch):
+def deterministic_kernels(monkeypatch):
     before = torch.backends.cudnn.deterministic, torch.utils.deterministic.fill_uninitialized_memory
     monkeypatch.delenv("CUBLAS_WORKSPACE_CONFIG", raising=False)
-    gpu_card.in_one_order()
+    gpu_card.use_deterministic_kernels()
     yield
     torch.use_deterministic_algorithms(False)
     torch.backends.cudnn.deterministic, torch.utils.deterministic.fill_uninitialized_memory = before
     os.environ.pop("CUBLAS_WORKSPACE_CONFIG", None)
 
 
-def test_one_order(in_one_order):
+def test_one_order(deterministic_kernels):
     assert not runs.driven("fedavg", "loop", image=True).atomic
     assert torch.backends.cudnn.deterministic and not torch.backends.cudnn.benchmark
     assert torch.is_deterministic_algorithms_warn_only_enabled() and os.environ["CUBLAS_WORKSPACE_CONFIG"] == ":4096:8"
@@ -146,7 +146,7 @@ def test_padding_and_subsets_are_those_of_a_cpu(books):
     xs = [torch.from_numpy(rng.integers(0, 255, (n, 2, 3), dtype=np.uint8)) for n in (70, 5, 1)]
     ys = [torch.from_numpy(rng.integers(1, 9, len(x))) for x in xs]
     local = LocalTraining(3, 0, 10, 1, None, .1, 0.)
-    here, there = (Cohort(pad(move(xs, device)), pad(move(ys, device)), (70, 5, 1), (4, 2, 9), local)
+    here, there = (Cohort(pad_samples(move(xs, device)), pad_samples(move(ys, device)), (70, 5, 1), (4, 2, 9), local)
                    for device in (CPU, GPU))
     for a, b in ((here, there), (here.subset(.6, 1, False, False), there.subset(.6, 1, False, False))):
         assert torch.equal(a.x, b.x.cpu()) and torch.equal(a.y, b.y.cpu()) and a.sizes == b.sizes and on_gpu(b.x)
@@ -156,9 +156,9 @@ def move(tensors, device):
     return tuple(t.to(device) for t in tensors)
 
 
-@pytest.mark.parametrize("bytes_at_once, copies", [(batch_plan.TOGETHER, 2), (1, 8)])
+@pytest.mark.parametrize("bytes_at_once, copies", [(batch_plan.NOISE_BYTES_AT_ONCE, 2), (1, 8)])
 def test_noise_travels_for_many_steps_at_once(books, monkeypatch, bytes_at_once, copies):
-    monkeypatch.setattr(batch_plan, "TOGETHER", bytes_at_once)
+    monkeypatch.setattr(batch_plan, "NOISE_BYTES_AT_ONCE", bytes_at_once)
     local, found = LocalTraining(3, 0, 10, 1, None, .1, 0.), []
     x, y = torch.zeros(2, 64, 2), torch.zeros(2, 64, dtype=torch.int64)
     for device in (CPU, GPU):
@@ -175,15 +175,14 @@ def config(gib: float):
 
 
 def test_room_follows_the_card_and_those_who_share_it(books):
-    here = gpu_card.room(config(8.), CPU)
+    here = gpu_card.limit_memory(config(8.), CPU)
     assert here == (8 * GIB, 8 * GIB, 2 * GIB)
-    whole, half = gpu_card.room(config(8.), GPU), gpu_card.room(config(8.), GPU, ranks=2)
-    assert (
-        whole == (8 * GIB, 8 * GIB, (TOTAL - gpu_card.CONTEXT) / 4) and half.chunk == (TOTAL / 2 - gpu_card.CONTEXT) / 4
-    )
-    assert gpu_card.room(config(100.), GPU, ranks=4).states == (TOTAL / 4 - gpu_card.CONTEXT) / 4
-    assert gpu_card.room(config(8.), GPU, ranks=1000).chunk == 0
-    assert sum(gpu_card.room(config(1e9), GPU, ranks=3)) < TOTAL / 3
+    whole, half = gpu_card.limit_memory(config(8.), GPU), gpu_card.limit_memory(config(8.), GPU, ranks=2)
+    assert whole == (8 * GIB, 8 * GIB, (TOTAL - gpu_card.CUDA_CONTEXT_BYTES) / 4)
+    assert half.chunk == (TOTAL / 2 - gpu_card.CUDA_CONTEXT_BYTES) / 4
+    assert gpu_card.limit_memory(config(100.), GPU, ranks=4).states == (TOTAL / 4 - gpu_card.CUDA_CONTEXT_BYTES) / 4
+    assert gpu_card.limit_memory(config(8.), GPU, ranks=1000).chunk == 0
+    assert sum(gpu_card.limit_memory(config(1e9), GPU, ranks=3)) < TOTAL / 3
 
 
 def test_ranks_that_share_a_gpu_are_counted(monkeypatch):
@@ -193,13 +192,13 @@ def test_ranks_that_share_a_gpu_are_counted(monkeypatch):
 
     def act(world):
         uuid = uuids.get(world.rank)
-        return gpu_card.sharing(world, SimpleNamespace(type="cuda" if uuid else "cpu", uuid=uuid))
+        return gpu_card.count_ranks_on_gpu(world, SimpleNamespace(type="cuda" if uuid else "cpu", uuid=uuid))
     assert together(5, act) == [1, 2, 2, 1, 1]
-    assert gpu_card.sharing(SimpleNamespace(size=1), GPU) == 1
+    assert gpu_card.count_ranks_on_gpu(SimpleNamespace(size=1), GPU) == 1
 
 
 def test_the_facts_of_a_card(books, monkeypatch, tmp_path):
-    monkeypatch.setattr(gpu_card, "DRIVER", tmp_path / "version")
+    monkeypatch.setattr(gpu_card, "DRIVER_VERSION_FILE", tmp_path / "version")
     assert gpu_card.describe_gpu(CPU) == "" and gpu_card.describe_gpu(GPU).startswith(
         "Pretended, driver unknown, torch "
     )

@@ -12,10 +12,10 @@ from fedmpi.comm.transport import Solo
 from fedmpi.config.schema import resolve
 from fedmpi.edge import Edge
 from fedmpi.engines.batch_plan import LocalTraining
-from fedmpi.engines.dry_run import Tally, round_work
+from fedmpi.engines.dry_run import DryRunData, count_round_work
 from fedmpi.errors import BadInput
 from fedmpi.method import Participants
-from fedmpi.models.build import blank_samples, build_model
+from fedmpi.models.build import build_model, make_blank_samples
 from fedmpi.models.nets import CNN4
 from fedmpi.server.edge_cost import EdgeLedger
 from fedmpi.server.round_cost import MIB, printed
@@ -70,7 +70,10 @@ def local(**settings):
     (3, {"steps": 5}, 15)])
 def test_the_samples_of_local_training(mlp, n, settings, samples):
     once = method("local", mlp)
-    assert round_work(once, *once.init(1), blank_samples((64,), "float32"), n, local(**settings)) == (samples, 0)
+    assert count_round_work(once, *once.init(1), make_blank_samples((64,), "float32"), n, local(**settings)) == (
+        samples,
+        0,
+    )
 
 
 @pytest.mark.parametrize("name, settings, trained, passed", [
@@ -78,7 +81,7 @@ def test_the_samples_of_local_training(mlp, n, settings, samples):
     ("fedah", {}, 20 + 20 + 40, 20), ("fedsr", {}, 40, 0), ("fedcr", {}, 40, 20)])
 def test_the_work_of_a_method_is_what_its_client_asks_for(mlp, name, settings, trained, passed):
     of = method(name, mlp, **settings)
-    assert round_work(of, *of.init(8), blank_samples((64,), "float32"), 20, local()) == (trained, passed)
+    assert count_round_work(of, *of.init(8), make_blank_samples((64,), "float32"), 20, local()) == (trained, passed)
 
 
 def test_the_tally_knows_every_verb(mlp):
@@ -88,7 +91,9 @@ def test_the_tally_knows_every_verb(mlp):
     for verb in VERBS.values():
         spent = []
         for n in (20, 40):
-            data = Tally(blank_samples((64,), "float32"), torch.zeros(1, dtype=torch.int64), 3, local(), count=n)
+            data = DryRunData(
+                make_blank_samples((64,), "float32"), torch.zeros(1, dtype=torch.int64), 3, local(), count=n
+            )
             verb(mlp, shared, mine, data)
             spent.append(np.array(data.spent))
         twice = 1 if verb.__name__ == "passes_steps" else 2      # that one takes a fixed number of steps

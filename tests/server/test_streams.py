@@ -10,7 +10,7 @@ import pytest
 from fedmpi import faults, registry
 from fedmpi.clustering import kmeans_and_linkage
 from fedmpi.config.schema import resolve
-from fedmpi.engines.batch_plan import LocalTraining, draw_batches, generate
+from fedmpi.engines.batch_plan import LocalTraining, draw_batches, make_generator
 from fedmpi.faults import Attack, Faults, attackers
 from fedmpi.method import Participants
 from fedmpi.server import sampling
@@ -88,7 +88,7 @@ def test_whoever_is_missing_is_named():
     (1, 0, 0, 0, [0, 5, 4, 1, 3, 2]), (0, 0, 1, 0, [0, 3, 2, 5, 4, 1]), (0, 0, 0, 1, [1, 0, 2, 5, 3, 4])])
 def test_which_batches_a_round_has(seed, t, client, stream, order):
     """Rounds 0 and 256 differ; the stream comes round after 2^32 of them."""
-    assert generate(seed, t, client, stream).permutation(6).tolist() == order
+    assert make_generator(seed, t, client, stream).permutation(6).tolist() == order
     plan = draw_batches(LocalTraining(seed, t, 4, 1, None, .1, 0.), client, stream, 6)
     assert plan.index.tolist() == [order[:4], [*order[4:], 0, 0]] and plan.count.tolist() == [4, 2]
 

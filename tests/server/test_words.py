@@ -169,7 +169,7 @@ def test_a_restart_keeps_the_engine_that_the_run_began_with(bench, monkeypatch):
     from fedmpi.engines import engine_choice
     words = ("method=fedavg", "data.clients=4", "engine=auto")
     assert bench.lead("engine", *words, "rounds=1") == bench.lead("whole", *words, "rounds=2") == 0
-    monkeypatch.setattr(engine_choice, "by_network", lambda *parts: ("loop", "another reason"))
+    monkeypatch.setattr(engine_choice, "choose_by_network", lambda *parts: ("loop", "another reason"))
     assert bench.lead("engine", *words, "rounds=2", resume="auto") == 0
     found, expected = bench.result("engine"), bench.result("whole")
     assert (found["engine"], found["engine_why"]) == ("vmap", "1,210 parameters, without convolutions")

@@ -3,14 +3,14 @@ from __future__ import annotations
 
 FAULTS: list[tuple[str, str, str]] = [
     # streams and draws
-    ("fedmpi.engines.batch_plan:noise", "NOISE + stream", "stream"),
-    ("fedmpi.engines.batch_plan:generate", "when % 2 ** 32", "when % 256"),
-    ("fedmpi.engines.batch_plan:subset", "ALWAYS if fixed else local.round", "local.round"),
-    ("fedmpi.engines.batch_plan:subset", "share * n + 1e-9", "share * n"),
+    ("fedmpi.engines.batch_plan:draw_noise", "NOISE_STREAM_OFFSET + stream", "stream"),
+    ("fedmpi.engines.batch_plan:make_generator", "when % 2 ** 32", "when % 256"),
+    ("fedmpi.engines.batch_plan:draw_subset", "FIXED_ROUND if fixed else local.round", "local.round"),
+    ("fedmpi.engines.batch_plan:draw_subset", "share * n + 1e-9", "share * n"),
     ("fedmpi.engines.batch_plan:draw_batches", "n - (per_epoch - 1) * local.batch", "local.batch"),
-    ("fedmpi.engines.batch_plan:with_batches", "steps=steps", "steps=local.steps"),
+    ("fedmpi.engines.batch_plan:change_batches", "steps=steps", "steps=local.steps"),
     # what a rank measures and keeps
-    ("fedmpi.engines.batch_plan:of_round", "max(0, when)", "when"),
+    ("fedmpi.engines.batch_plan:get_local_training", "max(0, when)", "when"),
     # the looped engine
     ("fedmpi.engines.loop:LoopData.batches", "counts[start:start + together]", "counts[:together]"),
     ("fedmpi.engines.loop:LoopData.batches", "at * size:at * size + count], y", "at * count:at * count + count], y"),
