@@ -55,8 +55,8 @@ def decide(config_path: str | Path | Mapping, overrides: Sequence[str] | Mapping
     folder = RunFolder.claim(out or default_folder(name, bool(resume)), bool(resume))
     try:
         federation = Federation(prepare(config.data, config.seed))
-        refuse_engine(config, federation, bind(config, federation))
-        path, warnings = chosen_checkpoint(folder, resume)
+        refuse_engine(config, federation, bind_method(config, federation))
+        path, warnings = find_resume_checkpoint(folder, resume)
         snapshot = checkpoint.read_checkpoint(path, check=resume != "auto") if path else None
         if snapshot:
             checkpoint.check_same(snapshot, plain, federation.fingerprint)
@@ -74,7 +74,7 @@ def decide(config_path: str | Path | Mapping, overrides: Sequence[str] | Mapping
     return Decision(config, federation, folder, path, snapshot, warnings, start)
 
 
-def chosen_checkpoint(folder: RunFolder, resume: str | None) -> tuple[Path | None, list[str]]:
+def find_resume_checkpoint(folder: RunFolder, resume: str | None) -> tuple[Path | None, list[str]]:
     """Return the checkpoint to continue from, and what to tell the user of those that were refused."""
     if resume is None:
         return None, []
@@ -93,7 +93,7 @@ def chosen_checkpoint(folder: RunFolder, resume: str | None) -> tuple[Path | Non
 
 @dataclass
 class Parts:
-    """What every rank holds."""
+    """What every rank holds. `method` and `shared` are the server's, on the CPU; `up` shows the fields of an Up."""
     config: Config
     method: Method
     federation: Federation
@@ -101,15 +101,17 @@ class Parts:
     shared: tuple
     up: tuple
     device: torch.device
-    staged: str = ""                                      # why this rank's GPU memory goes to MPI by way of the host
-    places: list[dict] = field(default_factory=list)      # where each rank works, at rank 0
+    # why this rank copies its GPU's numbers to the host before MPI takes them; "" if it does not
+    staged: str = ""
+    # where each rank works; known at rank 0
+    places: list[dict] = field(default_factory=list)
 
     def gpus(self) -> list[str]:
-        """Return what is known of the GPUs at work, each once (rank 0)."""
+        """Return the descriptions of the GPUs that train clients, each once. Rank 0 knows them."""
         return sorted({them["card"] for them in self.places if them["hosts"]} - {""})
 
 
-def bind(config: Config, federation: Federation) -> Method:
+def bind_method(config: Config, federation: Federation) -> Method:
     """Build the model for the federation's samples and return the method on it. Raises BadInput."""
     from fedmpi.clients import updates
     from fedmpi.engines import batchnorm
@@ -127,7 +129,7 @@ def bind(config: Config, federation: Federation) -> Method:
 
 
 def refuse_engine(config: Config, federation: Federation, method: Method) -> None:
-    """Raise BadInput where an engine is asked for that cannot train the network: once, for all ranks build the same."""
+    """Raise BadInput if the configured engine cannot train the network. Rank 0 checks this for all ranks."""
     from fedmpi.engines import engine_choice
     from fedmpi.models.build import make_blank_samples
     engine_choice.refuse_vmap(config.engine, method, make_blank_samples(federation.shape, federation.dtype))
@@ -153,7 +155,11 @@ def assemble(world: Transport, config: Config, federation: Federation, server_ho
 
 def build_parts(world: Transport, config: Config, federation: Federation, server_host: str,
                 context: RankContext | None = None) -> Parts:
-    """Build this rank's parts, the same on every rank but for the clients it hosts."""
+    """Build this rank's parts. They are the same on every rank, except for the clients that it hosts.
+
+    Args:
+        server_host: host of rank 0, which needs no GPU if it hosts no clients
+        context: what this rank's parts share; None: nobody asks the run to stop"""
     from fedmpi.clients import malloc
     from fedmpi.clients.hosted import HostedClients
     from fedmpi.clients.placement import assign_homes
@@ -170,7 +176,7 @@ def build_parts(world: Transport, config: Config, federation: Federation, server
     if device.type == "cuda":
         gpu_card.use_deterministic_kernels()
         torch.cuda.set_device(device)
-    method = bind(config, federation)
+    method = bind_method(config, federation)
     shared, mine = method.init(len(where))
     at_work = method.with_model(method.model.to(device)) if device.type != "cpu" else method
     sample = make_blank_samples(federation.shape, federation.dtype)
@@ -189,7 +195,12 @@ def build_parts(world: Transport, config: Config, federation: Federation, server
 
 
 def choose_device(config: Config, world: Transport, server_host: str, hosts: bool) -> torch.device:
-    """Give each rank that hosts clients a GPU of its node in turn; the server computes on the CPU."""
+    """Return the device on which this rank trains. Ranks that host clients take the GPUs of their node in turn; the
+    server computes on the CPU.
+
+    Args:
+        server_host: host of rank 0
+        hosts: this rank hosts clients"""
     if config.device == "cpu" or not hosts or not torch.cuda.is_available():
         if config.device == "cuda" and hosts:
             raise BadInput(f"device = cuda, but PyTorch sees no GPU on {world.host}; set device=cpu or auto")

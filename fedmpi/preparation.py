@@ -38,23 +38,23 @@ def prepare_run(parts: Parts, decision: Decision, progress: Progress, stop: Call
                 sizes=federation.sizes if parts.config.placement == "balanced" else None)
     run = Run(parts.config, parts.method, parts.pool, federation, folder, progress, state, parts.up, stop, pace,
               deadline, Storage(parts.config.checkpoint.failure, progress), gpus=parts.gpus())
-    introduce(run, parts, decision)
+    announce_run(run, parts, decision)
     folder.start_again()
     folder.store_config(to_plain(parts.config))
     if decision.snapshot and decision.resume:
         run.restore(decision.resume.resolve(), decision.snapshot)
         progress.say(f"continuing after round {state.round} from {decision.resume}")
         decision.warnings += checkpoint.on_another_gpu(decision.snapshot, run.gpus)
-    settle_engine(run, decision.snapshot)
-    settle_convolutions(run, decision.snapshot)
-    run.pace.measured = not follows_chunks(run)
+    choose_engine(run, decision.snapshot)
+    choose_convolutions(run, decision.snapshot)
+    run.pace.measured = not depends_on_neighbours(run)
     folder.rewrite_metrics(state.metrics)
     for warning in filter(None, [*decision.warnings, folder.truncate_history(state.round)]):
         progress.say(f"warning: {warning}")
     return run
 
 
-def settle_engine(run: Run, snapshot: Snapshot | None) -> None:
+def choose_engine(run: Run, snapshot: Snapshot | None) -> None:
     """Choose the engine for `engine: auto`. On a GPU both engines are timed once, and the choice is kept with the run;
     a restart takes it over."""
     pool, config = run.pool, run.config
@@ -72,7 +72,7 @@ def settle_engine(run: Run, snapshot: Snapshot | None) -> None:
         pool.call(Order.ENGINE, np.frombuffer(name.encode(), np.uint8))
 
 
-def settle_convolutions(run: Run, snapshot: Snapshot | None) -> None:
+def choose_convolutions(run: Run, snapshot: Snapshot | None) -> None:
     """Choose how engine `vmap` computes each convolution on a GPU. Both ways are timed once, all ranks take the faster
     one, and the choice is kept with the run; a restart takes it over. So neither ranks nor restarts differ in their
     last bits."""
@@ -87,22 +87,22 @@ def settle_convolutions(run: Run, snapshot: Snapshot | None) -> None:
     pool.call(Order.LAYERS, np.array([name in kept for name in names]))
 
 
-def follows_chunks(run: Run) -> bool:
+def depends_on_neighbours(run: Run) -> bool:
     """Say whether the last bits of a client may depend on the clients that are trained beside it."""
     return run.pool.hosted.engine.name == "vmap" and bool(run.gpus or run.method.model.convolves)
 
 
-def introduce(run: Run, parts: Parts, decision: Decision) -> None:
+def announce_run(run: Run, parts: Parts, decision: Decision) -> None:
     """Say what is about to run, where, and with what."""
     world, config, sizes = parts.pool.world, parts.config, parts.federation.sizes
     counts = np.bincount(parts.pool.homes, minlength=world.size)
     hosts, idle = counts[counts > 0], int((counts[1:] == 0).sum())
     run.progress.say(
-        f"fedmpi {__version__}: {parts.method.title} {settings_of_method(parts.method)} on {config.data.name}, "
-        f"{len(sizes)} clients ({between(sizes)} training samples), {parts.method.model.size:,} parameters")
+        f"fedmpi {__version__}: {parts.method.title} {format_settings(parts.method)} on {config.data.name}, "
+        f"{len(sizes)} clients ({format_range(sizes)} training samples), {parts.method.model.size:,} parameters")
     run.progress.say(
         f"{world.size} rank{'s' * (world.size > 1)} (MPI: {world.library}): "
-        + ("rank 0 alone" if world.size == 1 else f"{len(hosts)} host {between(hosts)} clients each")
+        + ("rank 0 alone" if world.size == 1 else f"{len(hosts)} host {format_range(hosts)} clients each")
         + (f", {idle} idle" if idle else "") + f"; engine {run.pool.hosted.engine.name} ({run.pool.hosted.why}), "
         + (f"device {parts.device}, " if world.size == 1 else "")
         + f"{config.precision}, {config.threads} thread{'s' * (config.threads > 1)} a rank; "
@@ -119,20 +119,20 @@ def introduce(run: Run, parts: Parts, decision: Decision) -> None:
     for oddity in oddities(parts.places) + unwatched + staged:
         run.progress.say(f"warning: {oddity}")
     if run.deadline.known:
-        run.progress.say(f"stops by itself in time for the end of {run.deadline.what}, {clock(run.deadline.end)}")
+        run.progress.say(f"stops by itself in time for the end of {run.deadline.what}, {format_time(run.deadline.end)}")
 
 
-def clock(moment: float) -> str:
+def format_time(moment: float) -> str:
     """Return a moment (seconds since 1970) as local date and time."""
     return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(moment))
 
 
-def between(counts: np.ndarray) -> str:
+def format_range(counts: np.ndarray) -> str:
     """Return the range of some numbers: "3" or "3-7"."""
     return f"{counts.min()}" if counts.min() == counts.max() else f"{counts.min()}-{counts.max()}"
 
 
-def settings_of_method(method: Method) -> str:
+def format_settings(method: Method) -> str:
     """Return a method's settings as "name=value ..."."""
     values = {name: getattr(method, name) for name in setting_names(type(method))}
     return " ".join(f"{name}={value}" for name, value in values.items() if value != ())

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from fedmpi import __version__, registry
-from fedmpi.assembly import bind
+from fedmpi.assembly import bind_method
 from fedmpi.clients.hosted import HostedClients
 from fedmpi.clients.state_store import digest_of_run
 from fedmpi.config.schema import Config, resolve
@@ -76,7 +76,7 @@ def find_model(run: Path, client: int | None) -> TrainedModel:
     if federation.fingerprint != snapshot.federation:
         raise BadInput(f"the data have changed since {path} was written: its clients held other samples; put back what "
                        f"data.root = {config.data.root} held then")
-    method = bind(config, federation)
+    method = bind_method(config, federation)
     refuse_export(method, client, len(federation.sizes))
     group, shared = restored(path, snapshot, config, method, federation)
     w = method.global_model(shared) if client is None else personal(group, shared, client, snapshot.round)

@@ -57,13 +57,13 @@ class Case:
 
 def prepared(config_path: str | Mapping, overrides: Sequence[str] | Mapping) -> Case:
     """Read a configuration, prepare its federation and rehearse a client. Raises BadInput."""
-    from fedmpi.assembly import bind, refuse_engine
+    from fedmpi.assembly import bind_method, refuse_engine
     from fedmpi.engines.engine_choice import choose_by_network
     from fedmpi.engines.loop import rehearse_loop
     from fedmpi.models.build import make_blank_samples
     config = load_config(config_path, overrides)
     federation = Federation(prepare(config.data, config.seed))
-    method = bind(config, federation)
+    method = bind_method(config, federation)
     refuse_engine(config, federation, method)
     shared, mine = method.init(federation.clients)
     sample = make_blank_samples(federation.shape, federation.dtype)
@@ -74,15 +74,15 @@ def prepared(config_path: str | Mapping, overrides: Sequence[str] | Mapping) -> 
 
 def make_plan(config_path: str | Mapping, overrides: Sequence[str] | Mapping, ranks: int) -> dict:
     """Return the plan of a run on so many ranks as plain values. Raises BadInput."""
-    from fedmpi.preparation import settings_of_method
+    from fedmpi.preparation import format_settings
     case = prepared(config_path, overrides)
     config, federation, method, rehearsal = case.config, case.federation, case.method, rehearse_server(case)
     down, up = method.traffic(case.shared, case.up)
     made = stages(case)
     per_rank = [hosting(case, rank, hosts, rehearsal.counted) for rank, hosts in enumerate(homes_of(case, ranks))]
     return {
-        "method": method.title, "settings": settings_of_method(method), "model": name_of(config.model),
-        "model_settings": settings_of_method(config.model), "parameters": method.model.size,
+        "method": method.title, "settings": format_settings(method), "model": name_of(config.model),
+        "model_settings": format_settings(config.model), "parameters": method.model.size,
         "head_parameters": method.model.head.size,
         "data": config.data.name, "federation": str(federation.path), "clients": federation.clients,
         "samples": dict(zip(("train", "validation", "test"), federation.counts.sum(0).tolist(), strict=True)),

@@ -1,6 +1,6 @@
 """Convolutions of engine `vmap`, where every client has weights of its own. PyTorch makes them grouped convolutions,
 whose gradients some GPUs compute slowly; the other way multiplies patches by weights. On a GPU each layer takes the
-faster one, timed once for a run (preparation.settle_convolutions). On a CPU the grouped ones are at least as fast
+faster one, timed once for a run (preparation.choose_convolutions). On a CPU the grouped ones are at least as fast
 (cnn4, lenet5), and are kept.
 
 Legend: c clients, b batch, i channels in, o channels out, l positions of the kernel."""

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from fedmpi.assembly import bind
+from fedmpi.assembly import bind_method
 from fedmpi.clients.updates import clip_update
 from fedmpi.config.schema import Server
 from fedmpi.engines.loop import Loop
@@ -99,7 +99,7 @@ def test_the_server_takes_clipped_updates(sent, engine):
 
 def refusal(config, name, federation) -> str:
     with pytest.raises(BadInput) as refused:
-        bind(replace(config, method=type(method(name, mlp()))()), federation)
+        bind_method(replace(config, method=type(method(name, mlp()))()), federation)
     return str(refused.value)
 
 
@@ -117,6 +117,6 @@ def test_what_means_nothing_for_a_method_is_refused(federation):
     assert "in Local clients send nothing, which" in refusal(clip, "local", federation)
     for name in ("local", "fedamp"):
         assert refusal(noise, name, federation).startswith("attack.kind = noise: clients of ")
-        bind(replace(labels, method=type(method(name, mlp()))()), federation)
+        bind_method(replace(labels, method=type(method(name, mlp()))()), federation)
     for config in (robust, clip, noise):
-        bind(config, federation)
+        bind_method(config, federation)

@@ -4,7 +4,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedmpi.assembly import bind
+from fedmpi.assembly import bind_method
 from fedmpi.config.schema import resolve
 from fedmpi.data import text
 from fedmpi.data.partitions import Iid
@@ -70,9 +70,9 @@ def test_more_words_than_the_table_has_rows_are_refused_before_anything_starts(f
     f = federation(name="ag_news", root=str(tmp_path), clients=2, partition=Iid())
     assert f.vocabulary == 10
     model = {"name": "fasttext", "vocabulary": 10, "width": 2}
-    assert bind(resolve({"model": model}), f).model.size == 10 * 2 + 6 + 6
+    assert bind_method(resolve({"model": model}), f).model.size == 10 * 2 + 6 + 6
     with pytest.raises(BadInput, match="has 9 rows, but the data count .* to 9; set model.vocabulary = 10 or more"):
-        bind(resolve({"model": {**model, "vocabulary": 9}}), f)
+        bind_method(resolve({"model": {**model, "vocabulary": 9}}), f)
 
 
 def test_ag_news_itself(federation):

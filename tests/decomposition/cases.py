@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from fedmpi.assembly import bind, refuse_engine
+from fedmpi.assembly import bind_method, refuse_engine
 from fedmpi.config.schema import load_config
 from fedmpi.data.federation import Federation, prepare
 from fedmpi.errors import BadInput
@@ -125,7 +125,7 @@ def allowed(method: str, config: Path):
         settings = load_config(config, what(method, row, config.parent))
         federation = Federation(prepare(settings.data, settings.seed))
         try:
-            refuse_engine(settings, federation, bind(settings, federation))
+            refuse_engine(settings, federation, bind_method(settings, federation))
         except BadInput:
             return False
         return True

@@ -15,7 +15,7 @@ from fedmpi.engines.vmap import Vmap
 from fedmpi.errors import BadInput
 from fedmpi.models.build import build_model, make_blank_samples
 from fedmpi.models.nets import MLP
-from fedmpi.preparation import settle_engine
+from fedmpi.preparation import choose_engine
 from tests.federations import Digits, Lab, TinyCNN, apart, method, mlp
 from tests.methods.table import NAMES, SHOWN, marked
 
@@ -112,12 +112,12 @@ def test_a_gpu_is_timed_once_and_a_restart_takes_the_choice_over(monkeypatch):
     run = SimpleNamespace(pool=lab.pool, config=lab.config, state=lab, progress=SimpleNamespace(say=said.append))
     monkeypatch.setattr(lab.group, "take_times", lambda: np.array([0., 0., 1.]))
     monkeypatch.setattr(engine_choice, "time_engines", lambda group, shared: np.array([2., .5]))
-    settle_engine(run, None)
+    choose_engine(run, None)
     why = "2.000 s for loop, 0.500 s for vmap on the first clients"
     assert (lab.group.engine.name, lab.group.why, said) == ("vmap", why, [f"engine vmap: {why}"])
     monkeypatch.setattr(engine_choice, "time_engines", None)      # never asked again
     for kept in ("loop", "vmap"):
-        settle_engine(run, SimpleNamespace(books={"engine": kept, "engine_why": f"{kept} was faster"}))
+        choose_engine(run, SimpleNamespace(books={"engine": kept, "engine_why": f"{kept} was faster"}))
         assert (lab.group.engine.name, lab.group.why) == (kept, f"{kept} was faster")
 
 

@@ -82,7 +82,7 @@ def test_an_edge_device_s_work_is_counted_beside_training_on_a_gpu(tmp_path, cac
 
 
 def test_an_engine_that_was_told_nothing_times_convolutions_itself(monkeypatch):
-    """As in a benchmark: a run tells it, see setup.settle_convolutions."""
+    """As in a benchmark: a run tells it, see setup.choose_convolutions."""
     from fedmpi.engines import convolutions
     told = iter((2., 1.))
     monkeypatch.setattr(convolutions, "time_layer", lambda *layer: next(told))

@@ -18,7 +18,7 @@ from fedmpi.comm.gpu_staging import landing, outgoing
 from fedmpi.commands import doctor
 from fedmpi.engines import convolutions, gpu_card
 from fedmpi.errors import BadInput
-from fedmpi.preparation import follows_chunks
+from fedmpi.preparation import depends_on_neighbours
 from fedmpi.server.rounds import Run
 from fedmpi.storage import checkpoint
 from tests import forked, sockets
@@ -195,7 +195,7 @@ def test_measured_speeds_do_not_choose_who_trains_beside_whom(place, monkeypatch
     """With `vmap` on a GPU last bits follow that."""
     seen = []
     monkeypatch.setattr(gpu_card, "use_deterministic_kernels", lambda: None)
-    monkeypatch.setattr(Run, "go", lambda run: seen.append((run.pace.measured, follows_chunks(run))) or True)
+    monkeypatch.setattr(Run, "go", lambda run: seen.append((run.pace.measured, depends_on_neighbours(run))) or True)
     monkeypatch.setattr(run_module, "conclude", lambda run: 0)
     with pretend():
         run_alone(str(place / "c.yaml"), [f"engine={engine}"], str(place / engine))

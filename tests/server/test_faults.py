@@ -4,7 +4,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fedmpi.assembly import bind
+from fedmpi.assembly import bind_method
 from fedmpi.config.schema import load_config
 from fedmpi.data.federation import Federation, prepare
 from fedmpi.engines.loop import Loop
@@ -62,7 +62,8 @@ def laboratory(bench, words) -> Lab:
     """Return a laboratory with the clients and the method of a run."""
     config = load_config(bench.config, words)
     federation = Federation(prepare(config.data, config.seed))
-    return Lab(bind(config, federation), federation, Loop(), config.train, config.train.participation, config.seed)
+    method = bind_method(config, federation)
+    return Lab(method, federation, Loop(), config.train, config.train.participation, config.seed)
 
 
 def test_without_any_good_update_nothing_changes(bench):

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from fedmpi import __version__
-from fedmpi.assembly import chosen_checkpoint
+from fedmpi.assembly import find_resume_checkpoint
 from fedmpi.comm.heartbeat import Heartbeat
-from fedmpi.preparation import clock, introduce
+from fedmpi.preparation import announce_run, format_time
 from fedmpi.server import rounds
 from fedmpi.server.rounds import RunState
 from fedmpi.session import conclude
@@ -105,7 +105,7 @@ def introduced(run, homes, deadline=None, **world):
     places = [host | {"hosts": bool(r)} for r in range(world.size)]
     parts = dataclasses.replace(run.parts, pool=SimpleNamespace(world=world, homes=np.array(homes)), places=places)
     run.progress.lines = []
-    introduce(run, parts, run.decision)
+    announce_run(run, parts, run.decision)
     return run.progress.lines
 
 
@@ -141,27 +141,27 @@ def test_attackers_and_the_end_of_the_time_are_named(quiet):
     run.__dict__["honest"] = np.array([1, 0, 0, 0, 1, 1, 1, 0, 1], bool)
     said = introduced(run, [0] * 9, Deadline(1e9, "Slurm job 7"))
     assert said[2:] == ["attack: noise of clients 1-3 7; accuracies are the honest clients'",
-                        f"stops by itself in time for the end of Slurm job 7, {clock(1e9)}"]
-    assert clock(1e9)[:10] in ("2001-09-08", "2001-09-09") and len(clock(0)) == 19
+                        f"stops by itself in time for the end of Slurm job 7, {format_time(1e9)}"]
+    assert format_time(1e9)[:10] in ("2001-09-08", "2001-09-09") and len(format_time(0)) == 19
 
 
 def test_which_checkpoint_a_run_goes_on_from(tmp_path):
     folder = SimpleNamespace(checkpoints=tmp_path)
-    assert chosen_checkpoint(folder, None) == (None, [])
-    assert chosen_checkpoint(folder, "auto") == (None, [])      # nothing was saved yet: from the start
-    assert chosen_checkpoint(folder, "some.h5") == (Path("some.h5"), [])
+    assert find_resume_checkpoint(folder, None) == (None, [])
+    assert find_resume_checkpoint(folder, "auto") == (None, [])      # nothing was saved yet: from the start
+    assert find_resume_checkpoint(folder, "some.h5") == (Path("some.h5"), [])
     with pytest.raises(rounds.FedmpiError, match=f"--resume {tmp_path} is a folder: give a checkpoint file, or --out "
                                                  f"{tmp_path} --resume auto") as error:
-        chosen_checkpoint(folder, str(tmp_path))
+        find_resume_checkpoint(folder, str(tmp_path))
     assert error.value.code == 2
     good = checkpoint.write_checkpoint(tmp_path, checkpoint.Snapshot(3, {}, np.empty(0, int), {}, "f", .5, [], {}), [])
     bad = tmp_path / "round-000004.h5"
     bad.write_bytes(b"no checkpoint")
-    path, (warning,) = chosen_checkpoint(folder, "auto")
+    path, (warning,) = find_resume_checkpoint(folder, "auto")
     assert path == good and warning.startswith(f"refused {bad}") and warning.count(str(bad)) == 1
     good.unlink()
     with pytest.raises(rounds.FedmpiError, match="no checkpoint in .* can be used; start a new run with another --out"):
-        chosen_checkpoint(folder, "auto")
+        find_resume_checkpoint(folder, "auto")
 
 
 def test_a_restart_keeps_the_engine_that_the_run_began_with(bench, monkeypatch):
