@@ -9,7 +9,10 @@ import time
 
 import pytest
 
+from fedmpi.comm.transport import Solo
+from fedmpi.context import RankContext
 from fedmpi.errors import BadInput
+from fedmpi.session import RunRequest, lead
 from fedmpi.slurm import job as slurm
 from fedmpi.slurm.deadline import END_MARGIN_S, Deadline, find_deadline, parse_time_limit
 from fedmpi.slurm.job import SlurmJob, has_ended
@@ -31,11 +34,17 @@ def test_time_limits_are_written_as_slurms(text, seconds):
     assert parse_time_limit(text) == seconds
 
 
-@pytest.mark.parametrize("text", ["", "0", "1h", "-5", "1:2:3:4", "1.5", "1-", "UNLIMITED", "999999999999-00",
-                                  "9" * 5000, "٣"])
+@pytest.mark.parametrize("text", ["", "0", "1h", "-5", "1:2:3:4", "1.5", "1-", "UNLIMITED", "٣"])
 def test_what_is_no_time(text):
     with pytest.raises(BadInput, match="is no time: give minutes"):
         parse_time_limit(text)
+
+
+@pytest.mark.parametrize("text", ["999999999999-00", "3661-0", "99999999999", "9" * 5000])
+def test_a_time_limit_has_an_end_with_a_date(text):
+    with pytest.raises(BadInput, match="is longer than ten years"):
+        parse_time_limit(text)
+    assert parse_time_limit("3660-0") == 3660 * 86400
 
 
 def test_the_slowest_round_and_checkpoint_have_to_fit():
@@ -212,6 +221,15 @@ def test_a_run_saves_in_time_and_continues(bench):
     assert go("0:10", None) == 75 and [path.name for path in bench.saved("late")] == ["round-000001.h5"]
     assert "--time-limit 0:10 ends in" in (bench.out("late") / "log.txt").read_text()
     assert go("60", "auto") == 0 and bench.result("late")["digest"] == bench.straight(3)
+
+
+def test_other_ranks_than_were_planned_are_refused(bench, capsys):
+    """A job script gives its plan: a process that lost the others would train alone until its time is over."""
+    request = RunRequest(bench.config, [], str(bench.out("alone")), ranks=3)
+    assert lead(Solo(), request, RankContext()) == 2 and not bench.out("alone").exists()
+    assert "fedmpi: --ranks 3 were planned, but 1 started (MPI: " in capsys.readouterr().err
+    one = RunRequest(bench.config, ["rounds=1"], str(bench.out("alone")), ranks=1)
+    assert lead(Solo(), one, RankContext()) == 0
 
 
 def test_a_time_limit_that_is_none_is_refused(bench, capsys):

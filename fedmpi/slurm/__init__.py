@@ -1,1 +1,1 @@
-"""Slurm: job scripts, the time a job has left, and what it is."""
+"""Slurm: the job that this process belongs to, the time it has left, job scripts and how they are submitted."""

@@ -17,23 +17,33 @@ from fedmpi.errors import BadInput
 from fedmpi.slurm.job import SlurmJob
 from fedmpi.text import duration
 
-END_MARGIN_S = 20.           # seconds for the end of the processes, and for clocks that differ
-ROUND_SLOWDOWN = 1.25        # the next round may take so many times as long as the slowest of the last ones
-ROUNDS_REMEMBERED = 100      # the last rounds, of which the slowest counts
-LONGEST_LIMIT_S = 10 * 366 * 86400      # seconds: ten years; the end of a longer limit may have no date
+# Time for the processes to end, and for clocks that differ.
+END_MARGIN_S = 20.
+# The next round may take so many times as long as the slowest of the last ones.
+ROUND_SLOWDOWN = 1.25
+# So many of the last rounds are looked at for the slowest one.
+ROUNDS_REMEMBERED = 100
+# Ten years: the end of a longer limit may have no date.
+LONGEST_LIMIT_S = 10 * 366 * 86400
 TIME_LIMIT = re.compile(r"(?:(?P<d>\d+)-(?P<h>\d+)(?::(?P<m>\d+)(?::(?P<s>\d+))?)?"
                         r"|(?P<H>\d+):(?P<M>\d+):(?P<S>\d+)|(?P<MM>\d+)(?::(?P<SS>\d+))?)", re.ASCII)
 
 
 @dataclass
 class Deadline:
-    """The moment at which a run is over, whatever it does."""
-    end: float = math.inf      # seconds since 1970
-    what: str = ""             # what ends then, for messages
+    """The moment at which a run is over, whatever it does.
+
+    Args:
+        end: that moment, in seconds since 1970
+        what: what ends then, for messages
+        round_seconds: how long the last rounds took"""
+    end: float = math.inf
+    what: str = ""
     round_seconds: deque[float] = field(default_factory=lambda: deque(maxlen=ROUNDS_REMEMBERED))
 
     @property
     def known(self) -> bool:
+        """True if there is such a moment."""
         return self.end < math.inf
 
     def reason_to_stop(self, round_seconds: float, checkpoint_seconds: float) -> str:
@@ -76,7 +86,8 @@ def parse_time_limit(limit: str, option: str = "--time-limit") -> int:
     if match:
         d, h, m, s, H, M, S, MM, SS = (int(value or 0) for value in match.groups())
         total = 86400 * d + 3600 * (h + H) + 60 * (m + M + MM) + s + S + SS
-    if not 0 < total <= LONGEST_LIMIT_S:
-        raise BadInput(f"{option} {limit} is no time: give minutes, or as Slurm does 90:00, 01:30:00 or 1-12:00:00, "
-                       "ten years at most")
+    if not total:
+        raise BadInput(f"{option} {limit} is no time: give minutes, or as Slurm does 90:00, 01:30:00 or 1-12:00:00")
+    if total > LONGEST_LIMIT_S:
+        raise BadInput(f"{option} {limit[:40]} is longer than ten years: leave it out, or give what a job may take")
     return total

@@ -11,24 +11,37 @@ from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 
-SQUEUE_TIMEOUT_S = 20      # seconds for Slurm's controller to answer
-LATEST_END_S = 253_402_300_799      # seconds since 1970: the last second of the year 9999, the last that has a date
+# Slurm's controller has so long to answer.
+SQUEUE_TIMEOUT_S = 20
+# Seconds since 1970: the last second of the year 9999, and the last one that has a date.
+LATEST_END_S = 253_402_300_799
 
 
 @dataclass(frozen=True)
 class SlurmJob:
-    """What Slurm told this process about its job and its step; a field is None if Slurm did not tell it.
+    """What Slurm told this process about its job and its step. A field is None if Slurm did not tell it.
 
-    Numbers that make no sense count as not told: such a variable was not set by Slurm."""
+    Numbers that make no sense count as not told: such a variable was not set by Slurm.
+
+    Args:
+        job_id: number of the job
+        array_job_id: number of the job array that it belongs to
+        array_task_id: number of its task in that array
+        cluster: name of the cluster
+        restarts: how often Slurm put this job back into the queue and started it again
+        told_end: when the job ends, in seconds since 1970
+        rank: of this process in its step
+        ranks_in_step: how many processes one srun started together
+        ranks_per_node: how many of them run on the node that has the most"""
     job_id: str | None = None
     array_job_id: str | None = None
     array_task_id: str | None = None
     cluster: str | None = None
-    restarts: int = 0                     # how often Slurm put this job back into the queue and started it again
-    told_end: float | None = None         # when the job ends, in seconds since 1970
-    rank: int | None = None               # of this process in its step
-    ranks_in_step: int | None = None      # of its step: the processes that one srun started together
-    ranks_per_node: int | None = None     # of the node that has the most
+    restarts: int = 0
+    told_end: float | None = None
+    rank: int | None = None
+    ranks_in_step: int | None = None
+    ranks_per_node: int | None = None
 
     @classmethod
     def from_env(cls, variables: Mapping[str, str] | None = None) -> SlurmJob:

@@ -7,7 +7,8 @@ from collections.abc import Iterable
 
 from fedmpi.errors import BadInput
 
-LONGEST_TEXT = 4000      # characters of an option: sbatch cuts longer lines without a word
+# Characters of an option; sbatch itself refuses some that are shorter, with a message of its own.
+LONGEST_TEXT = 4000
 PLAIN_FOR_SBATCH = re.compile(r"[\w@%.,:=+*/\[\]()&|-]+", re.ASCII)
 OPTION = re.compile(r"(--?[A-Za-z][\w-]*)(?:(=)(.*))?", re.ASCII)
 NAME = re.compile(r"(?!\.)[\w.-]{1,100}", re.ASCII)
@@ -77,4 +78,5 @@ def split_command(option: str, text: str) -> tuple[str, ...]:
 
 
 def shorten(text: str) -> str:
+    """Return a text that fits into a message."""
     return text if len(text) <= 80 else text[:77] + "..."

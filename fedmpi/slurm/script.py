@@ -21,10 +21,14 @@ from fedmpi.slurm.quoting import (
 )
 
 GPU_REQUESTS = ("gpus-per-node", "gres", "gpus-per-task", "none")
-LAUNCHERS = ("srun", "mpiexec", "ibrun")      # whose options are known; others are given with all their words
-MAX_FAILED_STARTS = 3      # in a row, of a run that had begun before: a node or a network may be ill for a while
-MAX_ARRAY_RUNS = 10_000      # runs of a job array; Slurm's own default is 1,001
-LARGEST_NUMBER = 1_000_000      # of nodes, ranks, CPUs, GPUs, restarts
+# The script knows how these are told of ranks and hosts. Any other launcher is given with all its words.
+LAUNCHERS = ("srun", "mpiexec", "ibrun")
+# So many starts in a row may die before the run begins, if it had begun before: a node may be ill for a while.
+MAX_FAILED_STARTS = 3
+# Runs of a job array; Slurm's own default is 1,001.
+MAX_ARRAY_RUNS = 10_000
+# No plan has more nodes, ranks, CPUs, GPUs or restarts.
+LARGEST_NUMBER = 1_000_000
 SIGNAL = re.compile(r"(?:[BR]{1,2}:)?\w{1,10}(?:@\d{1,5})?", re.ASCII)
 # The plan is written from these options; given to sbatch beside it they would contradict it.
 PLANNED_OPTIONS = {
@@ -35,27 +39,51 @@ PLANNED_OPTIONS = {
 
 @dataclass(frozen=True)
 class JobScript:
-    """What a script says; the defaults are those of slurm/run.sbatch. Raises BadInput for what cannot stand in one."""
+    """What a script says; the defaults are those of slurm/run.sbatch.
+
+    Args:
+        config: path of the configuration
+        settings: key=value, for all runs
+        array: the settings of each run of a job array, beside `settings`
+        folders: the folder of each run of an array, in `out`; default: its number
+        name: of the job
+        out: run folder, or folder of an array's runs; None: runs/NAME-JOB
+        nodes: how many
+        ranks: on all nodes; with `gpus` they follow from it, see `planned_ranks`
+        cpus: of each rank, and its threads
+        gpus: of each node: a rank each, and the server as one more
+        gpu_request: how sbatch is asked for them, one of GPU_REQUESTS
+        time: time limit, as Slurm writes it
+        signal: what Slurm sends so many seconds before the end; "" for nothing
+        options: more for sbatch, for example --partition=long
+        command: the words that call fedmpi
+        launcher: one of LAUNCHERS, or a command with {ranks} and {nodes}
+        mpi: srun's --mpi; "" leaves it out
+        restarts: how often at most the job starts again
+        chain: how many jobs follow each other; 0: one job, which requeues itself
+        setup: the user's own shell, put into the script as it stands
+    Raises:
+        BadInput: for what cannot stand in a script"""
     config: str = "configs/quickstart.yaml"
-    settings: tuple[str, ...] = ()                    # key=value
-    array: tuple[tuple[str, ...], ...] = ()           # the settings of each run of a job array, beside `settings`
-    folders: tuple[str, ...] = ()                     # of each run of an array, in `out`; default: its number
+    settings: tuple[str, ...] = ()
+    array: tuple[tuple[str, ...], ...] = ()
+    folders: tuple[str, ...] = ()
     name: str = "quickstart"
-    out: str | None = None                            # run folder, or folder of an array's runs
+    out: str | None = None
     nodes: int = 2
-    ranks: int = 4                                    # on all nodes; with `gpus` they follow from it
-    cpus: int = 1                                     # per rank: its threads
-    gpus: int = 0                                     # per node: one rank each, and the server as one more
-    gpu_request: str = "gpus-per-node"                # one of GPU_REQUESTS: how sbatch is asked for them
+    ranks: int = 4
+    cpus: int = 1
+    gpus: int = 0
+    gpu_request: str = "gpus-per-node"
     time: str = "01:00:00"
-    signal: str = "USR1@120"                          # "" for none
-    options: tuple[str, ...] = ()                     # more for sbatch, e.g. --partition=long
+    signal: str = "USR1@120"
+    options: tuple[str, ...] = ()
     command: tuple[str, ...] = ("fedmpi",)
-    launcher: str = "srun"                            # one of LAUNCHERS, or a command with {ranks}, {nodes}
-    mpi: str = "pmi2"                                 # srun's --mpi; "" leaves it out
+    launcher: str = "srun"
+    mpi: str = "pmi2"
     restarts: int = 50
-    chain: int = 0                                    # jobs that follow each other; 0: one that requeues itself
-    setup: str = ":"                                  # the user's own shell, put into the script as it stands
+    chain: int = 0
+    setup: str = ":"
 
     def __post_init__(self) -> None:
         for option, value in (("nodes", self.nodes), ("ntasks", self.ranks), ("cpus", self.cpus)):
@@ -99,7 +127,8 @@ class JobScript:
         return self.nodes * self.gpus + self.server_has_own_rank if self.gpus else self.ranks
 
 
-DEFAULT_SCRIPTS = {      # file in slurm/ -> the job that it holds
+# Each file in slurm/ and the job that it holds.
+DEFAULT_SCRIPTS = {
     "run.sbatch": JobScript(),
     "array.sbatch": JobScript(name="sweep", nodes=1, ranks=2, array=(
         ("method=fedavg",), ("method=fedah",), ("method=fedmhc",), ("method=fedmhc", "method.M=6"))),
@@ -130,6 +159,7 @@ def render_script(job: JobScript) -> str:
 
 
 def kind_of_job(job: JobScript) -> str:
+    """Return the key of the job's title in TITLES."""
     if job.array:
         return "array"
     return "run" if not job.gpus else "gpu" if job.server_has_own_rank else "gpu-per-task"

@@ -76,4 +76,5 @@ FAULTS: list[tuple[str, str, str]] = [
     ("fedmpi.faults:attackers", "n - 1)", "n)"),
     ("fedmpi.faults:Faults.arriving", "(who.seed, who.round, DROPS)", "(who.seed, DROPS)"),
     ("fedmpi.faults:Faults.arriving", ">= self.drop", "< self.drop"),
-    ("fedmpi.faults:Faults.missing", "asked.round + 1", "asked.round")]
+    ("fedmpi.faults:Faults.missing", "asked.round + 1", "asked.round"),
+    ("fedmpi.session:refuse_other_ranks", "world.size != planned", "world.size > planned")]

@@ -69,4 +69,11 @@ FAULTS: list[tuple[str, str, str]] = [
     ("fedmpi.slurm.job:SlurmJob.find_end", '"%e"', '"%E"'),
     ("fedmpi.slurm.job:has_ended", '<= {"PENDING"}', '<= {"PENDING", "COMPLETING"}'),
     ("fedmpi.slurm.job:has_ended", 'return "Invalid job id" in answer.stderr', "return True"),
-    ("fedmpi.slurm.job:ask_slurm", ", timeout=SQUEUE_TIMEOUT_S", "")]
+    ("fedmpi.slurm.job:ask_slurm", ", timeout=SQUEUE_TIMEOUT_S", ""),
+    ("fedmpi.slurm.job:SlurmJob.from_env", "end > LATEST_END_S", "False"),
+    ("fedmpi.slurm.job:read_most_ranks", "max(map(int, counts))", "min(map(int, counts))"),
+    ("fedmpi.slurm.deadline:parse_time_limit", "total > LONGEST_LIMIT_S", "False"),
+    # profiles
+    ("fedmpi.slurm.profiles:load_profile", "path.exists() and not path.is_file()", "False"),
+    ("fedmpi.slurm.profiles:read_field", "or isinstance(value, bool)", ""),
+    ("fedmpi.slurm.profiles:Profile.untested", 'self.tested.startswith("no")', "False")]
