@@ -64,7 +64,7 @@ class Result:
     @cached_property
     def history(self) -> dict:
         """Measures of every client: `round` (rounds,) and arrays (rounds, clients), nan where nothing was measured."""
-        from fedmpi.storage.folder import read_history
+        from fedmpi.storage.history import read_history
         try:
             return read_history(self.folder / "history.h5")
         except OSError as error:

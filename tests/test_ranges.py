@@ -195,7 +195,7 @@ def test_no_setting_is_lost(tmp_path, cache):
             overrides = [f"{path}={json.dumps(value)}" for path, value in words.items()]
             assert run_alone(tmp_path / "c.yaml", overrides, str(out)) == 0
             result = json.loads((out / "result.json").read_text())
-            from fedmpi.storage.folder import read_history
+            from fedmpi.storage.history import read_history
             columns = {name: v.shape for name, v in read_history(out / "history.h5").items()}
             told[key] = result["digest"], str(columns) + str({
                 k: v for k, v in result.items() if not k.startswith(("seconds", "imbalance", "idle", "engine_why"))})

@@ -11,7 +11,7 @@ from fedmpi import registry
 from fedmpi.config import schema
 from fedmpi.errors import BadInput
 from fedmpi.storage import run_status
-from fedmpi.storage.folder import read_history
+from fedmpi.storage.history import read_history
 from fedmpi.storage.run_status import AT_BEST_VALIDATION, BEST_ON
 from fedmpi.sweeps.job import Planned, SweepJob, views
 

@@ -34,8 +34,11 @@ def atomic(path: Path, part: Path | None = None) -> Iterator[Path]:
             part.unlink()
 
 
-def refuse_special(path: Path):
-    """Raise StorageError for a device, a pipe or a socket, or a link to one: a rename would replace it by a file."""
+def refuse_special(path: Path) -> None:
+    """Raise StorageError for a device, a pipe, a socket, or a link to one or to nothing: a rename would replace it."""
+    if path.is_symlink() and not path.exists():
+        raise StorageError(f"{path} cannot be written: it is a link to a file that is not there; remove the link, or "
+                           "give another name")
     with suppress(OSError):
         mode = path.stat().st_mode
         if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):      # the system itself refuses a folder

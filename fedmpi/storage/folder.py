@@ -2,32 +2,26 @@
 
     config.yaml    the resolved configuration
     metrics.jsonl  one line per round
-    history.h5     one measure per client and evaluated round
+    history.h5     one measure per client and evaluated round, see fedmpi.storage.history
     checkpoints/   see fedmpi.storage.checkpoint
     log.txt        what the run said
     result.json    written last: the run is done
 """
 from __future__ import annotations
 
-import io
 import json
 import math
-import os
 import re
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 import yaml
 
 from fedmpi.errors import BadInput, FedmpiError, StorageError
 from fedmpi.storage.atomic import atomic, reason, writing
+from fedmpi.storage.history import History
 from fedmpi.storage.lock import Lock
-
-if TYPE_CHECKING:
-    import h5py
 
 
 class RunFolder:
@@ -38,7 +32,7 @@ class RunFolder:
         self.checkpoints = path / "checkpoints"
         self.log_path = path / "log.txt"
         self.taken_over = lock.taken_over       # whose lock was inherited and why, or None
-        self.pending: list[dict] = []           # history that is not on the disk yet
+        self.history = History(path / "history.h5")
         self.behind = False                     # metrics.jsonl lacks lines, or ends in half of one
 
     @classmethod
@@ -116,6 +110,7 @@ class RunFolder:
         if self.behind:
             self.rewrite_metrics(lines)
         self.save_history()
+        self.history.merge()
         self.replace("result.json", line_to_json(result, indent=1) + "\n")
 
     def start_again(self):
@@ -129,52 +124,19 @@ class RunFolder:
         with atomic(self.path / name) as part:
             part.write_text(text)
 
-    def append_history(self, round: int, columns: dict[str, np.ndarray]):
+    def append_history(self, round: int, columns: dict[str, np.ndarray]) -> None:
         """Note the measures of a round, (N,) or (N, width) each, until `save_history`."""
-        self.pending.append({"round": round, **{name: np.array(values) for name, values in columns.items()}})
+        self.history.append(round, columns)
 
-    def save_history(self):
-        """Add what was noted to history.h5; to be called before a checkpoint is written.
-
-        Read it with `h5py.File("history.h5")`: `round` is (rounds,), every measure beside it (rounds, N); nan
-        where nothing was measured. An HDF5 file may be lost when its writer is killed, so a copy grows and is
-        renamed; once per checkpoint, since a restart drops what is newer than its checkpoint anyway."""
+    def save_history(self) -> None:
+        """Write what was noted to the disk; to be called before a checkpoint is written."""
         self.check_lock()
-        if self.pending:
-            with self.history() as file:
-                for row in self.pending:
-                    append_row(file, row)
-            self.pending.clear()
+        self.history.save()
 
     def truncate_history(self, round: int) -> str | None:
         """Drop the history after `round`. Puts a damaged file aside, then returns what to tell the user."""
         self.check_lock()
-        self.pending.clear()
-        path, aside = self.path / "history.h5", self.path / "history-damaged.h5"
-        if not path.exists():
-            return None
-        try:
-            rounds = read_history(path)["round"]
-        except Exception as error:      # h5py raises errors of a dozen classes on damaged files
-            with writing(aside):
-                os.replace(path, aside)
-            return f"{path} is damaged ({reason(error)}): kept as {aside.name}; a new one starts"
-        with self.history() as file:
-            for column in file.values():
-                column.resize(int(np.searchsorted(rounds, round, "right")), axis=0)
-        return None
-
-    @contextmanager
-    def history(self) -> Iterator[h5py.File]:
-        """Yield a copy of history.h5 that then replaces it; in memory, as HDF5 may crash on a full disk."""
-        import h5py
-        path = self.path / "history.h5"
-        with writing(path):
-            copy = io.BytesIO(path.read_bytes() if path.exists() else b"")
-        with h5py.File(copy, "a" if path.exists() else "w") as file:
-            yield file
-        with atomic(path) as part:
-            part.write_bytes(copy.getbuffer())
+        return self.history.truncate(round)
 
 
 def default_folder(config_path, resume: bool) -> Path:
@@ -184,27 +146,6 @@ def default_folder(config_path, resume: bool) -> Path:
                if (match := re.fullmatch(re.escape(stem) + r"-(\d{3,})", path.name))]
     last = max(numbers, default=0)
     return Path("runs") / f"{stem}-{max(last, 1) if resume else last + 1:03d}"
-
-
-def read_history(path) -> dict[str, np.ndarray]:
-    """Return all of a history.h5: `round` (rounds,) and every measure (rounds, N)."""
-    import h5py
-    with h5py.File(path, "r", locking=False) as file:
-        return {name: column[:] for name, column in file.items()}
-
-
-def append_row(file: h5py.File, row: dict):
-    """Append a row to every data set; those that `row` does not name get nan (integers: 0)."""
-    for name in row.keys() - file.keys():
-        value = np.asarray(row[name])
-        rows, gap = max(1, 2**16 // max(1, value.nbytes)), np.nan if value.dtype.kind == "f" else None
-        file.create_dataset(name, (0, *value.shape), value.dtype, chunks=(rows, *value.shape),
-                            maxshape=(None, *value.shape), fillvalue=gap)
-    rows = len(file["round"]) + 1
-    for name, column in file.items():
-        column.resize(rows, axis=0)
-        if name in row:
-            column[-1] = row[name]
 
 
 def line_to_json(value, **how) -> str:

@@ -35,7 +35,9 @@ REFUSALS = {
 
 
 class Damaged(BadInput):
-    """A file that cannot be used, by name and with the reason."""
+    """A file that cannot be used, by name and with the reason, which `why` is alone."""
+
+    why = ""
 
 
 class Flaw(Exception):
@@ -53,7 +55,9 @@ def refuse_damage(path: Path | str, kind: str) -> Iterator[None]:
         why = str(error) if isinstance(error, Flaw) else reason(error)
         # HDF5 goes on with times and addresses
         why = why.partition(": time =")[0]
-        raise Damaged(REFUSALS[kind].format(path=path, why=why)) from error
+        damaged = Damaged(REFUSALS[kind].format(path=path, why=why))
+        damaged.why = why
+        raise damaged from error
 
 
 def open_regular(path: Path | str) -> io.FileIO:
@@ -64,9 +68,16 @@ def open_regular(path: Path | str) -> io.FileIO:
 
 
 def is_plain_hdf5(path: Path | str) -> bool:
-    """Say whether a file is HDF5 without a seal, as fedmpi 0.1 wrote federations and histories."""
+    """Say whether a file is HDF5 without a seal, as fedmpi 0.1 wrote federations and histories.
+
+    HDF5 says in its first bytes how long it believes what stands before it to be: so a sealed file that has lost its
+    seal, or two blocks of which were exchanged, does not pass for one of 0.1."""
     with open_regular(path) as file:
-        return read_bytes(file, 0, min(os.fstat(file.fileno()).st_size, 8)) == HDF5_SIGNATURE
+        head = read_bytes(file, 0, min(os.fstat(file.fileno()).st_size, 36))
+    if not head.startswith(HDF5_SIGNATURE) or len(head) < 36:
+        return False
+    base = {0: 24, 1: 28}.get(head[8], 12)
+    return head[base:base + 8] == bytes(8)
 
 
 def put_seal(file: io.FileIO, kind: str, about: Mapping[str, Any], regions: Sequence[Sequence[int]]) -> None:

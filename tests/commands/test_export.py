@@ -15,7 +15,7 @@ from fedmpi.cli import app
 from fedmpi.config import schema
 from fedmpi.data.federation import find_federation
 from fedmpi.method import Method
-from fedmpi.storage.folder import read_history
+from fedmpi.storage.history import read_history
 from tests import federations
 
 safetensors = pytest.importorskip("safetensors", reason="there is no safetensors here: pip install safetensors")

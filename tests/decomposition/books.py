@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from fedmpi.storage.folder import read_history
+from fedmpi.storage.history import read_history
 
 TIMES = ("seconds", "imbalance", "idle_share", "clients_moved")      # measured, or following what was measured
 DECOMPOSED = ("bytes_sent_by_server", "bytes_received_by_server", "ranks", "engine_why")      # what MPI moved

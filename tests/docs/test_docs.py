@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 
 from fedmpi.storage.checkpoint import FREE
-from fedmpi.storage.folder import read_history
+from fedmpi.storage.history import read_history
 from tests import forked
 from tests.docs.checks import check
 from tests.docs.pages import MARKS, PAGES, ROOT, blocks, calls, inline

@@ -10,7 +10,7 @@ from sklearn.metrics import adjusted_rand_score
 from fedmpi.config.schema import resolve
 from fedmpi.data.federation import Federation, prepare
 from fedmpi.server.sampling import participants
-from fedmpi.storage.folder import read_history
+from fedmpi.storage.history import read_history
 from tests.federations import Lab, method
 from tests.runs import run_alone
 

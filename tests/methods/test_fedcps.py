@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from fedmpi.engines import batch_plan
 from fedmpi.errors import BadInput
 from fedmpi.method import Participants
-from fedmpi.storage.folder import read_history
+from fedmpi.storage.history import read_history
 from tests.federations import Digits, Lab, method
 from tests.methods.reference import Reference
 from tests.runs import run_alone

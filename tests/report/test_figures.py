@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from fedmpi.report.figures import accuracy, clients, clusters, embeddings, registry, style, work
-from fedmpi.storage.folder import read_history
+from fedmpi.storage.history import read_history
 from fedmpi.storage.run_status import metrics
 
 pytestmark = pytest.mark.slow("runs, and all figures")

@@ -111,7 +111,7 @@ def test_told_to_continue_it_warns_and_catches_up(bench, trouble, expected):
     assert [line["round"] for line in bench.metrics(folder)] == [*range(1, ROUNDS + 1)]
     assert bench.result(folder)["digest"] == expected
     assert bench.result(folder)["rounds_refused_by_disk"] == [3, 4]
-    from fedmpi.storage.folder import read_history
+    from fedmpi.storage.history import read_history
     assert read_history(folder / "history.h5")["round"].tolist() == [*range(1, ROUNDS + 1)]
 
 

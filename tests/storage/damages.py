@@ -51,21 +51,23 @@ def repeat_block(data: bytearray, at: int, chance: random.Random):
 DAMAGE = (flip, cut, blank, insert, extend, swap, swap_blocks, repeat_block)
 
 
-def damage_at_random(path: Path, count: int, read: Callable[[], object], first: int = 0) -> int:
+def damage_at_random(path: Path, count: int, read: Callable[[], object], first: int = 0) -> tuple[int, int]:
     """Damage a file in `count` ways; `read` must raise Damaged, or return what it returned of the whole file.
 
-    Return how often it was refused, the file being named; the file is whole again afterwards."""
-    whole, good, refused = path.read_bytes(), read(), 0
+    Return how often it was refused, the file being named, and how often a byte was changed; the file is whole again
+    afterwards."""
+    whole, good, refused, changed = path.read_bytes(), read(), 0, 0
     for seed in range(first, first + count):
         chance, data = random.Random(seed), bytearray(whole)
         damage = DAMAGE[seed % len(DAMAGE)]
         # every other time in the first bytes, which say what all others are
         damage(data, chance.randrange(len(data) if seed // len(DAMAGE) % 2 else min(len(data), 8192)), chance)
         path.write_bytes(data)
+        changed += data != whole
         try:
             assert read() == good, f"seed {seed}: {damage.__name__}"
         except Damaged as error:
             assert str(path) in str(error) and "\n" not in str(error)
             refused += 1
     path.write_bytes(whole)
-    return refused
+    return refused, changed

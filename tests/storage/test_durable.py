@@ -133,10 +133,10 @@ def test_a_run_makes_all_durable_in_an_order_in_which_nothing_is_missing_after_a
                      "result.json"]
 
 
-def test_a_resumed_run_cuts_its_history_and_metrics_before_it_goes_on(bench, recorder):
+def test_a_resumed_run_cuts_its_metrics_before_it_goes_on(bench, recorder):
     assert bench.lead("resumed", "rounds=1") == 0
     recorder.events.clear()
     assert bench.lead("resumed", "rounds=2", resume="auto") == 0
     names = [path.name for path in recorder.renamed() if bench.out("resumed") in path.parents]
-    assert set(names[:3]) == {"config.yaml", "history.h5", "metrics.jsonl"}
-    assert names[3:] == ["history.h5", "round-000002.h5", "result.json"]
+    assert set(names[:2]) == {"config.yaml", "metrics.jsonl"}
+    assert names[2:] == ["history.h5", "round-000002.h5", "result.json"]

@@ -17,7 +17,8 @@ import yaml
 from fedmpi.config.schema import resolve
 from fedmpi.data.federation import prepare
 from fedmpi.errors import BadInput, FedmpiError
-from fedmpi.storage.folder import RunFolder, default_folder, read_history
+from fedmpi.storage.folder import RunFolder, default_folder
+from fedmpi.storage.history import read_history
 from tests import forked
 from tests.storage import test_checkpoint as checkpoints
 
@@ -32,7 +33,8 @@ def folder(tmp_path):
 
 
 def run(code: str, *args, **environment) -> subprocess.Popen:
-    preamble = f"import sys; sys.path.insert(0, {str(HERE.parent)!r})\nfrom fedmpi.storage.folder import *\n"
+    preamble = (f"import sys; sys.path.insert(0, {str(HERE.parent)!r})\n"
+                "import numpy as np\nfrom fedmpi.storage.folder import *\n")
     return subprocess.Popen([sys.executable, "-c", preamble + code, *map(str, args)], text=True,
                             env=os.environ | environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
 

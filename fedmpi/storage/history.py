@@ -1,0 +1,198 @@
+"""The history of a run: `round` (rounds,), and every measure of each client (rounds, N) or (rounds, N, width).
+
+It lies in history.h5 and, while a large run goes on, in further parts history/ROUND.h5; all are sealed files. When
+rounds are added, only the last part is written again, and a new one begins once that has PART_BYTES. So a checkpoint
+costs the same however long the run is. When the run ends, the parts are merged into history.h5.
+"""
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import h5py
+import numpy as np
+
+from fedmpi.storage.atomic import atomic, refuse_special, writing
+from fedmpi.storage.seal import Damaged, Flaw, is_plain_hdf5, refuse_damage
+from fedmpi.storage.sealed import Rows, SealedFile, refuse_foreign, write_sealed
+
+KIND = "history"
+PART_BYTES = 8 << 20
+Table = dict[str, np.ndarray]
+
+
+class Part(NamedTuple):
+    """A part of a history; `after` is the last round of the part before, None if there was none."""
+    path: Path
+    after: int | None
+    table: Table
+
+    @property
+    def last_round(self) -> int | None:
+        return int(self.table["round"][-1]) if len(self.table.get("round", ())) else self.after
+
+
+class History:
+    """The history of a run that goes on, of which rank 0 adds rounds."""
+
+    def __init__(self, path: Path):
+        self.path = path
+        self.pending: list[dict[str, Any]] = []      # rounds that are not on the disk yet
+        self.last: Part | None = None                # the part that grows, once it was read
+
+    def append(self, round: int, columns: dict[str, np.ndarray]) -> None:
+        """Note the measures of a round, (N,) or (N, width) each, until `save`."""
+        self.pending.append({"round": np.int64(round)} | {name: np.array(v) for name, v in columns.items()})
+
+    def save(self) -> None:
+        """Write what was noted. Raises StorageError."""
+        if not self.pending:
+            return
+        last = self.last or self.read_last()
+        if sum(values.nbytes for values in last.table.values()) >= PART_BYTES:
+            folder = self.path.with_suffix("")
+            with writing(folder):
+                folder.mkdir(exist_ok=True)
+            last = Part(folder / f"{self.pending[0]['round']:06d}.h5", last.last_round, {})
+        rows = [{name: values[None] for name, values in row.items()} for row in self.pending]
+        last = last._replace(table=join_tables([last.table] * bool(last.table) + rows))
+        write_part(last)
+        self.last = last
+        self.pending.clear()
+
+    def read_last(self) -> Part:
+        """Return the last part, or a new one. Raises Damaged."""
+        parts = list_parts(self.path)
+        return read_part(parts[-1]) if parts else Part(self.path, None, {})
+
+    def truncate(self, round: int) -> str | None:
+        """Drop what is after `round`. Puts a damaged history aside, then returns what to tell the user.
+
+        Raises StorageError for a pipe, a device or a link to nothing in its place, which is left alone."""
+        self.pending.clear()
+        self.last = None
+        refuse_special(self.path)
+        paths, cut = list_parts(self.path), []
+        try:
+            for part in read_parts(self.path) if paths else ():
+                keep = int(np.searchsorted(part.table["round"], round, "right"))
+                if keep < len(part.table["round"]) or not keep:
+                    cut.append((part.path, keep))
+            for path, keep in reversed(cut):
+                if keep or path == self.path:
+                    part = read_part(path)
+                    write_part(part._replace(table={name: values[:keep] for name, values in part.table.items()}))
+                else:
+                    with writing(path):
+                        path.unlink()
+        except Damaged as error:
+            for path in paths:
+                with writing(path):
+                    os.replace(path, self.path.with_name(aside_name(path)))
+            names = ", ".join(map(aside_name, paths))
+            return f"{self.path} is damaged ({error.why}): kept as {names}; a new one starts"
+        return None
+
+    def merge(self) -> None:
+        """Make one file of all parts, a part at a time. Raises StorageError."""
+        paths = list_parts(self.path)
+        if len(paths) < 2:
+            return
+        rounds, like = 0, Table()
+        for part in read_parts(self.path):
+            rounds += len(part.table["round"])
+            like = {name: values[:0] for name, values in part.table.items()} | like
+        with atomic(self.path) as made:
+            specs = {name: Rows(values.dtype, (rounds, *values.shape[1:])) for name, values in like.items()}
+            with write_sealed(made, KIND, {"after": None}, {}, specs) as writer:
+                for part in read_parts(self.path):
+                    for name, values in join_tables([like, part.table]).items():
+                        writer.append(name, values)
+            SealedFile(made, KIND)
+        self.last = None
+        for path in paths[1:]:
+            with writing(path):
+                path.unlink()
+        with suppress(OSError):
+            self.path.with_suffix("").rmdir()
+
+
+def list_parts(path: Path) -> list[Path]:
+    """Return history.h5, if it is there, and the parts that belong to it, in order of their rounds."""
+    parts = sorted(path.with_suffix("").glob("[0-9]*.h5"), key=lambda part: (len(part.name), part.name))
+    return [path] * os.path.lexists(path) + parts
+
+
+def aside_name(path: Path) -> str:
+    return "history-damaged.h5" if path.name == "history.h5" else f"history-damaged-{path.name}"
+
+
+def write_part(part: Part) -> None:
+    with atomic(part.path) as made:
+        with write_sealed(made, KIND, {"after": part.after}, part.table, {}):
+            pass
+        SealedFile(made, KIND)
+
+
+def read_part(path: Path) -> Part:
+    """Read a part, also one of fedmpi 0.1, which had no seal. Raises Damaged."""
+    with refuse_damage(path, KIND):
+        if is_plain_hdf5(path):
+            return Part(path, None, read_first_format(path))
+        file = SealedFile(path, KIND)
+        return Part(path, file.about["after"], {name: file.read(name) for name in file.places})
+
+
+def read_first_format(path: Path) -> Table:
+    """Return the data sets of a history of fedmpi 0.1. Raises Flaw for any that could fill the memory."""
+    with h5py.File(path, "r", locking=False) as file:
+        rounds, size = len(file["round"]), path.stat().st_size
+        for name in file:
+            if not isinstance(file.get(name, getlink=True), h5py.HardLink):
+                raise Flaw(f"{name} is a link and not a data set of this file")
+            data = file[name]
+            refuse_foreign(name, data)
+            # rounds without a measure take no room in the file, so a data set may be larger than that
+            if data.compression or len(data) != rounds or (
+                    data.dtype.itemsize * math.prod(data.shape) > size * max(1, rounds)):
+                raise Flaw(f"{name} is compressed, or has another number of rounds, or more bytes than the file")
+        return {name: file[name][:] for name in file}
+
+
+def read_history(path: Path | str) -> Table:
+    """Return all of a history: `round` (rounds,) and every measure (rounds, N); nan if it was not taken, integers 0.
+
+    `path` is that of history.h5; parts beside it belong to it. Raises Damaged."""
+    return join_tables([part.table for part in read_parts(Path(path))])
+
+
+def read_parts(path: Path) -> Iterator[Part]:
+    """Yield the parts of a history with the rounds that no part before has. Raises Damaged."""
+    last: int | None = None
+    for found in list_parts(path) or [path]:
+        part = read_part(found)
+        with refuse_damage(found, KIND):
+            if part.after is not None and (last is None or last < part.after):
+                raise Flaw(f"the part before it, with the rounds up to {part.after}, is missing")
+            # a merge that was killed leaves parts that history.h5 has taken in
+            new = part.table["round"] > (-1 if last is None else last)
+            part = part._replace(table={name: values[new] for name, values in part.table.items()})
+        last = part.last_round if new.any() else last
+        yield part
+
+
+def join_tables(tables: list[Table]) -> Table:
+    """Put tables one after another; where one lacks a measure there is nan, or 0 for integers."""
+    like = {name: values for table in reversed(tables) for name, values in table.items()}
+    rounds = [len(table["round"]) for table in tables]
+    return {name: np.concatenate([
+        table[name] if name in table else np.full((count, *first.shape[1:]), blank(first.dtype), first.dtype)
+        for table, count in zip(tables, rounds, strict=True)]) for name, first in like.items()}
+
+
+def blank(dtype: np.dtype) -> float:
+    return np.nan if dtype.kind == "f" else 0
