@@ -257,7 +257,7 @@ def test_settings_that_may_change(config):
 
 
 def test_settings_that_may_change_the_last_bits_are_warned_of():
-    known = changed(threads=1, device="auto", graphs="auto")
+    known = changed(threads=1, device="auto", cuda_graphs="auto")
     then = replace(snapshot(), config=known)
     (said,) = in_last_bits(then, known | {"threads": 2})
     assert said.startswith("threads is 1 in the checkpoint and 2 now") and in_last_bits(then, known) == []
