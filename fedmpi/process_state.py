@@ -1,8 +1,9 @@
 """What a run changes in its process, and how it is put back when the run was called from Python.
 
-Put back: handlers of signals, PyTorch's number of threads, its precision switches and the state of its random
-generators. Not put back: how the C library keeps freed memory (clients/malloc.py), which cannot be read, and the folder
-of the program in `sys.path`, from which classes of one's own are imported."""
+Put back: handlers of signals, PyTorch's number of threads, its switches of precision and determinism, and the state of
+its random generators. Not put back: how the C library keeps freed memory (clients/malloc.py), which cannot be read; the
+current folder in `sys.path`, from which classes of one's own are imported; on a GPU, the variable
+CUBLAS_WORKSPACE_CONFIG, which cuBLAS reads once, and the current device."""
 from __future__ import annotations
 
 import signal
@@ -33,13 +34,15 @@ def handled_signals() -> Iterator[StopFlag]:
 
 @contextmanager
 def restored_torch() -> Iterator[None]:
-    """Put back what a run changes in PyTorch: threads, precision, random generators."""
+    """Put back what a run changes in PyTorch: threads, precision, the order of sums on a GPU, random generators."""
     import torch
 
     from fedmpi.models import precision
     from fedmpi.torch_compat import read_tf32, set_tf32
     threads, autocasts = torch.get_num_threads(), precision.is_autocasting()
-    tf32 = read_tf32()
+    tf32, cudnn = read_tf32(), torch.backends.cudnn
+    chosen = cudnn.deterministic, cudnn.benchmark, torch.utils.deterministic.fill_uninitialized_memory
+    ordered, warns = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
     on_gpu = torch.cuda.is_initialized()
     generator, gpu_generators = torch.get_rng_state(), torch.cuda.get_rng_state_all() if on_gpu else []
     try:
@@ -48,6 +51,8 @@ def restored_torch() -> Iterator[None]:
         torch.set_num_threads(threads)
         precision.set_precision("bf16" if autocasts else "float32")
         set_tf32(*tf32)
+        cudnn.deterministic, cudnn.benchmark, torch.utils.deterministic.fill_uninitialized_memory = chosen
+        torch.use_deterministic_algorithms(ordered, warn_only=warns)
         torch.set_rng_state(generator)
         if on_gpu:
             torch.cuda.set_rng_state_all(gpu_generators)

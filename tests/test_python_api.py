@@ -110,7 +110,21 @@ def test_a_clients_model_is_the_one_that_it_was_judged_by(bench, config):
 
 def state_of_process() -> list:
     return [*(signal.getsignal(number) for number in SIGNALS), torch.get_num_threads(), precision.is_autocasting(),
-            torch.get_rng_state().tolist(), torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32]
+            torch.get_rng_state().tolist(), torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32,
+            torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled(),
+            torch.backends.cudnn.deterministic, torch.backends.cudnn.benchmark,
+            torch.utils.deterministic.fill_uninitialized_memory]
+
+
+def test_what_a_gpu_needs_is_put_back_too(monkeypatch):
+    from fedmpi.engines.gpu_card import use_deterministic_kernels
+    from fedmpi.process_state import restored_torch
+    monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    before = state_of_process()
+    with restored_torch():
+        use_deterministic_kernels()
+        assert state_of_process() != before
+    assert state_of_process() == before
 
 
 def test_several_runs_in_one_process_and_errors_between_them_leave_it_as_it_was(bench, config, capsys):
