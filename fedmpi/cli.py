@@ -4,6 +4,7 @@ from __future__ import annotations
 import json
 import shlex
 import sys
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
@@ -26,7 +27,7 @@ AsJson = Annotated[bool, typer.Option("--json", help="print JSON")]
 
 
 @contextmanager
-def clear_errors():
+def clear_errors() -> Iterator[None]:
     """Print a FedmpiError as one message and exit with its code."""
     try:
         yield
@@ -35,7 +36,8 @@ def clear_errors():
         raise typer.Exit(error.code) from None
 
 
-def version(wanted: bool):
+def version(wanted: bool) -> None:
+    """Print the version and exit, if it is asked for."""
     if wanted:
         print(f"fedmpi {__version__}")
         raise typer.Exit
@@ -43,8 +45,8 @@ def version(wanted: bool):
 
 @app.callback()
 def main(version: Annotated[bool, typer.Option("--version", callback=version, is_eager=True,
-                                               help="print the version")] = False):
-    pass
+                                               help="print the version")] = False) -> None:
+    """Read the options that stand before the command."""
 
 
 @app.command()
@@ -54,10 +56,11 @@ def run(config: ConfigFile, overrides: Overrides = None,
             help="auto: the newest good checkpoint of the run folder, if any; or the path of one")] = None,
         time_limit: Annotated[str | None, typer.Option(
             help="save and exit with 75 before 01:30:00 (or 90, 1-12:00:00) are over, or the Slurm job")] = None,
-        ranks: Annotated[int | None, typer.Option(help="refuse to start on any other number of MPI ranks")] = None):
+        ranks: Annotated[int | None, typer.Option(help="refuse to start on another number of MPI ranks")] = None
+        ) -> None:
     """Train a federation; start it under mpiexec or srun for several ranks.
 
-    Exit codes: 0 finished, 75 saved and wants to be started again, 2 bad input, 1 failure."""
+    Exit codes: 0 finished, 75 saved and to be started again, 2 bad input, 1 failure."""
     from fedmpi import session
     sys.exit(session.run_command(config, overrides or [], out, resume, time_limit, ranks))
 
@@ -65,8 +68,8 @@ def run(config: ConfigFile, overrides: Overrides = None,
 @app.command()
 def plan(config: ConfigFile, overrides: Overrides = None,
          ranks: Annotated[int, typer.Option(min=1, help="ranks to plan for, the server among them")] = 3,
-         as_json: AsJson = False):
-    """Show who would host whom, memory, bytes and steps per round; nothing is trained.
+         as_json: AsJson = False) -> None:
+    """Show which rank would host which clients, memory, bytes and steps per round; nothing is trained.
 
     The federation is prepared if it is not there yet."""
     from fedmpi.commands import plan
@@ -77,7 +80,7 @@ def plan(config: ConfigFile, overrides: Overrides = None,
 
 @app.command()
 def data(config: ConfigFile, overrides: Overrides = None,
-         out: Annotated[str | None, typer.Option(help="PNG to draw; default: beside the federation")] = None):
+         out: Annotated[str | None, typer.Option(help="PNG to draw; default: beside the federation")] = None) -> None:
     """Prepare the federation of a configuration and draw its label distribution."""
     with clear_errors():
         from fedmpi.config.schema import load_config
@@ -91,36 +94,36 @@ def data(config: ConfigFile, overrides: Overrides = None,
 
 
 @app.command()
-def methods(name: Name = None, as_json: AsJson = False):
+def methods(name: Name = None, as_json: AsJson = False) -> None:
     """List the methods, or explain one."""
     catalogue("methods", name, as_json)
 
 
 @app.command()
-def models(name: Name = None, as_json: AsJson = False):
+def models(name: Name = None, as_json: AsJson = False) -> None:
     """List the networks, or explain one."""
     catalogue("models", name, as_json)
 
 
 @app.command()
-def datasets(name: Name = None, as_json: AsJson = False):
+def datasets(name: Name = None, as_json: AsJson = False) -> None:
     """List the data sets, or explain one."""
     catalogue("datasets", name, as_json)
 
 
 @app.command()
-def partitions(name: Name = None, as_json: AsJson = False):
+def partitions(name: Name = None, as_json: AsJson = False) -> None:
     """List the ways to divide a data set among clients, or explain one."""
     catalogue("partitions", name, as_json)
 
 
-def catalogue(kind: str, name: str | None, as_json: bool):
+def catalogue(kind: str, name: str | None, as_json: bool) -> None:
+    """Print the names of a kind, or what is known of one of them."""
     from fedmpi.commands import catalogue
     with clear_errors():
         if as_json:
-            print(
-                json.dumps(catalogue.names_of_kind(kind) if name is None else catalogue.entry(kind, name), default=str)
-            )
+            found = catalogue.names_of_kind(kind) if name is None else catalogue.entry(kind, name)
+            print(json.dumps(found, default=str))
         else:
             print(catalogue.list_kind(kind) if name is None else catalogue.explain(kind, name))
 
@@ -132,7 +135,7 @@ def submit(config: ConfigFile, overrides: Overrides = None, profile: on.Profile 
            option: on.Option = None, signal: on.Signal = None, name: on.Name = None, out: on.Out = None,
            command: on.Command = None, launcher: on.Launcher = None, mpi: on.Mpi = None, setup: on.Setup = None,
            restarts: on.Restarts = None, chain: on.Chain = None, prepare: on.Prepare = True,
-           dry_run: on.DryRun = False):
+           dry_run: on.DryRun = False) -> None:
     """Write a Slurm job script that restarts itself, submit it and print the job's id."""
     from fedmpi.commands.submit import submit_command
     with clear_errors():
@@ -143,8 +146,8 @@ def submit(config: ConfigFile, overrides: Overrides = None, profile: on.Profile 
 
 
 @app.command()
-def summary(folder: Annotated[str, typer.Argument(help="of the runs of a job array or a sweep")]):
-    """Say what became of the runs of a job array or a sweep, and why."""
+def summary(folder: Annotated[str, typer.Argument(help="folder of a job array or a sweep")]) -> None:
+    """Show how far the runs of a job array or a sweep came, and why some failed."""
     from fedmpi.commands import summary
     with clear_errors():
         print(summary.summarise_runs(folder))
@@ -165,7 +168,8 @@ def sweep(path: JobFile, scale: Scale = None, out: RunsIn = None,
           rate: Annotated[float | None, typer.Option(
               help="with --dry-run: steps a second of one process; default: measured here")] = None,
           dry_run: Annotated[bool, typer.Option(
-              "--dry-run", help="print commands and cost, with --slurm the job script; start nothing")] = False):
+              "--dry-run", help="print commands and cost, with --slurm the job script; start nothing")] = False
+          ) -> None:
     """Run all runs of a job that are not finished; the same command continues after any interruption.
 
     The options from --profile to --setup count with --slurm. There --gpus sets the ranks of a run: one for each GPU,
@@ -193,8 +197,9 @@ def sweep(path: JobFile, scale: Scale = None, out: RunsIn = None,
 def report(paths: Annotated[list[str], typer.Argument(help="a job file, folders of runs, or gpu_day.json",
                                                          metavar="JOB|RUN...")],
            scale: Scale = None, out: RunsIn = None,
-           to: Annotated[str | None, typer.Option(help="folder to write to; default: OUT/report, or report")] = None):
-    """Write tables, figures and a page that holds both, of what runs have so far."""
+           to: Annotated[str | None, typer.Option(help="folder to write to; default: OUT/report, or report")] = None
+           ) -> None:
+    """Write tables and figures of what runs have so far, and a page with both."""
     with clear_errors():
         from fedmpi.report import gpu_day, gpu_tables, results, write
         if any(gpu_day.is_book(Path(path)) for path in paths):
@@ -213,7 +218,7 @@ def report(paths: Annotated[list[str], typer.Argument(help="a job file, folders 
 
 @app.command()
 def compare(first: Annotated[str, typer.Argument(help="run folder", metavar="RUN")],
-            second: Annotated[str, typer.Argument(help="run folder", metavar="RUN")]):
+            second: Annotated[str, typer.Argument(help="run folder", metavar="RUN")]) -> None:
     """Show two runs side by side: settings that differ, measures at common rounds, digests."""
     from fedmpi.commands import compare
     with clear_errors():
@@ -223,10 +228,10 @@ def compare(first: Annotated[str, typer.Argument(help="run folder", metavar="RUN
 @app.command()
 def export(run: Annotated[str, typer.Argument(help="run folder, or one of its checkpoints", metavar="RUN")],
            out: Annotated[str, typer.Argument(help="file to write", metavar="OUT.safetensors")],
-           client: Annotated[int | None, typer.Option(help="the model that this client is judged by; default: the "
-                                                           "global one")] = None,
+           client: Annotated[int | None, typer.Option(help="the model by which this client is evaluated; default: "
+                                                           "the global one")] = None,
            own_code: Annotated[bool, typer.Option("--own-code", help="import the classes that the run names and that "
-                                                  "are not built in: only if you trust the run")] = False):
+                                                  "are not built in: only if you trust the run")] = False) -> None:
     """Write a trained model as the state dict of a plain PyTorch module."""
     with clear_errors():
         from fedmpi.commands import export
@@ -234,7 +239,8 @@ def export(run: Annotated[str, typer.Argument(help="run folder, or one of its ch
 
 
 @app.command()
-def tensorboard(runs: Annotated[list[str], typer.Argument(help="run folders, finished or not", metavar="RUN...")]):
+def tensorboard(runs: Annotated[list[str], typer.Argument(help="run folders, finished or not", metavar="RUN...")]
+                ) -> None:
     """Write event files for TensorBoard into run folders: what metrics.jsonl holds at present."""
     from fedmpi.commands import tensorboard
     with clear_errors():
@@ -243,15 +249,15 @@ def tensorboard(runs: Annotated[list[str], typer.Argument(help="run folders, fin
 
 @app.command(hidden=True, add_help_option=False,
              context_settings={"ignore_unknown_options": True, "allow_extra_args": True})
-def bench(context: typer.Context):
-    """Say where the benchmarks are now: outside of the installed package."""
+def bench(context: typer.Context) -> None:
+    """Name the command that runs the benchmarks now."""
     command = shlex.join(["python", "-m", "benchmarks", *context.args])
     print(f"fedmpi: the benchmarks are no part of the installed package; run in a checkout: {command}", file=sys.stderr)
     raise typer.Exit(BAD_INPUT)
 
 
 @app.command()
-def doctor(folder: Annotated[str, typer.Option(help="where runs would be written")] = "."):
+def doctor(folder: Annotated[str, typer.Option(help="where runs would be written")] = ".") -> None:
     """Check MPI, devices, HDF5 and the file system; start it as you would start a run."""
     from fedmpi.commands import doctor
     sys.exit(doctor.doctor_command(folder))
@@ -259,11 +265,11 @@ def doctor(folder: Annotated[str, typer.Option(help="where runs would be written
 
 @app.command()
 def verify(run: Annotated[Path | None, typer.Argument(metavar="RUN", help="a finished run, to be repeated")] = None,
-           folder: Annotated[str, typer.Option(help="where small runs are written, and removed again")] = ".",
+           folder: Annotated[str, typer.Option(help="folder for small runs, which are removed afterwards")] = ".",
            add: Annotated[bool, typer.Option(
-               "--add", help="append the hashes to a checkout's table, or print them to be sent")] = False):
-    """Repeat small runs, or RUN: are the hashes known ones, do the losses agree within rounding, or are they wrong?
+               "--add", help="append the hashes to a checkout's table, or print them to be sent")] = False) -> None:
+    """Repeat small runs, or RUN, and check that their hashes are known, or at least that losses agree within rounding.
 
-    Under mpiexec on all ranks. Exit codes: 0 known, within rounding or not published, 1 wrong, 2 bad input."""
+    Under mpiexec all ranks take part. Exit codes: 0 known, within rounding or not published, 1 wrong, 2 bad input."""
     from fedmpi.commands import rerun, verify
     sys.exit(verify.verify_command(folder, add) if run is None else rerun.rerun_command(run, folder, add))

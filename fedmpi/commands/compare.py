@@ -1,4 +1,4 @@
-"""Two runs side by side: the settings that differ, the measures at the rounds that both evaluated, the digests."""
+"""Compare two runs: the settings that differ, the measures of rounds that both evaluated, and the digests."""
 from __future__ import annotations
 
 from pathlib import Path
@@ -8,56 +8,61 @@ from fedmpi.errors import BadInput
 from fedmpi.storage import run_status
 from fedmpi.text import duration, format_columns, pairs, percent
 
-COMPARED_MEASURES = (("accuracy_mean", "accuracy", percent), ("accuracy_worst_decile", "worst tenth", percent),
-            ("f1_mean", "F1", percent), ("loss", "loss", lambda value: "-" if value is None else f"{value:.4f}"))
-ROUNDS_SHOWN = 12      # rounds that are shown, the last among them
+# key in metrics.jsonl, heading, and how a value is written
+COMPARED_MEASURES = (
+    ("accuracy_mean", "accuracy", percent), ("accuracy_worst_decile", "worst tenth", percent),
+    ("f1_mean", "F1", percent), ("loss", "loss", lambda value: "-" if value is None else f"{value:.4f}"))
+# rounds in the table, with the last one among them
+ROUNDS_SHOWN = 12
 
 
 def compare_runs(first: Path, second: Path) -> str:
-    """Return the comparison of two run folders. Raises BadInput where one holds no run."""
+    """Return the comparison of two run folders as text. Raises BadInput if one of them holds no run."""
     if first.resolve() == second.resolve():
         raise BadInput(f"{first} and {second} are the same folder; give two runs")
     settings = [run_status.settings_of_folder(folder) for folder in (first, second)]
     found = [run_status.outcome_of(folder) for folder in (first, second)]
-    return "\n\n".join([pairs([("A", f"{first}: {became(found[0])}"), ("B", f"{second}: {became(found[1])}")]),
-                        differences(settings), side_by_side(*(o.evaluated for o in found)), digests(*found)])
+    heading = pairs([("A", f"{first}: {describe_run(found[0])}"), ("B", f"{second}: {describe_run(found[1])}")])
+    table = compare_rounds(*(outcome.evaluated for outcome in found))
+    return "\n\n".join([heading, compare_settings(settings), table, compare_digests(*found)])
 
 
-def became(found: run_status.Outcome) -> str:
+def describe_run(found: run_status.Outcome) -> str:
+    """Return how far a run came, and what it reached."""
     if not found.result:
         return f"{found.state}, {found.round} rounds"
-    spent = found.result.get("seconds")
-    return (
-        f"finished, {found.result['rounds']} rounds"
-        + (f" in {duration(spent)}" if spent is not None else "")
-        + f", {run_status.reached(found.result)}; steps of a client {steps_to_text(found.result.get('steps_so_far'))}"
-    )
+    spent, steps = found.result.get("seconds"), steps_to_text(found.result.get("steps_so_far"))
+    time = f" in {duration(spent)}" if spent is not None else ""
+    return (f"finished, {found.result['rounds']} rounds{time}, {run_status.reached(found.result)}; steps of a client "
+            f"{steps}")
 
 
-def differences(settings: list[dict]) -> str:
+def compare_settings(settings: list[dict]) -> str:
+    """Return a table of the settings in which two runs differ."""
     differ = run_status.differing(settings)
     if not differ:
         return "no setting differs"
-    return format_columns(["setting", "A", "B"], [[name, *("-" if v is None else v for v in values)]
-                                           for name, values in differ.items()])
+    rows = [[name, *("-" if value is None else value for value in values)] for name, values in differ.items()]
+    return format_columns(["setting", "A", "B"], rows)
 
 
-def side_by_side(first: list[dict], second: list[dict]) -> str:
-    """Return a table of the rounds that both evaluated; of many the last of equal parts."""
+def compare_rounds(first: list[dict], second: list[dict]) -> str:
+    """Return a table of the rounds that both runs evaluated.
+
+    Of many rounds it shows ROUNDS_SHOWN: they are divided into equal parts, and the last of each part is shown."""
     a, b = ({line["round"]: line for line in lines} for lines in (first, second))
     rounds = sorted(a.keys() & b.keys())
     if not rounds:
         return "no round was evaluated by both"
-    shown = [
-        rounds[len(rounds) * (i + 1) // min(ROUNDS_SHOWN, len(rounds)) - 1]
-        for i in range(min(ROUNDS_SHOWN, len(rounds)))
-    ]
+    parts = min(ROUNDS_SHOWN, len(rounds))
+    shown = [rounds[len(rounds) * (i + 1) // parts - 1] for i in range(parts)]
     heads = ["round", *(f"{name} {which}" for _, name, _ in COMPARED_MEASURES for which in "AB")]
     rows = [[t, *(form(run[t].get(key)) for key, _, form in COMPARED_MEASURES for run in (a, b))] for t in shown]
     return format_columns(heads, rows, right=tuple(heads))
 
 
-def digests(first: run_status.Outcome, second: run_status.Outcome) -> str:
+def compare_digests(first: run_status.Outcome, second: run_status.Outcome) -> str:
+    """Say whether two runs ended in the same state."""
     digests = [found.result["digest"][:16] if found.result else None for found in (first, second)]
     if None in digests:
         return "digests: " + ", ".join(f"{name} {d or 'not finished'}" for name, d in zip("AB", digests, strict=True))

@@ -1,5 +1,6 @@
-"""Does this machine compute what a finished run says? The run is repeated here with its own settings: its digest must
-come out again, or its losses within rounding. All ranks take part, rank 0 prints."""
+"""Repeat a finished run with its own settings, to check that this machine computes the same.
+
+The digest must come out again, or at least the losses within rounding. All ranks take part, and rank 0 prints."""
 from __future__ import annotations
 
 from pathlib import Path
@@ -13,7 +14,8 @@ from fedmpi.session import on_all_ranks, told
 from fedmpi.storage import run_status
 from fedmpi.text import pairs
 
-RERUN_ROUNDING = 1e-3      # relative: rounding grows from round to round
+# The largest relative difference of losses that rounding explains: it grows from round to round.
+RERUN_ROUNDING = 1e-3
 
 
 def rerun_command(run: Path, folder: str, add: bool) -> int:
@@ -22,8 +24,10 @@ def rerun_command(run: Path, folder: str, add: bool) -> int:
 
 
 def rerun(world: Transport, run: Path, folder: str, add: bool = False) -> int:
-    """Repeat a run and print how the repetition compares with it. Raises BadInput if the run is not finished, or if
-    it is to be added to what is published."""
+    """Repeat a run and print how the repetition compares with it; return the exit code.
+
+    Raises:
+        BadInput: if the run is not finished, or if `add` asks to publish it."""
     if add:
         raise BadInput("--add publishes what fedmpi verify runs by itself, not RUN; leave out one of them")
     settings, digest, there = finished(run) if world.rank == 0 else ({}, "", [])
@@ -42,8 +46,10 @@ def rerun(world: Transport, run: Path, folder: str, add: bool = False) -> int:
 
 
 def finished(run: Path) -> tuple[dict, str, list[dict]]:
-    """Return the settings of a run, as far as it came, its digest and its evaluated rounds. Raises BadInput if it is
-    not finished."""
+    """Return the settings of a finished run, its digest, and the metrics of its evaluated rounds.
+
+    Raises:
+        BadInput: if the run is not finished."""
     settings, found = run_status.settings_of_folder(run), run_status.outcome_of(run)
     if found.result is None:
         raise BadInput(f"{run} is {found.state}: there is no digest to compare; finish it with --resume auto, or give "
@@ -53,13 +59,10 @@ def finished(run: Path) -> tuple[dict, str, list[dict]]:
 
 
 def departure(there: list[dict], here: list[dict]) -> tuple[str, int]:
-    """Compare the losses of two runs round by round; return what to say of them, and the exit code."""
+    """Compare the losses of two runs round by round; return what to tell the user, and the exit code."""
     losses = {line["round"]: line["loss"] for line in here}
-    off = {
-        line["round"]: relative_difference(line["loss"], losses[line["round"]])
-        for line in there
-        if line["round"] in losses
-    }
+    common = [line for line in there if line["round"] in losses]
+    off = {line["round"]: relative_difference(line["loss"], losses[line["round"]]) for line in common}
     wrong = [t for t, value in off.items() if value > RERUN_ROUNDING]
     if not wrong:
         return (f"another digest, and losses that agree within rounding in {len(off)} evaluated rounds (at most "

@@ -1,4 +1,4 @@
-"""What became of the runs of a job array or a sweep, in a table: each FOLDER.txt is what the job of FOLDER printed."""
+"""The runs of a job array or a sweep in a table. FOLDER.txt, beside the run folder, holds what its job printed."""
 from __future__ import annotations
 
 import re
@@ -8,11 +8,12 @@ from fedmpi.errors import BadInput
 from fedmpi.storage import run_status
 from fedmpi.text import format_columns
 
-OTHER_LOGS = ("log.txt", "summary.txt")      # are no job's
+# text files that no job has printed
+OTHER_LOGS = ("log.txt", "summary.txt")
 
 
 def summarise_runs(folder: str | Path) -> str:
-    """Return a table of the runs, and a line that counts them. Raises BadInput where there is none."""
+    """Return a table of the runs below a folder, and a line that counts them. Raises BadInput if there is none."""
     logs = sorted((path for path in Path(folder).rglob("*.txt") if path.name not in OTHER_LOGS), key=natural)
     if not logs:
         raise BadInput(f"{folder}: there is no run of a job array or a sweep here; give the folder that holds its runs "
@@ -21,11 +22,9 @@ def summarise_runs(folder: str | Path) -> str:
     rows = [[path.relative_to(folder).with_suffix(""), o.state, o.starts, o.settings, o]
             for path, o in zip(logs, found, strict=True)]
     counts = {state: sum(o.state == state for o in found) for state in ("finished", "failed", "unfinished", "waiting")}
-    return (
-        format_columns(["run", "state", "starts", "settings", "result, or what it said last"], rows, right=("starts",))
-        + "\n"
-        + ", ".join(f"{number} {state}" for state, number in counts.items() if number)
-    )
+    heads = ["run", "state", "starts", "settings", "result, or what it said last"]
+    total = ", ".join(f"{number} {state}" for state, number in counts.items() if number)
+    return f"{format_columns(heads, rows, right=('starts',))}\n{total}"
 
 
 def natural(path: Path) -> list:

@@ -1,4 +1,4 @@
-"""YAML as fedmpi reads it: numbers as people write them, and nothing that runs code or fills the memory."""
+"""YAML as fedmpi reads it: numbers as people write them. No input can run code or fill the memory."""
 from __future__ import annotations
 
 import copy
@@ -6,29 +6,35 @@ import re
 from collections import Counter
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 import yaml
 
 from fedmpi.errors import BadInput
 
-LARGEST = 20_000      # values in a file, aliases and merges expanded
-LONGEST = 2**20       # characters of a file
+# The most values in a file, with aliases and merges expanded.
+MAX_VALUES = 20_000
+# The most characters of a file.
+MAX_CHARACTERS = 2**20
 
 
 class Loader(yaml.SafeLoader):
-    """Safe YAML in which 1e-3 is a number, only true and false are booleans, 010 and 1:30 are no integers, no key is
-    given twice, and merges (`<<`) cannot blow up."""
+    """Safe YAML with stricter rules: 1e-3 is a number, only true and false are booleans, 010 and 1:30 are not
+    integers, a key may be given once, and merges (`<<`) cannot expand without limit."""
 
-    merged = 0      # entries of all mappings, merges expanded
+    # entries of all mappings, with merges expanded
+    merged = 0
 
-    def flatten_mapping(self, node):
+    def flatten_mapping(self, node: yaml.MappingNode) -> None:
+        """Expand the merges of a mapping. Raises ConstructorError if there are too many entries."""
         super().flatten_mapping(node)
         self.merged += len(node.value)
-        if self.merged > LARGEST:
+        if self.merged > MAX_VALUES:
             raise yaml.constructor.ConstructorError(
-                None, None, f"more than {LARGEST:,} values; are there merges inside merges?", node.start_mark)
+                None, None, f"more than {MAX_VALUES:,} values; are there merges inside merges?", node.start_mark)
 
-    def construct_mapping(self, node, deep=False):
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict:
+        """Return a mapping. Raises ConstructorError if a key is given twice."""
         keys = [self.construct_object(key, deep=True) for key, _ in node.value if key.value != "<<"]
         twice = {str(k) for k, times in Counter(keys).items() if times > 1}
         if twice:
@@ -46,36 +52,39 @@ Loader.add_implicit_resolver("tag:yaml.org,2002:float", re.compile(
 
 
 def read_yaml(path: Path) -> str:
-    """Return the text of a YAML file. Raises OSError, and ValueError when it is too long or no UTF-8."""
+    """Return the text of a YAML file. Raises OSError, and ValueError if it is too long or not UTF-8."""
     with open(path, encoding="utf-8") as file:
-        text = file.read(LONGEST + 1)
-    if len(text) > LONGEST:
-        raise ValueError(f"it has more than {LONGEST:,} characters; is it the right file?")
+        text = file.read(MAX_CHARACTERS + 1)
+    if len(text) > MAX_CHARACTERS:
+        raise ValueError(f"it has more than {MAX_CHARACTERS:,} characters; is it the right file?")
     return text
 
 
-@lru_cache(maxsize=256)      # the runs of a sweep share a file and most settings
-def load(text: str):
+# The runs of a sweep share a file and most settings.
+@lru_cache(maxsize=256)
+def load(text: str) -> Any:
+    """Return what YAML text says; callers must not change it."""
     return yaml.load(text, Loader)
 
 
-def parse(text: str):
-    """Return what YAML text says. Raises ValueError for all that it may not be."""
+def parse(text: str) -> Any:
+    """Return what YAML text says, as a copy that callers may change. Raises ValueError if it is not valid."""
     try:
-        return copy.deepcopy(load(text))      # callers change it
+        return copy.deepcopy(load(text))
     except ValueError:
         raise
+    # PyYAML raises the last four for texts such as `!!bool maybe`.
     except (yaml.YAMLError, RecursionError, LookupError, TypeError, AttributeError, OverflowError) as error:
-        raise ValueError(str(error)) from None      # the latter four: `!!bool maybe` and the like
+        raise ValueError(str(error)) from None
 
 
-def refuse_endless(values) -> None:
-    """Refuse what aliases have blown up, or made a part of itself."""
-    left, waiting = LARGEST, [values]
+def refuse_endless(values: Any) -> None:
+    """Raise BadInput if aliases have expanded without limit, or made a value a part of itself."""
+    left, waiting = MAX_VALUES, [values]
     while waiting:
         value = waiting.pop()
         inner = value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple | set) else ()
         left -= 1 + len(inner)
         if left < 0:
-            raise BadInput(f"the configuration holds more than {LARGEST:,} values; are there aliases inside aliases?")
+            raise BadInput(f"the configuration has more than {MAX_VALUES:,} values; are there aliases in aliases?")
         waiting.extend(inner)

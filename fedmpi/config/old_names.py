@@ -17,5 +17,6 @@ def with_new_names(resolved: dict) -> dict:
 
 
 def rename(cls: type, section: dict) -> dict:
+    """Return a section with the present names of its settings."""
     renamed = getattr(cls, "renamed", {})
     return {renamed.get(name, name): value for name, value in section.items()}

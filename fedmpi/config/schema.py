@@ -20,15 +20,16 @@ GIB = 2 ** 30
 
 @dataclass(frozen=True)
 class Data:
+    """The data set, and who holds which part of it."""
     title = "data"
     renamed = {"share": "fraction"}
-    name: Annotated[str, "data set: `fedmpi datasets` lists them"] = "digits"
-    file: Annotated[str | None, "the .npz of `name: arrays`"] = None
-    root: Annotated[str, "where data sets lie"] = "~/.cache/fedmpi/data"
-    cache: Annotated[str | None, "where prepared federations are kept; default: ROOT/federations"] = None
+    name: Annotated[str, "data set; `fedmpi datasets` lists them"] = "digits"
+    file: Annotated[str | None, "the .npz file of the data set `arrays`"] = None
+    root: Annotated[str, "folder of the data sets"] = "~/.cache/fedmpi/data"
+    cache: Annotated[str | None, "folder of prepared federations; default: ROOT/federations"] = None
     fraction: Annotated[float, Gt(0), Le(1), "part of each class's samples that is used, drawn by the seed"] = 1.0
     clients: Annotated[int, Ge(1), "number of clients N"] = 20
-    partition: Annotated[Any, "who holds what: `fedmpi partitions` lists them"] = "dirichlet"
+    partition: Annotated[Any, "how samples are divided among clients; `fedmpi partitions` lists the ways"] = "dirichlet"
     split: Annotated[tuple[float, ...],
                      "shares of each client's samples: train, test or train, validation, test"] = (.75, .25)
 
@@ -45,16 +46,17 @@ class Data:
 
 @dataclass(frozen=True)
 class Train:
+    """Local training of a client in a round."""
     title = "train"
     batch: Annotated[int, Ge(1), "samples per SGD step"] = 10
     lr: Annotated[float, Gt(0), "learning rate eta"] = .005
-    lr_decay: Annotated[float, Gt(0), Le(1), "eta is multiplied by this after every round"] = 1.0
-    momentum: Annotated[float, Ge(0), Le(.9999), "of local SGD, reset every round"] = 0.0
+    lr_decay: Annotated[float, Gt(0), Le(1), "factor on the learning rate after every round"] = 1.0
+    momentum: Annotated[float, Ge(0), Le(.9999), "momentum of local SGD, reset every round"] = 0.0
     epochs: Annotated[int, Ge(1), "local epochs E per round"] = 1
-    steps: Annotated[int | None, Ge(1), "local steps per round, in place of these epochs; passes that a "
-                     "method counts in epochs take as many in proportion"] = None
+    steps: Annotated[int | None, Ge(1), "local steps per round, which replace these epochs; further "
+                     "passes that a method counts in epochs are shortened in the same proportion"] = None
     participation: Annotated[float | tuple[float, float],
-                             "share of clients per round, or a range drawn every round"] = 1.0
+                             "share of clients that take part in a round, or a range to draw it from"] = 1.0
 
     def __post_init__(self):
         low, high = self.participation if isinstance(self.participation, tuple) else (self.participation,) * 2
@@ -65,13 +67,14 @@ class Train:
 
 @dataclass(frozen=True)
 class Evaluate:
+    """When clients are evaluated, and on which samples."""
     title = "evaluate"
     renamed = {"after": "after_training"}
     every: Annotated[int, Ge(0), "rounds between evaluations; 0: only the last round"] = 1
-    on: Annotated[Literal["test", "validation"], "which part to judge on; validation is for choosing settings"] = "test"
+    on: Annotated[Literal["test", "validation"], "samples to evaluate on; use validation to choose settings"] = "test"
     after_training: Annotated[Literal["participants", "all", "off"],
-                     "whom to judge again right after local training, where that differs"] = "participants"
-    embeddings: Annotated[tuple[int, ...], "rounds after which the clients' heads are stored for t-SNE"] = ()
+                     "clients that are evaluated again right after local training, if that differs"] = "participants"
+    embeddings: Annotated[tuple[int, ...], "rounds after which the clients' heads are stored for t-SNE figures"] = ()
 
     def __post_init__(self):
         if any(t < 1 for t in self.embeddings):
@@ -80,60 +83,66 @@ class Evaluate:
 
 @dataclass(frozen=True)
 class StopSettings:
+    """When a run ends before its last round."""
     title = "stop"
-    patience: Annotated[int, Ge(1), "rounds without a better mean accuracy over clients after which the run ends"]
-    on: Annotated[Literal["validation"], "samples that decide: never those of the test part"] = "validation"
+    patience: Annotated[int, Ge(1), "end the run after this many rounds without a better mean accuracy over clients"]
+    on: Annotated[Literal["validation"], "samples that decide; never the test samples"] = "validation"
 
 
 @dataclass(frozen=True)
 class Checkpoint:
+    """When a run saves its state, and how many states it keeps."""
     title = "checkpoint"
-    every: Annotated[int, Ge(0), "rounds between checkpoints; 0: only at the end and when asked to stop"] = 10
-    minutes: Annotated[float, Ge(0), "and after the round in which so many have passed since the last; 0: never"] = 10.
-    grace: Annotated[float, Ge(0), "seconds that a round may go on after a signal; then it is given up"] = 90.
-    keep: Annotated[int, Ge(1), "how many to keep, beside the best"] = 2
-    failure: Annotated[Literal["stop", "continue"], "when the disk refuses a checkpoint or a measure: stop, or "
-                       "warn, go on and try again at the next one"] = "stop"
+    every: Annotated[int, Ge(0), "rounds between checkpoints; 0: save only at the end and on a signal"] = 10
+    minutes: Annotated[float, Ge(0), "also save this many minutes after the last checkpoint; 0: never"] = 10.
+    grace: Annotated[float, Ge(0), "seconds after a signal in which the round may finish; then it is abandoned"] = 90.
+    keep: Annotated[int, Ge(1), "number of checkpoints to keep, besides the best one"] = 2
+    failure: Annotated[Literal["stop", "continue"], "if a checkpoint or a measure cannot be written: stop, or "
+                       "warn, continue and try again at the next one"] = "stop"
 
 
 @dataclass(frozen=True)
 class Server:
+    """What rank 0 does with the updates of the clients."""
     title = "server"
     renamed = {"robust": "aggregation"}
-    hosts_clients: Annotated[bool, "rank 0 trains clients too (always so when it is alone)"] = False
+    hosts_clients: Annotated[bool, "rank 0 trains clients too; it always does if it is the only rank"] = False
     reduce: Annotated[Literal["exact", "float32"],
-                      "exact: the same bits on any number of ranks; float32: half the bytes"] = "exact"
+                      "exact: sums have the same bits on any number of ranks; float32: half the bytes"] = "exact"
     aggregation: Annotated[Literal["mean", "median", "trimmed_mean"], "how updates are averaged, coordinate by "
                       "coordinate; median and trimmed_mean count all clients alike"] = "mean"
-    trim: Annotated[float, Ge(0), Lt(.5), "share that trimmed_mean leaves out at either end, rounded up"] = .1
-    clip_norm: Annotated[float | None, Gt(0), "longer updates are shortened to this norm; none: they are not"] = None
+    trim: Annotated[float, Ge(0), Lt(.5), "share of clients that trimmed_mean drops at either end, rounded up"] = .1
+    clip_norm: Annotated[float | None, Gt(0), "longer updates are shortened to this norm; none: no limit"] = None
 
 
 @dataclass(frozen=True)
 class Comm:
+    """How ranks communicate."""
     title = "comm"
-    timeout: Annotated[float, Ge(0), "seconds without progress of a rank after which the job ends; 0: wait for ever; "
-                                     "longer than a client or a step of the server takes"] = 1800.
-    cuda_aware: Annotated[Literal["auto", "on", "off"], "MPI takes sums from a GPU's memory and writes the server's "
-                          "state there; auto: where the library says that it can; off: by pinned host memory"] = "auto"
+    timeout: Annotated[float, Ge(0), "end the job if a rank makes no progress for this many seconds; 0: never; "
+                                     "choose more than a client, or a step of the server, takes"] = 1800.
+    cuda_aware: Annotated[Literal["auto", "on", "off"], "let MPI read and write GPU memory; auto: if the library "
+                          "says that it can; off: copy through pinned host memory"] = "auto"
 
 
 @dataclass(frozen=True)
 class StateSettings:
+    """Memory for the private states of the clients."""
     title = "state"
-    memory: Annotated[float, Gt(0), "GiB per rank for private states before they spill, and as much for samples"] = 8.
+    memory: Annotated[float, Gt(0), "GiB per rank for private states before they spill, and as many for samples"] = 8.
     scratch: Annotated[str | None, "folder for states that spill; default: the system's temporary folder"] = None
 
 
 @dataclass(frozen=True)
 class Config:
+    """All settings of a run."""
     title = "the configuration"
     renamed = {"graphs": "cuda_graphs"}
-    seed: Annotated[int, Ge(0), Le(2**63 - 1), "of the model's start, the data split, participants and batches"] = 0
-    rounds: Annotated[int, Ge(1), "communication rounds T"] = 100
+    seed: Annotated[int, Ge(0), Le(2**63 - 1), "seed for initial weights, data split, sampling and batches"] = 0
+    rounds: Annotated[int, Ge(1), "number of communication rounds T"] = 100
     data: Data = field(default_factory=Data)
-    model: Annotated[Any, "`fedmpi models` lists them"] = "mlp"
-    method: Annotated[Any, "`fedmpi methods` lists them"] = "fedavg"
+    model: Annotated[Any, "network; `fedmpi models` lists them"] = "mlp"
+    method: Annotated[Any, "method; `fedmpi methods` lists them"] = "fedavg"
     train: Train = field(default_factory=Train)
     evaluate: Evaluate = field(default_factory=Evaluate)
     stop: StopSettings | None = None
@@ -147,18 +156,18 @@ class Config:
     engine: Annotated[Literal["auto", "loop", "vmap"],
                       "how a rank trains its clients: one by one (loop) or many at once (vmap)"] = "auto"
     cuda_graphs: Annotated[Literal["auto", "on", "off"],
-                      "vmap records steps as CUDA graphs and replays them; auto: on a GPU, where that pays"] = "auto"
-    device: Annotated[Literal["auto", "cpu", "cuda"], "auto: the GPU of this local rank where there is one"] = "auto"
+                      "vmap records steps as CUDA graphs and replays them; auto: on a GPU, if that is faster"] = "auto"
+    device: Annotated[Literal["auto", "cpu", "cuda"], "auto: the GPU of this local rank, if there is one"] = "auto"
     precision: Annotated[Literal["float32", "tf32", "bf16"],
-                         "of products in networks; tf32 (GPUs) and bf16 (autocast) are faster, less exact"] = "float32"
+                         "of matrix products; tf32 (GPUs) and bf16 (autocast) are faster and less exact"] = "float32"
     threads: Annotated[int, Ge(1), "CPU threads per rank"] = 1
     placement: Annotated[Literal["balanced", "blocks", "shuffled"],
                          "which rank hosts which client; balanced: by samples, then by measured speed"] = "balanced"
 
     @property
     def judged_on(self) -> tuple[str, ...]:
-        """Return the parts that clients are judged on: that of `evaluate.on`, and beside test samples validation ones
-        if there are some. Who judges on validation never looks at the test part."""
+        """The parts that clients are evaluated on: that of `evaluate.on`; with test samples also the validation
+        samples, if there are any. With `evaluate.on: validation` nothing looks at the test samples."""
         return (self.evaluate.on, *["validation"] * (self.evaluate.on == "test" and self.data.validates))
 
 
@@ -193,7 +202,10 @@ def load_config(source: str | Path | Mapping, overrides: Sequence[str] | Mapping
 
 
 def resolve(values: dict) -> Config:
-    """Build a Config from nested mappings, every section checked against its own class."""
+    """Build a Config from nested mappings. Each section is checked against its own class.
+
+    Raises:
+        BadInput: with a line for each problem."""
     refuse_endless(values)
     problems, built = [], dict(values)
 
@@ -221,13 +233,13 @@ def resolve(values: dict) -> Config:
     return dataclasses.replace(top, **sections)
 
 
-def partitioned(data):
-    """Leave the partition out of what the plain `data` section checks: it has its own class."""
+def partitioned(data: Any) -> Any:
+    """Return the `data` section without its partition, which has a class of its own."""
     return {k: v for k, v in data.items() if k != "partition"} if isinstance(data, dict) else data
 
 
-def named(kind: str, value, where: str, default: str):
-    """Build the settings of a `{name: ..., ...}` section (or a bare name) with the class of that name."""
+def named(kind: str, value: Any, where: str, default: str) -> Any:
+    """Build the settings of a section `{name: ..., ...}`, or of a bare name, with the class of that name."""
     section = {"name": value} if isinstance(value, str) else value
     section = {"name": default, **section} if isinstance(section, dict) else {}
     if not isinstance(section.get("name"), str):
@@ -265,8 +277,8 @@ def to_plain(config: Config) -> dict:
     return out
 
 
-def name_of(settings) -> str:
-    """Return the name under which a settings object was asked for."""
+def name_of(settings: Any) -> str:
+    """Return the name by which a configuration asks for this object of settings."""
     cls = type(settings)
     if cls.__module__.startswith("fedmpi.methods."):
         return cls.__module__.rpartition(".")[2]

@@ -5,7 +5,7 @@ import pytest
 from typer.testing import CliRunner
 
 from fedmpi.cli import app
-from fedmpi.commands.compare import compare_runs, side_by_side
+from fedmpi.commands.compare import compare_runs, compare_rounds
 from fedmpi.errors import BadInput
 from tests.report import made
 
@@ -46,7 +46,7 @@ def test_every_column_holds_its_measure_of_its_run(wide):
          for t in (1, 2, 5)]
     b = [{"round": t, "accuracy_mean": .5, "accuracy_worst_decile": None, "f1_mean": .15 * t, "loss": None}
          for t in (2, 3, 5)]
-    rows = [line.split("  ") for line in side_by_side(a, b).splitlines()]
+    rows = [line.split("  ") for line in compare_rounds(a, b).splitlines()]
     head, _, *rows = [[cell.strip() for cell in row if cell.strip()] for row in rows]
     assert head == ["round", "accuracy A", "accuracy B", "worst tenth A", "worst tenth B", "F1 A", "F1 B", "loss A",
                     "loss B"]
@@ -79,9 +79,9 @@ def test_an_unfinished_run(tmp_path):
 
 
 def test_of_many_rounds_some_are_shown(wide):
-    shown = [line.split()[0] for line in side_by_side(lines(range(1, 101)), lines(range(2, 101, 2))).splitlines()[2:]]
+    shown = [line.split()[0] for line in compare_rounds(lines(range(1, 101)), lines(range(2, 101, 2))).splitlines()[2:]]
     assert shown == ["8", "16", "24", "32", "40", "50", "58", "66", "74", "82", "90", "100"]      # of 50
-    shown = [line.split()[0] for line in side_by_side(lines(range(1, 13)), lines(range(1, 20))).splitlines()[2:]]
+    shown = [line.split()[0] for line in compare_rounds(lines(range(1, 13)), lines(range(1, 20))).splitlines()[2:]]
     assert shown == [str(t) for t in range(1, 13)]
 
 

@@ -51,17 +51,17 @@ def test_merges_cannot_blow_up(monkeypatch):
     with pytest.raises(ValueError, match="more than 20,000 values; are there merges inside merges"):
         load.parse(levels)
     flat = "{" + ", ".join(f"k{i}: {i}" for i in range(12)) + "}"
-    monkeypatch.setattr(load, "LARGEST", 12)
+    monkeypatch.setattr(load, "MAX_VALUES", 12)
     assert len(load.parse(flat)) == 12
-    monkeypatch.setattr(load, "LARGEST", 11)
+    monkeypatch.setattr(load, "MAX_VALUES", 11)
     load.load.cache_clear()
     with pytest.raises(ValueError, match="more than 11 values"):
         load.parse(flat)
 
 
 def test_files_of_any_length_are_not_read(tmp_path, monkeypatch):
-    assert load.LONGEST == 2**20 and load.LARGEST == 20_000
-    monkeypatch.setattr(load, "LONGEST", 10)
+    assert load.MAX_CHARACTERS == 2**20 and load.MAX_VALUES == 20_000
+    monkeypatch.setattr(load, "MAX_CHARACTERS", 10)
     (tmp_path / "a").write_text("é" * 10, encoding="utf-8")
     assert load.read_yaml(tmp_path / "a") == "é" * 10
     (tmp_path / "a").write_text("é" * 11, encoding="utf-8")
