@@ -5,7 +5,7 @@ import pytest
 from typer.testing import CliRunner
 
 from fedmpi.cli import app
-from fedmpi.commands.compare import compare_runs, compare_rounds
+from fedmpi.commands.compare import compare_rounds, compare_runs
 from fedmpi.errors import BadInput
 from tests.report import made
 
