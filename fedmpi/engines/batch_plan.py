@@ -1,5 +1,7 @@
-"""Which samples a client's SGD steps use: drawn from (seed, round, client, stream) alone, so that no generator has
-a state, and a restart, another rank or another order of clients draws the same."""
+"""Batches, subsets and noise of a client's local training, drawn from (seed, round, client, stream) alone.
+
+No generator is kept from one draw to the next, so a restart, another rank or another order of clients draws the
+same."""
 from __future__ import annotations
 
 from collections.abc import Iterator
@@ -9,35 +11,41 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from fedmpi.comm.gpu_staging import sent as sent  # what is drawn here is sent from here
+from fedmpi.comm.gpu_staging import (
+    sent as sent,  # engines take it from here: what is drawn here is sent to their device
+)
 from fedmpi.config.schema import Config
 from fedmpi.engines.step_counter import MAIN, check_kind
 
-FIXED_ROUND = 2 ** 32 - 2      # in place of a round: the same draw in all rounds
-NOISE_STREAM_OFFSET = 1 << 16           # between a stream of batches and that of their noise
-NOISE_BYTES_AT_ONCE = 32 << 20       # bytes of noise that travel to a GPU at once
+# Stands for the round in draws that are the same in all rounds.
+FIXED_ROUND = 2 ** 32 - 2
+# What is added to the stream of batches to name the stream of their noise.
+NOISE_STREAM_OFFSET = 1 << 16
+# Noise travels to a GPU in pieces of at most so many bytes.
+NOISE_BYTES_AT_ONCE = 32 << 20
 
 
 class LocalTraining(NamedTuple):
-    """The local training of one round."""
+    """The settings of the local training of one round."""
     seed: int
     round: int
     batch: int
     epochs: int
-    steps: int | None      # in place of these epochs
+    steps: int | None      # they replace the epochs; None: the epochs count
     lr: float
     momentum: float
-    decay: float = 1.      # of the learning rate since the first round, which `lr` contains
-    kind: str = MAIN       # of its steps, see engines/step_counter.py
+    decay: float = 1.      # what lr_decay has multiplied the learning rate by so far; `lr` contains it
+    kind: str = MAIN       # what its steps count as, see engines/step_counter.py
 
 
 class BatchPlan(NamedTuple):
-    index: np.ndarray      # (steps, batch) int32 positions among the client's samples, 0 where a batch is short
-    count: np.ndarray      # (steps,) samples of each batch
+    """The batches of one client, in the order of its steps."""
+    index: np.ndarray      # (steps, batch) int32 positions among the client's samples; a short batch ends with zeros
+    count: np.ndarray      # (steps,) number of samples of each batch
 
 
 def draw_batches(local: LocalTraining, client: int, stream: int, n: int) -> BatchPlan:
-    """Draw the batches of one client with n samples: every epoch a new order, its last batch shorter if need be."""
+    """Draw the batches of a client with n samples. Every epoch has a new order; its last batch may be shorter."""
     per_epoch, steps = -(-n // local.batch), count_local_steps(local, n)
     epochs = -(-steps // per_epoch)
     generator = make_generator(local.seed, local.round, client, stream)
@@ -50,7 +58,7 @@ def draw_batches(local: LocalTraining, client: int, stream: int, n: int) -> Batc
 
 
 def get_local_training(config: Config, when: int) -> LocalTraining:
-    """Return the local training of round `when` as the settings have it; -1 is the round before the first one."""
+    """Return the local training of round `when` by the run's settings; round -1 is the one before the first."""
     t = config.train
     decay = t.lr_decay ** max(0, when)
     return LocalTraining(config.seed, when, t.batch, t.epochs, t.steps, t.lr * decay, t.momentum, decay)
@@ -59,11 +67,13 @@ def get_local_training(config: Config, when: int) -> LocalTraining:
 def change_batches(
     local: LocalTraining, epochs: int | None, steps: int | None = None, kind: str | None = None
 ) -> LocalTraining:
-    """Return the local training of so many epochs, or steps where given; None epochs: as it is. Its steps are counted
-    as of this kind; None: as before.
+    """Return the same local training with other batches.
 
-    If `local.steps` stand in place of `local.epochs` epochs, as many in proportion stand in place of these, rounded
-    up."""
+    Args:
+        epochs: passes over the samples; None keeps the number as it is. If `local.steps` replace `local.epochs`, as
+            many steps in proportion replace these epochs, rounded up.
+        steps: a number of steps that replaces the epochs.
+        kind: what the steps count as; None keeps the kind. Raises ValueError for an unknown one."""
     local = local if kind is None else local._replace(kind=check_kind(kind))
     if epochs is None:
         return local
@@ -73,7 +83,7 @@ def change_batches(
 
 
 def make_generator(seed: int, when: int, client: int, stream: int) -> np.random.Generator:
-    """Return the generator of one use of the seed; the warm-up before the first round is round -1."""
+    """Return the random generator of one use of the seed; the warm-up before the first round is round -1."""
     return np.random.Generator(np.random.Philox(np.random.SeedSequence((seed, when % 2 ** 32, client, stream))))
 
 
@@ -95,15 +105,17 @@ def count_local_steps(local: LocalTraining, n: int) -> int:
 
 
 def choose_steps_at_once(shape: tuple[int, ...], steps: int, device: torch.device) -> int:
-    """Return for how many steps numbers of a shape are drawn at once: all that are few enough on a GPU, to which they
-    travel together; one on a CPU, in whose cache they then are."""
+    """Return for how many steps numbers of this shape are drawn at once.
+
+    On a GPU these are all steps whose numbers fit in NOISE_BYTES_AT_ONCE, since they travel together. On a CPU it is
+    one step, so that its numbers are still in the cache."""
     each = 4 * int(np.prod(shape, dtype=np.int64))
     return max(1, min(steps, NOISE_BYTES_AT_ONCE // max(each, 1))) if device.type == "cuda" else 1
 
 
 def draw_subset(local: LocalTraining, client: int, stream: int, n: int, share: float, fixed: bool,
                 rest: bool) -> np.ndarray:
-    """Return the positions of a random share of n samples, at least one, or of the others (at least one too)."""
+    """Return the positions of a random share of n samples, or with `rest` of the other samples; at least one."""
     order = make_generator(local.seed, FIXED_ROUND if fixed else local.round, client, stream).permutation(n)
     kept = max(1, int(share * n + 1e-9))
     return order[min(kept, n - 1):] if rest else order[:kept]

@@ -1,7 +1,7 @@
-"""A cohort: the clients that are trained at once, as one batch, with in-place updates. The part of engine `vmap` that
-works on whole tensors; it knows nothing of methods.
+"""The clients that engine `vmap` trains at once, as one batch of tensors. This part knows nothing of methods.
 
-Clients are sorted by their number of samples, largest first: at every step those that still have a batch are a prefix.
+Clients are sorted by their number of samples, largest first, so that in every step the first k of them are those that
+still have a batch.
 Legend: c clients, s samples of the largest, d parameters, b batch."""
 from __future__ import annotations
 
@@ -23,10 +23,11 @@ from fedmpi.engines.gradients import Loss, bind_cohort, bind_cohort_loss, comput
 from fedmpi.engines.step import Step, StepOptions, empty_rows
 from fedmpi.engines.step_counter import NO_COUNTER, StepCounter
 from fedmpi.models.build import as_input
-from fedmpi.models.flat import Net, cross_entropy
+from fedmpi.models.flat import Net
+from fedmpi.models.losses import cross_entropy
 
-# Samples of each client per forward pass without gradients. Always whole blocks: a matrix product over as many rows as
-# the largest client has would make a client's bits depend on the others of its cohort.
+# Samples of each client per forward pass without gradients. Blocks are always whole. If a matrix product had as many
+# rows as the largest client has samples, a client's bits would depend on the other clients of its cohort.
 SAMPLES_PER_BLOCK = 64
 
 
@@ -38,17 +39,19 @@ def do_nothing() -> None:
 class Cohort:
     """The training data of c clients, padded to whole blocks, as many as the largest has."""
     x: Tensor              # (c, s, ...) as stored, or features
-    y: Tensor              # (c, s), or (c, s, 1 + classes) with logits that are added: see flat.beside
+    y: Tensor              # (c, s), or (c, s, 1 + classes) with logits beside the labels, see losses.attach_logits
     sizes: tuple[int, ...]      # descending
     clients: tuple[int, ...]
     local: batch_plan.LocalTraining
     stream: int = 0
     graphs: StepRecorder = StepRecorder()
-    check: Callable[[], None] = do_nothing      # called before every step; raises where training is to be given up
+    check: Callable[[], None] = do_nothing      # called before every step; it raises if training is to end
     counter: StepCounter = NO_COUNTER
 
     def plans(self):
-        """Return the batches as (steps, c, b) index and weights (0 where padded), and the active clients per step."""
+        """Return positions and weights of all batches, (steps, c, b), and how many clients are active in each step.
+
+        Weights are 1 / (samples of the batch), and 0 for padding."""
         drawn = [batch_plan.draw_batches(self.local, i, self.stream, n)
                  for i, n in zip(self.clients, self.sizes, strict=True)]
         steps = [len(p.count) for p in drawn]
@@ -62,7 +65,7 @@ class Cohort:
         return index, weight, active.tolist()
 
     def subset(self, share: float, stream: int, fixed: bool, rest: bool) -> Cohort:
-        """Return the same clients with a share of their samples each: more samples keep more, so the order stays."""
+        """Return the same clients with a share of their samples each. Larger clients keep more, so the order stays."""
         kept = [batch_plan.draw_subset(self.local, i, stream, n, share, fixed, rest)
                 for i, n in zip(self.clients, self.sizes, strict=True)]
         if self.y.is_cuda:
@@ -74,7 +77,7 @@ class Cohort:
         return dataclasses.replace(self, x=x, y=y, sizes=tuple(map(len, kept)))
 
     def batches(self):
-        """Yield (k, x, y, weight) of every step for the first k clients, which still have a batch."""
+        """Yield (k, x, y, weight) of every step, for the first k clients."""
         index, weight, active = self.plans()
         for t, k in enumerate(active):
             self.check()
@@ -87,8 +90,9 @@ class Cohort:
         return as_input(x.flatten(0, 1)).unflatten(0, x.shape[:2]), self.y[rows, index]
 
     def replay(self, take) -> None:
-        """Call take(k, x, y, weight) at every step, in a form that can be recorded: what differs from step to step, the
-        batches' positions, is looked up on the device by a counter that lies there too."""
+        """Call take(k, x, y, weight) in every step, in a way that a CUDA graph can record.
+
+        Only the positions of the batch differ from step to step; the device looks them up by a counter of its own."""
         index, weight, active = self.plans()
         t = torch.zeros(1, dtype=torch.int64, device=index.device)
         for k, steps in groupby(active):
@@ -98,7 +102,7 @@ class Cohort:
             self.graphs.repeat(step, len(list(steps)), t.device, self.check)
 
     def noises(self, shape: tuple[int, ...]):
-        """Yield the noise of every step's batches, (k, b, *shape), for the first k clients, which still have one."""
+        """Yield the noise of each step's batches, (k, b, *shape), for the first k clients."""
         steps = [batch_plan.count_local_steps(self.local, n) for n in self.sizes]
         at_once = batch_plan.choose_steps_at_once((len(steps), self.local.batch, *shape), max(steps), self.y.device)
         drawn = [batch_plan.draw_noise(self.local, i, self.stream, shape) for i in self.clients]
@@ -127,7 +131,7 @@ class Cohort:
         sizes = batch_plan.sent(np.array(self.sizes), losses.device)
         own = torch.arange(losses.shape[1], device=losses.device) < sizes[:, None]
         per_block = (losses * own).unflatten(1, (-1, SAMPLES_PER_BLOCK)).sum(2)
-        return sum(per_block.unbind(1)) / sizes      # block after block: those of others add 0
+        return sum(per_block.unbind(1)) / sizes      # block by block: other clients' blocks add 0
 
     def class_sums(self, net: Net, w: Tensor, classes: int) -> Tensor:
         """Return sums of the outputs over each client's own samples of each class, (c, classes, ...)."""
@@ -136,10 +140,10 @@ class Cohort:
         own = torch.arange(outputs.shape[1], device=outputs.device) < sizes[:, None]
         members = F.one_hot(self.y, classes).to(outputs.dtype) * own[..., None]
         blocks = zip(members.split(SAMPLES_PER_BLOCK, 1), outputs.split(SAMPLES_PER_BLOCK, 1), strict=True)
-        return sum(m.transpose(1, 2) @ o for m, o in blocks)      # block after block, as below
+        return sum(m.transpose(1, 2) @ o for m, o in blocks)      # block by block, as in mean_loss
 
     def count(self, going: Tensor | None = None) -> None:
-        """Count the steps of a training of the clients, of those for which `going` (c,) holds."""
+        """Count the steps of the clients' training; with flags `going` (c,), only those of clients that go on."""
         flags = [True] * len(self.sizes) if going is None else going.tolist()
         self.counter.add(self.local.kind, sum(batch_plan.count_local_steps(self.local, n) for n, counts in
                                               zip(self.sizes, flags, strict=True) if counts))
@@ -159,7 +163,8 @@ class Cohort:
         if noise:
             for batch, e in zip(self.batches(), self.noises(noise), strict=True):
                 take(*batch, e)
-        elif isinstance(net, Net) and self.graphs.wanted(work.device):      # a method's own loss may do anything
+        # a method's own loss may do what cannot be recorded
+        elif isinstance(net, Net) and self.graphs.wanted(work.device):
             self.replay(take)
         else:
             for batch in self.batches():
@@ -167,7 +172,7 @@ class Cohort:
         return step.result()
 
     def scan(self, step, state: tuple[Tensor, ...], streams=()) -> tuple[Tensor, ...]:
-        """Fold step(state, grad, ...) over the batches; state is a tuple of tensors (c, ...)."""
+        """Apply step(state, grad, ...) -> state to all batches; state is a tuple of tensors (c, ...)."""
         state = tuple(t.clone() for t in state)
         draws = (self, *(dataclasses.replace(self, stream=stream) for stream in streams))
 
@@ -175,7 +180,7 @@ class Cohort:
             self.counter.add(self.local.kind, k)
             return compute_gradient(*args)
         for drawn in zip(*(draw.batches() for draw in draws), strict=True):
-            k = drawn[0][0]      # the same in every draw: a client's batches are as many and as large
+            k = drawn[0][0]      # every draw has the same number of batches, of the same sizes
 
             def one(state, batches, k=k):
                 return step(state, *(partial(counted, k, *batch) for batch in batches))
@@ -186,7 +191,7 @@ class Cohort:
 
 
 def pad_samples(rows: tuple[Tensor, ...]) -> Tensor:
-    """Stack tensors of different lengths, zero-padded to whole blocks, as many as the first and longest has."""
+    """Stack tensors of different lengths. Zeros fill each up to whole blocks, as many as the first, longest one has."""
     if rows[0].is_cuda:
         starts = np.cumsum([0, *map(len, rows)])
         return gather_padded(torch.cat(rows), [np.arange(*pair) for pair in pairwise(starts)])
@@ -197,8 +202,9 @@ def pad_samples(rows: tuple[Tensor, ...]) -> Tensor:
 
 
 def gather_padded(flat: Tensor, places: list[np.ndarray]) -> Tensor:
-    """Return the samples at these places of all (n, ...), a row for each client, padded as `pad` does: a few operations
-    of a GPU, not one for each client."""
+    """Return the samples at these places among all (n, ...), one row per client, padded as `pad_samples` does.
+
+    A GPU takes a few operations for it, not one per client."""
     table = np.full((len(places), round_up_to_blocks(len(places[0]))), -1)
     for row, mine in zip(table, places, strict=True):
         row[:len(mine)] = mine
@@ -208,5 +214,5 @@ def gather_padded(flat: Tensor, places: list[np.ndarray]) -> Tensor:
 
 
 def round_up_to_blocks(n: int) -> int:
-    """Return how many samples the blocks hold that n fill."""
+    """Return the smallest number of samples that fills whole blocks and is at least n."""
     return -(-n // SAMPLES_PER_BLOCK) * SAMPLES_PER_BLOCK

@@ -1,7 +1,8 @@
-"""Convolutions of engine `vmap`, where every client has weights of its own. PyTorch makes them grouped convolutions,
-whose gradients some GPUs compute slowly; the other way multiplies patches by weights. On a GPU each layer takes the
-faster one, timed once for a run (preparation.choose_convolutions). On a CPU the grouped ones are at least as fast
-(cnn4, lenet5), and are kept.
+"""Two ways to compute the convolutions of engine `vmap`, in which every client has its own weights.
+
+PyTorch makes them grouped convolutions, whose gradients are slow on some GPUs. The other way multiplies patches of the
+image by the weights. On a GPU each layer takes the faster way, timed once per run (preparation.choose_convolutions). On
+a CPU grouped convolutions are at least as fast (cnn4, lenet5) and stay.
 
 Legend: c clients, b batch, i channels in, o channels out, l positions of the kernel."""
 from __future__ import annotations
@@ -19,12 +20,14 @@ from fedmpi.models.build import as_input
 from fedmpi.models.precision import run_forward
 from fedmpi.torch_compat import replace_forward
 
-MAX_CLIENTS_AT_ONCE = 128       # whom engine `vmap` trains together at most
-TIMING_REPEATS = 5      # of a layer's forward and backward pass; the first two warm up
+# Engine `vmap` trains at most so many clients together.
+MAX_CLIENTS_AT_ONCE = 128
+# How often a layer's forward and backward pass is taken for a timing; the first two times warm up.
+TIMING_REPEATS = 5
 
 
 def convolve(layer: nn.Conv2d, x: Tensor) -> Tensor:
-    """Do what a layer does with x (b, i, height, width), as one product of patches and weights for each client."""
+    """Apply a layer to x (b, i, height, width) as one product of patches and weights per client."""
     patches = F.unfold(x, layer.kernel_size, layer.dilation, layer.padding, layer.stride)      # (b, i * kernel, l)
     rows = patches.transpose(1, 2).flatten(0, 1) @ layer.weight.flatten(1).T
     if layer.bias is not None:
@@ -47,13 +50,17 @@ def use_unfolded(model, names):
 
 
 def list_convolutions(model) -> list[str]:
-    """Return the names of the layers that `convolve` can compute, the same on all ranks."""
+    """Return the names of the layers that `convolve` can compute; they are the same on all ranks."""
     return [name for name, layer in model.module.named_modules() if can_convolve(layer)]
 
 
 def time_layers(model, x: Tensor | None, batch: int, clients: int) -> np.ndarray:
-    """Time both ways of each layer on as many clients, with batches of stored samples like x (1, ...): (2, layers)
-    seconds, grouped and by `convolve`; zeros where x is None."""
+    """Return the seconds of both ways for each layer, (2, layers): grouped, and by `convolve`.
+
+    Args:
+        x: a stored sample (1, ...), of which batches are made; None returns zeros.
+        batch: samples per client.
+        clients: clients at once, cut to MAX_CLIENTS_AT_ONCE."""
     layers = list_convolutions(model)
     found = np.zeros((2, len(layers)))
     shapes = {} if x is None else record_input_shapes(model, as_input(x.expand(batch, *x.shape[1:])))
@@ -78,7 +85,7 @@ def choose_unfolded(model, x: Tensor, batch: int, clients: int) -> list[str]:
 
 
 def record_input_shapes(model, x: Tensor) -> dict[str, tuple[int, ...]]:
-    """Return the shape of what each layer that `convolve` can compute is given, by the layer's name."""
+    """Return the shape of the input of each layer that `convolve` can compute, by the layer's name."""
     shapes, hooks = {}, []
     for name, layer in model.module.named_modules():
         if can_convolve(layer):
@@ -94,7 +101,7 @@ def record_input_shapes(model, x: Tensor) -> dict[str, tuple[int, ...]]:
 
 
 def time_layer(layer: nn.Conv2d, shape: tuple[int, ...], clients: int, device: torch.device) -> float:
-    """Return the seconds of a forward and backward pass with weights of each client's own."""
+    """Return the seconds of forward and backward passes in which each client has its own weights."""
     weights = {name: torch.randn(clients, *p.shape, device=device) for name, p in layer.named_parameters()}
     x = torch.randn(clients, *shape, device=device)
 

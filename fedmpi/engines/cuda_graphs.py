@@ -1,7 +1,7 @@
-"""CUDA graphs: a step of the cohort that is the same many times over is recorded once and then replayed, which spares
-the GPU the wait for Python. A recorded step must read and write the same memory every time: see Cohort.replay.
+"""CUDA graphs: a step of the cohort is recorded once and then replayed, so that the GPU does not wait for Python.
 
-A replayed step runs the kernels of a called one, so that bits do not depend on `mode`. On a CPU steps are called."""
+A recorded step must read and write the same memory every time, see Cohort.replay. Replay launches the same kernels, so
+results are bit-identical whatever `mode` is. On a CPU the step is simply called."""
 from __future__ import annotations
 
 import logging
@@ -13,12 +13,17 @@ import torch
 from fedmpi.engines.gpu_errors import is_out_of_memory
 from fedmpi.torch_compat import end_failed_capture
 
-WARMUP_CALLS = 2        # steps taken before one is recorded: they load the kernels and workspaces that it needs
-MIN_STEPS_TO_RECORD = 16      # with fewer steps, recording (perhaps ten steps' time) would gain nothing
+# Steps that are taken before one is recorded: they load the kernels and workspaces that it needs.
+WARMUP_CALLS = 2
+# Recording takes the time of perhaps ten steps, so it gains nothing for fewer steps than these.
+MIN_STEPS_TO_RECORD = 16
 
 
 class StepRecorder:
-    """Says whether steps are recorded (`mode`: auto, on, off; auto: on a GPU), and repeats them."""
+    """Repeats steps, recorded or called.
+
+    Args:
+        mode: `on`, `off`, or `auto`, which records on a GPU if there are enough steps."""
 
     def __init__(self, mode: str = "off"):
         self.mode, self.stream = mode, None
@@ -27,7 +32,7 @@ class StepRecorder:
         return self.mode == "on" or self.mode == "auto" and device.type == "cuda"
 
     def repeat(self, step: Callable[[], None], times: int, device: torch.device, check: Callable[[], None]) -> None:
-        """Take a step so many times, replayed where that is worth while; `check` is called before each."""
+        """Take a step so many times, and record it if that pays. `check` is called before each step."""
         if not self.wanted(device) or times < (MIN_STEPS_TO_RECORD if self.mode == "auto" else WARMUP_CALLS + 1):
             for _ in range(times):
                 check()
@@ -47,18 +52,20 @@ class StepRecorder:
                 torch.cuda.current_stream(device).synchronize()      # before the graph's memory is given back
 
     def _stream(self, device: torch.device):
-        """Return the stream on which steps are recorded, one for all graphs of an engine since none outlives `repeat`:
-        cuBLAS keeps a workspace of 32 MiB for every stream that it ever worked on. None on a CPU."""
+        """Return the stream on which steps are recorded; None on a CPU.
+
+        All graphs of an engine share it, since none outlives `repeat`, and cuBLAS keeps a workspace of 32 MiB for every
+        stream that it ever worked on."""
         if device.type == "cuda" and self.stream is None:
             with torch.cuda.device(device):
                 self.stream = torch.cuda.Stream()
         return self.stream
 
     def _look(self, step, stream) -> None:
-        """Take a step, and look whether the host waits for the GPU in it: then it cannot be recorded. To find that out
-        by a recording that fails is to be avoided: PyTorch before 2.12 is left in disorder by it.
+        """Take a step, and give recording up if the host waits for the GPU in it.
 
-        A step that waits does so while it computes gradients, before it moves anything: it can be taken again."""
+        A recording of such a step would fail, and a failed one leaves PyTorch before 2.12 in disorder. A step that
+        waits does so while it computes gradients, before it moves anything, so it can be taken again."""
         if stream is None:
             return step()
         before = torch.cuda.get_sync_debug_mode()
@@ -77,7 +84,7 @@ class StepRecorder:
         try:
             return record_step(step, stream)
         except RuntimeError as error:
-            if is_out_of_memory(error):      # the engine's business: fewer clients at once
+            if is_out_of_memory(error):      # the engine then tries fewer clients at once
                 raise
             self._give_up(error)
             return step
@@ -90,7 +97,7 @@ class StepRecorder:
 
 @contextmanager
 def work_on_stream(device: torch.device, side):
-    """Work on a stream beside the GPU's current one, as recording must; None on a CPU."""
+    """Work on another stream than the GPU's current one, as recording must. Without a stream (on a CPU) do nothing."""
     if side is None:
         yield None
         return
@@ -100,15 +107,15 @@ def work_on_stream(device: torch.device, side):
         try:
             with torch.cuda.stream(side):
                 yield side
-        finally:      # what was begun may write memory that is given back when a step fails
+        finally:      # kernels may still write memory that is given back when a step fails
             main.wait_stream(side)
 
 
 def record_step(step, stream) -> Callable[[], None]:
-    """Record a step without taking it; return what replays it. Raises the RuntimeError of a step that cannot be
-    recorded, not the one that CUDA then raises at the end of the capture.
+    """Record a step without taking it, and return what replays it.
 
-    Other threads may call CUDA meanwhile (`thread_local`): an MPI library that looks after its messages, say."""
+    Raises the RuntimeError of a step that cannot be recorded, not the one that CUDA then raises at the end of the
+    capture. Other threads may call CUDA meanwhile (`thread_local`), as MPI libraries do for their messages."""
     if stream is None:
         return step
     graph, pool, first = torch.cuda.CUDAGraph(), torch.cuda.graph_pool_handle(), []

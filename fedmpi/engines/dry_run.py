@@ -1,5 +1,6 @@
-"""Count what a client's round would compute, without computing it: a method is run on a single blank sample that counts
-as n, and no step is taken."""
+"""Count what a client's round would compute, without computing it.
+
+A method runs on a single blank sample that counts as n samples, and no step is taken."""
 from __future__ import annotations
 
 import dataclasses
@@ -21,13 +22,14 @@ from fedmpi.models.flat import Net
 
 
 class RoundWork(NamedTuple):
+    """What a client computes in a round."""
     trained: int      # samples that went forward and backward
-    passed: int       # samples that went forward alone
+    passed: int       # samples that only went forward
 
 
 @dataclass(frozen=True)
 class DryRunData(LoopData):
-    """Data of `count` samples that are never touched: notes what would be, in `spent` and `steps`."""
+    """Data of `count` samples that are never read. `spent` and `made` count what training on them would take."""
     count: int = 1
     spent: list = field(default_factory=lambda: [0, 0])
     made: Counter = field(default_factory=Counter)      # steps by kind
@@ -37,7 +39,7 @@ class DryRunData(LoopData):
         return self.count
 
     def _take(self) -> None:
-        """Note the batches of a training: their steps and samples."""
+        """Count the steps and samples of one training."""
         per_epoch, steps = -(-self.n // self.local.batch), batch_plan.count_local_steps(self.local, self.n)
         whole, rest = divmod(steps, per_epoch)
         self.spent[0] += whole * self.n + rest * self.local.batch
@@ -66,8 +68,11 @@ class DryRunData(LoopData):
 
 
 def dry_run(function, method, shared, mine, blank: Tensor, n: int, local: LocalTraining) -> DryRunData:
-    """Return what method.client or method.personal would do for a client with n samples; `blank` (1, ...) is a sample
-    as stored."""
+    """Return data that counted what method.client or method.personal would do.
+
+    Args:
+        blank: a sample as stored, (1, ...).
+        n: the number of samples that it stands for."""
     data = DryRunData(blank, torch.zeros(1, dtype=torch.int64, device=blank.device), 0, local,
                  message=method.message_template(), count=n)
     function(shared, mine, data)
@@ -80,7 +85,8 @@ def count_round_work(method, shared, mine, blank: Tensor, n: int, local: LocalTr
 
 
 def count_steps_by_kind(method, shared, mine, blank: Tensor, n: int, local: LocalTraining) -> dict[str, int]:
-    """Return the steps by kind of a client with n samples: of a round in which it takes part, and at judging."""
+    """Return the steps by kind of a client with n samples: those of a round in which it takes part, and those of its
+    evaluation."""
     made: Counter[str] = Counter()
     for function, whose in ((method.client, PARTICIPANTS), (method.personal, JUDGED)):
         for kind, number in dry_run(function, method, shared, mine, blank, n, local).made.items():

@@ -1,8 +1,9 @@
-"""Which engine trains the clients: asked for, or chosen.
+"""Choose the engine that trains the clients, if the settings leave the choice.
 
-On a CPU the choice follows from the network alone, so that a digest never depends on a timing: small networks without
-convolutions are trained many clients at once, where the cost of a step is overhead; others one by one. On a GPU every
-rank times both on its first clients, rank 0 adds the times up; the choice is kept with the run."""
+On a CPU it follows from the network alone, so that no digest depends on a timing. The steps of small networks without
+convolutions are mostly overhead, so many of their clients train at once (vmap); other networks train one client after
+another (loop). On a GPU every rank times both engines on its first clients, and rank 0 adds the times up. The choice is
+kept with the run."""
 from __future__ import annotations
 
 import time
@@ -20,20 +21,21 @@ from fedmpi.engines.loop import Loop
 from fedmpi.engines.vmap import BATCHNORM_REFUSED, Vmap, rehearse_vmap
 from fedmpi.errors import BadInput
 
-# Measured with mlp networks on one core: vmap / loop = 0.2 at 5 thousand parameters and 100 clients, 0.6 with 20;
-# about 1 at 300 thousand parameters
+# Parameters of a network that counts as small. Measured with mlp networks on one core, vmap / loop in seconds: 0.2 at 5
+# thousand parameters and 100 clients, 0.6 with 20 clients; about 1 at 300 thousand parameters.
 SMALL_NETWORK = 100_000
 CPU = torch.device("cpu")
-CLIENTS_TIMED = 8      # clients that a rank times on
+# Clients on which a rank times the engines.
+CLIENTS_TIMED = 8
 
 
 def build_engine(name: str, config: Config, room: MemoryLimits | None = None):
-    """Return the engine of that name; a chunk of `vmap` takes what the room for it says."""
+    """Return the engine of that name; `room` limits the memory of the clients that `vmap` trains at once."""
     return Vmap((room or gpu_card.limit_memory(config, CPU)).chunk, config.cuda_graphs) if name == "vmap" else Loop()
 
 
 def refuse_vmap(name: str, method, blank: Tensor) -> None:
-    """Raise BadInput where `vmap` is asked for, and cannot train the network."""
+    """Raise BadInput if `vmap` is asked for and cannot train the network."""
     if name != "vmap":
         return
     if method.model.buffers:
@@ -43,7 +45,7 @@ def refuse_vmap(name: str, method, blank: Tensor) -> None:
 
 
 def find_vmap_obstacle(method, shared, mine, blank: Tensor) -> str:
-    """Return why the network cannot be vectorised, "" where it can."""
+    """Return why the network cannot be vectorised; "" if it can."""
     try:
         rehearse_vmap(method, shared, mine, blank)
     except RuntimeError as error:
@@ -52,8 +54,8 @@ def find_vmap_obstacle(method, shared, mine, blank: Tensor) -> str:
 
 
 def choose_by_network(method, shared, mine, blank: Tensor) -> tuple[str, str]:
-    """Choose for a CPU, and say why; a network that cannot be vectorised (one that draws random numbers, say) is left
-    to `loop`."""
+    """Return the engine for a CPU, and why. `loop` takes networks that cannot be vectorised, such as those that draw
+    random numbers."""
     model = method.model
     facts = f"{model.size:,} parameters, {'with' if model.convolves else 'without'} convolutions"
     if model.size > SMALL_NETWORK or model.convolves or model.buffers:
@@ -64,8 +66,8 @@ def choose_by_network(method, shared, mine, blank: Tensor) -> tuple[str, str]:
 
 
 def time_engines(group, shared) -> np.ndarray:
-    """Time both engines on this rank's first clients, (2,) seconds: loop, vmap; endless where vmap cannot train the
-    network. Nothing is kept."""
+    """Return the seconds of both engines on this rank's first clients, (2,): loop and vmap. inf if vmap cannot train
+    the network. No result is kept."""
     spent = np.zeros(2)
     if group.method.message_template() is not None:
         group.messages = dict.fromkeys(group.clients, group.method.message_template())
@@ -81,7 +83,7 @@ def time_engines(group, shared) -> np.ndarray:
 
 
 def time_engine(candidate, group, shared) -> float:
-    """Return an engine's seconds on the first clients, the second time: the first one warms up."""
+    """Return an engine's seconds on the first clients in a second run; the first run warms up."""
     for _ in range(2):
         begin = time.perf_counter()
         for _ in candidate.apply(group.method.client, group.clients[:CLIENTS_TIMED], shared, group, group.local(0)):

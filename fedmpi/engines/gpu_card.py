@@ -1,4 +1,4 @@
-"""A rank's GPU: who shares it, how much of its memory the rank may have, what it is, and in which order it adds up."""
+"""A rank's GPU: which ranks share it, how much memory each may use, its name, and deterministic kernels."""
 from __future__ import annotations
 
 import hashlib
@@ -13,29 +13,30 @@ import torch
 
 from fedmpi.config.schema import GIB, Config
 
-CUDA_CONTEXT_BYTES = 1 << 30      # bytes of a rank on a GPU that hold no tensors: CUDA's context, kernels, libraries
+# Bytes that a rank takes on a GPU before it has any tensor: CUDA's context, kernels and libraries.
+CUDA_CONTEXT_BYTES = 1 << 30
 DRIVER_VERSION_FILE = Path("/proc/driver/nvidia/version")
 
 
 class MemoryLimits(NamedTuple):
-    """Bytes that a rank may have for each purpose."""
+    """Bytes that a rank may use for each purpose."""
     samples: float
-    states: float      # of clients; more go to a scratch file
-    chunk: float       # clients that engine `vmap` trains at once
+    states: float      # states of clients; the others go to a scratch file
+    chunk: float       # the clients that engine `vmap` trains at once
 
 
 def use_deterministic_kernels() -> None:
-    """Let this process's GPU add up in the same order in every run; call it before CUDA starts.
+    """Let kernels add up in the same order in every run. Call this before CUDA starts.
 
-    Kernels without such an order are still used, with PyTorch's warning (`warn_only`)."""
+    Operations that have no such kernel still run, with PyTorch's warning (`warn_only`)."""
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     torch.backends.cudnn.deterministic, torch.backends.cudnn.benchmark = True, False
     torch.use_deterministic_algorithms(True, warn_only=True)
-    torch.utils.deterministic.fill_uninitialized_memory = False      # nothing here reads memory before it writes it
+    torch.utils.deterministic.fill_uninitialized_memory = False      # fedmpi reads no memory before it writes it
 
 
 def count_ranks_on_gpu(world, device: torch.device) -> int:
-    """Return how many ranks work on this rank's GPU, or part of one (MIG); 1 on a CPU. Every rank calls it."""
+    """Return how many ranks work on this rank's GPU, or on its part of one (MIG); 1 on a CPU. Every rank calls it."""
     if world.size == 1:
         return 1
     gpu = str(torch.cuda.get_device_properties(device).uuid) if device.type == "cuda" else ""
@@ -46,11 +47,11 @@ def count_ranks_on_gpu(world, device: torch.device) -> int:
 
 
 def limit_memory(config: Config, device: torch.device, ranks: int = 1) -> MemoryLimits:
-    """Return what a rank may have of the memory of its host, or of a GPU that so many ranks share.
+    """Return how much memory a rank may use, of its host or of a GPU that so many ranks share.
 
-    On a GPU samples, states and the chunk that is trained have a quarter of the rank's share each, and a quarter is
-    left for what a step computes. It follows from the card alone, not from what is free at the moment: bits may follow
-    the chunk."""
+    On a GPU a quarter of the rank's share goes to each of samples, states and the clients that train at once; the last
+    quarter is for what a step computes. The limits follow from the card alone and not from what is free at the moment,
+    since bits may depend on how many clients train at once."""
     asked = config.state.memory * GIB
     if device.type != "cuda":
         return MemoryLimits(asked, asked, asked / 4)
@@ -59,7 +60,7 @@ def limit_memory(config: Config, device: torch.device, ranks: int = 1) -> Memory
 
 
 def describe_gpu(device: torch.device) -> str:
-    """Say on what a rank computes, as far as bits may depend on it; "" for a CPU."""
+    """Return GPU, driver and libraries, on which bits may depend; "" for a CPU."""
     if device.type != "cuda":
         return ""
     return (f"{torch.cuda.get_device_name(device)}, driver {read_driver_version()}, torch {torch.__version__}, CUDA "

@@ -1,4 +1,4 @@
-"""What a RuntimeError of PyTorch on a GPU means: memory that is short, which fewer clients at once may cure, or a GPU
+"""Tell what a RuntimeError of PyTorch on a GPU means: too little memory, which fewer clients at once may cure, or a GPU
 that this process cannot use any more."""
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ BROKEN_GPU_WORDS = ("CUDA error", "cuDNN error", "CUBLAS_STATUS_EXECUTION_FAILED
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Say whether memory was too little. Libraries say so in words of their own: cuBLAS cannot make its handle or
-    workspace, cuDNN finds no algorithm whose workspace there is room for."""
+    """Say whether memory was too small. Libraries use their own words: cuBLAS cannot make its handle or workspace, and
+    cuDNN finds no algorithm whose workspace fits."""
     return isinstance(error, torch.OutOfMemoryError) or any(word in str(error) for word in OUT_OF_MEMORY_WORDS)
 
 
 def is_gpu_broken(error: BaseException) -> bool:
-    """Say whether the GPU itself failed: every later call of this process would fail too, in other words."""
+    """Say whether the GPU itself failed, so that every later call of this process would fail, too."""
     return not is_out_of_memory(error) and (isinstance(error, getattr(torch, "AcceleratorError", ()))
                                            or any(word in str(error) for word in BROKEN_GPU_WORDS))

@@ -11,7 +11,8 @@ from torch import Tensor, nn
 from torch.func import grad, vmap
 
 from fedmpi.errors import BadInput
-from fedmpi.models.flat import Net, cross_entropy, flatten_parameter, is_inside
+from fedmpi.models.flat import Net, flatten_parameter, is_inside
+from fedmpi.models.losses import cross_entropy
 from fedmpi.models.precision import run_forward
 
 # A loss of a method's own: loss(w, x, y, *args) -> (b,), differentiated by the flat vector w (d,).
@@ -30,7 +31,9 @@ def refuse_nothing(chosen: list[int], only: slice | None) -> None:
 
 
 def bind_module(net: Net, w: Tensor, only: slice | None):
-    """Bind w to the module. Return the vector that moves, (x, y) -> gradients, and flat -> views like these."""
+    """Copy w into the module's parameters.
+
+    Returns the vector that these are views of, what computes the gradients of a batch (x, y), and `views`."""
     work = net.bind(w)
     chosen = net.moving(only)
     refuse_nothing(chosen, only)
@@ -47,7 +50,7 @@ def bind_module(net: Net, w: Tensor, only: slice | None):
 
 
 def bind_loss(loss, w: Tensor, only: slice | None, args):
-    """The same for any loss(w, x, y, *args) -> (b,), differentiated with respect to the flat vector."""
+    """Return the same for a loss of a method's own, differentiated by the flat vector."""
     work = w.detach().clone()
     block = slice(None) if only is None else only
 
@@ -61,11 +64,15 @@ def compute_gradient(x: Tensor, y: Tensor, weight: Tensor, net: Net, w: Tensor) 
     """Return the gradient (d,) of one client's cross-entropy on a batch, inside vmap."""
     net.module.train()
     grads = grad(lambda parts: (net.loss(parts, x, y) * weight).sum())(net.split(w))
-    return torch.cat([flatten_parameter(g) for g in grads])      # by pieces: a slice's own gradient is as long as w
+    # piece by piece: the gradient of a slice of w would be as long as w
+    return torch.cat([flatten_parameter(g) for g in grads])
 
 
 def bind_cohort(net: Net, work: Tensor, only: slice | None):
-    """Return (k, x, y, weight) -> gradients of the chosen parameters, and flat -> views like these, for c clients."""
+    """Return what computes the first k clients' gradients of a batch (k, x, y, weight), and `views`.
+
+    Args:
+        work: the weights of all c clients (c, d), which move in place."""
     net.module.train()
     parts = net.split(work)
     chosen = [i for i, name in enumerate(net.names) if only is None or is_inside(net.blocks[name], only)]
@@ -89,7 +96,7 @@ def bind_cohort(net: Net, work: Tensor, only: slice | None):
 
 
 def bind_cohort_loss(loss, work: Tensor, only: slice | None, args):
-    """The same for any loss(w, x, y, *args) -> (b,) of the flat vector."""
+    """Return the same for a loss of a method's own; args are tensors (c, ...)."""
     block = slice(None) if only is None else only
     step = vmap(grad(lambda w, x, y, weight, *args: (loss(w, x, y, *args) * weight).sum()))
 
@@ -99,15 +106,16 @@ def bind_cohort_loss(loss, work: Tensor, only: slice | None, args):
 
 
 def differentiate_each(loss):
-    """Return (moving, *args) -> the gradients of loss(moving, *args) by each client's own tensors `moving`, (c, ...).
+    """Return (moving, *args) -> gradients of loss(moving, *args) by each client's own tensors `moving` (c, ...).
 
-    The same as vmap(grad(loss)): a client's loss does not depend on the others' tensors, so the gradient of the sum is
-    each one's own. It takes fewer calls, and does not load PyTorch's compiler, for which torch.func.grad takes seconds.
+    This computes vmap(grad(loss)): a client's loss does not depend on the others' tensors, so the gradient of the sum
+    holds each client's own. It takes fewer calls, and it does not load PyTorch's compiler, for which torch.func.grad
+    takes seconds.
 
-    For `dense` networks on a CPU. Autograd sees what vmap makes of an operation in place of the operation, and what
-    only a backward pass does is lost: that padding does not learn in a table of embeddings, or a user's own. The last
-    bits of convolutions would depend on the clients beside. On a GPU the gradient of cross-entropy would become a sum
-    whose order is left open."""
+    It is for `is_dense` networks on a CPU. Autograd sees what vmap makes of an operation and not the operation itself,
+    so anything that only a backward pass does is lost, such as the padding row of an embedding that does not learn. The
+    last bits of convolutions would depend on the other clients. On a GPU the gradient of cross-entropy would be a sum
+    in an unspecified order."""
     losses = vmap(loss)
 
     def gradients(moving: list[Tensor], *args) -> list[Tensor]:
@@ -118,6 +126,6 @@ def differentiate_each(loss):
 
 
 def is_dense(net: Net) -> bool:
-    """Say whether a plain network multiplies by matrices alone: no convolutions, no tables of embeddings."""
+    """Say whether a plain network only multiplies by matrices, without convolutions and embedding tables."""
     tables = any(isinstance(layer, (nn.Embedding, nn.EmbeddingBag)) for layer in net.module.modules())
     return net.plain and not tables and all(len(shape) <= 2 for shape in net.shapes)

@@ -1,7 +1,9 @@
-"""Engine `loop`: one client after another, as fast as a hand-written PyTorch loop. It is the oracle of all engines.
+"""Engine `loop`: it trains one client after another, as fast as a hand-written PyTorch loop. It is the oracle of the
+other engines.
 
-What keeps it fast: the module's own parameters are views of one flat vector that is updated in place; no DataLoader,
-no optimiser object, no `.item()` per batch; images lie channels-last; pulls are applied in closed form."""
+It is fast because the module's own parameters are views of one flat vector that is updated in place, because there is
+no DataLoader, no optimiser object and no `.item()` per batch, because images lie channels-last, and because pulls are
+applied in closed form."""
 from __future__ import annotations
 
 import dataclasses
@@ -22,23 +24,27 @@ from fedmpi.engines.round_settings import RoundSettings
 from fedmpi.engines.step import Step, StepOptions, StepSettings
 from fedmpi.engines.step_counter import NO_COUNTER, StepCounter
 from fedmpi.models.build import as_input
-from fedmpi.models.flat import Net, attach_logits, cross_entropy
+from fedmpi.models.flat import Net
+from fedmpi.models.losses import attach_logits, cross_entropy
 from fedmpi.models.precision import run_forward
 from fedmpi.torch_compat import copy_to_each, seed_generators
 
 if TYPE_CHECKING:
     from fedmpi.client_data import ClientData
 
-BYTES_GATHERED_AT_ONCE = 32 << 20      # bytes of batches that are gathered at once
-SAMPLES_PER_PASS = 500            # samples per forward pass without gradients
+# Batches are gathered from the samples in pieces of so many bytes.
+BYTES_GATHERED_AT_ONCE = 32 << 20
+# Samples per forward pass without gradients.
+SAMPLES_PER_PASS = 500
+# One step on one sample: it shows what a method's client keeps and sends.
 REHEARSAL_TRAINING = batch_plan.LocalTraining(seed=0, round=0, batch=1, epochs=1, steps=1, lr=1e-3, momentum=0.)
 
 
 @dataclass(frozen=True)
 class LoopData(RoundSettings):
-    """One client's training data in one round (see method.py for what it offers)."""
+    """One client's training data in one round; ClientData explains what it offers."""
     x: Tensor              # (n, ...) as stored, or features
-    y: Tensor              # (n,), or (n, 1 + c) with logits that are added: see flat.beside
+    y: Tensor              # (n,), or (n, 1 + c) with logits beside the labels, see losses.attach_logits
     client: int
     local: batch_plan.LocalTraining
     stream: int = 0
@@ -93,7 +99,7 @@ class LoopData(RoundSettings):
         return function(*tensors)
 
     def batches(self):
-        """Yield (x, y) of every step; samples are gathered for many steps at once, each batch is then a slice."""
+        """Yield (x, y) of every step. Samples are gathered for many steps at once; a batch is a slice of them."""
         drawn = batch_plan.draw_batches(self.local, self.client, self.stream, self.n)
         index = batch_plan.sent(drawn.index, self.y.device)
         size = index.shape[1]
@@ -106,7 +112,7 @@ class LoopData(RoundSettings):
                 yield x[at * size:at * size + count], y[at * size:at * size + count]
 
     def noisy_batches(self, shape: tuple[int, ...]):
-        """Yield (x, y, e) of every step, with the batch's noise e (b, *shape)."""
+        """Yield (x, y, e) of every step, where e (b, *shape) is the noise of the batch."""
         steps = batch_plan.count_local_steps(self.local, self.n)
         at_once = batch_plan.choose_steps_at_once((self.local.batch, *shape), steps, self.y.device)
         drawn = batch_plan.draw_noise(self.local, self.client, self.stream, shape)
@@ -143,7 +149,7 @@ class LoopData(RoundSettings):
         self.left[len(statistics)] = statistics
 
     def scan(self, step, state, streams=()):
-        """Fold `step(state, grad, ...) -> state` over the batches; grad(net, w) is the gradient on the batch."""
+        """Apply step(state, grad, ...) -> state to all batches; grad(net, w) is the gradient on the batch."""
         state = tuple(t.clone() for t in state)
         draws = (self, *(dataclasses.replace(self, stream=stream) for stream in streams))
         for batches in zip(*(draw.batches() for draw in draws), strict=True):
@@ -157,7 +163,7 @@ class LoopData(RoundSettings):
         flat = torch.zeros_like(w)
         copy_to_each(views(flat), gradients(x, y))
         if net.buffers:
-            for part in net.buffers:      # the statistics of a model in `state` move with its forward passes
+            for part in net.buffers:      # forward passes move the statistics of a model in `state`
                 w[part] = work[part]
             self._leave(work, net.buffers)
         return flat
@@ -170,21 +176,21 @@ if TYPE_CHECKING:
 
 
 class Loop:
-    """The engine: applies a function to clients, one after another."""
+    """The engine that applies a function to clients, one after another."""
     name = "loop"
 
     def apply(self, function, clients, shared, group, local: batch_plan.LocalTraining):
         """Yield (client, function(shared, mine, data)) for each client of the group."""
         for client in clients:
             group.context.client = client
-            seed_generators(hash((local.seed, local.round, client)) % 2**63)      # for networks with dropout
+            seed_generators(hash((local.seed, local.round, client)) % 2**63)      # networks with dropout draw from it
             data = LoopData(*group.training(client), client, local, message=group.messages.get(client),
                             counter=group.counter)
             yield client, function(shared, group.store.read(client), data)
 
 
 def rehearse_loop(method, shared, mine, blank: Tensor):
-    """Run a client of one blank sample (1, ...) for one step: shows what a client keeps and sends, as (Mine, Up)."""
+    """Run a client on one blank sample (1, ...) for one step; return what it keeps and sends, (Mine, Up)."""
     data = LoopData(blank, torch.zeros(1, dtype=torch.int64, device=blank.device), 0, REHEARSAL_TRAINING,
                     message=method.message_template())
     return method.client(shared, mine, data)

@@ -1,4 +1,4 @@
-"""SGD for networks that begin with a table (of word vectors): a step reads and moves only the rows of its samples.
+"""SGD for networks that begin with an embedding table: a step reads and moves only the rows of its samples.
 
 Legend: v rows of e numbers, b batch, l positions."""
 from __future__ import annotations
@@ -11,7 +11,8 @@ from torch import Tensor
 
 from fedmpi.engines.gradients import Loss
 from fedmpi.engines.step import Pull, SparseRows, Step, StepOptions
-from fedmpi.models.flat import Net, cross_entropy, is_inside
+from fedmpi.models.flat import Net, is_inside
+from fedmpi.models.losses import cross_entropy
 from fedmpi.models.precision import run_forward
 
 
@@ -59,11 +60,12 @@ def descend_sparsely(batches: Iterable[tuple[Tensor, Tensor]], net: Net, w: Tens
 
 
 def are_disjoint(a: slice, b: slice) -> bool:
+    """Say whether two blocks have no entry in common."""
     return a.stop <= b.start or b.stop <= a.start
 
 
 def shift_block(block: slice | None, table: slice) -> slice:
-    """Return where a block of w lies in a vector without the table."""
+    """Return the slice that a block of w has in the vector without the table."""
     if block is None:
         return slice(None)
     cut = table.stop - table.start
@@ -72,7 +74,7 @@ def shift_block(block: slice | None, table: slice) -> slice:
 
 
 def cut_out_table(v: Tensor, table: slice, block: slice | None) -> Tensor:
-    """Return v, the values of a block of w, without those of the table."""
+    """Return v, the values of a block of w, without the table's values."""
     at = 0 if block is None else block.start
     if block is not None and are_disjoint(table, block):
         return v

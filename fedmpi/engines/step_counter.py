@@ -1,19 +1,21 @@
-"""Count the gradient steps that clients make, by kind, where they are made.
+"""Count the gradient steps that clients make, by kind.
 
-A step is a gradient on one batch of a network, or of what a method trains in its place (a mix of heads, say): a client
-that trains two models side by side makes two. Forward passes are no steps."""
+A step is one gradient on one batch, of a network or of what a method trains in its place, such as a mix of heads. A
+client that trains two models side by side makes two steps. Forward passes are no steps."""
 from __future__ import annotations
 
 import numpy as np
 
 KINDS = ("main", "head", "mix", "warm_up", "fine_tuning", "judging")
 MAIN, _, _, WARM_UP, FINE_TUNING, JUDGING = KINDS
-DISCARDED_KINDS = (FINE_TUNING, JUDGING)      # each judging begins these anew
-PARTICIPANTS, OTHERS, JUDGED = range(3)      # whose steps: who takes part, who idles, any client when it is judged
+# Kinds whose training is not kept: every evaluation begins them anew.
+DISCARDED_KINDS = (FINE_TUNING, JUDGING)
+# Whose steps are counted: participants', other clients' that idle, or those of any client that is evaluated.
+PARTICIPANTS, OTHERS, JUDGED = range(3)
 
 
 def check_kind(kind: str) -> str:
-    """Return a kind of steps. Raises ValueError if there is none of that name."""
+    """Return a kind of steps. Raises ValueError if no kind has that name."""
     if kind not in KINDS:
         raise ValueError(f"data.with_batches(kind={kind!r}): no kind of steps; give one of {', '.join(KINDS)}")
     return kind
@@ -28,7 +30,7 @@ def classify_steps(kind: str, whose: int, warm_up: bool) -> str:
 
 
 class StepCounter:
-    """The steps of a rank's clients since they were last asked for."""
+    """Counts the steps of a rank's clients since they were last taken."""
 
     def __init__(self):
         self.table, self.whose, self.warm_up = np.zeros((JUDGED + 1, len(KINDS)), np.int64), None, False
@@ -42,10 +44,10 @@ class StepCounter:
             self.table[self.whose, KINDS.index(classify_steps(kind, self.whose, self.warm_up))] += steps
 
     def take(self) -> np.ndarray:
-        """Return the steps, (3 * kinds,), by whose they are and their kind, and count anew."""
+        """Return the steps (3 * kinds,), by whose they are and by kind, and start from zero again."""
         taken = self.table.ravel().astype(float)
         self.table[:] = 0
         return taken
 
 
-NO_COUNTER = StepCounter()      # never begun: it counts nothing
+NO_COUNTER = StepCounter()      # it is never begun, so it counts nothing

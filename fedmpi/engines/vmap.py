@@ -1,5 +1,5 @@
-"""Engine `vmap`: many clients at once. A method's `client` runs under torch.func.vmap, so it sees one client;
-the heavy verbs of its data step out of vmap and work on the whole cohort."""
+"""Engine `vmap`: it trains many clients at once. A method's `client` runs under torch.func.vmap and sees one client;
+the calls of its data that take time step out of vmap and work on the whole cohort."""
 from __future__ import annotations
 
 import dataclasses
@@ -24,20 +24,23 @@ from fedmpi.engines.round_settings import RoundSettings
 from fedmpi.engines.step import StepOptions, StepSettings
 from fedmpi.engines.vmap_indexing import allow_indexing
 from fedmpi.errors import BadInput
-from fedmpi.models.flat import Net, attach_logits
+from fedmpi.models.flat import Net
+from fedmpi.models.losses import attach_logits
 from fedmpi.torch_compat import flatten_tree, unflatten_tree
 
 if TYPE_CHECKING:
     from fedmpi.client_data import ClientData
 
-CHUNKS_BEFORE_DOUBLING = 64        # chunks that fit, one after another, before twice as many clients are tried again
+# After memory was short, so many chunks in a row must fit before twice as many clients are tried again.
+CHUNKS_BEFORE_DOUBLING = 64
 BATCHNORM_REFUSED = (
     "engine = vmap: it cannot train a network with BatchNorm; set engine=loop, or the model's norm to group")
-VECTORS_PER_CLIENT = 10     # of parameters per client while it trains: start, weights, gradients, states, results
+# Vectors of parameters that a client takes while it trains: start, weights, gradients, states, results.
+VECTORS_PER_CLIENT = 10
 
 
 class OutsideVmap(torch.autograd.Function):
-    """Call a function on whole batches from inside vmap: `apply(function, *tensors)`."""
+    """Calls a function on the tensors of all clients from inside vmap: `apply(function, *tensors)`."""
 
     @staticmethod
     def forward(function, *tensors):
@@ -45,7 +48,7 @@ class OutsideVmap(torch.autograd.Function):
 
     @staticmethod
     def setup_context(ctx, inputs, output):
-        """No gradient flows through it."""
+        """Keep nothing: no gradient flows through it."""
 
     @staticmethod
     def vmap(info, in_dims, function, *tensors):
@@ -56,9 +59,9 @@ class OutsideVmap(torch.autograd.Function):
 
 @dataclass(frozen=True)
 class VmapData(RoundSettings):
-    """One client's training data as a method sees them inside vmap (see method.py for what it offers)."""
+    """One client's training data as a method sees them inside vmap; ClientData explains what they offer."""
     cohort: Cohort
-    n: Tensor              # number of training samples: a batched 0-d tensor, which also marks the vmap level
+    n: Tensor              # number of training samples; a batched 0-d tensor, which also marks the level of vmap
     id: Tensor
     message: tuple | None = None
 
@@ -81,7 +84,7 @@ class VmapData(RoundSettings):
         return dataclasses.replace(self, cohort=dataclasses.replace(self.cohort, local=local, stream=stream))
 
     def _forward(self, net: Net, w: Tensor) -> Tensor:
-        """Return the whole cohort's outputs as they are: what vmap returns would be one client's view."""
+        """Return the outputs of the whole cohort; what vmap itself returns would be one client's view of them."""
         outputs = []
 
         def forward(n, w):
@@ -123,7 +126,7 @@ class VmapData(RoundSettings):
         return found if where is None else options.choose(where, found, w)
 
     def one_by_one(self, function, *tensors: Tensor) -> Tensor:
-        def one_by_one(n, *tensors):      # copies: bits may depend on how a vector is aligned
+        def one_by_one(n, *tensors):      # clones, since bits may depend on how a vector is aligned
             return torch.stack([function(*(t.clone() for t in row)) for row in zip(*tensors, strict=True)])
         return OutsideVmap.apply(one_by_one, self.n, *tensors)
 
@@ -138,20 +141,22 @@ if TYPE_CHECKING:
 
 
 class Vmap:
-    """The engine: applies a function to chunks of clients at once, as many as fit in `memory` bytes: a number that does
-    not depend on what else lies on a GPU at the moment, for bits may depend on the chunks."""
+    """The engine that applies a function to chunks of clients, as many at once as fit in `memory` bytes.
+
+    This number does not depend on what else lies on a GPU at the moment, since bits may depend on the chunks."""
     name = "vmap"
 
     def __init__(self, memory: float = 2 ** 30, graphs: str = "off"):
         self.memory, self.graphs = memory, StepRecorder(graphs)
-        self.unfolded = None  # names of convolutions computed as products of patches; None: nobody has said so yet
-        # Clients at once: halved when a device runs out of memory, and doubled when it does not.
+        # names of convolutions that are computed as products of patches; None: not chosen yet
+        self.unfolded = None
+        # clients at once: halved when a device runs out of memory, doubled again later
         self.most = MAX_CLIENTS_AT_ONCE
-        self.fitted = 0       # chunks since then
+        self.fitted = 0       # chunks that fitted since then
 
     def apply(self, function, clients, shared, group, local: batch_plan.LocalTraining):
         """Yield (client, function(shared, mine, data)) for each client of the group, chunk by chunk."""
-        if group.method.model.buffers:      # padded batches would be part of a batch's statistics
+        if group.method.model.buffers:      # padding would count in a batch's statistics
             raise BadInput(BATCHNORM_REFUSED)
         sizes = {c: len(group.training(c)[1]) for c in clients}
         waiting = sorted(clients, key=lambda c: (-sizes[c], c))
@@ -163,7 +168,7 @@ class Vmap:
                 waiting = waiting[len(chunk):]
 
     def _tried(self, function, chunk, shared, group, local) -> list | None:
-        """Return the results of a chunk; None where memory is short for it, and fewer clients are to be tried."""
+        """Return the results of a chunk; None if memory is too small for it, so that fewer clients are tried next."""
         try:
             results = self._together(function, chunk, shared, group, local)
         except RuntimeError as error:
@@ -175,14 +180,15 @@ class Vmap:
             if self.most < MAX_CLIENTS_AT_ONCE and self.fitted >= CHUNKS_BEFORE_DOUBLING:
                 self.most, self.fitted = min(MAX_CLIENTS_AT_ONCE, 2 * self.most), 0
             return results
-        self.most, self.fitted = len(chunk) // 2, 0      # the error's frames, which hold the chunk's memory, are gone
+        # by now the error's frames, which held the chunk's memory, are gone
+        self.most, self.fitted = len(chunk) // 2, 0
         torch.cuda.empty_cache()
         logging.getLogger(__name__).warning("fedmpi: memory is short for %d clients at once, %d are tried; last bits "
                                             "may differ (%s)", len(chunk), self.most, why)
         return None
 
     def _fitting(self, group, x: Tensor, y: Tensor) -> int:
-        """Return how many clients like this one fit: their samples and VECTORS vectors of parameters each."""
+        """Return how many clients like this one fit, with its samples and VECTORS_PER_CLIENT vectors each."""
         each = x.numel() * 4 + VECTORS_PER_CLIENT * 4 * group.method.model.size
         return max(1, int(self.memory // each))
 
@@ -213,12 +219,13 @@ def apply_to_cohort(function, shared, mine: list, cohort: Cohort, messages: list
 
 
 def stack_states(states: list):
-    """Return one state whose fields are those of all states, stacked."""
+    """Return one state whose fields are the stacked fields of all states."""
     return type(states[0])(*(torch.stack(column) for column in zip(*states, strict=True)))
 
 
 def rehearse_vmap(method, shared, mine, blank: Tensor):
-    """Run client 0, with one blank sample (1, ...), twice at once: fails if the network cannot be vectorised."""
+    """Run client 0 with one blank sample (1, ...) twice at once. Raises RuntimeError if the network cannot be
+    vectorised."""
     y = torch.zeros(1, dtype=torch.int64, device=blank.device)
     # client 0 twice, for there may be no client 1
     cohort = Cohort(pad_samples((blank, blank)), pad_samples((y, y)), (1, 1), (0, 0), REHEARSAL_TRAINING)

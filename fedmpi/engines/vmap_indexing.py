@@ -1,5 +1,7 @@
-"""`table[i]` in a method that runs under vmap, where i is a tensor without dimensions (a client's cluster, say): older
-PyTorch (2.6, say) asks such an i for its number, which vmap does not have. There, indexing goes by a list of one."""
+"""Let a method under vmap index `table[i]` by a tensor i without dimensions, such as a client's cluster.
+
+Older versions of PyTorch (2.6, say) ask such an i for its number, which it does not have under vmap. With them
+`table[[i]][0]` is computed in place of `table[i]`."""
 from __future__ import annotations
 
 from contextlib import nullcontext
@@ -12,7 +14,7 @@ from torch.overrides import TorchFunctionMode
 
 
 class IndexByList(TorchFunctionMode):
-    """Turns `table[i]` into `table[[i]][0]`."""
+    """Computes `table[[i]][0]` for `table[i]`."""
 
     def __torch_function__(self, function, types, args=(), kwargs=None):
         if function is Tensor.__getitem__ and is_index_tensor(args[1]):
@@ -25,13 +27,13 @@ def is_index_tensor(index) -> bool:
 
 
 def allow_indexing():
-    """Return the context in which a method may index by what vmap batches."""
+    """Return the context in which a method may index by tensors that vmap batches."""
     return nullcontext() if can_index_under_vmap() else IndexByList()
 
 
 @cache
 def can_index_under_vmap() -> bool:
-    """Say whether this PyTorch can by itself."""
+    """Say whether this version of PyTorch can do so by itself."""
     table = torch.zeros(2, 1)
     try:
         vmap(lambda i: table[i])(torch.arange(2))

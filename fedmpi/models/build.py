@@ -8,7 +8,8 @@ from fedmpi.errors import BadInput
 from fedmpi.models.flat import Model
 from fedmpi.models.pool_before_relu import pool_first
 
-HALF_PIXEL_RANGE = 127.5      # images: uint8 -> (x / 255 - .5) / .5
+# Pixels become x / HALF_PIXEL_RANGE - 1, which is (x / 255 - .5) / .5.
+HALF_PIXEL_RANGE = 127.5
 
 
 def as_input(x: Tensor) -> Tensor:

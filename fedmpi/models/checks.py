@@ -1,4 +1,4 @@
-"""Networks of which a flat vector, or its blocks, would not hold all that their outputs depend on."""
+"""Refuse networks whose outputs depend on more than a flat vector, or its blocks, would hold."""
 from __future__ import annotations
 
 from torch import nn
@@ -8,9 +8,11 @@ from fedmpi.torch_compat import BatchNorm
 
 
 def refuse_buffers(module: nn.Module, policy: str | None) -> None:
-    """Refuse what a reused module would carry from client to client.
+    """Refuse buffers, which a reused module would carry from client to client. Raises BadInput.
 
-    Running statistics are welcome where it is said whose they are: of a client (`local`), or averaged (`average`)."""
+    Args:
+        policy: whose the running statistics of BatchNorm are: `local` (each client's own) or `average`. With None they
+            are refused like all other buffers."""
     welcome = [f"{name}." if name else "" for name, layer in module.named_modules()
                if policy and isinstance(layer, BatchNorm) and layer.momentum is not None]
     known = {f"{name}{kind}" for name in welcome for kind in ("running_mean", "running_var", "num_batches_tracked")}
@@ -21,7 +23,7 @@ def refuse_buffers(module: nn.Module, policy: str | None) -> None:
 
 
 def refuse_shared(names: list[str], held: dict) -> None:
-    """Refuse a network whose base and head, with `names`, share weights: each would have its own."""
+    """Refuse a network whose base and head share weights, since each would have its own. Raises BadInput."""
     if shared := [name for name in names if name not in held]:
         raise BadInput(f"model: layers share weights ({', '.join(shared)}) so that the network cannot be cut into a "
                        "feature extractor and a head; give each its own")

@@ -1,9 +1,9 @@
 """A network as one flat vector of its parameters, with named blocks that are slices of it.
 
-Layout: first every parameter of the feature extractor (`base`), then the head's; behind either's parameters the
-running statistics of its BatchNorm layers, if there are any: a vector holds all on which an output depends. 4-D weights
-are stored channels-last (out, height, width, in), the layout in which CPUs and GPUs convolve fastest, so that views of
-the flat vector need no copy. Legend: d entries of the vector, b batch, c classes."""
+The vector begins with the parameters of the feature extractor (`base`) and ends with those of the head. The running
+statistics of BatchNorm layers follow the parameters of their part, so a vector holds all on which an output depends.
+4-D weights are stored channels-last (out, height, width, in). CPUs and GPUs convolve fastest in this layout, and views
+of the flat vector then need no copy. Legend: d entries of the vector, b batch, c classes."""
 from __future__ import annotations
 
 import copy
@@ -13,26 +13,28 @@ from functools import cached_property
 from itertools import accumulate, pairwise
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fedmpi.errors import BadInput
 from fedmpi.models.checks import refuse_buffers, refuse_shared
+from fedmpi.models.losses import cross_entropy
 from fedmpi.models.precision import run_forward
 from fedmpi.models.split import split_module
 from fedmpi.torch_compat import BatchNorm, has_known_forward, without_watch
 
-START_SEED_STRIDE = 0x5EED_0000      # between the seeds of several starts
-LARGE_VECTOR_SIZE = 1 << 18            # numbers of a vector that takes longer to copy than new views of another take
+# Distance between the seeds of several initial vectors.
+START_SEED_STRIDE = 0x5EED_0000
+# Copying a vector of so many numbers takes longer than making views of a new one.
+LARGE_VECTOR_SIZE = 1 << 18
 
 
 class Net:
     """One module and the layout of its flat vector (d,). Calling it is functional: `net(w, x)`.
 
-    A module whose samples are the numbers of an nn.Embedding's rows, and serve for nothing else, may say so with its
-    attribute `lookup`, that layer's name. `table` is then the block of these rows: SGD need not move all of them.
+    If a module only uses its samples as row numbers of an nn.Embedding, its attribute `lookup` may name that layer.
+    `table` is then the block of these rows, and SGD moves only those that a batch names.
 
-    `buffers` lists the slices of running statistics. No gradient moves them: forward passes do, while training."""
+    `buffers` lists the slices of running statistics. Forward passes move them in training, gradients do not."""
 
     def __init__(self, module: nn.Module, order: list[str] | None = None):
         self.module = module
@@ -50,7 +52,7 @@ class Net:
         self._holders = find_holders(module, held)
 
     def _blocks(self) -> dict[str, slice]:
-        """Map every parameter, and every module that holds some, to its slice where that is one piece."""
+        """Map every parameter, and every module that holds some, to its slice if that is one piece."""
         found, at = {}, 0
         for name, size in zip(self.names, self.sizes, strict=True):
             layers = accumulate(name.split("."), "{}.{}".format)
@@ -62,11 +64,11 @@ class Net:
 
     def split(self, w: Tensor) -> list[Tensor]:
         """Return one view per parameter and statistic, in module layout, of w (..., d)."""
-        pieces = w.split(self.sizes, -1)      # one operation: its gradient is one vector, not one for each parameter
+        pieces = w.split(self.sizes, -1)      # one operation, whose gradient is one vector and not one per parameter
         return [shape_parameter(piece, shape) for piece, shape in zip(pieces, self.shapes, strict=True)]
 
     def flatten(self) -> Tensor:
-        """Return what the module holds at present as a flat vector (d,)."""
+        """Return what the module holds now as a flat vector (d,)."""
         held = collect_tensors(self.module)
         flat = torch.empty(self.size)
         for view, name in zip(self.split(flat), self.names, strict=True):
@@ -76,7 +78,7 @@ class Net:
     def __call__(self, w, x: Tensor) -> Tensor:
         """Apply the network with parameters w, a flat vector (d,) or the list that `split` returns.
 
-        In training mode the statistics in w are moved, as `bind` and a call of the module would."""
+        In training mode it moves the statistics in w."""
         parts = self.split(w) if isinstance(w, Tensor) else w
         if self.buffers:
             parts = [self._unwatched(p) if name in self.statistics else p
@@ -85,47 +87,47 @@ class Net:
         return run_forward(lambda x: torch.func.functional_call(self.module, named, (x,)), x)
 
     def _unwatched(self, statistics: Tensor) -> Tensor:
-        """Take statistics out of autograd's sight, in training also of its notice of in-place changes."""
+        """Hide statistics from autograd; in training hide also that they change in place."""
         return without_watch(statistics) if self.module.training else statistics.detach()
 
     def loss(self, w, x: Tensor, y: Tensor) -> Tensor:
-        """Return the cross-entropy of each sample, (b,), in training mode whatever was done before."""
+        """Return the cross-entropy of each sample, (b,), in training mode."""
         self.train(len(y))
         return cross_entropy(self(w, x), y, reduction="none")
 
     def bind(self, w: Tensor) -> Tensor:
         """Copy w into the vector that the module's own parameters are views of, and return that vector.
 
-        The module can then be called without any functional overhead; the vector is reused by the next `bind`."""
+        The module can then be called without functional overhead. The next `bind` reuses the vector."""
         if self._work is None or self._work.device != w.device:
             self._work = torch.empty(self.size, device=w.device)
             self._leaves = [view if name in self.statistics else nn.Parameter(view)
                             for name, view in zip(self.names, self.split(self._work), strict=True)]
-        if not self._held():      # another network may share the module: see Model.to
+        if not self._held():      # another network may share the module, see Model.to
             for name, leaf in zip(self.names, self._leaves, strict=True):
                 for layer, attribute in self._holders[name]:
                     setattr(layer, attribute, leaf)
         return self._work.copy_(w)
 
     def _held(self) -> bool:
-        """Say whether the module's parameters are this network's: all are, or none."""
+        """Say whether the module's parameters are views of this network's vector. Either all are, or none."""
         pairs = zip(self.names, self._leaves, strict=True)
         return next((getattr(*at) is leaf for name, leaf in pairs for at in self._holders[name]), True)
 
     def release(self) -> Tensor:
-        """Return what the bound vector holds now, a vector that is the caller's."""
+        """Return what the bound vector holds now, as a vector that belongs to the caller."""
         if self.size < LARGE_VECTOR_SIZE or self._work.is_cuda:
             return self._work.clone()
-        work, self._work = self._work, None      # the next `bind` makes another: less work than a copy
+        work, self._work = self._work, None      # the next `bind` makes a new one, which is less work than a copy
         return work
 
     def moving(self, only: slice | None) -> list[int]:
-        """Return which of `names` SGD moves: the parameters, those inside a block."""
+        """Return the positions in `names` of the parameters that SGD moves: all, or those inside a block."""
         return [i for i, name in enumerate(self.names) if name not in self.statistics
                 and (only is None or is_inside(self.blocks[name], only))]
 
     def train(self, b: int) -> None:
-        """Set the module to training on b samples: one alone has no statistics, so the running ones serve."""
+        """Set the module to training on b samples. One sample has no statistics, so the running ones serve for it."""
         if self.module.training != (b > 1 or not self.buffers):
             self.module.train(not self.module.training)
 
@@ -135,7 +137,7 @@ class Net:
 
     @cached_property
     def plain(self) -> bool:
-        """Say whether all forward passes are PyTorch's layers' and ours: others may do anything in theirs."""
+        """Say whether all layers are PyTorch's or fedmpi's; the forward passes of others may do anything."""
         return all(map(has_known_forward, self.module.modules()))
 
     @cached_property
@@ -150,7 +152,7 @@ class Net:
 
     @cached_property
     def behind_table(self) -> Net:
-        """Return the network behind the table: its samples are the rows themselves."""
+        """Return the network behind the table, whose samples are the rows themselves."""
         copied = copy.deepcopy(self.module)
         owner, _, last = self._lookup.rpartition(".")
         setattr(copied.get_submodule(owner), last, nn.Identity())
@@ -158,26 +160,10 @@ class Net:
         return Net(copied)
 
 
-def cross_entropy(logits: Tensor, y: Tensor, reduction: str = "mean") -> Tensor:
-    """Return the cross-entropy of logits (b, c) for labels y: (b,), or what `beside` returns."""
-    if y.is_floating_point():
-        logits, y = logits + y[:, 1:], y[:, 0].long()
-    return F.cross_entropy(logits, y, reduction=reduction)
-
-
-def attach_logits(y: Tensor, logits: Tensor) -> Tensor:
-    """Return labels y (...,) with the logits (..., c) beside them that `cross_entropy` is to add to a network's.
-
-    One tensor (..., 1 + c), so that batches, subsets and padding treat both as they treat labels."""
-    if y.is_floating_point():
-        return torch.cat([y[..., :1], y[..., 1:] + logits], -1)
-    return torch.cat([y[..., None].to(logits.dtype), logits], -1)
-
-
 def collect_tensors(module: nn.Module) -> dict[str, Tensor]:
-    """Return a module's parameters and, behind them, its running statistics.
+    """Return a module's parameters, followed by its running statistics.
 
-    Counts of batches are dropped: with a fixed momentum nothing depends on them, and integers cannot be averaged."""
+    Counts of batches are dropped: with a fixed momentum nothing needs them, and integers cannot be averaged."""
     for layer in module.modules():
         if isinstance(layer, BatchNorm):
             layer.num_batches_tracked = None
@@ -185,7 +171,7 @@ def collect_tensors(module: nn.Module) -> dict[str, Tensor]:
 
 
 def find_holders(module: nn.Module, held: dict[str, Tensor]) -> dict[str, list[tuple[nn.Module, str]]]:
-    """Return which layer has each of a module's `tensors`, as which attribute: several where they share it."""
+    """Return the layers that hold each of these tensors, and as which attribute; several layers may share one."""
     names, found = {id(value): name for name, value in held.items()}, {name: [] for name in held}
     for layer in module.modules():
         own = {"recurse": False, "remove_duplicate": False}
@@ -196,7 +182,7 @@ def find_holders(module: nn.Module, held: dict[str, Tensor]) -> dict[str, list[t
 
 
 def join_slices(slices: list[slice]) -> list[slice]:
-    """Join neighbours."""
+    """Join slices that follow one another without a gap."""
     out = slices[:1]
     for part in slices[1:]:
         if out[-1].stop == part.start:
@@ -220,13 +206,19 @@ def flatten_parameter(parameter: Tensor) -> Tensor:
 
 
 def is_inside(part: slice, block: slice) -> bool:
+    """Say whether a slice lies within a block."""
     return block.start <= part.start and part.stop <= block.stop
 
 
 class Model(Net):
-    """A classifier: the whole network, its feature extractor `base` (without the head) and its `head`.
+    """A classifier: the whole network, its feature extractor `base` and its `head`.
 
-    The head is the last Linear layer, or the blocks named. `start` (d,) holds the initial parameters."""
+    Args:
+        build: returns a new module.
+        example: two samples as the network takes them.
+        seed: seeds the initial parameters, `start` (d,).
+        head: names of the head's blocks; none: the last Linear layer.
+        policy: whose the running statistics are, see refuse_buffers."""
 
     def __init__(self, build: Callable[[], nn.Module], example: Tensor, seed: int, head: tuple[str, ...] = (),
                  policy: str | None = None):
@@ -234,7 +226,7 @@ class Model(Net):
             torch.manual_seed(seed)
             module = build()
         refuse_buffers(module, policy)
-        self.policy = policy      # whose running statistics are: see refuse_buffers
+        self.policy = policy
         base, last, prefix = split_module(module, head)
         self.base, self.head = Net(base), Net(last)
         names = self.base.names + [prefix + name for name in self.head.names]
@@ -244,7 +236,7 @@ class Model(Net):
         self._build, self._seed = build, seed
         self.phi, self.h = slice(0, self.base.size), slice(self.base.size, self.size)
         self.blocks |= {"base": self.phi, "head": self.h}
-        self.eval()      # dropout would make any two results differ
+        self.eval()      # with dropout any two results would differ
         self._check_parts(example, head)
 
     def starts(self, k: int) -> Tensor:
@@ -257,7 +249,7 @@ class Model(Net):
             return Net(self._build(), self.names).flatten()
 
     def eval(self) -> None:
-        """Set all three networks to judging."""
+        """Set all three networks to evaluation mode."""
         for net in (self, self.base, self.head):
             net.module.eval()
 
@@ -266,21 +258,20 @@ class Model(Net):
         return torch.cat([phi, h], -1)
 
     def to(self, device) -> Model:
-        """Return the same model with its start on a device; both share the networks, which follow the vectors that they
-        are given."""
+        """Return the same model with `start` on a device; both share the networks, which follow their vectors."""
         moved = copy.copy(self)
         moved.start = self.start.to(device)
         return moved
 
     def block(self, name: str) -> slice:
-        """Return a named block's slice. Raises BadInput with the names that there are."""
+        """Return the slice of a named block. Raises BadInput, with the known names, for an unknown one."""
         if name not in self.blocks:
             layers = [b for b in self.blocks if "." not in b]
             raise BadInput(f"block {name!r} is not part of this model; its blocks are {', '.join(layers)}")
         return self.blocks[name]
 
     def _check_parts(self, example: Tensor, head: tuple[str, ...]):
-        """Refuse a network whose head is not its last operation: its features could not be told apart."""
+        """Refuse a network whose head is not its last operation, since its features could not be told apart."""
         with torch.no_grad():
             try:
                 whole = self(self.start, example)

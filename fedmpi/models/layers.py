@@ -1,4 +1,4 @@
-"""Layers that PyTorch has not."""
+"""Layers that PyTorch does not have."""
 from __future__ import annotations
 
 from torch import Tensor, nn

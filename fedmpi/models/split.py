@@ -1,4 +1,4 @@
-"""Cut a network in two: the feature extractor (base), and the head that works on its features alone."""
+"""Split a network into its feature extractor (base) and its head, which takes nothing but the features."""
 from __future__ import annotations
 
 import copy
@@ -9,18 +9,21 @@ from fedmpi.errors import BadInput
 
 
 def split_module(module: nn.Module, head: tuple[str, ...]) -> tuple[nn.Module, nn.Module, str]:
-    """Return base and head as modules of their own, and what the head's names lack at the front.
+    """Return base and head as modules of their own, and the prefix that the head's names have in the whole network.
 
-    `head` names the head's blocks; none: the last Linear layer."""
+    Args:
+        head: names of the head's blocks; none: the last Linear layer."""
     last = find_last_linear(module) if head in ((), list_linear(module)[-1:]) else None
     return (*split_at_layer(module, last), f"{last}.") if last else (*split_by_trace(module, head), "")
 
 
 def list_linear(module: nn.Module) -> tuple[str, ...]:
+    """Return the names of all Linear layers."""
     return tuple(name for name, layer in module.named_modules() if isinstance(layer, nn.Linear))
 
 
 def find_last_linear(module: nn.Module) -> str:
+    """Return the name of the last Linear layer. Raises BadInput if there is none, or nothing else."""
     found = list_linear(module)
     if not found or not found[-1]:
         raise BadInput("model: the network needs a Linear layer as its last one (the head) behind other layers")
@@ -28,7 +31,7 @@ def find_last_linear(module: nn.Module) -> str:
 
 
 def split_at_layer(module: nn.Module, head: str) -> tuple[nn.Module, nn.Module]:
-    """Replace a single layer by the identity: this works whatever else the network computes."""
+    """Return the network with a layer replaced by the identity, and the layer. It works for every other operation."""
     base = copy.deepcopy(module)
     owner, _, last = head.rpartition(".")
     setattr(base.get_submodule(owner), last, nn.Identity())
@@ -36,7 +39,7 @@ def split_at_layer(module: nn.Module, head: str) -> tuple[nn.Module, nn.Module]:
 
 
 def split_by_trace(module: nn.Module, head: tuple[str, ...]) -> tuple[nn.Module, nn.Module]:
-    """Cut the network's operations before the first one of the head's blocks. Raises BadInput."""
+    """Split the network's operations before the first one of the head's blocks. Raises BadInput."""
     where = f"model.head = [{', '.join(head)}]"
     refuse_unknown_blocks(module, head, where)
     nodes = trace_operations(module, where)
@@ -58,6 +61,7 @@ def split_by_trace(module: nn.Module, head: tuple[str, ...]) -> tuple[nn.Module,
 
 
 def refuse_unknown_blocks(module: nn.Module, head: tuple[str, ...], where: str) -> None:
+    """Refuse names that are no blocks of the network. Raises BadInput."""
     blocks = {name for name, layer in module.named_modules() if name and list(layer.parameters())}
     for name in head:
         if name not in blocks:
@@ -66,7 +70,7 @@ def refuse_unknown_blocks(module: nn.Module, head: tuple[str, ...], where: str) 
 
 
 def trace_operations(module: nn.Module, where: str) -> list[fx.Node]:
-    """List what the network computes, in order. Raises BadInput where that depends on the samples' values."""
+    """Return the operations of the network, in order. Raises BadInput if they depend on the values of samples."""
     try:      # in training mode: a dropout that the trace would switch off for ever makes the parts differ instead
         return list(fx.Tracer().trace(copy.deepcopy(module).train()).nodes)
     except Exception as error:      # of the network's own code, run on stand-ins
@@ -76,6 +80,7 @@ def trace_operations(module: nn.Module, where: str) -> list[fx.Node]:
 
 
 def is_within(node: fx.Node, blocks: tuple[str, ...]) -> bool:
+    """Say whether an operation uses a layer or a parameter of these blocks."""
     return node.op in ("call_module", "get_attr") and any(f"{node.target}.".startswith(f"{b}.") for b in blocks)
 
 
@@ -86,7 +91,7 @@ def has_parameters(module: nn.Module, node: fx.Node) -> bool:
 
 
 def cut_nodes(module: nn.Module, nodes: list[fx.Node], first: int) -> tuple[nn.Module, nn.Module]:
-    """Return the operations before the `first` one of the head, and the others. Raises KeyError where these use more
+    """Return the operations before the `first` one of the head, and the others. Raises KeyError if the others use more
     than one result of those."""
     features = next(iter(nodes[first].all_input_nodes))
     base, values = fx.Graph(), {}

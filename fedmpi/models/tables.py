@@ -1,11 +1,11 @@
-"""Tables with a row for each cluster or client, as methods index them."""
+"""Read a row of a table that has one for each cluster or client."""
 from __future__ import annotations
 
 from torch import Tensor
 
 
 def table_row(table: Tensor, i: Tensor) -> Tensor:
-    """Return table[i] for a tensor i without dimensions (a client's cluster, say; -1: the last row).
+    """Return table[i] for a tensor i without dimensions, such as a client's cluster; -1 is the last row.
 
-    On a GPU, i stays there: as an index it would be looked at, and the GPU waited for."""
+    On a GPU, i stays there. As an index its value would be read, for which the host would wait."""
     return table.index_select(0, i.remainder(len(table))[None])[0] if table.is_cuda else table[i]

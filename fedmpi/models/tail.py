@@ -1,4 +1,4 @@
-"""The last blocks of a network as a part of its own: its slice of the flat vector, and its losses."""
+"""The last blocks of a network as a part of their own: their slice of the flat vector, and their losses."""
 from __future__ import annotations
 
 from dataclasses import dataclass
@@ -13,11 +13,11 @@ from fedmpi.models.split import split_module
 
 @dataclass(frozen=True)
 class Tail:
-    """The last blocks of a network: `block` is their slice (to the end of the vector)."""
+    """The last blocks of a network; `block` is their slice, which reaches to the end of the vector."""
     model: Model
     block: slice
-    front: Net | None      # the other blocks and these, where they can be told apart; None: they cannot
-    last: Net | None
+    front: Net | None      # the other blocks; None if the network cannot be cut before the last ones
+    last: Net | None       # the last blocks; None likewise
 
     def losses(self, data, base: Tensor, theta: Tensor) -> Tensor:
         """Return a client's mean loss with each of k parts (k, p) behind the same base (d - p,), (k,)."""
@@ -45,7 +45,7 @@ def cut_tail(model: Model, layers: int, setting: str) -> Tail:
 
 
 def cut_networks(model: Model, last: tuple[str, ...], block: slice) -> tuple[Net | None, Net | None]:
-    """Return the networks before and behind a cut, laid out as the model's vector; two None where there are none."""
+    """Return the networks before and behind a cut, laid out like the model's vector, or two None."""
     if block.start == 0:
         return None, None
     try:
