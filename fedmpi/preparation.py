@@ -18,9 +18,12 @@ from fedmpi.engines import convolutions
 from fedmpi.method import Method, nbytes
 from fedmpi.progress import Progress
 from fedmpi.ranks import hosts_table, oddities
+from fedmpi.server.books import Books
 from fedmpi.server.metrics import Groups
 from fedmpi.server.on_disk_error import Storage
-from fedmpi.server.rounds import Run, RunState
+from fedmpi.server.rounds import Run
+from fedmpi.server.run_state import RunState
+from fedmpi.server.saving import CheckpointWriter
 from fedmpi.settings import setting_names
 from fedmpi.slurm.deadline import Deadline
 from fedmpi.storage import checkpoint
@@ -36,15 +39,19 @@ def prepare_run(parts: Parts, decision: Decision, progress: Progress, stop: Call
     first = parts.pool.hosted.store.first
     pace = Pace(parts.pool.homes, movable=not first, row=nbytes(first),
                 sizes=federation.sizes if parts.config.placement == "balanced" else None)
-    run = Run(parts.config, parts.method, parts.pool, federation, folder, progress, state, parts.up, stop, pace,
-              deadline, Storage(parts.config.checkpoint.failure, progress), gpus=parts.gpus())
+    storage = Storage(parts.config.checkpoint.failure, progress)
+    books = Books(parts.config, parts.method, parts.pool, federation, folder, progress, state, parts.up, storage,
+                  parts.gpus())
+    checkpoints = CheckpointWriter(parts.config, parts.pool, federation, folder, progress, state, parts.gpus())
+    run = Run(parts.config, parts.method, parts.pool, federation, progress, state, parts.up, stop, pace, deadline,
+              storage, books, checkpoints)
     announce_run(run, parts, decision)
     folder.start_again()
     folder.store_config(to_plain(parts.config))
     if decision.snapshot and decision.resume:
-        run.restore(decision.resume.resolve(), decision.snapshot)
+        run.checkpoints.restore(decision.resume.resolve(), decision.snapshot)
         progress.say(f"continuing after round {state.round} from {decision.resume}")
-        decision.warnings += checkpoint.on_another_gpu(decision.snapshot, run.gpus)
+        decision.warnings += checkpoint.on_another_gpu(decision.snapshot, run.books.gpus)
     choose_engine(run, decision.snapshot)
     choose_convolutions(run, decision.snapshot)
     run.pace.measured = not depends_on_neighbours(run)
@@ -77,7 +84,7 @@ def choose_convolutions(run: Run, snapshot: Snapshot | None) -> None:
     one, and the choice is kept with the run; a restart takes it over. So neither ranks nor restarts differ in their
     last bits."""
     pool, names = run.pool, convolutions.list_convolutions(run.method.model)
-    if pool.hosted.engine.name != "vmap" or not run.gpus or not names:
+    if pool.hosted.engine.name != "vmap" or not run.books.gpus or not names:
         return
     kept = snapshot.books.get("convolutions") if snapshot else None
     if kept is None:
@@ -89,7 +96,7 @@ def choose_convolutions(run: Run, snapshot: Snapshot | None) -> None:
 
 def depends_on_neighbours(run: Run) -> bool:
     """Say whether the last bits of a client may depend on the clients that are trained beside it."""
-    return run.pool.hosted.engine.name == "vmap" and bool(run.gpus or run.method.model.convolves)
+    return run.pool.hosted.engine.name == "vmap" and bool(run.books.gpus or run.method.model.convolves)
 
 
 def announce_run(run: Run, parts: Parts, decision: Decision) -> None:
@@ -110,8 +117,8 @@ def announce_run(run: Run, parts: Parts, decision: Decision) -> None:
     if world.size > 1:
         run.progress.say(hosts_table(parts.places))
     if config.attack:
-        run.progress.say(f"attack: {config.attack.kind} of clients {spans(np.flatnonzero(~run.honest).tolist())}; "
-                         "accuracies are the honest clients'")
+        attack = spans(np.flatnonzero(~run.books.honest).tolist())
+        run.progress.say(f"attack: {config.attack.kind} of clients {attack}; accuracies are the honest clients'")
     unwatched = [f"comm.timeout is off: it needs an MPI of thread level multiple, and this one has {world.thread_level}"
                  ] if world.size > 1 and config.comm.timeout and not world.heartbeat else []
     staged = [f"rank {r} on {them['host']} hands its GPU's numbers to MPI by way of the host: {them['staged']}"

@@ -232,21 +232,21 @@ def conclude(run: Run) -> int:
     from fedmpi.storage.run_status import reached
     from fedmpi.text import duration, percent
     judge_last_round(run)
-    result = run.result() | run.storage.facts()
-    run.folder.finish(result, run.state.metrics)
+    result, honest = run.books.result() | run.storage.facts(), run.books.honest
+    run.books.folder.finish(result, run.state.metrics)
     run.progress.say(
-        f"{result['method']}: accuracy {percent(result['accuracy_mean'])} mean over {run.honest.sum()} "
-        f"{'' if run.honest.all() else 'honest '}clients, {percent(result['accuracy_worst_decile'])} in the worst "
+        f"{result['method']}: accuracy {percent(result['accuracy_mean'])} mean over {honest.sum()} "
+        f"{'' if honest.all() else 'honest '}clients, {percent(result['accuracy_worst_decile'])} in the worst "
         f"tenth, {reached(result)}; {result['rounds']} rounds in {duration(result['seconds'])} on {result['ranks']} "
-        f"rank{'s' * (result['ranks'] > 1)}\n{run.early_end()}"
-        f"digest {result['digest'][:16]}  results in {run.folder.path}{run.storage.summary()}")
+        f"rank{'s' * (result['ranks'] > 1)}\n{run.books.early_end()}"
+        f"digest {result['digest'][:16]}  results in {run.books.folder.path}{run.storage.summary()}")
     return errors.FINISHED
 
 
 def describe_saved(run: Run) -> int:
     """Say where a run that was stopped early is saved, and how it goes on."""
     run.progress.say(f"{run.stopped}: saved after round {run.state.round} of {run.config.rounds} in "
-                     f"{run.folder.path}; start again with --out {run.folder.path} --resume auto")
+                     f"{run.books.folder.path}; start again with --out {run.books.folder.path} --resume auto")
     return errors.SAVED
 
 

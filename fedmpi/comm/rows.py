@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
 import torch
@@ -24,8 +24,6 @@ if TYPE_CHECKING:
 Numbers: TypeAlias = np.ndarray | Tensor | Sequence
 # Columns of a gram matrix at once: fixed, so that its bits do not depend on the number of ranks.
 TILE_COLUMNS = 1 << 16
-
-Fields = TypeVar("Fields", bound=tuple)
 
 
 class Mixed(NamedTuple):
@@ -170,7 +168,8 @@ def normalise(weight: Numbers) -> np.ndarray:
     return weights / weights.sum()
 
 
-def rows_of(pool: RankPool, source: int, like: Fields) -> Fields:
+# Any: the result is a NamedTuple like Up, with a handle in place of each tensor, which no type can say.
+def rows_of(pool: RankPool, source: int, like: tuple) -> Any:
     """Return a handle on every field of Up or Mine.
 
     Args:
@@ -178,5 +177,5 @@ def rows_of(pool: RankPool, source: int, like: Fields) -> Fields:
         source: UP or MINE.
         like: one client's Up or Mine, as a template."""
     # A NamedTuple takes its fields one by one; mypy knows only that it is a tuple.
-    make: Callable[..., Fields] = type(like)
+    make: Callable[..., Any] = type(like)
     return make(*(Rows(pool, RowRef(source, i, 0, v.numel()), v.dtype) for i, v in enumerate(like)))

@@ -16,11 +16,11 @@ def judge_last_round(run: Run) -> None:
     facts = next((line for line in state.metrics[-1:] if line["round"] == state.round), {})
     if "accuracy_mean" in facts:
         return
-    table, times = run.look(True)
+    table, times = run.pool.judge(state.round, state.shared)
     made = state.steps.note(times, 1, len(table))      # of judging alone
     state.metrics = [line for line in state.metrics if line["round"] != state.round]
-    run.folder.behind = True      # metrics.jsonl is written anew: it has the line without measures
-    run.enter(table, facts | made | {"steps": facts.get("steps", {}) | made["steps"], "seconds": state.seconds})
+    run.books.folder.behind = True      # metrics.jsonl is written anew: it has the line without measures
+    run.books.enter(table, facts | made | {"steps": facts.get("steps", {}) | made["steps"], "seconds": state.seconds})
     run.progress.note(f"round {state.round} was not evaluated, and is the last one now: judged")
     with run.storage.tried(state.round):
-        run.save()
+        run.checkpoints.save()

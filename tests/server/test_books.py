@@ -17,12 +17,12 @@ NAN = float("nan")
 
 
 def line_of(run) -> dict:
-    return json.loads((run.folder.path / "metrics.jsonl").read_text().splitlines()[-1])
+    return json.loads((run.books.folder.path / "metrics.jsonl").read_text().splitlines()[-1])
 
 
 def columns_of(run) -> dict[str, np.ndarray]:
-    run.folder.save_history()
-    with h5py.File(run.folder.path / "history.h5") as file:
+    run.books.folder.save_history()
+    with h5py.File(run.books.folder.path / "history.h5") as file:
         return {name: column[-1] for name, column in file.items()}
 
 
@@ -58,12 +58,12 @@ def summed_up(rows) -> dict:
 
 def test_every_number_of_a_round_stands_in_its_place(ready):
     run, rows = ready("data.clients=12", "attack={kind: noise, share: .1}"), table()
-    run.__dict__["honest"] = np.isin(np.arange(12), HONEST)
+    run.books.__dict__["honest"] = np.isin(np.arange(12), HONEST)
     run.state.round, run.state.seconds = 2, 8.
     run.state.groups.last[:] = [3, 1, -1, 0, 2, 5, 4, 7, 6, 9, 8, 11]
     run.state.groups.each["lam"] = np.arange(12) / 7
-    run.columns = {"T_comp": np.arange(12) / 3}
-    run.enter(rows, {"participants": 5, "seconds": 8.})
+    run.books.columns = {"T_comp": np.arange(12) / 3}
+    run.books.enter(rows, {"participants": 5, "seconds": 8.})
     line, columns = line_of(run), columns_of(run)
     expected = {"round": 2, "participants": 5, "seconds": 8., "accuracy_mean_attackers": 8 / 35}
     for suffix, part, who in (("", 0, BEFORE), ("_after", 1, AFTER), ("_unadapted", 2, WITHOUT)):
@@ -78,7 +78,7 @@ def test_every_number_of_a_round_stands_in_its_place(ready):
                          "cluster": [3, 1, -1, 0, 2, 5, 4, 7, 6, 9, 8, 11], "lam": np.arange(12) / 7,
                          "T_comp": np.arange(12) / 3}.items():
         np.testing.assert_allclose(columns[name], values, err_msg=name)
-    assert run.columns == {}      # they are of one round
+    assert run.books.columns == {}      # they are of one round
 
 
 def test_what_nobody_was_judged_by_is_left_out(ready):
@@ -86,7 +86,7 @@ def test_what_nobody_was_judged_by_is_left_out(ready):
     run, rows = ready("data.clients=12"), table()
     rows[:, 1:] = 0
     run.state.round = 1
-    run.enter(rows, {})
+    run.books.enter(rows, {})
     assert line_of(run).keys() == {"round", "accuracy_mean", "accuracy_weighted", "accuracy_std",
                                    "accuracy_worst_decile", "f1_mean", "loss"}
     assert np.isnan(columns_of(run)["accuracy_after"]).all() and np.isnan(columns_of(run)["accuracy_unadapted"]).all()
@@ -193,7 +193,7 @@ def test_the_result_sums_the_series_up(ready):
     run.state.metrics = [{"round": 2 * t + 1, "accuracy_mean": a, "accuracy_weighted": b, "loss": t}
                          for t, (a, b) in enumerate(zip(mean, weighted, strict=True))]
     run.state.round, run.state.seconds = 25, 12.5
-    result = run.result()
+    result = run.books.result()
     assert (result["accuracy_best_on_test"], result["best_round"]) == (.7, 3)
     assert result["accuracy_weighted_best_on_test"] == .9 and result["ended"] == "rounds"
     assert not any("validation" in key for key in result) and "chosen_round" not in result      # nobody has a part

@@ -9,9 +9,10 @@ import pytest
 from fedmpi.comm.orders import Order
 from fedmpi.config.schema import resolve
 from fedmpi.method import Participants
-from fedmpi.server import rounds
-from fedmpi.server.rounds import Run, RunState
-from fedmpi.slurm.deadline import Deadline
+from fedmpi.server import rounds, saving
+from fedmpi.server.rounds import Run
+from fedmpi.server.run_state import RunState
+from fedmpi.server.saving import CheckpointWriter
 from tests.server.test_resume import started
 
 BYTES = 4 * (64 * 16 + 16 + 16 * 10 + 10)      # of FedAvg's model in these runs
@@ -19,8 +20,8 @@ BYTES = 4 * (64 * 16 + 16 + 16 * 10 + 10)      # of FedAvg's model in these runs
 
 def bare(**parts) -> Run:
     """Return a Run of which only the named parts are there."""
-    run = Run(**dict.fromkeys(("config", "method", "pool", "federation", "folder", "progress", "state", "up",
-                               "stopping", "pace", "deadline", "storage")))
+    run = Run(**dict.fromkeys(("config", "method", "pool", "federation", "progress", "state", "up", "stopping", "pace",
+                               "deadline", "storage", "books", "checkpoints")))
     vars(run).update(parts)
     return run
 
@@ -29,7 +30,8 @@ def bare(**parts) -> Run:
 def clock(monkeypatch):
     """A clock that tests set: the rounds read clock.now."""
     clock = SimpleNamespace(now=1000.)
-    monkeypatch.setattr(rounds, "time", SimpleNamespace(perf_counter=lambda: clock.now))
+    for module in (rounds, saving):
+        monkeypatch.setattr(module, "time", SimpleNamespace(perf_counter=lambda: clock.now))
     return clock
 
 
@@ -50,25 +52,26 @@ def test_rounds_that_are_evaluated(settings, judged):
     ({"every": 0}, True, 0, 0, 5, True), ({"every": 0}, True, .1, 0, 5, False)])
 def test_checkpoints_are_due_by_rounds_minutes_and_once_before_a_deadline(clock, settings, known, saving, passed, done,
                                                                           due):
-    run = bare(config=resolve({"rounds": 9, "checkpoint": settings}), saved=clock.now, saving=saving,
-               state=RunState((), None, done), deadline=Deadline(2e9, "it") if known else Deadline())
+    writer = CheckpointWriter(resolve({"rounds": 9, "checkpoint": settings}), None, None, None, None,
+                              RunState((), None, done), last_begun=clock.now, slowest_s=saving)
     clock.now += passed
-    assert run.due() is due
+    assert writer.is_due(done == 9, known) is due
 
 
 def test_a_signal_is_a_better_reason_than_a_deadline():
     """Both are looked at after every round: the deadline has to know how long the round took."""
     late, seen = SimpleNamespace(reason_to_stop=lambda *spent: seen.append(spent) or "too late"), []
-    run = bare(pool=SimpleNamespace(stop_requested=False), stopping=lambda: False, deadline=late, saving=7.)
-    assert run.reason(3.) == "too late"
+    run = bare(pool=SimpleNamespace(stop_requested=False), stopping=lambda: False, deadline=late,
+               checkpoints=SimpleNamespace(slowest_s=7.))
+    assert run.reason_to_stop(3.) == "too late"
     run.deadline = SimpleNamespace(reason_to_stop=lambda *spent: seen.append(spent) or "")
-    assert run.reason(4.) == ""
+    assert run.reason_to_stop(4.) == ""
     run.stopping = lambda: True
-    assert run.reason(5.) == "asked to stop"
+    assert run.reason_to_stop(5.) == "asked to stop"
     run.stopping, run.pool.stop_requested = lambda: False, True
-    assert run.reason(6.) == "asked to stop"
+    assert run.reason_to_stop(6.) == "asked to stop"
     run.deadline = late
-    assert run.reason(8.) == "asked to stop"
+    assert run.reason_to_stop(8.) == "asked to stop"
     assert seen == [(3., 7.), (4., 7.), (5., 7.), (6., 7.), (8., 7.)]
 
 
@@ -93,8 +96,8 @@ def test_the_facts_of_a_round(averaging):
     taken.log_per_client(lam=[.5, 1.5, 4.])
     run.state.groups.planted, n = np.arange(10) // 9, run.federation.sizes
     run.state.groups.last[[1, 4]] = 2
-    run.columns = {"T_comp": np.zeros(10)}      # of a round that was not evaluated
-    facts = run.facts(asked, trained, taken)
+    run.books.columns = {"T_comp": np.zeros(10)}      # of a round that was not evaluated
+    facts = run.books.describe_round(asked, trained, taken)
     seconds = 2 * 3e6 * n[[1, 3, 5, 8, 9]].mean() / 2e9
     assert [facts.pop(key) for key in ("cluster_sizes", "cluster_sizes_all", "lost", "bad_updates")] == [
         [1, 0, 2, 0], [1, 0, 3, 0], [8], [3]]
@@ -104,18 +107,19 @@ def test_the_facts_of_a_round(averaging):
         "E_comp": 1e-28 * 4e18 * 2e9 * seconds, "T_comm": 8 * BYTES * 1.8 / 1e6, "E_comm": .44 * 8 * BYTES * 1.8 / 1e6})
     nan = np.full(10, np.nan)
     nan[[1, 3, 5, 8, 9]] = np.array([16, 16, 16, 8, 16]) * BYTES / 1e6      # nothing comes up from client 8
-    np.testing.assert_allclose(run.columns["T_comm"], nan)
+    np.testing.assert_allclose(run.books.columns["T_comm"], nan)
     nan[[1, 3, 5, 8, 9]] = 2 * 3e6 * n[[1, 3, 5, 8, 9]] / 2e9
-    np.testing.assert_allclose(run.columns["T_comp"], nan)
+    np.testing.assert_allclose(run.books.columns["T_comp"], nan)
     assert run.state.groups.last.tolist() == [-1, 2, -1, -1, 2, 0, -1, -1, -1, 2]
     assert taken.facts["clusters"] == [2, 0, 2]      # the method's own are left alone
-    assert "round 5: lost clients 8, left out bad updates of clients 3" in run.folder.log_path.read_text()
+    assert "round 5: lost clients 8, left out bad updates of clients 3" in run.books.folder.log_path.read_text()
 
 
 def test_without_an_edge_nobody_spends_and_without_faults_nobody_is_missing(averaging):
     run = averaging()
-    assert run.facts(*3 * [who(run, [0, 4])]) == {"participants": 2, "mib_per_client_round": 2 * BYTES / 2**20}
-    assert run.columns == {}
+    facts = run.books.describe_round(*3 * [who(run, [0, 4])])
+    assert facts == {"participants": 2, "mib_per_client_round": 2 * BYTES / 2**20}
+    assert run.books.columns == {}
 
 
 def test_clients_move_before_the_round_for_the_rounds_that_are_left(averaging, clock):
@@ -135,7 +139,7 @@ def test_clients_move_before_the_round_for_the_rounds_that_are_left(averaging, c
     ((homes, clients, seconds),) = told
     assert homes is run.pool.homes and (clients, seconds) == (3, .25)
     assert orders.count(Order.MOVE) == 1 and orders[orders.index(Order.MOVE) + 1] == Order.TRAIN
-    assert "3 clients moved to ranks that are faster or have less to do" in run.folder.log_path.read_text()
+    assert "3 clients moved to ranks that are faster or have less to do" in run.books.folder.log_path.read_text()
 
 
 def test_bytes_and_seconds_are_counted_by_round_and_in_all(averaging, clock):
@@ -158,7 +162,7 @@ def test_the_round_before_the_first_is_minus_one(averaging):
     """Its batches and draws are those of no later round."""
     run, asked = averaging("method={name: fedgroup, K: 2, first: 2}", "seed=3"), []
     run.exchange = lambda who, judge: asked.append((who, judge)) or who
-    run.open()
+    run.warm_up()
     ((who, judge),) = asked
     assert who.ids.tolist() == [2, 4, 5, 8] and (who.round, who.seed, judge) == (-1, 3, False)
     assert who.sizes.tolist() == run.federation.sizes[[2, 4, 5, 8]].tolist()
@@ -169,10 +173,10 @@ def test_the_slowest_checkpoint_of_this_start_counts(averaging, clock):
     call = run.pool.call
     run.pool.call = lambda order, *arrays: (saves.append(order == Order.TOUCHED), setattr(
         clock, "now", clock.now + saves[-1] * (2 if sum(saves) == 1 else 1)), call(order, *arrays))[-1]
-    run.save()
+    run.checkpoints.save()
     begun = clock.now
-    run.save()
-    assert run.saving == 2. and run.saved == begun == clock.now - 1
+    run.checkpoints.save()
+    assert run.checkpoints.slowest_s == 2. and run.checkpoints.last_begun == begun == clock.now - 1
 
 
 @pytest.mark.parametrize("piece, blocks", [(1, 5), (2 * BYTES - 1, 5), (2 * BYTES, 3), (5 * BYTES, 1), (64 << 20, 1)])
@@ -180,8 +184,8 @@ def test_rows_are_gathered_a_bounded_number_at_a_time(ready, monkeypatch, piece,
     run, ids = ready("method=local", "data.clients=10"), np.array([0, 2, 3, 7, 9])
     for i in range(10):
         run.pool.hosted.store.restore(i, {"w": np.full(BYTES // 4, i, np.float32)})
-    monkeypatch.setattr(rounds, "CHECKPOINT_PIECE_BYTES", piece)
-    pieces = [piece["w"] for piece in run.pieces(ids)]
+    monkeypatch.setattr(saving, "CHECKPOINT_PIECE_BYTES", piece)
+    pieces = [piece["w"] for piece in run.checkpoints.pieces(ids)]
     assert len(pieces) == blocks and np.concatenate(pieces)[:, 0].tolist() == [0, 2, 3, 7, 9]
 
 

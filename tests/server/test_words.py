@@ -14,7 +14,7 @@ from fedmpi.assembly import find_resume_checkpoint
 from fedmpi.comm.heartbeat import Heartbeat
 from fedmpi.preparation import announce_run, format_time
 from fedmpi.server import rounds
-from fedmpi.server.rounds import RunState
+from fedmpi.server.run_state import RunState
 from fedmpi.session import conclude
 from fedmpi.slurm.deadline import Deadline
 from fedmpi.storage import checkpoint
@@ -41,7 +41,7 @@ def quiet(ready):
     """A run that is ready, whose words are kept."""
     def quiet(*words, **how):
         run = ready(*words, **how)
-        run.progress = Said()
+        run.progress = run.books.progress = Said()
         return run
     return quiet
 
@@ -49,14 +49,14 @@ def quiet(ready):
 def test_a_round_is_shown_with_the_best_one_and_the_time_left(quiet):
     run, shown = quiet("rounds=1000"), []
     run.state.round = 7
-    run.show(.25)
+    run.books.show_round(.25)
     run.state.metrics = [{"round": 1, "accuracy_mean": .25, "accuracy_worst_decile": .75},
                          {"round": 3, "accuracy_mean": .75, "accuracy_worst_decile": .5},
                          {"round": 5, "accuracy_mean": .75, "accuracy_worst_decile": .25},
                          {"round": 7, "accuracy_mean": .5, "accuracy_worst_decile": .125}]
-    run.show(1.5)
+    run.books.show_round(1.5)
     run.state.round = 1000
-    run.show(100.)
+    run.books.show_round(100.)
     shown = run.progress.rounds
     assert shown == ["round    7/1000  0.25 s a round, 4 min left",
                      "round    7/1000  accuracy 50.00 % (worst tenth 12.50 %, best 75.00 % in round 3)  1.50 s a "
@@ -66,7 +66,7 @@ def test_a_round_is_shown_with_the_best_one_and_the_time_left(quiet):
 
 
 def finished(run, honest: int):
-    run.__dict__["honest"] = np.arange(9) < honest
+    run.books.__dict__["honest"] = np.arange(9) < honest
     run.state = RunState(run.state.shared, run.state.groups, 40, 75., [
         {"round": 20, "accuracy_mean": .875, "accuracy_weighted": .5, "accuracy_worst_decile": .5},
         {"round": 40, "accuracy_mean": .8125, "accuracy_weighted": .5, "accuracy_worst_decile": .25}])
@@ -79,8 +79,8 @@ def test_the_last_lines_of_a_run(quiet):
     first, last = finished(run, 9)
     assert first == ("FedMHC: accuracy 81.25 % mean over 9 clients, 25.00 % in the worst tenth, best 87.50 % in round "
                      "20; 40 rounds in 75 s on 1 rank")
-    assert last == f"digest {run.result()['digest'][:16]}  results in {run.folder.path}"
-    assert (run.folder.path / "result.json").exists()
+    assert last == f"digest {run.books.result()['digest'][:16]}  results in {run.books.folder.path}"
+    assert (run.books.folder.path / "result.json").exists()
 
 
 def test_the_last_lines_name_honest_clients_ranks_and_a_disk_that_refused(quiet):
@@ -93,7 +93,7 @@ def test_the_last_lines_name_honest_clients_ranks_and_a_disk_that_refused(quiet)
     assert "mean over 7 honest clients, " in first and first.endswith("40 rounds in 75 s on 3 ranks")
     assert warning == ("warning: the disk refused a checkpoint or a measure 3 times, last after round 4; log.txt says "
                        "which")
-    assert '"rounds_refused_by_disk": [\n  2,\n  4\n ]' in (run.folder.path / "result.json").read_text()
+    assert '"rounds_refused_by_disk": [\n  2,\n  4\n ]' in (run.books.folder.path / "result.json").read_text()
 
 
 def introduced(run, homes, deadline=None, **world):
@@ -117,7 +117,7 @@ def test_a_run_introduces_itself(quiet):
                      f"({sizes.min()}-{sizes.max()} training samples), 1,210 parameters")
     assert re.fullmatch(r"1 rank \(MPI: a library\): rank 0 alone; engine vmap \(1,210 parameters, without convolutions"
                         r"\), device cpu, float32, 1 thread a rank; pid \d+ on n1; run folder "
-                        + re.escape(str(run.folder.path)), second)
+                        + re.escape(str(run.books.folder.path)), second)
 
 
 def test_ranks_that_host_unevenly_idle_or_are_not_watched_are_named(quiet):
@@ -138,7 +138,7 @@ def test_ranks_that_host_unevenly_idle_or_are_not_watched_are_named(quiet):
 
 def test_attackers_and_the_end_of_the_time_are_named(quiet):
     run = quiet("attack={kind: noise, share: .3}")
-    run.__dict__["honest"] = np.array([1, 0, 0, 0, 1, 1, 1, 0, 1], bool)
+    run.books.__dict__["honest"] = np.array([1, 0, 0, 0, 1, 1, 1, 0, 1], bool)
     said = introduced(run, [0] * 9, Deadline(1e9, "Slurm job 7"))
     assert said[2:] == ["attack: noise of clients 1-3 7; accuracies are the honest clients'",
                         f"stops by itself in time for the end of Slurm job 7, {format_time(1e9)}"]

@@ -1,0 +1,148 @@
+"""The books of a run: what each round found and cost, how clients were judged, and what the user is told of it.
+
+They are written to metrics.jsonl (a line per round) and history.h5 (a row per client and evaluated round).
+Legend: N clients, n participants."""
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import numpy as np
+
+from fedmpi.clients.state_store import digest_of_run
+from fedmpi.comm.orders import MINE, UP, Order
+from fedmpi.comm.rank_pool import RankPool
+from fedmpi.comm.rows import rows_of
+from fedmpi.config.schema import Config
+from fedmpi.data.federation import Federation
+from fedmpi.engines.batch_plan import of_round
+from fedmpi.faults import attackers
+from fedmpi.method import Method, Participants
+from fedmpi.progress import Progress
+from fedmpi.server import round_cost, selection
+from fedmpi.server.edge_cost import EdgeLedger
+from fedmpi.server.metrics import best_of, history_columns, judged, metrics_line, pictured
+from fedmpi.server.on_disk_error import Storage
+from fedmpi.server.run_state import RunState
+from fedmpi.storage.folder import RunFolder
+from fedmpi.storage.run_status import evaluated
+from fedmpi.text import duration, percent
+
+
+@dataclass
+class Books:
+    """Keeps the books of a run at rank 0."""
+    config: Config
+    method: Method
+    pool: RankPool
+    federation: Federation
+    folder: RunFolder
+    progress: Progress
+    state: RunState
+    # one client's Up, as a template of its fields
+    up: tuple
+    storage: Storage
+    # GPUs at work, see engines/gpu_card.py
+    gpus: list[str] = field(default_factory=list)
+    # further columns of this round for the history, (N, ...) each
+    columns: dict[str, np.ndarray] = field(default_factory=dict)
+
+    @cached_property
+    def honest(self) -> np.ndarray:
+        """Return which clients do not attack, (N,) bool: accuracies are theirs."""
+        n = len(self.federation.sizes)
+        return np.isin(np.arange(n), attackers(self.config.attack, n, self.config.seed), invert=True)
+
+    @cached_property
+    def edge(self) -> EdgeLedger:
+        """Return the time and the energy of devices at the edge."""
+        return EdgeLedger(self.config.edge, self.method, self.federation, of_round(self.config, 0),
+                          self.config.rounds)
+
+    def count_steps(self, times: np.ndarray, trained: Participants) -> dict:
+        """Return the gradient steps of a client, in this round and so far."""
+        return self.state.steps.note(times, len(trained.ids), len(self.federation.sizes))
+
+    def describe_round(self, asked: Participants, trained: Participants, who: Participants) -> dict:
+        """Return what the server found in a round, what its participants spent, and who did not get through.
+
+        Args:
+            asked: the participants.
+            trained: those of them that were not lost.
+            who: those of them whose updates the server took."""
+        state = self.state
+        facts: dict = dict(who.facts)
+        if "clusters" in facts:
+            facts |= state.groups.update(who.ids, np.asarray(facts.pop("clusters")), facts.pop("k"))
+        facts |= state.groups.note(who.ids, who.each)
+        missing, text = self.config.faults.missing(asked, trained, who)
+        if text:
+            self.progress.note(text)
+        down, up = self.method.traffic(state.shared, self.up)
+        # What is lost was not sent.
+        moved = down + up * np.isin(asked.ids, trained.ids)
+        return facts | missing | self._edge_costs(asked, moved) | {
+            "participants": len(asked.ids), "mib_per_client_round": float(moved.mean()) / round_cost.MIB}
+
+    def _edge_costs(self, who: Participants, nbytes: np.ndarray) -> dict:
+        """Return the mean time and energy of a participant's round at the edge; {} without `edge`."""
+        spent = self.edge.spent(who, nbytes)
+        self.columns |= {name: self._column(who.ids, values) for name, values in spent.items()}
+        return {name: float(values.mean()) for name, values in spent.items()}
+
+    def _column(self, ids: np.ndarray, values: np.ndarray) -> np.ndarray:
+        """Return values of some clients as a column of all, (N, ...), with nan for the others."""
+        out = np.full((len(self.federation.sizes), *values.shape[1:]), np.nan, values.dtype)
+        out[ids] = values
+        return out
+
+    def enter(self, table: np.ndarray | None, facts: dict) -> None:
+        """Enter a round: its facts, and the clients' measures if it was evaluated.
+
+        Args:
+            table: measures of all clients (see Evaluator.measure_clients); None: it was not evaluated."""
+        state, rows = self.state, {} if table is None else judged(table)
+        state.metrics.append({"round": state.round, **metrics_line(rows, self.honest), **facts})
+        with self.storage.tried(state.round):
+            self.folder.append_metrics(state.metrics)
+        if state.round in self.config.evaluate.embeddings:
+            self._add_embeddings()
+        if rows:
+            self.folder.append_history(state.round, history_columns(rows) | {
+                "cluster": state.groups.last.astype(float), **state.groups.each} | self.columns)
+        self.columns = {}
+
+    def _add_embeddings(self) -> None:
+        """Add the clients' embeddings to this round's columns."""
+        rows = self.method.embedding(rows_of(self.pool, MINE, self.pool.hosted.store.first),
+                                     rows_of(self.pool, UP, self.up))
+        if rows is None or not len(rows.ids):
+            self.progress.note(f"round {self.state.round}: {self.method.title} has no heads to embed")
+        else:
+            self.columns["embedding"] = self._column(rows.ids, pictured(rows.gram()))
+
+    def show_round(self, seconds: float) -> None:
+        """Tell the user how the round went that took so many seconds."""
+        state, total = self.state, self.config.rounds
+        text = f"round {state.round:{len(str(total))}d}/{total}"
+        if lines := evaluated(state.metrics):
+            last, chosen = lines[-1], selection.best_validation_line(lines)
+            best, how = (best_of(lines), "best") if chosen is None else (chosen, "at best validation")
+            text += (f"  accuracy {percent(last['accuracy_mean'])} (worst tenth "
+                     f"{percent(last['accuracy_worst_decile'])}, {how} {percent(best['accuracy_mean'])} in round "
+                     f"{best['round']})")
+        left = seconds * (total - state.round)
+        self.progress.round(f"{text}  {seconds:.2f} s a round, {duration(left)} left")
+
+    def early_end(self) -> str:
+        """Return a line that says why the run ends before its last round, "" if it does not."""
+        return selection.early_end(self.config, self.state.metrics, self.state.round)
+
+    def result(self) -> dict:
+        """Return the summary of the finished run, with the digest of its final state."""
+        lines = evaluated(self.state.metrics)
+        digest = digest_of_run(self.state.shared, self.pool.call(Order.DIGEST))
+        return {**lines[-1], "digest": digest, "rounds": self.state.round, "method": self.method.title,
+                "ended": "stop" if self.early_end() else "rounds", **selection.series(self.config, lines),
+                "ranks": self.pool.world.size, **self.pool.hosted.describe_engine(),
+                **({"gpus": self.gpus} if self.gpus else {}), "seconds": self.state.seconds}

@@ -1,0 +1,84 @@
+"""When rank 0 writes checkpoints of a run, what they hold, and how a run continues from one."""
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from fedmpi.clients.state_store import as_numpy
+from fedmpi.comm.orders import Order
+from fedmpi.comm.rank_pool import RankPool
+from fedmpi.config.schema import Config, to_plain
+from fedmpi.data.federation import Federation
+from fedmpi.method import nbytes
+from fedmpi.progress import Progress
+from fedmpi.server.run_state import RunState
+from fedmpi.server.step_totals import StepTotals
+from fedmpi.storage import checkpoint
+from fedmpi.storage.folder import RunFolder
+
+# Bytes of client rows gathered at once for a checkpoint.
+CHECKPOINT_PIECE_BYTES = 64 << 20
+
+
+@dataclass
+class CheckpointWriter:
+    """Writes and reads the checkpoints of a run at rank 0."""
+    config: Config
+    pool: RankPool
+    federation: Federation
+    folder: RunFolder
+    progress: Progress
+    state: RunState
+    # GPUs at work, see engines/gpu_card.py
+    gpus: list[str] = field(default_factory=list)
+    # when the last checkpoint of this start was begun, or the start itself
+    last_begun: float = field(default_factory=time.perf_counter)
+    # seconds that the slowest checkpoint of this start took
+    slowest_s: float = 0.
+
+    def is_due(self, over: bool, has_deadline: bool) -> bool:
+        """Return whether to save after this round: as `checkpoint` says, at the end, and once early if there is a
+        deadline, to know how long it takes."""
+        every, minutes, done = self.config.checkpoint.every, self.config.checkpoint.minutes, self.state.round
+        return bool(every and done % every == 0 or over
+                    or minutes and time.perf_counter() - self.last_begun > 60 * minutes
+                    or has_deadline and not self.slowest_s)
+
+    def save(self) -> None:
+        """Write a checkpoint: the server's state, and the clients' rows as they stream in from their homes."""
+        begin, state = time.perf_counter(), self.state
+        self.last_begun = begin
+        ids = np.flatnonzero(self.pool.call(Order.TOUCHED)).astype(np.int64)
+        shared = {name: as_numpy(value) for name, value in zip(state.fields, state.shared, strict=True)}
+        books = {"seconds": state.seconds, "clusters": state.groups.last.tolist(), "gpus": self.gpus,
+                 "steps": state.steps.saved(), "each": {n: v.tolist() for n, v in state.groups.each.items()}}
+        snapshot = checkpoint.Snapshot(
+            state.round, shared, ids, to_plain(self.config), self.federation.fingerprint, state.accuracy(),
+            state.metrics, books | self.pool.hosted.describe_engine())
+        self.folder.save_history()
+        path = checkpoint.write_checkpoint(self.folder.checkpoints, snapshot, self.pieces(ids))
+        checkpoint.prune(self.folder.checkpoints, self.config.checkpoint.keep)
+        self.slowest_s = max(self.slowest_s, time.perf_counter() - begin)
+        self.progress.note(f"saved {path}")
+
+    def pieces(self, ids: np.ndarray) -> Iterator[dict[str, np.ndarray]]:
+        """Yield the rows of clients `ids` by field, a bounded number of bytes at a time."""
+        per_client = max(1, nbytes(self.pool.hosted.store.first))
+        at_once = max(1, CHECKPOINT_PIECE_BYTES // per_client)
+        for start in range(0, len(ids), at_once):
+            yield self.pool.call(Order.STATE, ids[start:start + at_once])
+
+    def restore(self, path: Path, snapshot: checkpoint.Snapshot) -> None:
+        """Continue from a checkpoint; every rank reads its own clients' rows from the file."""
+        state = self.state
+        state.shared = type(state.shared)(*(torch.from_numpy(snapshot.shared[name]) for name in state.fields))
+        state.round, state.metrics = snapshot.round, snapshot.metrics
+        state.seconds, state.steps = snapshot.books["seconds"], StepTotals.of(snapshot.books.get("steps"))
+        state.groups.last = np.array(snapshot.books["clusters"], np.int64)
+        state.groups.each = {name: np.array(v, float) for name, v in snapshot.books.get("each", {}).items()}
+        self.pool.call(Order.RESTORE, np.frombuffer(str(path).encode(), np.uint8), snapshot.ids)
