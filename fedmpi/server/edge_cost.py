@@ -1,4 +1,4 @@
-"""What a participant's round takes on a device at the edge, where `edge` is set: from what its method would compute."""
+"""What a participant's round costs on a device at the edge, if `edge` is set: from what its method would compute."""
 from __future__ import annotations
 
 from dataclasses import dataclass, field
@@ -13,23 +13,30 @@ from fedmpi.engines.dry_run import RoundWork, count_round_work
 from fedmpi.method import Method, Participants
 from fedmpi.models.build import make_blank_samples
 
-OPENING = -1      # in place of a stage: the round before the first one
+# Number of the stage in which the round before the first one lies.
+WARM_UP_STAGE = -1
 
 
 @dataclass
 class EdgeLedger:
-    """Time and energy of clients; what a round computes is worked out once for each stage of the method (a warm-up is
-    one of its own) and each number of samples."""
+    """Time and energy of clients.
+
+    What a round computes is worked out once for each stage of the method (a warm-up is a stage of its own) and each
+    number of samples."""
     edge: Edge | None
     method: Method
     federation: Federation
     local: LocalTraining
-    rounds: int      # of the run
-    # by stage and a client's training samples
+    # rounds of the run
+    rounds: int
+    # by stage and number of a client's training samples
     known: dict[tuple[int, int], RoundWork] = field(default_factory=dict)
 
-    def spent(self, who: Participants, nbytes) -> dict[str, np.ndarray]:
-        """Return s and J of each participant (n,), by name; {} without `edge`."""
+    def spent(self, who: Participants, nbytes: np.ndarray | int) -> dict[str, np.ndarray]:
+        """Return seconds and joules of each participant by name, (n,) each; {} without `edge`.
+
+        Args:
+            nbytes: what each participant sends and receives."""
         if self.edge is None:
             return {}
         stage = self.stage_of(who.round)
@@ -38,23 +45,23 @@ class EdgeLedger:
 
     @cached_property
     def ends(self) -> np.ndarray:
-        """Return by how many rounds each of the method's stages is over, (stages,)."""
+        """Return after how many rounds each of the method's stages ends, (stages,)."""
         return np.cumsum([rounds for rounds, _ in self.method.stages(self.first()[0], self.rounds)])
 
     def stage_of(self, t: int) -> int:
         """Return which of the method's stages round t is in."""
-        return OPENING if t < 0 else min(int(np.searchsorted(self.ends, t, side="right")), len(self.ends) - 1)
+        return WARM_UP_STAGE if t < 0 else min(int(np.searchsorted(self.ends, t, side="right")), len(self.ends) - 1)
 
     def work_of(self, stage: int, n: int) -> RoundWork:
-        """Return what a round of a client with n samples computes."""
+        """Return what a client with n samples computes in a round."""
         if (stage, n) not in self.known:
             shared, mine = self.first()
-            if stage != OPENING:
+            if stage != WARM_UP_STAGE:
                 shared = self.method.stages(shared, self.rounds)[stage][1]
             sample = make_blank_samples(self.federation.shape, self.federation.dtype)
             self.known[stage, n] = count_round_work(self.method, shared, mine, sample, n, self.local)
         return self.known[stage, n]
 
-    def first(self):
-        """Return the first Shared and Mine; they may be large, and are not kept."""
+    def first(self) -> tuple[tuple, tuple]:
+        """Return the first Shared and Mine. They may be large, so they are not kept."""
         return self.method.init(len(self.federation.sizes))

@@ -1,12 +1,15 @@
-"""What a run reports: measures of one client, and their summary over clients (METHODS: judging)."""
+"""Summaries of the clients' measures for metrics.jsonl and history.h5. Legend: n or N clients."""
 from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from torch import Tensor
 
 from fedmpi.clustering.kmeans_and_linkage import embed
 
-EMBEDDING_DIM = 50      # numbers that picture a client
+# Principal components stored per client for t-SNE.
+EMBEDDING_DIM = 50
 
 
 # Endings of measures' names, in the order of the table of Evaluator.measure_clients.
@@ -14,17 +17,23 @@ ENDINGS = ("", "_after", "_unadapted", "_validation")
 
 
 def judged(table: np.ndarray) -> dict[str, np.ndarray]:
-    """Split a table (n, 3 or 4, 1 + measures) of Evaluator.measure_clients into CLIENT_MEASURES (n, 4) by the ending of
-    their names, nan: unknown. They are of a client's model before and after local training, without what `personal`
-    trains, and before local training on validation samples."""
+    """Split a table of Evaluator.measure_clients by the ending of the measures' names: (n, 4) each, nan if unknown.
+
+    The measures are those of a client's model before local training, after it, without what `personal` trains, and
+    before local training on validation samples.
+
+    Args:
+        table: (n, 3 or 4, 1 + measures), see Evaluator.measure_clients."""
     rows = np.where(table[..., :1] > 0, table[..., 1:], np.nan)
     return {ENDINGS[i]: rows[:, i] for i in range(rows.shape[1])}
 
 
 def metrics_line(rows: dict[str, np.ndarray], honest: np.ndarray) -> dict[str, float]:
-    """Return what a line of metrics.jsonl says of the judged clients (see `judged`); {} if there are none.
+    """Return what a line of metrics.jsonl says of the clients; {} if none was judged.
 
-    honest (n,) bool: whom the measures are of; one is of the others."""
+    Args:
+        rows: measures by the ending of their names, as `judged` returns them.
+        honest: which clients are summarised, (n,) bool; a single measure is that of the others."""
     line = {f"{name}{ending}": value for ending, values in rows.items() if not ending or not np.isnan(values).all()
             for name, value in summarise_clients(values[honest]).items()}
     if rows and not honest.all():
@@ -33,14 +42,14 @@ def metrics_line(rows: dict[str, np.ndarray], honest: np.ndarray) -> dict[str, f
 
 
 def history_columns(rows: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Return what history.h5 says of every judged client, (n,) each."""
+    """Return the columns of history.h5 by name, (n,) each."""
     with np.errstate(invalid="ignore", divide="ignore"):
         accuracies = {f"accuracy{ending}": values[:, 0] / values[:, 1] for ending, values in rows.items()}
         return accuracies | {"f1": rows[""][:, 3], "loss": rows[""][:, 2] / rows[""][:, 1]}
 
 
 def summarise_clients(rows: np.ndarray) -> dict[str, float]:
-    """Summarise CLIENT_MEASURES of all clients (n, 4); without those not judged or without test data."""
+    """Summarise the measures of clients, (n, 4); clients that were not judged or have no test samples do not count."""
     judged = rows[np.nan_to_num(rows[:, 1]) > 0]
     if not len(judged):
         return dict.fromkeys(("accuracy_mean", "accuracy_weighted", "accuracy_std", "accuracy_worst_decile",
@@ -64,8 +73,12 @@ def worst_decile(accuracy: np.ndarray) -> float:
 
 
 def pictured(gram: Tensor) -> np.ndarray:
-    """Return the leading principal components of rows, given their inner products (n, n): (n, WIDTH) float32, zeros
-    where there are fewer. t-SNE starts from such: distances between rows are kept as well as so few numbers can."""
+    """Return the leading principal components of rows, (n, EMBEDDING_DIM) float32, with zeros if there are fewer.
+
+    t-SNE starts from them: they keep distances between rows as well as so few numbers can.
+
+    Args:
+        gram: inner products of the rows, (n, n)."""
     points = embed(gram).flip(1)[:, :EMBEDDING_DIM].numpy()
     out = np.zeros((len(points), EMBEDDING_DIM), np.float32)
     out[:, :points.shape[1]] = points
@@ -73,17 +86,32 @@ def pictured(gram: Tensor) -> np.ndarray:
 
 
 class Groups:
-    """Which cluster each client was last put in, and how that changes; what else was last told of it (rank 0)."""
+    """The cluster that each client was last assigned to, and the last values of measures that methods report."""
 
-    def __init__(self, clients: int, planted: np.ndarray | None, names=()):
+    def __init__(self, clients: int, planted: np.ndarray | None, names: Sequence[str] | None = ()):
+        """Start without any cluster.
+
+        Args:
+            clients: the number of clients, N.
+            planted: the planted group of each client, (N,); None if groups are not planted.
+            names: names of the planted groups."""
+        # -1: not assigned yet
         self.last = np.full(clients, -1, np.int64)
         self.planted, self.names = planted, names or ()
-        self.each = {}      # measure -> (N,), nan: unknown
+        # by the measure's name, (N,) each, nan: unknown
+        self.each: dict[str, np.ndarray] = {}
 
     def update(self, ids: np.ndarray, labels: np.ndarray, k: int) -> dict:
-        """Note this round's clusters; return sizes (of participants, and of all clients as they were last assigned),
-        changes and (where groups are planted) the adjusted Rand index and the purity: the share of clients that belong
-        to the planted group most frequent in their cluster."""
+        """Take this round's clusters; return their sizes, how many participants changed, and agreement with groups.
+
+        Sizes are those of the participants, and of all clients as they were last assigned. If groups are planted, the
+        agreement is the adjusted Rand index and the purity, which is the share of clients that belong to the planted
+        group most frequent in their cluster.
+
+        Args:
+            ids: the participants, (n,).
+            labels: the cluster of each, (n,).
+            k: the number of clusters."""
         changes = int((self.last[ids] != labels).sum())
         self.last[ids] = labels
         known = self.last >= 0
@@ -97,20 +125,25 @@ class Groups:
             facts["purity"] = float(contingency_matrix(planted, found).max(0).sum() / len(found))
         return facts
 
-    def note(self, ids: np.ndarray, columns: dict) -> dict:
-        """Note measures of each participant; return their means over the clients that have one: all, and those of
-        each planted group with a name."""
+    def note(self, ids: np.ndarray, columns: Mapping[str, Sequence | np.ndarray]) -> dict[str, float]:
+        """Take measures that a method reports; return their means over all clients and over each named planted group.
+
+        Clients without a measure do not count.
+
+        Args:
+            ids: the participants, (n,).
+            columns: values of the participants by name, (n,) each."""
         facts = {}
         for name, values in columns.items():
-            told = self.each.setdefault(name, np.full(len(self.last), np.nan))
-            told[ids] = np.asarray(values, float)
-            facts[f"{name}_mean"] = mean(told)
+            column = self.each.setdefault(name, np.full(len(self.last), np.nan))
+            column[ids] = np.asarray(values, float)
+            facts[f"{name}_mean"] = mean(column)
             for g, group in enumerate(self.names):
-                facts[f"{name}_{group}".replace("-", "_")] = mean(told[self.planted == g])
+                facts[f"{name}_{group}".replace("-", "_")] = mean(column[self.planted == g])
         return facts
 
 
 def mean(values: np.ndarray) -> float:
-    """Return the mean of what is known, nan where nothing is."""
+    """Return the mean of the values that are not nan; nan if there are none."""
     known = values[~np.isnan(values)]
     return float(known.mean()) if len(known) else float("nan")

@@ -1,4 +1,4 @@
-"""What a run does when the disk refuses what it writes: `checkpoint.failure` says stop, or continue."""
+"""What a run does if the disk refuses what it writes: `checkpoint.failure` says stop or continue."""
 from __future__ import annotations
 
 from collections.abc import Iterator
@@ -9,15 +9,16 @@ from fedmpi.progress import Progress
 
 
 class Storage:
-    """The policy of a run, and what it went on without (rank 0)."""
+    """The policy of a run, and the rounds after which something could not be written (rank 0)."""
 
     def __init__(self, failure: str, progress: Progress):
         self.failure, self.progress = failure, progress
-        self.refused: list[int] = []      # rounds after which something could not be written
+        # rounds after which something could not be written
+        self.refused: list[int] = []
 
     @contextmanager
     def tried(self, round: int) -> Iterator[None]:
-        """Let a StorageError end the run, or warn of it: what was refused is tried again when the next is due."""
+        """Let a StorageError end the run, or only warn of it. What was refused is tried again when the next is due."""
         try:
             yield
         except StorageError as error:
@@ -28,11 +29,11 @@ class Storage:
                               "checkpoint.failure = continue says)")
 
     def facts(self) -> dict:
-        """Return what result.json says of it, nothing where all went well."""
+        """Return what result.json says of it: nothing if all was written."""
         return {"rounds_refused_by_disk": sorted(set(self.refused))} if self.refused else {}
 
     def summary(self) -> str:
-        """Return a line for the end of a run, "" where all went well."""
+        """Return a line for the end of a run, "" if all was written."""
         if not self.refused:
             return ""
         return (f"\nwarning: the disk refused a checkpoint or a measure {len(self.refused)} times, last after round "

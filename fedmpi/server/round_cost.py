@@ -1,16 +1,24 @@
-"""What a round costs a client: the ledger of what it would send and receive (logical), in exact bytes, and the time and
-energy of a device at the edge."""
+"""What a round costs a client: the bytes that it would send and receive, and its batches."""
 from __future__ import annotations
 
 import numpy as np
+
+from fedmpi.config.schema import Train
 
 MIB = 2 ** 20
 
 
 def printed(total: int, model: int, head: int) -> float:
-    """Return bytes of a round in MB as FedMHC's table II prints them: the sizes of a model and of a head are rounded to
-    two decimals first, a MB is 2^20 bytes. Labels and the like, less than 1 % of a head, do not show. Raises ValueError
-    where other things travel."""
+    """Return the bytes of a round in MB as FedMHC's table II prints them.
+
+    There the sizes of a model and of a head are rounded to two decimals first, and a MB is 2^20 bytes. Labels and the
+    like, less than 1 % of a head, do not show.
+
+    Args:
+        total, model, head: bytes of the round, of a model and of a head.
+
+    Raises:
+        ValueError: if other things than models and heads travel."""
     models, rest = divmod(total, model)
     heads, rest = divmod(rest, head)
     if rest > head / 100:
@@ -18,6 +26,10 @@ def printed(total: int, model: int, head: int) -> float:
     return round(models * round(model / MIB, 2) + heads * round(head / MIB, 2), 2)
 
 
-def batches_per_pass(sizes: np.ndarray, train) -> np.ndarray:
-    """Return the batches of one pass of each client's local training, (n,)."""
+def batches_per_pass(sizes: np.ndarray, train: Train) -> np.ndarray:
+    """Return the batches of each client's local training in a round, (n,).
+
+    Args:
+        sizes: training samples of each client, (n,).
+        train: the settings of local training."""
     return np.full(len(sizes), train.steps) if train.steps else train.epochs * -(-np.asarray(sizes) // train.batch)

@@ -1,22 +1,28 @@
-"""Which round of a run counts, and whether the run may end early: both by the mean accuracy of its clients on their
-validation samples. The best round on test samples, as papers print it, is reported under that name and decides nothing.
+"""Which round of a run counts, and whether the run may end early.
 
-All follows from the lines of metrics.jsonl, so that a run which was killed, or goes on elsewhere, decides the same."""
+The mean accuracy of the clients on their validation samples decides both. The best round on test samples, as papers
+print it, is reported under that name and decides nothing. All follows from the lines of metrics.jsonl alone, so that a
+run that was killed, or goes on elsewhere, decides the same."""
 from __future__ import annotations
 
 import numpy as np
 
 from fedmpi.config.schema import Config
+from fedmpi.data.federation import Federation
 from fedmpi.errors import BadInput
 from fedmpi.faults import attackers
 from fedmpi.server.metrics import best_of
 from fedmpi.storage.run_status import AT_BEST_VALIDATION, BEST_ON
 
-BESIDE = "accuracy_mean_validation"      # on validation samples, of rounds that are judged on test samples too
+# The accuracy on validation samples in rounds that are judged on test samples, too.
+BESIDE = "accuracy_mean_validation"
 
 
-def refuse_selection(config: Config, federation) -> None:
-    """Raise BadInput if validation samples are asked for that no honest client has, or that are judged too late."""
+def refuse_selection(config: Config, federation: Federation) -> None:
+    """Refuse settings that ask for validation samples that no honest client has, or that are judged too late.
+
+    Raises:
+        BadInput: with the setting and a remedy."""
     asked, n = {"evaluate.on": config.evaluate.on, "stop.on": config.stop and config.stop.on}, len(federation.sizes)
     honest = np.isin(np.arange(n), attackers(config.attack, n, config.seed), invert=True)
     for name in (name for name, on in asked.items() if on == "validation"):
@@ -42,8 +48,12 @@ def best_validation_line(lines: list[dict], measure: str = BESIDE) -> dict | Non
 def early_end(config: Config, lines: list[dict], now: int) -> str:
     """Return a line that says why a run ends after round `now`, before its last one, "" if it goes on.
 
-    Rounds that `evaluate.every` asks for count, and no other: neither those of embeddings, nor what was the last round
-    until `rounds` was raised."""
+    Only rounds that `evaluate.every` asks for count: not those of embeddings, and not a round that was the last one
+    until `rounds` was raised.
+
+    Args:
+        lines: the lines of metrics.jsonl.
+        now: rounds finished."""
     if config.stop is None or now >= config.rounds:
         return ""
     measure, patience = BESIDE if config.evaluate.on == "test" else "accuracy_mean", config.stop.patience
@@ -56,7 +66,10 @@ def early_end(config: Config, lines: list[dict], now: int) -> str:
 
 
 def series(config: Config, lines: list[dict]) -> dict:
-    """Return what result.json says of all evaluated rounds, `lines` of metrics.jsonl."""
+    """Return what result.json says of all evaluated rounds.
+
+    Args:
+        lines: the lines of metrics.jsonl of evaluated rounds."""
     best, on = best_of(lines), BEST_ON + config.evaluate.on
     found = {f"accuracy{on}": best["accuracy_mean"], "best_round": best["round"],
              f"accuracy_weighted{on}": float(np.fmax.reduce([line["accuracy_weighted"] for line in lines])),

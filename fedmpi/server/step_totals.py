@@ -1,4 +1,4 @@
-"""The gradient steps of all clients so far, by kind (rank 0): what a comparison of methods is to say of every row."""
+"""The gradient steps of all clients so far, by kind (rank 0): a comparison of methods states them beside each row."""
 from __future__ import annotations
 
 from dataclasses import dataclass, field
@@ -10,12 +10,13 @@ from fedmpi.engines.step_counter import JUDGED, KINDS, OTHERS, PARTICIPANTS
 
 @dataclass
 class StepTotals:
-    """Steps of all clients in all rounds, of each kind: nan where a run goes on from a checkpoint without them."""
-    totals: np.ndarray = field(default_factory=lambda: np.zeros(len(KINDS)))      # (kinds,)
+    """Steps of all clients in all rounds by kind; nan if the run was continued from a checkpoint without them."""
+    # (kinds,)
+    totals: np.ndarray = field(default_factory=lambda: np.zeros(len(KINDS)))
 
     @classmethod
     def of(cls, saved: list[float] | None) -> StepTotals:
-        """Return the totals as a checkpoint has them."""
+        """Return the totals that a checkpoint holds."""
         return cls(np.array(saved, float) if saved else np.full(len(KINDS), np.nan))
 
     def saved(self) -> list[float] | None:
@@ -24,14 +25,19 @@ class StepTotals:
 
     @property
     def known(self) -> bool:
+        """Return whether the totals are known."""
         return bool(np.isfinite(self.totals).all())
 
     def note(self, times: np.ndarray, trained: int, clients: int) -> dict:
-        """Take what the ranks' TIMES (ranks, ...) say of a round with so many participants that trained; return its
-        facts: mean steps of a participant (and of any client that was judged), and of all clients so far.
+        """Add the steps of a round; return the mean steps of a participant, and of all clients so far.
 
-        What is trained for judging is not kept: of that the latest counts, so that the sum over kinds is what stands
-        behind the judged models."""
+        Models that are trained only to be judged are not kept. Of their steps the latest ones count, so that the sum
+        over kinds is what stands behind the judged models.
+
+        Args:
+            times: what the order TIMES gives, (ranks, ...).
+            trained: the number of participants that trained.
+            clients: the number of all clients, any of which may have been judged."""
         counts = times[:, -(JUDGED + 1) * len(KINDS):].sum(0).reshape(-1, len(KINDS))
         judged = counts[JUDGED]
         self.totals += counts[PARTICIPANTS] + counts[OTHERS]
@@ -42,6 +48,6 @@ class StepTotals:
 
 
 def steps_by_kind(numbers: np.ndarray) -> dict[str, float]:
-    """Return the kinds that occur, whole numbers as such."""
+    """Return the steps by kind, without kinds that do not occur, and whole numbers as int."""
     return {kind: int(number) if number == int(number) else float(number)
             for kind, number in zip(KINDS, numbers, strict=True) if number}
