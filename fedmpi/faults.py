@@ -1,7 +1,6 @@
-"""Clients that fail and clients that attack: the settings, and who they are. What becomes of their updates is in
-clients/updates.py.
+"""Clients that fail and clients that attack: the settings, and who they are.
 
-All draws are made from the seed, the round and the client's number alone."""
+Their updates are altered in clients/updates.py. All draws follow from the seed, the round and the client's number."""
 from __future__ import annotations
 
 from dataclasses import dataclass
@@ -15,27 +14,35 @@ from fedmpi.text import spans
 if TYPE_CHECKING:
     from fedmpi.method import Participants
 
-DROPS, ATTACKERS = 0xD20B, 0xA77A      # keep these uses of the seed apart from others
+# Keep these uses of the seed apart from others.
+DROPS_STREAM, ATTACKERS_STREAM = 0xD20B, 0xA77A
 
 
 @dataclass(frozen=True)
 class Faults:
+    """Clients that fail, and updates that cannot be used."""
     title = "faults"
     bad_update: Annotated[Literal["stop", "skip"], "what an update does that is not finite or out of range: end the "
                           "run, or stay out of its round"] = "stop"
     drop: Annotated[float, Ge(0), Lt(1), "probability that a participant is lost during a round"] = 0.
 
     def arriving(self, who: Participants) -> Participants:
-        """Return the participants that are not lost. What a lost one has learned is lost with it: it starts its next
-        round from its old state, so nothing is computed for it but what clients do that do not take part (`idle`)."""
+        """Return the participants that are not lost during the round.
+
+        A lost client loses what it learned and starts its next round from its old state. So nothing is computed for it
+        but what clients do that do not take part (`idle`)."""
         if not self.drop:
             return who
-        chances = np.random.default_rng((who.seed, who.round, DROPS)).random(who.ids[-1] + 1)
+        chances = np.random.default_rng((who.seed, who.round, DROPS_STREAM)).random(who.ids[-1] + 1)
         return who.only(chances[who.ids] >= self.drop)
 
     def missing(self, asked: Participants, trained: Participants, taken: Participants) -> tuple[dict, str]:
-        """Return which clients were lost in a round, and whose updates were not taken, where either may be; and a line
-        that says so, "" where there are none."""
+        """Return which clients were lost and whose updates were not taken, and a line that says so ("" if none).
+
+        Args:
+            asked: the participants.
+            trained: those of them that were not lost.
+            taken: those of them whose updates the server took."""
         lost, bad = np.setdiff1d(asked.ids, trained.ids).tolist(), np.setdiff1d(trained.ids, taken.ids).tolist()
         facts = ({"lost": lost} if self.drop else {}) | ({"bad_updates": bad} if self.bad_update == "skip" else {})
         parts = [*([f"lost clients {spans(lost)}"] if lost else []),
@@ -45,8 +52,10 @@ class Faults:
 
 @dataclass(frozen=True)
 class Attack:
-    """sign_flip: sends the opposite of its update, `scale` times as long (Li et al., AAAI 2019); noise: its update plus
-    normal noise; label_flip: trains on labels c - 1 - y (Fang et al., USENIX Security 2020)."""
+    """Clients that attack.
+
+    sign_flip: they send the opposite of their update, `scale` times as long (Li et al., AAAI 2019). noise: they add
+    normal noise to it. label_flip: they train on labels c - 1 - y (Fang et al., USENIX Security 2020)."""
     title = "attack"
     kind: Annotated[Literal["sign_flip", "noise", "label_flip"], "what the attackers do"]
     share: Annotated[float, Gt(0), Lt(1), "of the clients, drawn once, that attack: at least one, never all"] = .2
@@ -54,6 +63,6 @@ class Attack:
 
 
 def attackers(attack: Attack | None, n: int, seed: int) -> np.ndarray:
-    """Return which of n clients attack, ascending."""
+    """Return which of n clients attack, ascending; nobody does without `attack`."""
     count = 0 if attack is None else min(max(1, round(attack.share * n)), n - 1)
-    return np.sort(np.random.default_rng((seed, ATTACKERS)).choice(n, count, replace=False))
+    return np.sort(np.random.default_rng((seed, ATTACKERS_STREAM)).choice(n, count, replace=False))

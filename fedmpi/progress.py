@@ -1,12 +1,14 @@
-"""What rank 0 tells the user: a live line on a terminal, one plain line a round elsewhere, everything in log.txt.
+"""What rank 0 tells the user: a live line on a terminal, a plain line per round elsewhere, and everything in log.txt.
 
-What a full disk refuses of either is lost: a run does not fail for what it says."""
+Text that a full disk refuses is lost, since a run does not fail for what it says."""
 from __future__ import annotations
 
 import os
 import sys
 import time
 from contextlib import suppress
+from pathlib import Path
+from typing import IO
 
 from fedmpi.slurm.job import SlurmJob
 from fedmpi.storage.atomic import writing
@@ -15,9 +17,16 @@ from fedmpi.storage.atomic import writing
 class Progress:
     """Prints and logs. On a terminal the line of the present round is overwritten by the next one's."""
 
-    def __init__(self, log_path=None, quiet: bool = False):
-        self.log, self.quiet = None, quiet
-        if log_path:      # unbuffered: what a full disk refuses must not be tried again at the end
+    def __init__(self, log_path: Path | None = None, quiet: bool = False):
+        """Open the log.
+
+        Args:
+            log_path: the log; None: there is none.
+            quiet: print nothing."""
+        self.log: IO[bytes] | None = None
+        self.quiet = quiet
+        if log_path:
+            # Unbuffered: what a full disk refuses must not be tried again at the end.
             with writing(log_path):
                 self.log = open(log_path, "ab", buffering=0)  # noqa: SIM115  (open as long as the run)
         self.live = sys.stdout.isatty() and SlurmJob.from_env().job_id is None
@@ -31,10 +40,11 @@ class Progress:
         self.note(text)
 
     def note(self, text: str) -> None:
-        """Write to the log alone."""
+        """Write to the log only."""
         if self.log:
             stamp = time.strftime("%Y-%m-%d %H:%M:%S")
-            with suppress(OSError):      # what was done is in the other files; a run does not fail for its log
+            # What was done is in the other files; a run does not fail for its log.
+            with suppress(OSError):
                 self.log.write("".join(f"{stamp}  {line}\n" for line in text.splitlines()).encode(errors="replace"))
 
     def round(self, text: str) -> None:
@@ -49,17 +59,20 @@ class Progress:
         self.note(text)
 
     def close(self) -> None:
+        """Close the log."""
         if self.log:
             self.log.close()
             self.log = None
 
 
 def write_stdout(text: str) -> None:
-    """Write to stdout what no run and no check must fail for."""
+    """Write to stdout, and do not fail if that is not possible."""
     try:
         sys.stdout.write(text)
         sys.stdout.flush()
-    except BrokenPipeError:      # `fedmpi run ... | head`: the run goes on, the log has it all
+    except BrokenPipeError:
+        # After `fedmpi run ... | head` the run goes on, and the log has it all.
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115
-    except OSError:      # a job's output file on a full disk: printed later, or lost
+    except OSError:
+        # A job's output file on a full disk: the text is printed later, or lost.
         pass

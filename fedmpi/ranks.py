@@ -1,5 +1,5 @@
-"""Who takes part: ranks introduce themselves, those that do not belong together are refused, and the first lines of a
-run say which rank is where."""
+"""Who takes part: ranks that do not belong together are refused, and the first lines of a run say which rank is where.
+"""
 from __future__ import annotations
 
 import hashlib
@@ -22,7 +22,10 @@ PACKAGE = Path(__file__).parent
 
 
 def gather_objects(world: Transport, value) -> list:
-    """Return every rank's value at rank 0, in rank order, and nothing elsewhere."""
+    """Return every rank's value at rank 0, in rank order, and an empty list elsewhere. All ranks call it.
+
+    Args:
+        value: anything that JSON can hold."""
     text, one_each = np.frombuffer(json.dumps(value).encode(), np.uint8), np.ones(world.size, np.int64)
     lengths = world.gather(np.array([text.size]), one_each)
     texts = world.gather(text, one_each if lengths is None else lengths)
@@ -32,7 +35,13 @@ def gather_objects(world: Transport, value) -> list:
 
 
 def refuse_mixed(world: Transport, words: list) -> None:
-    """Refuse at rank 0 ranks whose program or command line (`words`) is another one; all ranks call it first."""
+    """Refuse ranks whose program or command line differs from rank 0's. All ranks call it first.
+
+    Args:
+        words: this rank's command line.
+
+    Raises:
+        BadInput: at rank 0, with the rank and what differs."""
     cards = gather_objects(world, card(world, words)) if world.size > 1 else []
     for rank, them in enumerate(cards):
         odd = next((name for name in them if name != "host" and them[name] != cards[0][name]), None)
@@ -43,14 +52,14 @@ def refuse_mixed(world: Transport, words: list) -> None:
 
 
 def card(world: Transport, words: list) -> dict[str, str]:
-    """Say what this rank runs; all but the host has to be the same everywhere."""
+    """Return what this rank runs, by name. All but the host has to be the same on all ranks."""
     return {"host": world.host, "fedmpi": __version__, "Python": platform.python_version(),
             "torch": installed("torch", "unknown"), "code": code_mark(),
             "command": " ".join("-" if word is None else str(word) for word in words)}
 
 
 def installed(package: str, otherwise: str) -> str:
-    """Return a package's version, or what to say where it is not installed."""
+    """Return a package's version, or `otherwise` if it is not installed."""
     try:
         return version(package)
     except PackageNotFoundError:
@@ -58,7 +67,7 @@ def installed(package: str, otherwise: str) -> str:
 
 
 def code_mark() -> str:
-    """Return a short hash of this package's source: a version may be installed with changes of one's own."""
+    """Return a short hash of this package's source: a user may have changed an installed version."""
     total = hashlib.sha256()
     for path in sorted(PACKAGE.rglob("*.py")):
         total.update(str(path.relative_to(PACKAGE)).encode() + path.read_bytes())
@@ -66,7 +75,10 @@ def code_mark() -> str:
 
 
 def describe_place(world: Transport, device, hosts: bool) -> dict:
-    """Say where this rank works; `hosts`: it trains clients."""
+    """Return where this rank works: host, device, cores, threads, GPU.
+
+    Args:
+        hosts: this rank trains clients."""
     import torch
     cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else list(range(os.cpu_count()))
     here = {"host": world.host, "device": str(device), "cores": cores, "threads": torch.get_num_threads(),
@@ -80,7 +92,7 @@ def describe_place(world: Transport, device, hosts: bool) -> dict:
 
 
 def oddities(places: list[dict]) -> list[str]:
-    """Say what a user should know of who computes where: GPUs that are shared, ranks that have none."""
+    """Return warnings about devices: GPUs that ranks share, and ranks that have none while others do."""
     sharing, found = defaultdict(list), []
     for rank, them in enumerate(places):
         if them["gpu"] and them["hosts"]:
@@ -97,7 +109,7 @@ def oddities(places: list[dict]) -> list[str]:
 
 
 def hosts_table(ranks: list[dict]) -> str:
-    """Return a table with one row per host, or more where its ranks have different devices."""
+    """Return a table with one row per host, or more if its ranks have different devices."""
     def alike(r):
         return ranks[r]["host"], ranks[r]["device"], len(ranks[r]["cores"]), ranks[r]["threads"]
     groups = [(key, list(members)) for key, members in groupby(sorted(range(len(ranks)), key=alike), key=alike)]

@@ -11,7 +11,7 @@ import pytest
 from fedmpi.clients.hosted import HostedClients
 from fedmpi.clients.partial_sums import PartialSums
 from fedmpi.clients.state_store import Spill
-from fedmpi.server.rounds import Run
+from fedmpi.server.saving import CheckpointWriter
 from tests.decomposition import cases, quick
 from tests.decomposition.__main__ import main
 from tests.decomposition.design import cover
@@ -73,12 +73,12 @@ def forgetful(run, path, snapshot):
     run.state.groups.last[:] = -1
 
 
-WEIGHTED, LOCAL, RESTORE = PartialSums.weighted_sum, HostedClients.local, Run.restore
+WEIGHTED, LOCAL, RESTORE = PartialSums.weighted_sum, HostedClients.local, CheckpointWriter.restore
 # name -> class, function, the fault in its place, the run that shows it, the first difference.
 PLANTED = {
     "rounding by rank": (PartialSums, "weighted_sum", rounded, {"ranks": 3}, "digest"),
     "batches by rank": (HostedClients, "local", of_its_rank, {"ranks": 3}, "digest"),
-    "a forgetful restart": (Run, "restore", forgetful, {"restart": "1 after 1"},
+    "a forgetful restart": (CheckpointWriter, "restore", forgetful, {"restart": "1 after 1"},
                             "cluster_sizes_all in round 2 of metrics.jsonl"),
     "spilled states": (Spill, "read", lambda spill, client: spill.first, {"state": "spilled"}, "digest")}
 
@@ -93,7 +93,7 @@ def test_planted_faults_are_seen(name, suite, monkeypatch):
 
 
 def test_a_run_that_fails_is_a_mismatch(suite, monkeypatch, capfd):
-    monkeypatch.setattr(Run, "restore", lambda *_: 1 / 0)
+    monkeypatch.setattr(CheckpointWriter, "restore", lambda *_: 1 / 0)
     one, = suite.compare("fedavg", [{**ROW, "restart": "1 after 1", "ranks": 2}])
     assert broken(one) and one.differs == "start 2 on 2 ranks ended with None"
     assert "ZeroDivisionError" in capfd.readouterr().err

@@ -1,8 +1,10 @@
-"""Clustering of clients at rank 0: scikit-learn's algorithms, seeded, warm-started, with empty clusters handled."""
+"""Clustering of clients at rank 0: scikit-learn's algorithms, seeded, warm-started, with empty clusters handled.
+
+Legend: n rows, d their length, k clusters."""
 from __future__ import annotations
 
 from functools import partial
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -10,15 +12,27 @@ from torch import Tensor
 
 from fedmpi.clustering.low_rank import spectrum
 
-MAX_ITERATIONS = 300      # iterations of Lloyd
-LARGE_TABLE = 1 << 27      # numbers: more than these (1 GiB in double precision) are clustered in single precision
+# Iterations of Lloyd's algorithm.
+MAX_ITERATIONS = 300
+# Tables of more numbers (1 GiB in double precision) are clustered in single precision.
+LARGE_TABLE = 1 << 27
+
+
+class RowsLike(Protocol):
+    """What is asked of a handle on rows that lie at several ranks: see comm/rows.py."""
+    def gather(self) -> Tensor: ...
+    def gram(self, origin: Tensor | None = None) -> Tensor: ...
 
 
 class Clusters(NamedTuple):
-    labels: np.ndarray      # (n,) cluster of each row
-    iterations: int         # that k-means took
+    """The clusters of n rows."""
+    # cluster of each row, (n,)
+    labels: np.ndarray
+    # iterations that k-means took
+    iterations: int
     k: int
-    distance: float = float("nan")      # of rows that only `kmeans_of_models` sees
+    # mean distance of rows from their cluster's mean, known only of `kmeans_of_models`
+    distance: float = float("nan")
 
     def centres(self, rows: Tensor, old: Tensor) -> Tensor:
         """Return the mean of each cluster's rows (k, d); an empty cluster keeps its `old` row."""
@@ -30,13 +44,20 @@ class Clusters(NamedTuple):
         return new
 
 
-def kmeans(rows: Tensor, k: int, start: Tensor | None, seed: tuple[int, ...], weight=None, tries: int = 1,
-           batch: int = 0) -> Clusters:
-    """Cluster rows (n, d) into at most k groups by Lloyd's k-means, from `start` (k, d) or k-means++ (seeded), the
-    best of `tries` starts; `weight` (n,) where rows do not count alike. With `batch`, by mini-batches of so many rows
-    (Sculley, WWW 2010): for many long rows, where a pass over all of them takes too long.
+def kmeans(rows: Tensor, k: int, start: Tensor | None, seed: tuple[int, ...], weight: np.ndarray | None = None,
+           tries: int = 1, batch: int = 0) -> Clusters:
+    """Cluster rows into at most k groups by Lloyd's k-means.
 
-    With fewer rows than clusters each row is its own cluster; labels then are 0..n-1."""
+    If there are fewer rows than clusters, each row is a cluster of its own, and labels are 0..n-1.
+
+    Args:
+        rows: (n, d).
+        start: centres to start from, (k, d); None: k-means++.
+        seed: numbers that seed k-means++ and mini-batches.
+        weight: of each row, (n,); default: all rows count alike.
+        tries: starts of k-means++, of which the best result counts.
+        batch: rows of a mini-batch (Sculley, WWW 2010), for many long rows of which a pass over all takes too long;
+            0: no mini-batches."""
     from sklearn.cluster import KMeans, MiniBatchKMeans
     from threadpoolctl import threadpool_limits
     rows, groups = (rows.float() if rows.numel() > LARGE_TABLE else rows.double()).numpy(), min(k, len(rows))
@@ -47,18 +68,24 @@ def kmeans(rows: Tensor, k: int, start: Tensor | None, seed: tuple[int, ...], we
         return Clusters(nearest(rows, start.double().numpy()), 0, k)
     else:
         init, relabel = "k-means++", np.arange(groups)
-    with threadpool_limits(1):      # the order of sums, and so the bits, must not depend on threads
+    # The order of sums, and so the bits, must not depend on the number of threads.
+    with threadpool_limits(1):
         made = KMeans if not batch else partial(MiniBatchKMeans, batch_size=batch, reassignment_ratio=0.)
         found = made(groups, init=init, n_init=1 if start is not None else tries, random_state=state).fit(
             rows, sample_weight=weight)
     return Clusters(relabel[found.labels_], int(found.n_iter_), k)
 
 
-def lloyd(rows: Tensor, start: Tensor, weight=None) -> Clusters:
-    """Cluster rows (n, d) by Lloyd's iteration from `start` (k, d) until no row changes its cluster.
+def lloyd(rows: Tensor, start: Tensor, weight: np.ndarray | None = None) -> Clusters:
+    """Cluster rows by Lloyd's iteration until no row changes its cluster.
 
-    A cluster without rows keeps its centre, where `kmeans` would move it to a far row: that is right for clusters whose
-    members may just not take part in a round."""
+    A cluster without rows keeps its centre, while `kmeans` would move it to a far row. That is right for clusters whose
+    members may just not take part in a round.
+
+    Args:
+        rows: (n, d).
+        start: centres to start from, (k, d).
+        weight: of each row, (n,); default: all rows count alike."""
     rows, centres = rows.double().numpy(), start.double().numpy().copy()
     weight, labels = np.ones(len(rows)) if weight is None else np.asarray(weight, float), None
     for iteration in range(1, MAX_ITERATIONS + 1):  # noqa: B007
@@ -73,23 +100,27 @@ def lloyd(rows: Tensor, start: Tensor, weight=None) -> Clusters:
 def embed(gram: Tensor) -> Tensor:
     """Return points (n, r) that are as far from each other as the rows whose inner products `gram` (n, n) holds.
 
-    Exact: long rows can be clustered by these short ones. The points' mean is 0 and r <= n - 1 (1 where n is 1)."""
+    This is exact, so long rows can be clustered by these short ones. The points' mean is 0, and r <= n - 1 (1 if n
+    is 1)."""
     gram = gram.double().numpy()
     inner = gram - gram.mean(0) - gram.mean(1, keepdims=True) + gram.mean()
     values, vectors = spectrum(inner)
-    kept = values > len(gram) * np.finfo(float).eps * gram.diagonal().max()      # the rest is rounding
-    kept[-1] = True      # of rows that are all equal, a single column of zeros is left
+    # The other columns hold rounding errors. If all rows are equal, a single column of zeros is left.
+    kept = values > len(gram) * np.finfo(float).eps * gram.diagonal().max()
+    kept[-1] = True
     return torch.from_numpy(vectors[:, kept] * np.sqrt(values[kept].clip(0)))
 
 
 def nearest(rows: np.ndarray, centres: np.ndarray) -> np.ndarray:
-    """Return the index of the nearest centre of each row, (n,). The differences are squared, not multiplied out: rows
-    much nearer to each other than to 0 keep their digits."""
+    """Return the index of the nearest centre of each row, (n,).
+
+    Differences are squared and not multiplied out, so that rows much nearer to each other than to 0 keep their digits.
+    """
     from scipy.spatial.distance import cdist
     return cdist(rows, centres, "sqeuclidean").argmin(1)
 
 
-def mean_distance(rows: Tensor, labels: np.ndarray, weight=None) -> float:
+def mean_distance(rows: Tensor, labels: np.ndarray, weight: np.ndarray | None = None) -> float:
     """Return the mean distance of rows (n, d) from their cluster's (weighted) mean, as FedMHC measures clusters."""
     weight, total = np.ones(len(rows)) if weight is None else np.asarray(weight, float), 0.
     for j in np.unique(labels):
@@ -99,38 +130,48 @@ def mean_distance(rows: Tensor, labels: np.ndarray, weight=None) -> float:
 
 
 def placed(table: Tensor, ids: np.ndarray, values: np.ndarray) -> Tensor:
-    """Return a copy of a table by client in which the entries of `ids` are `values`."""
+    """Return a copy of a table by client, (N,), in which the entries of clients `ids` are `values`."""
     table = table.clone()
     table[torch.from_numpy(ids)] = torch.from_numpy(np.asarray(values, np.int64))
     return table
 
 
-def kmeans_of_models(rows, squares, centres: Tensor, seed: tuple[int, ...]) -> Clusters:
-    """Cluster long rows (a Rows handle, n) as `kmeans` would, without their being at one place, and measure `distance`.
+def kmeans_of_models(rows: RowsLike, squares: RowsLike, centres: Tensor, seed: tuple[int, ...]) -> Clusters:
+    """Cluster long rows as `kmeans` would, though they lie at several ranks, and measure `distance`.
 
-    centres (k, d): where it starts (all equal: k-means++); squares (a Rows handle, (n, k)): squared distances to it."""
-    origin, k, squares = centres.mean(0), len(centres), squares.gather().double()
+    Args:
+        rows: a Rows handle on the rows, (n, d).
+        squares: a Rows handle on their squared distances from the centres, (n, k).
+        centres: where k-means starts, (k, d); if all are equal, it starts by k-means++.
+        seed: numbers that seed k-means++."""
+    origin, k, to_centres = centres.mean(0), len(centres), squares.gather().double()
     gram = rows.gram(origin)
     if (centres == centres[0]).all():
         return measure_clusters(kmeans(points := embed(gram), k, None, seed), points)
-    if len(squares) < k:
-        return measure_clusters(Clusters(squares.argmin(1).numpy(), 0, k), embed(gram))
+    if len(to_centres) < k:
+        return measure_clusters(Clusters(to_centres.argmin(1).numpy(), 0, k), embed(gram))
     centres = (centres - origin).double()
     products = centres @ centres.T
-    across = (gram.diagonal()[:, None] + products.diagonal() - squares) / 2
+    across = (gram.diagonal()[:, None] + products.diagonal() - to_centres) / 2
     points = embed(torch.cat([torch.cat([gram, across], 1), torch.cat([across.T, products], 1)]))
-    twins = (squares[:, :, None] == squares[:, None]).all(0).int().argmax(1)      # the first of equal centres
+    # the first of equal centres
+    twins = (to_centres[:, :, None] == to_centres[:, None]).all(0).int().argmax(1)
     return measure_clusters(kmeans(points[:-k], k, points[-k:][twins], seed), points[:-k])
 
 
 def measure_clusters(found: Clusters, points: Tensor) -> Clusters:
+    """Return the clusters with their mean distance, given points that are as far apart as the rows, (n, r)."""
     return found._replace(distance=mean_distance(points, found.labels))
 
 
 def split_in_two(cosines: Tensor) -> np.ndarray:
-    """Split rows in two by complete linkage on their cosines (n, n); return which leave: the smaller part (n,) bool."""
+    """Split rows in two by complete linkage; return which rows are in the smaller part, (n,) bool.
+
+    Args:
+        cosines: of the rows with each other, (n, n)."""
     from sklearn.cluster import AgglomerativeClustering
     linkage = AgglomerativeClustering(2, metric="precomputed", linkage="complete")
     labels = linkage.fit_predict(1 - cosines.double().numpy())
-    leaving = labels != labels[0]      # of two equal parts, the one without the first row
+    # of two equal parts, the one without the first row
+    leaving = labels != labels[0]
     return leaving if 2 * leaving.sum() <= len(leaving) else ~leaving

@@ -10,7 +10,7 @@ import numpy as np
 from fedmpi.commands.plan import Case, prepared
 from fedmpi.commands.planned_steps import averaged, taking_part
 from fedmpi.config.schema import to_plain
-from fedmpi.edge import FORWARD
+from fedmpi.edge import FORWARD_SHARE
 from fedmpi.engines.batch_plan import get_local_training
 from fedmpi.engines.dry_run import count_round_work
 from fedmpi.errors import BadInput
@@ -68,11 +68,11 @@ def steps_of_round(case: Case, who: float, shared) -> float:
 
     def samples(n: int) -> dict[str, float]:
         done = count_round_work(case.method, shared, case.mine, sample, n, get_local_training(case.config, 0))
-        return {"all": done.trained + FORWARD * done.passed}
+        return {"all": done.trained + FORWARD_SHARE * done.passed}
     every = case.config.evaluate.every or case.config.rounds
     parts = [("train", "validation", "test").index(part) for part in case.config.judged_on]
     judged = federation.counts[:, parts].sum() / every
-    return (averaged(federation.sizes, samples)["all"] * who + FORWARD * judged) / case.config.train.batch
+    return (averaged(federation.sizes, samples)["all"] * who + FORWARD_SHARE * judged) / case.config.train.batch
 
 
 def measure_rate(case: Case) -> float:

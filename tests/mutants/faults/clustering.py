@@ -12,8 +12,8 @@ FAULTS: list[tuple[str, str, str]] = [
     ("fedmpi.clustering.kmeans_and_linkage:split_in_two", "2 * leaving.sum() <=", "2 * leaving.sum() <"),
     ("fedmpi.clustering.kmeans_and_linkage:kmeans_of_models", ".argmax(1)      # the", ".argmin(1)      # the"),
     ("fedmpi.clustering.kmeans_and_linkage:kmeans_of_models",
-     "products.diagonal() - squares) / 2",
-     "products.diagonal() - squares)"),
+     "products.diagonal() - to_centres) / 2",
+     "products.diagonal() - to_centres)"),
     ("fedmpi.clustering.low_rank:principal", "np.eye(n) - 1 / n", "np.eye(n)"),
     ("fedmpi.clustering.low_rank:unit_rows", ".clamp_min(torch.finfo(rows.dtype).tiny)", ""),
     ("fedmpi.clustering.low_rank:multiply_adds", "n * k + n + k", "n * k + n")]

@@ -61,7 +61,7 @@ FAULTS: list[tuple[str, str, str]] = [
     ("fedmpi.text:spans", "pair[1] - pair[0]", "pair[0]"),
     ("fedmpi.edge:Edge.spent", "self.frequency ** 2", "self.frequency"),
     ("fedmpi.edge:Edge.spent", "8 * np", "np"),
-    ("fedmpi.edge:", "FORWARD = 1 / 3", "FORWARD = 1 / 2"),
+    ("fedmpi.edge:", "FORWARD_SHARE = 1 / 3", "FORWARD_SHARE = 1 / 2"),
     (ROSTER + "oddities", "them[\"gpu\"] and them[\"hosts\"]", "them[\"gpu\"]"),
     (ROSTER + "code_mark", "path.read_bytes()", "b''"),
     (ROSTER + "refuse_mixed", "name != \"host\" and ", ""),
@@ -76,7 +76,7 @@ FAULTS: list[tuple[str, str, str]] = [
     ("fedmpi.method:Method.global_model", "is WHOLE else None", "is not BASE else None"),
     ("fedmpi.faults:attackers", "max(1, round(attack.share * n))", "max(1, int(attack.share * n))"),
     ("fedmpi.faults:attackers", "n - 1)", "n)"),
-    ("fedmpi.faults:Faults.arriving", "(who.seed, who.round, DROPS)", "(who.seed, DROPS)"),
+    ("fedmpi.faults:Faults.arriving", "(who.seed, who.round, DROPS_STREAM)", "(who.seed, DROPS_STREAM)"),
     ("fedmpi.faults:Faults.arriving", ">= self.drop", "< self.drop"),
     ("fedmpi.faults:Faults.missing", "asked.round + 1", "asked.round"),
     ("fedmpi.session:refuse_other_ranks", "world.size != planned", "world.size > planned")]
