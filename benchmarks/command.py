@@ -17,7 +17,7 @@ NAMES = ("overhead", "engines", "collectives", "cohort", "scaling", "clustering"
 
 def run_benchmark(name: str, settings: list[str], json_path: str | None, picture_path: str | None) -> int:
     """Measure and print; return the exit code: 0, or 2 for bad input. Any other failure ends all ranks."""
-    from fedmpi.comm.launcher import speaks
+    from fedmpi.comm.launcher import reports_refusal
     from fedmpi.comm.mpi_world import open_world
     try:
         world = open_world()
@@ -25,7 +25,7 @@ def run_benchmark(name: str, settings: list[str], json_path: str | None, picture
         found = measure(world, **chosen)
     except BadInput as error:
         # Every rank sees it, so one of them prints it.
-        if speaks():
+        if reports_refusal():
             print(f"benchmarks: {error}", file=sys.stderr)
         return BAD_INPUT
     except FedmpiError as error:

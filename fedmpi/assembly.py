@@ -11,7 +11,7 @@ import torch
 
 from fedmpi import __version__
 from fedmpi.comm.gpu_probe import probe_gpu_memory
-from fedmpi.comm.gpu_staging import refuse_cuda_aware, straight
+from fedmpi.comm.gpu_staging import refuse_cuda_aware, wants_gpu_direct
 from fedmpi.comm.heartbeat import Heartbeat
 from fedmpi.comm.mpi_world import World
 from fedmpi.comm.rank_pool import RankPool
@@ -187,8 +187,8 @@ def build_parts(world: Transport, config: Config, federation: Federation, server
     room = gpu_card.limit_memory(config, device, gpu_card.count_ranks_on_gpu(world, device))
     engine = engine_choice.build_engine(name, config, room)
     group = HostedClients(at_work, shared, mine, engine, federation, hosted, config, device, room, context, why)
-    meant = straight(config.comm.cuda_aware, world, device)
-    works, staged = probe_gpu_memory(config.comm.cuda_aware, world, device, meant)
+    wanted = wants_gpu_direct(config.comm.cuda_aware, world, device)
+    works, staged = probe_gpu_memory(config.comm.cuda_aware, world, device, wanted)
     robust = RobustMean.from_settings(config.server.aggregation, config.server.trim)
     pool = RankPool(world, group, where, works, robust)
     return Parts(config, method, federation, pool, shared, up, device, staged=staged)

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fedmpi import errors
-from fedmpi.comm.launcher import speaks
+from fedmpi.comm.launcher import reports_refusal
 from fedmpi.comm.mpi_world import open_world
 from fedmpi.comm.transport import Transport
 from fedmpi.context import RankContext
@@ -124,7 +124,7 @@ def on_all_ranks(take_part: Callable[[Transport], int], context: RankContext | N
         world = open_world()
     except BadInput as error:
         # every process believes that it is rank 0: only one speaks
-        if speaks():
+        if reports_refusal():
             print(f"fedmpi: {error}", file=sys.stderr)
         return errors.BAD_INPUT
     try:

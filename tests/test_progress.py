@@ -45,8 +45,9 @@ def printed(tmp_path, monkeypatch):
         progress.say("stays")
         progress.say("too")
         progress.round("three")
+        log = progress.log
         progress.close()
-        assert progress.log.closed
+        assert log.closed and progress.log is None
         return stdout.getvalue(), (tmp_path / "log.txt").read_text().splitlines()
     return printed
 

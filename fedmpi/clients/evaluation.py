@@ -155,7 +155,7 @@ class Evaluator:
         x, y = pad_samples(xs), pad_samples(ys)
         leaves, trees = zip(*map(flatten_tree, weights), strict=True)
         w = unflatten_tree([torch.stack(column) for column in zip(*leaves, strict=True)], trees[0])
-        sizes = batch_plan.sent(np.array([len(labels) for labels in ys]), hosted.device)
+        sizes = batch_plan.copy_to_device(np.array([len(labels) for labels in ys]), hosted.device)
         own = torch.arange(y.shape[1], device=y.device) < sizes[:, None]
         method.model.eval()
         with convolutions.use_unfolded(method.model, hosted.engine.unfolded or ()):

@@ -8,7 +8,7 @@ from collections import OrderedDict
 import torch
 from torch import Tensor
 
-from fedmpi.comm.gpu_staging import sent
+from fedmpi.comm.gpu_staging import copy_to_device
 from fedmpi.data.federation import Federation
 
 
@@ -31,7 +31,7 @@ class SampleCache:
             self._kept.move_to_end(client)
             return self._kept[client]
         parts = self.federation.client(client)._asdict()
-        samples = self._kept[client] = {k: sent(v, self.device) for k, v in parts.items()}
+        samples = self._kept[client] = {k: copy_to_device(v, self.device) for k, v in parts.items()}
         self.held += samples_bytes(samples)
         while self.held > self.memory and len(self._kept) > 1:
             self.held -= samples_bytes(self._kept.popitem(last=False)[1])

@@ -1,20 +1,23 @@
-"""How this process was started, as the launchers' environment variables tell, launches that cannot work, and
-what a launcher needs to pass on our last words."""
+"""How this process was started (launchers say so in environment variables), launches that cannot work, and what a
+launcher needs to pass on the last message of a process."""
 from __future__ import annotations
 
 import os
 import stat
 import time
 from contextlib import suppress
+from typing import IO
 
+from fedmpi.comm.transport import Transport
 from fedmpi.errors import BadInput
 from fedmpi.slurm.job import SlurmJob, read_number
 
-DRAIN = 3         # seconds that an abort waits for the launcher to read what was printed
-GLANCE = 1e-4     # seconds between two looks whether it has
+# An abort waits so long for the launcher to read what was printed, and looks that often whether it did.
+DRAIN_S = 3
+DRAIN_LOOK_S = 1e-4
 
 
-def speaks() -> bool:
+def reports_refusal() -> bool:
     """Tell whether this process should report a refused launch: only the launcher's first one does."""
     ranks = (read_number(os.environ, "OMPI_COMM_WORLD_RANK"), read_number(os.environ, "PMI_RANK"),
              SlurmJob.from_env().rank)
@@ -32,8 +35,11 @@ def shares_cores() -> bool:
     return local > cores and not bound
 
 
-def refuse_lonely(world) -> None:
-    """Refuse processes that were started together but do not see each other: each would be rank 0 of 1."""
+def refuse_lonely(world: Transport) -> None:
+    """Refuse processes that were started together but do not see each other: each would be rank 0 of 1.
+
+    Raises:
+        BadInput: with the launcher, the library and a remedy."""
     if world.size > 1:
         return
     launchers = [("Open MPI's mpirun", read_number(os.environ, "OMPI_COMM_WORLD_SIZE")),
@@ -62,17 +68,18 @@ def inside_launcher() -> bool:
     return by_variable or SlurmJob.from_env().ranks_in_step is not None
 
 
-def drain(*streams) -> None:
-    """Wait until the launcher has read what was printed: some launchers drop what still lies in the pipe at an abort.
+def drain(*streams: IO) -> None:
+    """Wait until the launcher has read what was printed: some launchers drop what lies in the pipe at an abort.
 
-    A launcher that does not read within DRAIN seconds is not waited for."""
+    A launcher that does not read within DRAIN_S seconds is not waited for."""
     for stream in streams:
-        with suppress(OSError, ValueError, ImportError):      # closed, not a file, no such system call
+        # The stream may be closed or no file, or there may be no such system call.
+        with suppress(OSError, ValueError, ImportError):
             import fcntl
             import termios
             stream.flush()
-            until = time.perf_counter() + DRAIN
+            until = time.perf_counter() + DRAIN_S
             while stat.S_ISFIFO(os.fstat(stream.fileno()).st_mode) and time.perf_counter() < until:
                 if not any(fcntl.ioctl(stream.fileno(), termios.FIONREAD, bytes(4))):
                     break
-                time.sleep(GLANCE)
+                time.sleep(DRAIN_LOOK_S)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from fedmpi.comm.frame import frame, unframe
-from fedmpi.comm.gpu_staging import outgoing
+from fedmpi.comm.gpu_staging import stage_for_mpi
 from fedmpi.comm.orders import UP, Order, RowRef, performs
 from fedmpi.comm.robust import middle_by
 from fedmpi.comm.transport import Transport
@@ -269,7 +269,7 @@ class OrderPerformer:
         return self._ranks_of(rows) == self.world.rank
 
     def _reduce(self, total: Tensor, root: int = 0) -> np.ndarray | Tensor:
-        return self.world.reduce(outgoing(total, self.gpu_direct), root)
+        return self.world.reduce(stage_for_mpi(total, self.gpu_direct), root)
 
     def _gather_row(self, row: np.ndarray) -> np.ndarray | None:
         """Return one row of each rank, (ranks, ...), at rank 0."""

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from fedmpi.comm.frame import frame, unframe
-from fedmpi.comm.gpu_staging import landing
+from fedmpi.comm.gpu_staging import allocate_bytes
 from fedmpi.comm.order_performer import Hosted, OrderPerformer
 from fedmpi.comm.orders import HANDLERS, UP, Order
 from fedmpi.comm.robust import RobustMean
@@ -115,7 +115,7 @@ class RankPool:
             first_state = HANDLERS[order].first_state
             if buffer.size < size:
                 direct = self.performer.gpu_direct and first_state is not None
-                buffer = self.world.broadcast(landing(size, self.hosted.device, direct))
+                buffer = self.world.broadcast(allocate_bytes(size, self.hosted.device, direct))
             if order == Order.STOP:
                 return int(unframe(buffer)[0])
             self._perform(order, unframe(buffer, first_state))

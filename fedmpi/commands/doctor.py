@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 from fedmpi import __version__, errors, registry
-from fedmpi.comm.launcher import speaks
+from fedmpi.comm.launcher import reports_refusal
 from fedmpi.comm.mpi_world import open_world
 from fedmpi.comm.transport import Transport
 from fedmpi.commands.doctor_checks import BYTES, collectives, intact, write_trial_file
@@ -50,7 +50,7 @@ def doctor_command(folder: str) -> int:
     try:
         world = open_world()
     except BadInput as error:      # every process believes that it is rank 0: let one speak
-        if speaks():
+        if reports_refusal():
             print(Check("launch", "refused", str(error)))
         return errors.FAILED
     try:
@@ -196,10 +196,10 @@ def of_gpu_memory(world: Transport, device):
     """Yield the check of GPU memory in MPI, which a run makes before it hands it any; there is none without GPUs on
     several ranks, or where the library says that it takes none."""
     from fedmpi.comm.gpu_probe import probe_gpu_memory
-    from fedmpi.comm.gpu_staging import straight
+    from fedmpi.comm.gpu_staging import wants_gpu_direct
     if world.size == 1 or not world.cuda_aware:
         return
-    meant = straight("auto", world, device)
+    meant = wants_gpu_direct("auto", world, device)
     found = gather_objects(world, [meant, probe_gpu_memory("auto", world, device, meant)[1]])
     whys = [f"rank {r}: {why}" for r, (_, why) in enumerate(found) if why]
     if any(meant for meant, _ in found):

@@ -58,7 +58,7 @@ class Cohort:
         both = np.zeros((max(steps), len(drawn), self.local.batch + 1), np.int32)      # one copy to the device
         for i, p in enumerate(drawn):
             both[:steps[i], i, :-1], both[:steps[i], i, -1] = p.index, p.count
-        both = batch_plan.sent(both, self.y.device)
+        both = batch_plan.copy_to_device(both, self.y.device)
         index, count = both[..., :-1].long(), both[..., -1:]
         weight = (torch.arange(self.local.batch, device=count.device) < count) / count.clamp_min(1)
         active = (np.array(steps) > np.arange(max(steps))[:, None]).sum(1)
@@ -109,7 +109,7 @@ class Cohort:
         for begin in range(0, max(steps), at_once):
             ks = [sum(mine > t for mine in steps) for t in range(begin, min(begin + at_once, max(steps)))]
             block = np.stack([batch_plan.stack_noise(noise, at_once) for noise in drawn[:ks[0]]])
-            block = batch_plan.sent(block, self.y.device)
+            block = batch_plan.copy_to_device(block, self.y.device)
             yield from (block[:k, t] for t, k in enumerate(ks))
 
     @torch.no_grad()
@@ -128,7 +128,7 @@ class Cohort:
         outputs = self.forward(net, w)
         losses = cross_entropy(outputs.flatten(0, 1), self.y.flatten(0, 1), reduction="none")
         losses = losses.unflatten(0, self.y.shape[:2])
-        sizes = batch_plan.sent(np.array(self.sizes), losses.device)
+        sizes = batch_plan.copy_to_device(np.array(self.sizes), losses.device)
         own = torch.arange(losses.shape[1], device=losses.device) < sizes[:, None]
         per_block = (losses * own).unflatten(1, (-1, SAMPLES_PER_BLOCK)).sum(2)
         return sum(per_block.unbind(1)) / sizes      # block by block: other clients' blocks add 0
@@ -136,7 +136,7 @@ class Cohort:
     def class_sums(self, net: Net, w: Tensor, classes: int) -> Tensor:
         """Return sums of the outputs over each client's own samples of each class, (c, classes, ...)."""
         outputs = self.forward(net, w)
-        sizes = batch_plan.sent(np.array(self.sizes), outputs.device)
+        sizes = batch_plan.copy_to_device(np.array(self.sizes), outputs.device)
         own = torch.arange(outputs.shape[1], device=outputs.device) < sizes[:, None]
         members = F.one_hot(self.y, classes).to(outputs.dtype) * own[..., None]
         blocks = zip(members.split(SAMPLES_PER_BLOCK, 1), outputs.split(SAMPLES_PER_BLOCK, 1), strict=True)
@@ -208,7 +208,7 @@ def gather_padded(flat: Tensor, places: list[np.ndarray]) -> Tensor:
     table = np.full((len(places), round_up_to_blocks(len(places[0]))), -1)
     for row, mine in zip(table, places, strict=True):
         row[:len(mine)] = mine
-    at = batch_plan.sent(table, flat.device)
+    at = batch_plan.copy_to_device(table, flat.device)
     out = flat[at.clamp_min(0)]
     return out.masked_fill_((at < 0).view(*at.shape, *[1] * (out.ndim - 2)), 0)
 

@@ -71,7 +71,7 @@ class LoopData(RoundSettings):
         return dataclasses.replace(self, local=local, stream=stream)
 
     def subset(self, share: float, stream: int, fixed: bool = False, rest: bool = False) -> LoopData:
-        kept = batch_plan.sent(
+        kept = batch_plan.copy_to_device(
             batch_plan.draw_subset(self.local, self.client, stream, self.n, share, fixed, rest), self.y.device
         )
         return dataclasses.replace(self, x=self.x[kept], y=self.y[kept])
@@ -101,7 +101,7 @@ class LoopData(RoundSettings):
     def batches(self):
         """Yield (x, y) of every step. Samples are gathered for many steps at once; a batch is a slice of them."""
         drawn = batch_plan.draw_batches(self.local, self.client, self.stream, self.n)
-        index = batch_plan.sent(drawn.index, self.y.device)
+        index = batch_plan.copy_to_device(drawn.index, self.y.device)
         size = index.shape[1]
         together = max(1, BYTES_GATHERED_AT_ONCE // max(1, 4 * self.x[0].numel() * size))
         counts = drawn.count.tolist()
@@ -116,7 +116,7 @@ class LoopData(RoundSettings):
         steps = batch_plan.count_local_steps(self.local, self.n)
         at_once = batch_plan.choose_steps_at_once((self.local.batch, *shape), steps, self.y.device)
         drawn = batch_plan.draw_noise(self.local, self.client, self.stream, shape)
-        blocks = (batch_plan.sent(batch_plan.stack_noise(drawn, at_once), self.y.device)
+        blocks = (batch_plan.copy_to_device(batch_plan.stack_noise(drawn, at_once), self.y.device)
                   for _ in range(0, steps, at_once))
         for (x, y), e in zip(self.batches(), chain.from_iterable(blocks), strict=False):
             yield x, y, e[:len(y)]

@@ -102,7 +102,7 @@ class VmapData(RoundSettings):
 
     def subset(self, share: float, stream: int, fixed: bool = False, rest: bool = False) -> VmapData:
         part = self.cohort.subset(share, stream, fixed, rest)
-        sizes = batch_plan.sent(np.array(part.sizes), part.y.device)
+        sizes = batch_plan.copy_to_device(np.array(part.sizes), part.y.device)
         return dataclasses.replace(self, cohort=part, n=OutsideVmap.apply(lambda n: sizes, self.n))
 
     def class_sums(self, net: Net, w: Tensor, classes: int) -> Tensor:
@@ -208,7 +208,7 @@ class Vmap:
 
 def apply_to_cohort(function, shared, mine: list, cohort: Cohort, messages: list) -> list:
     """Return function(shared, mine, data) of each client of a cohort."""
-    sizes, ids = batch_plan.sent(np.array([cohort.sizes, cohort.clients]), cohort.y.device)
+    sizes, ids = batch_plan.copy_to_device(np.array([cohort.sizes, cohort.clients]), cohort.y.device)
     message = stack_states(messages) if None not in messages else None
 
     def one(mine, n, i, message=None):

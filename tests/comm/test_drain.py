@@ -38,7 +38,7 @@ def test_waits_until_the_launcher_has_read(pipe, monkeypatch):
     monkeypatch.setattr(launcher, "time", clock)
     writer.write("fedmpi: last words\n")      # not flushed
     launcher.drain(writer)
-    assert heard == [b"fedmpi: last words\n"] and clock.naps == [launcher.GLANCE] * 5
+    assert heard == [b"fedmpi: last words\n"] and clock.naps == [launcher.DRAIN_LOOK_S] * 5
 
 
 def test_what_was_read_in_part_is_waited_for(pipe, monkeypatch):
@@ -47,7 +47,7 @@ def test_what_was_read_in_part_is_waited_for(pipe, monkeypatch):
     monkeypatch.setattr(launcher, "time", clock)
     writer.write("fedmpi: last words\n")
     launcher.drain(writer)
-    assert sum(clock.naps) == pytest.approx(launcher.DRAIN, abs=.001)
+    assert sum(clock.naps) == pytest.approx(launcher.DRAIN_S, abs=.001)
 
 
 def test_a_launcher_that_does_not_read_is_given_three_seconds(pipe, monkeypatch):
@@ -56,7 +56,7 @@ def test_a_launcher_that_does_not_read_is_given_three_seconds(pipe, monkeypatch)
     monkeypatch.setattr(launcher, "time", clock)
     writer.write("nobody reads this")
     launcher.drain(writer)
-    assert sum(clock.naps) == pytest.approx(3, abs=.001) and launcher.DRAIN == 3 and set(clock.naps) == {1e-4}
+    assert sum(clock.naps) == pytest.approx(3, abs=.001) and launcher.DRAIN_S == 3 and set(clock.naps) == {1e-4}
     reader.read(100)
     clock.naps.clear()
     launcher.drain(writer)

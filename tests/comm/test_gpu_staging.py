@@ -10,7 +10,14 @@ import numpy as np
 import pytest
 import torch
 
-from fedmpi.comm.gpu_staging import cuda_aware, landing, outgoing, refuse_cuda_aware, straight, wait_for_gpu
+from fedmpi.comm.gpu_staging import (
+    allocate_bytes,
+    cuda_aware,
+    refuse_cuda_aware,
+    stage_for_mpi,
+    wait_for_gpu,
+    wants_gpu_direct,
+)
 from fedmpi.errors import BadInput
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda", 0)
@@ -25,8 +32,8 @@ def world(aware, size=3):
     ("auto", True, True), ("auto", False, False), ("auto", None, False),
     ("on", True, True), ("on", None, True), ("off", True, False)])
 def test_the_way(asked, aware, expected):
-    assert straight(asked, world(aware), GPU) is expected
-    assert not straight(asked, world(aware), CPU) and not straight(asked, world(aware, size=1), GPU)
+    assert wants_gpu_direct(asked, world(aware), GPU) is expected
+    assert not wants_gpu_direct(asked, world(aware), CPU) and not wants_gpu_direct(asked, world(aware, size=1), GPU)
 
 
 def test_on_is_refused_where_the_library_says_no():
@@ -59,15 +66,16 @@ def test_the_real_library_is_asked_and_a_run_heeds_it(bench):
 
 def test_on_a_cpu_sums_are_numpys_without_a_copy():
     total = torch.arange(3)
-    assert np.shares_memory(outgoing(total, False), total.numpy()) and outgoing(total, True) is total
-    assert isinstance(landing(8, CPU, False), np.ndarray) and isinstance(landing(8, CPU, True), torch.Tensor)
+    assert np.shares_memory(stage_for_mpi(total, False), total.numpy()) and stage_for_mpi(total, True) is total
+    assert isinstance(allocate_bytes(8, CPU, False), np.ndarray)
+    assert isinstance(allocate_bytes(8, CPU, True), torch.Tensor)
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU")
 def test_on_a_gpu_sums_are_staged_in_pinned_memory():
-    staged = outgoing(torch.arange(3, device=GPU), False)
+    staged = stage_for_mpi(torch.arange(3, device=GPU), False)
     assert staged.tolist() == [0, 1, 2] and torch.from_numpy(staged).is_pinned()
-    assert torch.from_numpy(landing(8, GPU, False)).is_pinned() and landing(8, GPU, True).is_cuda
+    assert torch.from_numpy(allocate_bytes(8, GPU, False)).is_pinned() and allocate_bytes(8, GPU, True).is_cuda
 
 
 def test_the_librarys_answer_is_taken(monkeypatch):
@@ -79,8 +87,8 @@ def test_the_librarys_answer_is_taken(monkeypatch):
 
 
 def test_landing_has_room_for_every_byte():
-    assert landing(9, CPU, False).shape == (9,) and landing(9, CPU, False).dtype == np.uint8
-    assert landing(9, CPU, True).shape == (9,) and landing(9, CPU, True).dtype == torch.uint8
+    assert allocate_bytes(9, CPU, False).shape == (9,) and allocate_bytes(9, CPU, False).dtype == np.uint8
+    assert allocate_bytes(9, CPU, True).shape == (9,) and allocate_bytes(9, CPU, True).dtype == torch.uint8
 
 
 def test_mpi_waits_for_a_gpu_and_for_nothing_else(monkeypatch):

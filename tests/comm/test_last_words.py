@@ -206,4 +206,4 @@ def test_the_name_of_a_library_is_one_line():
 
 def test_waits_are_in_order():
     """A worker gives rank 0 time to drain what it printed, several times over."""
-    assert worlds.END_BY_RANK_0_S >= 5 * launcher.DRAIN and worlds.LEAVE_AFTER_WORKERS_S == .5
+    assert worlds.END_BY_RANK_0_S >= 5 * launcher.DRAIN_S and worlds.LEAVE_AFTER_WORKERS_S == .5

@@ -33,7 +33,7 @@ def environment(monkeypatch):
 def test_the_launchers_first_process_speaks(environment, variables, speaks):
     """The inner launcher's: mpiexec starts its processes inside a step of srun."""
     environment(**variables)
-    assert launcher.speaks() is speaks
+    assert launcher.reports_refusal() is speaks
 
 
 @pytest.mark.parametrize("variables, mine, all_cores, shared", [

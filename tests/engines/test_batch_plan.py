@@ -23,7 +23,7 @@ from fedmpi.engines.batch_plan import (
     draw_noise,
     draw_subset,
     make_generator,
-    sent,
+    copy_to_device,
 )
 from fedmpi.engines.loop import LoopData
 from fedmpi.faults import Attack
@@ -200,7 +200,7 @@ def test_other_batches_replace_epochs_and_steps():
 
 def test_what_is_sent_is_not_copied_on_a_cpu():
     drawn = draw_batches(BASE, 4, 0, 12).index
-    there = sent(drawn, torch.device("cpu"))
+    there = copy_to_device(drawn, torch.device("cpu"))
     assert there.dtype == torch.int32 and there.data_ptr() == drawn.ctypes.data
 
 

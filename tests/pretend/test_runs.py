@@ -14,7 +14,7 @@ from torch import nn
 from fedmpi import session as run_module
 from fedmpi.clients.placement import Pace
 from fedmpi.comm import gpu_probe
-from fedmpi.comm.gpu_staging import landing, outgoing
+from fedmpi.comm.gpu_staging import allocate_bytes, stage_for_mpi
 from fedmpi.commands import doctor
 from fedmpi.engines import convolutions, gpu_card
 from fedmpi.errors import BadInput
@@ -98,8 +98,8 @@ def test_any_number_of_workers_gives_the_same_bits_and_the_server_needs_no_gpu(p
 def test_what_goes_by_way_of_the_host_lies_in_pinned_memory():
     with pretend() as books:
         total = torch.arange(3, device=GPU)
-        assert outgoing(total, True) is total and outgoing(total, False).tolist() == [0, 1, 2]
-        assert landing(8, GPU, True).is_cuda and isinstance(landing(8, GPU, False), np.ndarray)
+        assert stage_for_mpi(total, True) is total and stage_for_mpi(total, False).tolist() == [0, 1, 2]
+        assert allocate_bytes(8, GPU, True).is_cuda and isinstance(allocate_bytes(8, GPU, False), np.ndarray)
         assert books.copies == 1 and not books.count("unpinned")
 
 
@@ -113,7 +113,7 @@ def test_a_megabyte_shows_whether_mpi_takes_gpu_memory(monkeypatch, flat, expect
         def act(world):
             world.cuda_aware = True
             with Kernels(books):
-                return gpu_probe.probe_gpu_memory("auto", world, GPU, straight=world.rank > 0)
+                return gpu_probe.probe_gpu_memory("auto", world, GPU, wanted=world.rank > 0)
         (server, why), *workers = together(3, act)
     assert (server, why) == (False, "")
     assert all(straight == (not expected) and expected in said and bool(said) == bool(expected)
@@ -140,13 +140,13 @@ def test_the_doctor_sends_gpu_memory_through_mpi_before_a_run_does(monkeypatch, 
 
 def test_a_network_that_changes_bytes_on_the_way_is_seen_and_refused_where_it_was_asked_for(monkeypatch):
     """Each rank's own memory is read rightly; what goes between them is not."""
-    monkeypatch.setattr(gpu_probe, "to_itself", lambda world, device: "")
+    monkeypatch.setattr(gpu_probe, "send_to_itself", lambda world, device: "")
     monkeypatch.setattr(sockets, "flat", wrong)
     with pretend() as books:
         def act(world):
             with Kernels(books):
                 try:
-                    return gpu_probe.probe_gpu_memory("on", world, GPU, straight=world.rank > 0)
+                    return gpu_probe.probe_gpu_memory("on", world, GPU, wanted=world.rank > 0)
                 except BadInput as error:
                     return str(error)
         server, *workers = together(3, act)

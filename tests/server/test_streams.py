@@ -118,5 +118,5 @@ def test_uses_of_the_seed_are_kept_apart():
     homes = {"fedgroup": "FIRST", "lcfed": "SAMPLE", "fedfomo": "CHOICE"}
     found = [getattr(__import__(registry.find_class("methods", name).__module__, fromlist=["x"]), constant)
              for name, constant in homes.items()]
-    found += [sampling.PARTICIPANTS_STREAM, faults.DROPS, faults.ATTACKERS]
+    found += [sampling.PARTICIPANTS_STREAM, faults.DROPS_STREAM, faults.ATTACKERS_STREAM]
     assert found == [0x6200, 0x1CFE, 0xF00D, 0x9A27, 0xD20B, 0xA77A]

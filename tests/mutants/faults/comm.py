@@ -4,11 +4,11 @@ from __future__ import annotations
 FAULTS: list[tuple[str, str, str]] = [
     # exact sums
     ("fedmpi.comm.exact:", "SCALE = 2.0 ** 44", "SCALE = 2.0 ** 43"),
-    ("fedmpi.comm.exact:add_rows", "factors[some]", "weights[some]"),
-    ("fedmpi.comm.exact:split_large", "most >= SMALL_LIMIT", "most > SMALL_LIMIT * 10"),
-    ("fedmpi.comm.exact:accumulate", "if groups[r] == group", "if groups[r] != group"),
+    ("fedmpi.comm.exact:add_rows", "factors[some])", "exact_weights[some])"),
+    ("fedmpi.comm.exact:add_large_of", "most >= SMALL_LIMIT", "most > SMALL_LIMIT * 10"),
+    ("fedmpi.comm.exact:accumulate", "if by_row[r] == group", "if by_row[r] != group"),
     ("fedmpi.comm.exact:NotFinite.__init__", "~values.isfinite()", "values.isnan()"),
-    ("fedmpi.comm.exact:value", "scale / SCALE", "1 / SCALE"),
+    ("fedmpi.comm.exact:read_fixed_point", "scale / SCALE", "1 / SCALE"),
     # rows
     ("fedmpi.comm.rows:", "TILE_COLUMNS = 1 << 16", "TILE_COLUMNS = 1 << 15"),
     ("fedmpi.comm.rows:Rows.gram", "origin[start:start + TILE_COLUMNS]", "origin[:tile.shape[1]]"),
@@ -52,4 +52,4 @@ FAULTS: list[tuple[str, str, str]] = [
     ("fedmpi.comm.launcher:shares_cores", "local > cores and not bound", "local >= cores and not bound"),
     ("fedmpi.comm.launcher:started_by_srun", '"OMPI_COMM_WORLD_SIZE" in os.environ', "False"),
     ("fedmpi.comm.launcher:drain", "            stream.flush()\n", ""),
-    ("fedmpi.comm.gpu_staging:straight", "world.size > 1 and device", "device")]
+    ("fedmpi.comm.gpu_staging:wants_gpu_direct", "world.size > 1 and device", "device")]
