@@ -15,7 +15,7 @@ from fedmpi.comm.rank_pool import RankPool
 from fedmpi.comm.rows import rows_of
 from fedmpi.config.schema import Config
 from fedmpi.data.federation import Federation
-from fedmpi.engines.batch_plan import of_round
+from fedmpi.engines.batch_plan import get_local_training
 from fedmpi.faults import attackers
 from fedmpi.method import Method, Participants
 from fedmpi.progress import Progress
@@ -56,7 +56,7 @@ class Books:
     @cached_property
     def edge(self) -> EdgeLedger:
         """Return the time and the energy of devices at the edge."""
-        return EdgeLedger(self.config.edge, self.method, self.federation, of_round(self.config, 0),
+        return EdgeLedger(self.config.edge, self.method, self.federation, get_local_training(self.config, 0),
                           self.config.rounds)
 
     def count_steps(self, times: np.ndarray, trained: Participants) -> dict:

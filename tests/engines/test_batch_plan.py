@@ -18,12 +18,12 @@ from fedmpi.engines.batch_plan import (
     NOISE_STREAM_OFFSET,
     LocalTraining,
     change_batches,
+    copy_to_device,
     count_local_steps,
     draw_batches,
     draw_noise,
     draw_subset,
     make_generator,
-    copy_to_device,
 )
 from fedmpi.engines.loop import LoopData
 from fedmpi.faults import Attack

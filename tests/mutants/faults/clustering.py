@@ -10,7 +10,7 @@ FAULTS: list[tuple[str, str, str]] = [
     ("fedmpi.clustering.kmeans_and_linkage:lloyd", "weight[labels == j])", "None)"),
     ("fedmpi.clustering.kmeans_and_linkage:mean_distance", "weight[labels == j])", "None)"),
     ("fedmpi.clustering.kmeans_and_linkage:split_in_two", "2 * leaving.sum() <=", "2 * leaving.sum() <"),
-    ("fedmpi.clustering.kmeans_and_linkage:kmeans_of_models", ".argmax(1)      # the", ".argmin(1)      # the"),
+    ("fedmpi.clustering.kmeans_and_linkage:kmeans_of_models", ".int().argmax(1)", ".int().argmin(1)"),
     ("fedmpi.clustering.kmeans_and_linkage:kmeans_of_models",
      "products.diagonal() - to_centres) / 2",
      "products.diagonal() - to_centres)"),

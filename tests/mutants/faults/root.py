@@ -45,8 +45,7 @@ FAULTS: list[tuple[str, str, str]] = [
     (SETUP + "build_parts", "torch.set_num_threads(config.threads)", "torch.set_num_threads(1)"),
     (SETUP + "build_parts", "precision.set_precision(config.precision)", "precision.set_precision('float32')"),
     (PREPARATION + "prepare_run",
-     "        run.checkpoints.restore(decision.resume.resolve(), decision.snapshot)
-", ""),
+     "        run.checkpoints.restore(decision.resume.resolve(), decision.snapshot)\n", ""),
     (PREPARATION + "prepare_run", "folder.truncate_history(state.round)", "None"),
     (PREPARATION + "prepare_run", "    folder.rewrite_metrics(state.metrics)\n", ""),
     ("fedmpi.process_state:handled_signals", "        stop.restore()", "        pass"),

@@ -50,7 +50,7 @@ FAULTS: list[tuple[str, str, str]] = [
     ("fedmpi.sweeps.estimate:steps_of_round", "case.config.evaluate.every or case.config.rounds", "1"),
     ("fedmpi.sweeps.estimate:steps_of_round", ".sum() / every", ".sum()"),
     ("fedmpi.sweeps.estimate:steps_of_round", '["all"] * who', '["all"]'),
-    ("fedmpi.sweeps.estimate:steps_of_round", "+ FORWARD * judged", "+ judged"),
+    ("fedmpi.sweeps.estimate:steps_of_round", "+ FORWARD_SHARE * judged", "+ judged"),
     ("fedmpi.sweeps.estimate:cost", "run.settings.rounds - found.round", "run.settings.rounds"),
     ("fedmpi.sweeps.estimate:cost", "0 if found.result else", ""),
     ("fedmpi.sweeps.estimate:cost",
