@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import re
 from contextlib import suppress
 from pathlib import Path
@@ -96,7 +97,7 @@ class RunFolder:
         self.behind = True
         self.check_lock()
         path = self.path / "metrics.jsonl"
-        with writing(path), open(path, "a") as file:
+        with writing(path), open(path, "a", opener=open_at_once) as file:
             file.write(line_to_json(lines[-1]) + "\n")
         self.behind = False
 
@@ -146,6 +147,11 @@ def default_folder(config_path, resume: bool) -> Path:
                if (match := re.fullmatch(re.escape(stem) + r"-(\d{3,})", path.name))]
     last = max(numbers, default=0)
     return Path("runs") / f"{stem}-{max(last, 1) if resume else last + 1:03d}"
+
+
+def open_at_once(name: str, flags: int) -> int:
+    """Open a file; a pipe that nobody reads is refused in place of waited for."""
+    return os.open(name, flags | os.O_NONBLOCK, 0o666)
 
 
 def line_to_json(value, **how) -> str:

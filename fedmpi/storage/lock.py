@@ -8,17 +8,21 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import socket
+import stat
 import tempfile
 import threading
 import uuid
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 from fedmpi.errors import BadInput
 from fedmpi.slurm.job import SlurmJob, has_ended
 
 LOCK_BEAT_S = 10.0         # seconds between signs of life
+MOST_BYTES = 1 << 16       # of a lock, which has some hundred
 SILENCE = 60.0      # seconds without one after which a holder on another machine counts as dead
 
 
@@ -51,15 +55,23 @@ def alive(folder: Path) -> bool:
     """Say whether a run is under way in a folder, as far as can be told from here."""
     path, me = folder / "lock", myself()
     try:
-        return why_dead(holder_of(path), me, silence_of(path)) is None
+        return is_lock(path) and why_dead(holder_of(path), me, silence_of(path)) is None
     except OSError:      # no lock, or a folder that cannot be written
         return False
+
+
+def is_lock(path: Path) -> bool:
+    """Say whether a path is a regular file, as all locks are. Raises OSError if nothing is there."""
+    return stat.S_ISREG(os.lstat(path).st_mode)
 
 
 def take_lock(path: Path, me: dict) -> str | None:
     """Make `path` the lock of `me`; return whose lock was inherited and why, None when there was none."""
     while not create(path, me):
         try:
+            if not is_lock(path):
+                raise BadInput(f"{path} is not the lock of a run, but a link, a folder, a pipe or a device; remove it, "
+                               "or choose another --out")
             holder, silence = holder_of(path), silence_of(path)
         except FileNotFoundError:
             continue
@@ -92,10 +104,23 @@ def create(path: Path, me: dict) -> bool:
 
 
 def holder_of(path: Path) -> dict:
-    """Return what a lock says of its holder; {} when it is not there, damaged or still being written."""
-    with suppress(FileNotFoundError, ValueError, TypeError):
-        return dict(json.loads(path.read_bytes()))
+    """Return what a lock says of its holder; {} if it is not there, damaged, still being written, or no file."""
+    with suppress(FileNotFoundError, ValueError, TypeError, RecursionError):
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+        with open(descriptor, "rb") as file:
+            holder = json.loads(file.read(MOST_BYTES)) if stat.S_ISREG(os.fstat(descriptor).st_mode) else {}
+        if is_holder(holder):
+            return holder
     return {}
+
+
+def is_holder(values: Any) -> bool:
+    """Say whether a lock says all that is looked at, each of its type; the token becomes part of a file's name."""
+    if not isinstance(values, dict) or not isinstance(values.get("token"), str):
+        return False
+    return (bool(re.fullmatch(r"[\w-]{1,64}", values["token"]))
+            and isinstance(values.get("pid"), int) and isinstance(values.get("restart"), int)
+            and all(isinstance(values.get(key), str | None) for key in ("host", "started", "processes", "job")))
 
 
 def silence_of(path: Path) -> float:

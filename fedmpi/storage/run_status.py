@@ -7,13 +7,15 @@ Sweeps, job arrays (submit.py), `fedmpi summary`, `report` and `compare` all ask
 from __future__ import annotations
 
 import json
+import os
 import re
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from fedmpi.config.load import parse, read_yaml
 from fedmpi.config.old_names import with_new_names
 from fedmpi.errors import FINISHED, SAVED, BadInput
+from fedmpi.storage.seal import Flaw, open_regular
 from fedmpi.text import percent
 
 SAID = re.compile(r"^job \S+: (?P<what>.*)$", re.M)
@@ -60,20 +62,25 @@ class Outcome(NamedTuple):
 
 def outcome_of(folder: Path, rounds: int = 0) -> Outcome:
     """Return how far the run of a folder came; it is finished when it has a result of `rounds` rounds or more, or one
-    that it ended with early. Raises BadInput where its result is damaged."""
-    lines, result = metrics(folder), result_of(folder)
+    that it ended with early. A run whose result is damaged counts as failed, and `said` names the file."""
+    lines, damage = metrics(folder), ""
+    try:
+        result = result_of(folder)
+    except BadInput as error:
+        result, damage = None, str(error)
     if result and result["rounds"] < rounds and result.get("ended") != "stop":
         result = None
     path = log_of(folder)
-    text = path.read_text(errors="replace") if path.exists() else ""
+    text = path.read_text(errors="replace") if path.is_file() else ""
     said = list(SAID.finditer(text))
     starts = [(match.start(), found) for match in said if (found := STARTED.fullmatch(match["what"]))]
     last = said[-1]["what"] if said else ""
     end = ENDED.match(last)
-    state = ("finished" if result else "failed" if end and int(end[1]) not in (FINISHED, SAVED)
+    state = ("finished" if result else "failed" if damage or end and int(end[1]) not in (FINISHED, SAVED)
              else "unfinished" if lines or starts or any(folder.glob("checkpoints/round-*.h5")) else "waiting")
     settings = starts[-1][1]["settings"] if starts else ""
-    return Outcome(state, lines, result, len(starts), settings, blame(text[starts[-1][0] if starts else 0:], last))
+    said_last = damage or blame(text[starts[-1][0] if starts else 0:], last)
+    return Outcome(state, lines, result, len(starts), settings, said_last)
 
 
 def log_of(folder: Path) -> Path:
@@ -88,12 +95,15 @@ def blame(text: str, last: str) -> str:
 def result_of(folder: Path) -> dict | None:
     """Return the result of a run, None before there is one. Raises BadInput where it is damaged."""
     path = folder / "result.json"
-    if not path.exists():
+    if not os.path.lexists(path):
         return None
     try:
-        result = json.loads(path.read_text())
-        result |= {key: result[key] for key in ("rounds", "accuracy_mean", "digest")}
-    except (OSError, ValueError, TypeError, KeyError) as error:
+        with open_regular(path) as file:
+            result = json.loads(file.read())
+        if not (isinstance(result["rounds"], int) and isinstance(result["digest"], str)
+                and isinstance(result["accuracy_mean"], int | float | None)):
+            raise ValueError("rounds, digest or accuracy_mean is of another type")
+    except (OSError, ValueError, TypeError, KeyError, RecursionError, Flaw) as error:
         raise BadInput(f"{path} is damaged ({type(error).__name__}: {error}); remove it, and continue the run with "
                        "--resume auto: it is written again") from None
     old = [key for key in RENAMED if key in result]
@@ -116,14 +126,28 @@ def reached(result: dict) -> str:
 
 
 def metrics(folder: Path) -> list[dict]:
-    """Return the rounds so far; a line that is half written is left out."""
-    lines, path = [], folder / "metrics.jsonl"
-    for text in path.read_text(errors="replace").splitlines() if path.exists() else []:
+    """Return the rounds so far, up to the first line that is half written or damaged."""
+    lines: list[dict] = []
+    try:
+        with open_regular(folder / "metrics.jsonl") as file:
+            texts = file.read().decode(errors="replace").splitlines()
+    except (OSError, Flaw):
+        return []
+    for text in texts:
         try:
-            lines.append(json.loads(text))
-        except ValueError:
+            line = json.loads(text)
+        except (ValueError, RecursionError):
             break
+        if not is_round(line):
+            break
+        lines.append(line)
     return lines
+
+
+def is_round(line: Any) -> bool:
+    """Say whether a line of metrics.jsonl is one of a round, and its accuracy, if it has one, a number."""
+    return (isinstance(line, dict) and isinstance(line.get("round"), int)
+            and isinstance(line.get("accuracy_mean"), int | float | None))
 
 
 def evaluated(lines: list[dict]) -> list[dict]:

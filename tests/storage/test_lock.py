@@ -240,3 +240,35 @@ def test_a_lock_that_a_full_disk_refuses_is_not_left_empty(tmp_path, monkeypatch
     with pytest.raises(OSError):
         lock.create(tmp_path / "lock", {})
     assert not [*tmp_path.iterdir()]
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, os.mkdir, lambda path: os.symlink("/nowhere/at/all", path),
+                                  lambda path: os.symlink("/dev/zero", path)])
+def test_what_is_no_lock_is_refused_without_waiting_and_stays(tmp_path, make):
+    make(tmp_path / "lock")
+    before = os.lstat(tmp_path / "lock")
+    with pytest.raises(BadInput, match="lock is not the lock of a run, but a link, a folder, a pipe or a device"):
+        RunFolder.claim(tmp_path, resume=True)
+    assert os.lstat(tmp_path / "lock") == before and not lock.alive(tmp_path)
+
+
+WHOLE = {"token": "t", "host": "h", "pid": 1, "started": "1", "processes": "p", "job": None, "restart": 0}
+
+
+@pytest.mark.parametrize("text", [
+    "", "5", "[]", "[" * 100_000, "\0", *(json.dumps({**WHOLE, key: value}) for key, value in (
+        ("token", "../../x"), ("token", None), ("token", "t" * 65), ("pid", "x"), ("pid", None), ("restart", "x"),
+        ("processes", 5), ("job", [1]))), *(json.dumps({k: v for k, v in WHOLE.items() if k != key})
+                                            for key in ("token", "pid", "restart"))], ids=range(16))
+def test_a_damaged_lock_is_that_of_an_unknown_process(tmp_path, text):
+    """It counts as held while it is fresh, and as left behind after a minute of silence."""
+    path = tmp_path / "lock"
+    path.write_text(text)
+    assert lock.holder_of(path) == {}
+    with pytest.raises(BadInput, match="is in use by an unknown process"):
+        RunFolder.claim(tmp_path, resume=True)
+    os.utime(path, (time.time() - 99,) * 2)
+    folder = RunFolder.claim(tmp_path, resume=True)
+    assert folder.taken_over.startswith("an unknown process left the folder locked: no sign of life")
+    folder.release()
+    assert not path.exists()

@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import json
+import os
 
 import numpy as np
 import pytest
@@ -39,11 +40,34 @@ def test_the_state_of_a_run(tmp_path, printed, lines, result, state, said):
     assert (found.starts, found.settings) == ((printed.count("start 1 on"), "seed=1") if printed else (0, ""))
 
 
-def test_a_damaged_result_is_named(tmp_path):
-    for text in ("{", "[]", '{"rounds": 3}'):
-        (tmp_path / "result.json").write_text(text)
-        with pytest.raises(BadInput, match="result.json is damaged .* remove it"):
-            run_status.outcome_of(tmp_path)
+@pytest.mark.parametrize("text", [
+    "{", "[]", "5", "null", '{"rounds": 3}', '{"rounds": "x", "accuracy_mean": 1, "digest": "d"}',
+    '{"rounds": 3, "accuracy_mean": 1, "digest": 5}', '{"rounds": 3, "accuracy_mean": "x", "digest": "d"}',
+    '[' * 100_000], ids=range(9))
+def test_a_damaged_result_is_named_and_its_run_has_failed(tmp_path, text):
+    (tmp_path / "result.json").write_text(text)
+    with pytest.raises(BadInput, match="result.json is damaged .* remove it"):
+        run_status.result_of(tmp_path)
+    found = run_status.outcome_of(tmp_path)
+    assert (found.state, found.result) == ("failed", None)
+    assert found.said.startswith(f"{tmp_path}/result.json is damaged")
+    assert str(found) == found.said
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, os.mkdir, lambda path: os.symlink("/nowhere/at/all", path)])
+def test_what_is_no_file_is_named_without_waiting(tmp_path, make):
+    for name in ("result.json", "metrics.jsonl"):
+        make(tmp_path / name)
+    found = run_status.outcome_of(tmp_path)
+    assert found.state == "failed" and "result.json is damaged" in found.said and found.lines == []
+
+
+@pytest.mark.parametrize("bad", ["5", "{}", '{"round": "x"}', "[1]", '{"round": 3, "accuracy_mean": "x"}', '{"rou',
+                                 "[" * 100_000], ids=range(7))
+def test_rounds_are_read_up_to_a_damaged_line(tmp_path, bad):
+    (tmp_path / "metrics.jsonl").write_text(
+        '{"round": 1}\n{"round": 2, "accuracy_mean": null}\n' + bad + '\n{"round": 4}\n')
+    assert [line["round"] for line in run_status.metrics(tmp_path)] == [1, 2]
 
 
 def test_settings_that_differ():

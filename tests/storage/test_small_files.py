@@ -83,7 +83,7 @@ def test_a_half_written_line_is_replaced(folder, monkeypatch):
             (folder.path / "metrics.jsonl").write_text(text[:4])
             raise OSError(28, "full")
     with monkeypatch.context() as patch:
-        patch.setattr(module, "open", lambda *arguments: Full(), raising=False)
+        patch.setattr(module, "open", lambda *arguments, **how: Full(), raising=False)
         with pytest.raises(StorageError, match="metrics.jsonl cannot be written: No space left"):
             folder.append_metrics([{"round": 1}])
     folder.append_metrics([{"round": 1}, {"round": 2}])
