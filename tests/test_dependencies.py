@@ -13,8 +13,10 @@ import pytest
 import fedmpi
 
 ROOT = Path(__file__).parent.parent
-# Distributions that have another name than the module that is imported.
-DISTRIBUTIONS = {"PIL": "pillow", "sklearn": "scikit-learn", "xdist": "pytest-xdist", "yaml": "pyyaml"}
+# Distributions that have another name than the module that is imported. pydantic requires the one version of
+# pydantic_core that belongs to it.
+DISTRIBUTIONS = {"PIL": "pillow", "pydantic_core": "pydantic", "sklearn": "scikit-learn", "xdist": "pytest-xdist",
+                 "yaml": "pyyaml"}
 OWN = {"fedmpi", "tests", "benchmarks"}
 # These run in environments of their own, where the benchmark `cohort` starts the other frameworks.
 PEERS = {"flwr", "pfl", "shape"}

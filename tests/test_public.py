@@ -11,10 +11,9 @@ from tests.public import Lack, Package
 ROOT = Path(__file__).parent.parent
 # How many docstrings and types a room may still lack. The numbers only fall; a room that is not named lacks nothing.
 ALLOWED = {
-    "fedmpi.engines": 171, "fedmpi.data": 140, "fedmpi.report": 71, "fedmpi.comm": 64, "fedmpi.methods": 64,
-    "fedmpi.commands": 52, "fedmpi.storage": 46, "fedmpi.models": 26, "fedmpi.sweeps": 18, "fedmpi.server": 15,
-    "fedmpi.clustering": 7, "fedmpi.edge": 3, "fedmpi.progress": 2, "fedmpi.ranks": 2, "fedmpi.faults": 1,
-    "fedmpi.slurm": 1, "fedmpi.text": 1}
+    "fedmpi.engines": 171, "fedmpi.data": 140, "fedmpi.report": 71, "fedmpi.methods": 64, "fedmpi.commands": 52,
+    "fedmpi.storage": 46, "fedmpi.comm": 28, "fedmpi.models": 26, "fedmpi.sweeps": 18, "fedmpi.clustering": 2,
+    "fedmpi.ranks": 2, "fedmpi.slurm": 1, "fedmpi.text": 1}
 
 
 @pytest.fixture(scope="module")
