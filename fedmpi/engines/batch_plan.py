@@ -11,9 +11,8 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from fedmpi.comm.gpu_staging import (
-    sent as sent,  # engines take it from here: what is drawn here is sent to their device
-)
+# Engines take this from here, because what is drawn here is copied to their device.
+from fedmpi.comm.gpu_staging import copy_to_device as copy_to_device
 from fedmpi.config.schema import Config
 from fedmpi.engines.step_counter import MAIN, check_kind
 
