@@ -258,7 +258,7 @@ def failure_noter(progress: Progress, folder: RunFolder) -> Callable[[str], str]
         progress.note(message)
         folder.release()
         first, _, more = message.partition("\nTraceback")
-        saved = list_checkpoints(folder.checkpoints)
+        saved = [path for path in list_checkpoints(folder.checkpoints) if path.is_file()]
         remedy = f"\nsaved so far: {saved[0]}; continue with --out {folder.path} --resume auto" if saved else ""
         return first + (f"\n(traceback in {folder.log_path})" if more else "") + remedy
     return note

@@ -7,6 +7,7 @@ import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 from fedmpi.errors import StorageError
 
@@ -65,30 +66,34 @@ class Sink(io.FileIO):
         super().__init__(path, "w+")
         self.refusal: OSError | None = None
 
-    def write(self, data) -> int:
+    def write(self, data: Any) -> int:
+        """Write all of `data`, or nothing more once the disk has refused; tell HDF5 that all was written."""
         rest = memoryview(data)
         while rest and not self.refusal:
             with self.remembering():
                 rest = rest[super().write(rest):]
         return len(data)
 
-    def truncate(self, size: int | None = None):
+    def truncate(self, size: int | None = None) -> None:  # type: ignore[override]
+        """Cut or extend the file, as HDF5 asks."""
         with self.remembering():
             super().truncate(size)
 
     @contextmanager
     def remembering(self) -> Iterator[None]:
+        """Keep the first refusal of the disk in place of raising it."""
         try:
             yield
         except OSError as error:
             self.refusal = self.refusal or error
 
-    def check(self):
+    def check(self) -> None:
+        """Raise the OSError with which the disk refused, if it did."""
         if self.refusal:
             raise self.refusal
 
 
-def sync(path: Path):
+def sync(path: Path) -> None:
     """Flush a file or a folder to the disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:

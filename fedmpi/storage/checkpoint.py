@@ -190,7 +190,7 @@ def verifies(path: Path) -> bool:
     return True
 
 
-def check_same(snapshot: Snapshot, config: dict, federation: str):
+def check_same(snapshot: Snapshot, config: dict, federation: str) -> None:
     """Raise BadInput when a checkpoint cannot continue as this run: other settings or another federation."""
     refuse_changed_method(f"the checkpoint of round {snapshot.round}", snapshot.version, snapshot.config)
     then, now = (flatten_section(json.loads(checkpoint_json(c))) for c in (snapshot.config, config))
@@ -222,6 +222,7 @@ def on_another_gpu(snapshot: Snapshot, gpus: list[str]) -> list[str]:
 
 
 def is_free(key: str) -> bool:
+    """Say whether a setting, given by its dotted path, may change between a checkpoint and its continuation."""
     return any(key == name or key.startswith(name + ".") for name in FREE)
 
 

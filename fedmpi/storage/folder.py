@@ -37,7 +37,7 @@ class RunFolder:
         self.behind = False                     # metrics.jsonl lacks lines, or ends in half of one
 
     @classmethod
-    def claim(cls, path, resume: bool) -> RunFolder:
+    def claim(cls, path: str | Path, resume: bool) -> RunFolder:
         """Create the folder where needed and lock it. Raises BadInput when it cannot be had."""
         path = Path(path)
         new = not path.exists()
@@ -55,14 +55,15 @@ class RunFolder:
         return folder
 
     def has_run(self) -> bool:
+        """Say whether a run has left its configuration, result or checkpoints here."""
         return any((self.path / name).exists() for name in ("config.yaml", "result.json")) or any(
             self.checkpoints.glob("round-*.h5"))
 
-    def release(self):
+    def release(self) -> None:
         """Unlock the folder."""
         self.lock.release()
 
-    def withdraw(self):
+    def withdraw(self) -> None:
         """Unlock the folder of a run that was refused; leave none behind that holds nothing."""
         with suppress(OSError):      # locked still: the next holder makes it again
             if self.new:
@@ -72,7 +73,7 @@ class RunFolder:
             if self.new:
                 self.path.rmdir()
 
-    def check_lock(self):
+    def check_lock(self) -> None:
         """Raise FedmpiError when another run took the folder over, as it may after a minute of silence."""
         if not self.path.is_dir():
             raise StorageError(f"run folder {self.path} is gone: it was removed, or its file system is not mounted any "
@@ -84,11 +85,11 @@ class RunFolder:
                               "over, its file `lock` was removed, or its file system is not mounted any more; this run "
                               "stops so that no two mix")
 
-    def store_config(self, plain: dict):
+    def store_config(self, plain: dict) -> None:
         """Write config.yaml."""
         self.replace("config.yaml", yaml.safe_dump(plain, sort_keys=False))
 
-    def append_metrics(self, lines: list[dict]):
+    def append_metrics(self, lines: list[dict]) -> None:
         """Add the last of `lines` to metrics.jsonl, or all where an earlier one could not be written.
 
         Numbers that JSON lacks (nan, inf) become null."""
@@ -101,12 +102,12 @@ class RunFolder:
             file.write(line_to_json(lines[-1]) + "\n")
         self.behind = False
 
-    def rewrite_metrics(self, lines: list[dict]):
+    def rewrite_metrics(self, lines: list[dict]) -> None:
         """Leave only `lines` in metrics.jsonl: after a restart, those that the checkpoint holds."""
         self.replace("metrics.jsonl", "".join(line_to_json(line) + "\n" for line in lines))
         self.behind = False
 
-    def finish(self, result: dict, lines: list[dict]):
+    def finish(self, result: dict, lines: list[dict]) -> None:
         """Write result.json, the mark that the run is done; call it last. `lines`: those of metrics.jsonl."""
         if self.behind:
             self.rewrite_metrics(lines)
@@ -114,13 +115,14 @@ class RunFolder:
         self.history.merge()
         self.replace("result.json", line_to_json(result, indent=1) + "\n")
 
-    def start_again(self):
+    def start_again(self) -> None:
         """Remove the mark that the run is done."""
         path = self.path / "result.json"
         with writing(path):
             path.unlink(missing_ok=True)
 
-    def replace(self, name: str, text: str):
+    def replace(self, name: str, text: str) -> None:
+        """Write a small file of the folder anew. Raises StorageError, or FedmpiError if the lock was lost."""
         self.check_lock()
         with atomic(self.path / name) as part:
             part.write_text(text)

@@ -33,6 +33,7 @@ class Part(NamedTuple):
 
     @property
     def last_round(self) -> int | None:
+        """The last round up to here, None if there is none."""
         return int(self.table["round"][-1]) if len(self.table.get("round", ())) else self.after
 
 
@@ -128,10 +129,12 @@ def list_parts(path: Path) -> list[Path]:
 
 
 def aside_name(path: Path) -> str:
+    """Return the name that a part of a damaged history gets, beside history.h5."""
     return "history-damaged.h5" if path.name == "history.h5" else f"history-damaged-{path.name}"
 
 
 def write_part(part: Part) -> None:
+    """Write a part, read it back, and give it its name. Raises StorageError."""
     with atomic(part.path) as made:
         with write_sealed(made, KIND, {"after": part.after}, part.table, {}):
             pass
@@ -195,4 +198,5 @@ def join_tables(tables: list[Table]) -> Table:
 
 
 def blank(dtype: np.dtype) -> float:
+    """Return what stands for a measure that was not taken."""
     return np.nan if dtype.kind == "f" else 0

@@ -34,7 +34,8 @@ class Lock:
         self.taken_over = take_lock(self.path, self.me)      # whose lock was inherited and why, or None
         threading.Thread(target=self.beat, daemon=True).start()
 
-    def beat(self):
+    def beat(self) -> None:
+        """Give a sign of life every LOCK_BEAT_S until the lock is released."""
         while not self.ended.wait(LOCK_BEAT_S):
             with suppress(OSError):
                 if self.held():
@@ -44,7 +45,8 @@ class Lock:
         """Tell whether the lock is still ours: who sleeps for a minute may be taken for dead."""
         return holder_of(self.path).get("token") == self.me["token"]
 
-    def release(self):
+    def release(self) -> None:
+        """Remove the lock, if it is still ours."""
         self.ended.set()
         with suppress(OSError):
             if self.held():
@@ -142,6 +144,7 @@ def why_dead(holder: dict, me: dict, silence: float) -> str | None:
 
 
 def name(holder: dict) -> str:
+    """Name a holder for a message."""
     if not holder:
         return "an unknown process"
     job = f" (job {holder['job']})" if holder.get("job") else ""
@@ -171,6 +174,7 @@ def started(pid: int) -> str | None:
 
 
 def answers(pid: int) -> bool:
+    """Say whether a process of this number runs, also one of another user."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:

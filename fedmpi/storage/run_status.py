@@ -41,6 +41,7 @@ class Outcome(NamedTuple):
 
     @property
     def round(self) -> int:
+        """The last round of metrics.jsonl, 0 if there is none."""
         return self.lines[-1]["round"] if self.lines else 0
 
     @property
@@ -51,6 +52,7 @@ class Outcome(NamedTuple):
 
     @property
     def evaluated(self) -> list[dict]:
+        """The lines of rounds in which clients were judged."""
         return evaluated(self.lines)
 
     def __str__(self) -> str:
@@ -84,6 +86,7 @@ def outcome_of(folder: Path, rounds: int = 0) -> Outcome:
 
 
 def log_of(folder: Path) -> Path:
+    """Return the file beside a run folder in which its job keeps what it prints."""
     return folder.with_name(f"{folder.name}.txt")
 
 

@@ -111,6 +111,7 @@ def read_seal(file: io.FileIO, kind: str) -> dict[str, Any]:
 
 
 def magic_of(kind: str) -> bytes:
+    """Return the first bytes of a sealed file of this kind."""
     return f"fedmpi {kind} ".encode()
 
 
@@ -144,6 +145,7 @@ def digest_pieces(label: str, first: int, rows: np.ndarray, edges: np.ndarray) -
 
 
 def hexdigest(data: bytes) -> bytes:
+    """Return a checksum as hexadecimal digits."""
     return hashlib.blake2b(data, digest_size=DIGEST_BYTES).hexdigest().encode()
 
 
@@ -159,6 +161,7 @@ def read_bytes(file: io.FileIO, offset: int, count: int) -> bytearray:
 
 
 def write_bytes(file: io.FileIO, offset: int, values: np.ndarray) -> None:
+    """Write an array's bytes at a place of the file. Raises OSError."""
     data = memoryview(values.reshape(-1).view(np.uint8))
     while data:
         written = os.pwrite(file.fileno(), data[:HASH_BLOCK_BYTES], offset)

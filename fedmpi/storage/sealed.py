@@ -42,6 +42,7 @@ class Place(NamedTuple):
 
     @property
     def row_bytes(self) -> int:
+        """The bytes of one row."""
         return self.dtype.itemsize * math.prod(self.shape[1:])
 
 
@@ -67,6 +68,7 @@ class SealedFile:
             self.digests = {name.removeprefix("digest/"): self.read(name) for name in self.names("digest")}
 
     def close(self) -> None:
+        """Close the file; this also happens when the object is no longer used."""
         self.file.close()
 
     def names(self, group: str) -> list[str]:
