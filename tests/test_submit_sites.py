@@ -146,6 +146,14 @@ def test_a_chain_that_is_cut_off_names_its_jobs(config, sbatch, monkeypatch):
         "fedmpi: sbatch refused runs/mine.sbatch: no (submitted before: scancel 101 102)\n")
 
 
+def test_an_array_is_not_longer_than_one_can_be(config):
+    """Its runs are counted before they are made: these would be 10^12."""
+    numbers = ",".join(map(str, range(1000)))
+    words = [word for key in ("seed", "rounds", "threads", "train.batch") for word in ("--array", f"{key}={numbers}")]
+    done = called(config, *words, "--dry-run")
+    assert done.exit_code == 2 and "--array: 1,000,000,000,000 runs; an array has at most 10,000" in done.stderr
+
+
 def test_data_are_prepared_before_a_job_is_submitted(config, sbatch, tmp_path):
     done = called(config, "--array", "method=fedavg,local", "--array", "seed=0,1")
     assert done.exit_code == 0 and done.stderr.count("federation ") == 2      # one for each seed

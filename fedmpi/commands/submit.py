@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import re
 import shlex
 import sys
@@ -14,7 +15,7 @@ from fedmpi.errors import BadInput
 from fedmpi.slurm.profiles import load_profile
 from fedmpi.slurm.quoting import split_command
 from fedmpi.slurm.sbatch import guess_mpi, submit_script
-from fedmpi.slurm.script import JobScript, render_script
+from fedmpi.slurm.script import MAX_ARRAY_RUNS, JobScript, render_script
 
 
 def submit_command(config: str, settings: list[str], array: list[str], options: list[str], profile: str | None,
@@ -73,7 +74,8 @@ def merge_fields(profile: str | None, options: Sequence[str], asked: dict, defau
 
 
 def settings_of_gpu_job(job: JobScript, configs: Sequence[Config]) -> tuple[str, ...]:
-    """Return the settings by which a job for GPUs is refused where it finds none, and uses a rank for each."""
+    """Return what a job for GPUs sets beside the user's settings. It is refused if it finds no GPU, unless `device` was
+    set; and the server trains if Slurm gives it a GPU of its own."""
     on_gpu = ("device=cuda",) if job.gpus and all(run.device == "auto" for run in configs) else ()
     return (*on_gpu, *(() if job.server_has_own_rank or not job.gpus else ("server.hosts_clients=true",)))
 
@@ -116,8 +118,13 @@ def prepare_federations(configs: Iterable[Config]) -> None:
 
 
 def expand_array(specs: list[str]) -> tuple[tuple[str, ...], ...]:
-    """Return the settings of each run: of all combinations of `key=a,b,...`, or of each line of a file."""
-    grid = []
+    """Return the settings of each run.
+
+    Args:
+        specs: `key=a,b,...`, of which all combinations are made, or the path of a file with a run on each line.
+    Raises:
+        BadInput: if a spec cannot be read, or the runs are more than an array has."""
+    grid: list[list[tuple[str, ...]]] = []
     for spec in specs:
         key, equals, values = spec.partition("=")
         if not equals:
@@ -127,6 +134,9 @@ def expand_array(specs: list[str]) -> tuple[tuple[str, ...], ...]:
                            "on a line of a file, and give that: --array FILE")
         else:
             grid.append([(f"{key}={value}",) for value in values.split(",")])
+    count = math.prod(map(len, grid))
+    if count > MAX_ARRAY_RUNS:
+        raise BadInput(f"--array: {count:,} runs; an array has at most {MAX_ARRAY_RUNS:,}")
     return tuple(sum(parts, ()) for parts in itertools.product(*grid)) if grid else ()
 
 

@@ -22,9 +22,11 @@ def test_ranks_that_are_alone(desk, options):
 
 
 def test_mpiexec_inside_a_job(desk, straight):
-    """It is told which host has the one rank more."""
-    job = desk.submit("--nodes", 2, "--ntasks", 3, "--launcher", "mpiexec")
+    """It is told which host has the one rank more. sbatch reads its options as they were given."""
+    comment = """two "words" # $(x) `y` \\ '!?;|&"""
+    job = desk.submit("--nodes", 2, "--ntasks", 3, "--launcher", "mpiexec", "--option", f"--comment={comment}")
     said = desk.over(job)
+    assert f"Comment={comment}" in desk.do("scontrol", "show", "job", job).stdout
     assert "3 ranks" in said and "n1    0-1" in said and "n2    2 " in said and desk.digest(job) == straight
 
 
