@@ -146,6 +146,10 @@ def test_a_chain_that_is_cut_off_names_its_jobs(config, sbatch, monkeypatch):
         "fedmpi: sbatch refused runs/mine.sbatch: no (submitted before: scancel 101 102)\n")
 
 
+def test_a_folder_may_end_with_a_slash():
+    assert JobScript(out="a b//").out == "a b" and "\nout='a b'\n" in render_script(JobScript(out="a b/"))
+
+
 def test_an_array_is_not_longer_than_one_can_be(config):
     """Its runs are counted before they are made: these would be 10^12."""
     numbers = ",".join(map(str, range(1000)))

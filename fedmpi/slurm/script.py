@@ -107,6 +107,9 @@ class JobScript:
                             ("--out", (self.out or "-", *self.folders)), ("the configuration", (self.config,)),
                             ("the setting", (*self.settings, *sum(self.array, ()))), ("--option", self.options)):
             refuse_control_characters(what, *texts)
+        if self.out:
+            # The script writes files beside the folder: its name with an ending.
+            object.__setattr__(self, "out", self.out.rstrip("/") or "/")
         for what, path in (("--out", self.out), ("the configuration", self.config)):
             if path is not None and (not path or path[0] in "-!(),"):
                 raise BadInput(f"{what} {path!r}: commands would not take it for a path; write ./{path}")
