@@ -32,7 +32,7 @@ class ThreeModels(fedmhc.FedMHC):
 
     def client(self, shared, mine, data):
         kept, up = super().client(shared, fedmhc.Mine(mine.theta), data)
-        return Mine(kept.theta, self.group(shared, data).clone()), up
+        return Mine(kept.theta, self.choose_group(shared, data).clone()), up
 
     def unadapted(self, shared, mine):
         return self.model.join(shared.phi, table_row(shared.heads, mine.m))

@@ -135,7 +135,9 @@ class Method:
         return dataclasses.replace(self, model=model)
 
     def check(self, train: Any) -> None:
-        """Refuse settings that do not go with those of the training, a config.schema.Train. Raises BadInput."""
+        """Refuse settings that do not go with those of the training. Raises BadInput.
+
+        `train` is a config.schema.Train. Its type is Any, because this module must not import the configuration."""
 
     def init(self, n: int) -> tuple[State, State]:
         """Return the first Shared and the first Mine, which is the same for all n clients."""

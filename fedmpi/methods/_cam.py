@@ -16,7 +16,7 @@ from collections import namedtuple
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
-from typing import Annotated, Any, Literal, get_type_hints
+from typing import Annotated, Literal, get_type_hints
 
 import numpy as np
 import torch
@@ -48,7 +48,7 @@ class CAM(Method):
         # g starts independently of the clusters
         g = self.model.starts(getattr(self, "k", 1) + 1)[-1].clone()
         first = 0 if self.warm_up_participants(n, 0) is None else -1
-        return extended(shared, g=g, round=torch.tensor(first, device=g.device)), mine
+        return extend_state(shared, g=g, round=torch.tensor(first, device=g.device)), mine
 
     def is_warming_up(self, shared: State) -> bool:
         """Say whether g is trained alone in this round, which is the same for all clients."""
@@ -64,21 +64,23 @@ class CAM(Method):
             rests = data.subset(0., WARMUP_STREAM).with_batches(0, WARMUP_STREAM)
             _, up = super().client(shared, mine, rests)
             warming = data.with_batches(None, 0, kind="warm_up")
-            return copied(mine), extended(up, theta0=warming.descend(self.model, shared.g))
+            return copy_state(mine), extend_state(up, theta0=warming.descend(self.model, shared.g))
         if shared.round < 0:
             each = self.warm_steps or data.steps or DEFAULT_WARM_STEPS
             mine, up = super().client(shared, mine, data.with_batches(1, WARMUP_STREAM, self.warm_up * each))
-            return mine, extended(up, theta0=shared.g.clone())
+            return mine, extend_state(up, theta0=shared.g.clone())
         trained, up = super().client(shared, mine, data.with_added_logits(self.model, shared.g))
-        return trained, extended(up, theta0=self.beside(self.beginning(shared, mine, up, data), shared.g, data))
+        start = self.find_start(shared, mine, up, data)
+        return trained, extend_state(up, theta0=self.train_global(start, shared.g, data))
 
-    def beginning(self, shared: State, mine: State, up: State, data: ClientData) -> Tensor:
+    def find_start(self, shared: State, mine: State, up: State, data: ClientData) -> Tensor:
         """Return the model that the client's round began from."""
         began = getattr(super(), "began", None)
-        return began(shared, mine, up, data) if began else super().personal(
-            shared, mine, data.with_added_logits(self.model, shared.g))
+        if began:
+            return began(shared, mine, up, data)
+        return super().personal(shared, mine, data.with_added_logits(self.model, shared.g))
 
-    def beside(self, w: Tensor, g: Tensor, data: ClientData) -> Tensor:
+    def train_global(self, w: Tensor, g: Tensor, data: ClientData) -> Tensor:
         """Return the global model after training, with the logits of w added to its own."""
         return data.with_added_logits(self.model, w).descend(self.model, g)
 
@@ -107,13 +109,12 @@ class CAM(Method):
 # The fields are known only at run time; called by its own name, mypy wants them in the source.
 make_class: Callable[..., State] = namedtuple
 
-
 # The fields that CAM adds: the global model, its number of rounds, and the global model after local training.
-ADDED: dict[str, Any] = {"g": Annotated[Tensor, WHOLE], "round": Tensor, "theta0": Annotated[Tensor, WHOLE]}
+ADDED: dict[str, object] = {"g": Annotated[Tensor, WHOLE], "round": Tensor, "theta0": Annotated[Tensor, WHOLE]}
 
 
 @cache
-def wider(cls: State, names: tuple[str, ...]) -> State:
+def widen_class(cls: State, names: tuple[str, ...]) -> State:
     """Return a NamedTuple class with the fields of another, which is its `inner`, and further ones."""
     found = make_class(cls.__name__, cls._fields + names)
     found.__annotations__ = get_type_hints(cls, include_extras=True) | {name: ADDED[name] for name in names}
@@ -121,12 +122,12 @@ def wider(cls: State, names: tuple[str, ...]) -> State:
     return found
 
 
-def extended(state: State, **more: Tensor) -> State:
+def extend_state(state: State, **more: Tensor) -> State:
     """Return a state with further fields."""
     cls: State = type(state)
-    return wider(cls, tuple(more))(*state, *more.values())
+    return widen_class(cls, tuple(more))(*state, *more.values())
 
 
-def copied(state: State) -> State:
+def copy_state(state: State) -> State:
     """Return a state whose tensors are copies."""
     return type(state)(*(v.clone() for v in state))

@@ -78,7 +78,7 @@ class CFL(Method):
         largest = [float(max(norms[here == c], default=0.)) for c in range(count)]
         distance = float(up.w.distances(here, models[:count]).mean())
         for c in range(len(largest)):
-            if count < self.M and self.disagree(means[c], norms[here == c], unit, who.round):
+            if count < self.M and self.should_split(means[c], norms[here == c], unit, who.round):
                 members = torch.nonzero(here == c).flatten()
                 dW = up.w.gram(shared.models[c])[members][:, members]
                 leaving = members[torch.as_tensor(split_in_two(cosines_from_gram(dW)))]
@@ -90,7 +90,7 @@ class CFL(Method):
                 largest_update=largest, distance=distance)
         return Shared(models, cluster, torch.tensor(count), unit)
 
-    def disagree(self, mean: Tensor, norms: Tensor, unit: Tensor, t: int) -> bool:
+    def should_split(self, mean: Tensor, norms: Tensor, unit: Tensor, t: int) -> bool:
         """Say whether to split a cluster with this mean update and these norms of its members' updates."""
         scale = float(unit) if self.relative else 1.
         return (t >= self.after and len(norms) > 2 and float(mean.norm()) < self.eps1 * scale

@@ -57,7 +57,7 @@ class FedAH(Method):
         h = self.model.start[self.model.h]
         return Shared(self.model.start), Mine(h, torch.full_like(h, self.mix_start))
 
-    def meet(self, shared: State, data: ClientData) -> tuple[Tensor, Tensor, ClientData]:
+    def receive(self, shared: State, data: ClientData) -> tuple[Tensor, Tensor, ClientData]:
         """Return the extractor and the head that the server sends this client, and the features of its samples."""
         phi, h = shared.w[self.model.phi], shared.w[self.model.h]
         return phi, h, data.with_features(self.model.base, phi)
@@ -67,15 +67,15 @@ class FedAH(Method):
         W = mine.W
         if self.mix_epochs:
             W = features.with_batches(self.mix_epochs, MIX_STREAM, kind="mix").descend(
-                self.loss_of_mix, W, lr=self.mix_lr, momentum=0., args=(mine.h, h), clip=(0., 1.))
+                self.compute_mixed_loss, W, lr=self.mix_lr, momentum=0., args=(mine.h, h), clip=(0., 1.))
         return blend(mine.h, h, W), W
 
-    def loss_of_mix(self, W: Tensor, z: Tensor, y: Tensor, own: Tensor, h: Tensor) -> Tensor:
+    def compute_mixed_loss(self, W: Tensor, z: Tensor, y: Tensor, own: Tensor, h: Tensor) -> Tensor:
         """Return the cross-entropy (b,) of the blended head on features z."""
         return self.model.head.loss(blend(own, h, W), z, y)
 
     def client(self, shared: State, mine: Mine, data: ClientData) -> tuple[Mine, Up]:
-        phi, h, features = self.meet(shared, data)
+        phi, h, features = self.receive(shared, data)
         hhat, W = self.mix(h, mine, features)
         own = features.with_batches(self.head_epochs, HEAD_STREAM, kind="head").descend(self.model.head, hhat)
         w = data.descend(self.model, self.model.join(phi, own), only=self.model.phi)
@@ -86,14 +86,14 @@ class FedAH(Method):
         return self.mix_everyone
 
     def idle(self, shared: State, mine: Mine, data: ClientData) -> Mine:
-        _, h, features = self.meet(shared, data)
+        _, h, features = self.receive(shared, data)
         return Mine(*self.mix(h, mine, features))
 
     def server(self, shared: State, up: RowsByField, who: Participants) -> State:
         return Shared(up.w.mean(who.sizes))
 
     def personal(self, shared: State, mine: Mine, data: ClientData) -> Tensor:
-        phi, h, features = self.meet(shared, data)
+        phi, h, features = self.receive(shared, data)
         hhat, _ = self.mix(h, mine, features)
         return self.model.join(phi, hhat)
 

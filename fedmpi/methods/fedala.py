@@ -83,7 +83,7 @@ class FedALA(Method):
 
     def mix(self, w: Tensor, mine: Mine, data: ClientData) -> tuple[Tensor, Tensor]:
         """Return the blended model, and the W that was learned for it."""
-        net, below, part = self.learning(w, data.subset(self.share, PART))
+        net, below, part = self.split_top(w, data.subset(self.share, PART))
         top, W, losses = w[self.cut:], mine.W, []
 
         def loss(W: Tensor, x: Tensor, y: Tensor, own: Tensor) -> Tensor:
@@ -99,7 +99,7 @@ class FedALA(Method):
                 going = going & (torch.stack(losses[-RECENT:]).std(correction=0) >= self.spread)
         return torch.cat([w[:self.cut], blend(mine.top, top, W)]), W
 
-    def learning(self, w: Tensor, data: ClientData) -> tuple[Net, Tensor, ClientData]:
+    def split_top(self, w: Tensor, data: ClientData) -> tuple[Net, Tensor, ClientData]:
         """Return the network that holds the top, its frozen part, and its samples (features, if it is the head)."""
         head = self.model.h.start
         if self.cut < head:
@@ -109,16 +109,16 @@ class FedALA(Method):
     def client(self, shared: Shared, mine: Mine, data: ClientData) -> tuple[Mine, Up]:
         what, W = self.mix(shared.w, mine, data)
         w = data.descend(self.model, what)
-        return self.kept(shared, mine, w, W), Up(w)
+        return self.make_state(shared, mine, w, W), Up(w)
 
     @property
     def idles(self) -> bool:
         return self.mix_everyone
 
     def idle(self, shared: Shared, mine: Mine, data: ClientData) -> Mine:
-        return self.kept(shared, mine, *self.mix(shared.w, mine, data))
+        return self.make_state(shared, mine, *self.mix(shared.w, mine, data))
 
-    def kept(self, shared: Shared, mine: Mine, w: Tensor, W: Tensor) -> Mine:
+    def make_state(self, shared: Shared, mine: Mine, w: Tensor, W: Tensor) -> Mine:
         """Return what the client keeps of a trained model w and its W."""
         learned = mine.learned | (mine.top != shared.w[self.cut:]).any()
         return Mine(w[self.cut:].clone(), W, learned)

@@ -62,17 +62,18 @@ class FedAMP(Method):
     def message_template(self) -> Note:
         return Note(self.model.start)
 
+    # Any, as in Method.check
     def check(self, train: Any) -> None:
         if train.lr * self.pull >= 1:
             raise BadInput(f"method.pull = {self.pull}: with train.lr = {train.lr} each step would go all the way to "
                            f"u_i, or past it; pull must be below 1 / lr = {1 / train.lr:.3g}")
 
     def messages(self, shared: Nothing, mine: RowsByField, who: Participants) -> Note:
-        xi = self.attention(mine.w.gram(None if self.form == "heuristic" else self.model.start))
+        xi = self.compute_attention(mine.w.gram(None if self.form == "heuristic" else self.model.start))
         who.log(own_weight=float(xi.diagonal().mean()))
         return Note(mine.w.mix(xi[torch.as_tensor(who.ids)]))
 
-    def attention(self, gram: Tensor) -> Tensor:
+    def compute_attention(self, gram: Tensor) -> Tensor:
         """Return xi (n, n) from the inner products of all models; every row adds up to 1."""
         squares = gram.diagonal()
         if self.form == "heuristic":
@@ -82,11 +83,11 @@ class FedAMP(Method):
             others = (1 - self.own) * alike.softmax(1).nan_to_num(0)
         else:
             distances = (squares + squares[:, None] - 2 * gram).clamp(min=0)
-            others = self.by_distance(distances).fill_diagonal_(0)
+            others = self.weigh_by_distance(distances).fill_diagonal_(0)
             others /= others.sum(1, keepdim=True).clamp(min=1)
         return others + torch.diag((1 - others.sum(1)).clamp(min=0))
 
-    def by_distance(self, distances: Tensor) -> Tensor:
+    def weigh_by_distance(self, distances: Tensor) -> Tensor:
         """Return alpha A'(distance) for squared distances (n, n); zeros if sigma is 0."""
         pairs = distances.numpy()[np.triu_indices(len(distances), 1)]
         sigma = self.sigma or (float(np.median(pairs)) if len(pairs) else 0.)

@@ -42,23 +42,23 @@ class FedBABU(Method):
     def init(self, n: int) -> tuple[Shared, Nothing]:
         return Shared(self.model.start[self.model.phi]), Nothing()
 
-    def whole(self, phi: Tensor) -> Tensor:
+    def add_head(self, phi: Tensor) -> Tensor:
         """Return (phi, h^0). Every rank knows the head, which never moves, so it is not sent."""
         return self.model.join(phi, self.model.start[self.model.h])
 
     def client(self, shared: Shared, mine: Nothing, data: ClientData) -> tuple[Nothing, Up]:
-        w = data.descend(self.model, self.whole(shared.phi), only=self.model.phi)
+        w = data.descend(self.model, self.add_head(shared.phi), only=self.model.phi)
         return mine, Up(w[self.model.phi])
 
     def server(self, shared: Shared, up: RowsByField, who: Participants) -> Shared:
         return Shared(up.phi.mean(who.sizes))
 
     def personal(self, shared: Shared, mine: Nothing, data: ClientData) -> Tensor:
-        w = self.whole(shared.phi)
+        w = self.add_head(shared.phi)
         return data.with_batches(self.ft, TUNE, kind="fine_tuning").descend(self.model, w) if self.ft else w
 
     def unadapted(self, shared: Shared, mine: Nothing) -> Tensor:
-        return self.whole(shared.phi)
+        return self.add_head(shared.phi)
 
     def global_model(self, shared: Shared) -> Tensor:
-        return self.whole(shared.phi)
+        return self.add_head(shared.phi)

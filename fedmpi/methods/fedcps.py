@@ -99,23 +99,23 @@ class FedCPS(Method):
                        torch.tensor(0, device=w.device)), Mine(w[0], zeros(())))
 
     def client(self, shared: Shared, mine: Mine, data: ClientData) -> tuple[Mine, Up]:
-        j = self.identity(shared, data)
+        j = self.choose_cluster(shared, data)
         theta = self.model.join(shared.base, table_row(shared.theta, j))
-        lam = self.strength(shared, mine, j, data.n)
+        lam = self.compute_pull(shared, mine, j, data.n)
         own = self.personal_layers == "client"
         start = self.model.join(shared.base, mine.w[len(shared.base):]) if own else theta
         w, sigma2 = data.descend(self.model, start, pull=[(theta, lam, None)], spread=True)
         told = torch.stack([lam, sigma2, data.one_by_one(squared_distance, w, theta)])
         return Mine(w, sigma2), Up(w.clone(), j, told)
 
-    def identity(self, shared: Shared, data: ClientData) -> Tensor:
+    def choose_cluster(self, shared: Shared, data: ClientData) -> Tensor:
         """Return j, (): the client's cluster."""
         if shared.calm >= self.stable:
             return table_row(shared.ID, data.id).clone()
         losses = self.tail.losses(data.subset(self.subset, IDENTITY), shared.base, shared.theta)
         return losses.argmin()
 
-    def strength(self, shared: Shared, mine: Mine, j: Tensor, n: int | Tensor) -> Tensor:
+    def compute_pull(self, shared: Shared, mine: Mine, j: Tensor, n: int | Tensor) -> Tensor:
         """Return lam_i (eq. 3)."""
         tau2 = table_row(shared.tau2, j)
         lam = shared.scale * mine.sigma2 / (n * n * tau2)
@@ -131,10 +131,10 @@ class FedCPS(Method):
         ID = placed(shared.ID, who.ids, j)
         settled = (ID >= 0).all() and (ID == shared.ID).all()
         return Shared(up.w[:cut].mean(), up.w[cut:].mean_by(j, self.k, shared.theta), tau2,
-                      self.scale(shared.scale, who.sizes, sigma2, tau2[j].numpy()), ID,
+                      self.compute_scale(shared.scale, who.sizes, sigma2, tau2[j].numpy()), ID,
                       shared.calm + 1 if settled else torch.tensor(0))
 
-    def scale(self, old: Tensor, n: np.ndarray, sigma2: np.ndarray, tau2: np.ndarray) -> Tensor:
+    def compute_scale(self, old: Tensor, n: np.ndarray, sigma2: np.ndarray, tau2: np.ndarray) -> Tensor:
         """Return the factor of eq. 3 that gives `lam` to a participant of median n, sigma^2 and tau^2."""
         known = (sigma2 > 0) & (tau2 > 0)
         if not known.any():

@@ -76,12 +76,12 @@ class FedFomo(Method):
     def message_template(self) -> Note:
         return Note(self.model.start.repeat(self.M, 1))
 
-    def chosen(self, shared: Shared, who: Participants) -> np.ndarray:
+    def choose_models(self, shared: Shared, who: Participants) -> np.ndarray:
         """Return the clients whose models each participant is sent, (participants, M)."""
-        rows = [self.best(row, int(i), who) for i, row in zip(who.ids, shared.affinity.numpy()[who.ids], strict=True)]
-        return np.stack(rows)
+        rows = shared.affinity.numpy()[who.ids]
+        return np.stack([self.choose_for(row, int(i), who) for i, row in zip(who.ids, rows, strict=True)])
 
-    def best(self, row: np.ndarray, i: int, who: Participants) -> np.ndarray:
+    def choose_for(self, row: np.ndarray, i: int, who: Participants) -> np.ndarray:
         """Return the clients whose models client i is sent, (M,); `row` (N,) is its row of affinities."""
         generator = np.random.default_rng((who.seed, who.round, i, CHOICE))
         at_random = generator.random(self.M) < self.epsilon - who.round * self.fall
@@ -93,7 +93,7 @@ class FedFomo(Method):
         return np.array(found + [i] * (self.M - len(found)))
 
     def messages(self, shared: Shared, mine: RowsByField, who: Participants) -> Note:
-        return Note(mine.w.mix(np.eye(len(shared.affinity))[self.chosen(shared, who)]))
+        return Note(mine.w.mix(np.eye(len(shared.affinity))[self.choose_models(shared, who)]))
 
     def client(self, shared: Shared, mine: Mine, data: ClientData) -> tuple[Mine, Up]:
         train = data.subset(1 - self.held_out, HELD, fixed=True)
@@ -110,7 +110,7 @@ class FedFomo(Method):
     def server(self, shared: Shared, up: RowsByField, who: Participants) -> Shared:
         affinity = shared.affinity.clone()
         rows, weight = torch.as_tensor(who.ids)[:, None], up.weight.gather()
-        columns = torch.cat([torch.as_tensor(self.chosen(shared, who)), rows], 1)
+        columns = torch.cat([torch.as_tensor(self.choose_models(shared, who)), rows], 1)
         affinity.index_put_((rows, columns), weight, accumulate=True)
         return Shared(affinity)
 

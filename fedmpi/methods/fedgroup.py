@@ -61,7 +61,7 @@ class FedGroup(Method):
         generator = np.random.default_rng((seed, FIRST))
         return np.sort(generator.choice(n, min(n, self.first * self.K), replace=False))
 
-    def join(self, shared: Shared, data: ClientData) -> Tensor:
+    def find_group(self, shared: Shared, data: ClientData) -> Tensor:
         """Return the client's group. If it is unknown, train from the start to find it."""
         group = table_row(shared.group, data.id)
         if not data.any_client(group < 0):
@@ -73,10 +73,10 @@ class FedGroup(Method):
         return torch.where(group < 0, torch.where(norms > 0, likeness, -torch.inf).argmax(), group)
 
     def client(self, shared: Shared, mine: Nothing, data: ClientData) -> tuple[Nothing, Up]:
-        group = self.join(shared, data)
+        group = self.find_group(shared, data)
         return mine, Up(data.descend(self.model, table_row(shared.models, group)), group.clone())
 
-    def found(self, gram: Tensor, seed: int) -> np.ndarray:
+    def cluster_updates(self, gram: Tensor, seed: int) -> np.ndarray:
         """Cluster clients by the cosines of their updates with the first K singular directions of all of them."""
         # Eigenvalues ascend
         values, vectors = map(torch.from_numpy, spectrum(gram.numpy()))
@@ -86,7 +86,7 @@ class FedGroup(Method):
     def server(self, shared: Shared, up: RowsByField, who: Participants) -> Shared:
         ids = torch.as_tensor(who.ids)
         if who.round < 0:
-            found = torch.as_tensor(self.found(up.w.gram(shared.models[0]), who.seed))
+            found = torch.as_tensor(self.cluster_updates(up.w.gram(shared.models[0]), who.seed))
             models = up.w.mean_by(found, self.K, shared.models, who.sizes)
             group = torch.full_like(shared.group, -1)
             group[ids] = found
@@ -101,7 +101,7 @@ class FedGroup(Method):
         return nbytes((self.model.start,)), nbytes((up.w,))
 
     def personal(self, shared: Shared, mine: Nothing, data: ClientData) -> Tensor:
-        return table_row(shared.models, self.join(shared, data))
+        return table_row(shared.models, self.find_group(shared, data))
 
     def trained(self, mine: Nothing, up: Up) -> Tensor:
         return up.w

@@ -65,18 +65,18 @@ class FedMHC(Method):
         return Shared(phi, h.repeat(self.M, 1)), Mine(self.model.start)
 
     def client(self, shared: Shared, mine: Mine, data: ClientData) -> tuple[Mine, Up]:
-        w = self.model.join(shared.phi, table_row(shared.heads, self.group(shared, data)))
+        w = self.model.join(shared.phi, table_row(shared.heads, self.choose_group(shared, data)))
         if self.anchor == "local":
-            return self._side_by_side(w, mine.theta, data)
+            return self.train_side_by_side(w, mine.theta, data)
         theta = data.descend(self.model, mine.theta, pull=[(w, self.lam, None)])
         return Mine(theta), Up(data.descend(self.model, w))
 
-    def group(self, shared: Shared, data: ClientData) -> Tensor:
+    def choose_group(self, shared: Shared, data: ClientData) -> Tensor:
         """Return m, (): the head that fits the client's training samples best (eq. 5)."""
         features = data.with_features(self.model.base, shared.phi)
         return torch.stack([features.mean_loss(self.model.head, h) for h in shared.heads]).argmin()
 
-    def _side_by_side(self, w: Tensor, theta: Tensor, data: ClientData) -> tuple[Mine, Up]:
+    def train_side_by_side(self, w: Tensor, theta: Tensor, data: ClientData) -> tuple[Mine, Up]:
         """Train w and theta in turns, theta pulled to the w that moves beside it (algorithm 1, line 11)."""
         def step(state: tuple[Tensor, Tensor], grad: Callable[..., Tensor]) -> tuple[Tensor, Tensor]:
             w, theta = state

@@ -42,7 +42,7 @@ class FedMHCAH(FedAH):
         phi, h = self.model.start[self.model.phi], self.model.start[self.model.h]
         return Shared(phi, h.repeat(self.M, 1)), Mine(h, torch.full_like(h, self.mix_start))
 
-    def meet(self, shared: Shared, data: ClientData) -> tuple[Tensor, Tensor, ClientData]:
+    def receive(self, shared: Shared, data: ClientData) -> tuple[Tensor, Tensor, ClientData]:
         features = data.with_features(self.model.base, shared.phi)
         losses = torch.stack([features.mean_loss(self.model.head, h) for h in shared.heads])
         return shared.phi, table_row(shared.heads, losses.argmin()), features

@@ -84,27 +84,27 @@ class FeSEM(Method):
         shared = Shared(start.repeat(self.k, 1), torch.full((n,), -1, device=start.device), start.new_zeros(()))
         return shared, Mine(start) if self.keep else Nothing()
 
-    def centre(self, shared: Shared, data: ClientData) -> tuple[Tensor, Tensor]:
+    def find_centre(self, shared: Shared, data: ClientData) -> tuple[Tensor, Tensor]:
         """Return the centre of the client's cluster, and whether it has one."""
         j = table_row(shared.of, data.id)
         return torch.where(j >= 0, table_row(shared.w, j.clamp(min=0)), shared.w.mean(0)), j >= 0
 
     def began(self, shared: Shared, mine: Mine | Nothing, up: Up, data: ClientData) -> Tensor:
         """Return the model that a client's local training began from."""
-        return mine.theta if isinstance(mine, Mine) else self.centre(shared, data)[0]
+        return mine.theta if isinstance(mine, Mine) else self.find_centre(shared, data)[0]
 
     def client(self, shared: Shared, mine: Mine | Nothing, data: ClientData) -> tuple[Mine | Nothing, Up]:
-        centre, known = self.centre(shared, data)
+        centre, known = self.find_centre(shared, data)
         theta = mine.theta if isinstance(mine, Mine) else centre
         pull = [(centre, self.lam * known, None)] if self.lam else []
         if self.scale_by_share:
             share = torch.where(shared.n > 0, data.n / shared.n.clamp(min=1), 1.)
-            theta = data.descend(self.scaled, theta, pull=pull, args=(share,))
+            theta = data.descend(self.compute_scaled_loss, theta, pull=pull, args=(share,))
         else:
             theta = data.descend(self.model, theta, pull=pull)
         return Mine(theta) if self.keep else mine, Up(theta)
 
-    def scaled(self, w: Tensor, x: Tensor, y: Tensor, share: Tensor) -> Tensor:
+    def compute_scaled_loss(self, w: Tensor, x: Tensor, y: Tensor, share: Tensor) -> Tensor:
         """Return each sample's cross-entropy times the client's share n_i / n, (b,)."""
         return share * self.model.loss(w, x, y)
 
@@ -127,7 +127,7 @@ class FeSEM(Method):
         return nbytes(shared[:1]), nbytes(up)
 
     def personal(self, shared: Shared, mine: Mine | Nothing, data: ClientData) -> Tensor:
-        return self.centre(shared, data)[0]
+        return self.find_centre(shared, data)[0]
 
     def trained(self, mine: Mine | Nothing, up: Up) -> Tensor:
         return up.w

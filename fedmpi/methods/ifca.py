@@ -59,7 +59,7 @@ class IFCA(Method):
         starts = self.model.starts(self.k)
         return Shared(starts[0, :self.cut].clone(), starts[:, self.cut:].clone()), Nothing()
 
-    def choose(self, shared: Shared, data: ClientData) -> Tensor:
+    def choose_cluster(self, shared: Shared, data: ClientData) -> Tensor:
         """Return z_i, the cluster that fits the client's training data best."""
         net: Net = self.model
         if self.shared_body:
@@ -71,7 +71,7 @@ class IFCA(Method):
         return self.model.join(shared.phi, table_row(shared.parts, up.z))
 
     def client(self, shared: Shared, mine: Nothing, data: ClientData) -> tuple[Nothing, Up]:
-        z = self.choose(shared, data)
+        z = self.choose_cluster(shared, data)
         return mine, Up(data.descend(self.model, self.model.join(shared.phi, table_row(shared.parts, z))), z)
 
     def server(self, shared: Shared, up: RowsByField, who: Participants) -> Shared:
@@ -84,7 +84,7 @@ class IFCA(Method):
         return Shared(up.w[:self.cut].mean(n) if self.cut else shared.phi, parts)
 
     def personal(self, shared: Shared, mine: Nothing, data: ClientData) -> Tensor:
-        return self.model.join(shared.phi, table_row(shared.parts, self.choose(shared, data)))
+        return self.model.join(shared.phi, table_row(shared.parts, self.choose_cluster(shared, data)))
 
     def trained(self, mine: Nothing, up: Up) -> Tensor:
         return up.w

@@ -104,7 +104,7 @@ class LCFed(Method):
             M = up.omega.combine(principal(up.omega.gram(), len(shared.M)))
             return shared._replace(M=M, images=shared.Omega @ M.T, known=torch.ones(()))
         images, begin = up.image.gather(), time.perf_counter()
-        R = self.assign(images, shared, who)
+        R = self.assign_clusters(images, shared, who)
         who.log(clusters=R, k=self.K, seconds_similarity=time.perf_counter() - begin,
                 similarity_multiply_adds=multiply_adds(len(images), self.K, images.shape[1]),
                 similarity_bytes=images.nbytes, components=len(shared.M), bytes_once=nbytes([shared.M]))
@@ -112,7 +112,7 @@ class LCFed(Method):
             Phi=up.omega[self.model.phi].mean(), Omega=up.omega.mean_by(R, self.K, shared.Omega),
             images=up.image.mean_by(R, self.K, shared.images), R=placed(shared.R, who.ids, R))
 
-    def assign(self, images: Tensor, shared: Shared, who: Participants) -> np.ndarray:
+    def assign_clusters(self, images: Tensor, shared: Shared, who: Participants) -> np.ndarray:
         """Return the cluster of each participant (n,), from the images alone."""
         if (shared.R < 0).all():
             found = kmeans(unit_rows(images), self.K, start=None, seed=(who.seed, who.round))

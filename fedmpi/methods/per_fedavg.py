@@ -50,7 +50,7 @@ class PerFedAvg(Method):
         return Shared(self.model.start), Nothing()
 
     def client(self, shared: Shared, mine: Nothing, data: ClientData) -> tuple[Nothing, Up]:
-        alpha, beta = self.rate(self.alpha, data), self.rate(self.beta, data)
+        alpha, beta = self.rate_or_default(self.alpha, data), self.rate_or_default(self.beta, data)
 
         def step(state: tuple[Tensor], outer: Gradient, inner: Gradient,
                  third: Gradient | None = None) -> tuple[Tensor]:
@@ -63,7 +63,7 @@ class PerFedAvg(Method):
         w, = data.scan(step, (shared.w,), streams=(INNER, THIRD)[:self.order])
         return mine, Up(w)
 
-    def rate(self, given: float | None, data: ClientData) -> float:
+    def rate_or_default(self, given: float | None, data: ClientData) -> float:
         """Return a rate that is given, else the run's learning rate."""
         return data.lr if given is None else given
 
@@ -72,7 +72,7 @@ class PerFedAvg(Method):
 
     def personal(self, shared: Shared, mine: Nothing, data: ClientData) -> Tensor:
         batch = data.with_batches(1, JUDGED, steps=1)
-        return batch.descend(self.model, shared.w, lr=self.rate(self.alpha, data), momentum=0.)
+        return batch.descend(self.model, shared.w, lr=self.rate_or_default(self.alpha, data), momentum=0.)
 
     def unadapted(self, shared: Shared, mine: Nothing) -> Tensor:
         return shared.w

@@ -60,10 +60,10 @@ class PFedCAM(Method):
     def interpolate(self, shared: Shared, mine: Mine, data: ClientData) -> tuple[Tensor, Tensor]:
         """Return the interpolated model, and the logits learned for it."""
         def loss(s: Tensor, x: Tensor, y: Tensor) -> Tensor:
-            return self.model.loss(mixture(s, shared.Theta), x, y)
+            return self.model.loss(mix_models(s, shared.Theta), x, y)
         s = data.with_batches(self.interp_epochs, MIX, kind="mix").descend(
             loss, mine.s, lr=self.interp_lr, momentum=0.)
-        return mixture(s, shared.Theta), s
+        return mix_models(s, shared.Theta), s
 
     def client(self, shared: Shared, mine: Mine, data: ClientData) -> tuple[Mine, Up]:
         w, s = self.interpolate(shared, mine, data)
@@ -86,6 +86,6 @@ class PFedCAM(Method):
         return up.w
 
 
-def mixture(s: Tensor, Theta: Tensor) -> Tensor:
+def mix_models(s: Tensor, Theta: Tensor) -> Tensor:
     """Return sum_k a_k Theta_k, without a matrix product: its bits would depend on how many clients train at once."""
     return (s.softmax(-1)[:, None] * Theta).sum(0)

@@ -136,7 +136,7 @@ def test_the_mean_weight_of_its_own_model_is_reported(share):
     """Of all clients, whoever takes part, and whoever is judged after training."""
     lab = trial("fedamp", share, rounds=2)
     w = torch.stack([lab.mine(c).w for c in range(8)]).double() - lab.method.model.start
-    expected = lab.method.attention(w @ w.T)
+    expected = lab.method.compute_attention(w @ w.T)
     assert lab.round(2).facts["own_weight"] == pytest.approx(float(expected.diagonal().mean()), abs=1e-9)
 
 

@@ -21,13 +21,13 @@ def test_newcomers_join_the_group_of_the_same_direction_not_of_the_longest_updat
                    group=[-1, 2, -1, 0])
 
     def joined(number, step):
-        return int(m.join(shared, Client(number, step)))
+        return int(m.find_group(shared, Client(number, step)))
     assert joined(0, [1., 1.]) == 1      # inner products 10, .7; cosines .71, .99
     assert joined(2, [1., .1]) == 0 and joined(0, [-1., -1.]) == 0      # cosines -.71, -.99; the third group is empty
     assert joined(2, [-1., 1.]) == 1
     for number, known in ((1, 2), (3, 0)):      # what is known is not trained for
         client = Client(number, [1., 1.])
-        assert int(m.join(shared, client)) == known and not client.calls
+        assert int(m.find_group(shared, client)) == known and not client.calls
     mine, sent = m.client(shared, "kept", Client(2, [1., 1.]))
     assert mine == "kept" and sent.w.tolist() == [2., 2.] and int(sent.group) == 1
     assert m.personal(shared._replace(models=torch.eye(3)[:, :2]), None, Client(0, [1., 1.])).tolist() == [0., 1.]
@@ -74,7 +74,7 @@ def test_cfl_splits_where_the_mean_is_small_and_one_update_large(mean, largest, 
     m = bare("cfl", eps1=.4, eps2=.8, after=5, relative=relative)
     norms = torch.full((members,), .05, dtype=torch.float64)
     norms[1] = largest
-    assert m.disagree(torch.tensor([0., mean], dtype=torch.float64), norms, torch.tensor(unit), t) is splits
+    assert m.should_split(torch.tensor([0., mean], dtype=torch.float64), norms, torch.tensor(unit), t) is splits
 
 
 def test_cosines_of_updates_follow_from_their_inner_products():
@@ -198,7 +198,7 @@ def test_the_pull_of_fedcps_is_eq_3_within_its_bounds():
 
     def lam(j=0, n=2, sigma2=3., m=m, **changed):
         mine = SimpleNamespace(sigma2=torch.tensor(sigma2))
-        return float(m.strength(SimpleNamespace(**shared | changed), mine, j, n))
+        return float(m.compute_pull(SimpleNamespace(**shared | changed), mine, j, n))
     assert lam() == 1.5 and lam(n=1) == 5 and lam(n=4) == .375      # 8 * 3 / (2^2 * 4)
     assert lam(m=bare("fedcps", lam=.4, lam_min=2.)) == 2
     assert [round(v, 6) for v in (lam(j=1), lam(sigma2=0.), lam(scale=torch.tensor(0.)))] == [.4, .4, .4]
@@ -208,9 +208,9 @@ def test_the_pull_of_fedcps_is_eq_3_within_its_bounds():
 def test_the_factor_of_fedcps_gives_a_median_client_lam():
     m, old = bare("fedcps", lam=.4), torch.tensor(77.)
     n, sigma2, tau2 = np.array([2, 4, 6]), np.array([1., 0., 3.]), np.array([2., 5., 4.])
-    same(m.scale(old, n, sigma2, tau2), .4 * 4 ** 2 * 3 / 2, 1e-5)
-    same(m.scale(old, n, sigma2, np.array([2., 5., 0.])), .4 * 4 ** 2 * 2 / 1, 1e-5)
-    assert m.scale(old, n, sigma2 * 0, tau2) is old and m.scale(old, n, sigma2, tau2 * 0) is old
+    same(m.compute_scale(old, n, sigma2, tau2), .4 * 4 ** 2 * 3 / 2, 1e-5)
+    same(m.compute_scale(old, n, sigma2, np.array([2., 5., 0.])), .4 * 4 ** 2 * 2 / 1, 1e-5)
+    assert m.compute_scale(old, n, sigma2 * 0, tau2) is old and m.compute_scale(old, n, sigma2, tau2 * 0) is old
 
 
 def test_fedcps_keeps_identities_and_counts_the_rounds_since_they_changed():
@@ -234,7 +234,7 @@ def test_fedcps_keeps_identities_and_counts_the_rounds_since_they_changed():
     whole, part = 4 * (1 + 1), 4 * (2 + 1)
     assert [m.traffic(s, sent_one())[0] for s in (first, second, third)] == [whole + 3 * part] * 2 + [whole + part]
     final = Client(2)
-    assert int(m.identity(second, final)) == 0 and not final.calls
+    assert int(m.choose_cluster(second, final)) == 0 and not final.calls
 
 
 def sent_one():

@@ -150,7 +150,7 @@ def test_the_server_assigns_from_images_alone(mlp, federation):
     who = lab.train(1)
     images = lab.rows().image.gather()
     blind = lab.shared._replace(Phi=None, Omega=None, M=None)
-    assert lab.method.assign(images, blind, who).tolist() == lab.round(1).facts["clusters"].tolist()
+    assert lab.method.assign_clusters(images, blind, who).tolist() == lab.round(1).facts["clusters"].tolist()
 
 
 def test_a_client_receives_its_own_centre_and_the_extractor(mlp, federation):

@@ -41,7 +41,7 @@ def test_attention_of_fedamp_at_its_defaults_by_hand():
 def test_fedamp_addresses_participants_and_pulls_them():
     m, rows = bare("fedamp", network([0.]), alpha=.2, sigma=2., pull=1.5), Sent([[0.], [1.], [3.]])
     turn = who([0, 2], [1, 1])
-    note, xi = m.messages(None, SimpleNamespace(w=rows), turn), m.attention(rows.gram())
+    note, xi = m.messages(None, SimpleNamespace(w=rows), turn), m.compute_attention(rows.gram())
     same(note.u, xi[[0, 2]].tolist())
     assert turn.facts == {"own_weight": pytest.approx(float(xi.trace()) / 3)}
     client = Client(step=1., message=state("fedamp", "Note", u=[7.]))
@@ -94,7 +94,7 @@ AFFINITY = [[1., 9., 9., 9.], [.5, 1., .2, -1.], [9., 9., 1., 9.], [0., .1, .9, 
 def test_fedfomo_adds_raw_weights_up_for_the_models_that_were_sent():
     m, turn = bare("fedfomo", network([0., 0.]), M=2, epsilon=0.), who([1, 3], [1, 1])
     shared = state("fedfomo", affinity=AFFINITY)
-    assert m.chosen(shared, turn).tolist() == [[0, 2], [2, 1]]
+    assert m.choose_models(shared, turn).tolist() == [[0, 2], [2, 1]]
     note = m.messages(shared, SimpleNamespace(w=SimpleNamespace(mix=lambda c: c)), turn)
     np.testing.assert_array_equal(note.models, np.eye(4)[[[0, 2], [2, 1]]])
     found = m.server(shared, up(weight=[[.1, -.2, .6], [.3, .4, -.7]]), turn)
