@@ -59,7 +59,8 @@ class CFL(Method):
     supports_local_batchnorm = False
 
     def init(self, n: int) -> tuple[Shared, Nothing]:
-        models, cluster = self.model.start.repeat(self.M, 1), torch.zeros(n, dtype=torch.int64)
+        models = self.model.start.repeat(self.M, 1)
+        cluster = torch.zeros(n, dtype=torch.int64)
         return Shared(models, cluster, torch.tensor(1), models.new_zeros(())), Nothing()
 
     def client(self, shared: Shared, mine: Nothing, data: ClientData) -> tuple[Nothing, Up]:
@@ -68,8 +69,10 @@ class CFL(Method):
         return mine, Up(new, (new - w).norm())
 
     def server(self, shared: Shared, up: RowsByField, who: Participants) -> Shared:
-        ids, norms = torch.as_tensor(who.ids), up.norm.gather().flatten()
-        cluster, count = shared.cluster.clone(), int(shared.count)
+        ids = torch.as_tensor(who.ids)
+        norms = up.norm.gather().flatten()
+        cluster = shared.cluster.clone()
+        count = int(shared.count)
         unit = shared.unit if shared.unit > 0 else norms.max()
         # Clusters of the participants in this round
         here = cluster[ids]

@@ -84,7 +84,9 @@ class FedALA(Method):
     def mix(self, w: Tensor, mine: Mine, data: ClientData) -> tuple[Tensor, Tensor]:
         """Return the blended model, and the W that was learned for it."""
         net, below, part = self.split_top(w, data.subset(self.share, PART))
-        top, W, losses = w[self.cut:], mine.W, []
+        top = w[self.cut:]
+        W = mine.W
+        losses = []
 
         def loss(W: Tensor, x: Tensor, y: Tensor, own: Tensor) -> Tensor:
             return net.loss(torch.cat([below, blend(own, top, W)]), x, y)

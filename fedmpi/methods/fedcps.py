@@ -93,7 +93,8 @@ class FedCPS(Method):
         return replace(self, model=model, tail=cut_tail(model, self.layers, "method.layers"))
 
     def init(self, n: int) -> tuple[Shared, Mine]:
-        w, cut = self.model.starts(self.k), self.tail.block.start
+        w = self.model.starts(self.k)
+        cut = self.tail.block.start
         zeros = w.new_zeros
         return (Shared(w[0, :cut], w[:, cut:], zeros(self.k), zeros(()), torch.full((n,), -1, device=w.device),
                        torch.tensor(0, device=w.device)), Mine(w[0], zeros(())))
@@ -124,7 +125,8 @@ class FedCPS(Method):
 
     def server(self, shared: Shared, up: RowsByField, who: Participants) -> Shared:
         cut = self.tail.block.start
-        j, (lam, sigma2) = up.j.gather().flatten().numpy(), up.told[:2].gather().double().numpy().T
+        j = up.j.gather().flatten().numpy()
+        lam, sigma2 = up.told[:2].gather().double().numpy().T
         tau2 = up.told[2:].mean_by(j, self.k, shared.tau2[:, None]).flatten()
         who.log(clusters=j, k=self.k)
         who.log_per_client(lam=lam)

@@ -71,7 +71,8 @@ class FedCR(Method):
         return replace(self, model=model, net=Variational(model))
 
     def init(self, n: int) -> tuple[Shared, Mine]:
-        start, (c, f) = self.net.start, (self.net.classes, self.net.width)
+        start = self.net.start
+        c, f = self.net.classes, self.net.width
         return Shared(start[self.net.phi], start.new_zeros(c, f), start.new_ones(c, f)), Mine(start[self.net.h])
 
     def loss(self, w: Tensor, x: Tensor, y: Tensor, e: Tensor, r_mu: Tensor, r_sigma: Tensor) -> Tensor:

@@ -87,7 +87,8 @@ class FedFomo(Method):
         at_random = generator.random(self.M) < self.epsilon - who.round * self.fall
         order = generator.permutation(len(row))
         shuffled = [int(j) for j in order if j != i]
-        best, found = sorted(shuffled, key=lambda j: -row[j]), []
+        best = sorted(shuffled, key=lambda j: -row[j])
+        found = []
         for explore in at_random[:len(shuffled)]:
             found.append(next(j for j in (shuffled if explore else best) if j not in found))
         return np.array(found + [i] * (self.M - len(found)))
@@ -98,9 +99,11 @@ class FedFomo(Method):
     def client(self, shared: Shared, mine: Mine, data: ClientData) -> tuple[Mine, Up]:
         train = data.subset(1 - self.held_out, HELD, fixed=True)
         held = data.subset(1 - self.held_out, HELD, fixed=True, rest=True)
-        models, v = torch.cat([data.message.models, mine.w[None]]), mine.before
+        models = torch.cat([data.message.models, mine.w[None]])
+        v = mine.before
         gains = held.mean_loss(self.model, v) - torch.stack([held.mean_loss(self.model, w) for w in models])
-        distances, other = (models - v).norm(dim=1), (data.message.models - mine.w).norm(dim=1) > NEAR
+        distances = (models - v).norm(dim=1)
+        other = (data.message.models - mine.w).norm(dim=1) > NEAR
         counts = (distances > NEAR) & torch.cat([other, torch.ones_like(other[:1])])
         weight = torch.where(counts, gains / (distances + 1e-5), 0.)
         a = weight.clamp(min=0)
@@ -109,7 +112,8 @@ class FedFomo(Method):
 
     def server(self, shared: Shared, up: RowsByField, who: Participants) -> Shared:
         affinity = shared.affinity.clone()
-        rows, weight = torch.as_tensor(who.ids)[:, None], up.weight.gather()
+        rows = torch.as_tensor(who.ids)[:, None]
+        weight = up.weight.gather()
         columns = torch.cat([torch.as_tensor(self.choose_models(shared, who)), rows], 1)
         affinity.index_put_((rows, columns), weight, accumulate=True)
         return Shared(affinity)

@@ -91,7 +91,8 @@ class FedGroup(Method):
             group = torch.full_like(shared.group, -1)
             group[ids] = found
             return Shared(models, models - shared.models, group)
-        joined, group = up.group.gather().flatten().long(), shared.group.clone()
+        joined = up.group.gather().flatten().long()
+        group = shared.group.clone()
         group[ids] = joined
         who.log(clusters=joined.numpy(), k=self.K)
         return Shared(up.w.mean_by(joined, self.K, shared.models, who.sizes), shared.directions, group)

@@ -49,7 +49,8 @@ class FedMHCAH(FedAH):
 
     def server(self, shared: Shared, up: RowsByField, who: Participants) -> Shared:
         sent = up.w[self.model.h]
-        h, first = sent.gather(), bool((shared.heads == shared.heads[0]).all())
+        h = sent.gather()
+        first = bool((shared.heads == shared.heads[0]).all())
         found = kmeans(h, self.M, start=None if first else shared.heads, seed=(who.seed, who.round))
         heads = sent.mean_by(found.labels, self.M, shared.heads, who.sizes)
         who.log(clusters=found.labels, k=self.M, iterations=found.iterations,

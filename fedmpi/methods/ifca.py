@@ -75,7 +75,8 @@ class IFCA(Method):
         return mine, Up(data.descend(self.model, self.model.join(shared.phi, table_row(shared.parts, z))), z)
 
     def server(self, shared: Shared, up: RowsByField, who: Participants) -> Shared:
-        z, n = up.z.gather().flatten(), None if self.average == "equal" else who.sizes
+        z = up.z.gather().flatten()
+        n = None if self.average == "equal" else who.sizes
         parts = up.w[self.cut:].mean_by(z, self.k, old=shared.parts, weight=n)
         who.log(clusters=z.numpy(), k=self.k, distance=float(up.w[self.cut:].distances(z, parts).mean()))
         if self.average == "share":

@@ -88,14 +88,17 @@ class LCFed(Method):
         return np.sort(drawn).astype(np.int64)
 
     def init(self, n: int) -> tuple[Shared, Mine]:
-        w, D = self.model.start, min(self.D, n)
+        w = self.model.start
+        D = min(self.D, n)
         nobody = torch.full((n,), -1, device=w.device)
         return Shared(w[self.model.phi], w.repeat(self.K, 1), w.new_zeros(self.K, D), nobody, w.new_zeros(D, len(w)),
                       w.new_zeros(())), Mine(w)
 
     def client(self, shared: Shared, mine: Mine, data: ClientData) -> tuple[Mine, Up]:
-        k, phi = table_row(shared.R, data.id), self.model.phi
-        Omega, mu = table_row(shared.Omega, k), torch.where(k < 0, 0., self.mu)
+        k = table_row(shared.R, data.id)
+        phi = self.model.phi
+        Omega = table_row(shared.Omega, k)
+        mu = torch.where(k < 0, 0., self.mu)
         omega = data.descend(self.model, mine.omega, pull=[(Omega, mu, None), (shared.Phi, self.lam, phi)])
         return Mine(torch.where(shared.known > 0, omega, mine.omega)), Up(omega, data.one_by_one(shared.M.mv, omega))
 
@@ -103,7 +106,8 @@ class LCFed(Method):
         if who.round < 0:
             M = up.omega.combine(principal(up.omega.gram(), len(shared.M)))
             return shared._replace(M=M, images=shared.Omega @ M.T, known=torch.ones(()))
-        images, begin = up.image.gather(), time.perf_counter()
+        images = up.image.gather()
+        begin = time.perf_counter()
         R = self.assign_clusters(images, shared, who)
         who.log(clusters=R, k=self.K, seconds_similarity=time.perf_counter() - begin,
                 similarity_multiply_adds=multiply_adds(len(images), self.K, images.shape[1]),

@@ -8,37 +8,39 @@ import numpy as np
 from torch import Tensor, nn
 
 from fedmpi.data.samples import Dataset
-from fedmpi.method import WHOLE, Method, Nothing
+from fedmpi.method import WHOLE, ClientData, Method, Nothing, Participants, RowsByField
 from fedmpi.settings import Ge
 
 
 class Shared(NamedTuple):
-    w: Annotated[Tensor, WHOLE]      # (d,)
+    # (d,) the global model
+    w: Annotated[Tensor, WHOLE]
 
 
 class Up(NamedTuple):
-    w: Annotated[Tensor, WHOLE]      # (d,)
+    # (d,) the model after local training
+    w: Annotated[Tensor, WHOLE]
 
 
 @dataclass(frozen=True)
 class Damped(Method):
     """FedAvg whose server goes only a part of the way: w <- w + eta (mean_i w_i - w)."""
-    eta: Annotated[float, Ge(0), "part of the way"] = .5
+    eta: Annotated[float, Ge(0), "share of the way that the server moves to the mean"] = .5
 
     title = "Damped FedAvg"
     paper = "a test, 2026"
     judged_by = "w, the global model"
 
-    def init(self, n):
+    def init(self, n: int) -> tuple[Shared, Nothing]:
         return Shared(self.model.start), Nothing()
 
-    def client(self, shared, mine, data):
+    def client(self, shared: Shared, mine: Nothing, data: ClientData) -> tuple[Nothing, Up]:
         return mine, Up(data.descend(self.model, shared.w))
 
-    def server(self, shared, up, who):
+    def server(self, shared: Shared, up: RowsByField, who: Participants) -> Shared:
         return Shared(shared.w + self.eta * (up.w.mean(who.sizes) - shared.w))
 
-    def personal(self, shared, mine, data):
+    def personal(self, shared: Shared, mine: Nothing, data: ClientData) -> Tensor:
         return shared.w
 
 
