@@ -90,7 +90,7 @@ def test_attention_is_paid_to_similar_models():
     rows[:4, :20] += 1.
     rows[4:, 20:] += 1.
     for settings in ({"alpha": .1, "sigma": 1.}, {"form": "heuristic", "sigma": 50.}):
-        xi = method("fedamp", mlp(), **settings).attention(rows.double() @ rows.double().T)
+        xi = method("fedamp", mlp(), **settings).compute_attention(rows.double() @ rows.double().T)
         near(xi.sum(1), torch.ones(9, dtype=torch.float64), 1e-12)
         assert (xi >= 0).all() and (xi[:4, :4] > .01).all() and (xi[4:, 4:] > .01).all()
         assert xi[:4, 4:].sum() + xi[4:, :4].sum() < .02
@@ -98,7 +98,7 @@ def test_attention_is_paid_to_similar_models():
 
 @forms
 def test_models_that_are_all_alike_have_no_negative_share(form):
-    xi = method("fedamp", mlp(), form=form).attention(torch.ones(30, 30, dtype=torch.float64))
+    xi = method("fedamp", mlp(), form=form).compute_attention(torch.ones(30, 30, dtype=torch.float64))
     assert (xi >= 0).all()
     near(xi.sum(1), torch.ones(30, dtype=torch.float64), 1e-12)
 
@@ -106,16 +106,16 @@ def test_models_that_are_all_alike_have_no_negative_share(form):
 def test_attention_may_be_as_sharp_as_one_likes():
     rows = torch.randn(4, 9, generator=torch.Generator().manual_seed(0)).double()
     amp = method("fedamp", mlp(), form="heuristic", sigma=1e5)
-    xi = amp.attention(rows @ rows.T)
+    xi = amp.compute_attention(rows @ rows.T)
     assert xi.isfinite().all() and (xi.topk(2).values.sum(1) > .999).all()
-    assert amp.attention(rows[:1] @ rows[:1].T).tolist() == [[1.]]
+    assert amp.compute_attention(rows[:1] @ rows[:1].T).tolist() == [[1.]]
 
 
 @pytest.mark.parametrize("scale", [1e-3, 1., 1e3])
 def test_by_default_attention_follows_the_distances(scale):
     """Whatever the models' size, a client's own model has part of the weight, and nearer models more of the rest."""
     rows = torch.randn(20, 40, generator=torch.Generator().manual_seed(0)).double() * scale
-    xi = method("fedamp", mlp()).attention(rows @ rows.T)
+    xi = method("fedamp", mlp()).compute_attention(rows @ rows.T)
     own = xi.diagonal().clone()
     assert ((own > .5) & (own < .75)).all() and (xi > 0).all()
     far = torch.cdist(rows, rows).fill_diagonal_(torch.inf)
@@ -127,8 +127,8 @@ def test_where_half_of_the_distances_are_0_models_are_not_mixed():
     rows = torch.zeros(5, 3).double()
     rows[0] = 1.
     for few in (rows, rows[:1]):
-        assert torch.equal(method("fedamp", mlp()).attention(few @ few.T), torch.eye(len(few)).double())
-    near(method("fedamp", mlp(), sigma=1.).attention(rows @ rows.T)[1, 2:], torch.tensor([.25] * 3).double())
+        assert torch.equal(method("fedamp", mlp()).compute_attention(few @ few.T), torch.eye(len(few)).double())
+    near(method("fedamp", mlp(), sigma=1.).compute_attention(rows @ rows.T)[1, 2:], torch.tensor([.25] * 3).double())
 
 
 @pytest.mark.parametrize("share", [1., .6])

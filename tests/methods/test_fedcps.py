@@ -146,9 +146,9 @@ def test_few_samples_make_a_strong_pull(mlp):
 def test_the_factor_is_that_of_medians(mlp):
     lam = .3
     sizes, sigma2, tau2 = np.array([10, 20, 90]), np.array([1., 2., 9.]), np.array([.1, .4, .5])
-    factor = method("fedcps", mlp, lam=lam).scale(torch.tensor(7.), sizes, sigma2, tau2)
+    factor = method("fedcps", mlp, lam=lam).compute_scale(torch.tensor(7.), sizes, sigma2, tau2)
     assert float(factor) * 2 / (20 ** 2 * .4) == pytest.approx(lam)
-    assert method("fedcps", mlp).scale(torch.tensor(7.), np.array([3]), np.array([0.]), np.array([.1])) == 7
+    assert method("fedcps", mlp).compute_scale(torch.tensor(7.), np.array([3]), np.array([0.]), np.array([.1])) == 7
 
 
 def test_a_client_of_a_single_batch_keeps_the_given_pull(mlp):

@@ -63,7 +63,7 @@ def test_the_models_of_highest_affinity_are_sent():
     table[1, 5] = -.1
     who = SimpleNamespace(ids=np.array([1, 4]), round=3, seed=0)
     before = table.clone()
-    rows = method_.chosen(SimpleNamespace(affinity=table), who)
+    rows = method_.choose_models(SimpleNamespace(affinity=table), who)
     assert rows[1].tolist() == [2, 5]
     assert len(set(rows[0])) == 2 and not {1, 5} & set(rows[0].tolist())
     near(table, before)
@@ -71,7 +71,7 @@ def test_the_models_of_highest_affinity_are_sent():
 
 def test_equal_affinities_come_in_an_order_drawn_for_round_and_client():
     method_, table = method("fedfomo", mlp(), M=3, epsilon=0.), SimpleNamespace(affinity=torch.eye(30))
-    rows = [tuple(r) for t in range(4) for r in method_.chosen(
+    rows = [tuple(r) for t in range(4) for r in method_.choose_models(
         table, SimpleNamespace(ids=np.arange(30), round=t, seed=0)).tolist()]
     assert len(set(rows)) > 110
 
@@ -84,7 +84,7 @@ def test_greed_and_chance():
 
     def best(epsilon, fall=0.):
         found = method("fedfomo", mlp(), M=1, epsilon=epsilon, fall=fall)
-        return [int(found.chosen(SimpleNamespace(affinity=table), w)[0, 0]) for w in who]
+        return [int(found.choose_models(SimpleNamespace(affinity=table), w)[0, 0]) for w in who]
     assert set(best(0.)) == {8} and set(best(1.)) == set(range(1, 9))
     assert 20 < sum(j == 8 for j in best(.5)) < 50
     assert set(best(1., .1)[10:]) == {8} and len(set(best(1., .1)[:5])) > 2      # chance ends after 10 rounds
@@ -95,7 +95,7 @@ def test_each_model_that_is_sent_is_one_of_chance_or_of_greed():
     table[0] = torch.arange(9.)
     found = method("fedfomo", mlp(), M=4, epsilon=.5, fall=0.)
     who = [SimpleNamespace(ids=np.array([0]), round=t, seed=1) for t in range(60)]
-    rows = [found.chosen(SimpleNamespace(affinity=table), w)[0].tolist() for w in who]
+    rows = [found.choose_models(SimpleNamespace(affinity=table), w)[0].tolist() for w in who]
     assert all(len({*row, 0}) == 5 for row in rows)
     assert {sum(j in row for j in (8, 7, 6, 5)) for row in rows} >= {2, 3, 4}
 

@@ -37,7 +37,7 @@ def test_groups_are_found_from_cosines_with_the_first_singular_directions(monkey
     updates = torch.randn(6, 5, generator=torch.Generator().manual_seed(2)) * torch.arange(1, 7)[:, None]
     asked = []
     monkeypatch.setattr(fedgroup, "kmeans", lambda *a: asked.append(a) or SimpleNamespace(labels=None))
-    bare("fedgroup", K=2).found((updates @ updates.T).double(), 9)
+    bare("fedgroup", K=2).cluster_updates((updates @ updates.T).double(), 9)
     V = np.linalg.svd(updates.double().numpy())[2][:2]
     edc = (updates.double().numpy() @ V.T) / np.linalg.norm(updates.numpy(), axis=1)[:, None]
     np.testing.assert_allclose(asked[0][0].abs().numpy()[:, ::-1], abs(edc), atol=1e-6)

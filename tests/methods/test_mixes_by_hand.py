@@ -18,15 +18,15 @@ def test_attention_of_fedamp_by_hand():
     """Models at 0, 1 and 3 of a line."""
     x = torch.tensor([[0.], [1.], [3.]], dtype=torch.float64)
     e = {d: float(np.exp(-d / 2)) * .1 for d in (1, 4, 9)}      # alpha = .2, sigma = 2
-    same(bare("fedamp", alpha=.2, sigma=2.).attention(x @ x.T), [
+    same(bare("fedamp", alpha=.2, sigma=2.).compute_attention(x @ x.T), [
         [1 - e[1] - e[9], e[1], e[9]], [e[1], 1 - e[1] - e[4], e[4]], [e[9], e[4], 1 - e[4] - e[9]]], 1e-12)
     f = {d: float(np.exp(-d)) for d in (1, 4, 9)}
-    same(bare("fedamp", alpha=4., sigma=1.).attention(x @ x.T), [
+    same(bare("fedamp", alpha=4., sigma=1.).compute_attention(x @ x.T), [
         [0., f[1] / (f[1] + f[9]), f[9] / (f[1] + f[9])], [f[1] / (f[1] + f[4]), 0., f[4] / (f[1] + f[4])],
         [4 * f[9], 4 * f[4], 1 - 4 * f[4] - 4 * f[9]]], 1e-12)
     v = torch.tensor([[2., 0.], [0., 5.], [-1., 0.]], dtype=torch.float64)      # cosines 0, -1, 0
     a, b = .7 / (1 + np.exp(-3)), .7 / (1 + np.exp(3))
-    same(bare("fedamp", form="heuristic", sigma=3., own=.3).attention(v @ v.T), [
+    same(bare("fedamp", form="heuristic", sigma=3., own=.3).compute_attention(v @ v.T), [
         [.3, a, b], [.35, .3, .35], [b, a, .3]], 1e-12)
 
 
@@ -34,7 +34,7 @@ def test_attention_of_fedamp_at_its_defaults_by_hand():
     """Models at 0, 1 and 3 of a line: squared distances 1, 4 and 9, so sigma = 4, and alpha = 4 / 2."""
     x = torch.tensor([[0.], [1.], [3.]], dtype=torch.float64)
     e = {d: float(np.exp(-d / 4)) / 2 for d in (1, 4, 9)}
-    same(bare("fedamp").attention(x @ x.T), [
+    same(bare("fedamp").compute_attention(x @ x.T), [
         [1 - e[1] - e[9], e[1], e[9]], [e[1], 1 - e[1] - e[4], e[4]], [e[9], e[4], 1 - e[4] - e[9]]], 1e-12)
 
 
@@ -103,12 +103,13 @@ def test_fedfomo_adds_raw_weights_up_for_the_models_that_were_sent():
     drawn = np.random.default_rng((3, 0, 2, 0xF00D))      # seed, round, client, and what it is for
     chances, order = drawn.random(4), [i for i in drawn.permutation(9) if i != 2]
     for epsilon in (0., .5, 1.):
-        assert bare("fedfomo", M=4, epsilon=epsilon).best(np.zeros(9), 2, turn).tolist() == order[:4]
+        assert bare("fedfomo", M=4, epsilon=epsilon).choose_for(np.zeros(9), 2, turn).tolist() == order[:4]
     rising = np.arange(9.)
-    assert bare("fedfomo", M=4, epsilon=max(chances) + 1e-6).best(rising, 2, turn).tolist() == order[:4]
-    assert bare("fedfomo", M=4, epsilon=min(chances) - 1e-6).best(rising, 2, turn).tolist() == [8, 7, 6, 5]
+    assert bare("fedfomo", M=4, epsilon=max(chances) + 1e-6).choose_for(rising, 2, turn).tolist() == order[:4]
+    assert bare("fedfomo", M=4, epsilon=min(chances) - 1e-6).choose_for(rising, 2, turn).tolist() == [8, 7, 6, 5]
     few = bare("fedfomo", M=4)
-    assert few.best(np.array([1., 0., 2.]), 2, turn).tolist() == [0, 1, 2, 2]      # its own model for those missing
+    # The client's own model stands for those missing
+    assert few.choose_for(np.array([1., 0., 2.]), 2, turn).tolist() == [0, 1, 2, 2]
 
 
 # Means and clusters
