@@ -16,11 +16,12 @@ import torch
 from torch import Tensor
 
 from fedmpi.errors import BadInput
-from fedmpi.method import BASE, HEAD, WHOLE, declared_kinds, kind_of_field
+from fedmpi.method import BASE, HEAD, WHOLE, Method, State, declared_kinds, kind_of_field
+from fedmpi.models.flat import Model
 from fedmpi.settings import setting_names
 
 
-def bind_method(method, model):
+def bind_method(method: Method, model: Model) -> Method:
     """Return the method on a model, with clients that keep their statistics to themselves where the model says so.
     Raises BadInput for a method that makes other numbers of its models, in which the statistics would count."""
     local = model.buffers and model.policy == "local"
@@ -37,7 +38,7 @@ def bind_method(method, model):
     return with_local_batchnorm(method).with_model(model)
 
 
-def with_local_batchnorm(method):
+def with_local_batchnorm(method: Method) -> Method:
     cls = type(method)
     ours = type(cls.__name__, (LocalBatchNorm, cls), {"__module__": cls.__module__, "__doc__": cls.__doc__})
     return ours(**{name: getattr(method, name) for name in setting_names(cls)})
@@ -76,7 +77,7 @@ class LocalBatchNorm:
     def _addressed(self, data, row):
         return data if data.message is None else dataclasses.replace(data, message=self._with(data.message, row))
 
-    def _with(self, state, row: Tensor | None):
+    def _with(self, state: State, row: Tensor | None) -> State:
         """Return a NamedTuple whose vectors hold these statistics; None: zeros."""
         return type(state)(*(self._replaced(type(state), name, value, row) for name, value in state._asdict().items()))
 
@@ -112,10 +113,10 @@ def extend_state_class(kind: type) -> type:
     return longer
 
 
-def join_state(mine, row: Tensor):
+def join_state(mine: State, row: Tensor) -> State:
     return extend_state_class(type(mine))(*mine, row)
 
 
-def split_state(mine):
+def split_state(mine: State) -> tuple[State, Tensor]:
     """Return a client's state as its method knows it, and its statistics."""
     return type(mine).without(*mine[:-1]), mine[-1]

@@ -6,7 +6,7 @@ Legend: c clients, s samples of the largest, d parameters, b batch."""
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import groupby, pairwise
@@ -48,7 +48,7 @@ class Cohort:
     check: Callable[[], None] = do_nothing      # called before every step; it raises if training is to end
     counter: StepCounter = NO_COUNTER
 
-    def plans(self):
+    def plans(self) -> tuple[Tensor, Tensor, list[int]]:
         """Return positions and weights of all batches, (steps, c, b), and how many clients are active in each step.
 
         Weights are 1 / (samples of the batch), and 0 for padding."""
@@ -76,7 +76,7 @@ class Cohort:
                     for rows in (self.x, self.y))
         return dataclasses.replace(self, x=x, y=y, sizes=tuple(map(len, kept)))
 
-    def batches(self):
+    def batches(self) -> Iterator[tuple[int, Tensor, Tensor, Tensor]]:
         """Yield (k, x, y, weight) of every step, for the first k clients."""
         index, weight, active = self.plans()
         for t, k in enumerate(active):
@@ -89,7 +89,7 @@ class Cohort:
         x = self.x[rows, index]
         return as_input(x.flatten(0, 1)).unflatten(0, x.shape[:2]), self.y[rows, index]
 
-    def replay(self, take) -> None:
+    def replay(self, take: Callable[[int, Tensor, Tensor, Tensor], None]) -> None:
         """Call take(k, x, y, weight) in every step, in a way that a CUDA graph can record.
 
         Only the positions of the batch differ from step to step; the device looks them up by a counter of its own."""
@@ -101,7 +101,7 @@ class Cohort:
                 t.add_(1)
             self.graphs.repeat(step, len(list(steps)), t.device, self.check)
 
-    def noises(self, shape: tuple[int, ...]):
+    def noises(self, shape: tuple[int, ...]) -> Iterator[Tensor]:
         """Yield the noise of each step's batches, (k, b, *shape), for the first k clients."""
         steps = [batch_plan.count_local_steps(self.local, n) for n in self.sizes]
         at_once = batch_plan.choose_steps_at_once((len(steps), self.local.batch, *shape), max(steps), self.y.device)
@@ -158,7 +158,7 @@ class Cohort:
                             bind_cohort_loss(net, work, only, args))
         step = Step(work, views, options)
 
-        def take(k, x, y, weight, *noise):
+        def take(k: int, x: Tensor, y: Tensor, weight: Tensor, *noise: Tensor) -> None:
             step.take(gradients(k, x, y, weight, *noise), k)
         if noise:
             for batch, e in zip(self.batches(), self.noises(noise), strict=True):
@@ -171,7 +171,8 @@ class Cohort:
                 take(*batch)
         return step.result()
 
-    def scan(self, step, state: tuple[Tensor, ...], streams=()) -> tuple[Tensor, ...]:
+    def scan(self, step: Callable[..., tuple[Tensor, ...]], state: tuple[Tensor, ...],
+             streams: Sequence[int] = ()) -> tuple[Tensor, ...]:
         """Apply step(state, grad, ...) -> state to all batches; state is a tuple of tensors (c, ...)."""
         state = tuple(t.clone() for t in state)
         draws = (self, *(dataclasses.replace(self, stream=stream) for stream in streams))

@@ -8,6 +8,8 @@ Legend: c clients, b batch, i channels in, o channels out, l positions of the ke
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable
+from contextlib import AbstractContextManager
 from functools import partial
 
 import numpy as np
@@ -17,6 +19,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
 from fedmpi.models.build import as_input
+from fedmpi.models.flat import Model
 from fedmpi.models.precision import run_forward
 from fedmpi.torch_compat import replace_forward
 
@@ -37,24 +40,24 @@ def convolve(layer: nn.Conv2d, x: Tensor) -> Tensor:
     return rows.unflatten(0, (len(x), height, -1)).movedim(-1, 1)
 
 
-def can_convolve(layer) -> bool:
+def can_convolve(layer: nn.Module) -> bool:
     """Say whether `convolve` can take a layer's place."""
     return (isinstance(layer, nn.Conv2d) and layer.groups == 1 and layer.padding_mode == "zeros"
             and not isinstance(layer.padding, str))
 
 
-def use_unfolded(model, names):
+def use_unfolded(model: Model, names: Iterable[str]) -> AbstractContextManager[None]:
     """Return a context in which `convolve` computes these layers of a model, of its feature extractor and its head."""
     modules = [dict(net.module.named_modules()) for net in (model, model.base, model.head)]
     return replace_forward([found[name] for found in modules for name in names if name in found], convolve)
 
 
-def list_convolutions(model) -> list[str]:
+def list_convolutions(model: Model) -> list[str]:
     """Return the names of the layers that `convolve` can compute; they are the same on all ranks."""
     return [name for name, layer in model.module.named_modules() if can_convolve(layer)]
 
 
-def time_layers(model, x: Tensor | None, batch: int, clients: int) -> np.ndarray:
+def time_layers(model: Model, x: Tensor | None, batch: int, clients: int) -> np.ndarray:
     """Return the seconds of both ways for each layer, (2, layers): grouped, and by `convolve`.
 
     Args:
@@ -73,7 +76,7 @@ def time_layers(model, x: Tensor | None, batch: int, clients: int) -> np.ndarray
     return found
 
 
-def choose_unfolded(model, x: Tensor, batch: int, clients: int) -> list[str]:
+def choose_unfolded(model: Model, x: Tensor, batch: int, clients: int) -> list[str]:
     """Return the names of the layers that `convolve` computes faster here and now."""
     return [
         name
@@ -84,7 +87,7 @@ def choose_unfolded(model, x: Tensor, batch: int, clients: int) -> list[str]:
     ]
 
 
-def record_input_shapes(model, x: Tensor) -> dict[str, tuple[int, ...]]:
+def record_input_shapes(model: Model, x: Tensor) -> dict[str, tuple[int, ...]]:
     """Return the shape of the input of each layer that `convolve` can compute, by the layer's name."""
     shapes, hooks = {}, []
     for name, layer in model.module.named_modules():

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, Unpack
 
@@ -18,6 +18,7 @@ from fedmpi.engines.gradients import Loss, is_empty
 from fedmpi.engines.loop import LoopData
 from fedmpi.engines.step import StepOptions, StepSettings
 from fedmpi.engines.step_counter import JUDGED, PARTICIPANTS, classify_steps
+from fedmpi.method import Method, State
 from fedmpi.models.flat import Net
 
 
@@ -52,7 +53,8 @@ class DryRunData(LoopData):
             self._take()
         return StepOptions.from_settings(self.local, settings).unmoved(w.clone())
 
-    def scan(self, step, state, streams=()):
+    def scan(self, step: Callable[..., tuple[Tensor, ...]], state: tuple[Tensor, ...],
+             streams: Sequence[int] = ()) -> tuple[Tensor, ...]:
         def grad(net, w):
             self._take()
             return torch.zeros_like(w)
@@ -67,7 +69,8 @@ class DryRunData(LoopData):
         return dataclasses.replace(self, count=self.n - min(kept, self.n - 1) if rest else kept)
 
 
-def dry_run(function, method, shared, mine, blank: Tensor, n: int, local: LocalTraining) -> DryRunData:
+def dry_run(function: Callable[..., State], method: Method, shared: State, mine: State, blank: Tensor, n: int,
+            local: LocalTraining) -> DryRunData:
     """Return data that counted what method.client or method.personal would do.
 
     Args:
@@ -79,12 +82,14 @@ def dry_run(function, method, shared, mine, blank: Tensor, n: int, local: LocalT
     return data
 
 
-def count_round_work(method, shared, mine, blank: Tensor, n: int, local: LocalTraining) -> RoundWork:
+def count_round_work(method: Method, shared: State, mine: State, blank: Tensor, n: int,
+                     local: LocalTraining) -> RoundWork:
     """Return what a round of a client with n samples computes."""
     return RoundWork(*dry_run(method.client, method, shared, mine, blank, n, local).spent)
 
 
-def count_steps_by_kind(method, shared, mine, blank: Tensor, n: int, local: LocalTraining) -> dict[str, int]:
+def count_steps_by_kind(method: Method, shared: State, mine: State, blank: Tensor, n: int,
+                        local: LocalTraining) -> dict[str, int]:
     """Return the steps by kind of a client with n samples: those of a round in which it takes part, and those of its
     evaluation."""
     made: Counter[str] = Counter()

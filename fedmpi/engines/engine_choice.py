@@ -20,6 +20,7 @@ from fedmpi.engines.gpu_errors import is_gpu_broken
 from fedmpi.engines.loop import Loop
 from fedmpi.engines.vmap import BATCHNORM_REFUSED, Vmap, rehearse_vmap
 from fedmpi.errors import BadInput
+from fedmpi.method import Method, State
 
 # Parameters of a network that counts as small. Measured with mlp networks on one core, vmap / loop in seconds: 0.2 at 5
 # thousand parameters and 100 clients, 0.6 with 20 clients; about 1 at 300 thousand parameters.
@@ -29,12 +30,12 @@ CPU = torch.device("cpu")
 CLIENTS_TIMED = 8
 
 
-def build_engine(name: str, config: Config, room: MemoryLimits | None = None):
+def build_engine(name: str, config: Config, room: MemoryLimits | None = None) -> Loop | Vmap:
     """Return the engine of that name; `room` limits the memory of the clients that `vmap` trains at once."""
     return Vmap((room or gpu_card.limit_memory(config, CPU)).chunk, config.cuda_graphs) if name == "vmap" else Loop()
 
 
-def refuse_vmap(name: str, method, blank: Tensor) -> None:
+def refuse_vmap(name: str, method: Method, blank: Tensor) -> None:
     """Raise BadInput if `vmap` is asked for and cannot train the network."""
     if name != "vmap":
         return
@@ -44,7 +45,7 @@ def refuse_vmap(name: str, method, blank: Tensor) -> None:
         raise BadInput(f"engine = vmap: the network cannot be vectorised ({why}); set engine=loop")
 
 
-def find_vmap_obstacle(method, shared, mine, blank: Tensor) -> str:
+def find_vmap_obstacle(method: Method, shared: State, mine: State, blank: Tensor) -> str:
     """Return why the network cannot be vectorised; "" if it can."""
     try:
         rehearse_vmap(method, shared, mine, blank)
@@ -53,7 +54,7 @@ def find_vmap_obstacle(method, shared, mine, blank: Tensor) -> str:
     return ""
 
 
-def choose_by_network(method, shared, mine, blank: Tensor) -> tuple[str, str]:
+def choose_by_network(method: Method, shared: State, mine: State, blank: Tensor) -> tuple[str, str]:
     """Return the engine for a CPU, and why. `loop` takes networks that cannot be vectorised, such as those that draw
     random numbers."""
     model = method.model

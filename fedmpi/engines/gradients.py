@@ -4,7 +4,7 @@ Each `bind_...` function returns what computes the gradients of a batch, and `vi
 vector in the order of these gradients. Legend: c clients, k of them active, d parameters, b batch."""
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -17,6 +17,9 @@ from fedmpi.models.precision import run_forward
 
 # A loss of a method's own: loss(w, x, y, *args) -> (b,), differentiated by the flat vector w (d,).
 Loss = Callable[..., Tensor]
+# Compute the gradients of a batch, and take the parts of a flat vector in the order of these gradients.
+Gradients = Callable[..., Sequence[Tensor]]
+Views = Callable[[Tensor], list[Tensor]]
 
 def is_empty(only: slice | None) -> bool:
     """Say whether a block is empty, as the feature extractor of a network of a single layer is."""
@@ -30,7 +33,7 @@ def refuse_nothing(chosen: list[int], only: slice | None) -> None:
                        "as a whole, so that nothing would move; take a block of the model")
 
 
-def bind_module(net: Net, w: Tensor, only: slice | None):
+def bind_module(net: Net, w: Tensor, only: slice | None) -> tuple[Tensor, Gradients, Views]:
     """Copy w into the module's parameters.
 
     Returns the vector that these are views of, what computes the gradients of a batch (x, y), and `views`."""
@@ -39,22 +42,23 @@ def bind_module(net: Net, w: Tensor, only: slice | None):
     refuse_nothing(chosen, only)
     leaves = [net.parameter(i) for i in chosen]
 
-    def gradients(x, y):
+    def gradients(x: Tensor, y: Tensor) -> Sequence[Tensor]:
         net.train(len(y))
         return torch.autograd.grad(cross_entropy(run_forward(net.module, x), y), leaves)
 
-    def views(flat):
+    def views(flat: Tensor) -> list[Tensor]:
         parts = net.split(flat)
         return [parts[i] for i in chosen]
     return work, gradients, views
 
 
-def bind_loss(loss, w: Tensor, only: slice | None, args):
+def bind_loss(loss: Loss, w: Tensor, only: slice | None,
+              args: Sequence[Tensor]) -> tuple[Tensor, Gradients, Views]:
     """Return the same for a loss of a method's own, differentiated by the flat vector."""
     work = w.detach().clone()
     block = slice(None) if only is None else only
 
-    def gradients(x, y, *noise):
+    def gradients(x: Tensor, y: Tensor, *noise: Tensor) -> Sequence[Tensor]:
         at = work.detach().requires_grad_()
         return (torch.autograd.grad(loss(at, x, y, *noise, *args).mean(), at)[0][block],)
     return work, gradients, lambda flat: [flat[block]]
@@ -68,7 +72,7 @@ def compute_gradient(x: Tensor, y: Tensor, weight: Tensor, net: Net, w: Tensor) 
     return torch.cat([flatten_parameter(g) for g in grads])
 
 
-def bind_cohort(net: Net, work: Tensor, only: slice | None):
+def bind_cohort(net: Net, work: Tensor, only: slice | None) -> tuple[Gradients, Views]:
     """Return what computes the first k clients' gradients of a batch (k, x, y, weight), and `views`.
 
     Args:
@@ -78,34 +82,35 @@ def bind_cohort(net: Net, work: Tensor, only: slice | None):
     chosen = [i for i, name in enumerate(net.names) if only is None or is_inside(net.blocks[name], only)]
     refuse_nothing(chosen, only)
 
-    def loss(moving, parts, x, y, weight):
+    def loss(moving: list[Tensor], parts: list[Tensor], x: Tensor, y: Tensor, weight: Tensor) -> Tensor:
         parts = list(parts)
         for i, p in zip(chosen, moving, strict=True):
             parts[i] = p
         return (cross_entropy(net(parts, x), y, reduction="none") * weight).sum()
     step = differentiate_each(loss) if is_dense(net) and not work.is_cuda else vmap(grad(loss))
 
-    def gradients(k, x, y, weight):
+    def gradients(k: int, x: Tensor, y: Tensor, weight: Tensor) -> Sequence[Tensor]:
         now = [p[:k] for p in parts]
         return step([now[i] for i in chosen], now, x, y, weight)
 
-    def views(flat):
+    def views(flat: Tensor) -> list[Tensor]:
         views = net.split(flat)
         return [views[i] for i in chosen]
     return gradients, views
 
 
-def bind_cohort_loss(loss, work: Tensor, only: slice | None, args):
+def bind_cohort_loss(loss: Loss, work: Tensor, only: slice | None,
+                     args: Sequence[Tensor]) -> tuple[Gradients, Views]:
     """Return the same for a loss of a method's own; args are tensors (c, ...)."""
     block = slice(None) if only is None else only
     step = vmap(grad(lambda w, x, y, weight, *args: (loss(w, x, y, *args) * weight).sum()))
 
-    def gradients(k, x, y, weight, *noise):
+    def gradients(k: int, x: Tensor, y: Tensor, weight: Tensor, *noise: Tensor) -> Sequence[Tensor]:
         return [step(work[:k], x, y, weight, *noise, *(a[:k] for a in args))[:, block]]
     return gradients, lambda flat: [flat[:, block]]
 
 
-def differentiate_each(loss):
+def differentiate_each(loss: Callable[..., Tensor]) -> Callable[..., list[Tensor]]:
     """Return (moving, *args) -> gradients of loss(moving, *args) by each client's own tensors `moving` (c, ...).
 
     This computes vmap(grad(loss)): a client's loss does not depend on the others' tensors, so the gradient of the sum
@@ -118,7 +123,7 @@ def differentiate_each(loss):
     in an unspecified order."""
     losses = vmap(loss)
 
-    def gradients(moving: list[Tensor], *args) -> list[Tensor]:
+    def gradients(moving: list[Tensor], *args: Tensor) -> list[Tensor]:
         with torch.enable_grad():
             leaves = [p.detach().requires_grad_() for p in moving]
             return list(torch.autograd.grad(losses(leaves, *args).sum(), leaves, materialize_grads=True))

@@ -7,7 +7,7 @@ applied in closed form."""
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain
@@ -23,6 +23,7 @@ from fedmpi.engines.gradients import Loss, bind_loss, bind_module, is_empty
 from fedmpi.engines.round_settings import RoundSettings
 from fedmpi.engines.step import Step, StepOptions, StepSettings
 from fedmpi.engines.step_counter import NO_COUNTER, StepCounter
+from fedmpi.method import Method, State
 from fedmpi.models.build import as_input
 from fedmpi.models.flat import Net
 from fedmpi.models.losses import attach_logits, cross_entropy
@@ -95,10 +96,10 @@ class LoopData(RoundSettings):
         net.module.eval()
         return torch.cat([run_forward(net.module, as_input(x)) for x in self.x.split(SAMPLES_PER_PASS)])
 
-    def one_by_one(self, function, *tensors: Tensor) -> Tensor:
+    def one_by_one(self, function: Callable[..., Tensor], *tensors: Tensor) -> Tensor:
         return function(*tensors)
 
-    def batches(self):
+    def batches(self) -> Iterator[tuple[Tensor, Tensor]]:
         """Yield (x, y) of every step. Samples are gathered for many steps at once; a batch is a slice of them."""
         drawn = batch_plan.draw_batches(self.local, self.client, self.stream, self.n)
         index = batch_plan.copy_to_device(drawn.index, self.y.device)
@@ -111,7 +112,7 @@ class LoopData(RoundSettings):
             for at, count in enumerate(counts[start:start + together]):
                 yield x[at * size:at * size + count], y[at * size:at * size + count]
 
-    def noisy_batches(self, shape: tuple[int, ...]):
+    def noisy_batches(self, shape: tuple[int, ...]) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
         """Yield (x, y, e) of every step, where e (b, *shape) is the noise of the batch."""
         steps = batch_plan.count_local_steps(self.local, self.n)
         at_once = batch_plan.choose_steps_at_once((self.local.batch, *shape), steps, self.y.device)
@@ -148,7 +149,8 @@ class LoopData(RoundSettings):
         statistics = gather_statistics(w, buffers)
         self.left[len(statistics)] = statistics
 
-    def scan(self, step, state, streams=()):
+    def scan(self, step: Callable[..., tuple[Tensor, ...]], state: tuple[Tensor, ...],
+             streams: Sequence[int] = ()) -> tuple[Tensor, ...]:
         """Apply step(state, grad, ...) -> state to all batches; grad(net, w) is the gradient on the batch."""
         state = tuple(t.clone() for t in state)
         draws = (self, *(dataclasses.replace(self, stream=stream) for stream in streams))
@@ -189,7 +191,7 @@ class Loop:
             yield client, function(shared, group.store.read(client), data)
 
 
-def rehearse_loop(method, shared, mine, blank: Tensor):
+def rehearse_loop(method: Method, shared: State, mine: State, blank: Tensor) -> tuple[State, State]:
     """Run a client on one blank sample (1, ...) for one step; return what it keeps and sends, (Mine, Up)."""
     data = LoopData(blank, torch.zeros(1, dtype=torch.int64, device=blank.device), 0, REHEARSAL_TRAINING,
                     message=method.message_template())

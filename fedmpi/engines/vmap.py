@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Unpack
 
@@ -24,6 +24,7 @@ from fedmpi.engines.round_settings import RoundSettings
 from fedmpi.engines.step import StepOptions, StepSettings
 from fedmpi.engines.vmap_indexing import allow_indexing
 from fedmpi.errors import BadInput
+from fedmpi.method import Method, State
 from fedmpi.models.flat import Net
 from fedmpi.models.losses import attach_logits
 from fedmpi.torch_compat import flatten_tree, unflatten_tree
@@ -125,12 +126,13 @@ class VmapData(RoundSettings):
         found = OutsideVmap.apply(descend, self.n, w, *own, *flags, *args)
         return found if where is None else options.choose(where, found, w)
 
-    def one_by_one(self, function, *tensors: Tensor) -> Tensor:
+    def one_by_one(self, function: Callable[..., Tensor], *tensors: Tensor) -> Tensor:
         def one_by_one(n, *tensors):      # clones, since bits may depend on how a vector is aligned
             return torch.stack([function(*(t.clone() for t in row)) for row in zip(*tensors, strict=True)])
         return OutsideVmap.apply(one_by_one, self.n, *tensors)
 
-    def scan(self, step, state, streams=()):
+    def scan(self, step: Callable[..., tuple[Tensor, ...]], state: tuple[Tensor, ...],
+             streams: Sequence[int] = ()) -> tuple[Tensor, ...]:
         return OutsideVmap.apply(lambda n, *state: self.cohort.scan(step, state, streams), self.n, *state)
 
 
@@ -206,7 +208,8 @@ class Vmap:
         return list(zip(clients, results, strict=True))
 
 
-def apply_to_cohort(function, shared, mine: list, cohort: Cohort, messages: list) -> list:
+def apply_to_cohort(function: Callable[..., State], shared: State, mine: list[State], cohort: Cohort,
+                    messages: list[State | None]) -> list[State]:
     """Return function(shared, mine, data) of each client of a cohort."""
     sizes, ids = batch_plan.copy_to_device(np.array([cohort.sizes, cohort.clients]), cohort.y.device)
     message = stack_states(messages) if None not in messages else None
@@ -218,12 +221,12 @@ def apply_to_cohort(function, shared, mine: list, cohort: Cohort, messages: list
     return [unflatten_tree([leaf[i].clone() for leaf in leaves], tree) for i in range(len(sizes))]
 
 
-def stack_states(states: list):
+def stack_states(states: list[State]) -> State:
     """Return one state whose fields are the stacked fields of all states."""
     return type(states[0])(*(torch.stack(column) for column in zip(*states, strict=True)))
 
 
-def rehearse_vmap(method, shared, mine, blank: Tensor):
+def rehearse_vmap(method: Method, shared: State, mine: State, blank: Tensor) -> list[State]:
     """Run client 0 with one blank sample (1, ...) twice at once. Raises RuntimeError if the network cannot be
     vectorised."""
     y = torch.zeros(1, dtype=torch.int64, device=blank.device)

@@ -4,7 +4,7 @@ Older versions of PyTorch (2.6, say) ask such an i for its number, which it does
 `table[[i]][0]` is computed in place of `table[i]`."""
 from __future__ import annotations
 
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from functools import cache
 
 import torch
@@ -22,11 +22,11 @@ class IndexByList(TorchFunctionMode):
         return function(*args, **(kwargs or {}))
 
 
-def is_index_tensor(index) -> bool:
+def is_index_tensor(index: object) -> bool:
     return isinstance(index, Tensor) and not index.ndim and index.dtype in (torch.int64, torch.int32)
 
 
-def allow_indexing():
+def allow_indexing() -> AbstractContextManager[object]:
     """Return the context in which a method may index by tensors that vmap batches."""
     return nullcontext() if can_index_under_vmap() else IndexByList()
 

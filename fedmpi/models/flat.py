@@ -75,7 +75,7 @@ class Net:
             view.copy_(held[name].detach())
         return flat
 
-    def __call__(self, w, x: Tensor) -> Tensor:
+    def __call__(self, w: Tensor | list[Tensor], x: Tensor) -> Tensor:
         """Apply the network with parameters w, a flat vector (d,) or the list that `split` returns.
 
         In training mode it moves the statistics in w."""
@@ -90,7 +90,7 @@ class Net:
         """Hide statistics from autograd; in training hide also that they change in place."""
         return without_watch(statistics) if self.module.training else statistics.detach()
 
-    def loss(self, w, x: Tensor, y: Tensor) -> Tensor:
+    def loss(self, w: Tensor | list[Tensor], x: Tensor, y: Tensor) -> Tensor:
         """Return the cross-entropy of each sample, (b,), in training mode."""
         self.train(len(y))
         return cross_entropy(self(w, x), y, reduction="none")
@@ -257,7 +257,7 @@ class Model(Net):
         """Return the whole vector w = (phi, h)."""
         return torch.cat([phi, h], -1)
 
-    def to(self, device) -> Model:
+    def to(self, device: torch.device | str) -> Model:
         """Return the same model with `start` on a device; both share the networks, which follow their vectors."""
         moved = copy.copy(self)
         moved.start = self.start.to(device)
@@ -270,7 +270,7 @@ class Model(Net):
             raise BadInput(f"block {name!r} is not part of this model; its blocks are {', '.join(layers)}")
         return self.blocks[name]
 
-    def _check_parts(self, example: Tensor, head: tuple[str, ...]):
+    def _check_parts(self, example: Tensor, head: tuple[str, ...]) -> None:
         """Refuse a network whose head is not its last operation, since its features could not be told apart."""
         with torch.no_grad():
             try:

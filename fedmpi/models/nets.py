@@ -6,11 +6,14 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from dataclasses import dataclass, field
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from fedmpi import registry
 from fedmpi.errors import BadInput
 from fedmpi.settings import Ge
+
+if TYPE_CHECKING:
+    from torch import nn
 
 Head = Annotated[tuple[str, ...], "the blocks that form the head, the last ones; none: the last Linear layer"]
 Statistics = Annotated[Literal["local", "average"], "BatchNorm's: stay at each client, or averaged with parameters"]
@@ -23,7 +26,7 @@ class MLP:
     hidden: Annotated[int, Ge(1), "width of the hidden layer"] = 64
     head: Head = ()
 
-    def build(self, shape: tuple[int, ...], classes: int):
+    def build(self, shape: tuple[int, ...], classes: int) -> nn.Module:
         from math import prod
 
         from torch import nn
@@ -39,7 +42,7 @@ class CNN4:
     width: Annotated[int, Ge(1), "width of the hidden Linear layer"] = 512
     head: Head = ()
 
-    def build(self, shape: tuple[int, ...], classes: int):
+    def build(self, shape: tuple[int, ...], classes: int) -> nn.Module:
         from torch import nn
         if len(shape) != 3 or min(shape[1:]) < 16:
             raise BadInput(f"model: cnn4 needs images of at least 16 x 16, not samples of shape {shape}; use mlp")
@@ -64,7 +67,7 @@ class LeNet5:
     title = "lenet5"
     head: Head = ()
 
-    def build(self, shape: tuple[int, ...], classes: int):
+    def build(self, shape: tuple[int, ...], classes: int) -> nn.Module:
         from torch import nn
         if len(shape) != 3 or min(shape[1:]) < 12:
             raise BadInput(f"model: lenet5 needs images of at least 12 x 12, not samples of shape {shape}; use mlp")
@@ -95,12 +98,12 @@ class ResNet18:
     statistics: Statistics = "local"
     head: Head = ()
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         if 64 % self.groups:
             raise ValueError(f"groups = {self.groups}: the layers have 64, 128, 256 and 512 channels; take a divisor "
                              "of 64")
 
-    def build(self, shape: tuple[int, ...], classes: int):
+    def build(self, shape: tuple[int, ...], classes: int) -> nn.Module:
         from torch import nn
         from torchvision.models import resnet18
         if len(shape) != 3:
@@ -112,10 +115,10 @@ class ResNet18:
         return network
 
     @property
-    def policy(self):
+    def policy(self) -> str | None:
         return self.statistics if self.norm == "batch" else None
 
-    def _norm(self, channels: int):
+    def _norm(self, channels: int) -> nn.Module:
         from torch import nn
         return nn.GroupNorm(self.groups, channels) if self.norm == "group" else nn.BatchNorm2d(channels)
 
@@ -130,7 +133,7 @@ class FastText:
     width: Annotated[int, Ge(1), "length of a word's vector, and width of the hidden layer"] = 32
     head: Head = ()
 
-    def build(self, shape: tuple[int, ...], classes: int):
+    def build(self, shape: tuple[int, ...], classes: int) -> nn.Module:
         from torch import nn
 
         from fedmpi.models.layers import MeanOverPositions
@@ -161,10 +164,10 @@ class Custom:
         return found | ({"head": list(self.head)} if self.head else {})
 
     @property
-    def policy(self):
+    def policy(self) -> str | None:
         return self.statistics
 
-    def build(self, shape: tuple[int, ...], classes: int):
+    def build(self, shape: tuple[int, ...], classes: int) -> nn.Module:
         from torch import nn
         cls = registry.find_class("models", self.path)
         if not (isinstance(cls, type) and issubclass(cls, nn.Module)):      # no configuration calls what it likes

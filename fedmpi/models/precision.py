@@ -5,6 +5,8 @@ runs forward passes, and with them the gradients of their products, by autocast 
 steps, losses and all sums over clients stay float32."""
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
@@ -25,7 +27,7 @@ def is_autocasting() -> bool:
     return _autocast
 
 
-def run_forward(network, x: Tensor) -> Tensor:
+def run_forward(network: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
     """Return network(x) in float32, computed in the precision that is set."""
     if not _autocast:
         return network(x)
