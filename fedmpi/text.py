@@ -58,4 +58,5 @@ def duration(seconds: float) -> str:
 
 
 def percent(value: float | None) -> str:
+    """Return a share as percent."""
     return f"{100 * value:.2f} %" if value is not None and value == value else "-"

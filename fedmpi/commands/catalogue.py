@@ -39,11 +39,13 @@ def entry(kind: str, name: str) -> dict:
 
 
 def loaded(kind: str, name: str) -> type:
+    """Return the class of that name. Raises BadInput if it is not known, or cannot be loaded."""
     try:
         return registry.find_class(kind, name)
     except FedmpiError:
         raise
-    except Exception as error:      # a plug-in's own
+    # A plug-in may raise anything.
+    except Exception as error:
         raise BadInput(f"{kind[:-1]} {name!r} is a plug-in that cannot be loaded: {type(error).__name__}: {error}; "
                        "repair or uninstall its package") from error
 
@@ -51,7 +53,8 @@ def loaded(kind: str, name: str) -> type:
 def documentation(kind: str, cls: type) -> str:
     """Return the class's docstring; a built-in method is documented by its file."""
     module, own = sys.modules[cls.__module__].__doc__ or "", cls.__doc__ or ""
-    if own.startswith(f"{cls.__name__}("):      # written by dataclass
+    # dataclass writes a docstring if there is none.
+    if own.startswith(f"{cls.__name__}("):
         own = ""
     if kind == "methods":
         own = module if cls.__module__.startswith("fedmpi.methods.") else own or module
@@ -100,12 +103,13 @@ def usage(kind: str, found: dict) -> str:
 
 
 def indented(section: dict) -> str:
+    """Return a section as YAML, indented by four blanks."""
     import yaml
     text = yaml.safe_dump(section, sort_keys=False)
     return "\n".join("    " + line for line in text.rstrip().splitlines())
 
 
-def scalar(value) -> str:
+def scalar(value: object) -> str:
     """Write a setting's value as YAML does."""
     import yaml
     return yaml.safe_dump(value, default_flow_style=True, width=1000).removesuffix("\n").removesuffix("\n...")
@@ -113,16 +117,17 @@ def scalar(value) -> str:
 
 @cache
 def traffic(cls: type) -> tuple[str, str]:
-    """Say what a participant receives and sends in a round, as laws in P and h; "?" where there is no such law."""
+    """Return what a participant receives and sends in a round, as laws in P and h; "?" if there is no such law."""
     try:
         probes = [exchanged(cls, *sizes) for sizes in TRAFFIC_PROBES]
-    except Exception:      # a third party's method may want other samples or have settings without defaults
+    # A method of a third party may want other samples, or have settings without defaults.
+    except Exception:
         return "?", "?"
     return law([p[:2] for p in probes], [p[2] for p in probes]), law([p[:2] for p in probes], [p[3] for p in probes])
 
 
 def exchanged(cls: type, features: int, hidden: int) -> tuple[int, int, float, float]:
-    """Return P, h and the float32 numbers down and up, of a client that rehearses with a small network."""
+    """Return P, h, and how many float32 numbers a client receives and sends, from a dry run of a small network."""
     import torch
 
     from fedmpi.engines.loop import rehearse_loop
@@ -147,5 +152,6 @@ def law(sizes: list[tuple[int, int]], numbers: list[float]) -> str:
 
 
 def term(factor: int, letter: str) -> str:
+    """Return a term of a law, such as `+ 2P`."""
     number = "" if letter and abs(factor) == 1 else abs(factor)
     return f"{'-' if factor < 0 else '+'} {number}{letter}"

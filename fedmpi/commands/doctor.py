@@ -1,6 +1,6 @@
-"""Is this machine, or this job, fit for runs? Every check ends with `ok` or with a problem and its remedy.
+"""Check whether this machine, or this job, is fit for runs. Each check ends with `ok`, or a problem and its remedy.
 
-All ranks take part, rank 0 prints. Nothing stays on the disk."""
+All ranks take part, and rank 0 prints. Nothing stays on the disk."""
 from __future__ import annotations
 
 import os
@@ -8,9 +8,10 @@ import platform
 import shutil
 import tempfile
 import textwrap
+from collections.abc import Iterator
 from itertools import chain
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -28,13 +29,18 @@ from fedmpi.session import last_words, told
 from fedmpi.storage.atomic import reason
 from fedmpi.text import pairs, spans
 
-TRIAL = "trial.h5"
-LITTLE = 1 << 30     # free bytes below which the disk is called full
+if TYPE_CHECKING:
+    import torch
+
+TRIAL_FILE = "trial.h5"
+# A disk with fewer free bytes is called full.
+MIN_FREE_BYTES = 1 << 30
+# what the MPI library says of CUDA
 AWARE = {True: "yes", False: "no", None: "it does not tell"}
 
 
 class Check(NamedTuple):
-    """One finding; `problem` says what is wrong and what to do about it, `more` are lines that follow."""
+    """One finding: `problem` says what is wrong and what to do about it, `more` has the lines below it."""
     name: str
     facts: str
     problem: str = ""
@@ -46,10 +52,11 @@ class Check(NamedTuple):
 
 
 def doctor_command(folder: str) -> int:
-    """Check everything on all ranks. Returns 0 when all is well and 1 otherwise, the same on every rank."""
+    """Check everything on all ranks. Return 0 if all is well and 1 otherwise, the same on every rank."""
     try:
         world = open_world()
-    except BadInput as error:      # every process believes that it is rank 0: let one speak
+    # Every process believes that it is rank 0, so one of them prints.
+    except BadInput as error:
         if reports_refusal():
             print(Check("launch", "refused", str(error)))
         return errors.FAILED
@@ -76,7 +83,7 @@ def examine(world: Transport, folder: str) -> int:
     return int(told(world, str(errors.FAILED if problems else errors.FINISHED)))
 
 
-def facts_of(world: Transport, device) -> dict:
+def facts_of(world: Transport, device: torch.device) -> dict:
     """Collect what this rank knows of itself and of the device that a run would give it."""
     import torch
     cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else list(range(os.cpu_count()))
@@ -86,6 +93,7 @@ def facts_of(world: Transport, device) -> dict:
 
 
 def versions() -> str:
+    """Return the versions of Python and of the libraries that a run uses."""
     import h5py
     import torch
     return (f"fedmpi {__version__}, Python {platform.python_version()}, torch {torch.__version__}, numpy "
@@ -93,8 +101,8 @@ def versions() -> str:
             f"{installed('mpi4py', 'missing')}")
 
 
-def device_of(device) -> tuple[str, str]:
-    """Return what a device is, and what is wrong with it."""
+def device_of(device: torch.device) -> tuple[str, str]:
+    """Return what a device is, and what is wrong with it ("" if nothing is)."""
     import torch
     if device.type == "cpu":
         hidden = Path("/dev/nvidia0").exists() and "CUDA_VISIBLE_DEVICES" not in os.environ
@@ -102,13 +110,14 @@ def device_of(device) -> tuple[str, str]:
                        if hidden and not torch.cuda.is_available() else "")
     try:
         torch.ones(8, 8, device=device).matmul(torch.ones(8, 8, device=device)).sum().item()
-    except (RuntimeError, AssertionError) as error:      # a torch build without CUDA asserts
+    # A torch build without CUDA raises AssertionError.
+    except (RuntimeError, AssertionError) as error:
         return str(device), f"{str(error).splitlines()[0]}; check nvidia-smi on this host, or set device=cpu"
     return f"{device} {torch.cuda.get_device_name(device)}", ""
 
 
-def of_ranks(world: Transport, ranks: list[dict]):
-    """Yield the checks of what the ranks said of themselves (rank 0)."""
+def of_ranks(world: Transport, ranks: list[dict]) -> Iterator[Check]:
+    """Yield the checks of what the ranks told about themselves (rank 0)."""
     if world.rank:
         return
     odd = [f"rank {r} on {them['host']} has {them['versions']}" for r, them in enumerate(ranks)
@@ -116,18 +125,19 @@ def of_ranks(world: Transport, ranks: list[dict]):
     yield Check("versions", ranks[0]["versions"], f"{odd[0]}; install the same on all nodes" if odd else "")
     level = f", thread level {world.thread_level}" if world.size > 1 else ""
     aware = "" if world.library.startswith("none") else f", CUDA-aware: {AWARE[world.cuda_aware]}"
-    yield Check(
-        "launch", f"{count_words(world.size, 'rank')}, MPI library {' '.join(world.library.split())}{level}{aware}"
-    )
+    library = " ".join(world.library.split())
+    yield Check("launch", f"{count_words(world.size, 'rank')}, MPI library {library}{level}{aware}")
     hosts = {them["host"] for them in ranks}
     yield Check("hosts", count_words(len(hosts), "host"), devices_problem(ranks), hosts_table(ranks))
 
 
 def count_words(number: int, what: str) -> str:
+    """Return `1 rank`, `2 ranks`."""
     return f"{number} {what}{'' if number == 1 else 's'}"
 
 
 def devices_problem(ranks: list[dict]) -> str:
+    """Return what is wrong with the devices and the cores of the ranks ("" if nothing is)."""
     found = [f"rank {r} on {them['host']}: {them['device_problem']}" for r, them in enumerate(ranks)
              if them["device_problem"]]
     for host in {them["host"] for them in ranks}:
@@ -138,10 +148,10 @@ def devices_problem(ranks: list[dict]) -> str:
     return "; ".join(found)
 
 
-def of_disk(world: Transport, folder: str):
-    """Yield the checks of the folder: rank 0 writes in it as a checkpoint is written, the others must see it."""
+def of_disk(world: Transport, folder: str) -> Iterator[Check]:
+    """Yield the checks of the folder: rank 0 writes a file as it writes a checkpoint, and the others must see it."""
     trial, checks = (None, []) if world.rank else written(Path(folder).expanduser().absolute())
-    path = told(world, str(trial / TRIAL) if trial else "")
+    path = told(world, str(trial / TRIAL_FILE) if trial else "")
     blind = [r for r, sees in enumerate(gather_objects(world, bool(path) and intact(path))) if not sees]
     if trial:
         shutil.rmtree(trial, ignore_errors=True)
@@ -152,7 +162,10 @@ def of_disk(world: Transport, folder: str):
 
 
 def written(folder: Path) -> tuple[Path | None, list[Check]]:
-    """Write a trial file in a new folder under `folder`, or under what exists of it; return that and the checks."""
+    """Write a trial file in a new folder below `folder`, or below the part of it that exists.
+
+    Returns:
+        The new folder, None if nothing can be written, and the checks."""
     place = next(p for p in (folder, *folder.parents) if os.path.exists(p))
     name = f"{place}" + (f" (for {folder}, which does not exist yet)" if place != folder else "")
     try:
@@ -161,7 +174,7 @@ def written(folder: Path) -> tuple[Path | None, list[Check]]:
         return None, [Check("folder", name, f"nothing can be written there ({reason(error)}); run where you may write, "
                                             "or name a folder with --folder")]
     try:
-        whole, flush = write_trial_file(trial / TRIAL)
+        whole, flush = write_trial_file(trial / TRIAL_FILE)
     except FedmpiError as error:
         shutil.rmtree(trial, ignore_errors=True)
         why = reason(error.__cause__) if error.__cause__ else str(error)
@@ -171,30 +184,27 @@ def written(folder: Path) -> tuple[Path | None, list[Check]]:
     return trial, [
         Check("folder", f"{name}: an HDF5 file of 4 MiB written, verified and renamed in {1e3 * whole:.0f} ms "
                         f"({1e3 * flush:.1f} ms of it for fsync)"),
-        Check("disk", f"{free / 2**30:.1f} GiB free in {place}", "" if free > LITTLE else
+        Check("disk", f"{free / 2**30:.1f} GiB free in {place}", "" if free > MIN_FREE_BYTES else
               "a full disk ends a run; free some space, or name another folder with --folder")]
 
 
-def of_collectives(world: Transport):
+def of_collectives(world: Transport) -> Iterator[Check]:
     """Yield the check of broadcast and reduce; there is none for a single rank."""
     if world.size == 1:
         return
     ranks = world.gather(np.array([collectives(world)], float), np.ones(world.size, np.int64))
     if world.rank == 0:
         down, up = ranks[:, :2].max(0)
-        yield Check(
-            "collectives",
-            f"broadcast of 4 MiB float32 {format_speed(down)}, reduce of 4 MiB int64 {format_speed(up)}",
-            ""
-            if ranks[:, 2].all()
-            else "the numbers that arrive are wrong: mpiexec and the MPI library, or "
-            "the libraries of the nodes, do not fit together; use one MPI on all nodes, and its own mpiexec",
-        )
+        facts = f"broadcast of 4 MiB float32 {format_speed(down)}, reduce of 4 MiB int64 {format_speed(up)}"
+        yield Check("collectives", facts, "" if ranks[:, 2].all() else
+                    "the numbers that arrive are wrong: mpiexec and the MPI library, or the libraries of the nodes, do "
+                    "not fit together; use one MPI on all nodes, and its own mpiexec")
 
 
-def of_gpu_memory(world: Transport, device):
-    """Yield the check of GPU memory in MPI, which a run makes before it hands it any; there is none without GPUs on
-    several ranks, or where the library says that it takes none."""
+def of_gpu_memory(world: Transport, device: torch.device) -> Iterator[Check]:
+    """Yield the check whether MPI can read GPU memory, which a run makes before it relies on it.
+
+    There is no check if several ranks have no GPU, or if the library says that it cannot."""
     from fedmpi.comm.gpu_probe import probe_gpu_memory
     from fedmpi.comm.gpu_staging import wants_gpu_direct
     if world.size == 1 or not world.cuda_aware:
@@ -209,10 +219,11 @@ def of_gpu_memory(world: Transport, device):
 
 
 def format_speed(seconds: float) -> str:
+    """Return the time of a collective of BYTES, and its rate."""
     return f"{1e3 * seconds:,.1f} ms ({BYTES / seconds / 1e6:,.0f} MB/s)"
 
 
-def of_data(world: Transport):
+def of_data(world: Transport) -> Iterator[Check]:
     """Yield the check of the data sets that need no network."""
     root = Path(Data.root).expanduser()
     seen = gather_objects(world, os.path.isdir(root))
@@ -226,12 +237,13 @@ def of_data(world: Transport):
 
 
 def present(name: str, root: Path) -> bool:
-    """Say whether a data set lies under `root`, or needs no file there; its files are not opened."""
+    """Say whether a data set lies below `root`, or needs no file there. Its files are not opened."""
     if os.path.exists(root / f"{name}.npz"):
         return True
     try:
         archive = getattr(registry.find_class("datasets", name), "archive", None)
-    except Exception:      # a plug-in that cannot be loaded: `fedmpi datasets` says why
+    # A plug-in cannot be loaded: `fedmpi datasets` says why.
+    except Exception:
         return False
     return name == "digits" or bool(archive) and os.path.exists(root / archive.partition("/")[0])
 

@@ -1,8 +1,9 @@
-"""What the doctor tries out: a file written as checkpoints are, and collectives timed as a run uses them."""
+"""Trials of `fedmpi doctor`: a file written like a checkpoint, and collectives timed as a run uses them."""
 from __future__ import annotations
 
 import os
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -11,15 +12,21 @@ from fedmpi.comm.transport import Transport
 from fedmpi.errors import FedmpiError
 from fedmpi.storage.atomic import Sink, atomic, sync
 
-BYTES = 4 << 20      # of the file, and of each collective
-TRIAL_REPEATS = 7          # of a collective at most ...
-TRIAL_PATIENCE_S = 2.        # ... and about so many seconds: on crowded cores a single one may take as long
+# of the file, and of each collective
+BYTES = 4 << 20
+# A collective is repeated at most this often, and for about so many seconds: on crowded cores one may take that long.
+TRIAL_REPEATS = 7
+TRIAL_PATIENCE_S = 2.
 
 
 def write_trial_file(path: Path) -> tuple[float, float]:
-    """Write, flush, verify and rename a file as a checkpoint is; return the seconds of all and of the flush.
+    """Write, flush, verify and rename a file like a checkpoint.
 
-    Raises FedmpiError."""
+    Returns:
+        The seconds of it all, and of the flush.
+
+    Raises:
+        FedmpiError: if the disk does not give back what was written, or refuses it."""
     import h5py
     begin = time.perf_counter()
     with atomic(path) as part:
@@ -59,14 +66,17 @@ def collectives(world: Transport) -> tuple[float, float, bool]:
     return down, up, bool(right)
 
 
-def median_seconds(world: Transport, act) -> float:
+def median_seconds(world: Transport, act: Callable[[], object]) -> float:
+    """Return the median seconds of a collective on this rank."""
     seconds = [time_collective(world, act)]
     more = min(TRIAL_REPEATS - 1, int(TRIAL_PATIENCE_S / seconds[0]))
-    more = int(world.broadcast(np.array([more]))[0])      # rank 0's clock decides for all
+    # The clock of rank 0 decides for all.
+    more = int(world.broadcast(np.array([more]))[0])
     return float(np.median(seconds + [time_collective(world, act) for _ in range(more)]))
 
 
-def time_collective(world: Transport, act) -> float:
+def time_collective(world: Transport, act: Callable[[], object]) -> float:
+    """Return the seconds of one call of a collective, which all ranks begin together."""
     world.barrier()
     begin = time.perf_counter()
     act()

@@ -5,6 +5,7 @@ asks for them: the same weights, bit for bit on the same kind of machine."""
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,6 +22,7 @@ from fedmpi.engines import engine_choice
 from fedmpi.errors import BadInput
 from fedmpi.method import Method
 from fedmpi.models import precision
+from fedmpi.models.flat import Model
 from fedmpi.storage import checkpoint
 from fedmpi.storage.atomic import atomic
 from fedmpi.storage.older_versions import refuse_changed_method
@@ -68,6 +70,7 @@ def load_model(run: Path, client: int | None, own_code: bool = False, consent: s
 
 
 def find_model(run: Path, client: int | None) -> TrainedModel:
+    """Return a trained model; see `load_model`."""
     path, refused = choose_checkpoint(run)
     snapshot = checkpoint.read_checkpoint(path)
     refuse_changed_method(path, snapshot.version, snapshot.config)
@@ -90,8 +93,8 @@ def find_model(run: Path, client: int | None) -> TrainedModel:
     return TrainedModel(network, f"{method.title}, {whose} after round {snapshot.round}", facts, refused)
 
 
-def export_library():
-    """Return what turns tensors and texts into a file's bytes. Raises BadInput where it is not installed."""
+def export_library() -> Callable[..., bytes]:
+    """Return what turns tensors and texts into a file's bytes. Raises BadInput if it is not installed."""
     try:
         from safetensors.torch import save
     except ImportError:
@@ -112,8 +115,8 @@ def choose_checkpoint(run: Path) -> tuple[Path, list[str]]:
     return path, said
 
 
-def refuse_export(method, client: int | None, n: int) -> None:
-    """Raise BadInput for what is no state dict of the configured network, and for clients that are not there."""
+def refuse_export(method: Method, client: int | None, n: int) -> None:
+    """Raise BadInput if a model is no state dict of the configured network, or there is no such client."""
     if type(method).predict is not Method.predict:
         raise BadInput(f"{method.title} does not judge by one network as the configuration has it (but by "
                        f"{method.judged_by}), so there is no state dict to export")
@@ -124,7 +127,8 @@ def refuse_export(method, client: int | None, n: int) -> None:
         raise BadInput(f"--client {client}: the run has clients 0 to {n - 1}")
 
 
-def restored(path: Path, snapshot, config: Config, method, federation):
+def restored(path: Path, snapshot: checkpoint.Snapshot, config: Config, method: Method, federation: Federation
+             ) -> tuple[HostedClients, tuple]:
     """Return a checkpoint's clients and the server's state, on this process's CPU."""
     torch.set_num_threads(config.threads)
     precision.set_precision(config.precision)
@@ -137,22 +141,24 @@ def restored(path: Path, snapshot, config: Config, method, federation):
     return group, shared
 
 
-def personal(group: HostedClients, shared, client: int, when: int) -> torch.Tensor:
+def personal(group: HostedClients, shared: tuple, client: int, when: int) -> torch.Tensor:
+    """Return the weights (d,) by which a client is evaluated."""
     (_, w), = group.apply(group.method.personal, [client], shared, when)
     return w
 
 
-def module(config: Config, model, federation, w: torch.Tensor) -> torch.nn.Module:
+def module(config: Config, model: Model, federation: Federation, w: torch.Tensor) -> torch.nn.Module:
     """Return the plain network with the weights w (d,)."""
     from fedmpi.models.build import as_input, make_blank_samples
     shape = tuple(as_input(make_blank_samples(federation.shape, federation.dtype)).shape[1:])
     network = config.model.build(shape, federation.classes)
-    # counts of batches are not in w, nor is a second name of the same parameter: load_state_dict fills what is there
+    # w has no counts of batches, and each parameter once, even if it has two names: load_state_dict fills the rest.
     network.load_state_dict(dict(zip(model.names, model.split(w.detach()), strict=True)), strict=False)
     return network
 
 
-def about(snapshot, method, federation, network) -> dict[str, str]:
+def about(snapshot: checkpoint.Snapshot, method: Method, federation: Federation, network: torch.nn.Module
+          ) -> dict[str, str]:
     """Return what a file says of itself."""
     known = {name: json.dumps(snapshot.config[name]) for name in ("model", "method")}
     return known | {

@@ -192,7 +192,7 @@ def checkpoint_bytes(case: Case) -> int:
 
 
 def plan_table(planned: dict) -> str:
-    """Lay a plan out for reading: ranks one by one, or summarised when there are many."""
+    """Return a plan as text, with a row for each rank, or a summary if there are many."""
     p = planned
     ranks = one_by_one(p["per_rank"]) if p["ranks"] <= RANKS_SHOWN else summarised(p["per_rank"])
     return "\n\n".join([
@@ -226,11 +226,12 @@ def rounds_line(p: dict) -> str:
 
 
 def bytes_line(p: dict) -> str:
+    """Say how many bytes a client receives and sends in a round."""
     return (f"{p['mib_per_client_round']:.3f} MiB per client and round: {p['mib_down']:.3f} down, {p['mib_up']:.3f} up")
 
 
 def wire_line(p: dict) -> str:
-    """Say what a round moves between ranks: tensors of the server once per rank, sums as they are reduced."""
+    """Say what a round moves between ranks: the server's tensors once per rank, and sums as they are reduced."""
     if p["ranks"] == 1:
         return "nothing: one rank"
     moved = p["bytes_per_round"]
@@ -267,9 +268,9 @@ def plural(number: int) -> str:
 
 def one_by_one(per_rank: list[dict]) -> str:
     heads = ["rank", "role", "clients", "samples", "steps", "MiB", "hosts"]
-    return format_columns(heads, [[r["rank"], r["role"], r["clients"], f"{r['samples']:,}", f"{r['steps']:,}",
-                            f"{r['memory_mib']:.2f}", some(r["hosts"])] for r in per_rank],
-                   right=("rank", "clients", "samples", "steps", "MiB"))
+    rows = [[r["rank"], r["role"], r["clients"], f"{r['samples']:,}", f"{r['steps']:,}", f"{r['memory_mib']:.2f}",
+             some(r["hosts"])] for r in per_rank]
+    return format_columns(heads, rows, right=("rank", "clients", "samples", "steps", "MiB"))
 
 
 def some(clients: list[int]) -> str:
@@ -278,7 +279,7 @@ def some(clients: list[int]) -> str:
 
 
 def summarised(per_rank: list[dict]) -> str:
-    """Give the least, the median and the most of the ranks that host clients."""
+    """Return a table of the least, the median and the most of the ranks that host clients."""
     at_work = [r for r in per_rank if r["clients"]]
     rows = []
     for head, key, form in (("clients", "clients", ",.0f"), ("samples", "samples", ",.0f"), ("steps", "steps", ",.0f"),

@@ -1,9 +1,10 @@
-"""The gradient steps that a run will make, by kind, before it runs: what `fedmpi plan` and a sweep's dry run say."""
+"""The gradient steps that a run will make, by kind, for `fedmpi plan` and the dry run of a sweep."""
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -16,22 +17,28 @@ from fedmpi.models.build import make_blank_samples
 @dataclass(frozen=True)
 class Stage:
     """Rounds in which a client does the same work."""
-    rounds: int                  # 0: before the first one
-    share: float                 # of all clients that takes part in each, mean
-    steps: dict[str, float]      # of a participant in a round, mean; and of a client that is judged
+    # 0: before the first round
+    rounds: int
+    # mean share of all clients that takes part in a round
+    share: float
+    # mean steps of a participant in a round, and of a client that is evaluated, by kind
+    steps: dict[str, float]
 
 
-def taking_part(case) -> tuple[int, int]:
+def taking_part(case: Any) -> tuple[int, int]:
     """Return the smallest and the largest number of participants of a round."""
     share, clients = case.config.train.participation, case.federation.clients
     low, high = share if isinstance(share, tuple) else (share, share)
     return max(1, round(low * clients)), max(1, round(high * clients))
 
 
-def stages(case) -> list[Stage]:
-    """Return the stages of a planned run (a commands.plan.Case).
+def stages(case: Any) -> list[Stage]:
+    """Return the stages of a planned run.
 
-    What follows the training, as the passes of FedALA's first time do, is as in the first round."""
+    Steps that depend on earlier rounds, such as the passes of FedALA's first time, are counted as in the first round.
+
+    Args:
+        case: a commands.plan.Case, or an object with its method, config, federation, shared and mine"""
     method, clients, found = case.method, case.federation.clients, []
     first, share = method.warm_up_participants(clients, case.config.seed), float(np.mean(taking_part(case))) / clients
     if first is not None:
@@ -41,7 +48,7 @@ def stages(case) -> list[Stage]:
                     for rounds, shared in method.stages(case.shared, case.config.rounds)]
 
 
-def mean_steps_of_round(case, shared, sizes: np.ndarray, when: int) -> dict[str, float]:
+def mean_steps_of_round(case: Any, shared: tuple, sizes: np.ndarray, when: int) -> dict[str, float]:
     """Return a client's steps by kind in a round, mean over clients of these sizes."""
     sample = make_blank_samples(case.federation.shape, case.federation.dtype)
     local = get_local_training(case.config, when)
@@ -49,7 +56,7 @@ def mean_steps_of_round(case, shared, sizes: np.ndarray, when: int) -> dict[str,
 
 
 def averaged(sizes: np.ndarray, of: Callable[[int], dict[str, float]]) -> dict[str, float]:
-    """Return the mean over clients of numbers that go by a client's size, worked out once for each size."""
+    """Return the mean over clients of numbers that depend on a client's size; `of` is called once for each size."""
     total: Counter[str] = Counter()
     for n, count in zip(*np.unique(sizes, return_counts=True), strict=True):
         total.update({name: int(count) * number for name, number in of(int(n)).items()})
@@ -57,7 +64,7 @@ def averaged(sizes: np.ndarray, of: Callable[[int], dict[str, float]]) -> dict[s
 
 
 def in_all(found: list[Stage]) -> dict[str, float]:
-    """Return the steps behind a client's judged model at the end, by kind, mean over clients: see `steps_so_far`."""
+    """Return the steps behind the model by which a client is evaluated at the end, by kind, mean over clients."""
     total: Counter[str] = Counter()
     for stage in found:
         total.update({kind: max(1, stage.rounds) * stage.share * n for kind, n in stage.steps.items()
@@ -67,17 +74,15 @@ def in_all(found: list[Stage]) -> dict[str, float]:
 
 
 def round_if_whole(number: float) -> float:
-    """Return a number, an integer if it is one but for rounding."""
+    """Return a number, as an integer if it is one up to rounding."""
     return round(number) if abs(number - round(number)) < 1e-6 else number
 
 
 def sum_and_kinds(made: dict[str, float]) -> str:
     """Return steps by kind as a text, the sum first."""
-    return (
-        f"{format_steps(sum(made.values()))} ({steps_to_text(made)})"
-        if len(made) > 1
-        else steps_to_text(made) or "none"
-    )
+    if len(made) > 1:
+        return f"{format_steps(sum(made.values()))} ({steps_to_text(made)})"
+    return steps_to_text(made) or "none"
 
 
 def steps_to_text(made: dict[str, float] | None) -> str:
@@ -86,6 +91,7 @@ def steps_to_text(made: dict[str, float] | None) -> str:
 
 
 def format_steps(number: float) -> str:
+    """Return a number of steps as text."""
     return f"{number:,.1f}".removesuffix(".0")
 
 

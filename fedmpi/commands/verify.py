@@ -108,6 +108,7 @@ def environment() -> dict[str, str]:
 
 
 def found(pattern: str, text: str, before: str = "") -> str:
+    """Return the first group of a pattern in a text, behind `before`; "" if it does not match."""
     match = re.search(pattern, text)
     return before + match[1] if match else ""
 

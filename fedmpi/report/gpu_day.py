@@ -28,7 +28,7 @@ FACTS: dict[str, tuple[str, ...]] = {
     "round": ("ms", "kernels_ms", "syncs")}
 
 
-def blank_book(**head) -> dict:
+def blank_book(**head: object) -> dict:
     """Return a book without notes; `head` has the keys of HEAD but for `schema`."""
     return {"schema": SCHEMA, **head, **{name: [] for name in BOOK_ROWS},
             **{name: {part: {} for part in parts} for name, parts in FACTS.items()}}
@@ -40,7 +40,7 @@ def is_book(path: Path) -> bool:
 
 
 def load_book(path: Path) -> dict:
-    """Read a book, or that in a folder. Raises BadInput where it is none."""
+    """Read a book, or that in a folder. Raises BadInput if there is none."""
     path = path / NAME if path.is_dir() else path
     try:
         book = json.loads(path.read_text())
@@ -54,7 +54,7 @@ def load_book(path: Path) -> dict:
     return book
 
 
-def check_book(book) -> list[str]:
+def check_book(book: object) -> list[str]:
     """Return what keeps a value from being a book."""
     if not isinstance(book, dict) or book.get("schema") != SCHEMA:
         return [f"schema is {book.get('schema') if isinstance(book, dict) else None!r}, not {SCHEMA}"]

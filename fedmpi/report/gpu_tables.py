@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -100,6 +101,7 @@ def correct(book: dict) -> Grid:
 
 
 def engine_of(row: dict) -> str:
+    """Return the engine of a row; vmap with CUDA graphs counts as `graphs`."""
     return "graphs" if row["graphs"] == "on" else row["engine"]
 
 
@@ -117,10 +119,12 @@ def bits(book: dict) -> Grid:
 
 
 def same_digest(found: dict, digest: str, other: str) -> str:
+    """Say whether another way gave the same digest."""
     return "-" if other not in found else "same" if found[other] == digest else "differs"
 
 
 def kernels(book: dict) -> Grid:
+    """List which kernels give the same bits from run to run, in a batch, and at each place."""
     rows = [[name, *(yes(value.get(key)) for key in ("run_to_run", "batch", "position"))]
             for name, value in book["bits"]["kernels"].items()]
     rows.sort(key=lambda row: row[1:] == ["yes"] * 3)
@@ -128,11 +132,13 @@ def kernels(book: dict) -> Grid:
                 rows)
 
 
-def yes(value) -> str:
+def yes(value: bool | None) -> str:
+    """Return a finding as a word."""
     return "?" if value is None else "yes" if value else "NO"
 
 
 def capture(book: dict) -> Grid:
+    """List what was recorded as CUDA graphs, and what failed recordings left."""
     found, rows = book["capture"], []
     for name in ("sync", "out_of_memory"):
         if name in found:
@@ -148,10 +154,12 @@ def capture(book: dict) -> Grid:
 
 
 def list_values(values: dict) -> str:
+    """Return `key value, ...` without empty values."""
     return ", ".join(f"{key} {format_value(value)}" for key, value in values.items() if value not in ("", None))
 
 
 def mpi(book: dict) -> Grid:
+    """List how ranks on GPUs agreed."""
     groups, rows = grouped(book["mpi"], lambda row: (row["step"], row["model"], row["engine"])), []
     for (step, model, engine), members in groups.items():
         digests = {row["digest"] for row in members}
@@ -180,12 +188,14 @@ def list_speed(book: dict) -> Grid:
 
 
 def faster(row: dict | None) -> str:
+    """Return how many times as fast as the bare loop an engine is."""
     if row is None:
         return "-"
     return row["error"][:30] or (f"{row['ratio']:.2f} x" if row["ratio"] else format_value(row["ms_step"]) + " ms")
 
 
 def where_a_round_goes(book: dict) -> Grid:
+    """List the milliseconds of a round by part."""
     ms = book["round"]["ms"]
     rows = [[name, format_value(value)] for name, value in sorted(ms.items(), key=lambda item: -(item[1] or 0))]
     rows += [
@@ -207,6 +217,7 @@ def doubles(book: dict) -> Grid:
 
 
 def layers(book: dict) -> Grid:
+    """List the speed of single layers."""
     rows = [[row["layer"], row["way"], row["precision"], str(row["clients"]),
              *map(format_value, (row["ms"], row["tflops"], row["gbs"])), row["error"]]
             for row in book["layers"] if row["step"] != "doubles"]
@@ -215,6 +226,7 @@ def layers(book: dict) -> Grid:
 
 
 def candidates(book: dict) -> Grid:
+    """List the speed of candidates for the engine."""
     order = sorted(book["candidates"], key=lambda row: (
         row["precision"], -row["clients"], row["ms_step"] is None, row["ms_step"]))
     rows = [[row["name"], row["precision"], str(row["clients"]), *map(format_value, (row["ms_step"], row["apart"])),
@@ -224,11 +236,13 @@ def candidates(book: dict) -> Grid:
 
 
 def sums(book: dict) -> Grid:
+    """List the milliseconds of sums, evaluation and MPI."""
     return Grid("sums, judging, MPI", ["what", "clients or ranks", "ms", "failed"],
                 [[row["what"], str(row["clients"]), format_value(row["ms"]), row["error"]] for row in book["sums"]])
 
 
 def runs(book: dict) -> Grid:
+    """List whole runs and their seconds a round."""
     rows = [[row["engine"] + " (after)" * row["step"].startswith("after"),
              *map(str, (row["ranks"], row["every"], row["rounds"])),
              *map(format_value, (row["seconds"], row["train_s"], row["judge_s"])), row["error"]]
@@ -237,14 +251,16 @@ def runs(book: dict) -> Grid:
                                        "train s (last)", "judge s (last)", "failed"], rows)
 
 
-def grouped(rows: list[dict], key) -> dict:
+def grouped(rows: list[dict], key: Callable[[dict], object]) -> dict:
+    """Return rows by their key, in the order in which keys first occur."""
     found = defaultdict(list)
     for row in rows:
         found[key(row)].append(row)
     return dict(found)
 
 
-def format_value(value) -> str:
+def format_value(value: object) -> str:
+    """Return a value for a cell."""
     if value is None:
         return "-"
     return f"{value:.3g}" if isinstance(value, float) else str(value)

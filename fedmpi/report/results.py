@@ -1,4 +1,4 @@
-"""What a report shows: runs in rows and columns, one for each seed, of a job or of run folders."""
+"""The results that a report shows: runs of a job or of run folders, in rows and columns, one for each seed."""
 from __future__ import annotations
 
 import os
@@ -6,6 +6,7 @@ import shlex
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from fedmpi import registry
 from fedmpi.config import schema
@@ -15,7 +16,10 @@ from fedmpi.storage.history import read_history
 from fedmpi.storage.run_status import AT_BEST_VALIDATION, BEST_ON
 from fedmpi.sweeps.job import Planned, SweepJob, views
 
-# settings that change where or how far a run goes, not what it does
+if TYPE_CHECKING:
+    from fedmpi.data.federation import Federation
+
+# settings that change where a run works or how far it goes, but not what it computes
 ASIDE = ("seed", "rounds", "stop", "engine", "device", "threads", "placement", "checkpoint", "state", "data.root",
          "data.cache", "server.hosts_clients")
 METHOD = "method."
@@ -23,7 +27,7 @@ METHOD = "method."
 
 @dataclass
 class Shown:
-    """One run of a report, read when it is asked for."""
+    """One run of a report. Its files are read when they are asked for."""
     row: str
     column: str
     seed: int
@@ -34,23 +38,26 @@ class Shown:
 
     @property
     def name(self) -> str:
+        """Row and column of the run, for titles."""
         return self.row if self.column == "result" else f"{self.row}, {self.column}"
 
     @cached_property
     def outcome(self) -> run_status.Outcome:
+        """How far the run came, and what it reached."""
         return run_status.outcome_of(self.folder, self.rounds)
 
     @cached_property
     def history(self) -> dict:
-        """Return every measure by round and client, see `folder.save_history`; {} where there is none that is sound."""
+        """Every measure by round and client, see `folder.save_history`; {} if the file is missing or damaged."""
         try:
             return read_history(self.folder / "history.h5")
-        except Exception:      # h5py raises errors of a dozen classes on damaged files
+        # h5py raises errors of a dozen classes on damaged files.
+        except Exception:
             return {}
 
     @cached_property
-    def federation(self):
-        """Return its Federation, None where that is not on this machine."""
+    def federation(self) -> Federation | None:
+        """Its federation; None if that is not on this machine."""
         from fedmpi.data.federation import find_federation
         with registry.refuse_own_code(but=self.own_code):
             try:
@@ -63,6 +70,7 @@ class Shown:
 
 @dataclass
 class Results:
+    """The runs of a report, and how they are arranged."""
     title: str
     command: str              # makes the runs
     rows: list[str]
@@ -73,10 +81,12 @@ class Results:
     measures: dict[str, dict] = field(default_factory=lambda: {f"accuracy{BEST_ON}test": {}})
 
     def of(self, row: str, column: str) -> list[Shown]:
+        """Return the runs of a row and column, one for each seed."""
         return [run for run in self.runs if (run.row, run.column) == (row, column)]
 
 
 def of_job(job: SweepJob, runs: list[Planned], command: str) -> Results:
+    """Return the results of a job's runs; `command` makes them."""
     shown = [Shown(r.row, r.column, r.seed, r.folder, r.settings.rounds,
                    "fedmpi " + shlex.join(["run", os.path.relpath(r.config), *r.overrides]), r.named_code())
              for r in runs]
@@ -85,7 +95,10 @@ def of_job(job: SweepJob, runs: list[Planned], command: str) -> Results:
 
 
 def of_folders(folders: list[Path]) -> Results:
-    """Sort run folders: methods and their settings are rows, what else differs are columns. Raises BadInput."""
+    """Return the results of run folders: methods with their settings are rows, other settings that differ are columns.
+
+    Raises:
+        BadInput: if a folder holds no run, or two hold runs of the same settings and seed."""
     several = [run_status.settings_of_folder(folder) for folder in folders]
     flat = [run_status.flatten_settings(settings) for settings in several]
     differ = [name for name in run_status.differing(several) if not aside(name)]
@@ -108,7 +121,7 @@ def of_folders(folders: list[Path]) -> Results:
 
 
 def usual(runs: list[Shown]) -> str:
-    """Return the measure to show: that of the round chosen on validation samples, if all finished runs have it."""
+    """Return the measure to show: accuracy in the round chosen on validation samples, if all finished runs have it."""
     found = [run.outcome.result for run in runs if run.outcome.result]
     names = [AT_BEST_VALIDATION] * bool(found) + [f"{BEST_ON}{on}" for on in ("test", "validation")]
     return next((f"accuracy{ending}" for ending in names if all(f"accuracy{ending}" in result for result in found)),
@@ -116,10 +129,12 @@ def usual(runs: list[Shown]) -> str:
 
 
 def aside(name: str) -> bool:
+    """Say whether a setting does not tell runs apart."""
     return any(name == other or name.startswith(f"{other}.") for other in ASIDE)
 
 
 def list_settings(values: dict, names: list[str], without: str = "") -> str:
+    """Return `setting=value, ...`, each name without the prefix `without`."""
     return ", ".join(f"{name.removeprefix(without)}={values.get(name)}" for name in names)
 
 

@@ -1,17 +1,19 @@
-"""The gradient steps behind the numbers of a table: no comparison without what each row was allowed to do."""
+"""The gradient steps behind the numbers of a table, without which rows cannot be compared."""
 from __future__ import annotations
 
 import statistics
+from typing import Any
 
 from fedmpi.commands.planned_steps import format_steps
 
 UNCOUNTED = "steps are not known of {}: runs of fedmpi 0.1 did not count them; run them anew"
 MEANING = "steps: gradients behind a client's judged model, mean over clients; two models side by side take two"
-ALIKE = .01      # of the most steps: rows that differ by less did equal work
+# Rows did equal work if their steps differ by less than this part of the most steps.
+EQUAL_WORK = .01
 
 
 def mean_steps_of_cell(found: list[dict | None]) -> dict[str, float] | None:
-    """Return the steps by kind, mean over the finished runs of a cell; None if one of them did not count."""
+    """Return the steps by kind, mean over the finished runs of a cell; None if one of them did not count steps."""
     counted = [result.get("steps_so_far") for result in found if result]
     known = [steps for steps in counted if steps is not None]
     if not known or len(known) < len(counted):
@@ -25,8 +27,8 @@ def show_steps(steps: dict[str, float] | None) -> str:
     return "-" if steps is None else format_steps(sum(steps.values()))
 
 
-def notes(table) -> list[str]:
-    """Return what is to be said below a table (of report.tables): columns without steps, rows of unequal work."""
+def notes(table: Any) -> list[str]:
+    """Return the lines below a report.tables.Table: columns without steps, and rows of unequal work."""
     lines = [MEANING] if table.counted else []
     without = [c for c in table.columns if any(table.cells[row, c].values and table.cells[row, c].steps is None
                                                for row in table.rows)]
@@ -35,11 +37,11 @@ def notes(table) -> list[str]:
     return lines + [line for c in table.columns if c in table.counted and (line := spread(table, c))]
 
 
-def spread(table, column: str) -> str:
-    """Say which rows of a column made the fewest and the most steps; "" where all did equal work."""
+def spread(table: Any, column: str) -> str:
+    """Name the rows of a column that made the fewest and the most steps; "" if all did equal work."""
     totals = {row: sum(steps.values()) for row in table.rows if (steps := table.cells[row, column].steps) is not None}
     least, most = min(totals, key=totals.__getitem__), max(totals, key=totals.__getitem__)
-    if totals[most] - totals[least] <= ALIKE * totals[most]:
+    if totals[most] - totals[least] <= EQUAL_WORK * totals[most]:
         return ""
     return (f"{column}: unequal work, from {format_steps(totals[least])} steps ({least}) to "
             f"{format_steps(totals[most])} ({most})")

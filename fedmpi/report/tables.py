@@ -1,4 +1,4 @@
-"""Results as a table: mean and spread over seeds, the published numbers beside them; as Markdown, LaTeX and CSV."""
+"""Results as a table in Markdown, LaTeX and CSV: mean and spread over seeds, with the published numbers beside them."""
 from __future__ import annotations
 
 import csv
@@ -14,15 +14,16 @@ from fedmpi.errors import BadInput
 from fedmpi.report import steps
 from fedmpi.report.results import Results
 
-BETTER = ("accuracy", "f1", "ari", "purity")      # beginnings of measures of which the most is the best
+# first letters of measures of which the largest value is the best, and of those of which the smallest is
+BETTER = ("accuracy", "f1", "ari", "purity")
 COSTS = ("accuracy_std", "f1_std", "best_round", "chosen_round", "rounds", "seconds", "T_", "E_", "mib", "bytes",
-         "distance", "loss", "iterations", "idle", "imbalance")      # of which the least is
+         "distance", "loss", "iterations", "idle", "imbalance")
 
 UNFINISHED, UNSPLIT = "not all seeds are finished", "clusters were never split: FedAvg with a plain mean"
 
 
 class Cell(NamedTuple):
-    """What is known of one row and column; accuracies and F1 in percent."""
+    """The numbers of one row and column; accuracies and F1 in percent."""
     values: list[float]              # of the finished seeds
     missing: int                     # seeds that are not finished
     published: tuple[float, float | None] | None      # mean and spread
@@ -31,15 +32,16 @@ class Cell(NamedTuple):
 
     @property
     def mean(self) -> float:
+        """Mean over seeds; nan if none is finished."""
         return statistics.fmean(self.values) if self.values else float("nan")
 
     @property
     def spread(self) -> float | None:
-        """Return the standard deviation over seeds; None for a single one."""
+        """Standard deviation over seeds; None for a single one."""
         return statistics.stdev(self.values) if len(self.values) > 1 else None
 
     def texts(self) -> tuple[str, str, str]:
-        """Return what was measured, what was published, and the difference."""
+        """Return the measured number, the published one and their difference, as texts."""
         if not self.published:
             return format_number(self.mean, self.spread), "-", "-"
         difference = f"{self.mean - self.published[0]:+.2f}" if self.values else "-"
@@ -47,7 +49,7 @@ class Cell(NamedTuple):
 
 
 class Table(NamedTuple):
-    """The cells of one measure of Results, and what is said of each column."""
+    """The cells of one measure, and what is known of each column."""
     measure: str
     rows: list[str]
     columns: list[str]
@@ -57,14 +59,17 @@ class Table(NamedTuple):
     tau: dict[str, tuple[float, int]]      # agreement of the order of a column's rows with the published one; rows
 
     def is_best(self, row: str, column: str) -> bool:
+        """Say whether a cell has the best mean of its column."""
         return self.cells[row, column].mean == self.best.get(column)
 
     @property
     def incomplete(self) -> bool:
+        """Whether seeds of some cell are not finished."""
         return any(cell.missing for cell in self.cells.values())
 
     @property
     def unsplit(self) -> bool:
+        """Whether a method that splits clusters has not done so in some cell."""
         return any(cell.unsplit for cell in self.cells.values())
 
     @property
@@ -90,15 +95,17 @@ class Table(NamedTuple):
                 *(others if column in self.compared else [])]
 
     def notes(self) -> list[str]:
+        """Return the lines below the table."""
         return steps.notes(self)
 
 
 def tables_of(results: Results) -> list[Table]:
-    """Return a table of each measure. Raises BadInput where a result is damaged."""
+    """Return a table of each measure. Raises BadInput if a result is damaged."""
     return [make_table(results, measure, published) for measure, published in results.measures.items()]
 
 
 def make_table(results: Results, measure: str, published: dict) -> Table:
+    """Return the table of one measure. Raises BadInput if no run has it."""
     cells = {}
     refuse_unknown_measure(measure, [run.outcome.result for run in results.runs if run.outcome.result])
     for row in results.rows:
@@ -113,6 +120,7 @@ def make_table(results: Results, measure: str, published: dict) -> Table:
 
 
 def refuse_unknown_measure(measure: str, found: list[dict]) -> None:
+    """Raise BadInput if no finished run has a measure, or if it is not a number."""
     if found and not any(measure in result for result in found):
         near = difflib.get_close_matches(measure, set().union(*found), 3)
         raise BadInput(f"measure {measure!r}: no finished run has it in its result.json"
@@ -128,6 +136,7 @@ def unit_of(measure: str) -> int:
 
 
 def tabled(measure: str, rows: list[str], columns: list[str], cells: dict) -> Table:
+    """Return the table of these cells, with the best of each column and the agreement with what is published."""
     wanted = min if measure.startswith(COSTS) else max if measure.startswith(BETTER) else None
     by_column = {column: [cells[row, column] for row in rows] for column in columns}
     best = {c: wanted(cell.mean for cell in of if cell.values) for c, of in by_column.items()
@@ -137,13 +146,15 @@ def tabled(measure: str, rows: list[str], columns: list[str], cells: dict) -> Ta
                  {c: tau for c, of in by_column.items() if (tau := kendall_agreement(of)) is not None})
 
 
-def as_pair(value) -> tuple[float, float | None] | None:
+def as_pair(value: float | list | None) -> tuple[float, float | None] | None:
+    """Return a published number as mean and spread."""
     if value is None:
         return None
     return (float(value[0]), float(value[1])) if isinstance(value, list) else (float(value), None)
 
 
 def format_number(mean: float, spread: float | None) -> str:
+    """Return a mean, with its spread if there is one, as text."""
     if mean != mean:
         return "-"
     return f"{mean:.2f}" + (f" +- {spread:.2f}" if spread is not None else "")

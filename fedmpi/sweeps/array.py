@@ -5,6 +5,7 @@ import shlex
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 from fedmpi.commands.submit import merge_fields, prepare_federations, settings_of_gpu_job
 from fedmpi.slurm.sbatch import submit_script
@@ -13,7 +14,7 @@ from fedmpi.storage.lock import alive
 from fedmpi.sweeps.job import Planned, slug
 
 
-def submitted(runs: list[Planned], dry_run: bool = False, **asked) -> str:
+def submitted(runs: list[Planned], dry_run: bool = False, **asked: Any) -> str:
     """Submit the runs that are neither finished nor under way.
 
     Args:

@@ -72,6 +72,7 @@ class Board:
 
 
 def board_row(run: Planned, state: str, found: Outcome) -> list[str]:
+    """Return the cells of a run."""
     return [run.name, state, f"{found.round}/{run.settings.rounds}", percent(found.accuracy),
             left(run, found) if state == "under way" else ""]
 

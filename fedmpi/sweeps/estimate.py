@@ -1,4 +1,4 @@
-"""What a sweep would cost: local steps, bytes that clients move, and time at a rate that is given or measured here."""
+"""What a sweep would cost: local steps, bytes that clients move, and time at a rate that is given or measured."""
 from __future__ import annotations
 
 import os
@@ -62,7 +62,7 @@ def cost(run: Planned, case: Case, rate: float) -> Cost:
     return Cost(rounds, rounds * each, rounds * who * down, rounds * who * up, rate)
 
 
-def steps_of_round(case: Case, who: float, shared) -> float:
+def steps_of_round(case: Case, who: float, shared: tuple) -> float:
     """Return the steps of a round of `who` participants, with its share of evaluations."""
     federation, sample = case.federation, make_blank_samples(case.federation.shape, case.federation.dtype)
 
@@ -85,7 +85,7 @@ def measure_rate(case: Case) -> float:
 
 
 def cost_table(runs: list[Planned], costs: list[Cost], workers: int, at_once: int) -> str:
-    """Lay the costs out for reading, and add them up."""
+    """Return the costs as a table, with their sum."""
     rows = [[run.name, c.rounds, f"{c.steps:,.0f}", f"{c.down / MIB:,.1f}", f"{c.up / MIB:,.1f}", f"{c.rate:,.0f}",
              duration(c.steps / c.rate / workers)] for run, c in zip(runs, costs, strict=True)]
     seconds = sum(c.steps / c.rate for c in costs)

@@ -36,14 +36,19 @@ from fedmpi.storage import checkpoint, run_status
 from fedmpi.storage.run_status import AT_BEST_VALIDATION, RENAMED, new_name
 from fedmpi.sweeps import equal
 
-NARROWS = ("columns", "seeds")      # entries of a scale that are no settings of its runs
-EQUAL = "equal_steps"      # entry of a row that is no setting of its runs
-SHOWN = ("evaluate", "stop", "edge", "faults")      # a restart may change them, but not what is shown
-WHOLE = ("method", "model", "partition")      # sections that are given as a whole: a name with its settings
+# entries of a scale that are no settings of its runs
+NARROWS = ("columns", "seeds")
+# entry of a row that is no setting of its runs
+EQUAL = "equal_steps"
+# A restart may change these settings, but they change what a table shows.
+SHOWN = ("evaluate", "stop", "edge", "faults")
+# sections that are given as a whole: a name with its settings
+WHOLE = ("method", "model", "partition")
 
 
 @dataclass(frozen=True)
 class SweepJob:
+    """What a job file says; see above."""
     title: Annotated[str, "what the runs show"]
     config: Annotated[str, "configuration that all runs start from, beside the job file"]
     rows: Annotated[dict[str, Any], "methods and their settings, by name"]
@@ -74,6 +79,7 @@ class Planned(NamedTuple):
 
     @property
     def name(self) -> str:
+        """Row, column and seed, for the user."""
         return f"{self.row} / {self.column} / seed {self.seed}"
 
     def words(self) -> list[str]:
@@ -163,7 +169,8 @@ def views(job: SweepJob) -> list[SweepJob]:
     return [job, *(dataclasses.replace(job, measure=m, published=cells) for m, cells in job.also.items())]
 
 
-def check_seeds(seeds, where: str) -> None:
+def check_seeds(seeds: object, where: str) -> None:
+    """Raise BadInput unless `seeds` is a list of different numbers."""
     if not isinstance(seeds, list) or not seeds or len(set(map(str, seeds))) < len(seeds):
         raise BadInput(f"{where} = {seeds}: give different numbers, at least one")
 
@@ -222,7 +229,7 @@ def refuse_unchosen(job: SweepJob, settings: Config, where: str) -> None:
 
 
 def refuse_other(run: Planned) -> None:
-    """A folder that holds a run with other settings is not this run's, though it has its name."""
+    """Raise BadInput if the folder of a run holds a run with other settings."""
     if not (run.folder / "config.yaml").exists():
         return
     try:
@@ -239,13 +246,14 @@ def refuse_other(run: Planned) -> None:
                        "job; remove it, or give the sweep another --out")
 
 
-def as_settings(row) -> dict:
+def as_settings(row: str | dict | None) -> dict:
+    """Return the settings of a row, which may be the bare name of a method."""
     settings = {"method": row} if isinstance(row, str) else row or {}
     return {key: value for key, value in settings.items() if key != EQUAL}
 
 
 def equal_to(job: SweepJob, row: str) -> str | None:
-    """Return the row as many steps as whose a row makes; None: it has its own."""
+    """Return the row whose number of steps a row takes over; None if it has its own."""
     return job.rows[row].get(EQUAL) if isinstance(job.rows[row], dict) else None
 
 

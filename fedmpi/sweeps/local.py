@@ -21,16 +21,20 @@ from fedmpi.sweeps.board import Board
 from fedmpi.sweeps.job import Planned
 from fedmpi.text import duration, percent
 
-POLL = .2      # seconds
+# between two looks at the runs
+POLL_S = .2
 
 
 @dataclass
 class Started:
+    """A run under way."""
     run: Planned
     process: subprocess.Popen
     begin: float
-    slot: int      # among the runs at once: what it has of the GPUs
-    asked: bool = False      # to save and stop
+    # place among the runs at once, which decides on its GPUs
+    slot: int
+    # whether it was asked to save and stop
+    asked: bool = False
 
 
 class Sweep:
@@ -60,7 +64,7 @@ class Sweep:
                 while self.waiting and len(self.under_way) < self.at_once and not self.stopping:
                     self.start(self.waiting.pop(0))
                 self.show()
-                time.sleep(POLL)
+                time.sleep(POLL_S)
                 for started in [s for s in self.under_way if s.process.poll() is not None]:
                     self.under_way.remove(started)
                     self.note(started)
@@ -68,20 +72,23 @@ class Sweep:
         return self.conclude()
 
     def show(self) -> None:
+        """Bring the table up to date."""
         self.board.show([started.run for started in self.under_way], self.waiting)
 
-    def stop(self, number, frame) -> None:
+    def stop(self, number: int, frame: object) -> None:
         """Ask the runs under way to save and stop."""
         self.stopping = True
         for started in self.under_way:
             self.ask(started)
 
     def ask(self, started: Started) -> None:
+        """Ask a run to save and stop."""
         started.asked = True
         if started.process.poll() is None:
             started.process.send_signal(signal.SIGTERM)
 
     def start(self, run: Planned) -> None:
+        """Start a run."""
         starts = run.outcome().starts
         with writing(run.folder.parent):
             run.folder.parent.mkdir(parents=True, exist_ok=True)
@@ -111,6 +118,7 @@ class Sweep:
             self.board.say(f"failed {run.name}: {self.failed[-1][1]}")
 
     def conclude(self) -> int:
+        """Print what became of all runs; return the exit code."""
         left = len(self.runs) - self.finished - len(self.failed)
         print(f"{self.finished} of {len(self.runs)} runs finished"
               + (f", {len(self.failed)} failed" if self.failed else "")

@@ -111,7 +111,7 @@ def test_a_disk_that_forgets_is_a_problem(tmp_path, lines, monkeypatch):
 
 
 def test_a_full_disk_is_a_problem(tmp_path, lines, monkeypatch):
-    monkeypatch.setattr(doctor, "LITTLE", 1 << 70)
+    monkeypatch.setattr(doctor, "MIN_FREE_BYTES", 1 << 70)
     assert doctor.doctor_command(str(tmp_path)) == 1
     assert "problem: a full disk ends a run; free some space" in lines()["disk"]
 

@@ -24,7 +24,7 @@ def test_a_check_is_a_line_that_ends_with_what_is_wrong():
 
 def test_speeds_and_sizes_have_their_units():
     """4 MiB in 2 ms are 2,097 MB/s."""
-    assert doctor_checks.BYTES == 4 * 2**20 and doctor.LITTLE == 2**30
+    assert doctor_checks.BYTES == 4 * 2**20 and doctor.MIN_FREE_BYTES == 2**30
     assert doctor.format_speed(.002) == "2.0 ms (2,097 MB/s)" and doctor.format_speed(1.5) == "1,500.0 ms (3 MB/s)"
 
 

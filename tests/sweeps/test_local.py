@@ -56,7 +56,7 @@ def sweep(tmp_path, monkeypatch, plan, capfd):
     def sweep(does: str, runs=None, at_once: int = 1):
         (tmp_path / "fake").write_text(FAKE.replace("DOES", f"{does}\n*) finish ;;"))
         (tmp_path / "fake").chmod(0o755)
-        monkeypatch.setattr(local, "POLL", .01)
+        monkeypatch.setattr(local, "POLL_S", .01)
         monkeypatch.setattr(local, "launcher", lambda ranks: [str(tmp_path / "fake")])
         code = local.Sweep(runs or plan(), at_once, 1).go()
         return code, capfd.readouterr().out.splitlines()

@@ -1,5 +1,8 @@
-"""Accuracy: by round, by client, by what it cost."""
+"""Accuracy: by round, by client, by bytes and by time."""
 from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -8,32 +11,40 @@ from fedmpi.report.figures.registry import figure_of_column
 from fedmpi.report.results import Results, Shown
 from fedmpi.storage.run_status import evaluated
 
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
 ACCURACY = "test accuracy, mean over clients (%)"
+# returns the place of each line of metrics.jsonl on the horizontal axis
+Across = Callable[[list[dict]], np.ndarray]
 
 
 @figure_of_column("accuracy", "Test accuracy, mean over clients; band: standard deviation over seeds")
-def draw_accuracy_by_round(results: Results, column: str):
+def draw_accuracy_by_round(results: Results, column: str) -> Figure | None:
+    """Draw the mean accuracy over clients by round."""
     return against(results, column, "round", lambda lines: np.array([line["round"] for line in lines], float))
 
 
 @figure_of_column("bytes", "Test accuracy against what all clients received and sent")
-def by_bytes(results: Results, column: str):
+def by_bytes(results: Results, column: str) -> Figure | None:
+    """Draw the mean accuracy against the bytes that all clients have received and sent."""
     return against(results, column, "received and sent by all clients (MiB)", moved)
 
 
 @figure_of_column("seconds", "Test accuracy against the time spent in rounds")
-def by_seconds(results: Results, column: str):
+def by_seconds(results: Results, column: str) -> Figure | None:
+    """Draw the mean accuracy against the seconds that the rounds have taken."""
     return against(results, column, "time in rounds (s)", lambda lines: np.array([line["seconds"] for line in lines]))
 
 
 def moved(lines: list[dict]) -> np.ndarray:
-    """Return the MiB that all clients moved until each round; rounds without a line count like the next one."""
+    """Return the MiB that all clients moved up to each round. A round without a line counts like the next one."""
     rounds = np.diff([line["round"] for line in lines], prepend=0)
     return np.cumsum(rounds * [line["mib_per_client_round"] * line["participants"] for line in lines])
 
 
-def against(results: Results, column: str, label: str, across):
-    """Draw every row's mean accuracy over `across(lines)`, a band of one standard deviation where there are seeds."""
+def against(results: Results, column: str, label: str, across: Across) -> Figure | None:
+    """Draw the mean accuracy of each row over `across(lines)`, with a band of one standard deviation over seeds."""
     figure = style.figure()
     axes, drawn = figure.subplots(), 0
     for i, row in enumerate(results.rows):
@@ -41,7 +52,8 @@ def against(results: Results, column: str, label: str, across):
         if not len(x):
             continue
         drawn, mean = drawn + 1, 100 * accuracies.mean(0)
-        if x[-1] == 0:      # costs nothing
+        # A row that moves no bytes has a level and no curve.
+        if x[-1] == 0:
             axes.axhline(mean[-1], label=f"{row} (moves nothing)", **style.line(i) | {"marker": ""})
             continue
         axes.plot(x, mean, label=row, markevery=style.few(len(x)), **style.line(i))
@@ -57,8 +69,9 @@ def against(results: Results, column: str, label: str, across):
     return figure
 
 
-def common(series: list[list[dict]], across) -> tuple[np.ndarray, np.ndarray]:
-    """Return the places of the rounds that all runs evaluated, mean over runs, and their accuracies (runs, rounds)."""
+def common(series: list[list[dict]], across: Across) -> tuple[np.ndarray, np.ndarray]:
+    """Return the places (rounds,) of the rounds that all runs evaluated, mean over runs, and the accuracies
+    (runs, rounds)."""
     series = [lines for lines in series if evaluated(lines)]
     if not series:
         return np.empty(0), np.empty((0, 0))
@@ -75,8 +88,8 @@ def common(series: list[list[dict]], across) -> tuple[np.ndarray, np.ndarray]:
 @figure_of_column(
     "clients",
     "Accuracy of the single clients at the end; box: quartiles, whiskers: 5 to 95 %, line: median, circle: mean")
-def by_client(results: Results, column: str):
-    """Draw the distribution of the clients' accuracies in the last evaluated round, all seeds together."""
+def by_client(results: Results, column: str) -> Figure | None:
+    """Draw the distribution of the clients' accuracies in the last evaluated round, over all seeds."""
     found = [(row, values) for row in results.rows if len(values := last(results.of(row, column)))]
     if not found:
         return None
@@ -94,7 +107,7 @@ def by_client(results: Results, column: str):
 
 
 def last(runs: list[Shown]) -> np.ndarray:
-    """Return the clients' accuracies at the end of runs, those without test data left out."""
+    """Return the clients' accuracies at the end of runs, without clients that have no test data."""
     values = [run.history["accuracy"][-1] for run in runs if len(run.history.get("accuracy", ()))]
     values = np.concatenate(values) if values else np.empty(0)
     return values[~np.isnan(values)]

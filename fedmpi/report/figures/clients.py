@@ -1,5 +1,7 @@
-"""Clients: who holds what, and how strongly each is pulled."""
+"""Clients: which samples each holds, and how strongly its model is pulled."""
 from __future__ import annotations
+
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -7,10 +9,13 @@ from fedmpi.report.figures import style
 from fedmpi.report.figures.registry import figure_of_column
 from fedmpi.report.results import Results
 
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
 
 @figure_of_column("labels", "Samples of each client and class")
-def labels(results: Results, column: str):
-    """Draw the label distribution of the first seed's federation, where it is on this machine."""
+def labels(results: Results, column: str) -> Figure | None:
+    """Draw the label distribution of the first seed's federation, if it is on this machine."""
     from fedmpi.data.label_plot import distribution
     runs = [run for run in results.runs if run.column == column and run.seed == results.seeds[0]]
     federation = next((run.federation for run in runs if run.federation), None)
@@ -18,8 +23,8 @@ def labels(results: Results, column: str):
 
 
 @figure_of_column("lam", "Pull to the cluster's model (lam), mean over clients and over each planted group")
-def lam(results: Results, column: str):
-    """Draw the mean lam over clients, and over each planted group that has a name, by round; mean over seeds."""
+def lam(results: Results, column: str) -> Figure | None:
+    """Draw the mean lam by round, over all clients and over each planted group with a name; mean over seeds."""
     figure = style.figure(3.2)
     axes, drawn = figure.subplots(), 0
     for row in results.rows:

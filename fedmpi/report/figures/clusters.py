@@ -1,5 +1,7 @@
-"""Clusters: how large, who is in which, how well they fit the planted groups, how long k-means took."""
+"""Clusters: their sizes and members, their agreement with planted groups, and the work of k-means."""
 from __future__ import annotations
+
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -7,10 +9,13 @@ from fedmpi.report.figures import style
 from fedmpi.report.figures.registry import figure_of_column, figure_of_run
 from fedmpi.report.results import Results, Shown
 
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
 
 @figure_of_run("clusters", "Clients in each cluster by round")
-def sizes(run: Shown):
-    """Draw how many clients were last put in each cluster by round, stacked."""
+def sizes(run: Shown) -> Figure | None:
+    """Draw the number of clients in each cluster by round, stacked."""
     rounds, counts = count_members(run)
     if not len(counts):
         return None
@@ -29,9 +34,9 @@ def sizes(run: Shown):
 
 
 def count_members(run: Shown) -> tuple[np.ndarray, np.ndarray]:
-    """Return rounds (r,) and how many clients were last put in each cluster, (k, r), up to the last that had any.
+    """Return the rounds (r,) and the number of clients in each cluster (k, r), up to the last cluster with any.
 
-    Runs of fedmpi 0.1 kept it of evaluated rounds alone, by client."""
+    Runs of version 0.1 stored it by client, and for evaluated rounds alone."""
     lines = [line for line in run.outcome.lines if line.get("cluster_sizes_all")]
     rounds, sizes = [line["round"] for line in lines], [line["cluster_sizes_all"] for line in lines]
     if not lines and (found := run.history.get("cluster")) is not None and (found >= 0).any():
@@ -41,8 +46,8 @@ def count_members(run: Shown) -> tuple[np.ndarray, np.ndarray]:
 
 
 @figure_of_run("assignments", "Cluster that each client was last put in, by round")
-def assignments(run: Shown):
-    """Draw the cluster that each client was last put in by round; clients sorted by planted group, then cluster."""
+def assignments(run: Shown) -> Figure | None:
+    """Draw the cluster of each client by round. Clients are sorted by planted group, then by cluster."""
     from matplotlib.colors import BoundaryNorm, ListedColormap
     found = run.history.get("cluster")
     if found is None or not (found >= 0).any():
@@ -68,26 +73,29 @@ def assignments(run: Shown):
 
 
 def edges(rounds: np.ndarray) -> np.ndarray:
-    """Return where the columns of evaluated rounds begin and end: each stands for the rounds since the one before."""
+    """Return the edges of the columns of evaluated rounds: a column covers the rounds since the previous one."""
     return np.concatenate([[min(0, rounds[0] - 1)], rounds]) + .5
 
 
 @figure_of_column("agreement", "Agreement of the clusters with the planted groups (adjusted Rand index; 1: the same)")
-def draw_agreement(results: Results, column: str):
+def draw_agreement(results: Results, column: str) -> Figure | None:
+    """Draw the adjusted Rand index of clusters and planted groups by round."""
     return draw_by_round(results, column, "ari", "adjusted Rand index")
 
 
 @figure_of_column("iterations", "Iterations of k-means at the server")
-def iterations(results: Results, column: str):
+def iterations(results: Results, column: str) -> Figure | None:
+    """Draw the iterations of k-means by round."""
     return draw_by_round(results, column, "iterations", "iterations of k-means")
 
 
 @figure_of_column("distance", "Distance of what is clustered from its cluster's mean, mean over the participants")
-def draw_distance(results: Results, column: str):
+def draw_distance(results: Results, column: str) -> Figure | None:
+    """Draw the mean distance from the cluster's mean by round."""
     return draw_by_round(results, column, "distance", "mean distance from the cluster's mean")
 
 
-def draw_by_round(results: Results, column: str, key: str, label: str):
+def draw_by_round(results: Results, column: str, key: str, label: str) -> Figure | None:
     """Draw a number of every round, mean over seeds, for every row that has it."""
     figure = style.figure(3.2)
     axes, drawn = figure.subplots(), 0

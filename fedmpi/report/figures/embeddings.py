@@ -1,5 +1,7 @@
-"""Pictures of the clients themselves: their heads, as t-SNE lays them out in the plane."""
+"""Embeddings of the clients: their heads, which t-SNE lays out in the plane."""
 from __future__ import annotations
+
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -7,18 +9,23 @@ from fedmpi.report.figures import style
 from fedmpi.report.figures.registry import figure_of_run
 from fedmpi.report.results import Shown
 
-MOMENTS = 3
-PERPLEXITY = 30      # van der Maaten's choice; fewer where there are few clients
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+ROUNDS_DRAWN = 3
+# van der Maaten's choice; with few clients it is smaller
+PERPLEXITY = 30
 
 
 @figure_of_run("tsne", "t-SNE of the clients' heads")
-def tsne(run: Shown):
-    """Draw the stored embeddings at up to three moments, coloured by cluster, and below by planted group."""
+def tsne(run: Shown) -> Figure | None:
+    """Draw the stored embeddings of up to three rounds, coloured by cluster, and below by planted group."""
     found = run.history.get("embedding")
     moments = [] if found is None else np.flatnonzero(np.isfinite(found).all(2).sum(1) >= 3)
     if not len(moments):
         return None
-    moments = moments[np.unique(np.linspace(0, len(moments) - 1, MOMENTS).round().astype(int))]
+    moments = moments[np.unique(np.linspace(0, len(moments) - 1, ROUNDS_DRAWN).round().astype(int))]
     kinds = labellings(run)
     figure = style.figure(.6 + 2.3 * len(kinds), 2.4 * len(moments) + 1.2)
     grid = figure.subplots(len(kinds), len(moments), squeeze=False)
@@ -28,7 +35,8 @@ def tsne(run: Shown):
         for axes, (kind, labels, names) in zip(panels, kinds, strict=True):
             scatter(axes, points, labels[at][here], names)
             axes.set(title=f"{kind}, round {int(run.history['round'][at])}", xticks=[], yticks=[])
-    for panels in grid:      # a cluster that is empty at the end is in the legend too
+    # A cluster that is empty at the end is in the legend too.
+    for panels in grid:
         marks = {name: mark for axes in panels for mark, name in zip(*axes.get_legend_handles_labels(), strict=True)}
         panels[-1].legend(marks.values(), marks.keys(), frameon=False, fontsize=7, loc="center left",
                           bbox_to_anchor=(1, .5))
@@ -48,15 +56,17 @@ def labellings(run: Shown) -> list[tuple[str, np.ndarray, list]]:
 
 
 def laid_out(rows: np.ndarray) -> np.ndarray:
-    """Return t-SNE's places of rows (n, width) in the plane, (n, 2)."""
+    """Return the places (n, 2) in the plane that t-SNE gives to rows (n, width)."""
     from sklearn.manifold import TSNE
-    if not np.ptp(rows, 0).any():      # all alike: there is nothing to lay out
+    # t-SNE fails if all rows are alike.
+    if not np.ptp(rows, 0).any():
         return np.zeros((len(rows), 2))
     perplexity = min(PERPLEXITY, (len(rows) - 1) / 3)
     return TSNE(perplexity=perplexity, init="pca", random_state=0).fit_transform(rows.astype(float))
 
 
-def scatter(axes, points: np.ndarray, labels: np.ndarray, names: list) -> None:
+def scatter(axes: Axes, points: np.ndarray, labels: np.ndarray, names: list) -> None:
+    """Draw points (n, 2), each in the look of its label (n,); a negative label means none."""
     for label in np.unique(labels):
         i = max(0, int(label))
         name = "none" if label < 0 else names[i] if i < len(names) else str(i)

@@ -1,9 +1,16 @@
-"""What all figures share. Read without colours too: lines differ by dash and marker, areas by hatch."""
+"""Colours, lines, legends and sizes of all figures.
+
+Figures are readable without colours, too: lines differ by dash and marker, areas by hatch."""
 from __future__ import annotations
 
 import io
+from typing import TYPE_CHECKING
 
 import matplotlib
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 # colour-blind-safe (Okabe and Ito, 2008)
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#999933")
@@ -14,17 +21,19 @@ MARKERS = "osv^Dx+*"
 FILLED = "os^DvPX*"
 HATCHES = ("", "//", "..", "\\\\", "", "xx", "oo", "++")
 DPI = 110
-FIGURE_WIDTH_IN = 6.4      # inches
-ROOM = 1.5       # lines that a legend inside the axes may name, for each inch of height
+FIGURE_WIDTH_IN = 6.4
+# A legend inside the axes may name this many lines for each inch of height.
+LEGEND_LINES_PER_INCH = 1.5
 
 
-def figure(height: float = 4.2, width: float = FIGURE_WIDTH_IN):
+def figure(height: float = 4.2, width: float = FIGURE_WIDTH_IN) -> Figure:
+    """Return an empty figure of this size in inches."""
     from matplotlib.figure import Figure
     return Figure(figsize=(width, height), layout="constrained")
 
 
 def line(i: int) -> dict:
-    """Return how the i-th line is drawn: no two of the first 32 alike."""
+    """Return how the i-th line is drawn. No two of the first 32 are alike."""
     turn = i // len(COLOURS)
     return {"color": COLOURS[i % len(COLOURS)], "linestyle": DASHES[(i // 2 + turn) % len(DASHES)],
             "marker": MARKERS[(i + turn) % len(MARKERS)], "markersize": 4}
@@ -43,21 +52,21 @@ def point(i: int) -> dict:
 
 
 def few(points: int) -> int:
-    """Return every how many of so many points a marker is drawn."""
+    """Return n such that a marker at each n-th of so many points gives about eight markers."""
     return max(1, points // 8)
 
 
-def across_rounds(axes) -> None:
-    """Say that the x-axis shows rounds, of which there are no fractions."""
+def across_rounds(axes: Axes) -> None:
+    """Label the horizontal axis as rounds, with ticks at whole numbers."""
     axes.set_xlabel("round")
     axes.xaxis.get_major_locator().set_params(integer=True)
 
 
-def legend(axes) -> None:
-    """Name the lines: inside the axes, or where there are many, beside them in the order in which they end."""
+def legend(axes: Axes) -> None:
+    """Name the lines inside the axes; if there are many, beside them, in the order of their last values."""
     marks, names = axes.get_legend_handles_labels()
     axes.grid(alpha=.3)
-    if len(names) <= ROOM * axes.figure.get_figheight():
+    if len(names) <= LEGEND_LINES_PER_INCH * axes.figure.get_figheight():
         axes.legend(frameon=False, fontsize=8)
         return
     order = sorted(range(len(names)), key=lambda i: -marks[i].get_ydata()[-1])
@@ -66,8 +75,8 @@ def legend(axes) -> None:
     axes.figure.set_size_inches(FIGURE_WIDTH_IN + 1.8, max(axes.figure.get_figheight(), .6 + .165 * len(names)))
 
 
-def render(figure, form: str) -> bytes:
-    """Return a figure as the bytes of a file, the same for the same figure."""
+def render(figure: Figure, form: str) -> bytes:
+    """Return a figure as the bytes of a PNG or SVG file. The same figure gives the same bytes."""
     target = io.BytesIO()
     with matplotlib.rc_context({"svg.hashsalt": "fedmpi"}):
         figure.savefig(target, format=form, dpi=DPI, metadata={"Date": None} if form == "svg" else {"Software": None})

@@ -1,5 +1,7 @@
-"""Where the time goes."""
+"""Work: the time of a round by phase."""
 from __future__ import annotations
+
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -7,12 +9,15 @@ from fedmpi.report.figures import style
 from fedmpi.report.figures.registry import figure_of_column
 from fedmpi.report.results import Results, Shown
 
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
 PHASE_LABELS = ("training", "evaluation", "rest: server, communication")
 
 
 @figure_of_column(
     "phases", "Time of a round by phase; idle share: time of the workers in which they wait for the slowest")
-def phases(results: Results, column: str):
+def phases(results: Results, column: str) -> Figure | None:
     """Draw the seconds of a round by phase, stacked, and the idle share beside them; means over rounds and seeds."""
     found = [(row, np.mean(times, 0)) for row in results.rows
              if (times := [t for run in results.of(row, column) if (t := spent(run)) is not None])]
@@ -28,7 +33,8 @@ def phases(results: Results, column: str):
     axes[0].set_yticks(places, [row for row, _ in found])
     axes[0].invert_yaxis()
     axes[0].set(xlabel="seconds of a round")
-    if any(idle):      # one worker never waits for another
+    # A single worker never waits for another one.
+    if any(idle):
         axes[1].barh(places, idle, **style.area(3))
         axes[1].set(xlabel="idle share (%)", xlim=(0, 100))
     figure.legend(loc="outside upper center", ncols=3, frameon=False, fontsize=8)
@@ -36,11 +42,12 @@ def phases(results: Results, column: str):
 
 
 def spent(run: Shown) -> tuple[float, ...] | None:
-    """Return a round's mean seconds in each of PHASES, by the slowest rank, and the idle share of the workers."""
+    """Return the mean seconds of a round in each of PHASE_LABELS, of the slowest rank, and the workers' idle share."""
     lines = [line for line in run.outcome.lines if line.get("seconds_train") is not None]
     if not lines:
         return None
     train, judge, idle = (float(np.mean([line[key] for line in lines]))
                           for key in ("seconds_train", "seconds_judge", "idle_share"))
-    judge *= len(lines) / lines[-1]["round"]      # fedmpi 0.1 left no line of a round that was not evaluated
+    # Version 0.1 wrote no line for a round that was not evaluated.
+    judge *= len(lines) / lines[-1]["round"]
     return train, judge, max(0., lines[-1]["seconds"] / lines[-1]["round"] - train - judge), idle

@@ -21,7 +21,7 @@ FAULTS: list[tuple[str, str, str]] = [
     ("fedmpi.commands.doctor:of_collectives", "ranks[:, :2].max(0)", "ranks[:, :2].min(0)"),
     ("fedmpi.commands.doctor:format_speed", "BYTES / seconds / 1e6", "BYTES / seconds / 1e3"),
     ("fedmpi.commands.doctor:written", "1e3 * whole", "1e3 * flush"),
-    ("fedmpi.commands.doctor:written", "free > LITTLE", "free >= LITTLE"),
+    ("fedmpi.commands.doctor:written", "free > MIN_FREE_BYTES", "free >= MIN_FREE_BYTES"),
     ("fedmpi.commands.doctor:examine", "problems += bool(check.problem)", "problems = bool(check.problem)"),
     ("fedmpi.commands.doctor:examine", "errors.FAILED if problems", "errors.BAD_INPUT if problems"),
     ("fedmpi.commands.doctor:of_data", "if sees != seen[0]", "if sees == seen[0]"),

@@ -11,7 +11,7 @@ FAULTS: list[tuple[str, str, str]] = [
     ("fedmpi.report.tables:Table.is_best", "self.best.get(column)", "max(self.best.values())"),
     ("fedmpi.report.tables:latex", "[len(table.heads(c)) for c in table.columns]", "[4 for c in table.columns]"),
     ("fedmpi.report.steps:mean_steps_of_cell", "if not known or len(known) < len(counted):", "if not known:"),
-    ("fedmpi.report.steps:spread", "<= ALIKE * totals[most]", "<= 0"),
+    ("fedmpi.report.steps:spread", "<= EQUAL_WORK * totals[most]", "<= 0"),
     ("fedmpi.report.results:of_job", "r.settings.rounds", "0"),
     ("fedmpi.report.results:of_folders", "sorted({run.seed for run in runs})", "[run.seed for run in runs]"),
     ("fedmpi.report.results:", '"data.cache",', ""),
