@@ -163,6 +163,12 @@ def test_a_run_that_is_stopped_is_saved_and_goes_on(bench, config, signals, erro
     assert resumed.digest == plain.digest
 
 
+def test_ctrl_c_in_the_last_round_leaves_the_result(bench, config):
+    own = {"name": Interrupted, "signals": [int(signal.SIGINT)]}
+    found = fedmpi.run(config, out=bench.out("late-interrupt"), quiet=True, method=own, rounds=2)
+    assert found.digest == bench.result("late-interrupt")["digest"]
+
+
 def test_a_second_ctrl_c_leaves_at_once(bench, config):
     own = {"name": Interrupted, "signals": [int(signal.SIGINT)] * 2}
     with pytest.raises(KeyboardInterrupt):
@@ -208,3 +214,12 @@ def test_a_rank_that_fails_ends_the_job(bench, config):
     assert done.returncode == 1 and "as the test asks" in done.stderr
 
 
+def test_an_error_before_the_run_ends_the_job_too(bench, config, monkeypatch):
+    """The workers wait for rank 0, which finds an error of its own while it decides."""
+    monkeypatch.setattr(python_api, "decide_and_tell", lambda *arguments: 1 / 0)
+
+    def program():
+        python_api._world.clear()
+        fedmpi.run(config, out=bench.out("ranks-undecided"), quiet=True)
+    done = forked.call(2, program, cwd=bench.folder)
+    assert done.returncode == 1 and "ZeroDivisionError" in done.stderr
