@@ -37,8 +37,8 @@ def heights(area, x: float) -> list[float]:
 
 def test_only_what_there_are_data_for_is_drawn_under_names_of_their_own(results, alpha):
     drawn = {picture.name: picture for picture in figures.draw(results)}
-    assert list(drawn) == ["accuracy-one", "clients-one", "bytes-one", "seconds-one", "agreement-one",
-                           "iterations-one", "distance-one", "lam-one", "phases-one", "clusters-alpha-one",
+    assert list(drawn) == ["accuracy-one", "clients-one", "bytes-one", "seconds-one", "lam-one",
+                           "agreement-one", "iterations-one", "distance-one", "phases-one", "clusters-alpha-one",
                            "assignments-alpha-one"]
     assert drawn["accuracy-one"].caption.startswith("one: Test accuracy, mean over clients; band")
     assert drawn["clusters-alpha-one"].caption == "Alpha, one: Clients in each cluster by round"

@@ -23,7 +23,7 @@ class Picture(NamedTuple):
     figure: Figure
 
 
-# Every family registers its figures when it is imported.
+# Every family registers its figures when it is imported. A page shows families by name, figures as they stand there.
 for family in pkgutil.iter_modules(__path__):
     importlib.import_module(f"{__name__}.{family.name}")
 

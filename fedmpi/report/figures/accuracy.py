@@ -25,6 +25,27 @@ def draw_accuracy_by_round(results: Results, column: str) -> Figure | None:
     return against(results, column, "round", lambda lines: np.array([line["round"] for line in lines], float))
 
 
+@figure_of_column(
+    "clients",
+    "Accuracy of the single clients at the end; box: quartiles, whiskers: 5 to 95 %, line: median, circle: mean")
+def by_client(results: Results, column: str) -> Figure | None:
+    """Draw the distribution of the clients' accuracies in the last evaluated round, over all seeds."""
+    found = [(row, values) for row in results.rows if len(values := last(results.of(row, column)))]
+    if not found:
+        return None
+    figure = style.figure(1.2 + .45 * len(found))
+    axes = figure.subplots()
+    axes.boxplot([100 * values for _, values in found], orientation="horizontal", whis=(5, 95), widths=.55,
+                 showmeans=True, patch_artist=True, boxprops={"facecolor": style.COLOURS[5], "alpha": .6},
+                 medianprops={"color": "black", "linewidth": 1.5}, flierprops={"marker": "x", "markersize": 3},
+                 meanprops={"marker": "o", "markerfacecolor": "white", "markeredgecolor": "black", "markersize": 5})
+    axes.set_yticklabels([row for row, _ in found])
+    axes.invert_yaxis()
+    axes.set(xlabel="test accuracy of a client (%)")
+    axes.grid(alpha=.3, axis="x")
+    return figure
+
+
 @figure_of_column("bytes", "Test accuracy against what all clients received and sent")
 def by_bytes(results: Results, column: str) -> Figure | None:
     """Draw the mean accuracy against the bytes that all clients have received and sent."""
@@ -83,27 +104,6 @@ def common(series: list[list[dict]], across: Across) -> tuple[np.ndarray, np.nda
         at.append(across(lines)[kept])
         accuracies.append([lines[i]["accuracy_mean"] for i in kept])
     return np.mean(at, 0), np.array(accuracies, float)
-
-
-@figure_of_column(
-    "clients",
-    "Accuracy of the single clients at the end; box: quartiles, whiskers: 5 to 95 %, line: median, circle: mean")
-def by_client(results: Results, column: str) -> Figure | None:
-    """Draw the distribution of the clients' accuracies in the last evaluated round, over all seeds."""
-    found = [(row, values) for row in results.rows if len(values := last(results.of(row, column)))]
-    if not found:
-        return None
-    figure = style.figure(1.2 + .45 * len(found))
-    axes = figure.subplots()
-    axes.boxplot([100 * values for _, values in found], orientation="horizontal", whis=(5, 95), widths=.55,
-                 showmeans=True, patch_artist=True, boxprops={"facecolor": style.COLOURS[5], "alpha": .6},
-                 medianprops={"color": "black", "linewidth": 1.5}, flierprops={"marker": "x", "markersize": 3},
-                 meanprops={"marker": "o", "markerfacecolor": "white", "markeredgecolor": "black", "markersize": 5})
-    axes.set_yticklabels([row for row, _ in found])
-    axes.invert_yaxis()
-    axes.set(xlabel="test accuracy of a client (%)")
-    axes.grid(alpha=.3, axis="x")
-    return figure
 
 
 def last(runs: list[Shown]) -> np.ndarray:
