@@ -201,5 +201,5 @@ def test_without_a_world_one_process_speaks(mains, monkeypatch, capsys):
         raise BadInput("no launcher")
     for speaks, said in ((True, "fedmpi: no launcher\n"), (False, "")):
         monkeypatch.setattr(session, "open_world", none)
-        monkeypatch.setattr(session, "speaks", lambda answer=speaks: answer)
+        monkeypatch.setattr(session, "reports_refusal", lambda answer=speaks: answer)
         assert run_command("c.yaml", [], None, None) == 2 and capsys.readouterr().err == said

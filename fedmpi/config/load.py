@@ -86,5 +86,5 @@ def refuse_endless(values: Any) -> None:
         inner = value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple | set) else ()
         left -= 1 + len(inner)
         if left < 0:
-            raise BadInput(f"the configuration has more than {MAX_VALUES:,} values; are there aliases in aliases?")
+            raise BadInput(f"the configuration has more than {MAX_VALUES:,} values; are there aliases inside aliases?")
         waiting.extend(inner)

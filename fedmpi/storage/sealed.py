@@ -248,6 +248,8 @@ def reserve_data_set(file: h5py.File, name: str, dtype: np.dtype, shape: tuple[i
     plan = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
     plan.set_alloc_time(h5py.h5d.ALLOC_TIME_EARLY)
     plan.set_fill_time(h5py.h5d.FILL_TIME_NEVER)
+    # the same content gives the same bytes, whenever it is written
+    plan.set_obj_track_times(False)
     group, _, last = name.rpartition("/")
     parent = file.require_group(group) if group else file
     h5py.h5d.create(parent.id, last.encode(), h5py.h5t.py_create(dtype, logical=True),
