@@ -104,7 +104,7 @@ def test_integers_are_integers(refusal, text):
     ("rounds: !!binary aGk=", "rounds = b'hi': should be made of finite numbers, texts, lists and mappings"),
     ("3: 4", "3 is not a setting of the configuration; its settings are seed, rounds, "),
     ("[1, 2]", "the configuration must be a mapping of settings, not [1, 2]"),
-    ("rounds: &a [*a]", "the configuration has more than 20,000 values; are there aliases in aliases?"),
+    ("rounds: &a [*a]", "the configuration has more than 20,000 values; are there aliases inside aliases?"),
     ("method: json:JSONDecoder",
      "method: json:JSONDecoder is no dataclass with a function `client`, as methods must be"),
     ("method: ':x'", "method: method ':x': cannot import "),
