@@ -1,16 +1,18 @@
 """Running statistics (BatchNorm's) that stay with their client: the policy `local`.
 
-A model's vector holds the statistics beside the parameters (models.flat). With the policy `average` that is all: they
-are averaged wherever vectors are. Here they never leave a client: in what the server sends, the client's own take the
-place of those in the vector, and in what a client sends zeros do. A client's own statistics are those that its latest
-training of the network left, kept beside its private state; personal models in that state keep theirs.
-Which fields hold vectors is declared: see VectorKind in method.py."""
+A model's vector holds the statistics beside the parameters (models.flat). With the policy `average` nothing more is
+needed: the statistics are averaged wherever vectors are. With the policy `local` they never leave a client. In what the
+server sends, the client's own statistics replace those of the vector; in what a client sends, zeros replace them. A
+client's own statistics are those that its latest training of the network left. They are kept beside its private state;
+personal models in that state keep theirs. Methods declare which fields hold vectors, see VectorKind in method.py.
+
+Legend: d entries of a vector, r running statistics of a model."""
 from __future__ import annotations
 
 import dataclasses
 from collections import namedtuple
 from functools import cache
-from typing import get_type_hints
+from typing import TYPE_CHECKING, get_type_hints
 
 import torch
 from torch import Tensor
@@ -20,10 +22,16 @@ from fedmpi.method import BASE, HEAD, WHOLE, Method, State, declared_kinds, kind
 from fedmpi.models.flat import Model
 from fedmpi.settings import setting_names
 
+if TYPE_CHECKING:
+    from fedmpi.client_data import ClientData
+    from fedmpi.method import Weights
+
 
 def bind_method(method: Method, model: Model) -> Method:
-    """Return the method on a model, with clients that keep their statistics to themselves where the model says so.
-    Raises BadInput for a method that makes other numbers of its models, in which the statistics would count."""
+    """Return the method on a model. If the model's policy is `local`, its clients keep their statistics to themselves.
+
+    Raises BadInput if the method computes other numbers, such as norms, of its models, in which the statistics would
+    count, or if it does not declare which of its vectors are models."""
     local = model.buffers and model.policy == "local"
     if local and not method.supports_local_batchnorm:
         raise BadInput(f"model.statistics = local: {method.title} computes with whole models, in which a client's own "
@@ -39,38 +47,52 @@ def bind_method(method: Method, model: Model) -> Method:
 
 
 def with_local_batchnorm(method: Method) -> Method:
+    """Return a method with the same settings whose class has LocalBatchNorm as its first base. It has no model yet."""
     cls = type(method)
     ours = type(cls.__name__, (LocalBatchNorm, cls), {"__module__": cls.__module__, "__doc__": cls.__doc__})
     return ours(**{name: getattr(method, name) for name in setting_names(cls)})
 
 
 class LocalBatchNorm:
-    """Goes before a method's class: its clients' Mine has one more field, `statistics`."""
+    """Keeps the running statistics of a method's clients; it is a base that goes before the method's own class.
 
-    def init(self, n):
+    Each client's Mine has one more field, `statistics` (r,), which the method itself does not see."""
+
+    def init(self, n: int) -> tuple[State, State]:
+        """Return the first Shared, whose statistics are zeros, and the first Mine, with the statistics of the start."""
         shared, mine = super().init(n)
         return self._with(shared, None), join_state(mine, gather_statistics(self.model.start, self.model.buffers))
 
-    def client(self, shared, mine, data):
+    def client(self, shared: State, mine: State, data: ClientData) -> tuple[State, State]:
+        """Run one participant's round on its own statistics. Return its new Mine, with the statistics that its latest
+        training of the network left, and its Up, in which they are zeros."""
         own, row = split_state(mine)
         new, up = super().client(self._with(shared, row), own, self._addressed(data, row))
         return join_state(new, data.left.get(len(row), row)), self._with(up, None)
 
-    def idle(self, shared, mine, data):
+    def idle(self, shared: State, mine: State, data: ClientData) -> State:
+        """Return the new Mine of a client that does not take part in this round; its statistics stay as they are."""
         own, row = split_state(mine)
         return join_state(super().idle(self._with(shared, row), own, self._addressed(data, row)), row)
 
-    def personal(self, shared, mine, data):
+    def personal(self, shared: State, mine: State, data: ClientData) -> Weights:
+        """Return the weights by which a client is judged, with its own statistics in what the server sent.
+
+        A method's `client` may call it with a Mine without statistics; `shared` has the client's own then already."""
         if not hasattr(mine, "statistics"):      # a method's own client asks
             return super().personal(shared, mine, data)
         own, row = split_state(mine)
         return super().personal(self._with(shared, row), own, self._addressed(data, row))
 
-    def unadapted(self, shared, mine):
+    def unadapted(self, shared: State, mine: State) -> Weights | None:
+        """Return the weights from which `personal` trains, with the client's own statistics in what the server sent;
+        None if it does not train."""
         own, row = split_state(mine)
         return super().unadapted(self._with(shared, row), own)
 
-    def trained(self, mine, up):
+    def trained(self, mine: State, up: State) -> Weights | None:
+        """Return the weights right after local training, with the client's own statistics in what it sends; None if
+        they do not differ from those of `personal`."""
         own, row = split_state(mine)
         return super().trained(own, self._with(up, row))
 
@@ -100,7 +122,7 @@ class LocalBatchNorm:
 
 
 def gather_statistics(w: Tensor, buffers: list[slice]) -> Tensor:
-    """Return the statistics in a vector, one after another."""
+    """Return the statistics (r,) in a vector (d,), one after another; `buffers` are their slices."""
     return torch.cat([w[part] for part in buffers])
 
 
@@ -114,9 +136,10 @@ def extend_state_class(kind: type) -> type:
 
 
 def join_state(mine: State, row: Tensor) -> State:
+    """Return a client's state as its method knows it, with its statistics (r,) as the last field."""
     return extend_state_class(type(mine))(*mine, row)
 
 
 def split_state(mine: State) -> tuple[State, Tensor]:
-    """Return a client's state as its method knows it, and its statistics."""
+    """Return a client's state as its method knows it, and its statistics (r,). It undoes `join_state`."""
     return type(mine).without(*mine[:-1]), mine[-1]

@@ -121,5 +121,6 @@ def time_layer(layer: nn.Conv2d, shape: tuple[int, ...], clients: int, device: t
 
 
 def synchronize_device(device: torch.device) -> None:
+    """Wait until a GPU has finished all work that was given to it; do nothing on a CPU."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)

@@ -7,11 +7,15 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 import torch
 
 from fedmpi.engines.gpu_errors import is_out_of_memory
 from fedmpi.torch_compat import end_failed_capture
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 # Steps that are taken before one is recorded: they load the kernels and workspaces that it needs.
 WARMUP_CALLS = 2
@@ -29,10 +33,17 @@ class StepRecorder:
         self.mode, self.stream = mode, None
 
     def wanted(self, device: torch.device) -> bool:
+        """Say whether `mode` asks for recording on this device.
+
+        On a CPU, and if the steps are too few, `repeat` calls them nevertheless."""
         return self.mode == "on" or self.mode == "auto" and device.type == "cuda"
 
     def repeat(self, step: Callable[[], None], times: int, device: torch.device, check: Callable[[], None]) -> None:
-        """Take a step so many times, and record it if that pays. `check` is called before each step."""
+        """Take a step `times` times, and record it if that pays.
+
+        Args:
+            step: takes one step; it reads and writes the same memory every time.
+            check: is called before each step but the first ones of a recording; it raises if training is to end."""
         if not self.wanted(device) or times < (MIN_STEPS_TO_RECORD if self.mode == "auto" else WARMUP_CALLS + 1):
             for _ in range(times):
                 check()
@@ -96,7 +107,7 @@ class StepRecorder:
 
 
 @contextmanager
-def work_on_stream(device: torch.device, side):
+def work_on_stream(device: torch.device, side: torch.cuda.Stream | None) -> Iterator[torch.cuda.Stream | None]:
     """Work on another stream than the GPU's current one, as recording must. Without a stream (on a CPU) do nothing."""
     if side is None:
         yield None
@@ -111,8 +122,8 @@ def work_on_stream(device: torch.device, side):
             main.wait_stream(side)
 
 
-def record_step(step, stream) -> Callable[[], None]:
-    """Record a step without taking it, and return what replays it.
+def record_step(step: Callable[[], None], stream: torch.cuda.Stream | None) -> Callable[[], None]:
+    """Record a step without taking it, and return what replays it: the step itself if there is no stream (on a CPU).
 
     Raises the RuntimeError of a step that cannot be recorded, not the one that CUDA then raises at the end of the
     capture. Other threads may call CUDA meanwhile (`thread_local`), as MPI libraries do for their messages."""

@@ -30,13 +30,17 @@ class RoundWork(NamedTuple):
 
 @dataclass(frozen=True)
 class DryRunData(LoopData):
-    """Data of `count` samples that are never read. `spent` and `made` count what training on them would take."""
+    """Data of `count` samples, of which only a blank one is read.
+
+    `spent` counts the samples that would be trained on and those that would only be passed forward, see RoundWork;
+    `made` counts the steps by kind."""
     count: int = 1
     spent: list = field(default_factory=lambda: [0, 0])
-    made: Counter = field(default_factory=Counter)      # steps by kind
+    made: Counter = field(default_factory=Counter)
 
     @property
     def n(self) -> int:
+        """Return the number of samples that the blank one stands for."""
         return self.count
 
     def _take(self) -> None:
@@ -49,12 +53,14 @@ class DryRunData(LoopData):
     def descend(self, net: Net | Loss, w: Tensor, only: slice | None = None, args: Sequence[Tensor] = (),
                 noise: tuple[int, ...] | None = None, where: Tensor | bool | None = None,
                 **settings: Unpack[StepSettings]) -> Tensor | tuple[Tensor, Tensor]:
+        """Count the steps of a descent if it makes any, and return w (d,) as it was, or (w, 0) with `spread`."""
         if not is_empty(only) and (where is None or where):
             self._take()
         return StepOptions.from_settings(self.local, settings).unmoved(w.clone())
 
     def scan(self, step: Callable[..., tuple[Tensor, ...]], state: tuple[Tensor, ...],
              streams: Sequence[int] = ()) -> tuple[Tensor, ...]:
+        """Apply `step` to the state once, with gradients of zeros, and count all steps for each gradient it takes."""
         def grad(net, w):
             self._take()
             return torch.zeros_like(w)
@@ -65,6 +71,7 @@ class DryRunData(LoopData):
         return super()._forward(net, w)
 
     def subset(self, share: float, stream: int, fixed: bool = False, rest: bool = False) -> DryRunData:
+        """Return data of as many samples as the share keeps, or of the other ones with `rest`; nothing is drawn."""
         kept = max(1, int(share * self.n + 1e-9))
         return dataclasses.replace(self, count=self.n - min(kept, self.n - 1) if rest else kept)
 

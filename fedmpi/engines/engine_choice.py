@@ -66,9 +66,11 @@ def choose_by_network(method: Method, shared: State, mine: State, blank: Tensor)
     return "vmap", facts
 
 
-def time_engines(group, shared) -> np.ndarray:
-    """Return the seconds of both engines on this rank's first clients, (2,): loop and vmap. inf if vmap cannot train
-    the network. No result is kept."""
+def time_engines(group, shared: State) -> np.ndarray:
+    """Return the seconds of both engines on this rank's first clients, (2,): loop and vmap. The second is inf if vmap
+    cannot train the network. No result is kept.
+
+    `group` is the rank's clients.hosted.HostedClients."""
     spent = np.zeros(2)
     if group.method.message_template() is not None:
         group.messages = dict.fromkeys(group.clients, group.method.message_template())
@@ -83,7 +85,7 @@ def time_engines(group, shared) -> np.ndarray:
     return spent
 
 
-def time_engine(candidate, group, shared) -> float:
+def time_engine(candidate: Loop | Vmap, group, shared: State) -> float:
     """Return an engine's seconds on the first clients in a second run; the first run warms up."""
     for _ in range(2):
         begin = time.perf_counter()

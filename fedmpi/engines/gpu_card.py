@@ -6,12 +6,15 @@ import os
 import re
 from contextlib import suppress
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import torch
 
 from fedmpi.config.schema import GIB, Config
+
+if TYPE_CHECKING:
+    from fedmpi.comm.transport import Transport
 
 # Bytes that a rank takes on a GPU before it has any tensor: CUDA's context, kernels and libraries.
 CUDA_CONTEXT_BYTES = 1 << 30
@@ -35,7 +38,7 @@ def use_deterministic_kernels() -> None:
     torch.utils.deterministic.fill_uninitialized_memory = False      # fedmpi reads no memory before it writes it
 
 
-def count_ranks_on_gpu(world, device: torch.device) -> int:
+def count_ranks_on_gpu(world: Transport, device: torch.device) -> int:
     """Return how many ranks work on this rank's GPU, or on its part of one (MIG); 1 on a CPU. Every rank calls it."""
     if world.size == 1:
         return 1

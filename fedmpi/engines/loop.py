@@ -31,6 +31,8 @@ from fedmpi.models.precision import run_forward
 from fedmpi.torch_compat import copy_to_each, seed_generators
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from fedmpi.client_data import ClientData
 
 # Batches are gathered from the samples in pieces of so many bytes.
@@ -43,50 +45,64 @@ REHEARSAL_TRAINING = batch_plan.LocalTraining(seed=0, round=0, batch=1, epochs=1
 
 @dataclass(frozen=True)
 class LoopData(RoundSettings):
-    """One client's training data in one round; ClientData explains what it offers."""
+    """One client's training data in one round, as engine `loop` offers them; ClientData explains each function."""
     x: Tensor              # (n, ...) as stored, or features
     y: Tensor              # (n,), or (n, 1 + c) with logits beside the labels, see losses.attach_logits
     client: int
     local: batch_plan.LocalTraining
     stream: int = 0
     message: tuple | None = None
-    number: int | None = None      # that tables of Shared go by, where it is not `client`, the number of the draws
+    # the client's row in tables of Shared, if it is not `client`, by which batches are drawn
+    number: int | None = None
     left: dict = field(default_factory=dict)      # running statistics after the latest training, by their number
     counter: StepCounter = NO_COUNTER
 
     @property
     def id(self) -> Tensor:
+        """Return the number of the client's row in tables of Shared (0-d int64)."""
         number = self.client if self.number is None else self.number
         return torch.full((), number, dtype=torch.int64, device=self.y.device)      # a copy would wait for a GPU
 
     @property
     def n(self) -> int:
+        """Return the number of training samples."""
         return len(self.y)
 
     def any_client(self, flag: Tensor) -> bool:
+        """Return the flag (0-d) as a bool: this engine trains no other client at the same time."""
         return bool(flag)
 
     def with_batches(self, epochs: int | None, stream: int, steps: int | None = None,
                      kind: str | None = None) -> LoopData:
+        """Return the same client with other batches, see batch_plan.change_batches; `stream` names their draw.
+
+        Raises ValueError for an unknown kind of steps."""
         local = batch_plan.change_batches(self.local, epochs, steps, kind)
         return dataclasses.replace(self, local=local, stream=stream)
 
     def subset(self, share: float, stream: int, fixed: bool = False, rest: bool = False) -> LoopData:
+        """Return the same client with a random share of its samples, or with the other ones; at least one."""
         kept = batch_plan.copy_to_device(
             batch_plan.draw_subset(self.local, self.client, stream, self.n, share, fixed, rest), self.y.device
         )
         return dataclasses.replace(self, x=self.x[kept], y=self.y[kept])
 
     def with_features(self, net: Net, w: Tensor) -> LoopData:
+        """Return the same client and batches with the outputs of net(w, x) in place of x."""
         return dataclasses.replace(self, x=self._forward(net, w))
 
     def with_added_logits(self, net: Net, w: Tensor) -> LoopData:
+        """Return the same client with the logits of net(w, x) beside its labels, y (n, 1 + c).
+
+        If labels have logits already, these are added to them, see losses.attach_logits."""
         return dataclasses.replace(self, y=attach_logits(self.y, self._forward(net, w)))
 
     def mean_loss(self, net: Net, w: Tensor) -> Tensor:
+        """Return the mean cross-entropy on all samples (0-d), without gradients."""
         return cross_entropy(self._forward(net, w), self.y)
 
     def class_sums(self, net: Net, w: Tensor, classes: int) -> Tensor:
+        """Return the sum of the outputs of net(w, x) over the samples of each class, (c, ...)."""
         outputs = self._forward(net, w)
         return F.one_hot(self.y, classes).to(outputs.dtype).T @ outputs
 
@@ -97,6 +113,7 @@ class LoopData(RoundSettings):
         return torch.cat([run_forward(net.module, as_input(x)) for x in self.x.split(SAMPLES_PER_PASS)])
 
     def one_by_one(self, function: Callable[..., Tensor], *tensors: Tensor) -> Tensor:
+        """Return function(*tensors): this engine computes one client after another anyway."""
         return function(*tensors)
 
     def batches(self) -> Iterator[tuple[Tensor, Tensor]]:
@@ -125,6 +142,9 @@ class LoopData(RoundSettings):
     def descend(self, net: Net | Loss, w: Tensor, only: slice | None = None, args: Sequence[Tensor] = (),
                 noise: tuple[int, ...] | None = None, where: Tensor | bool | None = None,
                 **settings: Unpack[StepSettings]) -> Tensor | tuple[Tensor, Tensor]:
+        """Return w (d,) after SGD on the round's batches, or (w, v) with `spread`; w itself is not changed.
+
+        Raises TypeError for an unknown setting, and BadInput if `only` holds no whole parameter of the network."""
         options = StepOptions.from_settings(self.local, settings)
         if is_empty(only) or not (where is None or where):
             return options.unmoved(w.clone())
@@ -151,7 +171,7 @@ class LoopData(RoundSettings):
 
     def scan(self, step: Callable[..., tuple[Tensor, ...]], state: tuple[Tensor, ...],
              streams: Sequence[int] = ()) -> tuple[Tensor, ...]:
-        """Apply step(state, grad, ...) -> state to all batches; grad(net, w) is the gradient on the batch."""
+        """Apply step(state, grad, ...) -> state to all batches; grad(net, w) is the gradient (d,) on the batch."""
         state = tuple(t.clone() for t in state)
         draws = (self, *(dataclasses.replace(self, stream=stream) for stream in streams))
         for batches in zip(*(draw.batches() for draw in draws), strict=True):
@@ -181,8 +201,13 @@ class Loop:
     """The engine that applies a function to clients, one after another."""
     name = "loop"
 
-    def apply(self, function, clients, shared, group, local: batch_plan.LocalTraining):
-        """Yield (client, function(shared, mine, data)) for each client of the group."""
+    def apply(self, function: Callable[..., State], clients: Iterable[int], shared: State, group,
+              local: batch_plan.LocalTraining) -> Iterator[tuple[int, State]]:
+        """Yield (client, function(shared, mine, data)) for each of these clients of a group.
+
+        Args:
+            function: one of the method's, such as `client`, `idle` or `personal`.
+            group: the rank's clients.hosted.HostedClients, which has the samples, the states and the messages."""
         for client in clients:
             group.context.client = client
             seed_generators(hash((local.seed, local.round, client)) % 2**63)      # networks with dropout draw from it

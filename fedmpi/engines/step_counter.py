@@ -40,6 +40,7 @@ class StepCounter:
         self.whose, self.warm_up = whose, warm_up
 
     def add(self, kind: str, steps: int) -> None:
+        """Count steps of a kind for those whose steps `begin` named; nothing is counted if it named nobody."""
         if self.whose is not None:
             self.table[self.whose, KINDS.index(classify_steps(kind, self.whose, self.warm_up))] += steps
 

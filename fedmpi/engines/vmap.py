@@ -30,6 +30,8 @@ from fedmpi.models.losses import attach_logits
 from fedmpi.torch_compat import flatten_tree, unflatten_tree
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from fedmpi.client_data import ClientData
 
 # After memory was short, so many chunks in a row must fit before twice as many clients are tried again.
@@ -44,15 +46,23 @@ class OutsideVmap(torch.autograd.Function):
     """Calls a function on the tensors of all clients from inside vmap: `apply(function, *tensors)`."""
 
     @staticmethod
-    def forward(function, *tensors):
+    def forward(function: Callable[..., Tensor], *tensors: Tensor) -> Tensor:
+        """Call the function on one client's tensors, as those of a cohort of one; PyTorch calls this without vmap."""
         return function(*(t[None] for t in tensors))[0]
 
     @staticmethod
-    def setup_context(ctx, inputs, output):
+    def setup_context(ctx: object, inputs: tuple[object, ...], output: Tensor | tuple[Tensor, ...]) -> None:
         """Keep nothing: no gradient flows through it."""
 
     @staticmethod
-    def vmap(info, in_dims, function, *tensors):
+    def vmap(info, in_dims: tuple[int | None, ...], function: Callable[..., Tensor | tuple[Tensor, ...]],
+             *tensors: Tensor) -> tuple[Tensor | tuple[Tensor, ...], int]:
+        """Call the function on the tensors of all clients, (c, ...) each, and return its result (c, ...), a tensor or
+        several, and 0, the dimension of the clients in it.
+
+        Args:
+            info: PyTorch's, with the number of clients as `batch_size`.
+            in_dims: the dimension of the clients in each argument; None if the argument is the same for all."""
         whole = [t.movedim(d, 0) if d is not None else t.expand(info.batch_size, *t.shape)
                  for t, d in zip(tensors, in_dims[1:], strict=True)]
         return function(*whole), 0
@@ -60,7 +70,7 @@ class OutsideVmap(torch.autograd.Function):
 
 @dataclass(frozen=True)
 class VmapData(RoundSettings):
-    """One client's training data as a method sees them inside vmap; ClientData explains what they offer."""
+    """One client's training data as a method sees them inside vmap; ClientData explains each function."""
     cohort: Cohort
     n: Tensor              # number of training samples; a batched 0-d tensor, which also marks the level of vmap
     id: Tensor
@@ -68,9 +78,11 @@ class VmapData(RoundSettings):
 
     @property
     def local(self) -> batch_plan.LocalTraining:
+        """Return the settings of local training, which all clients of the cohort share."""
         return self.cohort.local
 
     def any_client(self, flag: Tensor) -> bool:
+        """Say whether the flag (0-d) holds for any client of the cohort."""
         found = []
 
         def look(n, flag):
@@ -81,6 +93,9 @@ class VmapData(RoundSettings):
 
     def with_batches(self, epochs: int | None, stream: int, steps: int | None = None,
                      kind: str | None = None) -> VmapData:
+        """Return the same client with other batches, see batch_plan.change_batches; `stream` names their draw.
+
+        Raises ValueError for an unknown kind of steps."""
         local = batch_plan.change_batches(self.cohort.local, epochs, steps, kind)
         return dataclasses.replace(self, cohort=dataclasses.replace(self.cohort, local=local, stream=stream))
 
@@ -95,26 +110,35 @@ class VmapData(RoundSettings):
         return outputs[0]
 
     def with_features(self, net: Net, w: Tensor) -> VmapData:
+        """Return the same client and batches with the outputs of net(w, x) in place of x."""
         return dataclasses.replace(self, cohort=dataclasses.replace(self.cohort, x=self._forward(net, w)))
 
     def with_added_logits(self, net: Net, w: Tensor) -> VmapData:
+        """Return the same client with the logits of net(w, x) beside its labels, see losses.attach_logits."""
         labels = attach_logits(self.cohort.y, self._forward(net, w))
         return dataclasses.replace(self, cohort=dataclasses.replace(self.cohort, y=labels))
 
     def subset(self, share: float, stream: int, fixed: bool = False, rest: bool = False) -> VmapData:
+        """Return the same client with a random share of its samples, or with the other ones; at least one."""
         part = self.cohort.subset(share, stream, fixed, rest)
         sizes = batch_plan.copy_to_device(np.array(part.sizes), part.y.device)
         return dataclasses.replace(self, cohort=part, n=OutsideVmap.apply(lambda n: sizes, self.n))
 
     def class_sums(self, net: Net, w: Tensor, classes: int) -> Tensor:
+        """Return the sum of the outputs of net(w, x) over the samples of each class, (classes, ...)."""
         return OutsideVmap.apply(lambda n, w: self.cohort.class_sums(net, w, classes), self.n, w)
 
     def mean_loss(self, net: Net, w: Tensor) -> Tensor:
+        """Return the mean cross-entropy on all of the client's samples (0-d), without gradients."""
         return OutsideVmap.apply(lambda n, w: self.cohort.mean_loss(net, w), self.n, w)
 
     def descend(self, net: Net | Loss, w: Tensor, only: slice | None = None, args: Sequence[Tensor] = (),
                 noise: tuple[int, ...] | None = None, where: Tensor | None = None,
                 **settings: Unpack[StepSettings]) -> Tensor | tuple[Tensor, Tensor]:
+        """Return w (d,) after SGD on the round's batches, or (w, v) with `spread`; w itself is not changed. The whole
+        cohort trains; clients for which `where` is False then keep w.
+
+        Raises TypeError for an unknown setting, and BadInput if `only` holds no whole parameter of the network."""
         options = StepOptions.from_settings(self.local, settings)
         own, flags = options.tensors(w), [] if where is None else [where]
         first, second = len(own), len(own) + len(flags)
@@ -127,12 +151,14 @@ class VmapData(RoundSettings):
         return found if where is None else options.choose(where, found, w)
 
     def one_by_one(self, function: Callable[..., Tensor], *tensors: Tensor) -> Tensor:
+        """Return function(*tensors), computed outside vmap for one client of the cohort after another."""
         def one_by_one(n, *tensors):      # clones, since bits may depend on how a vector is aligned
             return torch.stack([function(*(t.clone() for t in row)) for row in zip(*tensors, strict=True)])
         return OutsideVmap.apply(one_by_one, self.n, *tensors)
 
     def scan(self, step: Callable[..., tuple[Tensor, ...]], state: tuple[Tensor, ...],
              streams: Sequence[int] = ()) -> tuple[Tensor, ...]:
+        """Apply step(state, grad, ...) -> state to all batches of the cohort, and return this client's last state."""
         return OutsideVmap.apply(lambda n, *state: self.cohort.scan(step, state, streams), self.n, *state)
 
 
@@ -156,8 +182,14 @@ class Vmap:
         self.most = MAX_CLIENTS_AT_ONCE
         self.fitted = 0       # chunks that fitted since then
 
-    def apply(self, function, clients, shared, group, local: batch_plan.LocalTraining):
-        """Yield (client, function(shared, mine, data)) for each client of the group, chunk by chunk."""
+    def apply(self, function: Callable[..., State], clients: Sequence[int], shared: State, group,
+              local: batch_plan.LocalTraining) -> Iterator[tuple[int, State]]:
+        """Yield (client, function(shared, mine, data)) for each of these clients of a group, chunk by chunk; clients
+        with more samples come first. Raises BadInput if the network has BatchNorm layers.
+
+        Args:
+            function: one of the method's, such as `client`, `idle` or `personal`.
+            group: the rank's clients.hosted.HostedClients, which has the samples, the states and the messages."""
         if group.method.model.buffers:      # padding would count in a batch's statistics
             raise BadInput(BATCHNORM_REFUSED)
         sizes = {c: len(group.training(c)[1]) for c in clients}

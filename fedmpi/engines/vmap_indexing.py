@@ -23,6 +23,7 @@ class IndexByList(TorchFunctionMode):
 
 
 def is_index_tensor(index: object) -> bool:
+    """Say whether an index is an integer tensor (int32 or int64) without dimensions."""
     return isinstance(index, Tensor) and not index.ndim and index.dtype in (torch.int64, torch.int32)
 
 

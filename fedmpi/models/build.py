@@ -1,12 +1,17 @@
 """Make the Model of a run from its configuration and the federation's samples."""
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import torch
 from torch import Tensor
 
 from fedmpi.errors import BadInput
 from fedmpi.models.flat import Model
 from fedmpi.models.pool_before_relu import pool_first
+
+if TYPE_CHECKING:
+    import numpy as np
 
 # Pixels become x / HALF_PIXEL_RANGE - 1, which is (x / 255 - .5) / .5.
 HALF_PIXEL_RANGE = 127.5
@@ -22,13 +27,19 @@ def as_input(x: Tensor) -> Tensor:
     return x.movedim(-1, 1) if x.ndim == 4 else x
 
 
-def make_blank_samples(shape: tuple[int, ...], dtype, n: int = 1) -> Tensor:
-    """Return n blank samples as stored, (n, *shape)."""
+def make_blank_samples(shape: tuple[int, ...], dtype: np.dtype | str, n: int = 1) -> Tensor:
+    """Return n samples of zeros as stored, (n, *shape). `dtype` is NumPy's, or its name."""
     return torch.zeros((n, *shape), dtype=getattr(torch, str(dtype)))
 
 
-def build_model(settings, shape: tuple[int, ...], dtype, classes: int, seed: int) -> Model:
-    """Build the network for samples of a stored `shape` (h, w, c) or (d,). Raises BadInput if they do not fit."""
+def build_model(settings, shape: tuple[int, ...], dtype: np.dtype | str, classes: int, seed: int) -> Model:
+    """Build the network for the samples of a federation. Raises BadInput if they do not fit.
+
+    Args:
+        settings: of a class of models.nets, or of the user's own, with `build(shape, classes)`.
+        shape: of a sample as stored: (h, w, c) of an image, or (d,).
+        dtype: of a stored sample, NumPy's or its name.
+        seed: of the first parameters."""
     example = as_input(make_blank_samples(shape, dtype, 2))
     head, policy = getattr(settings, "head", ()), getattr(settings, "policy", None)      # not every class has them
     model = Model(lambda: pool_first(settings.build(tuple(example.shape[1:]), classes)), example, seed, head, policy)

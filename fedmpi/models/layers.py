@@ -8,4 +8,5 @@ class MeanOverPositions(nn.Module):
     """Average the vectors of a text's positions: (b, positions, width) -> (b, width)."""
 
     def forward(self, z: Tensor) -> Tensor:
+        """Return the mean over positions (b, width) of z (b, positions, width)."""
         return z.mean(1)

@@ -27,6 +27,7 @@ class MLP:
     head: Head = ()
 
     def build(self, shape: tuple[int, ...], classes: int) -> nn.Module:
+        """Return the network for samples of any shape, which it flattens."""
         from math import prod
 
         from torch import nn
@@ -43,6 +44,9 @@ class CNN4:
     head: Head = ()
 
     def build(self, shape: tuple[int, ...], classes: int) -> nn.Module:
+        """Return the network for images (channels, height, width).
+
+        Raises BadInput for other samples, and for images that are smaller than 16 x 16."""
         from torch import nn
         if len(shape) != 3 or min(shape[1:]) < 16:
             raise BadInput(f"model: cnn4 needs images of at least 16 x 16, not samples of shape {shape}; use mlp")
@@ -68,6 +72,9 @@ class LeNet5:
     head: Head = ()
 
     def build(self, shape: tuple[int, ...], classes: int) -> nn.Module:
+        """Return the network for images (channels, height, width).
+
+        Raises BadInput for other samples, and for images that are smaller than 12 x 12."""
         from torch import nn
         if len(shape) != 3 or min(shape[1:]) < 12:
             raise BadInput(f"model: lenet5 needs images of at least 12 x 12, not samples of shape {shape}; use mlp")
@@ -104,6 +111,7 @@ class ResNet18:
                              "of 64")
 
     def build(self, shape: tuple[int, ...], classes: int) -> nn.Module:
+        """Return the network for images (channels, height, width). Raises BadInput for any other shape."""
         from torch import nn
         from torchvision.models import resnet18
         if len(shape) != 3:
@@ -116,6 +124,7 @@ class ResNet18:
 
     @property
     def policy(self) -> str | None:
+        """Return whose the running statistics are, `local` or `average`; None without BatchNorm."""
         return self.statistics if self.norm == "batch" else None
 
     def _norm(self, channels: int) -> nn.Module:
@@ -134,6 +143,7 @@ class FastText:
     head: Head = ()
 
     def build(self, shape: tuple[int, ...], classes: int) -> nn.Module:
+        """Return the network for texts (positions,) of word numbers. Raises BadInput for any other shape."""
         from torch import nn
 
         from fedmpi.models.layers import MeanOverPositions
@@ -165,9 +175,13 @@ class Custom:
 
     @property
     def policy(self) -> str | None:
+        """Return whose the running statistics of its BatchNorm layers, if any, are: `local` or `average`."""
         return self.statistics
 
     def build(self, shape: tuple[int, ...], classes: int) -> nn.Module:
+        """Return the network, which the class makes of its settings alone: it is not told the shape and the classes.
+
+        Raises BadInput if the class is no nn.Module or does not take the settings."""
         from torch import nn
         cls = registry.find_class("models", self.path)
         if not (isinstance(cls, type) and issubclass(cls, nn.Module)):      # no configuration calls what it likes

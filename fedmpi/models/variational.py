@@ -65,6 +65,7 @@ class Experts(nn.Module):
     """Turn what an encoder gives into what a product of Gaussians sums: 1 / sigma^2 and mu / sigma^2, (b, 2 f)."""
 
     def forward(self, p: Tensor) -> Tensor:
+        """Return (1 / sigma^2, mu / sigma^2), (b, 2 f), of what an encoder gave, p (b, 2 f)."""
         mu, sigma = split_gaussian(p)
         return torch.cat([sigma ** -2, mu * sigma ** -2], -1)
 
