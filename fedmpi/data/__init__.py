@@ -1,1 +1,1 @@
-"""Where the samples come from, who holds which, and the file that keeps the answer."""
+"""Load the samples, divide them among the clients, and keep the result in a file."""

@@ -1,64 +1,100 @@
-"""Amounts: how many samples of each class each client gets, and the dealing out. Legend: c classes, n clients."""
+"""Decide how many samples of each class each client gets, and hand them out.
+
+Legend of shapes: n clients, c classes."""
 from __future__ import annotations
 
 import numpy as np
 
 from fedmpi.errors import BadInput
 
-LEAST_SHARE = .1        # of the largest possible one, where shares are drawn uneven
-DRAWN_AT_ONCE = 200_000     # numbers: tries are vectorised, but a large problem must not fill the memory
+# If uneven shares are drawn, the smallest possible weight is this part of the largest possible one.
+LEAST_SHARE = .1
+# Several tries are drawn at once for speed. This bounds how many numbers are in memory, even for a large problem.
+DRAWN_AT_ONCE = 200_000
 
 
-def enough(labels, clients: int):
+def enough(labels: np.ndarray, clients: int) -> None:
+    """Refuse more clients than there are samples; `labels` has one entry per sample. Raises BadInput."""
     if clients > len(labels):
         raise BadInput(f"data.clients = {clients}: the data set has only {len(labels)} samples; lower it")
 
 
-def offered(setting: str, each: int, classes: int):
-    """Refuse more classes than the data have."""
+def offered(setting: str, each: int, classes: int) -> None:
+    """Refuse the value `each` of a setting if it asks for more classes than the data set has. Raises BadInput."""
     if each > classes:
         raise BadInput(f"data.partition.{setting} = {each}: the data set has {classes} classes; lower it")
 
 
 def covered(setting: str, each: int, classes: int, holders: int, what: str = "clients", more: str = "data.clients",
-            times: int = 1):
-    """Refuse to leave classes that nobody holds; `more` is the setting whose `times`-th part is `holders`."""
+            times: int = 1) -> None:
+    """Refuse settings that leave classes without a holder.
+
+    Args:
+        setting: the name of the setting that gives `each`.
+        each: how many classes each holder has.
+        classes: how many classes there are.
+        holders: how many holders there are.
+        what: the word for the holders in the message.
+        more: the setting that gives `holders` when it is divided by `times`.
+        times: see `more`.
+
+    Raises BadInput if `holders` times `each` is less than `classes`."""
     if holders * each < classes:
         raise BadInput(f"data.partition: {holders} {what} with {each} of {classes} classes each leave classes that "
                        f"nobody holds; set {more} to {-(-classes // each) * times} or more, or "
                        f"data.partition.{setting} to {-(-classes // holders)} or more")
 
 
-def by_class(labels) -> list:
+def by_class(labels: np.ndarray) -> list[np.ndarray]:
     """List the sample indices of every class that occurs, in the order of the classes."""
     _, counts = np.unique(labels, return_counts=True)
     return np.split(np.argsort(labels, kind="stable"), counts.cumsum()[:-1])
 
 
-def blocks(clients: int, clusters: int):
-    """Return the cluster of every client (n,): consecutive blocks, alike within one."""
+def blocks(clients: int, clusters: int) -> np.ndarray:
+    """Return the cluster of every client (n,); the clusters are consecutive blocks, whose sizes differ by at most one.
+
+    Raises BadInput if there are fewer clients than clusters."""
     if clients < clusters:
         raise BadInput(f"data.partition.clusters = {clusters}: there are {clients} clients; lower it, or raise "
                        "data.clients")
     return np.arange(clients) * clusters // clients
 
 
-def divide(total: int, parts: int, rng=None):
-    """Cut `total` >= `parts` into amounts (parts,) of at least 1: equal within one, or drawn with `rng`."""
+def divide(total: int, parts: int, rng: np.random.Generator | None = None) -> np.ndarray:
+    """Cut `total`, which is at least `parts`, into amounts (parts,) of at least 1.
+
+    Without `rng` the amounts differ by at most one. With it they are drawn: see LEAST_SHARE."""
     weights = np.ones(parts) if rng is None else rng.uniform(LEAST_SHARE, 1, parts)
     edges = np.rint(np.cumsum(weights / weights.sum()) * (total - parts)).astype(np.int64)
     return 1 + np.diff(edges, prepend=0)
 
 
-def deal(members: list, amounts, rng) -> list:
-    """Shuffle every class and hand it out by amounts (c, n); the rest is left out. Returns each client's indices."""
+def deal(members: list[np.ndarray], amounts: np.ndarray, rng: np.random.Generator) -> list[np.ndarray]:
+    """Shuffle the samples of every class and hand them out.
+
+    Args:
+        members: the sample indices of every class.
+        amounts: how many samples of each class each client gets, (c, n); the other samples are left out.
+        rng: the generator that shuffles.
+
+    Returns the sample indices of each client."""
     piles = [np.split(rng.permutation(m)[:row.sum()], row.cumsum()[:-1])
              for m, row in zip(members, amounts, strict=True)]
     return [np.concatenate(hand) for hand in zip(*piles, strict=True)]
 
 
-def share_classes(labels, held, rng, balanced: bool = True) -> list:
-    """Divide every class among the clients that hold it, held (n, c). Returns each client's indices."""
+def share_classes(labels: np.ndarray, held: np.ndarray, rng: np.random.Generator,
+                  balanced: bool = True) -> list[np.ndarray]:
+    """Divide every class among the clients that hold it.
+
+    Args:
+        labels: the class of every sample.
+        held: whether a client holds a class, (n, c).
+        rng: the generator that shuffles, and draws the shares if they are uneven.
+        balanced: whether the holders of a class get equal shares.
+
+    Returns the sample indices of each client. Raises BadInput if a class has fewer samples than holders."""
     members = by_class(labels)
     amounts = np.zeros(held.T.shape, np.int64)
     for k, indices in enumerate(members):
@@ -69,35 +105,51 @@ def share_classes(labels, held, rng, balanced: bool = True) -> list:
     return deal(members, amounts, rng)
 
 
-def scarce(labels, indices, holders: int):
-    """Refuse a class (its sample indices) that has not one sample for each of its holders."""
+def scarce(labels: np.ndarray, indices: np.ndarray, holders: int) -> None:
+    """Refuse a class, given by its sample indices, that has fewer samples than holders. Raises BadInput."""
     if len(indices) < holders:
         raise BadInput(f"data.partition: class {labels[indices[0]]} has {len(indices)} samples for {holders} clients; "
                        "lower data.clients or the number of classes that a client holds")
 
 
-def choose(classes: int, each, rng):
-    """Draw each[i] classes for client i, all classes equally often, within one. Returns held (n, c)."""
+def choose(classes: int, each: list[int] | np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """Draw each[i] classes for client i, so that the classes are drawn equally often; the counts differ by at most one.
+
+    Returns whether a client holds a class, (n, c)."""
     held, often = np.zeros((len(each), classes), bool), np.zeros(classes)
     for i in rng.permutation(len(each)):
-        mine = np.argsort(often + .5 * rng.random(classes))[:each[i]]      # the rarest, ties at random
+        # The client takes the classes that were drawn least often; ties are broken at random.
+        mine = np.argsort(often + .5 * rng.random(classes))[:each[i]]
         held[i, mine] = True
         often[mine] += 1
     return held
 
 
-def dirichlet(sizes, clients: int, beta: float, tries: int, rng, capped: bool = False):
-    """Draw amounts (tries, c, n) of classes with `sizes` samples from Dir(beta); a failed try is all zero."""
+def dirichlet(sizes: np.ndarray, clients: int, beta: float, tries: int, rng: np.random.Generator,
+              capped: bool = False) -> np.ndarray:
+    """Divide every class among the clients in proportions drawn from Dir(beta), `tries` times.
+
+    Args:
+        sizes: the samples of every class, (c,).
+        clients: n.
+        beta: the concentration.
+        tries: how many independent draws are made.
+        rng: the generator.
+        capped: give no more classes to a client that has its n-th part of all samples.
+
+    Returns how many samples of each class each client gets in each try, (tries, c, n); zeros for a try that failed
+    to hand out all samples."""
     shares = rng.dirichlet(np.full(clients, beta), (tries, len(sizes)))
     amounts = np.zeros(shares.shape, np.int64)
     held = np.zeros((tries, clients), np.int64)
     for k, size in enumerate(sizes):
         if capped:
             shares[:, k] *= held < sizes.sum() / clients
-        with np.errstate(invalid="ignore", divide="ignore"):     # 0/0: no client with room has a share
+        # The division is 0/0 if no client that has room left has a share of this class.
+        with np.errstate(invalid="ignore", divide="ignore"):
             edges = np.cumsum(shares[:, k] / shares[:, k].sum(1, keepdims=True), 1) * size
-        # a random offset: rounding down would favour the last client, even a full one, and would starve
-        # the same clients in every class when there are more clients than samples of a class
+        # A random offset is added before rounding down. Without it the last client would be favoured, even if it is
+        # full, and if there are more clients than samples of a class the same clients would get none of every class.
         edges = np.floor(np.nan_to_num(edges) + rng.uniform(1e-6, 1 - 1e-6, (tries, 1)))
         amounts[:, k] = np.diff(edges.astype(np.int64), prepend=0)
         held += amounts[:, k]
@@ -105,11 +157,20 @@ def dirichlet(sizes, clients: int, beta: float, tries: int, rng, capped: bool = 
     return amounts
 
 
-def mix(left, shares, total: int, rng):
-    """Draw `total` samples, one after another, by the shares (c,) of the classes that still have some of their `left`
-    (c,). Returns amounts (c,). Where no class with a share has any, the shares are those of what is left."""
+def mix(left: np.ndarray, shares: np.ndarray, total: int, rng: np.random.Generator) -> np.ndarray:
+    """Draw the classes of `total` samples for one client.
+
+    Args:
+        left: how many samples of each class are left, (c,); `total` is at most their sum.
+        shares: the probabilities of the classes, (c,). A class that has run out takes no part. If no class with a
+            share has samples left, the classes are drawn in proportion to what is left of them.
+        total: how many samples to draw.
+        rng: the generator.
+
+    Returns the amount of each class, (c,)."""
     taken = np.zeros_like(left)
-    while (missing := total - taken.sum()) > 0:      # a pass fills the client, or uses a class up
+    # Every pass fills the client or uses up a class.
+    while (missing := total - taken.sum()) > 0:
         wanted = np.where(left > taken, shares, 0.)
         if not wanted.sum() > 0:
             wanted = (left - taken).astype(float)
@@ -117,8 +178,12 @@ def mix(left, shares, total: int, rng):
     return taken
 
 
-def redraw(sizes, clients: int, beta: float, wanted: int, tries: int, rng, capped: bool = False):
-    """Draw until the smallest client has `wanted`. Returns amounts (c, n), or None, and the best draw's smallest."""
+def redraw(sizes: np.ndarray, clients: int, beta: float, wanted: int, tries: int, rng: np.random.Generator,
+           capped: bool = False) -> tuple[np.ndarray | None, int]:
+    """Repeat `dirichlet`, at most `tries` times, until the smallest client has at least `wanted` samples.
+
+    Returns the amounts (c, n), or None if no draw was good enough, and the size of the smallest client in the best
+    draw."""
     best, left = 0, tries
     at_once = int(np.clip(DRAWN_AT_ONCE // (len(sizes) * clients), 1, 64))
     while left > 0:

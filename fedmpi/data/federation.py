@@ -1,10 +1,13 @@
-"""The federation: one sealed HDF5 file with the samples sorted by client; a rank reads and checks its clients' samples.
+"""Write and read the federation, one sealed HDF5 file with the samples sorted by client.
 
-Inside a client the samples lie in the order train, validation, test. Legend: n samples, N clients, C classes.
+A rank reads and checks the samples of its own clients only. Inside a client the samples lie in the order train,
+validation, test. Legend of shapes: n samples, N clients, C classes.
 
-    x (n, ...)   y (n,)         a client's samples are a piece
-    labels (N, 3, C)            samples per client, part and class; a client's row is a piece
-    counts (N, 3)   groups (N,): the planted group of each client, if there are some   json/facts
+    x (n, ...)   y (n,)         the samples and classes; those of one client are a piece
+    labels (N, 3, C)            the number of samples per client, part and class; a client's row is a piece
+    counts (N, 3)               the number of samples per client and part
+    groups (N,)                 the planted group of each client, if there are groups
+    json/facts                  classes, vocabulary, names of the groups and settings
 """
 from __future__ import annotations
 
@@ -35,8 +38,10 @@ from fedmpi.storage.atomic import atomic
 from fedmpi.storage.sealed import READ_BACK_BYTES, Rows, SealedFile, write_sealed
 
 KIND = "federation"
-FEDERATION_FORMAT = 2               # of the contents: another one makes another federation of the same settings
-ABANDONED_S = 3600.0                # a file in the making that was not written to for so long has lost its writer
+# The format of the contents. With another format, the same settings make another federation.
+FEDERATION_FORMAT = 2
+# If an unfinished file was not written to for so many seconds, its writer is taken for dead.
+ABANDONED_S = 3600.0
 
 
 class Samples(NamedTuple):
@@ -50,11 +55,13 @@ class Samples(NamedTuple):
 
 
 class Federation:
-    """A prepared federation, to be read; all but the samples and the label counts is verified when it is opened.
+    """A prepared federation, to be read.
+
+    When it is opened, everything but the samples and the label counts is verified.
 
     Args:
         path: the file.
-        fingerprint: that of the federation that it must be, if that is known.
+        fingerprint: the fingerprint that the federation must have, if it is known.
 
     Attributes: `clients` N, `counts` (N, 3), `sizes` (N,) of the training parts, `groups` (N,) or None and their
     `group_names` if they have any, `shape` and `dtype` of one sample, `classes` C, `vocabulary` (token ids from 0, or
@@ -85,7 +92,7 @@ class Federation:
         return self.file.rows("labels", 0, self.clients)
 
     def client(self, i: int) -> Samples:
-        """Read client i's slice of the file and no other. Raises BadInput unless its checksums are right."""
+        """Read the samples of client i and nothing else. Raises BadInput unless their checksums are right."""
         if not 0 <= i < self.clients:
             raise IndexError(f"client {i} of {self.clients}")
         x, y = (self.file.rows(name, i, i + 1, self.edges) for name in ("x", "y"))
@@ -106,7 +113,7 @@ class Federation:
 
 
 def open_federation(path: Path) -> SealedFile | FirstFormat:
-    """Open a federation of today or of fedmpi 0.1. Raises BadInput if there is none, or none that is sound."""
+    """Open a federation of this version or of fedmpi 0.1. Raises BadInput if the file is missing or damaged."""
     if not path.exists() or not os.access(path, os.R_OK):
         raise BadInput(f"{path}: there is no federation here that can be read; `fedmpi data CONFIG` makes it")
     with seal.refuse_damage(path, KIND):
@@ -120,7 +127,8 @@ def prepare(data: schema.Data, seed: int, check: bool = False) -> Path:
     Args:
         data: the settings.
         seed: the seed of the run.
-        check: read all samples of a federation that is there; otherwise each rank checks those that it reads."""
+        check: whether to read and check all samples of a federation that is there. Otherwise each rank checks the
+            samples that it reads."""
     folder, root = folders(data)
     path, key, settings = federation_path(folder, data, seed, root)
     remove_abandoned(folder)
@@ -128,7 +136,8 @@ def prepare(data: schema.Data, seed: int, check: bool = False) -> Path:
         with writable(folder):
             folder.mkdir(parents=True, exist_ok=True)
         pool = thinned(sources.load_source(data.name, root, data.file), data.fraction, seed)
-        path, key, settings = federation_path(folder, data, seed, root)      # a download has changed the source
+        # The key is computed again, because a download has changed the source.
+        path, key, settings = federation_path(folder, data, seed, root)
         write_federation(path, key, settings, pool, assign(pool, data, seed))
     return path
 
@@ -150,8 +159,8 @@ def folders(data: schema.Data) -> tuple[Path, Path]:
     return Path(data.cache).expanduser() if data.cache else root / "federations", root
 
 
-def federation_path(folder: Path, data: schema.Data, seed: int, root: Path):
-    """Return the federation's path, key and settings."""
+def federation_path(folder: Path, data: schema.Data, seed: int, root: Path) -> tuple[Path, str, dict]:
+    """Return the path of the federation, its key (a sha256 of its settings) and the settings."""
     settings = recipe(data, seed, root)
     key = hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()
     names = [re.sub(r"[^\w.]+", "_", name) for name in (data.name, settings["partition"]["name"])]
@@ -167,17 +176,20 @@ def recipe(data: schema.Data, seed: int, root: Path) -> dict:
 
 
 def stamp(cls: type) -> str:
-    """Return what changes when a third party's class is edited; built-in classes change with FORMAT."""
+    """Return a sha256 of the module of a third party's class, which changes when the class is edited.
+
+    Return "" for a built-in class, whose changes raise FEDERATION_FORMAT, and for a class without a source file."""
     if cls.__module__.startswith("fedmpi."):
         return ""
     try:
         return hashlib.sha256(inspect.getsource(inspect.getmodule(cls)).encode()).hexdigest()
-    except (OSError, TypeError):        # typed at a prompt
+    # The class was typed at a prompt.
+    except (OSError, TypeError):
         return ""
 
 
 def is_sound(path: Path, key: str, check: bool) -> bool:
-    """Say whether a file is the federation of this key and verifies; its samples, too, with `check`."""
+    """Say whether a file is the federation of this key and is not damaged; with `check`, read its samples too."""
     try:
         found = Federation(path)
         if check:
@@ -188,7 +200,10 @@ def is_sound(path: Path, key: str, check: bool) -> bool:
 
 
 def remove_abandoned(folder: Path) -> None:
-    """Delete what killed preparations left half-written: files whose process is gone, and silent ones of others."""
+    """Delete the unfinished files that killed preparations left.
+
+    A file of this machine is deleted if its process is gone; any other file if it was not written to for ABANDONED_S
+    seconds."""
     for path in folder.glob("*.h5.*.tmp"):
         with contextlib.suppress(OSError):
             machine, pid = re.fullmatch(r".*\.(?:(\w+)-(\d+)-)?\w+\.tmp", path.name).groups()
@@ -198,12 +213,14 @@ def remove_abandoned(folder: Path) -> None:
 
 
 def machine_code() -> str:
-    """Return a short name of the processes among which a pid is unique: those of this boot of this machine."""
+    """Return a short code of this boot of this machine, inside which a process id is unique."""
     return hashlib.sha256(lock.myself()["processes"].encode()).hexdigest()[:8]
 
 
 def write_federation(path: Path, key: str, settings: dict, pool: Dataset, dealt: Dealt) -> None:
-    """Write the file beside its place and rename it: other jobs see a whole federation or none. Raises BadInput."""
+    """Write the file under another name and rename it, so that other jobs see a whole federation or none.
+
+    Raises BadInput if it cannot be written, or reads back differently."""
     part = path.with_name(f"{path.name}.{machine_code()}-{os.getpid()}-{uuid.uuid4().hex[:8]}.tmp")
     with writable(path.parent), atomic(path, part):
         write_samples(part, key, settings, pool, dealt)
@@ -236,33 +253,34 @@ def write_samples(path: Path, key: str, settings: dict, pool: Dataset, dealt: De
 
 
 def as_bytes(value: dict) -> np.ndarray:
+    """Return a dictionary as the bytes of its JSON text, uint8."""
     return np.frombuffer(json.dumps(value).encode(), np.uint8)
 
 
 def vocabulary_size(pool: Dataset) -> int | None:
-    """Return how many rows a table needs that is looked up by the tokens; None if the samples are no tokens."""
+    """Return how many rows an embedding table needs: the largest token id plus one. None if there are no tokens."""
     if pool.x_train.dtype.kind != "i":
         return None
     return int(max(pool.x_train.max(), pool.x_test.max(initial=0))) + 1
 
 
-def take_rows(train, test, index):
-    """Take rows of train and test as if they were one array."""
+def take_rows(train: np.ndarray, test: np.ndarray, index: np.ndarray) -> np.ndarray:
+    """Return the rows `index` (m,) of train and test together, counted as if they were one array."""
     late = index >= len(train)
     rows = np.empty((len(index), *train.shape[1:]), train.dtype)
     rows[~late], rows[late] = train[index[~late]], test[index[late] - len(train)]
     return rows
 
 
-def histogram(y, counts, classes: int):
-    """Count the samples per client, part and class (N, 3, C)."""
+def histogram(y: np.ndarray, counts: np.ndarray, classes: int) -> np.ndarray:
+    """Count the samples per client, part and class, (N, 3, C), from the labels y (n,) and counts (N, 3)."""
     part = np.repeat(np.arange(counts.size), counts.ravel())
     return np.bincount(part * classes + y, minlength=counts.size * classes).reshape(*counts.shape, classes)
 
 
 @contextlib.contextmanager
 def writable(folder: Path) -> Iterator[None]:
-    """Turn a failure to write into BadInput."""
+    """Turn a failure to write below the folder into BadInput."""
     try:
         yield
     except (OSError, StorageError) as error:

@@ -1,4 +1,4 @@
-"""Federations as fedmpi 0.1 wrote them: HDF5 without a seal, with one fingerprint of all samples."""
+"""Read the federations that fedmpi 0.1 wrote: HDF5 files without a seal, with one fingerprint of all samples."""
 from __future__ import annotations
 
 import hashlib
@@ -14,12 +14,15 @@ from fedmpi.storage.seal import Flaw, refuse_damage
 from fedmpi.storage.sealed import Place, refuse_foreign
 
 SMALL_DATA_SETS = ("y", "counts", "labels", "groups")
-BLOCK_ROWS = 4096      # of x, hashed at once
+# So many rows of x are read and hashed at once.
+BLOCK_ROWS = 4096
 
 
 class FirstFormat:
-    """A federation of fedmpi 0.1, to be read as a SealedFile is. It has no checksums of single clients, so all of it
-    is read when it is opened, and its fingerprint computed again. Raises Damaged."""
+    """A federation of fedmpi 0.1, which is read like a SealedFile.
+
+    The file has no checksums of single clients. So all of it is read when it is opened, and its fingerprint is computed
+    again. Raises Damaged if the file is incomplete or damaged."""
 
     def __init__(self, path: Path):
         self.path = path
@@ -35,7 +38,7 @@ class FirstFormat:
             self.about: dict[str, Any] = json.loads(file.attrs["facts"])
             if self.about["format"] != 2:
                 raise Flaw(f"it has format {self.about['format']} of fedmpi 0.1, which this fedmpi does not read")
-            # h5py has no offsets of chunks to tell
+            # The offset is 0 for all, because h5py cannot tell the offsets of chunks.
             self.places = {name: Place(0, file[name].dtype, file[name].shape) for name in file}
             small = {name: file[name][:] for name in SMALL_DATA_SETS if name in file}
             check = hashlib.sha256(file.attrs["facts"])
@@ -49,25 +52,34 @@ class FirstFormat:
                 raise Flaw("its checksum does not match its contents")
 
     def json(self, name: str) -> Any:
+        """Return the facts of the federation; this format has no other JSON, so the name is not used."""
         return self.about
 
     def read(self, name: str) -> np.ndarray:
-        """Return a data set."""
+        """Return a whole data set. Raises Damaged."""
         return self.rows(name, 0, self.places[name].shape[0])
 
     def rows(self, name: str, start: int, stop: int, edges: np.ndarray | None = None) -> np.ndarray:
-        """Return the rows of pieces [start, stop); `edges` (pieces + 1,) says where each begins. Raises Damaged."""
+        """Return the rows of the pieces from `start` to before `stop`. Raises Damaged.
+
+        `edges` (pieces + 1,) gives the first row of each piece; without it every row is a piece."""
         at = slice(start, stop) if edges is None else slice(edges[start], edges[stop])
         with refuse_damage(self.path, "federation"), h5py.File(self.path, "r", locking=False) as file:
             return file[name][at]
 
     def check_rows(self, name: str, edges: np.ndarray | None = None, most: float = 0) -> None:
-        """Do nothing: all was read when the file was opened."""
+        """Do nothing, because everything was checked when the file was opened."""
 
 
 def fingerprint_of(shape: tuple[int, ...], dtype: np.dtype, x: Iterable[np.ndarray],
                    small: Mapping[str, np.ndarray]) -> str:
-    """Return what tells two federations apart: the sha256 of the samples, given in pieces, and of `small`."""
+    """Return the fingerprint of a federation, a sha256 in hexadecimal digits.
+
+    Args:
+        shape: the shape of all samples together.
+        dtype: their type.
+        x: the samples, in consecutive pieces.
+        small: the other arrays by their names."""
     whole = hashlib.sha256(f"{dtype.str}{tuple(map(int, shape))}".encode())
     for piece in x:
         whole.update(np.ascontiguousarray(piece))
@@ -77,6 +89,6 @@ def fingerprint_of(shape: tuple[int, ...], dtype: np.dtype, x: Iterable[np.ndarr
 
 
 def absorb(whole: Any, values: np.ndarray) -> None:
-    """Add an array to a running hash: its type, its shape and its numbers."""
+    """Add the type, the shape and the numbers of an array to the running hash `whole`."""
     whole.update(f"{values.dtype.str}{values.shape}".encode())
     whole.update(np.ascontiguousarray(values))

@@ -1,25 +1,32 @@
-"""Photographs in the folders of Tiny-ImageNet: train/CLASS/images/*, val/images/*, val/val_annotations.txt."""
+"""Read photographs from the folders of Tiny-ImageNet: train/CLASS/images/*, val/images/*, val/val_annotations.txt."""
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from fedmpi.data.samples import Dataset
 from fedmpi.errors import BadInput
 
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
 
 def files(folder: Path) -> list[Path]:
-    """List what tells one unpacked folder from another."""
+    """List the paths whose sizes and times stand for the contents of an unpacked folder."""
     return [folder / "train", folder / "val" / "images", annotations(folder)]
 
 
 def annotations(folder: Path) -> Path:
+    """Return the path of the file that gives the class of every validation image."""
     return folder / "val" / "val_annotations.txt"
 
 
 def read_folders(folder: Path) -> Dataset:
-    """Read all images; the classes are numbered in the order of their folders' names. Raises BadInput."""
+    """Read all images, and number the classes in the order of their folders' names.
+
+    The validation images become the test part. Raises BadInput if files are missing or damaged."""
     try:
         classes = sorted(path.name for path in (folder / "train").iterdir() if path.is_dir())
         number = {name: k for k, name in enumerate(classes)}
@@ -40,8 +47,8 @@ def read_folders(folder: Path) -> Dataset:
     return Dataset(x[:len(train)], y[:len(train)], x[len(train):], y[len(train):])
 
 
-def labelled(path: Path):
-    """Yield the image's name and its class from each line: NAME, CLASS and its box, between tabs."""
+def labelled(path: Path) -> Iterator[tuple[str, str]]:
+    """Yield the name and the class of each image. A line holds the name, the class and a box, separated by tabs."""
     for line in path.read_text().splitlines():
         if line.strip():
             name, _, rest = line.partition("\t")
@@ -49,14 +56,17 @@ def labelled(path: Path):
 
 
 def pixels(paths: list[Path]) -> np.ndarray:
-    """Read the images into one array, uint8 (n, h, w, 3): some are stored grey."""
+    """Read the images into one uint8 array (n, h, w, 3); grey images are converted to RGB.
+
+    Raises BadInput if an image cannot be read or differs in size from the first."""
     from PIL import Image
     x = None
     for i, path in enumerate(paths):
         try:
             with Image.open(path) as image:
                 mine = np.asarray(image.convert("RGB"))
-        except (OSError, SyntaxError, ValueError) as error:      # PIL's: what a damaged file makes of each format
+        # PIL raises any of these for a damaged file; which one depends on the format.
+        except (OSError, SyntaxError, ValueError) as error:
             raise BadInput(f"{path}: cannot read the image ({' '.join(str(error).split())}); unpack the archive "
                            "again") from None
         if x is None:

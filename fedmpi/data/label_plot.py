@@ -1,22 +1,32 @@
-"""Draw who holds what: the samples of every client and class, and how many each client has."""
+"""Draw the distribution of the labels: the samples of every client and class, and the sizes of the clients.
+
+Legend of shapes: n clients, c classes."""
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from fedmpi.data.federation import Federation
 from fedmpi.errors import BadInput
 
-# colours that the colour-blind tell apart
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+# Colour-blind readers can tell these colours apart.
 PARTS = (("train", "#0072b2"), ("validation", "#009e73"), ("test", "#e69f00"))
-WRITTEN = (25, 12)      # clients, classes: a larger map has no room for a number in every cell
-MARKED = 25             # groups: more of them are told apart by lines alone
-PIXELS = 1500           # of the map, across: beyond, clients would be left out unless they are blended
+# With more clients or more classes than these, the map has no room for a number in every cell.
+WRITTEN = (25, 12)
+# Up to this number of groups, their names are written; more of them are separated by lines only.
+MARKED = 25
+# The map is about this many pixels wide. If there are more clients, they are blended, so that none is left out.
+PIXELS = 1500
 
 
-def write_label_plot(federation: Federation, path: str | Path):
-    """Write a PNG of the label distribution. Raises BadInput if it fails."""
+def write_label_plot(federation: Federation, path: str | Path) -> None:
+    """Write a PNG of the label distribution. Raises BadInput if the file cannot be written."""
     try:
         distribution(federation).savefig(path, dpi=130, format="png")
     except OSError as error:
@@ -24,8 +34,8 @@ def write_label_plot(federation: Federation, path: str | Path):
                        "written") from None
 
 
-def distribution(federation: Federation):
-    """Return the Figure of the samples of each client and class, clients sorted by planted group."""
+def distribution(federation: Federation) -> Figure:
+    """Draw the samples of each client and class; the clients are sorted by planted group if there are groups."""
     from matplotlib.figure import Figure
     order = np.arange(federation.clients)
     if federation.groups is not None:
@@ -45,20 +55,24 @@ def distribution(federation: Federation):
     return figure
 
 
-def draw_sizes(axes, federation: Federation, order):
-    """Stack each client's parts into one bar."""
+def draw_sizes(axes: Axes, federation: Federation, order: np.ndarray) -> None:
+    """Draw one bar per client, with its parts stacked; `order` (n,) lists the clients from left to right."""
     below = np.zeros(federation.clients)
     edges = np.arange(federation.clients + 1) - .5
     for (name, colour), part in zip(PARTS, federation.counts[order].T, strict=True):
         if part.any():
             axes.stairs(below + part, edges, baseline=below, fill=True, color=colour, label=name)
-        below = below + part      # not in place: the bar keeps what it stands on
+        # This makes a new array, because the bar keeps the array that it stands on.
+        below = below + part
     axes.set(ylabel="samples", ylim=(0, None))
     axes.spines[["top", "right"]].set_visible(False)
 
 
-def draw_labels(figure, axes, federation: Federation, order):
-    """Map the samples (classes, clients) to colours, by a logarithm: shares differ by orders of magnitude."""
+def draw_labels(figure: Figure, axes: Axes, federation: Federation, order: np.ndarray) -> None:
+    """Draw the samples of each class and client (c, n) as a map of colours, with its colour bar.
+
+    The colours are logarithmic, because the numbers differ by orders of magnitude. `order` (n,) lists the clients from
+    left to right."""
     from matplotlib.colors import LogNorm
     counts = federation.label_counts.sum(1)[order].T
     least, most = limits(counts)
@@ -80,21 +94,27 @@ def draw_labels(figure, axes, federation: Federation, order):
         write_counts(axes, counts)
 
 
-def limits(counts) -> tuple[int, int]:
-    """Return where the colours begin and end; a logarithmic scale cannot be a single point."""
+def limits(counts: np.ndarray) -> tuple[int, int]:
+    """Return the smallest positive and the largest count, where the colours begin and end.
+
+    They differ by at least 1, because a logarithmic scale cannot be a single point."""
     least, most = int(counts[counts > 0].min()), int(counts.max())
     return least, max(most, least + 1)
 
 
-def write_counts(axes, counts):
-    dark = counts > np.sqrt(np.prod(limits(counts)))      # the middle of a logarithmic scale
+def write_counts(axes: Axes, counts: np.ndarray) -> None:
+    """Write the positive counts (c, n) into their cells, in white if the cell is dark."""
+    # The geometric mean is the middle of a logarithmic scale.
+    dark = counts > np.sqrt(np.prod(limits(counts)))
     for k, i in np.argwhere(counts):
         colour = "white" if dark[k, i] else "black"
         axes.text(i, k, counts[k, i], ha="center", va="center", fontsize=7, color=colour)
 
 
-def mark_groups(sizes, table, groups, names=None):
-    """Separate the planted groups by lines and write their names or numbers above them; `groups` is sorted."""
+def mark_groups(sizes: Axes, table: Axes, groups: np.ndarray, names: list | None = None) -> None:
+    """Separate the planted groups by lines in both plots, and write their names or numbers above them.
+
+    `groups` (n,) is sorted; `names` are the names of the groups, if they have any."""
     firsts = np.flatnonzero(np.diff(groups, prepend=groups[0] - 1))
     for first in firsts[1:]:
         for axes in (sizes, table):

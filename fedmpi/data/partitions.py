@@ -4,10 +4,9 @@ A partition is a frozen dataclass of settings with a `title` and
 
     assign(labels, clients, rng) -> parts, groups
 
-`labels` (n,) are the classes of the samples, `parts` one array of sample indices per client (each index at
-most once, no client without any), and `groups` (clients,) numbers the planted groups, or is None. It may name its
-groups in `group_names`. With `official = True` it is given each sample's client in place of its class, and the
-official training and test part stay what they are."""
+`labels` (n,) are the classes of the samples. `parts` has one array of sample indices per client: no index occurs twice,
+and no client is without samples. `groups` (clients,) numbers the planted groups, or is None; `group_names` may name
+them. With `official = True`, `labels` are the clients of the samples, and the official train and test parts stay."""
 from __future__ import annotations
 
 from dataclasses import dataclass
@@ -33,7 +32,8 @@ from fedmpi.data.allocation import (
 from fedmpi.errors import BadInput
 from fedmpi.settings import Ge, Gt, Le
 
-INNER_TRIES = 64      # to divide one cluster, before all clusters are drawn anew
+# So often one cluster is divided before all clusters are drawn again.
+INNER_TRIES = 64
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,8 @@ class Iid:
     title = "iid"
     balanced: Annotated[bool, "equal shares; otherwise one is up to ten times another"] = True
 
-    def assign(self, labels, clients: int, rng):
+    def assign(self, labels: np.ndarray, clients: int, rng: np.random.Generator) -> tuple[list[np.ndarray], None]:
+        """Shuffle the pool and cut it into one piece per client. Raises BadInput."""
         enough(labels, clients)
         amounts = divide(len(labels), clients, None if self.balanced else rng)
         return np.split(rng.permutation(len(labels)), amounts.cumsum()[:-1]), None
@@ -59,7 +60,8 @@ class Dirichlet:
                         "redraw until all clients have this; default: capped min(40, n/N/2), plain 2"] = None
     tries: Annotated[int, Ge(1), "draws before giving up"] = 10_000
 
-    def assign(self, labels, clients: int, rng):
+    def assign(self, labels: np.ndarray, clients: int, rng: np.random.Generator) -> tuple[list[np.ndarray], None]:
+        """Draw proportions until every client has enough samples. Raises BadInput if no try gives them."""
         enough(labels, clients)
         members = by_class(labels)
         wanted = self.wanted(len(labels), clients)
@@ -74,6 +76,7 @@ class Dirichlet:
         return deal(members, amounts, rng), None
 
     def wanted(self, samples: int, clients: int) -> int:
+        """Return how many samples every client must have: `smallest`, or the default of the procedure."""
         if self.smallest is not None:
             return self.smallest
         usual = min(40, samples / clients / 2) if self.procedure == "capped" else min(2, samples // clients)
@@ -84,19 +87,20 @@ class Dirichlet:
 class Pathological:
     """Clients form consecutive blocks, the planted groups; all clients of a block hold the same few classes.
 
-    There are as few blocks as hold all classes; where the numbers do not divide, the last block takes the
-    first classes again and the blocks differ by one client."""
+    There are as few blocks as can hold all classes. If the numbers do not divide evenly, the last block takes the first
+    classes again, and the blocks differ by one client."""
     title = "pathological"
     classes_per_client: Annotated[int, Ge(1), "classes that every client holds"] = 2
     balanced: Annotated[bool, "equal shares of a class; otherwise one is up to ten times another"] = False
 
-    def assign(self, labels, clients: int, rng):
+    def assign(self, labels: np.ndarray, clients: int, rng: np.random.Generator) -> tuple[list[np.ndarray], np.ndarray]:
+        """Divide every class among the clients of the blocks that hold it. Raises BadInput."""
         enough(labels, clients)
         groups, held = self.blocks(len(by_class(labels)), clients)
         return share_classes(labels, held[groups], rng, self.balanced), groups
 
-    def blocks(self, classes: int, clients: int):
-        """Return each client's block (clients,) and which classes each block holds (blocks, classes)."""
+    def blocks(self, classes: int, clients: int) -> tuple[np.ndarray, np.ndarray]:
+        """Return the block of each client, (clients,), and whether a block holds a class, (blocks, classes)."""
         each = self.classes_per_client
         offered("classes_per_client", each, classes)
         covered("classes_per_client", each, classes, clients)
@@ -115,7 +119,8 @@ class NClass:
     n: Annotated[int, Ge(1), "classes that every client holds"] = 2
     balanced: Annotated[bool, "equal shares of a class; otherwise one is up to ten times another"] = True
 
-    def assign(self, labels, clients: int, rng):
+    def assign(self, labels: np.ndarray, clients: int, rng: np.random.Generator) -> tuple[list[np.ndarray], None]:
+        """Draw the classes of every client and divide each among its holders. Raises BadInput."""
         enough(labels, clients)
         classes = len(by_class(labels))
         offered("n", self.n, classes)
@@ -128,14 +133,15 @@ class ClientDirichlet:
     """Every client draws its own mix of classes, and all hold equally many samples (Hsu et al., 2019; Fed-CAM:
     client-wise Dirichlet).
 
-    The mixes are drawn from a Dirichlet distribution whose parameters are alpha times the classes' shares of the pool,
-    times the number of classes: alpha each where classes are alike (in Hsu et al.'s notation alpha times as many). A
-    class that has run out is left out of the mixes of the clients that draw later; their order is random."""
+    The mixes come from a Dirichlet distribution with the parameters alpha * number of classes * share of a class in the
+    pool: alpha each if all classes are equally large (alpha * number of classes in Hsu et al.'s notation). A class that
+    has run out is left out of the mixes of the clients that draw later; the clients draw in random order."""
     title = "client_dirichlet"
     alpha: Annotated[float, Gt(0), "concentration: .1 is strongly skewed, 100 nearly iid"] = .1
     amount: Annotated[int | None, Ge(1), "samples of every client; default: n/N"] = None
 
-    def assign(self, labels, clients: int, rng):
+    def assign(self, labels: np.ndarray, clients: int, rng: np.random.Generator) -> tuple[list[np.ndarray], None]:
+        """Fill the clients one after another in random order. Raises BadInput if the pool is too small."""
         enough(labels, clients)
         members, most = by_class(labels), len(labels) // clients
         if self.amount is not None and self.amount > most:
@@ -153,8 +159,7 @@ class ClientDirichlet:
 class ClusterDirichlet:
     """Classes go to clusters by Dir(alpha), a cluster's to its clients by Dir(alpha_in) (Fed-CAM: (.1, 10)).
 
-    The clusters, consecutive blocks of as many clients, are the planted groups. They hold very different numbers of
-    samples."""
+    The planted groups are the clusters: about n/k consecutive clients each. Their numbers of samples differ widely."""
     title = "cluster_dirichlet"
     alpha: Annotated[float, Gt(0), "concentration between clusters: .1 is strongly skewed"] = .1
     alpha_in: Annotated[float, Gt(0), "concentration between the clients of a cluster"] = 10.
@@ -162,7 +167,8 @@ class ClusterDirichlet:
     smallest: Annotated[int | None, Ge(1), "redraw until all clients have this; default: min(10, n/N/2)"] = None
     tries: Annotated[int, Ge(1), "draws before giving up"] = 1_000
 
-    def assign(self, labels, clients: int, rng):
+    def assign(self, labels: np.ndarray, clients: int, rng: np.random.Generator) -> tuple[list[np.ndarray], np.ndarray]:
+        """Draw until every client has enough samples. Raises BadInput if no try gives them."""
         enough(labels, clients)
         groups = blocks(clients, self.clusters)
         members = by_class(labels)
@@ -178,12 +184,14 @@ class ClusterDirichlet:
             f"never had every client {least} samples; raise data.partition.alpha, alpha_in or tries, or lower "
             "data.clients, data.partition.clusters or data.partition.smallest")
 
-    def draw(self, sizes, clients, least: int, rng):
-        """Divide among clusters of `clients` (clusters,), then inside each. Returns amounts (classes, N) or None."""
+    def draw(self, sizes: np.ndarray, clients: np.ndarray, least: int, rng: np.random.Generator) -> np.ndarray | None:
+        """Divide the classes among the clusters, which have `clients` (clusters,), and then inside each cluster.
+        Return amounts (classes, N), or None if no division gave every client `least` samples."""
         outer = dirichlet(sizes, self.clusters, self.alpha, 1, rng)[0]
         room = outer.sum(0) / clients
         inner = {}
-        for k in np.argsort(room):      # where it fails, it fails soonest in the smallest
+        # The smallest cluster comes first, because it is the one that most likely fails.
+        for k in np.argsort(room):
             inner[k] = None if room[k] < least else redraw(
                 outer[:, k], clients[k], self.alpha_in, least, INNER_TRIES, rng)[0]
             if inner[k] is None:
@@ -195,7 +203,7 @@ class ClusterDirichlet:
 class ClusterNClass:
     """Every cluster draws a few classes, every client some of its cluster's (Fed-CAM: cluster-wise n-class (3, 2)).
 
-    The clusters, consecutive blocks of as many clients, are the planted groups. Classes are drawn equally often,
+    The planted groups are the clusters: about n/k consecutive clients each. Classes are drawn equally often,
     within one, and divided equally among the clients that hold them."""
     title = "cluster_n_class"
     classes_per_cluster: Annotated[int, Ge(1), "classes of every cluster"] = 3
@@ -207,7 +215,8 @@ class ClusterNClass:
             raise ValueError(f"classes_per_client = {self.classes_per_client}: a cluster has only "
                              f"classes_per_cluster = {self.classes_per_cluster}; lower it")
 
-    def assign(self, labels, clients: int, rng):
+    def assign(self, labels: np.ndarray, clients: int, rng: np.random.Generator) -> tuple[list[np.ndarray], np.ndarray]:
+        """Draw the classes of clusters, then of clients, and divide each class. Raises BadInput."""
         enough(labels, clients)
         classes, each = len(by_class(labels)), self.classes_per_cluster
         groups = blocks(clients, self.clusters)
@@ -240,7 +249,8 @@ class FewShot:
             raise ValueError(f"few_classes = {self.few_classes}: few-shot clients would hold more than the others, "
                              f"classes = {self.classes}; lower it")
 
-    def assign(self, labels, clients: int, rng):
+    def assign(self, labels: np.ndarray, clients: int, rng: np.random.Generator) -> tuple[list[np.ndarray], np.ndarray]:
+        """Draw the few-shot clients and the classes of every client. Raises BadInput."""
         enough(labels, clients)
         members = by_class(labels)
         offered("classes", self.classes, len(members))
@@ -250,10 +260,11 @@ class FewShot:
         return deal(members, held.T * self.common(labels, members, held.sum(0)), rng), groups
 
     def few(self, clients: int) -> int:
+        """Return how many of the clients are few-shot clients."""
         return max(1, int(self.gamma * clients + .5)) if self.gamma else 0
 
-    def common(self, labels, members: list, holders) -> int:
-        """Return the amount of every class at each of its holders."""
+    def common(self, labels: np.ndarray, members: list[np.ndarray], holders: np.ndarray) -> int:
+        """Return the amount of every class at each of its `holders` (classes,). Raises BadInput."""
         for indices, count in zip(members, holders, strict=True):
             scarce(labels, indices, count)
         most = min(len(indices) // count for indices, count in zip(members, holders, strict=True) if count)
@@ -272,7 +283,8 @@ class Natural:
     title = "natural"
     official = True
 
-    def assign(self, labels, clients: int, rng):
+    def assign(self, labels: np.ndarray, clients: int, rng: np.random.Generator) -> tuple[list[np.ndarray], None]:
+        """Give every sample to the client that `labels` names for it. Raises BadInput if the numbers do not fit."""
         there = int(labels.max()) + 1
         if there != clients:
             raise BadInput(f"data.clients = {clients}: the data set numbers {there} clients; set it to {there}")

@@ -1,4 +1,6 @@
-"""The pool: the samples of one data set in memory, read from an .npz and brought to fixed types and shapes."""
+"""Read the samples of one data set, the pool, from an .npz file, and bring them to fixed types and shapes.
+
+Legend of shapes: n samples, d features, h x w pixels, c channels."""
 from __future__ import annotations
 
 import os
@@ -11,7 +13,8 @@ import numpy as np
 
 from fedmpi.errors import BadInput
 
-LARGEST_LABEL = 65_535      # beyond, a label is taken for a mistake (an id, a time), not for a class
+# A larger label is taken for a mistake (an id, a time) and not for a class.
+LARGEST_LABEL = 65_535
 LARGEST_INT32 = 2**31 - 1
 MEDMNIST = ("train_images", "train_labels", "val_images", "val_labels", "test_images", "test_labels")
 
@@ -20,7 +23,7 @@ class Dataset(NamedTuple):
     """The samples of one data set, as its authors split them; the test part may be empty.
 
     x: uint8 images (n, h, w, c), float32 features (n, d) or (n, h, w, c), or int32 tokens (n, length);
-    y: int64 classes (n,), counted from 0; client: int64 (n,), who holds each sample, where the set says so."""
+    y: int64 classes (n,), counted from 0; client: int64 (n,), the client of each sample, if the data set gives it."""
     x_train: np.ndarray
     y_train: np.ndarray
     x_test: np.ndarray
@@ -30,7 +33,9 @@ class Dataset(NamedTuple):
 
 
 def read_npz(path: Path) -> Dataset:
-    """Read the arrays of an .npz file, of ours or of MedMNIST, without unpickling anything. Raises BadInput."""
+    """Read the arrays of an .npz file, either with our names or with those of MedMNIST.
+
+    Nothing is unpickled. Raises BadInput if the file is missing, damaged or lacks arrays."""
     try:
         with open(path, "rb") as file:
             if not zipfile.is_zipfile(file):
@@ -51,8 +56,10 @@ def read_npz(path: Path) -> Dataset:
     return Dataset(**{"x_test": np.empty(0), "y_test": np.empty(0), **arrays})
 
 
-def refuse_bomb(size: int, path: Path):
-    """Refuse to unpack more bytes than the machine has memory: a small file may claim any number."""
+def refuse_bomb(size: int, path: Path) -> None:
+    """Refuse to unpack `size` bytes if the machine has less memory, because a small file may claim any size.
+
+    Raises BadInput."""
     memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     if size > memory:
         raise BadInput(f"{path}: its arrays take {size / 2**30:,.1f} GiB when unpacked, and this machine has "
@@ -60,7 +67,7 @@ def refuse_bomb(size: int, path: Path):
 
 
 def wanted(names: list[str], path: Path) -> list[str]:
-    """Choose the arrays that make a pool. Raises BadInput if some are missing."""
+    """Return the names of the arrays that make a pool. Raises BadInput if some are missing."""
     if set(MEDMNIST) <= set(names):
         return list(MEDMNIST)
     found = [k for k in Dataset._fields if k in names]
@@ -71,7 +78,7 @@ def wanted(names: list[str], path: Path) -> list[str]:
 
 
 def medmnist(arrays: dict) -> Dataset:
-    """Join MedMNIST's training and validation parts; its labels are (n, 1)."""
+    """Join the training and validation parts of MedMNIST, and bring its labels (n, 1) to (n,)."""
     x = {k: v for k, v in arrays.items() if k.endswith("images")}
     y = {k: v[:, 0] if v.ndim == 2 and v.shape[1] == 1 else v for k, v in arrays.items() if k not in x}
     return Dataset(np.concatenate([x["train_images"], x["val_images"]]),
@@ -79,7 +86,9 @@ def medmnist(arrays: dict) -> Dataset:
 
 
 def check_samples(pool: Dataset, where: str) -> Dataset:
-    """Bring a pool to the types and shapes that Dataset promises. Raises BadInput that starts with `where`."""
+    """Bring a pool to the types and shapes that Dataset promises.
+
+    Raises BadInput if that is impossible; its message starts with `where`."""
     train = part(pool.x_train, pool.y_train, pool.client_train, where, "train")
     if not len(train[1]):
         raise BadInput(f"{where}: x_train has no samples")
@@ -97,7 +106,9 @@ def check_samples(pool: Dataset, where: str) -> Dataset:
     return Dataset(x_train, y_train, x_test, y_test, client_train, client_test)
 
 
-def part(x, y, client, where: str, name: str):
+def part(x: np.ndarray, y: np.ndarray, client: np.ndarray | None, where: str,
+         name: str) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
+    """Bring the samples, labels and clients of one part to fixed types; `name` is train or test. Raises BadInput."""
     x = samples(np.asarray(x), f"{where}: x_{name}")
     y = integers(np.asarray(y), f"{where}: y_{name}", "classes", LARGEST_LABEL)
     if len(x) != len(y):
@@ -109,7 +120,10 @@ def part(x, y, client, where: str, name: str):
     return x, y, client
 
 
-def samples(x, where: str):
+def samples(x: np.ndarray, where: str) -> np.ndarray:
+    """Bring samples to one of the kinds of Dataset: images, features or tokens.
+
+    Images and features (n, h, w) get one channel. Raises BadInput for other types or shapes and for bad values."""
     kind = "image" if x.dtype == np.uint8 else {"f": "feature", "i": "token", "u": "token"}.get(x.dtype.kind)
     if x.ndim == 3 and kind in ("image", "feature"):
         x = x[..., None]
@@ -129,8 +143,8 @@ def samples(x, where: str):
     return x
 
 
-def integers(values, where: str, what: str, most: int):
-    """Return integers (n,), counted from 0, as int64."""
+def integers(values: np.ndarray, where: str, what: str, most: int) -> np.ndarray:
+    """Return integers (n,) as int64. Raises BadInput unless they are integers from 0 to `most`."""
     if values.dtype.kind not in "iu" or values.ndim != 1:
         raise BadInput(f"{where} is {values.dtype} {values.shape}; it must be integer {what} (n,)")
     if len(values) and not 0 <= values.min() <= values.max() <= most:
@@ -139,7 +153,9 @@ def integers(values, where: str, what: str, most: int):
 
 
 def thinned(pool: Dataset, share: float, seed: int) -> Dataset:
-    """Keep this share of every class's samples, at least one of each, in their order."""
+    """Keep this share of the samples of every class, at least one of each, in their order.
+
+    The seed decides which samples are kept; the train and the test part are thinned separately."""
     if share == 1:
         return pool
     arrays = {}

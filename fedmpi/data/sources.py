@@ -1,7 +1,7 @@
-"""The data sets: one pool of samples each, found on the disk or downloaded once.
+"""Load the data sets, one pool of samples each, from the disk, or download them once.
 
 A source is a class with a `title`, a one-line docstring and `load(root) -> Dataset`, or `load(root, file) -> Dataset`
-if data.file means something to it. It may list in `files(root)` what it reads, so that a change there is noticed."""
+if it uses data.file. Its function `files(root)` may list the files that it reads, so that a change there is noticed."""
 from __future__ import annotations
 
 import contextlib
@@ -10,6 +10,7 @@ import inspect
 import io
 import socket
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -18,7 +19,11 @@ from fedmpi.data import folders, text
 from fedmpi.data.samples import Dataset, check_samples, read_npz
 from fedmpi.errors import BadInput
 
-MIRROR_TIMEOUT_S = 20               # seconds before a silent mirror is given up: compute nodes often have no way out
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+# A download fails if the server is silent for so many seconds; compute nodes often cannot reach the internet.
+MIRROR_TIMEOUT_S = 20
 
 
 class Arrays:
@@ -26,6 +31,7 @@ class Arrays:
     title = "arrays"
 
     def load(self, root: Path, file: str | None = None) -> Dataset:
+        """Read the file; `root` is not used. Raises BadInput if no file is given or it does not hold a pool."""
         if file is None:
             raise BadInput("data.file is missing: data.name = arrays needs the path of an .npz file")
         path = Path(file).expanduser()
@@ -33,18 +39,25 @@ class Arrays:
 
 
 class Named:
-    """A public data set: ROOT/<name>.npz where that exists, otherwise what `fetch` finds or downloads."""
+    """A public data set: ROOT/<name>.npz if it exists, otherwise what `fetch` finds or downloads."""
     arrays = "arrays x_train, y_train, x_test, y_test"
 
     def load(self, root: Path) -> Dataset:
+        """Read the .npz file if it is there, otherwise call `fetch`. Raises BadInput if there is no sound data set."""
         npz = root / f"{self.name}.npz"
         return check_samples(read_npz(npz) if npz.exists() else self.fetch(root), f"data.name = {self.name}")
 
     def files(self, root: Path) -> list[Path]:
+        """List the files that `fetch` reads, so that a change of their sizes or times is noticed."""
         return []
 
     def missing(self, root: Path, instead: str, why: str = "") -> BadInput:
-        """Say what to put where. `instead`: what else may be there or be done; `why` a download failed."""
+        """Return the error that says which file to put where.
+
+        Args:
+            root: the folder of the data sets.
+            instead: what else the user may put there or do.
+            why: why a download failed, if one was tried."""
         tried = f" nor downloaded ({' '.join(why.split())})" if why else ""
         return BadInput(f"data.name = {self.name}: {'neither' if why else 'not'} found under data.root = {root}{tried};"
                         f" put there {root / self.name}.npz ({self.arrays}) or {instead}")
@@ -55,7 +68,8 @@ class Digits(Named):
     title = name = "digits"
 
     def fetch(self, root: Path) -> Dataset:
-        # read past scikit-learn, whose import costs seconds
+        """Read the digits from the installed scikit-learn; the test part is empty."""
+        # The file is read directly, because importing scikit-learn costs seconds.
         package = importlib.util.find_spec("sklearn").submodule_search_locations[0]
         file = Path(package) / "datasets" / "data" / "digits.csv.gz"
         if file.exists():
@@ -72,6 +86,7 @@ class Torchvision(Named):
     """A data set that torchvision's class `loader` reads and, when it is not under ROOT, downloads."""
 
     def fetch(self, root: Path) -> Dataset:
+        """Read both parts with torchvision, which downloads what is missing. Raises BadInput if that fails."""
         import torchvision
         loader = getattr(torchvision.datasets, self.loader)
         try:
@@ -114,6 +129,7 @@ class TinyImageNet(Named):
         return folders.files(root / "tiny-imagenet-200")
 
     def fetch(self, root: Path) -> Dataset:
+        """Read the unpacked folder. Raises BadInput if it is missing or damaged."""
         folder = root / "tiny-imagenet-200"
         if not folder.is_dir():
             raise self.missing(root, f"the unpacked folder {folder} (train/*/images, val/val_annotations.txt)")
@@ -123,7 +139,7 @@ class TinyImageNet(Named):
 class AgNews(Named):
     """127,600 news in 4 classes, as 200 token ids each (Zhang et al., NIPS 2015).
 
-    Read from the two official CSV files. Texts are title and description in basic English tokens: lower case,
+    It reads the two official CSV files. Texts are title and description in basic English tokens: lower case, with
     punctuation split off. Ids count from 1, the most frequent token first, over all texts, training and test; 0 is
     padding and unknown. A text longer than 200 tokens is cut. How many ids there are follows from the files; a
     network's table is as long as its settings say (fasttext: model.vocabulary = 98,635 rows), whatever the data. Data
@@ -134,6 +150,7 @@ class AgNews(Named):
         return [root / "ag_news_csv" / f"{part}.csv" for part in ("train", "test")]
 
     def fetch(self, root: Path) -> Dataset:
+        """Read the two CSV files. Raises BadInput if they are missing or damaged."""
         train, test = self.files(root)
         if not (train.exists() and test.exists()):
             raise self.missing(root, f"{train} and test.csv (columns class, title, description)")
@@ -148,6 +165,7 @@ class MedMnist(Named):
         return [root / f"{self.name}.npz"]
 
     def fetch(self, root: Path) -> Dataset:
+        """Download the .npz file with the package medmnist and read it. Raises BadInput if that fails."""
         npz, = self.files(root)
         try:
             with downloading(root, self.name):
@@ -155,7 +173,8 @@ class MedMnist(Named):
                 getattr(medmnist, self.title)("train", root=str(root), download=True)
         except ImportError:
             raise self.missing(root, "install the package that downloads it: pip install 'fedmpi[medmnist]'") from None
-        except (OSError, RuntimeError, ValueError, EOFError):      # its message is a page long
+        # The message of medmnist is a page long, so it is not shown.
+        except (OSError, RuntimeError, ValueError, EOFError):
             raise self.missing(root, "try again", f"from {medmnist.INFO[self.name]['url']}") from None
         return read_npz(npz)
 
@@ -180,23 +199,26 @@ BUILT_IN = {"digits": Digits, "mnist": Mnist, "fashion_mnist": FashionMnist, "ci
 
 
 def load_source(name: str, root: Path, file: str | None = None) -> Dataset:
-    """Load the data set of that name, built in or a third party's. Raises BadInput."""
+    """Load the data set of that name, which may be a third party's. Raises BadInput if it cannot be loaded."""
     source = find_source(name, file)()
     pool = Dataset(*(source.load(root, file) if takes_file(source) else source.load(root)))
     return check_samples(pool, f"data.name = {name}")
 
 
 def find_source(name: str, file: str | None) -> type:
-    """Return the class of a data set. Raises BadInput if it has no use for a file that is given."""
+    """Return the class of a data set. Raises BadInput if there is none, or if it does not use the given file."""
     cls = registry.find_class("datasets", name)
-    if not (isinstance(cls, type) and hasattr(cls, "load")):      # a configuration must not call what it likes
+    # A configuration must not be able to call any function that it names.
+    if not (isinstance(cls, type) and hasattr(cls, "load")):
         raise BadInput(f"data.name = {name}: is no class with a function `load`, as data sets must be")
     if file is not None and not takes_file(cls()):
         raise BadInput(f"data.file = {file}: {name} has no use for it; leave it out, or set data.name = arrays")
     return cls
 
 
-def takes_file(source) -> bool:
+# The source may be any object with a function `load`, because a third party's class has no base class.
+def takes_file(source: Any) -> bool:
+    """Say whether the function `load` of a data set accepts a file as its second argument."""
     try:
         inspect.signature(source.load).bind(Path(), "file")
     except TypeError:
@@ -205,7 +227,7 @@ def takes_file(source) -> bool:
 
 
 def source_key(name: str, root: Path, file: str | None = None) -> str:
-    """Return a text that changes with the source: size and time of the files it is read from, or just its name."""
+    """Return a text that changes with the source: its name and the state of each file that it reads."""
     npz = Path(file).expanduser() if file else root / f"{name}.npz"
     source = find_source(name, file)
     paths = [npz] if npz.exists() or not hasattr(source, "files") else source().files(root)
@@ -213,6 +235,7 @@ def source_key(name: str, root: Path, file: str | None = None) -> str:
 
 
 def state(path: Path) -> str:
+    """Return the full path, the size in bytes and the time of change of a file, or "" if it cannot be seen."""
     try:
         found = path.stat()
     except OSError:
@@ -221,26 +244,29 @@ def state(path: Path) -> str:
 
 
 @contextlib.contextmanager
-def downloading(root: Path, name: str):
-    """Make ROOT, keep other processes out and what a download prints off the terminal."""
+def downloading(root: Path, name: str) -> Iterator[None]:
+    """Make ROOT, keep other processes out, and keep what a download prints off the terminal."""
     root.mkdir(parents=True, exist_ok=True)
     with alone(root / f".{name}.lock"), quiet():
         yield
 
 
 @contextlib.contextmanager
-def alone(lock: Path):
-    """Keep other processes out: jobs that start together would unpack the same archive over one another."""
+def alone(lock: Path) -> Iterator[None]:
+    """Hold a lock file, because jobs that start together would unpack the same archive over one another.
+
+    If the file cannot be locked, go on without a lock."""
     import fcntl
     with contextlib.ExitStack() as stack:
-        with contextlib.suppress(OSError):      # no permission to write, or a file system without locks
+        # There may be no permission to write, or the file system may have no locks.
+        with contextlib.suppress(OSError):
             fcntl.flock(stack.enter_context(open(lock, "w")), fcntl.LOCK_EX)
         yield
 
 
 @contextlib.contextmanager
-def quiet():
-    """Swallow what a download prints, and let it time out."""
+def quiet() -> Iterator[None]:
+    """Discard what a download prints, and let it fail after MIRROR_TIMEOUT_S seconds of silence."""
     before = socket.getdefaulttimeout()
     socket.setdefaulttimeout(MIRROR_TIMEOUT_S)
     try:

@@ -1,4 +1,4 @@
-"""News as token ids: the official CSV files of AG News, basic English tokens, one vocabulary for all texts."""
+"""Read the official CSV files of AG News as token ids: basic English tokens, with one vocabulary for all texts."""
 from __future__ import annotations
 
 import csv
@@ -10,13 +10,15 @@ import numpy as np
 from fedmpi.data.samples import Dataset
 from fedmpi.errors import BadInput
 
-LENGTH = 200      # ids per text
-# spaces around what becomes a token of its own, in place of what only separates, and nothing for quotation marks
+# Every text has so many ids.
+LENGTH = 200
+# Marks that are tokens of their own get spaces around them, marks that only separate become spaces, and quotation marks
+# are removed.
 SPLIT = str.maketrans({**{mark: f" {mark} " for mark in "'.,()!?"}, ";": " ", ":": " ", '"': None})
 
 
 def read_csv_files(train: Path, test: Path) -> Dataset:
-    """Read two CSV files (class from 1, title, description). Raises BadInput."""
+    """Read two CSV files with the columns class (counted from 1), title, description. Raises BadInput."""
     rows = [news(path) for path in (train, test)]
     texts = [tokens(text) for part in rows for _, text in part]
     ids = make_vocabulary(texts)
@@ -26,11 +28,12 @@ def read_csv_files(train: Path, test: Path) -> Dataset:
 
 
 def news(path: Path) -> list[tuple[int, str]]:
-    """List the class, counted from 0, and the text of every row."""
+    """List the class, counted from 0, and the text of every row. Raises BadInput."""
     try:
         with open(path, encoding="utf-8", newline="") as file:
             rows = [(int(label) - 1, " ".join(texts)) for label, *texts in csv.reader(file)]
-    except (OSError, ValueError, csv.Error) as error:      # ValueError: no number, no UTF-8, an empty row
+    # A ValueError comes from a class that is no number, from bytes that are not UTF-8 or from an empty row.
+    except (OSError, ValueError, csv.Error) as error:
         why = error.strerror if isinstance(error, OSError) else error
         raise BadInput(f"{path}: cannot read the news ({why}); it must be CSV with the columns class (1, 2, ...), "
                        "title, description") from None
@@ -41,12 +44,14 @@ def news(path: Path) -> list[tuple[int, str]]:
 
 
 def tokens(text: str) -> list[str]:
-    """Split a text into basic English tokens: lower case, punctuation on its own."""
+    """Split a text into basic English tokens, in lower case; punctuation marks are tokens of their own."""
     return text.lower().replace("<br />", " ").translate(SPLIT).split()
 
 
 def make_vocabulary(texts: list[list[str]]) -> dict[str, int]:
-    """Number the tokens from 1, the most frequent first, then by the alphabet; 0 is padding and unknown."""
+    """Number the tokens from 1, the most frequent first and equally frequent ones by the alphabet.
+
+    The number 0 stands for padding and for unknown tokens."""
     counts = Counter(token for text in texts for token in text)
     return {token: i for i, token in enumerate(sorted(counts, key=lambda t: (-counts[t], t)), 1)}
 
