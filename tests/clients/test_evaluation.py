@@ -62,7 +62,7 @@ def test_clients_are_judged_on_the_part_that_is_asked_for(on, lab, federation):
     """Before local training and after it: fedbabu's three columns are three different weights."""
     run = lab("fedbabu", on).go(1, judge=True)
     run.train(1, judge=True)
-    table, whole = run.judge(2), run.method.whole(run.shared.phi)
+    table, whole = run.judge(2), run.method.add_head(run.shared.phi)
     tuned = run.apply(run.method.personal, run.group.clients, 2)
     for client in run.group.clients:
         x, y = parts(federation, on, client)
