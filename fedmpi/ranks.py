@@ -10,6 +10,7 @@ from collections import defaultdict
 from importlib.metadata import PackageNotFoundError, version
 from itertools import groupby
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -18,10 +19,13 @@ from fedmpi.comm.transport import Transport
 from fedmpi.errors import BadInput
 from fedmpi.text import format_columns, spans
 
+if TYPE_CHECKING:
+    import torch
+
 PACKAGE = Path(__file__).parent
 
 
-def gather_objects(world: Transport, value) -> list:
+def gather_objects(world: Transport, value: object) -> list:
     """Return every rank's value at rank 0, in rank order, and an empty list elsewhere. All ranks call it.
 
     Args:
@@ -74,11 +78,12 @@ def code_mark() -> str:
     return total.hexdigest()[:12]
 
 
-def describe_place(world: Transport, device, hosts: bool) -> dict:
+def describe_place(world: Transport, device: torch.device, hosts: bool) -> dict:
     """Return where this rank works: host, device, cores, threads, GPU.
 
     Args:
-        hosts: this rank trains clients."""
+        device: where this rank trains or judges clients.
+        hosts: this rank hosts clients."""
     import torch
     cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else list(range(os.cpu_count()))
     here = {"host": world.host, "device": str(device), "cores": cores, "threads": torch.get_num_threads(),

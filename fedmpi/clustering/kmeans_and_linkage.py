@@ -20,8 +20,10 @@ LARGE_TABLE = 1 << 27
 
 class RowsLike(Protocol):
     """What is asked of a handle on rows that lie at several ranks: see comm/rows.py."""
-    def gather(self) -> Tensor: ...
-    def gram(self, origin: Tensor | None = None) -> Tensor: ...
+    def gather(self) -> Tensor:
+        """Return every row, (n, d)."""
+    def gram(self, origin: Tensor | None = None) -> Tensor:
+        """Return all inner products of rows, (n, n) float64; `origin` (d,) is subtracted from every row first."""
 
 
 class Clusters(NamedTuple):

@@ -61,7 +61,8 @@ class Request(Protocol):
     """A non-blocking call of MPI."""
 
     # mpi4py spells it so.
-    def Test(self) -> bool: ...  # noqa: N802
+    def Test(self) -> bool:  # noqa: N802
+        """Say whether the call is done, and let MPI make progress."""
 
 
 class World(Transport):

@@ -21,27 +21,29 @@ TINY = 1e-300
 
 class HostedRows(Protocol):
     """This rank's part of sums over rows: see clients/partial_sums.py."""
-    def rows(self, ref: RowRef) -> np.ndarray: ...
-    def distances(self, ref: RowRef, groups: np.ndarray, centres: np.ndarray) -> np.ndarray: ...
-    def weighted_sum(self, ref: RowRef, weights: np.ndarray, groups: np.ndarray | None = None,
-                     k: int = 0) -> Tensor: ...
+    def rows(self, ref: RowRef) -> np.ndarray:
+        """Return the rows of hosted clients, (n, d) float32. Raises NotFinite."""
+    def distances(self, ref: RowRef, groups: np.ndarray, centres: np.ndarray) -> np.ndarray:
+        """Return the distance of each row from its group's centre, (n,), for `groups` (n,) and `centres` (k, d)."""
+    def weighted_sum(self, ref: RowRef, weights: np.ndarray, groups: np.ndarray | None = None, k: int = 0) -> Tensor:
+        """Return a weighted sum of rows, (d,), or of each of k groups' rows, (k, d). Raises NotFinite."""
 
 
 class States(Protocol):
     """The states of this rank's clients: see clients/state_store.py."""
-    # one client's first Mine
     @property
-    def first(self) -> tuple: ...
+    def first(self) -> tuple: """Return the first Mine, which is the same for all clients."""
 
 
 class Measures(Protocol):
     """Measures of this rank's clients: see clients/evaluation.py."""
-    def measure_clients(self, when: int, n: int) -> np.ndarray: ...
+    def measure_clients(self, when: int, n: int) -> np.ndarray:
+        """Return the measures of hosted clients before round `when`; the rows of all others of the n are 0."""
 
 
 class Steps(Protocol):
     """Gradient steps of this rank's clients: see engines/step_counter.py."""
-    def take(self) -> np.ndarray: ...
+    def take(self) -> np.ndarray: """Return the steps since the last call, by whose they are and by kind."""
 
 
 class Hosted(Protocol):
@@ -55,30 +57,40 @@ class Hosted(Protocol):
     engine: Any
 
     @property
-    def sums(self) -> HostedRows: ...
+    def sums(self) -> HostedRows: """Return what adds up rows of hosted clients."""
     @property
-    def store(self) -> States: ...
+    def store(self) -> States: """Return what holds the states of hosted clients."""
     @property
-    def evaluator(self) -> Measures: ...
+    def evaluator(self) -> Measures: """Return what measures hosted clients."""
     @property
-    def counter(self) -> Steps: ...
-    def receive_shared(self, changed: Iterable[bool], arrays: Iterable) -> None: ...
-    def train(self, when: int, everybody: np.ndarray, here: Iterable[int], judge: bool) -> None: ...
-    def bad_updates(self, ids: np.ndarray) -> np.ndarray: ...
-    def add_message(self, slot: int, client: int, totals: Tensor, scales: np.ndarray,
-                    shape: tuple[int, ...]) -> None: ...
-    def digests(self) -> np.ndarray: ...
-    def touched(self) -> np.ndarray: ...
-    def states(self, clients: Iterable[int]) -> dict[str, np.ndarray]: ...
-    def restore_states(self, path: str, ids: np.ndarray) -> None: ...
-    def release_client(self, client: int) -> list[np.ndarray]: ...
-    def host_client(self, client: int, touched: bool, *mine: np.ndarray) -> None: ...
-    def take_times(self) -> np.ndarray: ...
-    def use_engine(self, engine: str) -> None: ...
-    def time_engines(self) -> np.ndarray: ...
-    def use_convolutions(self, unfolded: np.ndarray) -> None: ...
-    def describe_engine(self) -> dict: ...
-    def time_convolutions(self) -> np.ndarray: ...
+    def counter(self) -> Steps: """Return what counts the gradient steps of hosted clients."""
+    def receive_shared(self, changed: Iterable[bool], arrays: Iterable) -> None:
+        """Take the fields of the server's state that changed, and keep the others."""
+    def train(self, when: int, everybody: np.ndarray, here: Iterable[int], judge: bool) -> None:
+        """Train the participants that are `here` in round `when`, and keep what they send."""
+    def bad_updates(self, ids: np.ndarray) -> np.ndarray:
+        """Return 1 for each client that trained here and whose update is bad, else 0, (n,)."""
+    def add_message(self, slot: int, client: int, totals: Tensor, scales: np.ndarray, shape: tuple[int, ...]) -> None:
+        """Keep a field of a client's message: the sums `totals` (m, d) times `scales` (m,), in this shape."""
+    def digests(self) -> np.ndarray: """Return the sha256 of each hosted client's state, (n, 32) uint8."""
+    def touched(self) -> np.ndarray: """Return which hosted clients have a state of their own, (n,) bool."""
+    def states(self, clients: Iterable[int]) -> dict[str, np.ndarray]:
+        """Return the states of some hosted clients, (n, ...) by field."""
+    def restore_states(self, path: str, ids: np.ndarray) -> None:
+        """Read the states of hosted clients from a checkpoint that holds those of `ids`."""
+    def release_client(self, client: int) -> list[np.ndarray]:
+        """Stop hosting a client. Return whether it has a state of its own, and the fields of its state."""
+    def host_client(self, client: int, touched: bool, *mine: np.ndarray) -> None:
+        """Host a client from now on, with what `release_client` returned."""
+    def take_times(self) -> np.ndarray:
+        """Return the seconds of each phase since the last call, and whether this rank trains on a GPU."""
+    def use_engine(self, engine: str) -> None:
+        """Train with another engine from now on."""
+    def time_engines(self) -> np.ndarray: """Return the seconds of both engines on the same clients, (2,)."""
+    def use_convolutions(self, unfolded: np.ndarray) -> None:
+        """Compute the convolutions that are true in `unfolded` (layers,) as products of patches from now on."""
+    def describe_engine(self) -> dict: """Return how clients are trained, for the books of the run."""
+    def time_convolutions(self) -> np.ndarray: """Return the seconds of both ways of every convolution, (2, layers)."""
 
 
 class OrderPerformer:
@@ -276,11 +288,10 @@ class OrderPerformer:
         return self.world.gather(row[None], np.ones(self.world.size, np.int64))
 
     def _gather_in_order(self, rows: np.ndarray, ranks: Sequence[int]) -> np.ndarray | None:
-        """Gather rows of ascending clients in the clients' order.
+        """Gather rows in the order of all clients.
 
         Args:
-            rows: this rank's rows, ascending by client.
-            ranks: the rank that holds each row of all, (n,)."""
+            rows: this rank's rows, ascending by client; `ranks` (n,) says which rank holds each row of all."""
         gathered = self.world.gather(rows, np.bincount(ranks, minlength=self.world.size))
         if gathered is None:
             return None

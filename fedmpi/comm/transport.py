@@ -22,7 +22,8 @@ Buffer = TypeVar("Buffer", np.ndarray, "Tensor")
 class Closable(Protocol):
     """Something that ends before MPI does: the heartbeat."""
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """Stop for good, before MPI ends."""
 
 
 class Transport(ABC):

@@ -1,7 +1,7 @@
 """What a run would do and need, before it runs: who hosts whom, memory, bytes and steps per round.
 
 Nothing is trained: a client of one blank sample shows what is sent, and the server's own code on such rows shows what
-its collectives move. The federation is prepared where it is not there yet."""
+its collectives move. The federation is prepared if it is not there yet."""
 from __future__ import annotations
 
 import warnings
@@ -22,8 +22,7 @@ from fedmpi.text import format_columns, pairs
 
 RANKS_SHOWN = 16           # ranks that the table shows one by one
 CLIENTS_SHOWN = 12         # clients of a rank that it lists
-# Of parameters where one client trains: its weights, gradients, result, momentum or a pull.
-VECTORS_OF_ONE_CLIENT = 4
+VECTORS_OF_ONE_CLIENT = 4  # of parameters, if one client trains: weights, gradients, result, momentum or a pull
 LABEL = 8          # bytes, int64
 COUNTED = ("MiB of samples as stored and of private states (of each at most the setting state.memory), an Up for every "
            "participant, Shared twice, vectors of training and sums; not activations, nor the libraries")
@@ -52,7 +51,7 @@ class Case:
     shared: tuple
     mine: tuple
     up: tuple
-    engine: str       # the one on CPUs, where the configuration leaves it open
+    engine: str       # the one on CPUs, if the configuration leaves it open
 
 
 def prepared(config_path: str | Mapping, overrides: Sequence[str] | Mapping) -> Case:
@@ -90,9 +89,8 @@ def make_plan(config_path: str | Mapping, overrides: Sequence[str] | Mapping, ra
         "rounds": config.rounds, "participants": list(taking_part(case)), "batch": config.train.batch,
         "steps_per_round": expected_batches(case, federation.sizes), "patience": config.stop and config.stop.patience,
         "stages": [asdict(stage) for stage in made], "steps": in_all(made),
-        "mib_per_client_round": (down + up) / round_cost.MIB,
-        "mib_down": down / round_cost.MIB, "mib_up": up / round_cost.MIB,
-        "bytes_per_round": rehearsal.totals(), "reduce": config.server.reduce,
+        "mib_per_client_round": (down + up) / round_cost.MIB, "mib_down": down / round_cost.MIB,
+        "mib_up": up / round_cost.MIB, "bytes_per_round": rehearsal.totals(), "reduce": config.server.reduce,
         "evaluation": {"every": config.evaluate.every, "on": config.evaluate.on, "parts": list(config.judged_on)},
         "checkpoint": {"every": config.checkpoint.every, "mib": checkpoint_bytes(case) / round_cost.MIB},
         "engine": config.engine, "engine_on_cpu": case.engine, "device": config.device, "threads": config.threads,
@@ -110,13 +108,10 @@ def rehearse_server(case: Case) -> Rehearsal:
     from fedmpi.comm.rows import rows_of
     from fedmpi.server.rounds import address
     from fedmpi.server.sampling import participants
-
     class BlankClients(HostedClients):
         """Clients that all send the same blank Up and train nothing."""
-
         def train(self, when: int, everybody: np.ndarray, here: np.ndarray, judge: bool) -> None:
             self.ups = dict.fromkeys(here.tolist(), case.up)
-
     config, federation, counted = case.config, case.federation, Counting()
     who, everybody = participants(config, 0, federation.sizes), range(federation.clients)
     group = BlankClients(case.method, case.shared, case.mine, None, federation, everybody, config, torch.device("cpu"))
@@ -124,15 +119,12 @@ def rehearse_server(case: Case) -> Rehearsal:
     pool = RankPool(counted, group, np.zeros(federation.clients, np.int64), robust=robust)
     address(pool, case.method, case.shared, who)
     pool.train(0, who.ids, True, case.shared)
-    # The state that stays as it is was sent once, before the first round.
-    counted.broadcast_bytes = 0
+    counted.broadcast_bytes = 0      # a state that stays as it is was sent once, before the first round
     try:
-        # Rows that are all alike make poor clusters.
-        with warnings.catch_warnings(action="ignore"):
+        with warnings.catch_warnings(action="ignore"):      # rows that are all alike make poor clusters
             shared = case.method.server(case.shared, rows_of(pool, UP, case.up), who)
         counted.broadcast_bytes += sum(field.nbytes for field in pool.changed_fields(shared))
-    except Exception as error:
-        # A server may want rows that differ; the rest of the plan holds.
+    except Exception as error:      # a server may want rows that differ; the rest of the plan holds
         return Rehearsal(counted, f"{type(error).__name__}: {error}")
     return Rehearsal(counted, None)
 
@@ -195,29 +187,30 @@ def plan_table(planned: dict) -> str:
     """Return a plan as text, with a row for each rank, or a summary if there are many."""
     p = planned
     ranks = one_by_one(p["per_rank"]) if p["ranks"] <= RANKS_SHOWN else summarised(p["per_rank"])
-    return "\n\n".join([
-        pairs([("method", f"{p['method']} {p['settings']}".strip()),
+    return "\n\n".join([pairs([("method", f"{p['method']} {p['settings']}".strip()),
                ("model", model_line(p)), ("data", data_line(p)), ("federation", p["federation"]),
                ("rounds", rounds_line(p)), ("steps", describe_planned_steps(p["stages"], p["rounds"])),
-               ("bytes", bytes_line(p)), ("on the wire", wire_line(p)),
-               ("evaluation", evaluation_line(p)),
+               ("bytes", bytes_line(p)), ("on the wire", wire_line(p)), ("evaluation", evaluation_line(p)),
                ("checkpoint", f"{every(p['checkpoint']['every'])}: {p['checkpoint']['mib']:.3g} MiB"),
                ("engine", engine_line(p))]),
         ranks, pairs([("memory", COUNTED), *balance(p["per_rank"]), *[("hosts", MOVABLE)] * p["movable"]])])
 
 
 def model_line(p: dict) -> str:
+    """Name the network, and say how many parameters it and its head have."""
     return (f"{p['model']} {p['model_settings']}: {p['parameters']:,} parameters, {p['head_parameters']:,} of them in "
             "the head")
 
 
 def data_line(p: dict) -> str:
+    """Say how many samples there are, and the least and the most to train on per client."""
     low, high = p["train_samples"]
     parts = ", ".join(f"{n:,} {part}" for part, n in p["samples"].items() if n)
     return f"{p['data']}, {p['clients']} clients: samples {parts}; {low}-{high} to train on per client"
 
 
 def rounds_line(p: dict) -> str:
+    """Say how many rounds, participants and batches there are."""
     low, high = p["participants"]
     who = f"{low}" if low == high else f"{low}-{high}"
     expected = "" if low == p["clients"] else "about "
@@ -244,29 +237,35 @@ def wire_line(p: dict) -> str:
 
 
 def mib(nbytes: int) -> str:
+    """Return bytes as text in MiB."""
     return f"{nbytes / round_cost.MIB:.3f} MiB"
 
 
 def evaluation_line(p: dict) -> str:
+    """Say how often and on which samples clients are evaluated, and whether the run may end early."""
     parts = " and ".join(f"{p['samples'][part]:,} {part}" for part in p["evaluation"]["parts"])
     ends = f"; the run ends when {p['patience']} rounds bring nothing better on validation" if p["patience"] else ""
     return f"{every(p['evaluation']['every'])}: all clients, {parts} samples{ends}"
 
 
 def engine_line(p: dict) -> str:
+    """Name the engine and the device, and say how many threads a rank has."""
     chosen = f" ({p['engine_on_cpu']} on a CPU)" if p["engine"] == "auto" else ""
     return f"{p['engine']}{chosen}, device {p['device']}, {p['threads']} thread{plural(p['threads'])} a rank"
 
 
 def every(rounds: int) -> str:
+    """Say how often something happens, from the number of rounds between; 0 means at the end only."""
     return {0: "at the end", 1: "every round"}.get(rounds, f"every {rounds} rounds")
 
 
 def plural(number: int) -> str:
+    """Return the ending of a noun after this number."""
     return "" if number == 1 else "s"
 
 
 def one_by_one(per_rank: list[dict]) -> str:
+    """Return a table with a row for each rank."""
     heads = ["rank", "role", "clients", "samples", "steps", "MiB", "hosts"]
     rows = [[r["rank"], r["role"], r["clients"], f"{r['samples']:,}", f"{r['steps']:,}", f"{r['memory_mib']:.2f}",
              some(r["hosts"])] for r in per_rank]
@@ -274,6 +273,7 @@ def one_by_one(per_rank: list[dict]) -> str:
 
 
 def some(clients: list[int]) -> str:
+    """Return the first numbers of a rank's clients as text, and how many more there are."""
     more = len(clients) - CLIENTS_SHOWN
     return " ".join(map(str, clients[:CLIENTS_SHOWN])) + (f" and {more} more" if more > 0 else "")
 

@@ -28,6 +28,7 @@ from fedmpi.settings import Ge
 
 
 class Shared(NamedTuple):
+    """The server's state: the clusters' models, the cluster of each client, and the unit of relative thresholds."""
     # (M, d) a model per cluster
     models: Annotated[Tensor, WHOLE]
     # (N,) int64, the cluster of every client
@@ -39,6 +40,7 @@ class Shared(NamedTuple):
 
 
 class Up(NamedTuple):
+    """What a participant sends: its model after local training, and the norm of its update."""
     # (d,)
     w: Annotated[Tensor, WHOLE]
     # () norm of its update dW; the ledger leaves it out, because the server could compute it from w

@@ -26,6 +26,7 @@ from fedmpi.settings import Ge, Gt, Le
 
 
 class Shared(NamedTuple):
+    """The server's state: the contexts, and the context of each client."""
     # (K, d) contexts
     Omega: Annotated[Tensor, WHOLE]
     # (N,) int64, the context of every client; -1 if it never took part
@@ -33,11 +34,13 @@ class Shared(NamedTuple):
 
 
 class Mine(NamedTuple):
+    """What a client keeps between rounds: its personal model."""
     # (d,) the personal model
     theta: Annotated[Tensor, WHOLE]
 
 
 class Up(NamedTuple):
+    """What a participant sends: its trained copy of its context, and its squared distances to all contexts."""
     # (d,)
     omega: Annotated[Tensor, WHOLE]
     # (K,) squared distances to the contexts; the ledger leaves them out, because the server could compute them

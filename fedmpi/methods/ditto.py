@@ -17,16 +17,19 @@ from fedmpi.settings import Ge
 
 
 class Shared(NamedTuple):
+    """The server's state: the global model."""
     # (d,) the global model
     w: Annotated[Tensor, WHOLE]
 
 
 class Mine(NamedTuple):
+    """What a client keeps between rounds: its personal model."""
     # (d,) the personal model
     v: Annotated[Tensor, WHOLE]
 
 
 class Up(NamedTuple):
+    """What a participant sends: the global model after training on its data."""
     # (d,) the global model after local training
     w: Annotated[Tensor, WHOLE]
 

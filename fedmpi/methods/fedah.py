@@ -23,11 +23,13 @@ MIX_STREAM, HEAD_STREAM = 1, 2
 
 
 class Shared(NamedTuple):
+    """The server's state: the global model."""
     # (d,) the global model (phi, h)
     w: Annotated[Tensor, WHOLE]
 
 
 class Mine(NamedTuple):
+    """What a client keeps between rounds: its head, and the weights with which it blends the global head into it."""
     # (h,) the client's head
     h: Annotated[Tensor, HEAD]
     # (h,) how much of the global head it takes, element by element
@@ -35,6 +37,7 @@ class Mine(NamedTuple):
 
 
 class Up(NamedTuple):
+    """What a participant sends: its extractor and its head after local training."""
     # (d,) (phi_i, h_i)
     w: Annotated[Tensor, WHOLE]
 

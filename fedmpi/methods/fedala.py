@@ -31,11 +31,13 @@ RECENT = 10
 
 
 class Shared(NamedTuple):
+    """The server's state: the global model."""
     # (d,) the global model
     w: Annotated[Tensor, WHOLE]
 
 
 class Mine(NamedTuple):
+    """What a client keeps between rounds: its top tensors, the weights of its blend, and whether these were learned."""
     # (t,) the client's own top tensors
     top: Annotated[Tensor, HEAD]
     # (t,) how much of the global ones it takes, element by element
@@ -45,6 +47,7 @@ class Mine(NamedTuple):
 
 
 class Up(NamedTuple):
+    """What a participant sends: its model after local training."""
     # (d,)
     w: Annotated[Tensor, WHOLE]
 

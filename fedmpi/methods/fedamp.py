@@ -30,11 +30,13 @@ from fedmpi.settings import Ge, Gt, Le
 
 
 class Mine(NamedTuple):
+    """What a client keeps between rounds: its personal model."""
     # (d,)
     w: Annotated[Tensor, WHOLE]
 
 
 class Note(NamedTuple):
+    """What the server addresses to one participant: the mean of all models that is its own."""
     # (d,) u_i, the client's own mean of all models
     u: Annotated[Tensor, WHOLE]
 

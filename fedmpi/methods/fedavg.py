@@ -15,11 +15,13 @@ from fedmpi.method import WHOLE, ClientData, Method, Nothing, Participants, Rows
 
 
 class Shared(NamedTuple):
+    """The server's state: the global model."""
     # (d,) the global model
     w: Annotated[Tensor, WHOLE]
 
 
 class Up(NamedTuple):
+    """What a participant sends: its model after local training."""
     # (d,) the model after local training
     w: Annotated[Tensor, WHOLE]
 

@@ -19,11 +19,13 @@ from fedmpi.settings import Ge
 
 
 class Shared(NamedTuple):
+    """The server's state: the K global models."""
     # (K, d) the global models
     w: Annotated[Tensor, WHOLE]
 
 
 class Up(NamedTuple):
+    """What a participant sends: all K models after local training."""
     # (K, d) the models after local training
     w: Annotated[Tensor, WHOLE]
 

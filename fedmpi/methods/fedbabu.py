@@ -22,11 +22,13 @@ TUNE = 1
 
 
 class Shared(NamedTuple):
+    """The server's state: the global feature extractor."""
     # (d - h,) feature extractor
     phi: Annotated[Tensor, BASE]
 
 
 class Up(NamedTuple):
+    """What a participant sends: the extractor after local training."""
     # (d - h,) the extractor after local training
     phi: Annotated[Tensor, BASE]
 

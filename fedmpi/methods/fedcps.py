@@ -37,6 +37,7 @@ IDENTITY = 1
 
 
 class Shared(NamedTuple):
+    """The server's state: the base, the clusters' parts, the clients' identities, and what pulls are computed from."""
     # (d - p,) the base, which all clusters share
     base: Tensor
     # (k, p) the part that each cluster has of its own
@@ -52,6 +53,7 @@ class Shared(NamedTuple):
 
 
 class Mine(NamedTuple):
+    """What a client keeps between rounds: its model, and the variance of its batch gradients."""
     # (d,)
     w: Annotated[Tensor, WHOLE]
     # () sigma^2 of its last round; 0 if it is unknown
@@ -59,6 +61,7 @@ class Mine(NamedTuple):
 
 
 class Up(NamedTuple):
+    """What a participant sends: its model, the cluster that it chose, and the numbers of which pulls are computed."""
     # (d,)
     w: Annotated[Tensor, WHOLE]
     # () identity: the cluster that it chose

@@ -33,6 +33,7 @@ UNIT = 2 ** 10
 
 
 class Shared(NamedTuple):
+    """The server's state: the encoder, and one Gaussian for each class."""
     # (d - h,) the encoder
     phi: Annotated[Tensor, BASE]
     # (c, f) means of r(z|y)
@@ -42,11 +43,13 @@ class Shared(NamedTuple):
 
 
 class Mine(NamedTuple):
+    """What a client keeps between rounds: its head."""
     # (h,) the client's head
     h: Annotated[Tensor, HEAD]
 
 
 class Up(NamedTuple):
+    """What a participant sends: its encoder, and its own Gaussians of the classes."""
     # (d - h,) the encoder after local training
     phi: Annotated[Tensor, BASE]
     # (c, 2 f) precisions of the client's Gaussians, and these times the means

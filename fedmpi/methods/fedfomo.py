@@ -36,11 +36,13 @@ NEAR = 1e-5
 
 
 class Shared(NamedTuple):
+    """The server's state: the table of affinities between clients."""
     # (N, N) row i holds what the models of others were worth to client i
     affinity: Tensor
 
 
 class Mine(NamedTuple):
+    """What a client keeps between rounds: its trained model, and the model from which that training started."""
     # (d,)
     w: Annotated[Tensor, WHOLE]
     # (d,) v_i, from which its last local training started
@@ -48,11 +50,13 @@ class Mine(NamedTuple):
 
 
 class Note(NamedTuple):
+    """What the server addresses to one participant: the models that it downloads."""
     # (M, d) the models that the client is sent
     models: Annotated[Tensor, WHOLE]
 
 
 class Up(NamedTuple):
+    """What a participant sends: how much the models that it was sent, and its own, are worth to it."""
     # (M + 1,) raw weights of the models that were sent and of its own
     weight: Tensor
 

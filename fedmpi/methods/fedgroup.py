@@ -28,6 +28,7 @@ FIRST = 0x6200
 
 
 class Shared(NamedTuple):
+    """The server's state: the groups' models and first mean updates, and the group of each client."""
     # (K, d) a model per group
     models: Annotated[Tensor, WHOLE]
     # (K, d) the mean update of each group in the first training
@@ -37,6 +38,7 @@ class Shared(NamedTuple):
 
 
 class Up(NamedTuple):
+    """What a participant sends: its model after local training, and its group."""
     # (d,)
     w: Annotated[Tensor, WHOLE]
     # () int64, the client's group

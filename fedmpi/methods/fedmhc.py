@@ -29,6 +29,7 @@ from fedmpi.settings import Ge
 
 
 class Shared(NamedTuple):
+    """The server's state: the feature extractor that all clients share, and a head for each cluster."""
     # (d - h,) feature extractor
     phi: Annotated[Tensor, BASE]
     # (M, h) a head per cluster
@@ -36,11 +37,13 @@ class Shared(NamedTuple):
 
 
 class Mine(NamedTuple):
+    """What a client keeps between rounds: its personal model."""
     # (d,) the personal model
     theta: Annotated[Tensor, WHOLE]
 
 
 class Up(NamedTuple):
+    """What a participant sends: its group's model after local training."""
     # (d,) the group's model after local training
     w: Annotated[Tensor, WHOLE]
 

@@ -24,6 +24,7 @@ from fedmpi.settings import Ge
 
 
 class Shared(NamedTuple):
+    """The server's state: the feature extractor that all clients share, and a head for each cluster."""
     # (d - h,) feature extractor
     phi: Annotated[Tensor, BASE]
     # (M, h) a head per cluster

@@ -14,16 +14,19 @@ from fedmpi.method import BASE, HEAD, ClientData, Method, Participants, RowsByFi
 
 
 class Shared(NamedTuple):
+    """The server's state: the global feature extractor."""
     # (d - h,) feature extractor
     phi: Annotated[Tensor, BASE]
 
 
 class Mine(NamedTuple):
+    """What a client keeps between rounds: its head."""
     # (h,) the client's head
     h: Annotated[Tensor, HEAD]
 
 
 class Up(NamedTuple):
+    """What a participant sends: the extractor after local training."""
     # (d - h,) the extractor after local training
     phi: Annotated[Tensor, BASE]
 

@@ -30,16 +30,19 @@ FT = 1
 
 
 class Shared(NamedTuple):
+    """The server's state: the encoder and the head, and with `r: averaged` the Gaussians of the classes."""
     # (d,) encoder and head; with `r: averaged` also r
     w: Tensor
 
 
 class Mine(NamedTuple):
+    """What a client keeps between rounds: with `r: own`, its Gaussians of the classes."""
     # (2 c f,) the client's means and raw sigmas of the classes' codes
     r: Tensor
 
 
 class Up(NamedTuple):
+    """What a participant sends: the vector of Shared after local training."""
     # As in Shared, after local training
     w: Tensor
 

@@ -32,6 +32,7 @@ TRIES = 10
 
 
 class Shared(NamedTuple):
+    """The server's state: the centres, the cluster of each client, and the latest participants' number of samples."""
     # (k, d) centres
     w: Annotated[Tensor, WHOLE]
     # (n,) the cluster of each client; -1 if it has none yet
@@ -41,11 +42,13 @@ class Shared(NamedTuple):
 
 
 class Mine(NamedTuple):
+    """What a client keeps between rounds: with `keep`, its own model."""
     # (d,) the client's own model, if `keep`
     theta: Annotated[Tensor, WHOLE]
 
 
 class Up(NamedTuple):
+    """What a participant sends: its model after local training."""
     # (d,) theta_i after local training
     w: Annotated[Tensor, WHOLE]
 

@@ -26,6 +26,7 @@ from fedmpi.settings import Ge
 
 
 class Shared(NamedTuple):
+    """The server's state: the clusters' models, in two parts with `shared_body`."""
     # (p,) the body that all clusters share; empty without `shared_body`
     phi: Annotated[Tensor, BASE]
     # (k, d - p) the rest of every cluster's model
@@ -33,6 +34,7 @@ class Shared(NamedTuple):
 
 
 class Up(NamedTuple):
+    """What a participant sends: its cluster's model after local training, and which cluster that is."""
     # (d,) the cluster's model after local training
     w: Annotated[Tensor, WHOLE]
     # () the cluster that it chose

@@ -39,6 +39,7 @@ SAMPLE = 0x1CFE
 
 
 class Shared(NamedTuple):
+    """The server's state: the global extractor, the clusters, the cluster of each client, and the components of M."""
     # (d - h,) global extractor
     Phi: Annotated[Tensor, BASE]
     # (K, d) cluster models
@@ -54,11 +55,13 @@ class Shared(NamedTuple):
 
 
 class Mine(NamedTuple):
+    """What a client keeps between rounds: its personal model."""
     # (d,)
     omega: Annotated[Tensor, WHOLE]
 
 
 class Up(NamedTuple):
+    """What a participant sends: its model after local training, and the low-rank image of that model."""
     # (d,)
     omega: Annotated[Tensor, WHOLE]
     # (D,) M omega

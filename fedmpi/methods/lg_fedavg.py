@@ -15,16 +15,19 @@ from fedmpi.method import BASE, HEAD, ClientData, Method, Participants, RowsByFi
 
 
 class Shared(NamedTuple):
+    """The server's state: the global head."""
     # (h,) the global head
     h: Annotated[Tensor, HEAD]
 
 
 class Mine(NamedTuple):
+    """What a client keeps between rounds: its feature extractor."""
     # (d - h,) the client's feature extractor
     phi: Annotated[Tensor, BASE]
 
 
 class Up(NamedTuple):
+    """What a participant sends: the head after local training."""
     # (h,) the head after local training
     h: Annotated[Tensor, HEAD]
 

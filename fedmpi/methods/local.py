@@ -12,6 +12,7 @@ from fedmpi.method import WHOLE, ClientData, Method, Nothing
 
 
 class Mine(NamedTuple):
+    """What a client keeps between rounds: its own model."""
     # (d,) the client's own model
     w: Annotated[Tensor, WHOLE]
 

@@ -26,11 +26,13 @@ Gradient: TypeAlias = Callable[..., Tensor]
 
 
 class Shared(NamedTuple):
+    """The server's state: the global model."""
     # (d,) the global model
     w: Annotated[Tensor, WHOLE]
 
 
 class Up(NamedTuple):
+    """What a participant sends: its model after local training."""
     # (d,) the model after local training
     w: Annotated[Tensor, WHOLE]
 

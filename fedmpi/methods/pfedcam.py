@@ -27,16 +27,19 @@ MIX = 1
 
 
 class Shared(NamedTuple):
+    """The server's state: the clusters' models."""
     # (K, d) a model per cluster
     Theta: Annotated[Tensor, WHOLE]
 
 
 class Mine(NamedTuple):
+    """What a client keeps between rounds: the logits of its weights for the clusters' models."""
     # (K,) logits of the client's weights a_i
     s: Tensor
 
 
 class Up(NamedTuple):
+    """What a participant sends: its model after local training, and its squared distances to the clusters' models."""
     # (d,) the model after local training
     w: Annotated[Tensor, WHOLE]
     # (K,) squared distances to the Theta_k; the ledger leaves them out, because the server could compute them

@@ -21,16 +21,19 @@ from fedmpi.settings import Ge, Gt
 
 
 class Shared(NamedTuple):
+    """The server's state: the global model."""
     # (d,) the global model
     w: Annotated[Tensor, WHOLE]
 
 
 class Mine(NamedTuple):
+    """What a client keeps between rounds: its personal model."""
     # (d,) the personal model
     theta: Annotated[Tensor, WHOLE]
 
 
 class Up(NamedTuple):
+    """What a participant sends: its copy of the global model after local training."""
     # (d,) w_i, the client's copy of the global model
     w: Annotated[Tensor, WHOLE]
 

@@ -33,6 +33,7 @@ class Profile:
 
     @property
     def untested(self) -> bool:
+        """Say whether nobody tried the profile at its site: `tested` begins with "no"."""
         return self.tested.startswith("no")
 
 

@@ -15,6 +15,7 @@ import os
 import re
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import yaml
@@ -142,7 +143,7 @@ class RunFolder:
         return self.history.truncate(round)
 
 
-def default_folder(config_path, resume: bool) -> Path:
+def default_folder(config_path: str | Path, resume: bool) -> Path:
     """Return runs/STEM-001, or the first number after all existing ones; to resume, the last existing one."""
     stem = Path(config_path).stem
     numbers = [int(match[1]) for path in Path("runs").glob("*")
@@ -156,12 +157,17 @@ def open_at_once(name: str, flags: int) -> int:
     return os.open(name, flags | os.O_NONBLOCK, 0o666)
 
 
-def line_to_json(value, **how) -> str:
+def line_to_json(value: object, **how: Any) -> str:
+    """Return a value as JSON text, with null for numbers that JSON lacks (nan, inf).
+
+    Args:
+        value: anything that `finite` makes plain.
+        how: more arguments of json.dumps. Each has a type of its own, so they are Any."""
     return json.dumps(finite(value), allow_nan=False, **how)
 
 
-def finite(value):
-    """Copy nested values with numpy turned into plain Python and non-finite numbers into None."""
+def finite(value: object) -> object:
+    """Return a copy of nested values in which NumPy's are plain Python, and None stands for nan and inf."""
     if isinstance(value, np.ndarray | np.generic):
         value = value.tolist()
     if isinstance(value, dict):

@@ -37,7 +37,7 @@ def submitted(runs: list[Planned], dry_run: bool = False, **asked: Any) -> str:
             f"fedmpi summary {shlex.quote(job.out)} show them")
 
 
-def array(runs: list[Planned], profile: str | None = None, options: Sequence[str] = (), **asked) -> JobScript:
+def array(runs: list[Planned], profile: str | None = None, options: Sequence[str] = (), **asked: Any) -> JobScript:
     """Return the job array of some runs of one job, each on one node. Raises BadInput.
 
     Args:

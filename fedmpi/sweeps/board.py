@@ -2,12 +2,16 @@
 from __future__ import annotations
 
 import sys
+from typing import TYPE_CHECKING
 
 from fedmpi.storage.run_status import Outcome
 from fedmpi.sweeps.job import Planned
 from fedmpi.text import duration, percent
 
-# What is shown where there is no room for all.
+if TYPE_CHECKING:
+    from rich.table import Table
+
+# What is shown if there is no room for all.
 STATES_SHOWN_FIRST = ("under way", "failed", "finished", "unfinished", "waiting")
 AROUND = 7      # lines of a terminal that the rows leave free: header, counts, and what was said last
 
@@ -55,8 +59,8 @@ class Board:
                 found.append((run, "waiting" if id(run) in waiting else known.state, known))
         return found
 
-    def table(self, states: list[tuple[Planned, str, Outcome]], height: int):
-        """Return the table, the rows that matter most where the terminal is too low for all."""
+    def table(self, states: list[tuple[Planned, str, Outcome]], height: int) -> Table:
+        """Return the table of `states`. A terminal of less than all lines shows the rows that matter most."""
         from rich.markup import escape
         from rich.table import Table
         counts = {state: sum(s == state for _, s, _ in states) for state in STATES_SHOWN_FIRST}
