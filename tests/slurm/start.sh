@@ -72,7 +72,9 @@ GresTypes=gpu
 # The worst case: srun without --mpi starts ranks that do not see each other.
 MpiDefault=none
 SchedulerParameters=bf_interval=1,sched_interval=1,sched_min_interval=0,batch_sched_delay=0
-KillWait=3
+KillWait=30
+# Longer than KillWait: a node that is busy with killing does not count as lost, which would start its job once more.
+MessageTimeout=60
 ReturnToService=2
 JobRequeue=1
 PreemptType=preempt/partition_prio

@@ -27,7 +27,7 @@ def restarted(desk, job: str) -> str:
     """Check that a job started again once and came to its end; return what it printed."""
     said = desk.over(job)
     assert f"job {job}: start 2 on" in said and f"job {job}: ended with code 0, finished" in said, said
-    assert desk.fact(job, "Restarts") == ["1"]
+    assert desk.fact(job, "Restarts") == ["1"], said
     return said
 
 
