@@ -54,9 +54,23 @@ def lint(session: nox.Session) -> None:
 
 @nox.session
 def types(session: nox.Session) -> None:
-    """Mypy on the package. Torch, NumPy and the like count as untyped, so they need not be installed."""
+    """Mypy on the package, and on what users write: the Python files of the documentation's pages and of the extension.
+
+    Torch, NumPy and the like count as untyped, so they need not be installed."""
     session.install("mypy>=1.13", "pydantic>=2.7", "typer>=0.16", "rich>=13", "jinja2>=3.1", "types-PyYAML")
     session.run("mypy", *session.posargs)
+    examples = Path(session.create_tmp(), "examples")
+    session.run("python", "-m", "tests.docs.examples", str(examples))
+    session.run("mypy", str(examples), "tests/extension/package/fedmpi_rings.py", env={"MYPYPATH": str(Path.cwd())})
+
+
+@nox.session
+def docs(session: nox.Session) -> None:
+    """The documentation as a site, in build/site; a broken link, a forgotten page or a faulty docstring is an error.
+
+    The pages are made from sources and docstrings, so the package and PyTorch need not be installed."""
+    session.install("mkdocs>=1.6", "mkdocs-material>=9.5", "mkdocstrings[python]>=0.27", "ruff>=0.9")
+    session.run("mkdocs", "build", "--strict", *session.posargs, env={"NO_MKDOCS_2_WARNING": "1"})
 
 
 @nox.session
@@ -88,7 +102,9 @@ def oldest(session: nox.Session) -> None:
     # cache, because the built files contain the path of the MPI library.
     session.install("--no-cache-dir", "-c", "tests/oldest.txt", "mpi4py",
                     env={"MPICC": str(Path(session.bin, "mpicc")), "CFLAGS": "-O0 -g0"})
-    session.install("-c", "tests/oldest.txt", ".[test]")
+    # The other packages of the extra `test` serve tests that do not run here, and have so many old versions that pip
+    # looks for minutes for some that fit together.
+    session.install("-c", "tests/oldest.txt", ".[export,pandas]", "hypothesis", "playwright", "pytest", "pytest-xdist")
     run_tests(session, "-m", "not slow", *WITH_LIBRARIES)
 
 
