@@ -8,11 +8,11 @@ import sys
 from collections.abc import Callable
 
 from benchmarks.plot import plot
-from fedmpi.config.load import parse
+from fedmpi.config.load import parse_yaml
 from fedmpi.errors import BAD_INPUT, BadInput, FedmpiError
 
 NAMES = ("overhead", "engines", "collectives", "cohort", "scaling", "clustering", "similarity", "clients", "traffic",
-         "exactness")
+         "exactness", "reading", "training")
 
 
 def run_benchmark(name: str, settings: list[str], json_path: str | None, picture_path: str | None) -> int:
@@ -56,7 +56,7 @@ def find_benchmark(name: str, settings: list[str]) -> tuple[Callable[..., dict |
             raise BadInput(f"{key!r} is not a setting of the benchmark {name}; its settings are "
                            + ", ".join(f"{k}={v}" for k, v in defaults.items()))
         try:
-            chosen[key] = parse(value)
+            chosen[key] = parse_yaml(value)
         except ValueError:
             raise BadInput(f"{key} = {value}: the value is not valid YAML") from None
         if not isinstance(chosen[key], type(defaults[key])):

@@ -9,7 +9,7 @@ import torch
 
 from benchmarks.rig import Rig
 from benchmarks.synthetic import SHAPES, Synthetic
-from fedmpi.clients.state_store import as_numpy
+from fedmpi.clients.state_store import copy_to_numpy
 from fedmpi.engines import engine_choice
 
 
@@ -31,7 +31,7 @@ def measure(world, model="mlp", shape="digits", clients=100, samples=40, batch=1
         row = {}
         for name, group.engine in engines.items():
             begin = time.perf_counter()
-            group.receive_shared([True] * len(rig.shared), [as_numpy(v) for v in rig.shared])
+            group.receive_shared([True] * len(rig.shared), [copy_to_numpy(v) for v in rig.shared])
             group.train(0, ids, group.clients, False)
             if group.device.type == "cuda":
                 torch.cuda.synchronize()

@@ -62,7 +62,7 @@ def take(given: argparse.Namespace) -> int:
     begin = time.monotonic()
     from benchmarks.gpu import plan
     from benchmarks.gpu.day import Day
-    from fedmpi.report.gpu_tables import text
+    from fedmpi.report.gpu_tables import format_tables
     end_by_signal()
     steps = plan.chosen(given.part, given.only)
     plan.preload(given.device)
@@ -70,7 +70,7 @@ def take(given: argparse.Namespace) -> int:
             "small": given.small}
     book = Day(given.part, steps, given.out, given.budget - (time.monotonic() - begin), given.device, given.small,
                head).go()
-    print(text(book, given.part))
+    print(format_tables(book, given.part))
     taken = [row for row in book["steps"] if row["part"] == given.part]
     return int(not all(row["ok"] for row in taken))
 
@@ -81,10 +81,10 @@ def end_by_signal() -> None:
 
 
 def show(given: argparse.Namespace) -> int:
-    from fedmpi.report.gpu_day import join, load_book
-    from fedmpi.report.gpu_tables import day_to_markdown, text
-    book = join([load_book(path) for path in given.files])
-    print(day_to_markdown(book) if given.markdown else text(book))
+    from fedmpi.report.gpu_day import join_books, load_book
+    from fedmpi.report.gpu_tables import day_to_markdown, format_tables
+    book = join_books([load_book(path) for path in given.files])
+    print(day_to_markdown(book) if given.markdown else format_tables(book))
     return 0
 
 

@@ -7,7 +7,7 @@ import numpy as np
 
 from fedmpi.assembly import build_parts
 from fedmpi.comm.orders import UP, Order
-from fedmpi.comm.rows import rows_of
+from fedmpi.comm.rows import make_rows
 from fedmpi.config.schema import resolve
 from fedmpi.method import Participants
 
@@ -58,7 +58,7 @@ class Rig:
         self.parts.pool.call(Order.STOP, np.int64(0))
 
     def _served(self):
-        return self.parts.method.server(self.shared, rows_of(self.parts.pool, UP, self.parts.up), self.who)
+        return self.parts.method.server(self.shared, make_rows(self.parts.pool, UP, self.parts.up), self.who)
 
     def judge(self, t: int) -> None:
         """Measure all clients' models on their test data."""

@@ -9,8 +9,8 @@ import torch
 
 from benchmarks.traffic import BYTES, ledger
 from fedmpi import registry
-from fedmpi.clustering.kmeans_and_linkage import nearest
-from fedmpi.clustering.low_rank import cosines_to_centres, multiply_adds
+from fedmpi.clustering.kmeans_and_linkage import find_nearest
+from fedmpi.clustering.low_rank import compute_cosines, count_multiply_adds
 from fedmpi.models.build import build_model
 
 SHAPE, CLASSES = (28, 28, 1), 10      # MNIST's
@@ -33,7 +33,7 @@ def measure(world, model="lenet5", components=50, largest=1000, repeats=3) -> di
         for how, method, settings, length, decide in ways:
             seconds = spent(n, n // 10, length, repeats, decide) if decide else 0.
             rows.append({"similarity": how, "method": method, "clients": n, "clusters": n // 10,
-                         "multiply_adds": multiply_adds(n, n // 10, length), "seconds": seconds,
+                         "multiply_adds": count_multiply_adds(n, n // 10, length), "seconds": seconds,
                          "moved_mib": n * ledger(method, network, SHAPE, n // 10, **settings) / 2**20})
     return {"benchmark": "similarity", "parameters": network.size, "components": components, "rows": rows,
             "ratio": rows[4]["seconds"] / rows[5]["seconds"]}
@@ -52,8 +52,8 @@ def spent(n: int, k: int, length: int, repeats: int, decide) -> float:
 
 
 def by_cosine(models, centres):
-    return cosines_to_centres(models, centres).argmax(1)
+    return compute_cosines(models, centres).argmax(1)
 
 
 def by_distance(models, centres):
-    return nearest(models.numpy(), centres.numpy())
+    return find_nearest(models.numpy(), centres.numpy())

@@ -6,7 +6,7 @@ import numpy as np
 from fedmpi import registry
 from fedmpi.engines.loop import rehearse_loop
 from fedmpi.models.build import build_model, make_blank_samples
-from fedmpi.server.round_cost import printed
+from fedmpi.server.round_cost import count_printed_bytes
 
 BYTES, CLIENTS = np.dtype("uint8"), 20
 DATA = {"CIFAR-100": ((32, 32, 3), 100), "Tiny-ImageNet": ((64, 64, 3), 200)}
@@ -25,7 +25,7 @@ def measure(world, clusters=4, models="cnn4,resnet18") -> dict | None:
         for data, (shape, classes) in DATA.items():
             model = build_model(registry.find_class("models", network)(), shape, BYTES, classes, 0)
             for row, name in zip(rows, METHODS, strict=True):
-                row[f"{data} {network}"] = printed(ledger(name, model, shape, clusters), 4 * model.size,
+                row[f"{data} {network}"] = count_printed_bytes(ledger(name, model, shape, clusters), 4 * model.size,
                                                    4 * model.head.size)
     mb = {row["method"]: next(v for v in row.values() if isinstance(v, float)) for row in rows}
     return {"benchmark": "traffic", "unit": "MB", "clusters": clusters, "rows": rows,

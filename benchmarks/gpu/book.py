@@ -7,7 +7,7 @@ import json
 import math
 from pathlib import Path
 
-from fedmpi.report.gpu_day import BOOK_ROWS, update
+from fedmpi.report.gpu_day import BOOK_ROWS, merge_facts
 from fedmpi.storage.atomic import atomic
 
 
@@ -16,7 +16,7 @@ def note(book: dict, step: str, section: str, values: dict) -> None:
     if section in BOOK_ROWS:
         book[section].append({"step": step, **plain(values)})
     else:
-        update(book[section], plain(values))
+        merge_facts(book[section], plain(values))
 
 
 def plain(value):

@@ -48,10 +48,10 @@ class Day:
 
     def __init__(self, part: str, steps: list[Step], to: Path, budget_s: float, device: str, small: bool, head: dict):
         self.part, self.steps, self.to, self.end = part, steps, to, time.monotonic() + budget_s - RESERVE_S
-        self.path, self.log = to / gpu_day.NAME, to / "gpu_day.log"
+        self.path, self.log = to / gpu_day.BOOK_NAME, to / "gpu_day.log"
         self.device, self.small = device, small
         to.mkdir(parents=True, exist_ok=True)
-        self.book = gpu_day.load_book(self.path) if self.path.exists() else gpu_day.blank_book(**head)
+        self.book = gpu_day.load_book(self.path) if self.path.exists() else gpu_day.make_blank_book(**head)
         self.book |= head
 
     def go(self) -> dict:
@@ -65,7 +65,7 @@ class Day:
 
     def take(self, step: Step, options: Options) -> None:
         begin, left = time.monotonic(), self.end - time.monotonic()
-        gpu_day.forget(self.book, step.name)
+        gpu_day.strike_step(self.book, step.name)
         if left < min(step.needs_s, step.limit_s):
             self.close(step, False, 0., f"skipped: {max(0, left):.0f} s of the budget are left, it needs "
                                         f"{min(step.needs_s, step.limit_s):.0f}")

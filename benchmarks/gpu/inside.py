@@ -14,16 +14,16 @@ import numpy as np
 import torch
 
 from fedmpi.assembly import build_parts
-from fedmpi.clients.state_store import as_numpy, digest_of
+from fedmpi.clients.state_store import compute_digest, copy_to_numpy
 from fedmpi.comm.orders import UP, Order
-from fedmpi.comm.rows import rows_of
+from fedmpi.comm.rows import make_rows
 from fedmpi.comm.transport import Solo
 from fedmpi.config.schema import resolve
 from fedmpi.engines import convolutions, cuda_graphs, engine_choice
 from fedmpi.method import Participants
 from fedmpi.models import precision
-from fedmpi.server.rounds import address
-from fedmpi.server.sampling import participants
+from fedmpi.server.rounds import send_messages
+from fedmpi.server.sampling import draw_participants
 
 # Settings under which a method shows within two rounds all that it does
 SHOWN = {"lcfed": {"K": 2, "D": 4}, "fedcps": {"layers": 1}, "ifca_cam": {"warm_up": 1}, "fesem_cam": {"warm_up": 0},
@@ -60,10 +60,10 @@ class Lab:
         return self
 
     def round(self, t: int, who: Participants | None = None) -> None:
-        who, method = who or participants(self.config, t, self.federation.sizes), self.parts.method
-        address(self.pool, method, self.shared, who)
+        who, method = who or draw_participants(self.config, t, self.federation.sizes), self.parts.method
+        send_messages(self.pool, method, self.shared, who)
         who = who.only(self.pool.train(t, who.ids, False, self.shared))
-        self.shared = method.server(self.shared, rows_of(self.pool, UP, self.parts.up), who)
+        self.shared = method.server(self.shared, make_rows(self.pool, UP, self.parts.up), who)
 
     def go(self, rounds: int) -> Lab:
         """Run the first rounds, the one that some methods have before them included, and judge once."""
@@ -77,7 +77,7 @@ class Lab:
 
     def train(self) -> None:
         """Let all clients train from the server's present state, as in a round without judging and server."""
-        self.group.receive_shared([True] * len(self.shared), [as_numpy(v) for v in self.shared])
+        self.group.receive_shared([True] * len(self.shared), [copy_to_numpy(v) for v in self.shared])
         self.group.train(0, np.arange(len(self.federation.sizes)), self.group.clients, False)
 
     def judge(self) -> None:
@@ -93,7 +93,7 @@ class Lab:
 
     def digest(self) -> str:
         """Return the sha256 of all that was learned, as a run's result has it."""
-        total = hashlib.sha256(digest_of(self.shared))
+        total = hashlib.sha256(compute_digest(self.shared))
         total.update(np.ascontiguousarray(self.pool.call(Order.DIGEST)).data)
         return total.hexdigest()
 

@@ -12,7 +12,7 @@ import time
 import numpy as np
 import torch
 
-from fedmpi.comm.gpu_staging import cuda_aware
+from fedmpi.comm.gpu_staging import is_cuda_aware
 
 REPEATS = 7
 
@@ -37,7 +37,7 @@ def main(device: str, numbers: int) -> None:
         torch.from_numpy(buffer).to(device)
     ways = {"reduce from pinned memory": lambda: staged(True), "reduce from pageable memory": lambda: staged(False),
             "broadcast and copy": broadcast}
-    if device == "cuda" and cuda_aware(MPI):
+    if device == "cuda" and is_cuda_aware(MPI):
         ways["reduce from the GPU's memory"] = direct
     for name, way in ways.items():
         spent = []

@@ -19,7 +19,7 @@ EQUAL = [23] * 6      # samples of clients that take as many steps: all of them 
 def note_recorded(notes: Notes) -> None:
     """Note of each method and network how many steps were recorded in two rounds, and how many fell back."""
     options = notes.options
-    trials = [(method, "mlp") for method in options.pick(registry.available("methods"), FEW[:2])]
+    trials = [(method, "mlp") for method in options.pick(registry.list_available("methods"), FEW[:2])]
     trials += [("fedavg", model) for model in options.pick([m for m in MODELS if m != "mlp"], ["tiny"])]
     for method, model in notes.cases(trials):
         with recorder() as counts:

@@ -32,7 +32,7 @@ def compare_graphs(notes: Notes) -> None:
 
 def compare_methods(notes: Notes, engine: str, graphs: str) -> None:
     """Run two rounds of all methods on digits."""
-    for method in notes.cases(notes.options.pick(registry.available("methods"), FEW)):
+    for method in notes.cases(notes.options.pick(registry.list_available("methods"), FEW)):
         compare(notes, method, "mlp", engine, graphs, "float32")
 
 
