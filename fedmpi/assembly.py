@@ -3,13 +3,15 @@ its parts from these decisions in the same way."""
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 import torch
 
-from fedmpi import __version__
+from fedmpi import __version__, warm_start
+from fedmpi.clients.measures import try_measures
 from fedmpi.comm.gpu_probe import probe_gpu_memory
 from fedmpi.comm.gpu_staging import refuse_cuda_aware, wants_gpu_direct
 from fedmpi.comm.heartbeat import Heartbeat
@@ -17,15 +19,31 @@ from fedmpi.comm.mpi_world import World
 from fedmpi.comm.rank_pool import RankPool
 from fedmpi.comm.robust import RobustMean
 from fedmpi.comm.transport import Transport
+from fedmpi.config.own_parts import fingerprint_code
 from fedmpi.config.schema import Config, load_config, resolve, to_plain
 from fedmpi.context import RankContext
-from fedmpi.data.federation import Federation, prepare
-from fedmpi.errors import BadInput
-from fedmpi.method import Method
+from fedmpi.data.federation import Federation, prepare_federation
+from fedmpi.errors import BadInput, FaultyCode, FedmpiError
+from fedmpi.json_values import JsonObject
+from fedmpi.memory_check import refuse_large_method
+from fedmpi.method import Method, State
+from fedmpi.own_code.changes import (
+    CONSENT,
+    CodeChange,
+    describe_accepted,
+    describe_unknown_code,
+    list_changes,
+    refuse_changes,
+    refuse_other_code,
+)
+from fedmpi.own_code.failures import blame_own_code, format_cause
+from fedmpi.own_code.fingerprint import Fingerprint
+from fedmpi.paths import refuse_wrong_paths
+from fedmpi.progress import Progress
 from fedmpi.ranks import describe_place, gather_objects
 from fedmpi.server import selection
 from fedmpi.storage import checkpoint
-from fedmpi.storage.folder import RunFolder, default_folder
+from fedmpi.storage.folder import RunFolder, choose_folder
 
 # name of the runs of a configuration that is no file
 UNNAMED = "run"
@@ -42,36 +60,91 @@ class Decision:
     snapshot: checkpoint.Snapshot | None
     warnings: list[str]
     # what every rank is told
-    start: dict
+    start: JsonObject
+    # the fingerprint of the user's own code, and its changes since the checkpoint that the user accepted
+    own_code: Fingerprint = field(default_factory=dict)
+    accepted: list[CodeChange] = field(default_factory=list)
 
 
-def decide(config_path: str | Path | Mapping, overrides: Sequence[str] | Mapping, out: str | None, resume: str | None,
-           world: Transport) -> Decision:
+@refuse_wrong_paths()
+def decide(config_path: str | Path | Mapping[str, object], overrides: Sequence[str] | Mapping[str, object],
+           out: str | None, resume: str | None, world: Transport, accept_changed_code: bool = False) -> Decision:
     """Check all that can be checked before anything starts. Raises BadInput."""
-    config = load_config(config_path, overrides)
-    plain = to_plain(config)
-    refuse_cuda_aware(config.comm.cuda_aware, world)
     name = UNNAMED if isinstance(config_path, Mapping) else config_path
-    folder = RunFolder.claim(out or default_folder(name, bool(resume)), bool(resume))
     try:
-        federation = Federation(prepare(config.data, config.seed))
-        refuse_engine(config, federation, bind_method(config, federation))
+        with blame_own_code():
+            config = load_config(config_path, overrides)
+            plain = to_plain(config)
+    except FaultyCode as error:
+        raise log_early_cause(out or choose_folder(name, bool(resume)), error) from error.__cause__
+    refuse_cuda_aware(config.comm.cuda_aware, world)
+    folder = RunFolder.claim(out or choose_folder(name, bool(resume)), bool(resume))
+    accepted: list[CodeChange] = []
+    try:
+        own_code = fingerprint_code(config)
+        with blame_own_code():
+            federation = Federation(prepare_federation(config.data, config.seed))
+            refuse_engine(config, federation, build_method(config, federation))
+            try_measures(config.evaluate.measures, federation.classes)
         path, warnings = find_resume_checkpoint(folder, resume)
         snapshot = checkpoint.read_checkpoint(path, check=resume != "auto") if path else None
         if snapshot:
             checkpoint.check_same(snapshot, plain, federation.fingerprint)
-            warnings += checkpoint.in_last_bits(snapshot, plain)
+            warnings += checkpoint.warn_of_last_bits(snapshot, plain)
             if snapshot.round > config.rounds:
                 raise BadInput(f"{path} is of round {snapshot.round}, but rounds = {config.rounds}: nothing to do; "
                                "raise rounds, or start a new run with another --out")
-    except BaseException:
+            accepted, said = accept_code(snapshot, own_code, accept_changed_code)
+            warnings += said
+        warnings += describe_unknown_code(own_code)
+    except BaseException as error:
+        logged = log_cause(folder, error) if isinstance(error, FaultyCode) else None
         folder.withdraw()
+        if logged:
+            raise logged from error.__cause__
         raise
     if folder.taken_over:
         warnings.append(folder.taken_over)
     start = {"version": __version__, "config": plain, "federation": str(federation.path),
-             "fingerprint": federation.fingerprint}
-    return Decision(config, federation, folder, path, snapshot, warnings, start)
+             "fingerprint": federation.fingerprint, "own_code": own_code}
+    return Decision(config, federation, folder, path, snapshot, warnings, start, own_code, accepted)
+
+
+def accept_code(snapshot: checkpoint.Snapshot, now: Fingerprint, accept: bool) -> tuple[list[CodeChange], list[str]]:
+    """Return the changes of the user's own code since a checkpoint, and what to say of them.
+
+    Raises BadInput if there are any, and they are not accepted."""
+    then = snapshot.books.get("own_code")
+    if then is None:
+        return [], [f"the checkpoint of round {snapshot.round} has no fingerprint of your own code, so it is not known "
+                    "whether the code has changed since"] if now else []
+    changes = list_changes(then, now, snapshot.round)
+    if not accept:
+        refuse_changes(changes, f"the checkpoint of round {snapshot.round}", "put back what it was, start a new run "
+                       f"with another --out, or accept the change by {CONSENT}, which result.json will say")
+    return changes, describe_accepted(changes)
+
+
+def log_cause(folder: RunFolder, error: FaultyCode) -> BadInput:
+    """Write the traceback of a failure of the user's own code to the run's log, and return an error that says so. If
+    the log cannot be written, return the same error."""
+    with suppress(FedmpiError):
+        progress = Progress(folder.log_path, quiet=True)
+        progress.note(f"{error}\n{format_cause(error)}")
+        progress.close()
+        return error.reword(f"{error} (traceback in {folder.log_path})")
+    return error
+
+
+def log_early_cause(out: str | Path, error: FaultyCode) -> BadInput:
+    """Do the same before the run folder `out` is locked, unless another run holds it."""
+    with suppress(FedmpiError):
+        folder = RunFolder.claim(out, resume=True)
+        try:
+            return log_cause(folder, error)
+        finally:
+            folder.withdraw()
+    return error
 
 
 def find_resume_checkpoint(folder: RunFolder, resume: str | None) -> tuple[Path | None, list[str]]:
@@ -83,12 +156,12 @@ def find_resume_checkpoint(folder: RunFolder, resume: str | None) -> tuple[Path 
         if path.is_dir():
             raise BadInput(f"--resume {resume} is a folder: give a checkpoint file, or --out {resume} --resume auto")
         return path, []
-    path, refused = checkpoint.newest(folder.checkpoints)
+    newest, refused = checkpoint.find_newest(folder.checkpoints)
     warnings = [f"refused {why}" if str(bad) in why else f"refused {bad}: {why}" for bad, why in refused]
-    if refused and path is None:
+    if refused and newest is None:
         raise BadInput("\n".join(warnings) + f"\nno checkpoint in {folder.checkpoints} can be used; start a new run "
                        "with another --out")
-    return path, warnings
+    return newest, warnings
 
 
 @dataclass
@@ -98,33 +171,38 @@ class Parts:
     method: Method
     federation: Federation
     pool: RankPool
-    shared: tuple
-    up: tuple
+    shared: State
+    up: State
     device: torch.device
     # why this rank copies its GPU's numbers to the host before MPI takes them; "" if it does not
     staged: str = ""
     # where each rank works; known at rank 0
-    places: list[dict] = field(default_factory=list)
+    places: list[JsonObject] = field(default_factory=list)
 
     def gpus(self) -> list[str]:
         """Return the descriptions of the GPUs that train clients, each once. Rank 0 knows them."""
         return sorted({them["card"] for them in self.places if them["hosts"]} - {""})
 
 
-def bind_method(config: Config, federation: Federation) -> Method:
+def build_method(config: Config, federation: Federation) -> Method:
     """Build the model for the federation's samples and return the method on it. Raises BadInput."""
-    from fedmpi.clients import updates
-    from fedmpi.engines import batchnorm
+    from fedmpi.clients import newcomers, updates
+    from fedmpi.engines import batchnorm, training_options
     from fedmpi.models.build import build_model
     model = build_model(config.model, federation.shape, federation.dtype, federation.classes, config.seed)
+    warm_start.load_start(config, model)
     words = getattr(federation, "vocabulary", None)
     if model.table and words and words > model.lookup.num_embeddings:
         raise BadInput(f"model: its table has {model.lookup.num_embeddings} rows, but the data count their words up to "
                        f"{words - 1}; set model.vocabulary = {words} or more")
+    refuse_large_method(config.method, model.size, config.train, int(federation.sizes.max()),
+                        int(np.prod(federation.shape)))
     config.method.check(config.train)
     selection.refuse_selection(config, federation)
     method = batchnorm.bind_method(config.method, model)
+    training_options.refuse_training_options(config, federation, method)
     updates.refuse_updates(config, method, federation)
+    newcomers.refuse_newcomers(config, method)
     return method
 
 
@@ -135,10 +213,11 @@ def refuse_engine(config: Config, federation: Federation, method: Method) -> Non
     engine_choice.refuse_vmap(config.engine, method, make_blank_samples(federation.shape, federation.dtype))
 
 
-def assemble_from_start(world: Transport, start: dict, context: RankContext) -> Parts:
+def assemble_from_start(world: Transport, start: JsonObject, context: RankContext) -> Parts:
     """Build a worker's parts from what rank 0 told (`Decision.start` and its host)."""
-    federation = Federation(start["federation"], start["fingerprint"])
-    return assemble(world, resolve(start["config"]), federation, start["host"], context)
+    federation, config = Federation(start["federation"], start["fingerprint"]), resolve(start["config"])
+    refuse_other_code(fingerprint_code(config), start["own_code"])
+    return assemble(world, config, federation, start["host"], context)
 
 
 def assemble(world: Transport, config: Config, federation: Federation, server_host: str, context: RankContext) -> Parts:
@@ -162,13 +241,14 @@ def build_parts(world: Transport, config: Config, federation: Federation, server
         context: what this rank's parts share; None: nobody asks the run to stop"""
     from fedmpi.clients import malloc
     from fedmpi.clients.hosted import HostedClients
+    from fedmpi.clients.newcomers import list_newcomers
     from fedmpi.clients.placement import assign_homes
     from fedmpi.engines import engine_choice, gpu_card
     from fedmpi.engines.loop import rehearse_loop
     from fedmpi.models import precision
     from fedmpi.models.build import make_blank_samples
     torch.set_num_threads(config.threads)
-    malloc.keep()
+    malloc.keep_freed_memory()
     precision.set_precision(config.precision)
     where = assign_homes(federation.sizes, world.size, config.server.hosts_clients, config.placement, config.seed)
     hosted = np.flatnonzero(where == world.rank)
@@ -176,17 +256,17 @@ def build_parts(world: Transport, config: Config, federation: Federation, server
     if device.type == "cuda":
         gpu_card.use_deterministic_kernels()
         torch.cuda.set_device(device)
-    method = bind_method(config, federation)
+    method = build_method(config, federation)
     shared, mine = method.init(len(where))
     at_work = method.with_model(method.model.to(device)) if device.type != "cpu" else method
     sample = make_blank_samples(federation.shape, federation.dtype)
     up = rehearse_loop(method, shared, mine, sample)[1]
-    name, why = config.engine, "set"
-    if name == "auto":
-        name, why = engine_choice.choose_by_network(method, shared, mine, sample)
+    engine_name, why = ((config.engine, "set") if config.engine != "auto" else
+                        engine_choice.choose_by_network(method, shared, mine, sample))
     room = gpu_card.limit_memory(config, device, gpu_card.count_ranks_on_gpu(world, device))
-    engine = engine_choice.build_engine(name, config, room)
-    group = HostedClients(at_work, shared, mine, engine, federation, hosted, config, device, room, context, why)
+    engine = engine_choice.build_engine(engine_name, config, room)
+    group = HostedClients(at_work, shared, mine, engine, federation, hosted, config, device, room, context, why,
+                         list_newcomers(where, config.data.new_clients, world.rank))
     wanted = wants_gpu_direct(config.comm.cuda_aware, world, device)
     works, staged = probe_gpu_memory(config.comm.cuda_aware, world, device, wanted)
     robust = RobustMean.from_settings(config.server.aggregation, config.server.trim)

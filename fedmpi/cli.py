@@ -13,27 +13,29 @@ import typer
 
 from fedmpi import __version__
 from fedmpi.commands import submit_options as on
-from fedmpi.errors import BAD_INPUT, FedmpiError
+from fedmpi.commands.arguments import AsJson, ConfigFile, ForPrint, JobFile, Name, Overrides, RunsIn, Scale
+from fedmpi.errors import BAD_INPUT, FedmpiError, StorageError
+from fedmpi.own_code.failures import blame_own_code
+from fedmpi.paths import is_wrong_path, refuse_wrong_paths
+from fedmpi.shipped import init_study, is_job_file
+from fedmpi.text import printable
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False,
                   context_settings={"help_option_names": ["-h", "--help"]},
                   help="Personalised and clustered federated learning as an MPI application.\n\n"
-                       "Train: [bold]mpiexec -n 3 fedmpi run configs/quickstart.yaml[/bold]", rich_markup_mode="rich")
-
-ConfigFile = Annotated[str, typer.Argument(help="YAML file: a diff of the defaults", metavar="CONFIG")]
-Overrides = Annotated[list[str] | None, typer.Argument(help="e.g. train.lr=0.01 method=fedavg", metavar="KEY=VALUE")]
-Name = Annotated[str | None, typer.Argument(help="explain this one", metavar="NAME")]
-AsJson = Annotated[bool, typer.Option("--json", help="print JSON")]
+                       "Train: [bold]mpiexec -n 3 fedmpi run quickstart[/bold]", rich_markup_mode="rich")
 
 
 @contextmanager
 def clear_errors() -> Iterator[None]:
-    """Print a FedmpiError as one message and exit with its code."""
+    """Print an error that is for the user (FedmpiError, of own code, of a path) as one message; exit with its code."""
     try:
-        yield
+        with blame_own_code(), refuse_wrong_paths():
+            yield
     except FedmpiError as error:
-        print(f"fedmpi: {error}", file=sys.stderr)
-        raise typer.Exit(error.code) from None
+        print(f"fedmpi: {printable(error)}", file=sys.stderr)
+        wrong_path = isinstance(error, StorageError) and is_wrong_path(error.__cause__)
+        raise typer.Exit(BAD_INPUT if wrong_path else error.code) from None
 
 
 def version(wanted: bool) -> None:
@@ -44,25 +46,31 @@ def version(wanted: bool) -> None:
 
 
 @app.callback()
-def main(version: Annotated[bool, typer.Option("--version", callback=version, is_eager=True,
-                                               help="print the version")] = False) -> None:
+def read_global_options(version: Annotated[bool, typer.Option(
+        "--version", callback=version, is_eager=True, help="print the version")] = False) -> None:
     """Read the options that stand before the command."""
 
 
 @app.command()
 def run(config: ConfigFile, overrides: Overrides = None,
         out: Annotated[str | None, typer.Option(help="run folder; default: runs/NAME-001, -002, ...")] = None,
-        resume: Annotated[str | None, typer.Option(
-            help="auto: the newest good checkpoint of the run folder, if any; or the path of one")] = None,
-        time_limit: Annotated[str | None, typer.Option(
-            help="save and exit with 75 before 01:30:00 (or 90, 1-12:00:00) are over, or the Slurm job")] = None,
-        ranks: Annotated[int | None, typer.Option(help="refuse to start on another number of MPI ranks")] = None
-        ) -> None:
+        resume: on.ResumeOption = None, time_limit: on.TimeLimitOption = None,
+        ranks: Annotated[int | None, typer.Option(help="refuse to start on another number of MPI ranks")] = None,
+        accept_changed_code: on.AcceptOption = False) -> None:
     """Train a federation; start it under mpiexec or srun for several ranks.
 
     Exit codes: 0 finished, 75 saved and to be started again, 2 bad input, 1 failure."""
     from fedmpi import session
-    sys.exit(session.run_command(config, overrides or [], out, resume, time_limit, ranks))
+    sys.exit(session.run_command(config, overrides or [], out, resume, time_limit, ranks, accept_changed_code))
+
+
+@app.command()
+def init(folder: Annotated[Path, typer.Argument(help="a new folder", metavar="FOLDER")]) -> None:
+    """Write the template of a study: data, a method, a configuration, a job and tests of one's own."""
+    with clear_errors():
+        files = init_study(folder)
+    print(printable(f"{folder}: {', '.join(path.name for path in files)}\nnext: cd {shlex.quote(str(folder))}; "
+                    "python make_data.py; mpiexec -n 3 fedmpi run config.yaml"))
 
 
 @app.command()
@@ -72,10 +80,11 @@ def plan(config: ConfigFile, overrides: Overrides = None,
     """Show which rank would host which clients, memory, bytes and steps per round; nothing is trained.
 
     The federation is prepared if it is not there yet."""
-    from fedmpi.commands import plan
+    from fedmpi.commands.plan import make_plan
+    from fedmpi.commands.plan_table import format_plan
     with clear_errors():
-        planned = plan.make_plan(config, overrides or [], ranks)
-    print(json.dumps(planned) if as_json else plan.plan_table(planned))
+        planned = make_plan(config, overrides or [], ranks)
+    print(json.dumps(planned) if as_json else printable(format_plan(planned)))
 
 
 @app.command()
@@ -84,13 +93,13 @@ def data(config: ConfigFile, overrides: Overrides = None,
     """Prepare the federation of a configuration and draw its label distribution."""
     with clear_errors():
         from fedmpi.config.schema import load_config
-        from fedmpi.data.federation import Federation, prepare
+        from fedmpi.data.federation import Federation, prepare_federation
         from fedmpi.data.label_plot import write_label_plot
         settings = load_config(config, overrides or [])
-        path = prepare(settings.data, settings.seed, check=True)
+        path = prepare_federation(settings.data, settings.seed, check=True)
         picture = Path(out) if out else path.with_suffix(".png")
         write_label_plot(Federation(path), picture)
-    print(f"federation {path}\nlabel distribution {picture}")
+    print(printable(f"federation {path}\nlabel distribution {picture}"))
 
 
 @app.command()
@@ -122,27 +131,46 @@ def catalogue(kind: str, name: str | None, as_json: bool) -> None:
     from fedmpi.commands import catalogue
     with clear_errors():
         if as_json:
-            found = catalogue.names_of_kind(kind) if name is None else catalogue.entry(kind, name)
+            found = catalogue.list_names(kind) if name is None else catalogue.describe_entry(kind, name)
             print(json.dumps(found, default=str))
         else:
             print(catalogue.list_kind(kind) if name is None else catalogue.explain(kind, name))
 
 
 @app.command()
-def submit(config: ConfigFile, overrides: Overrides = None, profile: on.Profile = None, nodes: on.Nodes = None,
-           ranks: on.Ranks = None, gpus: on.Gpus = None, gpu_request: on.GpuRequest = None, cpus: on.Cpus = None,
-           time: on.Time = None, partition: on.Partition = None, account: on.Account = None, array: on.Array = None,
-           option: on.Option = None, signal: on.Signal = None, name: on.Name = None, out: on.Out = None,
-           command: on.Command = None, launcher: on.Launcher = None, mpi: on.Mpi = None, setup: on.Setup = None,
-           restarts: on.Restarts = None, chain: on.Chain = None, prepare: on.Prepare = True,
-           dry_run: on.DryRun = False) -> None:
+def submit(config: ConfigFile, overrides: Overrides = None, profile: on.ProfileOption = None,
+           nodes: on.NodesOption = None, ranks: on.RanksOption = None, gpus: on.GpusOption = None,
+           gpu_request: on.GpuRequestOption = None, cpus: on.CpusOption = None, time: on.TimeOption = None,
+           partition: on.PartitionOption = None, account: on.AccountOption = None, array: on.ArrayOption = None,
+           option: on.SbatchOption = None, signal: on.SignalOption = None, name: on.JobNameOption = None,
+           out: on.OutOption = None, command: on.CommandOption = None, launcher: on.LauncherOption = None,
+           mpi: on.MpiOption = None, setup: on.SetupOption = None, restarts: on.RestartsOption = None,
+           chain: on.ChainOption = None, prepare: on.PrepareOption = True, dry_run: on.DryRunOption = False,
+           accept_changed_code: on.AcceptOption = False) -> None:
     """Write a Slurm job script that restarts itself, submit it and print the job's id."""
-    from fedmpi.commands.submit import submit_command
     with clear_errors():
+        from fedmpi.commands.submit import submit_command
         more = [f"--{k}={v}" for k, v in (("partition", partition), ("account", account)) if v] + (option or [])
         submit_command(config, overrides or [], array or [], more, profile, prepare, dry_run, nodes=nodes, ranks=ranks,
                        gpus=gpus, gpu_request=gpu_request, cpus=cpus, time=time, signal=signal, name=name, out=out,
-                       command=command, launcher=launcher, mpi=mpi, setup=setup, restarts=restarts, chain=chain)
+                       command=command, launcher=launcher, mpi=mpi, setup=setup, restarts=restarts, chain=chain,
+                       accept_changed_code=accept_changed_code or None)
+
+
+@app.command()
+def status(paths: Annotated[list[str] | None, typer.Argument(
+               help="run folders, folders that hold runs, or a job file; default: runs", metavar="RUN|JOB...")] = None,
+           scale: Scale = None, out: RunsIn = None, as_json: AsJson = False) -> None:
+    """Show how far runs are: round, accuracy, time of a round, time left, memory of a rank, last sign of life."""
+    from fedmpi.commands import status
+    with clear_errors():
+        if paths and is_job_file(paths):
+            from fedmpi.sweeps.job import plan_job
+            runs = [(run.name, run.folder) for run in plan_job(paths[0], scale, out)[1]]
+        else:
+            runs = status.find_runs(paths or ["runs"])
+        found = status.read_status(runs)
+    print(json.dumps(found) if as_json else printable(status.show_status(found)))
 
 
 @app.command()
@@ -150,12 +178,7 @@ def summary(folder: Annotated[str, typer.Argument(help="folder of a job array or
     """Show how far the runs of a job array or a sweep came, and why some failed."""
     from fedmpi.commands import summary
     with clear_errors():
-        print(summary.summarise_runs(folder))
-
-
-JobFile = Annotated[str, typer.Argument(help="YAML file: rows, columns and seeds of runs", metavar="JOB")]
-Scale = Annotated[str | None, typer.Option(help="a smaller variant that the job names")]
-RunsIn = Annotated[str | None, typer.Option(help="folder of the job's runs; default: runs/JOB[-SCALE]")]
+        print(printable(summary.summarise_runs(folder)))
 
 
 @app.command()
@@ -163,13 +186,14 @@ def sweep(path: JobFile, scale: Scale = None, out: RunsIn = None,
           local: Annotated[int, typer.Option(min=1, help="runs at a time")] = 1,
           ranks: Annotated[int, typer.Option(min=1, help="MPI ranks of each run")] = 1,
           slurm: Annotated[bool, typer.Option("--slurm", help="submit them as a job array instead")] = False,
-          profile: on.Profile = None, time: on.Time = None, gpus: on.Gpus = None, cpus: on.Cpus = None,
-          mpi: on.Mpi = None, option: on.Option = None, setup: on.Setup = None,
+          profile: on.ProfileOption = None, time: on.TimeOption = None, gpus: on.GpusOption = None,
+          cpus: on.CpusOption = None, mpi: on.MpiOption = None, option: on.SbatchOption = None,
+          setup: on.SetupOption = None,
           rate: Annotated[float | None, typer.Option(
               help="with --dry-run: steps a second of one process; default: measured here")] = None,
           dry_run: Annotated[bool, typer.Option(
-              "--dry-run", help="print commands and cost, with --slurm the job script; start nothing")] = False
-          ) -> None:
+              "--dry-run", help="print commands and cost, with --slurm the job script; start nothing")] = False,
+          accept_changed_code: on.AcceptOption = False) -> None:
     """Run all runs of a job that are not finished; the same command continues after any interruption.
 
     The options from --profile to --setup count with --slurm. There --gpus sets the ranks of a run: one for each GPU,
@@ -177,15 +201,16 @@ def sweep(path: JobFile, scale: Scale = None, out: RunsIn = None,
 
     Exit codes: 0 all finished (or submitted), 75 stopped, 2 bad input, 1 some failed."""
     with clear_errors():
+        from fedmpi.sweeps.changed_code import mark_runs
         from fedmpi.sweeps.job import plan_job
-        _, runs = plan_job(path, scale, out)
+        runs = mark_runs(plan_job(path, scale, out)[1], accept_changed_code)
         if dry_run and not slurm:
             from fedmpi.sweeps import estimate
-            estimate.show(runs, local, ranks, rate)
+            estimate.show_costs(runs, local, ranks, rate)
             return
         if slurm:
             from fedmpi.sweeps import array
-            print(array.submitted(runs, dry_run, profile=profile, options=option or [], ranks=ranks, time=time,
+            print(array.submit_runs(runs, dry_run, profile=profile, options=option or [], ranks=ranks, time=time,
                                   gpus=gpus, cpus=cpus, mpi=mpi, setup=setup))
             return
         from fedmpi.sweeps.local import Sweep
@@ -197,23 +222,23 @@ def sweep(path: JobFile, scale: Scale = None, out: RunsIn = None,
 def report(paths: Annotated[list[str], typer.Argument(help="a job file, folders of runs, or gpu_day.json",
                                                          metavar="JOB|RUN...")],
            scale: Scale = None, out: RunsIn = None,
-           to: Annotated[str | None, typer.Option(help="folder to write to; default: OUT/report, or report")] = None
-           ) -> None:
+           to: Annotated[str | None, typer.Option(help="folder to write to; default: OUT/report, or report")] = None,
+           for_print: ForPrint = False) -> None:
     """Write tables and figures of what runs have so far, and a page with both."""
     with clear_errors():
         from fedmpi.report import gpu_day, gpu_tables, results, write
         if any(gpu_day.is_book(Path(path)) for path in paths):
             print(f"report {gpu_tables.write_day([*map(Path, dict.fromkeys(paths))], Path(to or 'report'))}")
             return
-        if len(paths) == 1 and not Path(paths[0]).is_dir():
+        if is_job_file(paths):
             from fedmpi.sweeps.job import plan_job
             job, runs = plan_job(paths[0], scale, out)
             command = shlex.join(["fedmpi", "sweep", paths[0], *(["--scale", scale] if scale else []),
                                   *(["--out", out] if out else [])])
-            shown, folder = results.of_job(job, runs, command), runs[0].folder.parents[2] / "report"
+            shown, folder = results.collect_job_results(job, runs, command), runs[0].folder.parents[2] / "report"
         else:
-            shown, folder = results.of_folders([Path(path) for path in dict.fromkeys(paths)]), Path("report")
-        print(f"report {write.write_report(shown, Path(to) if to else folder)}")
+            shown, folder = results.collect_folder_results([*map(Path, dict.fromkeys(paths))]), Path("report")
+        print(printable(f"report {write.write_report(shown, Path(to) if to else folder, for_print)}"))
 
 
 @app.command()
@@ -222,7 +247,7 @@ def compare(first: Annotated[str, typer.Argument(help="run folder", metavar="RUN
     """Show two runs side by side: settings that differ, measures at common rounds, digests."""
     from fedmpi.commands import compare
     with clear_errors():
-        print(compare.compare_runs(Path(first), Path(second)))
+        print(printable(compare.compare_runs(Path(first), Path(second))))
 
 
 @app.command()
@@ -235,24 +260,24 @@ def export(run: Annotated[str, typer.Argument(help="run folder, or one of its ch
     """Write a trained model as the state dict of a plain PyTorch module."""
     with clear_errors():
         from fedmpi.commands import export
-        print(export.export_model(Path(run), Path(out), client, own_code))
+        print(printable(export.export_model(Path(run), Path(out), client, own_code)))
 
 
 @app.command()
-def tensorboard(runs: Annotated[list[str], typer.Argument(help="run folders, finished or not", metavar="RUN...")]
-                ) -> None:
+def tensorboard(runs: Annotated[list[str], typer.Argument(help="run folders, finished or not",
+                                                          metavar="RUN...")]) -> None:
     """Write event files for TensorBoard into run folders: what metrics.jsonl holds at present."""
     from fedmpi.commands import tensorboard
     with clear_errors():
-        print(tensorboard.write_events([Path(run) for run in runs]))
+        print(printable(tensorboard.write_events([Path(run) for run in runs])))
 
 
 @app.command(hidden=True, add_help_option=False,
              context_settings={"ignore_unknown_options": True, "allow_extra_args": True})
 def bench(context: typer.Context) -> None:
     """Name the command that runs the benchmarks now."""
-    command = shlex.join(["python", "-m", "benchmarks", *context.args])
-    print(f"fedmpi: the benchmarks are no part of the installed package; run in a checkout: {command}", file=sys.stderr)
+    print("fedmpi: the benchmarks are no part of the installed package; run in a checkout: "
+          f"{shlex.join(['python', '-m', 'benchmarks', *context.args])}", file=sys.stderr)
     raise typer.Exit(BAD_INPUT)
 
 

@@ -6,7 +6,7 @@ Legend of shapes: n clients, d parameters, b batch, c classes."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, overload
 
 from torch import Tensor
 
@@ -48,7 +48,7 @@ class ClientData(Protocol):
 
     @property
     def decay(self) -> float:
-        """The factor by which lr_decay has changed the learning rate, for rates of your own (pFedMe, CGPFL)."""
+        """The factor by which lr_decay and schedule have changed the rate, for rates of your own (pFedMe, CGPFL)."""
 
     @property
     def momentum(self) -> float:
@@ -62,23 +62,39 @@ class ClientData(Protocol):
     def steps(self) -> int | None:
         """The run's local steps, which replace the epochs; None if epochs count."""
 
+    @overload
+    def descend(self, net: NetOrLoss, w: Tensor, *, lr: float | None = None, only: slice | None = None,
+                pull: Sequence[Pull] = (), momentum: float | None = None, args: Sequence[Tensor] = (),
+                clip: tuple[float, float] | None = None, spread: Literal[False] = False,
+                noise: tuple[int, ...] | None = None, where: Tensor | None = None) -> Tensor:
+        """Return w (d,) after SGD, or the run's optimizer, on the round's batches."""
+
+    @overload
+    def descend(self, net: NetOrLoss, w: Tensor, *, lr: float | None = None, only: slice | None = None,
+                pull: Sequence[Pull] = (), momentum: float | None = None, args: Sequence[Tensor] = (),
+                clip: tuple[float, float] | None = None, spread: Literal[True],
+                noise: tuple[int, ...] | None = None, where: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """Return (w, v): v (0-d) is the variance of the batch gradients."""
+
     def descend(self, net: NetOrLoss, w: Tensor, *, lr: float | None = None, only: slice | None = None,
                 pull: Sequence[Pull] = (), momentum: float | None = None, args: Sequence[Tensor] = (),
                 clip: tuple[float, float] | None = None, spread: bool = False, noise: tuple[int, ...] | None = None,
-                where: Tensor | None = None) -> Tensor:
-        """Return w (d,) after plain SGD on the round's batches.
+                where: Tensor | None = None) -> Tensor | tuple[Tensor, Tensor]:
+        """Return w (d,) after SGD, or the run's optimizer, on the round's batches.
 
         Args:
             net: a Net, whose cross-entropy is minimised, or a loss of your own, loss(w, x, y, *args) -> (b,).
             w: the weights to start from (d,).
-            lr, momentum: default to those of the run.
+            lr: the learning rate; None: that of the run.
+            momentum: None: that of the run. If one is given, the steps are plain SGD with it: the run's optimizer,
+                weight decay, Nesterov's momentum and clipping do not apply (mixes, for example).
             only: the block of w that moves; the rest is frozen (FedRep, FedBABU).
             pull: proximal terms (centre, strength, block). Each adds strength * (w - centre) to the gradient of its
                 block of w (FedProx, Ditto, LCFed).
             args: further tensors for a loss of your own. Tensors that differ between clients must be passed here.
             clip: (low, high). w is clipped to this range after every step (FedAH).
             spread: returns (w, v) in place of w. v (0-d) is the variance of the batch gradients, without pulls and
-                summed over d; it is 0 after a single batch (FedCPS).
+                summed over d and before they are shortened; it is 0 after a single batch (FedCPS).
             noise: shape of standard normal noise for each sample. The loss is then loss(w, x, y, e, *args), with a new
                 e (b, *noise) in every step, drawn for (seed, round, client, stream) (FedSR, FedCR).
             where: a flag (0-d). A client for which it is False keeps w and makes no steps (FedALA, FedGroup)."""

@@ -3,6 +3,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TypeAlias
+
+from fedmpi.json_values import JsonObject
+
+# The function of the user's program that is called after every round with its line of metrics.jsonl; None: none is.
+RoundCallback: TypeAlias = Callable[[JsonObject], object] | None
 
 
 def never() -> bool:
@@ -25,5 +31,7 @@ class RankContext:
     waits: Callable[[], float] = no_wait
     # the client at work, or those that are trained at once; None between clients
     client: int | list[int] | None = None
+    # whether the first round, or the warm-up before it, has begun: what fails before was refused, and nothing is lost
+    has_begun: bool = False
     # the round that this work belongs to, from 0; -1 is the warm-up before the first round
     round: int = 0

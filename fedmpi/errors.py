@@ -1,4 +1,5 @@
 """Errors, and the exit codes that scripts may rely on."""
+from __future__ import annotations
 
 FINISHED = 0
 FAILED = 1
@@ -21,6 +22,20 @@ class GivenUp(FedmpiError):
     code = SAVED
 
 
+class CallbackError(Exception):
+    """The function `on_round` of the user's program raised an exception, which is the __cause__ of this one."""
+
+
 class BadInput(FedmpiError):
     """The user's input cannot be run. Nothing was started and nothing was lost."""
     code = BAD_INPUT
+
+    def reword(self, message: str) -> BadInput:
+        """Return an error of the same kind and with the same cause that says something else."""
+        new = type(self)(message)
+        new.__cause__ = self.__cause__
+        return new
+
+
+class FaultyCode(BadInput):
+    """The user's own code failed before the first round. `__cause__` is its error."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import numpy as np
 
 from fedmpi.settings import Ge, Gt, Lt
-from fedmpi.text import spans
+from fedmpi.text import format_spans
 
 if TYPE_CHECKING:
     from fedmpi.method import Participants
@@ -36,7 +36,8 @@ class Faults:
         chances = np.random.default_rng((who.seed, who.round, DROPS_STREAM)).random(who.ids[-1] + 1)
         return who.only(chances[who.ids] >= self.drop)
 
-    def missing(self, asked: Participants, trained: Participants, taken: Participants) -> tuple[dict, str]:
+    def missing(self, asked: Participants, trained: Participants,
+                taken: Participants) -> tuple[dict[str, list[int]], str]:
         """Return which clients were lost and whose updates were not taken, and a line that says so ("" if none).
 
         Args:
@@ -45,8 +46,8 @@ class Faults:
             taken: those of them whose updates the server took."""
         lost, bad = np.setdiff1d(asked.ids, trained.ids).tolist(), np.setdiff1d(trained.ids, taken.ids).tolist()
         facts = ({"lost": lost} if self.drop else {}) | ({"bad_updates": bad} if self.bad_update == "skip" else {})
-        parts = [*([f"lost clients {spans(lost)}"] if lost else []),
-                 *([f"left out bad updates of clients {spans(bad)}"] if bad else [])]
+        parts = [*([f"lost clients {format_spans(lost)}"] if lost else []),
+                 *([f"left out bad updates of clients {format_spans(bad)}"] if bad else [])]
         return facts, f"round {asked.round + 1}: {', '.join(parts)}" if parts else ""
 
 
@@ -62,7 +63,7 @@ class Attack:
     scale: Annotated[float, Gt(0), "sign_flip: factor; noise: standard deviation"] = 1.
 
 
-def attackers(attack: Attack | None, n: int, seed: int) -> np.ndarray:
+def choose_attackers(attack: Attack | None, n: int, seed: int) -> np.ndarray:
     """Return which of n clients attack, ascending; nobody does without `attack`."""
     count = 0 if attack is None else min(max(1, round(attack.share * n)), n - 1)
     return np.sort(np.random.default_rng((seed, ATTACKERS_STREAM)).choice(n, count, replace=False))

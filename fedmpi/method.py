@@ -24,6 +24,7 @@ from fedmpi.client_data import State as State
 from fedmpi.errors import BadInput
 from fedmpi.models.flat import Model
 from fedmpi.settings import NO_SETTING
+from fedmpi.settings import TrainSettings as TrainSettings
 
 if TYPE_CHECKING:
     from fedmpi.comm.rows import Rows
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
 Weights: TypeAlias = Tensor | tuple[Tensor, ...]
 
 # Names that version 0.1 had for parts of this interface.
-RENAMED = {"on": "with_model", "opening": "warm_up_participants", "note": "message_template", "down": "messages",
+RENAMED_HOOKS = {"on": "with_model", "opening": "warm_up_participants", "note": "message_template", "down": "messages",
            "averages": "supports_robust_mean", "keeps_statistics": "supports_local_batchnorm"}
 
 
@@ -51,16 +52,16 @@ WHOLE, BASE, HEAD = VectorKind
 
 
 @cache
-def declared_kinds(state: type) -> dict[str, tuple[VectorKind, ...]]:
+def list_declared_kinds(state: type) -> dict[str, tuple[VectorKind, ...]]:
     """Return the declared kinds of each field of a NamedTuple."""
     return {name: tuple(m for m in getattr(hint, "__metadata__", ()) if isinstance(m, VectorKind))
             for name, hint in get_type_hints(state, include_extras=True).items()}
 
 
-def kind_of_field(model: Model, state: type, name: str, length: int) -> VectorKind | None:
+def find_kind_of_field(model: Model, state: type, name: str, length: int) -> VectorKind | None:
     """Return the kind of a field whose vectors have so many numbers, or None if they are just numbers."""
     lengths = {WHOLE: model.size, BASE: model.base.size, HEAD: model.head.size}
-    return next((kind for kind in declared_kinds(state).get(name, ()) if lengths[kind] == length), None)
+    return next((kind for kind in list_declared_kinds(state).get(name, ()) if lengths[kind] == length), None)
 
 
 class Nothing(NamedTuple):
@@ -98,9 +99,10 @@ class Participants:
         self.each |= columns
 
 
+# Any: the field is typed as a Model, so that no use of the network has to ask whether it is there.
 def set_by_with_model() -> Any:
     """Return a field that `with_model` sets. It is no setting, configurations cannot name it, and two methods that
-    differ in it alone are equal. Any, so that no use of the network has to ask whether it is there."""
+    differ in it alone are equal."""
     return field(default=None, kw_only=True, repr=False, compare=False, metadata=NO_SETTING)
 
 
@@ -119,6 +121,8 @@ class Method:
     # True if the method works with client-local BatchNorm statistics (model.statistics = local): False if it makes
     # norms or products of models, in which they would count
     supports_local_batchnorm: ClassVar[bool] = True
+    # How a client that never took part is served (`data.new_clients`), in a few words; "": it cannot be served
+    serves_newcomers: ClassVar[str] = ""
     # True if `server` only uses `mean` and `mean_by`, so that `server.aggregation` may replace them
     supports_robust_mean: ClassVar[bool] = True
     # Lets fields be of types that pydantic does not know, such as Model
@@ -126,7 +130,7 @@ class Method:
 
     def __init_subclass__(cls, **words: object) -> None:
         super().__init_subclass__(**words)
-        for old, new in RENAMED.items():
+        for old, new in RENAMED_HOOKS.items():
             if isinstance(vars(cls).get(old), FunctionType | bool):
                 raise BadInput(f"{cls.__module__}: {cls.__name__}.{old} is called {new} since version 0.2; rename it")
 
@@ -134,10 +138,8 @@ class Method:
         """Return this method for a network. Checks that need the network belong here; they raise BadInput."""
         return dataclasses.replace(self, model=model)
 
-    def check(self, train: Any) -> None:
-        """Refuse settings that do not go with those of the training. Raises BadInput.
-
-        `train` is a config.schema.Train. Its type is Any, because this module must not import the configuration."""
+    def check(self, train: TrainSettings) -> None:
+        """Refuse settings that do not go with those of the training. Raises BadInput."""
 
     def init(self, n: int) -> tuple[State, State]:
         """Return the first Shared and the first Mine, which is the same for all n clients."""
@@ -191,7 +193,7 @@ class Method:
         states: tuple[State, State] = mine, up
         for state in states:
             for name, rows in state._asdict().items():
-                if kind_of_field(self.model, type(state), name, rows.width) in (WHOLE, HEAD):
+                if find_kind_of_field(self.model, type(state), name, rows.width) in (WHOLE, HEAD):
                     return rows[-self.model.head.size:]
         return None
 
@@ -205,6 +207,19 @@ class Method:
     def personal(self, shared: State, mine: State, data: ClientData) -> Weights:
         """Return the weights by which a client is judged, before its next local training."""
         raise NotImplementedError
+
+    def serve_newcomer(self, shared: State, mine: State, data: ClientData) -> Weights:
+        """Return the weights by which a client is judged that never took part, and will not: what it may download, and
+        what it does with that on its training data. Nothing is sent or kept. The weights have the form of those of
+        `personal`.
+
+        By default these are the weights of `personal` for the first Mine. A class says by `serves_newcomers` how it
+        serves them.
+
+        Args:
+            mine: the first Mine.
+            data: its `id` is no row in tables of Shared that go by client, and its `message` is None."""
+        return self.personal(shared, mine, data)
 
     def unadapted(self, shared: State, mine: State) -> Weights | None:
         """Return the weights from which `personal` trains for this client, to be judged as well; None if it does not
@@ -221,7 +236,7 @@ class Method:
         w = getattr(shared, "w", None)
         if w is None or w.ndim != 1:
             return None
-        return w if kind_of_field(self.model, type(shared), "w", len(w)) is WHOLE else None
+        return w if find_kind_of_field(self.model, type(shared), "w", len(w)) is WHOLE else None
 
     def predict(self, w: Weights, x: Tensor) -> Tensor:
         """Return the logits (b, c) of weights that `personal`, `unadapted` or `trained` returned."""

@@ -14,28 +14,33 @@ from fedmpi.clients.hosted import ON_GPU
 from fedmpi.clients.placement import Pace
 from fedmpi.comm.orders import Order
 from fedmpi.config.schema import to_plain
+from fedmpi.context import RoundCallback
 from fedmpi.engines import convolutions
 from fedmpi.method import Method, nbytes
 from fedmpi.progress import Progress
-from fedmpi.ranks import hosts_table, oddities
+from fedmpi.ranks import format_hosts, list_warnings
 from fedmpi.server.books import Books
 from fedmpi.server.metrics import Groups
 from fedmpi.server.on_disk_error import Storage
 from fedmpi.server.rounds import Run
 from fedmpi.server.run_state import RunState
 from fedmpi.server.saving import CheckpointWriter
-from fedmpi.settings import setting_names
+from fedmpi.settings import list_setting_names
 from fedmpi.slurm.deadline import Deadline
 from fedmpi.storage import checkpoint
 from fedmpi.storage.checkpoint import Snapshot
-from fedmpi.text import spans
+from fedmpi.text import format_spans
 
 
 def prepare_run(parts: Parts, decision: Decision, progress: Progress, stop: Callable[[], bool],
-                deadline: Deadline) -> Run:
-    """Make rank 0's Run, fresh or restored from the checkpoint."""
+                deadline: Deadline, on_round: RoundCallback = None) -> Run:
+    """Make rank 0's Run, fresh or restored from the checkpoint; see Run for the arguments."""
     folder, federation = decision.folder, parts.federation
-    state = RunState(parts.shared, Groups(len(federation.sizes), federation.groups, federation.group_names))
+    state = RunState(parts.shared, Groups(len(federation.sizes), federation.groups, federation.group_names),
+                     own_code=decision.own_code)
+    if decision.snapshot:
+        before = decision.snapshot.books.get("accepted_code_changes", [])
+        state.accepted_code_changes = [*before, *decision.accepted]
     first = parts.pool.hosted.store.first
     pace = Pace(parts.pool.homes, movable=not first, row=nbytes(first),
                 sizes=federation.sizes if parts.config.placement == "balanced" else None)
@@ -44,14 +49,14 @@ def prepare_run(parts: Parts, decision: Decision, progress: Progress, stop: Call
                   parts.gpus())
     checkpoints = CheckpointWriter(parts.config, parts.pool, federation, folder, progress, state, parts.gpus())
     run = Run(parts.config, parts.method, parts.pool, federation, progress, state, parts.up, stop, pace, deadline,
-              storage, books, checkpoints)
+              storage, books, checkpoints, on_round)
     announce_run(run, parts, decision)
     folder.start_again()
     folder.store_config(to_plain(parts.config))
     if decision.snapshot and decision.resume:
         run.checkpoints.restore(decision.resume.resolve(), decision.snapshot)
         progress.say(f"continuing after round {state.round} from {decision.resume}")
-        decision.warnings += checkpoint.on_another_gpu(decision.snapshot, run.books.gpus)
+        decision.warnings += checkpoint.warn_of_another_gpu(decision.snapshot, run.books.gpus)
     choose_engine(run, decision.snapshot)
     choose_convolutions(run, decision.snapshot)
     run.pace.measured = not depends_on_neighbours(run)
@@ -68,14 +73,14 @@ def choose_engine(run: Run, snapshot: Snapshot | None) -> None:
     if config.engine != "auto":
         return
     if snapshot:
-        pool.hosted.why = snapshot.books.get("engine_why", pool.hosted.why)
+        pool.hosted.engine_why = snapshot.books.get("engine_why", pool.hosted.engine_why)
         if snapshot.books["engine"] != pool.hosted.engine.name:
             pool.call(Order.ENGINE, np.frombuffer(snapshot.books["engine"].encode(), np.uint8))
     elif pool.call(Order.TIMES)[:, ON_GPU].any():
         loop, vmap = pool.call(Order.PROBE, *pool.changed_fields(run.state.shared)).sum(0)
         name = "vmap" if vmap < loop else "loop"
-        pool.hosted.why = f"{loop:.3f} s for loop, {vmap:.3f} s for vmap on the first clients"
-        run.progress.say(f"engine {name}: {pool.hosted.why}")
+        pool.hosted.engine_why = f"{loop:.3f} s for loop, {vmap:.3f} s for vmap on the first clients"
+        run.progress.say(f"engine {name}: {pool.hosted.engine_why}")
         pool.call(Order.ENGINE, np.frombuffer(name.encode(), np.uint8))
 
 
@@ -106,27 +111,35 @@ def announce_run(run: Run, parts: Parts, decision: Decision) -> None:
     hosts, idle = counts[counts > 0], int((counts[1:] == 0).sum())
     run.progress.say(
         f"fedmpi {__version__}: {parts.method.title} {format_settings(parts.method)} on {config.data.name}, "
-        f"{len(sizes)} clients ({format_range(sizes)} training samples), {parts.method.model.size:,} parameters")
+        f"{len(sizes)} clients ({format_range(sizes)} training samples), {describe_newcomers(parts)}"
+        f"{parts.method.model.size:,} parameters")
     run.progress.say(
         f"{world.size} rank{'s' * (world.size > 1)} (MPI: {world.library}): "
         + ("rank 0 alone" if world.size == 1 else f"{len(hosts)} host {format_range(hosts)} clients each")
-        + (f", {idle} idle" if idle else "") + f"; engine {run.pool.hosted.engine.name} ({run.pool.hosted.why}), "
+        + (f", {idle} idle" if idle else "")
+        + f"; engine {run.pool.hosted.engine.name} ({run.pool.hosted.engine_why}), "
         + (f"device {parts.device}, " if world.size == 1 else "")
         + f"{config.precision}, {config.threads} thread{'s' * (config.threads > 1)} a rank; "
         f"pid {os.getpid()} on {world.host}; run folder {decision.folder.path}")
     if world.size > 1:
-        run.progress.say(hosts_table(parts.places))
+        run.progress.say(format_hosts(parts.places))
     if config.attack:
-        attack = spans(np.flatnonzero(~run.books.honest).tolist())
+        attack = format_spans(np.flatnonzero(~run.books.honest).tolist())
         run.progress.say(f"attack: {config.attack.kind} of clients {attack}; accuracies are the honest clients'")
     unwatched = [f"comm.timeout is off: it needs an MPI of thread level multiple, and this one has {world.thread_level}"
                  ] if world.size > 1 and config.comm.timeout and not world.heartbeat else []
     staged = [f"rank {r} on {them['host']} hands its GPU's numbers to MPI by way of the host: {them['staged']}"
               for r, them in enumerate(parts.places) if them.get("staged")]
-    for oddity in oddities(parts.places) + unwatched + staged:
+    for oddity in list_warnings(parts.places) + unwatched + staged:
         run.progress.say(f"warning: {oddity}")
     if run.deadline.known:
         run.progress.say(f"stops by itself in time for the end of {run.deadline.what}, {format_time(run.deadline.end)}")
+
+
+def describe_newcomers(parts: Parts) -> str:
+    """Return how many new clients there are and how they are served, "" if there are none."""
+    m = parts.config.data.new_clients
+    return f"{m} new client{'s' * (m > 1)} (served by {parts.method.serves_newcomers}), " if m else ""
 
 
 def format_time(moment: float) -> str:
@@ -140,7 +153,8 @@ def format_range(counts: np.ndarray) -> str:
 
 
 def format_settings(method: Method) -> str:
-    """Return a method's settings as "name=value ..."."""
-    values = {name: getattr(method, name) for name in setting_names(type(method))}
-    return " ".join(f"{name}={value}" for name, value in values.items() if value != ())
+    """Return the settings of a method, or of a network, as "name=value ..."; a file `start` only if there is one."""
+    values = {name: getattr(method, name) for name in list_setting_names(type(method))}
+    return " ".join(f"{name}={value}" for name, value in values.items()
+                    if value != () and (name, value) != ("start", None))
 

@@ -11,7 +11,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from fedmpi.session import StopFlag
+from fedmpi.session import SIGNALS, StopFlag
 
 
 def interrupt(number: int) -> None:
@@ -24,12 +24,12 @@ def handled_signals() -> Iterator[StopFlag]:
     """Yield the flag that signals raise during a run; a second Ctrl-C raises KeyboardInterrupt. Only the main thread of
     a process hears of signals: elsewhere the flag is never raised."""
     stop = StopFlag(interrupt)
-    if threading.current_thread() is threading.main_thread():
-        stop.install()
-    try:
+    if threading.current_thread() is not threading.main_thread():
         yield stop
-    finally:
-        stop.restore()
+        return
+    with restored_signals(*SIGNALS):
+        stop.install()
+        yield stop
 
 
 @contextmanager
@@ -67,4 +67,5 @@ def restored_signals(*numbers: int) -> Iterator[None]:
     finally:
         for number, handler in before.items():
             if signal.getsignal(number) is not handler:
+                # None: a handler that was not set from Python cannot be set again from Python
                 signal.signal(number, signal.SIG_DFL if handler is None else handler)

@@ -14,17 +14,18 @@ import os
 import signal
 import sys
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 from fedmpi import errors
-from fedmpi.comm.launcher import inside_launcher
+from fedmpi.comm.launcher import is_inside_launcher
 from fedmpi.comm.mpi_world import open_world
 from fedmpi.comm.transport import Solo, Transport
-from fedmpi.context import RankContext
+from fedmpi.context import RankContext, RoundCallback
 from fedmpi.errors import BadInput, FedmpiError, GivenUp
+from fedmpi.json_values import JsonObject
 from fedmpi.process_state import handled_signals, restored_signals, restored_torch
 from fedmpi.result import Result, require_pandas
-from fedmpi.session import RunRequest, conduct, decide_and_tell, last_words, serve_as_worker, told
+from fedmpi.session import RunRequest, conduct, decide_and_tell, explain_failure, serve_as_worker, share_text
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -37,15 +38,17 @@ class InterpreterWorld(Solo):
     """The world of one process that belongs to the user's program: errors are raised and never end it."""
 
     def fail(self, message: str, code: int) -> NoReturn:
-        raise_error(message, code)
+        error = sys.exc_info()[1]
+        raise_error(message, code, error.__cause__ if isinstance(error, FedmpiError) else error)
 
     def close(self, code: int = 0) -> None:
         """Nothing to finalise."""
 
 
-def run(config: str | os.PathLike | Mapping[str, Any], /, *, out: str | os.PathLike | None = None,
-        resume: str | os.PathLike | None = None, time_limit: str | None = None, quiet: bool = False,
-        **overrides: Any) -> Result:
+def run(config: str | os.PathLike[str] | Mapping[str, object], /, *, out: str | os.PathLike[str] | None = None,
+        resume: str | os.PathLike[str] | None = None, time_limit: str | None = None, quiet: bool = False,
+        on_round: RoundCallback = None, accept_changed_code: bool = False,
+        **overrides: object) -> Result:
     """Train a federation and return what it found, as the command `fedmpi run` does.
 
     In a program that `mpiexec -n 5 python program.py` starts, all ranks call it alike, and each gets the result.
@@ -57,6 +60,10 @@ def run(config: str | os.PathLike | Mapping[str, Any], /, *, out: str | os.PathL
         resume: "auto" for the newest good checkpoint of the run folder, or the path of one
         time_limit: save and stop before so much time is over, as Slurm writes it ("01:30:00")
         quiet: print nothing; log.txt in the run folder has it all
+        on_round: is called at rank 0 after every round with its line of metrics.jsonl as a dict. If it raises an
+            exception, the run ends without a result, and the exception reaches the caller; other ranks raise GivenUp.
+            What the run saved last can be resumed.
+        accept_changed_code: continue even if your own code was changed since the checkpoint; the result will say so
         overrides: settings that replace the configuration's
 
     Raises:
@@ -66,19 +73,21 @@ def run(config: str | os.PathLike | Mapping[str, Any], /, *, out: str | os.PathL
         FedmpiError: if the run failed. In a job of several ranks a failure ends the whole job."""
     request = RunRequest(config if isinstance(config, Mapping) else os.fspath(config), overrides,
                          None if out is None else os.fspath(out), None if resume is None else os.fspath(resume),
-                         time_limit)
+                         time_limit, accept_changed_code=accept_changed_code)
     world = join_world()
     with handled_signals() as stop, restored_torch():
-        context = RankContext(stop, stop.waits)
+        context, raised = RankContext(stop, stop.waits), None
         try:
-            said = json.dumps(lead_run(world, request, context, quiet)) if world.rank == 0 else ""
-            if world.rank:
+            end: JsonObject = {}
+            if world.rank == 0:
+                end, raised = lead_run(world, request, context, quiet, on_round)
+            else:
                 serve_as_worker(world, request, context)
-            end = json.loads(told(world, said))
+            end = json.loads(share_text(world, json.dumps(end)))
         except BaseException as error:
             # the other ranks wait for this one
             if world.size > 1:
-                world.fail(*last_words(world, context, error))
+                world.fail(*explain_failure(world, context, error))
             raise
         finally:
             world.on_failure = None
@@ -87,41 +96,48 @@ def run(config: str | os.PathLike | Mapping[str, Any], /, *, out: str | os.PathL
             world.heartbeat = None
         if end["code"] == errors.SAVED and stop.number == signal.SIGINT:
             raise KeyboardInterrupt(end["message"])
+    if raised is not None:
+        raise raised
     if end["code"] != errors.FINISHED:
         raise_error(end["message"], end["code"])
     return Result(end["folder"], own_code=True)
 
 
-def lead_run(world: Transport, request: RunRequest, context: RankContext, quiet: bool) -> dict:
-    """Do the part of rank 0. Return what all ranks are told of the end: code, folder and message."""
+def lead_run(world: Transport, request: RunRequest, context: RankContext, quiet: bool,
+             on_round: RoundCallback) -> tuple[JsonObject, BaseException | None]:
+    """Do the part of rank 0. Return what all ranks are told of the end (code, folder and message), and the exception
+    to raise here: the refusal, or what `on_round` raised."""
     try:
         decision, ends = decide_and_tell(world, request)
     except FedmpiError as error:
-        return {"code": error.code, "message": str(error)}
+        return {"code": error.code, "message": str(error)}, error
     folder = decision.folder.path.resolve()
     try:
-        code = conduct(world, context, decision, ends, quiet)
+        code = conduct(world, context, decision, ends, quiet, on_round)
+    except errors.CallbackError as error:
+        raised = error.__cause__
+        return {"code": errors.SAVED, "message": f"on_round ended the run at rank 0: {raised!r}"}, raised
     finally:
         decision.folder.release()
     return {"code": code, "folder": str(folder),
-            "message": f"the run was stopped and is saved: continue with out={str(folder)!r}, resume='auto'"}
+            "message": f"the run was stopped and is saved: continue with out={str(folder)!r}, resume='auto'"}, None
 
 
 def join_world() -> Transport:
     """Join the ranks of the job that this process was started in; without a launcher it is alone and needs no MPI."""
     if not _world:
-        world = open_world() if inside_launcher() or "mpi4py.MPI" in sys.modules else Solo()
+        world = open_world() if is_inside_launcher() or "mpi4py.MPI" in sys.modules else Solo()
         _world.append(world if world.size > 1 else InterpreterWorld())
     return _world[0]
 
 
-def raise_error(message: str, code: int) -> NoReturn:
-    """Raise the FedmpiError of an exit code."""
+def raise_error(message: str, code: int, cause: BaseException | None = None) -> NoReturn:
+    """Raise the FedmpiError of an exit code, with its cause: an error of the user's own code, for example."""
     kind = {errors.BAD_INPUT: BadInput, errors.SAVED: GivenUp}.get(code, FedmpiError)
-    raise kind(message.removeprefix("fedmpi: "))
+    raise kind(message.removeprefix("fedmpi: ")) from cause
 
 
-def load_result(folder: str | os.PathLike, *, own_code: bool = False) -> Result:
+def load_result(folder: str | os.PathLike[str], *, own_code: bool = False) -> Result:
     """Return the result of a finished run from its folder. Raises BadInput if it holds no finished run.
 
     Args:
@@ -131,20 +147,22 @@ def load_result(folder: str | os.PathLike, *, own_code: bool = False) -> Result:
     return Result(os.fspath(folder), own_code)
 
 
-def plan(config: str | os.PathLike | Mapping[str, Any], /, *, ranks: int = 3, **overrides: Any) -> dict[str, Any]:
+def plan(config: str | os.PathLike[str] | Mapping[str, object], /, *, ranks: int = 3,
+         **overrides: object) -> JsonObject:
     """Return who would host whom, memory, bytes and steps per round, as `fedmpi plan --json` prints them. Nothing is
     trained; the federation is prepared if it is not there yet.
 
     Args:
-        config, overrides: as for `run`
+        config: as for `run`
+        overrides: as for `run`
         ranks: ranks to plan for, the server among them"""
     from fedmpi.commands.plan import make_plan
     with restored_torch():
         return make_plan(config if isinstance(config, Mapping) else os.fspath(config), overrides, ranks)
 
 
-def sweep(job: str | os.PathLike, /, *, scale: str | None = None, out: str | os.PathLike | None = None,
-          at_once: int = 1, ranks: int = 1) -> pd.DataFrame:
+def sweep(job: str | os.PathLike[str], /, *, scale: str | None = None, out: str | os.PathLike[str] | None = None,
+          at_once: int = 1, ranks: int = 1, accept_changed_code: bool = False) -> pd.DataFrame:
     """Run all runs of a job file that are not finished, each in processes of its own, as `fedmpi sweep` does.
 
     Args:
@@ -153,6 +171,7 @@ def sweep(job: str | os.PathLike, /, *, scale: str | None = None, out: str | os.
         out: folder of the job's runs; default: runs/JOB[-SCALE]
         at_once: runs at a time
         ranks: MPI ranks of each run
+        accept_changed_code: finished runs count, and others continue, even if your own code was changed since
 
     Returns:
         a row for each run: row, column, seed, folder and every single number of its result.json
@@ -161,11 +180,13 @@ def sweep(job: str | os.PathLike, /, *, scale: str | None = None, out: str | os.
         BadInput: if the job cannot be run.
         GivenUp: if a signal stopped the sweep; the same call continues it.
         FedmpiError: if a run failed; the others have run."""
+    from fedmpi.sweeps import changed_code
     from fedmpi.sweeps import job as jobs
     from fedmpi.sweeps.local import Sweep
     pandas = require_pandas()
     path = os.fspath(job)
     runs = jobs.plan_job(path, scale, None if out is None else os.fspath(out))[1]
+    runs = changed_code.mark_runs(runs, accept_changed_code)
     started = Sweep(runs, at_once, ranks)
     with restored_signals(signal.SIGINT, signal.SIGTERM):
         code = started.go()
@@ -174,15 +195,15 @@ def sweep(job: str | os.PathLike, /, *, scale: str | None = None, out: str | os.
     if code != errors.FINISHED:
         raise FedmpiError("\n".join(f"{run.name}: {why}" for run, why in started.failed))
     return pandas.DataFrame([{"row": run.row, "column": run.column, "seed": run.seed, "folder": str(run.folder),
-                              **single_numbers(run.outcome().result or {})} for run in runs])
+                              **select_numbers(run.outcome().result or {})} for run in runs])
 
 
-def single_numbers(result: Mapping[str, Any]) -> dict[str, Any]:
+def select_numbers(result: JsonObject) -> JsonObject:
     """Return the entries of a result that are no lists and no mappings."""
     return {name: value for name, value in result.items() if not isinstance(value, list | dict)}
 
 
 def list_methods() -> list[str]:
     """Return the names of all methods: those of fedmpi, then those of installed plug-ins."""
-    from fedmpi.commands.catalogue import names_of_kind
-    return names_of_kind("methods")
+    from fedmpi.commands.catalogue import list_names
+    return list_names("methods")

@@ -9,7 +9,6 @@ import platform
 from collections import defaultdict
 from importlib.metadata import PackageNotFoundError, version
 from itertools import groupby
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -17,15 +16,15 @@ import numpy as np
 from fedmpi import __version__
 from fedmpi.comm.transport import Transport
 from fedmpi.errors import BadInput
-from fedmpi.text import format_columns, spans
+from fedmpi.json_values import Json, JsonObject
+from fedmpi.own_code.places import PACKAGE
+from fedmpi.text import format_columns, format_spans
 
 if TYPE_CHECKING:
     import torch
 
-PACKAGE = Path(__file__).parent
 
-
-def gather_objects(world: Transport, value: object) -> list:
+def gather_objects(world: Transport, value: object) -> list[Json]:
     """Return every rank's value at rank 0, in rank order, and an empty list elsewhere. All ranks call it.
 
     Args:
@@ -33,12 +32,12 @@ def gather_objects(world: Transport, value: object) -> list:
     text, one_each = np.frombuffer(json.dumps(value).encode(), np.uint8), np.ones(world.size, np.int64)
     lengths = world.gather(np.array([text.size]), one_each)
     texts = world.gather(text, one_each if lengths is None else lengths)
-    if world.rank:
+    if lengths is None or texts is None:      # this is not rank 0
         return []
     return [json.loads(part.tobytes()) for part in np.split(texts, lengths.cumsum()[:-1])]
 
 
-def refuse_mixed(world: Transport, words: list) -> None:
+def refuse_mixed(world: Transport, words: list[object]) -> None:
     """Refuse ranks whose program or command line differs from rank 0's. All ranks call it first.
 
     Args:
@@ -46,7 +45,7 @@ def refuse_mixed(world: Transport, words: list) -> None:
 
     Raises:
         BadInput: at rank 0, with the rank and what differs."""
-    cards = gather_objects(world, card(world, words)) if world.size > 1 else []
+    cards = gather_objects(world, describe_rank(world, words)) if world.size > 1 else []
     for rank, them in enumerate(cards):
         odd = next((name for name in them if name != "host" and them[name] != cards[0][name]), None)
         if odd:
@@ -55,14 +54,22 @@ def refuse_mixed(world: Transport, words: list) -> None:
                            f"{cards[0][odd]}; {remedy}")
 
 
-def card(world: Transport, words: list) -> dict[str, str]:
+def refuse_other_ranks(world: Transport, planned: int | None) -> None:
+    """Raise BadInput if other ranks were started than were planned: a rank that is alone would compute for days."""
+    if planned is not None and world.size != planned:
+        raise BadInput(f"--ranks {planned} were planned, but {world.size} started (MPI: {world.library}); start "
+                       "as many (srun --ntasks, mpiexec -n), or change the plan: --ranks, or nodes= and ranks= in a "
+                       "job script")
+
+
+def describe_rank(world: Transport, words: list[object]) -> dict[str, str]:
     """Return what this rank runs, by name. All but the host has to be the same on all ranks."""
     return {"host": world.host, "fedmpi": __version__, "Python": platform.python_version(),
-            "torch": installed("torch", "unknown"), "code": code_mark(),
+            "torch": read_package_version("torch", "unknown"), "code": hash_source(),
             "command": " ".join("-" if word is None else str(word) for word in words)}
 
 
-def installed(package: str, otherwise: str) -> str:
+def read_package_version(package: str, otherwise: str) -> str:
     """Return a package's version, or `otherwise` if it is not installed."""
     try:
         return version(package)
@@ -70,7 +77,7 @@ def installed(package: str, otherwise: str) -> str:
         return otherwise
 
 
-def code_mark() -> str:
+def hash_source() -> str:
     """Return a short hash of this package's source: a user may have changed an installed version."""
     total = hashlib.sha256()
     for path in sorted(PACKAGE.rglob("*.py")):
@@ -78,14 +85,14 @@ def code_mark() -> str:
     return total.hexdigest()[:12]
 
 
-def describe_place(world: Transport, device: torch.device, hosts: bool) -> dict:
+def describe_place(world: Transport, device: torch.device, hosts: bool) -> JsonObject:
     """Return where this rank works: host, device, cores, threads, GPU.
 
     Args:
         device: where this rank trains or judges clients.
         hosts: this rank hosts clients."""
     import torch
-    cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else list(range(os.cpu_count()))
+    cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else list(range(os.cpu_count() or 1))
     here = {"host": world.host, "device": str(device), "cores": cores, "threads": torch.get_num_threads(),
             "hosts": hosts, "gpu": None}
     if device.type == "cuda":
@@ -96,7 +103,7 @@ def describe_place(world: Transport, device: torch.device, hosts: bool) -> dict:
     return here
 
 
-def oddities(places: list[dict]) -> list[str]:
+def list_warnings(places: list[JsonObject]) -> list[str]:
     """Return warnings about devices: GPUs that ranks share, and ranks that have none while others do."""
     sharing, found = defaultdict(list), []
     for rank, them in enumerate(places):
@@ -104,19 +111,19 @@ def oddities(places: list[dict]) -> list[str]:
             sharing[them["host"], them["gpu"]].append(rank)
     for (host, _), ranks in sharing.items():
         if len(ranks) > 1:
-            found.append(f"ranks {spans(ranks)} share one GPU of {host}; one rank per GPU is faster, unless "
+            found.append(f"ranks {format_spans(ranks)} share one GPU of {host}; one rank per GPU is faster, unless "
                          "a rank leaves its GPU idle")
     without = [rank for rank, them in enumerate(places) if them["hosts"] and not them["gpu"]]
     if sharing and without:
-        found.append(f"ranks {spans(without)} train on the CPU while others have a GPU, and all wait for the slowest; "
-                     "ask for a GPU for each (Slurm: --gpus-per-node), or start fewer ranks")
+        found.append(f"ranks {format_spans(without)} train on the CPU while others have a GPU, and all wait for the "
+                     f"slowest; " "ask for a GPU for each (Slurm: --gpus-per-node), or start fewer ranks")
     return found
 
 
-def hosts_table(ranks: list[dict]) -> str:
+def format_hosts(ranks: list[JsonObject]) -> str:
     """Return a table with one row per host, or more if its ranks have different devices."""
-    def alike(r):
+    def alike(r: int) -> tuple[str, str, int, int]:
         return ranks[r]["host"], ranks[r]["device"], len(ranks[r]["cores"]), ranks[r]["threads"]
     groups = [(key, list(members)) for key, members in groupby(sorted(range(len(ranks)), key=alike), key=alike)]
     return format_columns(["host", "ranks", "device", "cores", "threads"],
-                   [[key[0], spans(members), *key[1:]] for key, members in groups], right=("cores", "threads"))
+                   [[key[0], format_spans(members), *key[1:]] for key, members in groups], right=("cores", "threads"))

@@ -1,7 +1,8 @@
-"""Find methods, models, data sets and partitions by name: built in, from entry points, or as `module:Class`.
+"""Find methods, models, data sets, partitions and measures by name: built in, from entry points, or as `module:Class`.
 
-A third party adds its own by the entry-point groups `fedmpi.methods`, `fedmpi.models`, `fedmpi.datasets` and
-`fedmpi.partitions`, or a user names a class in a config as `package.module:Class`."""
+A third party adds its own by the entry-point groups `fedmpi.methods`, `fedmpi.models`, `fedmpi.datasets`,
+`fedmpi.partitions` and `fedmpi.measures`, or a user names a class in a config as `package.module:Class`. Measures are
+functions."""
 from __future__ import annotations
 
 import difflib
@@ -16,9 +17,11 @@ from pathlib import Path
 from types import ModuleType
 
 from fedmpi.errors import BadInput
+from fedmpi.own_code.failures import blame_own_code, find_own_line
 
 # kind -> the module whose dict BUILT_IN maps names to classes; each method is a file instead
-HOMES = {"models": "fedmpi.models.nets", "datasets": "fedmpi.data.sources", "partitions": "fedmpi.data.partitions"}
+HOMES = {"models": "fedmpi.models.nets", "datasets": "fedmpi.data.sources", "partitions": "fedmpi.data.partitions",
+         "measures": "fedmpi.clients.measures"}
 
 # The names of code that is not built in and may be imported, and the remedy in the error for others; None: all may.
 _limits: ContextVar[tuple[Collection[str], str] | None] = ContextVar("limits", default=None)
@@ -38,12 +41,12 @@ def refuse_own_code(but: Collection[str] = (), remedy: str = "") -> Iterator[Non
         _limits.reset(before)
 
 
-def available(kind: str) -> list[str]:
+def list_available(kind: str) -> list[str]:
     """List the names of a kind, built-in ones first, then those of installed plug-ins."""
-    return sorted(built_in(kind)) + sorted(e.name for e in entry_points(group=f"fedmpi.{kind}"))
+    return sorted(list_built_in(kind)) + sorted(e.name for e in entry_points(group=f"fedmpi.{kind}"))
 
 
-def built_in(kind: str) -> list[str]:
+def list_built_in(kind: str) -> list[str]:
     """List the built-in names of a kind."""
     if kind == "methods":
         folder = Path(__file__).parent / "methods"
@@ -53,7 +56,7 @@ def built_in(kind: str) -> list[str]:
 
 def find_class(kind: str, name: str) -> type:
     """Return the class of that name. Raises BadInput with the names that there are."""
-    if name in built_in(kind):
+    if name in list_built_in(kind):
         if kind == "methods":
             return find_method_class(importlib.import_module(f"fedmpi.methods.{name}"))
         return importlib.import_module(HOMES[kind]).BUILT_IN[name]
@@ -64,27 +67,34 @@ def find_class(kind: str, name: str) -> type:
     if ":" in name:
         return import_class(kind, name)
     for entry in entry_points(group=f"fedmpi.{kind}", name=name):
-        return entry.load()
-    close = difflib.get_close_matches(name, available(kind), 1)
+        with blame_own_code(f"{kind[:-1]} {name!r} is a plug-in that cannot be loaded",
+                            "repair or uninstall its package", always=True):
+            return entry.load()
+    close = difflib.get_close_matches(name, list_available(kind), 1)
     hint = f" Did you mean {close[0]}?" if close else ""
-    raise BadInput(f"{kind[:-1]} {name!r} is not known; there are {', '.join(available(kind))}, "
+    raise BadInput(f"{kind[:-1]} {name!r} is not known; there are {', '.join(list_available(kind))}, "
                    f"or your own as module:Class.{hint}")
 
 
 def import_class(kind: str, name: str) -> type:
-    """Return the class that `module:Class` names. Raises BadInput."""
+    """Return the class that `module:Class` names. Raises BadInput, and FaultyCode if the module itself fails."""
     module, _, attribute = name.partition(":")
     # a user's file may lie in the current folder, as with `python -m`
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
-    try:
-        return getattr(importlib.import_module(module), attribute)
-    # ValueError: the name of the module is empty
-    except (ImportError, ValueError) as error:
-        raise BadInput(f"{kind[:-1]} {name!r}: cannot import {module}: {error}; it must be installed or lie in "
-                       f"{os.getcwd()}") from None
-    except AttributeError:
-        raise BadInput(f"{kind[:-1]} {name!r}: module {module} has no {attribute}") from None
+    with blame_own_code(f"{kind[:-1]} {name!r}"):
+        try:
+            return getattr(importlib.import_module(module), attribute)
+        # ValueError: the name of the module is empty; TypeError: it begins with a dot
+        except (ImportError, ValueError, TypeError) as error:
+            if find_own_line(error):
+                raise
+            raise BadInput(f"{kind[:-1]} {name!r}: cannot import {module}: {error}; it must be installed or lie in "
+                           f"{os.getcwd()}") from None
+        except AttributeError as error:
+            if find_own_line(error):
+                raise
+            raise BadInput(f"{kind[:-1]} {name!r}: module {module} has no {attribute}") from None
 
 
 def find_method_class(module: ModuleType) -> type:

@@ -6,11 +6,14 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING
 
+from fedmpi.config.evaluation import NEW_CLIENTS_ENDING
 from fedmpi.errors import BadInput
+from fedmpi.json_values import JsonObject
 from fedmpi.storage import run_status
-from fedmpi.text import percent
+from fedmpi.text import format_percent
 
 if TYPE_CHECKING:
+    import numpy as np
     import pandas as pd
     from matplotlib.figure import Figure
     from torch import nn
@@ -28,17 +31,17 @@ class Result:
 
     def __init__(self, folder: str | Path, own_code: bool = False):
         self.folder, self.own_code = Path(folder), own_code
-        run_status.settings_of_folder(self.folder)
-        found = run_status.outcome_of(self.folder)
+        run_status.read_settings(self.folder)
+        found = run_status.read_outcome(self.folder)
         if found.result is None:
             raise BadInput(f"{self.folder} is {found.state}, after {found.round} rounds: it has no result yet; finish "
                            f"it with fedmpi.run(..., out={str(self.folder)!r}, resume='auto')")
         # result.json: the measures of the last round, and of the run as a whole
-        self.values: dict = found.result
+        self.values: JsonObject = found.result
 
     def __repr__(self) -> str:
-        return (f"<Result of {self.values['method']}: accuracy {percent(self.accuracy)} after {self.values['rounds']} "
-                f"rounds, in {self.folder}>")
+        return (f"<Result of {self.values['method']}: accuracy {format_percent(self.accuracy)} after "
+                f"{self.values['rounds']} rounds, in {self.folder}>")
 
     @property
     def accuracy(self) -> float:
@@ -52,27 +55,24 @@ class Result:
         return self.values["digest"]
 
     @cached_property
-    def config(self) -> dict:
+    def config(self) -> JsonObject:
         """All settings of the run, as nested mappings."""
-        return run_status.settings_of_folder(self.folder)
+        return run_status.read_settings(self.folder)
 
     @cached_property
     def metrics(self) -> pd.DataFrame:
         """Measures of every round, a row each; the index is `round`. docs/file-formats.md explains the columns."""
-        return require_pandas().DataFrame(run_status.metrics(self.folder)).set_index("round")
+        return require_pandas().DataFrame(run_status.read_metrics(self.folder)).set_index("round")
 
     @cached_property
-    def history(self) -> dict:
+    def history(self) -> dict[str, np.ndarray]:
         """Measures of every client: `round` (rounds,) and arrays (rounds, clients), nan where nothing was measured."""
         from fedmpi.storage.history import read_history
-        try:
-            return read_history(self.folder / "history.h5")
-        except OSError as error:
-            raise BadInput(f"{self.folder / 'history.h5'} cannot be read ({error}): it holds what is known of single "
-                           "clients; run again with another out") from None
+        return read_history(self.folder / "history.h5")
 
     def clients(self, round: int | None = None) -> pd.DataFrame:
-        """Return the measures of every client, a row each; the index is `client`.
+        """Return the measures of every client, a row each; the index is `client`. With `data.new_clients` the new ones
+        are the last rows, and the column `new_client` marks them.
 
         Args:
             round: an evaluated round, from 1; None: the last one
@@ -84,7 +84,13 @@ class Result:
             raise BadInput(f"round {round} was not evaluated; these were: {', '.join(map(str, rounds))}")
         row = -1 if round is None else rounds.index(round)
         columns = {name: values[row] for name, values in self.history.items() if values.ndim == 2}
-        return with_clusters(pandas.DataFrame(columns)).rename_axis("client")
+        new = {name.removesuffix(NEW_CLIENTS_ENDING): columns.pop(name)
+               for name in [*columns] if name.endswith(NEW_CLIENTS_ENDING)}
+        table = clean_clusters(pandas.DataFrame(columns))
+        if new:
+            newcomers = pandas.DataFrame(new).assign(new_client=True)
+            table = pandas.concat([table.assign(new_client=False), newcomers], ignore_index=True)
+        return table.rename_axis("client")
 
     def clusters(self) -> pd.DataFrame:
         """Return the cluster of every client in every evaluated round: a row for a round, a column for a client.
@@ -113,12 +119,12 @@ class Result:
     def plot(self) -> Figure:
         """Return a Matplotlib figure of the mean accuracy by round. A notebook shows it; `savefig` writes it."""
         from fedmpi.report.figures.accuracy import draw_accuracy_by_round
-        from fedmpi.report.results import of_folders
-        results = of_folders([self.folder])
+        from fedmpi.report.results import collect_folder_results
+        results = collect_folder_results([self.folder])
         return draw_accuracy_by_round(results, results.columns[0])
 
 
-def with_clusters(table: pd.DataFrame) -> pd.DataFrame:
+def clean_clusters(table: pd.DataFrame) -> pd.DataFrame:
     """Return a table whose column `cluster` holds integers, with no value for clients that are in no cluster; without
     the column if no client is in one."""
     if not (table["cluster"] >= 0).any():

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -20,10 +20,12 @@ from fedmpi import errors
 from fedmpi.comm.launcher import reports_refusal
 from fedmpi.comm.mpi_world import open_world
 from fedmpi.comm.transport import Transport
-from fedmpi.context import RankContext
+from fedmpi.context import RankContext, RoundCallback
 from fedmpi.errors import BadInput, FedmpiError
-from fedmpi.ranks import refuse_mixed
+from fedmpi.own_code.failures import describe_failure, find_own_line, format_cause, is_ctrl_c
+from fedmpi.ranks import refuse_mixed, refuse_other_ranks
 from fedmpi.slurm.deadline import Deadline, find_deadline
+from fedmpi.text import printable
 
 if TYPE_CHECKING:
     from fedmpi.assembly import Decision
@@ -51,18 +53,11 @@ class StopFlag:
         self.since: float | None = None
         self.number = 0
         self.on_second_interrupt = on_second_interrupt
-        self.previous: dict[int, Any] = {}
 
     def install(self) -> None:
         """Handle SIGNALS from now on. Only the main thread of a process may do this."""
-        self.previous = {number: signal.signal(number, self._note) for number in SIGNALS}
-
-    def restore(self) -> None:
-        """Give the signals back to the handlers that they had before."""
-        for number, handler in self.previous.items():
-            # None: a handler that was not set from Python cannot be set again from Python
-            signal.signal(number, signal.SIG_DFL if handler is None else handler)
-        self.previous = {}
+        for number in SIGNALS:
+            signal.signal(number, self._note)
 
     def _note(self, number: int, frame: FrameType | None) -> None:
         # nothing else: a handler that prints or writes runs into the very call that it interrupts
@@ -89,35 +84,38 @@ class RunRequest:
         out: run folder; None: runs/NAME-001 or the next number that is free
         resume: "auto" or the path of a checkpoint; None: start from the beginning
         time_limit: stop by itself before so much time is over, as Slurm writes it
-        ranks: refuse to start on any other number of MPI ranks"""
-    config: str | Path | Mapping
-    overrides: Sequence[str] | Mapping = ()
+        ranks: refuse to start on any other number of MPI ranks
+        accept_changed_code: continue even if the user's own code was changed since the checkpoint"""
+    config: str | Path | Mapping[str, object]
+    overrides: Sequence[str] | Mapping[str, object] = ()
     out: str | None = None
     resume: str | None = None
     time_limit: str | None = None
     ranks: int | None = None
+    accept_changed_code: bool = False
 
     @property
-    def words(self) -> list:
+    def words(self) -> list[object]:
         """Return what must be the same on all ranks."""
-        return [self.config, self.overrides, self.out, self.resume, self.time_limit, self.ranks]
+        return [self.config, self.overrides, self.out, self.resume, self.time_limit, self.ranks,
+                self.accept_changed_code]
 
 
 def run_command(config_path: str, overrides: list[str], out: str | None, resume: str | None,
-                time_limit: str | None = None, ranks: int | None = None) -> int:
+                time_limit: str | None = None, ranks: int | None = None, accept_changed_code: bool = False) -> int:
     """Run a configuration on all ranks. Returns the exit code of this rank (see fedmpi.errors)."""
     stop = StopFlag()
     # first of all: SIGUSR1 would end a process that has no handler for it yet
     stop.install()
-    request = RunRequest(config_path, overrides, out, resume, time_limit, ranks)
+    request = RunRequest(config_path, overrides, out, resume, time_limit, ranks, accept_changed_code)
     context = RankContext(stop, stop.waits)
 
     def take_part(world: Transport) -> int:
-        return (serve_as_worker if world.rank else lead)(world, request, context)
-    return on_all_ranks(take_part, context)
+        return (serve_as_worker if world.rank else lead_command)(world, request, context)
+    return run_on_all_ranks(take_part, context)
 
 
-def on_all_ranks(take_part: Callable[[Transport], int], context: RankContext | None = None) -> int:
+def run_on_all_ranks(take_part: Callable[[Transport], int], context: RankContext | None = None) -> int:
     """Join the ranks of this job, and leave with the code of `take_part(world)`. A rank on which it fails ends all of
     them, with one message."""
     try:
@@ -125,29 +123,34 @@ def on_all_ranks(take_part: Callable[[Transport], int], context: RankContext | N
     except BadInput as error:
         # every process believes that it is rank 0: only one speaks
         if reports_refusal():
-            print(f"fedmpi: {error}", file=sys.stderr)
+            print(f"fedmpi: {printable(error)}", file=sys.stderr)
         return errors.BAD_INPUT
     try:
         code = take_part(world)
         world.close(code)
         return code
     except BaseException as error:
-        world.fail(*last_words(world, context or RankContext(), error))
+        world.fail(*explain_failure(world, context or RankContext(), error))
         raise
 
 
-def last_words(world: Transport, context: RankContext, error: BaseException) -> tuple[str, int]:
-    """Return what to say of an error, and the exit code. The text names rank, host, client and round; that of an
-    unexpected error ends with its traceback, for the log."""
+def explain_failure(world: Transport, context: RankContext, error: BaseException) -> tuple[str, int]:
+    """Return what to say of an error, and the exit code. The text names rank, host, client and round. That of an
+    unexpected error, or of one in the user's own code, ends with its traceback, for the log."""
+    # without a log there is no place for it
+    trace = format_cause(error) if world.rank or world.on_failure else ""
     if isinstance(error, BadInput) and world.rank == 0:
-        return f"fedmpi: {error}", error.code
+        return f"fedmpi: {error}\n{trace}".rstrip(), error.code
     where = f"rank {world.rank} of {world.size} on {world.host}"
     if context.client is not None:
         where = f"client {context.client}, round {context.round + 1} ({where})"
     if isinstance(error, FedmpiError):
-        return f"fedmpi: {where}: {error}", error.code
-    kind = "".join(traceback.format_exception_only(error)).strip().splitlines()[-1]
-    return f"fedmpi: {where}: {kind}\n" + "".join(traceback.format_exception(error)), errors.FAILED
+        return f"fedmpi: {where}: {error}\n{trace}".rstrip(), error.code
+    own = find_own_line(error) and not is_ctrl_c(error)
+    remedy = "; repair it" + " (--resume then needs --accept-changed-code)" * context.has_begun if own else ""
+    said = describe_failure(error) + remedy
+    code = errors.BAD_INPUT if own and not context.has_begun else errors.FAILED
+    return f"fedmpi: {where}: {said}\n" + "".join(traceback.format_exception(error)), code
 
 
 def serve_as_worker(world: Transport, request: RunRequest, context: RankContext) -> int:
@@ -162,13 +165,13 @@ def serve_as_worker(world: Transport, request: RunRequest, context: RankContext)
     return assemble_from_start(world, start, context).pool.serve()
 
 
-def lead(world: Transport, request: RunRequest, context: RankContext) -> int:
+def lead_command(world: Transport, request: RunRequest, context: RankContext) -> int:
     """Do the part of rank 0: check everything, tell the workers, run, and leave result.json. A request that is refused
     is printed as one line; all ranks then leave quietly with the same code."""
     try:
         decision, ends = decide_and_tell(world, request)
     except FedmpiError as error:
-        print(f"fedmpi: {error}", file=sys.stderr, flush=True)
+        print(f"fedmpi: {printable(error)}", file=sys.stderr, flush=True)
         return error.code
     try:
         return conduct(world, context, decision, ends)
@@ -186,38 +189,47 @@ def decide_and_tell(world: Transport, request: RunRequest) -> tuple[Decision, De
         refuse_mixed(world, request.words)
         refuse_other_ranks(world, request.ranks)
         ends = find_deadline(request.time_limit)
-        return decide(request.config, request.overrides, request.out, request.resume, world), ends
+        return decide(request.config, request.overrides, request.out, request.resume, world,
+                      request.accept_changed_code), ends
     except FedmpiError as error:
         send(world, json.dumps({"code": error.code}))
         raise
 
 
-def refuse_other_ranks(world: Transport, planned: int | None) -> None:
-    """Raise BadInput if other ranks were started than were planned: a rank that is alone would compute for days."""
-    if planned is not None and world.size != planned:
-        raise BadInput(f"--ranks {planned} were planned, but {world.size} started (MPI: {world.library}); start "
-                       "as many (srun --ntasks, mpiexec -n), or change the plan: --ranks, or nodes= and ranks= in a "
-                       "job script")
+def conduct(world: Transport, context: RankContext, decision: Decision, ends: Deadline, quiet: bool = False,
+            on_round: RoundCallback = None) -> int:
+    """Run the rounds of a decision. Returns the exit code.
 
+    Args:
+        quiet: print nothing
+        on_round: is called with the line of metrics.jsonl after every round
 
-def conduct(world: Transport, context: RankContext, decision: Decision, ends: Deadline, quiet: bool = False) -> int:
-    """Run the rounds of a decision. Returns the exit code. With `quiet` nothing is printed."""
+    Raises:
+        CallbackError: if `on_round` raised; the other ranks are told that the run is over."""
     from fedmpi.assembly import assemble
     from fedmpi.comm.orders import Order
     from fedmpi.preparation import prepare_run
     from fedmpi.progress import Progress
     progress = Progress(decision.folder.log_path, quiet)
-    world.on_failure = note_failure = failure_noter(progress, decision.folder)
+    world.on_failure = note_failure = make_failure_logger(progress, decision.folder)
     send(world, json.dumps(decision.start | {"host": world.host}))
     try:
         parts = assemble(world, decision.config, decision.federation, world.host, context)
-        run = prepare_run(parts, decision, progress, context.stop, ends)
+        run = prepare_run(parts, decision, progress, context.stop, ends, on_round)
+        context.has_begun = True
         finished = run.go()
         code = conclude(run) if finished else describe_saved(run)
         run.pool.call(Order.STOP, np.int64(code))
         return code
-    except Exception as error:
-        words, code = last_words(world, context, error)
+    except errors.CallbackError as error:
+        progress.note(f"the caller's on_round ended the run after round {run.state.round}: {error.__cause__!r}")
+        run.pool.call(Order.STOP, np.int64(errors.SAVED))
+        raise
+    # The user's own code may raise the last two.
+    except (Exception, SystemExit, KeyboardInterrupt) as error:
+        if is_ctrl_c(error):
+            raise
+        words, code = explain_failure(world, context, error)
         if world.size == 1:
             words = note_failure(words)
         world.fail(words, code)
@@ -228,18 +240,18 @@ def conduct(world: Transport, context: RankContext, decision: Decision, ends: De
 
 def conclude(run: Run) -> int:
     """Write result.json and print the last lines."""
-    from fedmpi.server.late import judge_last_round
-    from fedmpi.storage.run_status import reached
-    from fedmpi.text import duration, percent
-    judge_last_round(run)
+    from fedmpi.server.last_round import evaluate_last_round
+    from fedmpi.storage.run_status import describe_accuracy
+    from fedmpi.text import format_duration, format_percent
+    evaluate_last_round(run)
     result, honest = run.books.result() | run.storage.facts(), run.books.honest
     run.books.folder.finish(result, run.state.metrics)
-    run.progress.say(
-        f"{result['method']}: accuracy {percent(result['accuracy_mean'])} mean over {honest.sum()} "
-        f"{'' if honest.all() else 'honest '}clients, {percent(result['accuracy_worst_decile'])} in the worst "
-        f"tenth, {reached(result)}; {result['rounds']} rounds in {duration(result['seconds'])} on {result['ranks']} "
-        f"rank{'s' * (result['ranks'] > 1)}\n{run.books.early_end()}"
-        f"digest {result['digest'][:16]}  results in {run.books.folder.path}{run.storage.summary()}")
+    run.progress.say(f"{result['method']}: accuracy {format_percent(result['accuracy_mean'])} mean over {honest.sum()} "
+                     f"{'' if honest.all() else 'honest '}clients, {format_percent(result['accuracy_worst_decile'])} "
+                     f"in the worst tenth, {run.books.format_newcomers()}{describe_accuracy(result)}; "
+                     f"{result['rounds']} rounds in {format_duration(result['seconds'])} on {result['ranks']} "
+                     f"rank{'s' * (result['ranks'] > 1)}\n{run.books.describe_early_end()}"
+                     f"digest {result['digest'][:16]}  results in {run.books.folder.path}{run.storage.summary()}")
     return errors.FINISHED
 
 
@@ -250,7 +262,7 @@ def describe_saved(run: Run) -> int:
     return errors.SAVED
 
 
-def failure_noter(progress: Progress, folder: RunFolder) -> Callable[[str], str]:
+def make_failure_logger(progress: Progress, folder: RunFolder) -> Callable[[str], str]:
     """Make the function that logs a failure in full, unlocks the folder and returns what the terminal should say."""
     from fedmpi.storage.checkpoint import list_checkpoints
 
@@ -272,7 +284,7 @@ def send(world: Transport, text: str) -> None:
         world.broadcast(data.copy())
 
 
-def told(world: Transport, text: str) -> str:
+def share_text(world: Transport, text: str) -> str:
     """Return rank 0's text on every rank. All ranks call it."""
     if world.rank:
         return receive(world)

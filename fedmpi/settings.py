@@ -4,6 +4,9 @@ A settings class is a standard frozen dataclass. Its fields may be annotated wit
 
     lam: Annotated[float, Ge(0), "strength of the pull towards the anchor"] = 0.1
 
+A number without an upper limit of its own has that of `DEFAULT_LIMITS`, so that each value that is accepted can be
+computed with. `AtMost` declares a limit together with its reason.
+
 A setting that got another name is refused with the new one if the class lists it: `renamed = {"old": "new"}`, without
 an annotation.
 """
@@ -13,12 +16,19 @@ import dataclasses
 import difflib
 import json
 import typing
+from collections.abc import Iterator
 from functools import cache
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Protocol, TypeVar
 
-from annotated_types import Ge, Gt, Le, Lt  # noqa: F401  (the ranges that settings classes use)
+# The ranges that classes of settings use.
+from annotated_types import Ge as Ge
+from annotated_types import GroupedMetadata
+from annotated_types import Gt as Gt
+from annotated_types import Le as Le
+from annotated_types import Lt as Lt
 
 from fedmpi.errors import BadInput
+from fedmpi.json_values import JsonObject
 
 if TYPE_CHECKING:
     from pydantic import TypeAdapter
@@ -28,6 +38,28 @@ Settings = TypeVar("Settings")
 
 # Metadata of a field that is no setting: configurations cannot name it.
 NO_SETTING = {"setting": False}
+
+
+@dataclasses.dataclass(frozen=True)
+class AtMost(GroupedMetadata):
+    """The largest value of a setting, and why there is one, which the error says."""
+    limit: float
+    why: str
+
+    def __iter__(self) -> Iterator[Le]:
+        """Yield the range as pydantic takes it."""
+        yield Le(self.limit)
+
+
+# Limits of numbers that declare none, by type: what arrays and training can hold.
+DEFAULT_LIMITS = {float: AtMost(3.4028234663852886e38, "the largest number of float32, in which training computes"),
+                  int: AtMost(2 ** 31 - 1, "positions and counts are 32-bit integers")}
+# What marks counts of models, and of passes over the samples. `fedmpi.memory_check` also compares them with memory.
+KEPT_MODELS = AtMost(4096, "the server keeps a model for each, and compares them with each other")
+DRAWN_PASSES = AtMost(1_000_000, "the batches of all passes are drawn before the first step")
+ModelCount = Annotated[int, Ge(1), KEPT_MODELS]
+PassCount = Annotated[int, DRAWN_PASSES]
+DrawCount = Annotated[int, Ge(1), AtMost(1_000_000, "more draws take hours, and seek what is too rare to be found")]
 
 
 def make_settings(cls: type[Settings], values: object, where: str) -> Settings:
@@ -41,26 +73,56 @@ def make_settings(cls: type[Settings], values: object, where: str) -> Settings:
     Raises:
         BadInput: with every key that is wrong, its path and what is allowed."""
     if not isinstance(values, dict):
-        raise BadInput(f"{where or 'the configuration'} must be a mapping of settings, not {shorten(values)}")
-    problems = [describe_unknown(cls, key, where) for key in values if key not in setting_names(cls)]
-    problems += [f"{dotted(where, key)} = {shorten(value)}: should be made of finite numbers, texts, lists and mappings"
-                 for key, value in values.items() if not is_plain(value)]
+        raise BadInput(f"{where or 'the configuration'} must be a mapping of settings, not {shorten_value(values)}")
+    problems = [describe_unknown_setting(cls, key, where) for key in values if key not in list_setting_names(cls)]
+    problems += [f"{join_path(where, key)} = {shorten_value(value)}: should be made of finite numbers, texts, lists "
+                 "and mappings" for key, value in values.items() if not is_plain(value)]
+    problems += [f"{join_path(where, key)} = {shorten_value(value)}: should have no NUL character"
+                 for key, value in values.items() if isinstance(value, str) and "\0" in value]
     if problems:
         raise BadInput("\n".join(problems))
     from pydantic import ValidationError
     try:
-        return adapter(cls).validate_json(json.dumps(values), strict=True)
+        kind: type = cls
+        built = make_adapter(kind).validate_json(json.dumps(values), strict=True)
     except ValidationError as error:
         # a value that fits none of several types gives an error for each type
         found: dict[str, list[str]] = {}
         for e in error.errors():
-            where_what, message = describe_error(e, where, cls)
+            where_what, message = describe_invalid_setting(e, where, cls)
             found.setdefault(where_what, []).append(message)
         raise BadInput("\n".join(f"{what}{' or '.join(messages)}" for what, messages in found.items())) from None
+    assert isinstance(built, cls)
+    if problems := [f"{join_path(where, key)} = {shorten_value(values[key])}: {problem}" for key in values
+                    if (problem := exceeds_default(cls, key, getattr(built, key)))]:
+        raise BadInput("\n".join(problems))
+    return built
+
+
+def exceeds_default(cls: type, name: str, value: object) -> str:
+    """Return what is wrong with a number, or one of several, that exceeds its type's default limit; "" if none does.
+
+    Settings that declare an upper limit are not looked at: pydantic has compared them with it."""
+    if any(isinstance(mark, AtMost | Le | Lt) for mark in collect_marks(cls)[name]):
+        return ""
+    for number in value if isinstance(value, tuple) else (value,):
+        most = DEFAULT_LIMITS.get(type(number))
+        if most and number > most.limit:
+            return f"should be less than or equal to {most.limit:.10g} ({most.why})"
+        if most and number < -most.limit:
+            return f"should be greater than or equal to {-most.limit:.10g} ({most.why})"
+    return ""
 
 
 @cache
-def adapter(cls: type) -> TypeAdapter:
+def collect_marks(cls: type) -> dict[str, tuple[object, ...]]:
+    """Return what the annotation of each field says beside its type: ranges and the line of help."""
+    return {name: getattr(hint, "__metadata__", ())
+            for name, hint in typing.get_type_hints(cls, include_extras=True).items()}
+
+
+@cache
+def make_adapter(cls: type) -> TypeAdapter[object]:
     """Return what checks values for a class."""
     from pydantic import TypeAdapter
     return TypeAdapter(cls)
@@ -75,53 +137,57 @@ def is_plain(value: object) -> bool:
     return True
 
 
-def shorten(value: object) -> str:
+def shorten_value(value: object) -> str:
     """Return a value as text of at most 100 characters."""
     text = repr(value)
     return text if len(text) <= 100 else f"{text[:97]}..."
 
 
-def dotted(where: str, name: object) -> str:
+def join_path(where: str, name: object) -> str:
     """Return the dotted path of a setting in a section."""
-    return f"{where}.{name}" if where else str(name)
+    shown = str(name) if str(name).isprintable() else repr(name)
+    return f"{where}.{shown}" if where else shown
 
 
-def setting_names(cls: type) -> list[str]:
+def list_setting_names(cls: type) -> list[str]:
     """List the settings of a class, in the order in which they are declared."""
     return [f.name for f in dataclasses.fields(cls) if is_setting(f)]
 
 
-def is_setting(field: dataclasses.Field) -> bool:
+def is_setting(field: dataclasses.Field[object]) -> bool:
     """Say whether configurations can name a field."""
     return field.init and field.metadata.get("setting", True)
 
 
-def describe_unknown(cls: type, key: str, where: str) -> str:
+def describe_unknown_setting(cls: type, key: str, where: str) -> str:
     """Return what to say of a key that is no setting of a class: its new name, or the settings that there are."""
     new = getattr(cls, "renamed", {}).get(key)
     if new:
-        return f"{dotted(where, key)} is called {dotted(where, new)} since version 0.2"
+        return f"{join_path(where, key)} is called {join_path(where, new)} since version 0.2"
     owner = getattr(cls, "title", None) or cls.__name__
-    close = difflib.get_close_matches(str(key), setting_names(cls), 1)
+    begins = [name for name in list_setting_names(cls) if len(str(key)) > 2 and name.startswith(str(key))]
+    close = difflib.get_close_matches(str(key), list_setting_names(cls), 1) or begins
     hint = f" (did you mean {close[0]}?)" if close else ""
-    known = ", ".join(setting_names(cls)) or "none"
-    return f"{dotted(where, key)} is not a setting of {owner}; its settings are {known}{hint}"
+    known = ", ".join(list_setting_names(cls)) or "none"
+    return f"{join_path(where, key)} is not a setting of {owner}; its settings are {known}{hint}"
 
 
-def describe_error(error: ErrorDetails, where: str, cls: type) -> tuple[str, str]:
+def describe_invalid_setting(error: ErrorDetails, where: str, cls: type) -> tuple[str, str]:
     """Return "path = value: " and what is wrong, for an error of pydantic."""
-    inner = [str(part) for part in error["loc"] if part in setting_names(cls) or isinstance(part, int)]
+    inner = [str(part) for part in error["loc"] if part in list_setting_names(cls) or isinstance(part, int)]
     path = ".".join(filter(None, [where, *inner]))
     message = error["msg"].removeprefix("Value error, ").replace("Input should be", "should be")
     if error["type"] == "missing":
         return f"{path} is missing and has no default: ", "set it"
     # the error is one of __post_init__, which names the setting itself
     if error["type"] == "value_error" and not inner:
-        return dotted(where, ""), message
-    return f"{path} = {shorten(error['input'])}: ", message
+        return join_path(where, ""), message
+    limits = [mark for name in inner[:1] for mark in collect_marks(cls).get(name, ()) if isinstance(mark, AtMost)]
+    why = f" ({limits[0].why})" if limits and error["type"] == "less_than_equal" else ""
+    return f"{path} = {shorten_value(error['input'])}: ", message + why
 
 
-def describe(cls: type) -> list[dict]:
+def describe_settings(cls: type) -> list[JsonObject]:
     """List a class's settings as dicts with `name`, `type`, `default` and `help`."""
     hints = typing.get_type_hints(cls, include_extras=True)
     rows = []
@@ -130,20 +196,41 @@ def describe(cls: type) -> list[dict]:
             continue
         base, *extra = typing.get_args(hints[field.name]) if typing.get_origin(
             hints[field.name]) is typing.Annotated else (hints[field.name],)
-        rows.append({"name": field.name, "type": type_name(base), "default": default(field),
+        rows.append({"name": field.name, "type": name_type(base), "default": find_default(field),
                      "help": next((e for e in extra if isinstance(e, str)), "")})
     return rows
 
 
-def type_name(annotation: Any) -> str:
-    """Return a type as users read it: `float`, or the choices of a Literal. (Any: types of types have no class.)"""
+def name_type(annotation: object) -> str:
+    """Return a type as users read it: `float`, or the choices of a Literal."""
     if typing.get_origin(annotation) is typing.Literal:
         return "|".join(map(str, typing.get_args(annotation)))
     return getattr(annotation, "__name__", str(annotation)) if not typing.get_args(annotation) else str(annotation)
 
 
-def default(field: dataclasses.Field) -> object:
+def find_default(field: dataclasses.Field[object]) -> object:
     """Return the default of a field, None if it has none."""
     if field.default is not dataclasses.MISSING:
         return field.default
     return field.default_factory() if field.default_factory is not dataclasses.MISSING else None
+
+
+class TrainSettings(Protocol):
+    """The settings of local training, see config.schema.Train: rooms below the configuration know them by this."""
+    @property
+    def batch(self) -> int: """Return the samples of a step."""
+    @property
+    def lr(self) -> float: """Return the learning rate."""
+    @property
+    def lr_decay(self) -> float: """Return the factor on the learning rate after every round."""
+    @property
+    def optimizer(self) -> str: """Return what takes the steps: sgd, adam or adamw."""
+    @property
+    def momentum(self) -> float: """Return the momentum of local SGD."""
+    @property
+    def epochs(self) -> int: """Return the local epochs of a round."""
+    @property
+    def steps(self) -> int | None: """Return the local steps that replace the epochs; None if epochs count."""
+    @property
+    def participation(self) -> float | tuple[float, float]:
+        """Return the share of clients that take part in a round, or the range that it is drawn from."""

@@ -2,17 +2,31 @@
 from __future__ import annotations
 
 import io
+import re
 import shutil
 import textwrap
+from collections.abc import Sequence
 from itertools import groupby
 
+# Bytes of the units in which sizes are shown.
+MIB, GIB = 2 ** 20, 2 ** 30
 
-def width() -> int:
+# Characters by which a text could change a terminal, or pass for another text: controls but for tab and line feed, and
+# those that reverse the direction of writing.
+CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
+
+
+def printable(text: object) -> str:
+    """Return a text in which control characters are written as escapes such as \\x1b, so that a terminal shows them."""
+    return CONTROLS.sub(lambda found: found[0].encode("unicode_escape").decode(), str(text))
+
+
+def find_width() -> int:
     """Return the columns of the terminal, or 120 where there is none ($COLUMNS decides)."""
     return shutil.get_terminal_size((120, 24)).columns
 
 
-def format_columns(header: list[str], rows: list[list], right: tuple[str, ...] = ()) -> str:
+def format_columns(header: list[str], rows: Sequence[Sequence[object]], right: tuple[str, ...] = ()) -> str:
     """Return a table under its header; the columns named in `right` hold numbers."""
     from rich.box import Box
     from rich.console import Console
@@ -23,40 +37,41 @@ def format_columns(header: list[str], rows: list[list], right: tuple[str, ...] =
         table.add_column(name, justify="right" if name in right else "left", no_wrap=name in right)
     for row in rows:
         table.add_row(*map(str, row))
-    console = Console(file=io.StringIO(), width=width(), color_system=None, markup=False, emoji=False, highlight=False)
+    out = io.StringIO()
+    console = Console(file=out, width=find_width(), color_system=None, markup=False, emoji=False, highlight=False)
     console.print(table)
-    return "\n".join(line.rstrip() for line in console.file.getvalue().rstrip().splitlines())
+    return "\n".join(line.rstrip() for line in out.getvalue().rstrip().splitlines())
 
 
-def pairs(rows: list[tuple[str, str]]) -> str:
+def format_pairs(rows: list[tuple[str, str]]) -> str:
     """Return `name  text` lines, the texts aligned and wrapped."""
     indent = 2 + max(len(name) for name, _ in rows)
-    wrap = textwrap.TextWrapper(max(40, width()), subsequent_indent=" " * indent, break_on_hyphens=False,
+    wrap = textwrap.TextWrapper(max(40, find_width()), subsequent_indent=" " * indent, break_on_hyphens=False,
                                 break_long_words=False)
     return "\n".join(wrap.fill(name.ljust(indent) + text) for name, text in rows)
 
 
-def paragraphs(text: str) -> str:
+def wrap_paragraphs(text: str) -> str:
     """Wrap a text's paragraphs where its lines are too long; what is indented stays as it is."""
     def wrapped(part: str) -> str:
-        narrow = max(map(len, part.splitlines()), default=0) <= width()
-        return part if narrow or "\n " in part else textwrap.fill(part, width(), break_on_hyphens=False)
+        narrow = max(map(len, part.splitlines()), default=0) <= find_width()
+        return part if narrow or "\n " in part else textwrap.fill(part, find_width(), break_on_hyphens=False)
     return "\n\n".join(map(wrapped, text.split("\n\n")))
 
 
-def spans(numbers: list[int]) -> str:
+def format_spans(numbers: list[int]) -> str:
     """Write ascending numbers as 0-3 5 7-8."""
     runs = [list(run) for _, run in groupby(enumerate(numbers), key=lambda pair: pair[1] - pair[0])]
     return " ".join(f"{run[0][1]}-{run[-1][1]}" if len(run) > 1 else str(run[0][1]) for run in runs)
 
 
-def duration(seconds: float) -> str:
+def format_duration(seconds: float) -> str:
     """Format seconds as 45 s, 12 min or 3.4 h."""
     if seconds < 100:
         return f"{seconds:.0f} s" if seconds >= 10 else f"{seconds:.1f} s"
     return f"{seconds / 60:.0f} min" if seconds < 6000 else f"{seconds / 3600:.1f} h"
 
 
-def percent(value: float | None) -> str:
+def format_percent(value: float | None) -> str:
     """Return a share as percent."""
     return f"{100 * value:.2f} %" if value is not None and value == value else "-"

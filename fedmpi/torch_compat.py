@@ -21,8 +21,10 @@ BatchNorm = _BatchNorm
 flatten_tree, unflatten_tree = tree_flatten, tree_unflatten
 
 # Work on lists of tensors in few operations, in place: add_to_each(targets, values, alpha=1),
-# copy_to_each(targets, values). torch.optim rests on them. If they are gone: an AttributeError at the import.
+# copy_to_each(targets, values), multiply_each(targets, number); add_each(tensors, values, alpha=1) returns the sums as
+# new tensors. torch.optim rests on them. If they are gone: an AttributeError at the import.
 add_to_each, copy_to_each = torch._foreach_add_, torch._foreach_copy_
+add_each, multiply_each = torch._foreach_add, torch._foreach_mul_
 
 
 def count_changes(tensor: Tensor) -> int:

@@ -1,14 +1,15 @@
 """Measure models on the samples of hosted clients.
 
 Reading a number from a GPU waits for the GPU. So the measures of all clients stay on the GPU until the last one is
-known, and are then read together; engine `vmap` measures many models at once.
+known, and are then read together; engine `vmap` measures many models at once. Further measures need all logits, which
+are read as they come.
 
 Legend: c clients, s samples of the client with the most, k classes."""
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Iterator
+from collections.abc import Callable, Hashable, Iterator, MutableMapping, Sequence
 from contextlib import AbstractContextManager
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 import numpy as np
 import torch
@@ -16,15 +17,24 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.func import vmap
 
-from fedmpi.clients.measures import CLIENT_MEASURES, measure_confusion, measure_logits
+from fedmpi.clients.measures import CLIENT_MEASURES, Measure, measure_confusion, measure_logits
 from fedmpi.clients.sample_cache import SampleCache
 from fedmpi.clients.state_store import StateStore
 from fedmpi.engines import batch_plan, convolutions
 from fedmpi.engines.cohort import SAMPLES_PER_BLOCK, pad_samples
 from fedmpi.engines.step_counter import JUDGED
-from fedmpi.method import Method, Weights
+from fedmpi.method import Method, State, Weights
 from fedmpi.models.build import as_input
 from fedmpi.torch_compat import flatten_tree, unflatten_tree
+
+if TYPE_CHECKING:
+    from fedmpi.config.schema import Config
+    from fedmpi.engines.engine import Engine
+
+# Where measures go: by client, or by client and which weights. Any: a mapping's keys must be of one type.
+Measured: TypeAlias = MutableMapping[Any, np.ndarray]
+# A mapping of measures, and the key of those of one model.
+MeasureTarget: TypeAlias = tuple[Measured, Hashable]
 
 MODELS_AT_ONCE = 32            # with SAMPLES_PER_BLOCK samples each they fill a GPU
 SAMPLES_PER_FORWARD = 500      # of a single model
@@ -37,18 +47,20 @@ class ClientHolder(Protocol):
     """Whose clients are measured: see HostedClients."""
     method: Method
     clients: list[int]
+    newcomers: list[int]
+    config: Config
     samples: SampleCache
     store: StateStore
     device: torch.device
-    # its name says whether many models are measured at once; engines have no common class
-    engine: Any
-    shared: tuple
+    # its name says whether many models are measured at once
+    engine: Engine
+    shared: State
 
-    def apply(self, function: Callable, clients: Iterable[int], shared: tuple, when: int,
-              whose: int | None = None) -> Iterator[tuple[int, Any]]:
+    def apply(self, function: Callable[..., State], clients: list[int], shared: State, when: int,
+              whose: int | None = None) -> Iterator[tuple[int, State]]:
         """Yield (client, function(shared, mine, data))."""
 
-    def timed(self, phase: str) -> AbstractContextManager:
+    def timed(self, phase: str) -> AbstractContextManager[None]:
         """Add the seconds of a block to a phase."""
 
 
@@ -57,19 +69,20 @@ class Evaluator:
 
     Args:
         hosted: whose clients
-        parts: the parts of the samples that clients are measured on, `test`, `validation` or both in this order"""
+        parts: the parts of the samples that clients are measured on, `test`, `validation` or both in this order
+        measures: what is measured beside CLIENT_MEASURES, see fedmpi.clients.measures"""
 
-    def __init__(self, hosted: ClientHolder, parts: tuple[str, ...]):
-        self.hosted = hosted
+    def __init__(self, hosted: ClientHolder, parts: tuple[str, ...], measures: Sequence[Measure] = ()):
+        self.hosted, self.measures = hosted, measures
         # as the fields of Samples end
         self.parts = [{"validation": "val"}.get(part, part) for part in parts]
         # measures right after the local training of this round, by client
         self.after_training: dict[int, np.ndarray] = {}
         # models that are not measured yet, and measures that were not read yet
-        self.models: list = []
-        self.tallies: list = []
+        self.models: list[tuple[MeasureTarget, Weights, Tensor, Tensor]] = []
+        self.tallies: list[tuple[Sequence[MeasureTarget], Tensor]] = []
 
-    def measure_after_training(self, client: int, mine: tuple, up: tuple) -> None:
+    def measure_after_training(self, client: int, mine: State, up: State) -> None:
         """Measure the weights that a client has right after its local training, if these differ from those that it is
         judged by; known after `finish`."""
         weights = self.hosted.method.trained(mine, up)
@@ -77,20 +90,21 @@ class Evaluator:
             self.measure(self.after_training, client, client, weights)
 
     def measure_clients(self, when: int, n: int) -> np.ndarray:
-        """Measure the model that each hosted client would use in round `when`.
+        """Measure the model that each hosted client would use in round `when`, and that of each new client.
 
         Args:
             when: number of the round, from 0
-            n: number of clients on all ranks
+            n: number of clients on all ranks, without the m new ones
 
         Returns:
-            a table (n, 3 or 4, 1 + measures) in which this rank fills the rows of its own clients and leaves 0
-            elsewhere, so that the ranks' tables add up. Columns: 1 if filled, then CLIENT_MEASURES. The second index is
+            a table (n + m, 3 or 4, 1 + measures) in which this rank fills the rows of its own clients and leaves 0
+            elsewhere, so that the ranks' tables add up. Columns: 1 if filled, CLIENT_MEASURES, and the further measures
+            (nan if they are not defined). The second index is
             BEFORE_TRAINING, AFTER_TRAINING (of the last round), WITHOUT_ADAPTATION (without what `personal` trains)
             and, if validation samples are measured beside test samples, ON_VALIDATION (of BEFORE_TRAINING)."""
         hosted, both = self.hosted, len(self.parts) > 1
         found: dict[tuple[int, int], np.ndarray] = {}
-        table = np.zeros((n, 3 + both, 1 + len(CLIENT_MEASURES)))
+        table = np.zeros((n + hosted.config.data.new_clients, 3 + both, 1 + len(CLIENT_MEASURES) + len(self.measures)))
         with hosted.timed("judge"):
             for client, weights in hosted.apply(hosted.method.personal, hosted.clients, hosted.shared, when, JUDGED):
                 self.measure(found, (client, BEFORE_TRAINING), client, weights)
@@ -99,14 +113,19 @@ class Evaluator:
                 weights = hosted.method.unadapted(hosted.shared, hosted.store.read(client))
                 if weights is not None:
                     self.measure(found, (client, WITHOUT_ADAPTATION), client, weights)
+            # Their steps are not counted: the books state the steps behind the models of those that take part.
+            if hosted.newcomers:
+                served = hosted.apply(hosted.method.serve_newcomer, hosted.newcomers, hosted.shared, when)
+                for client, weights in served:
+                    self.measure(found, (client, BEFORE_TRAINING), client, weights)
             self.finish()
             found |= {(client, AFTER_TRAINING): row for client, row in self.after_training.items()}
             for place, numbers in found.items():
                 table[place] = 1, *numbers
         return table
 
-    def measure(self, into: dict, key: Hashable, client: int, weights: Weights, part: int = 0) -> None:
-        """Let into[key] be the CLIENT_MEASURES of weights on a part of a client's samples; known after `finish`."""
+    def measure(self, into: Measured, key: Hashable, client: int, weights: Weights, part: int = 0) -> None:
+        """Let into[key] be the measures of weights on a part of a client's samples; known after `finish`."""
         x, y = self.samples(client, part)
         if self.hosted.device.type != "cuda" or not len(y):
             into[key] = self.measure_now(weights, x, y)
@@ -114,6 +133,8 @@ class Evaluator:
             self.models.append(((into, key), weights, x, y))
             if len(self.models) == MODELS_AT_ONCE:
                 self._measure_together()
+        elif self.measures:
+            into[key] = self.measure_outputs(self.logits(weights, x), y)
         else:
             logits = self.logits(weights, x)
             self.tallies.append(([(into, key)], score_batch(logits[None], y[None], torch.ones_like(y[None]))))
@@ -124,8 +145,16 @@ class Evaluator:
         return samples[f"x_{name}"], samples[f"y_{name}"]
 
     def measure_now(self, weights: Weights, x: Tensor, y: Tensor) -> np.ndarray:
-        """Return the CLIENT_MEASURES of weights on samples; without samples the F1 is nan and the others are 0."""
-        return measure_logits(self.logits(weights, x), y) if len(y) else np.array([0., 0., 0., np.nan])
+        """Return the measures of weights on samples; without samples they are 0, F1 and further measures nan."""
+        if not len(y):
+            return np.array([0., 0., 0., np.nan] + [np.nan] * len(self.measures))
+        logits = self.logits(weights, x)
+        return self.measure_outputs(logits, y) if self.measures else measure_logits(logits, y)
+
+    def measure_outputs(self, logits: Tensor, y: Tensor) -> np.ndarray:
+        """Return CLIENT_MEASURES and the further measures of logits (s, k) and labels y (s,), computed on the host."""
+        logits, y = logits.cpu(), y.cpu()
+        return np.array([*measure_logits(logits, y), *(measure(logits, y) for measure in self.measures)])
 
     @torch.no_grad()
     def logits(self, weights: Weights, x: Tensor) -> Tensor:
@@ -159,13 +188,15 @@ class Evaluator:
         own = torch.arange(y.shape[1], device=y.device) < sizes[:, None]
         method.model.eval()
         with convolutions.use_unfolded(method.model, hosted.engine.unfolded or ()):
-            parts = [
-                score_batch(
-                    vmap(method.predict)(w, as_input(part.flatten(0, 1)).unflatten(0, part.shape[:2])), labels, counted
-                )
-                for part, labels, counted in zip(*(t.split(SAMPLES_PER_BLOCK, 1) for t in (x, y, own)), strict=True)
-            ]
-        self.tallies.append((places, sum(parts[1:], parts[0])))
+            outputs = (vmap(method.predict)(w, as_input(part.flatten(0, 1)).unflatten(0, part.shape[:2]))
+                       for part in x.split(SAMPLES_PER_BLOCK, 1))
+            if self.measures:
+                for (into, key), logits, labels in zip(places, torch.cat([*outputs], 1).cpu(), ys, strict=True):
+                    into[key] = self.measure_outputs(logits[:len(labels)], labels)
+            else:
+                parts = [score_batch(logits, labels, counted) for logits, labels, counted in zip(
+                    outputs, y.split(SAMPLES_PER_BLOCK, 1), own.split(SAMPLES_PER_BLOCK, 1), strict=True)]
+                self.tallies.append((places, sum(parts[1:], parts[0])))
         self.models = []
 
 

@@ -8,7 +8,8 @@ import bisect
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -16,9 +17,10 @@ from torch import Tensor
 
 from fedmpi.clients import updates
 from fedmpi.clients.evaluation import Evaluator
+from fedmpi.clients.measures import load_measures
 from fedmpi.clients.partial_sums import PartialSums
 from fedmpi.clients.sample_cache import SampleCache
-from fedmpi.clients.state_store import StateStore, as_numpy
+from fedmpi.clients.state_store import StateStore, copy_to_numpy
 from fedmpi.comm import exact
 from fedmpi.config.schema import Config
 from fedmpi.context import RankContext
@@ -27,8 +29,11 @@ from fedmpi.engines import batch_plan, convolutions, engine_choice, gpu_card
 from fedmpi.engines.batch_plan import LocalTraining, make_generator
 from fedmpi.engines.step_counter import OTHERS, PARTICIPANTS, StepCounter
 from fedmpi.errors import GivenUp
-from fedmpi.faults import attackers
-from fedmpi.method import Method
+from fedmpi.faults import choose_attackers
+from fedmpi.method import Method, State
+
+if TYPE_CHECKING:
+    from fedmpi.engines.engine import Engine
 
 ROUND_PHASES = ("train", "judge")
 ON_GPU = len(ROUND_PHASES)      # column of the result of `take_times`
@@ -41,52 +46,57 @@ class HostedClients:
     Args:
         method: the method, on a model that lies on `device`
         first_shared, first_mine: the first Shared and the first Mine of every client, from `method.init`
-        engine: engines.loop.Loop or engines.vmap.Vmap; None: nobody is trained
+        engine: engines.loop.Loop or engines.vmap.Vmap
         federation: the samples of all clients
         clients: numbers of the hosted clients
+        newcomers: numbers of the new clients that are judged here, which are never trained
         config: the run's configuration
         device: where clients are trained and their states lie
         room: bytes for states, samples and chunks of clients; default: as the configuration says
         context: what this rank's parts share
         why: why this engine was chosen, for the log"""
 
-    def __init__(self, method: Method, first_shared: tuple, first_mine: tuple, engine: Any, federation: Federation,
+    def __init__(self, method: Method, first_shared: State, first_mine: State, engine: Engine, federation: Federation,
                  clients: Iterable[int], config: Config, device: torch.device,
-                 room: gpu_card.MemoryLimits | None = None, context: RankContext | None = None, why: str = ""):
+                 room: gpu_card.MemoryLimits | None = None, context: RankContext | None = None, why: str = "",
+                 newcomers: Sequence[int] = ()):
         self.method, self.engine, self.config, self.device = method, engine, config, device
-        self.why, self.context = why, context or RankContext()
-        self.clients = [int(c) for c in clients]
-        self.attackers = set(attackers(config.attack, len(federation.sizes), config.seed).tolist())
+        self.engine_why, self.context = why, context or RankContext()
+        self.clients, self.newcomers = [int(c) for c in clients], [*newcomers]
+        self.attackers = set(choose_attackers(config.attack, len(federation.sizes), config.seed).tolist())
         self.skips_bad_updates = config.faults.bad_update == "skip"
         self.room = room = room or gpu_card.limit_memory(config, device)
         self.store = StateStore(
             type(first_mine)(*(v.to(device) for v in first_mine)), room.states, config.state.scratch
         )
         self.samples = SampleCache(federation, device, room.samples)
-        self.evaluator, self.sums = Evaluator(self, config.judged_on), PartialSums(self)
+        self.evaluator = Evaluator(self, config.judged_on, load_measures(config.evaluate.measures))
+        self.sums = PartialSums(self)
         self.counter = StepCounter()
         # the server's state as it was last received
-        self.shared_type, self.shared = type(first_shared), (None,) * len(first_shared)
+        self.shared_type: type[State] = type(first_shared)
+        self.shared: State = (None,) * len(first_shared)
         # of this round: the participants that train here, and what they send
         self.here: list[int] = []
-        self.ups: dict[int, tuple] = {}
+        self.ups: dict[int, State] = {}
         # of this round: the largest number of each state that changed
         self.largest: dict[int, Tensor] = {}
         # what the server addressed to clients for the next round
-        self.messages: dict[int, tuple] = {}
+        self.messages: dict[int, State] = {}
         self.seconds = dict.fromkeys(ROUND_PHASES, 0.)
 
     def training(self, client: int) -> tuple[Tensor, Tensor]:
         """Return a client's training samples and labels; an attacker may flip its labels."""
         x, y = self.samples[client]["x_train"], self.samples[client]["y_train"]
-        flips = client in self.attackers and self.config.attack.kind == "label_flip"
+        attack = self.config.attack
+        flips = attack is not None and attack.kind == "label_flip" and client in self.attackers
         return x, self.samples.federation.classes - 1 - y if flips else y
 
     def local(self, when: int) -> LocalTraining:
         """Return the settings of local training in round `when`."""
         return batch_plan.get_local_training(self.config, when)
 
-    def receive_shared(self, changed: Iterable[bool], arrays: Iterable) -> None:
+    def receive_shared(self, changed: Iterable[bool], arrays: Iterable[np.ndarray | Tensor]) -> None:
         """Take the fields of the server's state that changed, and keep the others.
 
         Args:
@@ -104,8 +114,8 @@ class HostedClients:
         yield
         self.seconds[phase] += time.perf_counter() - begin
 
-    def apply(self, function: Callable, clients: Iterable[int], shared: tuple, when: int,
-              whose: int | None = None) -> Iterator[tuple[int, Any]]:
+    def apply(self, function: Callable[..., State], clients: list[int], shared: State, when: int,
+              whose: int | None = None) -> Iterator[tuple[int, State]]:
         """Yield (client, function(shared, mine, data)) for each of some hosted clients.
 
         Args:
@@ -117,8 +127,8 @@ class HostedClients:
         self.counter.begin(None)
         self.context.client = None
 
-    def apply_in_time(self, function: Callable, clients: list[int], shared: tuple, when: int,
-                      whose: int) -> Iterator[tuple[int, Any]]:
+    def apply_in_time(self, function: Callable[..., State], clients: list[int], shared: State, when: int,
+                      whose: int) -> Iterator[tuple[int, State]]:
         """Do the same for training, but give up before the next client if somebody waits too long for the end."""
         for done, pair in enumerate(self.apply(function, clients, shared, when, whose), 1):
             yield pair
@@ -143,6 +153,7 @@ class HostedClients:
             here: those of them that train on this rank
             judge: measure clients right after their training, as `evaluate.after_training` says"""
         with self.timed("train"):
+            self.context.has_begun = True
             shared, evaluator, after = self.shared, self.evaluator, self.config.evaluate.after_training
             self.here = [int(i) for i in here]
             self.ups, evaluator.after_training, self.largest = dict.fromkeys(self.here), {}, {}
@@ -171,16 +182,16 @@ class HostedClients:
             # wait for the GPU, so that its time is charged to this phase and not to the next order
             convolutions.synchronize_device(self.device)
 
-    def _alter_update(self, client: int, shared: tuple, up: tuple, when: int) -> tuple:
+    def _alter_update(self, client: int, shared: State, up: State, when: int) -> State:
         """Return a client's update as the server takes it: after an attack, and clipped."""
         attack, longest = self.config.attack, self.config.server.clip_norm
-        if client in self.attackers and attack.kind != "label_flip":
+        if attack is not None and attack.kind != "label_flip" and client in self.attackers:
             up = updates.attack_update(
                 attack, shared, up, make_generator(self.config.seed, when, client, ATTACK_STREAM)
             )
         return up if longest is None else updates.clip_update(shared, up, longest)
 
-    def _keep(self, client: int, mine: tuple, known: bool = False) -> None:
+    def _keep(self, client: int, mine: State, known: bool = False) -> None:
         """Store a client's state. Note its largest number, unless the state is known to be usable."""
         self.store.write(client, mine)
         if known:
@@ -220,7 +231,7 @@ class HostedClients:
             shape: of the field"""
         like, totals = self.method.message_template(), exact.read_sum(torch.as_tensor(totals))
         field = (totals * torch.from_numpy(scales).to(totals.device)[:, None]).reshape(shape).to(like[slot].dtype)
-        fields = self.messages.get(client, like)
+        fields: State = self.messages.get(client, like)
         self.messages[client] = fields._replace(**{like._fields[slot]: field.to(self.device)})
 
     def time_engines(self) -> np.ndarray:
@@ -242,10 +253,10 @@ class HostedClients:
         names = convolutions.list_convolutions(self.method.model)
         self.engine.unfolded = [name for name, chosen in zip(names, unfolded, strict=True) if chosen]
 
-    def describe_engine(self) -> dict:
+    def describe_engine(self) -> dict[str, object]:
         """Return how clients are trained, as far as that was chosen, for the books of the run."""
-        ways = getattr(self.engine, "unfolded", None)
-        return {"engine": self.engine.name, "engine_why": self.why} | ({} if ways is None else {"convolutions": ways})
+        found: dict[str, object] = {"engine": self.engine.name, "engine_why": self.engine_why}
+        return found if self.engine.unfolded is None else found | {"convolutions": self.engine.unfolded}
 
     def digests(self) -> np.ndarray:
         """Return the sha256 of each hosted client's state, (n, 32) uint8."""
@@ -259,7 +270,7 @@ class HostedClients:
         """Return the states of some hosted clients as arrays (n, ...) by field."""
         return self.store.stack(clients)
 
-    def restore_states(self, path: str, ids: np.ndarray) -> None:
+    def restore_states(self, path: str | Path, ids: np.ndarray) -> None:
         """Read the hosted clients' states from a checkpoint file that holds those of clients `ids`."""
         self.store.restore_from(path, ids, self.clients)
 
@@ -267,7 +278,7 @@ class HostedClients:
         """Stop hosting a client. Return whether it has a state of its own, and the fields of its state."""
         touched, mine = self.store.touched([client])[0], self.store.pop(client)
         self.clients.remove(client)
-        return [touched, *map(as_numpy, mine)]
+        return [touched, *map(copy_to_numpy, mine)]
 
     def host_client(self, client: int, touched: bool, *mine: np.ndarray) -> None:
         """Host a client from now on; the arguments are what `release_client` returned."""

@@ -14,7 +14,7 @@ KEPT_BYTES = 512 << 20
 LARGE_BYTES = 32 << 20
 
 
-def keep() -> bool:
+def keep_freed_memory() -> bool:
     """Keep freed memory in this process. Return whether that could be set: only glibc has these parameters."""
     try:
         mallopt = ctypes.CDLL(None).mallopt

@@ -1,10 +1,24 @@
-"""Measures of one client, from the logits and labels of its samples or from its confusion matrix."""
+"""Measures of one client, from the logits and labels of its samples or from its confusion matrix.
+
+CLIENT_MEASURES are always taken. `evaluate.measures` names further ones: BUILT_IN, or functions of the user's own.
+Legend: n samples, c classes."""
 from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from functools import partial
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+
+from fedmpi import registry
+from fedmpi.errors import BadInput, FaultyCode, FedmpiError
+from fedmpi.own_code.failures import blame_own_code, describe_definition
+
+# A further measure: logits (n, c) float32 and labels (n,) int64 on the CPU -> a number; nan if it is not defined.
+Measure = Callable[[Tensor, Tensor], float]
 
 # `loss` is a sum over the samples
 CLIENT_MEASURES = ("correct", "tested", "loss", "f1")
@@ -21,10 +35,10 @@ def measure_logits(logits: Tensor, y: Tensor) -> np.ndarray:
 
 def measure_confusion(confusion: np.ndarray, loss: float) -> np.ndarray:
     """Return the CLIENT_MEASURES of a confusion matrix (c, c), whose rows are labels, and the summed loss."""
-    return np.array([float(confusion.trace()), float(confusion.sum()), loss, macro_f1(confusion)])
+    return np.array([float(confusion.trace()), float(confusion.sum()), loss, compute_macro_f1(confusion)])
 
 
-def macro_f1(confusion: np.ndarray) -> float:
+def compute_macro_f1(confusion: np.ndarray) -> float:
     """Return the mean F1 over the classes that occur among labels or predictions.
 
     Args:
@@ -32,3 +46,92 @@ def macro_f1(confusion: np.ndarray) -> float:
     hit, true, predicted = np.diag(confusion), confusion.sum(1), confusion.sum(0)
     present = (true + predicted) > 0
     return float((2 * hit[present] / (true + predicted)[present]).mean())
+
+
+def compute_auc(logits: Tensor, y: Tensor) -> float:
+    """Return the mean area under the ROC curves of the classes among the labels, each against the rest; nan if there
+    is a single class.
+
+    It is scikit-learn's `roc_auc_score` of one class's probabilities, averaged over the classes that the client has
+    (`multi_class="ovr", average="macro"`): the share of pairs of a sample of the class and another sample in which the
+    former has the larger probability, where equal ones count half."""
+    probabilities, classes = logits.double().softmax(1), y.unique()
+    if len(classes) < 2 or not probabilities.isfinite().all():
+        return math.nan
+    areas = []
+    for label in classes:
+        own, others = probabilities[y == label, label], probabilities[y != label, label].sort().values
+        # Of the other samples, those below each sample of the class, and those below or equal to it.
+        below, up_to = (torch.searchsorted(others, own, right=right) for right in (False, True))
+        areas.append(float((below + up_to).sum()) / (2 * len(own) * len(others)))
+    return float(np.mean(areas))
+
+
+def compute_balanced_accuracy(logits: Tensor, y: Tensor) -> float:
+    """Return the mean recall of the classes among the labels (scikit-learn's `balanced_accuracy_score`)."""
+    right = (logits.argmax(1) == y).double()
+    return float(torch.stack([right[y == label].mean() for label in y.unique()]).mean())
+
+
+# of equal width, as in the paper's experiments
+CONFIDENCE_BINS = 15
+
+
+def compute_calibration_error(logits: Tensor, y: Tensor) -> float:
+    """Return the expected calibration error (Guo et al., ICML 2017, eqs. 3 and 5), between 0 and 1.
+
+    Samples are divided into CONFIDENCE_BINS by their confidence, the largest probability; a bin holds its upper edge.
+    The error is the mean over samples of the gap between accuracy and mean confidence in the bin."""
+    confidence, predicted = logits.double().softmax(1).max(1)
+    bins = np.digitize(confidence.numpy(), np.linspace(0, 1, CONFIDENCE_BINS + 1), right=True)
+    gaps = np.bincount(bins, (predicted == y).numpy() - confidence.numpy())
+    return float(np.abs(gaps).sum() / len(y))
+
+
+BUILT_IN: dict[str, Measure] = {"auc": compute_auc, "balanced_accuracy": compute_balanced_accuracy,
+                                "calibration_error": compute_calibration_error}
+
+
+def load_measures(names: Sequence[str]) -> list[Measure]:
+    """Return the functions of `evaluate.measures`.
+
+    Raises:
+        BadInput: if one of the user's own cannot be imported or is no function."""
+    found: list[Measure] = []
+    for name in names:
+        function: object = registry.find_class("measures", name)
+        if not callable(function):
+            raise FaultyCode(f"evaluate.measures: {name} is {type(function).__name__}, not a function of logits and "
+                             "labels")
+        found.append(BUILT_IN[name] if name in BUILT_IN else partial(measure_by_own_code, name, function))
+    return found
+
+
+def measure_by_own_code(name: str, function: Callable[[Tensor, Tensor], object], logits: Tensor, y: Tensor) -> float:
+    """Return a measure of the user's own. It is given copies, so that it cannot change what others measure.
+
+    Raises:
+        FedmpiError: if it returns no number."""
+    value = function(logits.clone(), y.clone())
+    if isinstance(value, int | float | np.number) or isinstance(value, Tensor | np.ndarray) and value.ndim == 0:
+        return float(value)
+    raise FedmpiError(f"evaluate.measures: {name}: {describe_definition(function)}it must return a number, not a "
+                      f"{type(value).__name__}")
+
+
+def try_measures(names: Sequence[str], classes: int) -> None:
+    """Call the user's own measures once before a run, on two right predictions of each class.
+
+    Raises:
+        BadInput: if one cannot be used."""
+    logits, y = torch.eye(classes).repeat(2, 1), torch.arange(classes).repeat(2)
+    for name, measure in zip(names, load_measures(names), strict=True):
+        if name in BUILT_IN:
+            continue
+        try:
+            with blame_own_code(f"evaluate.measures: {name}", always=True):
+                measure(logits, y)
+        except BadInput:
+            raise
+        except FedmpiError as error:
+            raise FaultyCode(str(error)) from None

@@ -4,8 +4,7 @@ A RowRef names rows as orders do; see comm/orders.py.
 Legend: n hosted clients that have such a row, d columns (stop - start), k groups."""
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -17,6 +16,7 @@ from fedmpi.comm.exact import NotFinite
 from fedmpi.comm.orders import UP, RowRef
 from fedmpi.config.schema import Config
 from fedmpi.context import RankContext
+from fedmpi.method import State
 
 
 class RowHolder(Protocol):
@@ -26,7 +26,7 @@ class RowHolder(Protocol):
     device: torch.device
     store: StateStore
     clients: list[int]
-    ups: Mapping[int, tuple]
+    ups: dict[int, State]
 
 
 class PartialSums:
@@ -112,6 +112,5 @@ class PartialSums:
         """Return the same error with the field's name, and note the client as the one at work."""
         hosted = self.hosted
         hosted.context.client = client = clients[error.row]
-        # Any: NamedTuples have no type in common that knows their fields
-        state: Any = hosted.ups[client] if ref.source == UP else hosted.store.first
+        state = hosted.ups[client] if ref.source == UP else hosted.store.first
         return NotFinite(error.row, error.values, state._fields[ref.field])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from fedmpi.json_values import JsonObject
 from fedmpi.method import Participants
 
 # Move clients only if that saves this share of a round; a smaller saving may be noise.
@@ -27,14 +28,14 @@ def assign_homes(sizes: np.ndarray, ranks: int, server_hosts: bool, how: str = "
         seed: for `shuffled`"""
     hosts = np.arange(ranks) if server_hosts or ranks == 1 else np.arange(1, ranks)
     if how == "balanced":
-        return hosts[longest_first(sizes + FIXED_COST, len(hosts))]
+        return hosts[place_longest_first(sizes + FIXED_COST, len(hosts))]
     place = np.arange(len(sizes)) * len(hosts) // len(sizes)
     if how == "shuffled":
         place = np.random.default_rng(seed).permutation(place)
     return hosts[place]
 
 
-def longest_first(costs: np.ndarray, bins: int, speeds: np.ndarray | None = None) -> np.ndarray:
+def place_longest_first(costs: np.ndarray, bins: int, speeds: np.ndarray | None = None) -> np.ndarray:
     """Return the bin of each item, (n,). The most expensive item is placed first, each into the bin that would finish
     it first (LPT). If all bins are equally fast, the last one finishes after at most 4/3 of the best possible time.
 
@@ -76,21 +77,22 @@ class Pace:
         # False: ranks count as equally fast, because the last bits depend on which clients train side by side
         self.measured = True
         # where the participants of this round train
-        self.at = homes
+        self.training_ranks = homes
 
     def ranks(self, who: Participants) -> np.ndarray:
         """Return the rank at which each participant of a round trains, (n,)."""
         if self.movable and len(self.hosts) > 1:
-            self.at = self.hosts[longest_first(np.asarray(who.sizes) + FIXED_COST, len(self.hosts), self.speeds)]
+            bins = place_longest_first(np.asarray(who.sizes) + FIXED_COST, len(self.hosts), self.speeds)
+            self.training_ranks = self.hosts[bins]
         else:
-            self.at = self.homes[who.ids]
-        return self.at
+            self.training_ranks = self.homes[who.ids]
+        return self.training_ranks
 
-    def note(self, seconds: np.ndarray, who: Participants) -> dict:
+    def record(self, seconds: np.ndarray, who: Participants) -> JsonObject:
         """Learn from the seconds of a round, (ranks, phases). Return its facts for metrics.jsonl, among them imbalance
         (longest training time / mean) and idle share (mean waiting time / longest training time)."""
         train = seconds[self.hosts, 0]
-        costs = np.array([(np.asarray(who.sizes)[self.at == r] + FIXED_COST).sum() for r in self.hosts])
+        costs = np.array([(np.asarray(who.sizes)[self.training_ranks == r] + FIXED_COST).sum() for r in self.hosts])
         if (costs > 0).all() and (train > 0).all():
             rate = costs / train
             self.speeds = .5 * self.speeds + .5 * rate / rate.mean() if self.measured else self.speeds

@@ -32,12 +32,12 @@ class SampleCache:
             return self._kept[client]
         parts = self.federation.client(client)._asdict()
         samples = self._kept[client] = {k: copy_to_device(v, self.device) for k, v in parts.items()}
-        self.held += samples_bytes(samples)
+        self.held += count_sample_bytes(samples)
         while self.held > self.memory and len(self._kept) > 1:
-            self.held -= samples_bytes(self._kept.popitem(last=False)[1])
+            self.held -= count_sample_bytes(self._kept.popitem(last=False)[1])
         return samples
 
 
-def samples_bytes(samples: dict[str, Tensor]) -> int:
+def count_sample_bytes(samples: dict[str, Tensor]) -> int:
     """Return the bytes of one client's samples."""
     return sum(t.numel() * t.element_size() for t in samples.values())

@@ -10,6 +10,7 @@ import tempfile
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from functools import cached_property
+from pathlib import Path
 from typing import IO
 
 import numpy as np
@@ -71,10 +72,10 @@ class StateStore:
         # one copy from the GPU for each field, not one for each client
         if len(clients) and any(v.is_cuda for v in self.first):
             columns = zip(*(self.read(int(c)) for c in clients), strict=True)
-            return {name: as_numpy(torch.stack(column))
+            return {name: copy_to_numpy(torch.stack(column))
                     for name, column in zip(self.first._fields, columns, strict=True)}
-        return {name: np.stack([as_numpy(getattr(self.read(int(c)), name)) for c in clients])
-                if len(clients) else np.empty((0, *value.shape), as_numpy(value).dtype)
+        return {name: np.stack([copy_to_numpy(getattr(self.read(int(c)), name)) for c in clients])
+                if len(clients) else np.empty((0, *value.shape), copy_to_numpy(value).dtype)
                 for name, value in self.first._asdict().items()}
 
     def restore(self, client: int, row: dict[str, np.ndarray]) -> None:
@@ -83,11 +84,11 @@ class StateStore:
             torch.from_numpy(np.array(row[name])).to(value.device)
             for name, value in self.first._asdict().items())))
 
-    def restore_from(self, path: str, ids: np.ndarray, clients: list[int]) -> None:
+    def restore_from(self, path: str | Path, ids: np.ndarray, clients: list[int]) -> None:
         """Read the rows of clients from a checkpoint file that holds those of `ids`, neighbours together.
 
         The file is opened and verified once; then the time is proportional to the rows that are read."""
-        places, saved = np.flatnonzero(np.isin(ids, clients)), checkpoint.Checkpoint(path)
+        places, saved = np.flatnonzero(np.isin(ids, clients)), checkpoint.CheckpointFile(path)
         for run in filter(len, np.split(places, np.flatnonzero(np.diff(places) > 1) + 1)):
             fields = saved.read_rows(run[0], run[-1] + 1)
             for i, place in enumerate(run):
@@ -96,7 +97,7 @@ class StateStore:
     def digest(self, client: int) -> np.ndarray:
         """Return the sha256 of a client's state, (32,) uint8."""
         mine = self.read(client)
-        return np.frombuffer(self._first_digest if mine is self.first else digest_of(mine), np.uint8)
+        return np.frombuffer(self._first_digest if mine is self.first else compute_digest(mine), np.uint8)
 
     def digests(self, clients: Sequence[int]) -> np.ndarray:
         """Return the sha256 of each client's state, (n, 32) uint8."""
@@ -108,13 +109,14 @@ class StateStore:
         for begin in range(0, len(own), at_once):
             some = own[begin:begin + at_once]
             columns = self.stack(some).values()
-            found |= {c: digest_of(type(self.first)(*(column[i] for column in columns))) for i, c in enumerate(some)}
+            found |= {c: compute_digest(type(self.first)(*(column[i] for column in columns)))
+                      for i, c in enumerate(some)}
         return np.frombuffer(b"".join(found.get(c, self._first_digest) for c in clients), np.uint8).reshape(-1, 32)
 
     @cached_property
     def _first_digest(self) -> bytes:
         # computed once, not for every client that never took part
-        return digest_of(self.first)
+        return compute_digest(self.first)
 
 
 class Spill:
@@ -144,7 +146,7 @@ class Spill:
 
     def write(self, client: int, mine: State) -> None:
         """Write a client's state. Raises FedmpiError if the disk refuses it."""
-        record = memoryview(b"".join(np.ascontiguousarray(as_numpy(v)).tobytes() for v in mine))
+        record = memoryview(b"".join(np.ascontiguousarray(copy_to_numpy(v)).tobytes() for v in mine))
         if client not in self.places:
             self.places[client] = self.free.pop() if self.free else len(self.places)
         at = self.places[client] * self.size
@@ -180,27 +182,27 @@ class Spill:
         return type(self.first)(*values)
 
 
-def digest_of(state: State) -> bytes:
+def compute_digest(state: State) -> bytes:
     """Return the sha256 of the names, types, shapes and bytes of a NamedTuple of tensors or arrays."""
     total = hashlib.sha256()
     for name, value in state._asdict().items():
-        array = np.asarray(as_numpy(value) if isinstance(value, torch.Tensor) else value)
+        array = np.asarray(copy_to_numpy(value) if isinstance(value, torch.Tensor) else value)
         total.update(f"{name} {array.dtype} {array.shape}".encode())
         total.update(np.ascontiguousarray(array).data)
     return total.digest()
 
 
-def digest_of_run(shared: State, rows: np.ndarray) -> str:
+def compute_run_digest(shared: State, rows: np.ndarray) -> str:
     """Return the digest of a whole run, in hexadecimal digits.
 
     Args:
         shared: the server's state
         rows: the sha256 of every client's state, (N, 32) uint8"""
-    total = hashlib.sha256(digest_of(shared))
+    total = hashlib.sha256(compute_digest(shared))
     total.update(np.ascontiguousarray(rows).data)
     return total.hexdigest()
 
 
-def as_numpy(tensor: torch.Tensor) -> np.ndarray:
+def copy_to_numpy(tensor: torch.Tensor) -> np.ndarray:
     """Return a tensor as an array on the host."""
     return tensor.detach().cpu().numpy()

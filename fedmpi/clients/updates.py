@@ -51,7 +51,7 @@ def clip_update(shared: State, up: State, longest: float) -> State:
 
 def fits_exact_sums(*states: State) -> bool:
     """Say whether all numbers of some states are finite and in the range of exact sums."""
-    return all(exact.max_magnitude(v) < exact.RANGE for state in states for v in state if v.is_floating_point())
+    return all(exact.find_max_magnitude(v) < exact.RANGE for state in states for v in state if v.is_floating_point())
 
 
 def refuse_updates(config: Config, method: Method, federation: Federation) -> None:

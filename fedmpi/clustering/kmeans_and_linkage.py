@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedmpi.clustering.low_rank import spectrum
+from fedmpi.clustering.low_rank import decompose_symmetric
 
 # Iterations of Lloyd's algorithm.
 MAX_ITERATIONS = 300
@@ -33,7 +33,7 @@ class Clusters(NamedTuple):
     # iterations that k-means took
     iterations: int
     k: int
-    # mean distance of rows from their cluster's mean, known only of `kmeans_of_models`
+    # mean distance of rows from their cluster's mean, known only of `cluster_models`
     distance: float = float("nan")
 
     def centres(self, rows: Tensor, old: Tensor) -> Tensor:
@@ -67,7 +67,7 @@ def kmeans(rows: Tensor, k: int, start: Tensor | None, seed: tuple[int, ...], we
     if start is not None and groups == k:
         init, relabel = start.numpy().astype(rows.dtype), np.arange(k)
     elif start is not None:
-        return Clusters(nearest(rows, start.double().numpy()), 0, k)
+        return Clusters(find_nearest(rows, start.double().numpy()), 0, k)
     else:
         init, relabel = "k-means++", np.arange(groups)
     # The order of sums, and so the bits, must not depend on the number of threads.
@@ -91,7 +91,7 @@ def lloyd(rows: Tensor, start: Tensor, weight: np.ndarray | None = None) -> Clus
     rows, centres = rows.double().numpy(), start.double().numpy().copy()
     weight, labels = np.ones(len(rows)) if weight is None else np.asarray(weight, float), None
     for iteration in range(1, MAX_ITERATIONS + 1):  # noqa: B007
-        before, labels = labels, nearest(rows, centres)
+        before, labels = labels, find_nearest(rows, centres)
         if np.array_equal(before, labels):
             break
         for j in np.unique(labels):
@@ -99,21 +99,21 @@ def lloyd(rows: Tensor, start: Tensor, weight: np.ndarray | None = None) -> Clus
     return Clusters(labels, iteration, len(centres))
 
 
-def embed(gram: Tensor) -> Tensor:
+def embed_rows(gram: Tensor) -> Tensor:
     """Return points (n, r) that are as far from each other as the rows whose inner products `gram` (n, n) holds.
 
     This is exact, so long rows can be clustered by these short ones. The points' mean is 0, and r <= n - 1 (1 if n
     is 1)."""
     gram = gram.double().numpy()
     inner = gram - gram.mean(0) - gram.mean(1, keepdims=True) + gram.mean()
-    values, vectors = spectrum(inner)
+    values, vectors = decompose_symmetric(inner)
     # The other columns hold rounding errors. If all rows are equal, a single column of zeros is left.
     kept = values > len(gram) * np.finfo(float).eps * gram.diagonal().max()
     kept[-1] = True
     return torch.from_numpy(vectors[:, kept] * np.sqrt(values[kept].clip(0)))
 
 
-def nearest(rows: np.ndarray, centres: np.ndarray) -> np.ndarray:
+def find_nearest(rows: np.ndarray, centres: np.ndarray) -> np.ndarray:
     """Return the index of the nearest centre of each row, (n,).
 
     Differences are squared and not multiplied out, so that rows much nearer to each other than to 0 keep their digits.
@@ -122,7 +122,7 @@ def nearest(rows: np.ndarray, centres: np.ndarray) -> np.ndarray:
     return cdist(rows, centres, "sqeuclidean").argmin(1)
 
 
-def mean_distance(rows: Tensor, labels: np.ndarray, weight: np.ndarray | None = None) -> float:
+def compute_mean_distance(rows: Tensor, labels: np.ndarray, weight: np.ndarray | None = None) -> float:
     """Return the mean distance of rows (n, d) from their cluster's (weighted) mean, as FedMHC measures clusters."""
     weight, total = np.ones(len(rows)) if weight is None else np.asarray(weight, float), 0.
     for j in np.unique(labels):
@@ -131,14 +131,14 @@ def mean_distance(rows: Tensor, labels: np.ndarray, weight: np.ndarray | None = 
     return float(total / len(rows))
 
 
-def placed(table: Tensor, ids: np.ndarray, values: np.ndarray) -> Tensor:
+def replace_entries(table: Tensor, ids: np.ndarray, values: np.ndarray) -> Tensor:
     """Return a copy of a table by client, (N,), in which the entries of clients `ids` are `values`."""
     table = table.clone()
     table[torch.from_numpy(ids)] = torch.from_numpy(np.asarray(values, np.int64))
     return table
 
 
-def kmeans_of_models(rows: RowsLike, squares: RowsLike, centres: Tensor, seed: tuple[int, ...]) -> Clusters:
+def cluster_models(rows: RowsLike, squares: RowsLike, centres: Tensor, seed: tuple[int, ...]) -> Clusters:
     """Cluster long rows as `kmeans` would, though they lie at several ranks, and measure `distance`.
 
     Args:
@@ -149,13 +149,13 @@ def kmeans_of_models(rows: RowsLike, squares: RowsLike, centres: Tensor, seed: t
     origin, k, to_centres = centres.mean(0), len(centres), squares.gather().double()
     gram = rows.gram(origin)
     if (centres == centres[0]).all():
-        return measure_clusters(kmeans(points := embed(gram), k, None, seed), points)
+        return measure_clusters(kmeans(points := embed_rows(gram), k, None, seed), points)
     if len(to_centres) < k:
-        return measure_clusters(Clusters(to_centres.argmin(1).numpy(), 0, k), embed(gram))
+        return measure_clusters(Clusters(to_centres.argmin(1).numpy(), 0, k), embed_rows(gram))
     centres = (centres - origin).double()
     products = centres @ centres.T
     across = (gram.diagonal()[:, None] + products.diagonal() - to_centres) / 2
-    points = embed(torch.cat([torch.cat([gram, across], 1), torch.cat([across.T, products], 1)]))
+    points = embed_rows(torch.cat([torch.cat([gram, across], 1), torch.cat([across.T, products], 1)]))
     # the first of equal centres
     twins = (to_centres[:, :, None] == to_centres[:, None]).all(0).int().argmax(1)
     return measure_clusters(kmeans(points[:-k], k, points[-k:][twins], seed), points[:-k])
@@ -163,7 +163,7 @@ def kmeans_of_models(rows: RowsLike, squares: RowsLike, centres: Tensor, seed: t
 
 def measure_clusters(found: Clusters, points: Tensor) -> Clusters:
     """Return the clusters with their mean distance, given points that are as far apart as the rows, (n, r)."""
-    return found._replace(distance=mean_distance(points, found.labels))
+    return found._replace(distance=compute_mean_distance(points, found.labels))
 
 
 def split_in_two(cosines: Tensor) -> np.ndarray:

@@ -11,7 +11,7 @@ from torch import Tensor
 NEGLIGIBLE_VARIANCE = 1e-13
 
 
-def spectrum(gram: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def decompose_symmetric(gram: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return eigenvalues, ascending, and eigenvectors (columns) of a symmetric matrix.
 
     It uses one thread, since the bits depend on the number of threads."""
@@ -20,7 +20,7 @@ def spectrum(gram: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         return np.linalg.eigh(gram)
 
 
-def principal(gram: Tensor, d: int) -> np.ndarray:
+def find_principal_weights(gram: Tensor, d: int) -> np.ndarray:
     """Return weights that make the first d principal components out of rows, (d, n).
 
     If the rows vary in fewer directions, or are fewer, the other components are 0.
@@ -30,7 +30,7 @@ def principal(gram: Tensor, d: int) -> np.ndarray:
         d: the number of components."""
     n = len(gram)
     gram, centre = gram.double().numpy(), np.eye(n) - 1 / n
-    variance, vectors = spectrum(centre @ gram @ centre)
+    variance, vectors = decompose_symmetric(centre @ gram @ centre)
     variance, vectors = variance[::-1][:d], vectors[:, ::-1][:, :d]
     # An eigenvector may have either sign; take the one in which its largest entry is positive.
     vectors = vectors * np.sign(vectors[np.abs(vectors).argmax(0), np.arange(vectors.shape[1])])
@@ -39,16 +39,16 @@ def principal(gram: Tensor, d: int) -> np.ndarray:
     return np.pad((centre @ (vectors * scale)).T, ((0, max(0, d - n)), (0, 0)))
 
 
-def cosines_to_centres(images: Tensor, centres: Tensor) -> Tensor:
+def compute_cosines(images: Tensor, centres: Tensor) -> Tensor:
     """Return the cosine of each row (n, d) with each centre (k, d), (n, k); it is 0 if one of the two is 0."""
-    return unit_rows(images) @ unit_rows(centres).T
+    return scale_to_unit_rows(images) @ scale_to_unit_rows(centres).T
 
 
-def unit_rows(rows: Tensor) -> Tensor:
+def scale_to_unit_rows(rows: Tensor) -> Tensor:
     """Return rows of length 1; a row of zeros stays one."""
     return rows / rows.norm(dim=1, keepdim=True).clamp_min(torch.finfo(rows.dtype).tiny)
 
 
-def multiply_adds(n: int, k: int, length: int) -> int:
+def count_multiply_adds(n: int, k: int, length: int) -> int:
     """Return the multiply-adds of all cosines of n rows with k centres: n k inner products, and n + k norms."""
     return (n * k + n + k) * length

@@ -14,6 +14,7 @@ depends on the running total.
 Legend: r rows, d their length, k groups."""
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from functools import cache
 
@@ -38,6 +39,15 @@ ROWS_AT_ONCE = 4
 Chain = Callable[[Tensor, Sequence[Tensor], Sequence[float]], None]
 
 
+class BadWeights(FedmpiError):
+    """Weights of which there are no weighted sums."""
+
+    def __init__(self, weights: Tensor, field: str = ""):
+        bad = int((~weights.isfinite()).sum())
+        super().__init__(f"the weights of rows{field and ' of ' + field} have {bad} non-finite values of "
+                         f"{weights.numel()}; look for a division by zero, such as the mean by weights that are all 0")
+
+
 class NotFinite(FedmpiError):
     """A row that cannot be summed; `row` is its position, by which the caller names the client and the field."""
 
@@ -60,7 +70,10 @@ def accumulate(rows: Sequence[Tensor], weights: Tensor, into: Tensor, groups: Te
         groups: the group of each row, (r,).
 
     Raises:
-        NotFinite: if a row cannot be summed; `into` is then of no use."""
+        NotFinite: if a row cannot be summed; `into` is then of no use.
+        BadWeights: if a weight is not finite."""
+    if not math.isfinite(weights.sum()):
+        raise BadWeights(weights)
     by_row = [None] * len(rows) if groups is None else groups.tolist()
     sums = [(into if group is None else into[group], [r for r in range(len(rows)) if by_row[r] == group])
             for group in ([None] if into.ndim == 1 else sorted(set(by_row)))]
@@ -142,7 +155,7 @@ def add_large_of(r: int, row: Tensor, values: Tensor, weight: float, total: Tens
         NotFinite: if the row cannot be summed."""
     if is_surely_small(values):
         return values
-    most = max_magnitude(values)
+    most = find_max_magnitude(values)
     # The comparison is false for nan, too.
     if not most < RANGE:
         raise NotFinite(r, row)
@@ -182,7 +195,7 @@ def is_surely_small(row: Tensor) -> bool:
     return row.dtype == torch.float32 and float(row.dot(row)) < SMALL_LIMIT ** 2
 
 
-def max_magnitude(row: Tensor) -> float:
+def find_max_magnitude(row: Tensor) -> float:
     """Return the largest |value|, nan if there is one."""
     if not row.numel():
         return 0.

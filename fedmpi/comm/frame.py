@@ -16,14 +16,14 @@ if TYPE_CHECKING:
 DTYPES = [np.dtype(name) for name in ("uint8", "int32", "int64", "float32", "float64", "bool", "float16")]
 
 
-def frame(arrays: Iterable) -> np.ndarray:
+def pack_frame(values: Iterable[np.ndarray | np.generic]) -> np.ndarray:
     """Pack arrays and scalars into one buffer, (bytes,) uint8."""
-    arrays = [np.asarray(a) for a in arrays]
+    arrays = [np.asarray(value) for value in values]
     words = [len(arrays)]
     for a in arrays:
         words += [DTYPES.index(a.dtype), a.ndim, *a.shape]
     head = np.array([len(words) + 1, *words], np.int64)
-    sizes = [padded(a.nbytes) for a in arrays]
+    sizes = [round_up_to_8(a.nbytes) for a in arrays]
     buffer = np.empty(head.nbytes + sum(sizes), np.uint8)
     buffer[:head.nbytes] = head.view(np.uint8)
     at = head.nbytes
@@ -33,14 +33,14 @@ def frame(arrays: Iterable) -> np.ndarray:
     return buffer
 
 
-def unframe(buffer: np.ndarray | Tensor, first_tensor: int | None = None) -> list:
+def unpack_frame(buffer: np.ndarray | Tensor, first_tensor: int | None = None) -> list[np.ndarray | Tensor]:
     """Return the arrays of a frame as views of its buffer.
 
     Args:
         buffer: the frame, an array or a tensor of bytes.
         first_tensor: if the buffer is a tensor, the arrays from this index on are returned as tensors where it lies;
             the arrays before are copied to the host. Default: all are copied."""
-    words = on_host(buffer[:8 * int(on_host(buffer[:8]).view(np.int64)[0])]).view(np.int64)
+    words = copy_to_host(buffer[:8 * int(copy_to_host(buffer[:8]).view(np.int64)[0])]).view(np.int64)
     at, cursor, arrays = words.nbytes, 2, []
     for i in range(int(words[1])):
         dtype, ndim = DTYPES[int(words[cursor])], int(words[cursor + 1])
@@ -51,17 +51,17 @@ def unframe(buffer: np.ndarray | Tensor, first_tensor: int | None = None) -> lis
             import torch
             part = part.view(getattr(torch, dtype.name))
         else:
-            part = on_host(part).view(dtype)
+            part = copy_to_host(part).view(dtype)
         arrays.append(part.reshape(shape))
-        at, cursor = at + padded(nbytes), cursor + 2 + ndim
+        at, cursor = at + round_up_to_8(nbytes), cursor + 2 + ndim
     return arrays
 
 
-def on_host(part: np.ndarray | Tensor) -> np.ndarray:
+def copy_to_host(part: np.ndarray | Tensor) -> np.ndarray:
     """Return bytes of a frame as an array."""
     return part if isinstance(part, np.ndarray) else part.cpu().numpy()
 
 
-def padded(nbytes: int) -> int:
+def round_up_to_8(nbytes: int) -> int:
     """Return the next multiple of 8."""
     return (nbytes + 7) // 8 * 8

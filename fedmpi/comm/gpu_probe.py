@@ -44,13 +44,13 @@ def send_to_itself(world: World, device: torch.device) -> str:
 
     It needs no other rank, which would wait for ever if it fails."""
     try:
-        there = fill(NUMBERS, device)
-        back = fill(np.zeros_like(NUMBERS), device)
+        there = make_numbers(NUMBERS, device)
+        back = make_numbers(np.zeros_like(NUMBERS), device)
         wait_for_gpu(there)
         request = world.comm.Isend(there, world.rank)
         world.comm.Recv(back, world.rank)
         world.mpi.Request.Waitall([request])
-        if arrived_whole(back, NUMBERS):
+        if has_arrived_whole(back, NUMBERS):
             return ""
         return "a megabyte of GPU memory that was sent through MPI came back as another"
     # mpi4py, the MPI library and CUDA raise errors of many kinds.
@@ -64,20 +64,20 @@ def exchange_with_others(world: World, device: torch.device, gpu_direct: bool) -
     Args:
         gpu_direct: this rank does so from its GPU's memory."""
     down = NUMBERS.copy() if world.rank == 0 else np.zeros_like(NUMBERS)
-    down = world.broadcast(fill(down, device) if gpu_direct else down)
-    right = arrived_whole(down, NUMBERS)
-    total = world.reduce(fill(NUMBERS, device) if gpu_direct else NUMBERS.copy())
-    verdict = np.array([world.rank > 0 or arrived_whole(total, NUMBERS * world.size)], np.int64)
+    down = world.broadcast(make_numbers(down, device) if gpu_direct else down)
+    right = has_arrived_whole(down, NUMBERS)
+    total = world.reduce(make_numbers(NUMBERS, device) if gpu_direct else NUMBERS.copy())
+    verdict = np.array([world.rank > 0 or has_arrived_whole(total, NUMBERS * world.size)], np.int64)
     summed = bool(world.broadcast(verdict)[0])
     return "" if right and summed else "a megabyte that went between the ranks' GPUs through MPI arrived as another"
 
 
-def fill(numbers: np.ndarray, device: torch.device) -> Tensor:
+def make_numbers(numbers: np.ndarray, device: torch.device) -> Tensor:
     """Return numbers in new memory of a device."""
     import torch
     return torch.from_numpy(numbers.copy()).to(device)
 
 
-def arrived_whole(found: np.ndarray | Tensor, numbers: np.ndarray) -> bool:
+def has_arrived_whole(found: np.ndarray | Tensor, numbers: np.ndarray) -> bool:
     """Return whether numbers arrived as they were sent."""
     return np.array_equal(found if isinstance(found, np.ndarray) else found.cpu().numpy(), numbers)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from fedmpi.comm.transport import Transport
 
 
-def cuda_aware(mpi: ModuleType) -> bool | None:
+def is_cuda_aware(mpi: ModuleType) -> bool | None:
     """Return whether the MPI library takes GPU memory now; None if it does not tell.
 
     MPICH and Open MPI answer to the same function, which mpi4py does not pass on; but mpi4py's library links to

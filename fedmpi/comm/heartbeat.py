@@ -116,10 +116,10 @@ class Heartbeat:
     def describe_late(self, peer: int) -> str:
         """Return the sentence that names a late rank."""
         own = self.own_report()
-        waits = f"rank {self.world.rank} waits in {describe(own)}" if own[INSIDE] else f"rank {self.world.rank} works"
+        waits = f"rank {self.world.rank} {f'waits in {describe_report(own)}' if own[INSIDE] else 'works'}"
         return (f"rank {peer} of {self.world.size} on {self.hosts[peer]} made no progress for {self.timeout:g} s "
                 f"(comm.timeout) and gave its last sign of life {self.silent[peer]:.0f} s ago; "
-                f"last known: {describe(self.last_report[peer])}; {waits}")
+                f"last known: {describe_report(self.last_report[peer])}; {waits}")
 
     def close(self) -> None:
         """Stop the thread, and receive all reports before MPI ends. Every rank calls it."""
@@ -149,7 +149,7 @@ def find_late(silent: dict[int, float], stuck: dict[int, float], reports: dict[i
             or [peer for peer in stuck if stuck[peer] > limit and not reports[peer][INSIDE]])
 
 
-def describe(report: np.ndarray) -> str:
+def describe_report(report: np.ndarray) -> str:
     """Return a report in words."""
     if report[ORDER] < 0:
         return "ready for its first order"

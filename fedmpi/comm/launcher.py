@@ -44,7 +44,7 @@ def refuse_lonely(world: Transport) -> None:
         return
     launchers = [("Open MPI's mpirun", read_number(os.environ, "OMPI_COMM_WORLD_SIZE")),
                  ("MPICH's mpiexec", read_number(os.environ, "PMI_SIZE"))]
-    if started_by_srun():
+    if was_started_by_srun():
         launchers.append(("srun", SlurmJob.from_env().ranks_in_step))
     for launcher, started in launchers:
         if started is not None and started > 1:
@@ -54,7 +54,7 @@ def refuse_lonely(world: Transport) -> None:
                 "Slurm the --mpi that it speaks (MPICH: srun --mpi=pmi2; Open MPI: srun --mpi=pmix).")
 
 
-def started_by_srun() -> bool:
+def was_started_by_srun() -> bool:
     """Tell whether srun itself started this rank. Inside a Slurm job mpiexec starts its own daemons by srun, and
     Slurm's variables then describe that step, not the ranks."""
     by_mpich = "PMI_SIZE" in os.environ and "HYDI_CONTROL_FD" in os.environ
@@ -62,13 +62,13 @@ def started_by_srun() -> bool:
     return SlurmJob.from_env().ranks_in_step is not None and not by_mpich and not by_open_mpi
 
 
-def inside_launcher() -> bool:
+def is_inside_launcher() -> bool:
     """Tell whether a launcher of MPI jobs started this process, as far as its variables say."""
     by_variable = any(name in os.environ for name in ("PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_RANK"))
     return by_variable or SlurmJob.from_env().ranks_in_step is not None
 
 
-def drain(*streams: IO) -> None:
+def drain(*streams: IO[str] | IO[bytes]) -> None:
     """Wait until the launcher has read what was printed: some launchers drop what lies in the pipe at an abort.
 
     A launcher that does not read within DRAIN_S seconds is not waited for."""

@@ -16,10 +16,11 @@ from typing import Concatenate, ParamSpec, Protocol, TypeVar
 
 import numpy as np
 
-from fedmpi.comm.gpu_staging import cuda_aware, wait_for_gpu
-from fedmpi.comm.launcher import drain, refuse_lonely, shares_cores, started_by_srun
+from fedmpi.comm.gpu_staging import is_cuda_aware, wait_for_gpu
+from fedmpi.comm.launcher import drain, refuse_lonely, shares_cores, was_started_by_srun
 from fedmpi.comm.transport import Buffer, Solo, Transport
 from fedmpi.errors import FAILED
+from fedmpi.text import printable
 
 # Elements per MPI call: counts stay far below 2^31, and the scratch memory of a sum stays small.
 PIECE_ELEMENTS = 1 << 22
@@ -44,10 +45,10 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
-def collective(call: Callable[Concatenate[World, P], R]) -> Callable[Concatenate[World, P], R]:
+def mark_collective(call: Callable[Concatenate[World, P], R]) -> Callable[Concatenate[World, P], R]:
     """Mark this rank as inside a collective, so that the heartbeat does not report it as stuck."""
     @wraps(call)
-    def marked(self: World, *args: P.args, **kwargs: P.kwargs) -> R:
+    def marked(self: World, /, *args: P.args, **kwargs: P.kwargs) -> R:
         self.collectives += 1
         self.in_collective = True
         try:
@@ -72,7 +73,7 @@ class World(Transport):
         super().__init__()
         self.mpi, self.comm = mpi, mpi.COMM_WORLD
         self.rank, self.size = self.comm.rank, self.comm.size
-        self.library, self.cuda_aware = library_of(mpi), cuda_aware(mpi)
+        self.library, self.cuda_aware = read_library_name(mpi), is_cuda_aware(mpi)
         self.thread_level = ("single", "funneled", "serialized", "multiple")[mpi.Query_thread()]
         local = self.comm.Split_type(mpi.COMM_TYPE_SHARED)
         self.local_rank = local.rank
@@ -81,7 +82,7 @@ class World(Transport):
         # Memory for a part of a sum that another rank sends, kept from sum to sum.
         self._scratch = np.empty(0, np.uint8)
 
-    @collective
+    @mark_collective
     def broadcast(self, buffer: Buffer) -> Buffer:
         # The barrier is polled, so that rank 0 hears of a worker that failed instead of blocking.
         self.barrier()
@@ -92,7 +93,7 @@ class World(Transport):
         self._count_bytes(buffer.nbytes, from_root=True)
         return buffer
 
-    @collective
+    @mark_collective
     def reduce(self, buffer: Buffer, root: int = 0) -> Buffer:
         """Return the sum over ranks at rank `root`; the buffers of other ranks are used up.
 
@@ -139,7 +140,7 @@ class World(Transport):
             self._scratch = np.empty(part.nbytes, np.uint8)
         return self._scratch[:part.nbytes].view(part.dtype)
 
-    @collective
+    @mark_collective
     def gather(self, rows: np.ndarray, counts: np.ndarray) -> np.ndarray | None:
         self.barrier()
         rows = np.ascontiguousarray(rows)
@@ -160,11 +161,11 @@ class World(Transport):
         self.received += out.nbytes - rows.nbytes
         return out
 
-    @collective
+    @mark_collective
     def send(self, buffer: np.ndarray, rank: int) -> None:
         self._send_pieces(buffer, rank)
 
-    @collective
+    @mark_collective
     def recv(self, buffer: np.ndarray, rank: int) -> np.ndarray:
         self._recv_pieces(buffer, rank)
         return buffer
@@ -177,7 +178,7 @@ class World(Transport):
         for start in range(0, flat.size, PIECE_ELEMENTS):
             self.comm.Recv(flat[start:start + PIECE_ELEMENTS], rank)
 
-    @collective
+    @mark_collective
     def alltoall(self, parts: list[np.ndarray], sizes: np.ndarray) -> np.ndarray:
         self.barrier()
         out = np.concatenate([part.reshape(-1) for part in parts])
@@ -188,7 +189,7 @@ class World(Transport):
             self.received += got.nbytes - parts[0].nbytes
         return got
 
-    @collective
+    @mark_collective
     def broadcast_header(self, header: np.ndarray) -> None:
         self._wait_for(self.comm.Ibcast(header, 0))
 
@@ -226,7 +227,7 @@ class World(Transport):
             time.sleep(END_BY_RANK_0_S)
         if self.rank == 0 and self.on_failure:
             message = self.on_failure(message)
-        print(message, file=sys.stderr, flush=True)
+        print(printable(message), file=sys.stderr, flush=True)
         drain(sys.stdout, sys.stderr)
         self.comm.Abort(code)
         # MPI_Abort returns in some libraries.
@@ -257,7 +258,7 @@ class World(Transport):
         if self.heartbeat:
             self.heartbeat.close()
         self.mpi.Finalize()
-        if code and started_by_srun():
+        if code and was_started_by_srun():
             if self.rank:
                 drain(sys.stdout, sys.stderr)
                 os._exit(0)
@@ -279,7 +280,7 @@ def open_world() -> Transport:
         from mpi4py import MPI
         world = World(MPI) if MPI.COMM_WORLD.size > 1 else Solo()
         if world.size == 1:
-            world.library, world.cuda_aware = library_of(MPI), cuda_aware(MPI)
+            world.library, world.cuda_aware = read_library_name(MPI), is_cuda_aware(MPI)
     except (ImportError, RuntimeError) as error:
         world = Solo()
         world.library = f"none ({' '.join(str(error).split())[:120]})"
@@ -287,6 +288,6 @@ def open_world() -> Transport:
     return world
 
 
-def library_of(mpi: ModuleType) -> str:
+def read_library_name(mpi: ModuleType) -> str:
     """Return the first line of the MPI library's version text."""
     return " ".join(mpi.Get_library_version().strip("\0").splitlines()[0].split())

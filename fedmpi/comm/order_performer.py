@@ -1,96 +1,22 @@
 """What every rank does for rank 0's orders: its part on the clients that it hosts, then one collective."""
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import Any, Protocol
+from collections.abc import Sequence
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from fedmpi.comm.frame import frame, unframe
+from fedmpi.comm.frame import pack_frame, unpack_frame
 from fedmpi.comm.gpu_staging import stage_for_mpi
+from fedmpi.comm.hosted_interface import Hosted
+from fedmpi.comm.memory_use import measure_peak_memory
 from fedmpi.comm.orders import UP, Order, RowRef, performs
-from fedmpi.comm.robust import middle_by
+from fedmpi.comm.robust import trim_mean_by
 from fedmpi.comm.transport import Transport
-from fedmpi.context import RankContext
 
 # Sums of weights are at least this, so that dividing by one of no weights gives 0.
 TINY = 1e-300
-
-
-class HostedRows(Protocol):
-    """This rank's part of sums over rows: see clients/partial_sums.py."""
-    def rows(self, ref: RowRef) -> np.ndarray:
-        """Return the rows of hosted clients, (n, d) float32. Raises NotFinite."""
-    def distances(self, ref: RowRef, groups: np.ndarray, centres: np.ndarray) -> np.ndarray:
-        """Return the distance of each row from its group's centre, (n,), for `groups` (n,) and `centres` (k, d)."""
-    def weighted_sum(self, ref: RowRef, weights: np.ndarray, groups: np.ndarray | None = None, k: int = 0) -> Tensor:
-        """Return a weighted sum of rows, (d,), or of each of k groups' rows, (k, d). Raises NotFinite."""
-
-
-class States(Protocol):
-    """The states of this rank's clients: see clients/state_store.py."""
-    @property
-    def first(self) -> tuple: """Return the first Mine, which is the same for all clients."""
-
-
-class Measures(Protocol):
-    """Measures of this rank's clients: see clients/evaluation.py."""
-    def measure_clients(self, when: int, n: int) -> np.ndarray:
-        """Return the measures of hosted clients before round `when`; the rows of all others of the n are 0."""
-
-
-class Steps(Protocol):
-    """Gradient steps of this rank's clients: see engines/step_counter.py."""
-    def take(self) -> np.ndarray: """Return the steps since the last call, by whose they are and by kind."""
-
-
-class Hosted(Protocol):
-    """What orders ask of the clients that a rank hosts: see clients/hosted.py."""
-    context: RankContext
-    device: torch.device
-    skips_bad_updates: bool
-    # why this engine was chosen
-    why: str
-    # Any: loop and vmap have no type in common yet
-    engine: Any
-
-    @property
-    def sums(self) -> HostedRows: """Return what adds up rows of hosted clients."""
-    @property
-    def store(self) -> States: """Return what holds the states of hosted clients."""
-    @property
-    def evaluator(self) -> Measures: """Return what measures hosted clients."""
-    @property
-    def counter(self) -> Steps: """Return what counts the gradient steps of hosted clients."""
-    def receive_shared(self, changed: Iterable[bool], arrays: Iterable) -> None:
-        """Take the fields of the server's state that changed, and keep the others."""
-    def train(self, when: int, everybody: np.ndarray, here: Iterable[int], judge: bool) -> None:
-        """Train the participants that are `here` in round `when`, and keep what they send."""
-    def bad_updates(self, ids: np.ndarray) -> np.ndarray:
-        """Return 1 for each client that trained here and whose update is bad, else 0, (n,)."""
-    def add_message(self, slot: int, client: int, totals: Tensor, scales: np.ndarray, shape: tuple[int, ...]) -> None:
-        """Keep a field of a client's message: the sums `totals` (m, d) times `scales` (m,), in this shape."""
-    def digests(self) -> np.ndarray: """Return the sha256 of each hosted client's state, (n, 32) uint8."""
-    def touched(self) -> np.ndarray: """Return which hosted clients have a state of their own, (n,) bool."""
-    def states(self, clients: Iterable[int]) -> dict[str, np.ndarray]:
-        """Return the states of some hosted clients, (n, ...) by field."""
-    def restore_states(self, path: str, ids: np.ndarray) -> None:
-        """Read the states of hosted clients from a checkpoint that holds those of `ids`."""
-    def release_client(self, client: int) -> list[np.ndarray]:
-        """Stop hosting a client. Return whether it has a state of its own, and the fields of its state."""
-    def host_client(self, client: int, touched: bool, *mine: np.ndarray) -> None:
-        """Host a client from now on, with what `release_client` returned."""
-    def take_times(self) -> np.ndarray:
-        """Return the seconds of each phase since the last call, and whether this rank trains on a GPU."""
-    def use_engine(self, engine: str) -> None:
-        """Train with another engine from now on."""
-    def time_engines(self) -> np.ndarray: """Return the seconds of both engines on the same clients, (2,)."""
-    def use_convolutions(self, unfolded: np.ndarray) -> None:
-        """Compute the convolutions that are true in `unfolded` (layers,) as products of patches from now on."""
-    def describe_engine(self) -> dict: """Return how clients are trained, for the books of the run."""
-    def time_convolutions(self) -> np.ndarray: """Return the seconds of both ways of every convolution, (2, layers)."""
 
 
 class OrderPerformer:
@@ -109,6 +35,8 @@ class OrderPerformer:
         self.ranks = np.empty(0, np.int64)
         # whether some rank was asked to stop (known at rank 0)
         self.stop_requested = False
+        # MiB that each rank held at most, on its host and on its GPU, (ranks, 2); known at rank 0
+        self.peak_memory = np.zeros((world.size, 2))
 
     @performs(Order.STOP)
     def stop(self, code: np.ndarray) -> None:
@@ -161,7 +89,7 @@ class OrderPerformer:
 
         def columns(start: int, stop: int) -> np.ndarray:
             return self.hosted.sums.rows(rows.columns(start, stop))
-        return middle_by(self.world, columns, rows.width, self._ranks_of(rows), groups, cuts)
+        return trim_mean_by(self.world, columns, rows.width, self._ranks_of(rows), groups, cuts)
 
     @performs(Order.MESSAGE)
     def send_message(self, slot: np.ndarray, ref: np.ndarray, ids: np.ndarray, coefficients: np.ndarray,
@@ -199,17 +127,18 @@ class OrderPerformer:
         return None if every is None else self._note_stop(every)
 
     def _own_times(self) -> np.ndarray:
-        """Return this rank's times and its clients' steps, and whether this worker was asked to stop.
+        """Return this rank's times, its clients' steps, its peak memory, and whether this worker was asked to stop.
 
         A signal may reach any rank. Rank 0 looks for itself at the end of every round."""
         hosted = self.hosted
         asked = self.world.rank > 0 and hosted.context.stop()
-        return np.concatenate([hosted.take_times(), hosted.counter.take(), [asked]])
+        return np.concatenate([hosted.take_times(), hosted.counter.take(), measure_peak_memory(hosted.device), [asked]])
 
     def _note_stop(self, every: np.ndarray) -> np.ndarray:
-        """Note whether a rank was asked to stop, the last column of all ranks' times; return the others."""
+        """Note the last columns of all ranks' times, which are no times; return the others."""
+        self.peak_memory = every[:, -3:-1]
         self.stop_requested = self.stop_requested or bool(every[:, -1].any())
-        return every[:, :-1]
+        return every[:, :-3]
 
     @performs(Order.DIGEST)
     def digest(self) -> np.ndarray | None:
@@ -237,15 +166,15 @@ class OrderPerformer:
     def move(self, ids: np.ndarray, ranks: np.ndarray) -> None:
         """Move clients, each with its state, to other ranks."""
         rank, homes = self.world.rank, self.homes.copy()
-        state = frame([np.bool_(True), *(value.cpu().numpy() for value in self.hosted.store.first)])
+        state = pack_frame([np.bool_(True), *(value.cpu().numpy() for value in self.hosted.store.first)])
         for client, new in zip(ids.tolist(), ranks.tolist(), strict=True):
             if new == homes[client]:
                 continue
             if rank == homes[client]:
-                self.world.send(frame(self.hosted.release_client(client)), new)
+                self.world.send(pack_frame(self.hosted.release_client(client)), new)
             elif rank == new:
                 received = self.world.recv(np.empty_like(state), int(homes[client]))
-                self.hosted.host_client(client, *unframe(received))
+                self.hosted.host_client(client, *unpack_frame(received))
         homes[ids] = ranks
         self.homes = homes
         # Rank 0's clock is to show how long all ranks take.

@@ -93,19 +93,19 @@ class RowRef:
 class Handler(NamedTuple):
     """What every rank does for an order."""
     # called with this rank's OrderPerformer and the order's arrays
-    perform: Callable
+    perform: Callable[..., object]
     # index of the first array that belongs to the server's state, which may go straight to a GPU; None: there is none
     first_state: int | None
 
 
 # filled by order_performer.py
 HANDLERS: dict[Order, Handler] = {}
-Method = TypeVar("Method", bound=Callable)
+HandlerType = TypeVar("HandlerType", bound=Callable[..., object])
 
 
-def performs(order: Order, first_state: int | None = None) -> Callable[[Method], Method]:
+def performs(order: Order, first_state: int | None = None) -> Callable[[HandlerType], HandlerType]:
     """Register a method of OrderPerformer as the handler of an order."""
-    def register(method: Method) -> Method:
+    def register(method: HandlerType) -> HandlerType:
         HANDLERS[order] = Handler(method, first_state)
         return method
     return register

@@ -3,13 +3,16 @@
 An order is a small fixed header, and if the header cannot hold it a payload (frame.py), then one collective."""
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, TypeAlias
 
 import numpy as np
+from torch import Tensor
 
-from fedmpi.comm.frame import frame, unframe
+from fedmpi.comm.frame import pack_frame, unpack_frame
 from fedmpi.comm.gpu_staging import allocate_bytes
-from fedmpi.comm.order_performer import Hosted, OrderPerformer
+from fedmpi.comm.hosted_interface import Hosted
+from fedmpi.comm.order_performer import OrderPerformer
 from fedmpi.comm.orders import HANDLERS, UP, Order
 from fedmpi.comm.robust import RobustMean
 from fedmpi.comm.transport import Transport
@@ -17,6 +20,8 @@ from fedmpi.torch_compat import count_changes
 
 # Orders up to this size, with the 16 bytes of their number and length, need no second broadcast.
 HEADER_BYTES = 8192
+# Any: each order has a result of its own, which Order describes.
+OrderResult: TypeAlias = Any
 
 
 class RankPool:
@@ -34,7 +39,7 @@ class RankPool:
         self.world, self.hosted, self.robust = world, hosted, robust
         self.performer = OrderPerformer(world, hosted, homes, gpu_direct)
         # the server's state as rank 0 sent it last: tensors with the versions that they had
-        self._last_sent: list[tuple] = []
+        self._last_sent: list[tuple[Tensor, int]] = []
 
     @property
     def homes(self) -> np.ndarray:
@@ -55,7 +60,12 @@ class RankPool:
         """Say whether some rank was asked to stop, as far as rank 0 knows."""
         return self.performer.stop_requested
 
-    def train(self, when: int, ids: np.ndarray, judge: bool, shared: tuple,
+    @property
+    def peak_memory(self) -> np.ndarray:
+        """Return the MiB that each rank held at most so far, on its host and on its GPU, (ranks, 2)."""
+        return self.performer.peak_memory
+
+    def train(self, when: int, ids: np.ndarray, judge: bool, shared: tuple[Tensor, ...],
               ranks: np.ndarray | None = None) -> np.ndarray:
         """Let participants train; return whose updates arrived, (n,) bool: all, unless bad ones are skipped.
 
@@ -72,11 +82,11 @@ class RankPool:
         self.call(Order.DISMISS, bad > 0)
         return bad == 0
 
-    def judge(self, when: int, shared: tuple) -> tuple[np.ndarray, np.ndarray]:
+    def judge(self, when: int, shared: tuple[Tensor, ...]) -> tuple[np.ndarray, np.ndarray]:
         """Return the measures of all clients (see Evaluator.measure_clients), and the ranks' times."""
         return self.call(Order.JUDGE, np.int64(when), *self.changed_fields(shared))
 
-    def changed_fields(self, shared: tuple) -> list[np.ndarray]:
+    def changed_fields(self, shared: tuple[Tensor, ...]) -> list[np.ndarray]:
         """Return which fields of the server's state changed since they were sent, (fields,) bool, and these fields.
 
         An unmodified field is not sent again. PyTorch counts changes itself, so fields must be modified by PyTorch's
@@ -89,11 +99,10 @@ class RankPool:
         flags[changed] = True
         return [flags, *(now[i][0].detach().cpu().numpy() for i in changed)]
 
-    # Any: each order has a result of its own, which Order describes.
-    def call(self, order: Order, *arrays: np.ndarray) -> Any:
+    def call(self, order: Order, *arrays: np.ndarray) -> OrderResult:
         """Give an order (rank 0), take part in it, and return its result."""
         if self.world.size > 1:
-            buffer, header = frame(arrays), np.zeros(HEADER_BYTES, np.uint8)
+            buffer, header = pack_frame(arrays), np.zeros(HEADER_BYTES, np.uint8)
             words, inside = header[:16].view(np.int64), header[16:16 + buffer.size]
             words[:] = order, buffer.size
             # A small order fits into its header.
@@ -102,7 +111,7 @@ class RankPool:
             self.world.broadcast_header(header)
             if inside.size < buffer.size:
                 self.world.broadcast(buffer)
-            arrays = tuple(unframe(buffer))
+            arrays = tuple(unpack_frame(buffer))
         return self._perform(order, [np.asarray(a) for a in arrays])
 
     def serve(self) -> int:
@@ -117,9 +126,9 @@ class RankPool:
                 direct = self.performer.gpu_direct and first_state is not None
                 buffer = self.world.broadcast(allocate_bytes(size, self.hosted.device, direct))
             if order == Order.STOP:
-                return int(unframe(buffer)[0])
-            self._perform(order, unframe(buffer, first_state))
+                return int(unpack_frame(buffer)[0])
+            self._perform(order, unpack_frame(buffer, first_state))
 
-    def _perform(self, order: Order, arrays: list) -> Any:
+    def _perform(self, order: Order, arrays: Sequence[np.ndarray | Tensor]) -> OrderResult:
         self.world.order = int(order)
         return HANDLERS[order].perform(self.performer, *arrays)

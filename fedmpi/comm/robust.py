@@ -43,7 +43,7 @@ class RobustMean:
         return most if self.kind == "median" else min(most, math.ceil(self.trim * members - ROUNDING))
 
 
-def middle(rows: Tensor, cut: int) -> Tensor:
+def trim_mean(rows: Tensor, cut: int) -> Tensor:
     """Return the mean of each column of rows (n, w) without its `cut` smallest and largest values, (w,) float32."""
     total = torch.zeros(rows.shape[1], dtype=torch.float64)
     kept = rows.sort(0).values[cut:len(rows) - cut]
@@ -53,7 +53,7 @@ def middle(rows: Tensor, cut: int) -> Tensor:
     return (total / len(kept)).float()
 
 
-def middle_by(world: Transport, columns: Callable[[int, int], np.ndarray], d: int, ranks: np.ndarray,
+def trim_mean_by(world: Transport, columns: Callable[[int, int], np.ndarray], d: int, ranks: np.ndarray,
               groups: np.ndarray, cuts: np.ndarray) -> np.ndarray | None:
     """Return the trimmed mean of each group, (k, d) float32, at rank 0; zeros for an empty group. All ranks call it.
 
@@ -68,14 +68,14 @@ def middle_by(world: Transport, columns: Callable[[int, int], np.ndarray], d: in
     for start in range(0, d, width):
         stop = min(d, start + width)
         edges = np.linspace(0, stop - start, world.size + 1).astype(int)
-        own = torch.from_numpy(columns_of_rank(world, columns(start, stop), ranks, edges))
-        found = [middle(own[groups == j], int(cut)) if (groups == j).any() else torch.zeros(own.shape[1])
+        own = torch.from_numpy(gather_columns(world, columns(start, stop), ranks, edges))
+        found = [trim_mean(own[groups == j], int(cut)) if (groups == j).any() else torch.zeros(own.shape[1])
                  for j, cut in enumerate(cuts)]
         pieces.append(world.gather(torch.stack(found, 1).numpy(), np.diff(edges)))
     return np.concatenate(pieces).T if world.rank == 0 else None
 
 
-def columns_of_rank(world: Transport, here: np.ndarray, ranks: np.ndarray, edges: np.ndarray) -> np.ndarray:
+def gather_columns(world: Transport, here: np.ndarray, ranks: np.ndarray, edges: np.ndarray) -> np.ndarray:
     """Return columns [edges[rank], edges[rank + 1]) of all rows, (n, w).
 
     Args:

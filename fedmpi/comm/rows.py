@@ -21,7 +21,9 @@ if TYPE_CHECKING:
     from fedmpi.comm.rank_pool import RankPool
 
 # What server code gives as weights, groups or coefficients.
-Numbers: TypeAlias = np.ndarray | Tensor | Sequence
+Numbers: TypeAlias = np.ndarray | Tensor | Sequence[object]
+# Any: a NamedTuple like Up or Mine, with a handle in place of each tensor, which no type can say.
+FieldHandles: TypeAlias = Any
 # Columns of a gram matrix at once: fixed, so that its bits do not depend on the number of ranks.
 TILE_COLUMNS = 1 << 16
 
@@ -43,6 +45,8 @@ class Rows:
     pool: RankPool
     ref: RowRef
     dtype: torch.dtype
+    # of the field, for errors
+    name: str = ""
 
     def __getitem__(self, block: slice) -> Rows:
         start, stop, _ = block.indices(self.width)
@@ -65,14 +69,14 @@ class Rows:
             weight: (n,), of any sum; default: all rows count alike."""
         if self.robust:
             return self._middle_by(self.robust, np.zeros(len(self.ids), np.int64), 1)[0]
-        return self.sum(normalise(np.ones(len(self.ids)) if weight is None else weight))
+        return self.sum(normalise_weights(np.ones(len(self.ids)) if weight is None else weight))
 
     def sum(self, weight: Numbers | None = None) -> Tensor:
         """Return sum_i weight_i row_i, (d,).
 
         Args:
             weight: (n,); default: all are 1."""
-        weights = np.ones(len(self.ids)) if weight is None else as_array(weight)
+        weights = np.ones(len(self.ids)) if weight is None else self._finite(copy_to_array(weight))
         # Exact sums want weights of at most 1 in all.
         scale = max(np.abs(weights).sum(), TINY)
         total = self.pool.call(Order.SUM, self.ref.to_array(), weights / scale)
@@ -86,8 +90,8 @@ class Rows:
             k: the number of groups.
             old: what a group without weight keeps, (k, d).
             weight: (n,), of any sum; default: all rows count alike."""
-        group = as_array(group, np.int64)
-        weights = np.ones(len(group)) if weight is None else as_array(weight)
+        group = copy_to_array(group, np.int64)
+        weights = np.ones(len(group)) if weight is None else self._finite(copy_to_array(weight))
         totals = np.bincount(group, weights, minlength=k)
         filled = torch.from_numpy(totals > 0)[:, None]
         if self.robust:
@@ -102,7 +106,7 @@ class Rows:
 
     def combine(self, weights: Numbers) -> Tensor:
         """Return weights @ rows, (m, d), for weights (m, n): m weighted sums."""
-        return torch.stack([self.sum(w) for w in as_array(weights)])
+        return torch.stack([self.sum(w) for w in copy_to_array(weights)])
 
     def gram(self, origin: Tensor | None = None, beside: Tensor | None = None) -> Tensor:
         """Return all inner products of rows, (n, n) float64: what PCA, cosines and distances of long rows need.
@@ -128,7 +132,7 @@ class Rows:
         Args:
             group: the group of each row, (n,).
             centres: (k, d)."""
-        found = self.pool.call(Order.DISTANCES, self.ref.to_array(), as_array(group, np.int64), centres.numpy())
+        found = self.pool.call(Order.DISTANCES, self.ref.to_array(), copy_to_array(group, np.int64), centres.numpy())
         return torch.from_numpy(found)
 
     def mix(self, coefficients: Numbers) -> Mixed:
@@ -136,7 +140,7 @@ class Rows:
 
         Args:
             coefficients: (participants, n) for one row each, (d,), or (participants, m, n) for m rows, (m, d)."""
-        blocks = as_array(coefficients)
+        blocks = self._finite(copy_to_array(coefficients))
         shape = (self.width,) if blocks.ndim == 2 else (blocks.shape[1], self.width)
         return Mixed(self, blocks.reshape(len(blocks), -1, len(self.ids)), shape)
 
@@ -146,6 +150,12 @@ class Rows:
 
         Weights then do not count, since a client could claim any."""
         return self.pool.robust if self.ref.source == UP else None
+
+    def _finite(self, weights: np.ndarray) -> np.ndarray:
+        """Return weights as they are. Raises BadWeights if one is not finite: sums would be rounded to anything."""
+        if not np.isfinite(weights).all():
+            raise exact.BadWeights(torch.from_numpy(weights), self.name)
+        return weights
 
     def _middle_by(self, robust: RobustMean, group: np.ndarray, k: int) -> Tensor:
         cuts = [robust.values_left_out(n) for n in np.bincount(group, minlength=k)]
@@ -157,19 +167,21 @@ class Rows:
         return exact.read_sum(torch.as_tensor(total).cpu(), scale, self.dtype)
 
 
-def as_array(values: Numbers, dtype: type = np.float64) -> np.ndarray:
+def copy_to_array(values: Numbers, dtype: type = np.float64) -> np.ndarray:
     """Return numbers as an array on the host."""
     return np.asarray(values.cpu() if isinstance(values, Tensor) else values, dtype)
 
 
-def normalise(weight: Numbers) -> np.ndarray:
+def normalise_weights(weight: Numbers) -> np.ndarray:
     """Return weights, (n,), scaled to a sum of 1."""
-    weights = as_array(weight)
-    return weights / weights.sum()
+    weights = copy_to_array(weight)
+    # A sum of 0 gives nan, which `Rows.sum` refuses.
+    with np.errstate(invalid="ignore", divide="ignore"):
+        return weights / weights.sum()
 
 
-# Any: the result is a NamedTuple like Up, with a handle in place of each tensor, which no type can say.
-def rows_of(pool: RankPool, source: int, like: tuple) -> Any:
+
+def make_rows(pool: RankPool, source: int, like: tuple[Tensor, ...]) -> FieldHandles:
     """Return a handle on every field of Up or Mine.
 
     Args:
@@ -177,5 +189,6 @@ def rows_of(pool: RankPool, source: int, like: tuple) -> Any:
         source: UP or MINE.
         like: one client's Up or Mine, as a template."""
     # A NamedTuple takes its fields one by one; mypy knows only that it is a tuple.
-    make: Callable[..., Any] = type(like)
-    return make(*(Rows(pool, RowRef(source, i, 0, v.numel()), v.dtype) for i, v in enumerate(like)))
+    make: Callable[..., FieldHandles] = type(like)
+    names = getattr(like, "_fields", ("",) * len(like))
+    return make(*(Rows(pool, RowRef(source, i, 0, v.numel()), v.dtype, names[i]) for i, v in enumerate(like)))

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 
 import numpy as np
 
+from fedmpi.text import printable
+
 if TYPE_CHECKING:
     from torch import Tensor
 
@@ -125,7 +127,7 @@ class Solo(Transport):
         """Do nothing: nobody else is there."""
 
     def fail(self, message: str, code: int) -> None:
-        print(message, file=sys.stderr, flush=True)
+        print(printable(message), file=sys.stderr, flush=True)
         os._exit(code)
 
     def close(self, code: int = 0) -> None:

@@ -1,17 +1,26 @@
-"""Compare two runs: the settings that differ, the measures of rounds that both evaluated, and the digests."""
+"""Compare two runs: the settings that differ, the measures of rounds that both evaluated, and the digests.
+
+A second table compares the fairness among clients, and the further measures of `evaluate.measures`."""
 from __future__ import annotations
 
 from pathlib import Path
 
 from fedmpi.commands.planned_steps import steps_to_text
 from fedmpi.errors import BadInput
+from fedmpi.json_values import JsonObject
+from fedmpi.own_code.fingerprint import shorten_hash
 from fedmpi.storage import run_status
-from fedmpi.text import duration, format_columns, pairs, percent
+from fedmpi.text import format_columns, format_duration, format_pairs
 
-# key in metrics.jsonl, heading, and how a value is written
-COMPARED_MEASURES = (
-    ("accuracy_mean", "accuracy", percent), ("accuracy_worst_decile", "worst tenth", percent),
-    ("f1_mean", "F1", percent), ("loss", "loss", lambda value: "-" if value is None else f"{value:.4f}"))
+# key in metrics.jsonl, heading, and the number that a value is multiplied by
+COMPARED_MEASURES = (("accuracy_mean", "acc.", 100), ("accuracy_worst_decile", "worst", 100), ("f1_mean", "F1", 100),
+                     ("loss", "loss", 1))
+COMPARED_UNITS = "accuracy (mean and worst tenth of the clients) and F1 in %"
+# The same of the second table; further measures follow. A variance of percentages is 10^4 times that of shares.
+FAIRNESS = (("accuracy_gini", "Gini coefficient of accuracies", 100),
+            ("accuracy_variance", "variance of accuracies (%^2)", 10_000))
+NEWCOMERS_MEASURES = (("accuracy_new_clients", "accuracy of new clients, %", 100),
+                      ("f1_new_clients", "F1 of new clients, %", 100), ("loss_new_clients", "loss of new clients", 1))
 # rounds in the table, with the last one among them
 ROUNDS_SHOWN = 12
 
@@ -20,33 +29,46 @@ def compare_runs(first: Path, second: Path) -> str:
     """Return the comparison of two run folders as text. Raises BadInput if one of them holds no run."""
     if first.resolve() == second.resolve():
         raise BadInput(f"{first} and {second} are the same folder; give two runs")
-    settings = [run_status.settings_of_folder(folder) for folder in (first, second)]
-    found = [run_status.outcome_of(folder) for folder in (first, second)]
-    heading = pairs([("A", f"{first}: {describe_run(found[0])}"), ("B", f"{second}: {describe_run(found[1])}")])
+    found = [run_status.read_outcome(folder) for folder in (first, second)]
+    settings = [run_status.read_settings(folder) | read_code_hashes(outcome)
+                for folder, outcome in zip((first, second), found, strict=True)]
+    heading = format_pairs([("A", f"{first}: {describe_outcome(found[0])}"),
+                            ("B", f"{second}: {describe_outcome(found[1])}")])
     table = compare_rounds(*(outcome.evaluated for outcome in found))
-    return "\n\n".join([heading, compare_settings(settings), table, compare_digests(*found)])
+    accepted = [f"{name}: {line}" for name, outcome in zip("AB", found, strict=True)
+                for line in run_status.list_accepted_changes(outcome)]
+    asked = [name for values in settings for name in run_status.list_further_measures(values)]
+    more = compare_further(found[0].evaluated, found[1].evaluated, list(dict.fromkeys(asked)))
+    tables = [table, COMPARED_UNITS, *more]
+    return "\n\n".join([heading, compare_settings(settings), *accepted, *tables, compare_digests(*found)])
 
 
-def describe_run(found: run_status.Outcome) -> str:
+def read_code_hashes(found: run_status.Outcome) -> JsonObject:
+    """Return the hashes of a finished run's own code, shortened, as if they were settings; {} if it has none."""
+    code = (found.result or {}).get("own_code")
+    return {"own code": {name: shorten_hash(value) for name, value in code.items()}} if isinstance(code, dict) else {}
+
+
+def describe_outcome(found: run_status.Outcome) -> str:
     """Return how far a run came, and what it reached."""
     if not found.result:
         return f"{found.state}, {found.round} rounds"
     spent, steps = found.result.get("seconds"), steps_to_text(found.result.get("steps_so_far"))
-    time = f" in {duration(spent)}" if spent is not None else ""
-    return (f"finished, {found.result['rounds']} rounds{time}, {run_status.reached(found.result)}; steps of a client "
-            f"{steps}")
+    time = f" in {format_duration(spent)}" if spent is not None else ""
+    return (f"finished, {found.result['rounds']} rounds{time}, {run_status.describe_accuracy(found.result)}; steps of "
+            f"a client {steps}")
 
 
-def compare_settings(settings: list[dict]) -> str:
+def compare_settings(settings: list[JsonObject]) -> str:
     """Return a table of the settings in which two runs differ."""
-    differ = run_status.differing(settings)
+    differ = run_status.find_differences(settings)
     if not differ:
         return "no setting differs"
     rows = [[name, *("-" if value is None else value for value in values)] for name, values in differ.items()]
     return format_columns(["setting", "A", "B"], rows)
 
 
-def compare_rounds(first: list[dict], second: list[dict]) -> str:
+def compare_rounds(first: list[JsonObject], second: list[JsonObject]) -> str:
     """Return a table of the rounds that both runs evaluated.
 
     Of many rounds it shows ROUNDS_SHOWN: they are divided into equal parts, and the last of each part is shown."""
@@ -57,8 +79,30 @@ def compare_rounds(first: list[dict], second: list[dict]) -> str:
     parts = min(ROUNDS_SHOWN, len(rounds))
     shown = [rounds[len(rounds) * (i + 1) // parts - 1] for i in range(parts)]
     heads = ["round", *(f"{name} {which}" for _, name, _ in COMPARED_MEASURES for which in "AB")]
-    rows = [[t, *(form(run[t].get(key)) for key, _, form in COMPARED_MEASURES for run in (a, b))] for t in shown]
+    rows = [[t, *(format_scaled(run[t].get(key), unit) for key, _, unit in COMPARED_MEASURES for run in (a, b))]
+            for t in shown]
     return format_columns(heads, rows, right=tuple(heads))
+
+
+def compare_further(first: list[JsonObject], second: list[JsonObject], names: list[str]) -> list[str]:
+    """Return a table of fairness, further measures and new clients in the last round that both runs evaluated; [] if
+    there is none.
+
+    Args:
+        names: the further measures of either run."""
+    a, b = ({line["round"]: line for line in lines} for lines in (first, second))
+    rounds = a.keys() & b.keys()
+    runs = [lines[max(rounds)] for lines in (a, b)] if rounds else []
+    wanted = [*FAIRNESS, *((f"{name}_mean", f"{name}, mean of the clients", 1) for name in names), *NEWCOMERS_MEASURES,
+              *((f"{name}_new_clients", f"{name} of new clients", 1) for name in names)]
+    rows = [[text, *(format_scaled(run.get(key), unit) for run in runs)] for key, text, unit in wanted
+            if any(run.get(key) is not None for run in runs)]
+    return [format_columns([f"round {max(rounds)}", "A", "B"], rows, right=("A", "B"))] if rows else []
+
+
+def format_scaled(value: float | None, unit: int) -> str:
+    """Return a value times its unit as text, in few columns; shares get two digits after the point, others three."""
+    return "-" if value is None else f"{unit * value:.{2 if unit == 100 else 3}f}"
 
 
 def compare_digests(first: run_status.Outcome, second: run_status.Outcome) -> str:

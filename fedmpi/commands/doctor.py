@@ -19,15 +19,17 @@ from fedmpi import __version__, errors, registry
 from fedmpi.comm.launcher import reports_refusal
 from fedmpi.comm.mpi_world import open_world
 from fedmpi.comm.transport import Transport
-from fedmpi.commands.doctor_checks import BYTES, collectives, intact, write_trial_file
+from fedmpi.commands.doctor_checks import BYTES, is_intact, measure_collectives, write_trial_file
 from fedmpi.config.schema import Config, Data
 from fedmpi.context import RankContext
 from fedmpi.errors import BadInput, FedmpiError
+from fedmpi.json_values import JsonObject
+from fedmpi.paths import expand_user, shorten_path
 from fedmpi.progress import write_stdout
-from fedmpi.ranks import gather_objects, hosts_table, installed
-from fedmpi.session import last_words, told
-from fedmpi.storage.atomic import reason
-from fedmpi.text import pairs, spans
+from fedmpi.ranks import format_hosts, gather_objects, read_package_version
+from fedmpi.session import explain_failure, share_text
+from fedmpi.storage.atomic import describe_reason
+from fedmpi.text import format_pairs, format_spans
 
 if TYPE_CHECKING:
     import torch
@@ -46,9 +48,10 @@ class Check(NamedTuple):
     problem: str = ""
     more: str = ""
 
-    def __str__(self):
+    def __str__(self) -> str:
         line = f"{self.facts}: {f'problem: {self.problem}' if self.problem else 'ok'}"
-        return "\n".join(filter(None, [pairs([(self.name.ljust(11), line)]), textwrap.indent(self.more, " " * 13)]))
+        return "\n".join(filter(None, [format_pairs([(self.name.ljust(11), line)]),
+                                       textwrap.indent(self.more, " " * 13)]))
 
 
 def doctor_command(folder: str) -> int:
@@ -65,43 +68,43 @@ def doctor_command(folder: str) -> int:
         world.close()
         return code
     except BaseException as error:
-        world.fail(*last_words(world, RankContext(), error))
+        world.fail(*explain_failure(world, RankContext(), error))
         raise
 
 
 def examine(world: Transport, folder: str) -> int:
     """Run the checks in the order in which ranks need each other; rank 0 prints each as it comes."""
     from fedmpi.assembly import choose_device
-    device = choose_device(Config(), world, told(world, world.host), hosts=world.rank > 0 or world.size == 1)
-    ranks, problems = gather_objects(world, facts_of(world, device)), 0
-    for check in chain(of_ranks(world, ranks), of_disk(world, folder), of_collectives(world),
-                       of_gpu_memory(world, device), of_data(world)):
+    device = choose_device(Config(), world, share_text(world, world.host), hosts=world.rank > 0 or world.size == 1)
+    ranks, problems = gather_objects(world, collect_facts(world, device)), 0
+    for check in chain(check_ranks(world, ranks), check_disk(world, folder), check_collectives(world),
+                       check_gpu_memory(world, device), check_data(world)):
         write_stdout(f"{check}\n")
         problems += bool(check.problem)
     if world.rank == 0:
         write_stdout("all is well\n" if not problems else f"{count_words(problems, 'problem')}\n")
-    return int(told(world, str(errors.FAILED if problems else errors.FINISHED)))
+    return int(share_text(world, str(errors.FAILED if problems else errors.FINISHED)))
 
 
-def facts_of(world: Transport, device: torch.device) -> dict:
+def collect_facts(world: Transport, device: torch.device) -> JsonObject:
     """Collect what this rank knows of itself and of the device that a run would give it."""
     import torch
-    cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else list(range(os.cpu_count()))
-    name, problem = device_of(device)
+    cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else list(range(os.cpu_count() or 1))
+    name, problem = describe_device(device)
     return {"host": world.host, "device": name, "device_problem": problem, "cores": cores,
-            "threads": torch.get_num_threads(), "versions": versions()}
+            "threads": torch.get_num_threads(), "versions": list_versions()}
 
 
-def versions() -> str:
+def list_versions() -> str:
     """Return the versions of Python and of the libraries that a run uses."""
     import h5py
     import torch
     return (f"fedmpi {__version__}, Python {platform.python_version()}, torch {torch.__version__}, numpy "
             f"{np.__version__}, h5py {h5py.__version__} (HDF5 {h5py.version.hdf5_version}), mpi4py "
-            f"{installed('mpi4py', 'missing')}")
+            f"{read_package_version('mpi4py', 'missing')}")
 
 
-def device_of(device: torch.device) -> tuple[str, str]:
+def describe_device(device: torch.device) -> tuple[str, str]:
     """Return what a device is, and what is wrong with it ("" if nothing is)."""
     import torch
     if device.type == "cpu":
@@ -116,7 +119,7 @@ def device_of(device: torch.device) -> tuple[str, str]:
     return f"{device} {torch.cuda.get_device_name(device)}", ""
 
 
-def of_ranks(world: Transport, ranks: list[dict]) -> Iterator[Check]:
+def check_ranks(world: Transport, ranks: list[JsonObject]) -> Iterator[Check]:
     """Yield the checks of what the ranks told about themselves (rank 0)."""
     if world.rank:
         return
@@ -128,7 +131,7 @@ def of_ranks(world: Transport, ranks: list[dict]) -> Iterator[Check]:
     library = " ".join(world.library.split())
     yield Check("launch", f"{count_words(world.size, 'rank')}, MPI library {library}{level}{aware}")
     hosts = {them["host"] for them in ranks}
-    yield Check("hosts", count_words(len(hosts), "host"), devices_problem(ranks), hosts_table(ranks))
+    yield Check("hosts", count_words(len(hosts), "host"), find_devices_problem(ranks), format_hosts(ranks))
 
 
 def count_words(number: int, what: str) -> str:
@@ -136,48 +139,57 @@ def count_words(number: int, what: str) -> str:
     return f"{number} {what}{'' if number == 1 else 's'}"
 
 
-def devices_problem(ranks: list[dict]) -> str:
+def find_devices_problem(ranks: list[JsonObject]) -> str:
     """Return what is wrong with the devices and the cores of the ranks ("" if nothing is)."""
     found = [f"rank {r} on {them['host']}: {them['device_problem']}" for r, them in enumerate(ranks)
              if them["device_problem"]]
     for host in {them["host"] for them in ranks}:
         bound = [them["cores"] for them in ranks[len(ranks) > 1:] if them["host"] == host]
-        if len(bound) > 1 and len(bound[0]) == 1 and bound.count(bound[0]) == len(bound) and os.cpu_count() > 1:
+        if len(bound) > 1 and len(bound[0]) == 1 and bound.count(bound[0]) == len(bound) and (
+                os.cpu_count() or 1) > 1:
             found.append(f"all {len(bound)} working ranks of {host} are bound to core {bound[0][0]}; give each its own "
                          "(MPICH: mpiexec -bind-to core; Slurm: --cpus-per-task)")
     return "; ".join(found)
 
 
-def of_disk(world: Transport, folder: str) -> Iterator[Check]:
+def check_disk(world: Transport, folder: str) -> Iterator[Check]:
     """Yield the checks of the folder: rank 0 writes a file as it writes a checkpoint, and the others must see it."""
-    trial, checks = (None, []) if world.rank else written(Path(folder).expanduser().absolute())
-    path = told(world, str(trial / TRIAL_FILE) if trial else "")
-    blind = [r for r, sees in enumerate(gather_objects(world, bool(path) and intact(path))) if not sees]
+    trial, checks = (None, []) if world.rank else write_trial(expand_user(folder, "--folder").absolute())
+    path = share_text(world, str(trial / TRIAL_FILE) if trial else "")
+    blind = [r for r, sees in enumerate(gather_objects(world, bool(path) and is_intact(path))) if not sees]
     if trial:
         shutil.rmtree(trial, ignore_errors=True)
     yield from checks
     if world.size > 1 and path and world.rank == 0:
         yield Check("shared", "a file of rank 0 read by the others", "" if not blind else
-                    f"ranks {spans(blind)} do not see it; choose a folder on a file system that all nodes share")
+                    f"ranks {format_spans(blind)} do not see it; choose a folder on a file system that all nodes share")
 
 
-def written(folder: Path) -> tuple[Path | None, list[Check]]:
+def write_trial(folder: Path) -> tuple[Path | None, list[Check]]:
     """Write a trial file in a new folder below `folder`, or below the part of it that exists.
 
     Returns:
         The new folder, None if nothing can be written, and the checks."""
+    try:
+        os.lstat(folder)
+    except (FileNotFoundError, NotADirectoryError):
+        pass
+    except (OSError, ValueError) as error:
+        return None, [Check("folder", shorten_path(folder),
+                            f"it cannot be looked at ({describe_reason(error)}); name another " "folder with --folder")]
     place = next(p for p in (folder, *folder.parents) if os.path.exists(p))
     name = f"{place}" + (f" (for {folder}, which does not exist yet)" if place != folder else "")
     try:
         trial = Path(tempfile.mkdtemp(prefix=".fedmpi-doctor-", dir=place))
     except OSError as error:
-        return None, [Check("folder", name, f"nothing can be written there ({reason(error)}); run where you may write, "
-                                            "or name a folder with --folder")]
+        return None, [Check("folder", name,
+                            f"nothing can be written there ({describe_reason(error)}); run where you may write, "
+                            "or name a folder with --folder")]
     try:
         whole, flush = write_trial_file(trial / TRIAL_FILE)
     except FedmpiError as error:
         shutil.rmtree(trial, ignore_errors=True)
-        why = reason(error.__cause__) if error.__cause__ else str(error)
+        why = describe_reason(error.__cause__) if error.__cause__ else str(error)
         return None, [Check("folder", name, f"an HDF5 file cannot be written there ({why}); free some space, or name "
                                             "another folder with --folder")]
     free = shutil.disk_usage(trial).free
@@ -188,12 +200,12 @@ def written(folder: Path) -> tuple[Path | None, list[Check]]:
               "a full disk ends a run; free some space, or name another folder with --folder")]
 
 
-def of_collectives(world: Transport) -> Iterator[Check]:
+def check_collectives(world: Transport) -> Iterator[Check]:
     """Yield the check of broadcast and reduce; there is none for a single rank."""
     if world.size == 1:
         return
-    ranks = world.gather(np.array([collectives(world)], float), np.ones(world.size, np.int64))
-    if world.rank == 0:
+    ranks = world.gather(np.array([measure_collectives(world)], float), np.ones(world.size, np.int64))
+    if ranks is not None:      # at rank 0
         down, up = ranks[:, :2].max(0)
         facts = f"broadcast of 4 MiB float32 {format_speed(down)}, reduce of 4 MiB int64 {format_speed(up)}"
         yield Check("collectives", facts, "" if ranks[:, 2].all() else
@@ -201,7 +213,7 @@ def of_collectives(world: Transport) -> Iterator[Check]:
                     "not fit together; use one MPI on all nodes, and its own mpiexec")
 
 
-def of_gpu_memory(world: Transport, device: torch.device) -> Iterator[Check]:
+def check_gpu_memory(world: Transport, device: torch.device) -> Iterator[Check]:
     """Yield the check whether MPI can read GPU memory, which a run makes before it relies on it.
 
     There is no check if several ranks have no GPU, or if the library says that it cannot."""
@@ -223,20 +235,21 @@ def format_speed(seconds: float) -> str:
     return f"{1e3 * seconds:,.1f} ms ({BYTES / seconds / 1e6:,.0f} MB/s)"
 
 
-def of_data(world: Transport) -> Iterator[Check]:
+def check_data(world: Transport) -> Iterator[Check]:
     """Yield the check of the data sets that need no network."""
     root = Path(Data.root).expanduser()
     seen = gather_objects(world, os.path.isdir(root))
     if world.rank:
         return
-    here = [name for name in registry.available("datasets") if present(name, root)]
+    here = [name for name in registry.list_available("datasets") if is_present(name, root)]
     blind = [r for r, sees in enumerate(seen) if sees != seen[0]]
     state = "" if seen[0] else ", made when needed"
     yield Check("data", f"{root} (data.root{state}); without a network there are {', '.join(here)}",
-                blind and f"ranks {spans(blind)} see another one; set data.root to a folder that all nodes share")
+                f"ranks {format_spans(blind)} see another one; set data.root to a folder that all nodes share"
+                if blind else "")
 
 
-def present(name: str, root: Path) -> bool:
+def is_present(name: str, root: Path) -> bool:
     """Say whether a data set lies below `root`, or needs no file there. Its files are not opened."""
     if os.path.exists(root / f"{name}.npz"):
         return True
@@ -245,5 +258,5 @@ def present(name: str, root: Path) -> bool:
     # A plug-in cannot be loaded: `fedmpi datasets` says why.
     except Exception:
         return False
-    return name == "digits" or bool(archive) and os.path.exists(root / archive.partition("/")[0])
+    return name == "digits" or archive is not None and os.path.exists(root / archive.partition("/")[0])
 

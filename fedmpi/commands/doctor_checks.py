@@ -37,12 +37,12 @@ def write_trial_file(path: Path) -> tuple[float, float]:
         flush = time.perf_counter()
         sync(part)
         flush = time.perf_counter() - flush
-        if not intact(part):
+        if not is_intact(part):
             raise FedmpiError("the disk does not give back what was written")
     return time.perf_counter() - begin, flush
 
 
-def intact(path: str | Path) -> bool:
+def is_intact(path: str | Path) -> bool:
     """Say whether the trial file is here and holds what was written."""
     import h5py
     if not os.path.exists(path):
@@ -54,19 +54,19 @@ def intact(path: str | Path) -> bool:
         return False
 
 
-def collectives(world: Transport) -> tuple[float, float, bool]:
+def measure_collectives(world: Transport) -> tuple[float, float, bool]:
     """Return this rank's median seconds of a broadcast and of a reduce, and whether the numbers were right."""
     floats, sums = np.arange(BYTES // 4, dtype=np.float32), []
     buffer = floats.copy() if world.rank == 0 else np.zeros_like(floats)
-    down = median_seconds(world, lambda: world.broadcast(buffer))
-    up = median_seconds(world, lambda: sums.append(world.reduce(np.full(BYTES // 8, world.rank + 1))))
+    down = measure_median_seconds(world, lambda: world.broadcast(buffer))
+    up = measure_median_seconds(world, lambda: sums.append(world.reduce(np.full(BYTES // 8, world.rank + 1))))
     right = np.array_equal(buffer, floats)
     if world.rank == 0:
         right &= all((total == world.size * (world.size + 1) // 2).all() for total in sums)
     return down, up, bool(right)
 
 
-def median_seconds(world: Transport, act: Callable[[], object]) -> float:
+def measure_median_seconds(world: Transport, act: Callable[[], object]) -> float:
     """Return the median seconds of a collective on this rank."""
     seconds = [time_collective(world, act)]
     more = min(TRIAL_REPEATS - 1, int(TRIAL_PATIENCE_S / seconds[0]))

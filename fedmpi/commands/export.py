@@ -13,14 +13,14 @@ import numpy as np
 import torch
 
 from fedmpi import __version__, registry
-from fedmpi.assembly import bind_method
+from fedmpi.assembly import build_method
 from fedmpi.clients.hosted import HostedClients
-from fedmpi.clients.state_store import digest_of_run
+from fedmpi.clients.state_store import compute_run_digest
 from fedmpi.config.schema import Config, resolve
-from fedmpi.data.federation import Federation, prepare
+from fedmpi.data.federation import Federation, prepare_federation
 from fedmpi.engines import engine_choice
 from fedmpi.errors import BadInput
-from fedmpi.method import Method
+from fedmpi.method import Method, State
 from fedmpi.models import precision
 from fedmpi.models.flat import Model
 from fedmpi.storage import checkpoint
@@ -44,7 +44,7 @@ class TrainedModel:
 
 def export_model(run: Path, out: Path, client: int | None, own_code: bool = False) -> str:
     """Write a model as `load_model` finds it; returns what to tell the user. Raises BadInput and StorageError."""
-    save = export_library()
+    save = import_writer()
     found = load_model(run, client, own_code, "--own-code")
     state = {name: value.contiguous().clone() for name, value in found.network.state_dict().items()}
     with atomic(out) as part:
@@ -75,25 +75,27 @@ def find_model(run: Path, client: int | None) -> TrainedModel:
     snapshot = checkpoint.read_checkpoint(path)
     refuse_changed_method(path, snapshot.version, snapshot.config)
     config = resolve(snapshot.config)
-    federation = Federation(prepare(config.data, config.seed))
+    federation = Federation(prepare_federation(config.data, config.seed))
     if federation.fingerprint != snapshot.federation:
         raise BadInput(f"the data have changed since {path} was written: its clients held other samples; put back what "
                        f"data.root = {config.data.root} held then")
-    method = bind_method(config, federation)
+    method = build_method(config, federation)
     refuse_export(method, client, len(federation.sizes))
-    group, shared = restored(path, snapshot, config, method, federation)
-    w = method.global_model(shared) if client is None else personal(group, shared, client, snapshot.round)
+    group, shared = restore_state(path, snapshot, config, method, federation)
+    w = method.global_model(shared) if client is None else find_personal_weights(group, shared, client, snapshot.round)
     if w is None:
         raise BadInput(f"{method.title} has no global model; export a client's with --client 0 to "
                        f"{len(federation.sizes) - 1}")
-    network = module(config, method.model, federation, w)
-    facts = about(snapshot, method, federation, network) | {
-        "of": "the server" if client is None else f"client {client}", "digest": digest_of_run(shared, group.digests())}
+    network = build_module(config, method.model, federation, w)
+    facts = describe_export(snapshot, method, federation, network) | {"of": "the server" if client is None
+                                                                      else f"client {client}",
+                                                                      "digest": compute_run_digest(shared,
+                                                                                                   group.digests())}
     whose = "global model" if client is None else f"model of client {client}"
     return TrainedModel(network, f"{method.title}, {whose} after round {snapshot.round}", facts, refused)
 
 
-def export_library() -> Callable[..., bytes]:
+def import_writer() -> Callable[..., bytes]:
     """Return what turns tensors and texts into a file's bytes. Raises BadInput if it is not installed."""
     try:
         from safetensors.torch import save
@@ -107,7 +109,7 @@ def choose_checkpoint(run: Path) -> tuple[Path, list[str]]:
     """Return the checkpoint to take, and what to say of newer ones that are damaged. Raises BadInput."""
     if run.is_file():
         return run, []
-    path, refused = checkpoint.newest(run / "checkpoints")
+    path, refused = checkpoint.find_newest(run / "checkpoints")
     said = [f"refused {why}" for _, why in refused]
     if path is None:
         raise BadInput("\n".join([*said, f"{run} holds no {'good ' * bool(said)}checkpoint; give the folder of a run "
@@ -127,8 +129,8 @@ def refuse_export(method: Method, client: int | None, n: int) -> None:
         raise BadInput(f"--client {client}: the run has clients 0 to {n - 1}")
 
 
-def restored(path: Path, snapshot: checkpoint.Snapshot, config: Config, method: Method, federation: Federation
-             ) -> tuple[HostedClients, tuple]:
+def restore_state(path: Path, snapshot: checkpoint.Snapshot, config: Config, method: Method, federation: Federation
+             ) -> tuple[HostedClients, State]:
     """Return a checkpoint's clients and the server's state, on this process's CPU."""
     torch.set_num_threads(config.threads)
     precision.set_precision(config.precision)
@@ -141,13 +143,13 @@ def restored(path: Path, snapshot: checkpoint.Snapshot, config: Config, method: 
     return group, shared
 
 
-def personal(group: HostedClients, shared: tuple, client: int, when: int) -> torch.Tensor:
+def find_personal_weights(group: HostedClients, shared: State, client: int, when: int) -> torch.Tensor:
     """Return the weights (d,) by which a client is evaluated."""
     (_, w), = group.apply(group.method.personal, [client], shared, when)
     return w
 
 
-def module(config: Config, model: Model, federation: Federation, w: torch.Tensor) -> torch.nn.Module:
+def build_module(config: Config, model: Model, federation: Federation, w: torch.Tensor) -> torch.nn.Module:
     """Return the plain network with the weights w (d,)."""
     from fedmpi.models.build import as_input, make_blank_samples
     shape = tuple(as_input(make_blank_samples(federation.shape, federation.dtype)).shape[1:])
@@ -157,7 +159,7 @@ def module(config: Config, model: Model, federation: Federation, w: torch.Tensor
     return network
 
 
-def about(snapshot: checkpoint.Snapshot, method: Method, federation: Federation, network: torch.nn.Module
+def describe_export(snapshot: checkpoint.Snapshot, method: Method, federation: Federation, network: torch.nn.Module
           ) -> dict[str, str]:
     """Return what a file says of itself."""
     known = {name: json.dumps(snapshot.config[name]) for name in ("model", "method")}

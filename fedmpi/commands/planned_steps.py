@@ -4,14 +4,20 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
 from fedmpi.engines.batch_plan import get_local_training
 from fedmpi.engines.dry_run import count_steps_by_kind
 from fedmpi.engines.step_counter import DISCARDED_KINDS
+from fedmpi.json_values import JsonObject
 from fedmpi.models.build import make_blank_samples
+
+if TYPE_CHECKING:
+    from fedmpi.config.schema import Config
+    from fedmpi.data.federation import Federation
+    from fedmpi.method import Method, State
 
 
 @dataclass(frozen=True)
@@ -25,37 +31,50 @@ class Stage:
     steps: dict[str, float]
 
 
-def taking_part(case: Any) -> tuple[int, int]:
+class PlannedRun(Protocol):
+    """What is planned: see commands/plan.py."""
+    @property
+    def config(self) -> Config: """Return the settings."""
+    @property
+    def federation(self) -> Federation: """Return the samples of all clients."""
+    @property
+    def method(self) -> Method: """Return the method on its model."""
+    @property
+    def shared(self) -> State: """Return the first Shared."""
+    @property
+    def mine(self) -> State: """Return the first Mine."""
+
+
+def find_participant_range(case: PlannedRun) -> tuple[int, int]:
     """Return the smallest and the largest number of participants of a round."""
     share, clients = case.config.train.participation, case.federation.clients
     low, high = share if isinstance(share, tuple) else (share, share)
     return max(1, round(low * clients)), max(1, round(high * clients))
 
 
-def stages(case: Any) -> list[Stage]:
+def plan_stages(case: PlannedRun) -> list[Stage]:
     """Return the stages of a planned run.
 
     Steps that depend on earlier rounds, such as the passes of FedALA's first time, are counted as in the first round.
-
-    Args:
-        case: a commands.plan.Case, or an object with its method, config, federation, shared and mine"""
+    """
     method, clients, found = case.method, case.federation.clients, []
-    first, share = method.warm_up_participants(clients, case.config.seed), float(np.mean(taking_part(case))) / clients
+    first, share = method.warm_up_participants(clients,
+                                               case.config.seed), float(np.mean(find_participant_range(case))) / clients
     if first is not None:
-        made = mean_steps_of_round(case, case.shared, case.federation.sizes[first], -1)
+        made = compute_mean_steps(case, case.shared, case.federation.sizes[first], -1)
         found.append(Stage(0, len(first) / clients, {k: n for k, n in made.items() if k not in DISCARDED_KINDS}))
-    return found + [Stage(rounds, share, mean_steps_of_round(case, shared, case.federation.sizes, 0))
+    return found + [Stage(rounds, share, compute_mean_steps(case, shared, case.federation.sizes, 0))
                     for rounds, shared in method.stages(case.shared, case.config.rounds)]
 
 
-def mean_steps_of_round(case: Any, shared: tuple, sizes: np.ndarray, when: int) -> dict[str, float]:
+def compute_mean_steps(case: PlannedRun, shared: State, sizes: np.ndarray, when: int) -> dict[str, float]:
     """Return a client's steps by kind in a round, mean over clients of these sizes."""
     sample = make_blank_samples(case.federation.shape, case.federation.dtype)
     local = get_local_training(case.config, when)
-    return averaged(sizes, lambda n: {**count_steps_by_kind(case.method, shared, case.mine, sample, n, local)})
+    return average_by_size(sizes, lambda n: {**count_steps_by_kind(case.method, shared, case.mine, sample, n, local)})
 
 
-def averaged(sizes: np.ndarray, of: Callable[[int], dict[str, float]]) -> dict[str, float]:
+def average_by_size(sizes: np.ndarray, of: Callable[[int], dict[str, float]]) -> dict[str, float]:
     """Return the mean over clients of numbers that depend on a client's size; `of` is called once for each size."""
     total: Counter[str] = Counter()
     for n, count in zip(*np.unique(sizes, return_counts=True), strict=True):
@@ -63,7 +82,7 @@ def averaged(sizes: np.ndarray, of: Callable[[int], dict[str, float]]) -> dict[s
     return {name: round_if_whole(number / len(sizes)) for name, number in total.items()}
 
 
-def in_all(found: list[Stage]) -> dict[str, float]:
+def count_final_steps(found: list[Stage]) -> dict[str, float]:
     """Return the steps behind the model by which a client is evaluated at the end, by kind, mean over clients."""
     total: Counter[str] = Counter()
     for stage in found:
@@ -78,7 +97,7 @@ def round_if_whole(number: float) -> float:
     return round(number) if abs(number - round(number)) < 1e-6 else number
 
 
-def sum_and_kinds(made: dict[str, float]) -> str:
+def format_kinds(made: dict[str, float]) -> str:
     """Return steps by kind as a text, the sum first."""
     if len(made) > 1:
         return f"{format_steps(sum(made.values()))} ({steps_to_text(made)})"
@@ -95,12 +114,13 @@ def format_steps(number: float) -> str:
     return f"{number:,.1f}".removesuffix(".0")
 
 
-def describe_planned_steps(planned: list[dict], rounds: int) -> str:
+def describe_planned_steps(planned: list[JsonObject], rounds: int) -> str:
     """Say what a client does in a round, in each stage (as plain values), and in all."""
     texts, done, found = [], 0, [Stage(**stage) for stage in planned]
     for stage in found:
         where = ("before round 1" if not stage.rounds else "in a round" if stage.rounds == rounds else
                  f"in a round of {done + 1}-{done + stage.rounds}")
         done += stage.rounds
-        texts.append(f"{where} {sum_and_kinds(stage.steps)}")
-    return f"of a participant {'; '.join(texts)}; behind a client's model at the end {sum_and_kinds(in_all(found))}"
+        texts.append(f"{where} {format_kinds(stage.steps)}")
+    final = format_kinds(count_final_steps(found))
+    return f"of a participant {'; '.join(texts)}; behind a client's model at the end {final}"

@@ -7,12 +7,20 @@ from pathlib import Path
 
 from fedmpi import errors
 from fedmpi.comm.transport import Transport
-from fedmpi.commands.verify import DIGITS, environment, perform, refuse_others, relative_difference, workplace
+from fedmpi.commands.verify import (
+    DIGITS,
+    compute_relative_difference,
+    describe_environment,
+    make_workplace,
+    perform,
+    refuse_others,
+)
 from fedmpi.errors import BadInput
+from fedmpi.json_values import JsonObject
 from fedmpi.progress import write_stdout
-from fedmpi.session import on_all_ranks, told
+from fedmpi.session import run_on_all_ranks, share_text
 from fedmpi.storage import run_status
-from fedmpi.text import pairs
+from fedmpi.text import format_pairs
 
 # The largest relative difference of losses that rounding explains: it grows from round to round.
 RERUN_ROUNDING = 1e-3
@@ -20,7 +28,7 @@ RERUN_ROUNDING = 1e-3
 
 def rerun_command(run: Path, folder: str, add: bool) -> int:
     """Repeat a run on all ranks. Returns 0 if its digest comes out or its losses agree within rounding, else 1."""
-    return on_all_ranks(lambda world: rerun(world, run, folder, add))
+    return run_on_all_ranks(lambda world: rerun(world, run, folder, add))
 
 
 def rerun(world: Transport, run: Path, folder: str, add: bool = False) -> int:
@@ -30,27 +38,27 @@ def rerun(world: Transport, run: Path, folder: str, add: bool = False) -> int:
         BadInput: if the run is not finished, or if `add` asks to publish it."""
     if add:
         raise BadInput("--add publishes what fedmpi verify runs by itself, not RUN; leave out one of them")
-    settings, digest, there = finished(run) if world.rank == 0 else ({}, "", [])
-    refuse_others(world, environment())
-    with workplace(world, folder, settings) as place:
+    settings, digest, there = read_finished_run(run) if world.rank == 0 else ({}, "", [])
+    refuse_others(world, describe_environment())
+    with make_workplace(world, folder, settings) as place:
         here = perform(world, place, "again", [])
-        lines = run_status.evaluated(run_status.metrics(place / "again")) if world.rank == 0 else []
+        lines = run_status.list_evaluated(run_status.read_metrics(place / "again")) if world.rank == 0 else []
     code = errors.FINISHED
     if world.rank == 0:
-        write_stdout(f"{pairs([('there', f'{digest}, {run}'), ('here', here.digest)])}\n\n")
+        write_stdout(f"{format_pairs([('there', f'{digest}, {run}'), ('here', here.digest)])}\n\n")
         said = "the same digest: this machine computes the run bit for bit"
         if here.digest != digest:
-            said, code = departure(there, lines)
+            said, code = compare_losses(there, lines)
         write_stdout(f"{said}\n")
-    return int(told(world, str(code)))
+    return int(share_text(world, str(code)))
 
 
-def finished(run: Path) -> tuple[dict, str, list[dict]]:
+def read_finished_run(run: Path) -> tuple[JsonObject, str, list[JsonObject]]:
     """Return the settings of a finished run, its digest, and the metrics of its evaluated rounds.
 
     Raises:
         BadInput: if the run is not finished."""
-    settings, found = run_status.settings_of_folder(run), run_status.outcome_of(run)
+    settings, found = run_status.read_settings(run), run_status.read_outcome(run)
     if found.result is None:
         raise BadInput(f"{run} is {found.state}: there is no digest to compare; finish it with --resume auto, or give "
                        "the folder of a finished run")
@@ -58,11 +66,11 @@ def finished(run: Path) -> tuple[dict, str, list[dict]]:
             found.result["digest"][:DIGITS], found.evaluated)
 
 
-def departure(there: list[dict], here: list[dict]) -> tuple[str, int]:
+def compare_losses(there: list[JsonObject], here: list[JsonObject]) -> tuple[str, int]:
     """Compare the losses of two runs round by round; return what to tell the user, and the exit code."""
     losses = {line["round"]: line["loss"] for line in here}
     common = [line for line in there if line["round"] in losses]
-    off = {line["round"]: relative_difference(line["loss"], losses[line["round"]]) for line in common}
+    off = {line["round"]: compute_relative_difference(line["loss"], losses[line["round"]]) for line in common}
     wrong = [t for t, value in off.items() if value > RERUN_ROUNDING]
     if not wrong:
         return (f"another digest, and losses that agree within rounding in {len(off)} evaluated rounds (at most "

@@ -6,12 +6,13 @@ import math
 import re
 import shlex
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from fedmpi.config.schema import Config, load_config
 from fedmpi.errors import BadInput
+from fedmpi.json_values import JsonObject
 from fedmpi.slurm.profiles import load_profile
 from fedmpi.slurm.quoting import split_command
 from fedmpi.slurm.sbatch import guess_mpi, submit_script
@@ -58,14 +59,15 @@ def build_job(config: str, settings: list[str], array: list[str], options: list[
     name = re.sub(r"[^\w-]", "_", Path(config).stem, flags=re.ASCII)[:100] or "job"
     defaults = {"cpus": max(run.threads for run in configs), "name": name, "command": (sys.executable, "-m", "fedmpi")}
     job = JobScript(config, array=runs, **merge_fields(profile, options, asked, defaults))
-    return replace(job, settings=(*settings_of_gpu_job(job, configs), *settings))
+    return replace(job, settings=(*choose_gpu_settings(job, configs), *settings))
 
 
-def merge_fields(profile: str | None, options: Sequence[str], asked: dict, defaults: dict) -> dict:
+def merge_fields(profile: str | None, options: Sequence[str], asked: Mapping[str, object],
+                 defaults: dict[str, object]) -> JsonObject:
     """Return fields of JobScript: what was asked for, else what the profile says, else the defaults; all `options`."""
     given = {name: value for name, value in asked.items() if value is not None}
     site = load_profile(profile or "generic")
-    fields = {"nodes": 1, "mpi": guess_mpi()} | defaults | site.fields | given
+    fields: JsonObject = {"nodes": 1, "mpi": guess_mpi()} | defaults | site.fields | given
     beside_python = Path(sys.executable).with_name("mpiexec")
     if fields.get("launcher") == "mpiexec" and beside_python.exists():
         # The job may find another library's mpiexec first.
@@ -73,7 +75,7 @@ def merge_fields(profile: str | None, options: Sequence[str], asked: dict, defau
     return {"ranks": 2 * fields["nodes"]} | fields | {"options": (*site.options, *options)}
 
 
-def settings_of_gpu_job(job: JobScript, configs: Sequence[Config]) -> tuple[str, ...]:
+def choose_gpu_settings(job: JobScript, configs: Sequence[Config]) -> tuple[str, ...]:
     """Return what a job for GPUs sets beside the user's settings. It is refused if it finds no GPU, unless `device` was
     set; and the server trains if Slurm gives it a GPU of its own."""
     on_gpu = ("device=cuda",) if job.gpus and all(run.device == "auto" for run in configs) else ()
@@ -94,7 +96,7 @@ def load_run(config: str, words: list[str], number: int, many: bool) -> Config:
         raise BadInput(f"run {number} of the array: {error}" if many else str(error)) from None
 
 
-def distinct_data(configs: Iterable[Config]) -> list[Config]:
+def find_distinct_data(configs: Iterable[Config]) -> list[Config]:
     """Return one configuration for each federation that the runs need."""
     return list({repr((run.data, run.seed)): run for run in configs}.values())
 
@@ -103,7 +105,7 @@ def list_unprepared(configs: Iterable[Config]) -> list[str]:
     """Say of each federation that is not prepared yet that it is prepared before the job is submitted."""
     from fedmpi.data.federation import find_federation
     return [f"the federation of data.name={run.data.name} seed={run.seed} is not prepared yet under data.root="
-            f"{run.data.root}: without --dry-run, submit prepares it first" for run in distinct_data(configs)
+            f"{run.data.root}: without --dry-run, submit prepares it first" for run in find_distinct_data(configs)
             if find_federation(run.data, run.seed) is None]
 
 
@@ -111,10 +113,10 @@ def prepare_federations(configs: Iterable[Config]) -> None:
     """Prepare the federations of the runs here, where data can be downloaded: compute nodes often have no way out.
 
     Raises BadInput if data are missing: now, rather than after hours in the queue."""
-    from fedmpi.data.federation import find_federation, prepare
-    for run in distinct_data(configs):
+    from fedmpi.data.federation import find_federation, prepare_federation
+    for run in find_distinct_data(configs):
         if find_federation(run.data, run.seed) is None:
-            print(f"federation {prepare(run.data, run.seed)}", file=sys.stderr)
+            print(f"federation {prepare_federation(run.data, run.seed)}", file=sys.stderr)
 
 
 def expand_array(specs: list[str]) -> tuple[tuple[str, ...], ...]:

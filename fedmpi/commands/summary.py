@@ -14,11 +14,11 @@ OTHER_LOGS = ("log.txt", "summary.txt")
 
 def summarise_runs(folder: str | Path) -> str:
     """Return a table of the runs below a folder, and a line that counts them. Raises BadInput if there is none."""
-    logs = sorted((path for path in Path(folder).rglob("*.txt") if path.name not in OTHER_LOGS), key=natural)
+    logs = sorted((path for path in Path(folder).rglob("*.txt") if path.name not in OTHER_LOGS), key=make_natural_key)
     if not logs:
         raise BadInput(f"{folder}: there is no run of a job array or a sweep here; give the folder that holds its runs "
                        "and what they printed: 0.txt, 1.txt, ...")
-    found = [run_status.outcome_of(path.with_suffix("")) for path in logs]
+    found = [run_status.read_outcome(path.with_suffix("")) for path in logs]
     rows = [[path.relative_to(folder).with_suffix(""), o.state, o.starts, o.settings, o]
             for path, o in zip(logs, found, strict=True)]
     counts = {state: sum(o.state == state for o in found) for state in ("finished", "failed", "unfinished", "waiting")}
@@ -27,6 +27,6 @@ def summarise_runs(folder: str | Path) -> str:
     return f"{format_columns(heads, rows, right=('starts',))}\n{total}"
 
 
-def natural(path: Path) -> list:
+def make_natural_key(path: Path) -> list[tuple[int, int, str]]:
     """Return a key that sorts 2.txt before 10.txt."""
     return [(0, int(part), "") if part.isdigit() else (1, 0, part) for part in re.split(r"(\d+)", str(path))]

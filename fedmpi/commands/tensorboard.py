@@ -8,23 +8,24 @@ import os
 from pathlib import Path
 
 from fedmpi.errors import BadInput
+from fedmpi.json_values import JsonObject
 from fedmpi.storage import run_status
-from fedmpi.storage.atomic import writing
+from fedmpi.storage.atomic import report_failed_writes
 
-FOLDER = "tensorboard"
+EVENTS_FOLDER = "tensorboard"
 
 
 def write_events(folders: list[Path]) -> str:
     """Write the event files of run folders; returns what to tell the user. Raises BadInput and StorageError."""
-    writer = event_writer()
+    writer = import_event_writer()
     for folder in folders:
-        run_status.settings_of_folder(folder)      # or refuse what is no run
-        with writing(folder / FOLDER):
-            events(writer, folder / FOLDER, run_status.metrics(folder), begun(folder))
+        run_status.read_settings(folder)      # or refuse what is no run
+        with report_failed_writes(folder / EVENTS_FOLDER):
+            replace_events(writer, folder / EVENTS_FOLDER, run_status.read_metrics(folder), find_start_time(folder))
     return f"tensorboard --logdir {os.path.commonpath(folders)}"
 
 
-def event_writer() -> type:
+def import_event_writer() -> type:
     """Return the class that writes event files. Raises BadInput where it is not installed."""
     try:
         from torch.utils.tensorboard import SummaryWriter
@@ -34,27 +35,27 @@ def event_writer() -> type:
     return SummaryWriter
 
 
-def begun(folder: Path) -> float:
+def find_start_time(folder: Path) -> float:
     """Return when a run would have begun if it had not been interrupted since, in seconds since 1970."""
-    path, lines = folder / "metrics.jsonl", run_status.metrics(folder)
+    path, lines = folder / "metrics.jsonl", run_status.read_metrics(folder)
     return path.stat().st_mtime - lines[-1]["seconds"] if lines else 0.
 
 
-def events(writer: type, to: Path, lines: list[dict], begin: float) -> None:
+def replace_events(writer: type, to: Path, lines: list[JsonObject], begin: float) -> None:
     """Write a step per round in place of what a folder holds."""
     old = sorted(to.glob("events.out.tfevents.*"))
     with writer(to, purge_step=0) as board:      # whoever reads on, or both files, forgets the points before
         for line in lines:
-            for name, value in scalars(line).items():
+            for name, value in list_scalars(line).items():
                 board.add_scalar(name, value, line["round"], begin + line["seconds"])
     for path in old[:-1]:      # a TensorBoard that is open never leaves a file that is gone
         path.unlink()
 
 
-def scalars(line: dict) -> dict[str, float]:
+def list_scalars(line: JsonObject) -> dict[str, float]:
     """Return the measures of a round: lists as one for each place, mappings as one for each key, those without a value
     left out."""
-    found = {}
+    found: dict[str, object] = {}
     for name, value in line.items():
         parts = enumerate(value) if isinstance(value, list) else value.items() if isinstance(value, dict) else None
         found |= {name: value} if parts is None else {f"{name}/{part}": v for part, v in parts}

@@ -22,21 +22,23 @@ from torch import nn
 
 from fedmpi import __version__, errors
 from fedmpi.comm.transport import Transport
-from fedmpi.config.load import parse, read_yaml
+from fedmpi.config.load import parse_yaml, read_yaml
 from fedmpi.context import RankContext
 from fedmpi.errors import BadInput, FedmpiError
+from fedmpi.json_values import JsonObject
+from fedmpi.paths import expand_user
 from fedmpi.progress import write_stdout
-from fedmpi.ranks import gather_objects, installed
-from fedmpi.session import RunRequest, lead, on_all_ranks, serve_as_worker, told
-from fedmpi.storage.atomic import reason, writing
-from fedmpi.text import format_columns, pairs, spans
+from fedmpi.ranks import gather_objects, read_package_version
+from fedmpi.session import RunRequest, lead_command, run_on_all_ranks, serve_as_worker, share_text
+from fedmpi.storage.atomic import describe_reason, report_failed_writes
+from fedmpi.text import format_columns, format_pairs, format_spans
 
 TABLE = Path(__file__).with_name("published_hashes.yaml")
 DIGITS = 16      # hexadecimal, of a digest: as many as a run prints
 LOSS_ROUNDING = 1e-4      # relative: a loss that differs by more from the published one is another computation's
 KNOWN, CLOSE, WRONG, UNKNOWN = "known", "agrees within rounding", "WRONG", "not published"
 
-CONFIG: dict = {"rounds": 3, "seed": 1, "device": "cpu", "threads": 1, "comm": {"timeout": 0},
+CONFIG: JsonObject = {"rounds": 3, "seed": 1, "device": "cpu", "threads": 1, "comm": {"timeout": 0},
           "data": {"clients": 10, "partition": {"name": "dirichlet", "beta": .3}},
           "model": {"name": "mlp", "hidden": 32}, "train": {"lr": .05, "steps": 8, "participation": .7},
           "evaluate": {"every": 0, "after_training": "off"}, "checkpoint": {"every": 0}}
@@ -65,64 +67,64 @@ class Found(NamedTuple):
 class Images(nn.Sequential):
     """A small convolutional network for the digits, which are stored as 64 features."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         super().__init__(nn.Unflatten(1, (1, 8, 8)), nn.Conv2d(1, 8, 3), nn.MaxPool2d(2), nn.ReLU(), nn.Flatten(),
                          nn.Linear(72, 10))
 
 
 def verify_command(folder: str, add: bool) -> int:
     """Verify on all ranks. Returns 1 if a run is wrong or does not repeat, else 0."""
-    return on_all_ranks(lambda world: verify_machine(world, folder, add))
+    return run_on_all_ranks(lambda world: verify_machine(world, folder, add))
 
 
 def verify_machine(world: Transport, folder: str, add: bool = False) -> int:
     """Perform the runs, print what is thought of each, and with `add` publish them."""
-    here = environment()
+    here = describe_environment()
     refuse_others(world, here)
-    with workplace(world, folder, CONFIG) as place:
+    with make_workplace(world, folder, CONFIG) as place:
         ended = {name: perform(world, place, name, words) for name, words in RUNS.items()}
         again = perform(world, place, "again", next(iter(RUNS.values())))
-    code = errors.FINISHED
+    code: int = errors.FINISHED
     if world.rank == 0:
-        table = published_hashes()
-        found = {name: verdict(table, here, name, run) for name, run in ended.items()}
+        table = read_published_hashes()
+        found = {name: judge_run(table, here, name, run) for name, run in ended.items()}
         write_stdout(f"{show_hashes(here, ended, found)}\n")
         steady = again == next(iter(ended.values()))
         write_stdout(f"{summarise_verdicts(found, steady, next(iter(RUNS)), again.digest)}\n")
         code = errors.FAILED if not steady or any(v.startswith(WRONG) for v in found.values()) else errors.FINISHED
         if add:
             write_stdout(publish(here, ended, table, steady))
-    return int(told(world, str(code)))
+    return int(share_text(world, str(code)))
 
 
-def environment() -> dict[str, str]:
+def describe_environment() -> dict[str, str]:
     """Return what the bits of a run on the CPU depend on beside its configuration."""
     build, blas = torch.__config__.show(), np.show_config(mode="dicts")["Build Dependencies"]["blas"]
-    return {"fedmpi": __version__, "machine": platform.machine(), "vendor": vendor(),
+    return {"fedmpi": __version__, "machine": platform.machine(), "vendor": read_vendor(),
             "vectors": torch.backends.cpu.get_cpu_capability(), "torch": str(torch.__version__),
-            "torch's BLAS": found(r"Math Kernel Library Version (\S+)", build, "MKL ") or found(
-                r"BLAS_INFO=(\w+)", build) or "unknown",
-            "torch's compiler": found(r"- ((?:GCC|clang|MSVC)\s\S+)", build) or "unknown", "numpy": np.__version__,
-            "numpy's BLAS": f"{blas['name']} {blas.get('version', '')}".strip(),
-            "scikit-learn": installed("scikit-learn", "none")}
+            "torch's BLAS": search_group(r"Math Kernel Library Version (\S+)", build, "MKL ")
+            or search_group(r"BLAS_INFO=(\w+)", build) or "unknown",
+            "torch's compiler": search_group(r"- ((?:GCC|clang|MSVC)\s\S+)", build) or "unknown",
+            "numpy": np.__version__, "numpy's BLAS": f"{blas['name']} {blas.get('version', '')}".strip(),
+            "scikit-learn": read_package_version("scikit-learn", "none")}
 
 
-def found(pattern: str, text: str, before: str = "") -> str:
+def search_group(pattern: str, text: str, before: str = "") -> str:
     """Return the first group of a pattern in a text, behind `before`; "" if it does not match."""
     match = re.search(pattern, text)
     return before + match[1] if match else ""
 
 
-def vendor() -> str:
+def read_vendor() -> str:
     """Return who made the processor: libraries choose by it, too."""
     try:
         text = Path("/proc/cpuinfo").read_text()
     except OSError:
         text = ""
-    return found(r"(?m)^(?:vendor_id|CPU implementer)\s*: (\S+)", text) or platform.processor() or "unknown"
+    return search_group(r"(?m)^(?:vendor_id|CPU implementer)\s*: (\S+)", text) or platform.processor() or "unknown"
 
 
-def refuse_others(world: Transport, here: dict) -> None:
+def refuse_others(world: Transport, here: JsonObject) -> None:
     """Refuse at rank 0 ranks that run elsewhere on other processors or libraries: a hash would be of no environment."""
     for rank, them in enumerate(gather_objects(world, here)):
         odd = next((name for name in here if them[name] != here[name]), None)
@@ -132,23 +134,23 @@ def refuse_others(world: Transport, here: dict) -> None:
 
 
 @contextmanager
-def workplace(world: Transport, folder: str, config: dict) -> Iterator[Path]:
+def make_workplace(world: Transport, folder: str, config: JsonObject) -> Iterator[Path]:
     """Make a new folder that all ranks see, with a configuration in it, for as long as it is used. Raises BadInput if
     that fails."""
     if world.rank == 0:
         try:
-            place = Path(tempfile.mkdtemp(prefix=".fedmpi-verify-", dir=Path(folder).expanduser().absolute()))
+            place = Path(tempfile.mkdtemp(prefix=".fedmpi-verify-", dir=expand_user(folder, "--folder").absolute()))
             values = config | {"data": config["data"] | {"cache": str(place / "federations")}}
             (place / "config.yaml").write_text(json.dumps(values))
         except OSError as error:
-            raise BadInput(f"nothing can be written in {folder} ({reason(error)}); name another folder with --folder"
-                           ) from None
-    place = Path(told(world, str(place) if world.rank == 0 else ""))
+            raise BadInput(f"nothing can be written in {folder} ({describe_reason(error)}); name another folder with "
+                           f"--folder") from None
+    place = Path(share_text(world, str(place) if world.rank == 0 else ""))
     try:
         blind = [r for r, sees in enumerate(gather_objects(world, place.is_dir())) if not sees]
         if blind:
-            raise BadInput(f"ranks {spans(blind)} do not see {place.parent}; name a folder that all nodes share with "
-                           "--folder")
+            raise BadInput(f"ranks {format_spans(blind)} do not see {place.parent}; name a folder that all nodes "
+                           f"share with " "--folder")
         yield place
     finally:
         if world.rank == 0:
@@ -159,7 +161,7 @@ def perform(world: Transport, place: Path, name: str, words: list[str]) -> Found
     """Run with some settings; return what comes out at rank 0. Raises FedmpiError where a run fails."""
     config, out = str(place / "config.yaml"), str(place / name)
     with redirect_stdout(io.StringIO()):      # what runs say is not asked for
-        code = (serve_as_worker if world.rank else lead)(world, RunRequest(config, words, out), RankContext())
+        code = (serve_as_worker if world.rank else lead_command)(world, RunRequest(config, words, out), RankContext())
     if code:
         raise FedmpiError(f"run {name} of the verification ended with {code}; what it said stands above")
     if world.rank:
@@ -168,39 +170,39 @@ def perform(world: Transport, place: Path, name: str, words: list[str]) -> Found
     return Found(result["digest"][:DIGITS], result["loss"])
 
 
-def published_hashes() -> list[dict]:
+def read_published_hashes() -> list[JsonObject]:
     """Return the table of what is published: {"environment": {...}, "hashes": {run: hash}, "losses": {run: loss}}
     each."""
-    return parse(read_yaml(TABLE)) or []
+    return parse_yaml(read_yaml(TABLE)) or []
 
 
-def published(table: list[dict], here: dict) -> dict[str, str]:
+def find_published(table: list[JsonObject], here: JsonObject) -> dict[str, str]:
     """Return the hashes that are published for an environment, by run; nothing if there are none."""
     return next((row["hashes"] for row in table if row["environment"] == here), {})
 
 
-def verdict(table: list[dict], here: dict, name: str, run: Found) -> str:
+def judge_run(table: list[JsonObject], here: JsonObject, name: str, run: Found) -> str:
     """Say what is thought of a run: its hash is published for some environment, or its loss is, within rounding."""
     rows = [row for row in table if row["environment"]["fedmpi"] == here["fedmpi"] and name in row["hashes"]]
     if not rows:
         return UNKNOWN
     if run.digest in (row["hashes"][name] for row in rows):
         return KNOWN
-    off = min(relative_difference(row["losses"][name], run.loss) for row in rows)
+    off = min(compute_relative_difference(row["losses"][name], run.loss) for row in rows)
     return f"{CLOSE}: {off:.0e} of the loss" if off <= LOSS_ROUNDING else f"{WRONG}: the loss is off by {off:.0e} of it"
 
 
-def relative_difference(wanted: float | None, value: float | None) -> float:
+def compute_relative_difference(wanted: float | None, value: float | None) -> float:
     """Return by which part of it a value differs from the one wanted, infinity if either is not finite."""
     if wanted is None or value is None or not math.isfinite(value - wanted):
         return math.inf
     return abs(value - wanted) / max(abs(wanted), 1e-12)
 
 
-def show_hashes(here: dict, ended: dict[str, Found], found: dict[str, str]) -> str:
+def show_hashes(here: JsonObject, ended: dict[str, Found], found: dict[str, str]) -> str:
     """Return the environment and the table of hashes as text."""
     lines = [[name, run.digest, found[name]] for name, run in ended.items()]
-    return f"{pairs([*here.items()])}\n\n{format_columns(['run', 'hash', 'verdict'], lines)}\n"
+    return f"{format_pairs([*here.items()])}\n\n{format_columns(['run', 'hash', 'verdict'], lines)}\n"
 
 
 def summarise_verdicts(found: dict[str, str], steady: bool, name: str, again: str) -> str:
@@ -222,9 +224,9 @@ def summarise_verdicts(found: dict[str, str], steady: bool, name: str, again: st
     return f"all {len(found)} hashes are known ones"
 
 
-def publish(here: dict, ended: dict[str, Found], table: list[dict], steady: bool) -> str:
+def publish(here: JsonObject, ended: dict[str, Found], table: list[JsonObject], steady: bool) -> str:
     """Append a row to the table of a checkout, or return it as text to contribute if this is an installation."""
-    if published(table, here):
+    if find_published(table, here):
         return "this environment is in the table already\n"
     if not steady:
         raise FedmpiError("hashes that do not repeat are not published")
@@ -234,6 +236,6 @@ def publish(here: dict, ended: dict[str, Found], table: list[dict], steady: bool
     checkout = TABLE.parents[2]
     if not ((checkout / "setup.cfg").exists() and os.access(TABLE, os.W_OK)):
         return f"add these lines to fedmpi/commands/{TABLE.name} of the source, and send them:\n{row}"
-    with writing(TABLE), open(TABLE, "a") as file:
+    with report_failed_writes(TABLE), open(TABLE, "a") as file:
         file.write(row)
     return f"added to {TABLE}\n"

@@ -2,15 +2,17 @@
 from __future__ import annotations
 
 import copy
+import os
 import re
+import stat
 from collections import Counter
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
 
 import yaml
 
 from fedmpi.errors import BadInput
+from fedmpi.json_values import Json
 
 # The most values in a file, with aliases and merges expanded.
 MAX_VALUES = 20_000
@@ -33,7 +35,7 @@ class Loader(yaml.SafeLoader):
             raise yaml.constructor.ConstructorError(
                 None, None, f"more than {MAX_VALUES:,} values; are there merges inside merges?", node.start_mark)
 
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict:
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[object, object]:
         """Return a mapping. Raises ConstructorError if a key is given twice."""
         keys = [self.construct_object(key, deep=True) for key, _ in node.value if key.value != "<<"]
         twice = {str(k) for k, times in Counter(keys).items() if times > 1}
@@ -52,7 +54,11 @@ Loader.add_implicit_resolver("tag:yaml.org,2002:float", re.compile(
 
 
 def read_yaml(path: Path) -> str:
-    """Return the text of a YAML file. Raises OSError, and ValueError if it is too long or not UTF-8."""
+    """Return the text of a YAML file. Raises OSError, and ValueError if it is too long, not UTF-8 or a device."""
+    mode = os.stat(path).st_mode
+    # The shell's `<(command)` is a pipe below /dev. One with a name of its own would be waited for.
+    if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode) or stat.S_ISFIFO(mode) and str(path).startswith("/dev/")):
+        raise ValueError("it is not a regular file")
     with open(path, encoding="utf-8") as file:
         text = file.read(MAX_CHARACTERS + 1)
     if len(text) > MAX_CHARACTERS:
@@ -62,15 +68,15 @@ def read_yaml(path: Path) -> str:
 
 # The runs of a sweep share a file and most settings.
 @lru_cache(maxsize=256)
-def load(text: str) -> Any:
+def parse_once(text: str) -> Json:
     """Return what YAML text says; callers must not change it."""
     return yaml.load(text, Loader)
 
 
-def parse(text: str) -> Any:
+def parse_yaml(text: str) -> Json:
     """Return what YAML text says, as a copy that callers may change. Raises ValueError if it is not valid."""
     try:
-        return copy.deepcopy(load(text))
+        return copy.deepcopy(parse_once(text))
     except ValueError:
         raise
     # PyYAML raises the last four for texts such as `!!bool maybe`.
@@ -78,9 +84,10 @@ def parse(text: str) -> Any:
         raise ValueError(str(error)) from None
 
 
-def refuse_endless(values: Any) -> None:
+def refuse_endless(values: object) -> None:
     """Raise BadInput if aliases have expanded without limit, or made a value a part of itself."""
-    left, waiting = MAX_VALUES, [values]
+    left = MAX_VALUES
+    waiting = [values]
     while waiting:
         value = waiting.pop()
         inner = value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple | set) else ()

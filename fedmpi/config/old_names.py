@@ -5,18 +5,19 @@ that has an old name is refused with the new one (see fedmpi.settings); what a r
 from __future__ import annotations
 
 from fedmpi.config.schema import SECTIONS, Config
+from fedmpi.json_values import JsonObject
 
 
-def with_new_names(resolved: dict) -> dict:
+def rename_settings(resolved: JsonObject) -> JsonObject:
     """Return the settings that a run wrote into its folder or checkpoint, each under its present name."""
-    found = rename(Config, resolved)
+    found = rename_section(Config, resolved)
     for name, cls in SECTIONS.items():
         if isinstance(found.get(name), dict):
-            found[name] = rename(cls, found[name])
+            found[name] = rename_section(cls, found[name])
     return found
 
 
-def rename(cls: type, section: dict) -> dict:
+def rename_section(cls: type, section: JsonObject) -> JsonObject:
     """Return a section with the present names of its settings."""
     renamed = getattr(cls, "renamed", {})
     return {renamed.get(name, name): value for name, value in section.items()}

@@ -4,17 +4,17 @@ from __future__ import annotations
 import inspect
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
 
-from fedmpi.config.load import parse
+from fedmpi.config.load import parse_yaml
 from fedmpi.errors import BadInput
-from fedmpi.settings import shorten
+from fedmpi.json_values import Json, JsonObject
+from fedmpi.settings import shorten_value
 
 # sections of the form {name: ..., setting: ...}, which may be given as a bare name
 WITH_NAMES = ("model", "method", "partition")
 
 
-def override(values: dict, overrides: Sequence[str] | Mapping) -> dict:
+def apply_overrides(values: JsonObject, overrides: Sequence[str] | Mapping[str, object]) -> JsonObject:
     """Set settings in nested mappings of a configuration, and return these.
 
     Args:
@@ -42,29 +42,29 @@ def override(values: dict, overrides: Sequence[str] | Mapping) -> dict:
     return values
 
 
-def read_text(text: str) -> tuple[str, Any]:
+def read_text(text: str) -> tuple[str, Json]:
     """Return the setting and the value of a text `key=value`. Raises BadInput."""
     key, equals, value = text.partition("=")
     if not equals or not all(key.split(".")):
         raise BadInput(f"{text!r} is not of the form key=value (for example train.lr=0.01)")
     try:
-        return key, parse(value)
+        return key, parse_yaml(value)
     except ValueError:
         raise BadInput(f"{key}={value}: the value is not valid YAML") from None
 
 
-def flatten_values(values: Mapping, prefix: str = "") -> Iterator[tuple[str, Any]]:
+def flatten_values(values: Mapping[str, object], prefix: str = "") -> Iterator[tuple[str, Json]]:
     """Yield each setting of nested mappings with its value. A section that has a name is one value."""
     for key, value in values.items():
         if not isinstance(key, str) or not all(key.split(".")):
-            raise BadInput(f"{prefix}{shorten(key)} is not the name of a setting (for example train.lr)")
+            raise BadInput(f"{prefix}{shorten_value(key)} is not the name of a setting (for example train.lr)")
         if isinstance(value, Mapping) and key.rpartition(".")[2] not in WITH_NAMES:
             yield from flatten_values(value, f"{prefix}{key}.")
         else:
             yield f"{prefix}{key}", to_yaml_value(value)
 
 
-def to_yaml_value(value: Any) -> Any:
+def to_yaml_value(value: object) -> Json:
     """Return a Python value as YAML would have it: a path as its text, a class as `module:Class`, numbers of NumPy as
     plain ones. What YAML has no counterpart for is returned as it is, for the check of the setting to refuse."""
     if isinstance(value, Mapping):

@@ -2,20 +2,27 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeAlias
 
 from fedmpi import registry
-from fedmpi.config.load import parse, read_yaml, refuse_endless
-from fedmpi.config.overrides import override, to_yaml_value
+from fedmpi.config.evaluation import Evaluate as Evaluate
+from fedmpi.config.evaluation import StopSettings as StopSettings
+from fedmpi.config.load import parse_yaml, read_yaml, refuse_endless
+from fedmpi.config.overrides import apply_overrides, to_yaml_value
+from fedmpi.config.train import Train as Train
 from fedmpi.edge import Edge
 from fedmpi.errors import BadInput
 from fedmpi.faults import Attack, Faults
-from fedmpi.settings import Ge, Gt, Le, Lt, make_settings, setting_names, shorten
+from fedmpi.json_values import Json, JsonObject
+from fedmpi.own_code.failures import blame_own_code
+from fedmpi.settings import AtMost, Ge, Gt, Le, Lt, list_setting_names, make_settings, shorten_value
+from fedmpi.shipped import find_shipped, name_hint
 
-GIB = 2 ** 30
+# Any: the settings of a network, a method or a partition. Its name chooses the class, and each class has its own.
+NamedSettings: TypeAlias = Any
 
 
 @dataclass(frozen=True)
@@ -29,64 +36,25 @@ class Data:
     cache: Annotated[str | None, "folder of prepared federations; default: ROOT/federations"] = None
     fraction: Annotated[float, Gt(0), Le(1), "part of each class's samples that is used, drawn by the seed"] = 1.0
     clients: Annotated[int, Ge(1), "number of clients N"] = 20
-    partition: Annotated[Any, "how samples are divided among clients; `fedmpi partitions` lists the ways"] = "dirichlet"
+    new_clients: Annotated[int, Ge(0), "how many of them are drawn by the seed and never trained: they show how well "
+                           "the method serves newcomers"] = 0
+    partition: Annotated[NamedSettings,
+                         "how samples are divided among clients; `fedmpi partitions` lists the ways"] = "dirichlet"
     split: Annotated[tuple[float, ...],
                      "shares of each client's samples: train, test or train, validation, test"] = (.75, .25)
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         if len(self.split) not in (2, 3) or abs(sum(self.split) - 1) > 1e-9 or min(self.split) < 0 or not self.split[0]:
             raise ValueError(f"split = {list(self.split)}: two or three shares (train, [validation,] test), "
                              "the first positive, that add up to 1")
+        if self.new_clients >= self.clients:
+            raise ValueError(f"new_clients = {self.new_clients}: with clients = {self.clients} nobody would be "
+                             "trained; lower new_clients, or raise clients")
 
     @property
     def validates(self) -> bool:
         """Say whether clients keep validation samples; data that come split have none."""
         return len(self.split) == 3 and self.split[1] > 0 and not getattr(self.partition, "official", False)
-
-
-@dataclass(frozen=True)
-class Train:
-    """Local training of a client in a round."""
-    title = "train"
-    batch: Annotated[int, Ge(1), "samples per SGD step"] = 10
-    lr: Annotated[float, Gt(0), "learning rate eta"] = .005
-    lr_decay: Annotated[float, Gt(0), Le(1), "factor on the learning rate after every round"] = 1.0
-    momentum: Annotated[float, Ge(0), Le(.9999), "momentum of local SGD, reset every round"] = 0.0
-    epochs: Annotated[int, Ge(1), "local epochs E per round"] = 1
-    steps: Annotated[int | None, Ge(1), "local steps per round, which replace these epochs; further "
-                     "passes that a method counts in epochs are shortened in the same proportion"] = None
-    participation: Annotated[float | tuple[float, float],
-                             "share of clients that take part in a round, or a range to draw it from"] = 1.0
-
-    def __post_init__(self):
-        low, high = self.participation if isinstance(self.participation, tuple) else (self.participation,) * 2
-        if not 0 < low <= high <= 1:
-            shown = low if low == high else [low, high]
-            raise ValueError(f"participation = {shown}: a share in (0, 1] or a range [low, high] of such")
-
-
-@dataclass(frozen=True)
-class Evaluate:
-    """When clients are evaluated, and on which samples."""
-    title = "evaluate"
-    renamed = {"after": "after_training"}
-    every: Annotated[int, Ge(0), "rounds between evaluations; 0: only the last round"] = 1
-    on: Annotated[Literal["test", "validation"], "samples to evaluate on; use validation to choose settings"] = "test"
-    after_training: Annotated[Literal["participants", "all", "off"],
-                     "clients that are evaluated again right after local training, if that differs"] = "participants"
-    embeddings: Annotated[tuple[int, ...], "rounds after which the clients' heads are stored for t-SNE figures"] = ()
-
-    def __post_init__(self):
-        if any(t < 1 for t in self.embeddings):
-            raise ValueError(f"embeddings = {list(self.embeddings)}: rounds count from 1")
-
-
-@dataclass(frozen=True)
-class StopSettings:
-    """When a run ends before its last round."""
-    title = "stop"
-    patience: Annotated[int, Ge(1), "end the run after this many rounds without a better mean accuracy over clients"]
-    on: Annotated[Literal["validation"], "samples that decide; never the test samples"] = "validation"
 
 
 @dataclass(frozen=True)
@@ -97,6 +65,7 @@ class Checkpoint:
     minutes: Annotated[float, Ge(0), "also save this many minutes after the last checkpoint; 0: never"] = 10.
     grace: Annotated[float, Ge(0), "seconds after a signal in which the round may finish; then it is abandoned"] = 90.
     keep: Annotated[int, Ge(1), "number of checkpoints to keep, besides the best one"] = 2
+    asynchronous: Annotated[bool, "train on while a checkpoint is written; a kill meanwhile loses it alone"] = False
     failure: Annotated[Literal["stop", "continue"], "if a checkpoint or a measure cannot be written: stop, or "
                        "warn, continue and try again at the next one"] = "stop"
 
@@ -141,8 +110,8 @@ class Config:
     seed: Annotated[int, Ge(0), Le(2**63 - 1), "seed for initial weights, data split, sampling and batches"] = 0
     rounds: Annotated[int, Ge(1), "number of communication rounds T"] = 100
     data: Data = field(default_factory=Data)
-    model: Annotated[Any, "network; `fedmpi models` lists them"] = "mlp"
-    method: Annotated[Any, "method; `fedmpi methods` lists them"] = "fedavg"
+    model: Annotated[NamedSettings, "network; `fedmpi models` lists them"] = "mlp"
+    method: Annotated[NamedSettings, "method; `fedmpi methods` lists them"] = "fedavg"
     train: Train = field(default_factory=Train)
     evaluate: Evaluate = field(default_factory=Evaluate)
     stop: StopSettings | None = None
@@ -160,7 +129,7 @@ class Config:
     device: Annotated[Literal["auto", "cpu", "cuda"], "auto: the GPU of this local rank, if there is one"] = "auto"
     precision: Annotated[Literal["float32", "tf32", "bf16"],
                          "of matrix products; tf32 (GPUs) and bf16 (autocast) are faster and less exact"] = "float32"
-    threads: Annotated[int, Ge(1), "CPU threads per rank"] = 1
+    threads: Annotated[int, Ge(1), AtMost(1024, "a rank computes on one node"), "CPU threads per rank"] = 1
     placement: Annotated[Literal["balanced", "blocks", "shuffled"],
                          "which rank hosts which client; balanced: by samples, then by measured speed"] = "balanced"
 
@@ -177,77 +146,84 @@ NAMED = {"model": "models", "method": "methods"}      # sections of the form {na
 MUST_HAVE = {"models": "build", "methods": "client", "partitions": "assign"}
 
 
-def load_config(source: str | Path | Mapping, overrides: Sequence[str] | Mapping = ()) -> Config:
+def load_config(source: str | Path | Mapping[str, object],
+                overrides: Sequence[str] | Mapping[str, object] = ()) -> Config:
     """Read a configuration, apply overrides and check everything.
 
     Args:
-        source: a YAML file, or the settings themselves
-        overrides: see `override`
+        source: a YAML file, the name of one that came with fedmpi, or the settings themselves
+        overrides: see `apply_overrides`
 
     Raises:
         BadInput: with a line for each problem."""
     if isinstance(source, Mapping):
-        return resolve(override(to_yaml_value(source), overrides))
-    path = Path(source)
+        return resolve(apply_overrides(to_yaml_value(source), overrides))
+    path = find_shipped(source, "configs")
     try:
-        values = parse(read_yaml(path)) or {}
+        values = parse_yaml(read_yaml(path))
     except OSError as error:
-        raise BadInput(f"{path}: cannot read the configuration: {error.strerror}") from None
+        raise BadInput(f"{path}: cannot read the configuration: {error.strerror}{name_hint(source, 'configs')}"
+                       ) from None
     except ValueError as error:
         raise BadInput(f"{path}: not valid YAML: {' '.join(str(error).split())}") from None
     try:
-        return resolve(override(values, overrides))
+        return resolve(apply_overrides({} if values is None else values, overrides))
     except BadInput as error:
-        raise BadInput("\n".join(f"{path}: {line}" for line in str(error).splitlines())) from None
+        raise error.reword("\n".join(f"{path}: {line}" for line in str(error).splitlines())) from error.__cause__
 
 
-def resolve(values: dict) -> Config:
+def resolve(values: JsonObject) -> Config:
     """Build a Config from nested mappings. Each section is checked against its own class.
 
     Raises:
         BadInput: with a line for each problem."""
     refuse_endless(values)
-    problems, built = [], dict(values)
+    problems: list[BadInput] = []
+    built = dict(values)
 
-    def attempt(function, *args):
+    def attempt(function: Callable[..., NamedSettings], *args: object) -> NamedSettings:
         try:
             return function(*args)
         except BadInput as error:
-            problems.append(str(error))
+            problems.append(error)
+            return None
 
     for name, cls in SECTIONS.items():
         if values.get(name, ...) is None and getattr(Config, name, ...) is None:      # as a resolved one has it
             built[name] = None
         elif name in values:
             given = values[name]
-            built[name] = attempt(make_settings, cls, partitioned(given) if name == "data" else given, name)
+            built[name] = attempt(make_settings, cls, separate_partition(given) if name == "data" else given, name)
     for name, kind in NAMED.items():
-        built[name] = attempt(named, kind, values.get(name, {}), name, getattr(Config, name))
+        built[name] = attempt(build_named_section, kind, values.get(name, {}), name, getattr(Config, name))
     partition = values["data"].get("partition") if isinstance(values.get("data"), dict) else None
-    chosen = attempt(named, "partitions", {} if partition is None else partition, "data.partition", Data.partition)
+    chosen = attempt(build_named_section, "partitions", {} if partition is None else partition, "data.partition",
+                     Data.partition)
     top = attempt(make_settings, Config, {k: v for k, v in built.items() if k not in SECTIONS and k not in NAMED}, "")
     if problems:
-        raise BadInput("\n".join(problems))
+        raise next((e for e in problems if e.__cause__), problems[0]).reword("\n".join(map(str, problems)))
     sections = {k: built.get(k, getattr(top, k)) for k in (*SECTIONS, *NAMED)}
     sections["data"] = dataclasses.replace(sections["data"], partition=chosen)
-    return dataclasses.replace(top, **sections)
+    config = dataclasses.replace(top, **sections)
+    config.train.refuse_rounds(config.rounds)
+    return config
 
 
-def partitioned(data: Any) -> Any:
+def separate_partition(data: Json) -> Json:
     """Return the `data` section without its partition, which has a class of its own."""
     return {k: v for k, v in data.items() if k != "partition"} if isinstance(data, dict) else data
 
 
-def named(kind: str, value: Any, where: str, default: str) -> Any:
+def build_named_section(kind: str, value: Json, where: str, default: str) -> NamedSettings:
     """Build the settings of a section `{name: ..., ...}`, or of a bare name, with the class of that name."""
     section = {"name": value} if isinstance(value, str) else value
     section = {"name": default, **section} if isinstance(section, dict) else {}
     if not isinstance(section.get("name"), str):
-        raise BadInput(f"{where} = {shorten(value)}: give a name, or a mapping with a name and settings")
+        raise BadInput(f"{where} = {shorten_value(value)}: give a name, or a mapping with a name and settings")
     try:
         cls = registry.find_class(kind, section["name"])
     except BadInput as error:
-        raise BadInput(f"{where}: {error}") from None
+        raise error.reword(f"{where}: {error}") from error.__cause__
     settings = {k: v for k, v in section.items() if k != "name"}
     if kind == "models" and not dataclasses.is_dataclass(cls):      # a plain nn.Module takes keyword arguments
         from fedmpi.models.nets import Custom
@@ -256,28 +232,28 @@ def named(kind: str, value: Any, where: str, default: str) -> Any:
     if not dataclasses.is_dataclass(cls) or not hasattr(cls, MUST_HAVE[kind]):
         raise BadInput(f"{where}: {section['name']} is no dataclass with a function `{MUST_HAVE[kind]}`, as "
                        f"{kind} must be")
-    return make_settings(cls, settings, where)
+    with blame_own_code(f"{where}: {section['name']}", always=not cls.__module__.startswith("fedmpi.")):
+        return make_settings(cls, settings, where)
 
 
-def to_plain(config: Config) -> dict:
+def to_plain(config: Config) -> JsonObject:
     """Return the resolved configuration as nested plain values, with names, in a stable order."""
-    def section(value, name=None):
-        entries = {k: getattr(value, k) for k in setting_names(type(value))}
+    def section(value: NamedSettings, name: str | None = None) -> JsonObject:
+        entries = {k: getattr(value, k) for k in list_setting_names(type(value))}
         if hasattr(value, "path"):      # a plain nn.Module (models.nets.Custom)
             return {"name": name, **value.settings, **value.own()}
         entries = {k: list(v) if isinstance(v, tuple) else v for k, v in entries.items()}
         return {"name": name, **entries} if name else entries
 
-    out = {k: getattr(config, k) for k in setting_names(Config)}
-    for key in SECTIONS:
-        out[key] = section(out[key]) if out[key] else None
+    out = {k: getattr(config, k) for k in list_setting_names(Config)}
+    out |= {key: section(out[key]) if out[key] else None for key in SECTIONS}
     for key in NAMED:
-        out[key] = section(out[key], name_of(out[key]))
-    out["data"]["partition"] = section(config.data.partition, name_of(config.data.partition))
+        out[key] = section(out[key], find_name(out[key]))
+    out["data"]["partition"] = section(config.data.partition, find_name(config.data.partition))
     return out
 
 
-def name_of(settings: Any) -> str:
+def find_name(settings: NamedSettings) -> str:
     """Return the name by which a configuration asks for this object of settings."""
     cls = type(settings)
     if cls.__module__.startswith("fedmpi.methods."):

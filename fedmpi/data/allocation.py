@@ -3,6 +3,9 @@
 Legend of shapes: n clients, c classes."""
 from __future__ import annotations
 
+import sys
+import time
+
 import numpy as np
 
 from fedmpi.errors import BadInput
@@ -11,22 +14,24 @@ from fedmpi.errors import BadInput
 LEAST_SHARE = .1
 # Several tries are drawn at once for speed. This bounds how many numbers are in memory, even for a large problem.
 DRAWN_AT_ONCE = 200_000
+# Seconds between two lines that say how far a search is.
+REPORT_S = 10.
 
 
-def enough(labels: np.ndarray, clients: int) -> None:
+def refuse_too_few_samples(labels: np.ndarray, clients: int) -> None:
     """Refuse more clients than there are samples; `labels` has one entry per sample. Raises BadInput."""
     if clients > len(labels):
         raise BadInput(f"data.clients = {clients}: the data set has only {len(labels)} samples; lower it")
 
 
-def offered(setting: str, each: int, classes: int) -> None:
+def refuse_too_many_classes(setting: str, each: int, classes: int) -> None:
     """Refuse the value `each` of a setting if it asks for more classes than the data set has. Raises BadInput."""
     if each > classes:
         raise BadInput(f"data.partition.{setting} = {each}: the data set has {classes} classes; lower it")
 
 
-def covered(setting: str, each: int, classes: int, holders: int, what: str = "clients", more: str = "data.clients",
-            times: int = 1) -> None:
+def refuse_uncovered(setting: str, each: int, classes: int, holders: int, what: str = "clients",
+                             more: str = "data.clients", times: int = 1) -> None:
     """Refuse settings that leave classes without a holder.
 
     Args:
@@ -45,13 +50,13 @@ def covered(setting: str, each: int, classes: int, holders: int, what: str = "cl
                        f"data.partition.{setting} to {-(-classes // holders)} or more")
 
 
-def by_class(labels: np.ndarray) -> list[np.ndarray]:
+def list_samples_by_class(labels: np.ndarray) -> list[np.ndarray]:
     """List the sample indices of every class that occurs, in the order of the classes."""
     _, counts = np.unique(labels, return_counts=True)
     return np.split(np.argsort(labels, kind="stable"), counts.cumsum()[:-1])
 
 
-def blocks(clients: int, clusters: int) -> np.ndarray:
+def assign_blocks(clients: int, clusters: int) -> np.ndarray:
     """Return the cluster of every client (n,); the clusters are consecutive blocks, whose sizes differ by at most one.
 
     Raises BadInput if there are fewer clients than clusters."""
@@ -61,7 +66,7 @@ def blocks(clients: int, clusters: int) -> np.ndarray:
     return np.arange(clients) * clusters // clients
 
 
-def divide(total: int, parts: int, rng: np.random.Generator | None = None) -> np.ndarray:
+def divide_total(total: int, parts: int, rng: np.random.Generator | None = None) -> np.ndarray:
     """Cut `total`, which is at least `parts`, into amounts (parts,) of at least 1.
 
     Without `rng` the amounts differ by at most one. With it they are drawn: see LEAST_SHARE."""
@@ -70,7 +75,7 @@ def divide(total: int, parts: int, rng: np.random.Generator | None = None) -> np
     return 1 + np.diff(edges, prepend=0)
 
 
-def deal(members: list[np.ndarray], amounts: np.ndarray, rng: np.random.Generator) -> list[np.ndarray]:
+def deal_classes(members: list[np.ndarray], amounts: np.ndarray, rng: np.random.Generator) -> list[np.ndarray]:
     """Shuffle the samples of every class and hand them out.
 
     Args:
@@ -95,24 +100,24 @@ def share_classes(labels: np.ndarray, held: np.ndarray, rng: np.random.Generator
         balanced: whether the holders of a class get equal shares.
 
     Returns the sample indices of each client. Raises BadInput if a class has fewer samples than holders."""
-    members = by_class(labels)
+    members = list_samples_by_class(labels)
     amounts = np.zeros(held.T.shape, np.int64)
     for k, indices in enumerate(members):
         holders = np.flatnonzero(held[:, k])
-        scarce(labels, indices, len(holders))
+        refuse_scarce_class(labels, indices, len(holders))
         if len(holders):
-            amounts[k, holders] = divide(len(indices), len(holders), None if balanced else rng)
-    return deal(members, amounts, rng)
+            amounts[k, holders] = divide_total(len(indices), len(holders), None if balanced else rng)
+    return deal_classes(members, amounts, rng)
 
 
-def scarce(labels: np.ndarray, indices: np.ndarray, holders: int) -> None:
+def refuse_scarce_class(labels: np.ndarray, indices: np.ndarray, holders: int) -> None:
     """Refuse a class, given by its sample indices, that has fewer samples than holders. Raises BadInput."""
     if len(indices) < holders:
         raise BadInput(f"data.partition: class {labels[indices[0]]} has {len(indices)} samples for {holders} clients; "
                        "lower data.clients or the number of classes that a client holds")
 
 
-def choose(classes: int, each: list[int] | np.ndarray, rng: np.random.Generator) -> np.ndarray:
+def draw_classes(classes: int, each: list[int] | np.ndarray, rng: np.random.Generator) -> np.ndarray:
     """Draw each[i] classes for client i, so that the classes are drawn equally often; the counts differ by at most one.
 
     Returns whether a client holds a class, (n, c)."""
@@ -125,7 +130,7 @@ def choose(classes: int, each: list[int] | np.ndarray, rng: np.random.Generator)
     return held
 
 
-def dirichlet(sizes: np.ndarray, clients: int, beta: float, tries: int, rng: np.random.Generator,
+def divide_by_dirichlet(sizes: np.ndarray, clients: int, beta: float, tries: int, rng: np.random.Generator,
               capped: bool = False) -> np.ndarray:
     """Divide every class among the clients in proportions drawn from Dir(beta), `tries` times.
 
@@ -157,7 +162,7 @@ def dirichlet(sizes: np.ndarray, clients: int, beta: float, tries: int, rng: np.
     return amounts
 
 
-def mix(left: np.ndarray, shares: np.ndarray, total: int, rng: np.random.Generator) -> np.ndarray:
+def draw_labels_of_client(left: np.ndarray, shares: np.ndarray, total: int, rng: np.random.Generator) -> np.ndarray:
     """Draw the classes of `total` samples for one client.
 
     Args:
@@ -178,18 +183,22 @@ def mix(left: np.ndarray, shares: np.ndarray, total: int, rng: np.random.Generat
     return taken
 
 
-def redraw(sizes: np.ndarray, clients: int, beta: float, wanted: int, tries: int, rng: np.random.Generator,
+def redraw_until_large(sizes: np.ndarray, clients: int, beta: float, wanted: int, tries: int, rng: np.random.Generator,
            capped: bool = False) -> tuple[np.ndarray | None, int]:
-    """Repeat `dirichlet`, at most `tries` times, until the smallest client has at least `wanted` samples.
+    """Repeat `divide_by_dirichlet`, at most `tries` times, until the smallest client has at least `wanted` samples.
 
     Returns the amounts (c, n), or None if no draw was good enough, and the size of the smallest client in the best
     draw."""
-    best, left = 0, tries
+    best, left, reported = 0, tries, time.monotonic()
     at_once = int(np.clip(DRAWN_AT_ONCE // (len(sizes) * clients), 1, 64))
     while left > 0:
-        amounts = dirichlet(sizes, clients, beta, min(at_once, left), rng, capped)
+        amounts = divide_by_dirichlet(sizes, clients, beta, min(at_once, left), rng, capped)
         smallest = amounts.sum(1).min(1)
         best, left = max(best, int(smallest.max())), left - at_once
         if best >= wanted:
             return amounts[np.argmax(smallest >= wanted)], best
+        if time.monotonic() - reported > REPORT_S:
+            reported = time.monotonic()
+            print(f"data.partition: {tries - left:,} of {tries:,} draws so far; in the best one the smallest of "
+                  f"{clients:,} clients had {best} of {wanted} samples", file=sys.stderr, flush=True)
     return None, best

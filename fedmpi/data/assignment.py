@@ -3,6 +3,7 @@
 Legend of shapes: n samples, N clients."""
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -10,6 +11,11 @@ import numpy as np
 from fedmpi.config import schema
 from fedmpi.data.samples import Dataset
 from fedmpi.errors import BadInput
+from fedmpi.own_code.failures import blame_own_code
+from fedmpi.own_code.places import describe_definition
+
+# Keeps the draw of the new clients apart from others of the seed.
+NEW_CLIENTS_STREAM = 2
 
 
 class Dealt(NamedTuple):
@@ -17,33 +23,72 @@ class Dealt(NamedTuple):
 
     order: the indices of the samples, (n,), client by client; inside a client train, validation and test follow each
     other. An index counts through x_train and then x_test. counts: how many samples each client has in each part,
-    (N, 3). groups: the planted group of each client, (N,), or None. group_names: the names of the groups, or None."""
+    (N, 3). groups: the planted group of each client, (N,), or None. group_names: the names of the groups, or None.
+    new_clients: the numbers that the partition gave to the new clients, ascending; here they are the last clients."""
     order: np.ndarray
     counts: np.ndarray
     groups: np.ndarray | None
-    group_names: list | None
+    group_names: list[str] | None
+    new_clients: list[int]
 
 
-def assign(pool: Dataset, data: schema.Data, seed: int) -> Dealt:
+def assign_samples(pool: Dataset, data: schema.Data, seed: int) -> Dealt:
     """Divide the samples of the pool among the clients, and each client's samples into train, validation and test.
 
     Raises BadInput if the partition cannot divide this pool or gives an invalid division."""
     official = getattr(data.partition, "official", False)
-    told = sample_holders(pool) if official else np.concatenate([pool.y_train, pool.y_test])
-    parts, groups = data.partition.assign(told, data.clients, np.random.default_rng((0, seed)))
-    if not legal(parts, data.clients, len(told)):
-        raise BadInput(f"data.partition = {schema.name_of(data.partition)}: its assign() must give each of "
-                       f"{data.clients} clients at least one sample, and no sample twice")
+    told = find_sample_holders(pool) if official else np.concatenate([pool.y_train, pool.y_test])
+    parts, groups = call_partition(data, told, np.random.default_rng((0, seed)))
     shuffled = [np.random.default_rng((1, i, seed)).permutation(part) for i, part in enumerate(parts)]
     if official:
-        shuffled, counts = as_split(shuffled, len(pool.y_train))
+        shuffled, counts = keep_given_split(shuffled, len(pool.y_train))
     else:
         counts = np.array([split_samples(len(part), data.split) for part in parts])
-    groups = groups if groups is None else np.asarray(groups, np.int64)
-    return Dealt(np.concatenate(shuffled), counts, groups, list(getattr(data.partition, "group_names", ())) or None)
+    new = draw_new_clients(data, seed)
+    order = np.concatenate([np.setdiff1d(np.arange(len(parts)), new), new])
+    return Dealt(np.concatenate([shuffled[i] for i in order]), counts[order], None if groups is None else groups[order],
+                 list(getattr(data.partition, "group_names", ())) or None, new.tolist())
 
 
-def sample_holders(pool: Dataset) -> np.ndarray:
+def draw_new_clients(data: schema.Data, seed: int) -> np.ndarray:
+    """Return the numbers of the clients that are never trained, (data.new_clients,) ascending."""
+    rng = np.random.default_rng((NEW_CLIENTS_STREAM, seed))
+    return np.sort(rng.choice(data.clients, data.new_clients, replace=False)).astype(np.int64)
+
+
+def call_partition(data: schema.Data, labels: np.ndarray,
+                   rng: np.random.Generator) -> tuple[list[np.ndarray], np.ndarray | None]:
+    """Return the sample indices of each client, and the planted group of each client (N,) or None.
+
+    Raises BadInput if the partition returns anything else, and FaultyCode if it fails."""
+    own = not type(data.partition).__module__.startswith("fedmpi.")
+    where, n = f"data.partition = {schema.find_name(data.partition)}", data.clients
+    with blame_own_code(where, always=own):
+        given = data.partition.assign(labels, n, rng)
+        where += f": {describe_definition(type(data.partition).assign) if own else ''}its assign() must "
+        if not isinstance(given, tuple) or len(given) != 2:
+            raise BadInput(f"{where}return a pair (sample indices of each client, groups or None), not a "
+                           f"{type(given).__name__}")
+        parts, groups = given
+        if isinstance(parts, Iterator) or not hasattr(parts, "__len__"):
+            raise BadInput(f"{where}return the sample indices of all clients as a list of arrays, not a "
+                           f"{type(parts).__name__}")
+        parts = [np.asarray(part) for part in parts]
+        if fault := find_fault(parts, n, len(labels)):
+            raise BadInput(f"{where}give each of {n} clients at least one sample, and no sample twice; {fault}")
+        return parts, None if groups is None else check_groups(np.asarray(groups), n, where)
+
+
+def check_groups(groups: np.ndarray, clients: int, where: str) -> np.ndarray:
+    """Return the planted group of each client (N,) int64. Raises BadInput, whose message begins with `where`, unless
+    they are numbers from 0, one for each client."""
+    if groups.shape != (clients,) or groups.dtype.kind not in "iu" or groups.min() < 0:
+        raise BadInput(f"{where}give the group of each of {clients} clients as an integer from 0, or None; it gives "
+                       f"{groups.dtype} {groups.shape}" + (f" from {groups.min()}" if groups.dtype.kind == "i" else ""))
+    return groups.astype(np.int64)
+
+
+def find_sample_holders(pool: Dataset) -> np.ndarray:
     """Return the client of each sample, (n,), that the data set itself gives. Raises BadInput if it gives none."""
     if pool.client_train is None:
         raise BadInput("data.partition = natural: the data set does not say who holds its samples; add client_train "
@@ -51,7 +96,7 @@ def sample_holders(pool: Dataset) -> np.ndarray:
     return np.concatenate([pool.client_train, pool.client_test])
 
 
-def as_split(parts: list[np.ndarray], train: int) -> tuple[list[np.ndarray], np.ndarray]:
+def keep_given_split(parts: list[np.ndarray], train: int) -> tuple[list[np.ndarray], np.ndarray]:
     """Divide every client's samples as the data set does: the first `train` samples of the pool are for training.
 
     Returns each client's sample indices, those for training first, and the counts (N, 3) of train, validation (0) and
@@ -64,12 +109,21 @@ def as_split(parts: list[np.ndarray], train: int) -> tuple[list[np.ndarray], np.
     return [np.concatenate([part[mine], part[~mine]]) for part, mine in zip(parts, trained, strict=True)], counts
 
 
-def legal(parts: list[np.ndarray], clients: int, samples: int) -> bool:
-    """Say whether each of the clients holds at least one sample, and all indices are valid and occur only once."""
-    if len(parts) != clients or not all(map(len, parts)):
-        return False
+def find_fault(parts: list[np.ndarray], clients: int, samples: int) -> str:
+    """Return what is wrong with the sample indices of the clients; "" if each client holds at least one sample, and all
+    indices are valid and occur only once."""
+    if len(parts) != clients:
+        return f"it gives {len(parts)} parts"
+    for client, part in enumerate(parts):
+        if not part.size:
+            return f"client {client} gets none"
+        if part.ndim != 1 or part.dtype.kind not in "iu":
+            return f"client {client} gets {part.dtype} {part.shape} in place of integers (n,)"
+        if part.min() < 0 or part.max() >= samples:
+            return f"client {client} gets indices from {part.min()} to {part.max()}, and there are {samples} samples"
     held = np.sort(np.concatenate(parts))
-    return held.dtype.kind in "iu" and held[0] >= 0 and held[-1] < samples and np.diff(held).all()
+    twice = held[1:][np.diff(held) == 0]
+    return f"sample {twice[0]} is given twice" if len(twice) else ""
 
 
 def split_samples(samples: int, shares: tuple[float, ...]) -> tuple[int, int, int]:

@@ -7,13 +7,13 @@ validation, test. Legend of shapes: n samples, N clients, C classes.
     labels (N, 3, C)            the number of samples per client, part and class; a client's row is a piece
     counts (N, 3)               the number of samples per client and part
     groups (N,)                 the planted group of each client, if there are groups
-    json/facts                  classes, vocabulary, names of the groups and settings
+    json/facts                  classes, vocabulary, names of the groups and settings; with `data.new_clients` the
+                                numbers that the partition gave to the new clients, which are the last ones here
 """
 from __future__ import annotations
 
 import contextlib
 import hashlib
-import inspect
 import json
 import os
 import re
@@ -29,15 +29,18 @@ import numpy as np
 from fedmpi import registry
 from fedmpi.config import schema
 from fedmpi.data import sources
-from fedmpi.data.assignment import Dealt, assign
-from fedmpi.data.first_format import FirstFormat, fingerprint_of
-from fedmpi.data.samples import Dataset, thinned
+from fedmpi.data.assignment import Dealt, assign_samples
+from fedmpi.data.first_format import FirstFormat, compute_fingerprint
+from fedmpi.data.samples import Dataset, thin_samples
 from fedmpi.errors import BadInput, StorageError
+from fedmpi.json_values import JsonObject
+from fedmpi.own_code.fingerprint import hash_own_code
+from fedmpi.paths import expand_user
 from fedmpi.storage import lock, seal
 from fedmpi.storage.atomic import atomic
-from fedmpi.storage.sealed import READ_BACK_BYTES, Rows, SealedFile, write_sealed
+from fedmpi.storage.sealed import READ_BACK_BYTES, RowsSpec, SealedFile, write_sealed
 
-KIND = "federation"
+FEDERATION_KIND = "federation"
 # The format of the contents. With another format, the same settings make another federation.
 FEDERATION_FORMAT = 2
 # If an unfinished file was not written to for so many seconds, its writer is taken for dead.
@@ -65,7 +68,8 @@ class Federation:
 
     Attributes: `clients` N, `counts` (N, 3), `sizes` (N,) of the training parts, `groups` (N,) or None and their
     `group_names` if they have any, `shape` and `dtype` of one sample, `classes` C, `vocabulary` (token ids from 0, or
-    None), `name` of the data set, `settings`, `fingerprint` of the contents.
+    None), `name` of the data set, `settings`, `fingerprint` of the contents. New clients count in none of them: they
+    are the clients N, N + 1, ... that `client` reads, and `new_clients` holds the numbers that the partition gave them.
 
     Raises BadInput if the file is missing, damaged, incomplete or another one."""
 
@@ -81,10 +85,15 @@ class Federation:
         self.classes, self.vocabulary, self.group_names = (
             facts["classes"], facts["vocabulary"], facts["group_names"])
         self.shape, self.dtype = self.file.places["x"].shape[1:], self.file.places["x"].dtype
-        self.counts = self.file.read("counts")
-        self.groups = self.file.read("groups") if "groups" in self.file.places else None
-        self.clients, self.sizes = len(self.counts), self.counts[:, 0]
-        self.edges = np.concatenate([[0], self.counts.sum(1).cumsum()])
+        self.new_clients: list[int] = facts.get("new_clients", [])
+        # Of all clients, the new ones included.
+        self._all_counts = self.file.read("counts")
+        self._all_groups = self.file.read("groups") if "groups" in self.file.places else None
+        self.edges = np.concatenate([[0], self._all_counts.sum(1).cumsum()])
+        self.clients = len(self._all_counts) - len(self.new_clients)
+        self.counts = self._all_counts[:self.clients]
+        self.groups = None if self._all_groups is None else self._all_groups[:self.clients]
+        self.sizes = self.counts[:, 0]
 
     @cached_property
     def label_counts(self) -> np.ndarray:
@@ -93,35 +102,36 @@ class Federation:
 
     def client(self, i: int) -> Samples:
         """Read the samples of client i and nothing else. Raises BadInput unless their checksums are right."""
-        if not 0 <= i < self.clients:
-            raise IndexError(f"client {i} of {self.clients}")
+        if not 0 <= i < len(self._all_counts):
+            raise IndexError(f"client {i} of {len(self._all_counts)}")
         x, y = (self.file.rows(name, i, i + 1, self.edges) for name in ("x", "y"))
-        cuts = self.counts[i].cumsum()[:2]
+        cuts = self._all_counts[i].cumsum()[:2]
         pairs = zip(np.split(x, cuts), np.split(y, cuts), strict=True)
         return Samples(*(part for pair in pairs for part in pair))
 
     def check(self) -> None:
         """Read everything. Raises BadInput unless all checksums and the fingerprint are right."""
-        pieces = (self.file.rows("x", i, i + 1, self.edges) for i in range(self.clients))
-        small = {"counts": self.counts, "y": self.file.rows("y", 0, self.clients, self.edges)}
-        if self.groups is not None:
-            small["groups"] = self.groups
-        with seal.refuse_damage(self.path, KIND):
-            if fingerprint_of((self.edges[-1], *self.shape), self.dtype, pieces, small) != self.fingerprint:
+        everybody = len(self._all_counts)
+        pieces = (self.file.rows("x", i, i + 1, self.edges) for i in range(everybody))
+        small = {"counts": self._all_counts, "y": self.file.rows("y", 0, everybody, self.edges)}
+        if self._all_groups is not None:
+            small["groups"] = self._all_groups
+        with seal.refuse_damage(self.path, FEDERATION_KIND):
+            if compute_fingerprint((self.edges[-1], *self.shape), self.dtype, pieces, small) != self.fingerprint:
                 raise seal.Flaw("its fingerprint is not that of its contents")
-            self.file.rows("labels", 0, self.clients)
+            self.file.rows("labels", 0, everybody)
 
 
 def open_federation(path: Path) -> SealedFile | FirstFormat:
     """Open a federation of this version or of fedmpi 0.1. Raises BadInput if the file is missing or damaged."""
     if not path.exists() or not os.access(path, os.R_OK):
         raise BadInput(f"{path}: there is no federation here that can be read; `fedmpi data CONFIG` makes it")
-    with seal.refuse_damage(path, KIND):
+    with seal.refuse_damage(path, FEDERATION_KIND):
         first = seal.is_plain_hdf5(path)
-    return FirstFormat(path) if first else SealedFile(path, KIND)
+    return FirstFormat(path) if first else SealedFile(path, FEDERATION_KIND)
 
 
-def prepare(data: schema.Data, seed: int, check: bool = False) -> Path:
+def prepare_federation(data: schema.Data, seed: int, check: bool = False) -> Path:
     """Make the federation of these settings, unless it is there already and sound. Raises BadInput.
 
     Args:
@@ -129,23 +139,23 @@ def prepare(data: schema.Data, seed: int, check: bool = False) -> Path:
         seed: the seed of the run.
         check: whether to read and check all samples of a federation that is there. Otherwise each rank checks the
             samples that it reads."""
-    folder, root = folders(data)
-    path, key, settings = federation_path(folder, data, seed, root)
+    folder, root = find_folders(data)
+    path, key, settings = make_federation_path(folder, data, seed, root)
     remove_abandoned(folder)
     if not is_sound(path, key, check):
-        with writable(folder):
+        with refuse_unwritable(folder):
             folder.mkdir(parents=True, exist_ok=True)
-        pool = thinned(sources.load_source(data.name, root, data.file), data.fraction, seed)
+        pool = thin_samples(sources.load_source(data.name, root, data.file), data.fraction, seed)
         # The key is computed again, because a download has changed the source.
-        path, key, settings = federation_path(folder, data, seed, root)
-        write_federation(path, key, settings, pool, assign(pool, data, seed))
+        path, key, settings = make_federation_path(folder, data, seed, root)
+        write_federation(path, key, settings, pool, assign_samples(pool, data, seed))
     return path
 
 
 def find_federation(data: schema.Data, seed: int) -> Federation | None:
     """Return the federation of these settings if it is prepared already and sound, else None."""
-    folder, root = folders(data)
-    path, key, _ = federation_path(folder, data, seed, root)
+    folder, root = find_folders(data)
+    path, key, _ = make_federation_path(folder, data, seed, root)
     try:
         found = Federation(path)
     except BadInput:
@@ -153,39 +163,36 @@ def find_federation(data: schema.Data, seed: int) -> Federation | None:
     return found if found.key == key else None
 
 
-def folders(data: schema.Data) -> tuple[Path, Path]:
+def find_folders(data: schema.Data) -> tuple[Path, Path]:
     """Return where federations are kept and where data sets lie."""
-    root = Path(data.root).expanduser()
-    return Path(data.cache).expanduser() if data.cache else root / "federations", root
+    root = expand_user(data.root, "data.root")
+    return expand_user(data.cache, "data.cache") if data.cache else root / "federations", root
 
 
-def federation_path(folder: Path, data: schema.Data, seed: int, root: Path) -> tuple[Path, str, dict]:
+def make_federation_path(folder: Path, data: schema.Data, seed: int, root: Path) -> tuple[Path, str, JsonObject]:
     """Return the path of the federation, its key (a sha256 of its settings) and the settings."""
-    settings = recipe(data, seed, root)
+    settings = collect_recipe(data, seed, root)
     key = hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()
     names = [re.sub(r"[^\w.]+", "_", name) for name in (data.name, settings["partition"]["name"])]
     return folder / f"{'-'.join(names)}-{data.clients}-{key[:12]}.h5", key, settings
 
 
-def recipe(data: schema.Data, seed: int, root: Path) -> dict:
+def collect_recipe(data: schema.Data, seed: int, root: Path) -> JsonObject:
     """Collect everything on which the contents of a federation depend."""
-    partition = {"name": schema.name_of(data.partition), **asdict(data.partition)}
-    return {"format": FEDERATION_FORMAT, "name": data.name, "source": sources.source_key(data.name, root, data.file),
-            "share": data.fraction, "clients": data.clients, "partition": partition, "split": list(data.split),
-            "seed": seed, "code": [stamp(registry.find_class("datasets", data.name)), stamp(type(data.partition))]}
+    partition = {"name": schema.find_name(data.partition), **asdict(data.partition)}
+    source = sources.make_source_key(data.name, root, data.file)
+    code = [hash_class(registry.find_class("datasets", data.name)), hash_class(type(data.partition))]
+    return {"format": FEDERATION_FORMAT, "name": data.name, "source": source, "share": data.fraction,
+            "clients": data.clients, "partition": partition, "split": list(data.split), "seed": seed, "code": code,
+            **({"new_clients": data.new_clients} if data.new_clients else {})}
 
 
-def stamp(cls: type) -> str:
-    """Return a sha256 of the module of a third party's class, which changes when the class is edited.
+def hash_class(cls: type) -> str:
+    """Return a sha256 of the files that a third party's class consists of, which changes when one is edited.
 
     Return "" for a built-in class, whose changes raise FEDERATION_FORMAT, and for a class without a source file."""
-    if cls.__module__.startswith("fedmpi."):
-        return ""
-    try:
-        return hashlib.sha256(inspect.getsource(inspect.getmodule(cls)).encode()).hexdigest()
-    # The class was typed at a prompt.
-    except (OSError, TypeError):
-        return ""
+    hashes = list(filter(None, hash_own_code([cls]).values()))
+    return hashes[0] if len(hashes) == 1 else hashlib.sha256("".join(hashes).encode()).hexdigest() if hashes else ""
 
 
 def is_sound(path: Path, key: str, check: bool) -> bool:
@@ -205,59 +212,63 @@ def remove_abandoned(folder: Path) -> None:
     A file of this machine is deleted if its process is gone; any other file if it was not written to for ABANDONED_S
     seconds."""
     for path in folder.glob("*.h5.*.tmp"):
+        found = re.fullmatch(r".*\.(?:(\w+)-(\d+)-)?\w+\.tmp", path.name)
+        if not found:
+            continue
         with contextlib.suppress(OSError):
-            machine, pid = re.fullmatch(r".*\.(?:(\w+)-(\d+)-)?\w+\.tmp", path.name).groups()
-            silent = lock.silence_of(path) >= ABANDONED_S
-            if lock.started(int(pid)) is None if machine == machine_code() else silent:
+            machine, pid = found.groups()
+            silent = lock.measure_silence(path) >= ABANDONED_S
+            if lock.read_start_mark(int(pid)) is None if machine == read_machine_code() else silent:
                 path.unlink()
 
 
-def machine_code() -> str:
+def read_machine_code() -> str:
     """Return a short code of this boot of this machine, inside which a process id is unique."""
-    return hashlib.sha256(lock.myself()["processes"].encode()).hexdigest()[:8]
+    return hashlib.sha256(lock.describe_this_process()["processes"].encode()).hexdigest()[:8]
 
 
-def write_federation(path: Path, key: str, settings: dict, pool: Dataset, dealt: Dealt) -> None:
+def write_federation(path: Path, key: str, settings: JsonObject, pool: Dataset, dealt: Dealt) -> None:
     """Write the file under another name and rename it, so that other jobs see a whole federation or none.
 
     Raises BadInput if it cannot be written, or reads back differently."""
-    part = path.with_name(f"{path.name}.{machine_code()}-{os.getpid()}-{uuid.uuid4().hex[:8]}.tmp")
-    with writable(path.parent), atomic(path, part):
+    part = path.with_name(f"{path.name}.{read_machine_code()}-{os.getpid()}-{uuid.uuid4().hex[:8]}.tmp")
+    with refuse_unwritable(path.parent), atomic(path, part):
         write_samples(part, key, settings, pool, dealt)
         written = Federation(part)
         written.file.check_rows("x", written.edges, READ_BACK_BYTES)
 
 
-def write_samples(path: Path, key: str, settings: dict, pool: Dataset, dealt: Dealt) -> None:
+def write_samples(path: Path, key: str, settings: JsonObject, pool: Dataset, dealt: Dealt) -> None:
     """Write a federation client by client, since a sorted copy of a large pool may not fit into memory."""
-    order, counts, groups, group_names = dealt
+    order, counts, groups, group_names, new_clients = dealt
     y = take_rows(pool.y_train, pool.y_test, order)
     classes = int(max(pool.y_train.max(), pool.y_test.max(initial=0))) + 1
-    labels, edges, clients = histogram(y, counts, classes), np.concatenate([[0], counts.sum(1).cumsum()]), len(counts)
-    facts = {"classes": classes, "vocabulary": vocabulary_size(pool), "group_names": group_names, "settings": settings}
+    labels, edges = count_labels(y, counts, classes), np.concatenate([[0], counts.sum(1).cumsum()])
+    facts = {"classes": classes, "vocabulary": find_vocabulary_size(pool), "group_names": group_names,
+             "settings": settings, **({"new_clients": new_clients} if new_clients else {})}
     small = {"counts": counts} | ({} if groups is None else {"groups": groups})
     shape = (len(order), *pool.x_train.shape[1:])
-    rows = {"x": Rows(pool.x_train.dtype, shape, clients), "y": Rows(y.dtype, y.shape, clients),
-            "labels": Rows(labels.dtype, labels.shape, clients)}
+    rows = {"x": RowsSpec(pool.x_train.dtype, shape, len(counts)), "y": RowsSpec(y.dtype, y.shape, len(counts)),
+            "labels": RowsSpec(labels.dtype, labels.shape, len(counts))}
     about = {"key": key, "fingerprint": ""}
 
-    with write_sealed(path, KIND, about, {**small, "json/facts": as_bytes(facts)}, rows) as writer:
+    with write_sealed(path, FEDERATION_KIND, about, {**small, "json/facts": encode_json(facts)}, rows) as writer:
         def write_clients() -> Iterator[np.ndarray]:
             for start, end in zip(edges[:-1], edges[1:], strict=True):
                 samples = take_rows(pool.x_train, pool.x_test, order[start:end])
                 writer.append("x", samples, whole=True)
                 writer.append("y", y[start:end], whole=True)
                 yield samples
-        about["fingerprint"] = fingerprint_of(shape, pool.x_train.dtype, write_clients(), {**small, "y": y})
+        about["fingerprint"] = compute_fingerprint(shape, pool.x_train.dtype, write_clients(), {**small, "y": y})
         writer.append("labels", labels)
 
 
-def as_bytes(value: dict) -> np.ndarray:
+def encode_json(value: JsonObject) -> np.ndarray:
     """Return a dictionary as the bytes of its JSON text, uint8."""
     return np.frombuffer(json.dumps(value).encode(), np.uint8)
 
 
-def vocabulary_size(pool: Dataset) -> int | None:
+def find_vocabulary_size(pool: Dataset) -> int | None:
     """Return how many rows an embedding table needs: the largest token id plus one. None if there are no tokens."""
     if pool.x_train.dtype.kind != "i":
         return None
@@ -272,14 +283,14 @@ def take_rows(train: np.ndarray, test: np.ndarray, index: np.ndarray) -> np.ndar
     return rows
 
 
-def histogram(y: np.ndarray, counts: np.ndarray, classes: int) -> np.ndarray:
+def count_labels(y: np.ndarray, counts: np.ndarray, classes: int) -> np.ndarray:
     """Count the samples per client, part and class, (N, 3, C), from the labels y (n,) and counts (N, 3)."""
     part = np.repeat(np.arange(counts.size), counts.ravel())
     return np.bincount(part * classes + y, minlength=counts.size * classes).reshape(*counts.shape, classes)
 
 
 @contextlib.contextmanager
-def writable(folder: Path) -> Iterator[None]:
+def refuse_unwritable(folder: Path) -> Iterator[None]:
     """Turn a failure to write below the folder into BadInput."""
     try:
         yield

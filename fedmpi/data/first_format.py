@@ -5,13 +5,14 @@ import hashlib
 import json
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Protocol
 
 import h5py
 import numpy as np
 
+from fedmpi.json_values import JsonObject
 from fedmpi.storage.seal import Flaw, refuse_damage
-from fedmpi.storage.sealed import Place, refuse_foreign
+from fedmpi.storage.sealed import Place, open_own
 
 SMALL_DATA_SETS = ("y", "counts", "labels", "groups")
 # So many rows of x are read and hashed at once.
@@ -30,12 +31,9 @@ class FirstFormat:
             if not file.attrs.get("complete", False):
                 raise Flaw("it was never completed")
             for name in file:
-                if not isinstance(file.get(name, getlink=True), h5py.HardLink):
-                    raise Flaw(f"{name} is a link and not a data set of this file")
-                refuse_foreign(name, file[name])
-                if file[name].nbytes > path.stat().st_size:
+                if open_own(file, name).nbytes > path.stat().st_size:
                     raise Flaw(f"{name} claims more bytes than the file holds")
-            self.about: dict[str, Any] = json.loads(file.attrs["facts"])
+            self.about: JsonObject = json.loads(file.attrs["facts"])
             if self.about["format"] != 2:
                 raise Flaw(f"it has format {self.about['format']} of fedmpi 0.1, which this fedmpi does not read")
             # The offset is 0 for all, because h5py cannot tell the offsets of chunks.
@@ -43,15 +41,15 @@ class FirstFormat:
             small = {name: file[name][:] for name in SMALL_DATA_SETS if name in file}
             check = hashlib.sha256(file.attrs["facts"])
             for values in small.values():
-                absorb(check, values)
+                add_to_hash(check, values)
             x = file["x"]
             pieces = (x[at:at + BLOCK_ROWS] for at in range(0, len(x), BLOCK_ROWS))
             del small["labels"]
             if (file.attrs["check"].decode() != check.hexdigest()
-                    or fingerprint_of(x.shape, x.dtype, pieces, small) != self.about["fingerprint"]):
+                    or compute_fingerprint(x.shape, x.dtype, pieces, small) != self.about["fingerprint"]):
                 raise Flaw("its checksum does not match its contents")
 
-    def json(self, name: str) -> Any:
+    def json(self, name: str) -> JsonObject:
         """Return the facts of the federation; this format has no other JSON, so the name is not used."""
         return self.about
 
@@ -71,7 +69,7 @@ class FirstFormat:
         """Do nothing, because everything was checked when the file was opened."""
 
 
-def fingerprint_of(shape: tuple[int, ...], dtype: np.dtype, x: Iterable[np.ndarray],
+def compute_fingerprint(shape: tuple[int, ...], dtype: np.dtype, x: Iterable[np.ndarray],
                    small: Mapping[str, np.ndarray]) -> str:
     """Return the fingerprint of a federation, a sha256 in hexadecimal digits.
 
@@ -84,11 +82,17 @@ def fingerprint_of(shape: tuple[int, ...], dtype: np.dtype, x: Iterable[np.ndarr
     for piece in x:
         whole.update(np.ascontiguousarray(piece))
     for name in sorted(small):
-        absorb(whole, small[name])
+        add_to_hash(whole, small[name])
     return whole.hexdigest()
 
 
-def absorb(whole: Any, values: np.ndarray) -> None:
+class Hash(Protocol):
+    """A running hash of hashlib."""
+    def update(self, data: bytes | np.ndarray, /) -> None:
+        """Add these bytes."""
+
+
+def add_to_hash(whole: Hash, values: np.ndarray) -> None:
     """Add the type, the shape and the numbers of an array to the running hash `whole`."""
     whole.update(f"{values.dtype.str}{values.shape}".encode())
     whole.update(np.ascontiguousarray(values))

@@ -13,12 +13,12 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 
-def files(folder: Path) -> list[Path]:
+def list_files(folder: Path) -> list[Path]:
     """List the paths whose sizes and times stand for the contents of an unpacked folder."""
-    return [folder / "train", folder / "val" / "images", annotations(folder)]
+    return [folder / "train", folder / "val" / "images", find_annotation_file(folder)]
 
 
-def annotations(folder: Path) -> Path:
+def find_annotation_file(folder: Path) -> Path:
     """Return the path of the file that gives the class of every validation image."""
     return folder / "val" / "val_annotations.txt"
 
@@ -32,22 +32,23 @@ def read_folders(folder: Path) -> Dataset:
         number = {name: k for k, name in enumerate(classes)}
         train = [(path, k) for name, k in number.items()
                  for path in sorted((folder / "train" / name / "images").iterdir())]
-        test = [(folder / "val" / "images" / name, number[label]) for name, label in labelled(annotations(folder))]
+        test = [(folder / "val" / "images" / name, number[label]) for name,
+                label in list_labelled_images(find_annotation_file(folder))]
     except OSError as error:
         raise BadInput(f"{error.filename}: cannot read Tiny-ImageNet: {error.strerror}; unpack the whole archive "
                        f"again as {folder}") from None
     except KeyError as error:
-        raise BadInput(f"{annotations(folder)}: class {error} has no folder under {folder / 'train'}; unpack the whole "
-                       "archive again") from None
+        raise BadInput(f"{find_annotation_file(folder)}: class {error} has no folder under {folder / 'train'}; unpack "
+                       f"the " "whole archive again") from None
     if not train or not test:
         raise BadInput(f"{folder}: holds {len(train)} training and {len(test)} validation images; unpack the whole "
                        "archive again")
-    x = pixels([path for path, _ in train + test])
+    x = read_pixels([path for path, _ in train + test])
     y = np.array([k for _, k in train + test])
     return Dataset(x[:len(train)], y[:len(train)], x[len(train):], y[len(train):])
 
 
-def labelled(path: Path) -> Iterator[tuple[str, str]]:
+def list_labelled_images(path: Path) -> Iterator[tuple[str, str]]:
     """Yield the name and the class of each image. A line holds the name, the class and a box, separated by tabs."""
     for line in path.read_text().splitlines():
         if line.strip():
@@ -55,7 +56,7 @@ def labelled(path: Path) -> Iterator[tuple[str, str]]:
             yield name, rest.partition("\t")[0].strip()
 
 
-def pixels(paths: list[Path]) -> np.ndarray:
+def read_pixels(paths: list[Path]) -> np.ndarray:
     """Read the images into one uint8 array (n, h, w, 3); grey images are converted to RGB.
 
     Raises BadInput if an image cannot be read or differs in size from the first."""

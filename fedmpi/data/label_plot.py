@@ -28,13 +28,13 @@ PIXELS = 1500
 def write_label_plot(federation: Federation, path: str | Path) -> None:
     """Write a PNG of the label distribution. Raises BadInput if the file cannot be written."""
     try:
-        distribution(federation).savefig(path, dpi=130, format="png")
+        draw_distribution(federation).savefig(path, dpi=130, format="png")
     except OSError as error:
         raise BadInput(f"{path}: cannot write the picture: {error.strerror}; name a folder that can be "
                        "written") from None
 
 
-def distribution(federation: Federation) -> Figure:
+def draw_distribution(federation: Federation) -> Figure:
     """Draw the samples of each client and class; the clients are sorted by planted group if there are groups."""
     from matplotlib.figure import Figure
     order = np.arange(federation.clients)
@@ -75,7 +75,7 @@ def draw_labels(figure: Figure, axes: Axes, federation: Federation, order: np.nd
     left to right."""
     from matplotlib.colors import LogNorm
     counts = federation.label_counts.sum(1)[order].T
-    least, most = limits(counts)
+    least, most = find_color_limits(counts)
     image = axes.imshow(np.ma.masked_equal(counts, 0), norm=LogNorm(least, most), cmap="viridis_r",
                         origin="lower", aspect="auto",
                         interpolation="nearest" if federation.clients <= PIXELS else "auto")
@@ -94,7 +94,7 @@ def draw_labels(figure: Figure, axes: Axes, federation: Federation, order: np.nd
         write_counts(axes, counts)
 
 
-def limits(counts: np.ndarray) -> tuple[int, int]:
+def find_color_limits(counts: np.ndarray) -> tuple[int, int]:
     """Return the smallest positive and the largest count, where the colours begin and end.
 
     They differ by at least 1, because a logarithmic scale cannot be a single point."""
@@ -105,13 +105,13 @@ def limits(counts: np.ndarray) -> tuple[int, int]:
 def write_counts(axes: Axes, counts: np.ndarray) -> None:
     """Write the positive counts (c, n) into their cells, in white if the cell is dark."""
     # The geometric mean is the middle of a logarithmic scale.
-    dark = counts > np.sqrt(np.prod(limits(counts)))
+    dark = counts > np.sqrt(np.prod(find_color_limits(counts)))
     for k, i in np.argwhere(counts):
         colour = "white" if dark[k, i] else "black"
         axes.text(i, k, counts[k, i], ha="center", va="center", fontsize=7, color=colour)
 
 
-def mark_groups(sizes: Axes, table: Axes, groups: np.ndarray, names: list | None = None) -> None:
+def mark_groups(sizes: Axes, table: Axes, groups: np.ndarray, names: list[str] | None = None) -> None:
     """Separate the planted groups by lines in both plots, and write their names or numbers above them.
 
     `groups` (n,) is sorted; `names` are the names of the groups, if they have any."""

@@ -15,22 +15,22 @@ from typing import Annotated, Literal
 import numpy as np
 
 from fedmpi.data.allocation import (
-    blocks,
-    by_class,
-    choose,
-    covered,
-    deal,
-    dirichlet,
-    divide,
-    enough,
-    mix,
-    offered,
-    redraw,
-    scarce,
+    assign_blocks,
+    deal_classes,
+    divide_by_dirichlet,
+    divide_total,
+    draw_classes,
+    draw_labels_of_client,
+    list_samples_by_class,
+    redraw_until_large,
+    refuse_scarce_class,
+    refuse_too_few_samples,
+    refuse_too_many_classes,
+    refuse_uncovered,
     share_classes,
 )
 from fedmpi.errors import BadInput
-from fedmpi.settings import Ge, Gt, Le
+from fedmpi.settings import DrawCount, Ge, Gt, Le
 
 # So often one cluster is divided before all clusters are drawn again.
 INNER_TRIES = 64
@@ -44,8 +44,8 @@ class Iid:
 
     def assign(self, labels: np.ndarray, clients: int, rng: np.random.Generator) -> tuple[list[np.ndarray], None]:
         """Shuffle the pool and cut it into one piece per client. Raises BadInput."""
-        enough(labels, clients)
-        amounts = divide(len(labels), clients, None if self.balanced else rng)
+        refuse_too_few_samples(labels, clients)
+        amounts = divide_total(len(labels), clients, None if self.balanced else rng)
         return np.split(rng.permutation(len(labels)), amounts.cumsum()[:-1]), None
 
 
@@ -58,22 +58,22 @@ class Dirichlet:
                          "capped: whoever holds n/N samples gets none of the classes that follow"] = "capped"
     smallest: Annotated[int | None, Ge(1),
                         "redraw until all clients have this; default: capped min(40, n/N/2), plain 2"] = None
-    tries: Annotated[int, Ge(1), "draws before giving up"] = 10_000
+    tries: Annotated[DrawCount, "draws before giving up"] = 10_000
 
     def assign(self, labels: np.ndarray, clients: int, rng: np.random.Generator) -> tuple[list[np.ndarray], None]:
         """Draw proportions until every client has enough samples. Raises BadInput if no try gives them."""
-        enough(labels, clients)
-        members = by_class(labels)
+        refuse_too_few_samples(labels, clients)
+        members = list_samples_by_class(labels)
         wanted = self.wanted(len(labels), clients)
-        amounts, best = redraw(np.array([len(m) for m in members]), clients, self.beta, wanted, self.tries, rng,
-                               self.procedure == "capped")
+        amounts, best = redraw_until_large(np.array([len(m) for m in members]), clients, self.beta, wanted, self.tries,
+                                           rng, self.procedure == "capped")
         if amounts is None:
             raise BadInput(
                 f"data.partition: dirichlet(beta={self.beta:g}, {self.procedure}) was drawn {self.tries} times "
                 f"for {clients} clients and {len(labels)} samples, and the smallest client never had {wanted} "
                 f"samples (best draw: {best}); raise data.partition.beta or data.partition.tries, or lower "
                 "data.clients or data.partition.smallest")
-        return deal(members, amounts, rng), None
+        return deal_classes(members, amounts, rng), None
 
     def wanted(self, samples: int, clients: int) -> int:
         """Return how many samples every client must have: `smallest`, or the default of the procedure."""
@@ -95,19 +95,19 @@ class Pathological:
 
     def assign(self, labels: np.ndarray, clients: int, rng: np.random.Generator) -> tuple[list[np.ndarray], np.ndarray]:
         """Divide every class among the clients of the blocks that hold it. Raises BadInput."""
-        enough(labels, clients)
-        groups, held = self.blocks(len(by_class(labels)), clients)
+        refuse_too_few_samples(labels, clients)
+        groups, held = self.blocks(len(list_samples_by_class(labels)), clients)
         return share_classes(labels, held[groups], rng, self.balanced), groups
 
     def blocks(self, classes: int, clients: int) -> tuple[np.ndarray, np.ndarray]:
         """Return the block of each client, (clients,), and whether a block holds a class, (blocks, classes)."""
         each = self.classes_per_client
-        offered("classes_per_client", each, classes)
-        covered("classes_per_client", each, classes, clients)
+        refuse_too_many_classes("classes_per_client", each, classes)
+        refuse_uncovered("classes_per_client", each, classes, clients)
         count = -(-classes // each)
         held = np.zeros((count, classes), bool)
         np.put_along_axis(held, np.arange(count * each).reshape(count, each) % classes, True, 1)
-        return blocks(clients, count), held
+        return assign_blocks(clients, count), held
 
 
 @dataclass(frozen=True)
@@ -121,11 +121,11 @@ class NClass:
 
     def assign(self, labels: np.ndarray, clients: int, rng: np.random.Generator) -> tuple[list[np.ndarray], None]:
         """Draw the classes of every client and divide each among its holders. Raises BadInput."""
-        enough(labels, clients)
-        classes = len(by_class(labels))
-        offered("n", self.n, classes)
-        covered("n", self.n, classes, clients)
-        return share_classes(labels, choose(classes, [self.n] * clients, rng), rng, self.balanced), None
+        refuse_too_few_samples(labels, clients)
+        classes = len(list_samples_by_class(labels))
+        refuse_too_many_classes("n", self.n, classes)
+        refuse_uncovered("n", self.n, classes, clients)
+        return share_classes(labels, draw_classes(classes, [self.n] * clients, rng), rng, self.balanced), None
 
 
 @dataclass(frozen=True)
@@ -142,17 +142,17 @@ class ClientDirichlet:
 
     def assign(self, labels: np.ndarray, clients: int, rng: np.random.Generator) -> tuple[list[np.ndarray], None]:
         """Fill the clients one after another in random order. Raises BadInput if the pool is too small."""
-        enough(labels, clients)
-        members, most = by_class(labels), len(labels) // clients
+        refuse_too_few_samples(labels, clients)
+        members, most = list_samples_by_class(labels), len(labels) // clients
         if self.amount is not None and self.amount > most:
             raise BadInput(f"data.partition.amount = {self.amount}: the data set has {most} samples for each of "
                            f"{clients} clients; lower it, or data.clients")
         left = np.array([len(m) for m in members])
         parameters, amounts = self.alpha * left / left.mean(), np.zeros((clients, len(left)), np.int64)
         for i in rng.permutation(clients):
-            amounts[i] = mix(left, rng.dirichlet(parameters), self.amount or most, rng)
+            amounts[i] = draw_labels_of_client(left, rng.dirichlet(parameters), self.amount or most, rng)
             left = left - amounts[i]
-        return deal(members, amounts.T, rng), None
+        return deal_classes(members, amounts.T, rng), None
 
 
 @dataclass(frozen=True)
@@ -165,19 +165,19 @@ class ClusterDirichlet:
     alpha_in: Annotated[float, Gt(0), "concentration between the clients of a cluster"] = 10.
     clusters: Annotated[int, Ge(1), "number of clusters"] = 10
     smallest: Annotated[int | None, Ge(1), "redraw until all clients have this; default: min(10, n/N/2)"] = None
-    tries: Annotated[int, Ge(1), "draws before giving up"] = 1_000
+    tries: Annotated[DrawCount, "draws before giving up"] = 1_000
 
     def assign(self, labels: np.ndarray, clients: int, rng: np.random.Generator) -> tuple[list[np.ndarray], np.ndarray]:
         """Draw until every client has enough samples. Raises BadInput if no try gives them."""
-        enough(labels, clients)
-        groups = blocks(clients, self.clusters)
-        members = by_class(labels)
+        refuse_too_few_samples(labels, clients)
+        groups = assign_blocks(clients, self.clusters)
+        members = list_samples_by_class(labels)
         least = self.smallest or max(1, min(10, len(labels) // clients // 2))
         sizes = np.array([len(m) for m in members])
         for _ in range(self.tries):
             amounts = self.draw(sizes, np.bincount(groups), least, rng)
             if amounts is not None:
-                return deal(members, amounts, rng), groups
+                return deal_classes(members, amounts, rng), groups
         raise BadInput(
             f"data.partition: cluster_dirichlet(alpha={self.alpha:g}, alpha_in={self.alpha_in:g}) was drawn "
             f"{self.tries} times for {clients} clients in {self.clusters} clusters and {len(labels)} samples, and "
@@ -187,12 +187,12 @@ class ClusterDirichlet:
     def draw(self, sizes: np.ndarray, clients: np.ndarray, least: int, rng: np.random.Generator) -> np.ndarray | None:
         """Divide the classes among the clusters, which have `clients` (clusters,), and then inside each cluster.
         Return amounts (classes, N), or None if no division gave every client `least` samples."""
-        outer = dirichlet(sizes, self.clusters, self.alpha, 1, rng)[0]
+        outer = divide_by_dirichlet(sizes, self.clusters, self.alpha, 1, rng)[0]
         room = outer.sum(0) / clients
         inner = {}
         # The smallest cluster comes first, because it is the one that most likely fails.
         for k in np.argsort(room):
-            inner[k] = None if room[k] < least else redraw(
+            inner[k] = None if room[k] < least else redraw_until_large(
                 outer[:, k], clients[k], self.alpha_in, least, INNER_TRIES, rng)[0]
             if inner[k] is None:
                 return None
@@ -210,24 +210,24 @@ class ClusterNClass:
     classes_per_client: Annotated[int, Ge(1), "classes of its cluster that a client holds"] = 2
     clusters: Annotated[int, Ge(1), "number of clusters"] = 10
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         if self.classes_per_client > self.classes_per_cluster:
             raise ValueError(f"classes_per_client = {self.classes_per_client}: a cluster has only "
                              f"classes_per_cluster = {self.classes_per_cluster}; lower it")
 
     def assign(self, labels: np.ndarray, clients: int, rng: np.random.Generator) -> tuple[list[np.ndarray], np.ndarray]:
         """Draw the classes of clusters, then of clients, and divide each class. Raises BadInput."""
-        enough(labels, clients)
-        classes, each = len(by_class(labels)), self.classes_per_cluster
-        groups = blocks(clients, self.clusters)
-        offered("classes_per_cluster", each, classes)
-        covered("classes_per_cluster", each, classes, self.clusters, "clusters", "data.partition.clusters")
-        covered("classes_per_client", self.classes_per_client, each, clients // self.clusters,
+        refuse_too_few_samples(labels, clients)
+        classes, each = len(list_samples_by_class(labels)), self.classes_per_cluster
+        groups = assign_blocks(clients, self.clusters)
+        refuse_too_many_classes("classes_per_cluster", each, classes)
+        refuse_uncovered("classes_per_cluster", each, classes, self.clusters, "clusters", "data.partition.clusters")
+        refuse_uncovered("classes_per_client", self.classes_per_client, each, clients // self.clusters,
                 "clients in a cluster", "data.clients", self.clusters)
         held = np.zeros((clients, classes), bool)
-        for k, row in enumerate(choose(classes, [each] * self.clusters, rng)):
+        for k, row in enumerate(draw_classes(classes, [each] * self.clusters, rng)):
             mine = np.flatnonzero(groups == k)
-            held[np.ix_(mine, row)] = choose(each, [self.classes_per_client] * len(mine), rng)
+            held[np.ix_(mine, row)] = draw_classes(each, [self.classes_per_client] * len(mine), rng)
         return share_classes(labels, held, rng), groups
 
 
@@ -244,20 +244,20 @@ class FewShot:
     few_classes: Annotated[int, Ge(1), "classes that a few-shot client holds"] = 2
     amount: Annotated[int | None, Ge(1), "samples of a class at each holder; default: what the scarcest allows"] = None
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         if self.few_classes > self.classes:
             raise ValueError(f"few_classes = {self.few_classes}: few-shot clients would hold more than the others, "
                              f"classes = {self.classes}; lower it")
 
     def assign(self, labels: np.ndarray, clients: int, rng: np.random.Generator) -> tuple[list[np.ndarray], np.ndarray]:
         """Draw the few-shot clients and the classes of every client. Raises BadInput."""
-        enough(labels, clients)
-        members = by_class(labels)
-        offered("classes", self.classes, len(members))
+        refuse_too_few_samples(labels, clients)
+        members = list_samples_by_class(labels)
+        refuse_too_many_classes("classes", self.classes, len(members))
         groups = np.zeros(clients, np.int64)
         groups[rng.permutation(clients)[:self.few(clients)]] = 1
-        held = choose(len(members), np.where(groups, self.few_classes, self.classes), rng)
-        return deal(members, held.T * self.common(labels, members, held.sum(0)), rng), groups
+        held = draw_classes(len(members), np.where(groups, self.few_classes, self.classes), rng)
+        return deal_classes(members, held.T * self.common(labels, members, held.sum(0)), rng), groups
 
     def few(self, clients: int) -> int:
         """Return how many of the clients are few-shot clients."""
@@ -266,7 +266,7 @@ class FewShot:
     def common(self, labels: np.ndarray, members: list[np.ndarray], holders: np.ndarray) -> int:
         """Return the amount of every class at each of its `holders` (classes,). Raises BadInput."""
         for indices, count in zip(members, holders, strict=True):
-            scarce(labels, indices, count)
+            refuse_scarce_class(labels, indices, count)
         most = min(len(indices) // count for indices, count in zip(members, holders, strict=True) if count)
         if self.amount is not None and self.amount > most:
             raise BadInput(f"data.partition.amount = {self.amount}: the scarcest class has {most} samples for each of "

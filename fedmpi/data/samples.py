@@ -3,7 +3,8 @@
 Legend of shapes: n samples, d features, h x w pixels, c channels."""
 from __future__ import annotations
 
-import os
+import lzma
+import tokenize
 import zipfile
 import zlib
 from pathlib import Path
@@ -12,10 +13,14 @@ from typing import NamedTuple
 import numpy as np
 
 from fedmpi.errors import BadInput
+from fedmpi.memory_check import refuse_larger
+from fedmpi.storage.seal import Flaw, open_regular
 
 # A larger label is taken for a mistake (an id, a time) and not for a class.
 LARGEST_LABEL = 65_535
 LARGEST_INT32 = 2**31 - 1
+# Beyond so many classes, at least one in SPARSEST must occur: each takes outputs of the network and rows of tables.
+MANY_CLASSES, SPARSEST = 1000, 10
 MEDMNIST = ("train_images", "train_labels", "val_images", "val_labels", "test_images", "test_labels")
 
 
@@ -37,21 +42,26 @@ def read_npz(path: Path) -> Dataset:
 
     Nothing is unpickled. Raises BadInput if the file is missing, damaged or lacks arrays."""
     try:
-        with open(path, "rb") as file:
+        with open_regular(path) as file:
             if not zipfile.is_zipfile(file):
                 raise BadInput(f"{path}: not an .npz file, or cut short; write it with numpy.savez")
         with np.load(path, allow_pickle=False) as archive:
-            names = wanted(archive.files, path)
+            names = require_arrays(archive.files, path)
             refuse_bomb(sum(archive.zip.getinfo(f"{k}.npy").file_size for k in names), path)
             arrays = {k: archive[k] for k in names}
         if "train_images" in arrays:
-            return medmnist(arrays)
+            return join_medmnist(arrays)
     except (FileNotFoundError, PermissionError, IsADirectoryError, NotADirectoryError) as error:
         raise BadInput(f"{path}: cannot read the data set: {error.strerror}; set data.file (or data.root) to "
                        "where it lies") from None
-    except (OSError, EOFError, KeyError, ValueError, MemoryError, RuntimeError, zipfile.BadZipFile,
-            zlib.error) as error:
-        raise BadInput(f"{path}: damaged, or not plain arrays of numbers ({error}); write it again with "
+    except Flaw as error:
+        raise BadInput(f"{path}: cannot read the data set: {error}; set data.file (or data.root) to an .npz "
+                       "file") from None
+    # A damaged header is evaluated as Python text, which may fail in many ways.
+    except (OSError, EOFError, LookupError, TypeError, AttributeError, ValueError, ArithmeticError, MemoryError,
+            RuntimeError, SyntaxError, tokenize.TokenError, lzma.LZMAError, zipfile.BadZipFile, zlib.error) as error:
+        why = " ".join(str(error).split())
+        raise BadInput(f"{path}: damaged, or not plain arrays of numbers ({why}); write it again with "
                        "numpy.savez") from None
     return Dataset(**{"x_test": np.empty(0), "y_test": np.empty(0), **arrays})
 
@@ -60,13 +70,10 @@ def refuse_bomb(size: int, path: Path) -> None:
     """Refuse to unpack `size` bytes if the machine has less memory, because a small file may claim any size.
 
     Raises BadInput."""
-    memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    if size > memory:
-        raise BadInput(f"{path}: its arrays take {size / 2**30:,.1f} GiB when unpacked, and this machine has "
-                       f"{memory / 2**30:,.1f} GiB of memory; write fewer samples, or smaller types, with numpy.savez")
+    refuse_larger(size, f"{path}: its arrays, unpacked,", "write fewer samples, or smaller types, with numpy.savez")
 
 
-def wanted(names: list[str], path: Path) -> list[str]:
+def require_arrays(names: list[str], path: Path) -> list[str]:
     """Return the names of the arrays that make a pool. Raises BadInput if some are missing."""
     if set(MEDMNIST) <= set(names):
         return list(MEDMNIST)
@@ -77,7 +84,7 @@ def wanted(names: list[str], path: Path) -> list[str]:
     return found
 
 
-def medmnist(arrays: dict) -> Dataset:
+def join_medmnist(arrays: dict[str, np.ndarray]) -> Dataset:
     """Join the training and validation parts of MedMNIST, and bring its labels (n, 1) to (n,)."""
     x = {k: v for k, v in arrays.items() if k.endswith("images")}
     y = {k: v[:, 0] if v.ndim == 2 and v.shape[1] == 1 else v for k, v in arrays.items() if k not in x}
@@ -85,17 +92,27 @@ def medmnist(arrays: dict) -> Dataset:
                 np.concatenate([y["train_labels"], y["val_labels"]]), x["test_images"], y["test_labels"])
 
 
+def as_dataset(loaded: object, where: str) -> Dataset:
+    """Return what a source has loaded as a Dataset. Raises BadInput, whose message begins with `where`, if it is none.
+    """
+    if isinstance(loaded, tuple | list) and 4 <= len(loaded) <= len(Dataset._fields):
+        return Dataset(*loaded)
+    kind = type(loaded).__name__ + (f" of {len(loaded)}" if isinstance(loaded, tuple | list) else "")
+    raise BadInput(f"{where} must return a Dataset (x_train, y_train, x_test, y_test), not a {kind}")
+
+
 def check_samples(pool: Dataset, where: str) -> Dataset:
     """Bring a pool to the types and shapes that Dataset promises.
 
     Raises BadInput if that is impossible; its message starts with `where`."""
-    train = part(pool.x_train, pool.y_train, pool.client_train, where, "train")
+    train = check_part(pool.x_train, pool.y_train, pool.client_train, where, "train")
     if not len(train[1]):
         raise BadInput(f"{where}: x_train has no samples")
     if not len(pool.x_test) and not len(pool.y_test):
-        test = tuple(a if a is None else a[:0] for a in train)
+        x, y, client = train
+        test = x[:0], y[:0], None if client is None else client[:0]
     else:
-        test = part(pool.x_test, pool.y_test, pool.client_test, where, "test")
+        test = check_part(pool.x_test, pool.y_test, pool.client_test, where, "test")
     (x_train, y_train, client_train), (x_test, y_test, client_test) = train, test
     if (x_test.shape[1:], x_test.dtype) != (x_train.shape[1:], x_train.dtype):
         raise BadInput(f"{where}: samples of x_test are {x_test.dtype} {x_test.shape[1:]}, those of x_train "
@@ -103,28 +120,38 @@ def check_samples(pool: Dataset, where: str) -> Dataset:
     if (client_train is None) != (client_test is None):
         raise BadInput(f"{where}: says for one of x_train and x_test only which client holds each sample; give "
                        "client_train and client_test, or neither")
+    refuse_sparse(np.concatenate([y_train, y_test]), where)
     return Dataset(x_train, y_train, x_test, y_test, client_train, client_test)
 
 
-def part(x: np.ndarray, y: np.ndarray, client: np.ndarray | None, where: str,
+def refuse_sparse(y: np.ndarray, where: str) -> None:
+    """Raise BadInput if nearly all classes from 0 to the largest label y (n,) are without samples."""
+    classes = int(y.max()) + 1
+    if classes > MANY_CLASSES and classes > SPARSEST * (used := len(np.unique(y))):
+        raise BadInput(f"{where}: y has labels up to {classes - 1}, but only {used} different ones, and the network "
+                       f"gets an output for each of {classes} classes; number them without gaps, training and test "
+                       "labels together: y = numpy.unique(y, return_inverse=True)[1]")
+
+
+def check_part(x: np.ndarray, y: np.ndarray, client: np.ndarray | None, where: str,
          name: str) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
     """Bring the samples, labels and clients of one part to fixed types; `name` is train or test. Raises BadInput."""
-    x = samples(np.asarray(x), f"{where}: x_{name}")
-    y = integers(np.asarray(y), f"{where}: y_{name}", "classes", LARGEST_LABEL)
+    x = convert_samples(np.asarray(x), f"{where}: x_{name}")
+    y = convert_integers(np.asarray(y), f"{where}: y_{name}", "classes", LARGEST_LABEL)
     if len(x) != len(y):
         raise BadInput(f"{where}: x_{name} has {len(x)} samples, y_{name} {len(y)} labels; give as many")
     if client is not None:
-        client = integers(np.asarray(client), f"{where}: client_{name}", "clients", LARGEST_INT32)
+        client = convert_integers(np.asarray(client), f"{where}: client_{name}", "clients", LARGEST_INT32)
         if len(client) != len(x):
             raise BadInput(f"{where}: x_{name} has {len(x)} samples, client_{name} {len(client)}; give as many")
     return x, y, client
 
 
-def samples(x: np.ndarray, where: str) -> np.ndarray:
+def convert_samples(x: np.ndarray, where: str) -> np.ndarray:
     """Bring samples to one of the kinds of Dataset: images, features or tokens.
 
     Images and features (n, h, w) get one channel. Raises BadInput for other types or shapes and for bad values."""
-    kind = "image" if x.dtype == np.uint8 else {"f": "feature", "i": "token", "u": "token"}.get(x.dtype.kind)
+    kind = "image" if x.dtype == np.uint8 else {"f": "feature", "i": "token", "u": "token"}.get(x.dtype.kind, "")
     if x.ndim == 3 and kind in ("image", "feature"):
         x = x[..., None]
     if x.ndim not in {"image": (4,), "feature": (2, 4), "token": (2,)}.get(kind, ()) or 0 in x.shape[1:]:
@@ -143,7 +170,7 @@ def samples(x: np.ndarray, where: str) -> np.ndarray:
     return x
 
 
-def integers(values: np.ndarray, where: str, what: str, most: int) -> np.ndarray:
+def convert_integers(values: np.ndarray, where: str, what: str, most: int) -> np.ndarray:
     """Return integers (n,) as int64. Raises BadInput unless they are integers from 0 to `most`."""
     if values.dtype.kind not in "iu" or values.ndim != 1:
         raise BadInput(f"{where} is {values.dtype} {values.shape}; it must be integer {what} (n,)")
@@ -152,13 +179,13 @@ def integers(values: np.ndarray, where: str, what: str, most: int) -> np.ndarray
     return values.astype(np.int64, copy=False)
 
 
-def thinned(pool: Dataset, share: float, seed: int) -> Dataset:
+def thin_samples(pool: Dataset, share: float, seed: int) -> Dataset:
     """Keep this share of the samples of every class, at least one of each, in their order.
 
     The seed decides which samples are kept; the train and the test part are thinned separately."""
     if share == 1:
         return pool
-    arrays = {}
+    arrays: dict[str, np.ndarray] = {}
     for which, name in enumerate(("train", "test")):
         y, generator = getattr(pool, f"y_{name}"), np.random.default_rng((2, which, seed))
         of_class = [np.flatnonzero(y == label) for label in np.unique(y)]

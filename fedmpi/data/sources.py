@@ -10,20 +10,28 @@ import inspect
 import io
 import socket
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, ClassVar, Protocol
 
 import numpy as np
 
 from fedmpi import registry
 from fedmpi.data import folders, text
-from fedmpi.data.samples import Dataset, check_samples, read_npz
+from fedmpi.data.samples import Dataset, as_dataset, check_samples, read_npz
 from fedmpi.errors import BadInput
+from fedmpi.own_code.failures import blame_own_code, describe_definition
+from fedmpi.paths import expand_user
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 # A download fails if the server is silent for so many seconds; compute nodes often cannot reach the internet.
 MIRROR_TIMEOUT_S = 20
+
+
+class Source(Protocol):
+    """A data set; a third party's class has no base class."""
+    @property
+    def load(self) -> Callable[..., Dataset]: """Return what reads it: load(root), or load(root, file)."""
 
 
 class Arrays:
@@ -34,13 +42,18 @@ class Arrays:
         """Read the file; `root` is not used. Raises BadInput if no file is given or it does not hold a pool."""
         if file is None:
             raise BadInput("data.file is missing: data.name = arrays needs the path of an .npz file")
-        path = Path(file).expanduser()
-        return check_samples(read_npz(path), f"data.file = {path}")
+        return check_samples(read_npz(path := expand_user(file, "data.file")), f"data.file = {path}")
 
 
 class Named:
     """A public data set: ROOT/<name>.npz if it exists, otherwise what `fetch` finds or downloads."""
+    # the name that data.name has for it
+    name: ClassVar[str]
     arrays = "arrays x_train, y_train, x_test, y_test"
+
+    def fetch(self, root: Path) -> Dataset:
+        """Find or download the data set. Raises BadInput if there is none."""
+        raise NotImplementedError
 
     def load(self, root: Path) -> Dataset:
         """Read the .npz file if it is there, otherwise call `fetch`. Raises BadInput if there is no sound data set."""
@@ -70,9 +83,11 @@ class Digits(Named):
     def fetch(self, root: Path) -> Dataset:
         """Read the digits from the installed scikit-learn; the test part is empty."""
         # The file is read directly, because importing scikit-learn costs seconds.
-        package = importlib.util.find_spec("sklearn").submodule_search_locations[0]
-        file = Path(package) / "datasets" / "data" / "digits.csv.gz"
-        if file.exists():
+        package = importlib.util.find_spec("sklearn")
+        places = package.submodule_search_locations or () if package else ()
+        files = [Path(place) / "datasets" / "data" / "digits.csv.gz" for place in places]
+        file = next((path for path in files if path.exists()), None)
+        if file is not None:
             table = np.loadtxt(file, delimiter=",", dtype=np.float32)
             x, y = table[:, :-1], table[:, -1]
         else:
@@ -84,16 +99,20 @@ class Digits(Named):
 
 class Torchvision(Named):
     """A data set that torchvision's class `loader` reads and, when it is not under ROOT, downloads."""
+    loader: ClassVar[str]
+    # the downloaded file, below ROOT
+    archive: ClassVar[str]
 
     def fetch(self, root: Path) -> Dataset:
         """Read both parts with torchvision, which downloads what is missing. Raises BadInput if that fails."""
         import torchvision
         loader = getattr(torchvision.datasets, self.loader)
         try:
-            with downloading(root, self.name):
+            with prepare_download(root, self.name):
                 train, test = (loader(root, train=part, download=True) for part in (True, False))
-        except (OSError, RuntimeError, ValueError, EOFError) as error:
-            raise self.missing(root, f"{root / self.archive}", str(error)) from None
+        # A damaged file makes torchvision raise anything, an AssertionError without a text among them.
+        except Exception as error:
+            raise self.missing(root, f"{root / self.archive}", str(error) or "a file is damaged") from None
         return Dataset(*(np.asarray(a) for a in (train.data, train.targets, test.data, test.targets)))
 
 
@@ -126,7 +145,7 @@ class TinyImageNet(Named):
     title, name = "Tiny-ImageNet", "tiny_imagenet"
 
     def files(self, root: Path) -> list[Path]:
-        return folders.files(root / "tiny-imagenet-200")
+        return folders.list_files(root / "tiny-imagenet-200")
 
     def fetch(self, root: Path) -> Dataset:
         """Read the unpacked folder. Raises BadInput if it is missing or damaged."""
@@ -159,6 +178,8 @@ class AgNews(Named):
 
 class MedMnist(Named):
     """A data set that the package medmnist downloads to ROOT/<name>.npz, which read_npz reads."""
+    # the name of its class in medmnist
+    title: ClassVar[str]
     arrays = f"as the package medmnist writes it, or {Named.arrays}"
 
     def files(self, root: Path) -> list[Path]:
@@ -168,7 +189,7 @@ class MedMnist(Named):
         """Download the .npz file with the package medmnist and read it. Raises BadInput if that fails."""
         npz, = self.files(root)
         try:
-            with downloading(root, self.name):
+            with prepare_download(root, self.name):
                 import medmnist
                 getattr(medmnist, self.title)("train", root=str(root), download=True)
         except ImportError:
@@ -200,24 +221,25 @@ BUILT_IN = {"digits": Digits, "mnist": Mnist, "fashion_mnist": FashionMnist, "ci
 
 def load_source(name: str, root: Path, file: str | None = None) -> Dataset:
     """Load the data set of that name, which may be a third party's. Raises BadInput if it cannot be loaded."""
-    source = find_source(name, file)()
-    pool = Dataset(*(source.load(root, file) if takes_file(source) else source.load(root)))
-    return check_samples(pool, f"data.name = {name}")
+    cls, where = find_source(name, file), f"data.name = {name}"
+    with blame_own_code(where, always=not cls.__module__.startswith("fedmpi.")):
+        loaded = cls().load(root, file) if takes_file(cls()) else cls().load(root)
+        return check_samples(as_dataset(loaded, f"{where}: {describe_definition(cls.load)}load()"), where)
 
 
-def find_source(name: str, file: str | None) -> type:
+def find_source(name: str, file: str | None) -> type[Source]:
     """Return the class of a data set. Raises BadInput if there is none, or if it does not use the given file."""
     cls = registry.find_class("datasets", name)
     # A configuration must not be able to call any function that it names.
     if not (isinstance(cls, type) and hasattr(cls, "load")):
         raise BadInput(f"data.name = {name}: is no class with a function `load`, as data sets must be")
-    if file is not None and not takes_file(cls()):
-        raise BadInput(f"data.file = {file}: {name} has no use for it; leave it out, or set data.name = arrays")
+    with blame_own_code(f"data.name = {name}"):
+        if file is not None and not takes_file(cls()):
+            raise BadInput(f"data.file = {file}: {name} has no use for it; leave it out, or set data.name = arrays")
     return cls
 
 
-# The source may be any object with a function `load`, because a third party's class has no base class.
-def takes_file(source: Any) -> bool:
+def takes_file(source: Source) -> bool:
     """Say whether the function `load` of a data set accepts a file as its second argument."""
     try:
         inspect.signature(source.load).bind(Path(), "file")
@@ -226,15 +248,17 @@ def takes_file(source: Any) -> bool:
     return True
 
 
-def source_key(name: str, root: Path, file: str | None = None) -> str:
+def make_source_key(name: str, root: Path, file: str | None = None) -> str:
     """Return a text that changes with the source: its name and the state of each file that it reads."""
-    npz = Path(file).expanduser() if file else root / f"{name}.npz"
+    npz = expand_user(file, "data.file") if file else root / f"{name}.npz"
     source = find_source(name, file)
-    paths = [npz] if npz.exists() or not hasattr(source, "files") else source().files(root)
-    return " ".join([name, *filter(None, map(state, paths))])
+    with blame_own_code(f"data.name = {name}", always=not source.__module__.startswith("fedmpi.")):
+        list_files = getattr(source(), "files", None)
+        paths = [npz] if npz.exists() or list_files is None else list(map(Path, list_files(root)))
+    return " ".join([name, *filter(None, map(describe_file_state, paths))])
 
 
-def state(path: Path) -> str:
+def describe_file_state(path: Path) -> str:
     """Return the full path, the size in bytes and the time of change of a file, or "" if it cannot be seen."""
     try:
         found = path.stat()
@@ -244,15 +268,15 @@ def state(path: Path) -> str:
 
 
 @contextlib.contextmanager
-def downloading(root: Path, name: str) -> Iterator[None]:
+def prepare_download(root: Path, name: str) -> Iterator[None]:
     """Make ROOT, keep other processes out, and keep what a download prints off the terminal."""
     root.mkdir(parents=True, exist_ok=True)
-    with alone(root / f".{name}.lock"), quiet():
+    with hold_lock(root / f".{name}.lock"), silence_download():
         yield
 
 
 @contextlib.contextmanager
-def alone(lock: Path) -> Iterator[None]:
+def hold_lock(lock: Path) -> Iterator[None]:
     """Hold a lock file, because jobs that start together would unpack the same archive over one another.
 
     If the file cannot be locked, go on without a lock."""
@@ -265,7 +289,7 @@ def alone(lock: Path) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def quiet() -> Iterator[None]:
+def silence_download() -> Iterator[None]:
     """Discard what a download prints, and let it fail after MIRROR_TIMEOUT_S seconds of silence."""
     before = socket.getdefaulttimeout()
     socket.setdefaulttimeout(MIRROR_TIMEOUT_S)

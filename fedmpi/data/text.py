@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from fedmpi.data.samples import Dataset
+from fedmpi.data.samples import LARGEST_LABEL, Dataset
 from fedmpi.errors import BadInput
 
 # Every text has so many ids.
@@ -19,15 +19,15 @@ SPLIT = str.maketrans({**{mark: f" {mark} " for mark in "'.,()!?"}, ";": " ", ":
 
 def read_csv_files(train: Path, test: Path) -> Dataset:
     """Read two CSV files with the columns class (counted from 1), title, description. Raises BadInput."""
-    rows = [news(path) for path in (train, test)]
-    texts = [tokens(text) for part in rows for _, text in part]
+    rows = [read_news(path) for path in (train, test)]
+    texts = [split_into_tokens(text) for part in rows for _, text in part]
     ids = make_vocabulary(texts)
-    x = encode(texts, ids)
+    x = encode_texts(texts, ids)
     y = [np.array([label for label, _ in part], np.int64) for part in rows]
     return Dataset(x[:len(y[0])], y[0], x[len(y[0]):], y[1])
 
 
-def news(path: Path) -> list[tuple[int, str]]:
+def read_news(path: Path) -> list[tuple[int, str]]:
     """List the class, counted from 0, and the text of every row. Raises BadInput."""
     try:
         with open(path, encoding="utf-8", newline="") as file:
@@ -37,13 +37,13 @@ def news(path: Path) -> list[tuple[int, str]]:
         why = error.strerror if isinstance(error, OSError) else error
         raise BadInput(f"{path}: cannot read the news ({why}); it must be CSV with the columns class (1, 2, ...), "
                        "title, description") from None
-    if not rows or not all(text for _, text in rows) or min(label for label, _ in rows) < 0:
-        raise BadInput(f"{path}: has no rows, or rows without a text or a class of 1 or more; it must be CSV with the "
-                       "columns class, title, description")
+    if not rows or not all(text and 0 <= label <= LARGEST_LABEL for label, text in rows):
+        raise BadInput(f"{path}: has no rows, or rows without a text or a class from 1 to {LARGEST_LABEL + 1}; it must "
+                       "be CSV with the columns class, title, description")
     return rows
 
 
-def tokens(text: str) -> list[str]:
+def split_into_tokens(text: str) -> list[str]:
     """Split a text into basic English tokens, in lower case; punctuation marks are tokens of their own."""
     return text.lower().replace("<br />", " ").translate(SPLIT).split()
 
@@ -56,7 +56,7 @@ def make_vocabulary(texts: list[list[str]]) -> dict[str, int]:
     return {token: i for i, token in enumerate(sorted(counts, key=lambda t: (-counts[t], t)), 1)}
 
 
-def encode(texts: list[list[str]], ids: dict[str, int], length: int = LENGTH) -> np.ndarray:
+def encode_texts(texts: list[list[str]], ids: dict[str, int], length: int = LENGTH) -> np.ndarray:
     """Return the ids of the first `length` tokens of every text, int32 (n, length), padded with 0."""
     x = np.zeros((len(texts), length), np.int32)
     for row, text in zip(x, texts, strict=True):

@@ -13,7 +13,8 @@ import torch
 
 # Engines take this from here, because what is drawn here is copied to their device.
 from fedmpi.comm.gpu_staging import copy_to_device as copy_to_device
-from fedmpi.config.schema import Config
+from fedmpi.config.schema import Config, Train
+from fedmpi.engines.optimizer import PLAIN_SGD, Optimizer
 from fedmpi.engines.step_counter import MAIN, check_kind
 
 # Stands for the round in draws that are the same in all rounds.
@@ -22,6 +23,15 @@ FIXED_ROUND = 2 ** 32 - 2
 NOISE_STREAM_OFFSET = 1 << 16
 # Noise travels to a GPU in pieces of at most so many bytes.
 NOISE_BYTES_AT_ONCE = 32 << 20
+
+
+class Augmentation(NamedTuple):
+    """How images are changed at random, see engines/augmentation.py."""
+    padding: int = 0       # pixels by which a crop shifts an image at most
+    flip: bool = False
+
+
+NO_AUGMENTATION = Augmentation()
 
 
 class LocalTraining(NamedTuple):
@@ -33,8 +43,11 @@ class LocalTraining(NamedTuple):
     steps: int | None      # they replace the epochs; None: the epochs count
     lr: float
     momentum: float
-    decay: float = 1.      # what lr_decay has multiplied the learning rate by so far; `lr` contains it
+    decay: float = 1.      # what the schedule has multiplied the learning rate by so far; `lr` contains it
     kind: str = MAIN       # what its steps count as, see engines/step_counter.py
+    optimizer: Optimizer = PLAIN_SGD
+    smoothing: float = 0.  # of labels, while a network is trained
+    augmentation: Augmentation = NO_AUGMENTATION
 
 
 class BatchPlan(NamedTuple):
@@ -59,8 +72,15 @@ def draw_batches(local: LocalTraining, client: int, stream: int, n: int) -> Batc
 def get_local_training(config: Config, when: int) -> LocalTraining:
     """Return the local training of round `when` by the run's settings; round -1 is the one before the first."""
     t = config.train
-    decay = t.lr_decay ** max(0, when)
-    return LocalTraining(config.seed, when, t.batch, t.epochs, t.steps, t.lr * decay, t.momentum, decay)
+    decay = t.rate_factor(when, config.rounds)
+    return LocalTraining(config.seed, when, t.batch, t.epochs, t.steps, t.lr * decay, t.momentum, decay,
+                         optimizer=get_optimizer(t), smoothing=t.label_smoothing,
+                         augmentation=Augmentation(t.padding if "crop" in t.augment else 0, "flip" in t.augment))
+
+
+def get_optimizer(train: Train) -> Optimizer:
+    """Return the optimizer that the section `train` asks for."""
+    return Optimizer(train.optimizer, train.weight_decay, train.nesterov, train.clip_norm)
 
 
 def change_batches(

@@ -10,17 +10,17 @@ Legend: d entries of a vector, r running statistics of a model."""
 from __future__ import annotations
 
 import dataclasses
-from collections import namedtuple
-from functools import cache
-from typing import TYPE_CHECKING, get_type_hints
+from typing import TYPE_CHECKING
 
-import torch
 from torch import Tensor
 
+from fedmpi.engines.loop import LoopData
 from fedmpi.errors import BadInput
-from fedmpi.method import BASE, HEAD, WHOLE, Method, State, declared_kinds, kind_of_field
+from fedmpi.extended_state import extend_state, strip_state
+from fedmpi.method import BASE, HEAD, WHOLE, Method, State, find_kind_of_field, list_declared_kinds
 from fedmpi.models.flat import Model
-from fedmpi.settings import setting_names
+from fedmpi.models.slices import gather_statistics
+from fedmpi.settings import list_setting_names
 
 if TYPE_CHECKING:
     from fedmpi.client_data import ClientData
@@ -39,7 +39,8 @@ def bind_method(method: Method, model: Model) -> Method:
     bound = method.with_model(model)
     if not local:
         return bound
-    if not any(kinds for state in bound.init(1) for kinds in declared_kinds(type(state)).values()):
+    states: list[type] = [type(state) for state in bound.init(1)]
+    if not any(kinds for state in states for kinds in list_declared_kinds(state).values()):
         raise BadInput(f"model.statistics = local: {method.title} does not declare which of its vectors are models; "
                        "annotate them as `w: Annotated[Tensor, WHOLE]` (or BASE, HEAD; from fedmpi.method), or set "
                        "model.statistics = average")
@@ -50,10 +51,10 @@ def with_local_batchnorm(method: Method) -> Method:
     """Return a method with the same settings whose class has LocalBatchNorm as its first base. It has no model yet."""
     cls = type(method)
     ours = type(cls.__name__, (LocalBatchNorm, cls), {"__module__": cls.__module__, "__doc__": cls.__doc__})
-    return ours(**{name: getattr(method, name) for name in setting_names(cls)})
+    return ours(**{name: getattr(method, name) for name in list_setting_names(cls)})
 
 
-class LocalBatchNorm:
+class LocalBatchNorm(Method):
     """Keeps the running statistics of a method's clients; it is a base that goes before the method's own class.
 
     Each client's Mine has one more field, `statistics` (r,), which the method itself does not see."""
@@ -67,8 +68,9 @@ class LocalBatchNorm:
         """Run one participant's round on its own statistics. Return its new Mine, with the statistics that its latest
         training of the network left, and its Up, in which they are zeros."""
         own, row = split_state(mine)
-        new, up = super().client(self._with(shared, row), own, self._addressed(data, row))
-        return join_state(new, data.left.get(len(row), row)), self._with(up, None)
+        addressed = self._addressed(data, row)
+        new, up = super().client(self._with(shared, row), own, addressed)
+        return join_state(new, addressed.left.get(len(row), row)), self._with(up, None)
 
     def idle(self, shared: State, mine: State, data: ClientData) -> State:
         """Return the new Mine of a client that does not take part in this round; its statistics stay as they are."""
@@ -96,7 +98,9 @@ class LocalBatchNorm:
         own, row = split_state(mine)
         return super().trained(own, self._with(up, row))
 
-    def _addressed(self, data, row):
+    def _addressed(self, data: ClientData, row: Tensor) -> LoopData:
+        """Return the same data, whose message has the client's own statistics (r,)."""
+        assert isinstance(data, LoopData)      # engine `vmap` refuses networks with BatchNorm
         return data if data.message is None else dataclasses.replace(data, message=self._with(data.message, row))
 
     def _with(self, state: State, row: Tensor | None) -> State:
@@ -105,7 +109,7 @@ class LocalBatchNorm:
 
     def _replaced(self, state: type, name: str, value: Tensor, row: Tensor | None) -> Tensor:
         model = self.model
-        kind = kind_of_field(model, state, name, value.shape[-1]) if value.ndim else None
+        kind = find_kind_of_field(model, state, name, value.shape[-1]) if value.ndim else None
         if kind is None:
             return value
         # where the head's statistics begin in `row`
@@ -121,25 +125,11 @@ class LocalBatchNorm:
         return value
 
 
-def gather_statistics(w: Tensor, buffers: list[slice]) -> Tensor:
-    """Return the statistics (r,) in a vector (d,), one after another; `buffers` are their slices."""
-    return torch.cat([w[part] for part in buffers])
-
-
-@cache
-def extend_state_class(kind: type) -> type:
-    """Return a class of Mine with the field `statistics` behind those of another."""
-    longer = namedtuple(kind.__name__, (*kind._fields, "statistics"))
-    longer.__annotations__ = get_type_hints(kind, include_extras=True) | {"statistics": Tensor}
-    longer.without = kind
-    return longer
-
-
 def join_state(mine: State, row: Tensor) -> State:
     """Return a client's state as its method knows it, with its statistics (r,) as the last field."""
-    return extend_state_class(type(mine))(*mine, row)
+    return extend_state(mine, {"statistics": Tensor}, statistics=row)
 
 
 def split_state(mine: State) -> tuple[State, Tensor]:
     """Return a client's state as its method knows it, and its statistics (r,). It undoes `join_state`."""
-    return type(mine).without(*mine[:-1]), mine[-1]
+    return strip_state(mine), mine.statistics

@@ -18,9 +18,10 @@ from torch import Tensor
 from torch.func import vmap
 
 from fedmpi.engines import batch_plan
+from fedmpi.engines.augmentation import change_images, draw_changes
 from fedmpi.engines.cuda_graphs import StepRecorder
 from fedmpi.engines.gradients import Loss, bind_cohort, bind_cohort_loss, compute_gradient, is_empty
-from fedmpi.engines.step import Step, StepOptions, empty_rows
+from fedmpi.engines.step import Step, StepOptions, allocate_rows
 from fedmpi.engines.step_counter import NO_COUNTER, StepCounter
 from fedmpi.models.build import as_input
 from fedmpi.models.flat import Net
@@ -79,25 +80,40 @@ class Cohort:
     def batches(self) -> Iterator[tuple[int, Tensor, Tensor, Tensor]]:
         """Yield (k, x, y, weight) of every step, for the first k clients."""
         index, weight, active = self.plans()
+        changes = self._changes(len(active))
         for t, k in enumerate(active):
             self.check()
-            yield k, *self._gathered(index[t, :k]), weight[t, :k]
+            yield k, *self._gathered(index[t, :k], None if changes is None else changes[t, :k]), weight[t, :k]
 
-    def _gathered(self, index: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the samples (k, b, ...) and labels at positions (k, b) of the first k clients."""
+    def _gathered(self, index: Tensor, changes: Tensor | None) -> tuple[Tensor, Tensor]:
+        """Return the samples (k, b, ...) and labels at positions (k, b) of the first k clients.
+
+        Args:
+            changes: of the images, (k, b, 3); None: they stay as they are."""
         rows = torch.arange(len(index), device=index.device)[:, None]
-        x = self.x[rows, index]
-        return as_input(x.flatten(0, 1)).unflatten(0, x.shape[:2]), self.y[rows, index]
+        x = self.x[rows, index].flatten(0, 1)
+        if changes is not None:
+            x = change_images(x, changes.flatten(0, 1))
+        return as_input(x).unflatten(0, index.shape), self.y[rows, index]
+
+    def _changes(self, steps: int) -> Tensor | None:
+        """Return the changes of the images of all batches, (steps, c, b, 3); None if images stay as they are."""
+        if self.local.augmentation == batch_plan.NO_AUGMENTATION:
+            return None
+        drawn = [draw_changes(self.local, i, self.stream, steps) for i in self.clients]
+        return batch_plan.copy_to_device(np.stack(drawn, 1), self.y.device)
 
     def replay(self, take: Callable[[int, Tensor, Tensor, Tensor], None]) -> None:
         """Call take(k, x, y, weight) in every step, in a way that a CUDA graph can record.
 
         Only the positions of the batch differ from step to step; the device looks them up by a counter of its own."""
         index, weight, active = self.plans()
+        changes = self._changes(len(active))
         t = torch.zeros(1, dtype=torch.int64, device=index.device)
         for k, steps in groupby(active):
-            def step(k=k):
-                take(k, *self._gathered(index.index_select(0, t)[0, :k]), weight.index_select(0, t)[0, :k])
+            def step(k: int = k) -> None:
+                now = None if changes is None else changes.index_select(0, t)[0, :k]
+                take(k, *self._gathered(index.index_select(0, t)[0, :k], now), weight.index_select(0, t)[0, :k])
                 t.add_(1)
             self.graphs.repeat(step, len(list(steps)), t.device, self.check)
 
@@ -151,10 +167,10 @@ class Cohort:
     def descend(self, net: Net | Loss, w: Tensor, options: StepOptions, only: slice | None, args: Sequence[Tensor],
                 noise: tuple[int, ...] | None) -> Tensor | tuple[Tensor, Tensor]:
         """Train c clients from w (c, d); the options' centres are (c, p), their strengths (c,)."""
-        work = empty_rows(w).copy_(w) if w.is_cuda else w.clone(memory_format=torch.contiguous_format)
+        work = allocate_rows(w).copy_(w) if w.is_cuda else w.clone(memory_format=torch.contiguous_format)
         if is_empty(only):
             return options.unmoved(work)
-        gradients, views = (bind_cohort(net, work, only) if isinstance(net, Net) else
+        gradients, views = (bind_cohort(net, work, only, self.local.smoothing) if isinstance(net, Net) else
                             bind_cohort_loss(net, work, only, args))
         step = Step(work, views, options)
 
@@ -177,13 +193,14 @@ class Cohort:
         state = tuple(t.clone() for t in state)
         draws = (self, *(dataclasses.replace(self, stream=stream) for stream in streams))
 
-        def counted(k, *args):
+        def counted(k: int, x: Tensor, y: Tensor, weight: Tensor, net: Net, w: Tensor) -> Tensor:
             self.counter.add(self.local.kind, k)
-            return compute_gradient(*args)
+            return compute_gradient(x, y, weight, self.local.smoothing, net, w)
         for drawn in zip(*(draw.batches() for draw in draws), strict=True):
             k = drawn[0][0]      # every draw has the same number of batches, of the same sizes
 
-            def one(state, batches, k=k):
+            def one(state: tuple[Tensor, ...], batches: list[tuple[Tensor, Tensor, Tensor]],
+                    k: int = k) -> tuple[Tensor, ...]:
                 return step(state, *(partial(counted, k, *batch) for batch in batches))
             new = vmap(one)(tuple(t[:k] for t in state), [batch for _, *batch in drawn])
             for t, n in zip(state, new, strict=True):
@@ -191,7 +208,7 @@ class Cohort:
         return state
 
 
-def pad_samples(rows: tuple[Tensor, ...]) -> Tensor:
+def pad_samples(rows: Sequence[Tensor]) -> Tensor:
     """Stack tensors of different lengths. Zeros fill each up to whole blocks, as many as the first, longest one has."""
     if rows[0].is_cuda:
         starts = np.cumsum([0, *map(len, rows)])

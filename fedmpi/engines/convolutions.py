@@ -66,7 +66,9 @@ def time_layers(model: Model, x: Tensor | None, batch: int, clients: int) -> np.
         clients: clients at once, cut to MAX_CLIENTS_AT_ONCE."""
     layers = list_convolutions(model)
     found = np.zeros((2, len(layers)))
-    shapes = {} if x is None else record_input_shapes(model, as_input(x.expand(batch, *x.shape[1:])))
+    if x is None:
+        return found
+    shapes = record_input_shapes(model, as_input(x.expand(batch, *x.shape[1:])))
     for i, name in enumerate(layers):
         if name in shapes:
             layer, given = model.module.get_submodule(name), (shapes[name], min(clients, MAX_CLIENTS_AT_ONCE), x.device)
@@ -89,7 +91,8 @@ def choose_unfolded(model: Model, x: Tensor, batch: int, clients: int) -> list[s
 
 def record_input_shapes(model: Model, x: Tensor) -> dict[str, tuple[int, ...]]:
     """Return the shape of the input of each layer that `convolve` can compute, by the layer's name."""
-    shapes, hooks = {}, []
+    shapes: dict[str, tuple[int, ...]] = {}
+    hooks = []
     for name, layer in model.module.named_modules():
         if can_convolve(layer):
             hooks.append(layer.register_forward_pre_hook(

@@ -30,7 +30,8 @@ class StepRecorder:
         mode: `on`, `off`, or `auto`, which records on a GPU if there are enough steps."""
 
     def __init__(self, mode: str = "off"):
-        self.mode, self.stream = mode, None
+        self.mode = mode
+        self.stream: torch.cuda.Stream | None = None
 
     def wanted(self, device: torch.device) -> bool:
         """Say whether `mode` asks for recording on this device.
@@ -62,7 +63,7 @@ class StepRecorder:
             if stream:
                 torch.cuda.current_stream(device).synchronize()      # before the graph's memory is given back
 
-    def _stream(self, device: torch.device):
+    def _stream(self, device: torch.device) -> torch.cuda.Stream | None:
         """Return the stream on which steps are recorded; None on a CPU.
 
         All graphs of an engine share it, since none outlives `repeat`, and cuBLAS keeps a workspace of 32 MiB for every
@@ -72,7 +73,7 @@ class StepRecorder:
                 self.stream = torch.cuda.Stream()
         return self.stream
 
-    def _look(self, step, stream) -> None:
+    def _look(self, step: Callable[[], None], stream: torch.cuda.Stream | None) -> None:
         """Take a step, and give recording up if the host waits for the GPU in it.
 
         A recording of such a step would fail, and a failed one leaves PyTorch before 2.12 in disorder. A step that
@@ -91,7 +92,7 @@ class StepRecorder:
             torch.cuda.set_sync_debug_mode(before)
         return step()
 
-    def _recorded(self, step, stream) -> Callable[[], None]:
+    def _recorded(self, step: Callable[[], None], stream: torch.cuda.Stream | None) -> Callable[[], None]:
         try:
             return record_step(step, stream)
         except RuntimeError as error:

@@ -35,8 +35,8 @@ class DryRunData(LoopData):
     `spent` counts the samples that would be trained on and those that would only be passed forward, see RoundWork;
     `made` counts the steps by kind."""
     count: int = 1
-    spent: list = field(default_factory=lambda: [0, 0])
-    made: Counter = field(default_factory=Counter)
+    spent: list[int] = field(default_factory=lambda: [0, 0])
+    made: Counter[str] = field(default_factory=Counter)
 
     @property
     def n(self) -> int:
@@ -61,7 +61,7 @@ class DryRunData(LoopData):
     def scan(self, step: Callable[..., tuple[Tensor, ...]], state: tuple[Tensor, ...],
              streams: Sequence[int] = ()) -> tuple[Tensor, ...]:
         """Apply `step` to the state once, with gradients of zeros, and count all steps for each gradient it takes."""
-        def grad(net, w):
+        def grad(net: Net, w: Tensor) -> Tensor:
             self._take()
             return torch.zeros_like(w)
         return step(tuple(t.clone() for t in state), grad, *(grad for _ in streams))

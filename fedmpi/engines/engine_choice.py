@@ -7,6 +7,7 @@ kept with the run."""
 from __future__ import annotations
 
 import time
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -22,6 +23,9 @@ from fedmpi.engines.vmap import BATCHNORM_REFUSED, Vmap, rehearse_vmap
 from fedmpi.errors import BadInput
 from fedmpi.method import Method, State
 
+if TYPE_CHECKING:
+    from fedmpi.engines.engine import ClientGroup, Engine
+
 # Parameters of a network that counts as small. Measured with mlp networks on one core, vmap / loop in seconds: 0.2 at 5
 # thousand parameters and 100 clients, 0.6 with 20 clients; about 1 at 300 thousand parameters.
 SMALL_NETWORK = 100_000
@@ -30,7 +34,7 @@ CPU = torch.device("cpu")
 CLIENTS_TIMED = 8
 
 
-def build_engine(name: str, config: Config, room: MemoryLimits | None = None) -> Loop | Vmap:
+def build_engine(name: str, config: Config, room: MemoryLimits | None = None) -> Engine:
     """Return the engine of that name; `room` limits the memory of the clients that `vmap` trains at once."""
     return Vmap((room or gpu_card.limit_memory(config, CPU)).chunk, config.cuda_graphs) if name == "vmap" else Loop()
 
@@ -66,7 +70,7 @@ def choose_by_network(method: Method, shared: State, mine: State, blank: Tensor)
     return "vmap", facts
 
 
-def time_engines(group, shared: State) -> np.ndarray:
+def time_engines(group: ClientGroup, shared: State) -> np.ndarray:
     """Return the seconds of both engines on this rank's first clients, (2,): loop and vmap. The second is inf if vmap
     cannot train the network. No result is kept.
 
@@ -85,7 +89,7 @@ def time_engines(group, shared: State) -> np.ndarray:
     return spent
 
 
-def time_engine(candidate: Loop | Vmap, group, shared: State) -> float:
+def time_engine(candidate: Engine, group: ClientGroup, shared: State) -> float:
     """Return an engine's seconds on the first clients in a second run; the first run warms up."""
     for _ in range(2):
         begin = time.perf_counter()

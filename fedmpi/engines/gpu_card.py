@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 import torch
 
-from fedmpi.config.schema import GIB, Config
+from fedmpi.config.schema import Config
+from fedmpi.text import GIB
 
 if TYPE_CHECKING:
     from fedmpi.comm.transport import Transport

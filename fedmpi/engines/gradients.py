@@ -11,15 +11,17 @@ from torch import Tensor, nn
 from torch.func import grad, vmap
 
 from fedmpi.errors import BadInput
-from fedmpi.models.flat import Net, flatten_parameter, is_inside
+from fedmpi.models.flat import Net, flatten_parameter
 from fedmpi.models.losses import cross_entropy
 from fedmpi.models.precision import run_forward
+from fedmpi.models.slices import is_inside
 
 # A loss of a method's own: loss(w, x, y, *args) -> (b,), differentiated by the flat vector w (d,).
 Loss = Callable[..., Tensor]
 # Compute the gradients of a batch, and take the parts of a flat vector in the order of these gradients.
 Gradients = Callable[..., Sequence[Tensor]]
 Views = Callable[[Tensor], list[Tensor]]
+
 
 def is_empty(only: slice | None) -> bool:
     """Say whether a block is empty, as the feature extractor of a network of a single layer is."""
@@ -33,10 +35,21 @@ def refuse_nothing(chosen: list[int], only: slice | None) -> None:
                        "as a whole, so that nothing would move; take a block of the model")
 
 
-def bind_module(net: Net, w: Tensor, only: slice | None) -> tuple[Tensor, Gradients, Views]:
+def select_views(net: Net, chosen: list[int]) -> Views:
+    """Return what takes these parameters out of a flat vector (d,) or (c, d)."""
+    def views(flat: Tensor) -> list[Tensor]:
+        parts = net.split(flat)
+        return [parts[i] for i in chosen]
+    return views
+
+
+def bind_module(net: Net, w: Tensor, only: slice | None, smoothing: float) -> tuple[Tensor, Gradients, Views]:
     """Copy w into the module's parameters.
 
-    Returns the vector that these are views of, what computes the gradients of a batch (x, y), and `views`."""
+    Returns the vector that these are views of, what computes the gradients of a batch (x, y), and `views`.
+
+    Args:
+        smoothing: of the labels, see losses.cross_entropy."""
     work = net.bind(w)
     chosen = net.moving(only)
     refuse_nothing(chosen, only)
@@ -44,12 +57,8 @@ def bind_module(net: Net, w: Tensor, only: slice | None) -> tuple[Tensor, Gradie
 
     def gradients(x: Tensor, y: Tensor) -> Sequence[Tensor]:
         net.train(len(y))
-        return torch.autograd.grad(cross_entropy(run_forward(net.module, x), y), leaves)
-
-    def views(flat: Tensor) -> list[Tensor]:
-        parts = net.split(flat)
-        return [parts[i] for i in chosen]
-    return work, gradients, views
+        return torch.autograd.grad(cross_entropy(run_forward(net.module, x), y, smoothing=smoothing), leaves)
+    return work, gradients, select_views(net, chosen)
 
 
 def bind_loss(loss: Loss, w: Tensor, only: slice | None,
@@ -64,19 +73,20 @@ def bind_loss(loss: Loss, w: Tensor, only: slice | None,
     return work, gradients, lambda flat: [flat[block]]
 
 
-def compute_gradient(x: Tensor, y: Tensor, weight: Tensor, net: Net, w: Tensor) -> Tensor:
+def compute_gradient(x: Tensor, y: Tensor, weight: Tensor, smoothing: float, net: Net, w: Tensor) -> Tensor:
     """Return the gradient (d,) of one client's cross-entropy on a batch, inside vmap."""
     net.module.train()
-    grads = grad(lambda parts: (net.loss(parts, x, y) * weight).sum())(net.split(w))
+    grads = grad(lambda parts: (net.loss(parts, x, y, smoothing) * weight).sum())(net.split(w))
     # piece by piece: the gradient of a slice of w would be as long as w
     return torch.cat([flatten_parameter(g) for g in grads])
 
 
-def bind_cohort(net: Net, work: Tensor, only: slice | None) -> tuple[Gradients, Views]:
+def bind_cohort(net: Net, work: Tensor, only: slice | None, smoothing: float) -> tuple[Gradients, Views]:
     """Return what computes the first k clients' gradients of a batch (k, x, y, weight), and `views`.
 
     Args:
-        work: the weights of all c clients (c, d), which move in place."""
+        work: the weights of all c clients (c, d), which move in place.
+        smoothing: of the labels, see losses.cross_entropy."""
     net.module.train()
     parts = net.split(work)
     chosen = [i for i, name in enumerate(net.names) if only is None or is_inside(net.blocks[name], only)]
@@ -86,17 +96,13 @@ def bind_cohort(net: Net, work: Tensor, only: slice | None) -> tuple[Gradients, 
         parts = list(parts)
         for i, p in zip(chosen, moving, strict=True):
             parts[i] = p
-        return (cross_entropy(net(parts, x), y, reduction="none") * weight).sum()
+        return (cross_entropy(net(parts, x), y, "none", smoothing) * weight).sum()
     step = differentiate_each(loss) if is_dense(net) and not work.is_cuda else vmap(grad(loss))
 
     def gradients(k: int, x: Tensor, y: Tensor, weight: Tensor) -> Sequence[Tensor]:
         now = [p[:k] for p in parts]
         return step([now[i] for i in chosen], now, x, y, weight)
-
-    def views(flat: Tensor) -> list[Tensor]:
-        views = net.split(flat)
-        return [views[i] for i in chosen]
-    return gradients, views
+    return gradients, select_views(net, chosen)
 
 
 def bind_cohort_loss(loss: Loss, work: Tensor, only: slice | None,

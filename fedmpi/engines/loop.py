@@ -18,7 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fedmpi.engines import batch_plan, sparse_embedding
-from fedmpi.engines.batchnorm import gather_statistics
+from fedmpi.engines.augmentation import change_images, draw_changes
 from fedmpi.engines.gradients import Loss, bind_loss, bind_module, is_empty
 from fedmpi.engines.round_settings import RoundSettings
 from fedmpi.engines.step import Step, StepOptions, StepSettings
@@ -28,12 +28,14 @@ from fedmpi.models.build import as_input
 from fedmpi.models.flat import Net
 from fedmpi.models.losses import attach_logits, cross_entropy
 from fedmpi.models.precision import run_forward
+from fedmpi.models.slices import gather_statistics
 from fedmpi.torch_compat import copy_to_each, seed_generators
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from fedmpi.client_data import ClientData
+    from fedmpi.engines.engine import ClientGroup, Engine
 
 # Batches are gathered from the samples in pieces of so many bytes.
 BYTES_GATHERED_AT_ONCE = 32 << 20
@@ -51,10 +53,11 @@ class LoopData(RoundSettings):
     client: int
     local: batch_plan.LocalTraining
     stream: int = 0
-    message: tuple | None = None
+    message: State = None
     # the client's row in tables of Shared, if it is not `client`, by which batches are drawn
     number: int | None = None
-    left: dict = field(default_factory=dict)      # running statistics after the latest training, by their number
+    # running statistics after the latest training, by their number
+    left: dict[int, Tensor] = field(default_factory=dict)
     counter: StepCounter = NO_COUNTER
 
     @property
@@ -89,7 +92,8 @@ class LoopData(RoundSettings):
 
     def with_features(self, net: Net, w: Tensor) -> LoopData:
         """Return the same client and batches with the outputs of net(w, x) in place of x."""
-        return dataclasses.replace(self, x=self._forward(net, w))
+        local = self.local._replace(augmentation=batch_plan.NO_AUGMENTATION)
+        return dataclasses.replace(self, x=self._forward(net, w), local=local)
 
     def with_added_logits(self, net: Net, w: Tensor) -> LoopData:
         """Return the same client with the logits of net(w, x) beside its labels, y (n, 1 + c).
@@ -123,11 +127,21 @@ class LoopData(RoundSettings):
         size = index.shape[1]
         together = max(1, BYTES_GATHERED_AT_ONCE // max(1, 4 * self.x[0].numel() * size))
         counts = drawn.count.tolist()
+        changes = self._changes(len(index))
         for start in range(0, len(index), together):
             rows = index[start:start + together].flatten()
-            x, y = as_input(self.x[rows]), self.y[rows]
+            x, y = self.x[rows], self.y[rows]
+            if changes is not None:
+                x = change_images(x, changes[start:start + together].flatten(0, 1))
+            x = as_input(x)
             for at, count in enumerate(counts[start:start + together]):
                 yield x[at * size:at * size + count], y[at * size:at * size + count]
+
+    def _changes(self, steps: int) -> Tensor | None:
+        """Return the changes of the images of all batches, (steps, b, 3); None if images stay as they are."""
+        if self.local.augmentation == batch_plan.NO_AUGMENTATION:
+            return None
+        return batch_plan.copy_to_device(draw_changes(self.local, self.client, self.stream, steps), self.y.device)
 
     def noisy_batches(self, shape: tuple[int, ...]) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
         """Yield (x, y, e) of every step, where e (b, *shape) is the noise of the batch."""
@@ -150,12 +164,12 @@ class LoopData(RoundSettings):
             return options.unmoved(w.clone())
         self.counter.add(self.local.kind, batch_plan.count_local_steps(self.local, self.n))
         if sparse_embedding.can_descend_sparsely(net, w, only, options):
-            return sparse_embedding.descend_sparsely(self.batches(), net, w, only, options)
+            return sparse_embedding.descend_sparsely(self.batches(), net, w, only, options, self.local.smoothing)
         if not isinstance(net, Net):
             work, gradients, views = bind_loss(net, w, only, args)
             step = Step(work, views, options)
         else:
-            work, gradients, views = bind_module(net, w, only)
+            work, gradients, views = bind_module(net, w, only, self.local.smoothing)
             step = Step(work, views, options, net.buffers)
         for batch in self.noisy_batches(noise) if noise else self.batches():
             step.take(gradients(*batch))
@@ -181,7 +195,7 @@ class LoopData(RoundSettings):
     def _gradient(self, x: Tensor, y: Tensor, net: Net, w: Tensor) -> Tensor:
         """Return the gradient (d,) of the mean cross-entropy on a batch."""
         self.counter.add(self.local.kind, 1)
-        work, gradients, views = bind_module(net, w, None)
+        work, gradients, views = bind_module(net, w, None, self.local.smoothing)
         flat = torch.zeros_like(w)
         copy_to_each(views(flat), gradients(x, y))
         if net.buffers:
@@ -196,12 +210,18 @@ if TYPE_CHECKING:
         """Let mypy check that this engine offers all that methods may use."""
         return data
 
+    def as_engine(engine: Loop) -> Engine:
+        """Let mypy check that this is an engine."""
+        return engine
+
 
 class Loop:
     """The engine that applies a function to clients, one after another."""
     name = "loop"
+    # this engine computes convolutions in one way only
+    unfolded: list[str] | None = None
 
-    def apply(self, function: Callable[..., State], clients: Iterable[int], shared: State, group,
+    def apply(self, function: Callable[..., State], clients: Iterable[int], shared: State, group: ClientGroup,
               local: batch_plan.LocalTraining) -> Iterator[tuple[int, State]]:
         """Yield (client, function(shared, mine, data)) for each of these clients of a group.
 
@@ -211,8 +231,8 @@ class Loop:
         for client in clients:
             group.context.client = client
             seed_generators(hash((local.seed, local.round, client)) % 2**63)      # networks with dropout draw from it
-            data = LoopData(*group.training(client), client, local, message=group.messages.get(client),
-                            counter=group.counter)
+            x, y = group.training(client)
+            data = LoopData(x, y, client, local, message=group.messages.get(client), counter=group.counter)
             yield client, function(shared, group.store.read(client), data)
 
 

@@ -15,7 +15,7 @@ class RoundSettings:
 
     @property
     def lr(self) -> float:
-        """Return the learning rate of this round: lr_decay is part of it."""
+        """Return the learning rate of this round: lr_decay and the schedule are part of it."""
         return self.local.lr
 
     @property
@@ -30,7 +30,7 @@ class RoundSettings:
 
     @property
     def decay(self) -> float:
-        """Return by what lr_decay has multiplied the learning rate so far."""
+        """Return by what lr_decay and the schedule have multiplied the learning rate so far."""
         return self.local.decay
 
     @property

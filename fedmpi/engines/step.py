@@ -1,13 +1,17 @@
 """The SGD step of all engines, and what it can do beside a plain one.
 
+    g <- shorten(g) + weight_decay * w
     v <- momentum * v + g + sum of strength * (w - centre)
     w <- clip(w - lr * v)
+
+Nesterov's momentum and Adam put another direction in the place of v; see optimizer.py for their formulas, and for how
+gradients are shortened. AdamW multiplies w by 1 - lr * weight_decay before the step, and its g has no decay.
 
 This file alone knows the formula. An engine computes gradients, and hands them to `Step.take`; `data.descend` hands the
 author's settings on as they are. A new option is a key of StepSettings, a field of StepOptions and its lines here.
 
 Steps work in place on buffers that stay where they are, and no step waits for a GPU: a CUDA graph may record them.
-Legend: c clients, k of them active, d parameters, p of them in a block, v rows of e numbers."""
+Legend: c clients, k of them active, d parameters, p of them in a block."""
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
@@ -19,13 +23,14 @@ from torch import Tensor
 
 from fedmpi.engines.batch_plan import LocalTraining
 from fedmpi.engines.gradient_variance import GradientVariance
-from fedmpi.torch_compat import add_to_each
+from fedmpi.engines.optimizer import PLAIN_SGD, Moments, Optimizer
+from fedmpi.torch_compat import add_to_each, copy_to_each
 
 # Rows of parameters begin at multiples of so many numbers on a GPU: 256 bytes, as all of its memory does.
 ALIGNED_NUMBERS = 64
 
 
-class Pull(NamedTuple):
+class PullTerm(NamedTuple):
     """Adds strength * (w - centre) to the gradient of a block of w."""
     centre: Tensor                # (p,), or (c, p) for c clients at once
     strength: float | Tensor      # a number, or (c,)
@@ -46,28 +51,30 @@ class StepOptions:
     """What all steps of one descent have in common."""
     lr: float
     momentum: float = 0.
-    pull: Sequence[Pull] = ()
+    pull: Sequence[PullTerm] = ()
     clip: tuple[float, float] | None = None
     spread: bool = False      # whether the variance of the gradients is returned beside the weights
+    optimizer: Optimizer = PLAIN_SGD
 
     @classmethod
     def from_settings(cls, local: LocalTraining, settings: StepSettings) -> StepOptions:
-        """Return an author's settings, with the round's learning rate and momentum if there are no others.
+        """Return an author's settings, with the round's learning rate, momentum and optimizer if there are no others.
 
+        An author who gives a momentum asks for SGD steps with it, to which nothing of the run's optimizer applies.
         Raises TypeError for a setting that does not exist."""
         if unknown := settings.keys() - StepSettings.__annotations__.keys():
             raise TypeError(f"data.descend has no setting {', '.join(sorted(unknown))}; it has only, args, noise, "
                             f"where, {', '.join(StepSettings.__annotations__)}")
         lr, momentum = settings.get("lr"), settings.get("momentum")
         return cls(local.lr if lr is None else lr, local.momentum if momentum is None else momentum,
-                   [Pull(*pull) for pull in settings.get("pull", ())], settings.get("clip"),
-                   settings.get("spread", False))
+                   [PullTerm(*pull) for pull in settings.get("pull", ())], settings.get("clip"),
+                   settings.get("spread", False), local.optimizer if momentum is None else PLAIN_SGD)
 
     @property
     def allows_late_rows(self) -> bool:
-        """Say whether a row without a gradient may take its steps later, as SparseRows does: velocities and clipping
-        concern all rows in every step, and the variance is one of all gradients."""
-        return not (self.momentum or self.clip or self.spread)
+        """Say whether a row without a gradient may take its steps later, as SparseRows does: velocities, moments, decay
+        and clipping concern all rows in every step, and norm and variance are those of all gradients."""
+        return not (self.momentum or self.clip or self.spread) and self.optimizer == PLAIN_SGD
 
     def tensors(self, w: Tensor) -> list[Tensor]:
         """Return all that may differ from client to client as tensors beside w (d,), for torch.func.vmap."""
@@ -79,7 +86,7 @@ class StepOptions:
         """Return the same options with other values in place of those that `tensors` returned."""
         n = len(self.pull)
         return replace(self, pull=[
-            Pull(centre, strength, pull.block)
+            PullTerm(centre, strength, pull.block)
             for centre, strength, pull in zip(tensors[:n], tensors[n:], self.pull, strict=True)])
 
     def unmoved(self, w: Tensor) -> Tensor | tuple[Tensor, Tensor]:
@@ -108,10 +115,13 @@ class Step:
                  buffers: Sequence[slice] = ()):
         self.weights, self.options, self.buffers = weights, options, buffers
         self._moving = views(weights)
-        self._velocity = zero_rows(weights) if options.momentum else None
+        self._velocity = allocate_zero_rows(weights) if options.momentum else None
         self._speeds = [] if self._velocity is None else views(self._velocity)
-        sums = views(zero_rows(weights)) if options.spread else []
+        sums = views(allocate_zero_rows(weights)) if options.spread else []
         self._variance = GradientVariance([self._by_client(part) for part in sums]) if options.spread else None
+        optimizer = options.optimizer
+        self._adapts = optimizer.adapts_gradients
+        self._total = TotalGradient(weights, views, options) if optimizer.needs_total else None
         self._active: Active | None = None
 
     def take(self, gradients: Sequence[Tensor], k: int | None = None) -> None:
@@ -126,7 +136,11 @@ class Step:
         if self._variance is not None:
             self._variance.add([self._by_client(g) for g in gradients])
         statistics = [part.clone() for part in now.buffers]
-        if now.velocity is not None:
+        if self._adapts and gradients:
+            gradients = options.optimizer.adapt_gradients(gradients, now.moving, self.weights.ndim == 2)
+        if self._total is not None:
+            self._total.step(now, gradients)
+        elif now.velocity is not None:
             now.velocity.mul_(options.momentum)
             add_to_each(now.speeds, gradients)
             for pull in now.pulls:
@@ -135,7 +149,7 @@ class Step:
         else:
             # the pulls see the weights before the gradients move them
             take_pulls(now.pulls)
-            if gradients:      # none if a table, whose rows SparseRows moves, is all that learns
+            if gradients:      # none if a table, whose rows are moved elsewhere (sparse_embedding), is all that learns
                 add_to_each(now.moving, gradients, alpha=-options.lr)
         if options.clip:
             now.weights.clamp_(*options.clip)
@@ -165,20 +179,21 @@ class Step:
             weights, moving = weights[:k], [part[:k] for part in moving]
             velocity, speeds = None if velocity is None else velocity[:k], [part[:k] for part in speeds]
             pulls = [
-                Pull(centre[:k], strength[:k, None] if isinstance(strength, Tensor) else strength, block)
+                PullTerm(centre[:k], strength[:k, None] if isinstance(strength, Tensor) else strength, block)
                 for centre, strength, block in pulls]
         return Active(k, weights, moving, velocity, speeds,
                       [self._active_pull(pull, weights, velocity) for pull in pulls],
                       [weights[part] for part in self.buffers])
 
-    def _active_pull(self, pull: Pull, weights: Tensor, velocity: Tensor | None) -> ActivePull:
+    def _active_pull(self, pull: PullTerm, weights: Tensor, velocity: Tensor | None) -> ActivePull:
         block = slice(None) if pull.block is None else pull.block
-        if velocity is not None:
-            return ActivePull(weights[..., block], velocity[..., block], pull.centre, pull.strength)
+        if velocity is not None or self._total is not None:
+            speeds = weights if velocity is None else velocity[..., block]
+            return ActivePull(weights[..., block], speeds, pull.centre, pull.strength, pull.block)
         rate = self.options.lr * pull.strength
         if isinstance(rate, Tensor) and rate.ndim:
             rate = rate.expand(pull.centre.shape)
-        return ActivePull(weights[..., block], weights, pull.centre, rate)
+        return ActivePull(weights[..., block], weights, pull.centre, rate, pull.block)
 
 
 class ActivePull(NamedTuple):
@@ -186,7 +201,9 @@ class ActivePull(NamedTuple):
     weights: Tensor
     velocity: Tensor
     centre: Tensor
-    factor: float | Tensor      # the strength; without momentum times the learning rate
+    # the strength; times the learning rate if there is neither momentum nor Adam
+    factor: float | Tensor
+    block: slice | None
 
 
 class Active(NamedTuple):
@@ -198,6 +215,41 @@ class Active(NamedTuple):
     speeds: list[Tensor]      # the same parts of the velocity
     pulls: list[ActivePull]
     buffers: list[Tensor]
+
+
+class TotalGradient:
+    """Takes the steps that need the total gradient, with all pulls in it, as one vector: Nesterov's and Adam's.
+
+    Its entries are 0 for parameters that are frozen, so these stay as they are.
+
+    Args:
+        weights, views, options: those of the Step."""
+
+    def __init__(self, weights: Tensor, views: Callable[[Tensor], list[Tensor]], options: StepOptions):
+        self.options = options
+        self._total = allocate_zero_rows(weights)
+        self._parts = views(self._total)
+        adaptive = options.optimizer.name != "sgd"
+        self._moments = Moments(allocate_zero_rows(weights), allocate_zero_rows(weights)) if adaptive else None
+
+    def step(self, now: Active, gradients: Sequence[Tensor]) -> None:
+        """Take one step of the clients that move, with the gradients of their batches."""
+        options = self.options
+        total, parts = self._total, self._parts
+        if now.k is not None:
+            total, parts = total[:now.k], [part[:now.k] for part in parts]
+        if now.pulls:      # the step before has left something in their blocks
+            total.zero_()
+        copy_to_each(parts, list(gradients))
+        for pull in now.pulls:
+            block = slice(None) if pull.block is None else pull.block
+            total[..., block].add_((pull.weights - pull.centre) * pull.factor)
+        if self._moments is not None:
+            options.optimizer.decay_weights(now.moving, options.lr)
+            self._moments.step(now.weights, total, options.lr, now.k)
+        elif now.velocity is not None:
+            now.velocity.mul_(options.momentum).add_(total)
+            now.weights.sub_(total.add_(now.velocity, alpha=options.momentum), alpha=options.lr)
 
 
 def take_pulls(pulls: Sequence[ActivePull]) -> None:
@@ -212,62 +264,12 @@ def take_pulls(pulls: Sequence[ActivePull]) -> None:
         pull.weights.sub_(step)
 
 
-class SparseRows:
-    """Takes steps of a table (v, e) of which each batch reads a few rows: only those are moved.
-
-    The pulls on the other rows are late: a row takes them when it is next read. Several pulls are one, to the mean of
-    their centres; m steps of it leave (1 - lr * strength)^m of the distance.
-
-    Args:
-        rows: the table (v, e); each step moves it.
-        options: of the steps; they must allow late rows. Each pull's centre is (v, e)."""
-
-    def __init__(self, rows: Tensor, options: StepOptions):
-        self.rows, self.lr, self.steps = rows, options.lr, 0
-        strengths = [float(pull.strength) for pull in options.pull]
-        total = sum(strengths)
-        if len(strengths) == 1:
-            self._centre = options.pull[0].centre
-        elif total:
-            self._centre = sum(p.centre * (s / total) for p, s in zip(options.pull, strengths, strict=True))
-        self._left = 1 - self.lr * total
-        self._taken = torch.zeros(len(rows), device=rows.device)      # steps, per row
-        self._sums = torch.zeros_like(rows)
-
-    def read(self, ids: Tensor) -> Tensor:
-        """Return the values (n, e) of rows that a batch reads; ids (n,) may name a row twice."""
-        self._catch_up(ids)
-        return self.rows[ids]
-
-    def take(self, ids: Tensor, gradients: Tensor) -> None:
-        """Take one step with gradients (n, e) by the rows `ids` (n,), those of its batch."""
-        self.steps += 1
-        self._catch_up(ids)
-        # a row that is used often: its small gradients are added up first, or they would be lost beside its values
-        self._sums.index_add_(0, ids, gradients)
-        self.rows[ids] = self.rows[ids].sub_(self._sums[ids], alpha=self.lr)
-        self._sums[ids] = 0
-
-    def finish(self) -> Tensor:
-        """Return the table when all rows have taken all pulls."""
-        self._catch_up(slice(None))
-        return self.rows
-
-    def _catch_up(self, ids: Tensor | slice) -> None:
-        """Bring rows to where the pulls of all steps so far take them."""
-        if self._left == 1:
-            return
-        gone = 1 - self._left ** (self.steps - self._taken[ids])
-        self.rows[ids] = self.rows[ids].lerp(self._centre[ids], gone[:, None])
-        self._taken[ids] = float(self.steps)
-
-
-def empty_rows(w: Tensor) -> Tensor:
+def allocate_rows(w: Tensor) -> Tensor:
     """Return room for rows like w (c, d) on a GPU, each of which begins at a multiple of ALIGNED_NUMBERS: products of
     matrices that lie at odd places are slow there, or cannot use its fast units."""
     return w.new_empty(len(w), -(-w.shape[1] // ALIGNED_NUMBERS) * ALIGNED_NUMBERS)[:, :w.shape[1]]
 
 
-def zero_rows(w: Tensor) -> Tensor:
+def allocate_zero_rows(w: Tensor) -> Tensor:
     """Return zeros like w (d,) or (c, d), which lie as the engines' weights do."""
-    return empty_rows(w).zero_() if w.is_cuda and w.ndim == 2 else torch.zeros_like(w)
+    return allocate_rows(w).zero_() if w.is_cuda and w.ndim == 2 else torch.zeros_like(w)

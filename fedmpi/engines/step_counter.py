@@ -32,8 +32,11 @@ def classify_steps(kind: str, whose: int, warm_up: bool) -> str:
 class StepCounter:
     """Counts the steps of a rank's clients since they were last taken."""
 
-    def __init__(self):
-        self.table, self.whose, self.warm_up = np.zeros((JUDGED + 1, len(KINDS)), np.int64), None, False
+    def __init__(self) -> None:
+        self.table = np.zeros((JUDGED + 1, len(KINDS)), np.int64)
+        # whose steps come next; None: nobody's, so they do not count
+        self.whose: int | None = None
+        self.warm_up = False
 
     def begin(self, whose: int | None, warm_up: bool = False) -> None:
         """Say whose steps come next; None: they are a trial's, and do not count."""

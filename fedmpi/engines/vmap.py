@@ -6,7 +6,7 @@ import dataclasses
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Unpack
+from typing import TYPE_CHECKING, Protocol, Unpack
 
 import numpy as np
 import torch
@@ -15,11 +15,12 @@ from torch.func import vmap
 
 from fedmpi.engines import batch_plan, convolutions
 from fedmpi.engines.cohort import Cohort, pad_samples
-from fedmpi.engines.convolutions import MAX_CLIENTS_AT_ONCE
+from fedmpi.engines.convolutions import MAX_CLIENTS_AT_ONCE as MAX_CLIENTS_AT_ONCE
 from fedmpi.engines.cuda_graphs import StepRecorder
 from fedmpi.engines.gpu_errors import is_out_of_memory
 from fedmpi.engines.gradients import Loss, is_empty
 from fedmpi.engines.loop import REHEARSAL_TRAINING
+from fedmpi.engines.optimizer import Optimizer, count_further_vectors
 from fedmpi.engines.round_settings import RoundSettings
 from fedmpi.engines.step import StepOptions, StepSettings
 from fedmpi.engines.vmap_indexing import allow_indexing
@@ -33,13 +34,20 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from fedmpi.client_data import ClientData
+    from fedmpi.engines.engine import ClientGroup, Engine
 
 # After memory was short, so many chunks in a row must fit before twice as many clients are tried again.
 CHUNKS_BEFORE_DOUBLING = 64
 BATCHNORM_REFUSED = (
     "engine = vmap: it cannot train a network with BatchNorm; set engine=loop, or the model's norm to group")
-# Vectors of parameters that a client takes while it trains: start, weights, gradients, states, results.
+# Vectors of parameters that a client takes while it trains by SGD: start, weights, gradients, states, results.
 VECTORS_PER_CLIENT = 10
+
+
+class BatchInfo(Protocol):
+    """What PyTorch tells a function about the batch that vmap makes."""
+    @property
+    def batch_size(self) -> int: """Return the number of clients."""
 
 
 class OutsideVmap(torch.autograd.Function):
@@ -55,13 +63,13 @@ class OutsideVmap(torch.autograd.Function):
         """Keep nothing: no gradient flows through it."""
 
     @staticmethod
-    def vmap(info, in_dims: tuple[int | None, ...], function: Callable[..., Tensor | tuple[Tensor, ...]],
+    def vmap(info: BatchInfo, in_dims: tuple[int | None, ...], function: Callable[..., Tensor | tuple[Tensor, ...]],
              *tensors: Tensor) -> tuple[Tensor | tuple[Tensor, ...], int]:
         """Call the function on the tensors of all clients, (c, ...) each, and return its result (c, ...), a tensor or
         several, and 0, the dimension of the clients in it.
 
         Args:
-            info: PyTorch's, with the number of clients as `batch_size`.
+            info: the batch of clients.
             in_dims: the dimension of the clients in each argument; None if the argument is the same for all."""
         whole = [t.movedim(d, 0) if d is not None else t.expand(info.batch_size, *t.shape)
                  for t, d in zip(tensors, in_dims[1:], strict=True)]
@@ -74,7 +82,7 @@ class VmapData(RoundSettings):
     cohort: Cohort
     n: Tensor              # number of training samples; a batched 0-d tensor, which also marks the level of vmap
     id: Tensor
-    message: tuple | None = None
+    message: State = None
 
     @property
     def local(self) -> batch_plan.LocalTraining:
@@ -83,9 +91,9 @@ class VmapData(RoundSettings):
 
     def any_client(self, flag: Tensor) -> bool:
         """Say whether the flag (0-d) holds for any client of the cohort."""
-        found = []
+        found: list[bool] = []
 
-        def look(n, flag):
+        def look(n: Tensor, flag: Tensor) -> Tensor:
             found.append(bool(flag.any()))
             return n
         OutsideVmap.apply(look, self.n, flag)
@@ -101,9 +109,9 @@ class VmapData(RoundSettings):
 
     def _forward(self, net: Net, w: Tensor) -> Tensor:
         """Return the outputs of the whole cohort; what vmap itself returns would be one client's view of them."""
-        outputs = []
+        outputs: list[Tensor] = []
 
-        def forward(n, w):
+        def forward(n: Tensor, w: Tensor) -> Tensor:
             outputs.append(self.cohort.forward(net, w))
             return n
         OutsideVmap.apply(forward, self.n, w)
@@ -111,7 +119,8 @@ class VmapData(RoundSettings):
 
     def with_features(self, net: Net, w: Tensor) -> VmapData:
         """Return the same client and batches with the outputs of net(w, x) in place of x."""
-        return dataclasses.replace(self, cohort=dataclasses.replace(self.cohort, x=self._forward(net, w)))
+        local = self.cohort.local._replace(augmentation=batch_plan.NO_AUGMENTATION)
+        return dataclasses.replace(self, cohort=dataclasses.replace(self.cohort, x=self._forward(net, w), local=local))
 
     def with_added_logits(self, net: Net, w: Tensor) -> VmapData:
         """Return the same client with the logits of net(w, x) beside its labels, see losses.attach_logits."""
@@ -143,7 +152,7 @@ class VmapData(RoundSettings):
         own, flags = options.tensors(w), [] if where is None else [where]
         first, second = len(own), len(own) + len(flags)
 
-        def descend(n, w, *tensors):
+        def descend(n: Tensor, w: Tensor, *tensors: Tensor) -> Tensor | tuple[Tensor, Tensor]:
             if not is_empty(only):
                 self.cohort.count(*tensors[first:second])
             return self.cohort.descend(net, w, options.with_tensors(tensors[:first]), only, tensors[second:], noise)
@@ -152,7 +161,8 @@ class VmapData(RoundSettings):
 
     def one_by_one(self, function: Callable[..., Tensor], *tensors: Tensor) -> Tensor:
         """Return function(*tensors), computed outside vmap for one client of the cohort after another."""
-        def one_by_one(n, *tensors):      # clones, since bits may depend on how a vector is aligned
+        def one_by_one(n: Tensor, *tensors: Tensor) -> Tensor:
+            # clones, since bits may depend on how a vector is aligned
             return torch.stack([function(*(t.clone() for t in row)) for row in zip(*tensors, strict=True)])
         return OutsideVmap.apply(one_by_one, self.n, *tensors)
 
@@ -167,6 +177,10 @@ if TYPE_CHECKING:
         """Let mypy check that this engine offers all that methods may use."""
         return data
 
+    def as_engine(engine: Vmap) -> Engine:
+        """Let mypy check that this is an engine."""
+        return engine
+
 
 class Vmap:
     """The engine that applies a function to chunks of clients, as many at once as fit in `memory` bytes.
@@ -177,12 +191,12 @@ class Vmap:
     def __init__(self, memory: float = 2 ** 30, graphs: str = "off"):
         self.memory, self.graphs = memory, StepRecorder(graphs)
         # names of convolutions that are computed as products of patches; None: not chosen yet
-        self.unfolded = None
+        self.unfolded: list[str] | None = None
         # clients at once: halved when a device runs out of memory, doubled again later
         self.most = MAX_CLIENTS_AT_ONCE
         self.fitted = 0       # chunks that fitted since then
 
-    def apply(self, function: Callable[..., State], clients: Sequence[int], shared: State, group,
+    def apply(self, function: Callable[..., State], clients: Sequence[int], shared: State, group: ClientGroup,
               local: batch_plan.LocalTraining) -> Iterator[tuple[int, State]]:
         """Yield (client, function(shared, mine, data)) for each of these clients of a group, chunk by chunk; clients
         with more samples come first. Raises BadInput if the network has BatchNorm layers.
@@ -195,13 +209,14 @@ class Vmap:
         sizes = {c: len(group.training(c)[1]) for c in clients}
         waiting = sorted(clients, key=lambda c: (-sizes[c], c))
         while waiting:
-            chunk = waiting[:min(self.most, self._fitting(group, *group.training(waiting[0])))]
+            chunk = waiting[:min(self.most, self._fitting(group, local, *group.training(waiting[0])))]
             results = self._tried(function, chunk, shared, group, local)
             if results is not None:
                 yield from results
                 waiting = waiting[len(chunk):]
 
-    def _tried(self, function, chunk, shared, group, local) -> list | None:
+    def _tried(self, function: Callable[..., State], chunk: list[int], shared: State, group: ClientGroup,
+               local: batch_plan.LocalTraining) -> list[tuple[int, State]] | None:
         """Return the results of a chunk; None if memory is too small for it, so that fewer clients are tried next."""
         try:
             results = self._together(function, chunk, shared, group, local)
@@ -221,12 +236,13 @@ class Vmap:
                                             "may differ (%s)", len(chunk), self.most, why)
         return None
 
-    def _fitting(self, group, x: Tensor, y: Tensor) -> int:
-        """Return how many clients like this one fit, with its samples and VECTORS_PER_CLIENT vectors each."""
-        each = x.numel() * 4 + VECTORS_PER_CLIENT * 4 * group.method.model.size
+    def _fitting(self, group: ClientGroup, local: batch_plan.LocalTraining, x: Tensor, y: Tensor) -> int:
+        """Return how many clients like this one fit, with its samples and the vectors that each takes."""
+        each = x.numel() * 4 + count_vectors(local.optimizer) * 4 * group.method.model.size
         return max(1, int(self.memory // each))
 
-    def _together(self, function, clients, shared, group, local) -> list:
+    def _together(self, function: Callable[..., State], clients: list[int], shared: State, group: ClientGroup,
+                  local: batch_plan.LocalTraining) -> list[tuple[int, State]]:
         group.context.client = clients[0] if len(clients) == 1 else clients
         x, y = zip(*(group.training(c) for c in clients), strict=True)
         cohort = Cohort(pad_samples(x), pad_samples(y), tuple(map(len, y)), tuple(clients), local, graphs=self.graphs,
@@ -240,13 +256,18 @@ class Vmap:
         return list(zip(clients, results, strict=True))
 
 
+def count_vectors(optimizer: Optimizer) -> int:
+    """Return how many vectors of parameters a client takes while it trains among others."""
+    return VECTORS_PER_CLIENT + count_further_vectors(optimizer)
+
+
 def apply_to_cohort(function: Callable[..., State], shared: State, mine: list[State], cohort: Cohort,
                     messages: list[State | None]) -> list[State]:
     """Return function(shared, mine, data) of each client of a cohort."""
     sizes, ids = batch_plan.copy_to_device(np.array([cohort.sizes, cohort.clients]), cohort.y.device)
     message = stack_states(messages) if None not in messages else None
 
-    def one(mine, n, i, message=None):
+    def one(mine: State, n: Tensor, i: Tensor, message: State = None) -> State:
         with allow_indexing():
             return function(shared, mine, VmapData(cohort, n, i, message))
     leaves, tree = flatten_tree(vmap(one)(stack_states(mine), sizes, ids, *([message] if message else [])))

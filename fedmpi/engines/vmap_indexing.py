@@ -4,6 +4,7 @@ Older versions of PyTorch (2.6, say) ask such an i for its number, which it does
 `table[[i]][0]` is computed in place of `table[i]`."""
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import cache
 
@@ -16,7 +17,9 @@ from torch.overrides import TorchFunctionMode
 class IndexByList(TorchFunctionMode):
     """Computes `table[[i]][0]` for `table[i]`."""
 
-    def __torch_function__(self, function, types, args=(), kwargs=None):
+    def __torch_function__(self, function: Callable[..., object], types: Sequence[type],
+                           args: tuple[Tensor, ...] = (), kwargs: dict[str, object] | None = None) -> object:
+        """Call a function of PyTorch, which asks here first; indexing by a tensor without dimensions is replaced."""
         if function is Tensor.__getitem__ and is_index_tensor(args[1]):
             return args[0][args[1][None]][0]
         return function(*args, **(kwargs or {}))

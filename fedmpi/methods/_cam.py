@@ -9,34 +9,37 @@ Server: g <- the n_i-weighted mean of the theta0 (eq. 9); all else is the cluste
     class IFCACAM(CAM, IFCA): ...
 
 A clustered method may say by `began(shared, mine, up, data)` which model a client's round began from. Without it, that
-is the model by which the client is judged, and it is worked out again."""
+is the model by which the client is judged, and it is worked out again. Newcomers are served by g and by the model that
+the clustered method serves them with; its `serve_newcomer` must not call `self.personal`, which is that of both."""
 from __future__ import annotations
 
-from collections import namedtuple
-from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache
-from typing import Annotated, Literal, get_type_hints
+from typing import Annotated, Literal
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from fedmpi.extended_state import extend_state, strip_state
 from fedmpi.method import WHOLE, ClientData, Method, Participants, RowsByField, State, Weights, nbytes
-from fedmpi.settings import Ge
+from fedmpi.settings import AtMost, Ge
 
 # Names the draw of the warm-up's batches
 WARMUP_STREAM = 0xCA3
 # Local steps of a round, as in the paper
 DEFAULT_WARM_STEPS = 10
+# All batches of the warm-up are drawn before its first step.
+WARM_UP_LIMIT = AtMost(10_000, "all batches of the warm-up are drawn at once")
+WARM_STEPS_LIMIT = AtMost(100_000, WARM_UP_LIMIT.why)
 
 
 @dataclass(frozen=True)
 class CAM(Method):
-    warm_up: Annotated[int, Ge(0), "rounds of warm-up, in which either FedAvg trains g alone or every client trains "
-                       "alone"] = 30
-    warm_steps: Annotated[int | None, Ge(1), "steps for each of these rounds if every client warms up alone; none: "
-                          "train.steps, or 10"] = None
+    warm_up: Annotated[int, Ge(0), WARM_UP_LIMIT, "rounds of warm-up, in which either FedAvg trains g alone or every "
+                       "client trains alone"] = 30
+    warm_steps: Annotated[int | None, Ge(1), WARM_STEPS_LIMIT,
+                          "steps for each of these rounds if every client warms up "
+                          "alone; none: train.steps, or 10"] = None
     warm: Annotated[Literal["global", "local"], "what warms up: g, or every client's own model in a round before "
                     "the first one"] = "global"
 
@@ -48,7 +51,7 @@ class CAM(Method):
         # g starts independently of the clusters
         g = self.model.starts(getattr(self, "k", 1) + 1)[-1].clone()
         first = 0 if self.warm_up_participants(n, 0) is None else -1
-        return extend_state(shared, g=g, round=torch.tensor(first, device=g.device)), mine
+        return extend_state(shared, ADDED, g=g, round=torch.tensor(first, device=g.device)), mine
 
     def is_warming_up(self, shared: State) -> bool:
         """Say whether g is trained alone in this round, which is the same for all clients."""
@@ -64,14 +67,14 @@ class CAM(Method):
             rests = data.subset(0., WARMUP_STREAM).with_batches(0, WARMUP_STREAM)
             _, up = super().client(shared, mine, rests)
             warming = data.with_batches(None, 0, kind="warm_up")
-            return copy_state(mine), extend_state(up, theta0=warming.descend(self.model, shared.g))
+            return copy_state(mine), extend_state(up, ADDED, theta0=warming.descend(self.model, shared.g))
         if shared.round < 0:
             each = self.warm_steps or data.steps or DEFAULT_WARM_STEPS
             mine, up = super().client(shared, mine, data.with_batches(1, WARMUP_STREAM, self.warm_up * each))
-            return mine, extend_state(up, theta0=shared.g.clone())
+            return mine, extend_state(up, ADDED, theta0=shared.g.clone())
         trained, up = super().client(shared, mine, data.with_added_logits(self.model, shared.g))
         start = self.find_start(shared, mine, up, data)
-        return trained, extend_state(up, theta0=self.train_global(start, shared.g, data))
+        return trained, extend_state(up, ADDED, theta0=self.train_global(start, shared.g, data))
 
     def find_start(self, shared: State, mine: State, up: State, data: ClientData) -> Tensor:
         """Return the model that the client's round began from."""
@@ -90,7 +93,7 @@ class CAM(Method):
         return type(shared)(*clusters, g, torch.tensor(who.round + 1))
 
     def traffic(self, shared: State, up: State) -> tuple[int, int]:
-        down, sent = super().traffic(shared.inner(*shared[:-2]), up.inner(*up[:-1]))
+        down, sent = super().traffic(strip_state(shared), strip_state(up))
         return down + nbytes(shared[-2:-1]), sent + nbytes(up[-1:])
 
     def personal(self, shared: State, mine: State, data: ClientData) -> Weights:
@@ -99,6 +102,11 @@ class CAM(Method):
             return (shared.g,)
         return shared.g, super().personal(shared, mine, data.with_added_logits(self.model, shared.g))
 
+    def serve_newcomer(self, shared: State, mine: State, data: ClientData) -> Weights:
+        if self.is_warming_up(shared):
+            return (shared.g,)
+        return shared.g, super().serve_newcomer(shared, mine, data.with_added_logits(self.model, shared.g))
+
     def trained(self, mine: State, up: State) -> None:
         """Judge nothing: each of the two models was trained beside the old value of the other."""
 
@@ -106,26 +114,8 @@ class CAM(Method):
         return sum(self.model(part, x) for part in w)
 
 
-# The fields are known only at run time; called by its own name, mypy wants them in the source.
-make_class: Callable[..., State] = namedtuple
-
 # The fields that CAM adds: the global model, its number of rounds, and the global model after local training.
 ADDED: dict[str, object] = {"g": Annotated[Tensor, WHOLE], "round": Tensor, "theta0": Annotated[Tensor, WHOLE]}
-
-
-@cache
-def widen_class(cls: State, names: tuple[str, ...]) -> State:
-    """Return a NamedTuple class with the fields of another, which is its `inner`, and further ones."""
-    found = make_class(cls.__name__, cls._fields + names)
-    found.__annotations__ = get_type_hints(cls, include_extras=True) | {name: ADDED[name] for name in names}
-    found.inner = cls
-    return found
-
-
-def extend_state(state: State, **more: Tensor) -> State:
-    """Return a state with further fields."""
-    cls: State = type(state)
-    return widen_class(cls, tuple(more))(*state, *more.values())
 
 
 def copy_state(state: State) -> State:

@@ -9,6 +9,8 @@ distance of w_i from the mean of its cluster, before that is split.
 Departures. The number of models is limited to M; no cluster is split beyond it. The paper lets every client take part
 in every round. Here members that do not take part in the round of a split stay with the larger child, from which they
 can be split later.
+Newcomers. In the paper a new client walks down the tree of splits by the cosines of its update with those of the old
+clients, which the server would have to keep. Here it takes the cluster of least training loss, as in IFCA.
 Defaults. eps1 and eps2 are fractions of the largest norm of an update in the first round. They were chosen on the
 digits: five planted groups are found exactly, and 20 IID clients stay together for 50 rounds. The paper's .4 and 1.6
 are norms for one network on EMNIST, with which other set-ups never split: `{relative: false, eps1: .4, eps2: 1.6}`. A
@@ -24,7 +26,7 @@ from torch import Tensor
 from fedmpi.clustering.kmeans_and_linkage import split_in_two
 from fedmpi.method import WHOLE, ClientData, Method, Nothing, Participants, RowsByField, nbytes
 from fedmpi.models.tables import table_row
-from fedmpi.settings import Ge
+from fedmpi.settings import Ge, ModelCount
 
 
 class Shared(NamedTuple):
@@ -49,7 +51,7 @@ class Up(NamedTuple):
 
 @dataclass(frozen=True)
 class CFL(Method):
-    M: Annotated[int, Ge(1), "largest number of models"] = 10
+    M: Annotated[ModelCount, "largest number of models"] = 10
     eps1: Annotated[float, Ge(0), "a cluster is split if the norm of its mean update is below this"] = .3
     eps2: Annotated[float, Ge(0), "and if the largest norm of its members' updates is above this"] = .5
     relative: Annotated[bool, "eps1 and eps2 are fractions of the largest update's norm in the first round"] = True
@@ -58,6 +60,7 @@ class CFL(Method):
     title = "CFL"
     paper = "Sattler et al., TNNLS 2020"
     judged_by = "the model of its cluster (after local training: w_i)"
+    serves_newcomers = "the model of the cluster of least training loss"
     supports_local_batchnorm = False
 
     def init(self, n: int) -> tuple[Shared, Nothing]:
@@ -69,6 +72,11 @@ class CFL(Method):
         w = table_row(shared.models, table_row(shared.cluster, data.id))
         new = data.descend(self.model, w)
         return mine, Up(new, (new - w).norm())
+
+    def serve_newcomer(self, shared: Shared, mine: Nothing, data: ClientData) -> Tensor:
+        losses = torch.stack([data.mean_loss(self.model, w) for w in shared.models])
+        in_use = torch.arange(self.M, device=losses.device) < shared.count
+        return table_row(shared.models, torch.where(in_use, losses, torch.inf).argmin())
 
     def server(self, shared: Shared, up: RowsByField, who: Participants) -> Shared:
         ids = torch.as_tensor(who.ids)

@@ -8,7 +8,9 @@ Server: k-means on the omega_i, then Omega_k <- (1 - a) Omega_k + a mean of its 
 Departures. k-means starts from the contexts as they are (by k-means++ the first time, when all are equal), and an empty
 context keeps its model. A client that never took part starts from the mean of the contexts. Whole models are clustered
 as points with the same distances, which follow from the inner products of all omega_i. All steps are plain: they ignore
-the run's momentum. lr_p follows the run's lr_decay, as eta does.
+the run's momentum, and other settings of the optimizer are refused. lr_p follows the run's lr_decay, as eta does.
+Newcomers. The paper says nothing of them. Ours train for a round from the mean of the contexts, as a client does that
+never took part, then for a round from the context nearest to the result.
 Defaults. lam, inner and lr_p are those of pFedMe; none was tuned here."""
 from __future__ import annotations
 
@@ -19,10 +21,10 @@ from typing import Annotated, NamedTuple
 import torch
 from torch import Tensor
 
-from fedmpi.clustering.kmeans_and_linkage import kmeans_of_models
+from fedmpi.clustering.kmeans_and_linkage import cluster_models
 from fedmpi.method import WHOLE, ClientData, Method, Participants, RowsByField, nbytes
 from fedmpi.models.tables import table_row
-from fedmpi.settings import Ge, Gt, Le
+from fedmpi.settings import Ge, Gt, Le, ModelCount
 
 
 class Shared(NamedTuple):
@@ -49,7 +51,7 @@ class Up(NamedTuple):
 
 @dataclass(frozen=True)
 class CGPFL(Method):
-    K: Annotated[int, Ge(1), "number of contexts"] = 4
+    K: Annotated[ModelCount, "number of contexts"] = 4
     lam: Annotated[float, Ge(0), "pull between the personal model and its context"] = 15.
     inner: Annotated[int, Ge(1), "steps of the personal model per batch"] = 5
     lr_p: Annotated[float, Gt(0), "learning rate of the personal model"] = .01
@@ -58,6 +60,7 @@ class CGPFL(Method):
     title = "CGPFL"
     paper = "Tang et al., IJCAI 2022"
     judged_by = "theta_i, the personal model"
+    serves_newcomers = "theta after a round from the context nearest to its model after a round"
     supports_local_batchnorm = False
 
     def init(self, n: int) -> tuple[Shared, Mine]:
@@ -65,7 +68,11 @@ class CGPFL(Method):
 
     def client(self, shared: Shared, mine: Mine, data: ClientData) -> tuple[Mine, Up]:
         k = table_row(shared.context, data.id)
-        omega = torch.where(k < 0, shared.Omega.mean(0), table_row(shared.Omega, k))
+        theta, omega = self.train_from(torch.where(k < 0, shared.Omega.mean(0), table_row(shared.Omega, k)), data)
+        return Mine(theta), Up(omega, ((shared.Omega - omega) ** 2).sum(1))
+
+    def train_from(self, omega: Tensor, data: ClientData) -> tuple[Tensor, Tensor]:
+        """Return theta and omega after local training from this context."""
         lr_p = self.lr_p * data.decay
 
         def step(state: tuple[Tensor, Tensor], grad: Callable[..., Tensor]) -> tuple[Tensor, Tensor]:
@@ -73,11 +80,16 @@ class CGPFL(Method):
             for _ in range(self.inner):
                 theta = theta - lr_p * (grad(self.model, theta) + self.lam * (theta - omega))
             return theta, omega - data.lr * self.lam * (omega - theta)
-        theta, omega = data.scan(step, (omega, omega))
-        return Mine(theta), Up(omega, ((shared.Omega - omega) ** 2).sum(1))
+        trained = data.scan(step, (omega, omega))
+        return trained[0], trained[1]
+
+    def serve_newcomer(self, shared: Shared, mine: Mine, data: ClientData) -> Tensor:
+        _, omega = self.train_from(shared.Omega.mean(0), data)
+        nearest = ((shared.Omega - omega) ** 2).sum(1).argmin()
+        return self.train_from(table_row(shared.Omega, nearest), data)[0]
 
     def server(self, shared: Shared, up: RowsByField, who: Participants) -> Shared:
-        found = kmeans_of_models(up.omega, up.squares, shared.Omega, (who.seed, who.round))
+        found = cluster_models(up.omega, up.squares, shared.Omega, (who.seed, who.round))
         means = up.omega.mean_by(found.labels, self.K, shared.Omega)
         context = shared.context.clone()
         context[torch.as_tensor(who.ids)] = torch.as_tensor(found.labels).long()

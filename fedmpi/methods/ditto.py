@@ -41,6 +41,7 @@ class Ditto(Method):
     title = "Ditto"
     paper = "Li et al., ICML 2021"
     judged_by = "v_i, the personal model"
+    serves_newcomers = "v trained for a round from w, and pulled to it"
 
     def init(self, n: int) -> tuple[Shared, Mine]:
         return Shared(self.model.start), Mine(self.model.start)
@@ -48,6 +49,9 @@ class Ditto(Method):
     def client(self, shared: Shared, mine: Mine, data: ClientData) -> tuple[Mine, Up]:
         v = data.descend(self.model, mine.v, pull=[(shared.w, self.lam, None)])
         return Mine(v), Up(data.descend(self.model, shared.w))
+
+    def serve_newcomer(self, shared: Shared, mine: Mine, data: ClientData) -> Tensor:
+        return data.descend(self.model, shared.w, pull=[(shared.w, self.lam, None)])
 
     def server(self, shared: Shared, up: RowsByField, who: Participants) -> Shared:
         return Shared(up.w.mean(who.sizes))

@@ -3,6 +3,8 @@
 The name stands for aggregated head.
 Objective: min over the personal models of sum_i (n_i / n) f_i(phi, hhat_i), where hhat_i = h_i + (h - h_i) * W_i, and
 W_i in [0, 1] is learned by gradient steps on client i's data (eqs. 1-6, algorithm 1).
+Newcomers. The paper says nothing of them. Ours do what a client does before its first training: they blend the global
+head into the first one, and W starts at `mix_start`.
 Departures. The step of W is `mix_lr` = 1, as in the code that made the paper's tables; the text says eta. By default
 only participants mix (algorithm 1). With `mix_everyone` every client mixes in every round and keeps the result, as in
 that code; at participation 1 both are the same. While phi is frozen, its features are computed only once.
@@ -16,7 +18,7 @@ import torch
 from torch import Tensor
 
 from fedmpi.method import HEAD, WHOLE, ClientData, Method, Participants, RowsByField, State
-from fedmpi.settings import Ge, Le
+from fedmpi.settings import Ge, Le, PassCount
 
 # Name the draws of the batches of the mix and head passes
 MIX_STREAM, HEAD_STREAM = 1, 2
@@ -45,16 +47,17 @@ class Up(NamedTuple):
 # Its functions take any State for `shared`, because FedMHC-AH inherits them and has another Shared.
 @dataclass(frozen=True)
 class FedAH(Method):
-    mix_epochs: Annotated[int, Ge(0), "epochs that learn W at the start of a round; 0 keeps W as it is"] = 1
+    mix_epochs: Annotated[PassCount, Ge(0), "epochs that learn W at the start of a round; 0 keeps W as it is"] = 1
     mix_lr: Annotated[float, Ge(0), "learning rate of W"] = 1.0
     mix_start: Annotated[float, Ge(0), Le(1), "first value of W: 1 takes the global head, 0 keeps the client's "
                          "own"] = 1.0
     mix_everyone: Annotated[bool, "clients that do not take part in a round mix too, and keep the result"] = False
-    head_epochs: Annotated[int, Ge(1), "epochs that train the head while phi is frozen"] = 1
+    head_epochs: Annotated[PassCount, Ge(1), "epochs that train the head while phi is frozen"] = 1
 
     title = "FedAH"
     paper = "Pan et al., 2024"
     judged_by = "(phi, hhat_i), mixed anew on the global model (after local training: (phi_i, h_i))"
+    serves_newcomers = "the global model, its head blended with the first one (eqs. 3 and 4)"
 
     def init(self, n: int) -> tuple[State, Mine]:
         h = self.model.start[self.model.h]

@@ -22,10 +22,10 @@ from fedmpi.errors import BadInput
 from fedmpi.method import HEAD, WHOLE, ClientData, Method, Participants, RowsByField
 from fedmpi.methods.fedah import blend
 from fedmpi.models.flat import Model, Net
-from fedmpi.settings import Ge, Gt, Le
+from fedmpi.settings import Ge, Gt, Le, PassCount
 
 # Name the draws of the share that W is learned on, and of the first of its passes
-PART, MIX = 1, 2
+PART_STREAM, WEIGHTS_STREAM = 1, 2
 # W has converged if so many losses hardly differ
 RECENT = 10
 
@@ -61,12 +61,13 @@ class FedALA(Method):
     mix_lr: Annotated[float, Ge(0), "learning rate of W"] = 1.0
     spread: Annotated[float, Ge(0), "the first time, W is learned until the last 10 losses deviate by less than "
                       "this"] = .01
-    first_passes: Annotated[int, Ge(1), "largest number of passes the first time"] = 50
+    first_passes: Annotated[PassCount, Ge(1), "largest number of passes the first time"] = 50
     mix_everyone: Annotated[bool, "clients that do not take part in a round mix too, and keep the result"] = False
 
     title = "FedALA"
     paper = "Zhang et al., AAAI 2023"
     judged_by = "w_i, blended anew with the global model (after local training: w_i)"
+    serves_newcomers = "the global model, its top blended with the first one as in a first round"
 
     def with_model(self, model: Model) -> Method:
         moving = len(model.names) - len(model.statistics)
@@ -86,7 +87,7 @@ class FedALA(Method):
 
     def mix(self, w: Tensor, mine: Mine, data: ClientData) -> tuple[Tensor, Tensor]:
         """Return the blended model, and the W that was learned for it."""
-        net, below, part = self.split_top(w, data.subset(self.share, PART))
+        net, below, part = self.split_top(w, data.subset(self.share, PART_STREAM))
         top = w[self.cut:]
         W = mine.W
         losses = []
@@ -95,7 +96,7 @@ class FedALA(Method):
             return net.loss(torch.cat([below, blend(own, top, W)]), x, y)
         going = ~mine.learned & (mine.top != top).any()
         for k in range(self.first_passes):
-            W = part.with_batches(1, MIX + k, kind="mix").descend(
+            W = part.with_batches(1, WEIGHTS_STREAM + k, kind="mix").descend(
                 loss, W, lr=self.mix_lr, momentum=0., args=(mine.top,), clip=(0., 1.), where=going if k else None)
             if not data.any_client(going):
                 break

@@ -7,6 +7,7 @@ Client: SGD from its own w_i on f_i(w) + lam / (2 alpha) ||w - u_i||^2.
 `form: heuristic` is the paper's HeurFedAMP: xi_ij is proportional to exp(sigma cos(w_i, w_j)), and xi_ii = `own`.
 The mean xi_ii of a round is reported as `own_weight`. At 1 the method is Local; at 0 the server forgets a client's own
 model.
+Newcomers cannot be served: the server has no model to send them, and no means that they are part of.
 Defaults. The paper needs alpha so small that xi_ii >= 0, and tunes alpha and sigma for each data set. Here both follow
 the models: sigma is the median squared distance of two clients' models in the round, and alpha = sigma / (n - 1). Then
 the others have about half of the weight, and no row exceeds 1. If the median is 0, u_i = w_i. On 20 clients of the
@@ -18,14 +19,14 @@ client that never took part is at the start. The server reads the models that cl
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Literal, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from fedmpi.errors import BadInput
-from fedmpi.method import WHOLE, ClientData, Method, Nothing, Participants, RowsByField, nbytes
+from fedmpi.method import WHOLE, ClientData, Method, Nothing, Participants, RowsByField, TrainSettings, nbytes
 from fedmpi.settings import Ge, Gt, Le
 
 
@@ -64,9 +65,8 @@ class FedAMP(Method):
     def message_template(self) -> Note:
         return Note(self.model.start)
 
-    # Any, as in Method.check
-    def check(self, train: Any) -> None:
-        if train.lr * self.pull >= 1:
+    def check(self, train: TrainSettings) -> None:
+        if train.optimizer == "sgd" and train.lr * self.pull >= 1:
             raise BadInput(f"method.pull = {self.pull}: with train.lr = {train.lr} each step would go all the way to "
                            f"u_i, or past it; pull must be below 1 / lr = {1 / train.lr:.3g}")
 

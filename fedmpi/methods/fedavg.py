@@ -33,6 +33,7 @@ class FedAvg(Method):
     title = "FedAvg"
     paper = "McMahan et al., AISTATS 2017"
     judged_by = "w, the global model (after local training: w_i, FedAvg-FT)"
+    serves_newcomers = "the global model"
 
     def init(self, n: int) -> tuple[Shared, Nothing]:
         return Shared(self.model.start), Nothing()

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from fedmpi.method import WHOLE, ClientData, Method, Nothing, Participants, RowsByField
-from fedmpi.settings import Ge
+from fedmpi.settings import ModelCount
 
 
 class Shared(NamedTuple):
@@ -32,12 +32,13 @@ class Up(NamedTuple):
 
 @dataclass(frozen=True)
 class FedAvgPlus(Method):
-    K: Annotated[int, Ge(1), "number of models that vote"] = 5
+    K: Annotated[ModelCount, "number of models that vote"] = 5
     weights: Annotated[Literal["samples", "equal"], "weights of the mean: training samples, or all equal"] = "samples"
 
     title = "FedAvg+"
     paper = "Ma et al., NeurIPS 2023"
     judged_by = "the soft vote of w_1..w_K (after local training: of the client's K models)"
+    serves_newcomers = "the soft vote of the global models"
 
     def init(self, n: int) -> tuple[Shared, Nothing]:
         return Shared(self.model.starts(self.K)), Nothing()

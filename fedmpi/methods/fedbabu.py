@@ -5,7 +5,8 @@ Objective: min over phi of sum_i (n_i / n) f_i(phi, h^0). Then, for client i, `f
 parameters, from the last averaged phi and h^0.
 Departures. Every evaluation judges a model that is fine-tuned from the phi of that round and never kept. Its accuracy
 is `accuracy`, and the accuracy of (phi, h^0) without fine-tuning is `accuracy_unadapted`. The authors' code divides the
-learning rate by 10 at a half and at three quarters of the rounds; here it follows lr_decay.
+learning rate by 10 at a half and at three quarters of the rounds; here it follows lr_decay and `train.schedule`, whose
+step with milestones at these rounds is the same.
 Defaults. `ft` = 5 was not tuned here."""
 from __future__ import annotations
 
@@ -15,10 +16,10 @@ from typing import Annotated, NamedTuple
 from torch import Tensor
 
 from fedmpi.method import BASE, ClientData, Method, Nothing, Participants, RowsByField
-from fedmpi.settings import Ge
+from fedmpi.settings import Ge, PassCount
 
 # Names the draw of the fine-tuning's batches
-TUNE = 1
+TUNING_STREAM = 1
 
 
 class Shared(NamedTuple):
@@ -35,11 +36,12 @@ class Up(NamedTuple):
 
 @dataclass(frozen=True)
 class FedBABU(Method):
-    ft: Annotated[int, Ge(0), "epochs that fine-tune all parameters before a client is judged"] = 5
+    ft: Annotated[PassCount, Ge(0), "epochs that fine-tune all parameters before a client is judged"] = 5
 
     title = "FedBABU"
     paper = "Oh et al., ICLR 2022"
     judged_by = "the averaged model after `ft` epochs on the client's data (unadapted: the averaged model)"
+    serves_newcomers = "the averaged model after `ft` epochs on its data, as every client"
 
     def init(self, n: int) -> tuple[Shared, Nothing]:
         return Shared(self.model.start[self.model.phi]), Nothing()
@@ -57,7 +59,7 @@ class FedBABU(Method):
 
     def personal(self, shared: Shared, mine: Nothing, data: ClientData) -> Tensor:
         w = self.add_head(shared.phi)
-        return data.with_batches(self.ft, TUNE, kind="fine_tuning").descend(self.model, w) if self.ft else w
+        return data.with_batches(self.ft, TUNING_STREAM, kind="fine_tuning").descend(self.model, w) if self.ft else w
 
     def unadapted(self, shared: Shared, mine: Nothing) -> Tensor:
         return self.add_head(shared.phi)

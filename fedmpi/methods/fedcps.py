@@ -15,6 +15,8 @@ does it). Sections 3.4 and 4.4 leave personal layers with each client, but secti
 version per cluster: with `personal_layers: client` a client goes on from its own last layers, pulled to its cluster's.
 An empty cluster keeps its theta_j and tau_j^2. Identities are final once all clients' are known and none has changed
 for `stable` rounds; from then on clients receive their own cluster's part alone.
+Newcomers. The paper says nothing of them. Ours choose a cluster as every client does, and train for a round from it,
+with the pull `lam`, because their sigma^2 is unknown.
 Defaults. The paper gives no lam. No default was chosen on data; jobs/strengths_fedcps.yaml is the grid for it."""
 from __future__ import annotations
 
@@ -25,15 +27,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedmpi.clustering.kmeans_and_linkage import placed
+from fedmpi.clustering.kmeans_and_linkage import replace_entries
 from fedmpi.method import WHOLE, ClientData, Method, Participants, RowsByField, nbytes, set_by_with_model
 from fedmpi.models.flat import Model
 from fedmpi.models.tables import table_row
 from fedmpi.models.tail import Tail, cut_tail
-from fedmpi.settings import Ge, Gt, Le
+from fedmpi.settings import Ge, Gt, Le, ModelCount
 
 # Names the draw of the subset on which a client chooses its cluster
-IDENTITY = 1
+IDENTITY_STREAM = 1
 
 
 class Shared(NamedTuple):
@@ -72,7 +74,7 @@ class Up(NamedTuple):
 
 @dataclass(frozen=True)
 class FedCPS(Method):
-    k: Annotated[int, Ge(1), "number of clusters"] = 3
+    k: Annotated[ModelCount, "number of clusters"] = 3
     layers: Annotated[int, Ge(1), "number of last blocks of the network that each cluster has of its own"] = 2
     lam: Annotated[float, Ge(0), "pull of a client of median size; 0: no pull at all"] = .1
     lam_min: Annotated[float, Ge(0), "smallest pull"] = .001
@@ -86,6 +88,7 @@ class FedCPS(Method):
     title = "FedCPS"
     paper = "Yang et al., 2025"
     judged_by = "w_i, its model after its last local training"
+    serves_newcomers = "w trained for a round from the cluster of least training loss, and pulled to it"
     supports_local_batchnorm = False
 
     def __post_init__(self) -> None:
@@ -116,8 +119,15 @@ class FedCPS(Method):
         """Return j, (): the client's cluster."""
         if shared.calm >= self.stable:
             return table_row(shared.ID, data.id).clone()
-        losses = self.tail.losses(data.subset(self.subset, IDENTITY), shared.base, shared.theta)
-        return losses.argmin()
+        return self.find_cluster(shared, data)
+
+    def find_cluster(self, shared: Shared, data: ClientData) -> Tensor:
+        """Return the cluster of least loss, ()."""
+        return self.tail.losses(data.subset(self.subset, IDENTITY_STREAM), shared.base, shared.theta).argmin()
+
+    def serve_newcomer(self, shared: Shared, mine: Mine, data: ClientData) -> Tensor:
+        theta = self.model.join(shared.base, table_row(shared.theta, self.find_cluster(shared, data)))
+        return data.descend(self.model, theta, pull=[(theta, self.lam, None)])
 
     def compute_pull(self, shared: Shared, mine: Mine, j: Tensor, n: int | Tensor) -> Tensor:
         """Return lam_i (eq. 3)."""
@@ -133,7 +143,7 @@ class FedCPS(Method):
         tau2 = up.told[2:].mean_by(j, self.k, shared.tau2[:, None]).flatten()
         who.log(clusters=j, k=self.k)
         who.log_per_client(lam=lam)
-        ID = placed(shared.ID, who.ids, j)
+        ID = replace_entries(shared.ID, who.ids, j)
         settled = (ID >= 0).all() and (ID == shared.ID).all()
         return Shared(up.w[:cut].mean(), up.w[cut:].mean_by(j, self.k, shared.theta), tau2,
                       self.compute_scale(shared.scale, who.sizes, sigma2, tau2[j].numpy()), ID,

@@ -24,10 +24,8 @@ from torch import Tensor
 from fedmpi.method import BASE, HEAD, ClientData, Method, Participants, RowsByField, set_by_with_model
 from fedmpi.models.flat import Model
 from fedmpi.models.variational import Variational, compute_kl_divergence, take_class_rows
-from fedmpi.settings import Ge
+from fedmpi.settings import AtMost, Ge, PassCount
 
-# Names the draw of the head epochs' batches
-FT = 1
 # Precisions travel in this unit, because exact sums have a limited range
 UNIT = 2 ** 10
 
@@ -59,14 +57,16 @@ class Up(NamedTuple):
 @dataclass(frozen=True)
 class FedCR(Method):
     beta: Annotated[float, Ge(0), "weight of the divergence from the class's Gaussian"] = .001
-    samples: Annotated[int, Ge(1), "number of codes drawn for each sample and step"] = 15
-    ft: Annotated[int, Ge(0), "epochs of the head before a client is judged"] = 10
+    samples: Annotated[int, Ge(1), AtMost(10_000, "a step draws them all at once"),
+                       "number of codes drawn for each sample and step"] = 15
+    ft: Annotated[PassCount, Ge(0), "epochs of the head before a client is judged"] = 10
     # The model with its code
     net: Variational = set_by_with_model()
 
     title = "FedCR"
     paper = "Zhang et al., ICML 2023"
     judged_by = "(phi, h_i) after `ft` epochs of the head (after local training: (phi_i, h_i))"
+    serves_newcomers = "the encoder and the first head after `ft` epochs of the head, as every client"
     # The Gaussians are multiplied, not averaged
     supports_robust_mean = False
 
@@ -99,7 +99,7 @@ class FedCR(Method):
                       torch.where(held, precision.rsqrt(), shared.sigma))
 
     def personal(self, shared: Shared, mine: Mine, data: ClientData) -> Tensor:
-        return self.net.tuned(shared.phi, mine.h, data, self.ft, FT)
+        return self.net.tune_head(shared.phi, mine.h, data, self.ft)
 
     def trained(self, mine: Mine, up: Up) -> Tensor:
         return torch.cat([up.phi, mine.h])

@@ -14,6 +14,7 @@ here they are added as they are. Equal affinities (all are equal at first) are p
 each round and client. If there are fewer than M others, the client is sent its own model in their place. It counts for
 nothing, and neither does any model that is nearer than 1e-5 to v_i or w_i. The server reads the models that clients
 keep, so that nothing is held twice.
+Newcomers cannot be served: the server has no model to send them, only those that clients keep.
 Defaults. epsilon = .3 and fall = .05 are those of the authors' code. None was tuned here."""
 from __future__ import annotations
 
@@ -25,14 +26,14 @@ import torch
 from torch import Tensor
 
 from fedmpi.method import WHOLE, ClientData, Method, Participants, RowsByField, nbytes
-from fedmpi.settings import Ge, Gt, Le, Lt
+from fedmpi.settings import Ge, Gt, Le, Lt, ModelCount
 
 # Names the draw of the samples that are held out
-HELD = 1
+HELD_OUT_STREAM = 1
 # Keeps this use of the seed apart from others
-CHOICE = 0xF0_0D
+CHOICE_STREAM = 0xF0_0D
 # A model at most so far from another counts as the same
-NEAR = 1e-5
+SAME_MODEL_DISTANCE = 1e-5
 
 
 class Shared(NamedTuple):
@@ -63,7 +64,7 @@ class Up(NamedTuple):
 
 @dataclass(frozen=True)
 class FedFomo(Method):
-    M: Annotated[int, Ge(1), "number of models that a client is sent"] = 5
+    M: Annotated[ModelCount, "number of models that a client is sent"] = 5
     epsilon: Annotated[float, Ge(0), Le(1), "share of models that are sent at random in the first round"] = .3
     fall: Annotated[float, Ge(0), Le(1), "amount by which epsilon falls after every round, until it is 0"] = .05
     held_out: Annotated[float, Gt(0), Lt(1), "share of the training samples on which models are validated"] = .2
@@ -87,7 +88,7 @@ class FedFomo(Method):
 
     def choose_for(self, row: np.ndarray, i: int, who: Participants) -> np.ndarray:
         """Return the clients whose models client i is sent, (M,); `row` (N,) is its row of affinities."""
-        generator = np.random.default_rng((who.seed, who.round, i, CHOICE))
+        generator = np.random.default_rng((who.seed, who.round, i, CHOICE_STREAM))
         at_random = generator.random(self.M) < self.epsilon - who.round * self.fall
         order = generator.permutation(len(row))
         shuffled = [int(j) for j in order if j != i]
@@ -101,14 +102,14 @@ class FedFomo(Method):
         return Note(mine.w.mix(np.eye(len(shared.affinity))[self.choose_models(shared, who)]))
 
     def client(self, shared: Shared, mine: Mine, data: ClientData) -> tuple[Mine, Up]:
-        train = data.subset(1 - self.held_out, HELD, fixed=True)
-        held = data.subset(1 - self.held_out, HELD, fixed=True, rest=True)
+        train = data.subset(1 - self.held_out, HELD_OUT_STREAM, fixed=True)
+        held = data.subset(1 - self.held_out, HELD_OUT_STREAM, fixed=True, rest=True)
         models = torch.cat([data.message.models, mine.w[None]])
         v = mine.before
         gains = held.mean_loss(self.model, v) - torch.stack([held.mean_loss(self.model, w) for w in models])
         distances = (models - v).norm(dim=1)
-        other = (data.message.models - mine.w).norm(dim=1) > NEAR
-        counts = (distances > NEAR) & torch.cat([other, torch.ones_like(other[:1])])
+        other = (data.message.models - mine.w).norm(dim=1) > SAME_MODEL_DISTANCE
+        counts = (distances > SAME_MODEL_DISTANCE) & torch.cat([other, torch.ones_like(other[:1])])
         weight = torch.where(counts, gains / (distances + 1e-5), 0.)
         a = weight.clamp(min=0)
         v = v + a / torch.where(a.sum() > 0, a.sum(), 1.) @ (models - v)

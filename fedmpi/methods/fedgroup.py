@@ -3,7 +3,8 @@
 Objective: min over the groups' models of sum_g sum_{i in g} (n_i / n_g) f_i(w_g).
 In a warm-up round, 20 K random clients train from the common start. k-means clusters their updates by the cosines with
 the first K singular directions of all these updates (decomposed cosine similarity, EDC). Any other client trains from
-the start too before it first takes part, and joins the group whose mean update is most like its own.
+the start too before it first takes part, and joins the group whose mean update is most like its own. A
+newcomer does the same.
 Departures. Updates and the groups' models are averaged with weights n_i. A client that never took part is judged by the
 model of the group that it would join. Groups are not averaged with each other, which is the paper's default. k-means
 has a single start; the authors' code takes the best of ten.
@@ -18,10 +19,10 @@ import torch
 from torch import Tensor
 
 from fedmpi.clustering.kmeans_and_linkage import kmeans
-from fedmpi.clustering.low_rank import spectrum
+from fedmpi.clustering.low_rank import decompose_symmetric
 from fedmpi.method import WHOLE, ClientData, Method, Nothing, Participants, RowsByField, nbytes
 from fedmpi.models.tables import table_row
-from fedmpi.settings import Ge
+from fedmpi.settings import Ge, ModelCount
 
 # Keeps this use of the seed apart from others
 FIRST = 0x6200
@@ -47,12 +48,13 @@ class Up(NamedTuple):
 
 @dataclass(frozen=True)
 class FedGroup(Method):
-    K: Annotated[int, Ge(1), "number of groups"] = 4
+    K: Annotated[ModelCount, "number of groups"] = 4
     first: Annotated[int, Ge(1), "clients per group that train before the first round"] = 20
 
     title = "FedGroup"
     paper = "Duan et al., ISPA 2021"
     judged_by = "the model of its group (after local training: w_i)"
+    serves_newcomers = "the model of the group whose mean update is most like its own"
     supports_local_batchnorm = False
 
     def init(self, n: int) -> tuple[Shared, Nothing]:
@@ -66,13 +68,18 @@ class FedGroup(Method):
     def find_group(self, shared: Shared, data: ClientData) -> Tensor:
         """Return the client's group. If it is unknown, train from the start to find it."""
         group = table_row(shared.group, data.id)
-        if not data.any_client(group < 0):
-            return group
+        return self.join_group(shared, data, group) if data.any_client(group < 0) else group
+
+    def join_group(self, shared: Shared, data: ClientData, group: Tensor) -> Tensor:
+        """Return the group whose mean update is most like the client's own, if its `group` (0-d) is -1."""
         trial = data.with_batches(None, 0, kind="warm_up")
         dW = trial.descend(self.model, self.model.start, where=group < 0) - self.model.start
         norms = shared.directions.norm(dim=1)
         likeness = shared.directions @ dW / norms.clamp(min=1e-30)
         return torch.where(group < 0, torch.where(norms > 0, likeness, -torch.inf).argmax(), group)
+
+    def serve_newcomer(self, shared: Shared, mine: Nothing, data: ClientData) -> Tensor:
+        return table_row(shared.models, self.join_group(shared, data, torch.full_like(data.id, -1)))
 
     def client(self, shared: Shared, mine: Nothing, data: ClientData) -> tuple[Nothing, Up]:
         group = self.find_group(shared, data)
@@ -81,7 +88,7 @@ class FedGroup(Method):
     def cluster_updates(self, gram: Tensor, seed: int) -> np.ndarray:
         """Cluster clients by the cosines of their updates with the first K singular directions of all of them."""
         # Eigenvalues ascend
-        values, vectors = map(torch.from_numpy, spectrum(gram.numpy()))
+        values, vectors = map(torch.from_numpy, decompose_symmetric(gram.numpy()))
         along = vectors[:, -self.K:] * values[-self.K:].clamp(min=0).sqrt()
         return kmeans(along / gram.diagonal().sqrt().clamp(min=1e-300)[:, None], self.K, None, (seed, FIRST)).labels
 

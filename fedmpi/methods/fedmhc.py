@@ -3,7 +3,8 @@
 Objective: min over theta_i of f_i(theta_i) + lam/2 ||theta_i - w_i||^2, where w_i = (phi, H_m). m is the group whose
 head fits client i best, and H_1..H_M are the k-means centres of the clients' heads (eqs. 4-14, algorithm 1).
 `anchor: global` pulls theta_i to w as downloaded (eq. 9). `anchor: local` pulls it to the moving w_i (line 11 of
-algorithm 1), in plain steps that ignore the run's momentum.
+algorithm 1), in plain steps that ignore the run's momentum; other settings of the optimizer are refused.
+Newcomers. The paper says nothing of them. Ours choose m by eq. 5, and train theta for a round by eq. 9 from (phi, H_m).
 Departures. All heads start equal, because k-means needs a common start: in the first round every client takes H_1. From
 then on k-means starts from the current H, so that it needs few iterations (figure 3 d). scikit-learn moves a centre
 that has lost all its members to a far head. So a cluster is empty, and keeps its head, only if there are fewer
@@ -22,10 +23,10 @@ from typing import Annotated, Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from fedmpi.clustering.kmeans_and_linkage import kmeans, mean_distance
+from fedmpi.clustering.kmeans_and_linkage import compute_mean_distance, kmeans
 from fedmpi.method import BASE, HEAD, WHOLE, ClientData, Method, Participants, RowsByField
 from fedmpi.models.tables import table_row
-from fedmpi.settings import Ge
+from fedmpi.settings import Ge, ModelCount
 
 
 class Shared(NamedTuple):
@@ -50,7 +51,7 @@ class Up(NamedTuple):
 
 @dataclass(frozen=True)
 class FedMHC(Method):
-    M: Annotated[int, Ge(1), "number of clusters of heads"] = 4
+    M: Annotated[ModelCount, "number of clusters of heads"] = 4
     lam: Annotated[float, Ge(0), "pull of the personal model towards its anchor"] = .1
     anchor: Annotated[Literal["global", "local"], "what theta is pulled to: the downloaded w, or the w that is "
                       "trained beside it"] = "global"
@@ -60,6 +61,7 @@ class FedMHC(Method):
     title = "FedMHC"
     paper = "Zheng et al., 2024"
     judged_by = "theta_i, the personal model"
+    serves_newcomers = "theta trained for a round from (phi, H_m), and pulled to it"
     # Heads are means that k-means computes
     supports_robust_mean = False
 
@@ -73,6 +75,12 @@ class FedMHC(Method):
             return self.train_side_by_side(w, mine.theta, data)
         theta = data.descend(self.model, mine.theta, pull=[(w, self.lam, None)])
         return Mine(theta), Up(data.descend(self.model, w))
+
+    def serve_newcomer(self, shared: Shared, mine: Mine, data: ClientData) -> Tensor:
+        w = self.model.join(shared.phi, table_row(shared.heads, self.choose_group(shared, data)))
+        if self.anchor == "local":
+            return self.train_side_by_side(w, w, data)[0].theta
+        return data.descend(self.model, w, pull=[(w, self.lam, None)])
 
     def choose_group(self, shared: Shared, data: ClientData) -> Tensor:
         """Return m, (): the head that fits the client's training samples best (eq. 5)."""
@@ -95,7 +103,7 @@ class FedMHC(Method):
                        batch=self.mini_batch)
         heads = found.centres(h, old=shared.heads)
         who.log(clusters=found.labels, k=self.M, iterations=found.iterations,
-                distance=mean_distance(h, found.labels))
+                distance=compute_mean_distance(h, found.labels))
         return Shared(up.w[self.model.phi].mean(), heads)
 
     def personal(self, shared: Shared, mine: Mine, data: ClientData) -> Tensor:

@@ -16,11 +16,11 @@ from typing import Annotated, NamedTuple
 import torch
 from torch import Tensor
 
-from fedmpi.clustering.kmeans_and_linkage import kmeans, mean_distance
+from fedmpi.clustering.kmeans_and_linkage import compute_mean_distance, kmeans
 from fedmpi.method import BASE, HEAD, ClientData, Participants, RowsByField
 from fedmpi.methods.fedah import FedAH, Mine
 from fedmpi.models.tables import table_row
-from fedmpi.settings import Ge
+from fedmpi.settings import ModelCount
 
 
 class Shared(NamedTuple):
@@ -33,11 +33,12 @@ class Shared(NamedTuple):
 
 @dataclass(frozen=True)
 class FedMHCAH(FedAH):
-    M: Annotated[int, Ge(1), "number of clusters of heads"] = 4
+    M: Annotated[ModelCount, "number of clusters of heads"] = 4
 
     title = "FedMHC-AH"
     paper = "our own: Zheng et al. and Pan et al., 2024, combined"
     judged_by = "(phi, hhat_i), mixed anew with the head of the best group (after local training: (phi_i, h_i))"
+    serves_newcomers = "(phi, hhat), its head the first one blended with that of the best group"
 
     def init(self, n: int) -> tuple[Shared, Mine]:
         phi, h = self.model.start[self.model.phi], self.model.start[self.model.h]
@@ -55,5 +56,5 @@ class FedMHCAH(FedAH):
         found = kmeans(h, self.M, start=None if first else shared.heads, seed=(who.seed, who.round))
         heads = sent.mean_by(found.labels, self.M, shared.heads, who.sizes)
         who.log(clusters=found.labels, k=self.M, iterations=found.iterations,
-                distance=mean_distance(h, found.labels, who.sizes))
+                distance=compute_mean_distance(h, found.labels, who.sizes))
         return Shared(up.w[self.model.phi].mean(who.sizes), heads)

@@ -1,6 +1,7 @@
 """FedPer, Arivazhagan et al., 2019: the server averages the feature extractor, and the head stays with the client.
 
 Objective: min over phi, h_1..h_N of sum_i (n_i / n) f_i(phi, h_i). Clients train both together by E epochs of SGD.
+Newcomers. The paper says nothing of them; ours train a head for a round, as FedRep's do.
 Departures. The personal layers are the model's head block (`model.head`), and all heads start equal. There are no
 settings."""
 from __future__ import annotations
@@ -36,6 +37,7 @@ class FedPer(Method):
     title = "FedPer"
     paper = "Arivazhagan et al., 2019"
     judged_by = "(phi, h_i), the own head on the averaged extractor (after local training: (phi_i, h_i))"
+    serves_newcomers = "phi, and a head trained for a round on frozen phi"
 
     def init(self, n: int) -> tuple[Shared, Mine]:
         return Shared(self.model.start[self.model.phi]), Mine(self.model.start[self.model.h])
@@ -44,6 +46,13 @@ class FedPer(Method):
         w = data.descend(self.model, self.model.join(shared.phi, mine.h))
         # The head is copied, because a slice would keep all of w in memory
         return Mine(w[self.model.h].clone()), Up(w[self.model.phi])
+
+    def fit_head(self, shared: Shared, mine: Mine, data: ClientData) -> Tensor:
+        """Return the client's head after training with phi as downloaded."""
+        return data.with_features(self.model.base, shared.phi).descend(self.model.head, mine.h)
+
+    def serve_newcomer(self, shared: Shared, mine: Mine, data: ClientData) -> Tensor:
+        return self.model.join(shared.phi, self.fit_head(shared, mine, data))
 
     def server(self, shared: Shared, up: RowsByField, who: Participants) -> Shared:
         return Shared(up.phi.mean(who.sizes))

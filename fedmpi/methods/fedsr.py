@@ -23,10 +23,7 @@ from torch import Tensor
 from fedmpi.method import ClientData, Method, Nothing, Participants, RowsByField, set_by_with_model
 from fedmpi.models.flat import Model
 from fedmpi.models.variational import Variational, compute_kl_divergence, take_class_rows
-from fedmpi.settings import Ge
-
-# Names the draw of the fine-tuning's batches
-FT = 1
+from fedmpi.settings import Ge, PassCount
 
 
 class Shared(NamedTuple):
@@ -53,13 +50,14 @@ class FedSR(Method):
     a_C: Annotated[float, Ge(0), "weight of the divergence from the class's Gaussian"] = .0005
     r: Annotated[Literal["own", "averaged"], "the Gaussians of the classes: each client's own, or one set for "
                  "all"] = "own"
-    ft: Annotated[int, Ge(0), "epochs of the head before a client is judged (FedSR-FT)"] = 0
+    ft: Annotated[PassCount, Ge(0), "epochs of the head before a client is judged (FedSR-FT)"] = 0
     # The model with its code
     net: Variational = set_by_with_model()
 
     title = "FedSR"
     paper = "Nguyen et al., NeurIPS 2022"
     judged_by = "w, the global model, after `ft` epochs of its head (after local training: w_i)"
+    serves_newcomers = "the global model after `ft` epochs of its head, as every client"
 
     def with_model(self, model: Model) -> Method:
         return replace(self, model=model, net=Variational(model))
@@ -88,7 +86,7 @@ class FedSR(Method):
 
     def personal(self, shared: Shared, mine: Mine | Nothing, data: ClientData) -> Tensor:
         w = shared.w[:self.net.size]
-        return self.net.tuned(w[self.net.phi], w[self.net.h], data, self.ft, FT)
+        return self.net.tune_head(w[self.net.phi], w[self.net.h], data, self.ft)
 
     def trained(self, mine: Mine | Nothing, up: Up) -> Tensor:
         return up.w

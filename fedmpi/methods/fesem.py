@@ -9,6 +9,8 @@ round. `layers` makes the rows shorter; the members' mean is still taken over al
 `keep` is the client side of FeSEM-CAM (Ma et al., 2023, eqs. 12 and 13): a client goes on from its own theta_i, pulled
 to its centre by lam. `scale_by_share` puts the factor n_i / n that eq. 13 prints on the gradient. n counts the samples
 of the participants of the round before, which is all that the server knows; in the first round the factor is 1.
+Newcomers. The paper says nothing of them. Ours train for a round from the mean of the centres, as a client in its first
+round, and take the nearest centre by L2.
 Departures. A client that has not taken part yet belongs to no cluster: it starts from the mean of the centres, and is
 judged by it. The ledger counts k models down, as FedMHC's table II does, though a client needs only its own centre.
 Defaults. None was tuned here."""
@@ -20,12 +22,13 @@ from typing import Annotated, Literal, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from fedmpi.clustering.kmeans_and_linkage import embed, kmeans, lloyd, mean_distance
+from fedmpi.clustering.kmeans_and_linkage import compute_mean_distance, embed_rows, kmeans, lloyd
 from fedmpi.errors import BadInput
-from fedmpi.method import WHOLE, ClientData, Method, Nothing, Participants, RowsByField, nbytes
-from fedmpi.models.flat import Model, join_slices
+from fedmpi.method import WHOLE, ClientData, Method, Nothing, Participants, RowsByField, Weights, nbytes
+from fedmpi.models.flat import Model
+from fedmpi.models.slices import join_slices
 from fedmpi.models.tables import table_row
-from fedmpi.settings import Ge
+from fedmpi.settings import Ge, ModelCount
 
 # Random starts of the first k-means
 TRIES = 10
@@ -55,7 +58,7 @@ class Up(NamedTuple):
 
 @dataclass(frozen=True)
 class FeSEM(Method):
-    k: Annotated[int, Ge(1), "number of clusters"] = 5
+    k: Annotated[ModelCount, "number of clusters"] = 5
     layers: Annotated[tuple[str, ...], "blocks on which distances are measured; linear: all fully connected ones; "
                       "empty: the whole model"] = ()
     weights: Annotated[Literal["samples", "equal"], "weights of the rows: training samples, or all equal"] = "equal"
@@ -66,6 +69,7 @@ class FeSEM(Method):
     title = "FeSEM"
     paper = "Xie et al., 2021"
     judged_by = "its own cluster's centre (after local training: theta_i)"
+    serves_newcomers = "the centre nearest to its model after a round from the mean of the centres"
 
     def with_model(self, model: Model) -> Method:
         for name in {*self.layers} - {"linear"}:
@@ -111,9 +115,14 @@ class FeSEM(Method):
         """Return each sample's cross-entropy times the client's share n_i / n, (b,)."""
         return share * self.model.loss(w, x, y)
 
+    def serve_newcomer(self, shared: Shared, mine: Mine | Nothing, data: ClientData) -> Weights:
+        theta = data.descend(self.model, shared.w.mean(0))
+        apart = sum(((shared.w[:, part] - theta[part]) ** 2).sum(1) for part in self.slices)
+        return table_row(shared.w, torch.as_tensor(apart).argmin())
+
     def server(self, shared: Shared, up: RowsByField, who: Participants) -> Shared:
         weight = who.sizes if self.weights == "samples" else None
-        points = embed(sum(up.w[part].gram(beside=shared.w[:, part]) for part in self.slices))
+        points = embed_rows(sum(up.w[part].gram(beside=shared.w[:, part]) for part in self.slices))
         rows, centres = points[:len(who.ids)], points[len(who.ids):]
         if (shared.of < 0).all():
             found = kmeans(rows, self.k, None, (who.seed, who.round + 1), weight, TRIES)
@@ -122,7 +131,7 @@ class FeSEM(Method):
         of = shared.of.clone()
         of[torch.as_tensor(who.ids)] = torch.from_numpy(found.labels).to(of)
         who.log(clusters=found.labels, k=self.k, iterations=found.iterations,
-                distance=mean_distance(rows, found.labels, weight))
+                distance=compute_mean_distance(rows, found.labels, weight))
         return Shared(up.w.mean_by(found.labels, self.k, old=shared.w, weight=weight), of,
                       torch.as_tensor(float(who.sizes.sum())))
 

@@ -43,3 +43,4 @@ class FeSEMCAM(CAM, FeSEM):
     title = "FeSEM-CAM"
     paper = "Ma et al., NeurIPS 2023"
     judged_by = "g + its own cluster's centre"
+    serves_newcomers = "g + the centre nearest to its model after a round from the mean of the centres"

@@ -19,10 +19,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedmpi.method import BASE, HEAD, WHOLE, ClientData, Method, Nothing, Participants, RowsByField
+from fedmpi.method import BASE, HEAD, WHOLE, ClientData, Method, Nothing, Participants, RowsByField, Weights
 from fedmpi.models.flat import Net
 from fedmpi.models.tables import table_row
-from fedmpi.settings import Ge
+from fedmpi.settings import ModelCount
 
 
 class Shared(NamedTuple):
@@ -43,7 +43,7 @@ class Up(NamedTuple):
 
 @dataclass(frozen=True)
 class IFCA(Method):
-    k: Annotated[int, Ge(1), "number of clusters"] = 5
+    k: Annotated[ModelCount, "number of clusters"] = 5
     shared_body: Annotated[bool, "clusters have a head of their own and share all other layers"] = False
     average: Annotated[Literal["equal", "mean", "share"], "plain mean of the members, mean weighted by samples, or "
                        "eq. 6 of Fed-CAM"] = "equal"
@@ -51,6 +51,7 @@ class IFCA(Method):
     title = "IFCA"
     paper = "Ghosh et al., NeurIPS 2020"
     judged_by = "the cluster model of least training loss (after local training: w_i)"
+    serves_newcomers = "the cluster model of least training loss, as every client"
 
     @property
     def cut(self) -> int:
@@ -75,6 +76,9 @@ class IFCA(Method):
     def client(self, shared: Shared, mine: Nothing, data: ClientData) -> tuple[Nothing, Up]:
         z = self.choose_cluster(shared, data)
         return mine, Up(data.descend(self.model, self.model.join(shared.phi, table_row(shared.parts, z))), z)
+
+    def serve_newcomer(self, shared: Shared, mine: Nothing, data: ClientData) -> Weights:
+        return IFCA.personal(self, shared, mine, data)
 
     def server(self, shared: Shared, up: RowsByField, who: Participants) -> Shared:
         z = up.z.gather().flatten()

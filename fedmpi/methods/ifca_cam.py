@@ -31,3 +31,4 @@ class IFCACAM(CAM, IFCA):
     title = "IFCA-CAM"
     paper = "Ma et al., NeurIPS 2023"
     judged_by = "g + the cluster model of least training loss"
+    serves_newcomers = "g + the cluster model of least training loss, as every client"

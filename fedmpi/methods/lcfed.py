@@ -6,6 +6,9 @@ of client i: the one with the largest cosine of M omega_i with M Omega_k (eqs. 1
 principal components of models that a sample of clients trained once. Every client knows it, and sends its image M
 omega_i. M Omega_k is the mean of the members' images, so that the server assigns clusters without touching a vector of
 P numbers.
+Newcomers. The paper says nothing of them. Ours train for a round from the common start, as a client without a cluster,
+and join the cluster with the largest cosine of images (algorithm 1). Then they train for a round from Omega_k, with
+both pulls.
 Departures. Phi is the mean of the phi_i (the paper prints their sum). The components are those of centred models, and
 are applied to uncentred ones. The pre-round starts from the common start, Phi pulls in it, and only M is kept of it.
 With fewer than D + 1 clients some components are 0; with fewer than D clients there are as many components as clients.
@@ -28,11 +31,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedmpi.clustering.kmeans_and_linkage import kmeans, placed
-from fedmpi.clustering.low_rank import cosines_to_centres, multiply_adds, principal, unit_rows
+from fedmpi.clustering.kmeans_and_linkage import kmeans, replace_entries
+from fedmpi.clustering.low_rank import compute_cosines, count_multiply_adds, find_principal_weights, scale_to_unit_rows
 from fedmpi.method import BASE, WHOLE, ClientData, Method, Participants, RowsByField, nbytes
 from fedmpi.models.tables import table_row
-from fedmpi.settings import Ge
+from fedmpi.settings import Ge, ModelCount
 
 # Keeps this use of the seed apart from others
 SAMPLE = 0x1CFE
@@ -70,7 +73,7 @@ class Up(NamedTuple):
 
 @dataclass(frozen=True)
 class LCFed(Method):
-    K: Annotated[int, Ge(1), "number of clusters"] = 10
+    K: Annotated[ModelCount, "number of clusters"] = 10
     mu: Annotated[float, Ge(0), "pull to the cluster's model"] = .1
     lam: Annotated[float, Ge(0), "pull of the extractor to the global one"] = .01
     D: Annotated[int, Ge(1), "number of components, and so of numbers in a low-rank image"] = 50
@@ -79,6 +82,7 @@ class LCFed(Method):
     title = "LCFed"
     paper = "Zhang et al., ICASSP 2025"
     judged_by = "omega_i, its own model"
+    serves_newcomers = "omega trained for a round from the cluster of its image after a round, with both pulls"
     supports_local_batchnorm = False
 
     def __post_init__(self) -> None:
@@ -105,27 +109,34 @@ class LCFed(Method):
         omega = data.descend(self.model, mine.omega, pull=[(Omega, mu, None), (shared.Phi, self.lam, phi)])
         return Mine(torch.where(shared.known > 0, omega, mine.omega)), Up(omega, data.one_by_one(shared.M.mv, omega))
 
+    def serve_newcomer(self, shared: Shared, mine: Mine, data: ClientData) -> Tensor:
+        towards_Phi = (shared.Phi, self.lam, self.model.phi)
+        image = data.one_by_one(shared.M.mv, data.descend(self.model, mine.omega, pull=[towards_Phi]))
+        likeness = (scale_to_unit_rows(shared.images) * image).sum(1)
+        Omega = table_row(shared.Omega, likeness.argmax())
+        return data.descend(self.model, Omega, pull=[(Omega, self.mu, None), towards_Phi])
+
     def server(self, shared: Shared, up: RowsByField, who: Participants) -> Shared:
         if who.round < 0:
-            M = up.omega.combine(principal(up.omega.gram(), len(shared.M)))
+            M = up.omega.combine(find_principal_weights(up.omega.gram(), len(shared.M)))
             return shared._replace(M=M, images=shared.Omega @ M.T, known=torch.ones(()))
         images = up.image.gather()
         begin = time.perf_counter()
         R = self.assign_clusters(images, shared, who)
         who.log(clusters=R, k=self.K, seconds_similarity=time.perf_counter() - begin,
-                similarity_multiply_adds=multiply_adds(len(images), self.K, images.shape[1]),
+                similarity_multiply_adds=count_multiply_adds(len(images), self.K, images.shape[1]),
                 similarity_bytes=images.nbytes, components=len(shared.M), bytes_once=nbytes([shared.M]))
         return shared._replace(
             Phi=up.omega[self.model.phi].mean(), Omega=up.omega.mean_by(R, self.K, shared.Omega),
-            images=up.image.mean_by(R, self.K, shared.images), R=placed(shared.R, who.ids, R))
+            images=up.image.mean_by(R, self.K, shared.images), R=replace_entries(shared.R, who.ids, R))
 
     def assign_clusters(self, images: Tensor, shared: Shared, who: Participants) -> np.ndarray:
         """Return the cluster of each participant (n,), from the images alone."""
         if (shared.R < 0).all():
-            found = kmeans(unit_rows(images), self.K, start=None, seed=(who.seed, who.round))
+            found = kmeans(scale_to_unit_rows(images), self.K, start=None, seed=(who.seed, who.round))
             who.log(iterations=found.iterations)
             return found.labels
-        return cosines_to_centres(images, shared.images).argmax(1).numpy()
+        return compute_cosines(images, shared.images).argmax(1).numpy()
 
     def personal(self, shared: Shared, mine: Mine, data: ClientData) -> Tensor:
         return mine.omega

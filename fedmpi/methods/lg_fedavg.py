@@ -37,6 +37,7 @@ class LGFedAvg(Method):
     title = "LG-FedAvg"
     paper = "Liang et al., 2020"
     judged_by = "(phi_i, h), the averaged head on the own extractor (after local training: (phi_i, h_i))"
+    serves_newcomers = "the averaged head on the first extractor, after a round of training both"
 
     def init(self, n: int) -> tuple[Shared, Mine]:
         return Shared(self.model.start[self.model.h]), Mine(self.model.start[self.model.phi])
@@ -44,6 +45,9 @@ class LGFedAvg(Method):
     def client(self, shared: Shared, mine: Mine, data: ClientData) -> tuple[Mine, Up]:
         w = data.descend(self.model, self.model.join(mine.phi, shared.h))
         return Mine(w[self.model.phi]), Up(w[self.model.h])
+
+    def serve_newcomer(self, shared: Shared, mine: Mine, data: ClientData) -> Tensor:
+        return data.descend(self.model, self.model.join(mine.phi, shared.h))
 
     def server(self, shared: Shared, up: RowsByField, who: Participants) -> Shared:
         return Shared(up.h.mean(who.sizes))

@@ -22,6 +22,7 @@ class Local(Method):
     title = "Local"
     paper = "no communication"
     judged_by = "w_i, its own model"
+    serves_newcomers = "its own model after the local steps of one round from the common start"
     # Nothing is sent
     supports_robust_mean = False
 
@@ -30,6 +31,9 @@ class Local(Method):
 
     def client(self, shared: Nothing, mine: Mine, data: ClientData) -> tuple[Mine, Nothing]:
         return Mine(data.descend(self.model, mine.w)), Nothing()
+
+    def serve_newcomer(self, shared: Nothing, mine: Mine, data: ClientData) -> Tensor:
+        return data.descend(self.model, mine.w)
 
     def personal(self, shared: Nothing, mine: Mine, data: ClientData) -> Tensor:
         return mine.w

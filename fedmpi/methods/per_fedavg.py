@@ -5,8 +5,8 @@ Objective: min over w of sum_i (n_i / n) f_i(w - alpha grad f_i(w)). Each local 
 `order: 1` sets H = 0. `order: 2` uses a third batch b3 and finite differences in place of the Hessian:
     H g = (grad f(w + delta g; b3) - grad f(w - delta g; b3)) / (2 delta),    g = grad f(u; b2).
 Departures. The average is weighted by n_i. A round is E epochs; PFLlib, the code behind the tables of FedAH and FedMHC,
-trains twice a round. Local steps are plain: they ignore the run's momentum. A client is judged after one step alpha on
-one batch of its training data.
+trains twice a round. Local steps are plain: they ignore the run's momentum, and other settings of the optimizer are
+refused. A client is judged after one step alpha on one batch of its training data.
 Defaults. alpha and beta are the run's learning rate. None was tuned here."""
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from fedmpi.method import WHOLE, ClientData, Method, Nothing, Participants, Rows
 from fedmpi.settings import Ge, Gt
 
 # Name the draws of b1, b3 and the batch for judging. b2 are the round's own batches, so that alpha = 0 is FedAvg
-INNER, THIRD, JUDGED = 1, 2, 3
+INNER_STREAM, THIRD_STREAM, JUDGED_STREAM = 1, 2, 3
 
 Gradient: TypeAlias = Callable[..., Tensor]
 
@@ -47,6 +47,7 @@ class PerFedAvg(Method):
     title = "Per-FedAvg"
     paper = "Fallah et al., NeurIPS 2020"
     judged_by = "w after one SGD step on one of the client's training batches (unadapted: w)"
+    serves_newcomers = "the global model after a step on one batch, as every client"
 
     def init(self, n: int) -> tuple[Shared, Nothing]:
         return Shared(self.model.start), Nothing()
@@ -62,7 +63,7 @@ class PerFedAvg(Method):
                 up, down = third(self.model, w + self.delta * g), third(self.model, w - self.delta * g)
                 g = g - alpha * (up - down) / (2 * self.delta)
             return (w - beta * g,)
-        w, = data.scan(step, (shared.w,), streams=(INNER, THIRD)[:self.order])
+        w, = data.scan(step, (shared.w,), streams=(INNER_STREAM, THIRD_STREAM)[:self.order])
         return mine, Up(w)
 
     def rate_or_default(self, given: float | None, data: ClientData) -> float:
@@ -73,7 +74,7 @@ class PerFedAvg(Method):
         return Shared(up.w.mean(who.sizes))
 
     def personal(self, shared: Shared, mine: Nothing, data: ClientData) -> Tensor:
-        batch = data.with_batches(1, JUDGED, steps=1)
+        batch = data.with_batches(1, JUDGED_STREAM, steps=1)
         return batch.descend(self.model, shared.w, lr=self.rate_or_default(self.alpha, data), momentum=0.)
 
     def unadapted(self, shared: Shared, mine: Nothing) -> Tensor:

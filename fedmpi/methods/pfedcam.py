@@ -18,12 +18,12 @@ from typing import Annotated, NamedTuple
 
 from torch import Tensor
 
-from fedmpi.clustering.kmeans_and_linkage import kmeans_of_models
+from fedmpi.clustering.kmeans_and_linkage import cluster_models
 from fedmpi.method import WHOLE, ClientData, Method, Participants, RowsByField, nbytes
-from fedmpi.settings import Ge
+from fedmpi.settings import Ge, ModelCount, PassCount
 
 # Names the draw of the batches that the logits are learned on
-MIX = 1
+LOGITS_STREAM = 1
 
 
 class Shared(NamedTuple):
@@ -48,13 +48,14 @@ class Up(NamedTuple):
 
 @dataclass(frozen=True)
 class PFedCAM(Method):
-    K: Annotated[int, Ge(1), "number of clusters"] = 4
+    K: Annotated[ModelCount, "number of clusters"] = 4
     interp_lr: Annotated[float, Ge(0), "learning rate of the logits"] = 1.
-    interp_epochs: Annotated[int, Ge(1), "epochs that learn the logits at the start of a round"] = 1
+    interp_epochs: Annotated[PassCount, Ge(1), "epochs that learn the logits at the start of a round"] = 1
 
     title = "pFedCAM"
     paper = "Yang et al., World Wide Web 2023; reconstructed"
     judged_by = "sum_k a_ik Theta_k, a_i learned anew (after local training: w_i)"
+    serves_newcomers = "the interpolation of all clusters, learned on its data, as every client"
     supports_local_batchnorm = False
 
     def init(self, n: int) -> tuple[Shared, Mine]:
@@ -64,7 +65,7 @@ class PFedCAM(Method):
         """Return the interpolated model, and the logits learned for it."""
         def loss(s: Tensor, x: Tensor, y: Tensor) -> Tensor:
             return self.model.loss(mix_models(s, shared.Theta), x, y)
-        s = data.with_batches(self.interp_epochs, MIX, kind="mix").descend(
+        s = data.with_batches(self.interp_epochs, LOGITS_STREAM, kind="mix").descend(
             loss, mine.s, lr=self.interp_lr, momentum=0.)
         return mix_models(s, shared.Theta), s
 
@@ -74,7 +75,7 @@ class PFedCAM(Method):
         return Mine(s), Up(w, ((shared.Theta - w) ** 2).sum(1))
 
     def server(self, shared: Shared, up: RowsByField, who: Participants) -> Shared:
-        found = kmeans_of_models(up.w, up.squares, shared.Theta, (who.seed, who.round))
+        found = cluster_models(up.w, up.squares, shared.Theta, (who.seed, who.round))
         who.log(clusters=found.labels, k=self.K, iterations=found.iterations, distance=found.distance)
         return Shared(up.w.mean_by(found.labels, self.K, shared.Theta, who.sizes))
 

@@ -4,9 +4,10 @@ Objective: min over w of sum_i (n_i / n) F_i(w), where F_i(w) = min over theta o
 Client, for each batch: K steps theta <- theta - lr_p (grad f(theta; b) + lam (theta - w_i)), then one step of its copy
 of the global model, w_i <- w_i - eta lam (w_i - theta). Server: w <- (1 - beta) w + beta mean(w_i).
 Departures. theta starts each round at w and carries over from batch to batch. The mean is weighted by n_i. All steps
-are plain: they ignore the run's momentum. lr_p follows the run's lr_decay, as eta does. Only participants train; the
-authors' code trains all clients and averages some of them. So here a client is judged by the theta of its last round,
-and before its first one by the initial model. If eta lam is above 1, every step takes w_i past theta.
+are plain: they ignore the run's momentum, and other settings of the optimizer are refused. lr_p follows the run's
+lr_decay, as eta does. Only participants train; the authors' code trains all clients and averages some of them. So here
+a client is judged by the theta of its last round, and before its first one by the initial model. If eta lam is above 1,
+every step takes w_i past theta.
 Defaults. None was tuned here."""
 from __future__ import annotations
 
@@ -53,6 +54,7 @@ class PFedMe(Method):
     title = "pFedMe"
     paper = "Dinh et al., NeurIPS 2020"
     judged_by = "theta_i, the personal model"
+    serves_newcomers = "theta after a round from w, as every client"
 
     def init(self, n: int) -> tuple[Shared, Mine]:
         return Shared(self.model.start), Mine(self.model.start)
@@ -67,6 +69,9 @@ class PFedMe(Method):
             return w - data.lr * self.lam * (w - theta), theta
         w, theta = data.scan(step, (shared.w, shared.w))
         return Mine(theta), Up(w)
+
+    def serve_newcomer(self, shared: Shared, mine: Mine, data: ClientData) -> Tensor:
+        return self.client(shared, mine, data)[0].theta
 
     def server(self, shared: Shared, up: RowsByField, who: Participants) -> Shared:
         return Shared((1 - self.beta) * shared.w + self.beta * up.w.mean(who.sizes))

@@ -1,14 +1,19 @@
 """Make the Model of a run from its configuration and the federation's samples."""
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import math
+from typing import TYPE_CHECKING, Protocol
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from fedmpi.errors import BadInput
+from fedmpi.memory_check import refuse_large_network
 from fedmpi.models.flat import Model
+from fedmpi.models.nets import BUILT_IN
 from fedmpi.models.pool_before_relu import pool_first
+from fedmpi.own_code.failures import blame_own_code
+from fedmpi.own_code.places import describe_definition
 
 if TYPE_CHECKING:
     import numpy as np
@@ -28,23 +33,62 @@ def as_input(x: Tensor) -> Tensor:
 
 
 def make_blank_samples(shape: tuple[int, ...], dtype: np.dtype | str, n: int = 1) -> Tensor:
-    """Return n samples of zeros as stored, (n, *shape). `dtype` is NumPy's, or its name."""
-    return torch.zeros((n, *shape), dtype=getattr(torch, str(dtype)))
+    """Return n equal samples as stored, (n, *shape), to try a network on. `dtype` is NumPy's, or its name.
+
+    They are no zeros: a text of zeros is all padding, and samples without any variance cannot be normalised. Tokens are
+    1 with a 0 at the end, and other values are 1, 2 and 3 in turn."""
+    like, size = getattr(torch, str(dtype)), math.prod(shape)
+    if like == torch.int32:
+        sample = torch.ones(size, dtype=like)
+        sample[1:][-1:] = 0
+    else:
+        sample = (torch.arange(size) % 3 + 1).to(like)
+    return sample.view(1, *shape).repeat(n, *(1 for _ in shape))
 
 
-def build_model(settings, shape: tuple[int, ...], dtype: np.dtype | str, classes: int, seed: int) -> Model:
+class ModelSettings(Protocol):
+    """What a configuration says of the network: an object of a class of models.nets, or of the user's own."""
+
+    def build(self, shape: tuple[int, ...], classes: int) -> nn.Module:
+        """Return a new network for samples of this shape, as networks take them, whose outputs are (b, classes)."""
+
+
+def count_parameters(settings: ModelSettings, shape: tuple[int, ...], classes: int) -> int:
+    """Return how many parameters a network would have, without making them. Raises BadInput for more than can be
+    counted."""
+    try:
+        with torch.device("meta"), torch.random.fork_rng(devices=[]):
+            return sum(value.numel() for value in settings.build(shape, classes).parameters())
+    except RuntimeError as error:
+        raise BadInput(f"model: no tensor can be as large as these settings ask for ({str(error).splitlines()[0]}); "
+                       "choose a smaller network") from None
+
+
+def build_model(settings: ModelSettings, shape: tuple[int, ...], dtype: np.dtype | str, classes: int,
+                seed: int) -> Model:
     """Build the network for the samples of a federation. Raises BadInput if they do not fit.
 
     Args:
-        settings: of a class of models.nets, or of the user's own, with `build(shape, classes)`.
+        settings: of the network; `head` and `policy` count if it has them.
         shape: of a sample as stored: (h, w, c) of an image, or (d,).
         dtype: of a stored sample, NumPy's or its name.
         seed: of the first parameters."""
     example = as_input(make_blank_samples(shape, dtype, 2))
     head, policy = getattr(settings, "head", ()), getattr(settings, "policy", None)      # not every class has them
-    model = Model(lambda: pool_first(settings.build(tuple(example.shape[1:]), classes)), example, seed, head, policy)
-    with torch.no_grad():
-        logits = model(model.start, example)
+    if type(settings) in BUILT_IN.values():      # classes of one's own might not build without memory
+        refuse_large_network(count_parameters(settings, tuple(example.shape[1:]), classes))
+
+    def build() -> nn.Module:
+        with blame_own_code("model: the network cannot be built", always=getattr(settings, "path", None) is not None):
+            module = settings.build(tuple(example.shape[1:]), classes)
+        if not isinstance(module, nn.Module):
+            raise BadInput(f"model: {describe_definition(type(settings).build)}build() must return a torch.nn.Module, "
+                           f"not {type(module).__name__}")
+        return pool_first(module)
+    with blame_own_code("model"):
+        model = Model(build, example, seed, head, policy)
+        with torch.no_grad():
+            logits = model(model.start, example)
     if logits.shape != (2, classes):
         raise BadInput(f"model: the network gives outputs of shape {tuple(logits.shape[1:])}, but the data have "
                        f"{classes} classes; its last Linear layer must have {classes} outputs")

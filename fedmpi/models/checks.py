@@ -1,9 +1,13 @@
-"""Refuse networks whose outputs depend on more than a flat vector, or its blocks, would hold."""
+"""Refuse networks that fail, and those whose outputs depend on more than a flat vector, or its blocks, would hold."""
 from __future__ import annotations
 
-from torch import nn
+from collections.abc import Callable
 
-from fedmpi.errors import BadInput
+import torch
+from torch import Tensor, nn
+
+from fedmpi.errors import BadInput, FaultyCode
+from fedmpi.own_code.failures import blame_own_code, describe_failure
 from fedmpi.torch_compat import BatchNorm
 
 
@@ -22,8 +26,32 @@ def refuse_buffers(module: nn.Module, policy: str | None) -> None:
                        "would leak from client to client; use GroupNorm or LayerNorm in place of BatchNorm")
 
 
-def refuse_shared(names: list[str], held: dict) -> None:
+def refuse_shared(names: list[str], held: dict[str, Tensor]) -> None:
     """Refuse a network whose base and head share weights, since each would have its own. Raises BadInput."""
     if shared := [name for name in names if name not in held]:
         raise BadInput(f"model: layers share weights ({', '.join(shared)}) so that the network cannot be cut into a "
                        "feature extractor and a head; give each its own")
+
+
+def try_network(network: Callable[[Tensor, Tensor], Tensor], w: Tensor, example: Tensor) -> Tensor:
+    """Return the outputs of a network for some samples. Raises BadInput unless they are a tensor of finite numbers, and
+    FaultyCode if the network's own code fails.
+
+    Args:
+        network: called with w (d,) and the samples.
+        example: samples as the network takes them, (b, ...)."""
+    shape = tuple(example.shape[1:])
+    with blame_own_code(f"model: the network cannot take samples of shape {shape}"):
+        try:
+            outputs = network(w, example)
+        except (RuntimeError, ValueError, TypeError, LookupError, AttributeError) as error:
+            why = describe_failure(error)
+            raise FaultyCode(f"model: the network cannot take samples of shape {shape}: {why}") from error
+    if not isinstance(outputs, Tensor):
+        has_logits = isinstance(getattr(outputs, "logits", None), Tensor)
+        remedy = "return its .logits" if has_logits else "return the tensor of logits (b, classes) alone"
+        raise BadInput(f"model: the network's forward gives a {type(outputs).__name__}, not a tensor; {remedy}")
+    if not torch.isfinite(outputs).all():
+        raise BadInput(f"model: the network's first outputs are not finite (NaN or infinite) for samples of shape "
+                       f"{shape}; look at its initial weights, and at divisions in its forward")
+    return outputs

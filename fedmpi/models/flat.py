@@ -16,9 +16,10 @@ import torch
 from torch import Tensor, nn
 
 from fedmpi.errors import BadInput
-from fedmpi.models.checks import refuse_buffers, refuse_shared
+from fedmpi.models.checks import refuse_buffers, refuse_shared, try_network
 from fedmpi.models.losses import cross_entropy
 from fedmpi.models.precision import run_forward
+from fedmpi.models.slices import is_inside, join_slices
 from fedmpi.models.split import split_module
 from fedmpi.torch_compat import BatchNorm, has_known_forward, without_watch
 
@@ -46,14 +47,16 @@ class Net:
         self.statistics = {name for name in self.names if not isinstance(held[name], nn.Parameter)}
         self.blocks = self._blocks()
         self.buffers = join_slices([self.blocks[name] for name in self.names if name in self.statistics])
-        self._lookup = getattr(module, "lookup", None)
+        self._lookup: str | None = getattr(module, "lookup", None)
         self.table = self.blocks[f"{self._lookup}.weight"] if self._lookup else None
-        self._work = None
+        # the vector that `bind` made; None: the next `bind` makes one
+        self._work: Tensor | None = None
         self._holders = find_holders(module, held)
 
     def _blocks(self) -> dict[str, slice]:
         """Map every parameter, and every module that holds some, to its slice if that is one piece."""
-        found, at = {}, 0
+        found: dict[str, list[slice]] = {}
+        at = 0
         for name, size in zip(self.names, self.sizes, strict=True):
             layers = accumulate(name.split("."), "{}.{}".format)
             for layer in [name] if name in self.statistics else layers:
@@ -90,10 +93,10 @@ class Net:
         """Hide statistics from autograd; in training hide also that they change in place."""
         return without_watch(statistics) if self.module.training else statistics.detach()
 
-    def loss(self, w: Tensor | list[Tensor], x: Tensor, y: Tensor) -> Tensor:
-        """Return the cross-entropy of each sample, (b,), in training mode."""
+    def loss(self, w: Tensor | list[Tensor], x: Tensor, y: Tensor, smoothing: float = 0.) -> Tensor:
+        """Return the cross-entropy of each sample, (b,), in training mode; `smoothing` is that of its label."""
         self.train(len(y))
-        return cross_entropy(self(w, x), y, reduction="none")
+        return cross_entropy(self(w, x), y, reduction="none", smoothing=smoothing)
 
     def bind(self, w: Tensor) -> Tensor:
         """Copy w into the vector that the module's own parameters are views of, and return that vector.
@@ -116,9 +119,12 @@ class Net:
 
     def release(self) -> Tensor:
         """Return what the bound vector holds now, as a vector that belongs to the caller."""
-        if self.size < LARGE_VECTOR_SIZE or self._work.is_cuda:
-            return self._work.clone()
-        work, self._work = self._work, None      # the next `bind` makes a new one, which is less work than a copy
+        work = self._work
+        assert work is not None      # `bind` was called before
+        if self.size < LARGE_VECTOR_SIZE or work.is_cuda:
+            return work.clone()
+        # the next `bind` makes a new vector, which is less work than a copy
+        self._work = None
         return work
 
     def moving(self, only: slice | None) -> list[int]:
@@ -153,6 +159,7 @@ class Net:
     @cached_property
     def behind_table(self) -> Net:
         """Return the network behind the table, whose samples are the rows themselves."""
+        assert self._lookup is not None      # only networks with a table are asked
         copied = copy.deepcopy(self.module)
         owner, _, last = self._lookup.rpartition(".")
         setattr(copied.get_submodule(owner), last, nn.Identity())
@@ -172,24 +179,14 @@ def collect_tensors(module: nn.Module) -> dict[str, Tensor]:
 
 def find_holders(module: nn.Module, held: dict[str, Tensor]) -> dict[str, list[tuple[nn.Module, str]]]:
     """Return the layers that hold each of these tensors, and as which attribute; several layers may share one."""
-    names, found = {id(value): name for name, value in held.items()}, {name: [] for name in held}
+    names = {id(value): name for name, value in held.items()}
+    found: dict[str, list[tuple[nn.Module, str]]] = {name: [] for name in held}
     for layer in module.modules():
         own = {"recurse": False, "remove_duplicate": False}
         for attribute, value in [*layer.named_parameters(**own), *layer.named_buffers(**own)]:
             if id(value) in names:
                 found[names[id(value)]].append((layer, attribute))
     return found
-
-
-def join_slices(slices: list[slice]) -> list[slice]:
-    """Join slices that follow one another without a gap."""
-    out = slices[:1]
-    for part in slices[1:]:
-        if out[-1].stop == part.start:
-            out[-1] = slice(out[-1].start, part.stop)
-        else:
-            out.append(part)
-    return out
 
 
 def shape_parameter(view: Tensor, shape: tuple[int, ...]) -> Tensor:
@@ -203,11 +200,6 @@ def shape_parameter(view: Tensor, shape: tuple[int, ...]) -> Tensor:
 def flatten_parameter(parameter: Tensor) -> Tensor:
     """Return a parameter as it lies in a flat vector."""
     return (parameter.movedim(-3, -1) if parameter.ndim == 4 else parameter).flatten()
-
-
-def is_inside(part: slice, block: slice) -> bool:
-    """Say whether a slice lies within a block."""
-    return block.start <= part.start and part.stop <= block.stop
 
 
 class Model(Net):
@@ -238,6 +230,10 @@ class Model(Net):
         self.blocks |= {"base": self.phi, "head": self.h}
         self.eval()      # with dropout any two results would differ
         self._check_parts(example, head)
+
+    def start_with(self, w: Tensor) -> None:
+        """Take a vector (d,) as the initial one."""
+        self.start = w
 
     def starts(self, k: int) -> Tensor:
         """Return k independent initial vectors (k, d), the first of which is `start`."""
@@ -273,11 +269,7 @@ class Model(Net):
     def _check_parts(self, example: Tensor, head: tuple[str, ...]) -> None:
         """Refuse a network whose head is not its last operation, since its features could not be told apart."""
         with torch.no_grad():
-            try:
-                whole = self(self.start, example)
-            except (RuntimeError, ValueError, TypeError) as error:
-                raise BadInput(f"model: the network cannot take samples of shape {tuple(example.shape[1:])}: "
-                               f"{str(error).splitlines()[0]}") from None
+            whole = try_network(self, self.start, example)
             try:
                 parts = self.head(self.start[self.h], self.base(self.start[self.phi], example))
             except (RuntimeError, ValueError, TypeError):

@@ -6,11 +6,18 @@ import torch.nn.functional as F
 from torch import Tensor
 
 
-def cross_entropy(logits: Tensor, y: Tensor, reduction: str = "mean") -> Tensor:
-    """Return the cross-entropy of logits (b, c) for labels y (b,), or for what `attach_logits` returns."""
+def cross_entropy(logits: Tensor, y: Tensor, reduction: str = "mean", smoothing: float = 0.) -> Tensor:
+    """Return the cross-entropy of logits (b, c) for labels y (b,), or for what `attach_logits` returns.
+
+    Args:
+        smoothing: the share of each label that is spread evenly over all classes."""
     if y.is_floating_point():
         logits, y = logits + y[:, 1:], y[:, 0].long()
-    return F.cross_entropy(logits, y, reduction=reduction)
+    if reduction == "none" and not smoothing and not logits.is_cuda:
+        # The same numbers by operations that torch.func.vmap knows. It would take nll_loss apart in Python in each
+        # step, and load the compiler of PyTorch to do so.
+        return -F.log_softmax(logits, -1).gather(-1, y[..., None]).squeeze(-1)
+    return F.cross_entropy(logits, y, reduction=reduction, label_smoothing=smoothing)
 
 
 def attach_logits(y: Tensor, logits: Tensor) -> Tensor:

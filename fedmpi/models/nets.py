@@ -1,20 +1,26 @@
 """The networks that a configuration can name. Each is a frozen dataclass of settings that builds an nn.Module.
 
 `shape` is a sample's shape as networks see it: (channels, height, width) for images, (features,) for vectors,
-(positions,) for texts. A settings class of your own has the setting `head` too if it declares `head: Head = ()`."""
+(positions,) for texts. A settings class of your own has the settings `head` and `start` too if it declares
+`head: Head = ()` and `start: Start = None`."""
 from __future__ import annotations
 
 from collections import OrderedDict
 from dataclasses import dataclass, field
+from functools import partial
+from types import FunctionType
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from fedmpi import registry
 from fedmpi.errors import BadInput
+from fedmpi.own_code.failures import find_own_line
 from fedmpi.settings import Ge
 
 if TYPE_CHECKING:
     from torch import nn
 
+Start = Annotated[str | None, "file with the initial weights: a safetensors file, or a checkpoint of fedmpi; none: "
+                  "random ones by the seed"]
 Head = Annotated[tuple[str, ...], "the blocks that form the head, the last ones; none: the last Linear layer"]
 Statistics = Annotated[Literal["local", "average"], "BatchNorm's: stay at each client, or averaged with parameters"]
 
@@ -25,6 +31,7 @@ class MLP:
     title = "mlp"
     hidden: Annotated[int, Ge(1), "width of the hidden layer"] = 64
     head: Head = ()
+    start: Start = None
 
     def build(self, shape: tuple[int, ...], classes: int) -> nn.Module:
         """Return the network for samples of any shape, which it flattens."""
@@ -42,6 +49,7 @@ class CNN4:
     title = "cnn4"
     width: Annotated[int, Ge(1), "width of the hidden Linear layer"] = 512
     head: Head = ()
+    start: Start = None
 
     def build(self, shape: tuple[int, ...], classes: int) -> nn.Module:
         """Return the network for images (channels, height, width).
@@ -52,7 +60,7 @@ class CNN4:
             raise BadInput(f"model: cnn4 needs images of at least 16 x 16, not samples of shape {shape}; use mlp")
         channels, *pixels = shape
         height, width = (((p - 4) // 2 - 4) // 2 for p in pixels)
-        # ReLU after max-pool: the same numbers as before it, on a quarter of the pixels
+        # ReLU behind the max-pooling gives the same numbers as in front of it, from a quarter of the pixels.
         return nn.Sequential(OrderedDict(
             conv1=nn.Conv2d(channels, 32, 5), pool1=nn.MaxPool2d(2), relu1=nn.ReLU(),
             conv2=nn.Conv2d(32, 64, 5), pool2=nn.MaxPool2d(2), relu2=nn.ReLU(), flat=nn.Flatten(),
@@ -70,6 +78,7 @@ class LeNet5:
     layer, as is usual today."""
     title = "lenet5"
     head: Head = ()
+    start: Start = None
 
     def build(self, shape: tuple[int, ...], classes: int) -> nn.Module:
         """Return the network for images (channels, height, width).
@@ -95,15 +104,17 @@ class ResNet18:
     By default GroupNorm (Wu and He, 2018) takes the place of BatchNorm: it keeps no statistics of a client's data. Two
     groups: on images of 32 x 32 the maps of the last stage have a single pixel, so that a group is normalised over its
     channels alone, 256 of them with 2 groups, 16 with Wu and He's 32.
-    With `norm: batch` the vector holds 9,600 running statistics beside the parameters. `local` keeps them at the client
-    (one set each, of its latest training; a model that the server averaged is judged with it, so before its first
-    training a client is judged with those of the start); `average` averages them with the parameters. A batch of a
-    single sample has no statistics: it is normalised by the running ones. Engine `loop` only."""
+    With `norm: batch` the vector holds 9,600 running statistics beside the parameters. With `local` each client keeps
+    its own, which its latest training left: a model that the server averaged is judged with them, and a client that has
+    not trained yet is judged with the statistics of the start. With `average` they are averaged as the parameters are.
+    A batch of a single sample has no statistics, so it is normalised by the running ones. Only engine `loop` trains
+    it."""
     title = "resnet18"
     norm: Annotated[Literal["group", "batch"], "normalisation layers"] = "group"
     groups: Annotated[int, Ge(1), "groups of channels of a GroupNorm layer, a divisor of 64"] = 2
     statistics: Statistics = "local"
     head: Head = ()
+    start: Start = None
 
     def __post_init__(self) -> None:
         if 64 % self.groups:
@@ -136,11 +147,13 @@ class ResNet18:
 class FastText:
     """fastText of Joulin et al. (2017) for texts as word numbers: the mean of word vectors, and two Linear layers.
 
-    The mean is over all positions, padding (word 0, whose vector stays 0) included; nothing between the layers."""
+    The mean is taken over all positions, also those of padding (word 0, whose vector stays 0). There is nothing between
+    the Linear layers."""
     title = "fasttext"
     vocabulary: Annotated[int, Ge(1), "number of words, padding included: every word number is below it"] = 98_635
     width: Annotated[int, Ge(1), "length of a word's vector, and width of the hidden layer"] = 32
     head: Head = ()
+    start: Start = None
 
     def build(self, shape: tuple[int, ...], classes: int) -> nn.Module:
         """Return the network for texts (positions,) of word numbers. Raises BadInput for any other shape."""
@@ -159,18 +172,20 @@ class FastText:
 @dataclass(frozen=True)
 class Custom:
     """Any nn.Module class, named as `module:Class` or by an entry point; its settings are the keyword arguments of the
-    class, but for the two of OWN."""
+    class, but for those of OWN."""
     title = "a custom model"
     path: str
-    settings: dict = field(default_factory=dict)
+    settings: dict[str, object] = field(default_factory=dict[str, object])
     statistics: Statistics = "local"
     head: Head = ()
+    start: Start = None
 
-    OWN = ("statistics", "head")      # settings of every network, not handed to the class
+    OWN = ("statistics", "head", "start")      # settings of every network, not handed to the class
 
-    def own(self) -> dict:
+    def own(self) -> dict[str, object]:
         """Return those of OWN that differ from their defaults, as plain values."""
-        found = {"statistics": self.statistics} if self.statistics != "local" else {}
+        found: dict[str, object] = {"statistics": self.statistics} if self.statistics != "local" else {}
+        found |= {"start": self.start} if self.start is not None else {}
         return found | ({"head": list(self.head)} if self.head else {})
 
     @property
@@ -182,14 +197,29 @@ class Custom:
         """Return the network, which the class makes of its settings alone: it is not told the shape and the classes.
 
         Raises BadInput if the class is no nn.Module or does not take the settings."""
-        from torch import nn
-        cls = registry.find_class("models", self.path)
-        if not (isinstance(cls, type) and issubclass(cls, nn.Module)):      # no configuration calls what it likes
-            raise BadInput(f"model: {self.path} is no class of networks; name a subclass of torch.nn.Module")
+        make = registry.find_class("models", self.path)
+        # no configuration calls what it likes
+        if not makes_networks(make):
+            raise BadInput(f"model: {self.path} is no class of networks; name a subclass of torch.nn.Module, or a "
+                           "function that is annotated to return one: `-> nn.Module`")
         try:
-            return cls(**self.settings)
+            return make(**self.settings)
         except TypeError as error:
+            if find_own_line(error):
+                raise
             raise BadInput(f"model: {self.path} cannot be built from {self.settings}: {error}") from None
+
+
+def makes_networks(make: object) -> bool:
+    """Say whether calling something gives a network: a subclass of nn.Module, a function that is annotated to return
+    one, or a functools.partial of either. `make` is whatever a configuration names."""
+    from torch import nn
+    while isinstance(make, partial):
+        make = make.func
+    if isinstance(make, FunctionType):
+        make = make.__annotations__.get("return")
+    # A text is an annotation that is not worked out: what it names may be imported for type checkers alone.
+    return make in ("nn.Module", "torch.nn.Module", "Module") or isinstance(make, type) and issubclass(make, nn.Module)
 
 
 BUILT_IN = {"mlp": MLP, "cnn4": CNN4, "lenet5": LeNet5, "resnet18": ResNet18, "fasttext": FastText}

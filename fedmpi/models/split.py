@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import copy
+from contextlib import suppress
 
 from torch import fx, nn
 
@@ -50,14 +51,14 @@ def split_by_trace(module: nn.Module, head: tuple[str, ...]) -> tuple[nn.Module,
     if stray:
         raise BadInput(f"{where}: {stray[0]} works behind {behind[0].target} and is not in it; the head must be the "
                        "last blocks of the network, all of them")
-    try:
+    parts: tuple[nn.Module, ...] = ()
+    with suppress(LookupError, StopIteration):      # there is no such cut
         parts = cut_nodes(module, nodes, nodes.index(behind[0]))
-    except (LookupError, StopIteration):      # there is no such cut
-        parts = ()
     if sum(p.numel() for part in parts for p in part.parameters()) != sum(p.numel() for p in module.parameters()):
         raise BadInput(f"{where}: these blocks do not work on the result of the others alone; the head must be the "
                        "last blocks of the network")
-    return parts
+    base, last = parts
+    return base, last
 
 
 def refuse_unknown_blocks(module: nn.Module, head: tuple[str, ...], where: str) -> None:
@@ -94,7 +95,8 @@ def cut_nodes(module: nn.Module, nodes: list[fx.Node], first: int) -> tuple[nn.M
     """Return the operations before the `first` one of the head, and the others. Raises KeyError if the others use more
     than one result of those."""
     features = next(iter(nodes[first].all_input_nodes))
-    base, values = fx.Graph(), {}
+    base = fx.Graph()
+    values: dict[fx.Node, fx.Node] = {}
     for node in nodes[:first]:
         values[node] = base.node_copy(node, values.__getitem__)
     base.output(values[features])
@@ -102,4 +104,4 @@ def cut_nodes(module: nn.Module, nodes: list[fx.Node], first: int) -> tuple[nn.M
     values = {features: head.placeholder("z")}
     for node in nodes[first:]:
         values[node] = head.node_copy(node, values.__getitem__)
-    return tuple(fx.GraphModule(copy.deepcopy(module), graph) for graph in (base, head))
+    return fx.GraphModule(copy.deepcopy(module), base), fx.GraphModule(copy.deepcopy(module), head)

@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -9,6 +10,16 @@ from torch import Tensor
 from fedmpi.errors import BadInput
 from fedmpi.models.flat import Model, Net
 from fedmpi.models.split import split_module
+
+
+class SamplesWithLoss(Protocol):
+    """What `Tail.losses` asks of a client's data: see ClientData."""
+
+    def with_features(self, net: Net, w: Tensor) -> SamplesWithLoss:
+        """Return the same samples with the outputs of net(w, x) in place of x."""
+
+    def mean_loss(self, net: Net, w: Tensor) -> Tensor:
+        """Return the mean cross-entropy on all samples (0-d)."""
 
 
 @dataclass(frozen=True)
@@ -19,9 +30,9 @@ class Tail:
     front: Net | None      # the other blocks; None if the network cannot be cut before the last ones
     last: Net | None       # the last blocks; None likewise
 
-    def losses(self, data, base: Tensor, theta: Tensor) -> Tensor:
+    def losses(self, data: SamplesWithLoss, base: Tensor, theta: Tensor) -> Tensor:
         """Return a client's mean loss with each of k parts (k, p) behind the same base (d - p,), (k,)."""
-        if self.front is None:
+        if self.front is None or self.last is None:
             return torch.stack([data.mean_loss(self.model, self.model.join(base, part)) for part in theta])
         features = data.with_features(self.front, base)
         return torch.stack([features.mean_loss(self.last, part) for part in theta])

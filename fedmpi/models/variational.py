@@ -1,13 +1,15 @@
 """A variational network: between the feature extractor and the head of a model lies a Gaussian code of the sample.
 
 x -> base -> features (b, f) -> Linear -> (mu, s) (b, 2 f); z = mu + sigma e, sigma = softplus(s) + FLOOR, e ~ N(0, I);
-z -> head -> logits. The code is as wide as the features, so that the model's own head takes it. Whoever is judged, and
-whatever trains on cached features, uses the mean of the code: nothing is drawn there.
+z -> head -> logits. The code is as wide as the features, so that the model's own head takes it. Clients are judged by
+the mean of the code, and heads that are trained on computed features use it, too: nothing is drawn there.
 Vector: (base, code, head); `phi` is base and code, the encoder. Legend: b batch, f features, c classes."""
 from __future__ import annotations
 
 import copy
 from collections import OrderedDict
+from collections.abc import Callable
+from typing import Protocol
 
 import torch
 import torch.nn.functional as F
@@ -18,6 +20,20 @@ from fedmpi.models.flat import Model, Net
 
 CODE_SEED_OFFSET = 0xC0DE      # between the seed of a model's start and that of its code's
 MIN_SIGMA = 1e-2       # added to sigma: 1 / sigma^2 stays finite
+FINE_TUNING_STREAM = 1      # names the draw of the fine-tuning's batches
+
+
+class TrainingData(Protocol):
+    """What `Variational.tune_head` asks of a client's data: see ClientData."""
+
+    def with_features(self, net: Net, w: Tensor) -> TrainingData:
+        """Return the same samples with the outputs of net(w, x) in place of x."""
+
+    def with_batches(self, epochs: int | None, stream: int, *, kind: str | None = None) -> TrainingData:
+        """Return the same samples with other batches."""
+
+    def descend(self, net: Callable[..., Tensor], w: Tensor) -> Tensor:
+        """Return the weights after SGD on the loss net(w, x, y) -> (b,)."""
 
 
 class Variational:
@@ -50,19 +66,19 @@ class Variational:
         return losses.unflatten(0, e.shape[:2]), z, mu, sigma
 
     def loss_of_head(self, h: Tensor, p: Tensor, y: Tensor) -> Tensor:
-        """Return the cross-entropy (b,) of the means among what the encoder gave."""
+        """Return the cross-entropy (b,) of the head on the codes' means, which are the first half of p (b, 2 f)."""
         return self.head.loss(h, split_gaussian(p)[0], y)
 
-    def tuned(self, phi: Tensor, h: Tensor, data, epochs: int, stream: int) -> Tensor:
-        """Return (phi, h) after epochs of the head alone on the means of the client's codes."""
+    def tune_head(self, phi: Tensor, h: Tensor, data: TrainingData, epochs: int) -> Tensor:
+        """Return (phi, h) after the head alone was trained for some epochs on the means of the client's codes."""
         if epochs:
             means = data.with_features(self.encoder, phi)
-            h = means.with_batches(epochs, stream, kind="fine_tuning").descend(self.loss_of_head, h)
+            h = means.with_batches(epochs, FINE_TUNING_STREAM, kind="fine_tuning").descend(self.loss_of_head, h)
         return torch.cat([phi, h])
 
 
 class Experts(nn.Module):
-    """Turn what an encoder gives into what a product of Gaussians sums: 1 / sigma^2 and mu / sigma^2, (b, 2 f)."""
+    """Turns the output of an encoder into the terms that a product of Gaussians adds up, (b, 2 f)."""
 
     def forward(self, p: Tensor) -> Tensor:
         """Return (1 / sigma^2, mu / sigma^2), (b, 2 f), of what an encoder gave, p (b, 2 f)."""

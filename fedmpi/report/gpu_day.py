@@ -6,9 +6,10 @@ import json
 from pathlib import Path
 
 from fedmpi.errors import BadInput
+from fedmpi.json_values import JsonObject
 
 SCHEMA = 1
-NAME = "gpu_day.json"
+BOOK_NAME = "gpu_day.json"
 BOOK_HEAD = ("schema", "when", "commit", "device", "small")
 
 # section -> keys of each of its rows, beside `step`, the step that wrote it
@@ -28,7 +29,7 @@ FACTS: dict[str, tuple[str, ...]] = {
     "round": ("ms", "kernels_ms", "syncs")}
 
 
-def blank_book(**head: object) -> dict:
+def make_blank_book(**head: object) -> JsonObject:
     """Return a book without notes; `head` has the keys of HEAD but for `schema`."""
     return {"schema": SCHEMA, **head, **{name: [] for name in BOOK_ROWS},
             **{name: {part: {} for part in parts} for name, parts in FACTS.items()}}
@@ -36,20 +37,21 @@ def blank_book(**head: object) -> dict:
 
 def is_book(path: Path) -> bool:
     """Say whether a path is a book by its name, or a folder that has one."""
-    return path.match("*gpu_day*.json") or (path / NAME).is_file()
+    return path.match("*gpu_day*.json") or (path / BOOK_NAME).is_file()
 
 
-def load_book(path: Path) -> dict:
+def load_book(path: Path) -> JsonObject:
     """Read a book, or that in a folder. Raises BadInput if there is none."""
-    path = path / NAME if path.is_dir() else path
+    path = path / BOOK_NAME if path.is_dir() else path
     try:
         book = json.loads(path.read_text())
     except OSError as error:
-        raise BadInput(f"{path}: cannot be read: {error.strerror}; give a {NAME}, or a folder that has it") from None
+        raise BadInput(f"{path}: cannot be read: {error.strerror}; give a {BOOK_NAME}, or a folder that has it"
+                       ) from None
     except ValueError as error:
-        raise BadInput(f"{path}: is not JSON: {error}; give a {NAME}") from None
+        raise BadInput(f"{path}: is not JSON: {error}; give a {BOOK_NAME}") from None
     if problems := check_book(book):
-        raise BadInput(f"{path}: is no {NAME} of this version: {problems[0]}"
+        raise BadInput(f"{path}: is no {BOOK_NAME} of this version: {problems[0]}"
                        + (f", and {len(problems) - 1} more like this" if problems[1:] else ""))
     return book
 
@@ -68,29 +70,29 @@ def check_book(book: object) -> list[str]:
                     for part in parts if part not in book[section]]
 
 
-def forget(book: dict, step: str) -> None:
+def strike_step(book: JsonObject, step: str) -> None:
     """Strike the rows of a step that is taken again."""
     for section in BOOK_ROWS:
         book[section] = [row for row in book[section] if row["step"] != step]
 
 
-def update(into: dict, values: dict) -> None:
+def merge_facts(into: JsonObject, values: JsonObject) -> None:
     """Merge facts into a section, mappings in it too."""
     for key, value in values.items():
         if isinstance(value, dict) and isinstance(into.get(key), dict):
-            update(into[key], value)
+            merge_facts(into[key], value)
         else:
             into[key] = value
 
 
-def join(books: list[dict]) -> dict:
+def join_books(books: list[JsonObject]) -> JsonObject:
     """Return one book of several, of the parts of a day say: a step's later rows take the place of its earlier ones."""
-    whole = blank_book(**{key: books[-1][key] for key in BOOK_HEAD[1:]})
+    whole = make_blank_book(**{key: books[-1][key] for key in BOOK_HEAD[1:]})
     for book in books:
         for step in {row["step"] for section in BOOK_ROWS for row in book[section]}:
-            forget(whole, step)
+            strike_step(whole, step)
         for section in BOOK_ROWS:
             whole[section] += book[section]
         for section in FACTS:
-            update(whole[section], book[section])
+            merge_facts(whole[section], book[section])
     return whole

@@ -4,11 +4,14 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from fedmpi.errors import BadInput
+from fedmpi.json_values import JsonObject
 from fedmpi.report import gpu_day
-from fedmpi.storage.atomic import writing
+from fedmpi.storage.atomic import report_failed_writes
+
+Key = TypeVar("Key")
 
 LINES = 60      # of the tables of a part
 CELL_WIDTH = 90      # of a cell
@@ -22,9 +25,9 @@ class Grid(NamedTuple):
     rows: list[list[str]]
 
 
-def text(book: dict, part: str = "") -> str:
+def format_tables(book: JsonObject, part: str = "") -> str:
     """Return all tables; of a part of the day only its own, shortened so that they have about LINES lines."""
-    found = grids(book, part)
+    found = list_grids(book, part)
     free = LINES - 2 - 2 * len(found) if part else sum(len(grid.rows) for grid in found)
     most = next((rows for rows in range(free, 2, -1) if sum(min(rows, len(g.rows)) for g in found) <= free), 2)
     return "\n".join([*describe_machine(book), *(line for grid in found for line in show_grid(grid, most))])
@@ -38,17 +41,17 @@ def show_grid(grid: Grid, most: int) -> list[str]:
     return [grid.title + cut, *("  " + "  ".join(map(str.ljust, row, widths)).rstrip() for row in rows)]
 
 
-def day_to_markdown(book: dict) -> str:
+def day_to_markdown(book: JsonObject) -> str:
     """Return all tables."""
     parts = ["\n".join(f"- {line}" for line in describe_machine(book))]
-    for grid in grids(book):
+    for grid in list_grids(book):
         rows = ["| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in grid.rows]
         parts.append("\n".join([f"**{grid.title}**", "", "| " + " | ".join(grid.header) + " |",
                                 "|" + "---|" * len(grid.header), *rows]))
     return "\n\n".join(parts) + "\n"
 
 
-def describe_machine(book: dict) -> list[str]:
+def describe_machine(book: JsonObject) -> list[str]:
     """Say on what machine this was, and what it can do at most."""
     machine, ceilings = book["machine"], book["ceilings"]
     packages = machine.get("packages", {})
@@ -61,21 +64,21 @@ def describe_machine(book: dict) -> list[str]:
     return [", ".join(named), "at most: " + (", ".join(f"{name} {value:g}" for name, value in ceilings.items()) or "?")]
 
 
-def grids(book: dict, part: str = "") -> list[Grid]:
+def list_grids(book: JsonObject, part: str = "") -> list[Grid]:
     """Return the tables that have rows, of all parts or of one."""
     if part:
         names = {row["name"] for row in book["steps"] if row["part"] == part}
         book = book | {section: [row for row in book[section] if row["step"] in names] for section in gpu_day.BOOK_ROWS}
     tables = {
-        "correctness": (correct, bits, kernels, capture, mpi, doubles),
-        "figures": (list_speed, where_a_round_goes, layers, candidates, sums, runs),
-        "after": (correct, list_speed, runs),
+        "correctness": (list_correctness, list_same_bits, list_kernels, list_captures, list_mpi, list_gradient_errors),
+        "figures": (list_speed, list_round_parts, list_layers, list_candidates, list_sums, list_runs),
+        "after": (list_correctness, list_speed, list_runs),
     }
     wanted = tables.get(part, tables["correctness"] + tables["figures"])
     return [grid for grid in (list_failed_steps(book), *(table(book) for table in wanted)) if grid.rows]
 
 
-def list_failed_steps(book: dict) -> Grid:
+def list_failed_steps(book: JsonObject) -> Grid:
     """List the steps that did not end well, and the cases at which one died; the title counts the others."""
     taken = book["steps"]
     bad = [row for row in taken if not row["ok"]]
@@ -86,9 +89,9 @@ def list_failed_steps(book: dict) -> Grid:
     return Grid(title, ["step", "took", "why"], rows or [["-"] * 3] * bool(taken))
 
 
-def correct(book: dict) -> Grid:
+def list_correctness(book: JsonObject) -> Grid:
     """Compare with the CPU's loop: the largest difference, and what is too far away or failed."""
-    groups = grouped(book["correct"], lambda row: (engine_of(row), row["precision"], row["model"]))
+    groups = group_rows(book["correct"], lambda row: (find_engine(row), row["precision"], row["model"]))
     rows = []
     for (engine, how, model), members in groups.items():
         known = [row["apart"] for row in members if row["apart"] is not None]
@@ -100,12 +103,12 @@ def correct(book: dict) -> Grid:
     return Grid("as the CPU's loop", ["engine", "precision", "model", "methods", "largest difference", "too far"], rows)
 
 
-def engine_of(row: dict) -> str:
+def find_engine(row: JsonObject) -> str:
     """Return the engine of a row; vmap with CUDA graphs counts as `graphs`."""
     return "graphs" if row["graphs"] == "on" else row["engine"]
 
 
-def bits(book: dict) -> Grid:
+def list_same_bits(book: JsonObject) -> Grid:
     """Say which ways gave the digest of the same way in this process, in another, and of the plain engine."""
     found, rows = book["bits"]["digests"], []
     for case, digest in found.items():
@@ -113,31 +116,31 @@ def bits(book: dict) -> Grid:
             continue
         model, engine = case.split()[:2]
         others = f"{case} again=1", f"{case}, new process", f"{model} {engine}"
-        rows.append([case, digest[:12], *(same_digest(found, digest, other) for other in others)])
+        rows.append([case, digest[:12], *(describe_same_digest(found, digest, other) for other in others)])
     rows += [[case, value, "", "", ""] for case, value in found.items() if "exact sum" in case]
     return Grid("bits of whole runs", ["run", "digest", "again", "new process", "as the plain engine"], rows)
 
 
-def same_digest(found: dict, digest: str, other: str) -> str:
+def describe_same_digest(found: JsonObject, digest: str, other: str) -> str:
     """Say whether another way gave the same digest."""
     return "-" if other not in found else "same" if found[other] == digest else "differs"
 
 
-def kernels(book: dict) -> Grid:
+def list_kernels(book: JsonObject) -> Grid:
     """List which kernels give the same bits from run to run, in a batch, and at each place."""
-    rows = [[name, *(yes(value.get(key)) for key in ("run_to_run", "batch", "position"))]
+    rows = [[name, *(format_finding(value.get(key)) for key in ("run_to_run", "batch", "position"))]
             for name, value in book["bits"]["kernels"].items()]
     rows.sort(key=lambda row: row[1:] == ["yes"] * 3)
     return Grid("bits of kernels: the same", ["kernel", "in a second run", "beside fewer clients", "at another place"],
                 rows)
 
 
-def yes(value: bool | None) -> str:
+def format_finding(value: bool | None) -> str:
     """Return a finding as a word."""
     return "?" if value is None else "yes" if value else "NO"
 
 
-def capture(book: dict) -> Grid:
+def list_captures(book: JsonObject) -> Grid:
     """List what was recorded as CUDA graphs, and what failed recordings left."""
     found, rows = book["capture"], []
     for name in ("sync", "out_of_memory"):
@@ -153,14 +156,14 @@ def capture(book: dict) -> Grid:
     return Grid("CUDA graphs", ["what", "found"], rows)
 
 
-def list_values(values: dict) -> str:
+def list_values(values: JsonObject) -> str:
     """Return `key value, ...` without empty values."""
     return ", ".join(f"{key} {format_value(value)}" for key, value in values.items() if value not in ("", None))
 
 
-def mpi(book: dict) -> Grid:
+def list_mpi(book: JsonObject) -> Grid:
     """List how ranks on GPUs agreed."""
-    groups, rows = grouped(book["mpi"], lambda row: (row["step"], row["model"], row["engine"])), []
+    groups, rows = group_rows(book["mpi"], lambda row: (row["step"], row["model"], row["engine"])), []
     for (step, model, engine), members in groups.items():
         digests = {row["digest"] for row in members}
         errors = [f"{row['ranks']} ranks: {row['error']}" for row in members if row["error"]]
@@ -171,30 +174,30 @@ def mpi(book: dict) -> Grid:
     return Grid("digests by ranks", ["step", "model", "engine", "ranks", "digest"], rows)
 
 
-def list_speed(book: dict) -> Grid:
+def list_speed(book: JsonObject) -> Grid:
     """List milliseconds per client step of the bare loop, and how many times as fast as it engines are."""
-    groups = grouped(book["speed"], lambda row: (row["model"], row["shape"], row["precision"], row["step"]))
+    groups = group_rows(book["speed"], lambda row: (row["model"], row["shape"], row["precision"], row["step"]))
     rows = []
     for (model, shape, how, step), members in groups.items():
         alone = {row["engine"]: format_value(row["ms_step"]) for row in members if row["engine"].startswith("bare")}
         bare = [alone.get(name, "-") for name in ("bare", "bare, again", "bare, PyTorch's default precision")]
-        for clients, some in grouped(members, lambda row: row["clients"]).items():
+        for clients, some in group_rows(members, lambda row: row["clients"]).items():
             by = {row["engine"]: row for row in some if row["engine"] in ENGINES}
             if by:
                 rows.append([f"{model} {shape}" + " (after)" * step.startswith("after"), how, *bare, str(clients),
-                             *(faster(by.get(engine)) for engine in ENGINES)])
+                             *(compute_speedup(by.get(engine)) for engine in ENGINES)])
     return Grid("milliseconds per client step of a bare loop; times as fast as it",
                 ["network", "precision", "bare", "again", "PyTorch's default", "clients", *ENGINES], rows)
 
 
-def faster(row: dict | None) -> str:
+def compute_speedup(row: JsonObject | None) -> str:
     """Return how many times as fast as the bare loop an engine is."""
     if row is None:
         return "-"
     return row["error"][:30] or (f"{row['ratio']:.2f} x" if row["ratio"] else format_value(row["ms_step"]) + " ms")
 
 
-def where_a_round_goes(book: dict) -> Grid:
+def list_round_parts(book: JsonObject) -> Grid:
     """List the milliseconds of a round by part."""
     ms = book["round"]["ms"]
     rows = [[name, format_value(value)] for name, value in sorted(ms.items(), key=lambda item: -(item[1] or 0))]
@@ -205,9 +208,9 @@ def where_a_round_goes(book: dict) -> Grid:
     return Grid("where a round goes (cnn4): ms, without the phases inside", ["phase", "ms"], rows)
 
 
-def doubles(book: dict) -> Grid:
+def list_gradient_errors(book: JsonObject) -> Grid:
     """Of each precision and way: the gradient that is farthest from float64's."""
-    groups = grouped([row for row in book["layers"] if row["step"] == "doubles"],
+    groups = group_rows([row for row in book["layers"] if row["step"] == "doubles"],
                      lambda row: (row["precision"], row["way"]))
     rows = []
     for (how, way), members in groups.items():
@@ -216,7 +219,7 @@ def doubles(book: dict) -> Grid:
     return Grid("a step of cnn4 against float64", ["precision", "way", "largest error", "of", "failed"], rows)
 
 
-def layers(book: dict) -> Grid:
+def list_layers(book: JsonObject) -> Grid:
     """List the speed of single layers."""
     rows = [[row["layer"], row["way"], row["precision"], str(row["clients"]),
              *map(format_value, (row["ms"], row["tflops"], row["gbs"])), row["error"]]
@@ -225,7 +228,7 @@ def layers(book: dict) -> Grid:
                                                  "GB/s of weights", "failed"], rows)
 
 
-def candidates(book: dict) -> Grid:
+def list_candidates(book: JsonObject) -> Grid:
     """List the speed of candidates for the engine."""
     order = sorted(book["candidates"], key=lambda row: (
         row["precision"], -row["clients"], row["ms_step"] is None, row["ms_step"]))
@@ -235,13 +238,13 @@ def candidates(book: dict) -> Grid:
                 ["way", "precision", "clients", "ms", "apart", "failed"], rows)
 
 
-def sums(book: dict) -> Grid:
+def list_sums(book: JsonObject) -> Grid:
     """List the milliseconds of sums, evaluation and MPI."""
     return Grid("sums, judging, MPI", ["what", "clients or ranks", "ms", "failed"],
                 [[row["what"], str(row["clients"]), format_value(row["ms"]), row["error"]] for row in book["sums"]])
 
 
-def runs(book: dict) -> Grid:
+def list_runs(book: JsonObject) -> Grid:
     """List whole runs and their seconds a round."""
     rows = [[row["engine"] + " (after)" * row["step"].startswith("after"),
              *map(str, (row["ranks"], row["every"], row["rounds"])),
@@ -251,9 +254,9 @@ def runs(book: dict) -> Grid:
                                        "train s (last)", "judge s (last)", "failed"], rows)
 
 
-def grouped(rows: list[dict], key: Callable[[dict], object]) -> dict:
+def group_rows(rows: list[JsonObject], key: Callable[[JsonObject], Key]) -> dict[Key, list[JsonObject]]:
     """Return rows by their key, in the order in which keys first occur."""
-    found = defaultdict(list)
+    found: dict[Key, list[JsonObject]] = defaultdict(list)
     for row in rows:
         found[key(row)].append(row)
     return dict(found)
@@ -269,10 +272,10 @@ def format_value(value: object) -> str:
 def write_day(paths: list[Path], to: Path) -> Path:
     """Write the tables of days with a GPU, joined, as Markdown into a folder; returns the page. Raises BadInput."""
     if others := [path for path in paths if not gpu_day.is_book(path)]:
-        raise BadInput(f"{others[0]} is no {gpu_day.NAME}, and runs have no table together with a day with a GPU; "
+        raise BadInput(f"{others[0]} is no {gpu_day.BOOK_NAME}, and runs have no table together with a day with a GPU; "
                        "give them to a report of their own")
-    book = gpu_day.join([gpu_day.load_book(path) for path in paths])
-    with writing(to):
+    book = gpu_day.join_books([gpu_day.load_book(path) for path in paths])
+    with report_failed_writes(to):
         to.mkdir(parents=True, exist_ok=True)
         (to / "README.md").write_text(f"# A day with a GPU\n\n{day_to_markdown(book)}")
     return to / "README.md"

@@ -11,17 +11,21 @@ from typing import TYPE_CHECKING
 from fedmpi import registry
 from fedmpi.config import schema
 from fedmpi.errors import BadInput
+from fedmpi.json_values import JsonObject
 from fedmpi.storage import run_status
 from fedmpi.storage.history import read_history
 from fedmpi.storage.run_status import AT_BEST_VALIDATION, BEST_ON
-from fedmpi.sweeps.job import Planned, SweepJob, views
+from fedmpi.storage.seal import Damaged
+from fedmpi.sweeps.job import Planned, SweepJob, list_views
 
 if TYPE_CHECKING:
+    import numpy as np
+
     from fedmpi.data.federation import Federation
 
 # settings that change where a run works or how far it goes, but not what it computes
-ASIDE = ("seed", "rounds", "stop", "engine", "device", "threads", "placement", "checkpoint", "state", "data.root",
-         "data.cache", "server.hosts_clients")
+ASIDE = ("seed", "rounds", "stop", "evaluate.measures", "engine", "device", "threads", "placement", "checkpoint",
+         "state", "data.root", "data.cache", "server.hosts_clients")
 METHOD = "method."
 
 
@@ -44,15 +48,14 @@ class Shown:
     @cached_property
     def outcome(self) -> run_status.Outcome:
         """How far the run came, and what it reached."""
-        return run_status.outcome_of(self.folder, self.rounds)
+        return run_status.read_outcome(self.folder, self.rounds)
 
     @cached_property
-    def history(self) -> dict:
+    def history(self) -> dict[str, np.ndarray]:
         """Every measure by round and client, see `folder.save_history`; {} if the file is missing or damaged."""
         try:
             return read_history(self.folder / "history.h5")
-        # h5py raises errors of a dozen classes on damaged files.
-        except Exception:
+        except Damaged:
             return {}
 
     @cached_property
@@ -61,7 +64,7 @@ class Shown:
         from fedmpi.data.federation import find_federation
         with registry.refuse_own_code(but=self.own_code):
             try:
-                settings = schema.resolve(run_status.settings_of_folder(self.folder))
+                settings = schema.resolve(run_status.read_settings(self.folder))
                 return find_federation(settings.data, settings.seed)
             # The run is of another version of fedmpi, names code that is not built in, or has written nothing yet.
             except BadInput:
@@ -78,36 +81,37 @@ class Results:
     seeds: list[int]
     runs: list[Shown]
     # what was published of each measure that has a table, by row and column; shares in percent
-    measures: dict[str, dict] = field(default_factory=lambda: {f"accuracy{BEST_ON}test": {}})
+    measures: dict[str, JsonObject] = field(default_factory=lambda: {f"accuracy{BEST_ON}test": {}})
 
     def of(self, row: str, column: str) -> list[Shown]:
         """Return the runs of a row and column, one for each seed."""
         return [run for run in self.runs if (run.row, run.column) == (row, column)]
 
 
-def of_job(job: SweepJob, runs: list[Planned], command: str) -> Results:
+def collect_job_results(job: SweepJob, runs: list[Planned], command: str) -> Results:
     """Return the results of a job's runs; `command` makes them."""
     shown = [Shown(r.row, r.column, r.seed, r.folder, r.settings.rounds,
                    "fedmpi " + shlex.join(["run", os.path.relpath(r.config), *r.overrides]), r.named_code())
              for r in runs]
     return Results(job.title, command, list(job.rows), list(job.columns), job.seeds, shown,
-                   {view.measure: view.published for view in views(job)})
+                   {view.measure: view.published for view in list_views(job)})
 
 
-def of_folders(folders: list[Path]) -> Results:
+def collect_folder_results(folders: list[Path]) -> Results:
     """Return the results of run folders: methods with their settings are rows, other settings that differ are columns.
 
     Raises:
         BadInput: if a folder holds no run, or two hold runs of the same settings and seed."""
-    several = [run_status.settings_of_folder(folder) for folder in folders]
+    several = [run_status.read_settings(folder) for folder in folders]
     flat = [run_status.flatten_settings(settings) for settings in several]
-    differ = [name for name in run_status.differing(several) if not aside(name)]
-    runs, taken = [], {}
+    differ = [name for name in run_status.find_differences(several) if not is_aside(name)]
+    runs: list[Shown] = []
+    taken: dict[tuple[str, str, int], Path] = {}
     for folder, values in zip(folders, flat, strict=True):
         alike = [other for other in flat if other.get("method.name") == values.get("method.name")]
         own = [name for name in differ
                if name.startswith(METHOD) and any(o.get(name) != values.get(name) for o in alike)]
-        row = title(values.get("method.name", "?")) + (f" ({list_settings(values, own, METHOD)})" if own else "")
+        row = find_title(values.get("method.name", "?")) + (f" ({list_settings(values, own, METHOD)})" if own else "")
         column = list_settings(values, [name for name in differ if not name.startswith(METHOD)]) or "result"
         again = shlex.join(["fedmpi", "run", str(folder / "config.yaml")])
         run = Shown(row, column, values.get("seed", 0), folder, 0, again)
@@ -117,10 +121,11 @@ def of_folders(folders: list[Path]) -> Results:
         runs.append(run)
     return Results("Results of fedmpi", "fedmpi report " + shlex.join(map(str, folders)),
                    list(dict.fromkeys(run.row for run in runs)), list(dict.fromkeys(run.column for run in runs)),
-                   sorted({run.seed for run in runs}), runs, {usual(runs): {}})
+                   sorted({run.seed for run in runs}), runs,
+                   {measure: {} for measure in [choose_measure(runs), *list_further(runs, several)]})
 
 
-def usual(runs: list[Shown]) -> str:
+def choose_measure(runs: list[Shown]) -> str:
     """Return the measure to show: accuracy in the round chosen on validation samples, if all finished runs have it."""
     found = [run.outcome.result for run in runs if run.outcome.result]
     names = [AT_BEST_VALIDATION] * bool(found) + [f"{BEST_ON}{on}" for on in ("test", "validation")]
@@ -128,20 +133,27 @@ def usual(runs: list[Shown]) -> str:
                 "accuracy_mean")
 
 
-def aside(name: str) -> bool:
+def list_further(runs: list[Shown], settings: list[JsonObject]) -> list[str]:
+    """Return the further measures that a finished run has, as keys of result.json, and the accuracy of new clients."""
+    names = dict.fromkeys(f"{name}_mean" for values in settings for name in run_status.list_further_measures(values))
+    names["accuracy_new_clients"] = None
+    return [name for name in names if any(name in (run.outcome.result or {}) for run in runs)]
+
+
+def is_aside(name: str) -> bool:
     """Say whether a setting does not tell runs apart."""
     return any(name == other or name.startswith(f"{other}.") for other in ASIDE)
 
 
-def list_settings(values: dict, names: list[str], without: str = "") -> str:
+def list_settings(values: JsonObject, names: list[str], without: str = "") -> str:
     """Return `setting=value, ...`, each name without the prefix `without`."""
     return ", ".join(f"{name.removeprefix(without)}={values.get(name)}" for name in names)
 
 
-def title(method: str) -> str:
+def find_title(method: str) -> str:
     """Return the title of a built-in method; of another one its name, for it is not imported here."""
     with registry.refuse_own_code():
         try:
-            return registry.find_class("methods", method).title
+            return str(getattr(registry.find_class("methods", method), "title", method))
         except BadInput:
             return method

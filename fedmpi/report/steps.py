@@ -2,17 +2,19 @@
 from __future__ import annotations
 
 import statistics
-from typing import Any
+from collections.abc import Collection, Mapping
+from typing import Protocol
 
 from fedmpi.commands.planned_steps import format_steps
+from fedmpi.json_values import JsonObject
 
 UNCOUNTED = "steps are not known of {}: runs of fedmpi 0.1 did not count them; run them anew"
-MEANING = "steps: gradients behind a client's judged model, mean over clients; two models side by side take two"
+STEPS_EXPLAINED = "steps: gradients behind a client's judged model, mean over clients; two models side by side take two"
 # Rows did equal work if their steps differ by less than this part of the most steps.
 EQUAL_WORK = .01
 
 
-def mean_steps_of_cell(found: list[dict | None]) -> dict[str, float] | None:
+def compute_mean_steps_of_cell(found: list[JsonObject | None]) -> dict[str, float] | None:
     """Return the steps by kind, mean over the finished runs of a cell; None if one of them did not count steps."""
     counted = [result.get("steps_so_far") for result in found if result]
     known = [steps for steps in counted if steps is not None]
@@ -27,17 +29,37 @@ def show_steps(steps: dict[str, float] | None) -> str:
     return "-" if steps is None else format_steps(sum(steps.values()))
 
 
-def notes(table: Any) -> list[str]:
-    """Return the lines below a report.tables.Table: columns without steps, and rows of unequal work."""
-    lines = [MEANING] if table.counted else []
+class CountedCell(Protocol):
+    """A cell of a table: see report/tables.py."""
+    @property
+    def values(self) -> list[float]: """Return its measures."""
+    @property
+    def steps(self) -> dict[str, float] | None: """Return its steps by kind; None if they were not counted."""
+
+
+class CountedTable(Protocol):
+    """A table of measures: see report/tables.py."""
+    @property
+    def rows(self) -> list[str]: """Return the names of its rows."""
+    @property
+    def columns(self) -> list[str]: """Return the names of its columns."""
+    @property
+    def cells(self) -> Mapping[tuple[str, str], CountedCell]: """Return its cells, by row and column."""
+    @property
+    def counted(self) -> Collection[str]: """Return the columns whose steps were counted."""
+
+
+def list_notes(table: CountedTable) -> list[str]:
+    """Return the lines below a table: columns without steps, and rows of unequal work."""
+    lines = [STEPS_EXPLAINED] if table.counted else []
     without = [c for c in table.columns if any(table.cells[row, c].values and table.cells[row, c].steps is None
                                                for row in table.rows)]
     if without:
         lines.append(UNCOUNTED.format(", ".join(without)))
-    return lines + [line for c in table.columns if c in table.counted and (line := spread(table, c))]
+    return lines + [line for c in table.columns if c in table.counted and (line := describe_unequal_work(table, c))]
 
 
-def spread(table: Any, column: str) -> str:
+def describe_unequal_work(table: CountedTable, column: str) -> str:
     """Name the rows of a column that made the fewest and the most steps; "" if all did equal work."""
     totals = {row: sum(steps.values()) for row in table.rows if (steps := table.cells[row, column].steps) is not None}
     least, most = min(totals, key=totals.__getitem__), max(totals, key=totals.__getitem__)

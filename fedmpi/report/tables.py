@@ -11,13 +11,17 @@ from typing import NamedTuple
 from fedmpi.commands.planned_steps import steps_to_text
 from fedmpi.engines.step_counter import KINDS
 from fedmpi.errors import BadInput
+from fedmpi.json_values import JsonObject
 from fedmpi.report import steps
 from fedmpi.report.results import Results
 
 # first letters of measures of which the largest value is the best, and of those of which the smallest is
-BETTER = ("accuracy", "f1", "ari", "purity")
-COSTS = ("accuracy_std", "f1_std", "best_round", "chosen_round", "rounds", "seconds", "T_", "E_", "mib", "bytes",
-         "distance", "loss", "iterations", "idle", "imbalance")
+BETTER = ("accuracy", "f1", "ari", "purity", "auc", "balanced_accuracy")
+COSTS = ("accuracy_std", "accuracy_variance", "accuracy_gini", "calibration_error", "f1_std", "best_round",
+         "chosen_round", "rounds", "seconds", "T_", "E_", "mib", "bytes", "distance", "loss", "iterations", "idle",
+         "imbalance")
+# first letters of measures that are shares
+IN_PERCENT = ("accuracy", "f1", "auc", "balanced_accuracy", "calibration_error")
 
 UNFINISHED, UNSPLIT = "not all seeds are finished", "clusters were never split: FedAvg with a plain mean"
 
@@ -96,30 +100,30 @@ class Table(NamedTuple):
 
     def notes(self) -> list[str]:
         """Return the lines below the table."""
-        return steps.notes(self)
+        return steps.list_notes(self)
 
 
-def tables_of(results: Results) -> list[Table]:
+def make_tables(results: Results) -> list[Table]:
     """Return a table of each measure. Raises BadInput if a result is damaged."""
     return [make_table(results, measure, published) for measure, published in results.measures.items()]
 
 
-def make_table(results: Results, measure: str, published: dict) -> Table:
+def make_table(results: Results, measure: str, published: JsonObject) -> Table:
     """Return the table of one measure. Raises BadInput if no run has it."""
     cells = {}
     refuse_unknown_measure(measure, [run.outcome.result for run in results.runs if run.outcome.result])
     for row in results.rows:
         for column in results.columns:
             found = [run.outcome.result for run in results.of(row, column)]
-            values = [unit_of(measure) * r[measure] for r in found if r and r.get(measure) is not None]
+            values = [find_unit(measure) * r[measure] for r in found if r and r.get(measure) is not None]
             missing = len(found) - len(values) if values else found.count(None)      # methods may not have the measure
             clusters = [r["clusters_found"] for r in found if r and "clusters_found" in r]
-            cells[row, column] = Cell(values, missing, as_pair((published.get(row) or {}).get(column)),
-                                      bool(clusters) and max(clusters) == 1, steps.mean_steps_of_cell(found))
-    return tabled(measure, results.rows, results.columns, cells)
+            cells[row, column] = Cell(values, missing, split_published((published.get(row) or {}).get(column)),
+                                      bool(clusters) and max(clusters) == 1, steps.compute_mean_steps_of_cell(found))
+    return fill_table(measure, results.rows, results.columns, cells)
 
 
-def refuse_unknown_measure(measure: str, found: list[dict]) -> None:
+def refuse_unknown_measure(measure: str, found: list[JsonObject]) -> None:
     """Raise BadInput if no finished run has a measure, or if it is not a number."""
     if found and not any(measure in result for result in found):
         near = difflib.get_close_matches(measure, set().union(*found), 3)
@@ -130,12 +134,16 @@ def refuse_unknown_measure(measure: str, found: list[dict]) -> None:
                        + (", and every table shows the steps" if measure.startswith("steps") else ""))
 
 
-def unit_of(measure: str) -> int:
-    """Return what a measure is multiplied by: shares are shown in percent."""
-    return 100 if measure.startswith(("accuracy", "f1")) else 1
+def find_unit(measure: str) -> int:
+    """Return what a measure is multiplied by: shares are shown in percent, and variances of shares in percent squared.
+    """
+    if measure.startswith("accuracy_variance"):
+        return 10_000
+    return 100 if measure.startswith(IN_PERCENT) and "_undefined" not in measure else 1
 
 
-def tabled(measure: str, rows: list[str], columns: list[str], cells: dict) -> Table:
+def fill_table(measure: str, rows: list[str], columns: list[str],
+           cells: dict[tuple[str, str], Cell]) -> Table:
     """Return the table of these cells, with the best of each column and the agreement with what is published."""
     wanted = min if measure.startswith(COSTS) else max if measure.startswith(BETTER) else None
     by_column = {column: [cells[row, column] for row in rows] for column in columns}
@@ -143,10 +151,10 @@ def tabled(measure: str, rows: list[str], columns: list[str], cells: dict) -> Ta
             if wanted and any(cell.values for cell in of)}
     compared = {c for c, of in by_column.items() if any(cell.published for cell in of)}
     return Table(measure, rows, columns, cells, compared, best,
-                 {c: tau for c, of in by_column.items() if (tau := kendall_agreement(of)) is not None})
+                 {c: tau for c, of in by_column.items() if (tau := compute_kendall_agreement(of)) is not None})
 
 
-def as_pair(value: float | list | None) -> tuple[float, float | None] | None:
+def split_published(value: float | list[float] | None) -> tuple[float, float | None] | None:
     """Return a published number as mean and spread."""
     if value is None:
         return None
@@ -157,10 +165,10 @@ def format_number(mean: float, spread: float | None) -> str:
     """Return a mean, with its spread if there is one, as text."""
     if mean != mean:
         return "-"
-    return f"{mean:.2f}" + (f" +- {spread:.2f}" if spread is not None else "")
+    return f"{mean:.2f}" + (f" ± {spread:.2f}" if spread is not None else "")
 
 
-def kendall_agreement(cells: list[Cell]) -> tuple[float, int] | None:
+def compute_kendall_agreement(cells: list[Cell]) -> tuple[float, int] | None:
     """Return how well the order of rows agrees with the published one, Kendall's tau (1: the same, -1: reversed), and
     how many rows there are; None for fewer than three, or where all are equal."""
     both = [(cell.mean, cell.published[0]) for cell in cells if cell.values and cell.published]
@@ -171,9 +179,9 @@ def kendall_agreement(cells: list[Cell]) -> tuple[float, int] | None:
     return None if tau != tau else (tau, len(both))
 
 
-def to_markdown(table: Table) -> str:
+def table_to_markdown(table: Table) -> str:
     """Return the table as Markdown: the best of each column in bold, then the agreement of the order of rows."""
-    heads = [h for c in table.columns for h in (in_markdown(c), *table.heads(c)[1:])]
+    heads = [h for c in table.columns for h in (escape_markdown(c), *table.heads(c)[1:])]
     lines = ["| | " + " | ".join(heads) + " |", "|---|" + "--:|" * len(heads)]
     for row in table.rows:
         line = []
@@ -183,40 +191,40 @@ def to_markdown(table: Table) -> str:
                         + (" *" if table.cells[row, c].missing else "")
                         + (" †" if table.cells[row, c].unsplit else ""))
             line += others
-        lines.append(f"| {in_markdown(row)} | " + " | ".join(line) + " |")
-    lines += [line for note in table.notes() for line in ("", in_markdown(note))]
+        lines.append(f"| {escape_markdown(row)} | " + " | ".join(line) + " |")
+    lines += [line for note in table.notes() for line in ("", escape_markdown(note))]
     if table.incomplete:
         lines += ["", f"\\* {UNFINISHED}"]
     if table.unsplit:
         lines += ["", f"† {UNSPLIT}"]
-    lines += [f"\n{in_markdown(c)}: order of {n} rows against the published one, Kendall's tau {tau:.2f}"
+    lines += [f"\n{escape_markdown(c)}: order of {n} rows against the published one, Kendall's tau {tau:.2f}"
               for c, (tau, n) in table.tau.items()]
-    return "\n".join(lines) + "\n" + (f"\n{steps_in_markdown(table)}" if table.kinds else "")
+    return "\n".join(lines) + "\n" + (f"\n{steps_to_markdown(table)}" if table.kinds else "")
 
 
-def steps_in_markdown(table: Table) -> str:
+def steps_to_markdown(table: Table) -> str:
     """Return the steps by kind of every row as Markdown."""
     columns = [c for c in table.columns if c in table.counted]
-    lines = ["| steps by kind | " + " | ".join(map(in_markdown, columns)) + " |", "|---|" + "---|" * len(columns)]
+    lines = ["| steps by kind | " + " | ".join(map(escape_markdown, columns)) + " |", "|---|" + "---|" * len(columns)]
     lines += [
-        f"| {in_markdown(row)} | " + " | ".join(steps_to_text(table.cells[row, c].steps) for c in columns) + " |"
+        f"| {escape_markdown(row)} | " + " | ".join(steps_to_text(table.cells[row, c].steps) for c in columns) + " |"
         for row in table.rows
     ]
     return "\n".join(lines) + "\n"
 
 
-def latex(table: Table, caption: str) -> str:
+def to_latex(table: Table, caption: str) -> str:
     """Return the table for LaTeX with the package booktabs."""
     widths = [len(table.heads(c)) for c in table.columns]
-    heads = [rf"\multicolumn{{{w}}}{{c}}{{{escaped(c)}}}" for c, w in zip(table.columns, widths, strict=True)]
+    heads = [rf"\multicolumn{{{w}}}{{c}}{{{escape_latex(c)}}}" for c, w in zip(table.columns, widths, strict=True)]
     below = [head for c in table.columns for head in table.heads(c)]
-    lines = [r"% \usepackage{booktabs}", r"\begin{table}", r"\centering", rf"\caption{{{escaped(caption)}}}",
+    lines = [r"% \usepackage{booktabs}", r"\begin{table}", r"\centering", rf"\caption{{{escape_latex(caption)}}}",
              rf"\begin{{tabular}}{{l{'r' * sum(widths)}}}", r"\toprule", " & " + " & ".join(heads) + r" \\",
              " & " + " & ".join(below) + r" \\", r"\midrule"]
     for row in table.rows:
-        line = ["{}" + escaped(row)]      # a row's [ or * would be taken for an argument of what precedes it
+        line = ["{}" + escape_latex(row)]      # a row's [ or * would be taken for an argument of what precedes it
         for c in table.columns:
-            texts = [t.replace("+-", r"\pm").replace(",", "{,}") for t in table.texts(row, c)]
+            texts = [t.replace("±", r"\pm").replace(",", "{,}") for t in table.texts(row, c)]
             shown = [f"${t}$" if t != "-" else "--" for t in texts]
             if table.is_best(row, c):
                 shown[0] = rf"$\mathbf{{{texts[0]}}}$"
@@ -229,35 +237,35 @@ def latex(table: Table, caption: str) -> str:
             rf"\multicolumn{{{w}}}{{c}}{{{tau}}}" for tau, w in zip(taus, widths, strict=True)) + r" \\"]
     lines += [r"\bottomrule", r"\end{tabular}", *[rf"\par $^{{*}}$ {UNFINISHED}"] * table.incomplete,
               *[rf"\par $^{{\dagger}}$ {UNSPLIT}"] * table.unsplit,
-              *[rf"\par {escaped(note)}" for note in table.notes()], r"\end{table}"]
+              *[rf"\par {escape_latex(note)}" for note in table.notes()], r"\end{table}"]
     return "\n".join(lines) + "\n"
 
 
-def in_markdown(text: str) -> str:
+def escape_markdown(text: str) -> str:
     """Return a text for a cell of a Markdown table."""
     return text.replace("|", r"\|").replace("<", "&lt;")
 
 
-def escaped(text: str) -> str:
+def escape_latex(text: str) -> str:
     """Return a text for LaTeX."""
     text = re.sub(r"([#$%&_{}])", r"\\\1", text.replace("\\", "/"))
-    return text.replace("~", r"\textasciitilde{}").replace("^", r"\textasciicircum{}")
+    return text.replace("~", r"\textasciitilde{}").replace("^", r"\textasciicircum{}").replace("±", r"$\pm$")
 
 
-def as_csv(table: Table) -> str:
+def to_csv(table: Table) -> str:
     """Return one line per row and column."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(["row", "column", "mean", "std", "seeds", "published", "published_std", "steps",
                      *(f"steps_{kind}" for kind in KINDS)])
     for (row, column), cell in table.cells.items():
-        writer.writerow([row, column, "" if cell.mean != cell.mean else f"{cell.mean:.4f}",
-                         "" if cell.spread is None else f"{cell.spread:.4f}", len(cell.values),
-                         *(("" if v is None else v) for v in cell.published or (None, None)), *in_csv(cell.steps)])
+        writer.writerow([row, column, "" if cell.mean != cell.mean else f"{cell.mean:.4f}", "" if cell.spread is None
+                         else f"{cell.spread:.4f}", len(cell.values), *(("" if v is None else v) for v in cell.published
+                                                                        or (None, None)), *list_csv_steps(cell.steps)])
     return text.getvalue()
 
 
-def in_csv(made: dict[str, float] | None) -> list[str]:
+def list_csv_steps(made: dict[str, float] | None) -> list[str]:
     """Return all steps of a cell, and those of each kind, as texts."""
     return [""] * (1 + len(KINDS)) if made is None else [
         f"{n:g}" for n in (round(sum(made.values()), 4), *(round(made.get(kind, 0), 4) for kind in KINDS))]

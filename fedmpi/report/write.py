@@ -5,65 +5,117 @@ from __future__ import annotations
 import base64
 import json
 from pathlib import Path
+from typing import NamedTuple
 
 from fedmpi import __version__
 from fedmpi.commands.planned_steps import steps_to_text
-from fedmpi.report import figures, tables
-from fedmpi.report.figures.style import FIGURE_WIDTH_IN, render
+from fedmpi.json_values import JsonObject
+from fedmpi.report import figures, significance, tables
+from fedmpi.report.figures.style import FIGURE_WIDTH_IN, FORMS, FORMS_FOR_PRINT, render
 from fedmpi.report.results import Results, Shown
-from fedmpi.storage.atomic import writing
-from fedmpi.sweeps.job import slug
+from fedmpi.storage.atomic import report_failed_writes
+from fedmpi.storage.run_status import list_accepted_changes
+from fedmpi.sweeps.job import make_slug
 
 KEPT_MEASURES = ("accuracy_mean", "accuracy_at_best_validation", "chosen_round", "accuracy_best_on_test", "best_round",
-        "accuracy_worst_decile", "f1_mean", "ended", "digest", "seconds", "ranks", "engine", "steps_so_far")
+                 "accuracy_worst_decile", "accuracy_variance", "accuracy_gini", "accuracy_new_clients", "new_clients",
+                 "f1_mean", "ended", "digest", "seconds", "ranks", "engine", "steps_so_far", "own_code",
+                 "accepted_code_changes")
 PAGE = "index.html"
+# what the numbers of a table are, and the table
+Described = tuple[str, tables.Table]
 
 
-def write_report(results: Results, to: Path) -> Path:
-    """Write all that is known so far; returns the page. Raises BadInput and FedmpiError."""
-    found, shown = [(describe_results(results, table), table) for table in tables.tables_of(results)], []
-    with writing(to):
+class Drawn(NamedTuple):
+    """A figure of the page."""
+    name: str
+    caption: str
+    # the SVG in base64
+    svg: str
+    # whether it takes the whole width
+    broad: bool
+
+
+def write_report(results: Results, to: Path, for_print: bool = False) -> Path:
+    """Write all that is known so far: tables and the page at once, figures as they come. Return the page.
+
+    Raises BadInput and FedmpiError.
+
+    Args:
+        for_print: also write figures as PDF files, and PNG files of 300 dpi"""
+    found = [(describe_results(results, table), table) for table in tables.make_tables(results)]
+    comparisons = [one for column in results.columns if (one := significance.compare_column(results, column))]
+    shown: list[Drawn] = []
+    with report_failed_writes(to):
         to.mkdir(parents=True, exist_ok=True)
-        for picture in figures.draw(results):
-            (to / f"{picture.name}.png").write_bytes(render(picture.figure, "png"))
-            svg = render(picture.figure, "svg")
-            (to / f"{picture.name}.svg").write_bytes(svg)
+        write_tables(results, found, to)
+        write_pages(results, found, comparisons, shown, to)
+        for picture in figures.draw_figures(results):
+            files = render(picture.figure, FORMS_FOR_PRINT if for_print else FORMS)
+            for form, data in files.items():
+                (to / f"{picture.name}.{form}").write_bytes(data)
             broad = picture.figure.get_figwidth() > FIGURE_WIDTH_IN
-            shown.append((picture.name, picture.caption, base64.b64encode(svg).decode(), broad))
-        (to / "README.md").write_text(
-            f"# {results.title}\n\n`{results.command}`\n\n"
-            + "".join(f"{what}\n\n{tables.to_markdown(table)}\n" for what, table in found)
-            + "".join(f"![{name}]({name}.png)\n" for name, *_ in shown))
-        for what, table in found:
-            name = "table" if table is found[0][1] else f"table-{slug(table.measure)}"
-            (to / f"{name}.csv").write_text(tables.as_csv(table))
-            (to / f"{name}.tex").write_text(tables.latex(table, f"{results.title}. {what}"))
-        (to / "runs.json").write_text(json.dumps([repeatable(run) for run in results.runs], indent=1) + "\n")
-        (to / PAGE).write_text(page(results, found, shown))
+            shown.append(Drawn(picture.name, picture.caption, base64.b64encode(files["svg"]).decode(), broad))
+        write_pages(results, found, comparisons, shown, to)
     return to / PAGE
 
 
-def page(results: Results, found: list, shown: list) -> str:
+def write_tables(results: Results, found: list[Described], to: Path) -> None:
+    """Write the tables as CSV and LaTeX, and how each run is repeated."""
+    for what, table in found:
+        name = "table" if table is found[0][1] else f"table-{make_slug(table.measure)}"
+        write_text(to / f"{name}.csv", tables.to_csv(table))
+        write_text(to / f"{name}.tex", tables.to_latex(table, f"{results.title}. {what}"))
+    write_text(to / "runs.json", json.dumps([describe_repetition(run) for run in results.runs], indent=1) + "\n")
+
+
+def write_pages(results: Results, found: list[Described], comparisons: list[significance.Comparison],
+                shown: list[Drawn], to: Path) -> None:
+    """Write the page and its Markdown, with the figures that are there."""
+    tests = significance.tests_to_markdown(comparisons)
+    write_text(to / "README.md", f"# {results.title}\n\n`{results.command}`\n\n"
+               + "".join(f"{what}\n\n{tables.table_to_markdown(table)}\n" for what, table in found)
+               + (f"{tests}\n" if tests else "") + "".join(f"{line}\n\n" for line in list_code_changes(results))
+               + "".join(f"![{one.name}]({one.name}.png)\n" for one in shown))
+    write_text(to / PAGE, render_page(results, found, comparisons, shown))
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a text in UTF-8, whatever the locale is."""
+    path.write_text(text, encoding="utf-8")
+
+
+def render_page(results: Results, found: list[Described], comparisons: list[significance.Comparison],
+         shown: list[Drawn]) -> str:
     """Return the page: it loads nothing, so it can be mailed and kept."""
     from jinja2 import Environment, PackageLoader, StrictUndefined
     room = Environment(loader=PackageLoader("fedmpi.report", "."), autoescape=True, undefined=StrictUndefined,
                        trim_blocks=True, lstrip_blocks=True)
-    return room.get_template("page.html").render(results=results, tables=found, figures=shown, version=__version__,
-                                                  steps_by_kind=steps_to_text)
+    return room.get_template("page.html").render(
+        results=results, tables=found, figures=shown, version=__version__, steps_by_kind=steps_to_text,
+        code_changes=list_code_changes(results), comparisons=comparisons, as_texts=significance.format_test,
+        meaning=significance.TESTS_EXPLAINED, heads=significance.TEST_COLUMNS)
+
+
+def list_code_changes(results: Results) -> list[str]:
+    """Return a line for each change of the user's own code that a run accepted between two starts."""
+    return [f"{run.name}, seed {run.seed}: {line}" for run in results.runs
+            for line in list_accepted_changes(run.outcome)]
 
 
 def describe_results(results: Results, table: tables.Table) -> str:
-    """Say what the numbers are, and how far the runs came."""
+    """Say what the numbers are, of how many seeds they are, and how far the runs came."""
     rounds = sorted({run.outcome.round for run in results.runs})
     reached = f"{rounds[0]}" if len(rounds) == 1 else f"{rounds[0]} to {rounds[-1]}"
-    seeds = len(results.seeds)
-    percent = "Percent: " if tables.unit_of(table.measure) == 100 else ""
+    counts = sorted({len(cell.values) for cell in table.cells.values() if cell.values}) or [0]
+    seeds = f"{counts[0]}" if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
+    percent = {100: "Percent: ", 10_000: "Percent squared: "}.get(tables.find_unit(table.measure), "")
     return (f"{percent}{table.measure.replace('_', ' ')}, "
-            + (f"mean +- standard deviation over {seeds} seeds" if seeds > 1 else "one seed")
+            + (f"mean ± standard deviation over {seeds} seeds" if counts[-1] > 1 else "one seed")
             + f"; {reached} rounds.")
 
 
-def repeatable(run: Shown) -> dict:
+def describe_repetition(run: Shown) -> JsonObject:
     """Return a run's command and what it gave."""
     found = run.outcome
     result = found.result or {}

@@ -9,24 +9,33 @@ from functools import cached_property
 
 import numpy as np
 
-from fedmpi.clients.state_store import digest_of_run
+from fedmpi.clients.state_store import compute_run_digest
 from fedmpi.comm.orders import MINE, UP, Order
 from fedmpi.comm.rank_pool import RankPool
-from fedmpi.comm.rows import rows_of
+from fedmpi.comm.rows import make_rows
 from fedmpi.config.schema import Config
 from fedmpi.data.federation import Federation
 from fedmpi.engines.batch_plan import get_local_training
-from fedmpi.faults import attackers
-from fedmpi.method import Method, Participants
+from fedmpi.faults import choose_attackers
+from fedmpi.json_values import JsonObject
+from fedmpi.method import Method, Participants, State
 from fedmpi.progress import Progress
-from fedmpi.server import round_cost, selection
+from fedmpi.server import selection
 from fedmpi.server.edge_cost import EdgeLedger
-from fedmpi.server.metrics import best_of, history_columns, judged, metrics_line, pictured
+from fedmpi.server.metrics import (
+    compute_embedding,
+    find_best_line,
+    list_newcomer_columns,
+    make_history_columns,
+    make_metrics_line,
+    split_measures,
+    summarise_newcomers,
+)
 from fedmpi.server.on_disk_error import Storage
 from fedmpi.server.run_state import RunState
 from fedmpi.storage.folder import RunFolder
-from fedmpi.storage.run_status import evaluated
-from fedmpi.text import duration, percent
+from fedmpi.storage.run_status import list_evaluated
+from fedmpi.text import MIB, format_duration, format_percent
 
 
 @dataclass
@@ -40,7 +49,7 @@ class Books:
     progress: Progress
     state: RunState
     # one client's Up, as a template of its fields
-    up: tuple
+    up: State
     storage: Storage
     # GPUs at work, see engines/gpu_card.py
     gpus: list[str] = field(default_factory=list)
@@ -51,7 +60,7 @@ class Books:
     def honest(self) -> np.ndarray:
         """Return which clients do not attack, (N,) bool: accuracies are theirs."""
         n = len(self.federation.sizes)
-        return np.isin(np.arange(n), attackers(self.config.attack, n, self.config.seed), invert=True)
+        return np.isin(np.arange(n), choose_attackers(self.config.attack, n, self.config.seed), invert=True)
 
     @cached_property
     def edge(self) -> EdgeLedger:
@@ -59,11 +68,11 @@ class Books:
         return EdgeLedger(self.config.edge, self.method, self.federation, get_local_training(self.config, 0),
                           self.config.rounds)
 
-    def count_steps(self, times: np.ndarray, trained: Participants) -> dict:
+    def count_steps(self, times: np.ndarray, trained: Participants) -> JsonObject:
         """Return the gradient steps of a client, in this round and so far."""
-        return self.state.steps.note(times, len(trained.ids), len(self.federation.sizes))
+        return self.state.steps.add_round(times, len(trained.ids), len(self.federation.sizes))
 
-    def describe_round(self, asked: Participants, trained: Participants, who: Participants) -> dict:
+    def describe_round(self, asked: Participants, trained: Participants, who: Participants) -> JsonObject:
         """Return what the server found in a round, what its participants spent, and who did not get through.
 
         Args:
@@ -71,10 +80,10 @@ class Books:
             trained: those of them that were not lost.
             who: those of them whose updates the server took."""
         state = self.state
-        facts: dict = dict(who.facts)
+        facts: JsonObject = dict(who.facts)
         if "clusters" in facts:
             facts |= state.groups.update(who.ids, np.asarray(facts.pop("clusters")), facts.pop("k"))
-        facts |= state.groups.note(who.ids, who.each)
+        facts |= state.groups.summarise(who.ids, who.each)
         missing, text = self.config.faults.missing(asked, trained, who)
         if text:
             self.progress.note(text)
@@ -82,9 +91,9 @@ class Books:
         # What is lost was not sent.
         moved = down + up * np.isin(asked.ids, trained.ids)
         return facts | missing | self._edge_costs(asked, moved) | {
-            "participants": len(asked.ids), "mib_per_client_round": float(moved.mean()) / round_cost.MIB}
+            "participants": len(asked.ids), "mib_per_client_round": float(moved.mean()) / MIB}
 
-    def _edge_costs(self, who: Participants, nbytes: np.ndarray) -> dict:
+    def _edge_costs(self, who: Participants, nbytes: np.ndarray) -> JsonObject:
         """Return the mean time and energy of a participant's round at the edge; {} without `edge`."""
         spent = self.edge.spent(who, nbytes)
         self.columns |= {name: self._column(who.ids, values) for name, values in spent.items()}
@@ -96,53 +105,69 @@ class Books:
         out[ids] = values
         return out
 
-    def enter(self, table: np.ndarray | None, facts: dict) -> None:
+    def enter(self, table: np.ndarray | None, facts: JsonObject) -> None:
         """Enter a round: its facts, and the clients' measures if it was evaluated.
 
         Args:
-            table: measures of all clients (see Evaluator.measure_clients); None: it was not evaluated."""
-        state, rows = self.state, {} if table is None else judged(table)
-        state.metrics.append({"round": state.round, **metrics_line(rows, self.honest), **facts})
+            table: measures of all clients, the new ones last (see Evaluator.measure_clients); None: it was not
+                evaluated."""
+        n = len(self.federation.sizes)
+        state, rows = self.state, {} if table is None else split_measures(table[:n])
+        newcomers = {} if table is None else split_measures(table[n:])
+        further = self.config.evaluate.columns
+        state.metrics.append({"round": state.round, **make_metrics_line(rows, self.honest, further),
+                              **summarise_newcomers(newcomers, further), **facts})
         with self.storage.tried(state.round):
             self.folder.append_metrics(state.metrics)
         if state.round in self.config.evaluate.embeddings:
             self._add_embeddings()
         if rows:
-            self.folder.append_history(state.round, history_columns(rows) | {
+            measured = make_history_columns(rows, further) | list_newcomer_columns(newcomers, further)
+            self.folder.append_history(state.round, measured | {
                 "cluster": state.groups.last.astype(float), **state.groups.each} | self.columns)
         self.columns = {}
 
     def _add_embeddings(self) -> None:
         """Add the clients' embeddings to this round's columns."""
-        rows = self.method.embedding(rows_of(self.pool, MINE, self.pool.hosted.store.first),
-                                     rows_of(self.pool, UP, self.up))
+        rows = self.method.embedding(make_rows(self.pool, MINE, self.pool.hosted.store.first),
+                                     make_rows(self.pool, UP, self.up))
         if rows is None or not len(rows.ids):
             self.progress.note(f"round {self.state.round}: {self.method.title} has no heads to embed")
         else:
-            self.columns["embedding"] = self._column(rows.ids, pictured(rows.gram()))
+            self.columns["embedding"] = self._column(rows.ids, compute_embedding(rows.gram()))
 
     def show_round(self, seconds: float) -> None:
         """Tell the user how the round went that took so many seconds."""
         state, total = self.state, self.config.rounds
         text = f"round {state.round:{len(str(total))}d}/{total}"
-        if lines := evaluated(state.metrics):
-            last, chosen = lines[-1], selection.best_validation_line(lines)
-            best, how = (best_of(lines), "best") if chosen is None else (chosen, "at best validation")
-            text += (f"  accuracy {percent(last['accuracy_mean'])} (worst tenth "
-                     f"{percent(last['accuracy_worst_decile'])}, {how} {percent(best['accuracy_mean'])} in round "
-                     f"{best['round']})")
+        if lines := list_evaluated(state.metrics):
+            last, chosen = lines[-1], selection.find_best_validation_line(lines)
+            best, how = (find_best_line(lines), "best") if chosen is None else (chosen, "at best validation")
+            text += (f"  accuracy {format_percent(last['accuracy_mean'])} (worst tenth "
+                     f"{format_percent(last['accuracy_worst_decile'])}, {how} {format_percent(best['accuracy_mean'])} "
+                     f"in round {best['round']})")
         left = seconds * (total - state.round)
-        self.progress.round(f"{text}  {seconds:.2f} s a round, {duration(left)} left")
+        self.progress.round(f"{text}  {seconds:.2f} s a round, {format_duration(left)} left")
 
-    def early_end(self) -> str:
+    def format_newcomers(self) -> str:
+        """Return how new clients were served in the last evaluated round, "" if there are none."""
+        last = list_evaluated(self.state.metrics)[-1]
+        if "accuracy_new_clients" not in last:
+            return ""
+        accuracy = format_percent(last["accuracy_new_clients"])
+        return f"{accuracy} over {self.config.data.new_clients} new clients, "
+
+    def describe_early_end(self) -> str:
         """Return a line that says why the run ends before its last round, "" if it does not."""
-        return selection.early_end(self.config, self.state.metrics, self.state.round)
+        return selection.describe_early_end(self.config, self.state.metrics, self.state.round)
 
-    def result(self) -> dict:
+    def result(self) -> JsonObject:
         """Return the summary of the finished run, with the digest of its final state."""
-        lines = evaluated(self.state.metrics)
-        digest = digest_of_run(self.state.shared, self.pool.call(Order.DIGEST))
+        lines = list_evaluated(self.state.metrics)
+        digest = compute_run_digest(self.state.shared, self.pool.call(Order.DIGEST))
         return {**lines[-1], "digest": digest, "rounds": self.state.round, "method": self.method.title,
-                "ended": "stop" if self.early_end() else "rounds", **selection.series(self.config, lines),
+                "ended": "stop" if self.describe_early_end() else "rounds", **selection.list_series(self.config, lines),
                 "ranks": self.pool.world.size, **self.pool.hosted.describe_engine(),
-                **({"gpus": self.gpus} if self.gpus else {}), "seconds": self.state.seconds}
+                **({"gpus": self.gpus} if self.gpus else {}), **self.state.describe_code(),
+                **({"new_clients": self.federation.new_clients} if self.config.data.new_clients else {}),
+                "seconds": self.state.seconds}

@@ -10,7 +10,7 @@ from fedmpi.data.federation import Federation
 from fedmpi.edge import Edge
 from fedmpi.engines.batch_plan import LocalTraining
 from fedmpi.engines.dry_run import RoundWork, count_round_work
-from fedmpi.method import Method, Participants
+from fedmpi.method import Method, Participants, State
 from fedmpi.models.build import make_blank_samples
 
 # Number of the stage in which the round before the first one lies.
@@ -62,6 +62,6 @@ class EdgeLedger:
             self.known[stage, n] = count_round_work(self.method, shared, mine, sample, n, self.local)
         return self.known[stage, n]
 
-    def first(self) -> tuple[tuple, tuple]:
+    def first(self) -> tuple[State, State]:
         """Return the first Shared and Mine. They may be large, so they are not kept."""
         return self.method.init(len(self.federation.sizes))

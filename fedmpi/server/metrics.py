@@ -6,18 +6,25 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from torch import Tensor
 
-from fedmpi.clustering.kmeans_and_linkage import embed
+from fedmpi.clients.measures import CLIENT_MEASURES
+from fedmpi.clustering.kmeans_and_linkage import embed_rows
+from fedmpi.config.evaluation import MODEL_ENDINGS, NEW_CLIENTS_ENDING
+from fedmpi.json_values import JsonObject
 
 # Principal components stored per client for t-SNE.
 EMBEDDING_DIM = 50
 
 
+# What is said of the clients' accuracies, F1 and losses.
+SUMMARY = ("accuracy_mean", "accuracy_weighted", "accuracy_std", "accuracy_worst_decile", "accuracy_variance",
+           "accuracy_gini", "f1_mean", "loss")
 # Endings of measures' names, in the order of the table of Evaluator.measure_clients.
-ENDINGS = ("", "_after", "_unadapted", "_validation")
+ENDINGS = ("", *MODEL_ENDINGS)
 
 
-def judged(table: np.ndarray) -> dict[str, np.ndarray]:
-    """Split a table of Evaluator.measure_clients by the ending of the measures' names: (n, 4) each, nan if unknown.
+def split_measures(table: np.ndarray) -> dict[str, np.ndarray]:
+    """Split a table of Evaluator.measure_clients by the ending of the measures' names: (n, measures) each, nan if
+    unknown.
 
     The measures are those of a client's model before local training, after it, without what `personal` trains, and
     before local training on validation samples.
@@ -28,58 +35,102 @@ def judged(table: np.ndarray) -> dict[str, np.ndarray]:
     return {ENDINGS[i]: rows[:, i] for i in range(rows.shape[1])}
 
 
-def metrics_line(rows: dict[str, np.ndarray], honest: np.ndarray) -> dict[str, float]:
+def make_metrics_line(rows: dict[str, np.ndarray], honest: np.ndarray, further: Sequence[str] = ()) -> dict[str, float]:
     """Return what a line of metrics.jsonl says of the clients; {} if none was judged.
 
     Args:
-        rows: measures by the ending of their names, as `judged` returns them.
-        honest: which clients are summarised, (n,) bool; a single measure is that of the others."""
+        rows: measures by the ending of their names, as `split_measures` returns them.
+        honest: which clients are summarised, (n,) bool; a single measure is that of the others.
+        further: names of the further measures, the last columns of `rows`."""
     line = {f"{name}{ending}": value for ending, values in rows.items() if not ending or not np.isnan(values).all()
-            for name, value in summarise_clients(values[honest]).items()}
+            for name, value in summarise_clients(values[honest], further).items()}
     if rows and not honest.all():
-        line["accuracy_mean_attackers"] = summarise_clients(rows[""][~honest])["accuracy_mean"]
+        line["accuracy_mean_attackers"] = summarise_clients(rows[""][~honest], further)["accuracy_mean"]
     return line
 
 
-def history_columns(rows: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+def summarise_newcomers(rows: dict[str, np.ndarray], further: Sequence[str] = ()) -> dict[str, float]:
+    """Return what a line of metrics.jsonl says of the new clients; {} if there are none, or none was judged.
+
+    Args:
+        rows: measures of the new clients by the ending of their names, as `split_measures` returns them.
+        further: names of the further measures."""
+    if not rows or not len(rows[""]):
+        return {}
+    found = summarise_clients(rows[""], further)
+    return {f"{name}{NEW_CLIENTS_ENDING}": found[key] for name, key in (
+        ("accuracy", "accuracy_mean"), ("accuracy_std", "accuracy_std"), ("f1", "f1_mean"), ("loss", "loss"),
+        *((name, f"{name}_mean") for name in further))}
+
+
+def list_newcomer_columns(rows: dict[str, np.ndarray], further: Sequence[str] = ()) -> dict[str, np.ndarray]:
+    """Return the columns of history.h5 of the new clients by name, (m,) each; {} if there are none."""
+    if not rows or not len(rows[""]):
+        return {}
+    columns = make_history_columns({"": rows[""]}, further)
+    return {f"{name}{NEW_CLIENTS_ENDING}": values for name, values in columns.items()}
+
+
+def make_history_columns(rows: dict[str, np.ndarray], further: Sequence[str] = ()) -> dict[str, np.ndarray]:
     """Return the columns of history.h5 by name, (n,) each."""
     with np.errstate(invalid="ignore", divide="ignore"):
         accuracies = {f"accuracy{ending}": values[:, 0] / values[:, 1] for ending, values in rows.items()}
-        return accuracies | {"f1": rows[""][:, 3], "loss": rows[""][:, 2] / rows[""][:, 1]}
+        columns = accuracies | {"f1": rows[""][:, 3], "loss": rows[""][:, 2] / rows[""][:, 1]}
+    return columns | {f"{name}{ending}": values[:, len(CLIENT_MEASURES) + i]
+                      for i, name in enumerate(further) for ending, values in rows.items()}
 
 
-def summarise_clients(rows: np.ndarray) -> dict[str, float]:
-    """Summarise the measures of clients, (n, 4); clients that were not judged or have no test samples do not count."""
+def summarise_clients(rows: np.ndarray, further: Sequence[str] = ()) -> dict[str, float]:
+    """Summarise the measures of clients; clients that were not judged or have no test samples do not count.
+
+    A further measure has a mean over the clients for which it is defined, and the number of all others.
+
+    Args:
+        rows: CLIENT_MEASURES and further measures, (n, measures).
+        further: names of the further measures."""
     judged = rows[np.nan_to_num(rows[:, 1]) > 0]
     if not len(judged):
-        return dict.fromkeys(("accuracy_mean", "accuracy_weighted", "accuracy_std", "accuracy_worst_decile",
-                              "f1_mean", "loss"), float("nan"))
-    correct, tested, loss, f1 = judged.T
+        return dict.fromkeys((*SUMMARY, *(f"{name}_mean" for name in further)), float("nan")) | {
+            f"{name}_undefined": 0 for name in further}
+    correct, tested, loss, f1, *others = judged.T
     accuracy = correct / tested
-    return {"accuracy_mean": float(accuracy.mean()), "accuracy_weighted": float(correct.sum() / tested.sum()),
-            "accuracy_std": float(accuracy.std()), "accuracy_worst_decile": worst_decile(accuracy),
-            "f1_mean": float(f1.mean()), "loss": float((loss / tested).mean())}
+    values = (accuracy.mean(), correct.sum() / tested.sum(), accuracy.std(), compute_worst_decile(accuracy),
+              accuracy.var(), compute_gini(accuracy), f1.mean(), (loss / tested).mean())
+    found = dict(zip(SUMMARY, map(float, values), strict=True))
+    for name, column in zip(further, others, strict=True):
+        defined = np.isfinite(column)
+        found |= {f"{name}_mean": mean_of_known(column[defined]), f"{name}_undefined": int((~defined).sum())}
+    return found
 
 
-def best_of(metrics: list[dict]) -> dict:
+def compute_gini(values: np.ndarray) -> float:
+    """Return the Gini coefficient of values that are not negative, (n,): the mean absolute difference of two of them,
+    divided by twice their mean. It is 0 if all are equal, also if all are 0."""
+    ordered, n = np.sort(values), len(values)
+    # The i-th smallest of n values is subtracted in n - i of all pairs, and added in i - 1 of them.
+    ranks = 2 * np.arange(1, n + 1) - n - 1
+    return float((ranks * ordered).sum() / (n * ordered.sum())) if ordered.any() else 0.
+
+
+def find_best_line(metrics: list[JsonObject]) -> JsonObject:
     """Return the line of metrics.jsonl with the highest mean accuracy."""
     return max(metrics, key=lambda m: (m["accuracy_mean"] == m["accuracy_mean"], m["accuracy_mean"]))
 
 
-def worst_decile(accuracy: np.ndarray) -> float:
+def compute_worst_decile(accuracy: np.ndarray) -> float:
     """Return the mean accuracy of the worst tenth of the clients (at least one)."""
     worst = max(1, int(np.ceil(len(accuracy) / 10)))
     return float(np.sort(accuracy)[:worst].mean())
 
 
-def pictured(gram: Tensor) -> np.ndarray:
+def compute_embedding(gram: Tensor) -> np.ndarray:
     """Return the leading principal components of rows, (n, EMBEDDING_DIM) float32, with zeros if there are fewer.
 
     t-SNE starts from them: they keep distances between rows as well as so few numbers can.
 
     Args:
         gram: inner products of the rows, (n, n)."""
-    points = embed(gram).flip(1)[:, :EMBEDDING_DIM].numpy()
+    points = embed_rows(gram).flip(1)[:, :EMBEDDING_DIM].numpy()
     out = np.zeros((len(points), EMBEDDING_DIM), np.float32)
     out[:, :points.shape[1]] = points
     return out
@@ -101,7 +152,7 @@ class Groups:
         # by the measure's name, (N,) each, nan: unknown
         self.each: dict[str, np.ndarray] = {}
 
-    def update(self, ids: np.ndarray, labels: np.ndarray, k: int) -> dict:
+    def update(self, ids: np.ndarray, labels: np.ndarray, k: int) -> JsonObject:
         """Take this round's clusters; return their sizes, how many participants changed, and agreement with groups.
 
         Sizes are those of the participants, and of all clients as they were last assigned. If groups are planted, the
@@ -125,7 +176,7 @@ class Groups:
             facts["purity"] = float(contingency_matrix(planted, found).max(0).sum() / len(found))
         return facts
 
-    def note(self, ids: np.ndarray, columns: Mapping[str, Sequence | np.ndarray]) -> dict[str, float]:
+    def summarise(self, ids: np.ndarray, columns: Mapping[str, Sequence[float] | np.ndarray]) -> dict[str, float]:
         """Take measures that a method reports; return their means over all clients and over each named planted group.
 
         Clients without a measure do not count.
@@ -137,13 +188,13 @@ class Groups:
         for name, values in columns.items():
             column = self.each.setdefault(name, np.full(len(self.last), np.nan))
             column[ids] = np.asarray(values, float)
-            facts[f"{name}_mean"] = mean(column)
+            facts[f"{name}_mean"] = mean_of_known(column)
             for g, group in enumerate(self.names):
-                facts[f"{name}_{group}".replace("-", "_")] = mean(column[self.planted == g])
+                facts[f"{name}_{group}".replace("-", "_")] = mean_of_known(column[self.planted == g])
         return facts
 
 
-def mean(values: np.ndarray) -> float:
+def mean_of_known(values: np.ndarray) -> float:
     """Return the mean of the values that are not nan; nan if there are none."""
     known = values[~np.isnan(values)]
     return float(known.mean()) if len(known) else float("nan")

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from fedmpi.errors import StorageError
+from fedmpi.json_values import JsonObject
 from fedmpi.progress import Progress
 
 
@@ -28,7 +29,7 @@ class Storage:
             self.progress.say(f"warning: round {round}: {error} (the run goes on and tries again, as "
                               "checkpoint.failure = continue says)")
 
-    def facts(self) -> dict:
+    def facts(self) -> JsonObject:
         """Return what result.json says of it: nothing if all was written."""
         return {"rounds_refused_by_disk": sorted(set(self.refused))} if self.refused else {}
 

@@ -4,11 +4,10 @@ from __future__ import annotations
 import numpy as np
 
 from fedmpi.config.schema import Train
+from fedmpi.text import MIB
 
-MIB = 2 ** 20
 
-
-def printed(total: int, model: int, head: int) -> float:
+def count_printed_bytes(total: int, model: int, head: int) -> float:
     """Return the bytes of a round in MB as FedMHC's table II prints them.
 
     There the sizes of a model and of a head are rounded to two decimals first, and a MB is 2^20 bytes. Labels and the
@@ -26,7 +25,7 @@ def printed(total: int, model: int, head: int) -> float:
     return round(models * round(model / MIB, 2) + heads * round(head / MIB, 2), 2)
 
 
-def batches_per_pass(sizes: np.ndarray, train: Train) -> np.ndarray:
+def count_batches_per_pass(sizes: np.ndarray, train: Train) -> np.ndarray:
     """Return the batches of each client's local training in a round, (n,).
 
     Args:

@@ -11,17 +11,19 @@ import numpy as np
 from fedmpi.clients.placement import Pace
 from fedmpi.comm.orders import MINE, UP, Order
 from fedmpi.comm.rank_pool import RankPool
-from fedmpi.comm.rows import rows_of
+from fedmpi.comm.rows import make_rows
 from fedmpi.config.schema import Config
+from fedmpi.context import RoundCallback
 from fedmpi.data.federation import Federation
-from fedmpi.errors import FedmpiError
-from fedmpi.method import Method, Participants
+from fedmpi.errors import CallbackError, FedmpiError
+from fedmpi.method import Method, Participants, State
 from fedmpi.progress import Progress
 from fedmpi.server.books import Books
 from fedmpi.server.on_disk_error import Storage
 from fedmpi.server.run_state import RunState
-from fedmpi.server.sampling import addressed, participants
+from fedmpi.server.sampling import choose_addressed, draw_participants
 from fedmpi.server.saving import CheckpointWriter
+from fedmpi.server.state_check import name_method_in_errors, refuse_non_finite
 from fedmpi.slurm.deadline import Deadline
 
 
@@ -35,7 +37,7 @@ class Run:
     progress: Progress
     state: RunState
     # one client's Up, as a template of its fields
-    up: tuple
+    up: State
     # returns whether somebody asked this process to stop
     stopping: Callable[[], bool]
     # how fast the ranks work
@@ -46,6 +48,8 @@ class Run:
     storage: Storage
     books: Books
     checkpoints: CheckpointWriter
+    # is called with the line of metrics.jsonl after every round; None: nobody asked for that
+    on_round: RoundCallback = None
     # why the run was stopped early
     stopped: str = ""
 
@@ -54,39 +58,62 @@ class Run:
         state = self.state
         if state.round == 0:
             self.warm_up()
-        while not self.over:
+        while not self.is_over:
             begin = time.perf_counter()
-            self.one_round(state.round)
+            self.run_round(state.round)
             self.books.show_round(time.perf_counter() - begin)
-            if not self.over:
+            self.call_back()
+            if not self.is_over:
                 self.stopped = self.reason_to_stop(time.perf_counter() - begin)
+            due = self.checkpoints.is_due(self.is_over, self.deadline.known)
+            self.collect_checkpoint(wait=due or bool(self.stopped))
             if self.stopped:
                 # This saves or fails: a run that is asked to stop must not claim to have saved.
                 self.checkpoints.save()
                 return False
-            if self.checkpoints.is_due(self.over, self.deadline.known):
+            if due:
+                # The first one is waited for if there is a deadline, to know how long it takes, and so is the last.
+                timed = not self.deadline.known or self.checkpoints.slowest_s > 0
                 with self.storage.tried(state.round):
-                    self.checkpoints.save()
+                    self.checkpoints.save(while_training=timed and not self.is_over)
         return True
 
-    @property
-    def over(self) -> bool:
-        """Return whether the run is at its end: after its last round, or early as `stop` says."""
-        return self.state.round >= self.config.rounds or bool(self.books.early_end())
+    def call_back(self) -> None:
+        """Tell the user's program of the round. Raises CallbackError if its function raises."""
+        if self.on_round is None:
+            return
+        try:
+            self.on_round(dict(self.state.metrics[-1]))
+        except Exception as error:
+            raise CallbackError from error
 
-    def one_round(self, t: int) -> None:
+    def collect_checkpoint(self, wait: bool) -> None:
+        """Take note of a checkpoint that was written while the last rounds went on; its failure is that of its round.
+
+        Args:
+            wait: wait until it is complete: only one is written at a time."""
+        with self.storage.tried(self.checkpoints.last_round):
+            self.checkpoints.collect(wait)
+
+    @property
+    def is_over(self) -> bool:
+        """Return whether the run is at its end: after its last round, or early as `stop` says."""
+        return self.state.round >= self.config.rounds or bool(self.books.describe_early_end())
+
+    def run_round(self, t: int) -> None:
         """Run round t, as in the picture; its facts enter the books, and its measures if it is evaluated."""
         begin, state, world, judge = time.perf_counter(), self.state, self.pool.world, self.evaluates(t)
         sent, received = world.sent, world.received
-        asked = participants(self.config, t, self.federation.sizes)
+        asked = draw_participants(self.config, t, self.federation.sizes)
         moved = self.move_clients(self.config.rounds - t)
         trained = self.config.faults.arriving(asked)
         who = self.exchange(trained, judge)
         state.round = t + 1
         table, times = self.measure(judge)
-        facts = self.books.describe_round(asked, trained, who) | self.pace.note(times, trained) | {
+        facts = self.books.describe_round(asked, trained, who) | self.pace.record(times, trained) | {
             "clients_moved": moved, **self.books.count_steps(times, trained),
-            "bytes_sent_by_server": world.sent - sent, "bytes_received_by_server": world.received - received}
+            "bytes_sent_by_server": world.sent - sent, "bytes_received_by_server": world.received - received,
+            **describe_memory(self.pool.peak_memory)}
         state.seconds += time.perf_counter() - begin
         self.books.enter(table, facts | {"seconds": state.seconds})
 
@@ -99,13 +126,16 @@ class Run:
             who: the participants that are not lost.
             judge: measure them right after their training."""
         state = self.state
-        address(self.pool, self.method, state.shared, addressed(self.config, self.federation.sizes, who, judge))
+        send_messages(self.pool, self.method, state.shared, choose_addressed(self.config, self.federation.sizes, who,
+                                                                             judge))
         there = self.pool.train(who.round, who.ids, judge, state.shared, self.pace.ranks(who))
         who = who if there.all() else who.only(there)
         if len(who.ids):
-            new = self.method.server(state.shared, rows_of(self.pool, UP, self.up), who)
+            with name_method_in_errors(self.method, "server", who.round + 1):
+                new = self.method.server(state.shared, make_rows(self.pool, UP, self.up), who)
             # Contiguous as at all ranks, since the order of sums follows strides.
             state.shared = type(new)(*(v.contiguous() for v in new))
+            refuse_non_finite(self.method, state.shared, who.round + 1)
         return who
 
     def measure(self, judge: bool) -> tuple[np.ndarray | None, np.ndarray]:
@@ -155,9 +185,18 @@ class Run:
         return "asked to stop" if self.stopping() or self.pool.stop_requested else late
 
 
-def address(pool: RankPool, method: Method, shared: tuple, who: Participants) -> None:
+def describe_memory(peaks: np.ndarray) -> dict[str, float]:
+    """Return a round's facts about memory in MiB, from what each rank held at most so far, (ranks, 2)."""
+    host, gpu = peaks.max(0).round(1).tolist()
+    return {"memory_mib": host, "memory_mib_server": float(peaks[0, 0].round(1)),
+            **({"gpu_memory_mib": gpu} if gpu else {})}
+
+
+def send_messages(pool: RankPool, method: Method, shared: State, who: Participants) -> None:
     """Send each participant what the server addresses to it alone."""
     if method.message_template() is not None and len(who.ids):
-        for slot, mixed in enumerate(method.messages(shared, rows_of(pool, MINE, pool.hosted.store.first), who)):
+        with name_method_in_errors(method, "messages", who.round + 1):
+            fields = method.messages(shared, make_rows(pool, MINE, pool.hosted.store.first), who)
+        for slot, mixed in enumerate(fields):
             pool.call(Order.MESSAGE, np.int64(slot), mixed.rows.ref.to_array(), who.ids, mixed.coefficients,
                       np.array(mixed.shape, np.int64))

@@ -3,6 +3,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from fedmpi.json_values import JsonObject
+from fedmpi.method import State
+from fedmpi.own_code.changes import CodeChange
+from fedmpi.own_code.fingerprint import Fingerprint
 from fedmpi.server import selection
 from fedmpi.server.metrics import Groups
 from fedmpi.server.step_totals import StepTotals
@@ -12,15 +16,23 @@ from fedmpi.server.step_totals import StepTotals
 class RunState:
     """What a run knows between two rounds; with the clients' rows it is all that a checkpoint needs."""
     # the server's state
-    shared: tuple
+    shared: State
     groups: Groups
     # rounds finished
     round: int = 0
     # seconds spent in rounds, over all starts of the run
     seconds: float = 0.
     # the lines of metrics.jsonl
-    metrics: list[dict] = field(default_factory=list)
+    metrics: list[JsonObject] = field(default_factory=list)
     steps: StepTotals = field(default_factory=StepTotals)
+    # of the user's own code: its fingerprint, and its changes between starts that the user accepted
+    own_code: Fingerprint = field(default_factory=dict)
+    accepted_code_changes: list[CodeChange] = field(default_factory=list)
+
+    def describe_code(self) -> JsonObject:
+        """Return what result.json and checkpoints say of the user's own code; {} if the run names none."""
+        found: JsonObject = {"own_code": self.own_code} if self.own_code else {}
+        return found | ({"accepted_code_changes": self.accepted_code_changes} if self.accepted_code_changes else {})
 
     @property
     def fields(self) -> tuple[str, ...]:
@@ -31,5 +43,7 @@ class RunState:
         """Return the accuracy that decides whether this round is the best; nan if it was not evaluated.
 
         It is taken on validation samples if clients are judged on them."""
-        last = self.metrics[-1] if self.metrics and self.metrics[-1]["round"] == self.round else {}
-        return last.get(selection.BESIDE, last.get("accuracy_mean", float("nan")))
+        last: JsonObject = self.metrics[-1] if self.metrics and self.metrics[-1]["round"] == self.round else {}
+        name = selection.BESIDE if selection.BESIDE in last else "accuracy_mean"
+        accuracy: float = last.get(name, float("nan"))
+        return accuracy

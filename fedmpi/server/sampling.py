@@ -10,7 +10,7 @@ from fedmpi.method import Participants
 PARTICIPANTS_STREAM = 0x9A27
 
 
-def participants(config: Config, t: int, sizes: np.ndarray) -> Participants:
+def draw_participants(config: Config, t: int, sizes: np.ndarray) -> Participants:
     """Draw the participants of round t, at least one, by (seed, t) alone.
 
     Args:
@@ -23,7 +23,7 @@ def participants(config: Config, t: int, sizes: np.ndarray) -> Participants:
     return Participants(ids, sizes[ids], t, config.seed)
 
 
-def addressed(config: Config, sizes: np.ndarray, who: Participants, judge: bool) -> Participants:
+def choose_addressed(config: Config, sizes: np.ndarray, who: Participants, judge: bool) -> Participants:
     """Return whom the server addresses in a round: the participants, or all clients if all are judged after it.
 
     Args:

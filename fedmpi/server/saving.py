@@ -2,24 +2,27 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 import torch
 
-from fedmpi.clients.state_store import as_numpy
+from fedmpi.clients.state_store import copy_to_numpy
 from fedmpi.comm.orders import Order
 from fedmpi.comm.rank_pool import RankPool
 from fedmpi.config.schema import Config, to_plain
 from fedmpi.data.federation import Federation
+from fedmpi.errors import BadInput
 from fedmpi.method import nbytes
 from fedmpi.progress import Progress
 from fedmpi.server.run_state import RunState
 from fedmpi.server.step_totals import StepTotals
 from fedmpi.storage import checkpoint
+from fedmpi.storage.background import BackgroundWrite
 from fedmpi.storage.folder import RunFolder
+from fedmpi.text import GIB
 
 # Bytes of client rows gathered at once for a checkpoint.
 CHECKPOINT_PIECE_BYTES = 64 << 20
@@ -40,6 +43,8 @@ class CheckpointWriter:
     last_begun: float = field(default_factory=time.perf_counter)
     # seconds that the slowest checkpoint of this start took
     slowest_s: float = 0.
+    # round of the last checkpoint that was begun
+    last_round: int = 0
 
     def is_due(self, over: bool, has_deadline: bool) -> bool:
         """Return whether to save after this round: as `checkpoint` says, at the end, and once early if there is a
@@ -49,21 +54,50 @@ class CheckpointWriter:
                     or minutes and time.perf_counter() - self.last_begun > 60 * minutes
                     or has_deadline and not self.slowest_s)
 
-    def save(self) -> None:
-        """Write a checkpoint: the server's state, and the clients' rows as they stream in from their homes."""
+    def save(self, while_training: bool = False) -> None:
+        """Write a checkpoint: the server's state, and the clients' rows as they stream in from their homes.
+
+        Args:
+            while_training: return as soon as the rows are here, if `checkpoint.asynchronous` allows that. The rest is
+                done in a thread until `collect` waits for it. Everything that it writes is a copy."""
         begin, state = time.perf_counter(), self.state
-        self.last_begun = begin
+        self.last_begun, self.last_round = begin, state.round
         ids = np.flatnonzero(self.pool.call(Order.TOUCHED)).astype(np.int64)
-        shared = {name: as_numpy(value) for name, value in zip(state.fields, state.shared, strict=True)}
+        shared = {name: copy_to_numpy(value).copy() for name, value in zip(state.fields, state.shared, strict=True)}
         books = {"seconds": state.seconds, "clusters": state.groups.last.tolist(), "gpus": self.gpus,
                  "steps": state.steps.saved(), "each": {n: v.tolist() for n, v in state.groups.each.items()}}
         snapshot = checkpoint.Snapshot(
             state.round, shared, ids, to_plain(self.config), self.federation.fingerprint, state.accuracy(),
-            state.metrics, books | self.pool.hosted.describe_engine())
+            list(state.metrics), books | state.describe_code() | self.pool.hosted.describe_engine())
         self.folder.save_history()
-        path = checkpoint.write_checkpoint(self.folder.checkpoints, snapshot, self.pieces(ids))
-        checkpoint.prune(self.folder.checkpoints, self.config.checkpoint.keep)
-        self.slowest_s = max(self.slowest_s, time.perf_counter() - begin)
+
+        def write(pieces: Iterable[dict[str, np.ndarray]]) -> Path:
+            path = checkpoint.write_checkpoint(self.folder.checkpoints, snapshot, pieces)
+            checkpoint.prune(self.folder.checkpoints, self.config.checkpoint.keep)
+            return path
+        if while_training and self.config.checkpoint.asynchronous:
+            pieces = max(1, int(self.config.state.memory * GIB) // CHECKPOINT_PIECE_BYTES)
+            self.folder.background = BackgroundWrite(write, pieces)
+            self.folder.background.feed(self.pieces(ids))
+        else:
+            path = write(self.pieces(ids))
+            self.note_saved(path, time.perf_counter() - begin)
+
+    def collect(self, wait: bool) -> None:
+        """Take note of the checkpoint that was written while training went on, if there is one and it is complete.
+
+        Args:
+            wait: wait until it is.
+        Raises:
+            StorageError: if it could not be written."""
+        background = self.folder.background
+        if background and (wait or background.done):
+            self.folder.background = None
+            self.note_saved(background.result(), background.seconds)
+
+    def note_saved(self, path: Path, seconds: float) -> None:
+        """Note in the log that a checkpoint is complete, and how long it took."""
+        self.slowest_s = max(self.slowest_s, seconds)
         self.progress.note(f"saved {path}")
 
     def pieces(self, ids: np.ndarray) -> Iterator[dict[str, np.ndarray]]:
@@ -76,9 +110,28 @@ class CheckpointWriter:
     def restore(self, path: Path, snapshot: checkpoint.Snapshot) -> None:
         """Continue from a checkpoint; every rank reads its own clients' rows from the file."""
         state = self.state
+        refuse_other_fields(path, "the server's state", {k: v.shape for k, v in snapshot.shared.items()},
+                            {k: tuple(v.shape) for k, v in zip(state.fields, state.shared, strict=True)})
+        if len(snapshot.ids):
+            first = self.pool.hosted.store.first
+            names = getattr(type(first), "_fields", ())
+            refuse_other_fields(path, "a client's state", checkpoint.read_row_shapes(path),
+                                {name: tuple(value.shape) for name, value in zip(names, first, strict=True)})
         state.shared = type(state.shared)(*(torch.from_numpy(snapshot.shared[name]) for name in state.fields))
         state.round, state.metrics = snapshot.round, snapshot.metrics
         state.seconds, state.steps = snapshot.books["seconds"], StepTotals.of(snapshot.books.get("steps"))
         state.groups.last = np.array(snapshot.books["clusters"], np.int64)
         state.groups.each = {name: np.array(v, float) for name, v in snapshot.books.get("each", {}).items()}
         self.pool.call(Order.RESTORE, np.frombuffer(str(path).encode(), np.uint8), snapshot.ids)
+
+
+def refuse_other_fields(path: Path, what: str, then: dict[str, tuple[int, ...]],
+                        now: dict[str, tuple[int, ...]]) -> None:
+    """Raise BadInput if a state in a checkpoint has other fields than the method has now, or of other shapes: its own
+    code, or that of its network, was changed."""
+    if then != now:
+        differ = sorted(name for name in then.keys() | now.keys() if then.get(name) != now.get(name))
+        listed = ", ".join(f"{name} {then.get(name, 'missing')} there and {now.get(name, 'missing')} now"
+                           for name in differ)
+        raise BadInput(f"{path} cannot continue with the code as it is now: {what} has other fields ({listed}); put "
+                       "the code back, or start a new run with another --out")

@@ -10,8 +10,9 @@ import numpy as np
 from fedmpi.config.schema import Config
 from fedmpi.data.federation import Federation
 from fedmpi.errors import BadInput
-from fedmpi.faults import attackers
-from fedmpi.server.metrics import best_of
+from fedmpi.faults import choose_attackers
+from fedmpi.json_values import JsonObject
+from fedmpi.server.metrics import find_best_line
 from fedmpi.storage.run_status import AT_BEST_VALIDATION, BEST_ON
 
 # The accuracy on validation samples in rounds that are judged on test samples, too.
@@ -24,7 +25,7 @@ def refuse_selection(config: Config, federation: Federation) -> None:
     Raises:
         BadInput: with the setting and a remedy."""
     asked, n = {"evaluate.on": config.evaluate.on, "stop.on": config.stop and config.stop.on}, len(federation.sizes)
-    honest = np.isin(np.arange(n), attackers(config.attack, n, config.seed), invert=True)
+    honest = np.isin(np.arange(n), choose_attackers(config.attack, n, config.seed), invert=True)
     for name in (name for name, on in asked.items() if on == "validation"):
         if getattr(config.data.partition, "official", False):
             raise BadInput(f"{name} = validation, but the data come split, without a validation part: choose another "
@@ -39,13 +40,13 @@ def refuse_selection(config: Config, federation: Federation) -> None:
                        "set evaluate.every to 1 or more")
 
 
-def best_validation_line(lines: list[dict], measure: str = BESIDE) -> dict | None:
+def find_best_validation_line(lines: list[JsonObject], measure: str = BESIDE) -> JsonObject | None:
     """Return the line of the best round on validation samples, the first of equals; None if no round is known."""
     known = [line for line in lines if line.get(measure) is not None and line[measure] == line[measure]]
     return max(known, key=lambda line: line[measure]) if known else None
 
 
-def early_end(config: Config, lines: list[dict], now: int) -> str:
+def describe_early_end(config: Config, lines: list[JsonObject], now: int) -> str:
     """Return a line that says why a run ends after round `now`, before its last one, "" if it goes on.
 
     Only rounds that `evaluate.every` asks for count: not those of embeddings, and not a round that was the last one
@@ -58,23 +59,23 @@ def early_end(config: Config, lines: list[dict], now: int) -> str:
         return ""
     measure, patience = BESIDE if config.evaluate.on == "test" else "accuracy_mean", config.stop.patience
     regular = [line for line in lines if measure in line and line["round"] % config.evaluate.every == 0]
-    best = best_validation_line(regular, measure)
+    best = find_best_validation_line(regular, measure)
     if best is None or regular[-1]["round"] - best["round"] < patience:
         return ""
     return (f"ended after round {now} of {config.rounds}: none since round {best['round']} was better on validation "
             f"samples (stop.patience = {patience})\n")
 
 
-def series(config: Config, lines: list[dict]) -> dict:
+def list_series(config: Config, lines: list[JsonObject]) -> JsonObject:
     """Return what result.json says of all evaluated rounds.
 
     Args:
         lines: the lines of metrics.jsonl of evaluated rounds."""
-    best, on = best_of(lines), BEST_ON + config.evaluate.on
+    best, on = find_best_line(lines), BEST_ON + config.evaluate.on
     found = {f"accuracy{on}": best["accuracy_mean"], "best_round": best["round"],
              f"accuracy_weighted{on}": float(np.fmax.reduce([line["accuracy_weighted"] for line in lines])),
              "accuracy_last_ten": float(np.mean([line["accuracy_mean"] for line in lines[-10:]]))}
-    if line := best_validation_line(lines):
+    if line := find_best_validation_line(lines):
         found |= {f"{name}{AT_BEST_VALIDATION}": line[key] for name, key in (
             ("accuracy", "accuracy_mean"), ("accuracy_weighted", "accuracy_weighted"), ("f1", "f1_mean"))}
         found["chosen_round"] = line["round"]

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from fedmpi.engines.step_counter import JUDGED, KINDS, OTHERS, PARTICIPANTS
+from fedmpi.json_values import JsonObject
 
 
 @dataclass
@@ -28,7 +29,7 @@ class StepTotals:
         """Return whether the totals are known."""
         return bool(np.isfinite(self.totals).all())
 
-    def note(self, times: np.ndarray, trained: int, clients: int) -> dict:
+    def add_round(self, times: np.ndarray, trained: int, clients: int) -> JsonObject:
         """Add the steps of a round; return the mean steps of a participant, and of all clients so far.
 
         Models that are trained only to be judged are not kept. Of their steps the latest ones count, so that the sum
@@ -41,13 +42,13 @@ class StepTotals:
         counts = times[:, -(JUDGED + 1) * len(KINDS):].sum(0).reshape(-1, len(KINDS))
         judged = counts[JUDGED]
         self.totals += counts[PARTICIPANTS] + counts[OTHERS]
-        facts = {"steps": steps_by_kind(counts[PARTICIPANTS] / max(1, trained) + judged / clients)}
+        facts = {"steps": name_steps_by_kind(counts[PARTICIPANTS] / max(1, trained) + judged / clients)}
         if self.known:
-            facts["steps_so_far"] = steps_by_kind((self.totals + judged) / clients)
+            facts["steps_so_far"] = name_steps_by_kind((self.totals + judged) / clients)
         return facts
 
 
-def steps_by_kind(numbers: np.ndarray) -> dict[str, float]:
+def name_steps_by_kind(numbers: np.ndarray) -> dict[str, float]:
     """Return the steps by kind, without kinds that do not occur, and whole numbers as int."""
     return {kind: int(number) if number == int(number) else float(number)
             for kind, number in zip(KINDS, numbers, strict=True) if number}

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 
 from fedmpi.errors import BadInput
 from fedmpi.slurm.job import SlurmJob
-from fedmpi.text import duration
+from fedmpi.text import format_duration
 
 # Time for the processes to end, and for clocks that differ.
 END_MARGIN_S = 20.
@@ -57,8 +57,8 @@ class Deadline:
         self.round_seconds.append(round_seconds)
         needed = ROUND_SLOWDOWN * max(self.round_seconds) + 2 * checkpoint_seconds + END_MARGIN_S
         left = self.end - time.time()
-        return "" if left > needed else (f"{self.what} ends in {duration(max(left, 0))}, another round and a "
-                                         f"checkpoint may take {duration(needed)}")
+        return "" if left > needed else (f"{self.what} ends in {format_duration(max(left, 0))}, another round and a "
+                                         f"checkpoint may take {format_duration(needed)}")
 
 
 def find_deadline(limit: str | None) -> Deadline:

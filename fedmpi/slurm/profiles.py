@@ -9,9 +9,10 @@ from difflib import get_close_matches
 from pathlib import Path
 
 from fedmpi.errors import BadInput
+from fedmpi.paths import expand_user
 from fedmpi.slurm.quoting import split_command
 
-FOLDER = Path(__file__).parent / "profiles"
+PROFILES_FOLDER = Path(__file__).parent / "profiles"
 LARGEST_PROFILE_BYTES = 100_000
 # option -> the type of its value, and the field of JobScript that it sets
 FIELDS: dict[str, tuple[type, str]] = {
@@ -39,7 +40,7 @@ class Profile:
 
 def list_profiles() -> list[str]:
     """Return the names of the profiles that come with fedmpi."""
-    return sorted(path.stem for path in FOLDER.glob("*.yaml"))
+    return sorted(path.stem for path in PROFILES_FOLDER.glob("*.yaml"))
 
 
 def load_profile(name: str) -> Profile:
@@ -53,7 +54,7 @@ def load_profile(name: str) -> Profile:
     is_path = "/" in name or name.endswith((".yaml", ".yml"))
     if not is_path and name not in list_profiles():
         raise BadInput(f"--profile {name}: there are {', '.join(list_profiles())}; or give the path of a YAML file")
-    path = Path(name).expanduser() if is_path else FOLDER / f"{name}.yaml"
+    path = expand_user(name, "--profile") if is_path else PROFILES_FOLDER / f"{name}.yaml"
     try:
         if path.exists() and not path.is_file():
             raise BadInput(f"--profile {name} is no plain file")

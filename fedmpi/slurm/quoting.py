@@ -11,7 +11,7 @@ from fedmpi.errors import BadInput
 LONGEST_TEXT = 4000
 PLAIN_FOR_SBATCH = re.compile(r"[\w@%.,:=+*/\[\]()&|-]+", re.ASCII)
 OPTION = re.compile(r"(--?[A-Za-z][\w-]*)(?:(=)(.*))?", re.ASCII)
-NAME = re.compile(r"(?!\.)[\w.-]{1,100}", re.ASCII)
+JOB_NAME = re.compile(r"(?!\.)[\w.-]{1,100}", re.ASCII)
 PLACEHOLDER = re.compile(r"\{(ranks|nodes)\}")
 
 
@@ -44,7 +44,7 @@ def quote_for_sbatch(option: str) -> ShellText:
     Raises BadInput if the text is no option or has control characters."""
     match = OPTION.fullmatch(option)
     if not match or len(option) > LONGEST_TEXT:
-        raise BadInput(f"{shorten(option)!r} is no option of sbatch: write --name or --name=value, for example "
+        raise BadInput(f"{shorten_text(option)!r} is no option of sbatch: write --name or --name=value, for example "
                        "--option=--mem=8G")
     name, equals, value = match.groups(default="")
     if equals and not PLAIN_FOR_SBATCH.fullmatch(value):
@@ -56,14 +56,15 @@ def refuse_control_characters(what: str, *texts: str) -> None:
     """Raise BadInput if a text has characters that cannot be printed: a new line, NUL, an escape."""
     for text in texts:
         if any(not character.isprintable() for character in text):
-            raise BadInput(f"{what} {shorten(text)!r}: control characters and new lines cannot stand in a job script")
+            raise BadInput(f"{what} {shorten_text(text)!r}: control characters and new lines cannot stand in a job "
+                           f"script")
 
 
 def check_job_name(name: str) -> None:
     """Raise BadInput if a text cannot be the name of a job, of its script and of its run folder."""
-    if not NAME.fullmatch(name):
-        raise BadInput(f"--name {shorten(name)!r}: a job's name has letters of ASCII, digits, - _ and . alone, does "
-                       "not begin with a dot, and is at most 100 characters long")
+    if not JOB_NAME.fullmatch(name):
+        raise BadInput(f"--name {shorten_text(name)!r}: a job's name has letters of ASCII, digits, - _ and . alone, "
+                       f"does " "not begin with a dot, and is at most 100 characters long")
 
 
 def split_command(option: str, text: str) -> tuple[str, ...]:
@@ -71,12 +72,12 @@ def split_command(option: str, text: str) -> tuple[str, ...]:
     try:
         words = tuple(shlex.split(text))
     except ValueError as error:
-        raise BadInput(f"{option} {shorten(text)!r}: {error}; close every quote") from None
+        raise BadInput(f"{option} {shorten_text(text)!r}: {error}; close every quote") from None
     if not words:
         raise BadInput(f"{option} is empty: give the words of a command")
     return words
 
 
-def shorten(text: str) -> str:
+def shorten_text(text: str) -> str:
     """Return a text that fits into a message."""
     return text if len(text) <= 80 else text[:77] + "..."

@@ -83,6 +83,7 @@ class JobScript:
     mpi: str = "pmi2"
     restarts: int = 50
     chain: int = 0
+    accept_changed_code: bool = False
     setup: str = ":"
 
     def __post_init__(self) -> None:
@@ -152,32 +153,32 @@ def render_script(job: JobScript) -> str:
     room = Environment(loader=PackageLoader("fedmpi.slurm", ""), undefined=StrictUndefined, autoescape=False,
                        finalize=quote_for_bash, trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True)
     room.filters["as_shell"] = ShellText
-    kind = kind_of_launcher(job)
+    kind = find_launcher_kind(job)
     remarks = {"srun": " MPICH, Intel MPI and Cray MPICH: --mpi=pmi2; Open MPI: --mpi=pmix; or the site's default.",
                "mpiexec": " mpiexec has to be that of the MPI library that mpi4py uses."}
     return room.get_template("job.sbatch.j2").render(
-        job=job, kind=kind, title=ShellText(TITLES[kind_of_job(job)]), 
-        directives=[quote_for_sbatch(option) for option in list_directives(job)], launcher=launcher_words(job),
+        job=job, kind=kind, title=ShellText(TITLES[find_job_kind(job)]),
+        directives=[quote_for_sbatch(option) for option in list_directives(job)], launcher=write_launcher_words(job),
         launcher_remark=ShellText(remarks.get(kind, "")), failed_starts=MAX_FAILED_STARTS)
 
 
-def kind_of_job(job: JobScript) -> str:
+def find_job_kind(job: JobScript) -> str:
     """Return the key of the job's title in TITLES."""
     if job.array:
         return "array"
     return "run" if not job.gpus else "gpu" if job.server_has_own_rank else "gpu-per-task"
 
 
-def kind_of_launcher(job: JobScript) -> str:
+def find_launcher_kind(job: JobScript) -> str:
     """Return which of LAUNCHERS starts the ranks, "other" for a command of the user's own."""
     words = split_command("--launcher", job.launcher)
     name = PurePath(words[0]).name
     return name if len(words) == 1 and name in LAUNCHERS else "other"
 
 
-def launcher_words(job: JobScript) -> ShellText:
+def write_launcher_words(job: JobScript) -> ShellText:
     """Return the first words of the command that starts the ranks, as bash reads them."""
-    if kind_of_launcher(job) == "srun":
+    if find_launcher_kind(job) == "srun":
         return quote_for_bash([job.launcher, *([f"--mpi={job.mpi}"] if job.mpi else []), "--kill-on-bad-exit=1",
                                *(["--gpus-per-task=1"] if job.gpus and job.gpu_request == "gpus-per-task" else [])])
     return quote_placeholders(split_command("--launcher", job.launcher))
@@ -189,7 +190,7 @@ def list_directives(job: JobScript) -> list[str]:
             "gpus-per-task": "--gpus-per-task=1", "none": None}[job.gpu_request] if job.gpus else None
     # Room for the nodes that have one rank more than others; ibrun takes all ranks from --ntasks.
     per_node = -(-job.planned_ranks // job.nodes)
-    ranks = f"--ntasks={job.planned_ranks}" if kind_of_launcher(job) == "ibrun" else f"--ntasks-per-node={per_node}"
+    ranks = f"--ntasks={job.planned_ranks}" if find_launcher_kind(job) == "ibrun" else f"--ntasks-per-node={per_node}"
     return [f"--job-name={job.name}", f"--nodes={job.nodes}", *([gpus] if gpus else []), ranks,
             f"--cpus-per-task={job.cpus}", f"--time={job.time}",
             *([f"--array=0-{len(job.array) - 1}"] if job.array else []),

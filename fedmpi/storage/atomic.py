@@ -1,15 +1,22 @@
 """Files that are either whole or not there, whatever happens while they are written."""
 from __future__ import annotations
 
+import errno
 import io
 import os
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from fedmpi.errors import StorageError
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+# What the system says if a folder, or a pipe that nobody reads, has the name of the file.
+IN_ITS_PLACE = {errno.EISDIR, errno.ENXIO, errno.EEXIST}
 
 
 @contextmanager
@@ -25,7 +32,7 @@ def atomic(path: Path, part: Path | None = None) -> Iterator[Path]:
     refuse_special(path)
     part = part or path.with_name(path.name + ".part")
     try:
-        with writing(path):
+        with report_failed_writes(path):
             yield part
             sync(part)
             os.replace(part, path)
@@ -36,25 +43,30 @@ def atomic(path: Path, part: Path | None = None) -> Iterator[Path]:
 
 
 def refuse_special(path: Path) -> None:
-    """Raise StorageError for a device, a pipe, a socket, or a link to one or to nothing: a rename would replace it."""
+    """Raise StorageError for a device, a pipe, a socket, or a link to one or to nothing: a rename would replace it.
+
+    The cause says that something is in the file's place."""
+    taken = OSError(errno.EEXIST, os.strerror(errno.EEXIST), str(path))
+    if not path.name:
+        raise StorageError(f"{path} cannot be written: it is a folder; give the name of a file") from taken
     if path.is_symlink() and not path.exists():
         raise StorageError(f"{path} cannot be written: it is a link to a file that is not there; remove the link, or "
-                           "give another name")
+                           "give another name") from taken
     with suppress(OSError):
         mode = path.stat().st_mode
         if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):      # the system itself refuses a folder
             raise StorageError(f"{path} cannot be written: it is not a regular file; give the name of one, or one that "
-                               "is not there yet")
+                               "is not there yet") from taken
 
 
 @contextmanager
-def writing(path: Path) -> Iterator[None]:
+def report_failed_writes(path: Path) -> Iterator[None]:
     """Turn the operating system's refusal into a StorageError that names the file."""
     try:
         yield
     except OSError as error:
-        raise StorageError(f"{path} cannot be written: {reason(error)}; free some space or check the "
-                           "folder") from error
+        remedy = "remove what is in its place" if error.errno in IN_ITS_PLACE else "free some space or check the folder"
+        raise StorageError(f"{path} cannot be written: {describe_reason(error)}; {remedy}") from error
 
 
 class Sink(io.FileIO):
@@ -66,18 +78,20 @@ class Sink(io.FileIO):
         super().__init__(path, "w+")
         self.refusal: OSError | None = None
 
-    def write(self, data: Any) -> int:
+    def write(self, data: Buffer) -> int:
         """Write all of `data`, or nothing more once the disk has refused; tell HDF5 that all was written."""
         rest = memoryview(data)
         while rest and not self.refusal:
             with self.remembering():
                 rest = rest[super().write(rest):]
-        return len(data)
+        return memoryview(data).nbytes
 
-    def truncate(self, size: int | None = None) -> None:  # type: ignore[override]
-        """Cut or extend the file, as HDF5 asks."""
+    def truncate(self, size: int | None = None) -> int:
+        """Cut or extend the file, as HDF5 asks; return its new size, also if the disk has refused."""
+        wanted = self.tell() if size is None else size
         with self.remembering():
-            super().truncate(size)
+            super().truncate(wanted)
+        return wanted
 
     @contextmanager
     def remembering(self) -> Iterator[None]:
@@ -102,7 +116,7 @@ def sync(path: Path) -> None:
         os.close(descriptor)
 
 
-def reason(error: Exception) -> str:
+def describe_reason(error: BaseException) -> str:
     """Say in one line what went wrong; the messages of HDF5 carry addresses and times that help nobody."""
     number = getattr(error, "errno", None)
     return os.strerror(number) if number else f"{type(error).__name__}: {' '.join(str(error).split())}"

@@ -27,19 +27,20 @@ import h5py
 import numpy as np
 
 from fedmpi import __version__
-from fedmpi.config.old_names import with_new_names
+from fedmpi.config.old_names import rename_settings
 from fedmpi.errors import BadInput, StorageError
-from fedmpi.storage.atomic import atomic, writing
-from fedmpi.storage.older_versions import refuse_changed_method
+from fedmpi.json_values import JsonObject
+from fedmpi.storage.atomic import atomic, report_failed_writes
+from fedmpi.storage.older_versions import add_missing_settings, refuse_changed_method
 from fedmpi.storage.seal import Damaged, open_regular, read_seal, refuse_damage
-from fedmpi.storage.sealed import READ_BACK_BYTES, Rows, SealedFile, numeric, write_sealed
+from fedmpi.storage.sealed import READ_BACK_BYTES, RowsSpec, SealedFile, require_numeric, write_sealed
 
-KIND = "checkpoint"
+CHECKPOINT_KIND = "checkpoint"
 JSON = ("round", "config", "federation", "accuracy", "metrics", "books")
 # What may change between a checkpoint and its continuation, because it does not change results.
-FREE = ("rounds", "stop", "evaluate.every", "evaluate.after_training", "evaluate.embeddings", "edge", "checkpoint",
-        "server.hosts_clients", "faults.bad_update", "placement", "threads", "device", "cuda_graphs", "comm", "state",
-        "data.root", "data.cache")
+FREE = ("rounds", "stop", "evaluate.every", "evaluate.after_training", "evaluate.embeddings", "evaluate.measures",
+        "edge", "checkpoint", "server.hosts_clients", "faults.bad_update", "placement", "threads", "device",
+        "cuda_graphs", "comm", "state", "data.root", "data.cache")
 ROUNDING_FIELDS = ("threads", "device", "cuda_graphs")      # of these, those that may change the last bits
 ABSENT = object()
 checkpoint_json = partial(json.dumps, default=np.generic.item)
@@ -51,11 +52,11 @@ class Snapshot:
     round: int                       # rounds finished
     shared: dict[str, np.ndarray]    # the server's state by field name
     ids: np.ndarray                  # (r,) ascending: clients whose row is not their first any more
-    config: dict                     # resolved configuration, plain JSON values
+    config: JsonObject                     # resolved configuration, plain JSON values
     federation: str                  # fingerprint of the federation file
     accuracy: float                  # of this round, nan if not evaluated: the best checkpoint is kept
-    metrics: list[dict]              # the lines of metrics.jsonl so far
-    books: dict                      # other small JSON state of the run
+    metrics: list[JsonObject]              # the lines of metrics.jsonl so far
+    books: JsonObject                      # other small JSON state of the run
     version: str = __version__       # of fedmpi, which wrote it
 
 
@@ -72,11 +73,11 @@ def write_checkpoint(folder: Path, snapshot: Snapshot, pieces: Iterable[dict[str
     blocks = iter(pieces)
     first = next(blocks, {})
     count = len(snapshot.ids)
-    rows = {f"mine/{name}": Rows(numeric(name, values).dtype, (count, *values.shape[1:]), count)
+    rows = {f"mine/{name}": RowsSpec(require_numeric(name, values).dtype, (count, *values.shape[1:]), count)
             for name, values in first.items()}
-    about = {"round": int(snapshot.round), "accuracy": float(snapshot.accuracy), "libraries": libraries()}
+    about = {"round": int(snapshot.round), "accuracy": float(snapshot.accuracy), "libraries": list_libraries()}
     with atomic(path) as part:
-        with write_sealed(part, KIND, about, small_data_sets(snapshot), rows) as writer:
+        with write_sealed(part, CHECKPOINT_KIND, about, list_small_data_sets(snapshot), rows) as writer:
             for block in itertools.chain([first], blocks):
                 if block.keys() != first.keys() or len({len(values) for values in block.values()}) > 1:
                     raise ValueError(f"the pieces of a checkpoint differ: {sorted(block)} after {sorted(first)}, "
@@ -91,17 +92,18 @@ def write_checkpoint(folder: Path, snapshot: Snapshot, pieces: Iterable[dict[str
     return path
 
 
-def small_data_sets(snapshot: Snapshot) -> dict[str, np.ndarray]:
+def list_small_data_sets(snapshot: Snapshot) -> dict[str, np.ndarray]:
     """Return everything but the clients' rows as arrays, by their names in the file."""
     ids = np.asarray(snapshot.ids, np.int64)
     if np.any(np.diff(ids) <= 0):
         raise ValueError("the ids of a checkpoint must ascend")
     texts = {f"json/{name}": np.frombuffer(checkpoint_json(getattr(snapshot, name)).encode(), np.uint8)
              for name in JSON}
-    return {"ids": ids} | {f"shared/{name}": numeric(name, value) for name, value in snapshot.shared.items()} | texts
+    return {"ids": ids} | {f"shared/{name}": require_numeric(name, value) for name,
+                           value in snapshot.shared.items()} | texts
 
 
-def libraries() -> dict[str, str]:
+def list_libraries() -> dict[str, str]:
     """Name what a checkpoint was made with, for people who look into the file."""
     found = {"python": platform.python_version(), "numpy": np.__version__, "h5py": h5py.__version__,
              "hdf5": h5py.version.hdf5_version}
@@ -110,11 +112,11 @@ def libraries() -> dict[str, str]:
     return found
 
 
-class Checkpoint(SealedFile):
+class CheckpointFile(SealedFile):
     """A checkpoint that is open for reading: verified but for the clients' rows. Raises Damaged."""
 
     def __init__(self, path: Path | str):
-        super().__init__(path, KIND)
+        super().__init__(path, CHECKPOINT_KIND)
 
     def read_rows(self, start: int, stop: int) -> dict[str, np.ndarray]:
         """Return rows [start, stop) of each Mine field, verified. Raises Damaged."""
@@ -124,13 +126,13 @@ class Checkpoint(SealedFile):
         """Return all but the clients' rows. Raises Damaged."""
         shared = {name.removeprefix("shared/"): self.read(name) for name in self.names("shared")}
         values = {name: self.json(name) for name in JSON}
-        values["config"] = with_new_names(values["config"])
+        values["config"] = rename_settings(values["config"])
         return Snapshot(shared=shared, ids=self.read("ids"), version=self.about["fedmpi"], **values)
 
 
 def check_checkpoint(path: Path | str, most: float = math.inf) -> None:
     """Raise Damaged unless every byte is as it was written; of the rows, at most `most` bytes are looked at."""
-    saved = Checkpoint(path)
+    saved = CheckpointFile(path)
     for name in saved.names("mine"):
         saved.check_rows(name, most=most / len(saved.names("mine")))
 
@@ -139,7 +141,13 @@ def read_checkpoint(path: Path | str, check: bool = True) -> Snapshot:
     """Return what a checkpoint holds; with `check` once the clients' rows are verified, too. Raises Damaged."""
     if check:
         check_checkpoint(path)
-    return Checkpoint(path).snapshot()
+    return CheckpointFile(path).snapshot()
+
+
+def read_row_shapes(path: Path | str) -> dict[str, tuple[int, ...]]:
+    """Return the shape of one client's row of each Mine field. Raises Damaged."""
+    saved = CheckpointFile(path)
+    return {name.removeprefix("mine/"): tuple(saved.places[name].shape[1:]) for name in saved.names("mine")}
 
 
 def list_checkpoints(folder: Path) -> list[Path]:
@@ -147,9 +155,9 @@ def list_checkpoints(folder: Path) -> list[Path]:
     return sorted(Path(folder).glob("round-*.h5"), key=lambda path: (len(path.name), path.name), reverse=True)
 
 
-def newest(folder: Path) -> tuple[Path | None, list[tuple[Path, str]]]:
+def find_newest(folder: Path) -> tuple[Path | None, list[tuple[Path, str]]]:
     """Return the newest checkpoint that verifies, or None, and those refused on the way with the reason."""
-    refused = []
+    refused: list[tuple[Path, str]] = []
     for path in list_checkpoints(folder):
         try:
             check_checkpoint(path)
@@ -164,24 +172,25 @@ def prune(folder: Path, keep: int) -> None:
 
     Files without a valid seal neither count nor go: they may be of a newer fedmpi. Nothing goes unless
     one stays that verifies."""
-    sealed = {path: accuracy for path in list_checkpoints(folder) if (accuracy := sealed_accuracy(path)) is not None}
+    sealed = {path: accuracy for path in list_checkpoints(folder)
+              if (accuracy := read_sealed_accuracy(path)) is not None}
     stay = [*sealed][:keep]
     judged = [path for path in sealed if not math.isnan(sealed[path])]
     stay += [max(reversed(judged), key=sealed.__getitem__)] if judged else []      # the first of equals
-    go = [path for path in sealed if path not in stay] if any(map(verifies, stay)) else []
+    go = [path for path in sealed if path not in stay] if any(map(is_sound_checkpoint, stay)) else []
     for path in [*go, *Path(folder).glob("round-*.part")]:
-        with writing(path):
+        with report_failed_writes(path):
             path.unlink()
 
 
-def sealed_accuracy(path: Path) -> float | None:
+def read_sealed_accuracy(path: Path) -> float | None:
     """Return the accuracy in the seal of a checkpoint, None if the seal is not valid."""
-    with suppress(Damaged, KeyError), refuse_damage(path, KIND), open_regular(path) as file:
-        return float(read_seal(file, KIND)["accuracy"])
+    with suppress(Damaged, KeyError), refuse_damage(path, CHECKPOINT_KIND), open_regular(path) as file:
+        return float(read_seal(file, CHECKPOINT_KIND)["accuracy"])
     return None
 
 
-def verifies(path: Path) -> bool:
+def is_sound_checkpoint(path: Path) -> bool:
     """Say whether a checkpoint is sound, as far as it is read back after it was written."""
     try:
         check_checkpoint(path, READ_BACK_BYTES)
@@ -190,13 +199,16 @@ def verifies(path: Path) -> bool:
     return True
 
 
-def check_same(snapshot: Snapshot, config: dict, federation: str) -> None:
+def check_same(snapshot: Snapshot, config: JsonObject, federation: str) -> None:
     """Raise BadInput when a checkpoint cannot continue as this run: other settings or another federation."""
     refuse_changed_method(f"the checkpoint of round {snapshot.round}", snapshot.version, snapshot.config)
-    then, now = (flatten_section(json.loads(checkpoint_json(c))) for c in (snapshot.config, config))
+    then, now = (flatten_section(add_missing_settings(json.loads(checkpoint_json(c))))
+                 for c in (snapshot.config, config))
+    # a cosine ends with the last round, so that the rates of all rounds depend on their number
+    fixed = ("rounds",) if now.get("train.schedule") == "cosine" else ()
     problems = [f"{key} is {then.get(key, '(not set)')} in the checkpoint and {now.get(key, '(not set)')} now"
                 for key in {**then, **now}
-                if not is_free(key) and then.get(key, ABSENT) != now.get(key, ABSENT)]
+                if (key in fixed or not is_free(key)) and then.get(key, ABSENT) != now.get(key, ABSENT)]
     if snapshot.federation != federation:
         problems.append(f"the federation is {snapshot.federation} in the checkpoint and {federation} now: "
                         "its clients hold other samples")
@@ -205,7 +217,7 @@ def check_same(snapshot: Snapshot, config: dict, federation: str) -> None:
                        + "\n  ".join(problems) + "\nset these back, or start a new run with another --out")
 
 
-def in_last_bits(snapshot: Snapshot, config: dict) -> list[str]:
+def warn_of_last_bits(snapshot: Snapshot, config: JsonObject) -> list[str]:
     """Return a warning for each setting that differs, and with which sums inside a training step may be rounded
     otherwise."""
     then, now = flatten_section(snapshot.config), flatten_section(config)
@@ -213,7 +225,7 @@ def in_last_bits(snapshot: Snapshot, config: dict) -> list[str]:
             "the digest" for key in ROUNDING_FIELDS if then.get(key) != now[key]]
 
 
-def on_another_gpu(snapshot: Snapshot, gpus: list[str]) -> list[str]:
+def warn_of_another_gpu(snapshot: Snapshot, gpus: list[str]) -> list[str]:
     """Return a warning if a checkpoint was written by other GPUs, drivers or libraries than those at work now."""
     then = snapshot.books.get("gpus", gpus)
     return [] if then == gpus else [
@@ -226,9 +238,9 @@ def is_free(key: str) -> bool:
     return any(key == name or key.startswith(name + ".") for name in FREE)
 
 
-def flatten_section(section: dict, where: str = "") -> dict:
+def flatten_section(section: dict[str, object], where: str = "") -> dict[str, object]:
     """Return nested settings by dotted path."""
-    out = {}
+    out: dict[str, object] = {}
     for key, value in section.items():
         out |= flatten_section(value, f"{where}{key}.") if isinstance(value, dict) and value else {where + key: value}
     return out

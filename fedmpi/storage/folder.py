@@ -13,17 +13,23 @@ import json
 import math
 import os
 import re
+import stat
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import yaml
 
 from fedmpi.errors import BadInput, FedmpiError, StorageError
-from fedmpi.storage.atomic import atomic, reason, writing
+from fedmpi.json_values import JsonObject
+from fedmpi.paths import shorten_path
+from fedmpi.storage.atomic import atomic, describe_reason, report_failed_writes
+from fedmpi.storage.background import BackgroundWrite
 from fedmpi.storage.history import History
 from fedmpi.storage.lock import Lock
+
+# The files that are written as a whole, or grow by a line.
+SMALL_FILES = ("config.yaml", "metrics.jsonl", "result.json")
 
 
 class RunFolder:
@@ -36,24 +42,45 @@ class RunFolder:
         self.taken_over = lock.taken_over       # whose lock was inherited and why, or None
         self.history = History(path / "history.h5")
         self.behind = False                     # metrics.jsonl lacks lines, or ends in half of one
+        # the checkpoint that is written while training goes on
+        self.background: BackgroundWrite[dict[str, np.ndarray]] | None = None
 
     @classmethod
     def claim(cls, path: str | Path, resume: bool) -> RunFolder:
         """Create the folder where needed and lock it. Raises BadInput when it cannot be had."""
         path = Path(path)
-        new = not path.exists()
         try:
+            new = not path.exists()
             path.mkdir(parents=True, exist_ok=True)
             folder = cls(path, Lock(path), new)
-            folder.checkpoints.mkdir(exist_ok=True)
-        except OSError as error:
-            raise BadInput(f"run folder {path} cannot be written: {reason(error)}; "
+        except (OSError, ValueError) as error:      # ValueError: the name holds a NUL character
+            raise BadInput(f"run folder {shorten_path(path)} cannot be written: {describe_reason(error)}; "
                            "choose another --out") from None
-        if not resume and folder.has_run():
+        try:
+            folder.refuse_other_kinds()
+            folder.checkpoints.mkdir(exist_ok=True)
+            if not resume and folder.has_run():
+                raise BadInput(f"run folder {path} already holds a run; "
+                               "continue it with --resume auto, or choose another --out")
+        except (BadInput, OSError) as error:
             folder.release()
-            raise BadInput(f"run folder {path} already holds a run; "
-                           "continue it with --resume auto, or choose another --out")
+            if isinstance(error, BadInput):
+                raise
+            raise BadInput(f"{folder.checkpoints} cannot be made: {describe_reason(error)}; choose another --out"
+                           ) from None
         return folder
+
+    def refuse_other_kinds(self) -> None:
+        """Raise BadInput for a folder, a pipe, a device or a link to nothing in the place of a file of the run.
+
+        The log may be a device, such as /dev/null."""
+        for path in (self.log_path, self.history.path, *map(self.path.joinpath, SMALL_FILES)):
+            if not os.path.lexists(path):
+                continue
+            mode = path.stat().st_mode if path.exists() else 0
+            if not (stat.S_ISREG(mode) or path == self.log_path and stat.S_ISCHR(mode)):
+                raise BadInput(f"{path} is in the place of a file of the run, and is no regular file; remove it, or "
+                               "choose another --out")
 
     def has_run(self) -> bool:
         """Say whether a run has left its configuration, result or checkpoints here."""
@@ -61,7 +88,9 @@ class RunFolder:
             self.checkpoints.glob("round-*.h5"))
 
     def release(self) -> None:
-        """Unlock the folder."""
+        """Unlock the folder, once nothing is written in it any more."""
+        if self.background:
+            self.background.wait()
         self.lock.release()
 
     def withdraw(self) -> None:
@@ -79,18 +108,18 @@ class RunFolder:
         if not self.path.is_dir():
             raise StorageError(f"run folder {self.path} is gone: it was removed, or its file system is not mounted any "
                                "more; put it back, or start again with another --out")
-        with writing(self.lock.path):
+        with report_failed_writes(self.lock.path):
             held = self.lock.held()
         if not held:
             raise FedmpiError(f"run folder {self.path} is no longer locked by this run: another run took it "
                               "over, its file `lock` was removed, or its file system is not mounted any more; this run "
                               "stops so that no two mix")
 
-    def store_config(self, plain: dict) -> None:
+    def store_config(self, plain: JsonObject) -> None:
         """Write config.yaml."""
         self.replace("config.yaml", yaml.safe_dump(plain, sort_keys=False))
 
-    def append_metrics(self, lines: list[dict]) -> None:
+    def append_metrics(self, lines: list[JsonObject]) -> None:
         """Add the last of `lines` to metrics.jsonl, or all where an earlier one could not be written.
 
         Numbers that JSON lacks (nan, inf) become null."""
@@ -99,16 +128,16 @@ class RunFolder:
         self.behind = True
         self.check_lock()
         path = self.path / "metrics.jsonl"
-        with writing(path), open(path, "a", opener=open_at_once) as file:
+        with report_failed_writes(path), open(path, "a", opener=open_at_once) as file:
             file.write(line_to_json(lines[-1]) + "\n")
         self.behind = False
 
-    def rewrite_metrics(self, lines: list[dict]) -> None:
+    def rewrite_metrics(self, lines: list[JsonObject]) -> None:
         """Leave only `lines` in metrics.jsonl: after a restart, those that the checkpoint holds."""
         self.replace("metrics.jsonl", "".join(line_to_json(line) + "\n" for line in lines))
         self.behind = False
 
-    def finish(self, result: dict, lines: list[dict]) -> None:
+    def finish(self, result: JsonObject, lines: list[JsonObject]) -> None:
         """Write result.json, the mark that the run is done; call it last. `lines`: those of metrics.jsonl."""
         if self.behind:
             self.rewrite_metrics(lines)
@@ -119,7 +148,7 @@ class RunFolder:
     def start_again(self) -> None:
         """Remove the mark that the run is done."""
         path = self.path / "result.json"
-        with writing(path):
+        with report_failed_writes(path):
             path.unlink(missing_ok=True)
 
     def replace(self, name: str, text: str) -> None:
@@ -143,7 +172,7 @@ class RunFolder:
         return self.history.truncate(round)
 
 
-def default_folder(config_path: str | Path, resume: bool) -> Path:
+def choose_folder(config_path: str | Path, resume: bool) -> Path:
     """Return runs/STEM-001, or the first number after all existing ones; to resume, the last existing one."""
     stem = Path(config_path).stem
     numbers = [int(match[1]) for path in Path("runs").glob("*")
@@ -157,21 +186,21 @@ def open_at_once(name: str, flags: int) -> int:
     return os.open(name, flags | os.O_NONBLOCK, 0o666)
 
 
-def line_to_json(value: object, **how: Any) -> str:
+def line_to_json(value: object, indent: int | None = None) -> str:
     """Return a value as JSON text, with null for numbers that JSON lacks (nan, inf).
 
     Args:
-        value: anything that `finite` makes plain.
-        how: more arguments of json.dumps. Each has a type of its own, so they are Any."""
-    return json.dumps(finite(value), allow_nan=False, **how)
+        value: anything that `replace_non_finite` makes plain.
+        indent: spaces for each level of lines; None: all in one line."""
+    return json.dumps(replace_non_finite(value), allow_nan=False, indent=indent)
 
 
-def finite(value: object) -> object:
+def replace_non_finite(value: object) -> object:
     """Return a copy of nested values in which NumPy's are plain Python, and None stands for nan and inf."""
     if isinstance(value, np.ndarray | np.generic):
         value = value.tolist()
     if isinstance(value, dict):
-        return {k: finite(v) for k, v in value.items()}
+        return {k: replace_non_finite(v) for k, v in value.items()}
     if isinstance(value, list | tuple):
-        return [finite(v) for v in value]
+        return [replace_non_finite(v) for v in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -11,25 +11,25 @@ import os
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import h5py
 import numpy as np
 
-from fedmpi.storage.atomic import atomic, refuse_special, writing
+from fedmpi.storage.atomic import atomic, refuse_special, report_failed_writes
 from fedmpi.storage.seal import Damaged, Flaw, is_plain_hdf5, refuse_damage
-from fedmpi.storage.sealed import Rows, SealedFile, refuse_foreign, write_sealed
+from fedmpi.storage.sealed import RowsSpec, SealedFile, open_own, write_sealed
 
-KIND = "history"
+HISTORY_KIND = "history"
 PART_BYTES = 8 << 20
-Table = dict[str, np.ndarray]
+HistoryTable = dict[str, np.ndarray]
 
 
 class Part(NamedTuple):
     """A part of a history; `after` is the last round of the part before, None if there was none."""
     path: Path
     after: int | None
-    table: Table
+    table: HistoryTable
 
     @property
     def last_round(self) -> int | None:
@@ -42,12 +42,13 @@ class History:
 
     def __init__(self, path: Path):
         self.path = path
-        self.pending: list[dict[str, Any]] = []      # rounds that are not on the disk yet
+        # rounds that are not on the disk yet
+        self.pending: list[dict[str, np.ndarray]] = []
         self.last: Part | None = None                # the part that grows, once it was read
 
     def append(self, round: int, columns: dict[str, np.ndarray]) -> None:
         """Note the measures of a round, (N,) or (N, width) each, until `save`."""
-        self.pending.append({"round": np.int64(round)} | {name: np.array(v) for name, v in columns.items()})
+        self.pending.append({"round": np.array(round, np.int64)} | {name: np.array(v) for name, v in columns.items()})
 
     def save(self) -> None:
         """Write what was noted. Raises StorageError."""
@@ -56,7 +57,7 @@ class History:
         last = self.last or self.read_last()
         if sum(values.nbytes for values in last.table.values()) >= PART_BYTES:
             folder = self.path.with_suffix("")
-            with writing(folder):
+            with report_failed_writes(folder):
                 folder.mkdir(exist_ok=True)
             last = Part(folder / f"{self.pending[0]['round']:06d}.h5", last.last_round, {})
         rows = [{name: values[None] for name, values in row.items()} for row in self.pending]
@@ -88,13 +89,13 @@ class History:
                     part = read_part(path)
                     write_part(part._replace(table={name: values[:keep] for name, values in part.table.items()}))
                 else:
-                    with writing(path):
+                    with report_failed_writes(path):
                         path.unlink()
         except Damaged as error:
             for path in paths:
-                with writing(path):
-                    os.replace(path, self.path.with_name(aside_name(path)))
-            names = ", ".join(map(aside_name, paths))
+                with report_failed_writes(path):
+                    os.replace(path, self.path.with_name(make_aside_name(path)))
+            names = ", ".join(map(make_aside_name, paths))
             return f"{self.path} is damaged ({error.why}): kept as {names}; a new one starts"
         return None
 
@@ -103,20 +104,20 @@ class History:
         paths = list_parts(self.path)
         if len(paths) < 2:
             return
-        rounds, like = 0, Table()
+        rounds, like = 0, HistoryTable()
         for part in read_parts(self.path):
             rounds += len(part.table["round"])
             like = {name: values[:0] for name, values in part.table.items()} | like
         with atomic(self.path) as made:
-            specs = {name: Rows(values.dtype, (rounds, *values.shape[1:])) for name, values in like.items()}
-            with write_sealed(made, KIND, {"after": None}, {}, specs) as writer:
+            specs = {name: RowsSpec(values.dtype, (rounds, *values.shape[1:])) for name, values in like.items()}
+            with write_sealed(made, HISTORY_KIND, {"after": None}, {}, specs) as writer:
                 for part in read_parts(self.path):
                     for name, values in join_tables([like, part.table]).items():
                         writer.append(name, values)
-            SealedFile(made, KIND)
+            SealedFile(made, HISTORY_KIND)
         self.last = None
         for path in paths[1:]:
-            with writing(path):
+            with report_failed_writes(path):
                 path.unlink()
         with suppress(OSError):
             self.path.with_suffix("").rmdir()
@@ -128,7 +129,7 @@ def list_parts(path: Path) -> list[Path]:
     return [path] * os.path.lexists(path) + parts
 
 
-def aside_name(path: Path) -> str:
+def make_aside_name(path: Path) -> str:
     """Return the name that a part of a damaged history gets, beside history.h5."""
     return "history-damaged.h5" if path.name == "history.h5" else f"history-damaged-{path.name}"
 
@@ -136,29 +137,26 @@ def aside_name(path: Path) -> str:
 def write_part(part: Part) -> None:
     """Write a part, read it back, and give it its name. Raises StorageError."""
     with atomic(part.path) as made:
-        with write_sealed(made, KIND, {"after": part.after}, part.table, {}):
+        with write_sealed(made, HISTORY_KIND, {"after": part.after}, part.table, {}):
             pass
-        SealedFile(made, KIND)
+        SealedFile(made, HISTORY_KIND)
 
 
 def read_part(path: Path) -> Part:
     """Read a part, also one of fedmpi 0.1, which had no seal. Raises Damaged."""
-    with refuse_damage(path, KIND):
+    with refuse_damage(path, HISTORY_KIND):
         if is_plain_hdf5(path):
             return Part(path, None, read_first_format(path))
-        file = SealedFile(path, KIND)
+        file = SealedFile(path, HISTORY_KIND)
         return Part(path, file.about["after"], {name: file.read(name) for name in file.places})
 
 
-def read_first_format(path: Path) -> Table:
+def read_first_format(path: Path) -> HistoryTable:
     """Return the data sets of a history of fedmpi 0.1. Raises Flaw for any that could fill the memory."""
     with h5py.File(path, "r", locking=False) as file:
         rounds, size = len(file["round"]), path.stat().st_size
         for name in file:
-            if not isinstance(file.get(name, getlink=True), h5py.HardLink):
-                raise Flaw(f"{name} is a link and not a data set of this file")
-            data = file[name]
-            refuse_foreign(name, data)
+            data = open_own(file, name)
             # rounds without a measure take no room in the file, so a data set may be larger than that
             if data.compression or len(data) != rounds or (
                     data.dtype.itemsize * math.prod(data.shape) > size * max(1, rounds)):
@@ -166,11 +164,12 @@ def read_first_format(path: Path) -> Table:
         return {name: file[name][:] for name in file}
 
 
-def read_history(path: Path | str) -> Table:
+def read_history(path: Path | str) -> HistoryTable:
     """Return all of a history: `round` (rounds,) and every measure (rounds, N); nan if it was not taken, integers 0.
 
     `path` is that of history.h5; parts beside it belong to it. Raises Damaged."""
-    return join_tables([part.table for part in read_parts(Path(path))])
+    with refuse_damage(path, HISTORY_KIND):
+        return join_tables([part.table for part in read_parts(Path(path))])
 
 
 def read_parts(path: Path) -> Iterator[Part]:
@@ -178,7 +177,7 @@ def read_parts(path: Path) -> Iterator[Part]:
     last: int | None = None
     for found in list_parts(path) or [path]:
         part = read_part(found)
-        with refuse_damage(found, KIND):
+        with refuse_damage(found, HISTORY_KIND):
             if part.after is not None and (last is None or last < part.after):
                 raise Flaw(f"the part before it, with the rounds up to {part.after}, is missing")
             # a merge that was killed leaves parts that history.h5 has taken in
@@ -188,15 +187,16 @@ def read_parts(path: Path) -> Iterator[Part]:
         yield part
 
 
-def join_tables(tables: list[Table]) -> Table:
+def join_tables(tables: list[HistoryTable]) -> HistoryTable:
     """Put tables one after another; where one lacks a measure there is nan, or 0 for integers."""
     like = {name: values for table in reversed(tables) for name, values in table.items()}
     rounds = [len(table["round"]) for table in tables]
-    return {name: np.concatenate([
-        table[name] if name in table else np.full((count, *first.shape[1:]), blank(first.dtype), first.dtype)
-        for table, count in zip(tables, rounds, strict=True)]) for name, first in like.items()}
+    return {name: np.concatenate([table[name] if name in table else np.full((count, *first.shape[1:]),
+                                                                            find_missing_value(first.dtype),
+                                                                            first.dtype) for table,
+                                  count in zip(tables, rounds, strict=True)]) for name, first in like.items()}
 
 
-def blank(dtype: np.dtype) -> float:
+def find_missing_value(dtype: np.dtype) -> float:
     """Return what stands for a measure that was not taken."""
     return np.nan if dtype.kind == "f" else 0

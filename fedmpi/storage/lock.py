@@ -16,9 +16,9 @@ import threading
 import uuid
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 from fedmpi.errors import BadInput
+from fedmpi.json_values import JsonObject
 from fedmpi.slurm.job import SlurmJob, has_ended
 
 LOCK_BEAT_S = 10.0         # seconds between signs of life
@@ -30,7 +30,7 @@ class Lock:
     """The lock of a folder. Raises BadInput when somebody else holds it, OSError when none can be made."""
 
     def __init__(self, folder: Path):
-        self.path, self.me, self.ended = folder / "lock", myself(), threading.Event()
+        self.path, self.me, self.ended = folder / "lock", describe_this_process(), threading.Event()
         self.taken_over = take_lock(self.path, self.me)      # whose lock was inherited and why, or None
         threading.Thread(target=self.beat, daemon=True).start()
 
@@ -43,7 +43,7 @@ class Lock:
 
     def held(self) -> bool:
         """Tell whether the lock is still ours: who sleeps for a minute may be taken for dead."""
-        return holder_of(self.path).get("token") == self.me["token"]
+        return read_holder(self.path).get("token") == self.me["token"]
 
     def release(self) -> None:
         """Remove the lock, if it is still ours."""
@@ -53,11 +53,11 @@ class Lock:
                 self.path.unlink()
 
 
-def alive(folder: Path) -> bool:
+def is_run_alive(folder: Path) -> bool:
     """Say whether a run is under way in a folder, as far as can be told from here."""
-    path, me = folder / "lock", myself()
+    path, me = folder / "lock", describe_this_process()
     try:
-        return is_lock(path) and why_dead(holder_of(path), me, silence_of(path)) is None
+        return is_lock(path) and find_why_dead(read_holder(path), me, measure_silence(path)) is None
     except OSError:      # no lock, or a folder that cannot be written
         return False
 
@@ -67,30 +67,30 @@ def is_lock(path: Path) -> bool:
     return stat.S_ISREG(os.lstat(path).st_mode)
 
 
-def take_lock(path: Path, me: dict) -> str | None:
+def take_lock(path: Path, me: JsonObject) -> str | None:
     """Make `path` the lock of `me`; return whose lock was inherited and why, None when there was none."""
-    while not create(path, me):
+    while not create_lock(path, me):
         try:
             if not is_lock(path):
                 raise BadInput(f"{path} is not the lock of a run, but a link, a folder, a pipe or a device; remove it, "
                                "or choose another --out")
-            holder, silence = holder_of(path), silence_of(path)
+            holder, silence = read_holder(path), measure_silence(path)
         except FileNotFoundError:
             continue
-        why = why_dead(holder, me, silence)
+        why = find_why_dead(holder, me, silence)
         if why is None:
-            raise BadInput(f"run folder {path.parent} is in use by {name(holder)}, last sign of life "
+            raise BadInput(f"run folder {path.parent} is in use by {describe_holder(holder)}, last sign of life "
                            f"{silence:.0f} s ago; wait for that run, stop it or choose another --out")
         heir = path.with_name(f"{path.name}-{holder.get('token')}")
         take_lock(heir, me)
-        if path.exists() and holder_of(path) == holder:
+        if path.exists() and read_holder(path) == holder:
             os.replace(heir, path)
-            return f"{name(holder)} left the folder locked: {why}"
+            return f"{describe_holder(holder)} left the folder locked: {why}"
         heir.unlink()
     return None
 
 
-def create(path: Path, me: dict) -> bool:
+def create_lock(path: Path, me: JsonObject) -> bool:
     """Create a lock; return False when there is one."""
     try:
         descriptor = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666)
@@ -105,7 +105,7 @@ def create(path: Path, me: dict) -> bool:
     return True
 
 
-def holder_of(path: Path) -> dict:
+def read_holder(path: Path) -> JsonObject:
     """Return what a lock says of its holder; {} if it is not there, damaged, still being written, or no file."""
     with suppress(FileNotFoundError, ValueError, TypeError, RecursionError):
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
@@ -116,7 +116,7 @@ def holder_of(path: Path) -> dict:
     return {}
 
 
-def is_holder(values: Any) -> bool:
+def is_holder(values: object) -> bool:
     """Say whether a lock says all that is looked at, each of its type; the token becomes part of a file's name."""
     if not isinstance(values, dict) or not isinstance(values.get("token"), str):
         return False
@@ -125,16 +125,16 @@ def is_holder(values: Any) -> bool:
             and all(isinstance(values.get(key), str | None) for key in ("host", "started", "processes", "job")))
 
 
-def silence_of(path: Path) -> float:
+def measure_silence(path: Path) -> float:
     """Return the seconds since a lock's last sign of life, by the clock of its file system."""
     with tempfile.TemporaryFile(dir=path.parent) as probe:
         return max(0.0, os.fstat(probe.fileno()).st_mtime - path.stat().st_mtime)
 
 
-def why_dead(holder: dict, me: dict, silence: float) -> str | None:
+def find_why_dead(holder: JsonObject, me: JsonObject, silence: float) -> str | None:
     """Return why a holder counts as dead, None when it may live."""
     if holder.get("processes") == me["processes"]:
-        return None if started(holder["pid"]) == holder["started"] else "that process is gone"
+        return None if read_start_mark(holder["pid"]) == holder["started"] else "that process is gone"
     if me["job"] and holder.get("job") == me["job"] and holder["restart"] < me["restart"]:
         return "its job was started again"
     same_cluster = me["cluster"] and holder.get("cluster") == me["cluster"]
@@ -143,7 +143,7 @@ def why_dead(holder: dict, me: dict, silence: float) -> str | None:
     return f"no sign of life for {silence:.0f} s" if silence >= SILENCE else None
 
 
-def name(holder: dict) -> str:
+def describe_holder(holder: JsonObject) -> str:
     """Name a holder for a message."""
     if not holder:
         return "an unknown process"
@@ -151,21 +151,21 @@ def name(holder: dict) -> str:
     return f"pid {holder.get('pid')} on {holder.get('host')}{job}"
 
 
-def myself() -> dict:
+def describe_this_process() -> JsonObject:
     """Describe this process. Pids compare only where `processes` agree: same boot, same container."""
     host, pid, job = socket.gethostname(), os.getpid(), SlurmJob.from_env()
     space = [host]
     with suppress(OSError):
         space.append(Path("/proc/sys/kernel/random/boot_id").read_text().strip())
         space.append(os.readlink("/proc/self/ns/pid"))
-    return {"token": uuid.uuid4().hex, "host": host, "pid": pid, "started": started(pid),
+    return {"token": uuid.uuid4().hex, "host": host, "pid": pid, "started": read_start_mark(pid),
             "processes": " ".join(space), "job": job.job_id, "cluster": job.cluster, "restart": job.restarts}
 
 
-def started(pid: int) -> str | None:
+def read_start_mark(pid: int) -> str | None:
     """Return a mark of when a process started, which betrays a reused pid; None when it does not run."""
     if not Path("/proc/self/stat").exists():
-        return "running" if answers(pid) else None
+        return "running" if is_process_running(pid) else None
     try:
         state, *fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:
@@ -173,7 +173,7 @@ def started(pid: int) -> str | None:
     return None if state in "ZX" else fields[18]
 
 
-def answers(pid: int) -> bool:
+def is_process_running(pid: int) -> bool:
     """Say whether a process of this number runs, also one of another user."""
     try:
         os.kill(pid, 0)

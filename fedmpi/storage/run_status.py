@@ -10,13 +10,17 @@ import json
 import os
 import re
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from fedmpi.config.load import parse, read_yaml
-from fedmpi.config.old_names import with_new_names
+from fedmpi.config.evaluation import name_column
+from fedmpi.config.load import parse_yaml, read_yaml
+from fedmpi.config.old_names import rename_settings
 from fedmpi.errors import FINISHED, SAVED, BadInput
+from fedmpi.json_values import Json, JsonObject
+from fedmpi.own_code.changes import describe_accepted
+from fedmpi.storage.older_versions import add_missing_settings
 from fedmpi.storage.seal import Flaw, open_regular
-from fedmpi.text import percent
+from fedmpi.text import format_percent
 
 SAID = re.compile(r"^job \S+: (?P<what>.*)$", re.M)
 STARTED = re.compile(r"start \d+ on \S+: \S+ ?(?P<settings>.*)")
@@ -27,14 +31,14 @@ BLAME = (re.compile(r"^(?:\d+: )?(fedmpi: .*)$", re.M), re.compile(r"^(?:srun|sl
 # endings of keys of result.json: in the best round on the part that follows; on test samples, in the round that is best
 # on validation samples
 BEST_ON, AT_BEST_VALIDATION = "_best_on_", "_at_best_validation"
-RENAMED = ("accuracy_best", "accuracy_weighted_best")      # as 0.1 called them, of which BEST_ON follows
+RENAMED_MEASURES = ("accuracy_best", "accuracy_weighted_best")      # as 0.1 called them, of which BEST_ON follows
 
 
 class Outcome(NamedTuple):
     """state: waiting (nothing there yet), unfinished (begun), failed (its last start ended with an error), finished."""
     state: str
-    lines: list[dict]       # of metrics.jsonl: the rounds so far
-    result: dict | None     # of a finished run
+    lines: list[JsonObject]       # of metrics.jsonl: the rounds so far
+    result: JsonObject | None     # of a finished run
     starts: int             # that its job made
     settings: str           # of the last start, as its job said
     said: str               # of its failure, else what its job said last
@@ -51,28 +55,28 @@ class Outcome(NamedTuple):
         return float("nan") if value is None else value
 
     @property
-    def evaluated(self) -> list[dict]:
+    def evaluated(self) -> list[JsonObject]:
         """The lines of rounds in which clients were judged."""
-        return evaluated(self.lines)
+        return list_evaluated(self.lines)
 
     def __str__(self) -> str:
         if self.result:
-            return (f"accuracy {percent(self.result['accuracy_mean'])} after {self.result['rounds']} rounds, digest "
-                    f"{self.result['digest'][:16]}")
+            return (f"accuracy {format_percent(self.result['accuracy_mean'])} after {self.result['rounds']} rounds, "
+                    f"digest {self.result['digest'][:16]}")
         return self.said
 
 
-def outcome_of(folder: Path, rounds: int = 0) -> Outcome:
+def read_outcome(folder: Path, rounds: int = 0) -> Outcome:
     """Return how far the run of a folder came; it is finished when it has a result of `rounds` rounds or more, or one
     that it ended with early. A run whose result is damaged counts as failed, and `said` names the file."""
-    lines, damage = metrics(folder), ""
+    lines, damage = read_metrics(folder), ""
     try:
-        result = result_of(folder)
+        result = read_result(folder)
     except BadInput as error:
         result, damage = None, str(error)
     if result and result["rounds"] < rounds and result.get("ended") != "stop":
         result = None
-    path = log_of(folder)
+    path = find_job_log(folder)
     text = path.read_text(errors="replace") if path.is_file() else ""
     said = list(SAID.finditer(text))
     starts = [(match.start(), found) for match in said if (found := STARTED.fullmatch(match["what"]))]
@@ -81,21 +85,21 @@ def outcome_of(folder: Path, rounds: int = 0) -> Outcome:
     state = ("finished" if result else "failed" if damage or end and int(end[1]) not in (FINISHED, SAVED)
              else "unfinished" if lines or starts or any(folder.glob("checkpoints/round-*.h5")) else "waiting")
     settings = starts[-1][1]["settings"] if starts else ""
-    said_last = damage or blame(text[starts[-1][0] if starts else 0:], last)
+    said_last = damage or find_blame(text[starts[-1][0] if starts else 0:], last)
     return Outcome(state, lines, result, len(starts), settings, said_last)
 
 
-def log_of(folder: Path) -> Path:
+def find_job_log(folder: Path) -> Path:
     """Return the file beside a run folder in which its job keeps what it prints."""
     return folder.with_name(f"{folder.name}.txt")
 
 
-def blame(text: str, last: str) -> str:
+def find_blame(text: str, last: str) -> str:
     """Return what a run said of its failure since its last start, else what its job said last."""
     return next((found[0] for pattern in BLAME if (found := pattern.findall(text))), last)
 
 
-def result_of(folder: Path) -> dict | None:
+def read_result(folder: Path) -> JsonObject | None:
     """Return the result of a run, None before there is one. Raises BadInput where it is damaged."""
     path = folder / "result.json"
     if not os.path.lexists(path):
@@ -109,28 +113,34 @@ def result_of(folder: Path) -> dict | None:
     except (OSError, ValueError, TypeError, KeyError, RecursionError, Flaw) as error:
         raise BadInput(f"{path} is damaged ({type(error).__name__}: {error}); remove it, and continue the run with "
                        "--resume auto: it is written again") from None
-    old = [key for key in RENAMED if key in result]
-    on = settings_of_folder(folder).get("evaluate", {}).get("on", "test") if old else ""
-    return result | {new_name(key, on): result.pop(key) for key in old}
+    old = [key for key in RENAMED_MEASURES if key in result]
+    on = read_settings(folder).get("evaluate", {}).get("on", "test") if old else ""
+    return result | {find_new_name(key, on): result.pop(key) for key in old}
 
 
-def new_name(key: str, on: str) -> str:
+def find_new_name(key: str, on: str) -> str:
     """Return what a measure that 0.1 named is called now; `on` is the part that its run was judged on."""
     return f"{key.removesuffix('_best')}{BEST_ON}{on}"
 
 
-def reached(result: dict) -> str:
+def list_accepted_changes(found: Outcome) -> list[str]:
+    """Return a line for each change of the user's own code that a finished run accepted between two starts."""
+    changes = (found.result or {}).get("accepted_code_changes")
+    return describe_accepted(changes) if isinstance(changes, list) else []
+
+
+def describe_accuracy(result: JsonObject) -> str:
     """Say what a run reached: in the round that was chosen on validation samples, else in its best one."""
     value = result.get(f"accuracy{AT_BEST_VALIDATION}")
     if value is not None:
-        return f"{percent(value)} in round {result['chosen_round']}, chosen on validation samples"
+        return f"{format_percent(value)} in round {result['chosen_round']}, chosen on validation samples"
     best = next((result[key] for on in ("test", "validation") if (key := f"accuracy{BEST_ON}{on}") in result), None)
-    return f"best {percent(best)}" + (f" in round {result['best_round']}" if "best_round" in result else "")
+    return f"best {format_percent(best)}" + (f" in round {result['best_round']}" if "best_round" in result else "")
 
 
-def metrics(folder: Path) -> list[dict]:
+def read_metrics(folder: Path) -> list[JsonObject]:
     """Return the rounds so far, up to the first line that is half written or damaged."""
-    lines: list[dict] = []
+    lines: list[JsonObject] = []
     try:
         with open_regular(folder / "metrics.jsonl") as file:
             texts = file.read().decode(errors="replace").splitlines()
@@ -147,39 +157,46 @@ def metrics(folder: Path) -> list[dict]:
     return lines
 
 
-def is_round(line: Any) -> bool:
+def is_round(line: object) -> bool:
     """Say whether a line of metrics.jsonl is one of a round, and its accuracy, if it has one, a number."""
     return (isinstance(line, dict) and isinstance(line.get("round"), int)
             and isinstance(line.get("accuracy_mean"), int | float | None))
 
 
-def evaluated(lines: list[dict]) -> list[dict]:
+def list_evaluated(lines: list[JsonObject]) -> list[JsonObject]:
     """Return the lines of rounds in which clients were judged: others hold the facts of their round alone."""
     return [line for line in lines if "accuracy_mean" in line]
 
 
-def settings_of_folder(folder: Path) -> dict:
+def read_settings(folder: Path) -> JsonObject:
     """Return the settings of a run as nested mappings. Raises BadInput where the folder holds no run."""
     path = folder / "config.yaml"
     try:
-        values = parse(read_yaml(path))
+        values = parse_yaml(read_yaml(path))
     except (OSError, ValueError) as error:
         raise BadInput(f"{folder} is not the folder of a run: {path.name} cannot be read "
                        f"({type(error).__name__}); give the folder that `fedmpi run` names") from None
     if not isinstance(values, dict):
         raise BadInput(f"{path} is damaged: it holds no settings")
-    return with_new_names(values)
+    return add_missing_settings(rename_settings(values))
 
 
-def flatten_settings(settings: dict, prefix: str = "") -> dict:
+def list_further_measures(settings: JsonObject) -> list[str]:
+    """Return the names of a run's further measures in metrics.jsonl, from the settings in its folder."""
+    section = settings.get("evaluate")
+    names = section.get("measures") if isinstance(section, dict) else None
+    return [name_column(str(name)) for name in names] if isinstance(names, list) else []
+
+
+def flatten_settings(settings: JsonObject, prefix: str = "") -> JsonObject:
     """Return nested settings as one mapping from dotted names."""
-    found = {}
+    found: JsonObject = {}
     for key, value in settings.items():
         found |= flatten_settings(value, f"{prefix}{key}.") if isinstance(value, dict) else {f"{prefix}{key}": value}
     return found
 
 
-def differing(several: list[dict]) -> dict[str, list]:
+def find_differences(several: list[JsonObject]) -> dict[str, list[Json]]:
     """Return the settings in which several runs differ, by dotted name: each one's value, None where it has none."""
     flattened = [flatten_settings(settings) for settings in several]
     names = dict.fromkeys(name for settings in flattened for name in settings)

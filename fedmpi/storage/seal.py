@@ -11,16 +11,16 @@ import json
 import math
 import os
 import stat
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from fedmpi import __version__
 from fedmpi.errors import BadInput
-from fedmpi.storage.atomic import reason
+from fedmpi.json_values import JsonObject
+from fedmpi.storage.atomic import describe_reason
 
 SEAL_FORMAT = 2                    # format 1 sealed checkpoints alone, in the same way
 SEAL_BYTES = 4096
@@ -52,7 +52,7 @@ def refuse_damage(path: Path | str, kind: str) -> Iterator[None]:
     except Damaged:
         raise
     except Exception as error:
-        why = str(error) if isinstance(error, Flaw) else reason(error)
+        why = str(error) if isinstance(error, Flaw) else describe_reason(error)
         # HDF5 goes on with times and addresses
         why = why.partition(": time =")[0]
         damaged = Damaged(REFUSALS[kind].format(path=path, why=why))
@@ -80,21 +80,21 @@ def is_plain_hdf5(path: Path | str) -> bool:
     return head[base:base + 8] == bytes(8)
 
 
-def put_seal(file: io.FileIO, kind: str, about: Mapping[str, Any], regions: Sequence[Sequence[int]]) -> None:
+def put_seal(file: io.FileIO, kind: str, about: JsonObject, regions: Sequence[Sequence[int]]) -> None:
     """Seal a file that is open for writing; `regions` of rows are ascending [offset, bytes]."""
     size = os.fstat(file.fileno()).st_size
     entries = {"format": SEAL_FORMAT, "kind": kind, "fedmpi": __version__, **about, "size": size, "rows": regions,
                "digest": digest_outside(regions, file, size)}
-    magic = magic_of(kind)
+    magic = make_magic(kind)
     body = f"\n{json.dumps(entries)}\n".encode().ljust(SEAL_BYTES - len(magic) - 2 * DIGEST_BYTES)
     if len(magic) + 2 * DIGEST_BYTES + len(body) > SEAL_BYTES:
         raise ValueError(f"{len(regions)} fields per client are too many for the seal of a {kind}")
     write_bytes(file, 0, np.frombuffer(magic + hexdigest(body) + body, np.uint8))
 
 
-def read_seal(file: io.FileIO, kind: str) -> dict[str, Any]:
+def read_seal(file: io.FileIO, kind: str) -> JsonObject:
     """Return the entries of a seal that is whole, of a known format and true of the file's size. Raises Flaw."""
-    size, magic = os.fstat(file.fileno()).st_size, magic_of(kind)
+    size, magic = os.fstat(file.fileno()).st_size, make_magic(kind)
     head = bytes(read_bytes(file, 0, min(size, SEAL_BYTES)))
     if len(head) < SEAL_BYTES or not head.startswith(magic):
         raise Flaw(f"it is not a finished {kind}")
@@ -110,7 +110,7 @@ def read_seal(file: io.FileIO, kind: str) -> dict[str, Any]:
     return entries
 
 
-def magic_of(kind: str) -> bytes:
+def make_magic(kind: str) -> bytes:
     """Return the first bytes of a sealed file of this kind."""
     return f"fedmpi {kind} ".encode()
 

@@ -22,11 +22,12 @@ import weakref
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import h5py
 import numpy as np
 
+from fedmpi.json_values import Json, JsonObject
 from fedmpi.storage import seal
 from fedmpi.storage.atomic import Sink
 from fedmpi.storage.seal import DIGEST_BYTES, HASH_BLOCK_BYTES, SEAL_BYTES, Flaw, refuse_damage
@@ -86,7 +87,7 @@ class SealedFile:
             data = seal.read_bytes(self.file, offset, place.dtype.itemsize * math.prod(shape))
             return np.frombuffer(data, place.dtype).reshape(shape)
 
-    def json(self, name: str) -> Any:
+    def json(self, name: str) -> Json:
         """Return the value of json/NAME."""
         with refuse_damage(self.path, self.kind):
             return json.loads(self.read(f"json/{name}").tobytes())
@@ -122,9 +123,7 @@ def find_data_sets(group: h5py.Group, size: int, prefix: str = "") -> dict[str, 
     found: dict[str, Place] = {}
     for name in group:
         full = f"{prefix}{name}"
-        if not isinstance(group.get(name, getlink=True), h5py.HardLink):
-            raise Flaw(f"{full} is a link and not a data set of this file")
-        item = group[name]
+        item = open_item(group, name, full)
         if isinstance(item, h5py.Group) and not prefix:
             found |= find_data_sets(item, size, f"{full}/")
         else:
@@ -132,7 +131,21 @@ def find_data_sets(group: h5py.Group, size: int, prefix: str = "") -> dict[str, 
     return found
 
 
-def find_place(name: str, data: Any, size: int) -> Place:
+def open_item(group: h5py.Group, name: str, full: str) -> h5py.Group | h5py.Dataset:
+    """Return the item `name` of a group; `full` is its name in the file. Raises Flaw for a link."""
+    if not isinstance(group.get(name, getlink=True), h5py.HardLink):
+        raise Flaw(f"{full} is a link and not a data set of this file")
+    return group[name]
+
+
+def open_own(file: h5py.File, name: str) -> h5py.Dataset:
+    """Return a data set of a file without a seal. Raises Flaw unless it holds numbers of this file."""
+    data = open_item(file, name, name)
+    refuse_foreign(name, data)
+    return data
+
+
+def find_place(name: str, data: h5py.Dataset | h5py.Group, size: int) -> Place:
     """Return where a data set lies. Raises Flaw unless it is plain: contiguous numbers within its own file."""
     refuse_foreign(name, data)
     if data.chunks:
@@ -143,7 +156,7 @@ def find_place(name: str, data: Any, size: int) -> Place:
     return Place(offset or 0, data.dtype, data.shape)
 
 
-def refuse_foreign(name: str, data: Any) -> None:
+def refuse_foreign(name: str, data: h5py.Dataset | h5py.Group) -> None:
     """Raise Flaw unless a data set holds numbers, and no others than those of its own file."""
     if not isinstance(data, h5py.Dataset):
         raise Flaw(f"{name} is not a plain data set")
@@ -151,10 +164,10 @@ def refuse_foreign(name: str, data: Any) -> None:
         raise Flaw(f"{name} is a virtual data set, made of other files")
     if data.external:
         raise Flaw(f"{name} is an external data set, which lies in another file")
-    numeric(name, np.empty(0, data.dtype))
+    require_numeric(name, np.empty(0, data.dtype))
 
 
-def numeric(name: str, value: Any) -> np.ndarray:
+def require_numeric(name: str, value: np.ndarray | np.generic) -> np.ndarray:
     """Return an array of numbers or booleans. Raises TypeError for anything else."""
     value = np.asarray(value)
     if value.dtype.kind not in "fiub":
@@ -162,7 +175,7 @@ def numeric(name: str, value: Any) -> np.ndarray:
     return value
 
 
-class Rows(NamedTuple):
+class RowsSpec(NamedTuple):
     """The type and shape of a data set that is written piece by piece. Without `pieces`, the number of its pieces, it
     has no checksums of its own: that of the file covers it."""
     dtype: np.dtype
@@ -173,7 +186,7 @@ class Rows(NamedTuple):
 class SealedWriter:
     """The rows of a file in the making: pieces are appended in order, and hashed on the way."""
 
-    def __init__(self, path: Path, rows: Mapping[str, Rows]):
+    def __init__(self, path: Path, rows: Mapping[str, RowsSpec]):
         self.file = io.FileIO(path, "r+")
         with h5py.File(self.file, "r", locking=False) as sink:
             self.places = find_data_sets(sink, os.fstat(self.file.fileno()).st_size)
@@ -206,8 +219,8 @@ class SealedWriter:
 
 
 @contextmanager
-def write_sealed(part: Path, kind: str, about: dict[str, Any], small: Mapping[str, np.ndarray],
-                 rows: Mapping[str, Rows]) -> Iterator[SealedWriter]:
+def write_sealed(part: Path, kind: str, about: JsonObject, small: Mapping[str, np.ndarray],
+                 rows: Mapping[str, RowsSpec]) -> Iterator[SealedWriter]:
     """Yield a writer of rows; then seal the file and flush it to the disk.
 
     Args:
@@ -227,20 +240,31 @@ def write_sealed(part: Path, kind: str, about: dict[str, Any], small: Mapping[st
         os.fsync(file.fileno())
 
 
-def create_file(part: Path, small: Mapping[str, np.ndarray], rows: Mapping[str, Rows]) -> None:
+def create_file(part: Path, small: Mapping[str, np.ndarray], rows: Mapping[str, RowsSpec]) -> None:
     """Write the HDF5 structure and the small data sets, and leave room for rows and their checksums."""
     with Sink(part) as sink:
         with h5py.File(sink, "w", userblock_size=SEAL_BYTES) as file:
             for group in dict.fromkeys(name.partition("/")[0] for name in [*small, *rows] if "/" in name):
-                file.create_group(group, track_order=True)
+                create_group(file, group)
             for name, value in small.items():
-                file[name] = numeric(name, value)
+                file[name] = require_numeric(name, value)
             for name, (dtype, shape, pieces) in rows.items():
-                reserve_data_set(file, name, numeric(name, np.empty(0, dtype)).dtype, shape)
+                reserve_data_set(file, name, require_numeric(name, np.empty(0, dtype)).dtype, shape)
                 if pieces is not None:
                     digests = f"digest/{name.rpartition('/')[2]}"
                     reserve_data_set(file, digests, np.dtype(np.uint8), (pieces, DIGEST_BYTES))
         sink.check()
+
+
+def create_group(file: h5py.File, name: str) -> None:
+    """Create a group that lists its members in the order in which they came, and has no time stamp.
+
+    The lowest h5py that is supported has no argument for the latter."""
+    plan = h5py.h5p.create(h5py.h5p.GROUP_CREATE)
+    plan.set_obj_track_times(False)
+    plan.set_link_creation_order(h5py.h5p.CRT_ORDER_TRACKED | h5py.h5p.CRT_ORDER_INDEXED)
+    plan.set_attr_creation_order(h5py.h5p.CRT_ORDER_TRACKED | h5py.h5p.CRT_ORDER_INDEXED)
+    h5py.h5g.create(file.id, name.encode(), gcpl=plan)
 
 
 def reserve_data_set(file: h5py.File, name: str, dtype: np.dtype, shape: tuple[int, ...]) -> None:

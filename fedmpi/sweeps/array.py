@@ -5,39 +5,40 @@ import shlex
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
-from fedmpi.commands.submit import merge_fields, prepare_federations, settings_of_gpu_job
+from fedmpi.commands.submit import choose_gpu_settings, merge_fields, prepare_federations
 from fedmpi.slurm.sbatch import submit_script
 from fedmpi.slurm.script import JobScript, render_script
-from fedmpi.storage.lock import alive
-from fedmpi.sweeps.job import Planned, slug
+from fedmpi.storage.lock import is_run_alive
+from fedmpi.sweeps.job import Planned, make_slug
 
 
-def submitted(runs: list[Planned], dry_run: bool = False, **asked: Any) -> str:
+def submit_runs(runs: list[Planned], dry_run: bool = False, profile: str | None = None, options: Sequence[str] = (),
+              **asked: object) -> str:
     """Submit the runs that are neither finished nor under way.
 
     Args:
         runs: all runs of the sweep.
         dry_run: submit nothing.
-        asked: see `array`.
+        profile, options, asked: see `make_array`.
     Returns:
         What to tell the user, or (`dry_run`) the script.
     Raises:
         BadInput, FedmpiError: if something cannot run, or sbatch refuses it."""
-    waiting = [run for run in runs if run.outcome().state != "finished" and not alive(run.folder)]
+    waiting = [run for run in runs if run.outcome().state != "finished" and not is_run_alive(run.folder)]
     if not waiting:
         return f"all {len(runs)} runs are finished or under way"
-    job = array(waiting, **asked)
+    job = make_array(waiting, profile, options, **asked)
     if dry_run:
         return render_script(job)
     prepare_federations(run.settings for run in waiting)
     number, path = submit_script(job)
     return (f"submitted {path} as job {number}: {len(waiting)} of {len(runs)} runs; squeue --jobs {number} and "
-            f"fedmpi summary {shlex.quote(job.out)} show them")
+            f"fedmpi summary {shlex.quote(str(job.out))} show them")
 
 
-def array(runs: list[Planned], profile: str | None = None, options: Sequence[str] = (), **asked: Any) -> JobScript:
+def make_array(runs: list[Planned], profile: str | None = None, options: Sequence[str] = (),
+               **asked: object) -> JobScript:
     """Return the job array of some runs of one job, each on one node. Raises BadInput.
 
     Args:
@@ -50,5 +51,6 @@ def array(runs: list[Planned], profile: str | None = None, options: Sequence[str
     job = JobScript(
         str(runs[0].config), array=tuple(tuple(run.overrides) for run in runs),
         folders=tuple(str(run.folder.relative_to(out)) for run in runs), out=str(out),
-        **fields | {"nodes": 1, "name": slug(out.name), "command": (sys.executable, "-m", "fedmpi")})
-    return replace(job, settings=settings_of_gpu_job(job, [run.settings for run in runs]))
+        accept_changed_code=runs[0].accept_changed_code,
+        **fields | {"nodes": 1, "name": make_slug(out.name), "command": (sys.executable, "-m", "fedmpi")})
+    return replace(job, settings=choose_gpu_settings(job, [run.settings for run in runs]))

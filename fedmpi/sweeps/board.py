@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from fedmpi.storage.run_status import Outcome
 from fedmpi.sweeps.job import Planned
-from fedmpi.text import duration, percent
+from fedmpi.text import format_duration, format_percent, printable
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -20,7 +20,9 @@ class Board:
     """Use it as a context; `show` is cheap enough to be called several times a second."""
 
     def __init__(self, runs: list[Planned]):
-        self.runs, self.live = runs, None
+        self.runs = runs
+        # the table on a terminal; None if the output goes elsewhere
+        self.live: Live | None = None
         self.known: dict[int, Outcome] = {}      # of runs that are not under way: those do not change
         if sys.stdout.isatty():
             from rich.live import Live
@@ -31,12 +33,13 @@ class Board:
             self.live.start()
         return self
 
-    def __exit__(self, *error) -> None:
+    def __exit__(self, *error: object) -> None:
         if self.live:
             self.live.stop()
 
     def say(self, text: str) -> None:
         """Print a line that stays."""
+        text = printable(text)
         if self.live:
             self.live.console.print(text, markup=False, highlight=False, soft_wrap=True)
         else:
@@ -49,14 +52,15 @@ class Board:
 
     def states(self, under_way: list[Planned], waiting: list[Planned]) -> list[tuple[Planned, str, Outcome]]:
         """Return each run, its state in this sweep and what it left so far."""
-        under_way, waiting, found = set(map(id, under_way)), set(map(id, waiting)), []
+        running, queued = set(map(id, under_way)), set(map(id, waiting))
+        found: list[tuple[Planned, str, Outcome]] = []
         for run in self.runs:
-            if id(run) in under_way:
+            if id(run) in running:
                 self.known.pop(id(run), None)
                 found.append((run, "under way", run.outcome()))
             else:
                 known = self.known[id(run)] = self.known.get(id(run)) or run.outcome()
-                found.append((run, "waiting" if id(run) in waiting else known.state, known))
+                found.append((run, "waiting" if id(run) in queued else known.state, known))
         return found
 
     def table(self, states: list[tuple[Planned, str, Outcome]], height: int) -> Table:
@@ -66,23 +70,22 @@ class Board:
         counts = {state: sum(s == state for _, s, _ in states) for state in STATES_SHOWN_FIRST}
         table = Table(box=None, pad_edge=False, caption_justify="left",
                       caption=", ".join(f"{n} {state}" for state, n in counts.items() if n))
-        for head, justify in (("run", "left"), ("state", "left"), ("round", "right"), ("accuracy", "right"),
-                              ("left", "right")):
-            table.add_column(head, justify=justify, no_wrap=True)
+        for head in ("run", "state", "round", "accuracy", "left"):
+            table.add_column(head, justify="left" if head in ("run", "state") else "right", no_wrap=True)
         order = sorted(range(len(states)), key=lambda i: (STATES_SHOWN_FIRST.index(states[i][1]), i))
         for i in sorted(order[:max(1, height - AROUND)]):
-            table.add_row(*map(escape, board_row(*states[i])))
+            table.add_row(*map(escape, make_board_row(*states[i])))
         return table
 
 
-def board_row(run: Planned, state: str, found: Outcome) -> list[str]:
+def make_board_row(run: Planned, state: str, found: Outcome) -> list[str]:
     """Return the cells of a run."""
-    return [run.name, state, f"{found.round}/{run.settings.rounds}", percent(found.accuracy),
-            left(run, found) if state == "under way" else ""]
+    return [run.name, state, f"{found.round}/{run.settings.rounds}", format_percent(found.accuracy),
+            estimate_time_left(run, found) if state == "under way" else ""]
 
 
-def left(run: Planned, found: Outcome) -> str:
+def estimate_time_left(run: Planned, found: Outcome) -> str:
     """Return the time that a run will still take, at its pace so far."""
     if not found.round:
         return "?"
-    return duration(found.lines[-1]["seconds"] / found.round * (run.settings.rounds - found.round))
+    return format_duration(found.lines[-1]["seconds"] / found.round * (run.settings.rounds - found.round))

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import numpy as np
 
-from fedmpi.commands.planned_steps import in_all, stages
+from fedmpi.commands.planned_steps import count_final_steps, plan_stages
 from fedmpi.config.schema import Config
 from fedmpi.errors import BadInput
 from fedmpi.models.build import build_model
@@ -16,27 +16,27 @@ from fedmpi.models.nets import MLP
 
 SHAPE, CLASSES = (4,), 3      # of the samples on which steps are counted
 BATCHES = (40, 1000)          # of clients of two sizes: in epochs the answer must be the same for both
-NEAR = .05                    # of a number of epochs: nearer to a whole one is taken for equal
+EPOCHS_TOLERANCE = .05        # of a number of epochs: nearer to a whole one is taken for equal
 
 
-def setting(own: Config, other: Config) -> str:
+def find_equal_setting(own: Config, other: Config) -> str:
     """Return the `key=value` with which a run of `own` makes as many steps as one of `other`, to rounding. Raises
     BadInput if no whole number of epochs does, or the steps of `other` cannot be counted."""
     if own.train.steps is not None:
-        return f"train.steps={max(1, round(ratio(own, other, BATCHES[0]) * own.train.steps))}"
-    epochs = [ratio(own, other, batches) * own.train.epochs for batches in BATCHES]
-    if any(abs(found - round(epochs[0])) > NEAR * found for found in epochs):
+        return f"train.steps={max(1, round(compute_ratio(own, other, BATCHES[0]) * own.train.steps))}"
+    epochs = [compute_ratio(own, other, batches) * own.train.epochs for batches in BATCHES]
+    if any(abs(found - round(epochs[0])) > EPOCHS_TOLERANCE * found for found in epochs):
         raise BadInput(f"equal_steps: a client of {BATCHES[0]} batches would need {epochs[0]:.4g} epochs and one of "
                        f"{BATCHES[1]} {epochs[1]:.4g}, not the same whole number; give the column train.steps")
     return f"train.epochs={round(epochs[0])}"
 
 
-def ratio(own: Config, other: Config, batches: int) -> float:
+def compute_ratio(own: Config, other: Config, batches: int) -> float:
     """Return how many times the steps of `own` those of `other` are, of clients with so many batches of samples."""
-    return total(other, batches) / total(own, batches)
+    return count_total_steps(other, batches) / count_total_steps(own, batches)
 
 
-def total(config: Config, batches: int) -> float:
+def count_total_steps(config: Config, batches: int) -> float:
     """Return the steps behind a client's judged model at the end of a run, mean over clients."""
     clients = config.data.clients
     try:
@@ -48,4 +48,4 @@ def total(config: Config, batches: int) -> float:
     shared, mine = method.init(clients)
     federation = SimpleNamespace(clients=clients, sizes=sizes, shape=SHAPE, dtype=np.dtype("float32"))
     case = SimpleNamespace(method=method, config=config, federation=federation, shared=shared, mine=mine)
-    return sum(in_all(stages(case)).values())
+    return sum(count_final_steps(plan_stages(case)).values())

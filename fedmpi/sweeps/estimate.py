@@ -7,20 +7,22 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fedmpi.commands.plan import Case, prepared
-from fedmpi.commands.planned_steps import averaged, taking_part
+from fedmpi.commands.plan import Case, prepare_case
+from fedmpi.commands.planned_steps import average_by_size, find_participant_range
 from fedmpi.config.schema import to_plain
 from fedmpi.edge import FORWARD_SHARE
 from fedmpi.engines.batch_plan import get_local_training
 from fedmpi.engines.dry_run import count_round_work
 from fedmpi.errors import BadInput
+from fedmpi.method import State
 from fedmpi.models.build import make_blank_samples
-from fedmpi.server.round_cost import MIB
 from fedmpi.sweeps.job import Planned
 from fedmpi.sweeps.speed_probe import time_rounds
-from fedmpi.text import duration, format_columns
+from fedmpi.text import MIB, format_columns, format_duration, printable
 
-MEASURED = {"method": {"name": "fedavg"}, "steps": 10, "clients": 8}      # a round of so many clients and steps each
+# What is timed: rounds of FedAvg, of so many clients that make so many steps each.
+TIMED_STEPS = 10
+TIMED_CLIENTS = 8
 NOTE = ("steps: batches that the clients train on; samples that only go forward, as in evaluation, count a third; "
         "down and up: of all clients, as in the first round; time: at that rate, the server's work left out")
 
@@ -34,35 +36,35 @@ class Cost(NamedTuple):
     rate: float      # steps a second of one process
 
 
-def show(runs: list[Planned], at_once: int, ranks: int, rate: float | None) -> None:
+def show_costs(runs: list[Planned], at_once: int, ranks: int, rate: float | None) -> None:
     """Print the command and the cost of every run. Raises BadInput."""
     if rate is not None and rate <= 0:
         raise BadInput(f"--rate {rate}: should be more than 0 steps a second")
     for run in runs:
-        print("fedmpi " + shlex.join(run.words()))
+        print(printable("fedmpi " + shlex.join(run.words())))
     rates, costs = {}, []
     for run in runs:
-        case = prepared(str(run.config), run.overrides)
+        case = prepare_case(str(run.config), run.overrides)
         settings = to_plain(run.settings)
         key = repr([settings["data"]["name"], *(settings[name] for name in ("model", "train", "engine", "threads"))])
         if key not in rates:
             rates[key] = rate or measure_rate(case)
-        costs.append(cost(run, case, rates[key]))
-    print("\n" + cost_table(runs, costs, workers=max(1, ranks - 1), at_once=at_once))
+        costs.append(estimate_cost(run, case, rates[key]))
+    print("\n" + printable(format_costs(runs, costs, workers=max(1, ranks - 1), at_once=at_once)))
 
 
-def cost(run: Planned, case: Case, rate: float) -> Cost:
+def estimate_cost(run: Planned, case: Case, rate: float) -> Cost:
     """Return what the rounds cost that a run still has to do."""
     found = run.outcome()      # one that ended early has no rounds left
     rounds = 0 if found.result else max(0, run.settings.rounds - found.round)
-    who = float(np.mean(taking_part(case)))
+    who = float(np.mean(find_participant_range(case)))
     down, up = case.method.traffic(case.shared, case.up)
-    each = sum(n * steps_of_round(case, who, shared) for n, shared in
+    each = sum(n * count_steps_of_round(case, who, shared) for n, shared in
                case.method.stages(case.shared, run.settings.rounds)) / run.settings.rounds
     return Cost(rounds, rounds * each, rounds * who * down, rounds * who * up, rate)
 
 
-def steps_of_round(case: Case, who: float, shared: tuple) -> float:
+def count_steps_of_round(case: Case, who: float, shared: State) -> float:
     """Return the steps of a round of `who` participants, with its share of evaluations."""
     federation, sample = case.federation, make_blank_samples(case.federation.shape, case.federation.dtype)
 
@@ -72,26 +74,27 @@ def steps_of_round(case: Case, who: float, shared: tuple) -> float:
     every = case.config.evaluate.every or case.config.rounds
     parts = [("train", "validation", "test").index(part) for part in case.config.judged_on]
     judged = federation.counts[:, parts].sum() / every
-    return (averaged(federation.sizes, samples)["all"] * who + FORWARD_SHARE * judged) / case.config.train.batch
+    return (average_by_size(federation.sizes, samples)["all"] * who + FORWARD_SHARE * judged) / case.config.train.batch
 
 
 def measure_rate(case: Case) -> float:
     """Return the steps a second of one process on this network and these data: the second of two short rounds."""
-    settings = to_plain(case.config) | {"method": MEASURED["method"]}
-    settings["train"] = settings["train"] | {"steps": MEASURED["steps"]}
-    clients = min(MEASURED["clients"], case.federation.clients)
+    settings = to_plain(case.config) | {"method": {"name": "fedavg"}}
+    settings["train"] = settings["train"] | {"steps": TIMED_STEPS}
+    clients = min(TIMED_CLIENTS, case.federation.clients)
     _, seconds = time_rounds(case.federation, settings, clients, rounds=2)
-    return clients * MEASURED["steps"] / seconds
+    return clients * TIMED_STEPS / seconds
 
 
-def cost_table(runs: list[Planned], costs: list[Cost], workers: int, at_once: int) -> str:
+def format_costs(runs: list[Planned], costs: list[Cost], workers: int, at_once: int) -> str:
     """Return the costs as a table, with their sum."""
     rows = [[run.name, c.rounds, f"{c.steps:,.0f}", f"{c.down / MIB:,.1f}", f"{c.up / MIB:,.1f}", f"{c.rate:,.0f}",
-             duration(c.steps / c.rate / workers)] for run, c in zip(runs, costs, strict=True)]
+             format_duration(c.steps / c.rate / workers)] for run, c in zip(runs, costs, strict=True)]
     seconds = sum(c.steps / c.rate for c in costs)
     busy = min(workers * at_once, os.cpu_count() or 1, max(1, len(runs)) * workers)
     total = (f"in all {sum(c.steps for c in costs):,.0f} steps, {sum(c.down for c in costs) / MIB:,.1f} MiB down and "
              f"{sum(c.up for c in costs) / MIB:,.1f} MiB up; {seconds / 3600:.2f} hours of one core, about "
-             f"{duration(seconds / busy)} with {at_once} at a time on {workers} worker{'s' * (workers > 1)} each")
+             f"{format_duration(seconds / busy)} with {at_once} at a time on {workers} worker{'s' * (workers > 1)} "
+             f"each")
     heads = ["run", "rounds", "steps", "MiB down", "MiB up", "steps/s", "time"]
     return f"{format_columns(heads, rows, right=tuple(heads[1:]))}\n{total}\n({NOTE})"

@@ -22,18 +22,20 @@ import dataclasses
 import re
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, NamedTuple
 
 import yaml
 
 from fedmpi import registry
 from fedmpi.config import schema
-from fedmpi.config.load import parse, read_yaml, refuse_endless
+from fedmpi.config.load import parse_yaml, read_yaml, refuse_endless
 from fedmpi.config.schema import Config
 from fedmpi.errors import BadInput
-from fedmpi.settings import make_settings
+from fedmpi.json_values import JsonObject
+from fedmpi.settings import make_settings, shorten_value
+from fedmpi.shipped import find_shipped, name_hint
 from fedmpi.storage import checkpoint, run_status
-from fedmpi.storage.run_status import AT_BEST_VALIDATION, RENAMED, new_name
+from fedmpi.storage.run_status import AT_BEST_VALIDATION, RENAMED_MEASURES, find_new_name
 from fedmpi.sweeps import equal
 
 # entries of a scale that are no settings of its runs
@@ -43,7 +45,7 @@ EQUAL = "equal_steps"
 # A restart may change these settings, but they change what a table shows.
 SHOWN = ("evaluate", "stop", "edge", "faults")
 # sections that are given as a whole: a name with its settings
-WHOLE = ("method", "model", "partition")
+NAMED_SECTIONS = ("method", "model", "partition")
 
 
 @dataclass(frozen=True)
@@ -51,16 +53,16 @@ class SweepJob:
     """What a job file says; see above."""
     title: Annotated[str, "what the runs show"]
     config: Annotated[str, "configuration that all runs start from, beside the job file"]
-    rows: Annotated[dict[str, Any], "methods and their settings, by name"]
-    columns: Annotated[dict[str, dict[str, Any]], "settings of each column, by name"]
-    set: Annotated[dict[str, Any], "settings of all runs"]
-    scales: Annotated[dict[str, dict[str, Any]], "smaller variants"]
+    rows: Annotated[JsonObject, "methods and their settings, by name"]
+    columns: Annotated[dict[str, JsonObject], "settings of each column, by name"]
+    set: Annotated[JsonObject, "settings of all runs"]
+    scales: Annotated[dict[str, JsonObject], "smaller variants"]
     seeds: Annotated[list[int], "one run of every cell for each"]
-    published: Annotated[dict[str, dict[str, Any]], "by row and column; shares in percent"]
+    published: Annotated[dict[str, JsonObject], "by row and column; shares in percent"]
     measure: Annotated[str, "key of result.json that the table shows"] = f"accuracy{AT_BEST_VALIDATION}"
-    also: Annotated[dict[str, dict[str, Any]],
+    also: Annotated[dict[str, dict[str, JsonObject]],
                     "what is published of further measures, by measure, row and column"] = field(default_factory=dict)
-    cells: Annotated[dict[str, dict[str, Any]], "settings of single cells, by row and column"] = field(
+    cells: Annotated[dict[str, JsonObject], "settings of single cells, by row and column"] = field(
         default_factory=dict)
 
 
@@ -76,6 +78,7 @@ class Planned(NamedTuple):
     overrides: list[str]      # key=value, as on the command line
     folder: Path
     settings: Config          # all of them, as the overrides leave them
+    accept_changed_code: bool = False
 
     @property
     def name(self) -> str:
@@ -84,37 +87,39 @@ class Planned(NamedTuple):
 
     def words(self) -> list[str]:
         """Return the words behind `fedmpi`."""
-        return ["run", str(self.config), *self.overrides, "--out", str(self.folder), "--resume", "auto"]
+        return ["run", str(self.config), *self.overrides, "--out", str(self.folder), "--resume", "auto",
+                *(["--accept-changed-code"] if self.accept_changed_code else [])]
 
     def named_code(self) -> frozenset[str]:
         """Return the names of the classes that this run's settings name, built in or the user's own."""
         settings = self.settings
-        return frozenset([settings.data.name, *map(schema.name_of, (
+        return frozenset([settings.data.name, *map(schema.find_name, (
             settings.data.partition, settings.model, settings.method))])
 
     def outcome(self) -> run_status.Outcome:
         """Return how far it came."""
-        return run_status.outcome_of(self.folder, self.settings.rounds)
+        return run_status.read_outcome(self.folder, self.settings.rounds)
 
 
 def plan_job(path: str, scale: str | None, out: str | None) -> tuple[SweepJob, list[Planned]]:
     """Return a job as a scale narrows it, and its runs.
 
     Args:
-        path: the job file
+        path: the job file, or the name of one that came with fedmpi
         scale: a smaller variant that the job names
         out: folder of the runs; None: runs/JOB[-SCALE]"""
-    job = load_job(path)
-    runs = expand(job, path, Path(out or f"runs/{Path(path).stem}{'-' + scale if scale else ''}"), scale)
-    return at(job, scale), runs
+    found = str(find_shipped(path, "jobs"))
+    job = load_job(found)
+    runs = expand(job, found, Path(out or f"runs/{Path(path).stem}{'-' + scale if scale else ''}"), scale)
+    return narrow_job(job, scale), runs
 
 
 def load_job(path: str | Path) -> SweepJob:
     """Read a job file. Raises BadInput that names the file and what is wrong in it."""
     try:
-        values = parse(read_yaml(Path(path)))
+        values = parse_yaml(read_yaml(Path(path)))
     except OSError as error:
-        raise BadInput(f"{path}: cannot be read: {error}") from None
+        raise BadInput(f"{path}: cannot be read: {error.strerror}{name_hint(path, 'jobs')}") from None
     except ValueError as error:
         raise BadInput(f"{path}: not valid YAML: {error}") from None
     if not isinstance(values, dict):
@@ -131,26 +136,32 @@ def load_job(path: str | Path) -> SweepJob:
 def check_job(job: SweepJob) -> None:
     """Refuse a job whose runs would overwrite each other, or whose published numbers belong to no cell."""
     for kind in ("rows", "columns"):
-        names = [slug(name) for name in getattr(job, kind)]
+        names = [make_slug(name) for name in getattr(job, kind)]
         if not names or len(set(names)) < len(names):
             raise BadInput(f"{kind} must have different names, at least one, not {', '.join(getattr(job, kind))}")
     check_seeds(job.seeds, "seeds")
     for name, scale in job.scales.items():
         seeds, kept = scale.get("seeds", job.seeds), scale.get("columns", job.columns)
-        if not isinstance(kept, dict) or not kept or not set(kept) <= set(job.columns):
+        whole = isinstance(kept, dict) and all(isinstance(settings, dict) for settings in kept.values())
+        if not whole or not kept or not set(kept) <= set(job.columns):
             raise BadInput(f"scales.{name}.columns = {kept}: a mapping of some of {', '.join(job.columns)} to settings")
         check_seeds(seeds, f"scales.{name}.seeds")
     for name in (job.measure, *job.also):
-        if name in RENAMED:
-            raise BadInput(f"measure {name!r} is called {new_name(name, 'test')} now: its round is the best on test "
-                           f"samples; accuracy{AT_BEST_VALIDATION} chooses the round on validation samples")
+        if name in RENAMED_MEASURES:
+            raise BadInput(f"measure {name!r} is called {find_new_name(name, 'test')} now: its round is the best on "
+                           f"test samples; accuracy{AT_BEST_VALIDATION} chooses the round on validation samples")
     for row, cells in job.cells.items():
         unknown = [row] if row not in job.rows else [c for c in cells if c not in job.columns]
         if unknown:
             raise BadInput(f"cells: {unknown[0]!r} is not among the {'columns' if row in job.rows else 'rows'}")
-    for row in job.rows:
-        other = equal_to(job, row)
-        if other is not None and (other not in job.rows or equal_to(job, other) is not None):
+    for row, settings in job.rows.items():
+        if not isinstance(settings, str | dict | None):
+            raise BadInput(f"rows.{row} = {shorten_value(settings)}: give the name of a method, or a mapping of "
+                           f"settings")
+        other = find_equal_row(job, row)
+        if not isinstance(other, str | None):
+            raise BadInput(f"rows.{row}.equal_steps = {shorten_value(other)}: give the name of a row")
+        if other is not None and (other not in job.rows or find_equal_row(job, other) is not None):
             raise BadInput(f"rows.{row}.equal_steps = {other}: name a row of this job that has no equal_steps itself; "
                            f"its rows: {', '.join(job.rows)}")
     for where, published in (("published", job.published), *((f"also.{m}", cells) for m, cells in job.also.items())):
@@ -164,7 +175,7 @@ def check_job(job: SweepJob) -> None:
                     raise BadInput(f"{where}.{row}.{column} = {value}: give a number, or [mean, spread]")
 
 
-def views(job: SweepJob) -> list[SweepJob]:
+def list_views(job: SweepJob) -> list[SweepJob]:
     """Return the job once for each of its measures."""
     return [job, *(dataclasses.replace(job, measure=m, published=cells) for m, cells in job.also.items())]
 
@@ -175,9 +186,9 @@ def check_seeds(seeds: object, where: str) -> None:
         raise BadInput(f"{where} = {seeds}: give different numbers, at least one")
 
 
-def at(job: SweepJob, scale: str | None) -> SweepJob:
+def narrow_job(job: SweepJob, scale: str | None) -> SweepJob:
     """Return the job with the columns and seeds that a scale keeps; all where there is no such scale."""
-    chosen = job.scales.get(scale, {})
+    chosen = {} if scale is None else job.scales.get(scale, {})
     kept = {name: job.columns[name] for name in job.columns if name in chosen.get("columns", job.columns)}
     return dataclasses.replace(job, columns=kept, seeds=chosen.get("seeds", job.seeds))
 
@@ -186,26 +197,30 @@ def expand(job: SweepJob, path: str | Path, out: Path, scale: str | None) -> lis
     """Return all runs of a job with their settings checked. Raises BadInput, also where a folder holds another run."""
     if scale is not None and scale not in job.scales:
         raise BadInput(f"{path}: there is no scale {scale!r}; its scales: {', '.join(job.scales) or 'none'}")
-    source, runs = (Path(path).parent / job.config).resolve(), []
-    chosen, job = job.scales.get(scale, {}), at(job, scale)
+    source = (Path(path).parent / job.config).resolve()
+    runs: list[Planned] = []
+    chosen = {} if scale is None else job.scales[scale]
+    job = narrow_job(job, scale)
     of_all, of_some = {k: v for k, v in chosen.items() if k not in NARROWS}, chosen.get("columns", {})
     for seed in job.seeds:
         for column, of_column in job.columns.items():
-            def words(row: str, column=column, of_column=of_column, seed=seed) -> list[str]:
-                given = [job.set, of_all, of_column, as_settings(job.rows[row]), of_some.get(column, {}),
+            def words(row: str, column: str = column, of_column: JsonObject = of_column,
+                      seed: int = seed) -> list[str]:
+                given = [job.set, of_all, of_column, expand_method_name(job.rows[row]), of_some.get(column, {}),
                          job.cells.get(row, {}).get(column, {}), {"seed": seed}]
-                return [text for settings in given for text in flattened(settings)]
+                return [text for settings in given for text in flatten_to_words(settings)]
             for row in job.rows:
-                overrides, other = words(row), equal_to(job, row)
+                overrides, other = words(row), find_equal_row(job, row)
                 try:
                     settings = schema.load_config(str(source), overrides)
                     if other is not None:
-                        overrides.append(equal.setting(settings, schema.load_config(str(source), words(other))))
+                        overrides.append(equal.find_equal_setting(settings,
+                                                                  schema.load_config(str(source), words(other))))
                         settings = schema.load_config(str(source), overrides)
                 except BadInput as error:
                     raise BadInput(f"{path}: {row} / {column} / seed {seed}: {error}") from None
                 refuse_unchosen(job, settings, f"{path}: {row} / {column} / seed {seed}")
-                folder = out / slug(row) / slug(column) / f"seed-{seed}"
+                folder = out / make_slug(row) / make_slug(column) / f"seed-{seed}"
                 runs.append(Planned(row, column, seed, source, overrides, folder, settings))
     for run in runs:
         refuse_other(run)
@@ -222,10 +237,10 @@ def refuse_unchosen(job: SweepJob, settings: Config, where: str) -> None:
         if not data.validates:
             raise BadInput(f"{where}: measure {measure} chooses the round on validation samples, and data.split = "
                            f"{list(data.split)} has no share of them: set data.split: [0.6, 0.15, 0.25], or measure: "
-                           f"{new_name('accuracy_best', 'test')}")
+                           f"{find_new_name('accuracy_best', 'test')}")
         if settings.evaluate.on != "test":
             raise BadInput(f"{where}: measure {measure} is of test samples, and evaluate.on = validation judges none: "
-                           f"set measure: {new_name('accuracy_best', 'validation')}")
+                           f"set measure: {find_new_name('accuracy_best', 'validation')}")
 
 
 def refuse_other(run: Planned) -> None:
@@ -236,39 +251,39 @@ def refuse_other(run: Planned) -> None:
         # Resolved again, for a setting that is newer than the run had its default. Code that only the folder names is
         # not imported: it belongs to another run.
         with registry.refuse_own_code(but=run.named_code()):
-            there = schema.to_plain(schema.resolve(run_status.settings_of_folder(run.folder)))
+            there = schema.to_plain(schema.resolve(run_status.read_settings(run.folder)))
     except (BadInput, ValueError, TypeError, KeyError, AttributeError):
         there = {}
-    differ = [key for key in run_status.differing([schema.to_plain(run.settings), there])
+    differ = [key for key in run_status.find_differences([schema.to_plain(run.settings), there])
               if not checkpoint.is_free(key) or key.startswith(SHOWN)]
     if differ:
         raise BadInput(f"{run.folder} holds a run with other settings ({', '.join(differ)}) than {run.name} of this "
                        "job; remove it, or give the sweep another --out")
 
 
-def as_settings(row: str | dict | None) -> dict:
+def expand_method_name(row: str | JsonObject | None) -> JsonObject:
     """Return the settings of a row, which may be the bare name of a method."""
     settings = {"method": row} if isinstance(row, str) else row or {}
     return {key: value for key, value in settings.items() if key != EQUAL}
 
 
-def equal_to(job: SweepJob, row: str) -> str | None:
+def find_equal_row(job: SweepJob, row: str) -> str | None:
     """Return the row whose number of steps a row takes over; None if it has its own."""
     return job.rows[row].get(EQUAL) if isinstance(job.rows[row], dict) else None
 
 
-def flattened(settings: dict, prefix: str = "") -> list[str]:
+def flatten_to_words(settings: JsonObject, prefix: str = "") -> list[str]:
     """Return settings as key=value texts of the command line."""
     texts = []
     for key, value in settings.items():
-        if isinstance(value, dict) and str(key).rpartition(".")[2] not in WHOLE:
-            texts += flattened(value, f"{prefix}{key}.")
+        if isinstance(value, dict) and str(key).rpartition(".")[2] not in NAMED_SECTIONS:
+            texts += flatten_to_words(value, f"{prefix}{key}.")
         else:
             flow = yaml.safe_dump(value, default_flow_style=True, width=10_000).strip()
             texts.append(f"{prefix}{key}={flow.removesuffix('...').strip()}")
     return texts
 
 
-def slug(name: str) -> str:
+def make_slug(name: str) -> str:
     """Return a name as part of a path."""
     return re.sub(r"[^a-z0-9.]+", "-", name.lower()).strip("-.") or "x"

@@ -15,11 +15,11 @@ from pathlib import Path
 from fedmpi import errors
 from fedmpi.errors import BadInput
 from fedmpi.storage import run_status
-from fedmpi.storage.atomic import writing
-from fedmpi.storage.lock import alive
+from fedmpi.storage.atomic import report_failed_writes
+from fedmpi.storage.lock import is_run_alive
 from fedmpi.sweeps.board import Board
 from fedmpi.sweeps.job import Planned
-from fedmpi.text import duration, percent
+from fedmpi.text import format_duration, format_percent, printable
 
 # between two looks at the runs
 POLL_S = .2
@@ -29,7 +29,7 @@ POLL_S = .2
 class Started:
     """A run under way."""
     run: Planned
-    process: subprocess.Popen
+    process: subprocess.Popen[bytes]
     begin: float
     # place among the runs at once, which decides on its GPUs
     slot: int
@@ -41,12 +41,12 @@ class Sweep:
     """The runs that wait, those under way, and what became of the others."""
 
     def __init__(self, runs: list[Planned], at_once: int, ranks: int):
-        self.at_once, self.launcher, self.runs = at_once, launcher(ranks), runs
+        self.at_once, self.launcher, self.runs = at_once, find_launcher(ranks), runs
         self.waiting = [run for run in runs if run.outcome().state != "finished"]
         self.finished = len(runs) - len(self.waiting)
-        self.elsewhere = [run for run in self.waiting if alive(run.folder)]
+        self.elsewhere = [run for run in self.waiting if is_run_alive(run.folder)]
         self.waiting = [run for run in self.waiting if run not in self.elsewhere]
-        self.gpus = visible_gpus()
+        self.gpus = list_visible_gpus()
         self.under_way: list[Started] = []
         self.failed: list[tuple[Planned, str]] = []
         self.stopping = False
@@ -90,13 +90,13 @@ class Sweep:
     def start(self, run: Planned) -> None:
         """Start a run."""
         starts = run.outcome().starts
-        with writing(run.folder.parent):
+        with report_failed_writes(run.folder.parent):
             run.folder.parent.mkdir(parents=True, exist_ok=True)
-        tell(run, f"start {starts + 1} on {socket.gethostname()}: {run.config} {shlex.join(run.overrides)}")
+        write_job_line(run, f"start {starts + 1} on {socket.gethostname()}: {run.config} {shlex.join(run.overrides)}")
         slot = min(set(range(self.at_once)) - {started.slot for started in self.under_way})
-        with open(run_status.log_of(run.folder), "a") as log:
+        with open(run_status.find_job_log(run.folder), "a") as log:
             process = subprocess.Popen([*self.launcher, *run.words()], stdin=subprocess.DEVNULL, stdout=log, stderr=log,
-                                       env=os.environ | gpu_share(self.gpus, slot, self.at_once),
+                                       env=os.environ | choose_gpu_setting(self.gpus, slot, self.at_once),
                                        start_new_session=True)      # Ctrl-C reaches it through us, once
         self.under_way.append(Started(run, process, time.perf_counter(), slot))
         if self.stopping and not self.under_way[-1].asked:      # the signal came while the process was being made
@@ -106,13 +106,15 @@ class Sweep:
         """Say what became of a run."""
         run, code = started.run, started.process.returncode
         stopped = code == errors.SAVED or self.stopping and code in (-signal.SIGTERM, 128 + signal.SIGTERM)
-        tell(run, f"{'stopped' if stopped else 'ended'} with code {code}")
+        write_job_line(run, f"{'stopped' if stopped else 'ended'} with code {code}")
         if code == errors.FINISHED:
             self.finished += 1
             result = run.outcome().result
-            self.board.say(f"finished {run.name}: {percent(result['accuracy_mean'])} ({run_status.reached(result)}) in "
-                           f"{duration(time.perf_counter() - started.begin)}; {self.finished} of {len(self.runs)}, "
-                           f"{len(self.waiting)} waiting")
+            assert result is not None      # a run that ends with this code has written it
+            self.board.say(f"finished {run.name}: {format_percent(result['accuracy_mean'])} "
+                           f"({run_status.describe_accuracy(result)}) in "
+                           f"{format_duration(time.perf_counter() - started.begin)}; {self.finished} of "
+                           f"{len(self.runs)}, {len(self.waiting)} waiting")
         elif not stopped:
             self.failed.append((run, run.outcome().said))
             self.board.say(f"failed {run.name}: {self.failed[-1][1]}")
@@ -124,18 +126,18 @@ class Sweep:
               + (f", {len(self.failed)} failed" if self.failed else "")
               + (f", {left} left: the same command continues" if left else ""), flush=True)
         for run, why in self.failed:
-            print(f"failed {run.name}: {why}\n  log: {run_status.log_of(run.folder)}", flush=True)
+            print(printable(f"failed {run.name}: {why}\n  log: {run_status.find_job_log(run.folder)}"), flush=True)
         return errors.FAILED if self.failed else errors.SAVED if left else errors.FINISHED
 
 
-def tell(run: Planned, what: str) -> None:
+def write_job_line(run: Planned, what: str) -> None:
     """Write a line of the job into the run's log, in the form that `outcome` reads."""
-    path = run_status.log_of(run.folder)
-    with writing(path), open(path, "a") as log:
+    path = run_status.find_job_log(run.folder)
+    with report_failed_writes(path), open(path, "a") as log:
         log.write(f"job sweep: {what}\n")
 
 
-def visible_gpus() -> list[str]:
+def list_visible_gpus() -> list[str]:
     """Return the GPUs that a run here would see, as CUDA_VISIBLE_DEVICES names them."""
     named = os.environ.get("CUDA_VISIBLE_DEVICES")
     if named is not None:
@@ -143,14 +145,14 @@ def visible_gpus() -> list[str]:
     return [str(i) for i in range(len(list(Path("/dev").glob("nvidia[0-9]*"))))]
 
 
-def gpu_share(gpus: list[str], slot: int, at_once: int) -> dict[str, str]:
+def choose_gpu_setting(gpus: list[str], slot: int, at_once: int) -> dict[str, str]:
     """Return the setting that leaves a run its share of the GPUs: each its own, or one of too few."""
     if len(gpus) < 2 or at_once < 2:
         return {}
     return {"CUDA_VISIBLE_DEVICES": ",".join(gpus[slot::at_once] or [gpus[slot % len(gpus)]])}
 
 
-def launcher(ranks: int) -> list[str]:
+def find_launcher(ranks: int) -> list[str]:
     """Return the words that start fedmpi on some ranks of this machine. Raises BadInput without a launcher."""
     fedmpi = [sys.executable, "-m", "fedmpi"]
     if ranks == 1:

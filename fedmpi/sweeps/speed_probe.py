@@ -7,14 +7,15 @@ import numpy as np
 
 from fedmpi.assembly import build_parts
 from fedmpi.comm.orders import UP
-from fedmpi.comm.rows import rows_of
+from fedmpi.comm.rows import make_rows
 from fedmpi.comm.transport import Solo
 from fedmpi.config.schema import resolve
 from fedmpi.data.federation import Federation
+from fedmpi.json_values import JsonObject
 from fedmpi.method import Participants
 
 
-def time_rounds(federation: Federation, settings: dict, participants: int, rounds: int) -> list[float]:
+def time_rounds(federation: Federation, settings: JsonObject, participants: int, rounds: int) -> list[float]:
     """Train `participants` clients in each of some rounds, in this process alone; return the seconds of each round.
 
     The first round warms up: libraries are loaded and memory is laid out in it."""
@@ -25,7 +26,7 @@ def time_rounds(federation: Federation, settings: dict, participants: int, round
         ids = np.sort(drawn).astype(np.int64)
         begin = time.perf_counter()
         parts.pool.train(t, ids, False, shared)
-        rows = rows_of(parts.pool, UP, parts.up)
+        rows = make_rows(parts.pool, UP, parts.up)
         shared = parts.method.server(shared, rows, Participants(ids, federation.sizes[ids], t, 0))
         seconds.append(time.perf_counter() - begin)
     return seconds

@@ -1,4 +1,4 @@
-"""The figures of a report: every function that `figure_of_column` or `figure_of_run` decorates.
+"""The figures of a report: every function that `figure_of_results`, `figure_of_column` or `figure_of_run` decorates.
 
 Each module is a family of figures."""
 from __future__ import annotations
@@ -8,9 +8,9 @@ import pkgutil
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
-from fedmpi.report.figures.registry import OF_COLUMN, OF_RUN
+from fedmpi.report.figures.registry import OF_COLUMN, OF_RESULTS, OF_RUN
 from fedmpi.report.results import Results
-from fedmpi.sweeps.job import slug
+from fedmpi.sweeps.job import make_slug
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -28,16 +28,20 @@ for family in pkgutil.iter_modules(__path__):
     importlib.import_module(f"{__name__}.{family.name}")
 
 
-def draw(results: Results) -> Iterator[Picture]:
+def draw_figures(results: Results) -> Iterator[Picture]:
     """Yield every Picture for which the runs have data so far."""
+    for name, caption, function in OF_RESULTS:
+        figure = function(results)
+        if figure:
+            yield Picture(name, caption, figure)
     for name, caption, function in OF_COLUMN:
         for column in results.columns:
             figure = function(results, column)
             if figure:
                 where = f"{column}: " if len(results.columns) > 1 else ""
-                yield Picture(f"{name}-{slug(column)}", where + caption, figure)
+                yield Picture(f"{name}-{make_slug(column)}", where + caption, figure)
     for name, caption, function in OF_RUN:
         for run in results.runs:
             figure = function(run) if run.seed == results.seeds[0] else None
             if figure:
-                yield Picture(f"{name}-{slug(run.row)}-{slug(run.column)}", f"{run.name}: {caption}", figure)
+                yield Picture(f"{name}-{make_slug(run.row)}-{make_slug(run.column)}", f"{run.name}: {caption}", figure)

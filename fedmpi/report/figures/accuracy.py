@@ -6,34 +6,36 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from fedmpi.json_values import JsonObject
 from fedmpi.report.figures import style
 from fedmpi.report.figures.registry import figure_of_column
 from fedmpi.report.results import Results, Shown
-from fedmpi.storage.run_status import evaluated
+from fedmpi.storage.run_status import list_evaluated
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 ACCURACY = "test accuracy, mean over clients (%)"
 # returns the place of each line of metrics.jsonl on the horizontal axis
-Across = Callable[[list[dict]], np.ndarray]
+Across = Callable[[list[JsonObject]], np.ndarray]
 
 
-@figure_of_column("accuracy", "Test accuracy, mean over clients; band: standard deviation over seeds")
+@figure_of_column("accuracy",
+                  "Test accuracy, mean over clients; band: standard deviation over seeds, if there are several")
 def draw_accuracy_by_round(results: Results, column: str) -> Figure | None:
     """Draw the mean accuracy over clients by round."""
-    return against(results, column, "round", lambda lines: np.array([line["round"] for line in lines], float))
+    return draw_against(results, column, "round", lambda lines: np.array([line["round"] for line in lines], float))
 
 
 @figure_of_column(
     "clients",
     "Accuracy of the single clients at the end; box: quartiles, whiskers: 5 to 95 %, line: median, circle: mean")
-def by_client(results: Results, column: str) -> Figure | None:
+def draw_accuracy_by_client(results: Results, column: str) -> Figure | None:
     """Draw the distribution of the clients' accuracies in the last evaluated round, over all seeds."""
-    found = [(row, values) for row in results.rows if len(values := last(results.of(row, column)))]
+    found = [(row, values) for row in results.rows if len(values := collect_last_accuracies(results.of(row, column)))]
     if not found:
         return None
-    figure = style.figure(1.2 + .45 * len(found))
+    figure = style.make_figure(1.2 + .45 * len(found))
     axes = figure.subplots()
     axes.boxplot([100 * values for _, values in found], orientation="horizontal", whis=(5, 95), widths=.55,
                  showmeans=True, patch_artist=True, boxprops={"facecolor": style.COLOURS[5], "alpha": .6},
@@ -47,56 +49,65 @@ def by_client(results: Results, column: str) -> Figure | None:
 
 
 @figure_of_column("bytes", "Test accuracy against what all clients received and sent")
-def by_bytes(results: Results, column: str) -> Figure | None:
+def draw_accuracy_by_bytes(results: Results, column: str) -> Figure | None:
     """Draw the mean accuracy against the bytes that all clients have received and sent."""
-    return against(results, column, "received and sent by all clients (MiB)", moved)
+    return draw_against(results, column, "received and sent by all clients (MiB)", sum_moved_mib)
 
 
 @figure_of_column("seconds", "Test accuracy against the time spent in rounds")
-def by_seconds(results: Results, column: str) -> Figure | None:
-    """Draw the mean accuracy against the seconds that the rounds have taken."""
-    return against(results, column, "time in rounds (s)", lambda lines: np.array([line["seconds"] for line in lines]))
+def draw_accuracy_by_seconds(results: Results, column: str) -> Figure | None:
+    """Draw the mean accuracy against the seconds that the rounds have taken. A title warns if ranks differ."""
+    figure = draw_against(results, column, "time in rounds (s)",
+                     lambda lines: np.array([line["seconds"] for line in lines]))
+    ranks = {row: sorted({run.outcome.result.get("ranks", 1) for run in results.of(row, column) if run.outcome.result})
+             for row in results.rows}
+    used = sorted({number for numbers in ranks.values() for number in numbers})
+    if figure and len(used) > 1:
+        names = "; ".join(f"{number}: {', '.join(row for row in ranks if number in ranks[row])}" for number in used)
+        figure.suptitle(f"not comparable: runs had different numbers of MPI ranks ({names})", fontsize=8, wrap=True)
+    return figure
 
 
-def moved(lines: list[dict]) -> np.ndarray:
+def sum_moved_mib(lines: list[JsonObject]) -> np.ndarray:
     """Return the MiB that all clients moved up to each round. A round without a line counts like the next one."""
     rounds = np.diff([line["round"] for line in lines], prepend=0)
     return np.cumsum(rounds * [line["mib_per_client_round"] * line["participants"] for line in lines])
 
 
-def against(results: Results, column: str, label: str, across: Across) -> Figure | None:
+def draw_against(results: Results, column: str, label: str, across: Across) -> Figure | None:
     """Draw the mean accuracy of each row over `across(lines)`, with a band of one standard deviation over seeds."""
-    figure = style.figure()
+    figure = style.make_figure()
     axes, drawn = figure.subplots(), 0
     for i, row in enumerate(results.rows):
-        x, accuracies = common([run.outcome.lines for run in results.of(row, column)], across)
+        x, accuracies = find_common_rounds([run.outcome.lines for run in results.of(row, column)], across)
         if not len(x):
             continue
         drawn, mean = drawn + 1, 100 * accuracies.mean(0)
         # A row that moves no bytes has a level and no curve.
         if x[-1] == 0:
-            axes.axhline(mean[-1], label=f"{row} (moves nothing)", **style.line(i) | {"marker": ""})
+            axes.axhline(mean[-1], label=f"{row} (moves nothing)", **style.style_line(i) | {"marker": ""})
             continue
-        axes.plot(x, mean, label=row, markevery=style.few(len(x)), **style.line(i))
+        axes.plot(x, mean, label=row, markevery=style.choose_marker_spacing(len(x)), **style.style_line(i))
         if len(accuracies) > 1:
             spread = 100 * accuracies.std(0, ddof=1)
-            axes.fill_between(x, mean - spread, mean + spread, color=style.line(i)["color"], alpha=.2, linewidth=0)
+            axes.fill_between(x, mean - spread, mean + spread, color=style.style_line(i)["color"], alpha=.2,
+                              linewidth=0)
     if not drawn:
         return None
     axes.set(xlabel=label, ylabel=ACCURACY)
     if label == "round":
-        style.across_rounds(axes)
-    style.legend(axes)
+        style.label_rounds_axis(axes)
+    style.add_legend(axes)
     return figure
 
 
-def common(series: list[list[dict]], across: Across) -> tuple[np.ndarray, np.ndarray]:
+def find_common_rounds(series: list[list[JsonObject]], across: Across) -> tuple[np.ndarray, np.ndarray]:
     """Return the places (rounds,) of the rounds that all runs evaluated, mean over runs, and the accuracies
     (runs, rounds)."""
-    series = [lines for lines in series if evaluated(lines)]
+    series = [lines for lines in series if list_evaluated(lines)]
     if not series:
         return np.empty(0), np.empty((0, 0))
-    rounds = sorted(set.intersection(*({line["round"] for line in evaluated(lines)} for lines in series)))
+    rounds = sorted(set.intersection(*({line["round"] for line in list_evaluated(lines)} for lines in series)))
     at, accuracies = [], []
     for lines in series:
         place = {line["round"]: i for i, line in enumerate(lines)}
@@ -106,7 +117,7 @@ def common(series: list[list[dict]], across: Across) -> tuple[np.ndarray, np.nda
     return np.mean(at, 0), np.array(accuracies, float)
 
 
-def last(runs: list[Shown]) -> np.ndarray:
+def collect_last_accuracies(runs: list[Shown]) -> np.ndarray:
     """Return the clients' accuracies at the end of runs, without clients that have no test data."""
     values = [run.history["accuracy"][-1] for run in runs if len(run.history.get("accuracy", ()))]
     values = np.concatenate(values) if values else np.empty(0)

@@ -14,18 +14,18 @@ if TYPE_CHECKING:
 
 
 @figure_of_column("labels", "Samples of each client and class")
-def labels(results: Results, column: str) -> Figure | None:
+def draw_label_distribution(results: Results, column: str) -> Figure | None:
     """Draw the label distribution of the first seed's federation, if it is on this machine."""
-    from fedmpi.data.label_plot import distribution
+    from fedmpi.data.label_plot import draw_distribution
     runs = [run for run in results.runs if run.column == column and run.seed == results.seeds[0]]
     federation = next((run.federation for run in runs if run.federation), None)
-    return distribution(federation) if federation else None
+    return draw_distribution(federation) if federation else None
 
 
 @figure_of_column("lam", "Pull to the cluster's model (lam), mean over clients and over each planted group")
-def lam(results: Results, column: str) -> Figure | None:
+def draw_lam(results: Results, column: str) -> Figure | None:
     """Draw the mean lam by round, over all clients and over each planted group with a name; mean over seeds."""
-    figure = style.figure(3.2)
+    figure = style.make_figure(3.2)
     axes, drawn = figure.subplots(), 0
     for row in results.rows:
         found = [run.outcome.lines for run in results.of(row, column) if run.outcome.lines]
@@ -35,11 +35,12 @@ def lam(results: Results, column: str) -> Figure | None:
             values = [{line["round"]: line.get(key) for line in lines} for lines in found]
             means = [np.mean([np.nan if v.get(r) is None else v[r] for v in values]) for r in rounds]
             who = key.removeprefix("lam_").replace("_", " ").replace("mean", "all clients")
-            axes.plot(rounds, means, label=f"{row}: {who}", markevery=style.few(len(rounds)), **style.line(drawn))
+            axes.plot(rounds, means, label=f"{row}: {who}", markevery=style.choose_marker_spacing(len(rounds)),
+                      **style.style_line(drawn))
             drawn += 1
     if not drawn:
         return None
     axes.set(ylabel="lam", yscale="log")
-    style.across_rounds(axes)
-    style.legend(axes)
+    style.label_rounds_axis(axes)
+    style.add_legend(axes)
     return figure

@@ -14,19 +14,19 @@ if TYPE_CHECKING:
 
 
 @figure_of_run("clusters", "Clients in each cluster by round")
-def sizes(run: Shown) -> Figure | None:
+def draw_cluster_sizes(run: Shown) -> Figure | None:
     """Draw the number of clients in each cluster by round, stacked."""
     rounds, counts = count_members(run)
     if not len(counts):
         return None
-    figure = style.figure(3.2)
+    figure = style.make_figure(3.2)
     axes = figure.subplots()
     below = np.zeros(len(rounds))
     for i, count in enumerate(counts):
-        axes.fill_between(rounds, below, below + count, step="mid", label=f"{i}", **style.area(i))
+        axes.fill_between(rounds, below, below + count, step="mid", label=f"{i}", **style.style_area(i))
         below = below + count
     axes.set(ylabel="clients", title=run.name)
-    style.across_rounds(axes)
+    style.label_rounds_axis(axes)
     axes.margins(x=0, y=0)
     axes.yaxis.get_major_locator().set_params(integer=True)
     figure.legend(title="cluster", loc="outside right upper", frameon=False, fontsize=8, reverse=True)
@@ -46,7 +46,7 @@ def count_members(run: Shown) -> tuple[np.ndarray, np.ndarray]:
 
 
 @figure_of_run("assignments", "Cluster that each client was last put in, by round")
-def assignments(run: Shown) -> Figure | None:
+def draw_assignments(run: Shown) -> Figure | None:
     """Draw the cluster of each client by round. Clients are sorted by planted group, then by cluster."""
     from matplotlib.colors import BoundaryNorm, ListedColormap
     found = run.history.get("cluster")
@@ -55,10 +55,10 @@ def assignments(run: Shown) -> Figure | None:
     groups = run.federation.groups if run.federation else None
     order = np.lexsort((found[-1],) if groups is None else (found[-1], groups))
     image, rounds, k = found[:, order].T, run.history["round"], int(found.max()) + 1
-    figure = style.figure(float(np.clip(1.5 + .12 * len(image), 3, 7)))
+    figure = style.make_figure(float(np.clip(1.5 + .12 * len(image), 3, 7)))
     axes = figure.subplots()
-    mesh = axes.pcolormesh(edges(rounds), np.arange(len(image) + 1), np.ma.masked_less(image, 0), rasterized=True,
-                           cmap=ListedColormap([style.AREAS[i % len(style.AREAS)] for i in range(k)]),
+    mesh = axes.pcolormesh(find_column_edges(rounds), np.arange(len(image) + 1), np.ma.masked_less(image, 0),
+                           rasterized=True, cmap=ListedColormap([style.AREAS[i % len(style.AREAS)] for i in range(k)]),
                            norm=BoundaryNorm(np.arange(k + 1) - .5, k))
     figure.colorbar(mesh, ax=axes, ticks=range(k), label="cluster (white: none yet)", pad=.02)
     if groups is not None:
@@ -67,12 +67,12 @@ def assignments(run: Shown) -> Figure | None:
             axes.axhline(first, color="black", linewidth=.8)
     by = "cluster at the end" if groups is None else "planted group (lines)\nand cluster at the end"
     axes.set(ylabel=f"clients, sorted by {by}", yticks=[], title=run.name)
-    style.across_rounds(axes)
+    style.label_rounds_axis(axes)
     axes.yaxis.label.set_fontsize(8)
     return figure
 
 
-def edges(rounds: np.ndarray) -> np.ndarray:
+def find_column_edges(rounds: np.ndarray) -> np.ndarray:
     """Return the edges of the columns of evaluated rounds: a column covers the rounds since the previous one."""
     return np.concatenate([[min(0, rounds[0] - 1)], rounds]) + .5
 
@@ -84,7 +84,7 @@ def draw_agreement(results: Results, column: str) -> Figure | None:
 
 
 @figure_of_column("iterations", "Iterations of k-means at the server")
-def iterations(results: Results, column: str) -> Figure | None:
+def draw_iterations(results: Results, column: str) -> Figure | None:
     """Draw the iterations of k-means by round."""
     return draw_by_round(results, column, "iterations", "iterations of k-means")
 
@@ -97,7 +97,7 @@ def draw_distance(results: Results, column: str) -> Figure | None:
 
 def draw_by_round(results: Results, column: str, key: str, label: str) -> Figure | None:
     """Draw a number of every round, mean over seeds, for every row that has it."""
-    figure = style.figure(3.2)
+    figure = style.make_figure(3.2)
     axes, drawn = figure.subplots(), 0
     for i, row in enumerate(results.rows):
         found = [{line["round"]: line[key] for line in run.outcome.lines if line.get(key) is not None}
@@ -107,10 +107,10 @@ def draw_by_round(results: Results, column: str, key: str, label: str) -> Figure
             rounds = sorted(set.intersection(*map(set, found)))
             drawn += 1
             axes.plot(rounds, [np.mean([values[r] for values in found]) for r in rounds], label=row,
-                      markevery=style.few(len(rounds)), **style.line(i))
+                      markevery=style.choose_marker_spacing(len(rounds)), **style.style_line(i))
     if not drawn:
         return None
     axes.set(ylabel=label)
-    style.across_rounds(axes)
-    style.legend(axes)
+    style.label_rounds_axis(axes)
+    style.add_legend(axes)
     return figure

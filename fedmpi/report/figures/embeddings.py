@@ -19,21 +19,23 @@ PERPLEXITY = 30
 
 
 @figure_of_run("tsne", "t-SNE of the clients' heads")
-def tsne(run: Shown) -> Figure | None:
+def draw_tsne(run: Shown) -> Figure | None:
     """Draw the stored embeddings of up to three rounds, coloured by cluster, and below by planted group."""
     found = run.history.get("embedding")
-    moments = [] if found is None else np.flatnonzero(np.isfinite(found).all(2).sum(1) >= 3)
+    if found is None:
+        return None
+    moments = np.flatnonzero(np.isfinite(found).all(2).sum(1) >= 3)
     if not len(moments):
         return None
     moments = moments[np.unique(np.linspace(0, len(moments) - 1, ROUNDS_DRAWN).round().astype(int))]
-    kinds = labellings(run)
-    figure = style.figure(.6 + 2.3 * len(kinds), 2.4 * len(moments) + 1.2)
+    kinds = list_labellings(run)
+    figure = style.make_figure(.6 + 2.3 * len(kinds), 2.4 * len(moments) + 1.2)
     grid = figure.subplots(len(kinds), len(moments), squeeze=False)
     for panels, at in zip(grid.T, moments, strict=True):
         here = np.isfinite(found[at]).all(1)
-        points = laid_out(found[at][here])
+        points = lay_out(found[at][here])
         for axes, (kind, labels, names) in zip(panels, kinds, strict=True):
-            scatter(axes, points, labels[at][here], names)
+            draw_points(axes, points, labels[at][here], names)
             axes.set(title=f"{kind}, round {int(run.history['round'][at])}", xticks=[], yticks=[])
     # A cluster that is empty at the end is in the legend too.
     for panels in grid:
@@ -44,10 +46,12 @@ def tsne(run: Shown) -> Figure | None:
     return figure
 
 
-def labellings(run: Shown) -> list[tuple[str, np.ndarray, list]]:
+def list_labellings(run: Shown) -> list[tuple[str, np.ndarray, list[str]]]:
     """Return what the points are coloured by: kind, labels (rounds, N), and names of the labels, if any."""
     clusters = run.history.get("cluster")
-    kinds = [("cluster", clusters.astype(int), [])] if clusters is not None and (clusters >= 0).any() else []
+    kinds: list[tuple[str, np.ndarray, list[str]]] = []
+    if clusters is not None and (clusters >= 0).any():
+        kinds.append(("cluster", clusters.astype(int), []))
     federation = run.federation
     if federation is not None and federation.groups is not None:
         groups = np.broadcast_to(federation.groups, (len(run.history["round"]), federation.clients))
@@ -55,7 +59,7 @@ def labellings(run: Shown) -> list[tuple[str, np.ndarray, list]]:
     return kinds or [("clients", np.zeros(run.history["accuracy"].shape, int), ["all"])]
 
 
-def laid_out(rows: np.ndarray) -> np.ndarray:
+def lay_out(rows: np.ndarray) -> np.ndarray:
     """Return the places (n, 2) in the plane that t-SNE gives to rows (n, width)."""
     from sklearn.manifold import TSNE
     # t-SNE fails if all rows are alike.
@@ -65,10 +69,10 @@ def laid_out(rows: np.ndarray) -> np.ndarray:
     return TSNE(perplexity=perplexity, init="pca", random_state=0).fit_transform(rows.astype(float))
 
 
-def scatter(axes: Axes, points: np.ndarray, labels: np.ndarray, names: list) -> None:
+def draw_points(axes: Axes, points: np.ndarray, labels: np.ndarray, names: list[str]) -> None:
     """Draw points (n, 2), each in the look of its label (n,); a negative label means none."""
     for label in np.unique(labels):
         i = max(0, int(label))
         name = "none" if label < 0 else names[i] if i < len(names) else str(i)
-        look = style.point(i) if label >= 0 else style.point(i) | {"facecolor": "white"}
+        look = style.style_point(i) if label >= 0 else style.style_point(i) | {"facecolor": "white"}
         axes.scatter(*points[labels == label].T, label=name, **look)

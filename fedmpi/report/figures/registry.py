@@ -2,8 +2,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+# A function that draws a figure; the decorators return it as it is.
+Draw = TypeVar("Draw", bound="Callable[..., Figure | None]")
+
+OF_RESULTS: list[Entry] = []     # drawn by `draw(results)`, once
 OF_COLUMN: list[Entry] = []      # drawn by `draw(results, column)`, once for each column of a job
 OF_RUN: list[Entry] = []         # drawn by `draw(run)`, for the first seed of each cell
 
@@ -12,22 +19,36 @@ class Entry(NamedTuple):
     """One figure of a report."""
     name: str           # of its files
     caption: str
-    draw: Callable      # returns a Matplotlib figure, or None if the runs have no data for it
+    # returns None if the runs have no data for it
+    draw: Callable[..., Figure | None]
 
 
-def figure_of_column(name: str, caption: str) -> Callable:
+def figure_of_results(name: str, caption: str) -> Callable[[Draw], Draw]:
+    """Add the decorated `draw(results)` to the figures that a report has once."""
+    def add(draw: Draw) -> Draw:
+        register(OF_RESULTS, Entry(name, caption, draw))
+        return draw
+    return add
+
+
+def figure_of_column(name: str, caption: str) -> Callable[[Draw], Draw]:
     """Add the decorated `draw(results, column)` to the figures that each column of a job gets."""
-    return lambda draw: register(OF_COLUMN, Entry(name, caption, draw))
+    def add(draw: Draw) -> Draw:
+        register(OF_COLUMN, Entry(name, caption, draw))
+        return draw
+    return add
 
 
-def figure_of_run(name: str, caption: str) -> Callable:
+def figure_of_run(name: str, caption: str) -> Callable[[Draw], Draw]:
     """Add the decorated `draw(run)` to the figures that single runs get."""
-    return lambda draw: register(OF_RUN, Entry(name, caption, draw))
+    def add(draw: Draw) -> Draw:
+        register(OF_RUN, Entry(name, caption, draw))
+        return draw
+    return add
 
 
-def register(entries: list[Entry], entry: Entry) -> Callable:
-    """Append an entry and return its function. Raises ValueError if the name is taken, as files would be replaced."""
-    if any(entry.name == other.name for other in [*OF_COLUMN, *OF_RUN]):
+def register(entries: list[Entry], entry: Entry) -> None:
+    """Append an entry. Raises ValueError if the name is taken, as files would be replaced."""
+    if any(entry.name == other.name for other in [*OF_RESULTS, *OF_COLUMN, *OF_RUN]):
         raise ValueError(f"two figures are called {entry.name!r}; give one of them another name")
     entries.append(entry)
-    return entry.draw

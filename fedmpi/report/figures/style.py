@@ -4,6 +4,7 @@ Figures are readable without colours, too: lines differ by dash and marker, area
 from __future__ import annotations
 
 import io
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import matplotlib
@@ -20,49 +21,51 @@ DASHES = ("-", "--", "-.", ":")
 MARKERS = "osv^Dx+*"
 FILLED = "os^DvPX*"
 HATCHES = ("", "//", "..", "\\\\", "", "xx", "oo", "++")
-DPI = 110
+# The files of every figure, with the dots per inch of what is drawn as dots: for screens, and for papers.
+FORMS = {"png": 110, "svg": 110}
+FORMS_FOR_PRINT = {"png": 300, "svg": 300, "pdf": 300}
 FIGURE_WIDTH_IN = 6.4
 # A legend inside the axes may name this many lines for each inch of height.
 LEGEND_LINES_PER_INCH = 1.5
 
 
-def figure(height: float = 4.2, width: float = FIGURE_WIDTH_IN) -> Figure:
+def make_figure(height: float = 4.2, width: float = FIGURE_WIDTH_IN) -> Figure:
     """Return an empty figure of this size in inches."""
     from matplotlib.figure import Figure
     return Figure(figsize=(width, height), layout="constrained")
 
 
-def line(i: int) -> dict:
+def style_line(i: int) -> dict[str, object]:
     """Return how the i-th line is drawn. No two of the first 32 are alike."""
     turn = i // len(COLOURS)
     return {"color": COLOURS[i % len(COLOURS)], "linestyle": DASHES[(i // 2 + turn) % len(DASHES)],
             "marker": MARKERS[(i + turn) % len(MARKERS)], "markersize": 4}
 
 
-def area(i: int) -> dict:
+def style_area(i: int) -> dict[str, object]:
     """Return how the i-th area is filled."""
     return {"facecolor": AREAS[i % len(AREAS)], "hatch": HATCHES[i % len(HATCHES)], "edgecolor": "white",
             "linewidth": .3}
 
 
-def point(i: int) -> dict:
+def style_point(i: int) -> dict[str, object]:
     """Return how the points of the i-th group are drawn, in the colour of its area."""
     return {"facecolor": AREAS[i % len(AREAS)], "marker": FILLED[i % len(FILLED)], "edgecolor": "black",
             "linewidths": .6, "s": 24}
 
 
-def few(points: int) -> int:
+def choose_marker_spacing(points: int) -> int:
     """Return n such that a marker at each n-th of so many points gives about eight markers."""
     return max(1, points // 8)
 
 
-def across_rounds(axes: Axes) -> None:
+def label_rounds_axis(axes: Axes) -> None:
     """Label the horizontal axis as rounds, with ticks at whole numbers."""
     axes.set_xlabel("round")
     axes.xaxis.get_major_locator().set_params(integer=True)
 
 
-def legend(axes: Axes) -> None:
+def add_legend(axes: Axes) -> None:
     """Name the lines inside the axes; if there are many, beside them, in the order of their last values."""
     marks, names = axes.get_legend_handles_labels()
     axes.grid(alpha=.3)
@@ -75,9 +78,34 @@ def legend(axes: Axes) -> None:
     axes.figure.set_size_inches(FIGURE_WIDTH_IN + 1.8, max(axes.figure.get_figheight(), .6 + .165 * len(names)))
 
 
-def render(figure: Figure, form: str) -> bytes:
-    """Return a figure as the bytes of a PNG or SVG file. The same figure gives the same bytes."""
-    target = io.BytesIO()
-    with matplotlib.rc_context({"svg.hashsalt": "fedmpi"}):
-        figure.savefig(target, format=form, dpi=DPI, metadata={"Date": None} if form == "svg" else {"Software": None})
-    return target.getvalue()
+def show_dollars(figure: Figure) -> None:
+    """Let names show their dollar signs, between which Matplotlib would read formulas. Its own formulas, the numbers on
+    logarithmic axes, stay."""
+    from matplotlib.text import Text
+    for axes in figure.axes:
+        for axis in (axes.xaxis, axes.yaxis):
+            axis.get_ticklabels()
+    for text in figure.findobj(Text):
+        if "$" in text.get_text() and "mathdefault" not in text.get_text():
+            text.set_parse_math(False)
+
+
+def render(figure: Figure, forms: Mapping[str, int]) -> dict[str, bytes]:
+    """Return a figure as the bytes of a file in each form. The same figure gives the same bytes.
+
+    Texts stay texts in SVG and PDF files: they can be searched, and a browser or an editor chooses their font.
+
+    Args:
+        forms: of png, svg and pdf, with the dots per inch of what is drawn as dots"""
+    # These would differ from call to call, or between versions of Matplotlib.
+    metadata = {"png": {"Software": None}, "svg": {"Date": None}, "pdf": {"CreationDate": None, "Producer": None}}
+    # The places of axes and legends are worked out once; every form would do so again.
+    figure.draw_without_rendering()
+    figure.set_layout_engine("none")
+    found = {}
+    with matplotlib.rc_context({"svg.hashsalt": "fedmpi", "svg.fonttype": "none", "pdf.fonttype": 42}):
+        for form, dpi in forms.items():
+            target = io.BytesIO()
+            figure.savefig(target, format=form, dpi=dpi, metadata=metadata[form])
+            found[form] = target.getvalue()
+    return found

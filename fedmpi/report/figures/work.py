@@ -17,31 +17,31 @@ PHASE_LABELS = ("training", "evaluation", "rest: server, communication")
 
 @figure_of_column(
     "phases", "Time of a round by phase; idle share: time of the workers in which they wait for the slowest")
-def phases(results: Results, column: str) -> Figure | None:
+def draw_phases(results: Results, column: str) -> Figure | None:
     """Draw the seconds of a round by phase, stacked, and the idle share beside them; means over rounds and seeds."""
     found = [(row, np.mean(times, 0)) for row in results.rows
-             if (times := [t for run in results.of(row, column) if (t := spent(run)) is not None])]
+             if (times := [t for run in results.of(row, column) if (t := average_phases(run)) is not None])]
     if not found:
         return None
-    figure, idle = style.figure(1.4 + .4 * len(found)), [100 * times[-1] for _, times in found]
+    figure, idle = style.make_figure(1.4 + .4 * len(found)), [100 * times[-1] for _, times in found]
     axes = figure.subplots(1, 1 + any(idle), sharey=True, squeeze=False, width_ratios=[3] + [1] * any(idle))[0]
     places, before = np.arange(len(found)), np.zeros(len(found))
     for i, phase in enumerate(PHASE_LABELS):
         seconds = np.array([times[i] for _, times in found])
-        axes[0].barh(places, seconds, left=before, label=phase, **style.area(i))
+        axes[0].barh(places, seconds, left=before, label=phase, **style.style_area(i))
         before += seconds
     axes[0].set_yticks(places, [row for row, _ in found])
     axes[0].invert_yaxis()
     axes[0].set(xlabel="seconds of a round")
     # A single worker never waits for another one.
     if any(idle):
-        axes[1].barh(places, idle, **style.area(3))
+        axes[1].barh(places, idle, **style.style_area(3))
         axes[1].set(xlabel="idle share (%)", xlim=(0, 100))
     figure.legend(loc="outside upper center", ncols=3, frameon=False, fontsize=8)
     return figure
 
 
-def spent(run: Shown) -> tuple[float, ...] | None:
+def average_phases(run: Shown) -> tuple[float, ...] | None:
     """Return the mean seconds of a round in each of PHASE_LABELS, of the slowest rank, and the workers' idle share."""
     lines = [line for line in run.outcome.lines if line.get("seconds_train") is not None]
     if not lines:

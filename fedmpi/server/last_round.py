@@ -7,7 +7,7 @@ if TYPE_CHECKING:
     from fedmpi.server.rounds import Run
 
 
-def judge_last_round(run: Run) -> None:
+def evaluate_last_round(run: Run) -> None:
     """Measure the clients after the last round if it was not evaluated, and enter the round again with its measures.
 
     This happens if `rounds`, or the patience of `stop`, was lowered before the run was continued. Measures right after
@@ -18,7 +18,7 @@ def judge_last_round(run: Run) -> None:
         return
     table, times = run.pool.judge(state.round, state.shared)
     # of judging alone
-    made = state.steps.note(times, 1, len(table))
+    made = state.steps.add_round(times, 1, len(run.federation.sizes))
     state.metrics = [line for line in state.metrics if line["round"] != state.round]
     # metrics.jsonl is rewritten, since it holds the line without measures.
     run.books.folder.behind = True

@@ -1,0 +1,18 @@
+"""The arguments and options that several commands share, with their help."""
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+ConfigFile = Annotated[str, typer.Argument(help="YAML file: a diff of the defaults; or the name of one that came with "
+                                                "fedmpi, e.g. quickstart", metavar="CONFIG")]
+Overrides = Annotated[list[str] | None, typer.Argument(help="e.g. train.lr=0.01 method=fedavg", metavar="KEY=VALUE")]
+Name = Annotated[str | None, typer.Argument(help="explain this one", metavar="NAME")]
+AsJson = Annotated[bool, typer.Option("--json", help="print JSON")]
+JobFile = Annotated[str, typer.Argument(help="YAML file: rows, columns and seeds of runs; or the name of one that came "
+                                             "with fedmpi, e.g. digits", metavar="JOB")]
+Scale = Annotated[str | None, typer.Option(help="a smaller variant that the job names")]
+RunsIn = Annotated[str | None, typer.Option(help="folder of the job's runs; default: runs/JOB[-SCALE]")]
+ForPrint = Annotated[bool, typer.Option(
+    "--print", help="figures for papers: PDF files, too, and PNG files of 300 dpi; takes longer")]

@@ -1,0 +1,140 @@
+"""A plan as text: what the command `fedmpi plan` prints of what commands/plan.py finds out."""
+from __future__ import annotations
+
+import numpy as np
+
+from fedmpi.commands.planned_steps import describe_planned_steps
+from fedmpi.json_values import JsonObject
+from fedmpi.text import MIB, format_columns, format_pairs
+
+# the table shows so many ranks one by one
+RANKS_SHOWN = 16
+# so many clients of a rank are listed
+CLIENTS_SHOWN = 12
+COUNTED = ("MiB of samples as stored and of private states (of each at most the setting state.memory), an Up for every "
+           "participant, Shared twice, vectors of training and sums, and at rank 0 a checkpoint that is written while "
+           "training goes on; not activations, nor the libraries")
+MOVABLE = ("these clients keep nothing between rounds: participants train on whichever rank has time, hosts only judge "
+           "them, and a rank may come to hold the samples of all")
+
+
+def format_plan(planned: JsonObject) -> str:
+    """Return a plan as text, with a row for each rank, or a summary if there are many."""
+    p = planned
+    ranks = list_ranks(p["per_rank"]) if p["ranks"] <= RANKS_SHOWN else summarise_ranks(p["per_rank"])
+    return "\n\n".join([format_pairs([("method", f"{p['method']} {p['settings']}".strip()),
+                                      ("model", describe_model(p)), ("data", describe_data(p)),
+                                      ("federation", p["federation"]), ("rounds", describe_rounds(p)),
+                                      ("steps", describe_planned_steps(p["stages"], p["rounds"])),
+                                      ("bytes", describe_bytes(p)), ("on the wire", describe_wire(p)),
+                                      ("evaluation", describe_evaluation(p)),
+                                      ("checkpoint",
+                                       f"{describe_interval(p['checkpoint']['every'])}: {p['checkpoint']['mib']:.3g} "
+                                       f"MiB"), ("engine", describe_engine(p))]), ranks,
+                        format_pairs([("memory", COUNTED), *describe_balance(p["per_rank"]),
+                                      *[("hosts", MOVABLE)] * p["movable"]])])
+
+
+def describe_model(p: JsonObject) -> str:
+    """Name the network, and say how many parameters it and its head have."""
+    return (f"{p['model']} {p['model_settings']}: {p['parameters']:,} parameters, {p['head_parameters']:,} of them in "
+            "the head")
+
+
+def describe_data(p: JsonObject) -> str:
+    """Say how many samples there are, and the least and the most to train on per client."""
+    low, high = p["train_samples"]
+    parts = ", ".join(f"{n:,} {part}" for part, n in p["samples"].items() if n)
+    return f"{p['data']}, {p['clients']} clients: samples {parts}; {low}-{high} to train on per client"
+
+
+def describe_rounds(p: JsonObject) -> str:
+    """Say how many rounds, participants and batches there are."""
+    low, high = p["participants"]
+    who = f"{low}" if low == high else f"{low}-{high}"
+    expected = "" if low == p["clients"] else "about "
+    return (f"{p['rounds']}, each with {who} of {p['clients']} clients; local training draws {expected}"
+            f"{p['steps_per_round']:,} batches of up to {p['batch']} samples a round")
+
+
+def describe_bytes(p: JsonObject) -> str:
+    """Say how many bytes a client receives and sends in a round."""
+    return (f"{p['mib_per_client_round']:.3f} MiB per client and round: {p['mib_down']:.3f} down, {p['mib_up']:.3f} up")
+
+
+def describe_wire(p: JsonObject) -> str:
+    """Say what a round moves between ranks: the server's tensors once per rank, and sums as they are reduced."""
+    if p["ranks"] == 1:
+        return "nothing: one rank"
+    moved = p["bytes_per_round"]
+    text = f"per round, to each rank {format_mib(moved['broadcast'])} by broadcast"
+    if moved["failure"]:
+        return f"{text}; back: not known, the server cannot be rehearsed ({moved['failure']})"
+    kind = "int64" if p["reduce"] == "exact" else "float32"
+    return (f"{text}; back from each {format_mib(moved['reduce'])} by reduce ({kind}), and "
+            f"{format_mib(moved['gather'])} in all " "client by client")
+
+
+def format_mib(nbytes: int) -> str:
+    """Return bytes as text in MiB."""
+    return f"{nbytes / MIB:.3f} MiB"
+
+
+def describe_evaluation(p: JsonObject) -> str:
+    """Say how often and on which samples clients are evaluated, and whether the run may end early."""
+    parts = " and ".join(f"{p['samples'][part]:,} {part}" for part in p["evaluation"]["parts"])
+    ends = f"; the run ends when {p['patience']} rounds bring nothing better on validation" if p["patience"] else ""
+    return f"{describe_interval(p['evaluation']['every'])}: all clients, {parts} samples{ends}"
+
+
+def describe_engine(p: JsonObject) -> str:
+    """Name the engine and the device, and say how many threads a rank has."""
+    chosen = f" ({p['engine_on_cpu']} on a CPU)" if p["engine"] == "auto" else ""
+    ending = find_plural_ending(p["threads"])
+    return f"{p['engine']}{chosen}, device {p['device']}, {p['threads']} thread{ending} a rank"
+
+
+def describe_interval(rounds: int) -> str:
+    """Say how often something happens, from the number of rounds between; 0 means at the end only."""
+    return {0: "at the end", 1: "every round"}.get(rounds, f"every {rounds} rounds")
+
+
+def find_plural_ending(number: int) -> str:
+    """Return the ending of a noun after this number."""
+    return "" if number == 1 else "s"
+
+
+def list_ranks(per_rank: list[JsonObject]) -> str:
+    """Return a table with a row for each rank."""
+    heads = ["rank", "role", "clients", "samples", "steps", "MiB", "hosts"]
+    rows = [[r["rank"], r["role"], r["clients"], f"{r['samples']:,}", f"{r['steps']:,}", f"{r['memory_mib']:.2f}",
+             list_clients(r["hosts"])] for r in per_rank]
+    return format_columns(heads, rows, right=("rank", "clients", "samples", "steps", "MiB"))
+
+
+def list_clients(clients: list[int]) -> str:
+    """Return the first numbers of a rank's clients as text, and how many more there are."""
+    more = len(clients) - CLIENTS_SHOWN
+    return " ".join(map(str, clients[:CLIENTS_SHOWN])) + (f" and {more} more" if more > 0 else "")
+
+
+def summarise_ranks(per_rank: list[JsonObject]) -> str:
+    """Return a table of the least, the median and the most of the ranks that host clients."""
+    at_work = [r for r in per_rank if r["clients"]]
+    rows = []
+    for head, key, form in (("clients", "clients", ",.0f"), ("samples", "samples", ",.0f"), ("steps", "steps", ",.0f"),
+                            ("MiB", "memory_mib", ",.2f")):
+        values = [r[key] for r in at_work]
+        rows.append([head, *(format(float(v), form) for v in (min(values), np.median(values), max(values)))])
+    heads = [f"{len(at_work)} ranks with clients", "least", "median", "most"]
+    server = f"rank 0 is the server: {per_rank[0]['memory_mib']:.2f} MiB"
+    return f"{format_columns(heads, rows, right=tuple(heads[1:]))}\n\n{server}"
+
+
+def describe_balance(per_rank: list[JsonObject]) -> list[tuple[str, str]]:
+    """Say how uneven the ranks' work is, and how many have none."""
+    steps = [r["steps"] for r in per_rank if r["clients"]]
+    idle = sum(r["role"] == "idle" for r in per_rank)
+    uneven = max(steps) / max(1e-9, np.mean(steps))
+    lines = [("balance", f"the busiest rank takes {uneven:.2f} x the mean number of steps")]
+    return lines + [("idle", f"{idle} ranks: there are more ranks than clients")] * bool(idle)

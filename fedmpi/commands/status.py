@@ -1,0 +1,141 @@
+"""How far runs are, while they go on: `fedmpi status`. It reads run folders and imports nothing that they name."""
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from fedmpi.commands.summary import make_natural_key
+from fedmpi.errors import BadInput
+from fedmpi.json_values import JsonObject
+from fedmpi.storage import run_status
+from fedmpi.storage.checkpoint import list_checkpoints
+from fedmpi.storage.lock import is_run_alive
+from fedmpi.text import format_columns, format_duration, format_percent
+
+# The time of a round is the mean of so many rounds.
+ROUNDS_OF_THE_RATE = 10
+# A run that is alive counts as silent after so many times the length of its rounds, and after this time at least.
+SILENT_ROUNDS, SILENT_S = 5, 120.
+# Folders are searched for runs so many levels deep.
+MOST_LEVELS = 6
+
+
+def show_status(found: list[JsonObject]) -> str:
+    """Return a table of what `read_status` found, notes on single runs, and a line that counts the runs by state."""
+    heads = ["run", "state", "round", "accuracy", "a round", "left", "MiB", "last sign", "saved"]
+    rows = [[one["run"], one["state"], f"{one['round']}/{one['rounds'] or '?'}", format_percent(one["accuracy"]),
+             *(format_duration(one[key]) if one[key] is not None else "-"
+               for key in ("seconds_per_round", "seconds_left")), "-" if one["memory_mib"] is None
+             else f"{one['memory_mib']:,.0f}", "-" if one["seconds_since_last_sign"] is None
+             else f"{format_duration(one['seconds_since_last_sign'])} ago", "-" if one["saved_round"] is None
+             else f"round {one['saved_round']}"] for one in found]
+    table = format_columns(heads, rows, right=("round", "accuracy", "a round", "left", "MiB"))
+    states = [one["state"] for one in found]
+    counts = ", ".join(f"{states.count(state)} {state}" for state in dict.fromkeys(states))
+    notes = [f"{one['run']}: {one['note']}" for one in found if one["note"]]
+    return "\n".join([table, *notes, counts])
+
+
+def read_status(runs: list[tuple[str, Path]]) -> list[JsonObject]:
+    """Return what is known of each run.
+
+    Args:
+        runs: name and folder of each
+
+    Returns:
+        for each run: `run` (its name), `folder`, `state` (waiting, running, silent, stopped, failed, finished),
+        `round`, `rounds`, `accuracy` (share), `seconds_per_round`, `seconds_left`, `memory_mib` (the most that a rank
+        held), `seconds_since_last_sign`, `saved_round` (of the newest checkpoint), `note`. Unknown values are None."""
+    return [collect_status(name, folder) for name, folder in runs]
+
+
+def find_runs(paths: list[str]) -> list[tuple[str, Path]]:
+    """Return name and folder of the runs at or below some paths, those of each path in natural order.
+
+    Raises:
+        BadInput: if there is none at or below one of them."""
+    folders = []
+    for path in dict.fromkeys(paths):
+        found = sorted(walk_runs(Path(path), MOST_LEVELS), key=make_natural_key)
+        if not found:
+            raise BadInput(f"{path}: there is no run in this folder or below it; give run folders, a folder that holds "
+                           "runs, or the file of a job")
+        folders += found
+    return [(str(folder), folder) for folder in dict.fromkeys(folders)]
+
+
+def walk_runs(path: Path, levels: int) -> Iterator[Path]:
+    """Yield the run folders at or below a path, so many levels deep."""
+    if (path / "config.yaml").is_file():
+        yield path
+    elif levels and path.is_dir():
+        for entry in path.iterdir():
+            if entry.is_dir() and not entry.is_symlink():
+                yield from walk_runs(entry, levels - 1)
+
+
+def collect_status(name: str, folder: Path) -> JsonObject:
+    """Return what is known of a run; see `read_status`."""
+    rounds, damage = read_planned_rounds(folder)
+    outcome = run_status.read_outcome(folder)
+    rate = compute_seconds_per_round(outcome.lines)
+    silence = compute_seconds_since_sign(folder)
+    state = find_state(folder, outcome.state, silence, rate)
+    left = max(0, rounds - outcome.round) * rate if rounds and rate is not None else None
+    note = damage or (outcome.said if state == "failed" else "")
+    if state == "silent":
+        note = (f"its process is alive, but no round has ended for {format_duration(silence or 0.)}; look at "
+                f"{folder / 'log.txt'}, and at the memory and the disk of its nodes")
+    return {"run": name, "folder": str(folder), "state": state, "round": outcome.round, "rounds": rounds,
+            "accuracy": None if outcome.accuracy != outcome.accuracy else outcome.accuracy, "seconds_per_round": rate,
+            "seconds_left": left if state in ("running", "silent") else None,
+            "memory_mib": outcome.lines[-1].get("memory_mib") if outcome.lines else None,
+            "seconds_since_last_sign": silence, "saved_round": find_saved_round(folder), "note": note}
+
+
+def find_state(folder: Path, state: str, silence: float | None, rate: float | None) -> str:
+    """Return the state of a run, among them whether it goes on at present.
+
+    Args:
+        folder: the run folder
+        state: of its `Outcome`
+        silence: seconds since its last round or line of the log
+        rate: seconds of a round"""
+    if state != "finished" and is_run_alive(folder):
+        patience = max(SILENT_S, SILENT_ROUNDS * (rate or 0.))
+        return "silent" if rate is not None and silence is not None and silence > patience else "running"
+    return "stopped" if state == "unfinished" else state
+
+
+def read_planned_rounds(folder: Path) -> tuple[int | None, str]:
+    """Return the rounds that a run is to have, and a note if that is not known."""
+    if not (folder / "config.yaml").exists():
+        return None, ""
+    try:
+        rounds = run_status.read_settings(folder).get("rounds")
+    except BadInput as error:
+        return None, str(error)
+    return (rounds, "") if isinstance(rounds, int) else (None, f"{folder / 'config.yaml'} names no rounds")
+
+
+def compute_seconds_per_round(lines: list[JsonObject]) -> float | None:
+    """Return the seconds of a round, as a mean over the latest ones; None before the first."""
+    times = [(line["round"], line["seconds"]) for line in lines[-ROUNDS_OF_THE_RATE - 1:]
+             if isinstance(line.get("seconds"), int | float)]
+    first, last = times[0] if len(times) > 1 else (0, 0.), times[-1] if times else (0, 0.)
+    return (last[1] - first[1]) / (last[0] - first[0]) if last[0] > first[0] else None
+
+
+def compute_seconds_since_sign(folder: Path) -> float | None:
+    """Return the seconds since a run last wrote to its books or its log; None if it wrote neither."""
+    paths = [folder / "metrics.jsonl", folder / "log.txt"]
+    written = [path.stat().st_mtime for path in paths if path.is_file()]
+    return max(0., time.time() - max(written)) if written else None
+
+
+def find_saved_round(folder: Path) -> int | None:
+    """Return the round of a run's newest checkpoint; None if there is none."""
+    return max((int(found[1]) for path in list_checkpoints(folder / "checkpoints")
+                if (found := re.fullmatch(r"round-(\d+)\.h5", path.name))), default=None)

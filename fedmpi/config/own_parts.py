@@ -1,0 +1,46 @@
+"""The parts of a configuration that may be the user's own code, and the fingerprint of that code and of the file with
+the initial weights."""
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+from fedmpi import registry
+from fedmpi.config.schema import Config
+from fedmpi.errors import BadInput
+from fedmpi.models.nets import Custom
+from fedmpi.own_code.fingerprint import Fingerprint, hash_own_code
+
+# Stands for the file with the initial weights among the modules of a fingerprint.
+START_FILE = "model.start"
+
+
+def list_own_parts(config: Config) -> list[object]:
+    """Return the classes and functions that a configuration names, built-in ones among them, and names of modules."""
+    parts: list[object] = [type(config.method), type(config.data.partition), type(config.model),
+                           registry.find_class("datasets", config.data.name)]
+    if isinstance(config.model, Custom):
+        parts.append(registry.find_class("models", config.model.path))
+    parts += [registry.find_class("measures", name) for name in config.evaluate.measures]
+    for name in (config.data.name, getattr(config.model, "path", ""), *config.evaluate.measures):
+        if ":" in name:
+            parts.append(name.partition(":")[0])
+    return parts
+
+
+def fingerprint_code(config: Config) -> Fingerprint:
+    """Return the fingerprint of all code of the user's own that a configuration names, and of the file `model.start`;
+    {} if it names none. Raises BadInput if that file cannot be read."""
+    start = getattr(config.model, "start", None)
+    return hash_own_code(list_own_parts(config)) | ({} if start is None else {START_FILE: hash_start(start)})
+
+
+def hash_start(start: str) -> str:
+    """Return the sha256 of the file with the initial weights. Raises BadInput if it cannot be read."""
+    path = Path(start).expanduser()
+    if path.exists() and not path.is_file():
+        raise BadInput(f"model.start = {start}: it is no file; give a safetensors file or a checkpoint of fedmpi")
+    try:
+        return hashlib.sha256(path.read_bytes()).hexdigest()
+    except OSError as error:
+        raise BadInput(f"model.start = {start}: cannot read it: {error.strerror}; give another file") from None

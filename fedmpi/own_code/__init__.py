@@ -1,0 +1,1 @@
+"""The user's own modules: what they consist of, and where they failed."""

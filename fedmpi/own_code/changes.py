@@ -1,0 +1,79 @@
+"""What became of the user's own code between two starts of a run, and between the ranks of one."""
+from __future__ import annotations
+
+import sys
+from typing import TypedDict
+
+from fedmpi.errors import BadInput
+from fedmpi.own_code.fingerprint import Fingerprint, shorten_hash
+from fedmpi.own_code.places import show_relative_path
+
+# What says that a changed file is accepted: on the command line, and from Python.
+CONSENT = "--accept-changed-code (from Python: accept_changed_code=True)"
+
+
+class CodeChange(TypedDict):
+    """A module that was changed while its run was stopped: after which round, and its hashes."""
+    after_round: int
+    module: str
+    then: str | None
+    now: str | None
+
+
+def list_changes(then: Fingerprint, now: Fingerprint, after_round: int) -> list[CodeChange]:
+    """Return the modules whose hashes differ. A module without a hash is not known to differ."""
+    return [CodeChange(after_round=after_round, module=name, then=then.get(name), now=now.get(name))
+            for name in sorted(then.keys() | now.keys())
+            if then.get(name, "") != now.get(name, "") and None not in (then.get(name, ""), now.get(name, ""))]
+
+
+def describe_change(change: CodeChange) -> str:
+    """Return the file, or the module if there is none, and what became of it."""
+    name = change["module"]
+    if change["now"] is None:
+        return f"{name} (was {shorten_hash(change['then'])}, is not part of it any more)"
+    if change["then"] is None:
+        return f"{name_file(name)} (was not part of it, is {shorten_hash(change['now'])})"
+    return f"{name_file(name)} (was {shorten_hash(change['then'])}, is {shorten_hash(change['now'])})"
+
+
+def name_file(module: str) -> str:
+    """Return the file of a module that was imported; else the module's name."""
+    path = getattr(sys.modules.get(module), "__file__", None)
+    return show_relative_path(path) if path else module
+
+
+def refuse_changes(changes: list[CodeChange], what: str, remedy: str) -> None:
+    """Raise BadInput, which names every file, if there are changes.
+
+    Args:
+        what: whose code was changed.
+        remedy: what the user can do."""
+    if changes:
+        listed = ", ".join(map(describe_change, changes))
+        raise BadInput(f"own code has changed since {what}: {listed}; {remedy}")
+
+
+def refuse_other_code(mine: Fingerprint, of_rank_0: Fingerprint) -> None:
+    """Raise BadInput if this rank has other code than rank 0."""
+    differ = [name for name in sorted(mine.keys() | of_rank_0.keys())
+              if mine.get(name, "") != of_rank_0.get(name, "")]
+    if differ:
+        listed = ", ".join(f"{name_file(name)} is {shorten_hash(mine.get(name))} here and "
+                           f"{shorten_hash(of_rank_0.get(name))} there" for name in differ)
+        raise BadInput(f"own code is another one than rank 0's: {listed}; give all nodes the same files")
+
+
+def describe_accepted(changes: list[CodeChange]) -> list[str]:
+    """Return a line for each change that a run accepted. `changes` are read from a file, so nothing is taken for sure.
+    """
+    return [f"own code changed after round {change.get('after_round')} and was accepted: {change.get('module')} "
+            f"(from {shorten_hash(change.get('then'))} to {shorten_hash(change.get('now'))})"
+            for change in changes if isinstance(change, dict)]
+
+
+def describe_unknown_code(found: Fingerprint) -> list[str]:
+    """Return a line if the fingerprint of some code is not known."""
+    unknown = [name for name, value in found.items() if value is None]
+    return [f"own code without a file, as in a notebook ({', '.join(unknown)}): a change of it will not be noticed if "
+            "the run is continued"] if unknown else []

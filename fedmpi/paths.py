@@ -1,0 +1,52 @@
+"""Paths that users give: `~`, and what to say of one that the operating system does not take."""
+from __future__ import annotations
+
+import errno
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from fedmpi.errors import BadInput
+
+# What the system says of a path that the user should change; a full or a broken disk is another matter.
+WRONG_PATH = {errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.EACCES, errno.EPERM, errno.ENAMETOOLONG, errno.ELOOP,
+              errno.EEXIST, errno.ENXIO}
+
+
+def expand_user(text: str, where: str) -> Path:
+    """Return a path with `~` or `~name` expanded. Raises BadInput if there is no such user.
+
+    Args:
+        where: the setting or option that gives the path, for the error."""
+    try:
+        return Path(text).expanduser()
+    except RuntimeError:
+        raise BadInput(f"{where} = {text}: there is no user of this name, or no home folder; write the whole "
+                       "path") from None
+
+
+def is_wrong_path(error: BaseException | None) -> bool:
+    """Say whether an error is about a path that the user gave, and not about a disk that fails."""
+    return isinstance(error, OSError) and error.errno in WRONG_PATH
+
+
+@contextmanager
+def refuse_wrong_paths() -> Iterator[None]:
+    """Turn errors about paths that the user gave into BadInput."""
+    try:
+        yield
+    except OSError as error:
+        if not is_wrong_path(error):
+            raise
+        raise BadInput(describe_wrong_path(error)) from None
+
+
+def describe_wrong_path(error: OSError) -> str:
+    """Return what is wrong with a path, in one line with a remedy."""
+    return f"{shorten_path(error.filename or 'a path')}: {error.strerror}; give another path"
+
+
+def shorten_path(path: object) -> str:
+    """Return a path as text of at most 100 characters."""
+    name = str(path)
+    return name if len(name) <= 100 else f"{name[:60]}...{name[-37:]}"

@@ -1,0 +1,152 @@
+"""Whether the rows of a report differ by more than chance: paired tests over clients and over seeds, and mean ranks.
+
+Every test is Wilcoxon's signed-rank test of a row against the best row of its column, on accuracies after the last
+round, with Holm's correction over the rows. The critical difference of mean ranks is Nemenyi's (Demsar, Statistical
+comparisons of classifiers over multiple data sets, JMLR 2006)."""
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from fedmpi.report.results import Results
+
+# With fewer pairs no difference can reach p = .05 (two-sided).
+MIN_PAIRS = 6
+# level of the critical difference
+LEVEL = .05
+TEST_COLUMNS = ("points", "better / worse clients", "p over clients", "p over seeds")
+TESTS_EXPLAINED = ("Wilcoxon's signed-rank tests against the best row, on accuracies after the last round, "
+                   "Holm-corrected over "
+                   "the rows. Clients of a run share data and models, so p over clients is a hint; p over seeds "
+                   f"counts a run once, and needs {MIN_PAIRS} seeds.")
+
+
+class RowTest(NamedTuple):
+    """How a row of a column compares with the best one."""
+    row: str
+    # mean accuracy of the row less that of the best row, over common clients and seeds, in percent points
+    difference: float
+    # clients (of all seeds) that the row serves better than the best row does, and worse
+    better: int
+    worse: int
+    # corrected p over clients and over seeds; None: too few pairs
+    p_clients: float | None
+    p_seeds: float | None
+
+
+class Comparison(NamedTuple):
+    """The tests of a column."""
+    column: str
+    best: str
+    tests: list[RowTest]
+
+
+class MeanRanks(NamedTuple):
+    """Mean ranks of rows over blocks, a column with a seed each; 1 is the best."""
+    rows: list[str]
+    means: list[float]
+    blocks: int
+
+    @property
+    def critical_difference(self) -> float:
+        """Two rows differ at LEVEL if their mean ranks are further apart than this."""
+        from scipy.stats import studentized_range
+        k = len(self.rows)
+        return float(studentized_range.ppf(1 - LEVEL, k, np.inf)) / math.sqrt(2) * math.sqrt(
+            k * (k + 1) / (6 * self.blocks))
+
+
+def compare_column(results: Results, column: str) -> Comparison | None:
+    """Return the tests of a column; None if fewer than two rows have finished runs."""
+    clients = {row: accuracies for row in results.rows if (accuracies := collect_accuracies_by_seed(results, row,
+                                                                                                    column))}
+    if len(clients) < 2:
+        return None
+    common = set.intersection(*(set(by_seed) for by_seed in clients.values()))
+    means = {row: float(np.mean([np.nanmean(values) for seed, values in by_seed.items()
+                                 if seed in common or not common])) for row, by_seed in clients.items()}
+    best = max(means, key=means.__getitem__)
+    found = [compare_with_best(row, clients[row], clients[best]) for row in clients if row != best]
+    over_clients = correct_by_holm([test.p_clients for test in found])
+    over_seeds = correct_by_holm([test.p_seeds for test in found])
+    return Comparison(column, best, [test._replace(p_clients=a, p_seeds=b)
+                                     for test, a, b in zip(found, over_clients, over_seeds, strict=True)])
+
+
+def collect_accuracies_by_seed(results: Results, row: str, column: str) -> dict[int, np.ndarray]:
+    """Return the clients' accuracies (clients,) after the last round of every finished run, by seed."""
+    return {run.seed: np.asarray(run.history["accuracy"][-1], float) for run in results.of(row, column)
+            if run.outcome.result and len(run.history.get("accuracy", ()))}
+
+
+def compare_with_best(row: str, mine: dict[int, np.ndarray], best: dict[int, np.ndarray]) -> RowTest:
+    """Return the test of a row against the best one, without correction, on the seeds and clients of both."""
+    pairs = [mine[seed] - best[seed] for seed in sorted(mine.keys() & best.keys())
+             if mine[seed].shape == best[seed].shape]
+    pairs = [differences[~np.isnan(differences)] for differences in pairs]
+    pairs = [differences for differences in pairs if len(differences)]
+    clients = np.concatenate(pairs) if pairs else np.empty(0)
+    seeds = np.array([differences.mean() for differences in pairs])
+    return RowTest(row, 100 * float(seeds.mean()) if len(seeds) else math.nan, int((clients > 0).sum()),
+                   int((clients < 0).sum()), compute_wilcoxon_p(clients), compute_wilcoxon_p(seeds))
+
+
+def compute_wilcoxon_p(differences: np.ndarray) -> float | None:
+    """Return the two-sided p of Wilcoxon's test that differences are symmetric about 0; None for too few of them.
+    Zeros take part in the ranking (Pratt)."""
+    if len(differences) < MIN_PAIRS:
+        return None
+    if not differences.any():
+        return 1.
+    from scipy.stats import wilcoxon
+    return float(wilcoxon(differences, zero_method="pratt").pvalue)
+
+
+def correct_by_holm(values: Sequence[float | None]) -> list[float | None]:
+    """Return p-values with Holm's correction for their number; None stays and does not count."""
+    order = sorted((p, i) for i, p in enumerate(values) if p is not None)
+    corrected: list[float | None] = [None] * len(values)
+    largest = 0.
+    for place, (p, i) in enumerate(order):
+        largest = max(largest, min(1., p * (len(order) - place)))
+        corrected[i] = largest
+    return corrected
+
+
+def rank_rows(results: Results) -> MeanRanks | None:
+    """Return the mean ranks of the rows by accuracy after the last round, over all columns and seeds in which every
+    row is finished; None for fewer than three rows or two such blocks."""
+    from scipy.stats import rankdata
+    blocks = []
+    for column in results.columns:
+        found = {row: collect_accuracies_by_seed(results, row, column) for row in results.rows}
+        for seed in results.seeds:
+            if all(seed in by_seed for by_seed in found.values()):
+                blocks.append([-np.nanmean(found[row][seed]) for row in results.rows])
+    if len(results.rows) < 3 or len(blocks) < 2:
+        return None
+    return MeanRanks(list(results.rows), rankdata(np.array(blocks), axis=1).mean(0).tolist(), len(blocks))
+
+
+def tests_to_markdown(found: list[Comparison]) -> str:
+    """Return the tests of all columns as Markdown; "" if there are none."""
+    lines = []
+    for comparison in found:
+        heads = [f"{comparison.column}: against {comparison.best}", *TEST_COLUMNS]
+        lines += [f"| {' | '.join(heads)} |", "|---|" + "--:|" * len(TEST_COLUMNS)]
+        lines += [f"| {' | '.join(texts)} |" for texts in map(format_test, comparison.tests)] + [""]
+    return "\n".join([*lines, TESTS_EXPLAINED, ""]) if lines else ""
+
+
+def format_test(test: RowTest) -> list[str]:
+    """Return a test as the texts of a table's row."""
+    return [test.row, f"{test.difference:+.2f}", f"{test.better} / {test.worse}", format_p(test.p_clients),
+            format_p(test.p_seeds)]
+
+
+def format_p(p: float | None) -> str:
+    """Return a p-value as text."""
+    return "-" if p is None else "< .001" if p < .001 else f"{p:.3f}".lstrip("0") if p < 1 else "1"
