@@ -5,6 +5,7 @@ else the machine does. A test that takes more than LIMIT_S says why, `@pytest.ma
 leaves it out."""
 from __future__ import annotations
 
+import gc
 import os
 import re
 import resource
@@ -39,11 +40,23 @@ def pytest_configure(config):
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers(config) -> int:
-    """Start one process more than there are cores, since some tests wait; for single files run in this process."""
+    """Return the number of processes: one a core, and one more if tests wait for the jobs of a Slurm.
+
+    Tests of single files run in this process."""
     asked = config.args_source is pytest.Config.ArgsSource.ARGS
     if asked and not any(Path(word).is_dir() for word in config.args):
         return 0
-    return min(len(os.sched_getaffinity(0)) + 1, MAX_WORKERS)
+    return min(len(os.sched_getaffinity(0)) + (os.environ.get("FEDMPI_TEST_SLURM") == "1"), MAX_WORKERS)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection():
+    """Collect without the garbage collector, which would look at all that is imported again and again."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
 
 
 @pytest.hookimpl(optionalhook=True)

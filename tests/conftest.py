@@ -20,11 +20,6 @@ from tests.sockets import Package, SocketMPI  # noqa: E402
 sys.modules["mpi4py"] = Package(SocketMPI(0, 1, {}))
 
 
-def pytest_xdist_auto_num_workers() -> int:
-    """Return the number of workers for `-n auto`: one a core, and one more if tests wait for the jobs of a Slurm."""
-    return len(os.sched_getaffinity(0)) + (os.environ.get("FEDMPI_TEST_SLURM") == "1")
-
-
 @pytest.fixture(scope="session")
 def cache(tmp_path_factory):
     """The folder for the federations that this session prepares."""

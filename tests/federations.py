@@ -12,11 +12,12 @@ from torch import nn
 
 from fedmpi import registry
 from fedmpi.clients.hosted import HostedClients
-from fedmpi.clients.state_store import digest_of
+from fedmpi.clients.newcomers import list_newcomers
+from fedmpi.clients.state_store import compute_digest
 from fedmpi.comm.orders import UP, Order
 from fedmpi.comm.rank_pool import RankPool
 from fedmpi.comm.robust import RobustMean
-from fedmpi.comm.rows import rows_of
+from fedmpi.comm.rows import make_rows
 from fedmpi.comm.transport import Solo
 from fedmpi.config.schema import Server, Train, resolve
 from fedmpi.data.federation import Samples
@@ -24,8 +25,8 @@ from fedmpi.engines.loop import Loop, rehearse_loop
 from fedmpi.method import Participants
 from fedmpi.models.build import build_model, make_blank_samples
 from fedmpi.models.nets import MLP
-from fedmpi.server.rounds import address
-from fedmpi.server.sampling import addressed, participants
+from fedmpi.server.rounds import send_messages
+from fedmpi.server.sampling import choose_addressed, draw_participants
 from fedmpi.settings import make_settings as settled
 
 # Training samples of each client: they give short, whole and single batches.
@@ -143,19 +144,20 @@ class Lab:
         self.up = rehearse_loop(method, self.shared, first, make_blank_samples(federation.shape, federation.dtype))[1]
         at_work = method.with_model(method.model.to(device)) if device != CPU else method
         self.group = HostedClients(at_work, self.shared, first, engine or Loop(), federation,
-                           np.flatnonzero(homes == world.rank), self.config, device)
+                           np.flatnonzero(homes == world.rank), self.config, device,
+                           newcomers=list_newcomers(homes, self.config.data.new_clients, world.rank))
         server = self.config.server
         robust = RobustMean.from_settings(server.aggregation, server.trim)
         self.pool = RankPool(world, self.group, homes, gpu_direct, robust)
 
     def who(self, t: int):
-        return participants(self.config, t, self.federation.sizes)
+        return draw_participants(self.config, t, self.federation.sizes)
 
     def train(self, t: int, who=None, judge=False):
         """Let the participants train; return those whose updates have arrived."""
         who = who or self.who(t)
-        told = addressed(self.config, self.federation.sizes, who, judge)
-        address(self.pool, self.method, self.shared, told)
+        told = choose_addressed(self.config, self.federation.sizes, who, judge)
+        send_messages(self.pool, self.method, self.shared, told)
         return who.only(self.pool.train(t, who.ids, judge, self.shared))
 
     def apply(self, function, clients, t: int = 0, engine=None) -> dict:
@@ -164,14 +166,14 @@ class Lab:
         if self.method.message_template() is not None:
             ids = np.sort(np.array(clients))
             who = Participants(ids, self.federation.sizes[ids], t, self.config.seed)
-            address(self.pool, self.method, self.shared, who)
+            send_messages(self.pool, self.method, self.shared, who)
         return dict(engine.apply(function, clients, self.shared, self.group, self.group.local(t)))
 
     def round(self, t: int, who=None, judge=False):
         who = self.train(t, who, judge)
         self.shared = self.method.server(self.shared, self.rows(), who)
         if judge:
-            self.judge(t + 1)
+            self.judged = self.judge(t + 1)
         return who
 
     def open(self):
@@ -191,14 +193,14 @@ class Lab:
         return self.pool.judge(t, self.shared)[0]
 
     def rows(self):
-        return rows_of(self.pool, UP, self.up)
+        return make_rows(self.pool, UP, self.up)
 
     def mine(self, client: int):
         return self.group.store.read(client)
 
     def digest(self) -> str:
         """Return the digest that the result of a run would have."""
-        total = hashlib.sha256(digest_of(self.shared))
+        total = hashlib.sha256(compute_digest(self.shared))
         total.update(np.ascontiguousarray(self.pool.call(Order.DIGEST)).data)
         return total.hexdigest()
 

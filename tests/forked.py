@@ -14,6 +14,7 @@ import sys
 import tempfile
 import time
 import traceback
+from functools import cache
 from pathlib import Path
 from subprocess import CompletedProcess
 
@@ -77,11 +78,13 @@ def call(ranks: int, function, cwd=ROOT, environment: dict[str, str] | None = No
     return CompletedProcess(function, code, out, error)
 
 
+@cache
 def load() -> None:
     """Load what a run loads, so that the ranks need not. The first gradient of torch.func alone takes two seconds."""
     import sklearn.cluster
     import sklearn.metrics  # noqa: F401
     import torch
+    import typer.main
 
     import fedmpi.cli
     import fedmpi.config.schema
@@ -89,6 +92,9 @@ def load() -> None:
     import fedmpi.preparation  # noqa: F401
     import fedmpi.server.rounds
     fedmpi.config.schema.resolve({})
+    # Each command would build its options anew, which takes longer than to refuse a wrong word.
+    typer.main.get_command = cache(typer.main.get_command)
+    typer.main.get_command(fedmpi.cli.app)
     torch.func.vmap(torch.func.grad(lambda w: torch.nn.functional.cross_entropy(w, w.argmax())))(torch.ones(2, 3))
 
 

@@ -78,12 +78,13 @@ class Bench:
         return sorted((self.out(name) / "checkpoints").glob("round-*.h5"))
 
 
-def run_alone(config, overrides, out, resume=None, stop=lambda: False, limit=None, world=None) -> int:
+def run_alone(config, overrides, out, resume=None, stop=lambda: False, limit=None, world=None, **more) -> int:
     """Do what `fedmpi run` does, in this process on one rank; return the exit code."""
     from fedmpi.comm.transport import Solo
     from fedmpi.context import RankContext
-    from fedmpi.session import RunRequest, lead
-    return lead(world or Solo(), RunRequest(str(config), list(overrides), str(out), resume, limit), RankContext(stop))
+    from fedmpi.session import RunRequest, lead_command
+    request = RunRequest(str(config), list(overrides), str(out), resume, limit, **more)
+    return lead_command(world or Solo(), request, RankContext(stop))
 
 
 def wait_for(job, text: str):
@@ -101,8 +102,8 @@ def kill(job, rank: int):
 
 
 def gone(job) -> bool:
-    """Wait up to half a minute until no process of a job is left; say whether that is so."""
-    for _ in range(300):
+    """Wait until no process of a job is left; say whether that is so within `launch.LIMIT`."""
+    for _ in range(10 * launch.LIMIT):
         if not launch.processes(job):
             return True
         time.sleep(.1)

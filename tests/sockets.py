@@ -94,10 +94,10 @@ class Post:
                 except (BrokenPipeError, ConnectionResetError, KeyError):
                     return
 
-    def rest(self) -> None:
+    def rest(self, seconds: float = PATIENCE_S) -> None:
         """Sleep for a moment or until something arrives; this is cheaper than to look again and again."""
-        with contextlib.suppress(ValueError, OSError):      # another thread may close a connection
-            select.select(list(self.sockets.values()), [], [], PATIENCE_S)
+        with contextlib.suppress(ValueError, OSError):      # another thread may close a connection; only pump polls
+            select.select(list(self.sockets.values()), [], [], seconds)
 
     def take(self, comm: int, source: int, tags, remove: bool = True):
         """Return the first message from `source` (or ANY) whose tag fulfils `tags`; None if there is none."""
@@ -114,7 +114,7 @@ class Post:
     def wait(self, comm: int, source: int, tags, remove: bool = True):
         """Return what `take` returns as soon as there is such a message."""
         while (message := self.take(comm, source, tags, remove)) is None:
-            self.ready.poll(1000 * WAIT_S)
+            self.rest(WAIT_S)
         return message
 
 

@@ -25,7 +25,7 @@ from fedmpi.context import RankContext
 from fedmpi.errors import BadInput
 from fedmpi.faults import Attack, Faults
 from fedmpi.session import conduct
-from fedmpi.settings import setting_names
+from fedmpi.settings import list_setting_names
 from fedmpi.slurm.deadline import find_deadline
 from tests.federations import pool
 
@@ -63,7 +63,7 @@ def values(hint) -> st.SearchStrategy | None:
 def settings(cls, most: int = 2) -> st.SearchStrategy:
     """Return values for some settings of a class; the others keep their defaults."""
     hints = typing.get_type_hints(cls, include_extras=True)
-    possible = {name: how for name in setting_names(cls) if (how := values(hints[name])) is not None}
+    possible = {name: how for name in list_setting_names(cls) if (how := values(hints[name])) is not None}
     if not possible:
         return st.just({})
     chosen = st.lists(st.sampled_from(sorted(possible)), max_size=most, unique=True)
@@ -71,7 +71,7 @@ def settings(cls, most: int = 2) -> st.SearchStrategy:
 
 
 def named(kind: str) -> st.SearchStrategy:
-    return st.sampled_from(registry.built_in(kind)).flatmap(
+    return st.sampled_from(registry.list_built_in(kind)).flatmap(
         lambda name: settings(registry.find_class(kind, name)).map(lambda chosen: {"name": name} | chosen))
 
 

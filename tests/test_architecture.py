@@ -16,22 +16,26 @@ MAX_LINES = 300      # of a file of Python
 
 # From the ground up. A module may import what is on a lower floor, or in its own package.
 FLOORS = [
-    "fedmpi.errors fedmpi.text fedmpi.context fedmpi.torch_compat", "fedmpi.slurm",
+    "fedmpi.errors fedmpi.text fedmpi.json_values fedmpi.torch_compat", "fedmpi.own_code fedmpi.context",
+    "fedmpi.paths", "fedmpi.slurm fedmpi.shipped",
     "fedmpi.settings fedmpi.registry fedmpi.comm fedmpi.clustering",
-    "fedmpi.models", "fedmpi.client_data", "fedmpi.method", "fedmpi.faults fedmpi.edge", "fedmpi.config",
-    "fedmpi.storage", "fedmpi.progress",
+    "fedmpi.memory_check", "fedmpi.models", "fedmpi.client_data", "fedmpi.extended_state", "fedmpi.method",
+    "fedmpi.faults fedmpi.edge",
+    "fedmpi.config", "fedmpi.storage", "fedmpi.progress",
     "fedmpi.data", "fedmpi.engines", "fedmpi.clients", "fedmpi.ranks", "fedmpi.server", "fedmpi.methods",
-    "fedmpi.assembly", "fedmpi.preparation", "fedmpi.session", "fedmpi.commands", "fedmpi.sweeps", "fedmpi.report",
+    "fedmpi.warm_start", "fedmpi.assembly",
+    "fedmpi.preparation", "fedmpi.session", "fedmpi.commands", "fedmpi.sweeps", "fedmpi.report",
     "fedmpi.process_state", "fedmpi.result", "fedmpi.python_api",
     "fedmpi.cli", "fedmpi.__main__"]
 
 # Everything that a method may import: formulas, but no ranks, runs or files.
 FOR_METHODS = {
-    "fedmpi.clustering.kmeans_and_linkage", "fedmpi.clustering.low_rank", "fedmpi.errors", "fedmpi.method",
-    "fedmpi.methods", "fedmpi.models.flat", "fedmpi.models.tables", "fedmpi.models.tail", "fedmpi.models.variational",
-    "fedmpi.settings"}
+    "fedmpi.clustering.kmeans_and_linkage", "fedmpi.clustering.low_rank", "fedmpi.errors", "fedmpi.extended_state",
+    "fedmpi.method",
+    "fedmpi.methods", "fedmpi.models.flat", "fedmpi.models.slices", "fedmpi.models.tables", "fedmpi.models.tail",
+    "fedmpi.models.variational", "fedmpi.settings"}
 LIBRARIES_FOR_METHODS = {
-    "__future__", "collections", "dataclasses", "functools", "math", "numpy", "time", "torch", "typing"}
+    "__future__", "collections", "dataclasses", "math", "numpy", "time", "torch", "typing"}
 PICKLING = r"comm\.(send|recv|isend|irecv|bcast|reduce|allreduce|gather|scatter|allgather|alltoall)\("
 
 

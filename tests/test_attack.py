@@ -3,8 +3,8 @@ from __future__ import annotations
 
 import pytest
 
-FAIR = ("method=fedavg", "rounds=8", "data.clients=10", "data.partition=iid", "train.participation=1", "train.lr=.3",
-        "train.steps=null", "train.epochs=2", "data.fraction=1", "engine=auto")
+FAIR = ("method=fedavg", "rounds=6", "data.clients=10", "data.partition=iid", "train.participation=1", "train.lr=.6",
+        "train.batch=30", "train.steps=null", "train.epochs=2", "data.fraction=1", "engine=auto")
 ATTACK = "attack={kind: sign_flip, scale: 3}"
 
 
@@ -16,11 +16,11 @@ def accuracy(bench, name, *words):
 @pytest.mark.slow("trains until attackers show")
 def test_a_fifth_of_sign_flippers_breaks_the_mean_and_no_robust_one(bench):
     clean, mean = accuracy(bench, "clean"), accuracy(bench, "mean", ATTACK)
-    assert clean > .9 and mean < .6
+    assert clean > .87 and mean < .5
     for name, *words in (("median", "server.aggregation=median"),
                          ("trimmed", "server.aggregation=trimmed_mean", "server.trim=.2"),
                          ("noisy", "server.aggregation=median", "attack.kind=noise", "attack.scale=1e8")):
-        assert accuracy(bench, name, ATTACK, *words) > .9, name
+        assert accuracy(bench, name, ATTACK, *words) > .85, name
     assert accuracy(bench, "clipped", ATTACK, "server.clip_norm=.5") > mean + .1
 
 
@@ -29,7 +29,7 @@ def test_accuracies_are_those_of_honest_clients(bench, capsys):
     words = ("method=local", "attack={kind: label_flip, share: .3}")
     honest = accuracy(bench, "labels", *words)
     out, result = capsys.readouterr().out, bench.result("labels")
-    assert honest > .8 and result["accuracy_mean_attackers"] < .2
+    assert honest > .75 and result["accuracy_mean_attackers"] < .2
     assert "attack: label_flip of clients " in out and "mean over 7 honest clients" in out
     import h5py
     with h5py.File(bench.out("labels") / "history.h5") as history:
@@ -54,6 +54,7 @@ def test_the_same_bits_on_any_number_of_ranks(bench, ranks, words):
     assert bench.result(f"more-{ranks}")["digest"] == bench.result(f"one-{ranks}")["digest"]
 
 
+@pytest.mark.slow("four runs, one of them on three ranks")
 def test_a_robust_mean_goes_on_to_the_same_bits(bench):
     """It comes from columns: however they lie in memory, here and in a checkpoint, sums over rows are the same."""
     words = ("method={name: pfedcam, K: 4}", "server.aggregation=median", "data.clients=7")

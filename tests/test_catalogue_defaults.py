@@ -4,15 +4,15 @@ from __future__ import annotations
 import pytest
 
 from fedmpi import registry
-from fedmpi.settings import describe
+from fedmpi.settings import describe_settings
 
 DEFAULTS = {
     "models": {
-        "cnn4": {"width": 512, "head": ()},
-        "fasttext": {"vocabulary": 98_635, "width": 32, "head": ()},
-        "lenet5": {"head": ()},
-        "mlp": {"hidden": 64, "head": ()},
-        "resnet18": {"norm": "group", "groups": 2, "statistics": "local", "head": ()}},
+        "cnn4": {"width": 512, "head": (), "start": None},
+        "fasttext": {"vocabulary": 98_635, "width": 32, "head": (), "start": None},
+        "lenet5": {"head": (), "start": None},
+        "mlp": {"hidden": 64, "head": (), "start": None},
+        "resnet18": {"norm": "group", "groups": 2, "statistics": "local", "head": (), "start": None}},
     "partitions": {
         "client_dirichlet": {"alpha": .1, "amount": None},
         "cluster_dirichlet": {"alpha": .1, "alpha_in": 10., "clusters": 10, "smallest": None, "tries": 1000},
@@ -27,5 +27,5 @@ DEFAULTS = {
 
 @pytest.mark.parametrize("kind", DEFAULTS)
 def test_defaults(kind):
-    assert {name: {row["name"]: row["default"] for row in describe(registry.find_class(kind, name))}
-            for name in registry.available(kind)} == DEFAULTS[kind]
+    assert {name: {row["name"]: row["default"] for row in describe_settings(registry.find_class(kind, name))}
+            for name in registry.list_available(kind)} == DEFAULTS[kind]

@@ -16,10 +16,10 @@ from fedmpi import __version__, errors
 from fedmpi.cli import app
 from tests.sweeps import jobs
 
-COMMANDS = ["run", "plan", "data", "methods", "models", "datasets", "partitions", "submit", "summary", "sweep",
-            "report", "compare", "export", "tensorboard", "doctor", "verify"]
+COMMANDS = ["run", "init", "plan", "data", "methods", "models", "datasets", "partitions", "submit", "status", "summary",
+            "sweep", "report", "compare", "export", "tensorboard", "doctor", "verify"]
 SUBMIT = dict.fromkeys(["nodes", "ranks", "gpus", "gpu_request", "cpus", "time", "signal", "name", "out", "command",
-                        "launcher", "mpi", "setup", "restarts", "chain"])
+                        "launcher", "mpi", "setup", "restarts", "chain", "accept_changed_code"])
 ARRAY = {"profile": None, "options": [], "ranks": 1, "time": None, "gpus": None, "cpus": None, "mpi": None,
          "setup": None}
 A, B, C = Path("a"), Path("b"), Path("c")
@@ -57,9 +57,9 @@ def test_these_are_the_commands_and_each_has_help(monkeypatch):
 
 
 @pytest.mark.parametrize("words, wanted", [
-    (["c.yaml"], ("c.yaml", [], None, None, None, None)),
-    (["c.yaml", "a=1", "b=2", "--out", "o", "--resume", "auto", "--time-limit", "90", "--ranks", "3"],
-     ("c.yaml", ["a=1", "b=2"], "o", "auto", "90", 3))])
+    (["c.yaml"], ("c.yaml", [], None, None, None, None, False)),
+    (["c.yaml", "a=1", "b=2", "--out", "o", "--resume", "auto", "--time-limit", "90", "--ranks", "3",
+      "--accept-changed-code"], ("c.yaml", ["a=1", "b=2"], "o", "auto", "90", 3, True))])
 def test_run(called, words, wanted):
     assert called("fedmpi.session:run_command", "run", *words, gives=75, code=75)[:2] == (wanted, {})
 
@@ -67,7 +67,7 @@ def test_run(called, words, wanted):
 @pytest.mark.parametrize("words, wanted", [
     (["c.yaml"], ("c.yaml", [], 3)), (["c.yaml", "a=1", "--ranks", "1", "--json"], ("c.yaml", ["a=1"], 1))])
 def test_plan(called, monkeypatch, words, wanted):
-    monkeypatch.setattr("fedmpi.commands.plan.plan_table", lambda planned: f"a table of {planned}")
+    monkeypatch.setattr("fedmpi.commands.plan_table.format_plan", lambda planned: f"a table of {planned}")
     given, _, done = called("fedmpi.commands.plan:make_plan", "plan", *words, gives={"x": 1})
     assert given == wanted and done.stdout == ('{"x": 1}\n' if "--json" in words else "a table of {'x': 1}\n")
 
@@ -102,8 +102,8 @@ def test_commands_that_print_what_their_function_returns(called, function, words
 
 @pytest.mark.parametrize("kind", ["methods", "models", "datasets", "partitions"])
 def test_lists_and_entries_as_json(called, kind):
-    assert called("fedmpi.commands.catalogue:names_of_kind", kind, "--json", gives=["x"])[2].stdout == '["x"]\n'
-    given, _, done = called("fedmpi.commands.catalogue:entry", kind, "x", "--json", gives={"p": A})
+    assert called("fedmpi.commands.catalogue:list_names", kind, "--json", gives=["x"])[2].stdout == '["x"]\n'
+    given, _, done = called("fedmpi.commands.catalogue:describe_entry", kind, "x", "--json", gives={"p": A})
     assert given == (kind, "x") and done.stdout == '{"p": "a"}\n'
 
 
@@ -112,9 +112,11 @@ def test_lists_and_entries_as_json(called, kind):
     (["--nodes", "2", "--ntasks", "5", "--gpus", "4", "--cpus", "3", "--time", "02:00:00", "--name", "n", "--out", "o",
       "--command", "c", "--mpi", "", "--setup", "s", "--restarts", "0", "--signal", "", "--partition", "p",
       "--account", "me", "--option=--mem=8G", "--option=-x", "--array", "seed=1,2", "--array", "f", "--chain", "3",
-      "--launcher", "ibrun", "--gpu-request", "gres", "--profile", "x.yaml", "--no-prepare", "--dry-run"],
+      "--launcher", "ibrun", "--gpu-request", "gres", "--profile", "x.yaml", "--no-prepare", "--dry-run",
+      "--accept-changed-code"],
      {"nodes": 2, "ranks": 5, "gpus": 4, "cpus": 3, "time": "02:00:00", "name": "n", "out": "o", "command": "c",
-      "mpi": "", "setup": "s", "restarts": 0, "signal": "", "chain": 3, "launcher": "ibrun", "gpu_request": "gres"},
+      "mpi": "", "setup": "s", "restarts": 0, "signal": "", "chain": 3, "launcher": "ibrun", "gpu_request": "gres",
+      "accept_changed_code": True},
      ["seed=1,2", "f"], ["--partition=p", "--account=me", "--mem=8G", "-x"], ("x.yaml", False, True))])
 def test_submit(called, words, wanted, array, more, rest):
     given, named, _ = called("fedmpi.commands.submit:submit_command", "submit", "c.yaml", "k=v", *words)
@@ -143,7 +145,7 @@ def test_sweep(called, job, words, at_once, ranks):
     (["--scale", "one", "--out", "o"], [3, 3], "o/a/x/seed-3")])
 def test_sweeps_of_a_scale_and_in_a_folder(called, job, words, seeds, folder):
     given, _, done = called(
-        "fedmpi.sweeps.estimate:show",
+        "fedmpi.sweeps.estimate:show_costs",
         "sweep",
         job,
         *words,
@@ -166,7 +168,7 @@ def test_sweeps_of_a_scale_and_in_a_folder(called, job, words, seeds, folder):
       "--setup", "s"], False, {"ranks": 3, "time": "1-0", "gpus": 2, "cpus": 4, "mpi": "pmix", "options": ["-x", "-y"],
                                "setup": "s"}), (["--profile", "jsc-like"], False, {"profile": "jsc-like"})])
 def test_sweep_as_an_array(called, job, words, dry, wanted):
-    given, named, done = called("fedmpi.sweeps.array:submitted", "sweep", job, "--slurm", *words, gives="told")
+    given, named, done = called("fedmpi.sweeps.array:submit_runs", "sweep", job, "--slurm", *words, gives="told")
     assert len(given[0]) == 4 and given[1:] == (dry,) and named == ARRAY | wanted and done.stdout == "told\n"
 
 
@@ -176,8 +178,9 @@ def test_sweep_as_an_array(called, job, words, dry, wanted):
     (["--out", "o p"], "fedmpi sweep job.yaml --out 'o p'", "o p/report"),
     (["--to", "there"], "fedmpi sweep job.yaml", "there")])
 def test_report_of_a_job(called, job, words, command, to):
-    (shown, folder), _, done = called("fedmpi.report.write:write_report", "report", job, *words, gives="page")
-    assert (shown.command, folder, done.stdout) == (command, Path(to), "report page\n")
+    (shown, folder, for_print), _, done = called("fedmpi.report.write:write_report", "report", job, *words,
+                                                 gives="page")
+    assert not for_print and (shown.command, folder, done.stdout) == (command, Path(to), "report page\n")
     assert shown.seeds == ([3] if "one" in words else [0, 1]) and len(shown.runs) == 2 * len(shown.seeds)
 
 
@@ -186,9 +189,11 @@ def test_report_of_folders(called, tmp_path):
         (tmp_path / name).mkdir()
         (tmp_path / name / "config.yaml").write_text(f"method: {{name: local}}\nrounds: 3\nseed: {ord(name)}\n")
     words = [tmp_path / "a", tmp_path / "b", tmp_path / "a"]      # one of them twice
-    (shown, folder), _, _ = called("fedmpi.report.write:write_report", "report", *words)
+    (shown, folder, _), _, _ = called("fedmpi.report.write:write_report", "report", *words)
     assert folder == Path("report") and [run.folder for run in shown.runs] == words[:2] and shown.seeds == [97, 98]
-    (shown, folder), _, _ = called("fedmpi.report.write:write_report", "report", tmp_path / "a", "--to", "x")
+    (shown, folder, for_print), _, _ = called("fedmpi.report.write:write_report", "report", tmp_path / "a", "--to", "x",
+                                              "--print")
+    assert for_print
     assert folder == Path("x") and [run.folder for run in shown.runs] == words[:1]
 
 
@@ -196,7 +201,7 @@ def test_report_of_folders(called, tmp_path):
 def test_data(called, monkeypatch, out, picture):
     prepared = []
     monkeypatch.setattr("fedmpi.config.schema.load_config", lambda *given: SimpleNamespace(data=given, seed=5))
-    monkeypatch.setattr("fedmpi.data.federation.prepare",
+    monkeypatch.setattr("fedmpi.data.federation.prepare_federation",
                         lambda *given, check: prepared.append((*given, check)) or Path("f/x.h5"))
     monkeypatch.setattr("fedmpi.data.federation.Federation", lambda path: f"federation {path}")
     given, _, done = called("fedmpi.data.label_plot:write_label_plot", "data", "c.yaml", "a=1", *out)

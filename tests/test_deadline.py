@@ -12,7 +12,7 @@ import pytest
 from fedmpi.comm.transport import Solo
 from fedmpi.context import RankContext
 from fedmpi.errors import BadInput
-from fedmpi.session import RunRequest, lead
+from fedmpi.session import RunRequest, lead_command
 from fedmpi.slurm import job as slurm
 from fedmpi.slurm.deadline import END_MARGIN_S, Deadline, find_deadline, parse_time_limit
 from fedmpi.slurm.job import SlurmJob, has_ended
@@ -226,10 +226,10 @@ def test_a_run_saves_in_time_and_continues(bench):
 def test_other_ranks_than_were_planned_are_refused(bench, capsys):
     """A job script gives its plan: a process that lost the others would train alone until its time is over."""
     request = RunRequest(bench.config, [], str(bench.out("alone")), ranks=3)
-    assert lead(Solo(), request, RankContext()) == 2 and not bench.out("alone").exists()
+    assert lead_command(Solo(), request, RankContext()) == 2 and not bench.out("alone").exists()
     assert "fedmpi: --ranks 3 were planned, but 1 started (MPI: " in capsys.readouterr().err
     one = RunRequest(bench.config, ["rounds=1"], str(bench.out("alone")), ranks=1)
-    assert lead(Solo(), one, RankContext()) == 0
+    assert lead_command(Solo(), one, RankContext()) == 0
 
 
 def test_a_time_limit_that_is_none_is_refused(bench, capsys):

@@ -21,7 +21,7 @@ OWN = {"fedmpi", "tests", "benchmarks"}
 # These run in environments of their own, where the benchmark `cohort` starts the other frameworks.
 PEERS = {"flwr", "pfl", "shape"}
 # Declared packages that no file imports: MPI libraries and commands.
-COMMANDS = {"mpich", "mypy", "pre-commit", "pytest-xdist", "ruff", "tensorboard"}
+COMMANDS = {"ipykernel", "mpich", "mypy", "pre-commit", "pytest-xdist", "ruff", "setuptools", "tensorboard"}
 
 
 def read_setup() -> configparser.ConfigParser:

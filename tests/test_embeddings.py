@@ -7,15 +7,15 @@ import pytest
 import torch
 
 from fedmpi.comm.orders import MINE
-from fedmpi.comm.rows import rows_of
+from fedmpi.comm.rows import make_rows
 from fedmpi.config.schema import resolve
 from fedmpi.errors import BadInput
-from fedmpi.server.metrics import pictured
+from fedmpi.server.metrics import compute_embedding
 from tests.federations import Lab, method
 
 
 def embedded(lab):
-    return lab.method.embedding(rows_of(lab.pool, MINE, lab.group.store.first), lab.rows())
+    return lab.method.embedding(make_rows(lab.pool, MINE, lab.group.store.first), lab.rows())
 
 
 @pytest.mark.parametrize("name, whose", [
@@ -73,4 +73,4 @@ def test_a_restart_continues_with_the_same_pictures(bench):
 def test_bad_rounds():
     with pytest.raises(BadInput, match=r"embeddings = \[0\]: rounds count from 1"):
         resolve({"evaluate": {"embeddings": [0]}})
-    assert pictured(torch.zeros(1, 1)).shape == (1, 50)
+    assert compute_embedding(torch.zeros(1, 1)).shape == (1, 50)

@@ -13,7 +13,8 @@ from fedmpi.comm.transport import Solo
 from fedmpi.context import RankContext
 from fedmpi.errors import BadInput, FedmpiError, GivenUp, StorageError
 from fedmpi.methods.fedavg import FedAvg
-from fedmpi.session import StopFlag, last_words, run_command
+from fedmpi.process_state import restored_signals
+from fedmpi.session import StopFlag, explain_failure, run_command
 from tests.runs import run_alone
 
 
@@ -34,10 +35,10 @@ def stop(monkeypatch):
     monkeypatch.setattr(session, "time", now)
     monkeypatch.setattr(session.os, "_exit", leave)
     stop = StopFlag()
-    stop.install()
-    stop.now = now
-    yield stop
-    stop.restore()
+    with restored_signals(*session.SIGNALS):
+        stop.install()
+        stop.now = now
+        yield stop
     assert {number: signal.getsignal(number) for number in before} == before
 
 
@@ -70,7 +71,7 @@ def test_ctrl_c_after_another_signal_ends_the_run_at_once_and_no_other_does(stop
 
 def here(rank=0, client=None, when=0) -> tuple:
     """Return a rank's world and context."""
-    return SimpleNamespace(rank=rank, size=4, host="n3"), RankContext(client=client, round=when)
+    return SimpleNamespace(rank=rank, size=4, host="n3", on_failure=None), RankContext(client=client, round=when)
 
 
 @pytest.mark.parametrize("here, error, words, code", [
@@ -79,13 +80,13 @@ def here(rank=0, client=None, when=0) -> tuple:
     (here(3, client=0), GivenUp("so"), "fedmpi: client 0, round 1 (rank 3 of 4 on n3): so", 75),
     (here(1), StorageError("so"), "fedmpi: rank 1 of 4 on n3: so", 1)])
 def test_last_words_say_who_failed_at_what(here, error, words, code):
-    assert last_words(*here, error) == (words, code)
+    assert explain_failure(*here, error) == (words, code)
 
 
 def test_last_words_of_an_unexpected_error_bring_its_traceback():
-    words, code = last_words(*here(1, client=8, when=1), ValueError("one\ntwo"))
+    words, code = explain_failure(*here(1, client=8, when=1), ValueError("one\ntwo"))
     first, _, more = words.partition("\n")
-    assert code == 1 and first == "fedmpi: client 8, round 2 (rank 1 of 4 on n3): two"
+    assert code == 1 and first == "fedmpi: client 8, round 2 (rank 1 of 4 on n3): ValueError: one two"
     assert "ValueError: one\ntwo" in more
 
 
@@ -125,7 +126,8 @@ def test_a_run_that_fails_says_so_once_and_how_to_go_on(bench, how, code):
     assert found == code and "Traceback" not in words
     first, *trace, saved = words.splitlines()
     assert first.startswith("fedmpi: as it was told" if how == "BadInput" else "fedmpi: rank 0 of 1 on ")
-    assert first.endswith("as it was told") and trace == (
+    own = ": ValueError: as it was told; repair it (--resume then needs --accept-changed-code)"
+    assert first.endswith(own if how == "Exception" else "as it was told") and trace == (
         [f"(traceback in {folder / 'log.txt'})"] if how == "Exception" else [])
     kept = folder / "checkpoints" / "round-000001.h5"
     assert saved == f"saved so far: {kept}; continue with --out {folder} --resume auto"

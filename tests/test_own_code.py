@@ -11,7 +11,7 @@ import fedmpi
 from fedmpi import registry
 from fedmpi.cli import app
 from fedmpi.errors import BadInput
-from fedmpi.storage.checkpoint import Checkpoint, list_checkpoints, read_checkpoint, write_checkpoint
+from fedmpi.storage.checkpoint import CheckpointFile, list_checkpoints, read_checkpoint, write_checkpoint
 from tests.sweeps import jobs
 
 HARM = "from pathlib import Path\nPath(__file__).with_name('imported').touch()\nclass Harm:\n    pass\n"
@@ -69,10 +69,18 @@ def name_harm(work, place, name):
     path.write_text(yaml.safe_dump(named(yaml.safe_load(path.read_text()))))
     for saved in list_checkpoints(run / "checkpoints"):
         snapshot = read_checkpoint(saved)
-        rows = Checkpoint(saved).read_rows(0, len(snapshot.ids))
+        rows = CheckpointFile(saved).read_rows(0, len(snapshot.ids))
         named(snapshot.config)
         write_checkpoint(run / "checkpoints", snapshot, [rows])
     return run
+
+
+def copy_with_other_seed(run, work):
+    """Copy a run, as if another seed had given it; return the folder of the copy."""
+    other = work / "other"
+    shutil.copytree(run, other)
+    (other / "config.yaml").write_text((run / "config.yaml").read_text().replace("seed: 0", "seed: 1"))
+    return other
 
 
 def command(*words):
@@ -84,11 +92,7 @@ def command(*words):
 def test_commands_that_read_import_nothing_that_a_run_names(work, place, name):
     run = name_harm(work, place, name)
     run.with_name("seed-0.txt").write_text("job 7: start 1 on host: c.yaml rounds=2\n")
-    other = work / "other"
-    shutil.copytree(run, other)
-    (other / "config.yaml").write_text((run / "config.yaml").read_text().replace("seed: 0", "seed: 1"))
-    assert command("report", run, other, "--to", work / "report")[0] == 0
-    assert command("compare", run, other)[0] == 0
+    assert command("compare", run, copy_with_other_seed(run, work))[0] == 0
     assert command("summary", work / "out")[0] == 0
     code, said = command("export", run, work / "x.safetensors")
     assert code == 2 and "reading what a run left imports no code that the run names; if you trust the run" in said
@@ -96,6 +100,15 @@ def test_commands_that_read_import_nothing_that_a_run_names(work, place, name):
     assert code == 2 and "holds a run with other settings" in said
     assert command("report", work / "job.yaml", "--out", work / "out")[0] == 2
     assert not (work / "imported").exists() and not (work / "x.safetensors").exists()
+
+
+@pytest.mark.slow("draws all figures")
+@pytest.mark.parametrize("name", NAMES)
+def test_a_report_imports_nothing_that_a_run_names(work, name):
+    """A report takes a second, so all places name the code at once; the plug-in is a method."""
+    run = [name_harm(work, place, name) for place in (PLACES if name == "harm:Harm" else ["method"])][-1]
+    assert command("report", run, copy_with_other_seed(run, work), "--to", work / "report")[0] == 0
+    assert not (work / "imported").exists()
 
 
 def test_tensorboard_imports_nothing_either(work):

@@ -15,14 +15,14 @@ from fedmpi import ranks, registry
 from fedmpi.comm.transport import Solo
 from fedmpi.config import load
 from fedmpi.method import Participants
-from fedmpi.text import spans
+from fedmpi.text import format_spans
 from tests.federations import method
 
 
 @pytest.mark.parametrize("numbers, text", [
     ([], ""), ([4], "4"), ([0, 1], "0-1"), ([0, 2], "0 2"), ([0, 1, 2, 3, 5, 7, 8], "0-3 5 7-8")])
 def test_numbers_are_written_in_spans(numbers, text):
-    assert spans(numbers) == text
+    assert format_spans(numbers) == text
 
 
 class Three(Solo):
@@ -34,6 +34,8 @@ class Three(Solo):
         self.others = [np.frombuffer(json.dumps(value).encode(), np.uint8) for value in others]
 
     def gather(self, rows, counts):
+        if self.rank:
+            return None
         own, lengths = [rows], [np.array([len(text)]) for text in self.others]
         return np.concatenate([*own, *(lengths if counts.sum() == 3 else self.others)])
 
@@ -46,10 +48,10 @@ def test_what_ranks_tell_arrives_in_their_order():
 
 
 def test_a_rank_shows_its_card():
-    card = ranks.card(Solo(), ["c.yaml", ["seed=4"], None])
+    card = ranks.describe_rank(Solo(), ["c.yaml", ["seed=4"], None])
     assert card == {"host": platform.node(), "fedmpi": fedmpi.__version__, "Python": platform.python_version(),
-                    "torch": version("torch"), "code": ranks.code_mark(), "command": "c.yaml ['seed=4'] -"}
-    assert len(ranks.code_mark()) == 12 and ranks.installed("no-such-package", "none") == "none"
+                    "torch": version("torch"), "code": ranks.hash_source(), "command": "c.yaml ['seed=4'] -"}
+    assert len(ranks.hash_source()) == 12 and ranks.read_package_version("no-such-package", "none") == "none"
 
 
 def test_a_file_that_moves_is_other_code(tmp_path, monkeypatch):
@@ -57,11 +59,11 @@ def test_a_file_that_moves_is_other_code(tmp_path, monkeypatch):
     (tmp_path / "sub").mkdir()
     (tmp_path / "a.py").write_text("x")
     (tmp_path / "a.txt").write_text("x")
-    before = ranks.code_mark()
+    before = ranks.hash_source()
     (tmp_path / "a.txt").write_text("y")
-    assert ranks.code_mark() == before
+    assert ranks.hash_source() == before
     (tmp_path / "a.py").rename(tmp_path / "sub" / "a.py")
-    assert ranks.code_mark() != before
+    assert ranks.hash_source() != before
 
 
 def test_a_rank_says_where_it_works(monkeypatch):
@@ -82,8 +84,9 @@ def at(host, gpu, hosts=True, device="cpu", cores=1):
 
 
 def test_a_rank_that_hosts_nobody_shares_no_gpu():
-    assert ranks.oddities([at("n", "a", False), at("n", "a"), at("m", "a")]) == []
-    shared, without = ranks.oddities([at("n", "a"), at("n", "a"), at("n", None), at("n", None, False), at("m", None)])
+    assert ranks.list_warnings([at("n", "a", False), at("n", "a"), at("m", "a")]) == []
+    shared, without = ranks.list_warnings([at("n", "a"), at("n", "a"), at("n", None), at("n", None, False),
+                                           at("m", None)])
     assert shared == ("ranks 0-1 share one GPU of n; one rank per GPU is faster, unless a rank leaves its GPU idle")
     assert without == ("ranks 2 4 train on the CPU while others have a GPU, and all wait for the slowest; ask for a "
                        "GPU for each (Slurm: --gpus-per-node), or start fewer ranks")
@@ -91,7 +94,7 @@ def test_a_rank_that_hosts_nobody_shares_no_gpu():
 
 def test_hosts_stand_in_a_table(monkeypatch):
     monkeypatch.setenv("COLUMNS", "100")
-    table = ranks.hosts_table([at("n2", None), at("n1", "a", device="cuda:0 H", cores=4), at("n2", None),
+    table = ranks.format_hosts([at("n2", None), at("n1", "a", device="cuda:0 H", cores=4), at("n2", None),
                                 at("n1", None), at("n2", None, cores=2)])
     assert [line.split() for line in table.splitlines() if "-----" not in line] == [
         ["host", "ranks", "device", "cores", "threads"], ["n1", "3", "cpu", "1", "1"],
@@ -106,8 +109,8 @@ def test_plug_ins_are_found_by_their_names(monkeypatch):
     def entry_points(group, name=None):
         return [entry] if group == "fedmpi.models" and name in (None, "own") else []
     monkeypatch.setattr(registry, "entry_points", entry_points)
-    assert registry.find_class("models", "own") is Own and registry.available("models")[-1] == "own"
-    assert "own" not in registry.available("datasets")
+    assert registry.find_class("models", "own") is Own and registry.list_available("models")[-1] == "own"
+    assert "own" not in registry.list_available("datasets")
     assert registry.find_class("methods", "fedmhc").__name__ == "FedMHC"
     with pytest.raises(fedmpi.errors.BadInput, match="model 'owm' is not known; there are .*, or your own as "
                                                      "module:Class. Did you mean own"):
@@ -137,15 +140,15 @@ def test_how_long_a_configuration_may_be(tmp_path):
     ("00", "00"), ("1e", "1e"), ("TRUE", True), ("False", False), ("no", "no"), ("1:30", "1:30"), ("0x1F", "0x1F"),
     ("2024-01-01", "2024-01-01"), ("null", None), ("", None)])
 def test_values_as_people_write_them(text, value):
-    found = load.parse(text)
+    found = load.parse_yaml(text)
     assert found == value and type(found) is type(value)
 
 
 def test_keys_are_given_once_also_where_mappings_merge():
-    assert load.parse("a: &a {x: 1, y: 2}\nb: {<<: *a, x: 3}")["b"] == {"x": 3, "y": 2}
+    assert load.parse_yaml("a: &a {x: 1, y: 2}\nb: {<<: *a, x: 3}")["b"] == {"x": 3, "y": 2}
     for text in ("a: 1\nb: 2\na: 1", "x: {b: 1, b: 2}"):
         with pytest.raises(ValueError, match="[ab] given twice"):
-            load.parse(text)
+            load.parse_yaml(text)
 
 
 def test_some_participants_and_the_one_model_to_export(mlp):

@@ -4,24 +4,25 @@ from __future__ import annotations
 import io
 import re
 import sys
+from types import ModuleType, SimpleNamespace
 
 import pytest
 
 from fedmpi.progress import Progress, write_stdout
-from fedmpi.text import duration, percent
+from fedmpi.text import format_duration, format_percent
 
 
 @pytest.mark.parametrize("seconds, text", [
     (0, "0.0 s"), (9.94, "9.9 s"), (10, "10 s"), (99.4, "99 s"), (100, "2 min"), (150, "2 min"), (151, "3 min"),
     (5999, "100 min"), (6000, "1.7 h"), (36_000, "10.0 h")])
 def test_durations(seconds, text):
-    assert duration(seconds) == text
+    assert format_duration(seconds) == text
 
 
 @pytest.mark.parametrize("value, text", [
     (0, "0.00 %"), (.12345, "12.35 %"), (1, "100.00 %"), (None, "-"), (float("nan"), "-")])
 def test_percent(value, text):
-    assert percent(value) == text
+    assert format_percent(value) == text
 
 
 class Terminal(io.StringIO):
@@ -86,3 +87,44 @@ def test_a_run_does_not_fail_for_what_it_says(monkeypatch, error, silent):
     assert (sys.stdout is not refusing) is silent      # into a closed pipe nothing is tried again
     if silent:
         sys.stdout.close()
+
+
+def test_in_a_notebook_a_round_replaces_the_one_before(monkeypatch, capsys):
+    ipython, shown = ModuleType("IPython"), []
+
+    class Handle:
+        def __init__(self, content):
+            shown.append([content["text/plain"]])
+
+        def update(self, content, raw):
+            shown[-1].append(content["text/plain"])
+    ipython.get_ipython = lambda: type("Shell", (), {"kernel": object()})()
+    ipython.display = SimpleNamespace(display=lambda content, raw, display_id: Handle(content))
+    monkeypatch.setitem(sys.modules, "IPython", ipython)
+    progress = Progress()
+    for text in ("one", "two"):
+        progress.round(text)
+    progress.say("stays")
+    progress.round("three")
+    assert shown == [["one", "two"], ["three"]] and capsys.readouterr().out == "stays\n"
+    Progress(quiet=True).round("four")
+    ipython.get_ipython = lambda: None
+    Progress().round("five")
+    assert len(shown) == 2 and capsys.readouterr().out == "five\n"
+
+
+def test_control_characters_are_shown_and_never_sent(printed, capsys, tmp_path):
+    progress = Progress(tmp_path / "other.txt")
+    for tell in (progress.say, progress.note, progress.round):
+        tell("a\033[2Jb\rc\x9bd\u202ee\x07")
+    progress.close()
+    shown = r"a\x1b[2Jb\rc\x9bd\u202ee\x07"
+    assert capsys.readouterr().out == f"{shown}\n{shown}\n"
+    assert [line[21:] for line in (tmp_path / "other.txt").read_text().splitlines()] == [shown] * 3
+
+
+def test_a_terminal_without_the_characters_gets_escapes(monkeypatch):
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(raw := io.BytesIO(), encoding="ascii"))
+    write_stdout("results in runs/Zürich\n")
+    sys.stdout.flush()
+    assert raw.getvalue() == b"results in runs/Z\\xfcrich\n"

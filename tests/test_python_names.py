@@ -14,6 +14,7 @@ import fedmpi
 from fedmpi import result
 from fedmpi.errors import BadInput
 from fedmpi.sweeps.local import Sweep
+from tests import forked
 from tests.launch import ROOT
 from tests.runs import run_alone
 
@@ -100,23 +101,27 @@ def test_the_import_loads_neither_torch_nor_mpi_nor_anything_else():
     assert done.stdout == "{'fedmpi'}\n"
 
 
-@pytest.mark.slow("a new process")
 def test_a_run_of_one_process_loads_no_mpi(bench, config):
-    code = (f"import sys, fedmpi; fedmpi.run({config | {'rounds': 1, 'method': 'local'}!r}, "
-            f"out={str(bench.out('alone'))!r}, quiet=True); print('mpi4py' in sys.modules)")
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
+    def begin_anew():
+        """Run in a fork that has loaded neither this package nor MPI."""
+        for name in [name for name in sys.modules if name.partition(".")[0] in ("fedmpi", "mpi4py")]:
+            del sys.modules[name]
+        import fedmpi
+        fedmpi.run(config | {"rounds": 1, "method": "local"}, out=str(bench.out("alone")), quiet=True)
+        print("mpi4py" in sys.modules)
+    done = forked.call(1, begin_anew)
     assert done.stdout == "False\n", done.stderr
 
 
 def test_a_launcher_is_known_by_its_variables(monkeypatch):
-    from fedmpi.comm.launcher import inside_launcher
+    from fedmpi.comm.launcher import is_inside_launcher
     for name in [name for name in os.environ if name.startswith(("PMI", "OMPI", "SLURM"))]:
         monkeypatch.delenv(name)
-    assert not inside_launcher()
+    assert not is_inside_launcher()
     for name in ("PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_RANK"):
         monkeypatch.setenv(name, "0")
-        assert inside_launcher()
+        assert is_inside_launcher()
         monkeypatch.delenv(name)
     monkeypatch.setenv("SLURM_STEP_NUM_TASKS", "4")
-    assert inside_launcher()
+    assert is_inside_launcher()
 

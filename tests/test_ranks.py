@@ -23,7 +23,7 @@ from tests.runs import wait_for
 def test_ranks_that_do_not_belong_together_are_refused(monkeypatch, name, remedy):
     world = Solo()
     world.size = 3
-    mine = ranks.card(world, ["c.yaml", [], None])
+    mine = ranks.describe_rank(world, ["c.yaml", [], None])
     others = [mine, mine | {"host": "n2"}, mine | {"host": "n3", name: "another"}]
     monkeypatch.setattr(ranks, "gather_objects", lambda world, value: others[:world.size])
     with pytest.raises(BadInput, match=f"rank 2 on n3 has {name} another, rank 0 on .*; {remedy}"):
@@ -45,9 +45,9 @@ def test_another_command_on_another_rank(bench, warm):
 def test_the_code_mark_changes_with_the_code(tmp_path, monkeypatch):
     (tmp_path / "a.py").write_text("1")
     monkeypatch.setattr(ranks, "PACKAGE", tmp_path)
-    before = ranks.code_mark()
+    before = ranks.hash_source()
     (tmp_path / "a.py").write_text("2")
-    assert ranks.code_mark() != before
+    assert ranks.hash_source() != before
 
 
 def at(host="n1", gpu=None, hosts=True) -> dict:
@@ -60,7 +60,7 @@ def at(host="n1", gpu=None, hosts=True) -> dict:
     ([at(hosts=False), at(gpu="a"), at(gpu="b"), at(gpu="a")], ["ranks 1 3 share one GPU of n1"]),
     ([at(hosts=False), at(gpu="a"), at()], ["ranks 2 train on the CPU while others have a GPU"])])
 def test_what_is_odd_about_devices(places, said):
-    found = ranks.oddities(places)
+    found = ranks.list_warnings(places)
     assert len(found) == len(said) and all(one.startswith(start) for one, start in zip(found, said, strict=True))
 
 

@@ -26,7 +26,7 @@ def alone(bench):
 
 
 @pytest.mark.parametrize("ranks, engine, settings", [
-    (2, "vmap", ["placement=shuffled"]),
+    pytest.param(2, "vmap", ["placement=shuffled"], marks=pytest.mark.slow("ranks of a real MPI library")),
     (3, "loop", ["server.hosts_clients=true", "placement=blocks", "method=fedavg"])])
 def test_any_number_of_ranks_gives_the_same_bits(bench, warm, ranks, engine, settings):
     start = partial(bench.mpirun, python=warm) if engine == "vmap" else bench.run      # one on a real MPI library
@@ -40,6 +40,7 @@ def test_any_number_of_ranks_gives_the_same_bits(bench, warm, ranks, engine, set
     assert f"digest {expected['digest'][:16]}" in done.stdout.splitlines()[-1]
 
 
+@pytest.mark.slow("five ranks")
 def test_more_ranks_than_clients(bench):
     done = bench.run(5, "idle", "data.clients=3", "method=fedah")
     assert done.returncode == 0, done.stderr

@@ -1,9 +1,11 @@
 """Job scripts with hostile values: bash runs the planned command with these values as its words, and nothing else.
 
 The script runs in a bash without a search path, in which the commands that it needs are functions: any other command
-would be reported as not found. Hostile texts try to write the file STOLEN, which takes no command at all."""
+would be reported as not found. Hostile texts try to write the file STOLEN, which takes no command at all.
+`FEDMPI_TEST_EXAMPLES=400 python -m pytest tests/test_scripts_hostile.py` tries more of them."""
 from __future__ import annotations
 
+import os
 import shlex
 import subprocess
 from pathlib import Path
@@ -14,7 +16,9 @@ from hypothesis import strategies as st
 
 from fedmpi.errors import BadInput
 from fedmpi.slurm.script import JobScript, list_directives, render_script
+from tests.launch import LIMIT
 
+EXAMPLES = int(os.environ.get("FEDMPI_TEST_EXAMPLES", 40))
 COMMANDS = """
 PATH=/nowhere
 srun() { printf '%s\\0' "$@" >srun.words; return 75; }
@@ -68,14 +72,14 @@ def run_script(job: JobScript, folder: Path, array: bool) -> tuple[str, list[str
     syntax = subprocess.run(["/bin/bash", "-n"], input=text, text=True, capture_output=True)
     assert (syntax.returncode, syntax.stderr) == (0, "")
     done = subprocess.run(["/bin/bash", "-c", COMMANDS + text], cwd=folder, env=variables, text=True,
-                          stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=60)
+                          stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=LIMIT)
     return done.stdout, (folder / "srun.words").read_bytes().decode().split("\0")[:-1]
 
 
 @given(config=words, asked=several, runs=st.lists(several, min_size=2, max_size=2), out=words, name=words, mpi=words,
        command=several, launcher=several, options=several, array=st.booleans(), ranks=st.sampled_from([3, 4]),
        chain=st.integers(0, 2))
-@settings(max_examples=40, deadline=None, derandomize=True, phases=[Phase.explicit, Phase.generate],
+@settings(max_examples=EXAMPLES, deadline=None, derandomize=True, phases=[Phase.explicit, Phase.generate],
           suppress_health_check=list(HealthCheck), database=None)
 @example(config="c", asked=("a=$(>STOLEN)",), runs=[("b='",), ('c="',)], out="o;>STOLEN", name="x&>STOLEN&y", mpi="'",
          command=("f",), launcher=(), options=(), array=False, ranks=4, chain=0)

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 import pytest
 
 from fedmpi.errors import BadInput
-from fedmpi.settings import Ge, Gt, Le, describe, make_settings, setting_names
+from fedmpi.settings import Ge, Gt, Le, describe_settings, list_setting_names, make_settings
 
 
 @dataclass(frozen=True)
@@ -91,8 +91,8 @@ def test_paths_without_a_section_and_missing_settings():
 
 
 def test_describe_lists_what_there_is():
-    assert setting_names(Spring) == ["lam", "M", "anchor", "rounds", "on", "range"]
-    rows = {row["name"]: row for row in describe(Spring)}
+    assert list_setting_names(Spring) == ["lam", "M", "anchor", "rounds", "on", "range"]
+    rows = {row["name"]: row for row in describe_settings(Spring)}
     assert rows["lam"] == {"name": "lam", "type": "float", "default": .1, "help": "strength of the pull"}
     assert rows["anchor"]["type"] == "global|local" and rows["M"]["help"] == ""
-    assert describe(Needy)[0]["default"] is None
+    assert describe_settings(Needy)[0]["default"] is None

@@ -4,7 +4,7 @@ from __future__ import annotations
 import pytest
 
 from fedmpi import text as text_table
-from fedmpi.text import pairs, paragraphs
+from fedmpi.text import format_pairs, wrap_paragraphs
 
 TABLE = """name       count
 ----------------
@@ -39,26 +39,26 @@ def test_texts_are_wrapped_and_numbers_are_not(monkeypatch):
 
 
 def test_pairs_are_aligned_and_hang():
-    text = pairs([("a", "one two " * 7), ("long", "two-words " * 6)])
+    text = format_pairs([("a", "one two " * 7), ("long", "two-words " * 6)])
     assert text.splitlines() == ["a     " + "one two " * 6 + "one", "      two",
                                  "long  " + ("two-words " * 5).strip(), "      two-words"]
 
 
 def test_pairs_have_forty_columns_at_least(monkeypatch):
     monkeypatch.setenv("COLUMNS", "10")
-    assert pairs([("a", "x" * 10 + " " + "y" * 26)]) == "a  " + "x" * 10 + " " + "y" * 26
-    assert pairs([("a", "x" * 10 + " " + "y" * 27)]).splitlines() == ["a  " + "x" * 10, "   " + "y" * 27]
+    assert format_pairs([("a", "x" * 10 + " " + "y" * 26)]) == "a  " + "x" * 10 + " " + "y" * 26
+    assert format_pairs([("a", "x" * 10 + " " + "y" * 27)]).splitlines() == ["a  " + "x" * 10, "   " + "y" * 27]
 
 
 def test_long_paragraphs_are_wrapped_and_indented_ones_kept():
     long, kept = "word " * 20, "short\nlines"
     code = "title\n    " + "x" * 70
-    assert paragraphs(f"{long}\n\n{kept}\n\n{code}").split("\n\n") == [
+    assert wrap_paragraphs(f"{long}\n\n{kept}\n\n{code}").split("\n\n") == [
         ("word " * 12).strip() + "\n" + ("word " * 8).strip(), kept, code]
-    assert paragraphs("a" * 60) == "a" * 60 and paragraphs("b " * 30 + "c") == ("b " * 30).strip() + "\nc"
+    assert wrap_paragraphs("a" * 60) == "a" * 60 and wrap_paragraphs("b " * 30 + "c") == ("b " * 30).strip() + "\nc"
 
 
 def test_without_a_terminal_there_are_120_columns(monkeypatch):
     monkeypatch.delenv("COLUMNS")
     monkeypatch.setattr(text_table.shutil.os, "get_terminal_size", lambda fd: (_ for _ in ()).throw(OSError()))
-    assert text_table.width() == 120
+    assert text_table.find_width() == 120

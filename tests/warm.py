@@ -1,4 +1,5 @@
-"""A warm Python: a program that looks like `python`, whose `-m fedmpi` is performed by a fork of the test process.
+"""A warm Python: a program that looks like `python`, whose `-m fedmpi` is performed by a fork of the test process. So
+is `-m tests.MODULE`.
 
 The fork has PyTorch loaded. So a start costs a twentieth of a second, while the imports of a new process cost three
 seconds of processor time. The program is an executable file, for lines of bash, sweeps and real launchers.

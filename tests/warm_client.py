@@ -1,6 +1,6 @@
 """Take the place of `python` and hand the command to a warm process (see warm.py): `warm_client.py SOCKET WORDS`.
 
-Words other than `-m fedmpi ...` start a new process."""
+The command is a module of fedmpi or of its tests, `-m fedmpi ...`. Other words start a new process."""
 import json
 import os
 import signal
@@ -24,7 +24,7 @@ def open_files() -> list[int]:
 
 def main(place: str, words: list[str]) -> None:
     """Hand over words, folder, environment and open files, pass signals on, and end as the command does."""
-    if words[:2] != ["-m", "fedmpi"]:
+    if words[:1] != ["-m"] or words[1].split(".")[0] not in ("fedmpi", "tests"):
         os.execv(sys.executable, [sys.executable, *words])
     # Keep signals until there is a process to which they can be passed on.
     signal.pthread_sigmask(signal.SIG_BLOCK, PASSED_ON)

@@ -4,6 +4,7 @@ from __future__ import annotations
 import json
 import multiprocessing
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -25,6 +26,8 @@ from tests.forked import load
 ROOT = Path(__file__).parents[2]
 HEAD = {"when": "today", "commit": "0", "device": "cpu", "small": True}
 PATIENCE_S = 60      # a safety net: what is waited for takes a second
+# What a step may take that goes well meanwhile; a busy machine needs more than a second for that.
+SHORT_S = 3.
 
 
 def step(call: str, *words: str, limit_s=PATIENCE_S, silent_s=PATIENCE_S, needs_s=1.) -> Step:
@@ -67,20 +70,20 @@ def test_a_step_that_dies_goes_on_behind_the_case(tmp_path, end, why):
 
 
 def test_a_step_that_hangs_is_ended_and_goes_on_behind_the_case(tmp_path):
-    found = day(tmp_path, step("note_cases", "hang", silent_s=1.), step("note_one")).go()
+    found = day(tmp_path, step("note_cases", "hang", silent_s=SHORT_S), step("note_one")).go()
     assert whats(found) == ["first", "third", "one"]
-    assert found["lost"][0]["why"] == "ended in case second: nothing was heard for 1 s"
+    assert found["lost"][0]["why"] == "ended in case second: nothing was heard for 3 s"
 
 
 def test_a_step_whose_time_is_over_keeps_what_it_found(tmp_path):
-    found = day(tmp_path, step("talk_for_ever", limit_s=1.), step("note_one")).go()
+    found = day(tmp_path, step("talk_for_ever", limit_s=SHORT_S), step("note_one")).go()
     bad, good = found["steps"]
     assert not bad["ok"] and good["ok"] and found["ceilings"]["last"] > 0
     assert bad["why"] == "ended: its time was over"
 
 
 def test_no_case_is_begun_without_time_for_it(tmp_path):
-    notes = Notes(tmp_path / "n", Options("cpu", True, tmp_path), time.monotonic() + SPARE_S + 1)
+    notes = Notes(tmp_path / "n", Options("cpu", True, tmp_path), time.monotonic() + SPARE_S + PATIENCE_S)
     begun = []
     for case in notes.cases("abc"):
         begun.append(case)
@@ -92,11 +95,11 @@ def test_a_step_is_skipped_with_its_reason_when_the_budget_is_short(tmp_path):
     found = day(tmp_path, step("note_one", needs_s=50.), step("note_one", needs_s=.1), budget_s=RESERVE_S + 30).go()
     assert [row["ok"] for row in found["steps"]][-1] and whats(found) == ["one"]
     found = day(tmp_path / "other", step("note_one", needs_s=50.), budget_s=RESERVE_S + 30).go()
-    assert found["steps"][0]["why"] in (f"skipped: {s} s of the budget are left, it needs 50" for s in (29, 30))
+    assert re.fullmatch(r"skipped: (30|[12]\d) s of the budget are left, it needs 50", found["steps"][0]["why"])
 
 
 def test_what_a_step_has_started_is_ended_with_it(tmp_path):
-    found = day(tmp_path, step("leave_a_child", silent_s=1.)).go()
+    found = day(tmp_path, step("leave_a_child", silent_s=SHORT_S)).go()
     wait_for(lambda: not alive(found["machine"]["child"]) and not alive(found["machine"]["own"]))
 
 
@@ -105,7 +108,7 @@ def test_a_day_that_is_killed_leaves_a_whole_file_and_no_process(tmp_path, monke
     process = multiprocessing.get_context("fork").Process(
         target=day(tmp_path, step("note_one"), step("wait_for_ever")).go)
     process.start()
-    notes = Path(tmp_path, gpu_day.NAME)
+    notes = Path(tmp_path, gpu_day.BOOK_NAME)
     wait_for(lambda: notes.exists() and json.loads(notes.read_text())["steps"])
     children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
     wait_for(lambda: children.read_text())
@@ -138,7 +141,7 @@ def test_half_a_line_is_no_note(tmp_path):
 
 
 def test_numbers_that_json_does_not_know_become_none(tmp_path):
-    found = gpu_day.blank_book(**HEAD)
+    found = gpu_day.make_blank_book(**HEAD)
     book.note(found, "s", "sums", {"what": "x", "clients": 1, "ms": float("nan"), "error": ""})
     book.store(found, tmp_path / "b.json")
     assert gpu_day.load_book(tmp_path / "b.json")["sums"][0]["ms"] is None

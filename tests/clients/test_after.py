@@ -19,7 +19,7 @@ def test_states_do_not_depend_on_who_is_judged_after_training(name, mlp, federat
         run.go(2, judge=True)
     assert runs[0].digest() == runs[1].digest()
     np.testing.assert_array_equal(runs[0].group.touched(), runs[1].group.touched())
-    tables = [run.judge(2) for run in runs]
+    tables = [run.judged for run in runs]
     np.testing.assert_array_equal(tables[0][:, [0, 2]], tables[1][:, [0, 2]])
     assert not tables[1][:, 1].any()
     assert tables[0][:, 1, 0].all() or not tables[0][:, 1].any()      # all, or a method that has nothing to show

@@ -10,6 +10,7 @@ import torch
 from fedmpi.comm import exact
 from fedmpi.comm.orders import MINE, UP, RowRef
 from fedmpi.config.schema import Checkpoint, StateSettings, Train
+from fedmpi.engines.batch_plan import NO_AUGMENTATION
 from fedmpi.engines.loop import Loop
 from fedmpi.engines.vmap import Vmap
 from fedmpi.errors import GivenUp
@@ -182,10 +183,12 @@ def test_notes_are_sums_with_their_scales(reduce):
 
 def test_the_local_training_of_a_round():
     """The rate decays by a factor a round, from the first one on; an opening (round -1) has the first rate."""
-    train = Train(batch=7, lr=.08, lr_decay=.5, momentum=.3, epochs=4, steps=9)
+    train = Train(batch=7, lr=.08, lr_decay=.5, momentum=.3, epochs=4, steps=9, nesterov=True, weight_decay=.01,
+                  clip_norm=2., label_smoothing=.1)
     group = lab(train=train, seed=12).group
     for when, decay in ((-1, 1), (0, 1), (1, .5), (2, .25), (5, .03125)):
-        assert group.local(when) == (12, when, 7, 4, 9, pytest.approx(.08 * decay, rel=1e-12), .3, decay, "main")
+        assert group.local(when) == (12, when, 7, 4, 9, pytest.approx(.08 * decay, rel=1e-12), .3, decay, "main",
+                                     ("sgd", .01, True, 2.), .1, NO_AUGMENTATION)
 
 
 def test_settings_reach_the_engine_and_the_store():
@@ -272,7 +275,7 @@ def test_rows_are_restored_from_a_file_in_runs_of_neighbours(tmp_path, monkeypat
             read.append((self.path, start, stop))
             at = np.arange(start, stop)
             return {"a": np.ones((len(at), 2, 3), np.float32) * ids[at][:, None, None], "n": 10 * ids[at]}
-    monkeypatch.setattr(checkpoint, "Checkpoint", Rows)
+    monkeypatch.setattr(checkpoint, "CheckpointFile", Rows)
     group.restore_states("file", ids)
     assert read == [("file", 0, 2), ("file", 3, 4)]
     assert group.clients == [0, 1, 2, 5] and group.touched().tolist() == [False, True, True, True]

@@ -18,7 +18,7 @@ STEPS = """
 import sys, numpy as np, resource
 from fedmpi.clients import malloc as heap
 if "keep" in sys.argv:
-    heap.keep()
+    heap.keep_freed_memory()
 def step():
     return len([np.ones(1 << 20) for _ in range(8)])
 for _ in range(3):
@@ -38,17 +38,17 @@ def faults(*arguments: str) -> int:
 @pytest.mark.skipif(not GLIBC, reason="the C library is not glibc")
 def test_pages_are_not_asked_for_again():
     """A step of 64 MB, ten times."""
-    assert malloc.keep()
+    assert malloc.keep_freed_memory()
     assert faults() > 100 > 50 > faults("keep")      # the pages are large ones where the system makes them so
 
 
 def test_every_rank_does_it(monkeypatch):
     kept = []
-    monkeypatch.setattr(malloc, "keep", lambda: kept.append(1))
+    monkeypatch.setattr(malloc, "keep_freed_memory", lambda: kept.append(1))
     Rig(Solo(), Synthetic((4,), 2, np.ones(3, np.int64)), {"model": "mlp"})
     assert kept
 
 
 def test_other_libraries_are_left_alone(monkeypatch):
     monkeypatch.setattr(malloc.ctypes, "CDLL", lambda name: object())
-    assert malloc.keep() is False
+    assert malloc.keep_freed_memory() is False

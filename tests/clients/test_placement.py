@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedmpi.clients.placement import Pace, assign_homes, longest_first
+from fedmpi.clients.placement import Pace, assign_homes, place_longest_first
 from fedmpi.method import Participants
 
 HOW = ("balanced", "blocks", "shuffled")
@@ -80,7 +80,7 @@ def test_a_slower_rank_gets_less():
     for _ in range(6):
         at = pace.ranks(everyone)
         work = np.bincount(at, minlength=3)
-        facts = pace.note(np.column_stack([work * [0, 1, 3], work]), everyone)      # rank 2 takes three times as long
+        facts = pace.record(np.column_stack([work * [0, 1, 3], work]), everyone)      # rank 2 takes three times as long
     assert 28 <= work[1] <= 31 and work.sum() == 40
     assert facts["imbalance"] < 1.1 and facts["idle_share"] < .1
 
@@ -89,7 +89,7 @@ def test_an_idle_round_does_not_stop_a_rank_for_good():
     pace = Pace(np.array([1, 2]), movable=True)
     one = who([0], [5])
     pace.ranks(one)
-    pace.note(np.zeros((3, 2)), one)
+    pace.record(np.zeros((3, 2)), one)
     assert np.isfinite(pace.speeds).all() and (pace.speeds > 0).all()
 
 
@@ -98,7 +98,7 @@ def measured(pace, everyone, cost_per_second):
     for _ in range(3):
         at = pace.ranks(everyone)
         work = np.bincount(at, np.asarray(everyone.sizes) + FIXED, len(cost_per_second))
-        facts = pace.note(np.column_stack([work / cost_per_second, work]), everyone)
+        facts = pace.record(np.column_stack([work / cost_per_second, work]), everyone)
     return facts
 
 
@@ -176,7 +176,7 @@ def test_longest_first_is_its_definition(costs, bins, seed):
         done = [(load + cost) / speed for load, speed in zip(loads, speeds, strict=True)]
         place[item] = done.index(min(done))
         loads[place[item]] += cost
-    found = longest_first(np.array(costs), bins, np.array(speeds, float))
+    found = place_longest_first(np.array(costs), bins, np.array(speeds, float))
     assert found.tolist() == [place[i] for i in range(len(costs))]
 
 
@@ -192,16 +192,16 @@ def test_the_facts_of_a_round_are_those_of_the_ranks_that_host():
     """Rank 0 hosts nobody: its seconds count nowhere."""
     pace = Pace(np.array([1, 2, 3, 3]), movable=False)
     pace.ranks(who([0, 1, 2], [30, 80, 80]))
-    facts = pace.note(np.array([[9., 99], [2, 5], [3, 7], [1, 6]]), who([0, 1, 2], [30, 80, 80]))
+    facts = pace.record(np.array([[9., 99], [2, 5], [3, 7], [1, 6]]), who([0, 1, 2], [30, 80, 80]))
     assert facts == {"seconds_train": 3., "seconds_judge": 7., "imbalance": 1.5, "idle_share": pytest.approx(1 / 3)}
     rate = np.array([50 / 2, 100 / 3, 100 / 1])      # samples, and 20 for each client or rank, a second
     assert pace.speeds == pytest.approx(.5 + .5 * rate / rate.mean())
     assert (pace.rounds, pace.seconds) == (1, 3.)
-    pace.note(np.array([[0., 0], [5, 5], [3, 7], [1, 6]]), who([0, 1, 2], [30, 80, 80]))
+    pace.record(np.array([[0., 0], [5, 5], [3, 7], [1, 6]]), who([0, 1, 2], [30, 80, 80]))
     assert (pace.rounds, pace.seconds) == (2, 4.)
-    pace.note(np.array([[0., 0], [5, 5], [0, 7], [1, 6]]), who([0, 1, 2], [30, 80, 80]))      # one did not train
+    pace.record(np.array([[0., 0], [5, 5], [0, 7], [1, 6]]), who([0, 1, 2], [30, 80, 80]))      # one did not train
     assert (pace.rounds, pace.seconds) == (2, 4.)
-    idle = pace.note(np.zeros((4, 2)), who([0, 1, 2], [30, 80, 80]))
+    idle = pace.record(np.zeros((4, 2)), who([0, 1, 2], [30, 80, 80]))
     assert idle == {"seconds_train": 0., "seconds_judge": 0., "imbalance": pytest.approx(1.), "idle_share": 1.}
 
 
@@ -211,7 +211,7 @@ def test_moves_are_those_by_hand():
     for rounds in range(3):
         assert pace.moves(left=100) is None and pace.rounds == rounds      # not measured long enough
         pace.ranks(who(range(4), [80, 60, 40, 20]))
-        pace.note(np.array([[0., 0], [2.4, 0], [.4, 0]]), who(range(4), [80, 60, 40, 20]))
+        pace.record(np.array([[0., 0], [2.4, 0], [.4, 0]]), who(range(4), [80, 60, 40, 20]))
     ids, ranks = pace.moves(left=100)
     assert (ids.tolist(), ranks.tolist()) == ([0], [2]) and ids.dtype == ranks.dtype == np.int64
     assert pace.homes.tolist() == [1, 1, 1, 2]      # not moved yet
@@ -229,6 +229,6 @@ def test_a_trifle_is_not_worth_moving(small, expected):
     pace = pace_of([0, 0, 1], sizes, row=0)
     for _ in range(3):
         pace.ranks(who(range(3), sizes))
-        pace.note(np.array([[1000., 0], [980 - 2 * small, 0]]), who(range(3), sizes))
+        pace.record(np.array([[1000., 0], [980 - 2 * small, 0]]), who(range(3), sizes))
     found = pace.moves(left=10)
     assert found is None if expected is None else found[0].tolist() == expected

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from fedmpi.clients.state_store import StateStore, digest_of, digest_of_run
+from fedmpi.clients.state_store import StateStore, compute_digest, compute_run_digest
 from fedmpi.errors import FedmpiError
 from fedmpi.method import Nothing
 
@@ -72,7 +72,7 @@ def test_the_digest_sees_names_types_shapes_and_bytes():
         n: torch.Tensor
     w, n = torch.zeros(4), torch.tensor(7)
     states = [Mine(w, n), Mine(w.double(), n), Mine(w.view(2, 2), n), Mine(w, n + 1), Mine(-w, n), Other(w, n)]
-    assert len({digest_of(s) for s in states}) == len(states)
+    assert len({compute_digest(s) for s in states}) == len(states)
 
 
 def test_states_beyond_the_memory_spill_and_come_back(tmp_path):
@@ -175,4 +175,4 @@ def test_digests_are_the_known_ones():
                                + np.int64(n).tobytes())
         assert s.digest(client).tobytes() == known.digest() and s.digest(client).dtype == np.uint8
     both = np.stack([s.digest(0), s.digest(3)])
-    assert digest_of_run(s.first, both) == hashlib.sha256(s.digest(0).tobytes() + both.tobytes()).hexdigest()
+    assert compute_run_digest(s.first, both) == hashlib.sha256(s.digest(0).tobytes() + both.tobytes()).hexdigest()

@@ -7,13 +7,13 @@ import numpy as np
 import pytest
 import torch
 
-from fedmpi.assembly import bind_method
+from fedmpi.assembly import build_method
 from fedmpi.clients.updates import clip_update
 from fedmpi.config.schema import Server
 from fedmpi.engines.loop import Loop
 from fedmpi.engines.vmap import Vmap
 from fedmpi.errors import BadInput
-from fedmpi.faults import Attack, attackers
+from fedmpi.faults import Attack, choose_attackers
 from fedmpi.methods.fedper import Shared, Up
 from tests.federations import Lab, View, method, mlp
 
@@ -73,10 +73,12 @@ def test_a_label_flipper_trains_on_other_labels(mlp, federation):
 
 def test_attackers_are_drawn_once_for_all_and_never_all():
     attack = Attack("noise", share=.2)
-    assert len(attackers(attack, 50, 3)) == 10 == len(set(attackers(attack, 50, 3)))
-    assert list(attackers(attack, 50, 3)) == sorted(attackers(attack, 50, 3)) != sorted(attackers(attack, 50, 4))
-    assert [len(attackers(replace(attack, share=s), 4, 0)) for s in (1e-3, .5, .999)] == [1, 2, 3]
-    assert not len(attackers(attack, 1, 0)) and not len(attackers(None, 9, 0))
+    assert len(choose_attackers(attack, 50, 3)) == 10 == len(set(choose_attackers(attack, 50, 3)))
+    assert list(choose_attackers(attack, 50, 3)) == sorted(choose_attackers(attack, 50,
+                                                                            3)) != sorted(choose_attackers(attack, 50,
+                                                                                                           4))
+    assert [len(choose_attackers(replace(attack, share=s), 4, 0)) for s in (1e-3, .5, .999)] == [1, 2, 3]
+    assert not len(choose_attackers(attack, 1, 0)) and not len(choose_attackers(None, 9, 0))
 
 
 def test_clipping_shortens_long_updates_alone():
@@ -99,7 +101,7 @@ def test_the_server_takes_clipped_updates(sent, engine):
 
 def refusal(config, name, federation) -> str:
     with pytest.raises(BadInput) as refused:
-        bind_method(replace(config, method=type(method(name, mlp()))()), federation)
+        build_method(replace(config, method=type(method(name, mlp()))()), federation)
     return str(refused.value)
 
 
@@ -117,6 +119,6 @@ def test_what_means_nothing_for_a_method_is_refused(federation):
     assert "in Local clients send nothing, which" in refusal(clip, "local", federation)
     for name in ("local", "fedamp"):
         assert refusal(noise, name, federation).startswith("attack.kind = noise: clients of ")
-        bind_method(replace(labels, method=type(method(name, mlp()))()), federation)
+        build_method(replace(labels, method=type(method(name, mlp()))()), federation)
     for config in (robust, clip, noise):
-        bind_method(config, federation)
+        build_method(config, federation)

@@ -10,12 +10,12 @@ from threadpoolctl import threadpool_limits
 
 from fedmpi.clustering.kmeans_and_linkage import (
     Clusters,
-    embed,
+    compute_mean_distance,
+    embed_rows,
+    find_nearest,
     kmeans,
     lloyd,
-    mean_distance,
-    nearest,
-    placed,
+    replace_entries,
     split_in_two,
 )
 
@@ -37,11 +37,12 @@ def test_it_is_scikit_learns_from_the_same_start():
 
 def test_distance_is_to_the_mean_of_the_own_cluster():
     x, labels, weight = torch.tensor([[0., 0.], [4., 0.], [7., 7.]]), np.array([0, 0, 2]), [3, 1, 1]
-    assert mean_distance(x, labels) == pytest.approx((2 + 2 + 0) / 3)
-    assert mean_distance(x, labels, weight) == pytest.approx((1 + 3 + 0) / 3)
+    assert compute_mean_distance(x, labels) == pytest.approx((2 + 2 + 0) / 3)
+    assert compute_mean_distance(x, labels, weight) == pytest.approx((1 + 3 + 0) / 3)
     x, _ = blobs(spread=5.)      # of embedded rows, it is that of the rows
     labels = np.arange(len(x)) % 3
-    assert mean_distance(embed(x.double() @ x.double().T), labels) == pytest.approx(mean_distance(x, labels))
+    assert compute_mean_distance(embed_rows(x.double() @ x.double().T),
+                                 labels) == pytest.approx(compute_mean_distance(x, labels))
 
 
 def test_a_warm_start_keeps_the_numbers_of_the_clusters():
@@ -73,7 +74,7 @@ def test_fewer_rows_than_clusters():
     assert sorted(first.labels) == [0, 1] and first.k == 3
     assert torch.equal(first.centres(x[:2], centres)[2], centres[2])
     later = kmeans(x[[2, 0]], 3, centres, (0,))
-    assert later.labels.tolist() == [2, 0] == nearest(x[[2, 0]].numpy(), centres.numpy()).tolist()
+    assert later.labels.tolist() == [2, 0] == find_nearest(x[[2, 0]].numpy(), centres.numpy()).tolist()
 
 
 def test_one_row_and_one_cluster():
@@ -103,23 +104,23 @@ def test_threads_do_not_change_the_labels(start):
 
 def test_a_table_by_client_is_copied():
     table = torch.tensor([-1, -1, 4])
-    assert placed(table, np.array([0, 2]), np.array([5, 6])).tolist() == [5, -1, 6]
+    assert replace_entries(table, np.array([0, 2]), np.array([5, 6])).tolist() == [5, -1, 6]
     assert table.tolist() == [-1, -1, 4]
 
 
 def test_short_points_are_as_far_from_each_other_as_the_long_rows():
     x = 100 + torch.randn(12, 5000, generator=torch.Generator().manual_seed(0))
     x[3] = x[8]
-    points = embed(x.double() @ x.double().T)
+    points = embed_rows(x.double() @ x.double().T)
     assert points.shape[1] <= 11 and torch.allclose(points.mean(0), torch.zeros(1).double(), atol=1e-6)
     assert torch.allclose(torch.cdist(points, points), torch.cdist(x.double(), x.double()), atol=1e-4)
-    assert embed(torch.ones(4, 4)).shape == (4, 1)      # all rows alike
+    assert embed_rows(torch.ones(4, 4)).shape == (4, 1)      # all rows alike
 
 
 def test_long_rows_are_clustered_by_short_points():
     x, centres = blobs(spread=5.)
     both = torch.cat([x, x[:3]]).double()
-    points = embed(both @ both.T)
+    points = embed_rows(both @ both.T)
     for by_points, by_rows in ((lloyd(points[:18], points[18:]), lloyd(x, x[:3])),
                                (kmeans(points[:18], 3, None, (1,)), kmeans(x, 3, None, (1,)))):
         assert by_points.labels.tolist() == by_rows.labels.tolist()
@@ -152,7 +153,7 @@ def test_weights_draw_the_centres():
 @pytest.mark.parametrize("n, d", [(9, 500), (30, 4), (1, 5)])
 def test_embedded_rows_have_the_distances_of_the_rows(n, d):
     x = 3 + torch.randn(n, d, generator=torch.Generator().manual_seed(2)).double()
-    points = embed(x @ x.T)
+    points = embed_rows(x @ x.T)
     assert points.shape == (n, max(1, min(n - 1, d)))
     assert torch.allclose(torch.cdist(points, points), torch.cdist(x, x), atol=1e-6)
     k = min(n, 3)
@@ -160,8 +161,8 @@ def test_embedded_rows_have_the_distances_of_the_rows(n, d):
 
 
 def test_equal_rows_are_one_point():
-    assert torch.allclose(embed(torch.ones(4, 4)), torch.zeros(4, 1).double(), atol=1e-6)
-    assert set(kmeans(embed(torch.ones(4, 4)), 1, None, (0,)).labels) == {0}
+    assert torch.allclose(embed_rows(torch.ones(4, 4)), torch.zeros(4, 1).double(), atol=1e-6)
+    assert set(kmeans(embed_rows(torch.ones(4, 4)), 1, None, (0,)).labels) == {0}
 
 
 def test_two_parts_by_complete_linkage():

@@ -1,8 +1,8 @@
 """Run by mpiexec: every collective of the world, and every verb of Rows on several ways of hosting the clients.
 
-`python -m tests.comm.ranks RESULTS.npz HOSTING`: rank 0 saves what it got; tests/comm/test_ranks.py compares it with
-NumPy. HOSTING is one of them, `hostings` for each, or `all`: on three ranks methods of each kind are trained, too, and
-their digests are printed."""
+`python -m tests.comm.ranks RESULTS.npz HOSTINGS METHODS`: rank 0 saves what it got; tests/comm/test_ranks.py compares
+it with NumPy. HOSTINGS are ways of hosting, separated by commas. If METHODS is `True`, methods of each kind are trained
+on the ranks, too, and their digests are printed."""
 from __future__ import annotations
 
 import json
@@ -29,6 +29,8 @@ from tests.methods.table import KINDS
 N, D, K = 9, 40, 4
 DTYPES = ("uint8", "int32", "int64", "float32", "float64", "bool")
 HOSTING = ("balanced", "one", "reversed", "server", "shuffled", "straight")
+# Ways of hosting for which sums in single precision are looked at, too.
+SINGLE = ("balanced", "straight")
 WHO = {"all": list(range(N)), "some": [1, 4, 5, 8], "single": [6]}
 GROUP = np.array([0, 2, 2, 0, 3, 3, 3, 0, 2])      # group 1 is empty
 
@@ -220,7 +222,8 @@ def mixed(lab, ids, rows, coefficients) -> torch.Tensor:
 def rows(world, hostings) -> dict:
     model = federations.build_model(MLP(hidden=2), (D,), np.dtype("float32"), 2, seed=0)
     out = {}
-    for reduce, how in [*(("exact", how) for how in hostings), ("float32", "balanced"), ("float32", "straight")]:
+    ways = [("exact", how) for how in hostings] + [("float32", how) for how in SINGLE if how in hostings]
+    for reduce, how in ways:
         lab = federations.Lab(Echo().with_model(model), Rows(), world=world,
                               homes=hosting(how, world.size), reduce=reduce,
                               # as ranks with GPUs among ranks without
@@ -234,11 +237,11 @@ def rows(world, hostings) -> dict:
     return out
 
 
-def main(path: str, what: str):
-    world, hostings = open_world(), HOSTING if what in ("all", "hostings") else (what,)
-    digests = methods.digests(world, KINDS, brief=True) if what == "all" else None
+def main(path: str, hostings: str, with_methods: str):
+    world = open_world()
+    digests = methods.digests(world, KINDS, brief=True) if with_methods == "True" else None
     robust.NUMBERS_AT_ONCE = 100      # numbers: a few columns of all rows at once
-    results = {**collectives(world), **lengths(world), **news(world), **rows(world, hostings)}
+    results = {**collectives(world), **lengths(world), **news(world), **rows(world, hostings.split(","))}
     worlds.PIECE_ELEMENTS = 16      # elements: every buffer takes several calls
     results |= {f"in pieces: {name}": value for name, value in collectives(world).items()}
     worlds.MAX_RANKS_FOR_HALVING = 1      # as with many ranks

@@ -209,8 +209,8 @@ def test_a_row_that_is_bad_in_a_later_block_is_found(monkeypatch):
 
 @pytest.mark.parametrize("values, most", [([], 0), ([-3., 2.], 3), ([1., 2.5], 2.5), ([float("inf"), 1], float("inf"))])
 def test_the_largest_magnitude(values, most):
-    assert exact.max_magnitude(torch.tensor(values)) == most
-    assert np.isnan(exact.max_magnitude(torch.tensor([*values, float("nan")])))
+    assert exact.find_max_magnitude(torch.tensor(values)) == most
+    assert np.isnan(exact.find_max_magnitude(torch.tensor([*values, float("nan")])))
 
 
 def test_totals_as_floats(monkeypatch):
@@ -225,3 +225,11 @@ def test_small_enough_is_told_by_the_sum_of_squares():
     assert exact.is_surely_small(torch.tensor([60., 79.])) and not exact.is_surely_small(torch.tensor([60., 80.]))
     assert not exact.is_surely_small(torch.tensor([1.]).double())
     assert not exact.is_surely_small(torch.tensor([float("nan")]))
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])
+def test_weights_that_are_no_numbers_are_refused(bad):
+    total = torch.zeros(4, dtype=torch.int64)
+    with pytest.raises(exact.BadWeights, match="the weights of rows have 1 non-finite values of 2"):
+        exact.accumulate([torch.ones(4), torch.ones(4)], torch.tensor([.5, bad], dtype=torch.float64), total)
+    assert not total.any()

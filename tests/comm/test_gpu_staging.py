@@ -2,7 +2,6 @@
 tested in test_ranks.py, on tensors of the CPU."""
 from __future__ import annotations
 
-import subprocess
 import sys
 from types import SimpleNamespace
 
@@ -12,16 +11,16 @@ import torch
 
 from fedmpi.comm.gpu_staging import (
     allocate_bytes,
-    cuda_aware,
+    is_cuda_aware,
     refuse_cuda_aware,
     stage_for_mpi,
     wait_for_gpu,
     wants_gpu_direct,
 )
 from fedmpi.errors import BadInput
+from tests import forked
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda", 0)
-ASK = "from mpi4py import MPI; from fedmpi.comm.gpu_staging import cuda_aware; print(cuda_aware(MPI))"
 
 
 def world(aware, size=3):
@@ -47,16 +46,23 @@ def test_nothing_else_is_refused(asked, aware, size):
 
 
 def test_a_library_without_an_answer():
-    assert cuda_aware(SimpleNamespace(__file__=torch._C.__file__)) is None
-    assert cuda_aware(SimpleNamespace(__file__="/nowhere/MPI.so")) is None
-    assert cuda_aware(SimpleNamespace()) is None
+    assert is_cuda_aware(SimpleNamespace(__file__=torch._C.__file__)) is None
+    assert is_cuda_aware(SimpleNamespace(__file__="/nowhere/MPI.so")) is None
+    assert is_cuda_aware(SimpleNamespace()) is None
 
 
-@pytest.mark.slow("ranks under a real launcher load PyTorch")
-def test_the_real_library_is_asked_and_a_run_heeds_it(bench):
-    aware = subprocess.run([sys.executable, "-c", ASK], capture_output=True, text=True, check=True).stdout.strip()
+def ask_the_library():
+    """Print what the real MPI library says; for a fork of this process."""
+    sys.modules.pop("mpi4py")
+    from mpi4py import MPI
+    print(is_cuda_aware(MPI))
+
+
+@pytest.mark.slow("ranks under a real launcher")
+def test_the_real_library_is_asked_and_a_run_heeds_it(bench, warm):
+    aware = forked.call(1, ask_the_library).stdout.strip()
     assert aware in ("True", "False", "None")
-    done = bench.mpirun(2, "aware", "comm.cuda_aware=on", "rounds=1")
+    done = bench.mpirun(2, "aware", "comm.cuda_aware=on", "rounds=1", python=warm)
     assert done.returncode == (2 if aware == "False" else 0) and "Traceback" not in done.stderr
     if aware == "False":
         (line,) = done.stderr.splitlines()
@@ -83,7 +89,7 @@ def test_the_librarys_answer_is_taken(monkeypatch):
         asked = []
         library = SimpleNamespace(MPIX_Query_cuda_support=lambda answer=answer: answer)
         monkeypatch.setattr("ctypes.CDLL", lambda path, library=library, asked=asked: asked.append(path) or library)
-        assert cuda_aware(SimpleNamespace(__file__="/lib/MPI.so")) is aware and asked == ["/lib/MPI.so"]
+        assert is_cuda_aware(SimpleNamespace(__file__="/lib/MPI.so")) is aware and asked == ["/lib/MPI.so"]
 
 
 def test_landing_has_room_for_every_byte():

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from fedmpi.comm import heartbeat
-from fedmpi.comm.heartbeat import NO_REPORT, Heartbeat, describe, find_late
+from fedmpi.comm.heartbeat import NO_REPORT, Heartbeat, describe_report, find_late
 from fedmpi.comm.orders import Order
 from fedmpi.context import RankContext
 from tests.comm.together import Aborted, together
@@ -33,7 +33,7 @@ def test_who_is_missing(silent, still, known, late):
     ([7, 0, Order.STOP, 0, 0, 1], "client 0 and 1 more, round 1, order STOP"),
     ([-1] * 6, "ready for its first order")])
 def test_what_a_rank_does(words, said):
-    assert describe(np.array(words)) == said
+    assert describe_report(np.array(words)) == said
 
 
 @pytest.fixture(autouse=True)

@@ -10,7 +10,7 @@ import pytest
 
 from fedmpi.comm import launcher
 from fedmpi.comm import mpi_world as worlds
-from fedmpi.comm.mpi_world import World, library_of, open_world
+from fedmpi.comm.mpi_world import World, open_world, read_library_name
 from fedmpi.comm.transport import Solo, Transport
 from fedmpi.errors import BadInput
 from tests.comm.together import Aborted, together
@@ -201,7 +201,7 @@ def test_libraries_are_told_to_yield_where_ranks_share_cores(monkeypatch, clean,
 
 def test_the_name_of_a_library_is_one_line():
     text = "MPICH Version:      4.1.2\nMPICH Release date: today\n\0"
-    assert library_of(SimpleNamespace(Get_library_version=lambda: text)) == "MPICH Version: 4.1.2"
+    assert read_library_name(SimpleNamespace(Get_library_version=lambda: text)) == "MPICH Version: 4.1.2"
 
 
 def test_waits_are_in_order():

@@ -84,4 +84,4 @@ def test_processes_that_were_started_together_but_are_alone(environment, variabl
     ({"SLURM_STEP_NUM_TASKS": "2", "OMPI_COMM_WORLD_SIZE": "2"}, False)])
 def test_the_step_of_another_launcher_is_not_ours(environment, variables, by_srun):
     environment(**variables)
-    assert launcher.started_by_srun() is by_srun
+    assert launcher.was_started_by_srun() is by_srun

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from fedmpi.comm import robust
-from fedmpi.comm.robust import RobustMean, middle, middle_by
+from fedmpi.comm.robust import RobustMean, trim_mean, trim_mean_by
 from fedmpi.comm.transport import Solo
 from tests.comm.together import together
 
@@ -22,9 +22,9 @@ def test_how_many_values_are_left_out_at_either_end(how, trim, cuts):
 
 def test_the_middle_of_columns():
     x = torch.tensor([[3., 1e9], [1., -1e9], [2., 5.], [7., 6.], [-9., 9.]])
-    assert middle(x, 0).tolist() == [.8000000119209290, 4.] and middle(x, 1).tolist() == [2., 6.66666650772094727]
-    assert middle(x, 2).tolist() == [2., 6.] and middle(x, 2).dtype == torch.float32
-    assert middle(x[:4], 1).tolist() == [2.5, 5.5]      # the mean of the middle two
+    assert trim_mean(x, 0).tolist() == [.8000000119209290, 4.] and trim_mean(x, 1).tolist() == [2., 6.66666650772094727]
+    assert trim_mean(x, 2).tolist() == [2., 6.] and trim_mean(x, 2).dtype == torch.float32
+    assert trim_mean(x[:4], 1).tolist() == [2.5, 5.5]      # the mean of the middle two
 
 
 N, D = 11, 23      # with two columns at once the last one comes alone, and some ranks get none
@@ -58,11 +58,11 @@ def test_each_group_leaves_out_its_own_number(monkeypatch, size, at_once):
             if world.rank == 0:
                 asked.append((start, stop))
             return x[ranks == world.rank, start:stop]
-        return middle_by(world, here, D, ranks, GROUPS, CUTS)
+        return trim_mean_by(world, here, D, ranks, GROUPS, CUTS)
     found, *others = [act(Solo())] if size == 1 else together(size, act)
     assert found.dtype == np.float32 and found.shape == (4, D) and others == [None] * (size - 1)
     assert np.allclose(found, expected(x), rtol=1e-6, atol=1e-7) and not found[2].any()
-    alone = middle_by(Solo(), lambda start, stop: x[:, start:stop], D, np.zeros(N, int), GROUPS, CUTS)
+    alone = trim_mean_by(Solo(), lambda start, stop: x[:, start:stop], D, np.zeros(N, int), GROUPS, CUTS)
     assert found.tobytes() == alone.tobytes()
     width = max(1, at_once // N)
     assert asked == [(s, min(D, s + width)) for s in range(0, D, width)]

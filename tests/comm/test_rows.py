@@ -3,6 +3,8 @@
 The rows lie in one array here: what a verb asks of the ranks is answered from it."""
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -167,7 +169,7 @@ def test_handles_of_all_fields():
     class Sent(NamedTuple):
         w: torch.Tensor
         n: torch.Tensor
-    w, n = rows.rows_of("pool", MINE, Sent(torch.zeros(2, 3), torch.zeros((), dtype=torch.float64)))
+    w, n = rows.make_rows("pool", MINE, Sent(torch.zeros(2, 3), torch.zeros((), dtype=torch.float64)))
     assert (w.pool, w.ref, w.dtype) == ("pool", RowRef(MINE, 0, 0, 6), torch.float32)
     assert (n.ref, n.dtype) == (RowRef(MINE, 1, 0, 1), torch.float64)
 
@@ -177,6 +179,21 @@ def test_a_sum_is_read_as_the_ranks_added_it_up(mlp, federation, reduce):
     """The server code does not know the setting `server.reduce`: the sum's own type says how to read it."""
     lab = Lab(method("fedavg", mlp), federation, reduce=reduce)
     who = lab.train(0)
-    found = rows.rows_of(lab.pool, UP, lab.up).w.mean(who.sizes)
+    found = rows.make_rows(lab.pool, UP, lab.up).w.mean(who.sizes)
     expected = np.average([lab.group.ups[client].w.numpy() for client in who.ids], 0, who.sizes)
     assert np.allclose(found, expected, atol=1e-6) and np.linalg.norm(expected) > 1
+
+
+@pytest.mark.parametrize("weights", [[1, np.nan, 0], [np.inf, 1, 1], [0, 0, 0]])
+def test_weights_that_are_no_numbers_are_refused_with_the_field(weights):
+    """A mean by weights that are all 0 is one by 0 / 0."""
+    v = replace(handle(whole_numbers(3, 4)), name="theta")
+    group, bad = np.zeros(3, np.int64), np.array(weights, float)
+    with pytest.raises(exact.BadWeights, match="the weights of rows of theta have . non-finite values of 3"):
+        v.mean(bad)
+    if bad.any():
+        for ask in (lambda: v.sum(bad), lambda: v.mean_by(group, 1, torch.zeros(1, 4), bad),
+                    lambda: v.mix(np.tile(bad, (3, 1))), lambda: v.combine(bad[None])):
+            with pytest.raises(exact.BadWeights):
+                ask()
+    assert not v.pool.asked

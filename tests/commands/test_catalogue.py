@@ -8,7 +8,7 @@ import pytest
 from fedmpi import registry
 from fedmpi.commands import catalogue
 from fedmpi.errors import BadInput
-from fedmpi.settings import describe, setting_names
+from fedmpi.settings import describe_settings, list_setting_names
 
 KINDS = ("methods", "models", "datasets", "partitions")
 
@@ -43,18 +43,18 @@ def broken():
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_name_has_an_entry_that_json_can_hold(kind):
-    for name in catalogue.names_of_kind(kind):
-        found = catalogue.entry(kind, name)
+    for name in catalogue.list_names(kind):
+        found = catalogue.describe_entry(kind, name)
         assert found["name"] == name and found["title"] and found["summary"]
         json.dumps(found, default=str)
 
 
-@pytest.mark.parametrize("name", catalogue.names_of_kind("methods"))
+@pytest.mark.parametrize("name", catalogue.list_names("methods"))
 def test_a_method_is_told_by_its_own_file(name):
-    found, text = catalogue.entry("methods", name), catalogue.explain("methods", name)
+    found, text = catalogue.describe_entry("methods", name), catalogue.explain("methods", name)
     assert found["paper"] and found["judged_by"]
     assert text.startswith(f"{found['title']} ({name})\n\n{found['summary'].split()[0]}")
-    for setting in setting_names(registry.find_class("methods", name)):
+    for setting in list_setting_names(registry.find_class("methods", name)):
         assert f"\n{setting} " in text and f"\n      {setting}:" in text
 
 
@@ -65,13 +65,13 @@ def test_a_list_has_a_row_per_name_and_keeps_to_the_width(kind, columns, monkeyp
     lines = catalogue.list_kind(kind).splitlines()
     assert max(map(len, lines)) <= columns
     first = [line.partition(" ")[0] for line in lines]
-    assert [word for word in first if word in catalogue.names_of_kind(kind)] == catalogue.names_of_kind(kind)
+    assert [word for word in first if word in catalogue.list_names(kind)] == catalogue.list_names(kind)
 
 
 @pytest.mark.parametrize("name, down, up", [
     ("fedavg", "P", "P"), ("fedmhc", "P + 3h", "P"), ("fedah", "P", "P"), ("local", "nothing", "nothing")])
 def test_a_method_says_what_a_round_sends(name, down, up):
-    found = catalogue.entry("methods", name)
+    found = catalogue.describe_entry("methods", name)
     assert (found["down"], found["up"]) == (down, up)
 
 
@@ -97,34 +97,34 @@ def test_how_a_name_is_written_on_the_command_line(kind, name, words):
 
 
 def test_a_method_of_which_no_client_can_be_rehearsed_has_no_law():
-    assert catalogue.traffic(int) == ("?", "?")
-    assert [catalogue.term(f, letter) for f, letter in ((1, "P"), (-1, "h"), (3, "P"), (-4, ""), (1, ""))] == [
+    assert catalogue.describe_traffic(int) == ("?", "?")
+    assert [catalogue.format_term(f, letter) for f, letter in ((1, "P"), (-1, "h"), (3, "P"), (-4, ""), (1, ""))] == [
         "+ P", "- h", "+ 3P", "- 4", "+ 1"]
 
 
 def test_a_law_is_written_only_where_it_holds():
     sizes = [(23, 8), (29, 8), (37, 12), (62, 14)]
-    assert catalogue.law(sizes, [p - h for p, h in sizes]) == "P - h"
-    assert catalogue.law(sizes, [2 * p + 5 * h + 7 for p, h in sizes]) == "2P + 5h + 7"
-    assert catalogue.law(sizes, [0] * 4) == "nothing"
-    assert catalogue.law(sizes, [p * p for p, _ in sizes]) == "?"
-    assert catalogue.law(sizes, [p / 2 for p, _ in sizes]) == "?"
+    assert catalogue.fit_law(sizes, [p - h for p, h in sizes]) == "P - h"
+    assert catalogue.fit_law(sizes, [2 * p + 5 * h + 7 for p, h in sizes]) == "2P + 5h + 7"
+    assert catalogue.fit_law(sizes, [0] * 4) == "nothing"
+    assert catalogue.fit_law(sizes, [p * p for p, _ in sizes]) == "?"
+    assert catalogue.fit_law(sizes, [p / 2 for p, _ in sizes]) == "?"
 
 
 def test_the_settings_table_agrees_with_describe():
     text = catalogue.explain("partitions", "dirichlet")
-    for setting in describe(registry.find_class("partitions", "dirichlet")):
+    for setting in describe_settings(registry.find_class("partitions", "dirichlet")):
         row = next(line for line in text.splitlines() if line.startswith(setting["name"] + " "))
-        assert catalogue.scalar(setting["default"]) in row and setting["type"] in row
+        assert catalogue.format_scalar(setting["default"]) in row and setting["type"] in row
 
 
-@pytest.mark.parametrize("kind, name", [(kind, name) for kind in KINDS for name in catalogue.names_of_kind(kind)])
+@pytest.mark.parametrize("kind, name", [(kind, name) for kind in KINDS for name in catalogue.list_names(kind)])
 def test_the_yaml_that_is_shown_is_a_configuration(kind, name):
 
-    from fedmpi.config.load import parse
+    from fedmpi.config.load import parse_yaml
     from fedmpi.config.schema import resolve
     shown = catalogue.explain(kind, name).partition("in a configuration:\n\n")[2].partition("\n\n")[0]
-    resolve(parse(shown))
+    resolve(parse_yaml(shown))
 
 
 @pytest.mark.parametrize("kind, wrong, right", [
@@ -132,26 +132,26 @@ def test_the_yaml_that_is_shown_is_a_configuration(kind, name):
     ("partitions", "dirichlett", "dirichlet")])
 def test_an_unknown_name_is_refused_with_the_nearest(kind, wrong, right):
     with pytest.raises(BadInput, match=f"{kind[:-1]} '{wrong}' is not known.*Did you mean {right}"):
-        catalogue.entry(kind, wrong)
+        catalogue.describe_entry(kind, wrong)
 
 
 def test_a_plug_in_is_listed_with_the_others(plug_in):
     plug_in("theirs", lambda: registry.find_class("methods", "fedavg"))
-    assert catalogue.names_of_kind("methods")[-1] == "theirs"
+    assert catalogue.list_names("methods")[-1] == "theirs"
     assert "theirs" in catalogue.list_kind("methods")
-    assert catalogue.entry("methods", "theirs")["title"] == "FedAvg"
+    assert catalogue.describe_entry("methods", "theirs")["title"] == "FedAvg"
 
 
 def test_a_broken_plug_in_is_listed_with_its_error(plug_in, monkeypatch):
-    monkeypatch.setenv("COLUMNS", "250")
+    monkeypatch.setenv("COLUMNS", "350")
     plug_in("theirs", broken)
     row = next(line for line in catalogue.list_kind("methods").splitlines() if line.startswith("theirs"))
-    assert "cannot be loaded: ImportError: no module named nowhere" in row
-    with pytest.raises(BadInput, match="'theirs' is a plug-in that cannot be loaded: ImportError: no module"):
+    assert "cannot be loaded: tests/commands/test_catalogue.py:41: ImportError: no module" in row
+    with pytest.raises(BadInput, match=r"'theirs' is a plug-in that cannot be loaded: \S+:41: ImportError: no module"):
         catalogue.explain("methods", "theirs")
 
 
 def test_a_name_twice_is_listed_once(plug_in):
     plug_in("fedavg", broken)
-    assert catalogue.names_of_kind("methods").count("fedavg") == 1
-    assert catalogue.entry("methods", "fedavg")["title"] == "FedAvg"
+    assert catalogue.list_names("methods").count("fedavg") == 1
+    assert catalogue.describe_entry("methods", "fedavg")["title"] == "FedAvg"

@@ -29,7 +29,7 @@ def test_settings_measures_and_digests(bench, wide):
     assert sum(row.startswith(("method.", "train.", "data.", "rounds ", "seed ")) for row in rows) == 3
     found = [bench.metrics(name)[1] for name in "ab"]
     (row,) = (row for row in rows if row.startswith("2 "))
-    assert row.startswith("2 " + " ".join(f"{100 * line['accuracy_mean']:.2f} %" for line in found))
+    assert row.startswith("2 " + " ".join(f"{100 * line['accuracy_mean']:.2f}" for line in found))
     assert not any(row.startswith("3 ") for row in rows)      # B has no third round
     assert rows[-1] == f"different digests: A {bench.result('a')['digest'][:16]}, B {bench.result('b')['digest'][:16]}"
 
@@ -48,10 +48,17 @@ def test_every_column_holds_its_measure_of_its_run(wide):
          for t in (2, 3, 5)]
     rows = [line.split("  ") for line in compare_rounds(a, b).splitlines()]
     head, _, *rows = [[cell.strip() for cell in row if cell.strip()] for row in rows]
-    assert head == ["round", "accuracy A", "accuracy B", "worst tenth A", "worst tenth B", "F1 A", "F1 B", "loss A",
+    assert head == ["round", "acc. A", "acc. B", "worst A", "worst B", "F1 A", "F1 B", "loss A",
                     "loss B"]
-    assert rows == [["2", "20.00 %", "50.00 %", "2.00 %", "-", "20.00 %", "30.00 %", "1.2346", "-"],
-                    ["5", "50.00 %", "50.00 %", "5.00 %", "-", "20.00 %", "75.00 %", "1.2346", "-"]]
+    assert rows == [["2", "20.00", "50.00", "2.00", "-", "20.00", "30.00", "1.235", "-"],
+                    ["5", "50.00", "50.00", "5.00", "-", "20.00", "75.00", "1.235", "-"]]
+
+
+def test_at_80_columns_no_number_is_cut(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    of_all = {"accuracy_mean": 1., "accuracy_worst_decile": 1., "f1_mean": 1., "loss": 1234.5678}
+    text = compare_rounds([{"round": 10000} | of_all], [{"round": 10000} | of_all])
+    assert "…" not in text and text.splitlines()[2].split() == ["10000", *["100.00"] * 6, *["1234.568"] * 2]
 
 
 def test_what_became_of_both(tmp_path, wide):

@@ -56,7 +56,7 @@ def test_three_ranks_are_well(tmp_path):
 def test_the_library_says_whether_it_takes_gpu_memory(aware, words):
     world = Solo()
     world.library, world.cuda_aware = "Some MPI 1.0", aware
-    assert f"MPI library Some MPI 1.0, CUDA-aware: {words}: ok" in str([*doctor.of_ranks(world, [rank()])][1])
+    assert f"MPI library Some MPI 1.0, CUDA-aware: {words}: ok" in str([*doctor.check_ranks(world, [rank()])][1])
 
 
 def test_nobody_has_to_read_all_of_it(tmp_path):
@@ -75,7 +75,9 @@ def test_nobody_has_to_read_all_of_it(tmp_path):
 
 
 def test_packages_that_may_be_missing():
-    assert doctor.installed("numpy", "none") == np.__version__ and doctor.installed("no-such-package", "none") == "none"
+    assert doctor.read_package_version("numpy",
+                                       "none") == np.__version__ and doctor.read_package_version("no-such-package",
+                                                                                                 "none") == "none"
 
 
 def test_a_folder_that_cannot_be_written_is_a_problem_on_all_ranks(tmp_path):
@@ -105,7 +107,7 @@ def test_a_disk_that_fails_is_a_problem(tmp_path, lines, monkeypatch, failure, w
 
 
 def test_a_disk_that_forgets_is_a_problem(tmp_path, lines, monkeypatch):
-    monkeypatch.setattr(doctor_checks, "intact", lambda path: False)
+    monkeypatch.setattr(doctor_checks, "is_intact", lambda path: False)
     assert doctor.doctor_command(str(tmp_path)) == 1
     assert "the disk does not give back what was written" in lines()["folder"]
 
@@ -130,7 +132,7 @@ def test_an_unforeseen_error_ends_the_job(tmp_path, monkeypatch):
 
     def fail(self, message, code, tell=True):
         raise Ended(message, code)
-    monkeypatch.setattr(doctor, "of_disk", lambda world, folder: 1 / 0)
+    monkeypatch.setattr(doctor, "check_disk", lambda world, folder: 1 / 0)
     monkeypatch.setattr(Solo, "fail", fail)
     with pytest.raises(Ended, match="rank 0 of 1.*ZeroDivisionError"):
         doctor.doctor_command(str(tmp_path))
@@ -138,28 +140,28 @@ def test_an_unforeseen_error_ends_the_job(tmp_path, monkeypatch):
 
 def test_ranks_with_other_versions_are_named():
     ranks = [rank(), rank(host="n2", versions="fedmpi 2"), rank(host="n3", versions="fedmpi 3")]
-    versions, launched, hosts = doctor.of_ranks(Solo(), ranks)
+    versions, launched, hosts = doctor.check_ranks(Solo(), ranks)
     assert versions == ("versions", "fedmpi 1", "rank 1 on n2 has fedmpi 2; install the same on all nodes", "")
     assert launched == ("launch", "1 rank, MPI library none (one process)", "", "") and hosts.facts == "3 hosts"
-    alike = [*doctor.of_ranks(Solo(), [rank(), rank()])]
+    alike = [*doctor.check_ranks(Solo(), [rank(), rank()])]
     assert [check.problem for check in alike] == ["", "", ""] and alike[2].facts == "1 host"
     world = Solo()
     world.size, world.library, world.thread_level, world.cuda_aware = 2, "An  MPI\n4", "multiple", False
-    assert [*doctor.of_ranks(world, alike and [rank()])][1].facts == (
+    assert [*doctor.check_ranks(world, alike and [rank()])][1].facts == (
         "2 ranks, MPI library An MPI 4, thread level multiple, CUDA-aware: no")
     world.rank = 1
-    assert [*doctor.of_ranks(world, [])] == []
+    assert [*doctor.check_ranks(world, [])] == []
 
 
 @pytest.mark.parametrize("cores, ill", [
     ([[0, 1]] * 3, False), ([[0], [0], [1]], False), ([[1], [0], [0]], True), ([[0]], False), ([[0], [0]], False)])
 def test_working_ranks_bound_to_one_core_are_a_problem(cores, ill, monkeypatch):
     monkeypatch.setattr(os, "cpu_count", lambda: 8)
-    assert ("bound to core" in doctor.devices_problem([rank(cores=c) for c in cores])) == ill
+    assert ("bound to core" in doctor.find_devices_problem([rank(cores=c) for c in cores])) == ill
 
 
 def test_a_broken_device_is_a_problem():
-    assert "rank 1 on n1: no driver" in doctor.devices_problem([rank(), rank(device_problem="no driver")])
+    assert "rank 1 on n1: no driver" in doctor.find_devices_problem([rank(), rank(device_problem="no driver")])
 
 
 def test_a_device_that_cannot_compute_is_found(monkeypatch):
@@ -168,19 +170,19 @@ def test_a_device_that_cannot_compute_is_found(monkeypatch):
     def ones(*shape, device):
         raise RuntimeError("CUDA error: no kernel image is available\nand twenty lines more")
     monkeypatch.setattr(torch, "ones", ones)
-    assert doctor.device_of(torch.device("cuda:1")) == (
+    assert doctor.describe_device(torch.device("cuda:1")) == (
         "cuda:1", "CUDA error: no kernel image is available; check nvidia-smi on this host, or set device=cpu")
 
 
 def test_hosts_are_listed_with_their_ranks_and_devices():
     ranks = [rank(), *(rank(device=f"cuda:{i} H") for i in range(2)), rank(host="n2"), rank(host="n2"), rank()]
-    rows = [" ".join(line.split()) for line in doctor.hosts_table(ranks).splitlines()[2:]]
+    rows = [" ".join(line.split()) for line in doctor.format_hosts(ranks).splitlines()[2:]]
     assert rows == ["n1 0 5 cpu 2 1", "n1 1 cuda:0 H 2 1", "n1 2 cuda:1 H 2 1", "n2 3-4 cpu 2 1"]
 
 
 @pytest.mark.parametrize("numbers, text", [([0], "0"), ([0, 1, 2], "0-2"), ([0, 2, 3, 7], "0 2-3 7"), ([], "")])
 def test_spans(numbers, text):
-    assert doctor.spans(numbers) == text
+    assert doctor.format_spans(numbers) == text
 
 
 @pytest.mark.parametrize("name, file, found", [
@@ -190,31 +192,31 @@ def test_data_sets_that_need_no_network(tmp_path, name, file, found):
     if file:
         (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / file).touch()
-    assert doctor.present(name, tmp_path) == found
+    assert doctor.is_present(name, tmp_path) == found
 
 
 def test_a_trial_file_is_known_by_its_contents(tmp_path):
     path = tmp_path / "trial.h5"
-    assert not doctor_checks.intact(path)
+    assert not doctor_checks.is_intact(path)
     whole, flush = doctor_checks.write_trial_file(path)
-    assert doctor_checks.intact(path) and 0 < flush < whole
+    assert doctor_checks.is_intact(path) and 0 < flush < whole
     data = bytearray(path.read_bytes())
     data[len(data) // 2] ^= 1
     path.write_bytes(data)
-    assert not doctor_checks.intact(path)
+    assert not doctor_checks.is_intact(path)
     path.write_bytes(b"not HDF5")
-    assert not doctor_checks.intact(path)
+    assert not doctor_checks.is_intact(path)
 
 
 def test_collectives_are_repeated_only_while_they_are_quick(monkeypatch):
-    assert doctor_checks.collectives(Solo())[2]
+    assert doctor_checks.measure_collectives(Solo())[2]
     slow = []
     monkeypatch.setattr(doctor_checks, "time_collective", lambda world, act: slow.append(5.) or 5.)
-    assert doctor_checks.median_seconds(Solo(), None) == 5. and len(slow) == 1
+    assert doctor_checks.measure_median_seconds(Solo(), None) == 5. and len(slow) == 1
 
 
 def test_wrong_sums_are_noticed():
     class Wrong(Solo):
         def reduce(self, buffer):
             return buffer + 1
-    assert not doctor_checks.collectives(Wrong())[2]
+    assert not doctor_checks.measure_collectives(Wrong())[2]

@@ -35,12 +35,12 @@ def test_what_is_written_of_a_folder(tmp_path, monkeypatch):
     monkeypatch.setattr(doctor.shutil, "disk_usage", lambda path: type("Usage", (), {"free": free[-1]}))
     for number, text, ill in ((5 * 2**30, "5.0", False), (2**30 + 1, "1.0", False), (2**30, "1.0", True)):
         free.append(number)
-        trial, (folder, disk) = doctor.written(tmp_path / "new")
+        trial, (folder, disk) = doctor.write_trial(tmp_path / "new")
         assert trial.parent == tmp_path and trial.name.startswith(".fedmpi-doctor-")
         assert folder == ("folder", f"{tmp_path} (for {tmp_path}/new, which does not exist yet): an HDF5 file of 4 MiB "
                           "written, verified and renamed in 250 ms (12.3 ms of it for fsync)", "", "")
         assert disk.facts == f"{text} GiB free in {tmp_path}" and bool(disk.problem) == ill
-    assert str(doctor.written(tmp_path)[1][0]).startswith(f"folder       {tmp_path}: an HDF5 file")
+    assert str(doctor.write_trial(tmp_path)[1][0]).startswith(f"folder       {tmp_path}: an HDF5 file")
 
 
 class Ranks(Solo):
@@ -60,32 +60,32 @@ class Ranks(Solo):
 
 
 def test_ranks_that_do_not_see_a_file_are_named(tmp_path):
-    checks = [*doctor.of_disk(Ranks(True, True), str(tmp_path))]
+    checks = [*doctor.check_disk(Ranks(True, True), str(tmp_path))]
     assert [c.name for c in checks] == ["folder", "disk", "shared"] and not any(c.problem for c in checks)
-    *_, shared = doctor.of_disk(Ranks(False, True), str(tmp_path))
+    *_, shared = doctor.check_disk(Ranks(False, True), str(tmp_path))
     assert shared.problem == "ranks 1 do not see it; choose a folder on a file system that all nodes share"
-    *_, shared = doctor.of_disk(Ranks(False, False), str(tmp_path))
+    *_, shared = doctor.check_disk(Ranks(False, False), str(tmp_path))
     assert shared.problem.startswith("ranks 1-2 do not") and not list(tmp_path.iterdir())
-    assert [c.name for c in doctor.of_disk(Solo(), str(tmp_path))] == ["folder", "disk"]
+    assert [c.name for c in doctor.check_disk(Solo(), str(tmp_path))] == ["folder", "disk"]
 
 
 @pytest.mark.parametrize("right", [True, False])
 def test_collectives_are_as_slow_as_their_slowest_rank(monkeypatch, right):
-    monkeypatch.setattr(doctor, "collectives", lambda world: (.001, .008, True))
+    monkeypatch.setattr(doctor, "measure_collectives", lambda world: (.001, .008, True))
     world = Ranks(1, 1)
     world.right = right
-    check, = doctor.of_collectives(world)
+    check, = doctor.check_collectives(world)
     assert check.facts == "broadcast of 4 MiB float32 4.0 ms (1,049 MB/s), reduce of 4 MiB int64 8.0 ms (524 MB/s)"
-    assert bool(check.problem) == (not right) and [*doctor.of_collectives(Solo())] == []
+    assert bool(check.problem) == (not right) and [*doctor.check_collectives(Solo())] == []
 
 
 def test_ranks_that_see_other_data_are_named(tmp_path, monkeypatch):
     monkeypatch.setattr(doctor.Data, "root", str(tmp_path))
     (tmp_path / "cifar10.npz").touch()
-    check, = doctor.of_data(Ranks(True, False))
+    check, = doctor.check_data(Ranks(True, False))
     assert check.facts == f"{tmp_path} (data.root); without a network there are cifar10, digits"
     assert check.problem == "ranks 2 see another one; set data.root to a folder that all nodes share"
     monkeypatch.setattr(doctor.Data, "root", str(tmp_path / "none"))
-    check, = doctor.of_data(Solo())
-    assert check == ("data", f"{tmp_path}/none (data.root, made when needed); without a network there are digits", [],
+    check, = doctor.check_data(Solo())
+    assert check == ("data", f"{tmp_path}/none (data.root, made when needed); without a network there are digits", "",
                      "") and str(check).endswith(": ok")

@@ -10,11 +10,12 @@ import yaml
 
 from fedmpi.clients.measures import CLIENT_MEASURES
 from fedmpi.commands import plan
+from fedmpi.commands.plan_table import format_plan
 from fedmpi.config.schema import load_config
-from fedmpi.data.federation import Federation, prepare
+from fedmpi.data.federation import Federation, prepare_federation
 from fedmpi.engines import vmap
 from fedmpi.errors import BadInput
-from fedmpi.server.round_cost import MIB
+from fedmpi.text import MIB
 from tests import forked
 
 TWENTY = Path(__file__).with_name("twenty_clients.yaml")
@@ -62,7 +63,7 @@ def test_bytes_agree_with_the_paper_for_cifar100(planned, photographs, method, m
 
 def test_steps_are_the_batches_of_all_participants(planned, cache):
     config = load_config(TWENTY, [f"data.cache={cache}"])
-    batches = [-(-n // 10) for n in Federation(prepare(config.data, config.seed)).sizes]
+    batches = [-(-n // 10) for n in Federation(prepare_federation(config.data, config.seed)).sizes]
     assert planned()["steps_per_round"] == sum(batches)
     assert planned("train.epochs=3")["steps_per_round"] == 3 * sum(batches)
     assert planned("train.steps=4")["steps_per_round"] == 4 * 20
@@ -87,9 +88,11 @@ def test_every_client_has_one_home(planned, ranks, hosts, roles):
     assert sum(r["steps"] for r in p["per_rank"]) == p["steps_per_round"]
 
 
-@pytest.mark.parametrize("engine, vectors", [("loop", 4), ("vmap", 20 * vmap.VECTORS_PER_CLIENT)])
-def test_memory_is_the_sum_of_what_is_counted(planned, engine, vectors):
-    p = planned(f"engine={engine}", ranks=1)
+@pytest.mark.parametrize("engine, vectors, optimizer", [
+    ("loop", 4, "sgd"), ("vmap", 20 * vmap.VECTORS_PER_CLIENT, "sgd"), ("loop", 4 + 4, "adam"),
+    ("vmap", 20 * (vmap.VECTORS_PER_CLIENT + 4), "adamw")])
+def test_memory_is_the_sum_of_what_is_counted(planned, engine, vectors, optimizer):
+    p = planned(f"engine={engine}", f"train.optimizer={optimizer}", ranks=1)
     shared, mine, up, sums = 4 * (SIZE + 3 * HEAD), 4 * SIZE, 4 * SIZE, p["bytes_per_round"]["reduce"]
     samples, training = 1797 * (4 * 64 + 8), vectors * 4 * SIZE
     server = shared + 2 * sums + p["bytes_per_round"]["gather"]
@@ -131,7 +134,7 @@ def test_values_of_the_configuration(planned):
 def test_the_engine_is_the_one_of_a_run(planned, asked, chosen, words):
     p = planned(f"engine={asked}")
     assert (p["engine"], p["engine_on_cpu"]) == (asked, chosen)
-    assert words in plan.plan_table(p)
+    assert words in format_plan(p)
 
 
 def test_samples_and_states_stay_within_the_bound(planned):
@@ -141,10 +144,19 @@ def test_samples_and_states_stay_within_the_bound(planned):
     assert free["server_memory_mib"] - bounded["server_memory_mib"] == pytest.approx(saved / MIB)
 
 
+def test_a_checkpoint_beside_training_lies_in_rank_0s_memory(planned):
+    """The server's state and all rows, of which at most state.memory wait to be written."""
+    shared, rows, on = 4 * (SIZE + 3 * HEAD), 20 * 4 * SIZE, "checkpoint.asynchronous=true"
+    for bound, waiting in ((8, rows), (2**-13, 2**17)):
+        waits, trains_on = (planned("engine=loop", f"state.memory={bound}", *more) for more in ((), (on,)))
+        assert (trains_on["server_memory_mib"] - waits["server_memory_mib"]) * MIB == pytest.approx(shared + waiting)
+        assert trains_on["per_rank"][1:] == waits["per_rank"][1:]
+
+
 def test_clients_that_keep_nothing_may_train_on_any_rank(planned):
     stays, moves = planned(), planned("method=fedavg")
     assert not stays["movable"] and moves["movable"]
-    assert "whichever rank has time" in " ".join(plan.plan_table(moves).split())
+    assert "whichever rank has time" in " ".join(format_plan(moves).split())
     assert all(r["memory_mib"] * MIB > 1797 * (4 * 64 + 8) for r in moves["per_rank"][1:])
 
 
@@ -181,7 +193,7 @@ def test_a_server_that_cannot_be_rehearsed_leaves_the_rest_of_the_plan(planned, 
     p = planned("method=fedavg")
     moved = p["bytes_per_round"]
     assert moved["failure"] == "ZeroDivisionError: division by zero" and moved["reduce"] is moved["gather"] is None
-    assert "not known, the server cannot be rehearsed (ZeroDivisionError" in " ".join(plan.plan_table(p).split())
+    assert "not known, the server cannot be rehearsed (ZeroDivisionError" in " ".join(format_plan(p).split())
 
 
 def test_nothing_is_trained_and_nothing_but_the_federation_is_written(planned, tmp_path, monkeypatch):
@@ -195,7 +207,7 @@ def test_nothing_is_trained_and_nothing_but_the_federation_is_written(planned, t
 def test_the_table_reads_at_any_size(planned, monkeypatch, ranks, columns):
     monkeypatch.setenv("COLUMNS", str(columns))
     p = planned(ranks=ranks)
-    text = plan.plan_table(p)
+    text = format_plan(p)
     assert max(len(line) for line in text.splitlines() if p["federation"] not in line) <= columns
     assert len(text.splitlines()) < 45
     assert "FedMHC" in text and "4,810 parameters" in text and "0.044 MiB" in text

@@ -3,7 +3,7 @@ from __future__ import annotations
 
 import pytest
 
-from fedmpi.commands import plan
+from fedmpi.commands import plan_table
 
 RANKS = [{"rank": 0, "role": "server", "clients": 0, "hosts": [], "samples": 0, "steps": 0, "memory_mib": 1.234},
          {"rank": 1, "role": "worker", "clients": 13, "hosts": list(range(13)), "samples": 1234, "steps": 30,
@@ -49,13 +49,13 @@ def words(text: str) -> list[str]:
 
 
 def test_the_whole_table():
-    head, ranks, below = plan.plan_table(PLAN).split("\n\n")
+    head, ranks, below = plan_table.format_plan(PLAN).split("\n\n")
     assert words(head) == words(TABLE)
     assert words(ranks)[0] == "rank role clients samples steps MiB hosts" and words(ranks)[2:] == ROWS
     assert words(below)[1:] == ["balance the busiest rank takes 1.50 x the mean number of steps",
                                 "idle 1 ranks: there are more ranks than clients"]
-    assert words(below)[0] == f"memory {plan.COUNTED}" and "hosts " not in below.splitlines()[-1]
-    assert plan.plan_table(PLAN | {"movable": True}).splitlines()[-1] == f"hosts    {plan.MOVABLE}"
+    assert words(below)[0] == f"memory {plan_table.COUNTED}" and "hosts " not in below.splitlines()[-1]
+    assert plan_table.format_plan(PLAN | {"movable": True}).splitlines()[-1] == f"hosts    {plan_table.MOVABLE}"
 
 
 @pytest.mark.parametrize("changed, line", [
@@ -71,29 +71,29 @@ def test_the_whole_table():
     ({"engine": "loop", "threads": 1}, "engine loop, device cpu, 1 thread a rank"), ({"settings": ""}, "method FedX"),
     ({"checkpoint": {"every": 5, "mib": .5}}, "checkpoint every 5 rounds: 0.5 MiB")])
 def test_lines_of_other_plans(changed, line):
-    assert line in " ".join(plan.plan_table(PLAN | changed).split())
+    assert line in " ".join(plan_table.format_plan(PLAN | changed).split())
 
 
 def test_many_ranks_are_summarised():
     """Without the server and the idle one: 2, 13; 66, 1,234; 10, 30; and the median of two is their mean."""
-    assert plan.RANKS_SHOWN == 16 and plan.CLIENTS_SHOWN == 12
-    table, server = plan.summarised(RANKS).split("\n\n")
+    assert plan_table.RANKS_SHOWN == 16 and plan_table.CLIENTS_SHOWN == 12
+    table, server = plan_table.summarise_ranks(RANKS).split("\n\n")
     assert words(table)[0] == "2 ranks with clients least median most"
     assert words(table)[2:] == ["clients 2 8 13", "samples 66 650 1,234", "steps 10 20 30", "MiB 2.50 2.75 3.00"]
     assert server == "rank 0 is the server: 1.23 MiB"
-    assert "rank 0 is the server" in plan.plan_table(PLAN | {"ranks": 17})
-    assert "rank 0 is the server" not in plan.plan_table(PLAN | {"ranks": 16})
+    assert "rank 0 is the server" in plan_table.format_plan(PLAN | {"ranks": 17})
+    assert "rank 0 is the server" not in plan_table.format_plan(PLAN | {"ranks": 16})
 
 
 @pytest.mark.parametrize("steps, uneven", [
     ((10, 20, 60), "2.00"), ((7, 7), "1.00"), ((0, 0), "0.00"), ((1, 4), "1.60")])
 def test_balance_is_the_most_by_the_mean_of_the_ranks_at_work(steps, uneven):
     ranks = [{"clients": 1, "steps": n, "role": "worker"} for n in steps]
-    said = plan.balance([{"clients": 0, "steps": 0, "role": "server"}, *ranks])
+    said = plan_table.describe_balance([{"clients": 0, "steps": 0, "role": "server"}, *ranks])
     assert said == [("balance", f"the busiest rank takes {uneven} x the mean number of steps")]
 
 
 @pytest.mark.parametrize("clients, text", [(0, ""), (1, "0"), (12, "0 1 2 3 4 5 6 7 8 9 10 11"),
                                            (14, "0 1 2 3 4 5 6 7 8 9 10 11 and 2 more")])
 def test_some_clients_are_named(clients, text):
-    assert plan.some(list(range(clients))) == text
+    assert plan_table.list_clients(list(range(clients))) == text

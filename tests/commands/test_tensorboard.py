@@ -10,9 +10,9 @@ from typer.testing import CliRunner
 
 from fedmpi.cli import app
 from fedmpi.commands import tensorboard
-from fedmpi.commands.tensorboard import scalars
+from fedmpi.commands.tensorboard import list_scalars
 from fedmpi.errors import BadInput
-from fedmpi.storage.run_status import metrics
+from fedmpi.storage.run_status import read_metrics
 from tests.report import made
 
 reader = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator",
@@ -71,25 +71,25 @@ def test_points_stand_where_and_when_they_were_measured(tmp_path):
     assert points(board) == [(2, "accuracy_mean", .25), (2, "cluster_sizes/0", 3.), (2, "cluster_sizes/1", 4.),
                              (2, "seconds", 10.), (5, "accuracy_mean", .5), (5, "seconds", 30.)]
     assert [event.wall_time for event in board.Scalars("accuracy_mean")] == [1_000_010, 1_000_030]
-    assert tensorboard.begun(tmp_path / "none") == 0.
+    assert tensorboard.find_start_time(tmp_path / "none") == 0.
 
 
 def test_several_runs_are_shown_from_the_folder_above(tmp_path):
     for name in ("x/a", "x/b/c"):
         made.run(tmp_path / name)
     assert write(tmp_path / "x/a", tmp_path / "x/b/c") == f"tensorboard --logdir {tmp_path}/x\n"
-    assert (tmp_path / "x/b/c/tensorboard").is_dir() and metrics(tmp_path / "x/a") == []
+    assert (tmp_path / "x/b/c/tensorboard").is_dir() and read_metrics(tmp_path / "x/a") == []
 
 
 def test_a_missing_library_is_bad_input(monkeypatch):
     monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
     with pytest.raises(BadInput, match=r"not installed: pip install 'fedmpi\[tensorboard\]'"):
-        tensorboard.event_writer()
+        tensorboard.import_event_writer()
 
 
 def test_what_a_line_shows():
     line = {"round": 3, "loss": None, "cluster_sizes": [4, 5], "ari": .5, "seconds": 2, "steps": {"main": 7}}
-    assert scalars(line) == {"steps/main": 7, "cluster_sizes/0": 4, "cluster_sizes/1": 5, "ari": .5, "seconds": 2}
+    assert list_scalars(line) == {"steps/main": 7, "cluster_sizes/0": 4, "cluster_sizes/1": 5, "ari": .5, "seconds": 2}
 
 
 def test_a_run_under_way_and_what_is_no_run(bench, tmp_path):

@@ -14,7 +14,7 @@ from fedmpi.cli import app
 from fedmpi.comm.transport import Solo
 from fedmpi.commands import rerun, verify
 from fedmpi.config import schema
-from fedmpi.config.overrides import override
+from fedmpi.config.overrides import apply_overrides
 from fedmpi.errors import BadInput, FedmpiError
 from fedmpi.storage import checkpoint, run_status
 from tests.forked import call
@@ -47,7 +47,7 @@ def quickly(monkeypatch):
 
 
 def publish(table, **changed):
-    row = {"environment": verify.environment() | changed, "hashes": HASHES, "losses": LOSSES}
+    row = {"environment": verify.describe_environment() | changed, "hashes": HASHES, "losses": LOSSES}
     table.write_text(f"- {json.dumps(row)}\n")
 
 
@@ -60,7 +60,7 @@ def test_the_same_hashes_on_one_rank_and_on_three(tmp_path, table, monkeypatch, 
     assert "1 of 1 runs are not published for this version of fedmpi" in said and f"added to {table}" in said
     done = call(3, lambda: exit(verify.verify_command(str(tmp_path), False)), cwd=ROOT)
     assert done.returncode == 0 and "all 1 hashes are known ones" in done.stdout, done.stderr
-    (row,) = verify.published_hashes()
+    (row,) = verify.read_published_hashes()
     hashes = re.findall(r"^(\S+) +([0-9a-f]{16})  known$", done.stdout, re.M)
     assert dict(hashes) == row["hashes"] and hashes
     assert [path.name for path in tmp_path.iterdir()] == ["checkout"]      # what was written is gone
@@ -85,7 +85,7 @@ def test_a_new_hash_is_judged_by_its_loss(loss, verdict, code, tmp_path, table, 
 @pytest.mark.parametrize("what", ["vendor", "vectors", "torch", "torch's BLAS", "numpy", "scikit-learn"])
 def test_hashes_of_another_environment_are_known_and_the_loss_nearest_counts(what, tmp_path, table, quickly, capsys):
     publish(table, **{what: "another"})
-    far = {"environment": verify.environment(), "hashes": HASHES | {"fedmhc": "0" * 16},
+    far = {"environment": verify.describe_environment(), "hashes": HASHES | {"fedmhc": "0" * 16},
            "losses": LOSSES | {"fedmhc": 9}}
     table.write_text(f"{table.read_text()}- {json.dumps(far)}\n")
     assert verify.verify_machine(Solo(), str(tmp_path)) == 0
@@ -108,27 +108,28 @@ def test_a_machine_that_does_not_repeat_itself_is_found_out(tmp_path, table, qui
     assert "fedavg gave another hash when it was repeated, fedcba9876543210" in capsys.readouterr().out
     with pytest.raises(FedmpiError, match="not published"):
         verify.verify_machine(Solo(), str(tmp_path), add=True)
-    assert verify.published_hashes() == []
+    assert verify.read_published_hashes() == []
 
 
 def test_rows_are_added_once(tmp_path, table, quickly, capsys):
     assert verify.verify_machine(Solo(), str(tmp_path), add=True) == 0
-    assert verify.published_hashes() == [{"environment": verify.environment(), "hashes": HASHES, "losses": LOSSES}]
+    assert verify.read_published_hashes() == [{"environment": verify.describe_environment(), "hashes": HASHES,
+                                               "losses": LOSSES}]
     assert verify.verify_machine(Solo(), str(tmp_path), add=True) == 0
-    assert "in the table already" in capsys.readouterr().out and len(verify.published_hashes()) == 1
+    assert "in the table already" in capsys.readouterr().out and len(verify.read_published_hashes()) == 1
 
 
 def test_an_installation_prints_the_row_to_contribute(tmp_path, table, quickly, capsys):
     (tmp_path / "checkout" / "setup.cfg").unlink()
     assert verify.verify_machine(Solo(), str(tmp_path), add=True) == 0
     head, _, row = capsys.readouterr().out.partition("add these lines to fedmpi/commands/published_hashes.yaml")
-    assert verify.parse(row.partition("\n")[2]) == [
-        {"environment": verify.environment(), "hashes": HASHES, "losses": LOSSES}]
-    assert verify.published_hashes() == []
+    assert verify.parse_yaml(row.partition("\n")[2]) == [
+        {"environment": verify.describe_environment(), "hashes": HASHES, "losses": LOSSES}]
+    assert verify.read_published_hashes() == []
 
 
 def test_ranks_of_several_kinds_and_folders_that_cannot_be_had_are_refused(tmp_path, monkeypatch):
-    here = verify.environment()
+    here = verify.describe_environment()
     monkeypatch.setattr(verify, "gather_objects", lambda world, mine: [here, here | {"vectors": "AVX2"}])
     with pytest.raises(BadInput, match="rank 1 has vectors AVX2, rank 0 has .*; start all ranks on nodes of one kind"):
         verify.refuse_others(Solo(), here)
@@ -136,15 +137,15 @@ def test_ranks_of_several_kinds_and_folders_that_cannot_be_had_are_refused(tmp_p
     for place, said in ((tmp_path, "ranks 1 do not see .*; name a folder that all nodes share with --folder"),
                         (tmp_path / "nowhere", "nothing can be written in .*nowhere .No such file.*; name another "
                                                "folder")):
-        with pytest.raises(BadInput, match=said), verify.workplace(Solo(), str(place), verify.CONFIG):
+        with pytest.raises(BadInput, match=said), verify.make_workplace(Solo(), str(place), verify.CONFIG):
             pass
     assert not list(tmp_path.iterdir())
 
 
 def test_what_is_published_is_in_the_documentation():
     page = (ROOT / "docs" / "reproducibility.md").read_text()
-    assert verify.published_hashes()
-    for row in verify.published_hashes():
+    assert verify.read_published_hashes()
+    for row in verify.read_published_hashes():
         assert row["hashes"].keys() == row["losses"].keys() == verify.RUNS.keys()
         for value in [*row["environment"].values(), *row["hashes"].values()]:
             assert value in page
@@ -152,7 +153,7 @@ def test_what_is_published_is_in_the_documentation():
 
 def test_the_quickstart_is_the_one_of_its_file():
     here, there = (run_status.flatten_settings(schema.to_plain(loaded)) for loaded in (
-        schema.resolve(override(copy.deepcopy(verify.CONFIG), verify.QUICKSTART)),
+        schema.resolve(apply_overrides(copy.deepcopy(verify.CONFIG), verify.QUICKSTART)),
         schema.load_config(ROOT / "configs" / "quickstart.yaml")))
     assert [name for name in there if here[name] != there[name] and not checkpoint.is_free(name)] == []
 
@@ -184,6 +185,7 @@ def claim(run, digest="0" * 64, **losses):
     (run / "result.json").write_text(json.dumps(result | {"digest": digest}))
 
 
+@pytest.mark.slow("repeats runs on forked ranks")
 def test_a_run_is_repeated_on_any_number_of_ranks(run, tmp_path, capsys):
     assert rerun.rerun(Solo(), run, str(tmp_path)) == 0
     said = capsys.readouterr().out

@@ -16,12 +16,12 @@ from fedmpi.config import load
     ("1.5.2", "1.5.2"), ("truex", "truex"), ("12a", "12a"), ("[1, 2]", [1, 2]), ("{a: {b: 1}}", {"a": {"b": 1}}),
     ("", None), ("'1'", "1"), ("{<<: {a: 1, b: 2}, b: 3}", {"a": 1, "b": 3})])
 def test_values(text, value):
-    found = load.parse(text)
+    found = load.parse_yaml(text)
     assert found == value and type(found) is type(value)
 
 
 def test_not_a_number_is_one():
-    assert math.isnan(load.parse(".nan")) and load.parse("-.nan") == "-.nan"
+    assert math.isnan(load.parse_yaml(".nan")) and load.parse_yaml("-.nan") == "-.nan"
 
 
 @pytest.mark.parametrize("text, message", [
@@ -30,18 +30,18 @@ def test_not_a_number_is_one():
     ("!!int x", "invalid literal"), ("{[1]: 2}", "unhashable")])
 def test_what_it_may_not_be_is_a_value_error(text, message):
     with pytest.raises(ValueError, match=message):
-        load.parse(text)
+        load.parse_yaml(text)
 
 
 def test_nesting_without_end_is_a_value_error():
     with pytest.raises(ValueError):
-        load.parse("[" * 500)
+        load.parse_yaml("[" * 500)
 
 
 def test_what_was_read_before_is_read_anew():
-    first = load.parse("a: {b: [1]}")
+    first = load.parse_yaml("a: {b: [1]}")
     first["a"]["b"].append(2)
-    assert load.parse("a: {b: [1]}") == {"a": {"b": [1]}}
+    assert load.parse_yaml("a: {b: [1]}") == {"a": {"b": [1]}}
 
 
 def test_merges_cannot_blow_up(monkeypatch):
@@ -49,14 +49,14 @@ def test_merges_cannot_blow_up(monkeypatch):
     levels = "a0: &a0 {x: 1}\n" + "".join(
         f"a{i}: &a{i} {{<<: [{', '.join([f'*a{i - 1}'] * 10)}], y{i}: 1}}\n" for i in range(1, 7))
     with pytest.raises(ValueError, match="more than 20,000 values; are there merges inside merges"):
-        load.parse(levels)
+        load.parse_yaml(levels)
     flat = "{" + ", ".join(f"k{i}: {i}" for i in range(12)) + "}"
     monkeypatch.setattr(load, "MAX_VALUES", 12)
-    assert len(load.parse(flat)) == 12
+    assert len(load.parse_yaml(flat)) == 12
     monkeypatch.setattr(load, "MAX_VALUES", 11)
-    load.load.cache_clear()
+    load.parse_once.cache_clear()
     with pytest.raises(ValueError, match="more than 11 values"):
-        load.parse(flat)
+        load.parse_yaml(flat)
 
 
 def test_files_of_any_length_are_not_read(tmp_path, monkeypatch):

@@ -107,7 +107,12 @@ def test_integers_are_integers(refusal, text):
     ("rounds: &a [*a]", "the configuration has more than 20,000 values; are there aliases inside aliases?"),
     ("method: json:JSONDecoder",
      "method: json:JSONDecoder is no dataclass with a function `client`, as methods must be"),
-    ("method: ':x'", "method: method ':x': cannot import "),
+    ("method: ':x'", "method: method ':x': cannot import "), ("model: '.x:y'", "model: model '.x:y': cannot import .x"),
+    ('"a\\n\\e[2Jb": 4', r"'a\n\x1b[2Jb' is not a setting of the configuration; its settings are seed, rounds, "),
+    ("[]", "the configuration must be a mapping of settings, not []"),
+    ("0", "the configuration must be a mapping of settings, not 0"),
+    ("false", "the configuration must be a mapping of settings, not False"),
+    ("''", "the configuration must be a mapping of settings, not ''"),
     ("train: {lr: .1, lr: .2}", "not valid YAML: lr given twice"),
     ("rounds: !!python/object/apply:os.getcwd []", "not valid YAML: could not determine a constructor"),
     ("rounds: !!bool maybe", "not valid YAML: "), ("rounds: !!timestamp x", "not valid YAML: "),
@@ -127,7 +132,7 @@ def test_all_mistakes_are_reported_at_once(refusal):
 def test_unknown_names_list_what_there_is(refusal):
     (line,) = refusal("method: fedmch")
     assert line.startswith("method: method 'fedmch' is not known; there are ") and line.endswith("Did you mean fedmhc?")
-    assert all(name in line for name in registry.available("methods"))
+    assert all(name in line for name in registry.list_available("methods"))
     assert refusal("data: {partition: irichlet}")[0].startswith("data.partition: partition 'irichlet' is not known")
 
 
@@ -196,7 +201,7 @@ def test_plain_round_trips(values):
     assert set(to_plain(config)) == {f.name for f in dataclasses.fields(Config)}
 
 
-@pytest.mark.parametrize("name", registry.available("methods"))
+@pytest.mark.parametrize("name", registry.list_available("methods"))
 def test_every_method_can_be_named_and_written_down(name):
     config = resolve({"method": name})
     assert to_plain(config)["method"]["name"] == name and resolve(to_plain(config)) == config
@@ -209,6 +214,7 @@ GARBAGE = st.recursive(LEAVES, lambda inner: st.lists(inner, max_size=3) | st.di
     KEYS | st.integers(), inner, max_size=4), max_leaves=12)
 
 
+@pytest.mark.slow("a hundred configurations, most of which name many mistakes")
 @given(st.dictionaries(KEYS, GARBAGE, max_size=6))
 def test_garbage_is_refused_and_nothing_worse(values):
     try:

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from fedmpi.config import schema
-from fedmpi.data.federation import Federation, prepare
+from fedmpi.data.federation import Federation, prepare_federation
 from fedmpi.data.partitions import Dirichlet
 
 
@@ -29,7 +29,7 @@ def arrays(tmp_path):
 def federation(settings):
     """Return a function that prepares and opens the federation of some `data` settings."""
     def make(seed=0, **changes):
-        return Federation(prepare(settings(**changes), seed))
+        return Federation(prepare_federation(settings(**changes), seed))
     return make
 
 

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from fedmpi.data.assignment import split_samples
-from fedmpi.data.federation import prepare
+from fedmpi.data.federation import prepare_federation
 from fedmpi.data.partitions import Iid, Natural
 from fedmpi.errors import BadInput
 from tests.data.test_federation import Told
@@ -20,8 +20,9 @@ def test_split(samples, shares, counts):
 @pytest.mark.parametrize("parts", [(), ((0, 1),), ((0, 1), ()), ((0, 1), (1, 2)), ((0, 1), (2, 99_999)),
                                    ((0, 1), (2, -1)), ((.5, 1.), (2., 3.))])
 def test_a_third_partys_partition_is_checked(settings, parts):
-    with pytest.raises(BadInput, match="data.partition = .*Told: its assign"):
-        prepare(settings(clients=2, partition=Told(parts)), 0)
+    line = Told.assign.__code__.co_firstlineno
+    with pytest.raises(BadInput, match=f"data.partition = .*Told: .*test_federation.py:{line}: its assign"):
+        prepare_federation(settings(clients=2, partition=Told(parts)), 0)
 
 
 @pytest.fixture
@@ -50,13 +51,13 @@ def test_a_partition_made_elsewhere_is_reproduced(federation, natural):
 
 def test_a_natural_partition_must_be_told_and_fit(settings, natural, arrays):
     with pytest.raises(BadInput, match="data.clients = 4: the data set numbers 5 clients; set it to 5"):
-        prepare(settings(**natural(np.arange(30) % 5, np.arange(12) % 5, clients=4)), 0)
+        prepare_federation(settings(**natural(np.arange(30) % 5, np.arange(12) % 5, clients=4)), 0)
     with pytest.raises(BadInput, match="client 2 has no training samples; every client needs one in client_train"):
-        prepare(settings(**natural(np.arange(30) % 2, np.arange(12) % 3, clients=3)), 0)
+        prepare_federation(settings(**natural(np.arange(30) % 2, np.arange(12) % 3, clients=3)), 0)
     with pytest.raises(BadInput, match="client 3 has no samples"):
-        prepare(settings(**natural(np.arange(30) % 3, np.full(12, 4), clients=5)), 0)
+        prepare_federation(settings(**natural(np.arange(30) % 3, np.full(12, 4), clients=5)), 0)
     with pytest.raises(BadInput, match="does not say who holds its samples; add client_train and client_test"):
-        prepare(settings(**arrays(np.arange(60) % 3), partition=Natural()), 0)
+        prepare_federation(settings(**arrays(np.arange(60) % 3), partition=Natural()), 0)
 
 
 def test_another_partition_ignores_whom_the_set_names(federation, natural):

@@ -11,13 +11,14 @@ import pytest
 
 from fedmpi.config import schema
 from fedmpi.data import federation as module
-from fedmpi.data.federation import Federation, federation_path, find_federation, prepare
+from fedmpi.data.federation import Federation, find_federation, make_federation_path, prepare_federation
 from fedmpi.data.partitions import BUILT_IN, Dirichlet, FewShot, Iid, Pathological
 from fedmpi.errors import BadInput
 
 # settings of `data` that make another federation, by the name that is changed, and those that do not
 OTHERS = {"name": {"name": "digits", "file": None}, "file": {"file": "b.npz"}, "fraction": {"fraction": .5},
-          "clients": {"clients": 3}, "partition": {"partition": Dirichlet()}, "split": {"split": (.8, .2)}}
+          "clients": {"clients": 3}, "partition": {"partition": Dirichlet()}, "split": {"split": (.8, .2)},
+          "new_clients": {"new_clients": 1}}
 SAME = {"root": "only where data sets lie", "cache": "only where federations are kept"}
 # of each setting of each partition, in turn
 SETTINGS = {"balanced": (True, False), "beta": (.1, .2), "procedure": ("capped", "plain"), "smallest": (None, 3),
@@ -27,8 +28,8 @@ SETTINGS = {"balanced": (True, False), "beta": (.1, .2), "procedure": ("capped",
 
 
 def key(data: schema.Data, seed: int = 0) -> str:
-    folder, root = module.folders(data)
-    path, key, _ = federation_path(folder, data, seed, root)
+    folder, root = module.find_folders(data)
+    path, key, _ = make_federation_path(folder, data, seed, root)
     assert path.name.endswith(f"-{data.clients}-{key[:12]}.h5") and path.parent == folder and len(key) == 64
     return key
 
@@ -41,9 +42,9 @@ def test_every_setting_of_the_data_makes_another_key(tmp_path, monkeypatch):
     assert {*OTHERS, *SAME} == {field.name for field in dataclasses.fields(schema.Data)}
     changed = [dataclasses.replace(base, **settings) for settings in (*OTHERS.values(), {"split": (.75, .05, .2)})]
     keys = [key(base), key(base, seed=1), *map(key, changed)]
-    assert len(set(keys)) == len(keys) == 9
+    assert len(set(keys)) == len(keys) == 10
     elsewhere = dataclasses.replace(base, **{name: str(tmp_path / name) for name in SAME})
-    assert key(elsewhere) == keys[0] and module.folders(elsewhere)[0] == tmp_path / "cache"
+    assert key(elsewhere) == keys[0] and module.find_folders(elsewhere)[0] == tmp_path / "cache"
 
 
 def test_every_setting_of_a_partition_makes_another_key(tmp_path):
@@ -61,8 +62,8 @@ def test_the_format_and_foreign_code_are_part_of_the_key(monkeypatch):
     monkeypatch.setattr(module, "FEDERATION_FORMAT", module.FEDERATION_FORMAT + 1)
     assert key(data) != before
     monkeypatch.undo()
-    assert module.stamp(Iid) == "" and key(data) == before
-    assert len(module.stamp(Mine)) == 64 and key(schema.Data(partition=Mine())) != before
+    assert module.hash_class(Iid) == "" and key(data) == before
+    assert len(module.hash_class(Mine)) == 64 and key(schema.Data(partition=Mine())) != before
 
 
 @dataclasses.dataclass(frozen=True)
@@ -72,16 +73,16 @@ class Mine(Iid):
 
 def test_a_file_that_holds_another_federation_is_not_used(settings, everything):
     """Somebody has renamed it, or two keys begin alike."""
-    mine, other = prepare(settings(), 0), prepare(settings(), 1)
+    mine, other = prepare_federation(settings(), 0), prepare_federation(settings(), 1)
     good, wrong = everything(Federation(mine)), other.read_bytes()
     shutil.copy(other, mine)
-    assert prepare(settings(), 0) == mine and everything(Federation(mine)) == good
+    assert prepare_federation(settings(), 0) == mine and everything(Federation(mine)) == good
     assert other.read_bytes() == wrong and sorted(os.listdir(mine.parent)) == sorted([mine.name, other.name])
 
 
 def test_what_is_there_is_found_and_nothing_is_made(settings):
     assert find_federation(settings(), 0) is None and not Path(settings().cache).exists()
-    path = prepare(settings(), 0)
+    path = prepare_federation(settings(), 0)
     assert (
         find_federation(settings(), 0).path == path
         and find_federation(settings(), 1) is None
@@ -106,7 +107,7 @@ def test_a_federation_is_on_the_disk_before_it_has_its_name(settings, monkeypatc
         replace(old, new)
     monkeypatch.setattr(os, "fsync", flush)
     monkeypatch.setattr(os, "replace", rename)
-    path = prepare(settings(), 0)
+    path = prepare_federation(settings(), 0)
     written = done[0][1]
     assert done == [("fsync", written)] * 2 + [("rename", written, path), ("fsync", path.parent)]
     assert written.parent == path.parent and written.name.startswith(f"{path.name}.") and written.suffix == ".tmp"
@@ -118,7 +119,7 @@ def test_a_write_that_fails_leaves_nothing_beside(settings, monkeypatch):
         raise OSError("no more room")
     monkeypatch.setattr(os, "replace", fail)
     with pytest.raises(BadInput, match="cannot write the federation: no more room; set data.cache to a folder"):
-        prepare(settings(), 0)
+        prepare_federation(settings(), 0)
     assert os.listdir(settings().cache) == []
 
 
@@ -128,8 +129,9 @@ def test_what_was_not_drawn_alike_has_another_fingerprint(settings, arrays):
     prints = set()
     for changes in ({"partition": Pathological()}, {"partition": FewShot(.5, 2, 2)}, {"partition": Iid()},
                     {"partition": Iid(), "split": (.5, .5)}):
-        prints.add(Federation(prepare(settings(**arrays(labels), clients=4, **changes), 0)).fingerprint)
-    prints.add(Federation(prepare(settings(**arrays(labels[::-1]), clients=4, partition=Iid()), 0)).fingerprint)
+        prints.add(Federation(prepare_federation(settings(**arrays(labels), clients=4, **changes), 0)).fingerprint)
+    prints.add(Federation(prepare_federation(settings(**arrays(labels[::-1]), clients=4, partition=Iid()),
+                                             0)).fingerprint)
     assert len(prints) == 5
 
 
@@ -137,5 +139,6 @@ def test_classes_and_words_are_counted_over_both_parts(settings, tmp_path):
     for train, test in ((9, 3), (3, 9)):
         x, y = (np.array([[0, n], [1, 1]]) for n in (train, test))
         np.savez(tmp_path / "a.npz", x_train=x, y_train=np.array([0, train]), x_test=y, y_test=np.array([0, test]))
-        f = Federation(prepare(settings(name="arrays", file=str(tmp_path / "a.npz"), clients=2, partition=Iid()), 0))
+        f = Federation(prepare_federation(settings(name="arrays", file=str(tmp_path / "a.npz"), clients=2,
+                                                   partition=Iid()), 0))
         assert (f.classes, f.vocabulary) == (10, 10)

@@ -4,7 +4,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fedmpi.data.allocation import mix
+from fedmpi.data.allocation import draw_labels_of_client
 from fedmpi.data.partitions import ClientDirichlet
 from fedmpi.errors import BadInput
 
@@ -90,7 +90,7 @@ def test_the_seed_decides():
     ([2, 2], [1., 0.], 4, [2, 2]), ([0, 3], [.5, .5], 3, [0, 3]), ([4, 4], [1., 0.], 4, [4, 0]), 
     ([1, 1], [.5, .5], 0, [0, 0])])
 def test_a_class_that_has_too_few_is_made_up_for_by_others(left, shares, total, expected):
-    taken = mix(np.array(left), np.array(shares), total, np.random.default_rng(1))
+    taken = draw_labels_of_client(np.array(left), np.array(shares), total, np.random.default_rng(1))
     assert taken.sum() == total and (taken <= left).all() and (expected is None or taken.tolist() == expected)
 
 

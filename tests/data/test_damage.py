@@ -11,7 +11,7 @@ import h5py
 import numpy as np
 import pytest
 
-from fedmpi.data.federation import Federation, machine_code, prepare
+from fedmpi.data.federation import Federation, prepare_federation, read_machine_code
 from fedmpi.data.partitions import Iid, Pathological
 from fedmpi.errors import BadInput
 from fedmpi.storage import seal
@@ -182,18 +182,18 @@ def test_prepare_makes_a_damaged_federation_again(federation, settings, everythi
     f = federation()
     good = everything(f)
     spoil(f.path)
-    assert everything(Federation(prepare(settings(), 0))) == good
+    assert everything(Federation(prepare_federation(settings(), 0))) == good
 
 
 PREPARE = """
 import sys, time
 from fedmpi.config import schema
-from fedmpi.data.federation import Federation, prepare
+from fedmpi.data.federation import Federation, prepare_federation
 from fedmpi.data.partitions import Dirichlet
 data = schema.Data(cache=sys.argv[1], partition=Dirichlet(.5))
 time.sleep(max(0, float(sys.argv[2]) - time.time()))
 for seed in range(3):
-    f = Federation(prepare(data, seed))
+    f = Federation(prepare_federation(data, seed))
     print(f.fingerprint, sum(len(f.client(i).y_train) for i in range(20)))
 """
 
@@ -211,18 +211,18 @@ def test_jobs_that_prepare_at_the_same_time_agree(settings, federation):
 def test_a_cache_that_cannot_be_written_is_bad_input(settings, tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(BadInput, match="set data.cache to a folder"):
-        prepare(settings(cache=str(tmp_path / "file" / "cache")), 0)
+        prepare_federation(settings(cache=str(tmp_path / "file" / "cache")), 0)
 
 
 FULL = """
 import resource, sys
 from fedmpi.config import schema
-from fedmpi.data.federation import prepare
+from fedmpi.data.federation import prepare_federation
 from fedmpi.data.partitions import Iid
 from fedmpi.errors import BadInput
 resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[2]), resource.RLIM_INFINITY))
 try:
-    prepare(schema.Data(cache=sys.argv[1], partition=Iid()), 0)
+    prepare_federation(schema.Data(cache=sys.argv[1], partition=Iid()), 0)
 except BadInput as error:
     print(error)
 """
@@ -243,14 +243,14 @@ def leave(folder, name: str, age: float = 0):
 
 def test_what_killed_preparations_left_is_removed_and_nothing_else(settings):
     """Of this machine when the process is gone, of another when it was silent for an hour; of the living never."""
-    folder = prepare(settings(), 0).parent
-    here, dead = machine_code(), subprocess.Popen(["true"])
+    folder = prepare_federation(settings(), 0).parent
+    here, dead = read_machine_code(), subprocess.Popen(["true"])
     dead.wait()
     gone = [leave(folder, f"a.h5.{here}-{dead.pid}-1a2b3c4d.tmp"), leave(folder, "a.h5.1a2b3c4d.tmp", 3601),
             leave(folder, "a.h5.0a0b0c0d-1-1a2b3c4d.tmp", 3601)]
     stay = [leave(folder, f"a.h5.{here}-{os.getpid()}-1a2b3c4d.tmp", 9999), leave(folder, "a.h5.1a2b3c4d.tmp2", 9999),
             leave(folder, "a.h5.0a0b0c0d-1-2a2b3c4d.tmp", 60), leave(folder, "b.h5.notes.txt", 9999)]
-    prepare(settings(), 0)
+    prepare_federation(settings(), 0)
     assert not any(path.exists() for path in gone) and all(path.exists() for path in stay)
 
 
@@ -258,7 +258,7 @@ def test_a_preparation_that_is_killed_leaves_nothing_for_ever(settings):
     job = subprocess.run([sys.executable, "-c", KILLED, settings().cache], text=True, capture_output=True)
     folder = Path(settings().cache)
     assert job.returncode == -signal.SIGKILL and [path.suffix for path in folder.iterdir()] == [".tmp"]
-    path = prepare(settings(), 0)
+    path = prepare_federation(settings(), 0)
     assert [*folder.iterdir()] == [path]
 
 
@@ -274,5 +274,5 @@ def take_rows(*given):
         os.kill(os.getpid(), signal.SIGKILL)
     return take(*given)
 federation.take_rows = take_rows
-federation.prepare(schema.Data(cache=sys.argv[1], partition=Iid()), 0)
+federation.prepare_federation(schema.Data(cache=sys.argv[1], partition=Iid()), 0)
 """

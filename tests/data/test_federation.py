@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedmpi.data.federation import Federation, prepare
+from fedmpi.data.federation import Federation, prepare_federation
 from fedmpi.data.partitions import Dirichlet, FewShot, Iid, Pathological
 from fedmpi.data.samples import read_npz
 from fedmpi.data.sources import BUILT_IN
@@ -44,7 +44,7 @@ def test_a_share_of_the_data_set_has_all_its_classes_in_their_proportions(settin
     drawn = []
     for seed in (0, 1):
         data = settings(name="arrays", file=str(tmp_path / "a.npz"), clients=2, partition=Iid(), fraction=.25)
-        f = Federation(prepare(data, seed))
+        f = Federation(prepare_federation(data, seed))
         assert f.label_counts.sum((0, 1)).tolist() == [10, 5, 1] and f.classes == 3
         parts = [f.client(i) for i in range(2)]
         pairs = [(int(x[0]), int(k)) for c in parts for part in (0, 4)
@@ -57,7 +57,8 @@ def test_a_share_of_the_data_set_has_all_its_classes_in_their_proportions(settin
 def test_the_official_test_part_is_merged_in(settings, tmp_path):
     x = np.arange(50, dtype=np.uint8).repeat(12).reshape(50, 2, 2, 3)
     np.savez(tmp_path / "a.npz", x_train=x[:30], y_train=np.arange(30) % 3, x_test=x[30:], y_test=np.arange(20) % 5)
-    f = Federation(prepare(settings(name="arrays", file=str(tmp_path / "a.npz"), clients=4, partition=Iid()), 0))
+    f = Federation(prepare_federation(settings(name="arrays", file=str(tmp_path / "a.npz"), clients=4, partition=Iid()),
+                                      0))
     clients = [f.client(i) for i in range(4)]
     pairs = [(int(x[0, 0, 0]), int(y)) for c in clients for k in (0, 2, 4) for x, y in zip(c[k], c[k + 1], strict=True)]
     assert sorted(pairs) == [(i, i % 3) for i in range(30)] + [(30 + i, i % 5) for i in range(20)]
@@ -67,7 +68,8 @@ def test_the_official_test_part_is_merged_in(settings, tmp_path):
 def test_a_text_set_keeps_its_integers_and_says_how_many_words_it_has(settings, tmp_path):
     x = np.arange(200).reshape(40, 5)
     np.savez(tmp_path / "a.npz", x_train=x[:30], y_train=np.arange(30) % 3, x_test=x[30:], y_test=np.arange(10))
-    f = Federation(prepare(settings(name="arrays", file=str(tmp_path / "a.npz"), clients=2, partition=Iid()), 0))
+    f = Federation(prepare_federation(settings(name="arrays", file=str(tmp_path / "a.npz"), clients=2, partition=Iid()),
+                                      0))
     assert (f.dtype, f.shape, f.vocabulary, f.classes) == (np.int32, (5,), 200, 10)
     assert f.client(0).x_train.dtype == np.int32 and f.client(1).y_train.dtype == np.int64
 
@@ -81,9 +83,9 @@ def test_who_is_few_shot_is_known(federation):
 
 
 def test_a_file_that_no_one_reads_is_refused_even_when_the_federation_is_there(settings):
-    prepare(settings(), 0)
+    prepare_federation(settings(), 0)
     with pytest.raises(BadInput, match="data.file = none.npz: digits has no use for it; leave it out"):
-        prepare(settings(file="none.npz"), 0)
+        prepare_federation(settings(file="none.npz"), 0)
 
 
 def test_what_a_download_brought_is_part_of_the_key(settings, tmp_path, monkeypatch):
@@ -93,8 +95,8 @@ def test_what_a_download_brought_is_part_of_the_key(settings, tmp_path, monkeypa
         return read_npz(root / "tissuemnist.npz")
     monkeypatch.setattr(BUILT_IN["tissuemnist"], "fetch", fetch)
     data = settings(name="tissuemnist", root=str(tmp_path), clients=3, partition=Iid())
-    first = prepare(data, 0)
-    assert prepare(data, 0) == first and os.listdir(first.parent) == [first.name]
+    first = prepare_federation(data, 0)
+    assert prepare_federation(data, 0) == first and os.listdir(first.parent) == [first.name]
 
 
 def test_planted_groups_are_kept(federation):
@@ -112,7 +114,7 @@ def test_a_client_with_one_sample_trains_on_it(federation, arrays):
 
 def test_seed_and_settings_decide_the_contents(federation, settings, everything):
     first = everything(federation())
-    os.unlink(prepare(settings(), 0))
+    os.unlink(prepare_federation(settings(), 0))
     assert everything(federation()) == first
     others = [federation(1), federation(partition=Dirichlet(.6)), federation(clients=19), federation(split=(.7, .3))]
     assert len({first[1], *(f.fingerprint for f in others)}) == 5
@@ -126,21 +128,21 @@ def test_a_clients_samples_are_shuffled_before_they_are_split(federation, arrays
 
 
 def test_a_prepared_federation_is_used_again(settings):
-    path = prepare(settings(), 0)
+    path = prepare_federation(settings(), 0)
     before = path.stat()
-    assert prepare(settings(), 0) == path and path.stat() == before
+    assert prepare_federation(settings(), 0) == path and path.stat() == before
     assert path.name.startswith("digits-dirichlet-20-") and len(path.stem.rpartition("-")[2]) == 12
     assert os.listdir(path.parent) == [path.name]
 
 
 def test_a_changed_source_makes_another_federation(settings, arrays):
-    first = prepare(settings(**arrays(np.arange(60) % 3), clients=3), 0)
-    second = prepare(settings(**arrays(np.arange(61) % 3), clients=3), 0)
+    first = prepare_federation(settings(**arrays(np.arange(60) % 3), clients=3), 0)
+    second = prepare_federation(settings(**arrays(np.arange(61) % 3), clients=3), 0)
     assert first != second and Federation(second).counts.sum() == 61
 
 
 def test_the_default_cache_lies_under_the_root(settings, tmp_path):
-    assert prepare(settings(cache=None, root=str(tmp_path)), 0).parent == tmp_path / "federations"
+    assert prepare_federation(settings(cache=None, root=str(tmp_path)), 0).parent == tmp_path / "federations"
 
 
 def test_a_client_that_is_not_there(federation):
@@ -181,9 +183,9 @@ def test_a_third_partys_data_set_is_made_again_when_its_code_changes(settings, t
         linecache.clearcache()
         if labels == "[0, .5]":
             with pytest.raises(BadInput, match="data.name = theirs:Small: y_train is float64"):
-                prepare(data, 0)
+                prepare_federation(data, 0)
         else:
-            paths.append(prepare(data, 0))
+            paths.append(prepare_federation(data, 0))
     assert paths[0] != paths[1] and paths[0].name.startswith("theirs_Small-iid-2-")
     assert [Federation(path).classes for path in paths] == [2, 13]
 

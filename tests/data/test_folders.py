@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from fedmpi.data.sources import BUILT_IN, source_key
+from fedmpi.data.sources import BUILT_IN, make_source_key
 from fedmpi.errors import BadInput
 
 CLASSES = {"n02": 20, "n01": 10, "n30": 30}      # and how bright their images are
@@ -48,9 +48,9 @@ def test_an_npz_spares_the_folder(folder):
 
 
 def test_another_folder_has_another_key(folder):
-    before = source_key("tiny_imagenet", folder.parent)
+    before = make_source_key("tiny_imagenet", folder.parent)
     (folder / "val" / "val_annotations.txt").write_text("val_0.JPEG\tn01\n")
-    assert source_key("tiny_imagenet", folder.parent) != before
+    assert make_source_key("tiny_imagenet", folder.parent) != before
 
 
 def spoil(folder, what):

@@ -9,8 +9,8 @@ import hashlib
 import numpy as np
 import pytest
 
-from fedmpi.data.assignment import assign
-from fedmpi.data.federation import Federation, prepare
+from fedmpi.data.assignment import assign_samples
+from fedmpi.data.federation import Federation, prepare_federation
 from fedmpi.data.partitions import (
     ClusterDirichlet,
     ClusterNClass,
@@ -20,7 +20,7 @@ from fedmpi.data.partitions import (
     NClass,
     Pathological,
 )
-from fedmpi.data.samples import Dataset, thinned
+from fedmpi.data.samples import Dataset, thin_samples
 
 LABELS = np.array([int(label) for label in "4116114644116141411664114"])      # 12 of 1, 8 of 4, 5 of 6
 
@@ -73,7 +73,7 @@ def test_who_trains_on_what_is_known():
     from fedmpi.config import schema
     pool = Dataset(*marked(8, 0, LABELS), *marked(4, 8, LABELS))
     for seed, order in ((0, [5, 9, 7, 2, 11, 4, 3, 8, 0, 10, 6, 1]), (5, [5, 1, 3, 0, 4, 6, 11, 2, 10, 8, 9, 7])):
-        dealt = assign(pool, schema.Data(clients=2, partition=Iid(), split=(.5, .2, .3)), seed)
+        dealt = assign_samples(pool, schema.Data(clients=2, partition=Iid(), split=(.5, .2, .3)), seed)
         assert dealt.order.tolist() == order and dealt.counts.tolist() == [[3, 1, 2], [3, 1, 2]], seed
         parts = np.split(np.random.default_rng((0, seed)).permutation(12), 2)
         again = [np.random.default_rng((1, i, seed)).permutation(part) for i, part in enumerate(parts)]
@@ -85,15 +85,15 @@ def test_a_share_of_both_parts_is_drawn_from_streams_of_their_own():
     """Training and test part are alike, so one stream for both would keep the same places of both."""
     x, y = marked(25, 0, LABELS)
     who = np.arange(25) % 3
-    kept = thinned(Dataset(x, y, x, y, who, who), .4, 6)
+    kept = thin_samples(Dataset(x, y, x, y, who, who), .4, 6)
     train, test = kept.x_train[:, 0].tolist(), kept.x_test[:, 0].tolist()
     # .4 of 12, 8 and 5 samples, in their order
     assert train == [1, 2, 3, 5, 8, 9, 12, 13, 14, 18] and test == [0, 3, 5, 10, 12, 13, 16, 17, 23, 24]
     for places, labels, clients in ((train, kept.y_train, kept.client_train), (test, kept.y_test, kept.client_test)):
         assert labels.tolist() == y[places].tolist() and clients.tolist() == who[places].tolist()
         assert np.bincount(labels)[[1, 4, 6]].tolist() == [5, 3, 2]
-    assert thinned(kept, 1, 6) is kept
-    least = thinned(Dataset(x, y, x[:0], y[:0]), .01, 6)      # one of each class at least, and nothing of nothing
+    assert thin_samples(kept, 1, 6) is kept
+    least = thin_samples(Dataset(x, y, x[:0], y[:0]), .01, 6)      # one of each class at least, and nothing of nothing
     assert sorted(least.y_train.tolist()) == [1, 4, 6] and len(least.x_test) == len(least.y_test) == 0
     assert least.client_train is None
 
@@ -106,7 +106,7 @@ def test_the_fingerprint_of_a_federation_is_known(settings, tmp_path):
     x, y = np.arange(50).reshape(25, 2), LABELS
     np.savez(tmp_path / "a.npz", x_train=x[:20], y_train=y[:20], x_test=x[20:], y_test=y[20:])
     data = settings(name="arrays", file=str(tmp_path / "a.npz"), clients=4, partition=Pathological(), split=(.5, .5))
-    f = Federation(prepare(data, 1))
+    f = Federation(prepare_federation(data, 1))
     assert (f.fingerprint, f.sizes.tolist(), f.groups.tolist()) == (
         "cbd490ada59f3e88d5e40593c1c31076119b488de4d7ff697f6fa6fbbfb74bc2", [3, 4, 3, 2], [0, 0, 1, 1])
     # it is that of x as the clients hold it, who holds how many, the groups and the labels

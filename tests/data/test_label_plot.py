@@ -7,7 +7,7 @@ from matplotlib.figure import Figure
 from PIL import Image
 
 from fedmpi.data import label_plot as module
-from fedmpi.data.label_plot import distribution, limits, mark_groups, write_label_plot
+from fedmpi.data.label_plot import draw_distribution, find_color_limits, mark_groups, write_label_plot
 from fedmpi.data.partitions import Dirichlet, Iid, NClass, Pathological
 from fedmpi.errors import BadInput
 
@@ -49,7 +49,7 @@ def bars(axes) -> dict:
 
 
 def test_the_picture_counts_all_samples_of_a_client():
-    figure = distribution(handmade())
+    figure = draw_distribution(handmade())
     sizes, table, colours = figure.axes
     assert bars(sizes) == {("train", "#0072b2"): ([0, 0, 0], [10, 40, 82]),
                            ("validation", "#009e73"): ([10, 40, 82], [12, 40, 86]),
@@ -71,7 +71,7 @@ def test_the_picture_counts_all_samples_of_a_client():
 
 
 def test_clients_are_sorted_by_their_groups_in_all_that_is_drawn():
-    sizes, table, _ = distribution(handmade(np.array([1, 0, 1]), ["a", "b"])).axes
+    sizes, table, _ = draw_distribution(handmade(np.array([1, 0, 1]), ["a", "b"])).axes
     assert bars(sizes)["train", "#0072b2"][1] == [40, 10, 82]
     assert table.images[0].get_array().filled(0).tolist() == [[0, 12, 0], [45, 0, 0], [0, 0, 87], [0, 4, 6]]
     assert [label.get_text() for label in table.get_xticklabels()] == ["1", "0", "2"]
@@ -84,7 +84,7 @@ def test_clients_are_sorted_by_their_groups_in_all_that_is_drawn():
     (25, 12, True, True), (26, 12, False, True), (25, 13, False, True), (40, 20, False, True), (41, 21, False, False)])
 def test_what_has_no_room_is_not_written(clients, classes, numbers, ticks):
     labels = np.ones((clients, 3, classes), int)
-    _, table, _ = distribution(handmade(labels=labels)).axes
+    _, table, _ = draw_distribution(handmade(labels=labels)).axes
     assert bool(table.texts) == numbers
     assert (len(table.get_xticks()) == clients) == (len(table.get_yticks()) == classes) == ticks
 
@@ -92,13 +92,13 @@ def test_what_has_no_room_is_not_written(clients, classes, numbers, ticks):
 def test_the_map_is_blended_only_where_it_has_more_clients_than_pixels(monkeypatch):
     monkeypatch.setattr(module, "PIXELS", 4)
     for clients, how in ((4, "nearest"), (5, "auto")):
-        table = distribution(handmade(labels=np.ones((clients, 3, 2), int))).axes[1]
+        table = draw_distribution(handmade(labels=np.ones((clients, 3, 2), int))).axes[1]
         assert table.images[0].get_interpolation() == how
 
 
 @pytest.mark.parametrize("clients, classes, size", [(1, 2, (7, 4.5)), (20, 10, (10, 5.6)), (100, 100, (14, 9))])
 def test_the_picture_grows_with_clients_and_classes(clients, classes, size):
-    figure = distribution(handmade(labels=np.ones((clients, 3, classes), int)))
+    figure = draw_distribution(handmade(labels=np.ones((clients, 3, classes), int)))
     assert figure.get_size_inches().tolist() == pytest.approx(size)
 
 
@@ -111,8 +111,8 @@ def test_many_groups_have_numbers_and_too_many_lines_alone():
 
 
 def test_the_colours_span_what_occurs():
-    assert limits(np.array([[0, 3], [70, 9]])) == (3, 70)
-    assert limits(np.array([[0, 5]])) == (5, 6)
+    assert find_color_limits(np.array([[0, 3], [70, 9]])) == (3, 70)
+    assert find_color_limits(np.array([[0, 5]])) == (5, 6)
 
 
 def test_a_picture_that_cannot_be_written_is_bad_input(tmp_path):

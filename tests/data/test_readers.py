@@ -49,6 +49,18 @@ def test_idx_files_are_read_part_by_part(tmp_path, monkeypatch, capfd, name, fol
         sources.load_source(other, tmp_path)
 
 
+@pytest.mark.parametrize("content, why", [
+    (struct.pack(">4i", 20, 2, 28, 28) + bytes(99), "a file is damaged"), (b"", "invalid literal")])
+def test_a_damaged_idx_file_is_one_line(tmp_path, content, why):
+    """torchvision checks what it downloads, but not what lies there already."""
+    raw = tmp_path / "MNIST" / "raw"
+    raw.mkdir(parents=True)
+    for name in ("train-images-idx3", "train-labels-idx1", "t10k-images-idx3", "t10k-labels-idx1"):
+        (raw / f"{name}-ubyte").write_bytes(content)
+    with pytest.raises(BadInput, match=rf"data.name = mnist: neither found .* nor downloaded \(.*{why}"):
+        sources.load_source("mnist", tmp_path)
+
+
 def batch(n: int, first: int, labels: dict) -> bytes:
     """Return a batch of CIFAR: rows of 1,024 red, 1,024 green and 1,024 blue bytes, each plane row by row."""
     red = np.arange(1024) // 32 + first      # the row
@@ -107,7 +119,7 @@ def test_a_download_gives_up_a_silent_mirror_and_leaves_nothing_changed(tmp_path
     before = socket.getdefaulttimeout()
     request.addfinalizer(lambda: socket.setdefaulttimeout(before))
     socket.setdefaulttimeout(77)
-    with pytest.raises(OSError), sources.downloading(tmp_path / "a" / "root", "x"):
+    with pytest.raises(OSError), sources.prepare_download(tmp_path / "a" / "root", "x"):
         assert socket.getdefaulttimeout() == 20
         raise OSError
     assert socket.getdefaulttimeout() == 77 and (tmp_path / "a" / "root" / ".x.lock").exists()

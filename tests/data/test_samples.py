@@ -1,3 +1,7 @@
+import os
+import struct
+import zipfile
+
 import numpy as np
 import pytest
 
@@ -143,3 +147,57 @@ def test_a_file_of_medmnist_is_read_as_it_is(tmp_path):
         load(save(tmp_path, **medmnist(val_images=np.zeros((2, 28, 28), np.uint8))))
     with pytest.raises(BadInput, match=r"y_train is uint8 \(5, 14\)"):      # several labels at once
         load(save(tmp_path, **{k: np.repeat(v, 14, 1) if "labels" in k else v for k, v in medmnist().items()}))
+
+
+HEADER = "{'descr': '<f4', 'fortran_order': False, 'shape': (6, 3), }"
+
+
+@pytest.mark.parametrize("header", [
+    HEADER[:-6], HEADER + "(((", HEADER.replace("6", str(10 ** 26)), HEADER.replace("6", "-6"),
+    HEADER.replace("6, 3", "True, 8"), HEADER.replace("'shape'", "b'shape'"), HEADER.replace("'descr'", "3"),
+    HEADER.replace("'descr'", "[]"), "(" * 5000, HEADER.replace("<f4", "<f4\0"), HEADER.replace("<f4", "zz9"),
+    HEADER.replace("6", "6.5"), HEADER.replace("(6, 3)", "6")])
+def test_a_header_of_any_kind_is_refused_in_one_line(tmp_path, header):
+    """NumPy evaluates headers as Python text, and meets errors of a dozen classes."""
+    npy = b"\x93NUMPY\x01\x00" + struct.pack("<H", len(header)) + header.encode() + bytes(400)
+    path = save(tmp_path, y_train=np.arange(6))
+    with zipfile.ZipFile(path, "a") as archive:
+        archive.writestr("x_train.npy", npy)
+    with pytest.raises(BadInput, match="mine.npz: damaged, or not plain arrays of numbers .*numpy.savez") as error:
+        load(path)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("method", [zipfile.ZIP_LZMA, zipfile.ZIP_BZIP2, zipfile.ZIP_DEFLATED])
+def test_a_damaged_compressed_member_is_refused(tmp_path, method):
+    path = save(tmp_path, **good(x_train=np.random.default_rng(0).random((6, 30)).astype(np.float32)))
+    packed = tmp_path / "packed.npz"
+    with zipfile.ZipFile(path) as plain, zipfile.ZipFile(packed, "w", method) as archive:
+        for name in plain.namelist():
+            archive.writestr(name, plain.read(name))
+    whole = packed.read_bytes()
+    for at in range(45, 245, 20):
+        packed.write_bytes(whole[:at] + bytes([whole[at] ^ 0x5a]) + whole[at + 1:])
+        with pytest.raises(BadInput, match="packed.npz: damaged"):
+            load(packed)
+
+
+@pytest.mark.parametrize("largest, refused", [(65_535, True), (9_999, True), (1000, True), (999, False)])
+def test_labels_with_wide_gaps_are_refused_with_the_line_that_numbers_them(tmp_path, largest, refused):
+    """Each class is an output of the network and a column of the counts: 65,536 took 34 GB."""
+    path = save(tmp_path, **good(y_train=np.array([0, largest] * 3)))
+    if not refused:
+        assert load(path).y_train.max() == largest
+        return
+    with pytest.raises(BadInput, match="y has labels up to .* only 2 different ones.*return_inverse=True"):
+        load(path)
+    all_used = np.zeros((largest // 10 + 1, 3), np.float32)
+    load(save(tmp_path, x_train=all_used, y_train=np.r_[np.arange(len(all_used) - 1), largest]))
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, lambda path: path.symlink_to("/dev/zero"), lambda path: path.mkdir(),
+                                  lambda path: path.symlink_to("nowhere")], ids=["pipe", "device", "folder", "link"])
+def test_what_is_no_regular_file_is_refused_without_waiting(tmp_path, make):
+    make(tmp_path / "mine.npz")
+    with pytest.raises(BadInput, match="mine.npz: cannot read the data set: .*data.file"):
+        load(tmp_path / "mine.npz")

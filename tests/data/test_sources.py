@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from fedmpi.data import sources
-from fedmpi.data.sources import BUILT_IN, source_key
+from fedmpi.data.sources import BUILT_IN, make_source_key
 from fedmpi.errors import BadInput
 from tests.data.files import good, save
 
@@ -97,7 +97,7 @@ def test_a_set_that_cannot_be_downloaded_says_what_to_put_there(tmp_path, monkey
 
 @pytest.mark.parametrize("name", [n for n in BUILT_IN if n != "arrays"])
 def test_a_file_for_a_set_that_takes_none_is_bad_input(tmp_path, name):
-    for call in (sources.load_source, source_key):      # the key is asked for first, by prepare
+    for call in (sources.load_source, make_source_key):      # the key is asked for first, by prepare
         with pytest.raises(BadInput, match=f"data.file = a.npz: {name} has no use for it; leave it out"):
             call(name, tmp_path, "a.npz")
 
@@ -118,13 +118,13 @@ def test_a_relative_path_starts_at_the_working_folder(tmp_path, monkeypatch):
 
 def test_the_key_changes_when_the_file_does(tmp_path):
     path = save(tmp_path, **good())
-    key = source_key("arrays", tmp_path, str(path))
-    assert source_key("arrays", tmp_path, str(path)) == key
+    key = make_source_key("arrays", tmp_path, str(path))
+    assert make_source_key("arrays", tmp_path, str(path)) == key
     save(tmp_path, **good(x_train=np.ones((6, 3), np.float32)))
-    assert source_key("arrays", tmp_path, str(path)) != key
-    assert source_key("mnist", tmp_path) == "mnist"
+    assert make_source_key("arrays", tmp_path, str(path)) != key
+    assert make_source_key("mnist", tmp_path) == "mnist"
     path.rename(tmp_path / "mnist.npz")
-    assert source_key("mnist", tmp_path) != "mnist"
+    assert make_source_key("mnist", tmp_path) != "mnist"
 
 
 def test_the_key_holds_the_place_the_size_and_the_time_of_a_file(tmp_path):
@@ -134,25 +134,25 @@ def test_the_key_holds_the_place_the_size_and_the_time_of_a_file(tmp_path):
     def key(where, content, time):
         where.write_bytes(content)
         os.utime(where, ns=(1, time))
-        return source_key("arrays", tmp_path, str(where))
+        return make_source_key("arrays", tmp_path, str(where))
     keys = [key(path, b"12", 5), key(path, b"12", 6), key(path, b"123", 5), key(other, b"12", 5)]
     assert keys[0] == f"arrays {path.resolve()} 2 5" and len(set(keys)) == 4
     # what is not there yet has no state, and a set's own .npz comes before the files that it is made of
-    assert source_key("arrays", tmp_path, "none.npz") == "arrays"
+    assert make_source_key("arrays", tmp_path, "none.npz") == "arrays"
     (tmp_path / "ag_news_csv").mkdir()
     for name in ("ag_news_csv/train.csv", "ag_news.npz"):
         (tmp_path / name).write_bytes(b"1")
         os.utime(tmp_path / name, ns=(1, 7))
-        assert source_key("ag_news", tmp_path) == f"ag_news {tmp_path.resolve() / name} 1 7"
+        assert make_source_key("ag_news", tmp_path) == f"ag_news {tmp_path.resolve() / name} 1 7"
 
 
 def test_the_key_changes_with_the_files_that_a_set_is_read_from(tmp_path):
-    assert source_key("ag_news", tmp_path) == "ag_news"
+    assert make_source_key("ag_news", tmp_path) == "ag_news"
     (tmp_path / "ag_news_csv").mkdir()
     (tmp_path / "ag_news_csv" / "test.csv").write_text('"1","a","b"')
-    key = source_key("ag_news", tmp_path)
+    key = make_source_key("ag_news", tmp_path)
     (tmp_path / "ag_news_csv" / "test.csv").write_text('"1","a","bc"')
-    assert len({"ag_news", key, source_key("ag_news", tmp_path)}) == 3
+    assert len({"ag_news", key, make_source_key("ag_news", tmp_path)}) == 3
 
 
 MEDMNIST = """
@@ -217,14 +217,14 @@ def test_a_third_partys_set_takes_a_file_if_its_load_does():
 
 
 def test_a_lock_that_cannot_be_had_is_done_without(tmp_path):
-    with sources.alone(tmp_path / "no such folder" / "lock"):
+    with sources.hold_lock(tmp_path / "no such folder" / "lock"):
         pass
 
 
 def count_up(lock: Path, counter: Path, times: int):
     """Add to a counter in a file, slowly enough for another process to come in between."""
     for _ in range(times):
-        with sources.alone(lock):
+        with sources.hold_lock(lock):
             before = int(counter.read_text())
             time.sleep(.001)
             counter.write_text(str(before + 1))
@@ -259,5 +259,5 @@ HELD = """import fcntl
 def test_a_download_is_alone_with_its_set(tmp_path, medmnist):
     medmnist(HELD + STORE)
     sources.load_source("tissuemnist", tmp_path / "root")
-    with sources.alone(tmp_path / "root" / ".tissuemnist.lock"):      # and it has let go
+    with sources.hold_lock(tmp_path / "root" / ".tissuemnist.lock"):      # and it has let go
         pass

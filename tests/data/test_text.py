@@ -4,7 +4,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedmpi.assembly import bind_method
+from fedmpi.assembly import build_method
 from fedmpi.config.schema import resolve
 from fedmpi.data import text
 from fedmpi.data.partitions import Iid
@@ -28,7 +28,7 @@ def store(folder, train, test):
     ("why? no! (AP)", "why ? no ! ( ap )"), ("a;b:c", "a b c"), ("one<br />two", "one two"),
     ("  wide\t gaps ", "wide gaps"), ("#36;10 A&B", "#36 10 a&b"), ("", "")])
 def test_basic_english_tokens(written, tokens):
-    assert text.tokens(written) == tokens.split()
+    assert text.split_into_tokens(written) == tokens.split()
 
 
 def test_the_vocabulary_counts_from_one_by_frequency_and_then_by_the_alphabet():
@@ -36,7 +36,7 @@ def test_the_vocabulary_counts_from_one_by_frequency_and_then_by_the_alphabet():
 
 
 def test_texts_are_cut_or_padded_with_zero():
-    x = text.encode([["a", "b", "unheard"], ["b"] * 9, []], {"a": 1, "b": 2}, 4)
+    x = text.encode_texts([["a", "b", "unheard"], ["b"] * 9, []], {"a": 1, "b": 2}, 4)
     assert x.dtype == np.int32 and x.tolist() == [[1, 2, 0, 0], [2, 2, 2, 2], [0, 0, 0, 0]]
 
 
@@ -50,7 +50,8 @@ def test_a_set_has_title_and_description_and_one_vocabulary_for_both_parts(tmp_p
     assert pool.y_train.tolist() == [0, 3] and pool.y_test.tolist() == [1]
 
 
-@pytest.mark.parametrize("rows", [[], [(0, "a", "b")], [("x", "a", "b")], [(1,)], [(1, "a", "b"), ()]], ids=repr)
+@pytest.mark.parametrize("rows", [
+    [], [(0, "a", "b")], [("x", "a", "b")], [(1,)], [(10**20, "a", "b")], [(1, "a", "b"), ()]], ids=repr)
 def test_what_is_no_such_csv_is_refused_with_its_name(tmp_path, rows):
     store(tmp_path, [(1, "a", "b")], rows)
     with pytest.raises(BadInput, match=r"ag_news_csv/test.csv: .*columns class") as error:
@@ -70,9 +71,9 @@ def test_more_words_than_the_table_has_rows_are_refused_before_anything_starts(f
     f = federation(name="ag_news", root=str(tmp_path), clients=2, partition=Iid())
     assert f.vocabulary == 10
     model = {"name": "fasttext", "vocabulary": 10, "width": 2}
-    assert bind_method(resolve({"model": model}), f).model.size == 10 * 2 + 6 + 6
+    assert build_method(resolve({"model": model}), f).model.size == 10 * 2 + 6 + 6
     with pytest.raises(BadInput, match="has 9 rows, but the data count .* to 9; set model.vocabulary = 10 or more"):
-        bind_method(resolve({"model": {**model, "vocabulary": 9}}), f)
+        build_method(resolve({"model": {**model, "vocabulary": 9}}), f)
 
 
 def test_ag_news_itself(federation):

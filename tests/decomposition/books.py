@@ -10,7 +10,8 @@ import numpy as np
 
 from fedmpi.storage.history import read_history
 
-TIMES = ("seconds", "imbalance", "idle_share", "clients_moved")      # measured, or following what was measured
+# measured, or following what was measured
+TIMES = ("seconds", "imbalance", "idle_share", "clients_moved", "memory", "gpu_memory")
 DECOMPOSED = ("bytes_sent_by_server", "bytes_received_by_server", "ranks", "engine_why")      # what MPI moved
 
 

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import numpy as np
 
-from fedmpi.assembly import bind_method, refuse_engine
+from fedmpi.assembly import build_method, refuse_engine
 from fedmpi.config.schema import load_config
-from fedmpi.data.federation import Federation, prepare
+from fedmpi.data.federation import Federation, prepare_federation
 from fedmpi.errors import BadInput
 from tests.methods.table import NAMES, SHOWN
 
@@ -123,9 +123,9 @@ def allowed(method: str, config: Path):
     def taken(scenario: str, network: str, engine: str) -> bool:
         row = {"scenario": scenario, "network": network, "engine": engine}
         settings = load_config(config, what(method, row, config.parent))
-        federation = Federation(prepare(settings.data, settings.seed))
+        federation = Federation(prepare_federation(settings.data, settings.seed))
         try:
-            refuse_engine(settings, federation, bind_method(settings, federation))
+            refuse_engine(settings, federation, build_method(settings, federation))
         except BadInput:
             return False
         return True

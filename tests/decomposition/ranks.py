@@ -21,7 +21,7 @@ from fedmpi.comm.transport import Solo
 from fedmpi.context import RankContext
 from fedmpi.engines.vmap import Vmap
 from fedmpi.errors import FINISHED, SAVED
-from fedmpi.session import RunRequest, lead, serve_as_worker
+from fedmpi.session import RunRequest, lead_command, serve_as_worker
 from tests.decomposition.cases import ROUNDS, Start
 
 CODE = "exit code "      # what rank 0 says before the code of a start
@@ -40,8 +40,9 @@ def decomposed(start: Start):
         return ids, self.hosts[(np.searchsorted(self.hosts, self.homes[ids]) + 1) % len(self.hosts)]
 
     def ranks(self, who):
-        self.at = self.hosts[(who.ids + who.round) % len(self.hosts)] if self.movable else self.homes[who.ids]
-        return self.at
+        shifted = self.hosts[(who.ids + who.round) % len(self.hosts)]
+        self.training_ranks = shifted if self.movable else self.homes[who.ids]
+        return self.training_ranks
 
     with ExitStack() as stack:
         stack.enter_context(patch.object(Vmap, "_fitting", lambda *_: start.width))
@@ -57,7 +58,7 @@ def perform(world: Solo, config: str, start: Start) -> int:
     request = RunRequest(config, list(start.overrides), start.out, start.resume)
     context = RankContext(lambda: not world.rank and start.stop_after < ROUNDS and next(asked) >= start.stop_after)
     with decomposed(start), redirect_stdout(io.StringIO()):
-        return (serve_as_worker if world.rank else lead)(world, request, context)
+        return (serve_as_worker if world.rank else lead_command)(world, request, context)
 
 
 def expected(start: Start) -> int:

@@ -114,11 +114,11 @@ def test_a_gpu_is_timed_once_and_a_restart_takes_the_choice_over(monkeypatch):
     monkeypatch.setattr(engine_choice, "time_engines", lambda group, shared: np.array([2., .5]))
     choose_engine(run, None)
     why = "2.000 s for loop, 0.500 s for vmap on the first clients"
-    assert (lab.group.engine.name, lab.group.why, said) == ("vmap", why, [f"engine vmap: {why}"])
+    assert (lab.group.engine.name, lab.group.engine_why, said) == ("vmap", why, [f"engine vmap: {why}"])
     monkeypatch.setattr(engine_choice, "time_engines", None)      # never asked again
     for kept in ("loop", "vmap"):
         choose_engine(run, SimpleNamespace(books={"engine": kept, "engine_why": f"{kept} was faster"}))
-        assert (lab.group.engine.name, lab.group.why) == (kept, f"{kept} was faster")
+        assert (lab.group.engine.name, lab.group.engine_why) == (kept, f"{kept} was faster")
 
 
 def test_the_probe_trains_each_rank_s_first_clients_twice(monkeypatch):

@@ -99,6 +99,13 @@ def test_the_rows_of_a_batch_are_enough(name, data, model, dense, counted):
     assert (found - before).abs().max() > .01 and torch.equal(model.start, before)
 
 
+def test_labels_of_rows_are_smoothed_as_those_of_the_whole_table(data, model, dense, counted):
+    smooth = dataclasses.replace(data, local=LOCAL._replace(smoothing=.3))
+    found = smooth.descend(model, model.start)
+    assert counted and (found - data.descend(model, model.start)).abs().max() > .01
+    torch.testing.assert_close(found, dense(smooth.descend, model, model.start), rtol=0, atol=1e-6)
+
+
 def test_rows_that_no_sample_names_stand_still_or_are_pulled(data, model):
     unused = np.setdiff1d(np.arange(WORDS), np.unique(data.x))
     assert len(unused) > 3

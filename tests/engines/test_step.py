@@ -10,7 +10,8 @@ from torch import nn
 
 from fedmpi.engines import step
 from fedmpi.engines.batch_plan import LocalTraining
-from fedmpi.engines.step import Pull, SparseRows, Step, StepOptions, StepSettings
+from fedmpi.engines.sparse_embedding import SparseRows
+from fedmpi.engines.step import PullTerm, Step, StepOptions, StepSettings
 from fedmpi.models.flat import Net
 
 LOCAL = LocalTraining(seed=3, round=2, batch=10, epochs=2, steps=None, lr=.1, momentum=.3)
@@ -62,12 +63,12 @@ def test_several_clients_at_once_are_each_alone(momentum):
     """Clients with strengths of their own, of which the last ones stop earlier."""
     w, gradients, centres = numbers(3, D), numbers(STEPS, 3, D, seed=2), numbers(3, 5, seed=3)
     strengths = torch.tensor([.1, .5, 2.])
-    together = Step(w.clone(), lambda flat: [flat], StepOptions(.1, momentum, [Pull(centres, strengths, BLOCK)]))
+    together = Step(w.clone(), lambda flat: [flat], StepOptions(.1, momentum, [PullTerm(centres, strengths, BLOCK)]))
     stops = (4, 4, 2)
     for t, k in enumerate((3, 3, 2, 2)):
         together.take([gradients[t, :k]], k)
     for c, stop in enumerate(stops):
-        options = StepOptions(.1, momentum, [Pull(centres[c], float(strengths[c]), BLOCK)])
+        options = StepOptions(.1, momentum, [PullTerm(centres[c], float(strengths[c]), BLOCK)])
         alone = taken(w[c].clone(), gradients[:stop, c], options)
         torch.testing.assert_close(together.result()[c], alone, rtol=0, atol=1e-6)
 
@@ -104,7 +105,7 @@ def test_no_step_moves_running_statistics():
     w, still = numbers(D), [slice(0, 2), slice(8, 9)]
     for momentum in 0., .9:
         work = w.clone()
-        found = Step(work, lambda flat: [flat[2:8]], StepOptions(.1, momentum, [Pull(torch.ones(D), .5, None)],
+        found = Step(work, lambda flat: [flat[2:8]], StepOptions(.1, momentum, [PullTerm(torch.ones(D), .5, None)],
                                                                  (-.01, .01)), still)
         work[:2] = 7.
         found.take([numbers(6)])
@@ -123,7 +124,7 @@ def test_gradients_come_in_the_order_of_the_views():
 def test_sparse_rows_are_the_rows_of_a_whole_step():
     """Rows that no batch reads are pulled all the same; one that a batch names twice gets both gradients."""
     rows, batches = numbers(5, 3), [[0, 2], [2, 2], [0, 4]]
-    options = StepOptions(.1, pull=[Pull(numbers(5, 3, seed=4), .5, None), Pull(torch.ones(5, 3), .2, None)])
+    options = StepOptions(.1, pull=[PullTerm(numbers(5, 3, seed=4), .5, None), PullTerm(torch.ones(5, 3), .2, None)])
     sparse, whole = SparseRows(rows.clone(), options), rows.clone()
     dense = Step(whole, lambda flat: [flat], options)
     for t, batch in enumerate(batches):

@@ -8,7 +8,7 @@ import torch
 
 from fedmpi.engines import batchnorm
 from fedmpi.errors import BadInput
-from fedmpi.method import BASE, HEAD, WHOLE, Method, Nothing, kind_of_field
+from fedmpi.method import BASE, HEAD, WHOLE, Method, Nothing, find_kind_of_field
 from tests.clients.normed import lab, model_of
 from tests.federations import method
 
@@ -44,7 +44,7 @@ def test_statistics_take_the_place_of_those_in_declared_vectors_alone():
 def test_a_kind_is_declared_and_has_its_length(name, length, kind):
     model = model_of(head=("5", "6", "8"))
     sizes = {"whole": model.size, "base": model.base.size, "head": model.head.size}
-    assert kind_of_field(model, Tables, name, sizes[length]) is kind
+    assert find_kind_of_field(model, Tables, name, sizes[length]) is kind
 
 
 class Undeclared(Method):

@@ -14,7 +14,7 @@ from torch import nn
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
 from fedmpi.engines.batch_plan import LocalTraining, draw_batches
-from fedmpi.server.sampling import participants
+from fedmpi.server.sampling import draw_participants
 
 HEADS = ("fc2.weight", "fc2.bias")
 
@@ -29,7 +29,7 @@ class Reference:
         self.data = [(torch.from_numpy(s.x_train), torch.from_numpy(s.y_train)) for s in parts]
 
     def who(self, t):
-        return participants(self.config, t, self.federation.sizes)
+        return draw_participants(self.config, t, self.federation.sizes)
 
     def batches(self, client, t, stream=0, epochs=None):
         x, y = self.data[client]

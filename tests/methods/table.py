@@ -7,9 +7,9 @@ import pytest
 from annotated_types import Ge, Gt, Le, Lt
 
 from fedmpi import registry
-from fedmpi.settings import describe
+from fedmpi.settings import describe_settings
 
-NAMES = registry.available("methods")
+NAMES = registry.list_available("methods")
 
 # A method of each kind: a mean, groups of clients, private states, mixes for single clients, parts of the network
 KINDS = ("fedavg", "fedmhc", "ditto", "fedamp", "fedper")
@@ -18,7 +18,7 @@ REST = pytest.mark.slow("thirty methods; those of table.KINDS are tested without
 # Settings under which a method shows all that it does within three rounds: method -> settings
 SHOWN = {"lcfed": {"K": 2, "D": 4}, "fedcps": {"layers": 1}, "ifca_cam": {"warm_up": 1}, "fesem_cam": {"warm_up": 0},
          "cfl": {"after": 0, "eps1": 10., "eps2": 0.}, "fedgroup": {"K": 2, "first": 2}, "pfedcam": {"K": 3},
-         "cgpfl": {"K": 3}}
+         "cgpfl": {"K": 3}, "fedala": {"first_passes": 3}}
 
 # What another value of a setting needs to matter: (method, setting) -> (the other value, settings of both runs)
 OTHER = {
@@ -29,8 +29,8 @@ OTHER = {
     ("cfl", "relative"): (False, {"eps1": 10., "eps2": .5}),
     ("fedfomo", "epsilon"): (1., {"M": 2}),
     ("fedfomo", "fall"): (1., {"M": 2, "epsilon": 1.}),
-    ("fedala", "spread"): (1e-4, {}),
-    ("fedala", "first_passes"): (3, {}),
+    ("fedala", "spread"): (1e-4, {"first_passes": 20}),
+    ("fedala", "first_passes"): (2, {}),
     ("fedprox_plus", "mu"): (1., {}),
     ("fesem", "lam"): (1., {}),
     ("fesem", "layers"): (["fc2.bias"], {"k": 3}),
@@ -74,7 +74,7 @@ BY_CLIENT = {"fedcps": ("ID",)}
 def alternative(cls, name: str):
     """Return a value of a setting that differs from its default, within its range."""
     hint = get_type_hints(cls, include_extras=True)[name]
-    row = next(r for r in describe(cls) if r["name"] == name)
+    row = next(r for r in describe_settings(cls) if r["name"] == name)
     default, marks = row["default"], getattr(hint, "__metadata__", ())
     base = get_args(hint)[0] if marks else hint
     if get_origin(base) is Literal:
@@ -106,4 +106,4 @@ def marked(*names):
 
 def settings() -> list[tuple[str, str]]:
     """List every declared setting of every method."""
-    return [(m, row["name"]) for m in NAMES for row in describe(registry.find_class("methods", m))]
+    return [(m, row["name"]) for m in NAMES for row in describe_settings(registry.find_class("methods", m))]

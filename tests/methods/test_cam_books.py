@@ -8,8 +8,8 @@ import pytest
 from sklearn.metrics import adjusted_rand_score
 
 from fedmpi.config.schema import resolve
-from fedmpi.data.federation import Federation, prepare
-from fedmpi.server.sampling import participants
+from fedmpi.data.federation import Federation, prepare_federation
+from fedmpi.server.sampling import draw_participants
 from fedmpi.storage.history import read_history
 from tests.federations import Lab, method
 from tests.runs import run_alone
@@ -52,7 +52,7 @@ def test_sizes_of_ifca_cam_are_of_all_clients_from_the_end_of_the_warm_up_on(tmp
     assert not any("cluster_sizes_all" in line or "distance" in line for line in lines[:2])
     config, seen = resolve({"seed": 1, "train": {"participation": .3}}), set()
     for line in lines[2:]:
-        seen.update(participants(config, line["round"] - 1, np.ones(20, int)).ids.tolist())
+        seen.update(draw_participants(config, line["round"] - 1, np.ones(20, int)).ids.tolist())
         assert sum(line["cluster_sizes"]) == 6 and sum(line["cluster_sizes_all"]) == len(seen) and line["distance"] > 0
     assert len(seen) > 12 and ["accuracy_mean" in line for line in lines] == 7 * [False] + [True]
 
@@ -67,7 +67,7 @@ def test_what_is_sent_is_k_models_and_g_down_and_two_up(mlp, federation, name, e
 @pytest.mark.parametrize("seed", [0, 1])
 def test_fesem_cam_finds_planted_groups(mlp, cache, seed, keep, first):
     """Nearly in the round before the first one, and it keeps what it finds; to the last client from own models."""
-    federation = Federation(prepare(resolve({"data": {
+    federation = Federation(prepare_federation(resolve({"data": {
         "clients": 20, "cache": str(cache), "partition": "pathological"}}).data, seed))
     lab = Lab(method("fesem_cam", mlp, warm_up=2, keep=keep), federation, seed=seed).open()
     assert adjusted_rand_score(federation.groups, lab.shared.of) > .8
@@ -79,7 +79,7 @@ def test_fesem_cam_finds_planted_groups(mlp, cache, seed, keep, first):
 @pytest.mark.parametrize("seed", [0, 1])
 def test_planted_groups_with_ifca_cam(mlp, cache, seed):
     """As IFCA, it leaves two of the five groups together, because one start is nobody's best (ARI .74)."""
-    federation = Federation(prepare(resolve({"data": {
+    federation = Federation(prepare_federation(resolve({"data": {
         "clients": 20, "cache": str(cache), "partition": "pathological"}}).data, seed))
     lab = Lab(method("ifca_cam", mlp, warm_up=1), federation, seed=seed)
     ari = [adjusted_rand_score(federation.groups, lab.round(t).facts.get("clusters", np.zeros(20))) for t in range(5)]

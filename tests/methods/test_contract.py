@@ -10,15 +10,16 @@ import torch
 from torch.utils._pytree import tree_leaves
 
 from fedmpi import registry
-from fedmpi.clients.state_store import digest_of
-from fedmpi.engines.loop import Loop, LoopData
+from fedmpi.clients.state_store import compute_digest
+from fedmpi.engines.loop import Loop
 from fedmpi.engines.vmap import Vmap
 from fedmpi.faults import Faults
 from fedmpi.method import Participants
-from fedmpi.server.metrics import judged, summarise_clients
+from fedmpi.server.metrics import split_measures, summarise_clients
 from tests import forked
-from tests.federations import Lab, Odd, OtherTests, Renumbered, apart, method
+from tests.federations import Lab, Odd, OtherTests, apart, method
 from tests.methods.table import BY_CLIENT, BY_POSITION, IDLE, KINDS, NAMES, OTHER, SHOWN, alternative, marked, settings
+from tests.methods.variants import ORDER, PLACE, Observed, Spoiling, renumber
 from tests.runs import run_alone
 
 SHARE = .6      # of the clients in each round: 5 of 8
@@ -32,21 +33,6 @@ def lab(mlp, federation):
     def make(name, federation=federation, share=SHARE, engine=None, lab=Lab, **settings):
         return lab(method(name, mlp, **SHOWN.get(name, {}) | settings), federation, engine, share=share)
     return make
-
-
-class Observed(Lab):
-    """Keeps what there was after every round, the first of which is number 0: `states` and the shapes of Shared."""
-
-    def __init__(self, *args, **sections):
-        super().__init__(*args, **sections)
-        self.states, self.shapes = [], []
-
-    def round(self, t, *args, **how):
-        who = super().round(t, *args, **how)
-        self.shapes.append({k: (v.shape, v.dtype) for k, v in self.shared._asdict().items()})
-        if t >= 0:
-            self.states.append({k: v.clone() for k, v in self.state().items()})
-        return who
 
 
 @pytest.fixture(scope="module")
@@ -88,17 +74,16 @@ def test_vectorised_is_looped(name, straight):
 
 
 @each
-def test_it_learns_something_finite(name, lab, straight):
-    before, after = lab(name).state(), straight(name).state()
+def test_it_learns_something_finite(name, straight):
+    before, after = straight(name).began, straight(name).state()
     assert all(v.isfinite().all() for v in after.values())
     assert apart(before, after) > 1e-3
 
 
 @each
-def test_the_shared_state_keeps_its_shapes(name, lab, straight):
-    first = {k: (v.shape, v.dtype) for k, v in lab(name).shared._asdict().items()}
-    shapes = straight(name).shapes
-    assert len(shapes) >= 3 and all(later == first for later in shapes)
+def test_the_shared_state_keeps_its_shapes(name, straight):
+    first, *later = straight(name).shapes
+    assert len(later) >= 3 and all(shapes == first for shapes in later)
 
 
 @each
@@ -106,7 +91,7 @@ def test_ranks_hold_the_servers_state_though_what_stays_is_not_sent_again(name, 
     run = straight(name)
     flags, *values = run.pool.changed_fields(run.shared)
     run.group.receive_shared(flags, values)
-    assert digest_of(run.group.shared) == digest_of(run.shared)
+    assert compute_digest(run.group.shared) == compute_digest(run.shared)
     assert not run.pool.changed_fields(run.shared)[0].any()
 
 
@@ -132,59 +117,46 @@ def test_the_same_bits_wherever_clients_are_hosted(name, engine, straight, on_th
     assert set(found.values()) == {straight(name, engine.name).digest()}
 
 
-class Translated(Loop):
-    """Draws the batches of the original client numbers."""
-
-    def __init__(self, order):
-        self.order = order
-
-    def apply(self, function, clients, shared, group, local):
-        for client in clients:
-            data = LoopData(*group.training(client), int(self.order[client]), local, message=group.messages.get(client),
-                            number=client)
-            yield client, function(shared, group.store.read(client), data)
-
-
-ORDER = np.array([3, 0, 7, 5, 1, 6, 2, 4])      # client i is the original's ORDER[i]
-PLACE = np.argsort(ORDER)                        # the original's client c is PLACE[c]
-
-
-def renumbered(lab, name, federation, rounds):
-    """Run with renumbered clients, each with its own data, batches and turns."""
-    run, original = lab(name, Renumbered(federation, ORDER), engine=Translated(ORDER)), lab(name)
-    first = original.method.warm_up_participants(len(ORDER), original.config.seed)
-    turns = [] if first is None else [(-1, first)]
-    for t, ids in turns + [(t, original.who(t).ids) for t in range(rounds)]:
-        ids = np.sort(PLACE[ids])
-        run.round(t, Participants(ids, run.federation.sizes[ids], t, original.config.seed))
-    return run
-
-
 @each
-def test_renumbered_clients_give_renumbered_results(name, lab, federation):
+def test_renumbered_clients_give_renumbered_results(name, lab, federation, straight, begun):
     """Server and clients after three rounds; the clients of the first where the server's draws go by position."""
-    rounds = 1 if name in BY_POSITION else 3
-    run, original = renumbered(lab, name, federation, rounds), lab(name).go(rounds)
+    original, rounds = (begun(name), 1) if name in BY_POSITION else (straight(name), 3)
+    run = renumber(lab, name, federation, original, rounds)
     for c in range(len(ORDER)):
-        assert digest_of(run.mine(PLACE[c])) == digest_of(original.mine(c)), c
+        assert compute_digest(run.mine(PLACE[c])) == compute_digest(original.mine(c)), c
     if name not in BY_POSITION:
         tables = {field: getattr(original.shared, field)[ORDER] for field in BY_CLIENT.get(name, ())}
-        assert digest_of(run.shared) == digest_of(original.shared._replace(**tables))
+        assert compute_digest(run.shared) == compute_digest(original.shared._replace(**tables))
+
+
+@pytest.fixture(scope="module")
+def trained(begun):
+    """What clients 2, 6 and 5 keep and send in the second round, by method and engine; computed once."""
+    found = {}
+
+    def get(name, engine):
+        if (name, engine.name) not in found:
+            run = begun(name)
+            found[name, engine.name] = run.apply(run.method.client, [2, 6, 5], 1, engine)
+        return found[name, engine.name]
+    return get
 
 
 @each
 @engines
-def test_a_client_does_not_depend_on_who_was_trained_before_it(name, engine, begun):
+def test_a_client_does_not_depend_on_who_was_trained_before_it(name, engine, begun, trained):
     run = begun(name)
-    alone, after = (run.apply(run.method.client, ids, 1, engine)[5] for ids in ([5], [2, 6, 5]))
+    alone, after = run.apply(run.method.client, [5], 1, engine)[5], trained(name, engine)[5]
     for one, other in zip(tree_leaves(alone), tree_leaves(after), strict=True):
         torch.testing.assert_close(one, other, rtol=0, atol=0 if engine.name == "loop" else 1e-6)
 
 
 @each
 def test_neither_judging_nor_test_samples_have_an_influence(name, lab, federation, straight):
-    """The other laboratory has never judged a client."""
-    run = lab(name, OtherTests(federation)).go(judge=True)
+    """The laboratory that judges before its last round ends as one that has judged no client."""
+    run = lab(name, OtherTests(federation)).go(1)
+    run.round(1, judge=True)
+    run.round(2)
     assert run.digest() == straight(name).digest()
     other, same = run.judge(3), straight(name).judge(3)
     assert not np.array_equal(other[:, 0], same[:, 0])      # the labels did change
@@ -197,19 +169,9 @@ def test_odd_clients_are_clients(name, engine, lab, federation):
     """One has a single sample, one a single class, one no test samples: they train, and the last is not judged."""
     run = lab(name, Odd(federation), engine=engine, share=1.).go(1, judge=True)
     assert all(v.isfinite().all() for v in run.state().values())
-    before = judged(run.judge(1))[""]
+    before = split_measures(run.judged)[""]
     assert before[2, 1] == 0 and (np.delete(before[:, 1], 2) == 12).all()
     assert np.isfinite(list(summarise_clients(before).values())).all()
-
-
-class Spoiling(Loop):
-    """What client 5 keeps or sends is not finite."""
-
-    def apply(self, function, clients, shared, group, local):
-        for client, result in super().apply(function, clients, shared, group, local):
-            if client == 5 and function.__name__ == "client":
-                result = [type(state)(*(v / 0 if v.is_floating_point() else v for v in state)) for state in result]
-            yield client, result
 
 
 @each
@@ -232,10 +194,9 @@ def blocks(state) -> set[int]:
 
 @each
 @engines
-def test_nothing_is_held_in_common(name, engine, begun):
+def test_nothing_is_held_in_common(name, engine, begun, trained):
     """No client's state or update lies in the memory of the server's state or of another client's."""
-    run = begun(name)
-    results = run.apply(run.method.client, [0, 2, 5], 1, engine)
+    run, results = begun(name), trained(name, engine)
     for client, result in results.items():
         others = [blocks(tree_leaves(r)) for c, r in results.items() if c != client]
         stored = [blocks(run.mine(c)) for c in run.group.clients if c != client]
@@ -245,10 +206,10 @@ def test_nothing_is_held_in_common(name, engine, begun):
 @each
 def test_a_method_changes_no_argument(name, begun):
     run = begun(name)
-    before = digest_of(run.shared), [digest_of(run.mine(c)) for c in run.group.clients]
+    before = compute_digest(run.shared), [compute_digest(run.mine(c)) for c in run.group.clients]
     for function in (run.method.client, run.method.idle, run.method.personal):
         run.apply(function, run.group.clients, 1)
-    assert (digest_of(run.shared), [digest_of(run.mine(c)) for c in run.group.clients]) == before
+    assert (compute_digest(run.shared), [compute_digest(run.mine(c)) for c in run.group.clients]) == before
 
 
 @pytest.mark.parametrize("name, setting", marked(*settings()))
@@ -270,7 +231,7 @@ def configured(path, cache, name) -> str:
     path.write_text(json.dumps({
         "rounds": 2, "seed": 4, "engine": "loop", "method": {"name": name, **SHOWN.get(name, {})},
         "model": {"name": "mlp", "hidden": 8},
-        "data": {"clients": 9, "cache": str(cache), "fraction": .3, "partition": {"name": "dirichlet", "beta": .2}},
+        "data": {"clients": 9, "cache": str(cache), "fraction": .1, "partition": {"name": "dirichlet", "beta": .2}},
         "train": {"lr": .05, "participation": .5, "steps": 4}, "checkpoint": {"every": 1}}))
     return str(path)
 
@@ -295,4 +256,4 @@ def found(out) -> tuple[str, list[dict]]:
 
 
 def without_times(line: str) -> dict:
-    return {k: v for k, v in json.loads(line).items() if not k.startswith("seconds") and k != "imbalance"}
+    return {k: v for k, v in json.loads(line).items() if not k.startswith(("seconds", "imbalance", "memory"))}

@@ -11,9 +11,9 @@ import torch
 
 from fedmpi import registry
 from fedmpi.comm.orders import MINE, UP
-from fedmpi.comm.rows import rows_of
+from fedmpi.comm.rows import make_rows
 from fedmpi.errors import BadInput
-from fedmpi.settings import describe
+from fedmpi.settings import describe_settings
 from tests.federations import Lab, method
 from tests.methods.table import NAMES
 
@@ -84,17 +84,17 @@ def test_all_methods_are_in_the_table():
     for name, said in SAID.items():
         cls = registry.find_class("methods", name)
         assert cls.title == said.title and cls.paper and cls.judged_by
-        assert {row["name"]: row["default"] for row in describe(cls)} == said.settings
+        assert {row["name"]: row["default"] for row in describe_settings(cls)} == said.settings
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_method_is_what_it_says(name, mlp, federation):
     said, cls = SAID[name], registry.find_class("methods", name)
-    assert {row["name"]: row["default"] for row in describe(cls)} == said.settings
+    assert {row["name"]: row["default"] for row in describe_settings(cls)} == said.settings
     lab = Lab(method(name, mlp), federation)
     m, shared, mine = lab.method, lab.shared, lab.mine(2)
     assert m.traffic(shared, lab.up) == (said.down, said.up)
-    shown = m.embedding(rows_of(lab.pool, MINE, mine), rows_of(lab.pool, UP, lab.up))
+    shown = m.embedding(make_rows(lab.pool, MINE, mine), make_rows(lab.pool, UP, lab.up))
     assert (shown and tuple(shown.ref.to_array())) == said.shown
     whole, plain = m.global_model(shared), m.unadapted(shared, mine)
     known = {"s": m.supports_local_batchnorm, "m": m.supports_robust_mean,

@@ -7,14 +7,14 @@ import numpy as np
 import pytest
 import torch
 
-from fedmpi.methods.fedfomo import CHOICE
+from fedmpi.methods.fedfomo import CHOICE_STREAM
 from tests.federations import View, apart, method
 from tests.methods.plain import ROUNDS, again, digits, mlp, near, trial
 
 
 def sent_to(i, t, seed, affinity, M, epsilon):
     """Return whose models client i is sent, with the draws of the method."""
-    draws, found = np.random.default_rng((seed, t, i, CHOICE)), []
+    draws, found = np.random.default_rng((seed, t, i, CHOICE_STREAM)), []
     chances, drawn = draws.random(M), [j for j in draws.permutation(len(affinity)) if j != i]
     for chance in chances:
         left = [j for j in drawn if j not in found]

@@ -8,7 +8,7 @@ from sklearn.cluster import KMeans
 from sklearn.metrics import adjusted_rand_score
 
 from fedmpi.config.schema import resolve
-from fedmpi.data.federation import Federation, prepare
+from fedmpi.data.federation import Federation, prepare_federation
 from fedmpi.engines.vmap import Vmap
 from fedmpi.methods.fedgroup import FIRST
 from tests.federations import Lab, apart, method
@@ -98,7 +98,7 @@ def test_a_client_that_never_took_part_is_judged_by_the_group_it_would_join():
 def test_planted_groups_are_found(cache, first):
     """20 clients in 5 groups of two classes each; with 10 in the first training, the others join theirs."""
     data = resolve({"data": {"clients": 20, "cache": str(cache), "partition": "pathological"}}).data
-    federation = Federation(prepare(data, 0))
+    federation = Federation(prepare_federation(data, 0))
     lab = grouped(1, federation, 1., seed=0, K=5, first=first)
     assert adjusted_rand_score(federation.groups, lab.shared.group) == 1
 

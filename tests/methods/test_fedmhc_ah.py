@@ -8,7 +8,7 @@ from sklearn.cluster import KMeans
 from sklearn.metrics import adjusted_rand_score
 
 from fedmpi.config.schema import resolve
-from fedmpi.data.federation import Federation, prepare
+from fedmpi.data.federation import Federation, prepare_federation
 from tests.federations import Lab, method
 from tests.methods.reference import Reference, fedah_mix, head_then_body
 
@@ -93,7 +93,7 @@ def test_it_is_none_of_its_parents(mlp, federation):
 def test_planted_groups_are_found_and_used(mlp, cache, seed):
     """20 clients in 5 groups of two classes each: found in the first round, kept, and used by the clients."""
     data = resolve({"data": {"clients": 20, "cache": str(cache), "partition": "pathological"}}).data
-    federation = Federation(prepare(data, seed))
+    federation = Federation(prepare_federation(data, seed))
     lab = Lab(method("fedmhc_ah", mlp, M=5), federation, seed=seed)
     for t in range(4):
         found = lab.round(t).facts["clusters"]

@@ -8,7 +8,7 @@ from sklearn.cluster import KMeans
 from sklearn.metrics import adjusted_rand_score
 
 from fedmpi.config.schema import resolve
-from fedmpi.data.federation import Federation, prepare
+from fedmpi.data.federation import Federation, prepare_federation
 from fedmpi.errors import BadInput
 from fedmpi.method import Participants
 from tests.federations import Lab, apart, cnn, method
@@ -153,7 +153,7 @@ def test_what_is_sent_is_k_models_down_and_one_up(mlp, federation):
 
 @pytest.mark.parametrize("seed", [0, 1])
 def test_planted_groups_are_found_in_the_first_round_and_kept(mlp, cache, seed):
-    federation = Federation(prepare(resolve({"data": {
+    federation = Federation(prepare_federation(resolve({"data": {
         "clients": 20, "cache": str(cache), "partition": "pathological"}}).data, seed))
     lab = Lab(method("fesem", mlp), federation, seed=seed)
     ari = [adjusted_rand_score(federation.groups, lab.round(t).facts["clusters"]) for t in range(4)]

@@ -7,7 +7,7 @@ import torch
 from sklearn.metrics import adjusted_rand_score
 
 from fedmpi.config.schema import resolve
-from fedmpi.data.federation import Federation, prepare
+from fedmpi.data.federation import Federation, prepare_federation
 from tests.federations import Lab, apart, method
 from tests.methods.reference import Reference
 
@@ -104,7 +104,7 @@ def test_what_is_sent_is_k_models_down_and_one_up(mlp, federation):
 def test_planted_groups(mlp, cache, k, found):
     """20 clients in 5 groups of two classes. k = 5: one start is nobody's best and two groups stay together (ARI .74):
     whichever model a group takes first is trained for it alone. With spare starts the groups come apart."""
-    federation = Federation(prepare(resolve({"data": {
+    federation = Federation(prepare_federation(resolve({"data": {
         "clients": 20, "cache": str(cache), "partition": "pathological"}}).data, 0))
     lab = Lab(method("ifca", mlp, k=k), federation, seed=0)
     ari = [adjusted_rand_score(federation.groups, lab.round(t).facts["clusters"]) for t in range(4)]

@@ -17,7 +17,7 @@ from fedmpi.engines.loop import LoopData
 from fedmpi.engines.step import StepSettings
 from fedmpi.engines.vmap import VmapData
 from fedmpi.errors import BadInput
-from fedmpi.settings import describe, make_settings
+from fedmpi.settings import describe_settings, make_settings
 from tests.federations import method
 from tests.methods.table import NAMES
 
@@ -60,7 +60,7 @@ def test_replacing_a_setting_keeps_the_network(name, mlp):
     assert again == made and again is not made and again.model is mlp
     if name in MADE:
         assert getattr(again, MADE[name]) is getattr(made, MADE[name]) is not None
-    settings = {row["name"] for row in describe(type(made))}
+    settings = {row["name"] for row in describe_settings(type(made))}
     assert settings.isdisjoint({"model", "net", "tail"}) and "model" not in repr(made)
 
 

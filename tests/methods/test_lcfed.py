@@ -8,9 +8,9 @@ from sklearn.cluster import KMeans
 from sklearn.decomposition import PCA
 from sklearn.metrics import adjusted_rand_score
 
-from fedmpi.clustering.low_rank import multiply_adds
+from fedmpi.clustering.low_rank import count_multiply_adds
 from fedmpi.config.schema import resolve
-from fedmpi.data.federation import Federation, prepare
+from fedmpi.data.federation import Federation, prepare_federation
 from fedmpi.errors import BadInput
 from fedmpi.method import nbytes
 from tests.federations import Digits, Lab, apart, method
@@ -137,11 +137,11 @@ def facts(mlp, federation, **settings):
 
 def test_the_cost_of_similarity_falls_as_the_vectors_do(mlp, federation):
     lab, found = facts(mlp, federation)
-    whole = multiply_adds(8, 3, mlp.size)
+    whole = count_multiply_adds(8, 3, mlp.size)
     assert found["similarity_multiply_adds"] * mlp.size == whole * 4
     assert found["similarity_bytes"] == 8 * 4 * 4 and found["bytes_once"] == 4 * mlp.size * 4
     assert found["seconds_similarity"] >= 0 and found["components"] == 4
-    assert multiply_adds(2, 3, 5) == (2 * 3 + 2 + 3) * 5
+    assert count_multiply_adds(2, 3, 5) == (2 * 3 + 2 + 3) * 5
 
 
 def test_the_server_assigns_from_images_alone(mlp, federation):
@@ -183,7 +183,7 @@ def test_the_sample_is_as_large_as_told(mlp):
 def test_planted_groups_are_found(mlp, cache, seed):
     """20 clients in 5 groups of two classes each."""
     data = resolve({"data": {"clients": 20, "cache": str(cache), "partition": "pathological"}}).data
-    federation = Federation(prepare(data, seed))
+    federation = Federation(prepare_federation(data, seed))
     lab = Lab(method("lcfed", mlp, K=5, D=10), federation, seed=seed).open()
     for t in range(4):
         found = lab.round(t).facts["clusters"]

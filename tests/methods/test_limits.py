@@ -7,7 +7,7 @@ import torch
 from sklearn.metrics import adjusted_rand_score
 
 from fedmpi.config.schema import resolve
-from fedmpi.data.federation import Federation, prepare
+from fedmpi.data.federation import Federation, prepare_federation
 from tests.federations import TRAIN, Digits, Lab, apart, method
 from tests.methods import reference
 from tests.methods.reference import Reference
@@ -161,7 +161,7 @@ def test_local_epochs_and_momentum_reach_the_clients(mlp, federation):
 def test_fedmhc_finds_planted_groups(mlp, cache, seed):
     """20 clients in 5 groups of two classes each: found in the first round, kept, and used by the clients."""
     data = resolve({"data": {"clients": 20, "cache": str(cache), "partition": "pathological"}}).data
-    federation = Federation(prepare(data, seed))
+    federation = Federation(prepare_federation(data, seed))
     lab = Lab(method("fedmhc", mlp, M=5), federation, seed=seed)
     for t in range(4):
         found = lab.round(t).facts["clusters"]

@@ -38,9 +38,16 @@ def test_half_precision_is_near_single(clients, engine, verb):
     half = clients.run(engine, verb)
     assert all(row.dtype == torch.float32 for row in half.values())
     assert 1e-6 < apart(exact, half) < .03
-    again = clients.run(engine, verb)
-    precision.set_precision("float32")
-    assert apart(half, again) == 0 == apart(exact, clients.run(engine, verb))
+
+
+@ENGINES
+def test_each_precision_gives_the_same_bits_again(clients, engine):
+    found = []
+    for kind in ("float32", "bf16", "bf16", "float32"):
+        precision.set_precision(kind)
+        found.append(clients.run(engine, verbs.plain))
+    exact, half, half_again, exact_again = found
+    assert apart(half, half_again) == 0 == apart(exact, exact_again) and apart(exact, half) > 0
 
 
 def test_chunks_do_not_matter(clients):
@@ -71,6 +78,7 @@ def test_the_switches_of_tf32(name, tf32):
     assert torch.backends.cuda.matmul.allow_tf32 is torch.backends.cudnn.allow_tf32 is tf32
 
 
+@pytest.mark.slow("several whole runs")
 def test_runs_in_half_precision(bench, capsys):
     """The same bits on one rank and on two, others than in single precision; a restart keeps the setting."""
     done = bench.run(2, "two", "precision=bf16")

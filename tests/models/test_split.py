@@ -115,8 +115,9 @@ def test_what_is_no_list_of_names_is_refused(section, message, own, tmp_path):
         load_config(path)
 
 
-@pytest.mark.parametrize("section", [{"name": "cnn4", "width": 512, "head": ["fc1", "fc2"]},
+@pytest.mark.parametrize("section", [{"name": "cnn4", "width": 512, "head": ["fc1", "fc2"], "start": None},
                                      {"name": "somebodys:Own", "width": 3, "head": ["three", "out"]},
+                                     {"name": "somebodys:Own", "width": 3, "start": "w.h5"},
                                      {"name": "somebodys:Own", "width": 3}])
 def test_the_configuration_keeps_it(section, own):
     config = resolve({"model": section})

@@ -62,7 +62,12 @@ def plant(source: Source, site: Site) -> Mutant:
 def package_lists(packages: Iterable[str]) -> list[str]:
     """Return the names of lists in faults/: PACKAGE, or PACKAGE_MORE."""
     names = sorted(p.stem for p in FAULTS.glob("*.py") if p.stem != "__init__")
-    return [n for n in names if not packages or n.partition("_")[0] in packages]
+    return [n for n in names if not packages or any(belongs(n, package) for package in packages)]
+
+
+def belongs(listed: str, package: str) -> bool:
+    """Say whether a list in faults/ is one of a package, whose name may hold an underscore, too."""
+    return f"{listed}_".startswith(f"{package}_")
 
 
 def hand_written(root: Path, packages: Iterable[str]) -> list[Mutant]:
@@ -73,7 +78,7 @@ def hand_written(root: Path, packages: Iterable[str]) -> list[Mutant]:
         for name, old, new in faults:
             try:
                 planted.append(apply(root, name, old, new))
-                if planted[-1].package != listed.partition("_")[0]:
+                if not belongs(listed, planted[-1].package):
                     raise DoesNotApply("belongs to another package")
             except DoesNotApply as error:
                 problems.append(f"faults/{listed}.py: {name}: {old!r}: {error}")

@@ -65,6 +65,7 @@ class Copy:
         shutil.copytree(self.root, tree, ignore=LEFT, symlinks=True)
         (tree / "sitecustomize.py").write_text(tracer.STARTER)
         self.tree = tree
+        self.files = self.count_files()
         environment = os.environ | {
             "OMP_NUM_THREADS": "1", "MUTANTS_SCRATCH": str(scratch), "PYTHONPATH": str(tree)}
         # bytecode that is checked by its source's hash: by time and size, one mutant may be taken for another
@@ -72,6 +73,10 @@ class Copy:
         subprocess.run([sys.executable, *words], cwd=tree, check=True, stdout=subprocess.DEVNULL)
         self.process = subprocess.Popen([sys.executable, "-m", "tests.mutants.worker"], cwd=tree, env=environment,
                                         text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+
+    def count_files(self) -> int:
+        """Return how many Python files the copy has."""
+        return sum(1 for _ in self.tree.rglob("*.py"))
 
     def ask(self, **request) -> dict:
         print(json.dumps(request), file=self.process.stdin, flush=True)
@@ -120,8 +125,17 @@ class Copy:
                 if mutant.outcome != "survived":
                     break
         finally:
-            target.write_text(original)
+            self.restore(target, original)
         return mutant
+
+    def restore(self, target: Path, original: str):
+        """Put the text of a file back. If the mutant has deleted parts of the copy make it anew."""
+        if self.count_files() == self.files:
+            target.write_text(original)
+            return
+        self.close()
+        shutil.rmtree(self.place)
+        self.__post_init__()
 
     def close(self):
         self.process.terminate()

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from fedmpi.comm.orders import MINE, UP
-from fedmpi.comm.rows import rows_of
+from fedmpi.comm.rows import make_rows
 from fedmpi.engines.loop import Loop
 from fedmpi.engines.vmap import Vmap
 from fedmpi.method import Participants
@@ -15,7 +15,6 @@ from tests.federations import Digits, Lab, cnn, method, mlp
 from tests.methods.table import SHOWN
 from tests.pretend import GPU, on_gpu, pretend
 
-SETTINGS = SHOWN | {"fedala": {"first_passes": 3}}
 SIZES = (33, 31, 3, 1)      # training samples: 4, 4, 1 and 1 steps
 PHASES = ("train", "server", "judge")
 
@@ -42,7 +41,7 @@ def engine(name: str):
 
 
 def laboratory(name: str, how: str, image: bool = False, device=GPU, **sections) -> Lab:
-    return Lab(method(name, (cnn if image else mlp)(), **SETTINGS.get(name, {})), Digits(SIZES, test=4, image=image),
+    return Lab(method(name, (cnn if image else mlp)(), **SHOWN.get(name, {})), Digits(SIZES, test=4, image=image),
                engine(how), device=device, **sections)
 
 
@@ -84,7 +83,7 @@ def longer(lab, books) -> list[tuple[int, int]]:
 
 def pictured(lab) -> None:
     """Check that the clients' heads reach the server."""
-    rows = lab.method.embedding(*(rows_of(lab.pool, source, like) for source, like in (
+    rows = lab.method.embedding(*(make_rows(lab.pool, source, like) for source, like in (
         (MINE, lab.group.store.first), (UP, lab.up))))
     assert rows is None or rows.gram().isfinite().all()
 

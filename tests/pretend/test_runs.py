@@ -130,7 +130,7 @@ def test_the_doctor_sends_gpu_memory_through_mpi_before_a_run_does(monkeypatch, 
         def act(world, aware=True, workers=GPU):
             world.cuda_aware = aware
             with Kernels(books):
-                return [*doctor.of_gpu_memory(world, workers if world.rank else torch.device("cpu"))]
+                return [*doctor.check_gpu_memory(world, workers if world.rank else torch.device("cpu"))]
         (check,), *others = together(3, act)
         assert check.name == "GPU memory" and check.problem.startswith(problem) and bool(check.problem) == bool(problem)
         assert others == [[], []]
@@ -182,7 +182,7 @@ def test_convolutions_are_timed_once_and_kept_with_the_run(place, monkeypatch, c
         return capsys.readouterr().out
     assert "convolutions as products of patches: 1\n" in led("rounds=1")
     assert asked == 2 * [((1, 8, 8), 5)] + 2 * [((2, 6, 6), 5)]
-    snapshot = checkpoint.read_checkpoint(checkpoint.newest(place / "images" / "checkpoints")[0])
+    snapshot = checkpoint.read_checkpoint(checkpoint.find_newest(place / "images" / "checkpoints")[0])
     assert snapshot.books["convolutions"] == ["1"] == result(place, "images")["convolutions"]
     monkeypatch.setattr(gpu_card, "describe_gpu", lambda device: "Another, driver 1")
     said = led("rounds=2", resume="auto")
@@ -208,5 +208,5 @@ def test_ranks_count_as_equally_fast_where_speeds_are_not_measured():
         pace = Pace(np.array([1, 1, 2, 2]), movable=True)
         pace.measured = measured
         pace.ranks(who)
-        pace.note(np.array([[0., 0.], [3., 0.], [1., 0.]]), who)
+        pace.record(np.array([[0., 0.], [3., 0.], [1., 0.]]), who)
         assert (pace.speeds[0] < pace.speeds[1]) == measured

@@ -11,13 +11,14 @@ import pytest
 import torch
 
 from fedmpi.comm import exact
-from fedmpi.config.schema import GIB, Server, StateSettings, resolve
+from fedmpi.config.schema import Server, StateSettings, resolve
 from fedmpi.engines import batch_plan, cohort, gpu_card
 from fedmpi.engines.batch_plan import LocalTraining
 from fedmpi.engines.cohort import Cohort, pad_samples
-from fedmpi.engines.step import ALIGNED_NUMBERS, empty_rows
+from fedmpi.engines.step import ALIGNED_NUMBERS, allocate_rows
 from fedmpi.faults import Attack, Faults
 from fedmpi.models import precision
+from fedmpi.text import GIB
 from tests.comm.together import together
 from tests.federations import CPU, TRAIN, apart
 from tests.pretend import GPU, on_gpu, pretend, runs
@@ -87,6 +88,18 @@ def test_settings(sections):
     held_to_the_cpu("fedavg", "vmap", near=2e-5, **sections)
 
 
+@pytest.mark.parametrize("image, train", [
+    (False, {"lr": .003, "optimizer": "adamw", "weight_decay": .1, "clip_norm": 1., "label_smoothing": .1}),
+    (False, {"momentum": .9, "nesterov": True, "weight_decay": .1, "clip_norm": 1.}),
+    (True, {"augment": ("crop", "flip"), "padding": 2})], ids=["adamw", "nesterov", "augment"])
+def test_settings_of_local_training(image, train):
+    """No step waits for the GPU, and recorded steps, whose moments and changes lie there, are the called ones."""
+    seen = {how: held_to_the_cpu("fedavg", how, image, train=replace(TRAIN, **train)) for how in ENGINES}
+    assert seen["graphs"].digest == seen["vmap"].digest and seen["graphs"].graphs
+    for found in seen.values():
+        assert found.steps[:1] == found.steps[1:] and not found.unpinned, found.waits
+
+
 @pytest.mark.parametrize("how", ["loop", "vmap"])
 def test_bf16(how, monkeypatch):
     monkeypatch.setattr(precision, "_autocast", True)
@@ -125,7 +138,7 @@ def test_what_cannot_be_summed_is_named(books, bad):
 
 
 def test_rows_of_parameters_are_aligned(books):
-    rows = empty_rows(torch.ones(3, 70, device=GPU))
+    rows = allocate_rows(torch.ones(3, 70, device=GPU))
     assert rows.shape == (3, 70) and rows.stride() == (2 * ALIGNED_NUMBERS, 1) and rows.is_cuda
 
 
@@ -133,9 +146,9 @@ def test_what_is_trained_is_aligned(books, monkeypatch):
     """Weights and velocities."""
     seen, real = [], cohort.bind_cohort
 
-    def bound(net, work, only):
+    def bound(net, work, *settings):
         seen.append(work.stride(0) % ALIGNED_NUMBERS)
-        return real(net, work, only)
+        return real(net, work, *settings)
     monkeypatch.setattr(cohort, "bind_cohort", bound)
     runs.laboratory("fedavg", "vmap", train=replace(TRAIN, momentum=.9)).go(1)
     assert seen == [0]

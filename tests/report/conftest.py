@@ -4,8 +4,7 @@ from __future__ import annotations
 import pytest
 
 from fedmpi.report import figures, write
-from fedmpi.report.figures import style
-from fedmpi.report.results import of_job
+from fedmpi.report.results import collect_job_results
 from fedmpi.sweeps import job as jobfile
 from tests.runs import run_alone
 from tests.sweeps import jobs
@@ -27,13 +26,13 @@ def results(tmp_path_factory, cache):
     runs = jobfile.expand(job, path, folder / "out", None)
     for run in runs[:-1]:
         assert run_alone(str(run.config), run.overrides, str(run.folder)) == 0
-    return of_job(job, runs, "fedmpi sweep job.yaml")
+    return collect_job_results(job, runs, "fedmpi sweep job.yaml")
 
 
 @pytest.fixture(scope="session")
 def drawn(results):
     """All figures of these results, by name."""
-    return {picture.name: picture for picture in figures.draw(results)}
+    return {picture.name: picture for picture in figures.draw_figures(results)}
 
 
 @pytest.fixture(scope="session")
@@ -41,6 +40,6 @@ def report(results, drawn, tmp_path_factory):
     """The folder of their report; the figures of one column, and those coarse, since writing them takes the time."""
     pictures = [picture for name, picture in drawn.items() if name.endswith("beta-.3")]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(figures, "draw", lambda results: pictures)
-        patch.setattr(style, "DPI", 50)
+        patch.setattr(figures, "draw_figures", lambda results: pictures)
+        patch.setattr(write, "FORMS", {"png": 50, "svg": 50})
         return write.write_report(results, tmp_path_factory.mktemp("report")).parent

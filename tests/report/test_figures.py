@@ -8,7 +8,7 @@ import pytest
 
 from fedmpi.report.figures import accuracy, clients, clusters, embeddings, registry, style, work
 from fedmpi.storage.history import read_history
-from fedmpi.storage.run_status import metrics
+from fedmpi.storage.run_status import read_metrics
 
 pytestmark = pytest.mark.slow("runs, and all figures")
 
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.slow("runs, and all figures")
 def test_a_figure_for_all_that_the_runs_have_data_for(drawn):
     columns, clustered = ("beta-.3", "few-shot"), ("fedmhc-co", "fedcps")
     wanted = {f"{kind}-{c}" for kind in ("accuracy", "clients", "bytes", "seconds", "distance", "iterations", "lam",
-                                         "phases", "labels") for c in columns} | {"agreement-few-shot"}
+                                         "phases", "labels") for c in columns} | {"agreement-few-shot", "ranks"}
     wanted |= {f"{kind}-{row}-{c}" for kind in ("clusters", "assignments") for row in clustered for c in columns}
     wanted |= {f"tsne-{row}-{c}" for row in ("fedavg", "local", *clustered) for c in columns}
     assert set(drawn) == wanted
@@ -48,26 +48,26 @@ def test_curves_are_means_over_seeds(results, drawn):
     lines = drawn["accuracy-beta-.3"].figure.axes[0].get_lines()
     assert [line.get_label() for line in lines] == results.rows
     runs = results.of("FedAvg", "beta .3")
-    found = np.mean([[line["accuracy_mean"] for line in metrics(run.folder)] for run in runs], 0)
+    found = np.mean([[line["accuracy_mean"] for line in read_metrics(run.folder)] for run in runs], 0)
     np.testing.assert_allclose(lines[0].get_ydata(), 100 * found)
     assert lines[0].get_xdata().tolist() == [1, 2]
 
 
 def test_lines_differ_without_colours():
-    looks = {(style.line(i)["linestyle"], style.line(i)["marker"]) for i in range(8)}
-    assert len(looks) == 8 and len({style.point(i)["marker"] for i in range(8)}) == 8
+    looks = {(style.style_line(i)["linestyle"], style.style_line(i)["marker"]) for i in range(8)}
+    assert len(looks) == 8 and len({style.style_point(i)["marker"] for i in range(8)}) == 8
 
 
 def test_no_two_of_many_lines_look_alike():
-    assert len({tuple(style.line(i).values()) for i in range(32)}) == 32
+    assert len({tuple(style.style_line(i).values()) for i in range(32)}) == 32
 
 
 def test_many_lines_are_named_beside_the_axes_in_the_order_of_their_ends():
-    figure = style.figure()
+    figure = style.make_figure()
     axes = figure.subplots()
     for i in range(9):
-        axes.plot([0, 1], [0, i % 4 * 10 + i], label=str(i), **style.line(i))
-    style.legend(axes)
+        axes.plot([0, 1], [0, i % 4 * 10 + i], label=str(i), **style.style_line(i))
+    style.add_legend(axes)
     figure.canvas.draw()
     legend = axes.get_legend()
     assert [text.get_text() for text in legend.get_texts()] == sorted(map(str, range(9)), key=lambda i: -(
@@ -77,9 +77,10 @@ def test_many_lines_are_named_beside_the_axes_in_the_order_of_their_ends():
 
 
 def test_bytes_add_up_over_rounds(results, drawn):
-    first = metrics(results.of("FedAvg", "beta .3")[0].folder)
-    assert accuracy.moved(first)[-1] == pytest.approx(sum(line["mib_per_client_round"] * 6 for line in first))
-    assert accuracy.moved(first[1:])[-1] == pytest.approx(accuracy.moved(first)[-1])      # a round was not evaluated
+    first = read_metrics(results.of("FedAvg", "beta .3")[0].folder)
+    assert accuracy.sum_moved_mib(first)[-1] == pytest.approx(sum(line["mib_per_client_round"] * 6 for line in first))
+    # a round was not evaluated
+    assert accuracy.sum_moved_mib(first[1:])[-1] == pytest.approx(accuracy.sum_moved_mib(first)[-1])
     labels = [line.get_label() for line in drawn["bytes-beta-.3"].figure.axes[0].get_lines()]
     assert labels[2] == "Local (moves nothing)"
 
@@ -87,31 +88,32 @@ def test_bytes_add_up_over_rounds(results, drawn):
 def test_curves_use_the_rounds_that_all_seeds_have():
     def line(t):
         return {"round": t, "accuracy_mean": t / 10}
-    rounds, values = accuracy.common([[line(1), line(2), line(3)], [line(2), line(3)]],
+    rounds, values = accuracy.find_common_rounds([[line(1), line(2), line(3)], [line(2), line(3)]],
                                      lambda lines: np.array([line["round"] for line in lines]))
     assert rounds.tolist() == [2, 3] and values.tolist() == [[.2, .3], [.2, .3]]
-    assert accuracy.common([[]], None)[0].size == 0
+    assert accuracy.find_common_rounds([[]], None)[0].size == 0
 
 
 def test_the_clients_of_all_seeds(results):
     histories = [read_history(run.folder / "history.h5") for run in results.of("Local", "beta .3")]
     wanted = np.concatenate([h["accuracy"][-1] for h in histories])
-    np.testing.assert_array_equal(accuracy.last(results.of("Local", "beta .3")), wanted[~np.isnan(wanted)])
+    np.testing.assert_array_equal(accuracy.collect_last_accuracies(results.of("Local", "beta .3")),
+                                  wanted[~np.isnan(wanted)])
 
 
 def test_sizes_are_stacked_to_all_clients_that_have_a_cluster(results):
     """Whether they take part or not: half of 6 do, and each is known after two rounds at the latest, or not at all."""
-    axes = clusters.sizes(results.of("FedCPS", "beta .3")[0]).axes[0]
+    axes = clusters.draw_cluster_sizes(results.of("FedCPS", "beta .3")[0]).axes[0]
     assert axes.get_ylim() == (0, 6) and len(axes.collections) == 3
 
 
 def test_the_number_of_clusters_may_change(results):
     found = {"round": np.arange(3), "cluster": np.array([[-1, -1, 0, 0], [0, 0, 0, 1], [2, 0, 0, 1]])}
     old, none = SimpleNamespace(lines=[{"round": 1}]), {"round": np.arange(3), "cluster": np.full((3, 4), -1)}
-    axes = clusters.sizes(SimpleNamespace(history=found, outcome=old, name="x")).axes[0]
+    axes = clusters.draw_cluster_sizes(SimpleNamespace(history=found, outcome=old, name="x")).axes[0]
     assert axes.get_ylim() == (0, 4) and len(axes.collections) == 3
     for history in ({}, none):
-        assert clusters.sizes(SimpleNamespace(history=history, outcome=old, name="x")) is None
+        assert clusters.draw_cluster_sizes(SimpleNamespace(history=history, outcome=old, name="x")) is None
 
 
 def test_sizes_are_those_of_every_round_evaluated_or_not():
@@ -121,29 +123,29 @@ def test_sizes_are_those_of_every_round_evaluated_or_not():
     run = SimpleNamespace(history={}, outcome=SimpleNamespace(lines=lines), name="x")
     rounds, counts = clusters.count_members(run)
     assert rounds.tolist() == [0, 1, 2] and counts.tolist() == [[2, 1, 2], [0, 2, 3], [0, 1, 0]]
-    assert len(clusters.sizes(run).axes[0].collections) == 3
+    assert len(clusters.draw_cluster_sizes(run).axes[0].collections) == 3
 
 
 def test_the_image_of_assignments_is_the_history(results):
     run = results.of("FedMHC & co", "few-shot")[0]
-    image = clusters.assignments(run).axes[0].collections[0].get_array()
+    image = clusters.draw_assignments(run).axes[0].collections[0].get_array()
     found = read_history(run.folder / "history.h5")["cluster"]
     order = np.lexsort((found[-1], run.federation.groups))
     np.testing.assert_array_equal(image, found[:, order].T)
-    assert clusters.edges(np.array([1, 2, 5])).tolist() == [.5, 1.5, 2.5, 5.5]
-    assert clusters.edges(np.array([0, 2])).tolist() == [-.5, .5, 2.5]      # 0: before the first round
+    assert clusters.find_column_edges(np.array([1, 2, 5])).tolist() == [.5, 1.5, 2.5, 5.5]
+    assert clusters.find_column_edges(np.array([0, 2])).tolist() == [-.5, .5, 2.5]      # 0: before the first round
 
 
 def test_lam_of_planted_groups(results):
-    labels = [line.get_label() for line in clients.lam(results, "few-shot").axes[0].get_lines()]
+    labels = [line.get_label() for line in clients.draw_lam(results, "few-shot").axes[0].get_lines()]
     assert labels == ["FedCPS: all clients", "FedCPS: other", "FedCPS: few shot"]
 
 
 def test_tsne_by_cluster_and_planted_group(results):
-    titles = [axes.get_title() for axes in embeddings.tsne(results.of("FedCPS", "few-shot")[0]).axes]
+    titles = [axes.get_title() for axes in embeddings.draw_tsne(results.of("FedCPS", "few-shot")[0]).axes]
     assert titles == ["cluster, round 1", "cluster, round 2", "planted group, round 1", "planted group, round 2"]
-    assert np.isfinite(embeddings.laid_out(np.zeros((4, 5)))).all()
-    near = embeddings.laid_out(np.repeat([[0.] * 5, [9.] * 5], 6, 0) + .1 * np.random.default_rng(0).random((12, 5)))
+    assert np.isfinite(embeddings.lay_out(np.zeros((4, 5)))).all()
+    near = embeddings.lay_out(np.repeat([[0.] * 5, [9.] * 5], 6, 0) + .1 * np.random.default_rng(0).random((12, 5)))
     first, second = near[:6], near[6:]
     within = max(np.ptp(first, 0).max(), np.ptp(second, 0).max())
     assert np.linalg.norm(first.mean(0) - second.mean(0)) > within
@@ -152,12 +154,12 @@ def test_tsne_by_cluster_and_planted_group(results):
 def test_phases_of_a_run_fit_into_its_rounds(results):
     """Each is timed by itself, so they may not exceed what the whole took."""
     for run in results.runs[:-1]:
-        lines, (train, judge, rest, idle) = metrics(run.folder), work.spent(run)
+        lines, (train, judge, rest, idle) = read_metrics(run.folder), work.average_phases(run)
         assert min(train, judge, rest) > 0 and idle == 0
         assert train == pytest.approx((lines[0]["seconds_train"] + lines[1]["seconds_train"]) / 2)
         assert judge == pytest.approx((lines[0]["seconds_judge"] + lines[1]["seconds_judge"]) / 2)
 
 
 def test_a_figure_is_the_same_file_again(results):
-    files = {style.render(accuracy.by_client(results, "beta .3"), "svg") for _ in range(2)}
+    files = {style.render(accuracy.draw_accuracy_by_client(results, "beta .3"), {"svg": 50})["svg"] for _ in range(2)}
     assert len(files) == 1

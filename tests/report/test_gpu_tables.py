@@ -40,30 +40,30 @@ def test_an_engine_that_failed_is_not_left_out(book):
 
 
 def test_digests_are_compared_over_ranks(book):
-    assert rows(gpu_tables.mpi(book)) == {
+    assert rows(gpu_tables.list_mpi(book)) == {
         "kill-resume": ["mlp", "loop", "1 (undisturbed), 1 (killed, resumed)", "same dc9a9ecb3beb"],
         "mpi-digests": ["mlp", "loop", "1, 2", "same 2d39df475c68"]}
     book["mpi"][1]["digest"] = "0"
     book["mpi"][3] |= {"digest": "", "error": "exit code 1: no GPU"}
-    changed = rows(gpu_tables.mpi(book))
+    changed = rows(gpu_tables.list_mpi(book))
     assert changed["kill-resume"][-1] == "DIFFER" and changed["mpi-digests"][-1] == "2 ranks: exit code 1: no GPU"
 
 
 def test_bits_that_differ_are_named(book):
-    found = rows(gpu_tables.bits(book))
+    found = rows(gpu_tables.list_same_bits(book))
     assert found["tiny vmap"] == ["2abc773d4334", "same", "same", "same"]
     assert found["tiny vmap unfolded=all"] == ["76220449c45d", "-", "same", "differs"]
     book["bits"]["digests"]["tiny loop again=1"] = "another"
-    assert rows(gpu_tables.bits(book))["tiny loop"] == ["40d64e3cba37", "differs", "same", "same"]
+    assert rows(gpu_tables.list_same_bits(book))["tiny loop"] == ["40d64e3cba37", "differs", "same", "same"]
     book["bits"]["kernels"]["table gradient"] = {"run_to_run": False, "batch": True, "position": None}
-    assert gpu_tables.kernels(book).rows[0] == ["table gradient", "NO", "yes", "?"]      # what is bad comes first
+    assert gpu_tables.list_kernels(book).rows[0] == ["table gradient", "NO", "yes", "?"]      # what is bad comes first
 
 
 def test_what_is_too_far_from_the_cpu_is_named(book):
-    assert all(row[-1] == "none" for row in gpu_tables.correct(book).rows)
+    assert all(row[-1] == "none" for row in gpu_tables.list_correctness(book).rows)
     book["correct"][1] |= {"apart": .2, "within": False}
     book["correct"][2] |= {"apart": None, "within": False, "error": "RuntimeError: CUDA error"}
-    first, second = gpu_tables.correct(book).rows[:2]
+    first, second = gpu_tables.list_correctness(book).rows[:2]
     assert first == ["loop", "float32", "mlp", "2", "0.2", "fedah (0.2)"]
     assert second == ["vmap", "float32", "mlp", "2", "1.49e-08", "fedavg (RuntimeError: CUDA error)"]
 
@@ -79,10 +79,10 @@ def test_steps_that_did_not_end_well_are_named(book):
 def test_a_part_has_its_own_tables_in_few_lines(book):
     book["layers"] = [row | {"step": "layers", "ms": 1.} for row in book["layers"] * 20]
     book["steps"].append(book["steps"][3] | {"name": "layers", "step": "layers"})
-    said = gpu_tables.text(book, "figures")
+    said = gpu_tables.format_tables(book, "figures")
     assert len(said.splitlines()) <= gpu_tables.LINES and "layers, forward and backward (the first" in said
     assert "whole runs of cnn4" in said and "digests by ranks" not in said and "(after)" not in said
-    assert len(gpu_tables.text(book).splitlines()) > 120
+    assert len(gpu_tables.format_tables(book).splitlines()) > 120
 
 
 def test_markdown_has_every_table_once(book):
@@ -91,7 +91,7 @@ def test_markdown_has_every_table_once(book):
     assert "SMALL: a trial of the steps; the figures say nothing" in said
     assert "| mlp digits | float32 | 0.578 | 0.567 | 0.534 | 3 | 0.89 x | 0.37 x | 0.36 x |" in said
     titles = [line for line in said.splitlines() if line.startswith("**")]
-    assert len(titles) == len(set(titles)) == len(gpu_tables.grids(book)) == 13
+    assert len(titles) == len(set(titles)) == len(gpu_tables.list_grids(book)) == 13
 
 
 def test_later_parts_take_the_place_of_the_same_steps(book):
@@ -99,7 +99,7 @@ def test_later_parts_take_the_place_of_the_same_steps(book):
     later["speed"] = [row | {"ms_step": 1.} for row in later["speed"][:4]]
     later["correct"], later["ceilings"] = [], {"copy_GBs": 4300.}
     later["when"] = "later"
-    whole = gpu_day.join([book, later])
+    whole = gpu_day.join_books([book, later])
     assert [row["ms_step"] for row in whole["speed"]] == [1.] * 4 and whole["when"] == "later"
     assert whole["correct"] == [row for row in book["correct"] if row["step"] != "methods-graphs"]
     assert whole["ceilings"] == {**book["ceilings"], "copy_GBs": 4300.} and gpu_day.check_book(whole) == []
@@ -110,7 +110,7 @@ def test_later_parts_take_the_place_of_the_same_steps(book):
     ({"runs": [{"step": "runs"}]}, r"runs\[0\] has no ranks, and 7 more like this"),
     ({"bits": {"digests": {}}}, "bits.kernels is missing")])
 def test_what_is_no_book_is_refused(book, change, said, tmp_path):
-    (tmp_path / gpu_day.NAME).write_text(json.dumps(book | change))
+    (tmp_path / gpu_day.BOOK_NAME).write_text(json.dumps(book | change))
     with pytest.raises(BadInput, match=f"gpu_day.json: is no gpu_day.json of this version: {said}"):
         gpu_day.load_book(tmp_path)
 
@@ -118,9 +118,9 @@ def test_what_is_no_book_is_refused(book, change, said, tmp_path):
 @pytest.mark.parametrize("text, said", [("[]", "schema is None"), ("{", "is not JSON"), (None, "cannot be read")])
 def test_what_cannot_be_read_is_refused(text, said, tmp_path):
     if text is not None:
-        (tmp_path / gpu_day.NAME).write_text(text)
+        (tmp_path / gpu_day.BOOK_NAME).write_text(text)
     with pytest.raises(BadInput, match=said):
-        gpu_day.load_book(tmp_path / gpu_day.NAME)
+        gpu_day.load_book(tmp_path / gpu_day.BOOK_NAME)
 
 
 def test_report_takes_a_file_or_its_folder(tmp_path):

@@ -36,14 +36,14 @@ def heights(area, x: float) -> list[float]:
 
 
 def test_only_what_there_are_data_for_is_drawn_under_names_of_their_own(results, alpha):
-    drawn = {picture.name: picture for picture in figures.draw(results)}
+    drawn = {picture.name: picture for picture in figures.draw_figures(results)}
     assert list(drawn) == ["accuracy-one", "clients-one", "bytes-one", "seconds-one", "lam-one",
                            "agreement-one", "iterations-one", "distance-one", "phases-one", "clusters-alpha-one",
                            "assignments-alpha-one"]
     assert drawn["accuracy-one"].caption.startswith("one: Test accuracy, mean over clients; band")
     assert drawn["clusters-alpha-one"].caption == "Alpha, one: Clients in each cluster by round"
     alone = Results("t", "c", ["Alpha"], ["one"], [3], [alpha])
-    assert next(figures.draw(alone)).caption.startswith("Test accuracy, mean over clients")
+    assert next(figures.draw_figures(alone)).caption.startswith("Test accuracy, mean over clients")
 
 
 def test_curves_and_bands_are_in_percent_over_the_rounds_that_all_seeds_have(results):
@@ -62,21 +62,21 @@ def test_curves_and_bands_are_in_percent_over_the_rounds_that_all_seeds_have(res
 
 def test_accuracy_by_what_it_cost(results):
     """Bytes of seed 3: .5 x 2 + .5 x 3 = 2.5 MiB until round 2, and twice .25 x 4 more until round 4."""
-    axes, = accuracy.by_bytes(results, "one").axes
+    axes, = accuracy.draw_accuracy_by_bytes(results, "one").axes
     first, gamma = axes.get_lines()
     assert points(first) == [pytest.approx([(2.5 + 4) / 2, (4.5 + 6) / 2]), pytest.approx([25, 45])]
     assert gamma.get_label() == "Gamma (moves nothing)" and points(gamma)[1] == [25, 25]
     assert axes.get_xlabel() == "received and sent by all clients (MiB)"
-    axes, = accuracy.by_seconds(results, "one").axes
+    axes, = accuracy.draw_accuracy_by_seconds(results, "one").axes
     assert points(axes.get_lines()[0]) == [pytest.approx([2.5, 4.5]), pytest.approx([25, 45])]
     assert axes.get_xlabel() == "time in rounds (s)"
-    assert_allclose(accuracy.moved(made.LINES[3]), [1, 2.5, 4.5])
-    assert_allclose(accuracy.moved(made.LINES[4]), [4, 6])
+    assert_allclose(accuracy.sum_moved_mib(made.LINES[3]), [1, 2.5, 4.5])
+    assert_allclose(accuracy.sum_moved_mib(made.LINES[4]), [4, 6])
 
 
 def test_boxes_are_of_all_seeds_last_round_in_percent(results):
     """10 20 30 40 50 60 90: quartiles 25 and 55; 5 and 95 % lie at 13 and 81, the whiskers at the next within."""
-    axes, = accuracy.by_client(results, "one").axes
+    axes, = accuracy.draw_accuracy_by_client(results, "one").axes
     box, = axes.patches
     assert_allclose(sorted(set(box.get_path().vertices[:, 0].round(9))), [25, 55])
     low, high, cap, other, median, mean, outside = axes.get_lines()
@@ -86,15 +86,16 @@ def test_boxes_are_of_all_seeds_last_round_in_percent(results):
     assert_allclose([*cap.get_xdata(), *other.get_xdata()], [20, 20, 60, 60])
     assert [tick.get_text() for tick in axes.get_yticklabels()] == ["Alpha"]
     assert axes.get_xlabel() == "test accuracy of a client (%)" and axes.yaxis_inverted()
-    assert_allclose(accuracy.last(results.of("Alpha", "one")), [.1, .2, .3, .4, .5, .6, .9])
-    assert accuracy.last(results.of("Gamma", "one")).size == 0 and accuracy.by_client(results, "two") is None
+    assert_allclose(accuracy.collect_last_accuracies(results.of("Alpha", "one")), [.1, .2, .3, .4, .5, .6, .9])
+    assert accuracy.collect_last_accuracies(results.of("Gamma", "one")).size == 0
+    assert accuracy.draw_accuracy_by_client(results, "two") is None
 
 
 @pytest.mark.parametrize(
     "draw, label, values",
     [
         (clusters.draw_agreement, "adjusted Rand index", [0.4, 0.65]),
-        (clusters.iterations, "iterations of k-means", [3, 4.5]),
+        (clusters.draw_iterations, "iterations of k-means", [3, 4.5]),
         (clusters.draw_distance, "mean distance from the cluster's mean", [1, 0.8]),
     ],
 )
@@ -116,44 +117,44 @@ def test_a_round_without_a_number_is_left_out(tmp_path):
 
 def test_lam_of_all_clients_and_of_groups(results):
     """Seed 4 did not evaluate the first round, and has no group to speak of after the last."""
-    axes, = clients.lam(results, "one").axes
+    axes, = clients.draw_lam(results, "one").axes
     everybody, few_shot = axes.get_lines()
     assert [line.get_label() for line in (everybody, few_shot)] == ["Alpha: all clients", "Alpha: few shot"]
     assert_allclose(points(everybody), [[1, 2, 4], [np.nan, .3, .4]])
     assert_allclose(points(few_shot), [[1, 2, 4], [np.nan, 3, np.nan]])
     assert axes.get_yscale() == "log" and everybody.get_color() != few_shot.get_color()
-    assert clients.lam(results, "two") is None and clients.labels(results, "one") is None
+    assert clients.draw_lam(results, "two") is None and clients.draw_label_distribution(results, "one") is None
 
 
 def test_clusters_are_stacked(alpha, results):
     """1 and 2, then 2 and 2, then 1, 1 and 2 clients; they change midway between two evaluated rounds."""
-    axes, = clusters.sizes(alpha).axes
+    axes, = clusters.draw_cluster_sizes(alpha).axes
     assert [area.get_label() for area in axes.collections] == ["0", "1", "2"]
     for i, area in enumerate(axes.collections):
         first, second, third = ([edges[i], edges[i + 1]] for edges in ([0, 1, 3, 3], [0, 2, 4, 4], [0, 1, 2, 4]))
         for x, edges in ((1, first), (1.5, first + second), (3, second + third), (4, third)):
             assert heights(area, x) == sorted(set(edges))
-    assert axes.get_title() == "Alpha, one" and clusters.sizes(results.of("Gamma", "one")[0]) is None
+    assert axes.get_title() == "Alpha, one" and clusters.draw_cluster_sizes(results.of("Gamma", "one")[0]) is None
 
 
 def test_assignments_are_sorted_by_the_last_cluster(alpha, results):
     """Clients 1, 0, 2, 3 as [2, 1, 2, 0] puts them: 3, 1, 0, 2."""
-    axes, bar = clusters.assignments(alpha).axes
+    axes, bar = clusters.draw_assignments(alpha).axes
     mesh, = axes.collections
     assert mesh.get_array().tolist() == [[0, 0, 0], [1, 1, 1], [None, 0, 2], [1, 1, 2]]
     assert mesh.get_coordinates()[0, :, 0].tolist() == [.5, 1.5, 2.5, 4.5]
     assert [to_hex(colour).upper() for colour in mesh.cmap.colors] == ["#0072B2", "#F0E442", "#D55E00"]
     assert [mesh.norm(cluster) for cluster in range(3)] == [0, 1, 2] and bar.get_yticks().tolist() == [0, 1, 2]
     assert axes.get_ylabel() == "clients, sorted by cluster at the end"
-    assert clusters.assignments(results.of("Alpha", "one")[1]) is None      # no cluster is known
+    assert clusters.draw_assignments(results.of("Alpha", "one")[1]) is None      # no cluster is known
 
 
 def test_phases_add_up_to_the_round(results, alpha):
     """Seed 3: 1 s a round, of it .4 for training and .2 (.8 / 3 in three of four rounds) for judging; seed 4: 1.25 s,
     .6 and .2 (.4 in two of four). The means are .5, .2 and .425 s, 30 % idle."""
-    assert work.spent(alpha) == pytest.approx((.4, .2, .4, .2))
-    assert work.spent(results.of("Alpha", "one")[1]) == pytest.approx((.6, .2, .45, .4))
-    figure = work.phases(results, "one")
+    assert work.average_phases(alpha) == pytest.approx((.4, .2, .4, .2))
+    assert work.average_phases(results.of("Alpha", "one")[1]) == pytest.approx((.6, .2, .45, .4))
+    figure = work.draw_phases(results, "one")
     seconds, idle = figure.axes
     bars = [(bar.get_x(), bar.get_width()) for bar in seconds.patches]
     assert_allclose(bars, [(0, .5), (.5, .2), (.7, .425)])
@@ -163,14 +164,14 @@ def test_phases_add_up_to_the_round(results, alpha):
     assert [text.get_text() for text in figure.legends[0].get_texts()] == [
         "training", "evaluation", "rest: server, communication"]
     assert [tick.get_text() for tick in seconds.get_yticklabels()] == ["Alpha"]
-    assert work.spent(results.of("Gamma", "one")[0]) is None and work.phases(results, "two") is None
+    assert work.average_phases(results.of("Gamma", "one")[0]) is None and work.draw_phases(results, "two") is None
 
 
 def test_one_worker_has_no_idle_share(tmp_path):
     line = {"round": 2, "seconds": 1., "seconds_train": .4, "seconds_judge": .4, "idle_share": 0.}
     run = Shown("a", "x", 0, made.run(tmp_path / "a", lines=[line]))
-    assert work.spent(run) == pytest.approx((.4, .2, 0, 0))      # a rest below nothing is none
-    assert len(work.phases(Results("t", "c", ["a"], ["x"], [0], [run]), "x").axes) == 1
+    assert work.average_phases(run) == pytest.approx((.4, .2, 0, 0))      # a rest below nothing is none
+    assert len(work.draw_phases(Results("t", "c", ["a"], ["x"], [0], [run]), "x").axes) == 1
 
 
 def embedded(folder, finite):
@@ -185,7 +186,7 @@ def embedded(folder, finite):
 
 def test_embeddings_at_three_moments_that_have_some(tmp_path):
     """Of rounds 1 3 4 5 9 the first, the middle and the last; in round 2 only two clients are known."""
-    figure = embeddings.tsne(embedded(tmp_path / "a", (5, 2, 3, 4, 3, 5)))
+    figure = embeddings.draw_tsne(embedded(tmp_path / "a", (5, 2, 3, 4, 3, 5)))
     assert [axes.get_title() for axes in figure.axes] == ["cluster, round 1", "cluster, round 4", "cluster, round 9"]
     sizes = [[len(c.get_offsets()) for c in axes.collections if isinstance(c, PathCollection)] for axes in figure.axes]
     assert sizes == [[1, 2, 2], [1, 1, 2], [1, 2, 2]]      # none, 0, 1; in round 4 client 4 is not known
@@ -193,14 +194,14 @@ def test_embeddings_at_three_moments_that_have_some(tmp_path):
     assert labels == ["none", "0", "1"] and figure.get_suptitle() == "a"
     faces = [to_hex(c.get_facecolor()[0]) for c in figure.axes[0].collections]
     assert faces == ["#ffffff", style.AREAS[0].lower(), style.AREAS[1].lower()]
-    assert embeddings.tsne(embedded(tmp_path / "b", (2, 2, 0, 1, 2, 2))) is None
-    assert embeddings.tsne(Shown("a", "x", 0, tmp_path)) is None
-    few = embeddings.tsne(embedded(tmp_path / "c", (0, 0, 3, 0, 0, 0)))
+    assert embeddings.draw_tsne(embedded(tmp_path / "b", (2, 2, 0, 1, 2, 2))) is None
+    assert embeddings.draw_tsne(Shown("a", "x", 0, tmp_path)) is None
+    few = embeddings.draw_tsne(embedded(tmp_path / "c", (0, 0, 3, 0, 0, 0)))
     assert [axes.get_title() for axes in few.axes] == ["cluster, round 3"]
 
 
 def test_markers_are_few_and_looks_repeat_late():
-    assert [style.few(n) for n in (1, 8, 15, 16, 80)] == [1, 1, 1, 2, 10]
-    assert style.line(0) == {"color": "#0072B2", "linestyle": "-", "marker": "o", "markersize": 4}
-    assert style.line(8)["color"] == "#0072B2" and style.line(8) != style.line(0)
-    assert style.area(1)["hatch"] == "//" and len({tuple(style.area(i).values()) for i in range(8)}) == 8
+    assert [style.choose_marker_spacing(n) for n in (1, 8, 15, 16, 80)] == [1, 1, 1, 2, 10]
+    assert style.style_line(0) == {"color": "#0072B2", "linestyle": "-", "marker": "o", "markersize": 4}
+    assert style.style_line(8)["color"] == "#0072B2" and style.style_line(8) != style.style_line(0)
+    assert style.style_area(1)["hatch"] == "//" and len({tuple(style.style_area(i).values()) for i in range(8)}) == 8

@@ -56,7 +56,7 @@ def test_the_table_shows_every_cell(visit, results):
     page, *_ = visit(1200)
     shown = [[cell.inner_text().strip() for cell in row.locator("th, td").all()]
              for row in page.locator("#accuracy_best_on_test tbody tr").all()]
-    table = tables.tables_of(results)[0]
+    table = tables.make_tables(results)[0]
     assert [row[0] for row in shown] == results.rows
     for row, (name, *cells) in zip(results.rows, shown, strict=True):
         texts = [text.replace("+-", "±") for c in table.columns for text in table.texts(row, c)]

@@ -10,13 +10,13 @@ from typer.testing import CliRunner
 from fedmpi.cli import app
 from fedmpi.errors import BadInput
 from fedmpi.report import tables
-from fedmpi.report.results import of_folders
+from fedmpi.report.results import collect_folder_results
 from fedmpi.report.tables import Cell
 from fedmpi.storage import run_status
 
 
 def test_cells_are_means_over_seeds(results):
-    cells = tables.tables_of(results)[0].cells
+    cells = tables.make_tables(results)[0].cells
     found = [json.loads((run.folder / "result.json").read_text()) for run in results.of("FedAvg", "few-shot")]
     cell = cells["FedAvg", "few-shot"]
     assert cell.mean == pytest.approx(50 * sum(r["accuracy_best_on_test"] for r in found)) and cell.spread is not None
@@ -26,7 +26,7 @@ def test_cells_are_means_over_seeds(results):
 
 def test_the_files(results, report):
     page = (report / "README.md").read_text()
-    assert "`fedmpi sweep job.yaml`" in page and "31.89 +- 0.44" in page and "not all seeds are finished" in page
+    assert "`fedmpi sweep job.yaml`" in page and "31.89 ± 0.44" in page and "not all seeds are finished" in page
     for picture in ("accuracy-beta-.3", "clusters-fedmhc-co-beta-.3", "tsne-local-beta-.3"):
         assert f"![{picture}]({picture}.png)" in page
         assert (report / f"{picture}.png").read_bytes()[:4] == b"\x89PNG"
@@ -47,20 +47,21 @@ def test_the_table_in_latex(report):
     assert text.count(r"\mathbf{") >= 2 and r"Kendall's $\tau$" in text and r"$^{*}$ not all seeds" in text
     body = text.partition(r"\midrule")[2].partition(r"\midrule")[0].strip().splitlines()
     assert len(body) == 4 and all(line.count("&") - line.count(r"\&") == 6 for line in body)
-    assert tables.escaped("a_b% #1 {x}~^\\") == r"a\_b\% \#1 \{x\}\textasciitilde{}\textasciicircum{}/"
+    assert tables.escape_latex("a_b% #1 {x}~^\\") == r"a\_b\% \#1 \{x\}\textasciitilde{}\textasciicircum{}/"
 
 
 def few(*cells: Cell, measure="accuracy_mean") -> tables.Table:
     names = list("abcd"[:len(cells)])
-    return tables.tabled(measure, names, ["x"], {(name, "x"): cell for name, cell in zip(names, cells, strict=True)})
+    return tables.fill_table(measure, names, ["x"], {(name, "x"): cell for name, cell in zip(names, cells,
+                                                                                             strict=True)})
 
 
 def test_the_best_is_bold_and_differences_are_signed():
-    text = tables.to_markdown(
+    text = tables.table_to_markdown(
         few(Cell([50.0], 0, (40.0, None)), Cell([60.0, 62.0], 0, (70.0, 1.0)), Cell([], 1, (10.0, None)))
     )
     assert "| a | 50.00 | 40.00 | +10.00 |" in text
-    assert "| b | **61.00 +- 1.41** | 70.00 +- 1.00 | -9.00 |" in text
+    assert "| b | **61.00 ± 1.41** | 70.00 ± 1.00 | -9.00 |" in text
     assert "| c | - * | 10.00 | - |" in text and "Kendall" not in text
 
 
@@ -72,25 +73,25 @@ def test_a_row_that_never_split_is_marked(results, monkeypatch):
         monkeypatch.setitem(run.outcome.result, "clusters_found", clusters)
     table = tables.make_table(results, "accuracy_best_on_test", {})
     assert [place for place, cell in table.cells.items() if cell.unsplit] == [("FedMHC & co", results.columns[0])]
-    text, tex = tables.to_markdown(table), tables.latex(table, "t")
+    text, tex = tables.table_to_markdown(table), tables.to_latex(table, "t")
     assert text.count(" † |") == 1 and "\n† clusters were never split: FedAvg with a plain mean\n" in text
     assert tex.count(r"$^{\dagger}$ &") == 1 and r"\par $^{\dagger}$ clusters were never split" in tex
-    assert "never split" not in tables.to_markdown(few(Cell([3.], 0, None)))
+    assert "never split" not in tables.table_to_markdown(few(Cell([3.], 0, None)))
 
 
 def test_of_a_cost_the_least_is_the_best():
-    text = tables.to_markdown(few(Cell([3.], 0, None), Cell([4.], 0, None), measure="seconds"))
+    text = tables.table_to_markdown(few(Cell([3.], 0, None), Cell([4.], 0, None), measure="seconds"))
     assert "| a | **3.00** |" in text and "| b | 4.00 |" in text
 
 
 def test_of_an_agreement_the_most_is_the_best():
-    assert "| b | **0.90** |" in tables.to_markdown(few(Cell([.3], 0, None), Cell([.9], 0, None), measure="ari"))
+    assert "| b | **0.90** |" in tables.table_to_markdown(few(Cell([.3], 0, None), Cell([.9], 0, None), measure="ari"))
 
 
 def test_nothing_is_best_where_it_is_not_known_what_that_is():
     both = Cell([3.], 0, None), Cell([4.], 0, None)
-    assert "**" not in tables.to_markdown(few(*both, measure="nmi"))
-    assert "| a | **3.00** |" in tables.to_markdown(few(*both, measure="accuracy_std"))
+    assert "**" not in tables.table_to_markdown(few(*both, measure="nmi"))
+    assert "| a | **3.00** |" in tables.table_to_markdown(few(*both, measure="accuracy_std"))
 
 
 def test_a_measure_that_no_run_has_is_refused(results):
@@ -100,24 +101,24 @@ def test_a_measure_that_no_run_has_is_refused(results):
 
 def test_names_cannot_break_a_table():
     cells = {("[ours] a|<b>", "x|y"): Cell([1.], 0, None)}
-    table = tables.tabled("accuracy_mean", ["[ours] a|<b>"], ["x|y"], cells)
-    assert tables.to_markdown(table).splitlines()[0] == r"| | x\|y |"
-    assert r"| [ours] a\|&lt;b> |" in tables.to_markdown(table)
-    assert "{}[ours] a" in tables.latex(table, "t")
+    table = tables.fill_table("accuracy_mean", ["[ours] a|<b>"], ["x|y"], cells)
+    assert tables.table_to_markdown(table).splitlines()[0] == r"| | x\|y |"
+    assert r"| [ours] a\|&lt;b> |" in tables.table_to_markdown(table)
+    assert "{}[ours] a" in tables.to_latex(table, "t")
 
 
 @pytest.mark.parametrize("measured, tau", [((1, 2, 3), "1.00"), ((3, 2, 1), "-1.00")])
 def test_the_order_of_rows_is_compared(measured, tau):
     table = few(*(Cell([float(m)], 0, (float(p), None)) for m, p in zip(measured, (1, 2, 3), strict=True)))
-    assert f"x: order of 3 rows against the published one, Kendall's tau {tau}" in tables.to_markdown(table)
+    assert f"x: order of 3 rows against the published one, Kendall's tau {tau}" in tables.table_to_markdown(table)
 
 
 def test_runs_without_a_job_are_sorted_by_what_differs(results):
     folders = [run.folder for run in results.runs[:-1]]
-    found = of_folders(folders)
+    found = collect_folder_results(folders)
     assert found.rows == ["FedAvg", "FedMHC", "Local", "FedCPS"] and found.seeds == [0, 1] and len(found.columns) == 2
     assert "data.partition.name=few_shot" in found.columns[1] and "seed" not in found.columns[1]
-    ours, theirs = (list(tables.tables_of(r)[0].cells.values())[:7] for r in (found, results))
+    ours, theirs = (list(tables.make_tables(r)[0].cells.values())[:7] for r in (found, results))
     assert [cell.values for cell in ours] == [cell.values for cell in theirs]
 
 
@@ -125,4 +126,4 @@ def test_what_is_no_run_is_refused(tmp_path):
     done = CliRunner().invoke(app, ["report", str(tmp_path)])
     assert done.exit_code == 2 and "is not the folder of a run" in done.output and not (tmp_path / "report").exists()
     with pytest.raises(BadInput, match="is not the folder of a run"):
-        run_status.settings_of_folder(tmp_path)
+        run_status.read_settings(tmp_path)

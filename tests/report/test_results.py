@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from fedmpi.errors import BadInput
-from fedmpi.report.results import Shown, of_folders, of_job
+from fedmpi.report.results import Shown, collect_folder_results, collect_job_results
 from fedmpi.sweeps import job as jobfile
 from tests.report import made
 from tests.sweeps import jobs
@@ -20,7 +20,7 @@ def job(tmp_path):
 
 def test_the_runs_of_a_job(job, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    found = of_job(*job, "fedmpi sweep job.yaml")
+    found = collect_job_results(*job, "fedmpi sweep job.yaml")
     assert (found.title, found.command, found.seeds) == ("digits", "fedmpi sweep job.yaml", [5, 7])
     assert found.rows == ["FedAvg", "FedMHC, weak", "Local"] and found.columns == ["beta .3", "beta 1"]
     assert found.measures == {"seconds": {"Local": {"beta 1": 3}}, "accuracy_best_on_test": {
@@ -37,7 +37,7 @@ def test_the_runs_of_a_job(job, tmp_path, monkeypatch):
 def test_a_run_counts_as_finished_when_it_has_the_rounds_that_are_asked_for(job, rounds, state):
     read, planned = job
     made.run(planned[0].folder, lines=[{"round": rounds, "accuracy_mean": .5}], result={"rounds": rounds})
-    shown = of_job(read, planned, "c").runs[0]
+    shown = collect_job_results(read, planned, "c").runs[0]
     assert shown.outcome.state == state and (shown.outcome.result is None) == (state == "unfinished")
     assert shown.outcome.round == rounds
 
@@ -65,11 +65,11 @@ def test_what_is_not_here_is_not_shown(tmp_path):
 def test_settings_that_change_no_result_are_no_columns(tmp_path, name, first, second):
     folders = [made.run(tmp_path / str(seed), {"seed": seed, "method": {"name": "fedavg"}, name: value})
                for seed, value in ((8, first), (3, second))]
-    found = of_folders(folders)
+    found = collect_folder_results(folders)
     assert (found.rows, found.columns, found.seeds) == (["FedAvg"], ["result"], [3, 8])
     folders.append(made.run(tmp_path / "2", {"seed": 8, "method": {"name": "fedavg"}, name: second}))
     with pytest.raises(BadInput, match="2 and .*8 are runs of the same settings and seed; give one of them"):
-        of_folders(folders)
+        collect_folder_results(folders)
 
 
 @pytest.mark.parametrize("name, values, columns", [
@@ -80,7 +80,7 @@ def test_settings_that_change_no_result_are_no_columns(tmp_path, name, first, se
 def test_other_settings_that_differ_are_columns(tmp_path, name, values, columns):
     folders = [made.run(tmp_path / str(i), {"method": {"name": "fedavg"}, name: value})
                for i, value in enumerate(values)]
-    found = of_folders(folders)
+    found = collect_folder_results(folders)
     assert found.columns == columns and found.rows == ["FedAvg"] and found.seeds == [0]
     assert [run.column for run in found.runs] == columns
 
@@ -90,7 +90,7 @@ def test_methods_and_what_differs_among_runs_of_one_are_rows(tmp_path):
     methods = {"a": {"name": "fedmhc", "M": 2, "lam": 1}, "b": {"name": "fedmhc", "M": 3, "lam": 1},
                "c": {"name": "fedprox", "mu": .1}, "d": {"name": "mine:Method"}}
     folders = [made.run(tmp_path / name, {"method": method, "seed": 1}) for name, method in methods.items()]
-    found = of_folders([*folders, folders[0]])
+    found = collect_folder_results([*folders, folders[0]])
     assert found.rows == ["FedMHC (M=2)", "FedMHC (M=3)", "FedProx", "mine:Method"] and found.columns == ["result"]
     assert found.title == "Results of fedmpi" and found.measures == {"accuracy_best_on_test": {}}
     assert found.command == f"fedmpi report {' '.join(map(str, [*folders, folders[0]]))}"

@@ -12,9 +12,9 @@ from tests.report import made
 
 MARKDOWN = r"""| | one | steps | published | difference | two |
 |---|--:|--:|--:|--:|--:|
-| Alpha | 55.00 +- 7.07 | 1,875.8 | 80.00 +- 1.50 | -25.00 | **40.00 +- 0.00** |
+| Alpha | 55.00 ± 7.07 | 1,875.8 | 80.00 ± 1.50 | -25.00 | **40.00 ± 0.00** |
 | Beta & co | **70.00** * | 400 | 75.00 | -5.00 | - * |
-| Gamma | 25.00 +- 7.07 | 600 | 30.00 | -5.00 | **40.00 +- 7.07** |
+| Gamma | 25.00 ± 7.07 | 600 | 30.00 | -5.00 | **40.00 ± 7.07** |
 
 steps: gradients behind a client's judged model, mean over clients; two models side by side take two
 
@@ -65,9 +65,9 @@ Gamma,two,40.0000,7.0711,2,,,,,,,,,
 """
 SECONDS = r"""| | one | steps | two |
 |---|--:|--:|--:|
-| Alpha | 3.00 +- 1.41 | 1,875.8 | **5.00 +- 0.00** |
+| Alpha | 3.00 ± 1.41 | 1,875.8 | **5.00 ± 0.00** |
 | Beta & co | 9.00 * | 400 | - * |
-| Gamma | **1.50 +- 0.71** | 600 | 7.00 +- 1.41 |
+| Gamma | **1.50 ± 0.71** | 600 | 7.00 ± 1.41 |
 
 steps: gradients behind a client's judged model, mean over clients; two models side by side take two
 
@@ -87,48 +87,48 @@ one: unequal work, from 400 steps (Beta & co) to 1,875.8 (Alpha)
 
 @pytest.fixture(scope="module")
 def found(tmp_path_factory):
-    return tables.tables_of(made.results(tmp_path_factory.mktemp("made")))
+    return tables.make_tables(made.results(tmp_path_factory.mktemp("made")))
 
 
 def test_a_table_in_every_form(found):
     assert [table.measure for table in found] == ["accuracy_best_on_test", "seconds"]
-    assert tables.to_markdown(found[0]) == MARKDOWN
-    assert tables.latex(found[0], "Best & all") == LATEX
-    assert tables.as_csv(found[0]) == CSV
-    assert tables.to_markdown(found[1]) == SECONDS
+    assert tables.table_to_markdown(found[0]) == MARKDOWN
+    assert tables.to_latex(found[0], "Best & all") == LATEX
+    assert tables.to_csv(found[0]) == CSV
+    assert tables.table_to_markdown(found[1]) == SECONDS
     assert [cell.missing for cell in found[0].cells.values()] == [0, 0, 1, 2, 0, 0]
 
 
 def test_a_column_without_published_numbers_has_one_place_in_latex(found):
-    text = tables.latex(found[1], "x")
+    text = tables.to_latex(found[1], "x")
     assert r"\begin{tabular}{lrrr}" in text and "published" not in text and "tau" not in text
     assert r"{}Gamma & $\mathbf{1.50 \pm 0.71}$ & $600$ & $7.00 \pm 1.41$ \\" in text
 
 
 def counted(**rows):
     cells = {(name, "x"): Cell([1.], 0, None, steps=made) for name, made in rows.items()}
-    return tables.tabled("loss", list(rows), ["x"], cells)
+    return tables.fill_table("loss", list(rows), ["x"], cells)
 
 
 @pytest.mark.parametrize("rows, notes, columns", [
-    ({"a": {"main": 200}, "b": {"main": 199}}, [steps.MEANING], 2),      # within one in a hundred: equal work
+    ({"a": {"main": 200}, "b": {"main": 199}}, [steps.STEPS_EXPLAINED], 2),      # within one in a hundred: equal work
     ({"a": {"main": 200}, "b": {"main": 100, "head": 50}},
-     [steps.MEANING, "x: unequal work, from 150 steps (b) to 200 (a)"], 2),
-    ({"a": {"main": 200}, "b": None}, [steps.MEANING, steps.UNCOUNTED.format("x")], 2),
+     [steps.STEPS_EXPLAINED, "x: unequal work, from 150 steps (b) to 200 (a)"], 2),
+    ({"a": {"main": 200}, "b": None}, [steps.STEPS_EXPLAINED, steps.UNCOUNTED.format("x")], 2),
     ({"a": None, "b": None}, [steps.UNCOUNTED.format("x")], 1)])
 def test_a_table_says_whose_work_was_unequal_or_is_not_known(rows, notes, columns):
     table = counted(**rows)
     assert table.notes() == notes and len(table.heads("x")) == columns == len(table.texts("a", "x"))
-    assert ("steps by kind" in tables.to_markdown(table)) == ("head" in str(rows))
-    assert tables.as_csv(table).count("150,100,50,0,0,0,0") == ("head" in str(rows))
+    assert ("steps by kind" in tables.table_to_markdown(table)) == ("head" in str(rows))
+    assert tables.to_csv(table).count("150,100,50,0,0,0,0") == ("head" in str(rows))
 
 
 def test_steps_are_means_of_the_runs_that_finished_if_all_counted():
-    assert steps.mean_steps_of_cell([None, {"steps_so_far": {"main": 3}}, {"steps_so_far": {"main": 4, "mix": 1}}]) == {
-        "main": 3.5, "mix": .5}
+    assert steps.compute_mean_steps_of_cell([None, {"steps_so_far": {"main": 3}},
+                                             {"steps_so_far": {"main": 4, "mix": 1}}]) == {"main": 3.5, "mix": .5}
     assert (
-        steps.mean_steps_of_cell([{"steps_so_far": {"main": 3}}, {"rounds": 4}]) is None
-        and steps.mean_steps_of_cell([None]) is None
+        steps.compute_mean_steps_of_cell([{"steps_so_far": {"main": 3}}, {"rounds": 4}]) is None
+        and steps.compute_mean_steps_of_cell([None]) is None
     )
     assert steps_to_text({"fine_tuning": 1234.56, "main": 2}) == "fine tuning 1,234.6, main 2"
     assert steps_to_text(None) == steps.show_steps(None) == "-"
@@ -181,13 +181,13 @@ def test_the_best_is_the_most_or_the_least(best, measures):
     cells = {(name, "x"): Cell([value], 0, None) for name, value in (("a", 2.), ("b", 5.), ("c", 3.))}
     cells["d", "x"] = Cell([], 1, None)
     for measure in measures:
-        table = tables.tabled(measure, list("abcd"), ["x"], cells)
+        table = tables.fill_table(measure, list("abcd"), ["x"], cells)
         assert table.best == ({} if best is None else {"x": best(2., 5., 3.)}), measure
         assert [table.is_best(name, "x") for name in "abcd"].count(True) == (best is not None)
 
 
 def test_shares_are_in_percent_and_nothing_else_is():
-    assert [tables.unit_of(m) for m in ("accuracy_mean", "f1_std", "seconds", "ari", "loss")] == [100, 100, 1, 1, 1]
+    assert [tables.find_unit(m) for m in ("accuracy_mean", "f1_std", "seconds", "ari", "loss")] == [100, 100, 1, 1, 1]
 
 
 @pytest.mark.parametrize("pairs, tau", [
@@ -196,11 +196,11 @@ def test_shares_are_in_percent_and_nothing_else_is():
 def test_the_agreement_of_orders_counts_rows_with_both_numbers(pairs, tau):
     """One discordant pair of six: (5 - 1) / 6."""
     cells = [Cell([] if here is None else [here], 0, None if there is None else (there, None)) for here, there in pairs]
-    assert tables.kendall_agreement(cells) == (tau and (pytest.approx(tau[0]), tau[1]))
+    assert tables.compute_kendall_agreement(cells) == (tau and (pytest.approx(tau[0]), tau[1]))
 
 
 def test_what_was_published_may_have_a_spread():
-    assert [tables.as_pair(value) for value in (None, 3, [3, .5])] == [None, (3., None), (3., .5)]
-    assert Cell([], 1, (3., .5)).texts() == ("-", "3.00 +- 0.50", "-")
-    assert Cell([1.005, 2.995], 0, None).texts() == ("2.00 +- 1.41", "-", "-")
+    assert [tables.split_published(value) for value in (None, 3, [3, .5])] == [None, (3., None), (3., .5)]
+    assert Cell([], 1, (3., .5)).texts() == ("-", "3.00 ± 0.50", "-")
+    assert Cell([1.005, 2.995], 0, None).texts() == ("2.00 ± 1.41", "-", "-")
     assert Cell([4.], 0, (3., None)).texts() == ("4.00", "3.00", "+1.00")

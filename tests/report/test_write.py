@@ -15,8 +15,8 @@ from fedmpi.report.results import Results, Shown
 from tests.report import made
 from tests.report.test_tables import CSV, MARKDOWN, SECONDS
 
-SAID = ["Percent: accuracy best on test, mean +- standard deviation over 2 seeds; 0 to 4 rounds.",
-        "seconds, mean +- standard deviation over 2 seeds; 0 to 4 rounds."]
+SAID = ["Percent: accuracy best on test, mean ± standard deviation over 1 to 2 seeds; 0 to 4 rounds.",
+        "seconds, mean ± standard deviation over 1 to 2 seeds; 0 to 4 rounds."]
 VOID = {"meta", "img", "br", "link"}
 
 
@@ -57,10 +57,10 @@ def results(tmp_path_factory):
 def folder(results, tmp_path_factory):
     """A report with two pictures, one of them broad, in place of all that could be drawn."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(figures, "draw", lambda results: iter([
-            figures.Picture("small-x", "A <small> one", style.figure(1)),
-            figures.Picture("broad-x", "A broad one", style.figure(1, 9))]))
-        page = write.write_report(results, to := tmp_path_factory.mktemp("report") / "a" / "b")
+        patch.setattr(figures, "draw_figures", lambda results: iter([
+            figures.Picture("small-x", "A <small> one", style.make_figure(1)),
+            figures.Picture("broad-x", "A broad one", style.make_figure(1, 9))]))
+        page = write.write_report(results, to := tmp_path_factory.mktemp("report") / "a" / "b", for_print=True)
     assert page == to / "index.html"
     return to
 
@@ -72,17 +72,19 @@ def page(folder):
 
 def test_the_files(folder):
     assert sorted(path.name for path in folder.iterdir()) == [
-        "README.md", "broad-x.png", "broad-x.svg", "index.html", "runs.json", "small-x.png", "small-x.svg",
-        "table-seconds.csv", "table-seconds.tex", "table.csv", "table.tex"]
+        "README.md", "broad-x.pdf", "broad-x.png", "broad-x.svg", "index.html", "runs.json", "small-x.pdf",
+        "small-x.png", "small-x.svg", "table-seconds.csv", "table-seconds.tex", "table.csv", "table.tex"]
     assert (folder / "README.md").read_text() == (
         "# Trial <1> & more\n\n`fedmpi sweep trial.yaml`\n\n"
         f"{SAID[0]}\n\n{MARKDOWN}\n{SAID[1]}\n\n{SECONDS}\n![small-x](small-x.png)\n![broad-x](broad-x.png)\n")
     assert (folder / "table.csv").read_text() == CSV
     assert (folder / "table-seconds.csv").read_text().splitlines()[1] == (
         "Alpha,one,3.0000,1.4142,2,,,1875.75,1800,0,75.75,0,0,0")
-    assert rf"\caption{{Trial <1> \& more. {SAID[0]}}}" in (folder / "table.tex").read_text()
-    assert rf"\caption{{Trial <1> \& more. {SAID[1]}}}" in (folder / "table-seconds.tex").read_text()
+    for name, said in zip(("table", "table-seconds"), SAID, strict=True):
+        caption = rf"\caption{{Trial <1> \& more. {said}}}".replace("±", r"$\pm$")
+        assert caption in (folder / f"{name}.tex").read_text()
     for name in ("small-x", "broad-x"):
+        assert (folder / f"{name}.pdf").read_bytes()[:5] == b"%PDF-"
         assert (folder / f"{name}.png").read_bytes()[:4] == b"\x89PNG"
         assert b"<svg" in (folder / f"{name}.svg").read_bytes()[:2000]
 
@@ -112,20 +114,20 @@ def test_the_page_loads_nothing(folder, page):
 def test_the_page_shows_every_cell(page, results):
     assert page.texts("title", "h1") == ["Trial <1> & more"] * 2 and page.texts("code") == ["fedmpi sweep trial.yaml"]
     paragraphs = page.texts("p")
-    assert [text.replace("±", "+-") for text in paragraphs if "rounds." in text] == SAID
-    cells = [text.replace("±", "+-") for text in page.texts("th", "td")]
+    assert [text for text in paragraphs if "rounds." in text] == SAID
+    cells = page.texts("th", "td")
     assert cells[:36] == [
         "", "one", "two", "", "here", "steps", "published", "difference", "here",
-        "Alpha", "55.00 +- 7.07", "1,875.8", "80.00 +- 1.50", "-25.00", "40.00 +- 0.00",
+        "Alpha", "55.00 ± 7.07", "1,875.8", "80.00 ± 1.50", "-25.00", "40.00 ± 0.00",
         "Beta & co", "70.00*", "400", "75.00", "-5.00", "-*",
-        "Gamma", "25.00 +- 7.07", "600", "30.00", "-5.00", "40.00 +- 7.07",
+        "Gamma", "25.00 ± 7.07", "600", "30.00", "-5.00", "40.00 ± 7.07",
         "Kendall's tau", "0.33 (3 rows)", "",
         "steps by kind", "one", "Alpha", "main 1,800, mix 75.8", "Beta & co", "main 400"]
-    notes = [steps.MEANING, steps.UNCOUNTED.format("two"),
+    notes = [steps.STEPS_EXPLAINED, steps.UNCOUNTED.format("two"),
              "one: unequal work, from 400 steps (Beta & co) to 1,875.8 (Alpha)"]
     assert [text for text in paragraphs if "steps" in text] == 2 * notes
-    assert [text.replace("±", "+-") for text in page.texts("strong")] == [
-        "40.00 +- 0.00", "70.00", "40.00 +- 7.07", "5.00 +- 0.00", "1.50 +- 0.71"]
+    assert page.texts("strong") == [
+        "40.00 ± 0.00", "70.00", "40.00 ± 7.07", "5.00 ± 0.00", "1.50 ± 0.71"]
     spans = [cell.get("colspan") for cell in page.all("th")[:4]]
     assert spans == [None, "4", "1", None]
     assert [t.get("id") for t in page.all("table")] == ["accuracy_best_on_test", None, "seconds", None, None]
@@ -150,18 +152,22 @@ def test_the_page_shows_every_figure_and_run(page):
     assert page.texts("p")[-1] == f"fedmpi {__version__}; the command of each run is in runs.json beside this page."
 
 
-@pytest.mark.parametrize("seeds, rounds, measure, words", [
-    ([1], (4, 4), "f1_mean", "Percent: f1 mean, one seed; 4 rounds."),
-    ([1, 2, 3], (2, 4), "loss", "loss, mean +- standard deviation over 3 seeds; 2 to 4 rounds.")])
-def test_what_is_said_of_a_table(tmp_path, seeds, rounds, measure, words):
+@pytest.mark.parametrize("finished, rounds, measure, words", [
+    ([1, 0], (4, 4), "f1_mean", "Percent: f1 mean, one seed; 4 rounds."),
+    ([3, 3], (2, 4), "loss", "loss, mean ± standard deviation over 3 seeds; 2 to 4 rounds."),
+    ([0, 1, 3], (2, 4), "loss", "loss, mean ± standard deviation over 1 to 3 seeds; 2 to 4 rounds.")])
+def test_what_is_said_of_a_table(tmp_path, finished, rounds, measure, words):
+    """Seeds count that are finished, whatever the job asks for."""
     runs = [Shown("a", "x", i, made.run(tmp_path / str(i), lines=[{"round": t, "accuracy_mean": .5}]))
             for i, t in enumerate(rounds)]
-    table = tables.tabled(measure, [], [], {})
-    assert write.describe_results(Results("t", "c", ["a"], ["x"], seeds, runs), table) == words
+    rows = [str(n) for n in range(len(finished))]
+    table = tables.fill_table(measure, rows, ["x"], {
+        (row, "x"): tables.Cell([.5] * n, 0, None) for row, n in zip(rows, finished, strict=True)})
+    assert write.describe_results(Results("t", "c", rows, ["x"], [1, 2, 3], runs), table) == words
 
 
 def test_a_report_without_figures_and_a_folder_that_cannot_be_written(results, tmp_path, monkeypatch):
-    monkeypatch.setattr(figures, "draw", lambda results: iter(()))
+    monkeypatch.setattr(figures, "draw_figures", lambda results: iter(()))
     page = Page(write.write_report(results, tmp_path / "new").read_text())
     assert page.texts("h2") == ["Runs"] and page.all("img") == []
     (tmp_path / "file").touch()

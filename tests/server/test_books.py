@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from sklearn.metrics import accuracy_score, f1_score, log_loss
 
-from fedmpi.data.federation import Federation, prepare
+from fedmpi.data.federation import Federation, prepare_federation
 
 NAN = float("nan")
 
@@ -53,6 +53,8 @@ def summed_up(rows) -> dict:
     return {"accuracy_mean": accuracy.sum() / len(rows), "accuracy_weighted": correct.sum() / tested.sum(),
             "accuracy_std": np.sqrt(((accuracy - accuracy.mean()) ** 2).mean()),
             "accuracy_worst_decile": accuracy.min(),      # of ten clients
+            "accuracy_variance": ((accuracy - accuracy.mean()) ** 2).mean(),
+            "accuracy_gini": np.abs(accuracy[:, None] - accuracy).mean() / (2 * accuracy.mean()),
             "f1_mean": f1.sum() / len(rows), "loss": (loss / tested).sum() / len(rows)}
 
 
@@ -88,7 +90,7 @@ def test_what_nobody_was_judged_by_is_left_out(ready):
     run.state.round = 1
     run.books.enter(rows, {})
     assert line_of(run).keys() == {"round", "accuracy_mean", "accuracy_weighted", "accuracy_std",
-                                   "accuracy_worst_decile", "f1_mean", "loss"}
+                                   "accuracy_worst_decile", "accuracy_variance", "accuracy_gini", "f1_mean", "loss"}
     assert np.isnan(columns_of(run)["accuracy_after"]).all() and np.isnan(columns_of(run)["accuracy_unadapted"]).all()
 
 
@@ -141,7 +143,7 @@ def test_the_books_are_what_the_checkpoints_models_give(bench, method, on):
         columns = {key: values[-1] for key, values in file.items()}
     from fedmpi.config.schema import load_config
     config = load_config(bench.config, list(WORDS))
-    clients = [Federation(prepare(config.data, config.seed)).client(i) for i in range(16)]
+    clients = [Federation(prepare_federation(config.data, config.seed)).client(i) for i in range(16)]
     judged, after, unadapted = [], [], []
     for c in clients:
         x, y = torch.from_numpy(c.x_train), torch.from_numpy(c.y_train).long()
@@ -200,4 +202,4 @@ def test_the_result_sums_the_series_up(ready):
     assert result["accuracy_last_ten"] == pytest.approx(.4)
     assert (result["rounds"], result["seconds"], result["method"], result["ranks"]) == (25, 12.5, "FedMHC", 1)
     assert (result["round"], result["accuracy_mean"], result["loss"]) == (25, .3, 12)
-    assert result["engine"] == run.pool.hosted.engine.name and result["engine_why"] == run.pool.hosted.why
+    assert result["engine"] == run.pool.hosted.engine.name and result["engine_why"] == run.pool.hosted.engine_why

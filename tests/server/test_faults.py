@@ -4,13 +4,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fedmpi.assembly import bind_method
+from fedmpi.assembly import build_method
 from fedmpi.config.schema import load_config
-from fedmpi.data.federation import Federation, prepare
+from fedmpi.data.federation import Federation, prepare_federation
 from fedmpi.engines.loop import Loop
 from fedmpi.faults import Faults
 from fedmpi.method import Participants
-from fedmpi.server.round_cost import MIB
+from fedmpi.text import MIB
 from tests.federations import Lab
 
 WILD, SKIP, ALL = "method=tests.faulty:Wild", "faults.bad_update=skip", "train.participation=1"
@@ -61,8 +61,8 @@ def test_a_run_that_a_bad_update_ended_goes_on_without_it(bench):
 def laboratory(bench, words) -> Lab:
     """Return a laboratory with the clients and the method of a run."""
     config = load_config(bench.config, words)
-    federation = Federation(prepare(config.data, config.seed))
-    method = bind_method(config, federation)
+    federation = Federation(prepare_federation(config.data, config.seed))
+    method = build_method(config, federation)
     return Lab(method, federation, Loop(), config.train, config.train.participation, config.seed)
 
 

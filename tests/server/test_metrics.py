@@ -5,12 +5,21 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.metrics import accuracy_score, adjusted_rand_score, f1_score
 
 from fedmpi.clients.measures import measure_logits
-from fedmpi.server.metrics import Groups, pictured, summarise_clients, worst_decile
+from fedmpi.server.metrics import (
+    Groups,
+    compute_embedding,
+    compute_gini,
+    compute_worst_decile,
+    make_history_columns,
+    make_metrics_line,
+    split_measures,
+    summarise_clients,
+)
 
 
 @given(n=st.integers(1, 40), c=st.integers(2, 7), seed=st.integers(0, 999))
@@ -35,7 +44,46 @@ def test_summary_weighs_as_it_says():
     assert found["accuracy_weighted"] == pytest.approx(10 / 16)
     assert found["accuracy_std"] == pytest.approx(np.std(accuracy))
     assert found["accuracy_worst_decile"] == 0 and found["f1_mean"] == pytest.approx(.3)
+    assert found["accuracy_variance"] == pytest.approx(np.var(accuracy))
+    assert found["accuracy_gini"] == pytest.approx((.4 + .5 + .9) / 3 / 3 / np.mean(accuracy))
     assert found["loss"] == pytest.approx(np.mean([1.5, .5, 2.]))
+
+
+@given(st.lists(st.floats(0, 1), min_size=1, max_size=30))
+@settings(max_examples=30)
+def test_gini_is_half_of_the_mean_difference_relative_to_the_mean(values):
+    a = np.array(values)
+    expected = np.abs(a[:, None] - a).mean() / (2 * a.mean()) if a.any() else 0
+    assert compute_gini(a) == pytest.approx(expected, abs=1e-9)
+
+
+def test_gini_of_equal_and_of_utterly_unequal_values():
+    assert compute_gini(np.zeros(3)) == compute_gini(np.full(4, .3)) == 0
+    assert compute_gini(np.array([0, 0, 0, .7])) == pytest.approx(3 / 4)
+
+
+def test_a_further_measure_is_averaged_where_it_is_defined():
+    """Client 1 has no AUC, client 2 no test samples, and client 3 was not judged."""
+    rows = np.array([[*row(1, 2), .5, .1], [*row(1, 2), np.nan, .2], [*row(0, 0), .9, .9], [np.nan] * 6,
+                     [*row(2, 2), 1., np.inf]])
+    found = summarise_clients(rows, ["auc", "ece"])
+    assert list(found)[-4:] == ["auc_mean", "auc_undefined", "ece_mean", "ece_undefined"]
+    assert (found["auc_mean"], found["auc_undefined"]) == (.75, 1)
+    assert (found["ece_mean"], found["ece_undefined"]) == (pytest.approx(.15), 1)
+    nobody = summarise_clients(rows[2:4], ["auc", "ece"])
+    assert nobody.keys() == found.keys() and nobody["auc_undefined"] == 0 and np.isnan(nobody["auc_mean"])
+    undefined = summarise_clients(rows[1:2], ["auc", "ece"])
+    assert np.isnan(undefined["auc_mean"]) and undefined["auc_undefined"] == 1
+
+
+def test_further_measures_have_columns_for_every_ending():
+    table = np.arange(1, 1 + 2 * 3 * 7, dtype=float).reshape(2, 3, 7)
+    rows = split_measures(table)
+    found = make_history_columns(rows, ["auc", "ece"])
+    np.testing.assert_array_equal(found["auc"], rows[""][:, 4])
+    np.testing.assert_array_equal(found["ece_after"], rows["_after"][:, 5])
+    line = make_metrics_line(rows, np.array([True, False]), ["auc", "ece"])
+    assert line["auc_mean"] == rows[""][0, 4] and line["ece_mean_unadapted"] == rows["_unadapted"][0, 5]
 
 
 def test_clients_without_test_data_are_left_out():
@@ -52,7 +100,7 @@ def test_nobody_with_test_data_gives_nan():
 @pytest.mark.parametrize("n, worst", [(1, 1), (9, 1), (10, 1), (11, 2), (20, 2), (25, 3)])
 def test_the_worst_decile_is_a_tenth_rounded_up(n, worst):
     accuracy = np.random.default_rng(0).permutation(np.arange(n) / 100)
-    assert worst_decile(accuracy) == pytest.approx(np.arange(worst).mean() / 100)
+    assert compute_worst_decile(accuracy) == pytest.approx(np.arange(worst).mean() / 100)
 
 
 def test_groups_note_sizes_changes_and_the_rand_index():
@@ -68,14 +116,14 @@ def test_groups_note_sizes_changes_and_the_rand_index():
 
 def test_groups_note_what_participants_tell_and_its_means():
     groups = Groups(4, np.array([0, 1, 1, 0]), ["other", "few-shot"])
-    facts = groups.note(np.array([0, 1]), {"lam": np.array([1., 5.])})
+    facts = groups.summarise(np.array([0, 1]), {"lam": np.array([1., 5.])})
     assert facts == {"lam_mean": 3., "lam_other": 1., "lam_few_shot": 5.}
-    facts = groups.note(np.array([1, 3]), {"lam": np.array([7., 3.])})
+    facts = groups.summarise(np.array([1, 3]), {"lam": np.array([7., 3.])})
     assert facts == {"lam_mean": pytest.approx(11 / 3), "lam_other": 2., "lam_few_shot": 7.}
     np.testing.assert_array_equal(groups.each["lam"], [1, 7, np.nan, 3])
-    facts = Groups(2, None).note(np.array([1]), {"lam": np.array([2.])})
+    facts = Groups(2, None).summarise(np.array([1]), {"lam": np.array([2.])})
     assert facts == {"lam_mean": 2.}      # groups without names
-    assert np.isnan(Groups(2, np.array([0, 1]), ["a", "b"]).note(np.array([1]), {"lam": np.array([2.])})["lam_a"])
+    assert np.isnan(Groups(2, np.array([0, 1]), ["a", "b"]).summarise(np.array([1]), {"lam": np.array([2.])})["lam_a"])
 
 
 def test_purity_is_the_share_in_the_commonest_planted_group():
@@ -91,10 +139,10 @@ def test_pictures_are_principal_components():
     """scikit-learn's PCA, up to signs; distances are kept."""
     from sklearn.decomposition import PCA
     rows = torch.randn(70, 200, generator=torch.Generator().manual_seed(0), dtype=torch.float64) + 3
-    found = pictured(rows @ rows.T)
+    found = compute_embedding(rows @ rows.T)
     assert found.shape == (70, 50) and found.dtype == np.float32
     np.testing.assert_allclose(np.abs(found), np.abs(PCA(50).fit_transform(rows)), atol=1e-4)
-    few = pictured(rows[:4] @ rows[:4].T)
+    few = compute_embedding(rows[:4] @ rows[:4].T)
     assert few.shape == (4, 50) and not few[:, 4:].any()
     np.testing.assert_allclose(np.linalg.norm(few[:, None] - few, axis=2), torch.cdist(rows[:4], rows[:4]), atol=1e-4)
 

@@ -6,10 +6,10 @@ import h5py
 import numpy as np
 import pytest
 
+from tests.decomposition.books import TIMES
 from tests.federations import pool
 from tests.runs import run_alone
 
-TIMES = ("seconds", "imbalance", "idle_share", "clients_moved", "T_wall")      # what a key of a time begins with
 SMALL = ("data.fraction=.3", "data.clients=8", "rounds=4", "train.steps=3", "train.participation=.6", "engine=loop")
 SKIP = "faults={drop: .3, bad_update: skip}"
 
@@ -65,19 +65,27 @@ CASES = {      # words of the run; keys and columns of its books that must be th
     "fedcps": (("method={name: fedcps, k: 2, layers: 1}", "data.partition={name: few_shot, gamma: .4}", "edge={}"),
                "lam_mean lam_few_shot cluster_sizes", "lam cluster T_comp"),
     "ditto": (("method={name: 'tests.faulty:Wild', bad: 'sent: nan', client_number: 2}", SKIP,
-               "attack={kind: label_flip, share: .3}", "train.participation=[.3, .9]", "train.lr_decay=.8"),
+               "attack={kind: label_flip, share: .3}", "train.participation=[.3, .9]", "train.lr_decay=.8",
+               "train.schedule=cosine", "train.warm_up=1", "train.label_smoothing=.1"),
               "accuracy_mean_attackers bad_updates lost", "accuracy f1 loss"),
     "local": (("method=local", "evaluate.after_training=off", "evaluate.every=4"), "f1_mean accuracy_weighted",
               "f1 loss"),
     "fedbabu": (("method={name: fedbabu, ft: 1}", "attack={kind: sign_flip, share: .2}"),
                 "accuracy_mean_unadapted loss_unadapted accuracy_mean_attackers", "accuracy_unadapted"),
     "fesem_cam": (("method={name: fesem_cam, k: 2, warm_up: 1}",), "cluster_sizes", "cluster"),
-    "fedah": (("method={name: fedah, mix_everyone: true}", "evaluate.after_training=all", "train.momentum=.5"),
+    "fedah": (("method={name: fedah, mix_everyone: true}", "evaluate.after_training=all", "train.momentum=.5",
+               "train.nesterov=true"),
               "accuracy_mean_after", "accuracy_after"),
-    "fedfomo": (("method={name: fedfomo, M: 3}", "evaluate.after_training=all"), "f1_mean", "accuracy")}
+    "fedfomo": (("method={name: fedfomo, M: 3}", "evaluate.after_training=all",
+                 "train.optimizer=adamw", "train.weight_decay=.1", "train.clip_norm=2"), "f1_mean", "accuracy")}
 
 
-@pytest.mark.parametrize("case", CASES)
+# Clusters with attackers, and private states with lost clients.
+DAILY = ("ifca", "ditto")
+REST = pytest.mark.slow("three runs for each of nine cases; those of DAILY are run without this mark, too")
+
+
+@pytest.mark.parametrize("case", [pytest.param(case, marks=() if case in DAILY else REST) for case in CASES])
 def test_a_killed_run_leaves_the_books_of_one_that_ran_through(bench, case):
     """Killed a round after its last checkpoint: what it forgot is done again, and written down once."""
     words, keys, columns = CASES[case]

@@ -18,7 +18,8 @@ from fedmpi.method import Participants
 from fedmpi.models.build import build_model, make_blank_samples
 from fedmpi.models.nets import CNN4
 from fedmpi.server.edge_cost import EdgeLedger
-from fedmpi.server.round_cost import MIB, printed
+from fedmpi.server.round_cost import count_printed_bytes
+from fedmpi.text import MIB
 from tests.clients.verbs import VERBS
 from tests.federations import method
 
@@ -44,10 +45,10 @@ def test_the_ledger_keeps_exact_bytes():
 
 
 def test_the_printed_table_rounds_sizes_first():
-    assert printed(5 * 22_778_400, 22_778_400, 410_400) == 108.6      # 108.61 without
-    assert printed(2 * 22_778_400 + 800, 22_778_400, 410_400) == 43.44      # labels do not show
+    assert count_printed_bytes(5 * 22_778_400, 22_778_400, 410_400) == 108.6      # 108.61 without
+    assert count_printed_bytes(2 * 22_778_400 + 800, 22_778_400, 410_400) == 43.44      # labels do not show
     with pytest.raises(ValueError, match="30000 of .* bytes are neither models"):
-        printed(22_778_400 + 30_000, 22_778_400, 410_400)
+        count_printed_bytes(22_778_400 + 30_000, 22_778_400, 410_400)
 
 
 def test_the_edge_model_is_its_formulas():

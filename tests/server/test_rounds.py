@@ -152,7 +152,7 @@ def test_bytes_and_seconds_are_counted_by_round_and_in_all(averaging, clock):
     run.pool._perform = counting
     world.sent, world.received, run.state.seconds = 1000, 500, 20.
     for t in (0, 1):
-        run.one_round(t)
+        run.run_round(t)
     for line, seconds in zip(run.state.metrics, (24.5, 29.), strict=True):      # TRAIN, SUM and JUDGE each
         assert (line["bytes_sent_by_server"], line["bytes_received_by_server"], line["seconds"]) == (210, 9, seconds)
     assert run.state.round == 2 and run.state.seconds == 29.

@@ -31,7 +31,7 @@ def lines(values, measure=selection.BESIDE, every=1) -> list[dict]:
     ([.1, .3, .2], 2), ([.3, .3, .3], 1), ([NAN, .2, .4, .4, NAN], 3), ([None, .2], 2), ([NAN, None], None),
     ([], None)])
 def test_the_first_of_the_best_rounds_is_chosen(values, round):
-    found = selection.best_validation_line(lines(values))
+    found = selection.find_best_validation_line(lines(values))
     assert (found and found["round"]) == round
 
 
@@ -48,7 +48,7 @@ def config(patience=2, on="test", every=1, rounds=9):
 def test_a_run_ends_when_enough_rounds_were_no_better(values, how, since):
     every = how.get("every", 1)
     now = every * len(values)
-    text = selection.early_end(config(**how), lines(values, every=every), now)
+    text = selection.describe_early_end(config(**how), lines(values, every=every), now)
     assert bool(text) == (since is not None)
     if since:
         assert text == (f"ended after round {now} of 9: none since round {since} was better on validation samples "
@@ -60,26 +60,27 @@ def test_only_rounds_that_evaluation_asks_for_count():
     books = lines([.3, .2, .2], every=2)
     books.insert(2, {"round": 5, "accuracy_mean": .5, selection.BESIDE: .9})
     books += [{"round": 7, "participants": 3}]      # not evaluated
-    assert "none since round 2 was better" in selection.early_end(config(4, every=2), books, 7)
-    assert not selection.early_end(config(5, every=2), books, 7)
-    assert selection.best_validation_line(books)["round"] == 5
+    assert "none since round 2 was better" in selection.describe_early_end(config(4, every=2), books, 7)
+    assert not selection.describe_early_end(config(5, every=2), books, 7)
+    assert selection.find_best_validation_line(books)["round"] == 5
 
 
 def test_who_judges_on_validation_stops_by_that():
-    assert selection.early_end(config(on="validation"), lines([.3, .2, .1], "accuracy_mean"), 3)
-    assert not selection.early_end(config(), lines([.3, .2, .1], "accuracy_mean"), 3)      # test samples never stop it
+    assert selection.describe_early_end(config(on="validation"), lines([.3, .2, .1], "accuracy_mean"), 3)
+    # test samples never stop it
+    assert not selection.describe_early_end(config(), lines([.3, .2, .1], "accuracy_mean"), 3)
 
 
 def test_the_result_names_what_was_chosen_and_the_best_on_test():
     books = [{"round": t, "accuracy_mean": a, "accuracy_weighted": w, "f1_mean": f, selection.BESIDE: v}
              for t, a, w, f, v in ((1, .5, .6, .1, .3), (2, .7, .4, .2, .8), (3, .9, .3, .3, .8), (4, .2, .9, .4, .1))]
-    assert selection.series(config(), books) == pytest.approx({
+    assert selection.list_series(config(), books) == pytest.approx({
         "accuracy_best_on_test": .9, "best_round": 3, "accuracy_weighted_best_on_test": .9, "accuracy_last_ten": .575,
         "accuracy_at_best_validation": .7, "accuracy_weighted_at_best_validation": .4, "f1_at_best_validation": .2,
         "chosen_round": 2})
     for line in books:
         del line[selection.BESIDE]
-    assert selection.series(config(on="validation"), books) == pytest.approx({
+    assert selection.list_series(config(on="validation"), books) == pytest.approx({
         "accuracy_best_on_validation": .9, "best_round": 3, "accuracy_weighted_best_on_validation": .9,
         "accuracy_last_ten": .575})
 
@@ -112,7 +113,7 @@ def test_a_run_ends_early_and_says_why(bench, stopped, capsys):
     assert f"in round {best}, chosen on validation samples; {end} rounds in " in said[-3]
     assert bench.lead("short", *WORDS, f"rounds={end}", "stop=null") == 0
     assert bench.result("short")["digest"] == found["digest"] == bench.result("again")["digest"]
-    assert run_status.outcome_of(bench.out(name), 16).state == "finished"
+    assert run_status.read_outcome(bench.out(name), 16).state == "finished"
     assert bench.saved(name)[-1].name == f"round-{end:06d}.h5"
 
 
@@ -169,9 +170,9 @@ def test_lost_clients_and_attackers_change_when_but_not_how_a_run_ends(bench):
     assert started(bench, "faulty", words) == 0
     found, clients = bench.result("faulty"), history(bench, "faulty")["accuracy_validation"]
     assert found["ended"] == "stop" and found["rounds"] - found["chosen_round"] == 2
-    from fedmpi.faults import attackers
+    from fedmpi.faults import choose_attackers
     settings = resolve(json.loads(json.dumps(checkpoint.read_checkpoint(bench.saved("faulty")[-1]).config)))
-    honest = np.setdiff1d(range(9), attackers(settings.attack, 9, 2))
+    honest = np.setdiff1d(range(9), choose_attackers(settings.attack, 9, 2))
     mean = np.nanmean(clients[:, honest], 1)
     np.testing.assert_allclose(mean, [line["accuracy_mean_validation"] for line in bench.metrics("faulty")
                                       if "accuracy_mean" in line])
@@ -245,13 +246,14 @@ def test_old_results_are_read_under_the_new_names(tmp_path):
         (folder / "config.yaml").write_text(f"evaluate: {{on: {on}}}\n")
         (folder / "result.json").write_text(json.dumps({
             "rounds": 3, "accuracy_mean": .5, "digest": "d", "accuracy_best": .7, "accuracy_weighted_best": .8}))
-        result = run_status.result_of(folder)
+        result = run_status.read_result(folder)
         assert result == {"rounds": 3, "accuracy_mean": .5, "digest": "d", f"accuracy_best_on_{on}": .7,
                           f"accuracy_weighted_best_on_{on}": .8}
-        assert run_status.reached(result) == "best 70.00 %"
-    assert run_status.reached({"accuracy_best_on_test": .7, "best_round": 3}) == "best 70.00 % in round 3"
-    assert run_status.reached({"accuracy_best_on_test": .7, "best_round": 3, "accuracy_at_best_validation": .6,
-                            "chosen_round": 2}) == "60.00 % in round 2, chosen on validation samples"
+        assert run_status.describe_accuracy(result) == "best 70.00 %"
+    assert run_status.describe_accuracy({"accuracy_best_on_test": .7, "best_round": 3}) == "best 70.00 % in round 3"
+    assert run_status.describe_accuracy({"accuracy_best_on_test": .7, "best_round": 3,
+                                         "accuracy_at_best_validation": .6,
+                                         "chosen_round": 2}) == "60.00 % in round 2, chosen on validation samples"
 
 
 def test_refusals_name_the_setting_that_asks():

@@ -11,10 +11,10 @@ from fedmpi import faults, registry
 from fedmpi.clustering import kmeans_and_linkage
 from fedmpi.config.schema import resolve
 from fedmpi.engines.batch_plan import LocalTraining, draw_batches, make_generator
-from fedmpi.faults import Attack, Faults, attackers
+from fedmpi.faults import Attack, Faults, choose_attackers
 from fedmpi.method import Participants
 from fedmpi.server import sampling
-from fedmpi.server.sampling import addressed, participants
+from fedmpi.server.sampling import choose_addressed, draw_participants
 from tests.federations import method
 
 SIZES = np.arange(100, 200)
@@ -22,7 +22,7 @@ SIZES = np.arange(100, 200)
 
 def drawn(seed, t, n, share) -> Participants:
     config = resolve({"seed": seed, "train": {"participation": share}})
-    return participants(config, t, SIZES[:n])
+    return draw_participants(config, t, SIZES[:n])
 
 
 @pytest.mark.parametrize("seed, t, n, share, ids", [
@@ -48,7 +48,7 @@ def test_the_number_of_participants_is_rounded_halves_to_even(n, share, count):
 def test_all_clients_are_addressed_where_all_are_judged_after_training(after, judge, everybody):
     config = resolve({"evaluate": {"after_training": after}})
     who = Participants(np.array([2, 4]), SIZES[[2, 4]], 7, 3)
-    found = addressed(config, SIZES[:6], who, judge)
+    found = choose_addressed(config, SIZES[:6], who, judge)
     assert found.ids.tolist() == ([0, 1, 2, 3, 4, 5] if everybody else [2, 4]) and (found.round, found.seed) == (7, 3)
     assert found.sizes.tolist() == [100 + i for i in found.ids]
 
@@ -57,8 +57,8 @@ def test_all_clients_are_addressed_where_all_are_judged_after_training(after, ju
     (0, 10, .2, [2, 9]), (1, 10, .2, [2, 6]), (2, 10, .2, [4, 9]), (2, 16, .2, [4, 6, 13]),
     (0, 4, .01, [0]), (0, 4, .99, [0, 2, 3]), (9, 50, .1, [4, 5, 6, 37, 45])])
 def test_who_attacks_at_least_one_and_never_all(seed, n, share, ids):
-    assert attackers(Attack("noise", share), n, seed).tolist() == ids
-    assert attackers(None, n, seed).tolist() == []
+    assert choose_attackers(Attack("noise", share), n, seed).tolist() == ids
+    assert choose_attackers(None, n, seed).tolist() == []
 
 
 @pytest.mark.parametrize("seed, t, asked, there", [
@@ -115,7 +115,7 @@ def test_k_means_is_seeded_by_the_words_it_is_given(monkeypatch):
 
 def test_uses_of_the_seed_are_kept_apart():
     """Equal constants would give equal draws: those who are lost would be those who were asked, say."""
-    homes = {"fedgroup": "FIRST", "lcfed": "SAMPLE", "fedfomo": "CHOICE"}
+    homes = {"fedgroup": "FIRST", "lcfed": "SAMPLE", "fedfomo": "CHOICE_STREAM"}
     found = [getattr(__import__(registry.find_class("methods", name).__module__, fromlist=["x"]), constant)
              for name, constant in homes.items()]
     found += [sampling.PARTICIPANTS_STREAM, faults.DROPS_STREAM, faults.ATTACKERS_STREAM]

@@ -10,7 +10,7 @@ import pytest
 
 from fedmpi.errors import StorageError
 from fedmpi.storage import atomic as module
-from fedmpi.storage.atomic import Sink, atomic, reason, sync, writing
+from fedmpi.storage.atomic import Sink, atomic, describe_reason, report_failed_writes, sync
 
 
 def pipe(path):
@@ -98,15 +98,17 @@ def test_a_descriptor_is_closed_though_the_disk_refuses(tmp_path, monkeypatch):
 
 
 def test_only_the_operating_systems_refusals_become_storage_errors():
-    with pytest.raises(ValueError), writing("x"):
+    with pytest.raises(ValueError), report_failed_writes("x"):
         raise ValueError
-    with pytest.raises(StorageError, match="^x cannot be written: Disk quota exceeded; free"), writing("x"):
+    with pytest.raises(StorageError,
+                       match="^x cannot be written: Disk quota exceeded; free"), report_failed_writes("x"):
         raise OSError(errno.EDQUOT, "some other words")
 
 
 def test_reasons_are_one_line():
-    assert reason(OSError(errno.ENOSPC, "addresses, times")) == "No space left on device"
-    assert reason(OSError("two\n  lines")) == "OSError: two lines" and reason(KeyError("a  b")) == "KeyError: 'a b'"
+    assert describe_reason(OSError(errno.ENOSPC, "addresses, times")) == "No space left on device"
+    assert describe_reason(OSError("two\n  lines")) == "OSError: two lines"
+    assert describe_reason(KeyError("a  b")) == "KeyError: 'a b'"
 
 
 def test_a_sink_keeps_the_first_refusal_and_hides_it(tmp_path, monkeypatch):

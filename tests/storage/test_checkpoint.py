@@ -15,14 +15,14 @@ import pytest
 from fedmpi.errors import BadInput, FedmpiError
 from fedmpi.storage.atomic import Sink
 from fedmpi.storage.checkpoint import (
-    Checkpoint,
+    CheckpointFile,
     Damaged,
     Snapshot,
     check_same,
-    in_last_bits,
-    newest,
+    find_newest,
     prune,
     read_checkpoint,
+    warn_of_last_bits,
     write_checkpoint,
 )
 
@@ -49,7 +49,7 @@ def pieces(size: int = 2, mine: dict = MINE):
 def content(path) -> list:
     """Return all that a checkpoint holds in a form that compares bit by bit, with types, shapes and order."""
     found = read_checkpoint(path)
-    mine = {f"mine {name}": values for name, values in Checkpoint(path).read_rows(0, len(IDS)).items()}
+    mine = {f"mine {name}": values for name, values in CheckpointFile(path).read_rows(0, len(IDS)).items()}
     arrays = {**found.shared, "ids": found.ids, **mine}
     plain = {k: v for k, v in vars(found).items() if k not in ("shared", "ids")}
     return [repr(plain), *((k, v.dtype.str, np.shape(v), v.tobytes()) for k, v in arrays.items())]
@@ -71,7 +71,7 @@ def test_everything_comes_back_bit_by_bit(tmp_path, size):
     assert [*found.shared] == [*SHARED] and np.array_equal(found.ids, IDS)
     for name, values in SHARED.items():
         assert (found.shared[name].dtype, found.shared[name].tobytes()) == (values.dtype, values.tobytes())
-    for name, values in Checkpoint(path).read_rows(1, 4).items():
+    for name, values in CheckpointFile(path).read_rows(1, 4).items():
         assert (values.dtype, values.shape) == (MINE[name].dtype, MINE[name][1:4].shape)
         assert values.tobytes() == MINE[name][1:4].tobytes()
 
@@ -84,12 +84,12 @@ def test_the_size_of_the_pieces_leaves_no_trace(tmp_path):
 @pytest.mark.parametrize("given", [[], [{}], [{}, {}]])
 def test_clients_that_keep_nothing(tmp_path, given):
     path = write_checkpoint(tmp_path, snapshot(), given)
-    assert Checkpoint(path).read_rows(0, 5) == {} and np.array_equal(read_checkpoint(path).ids, IDS)
+    assert CheckpointFile(path).read_rows(0, 5) == {} and np.array_equal(read_checkpoint(path).ids, IDS)
 
 
 def test_no_client_has_a_row_yet(tmp_path):
     path = write_checkpoint(tmp_path, snapshot(ids=np.array([], int)), [{"w": np.zeros((0, 3), np.float32)}])
-    assert Checkpoint(path).read_rows(0, 0)["w"].shape == (0, 3) and read_checkpoint(path).ids.shape == (0,)
+    assert CheckpointFile(path).read_rows(0, 0)["w"].shape == (0, 3) and read_checkpoint(path).ids.shape == (0,)
 
 
 def test_numpy_numbers_in_the_books(tmp_path):
@@ -121,8 +121,8 @@ def test_rows_checks_the_rows_that_it_returns(tmp_path):
     data = bytearray(path.read_bytes())
     data[data.index(MINE["w"][3].tobytes()) + 5] ^= 1
     path.write_bytes(data)
-    assert np.array_equal(Checkpoint(path).read_rows(0, 3)["w"], MINE["w"][:3])
-    for refusing in (lambda: Checkpoint(path).read_rows(3, 4), lambda: read_checkpoint(path)):
+    assert np.array_equal(CheckpointFile(path).read_rows(0, 3)["w"], MINE["w"][:3])
+    for refusing in (lambda: CheckpointFile(path).read_rows(3, 4), lambda: read_checkpoint(path)):
         with pytest.raises(Damaged, match="the checksum of row 3 of w is wrong"):
             refusing()
 
@@ -134,12 +134,12 @@ def test_newest_says_what_it_refused(tmp_path):
     paths[3].unlink()
     paths[3].mkdir()
     paths[4].write_text("hello")
-    found, refused = newest(tmp_path)
+    found, refused = find_newest(tmp_path)
     assert found == paths[0] and [path for path, _ in refused] == paths[:0:-1]
     reasons = ["not a finished", "it is a folder", "not a finished", "bytes in place of"]
     for (_, why), expected in zip(refused, reasons, strict=True):
         assert expected in why
-    assert newest(tmp_path / "absent") == (None, [])
+    assert find_newest(tmp_path / "absent") == (None, [])
     with pytest.raises(Damaged, match="No such file"):
         read_checkpoint(tmp_path / "absent.h5")
 
@@ -156,10 +156,10 @@ def test_prune_keeps_the_last_and_the_first_of_the_best(tmp_path):
 def test_prune_never_deletes_the_only_good_one(tmp_path):
     paths = [write_checkpoint(tmp_path, snapshot(round, accuracy=round / 9), pieces()) for round in (1, 2)]
     data = bytearray(paths[1].read_bytes())
-    data[Checkpoint(paths[1]).about["rows"][0][0]] ^= 1
+    data[CheckpointFile(paths[1]).about["rows"][0][0]] ^= 1
     paths[1].write_bytes(data)
     prune(tmp_path, keep=1)
-    assert newest(tmp_path)[0] == paths[0]
+    assert find_newest(tmp_path)[0] == paths[0]
     write_checkpoint(tmp_path, snapshot(3, accuracy=1), pieces())
     prune(tmp_path, keep=1)
     assert [path.name for path in tmp_path.iterdir()] == ["round-000003.h5"]
@@ -186,16 +186,16 @@ def test_a_kill_while_writing_leaves_the_earlier_one(tmp_path, piece):
     process.kill()
     assert process.wait() == -signal.SIGKILL
     half = tmp_path / "round-000002.h5.part"
-    assert half.exists() and newest(tmp_path) == (old, [])
+    assert half.exists() and find_newest(tmp_path) == (old, [])
     shutil.copy(half, tmp_path / "round-000003.h5")
-    assert newest(tmp_path)[0] == old
+    assert find_newest(tmp_path)[0] == old
     prune(tmp_path, keep=1)
     assert not half.exists() and old.exists()
 
 
 FULL = """
 import h5py, os, resource
-from tests.storage.test_checkpoint import FedmpiError, newest, pieces, read_checkpoint, snapshot, write_checkpoint
+from tests.storage.test_checkpoint import FedmpiError, find_newest, pieces, read_checkpoint, snapshot, write_checkpoint
 whole = os.path.getsize(write_checkpoint(sys.argv[1], snapshot(1), pieces()))
 for limit in [0, 1, 4095, 4096, *range(4097, whole, 293), whole - 1]:
     resource.setrlimit(resource.RLIMIT_FSIZE, (limit, resource.RLIM_INFINITY))
@@ -217,7 +217,7 @@ def test_a_full_disk_costs_no_earlier_checkpoint(tmp_path):
     process = run(FULL, tmp_path)
     said = process.communicate(timeout=60)
     assert process.returncode == 0, said
-    assert newest(tmp_path)[0].name == "round-000002.h5"
+    assert find_newest(tmp_path)[0].name == "round-000002.h5"
 
 
 @pytest.mark.skipif(not Path("/dev/full").is_char_device(), reason="needs a device that is always full")
@@ -256,11 +256,26 @@ def test_settings_that_may_change(config):
     check_same(snapshot(), config, "f00d")
 
 
+def test_a_checkpoint_without_a_later_setting_goes_on_with_its_default_alone():
+    train = snapshot().config["train"]
+    check_same(snapshot(), changed(train=train | {"optimizer": "sgd", "clip_norm": None}), "f00d")
+    with pytest.raises(BadInput, match="train.optimizer is sgd in the checkpoint and adam now"):
+        check_same(snapshot(), changed(train=train | {"optimizer": "adam"}), "f00d")
+
+
+def test_a_cosine_is_bound_to_the_number_of_rounds():
+    train = snapshot().config["train"] | {"schedule": "cosine"}
+    then = replace(snapshot(), config=changed(train=train))
+    check_same(then, changed(train=train), "f00d")
+    with pytest.raises(BadInput, match="rounds is .* in the checkpoint and 99 now"):
+        check_same(then, changed(train=train, rounds=99), "f00d")
+
+
 def test_settings_that_may_change_the_last_bits_are_warned_of():
     known = changed(threads=1, device="auto", cuda_graphs="auto")
     then = replace(snapshot(), config=known)
-    (said,) = in_last_bits(then, known | {"threads": 2})
-    assert said.startswith("threads is 1 in the checkpoint and 2 now") and in_last_bits(then, known) == []
+    (said,) = warn_of_last_bits(then, known | {"threads": 2})
+    assert said.startswith("threads is 1 in the checkpoint and 2 now") and warn_of_last_bits(then, known) == []
 
 
 @pytest.mark.parametrize("config, federation, message", [

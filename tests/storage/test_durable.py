@@ -12,7 +12,7 @@ import pytest
 
 from fedmpi.commands import doctor_checks
 from fedmpi.config.schema import resolve
-from fedmpi.data.federation import prepare
+from fedmpi.data.federation import prepare_federation
 from fedmpi.storage import checkpoint, seal
 from fedmpi.storage.atomic import atomic
 from fedmpi.storage.checkpoint import write_checkpoint
@@ -84,7 +84,7 @@ def cut(folder):
 
 
 def federation(folder):
-    prepare(resolve({"data": {"partition": "iid", "cache": str(folder.path)}}).data, 0)
+    prepare_federation(resolve({"data": {"partition": "iid", "cache": str(folder.path)}}).data, 0)
 
 
 def finish(folder):
@@ -125,10 +125,12 @@ def test_a_checkpoint_is_sealed_and_verified_before_it_gets_its_name(folder, rec
     assert steps[0][1] == steps[2][1] == "round-000012.h5.part"
 
 
-def test_a_run_makes_all_durable_in_an_order_in_which_nothing_is_missing_after_a_cut(bench, recorder):
+@pytest.mark.parametrize("asynchronous", ["false", "true"])
+def test_a_run_makes_all_durable_in_an_order_in_which_nothing_is_missing_after_a_cut(bench, recorder, asynchronous):
     """The settings before the first checkpoint, the history of a round before its checkpoint, the result last."""
-    assert bench.lead("durable", "rounds=2") == 0
-    names = [path.name for path in recorder.renamed() if bench.out("durable") in path.parents]
+    name = f"durable-{asynchronous}"
+    assert bench.lead(name, "rounds=2", f"checkpoint.asynchronous={asynchronous}") == 0
+    names = [path.name for path in recorder.renamed() if bench.out(name) in path.parents]
     assert names == ["config.yaml", "metrics.jsonl", "history.h5", "round-000001.h5", "history.h5", "round-000002.h5",
                      "result.json"]
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from fedmpi.data.federation import Federation
-from fedmpi.storage.checkpoint import Checkpoint, list_checkpoints, read_checkpoint
+from fedmpi.storage.checkpoint import CheckpointFile, list_checkpoints, read_checkpoint
 from fedmpi.storage.history import History, read_history
 from fedmpi.storage.seal import is_plain_hdf5
 from tests.runs import run_alone
@@ -40,10 +40,10 @@ def go(federations: Path, out: Path, resume: str | None = None) -> dict:
 
 def test_its_checkpoints_are_read(old):
     newest, before = list_checkpoints(old / "run" / "checkpoints")
-    assert Checkpoint(newest).about["format"] == Checkpoint(before).about["format"] == 1
+    assert CheckpointFile(newest).about["format"] == CheckpointFile(before).about["format"] == 1
     found = read_checkpoint(newest)
     assert found.round == 2 and len(found.metrics) == 2 and set(found.shared) == {"phi", "heads"}
-    rows = Checkpoint(newest).read_rows(0, len(found.ids))
+    rows = CheckpointFile(newest).read_rows(0, len(found.ids))
     assert len(found.ids) == 6 and all(len(values) == 6 for values in rows.values())
 
 

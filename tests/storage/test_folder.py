@@ -15,9 +15,9 @@ import pytest
 import yaml
 
 from fedmpi.config.schema import resolve
-from fedmpi.data.federation import prepare
+from fedmpi.data.federation import prepare_federation
 from fedmpi.errors import BadInput, FedmpiError
-from fedmpi.storage.folder import RunFolder, default_folder
+from fedmpi.storage.folder import RunFolder, choose_folder
 from fedmpi.storage.history import read_history
 from tests import forked
 from tests.storage import test_checkpoint as checkpoints
@@ -117,7 +117,7 @@ def test_files_are_for_whom_the_users_umask_says(tmp_path, mask):
         folder.append_history(1, {"accuracy": np.ones(3)})
         folder.save_history()
         checkpoints.write_checkpoint(folder.checkpoints, checkpoints.snapshot(), checkpoints.pieces())
-        prepare(resolve({"data": {"partition": "iid", "cache": str(tmp_path / "run")}}).data, 0)
+        prepare_federation(resolve({"data": {"partition": "iid", "cache": str(tmp_path / "run")}}).data, 0)
     done = forked.call(1, write_all)
     assert done.returncode == 0, done.stderr
     expected = {True: 0o777 & ~mask, False: 0o666 & ~mask}      # folders, files
@@ -146,11 +146,11 @@ def test_a_full_disk_is_named(folder):
 
 def test_default_folders(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    assert [str(default_folder("c/quick.yaml", resume)) for resume in (False, True)] == ["runs/quick-001"] * 2
+    assert [str(choose_folder("c/quick.yaml", resume)) for resume in (False, True)] == ["runs/quick-001"] * 2
     for name in ("quick-001", "quick-009", "quick-x-011", "quick-old", "other-020"):
         (tmp_path / "runs" / name).mkdir(parents=True)
-    assert str(default_folder("c/quick.yaml", resume=False)) == "runs/quick-010"
-    assert str(default_folder("c/quick.yaml", resume=True)) == "runs/quick-009"
+    assert str(choose_folder("c/quick.yaml", resume=False)) == "runs/quick-010"
+    assert str(choose_folder("c/quick.yaml", resume=True)) == "runs/quick-009"
 
 
 def measures(round: int) -> dict:
@@ -243,3 +243,34 @@ def test_who_claims_a_folder_that_is_given_up_has_all_of_it(tmp_path, monkeypatc
     first.withdraw()
     assert later[0].checkpoints.is_dir() and later[0].lock.held()
     later[0].release()
+
+
+NO_FILES = {"pipe": os.mkfifo, "folder": lambda path: path.mkdir(), "link": lambda path: path.symlink_to("nowhere"),
+            "device": lambda path: path.symlink_to("/dev/full")}
+
+
+@pytest.mark.parametrize("kind", NO_FILES)
+@pytest.mark.parametrize("name", ["log.txt", "config.yaml", "metrics.jsonl", "result.json", "history.h5"])
+def test_what_is_no_file_of_a_run_is_refused_without_waiting_and_stays(tmp_path, name, kind):
+    NO_FILES[kind](tmp_path / name)
+    if (name, kind) == ("log.txt", "device"):      # a log may go to /dev/null
+        RunFolder.claim(tmp_path, resume=True).release()
+        return
+    before = (tmp_path / name).lstat()
+    with pytest.raises(BadInput, match=f"{name} is in the place of a file of the run, and is no regular file"):
+        RunFolder.claim(tmp_path, resume=True)
+    assert (tmp_path / name).lstat().st_ino == before.st_ino and not (tmp_path / "lock").exists()
+
+
+@pytest.mark.parametrize("name", ["x" * 300, "a\0b"])
+def test_names_that_no_folder_can_have(tmp_path, name):
+    with pytest.raises(BadInput, match="cannot be written: .*another --out") as error:
+        RunFolder.claim(tmp_path / name, resume=False)
+    assert len(str(error.value)) < 250
+
+
+def test_a_folder_whose_checkpoints_are_no_folder_is_not_kept_locked(tmp_path):
+    (tmp_path / "checkpoints").write_text("")
+    with pytest.raises(BadInput, match="checkpoints cannot be made: File exists"):
+        RunFolder.claim(tmp_path, resume=True)
+    assert not (tmp_path / "lock").exists()

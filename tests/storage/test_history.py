@@ -111,6 +111,16 @@ def test_what_is_after_a_round_is_dropped(tmp_path, small_parts, round):
     check(path, *range(1, round + 2))
 
 
+def test_parts_that_do_not_fit_together_are_refused(tmp_path, small_parts):
+    """The clients of one part are five, those of the other three."""
+    path = tmp_path / "history.h5"
+    write(path, 1, 2, 3, 4)
+    other = list_parts(path)[1]
+    module.write_part(module.Part(other, 3, {"round": np.array([4]), "accuracy": np.zeros((1, 3))}))
+    with pytest.raises(Damaged, match="history.h5 cannot be read as a history: ValueError: all the input array dim"):
+        read_history(path)
+
+
 def test_a_part_that_is_missing_is_named(tmp_path, small_parts):
     path = tmp_path / "history.h5"
     write(path, *range(1, 9))

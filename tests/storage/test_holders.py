@@ -31,29 +31,31 @@ OTHER = {"processes": "there", "job": "5", "cluster": "alpha", "restart": 0, "pi
 def test_why_a_holder_counts_as_dead(monkeypatch, holder, me, silence, why, asked):
     questions = []
     monkeypatch.setattr(lock, "has_ended", lambda job: questions.append(job) or job == "over")
-    monkeypatch.setattr(lock, "started", lambda pid: {1: "9"}[pid])
-    assert lock.why_dead(OTHER | holder, ME | me, silence) == why
+    monkeypatch.setattr(lock, "read_start_mark", lambda pid: {1: "9"}[pid])
+    assert lock.find_why_dead(OTHER | holder, ME | me, silence) == why
     assert questions == asked
 
 
 def test_an_unknown_holder_is_judged_by_its_silence_alone(monkeypatch):
     monkeypatch.setattr(lock, "has_ended", None)
-    assert lock.why_dead({}, ME, 59) is None and lock.why_dead({}, ME, 60) == "no sign of life for 60 s"
+    assert lock.find_why_dead({}, ME, 59) is None and lock.find_why_dead({}, ME, 60) == "no sign of life for 60 s"
 
 
 def test_what_a_lock_says_of_its_holder(monkeypatch):
     for name in ("SLURM_JOB_ID", "SLURM_CLUSTER_NAME", "SLURM_RESTART_COUNT"):
         monkeypatch.delenv(name, raising=False)
-    me = lock.myself()
-    assert (me["job"], me["cluster"], me["restart"]) == (None, None, 0) and me["token"] != lock.myself()["token"]
+    me = lock.describe_this_process()
+    assert (me["job"], me["cluster"], me["restart"]) == (None, None,
+                                                         0) and me["token"] != lock.describe_this_process()["token"]
     assert (me["host"], me["pid"]) == (socket.gethostname(), os.getpid()) and me["processes"].split()[0] == me["host"]
-    assert lock.name(me) == f"pid {os.getpid()} on {socket.gethostname()}"
+    assert lock.describe_holder(me) == f"pid {os.getpid()} on {socket.gethostname()}"
     monkeypatch.setenv("SLURM_JOB_ID", "31")
     monkeypatch.setenv("SLURM_CLUSTER_NAME", "alpha")
     monkeypatch.setenv("SLURM_RESTART_COUNT", "2")
-    me = lock.myself()
-    assert (me["job"], me["cluster"], me["restart"]) == ("31", "alpha", 2) and lock.name(me).endswith(" (job 31)")
-    assert lock.name({}) == "an unknown process"
+    me = lock.describe_this_process()
+    assert (me["job"], me["cluster"], me["restart"]) == ("31", "alpha",
+                                                         2) and lock.describe_holder(me).endswith(" (job 31)")
+    assert lock.describe_holder({}) == "an unknown process"
 
 
 @pytest.mark.skipif(not os.path.exists("/proc/self/stat"), reason="reads /proc")
@@ -62,23 +64,23 @@ def test_when_a_process_started():
     child = subprocess.Popen([sys.executable, "-c", "import sys; open('/proc/self/comm', 'w').write('a) Z (b'); "
                               "print(flush=True); sys.stdin.read()"], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     child.stdout.readline()
-    assert lock.started(child.pid) == Path(f"/proc/{child.pid}/stat").read_text().split()[-31]
+    assert lock.read_start_mark(child.pid) == Path(f"/proc/{child.pid}/stat").read_text().split()[-31]
     assert Path(f"/proc/{child.pid}/comm").read_text() == "a) Z (b\n"
     child.stdin.close()
     while Path(f"/proc/{child.pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z":
         time.sleep(.01)
-    assert lock.started(child.pid) is None      # a zombie
+    assert lock.read_start_mark(child.pid) is None      # a zombie
     child.wait()
-    assert lock.started(child.pid) is None
+    assert lock.read_start_mark(child.pid) is None
 
 
 def test_without_a_proc_a_process_is_asked_whether_it_is_there(monkeypatch):
     monkeypatch.setattr(lock, "Path", lambda path: Path(f"/nowhere{path}"))
     child = subprocess.Popen([sys.executable, "-c", ""])
     child.wait()
-    assert lock.started(os.getpid()) == "running" and lock.started(child.pid) is None
+    assert lock.read_start_mark(os.getpid()) == "running" and lock.read_start_mark(child.pid) is None
 
     def forbidden(pid, signal):
         raise PermissionError
     monkeypatch.setattr(os, "kill", forbidden)
-    assert lock.answers(1)
+    assert lock.is_process_running(1)

@@ -53,7 +53,7 @@ def test_a_zombie_does_not_hold_a_folder(tmp_path):
 
 
 def test_a_reused_pid_does_not_hold_a_folder(tmp_path):
-    leave_lock(tmp_path, **{**lock.myself(), "token": "t", "started": "before"})
+    leave_lock(tmp_path, **{**lock.describe_this_process(), "token": "t", "started": "before"})
     assert "process is gone" in RunFolder.claim(tmp_path, resume=True).taken_over
 
 
@@ -67,14 +67,14 @@ def test_another_machine_is_left_its_folder_while_it_gives_signs_of_life(tmp_pat
                                        f"life {max(age, 0)} s ago; wait for that run, stop it or choose another --out"):
         RunFolder.claim(tmp_path, resume=True)
     assert (tmp_path / "lock").read_bytes() == before and (tmp_path / "lock").stat().st_mtime == clock - age
-    assert [path.name for path in tmp_path.glob("lock*")] == ["lock"] and lock.alive(tmp_path)
+    assert [path.name for path in tmp_path.glob("lock*")] == ["lock"] and lock.is_run_alive(tmp_path)
 
 
 @pytest.mark.parametrize("age", [60, 61, 3600])
 def test_the_folder_of_another_machine_that_is_silent_is_inherited(tmp_path, clock, age):
     leave_lock(tmp_path)
     os.utime(tmp_path / "lock", (clock - age,) * 2)
-    assert not lock.alive(tmp_path)
+    assert not lock.is_run_alive(tmp_path)
     folder = RunFolder.claim(tmp_path, resume=True)
     assert folder.taken_over == f"pid 42 on elsewhere left the folder locked: no sign of life for {age} s"
     assert folder.lock.held()
@@ -118,7 +118,7 @@ def test_an_heir_that_died_is_inherited_from(tmp_path):
 
 def test_an_heir_that_comes_late_takes_nothing(tmp_path, monkeypatch):
     leave_lock(tmp_path, age=99)
-    judge = lock.why_dead
+    judge = lock.find_why_dead
 
     def slowly(holder, *rest):
         why = judge(holder, *rest)
@@ -126,10 +126,10 @@ def test_an_heir_that_comes_late_takes_nothing(tmp_path, monkeypatch):
             leave_lock(tmp_path, token="faster")
         return why
 
-    monkeypatch.setattr(lock, "why_dead", slowly)
+    monkeypatch.setattr(lock, "find_why_dead", slowly)
     with pytest.raises(BadInput, match="in use by pid 42"):
         RunFolder.claim(tmp_path, resume=True)
-    assert [lock.holder_of(path)["token"] for path in tmp_path.glob("lock*")] == ["faster"]
+    assert [lock.read_holder(path)["token"] for path in tmp_path.glob("lock*")] == ["faster"]
 
 
 RACE = """
@@ -230,7 +230,7 @@ def test_a_released_lock_is_gone_and_its_thread_with_it(tmp_path):
     assert json.loads(ours.path.read_text()) == ours.me and ours.held() and not ours.ended.is_set()
     ours.release()
     assert ours.ended.is_set() and not ours.path.exists() and ours.taken_over is None
-    assert not lock.alive(tmp_path)
+    assert not lock.is_run_alive(tmp_path)
 
 
 def test_a_lock_that_a_full_disk_refuses_is_not_left_empty(tmp_path, monkeypatch):
@@ -238,7 +238,7 @@ def test_a_lock_that_a_full_disk_refuses_is_not_left_empty(tmp_path, monkeypatch
         raise OSError(28, "No space left")
     monkeypatch.setattr(lock.json, "dump", full)
     with pytest.raises(OSError):
-        lock.create(tmp_path / "lock", {})
+        lock.create_lock(tmp_path / "lock", {})
     assert not [*tmp_path.iterdir()]
 
 
@@ -249,7 +249,7 @@ def test_what_is_no_lock_is_refused_without_waiting_and_stays(tmp_path, make):
     before = os.lstat(tmp_path / "lock")
     with pytest.raises(BadInput, match="lock is not the lock of a run, but a link, a folder, a pipe or a device"):
         RunFolder.claim(tmp_path, resume=True)
-    assert os.lstat(tmp_path / "lock") == before and not lock.alive(tmp_path)
+    assert os.lstat(tmp_path / "lock") == before and not lock.is_run_alive(tmp_path)
 
 
 WHOLE = {"token": "t", "host": "h", "pid": 1, "started": "1", "processes": "p", "job": None, "restart": 0}
@@ -264,7 +264,7 @@ def test_a_damaged_lock_is_that_of_an_unknown_process(tmp_path, text):
     """It counts as held while it is fresh, and as left behind after a minute of silence."""
     path = tmp_path / "lock"
     path.write_text(text)
-    assert lock.holder_of(path) == {}
+    assert lock.read_holder(path) == {}
     with pytest.raises(BadInput, match="is in use by an unknown process"):
         RunFolder.claim(tmp_path, resume=True)
     os.utime(path, (time.time() - 99,) * 2)

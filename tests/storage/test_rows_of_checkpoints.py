@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import time
 from io import FileIO
 
 import h5py
@@ -11,7 +12,14 @@ import pytest
 
 from fedmpi import __version__
 from fedmpi.storage import checkpoint, seal, sealed
-from fedmpi.storage.checkpoint import Checkpoint, Damaged, prune, read_checkpoint, verifies, write_checkpoint
+from fedmpi.storage.checkpoint import (
+    CheckpointFile,
+    Damaged,
+    is_sound_checkpoint,
+    prune,
+    read_checkpoint,
+    write_checkpoint,
+)
 from tests.storage.test_checkpoint import IDS, MINE, SHARED, pieces, snapshot
 
 TWINS = {"a": np.arange(10, dtype=np.float32).reshape(5, 2), "b": np.arange(10, 20, dtype=np.float32).reshape(5, 2)}
@@ -46,13 +54,13 @@ def test_a_row_does_not_pass_for_another_clients_nor_for_another_fields(tmp_path
     reseal(path, lambda file: swap(file, one, other))
     for refusing in (
         lambda: read_checkpoint(path),
-        lambda: Checkpoint(path).read_rows(0, 5),
-        lambda: Checkpoint(path).read_rows(place, place + 1),
+        lambda: CheckpointFile(path).read_rows(0, 5),
+        lambda: CheckpointFile(path).read_rows(place, place + 1),
     ):
         with pytest.raises(Damaged, match=f"the checksum of row {place} of a is wrong; resume from another one"):
             refusing()
-    assert not verifies(path)
-    assert set(Checkpoint(path).read_rows(4, 5)) == {"a", "b"}      # rows that were left alone
+    assert not is_sound_checkpoint(path)
+    assert set(CheckpointFile(path).read_rows(4, 5)) == {"a", "b"}      # rows that were left alone
 
 
 @pytest.mark.parametrize("change", [
@@ -65,7 +73,7 @@ def test_a_row_of_another_type_or_shape_does_not_pass(tmp_path, change):
     path = write_checkpoint(tmp_path, snapshot(), pieces(mine=TWINS))
     reseal(path, trick)
     with pytest.raises(Damaged, match="the checksum of row 0 of a is wrong"):
-        Checkpoint(path).read_rows(0, 5)
+        CheckpointFile(path).read_rows(0, 5)
 
 
 def test_the_layout_of_a_checkpoint(tmp_path):
@@ -97,16 +105,22 @@ def test_the_layout_of_a_checkpoint(tmp_path):
             assert file["digest/w"][i].tobytes() == expected
 
 
+def test_the_same_content_gives_the_same_bytes_at_any_time(tmp_path):
+    first = write_checkpoint(tmp_path, snapshot(), pieces()).read_bytes()
+    time.sleep(1.1)      # HDF5 counts in seconds
+    assert write_checkpoint(tmp_path, snapshot(), pieces()).read_bytes() == first
+
+
 def test_blocks_leave_no_trace(tmp_path, monkeypatch):
     path = write_checkpoint(tmp_path, snapshot(), pieces())
     whole = path.read_bytes()
     monkeypatch.setattr(seal, "HASH_BLOCK_BYTES", 7)
     monkeypatch.setattr(sealed, "HASH_BLOCK_BYTES", 300)      # a row of w at once
-    assert verifies(path) and write_checkpoint(tmp_path, snapshot(), pieces()).read_bytes() == whole
+    assert is_sound_checkpoint(path) and write_checkpoint(tmp_path, snapshot(), pieces()).read_bytes() == whole
     damaged = bytearray(whole)
     damaged[damaged.index(MINE["w"][4].tobytes())] ^= 1
     path.write_bytes(damaged)
-    assert not verifies(path)
+    assert not is_sound_checkpoint(path)
 
 
 def test_a_seal_of_too_many_fields_is_refused_and_nothing_overwritten(tmp_path):
@@ -163,18 +177,19 @@ def test_of_runs_that_were_never_judged_the_last_are_kept(tmp_path):
 
 
 @pytest.mark.parametrize("key", [
-    "rounds", "stop", "evaluate.every", "evaluate.after_training", "evaluate.embeddings", "edge", "checkpoint",
+    "rounds", "stop", "evaluate.every", "evaluate.after_training", "evaluate.embeddings", "evaluate.measures", "edge",
+    "checkpoint",
     "server.hosts_clients", "faults.bad_update", "placement", "threads", "device", "cuda_graphs", "comm", "state",
     "data.root", "data.cache"])
 def test_only_what_leaves_results_alone_may_change(key):
     """And nothing beside it whose name begins alike."""
     assert checkpoint.is_free(key) and checkpoint.is_free(key + ".more") and not checkpoint.is_free(key + "s")
-    assert len(checkpoint.FREE) == 17 and not checkpoint.is_free(key.partition(".")[0] * 2)
+    assert len(checkpoint.FREE) == 18 and not checkpoint.is_free(key.partition(".")[0] * 2)
 
 
 def test_settings_of_the_last_bits_name_the_setting_and_both_values():
     then = snapshot(config={"threads": 1, "device": "cpu", "cuda_graphs": "on", "seed": 3})
-    warnings = checkpoint.in_last_bits(then, {"threads": 4, "device": "cuda", "cuda_graphs": "off", "seed": 4})
+    warnings = checkpoint.warn_of_last_bits(then, {"threads": 4, "device": "cuda", "cuda_graphs": "off", "seed": 4})
     changes = (("threads", 1, 4), ("device", "cpu", "cuda"), ("cuda_graphs", "on", "off"))
     assert warnings == [f"{key} is {before} in the checkpoint and {now} now: the last bits may differ, and with them "
                         "the digest" for key, before, now in changes]

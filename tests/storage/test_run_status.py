@@ -34,7 +34,7 @@ def test_the_state_of_a_run(tmp_path, printed, lines, result, state, said):
     (folder / "metrics.jsonl").write_text((json.dumps(LINE) + "\n") * lines + '{"round": 3, "accur')
     if result:
         (folder / "result.json").write_text(json.dumps({"rounds": result, "accuracy_mean": .5, "digest": "ab"}))
-    found = run_status.outcome_of(folder, rounds=2)
+    found = run_status.read_outcome(folder, rounds=2)
     assert found.state == state and found.said.startswith(said) and bool(said) == bool(found.said)
     assert (found.round, len(found.lines)) == ((2, 1) if lines else (0, 0))
     assert (found.starts, found.settings) == ((printed.count("start 1 on"), "seed=1") if printed else (0, ""))
@@ -47,8 +47,8 @@ def test_the_state_of_a_run(tmp_path, printed, lines, result, state, said):
 def test_a_damaged_result_is_named_and_its_run_has_failed(tmp_path, text):
     (tmp_path / "result.json").write_text(text)
     with pytest.raises(BadInput, match="result.json is damaged .* remove it"):
-        run_status.result_of(tmp_path)
-    found = run_status.outcome_of(tmp_path)
+        run_status.read_result(tmp_path)
+    found = run_status.read_outcome(tmp_path)
     assert (found.state, found.result) == ("failed", None)
     assert found.said.startswith(f"{tmp_path}/result.json is damaged")
     assert str(found) == found.said
@@ -58,7 +58,7 @@ def test_a_damaged_result_is_named_and_its_run_has_failed(tmp_path, text):
 def test_what_is_no_file_is_named_without_waiting(tmp_path, make):
     for name in ("result.json", "metrics.jsonl"):
         make(tmp_path / name)
-    found = run_status.outcome_of(tmp_path)
+    found = run_status.read_outcome(tmp_path)
     assert found.state == "failed" and "result.json is damaged" in found.said and found.lines == []
 
 
@@ -67,13 +67,13 @@ def test_what_is_no_file_is_named_without_waiting(tmp_path, make):
 def test_rounds_are_read_up_to_a_damaged_line(tmp_path, bad):
     (tmp_path / "metrics.jsonl").write_text(
         '{"round": 1}\n{"round": 2, "accuracy_mean": null}\n' + bad + '\n{"round": 4}\n')
-    assert [line["round"] for line in run_status.metrics(tmp_path)] == [1, 2]
+    assert [line["round"] for line in run_status.read_metrics(tmp_path)] == [1, 2]
 
 
 def test_settings_that_differ():
     a, b = {"x": {"y": 1, "z": [1]}, "w": 2}, {"x": {"y": 3, "z": [1]}, "v": None, "w": 2}
-    assert run_status.differing([a, b]) == {"x.y": [1, 3]}
-    assert run_status.differing([a, b | {"x": {}}]) == {"x.y": [1, None], "x.z": [[1], None]}
+    assert run_status.find_differences([a, b]) == {"x.y": [1, 3]}
+    assert run_status.find_differences([a, b | {"x": {}}]) == {"x.y": [1, None], "x.z": [[1], None]}
 
 
 @pytest.mark.parametrize("said, blamed", [
@@ -85,28 +85,28 @@ def test_settings_that_differ():
 def test_who_is_blamed(tmp_path, said, blamed):
     (tmp_path / "r").mkdir()
     (tmp_path / "r.txt").write_text("fedmpi: of an earlier start\n" + START + said + "job 7: ended with code 1\n")
-    found = run_status.outcome_of(tmp_path / "r")
+    found = run_status.read_outcome(tmp_path / "r")
     assert (found.state, found.said, str(found)) == ("failed", blamed, blamed)
 
 
 def test_a_waiting_run_and_one_with_nothing_but_a_checkpoint(tmp_path):
     folder = tmp_path / "r"
-    found = run_status.outcome_of(folder)
+    found = run_status.read_outcome(folder)
     assert (found.state, found.round, found.starts, found.settings, str(found)) == ("waiting", 0, 0, "", "")
     assert np.isnan(found.accuracy)
     (folder / "checkpoints").mkdir(parents=True)
-    assert run_status.outcome_of(folder).state == "waiting"
+    assert run_status.read_outcome(folder).state == "waiting"
     (folder / "checkpoints" / "round-000001.h5").touch()
-    assert run_status.outcome_of(folder).state == "unfinished"
+    assert run_status.read_outcome(folder).state == "unfinished"
 
 
 def test_the_settings_are_those_of_the_last_start(tmp_path):
     (tmp_path / "r").mkdir()
     (tmp_path / "r.txt").write_text(START + "job 7: start 2 on n2: c.yaml\njob 7: start 13 on n1: c.yaml a=1 b=[2, 3]\n"
                                     "no job 7: start 14 on n9: c.yaml lies=1\n")
-    found = run_status.outcome_of(tmp_path / "r")
+    found = run_status.read_outcome(tmp_path / "r")
     assert (found.starts, found.settings, found.said) == (3, "a=1 b=[2, 3]", "start 13 on n1: c.yaml a=1 b=[2, 3]")
-    assert run_status.log_of(tmp_path / "r") == tmp_path / "r.txt"
+    assert run_status.find_job_log(tmp_path / "r") == tmp_path / "r.txt"
 
 
 @pytest.mark.parametrize("code, state", [(0, "unfinished"), (75, "unfinished"), (1, "failed"), (2, "failed"),
@@ -114,7 +114,7 @@ def test_the_settings_are_those_of_the_last_start(tmp_path):
 def test_codes_of_ends(tmp_path, code, state):
     (tmp_path / "r").mkdir()
     (tmp_path / "r.txt").write_text(START + f"job 7: ended with code {code}, why\n")
-    assert run_status.outcome_of(tmp_path / "r").state == state
+    assert run_status.read_outcome(tmp_path / "r").state == state
 
 
 @pytest.mark.parametrize("rounds, state", [(4, "finished"), (5, "finished"), (6, "unfinished")])
@@ -122,7 +122,7 @@ def test_a_result_of_enough_rounds_is_finished(tmp_path, rounds, state):
     (tmp_path / "metrics.jsonl").write_text(json.dumps({"round": 5, "accuracy_mean": None}) + "\n")
     result = {"rounds": 5, "accuracy_mean": .98765, "digest": "0123456789abcdef01"}
     (tmp_path / "result.json").write_text(json.dumps(result))
-    found = run_status.outcome_of(tmp_path, rounds)
+    found = run_status.read_outcome(tmp_path, rounds)
     assert found.state == state and found.round == 5 and np.isnan(found.accuracy)
     if state == "finished":
         assert str(found) == "accuracy 98.77 % after 5 rounds, digest 0123456789abcdef"
@@ -130,24 +130,27 @@ def test_a_result_of_enough_rounds_is_finished(tmp_path, rounds, state):
 
 def test_only_whole_lines_count(tmp_path):
     (tmp_path / "metrics.jsonl").write_bytes(b'{"round": 1}\n{"round": 2}\n{"rou\xff')
-    assert run_status.metrics(tmp_path) == [{"round": 1}, {"round": 2}]
+    assert run_status.read_metrics(tmp_path) == [{"round": 1}, {"round": 2}]
     (tmp_path / "metrics.jsonl").write_text('{"round": 1}\nbad\n{"round": 3}\n')
-    assert run_status.metrics(tmp_path) == [{"round": 1}] and run_status.metrics(tmp_path / "none") == []
+    assert run_status.read_metrics(tmp_path) == [{"round": 1}] and run_status.read_metrics(tmp_path / "none") == []
 
 
 def test_a_folder_without_settings_is_no_run(tmp_path):
     with pytest.raises(BadInput, match=f"{tmp_path} is not the folder of a run: config.yaml cannot be read "
                                        ".FileNotFoundError.; give the folder that `fedmpi run` names"):
-        run_status.settings_of_folder(tmp_path)
+        run_status.read_settings(tmp_path)
     (tmp_path / "config.yaml").write_text("- 1\n")
     with pytest.raises(BadInput, match="config.yaml is damaged: it holds no settings"):
-        run_status.settings_of_folder(tmp_path)
+        run_status.read_settings(tmp_path)
     (tmp_path / "config.yaml").write_text("train: {lr: 1e-3}\nseed: 2\n")
-    settings = run_status.settings_of_folder(tmp_path)
-    assert run_status.flatten_settings(settings) == {"train.lr": .001, "seed": 2}
+    settings = run_status.read_settings(tmp_path)
+    found = run_status.flatten_settings(settings)
+    # settings that came later have the values that stand for what was done then
+    assert (found["train.lr"], found["seed"], found["train.optimizer"]) == (.001, 2, "sgd")
+    assert {key.partition(".")[0] for key in found} == {"train", "seed"}
 
 
 def test_settings_of_several_runs():
     runs = [{"a": 1, "b": {"c": 1}}, {"a": 1, "b": {"c": 1}}, {"a": 1, "b": {"c": 2, "d": 0}}]
-    assert run_status.differing(runs) == {"b.c": [1, 1, 2], "b.d": [None, None, 0]}
-    assert run_status.differing(runs[:2]) == {} and run_status.differing(runs[:1]) == {}
+    assert run_status.find_differences(runs) == {"b.c": [1, 1, 2], "b.d": [None, None, 0]}
+    assert run_status.find_differences(runs[:2]) == {} and run_status.find_differences(runs[:1]) == {}

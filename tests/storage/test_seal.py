@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from fedmpi.storage import seal
-from fedmpi.storage.checkpoint import Damaged, newest, prune, read_checkpoint, write_checkpoint
+from fedmpi.storage.checkpoint import Damaged, find_newest, prune, read_checkpoint, write_checkpoint
 from tests.storage.damages import DAMAGE
 from tests.storage.test_checkpoint import content, pieces, run, snapshot
 from tests.storage.test_rows_of_checkpoints import reseal
@@ -43,7 +43,7 @@ def survive(folder: Path):
             assert content(path) == whole, f"seed {seed}: {damage.__name__} in {part}"
         except Damaged as error:
             assert str(path) in str(error) and "resume from another" in str(error)
-            assert newest(folder)[0] == before
+            assert find_newest(folder)[0] == before
             refused += 1
     print(f"{refused} refused, {len(where)} parts")
 
@@ -108,6 +108,6 @@ def test_a_newer_format_is_refused_by_name(tmp_path, monkeypatch):
         new = write_checkpoint(tmp_path, snapshot(2), pieces())
     with pytest.raises(Damaged, match=r"round-000002.h5 .* format 3, written by fedmpi .* up to 2: upgrade"):
         read_checkpoint(new)
-    assert newest(tmp_path)[0] == old
+    assert find_newest(tmp_path)[0] == old
     prune(tmp_path, keep=1)
     assert new.exists()

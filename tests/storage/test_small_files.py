@@ -10,7 +10,7 @@ import pytest
 from fedmpi.errors import BadInput, FedmpiError, StorageError
 from fedmpi.server.on_disk_error import Storage
 from fedmpi.storage import folder as module
-from fedmpi.storage.folder import RunFolder, default_folder, finite, line_to_json
+from fedmpi.storage.folder import RunFolder, choose_folder, line_to_json, replace_non_finite
 from fedmpi.storage.history import join_tables, read_history
 
 
@@ -33,14 +33,14 @@ def test_the_number_of_a_run_folder(tmp_path, monkeypatch, names, fresh, last):
     monkeypatch.chdir(tmp_path)
     for name in names:
         (tmp_path / "runs" / name).mkdir(parents=True)
-    assert default_folder("some/q.yaml", resume=False) == Path(f"runs/q-{fresh:03d}")
-    assert default_folder("some/q.yaml", resume=True) == Path(f"runs/q-{last:03d}")
+    assert choose_folder("some/q.yaml", resume=False) == Path(f"runs/q-{fresh:03d}")
+    assert choose_folder("some/q.yaml", resume=True) == Path(f"runs/q-{last:03d}")
 
 
 def test_the_name_of_a_configuration_is_no_pattern(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "runs" / "axb-005").mkdir(parents=True)
-    assert default_folder("a.b.yaml", resume=False) == Path("runs/a.b-001")
+    assert choose_folder("a.b.yaml", resume=False) == Path("runs/a.b-001")
 
 
 def test_lines_that_a_disk_refused_are_written_with_the_next(folder, monkeypatch):
@@ -167,8 +167,8 @@ def test_rounds_of_a_history_that_lack_a_measure():
 def test_json_of_numbers_that_it_lacks():
     nested = {"a": [np.float32("nan"), (1., np.int64(2))], "b": {"c": -float("inf"), "d": np.array([[.5, np.inf]])},
               "e": True, "f": None, "g": "nan", "h": np.bool_(False)}
-    assert finite(nested) == {"a": [None, [1., 2]], "b": {"c": None, "d": [[.5, None]]}, "e": True, "f": None,
-                              "g": "nan", "h": False}
+    assert replace_non_finite(nested) == {"a": [None, [1., 2]], "b": {"c": None, "d": [[.5, None]]}, "e": True,
+                                          "f": None, "g": "nan", "h": False}
     assert line_to_json({"a": float("nan")}) == '{"a": null}' and line_to_json({"a": 1}, indent=1) == '{\n "a": 1\n}'
 
 

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 from fedmpi.cli import app
 from fedmpi.config import schema
-from fedmpi.config.old_names import with_new_names
+from fedmpi.config.old_names import rename_settings
 from fedmpi.errors import BadInput
 from fedmpi.storage import run_status
 from fedmpi.storage.checkpoint import read_checkpoint
@@ -37,7 +37,7 @@ def folder(tmp_path):
 @pytest.fixture
 def config(folder, cache):
     """Return a configuration of the same run, with the names of today."""
-    settings = run_status.settings_of_folder(folder)
+    settings = run_status.read_settings(folder)
     settings["data"]["cache"] = str(cache)
     path = folder.with_name("ditto.yaml")
     path.write_text(yaml.safe_dump(settings))
@@ -50,10 +50,12 @@ def command(*words):
 
 
 def test_settings_and_results_are_read(folder):
-    settings = run_status.settings_of_folder(folder)
+    settings = run_status.read_settings(folder)
     assert settings["server"]["aggregation"] == "median" and "robust" not in settings["server"]
-    assert schema.to_plain(schema.resolve(settings)) == settings | {"stop": None}      # which 0.1 did not have
-    found = run_status.outcome_of(folder)
+    # 0.1 did not have these.
+    new = {"stop": None, "checkpoint": settings["checkpoint"] | {"asynchronous": False}}
+    assert schema.to_plain(schema.resolve(settings)) == settings | new
+    found = run_status.read_outcome(folder)
     assert (found.state, found.round, found.result["digest"][:8]) == ("finished", 2, "2020a3b1")
     assert found.result["accuracy_best_on_test"] == pytest.approx(.1247, abs=1e-4)
 
@@ -114,8 +116,8 @@ def test_resume_and_export_ask_for_the_version(folder, config, tmp_path, monkeyp
 
 
 def test_old_names_are_refused_with_the_new_ones():
-    assert with_new_names(OLD) == NEW
-    assert with_new_names(NEW) == NEW
+    assert rename_settings(OLD) == NEW
+    assert rename_settings(NEW) == NEW
     with pytest.raises(BadInput) as refused:
         schema.resolve(OLD)
     assert set(str(refused.value).splitlines()) == {

@@ -38,7 +38,7 @@ def test_a_task_is_a_run_of_the_sweep(runs, tmp_path, warm, monkeypatch):
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin" / "srun").write_text(SRUN)
     (tmp_path / "bin" / "srun").chmod(0o755)
-    (tmp_path / "script").write_text(script.render_script(array.array(runs, **ASKED)))
+    (tmp_path / "script").write_text(script.render_script(array.make_array(runs, **ASKED)))
     slurm = {"SLURM_ARRAY_JOB_ID": "7", "SLURM_ARRAY_TASK_ID": "2", "SLURM_JOB_NODELIST": "n1",
              "SLURM_JOB_NUM_NODES": "1",
              "SLURM_CPUS_PER_TASK": "1", "PATH": f"{tmp_path / 'bin'}:{ENVIRONMENT['PATH']}"}
@@ -48,14 +48,14 @@ def test_a_task_is_a_run_of_the_sweep(runs, tmp_path, warm, monkeypatch):
     assert [o.state for o in found] == ["waiting", "waiting", "finished", "waiting"] and found[2].starts == 1
     kept = (tmp_path / "out 1" / "summary.txt").read_text()
     assert "1 finished" in kept and found[2].result["digest"][:16] in kept
-    assert "--array=0-2\n" in script.render_script(array.array([r for r in runs if r is not runs[2]], **ASKED))
+    assert "--array=0-2\n" in script.render_script(array.make_array([r for r in runs if r is not runs[2]], **ASKED))
 
 
 def test_a_finished_sweep_submits_nothing(runs):
     for run in runs:
         run.folder.mkdir(parents=True)
         (run.folder / "result.json").write_text(json.dumps({"rounds": 2, "accuracy_mean": 1, "digest": "a"}))
-    assert array.submitted(runs, **ASKED) == "all 4 runs are finished or under way"
+    assert array.submit_runs(runs, **ASKED) == "all 4 runs are finished or under way"
 
 
 def test_what_failed_or_has_too_few_rounds_is_submitted_again(runs, tmp_path, monkeypatch):
@@ -68,7 +68,7 @@ def test_what_failed_or_has_too_few_rounds_is_submitted_again(runs, tmp_path, mo
     (tmp_path / "sbatch").write_text("#!/bin/sh\necho 4711\n")
     (tmp_path / "sbatch").chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{ENVIRONMENT['PATH']}")
-    assert array.submitted(runs, **ASKED) == ("submitted runs/out-1.sbatch as job 4711: 3 of 4 runs; squeue --jobs "
+    assert array.submit_runs(runs, **ASKED) == ("submitted runs/out-1.sbatch as job 4711: 3 of 4 runs; squeue --jobs "
                                               "4711 and fedmpi summary 'out 1' show them")
     text = (tmp_path / "runs" / "out-1.sbatch").read_text()
     assert "#SBATCH --array=0-2\n" in text and "local/beta-1" in text
@@ -79,18 +79,19 @@ def test_what_failed_or_has_too_few_rounds_is_submitted_again(runs, tmp_path, mo
 def test_an_array_has_what_its_runs_need(runs):
     threads = [run._replace(settings=dataclasses.replace(run.settings, threads=n))
                for run, n in zip(runs, (1, 6, 2, 1), strict=True)]
-    made = array.array(threads, **ASKED | {"ranks": 3, "gpus": 2, "time": "1-0", "options": ["--qos=x"], "setup": "s"})
+    made = array.make_array(threads, **ASKED | {"ranks": 3, "gpus": 2, "time": "1-0", "options": ["--qos=x"],
+                                                "setup": "s"})
     assert (made.config, made.name, made.out, made.nodes) == (str(runs[0].config), "out-1", "out 1", 1)
     assert (made.ranks, made.gpus, made.time, made.options) == (3, 2, "1-0", ("--qos=x",))
     assert (made.setup, made.cpus) == ("s", 6)
     assert made.array == tuple(tuple(run.overrides) for run in runs) and made.settings == ("device=cuda",)
     assert made.folders == tuple(str(run.folder.relative_to("out 1")) for run in runs)
-    assert array.array(threads, cpus=2, **ASKED).cpus == 2
+    assert array.make_array(threads, cpus=2, **ASKED).cpus == 2
 
 
 def test_what_cannot_be_submitted_is_refused(runs, tmp_path, monkeypatch):
     with pytest.raises(BadInput, match="--time soon is no time"):
-        array.submitted(runs, **ASKED | {"time": "soon"})
+        array.submit_runs(runs, **ASKED | {"time": "soon"})
     monkeypatch.setenv("PATH", str(tmp_path))
     done = CliRunner().invoke(app, ["sweep", "job.yaml", "--slurm"])
     assert done.exit_code == 2 and "sbatch is not on this machine" in done.output
@@ -98,21 +99,21 @@ def test_what_cannot_be_submitted_is_refused(runs, tmp_path, monkeypatch):
 
 @pytest.mark.skipif(not shutil.which("shellcheck"), reason="there is no shellcheck here")
 def test_the_script_pleases_shellcheck(runs, tmp_path):
-    (tmp_path / "script").write_text(script.render_script(array.array(runs, **ASKED)))
+    (tmp_path / "script").write_text(script.render_script(array.make_array(runs, **ASKED)))
     done = subprocess.run(["shellcheck", "script"], capture_output=True, text=True)
     assert done.returncode == 0, done.stdout
 
 
 def test_the_script_says_what_was_asked_for(runs):
     asked = ASKED | {"ranks": 3, "options": ["--partition=long"], "setup": "module load mpich"}
-    job = array.array(runs, cpus=4, mpi="pmix", **asked)
+    job = array.make_array(runs, cpus=4, mpi="pmix", **asked)
     text = script.render_script(job)
     for line in ("#SBATCH --ntasks-per-node=3", "ranks=3", "#SBATCH --partition=long", "#SBATCH --array=0-3",
                  "    module load mpich",
                  "#SBATCH --cpus-per-task=4"):
         assert f"{line}\n" in text
     assert "\nlauncher=(srun --mpi=pmix " in text
-    assert array.array(runs, **ASKED).mpi == slurm_sbatch.guess_mpi()
+    assert array.make_array(runs, **ASKED).mpi == slurm_sbatch.guess_mpi()
     assert job.command == (sys.executable, "-m", "fedmpi") and "out=$folder/it-s-fedavg/beta-1/seed-0 ;;" in text
 
 
@@ -125,6 +126,6 @@ def test_the_script_can_be_looked_at_first(runs, tmp_path, monkeypatch):
 def test_what_is_under_way_is_not_submitted_again(runs):
     runs[1].folder.mkdir(parents=True)
     lock = Lock(runs[1].folder)
-    assert "#SBATCH --array=0-2\n" in array.submitted(runs, dry_run=True, **ASKED)
+    assert "#SBATCH --array=0-2\n" in array.submit_runs(runs, dry_run=True, **ASKED)
     lock.release()
-    assert "#SBATCH --array=0-3\n" in array.submitted(runs, dry_run=True, **ASKED)
+    assert "#SBATCH --array=0-3\n" in array.submit_runs(runs, dry_run=True, **ASKED)

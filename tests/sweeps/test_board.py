@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 from fedmpi.storage.run_status import Outcome
-from fedmpi.sweeps.board import Board, board_row, left
+from fedmpi.sweeps.board import Board, estimate_time_left, make_board_row
 
 
 class Run(SimpleNamespace):
@@ -28,10 +28,11 @@ def line(number: int, seconds: float, accuracy: float = .5) -> dict:
 def test_a_row_says_how_far_a_run_is_and_what_is_left():
     run = Run("a / b / seed 0", lines=[line(1, 30., .1), line(4, 200., .25)])
     # 50 s a round, 6 rounds left
-    assert board_row(run, "under way", run.outcome()) == ["a / b / seed 0", "under way", "4/10", "25.00 %", "5 min"]
-    assert board_row(run, "failed", run.outcome()) == ["a / b / seed 0", "failed", "4/10", "25.00 %", ""]
-    assert left(run, run.outcome()) == "5 min" and left(run, Run("new").outcome()) == "?"
-    assert board_row(Run("n"), "waiting", Run("n").outcome()) == ["n", "waiting", "0/10", "-", ""]
+    assert make_board_row(run, "under way", run.outcome()) == ["a / b / seed 0", "under way", "4/10", "25.00 %",
+                                                               "5 min"]
+    assert make_board_row(run, "failed", run.outcome()) == ["a / b / seed 0", "failed", "4/10", "25.00 %", ""]
+    assert estimate_time_left(run, run.outcome()) == "5 min" and estimate_time_left(run, Run("new").outcome()) == "?"
+    assert make_board_row(Run("n"), "waiting", Run("n").outcome()) == ["n", "waiting", "0/10", "-", ""]
 
 
 def test_states_are_asked_for_again_only_while_a_run_is_under_way():

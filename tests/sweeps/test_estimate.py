@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from fedmpi.cli import app
 from fedmpi.comm.rank_pool import RankPool
-from fedmpi.commands.plan import prepared
+from fedmpi.commands.plan import prepare_case
 from fedmpi.config import schema
 from fedmpi.errors import BadInput
 from fedmpi.sweeps import estimate, job
@@ -29,8 +29,9 @@ def runs(tmp_path, cache):
 
 
 def costs(runs, rate=100.):
-    cases = [prepared(str(run.config), run.overrides) for run in runs]
-    return cases[0], dict(zip(ROWS, (estimate.cost(r, c, rate) for r, c in zip(runs, cases, strict=True)), strict=True))
+    cases = [prepare_case(str(run.config), run.overrides) for run in runs]
+    return cases[0], dict(zip(ROWS, (estimate.estimate_cost(r, c, rate) for r, c in zip(runs, cases, strict=True)),
+                              strict=True))
 
 
 def test_steps_and_bytes(runs):
@@ -61,7 +62,7 @@ def six(tmp_path, cache):
         run, = job.expand(job.load_job(path), path, tmp_path / "out", None)
         run = run._replace(overrides=[*run.overrides, *settings], settings=schema.load_config(
             str(run.config), [*run.overrides, *settings]))
-        return run, prepared(str(run.config), run.overrides)
+        return run, prepare_case(str(run.config), run.overrides)
     return six
 
 
@@ -78,23 +79,23 @@ def six(tmp_path, cache):
     (("data.split=[.8, .2]",), 6 * 2 * 3.2, 6 * 8 / 3 / 10, 6)])   # 32 samples: 3.2 batches an epoch
 def test_a_round_by_hand(six, settings, trained, judged, clients):
     run, case = six(*settings)
-    assert estimate.steps_of_round(case, clients, case.shared) == pytest.approx(trained + judged)
-    found = estimate.cost(run, case, 100.)
+    assert estimate.count_steps_of_round(case, clients, case.shared) == pytest.approx(trained + judged)
+    found = estimate.estimate_cost(run, case, 100.)
     size = 4 * (4 * 8 + 8 + 8 * 3 + 3)      # bytes of an MLP of 4 features, 8 hidden units and 3 classes
     assert found == pytest.approx((4, 4 * (trained + judged), 4 * clients * size, 4 * clients * size, 100.))
     run.folder.mkdir(parents=True)
     lines = "".join(json.dumps({"round": t, "accuracy_mean": .1}) + "\n" for t in (1, 3))
     (run.folder / "metrics.jsonl").write_text(lines)
-    assert estimate.cost(run, case, 100.).steps == pytest.approx(trained + judged)      # one round is left
+    assert estimate.estimate_cost(run, case, 100.).steps == pytest.approx(trained + judged)      # one round is left
     (run.folder / "metrics.jsonl").write_text(json.dumps({"round": 9, "accuracy_mean": .1}) + "\n")
-    assert estimate.cost(run, case, 100.)[:4] == (0, 0, 0, 0)
+    assert estimate.estimate_cost(run, case, 100.)[:4] == (0, 0, 0, 0)
 
 
 def test_rounds_of_other_work_count_as_many_as_there_are(six):
     """IFCA-CAM trains one model in its 3 rounds of warm-up, and two in the other one."""
     run, case = six("method={name: ifca_cam, k: 2, warm_up: 3}", "evaluate.every=0")
-    warm, both = (estimate.steps_of_round(case, 6, shared) for _, shared in case.method.stages(case.shared, 4))
-    assert estimate.cost(run, case, 100.).steps == pytest.approx(3 * warm + both) and both > 1.9 * warm
+    warm, both = (estimate.count_steps_of_round(case, 6, shared) for _, shared in case.method.stages(case.shared, 4))
+    assert estimate.estimate_cost(run, case, 100.).steps == pytest.approx(3 * warm + both) and both > 1.9 * warm
 
 
 def test_the_rate_is_that_of_the_second_of_two_rounds(six, monkeypatch):
@@ -140,18 +141,18 @@ def test_each_network_is_measured_once(tmp_path, cache, monkeypatch, capsys):
     rates = iter((10., 20., 30.))
     monkeypatch.setattr(estimate, "measure_rate", lambda case: next(rates))
     monkeypatch.setenv("COLUMNS", "200")
-    estimate.show(runs, 1, 1, None)
+    estimate.show_costs(runs, 1, 1, None)
     lines = capsys.readouterr().out.splitlines()
     assert [shlex.split(line) for line in lines[:8]] == [["fedmpi", *run.words()] for run in runs]
     assert [line.split()[-3] for line in lines[11:19]] == ["10", "10", "20", "20", "30", "30", "10", "10"]
     assert lines[19].endswith("with 1 at a time on 1 worker each")
-    estimate.show(runs, 2, 4, 5.)      # nothing is measured; one rank of four is the server
+    estimate.show_costs(runs, 2, 4, 5.)      # nothing is measured; one rank of four is the server
     lines = capsys.readouterr().out.splitlines()
     assert {line.split()[-3] for line in lines[11:19]} == {"5"}
     assert lines[19].endswith("with 2 at a time on 3 workers each")
     for rate in (0, -1.):
         with pytest.raises(BadInput, match=f"--rate {rate}: should be more than 0 steps a second"):
-            estimate.show(runs, 1, 1, rate)
+            estimate.show_costs(runs, 1, 1, rate)
 
 
 COSTS = [estimate.Cost(3, 7200., 3 * 2**20, 2**19, 100.), estimate.Cost(0, 1234.4, 2**30, 0., 2.)]
@@ -164,7 +165,7 @@ def test_the_table_s_figures(monkeypatch):
 
     def shown(workers, at_once, cores):
         monkeypatch.setattr("os.cpu_count", lambda: cores)
-        return estimate.cost_table(runs, COSTS, workers, at_once).splitlines()
+        return estimate.format_costs(runs, COSTS, workers, at_once).splitlines()
     lines = shown(1, 1, 8)
     assert [line.split() for line in lines[:4:2]] == [
         ["run", "rounds", "steps", "MiB", "down", "MiB", "up", "steps/s", "time"],
@@ -192,10 +193,10 @@ def test_only_what_is_left_is_counted(runs):
 
 def test_the_table_adds_up(runs):
     _, found = costs(runs)
-    text = estimate.cost_table(runs, list(found.values()), workers=1, at_once=1)
+    text = estimate.format_costs(runs, list(found.values()), workers=1, at_once=1)
     total = sum(cost.steps for cost in found.values())
     assert f"in all {total:,.0f} steps" in text and f"{total / 100 / 3600:.2f} hours of one core" in text
-    halved = estimate.cost_table(runs, list(found.values()), workers=2, at_once=1)
+    halved = estimate.format_costs(runs, list(found.values()), workers=2, at_once=1)
     assert halved.splitlines()[2].split()[-2] < text.splitlines()[2].split()[-2]
 
 

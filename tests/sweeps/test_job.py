@@ -31,7 +31,7 @@ def test_settings_reach_the_configuration(write, tmp_path):
     run = next(r for r in expanded(write(), tmp_path, "long") if (r.row, r.column) == ("FedMHC, weak", "beta 1"))
     found = schema.load_config(str(run.config), run.overrides)
     assert (found.method.lam, found.data.partition.beta, found.engine, found.rounds) == (.01, 1, "loop", 100000)
-    assert schema.name_of(found.method) == "fedmhc" and found.train.steps == 3 and found.seed == 0
+    assert schema.find_name(found.method) == "fedmhc" and found.train.steps == 3 and found.seed == 0
 
 
 # every setting stands in two places that follow each other, the first of them in the configuration
@@ -67,7 +67,7 @@ def test_of_two_places_the_later_wins(write, tmp_path, earlier, later):
     path = write(set=said.get("set", {}), columns={"a": said.get("column", {})}, rows={"x": said.get("row")},
                  published={}, scales={"s": said.get("scale", {}) | {"columns": {"a": said.get("scale's column", {})}}})
     (run,) = expanded(path, tmp_path, "s")
-    assert schema.name_of(run.settings.method) == "ditto" and run.settings.train.lr == .7
+    assert schema.find_name(run.settings.method) == "ditto" and run.settings.train.lr == .7
 
 
 def test_a_job_has_defaults(tmp_path, write):
@@ -125,7 +125,7 @@ def test_settings_become_words_of_the_command_line():
     nested = {"rounds": 3, "train": {"lr": .1, "participation": [.5, 1.0]}, "data.partition": {"name": "iid"},
               "data": {"partition": {"name": "n_class", "n": 3}, "fraction": 1e-3},
               "method": {"name": "ditto", "lam": .5}, "edge": None, "text": "a: b", "yes": True, "empty": {}}
-    assert job.flattened(nested) == [
+    assert job.flatten_to_words(nested) == [
         "rounds=3", "train.lr=0.1", "train.participation=[0.5, 1.0]", "data.partition={name: iid}",
         "data.partition={n: 3, name: n_class}", "data.fraction=0.001", "method={lam: 0.5, name: ditto}", "edge=null",
         "text='a: b'", "yes=true"]
@@ -135,7 +135,7 @@ def test_settings_become_words_of_the_command_line():
     ("FedAvg", "fedavg"), ("FedMHC, weak (1)", "fedmhc-weak-1"), ("beta .3", "beta-.3"), ("../..", "x"), ("é", "x"),
     ("..a..", "a")])
 def test_names_become_parts_of_paths(name, part):
-    assert job.slug(name) == part
+    assert job.make_slug(name) == part
 
 
 def test_runs_of_a_seed_come_column_by_column(write, tmp_path):
@@ -153,9 +153,9 @@ def test_a_scale_keeps_some_columns_and_changes_them(write, tmp_path):
     assert (run.column, run.seed) == ("beta 1", 7)
     assert (run.settings.rounds, run.settings.train.lr, run.settings.train.batch) == (2, .1, 3)
     assert run.settings.data.partition.beta == 1
-    kept = job.at(job.load_job(path), "s")
+    kept = job.narrow_job(job.load_job(path), "s")
     assert (list(kept.columns), kept.seeds) == (["beta 1"], [7])
-    assert len(expanded(path, tmp_path)) == 4 and job.at(kept, None) == kept
+    assert len(expanded(path, tmp_path)) == 4 and job.narrow_job(kept, None) == kept
 
 
 @pytest.mark.parametrize("result, state", [(None, "unfinished"), (1, "unfinished"), (2, "finished"), (3, "finished")])
@@ -170,7 +170,7 @@ def test_a_run_is_finished_when_it_has_all_of_its_rounds(write, tmp_path, result
 
 
 def test_a_table_for_each_measure(write):
-    first, second = job.views(job.load_job(write(also={"f1_mean": {"FedAvg": {"beta 1": 30}}})))
+    first, second = job.list_views(job.load_job(write(also={"f1_mean": {"FedAvg": {"beta 1": 30}}})))
     assert (first.measure, second.measure) == ("accuracy_best_on_test", "f1_mean")
     assert first.published == jobs.JOB["published"] and second.published == {"FedAvg": {"beta 1": 30}}
 
@@ -187,6 +187,10 @@ def test_a_table_for_each_measure(write):
     ({"scales": {"s": {"columns": {"beta 2": {}}}}}, "scales.s.columns"),
     ({"scales": {"s": {"columns": {}}}}, "scales.s.columns = {}"),
     ({"scales": {"s": {"columns": ["beta 1"]}}}, "scales.s"), ({"scales": {"s": {"seeds": []}}}, "scales.s.seeds = []"),
+    ({"scales": {"s": {"columns": {"beta 1": None}}}}, "scales.s.columns = {'beta 1': None}"),
+    ({"rows": {"FedAvg": [1, 2]}}, "rows.FedAvg = [1, 2]: give the name of a method, or a mapping of settings"),
+    ({"rows": {"FedAvg": 3}}, "rows.FedAvg = 3"), ({"also": {"f1_mean": {"FedAvg": 3}}}, "also"),
+    ({"rows": {"FedAvg": {"equal_steps": [1]}}}, "rows.FedAvg.equal_steps = [1]: give the name of a row"),
     ({"colums": {}}, "colums"), ({"title": 3}, "title"),
 ])
 def test_a_bad_job_is_refused(write, changed, words):

@@ -9,19 +9,23 @@ import pytest
 
 from fedmpi.engines import batchnorm
 from fedmpi.models.build import build_model
-from fedmpi.report.tables import as_pair, unit_of
+from fedmpi.report.tables import find_unit, split_published
 from fedmpi.sweeps import job
 
 JOBS = sorted((Path(__file__).parents[2] / "jobs").glob("*.yaml"))
 each = pytest.mark.parametrize("path", JOBS, ids=lambda path: path.stem)
+# Jobs with several scales, with columns, and with neither; the others are looked at by the whole suite.
+DAILY = ("digits", "fedah_table1", "quickstart")
+REST = pytest.mark.slow("every run of thirty jobs; those of DAILY are looked at without this mark, too")
 
 
-@each
+@pytest.mark.parametrize("path", [pytest.param(path, marks=() if path.stem in DAILY else REST) for path in JOBS],
+                         ids=lambda path: path.stem)
 def test_all_runs_of_all_scales_have_good_settings(path, tmp_path):
     read = job.load_job(path)
     once = dataclasses.replace(read, seeds=read.seeds[:1])      # seeds change nothing else
     for scale in (None, *read.scales):
-        kept = job.at(once, scale)
+        kept = job.narrow_job(once, scale)
         runs = job.expand(once, path, tmp_path, scale)
         assert len(runs) == len(kept.rows) * len(kept.columns) * len(kept.seeds)
         assert len({run.folder for run in runs}) == len(runs)
@@ -29,12 +33,12 @@ def test_all_runs_of_all_scales_have_good_settings(path, tmp_path):
 
 @each
 def test_published_numbers_are_what_their_measure_can_be(path):
-    for view in job.views(job.load_job(path)):
+    for view in job.list_views(job.load_job(path)):
         for row, cells in view.published.items():
             assert cells, row
             for cell in cells.values():
-                mean, spread = as_pair(cell)
-                assert 0 < mean < (100 if unit_of(view.measure) == 100 else float("inf"))
+                mean, spread = split_published(cell)
+                assert 0 < mean < (100 if find_unit(view.measure) == 100 else float("inf"))
                 assert spread is None or 0 <= spread < mean
 
 

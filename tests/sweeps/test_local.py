@@ -57,7 +57,7 @@ def sweep(tmp_path, monkeypatch, plan, capfd):
         (tmp_path / "fake").write_text(FAKE.replace("DOES", f"{does}\n*) finish ;;"))
         (tmp_path / "fake").chmod(0o755)
         monkeypatch.setattr(local, "POLL_S", .01)
-        monkeypatch.setattr(local, "launcher", lambda ranks: [str(tmp_path / "fake")])
+        monkeypatch.setattr(local, "find_launcher", lambda ranks: [str(tmp_path / "fake")])
         code = local.Sweep(runs or plan(), at_once, 1).go()
         return code, capfd.readouterr().out.splitlines()
     return sweep
@@ -173,20 +173,20 @@ def test_a_stop_while_a_run_is_being_started_reaches_it_too(sweep, plan, monkeyp
 
 def test_ranks_need_an_mpiexec(tmp_path, monkeypatch):
     start = ["-m", "fedmpi"]
-    assert local.launcher(1) == [sys.executable, *start]
+    assert local.find_launcher(1) == [sys.executable, *start]
     monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
     monkeypatch.setenv("PATH", str(tmp_path / "bin"))
     with pytest.raises(BadInput, match="--ranks 2 needs an mpiexec on the PATH"):
-        local.launcher(2)
+        local.find_launcher(2)
     for folder in (tmp_path / "bin", tmp_path):      # the one beside this Python comes first
         folder.mkdir(exist_ok=True)
         (folder / "mpiexec").write_text("#!/bin/sh\n")
         (folder / "mpiexec").chmod(0o755)
         assert shutil.which("mpiexec") == str(tmp_path / "bin" / "mpiexec")
-        assert local.launcher(3) == [str(folder / "mpiexec"), "-n", "3", str(tmp_path / "python"), *start]
+        assert local.find_launcher(3) == [str(folder / "mpiexec"), "-n", "3", str(tmp_path / "python"), *start]
 
 
 def test_gpus_are_counted_where_none_are_named(monkeypatch):
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     devices = [name for name in os.listdir("/dev") if name.startswith("nvidia") and name[6:7].isdigit()]
-    assert local.visible_gpus() == [str(i) for i in range(len(devices))]
+    assert local.list_visible_gpus() == [str(i) for i in range(len(devices))]

@@ -113,13 +113,15 @@ def test_settings_that_change_no_result_may_be_others(tmp_path, cache):
 
 
 def test_runs_at_once_share_the_gpus(monkeypatch):
-    assert [local.gpu_share(list("0123"), slot, 2) for slot in (0, 1)] == [{GPUS: "0,2"}, {GPUS: "1,3"}]
-    assert [local.gpu_share(["a", "b"], slot, 3)[GPUS] for slot in range(3)] == ["a", "b", "a"]
-    assert local.gpu_share(["0"], 1, 2) == local.gpu_share([], 0, 2) == local.gpu_share(["0", "1"], 0, 1) == {}
+    assert [local.choose_gpu_setting(list("0123"), slot, 2) for slot in (0, 1)] == [{GPUS: "0,2"}, {GPUS: "1,3"}]
+    assert [local.choose_gpu_setting(["a", "b"], slot, 3)[GPUS] for slot in range(3)] == ["a", "b", "a"]
+    assert local.choose_gpu_setting(["0"], 1, 2) == local.choose_gpu_setting([], 0,
+                                                                             2) == local.choose_gpu_setting(["0", "1"],
+                                                                                                            0, 1) == {}
     monkeypatch.setenv(GPUS, "3,5")
-    assert local.visible_gpus() == ["3", "5"]
+    assert local.list_visible_gpus() == ["3", "5"]
     monkeypatch.setenv(GPUS, "")
-    assert local.visible_gpus() == []
+    assert local.list_visible_gpus() == []
 
 
 def test_a_setting_newer_than_a_run_had_its_default(tmp_path, cache):

@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated, NamedTuple
 
 import numpy as np
@@ -49,18 +50,18 @@ class Polar:
     """One hidden layer with tanh; a network with settings of its own."""
     hidden: Annotated[int, Ge(1), "width of the hidden layer"] = 8
 
-    def build(self, shape, classes):
+    def build(self, shape: tuple[int, ...], classes: int) -> nn.Module:
         return nn.Sequential(nn.Linear(*shape, self.hidden), nn.Tanh(), nn.Linear(self.hidden, classes))
 
 
 class PlainNet(nn.Module):
     """An ordinary module that knows nothing of fedmpi."""
 
-    def __init__(self, width: int = 8):
+    def __init__(self, width: int = 8) -> None:
         super().__init__()
         self.first, self.last = nn.Linear(2, width), nn.Linear(width, 3)
 
-    def forward(self, x):
+    def forward(self, x: Tensor) -> Tensor:
         return self.last(self.first(x).relu())
 
 
@@ -68,7 +69,7 @@ class Rings:
     """Three noisy rings in the plane."""
     title = "rings"
 
-    def load(self, root):
+    def load(self, root: Path) -> Dataset:
         rng = np.random.default_rng(0)
         y = rng.integers(3, size=600)
         angle = rng.uniform(0, 2 * np.pi, 600)
@@ -81,5 +82,6 @@ class ByTurns:
     """Every client takes a sample in turn."""
     title = "by turns"
 
-    def assign(self, labels, clients, rng):
+    def assign(self, labels: np.ndarray, clients: int,
+               rng: np.random.Generator) -> tuple[list[np.ndarray], None]:
         return [np.arange(i, len(labels), clients) for i in range(clients)], None

@@ -1,6 +1,8 @@
 """Faults planted into fedmpi/clients, each seen by the suite: (definition, old text, new text)."""
 from __future__ import annotations
 
+MEASURES = "fedmpi.clients.measures:"
+
 FAULTS: list[tuple[str, str, str]] = [
     # what a rank measures and keeps
     ("fedmpi.clients.evaluation:Evaluator.samples", "self.parts[part]", "self.parts[0]"),
@@ -20,6 +22,28 @@ FAULTS: list[tuple[str, str, str]] = [
     ("fedmpi.clients.state_store:Spill.forget", "self.free.append(self.places.pop(client))", "self.places.pop(client)"),
     ("fedmpi.clients.sample_cache:SampleCache.__getitem__", "self._kept.move_to_end(client)", "pass"),
     ("fedmpi.clients.placement:assign_homes", "sizes + FIXED_COST", "sizes"),
-    ("fedmpi.clients.placement:Pace.note", "self.hosts, 1", "self.hosts, 0"),
+    ("fedmpi.clients.placement:Pace.record", "self.hosts, 1", "self.hosts, 0"),
     ("fedmpi.clients.placement:Pace.moves", "saved < MIN_SAVING", "saved < 0"),
-    ("fedmpi.clients.measures:macro_f1", "(true + predicted) > 0", "true > 0")]
+    ("fedmpi.clients.measures:compute_macro_f1", "(true + predicted) > 0", "true > 0"),
+    # new clients
+    ("fedmpi.clients.newcomers:list_newcomers", "len(homes) + i", "i"),
+    ("fedmpi.clients.newcomers:list_newcomers", "i % len(hosts)", "0"),
+    ("fedmpi.clients.newcomers:refuse_newcomers", "if not method.serves_newcomers", "if False"),
+    ("fedmpi.clients.evaluation:Evaluator.measure_clients", "hosted.newcomers, hosted.shared, when)",
+     "hosted.newcomers, hosted.shared, when, JUDGED)"),
+    ("fedmpi.clients.evaluation:Evaluator.measure_clients", "hosted.method.serve_newcomer, hosted",
+     "hosted.method.personal, hosted"),
+    # further measures
+    (MEASURES + "compute_auc", "(below + up_to).sum()", "(2 * below).sum()"),
+    (MEASURES + "compute_auc", "len(classes) < 2", "len(classes) < 3"),
+    (MEASURES + "compute_auc", "for label in classes:", "for label in range(logits.shape[1]):"),
+    (MEASURES + "compute_auc", " or not probabilities.isfinite().all()", ""),
+    (MEASURES + "compute_auc", "logits.double().softmax(1)", "logits.double()"),
+    (MEASURES + "compute_balanced_accuracy",
+     "float(torch.stack([right[y == label].mean() for label in y.unique()]).mean())", "float(right.mean())"),
+    (MEASURES, "CONFIDENCE_BINS = 15", "CONFIDENCE_BINS = 10"),
+    (MEASURES + "compute_calibration_error", "right=True", "right=False"),
+    (MEASURES + "compute_calibration_error", "np.abs(gaps).sum()", "abs(gaps.sum())"),
+    (MEASURES + "measure_by_own_code", "logits.clone(), y.clone()", "logits, y"),
+    ("fedmpi.clients.evaluation:Evaluator._measure_together", "logits[:len(labels)]", "logits"),
+    ("fedmpi.clients.evaluation:Evaluator.measure_now", "[np.nan] * len(self.measures)", "[0.] * len(self.measures)")]

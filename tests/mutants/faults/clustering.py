@@ -8,12 +8,12 @@ FAULTS: list[tuple[str, str, str]] = [
      "np.random.SeedSequence(seed)",
      "np.random.SeedSequence(seed[:1])"),
     ("fedmpi.clustering.kmeans_and_linkage:lloyd", "weight[labels == j])", "None)"),
-    ("fedmpi.clustering.kmeans_and_linkage:mean_distance", "weight[labels == j])", "None)"),
+    ("fedmpi.clustering.kmeans_and_linkage:compute_mean_distance", "weight[labels == j])", "None)"),
     ("fedmpi.clustering.kmeans_and_linkage:split_in_two", "2 * leaving.sum() <=", "2 * leaving.sum() <"),
-    ("fedmpi.clustering.kmeans_and_linkage:kmeans_of_models", ".int().argmax(1)", ".int().argmin(1)"),
-    ("fedmpi.clustering.kmeans_and_linkage:kmeans_of_models",
+    ("fedmpi.clustering.kmeans_and_linkage:cluster_models", ".int().argmax(1)", ".int().argmin(1)"),
+    ("fedmpi.clustering.kmeans_and_linkage:cluster_models",
      "products.diagonal() - to_centres) / 2",
      "products.diagonal() - to_centres)"),
-    ("fedmpi.clustering.low_rank:principal", "np.eye(n) - 1 / n", "np.eye(n)"),
-    ("fedmpi.clustering.low_rank:unit_rows", ".clamp_min(torch.finfo(rows.dtype).tiny)", ""),
-    ("fedmpi.clustering.low_rank:multiply_adds", "n * k + n + k", "n * k + n")]
+    ("fedmpi.clustering.low_rank:find_principal_weights", "np.eye(n) - 1 / n", "np.eye(n)"),
+    ("fedmpi.clustering.low_rank:scale_to_unit_rows", ".clamp_min(torch.finfo(rows.dtype).tiny)", ""),
+    ("fedmpi.clustering.low_rank:count_multiply_adds", "n * k + n + k", "n * k + n")]

@@ -17,11 +17,12 @@ FAULTS: list[tuple[str, str, str]] = [
     ("fedmpi.comm.rows:Rows.mean_by", "np.bincount(group, weights, minlength=k)", "np.bincount(group, minlength=k)"),
     ("fedmpi.comm.rows:Rows._read", "scale, self.dtype)", "scale)"),
     # medians
-    ("fedmpi.comm.robust:middle_by", "middle(own[groups == j], int(cut))", "middle(own[groups == j], int(cuts[0]))"),
-    ("fedmpi.comm.robust:columns_of_rank", "reshape(len(ranks), width)", "reshape(-1, width)"),
+    ("fedmpi.comm.robust:trim_mean_by", "trim_mean(own[groups == j], int(cut))",
+     "trim_mean(own[groups == j], int(cuts[0]))"),
+    ("fedmpi.comm.robust:gather_columns", "reshape(len(ranks), width)", "reshape(-1, width)"),
     ("fedmpi.comm.robust:RobustMean.values_left_out", "members - ROUNDING", "members + ROUNDING"),
     # orders
-    ("fedmpi.comm.frame:padded", "(nbytes + 7) // 8 * 8", "nbytes // 8 * 8 + 8"),
+    ("fedmpi.comm.frame:round_up_to_8", "(nbytes + 7) // 8 * 8", "nbytes // 8 * 8 + 8"),
     ("fedmpi.comm.rank_pool:RankPool.train", "return bad == 0", "return bad > 0"),
     ("fedmpi.comm.order_performer:OrderPerformer._gather_in_order",
      'out[np.argsort(ranks, kind="stable")] = gathered', "out[:] = gathered"),
@@ -50,6 +51,6 @@ FAULTS: list[tuple[str, str, str]] = [
     ("fedmpi.comm.heartbeat:Heartbeat.fail", "tell=False", "tell=True"),
     ("fedmpi.comm.heartbeat:Heartbeat.receive_reports", "            self.silent[peer] = 0.\n", ""),
     ("fedmpi.comm.launcher:shares_cores", "local > cores and not bound", "local >= cores and not bound"),
-    ("fedmpi.comm.launcher:started_by_srun", '"OMPI_COMM_WORLD_SIZE" in os.environ', "False"),
+    ("fedmpi.comm.launcher:was_started_by_srun", '"OMPI_COMM_WORLD_SIZE" in os.environ', "False"),
     ("fedmpi.comm.launcher:drain", "            stream.flush()\n", ""),
     ("fedmpi.comm.gpu_staging:wants_gpu_direct", "world.size > 1 and device", "device")]

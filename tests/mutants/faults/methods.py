@@ -2,11 +2,26 @@
 from __future__ import annotations
 
 FAULTS: list[tuple[str, str, str]] = [
+    # newcomers
+    ("fedmpi.methods.fedmhc:FedMHC.serve_newcomer", "self.model, w, pull", "self.model, mine.theta, pull"),
+    ("fedmpi.methods.fedmhc:FedMHC.serve_newcomer", "self.choose_group(shared, data)", "0 * data.id"),
+    ("fedmpi.methods.fedmhc:FedMHC.serve_newcomer", "side_by_side(w, w, data)", "side_by_side(w, mine.theta, data)"),
+    ("fedmpi.methods.lcfed:LCFed.serve_newcomer", "likeness.argmax()", "likeness.argmin()"),
+    ("fedmpi.methods.lcfed:LCFed.serve_newcomer", "scale_to_unit_rows(shared.images)", "shared.images"),
+    ("fedmpi.methods.lcfed:LCFed.serve_newcomer", "(Omega, self.mu, None), ", ""),
+    ("fedmpi.methods.fesem:FeSEM.serve_newcomer", "shared.w.mean(0)", "shared.w[0]"),
+    ("fedmpi.methods.cfl:CFL.serve_newcomer", "torch.where(in_use, losses, torch.inf)", "losses"),
+    ("fedmpi.methods.cgpfl:CGPFL.serve_newcomer", "table_row(shared.Omega, nearest)", "shared.Omega.mean(0)"),
+    ("fedmpi.methods.fedcps:FedCPS.serve_newcomer", "[(theta, self.lam, None)]", "[]"),
+    ("fedmpi.methods.fedgroup:FedGroup.serve_newcomer", "torch.full_like(data.id, -1)", "torch.full_like(data.id, 0)"),
+    ("fedmpi.methods.ditto:Ditto.serve_newcomer", "descend(self.model, shared.w, ", "descend(self.model, mine.v, "),
+    ("fedmpi.methods.fedper:FedPer.serve_newcomer", "self.fit_head(shared, mine, data)", "mine.h"),
+    ("fedmpi.methods._cam:CAM.serve_newcomer", "data.with_added_logits(self.model, shared.g)", "data"),
     # steps that have no momentum take the run's
     ("fedmpi.methods.fedala:FedALA.mix", "momentum=0., args=(mine.top,)", "args=(mine.top,)"),
     ("fedmpi.methods.pfedcam:PFedCAM.interpolate", "lr=self.interp_lr, momentum=0.)", "lr=self.interp_lr)"),
     ("fedmpi.methods.fedah:FedAH.mix", "momentum=0., args=(mine.h, h)", "args=(mine.h, h)"),
-    ("fedmpi.methods.per_fedavg:PerFedAvg.personal", "JUDGED, steps=1)", "JUDGED)"),
+    ("fedmpi.methods.per_fedavg:PerFedAvg.personal", "JUDGED_STREAM, steps=1)", "JUDGED_STREAM)"),
     # weights that are not bounded
     ("fedmpi.methods.fedah:FedAH.mix", ", clip=(0., 1.))", ")"),
     ("fedmpi.methods.fedala:FedALA.mix", ", clip=(0., 1.)", ""),
@@ -14,13 +29,13 @@ FAULTS: list[tuple[str, str, str]] = [
     ("fedmpi.methods.fedfomo:FedFomo.client", "a = weight.clamp(min=0)", "a = weight"),
     ("fedmpi.methods.fedcps:FedCPS.compute_pull", "lam.clamp(self.lam_min, self.lam_max)", "lam"),
     # who is like whom
-    ("fedmpi.methods.fedgroup:FedGroup.find_group", "@ dW / norms.clamp(min=1e-30)", "@ dW"),
+    ("fedmpi.methods.fedgroup:FedGroup.join_group", "@ dW / norms.clamp(min=1e-30)", "@ dW"),
     ("fedmpi.methods.fedgroup:FedGroup.cluster_updates", "along / gram.diagonal().sqrt().clamp(min=1e-300)[:, None]",
      "along"),
     ("fedmpi.methods.fedgroup:FedGroup.cluster_updates", "vectors[:, -self.K:]", "vectors[:, :self.K]"),
-    ("fedmpi.methods.lcfed:LCFed.assign_clusters", "cosines_to_centres(images, shared.images)",
+    ("fedmpi.methods.lcfed:LCFed.assign_clusters", "compute_cosines(images, shared.images)",
      "(images @ shared.images.T)"),
-    ("fedmpi.methods.lcfed:LCFed.assign_clusters", "kmeans(unit_rows(images)", "kmeans(images"),
+    ("fedmpi.methods.lcfed:LCFed.assign_clusters", "kmeans(scale_to_unit_rows(images)", "kmeans(images"),
     ("fedmpi.methods.cfl:cosines_from_gram", "gram / norms / norms[:, None]", "gram / norms"),
     ("fedmpi.methods.ifca:IFCA.choose_cluster", "argmin()", "argmax()"),
     ("fedmpi.methods.fedamp:FedAMP.weigh_by_distance", "self.alpha / sigma\n", "self.alpha\n"),
@@ -47,10 +62,12 @@ FAULTS: list[tuple[str, str, str]] = [
     # the wrong batches, or the wrong block
     ("fedmpi.methods.fedah:", "MIX_STREAM, HEAD_STREAM = 1, 2", "MIX_STREAM, HEAD_STREAM = 2, 1"),
     ("fedmpi.methods.fedah:FedAH.client", "only=self.model.phi", "only=self.model.h"),
-    ("fedmpi.methods.fedrep:FedRep.client", "self.head_epochs, HEAD", "self.head_epochs, 0"),
-    ("fedmpi.methods.per_fedavg:", "INNER, THIRD, JUDGED = 1, 2, 3", "INNER, THIRD, JUDGED = 0, 2, 3"),
+    ("fedmpi.methods.fedrep:FedRep.fit_head", "self.head_epochs, HEAD_PASSES_STREAM", "self.head_epochs, 0"),
+    ("fedmpi.methods.per_fedavg:", "INNER_STREAM, THIRD_STREAM, JUDGED_STREAM = 1, 2, 3",
+     "INNER_STREAM, THIRD_STREAM, JUDGED_STREAM = 0, 2, 3"),
     ("fedmpi.methods.fedavg_plus:FedAvgPlus.client", "data.with_batches(None, k)", "data.with_batches(None, 0)"),
-    ("fedmpi.methods.fedfomo:FedFomo.client", "HELD, fixed=True, rest=True)", "HELD, fixed=True)"),
+    ("fedmpi.methods.fedfomo:FedFomo.client", "HELD_OUT_STREAM, fixed=True, rest=True)",
+     "HELD_OUT_STREAM, fixed=True)"),
     # a default that is another method, and the books
     ("fedmpi.methods.fedrep:FedRep", "] = 10", "] = 1"),
     ("fedmpi.methods.ifca_cam:IFCACAM", '] = "mean"', '] = "equal"'),

@@ -14,8 +14,10 @@ FAULTS: list[tuple[str, str, str]] = [
     ("fedmpi.models.flat:Model._another", "START_SEED_STRIDE * j", "j"),
     ("fedmpi.models.flat:shape_parameter", "(out, height, width, channels)).movedim(-1, -3)",
      "(out, channels, height, width))"),
-    ("fedmpi.models.flat:Net.release", "self._work, None", "self._work, self._work"),
-    ("fedmpi.models.flat:is_inside", "part.stop <= block.stop", "part.start <= block.stop"),
+    ("fedmpi.models.flat:Net.release", "self._work = None", "self._work = work"),
+    ("fedmpi.models.slices:is_inside", "part.stop <= block.stop", "part.start <= block.stop"),
     ("fedmpi.models.variational:Variational.__init__", "model._seed + CODE_SEED_OFFSET", "model._seed"),
     ("fedmpi.models.variational:split_gaussian", "F.softplus(s) + MIN_SIGMA", "F.softplus(s)"),
-    ("fedmpi.models.variational:Experts.forward", "mu * sigma ** -2", "mu * sigma ** -1")]
+    ("fedmpi.models.variational:Experts.forward", "mu * sigma ** -2", "mu * sigma ** -1"),
+    ("fedmpi.models.checks:try_network", "return its .logits", "return it"),
+    ("fedmpi.models.build:make_blank_samples", "torch.ones(size", "torch.zeros(size")]

@@ -2,6 +2,9 @@
 from __future__ import annotations
 
 FAULTS: list[tuple[str, str, str]] = [
+    ("fedmpi.storage.older_versions:add_missing_settings", "found[name].setdefault(setting, value)",
+     "found[name][setting] = value"),
+    ("fedmpi.storage.older_versions:", '"data.new_clients": 0, ', ""),
     # files become durable in order
     ("fedmpi.storage.atomic:atomic", "            sync(part)\n", ""),
     ("fedmpi.storage.atomic:atomic", "            sync(path.parent)\n", ""),
@@ -15,7 +18,7 @@ FAULTS: list[tuple[str, str, str]] = [
     ("fedmpi.storage.history:read_parts", "if part.after is not None and", "if False and"),
     ("fedmpi.storage.history:read_parts", "(-1 if last is None else last)", "-1"),
     ("fedmpi.storage.history:History.truncate", "if keep or path == self.path", "if True"),
-    ("fedmpi.storage.history:write_part", "        SealedFile(made, KIND)", "        pass"),
+    ("fedmpi.storage.history:write_part", "        SealedFile(made, HISTORY_KIND)", "        pass"),
     ("fedmpi.storage.seal:is_plain_hdf5", "return head[base:base + 8] == bytes(8)", "return True"),
     # a checkpoint is whole, and each row its client's
     ("fedmpi.storage.seal:digest_pieces", "{first + i}", "{i}"),
@@ -26,7 +29,7 @@ FAULTS: list[tuple[str, str, str]] = [
      'self.about["size"]) != self.about["digest"]:', "if False:"),
     ("fedmpi.storage.sealed:find_place", "SEAL_BYTES <= offset <= size - bytes_", "SEAL_BYTES <= offset"),
     ("fedmpi.storage.sealed:find_place", "    if data.chunks:", "    if False:"),
-    ("fedmpi.storage.sealed:find_data_sets", "if not isinstance(group.get(name, getlink=True), h5py.HardLink):",
+    ("fedmpi.storage.sealed:open_item", "if not isinstance(group.get(name, getlink=True), h5py.HardLink):",
      "if False:"),
     ("fedmpi.storage.sealed:SealedFile.check_rows", "min(count, start + at_once)", "min(count, start + 1)"),
     ("fedmpi.storage.sealed:write_sealed", "        os.fsync(file.fileno())", "        pass"),
@@ -34,7 +37,7 @@ FAULTS: list[tuple[str, str, str]] = [
      "            pass\n"),
     ("fedmpi.storage.checkpoint:prune", "[*sealed][:keep]", "[*sealed][-keep:]"),
     ("fedmpi.storage.checkpoint:prune", "max(reversed(judged), key=", "max(judged, key="),
-    ("fedmpi.storage.checkpoint:prune", "if any(map(verifies, stay)) else []", ""),
+    ("fedmpi.storage.checkpoint:prune", "if any(map(is_sound_checkpoint, stay)) else []", ""),
     ("fedmpi.storage.checkpoint:list_checkpoints", "(len(path.name), path.name)", "path.name"),
     ("fedmpi.storage.seal:digest_outside", "            at += len(block)\n        at = start + length",
      "            at += len(block)\n        at = start"),
@@ -44,15 +47,18 @@ FAULTS: list[tuple[str, str, str]] = [
     ("fedmpi.storage.lock:Lock.beat", "                if self.held():\n                    os.utime",
      "                if True:\n                    os.utime"),
     ("fedmpi.storage.lock:Lock.release", "if self.held():", "if True:"),
-    ("fedmpi.storage.lock:why_dead", "silence >= SILENCE", "silence >= BEAT / 2"),
-    ("fedmpi.storage.lock:why_dead", 'me["cluster"] and holder.get("cluster") == me["cluster"]', "True"),
-    ("fedmpi.storage.lock:why_dead", 'holder["restart"] < me["restart"]', 'holder["restart"] <= me["restart"]'),
-    ("fedmpi.storage.lock:started", "fields[18]", "fields[0]"),
-    ("fedmpi.storage.lock:started", 'if state in "ZX"', 'if state in "X"'),
+    ("fedmpi.storage.lock:find_why_dead", "silence >= SILENCE", "silence >= BEAT / 2"),
+    ("fedmpi.storage.lock:find_why_dead", 'me["cluster"] and holder.get("cluster") == me["cluster"]', "True"),
+    ("fedmpi.storage.lock:find_why_dead", 'holder["restart"] < me["restart"]', 'holder["restart"] <= me["restart"]'),
+    ("fedmpi.storage.lock:read_start_mark", "fields[18]", "fields[0]"),
+    ("fedmpi.storage.lock:read_start_mark", 'if state in "ZX"', 'if state in "X"'),
     # what is told and counted
-    ("fedmpi.storage.folder:default_folder", "last + 1", "len(numbers) + 1"),
+    ("fedmpi.storage.folder:RunFolder.release", "            self.background.wait()\n", "            pass\n"),
+    ("fedmpi.storage.background:BackgroundWrite.feed", "            self.end(None)\n", ""),
+    ("fedmpi.storage.background:BackgroundWrite.result", "self.error or Abandoned()", "Abandoned()"),
+    ("fedmpi.storage.folder:choose_folder", "last + 1", "len(numbers) + 1"),
     ("fedmpi.storage.history:History.truncate", '"right"', '"left"'),
     ("fedmpi.storage.folder:RunFolder.append_metrics", "        self.behind = True\n", ""),
-    ("fedmpi.storage.run_status:outcome_of", "not in (FINISHED, SAVED)", "not in (FINISHED,)"),
-    ("fedmpi.storage.run_status:outcome_of", 'result["rounds"] < rounds', 'result["rounds"] <= rounds'),
-    ("fedmpi.storage.run_status:outcome_of", "starts[-1][1]", "starts[0][1]")]
+    ("fedmpi.storage.run_status:read_outcome", "not in (FINISHED, SAVED)", "not in (FINISHED,)"),
+    ("fedmpi.storage.run_status:read_outcome", 'result["rounds"] < rounds', 'result["rounds"] <= rounds'),
+    ("fedmpi.storage.run_status:read_outcome", "starts[-1][1]", "starts[0][1]")]

@@ -1,0 +1,121 @@
+"""How far runs are while they go on, from the files that they leave."""
+from __future__ import annotations
+
+import json
+import os
+import re
+import time
+
+import pytest
+
+from fedmpi.cli import app
+from fedmpi.commands.status import find_runs, read_status, show_status
+from fedmpi.errors import BadInput
+from fedmpi.storage.lock import Lock
+
+
+def status_of(*paths: str) -> list[dict]:
+    return read_status(find_runs(list(paths)))
+
+
+LINES = [{"round": n, "seconds": 2. * n, "memory_mib": 300. + n, **({"accuracy_mean": n / 10} if n % 2 else {})}
+         for n in range(1, 6)]
+
+
+@pytest.fixture
+def make(tmp_path):
+    """Return a function that makes a run folder whose last round ended so many seconds ago."""
+    locks = []
+
+    def build(name: str, lines=LINES, rounds=9, held=False, ago=3., result=None, said=""):
+        folder = tmp_path / name
+        (folder / "checkpoints").mkdir(parents=True)
+        (folder / "config.yaml").write_text(f"rounds: {rounds}\n")
+        (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+        os.utime(folder / "metrics.jsonl", (time.time() - ago,) * 2)
+        if result:
+            (folder / "result.json").write_text(json.dumps(result))
+        if said:
+            (folder.with_name(f"{folder.name}.txt")).write_text(said)
+        if held:
+            locks.append(Lock(folder))
+        return folder
+    yield build
+    for lock in locks:
+        lock.release()
+
+
+def test_a_run_under_way_says_how_long_it_will_take(make):
+    folder = make("a", held=True)
+    for number in (2, 10, 4):
+        (folder / "checkpoints" / f"round-{number:06d}.h5").touch()
+    (found,) = status_of(str(folder))
+    since = found.pop("seconds_since_last_sign")
+    assert 3 <= since < 60
+    assert found == {"run": str(folder), "folder": str(folder), "state": "running", "round": 5, "rounds": 9,
+                     "accuracy": .5, "seconds_per_round": 2., "seconds_left": 8., "memory_mib": 305.,
+                     "saved_round": 10, "note": ""}
+
+
+def test_the_time_of_a_round_is_that_of_the_latest_ones(make):
+    lines = [{"round": n, "seconds": 100. + n} for n in range(1, 31)]
+    assert status_of(str(make("a", lines)))[0]["seconds_per_round"] == 1
+    assert status_of(str(make("b", lines[:1])))[0]["seconds_per_round"] == 101
+    assert status_of(str(make("c", [])))[0]["seconds_per_round"] is None
+
+
+def test_states(make, tmp_path):
+    make("stopped")
+    make("silent", held=True, ago=121)
+    make("slow", [{"round": 1, "seconds": 100.}], held=True, ago=499)
+    make("new", [], held=True, ago=9999)
+    make("done", result={"rounds": 5, "digest": "ab", "accuracy_mean": .5})
+    make("bad", said="job 7: start 1 on n1: c.yaml\nfedmpi: rank 1: no memory\njob 7: ended with code 1, why\n")
+    found = {one["run"].rpartition("/")[2]: one for one in status_of(str(tmp_path))}
+    assert {name: one["state"] for name, one in found.items()} == {
+        "stopped": "stopped", "silent": "silent", "slow": "running", "new": "running", "done": "finished",
+        "bad": "failed"}
+    assert found["bad"]["note"] == "fedmpi: rank 1: no memory"
+    assert "no round has ended for 2 min" in found["silent"]["note"] and "log.txt" in found["silent"]["note"]
+    assert found["silent"]["seconds_left"] == 8 and found["stopped"]["seconds_left"] is None
+
+
+def test_runs_are_found_below_a_folder_in_natural_order(make, tmp_path, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
+    for name in ("job/run-10", "job/run-9", "other"):
+        make(name)
+    (tmp_path / "job" / "loop").symlink_to(tmp_path)
+    lines = show_status(status_of(str(tmp_path / "job"), str(tmp_path / "job" / "run-9"))).splitlines()
+    assert [line.split()[0].rpartition("/")[2] for line in lines[2:-1]] == ["run-9", "run-10"]
+    assert lines[0].split("  ")[0] == "run" and lines[-1] == "2 stopped"
+    shown = " ".join(lines[2].split()[1:])
+    assert re.fullmatch(r"stopped 5/9 50\.00 % 2\.0 s - 305 \d+\.\d s ago -", shown), shown
+
+
+def test_runs_of_a_job(make, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "c.yaml").write_text("rounds: 9\n")
+    (tmp_path / "job.yaml").write_text("title: T\nconfig: c.yaml\nmeasure: accuracy_mean\n"
+                                       "rows: {A: fedavg, B: local}\n")
+    make("out/a/result/seed-0")
+    monkeypatch.setattr("sys.argv", ["fedmpi", "status", "job.yaml", "--out", "out", "--json"])
+    with pytest.raises(SystemExit) as end:
+        app()
+    found = json.loads(capsys.readouterr().out)
+    assert end.value.code == 0
+    assert [(one["state"], one["round"], one["rounds"]) for one in found] == [("stopped", 5, 9), ("waiting", 0, None)]
+
+
+def test_damage_is_a_note_and_hides_no_other_run(make, tmp_path):
+    (make("a") / "config.yaml").write_text("{")
+    (make("b") / "result.json").write_text("{")
+    make("c")
+    a, b, c = status_of(str(tmp_path))
+    assert "config.yaml cannot be read" in a["note"] and a["rounds"] is None
+    assert b["state"] == "failed" and "result.json is damaged" in b["note"] and c["note"] == ""
+    assert "5/?" in show_status(status_of(str(tmp_path)))
+
+
+def test_where_there_is_no_run(tmp_path):
+    with pytest.raises(BadInput, match="no run in this folder or below it; give run folders"):
+        status_of(str(tmp_path))

@@ -1,0 +1,1 @@
+"""Throw odd input at the program: `python -m tests.fuzz --help`; docs/testing.md explains the command."""

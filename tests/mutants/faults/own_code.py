@@ -1,0 +1,23 @@
+"""Faults of fedmpi/own_code, each of which some test sees."""
+from __future__ import annotations
+
+FAILURES = "fedmpi.own_code.failures:"
+FINGERPRINT = "fedmpi.own_code.fingerprint:"
+CHANGES = "fedmpi.own_code.changes:"
+
+FAULTS: list[tuple[str, str, str]] = [
+    (FAILURES + "blame_own_code", "    except FedmpiError:\n        raise\n", ""),
+    (FAILURES + "blame_own_code", "not (always or find_own_line(error))", "not find_place(error)"),
+    (FAILURES + "blame_own_code", " from error", " from None"),
+    (FAILURES + "find_own_line", "reversed([*traceback.walk_tb(error.__traceback__)])",
+     "[*traceback.walk_tb(error.__traceback__)][:0]"),
+    (FAILURES + "describe_error", '" ".join(str(said).split())', "str(said)"),
+    (FINGERPRINT + "hash_tree", "only in (\"\", top)", "True"),
+    (FINGERPRINT + "hash_tree", "        waiting |= find_files(root, name)\n", "        pass\n"),
+    (FINGERPRINT + "find_base", " + (path.name == \"__init__.py\")", ""),
+    (FINGERPRINT + "hash_module", "top not in list_plug_ins()", "True"),
+    (FINGERPRINT + "find_home_modules", "is_own_module(base.__module__)", "False"),
+    (FINGERPRINT + "refuse_stale", "before[0] is not made_by", "False"),
+    (CHANGES + "list_changes", "then.get(name, \"\") != now.get(name, \"\") and ", ""),
+    (CHANGES + "list_changes", " and None not in (then.get(name, \"\"), now.get(name, \"\"))", ""),
+    (CHANGES + "refuse_other_code", "mine.get(name, \"\") != of_rank_0.get(name, \"\")", "False")]

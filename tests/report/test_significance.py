@@ -1,0 +1,114 @@
+"""Paired tests and mean ranks, against numbers that were worked out on paper or are printed in tables."""
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from fedmpi.report import significance
+from fedmpi.report.figures.ranks import draw_mean_ranks, list_groups
+from fedmpi.report.results import Results, Shown
+from fedmpi.report.significance import MeanRanks, compare_column, compute_wilcoxon_p, correct_by_holm, rank_rows
+from tests.report import made
+
+ROWS = ["A", "B", "C"]
+# accuracies of six clients; C is as A but for two clients, and B is worse everywhere
+A = np.array([.9, .8, .7, .6, .5, .4])
+OF = {"A": A, "B": A - np.array([.01, .02, .03, .04, .05, .06]), "C": A + np.array([0, 0, 0, 0, .1, -.2])}
+
+
+@pytest.fixture
+def results(tmp_path):
+    """Two seeds; the second lacks row C."""
+    shown = []
+    for row in ROWS:
+        for seed in (0, 1):
+            run = made.run(tmp_path / f"{row}{seed}", history={"round": [1, 2], "accuracy": [A * 0, OF[row]]},
+                           result={"ranks": 3 if row == "A" else 1} if (row, seed) != ("C", 1) else None)
+            shown.append(Shown(row, "x", seed, run))
+    return Results("t", "c", ROWS, ["x"], [0, 1], shown)
+
+
+def test_holm_multiplies_the_smallest_the_most_and_keeps_the_order():
+    assert correct_by_holm([.01, .04, .03, None]) == pytest.approx([.03, .06, .06, None])
+    assert correct_by_holm([.9, .8]) == pytest.approx([1., 1.]) and correct_by_holm([None]) == [None]
+
+
+def test_wilcoxons_p_of_six_pairs():
+    """All six of one sign: 2 / 2^6. A zero takes the lowest rank, and the test is then the normal approximation."""
+    assert compute_wilcoxon_p(np.arange(1., 7)) == pytest.approx(2 / 64)
+    assert compute_wilcoxon_p(np.arange(1., 6)) is None and compute_wilcoxon_p(np.zeros(6)) == 1
+    assert compute_wilcoxon_p(np.array([1., 2, 3, 4, 5, -6])) == pytest.approx(compute_wilcoxon_p(-np.array([1., 2, 3,
+                                                                                                             4, 5,
+                                                                                                             -6])))
+
+
+def test_rows_are_tested_against_the_best_on_common_seeds(results):
+    found = compare_column(results, "x")
+    assert (found.column, found.best) == ("x", "A")
+    b, c = found.tests
+    assert (b.row, b.better, b.worse, b.p_seeds) == ("B", 0, 12, None)
+    assert b.difference == pytest.approx(-3.5)
+    assert b.p_clients == pytest.approx(2 * compute_wilcoxon_p(np.repeat(OF["B"] - A, 2)))
+    assert (c.row, c.better, c.worse) == ("C", 1, 1) and c.difference == pytest.approx(-100 / 60)
+    text = significance.tests_to_markdown([found])
+    assert "| x: against A | points |" in text and "| B | -3.50 | 0 / 12 | " in text
+    assert significance.TESTS_EXPLAINED in text
+    assert significance.tests_to_markdown([]) == ""
+
+
+def test_one_finished_row_has_nothing_to_be_compared_with(results):
+    results.runs = results.of("A", "x")
+    assert compare_column(results, "x") is None and rank_rows(results) is None
+
+
+def test_a_client_without_test_data_and_federations_of_other_sizes_do_not_count(results, tmp_path):
+    lacking = np.append(OF["B"][:5] - .1, np.nan)
+    results.runs[2] = Shown("B", "x", 0, made.run(tmp_path / "d", result={"ranks": 1}, history={
+        "round": [1], "accuracy": [lacking]}))
+    results.runs[3] = Shown("B", "x", 1, made.run(tmp_path / "e", result={"ranks": 1}, history={
+        "round": [1], "accuracy": [A[:4] - .3]}))
+    b = compare_column(results, "x").tests[0]
+    assert (b.worse, b.p_clients) == (5, None) and b.difference == pytest.approx(-13.)
+
+
+def test_mean_ranks_over_blocks_in_which_all_rows_are_finished(results, tmp_path):
+    assert rank_rows(results) is None      # one block
+    for row, accuracies in OF.items():
+        for seed in (2, 3):
+            values = OF["A"] if row == "B" and seed == 3 else accuracies
+            results.runs.append(Shown(row, "x", seed, made.run(
+                tmp_path / f"{row}{seed}", result={"ranks": 1}, history={"round": [1], "accuracy": [values]})))
+    results.seeds += [2, 3]
+    ranks = rank_rows(results)
+    # blocks 0 and 2: A, C, B; block 3: A and B share the first two places
+    assert ranks.blocks == 3 and ranks.means == pytest.approx([(1 + 1 + 1.5) / 3, (3 + 3 + 1.5) / 3, (2 + 2 + 3) / 3])
+    axes, = draw_mean_ranks(results).axes
+    assert {text.get_text() for text in axes.texts} == {"A (1.17)", "C (2.33)", "B (2.50)"}
+    assert "critical difference 1.91" in axes.get_xlabel()
+
+
+@pytest.mark.parametrize("rows, q", [(3, 2.343), (4, 2.569), (10, 3.164)])
+def test_the_critical_difference_is_that_of_the_printed_table(rows, q):
+    """q as Demsar prints it for level .05 (table 5a)."""
+    ranks = MeanRanks([str(i) for i in range(rows)], [0.] * rows, 14)
+    assert ranks.critical_difference == pytest.approx(q * np.sqrt(rows * (rows + 1) / (6 * 14)), abs=2e-3)
+
+
+def test_groups_that_do_not_differ():
+    assert list_groups([1., 2., 3., 4.5], 1.) == [(0, 1), (1, 2)]
+    assert list_groups([1., 1.5, 2., 5.], 1.) == [(0, 2)] and list_groups([1., 3.], 1.) == []
+
+
+@pytest.mark.parametrize("p, text", [(None, "-"), (.0004, "< .001"), (.0312, ".031"), (1., "1")])
+def test_ps_as_text(p, text):
+    assert significance.format_p(p) == text
+
+
+def test_times_on_different_numbers_of_ranks_are_marked(results):
+    from fedmpi.report.figures.accuracy import draw_accuracy_by_seconds
+    for run in results.runs:
+        run.__dict__["outcome"] = run.outcome._replace(lines=[{"round": 1, "accuracy_mean": .5, "seconds": 1.}])
+    assert draw_accuracy_by_seconds(results, "x").get_suptitle() == (
+        "not comparable: runs had different numbers of MPI ranks (1: B, C; 3: A)")
+    results.rows = ["B", "C"]
+    assert draw_accuracy_by_seconds(results, "x").get_suptitle() == ""

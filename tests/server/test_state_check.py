@@ -1,0 +1,83 @@
+"""What a method's server computes is checked before it is saved: numbers that are not finite end the run by name."""
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+import torch
+
+from fedmpi.errors import FedmpiError
+from fedmpi.methods.fedamp import FedAMP
+from fedmpi.methods.fedavg import FedAvg
+from fedmpi.server.state_check import is_all_finite, refuse_non_finite
+
+HERE = "method=tests.server.test_state_check:"
+
+
+@dataclass(frozen=True)
+class ByNothing(FedAvg):
+    """A mean by weights that are all 0."""
+
+    def server(self, shared, up, who):
+        return shared._replace(w=up.w.mean(who.sizes * 0))
+
+
+@dataclass(frozen=True)
+class GroupsByNothing(FedAvg):
+    """Means of groups by weights, some of which are not numbers."""
+
+    def server(self, shared, up, who):
+        weights = np.where(who.ids == who.ids[0], np.nan, 1.)
+        return shared._replace(w=up.w.mean_by(np.zeros(len(who.ids)), 1, shared.w[None], weights)[0])
+
+
+@dataclass(frozen=True)
+class LateDivision(FedAvg):
+    """A division by 0 in the second round."""
+
+    def server(self, shared, up, who):
+        return shared._replace(w=up.w.mean() / (who.round - 1))
+
+
+@dataclass(frozen=True)
+class MixByNothing(FedAMP):
+    """Messages by weights that are not numbers."""
+
+    def compute_attention(self, gram):
+        return gram * np.nan
+
+
+@pytest.mark.parametrize("method, words, said", [
+    ("ByNothing", (), "FedAvg: in ByNothing.server, round 1, the weights of rows of w have 9 non-finite values of 9"),
+    ("ByNothing", ("server.reduce=float32",), "FedAvg: in ByNothing.server, round 1, the weights of rows of w have 9"),
+    ("GroupsByNothing", (), "FedAvg: in GroupsByNothing.server, round 1, the weights of rows of w have 1 non-finite"),
+    ("MixByNothing", (), "FedAMP: in MixByNothing.messages, round 1, the weights of rows of w have 81 non-finite"),
+    ("LateDivision", (), "FedAvg: 1210 of 1210 values of the server's field w are not finite after round 2, which is "
+     "not saved; look for a division by zero in LateDivision.server, or lower train.lr")])
+def test_a_method_that_computes_no_numbers_is_named_and_nothing_is_saved(ready, method, words, said):
+    run = ready(HERE + method, "train.participation=1", *words)
+    with pytest.raises(FedmpiError) as error:
+        run.go()
+    assert str(error.value).startswith(said)
+    done = method == "LateDivision"
+    assert [path.name for path in run.books.folder.checkpoints.iterdir()] == ["round-000001.h5"] * done
+    assert len(run.state.metrics) == done
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])
+@pytest.mark.parametrize("shape", [(), (3,), (4, 5)])
+def test_a_single_number_is_seen_wherever_it_stands(bad, shape):
+    good = torch.full(shape, 1e30)      # whose squares are beyond float32
+    assert is_all_finite(good) and is_all_finite(good[..., None][..., :0])
+    for at in range(good.numel()):
+        one = good.clone()
+        one.view(-1)[at] = bad
+        assert not is_all_finite(one)
+
+
+def test_integers_are_not_asked():
+    from fedmpi.methods.fedgroup import Shared
+    refuse_non_finite(FedAvg(), Shared(torch.zeros(1, 2), torch.zeros(1, 2), torch.zeros(3, dtype=torch.int64)), 1)
+    with pytest.raises(FedmpiError, match="1 of 2 values of the server's field models are not finite"):
+        refuse_non_finite(FedAvg(), Shared(torch.tensor([[1., torch.nan]]), torch.zeros(1, 2), torch.zeros(3)), 1)

@@ -1,0 +1,111 @@
+"""A write in a thread: it gets all blocks in order or none, its errors reach the main thread, and nobody waits for
+ever."""
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import pytest
+
+from fedmpi.errors import StorageError
+from fedmpi.storage.background import Abandoned, BackgroundWrite
+from fedmpi.storage.folder import RunFolder
+
+
+def test_it_writes_all_blocks_in_order():
+    written = []
+
+    def write(blocks):
+        written.extend(blocks)
+        assert threading.current_thread() is not threading.main_thread()
+        return Path("done")
+    background = BackgroundWrite(write, 2)
+    background.feed(iter(range(9)))
+    assert background.result() == Path("done") and written == [*range(9)]
+    assert background.done and background.seconds > 0
+
+
+def test_feeding_waits_for_the_disk_if_too_many_blocks_wait():
+    free, most = threading.Semaphore(0), []
+
+    def write(blocks):
+        for _ in blocks:
+            most.append(background.blocks.qsize())
+        return Path()
+
+    def slow():
+        for block in range(20):
+            if block == 3:
+                free.release()
+            yield block
+    background = BackgroundWrite(lambda blocks: free.acquire() and write(blocks), 3)
+    # The fourth block would never be asked for if three could not wait.
+    background.feed(slow())
+    background.result()
+    assert len(most) == 20 and max(most) <= 3
+
+
+@pytest.mark.parametrize("taken", [0, 1, 5])
+def test_an_error_of_the_write_reaches_the_main_thread(taken):
+    """Wherever it happens, also after the last block; the blocks that are left are thrown away."""
+    def write(blocks):
+        for _ in range(taken + 1):
+            next(blocks, None)
+        raise StorageError("the disk is full")
+    background = BackgroundWrite(write, 1)
+    background.feed(range(5))
+    with pytest.raises(StorageError, match="the disk is full"):
+        background.result()
+    with pytest.raises(StorageError, match="the disk is full"):
+        background.result()
+
+
+def test_blocks_that_end_with_an_error_are_not_taken_for_all_of_them():
+    seen = []
+
+    def write(blocks):
+        try:
+            return Path(str([*blocks]))
+        except Abandoned as error:
+            seen.append(error)
+            raise
+
+    def failing():
+        yield 1
+        raise KeyError("a rank failed")
+    background = BackgroundWrite(write, 1)
+    with pytest.raises(KeyError, match="a rank failed"):
+        background.feed(failing())
+    background.wait()
+    assert len(seen) == 1 and background.path is None
+
+
+def test_a_run_that_ends_while_it_hands_over_blocks_waits_for_no_more(tmp_path):
+    """A worker that fails ends the job inside of the gathering of the rows: the folder is unlocked there."""
+    folder = RunFolder.claim(tmp_path / "run", resume=False)
+    got = []
+    folder.background = BackgroundWrite(lambda blocks: got.append([*blocks]) or Path(), 1)
+
+    def ending():
+        yield 1
+        folder.release()
+        assert folder.background.done and not folder.lock.path.exists()
+        yield 2
+    for do in (lambda: folder.background.feed(ending()), folder.background.result):
+        with pytest.raises(Abandoned):
+            do()
+    assert got == []
+
+
+def test_a_folder_stays_locked_until_nothing_is_written_in_it(tmp_path):
+    folder, free, seen = RunFolder.claim(tmp_path / "run", resume=False), threading.Event(), []
+
+    def write(blocks):
+        free.wait()
+        seen.append(folder.lock.path.exists())
+        return Path()
+    folder.background = BackgroundWrite(write, 1)
+    folder.background.feed([])
+    threading.Timer(.05, free.set).start()
+    folder.release()
+    assert seen == [True] and not folder.lock.path.exists()
