@@ -7,12 +7,17 @@ import numpy as np
 
 from benchmarks.rig import Rig
 from benchmarks.synthetic import Synthetic
+from fedmpi.memory_check import refuse_larger
+
+# Copies of the parameters that are in memory at once.
+VECTORS = 8
 
 
 def measure(world, parameters=1_000_000, clients=100, repeats=10) -> dict | None:
     """Return rank 0's table: seconds of a round in which clients send back what they got, and what it moved.
 
     The ratio is a round's seconds over those of copying the bytes that the server sends and receives, once."""
+    refuse_larger(VECTORS * 4 * parameters, f"parameters = {parameters}: these vectors", "choose fewer")
     features = max(1, parameters // 20 - 11)
     rig = Rig(world, Synthetic((features,), 10, np.ones(clients, np.int64), tests=0), {
         "model": {"name": "mlp", "hidden": 20}, "method": "benchmarks.echo:Echo", "engine": "loop"})

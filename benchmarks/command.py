@@ -6,13 +6,21 @@ import inspect
 import json
 import sys
 from collections.abc import Callable
+from pathlib import Path
 
 from benchmarks.plot import plot
+from benchmarks.synthetic import SHAPES
 from fedmpi.config.load import parse_yaml
 from fedmpi.errors import BAD_INPUT, BadInput, FedmpiError
 
 NAMES = ("overhead", "engines", "collectives", "cohort", "scaling", "clustering", "similarity", "clients", "traffic",
          "exactness", "reading", "training")
+
+
+LARGEST = 10 ** 9
+PICTURES = (".png", ".svg", ".pdf")
+# The smallest value of a whole number is 1, but for these. They are measured from 100 clients on.
+SMALLEST = {"mini_batch": 0, "largest": 100}
 
 
 def run_benchmark(name: str, settings: list[str], json_path: str | None, picture_path: str | None) -> int:
@@ -22,6 +30,7 @@ def run_benchmark(name: str, settings: list[str], json_path: str | None, picture
     try:
         world = open_world()
         measure, chosen = find_benchmark(name, settings)
+        refuse_outputs(json_path, picture_path)
         found = measure(world, **chosen)
     except BadInput as error:
         # Every rank sees it, so one of them prints it.
@@ -40,6 +49,16 @@ def run_benchmark(name: str, settings: list[str], json_path: str | None, picture
             plot(found, picture_path)
     world.close()
     return 0
+
+
+def refuse_outputs(*paths: str | None) -> None:
+    """Raise BadInput now, and not after the measurement, for files that cannot be written."""
+    for path in filter(None, paths):
+        if not Path(path).parent.is_dir() or Path(path).is_dir():
+            raise BadInput(f"{path}: cannot be written; give the name of a file in a folder that is there")
+    picture = Path(paths[-1] or "x.png").suffix
+    if picture not in PICTURES:
+        raise BadInput(f"--plot {paths[-1]}: the name must end with {', '.join(PICTURES)}")
 
 
 def find_benchmark(name: str, settings: list[str]) -> tuple[Callable[..., dict | None], dict]:
@@ -62,7 +81,20 @@ def find_benchmark(name: str, settings: list[str]) -> tuple[Callable[..., dict |
         if not isinstance(chosen[key], type(defaults[key])):
             kind = type(defaults[key]).__name__
             raise BadInput(f"{key} = {value}: should be of type {kind}, as the default {defaults[key]!r} is")
+        refuse_value(key, chosen[key])
+    values = defaults | chosen
+    if "participants" in values and values["participants"] > (most := values.get("few", values.get("clients"))):
+        raise BadInput(f"participants = {values['participants']}: there are {most} clients; choose as many or fewer")
     return measure, chosen
+
+
+def refuse_value(key: str, value: object) -> None:
+    """Raise BadInput for a number that is out of bounds, and for samples of an unknown shape."""
+    least = SMALLEST.get(key, 1)
+    if type(value) is int and not least <= value <= LARGEST:
+        raise BadInput(f"{key} = {value}: should be from {least} to {LARGEST:,}")
+    if key == "shape" and value not in SHAPES:
+        raise BadInput(f"shape = {value}: is not known; there are {', '.join(SHAPES)}")
 
 
 def format_table(found: dict) -> str:

@@ -82,9 +82,11 @@ def decide(config_path: str | Path | Mapping[str, object], overrides: Sequence[s
     accepted: list[CodeChange] = []
     try:
         own_code = fingerprint_code(config)
+        if world.size == 1:
+            choose_device(config, world, world.host, hosts=True)
         with blame_own_code():
             federation = Federation(prepare_federation(config.data, config.seed))
-            refuse_engine(config, federation, build_method(config, federation))
+            refuse_engine(config, federation, build_method(config, federation, rehearse=True))
             try_measures(config.evaluate.measures, federation.classes)
         path, warnings = find_resume_checkpoint(folder, resume)
         snapshot = checkpoint.read_checkpoint(path, check=resume != "auto") if path else None
@@ -184,8 +186,11 @@ class Parts:
         return sorted({them["card"] for them in self.places if them["hosts"]} - {""})
 
 
-def build_method(config: Config, federation: Federation) -> Method:
-    """Build the model for the federation's samples and return the method on it. Raises BadInput."""
+def build_method(config: Config, federation: Federation, rehearse: bool = False) -> Method:
+    """Build the model for the federation's samples and return the method on it. Raises BadInput.
+
+    Args:
+        rehearse: try the functions of a method of the user's own first"""
     from fedmpi.clients import newcomers, updates
     from fedmpi.engines import batchnorm, training_options
     from fedmpi.models.build import build_model
@@ -199,6 +204,9 @@ def build_method(config: Config, federation: Federation) -> Method:
                         int(np.prod(federation.shape)))
     config.method.check(config.train)
     selection.refuse_selection(config, federation)
+    if rehearse:
+        from fedmpi.server.rehearsal import refuse_faulty_method
+        refuse_faulty_method(config, federation, model)
     method = batchnorm.bind_method(config.method, model)
     training_options.refuse_training_options(config, federation, method)
     updates.refuse_updates(config, method, federation)

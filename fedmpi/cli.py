@@ -18,7 +18,7 @@ from fedmpi.errors import BAD_INPUT, FedmpiError, StorageError
 from fedmpi.own_code.failures import blame_own_code
 from fedmpi.paths import is_wrong_path, refuse_wrong_paths
 from fedmpi.shipped import init_study, is_job_file
-from fedmpi.text import printable
+from fedmpi.text import format_error, printable
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False,
                   context_settings={"help_option_names": ["-h", "--help"]},
@@ -33,7 +33,7 @@ def clear_errors() -> Iterator[None]:
         with blame_own_code(), refuse_wrong_paths():
             yield
     except FedmpiError as error:
-        print(f"fedmpi: {printable(error)}", file=sys.stderr)
+        print(f"fedmpi: {format_error(error)}", file=sys.stderr)
         wrong_path = isinstance(error, StorageError) and is_wrong_path(error.__cause__)
         raise typer.Exit(BAD_INPUT if wrong_path else error.code) from None
 

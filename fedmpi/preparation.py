@@ -61,7 +61,8 @@ def prepare_run(parts: Parts, decision: Decision, progress: Progress, stop: Call
     choose_convolutions(run, decision.snapshot)
     run.pace.measured = not depends_on_neighbours(run)
     folder.rewrite_metrics(state.metrics)
-    for warning in filter(None, [*decision.warnings, folder.truncate_history(state.round)]):
+    known = decision.snapshot.books.get("history", "") if decision.snapshot else ""
+    for warning in filter(None, [*decision.warnings, folder.truncate_history(state.round, known)]):
         progress.say(f"warning: {warning}")
     return run
 

@@ -25,7 +25,7 @@ from fedmpi.errors import BadInput, FedmpiError
 from fedmpi.own_code.failures import describe_failure, find_own_line, format_cause, is_ctrl_c
 from fedmpi.ranks import refuse_mixed, refuse_other_ranks
 from fedmpi.slurm.deadline import Deadline, find_deadline
-from fedmpi.text import printable
+from fedmpi.text import format_error
 
 if TYPE_CHECKING:
     from fedmpi.assembly import Decision
@@ -123,7 +123,7 @@ def run_on_all_ranks(take_part: Callable[[Transport], int], context: RankContext
     except BadInput as error:
         # every process believes that it is rank 0: only one speaks
         if reports_refusal():
-            print(f"fedmpi: {printable(error)}", file=sys.stderr)
+            print(f"fedmpi: {format_error(error)}", file=sys.stderr)
         return errors.BAD_INPUT
     try:
         code = take_part(world)
@@ -171,7 +171,7 @@ def lead_command(world: Transport, request: RunRequest, context: RankContext) ->
     try:
         decision, ends = decide_and_tell(world, request)
     except FedmpiError as error:
-        print(f"fedmpi: {printable(error)}", file=sys.stderr, flush=True)
+        print(f"fedmpi: {format_error(error)}", file=sys.stderr, flush=True)
         return error.code
     try:
         return conduct(world, context, decision, ends)

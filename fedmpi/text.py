@@ -16,9 +16,19 @@ MIB, GIB = 2 ** 20, 2 ** 30
 CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 
 
+# A word so long is no name that anybody reads.
+LONG_WORD = re.compile(r"\S{400,}")
+
+
 def printable(text: object) -> str:
     """Return a text in which control characters are written as escapes such as \\x1b, so that a terminal shows them."""
     return CONTROLS.sub(lambda found: found[0].encode("unicode_escape").decode(), str(text))
+
+
+def format_error(error: object) -> str:
+    """Return an error's message as a terminal shows it: without control characters, and with names of thousands of
+    characters cut."""
+    return printable(LONG_WORD.sub(lambda found: f"{found[0][:120]}...{found[0][-60:]}", str(error)))
 
 
 def find_width() -> int:

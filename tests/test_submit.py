@@ -168,7 +168,7 @@ def test_a_script_is_written_and_submitted(sbatch, tmp_path):
     sbatch("echo '4711;cluster'")
     done = CliRunner().invoke(app, ["submit", CONFIG, "--name", "mine", "--account", "a1", "--partition", "long"])
     assert (done.exit_code, done.stdout) == (0, "4711\n")
-    assert done.stderr == "submitted runs/mine.sbatch; squeue --jobs 4711 shows it\n"
+    assert done.stderr.splitlines()[-1] == "submitted runs/mine.sbatch; squeue --jobs 4711 shows it"
     assert (tmp_path / "asked").read_text() == "--parsable runs/mine.sbatch\n"
     assert [path.name for path in (tmp_path / "runs").iterdir()] == ["mine.sbatch"]
     text = (tmp_path / "runs" / "mine.sbatch").read_text()
@@ -230,3 +230,10 @@ def test_without_sbatch_it_says_so(monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(BadInput, match="sbatch is not on this machine"):
         slurm_sbatch.submit_script(script.JobScript())
+
+
+def test_of_many_federations_that_are_missing_a_few_are_named(tmp_path):
+    (tmp_path / "runs.txt").write_text("".join(f"seed={i} data.cache={tmp_path}\n" for i in range(30)))
+    done = CliRunner().invoke(app, ["submit", CONFIG, "--dry-run", "--array", str(tmp_path / "runs.txt")])
+    *named, more = done.stderr.splitlines()
+    assert done.exit_code == 0 and len(named) == 5 and more == "25 more federations are not prepared yet either"

@@ -62,3 +62,9 @@ def test_without_a_terminal_there_are_120_columns(monkeypatch):
     monkeypatch.delenv("COLUMNS")
     monkeypatch.setattr(text_table.shutil.os, "get_terminal_size", lambda fd: (_ for _ in ()).throw(OSError()))
     assert text_table.find_width() == 120
+
+
+def test_an_error_shows_no_name_of_thousands_of_characters():
+    word = "ab" * 3000
+    assert text_table.format_error(f"a {word}: b\x1b") == f"a {word[:120]}...{word[-59:]}:: b\\x1b".replace("::", ":")
+    assert text_table.format_error(f"/{'a' * 300}") == f"/{'a' * 300}"

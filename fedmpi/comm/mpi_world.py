@@ -20,7 +20,7 @@ from fedmpi.comm.gpu_staging import is_cuda_aware, wait_for_gpu
 from fedmpi.comm.launcher import drain, refuse_lonely, shares_cores, was_started_by_srun
 from fedmpi.comm.transport import Buffer, Solo, Transport
 from fedmpi.errors import FAILED
-from fedmpi.text import printable
+from fedmpi.text import format_error
 
 # Elements per MPI call: counts stay far below 2^31, and the scratch memory of a sum stays small.
 PIECE_ELEMENTS = 1 << 22
@@ -227,7 +227,7 @@ class World(Transport):
             time.sleep(END_BY_RANK_0_S)
         if self.rank == 0 and self.on_failure:
             message = self.on_failure(message)
-        print(printable(message), file=sys.stderr, flush=True)
+        print(format_error(message), file=sys.stderr, flush=True)
         drain(sys.stdout, sys.stderr)
         self.comm.Abort(code)
         # MPI_Abort returns in some libraries.

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 
 import numpy as np
 
-from fedmpi.text import printable
+from fedmpi.text import format_error
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -127,7 +127,7 @@ class Solo(Transport):
         """Do nothing: nobody else is there."""
 
     def fail(self, message: str, code: int) -> None:
-        print(printable(message), file=sys.stderr, flush=True)
+        print(format_error(message), file=sys.stderr, flush=True)
         os._exit(code)
 
     def close(self, code: int = 0) -> None:

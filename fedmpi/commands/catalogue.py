@@ -8,7 +8,7 @@ from functools import cache
 from typing import TYPE_CHECKING
 
 from fedmpi import registry
-from fedmpi.errors import FedmpiError
+from fedmpi.errors import BadInput, FedmpiError
 from fedmpi.json_values import JsonObject
 from fedmpi.own_code.failures import blame_own_code
 from fedmpi.settings import describe_settings
@@ -36,6 +36,7 @@ def describe_entry(kind: str, name: str) -> JsonObject:
 
     Raises BadInput for a name that is not known, and for a plug-in that cannot be loaded."""
     cls = registry.find_class(kind, name)
+    refuse_other_kind(kind, name, cls)
     with blame_own_code(f"{kind[:-1]} {name!r}", always=name not in registry.list_built_in(kind)):
         found = {"name": name, "title": getattr(cls, "title", "") or getattr(cls, "__name__", name),
                  "summary": " ".join(read_documentation(kind, cls).partition("\n\n")[0].split())}
@@ -45,6 +46,19 @@ def describe_entry(kind: str, name: str) -> JsonObject:
             found |= {"paper": method.paper, "judged_by": method.judged_by,
                       "newcomers": method.serves_newcomers or "cannot be served", "down": down, "up": up}
         return found | {"settings": describe_settings(cls) if dataclasses.is_dataclass(cls) else []}
+
+
+def refuse_other_kind(kind: str, name: str, cls: object) -> None:
+    """Raise BadInput if what the name of something that is not built in leads to is nothing of that kind."""
+    from fedmpi.method import Method
+    from fedmpi.models.nets import makes_networks
+    fits = {"methods": lambda: isinstance(cls, type) and issubclass(cls, Method),
+            "models": lambda: makes_networks(cls) or hasattr(cls, "build"),
+            "datasets": lambda: hasattr(cls, "load"), "partitions": lambda: hasattr(cls, "assign")}
+    wanted = {"methods": "a class derived from fedmpi.method.Method", "models": "a class of networks",
+              "datasets": "a class with a function `load`", "partitions": "a class with a function `assign`"}
+    if name not in registry.list_built_in(kind) and not fits[kind]():
+        raise BadInput(f"{kind[:-1]} {name!r} is not {wanted[kind]}")
 
 
 def read_documentation(kind: str, cls: type) -> str:

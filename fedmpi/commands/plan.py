@@ -5,7 +5,7 @@ its collectives move. The federation is prepared if it is not there yet."""
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import NamedTuple
 
@@ -57,7 +57,7 @@ def prepare_case(config_path: str | Mapping[str, object], overrides: Sequence[st
     from fedmpi.models.build import make_blank_samples
     config = load_config(config_path, overrides)
     federation = Federation(prepare_federation(config.data, config.seed))
-    method = build_method(config, federation)
+    method = build_method(config, federation, rehearse=True)
     refuse_engine(config, federation, method)
     shared, mine = method.init(federation.clients)
     sample = make_blank_samples(federation.shape, federation.dtype)
@@ -96,25 +96,16 @@ def make_plan(config_path: str | Mapping[str, object], overrides: Sequence[str] 
 
 def rehearse_server(case: Case) -> Rehearsal:
     """Run the server's part of a round on rows that are all alike; return what its collectives would move."""
-    import torch
-
-    from fedmpi.clients.hosted import HostedClients
     from fedmpi.comm.orders import UP
-    from fedmpi.comm.rank_pool import RankPool
-    from fedmpi.comm.robust import RobustMean
     from fedmpi.comm.rows import make_rows
-    from fedmpi.engines.loop import Loop
+    from fedmpi.server.rehearsal import make_blank_pool
     from fedmpi.server.rounds import send_messages
     from fedmpi.server.sampling import draw_participants
-    class BlankClients(HostedClients):
-        """Clients that all send the same blank Up and train nothing."""
-        def train(self, when: int, everybody: np.ndarray, here: Iterable[int], judge: bool) -> None:
-            self.ups = dict.fromkeys(map(int, here), case.up)
-    config, federation, counted = case.config, case.federation, Counting()
-    who, clients = draw_participants(config, 0, federation.sizes), range(federation.clients)
-    group = BlankClients(case.method, case.shared, case.mine, Loop(), federation, clients, config, torch.device("cpu"))
-    robust = RobustMean.from_settings(config.server.aggregation, config.server.trim)
-    pool = RankPool(counted, group, np.zeros(federation.clients, np.int64), robust=robust)
+    config, federation = case.config, case.federation
+    who = draw_participants(config, 0, federation.sizes)
+    pool = make_blank_pool(config, federation, case.method, case.shared, case.mine, case.up)
+    counted = pool.world
+    assert isinstance(counted, Counting)
     send_messages(pool, case.method, case.shared, who)
     pool.train(0, who.ids, True, case.shared)
     counted.broadcast_bytes = 0      # a state that stays as it is was sent once, before the first round

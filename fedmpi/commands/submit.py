@@ -18,6 +18,9 @@ from fedmpi.slurm.quoting import split_command
 from fedmpi.slurm.sbatch import guess_mpi, submit_script
 from fedmpi.slurm.script import MAX_ARRAY_RUNS, JobScript, render_script
 
+# More federations that are not prepared yet are only counted.
+FEDERATIONS_NAMED = 5
+
 
 def submit_command(config: str, settings: list[str], array: list[str], options: list[str], profile: str | None,
                    prepare: bool, dry_run: bool, **asked: object) -> None:
@@ -104,9 +107,11 @@ def find_distinct_data(configs: Iterable[Config]) -> list[Config]:
 def list_unprepared(configs: Iterable[Config]) -> list[str]:
     """Say of each federation that is not prepared yet that it is prepared before the job is submitted."""
     from fedmpi.data.federation import find_federation
-    return [f"the federation of data.name={run.data.name} seed={run.seed} is not prepared yet under data.root="
-            f"{run.data.root}: without --dry-run, submit prepares it first" for run in find_distinct_data(configs)
-            if find_federation(run.data, run.seed) is None]
+    missing = [run for run in find_distinct_data(configs) if find_federation(run.data, run.seed) is None]
+    said = [f"the federation of data.name={run.data.name} seed={run.seed} is not prepared yet under data.root="
+            f"{run.data.root}: without --dry-run, submit prepares it first" for run in missing[:FEDERATIONS_NAMED]]
+    more = len(missing) - len(said)
+    return said + [f"{more:,} more federations are not prepared yet either"] * (more > 0)
 
 
 def prepare_federations(configs: Iterable[Config]) -> None:

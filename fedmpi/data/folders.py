@@ -39,7 +39,11 @@ def read_folders(folder: Path) -> Dataset:
                        f"again as {folder}") from None
     except KeyError as error:
         raise BadInput(f"{find_annotation_file(folder)}: class {error} has no folder under {folder / 'train'}; unpack "
-                       f"the " "whole archive again") from None
+                       "the whole archive again") from None
+    # Bytes that are no text.
+    except ValueError as error:
+        raise BadInput(f"{find_annotation_file(folder)}: cannot be read ({error}); unpack the whole archive again"
+                       ) from None
     if not train or not test:
         raise BadInput(f"{folder}: holds {len(train)} training and {len(test)} validation images; unpack the whole "
                        "archive again")

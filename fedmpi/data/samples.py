@@ -108,7 +108,7 @@ def check_samples(pool: Dataset, where: str) -> Dataset:
     train = check_part(pool.x_train, pool.y_train, pool.client_train, where, "train")
     if not len(train[1]):
         raise BadInput(f"{where}: x_train has no samples")
-    if not len(pool.x_test) and not len(pool.y_test):
+    if np.shape(pool.x_test)[:1] == np.shape(pool.y_test)[:1] == (0,):
         x, y, client = train
         test = x[:0], y[:0], None if client is None else client[:0]
     else:

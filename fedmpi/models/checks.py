@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from fedmpi.errors import BadInput, FaultyCode
-from fedmpi.own_code.failures import blame_own_code, describe_failure
+from fedmpi.own_code.failures import blame_own_code, describe_failure, find_own_line
 from fedmpi.torch_compat import BatchNorm
 
 
@@ -45,8 +45,11 @@ def try_network(network: Callable[[Tensor, Tensor], Tensor], w: Tensor, example:
         try:
             outputs = network(w, example)
         except (RuntimeError, ValueError, TypeError, LookupError, AttributeError) as error:
-            why = describe_failure(error)
-            raise FaultyCode(f"model: the network cannot take samples of shape {shape}: {why}") from error
+            why = f"model: the network cannot take samples of shape {shape}: {describe_failure(error)}"
+            if find_own_line(error):
+                raise FaultyCode(why) from error
+            words = "; the samples are numbers of words, which need a network such as model=fasttext"
+            raise BadInput(why + words * (not example.is_floating_point())) from error
     if not isinstance(outputs, Tensor):
         has_logits = isinstance(getattr(outputs, "logits", None), Tensor)
         remedy = "return its .logits" if has_logits else "return the tensor of logits (b, classes) alone"

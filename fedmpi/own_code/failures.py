@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 
-from fedmpi.errors import FaultyCode, FedmpiError
+from fedmpi.errors import FaultyCode, FedmpiError, StorageError
 from fedmpi.own_code.places import describe_definition as describe_definition
 from fedmpi.own_code.places import is_library, list_plug_ins, show_relative_path
 
@@ -19,14 +19,15 @@ MESSAGE_CHARACTERS = 300
 
 
 @contextmanager
-def blame_own_code(what: str = "", remedy: str = "repair it", always: bool = False) -> Iterator[None]:
+def blame_own_code(what: str = "", remedy: str = "repair it", always: bool = False, place: str = "") -> Iterator[None]:
     """Turn an error of the user's own code in this context into FaultyCode; others pass.
 
     Args:
         what: what was called, for the message.
         remedy: what the user can do.
         always: every error is one of the user's code, even if none of its lines is in the traceback: a function was
-            called that has other arguments, for example."""
+            called that has other arguments, for example.
+        place: what is named then in place of such a line, as "FILE:LINE: "."""
     try:
         yield
     except FedmpiError:
@@ -34,7 +35,8 @@ def blame_own_code(what: str = "", remedy: str = "repair it", always: bool = Fal
     except BaseException as error:
         if is_ctrl_c(error) or isinstance(error, GeneratorExit) or not (always or find_own_line(error)):
             raise
-        raise FaultyCode(f"{what + ': ' if what else ''}{describe_failure(error)}; {remedy}") from error
+        where = "" if find_own_line(error) else place
+        raise FaultyCode(f"{what + ': ' if what else ''}{where}{describe_failure(error)}; {remedy}") from error
 
 
 def describe_failure(error: BaseException) -> str:
@@ -89,5 +91,5 @@ def was_raised_by_handler(steps: TracebackType | None) -> bool:
 
 def format_cause(error: BaseException) -> str:
     """Return the traceback of the error of the user's code that is behind this one; "" if there is none."""
-    cause = error.__cause__
-    return "".join(traceback.format_exception(cause)) if isinstance(error, FedmpiError) and cause else ""
+    cause = error.__cause__ if isinstance(error, FedmpiError) and not isinstance(error, StorageError) else None
+    return "".join(traceback.format_exception(cause)) if cause else ""

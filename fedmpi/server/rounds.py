@@ -20,6 +20,7 @@ from fedmpi.method import Method, Participants, State
 from fedmpi.progress import Progress
 from fedmpi.server.books import Books
 from fedmpi.server.on_disk_error import Storage
+from fedmpi.server.returned import refuse_other_state
 from fedmpi.server.run_state import RunState
 from fedmpi.server.sampling import choose_addressed, draw_participants
 from fedmpi.server.saving import CheckpointWriter
@@ -133,6 +134,7 @@ class Run:
         if len(who.ids):
             with name_method_in_errors(self.method, "server", who.round + 1):
                 new = self.method.server(state.shared, make_rows(self.pool, UP, self.up), who)
+            refuse_other_state(self.method, "server", new, state.shared, "a Shared", dtypes=False, error=FedmpiError)
             # Contiguous as at all ranks, since the order of sums follows strides.
             state.shared = type(new)(*(v.contiguous() for v in new))
             refuse_non_finite(self.method, state.shared, who.round + 1)

@@ -64,8 +64,9 @@ class CheckpointWriter:
         self.last_begun, self.last_round = begin, state.round
         ids = np.flatnonzero(self.pool.call(Order.TOUCHED)).astype(np.int64)
         shared = {name: copy_to_numpy(value).copy() for name, value in zip(state.fields, state.shared, strict=True)}
-        books = {"seconds": state.seconds, "clusters": state.groups.last.tolist(), "gpus": self.gpus,
-                 "steps": state.steps.saved(), "each": {n: v.tolist() for n, v in state.groups.each.items()}}
+        books = {"seconds": state.seconds, "history": self.folder.history.chain,
+                 "clusters": state.groups.last.tolist(), "gpus": self.gpus, "steps": state.steps.saved(),
+                 "each": {n: v.tolist() for n, v in state.groups.each.items()}}
         snapshot = checkpoint.Snapshot(
             state.round, shared, ids, to_plain(self.config), self.federation.fingerprint, state.accuracy(),
             list(state.metrics), books | state.describe_code() | self.pool.hosted.describe_engine())

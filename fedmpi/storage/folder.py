@@ -166,10 +166,13 @@ class RunFolder:
         self.check_lock()
         self.history.save()
 
-    def truncate_history(self, round: int) -> str | None:
-        """Drop the history after `round`. Puts a damaged file aside, then returns what to tell the user."""
+    def truncate_history(self, round: int, expected: str = "") -> str | None:
+        """Drop the history after `round`. Puts a damaged file aside, then returns what to tell the user.
+
+        Args:
+            expected: the chain of the history that the checkpoint knows."""
         self.check_lock()
-        return self.history.truncate(round)
+        return self.history.truncate(round, expected)
 
 
 def choose_folder(config_path: str | Path, resume: bool) -> Path:

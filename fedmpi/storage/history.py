@@ -6,6 +6,7 @@ costs the same however long the run is. When the run ends, the parts are merged 
 """
 from __future__ import annotations
 
+import hashlib
 import math
 import os
 from collections.abc import Iterator
@@ -45,10 +46,14 @@ class History:
         # rounds that are not on the disk yet
         self.pending: list[dict[str, np.ndarray]] = []
         self.last: Part | None = None                # the part that grows, once it was read
+        # the hash of all rounds so far, by which a checkpoint knows its history
+        self.chain = ""
 
     def append(self, round: int, columns: dict[str, np.ndarray]) -> None:
         """Note the measures of a round, (N,) or (N, width) each, until `save`."""
-        self.pending.append({"round": np.array(round, np.int64)} | {name: np.array(v) for name, v in columns.items()})
+        row = {"round": np.array(round, np.int64)} | {name: np.array(v) for name, v in columns.items()}
+        self.pending.append(row)
+        self.chain = add_to_chain(self.chain, row)
 
     def save(self) -> None:
         """Write what was noted. Raises StorageError."""
@@ -71,19 +76,31 @@ class History:
         parts = list_parts(self.path)
         return read_part(parts[-1]) if parts else Part(self.path, None, {})
 
-    def truncate(self, round: int) -> str | None:
-        """Drop what is after `round`. Puts a damaged history aside, then returns what to tell the user.
+    def truncate(self, round: int, expected: str = "") -> str | None:
+        """Drop what is after `round`. Puts a damaged history, or that of another run, aside, then returns what to tell
+        the user.
+
+        Args:
+            expected: the chain that the checkpoint knows; "" if it knows none.
 
         Raises StorageError for a pipe, a device or a link to nothing in its place, which is left alone."""
         self.pending.clear()
-        self.last = None
+        self.last, self.chain = None, ""
         refuse_special(self.path)
-        paths, cut = list_parts(self.path), []
+        paths, cut, known = list_parts(self.path), list[tuple[Path, int]](), not expected
         try:
             for part in read_parts(self.path) if paths else ():
                 keep = int(np.searchsorted(part.table["round"], round, "right"))
+                for row in range(keep):
+                    self.chain = add_to_chain(self.chain, {name: v[row] for name, v in part.table.items()})
+                    # what follows was measured after the checkpoint
+                    known = known or self.chain == expected
                 if keep < len(part.table["round"]) or not keep:
                     cut.append((part.path, keep))
+            with refuse_damage(self.path, HISTORY_KIND):
+                if not known:
+                    raise Flaw("it does not hold the rounds that the checkpoint knows: it is another run's, or was "
+                               "changed" if paths else "it is missing")
             for path, keep in reversed(cut):
                 if keep or path == self.path:
                     part = read_part(path)
@@ -95,8 +112,9 @@ class History:
             for path in paths:
                 with report_failed_writes(path):
                     os.replace(path, self.path.with_name(make_aside_name(path)))
+            self.chain = ""
             names = ", ".join(map(make_aside_name, paths))
-            return f"{self.path} is damaged ({error.why}): kept as {names}; a new one starts"
+            return f"{self.path} is damaged ({error.why}): {f'kept as {names}; ' * bool(names)}a new one starts"
         return None
 
     def merge(self) -> None:
@@ -121,6 +139,21 @@ class History:
                 path.unlink()
         with suppress(OSError):
             self.path.with_suffix("").rmdir()
+
+
+def add_to_chain(chain: str, row: HistoryTable) -> str:
+    """Return the hash of a history after one more round. What was not measured does not count, since a later round may
+    add a column.
+
+    Args:
+        chain: the hash of the rounds before, "" if there are none.
+        row: the measures of the round, (N,) or (N, width) each."""
+    total = hashlib.sha256(chain.encode())
+    for name in sorted(row):
+        values = np.ascontiguousarray(row[name])
+        if not (np.isnan(values).all() if values.dtype.kind == "f" else name != "round" and not values.any()):
+            total.update(f"{name} {values.dtype} {values.shape}".encode() + values.tobytes())
+    return total.hexdigest()
 
 
 def list_parts(path: Path) -> list[Path]:

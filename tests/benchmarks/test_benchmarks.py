@@ -41,6 +41,23 @@ def test_figures_table_and_picture(name, tmp_path, capsys):
     assert image.imread(tmp_path / "f.png").size
 
 
+@pytest.mark.parametrize("words, said", [
+    (["overhead", "clients=-1"], "clients = -1: should be from 1 to 1,000,000,000"),
+    (["clustering", "largest=0"], "largest = 0: should be from 100 to"), (["scaling", "samples=0"], "samples = 0: "),
+    (["collectives", "repeats=0"], "repeats = 0: should be from 1"),
+    (["collectives", "parameters=-5"], "parameters = -5: should be from 1"),
+    (["collectives", "parameters=999999999999"], "should be from 1 to 1,000,000,000"),
+    (["overhead", "shape=x"], "shape = x: is not known; there are cifar100"),
+    (["cohort", "clients=3"], "participants = 50: there are 3 clients"),
+    (["training", "--json", "not/there"], "not/there: cannot be written"),
+    (["training", "--plot", "x.zzz"], "--plot x.zzz: the name must end with .png, .svg, .pdf")])
+def test_bad_settings_are_refused_before_anything_is_measured(words, said, capsys):
+    from benchmarks.__main__ import main
+    assert main(words) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("benchmarks: ") and said in line
+
+
 def test_the_engines_agree():
     found = command.find_benchmark("engines", SMALL["engines"])
     from fedmpi.comm.transport import Solo

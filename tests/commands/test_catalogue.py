@@ -155,3 +155,17 @@ def test_a_name_twice_is_listed_once(plug_in):
     plug_in("fedavg", broken)
     assert catalogue.list_names("methods").count("fedavg") == 1
     assert catalogue.describe_entry("methods", "fedavg")["title"] == "FedAvg"
+
+
+@pytest.mark.parametrize("kind, name, wanted", [
+    ("methods", "torch.nn:Linear", "a class derived from fedmpi.method.Method"), ("methods", "json:loads", "a class"),
+    ("models", "json:loads", "a class of networks"), ("models", "os:path", "a class of networks"),
+    ("datasets", "torch.nn:Linear", "a class with a function `load`"),
+    ("partitions", "torch.nn:Linear", "a class with a function `assign`")])
+def test_a_name_of_something_else_is_refused(kind, name, wanted):
+    with pytest.raises(BadInput, match=f"{kind[:-1]} '{name}' is not {wanted}"):
+        catalogue.explain(kind, name)
+
+
+def test_any_class_of_networks_is_explained():
+    assert catalogue.describe_entry("models", "torch.nn:Linear")["title"] == "Linear"

@@ -63,6 +63,8 @@ def spoil(folder, what):
         (folder / "val" / "val_annotations.txt").write_text("val_0.JPEG\tn77\t0\n")
     elif what == "no labels":
         (folder / "val" / "val_annotations.txt").write_text("")
+    elif what == "bytes":
+        (folder / "val" / "val_annotations.txt").write_bytes(b"val_0.JPEG\tn01\xff\n")
     elif what == "file":
         (folder / "val" / "images" / "val_1.JPEG").unlink()
     elif what == "damage":
@@ -74,6 +76,7 @@ def spoil(folder, what):
 @pytest.mark.parametrize("what, message", [
     ("images", "n02/images: cannot read Tiny-ImageNet: No such file"),
     ("annotations", "val_annotations.txt: cannot read Tiny-ImageNet"),
+    ("bytes", "val_annotations.txt: cannot be read .'utf-8' codec can't decode byte 0xff"),
     ("label", "class 'n77' has no folder"), ("no labels", "12 training and 0 validation images"),
     ("file", "val_1.JPEG: cannot read the image"), ("damage", "n02_1.JPEG: cannot read the image"),
     ("size", "n02_1.JPEG: is 9 x 8 pixels, the others are 8 x 8")])

@@ -201,3 +201,8 @@ def test_what_is_no_regular_file_is_refused_without_waiting(tmp_path, make):
     make(tmp_path / "mine.npz")
     with pytest.raises(BadInput, match="mine.npz: cannot read the data set: .*data.file"):
         load(tmp_path / "mine.npz")
+
+
+def test_a_single_number_in_place_of_samples_is_refused(tmp_path):
+    with pytest.raises(BadInput, match=r"x_test is float16 \(\); it must be"):
+        load(save(tmp_path, **good(x_test=np.float16(3), y_test=np.zeros(0, np.int64))))

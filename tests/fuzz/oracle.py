@@ -49,7 +49,8 @@ def judge(case: Case, done: Done, folder: Path, before: Files, reference: Refere
     problem = (judge_text(case, done) or judge_end(case, words, done, folder) or judge_files(case, words, done, folder,
         before)
                or (judge_promise(case, done, folder, reference) if done.code == 0 and not done.end else "")
-               or (judge_script(done.out) if done.code == 0 and words[0] == "submit" and "--dry-run" in words else ""))
+               or (judge_script(done.out) if done.code == 0 and words[0] == "submit" and "--dry-run" in words
+                                                and "Usage:" not in done.out else ""))
     if problem:
         return "fell short", problem
     if done.end == "asked" or done.code == 75:
@@ -118,7 +119,7 @@ def judge_files(case: Case, words: list[str], done: Done, folder: Path, before: 
     after = list_files(folder)
     for name in after.keys() - before.keys():
         # A killed process cannot clear away.
-        if TEMPORARY.search(name) and not done.end:
+        if TEMPORARY.search(name) and not done.end and "tmp" not in words:
             return f"left behind: {name}"
     outputs = tuple(os.path.normpath(name) for name in case.outputs if name)
     for name, (kind, what) in before.items():

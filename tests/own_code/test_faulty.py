@@ -190,7 +190,8 @@ def test_a_network_must_give_a_tensor_of_finite_logits(attempt, what):
 @pytest.mark.parametrize("raised", ["ValueError('so')", "SystemExit(0)", "KeyboardInterrupt"])
 @pytest.mark.parametrize("when", [0, 2])
 def test_a_method_that_fails_in_a_round_ends_the_run_with_code_1(attempt, place, monkeypatch, hook, raised, when):
-    monkeypatch.setattr("fedmpi.session.is_ctrl_c", lambda error: False)
+    for module in ("session", "own_code.failures", "server.rehearsal"):
+        monkeypatch.setattr(f"fedmpi.{module}.is_ctrl_c", lambda error: False)
     name, _, arguments = hook.partition("(")
     passed = arguments.removeprefix("self, ")
     text = (f"calls = 0\n{METHOD}    def {hook}:\n        global calls\n        calls += 1\n        if calls > "
@@ -198,8 +199,8 @@ def test_a_method_that_fails_in_a_round_ends_the_run_with_code_1(attempt, place,
     code, words = attempt(text, f"method={MODULE}:Own", "engine=loop", "data.clients=1", "data.partition=iid",
                           "train.participation=1.")
     first = words.splitlines()[0]
-    # `client` runs once before the first round: engines and the memory are chosen by it
-    early = name == "client" and when == 0
+    # both run once before the first round, which is when faults should be found
+    early = name in ("client", "personal") and when == 0
     assert code == (2 if early else 1) and f"{MODULE}.py:{line_of(text, 'raise')}: " in first, words
     assert raised.partition("(")[0] in first and "repair it" in first
     assert early or "--resume then needs --accept-changed-code" in first

@@ -182,3 +182,34 @@ def test_a_file_without_a_seal_holds_its_own_numbers_and_no_more(tmp_path, creat
         create(file)
     with pytest.raises(Damaged, match="history.h5 cannot be read as a history: f is"):
         read_history(path)
+
+
+def test_a_history_that_a_checkpoint_does_not_know_is_put_aside(tmp_path, small_parts):
+    """That of another run is sealed as well; so a checkpoint knows the hash of the rounds before it."""
+    path = tmp_path / "history.h5"
+    history = write(path, 1, 2, 3)
+    known = history.chain
+    history.append(4, measures(4))
+    history.save()
+    assert len(known) == 64 and history.chain != known
+    for after in (3, 4):      # round 4 was measured after the checkpoint
+        again = History(path)
+        assert again.truncate(after, known) is None
+    assert History(path).truncate(3, known) is None
+    check(path, 1, 2, 3)
+    said = History(path).truncate(2, known)
+    assert "history.h5 is damaged (it does not hold the rounds that the checkpoint knows: it is another run's" in said
+    assert said.endswith("kept as history-damaged.h5; a new one starts") and not path.exists()
+    other = History(path)
+    assert other.truncate(3, known) == f"{path} is damaged (it is missing): a new one starts"
+    assert other.chain == "" and History(path).truncate(0) is None
+
+
+def test_a_column_that_comes_later_changes_no_hash_of_rounds_before(tmp_path):
+    history = write(tmp_path / "history.h5", 1)
+    known = history.chain
+    history.append(2, measures(2) | {"late": np.ones(3), "count": np.array([1, 2, 3])})
+    history.save()
+    after = history.chain
+    again = History(history.path)
+    assert again.truncate(2, known) is None and again.chain == after

@@ -47,7 +47,7 @@ FAULTS: list[tuple[str, str, str]] = [
     (SETUP + "build_parts", "precision.set_precision(config.precision)", "precision.set_precision('float32')"),
     (PREPARATION + "prepare_run",
      "        run.checkpoints.restore(decision.resume.resolve(), decision.snapshot)\n", ""),
-    (PREPARATION + "prepare_run", "folder.truncate_history(state.round)", "None"),
+    (PREPARATION + "prepare_run", "folder.truncate_history(state.round, known)", "None"),
     (PREPARATION + "prepare_run", "    folder.rewrite_metrics(state.metrics)\n", ""),
     ("fedmpi.process_state:handled_signals", "*SIGNALS", "*SIGNALS[1:]"),
     ("fedmpi.process_state:restored_torch", "torch.set_num_threads(threads)", "pass"),

@@ -1,0 +1,212 @@
+"""Rehearse the functions of a user's own method before the first round, and refuse what they return if it is wrong.
+
+A client of one blank sample shows what is kept and sent, and the server's functions run on such rows, which are all
+alike. Nothing is kept. Methods of fedmpi are not rehearsed, since tests check them.
+
+Legend of shapes: d parameters, b batch, c classes."""
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Callable, Iterable
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedmpi.clients.hosted import HostedClients
+from fedmpi.comm.orders import MINE, UP
+from fedmpi.comm.rank_pool import RankPool
+from fedmpi.comm.robust import RobustMean
+from fedmpi.comm.rows import Mixed, make_rows
+from fedmpi.comm.transport import Counting
+from fedmpi.config.schema import Config
+from fedmpi.data.federation import Federation
+from fedmpi.engines.loop import REHEARSAL_TRAINING, Loop, LoopData
+from fedmpi.errors import BadInput
+from fedmpi.method import Method, State
+from fedmpi.models.build import as_input, make_blank_samples
+from fedmpi.models.flat import Model
+from fedmpi.own_code.failures import describe_failure, is_ctrl_c
+from fedmpi.own_code.places import describe_definition
+from fedmpi.server.returned import (
+    blame_function,
+    describe_value,
+    is_built_in,
+    name_class,
+    refuse_no_state,
+    refuse_other_state,
+    refuse_returned,
+    split_pair,
+)
+from fedmpi.server.sampling import draw_participants
+
+# So many participants are enough to see what the server returns.
+PARTICIPANTS_REHEARSED = 16
+NEEDED = ("init", "client", "personal")
+FUNCTIONS = (*NEEDED, "with_model", "check", "server", "messages", "message_template", "idle", "predict", "traffic",
+             "stages", "warm_up_participants", "unadapted", "trained", "serve_newcomer", "global_model", "embedding")
+
+
+class BlankClients(HostedClients):
+    """Clients that all send the same Up, `blank`, and train nothing."""
+    blank: State
+
+    def train(self, when: int, everybody: np.ndarray, here: Iterable[int], judge: bool) -> None:
+        """Let every participant send the same Up."""
+        self.ups = dict.fromkeys(map(int, here), self.blank)
+
+
+def make_blank_pool(config: Config, federation: Federation, method: Method, shared: State, mine: State, up: State
+                    ) -> RankPool:
+    """Return a pool on which the server's functions can run. Its clients are all alike, and what its collectives would
+    move is counted."""
+    clients = len(federation.sizes)
+    group = BlankClients(method, shared, mine, Loop(), federation, range(clients), config, torch.device("cpu"))
+    group.blank = up
+    robust = RobustMean.from_settings(config.server.aggregation, config.server.trim)
+    return RankPool(Counting(), group, np.zeros(clients, np.int64), robust=robust)
+
+
+def refuse_faulty_method(config: Config, federation: Federation, model: Model) -> None:
+    """Raise BadInput if a function of the user's own method returns what no run can work with, and FaultyCode if it
+    fails on a client of one blank sample."""
+    cls = type(config.method)
+    if is_built_in(cls):
+        return
+    if odd := [name for name in FUNCTIONS if not callable(getattr(cls, name))]:
+        raise BadInput(f"method {name_class(cls)}: {odd[0]} must be a function, not "
+                       f"{describe_value(getattr(cls, odd[0]))}")
+    if missing := [name for name in NEEDED if getattr(cls, name) is getattr(Method, name)]:
+        raise BadInput(f"method {name_class(cls)} has no function {' and no '.join(missing)}; define it, as "
+                       "fedmpi/methods/fedavg.py does")
+    with torch.random.fork_rng(devices=[]):
+        rehearse_round(config, federation, model)
+
+
+def rehearse_round(config: Config, federation: Federation, model: Model) -> None:
+    """Call each function that a round calls. Raises BadInput."""
+    with blame_function(config.method, "with_model"):
+        method = config.method.with_model(model)
+    if not isinstance(method, Method) or method.model is not model:
+        refuse_returned(config.method, "with_model", method, "the method with its network: end it with `return "
+                        "super().with_model(model)`")
+    clients = len(federation.sizes)
+    shared, mine = split_pair(method, "init", call(method, "init", clients), "(Shared, Mine)")
+    note = call(method, "message_template")
+    if note is not None:
+        refuse_no_state(method, "message_template", note, "None or a NamedTuple of tensors", "it ")
+    sample = make_blank_samples(federation.shape, federation.dtype)
+    data = LoopData(sample, torch.zeros(1, dtype=torch.int64), 0, REHEARSAL_TRAINING, message=note)
+    kept, up = split_pair(method, "client", call(method, "client", shared, mine, data), "(Mine, Up)")
+    refuse_other_state(method, "client", kept, mine, "a Mine")
+    if method.idles:
+        refuse_other_state(method, "idle", call(method, "idle", shared, mine, data), mine, "a Mine")
+    refuse_wrong_weights(method, "personal", call(method, "personal", shared, mine, data), sample, federation.classes)
+    for name, given in (("trained", (kept, up)), ("unadapted", (shared, mine))):
+        weights = call(method, name, *given)
+        if weights is not None:
+            refuse_wrong_weights(method, name, weights, sample, federation.classes)
+    refuse_wrong_participants(method, call(method, "warm_up_participants", clients, config.seed), clients)
+    refuse_wrong_traffic(method, call(method, "traffic", shared, up))
+    try_server(config, federation, method, shared, mine, up)
+
+
+def call(method: Method, name: str, *given: object) -> object:
+    """Return what a function of the method returns; its errors are those of the user's code."""
+    with blame_function(method, name):
+        return getattr(method, name)(*given)
+
+
+def try_server(config: Config, federation: Federation, method: Method, shared: State, mine: State, up: State
+                    ) -> None:
+    """Refuse what the server's functions return on rows that are all alike. If a function fails on them, that may be
+    due to these rows; so it is told in a round."""
+    who = draw_participants(config, 0, federation.sizes)
+    who = who.only(np.arange(len(who.ids)) < PARTICIPANTS_REHEARSED)
+    pool = make_blank_pool(config, federation, method, shared, mine, up)
+    if method.message_template() is not None:
+        found = attempt(method, "messages", lambda: method.messages(shared, make_rows(pool, MINE, mine), who))
+        if found is not None:
+            refuse_wrong_messages(method, found[0], len(who.ids))
+    pool.train(0, who.ids, False, shared)
+    found = attempt(method, "server", lambda: method.server(shared, make_rows(pool, UP, up), who))
+    if found is not None:
+        refuse_other_state(method, "server", found[0], shared, "a Shared", dtypes=False)
+
+
+def attempt(method: Method, name: str, function: Callable[[], object]) -> tuple[object] | None:
+    """Return what a function of the server returns; None if it fails.
+
+    Raises BadInput if the function is one of fedmpi and misses what the user's own functions should have given it."""
+    try:
+        with warnings.catch_warnings(action="ignore"):
+            return (function(),)
+    except BaseException as error:
+        if is_ctrl_c(error):
+            raise
+        own = next((n for n in ("client", "init") if not is_built_in(getattr(type(method), n))), None)
+        if own and is_built_in(getattr(type(method), name)) and isinstance(error, AttributeError | TypeError):
+            place = describe_definition(getattr(type(method), own))
+            raise BadInput(f"method {name_class(type(method))}: {place}{own}() returns what {name}() of "
+                           f"{getattr(type(method), name).__qualname__.partition('.')[0]} cannot take: "
+                           f"{describe_failure(error)}; return the same fields, or define {name}()") from error
+        return None
+
+
+def refuse_wrong_messages(method: Method, found: object, participants: int) -> None:
+    """Raise BadInput if `messages` returns anything but `Rows.mix` for each field of the template."""
+    template = method.message_template()
+    names = ", ".join(template._fields)
+    if not isinstance(found, tuple | list) or len(found) != len(template):
+        refuse_returned(method, "messages", found, f"the fields of message_template() ({names}), each made by Rows.mix")
+    for name, mixed, like in zip(template._fields, found, template, strict=True):
+        if not isinstance(mixed, Mixed):
+            refuse_returned(method, "messages", mixed, f"in the field {name} what Rows.mix returns")
+        if tuple(mixed.shape) != tuple(like.shape) or len(mixed.coefficients) != participants:
+            raise BadInput(f"method {name_class(type(method))}: {describe_definition(type(method).messages)}messages() "
+                           f"addresses {name} of shape {tuple(mixed.shape)} to {len(mixed.coefficients)} clients; the "
+                           f"template has shape {tuple(like.shape)}, and {participants} take part")
+
+
+def refuse_wrong_weights(method: Method, name: str, weights: object, sample: Tensor, classes: int) -> None:
+    """Raise BadInput if weights that a function returned are not those that `predict` takes.
+
+    Args:
+        sample: one sample as stored, (1, ...)
+        classes: the number of classes, c"""
+    predict, size = type(method).predict, method.model.size
+    if predict is Method.predict and not (isinstance(weights, Tensor) and weights.shape == (size,)):
+        refuse_returned(method, name, weights, f"the weights of the network, a tensor of shape ({size},)")
+    if not is_weights(weights):
+        refuse_returned(method, name, weights, "weights: a tensor, or a tuple of tensors")
+    guilty = name if is_built_in(predict) else "predict"
+    with torch.no_grad(), blame_function(method, guilty):
+        method.model.eval()
+        logits = method.predict(weights, as_input(sample))
+    if not isinstance(logits, Tensor) or logits.shape != (1, classes):
+        refuse_returned(method, guilty, logits, f"logits, a tensor of shape (b, {classes})" if guilty == "predict"
+                        else f"weights of which predict() makes logits of shape (b, {classes})")
+
+
+def is_weights(found: object) -> bool:
+    """Say whether something is a tensor or a tuple of tensors, as `predict` may take."""
+    return isinstance(found, Tensor) or isinstance(found, tuple) and len(found) > 0 and all(
+        isinstance(part, Tensor) for part in found)
+
+
+def refuse_wrong_participants(method: Method, found: object, clients: int) -> None:
+    """Raise BadInput for clients that cannot train before the first round."""
+    if found is None:
+        return
+    if not (isinstance(found, np.ndarray) and found.ndim == 1 and found.dtype.kind in "iu" and len(found)
+            and found[0] >= 0 and found[-1] < clients and (np.diff(found) > 0).all()):
+        refuse_returned(method, "warm_up_participants", found, "None, or an array of the numbers of clients from 0 to "
+                        f"{clients - 1}, ascending")
+
+
+def refuse_wrong_traffic(method: Method, found: object) -> None:
+    """Raise BadInput for what is no pair of numbers of bytes."""
+    if not (isinstance(found, tuple | list) and len(found) == 2 and all(
+            isinstance(v, int | float | np.number) and math.isfinite(v) and v >= 0 for v in found)):
+        refuse_returned(method, "traffic", found, "a pair of numbers of bytes (received, sent)")

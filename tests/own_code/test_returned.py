@@ -1,0 +1,108 @@
+"""Functions of the user's own method that return the wrong thing: one line before the first round, with file and line.
+"""
+from __future__ import annotations
+
+import pytest
+
+from tests.own_code.test_faulty import METHOD, MODULE, attempt, line_of  # noqa: F401
+
+START = METHOD.replace("fedavg import FedAvg", "ditto import Ditto, Mine, Shared, Up\nfrom typing import NamedTuple\n"
+                       "import numpy as np\nimport torch").replace("(FedAvg)", "(Ditto)")
+NOTES = '''
+    def message_template(self):
+        return Up(self.model.start)
+
+    def messages(self, shared, mine, who):
+        return {}
+'''
+HOOKS = {"init": "(self, n)", "client": "(self, shared, mine, data)", "idle": "(self, shared, mine, data)",
+         "server": "(self, shared, up, who)", "personal": "(self, shared, mine, data)", "traffic": "(self, shared, up)",
+         "message_template": "(self)", "messages": "(self, shared, mine, who)", "with_model": "(self, model)",
+         "warm_up_participants": "(self, n, seed)", "predict": "(self, w, x)", "trained": "(self, mine, up)",
+         "unadapted": "(self, shared, mine)"}
+# The function, what it does, and what is said of it.
+CASES = [
+    ("init", "return None", "must return a pair (Shared, Mine), not None"),
+    ("init", "return Shared(self.model.start)", "not a Shared of 1"),
+    ("init", "return Shared(3), Mine(self.model.start)", "the Shared has an int in its field w"),
+    ("init", "return Shared(self.model.start), [self.model.start]", "the Mine is a list of 1"),
+    ("client", "return None", "must return a pair (Mine, Up), not None"),
+    ("client", "return mine", "not a Mine of 1"), ("client", "yield mine", "not a generator"),
+    ("client", "return mine, None", "the Up is None"),
+    ("client", "return Mine(mine.v[1:]), Up(mine.v)", "a Mine like that of init(), whose field v is a tensor of shape"),
+    ("client", "return Mine(mine.v.double()), Up(mine.v)", "not a tensor of shape (1210,) and type torch.float64"),
+    ("client", "return Shared(mine.v), Up(mine.v)", "with the fields v, not a Shared of 1"),
+    ("client", "return mine, mine", "cannot take: AttributeError: 'Mine' object has no attribute 'w'"),
+    ("idle", "return None", "must return a Mine like that of init(), a NamedTuple of tensors; it is None"),
+    ("server", "return None", "must return a Shared like that of init(), a NamedTuple of tensors; it is None"),
+    ("server", "return torch.zeros(3)", "it is a tensor of shape (3,)"),
+    ("server", "return Shared(up.w)", "it has a Rows in its field w"),
+    ("server", "return Shared(up.w.mean()[:9])", "not a tensor of shape (9,)"),
+    ("personal", "return None", "the weights of the network, a tensor of shape (1210,), not None"),
+    ("personal", "return shared.w[:4]", "not a tensor of shape (4,)"),
+    ("trained", "return 3", "not an int"), ("unadapted", "return 'x'", "not a str"),
+    ("traffic", "return 3", "a pair of numbers of bytes (received, sent), not an int"),
+    ("traffic", "return 3, float('nan')", "not a tuple of 2"),
+    ("message_template", "return 3", "must return None or a NamedTuple of tensors; it is an int"),
+    ("messages", "return None", "the fields of message_template() (w), each made by Rows.mix, not None"),
+    ("messages", "return Up(torch.zeros(3))", "in the field w what Rows.mix returns, not a tensor"),
+    ("messages", "return Up(mine.v.mix(np.ones((1, 9))))", "addresses w of shape (1210,) to 1 clients; the template"),
+    ("messages", "return Up(mine.v[:5].mix(np.ones((len(who.ids), 9))))", "addresses w of shape (5,) to"),
+    ("with_model", "return None", "the method with its network: end it with `return super().with_model(model)`"),
+    ("with_model", "return self", "the method with its network"),
+    ("warm_up_participants", "return 3", "the numbers of clients from 0 to 8, ascending, not an int"),
+    ("warm_up_participants", "return np.array([3, 9])", "not an array of shape (2,) and type int64"),
+    ("warm_up_participants", "return np.array([3, 3])", "not an array of shape (2,) and type int64"),
+    ("predict", "return None", "logits, a tensor of shape (b, 10), not None"),
+    ("predict", "return self.model(w, x)[:, 1:]", "not a tensor of shape (1, 9)"),
+]
+
+
+@pytest.mark.parametrize("name, body, said", CASES)
+def test_what_a_function_returns_is_refused_before_the_first_round(attempt, place, name, body, said):  # noqa: F811
+    text = START + ("    idles = True\n" if name == "idle" else NOTES if name == "messages" else "")
+    text += f"\n    def {name}{HOOKS[name]}:\n        {body}\n"
+    code, words = attempt(text, f"method={MODULE}:Own")
+    line = max(i for i, of in enumerate(text.splitlines(), 1) if f"def {name}(" in of)
+    assert code == 2 and words.count("\n") == 1 and "Traceback" not in words, words
+    assert f"{MODULE}.py:{line}: {name}() " in words and said in words, words
+    assert not (place / "run").exists()
+
+
+def test_what_fails_at_its_first_call_is_named_as_well(attempt):  # noqa: F811
+    for name, code in (("personal", 2), ("idle", 2), ("predict", 2), ("server", 1)):
+        text = f"{START}    idles = True\n    def {name}{HOOKS[name]}:\n        1 / 0\n"
+        found, words = attempt(text, f"method={MODULE}:Own")
+        assert found == code and f"{MODULE}.py:{line_of(text, '1 / 0')}: ZeroDivisionError" in words
+
+
+@pytest.mark.parametrize("text, said", [
+    ("    def client(self, shared):\n        pass\n", f"{MODULE}.py:12: TypeError: Own.client() takes 2 positional"),
+    ("    server = 3\n", f"method {MODULE}:Own: server must be a function, not an int")])
+def test_functions_of_another_form(attempt, text, said):  # noqa: F811
+    code, words = attempt(START + text, f"method={MODULE}:Own")
+    assert code == 2 and said in words, words
+
+
+def test_a_method_that_lacks_functions_is_told_which(attempt):  # noqa: F811
+    text = "from dataclasses import dataclass\nfrom fedmpi.method import Method\n\n@dataclass(frozen=True)\n" \
+        "class Own(Method):\n    def init(self, n):\n        pass\n"
+    code, words = attempt(text, f"method={MODULE}:Own")
+    assert code == 2 and f"method {MODULE}:Own has no function client and no personal; define it" in words
+
+
+def test_a_server_that_returns_it_in_a_later_round_is_named(attempt):  # noqa: F811
+    body = "new = super().server(shared, up, who)\n        return None if who.round == 1 else new"
+    code, words = attempt(f"{START}    def server{HOOKS['server']}:\n        {body}\n", f"method={MODULE}:Own")
+    assert code == 1 and f"{MODULE}.py:12: server() must return a Shared like that of init()" in words
+    assert "Traceback" not in words
+
+
+def test_a_rehearsal_draws_no_random_numbers(attempt, bench, place):  # noqa: F811
+    """The rehearsal of a method of one's own leaves no trace in the results."""
+    import torch
+    torch.manual_seed(0)
+    expected = torch.rand(1)
+    torch.manual_seed(0)
+    text = f"{START}    def personal{HOOKS['personal']}:\n        torch.rand(9)\n        return mine.v[:1]\n"
+    assert attempt(text, f"method={MODULE}:Own")[0] == 2 and torch.equal(torch.rand(1), expected)
