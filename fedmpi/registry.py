@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import difflib
 import importlib
+import importlib.util
 import os
 import sys
 from collections.abc import Collection, Iterator
@@ -85,6 +86,10 @@ def import_class(kind: str, name: str) -> type:
     with blame_own_code(f"{kind[:-1]} {name!r}"):
         try:
             return getattr(importlib.import_module(module), attribute)
+        except SyntaxError as error:
+            if error.filename is None:
+                error.filename, error.lineno = find_zero_byte(module)
+            raise
         # ValueError: the name of the module is empty; TypeError: it begins with a dot
         except (ImportError, ValueError, TypeError) as error:
             if find_own_line(error):
@@ -95,6 +100,15 @@ def import_class(kind: str, name: str) -> type:
             if find_own_line(error):
                 raise
             raise BadInput(f"{kind[:-1]} {name!r}: module {module} has no {attribute}") from None
+
+
+def find_zero_byte(module: str) -> tuple[str | None, int]:
+    """Return the file of a module whose text has a zero byte, of which Python names no place, and the line; None if
+    the file is not known."""
+    spec = importlib.util.find_spec(module)
+    if spec is None or spec.origin is None or not os.path.isfile(spec.origin):
+        return None, 0
+    return spec.origin, 1 + Path(spec.origin).read_bytes().partition(b"\0")[0].count(b"\n")
 
 
 def find_method_class(module: ModuleType) -> type:

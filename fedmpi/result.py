@@ -1,6 +1,7 @@
 """What a finished run found, read from its folder when it is asked for."""
 from __future__ import annotations
 
+import warnings
 from functools import cached_property
 from pathlib import Path
 from types import ModuleType
@@ -114,7 +115,10 @@ class Result:
         from fedmpi.commands.export import load_model
         from fedmpi.process_state import restored_torch
         with restored_torch():
-            return load_model(self.folder, client, self.own_code).network.eval()
+            found = load_model(self.folder, client, self.own_code)
+            for said in found.warnings:
+                warnings.warn(said, stacklevel=2)
+            return found.network.eval()
 
     def plot(self) -> Figure:
         """Return a Matplotlib figure of the mean accuracy by round. A notebook shows it; `savefig` writes it."""

@@ -16,6 +16,7 @@ from fedmpi import __version__, registry
 from fedmpi.assembly import build_method
 from fedmpi.clients.hosted import HostedClients
 from fedmpi.clients.state_store import compute_run_digest
+from fedmpi.config.own_parts import fingerprint_code
 from fedmpi.config.schema import Config, resolve
 from fedmpi.data.federation import Federation, prepare_federation
 from fedmpi.engines import engine_choice
@@ -23,6 +24,7 @@ from fedmpi.errors import BadInput
 from fedmpi.method import Method, State
 from fedmpi.models import precision
 from fedmpi.models.flat import Model
+from fedmpi.own_code.changes import list_changes, warn_of_changes
 from fedmpi.storage import checkpoint
 from fedmpi.storage.atomic import atomic
 from fedmpi.storage.older_versions import refuse_changed_method
@@ -38,8 +40,8 @@ class TrainedModel:
     title: str
     # what a file says of it
     facts: dict[str, str]
-    # what to say of newer checkpoints that are damaged
-    refused: list[str]
+    # what to say of newer checkpoints that are damaged, and of code that was changed since
+    warnings: list[str]
 
 
 def export_model(run: Path, out: Path, client: int | None, own_code: bool = False) -> str:
@@ -49,7 +51,7 @@ def export_model(run: Path, out: Path, client: int | None, own_code: bool = Fals
     state = {name: value.contiguous().clone() for name, value in found.network.state_dict().items()}
     with atomic(out) as part:
         part.write_bytes(save(state, found.facts))
-    return "\n".join([*found.refused, f"{found.title}: {out}"])
+    return "\n".join([*found.warnings, f"{found.title}: {out}"])
 
 
 def load_model(run: Path, client: int | None, own_code: bool = False, consent: str = "own_code=True") -> TrainedModel:
@@ -71,10 +73,12 @@ def load_model(run: Path, client: int | None, own_code: bool = False, consent: s
 
 def find_model(run: Path, client: int | None) -> TrainedModel:
     """Return a trained model; see `load_model`."""
-    path, refused = choose_checkpoint(run)
+    path, warnings = choose_checkpoint(run)
     snapshot = checkpoint.read_checkpoint(path)
     refuse_changed_method(path, snapshot.version, snapshot.config)
     config = resolve(snapshot.config)
+    changes = list_changes(snapshot.books.get("own_code", {}), fingerprint_code(config), snapshot.round)
+    warnings += warn_of_changes(changes if "own_code" in snapshot.books else [], f"{path} was written")
     federation = Federation(prepare_federation(config.data, config.seed))
     if federation.fingerprint != snapshot.federation:
         raise BadInput(f"the data have changed since {path} was written: its clients held other samples; put back what "
@@ -91,8 +95,10 @@ def find_model(run: Path, client: int | None) -> TrainedModel:
                                                                       else f"client {client}",
                                                                       "digest": compute_run_digest(shared,
                                                                                                    group.digests())}
+    if changes:
+        facts["own_code_changes"] = json.dumps(changes)
     whose = "global model" if client is None else f"model of client {client}"
-    return TrainedModel(network, f"{method.title}, {whose} after round {snapshot.round}", facts, refused)
+    return TrainedModel(network, f"{method.title}, {whose} after round {snapshot.round}", facts, warnings)
 
 
 def import_writer() -> Callable[..., bytes]:

@@ -15,8 +15,11 @@ from fedmpi.commands.verify import (
     perform,
     refuse_others,
 )
+from fedmpi.config.own_parts import fingerprint_code
+from fedmpi.config.schema import resolve
 from fedmpi.errors import BadInput
 from fedmpi.json_values import JsonObject
+from fedmpi.own_code.changes import list_changes, warn_of_changes
 from fedmpi.progress import write_stdout
 from fedmpi.session import run_on_all_ranks, share_text
 from fedmpi.storage import run_status
@@ -39,6 +42,8 @@ def rerun(world: Transport, run: Path, folder: str, add: bool = False) -> int:
     if add:
         raise BadInput("--add publishes what fedmpi verify runs by itself, not RUN; leave out one of them")
     settings, digest, there = read_finished_run(run) if world.rank == 0 else ({}, "", [])
+    for said in find_code_changes(run) if world.rank == 0 else []:
+        write_stdout(f"warning: {said}; what follows compares this code with that of then\n")
     refuse_others(world, describe_environment())
     with make_workplace(world, folder, settings) as place:
         here = perform(world, place, "again", [])
@@ -64,6 +69,16 @@ def read_finished_run(run: Path) -> tuple[JsonObject, str, list[JsonObject]]:
                        "the folder of a finished run")
     return (settings | {"rounds": found.result["rounds"], "checkpoint": {"every": 0}},
             found.result["digest"][:DIGITS], found.evaluated)
+
+
+def find_code_changes(run: Path) -> list[str]:
+    """Return a line that names the files of the run's own code that were changed since, if there are any."""
+    result = run_status.read_outcome(run).result or {}
+    then = result.get("own_code")
+    if not isinstance(then, dict):
+        return []
+    now = fingerprint_code(resolve(run_status.read_settings(run)))
+    return warn_of_changes(list_changes(then, now, int(result["rounds"])), f"{run} was finished")
 
 
 def compare_losses(there: list[JsonObject], here: list[JsonObject]) -> tuple[str, int]:

@@ -43,15 +43,22 @@ def name_file(module: str) -> str:
     return show_relative_path(path) if path else module
 
 
+def warn_of_changes(changes: list[CodeChange], since: str) -> list[str]:
+    """Return a line that names every file, if there are changes.
+
+    Args:
+        since: what was made before them."""
+    return [f"own code has changed since {since}: {', '.join(map(describe_change, changes))}"] if changes else []
+
+
 def refuse_changes(changes: list[CodeChange], what: str, remedy: str) -> None:
     """Raise BadInput, which names every file, if there are changes.
 
     Args:
         what: whose code was changed.
         remedy: what the user can do."""
-    if changes:
-        listed = ", ".join(map(describe_change, changes))
-        raise BadInput(f"own code has changed since {what}: {listed}; {remedy}")
+    for said in warn_of_changes(changes, what):
+        raise BadInput(f"{said}; {remedy}")
 
 
 def refuse_other_code(mine: Fingerprint, of_rank_0: Fingerprint) -> None:

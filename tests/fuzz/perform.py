@@ -85,6 +85,8 @@ def start_forks(words: list[str], folder: Path, ranks: int, env: dict[str, str],
         os.environ.clear()
         os.environ.update(env | said_by_launcher)
         tempfile.tempdir = None
+        # As PYTHONDONTWRITEBYTECODE says to a new Python.
+        sys.dont_write_bytecode = True
         sys.argv = ["fedmpi", *words]
         # As a new Python does.
         coding = env.get("PYTHONIOENCODING", "utf-8")

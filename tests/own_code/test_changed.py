@@ -236,3 +236,30 @@ def test_code_that_fails_on_one_rank_ends_all_of_them(place, bench):
     done = forked.command(3, "run", bench.config, "method=mine_method:Own", "--out", place / "run", cwd=place)
     assert done.returncode in (1, 2) and "mine_method.py:16: SystemExit: 0; repair it" in done.stderr.splitlines()[0]
     assert "rank 2 of 3 on" in done.stderr and "Traceback" in (place / "run" / "log.txt").read_text()
+
+
+def test_export_and_verify_name_code_that_was_changed_since(run, place):
+    write(place, FILES)
+    assert run(*SETTINGS, "rounds=1", resume=None)[0] == 0
+
+    def command(*words):
+        done = CliRunner().invoke(app, list(words))
+        return done.exit_code, done.output
+    out, named = str(place / "x.safetensors"), "own code has changed since "
+    for words in (["export", "run", out, "--own-code"], ["verify", "run"]):
+        code, said = command(*words)
+        assert code == 0 and named not in said, said
+    assert fedmpi.load_result("run", own_code=True).model() is not None
+    write(place, {"mine_helper.py": HELPER + "# more\n"})
+    code, said = command("export", "run", out, "--own-code")
+    assert code == 0 and f"{named}run/checkpoints/round-000001.h5 was written: mine_helper" in said
+    from safetensors import safe_open
+    with safe_open(out, "pt") as file:
+        assert json.loads(file.metadata()["own_code_changes"])[0]["module"] == "mine_helper"
+    with pytest.warns(UserWarning, match=f"{named}.*mine_helper"):
+        fedmpi.load_result("run", own_code=True).model()
+    code, said = command("verify", "run")
+    assert code == 0 and said.startswith(f"warning: {named}run was finished: mine_helper") and "the same digest" in said
+    write(place, {"mine_helper.py": "def twice(x):\n    return type(x)(x.w * 2)\n"})
+    code, said = command("verify", "run")
+    assert code == 1 and f"{named}run was finished: mine_helper" in said and "WRONG" in said

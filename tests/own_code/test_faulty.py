@@ -61,7 +61,8 @@ class Own:
 TEXTS = {"method": METHOD, "model": NETWORK, "data.name": DATA, "data.partition": PARTITION}
 # What an import does -> the line of the error, and what is said.
 IMPORTS = {
-    "def f(:": (1, "SyntaxError: invalid syntax"), "import nowhere_at_all": (1, "No module named 'nowhere_at_all'"),
+    "def f(:": (1, "SyntaxError: invalid syntax"), "x = 1\ny\0": (2, "SyntaxError: source code"),
+    "import nowhere_at_all": (1, "No module named 'nowhere_at_all'"),
     "x = 1\nraise ValueError('so\\nmany lines')": (2, "ValueError: so many lines"),
     "import sys\nsys.exit(7)": (2, "SystemExit: 7"), "raise SystemExit": (1, "SystemExit"),
     "raise KeyboardInterrupt": (1, "KeyboardInterrupt"), "from os import nothing_there": (1, "ImportError: cannot"),
