@@ -87,7 +87,7 @@ def decide(config_path: str | Path | Mapping[str, object], overrides: Sequence[s
         with blame_own_code():
             federation = Federation(prepare_federation(config.data, config.seed))
             refuse_engine(config, federation, build_method(config, federation, rehearse=True))
-            try_measures(config.evaluate.measures, federation.classes)
+            try_measures(config.evaluate.measures, federation.classes, federation.task)
         path, warnings = find_resume_checkpoint(folder, resume)
         snapshot = checkpoint.read_checkpoint(path, check=resume != "auto") if path else None
         if snapshot:
@@ -204,6 +204,7 @@ def build_method(config: Config, federation: Federation, rehearse: bool = False)
                         int(np.prod(federation.shape)))
     config.method.check(config.train)
     selection.refuse_selection(config, federation)
+    training_options.refuse_regression(config, config.method)
     if rehearse:
         from fedmpi.server.rehearsal import refuse_faulty_method
         refuse_faulty_method(config, federation, model)

@@ -121,6 +121,8 @@ class Method:
     # True if the method works with client-local BatchNorm statistics (model.statistics = local): False if it makes
     # norms or products of models, in which they would count
     supports_local_batchnorm: ClassVar[bool] = True
+    # True if the method can learn numbers in place of classes (data.task = regression): False if it goes by classes
+    supports_targets: ClassVar[bool] = True
     # How a client that never took part is served (`data.new_clients`), in a few words; "": it cannot be served
     serves_newcomers: ClassVar[str] = ""
     # True if `server` only uses `mean` and `mean_by`, so that `server.aggregation` may replace them

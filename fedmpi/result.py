@@ -11,7 +11,7 @@ from fedmpi.config.evaluation import NEW_CLIENTS_ENDING
 from fedmpi.errors import BadInput
 from fedmpi.json_values import JsonObject
 from fedmpi.storage import run_status
-from fedmpi.text import format_percent
+from fedmpi.task import find_task
 
 if TYPE_CHECKING:
     import numpy as np
@@ -41,13 +41,20 @@ class Result:
         self.values: JsonObject = found.result
 
     def __repr__(self) -> str:
-        return (f"<Result of {self.values['method']}: accuracy {format_percent(self.accuracy)} after "
+        task = find_task(self.values)
+        return (f"<Result of {self.values['method']}: {task.title} {task.format(self.values[task.key])} after "
                 f"{self.values['rounds']} rounds, in {self.folder}>")
 
     @property
     def accuracy(self) -> float:
-        """Mean accuracy over the clients after the last round, between 0 and 1."""
-        value = self.values["accuracy_mean"]
+        """Mean accuracy over the clients after the last round, between 0 and 1; nan if targets were learned."""
+        value = self.values.get("accuracy_mean")
+        return float("nan") if value is None else value
+
+    @property
+    def mse(self) -> float:
+        """Mean over the clients of the mean squared error after the last round; nan if classes were learned."""
+        value = self.values.get("mse_mean")
         return float("nan") if value is None else value
 
     @property
@@ -121,7 +128,8 @@ class Result:
             return found.network.eval()
 
     def plot(self) -> Figure:
-        """Return a Matplotlib figure of the mean accuracy by round. A notebook shows it; `savefig` writes it."""
+        """Return a Matplotlib figure of the mean accuracy, or squared error, by round. A notebook shows it, and
+        `savefig` writes it."""
         from fedmpi.report.figures.accuracy import draw_accuracy_by_round
         from fedmpi.report.results import collect_folder_results
         results = collect_folder_results([self.folder])

@@ -241,15 +241,16 @@ def conduct(world: Transport, context: RankContext, decision: Decision, ends: De
 def conclude(run: Run) -> int:
     """Write result.json and print the last lines."""
     from fedmpi.server.last_round import evaluate_last_round
-    from fedmpi.storage.run_status import describe_accuracy
-    from fedmpi.text import format_duration, format_percent
+    from fedmpi.storage.run_status import describe_best
+    from fedmpi.text import format_duration
     evaluate_last_round(run)
-    result, honest = run.books.result() | run.storage.facts(), run.books.honest
+    result, honest, task = run.books.result() | run.storage.facts(), run.books.honest, run.books.task
     run.books.folder.finish(result, run.state.metrics)
-    run.progress.say(f"{result['method']}: accuracy {format_percent(result['accuracy_mean'])} mean over {honest.sum()} "
-                     f"{'' if honest.all() else 'honest '}clients, {format_percent(result['accuracy_worst_decile'])} "
-                     f"in the worst tenth, {run.books.format_newcomers()}{describe_accuracy(result)}; "
-                     f"{result['rounds']} rounds in {format_duration(result['seconds'])} on {result['ranks']} "
+    worst = task.format(result[f"{task.measure}_worst_decile"])
+    run.progress.say(f"{result['method']}: {task.title} {task.format(result[task.key])} mean over {honest.sum()} "
+                     f"{'' if honest.all() else 'honest '}clients, {worst} in the worst tenth, "
+                     f"{run.books.format_newcomers()}{describe_best(result)}; {result['rounds']} rounds in "
+                     f"{format_duration(result['seconds'])} on {result['ranks']} "
                      f"rank{'s' * (result['ranks'] > 1)}\n{run.books.describe_early_end()}"
                      f"digest {result['digest'][:16]}  results in {run.books.folder.path}{run.storage.summary()}")
     return errors.FINISHED

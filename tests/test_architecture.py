@@ -16,7 +16,8 @@ MAX_LINES = 300      # of a file of Python
 
 # From the ground up. A module may import what is on a lower floor, or in its own package.
 FLOORS = [
-    "fedmpi.errors fedmpi.text fedmpi.json_values fedmpi.torch_compat", "fedmpi.own_code fedmpi.context",
+    "fedmpi.errors fedmpi.text fedmpi.json_values fedmpi.torch_compat",
+    "fedmpi.own_code fedmpi.context fedmpi.task",
     "fedmpi.paths", "fedmpi.slurm fedmpi.shipped",
     "fedmpi.settings fedmpi.registry fedmpi.comm fedmpi.clustering",
     "fedmpi.memory_check", "fedmpi.models", "fedmpi.client_data", "fedmpi.extended_state", "fedmpi.method",

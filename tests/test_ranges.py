@@ -11,7 +11,7 @@ from fedmpi.errors import BadInput
 DEFAULTS = {
     "seed": 0, "rounds": 100,
     "data": {"name": "digits", "file": None, "root": "~/.cache/fedmpi/data", "cache": None, "fraction": 1.,
-             "clients": 20, "new_clients": 0, "split": [.75, .25], "partition": {
+             "clients": 20, "new_clients": 0, "task": "classification", "split": [.75, .25], "partition": {
                  "name": "dirichlet", "beta": .1, "procedure": "capped", "smallest": None, "tries": 10_000}},
     "model": {"name": "mlp", "hidden": 64, "head": [], "start": None},
     "method": {"name": "fedavg", "weights": "samples"},
@@ -190,8 +190,8 @@ RUN = {"rounds": 2, "seed": 1, "method": "fedavg", "model": {"name": "mlp", "hid
 TRIMMED, NOISY = {"server.aggregation": "trimmed_mean"}, {"attack.kind": "noise"}
 # A setting that changes the digest -> another value, and what else has to be set for it to be in use.
 DIGEST = {
-    "seed": 2, "rounds": 3, "data.clients": 6, "data.new_clients": 1, "data.fraction": .3, "data.partition": "n_class",
-    "data.split": [.6, .1, .3],
+    "seed": 2, "rounds": 3, "data.clients": 6, "data.new_clients": 1, "data.task": "regression", "data.fraction": .3,
+    "data.partition": "n_class", "data.split": [.6, .1, .3],
     "model": {"name": "mlp", "hidden": 5}, "method": "ditto", "train.batch": 7, "train.lr": .04,
     "train.lr_decay": .9, "train.momentum": .5, "train.optimizer": "adam",
     "train.schedule": "cosine", "train.milestones": ([2], {"train.schedule": "step", "train.milestones": [1]}),

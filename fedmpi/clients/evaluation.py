@@ -4,7 +4,8 @@ Reading a number from a GPU waits for the GPU. So the measures of all clients st
 known, and are then read together; engine `vmap` measures many models at once. Further measures need all logits, which
 are read as they come.
 
-Legend: c clients, s samples of the client with the most, k classes."""
+Legend: c clients, s samples of the client with the most, k classes. For targets in place of labels k is 1, and
+TARGET_MEASURES stand in the places of CLIENT_MEASURES."""
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator, MutableMapping, Sequence
@@ -17,7 +18,14 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.func import vmap
 
-from fedmpi.clients.measures import CLIENT_MEASURES, Measure, measure_confusion, measure_logits
+from fedmpi.clients.measures import (
+    CLIENT_MEASURES,
+    Measure,
+    measure_confusion,
+    measure_errors,
+    measure_logits,
+    measure_targets,
+)
 from fedmpi.clients.sample_cache import SampleCache
 from fedmpi.clients.state_store import StateStore
 from fedmpi.engines import batch_plan, convolutions
@@ -38,6 +46,9 @@ MeasureTarget: TypeAlias = tuple[Measured, Hashable]
 
 MODELS_AT_ONCE = 32            # with SAMPLES_PER_BLOCK samples each they fill a GPU
 SAMPLES_PER_FORWARD = 500      # of a single model
+
+# What `score_batch` sums over a client's samples if they have targets.
+ERROR_SUMS = ("squared", "tested", "absolute")
 
 # Second index of the table of measures: which weights, on which samples.
 BEFORE_TRAINING, AFTER_TRAINING, WITHOUT_ADAPTATION, ON_VALIDATION = range(4)
@@ -149,12 +160,12 @@ class Evaluator:
         if not len(y):
             return np.array([0., 0., 0., np.nan] + [np.nan] * len(self.measures))
         logits = self.logits(weights, x)
-        return self.measure_outputs(logits, y) if self.measures else measure_logits(logits, y)
+        return self.measure_outputs(logits, y) if self.measures else measure_samples(logits, y)
 
     def measure_outputs(self, logits: Tensor, y: Tensor) -> np.ndarray:
-        """Return CLIENT_MEASURES and the further measures of logits (s, k) and labels y (s,), computed on the host."""
+        """Return CLIENT_MEASURES and the further measures of outputs (s, k) and labels y (s,), computed on the host."""
         logits, y = logits.cpu(), y.cpu()
-        return np.array([*measure_logits(logits, y), *(measure(logits, y) for measure in self.measures)])
+        return np.array([*measure_samples(logits, y), *(measure(logits, y) for measure in self.measures)])
 
     @torch.no_grad()
     def logits(self, weights: Weights, x: Tensor) -> Tensor:
@@ -170,8 +181,7 @@ class Evaluator:
         if self.tallies:
             rows = torch.cat([rows for _, rows in self.tallies]).cpu().numpy()
             for (into, key), row in zip([place for places, _ in self.tallies for place in places], rows, strict=True):
-                k = round(np.sqrt(len(row) - 1))
-                into[key] = measure_confusion(row[1:].reshape(k, k), float(row[0]))
+                into[key] = read_score(row)
             self.tallies = []
 
     @torch.no_grad()
@@ -200,14 +210,32 @@ class Evaluator:
         self.models = []
 
 
+def measure_samples(outputs: Tensor, y: Tensor) -> np.ndarray:
+    """Return the measures of outputs (s, k) for labels y (s,) int64, or for float targets y."""
+    return measure_targets(outputs, y) if y.is_floating_point() else measure_logits(outputs, y)
+
+
+def read_score(row: np.ndarray) -> np.ndarray:
+    """Return the measures of a client from its row of `score_batch`."""
+    if len(row) == len(ERROR_SUMS):
+        squared, tested, absolute = map(float, row)
+        return measure_errors(squared, round(tested), absolute)
+    k = round(np.sqrt(len(row) - 1))
+    return measure_confusion(row[1:].reshape(k, k), float(row[0]))
+
+
 def score_batch(logits: Tensor, y: Tensor, own: Tensor) -> Tensor:
-    """Return each client's loss, summed over samples, and its confusion matrix by label, (c, 1 + k * k).
+    """Return each client's loss, summed over samples, and its confusion matrix by label, (c, 1 + k * k); for targets
+    its ERROR_SUMS, (c, 3), a number that no 1 + k * k is.
 
     Args:
         logits: (c, s, k)
-        y: labels (c, s)
+        y: labels or targets (c, s)
         own: (c, s), 0 for padding that is no sample of the client"""
     k, own = logits.shape[2], own.to(logits.dtype)
+    if y.is_floating_point():
+        errors = (logits.squeeze(2) - y) * own
+        return torch.stack([errors.square().sum(1), own.sum(1), errors.abs().sum(1)], 1)
     losses = F.cross_entropy(logits.flatten(0, 1), y.flatten(), reduction="none").view(y.shape)
     classes = torch.arange(k, device=y.device)
     true = (y[..., None] == classes) * own[..., None]

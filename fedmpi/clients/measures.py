@@ -1,6 +1,7 @@
-"""Measures of one client, from the logits and labels of its samples or from its confusion matrix.
+"""Measures of one client, from the outputs for its samples and their labels or targets, or from its confusion matrix.
 
-CLIENT_MEASURES are always taken. `evaluate.measures` names further ones: BUILT_IN, or functions of the user's own.
+Either CLIENT_MEASURES or TARGET_MEASURES are always taken. `evaluate.measures` names further ones: BUILT_IN, or
+functions of the user's own.
 Legend: n samples, c classes."""
 from __future__ import annotations
 
@@ -14,14 +15,20 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fedmpi import registry
+from fedmpi.config.evaluation import name_column
 from fedmpi.errors import BadInput, FaultyCode, FedmpiError
 from fedmpi.own_code.failures import blame_own_code, describe_definition
+from fedmpi.task import REGRESSION, Task
 
-# A further measure: logits (n, c) float32 and labels (n,) int64 on the CPU -> a number; nan if it is not defined.
+# A further measure: logits (n, c) float32 and labels (n,) int64 on the CPU -> a number; nan if it is not defined. If
+# targets are learned, it is given outputs (n, 1) and targets (n,), both float32.
 Measure = Callable[[Tensor, Tensor], float]
 
 # `loss` is a sum over the samples
 CLIENT_MEASURES = ("correct", "tested", "loss", "f1")
+# The same places if targets are learned: the main measure and the loss are the summed squared error, and the second
+# measure is the mean absolute error.
+TARGET_MEASURES = ("squared_error", "tested", "loss", "mae")
 
 
 def measure_logits(logits: Tensor, y: Tensor) -> np.ndarray:
@@ -31,6 +38,17 @@ def measure_logits(logits: Tensor, y: Tensor) -> np.ndarray:
     confusion = torch.bincount(y * c + predicted, minlength=c * c).view(c, c)
     loss = F.cross_entropy(logits, y, reduction="sum")
     return measure_confusion(confusion.numpy(), float(loss))
+
+
+def measure_targets(outputs: Tensor, y: Tensor) -> np.ndarray:
+    """Return the TARGET_MEASURES of a client from its outputs (n, 1) and targets (n,)."""
+    errors = outputs.squeeze(-1).double() - y.double()
+    return measure_errors(float(errors.square().sum()), len(y), float(errors.abs().sum()))
+
+
+def measure_errors(squared: float, tested: int, absolute: float) -> np.ndarray:
+    """Return the TARGET_MEASURES of errors from the sums of their squares and of their absolute values."""
+    return np.array([squared, tested, squared, absolute / tested])
 
 
 def measure_confusion(confusion: np.ndarray, loss: float) -> np.ndarray:
@@ -119,13 +137,20 @@ def measure_by_own_code(name: str, function: Callable[[Tensor, Tensor], object],
                       f"{type(value).__name__}")
 
 
-def try_measures(names: Sequence[str], classes: int) -> None:
-    """Call the user's own measures once before a run, on two right predictions of each class.
+def try_measures(names: Sequence[str], classes: int, task: Task) -> None:
+    """Call the user's own measures once before a run, on two right predictions of each class, or of two targets.
 
     Raises:
         BadInput: if one cannot be used."""
     logits, y = torch.eye(classes).repeat(2, 1), torch.arange(classes).repeat(2)
+    if task is REGRESSION:
+        y = torch.tensor([-1., 1.])
+        logits = y[:, None]
     for name, measure in zip(names, load_measures(names), strict=True):
+        if task is REGRESSION and (name in BUILT_IN or name_column(name) in (task.measure, task.second)):
+            raise BadInput(f"evaluate.measures: {name} is " + (
+                "a measure of predicted classes, and data.task = regression predicts numbers; leave it out"
+                if name in BUILT_IN else f"measured anyway, as {name_column(name)}; give yours another name"))
         if name in BUILT_IN:
             continue
         try:

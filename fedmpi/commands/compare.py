@@ -3,6 +3,7 @@
 A second table compares the fairness among clients, and the further measures of `evaluate.measures`."""
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from fedmpi.commands.planned_steps import steps_to_text
@@ -10,17 +11,26 @@ from fedmpi.errors import BadInput
 from fedmpi.json_values import JsonObject
 from fedmpi.own_code.fingerprint import shorten_hash
 from fedmpi.storage import run_status
+from fedmpi.task import CLASSIFICATION, REGRESSION, find_task
 from fedmpi.text import format_columns, format_duration, format_pairs
 
-# key in metrics.jsonl, heading, and the number that a value is multiplied by
-COMPARED_MEASURES = (("accuracy_mean", "acc.", 100), ("accuracy_worst_decile", "worst", 100), ("f1_mean", "F1", 100),
-                     ("loss", "loss", 1))
-COMPARED_UNITS = "accuracy (mean and worst tenth of the clients) and F1 in %"
+# key in metrics.jsonl, heading, and the number that a value is multiplied by, by task
+COMPARED_MEASURES = {
+    CLASSIFICATION: (("accuracy_mean", "acc.", 100), ("accuracy_worst_decile", "worst", 100), ("f1_mean", "F1", 100),
+                     ("loss", "loss", 1)),
+    REGRESSION: (("mse_mean", "MSE", 1), ("mse_worst_decile", "worst", 1), ("mae_mean", "MAE", 1))}
+COMPARED_UNITS = {
+    CLASSIFICATION: "accuracy (mean and worst tenth of the clients) and F1 in %",
+    REGRESSION: "MSE: squared error (mean and worst tenth of the clients); MAE: absolute error"}
 # The same of the second table; further measures follow. A variance of percentages is 10^4 times that of shares.
 FAIRNESS = (("accuracy_gini", "Gini coefficient of accuracies", 100),
-            ("accuracy_variance", "variance of accuracies (%^2)", 10_000))
+            ("accuracy_variance", "variance of accuracies (%^2)", 10_000),
+            ("mse_gini", "Gini coefficient of squared errors", 100), ("mse_variance", "variance of squared errors", 1))
 NEWCOMERS_MEASURES = (("accuracy_new_clients", "accuracy of new clients, %", 100),
-                      ("f1_new_clients", "F1 of new clients, %", 100), ("loss_new_clients", "loss of new clients", 1))
+                      ("f1_new_clients", "F1 of new clients, %", 100),
+                      ("mse_new_clients", "squared error of new clients", 1),
+                      ("mae_new_clients", "absolute error of new clients", 1),
+                      ("loss_new_clients", "loss of new clients", 1))
 # rounds in the table, with the last one among them
 ROUNDS_SHOWN = 12
 
@@ -34,12 +44,13 @@ def compare_runs(first: Path, second: Path) -> str:
                 for folder, outcome in zip((first, second), found, strict=True)]
     heading = format_pairs([("A", f"{first}: {describe_outcome(found[0])}"),
                             ("B", f"{second}: {describe_outcome(found[1])}")])
-    table = compare_rounds(*(outcome.evaluated for outcome in found))
+    task = find_task(found[0].evaluated[-1] if found[0].evaluated else ())
+    table = compare_rounds(found[0].evaluated, found[1].evaluated, COMPARED_MEASURES[task])
     accepted = [f"{name}: {line}" for name, outcome in zip("AB", found, strict=True)
                 for line in run_status.list_accepted_changes(outcome)]
     asked = [name for values in settings for name in run_status.list_further_measures(values)]
     more = compare_further(found[0].evaluated, found[1].evaluated, list(dict.fromkeys(asked)))
-    tables = [table, COMPARED_UNITS, *more]
+    tables = [table, COMPARED_UNITS[task], *more]
     return "\n\n".join([heading, compare_settings(settings), *accepted, *tables, compare_digests(*found)])
 
 
@@ -55,7 +66,7 @@ def describe_outcome(found: run_status.Outcome) -> str:
         return f"{found.state}, {found.round} rounds"
     spent, steps = found.result.get("seconds"), steps_to_text(found.result.get("steps_so_far"))
     time = f" in {format_duration(spent)}" if spent is not None else ""
-    return (f"finished, {found.result['rounds']} rounds{time}, {run_status.describe_accuracy(found.result)}; steps of "
+    return (f"finished, {found.result['rounds']} rounds{time}, {run_status.describe_best(found.result)}; steps of "
             f"a client {steps}")
 
 
@@ -68,8 +79,9 @@ def compare_settings(settings: list[JsonObject]) -> str:
     return format_columns(["setting", "A", "B"], rows)
 
 
-def compare_rounds(first: list[JsonObject], second: list[JsonObject]) -> str:
-    """Return a table of the rounds that both runs evaluated.
+def compare_rounds(first: list[JsonObject], second: list[JsonObject],
+                   measures: Sequence[tuple[str, str, int]] = COMPARED_MEASURES[CLASSIFICATION]) -> str:
+    """Return a table of these measures in the rounds that both runs evaluated.
 
     Of many rounds it shows ROUNDS_SHOWN: they are divided into equal parts, and the last of each part is shown."""
     a, b = ({line["round"]: line for line in lines} for lines in (first, second))
@@ -78,8 +90,8 @@ def compare_rounds(first: list[JsonObject], second: list[JsonObject]) -> str:
         return "no round was evaluated by both"
     parts = min(ROUNDS_SHOWN, len(rounds))
     shown = [rounds[len(rounds) * (i + 1) // parts - 1] for i in range(parts)]
-    heads = ["round", *(f"{name} {which}" for _, name, _ in COMPARED_MEASURES for which in "AB")]
-    rows = [[t, *(format_scaled(run[t].get(key), unit) for key, _, unit in COMPARED_MEASURES for run in (a, b))]
+    heads = ["round", *(f"{name} {which}" for _, name, _ in measures for which in "AB")]
+    rows = [[t, *(format_scaled(run[t].get(key), unit) for key, _, unit in measures for run in (a, b))]
             for t in shown]
     return format_columns(heads, rows, right=tuple(heads))
 

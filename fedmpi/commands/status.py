@@ -12,7 +12,8 @@ from fedmpi.json_values import JsonObject
 from fedmpi.storage import run_status
 from fedmpi.storage.checkpoint import list_checkpoints
 from fedmpi.storage.lock import is_run_alive
-from fedmpi.text import format_columns, format_duration, format_percent
+from fedmpi.task import name_column_of
+from fedmpi.text import format_columns, format_duration
 
 # The time of a round is the mean of so many rounds.
 ROUNDS_OF_THE_RATE = 10
@@ -24,14 +25,15 @@ MOST_LEVELS = 6
 
 def show_status(found: list[JsonObject]) -> str:
     """Return a table of what `read_status` found, notes on single runs, and a line that counts the runs by state."""
-    heads = ["run", "state", "round", "accuracy", "a round", "left", "MiB", "last sign", "saved"]
-    rows = [[one["run"], one["state"], f"{one['round']}/{one['rounds'] or '?'}", format_percent(one["accuracy"]),
+    measure = name_column_of(one["reached"] for one in found)
+    heads = ["run", "state", "round", measure, "a round", "left", "MiB", "last sign", "saved"]
+    rows = [[one["run"], one["state"], f"{one['round']}/{one['rounds'] or '?'}", one["reached"],
              *(format_duration(one[key]) if one[key] is not None else "-"
                for key in ("seconds_per_round", "seconds_left")), "-" if one["memory_mib"] is None
              else f"{one['memory_mib']:,.0f}", "-" if one["seconds_since_last_sign"] is None
              else f"{format_duration(one['seconds_since_last_sign'])} ago", "-" if one["saved_round"] is None
              else f"round {one['saved_round']}"] for one in found]
-    table = format_columns(heads, rows, right=("round", "accuracy", "a round", "left", "MiB"))
+    table = format_columns(heads, rows, right=("round", measure, "a round", "left", "MiB"))
     states = [one["state"] for one in found]
     counts = ", ".join(f"{states.count(state)} {state}" for state in dict.fromkeys(states))
     notes = [f"{one['run']}: {one['note']}" for one in found if one["note"]]
@@ -46,8 +48,9 @@ def read_status(runs: list[tuple[str, Path]]) -> list[JsonObject]:
 
     Returns:
         for each run: `run` (its name), `folder`, `state` (waiting, running, silent, stopped, failed, finished),
-        `round`, `rounds`, `accuracy` (share), `seconds_per_round`, `seconds_left`, `memory_mib` (the most that a rank
-        held), `seconds_since_last_sign`, `saved_round` (of the newest checkpoint), `note`. Unknown values are None."""
+        `round`, `rounds`, `accuracy` (share), `reached` (accuracy or error as text), `seconds_per_round`,
+        `seconds_left`, `memory_mib` (the most that a rank held), `seconds_since_last_sign`, `saved_round` (of the
+        newest checkpoint), `note`. Unknown values are None."""
     return [collect_status(name, folder) for name, folder in runs]
 
 
@@ -89,7 +92,8 @@ def collect_status(name: str, folder: Path) -> JsonObject:
         note = (f"its process is alive, but no round has ended for {format_duration(silence or 0.)}; look at "
                 f"{folder / 'log.txt'}, and at the memory and the disk of its nodes")
     return {"run": name, "folder": str(folder), "state": state, "round": outcome.round, "rounds": rounds,
-            "accuracy": None if outcome.accuracy != outcome.accuracy else outcome.accuracy, "seconds_per_round": rate,
+            "accuracy": None if outcome.accuracy != outcome.accuracy else outcome.accuracy, "reached": outcome.reached,
+            "seconds_per_round": rate,
             "seconds_left": left if state in ("running", "silent") else None,
             "memory_mib": outcome.lines[-1].get("memory_mib") if outcome.lines else None,
             "seconds_since_last_sign": silence, "saved_round": find_saved_round(folder), "note": note}

@@ -38,6 +38,8 @@ class Data:
     clients: Annotated[int, Ge(1), "number of clients N"] = 20
     new_clients: Annotated[int, Ge(0), "how many of them are drawn by the seed and never trained: they show how well "
                            "the method serves newcomers"] = 0
+    task: Annotated[Literal["classification", "regression"],
+                    "what networks learn: the classes of samples, or numbers (targets)"] = "classification"
     partition: Annotated[NamedSettings,
                          "how samples are divided among clients; `fedmpi partitions` lists the ways"] = "dirichlet"
     split: Annotated[tuple[float, ...],

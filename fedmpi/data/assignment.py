@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from fedmpi.config import schema
-from fedmpi.data.samples import Dataset
+from fedmpi.data.samples import Dataset, list_labels
 from fedmpi.errors import BadInput
 from fedmpi.own_code.failures import blame_own_code
 from fedmpi.own_code.places import describe_definition
@@ -37,7 +37,7 @@ def assign_samples(pool: Dataset, data: schema.Data, seed: int) -> Dealt:
 
     Raises BadInput if the partition cannot divide this pool or gives an invalid division."""
     official = getattr(data.partition, "official", False)
-    told = find_sample_holders(pool) if official else np.concatenate([pool.y_train, pool.y_test])
+    told = find_sample_holders(pool) if official else list_labels(pool, np.concatenate([pool.y_train, pool.y_test]))
     parts, groups = call_partition(data, told, np.random.default_rng((0, seed)))
     shuffled = [np.random.default_rng((1, i, seed)).permutation(part) for i, part in enumerate(parts)]
     if official:

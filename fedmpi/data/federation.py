@@ -3,8 +3,9 @@
 A rank reads and checks the samples of its own clients only. Inside a client the samples lie in the order train,
 validation, test. Legend of shapes: n samples, N clients, C classes.
 
-    x (n, ...)   y (n,)         the samples and classes; those of one client are a piece
-    labels (N, 3, C)            the number of samples per client, part and class; a client's row is a piece
+    x (n, ...)   y (n,)         the samples and classes, or float targets; those of one client are a piece
+    labels (N, 3, C)            the number of samples per client, part and class (bin of targets); a client's row is a
+                                piece
     counts (N, 3)               the number of samples per client and part
     groups (N,)                 the planted group of each client, if there are groups
     json/facts                  classes, vocabulary, names of the groups and settings; with `data.new_clients` the
@@ -31,7 +32,16 @@ from fedmpi.config import schema
 from fedmpi.data import sources
 from fedmpi.data.assignment import Dealt, assign_samples
 from fedmpi.data.first_format import FirstFormat, compute_fingerprint
-from fedmpi.data.samples import Dataset, thin_samples
+from fedmpi.data.samples import (
+    TARGET_BINS,
+    Dataset,
+    count_labels,
+    find_vocabulary_size,
+    list_labels,
+    take_for_task,
+    take_rows,
+    thin_samples,
+)
 from fedmpi.errors import BadInput, StorageError
 from fedmpi.json_values import JsonObject
 from fedmpi.own_code.fingerprint import hash_own_code
@@ -39,6 +49,7 @@ from fedmpi.paths import expand_user
 from fedmpi.storage import lock, seal
 from fedmpi.storage.atomic import atomic
 from fedmpi.storage.sealed import READ_BACK_BYTES, RowsSpec, SealedFile, write_sealed
+from fedmpi.task import CLASSIFICATION, REGRESSION
 
 FEDERATION_KIND = "federation"
 # The format of the contents. With another format, the same settings make another federation.
@@ -67,9 +78,10 @@ class Federation:
         fingerprint: the fingerprint that the federation must have, if it is known.
 
     Attributes: `clients` N, `counts` (N, 3), `sizes` (N,) of the training parts, `groups` (N,) or None and their
-    `group_names` if they have any, `shape` and `dtype` of one sample, `classes` C, `vocabulary` (token ids from 0, or
-    None), `name` of the data set, `settings`, `fingerprint` of the contents. New clients count in none of them: they
-    are the clients N, N + 1, ... that `client` reads, and `new_clients` holds the numbers that the partition gave them.
+    `group_names` if they have any, `shape` and `dtype` of one sample, `classes` C (1 for targets: the outputs of a
+    network), `task`, `vocabulary` (token ids from 0, or None), `name` of the data set, `settings`, `fingerprint` of the
+    contents. New clients count in none of them: they are the clients N, N + 1, ... that `client` reads, and
+    `new_clients` holds the numbers that the partition gave them.
 
     Raises BadInput if the file is missing, damaged, incomplete or another one."""
 
@@ -85,6 +97,7 @@ class Federation:
         self.classes, self.vocabulary, self.group_names = (
             facts["classes"], facts["vocabulary"], facts["group_names"])
         self.shape, self.dtype = self.file.places["x"].shape[1:], self.file.places["x"].dtype
+        self.task = REGRESSION if self.file.places["y"].dtype.kind == "f" else CLASSIFICATION
         self.new_clients: list[int] = facts.get("new_clients", [])
         # Of all clients, the new ones included.
         self._all_counts = self.file.read("counts")
@@ -97,7 +110,7 @@ class Federation:
 
     @cached_property
     def label_counts(self) -> np.ndarray:
-        """Return the samples per client, part and class, (N, 3, C)."""
+        """Return the samples per client, part and class, (N, 3, C); bins of equally many targets serve as classes."""
         return self.file.rows("labels", 0, self.clients)
 
     def client(self, i: int) -> Samples:
@@ -145,7 +158,8 @@ def prepare_federation(data: schema.Data, seed: int, check: bool = False) -> Pat
     if not is_sound(path, key, check):
         with refuse_unwritable(folder):
             folder.mkdir(parents=True, exist_ok=True)
-        pool = thin_samples(sources.load_source(data.name, root, data.file), data.fraction, seed)
+        pool = take_for_task(sources.load_source(data.name, root, data.file), data.task, f"data.name = {data.name}")
+        pool = thin_samples(pool, data.fraction, seed)
         # The key is computed again, because a download has changed the source.
         path, key, settings = make_federation_path(folder, data, seed, root)
         write_federation(path, key, settings, pool, assign_samples(pool, data, seed))
@@ -184,7 +198,8 @@ def collect_recipe(data: schema.Data, seed: int, root: Path) -> JsonObject:
     code = [hash_class(registry.find_class("datasets", data.name)), hash_class(type(data.partition))]
     return {"format": FEDERATION_FORMAT, "name": data.name, "source": source, "share": data.fraction,
             "clients": data.clients, "partition": partition, "split": list(data.split), "seed": seed, "code": code,
-            **({"new_clients": data.new_clients} if data.new_clients else {})}
+            **({"new_clients": data.new_clients} if data.new_clients else {}),
+            **({"task": data.task} if data.task == "regression" else {})}
 
 
 def hash_class(cls: type) -> str:
@@ -242,8 +257,10 @@ def write_samples(path: Path, key: str, settings: JsonObject, pool: Dataset, dea
     """Write a federation client by client, since a sorted copy of a large pool may not fit into memory."""
     order, counts, groups, group_names, new_clients = dealt
     y = take_rows(pool.y_train, pool.y_test, order)
-    classes = int(max(pool.y_train.max(), pool.y_test.max(initial=0))) + 1
-    labels, edges = count_labels(y, counts, classes), np.concatenate([[0], counts.sum(1).cumsum()])
+    targets = y.dtype.kind == "f"
+    classes = 1 if targets else int(max(pool.y_train.max(), pool.y_test.max(initial=0))) + 1
+    labels = count_labels(list_labels(pool, y), counts, TARGET_BINS if targets else classes)
+    edges = np.concatenate([[0], counts.sum(1).cumsum()])
     facts = {"classes": classes, "vocabulary": find_vocabulary_size(pool), "group_names": group_names,
              "settings": settings, **({"new_clients": new_clients} if new_clients else {})}
     small = {"counts": counts} | ({} if groups is None else {"groups": groups})
@@ -266,27 +283,6 @@ def write_samples(path: Path, key: str, settings: JsonObject, pool: Dataset, dea
 def encode_json(value: JsonObject) -> np.ndarray:
     """Return a dictionary as the bytes of its JSON text, uint8."""
     return np.frombuffer(json.dumps(value).encode(), np.uint8)
-
-
-def find_vocabulary_size(pool: Dataset) -> int | None:
-    """Return how many rows an embedding table needs: the largest token id plus one. None if there are no tokens."""
-    if pool.x_train.dtype.kind != "i":
-        return None
-    return int(max(pool.x_train.max(), pool.x_test.max(initial=0))) + 1
-
-
-def take_rows(train: np.ndarray, test: np.ndarray, index: np.ndarray) -> np.ndarray:
-    """Return the rows `index` (m,) of train and test together, counted as if they were one array."""
-    late = index >= len(train)
-    rows = np.empty((len(index), *train.shape[1:]), train.dtype)
-    rows[~late], rows[late] = train[index[~late]], test[index[late] - len(train)]
-    return rows
-
-
-def count_labels(y: np.ndarray, counts: np.ndarray, classes: int) -> np.ndarray:
-    """Count the samples per client, part and class, (N, 3, C), from the labels y (n,) and counts (N, 3)."""
-    part = np.repeat(np.arange(counts.size), counts.ravel())
-    return np.bincount(part * classes + y, minlength=counts.size * classes).reshape(*counts.shape, classes)
 
 
 @contextlib.contextmanager

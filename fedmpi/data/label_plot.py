@@ -10,6 +10,7 @@ import numpy as np
 
 from fedmpi.data.federation import Federation
 from fedmpi.errors import BadInput
+from fedmpi.task import REGRESSION
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -41,7 +42,7 @@ def draw_distribution(federation: Federation) -> Figure:
     if federation.groups is not None:
         order = np.argsort(federation.groups, kind="stable")
     width = float(np.clip(3 + .35 * federation.clients, 7, 14))
-    height = float(np.clip(2.6 + .3 * federation.classes, 4.5, 9))
+    height = float(np.clip(2.6 + .3 * federation.label_counts.shape[-1], 4.5, 9))
     figure = Figure(figsize=(width, height), layout="constrained")
     sizes, table = figure.subplots(2, 1, sharex=True, height_ratios=[1.2, height - 2.2])
     draw_sizes(sizes, federation, order)
@@ -84,13 +85,14 @@ def draw_labels(figure: Figure, axes: Axes, federation: Federation, order: np.nd
     bar.set_ticks(ticks, labels=ticks)
     bar.minorticks_off()
     sorted_by = "" if federation.groups is None else ", sorted by planted group (lines)"
-    axes.set(xlabel=f"client{sorted_by}", ylabel="class")
+    targets = federation.task is REGRESSION
+    axes.set(xlabel=f"client{sorted_by}", ylabel="bin of targets, from small to large" if targets else "class")
     axes.yaxis.get_major_locator().set_params(integer=True)
     if federation.clients <= 40:
         axes.set_xticks(range(federation.clients), order)
-    if federation.classes <= 20:
-        axes.set_yticks(range(federation.classes))
-    if federation.clients <= WRITTEN[0] and federation.classes <= WRITTEN[1]:
+    if len(counts) <= 20:
+        axes.set_yticks(range(len(counts)))
+    if federation.clients <= WRITTEN[0] and len(counts) <= WRITTEN[1]:
         write_counts(axes, counts)
 
 

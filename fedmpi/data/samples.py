@@ -1,6 +1,6 @@
 """Read the samples of one data set, the pool, from an .npz file, and bring them to fixed types and shapes.
 
-Legend of shapes: n samples, d features, h x w pixels, c channels."""
+Legend of shapes: n samples, d features, h x w pixels, c channels; N clients, C classes."""
 from __future__ import annotations
 
 import lzma
@@ -21,6 +21,8 @@ LARGEST_LABEL = 65_535
 LARGEST_INT32 = 2**31 - 1
 # Beyond so many classes, at least one in SPARSEST must occur: each takes outputs of the network and rows of tables.
 MANY_CLASSES, SPARSEST = 1000, 10
+# Targets are divided into so many bins, which serve as classes where samples are divided among clients and counted.
+TARGET_BINS = 10
 MEDMNIST = ("train_images", "train_labels", "val_images", "val_labels", "test_images", "test_labels")
 
 
@@ -28,7 +30,8 @@ class Dataset(NamedTuple):
     """The samples of one data set, as its authors split them; the test part may be empty.
 
     x: uint8 images (n, h, w, c), float32 features (n, d) or (n, h, w, c), or int32 tokens (n, length);
-    y: int64 classes (n,), counted from 0; client: int64 (n,), the client of each sample, if the data set gives it."""
+    y: int64 classes (n,), counted from 0, or float32 targets (n,); client: int64 (n,), the client of each sample, if
+    the data set gives it."""
     x_train: np.ndarray
     y_train: np.ndarray
     x_test: np.ndarray
@@ -120,7 +123,10 @@ def check_samples(pool: Dataset, where: str) -> Dataset:
     if (client_train is None) != (client_test is None):
         raise BadInput(f"{where}: says for one of x_train and x_test only which client holds each sample; give "
                        "client_train and client_test, or neither")
-    refuse_sparse(np.concatenate([y_train, y_test]), where)
+    if y_train.dtype != y_test.dtype:
+        raise BadInput(f"{where}: y_train is {y_train.dtype}, y_test {y_test.dtype}; both must be classes, or targets")
+    if y_train.dtype.kind == "i":
+        refuse_sparse(np.concatenate([y_train, y_test]), where)
     return Dataset(x_train, y_train, x_test, y_test, client_train, client_test)
 
 
@@ -137,7 +143,7 @@ def check_part(x: np.ndarray, y: np.ndarray, client: np.ndarray | None, where: s
          name: str) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
     """Bring the samples, labels and clients of one part to fixed types; `name` is train or test. Raises BadInput."""
     x = convert_samples(np.asarray(x), f"{where}: x_{name}")
-    y = convert_integers(np.asarray(y), f"{where}: y_{name}", "classes", LARGEST_LABEL)
+    y = convert_labels(np.asarray(y), f"{where}: y_{name}")
     if len(x) != len(y):
         raise BadInput(f"{where}: x_{name} has {len(x)} samples, y_{name} {len(y)} labels; give as many")
     if client is not None:
@@ -179,18 +185,74 @@ def convert_integers(values: np.ndarray, where: str, what: str, most: int) -> np
     return values.astype(np.int64, copy=False)
 
 
+def convert_labels(y: np.ndarray, where: str) -> np.ndarray:
+    """Return classes (n,) as int64, or targets (n,), which are floats, as float32. Raises BadInput for others."""
+    if y.dtype.kind != "f" or y.ndim != 1:
+        return convert_integers(y, where, "classes", LARGEST_LABEL)
+    with np.errstate(over="ignore"):
+        y = y.astype(np.float32, copy=False)
+    if not np.isfinite(y).all():
+        raise BadInput(f"{where} has targets that are NaN, infinite or beyond float32; replace them, or leave the "
+                       "samples out")
+    return y
+
+
+def take_for_task(pool: Dataset, task: str, where: str) -> Dataset:
+    """Return a pool whose y are what `data.task` asks for: integers serve as targets, too.
+
+    Raises BadInput if targets would have to serve as classes."""
+    if task == "regression":
+        return pool._replace(y_train=pool.y_train.astype(np.float32), y_test=pool.y_test.astype(np.float32))
+    if pool.y_train.dtype.kind == "f":
+        raise BadInput(f"{where}: y is {pool.y_train.dtype}, and classes are integers; set data.task = regression if "
+                       "these numbers are to be predicted, or store the classes as integers from 0")
+    return pool
+
+
+def find_bin_edges(pool: Dataset) -> np.ndarray:
+    """Return the edges (TARGET_BINS - 1,) that divide the targets of a pool into bins of equally many samples."""
+    y = np.concatenate([pool.y_train, pool.y_test])
+    return np.quantile(y, np.arange(1, TARGET_BINS) / TARGET_BINS)
+
+
+def list_labels(pool: Dataset, y: np.ndarray) -> np.ndarray:
+    """Return the classes (n,) by which samples are divided and counted: y itself, or the bins of targets y."""
+    return y if y.dtype.kind == "i" else np.searchsorted(find_bin_edges(pool), y, side="right").astype(np.int64)
+
+
 def thin_samples(pool: Dataset, share: float, seed: int) -> Dataset:
-    """Keep this share of the samples of every class, at least one of each, in their order.
+    """Keep this share of the samples of every class (of all bins of targets), at least one of each, in their order.
 
     The seed decides which samples are kept; the train and the test part are thinned separately."""
     if share == 1:
         return pool
     arrays: dict[str, np.ndarray] = {}
     for which, name in enumerate(("train", "test")):
-        y, generator = getattr(pool, f"y_{name}"), np.random.default_rng((2, which, seed))
+        y, generator = list_labels(pool, getattr(pool, f"y_{name}")), np.random.default_rng((2, which, seed))
         of_class = [np.flatnonzero(y == label) for label in np.unique(y)]
         kept = [generator.choice(places, max(1, round(share * len(places))), replace=False) for places in of_class]
         kept = np.sort(np.concatenate(kept)) if kept else np.arange(0)
         arrays |= {k: getattr(pool, k)[kept] for k in (f"x_{name}", f"y_{name}", f"client_{name}")
                    if getattr(pool, k) is not None}
     return Dataset(**arrays)
+
+
+def find_vocabulary_size(pool: Dataset) -> int | None:
+    """Return how many rows an embedding table needs: the largest token id plus one. None if there are no tokens."""
+    if pool.x_train.dtype.kind != "i":
+        return None
+    return int(max(pool.x_train.max(), pool.x_test.max(initial=0))) + 1
+
+
+def take_rows(train: np.ndarray, test: np.ndarray, index: np.ndarray) -> np.ndarray:
+    """Return the rows `index` (m,) of train and test together, counted as if they were one array."""
+    late = index >= len(train)
+    rows = np.empty((len(index), *train.shape[1:]), train.dtype)
+    rows[~late], rows[late] = train[index[~late]], test[index[late] - len(train)]
+    return rows
+
+
+def count_labels(y: np.ndarray, counts: np.ndarray, classes: int) -> np.ndarray:
+    """Count the samples per client, part and class, (N, 3, C), from the labels y (n,) and counts (N, 3)."""
+    part = np.repeat(np.arange(counts.size), counts.ravel())
+    return np.bincount(part * classes + y, minlength=counts.size * classes).reshape(*counts.shape, classes)

@@ -25,7 +25,7 @@ from fedmpi.engines.step import Step, StepOptions, allocate_rows
 from fedmpi.engines.step_counter import NO_COUNTER, StepCounter
 from fedmpi.models.build import as_input
 from fedmpi.models.flat import Net
-from fedmpi.models.losses import cross_entropy
+from fedmpi.models.losses import compute_loss
 
 # Samples of each client per forward pass without gradients. Blocks are always whole. If a matrix product had as many
 # rows as the largest client has samples, a client's bits would depend on the other clients of its cohort.
@@ -142,7 +142,7 @@ class Cohort:
     def mean_loss(self, net: Net, w: Tensor) -> Tensor:
         """Return each client's mean cross-entropy over its own samples, (c,)."""
         outputs = self.forward(net, w)
-        losses = cross_entropy(outputs.flatten(0, 1), self.y.flatten(0, 1), reduction="none")
+        losses = compute_loss(outputs.flatten(0, 1), self.y.flatten(0, 1), reduction="none")
         losses = losses.unflatten(0, self.y.shape[:2])
         sizes = batch_plan.copy_to_device(np.array(self.sizes), losses.device)
         own = torch.arange(losses.shape[1], device=losses.device) < sizes[:, None]

@@ -12,7 +12,7 @@ from torch.func import grad, vmap
 
 from fedmpi.errors import BadInput
 from fedmpi.models.flat import Net, flatten_parameter
-from fedmpi.models.losses import cross_entropy
+from fedmpi.models.losses import compute_loss
 from fedmpi.models.precision import run_forward
 from fedmpi.models.slices import is_inside
 
@@ -49,7 +49,7 @@ def bind_module(net: Net, w: Tensor, only: slice | None, smoothing: float) -> tu
     Returns the vector that these are views of, what computes the gradients of a batch (x, y), and `views`.
 
     Args:
-        smoothing: of the labels, see losses.cross_entropy."""
+        smoothing: of the labels, see losses.compute_loss."""
     work = net.bind(w)
     chosen = net.moving(only)
     refuse_nothing(chosen, only)
@@ -57,7 +57,7 @@ def bind_module(net: Net, w: Tensor, only: slice | None, smoothing: float) -> tu
 
     def gradients(x: Tensor, y: Tensor) -> Sequence[Tensor]:
         net.train(len(y))
-        return torch.autograd.grad(cross_entropy(run_forward(net.module, x), y, smoothing=smoothing), leaves)
+        return torch.autograd.grad(compute_loss(run_forward(net.module, x), y, smoothing=smoothing), leaves)
     return work, gradients, select_views(net, chosen)
 
 
@@ -86,7 +86,7 @@ def bind_cohort(net: Net, work: Tensor, only: slice | None, smoothing: float) ->
 
     Args:
         work: the weights of all c clients (c, d), which move in place.
-        smoothing: of the labels, see losses.cross_entropy."""
+        smoothing: of the labels, see losses.compute_loss."""
     net.module.train()
     parts = net.split(work)
     chosen = [i for i, name in enumerate(net.names) if only is None or is_inside(net.blocks[name], only)]
@@ -96,7 +96,7 @@ def bind_cohort(net: Net, work: Tensor, only: slice | None, smoothing: float) ->
         parts = list(parts)
         for i, p in zip(chosen, moving, strict=True):
             parts[i] = p
-        return (cross_entropy(net(parts, x), y, "none", smoothing) * weight).sum()
+        return (compute_loss(net(parts, x), y, "none", smoothing) * weight).sum()
     step = differentiate_each(loss) if is_dense(net) and not work.is_cuda else vmap(grad(loss))
 
     def gradients(k: int, x: Tensor, y: Tensor, weight: Tensor) -> Sequence[Tensor]:

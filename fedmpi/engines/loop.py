@@ -26,7 +26,7 @@ from fedmpi.engines.step_counter import NO_COUNTER, StepCounter
 from fedmpi.method import Method, State
 from fedmpi.models.build import as_input
 from fedmpi.models.flat import Net
-from fedmpi.models.losses import attach_logits, cross_entropy
+from fedmpi.models.losses import attach_logits, compute_loss
 from fedmpi.models.precision import run_forward
 from fedmpi.models.slices import gather_statistics
 from fedmpi.torch_compat import copy_to_each, seed_generators
@@ -103,7 +103,7 @@ class LoopData(RoundSettings):
 
     def mean_loss(self, net: Net, w: Tensor) -> Tensor:
         """Return the mean cross-entropy on all samples (0-d), without gradients."""
-        return cross_entropy(self._forward(net, w), self.y)
+        return compute_loss(self._forward(net, w), self.y)
 
     def class_sums(self, net: Net, w: Tensor, classes: int) -> Tensor:
         """Return the sum of the outputs of net(w, x) over the samples of each class, (c, ...)."""

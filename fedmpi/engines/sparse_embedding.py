@@ -13,7 +13,7 @@ from torch import Tensor
 from fedmpi.engines.gradients import Loss
 from fedmpi.engines.step import PullTerm, Step, StepOptions
 from fedmpi.models.flat import Net
-from fedmpi.models.losses import cross_entropy
+from fedmpi.models.losses import compute_loss
 from fedmpi.models.precision import run_forward
 from fedmpi.models.slices import is_inside
 
@@ -35,7 +35,7 @@ def descend_sparsely(batches: Iterable[tuple[Tensor, Tensor]], net: Net, w: Tens
     """Return the weights (d,) after SGD over batches of (x, y), x (b, l) the numbers of rows.
 
     Args:
-        smoothing: of the labels, see losses.cross_entropy."""
+        smoothing: of the labels, see losses.compute_loss."""
     assert net.table is not None      # as can_descend saw
     table, rest, padding = net.table, net.behind_table, net.lookup.padding_idx
     chosen = rest.moving(only and shift_block(only, table))
@@ -56,7 +56,7 @@ def descend_sparsely(batches: Iterable[tuple[Tensor, Tensor]], net: Net, w: Tens
     for x, y in batches:
         ids = x.flatten().long()
         z = sparse.read(ids).view(*x.shape, -1).requires_grad_()
-        loss = cross_entropy(run_forward(rest.module, z), y, smoothing=smoothing)
+        loss = compute_loss(run_forward(rest.module, z), y, smoothing=smoothing)
         dz, *gradients = torch.autograd.grad(loss, [z, *leaves])
         if padding is not None:
             dz.masked_fill_((x == padding).unsqueeze(-1), 0)

@@ -85,6 +85,18 @@ def refuse_training_options(config: Config, federation: Federation, method: Meth
                        "running statistics would decay too; leave it out, or set model.norm = group")
 
 
+def refuse_regression(config: Config, method: Method) -> None:
+    """Raise BadInput if targets are to be learned by a method, or with a setting, that needs classes."""
+    if config.data.task != "regression":
+        return
+    if not method.supports_targets:
+        raise BadInput(f"data.task = regression: {method.title or type(method).__name__} needs the classes of samples; "
+                       "take another method")
+    if config.train.label_smoothing:
+        raise BadInput(f"train.label_smoothing = {config.train.label_smoothing}: with data.task = regression there are "
+                       "no labels to smooth; leave it out")
+
+
 def refuse_augmentation(augments: str, train: Train, shape: tuple[int, ...]) -> None:
     """Raise BadInput if samples of this shape, as stored, are no images, or are smaller than the padding of a crop."""
     if len(shape) != 3:

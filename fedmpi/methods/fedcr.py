@@ -66,6 +66,7 @@ class FedCR(Method):
     title = "FedCR"
     paper = "Zhang et al., ICML 2023"
     judged_by = "(phi, h_i) after `ft` epochs of the head (after local training: (phi_i, h_i))"
+    supports_targets = False
     serves_newcomers = "the encoder and the first head after `ft` epochs of the head, as every client"
     # The Gaussians are multiplied, not averaged
     supports_robust_mean = False

@@ -57,6 +57,7 @@ class FedSR(Method):
     title = "FedSR"
     paper = "Nguyen et al., NeurIPS 2022"
     judged_by = "w, the global model, after `ft` epochs of its head (after local training: w_i)"
+    supports_targets = False
     serves_newcomers = "the global model after `ft` epochs of its head, as every client"
 
     def with_model(self, model: Model) -> Method:

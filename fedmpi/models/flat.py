@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from fedmpi.errors import BadInput
 from fedmpi.models.checks import refuse_buffers, refuse_shared, try_network
-from fedmpi.models.losses import cross_entropy
+from fedmpi.models.losses import compute_loss
 from fedmpi.models.precision import run_forward
 from fedmpi.models.slices import is_inside, join_slices
 from fedmpi.models.split import split_module
@@ -94,9 +94,9 @@ class Net:
         return without_watch(statistics) if self.module.training else statistics.detach()
 
     def loss(self, w: Tensor | list[Tensor], x: Tensor, y: Tensor, smoothing: float = 0.) -> Tensor:
-        """Return the cross-entropy of each sample, (b,), in training mode; `smoothing` is that of its label."""
+        """Return the loss of each sample, (b,), in training mode; `smoothing` is that of its label."""
         self.train(len(y))
-        return cross_entropy(self(w, x), y, reduction="none", smoothing=smoothing)
+        return compute_loss(self(w, x), y, reduction="none", smoothing=smoothing)
 
     def bind(self, w: Tensor) -> Tensor:
         """Copy w into the vector that the module's own parameters are views of, and return that vector.

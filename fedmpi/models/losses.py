@@ -1,4 +1,5 @@
-"""The cross-entropy of a network, to whose logits others may be added. Legend: b batch, c classes."""
+"""The loss of a network's outputs, to which others may be added: the cross-entropy of labels, or the squared error of
+targets. Legend: b batch, c classes."""
 from __future__ import annotations
 
 import torch
@@ -6,13 +7,18 @@ import torch.nn.functional as F
 from torch import Tensor
 
 
-def cross_entropy(logits: Tensor, y: Tensor, reduction: str = "mean", smoothing: float = 0.) -> Tensor:
-    """Return the cross-entropy of logits (b, c) for labels y (b,), or for what `attach_logits` returns.
+def compute_loss(logits: Tensor, y: Tensor, reduction: str = "mean", smoothing: float = 0.) -> Tensor:
+    """Return the cross-entropy of logits (b, c) for labels y (b,), or the squared error of outputs (b, 1) for float
+    targets y (b,); or either of them for what `attach_logits` returns.
 
     Args:
         smoothing: the share of each label that is spread evenly over all classes."""
+    if y.is_floating_point() and y.ndim == 2:
+        logits, y = logits + y[:, 1:], y[:, 0]
+        # A network of classes has several outputs, see attach_logits.
+        y = y.long() if logits.shape[-1] > 1 else y
     if y.is_floating_point():
-        logits, y = logits + y[:, 1:], y[:, 0].long()
+        return F.mse_loss(logits.squeeze(-1), y, reduction=reduction)
     if reduction == "none" and not smoothing and not logits.is_cuda:
         # The same numbers by operations that torch.func.vmap knows. It would take nll_loss apart in Python in each
         # step, and load the compiler of PyTorch to do so.
@@ -21,10 +27,12 @@ def cross_entropy(logits: Tensor, y: Tensor, reduction: str = "mean", smoothing:
 
 
 def attach_logits(y: Tensor, logits: Tensor) -> Tensor:
-    """Return labels y (...,) and logits (..., c) as one tensor (..., 1 + c).
+    """Return labels or targets y (...,) and logits (..., c) as one tensor (..., 1 + c).
 
-    `cross_entropy` adds these logits to those of a network. Batches,
-    subsets and padding treat the tensor as they treat labels."""
-    if y.is_floating_point():
+    `compute_loss` adds these logits to those of a network. Batches, subsets and padding treat the tensor as they treat
+    labels. Labels of a single class stay as they are: no logits change their cross-entropy."""
+    if y.ndim == logits.ndim:
         return torch.cat([y[..., :1], y[..., 1:] + logits], -1)
+    if logits.shape[-1] == 1 and not y.is_floating_point():
+        return y
     return torch.cat([y[..., None].to(logits.dtype), logits], -1)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from fedmpi import registry
 from fedmpi.config import schema
+from fedmpi.config.evaluation import NEW_CLIENTS_ENDING
 from fedmpi.errors import BadInput
 from fedmpi.json_values import JsonObject
 from fedmpi.storage import run_status
@@ -17,6 +18,7 @@ from fedmpi.storage.history import read_history
 from fedmpi.storage.run_status import AT_BEST_VALIDATION, BEST_ON
 from fedmpi.storage.seal import Damaged
 from fedmpi.sweeps.job import Planned, SweepJob, list_views
+from fedmpi.task import CLASSIFICATION, Task, find_task
 
 if TYPE_CHECKING:
     import numpy as np
@@ -83,6 +85,11 @@ class Results:
     # what was published of each measure that has a table, by row and column; shares in percent
     measures: dict[str, JsonObject] = field(default_factory=lambda: {f"accuracy{BEST_ON}test": {}})
 
+    @property
+    def task(self) -> Task:
+        """What the runs have learned."""
+        return find_shown_task(self.runs)
+
     def of(self, row: str, column: str) -> list[Shown]:
         """Return the runs of a row and column, one for each seed."""
         return [run for run in self.runs if (run.row, run.column) == (row, column)]
@@ -126,17 +133,23 @@ def collect_folder_results(folders: list[Path]) -> Results:
 
 
 def choose_measure(runs: list[Shown]) -> str:
-    """Return the measure to show: accuracy in the round chosen on validation samples, if all finished runs have it."""
+    """Return the measure to show: that in the round chosen on validation samples, if all finished runs have it."""
     found = [run.outcome.result for run in runs if run.outcome.result]
+    task = find_shown_task(runs)
     names = [AT_BEST_VALIDATION] * bool(found) + [f"{BEST_ON}{on}" for on in ("test", "validation")]
-    return next((f"accuracy{ending}" for ending in names if all(f"accuracy{ending}" in result for result in found)),
-                "accuracy_mean")
+    keys = (f"{task.measure}{ending}" for ending in names)
+    return next((key for key in keys if all(key in result for result in found)), task.key)
+
+
+def find_shown_task(runs: list[Shown]) -> Task:
+    """Return what the runs have learned; that of the first one of which something is known."""
+    return next((find_task(lines[-1]) for run in runs if (lines := run.outcome.evaluated)), CLASSIFICATION)
 
 
 def list_further(runs: list[Shown], settings: list[JsonObject]) -> list[str]:
     """Return the further measures that a finished run has, as keys of result.json, and the accuracy of new clients."""
     names = dict.fromkeys(f"{name}_mean" for values in settings for name in run_status.list_further_measures(values))
-    names["accuracy_new_clients"] = None
+    names[f"{find_shown_task(runs).measure}{NEW_CLIENTS_ENDING}"] = None
     return [name for name in names if any(name in (run.outcome.result or {}) for run in runs)]
 
 

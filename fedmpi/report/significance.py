@@ -12,6 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from fedmpi.report.results import Results
+from fedmpi.task import find_task
 
 # With fewer pairs no difference can reach p = .05 (two-sided).
 MIN_PAIRS = 6
@@ -27,7 +28,8 @@ TESTS_EXPLAINED = ("Wilcoxon's signed-rank tests against the best row, on accura
 class RowTest(NamedTuple):
     """How a row of a column compares with the best one."""
     row: str
-    # mean accuracy of the row less that of the best row, over common clients and seeds, in percent points
+    # mean accuracy of the row less that of the best row, over common clients and seeds, in percent points; if targets
+    # are learned, the mean error of the best row less that of the row
     difference: float
     # clients (of all seeds) that the row serves better than the best row does, and worse
     better: int
@@ -68,8 +70,8 @@ def compare_column(results: Results, column: str) -> Comparison | None:
     common = set.intersection(*(set(by_seed) for by_seed in clients.values()))
     means = {row: float(np.mean([np.nanmean(values) for seed, values in by_seed.items()
                                  if seed in common or not common])) for row, by_seed in clients.items()}
-    best = max(means, key=means.__getitem__)
-    found = [compare_with_best(row, clients[row], clients[best]) for row in clients if row != best]
+    best, scale = max(means, key=means.__getitem__), 100 if results.task.larger_is_better else 1
+    found = [compare_with_best(row, clients[row], clients[best], scale) for row in clients if row != best]
     over_clients = correct_by_holm([test.p_clients for test in found])
     over_seeds = correct_by_holm([test.p_seeds for test in found])
     return Comparison(column, best, [test._replace(p_clients=a, p_seeds=b)
@@ -77,20 +79,29 @@ def compare_column(results: Results, column: str) -> Comparison | None:
 
 
 def collect_accuracies_by_seed(results: Results, row: str, column: str) -> dict[int, np.ndarray]:
-    """Return the clients' accuracies (clients,) after the last round of every finished run, by seed."""
-    return {run.seed: np.asarray(run.history["accuracy"][-1], float) for run in results.of(row, column)
-            if run.outcome.result and len(run.history.get("accuracy", ()))}
+    """Return the clients' accuracies, or their negative errors, (clients,) after the last round of every finished run,
+    by seed."""
+    found = {}
+    for run in results.of(row, column):
+        task = find_task(run.history)
+        if run.outcome.result and len(run.history.get(task.measure, ())):
+            last = np.asarray(run.history[task.measure][-1], float)
+            found[run.seed] = last if task.larger_is_better else -last
+    return found
 
 
-def compare_with_best(row: str, mine: dict[int, np.ndarray], best: dict[int, np.ndarray]) -> RowTest:
-    """Return the test of a row against the best one, without correction, on the seeds and clients of both."""
+def compare_with_best(row: str, mine: dict[int, np.ndarray], best: dict[int, np.ndarray], scale: int = 100) -> RowTest:
+    """Return the test of a row against the best one, without correction, on the seeds and clients of both.
+
+    Args:
+        scale: what differences are multiplied by: 100 gives percent points."""
     pairs = [mine[seed] - best[seed] for seed in sorted(mine.keys() & best.keys())
              if mine[seed].shape == best[seed].shape]
     pairs = [differences[~np.isnan(differences)] for differences in pairs]
     pairs = [differences for differences in pairs if len(differences)]
     clients = np.concatenate(pairs) if pairs else np.empty(0)
     seeds = np.array([differences.mean() for differences in pairs])
-    return RowTest(row, 100 * float(seeds.mean()) if len(seeds) else math.nan, int((clients > 0).sum()),
+    return RowTest(row, scale * float(seeds.mean()) if len(seeds) else math.nan, int((clients > 0).sum()),
                    int((clients < 0).sum()), compute_wilcoxon_p(clients), compute_wilcoxon_p(seeds))
 
 

@@ -15,11 +15,13 @@ from fedmpi.json_values import JsonObject
 from fedmpi.report import steps
 from fedmpi.report.results import Results
 
+# first letters of measures of errors, which are shown with more digits
+ERRORS = ("mse", "mae")
 # first letters of measures of which the largest value is the best, and of those of which the smallest is
 BETTER = ("accuracy", "f1", "ari", "purity", "auc", "balanced_accuracy")
 COSTS = ("accuracy_std", "accuracy_variance", "accuracy_gini", "calibration_error", "f1_std", "best_round",
          "chosen_round", "rounds", "seconds", "T_", "E_", "mib", "bytes", "distance", "loss", "iterations", "idle",
-         "imbalance")
+         "imbalance", *ERRORS)
 # first letters of measures that are shares
 IN_PERCENT = ("accuracy", "f1", "auc", "balanced_accuracy", "calibration_error")
 
@@ -33,6 +35,7 @@ class Cell(NamedTuple):
     published: tuple[float, float | None] | None      # mean and spread
     unsplit: bool = False            # no seed of a method that splits clusters has done so
     steps: dict[str, float] | None = None      # behind a client's judged model, by kind; None: not counted
+    digits: int = 2                  # after the point
 
     @property
     def mean(self) -> float:
@@ -47,9 +50,10 @@ class Cell(NamedTuple):
     def texts(self) -> tuple[str, str, str]:
         """Return the measured number, the published one and their difference, as texts."""
         if not self.published:
-            return format_number(self.mean, self.spread), "-", "-"
-        difference = f"{self.mean - self.published[0]:+.2f}" if self.values else "-"
-        return format_number(self.mean, self.spread), format_number(*self.published), difference
+            return format_number(self.mean, self.spread, self.digits), "-", "-"
+        difference = f"{self.mean - self.published[0]:+.{self.digits}f}" if self.values else "-"
+        return (format_number(self.mean, self.spread, self.digits),
+                format_number(*self.published, self.digits), difference)
 
 
 class Table(NamedTuple):
@@ -119,7 +123,8 @@ def make_table(results: Results, measure: str, published: JsonObject) -> Table:
             missing = len(found) - len(values) if values else found.count(None)      # methods may not have the measure
             clusters = [r["clusters_found"] for r in found if r and "clusters_found" in r]
             cells[row, column] = Cell(values, missing, split_published((published.get(row) or {}).get(column)),
-                                      bool(clusters) and max(clusters) == 1, steps.compute_mean_steps_of_cell(found))
+                                      bool(clusters) and max(clusters) == 1, steps.compute_mean_steps_of_cell(found),
+                                      4 if measure.startswith(ERRORS) else 2)
     return fill_table(measure, results.rows, results.columns, cells)
 
 
@@ -161,11 +166,11 @@ def split_published(value: float | list[float] | None) -> tuple[float, float | N
     return (float(value[0]), float(value[1])) if isinstance(value, list) else (float(value), None)
 
 
-def format_number(mean: float, spread: float | None) -> str:
+def format_number(mean: float, spread: float | None, digits: int = 2) -> str:
     """Return a mean, with its spread if there is one, as text."""
     if mean != mean:
         return "-"
-    return f"{mean:.2f}" + (f" ± {spread:.2f}" if spread is not None else "")
+    return f"{mean:.{digits}f}" + (f" ± {spread:.{digits}f}" if spread is not None else "")
 
 
 def compute_kendall_agreement(cells: list[Cell]) -> tuple[float, int] | None:

@@ -13,6 +13,7 @@ from fedmpi.clients.state_store import compute_run_digest
 from fedmpi.comm.orders import MINE, UP, Order
 from fedmpi.comm.rank_pool import RankPool
 from fedmpi.comm.rows import make_rows
+from fedmpi.config.evaluation import NEW_CLIENTS_ENDING
 from fedmpi.config.schema import Config
 from fedmpi.data.federation import Federation
 from fedmpi.engines.batch_plan import get_local_training
@@ -35,7 +36,8 @@ from fedmpi.server.on_disk_error import Storage
 from fedmpi.server.run_state import RunState
 from fedmpi.storage.folder import RunFolder
 from fedmpi.storage.run_status import list_evaluated
-from fedmpi.text import MIB, format_duration, format_percent
+from fedmpi.task import TASKS, Task
+from fedmpi.text import MIB, format_duration
 
 
 @dataclass
@@ -55,6 +57,11 @@ class Books:
     gpus: list[str] = field(default_factory=list)
     # further columns of this round for the history, (N, ...) each
     columns: dict[str, np.ndarray] = field(default_factory=dict)
+
+    @property
+    def task(self) -> Task:
+        """Return what is learned, by which the measures are named."""
+        return TASKS[self.config.data.task]
 
     @cached_property
     def honest(self) -> np.ndarray:
@@ -114,15 +121,15 @@ class Books:
         n = len(self.federation.sizes)
         state, rows = self.state, {} if table is None else split_measures(table[:n])
         newcomers = {} if table is None else split_measures(table[n:])
-        further = self.config.evaluate.columns
-        state.metrics.append({"round": state.round, **make_metrics_line(rows, self.honest, further),
-                              **summarise_newcomers(newcomers, further), **facts})
+        further, task = self.config.evaluate.columns, self.task
+        state.metrics.append({"round": state.round, **make_metrics_line(rows, self.honest, further, task),
+                              **summarise_newcomers(newcomers, further, task), **facts})
         with self.storage.tried(state.round):
             self.folder.append_metrics(state.metrics)
         if state.round in self.config.evaluate.embeddings:
             self._add_embeddings()
         if rows:
-            measured = make_history_columns(rows, further) | list_newcomer_columns(newcomers, further)
+            measured = make_history_columns(rows, further, task) | list_newcomer_columns(newcomers, further, task)
             self.folder.append_history(state.round, measured | {
                 "cluster": state.groups.last.astype(float), **state.groups.each} | self.columns)
         self.columns = {}
@@ -143,19 +150,19 @@ class Books:
         if lines := list_evaluated(state.metrics):
             last, chosen = lines[-1], selection.find_best_validation_line(lines)
             best, how = (find_best_line(lines), "best") if chosen is None else (chosen, "at best validation")
-            text += (f"  accuracy {format_percent(last['accuracy_mean'])} (worst tenth "
-                     f"{format_percent(last['accuracy_worst_decile'])}, {how} {format_percent(best['accuracy_mean'])} "
+            task = self.task
+            text += (f"  {task.title} {task.format(last[task.key])} (worst tenth "
+                     f"{task.format(last[f'{task.measure}_worst_decile'])}, {how} {task.format(best[task.key])} "
                      f"in round {best['round']})")
         left = seconds * (total - state.round)
         self.progress.round(f"{text}  {seconds:.2f} s a round, {format_duration(left)} left")
 
     def format_newcomers(self) -> str:
         """Return how new clients were served in the last evaluated round, "" if there are none."""
-        last = list_evaluated(self.state.metrics)[-1]
-        if "accuracy_new_clients" not in last:
+        value = list_evaluated(self.state.metrics)[-1].get(f"{self.task.measure}{NEW_CLIENTS_ENDING}", "none")
+        if value == "none":
             return ""
-        accuracy = format_percent(last["accuracy_new_clients"])
-        return f"{accuracy} over {self.config.data.new_clients} new clients, "
+        return f"{self.task.format(value)} over {self.config.data.new_clients} new clients, "
 
     def describe_early_end(self) -> str:
         """Return a line that says why the run ends before its last round, "" if it does not."""

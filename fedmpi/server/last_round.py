@@ -3,6 +3,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from fedmpi.storage.run_status import is_evaluated
+
 if TYPE_CHECKING:
     from fedmpi.server.rounds import Run
 
@@ -14,7 +16,7 @@ def evaluate_last_round(run: Run) -> None:
     local training (`_after`) are lost then. If the last round was evaluated, nothing is done."""
     state = run.state
     facts = next((line for line in state.metrics[-1:] if line["round"] == state.round), {})
-    if "accuracy_mean" in facts:
+    if is_evaluated(facts):
         return
     table, times = run.pool.judge(state.round, state.shared)
     # of judging alone

@@ -10,14 +10,14 @@ from fedmpi.clients.measures import CLIENT_MEASURES
 from fedmpi.clustering.kmeans_and_linkage import embed_rows
 from fedmpi.config.evaluation import MODEL_ENDINGS, NEW_CLIENTS_ENDING
 from fedmpi.json_values import JsonObject
+from fedmpi.task import CLASSIFICATION, Task, find_task
 
 # Principal components stored per client for t-SNE.
 EMBEDDING_DIM = 50
 
 
-# What is said of the clients' accuracies, F1 and losses.
-SUMMARY = ("accuracy_mean", "accuracy_weighted", "accuracy_std", "accuracy_worst_decile", "accuracy_variance",
-           "accuracy_gini", "f1_mean", "loss")
+# What is said of the main measure of the clients, see Task.
+OF_MAIN_MEASURE = ("mean", "weighted", "std", "worst_decile", "variance", "gini")
 # Endings of measures' names, in the order of the table of Evaluator.measure_clients.
 ENDINGS = ("", *MODEL_ENDINGS)
 
@@ -35,7 +35,8 @@ def split_measures(table: np.ndarray) -> dict[str, np.ndarray]:
     return {ENDINGS[i]: rows[:, i] for i in range(rows.shape[1])}
 
 
-def make_metrics_line(rows: dict[str, np.ndarray], honest: np.ndarray, further: Sequence[str] = ()) -> dict[str, float]:
+def make_metrics_line(rows: dict[str, np.ndarray], honest: np.ndarray, further: Sequence[str] = (),
+                      task: Task = CLASSIFICATION) -> dict[str, float]:
     """Return what a line of metrics.jsonl says of the clients; {} if none was judged.
 
     Args:
@@ -43,13 +44,14 @@ def make_metrics_line(rows: dict[str, np.ndarray], honest: np.ndarray, further: 
         honest: which clients are summarised, (n,) bool; a single measure is that of the others.
         further: names of the further measures, the last columns of `rows`."""
     line = {f"{name}{ending}": value for ending, values in rows.items() if not ending or not np.isnan(values).all()
-            for name, value in summarise_clients(values[honest], further).items()}
+            for name, value in summarise_clients(values[honest], further, task).items()}
     if rows and not honest.all():
-        line["accuracy_mean_attackers"] = summarise_clients(rows[""][~honest], further)["accuracy_mean"]
+        line[f"{task.key}_attackers"] = summarise_clients(rows[""][~honest], further, task)[task.key]
     return line
 
 
-def summarise_newcomers(rows: dict[str, np.ndarray], further: Sequence[str] = ()) -> dict[str, float]:
+def summarise_newcomers(rows: dict[str, np.ndarray], further: Sequence[str] = (),
+                        task: Task = CLASSIFICATION) -> dict[str, float]:
     """Return what a line of metrics.jsonl says of the new clients; {} if there are none, or none was judged.
 
     Args:
@@ -57,46 +59,50 @@ def summarise_newcomers(rows: dict[str, np.ndarray], further: Sequence[str] = ()
         further: names of the further measures."""
     if not rows or not len(rows[""]):
         return {}
-    found = summarise_clients(rows[""], further)
+    found, spread = summarise_clients(rows[""], further, task), f"{task.measure}_std"
     return {f"{name}{NEW_CLIENTS_ENDING}": found[key] for name, key in (
-        ("accuracy", "accuracy_mean"), ("accuracy_std", "accuracy_std"), ("f1", "f1_mean"), ("loss", "loss"),
+        (task.measure, task.key), (spread, spread), (task.second, f"{task.second}_mean"), ("loss", "loss"),
         *((name, f"{name}_mean") for name in further))}
 
 
-def list_newcomer_columns(rows: dict[str, np.ndarray], further: Sequence[str] = ()) -> dict[str, np.ndarray]:
+def list_newcomer_columns(rows: dict[str, np.ndarray], further: Sequence[str] = (),
+                          task: Task = CLASSIFICATION) -> dict[str, np.ndarray]:
     """Return the columns of history.h5 of the new clients by name, (m,) each; {} if there are none."""
     if not rows or not len(rows[""]):
         return {}
-    columns = make_history_columns({"": rows[""]}, further)
+    columns = make_history_columns({"": rows[""]}, further, task)
     return {f"{name}{NEW_CLIENTS_ENDING}": values for name, values in columns.items()}
 
 
-def make_history_columns(rows: dict[str, np.ndarray], further: Sequence[str] = ()) -> dict[str, np.ndarray]:
+def make_history_columns(rows: dict[str, np.ndarray], further: Sequence[str] = (),
+                         task: Task = CLASSIFICATION) -> dict[str, np.ndarray]:
     """Return the columns of history.h5 by name, (n,) each."""
     with np.errstate(invalid="ignore", divide="ignore"):
-        accuracies = {f"accuracy{ending}": values[:, 0] / values[:, 1] for ending, values in rows.items()}
-        columns = accuracies | {"f1": rows[""][:, 3], "loss": rows[""][:, 2] / rows[""][:, 1]}
+        main = {f"{task.measure}{ending}": values[:, 0] / values[:, 1] for ending, values in rows.items()}
+        columns = main | {task.second: rows[""][:, 3], "loss": rows[""][:, 2] / rows[""][:, 1]}
     return columns | {f"{name}{ending}": values[:, len(CLIENT_MEASURES) + i]
                       for i, name in enumerate(further) for ending, values in rows.items()}
 
 
-def summarise_clients(rows: np.ndarray, further: Sequence[str] = ()) -> dict[str, float]:
+def summarise_clients(rows: np.ndarray, further: Sequence[str] = (), task: Task = CLASSIFICATION) -> dict[str, float]:
     """Summarise the measures of clients; clients that were not judged or have no test samples do not count.
 
     A further measure has a mean over the clients for which it is defined, and the number of all others.
 
     Args:
-        rows: CLIENT_MEASURES and further measures, (n, measures).
-        further: names of the further measures."""
+        rows: CLIENT_MEASURES, or those that stand for them, and further measures, (n, measures).
+        further: names of the further measures.
+        task: gives the names of the main measure, such as accuracy, and of the second one."""
     judged = rows[np.nan_to_num(rows[:, 1]) > 0]
+    names = (*(f"{task.measure}_{name}" for name in OF_MAIN_MEASURE), f"{task.second}_mean", "loss")
     if not len(judged):
-        return dict.fromkeys((*SUMMARY, *(f"{name}_mean" for name in further)), float("nan")) | {
+        return dict.fromkeys((*names, *(f"{name}_mean" for name in further)), float("nan")) | {
             f"{name}_undefined": 0 for name in further}
-    correct, tested, loss, f1, *others = judged.T
-    accuracy = correct / tested
-    values = (accuracy.mean(), correct.sum() / tested.sum(), accuracy.std(), compute_worst_decile(accuracy),
-              accuracy.var(), compute_gini(accuracy), f1.mean(), (loss / tested).mean())
-    found = dict(zip(SUMMARY, map(float, values), strict=True))
+    total, tested, loss, second, *others = judged.T
+    main = total / tested
+    values = (main.mean(), total.sum() / tested.sum(), main.std(), compute_worst_decile(main, task), main.var(),
+              compute_gini(main), second.mean(), (loss / tested).mean())
+    found = dict(zip(names, map(float, values), strict=True))
     for name, column in zip(further, others, strict=True):
         defined = np.isfinite(column)
         found |= {f"{name}_mean": mean_of_known(column[defined]), f"{name}_undefined": int((~defined).sum())}
@@ -113,14 +119,15 @@ def compute_gini(values: np.ndarray) -> float:
 
 
 def find_best_line(metrics: list[JsonObject]) -> JsonObject:
-    """Return the line of metrics.jsonl with the highest mean accuracy."""
-    return max(metrics, key=lambda m: (m["accuracy_mean"] == m["accuracy_mean"], m["accuracy_mean"]))
+    """Return the line of metrics.jsonl with the best mean over the clients, the first of equals."""
+    task = find_task(metrics[-1])
+    return max(metrics, key=lambda m: (m[task.key] == m[task.key], task.score(m[task.key])))
 
 
-def compute_worst_decile(accuracy: np.ndarray) -> float:
-    """Return the mean accuracy of the worst tenth of the clients (at least one)."""
-    worst = max(1, int(np.ceil(len(accuracy) / 10)))
-    return float(np.sort(accuracy)[:worst].mean())
+def compute_worst_decile(values: np.ndarray, task: Task = CLASSIFICATION) -> float:
+    """Return the mean of the main measure over the worst tenth of the clients (at least one); values (n,)."""
+    worst, ordered = max(1, int(np.ceil(len(values) / 10))), np.sort(values)
+    return float((ordered[:worst] if task.larger_is_better else ordered[-worst:]).mean())
 
 
 def compute_embedding(gram: Tensor) -> np.ndarray:

@@ -10,6 +10,7 @@ from fedmpi.own_code.fingerprint import Fingerprint
 from fedmpi.server import selection
 from fedmpi.server.metrics import Groups
 from fedmpi.server.step_totals import StepTotals
+from fedmpi.task import find_task
 
 
 @dataclass
@@ -39,11 +40,11 @@ class RunState:
         """Return the names of the fields of the server's state, a NamedTuple of the method."""
         return getattr(type(self.shared), "_fields", ())
 
-    def accuracy(self) -> float:
-        """Return the accuracy that decides whether this round is the best; nan if it was not evaluated.
+    def score(self) -> float:
+        """Return the number that decides whether this round is the best; nan if it was not evaluated.
 
-        It is taken on validation samples if clients are judged on them."""
+        It is the mean accuracy, or the negative mean error, and taken on validation samples if there are any."""
         last: JsonObject = self.metrics[-1] if self.metrics and self.metrics[-1]["round"] == self.round else {}
-        name = selection.BESIDE if selection.BESIDE in last else "accuracy_mean"
-        accuracy: float = last.get(name, float("nan"))
-        return accuracy
+        task = find_task(last)
+        beside = selection.name_validation_key(task)
+        return task.score(last.get(beside if beside in last else task.key, float("nan")))

@@ -68,7 +68,7 @@ class CheckpointWriter:
                  "clusters": state.groups.last.tolist(), "gpus": self.gpus, "steps": state.steps.saved(),
                  "each": {n: v.tolist() for n, v in state.groups.each.items()}}
         snapshot = checkpoint.Snapshot(
-            state.round, shared, ids, to_plain(self.config), self.federation.fingerprint, state.accuracy(),
+            state.round, shared, ids, to_plain(self.config), self.federation.fingerprint, state.score(),
             list(state.metrics), books | state.describe_code() | self.pool.hosted.describe_engine())
         self.folder.save_history()
 

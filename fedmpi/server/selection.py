@@ -1,8 +1,8 @@
 """Which round of a run counts, and whether the run may end early.
 
-The mean accuracy of the clients on their validation samples decides both. The best round on test samples, as papers
-print it, is reported under that name and decides nothing. All follows from the lines of metrics.jsonl alone, so that a
-run that was killed, or goes on elsewhere, decides the same."""
+The mean accuracy (or error) of the clients on their validation samples decides both. The best round on test samples, as
+papers print it, is reported under that name and decides nothing. All follows from the lines of metrics.jsonl alone, so
+that a run that was killed, or goes on elsewhere, decides the same."""
 from __future__ import annotations
 
 import numpy as np
@@ -14,9 +14,7 @@ from fedmpi.faults import choose_attackers
 from fedmpi.json_values import JsonObject
 from fedmpi.server.metrics import find_best_line
 from fedmpi.storage.run_status import AT_BEST_VALIDATION, BEST_ON
-
-# The accuracy on validation samples in rounds that are judged on test samples, too.
-BESIDE = "accuracy_mean_validation"
+from fedmpi.task import Task, find_task
 
 
 def refuse_selection(config: Config, federation: Federation) -> None:
@@ -40,10 +38,20 @@ def refuse_selection(config: Config, federation: Federation) -> None:
                        "set evaluate.every to 1 or more")
 
 
-def find_best_validation_line(lines: list[JsonObject], measure: str = BESIDE) -> JsonObject | None:
-    """Return the line of the best round on validation samples, the first of equals; None if no round is known."""
-    known = [line for line in lines if line.get(measure) is not None and line[measure] == line[measure]]
-    return max(known, key=lambda line: line[measure]) if known else None
+def name_validation_key(task: Task) -> str:
+    """Return the key of the mean on validation samples, in lines of rounds that are judged on test samples, too."""
+    return f"{task.key}_validation"
+
+
+def find_best_validation_line(lines: list[JsonObject], measure: str = "") -> JsonObject | None:
+    """Return the line of the best round on validation samples, the first of equals; None if no round is known.
+
+    Args:
+        measure: the key that says how good a round is; "": that of `name_validation_key`."""
+    task = find_task(lines[-1] if lines else ())
+    key = measure or name_validation_key(task)
+    known = [line for line in lines if line.get(key) is not None and line[key] == line[key]]
+    return max(known, key=lambda line: task.score(line[key])) if known else None
 
 
 def describe_early_end(config: Config, lines: list[JsonObject], now: int) -> str:
@@ -57,7 +65,8 @@ def describe_early_end(config: Config, lines: list[JsonObject], now: int) -> str
         now: rounds finished."""
     if config.stop is None or now >= config.rounds:
         return ""
-    measure, patience = BESIDE if config.evaluate.on == "test" else "accuracy_mean", config.stop.patience
+    task, patience = find_task(lines[-1] if lines else ()), config.stop.patience
+    measure = name_validation_key(task) if config.evaluate.on == "test" else task.key
     regular = [line for line in lines if measure in line and line["round"] % config.evaluate.every == 0]
     best = find_best_validation_line(regular, measure)
     if best is None or regular[-1]["round"] - best["round"] < patience:
@@ -71,12 +80,13 @@ def list_series(config: Config, lines: list[JsonObject]) -> JsonObject:
 
     Args:
         lines: the lines of metrics.jsonl of evaluated rounds."""
-    best, on = find_best_line(lines), BEST_ON + config.evaluate.on
-    found = {f"accuracy{on}": best["accuracy_mean"], "best_round": best["round"],
-             f"accuracy_weighted{on}": float(np.fmax.reduce([line["accuracy_weighted"] for line in lines])),
-             "accuracy_last_ten": float(np.mean([line["accuracy_mean"] for line in lines[-10:]]))}
+    best, on, task = find_best_line(lines), BEST_ON + config.evaluate.on, find_task(lines[-1])
+    weighted, choose = f"{task.measure}_weighted", np.fmax if task.larger_is_better else np.fmin
+    found = {f"{task.measure}{on}": best[task.key], "best_round": best["round"],
+             f"{weighted}{on}": float(choose.reduce([line[weighted] for line in lines])),
+             f"{task.measure}_last_ten": float(np.mean([line[task.key] for line in lines[-10:]]))}
     if line := find_best_validation_line(lines):
         found |= {f"{name}{AT_BEST_VALIDATION}": line[key] for name, key in (
-            ("accuracy", "accuracy_mean"), ("accuracy_weighted", "accuracy_weighted"), ("f1", "f1_mean"))}
+            (task.measure, task.key), (weighted, weighted), (task.second, f"{task.second}_mean"))}
         found["chosen_round"] = line["round"]
     return found

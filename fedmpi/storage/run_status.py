@@ -20,7 +20,7 @@ from fedmpi.json_values import Json, JsonObject
 from fedmpi.own_code.changes import describe_accepted
 from fedmpi.storage.older_versions import add_missing_settings
 from fedmpi.storage.seal import Flaw, open_regular
-from fedmpi.text import format_percent
+from fedmpi.task import CLASSIFICATION, TASKS, find_task
 
 SAID = re.compile(r"^job \S+: (?P<what>.*)$", re.M)
 STARTED = re.compile(r"start \d+ on \S+: \S+ ?(?P<settings>.*)")
@@ -50,9 +50,17 @@ class Outcome(NamedTuple):
 
     @property
     def accuracy(self) -> float:
-        """Return the mean over clients in the last evaluated round, nan where there is none."""
-        value = self.evaluated[-1]["accuracy_mean"] if self.evaluated else None
+        """Return the mean accuracy in the last evaluated round; nan if there is none, or targets are learned."""
+        value = self.evaluated[-1].get(CLASSIFICATION.key) if self.evaluated else None
         return float("nan") if value is None else value
+
+    @property
+    def reached(self) -> str:
+        """Return the mean of the main measure in the last evaluated round as text, such as 81.20 %."""
+        if not self.evaluated:
+            return "-"
+        task = find_task(self.evaluated[-1])
+        return task.format(self.evaluated[-1][task.key])
 
     @property
     def evaluated(self) -> list[JsonObject]:
@@ -61,7 +69,8 @@ class Outcome(NamedTuple):
 
     def __str__(self) -> str:
         if self.result:
-            return (f"accuracy {format_percent(self.result['accuracy_mean'])} after {self.result['rounds']} rounds, "
+            task = find_task(self.result)
+            return (f"{task.title} {task.format(self.result[task.key])} after {self.result['rounds']} rounds, "
                     f"digest {self.result['digest'][:16]}")
         return self.said
 
@@ -107,9 +116,10 @@ def read_result(folder: Path) -> JsonObject | None:
     try:
         with open_regular(path) as file:
             result = json.loads(file.read())
+        key = find_task(result).key
         if not (isinstance(result["rounds"], int) and isinstance(result["digest"], str)
-                and isinstance(result["accuracy_mean"], int | float | None)):
-            raise ValueError("rounds, digest or accuracy_mean is of another type")
+                and isinstance(result[key], int | float | None)):
+            raise ValueError(f"rounds, digest or {key} is of another type")
     except (OSError, ValueError, TypeError, KeyError, RecursionError, Flaw) as error:
         raise BadInput(f"{path} is damaged ({type(error).__name__}: {error}); remove it, and continue the run with "
                        "--resume auto: it is written again") from None
@@ -129,13 +139,15 @@ def list_accepted_changes(found: Outcome) -> list[str]:
     return describe_accepted(changes) if isinstance(changes, list) else []
 
 
-def describe_accuracy(result: JsonObject) -> str:
+def describe_best(result: JsonObject) -> str:
     """Say what a run reached: in the round that was chosen on validation samples, else in its best one."""
-    value = result.get(f"accuracy{AT_BEST_VALIDATION}")
+    task = find_task(result)
+    value = result.get(f"{task.measure}{AT_BEST_VALIDATION}")
     if value is not None:
-        return f"{format_percent(value)} in round {result['chosen_round']}, chosen on validation samples"
-    best = next((result[key] for on in ("test", "validation") if (key := f"accuracy{BEST_ON}{on}") in result), None)
-    return f"best {format_percent(best)}" + (f" in round {result['best_round']}" if "best_round" in result else "")
+        return f"{task.format(value)} in round {result['chosen_round']}, chosen on validation samples"
+    keys = (f"{task.measure}{BEST_ON}{on}" for on in ("test", "validation"))
+    best = next((result[key] for key in keys if key in result), None)
+    return f"best {task.format(best)}" + (f" in round {result['best_round']}" if "best_round" in result else "")
 
 
 def read_metrics(folder: Path) -> list[JsonObject]:
@@ -160,12 +172,17 @@ def read_metrics(folder: Path) -> list[JsonObject]:
 def is_round(line: object) -> bool:
     """Say whether a line of metrics.jsonl is one of a round, and its accuracy, if it has one, a number."""
     return (isinstance(line, dict) and isinstance(line.get("round"), int)
-            and isinstance(line.get("accuracy_mean"), int | float | None))
+            and all(isinstance(line.get(task.key), int | float | None) for task in TASKS.values()))
+
+
+def is_evaluated(line: JsonObject) -> bool:
+    """Say whether clients were judged in the round of a line of metrics.jsonl."""
+    return any(task.key in line for task in TASKS.values())
 
 
 def list_evaluated(lines: list[JsonObject]) -> list[JsonObject]:
     """Return the lines of rounds in which clients were judged: others hold the facts of their round alone."""
-    return [line for line in lines if "accuracy_mean" in line]
+    return [line for line in lines if is_evaluated(line)]
 
 
 def read_settings(folder: Path) -> JsonObject:

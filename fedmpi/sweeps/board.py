@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 
 from fedmpi.storage.run_status import Outcome
 from fedmpi.sweeps.job import Planned
-from fedmpi.text import format_duration, format_percent, printable
+from fedmpi.task import name_column_of
+from fedmpi.text import format_duration, printable
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -70,7 +71,7 @@ class Board:
         counts = {state: sum(s == state for _, s, _ in states) for state in STATES_SHOWN_FIRST}
         table = Table(box=None, pad_edge=False, caption_justify="left",
                       caption=", ".join(f"{n} {state}" for state, n in counts.items() if n))
-        for head in ("run", "state", "round", "accuracy", "left"):
+        for head in ("run", "state", "round", name_column_of(found.reached for _, _, found in states), "left"):
             table.add_column(head, justify="left" if head in ("run", "state") else "right", no_wrap=True)
         order = sorted(range(len(states)), key=lambda i: (STATES_SHOWN_FIRST.index(states[i][1]), i))
         for i in sorted(order[:max(1, height - AROUND)]):
@@ -80,7 +81,7 @@ class Board:
 
 def make_board_row(run: Planned, state: str, found: Outcome) -> list[str]:
     """Return the cells of a run."""
-    return [run.name, state, f"{found.round}/{run.settings.rounds}", format_percent(found.accuracy),
+    return [run.name, state, f"{found.round}/{run.settings.rounds}", found.reached,
             estimate_time_left(run, found) if state == "under way" else ""]
 
 

@@ -19,7 +19,8 @@ from fedmpi.storage.atomic import report_failed_writes
 from fedmpi.storage.lock import is_run_alive
 from fedmpi.sweeps.board import Board
 from fedmpi.sweeps.job import Planned
-from fedmpi.text import format_duration, format_percent, printable
+from fedmpi.task import find_task
+from fedmpi.text import format_duration, printable
 
 # between two looks at the runs
 POLL_S = .2
@@ -111,8 +112,9 @@ class Sweep:
             self.finished += 1
             result = run.outcome().result
             assert result is not None      # a run that ends with this code has written it
-            self.board.say(f"finished {run.name}: {format_percent(result['accuracy_mean'])} "
-                           f"({run_status.describe_accuracy(result)}) in "
+            task = find_task(result)
+            self.board.say(f"finished {run.name}: {task.format(result[task.key])} "
+                           f"({run_status.describe_best(result)}) in "
                            f"{format_duration(time.perf_counter() - started.begin)}; {self.finished} of "
                            f"{len(self.runs)}, {len(self.waiting)} waiting")
         elif not stopped:

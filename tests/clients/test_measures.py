@@ -15,6 +15,7 @@ from fedmpi.clients import measures
 from fedmpi.clients.measures import BUILT_IN, load_measures, try_measures
 from fedmpi.config.schema import Evaluate, resolve
 from fedmpi.errors import BadInput, FaultyCode, FedmpiError
+from fedmpi.task import CLASSIFICATION
 from tests.federations import Lab, Odd, method
 from tests.own_code.modules import write
 
@@ -131,12 +132,12 @@ def own(tmp_path, monkeypatch):
     ("fails", "KeyError"), ("unlike", "TypeError"), ("THREE", "is int, not a function"), ("nothing", "has no nothing")])
 def test_a_function_that_measures_nothing_is_refused_before_the_run(own, function, said):
     with pytest.raises(BadInput, match=said) as caught:
-        try_measures(["auc", f"mine_measures:{function}"], 10)
+        try_measures(["auc", f"mine_measures:{function}"], 10, CLASSIFICATION)
     assert "mine_measures" in str(caught.value) and "\n" not in str(caught.value)
 
 
 def test_a_function_that_fails_later_ends_the_run_as_a_failure(own):
-    try_measures(["mine_measures:fails_later"], 10)
+    try_measures(["mine_measures:fails_later"], 10, CLASSIFICATION)
     measure, = load_measures(["mine_measures:fails_later"])
     with pytest.raises(FedmpiError, match=r"mine_measures.py:\d+: it must return a number, not a str") as caught:
         measure(torch.zeros(2, 3), torch.zeros(2).long())

@@ -53,8 +53,8 @@ def test_a_run_under_way_says_how_long_it_will_take(make):
     since = found.pop("seconds_since_last_sign")
     assert 3 <= since < 60
     assert found == {"run": str(folder), "folder": str(folder), "state": "running", "round": 5, "rounds": 9,
-                     "accuracy": .5, "seconds_per_round": 2., "seconds_left": 8., "memory_mib": 305.,
-                     "saved_round": 10, "note": ""}
+                     "accuracy": .5, "reached": "50.00 %", "seconds_per_round": 2., "seconds_left": 8.,
+                     "memory_mib": 305., "saved_round": 10, "note": ""}
 
 
 def test_the_time_of_a_round_is_that_of_the_latest_ones(make):

@@ -18,7 +18,7 @@ from fedmpi.errors import BadInput
 # settings of `data` that make another federation, by the name that is changed, and those that do not
 OTHERS = {"name": {"name": "digits", "file": None}, "file": {"file": "b.npz"}, "fraction": {"fraction": .5},
           "clients": {"clients": 3}, "partition": {"partition": Dirichlet()}, "split": {"split": (.8, .2)},
-          "new_clients": {"new_clients": 1}}
+          "new_clients": {"new_clients": 1}, "task": {"task": "regression"}}
 SAME = {"root": "only where data sets lie", "cache": "only where federations are kept"}
 # of each setting of each partition, in turn
 SETTINGS = {"balanced": (True, False), "beta": (.1, .2), "procedure": ("capped", "plain"), "smallest": (None, 3),
@@ -42,7 +42,7 @@ def test_every_setting_of_the_data_makes_another_key(tmp_path, monkeypatch):
     assert {*OTHERS, *SAME} == {field.name for field in dataclasses.fields(schema.Data)}
     changed = [dataclasses.replace(base, **settings) for settings in (*OTHERS.values(), {"split": (.75, .05, .2)})]
     keys = [key(base), key(base, seed=1), *map(key, changed)]
-    assert len(set(keys)) == len(keys) == 10
+    assert len(set(keys)) == len(keys) == 11
     elsewhere = dataclasses.replace(base, **{name: str(tmp_path / name) for name in SAME})
     assert key(elsewhere) == keys[0] and module.find_folders(elsewhere)[0] == tmp_path / "cache"
 

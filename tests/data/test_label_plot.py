@@ -10,6 +10,7 @@ from fedmpi.data import label_plot as module
 from fedmpi.data.label_plot import draw_distribution, find_color_limits, mark_groups, write_label_plot
 from fedmpi.data.partitions import Dirichlet, Iid, NClass, Pathological
 from fedmpi.errors import BadInput
+from fedmpi.task import CLASSIFICATION
 
 
 def picture(federation, path):
@@ -39,7 +40,8 @@ SETTINGS = {"partition": {"name": "pathological", "classes_per_client": 2, "bala
 
 def handmade(groups=None, names=None, labels=LABELS):
     return SimpleNamespace(name="digits", clients=len(labels), classes=labels.shape[2], counts=labels.sum(2),
-                           label_counts=labels, groups=groups, group_names=names, settings=SETTINGS)
+                           label_counts=labels, groups=groups, group_names=names, settings=SETTINGS,
+                           task=CLASSIFICATION)
 
 
 def bars(axes) -> dict:

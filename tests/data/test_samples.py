@@ -40,7 +40,9 @@ def test_arrays_keep_their_values_and_ignore_other_keys(tmp_path):
 
 OBJECTS = np.array([{}, 1, 2, 3, 4, 5], object)
 BAD_ARRAYS = {
-    "float labels": (good(y_train=np.zeros(6)), "y_train is float64"),
+    "infinite targets": (good(y_train=np.full(6, np.inf)), "y_train has targets that are NaN, infinite or beyond"),
+    "targets and classes": (good(y_train=np.zeros(6), x_test=np.zeros((2, 3), np.float32), y_test=np.arange(2)),
+                            "y_train is float32, y_test int64; both must be classes, or targets"),
     "one-hot labels": (good(y_train=np.eye(6, dtype=int)), r"y_train is int64 \(6, 6\)"),
     "bool labels": (good(y_train=np.zeros(6, bool)), "y_train is bool"),
     "negative labels": (good(y_train=np.arange(6) - 1), "y_train goes from -1 to 4"),
@@ -118,7 +120,7 @@ def test_a_third_partys_pool_may_be_lists_with_an_empty_test_part():
     pool = check_samples(Dataset([[0.0], [1.0]], [0, 1], [], []), "data.name = theirs")
     assert pool.x_train.shape == (2, 1) and pool.x_test.shape == (0, 1)
     with pytest.raises(BadInput, match="data.name = theirs: y_train"):
-        check_samples(Dataset([[0.0]], [.5], [], []), "data.name = theirs")
+        check_samples(Dataset([[0.0]], ["a"], [], []), "data.name = theirs")
 
 
 def test_clients_are_read_and_may_lack_a_test_part(tmp_path):

@@ -12,18 +12,20 @@ from fedmpi.data.federation import Federation
 from fedmpi.errors import BadInput
 from fedmpi.server import selection
 from fedmpi.storage import checkpoint, run_status
+from fedmpi.task import CLASSIFICATION
 from tests.server.test_resume import assert_same_books, history, started
 
 pytestmark = pytest.mark.slow("whole runs, some of them killed and resumed")
 
 NAN = float("nan")
+BESIDE = selection.name_validation_key(CLASSIFICATION)
 SPLIT = "data.split=[.6, .15, .25]"
 # with a patience of two rounds this run ends after a dozen or so
 WORDS = (SPLIT, "data.fraction=.5", "rounds=16", "method=fedavg", "train.lr=.6", "train.steps=4", "stop.patience=2",
          "checkpoint.every=0", "data.partition.beta=.5")
 
 
-def lines(values, measure=selection.BESIDE, every=1) -> list[dict]:
+def lines(values, measure=BESIDE, every=1) -> list[dict]:
     return [{"round": every * (t + 1), "accuracy_mean": .5, measure: value} for t, value in enumerate(values)]
 
 
@@ -58,7 +60,7 @@ def test_a_run_ends_when_enough_rounds_were_no_better(values, how, since):
 def test_only_rounds_that_evaluation_asks_for_count():
     """Round 5, judged for its embeddings, is the best; but for it, rounds 2, 4 and 6 decide."""
     books = lines([.3, .2, .2], every=2)
-    books.insert(2, {"round": 5, "accuracy_mean": .5, selection.BESIDE: .9})
+    books.insert(2, {"round": 5, "accuracy_mean": .5, BESIDE: .9})
     books += [{"round": 7, "participants": 3}]      # not evaluated
     assert "none since round 2 was better" in selection.describe_early_end(config(4, every=2), books, 7)
     assert not selection.describe_early_end(config(5, every=2), books, 7)
@@ -72,14 +74,14 @@ def test_who_judges_on_validation_stops_by_that():
 
 
 def test_the_result_names_what_was_chosen_and_the_best_on_test():
-    books = [{"round": t, "accuracy_mean": a, "accuracy_weighted": w, "f1_mean": f, selection.BESIDE: v}
+    books = [{"round": t, "accuracy_mean": a, "accuracy_weighted": w, "f1_mean": f, BESIDE: v}
              for t, a, w, f, v in ((1, .5, .6, .1, .3), (2, .7, .4, .2, .8), (3, .9, .3, .3, .8), (4, .2, .9, .4, .1))]
     assert selection.list_series(config(), books) == pytest.approx({
         "accuracy_best_on_test": .9, "best_round": 3, "accuracy_weighted_best_on_test": .9, "accuracy_last_ten": .575,
         "accuracy_at_best_validation": .7, "accuracy_weighted_at_best_validation": .4, "f1_at_best_validation": .2,
         "chosen_round": 2})
     for line in books:
-        del line[selection.BESIDE]
+        del line[BESIDE]
     assert selection.list_series(config(on="validation"), books) == pytest.approx({
         "accuracy_best_on_validation": .9, "best_round": 3, "accuracy_weighted_best_on_validation": .9,
         "accuracy_last_ten": .575})
@@ -249,9 +251,9 @@ def test_old_results_are_read_under_the_new_names(tmp_path):
         result = run_status.read_result(folder)
         assert result == {"rounds": 3, "accuracy_mean": .5, "digest": "d", f"accuracy_best_on_{on}": .7,
                           f"accuracy_weighted_best_on_{on}": .8}
-        assert run_status.describe_accuracy(result) == "best 70.00 %"
-    assert run_status.describe_accuracy({"accuracy_best_on_test": .7, "best_round": 3}) == "best 70.00 % in round 3"
-    assert run_status.describe_accuracy({"accuracy_best_on_test": .7, "best_round": 3,
+        assert run_status.describe_best(result) == "best 70.00 %"
+    assert run_status.describe_best({"accuracy_best_on_test": .7, "best_round": 3}) == "best 70.00 % in round 3"
+    assert run_status.describe_best({"accuracy_best_on_test": .7, "best_round": 3,
                                          "accuracy_at_best_validation": .6,
                                          "chosen_round": 2}) == "60.00 % in round 2, chosen on validation samples"
 

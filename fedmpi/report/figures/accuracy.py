@@ -1,4 +1,4 @@
-"""Accuracy: by round, by client, by bytes and by time."""
+"""Accuracy, or the error if targets were learned: by round, by client, by bytes and by time."""
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -11,11 +11,13 @@ from fedmpi.report.figures import style
 from fedmpi.report.figures.registry import figure_of_column
 from fedmpi.report.results import Results, Shown
 from fedmpi.storage.run_status import list_evaluated
+from fedmpi.task import CLASSIFICATION, REGRESSION, Task, find_task
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-ACCURACY = "test accuracy, mean over clients (%)"
+# what follows a title
+UNITS = {CLASSIFICATION: " (%)", REGRESSION: ""}
 # returns the place of each line of metrics.jsonl on the horizontal axis
 Across = Callable[[list[JsonObject]], np.ndarray]
 
@@ -35,15 +37,15 @@ def draw_accuracy_by_client(results: Results, column: str) -> Figure | None:
     found = [(row, values) for row in results.rows if len(values := collect_last_accuracies(results.of(row, column)))]
     if not found:
         return None
-    figure = style.make_figure(1.2 + .45 * len(found))
+    figure, scale = style.make_figure(1.2 + .45 * len(found)), find_scale(results.task)
     axes = figure.subplots()
-    axes.boxplot([100 * values for _, values in found], orientation="horizontal", whis=(5, 95), widths=.55,
+    axes.boxplot([scale * values for _, values in found], orientation="horizontal", whis=(5, 95), widths=.55,
                  showmeans=True, patch_artist=True, boxprops={"facecolor": style.COLOURS[5], "alpha": .6},
                  medianprops={"color": "black", "linewidth": 1.5}, flierprops={"marker": "x", "markersize": 3},
                  meanprops={"marker": "o", "markerfacecolor": "white", "markeredgecolor": "black", "markersize": 5})
     axes.set_yticklabels([row for row, _ in found])
     axes.invert_yaxis()
-    axes.set(xlabel="test accuracy of a client (%)")
+    axes.set(xlabel=f"test {results.task.title} of a client{UNITS[results.task]}")
     axes.grid(alpha=.3, axis="x")
     return figure
 
@@ -68,6 +70,11 @@ def draw_accuracy_by_seconds(results: Results, column: str) -> Figure | None:
     return figure
 
 
+def find_scale(task: Task) -> int:
+    """Return what values are multiplied by: accuracies are drawn in percent, errors as they are."""
+    return 100 if task.larger_is_better else 1
+
+
 def sum_moved_mib(lines: list[JsonObject]) -> np.ndarray:
     """Return the MiB that all clients moved up to each round. A round without a line counts like the next one."""
     rounds = np.diff([line["round"] for line in lines], prepend=0)
@@ -77,24 +84,24 @@ def sum_moved_mib(lines: list[JsonObject]) -> np.ndarray:
 def draw_against(results: Results, column: str, label: str, across: Across) -> Figure | None:
     """Draw the mean accuracy of each row over `across(lines)`, with a band of one standard deviation over seeds."""
     figure = style.make_figure()
-    axes, drawn = figure.subplots(), 0
+    axes, drawn, scale = figure.subplots(), 0, find_scale(results.task)
     for i, row in enumerate(results.rows):
         x, accuracies = find_common_rounds([run.outcome.lines for run in results.of(row, column)], across)
         if not len(x):
             continue
-        drawn, mean = drawn + 1, 100 * accuracies.mean(0)
+        drawn, mean = drawn + 1, scale * accuracies.mean(0)
         # A row that moves no bytes has a level and no curve.
         if x[-1] == 0:
             axes.axhline(mean[-1], label=f"{row} (moves nothing)", **style.style_line(i) | {"marker": ""})
             continue
         axes.plot(x, mean, label=row, markevery=style.choose_marker_spacing(len(x)), **style.style_line(i))
         if len(accuracies) > 1:
-            spread = 100 * accuracies.std(0, ddof=1)
+            spread = scale * accuracies.std(0, ddof=1)
             axes.fill_between(x, mean - spread, mean + spread, color=style.style_line(i)["color"], alpha=.2,
                               linewidth=0)
     if not drawn:
         return None
-    axes.set(xlabel=label, ylabel=ACCURACY)
+    axes.set(xlabel=label, ylabel=f"test {results.task.title}, mean over clients{UNITS[results.task]}")
     if label == "round":
         style.label_rounds_axis(axes)
     style.add_legend(axes)
@@ -113,12 +120,12 @@ def find_common_rounds(series: list[list[JsonObject]], across: Across) -> tuple[
         place = {line["round"]: i for i, line in enumerate(lines)}
         kept = [place[r] for r in rounds]
         at.append(across(lines)[kept])
-        accuracies.append([lines[i]["accuracy_mean"] for i in kept])
+        accuracies.append([lines[i][find_task(lines[i]).key] for i in kept])
     return np.mean(at, 0), np.array(accuracies, float)
 
 
 def collect_last_accuracies(runs: list[Shown]) -> np.ndarray:
-    """Return the clients' accuracies at the end of runs, without clients that have no test data."""
-    values = [run.history["accuracy"][-1] for run in runs if len(run.history.get("accuracy", ()))]
+    """Return the clients' accuracies (or errors) at the end of runs, without clients that have no test data."""
+    values = [run.history[name][-1] for run in runs if len(run.history.get(name := find_task(run.history).measure, ()))]
     values = np.concatenate(values) if values else np.empty(0)
     return values[~np.isnan(values)]

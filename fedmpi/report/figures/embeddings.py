@@ -8,6 +8,7 @@ import numpy as np
 from fedmpi.report.figures import style
 from fedmpi.report.figures.registry import figure_of_run
 from fedmpi.report.results import Shown
+from fedmpi.task import find_task
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -56,7 +57,7 @@ def list_labellings(run: Shown) -> list[tuple[str, np.ndarray, list[str]]]:
     if federation is not None and federation.groups is not None:
         groups = np.broadcast_to(federation.groups, (len(run.history["round"]), federation.clients))
         kinds.append(("planted group", groups, list(federation.group_names or [])))
-    return kinds or [("clients", np.zeros(run.history["accuracy"].shape, int), ["all"])]
+    return kinds or [("clients", np.zeros(run.history[find_task(run.history).measure].shape, int), ["all"])]
 
 
 def lay_out(rows: np.ndarray) -> np.ndarray:

@@ -9,6 +9,9 @@ SETTINGS = "fedmpi.settings:"
 ROSTER = "fedmpi.ranks:"
 
 FAULTS: list[tuple[str, str, str]] = [
+    ("fedmpi.task:Task.score", "else -value", "else value"),
+    ("fedmpi.task:find_task", "errors and not known", "not known"),
+    ("fedmpi.task:Task.format", ".4g", ".2g"),
     ("fedmpi.settings:make_settings", "strict=True", "strict=False"),
     ("fedmpi.settings:describe_unknown_setting", "get_close_matches(str(key)", "get_close_matches(str(cls)"),
     ("fedmpi.text:format_columns", '"right" if name in right', '"left" if name in right'),
@@ -21,7 +24,7 @@ FAULTS: list[tuple[str, str, str]] = [
     ("fedmpi.session:describe_saved", "return errors.SAVED", "return errors.FINISHED"),
     ("fedmpi.session:describe_saved", "run.state.round} of", "run.state.round + 1} of"),
     (RUN + "conclude", "{run.books.describe_early_end()}", ""),
-    (RUN + "conclude", "result['accuracy_worst_decile']", "result['accuracy_weighted']"),
+    (RUN + "conclude", "{task.measure}_worst_decile", "{task.measure}_weighted"),
     (RUN + "conclude", "{honest.sum()}", "{len(honest)}"),
     (RUN + "explain_failure", "context.round + 1", "context.round"),
     (RUN + "explain_failure", "if isinstance(error, FedmpiError):", "if isinstance(error, BadInput):"),
