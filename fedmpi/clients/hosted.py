@@ -262,9 +262,9 @@ class HostedClients:
         """Return the sha256 of each hosted client's state, (n, 32) uint8."""
         return self.store.digests(self.clients)
 
-    def touched(self) -> np.ndarray:
+    def find_touched(self) -> np.ndarray:
         """Say which hosted clients have a state of their own, (n,) bool."""
-        return self.store.touched(self.clients)
+        return self.store.find_touched(self.clients)
 
     def states(self, clients: Sequence[int]) -> dict[str, np.ndarray]:
         """Return the states of some hosted clients as arrays (n, ...) by field."""
@@ -276,7 +276,7 @@ class HostedClients:
 
     def release_client(self, client: int) -> list[np.ndarray]:
         """Stop hosting a client. Return whether it has a state of its own, and the fields of its state."""
-        touched, mine = self.store.touched([client])[0], self.store.pop(client)
+        touched, mine = self.store.find_touched([client])[0], self.store.pop(client)
         self.clients.remove(client)
         return [touched, *map(copy_to_numpy, mine)]
 

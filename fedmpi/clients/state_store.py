@@ -63,7 +63,7 @@ class StateStore:
         self._spill.forget(client)
         return mine
 
-    def touched(self, clients: Iterable[int]) -> np.ndarray:
+    def find_touched(self, clients: Iterable[int]) -> np.ndarray:
         """Say which of these clients have written a state, (n,) bool."""
         return np.array([c in self._rows or c in self._spill.places for c in clients], bool)
 
@@ -103,7 +103,7 @@ class StateStore:
         """Return the sha256 of each client's state, (n, 32) uint8."""
         if not any(v.is_cuda for v in self.first):
             return np.array([self.digest(c) for c in clients], np.uint8).reshape(-1, 32)
-        own = [c for c, touched in zip(clients, self.touched(clients), strict=True) if touched]
+        own = [c for c, touched in zip(clients, self.find_touched(clients), strict=True) if touched]
         found: dict[int, bytes] = {}
         at_once = max(1, PIECE_BYTES // self._size)
         for begin in range(0, len(own), at_once):

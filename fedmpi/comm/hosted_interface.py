@@ -102,7 +102,7 @@ class Hosted(Protocol):
     def digests(self) -> np.ndarray:
         """Return the sha256 of each hosted client's state, (n, 32) uint8."""
 
-    def touched(self) -> np.ndarray:
+    def find_touched(self) -> np.ndarray:
         """Return which hosted clients have a state of their own, (n,) bool."""
 
     def states(self, clients: Sequence[int]) -> dict[str, np.ndarray]:

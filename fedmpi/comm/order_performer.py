@@ -146,9 +146,9 @@ class OrderPerformer:
         return self._gather_in_order(self.hosted.digests(), self.homes)
 
     @performs(Order.TOUCHED)
-    def touched(self) -> np.ndarray | None:
+    def find_touched(self) -> np.ndarray | None:
         """Return which clients have a state of their own."""
-        return self._gather_in_order(self.hosted.touched(), self.homes)
+        return self._gather_in_order(self.hosted.find_touched(), self.homes)
 
     @performs(Order.STATE)
     def states(self, ids: np.ndarray) -> dict[str, np.ndarray | None]:

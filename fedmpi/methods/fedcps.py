@@ -123,7 +123,7 @@ class FedCPS(Method):
 
     def find_cluster(self, shared: Shared, data: ClientData) -> Tensor:
         """Return the cluster of least loss, ()."""
-        return self.tail.losses(data.subset(self.subset, IDENTITY_STREAM), shared.base, shared.theta).argmin()
+        return self.tail.compute_losses(data.subset(self.subset, IDENTITY_STREAM), shared.base, shared.theta).argmin()
 
     def serve_newcomer(self, shared: Shared, mine: Mine, data: ClientData) -> Tensor:
         theta = self.model.join(shared.base, table_row(shared.theta, self.find_cluster(shared, data)))

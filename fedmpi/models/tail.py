@@ -13,7 +13,7 @@ from fedmpi.models.split import split_module
 
 
 class SamplesWithLoss(Protocol):
-    """What `Tail.losses` asks of a client's data: see ClientData."""
+    """What `Tail.compute_losses` asks of a client's data: see ClientData."""
 
     def with_features(self, net: Net, w: Tensor) -> SamplesWithLoss:
         """Return the same samples with the outputs of net(w, x) in place of x."""
@@ -30,7 +30,7 @@ class Tail:
     front: Net | None      # the other blocks; None if the network cannot be cut before the last ones
     last: Net | None       # the last blocks; None likewise
 
-    def losses(self, data: SamplesWithLoss, base: Tensor, theta: Tensor) -> Tensor:
+    def compute_losses(self, data: SamplesWithLoss, base: Tensor, theta: Tensor) -> Tensor:
         """Return a client's mean loss with each of k parts (k, p) behind the same base (d - p,), (k,)."""
         if self.front is None or self.last is None:
             return torch.stack([data.mean_loss(self.model, self.model.join(base, part)) for part in theta])

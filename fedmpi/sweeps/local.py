@@ -68,7 +68,7 @@ class Sweep:
                 time.sleep(POLL_S)
                 for started in [s for s in self.under_way if s.process.poll() is not None]:
                     self.under_way.remove(started)
-                    self.note(started)
+                    self.record_end(started)
             self.show()
         return self.conclude()
 
@@ -103,7 +103,7 @@ class Sweep:
         if self.stopping and not self.under_way[-1].asked:      # the signal came while the process was being made
             self.ask(self.under_way[-1])
 
-    def note(self, started: Started) -> None:
+    def record_end(self, started: Started) -> None:
         """Say what became of a run."""
         run, code = started.run, started.process.returncode
         stopped = code == errors.SAVED or self.stopping and code in (-signal.SIGTERM, 128 + signal.SIGTERM)

@@ -18,7 +18,7 @@ def test_states_do_not_depend_on_who_is_judged_after_training(name, mlp, federat
     for run in runs:
         run.go(2, judge=True)
     assert runs[0].digest() == runs[1].digest()
-    np.testing.assert_array_equal(runs[0].group.touched(), runs[1].group.touched())
+    np.testing.assert_array_equal(runs[0].group.find_touched(), runs[1].group.find_touched())
     tables = [run.judged for run in runs]
     np.testing.assert_array_equal(tables[0][:, [0, 2]], tables[1][:, [0, 2]])
     assert not tables[1][:, 1].any()

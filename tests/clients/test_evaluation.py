@@ -100,7 +100,7 @@ def test_whoever_only_is_judged_keeps_nothing(name, lab):
     for run in runs:
         run.go(2, judge=True)
     assert runs[0].digest() == runs[1].digest()
-    off, everybody = (run.group.touched().tolist() for run in runs)
+    off, everybody = (run.group.find_touched().tolist() for run in runs)
     assert off == everybody and (not all(off) or name == "fedah")
     assert len(runs[0].group.evaluator.after_training) == 0 and len(runs[1].group.evaluator.after_training) == 8
 

@@ -83,7 +83,7 @@ def trained(here, everybody=None, **settings):
 def test_participants_send_and_keep_and_others_do_not():
     group = trained([1, 4, 5])
     assert list(group.ups) == [1, 4, 5] and [int(up.z) for up in group.ups.values()] == [1, 4, 5]
-    assert group.touched().tolist() == [False, True, False, False, True, True]
+    assert group.find_touched().tolist() == [False, True, False, False, True, True]
     assert group.states(np.array([4, 0]))["a"].tolist() == [[[4, 5, 6], [7, 8, 9]], [[0] * 3] * 2]
     assert group.states(np.array([4, 0]))["n"].tolist() == [1, 0]
     group.train(1, np.array([4]), np.array([4]), False)
@@ -150,7 +150,7 @@ def test_a_state_of_which_there_is_no_sum_is_refused(bad, what):
 @pytest.mark.parametrize("bad", [("mine", 4), ("up", 4), ("range", 4)])
 def test_where_bad_updates_are_skipped_the_state_stays(bad):
     group = trained([1, 4, 5], bad=bad, faults=Faults(bad_update="skip"))
-    assert list(group.ups) == [1, 5] and group.touched().tolist() == [False, True, False, False, False, True]
+    assert list(group.ups) == [1, 5] and group.find_touched().tolist() == [False, True, False, False, False, True]
     assert group.bad_updates(np.array([0, 1, 4, 5])).tolist() == [0, 0, 1, 0]
     assert group.bad_updates(np.array([4])).dtype == np.int64
 
@@ -252,12 +252,12 @@ def test_who_is_at_work_is_known():
 
 def test_clients_move_with_their_states():
     giver, taker = trained([1, 4]), lab(homes=np.ones(6, np.int64)).group
-    assert taker.clients == [] and not len(taker.touched()) and taker.digests().shape == (0, 32)
+    assert taker.clients == [] and not len(taker.find_touched()) and taker.digests().shape == (0, 32)
     before = giver.digests()
     for client in (4, 2, 1):
         taker.host_client(client, *giver.release_client(client))
     assert (giver.clients, taker.clients) == ([0, 3, 5], [1, 2, 4])
-    assert taker.touched().tolist() == [True, False, True] and not giver.touched().any()
+    assert taker.find_touched().tolist() == [True, False, True] and not giver.find_touched().any()
     np.testing.assert_array_equal(taker.digests(), before[[1, 2, 4]])
 
 
@@ -278,7 +278,7 @@ def test_rows_are_restored_from_a_file_in_runs_of_neighbours(tmp_path, monkeypat
     monkeypatch.setattr(checkpoint, "CheckpointFile", Rows)
     group.restore_states("file", ids)
     assert read == [("file", 0, 2), ("file", 3, 4)]
-    assert group.clients == [0, 1, 2, 5] and group.touched().tolist() == [False, True, True, True]
+    assert group.clients == [0, 1, 2, 5] and group.find_touched().tolist() == [False, True, True, True]
     assert group.states(np.array([0, 1, 2, 5]))["n"].tolist() == [0, 10, 20, 50]
     assert (group.states(np.array([5]))["a"] == 5).all()
     group.restore_states("file", np.array([3, 4]))

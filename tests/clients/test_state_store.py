@@ -30,7 +30,7 @@ def test_an_untouched_client_reads_the_first_state():
     s = store()
     s.write(3, row(5))
     assert torch.equal(s.read(1).w, torch.arange(4.)) and torch.equal(s.read(3).w, row(5).w)
-    assert s.touched([1, 3]).tolist() == [False, True]
+    assert s.find_touched([1, 3]).tolist() == [False, True]
 
 
 def test_stacked_rows_follow_the_order_asked_for():
@@ -63,7 +63,7 @@ def test_saved_and_restored_is_the_same():
 def test_clients_that_keep_nothing():
     s = StateStore(Nothing())
     s.write(1, Nothing())
-    assert not s.touched([1]).any() and s.stack([1]) == {}
+    assert not s.find_touched([1]).any() and s.stack([1]) == {}
 
 
 def test_the_digest_sees_names_types_shapes_and_bytes():
@@ -81,7 +81,7 @@ def test_states_beyond_the_memory_spill_and_come_back(tmp_path):
         for each in (s, whole):
             each.write(c, row(10 * c))
     assert len(s._rows) == 3 and set(s._rows) == {7, 1, 0}      # the least recently used went
-    assert s.touched(range(10)).tolist() == whole.touched(range(10)).tolist()
+    assert s.find_touched(range(10)).tolist() == whole.find_touched(range(10)).tolist()
     for c in range(10):
         assert s.digest(c).tolist() == whole.digest(c).tolist()
     s.write(4, row(77))
@@ -114,7 +114,7 @@ def test_a_client_that_was_given_away_is_forgotten(memory):
     for client in range(4):
         s.write(client, row(client))
     assert torch.equal(s.pop(1).w, row(1).w) and torch.equal(s.pop(0).w, row(0).w)
-    assert s.touched(range(4)).tolist() == [False, False, True, True] and torch.equal(s.read(1).w, s.first.w)
+    assert s.find_touched(range(4)).tolist() == [False, False, True, True] and torch.equal(s.read(1).w, s.first.w)
     for client in (7, 1, 8):
         s.write(client, row(10 + client))
     assert [int(s.read(c).n) for c in (7, 1, 8, 2, 3)] == [17, 11, 18, 2, 3]

@@ -73,7 +73,7 @@ class Hand:
     def restore_states(self, path, ids):
         self.told.append(("restore", path, ids.tolist()))
 
-    def touched(self):
+    def find_touched(self):
         return np.array([i % 2 == 0 for i in self.mine])
 
 

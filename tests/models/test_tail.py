@@ -43,7 +43,7 @@ def test_losses_are_those_of_the_whole_network(settings, layers):
     data = LoopData(x, torch.arange(9) % 4, 0, LOCAL)
     found, w = cut_tail(model, layers, "here"), model.starts(3)
     base, theta = w[0, :found.block.start], w[:, found.block]
-    losses = found.losses(data, base, theta)
+    losses = found.compute_losses(data, base, theta)
     assert (found.front is None) == (layers == 5)
     for loss, part in zip(losses, theta, strict=True):
         torch.testing.assert_close(loss, data.mean_loss(model, torch.cat([base, part])))
