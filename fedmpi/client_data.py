@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 State: TypeAlias = Any
 # A network, whose cross-entropy is meant, or a loss of your own: loss(w, x, y, *args) -> (b,).
 NetOrLoss: TypeAlias = Net | Callable[..., Tensor]
+# A network, or a function of your own that maps weights and samples to outputs: outputs(w, x) -> (b, ...).
+NetOrOutputs: TypeAlias = Net | Callable[[Tensor, Tensor], Tensor]
 # A proximal term (centre, strength, block); with None for the block it concerns all of w.
 Pull: TypeAlias = tuple[Tensor, float | Tensor, slice | None]
 
@@ -59,8 +61,16 @@ class ClientData(Protocol):
         """The run's local epochs."""
 
     @property
-    def steps(self) -> int | None:
-        """The run's local steps, which replace the epochs; None if epochs count."""
+    def fixed_steps(self) -> int | None:
+        """The setting train.steps, which replaces the epochs; None if epochs count."""
+
+    @property
+    def steps(self) -> int | Tensor:
+        """The number of steps that one `descend` or `scan` of these data makes (an int or 0-d): SCAFFOLD, FedNova."""
+
+    @property
+    def class_counts(self) -> Tensor:
+        """The number of training samples of each class, (c,) float."""
 
     @overload
     def descend(self, net: NetOrLoss, w: Tensor, *, lr: float | None = None, only: slice | None = None,
@@ -100,25 +110,29 @@ class ClientData(Protocol):
             where: a flag (0-d). A client for which it is False keeps w and makes no steps (FedALA, FedGroup)."""
 
     def scan(self, step: Callable[..., tuple[Tensor, ...]], state: tuple[Tensor, ...],
-             streams: Sequence[int] = ()) -> tuple[Tensor, ...]:
+             streams: Sequence[int] = (), optimize: bool = False) -> tuple[Tensor, ...]:
         """Apply step(state, grad) -> state to every batch and return the last state (pFedMe, Per-FedAvg).
 
         Args:
-            step: is given grad(net, w) -> (d,), the gradient of the mean cross-entropy on the batch. Every tensor that
-                it uses must be part of `state`.
+            step: is given a BatchGradient `grad` of the batch: grad(net, w) -> (d,). Every tensor that it uses must be
+                part of `state`.
             state: the first state, a tuple of tensors.
-            streams: for each of these names `step` is given one more grad, on other batches that the name draws."""
+            streams: for each of these names `step` is given one more grad, on other batches that the name draws.
+            optimize: `step` returns a gradient (d,) in the place of the first tensor of the state, w (d,), and the
+                run's optimizer takes the step of w: learning rate, momentum, train.optimizer, weight decay, clipping.
+                """
 
-    def mean_loss(self, net: Net, w: Tensor) -> Tensor:
+    def mean_loss(self, net: NetOrOutputs, w: Tensor) -> Tensor:
         """Return the mean cross-entropy on all training samples (0-d), without gradients (IFCA)."""
 
-    def class_sums(self, net: Net, w: Tensor, classes: int) -> Tensor:
-        """Return the sum of net(w, x) over the training samples of each class, (c, ...) (FedCR)."""
+    def class_sums(self, net: NetOrOutputs, w: Tensor, classes: int | None = None) -> Tensor:
+        """Return the sum of net(w, x), (b, p), over the training samples of each class, (c, p), without gradients
+        (FedCR). None means all classes of the data."""
 
-    def with_features(self, net: Net, w: Tensor) -> ClientData:
+    def with_features(self, net: NetOrOutputs, w: Tensor) -> ClientData:
         """Return the same client and batches with net(w, x) in place of x: features computed once (FedAH)."""
 
-    def with_added_logits(self, net: Net, w: Tensor) -> ClientData:
+    def with_added_logits(self, net: NetOrOutputs, w: Tensor) -> ClientData:
         """Return the same client with net(w, x) added, sample by sample, to the logits of any network (CAM).
 
         They count wherever a Net's cross-entropy is computed; a loss of your own does not see them."""
@@ -153,6 +167,17 @@ class ClientData(Protocol):
         """Say whether a flag (0-d) holds for any of the clients that train together with this one (FedALA, FedGroup).
 
         Use it to leave out what nobody needs; torch.where must decide for the single client."""
+
+
+class BatchGradient(Protocol):
+    """One batch of a client, as `ClientData.scan` hands it to the author's step."""
+
+    def __call__(self, net: NetOrLoss, w: Tensor, *args: Tensor) -> Tensor:
+        """Return the gradient by w (d,) of the mean over the batch of a network's cross-entropy, or of a loss of your
+        own, loss(w, x, y, *args) -> (b,)."""
+
+    def mean(self, outputs: Callable[..., Tensor], w: Tensor, *args: Tensor) -> Tensor:
+        """Return the mean over the batch of outputs(w, x, y, *args) -> (b, ...), (...), without gradients."""
 
 
 class RowsByField(Protocol):

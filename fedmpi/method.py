@@ -18,11 +18,14 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeAlias, get_type
 import numpy as np
 from torch import Tensor
 
+from fedmpi.client_data import BatchGradient as BatchGradient
 from fedmpi.client_data import ClientData as ClientData
 from fedmpi.client_data import RowsByField as RowsByField
 from fedmpi.client_data import State as State
 from fedmpi.errors import BadInput
 from fedmpi.models.flat import Model
+from fedmpi.server_only import SERVER_ONLY as SERVER_ONLY
+from fedmpi.server_only import select_sent
 from fedmpi.settings import NO_SETTING
 from fedmpi.settings import TrainSettings as TrainSettings
 
@@ -79,13 +82,15 @@ class Participants:
     round: int
     # The run's seed
     seed: int
+    # The number of all clients, N, whether they take part or not
+    clients: int = 0
     # What `log` and `log_per_client` were told, by name
     facts: dict[str, object] = field(default_factory=dict, init=False)
     each: dict[str, np.ndarray] = field(default_factory=dict, init=False)
 
     def only(self, kept: np.ndarray) -> Participants:
         """Return those participants for which `kept` (n,) is true, with what was logged of the round."""
-        some = Participants(self.ids[kept], self.sizes[kept], self.round, self.seed)
+        some = dataclasses.replace(self, ids=self.ids[kept], sizes=self.sizes[kept])
         some.facts = dict(self.facts)
         return some
 
@@ -173,12 +178,13 @@ class Method:
             who: what is logged here enters the round's books.
 
         Returns:
-            The fields of `message_template`, each made by `Rows.mix`."""
+            The fields of `message_template`. Each is made by `Rows.mix`, or a tensor of the server's own with a row
+            for each participant, (n, ...), which goes to that client alone."""
         return ()
 
     def traffic(self, shared: State, up: State) -> tuple[int, int]:
         """Return the bytes that one participant needs to receive and to send in a round."""
-        return nbytes(shared) + nbytes(self.message_template() or ()), nbytes(up)
+        return nbytes(select_sent(shared)) + nbytes(self.message_template() or ()), nbytes(up)
 
     @property
     def idles(self) -> bool:

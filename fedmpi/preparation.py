@@ -42,7 +42,9 @@ def prepare_run(parts: Parts, decision: Decision, progress: Progress, stop: Call
         before = decision.snapshot.books.get("accepted_code_changes", [])
         state.accepted_code_changes = [*before, *decision.accepted]
     first = parts.pool.hosted.store.first
-    pace = Pace(parts.pool.homes, movable=not first, row=nbytes(first),
+    # what is addressed to a client goes to its home
+    movable = not first and parts.method.message_template() is None
+    pace = Pace(parts.pool.homes, movable=movable, row=nbytes(first),
                 sizes=federation.sizes if parts.config.placement == "balanced" else None)
     storage = Storage(parts.config.checkpoint.failure, progress)
     books = Books(parts.config, parts.method, parts.pool, federation, folder, progress, state, parts.up, storage,

@@ -10,11 +10,14 @@ from functools import partial
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 # What all BatchNorm layers derive from. If it is gone: an ImportError at the start of every run.
 BatchNorm = _BatchNorm
+
+# All layers that normalise. If the private one of them is gone: an ImportError at the start of every run.
+NormLayers = (_NormBase, nn.GroupNorm, nn.LayerNorm, nn.RMSNorm)
 
 # Take nested tuples, lists and dicts of tensors apart, and put them together: flatten_tree(tree) -> (leaves, form),
 # unflatten_tree(leaves, form) -> tree. If they are gone: an ImportError.

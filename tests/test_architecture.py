@@ -19,7 +19,7 @@ FLOORS = [
     "fedmpi.errors fedmpi.text fedmpi.json_values fedmpi.torch_compat",
     "fedmpi.own_code fedmpi.context fedmpi.task",
     "fedmpi.paths", "fedmpi.slurm fedmpi.shipped",
-    "fedmpi.settings fedmpi.registry fedmpi.comm fedmpi.clustering",
+    "fedmpi.server_only", "fedmpi.settings fedmpi.registry fedmpi.comm fedmpi.clustering",
     "fedmpi.memory_check", "fedmpi.models", "fedmpi.client_data", "fedmpi.extended_state", "fedmpi.method",
     "fedmpi.faults fedmpi.edge",
     "fedmpi.config", "fedmpi.storage", "fedmpi.progress",

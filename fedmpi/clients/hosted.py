@@ -26,18 +26,18 @@ from fedmpi.config.schema import Config
 from fedmpi.context import RankContext
 from fedmpi.data.federation import Federation
 from fedmpi.engines import batch_plan, convolutions, engine_choice, gpu_card
-from fedmpi.engines.batch_plan import LocalTraining, make_generator
+from fedmpi.engines.batch_plan import LocalTraining
 from fedmpi.engines.step_counter import OTHERS, PARTICIPANTS, StepCounter
 from fedmpi.errors import GivenUp
 from fedmpi.faults import choose_attackers
 from fedmpi.method import Method, State
+from fedmpi.server_only import join_sent, list_sent
 
 if TYPE_CHECKING:
     from fedmpi.engines.engine import Engine
 
 ROUND_PHASES = ("train", "judge")
 ON_GPU = len(ROUND_PHASES)      # column of the result of `take_times`
-ATTACK_STREAM = 0xA77A  # names the random stream of an attacker's noise
 
 
 class HostedClients:
@@ -75,7 +75,8 @@ class HostedClients:
         self.counter = StepCounter()
         # the server's state as it was last received
         self.shared_type: type[State] = type(first_shared)
-        self.shared: State = (None,) * len(first_shared)
+        self._received: list[Tensor | None] = [None] * sum(list_sent(self.shared_type))
+        self.shared: State = join_sent(self.shared_type, self._received)
         # of this round: the participants that train here, and what they send
         self.here: list[int] = []
         self.ups: dict[int, State] = {}
@@ -100,12 +101,12 @@ class HostedClients:
         """Take the fields of the server's state that changed, and keep the others.
 
         Args:
-            changed: (fields,) bool
+            changed: (fields that are sent,) bool
             arrays: one array or tensor for each field that changed"""
         fresh = iter(arrays)
-        self.shared = self.shared_type(*(
-            torch.as_tensor(next(fresh)).to(self.device, copy=True) if is_new else kept
-            for is_new, kept in zip(changed, self.shared, strict=True)))
+        self._received = [torch.as_tensor(next(fresh)).to(self.device, copy=True) if is_new else kept
+                          for is_new, kept in zip(changed, self._received, strict=True)]
+        self.shared = join_sent(self.shared_type, self._received)
 
     @contextmanager
     def timed(self, phase: str) -> Iterator[None]:
@@ -158,7 +159,7 @@ class HostedClients:
             self.here = [int(i) for i in here]
             self.ups, evaluator.after_training, self.largest = dict.fromkeys(self.here), {}, {}
             for client, (mine, up) in self.apply_in_time(self.method.client, self.here, shared, when, PARTICIPANTS):
-                sent = self._alter_update(client, shared, up, when)
+                sent = updates.alter_update(self.config, client, client in self.attackers, shared, up, when)
                 if self.skips_bad_updates and not updates.fits_exact_sums(mine, sent):
                     # its state stays what it was
                     self.ups.pop(client)
@@ -181,15 +182,6 @@ class HostedClients:
             self.messages.clear()
             # wait for the GPU, so that its time is charged to this phase and not to the next order
             convolutions.synchronize_device(self.device)
-
-    def _alter_update(self, client: int, shared: State, up: State, when: int) -> State:
-        """Return a client's update as the server takes it: after an attack, and clipped."""
-        attack, longest = self.config.attack, self.config.server.clip_norm
-        if attack is not None and attack.kind != "label_flip" and client in self.attackers:
-            up = updates.attack_update(
-                attack, shared, up, make_generator(self.config.seed, when, client, ATTACK_STREAM)
-            )
-        return up if longest is None else updates.clip_update(shared, up, longest)
 
     def _keep(self, client: int, mine: State, known: bool = False) -> None:
         """Store a client's state. Note its largest number, unless the state is known to be usable."""
@@ -231,6 +223,15 @@ class HostedClients:
             shape: of the field"""
         like, totals = self.method.message_template(), exact.read_sum(torch.as_tensor(totals))
         field = (totals * torch.from_numpy(scales).to(totals.device)[:, None]).reshape(shape).to(like[slot].dtype)
+        self._keep_field(slot, client, field)
+
+    def take_delivery(self, slot: int, client: int, row: np.ndarray) -> None:
+        """Keep a field of what the server made for a hosted client alone; `row` is its bytes."""
+        like = self.method.message_template()[slot]
+        self._keep_field(slot, client, torch.tensor(row).view(like.dtype).view(like.shape))
+
+    def _keep_field(self, slot: int, client: int, field: Tensor) -> None:
+        like = self.method.message_template()
         fields: State = self.messages.get(client, like)
         self.messages[client] = fields._replace(**{like._fields[slot]: field.to(self.device)})
 

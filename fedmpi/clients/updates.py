@@ -12,16 +12,29 @@ from torch import Tensor
 from fedmpi.comm import exact
 from fedmpi.config.schema import Config
 from fedmpi.data.federation import Federation
+from fedmpi.engines.batch_plan import make_generator
 from fedmpi.engines.loop import rehearse_loop
 from fedmpi.errors import BadInput
 from fedmpi.faults import Attack
 from fedmpi.method import Method, State
 from fedmpi.models.build import make_blank_samples
 
+# Names the random stream of an attacker's noise.
+ATTACK_STREAM = 0xA77A
+
+
+def alter_update(config: Config, client: int, attacks: bool, shared: State, up: State, when: int) -> State:
+    """Return a client's update of round `when` as the server takes it: after an attack, and clipped."""
+    attack, longest = config.attack, config.server.clip_norm
+    if attack is not None and attack.kind != "label_flip" and attacks:
+        up = attack_update(attack, shared, up, make_generator(config.seed, when, client, ATTACK_STREAM))
+    return up if longest is None else clip_update(shared, up, longest)
+
 
 def find_origins(shared: State, up: State) -> list[Tensor | None]:
-    """Return the field of Shared that each field of an Up is an update of, None if there is none."""
-    known = shared._asdict()
+    """Return the field of Shared that each field of an Up is an update of, None if there is none, or if it is
+    SERVER_ONLY."""
+    known = {name: value for name, value in shared._asdict().items() if isinstance(value, Tensor)}
     return [known[name] if name in known and known[name].shape == sent.shape else None
             for name, sent in up._asdict().items()]
 

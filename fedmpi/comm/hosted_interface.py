@@ -99,6 +99,9 @@ class Hosted(Protocol):
     def add_message(self, slot: int, client: int, totals: Tensor, scales: np.ndarray, shape: tuple[int, ...]) -> None:
         """Keep a field of a client's message: the sums `totals` (m, d) times `scales` (m,), in this shape."""
 
+    def take_delivery(self, slot: int, client: int, row: np.ndarray) -> None:
+        """Keep a field of a client's message that the server made for this client alone; `row` is its bytes (b,)."""
+
     def digests(self) -> np.ndarray:
         """Return the sha256 of each hosted client's state, (n, 32) uint8."""
 

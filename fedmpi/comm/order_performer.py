@@ -33,6 +33,8 @@ class OrderPerformer:
         # participants of the round under way, ascending, and the rank that trains each of them, (n,)
         self.ids = np.empty(0, np.int64)
         self.ranks = np.empty(0, np.int64)
+        # at rank 0, while it is delivered: what the server made for single clients, (n, bytes)
+        self.outgoing: np.ndarray | None = None
         # whether some rank was asked to stop (known at rank 0)
         self.stop_requested = False
         # MiB that each rank held at most, on its host and on its GPU, (ranks, 2); known at rank 0
@@ -104,6 +106,21 @@ class OrderPerformer:
             totals = self._reduce(torch.stack(parts), home)
             if home == self.world.rank:
                 self.hosted.add_message(int(slot), client, totals, scales, tuple(shape))
+
+    @performs(Order.DELIVER)
+    def deliver(self, slot: np.ndarray, ids: np.ndarray, size: np.ndarray) -> None:
+        """Pass each client of `ids` its row, of so many bytes, in turn from rank 0 to the rank that hosts it."""
+        for position, (client, home) in enumerate(zip(ids.tolist(), self.homes[ids].tolist(), strict=True)):
+            if self.outgoing is not None:      # at rank 0
+                row = self.outgoing[position]
+                if home:
+                    self.world.send(row, home)
+                    self.world.sent += row.nbytes
+            elif self.world.rank == home:
+                row = self.world.recv(np.empty(int(size), np.uint8), 0)
+                self.world.received += row.nbytes
+            if self.world.rank == home:
+                self.hosted.take_delivery(int(slot), client, row)
 
     @performs(Order.JUDGE, first_state=2)
     def judge(self, when: np.ndarray, changed: np.ndarray,

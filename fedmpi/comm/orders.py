@@ -59,6 +59,8 @@ class Order(IntEnum):
     LAYERS = 18
     # ref, groups (n,), centres (k, d) -> distance of each row from its group's centre (n,)
     DISTANCES = 19
+    # slot, ids, bytes of a row -> nothing: each client of ids receives its row of what RankPool.deliver was given
+    DELIVER = 20
 
 
 @dataclass(frozen=True)

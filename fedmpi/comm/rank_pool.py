@@ -16,6 +16,7 @@ from fedmpi.comm.order_performer import OrderPerformer
 from fedmpi.comm.orders import HANDLERS, UP, Order
 from fedmpi.comm.robust import RobustMean
 from fedmpi.comm.transport import Transport
+from fedmpi.server_only import select_sent
 from fedmpi.torch_compat import count_changes
 
 # Orders up to this size, with the 16 bytes of their number and length, need no second broadcast.
@@ -86,12 +87,26 @@ class RankPool:
         """Return the measures of all clients (see Evaluator.measure_clients), and the ranks' times."""
         return self.call(Order.JUDGE, np.int64(when), *self.changed_fields(shared))
 
+    def deliver(self, slot: int, ids: np.ndarray, rows: Tensor) -> None:
+        """Send each client of `ids` its own row of what the server made, as one field of its message.
+
+        The rows go one by one to the ranks that host the clients, so no rank holds more than its own clients' rows.
+
+        Args:
+            slot: index of the field in the method's message.
+            ids: the clients (n,).
+            rows: (n, ...), on the CPU."""
+        self.performer.outgoing = rows.detach().contiguous().numpy().reshape(len(ids), -1).view(np.uint8)
+        self.call(Order.DELIVER, np.int64(slot), ids, np.int64(self.performer.outgoing.shape[1]))
+        self.performer.outgoing = None
+
     def changed_fields(self, shared: tuple[Tensor, ...]) -> list[np.ndarray]:
         """Return which fields of the server's state changed since they were sent, (fields,) bool, and these fields.
+        Those that are SERVER_ONLY are left out.
 
         An unmodified field is not sent again. PyTorch counts changes itself, so fields must be modified by PyTorch's
         operations, never through .numpy()."""
-        now = [(value, count_changes(value)) for value in shared]
+        now = [(value, count_changes(value)) for value in select_sent(shared)]
         changed = [i for i, (value, version) in enumerate(now)
                    if not self._last_sent or self._last_sent[i][0] is not value or self._last_sent[i][1] != version]
         self._last_sent = now

@@ -25,6 +25,7 @@ from fedmpi.method import Method, State
 from fedmpi.models import precision
 from fedmpi.models.flat import Model
 from fedmpi.own_code.changes import list_changes, warn_of_changes
+from fedmpi.server_only import hide_server_only
 from fedmpi.storage import checkpoint
 from fedmpi.storage.atomic import atomic
 from fedmpi.storage.older_versions import refuse_changed_method
@@ -151,7 +152,7 @@ def restore_state(path: Path, snapshot: checkpoint.Snapshot, config: Config, met
 
 def find_personal_weights(group: HostedClients, shared: State, client: int, when: int) -> torch.Tensor:
     """Return the weights (d,) by which a client is evaluated."""
-    (_, w), = group.apply(group.method.personal, [client], shared, when)
+    (_, w), = group.apply(group.method.personal, [client], hide_server_only(shared), when)
     return w
 
 

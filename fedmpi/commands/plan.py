@@ -19,6 +19,7 @@ from fedmpi.data.federation import Federation, prepare_federation
 from fedmpi.json_values import JsonObject
 from fedmpi.method import Method, State, nbytes
 from fedmpi.server.round_cost import count_batches_per_pass
+from fedmpi.server_only import select_sent
 from fedmpi.text import GIB, MIB
 
 VECTORS_OF_ONE_CLIENT = 4  # of parameters, if one client trains: weights, gradients, result, momentum or a pull
@@ -90,7 +91,8 @@ def make_plan(config_path: str | Mapping[str, object], overrides: Sequence[str] 
             "evaluation": {"every": config.evaluate.every, "on": config.evaluate.on, "parts": list(config.judged_on)},
             "checkpoint": {"every": config.checkpoint.every, "mib": count_checkpoint_bytes(case) / MIB},
             "engine": config.engine, "engine_on_cpu": case.engine, "device": config.device, "threads": config.threads,
-            "movable": not case.mine, "ranks": ranks, "server_memory_mib": per_rank[0]["memory_mib"],
+            "movable": not case.mine and method.message_template() is None, "ranks": ranks,
+            "server_memory_mib": per_rank[0]["memory_mib"],
             "per_rank": per_rank}
 
 
@@ -144,7 +146,7 @@ def count_expected_batches(case: Case, sizes: np.ndarray) -> int:
 
 def estimate_memory(case: Case, hosts: np.ndarray) -> int:
     """Return the bytes that a rank holds for its clients: see COUNTED."""
-    shared = 2 * nbytes(case.shared)
+    shared = 2 * nbytes(select_sent(case.shared))
     if not len(hosts):
         return shared
     federation, bound = case.federation, case.config.state.memory * GIB

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import islice
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 import torch
@@ -23,6 +23,10 @@ FIXED_ROUND = 2 ** 32 - 2
 NOISE_STREAM_OFFSET = 1 << 16
 # Noise travels to a GPU in pieces of at most so many bytes.
 NOISE_BYTES_AT_ONCE = 32 << 20
+
+
+# Numbers of samples or steps: of one client, or a tensor.
+Count = TypeVar("Count", int, torch.Tensor)
 
 
 class Augmentation(NamedTuple):
@@ -118,8 +122,8 @@ def stack_noise(noise: Iterator[np.ndarray], steps: int) -> np.ndarray:
     return next(noise)[None] if steps == 1 else np.stack([*islice(noise, steps)])
 
 
-def count_local_steps(local: LocalTraining, n: int) -> int:
-    """Return how many steps a client with n samples takes."""
+def count_local_steps(local: LocalTraining, n: Count) -> Count | int:
+    """Return how many steps a client with n samples takes; a tensor of several n gives a tensor."""
     return local.epochs * -(-n // local.batch) if local.steps is None else local.steps
 
 

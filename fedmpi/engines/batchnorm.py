@@ -20,6 +20,7 @@ from fedmpi.extended_state import extend_state, strip_state
 from fedmpi.method import BASE, HEAD, WHOLE, Method, State, find_kind_of_field, list_declared_kinds
 from fedmpi.models.flat import Model
 from fedmpi.models.slices import gather_statistics
+from fedmpi.server_only import NotSent
 from fedmpi.settings import list_setting_names
 
 if TYPE_CHECKING:
@@ -105,7 +106,8 @@ class LocalBatchNorm(Method):
 
     def _with(self, state: State, row: Tensor | None) -> State:
         """Return a NamedTuple whose vectors hold these statistics; None: zeros."""
-        return type(state)(*(self._replaced(type(state), name, value, row) for name, value in state._asdict().items()))
+        return type(state)(*(value if isinstance(value, NotSent) else self._replaced(type(state), name, value, row)
+                             for name, value in state._asdict().items()))
 
     def _replaced(self, state: type, name: str, value: Tensor, row: Tensor | None) -> Tensor:
         model = self.model

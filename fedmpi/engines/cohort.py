@@ -8,8 +8,8 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
 from itertools import groupby, pairwise
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import torch
@@ -20,12 +20,22 @@ from torch.func import vmap
 from fedmpi.engines import batch_plan
 from fedmpi.engines.augmentation import change_images, draw_changes
 from fedmpi.engines.cuda_graphs import StepRecorder
-from fedmpi.engines.gradients import Loss, bind_cohort, bind_cohort_loss, compute_gradient, is_empty
-from fedmpi.engines.step import Step, StepOptions, allocate_rows
+from fedmpi.engines.gradients import (
+    Loss,
+    bind_cohort,
+    bind_cohort_loss,
+    compute_gradient,
+    compute_own_gradient,
+    is_empty,
+)
+from fedmpi.engines.step import Step, StepOptions, allocate_rows, make_mover
 from fedmpi.engines.step_counter import NO_COUNTER, StepCounter
 from fedmpi.models.build import as_input
-from fedmpi.models.flat import Net
-from fedmpi.models.losses import compute_loss
+from fedmpi.models.flat import Model, Net
+from fedmpi.models.losses import count_classes, compute_loss, read_labels
+
+if TYPE_CHECKING:
+    from fedmpi.client_data import NetOrOutputs
 
 # Samples of each client per forward pass without gradients. Blocks are always whole. If a matrix product had as many
 # rows as the largest client has samples, a client's bits would depend on the other clients of its cohort.
@@ -48,6 +58,7 @@ class Cohort:
     graphs: StepRecorder = StepRecorder()
     check: Callable[[], None] = do_nothing      # called before every step; it raises if training is to end
     counter: StepCounter = NO_COUNTER
+    model: Model | None = None      # the run's network; None: only what needs none is asked for
 
     def plans(self) -> tuple[Tensor, Tensor, list[int]]:
         """Return positions and weights of all batches, (steps, c, b), and how many clients are active in each step.
@@ -129,17 +140,27 @@ class Cohort:
             yield from (block[:k, t] for t, k in enumerate(ks))
 
     @torch.no_grad()
-    def forward(self, net: Net, w: Tensor) -> Tensor:
+    def forward(self, net: NetOrOutputs, w: Tensor) -> Tensor:
         """Return the outputs on all (padded) samples, (c, s, ...)."""
-        net.module.eval()
-        parts = [p.contiguous() if p.ndim < 5 else p for p in net.split(w)]
+        parts: list[Tensor] | Tensor = w
+        if isinstance(net, Net):
+            net.module.eval()
+            parts = [p.contiguous() if p.ndim < 5 else p for p in net.split(w)]
+        else:
+            self.network.eval()
         outputs = []
         for x in self.x.split(SAMPLES_PER_BLOCK, dim=1):
             x = as_input(x.flatten(0, 1)).unflatten(0, x.shape[:2])
             outputs.append(vmap(net)(parts, x))
         return torch.cat(outputs, 1)
 
-    def mean_loss(self, net: Net, w: Tensor) -> Tensor:
+    @property
+    def network(self) -> Model:
+        """Return the run's network."""
+        assert self.model is not None      # the engine says which it is
+        return self.model
+
+    def mean_loss(self, net: NetOrOutputs, w: Tensor) -> Tensor:
         """Return each client's mean cross-entropy over its own samples, (c,)."""
         outputs = self.forward(net, w)
         losses = compute_loss(outputs.flatten(0, 1), self.y.flatten(0, 1), reduction="none")
@@ -149,12 +170,18 @@ class Cohort:
         per_block = (losses * own).unflatten(1, (-1, SAMPLES_PER_BLOCK)).sum(2)
         return sum(per_block.unbind(1)) / sizes      # block by block: other clients' blocks add 0
 
-    def class_sums(self, net: Net, w: Tensor, classes: int) -> Tensor:
-        """Return sums of the outputs over each client's own samples of each class, (c, classes, ...)."""
+    def class_counts(self) -> Tensor:
+        """Return the number of each client's own samples of each class, (c, classes)."""
+        classes = self.network.classes
+        return torch.stack([count_classes(y[:n], classes) for y, n in zip(self.y, self.sizes, strict=True)])
+
+    def class_sums(self, net: NetOrOutputs, w: Tensor, classes: int | None) -> Tensor:
+        """Return sums of the outputs over each client's own samples of each class, (c, classes, p)."""
         outputs = self.forward(net, w)
+        classes = self.network.classes if classes is None else classes
         sizes = batch_plan.copy_to_device(np.array(self.sizes), outputs.device)
         own = torch.arange(outputs.shape[1], device=outputs.device) < sizes[:, None]
-        members = F.one_hot(self.y, classes).to(outputs.dtype) * own[..., None]
+        members = F.one_hot(read_labels(self.y, 2), classes).to(outputs.dtype) * own[..., None]
         blocks = zip(members.split(SAMPLES_PER_BLOCK, 1), outputs.split(SAMPLES_PER_BLOCK, 1), strict=True)
         return sum(m.transpose(1, 2) @ o for m, o in blocks)      # block by block, as in mean_loss
 
@@ -188,24 +215,48 @@ class Cohort:
         return step.result()
 
     def scan(self, step: Callable[..., tuple[Tensor, ...]], state: tuple[Tensor, ...],
-             streams: Sequence[int] = ()) -> tuple[Tensor, ...]:
+             streams: Sequence[int] = (), optimize: bool = False) -> tuple[Tensor, ...]:
         """Apply step(state, grad, ...) -> state to all batches; state is a tuple of tensors (c, ...)."""
         state = tuple(t.clone() for t in state)
         draws = (self, *(dataclasses.replace(self, stream=stream) for stream in streams))
-
-        def counted(k: int, x: Tensor, y: Tensor, weight: Tensor, net: Net, w: Tensor) -> Tensor:
-            self.counter.add(self.local.kind, k)
-            return compute_gradient(x, y, weight, self.local.smoothing, net, w)
+        mover = make_mover(state[0], self.local) if optimize else None
         for drawn in zip(*(draw.batches() for draw in draws), strict=True):
             k = drawn[0][0]      # every draw has the same number of batches, of the same sizes
 
             def one(state: tuple[Tensor, ...], batches: list[tuple[Tensor, Tensor, Tensor]],
                     k: int = k) -> tuple[Tensor, ...]:
-                return step(state, *(partial(counted, k, *batch) for batch in batches))
+                return step(state, *(CohortBatch(self, k, *batch) for batch in batches))
             new = vmap(one)(tuple(t[:k] for t in state), [batch for _, *batch in drawn])
-            for t, n in zip(state, new, strict=True):
+            for t, n in list(zip(state, new, strict=True))[bool(mover):]:
                 t[:k] = n
+            if mover is not None:
+                mover.take(new[:1], k)
         return state
+
+
+class CohortBatch(NamedTuple):
+    """One batch of each client, seen from inside vmap by one of them: see BatchGradient."""
+    cohort: Cohort
+    k: int      # clients that have such a batch
+    x: Tensor      # (b, ...), filled up with samples whose weight is 0
+    y: Tensor
+    weight: Tensor
+
+    def __call__(self, net: Net | Loss, w: Tensor, *args: Tensor) -> Tensor:
+        """Return the gradient (d,) of the mean cross-entropy on the batch, or of a loss of the method's own."""
+        cohort, k, x, y, weight = self
+        cohort.counter.add(cohort.local.kind, k)
+        if isinstance(net, Net):
+            return compute_gradient(x, y, weight, cohort.local.smoothing, net, w)
+        cohort.network.train_all(cohort.local.batch)
+        return compute_own_gradient(x, y, weight, net, w, args)
+
+    @torch.no_grad()
+    def mean(self, outputs: Callable[..., Tensor], w: Tensor, *args: Tensor) -> Tensor:
+        """Return the mean of outputs(w, x, y, *args) over the batch."""
+        self.cohort.network.train_all(self.cohort.local.batch)
+        found = outputs(w, self.x, self.y, *args)
+        return (found * self.weight.view(-1, *[1] * (found.ndim - 1))).sum(0)
 
 
 def pad_samples(rows: Sequence[Tensor]) -> Tensor:

@@ -7,7 +7,7 @@ import dataclasses
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple, Unpack
+from typing import TYPE_CHECKING, NamedTuple, Unpack
 
 import torch
 from torch import Tensor
@@ -19,7 +19,12 @@ from fedmpi.engines.loop import LoopData
 from fedmpi.engines.step import StepOptions, StepSettings
 from fedmpi.engines.step_counter import JUDGED, PARTICIPANTS, classify_steps
 from fedmpi.method import Method, State
+from fedmpi.models.build import as_input
 from fedmpi.models.flat import Net
+from fedmpi.server_only import hide_server_only
+
+if TYPE_CHECKING:
+    from fedmpi.client_data import NetOrOutputs
 
 
 class RoundWork(NamedTuple):
@@ -43,30 +48,40 @@ class DryRunData(LoopData):
         """Return the number of samples that the blank one stands for."""
         return self.count
 
-    def _take(self) -> None:
+    def count_samples(self) -> int:
+        """Return the samples of all batches of one training."""
+        whole, rest = divmod(self.steps, -(-self.n // self.local.batch))
+        return whole * self.n + rest * self.local.batch
+
+    @property
+    def steps(self) -> int:
+        """Return the number of steps of one training."""
+        return batch_plan.count_local_steps(self.local, self.n)
+
+    def take(self) -> None:
         """Count the steps and samples of one training."""
-        per_epoch, steps = -(-self.n // self.local.batch), batch_plan.count_local_steps(self.local, self.n)
-        whole, rest = divmod(steps, per_epoch)
-        self.spent[0] += whole * self.n + rest * self.local.batch
-        self.made[self.local.kind] += steps
+        self.spent[0] += self.count_samples()
+        self.made[self.local.kind] += self.steps
+
+    def note_loss(self, net: Net | Loss) -> None:
+        """Do nothing: it does not matter here what is differentiated."""
 
     def descend(self, net: Net | Loss, w: Tensor, only: slice | None = None, args: Sequence[Tensor] = (),
                 noise: tuple[int, ...] | None = None, where: Tensor | bool | None = None,
                 **settings: Unpack[StepSettings]) -> Tensor | tuple[Tensor, Tensor]:
         """Count the steps of a descent if it makes any, and return w (d,) as it was, or (w, 0) with `spread`."""
         if not is_empty(only) and (where is None or where):
-            self._take()
+            self.take()
         return StepOptions.from_settings(self.local, settings).unmoved(w.clone())
 
     def scan(self, step: Callable[..., tuple[Tensor, ...]], state: tuple[Tensor, ...],
-             streams: Sequence[int] = ()) -> tuple[Tensor, ...]:
+             streams: Sequence[int] = (), optimize: bool = False) -> tuple[Tensor, ...]:
         """Apply `step` to the state once, with gradients of zeros, and count all steps for each gradient it takes."""
-        def grad(net: Net, w: Tensor) -> Tensor:
-            self._take()
-            return torch.zeros_like(w)
-        return step(tuple(t.clone() for t in state), grad, *(grad for _ in streams))
+        state, batch = tuple(t.clone() for t in state), DryBatch(self)
+        found = step(state, batch, *(batch for _ in streams))
+        return (state[0], *found[1:]) if optimize else found
 
-    def _forward(self, net: Net, w: Tensor) -> Tensor:
+    def _forward(self, net: NetOrOutputs, w: Tensor) -> Tensor:
         self.spent[1] += self.n
         return super()._forward(net, w)
 
@@ -74,6 +89,23 @@ class DryRunData(LoopData):
         """Return data of as many samples as the share keeps, or of the other ones with `rest`; nothing is drawn."""
         kept = max(1, int(share * self.n + 1e-9))
         return dataclasses.replace(self, count=self.n - min(kept, self.n - 1) if rest else kept)
+
+
+class DryBatch(NamedTuple):
+    """Stands for all batches of a training: see BatchGradient."""
+    data: DryRunData
+
+    def __call__(self, net: Net | Loss, w: Tensor, *args: Tensor) -> Tensor:
+        """Count the steps of a training, and return a gradient of zeros."""
+        self.data.note_loss(net)
+        self.data.take()
+        return torch.zeros_like(w)
+
+    @torch.no_grad()
+    def mean(self, outputs: Callable[..., Tensor], w: Tensor, *args: Tensor) -> Tensor:
+        """Count the samples that a training passes forward, and return the outputs of the blank one."""
+        self.data.spent[1] += self.data.count_samples()
+        return outputs(w, as_input(self.data.x), self.data.y, *args).mean(0)
 
 
 def dry_run(function: Callable[..., State], method: Method, shared: State, mine: State, blank: Tensor, n: int,
@@ -84,8 +116,8 @@ def dry_run(function: Callable[..., State], method: Method, shared: State, mine:
         blank: a sample as stored, (1, ...).
         n: the number of samples that it stands for."""
     data = DryRunData(blank, torch.zeros(1, dtype=torch.int64, device=blank.device), 0, local,
-                 message=method.message_template(), count=n)
-    function(shared, mine, data)
+                 message=method.message_template(), count=n, model=method.model)
+    function(hide_server_only(shared), mine, data)
     return data
 
 

@@ -11,8 +11,9 @@ from torch import Tensor, nn
 from torch.func import grad, vmap
 
 from fedmpi.errors import BadInput
-from fedmpi.models.flat import Net, flatten_parameter
+from fedmpi.models.flat import Net
 from fedmpi.models.losses import compute_loss
+from fedmpi.models.parameters import flatten_parameter
 from fedmpi.models.precision import run_forward
 from fedmpi.models.slices import is_inside
 
@@ -68,9 +69,14 @@ def bind_loss(loss: Loss, w: Tensor, only: slice | None,
     block = slice(None) if only is None else only
 
     def gradients(x: Tensor, y: Tensor, *noise: Tensor) -> Sequence[Tensor]:
-        at = work.detach().requires_grad_()
-        return (torch.autograd.grad(loss(at, x, y, *noise, *args).mean(), at)[0][block],)
+        return (differentiate_loss(loss, work, x, y, (*noise, *args))[block],)
     return work, gradients, lambda flat: [flat[block]]
+
+
+def differentiate_loss(loss: Loss, w: Tensor, x: Tensor, y: Tensor, args: Sequence[Tensor]) -> Tensor:
+    """Return the gradient (d,) of the mean of a loss of a method's own on a batch."""
+    at = w.detach().requires_grad_()
+    return torch.autograd.grad(loss(at, x, y, *args).mean(), at)[0]
 
 
 def compute_gradient(x: Tensor, y: Tensor, weight: Tensor, smoothing: float, net: Net, w: Tensor) -> Tensor:
@@ -79,6 +85,12 @@ def compute_gradient(x: Tensor, y: Tensor, weight: Tensor, smoothing: float, net
     grads = grad(lambda parts: (net.loss(parts, x, y, smoothing) * weight).sum())(net.split(w))
     # piece by piece: the gradient of a slice of w would be as long as w
     return torch.cat([flatten_parameter(g) for g in grads])
+
+
+def compute_own_gradient(x: Tensor, y: Tensor, weight: Tensor, loss: Loss, w: Tensor, args: Sequence[Tensor]) -> Tensor:
+    """Return the gradient (d,) of one client's mean of a loss of a method's own on a batch, inside vmap."""
+    found: Tensor = grad(lambda w: (loss(w, x, y, *args) * weight).sum())(w)
+    return found
 
 
 def bind_cohort(net: Net, work: Tensor, only: slice | None, smoothing: float) -> tuple[Gradients, Views]:

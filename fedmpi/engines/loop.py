@@ -9,9 +9,8 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from itertools import chain
-from typing import TYPE_CHECKING, Unpack
+from typing import TYPE_CHECKING, NamedTuple, Unpack
 
 import torch
 import torch.nn.functional as F
@@ -19,22 +18,23 @@ from torch import Tensor
 
 from fedmpi.engines import batch_plan, sparse_embedding
 from fedmpi.engines.augmentation import change_images, draw_changes
-from fedmpi.engines.gradients import Loss, bind_loss, bind_module, is_empty
+from fedmpi.engines.gradients import Loss, bind_loss, bind_module, differentiate_loss, is_empty
 from fedmpi.engines.round_settings import RoundSettings
-from fedmpi.engines.step import Step, StepOptions, StepSettings
+from fedmpi.engines.step import Step, StepOptions, StepSettings, copy_shared, make_mover
 from fedmpi.engines.step_counter import NO_COUNTER, StepCounter
 from fedmpi.method import Method, State
 from fedmpi.models.build import as_input
-from fedmpi.models.flat import Net
-from fedmpi.models.losses import attach_logits, compute_loss
+from fedmpi.models.flat import Model, Net
+from fedmpi.models.losses import attach_logits, count_classes, compute_loss, read_labels
 from fedmpi.models.precision import run_forward
 from fedmpi.models.slices import gather_statistics
+from fedmpi.server_only import hide_server_only, refuse_server_only
 from fedmpi.torch_compat import copy_to_each, seed_generators
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from fedmpi.client_data import ClientData
+    from fedmpi.client_data import ClientData, NetOrOutputs
     from fedmpi.engines.engine import ClientGroup, Engine
 
 # Batches are gathered from the samples in pieces of so many bytes.
@@ -59,6 +59,8 @@ class LoopData(RoundSettings):
     # running statistics after the latest training, by their number
     left: dict[int, Tensor] = field(default_factory=dict)
     counter: StepCounter = NO_COUNTER
+    # the run's network; None: only what needs none is asked for
+    model: Model | None = None
 
     @property
     def id(self) -> Tensor:
@@ -70,6 +72,16 @@ class LoopData(RoundSettings):
     def n(self) -> int:
         """Return the number of training samples."""
         return len(self.y)
+
+    @property
+    def class_counts(self) -> Tensor:
+        """Return the number of samples of each class, (c,)."""
+        return count_classes(self.y, self._network.classes)
+
+    @property
+    def _network(self) -> Model:
+        assert self.model is not None      # engines and dry runs say which it is
+        return self.model
 
     def any_client(self, flag: Tensor) -> bool:
         """Return the flag (0-d) as a bool: this engine trains no other client at the same time."""
@@ -90,31 +102,36 @@ class LoopData(RoundSettings):
         )
         return dataclasses.replace(self, x=self.x[kept], y=self.y[kept])
 
-    def with_features(self, net: Net, w: Tensor) -> LoopData:
+    def with_features(self, net: NetOrOutputs, w: Tensor) -> LoopData:
         """Return the same client and batches with the outputs of net(w, x) in place of x."""
         local = self.local._replace(augmentation=batch_plan.NO_AUGMENTATION)
         return dataclasses.replace(self, x=self._forward(net, w), local=local)
 
-    def with_added_logits(self, net: Net, w: Tensor) -> LoopData:
+    def with_added_logits(self, net: NetOrOutputs, w: Tensor) -> LoopData:
         """Return the same client with the logits of net(w, x) beside its labels, y (n, 1 + c).
 
         If labels have logits already, these are added to them, see losses.attach_logits."""
         return dataclasses.replace(self, y=attach_logits(self.y, self._forward(net, w)))
 
-    def mean_loss(self, net: Net, w: Tensor) -> Tensor:
+    def mean_loss(self, net: NetOrOutputs, w: Tensor) -> Tensor:
         """Return the mean cross-entropy on all samples (0-d), without gradients."""
         return compute_loss(self._forward(net, w), self.y)
 
-    def class_sums(self, net: Net, w: Tensor, classes: int) -> Tensor:
-        """Return the sum of the outputs of net(w, x) over the samples of each class, (c, ...)."""
+    def class_sums(self, net: NetOrOutputs, w: Tensor, classes: int | None = None) -> Tensor:
+        """Return the sum of the outputs (b, p) of net(w, x) over the samples of each class, (c, p)."""
         outputs = self._forward(net, w)
-        return F.one_hot(self.y, classes).to(outputs.dtype).T @ outputs
+        classes = self._network.classes if classes is None else classes
+        return F.one_hot(read_labels(self.y), classes).to(outputs.dtype).T @ outputs
 
     @torch.no_grad()
-    def _forward(self, net: Net, w: Tensor) -> Tensor:
+    def _forward(self, net: NetOrOutputs, w: Tensor) -> Tensor:
+        pieces = self.x.split(SAMPLES_PER_PASS)
+        if not isinstance(net, Net):
+            self._network.eval()
+            return torch.cat([net(w, as_input(x)) for x in pieces])
         net.bind(w)
         net.module.eval()
-        return torch.cat([run_forward(net.module, as_input(x)) for x in self.x.split(SAMPLES_PER_PASS)])
+        return torch.cat([run_forward(net.module, as_input(x)) for x in pieces])
 
     def one_by_one(self, function: Callable[..., Tensor], *tensors: Tensor) -> Tensor:
         """Return function(*tensors): this engine computes one client after another anyway."""
@@ -184,25 +201,54 @@ class LoopData(RoundSettings):
         self.left[len(statistics)] = statistics
 
     def scan(self, step: Callable[..., tuple[Tensor, ...]], state: tuple[Tensor, ...],
-             streams: Sequence[int] = ()) -> tuple[Tensor, ...]:
-        """Apply step(state, grad, ...) -> state to all batches; grad(net, w) is the gradient (d,) on the batch."""
+             streams: Sequence[int] = (), optimize: bool = False) -> tuple[Tensor, ...]:
+        """Apply step(state, grad, ...) -> state to all batches, each a LoopBatch."""
         state = tuple(t.clone() for t in state)
         draws = (self, *(dataclasses.replace(self, stream=stream) for stream in streams))
+        mover = make_mover(state[0], self.local) if optimize else None
         for batches in zip(*(draw.batches() for draw in draws), strict=True):
-            state = step(state, *(partial(self._gradient, *batch) for batch in batches))
+            new = step(state, *(LoopBatch(self, *batch) for batch in batches))
+            if mover is None:
+                state = new
+            else:
+                state = (state[0], *copy_shared(new[1:], state[0]))
+                mover.take(new[:1])
         return state
 
-    def _gradient(self, x: Tensor, y: Tensor, net: Net, w: Tensor) -> Tensor:
-        """Return the gradient (d,) of the mean cross-entropy on a batch."""
-        self.counter.add(self.local.kind, 1)
-        work, gradients, views = bind_module(net, w, None, self.local.smoothing)
+
+class LoopBatch(NamedTuple):
+    """One batch of a client, as `scan` hands it to a method's step: see BatchGradient."""
+    data: LoopData
+    x: Tensor      # (b, ...) as networks take it
+    y: Tensor
+
+    def __call__(self, net: Net | Loss, w: Tensor, *args: Tensor) -> Tensor:
+        """Return the gradient (d,) of the mean cross-entropy on the batch, or of a loss of the method's own."""
+        data, x, y = self
+        data.counter.add(data.local.kind, 1)
+        if not isinstance(net, Net):
+            model = data._network
+            model.train_all(len(y))
+            gradient = differentiate_loss(net, w, x, y, args)
+            if model.buffers and len(w) == model.size:
+                data._leave(w, model.buffers)
+            return gradient
+        work, gradients, views = bind_module(net, w, None, data.local.smoothing)
         flat = torch.zeros_like(w)
         copy_to_each(views(flat), gradients(x, y))
         if net.buffers:
             for part in net.buffers:      # forward passes move the statistics of a model in `state`
                 w[part] = work[part]
-            self._leave(work, net.buffers)
+            data._leave(work, net.buffers)
         return flat
+
+    @torch.no_grad()
+    def mean(self, outputs: Callable[..., Tensor], w: Tensor, *args: Tensor) -> Tensor:
+        """Return the mean of outputs(w, x, y, *args) over the batch."""
+        model = self.data._network
+        model.train_all(len(self.y))
+        # a forward pass moves running statistics
+        return outputs(w.clone() if model.buffers else w, self.x, self.y, *args).mean(0)
 
 
 if TYPE_CHECKING:
@@ -232,12 +278,17 @@ class Loop:
             group.context.client = client
             seed_generators(hash((local.seed, local.round, client)) % 2**63)      # networks with dropout draw from it
             x, y = group.training(client)
-            data = LoopData(x, y, client, local, message=group.messages.get(client), counter=group.counter)
+            data = LoopData(x, y, client, local, message=group.messages.get(client), counter=group.counter,
+                            model=group.method.model)
             yield client, function(shared, group.store.read(client), data)
 
 
 def rehearse_loop(method: Method, shared: State, mine: State, blank: Tensor) -> tuple[State, State]:
-    """Run a client on one blank sample (1, ...) for one step; return what it keeps and sends, (Mine, Up)."""
+    """Run a client on one blank sample (1, ...) for one step; return what it keeps and sends, (Mine, Up).
+
+    Raises BadInput if it uses what is SERVER_ONLY, or declares what it keeps or sends as that."""
     data = LoopData(blank, torch.zeros(1, dtype=torch.int64, device=blank.device), 0, REHEARSAL_TRAINING,
-                    message=method.message_template())
-    return method.client(shared, mine, data)
+                    message=method.message_template(), model=method.model)
+    found = method.client(hide_server_only(shared), mine, data)
+    refuse_server_only(*found, data.message or ())
+    return found

@@ -3,15 +3,20 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from fedmpi.engines.batch_plan import LocalTraining
+from torch import Tensor
+
+from fedmpi.engines.batch_plan import LocalTraining, count_local_steps
 
 
 class RoundSettings:
-    """Reads settings from `local`, the local training of the round, which each engine's data have."""
+    """Reads settings from `local`, the local training of the round, and `n`, which each engine's data have."""
 
     if TYPE_CHECKING:
         @property
         def local(self) -> LocalTraining: ...
+
+        @property
+        def n(self) -> int | Tensor: ...
 
     @property
     def lr(self) -> float:
@@ -24,9 +29,14 @@ class RoundSettings:
         return self.local.epochs
 
     @property
-    def steps(self) -> int | None:
+    def fixed_steps(self) -> int | None:
         """Return the steps in place of these epochs; None if there are none."""
         return self.local.steps
+
+    @property
+    def steps(self) -> int | Tensor:
+        """Return the number of steps of one training (an int or 0-d)."""
+        return count_local_steps(self.local, self.n)
 
     @property
     def decay(self) -> float:

@@ -252,6 +252,17 @@ class TotalGradient:
             now.weights.sub_(total.add_(now.velocity, alpha=options.momentum), alpha=options.lr)
 
 
+def make_mover(w: Tensor, local: LocalTraining) -> Step:
+    """Return what takes the run's steps of w, (d,) or (c, d), in place, with gradients of the same shape."""
+    return Step(w, lambda flat: [flat], StepOptions.from_settings(local, {}))
+
+
+def copy_shared(tensors: Sequence[Tensor], w: Tensor) -> list[Tensor]:
+    """Return tensors that do not move with w: copies of those that lie in its memory, and the others as they are."""
+    place = w.untyped_storage().data_ptr()
+    return [t.clone() if t.untyped_storage().data_ptr() == place else t for t in tensors]
+
+
 def take_pulls(pulls: Sequence[ActivePull]) -> None:
     """Take the steps of pulls, w - factor * (w - centre), all from the same weights."""
     if len(pulls) == 1:

@@ -20,14 +20,16 @@ from fedmpi.errors import BadInput
 from fedmpi.method import Method, State
 from fedmpi.models.build import make_blank_samples
 from fedmpi.models.flat import Net
+from fedmpi.server_only import hide_server_only
 
 if TYPE_CHECKING:
+    from fedmpi.client_data import NetOrOutputs
     from fedmpi.config.schema import Config
     from fedmpi.data.federation import Federation
 
-# What a dry run has seen of a method: steps of its own, the run's steps on a loss of its own, and logits of another
-# model that are computed once and added to those of each batch.
-OWN_STEPS, OWN_LOSS, ADDED_LOGITS = "own steps", "own loss", "added logits"
+# What a dry run has seen of a method: steps of its own, a loss of its own, the run's steps with a gradient of whole
+# vectors, and logits of another model that are computed once and added to those of each batch.
+OWN_STEPS, OWN_LOSS, OWN_VECTOR, ADDED_LOGITS = "own steps", "own loss", "own vector", "added logits"
 # Settings of the section `train` that belong to the optimizer, beside learning rate and momentum.
 OF_OPTIMIZER = ("optimizer", "nesterov", "weight_decay", "clip_norm")
 
@@ -41,17 +43,22 @@ class WatchedData(DryRunData):
                 noise: tuple[int, ...] | None = None, where: Tensor | bool | None = None,
                 **settings: Unpack[StepSettings]) -> Tensor | tuple[Tensor, Tensor]:
         """Note a loss of the method's own that takes the run's steps, and return w as it was."""
-        if not isinstance(net, Net) and settings.get("momentum") is None:
-            self.seen.add(OWN_LOSS)
+        if settings.get("momentum") is None and not isinstance(net, Net):
+            self.seen.update((OWN_LOSS, OWN_VECTOR))
         return super().descend(net, w, only, args, noise, where, **settings)
 
     def scan(self, step: Callable[..., tuple[Tensor, ...]], state: tuple[Tensor, ...],
-             streams: Sequence[int] = ()) -> tuple[Tensor, ...]:
+             streams: Sequence[int] = (), optimize: bool = False) -> tuple[Tensor, ...]:
         """Note steps of the method's own, and apply one of them to gradients of zeros."""
-        self.seen.add(OWN_STEPS)
-        return super().scan(step, state, streams)
+        self.seen.add(OWN_VECTOR if optimize else OWN_STEPS)
+        return super().scan(step, state, streams, optimize)
 
-    def with_added_logits(self, net: Net, w: Tensor) -> WatchedData:
+    def note_loss(self, net: Net | Loss) -> None:
+        """Note a loss of the method's own."""
+        if not isinstance(net, Net):
+            self.seen.add(OWN_LOSS)
+
+    def with_added_logits(self, net: NetOrOutputs, w: Tensor) -> WatchedData:
         """Note that logits are added, and return data that have them."""
         self.seen.add(ADDED_LOGITS)
         added = super().with_added_logits(net, w)
@@ -80,7 +87,7 @@ def refuse_training_options(config: Config, federation: Federation, method: Meth
     if OWN_LOSS in seen and smoothing:
         raise BadInput(f"train.label_smoothing = {smoothing}: {title} trains a loss of its own, whose labels stay as "
                        "they are; leave it out, or take another method")
-    if OWN_LOSS in seen and method.model.buffers and config.train.weight_decay:
+    if OWN_VECTOR in seen and method.model.buffers and config.train.weight_decay:
         raise BadInput(f"train.weight_decay = {config.train.weight_decay}: {title} trains vectors in which BatchNorm's "
                        "running statistics would decay too; leave it out, or set model.norm = group")
 
@@ -116,8 +123,9 @@ def list_changed(train: Train, names: Sequence[str]) -> list[str]:
 def watch_method(method: Method, shared: State, mine: State, blank: Tensor, config: Config) -> set[str]:
     """Return what a method asks of its data in any stage of a run, and when a client is judged."""
     data = WatchedData(blank, torch.zeros(1, dtype=torch.int64), 0, get_local_training(config, 0),
-                       message=method.message_template())
+                       message=method.message_template(), model=method.model)
     for _, part in method.stages(shared, config.rounds):
+        part = hide_server_only(part)
         method.client(part, mine, data)
         method.personal(part, mine, data)
         if config.data.new_clients:

@@ -28,12 +28,13 @@ from fedmpi.errors import BadInput
 from fedmpi.method import Method, State
 from fedmpi.models.flat import Net
 from fedmpi.models.losses import attach_logits
+from fedmpi.server_only import hide_server_only
 from fedmpi.torch_compat import flatten_tree, unflatten_tree
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from fedmpi.client_data import ClientData
+    from fedmpi.client_data import ClientData, NetOrOutputs
     from fedmpi.engines.engine import ClientGroup, Engine
 
 # After memory was short, so many chunks in a row must fit before twice as many clients are tried again.
@@ -89,6 +90,11 @@ class VmapData(RoundSettings):
         """Return the settings of local training, which all clients of the cohort share."""
         return self.cohort.local
 
+    @property
+    def class_counts(self) -> Tensor:
+        """Return the number of samples of each class, (c,)."""
+        return OutsideVmap.apply(lambda n: self.cohort.class_counts(), self.n)
+
     def any_client(self, flag: Tensor) -> bool:
         """Say whether the flag (0-d) holds for any client of the cohort."""
         found: list[bool] = []
@@ -107,7 +113,7 @@ class VmapData(RoundSettings):
         local = batch_plan.change_batches(self.cohort.local, epochs, steps, kind)
         return dataclasses.replace(self, cohort=dataclasses.replace(self.cohort, local=local, stream=stream))
 
-    def _forward(self, net: Net, w: Tensor) -> Tensor:
+    def _forward(self, net: NetOrOutputs, w: Tensor) -> Tensor:
         """Return the outputs of the whole cohort; what vmap itself returns would be one client's view of them."""
         outputs: list[Tensor] = []
 
@@ -117,12 +123,12 @@ class VmapData(RoundSettings):
         OutsideVmap.apply(forward, self.n, w)
         return outputs[0]
 
-    def with_features(self, net: Net, w: Tensor) -> VmapData:
+    def with_features(self, net: NetOrOutputs, w: Tensor) -> VmapData:
         """Return the same client and batches with the outputs of net(w, x) in place of x."""
         local = self.cohort.local._replace(augmentation=batch_plan.NO_AUGMENTATION)
         return dataclasses.replace(self, cohort=dataclasses.replace(self.cohort, x=self._forward(net, w), local=local))
 
-    def with_added_logits(self, net: Net, w: Tensor) -> VmapData:
+    def with_added_logits(self, net: NetOrOutputs, w: Tensor) -> VmapData:
         """Return the same client with the logits of net(w, x) beside its labels, see losses.attach_logits."""
         labels = attach_logits(self.cohort.y, self._forward(net, w))
         return dataclasses.replace(self, cohort=dataclasses.replace(self.cohort, y=labels))
@@ -133,11 +139,11 @@ class VmapData(RoundSettings):
         sizes = batch_plan.copy_to_device(np.array(part.sizes), part.y.device)
         return dataclasses.replace(self, cohort=part, n=OutsideVmap.apply(lambda n: sizes, self.n))
 
-    def class_sums(self, net: Net, w: Tensor, classes: int) -> Tensor:
-        """Return the sum of the outputs of net(w, x) over the samples of each class, (classes, ...)."""
+    def class_sums(self, net: NetOrOutputs, w: Tensor, classes: int | None = None) -> Tensor:
+        """Return the sum of the outputs (b, p) of net(w, x) over the samples of each class, (c, p)."""
         return OutsideVmap.apply(lambda n, w: self.cohort.class_sums(net, w, classes), self.n, w)
 
-    def mean_loss(self, net: Net, w: Tensor) -> Tensor:
+    def mean_loss(self, net: NetOrOutputs, w: Tensor) -> Tensor:
         """Return the mean cross-entropy on all of the client's samples (0-d), without gradients."""
         return OutsideVmap.apply(lambda n, w: self.cohort.mean_loss(net, w), self.n, w)
 
@@ -167,9 +173,9 @@ class VmapData(RoundSettings):
         return OutsideVmap.apply(one_by_one, self.n, *tensors)
 
     def scan(self, step: Callable[..., tuple[Tensor, ...]], state: tuple[Tensor, ...],
-             streams: Sequence[int] = ()) -> tuple[Tensor, ...]:
+             streams: Sequence[int] = (), optimize: bool = False) -> tuple[Tensor, ...]:
         """Apply step(state, grad, ...) -> state to all batches of the cohort, and return this client's last state."""
-        return OutsideVmap.apply(lambda n, *state: self.cohort.scan(step, state, streams), self.n, *state)
+        return OutsideVmap.apply(lambda n, *state: self.cohort.scan(step, state, streams, optimize), self.n, *state)
 
 
 if TYPE_CHECKING:
@@ -246,7 +252,7 @@ class Vmap:
         group.context.client = clients[0] if len(clients) == 1 else clients
         x, y = zip(*(group.training(c) for c in clients), strict=True)
         cohort = Cohort(pad_samples(x), pad_samples(y), tuple(map(len, y)), tuple(clients), local, graphs=self.graphs,
-                        check=group.check_grace, counter=group.counter)
+                        check=group.check_grace, counter=group.counter, model=group.method.model)
         messages = [group.messages.get(c) for c in clients]
         model = group.method.model
         if self.unfolded is None and cohort.x.is_cuda:
@@ -284,5 +290,7 @@ def rehearse_vmap(method: Method, shared: State, mine: State, blank: Tensor) -> 
     vectorised."""
     y = torch.zeros(1, dtype=torch.int64, device=blank.device)
     # client 0 twice, for there may be no client 1
-    cohort = Cohort(pad_samples((blank, blank)), pad_samples((y, y)), (1, 1), (0, 0), REHEARSAL_TRAINING)
-    return apply_to_cohort(method.client, shared, [mine, mine], cohort, 2 * [method.message_template()])
+    cohort = Cohort(pad_samples((blank, blank)), pad_samples((y, y)), (1, 1), (0, 0), REHEARSAL_TRAINING,
+                    model=method.model)
+    messages = 2 * [method.message_template()]
+    return apply_to_cohort(method.client, hide_server_only(shared), [mine, mine], cohort, messages)

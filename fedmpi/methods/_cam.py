@@ -69,7 +69,7 @@ class CAM(Method):
             warming = data.with_batches(None, 0, kind="warm_up")
             return copy_state(mine), extend_state(up, ADDED, theta0=warming.descend(self.model, shared.g))
         if shared.round < 0:
-            each = self.warm_steps or data.steps or DEFAULT_WARM_STEPS
+            each = self.warm_steps or data.fixed_steps or DEFAULT_WARM_STEPS
             mine, up = super().client(shared, mine, data.with_batches(1, WARMUP_STREAM, self.warm_up * each))
             return mine, extend_state(up, ADDED, theta0=shared.g.clone())
         trained, up = super().client(shared, mine, data.with_added_logits(self.model, shared.g))

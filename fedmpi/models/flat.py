@@ -18,10 +18,11 @@ from torch import Tensor, nn
 from fedmpi.errors import BadInput
 from fedmpi.models.checks import refuse_buffers, refuse_shared, try_network
 from fedmpi.models.losses import compute_loss
+from fedmpi.models.parameters import collect_tensors, find_holders, find_norm_layers, shape_parameter
 from fedmpi.models.precision import run_forward
 from fedmpi.models.slices import is_inside, join_slices
 from fedmpi.models.split import split_module
-from fedmpi.torch_compat import BatchNorm, has_known_forward, without_watch
+from fedmpi.torch_compat import has_known_forward, without_watch
 
 # Distance between the seeds of several initial vectors.
 START_SEED_STRIDE = 0x5EED_0000
@@ -167,43 +168,10 @@ class Net:
         return Net(copied)
 
 
-def collect_tensors(module: nn.Module) -> dict[str, Tensor]:
-    """Return a module's parameters, followed by its running statistics.
-
-    Counts of batches are dropped: with a fixed momentum nothing needs them, and integers cannot be averaged."""
-    for layer in module.modules():
-        if isinstance(layer, BatchNorm):
-            layer.num_batches_tracked = None
-    return dict(module.named_parameters()) | dict(module.named_buffers())
-
-
-def find_holders(module: nn.Module, held: dict[str, Tensor]) -> dict[str, list[tuple[nn.Module, str]]]:
-    """Return the layers that hold each of these tensors, and as which attribute; several layers may share one."""
-    names = {id(value): name for name, value in held.items()}
-    found: dict[str, list[tuple[nn.Module, str]]] = {name: [] for name in held}
-    for layer in module.modules():
-        own = {"recurse": False, "remove_duplicate": False}
-        for attribute, value in [*layer.named_parameters(**own), *layer.named_buffers(**own)]:
-            if id(value) in names:
-                found[names[id(value)]].append((layer, attribute))
-    return found
-
-
-def shape_parameter(view: Tensor, shape: tuple[int, ...]) -> Tensor:
-    """Shape a flat slice (..., size) as a parameter; 4-D weights lie channels-last in it."""
-    if len(shape) != 4:
-        return view.unflatten(-1, shape) if shape else view.squeeze(-1)
-    out, channels, height, width = shape
-    return view.unflatten(-1, (out, height, width, channels)).movedim(-1, -3)
-
-
-def flatten_parameter(parameter: Tensor) -> Tensor:
-    """Return a parameter as it lies in a flat vector."""
-    return (parameter.movedim(-3, -1) if parameter.ndim == 4 else parameter).flatten()
-
-
 class Model(Net):
     """A classifier: the whole network, its feature extractor `base` and its `head`.
+
+    `classes` is the number of its outputs, and `width` that of the features of a sample, which `features` returns.
 
     Args:
         build: returns a new module.
@@ -229,7 +197,7 @@ class Model(Net):
         self.phi, self.h = slice(0, self.base.size), slice(self.base.size, self.size)
         self.blocks |= {"base": self.phi, "head": self.h}
         self.eval()      # with dropout any two results would differ
-        self._check_parts(example, head)
+        self.classes, self.width = self._check_parts(example, head)
 
     def start_with(self, w: Tensor) -> None:
         """Take a vector (d,) as the initial one."""
@@ -249,6 +217,27 @@ class Model(Net):
         for net in (self, self.base, self.head):
             net.module.eval()
 
+    def train_all(self, b: int) -> None:
+        """Set all three networks to training on b samples."""
+        for net in (self, self.base, self.head):
+            net.train(b)
+
+    def features(self, w: Tensor, x: Tensor) -> Tensor:
+        """Return what the head of w (d,) is given, (b, width): the features of samples x (b, ...)."""
+        return self.base(w[self.phi], x).flatten(1)
+
+    @cached_property
+    def norms(self) -> dict[str, slice]:
+        """The block of w of each layer that normalises and has parameters, by its name (FedBN)."""
+        return {name: self.blocks[name] for name in find_norm_layers(self.module) if name in self.blocks}
+
+    def mask(self, *names: str) -> Tensor:
+        """Return which numbers of w lie in any of these blocks, (d,) bool; for torch.where."""
+        found = torch.zeros(self.size, dtype=torch.bool)
+        for name in names:
+            found[self.block(name)] = True
+        return found.to(self.start.device)
+
     def join(self, phi: Tensor, h: Tensor) -> Tensor:
         """Return the whole vector w = (phi, h)."""
         return torch.cat([phi, h], -1)
@@ -266,12 +255,14 @@ class Model(Net):
             raise BadInput(f"block {name!r} is not part of this model; its blocks are {', '.join(layers)}")
         return self.blocks[name]
 
-    def _check_parts(self, example: Tensor, head: tuple[str, ...]) -> None:
-        """Refuse a network whose head is not its last operation, since its features could not be told apart."""
+    def _check_parts(self, example: Tensor, head: tuple[str, ...]) -> tuple[int, int]:
+        """Refuse a network whose head is not its last operation, since its features could not be told apart. Return the
+        numbers of its outputs and of its features."""
         with torch.no_grad():
             whole = try_network(self, self.start, example)
             try:
-                parts = self.head(self.start[self.h], self.base(self.start[self.phi], example))
+                features = self.base(self.start[self.phi], example)
+                parts = self.head(self.start[self.h], features)
             except (RuntimeError, ValueError, TypeError):
                 parts = whole[:0]
         if whole.shape != parts.shape or not torch.allclose(whole, parts, atol=1e-5):
@@ -281,3 +272,4 @@ class Model(Net):
                                "nn.Dropout, not functions)")
             raise BadInput("model: the network's last Linear layer is not its last operation, so that features and "
                            "head cannot be told apart; end the network with a Linear layer")
+        return whole.shape[-1], features[0].numel()

@@ -6,6 +6,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from fedmpi.errors import BadInput
+
 
 def compute_loss(logits: Tensor, y: Tensor, reduction: str = "mean", smoothing: float = 0.) -> Tensor:
     """Return the cross-entropy of logits (b, c) for labels y (b,), or the squared error of outputs (b, 1) for float
@@ -24,6 +26,24 @@ def compute_loss(logits: Tensor, y: Tensor, reduction: str = "mean", smoothing: 
         # step, and load the compiler of PyTorch to do so.
         return -F.log_softmax(logits, -1).gather(-1, y[..., None]).squeeze(-1)
     return F.cross_entropy(logits, y, reduction=reduction, label_smoothing=smoothing)
+
+
+def read_labels(y: Tensor, ndim: int = 1) -> Tensor:
+    """Return the labels (...,) in labels, or in what `attach_logits` returns. Raises BadInput for targets.
+
+    Args:
+        ndim: the dimensions of the labels: 1, or 2 for several clients."""
+    if y.ndim > ndim:
+        return y[..., 0].long()
+    if y.is_floating_point():
+        raise BadInput("method: data.task = regression has targets and no classes, which data.class_counts and "
+                       "data.class_sums go by; set supports_targets = False in the method's class")
+    return y
+
+
+def count_classes(y: Tensor, classes: int) -> Tensor:
+    """Return how many labels y (n,), or of what `attach_logits` returns, are of each class, (c,) float."""
+    return F.one_hot(read_labels(y), classes).sum(0).to(torch.get_default_dtype())
 
 
 def attach_logits(y: Tensor, logits: Tensor) -> Tensor:

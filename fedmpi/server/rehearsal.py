@@ -40,6 +40,7 @@ from fedmpi.server.returned import (
     split_pair,
 )
 from fedmpi.server.sampling import draw_participants
+from fedmpi.server_only import hide_server_only, refuse_server_only
 
 # So many participants are enough to see what the server returns.
 PARTICIPANTS_REHEARSED = 16
@@ -97,13 +98,15 @@ def rehearse_round(config: Config, federation: Federation, model: Model) -> None
     if note is not None:
         refuse_no_state(method, "message_template", note, "None or a NamedTuple of tensors", "it ")
     sample = make_blank_samples(federation.shape, federation.dtype)
-    data = LoopData(sample, torch.zeros(1, dtype=torch.int64), 0, REHEARSAL_TRAINING, message=note)
-    kept, up = split_pair(method, "client", call(method, "client", shared, mine, data), "(Mine, Up)")
+    data = LoopData(sample, torch.zeros(1, dtype=torch.int64), 0, REHEARSAL_TRAINING, message=note, model=model)
+    received = hide_server_only(shared)
+    kept, up = split_pair(method, "client", call(method, "client", received, mine, data), "(Mine, Up)")
+    refuse_server_only(mine, up, note or ())
     refuse_other_state(method, "client", kept, mine, "a Mine")
     if method.idles:
-        refuse_other_state(method, "idle", call(method, "idle", shared, mine, data), mine, "a Mine")
-    refuse_wrong_weights(method, "personal", call(method, "personal", shared, mine, data), sample, federation.classes)
-    for name, given in (("trained", (kept, up)), ("unadapted", (shared, mine))):
+        refuse_other_state(method, "idle", call(method, "idle", received, mine, data), mine, "a Mine")
+    refuse_wrong_weights(method, "personal", call(method, "personal", received, mine, data), sample, federation.classes)
+    for name, given in (("trained", (kept, up)), ("unadapted", (received, mine))):
         weights = call(method, name, *given)
         if weights is not None:
             refuse_wrong_weights(method, name, weights, sample, federation.classes)
@@ -155,18 +158,25 @@ def attempt(method: Method, name: str, function: Callable[[], object]) -> tuple[
 
 
 def refuse_wrong_messages(method: Method, found: object, participants: int) -> None:
-    """Raise BadInput if `messages` returns anything but `Rows.mix` for each field of the template."""
+    """Raise BadInput if `messages` returns anything but `Rows.mix`, or a tensor (n, ...), for each field of the
+    template."""
     template = method.message_template()
     names = ", ".join(template._fields)
     if not isinstance(found, tuple | list) or len(found) != len(template):
-        refuse_returned(method, "messages", found, f"the fields of message_template() ({names}), each made by Rows.mix")
+        refuse_returned(method, "messages", found, f"the fields of message_template() ({names}), each made by Rows.mix "
+                        "or a tensor with a row for each participant")
     for name, mixed, like in zip(template._fields, found, template, strict=True):
-        if not isinstance(mixed, Mixed):
-            refuse_returned(method, "messages", mixed, f"in the field {name} what Rows.mix returns")
-        if tuple(mixed.shape) != tuple(like.shape) or len(mixed.coefficients) != participants:
+        if isinstance(mixed, Tensor):
+            shape, addressed = tuple(mixed.shape[1:]), len(mixed) if mixed.ndim else 0
+        elif isinstance(mixed, Mixed):
+            shape, addressed = tuple(mixed.shape), len(mixed.coefficients)
+        else:
+            refuse_returned(method, "messages", mixed, f"in the field {name} what Rows.mix returns, or a tensor with a "
+                            "row for each participant")
+        if shape != tuple(like.shape) or addressed != participants:
             raise BadInput(f"method {name_class(type(method))}: {describe_definition(type(method).messages)}messages() "
-                           f"addresses {name} of shape {tuple(mixed.shape)} to {len(mixed.coefficients)} clients; the "
-                           f"template has shape {tuple(like.shape)}, and {participants} take part")
+                           f"addresses {name} of shape {shape} to {addressed} clients; the template has shape "
+                           f"{tuple(like.shape)}, and {participants} take part")
 
 
 def refuse_wrong_weights(method: Method, name: str, weights: object, sample: Tensor, classes: int) -> None:

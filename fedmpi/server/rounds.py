@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
+from torch import Tensor
 
 from fedmpi.clients.placement import Pace
 from fedmpi.comm.orders import MINE, UP, Order
@@ -24,7 +25,7 @@ from fedmpi.server.returned import refuse_other_state
 from fedmpi.server.run_state import RunState
 from fedmpi.server.sampling import choose_addressed, draw_participants
 from fedmpi.server.saving import CheckpointWriter
-from fedmpi.server.state_check import name_method_in_errors, refuse_non_finite
+from fedmpi.server.state_check import name_method_in_errors, refuse_bad_message, refuse_non_finite
 from fedmpi.slurm.deadline import Deadline
 
 
@@ -163,7 +164,8 @@ class Run:
         Raises:
             FedmpiError: if no update can be used."""
         if (ids := self.method.warm_up_participants(len(self.federation.sizes), self.config.seed)) is not None:
-            who = self.exchange(Participants(ids, self.federation.sizes[ids], -1, self.config.seed), judge=False)
+            who = self.exchange(Participants(ids, self.federation.sizes[ids], -1, self.config.seed,
+                                             len(self.federation.sizes)), judge=False)
             if not len(who.ids):
                 raise FedmpiError(f"no update of clients {ids.tolist()}, which train before round 1, can be used, and "
                                   f"{self.method.title} cannot begin; lower train.lr, or look at their data")
@@ -199,6 +201,10 @@ def send_messages(pool: RankPool, method: Method, shared: State, who: Participan
     if method.message_template() is not None and len(who.ids):
         with name_method_in_errors(method, "messages", who.round + 1):
             fields = method.messages(shared, make_rows(pool, MINE, pool.hosted.store.first), who)
-        for slot, mixed in enumerate(fields):
-            pool.call(Order.MESSAGE, np.int64(slot), mixed.rows.ref.to_array(), who.ids, mixed.coefficients,
-                      np.array(mixed.shape, np.int64))
+        for slot, content in enumerate(fields):
+            if isinstance(content, Tensor):
+                refuse_bad_message(method, slot, content, who)
+                pool.deliver(slot, who.ids, content)
+            else:
+                pool.call(Order.MESSAGE, np.int64(slot), content.rows.ref.to_array(), who.ids, content.coefficients,
+                          np.array(content.shape, np.int64))

@@ -20,7 +20,7 @@ def draw_participants(config: Config, t: int, sizes: np.ndarray) -> Participants
     if isinstance(share, tuple):
         share = generator.uniform(*share)
     ids = np.sort(generator.choice(n, max(1, round(share * n)), replace=False)).astype(np.int64)
-    return Participants(ids, sizes[ids], t, config.seed)
+    return Participants(ids, sizes[ids], t, config.seed, n)
 
 
 def choose_addressed(config: Config, sizes: np.ndarray, who: Participants, judge: bool) -> Participants:
@@ -32,7 +32,7 @@ def choose_addressed(config: Config, sizes: np.ndarray, who: Participants, judge
         judge: clients are judged after this round."""
     if not judge or config.evaluate.after_training != "all":
         return who
-    everybody = Participants(np.arange(len(sizes)), sizes, who.round, who.seed)
+    everybody = Participants(np.arange(len(sizes)), sizes, who.round, who.seed, who.clients)
     # The same dictionary, so that what `messages` reports belongs to the round.
     everybody.facts = who.facts
     return everybody

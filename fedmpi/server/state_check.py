@@ -11,7 +11,7 @@ from torch import Tensor
 
 from fedmpi.comm.exact import BadWeights
 from fedmpi.errors import FedmpiError
-from fedmpi.method import Method, State
+from fedmpi.method import Method, Participants, State
 
 
 def is_all_finite(values: Tensor) -> bool:
@@ -31,6 +31,24 @@ def refuse_non_finite(method: Method, shared: State, round: int) -> None:
                 f"{method.title}: {int((~value.isfinite()).sum())} of {value.numel()} values of the server's field "
                 f"{name} are not finite after round {round}, which is not saved; look for a division by zero in "
                 f"{type(method).__name__}.server, or lower train.lr")
+
+
+def refuse_bad_message(method: Method, slot: int, rows: Tensor, who: Participants) -> None:
+    """Raise FedmpiError if what the server made for single clients, (n, ...), does not fit the method's message, or is
+    not finite.
+
+    Args:
+        slot: index of the field in the message.
+        who: the n clients that are addressed."""
+    like = method.message_template()
+    where = f"{method.title}: in {type(method).__name__}.messages, round {who.round + 1}, field {like._fields[slot]}"
+    wanted = (len(who.ids), *like[slot].shape)
+    if tuple(rows.shape) != wanted or rows.dtype != like[slot].dtype:
+        raise FedmpiError(f"{where} is {tuple(rows.shape)} {rows.dtype}, but must be {wanted} {like[slot].dtype}: a "
+                          "row like that of message_template for each participant")
+    if rows.is_floating_point() and not is_all_finite(rows):
+        raise FedmpiError(f"{where} has {int((~rows.isfinite()).sum())} values that are not finite; look for a "
+                          "division by zero")
 
 
 @contextmanager

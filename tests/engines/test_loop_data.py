@@ -99,7 +99,7 @@ def test_each_client_draws_random_numbers_of_its_own():
     known = {0: 8366044720782521663, 1: 8297985345680232977, 7: 1697298855448914201}
     group = SimpleNamespace(training=lambda client: (torch.zeros(1, 1), torch.zeros(1, dtype=torch.int64)), messages={},
                             store=SimpleNamespace(read=lambda client: client), context=RankContext(),
-                            counter=StepCounter())
+                            counter=StepCounter(), method=SimpleNamespace(model=None))
     drawn = dict(Loop().apply(lambda shared, mine, data: (mine, data.client, shared, torch.rand(3)), known, "s", group,
                               LOCAL))
     for client, number in known.items():
@@ -109,6 +109,8 @@ def test_each_client_draws_random_numbers_of_its_own():
 
 def test_a_rehearsal_is_one_step_on_one_sample(model):
     class Counting:
+        model = None
+
         def message_template(self):
             return "note"
 

@@ -12,7 +12,7 @@ FAULTS: list[tuple[str, str, str]] = [
     ("fedmpi.models.build:as_input", "div_(HALF_PIXEL_RANGE).sub_(1)", "div_(2 * HALF_PIXEL_RANGE)"),
     ("fedmpi.models.flat:Model.__init__", "torch.manual_seed(seed)", "torch.manual_seed(seed + 1)"),
     ("fedmpi.models.flat:Model._another", "START_SEED_STRIDE * j", "j"),
-    ("fedmpi.models.flat:shape_parameter", "(out, height, width, channels)).movedim(-1, -3)",
+    ("fedmpi.models.parameters:shape_parameter", "(out, height, width, channels)).movedim(-1, -3)",
      "(out, channels, height, width))"),
     ("fedmpi.models.flat:Net.release", "self._work = None", "self._work = work"),
     ("fedmpi.models.slices:is_inside", "part.stop <= block.stop", "part.start <= block.stop"),

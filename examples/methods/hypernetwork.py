@@ -1,0 +1,74 @@
+"""A tiny hypernetwork, after pFedHN (Shamsian et al., ICML 2021): the server makes a model for each client.
+
+Server: client i has an embedding v_i (e,), and its model is h(v_i) = start + A v_i, with A (d, e).
+Client: SGD from h(v_i); it sends the change delta_i, and keeps the model that it has trained.
+Server: A = A + eta_h mean of delta_i v_i^T, v_i = v_i + eta_h A^T delta_i, both from the old A and v_i: the steps
+that -delta_i is the gradient of. Embeddings and A stay with the server."""
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, NamedTuple
+
+import torch
+from torch import Tensor
+
+from fedmpi.method import SERVER_ONLY, WHOLE, ClientData, Method, Participants, RowsByField
+from fedmpi.settings import Ge, Gt
+
+
+class Shared(NamedTuple):
+    # (N, e) embeddings, (d, e) the hypernetwork
+    v: Annotated[Tensor, SERVER_ONLY]
+    A: Annotated[Tensor, SERVER_ONLY]
+
+
+class Mine(NamedTuple):
+    # (d,) the client's model
+    w: Annotated[Tensor, WHOLE]
+
+
+class Note(NamedTuple):
+    # (d,) what the server makes for the client
+    w: Annotated[Tensor, WHOLE]
+
+
+class Up(NamedTuple):
+    # (d,) what local training has changed
+    delta: Tensor
+
+
+@dataclass(frozen=True)
+class Hypernetwork(Method):
+    e: Annotated[int, Ge(1), "width of an embedding"] = 4
+    eta: Annotated[float, Gt(0), "the server's learning rate"] = .1
+
+    title = "Hypernetwork"
+    paper = "after pFedHN, Shamsian et al., ICML 2021"
+    judged_by = "w_i, the model that client i trained last"
+    supports_robust_mean = False
+    supports_local_batchnorm = False
+
+    def init(self, n: int) -> tuple[Shared, Mine]:
+        w, generator = self.model.start, torch.Generator().manual_seed(0)
+        v = torch.randn(n, self.e, generator=generator) / self.e ** .5
+        A = torch.randn(len(w), self.e, generator=generator) * .01
+        return Shared(v.to(w), A.to(w)), Mine(w)
+
+    def message_template(self) -> Note:
+        return Note(self.model.start)
+
+    def messages(self, shared: Shared, mine: RowsByField, who: Participants) -> Note:
+        return Note(self.model.start + shared.v[who.ids] @ shared.A.T)
+
+    def client(self, shared: Shared, mine: Mine, data: ClientData) -> tuple[Mine, Up]:
+        w = data.descend(self.model, data.message.w)
+        return Mine(w), Up(w - data.message.w)
+
+    def server(self, shared: Shared, up: RowsByField, who: Participants) -> Shared:
+        v = shared.v[who.ids]
+        A = shared.A + self.eta * up.delta.combine(v.T / len(v)).T
+        moved = shared.v.index_add(0, torch.from_numpy(who.ids), self.eta * up.delta.gather() @ shared.A)
+        return Shared(moved, A)
+
+    def personal(self, shared: Shared, mine: Mine, data: ClientData) -> Tensor:
+        return mine.w
