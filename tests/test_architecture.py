@@ -26,7 +26,7 @@ FLOORS = [
     "fedmpi.data", "fedmpi.engines", "fedmpi.clients", "fedmpi.ranks", "fedmpi.server", "fedmpi.methods",
     "fedmpi.warm_start", "fedmpi.assembly",
     "fedmpi.preparation", "fedmpi.session", "fedmpi.commands", "fedmpi.sweeps", "fedmpi.report",
-    "fedmpi.process_state", "fedmpi.result", "fedmpi.python_api",
+    "fedmpi.process_state", "fedmpi.result", "fedmpi.python_api", "fedmpi.testing",
     "fedmpi.cli", "fedmpi.__main__"]
 
 # Everything that a method may import: formulas, but no ranks, runs or files.

@@ -58,7 +58,8 @@ class Hypernetwork(Method):
         return Note(self.model.start)
 
     def messages(self, shared: Shared, mine: RowsByField, who: Participants) -> Note:
-        return Note(self.model.start + shared.v[who.ids] @ shared.A.T)
+        # one by one: a row of a product may depend on how many there are, and so would a client
+        return Note(torch.stack([self.model.start + shared.A @ shared.v[i] for i in who.ids]))
 
     def client(self, shared: Shared, mine: Mine, data: ClientData) -> tuple[Mine, Up]:
         w = data.descend(self.model, data.message.w)

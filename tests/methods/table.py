@@ -1,10 +1,7 @@
 """What the tests of all methods need to know of single ones. A method that is not named here needs nothing special."""
 from __future__ import annotations
 
-from typing import Literal, get_args, get_origin, get_type_hints
-
 import pytest
-from annotated_types import Ge, Gt, Le, Lt
 
 from fedmpi import registry
 from fedmpi.settings import describe_settings
@@ -69,33 +66,6 @@ BY_POSITION = {
 
 # Fields of Shared with an entry for each client: method -> fields
 BY_CLIENT = {"fedcps": ("ID",)}
-
-
-def alternative(cls, name: str):
-    """Return a value of a setting that differs from its default, within its range."""
-    hint = get_type_hints(cls, include_extras=True)[name]
-    row = next(r for r in describe_settings(cls) if r["name"] == name)
-    default, marks = row["default"], getattr(hint, "__metadata__", ())
-    base = get_args(hint)[0] if marks else hint
-    if get_origin(base) is Literal:
-        return next(v for v in get_args(base) if v != default)
-    if isinstance(default, bool):
-        return not default
-    tried = [default + 1, default - 1] if isinstance(default, int) else [default * 3, default / 3, .5]
-    return next(v for v in tried if v != default and all(allowed(mark, v) for mark in marks))
-
-
-def allowed(mark, value) -> bool:
-    match mark:
-        case Ge(ge=low):
-            return value >= low
-        case Gt(gt=low):
-            return value > low
-        case Le(le=high):
-            return value <= high
-        case Lt(lt=high):
-            return value < high
-    return True
 
 
 def marked(*names):

@@ -7,9 +7,11 @@ import numpy as np
 import pytest
 import torch
 
+from fedmpi.methods.fedbabu import FedBABU
+from fedmpi.testing.contract import describe_run
+from fedmpi.testing.subject import Subject
 from tests.federations import Digits, OtherTests
 from tests.methods.reference import HEADS
-from tests.methods.test_contract import configured
 from tests.methods.trial import ROUNDS, again, correct, judged, mean, near, run
 from tests.runs import run_alone
 
@@ -85,7 +87,8 @@ def test_the_fine_tuned_model_is_judged_and_the_averaged_one_beside_it():
 
 
 def test_both_accuracies_are_in_the_books(tmp_path, cache):
-    config, out = configured(tmp_path / "c.yaml", cache, "fedbabu"), tmp_path / "run"
+    config, out = tmp_path / "c.yaml", tmp_path / "run"
+    config.write_text(json.dumps(describe_run(Subject(FedBABU, "fedbabu"), str(cache))))
     assert run_alone(config, ["train.lr=.2", "train.steps=40"], str(out)) == 0
     for line in map(json.loads, (out / "metrics.jsonl").read_text().splitlines()):
         assert line["accuracy_mean"] > line["accuracy_mean_unadapted"] + .1

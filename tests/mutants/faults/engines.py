@@ -29,7 +29,7 @@ FAULTS: list[tuple[str, str, str]] = [
      "self.weight_decay"),
     ("fedmpi.engines.optimizer:Moments.step", "self._left.mul_(self._betas)", "self._left.copy_(self._betas)"),
     ("fedmpi.engines.optimizer:shorten_gradients", ".clamp(max=1)", ""),
-    ("fedmpi.engines.training_options:WatchedData.scan", "self.seen.add(OWN_STEPS)", "pass"),
+    ("fedmpi.engines.training_options:WatchedData.scan", "OWN_VECTOR if optimize else OWN_STEPS", "OWN_VECTOR"),
     ("fedmpi.engines.sparse_embedding:SparseRows.take", "self.steps += 1", "self.steps = 1"),
     ("fedmpi.engines.loop:LoopData.id", "if self.number is None", "if not self.number"),
     ("fedmpi.engines.loop:Loop.apply", "(local.seed, local.round, client)", "(local.seed, client)"),

@@ -1,0 +1,133 @@
+"""Laboratories and engines that show one promise of a method each."""
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedmpi.clients.placement import assign_homes
+from fedmpi.comm.orders import Order
+from fedmpi.comm.transport import Transport
+from fedmpi.engines.batch_plan import LocalTraining
+from fedmpi.engines.engine import ClientGroup, Engine
+from fedmpi.engines.loop import Loop, LoopData
+from fedmpi.engines.vmap import Vmap
+from fedmpi.method import Method, Participants, State
+from fedmpi.testing.federations import Renumbered, SmallFederation
+from fedmpi.testing.lab import Lab
+
+# Share of the clients in each round: 5 of 8.
+SHARE = .6
+# Client i is the original's RENUMBERING[i], and the original's client c is PLACE[c].
+RENUMBERING = np.array([3, 0, 7, 5, 1, 6, 2, 4])
+PLACE = np.argsort(RENUMBERING)
+# Clients that move after a round, and where they live from then on.
+MOVES = ([0, 2, 5, 6], [1, 2, 1, 2]), ([0, 5, 7], [1, 2, 0])
+# Way of hosting -> placement, whether the server hosts clients too, and whether clients move.
+HOSTING = {"balanced": ("balanced", False, False), "moving": ("shuffled", False, True),
+           "the server too": ("blocks", True, False)}
+# The client whose updates cannot be used.
+SPOILED = 5
+
+
+class ObservedLab(Lab):
+    """Keeps what there was in the beginning, `began`, and after every round, the first of which is number 0: `states`
+    and the shapes of Shared."""
+
+    def __init__(self, method: Method, federation: SmallFederation, engine: Engine):
+        super().__init__(method, federation, engine, share=SHARE)
+        self.began = self.copy_of_state()
+        self.states: list[dict[str, Tensor]] = []
+        self.shapes = [self.shapes_of_shared()]
+
+    def round(self, t: int, who: Participants | None = None, judge: bool = False) -> Participants:
+        """Perform a round, and note what there is after it."""
+        who = super().round(t, who, judge)
+        self.shapes.append(self.shapes_of_shared())
+        if t >= 0:
+            self.states.append(self.copy_of_state())
+        return who
+
+    def copy_of_state(self) -> dict[str, Tensor]:
+        """Return copies of everything that the run has learned, by name."""
+        return {k: v.clone() for k, v in self.state().items()}
+
+    def shapes_of_shared(self) -> dict[str, tuple[torch.Size, torch.dtype]]:
+        """Return shape and type of the fields of Shared."""
+        return {k: (v.shape, v.dtype) for k, v in self.shared._asdict().items()}
+
+
+class TranslatingLoop(Loop):
+    """Draws the batches of the original client numbers."""
+
+    def __init__(self, order: np.ndarray):
+        self.order = order
+
+    def apply(self, function: Callable[..., State], clients: Iterable[int], shared: State, group: ClientGroup,
+              local: LocalTraining) -> Iterator[tuple[int, State]]:
+        """Yield the results of a function for these clients, see Loop.apply."""
+        for client in clients:
+            x, y = group.training(client)
+            data = LoopData(x, y, int(self.order[client]), local, message=group.messages.get(client), number=client,
+                            model=group.method.model)
+            yield client, function(shared, group.store.read(client), data)
+
+
+class SpoilingLoop(Loop):
+    """What client SPOILED keeps or sends is not finite."""
+
+    def apply(self, function: Callable[..., State], clients: Iterable[int], shared: State, group: ClientGroup,
+              local: LocalTraining) -> Iterator[tuple[int, State]]:
+        """Yield the results of a function for these clients, see Loop.apply."""
+        for client, result in super().apply(function, clients, shared, group, local):
+            if client == SPOILED and function.__name__ == "client":
+                result = [type(state)(*(v / 0 if v.is_floating_point() else v for v in state)) for state in result]
+            yield client, result
+
+
+def split_in_chunks() -> Vmap:
+    """Return an engine that takes 5 participants in two chunks."""
+    engine = Vmap()
+    engine.most = 3
+    return engine
+
+
+def renumber(method: Method, federation: SmallFederation, original: Lab, rounds: int) -> Lab:
+    """Repeat a run with renumbered clients, each with its own data, batches and turns."""
+    run = Lab(method, Renumbered(federation, RENUMBERING), TranslatingLoop(RENUMBERING), share=SHARE)
+    first = original.method.warm_up_participants(len(RENUMBERING), original.config.seed)
+    turns = [] if first is None else [(-1, first)]
+    for t, ids in turns + [(t, original.who(t).ids) for t in range(rounds)]:
+        run.round(t, run.choose(np.sort(PLACE[ids]), t))
+    return run
+
+
+def compute_hosted_digest(world: Transport, method: Method, federation: SmallFederation, engine: Engine, how: str
+                          ) -> str | None:
+    """Return the digest of three rounds on several ranks, at rank 0.
+
+    Args:
+        how: a way of HOSTING"""
+    placement, server_hosts, moves = HOSTING[how]
+    homes = assign_homes(federation.sizes, world.size, server_hosts, placement, seed=1)
+    lab = Lab(method, federation, engine, share=SHARE, world=world, homes=homes)
+    if world.rank:
+        lab.pool.serve()
+        return None
+    lab.open()
+    for t in range(3):
+        lab.round(t)
+        for ids, ranks in MOVES[t:t + 1] if moves else ():
+            lab.pool.call(Order.MOVE, np.array(ids), np.array(ranks))
+    digest = lab.digest()
+    lab.pool.call(Order.STOP, np.int64(0))
+    return digest
+
+
+def measure_distance(a: dict[str, Tensor], b: dict[str, Tensor]) -> float:
+    """Return the largest difference between two states; inf if their names or shapes differ."""
+    if a.keys() != b.keys() or any(a[k].shape != b[k].shape for k in a):
+        return float("inf")
+    return max((float((a[k].double() - b[k].double()).abs().max()) for k in a if a[k].numel()), default=0.)

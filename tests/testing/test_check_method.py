@@ -1,0 +1,80 @@
+"""Third parties check their methods by the contract: each promise can fail, and the report says what to do."""
+from __future__ import annotations
+
+import pytest
+
+from fedmpi.errors import BadInput, FedmpiError
+from fedmpi.methods.ditto import Ditto
+from fedmpi.methods.fedavg import FedAvg
+from fedmpi.testing import check_method
+from fedmpi.testing.contract import PROMISES
+from fedmpi.testing.report import make_subject
+from tests.testing.broken import BROKEN, Remembering, Unused
+
+BY_NAME = {promise.name: promise for promise in PROMISES}
+
+
+def leave_out(*kept: str) -> dict[str, str]:
+    """Return why all promises but some are left out."""
+    return {promise.name: "not the point here" for promise in PROMISES if promise.name not in kept}
+
+
+def test_every_promise_has_a_method_that_breaks_it():
+    assert set(BROKEN) == set(BY_NAME)
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_a_promise_that_is_not_kept_is_noticed(name):
+    with pytest.raises((AssertionError, RuntimeError, FedmpiError)) as found:
+        BY_NAME[name].check(make_subject(BROKEN[name], {}))
+    assert str(found.value)
+
+
+def test_the_report_says_what_was_found_and_what_to_do():
+    with pytest.raises(AssertionError) as found:
+        check_method(Unused, skip=leave_out("settings", "learning"))
+    lines = str(found.value).splitlines()
+    assert lines[0].startswith("FedAvg: 1 of 2 promises are kept (")
+    assert lines[1] == "NOT KEPT  settings: every setting matters"
+    assert lines[2] == "    found: lam = 3.0 changes nothing in three rounds"
+    assert lines[3].startswith("    to do: use the setting, or name a value that matters: others={'NAME': VALUE};")
+    assert lines[-1] == "kept      learning: it learns something finite"
+    assert "left out  hosting: not the point here" in lines
+
+
+def test_an_error_of_the_methods_own_code_is_named_with_its_line():
+    class Failing(FedAvg):
+        def server(self, shared, up, who):
+            return 1 / 0
+    with pytest.raises(AssertionError, match="NOT KEPT  learning: .*\n    found: .*ZeroDivisionError"):
+        check_method(Failing, skip=leave_out("learning"))
+
+
+def test_what_is_special_about_a_method_is_told():
+    assert check_method(Ditto, {"lam": .1}, others={"lam": (1., {})}, skip=leave_out("settings")).passed
+    report = check_method(Unused, idle={"lam": "said so"}, skip=leave_out("settings"))
+    assert report.passed and "left out  setting lam: said so" in str(report)
+    found = check_method("fedmhc", {"M": 2}, by_position="k-means++ draws", skip=leave_out("renumbering"))
+    assert [promise.name for promise in found.kept] == ["renumbering"]
+
+
+@pytest.mark.parametrize("words, says", [
+    (("nonsense",), "method 'nonsense' is not known"), ((int,), "is no class of methods"),
+    ((FedAvg, {"lam": 1}), r"method\.lam is not a setting of FedAvg")])
+def test_what_is_no_method_is_refused(words, says):
+    with pytest.raises(BadInput, match=says):
+        check_method(*words)
+
+
+@pytest.mark.parametrize("what", ["skip", "others", "idle"])
+def test_a_name_that_does_not_exist_is_refused(what):
+    with pytest.raises(BadInput, match=f"{what} names 'nonsense', which does not exist; there are "):
+        check_method(FedAvg, **{what: {"nonsense": "because"}})
+
+
+def test_the_generators_of_the_caller_are_put_back():
+    import torch
+    before = torch.get_rng_state()
+    check_method(FedAvg, skip=leave_out("learning"))
+    assert torch.equal(torch.get_rng_state(), before)
+    assert not Remembering.__doc__
