@@ -101,7 +101,7 @@ def rehearse_round(config: Config, federation: Federation, model: Model) -> None
     data = LoopData(sample, torch.zeros(1, dtype=torch.int64), 0, REHEARSAL_TRAINING, message=note, model=model)
     received = hide_server_only(shared)
     kept, up = split_pair(method, "client", call(method, "client", received, mine, data), "(Mine, Up)")
-    refuse_server_only(mine, up, note or ())
+    refuse_server_only(mine, up, data.message or ())
     refuse_other_state(method, "client", kept, mine, "a Mine")
     if method.idles:
         refuse_other_state(method, "idle", call(method, "idle", received, mine, data), mine, "a Mine")
