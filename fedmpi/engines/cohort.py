@@ -32,7 +32,7 @@ from fedmpi.engines.step import Step, StepOptions, allocate_rows, make_mover
 from fedmpi.engines.step_counter import NO_COUNTER, StepCounter
 from fedmpi.models.build import as_input
 from fedmpi.models.flat import Model, Net
-from fedmpi.models.losses import count_classes, compute_loss, read_labels
+from fedmpi.models.losses import compute_loss, count_classes, read_labels
 
 if TYPE_CHECKING:
     from fedmpi.client_data import NetOrOutputs

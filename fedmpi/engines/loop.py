@@ -25,7 +25,7 @@ from fedmpi.engines.step_counter import NO_COUNTER, StepCounter
 from fedmpi.method import Method, State
 from fedmpi.models.build import as_input
 from fedmpi.models.flat import Model, Net
-from fedmpi.models.losses import attach_logits, count_classes, compute_loss, read_labels
+from fedmpi.models.losses import attach_logits, compute_loss, count_classes, read_labels
 from fedmpi.models.precision import run_forward
 from fedmpi.models.slices import gather_statistics
 from fedmpi.server_only import hide_server_only, refuse_server_only

@@ -12,6 +12,7 @@ from fedmpi.data.federation import Federation, Samples
 from fedmpi.models.build import build_model
 from fedmpi.models.flat import Model
 from fedmpi.models.nets import MLP
+from fedmpi.task import CLASSIFICATION
 
 # Training samples of each client: they give short, whole and single batches.
 CLIENT_SIZES = (20, 1, 57, 3, 10, 33, 11, 8)
@@ -31,6 +32,7 @@ class SmallFederation(Federation):
 
     def __init__(self, sizes: Sequence[int] = CLIENT_SIZES, test: int = 12, image: bool = False):
         self.sizes, self.classes, self.groups, self.fingerprint = np.array(sizes), 10, None, "in memory"
+        self.task = CLASSIFICATION
         x, y, *_ = load_digits()
         # Image data sets are stored as bytes of shape (h, w, c).
         if image:

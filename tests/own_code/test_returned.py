@@ -45,7 +45,7 @@ CASES = [
     ("traffic", "return 3, float('nan')", "not a tuple of 2"),
     ("message_template", "return 3", "must return None or a NamedTuple of tensors; it is an int"),
     ("messages", "return None", "each made by Rows.mix or a tensor with a row for each participant, not None"),
-    ("messages", "return Up(torch.zeros(3))", "addresses w of shape () to 3 clients; the template has shape (1210,), and 6 take part"),
+    ("messages", "return Up(torch.zeros(3))", "addresses w of shape () to 3 clients"),
     ("messages", "return Up(mine.v.mix(np.ones((1, 9))))", "addresses w of shape (1210,) to 1 clients; the template"),
     ("messages", "return Up(mine.v[:5].mix(np.ones((len(who.ids), 9))))", "addresses w of shape (5,) to"),
     ("with_model", "return None", "the method with its network: end it with `return super().with_model(model)`"),

@@ -21,7 +21,7 @@ FAULTS: list[tuple[str, str, str]] = [
     (REHEARSAL + "rehearse_round", "if method.idles:", "if False:"),
     (REHEARSAL + "refuse_faulty_method", "    with torch.random.fork_rng(devices=[]):\n        ", "    "),
     (REHEARSAL + "attempt", "isinstance(error, AttributeError | TypeError)", "False"),
-    (REHEARSAL + "refuse_wrong_messages", "tuple(mixed.shape) != tuple(like.shape) or ", ""),
+    (REHEARSAL + "refuse_wrong_messages", "shape != tuple(like.shape) or ", ""),
     ("fedmpi.server.returned:refuse_other_state", " or dtypes and value.dtype != first.dtype", ""),
     (RUN + "exchange", "error=FedmpiError", "error=Exception"),
     (SAVING + "is_due", "60 * minutes", "minutes"),
