@@ -51,8 +51,19 @@ def export_model(run: Path, out: Path, client: int | None, own_code: bool = Fals
     found = load_model(run, client, own_code, "--own-code")
     state = {name: value.contiguous().clone() for name, value in found.network.state_dict().items()}
     with atomic(out) as part:
-        part.write_bytes(save(state, found.facts))
+        part.write_bytes(sort_facts(save(state, found.facts)))
     return "\n".join([*found.warnings, f"{found.title}: {out}"])
+
+
+def sort_facts(data: bytes) -> bytes:
+    """Return the bytes of a safetensors file whose facts are in the order of their names: the library writes them in
+    another order each time, and the same model should give the same file."""
+    size = int.from_bytes(data[:8], "little")
+    header = json.loads(data[8:8 + size])
+    header["__metadata__"] = dict(sorted(header["__metadata__"].items()))
+    text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
+    text += b" " * (-len(text) % 8)
+    return len(text).to_bytes(8, "little") + text + data[8 + size:]
 
 
 def load_model(run: Path, client: int | None, own_code: bool = False, consent: str = "own_code=True") -> TrainedModel:

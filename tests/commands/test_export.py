@@ -123,6 +123,19 @@ def test_the_global_model_and_what_the_file_says(bench):
     assert about["network"] == str(mlp()) and about["classes"] == "10" and about["shape"] == "[64]"
 
 
+def test_the_same_model_gives_the_same_file(bench):
+    """The library writes the facts in another order each time."""
+    ran(bench, "twice", "rounds=1", "method=fedavg")
+    paths = [bench.folder / f"twice-{i}.safetensors" for i in range(2)]
+    for path in paths:
+        assert CliRunner().invoke(app, ["export", str(bench.out("twice")), str(path)]).exit_code == 0
+    assert paths[0].read_bytes() == paths[1].read_bytes()
+    with safetensors.safe_open(str(paths[0]), "pt") as file:
+        assert list(file.metadata()) and file.get_tensor("fc2.bias").shape == (10,)
+    header = paths[0].read_bytes()[8:]
+    assert header.index(b'"classes"') < header.index(b'"digest"') < header.index(b'"title"')
+
+
 def test_who_has_a_global_model():
     model, have, many = federations.mlp(), set(), set()
     for name in registry.list_available("methods"):

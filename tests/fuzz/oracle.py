@@ -154,7 +154,7 @@ def judge_promise(case: Case, done: Done, folder: Path, reference: Reference) ->
         digest, wanted = digest_of_run(run), reference.digests[run.name == "run"]
         if digest != wanted:
             return f"silent difference: digest {digest[:16]} in place of {wanted[:16]}"
-    if case.promise == "history" and run.name == "run" and not list(run.glob("*damaged*")) and hash_of_history(
+    if case.promise == "history" and run.name == "run" and "a new one starts" not in done.out and hash_of_history(
             run) != reference.history:
         return "silent difference: the history"
     # An older checkpoint takes the place of a damaged one, and the command says so.
