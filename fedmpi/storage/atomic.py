@@ -31,6 +31,9 @@ def atomic(path: Path, part: Path | None = None) -> Iterator[Path]:
     a `path` that is a device or a pipe."""
     refuse_special(path)
     part = part or path.with_name(path.name + ".part")
+    # A killed process may have left one; a pipe would be waited for, and a link written through.
+    with report_failed_writes(part):
+        part.unlink(missing_ok=True)
     try:
         with report_failed_writes(path):
             yield part

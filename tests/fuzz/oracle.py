@@ -8,6 +8,7 @@ import subprocess
 from pathlib import Path
 
 from tests.fuzz.case import Case
+from tests.fuzz.own_code import PRINTED
 from tests.fuzz.perform import Done
 from tests.fuzz.reference import Reference, digest_of_run, hash_of_file, hash_of_history
 
@@ -95,7 +96,8 @@ def judge_text(case: Case, done: Done) -> str:
     text = done.out + done.error
     if "Traceback (most recent call last)" in text:
         return f"traceback: {text.strip().splitlines()[-1][:200]}"
-    if found := CONTROL.search(text):
+    # What the user's module prints is his own.
+    if found := CONTROL.search(text.replace(PRINTED, "") if case.own_code else text):
         return f"control character {found[0]!r} in {text[max(0, found.start() - 30):found.end() + 20]!r}"
     if case.own_code:
         if done.code in (1, 2) and not re.search(rf"\b{case.own_code}\b|{OF_MODULES}", done.error, re.M):

@@ -70,6 +70,8 @@ def Own(logits, labels):
     {fault}
     return 1.
 """
+# What a module prints when it is imported.
+PRINTED = "\x1b[31mhello"
 RAISES = (
     "raise KeyError('a key')", "raise Odd", "raise Odd('two\\nlines')", "raise Unprintable", "1 / 0", "[][1]",
     "None.x", "raise SystemExit(7)", "import sys; sys.exit(0)", "raise Odd('\\x1b[31mred')", "assert False",
@@ -83,7 +85,7 @@ AT_IMPORT = (
     "def broken(:\n", "raise KeyError('at import')\n", "import sys; sys.exit(3)\n", "import not_there\n", "\0",
     "from fedmpi import nothing\n", "raise SystemExit\n", "1 / 0\n", "\tx = 1\n", "x = '\n", "# \xff\n", "Own = 3\n",
     "Own = None\n", "def Own(): return 3\n", "Own = type\n", "import own\nown.Own\n", "class Own: pass\n",
-    "print('\\x1b[31mhello')\n", "raise BaseException('at import')\n",
+    f"print({PRINTED!r})\n", "raise BaseException('at import')\n",
     "def __getattr__(name): raise KeyError(name)\n")
 GROUPS = (
     "None", "np.arange(clients)", "[0] * 2", "np.zeros((clients, 2))", "-np.ones(clients, int)", "'x'",

@@ -71,6 +71,25 @@ def test_a_failure_leaves_what_was_there(tmp_path, error, seen):
     assert path.read_text() == "old" and [*tmp_path.iterdir()] == [path]
 
 
+@pytest.mark.parametrize("make", [
+    os.mkfifo, lambda part: part.symlink_to("victim"), lambda part: part.symlink_to("/dev/full"),
+    lambda part: part.write_text("left")], ids=["pipe", "link", "device", "file"])
+def test_what_has_the_temporary_name_is_removed_and_not_written_to(tmp_path, make):
+    (tmp_path / "victim").write_text("a file of the user")
+    make(tmp_path / "a.txt.part")
+    with atomic(tmp_path / "a.txt") as part:
+        part.write_text("new")
+    assert (tmp_path / "a.txt").read_text() == "new" and (tmp_path / "victim").read_text() == "a file of the user"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.txt", "victim"]
+
+
+def test_a_folder_of_the_temporary_name_is_named(tmp_path):
+    (tmp_path / "a.txt.part").mkdir()
+    with pytest.raises(StorageError, match="a.txt.part cannot be written: Is a directory; remove what is in its place"
+                       ), atomic(tmp_path / "a.txt"):
+        pass
+
+
 def test_what_the_disk_does_not_take_is_not_given_its_name(tmp_path, monkeypatch):
     path = tmp_path / "a.txt"
     path.write_text("old")

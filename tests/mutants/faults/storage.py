@@ -9,6 +9,7 @@ FAULTS: list[tuple[str, str, str]] = [
     ("fedmpi.storage.atomic:atomic", "            sync(part)\n", ""),
     ("fedmpi.storage.atomic:atomic", "            sync(path.parent)\n", ""),
     ("fedmpi.storage.atomic:atomic", "            part.unlink()", "            pass"),
+    ("fedmpi.storage.atomic:atomic", "        part.unlink(missing_ok=True)\n    try:", "        pass\n    try:"),
     ("fedmpi.storage.atomic:refuse_special", "not stat.S_ISREG(mode) and not stat.S_ISDIR(mode)", "stat.S_ISBLK(mode)"),
     ("fedmpi.storage.atomic:Sink.remembering", "self.refusal or error", "None"),
     ("fedmpi.storage.folder:RunFolder.finish", "        self.save_history()\n", ""),
