@@ -104,7 +104,8 @@ def oldest(session: nox.Session) -> None:
                     env={"MPICC": str(Path(session.bin, "mpicc")), "CFLAGS": "-O0 -g0"})
     # The other packages of the extra `test` serve tests that do not run here, and have so many old versions that pip
     # looks for minutes for some that fit together.
-    session.install("-c", "tests/oldest.txt", ".[export,pandas]", "hypothesis", "playwright", "pytest", "pytest-xdist")
+    session.install("-c", "tests/oldest.txt", ".[export,pandas,parquet,text]", "hypothesis", "playwright", "pytest",
+                    "pytest-xdist")
     run_tests(session, "-m", "not slow", *WITH_LIBRARIES)
 
 

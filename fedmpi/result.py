@@ -80,7 +80,7 @@ class Result:
 
     def clients(self, round: int | None = None) -> pd.DataFrame:
         """Return the measures of every client, a row each; the index is `client`. With `data.new_clients` the new ones
-        are the last rows, and the column `new_client` marks them.
+        are the last rows, and the column `new_client` marks them. Clients that the data name have a column `name`.
 
         Args:
             round: an evaluated round, from 1; None: the last one
@@ -98,6 +98,8 @@ class Result:
         if new:
             newcomers = pandas.DataFrame(new).assign(new_client=True)
             table = pandas.concat([table.assign(new_client=False), newcomers], ignore_index=True)
+        if names := self.values.get("client_names"):
+            table.insert(0, "name", names)
         return table.rename_axis("client")
 
     def clusters(self) -> pd.DataFrame:

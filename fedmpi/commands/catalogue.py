@@ -106,14 +106,14 @@ def explain(kind: str, name: str) -> str:
 def show_usage(kind: str, found: JsonObject) -> str:
     """Show how a configuration and a command line name it, with the defaults."""
     name, settings = found["name"], {s["name"]: s["default"] for s in found["settings"]}
-    if name == "arrays":
-        settings = {"file": "mine.npz"}
+    settings = getattr(registry.find_class(kind, name), "example", settings)
     section, path = {"name": name, **settings}, PLACES[kind]
     for key in reversed(path.split(".")):
         section = {key: section}
     pieces = [f"{path}{'.name' if kind == 'datasets' else ''}={name}",
               *(f"{path}.{key}={format_scalar(value)}" for key, value in settings.items())]
-    return f"in a configuration:\n\n{indent_section(section)}\n\non the command line: {' '.join(pieces[:2])}"
+    shown = " ".join(pieces[:3 if kind == "datasets" else 2])
+    return f"in a configuration:\n\n{indent_section(section)}\n\non the command line: {shown}"
 
 
 def indent_section(section: JsonObject) -> str:

@@ -2,27 +2,26 @@
 from __future__ import annotations
 
 import dataclasses
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import Annotated, Literal
 
 from fedmpi import registry
 from fedmpi.config.evaluation import Evaluate as Evaluate
 from fedmpi.config.evaluation import StopSettings as StopSettings
 from fedmpi.config.load import parse_yaml, read_yaml, refuse_endless
 from fedmpi.config.overrides import apply_overrides, to_yaml_value
+from fedmpi.config.source_settings import NamedSettings, build_source, separate_source
 from fedmpi.config.train import Train as Train
 from fedmpi.edge import Edge
 from fedmpi.errors import BadInput
 from fedmpi.faults import Attack, Faults
 from fedmpi.json_values import Json, JsonObject
 from fedmpi.own_code.failures import blame_own_code
-from fedmpi.settings import AtMost, Ge, Gt, Le, Lt, list_setting_names, make_settings, shorten_value
+from fedmpi.settings import NO_SETTING, AtMost, Ge, Gt, Le, Lt, list_setting_names, make_settings, shorten_value
 from fedmpi.shipped import find_shipped, name_hint
-
-# Any: the settings of a network, a method or a partition. Its name chooses the class, and each class has its own.
-NamedSettings: TypeAlias = Any
 
 
 @dataclass(frozen=True)
@@ -31,7 +30,7 @@ class Data:
     title = "data"
     renamed = {"share": "fraction"}
     name: Annotated[str, "data set; `fedmpi datasets` lists them"] = "digits"
-    file: Annotated[str | None, "the .npz file of the data set `arrays`"] = None
+    file: Annotated[str | None, "file or folder of your own data: `arrays`, `csv`, `image_folder` and others"] = None
     root: Annotated[str, "folder of the data sets"] = "~/.cache/fedmpi/data"
     cache: Annotated[str | None, "folder of prepared federations; default: ROOT/federations"] = None
     fraction: Annotated[float, Gt(0), Le(1), "part of each class's samples that is used, drawn by the seed"] = 1.0
@@ -44,6 +43,8 @@ class Data:
                          "how samples are divided among clients; `fedmpi partitions` lists the ways"] = "dirichlet"
     split: Annotated[tuple[float, ...],
                      "shares of each client's samples: train, test or train, validation, test"] = (.75, .25)
+    # The data set with its own settings, which stand beside these in the section; None: it has none.
+    source: NamedSettings = field(default=None, metadata=NO_SETTING)
 
     def __post_init__(self) -> None:
         if len(self.split) not in (2, 3) or abs(sum(self.split) - 1) > 1e-9 or min(self.split) < 0 or not self.split[0]:
@@ -56,7 +57,12 @@ class Data:
     @property
     def validates(self) -> bool:
         """Say whether clients keep validation samples; data that come split have none."""
-        return len(self.split) == 3 and self.split[1] > 0 and not getattr(self.partition, "official", False)
+        return len(self.split) == 3 and self.split[1] > 0 and not self.comes_split
+
+    @property
+    def comes_split(self) -> bool:
+        """Say whether the data say which samples are for training and which for tests: `split` is not used."""
+        return getattr(self.partition, "comes_split", getattr(self.partition, "official", False))
 
 
 @dataclass(frozen=True)
@@ -190,14 +196,16 @@ def resolve(values: JsonObject) -> Config:
             problems.append(error)
             return None
 
+    data, of_source = separate_source(values.get("data"), list_setting_names(Data), Data.name)
     for name, cls in SECTIONS.items():
         if values.get(name, ...) is None and getattr(Config, name, ...) is None:      # as a resolved one has it
             built[name] = None
         elif name in values:
             given = values[name]
-            built[name] = attempt(make_settings, cls, separate_partition(given) if name == "data" else given, name)
+            built[name] = attempt(make_settings, cls, data if name == "data" else given, name)
     for name, kind in NAMED.items():
         built[name] = attempt(build_named_section, kind, values.get(name, {}), name, getattr(Config, name))
+    source = attempt(build_source, data, of_source, Data.name)
     partition = values["data"].get("partition") if isinstance(values.get("data"), dict) else None
     chosen = attempt(build_named_section, "partitions", {} if partition is None else partition, "data.partition",
                      Data.partition)
@@ -205,15 +213,10 @@ def resolve(values: JsonObject) -> Config:
     if problems:
         raise next((e for e in problems if e.__cause__), problems[0]).reword("\n".join(map(str, problems)))
     sections = {k: built.get(k, getattr(top, k)) for k in (*SECTIONS, *NAMED)}
-    sections["data"] = dataclasses.replace(sections["data"], partition=chosen)
+    sections["data"] = dataclasses.replace(sections["data"], partition=chosen, source=source)
     config = dataclasses.replace(top, **sections)
     config.train.refuse_rounds(config.rounds)
     return config
-
-
-def separate_partition(data: Json) -> Json:
-    """Return the `data` section without its partition, which has a class of its own."""
-    return {k: v for k, v in data.items() if k != "partition"} if isinstance(data, dict) else data
 
 
 def build_named_section(kind: str, value: Json, where: str, default: str) -> NamedSettings:
@@ -249,6 +252,7 @@ def to_plain(config: Config) -> JsonObject:
 
     out = {k: getattr(config, k) for k in list_setting_names(Config)}
     out |= {key: section(out[key]) if out[key] else None for key in SECTIONS}
+    out["data"] |= section(config.data.source) if config.data.source else {}
     for key in NAMED:
         out[key] = section(out[key], find_name(out[key]))
     out["data"]["partition"] = section(config.data.partition, find_name(config.data.partition))
@@ -261,7 +265,8 @@ def find_name(settings: NamedSettings) -> str:
     if cls.__module__.startswith("fedmpi.methods."):
         return cls.__module__.rpartition(".")[2]
     for home in registry.HOMES.values():
-        if cls.__module__ == home:
-            import sys
-            return next((k for k, v in sys.modules[home].BUILT_IN.items() if v is cls), None) or settings.path
+        module = sys.modules.get(home)
+        names = [k for k, v in module.BUILT_IN.items() if v is cls] if module else []
+        if names or cls.__module__ == home:
+            return names[0] if names else settings.path
     return f"{cls.__module__}:{cls.__qualname__}"

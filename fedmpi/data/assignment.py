@@ -24,12 +24,14 @@ class Dealt(NamedTuple):
     order: the indices of the samples, (n,), client by client; inside a client train, validation and test follow each
     other. An index counts through x_train and then x_test. counts: how many samples each client has in each part,
     (N, 3). groups: the planted group of each client, (N,), or None. group_names: the names of the groups, or None.
-    new_clients: the numbers that the partition gave to the new clients, ascending; here they are the last clients."""
+    new_clients: the numbers that the partition gave to the new clients, ascending; here they are the last clients.
+    client_names: the names of the clients, N of them, or None."""
     order: np.ndarray
     counts: np.ndarray
     groups: np.ndarray | None
     group_names: list[str] | None
     new_clients: list[int]
+    client_names: list[str] | None = None
 
 
 def assign_samples(pool: Dataset, data: schema.Data, seed: int) -> Dealt:
@@ -37,17 +39,39 @@ def assign_samples(pool: Dataset, data: schema.Data, seed: int) -> Dealt:
 
     Raises BadInput if the partition cannot divide this pool or gives an invalid division."""
     official = getattr(data.partition, "official", False)
+    if getattr(data.partition, "counts_samples", False) and data.fraction != 1:
+        raise BadInput(f"data.fraction = {data.fraction:g}: data.partition = {schema.find_name(data.partition)} "
+                       "numbers the samples of the whole data set; set data.fraction = 1, or leave samples out of the "
+                       "file")
+    names = find_client_names(pool, data)
     told = find_sample_holders(pool) if official else list_labels(pool, np.concatenate([pool.y_train, pool.y_test]))
     parts, groups = call_partition(data, told, np.random.default_rng((0, seed)))
     shuffled = [np.random.default_rng((1, i, seed)).permutation(part) for i, part in enumerate(parts)]
-    if official:
-        shuffled, counts = keep_given_split(shuffled, len(pool.y_train))
+    if data.comes_split:
+        refuse_no_tests(pool, data)
+        shuffled, counts = keep_given_split(shuffled, len(pool.y_train), names)
     else:
         counts = np.array([split_samples(len(part), data.split) for part in parts])
     new = draw_new_clients(data, seed)
     order = np.concatenate([np.setdiff1d(np.arange(len(parts)), new), new])
     return Dealt(np.concatenate([shuffled[i] for i in order]), counts[order], None if groups is None else groups[order],
-                 list(getattr(data.partition, "group_names", ())) or None, new.tolist())
+                 list(getattr(data.partition, "group_names", ())) or None, new.tolist(),
+                 [names[i] for i in order] if names else None)
+
+
+def refuse_no_tests(pool: Dataset, data: schema.Data) -> None:
+    """Raise BadInput if the data come in files that name no test part, of which the user may not be aware."""
+    if pool.about is not None and not len(pool.y_test):
+        raise BadInput(f"data.partition = {schema.find_name(data.partition)}: the data have no test part, and parts "
+                       "are taken as they are; set data.partition.split = drawn, by which data.split divides each "
+                       "client's samples, or give a test part")
+
+
+def find_client_names(pool: Dataset, data: schema.Data) -> list[str] | None:
+    """Return the names of the clients, if the partition or, with its own clients, the data set gives them."""
+    if hasattr(data.partition, "name_clients"):
+        return data.partition.name_clients()
+    return (pool.about or {}).get("client_names") if getattr(data.partition, "official", False) else None
 
 
 def draw_new_clients(data: schema.Data, seed: int) -> np.ndarray:
@@ -92,11 +116,13 @@ def find_sample_holders(pool: Dataset) -> np.ndarray:
     """Return the client of each sample, (n,), that the data set itself gives. Raises BadInput if it gives none."""
     if pool.client_train is None:
         raise BadInput("data.partition = natural: the data set does not say who holds its samples; add client_train "
-                       "and client_test to its .npz, or choose another partition")
+                       "and client_test to its .npz, set data.client to the column that does, or choose another "
+                       "partition")
     return np.concatenate([pool.client_train, pool.client_test])
 
 
-def keep_given_split(parts: list[np.ndarray], train: int) -> tuple[list[np.ndarray], np.ndarray]:
+def keep_given_split(parts: list[np.ndarray], train: int,
+                     names: list[str] | None = None) -> tuple[list[np.ndarray], np.ndarray]:
     """Divide every client's samples as the data set does: the first `train` samples of the pool are for training.
 
     Returns each client's sample indices, those for training first, and the counts (N, 3) of train, validation (0) and
@@ -104,8 +130,10 @@ def keep_given_split(parts: list[np.ndarray], train: int) -> tuple[list[np.ndarr
     trained = [part < train for part in parts]
     counts = np.array([(mine.sum(), 0, (~mine).sum()) for mine in trained])
     if not counts[:, 0].all():
-        raise BadInput(f"data.partition: client {np.argmin(counts[:, 0])} has no training samples; every client needs "
-                       "one in client_train")
+        client = int(np.argmin(counts[:, 0]))
+        raise BadInput(f"data.partition: client {client}{f' ({names[client]})' if names else ''} has no training "
+                       "samples; every client needs one in the training part (client_train); with data.partition.split "
+                       "= drawn, data.split divides the samples of both parts")
     return [np.concatenate([part[mine], part[~mine]]) for part, mine in zip(parts, trained, strict=True)], counts
 
 

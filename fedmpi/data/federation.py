@@ -10,6 +10,8 @@ validation, test. Legend of shapes: n samples, N clients, C classes.
     groups (N,)                 the planted group of each client, if there are groups
     json/facts                  classes, vocabulary, names of the groups and settings; with `data.new_clients` the
                                 numbers that the partition gave to the new clients, which are the last ones here
+    json/names                  what Dataset.about holds, if the data set has names for its numbers; `client_names` has
+                                an entry for each client here, the new ones last
 """
 from __future__ import annotations
 
@@ -30,6 +32,7 @@ import numpy as np
 from fedmpi import registry
 from fedmpi.config import schema
 from fedmpi.data import sources
+from fedmpi.data.abandoned import read_machine_code, remove_abandoned
 from fedmpi.data.assignment import Dealt, assign_samples
 from fedmpi.data.first_format import FirstFormat, compute_fingerprint
 from fedmpi.data.samples import (
@@ -46,7 +49,7 @@ from fedmpi.errors import BadInput, StorageError
 from fedmpi.json_values import JsonObject
 from fedmpi.own_code.fingerprint import hash_own_code
 from fedmpi.paths import expand_user
-from fedmpi.storage import lock, seal
+from fedmpi.storage import seal
 from fedmpi.storage.atomic import atomic
 from fedmpi.storage.sealed import READ_BACK_BYTES, RowsSpec, SealedFile, write_sealed
 from fedmpi.task import CLASSIFICATION, REGRESSION
@@ -54,8 +57,6 @@ from fedmpi.task import CLASSIFICATION, REGRESSION
 FEDERATION_KIND = "federation"
 # The format of the contents. With another format, the same settings make another federation.
 FEDERATION_FORMAT = 2
-# If an unfinished file was not written to for so many seconds, its writer is taken for dead.
-ABANDONED_S = 3600.0
 
 
 class Samples(NamedTuple):
@@ -109,6 +110,12 @@ class Federation:
         self.sizes = self.counts[:, 0]
 
     @cached_property
+    def names(self) -> JsonObject:
+        """Return what the data set calls its numbers, see Dataset.about: `class_names`, `client_names`, `feature_names`
+        and `tokenizer`, as far as there are such."""
+        return self.file.json("names") if "json/names" in self.file.places else {}
+
+    @cached_property
     def label_counts(self) -> np.ndarray:
         """Return the samples per client, part and class, (N, 3, C); bins of equally many targets serve as classes."""
         return self.file.rows("labels", 0, self.clients)
@@ -158,8 +165,8 @@ def prepare_federation(data: schema.Data, seed: int, check: bool = False) -> Pat
     if not is_sound(path, key, check):
         with refuse_unwritable(folder):
             folder.mkdir(parents=True, exist_ok=True)
-        pool = take_for_task(sources.load_source(data.name, root, data.file), data.task, f"data.name = {data.name}")
-        pool = thin_samples(pool, data.fraction, seed)
+        pool = sources.load_source(data.name, root, data.file, data.source, data.task)
+        pool = thin_samples(take_for_task(pool, data.task, f"data.name = {data.name}"), data.fraction, seed)
         # The key is computed again, because a download has changed the source.
         path, key, settings = make_federation_path(folder, data, seed, root)
         write_federation(path, key, settings, pool, assign_samples(pool, data, seed))
@@ -194,12 +201,14 @@ def make_federation_path(folder: Path, data: schema.Data, seed: int, root: Path)
 def collect_recipe(data: schema.Data, seed: int, root: Path) -> JsonObject:
     """Collect everything on which the contents of a federation depend."""
     partition = {"name": schema.find_name(data.partition), **asdict(data.partition)}
-    source = sources.make_source_key(data.name, root, data.file)
+    inputs = data.partition.list_inputs() if hasattr(data.partition, "list_inputs") else []
+    source = sources.make_source_key(data.name, root, data.file, data.source)
     code = [hash_class(registry.find_class("datasets", data.name)), hash_class(type(data.partition))]
     return {"format": FEDERATION_FORMAT, "name": data.name, "source": source, "share": data.fraction,
             "clients": data.clients, "partition": partition, "split": list(data.split), "seed": seed, "code": code,
             **({"new_clients": data.new_clients} if data.new_clients else {}),
-            **({"task": data.task} if data.task == "regression" else {})}
+            **({"task": data.task} if data.task == "regression" else {}),
+            **({"settings": asdict(data.source)} if data.source else {}), **({"inputs": inputs} if inputs else {})}
 
 
 def hash_class(cls: type) -> str:
@@ -221,27 +230,6 @@ def is_sound(path: Path, key: str, check: bool) -> bool:
     return found.key == key
 
 
-def remove_abandoned(folder: Path) -> None:
-    """Delete the unfinished files that killed preparations left.
-
-    A file of this machine is deleted if its process is gone; any other file if it was not written to for ABANDONED_S
-    seconds."""
-    for path in folder.glob("*.h5.*.tmp"):
-        found = re.fullmatch(r".*\.(?:(\w+)-(\d+)-)?\w+\.tmp", path.name)
-        if not found:
-            continue
-        with contextlib.suppress(OSError):
-            machine, pid = found.groups()
-            silent = lock.measure_silence(path) >= ABANDONED_S
-            if lock.read_start_mark(int(pid)) is None if machine == read_machine_code() else silent:
-                path.unlink()
-
-
-def read_machine_code() -> str:
-    """Return a short code of this boot of this machine, inside which a process id is unique."""
-    return hashlib.sha256(lock.describe_this_process()["processes"].encode()).hexdigest()[:8]
-
-
 def write_federation(path: Path, key: str, settings: JsonObject, pool: Dataset, dealt: Dealt) -> None:
     """Write the file under another name and rename it, so that other jobs see a whole federation or none.
 
@@ -255,7 +243,8 @@ def write_federation(path: Path, key: str, settings: JsonObject, pool: Dataset, 
 
 def write_samples(path: Path, key: str, settings: JsonObject, pool: Dataset, dealt: Dealt) -> None:
     """Write a federation client by client, since a sorted copy of a large pool may not fit into memory."""
-    order, counts, groups, group_names, new_clients = dealt
+    order, counts, groups, group_names, new_clients, client_names = dealt
+    names = {**(pool.about or {}), "client_names": client_names} if pool.about or client_names else {}
     y = take_rows(pool.y_train, pool.y_test, order)
     targets = y.dtype.kind == "f"
     classes = 1 if targets else int(max(pool.y_train.max(), pool.y_test.max(initial=0))) + 1
@@ -264,12 +253,13 @@ def write_samples(path: Path, key: str, settings: JsonObject, pool: Dataset, dea
     facts = {"classes": classes, "vocabulary": find_vocabulary_size(pool), "group_names": group_names,
              "settings": settings, **({"new_clients": new_clients} if new_clients else {})}
     small = {"counts": counts} | ({} if groups is None else {"groups": groups})
+    texts = {"json/facts": encode_json(facts)} | ({"json/names": encode_json(names)} if names else {})
     shape = (len(order), *pool.x_train.shape[1:])
     rows = {"x": RowsSpec(pool.x_train.dtype, shape, len(counts)), "y": RowsSpec(y.dtype, y.shape, len(counts)),
             "labels": RowsSpec(labels.dtype, labels.shape, len(counts))}
     about = {"key": key, "fingerprint": ""}
 
-    with write_sealed(path, FEDERATION_KIND, about, {**small, "json/facts": encode_json(facts)}, rows) as writer:
+    with write_sealed(path, FEDERATION_KIND, about, {**small, **texts}, rows) as writer:
         def write_clients() -> Iterator[np.ndarray]:
             for start, end in zip(edges[:-1], edges[1:], strict=True):
                 samples = take_rows(pool.x_train, pool.x_test, order[start:end])

@@ -22,6 +22,8 @@ PARTS = (("train", "#0072b2"), ("validation", "#009e73"), ("test", "#e69f00"))
 WRITTEN = (25, 12)
 # Up to this number of groups, their names are written; more of them are separated by lines only.
 MARKED = 25
+# A longer name of a class or client is cut.
+LONGEST_NAME = 20
 # The map is about this many pixels wide. If there are more clients, they are blended, so that none is left out.
 PIXELS = 1500
 
@@ -88,12 +90,20 @@ def draw_labels(figure: Figure, axes: Axes, federation: Federation, order: np.nd
     targets = federation.task is REGRESSION
     axes.set(xlabel=f"client{sorted_by}", ylabel="bin of targets, from small to large" if targets else "class")
     axes.yaxis.get_major_locator().set_params(integer=True)
+    clients, classes = (federation.names.get(f"{kind}_names") for kind in ("client", "class"))
     if federation.clients <= 40:
-        axes.set_xticks(range(federation.clients), order)
+        axes.set_xticks(range(federation.clients), [shorten_name(clients[i]) for i in order] if clients else order)
+        axes.tick_params("x", rotation=90 if clients and federation.clients > 8 else 0)
     if len(counts) <= 20:
-        axes.set_yticks(range(len(counts)))
+        axes.set_yticks(range(len(counts)), classes and list(map(shorten_name, classes[:len(counts)])))
     if federation.clients <= WRITTEN[0] and len(counts) <= WRITTEN[1]:
         write_counts(axes, counts)
+
+
+def shorten_name(name: str) -> str:
+    """Return a name as text of at most LONGEST_NAME characters, in which nothing is a formula."""
+    shown = name if len(name) <= LONGEST_NAME else f"{name[:LONGEST_NAME - 3]}..."
+    return shown.replace("$", r"\$")
 
 
 def find_color_limits(counts: np.ndarray) -> tuple[int, int]:

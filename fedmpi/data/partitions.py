@@ -6,7 +6,10 @@ A partition is a frozen dataclass of settings with a `title` and
 
 `labels` (n,) are the classes of the samples. `parts` has one array of sample indices per client: no index occurs twice,
 and no client is without samples. `groups` (clients,) numbers the planted groups, or is None; `group_names` may name
-them. With `official = True`, `labels` are the clients of the samples, and the official train and test parts stay."""
+them. With `official = True`, `labels` are the clients of the samples, and the official train and test parts stay,
+unless its `comes_split` is False. A function `list_inputs()` may return texts that change with what it reads, and
+`name_clients()` the clients' names. With `counts_samples = True` the numbers of the samples matter, so that none may be
+left out before."""
 from __future__ import annotations
 
 from dataclasses import dataclass
@@ -29,6 +32,8 @@ from fedmpi.data.allocation import (
     refuse_uncovered,
     share_classes,
 )
+from fedmpi.data.flower import Flower
+from fedmpi.data.given_partitions import Indices, Natural
 from fedmpi.errors import BadInput
 from fedmpi.settings import DrawCount, Ge, Gt, Le
 
@@ -274,27 +279,6 @@ class FewShot:
         return self.amount or most
 
 
-@dataclass(frozen=True)
-class Natural:
-    """The data set says who holds what: the .npz also has client_train and client_test, a client for every sample.
-
-    Clients are numbered from 0. Partition and split are taken as they are: data.split is not used, and there is no
-    validation part."""
-    title = "natural"
-    official = True
-
-    def assign(self, labels: np.ndarray, clients: int, rng: np.random.Generator) -> tuple[list[np.ndarray], None]:
-        """Give every sample to the client that `labels` names for it. Raises BadInput if the numbers do not fit."""
-        there = int(labels.max()) + 1
-        if there != clients:
-            raise BadInput(f"data.clients = {clients}: the data set numbers {there} clients; set it to {there}")
-        counts = np.bincount(labels)
-        if not counts.all():
-            raise BadInput(f"data.partition = natural: client {np.argmin(counts)} has no samples; number the clients "
-                           "from 0 without gaps")
-        return np.split(np.argsort(labels, kind="stable"), counts.cumsum()[:-1]), None
-
-
 BUILT_IN = {"iid": Iid, "dirichlet": Dirichlet, "client_dirichlet": ClientDirichlet, "pathological": Pathological,
             "n_class": NClass, "cluster_dirichlet": ClusterDirichlet, "cluster_n_class": ClusterNClass,
-            "few_shot": FewShot, "natural": Natural}
+            "few_shot": FewShot, "natural": Natural, "indices": Indices, "flower": Flower}

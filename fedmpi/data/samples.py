@@ -13,6 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from fedmpi.errors import BadInput
+from fedmpi.json_values import JsonObject
 from fedmpi.memory_check import refuse_larger
 from fedmpi.storage.seal import Flaw, open_regular
 
@@ -31,13 +32,19 @@ class Dataset(NamedTuple):
 
     x: uint8 images (n, h, w, c), float32 features (n, d) or (n, h, w, c), or int32 tokens (n, length);
     y: int64 classes (n,), counted from 0, or float32 targets (n,); client: int64 (n,), the client of each sample, if
-    the data set gives it."""
+    the data set gives it; about: what is kept beside the samples: `class_names`, `client_names` and `feature_names`
+    (lists of texts, in the order of the numbers), and `tokenizer` (the text of a tokenizer.json)."""
     x_train: np.ndarray
     y_train: np.ndarray
     x_test: np.ndarray
     y_test: np.ndarray
     client_train: np.ndarray | None = None
     client_test: np.ndarray | None = None
+    about: JsonObject | None = None
+
+
+# The fields of a Dataset that an .npz file may hold.
+ARRAYS = Dataset._fields[:6]
 
 
 def read_npz(path: Path) -> Dataset:
@@ -80,8 +87,8 @@ def require_arrays(names: list[str], path: Path) -> list[str]:
     """Return the names of the arrays that make a pool. Raises BadInput if some are missing."""
     if set(MEDMNIST) <= set(names):
         return list(MEDMNIST)
-    found = [k for k in Dataset._fields if k in names]
-    if [k for k in found if not k.startswith("client")] not in (list(Dataset._fields[:2]), list(Dataset._fields[:4])):
+    found = [k for k in ARRAYS if k in names]
+    if [k for k in found if not k.startswith("client")] not in (list(ARRAYS[:2]), list(ARRAYS[:4])):
         raise BadInput(f"{path}: holds {', '.join(names) or 'nothing'}, but must hold "
                        "x_train and y_train, and x_test and y_test both or neither")
     return found
@@ -127,7 +134,7 @@ def check_samples(pool: Dataset, where: str) -> Dataset:
         raise BadInput(f"{where}: y_train is {y_train.dtype}, y_test {y_test.dtype}; both must be classes, or targets")
     if y_train.dtype.kind == "i":
         refuse_sparse(np.concatenate([y_train, y_test]), where)
-    return Dataset(x_train, y_train, x_test, y_test, client_train, client_test)
+    return Dataset(x_train, y_train, x_test, y_test, client_train, client_test, pool.about)
 
 
 def refuse_sparse(y: np.ndarray, where: str) -> None:
@@ -202,6 +209,9 @@ def take_for_task(pool: Dataset, task: str, where: str) -> Dataset:
 
     Raises BadInput if targets would have to serve as classes."""
     if task == "regression":
+        if (pool.about or {}).get("class_names"):
+            raise BadInput(f"data.task = regression: {where} has classes with names, and no numbers to predict; leave "
+                           "data.task out")
         return pool._replace(y_train=pool.y_train.astype(np.float32), y_test=pool.y_test.astype(np.float32))
     if pool.y_train.dtype.kind == "f":
         raise BadInput(f"{where}: y is {pool.y_train.dtype}, and classes are integers; set data.task = regression if "
@@ -234,7 +244,7 @@ def thin_samples(pool: Dataset, share: float, seed: int) -> Dataset:
         kept = np.sort(np.concatenate(kept)) if kept else np.arange(0)
         arrays |= {k: getattr(pool, k)[kept] for k in (f"x_{name}", f"y_{name}", f"client_{name}")
                    if getattr(pool, k) is not None}
-    return Dataset(**arrays)
+    return pool._replace(**arrays)
 
 
 def find_vocabulary_size(pool: Dataset) -> int | None:

@@ -1,14 +1,13 @@
 """Load the data sets, one pool of samples each, from the disk, or download them once.
 
 A source is a class with a `title`, a one-line docstring and `load(root) -> Dataset`, or `load(root, file) -> Dataset`
-if it uses data.file. Its function `files(root)` may list the files that it reads, so that a change there is noticed."""
+if it uses data.file, or `load(root, file, task) -> Dataset` if it also asks what is to be learnt (data.task).
+Its function `files(root)`, or `files(root, file)`, may list the files that it reads, so that a change there is noticed.
+If the class is a frozen dataclass, its fields are further settings of the section `data`."""
 from __future__ import annotations
 
-import contextlib
 import importlib.util
 import inspect
-import io
-import socket
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Protocol
 
@@ -16,16 +15,20 @@ import numpy as np
 
 from fedmpi import registry
 from fedmpi.data import folders, text
+from fedmpi.data.arrow_tables import HuggingFace, Parquet
+from fedmpi.data.downloads import prepare_download
+from fedmpi.data.file_states import describe_file_states
+from fedmpi.data.image_folder import ImageFolder
+from fedmpi.data.leaf import Femnist, Leaf, Shakespeare
 from fedmpi.data.samples import Dataset, as_dataset, check_samples, read_npz
+from fedmpi.data.tables import Csv
 from fedmpi.errors import BadInput
 from fedmpi.own_code.failures import blame_own_code, describe_definition
 from fedmpi.paths import expand_user
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
-# A download fails if the server is silent for so many seconds; compute nodes often cannot reach the internet.
-MIRROR_TIMEOUT_S = 20
 
 
 class Source(Protocol):
@@ -37,6 +40,8 @@ class Source(Protocol):
 class Arrays:
     """Your own arrays: any .npz with x_train, y_train[, x_test, y_test], named by data.file."""
     title = "arrays"
+    # Settings that show how a configuration names it.
+    example = {"file": "mine.npz"}
 
     def load(self, root: Path, file: str | None = None) -> Dataset:
         """Read the file; `root` is not used. Raises BadInput if no file is given or it does not hold a pool."""
@@ -216,85 +221,60 @@ class TissueMnist(MedMnist):
 
 BUILT_IN = {"digits": Digits, "mnist": Mnist, "fashion_mnist": FashionMnist, "cifar10": Cifar10,
             "cifar100": Cifar100, "tiny_imagenet": TinyImageNet, "ag_news": AgNews, "pathmnist": PathMnist,
-            "tissuemnist": TissueMnist, "arrays": Arrays}
+            "tissuemnist": TissueMnist, "arrays": Arrays, "csv": Csv, "parquet": Parquet, "huggingface": HuggingFace,
+            "image_folder": ImageFolder, "femnist": Femnist, "shakespeare": Shakespeare, "leaf": Leaf}
 
 
-def load_source(name: str, root: Path, file: str | None = None) -> Dataset:
-    """Load the data set of that name, which may be a third party's. Raises BadInput if it cannot be loaded."""
-    cls, where = find_source(name, file), f"data.name = {name}"
-    with blame_own_code(where, always=not cls.__module__.startswith("fedmpi.")):
-        loaded = cls().load(root, file) if takes_file(cls()) else cls().load(root)
-        return check_samples(as_dataset(loaded, f"{where}: {describe_definition(cls.load)}load()"), where)
+def load_source(name: str, root: Path, file: str | None = None, source: Source | None = None,
+                task: str = "classification") -> Dataset:
+    """Load the data set of that name, which may be a third party's. Raises BadInput if it cannot be loaded.
+
+    Args:
+        source: the data set with its settings; None: with its defaults.
+        task: what `load` is told as its third argument, if it accepts one: see `data.task`."""
+    source, where = make_source(name, file, source), f"data.name = {name}"
+    with blame_own_code(where, always=is_third_party(source)):
+        given = (root, file, task) if accepts(source.load, 3) else (root, file) if accepts(source.load, 2) else (root,)
+        loaded = source.load(*given)
+        return check_samples(as_dataset(loaded, f"{where}: {describe_definition(type(source).load)}load()"), where)
 
 
-def find_source(name: str, file: str | None) -> type[Source]:
-    """Return the class of a data set. Raises BadInput if there is none, or if it does not use the given file."""
+def make_source(name: str, file: str | None, source: Source | None = None) -> Source:
+    """Return a data set with its settings, by default `source`. Raises BadInput if there is none of this name, or if it
+    does not use the given file."""
     cls = registry.find_class("datasets", name)
     # A configuration must not be able to call any function that it names.
     if not (isinstance(cls, type) and hasattr(cls, "load")):
         raise BadInput(f"data.name = {name}: is no class with a function `load`, as data sets must be")
     with blame_own_code(f"data.name = {name}"):
-        if file is not None and not takes_file(cls()):
+        made: Source = source or cls()
+        if file is not None and not accepts(made.load, 2):
             raise BadInput(f"data.file = {file}: {name} has no use for it; leave it out, or set data.name = arrays")
-    return cls
+    return made
 
 
-def takes_file(source: Source) -> bool:
-    """Say whether the function `load` of a data set accepts a file as its second argument."""
+def is_third_party(source: Source) -> bool:
+    """Say whether a data set does not come with fedmpi."""
+    return not type(source).__module__.startswith("fedmpi.")
+
+
+def accepts(function: Callable[..., object], arguments: int) -> bool:
+    """Say whether the function `load` or `files` of a data set accepts so many of root, file and task."""
     try:
-        inspect.signature(source.load).bind(Path(), "file")
+        inspect.signature(function).bind(*range(arguments))
     except TypeError:
         return False
     return True
 
 
-def make_source_key(name: str, root: Path, file: str | None = None) -> str:
+def make_source_key(name: str, root: Path, file: str | None = None, source: Source | None = None) -> str:
     """Return a text that changes with the source: its name and the state of each file that it reads."""
     npz = expand_user(file, "data.file") if file else root / f"{name}.npz"
-    source = find_source(name, file)
-    with blame_own_code(f"data.name = {name}", always=not source.__module__.startswith("fedmpi.")):
-        list_files = getattr(source(), "files", None)
-        paths = [npz] if npz.exists() or list_files is None else list(map(Path, list_files(root)))
-    return " ".join([name, *filter(None, map(describe_file_state, paths))])
-
-
-def describe_file_state(path: Path) -> str:
-    """Return the full path, the size in bytes and the time of change of a file, or "" if it cannot be seen."""
-    try:
-        found = path.stat()
-    except OSError:
-        return ""
-    return f"{path.resolve()} {found.st_size} {found.st_mtime_ns}"
-
-
-@contextlib.contextmanager
-def prepare_download(root: Path, name: str) -> Iterator[None]:
-    """Make ROOT, keep other processes out, and keep what a download prints off the terminal."""
-    root.mkdir(parents=True, exist_ok=True)
-    with hold_lock(root / f".{name}.lock"), silence_download():
-        yield
-
-
-@contextlib.contextmanager
-def hold_lock(lock: Path) -> Iterator[None]:
-    """Hold a lock file, because jobs that start together would unpack the same archive over one another.
-
-    If the file cannot be locked, go on without a lock."""
-    import fcntl
-    with contextlib.ExitStack() as stack:
-        # There may be no permission to write, or the file system may have no locks.
-        with contextlib.suppress(OSError):
-            fcntl.flock(stack.enter_context(open(lock, "w")), fcntl.LOCK_EX)
-        yield
-
-
-@contextlib.contextmanager
-def silence_download() -> Iterator[None]:
-    """Discard what a download prints, and let it fail after MIRROR_TIMEOUT_S seconds of silence."""
-    before = socket.getdefaulttimeout()
-    socket.setdefaulttimeout(MIRROR_TIMEOUT_S)
-    try:
-        with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
-            yield
-    finally:
-        socket.setdefaulttimeout(before)
+    source = make_source(name, file, source)
+    with blame_own_code(f"data.name = {name}", always=is_third_party(source)):
+        list_files = getattr(source, "files", None)
+        if list_files and accepts(list_files, 2):
+            paths = list(map(Path, list_files(root, file)))
+        else:
+            paths = [npz] if npz.exists() or list_files is None else list(map(Path, list_files(root)))
+    return " ".join([name, *describe_file_states(paths)])

@@ -172,9 +172,11 @@ class Books:
         """Return the summary of the finished run, with the digest of its final state."""
         lines = list_evaluated(self.state.metrics)
         digest = compute_run_digest(self.state.shared, self.pool.call(Order.DIGEST))
+        names = self.federation.names.get("client_names")
         return {**lines[-1], "digest": digest, "rounds": self.state.round, "method": self.method.title,
                 "ended": "stop" if self.describe_early_end() else "rounds", **selection.list_series(self.config, lines),
                 "ranks": self.pool.world.size, **self.pool.hosted.describe_engine(),
                 **({"gpus": self.gpus} if self.gpus else {}), **self.state.describe_code(),
                 **({"new_clients": self.federation.new_clients} if self.config.data.new_clients else {}),
+                **({"client_names": names} if names else {}),
                 "seconds": self.state.seconds}

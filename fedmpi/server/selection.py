@@ -25,7 +25,7 @@ def refuse_selection(config: Config, federation: Federation) -> None:
     asked, n = {"evaluate.on": config.evaluate.on, "stop.on": config.stop and config.stop.on}, len(federation.sizes)
     honest = np.isin(np.arange(n), choose_attackers(config.attack, n, config.seed), invert=True)
     for name in (name for name, on in asked.items() if on == "validation"):
-        if getattr(config.data.partition, "official", False):
+        if config.data.comes_split:
             raise BadInput(f"{name} = validation, but the data come split, without a validation part: choose another "
                            "data.partition, and three shares for data.split")
         if not config.data.validates:

@@ -17,6 +17,8 @@ ADDED_SETTINGS = {
     "train.schedule": "constant", "train.milestones": [], "train.step_factor": .1, "train.warm_up": 0,
     "train.label_smoothing": 0., "train.augment": [], "train.padding": 4,
     "data.new_clients": 0, "data.task": "classification", "evaluate.measures": [], "model.start": None}
+# Those that runs with data.partition=natural do not have.
+ADDED_TO_NATURAL = {"split": "given"}
 
 
 def add_missing_settings(settings: JsonObject) -> JsonObject:
@@ -28,6 +30,10 @@ def add_missing_settings(settings: JsonObject) -> JsonObject:
         # networks of one's own have only the settings that they declare
         if isinstance(section, dict) and (name != "model" or section.get("name") in list_built_in("models")):
             found[name].setdefault(setting, value)
+    data = found.get("data")
+    partition = data.get("partition") if isinstance(data, dict) else None
+    if isinstance(data, dict) and isinstance(partition, dict) and partition.get("name") == "natural":
+        data["partition"] = {**ADDED_TO_NATURAL, **partition}
     return found
 
 

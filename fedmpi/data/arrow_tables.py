@@ -1,0 +1,213 @@
+"""Data sets in Parquet files, and in the folders of Hugging Face's package datasets."""
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING, Annotated
+
+import numpy as np
+
+from fedmpi.data.columns import TABLE_BLOCK_ROWS, Columns, Gatherer, TableBlock
+from fedmpi.data.optional import require_extra
+from fedmpi.data.samples import Dataset
+from fedmpi.data.tables import read_tables, refuse_unreadable, require_file
+from fedmpi.errors import BadInput
+from fedmpi.storage.seal import open_regular
+
+if TYPE_CHECKING:
+    import pyarrow
+
+# Words in the names of files and folders, and the part that they stand for.
+HUGGING_FACE_PARTS = {"train": "train", "training": "train", "validation": "validation", "valid": "validation",
+                      "val": "validation", "dev": "validation", "test": "test", "testing": "test", "eval": "test",
+                      "evaluation": "test"}
+
+
+@dataclass(frozen=True)
+class ArrowColumns(Columns):
+    """The settings of the columns of files of Arrow's kind."""
+
+    def read_batches(self, path: Path, schema: pyarrow.Schema,
+                     batches: Callable[[list[str]], Iterable[pyarrow.RecordBatch]]) -> Iterator[TableBlock]:
+        """Yield the rows of a file of Arrow's kind. Raises BadInput.
+
+        Args:
+            schema: the columns of the file and their types.
+            batches: is given the names of the wanted columns and returns batches of rows."""
+        wanted, names, first = self.choose_columns(schema.names, path), read_class_names(schema), 0
+        for batch in batches(wanted):
+            columns = {}
+            for name in wanted:
+                column = batch.column(batch.schema.get_field_index(name))
+                columns[name] = convert_column(TableBlock(path, first, {}), name, column)
+                if name in names:
+                    columns[name] = name_values(columns[name], names[name])
+            yield TableBlock(path, first, columns)
+            first += batch.num_rows
+
+
+@dataclass(frozen=True)
+class Parquet(ArrowColumns):
+    """A Parquet file (data.file): features, texts or pictures.
+
+    data.label names the column of the class; the settings are those of `csv`. A column of lists of numbers, all of one
+    length, is as many features. It needs pyarrow."""
+    title = "Parquet"
+    example = {"file": "mine.parquet", "label": "class"}
+    test_file: Annotated[str | None, "a second file, with the test part"] = None
+
+    def load(self, root: Path, file: str | None = None, task: str = "classification") -> Dataset:
+        """Read the file, and that of the test part; `root` is not used. Raises BadInput."""
+        path = require_file(file, "parquet")
+        return read_tables(self, path, self.test_file, self.read, task, find_class_names(path).get(self.label))
+
+    def files(self, root: Path, file: str | None) -> list[Path]:
+        """List the files that `load` reads."""
+        return self.list_files(file, self.test_file)
+
+    def read(self, path: Path) -> Iterator[TableBlock]:
+        """Yield the rows of a file. Raises BadInput if it is no Parquet file with the wanted columns."""
+        yield from read_parquet(self, path)
+
+
+@dataclass(frozen=True)
+class HuggingFace(ArrowColumns):
+    """A folder of Hugging Face's package datasets (data.file): as save_to_disk writes it, or with Parquet files.
+
+    Parts are named by data.train_parts and data.test_parts. A Parquet file belongs to the part that its name or folder
+    names (train-00000-of-00001.parquet), and to `train` if none is named. Columns of classes keep their names. The
+    settings are those of `csv`. It needs pyarrow, and runs no code of the data set."""
+    title = "Hugging Face folder"
+    example = {"file": "mine", "label": "label"}
+
+    def load(self, root: Path, file: str | None = None, task: str = "classification") -> Dataset:
+        """Read the folder; `root` is not used. Raises BadInput."""
+        folder = require_file(file, "huggingface")
+        parts, gatherer = self.find_parts(folder), None
+        chosen = {"train": self.train_parts, "test": self.test_parts}
+        if not any(name in parts for name in self.train_parts):
+            raise BadInput(f"{folder}: has the parts {', '.join(parts) or 'none'}, and data.train_parts = "
+                           f"{list(self.train_parts)}; name those for training")
+        for part, names in chosen.items():
+            for path in (path for name in names for path in parts.get(name, [])):
+                gatherer = gatherer or Gatherer(self, task, find_class_names(path).get(self.label))
+                for block in read_arrow(self, path):
+                    gatherer.add(block, part)
+        assert gatherer is not None
+        return gatherer.make_pool(f"{folder}")
+
+    def files(self, root: Path, file: str | None) -> list[Path]:
+        """List the files that `load` reads, those of all parts."""
+        parts = self.find_parts(require_file(file, "huggingface"))
+        return [path for paths in parts.values() for path in paths] + self.list_files()
+
+    def find_parts(self, folder: Path) -> dict[str, list[Path]]:
+        """Return the files of each part. Raises BadInput if the folder is none of Hugging Face's."""
+        with refuse_unreadable(folder, "a folder that save_to_disk wrote, or that holds Parquet files"):
+            if (folder / "dataset_dict.json").exists():
+                names = json.loads((folder / "dataset_dict.json").read_text(encoding="utf-8"))["splits"]
+                return {name: list_arrow_files(folder / name) for name in names}
+            if (folder / "state.json").exists():
+                return {"train": list_arrow_files(folder)}
+            found: dict[str, list[Path]] = {}
+            for path in sorted(folder.rglob("*.parquet")):
+                words = re.split(r"[^a-z]+", str(path.relative_to(folder)).lower())
+                part = next((HUGGING_FACE_PARTS[word] for word in words if word in HUGGING_FACE_PARTS), "train")
+                found.setdefault(part, []).append(path)
+        if not found:
+            raise BadInput(f"data.file = {folder}: holds no dataset_dict.json, no state.json and no Parquet file; give "
+                           "a folder that save_to_disk of the package datasets wrote, or one of Parquet files")
+        return found
+
+
+def read_arrow(settings: ArrowColumns, path: Path) -> Iterator[TableBlock]:
+    """Yield the rows of a Parquet file, or of an Arrow file as save_to_disk writes it. Raises BadInput."""
+    if path.suffix == ".parquet":
+        yield from read_parquet(settings, path)
+        return
+    pyarrow = import_pyarrow()
+    with refuse_unreadable(path, "an Arrow file", pyarrow.ArrowException), pyarrow.memory_map(str(path)) as file:
+        reader = pyarrow.ipc.open_stream(file)
+        yield from settings.read_batches(path, reader.schema, lambda wanted: reader)
+
+
+def read_parquet(settings: ArrowColumns, path: Path) -> Iterator[TableBlock]:
+    """Yield the rows of a Parquet file. Raises BadInput."""
+    pyarrow = import_pyarrow()
+    with (refuse_unreadable(path, "a Parquet file", pyarrow.ArrowException), open_regular(path),
+          pyarrow.parquet.ParquetFile(path) as file):
+        yield from settings.read_batches(
+            path, file.schema_arrow, lambda wanted: file.iter_batches(TABLE_BLOCK_ROWS, columns=wanted))
+
+
+def import_pyarrow() -> ModuleType:
+    """Return pyarrow. Raises BadInput if it is not installed."""
+    with require_extra("parquet", "Parquet files and Hugging Face's folders need pyarrow"):
+        import pyarrow
+        import pyarrow.compute
+        import pyarrow.parquet
+    return pyarrow
+
+
+def list_arrow_files(folder: Path) -> list[Path]:
+    """List the files with the rows of one part, as save_to_disk writes them."""
+    state = json.loads((folder / "state.json").read_text(encoding="utf-8"))
+    return [folder / Path(entry["filename"]).name for entry in state["_data_files"]]
+
+
+def find_class_names(path: Path) -> dict[str, list[str]]:
+    """Return the names of the classes of each column of a file for which it has some. Raises BadInput."""
+    pyarrow = import_pyarrow()
+    with refuse_unreadable(path, "a Parquet or Arrow file", pyarrow.ArrowException):
+        if path.suffix != ".arrow":
+            return read_class_names(pyarrow.parquet.read_schema(path))
+        with pyarrow.memory_map(str(path)) as file:
+            return read_class_names(pyarrow.ipc.open_stream(file).schema)
+
+
+def read_class_names(schema: pyarrow.Schema) -> dict[str, list[str]]:
+    """Return the names of the classes that Hugging Face stores with the columns of a file."""
+    kept = json.loads((schema.metadata or {}).get(b"huggingface", b"{}"))
+    features = (kept.get("info") or {}).get("features") or {}
+    return {name: list(map(str, feature["names"])) for name, feature in features.items()
+            if isinstance(feature, dict) and isinstance(feature.get("names"), list)}
+
+
+def name_values(values: np.ndarray, names: list[str]) -> np.ndarray:
+    """Return the names of numbers (n,), None for numbers without one: Hugging Face stores -1 for unknown classes."""
+    if values.dtype.kind not in "iu":
+        return values
+    return np.array([names[v] if 0 <= v < len(names) else None for v in values.tolist()], object)
+
+
+def convert_column(block: TableBlock, name: str, column: pyarrow.Array) -> np.ndarray:
+    """Return a column of Arrow as numbers (n,) or (n, k), or as objects (n,).
+
+    Raises BadInput if it holds lists of several lengths."""
+    pyarrow = import_pyarrow()
+    types, rows = pyarrow.types, len(column)
+    while isinstance(column, pyarrow.ExtensionArray):
+        column = column.storage
+    if types.is_dictionary(column.type):
+        column = column.dictionary_decode()
+    depth = column
+    while types.is_list(depth.type) or types.is_large_list(depth.type) or types.is_fixed_size_list(depth.type):
+        lengths = np.array(pyarrow.compute.list_value_length(depth).fill_null(-1))
+        if len(lengths) and (lengths != lengths[0]).any() or (lengths < 0).any():
+            row = int(np.argmax((lengths != lengths[0]) | (lengths < 0))) * rows // max(1, len(lengths))
+            raise BadInput(f"{block.path}: row {block.first + row + 1}, column {name!r} has a list of another length "
+                           "than the row before it, or none; all rows need as many numbers")
+        depth = depth.flatten()
+    plain = types.is_integer(depth.type) or types.is_floating(depth.type) or types.is_boolean(depth.type)
+    if plain and not depth.null_count:
+        flat = depth.to_numpy(zero_copy_only=False)
+        return flat if depth is column else flat.reshape(rows, -1)
+    made = np.empty(rows, object)
+    # As a whole, lists would be taken for rows of numbers.
+    for row, value in enumerate(column.to_pylist()):
+        made[row] = value
+    return made

@@ -1,0 +1,298 @@
+"""Make a pool of samples out of the columns of tables: what CSV, Parquet and Hugging Face's folders have in common.
+
+A table comes in blocks of rows. Legend of shapes: n rows of a block or of all, d features."""
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Literal, NamedTuple
+
+import numpy as np
+
+from fedmpi.data import pictures, tokens
+from fedmpi.data.named_values import Names, parse_number, refuse_no_classes
+from fedmpi.data.samples import Dataset
+from fedmpi.errors import BadInput
+from fedmpi.memory_check import refuse_larger
+from fedmpi.settings import Ge
+
+# So many rows are read at once.
+TABLE_BLOCK_ROWS = 50_000
+
+
+class TableBlock(NamedTuple):
+    """Some rows of a table: from which file they are, how many come before them there, and their columns. A column is
+    an array of numbers (n,) or (n, k), or of objects (n,): texts, bytes of pictures, or None where a value is
+    missing."""
+    path: Path
+    first: int
+    columns: Mapping[str, np.ndarray]
+
+
+@dataclass(frozen=True)
+class Columns:
+    """The settings that say what the columns of a table hold."""
+    label: Annotated[str, "column of the class: whole numbers or texts, which are numbered in their order"]
+    features: Annotated[tuple[str, ...], "columns of numbers; default: all that no other setting names"] = ()
+    categories: Annotated[tuple[str, ...],
+                          "columns of texts; each of their values becomes a feature that is 0 or 1"] = ()
+    standardise: Annotated[bool, "bring every feature to mean 0 and deviation 1 over the training part"] = False
+    image_shape: Annotated[tuple[int, ...], "height, width and, if there are several, channels: the features are "
+                           "pixels from 0 to 255"] = ()
+    text: Annotated[str | None, "column of texts, whose words become token ids, in place of features"] = None
+    vocabulary: Annotated[int, Ge(3), "ids: 0 for padding, 1 for unknown words, and the most frequent words of the "
+                          "training part"] = 10_000
+    length: Annotated[int, Ge(1), "token ids of a text; longer ones are cut, shorter ones padded"] = 200
+    tokenizer: Annotated[str | None, "a tokenizer.json of the package tokenizers, in place of words"] = None
+    image: Annotated[str | None, "column of pictures, in place of features: bytes of PNG or JPEG files, or paths from "
+                     "the folder of the table"] = None
+    size: Annotated[tuple[int, int] | None, "height and width to which all pictures are brought"] = None
+    mode: Annotated[Literal["RGB", "L"], "L: grey pictures of one channel"] = "RGB"
+    client: Annotated[str | None, "column of the client who holds the row, for data.partition=natural"] = None
+    part: Annotated[str | None, "column that says whether a row is for training"] = None
+    train_parts: Annotated[tuple[str, ...], "names of the parts for training"] = ("train", "validation")
+    test_parts: Annotated[tuple[str, ...], "names of the parts for tests; others are left out"] = ("test",)
+
+    def __post_init__(self) -> None:
+        instead = [name for name in ("text", "image") if getattr(self, name)]
+        asked = [name for name in ("features", "categories", "standardise", "image_shape") if getattr(self, name)]
+        if len(instead) == 2 or instead and asked:
+            raise ValueError(f"{' and '.join([*instead, *asked])}: samples are texts, pictures or features; leave all "
+                             "but one out")
+        if self.image_shape and (len(self.image_shape) not in (2, 3) or min(self.image_shape) < 1):
+            raise ValueError(f"image_shape = {list(self.image_shape)}: give height and width, and channels if there "
+                             "are several")
+        named = [*self.features, *self.categories, *self.single_columns()]
+        if twice := sorted({name for name in named if named.count(name) > 1}):
+            raise ValueError(f"{self.find_setting(twice[0])} = {twice[0]}: two settings name this column; a column has "
+                             "one purpose")
+
+    def single_columns(self) -> list[str]:
+        """List the columns that settings of one column name."""
+        return [name for name in (self.label, self.text, self.image, self.client, self.part) if name]
+
+    def text_columns(self) -> list[str]:
+        """List the columns whose values count as texts, whatever they look like."""
+        return [*self.single_columns(), *self.categories]
+
+    def choose_columns(self, there: list[str], path: Path) -> list[str]:
+        """Return the columns to read. Raises BadInput if one is missing, or occurs twice."""
+        if twice := sorted({name for name in there if there.count(name) > 1}):
+            raise BadInput(f"{path}: has two columns {twice[0]!r}; rename one")
+        named = [*self.features, *self.categories, *self.single_columns()]
+        if missing := [name for name in named if name not in there]:
+            raise BadInput(f"{path}: has no column {missing[0]!r}, which data.{self.find_setting(missing[0])} names; "
+                           f"its columns are {shorten_list(there)}")
+        # Columns that no setting names are features, unless the samples are something else.
+        if self.features or self.text or self.image:
+            return named
+        return [*named, *(name for name in there if name not in named)]
+
+    def find_setting(self, column: str) -> str:
+        """Return the setting that names a column."""
+        single = {getattr(self, name): name for name in ("label", "text", "image", "client", "part")}
+        return single.get(column) or ("features" if column in self.features else "categories")
+
+    def list_files(self, *files: str | None) -> list[Path]:
+        """List files and folders as paths, with the tokenizer's."""
+        return [Path(name).expanduser() for name in (*files, self.tokenizer) if name]
+
+
+class Gathered:
+    """The rows of the training or of the test part, block by block."""
+
+    def __init__(self) -> None:
+        self.features: list[np.ndarray] = []
+        self.targets: list[np.ndarray] = []
+        self.texts: list[str] = []
+        self.codes: dict[str, list[np.ndarray]] = {}
+        self.rows = 0
+
+    def join(self, name: str) -> np.ndarray:
+        """Return the numbers of a column of names, (n,)."""
+        return np.concatenate(self.codes[name]) if self.codes.get(name) else np.empty(0, np.int64)
+
+
+class Gatherer:
+    """Gathers blocks of rows and makes a pool of them.
+
+    Args:
+        settings: what the columns hold.
+        task: what the column of labels holds, see `data.task`.
+        class_names: the names of the classes in their order, if the file gives them."""
+
+    def __init__(self, settings: Columns, task: str, class_names: list[str] | None = None) -> None:
+        self.settings, self.parts = settings, {"train": Gathered(), "test": Gathered()}
+        self.names = {name: Names() for name in filter(None, [settings.client, *settings.categories])}
+        self.targets = task == "regression"
+        if not self.targets:
+            self.names[settings.label] = Names(class_names)
+        self.feature_names: list[str] = []
+        # The columns of features, in the order of the first file.
+        self.layout: list[str] | None = None
+        self.bytes = 0
+
+    def add(self, block: TableBlock, part: str) -> None:
+        """Add rows to a part, "train" or "test"; a column of parts decides instead. Raises BadInput."""
+        if not len(block.columns[self.settings.label]):
+            return
+        if self.settings.part is None:
+            return self.add_rows(block, self.parts[part], slice(None))
+        said = require_texts(block, self.settings.part).astype(str)
+        known = {"train": self.settings.train_parts, "test": self.settings.test_parts}
+        for name, names in known.items():
+            self.add_rows(block, self.parts[name], np.isin(said, names))
+
+    def add_rows(self, block: TableBlock, into: Gathered, rows: slice | np.ndarray) -> None:
+        """Add some rows of a block to a part. Raises BadInput for missing values and what is no number."""
+        settings = self.settings
+        for name, names in self.names.items():
+            into.codes.setdefault(name, []).append(names.encode(require_texts(block, name)[rows]))
+        into.rows += len(np.arange(len(block.columns[settings.label]))[rows])
+        if self.targets:
+            into.targets.append(require_numbers(block, settings.label)[rows, 0].astype(np.float32))
+        if settings.text:
+            into.texts += map(str, require_texts(block, settings.text, blank=False)[rows])
+        elif image := settings.image:
+            into.features.append(pictures.decode_pictures(
+                [(describe_row(block, i, image), locate_picture(block, block.columns[image][i]))
+                 for i in np.arange(len(block.columns[image]))[rows]], settings.size, settings.mode))
+        else:
+            columns = [*settings.features] or [name for name in block.columns if name not in settings.text_columns()]
+            self.layout = self.layout or columns
+            if set(self.layout) != set(columns):
+                raise BadInput(f"{block.path}: its columns of features are {shorten_list(columns)}, those of the file "
+                               f"before it {shorten_list(self.layout)}; they must be alike: name some by data.features")
+            # The columns of a second file may stand in another order.
+            numbers = [require_numbers(block, name) for name in self.layout]
+            self.feature_names = [f"{name}[{k}]" if values.shape[1] > 1 else name
+                                  for name, values in zip(self.layout, numbers, strict=True)
+                                  for k in range(values.shape[1])]
+            made = np.concatenate([np.empty((len(block.columns[settings.label]), 0)), *numbers], 1)[rows]
+            into.features.append(made.astype(np.float32, copy=False))
+        self.bytes += into.features[-1].nbytes if into.features else 0
+        refuse_larger(2 * self.bytes, f"{block.path}: its samples, read up to row {block.first + 1} and joined,",
+                      "use fewer rows or columns")
+
+    def make_pool(self, where: str) -> Dataset:
+        """Return the pool. Raises BadInput if it has no training rows, or classes that are none."""
+        settings, (train, test) = self.settings, self.parts.values()
+        if not train.rows:
+            parts = f" with {settings.part} in {list(settings.train_parts)}" if settings.part else ""
+            raise BadInput(f"{where}: has no rows for training{parts}; give a file with rows below the header")
+        about: dict[str, object] = {}
+        if self.targets:
+            y = [np.concatenate([np.empty(0, np.float32), *part.targets]) for part in (train, test)]
+        else:
+            classes, y = self.number(settings.label)
+            about["class_names"] = classes
+            refuse_no_classes(classes, len(y[0]) + len(y[1]), f"{where}: data.label = {settings.label}",
+                              self.names[settings.label].given)
+        clients: list[np.ndarray | None] = [None, None]
+        if settings.client:
+            about["client_names"], clients = self.number(settings.client)
+        if settings.text:
+            ids, about["tokenizer"] = tokens.encode_parts([train.texts, test.texts], settings)
+            x = ids
+        else:
+            x = [self.join_features(part) for part in (train, test)]
+            if settings.standardise:
+                x = standardise_features(*x)
+            if settings.image_shape:
+                x = [shape_pixels(values, settings.image_shape, where) for values in x]
+            elif not settings.image:
+                about["feature_names"] = self.name_features()
+        return Dataset(x[0], y[0], x[1], y[1], clients[0], clients[1], about)
+
+    def number(self, column: str) -> tuple[list[str], list[np.ndarray]]:
+        """Return the names in a column, sorted, and the number of each row's name in both parts."""
+        names, place = self.names[column].sort()
+        return names, [place[part.join(column)] for part in self.parts.values()]
+
+    def join_features(self, part: Gathered) -> np.ndarray:
+        """Return the features of a part, float32 (n, d) or uint8 pictures, categories behind the columns of numbers."""
+        shown = self.parts["train"].features[0]
+        x = np.concatenate(part.features) if part.features else np.empty((0, *shown.shape[1:]), shown.dtype)
+        part.features = part.features[:1]
+        for name in self.settings.categories:
+            names, place = self.names[name].sort()
+            x = np.concatenate([x, np.eye(len(names), dtype=np.float32)[place[part.join(name)]]], 1)
+        return x
+
+    def name_features(self) -> list[str]:
+        """List the names of the features in their order."""
+        return self.feature_names + [f"{name}={value}" for name in self.settings.categories
+                                     for value in self.names[name].sort()[0]]
+
+
+def standardise_features(train: np.ndarray, test: np.ndarray) -> list[np.ndarray]:
+    """Bring every feature of both parts, (n, d), to mean 0 and standard deviation 1 over the training part."""
+    mean, deviation = train.mean(0, dtype=np.float64), train.std(0, dtype=np.float64)
+    deviation[deviation == 0] = 1
+    return [((x - mean) / deviation).astype(np.float32) for x in (train, test)]
+
+
+def shape_pixels(x: np.ndarray, shape: tuple[int, ...], where: str) -> np.ndarray:
+    """Return features (n, d) as uint8 pictures (n, h, w[, c]). Raises BadInput unless they are pixels."""
+    if x.shape[1] != math.prod(shape):
+        raise BadInput(f"{where}: rows have {x.shape[1]} features, and data.image_shape = {list(shape)} takes "
+                       f"{math.prod(shape)} pixels; change it, or name the pixels by data.features")
+    if len(x) and (x.min() < 0 or x.max() > 255 or (x != np.rint(x)).any()):
+        raise BadInput(f"{where}: features go from {x.min():g} to {x.max():g}, and data.image_shape takes whole "
+                       "numbers from 0 to 255; leave it out")
+    return x.astype(np.uint8).reshape(len(x), *shape)
+
+
+def require_texts(block: TableBlock, name: str, blank: bool = True) -> np.ndarray:
+    """Return a column as texts, objects (n,). Raises BadInput for the first value that is missing.
+
+    Args:
+        blank: a text of nothing counts as missing; texts of nothing but blanks always do if it is False."""
+    values = block.columns[name]
+    if values.dtype != object:
+        if values.ndim > 1 or values.dtype.kind == "f" and not np.isfinite(values).all():
+            row = 0 if values.ndim > 1 else int(np.argmin(np.isfinite(values)))
+            raise BadInput(f"{describe_row(block, row, name)} is no text and no whole number; repair or remove the row")
+        if values.dtype.kind == "f" and (values == np.rint(values)).all():
+            values = values.astype(np.int64)
+        return values.astype(str).astype(object)
+    for row, value in enumerate(values):
+        if value is None or value == "" or not blank and not str(value).strip():
+            raise BadInput(f"{describe_row(block, row, name)} is missing; fill it in, or remove the row")
+    return values
+
+
+def require_numbers(block: TableBlock, name: str) -> np.ndarray:
+    """Return a column as numbers (n, k). Raises BadInput for the first value that is none."""
+    values = block.columns[name]
+    if values.dtype == object:
+        values = np.array([parse_number(value) for value in values])
+    good = np.isfinite(values) if values.dtype.kind == "f" else np.ones(values.shape, bool)
+    values = values.reshape(len(values), -1)
+    if not good.all():
+        row = int(np.argmin(good.reshape(len(values), -1).all(1)))
+        value = block.columns[name][row]
+        if value is None or np.ndim(value) == 0 and str(value) in ("", "nan", "None"):
+            raise BadInput(f"{describe_row(block, row, name)} is missing; fill it in, remove the row, or leave the "
+                           "column out by data.features")
+        raise BadInput(f"{describe_row(block, row, name)} is {str(value)[:40]!r}, no finite number; correct it, name "
+                       "the columns of numbers by data.features, or columns of texts by data.categories")
+    return values
+
+
+def locate_picture(block: TableBlock, value: object) -> object:
+    """Return where a picture is: a path from the folder of the table, or its bytes as they are."""
+    return block.path.parent / value if isinstance(value, str) else value
+
+
+def describe_row(block: TableBlock, row: int, column: str) -> str:
+    """Return where a value stands, the start of a message; rows count from 1, without the header."""
+    return f"{block.path}: row {block.first + row + 1}, column {column!r}"
+
+
+def shorten_list(names: Iterable[str]) -> str:
+    """Return at most 12 names as text."""
+    listed = list(map(repr, names))
+    return ", ".join(listed[:12]) + (f" and {len(listed) - 12} others" if len(listed) > 12 else "")

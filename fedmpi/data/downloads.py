@@ -1,0 +1,47 @@
+"""Download data sets once: one process at a time, in silence, and with an end if the server does not answer."""
+from __future__ import annotations
+
+import contextlib
+import io
+import socket
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+# A download fails if the server is silent for so many seconds; compute nodes often cannot reach the internet.
+MIRROR_TIMEOUT_S = 20
+
+
+@contextlib.contextmanager
+def prepare_download(root: Path, name: str) -> Iterator[None]:
+    """Make ROOT, keep other processes out, and keep what a download prints off the terminal."""
+    root.mkdir(parents=True, exist_ok=True)
+    with hold_lock(root / f".{name}.lock"), silence_download():
+        yield
+
+
+@contextlib.contextmanager
+def hold_lock(lock: Path) -> Iterator[None]:
+    """Hold a lock file, because jobs that start together would unpack the same archive over one another.
+
+    If the file cannot be locked, go on without a lock."""
+    import fcntl
+    with contextlib.ExitStack() as stack:
+        # There may be no permission to write, or the file system may have no locks.
+        with contextlib.suppress(OSError):
+            fcntl.flock(stack.enter_context(open(lock, "w")), fcntl.LOCK_EX)
+        yield
+
+
+@contextlib.contextmanager
+def silence_download() -> Iterator[None]:
+    """Discard what a download prints, and let it fail after MIRROR_TIMEOUT_S seconds of silence."""
+    before = socket.getdefaulttimeout()
+    socket.setdefaulttimeout(MIRROR_TIMEOUT_S)
+    try:
+        with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+            yield
+    finally:
+        socket.setdefaulttimeout(before)

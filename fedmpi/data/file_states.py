@@ -1,0 +1,25 @@
+"""The states of files, by which a change of the data is noticed."""
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+# The states of more files than these are hashed: an image folder has a file for each sample.
+MANY_FILES = 64
+
+
+def describe_file_states(paths: list[Path]) -> list[str]:
+    """Return the state of each file that can be seen, or one hash of them if they are many."""
+    states = list(filter(None, map(describe_file_state, paths)))
+    if len(states) <= MANY_FILES:
+        return states
+    return [f"{len(states)} files {hashlib.sha256(chr(10).join(states).encode()).hexdigest()}"]
+
+
+def describe_file_state(path: Path) -> str:
+    """Return the full path, the size in bytes and the time of change of a file, or "" if it cannot be seen."""
+    try:
+        found = path.stat()
+    except OSError:
+        return ""
+    return f"{path.resolve()} {found.st_size} {found.st_mtime_ns}"

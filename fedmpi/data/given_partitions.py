@@ -1,0 +1,133 @@
+"""Partitions that are not drawn: the data set or a file says who holds which samples."""
+from __future__ import annotations
+
+import json
+import zipfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Literal
+
+import numpy as np
+
+from fedmpi.data.file_states import describe_file_state
+from fedmpi.errors import BadInput
+from fedmpi.paths import expand_user
+from fedmpi.storage.seal import Flaw, open_regular
+
+
+@dataclass(frozen=True)
+class Natural:
+    """The data set says who holds what: the .npz also has client_train and client_test, a client for every sample.
+
+    A CSV file, an image folder and others name the clients. With split = given, the training and test parts are taken
+    as they are: data.split is not used, and there is no validation part. With split = drawn, each client's samples of
+    both parts are divided anew, by data.split."""
+    title = "natural"
+    official = True
+    split: Annotated[Literal["given", "drawn"], "given: the training and test part of the data; drawn: both together, "
+                     "divided by data.split at each client"] = "given"
+
+    @property
+    def comes_split(self) -> bool:
+        """Say whether the data say which samples are for training."""
+        return self.split == "given"
+
+    def assign(self, labels: np.ndarray, clients: int, rng: np.random.Generator) -> tuple[list[np.ndarray], None]:
+        """Give every sample to the client that `labels` names for it. Raises BadInput if the numbers do not fit."""
+        there = int(labels.max()) + 1
+        if there != clients:
+            raise BadInput(f"data.clients = {clients}: the data set numbers {there} clients; set it to {there}")
+        counts = np.bincount(labels)
+        if not counts.all():
+            raise BadInput(f"data.partition = natural: client {np.argmin(counts)} has no samples; number the clients "
+                           "from 0 without gaps")
+        return np.split(np.argsort(labels, kind="stable"), counts.cumsum()[:-1]), None
+
+
+@dataclass(frozen=True)
+class Indices:
+    """A file lists the samples of every client, by their numbers: from 0 through the training part, then the test part.
+
+    A .json file holds a list of one list of numbers for each client, or a mapping of names to such lists. An .npz file
+    holds one array of numbers for each client, in the order in which they were written. An .npy file holds the client
+    of every sample, (n,), counted from 0; -1 stands for nobody. Samples that nobody holds are left out. Each client's
+    samples are divided into train and test by data.split."""
+    title = "indices"
+    example = {"file": "clients.json"}
+    counts_samples = True
+    file: Annotated[str, "a .json, .npz or .npy file with the samples of every client"]
+
+    def assign(self, labels: np.ndarray, clients: int, rng: np.random.Generator) -> tuple[list[np.ndarray], None]:
+        """Return what the file says. Raises BadInput if it cannot be read or has another number of clients."""
+        path = self.find_file()
+        parts = list(read_indices(path).values())
+        if len(parts) != clients:
+            raise BadInput(f"data.clients = {clients}: {path} lists the samples of {len(parts)} clients; set it to "
+                           f"{len(parts)}")
+        for name, part in zip(self.name_clients() or range(clients), parts, strict=True):
+            if part.ndim != 1 or part.dtype.kind not in "iu" or not part.size:
+                raise BadInput(f"{path}: client {name} has {part.dtype} {part.shape} in place of the numbers of its "
+                               "samples (n,), at least one; write whole numbers from 0, or leave the client out")
+            if part.min() < 0 or part.max() >= len(labels):
+                raise BadInput(f"{path}: client {name} has samples from {part.min()} to {part.max()}, and the data set "
+                               f"has {len(labels)}, counted from 0, training and test part together; write the file "
+                               "for this data set")
+        return [part.astype(np.int64) for part in parts], None
+
+    def find_file(self) -> Path:
+        """Return the path of the file. Raises BadInput if there is no such user."""
+        return expand_user(self.file, "data.partition.file")
+
+    def name_clients(self) -> list[str] | None:
+        """Return the names that the file gives to the clients, None if it only numbers them."""
+        names = list(read_indices(self.find_file()))
+        return names if self.find_file().suffix == ".json" and names != list(map(str, range(len(names)))) else None
+
+    def list_inputs(self) -> list[str]:
+        """Return the state of the file."""
+        return [describe_file_state(self.find_file())]
+
+
+def read_indices(path: Path) -> dict[str, np.ndarray]:
+    """Return the numbers of the samples of each client, by name. Raises BadInput if the file does not hold them."""
+    if path.suffix not in READERS:
+        raise BadInput(f"data.partition.file = {path}: should be a .json, .npz or .npy file")
+    try:
+        with open_regular(path):
+            return READERS[path.suffix](path)
+    except OSError as error:
+        raise BadInput(f"data.partition.file = {path}: cannot read it: {error.strerror or error}; set it to where the "
+                       "file lies") from None
+    except (Flaw, ValueError, TypeError, LookupError, EOFError, RecursionError, MemoryError, SyntaxError,
+            zipfile.BadZipFile) as error:
+        raise BadInput(f"data.partition.file = {path}: damaged, or not the samples of every client "
+                       f"({' '.join(str(error).split())}); `fedmpi partitions indices` says what it should "
+                       "hold") from None
+
+
+def read_json_indices(path: Path) -> dict[str, np.ndarray]:
+    """Read a list of lists, or a mapping of names to lists. Raises ValueError for anything else."""
+    found = json.loads(path.read_text(encoding="utf-8"))
+    if isinstance(found, list):
+        found = {str(i): part for i, part in enumerate(found)}
+    if not isinstance(found, dict) or not all(isinstance(part, list) for part in found.values()):
+        raise ValueError("it is no list of lists, and no mapping of names to lists")
+    # An empty list would be an array of floats.
+    return {name: np.array(part) if part else np.empty(0, np.int64) for name, part in found.items()}
+
+
+def read_npz_indices(path: Path) -> dict[str, np.ndarray]:
+    """Read one array for each client."""
+    with np.load(path, allow_pickle=False) as archive:
+        return {name: archive[name] for name in archive.files}
+
+
+def read_npy_indices(path: Path) -> dict[str, np.ndarray]:
+    """Read the client of every sample (n,). Raises ValueError if these are no numbers from -1."""
+    client = np.load(path, allow_pickle=False)
+    if client.ndim != 1 or client.dtype.kind not in "iu" or not len(client) or client.min() < -1:
+        raise ValueError(f"it holds {client.dtype} {client.shape}, not the client of every sample from 0, or -1")
+    return {str(i): np.flatnonzero(client == i) for i in range(int(client.max()) + 1)}
+
+
+READERS = {".json": read_json_indices, ".npz": read_npz_indices, ".npy": read_npy_indices}

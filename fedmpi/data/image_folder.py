@@ -1,0 +1,85 @@
+"""Data sets of pictures in folders: a folder for each class."""
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Literal
+
+import numpy as np
+
+from fedmpi.data.pictures import decode_pictures
+from fedmpi.data.samples import Dataset
+from fedmpi.data.tables import require_file
+from fedmpi.errors import BadInput
+
+# Names of the folder with the test part, the first that is there.
+TEST_FOLDERS = ("test", "val", "validation")
+
+
+@dataclass(frozen=True)
+class ImageFolder:
+    """A folder of pictures, as torchvision's ImageFolder reads it (data.file): FOLDER/CLASS/*.png.
+
+    If there is a folder `train`, the folders of classes are in it, and those of the test part in `test`, or, if there
+    is none, in `val` or `validation`; otherwise data.split divides the pictures of each client. With client_folders the
+    folders of classes are in folders of clients: FOLDER/CLIENT/CLASS/*.png, for data.partition=natural. Pictures of
+    other sizes or modes are brought to one if data.size and data.mode say so. Classes and clients are numbered in the
+    order of their names, which the prepared federation keeps."""
+    title = "image folder"
+    example = {"file": "pictures"}
+    size: Annotated[tuple[int, int] | None, "height and width to which all pictures are brought; default: all must be "
+                    "alike"] = None
+    mode: Annotated[Literal["RGB", "L"], "L: grey pictures of one channel"] = "RGB"
+    client_folders: Annotated[bool, "the folders of classes are in folders of clients"] = False
+
+    def load(self, root: Path, file: str | None = None) -> Dataset:
+        """Read all pictures; `root` is not used. Raises BadInput."""
+        folder = require_file(file, "image_folder")
+        try:
+            found = [self.list_pictures(part) for part in self.find_parts(folder)]
+        except OSError as error:
+            raise BadInput(f"{error.filename}: cannot read the data set: {error.strerror}; set data.file to a folder "
+                           "of folders of pictures") from None
+        if not found[0]:
+            raise BadInput(f"data.file = {folder}: holds no pictures in folders of classes; they must be in "
+                           f"{folder}/{'CLIENT/' * self.client_folders}CLASS, or in folders train and test there")
+        classes, clients = (sorted({names[k] for part in found for _, *names in part}) for k in (1, 0))
+        pictures = [(str(path), path) for part in found for path, *_ in part]
+        x = decode_pictures(pictures, self.size, self.mode)
+        y, client = (np.array([order.index(names[k]) for part in found for _, *names in part], np.int64)
+                     for order, k in ((classes, 1), (clients, 0)))
+        n, about = len(found[0]), {"class_names": classes}
+        if not self.client_folders:
+            return Dataset(x[:n], y[:n], x[n:], y[n:], about=about)
+        return Dataset(x[:n], y[:n], x[n:], y[n:], client[:n], client[n:], {**about, "client_names": clients})
+
+    def files(self, root: Path, file: str | None) -> list[Path]:
+        """List the pictures that `load` reads."""
+        folder = require_file(file, "image_folder")
+        try:
+            return [path for part in self.find_parts(folder) for path, *_ in self.list_pictures(part)]
+        except OSError:
+            return [folder]
+
+    def find_parts(self, folder: Path) -> list[Path]:
+        """Return the folders of the training and, if there is one, of the test part."""
+        if not (folder / "train").is_dir():
+            return [folder]
+        return [folder / "train", *[path for name in TEST_FOLDERS if (path := folder / name).is_dir()][:1]]
+
+    def list_pictures(self, folder: Path) -> list[tuple[Path, str, str]]:
+        """List the pictures of a part: path, client ("" without client_folders) and class, in this order of names."""
+        from torchvision.datasets.folder import IMG_EXTENSIONS, make_dataset
+        clients = list_folders(folder) if self.client_folders else [folder]
+        found = []
+        for client in clients:
+            classes = [path.name for path in list_folders(client)]
+            for path, k in make_dataset(client, {name: k for k, name in enumerate(classes)}, IMG_EXTENSIONS,
+                                        allow_empty=True) if classes else []:
+                found.append((Path(path), client.name if self.client_folders else "", classes[k]))
+        return found
+
+
+def list_folders(folder: Path) -> list[Path]:
+    """List the folders in a folder that are not hidden, sorted by name."""
+    return sorted(path for path in folder.iterdir() if path.is_dir() and not path.name.startswith("."))

@@ -1,0 +1,59 @@
+"""Number the names in a column: classes, clients, categories."""
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from fedmpi.data.samples import MANY_CLASSES, SPARSEST
+from fedmpi.errors import BadInput
+
+# A column with more different values than these, in more than half of the rows, does not hold classes.
+FEW_CLASSES = 50
+
+
+class Names:
+    """The different values of a column, over all blocks."""
+
+    def __init__(self, given: list[str] | None = None) -> None:
+        self.given, self.codes = given is not None, {name: i for i, name in enumerate(given or [])}
+
+    def encode(self, values: np.ndarray) -> np.ndarray:
+        """Return a number for each text (n,), equal ones for equal texts."""
+        found, where = np.unique(values.astype(str), return_inverse=True)
+        return np.array([self.codes.setdefault(name, len(self.codes)) for name in found.tolist()], np.int64)[where]
+
+    def sort(self) -> tuple[list[str], np.ndarray]:
+        """Return the texts in their order, whole numbers by size, and the place of each number that `encode` gave.
+
+        Names that the file itself numbers keep its numbers."""
+        names = list(self.codes) if self.given else sorted(self.codes, key=order_of_name)
+        place = np.empty(len(names), np.int64)
+        place[[self.codes[name] for name in names]] = np.arange(len(names))
+        return names, place
+
+
+def order_of_name(name: str) -> tuple[bool, float, str]:
+    """Return by what names are sorted: numbers by size, before other texts."""
+    number = parse_number(name)
+    return (True, 0., name) if math.isnan(number) else (False, number, name)
+
+
+def parse_number(text: object) -> float:
+    """Return the number that a text holds, nan if it is none."""
+    try:
+        return float(str(text))
+    except ValueError:
+        return math.nan
+
+
+def refuse_no_classes(names: list[str], rows: int, where: str, given: bool) -> None:
+    """Raise BadInput if a column of `rows` values with these different names does not hold classes."""
+    broken = next((name for name in names if not math.isnan(number := parse_number(name)) and number % 1), None)
+    if broken is not None and not given:
+        raise BadInput(f"{where} holds {broken}; classes are whole numbers or texts; set data.task = regression if "
+                       "these numbers are to be predicted")
+    many = len(names) > FEW_CLASSES and 2 * len(names) > rows
+    if not given and (many or len(names) > MANY_CLASSES and SPARSEST * len(names) > rows):
+        raise BadInput(f"{where} has {len(names)} different values in {rows} rows; it must be the column of the class, "
+                       "and not of a number or an id")

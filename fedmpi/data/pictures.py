@@ -1,0 +1,62 @@
+"""Bring pictures of files to one size and mode, as uint8 arrays.
+
+Legend of shapes: n pictures, h x w pixels, c channels (3 for RGB, 1 for L)."""
+from __future__ import annotations
+
+import io
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from fedmpi.errors import BadInput
+from fedmpi.memory_check import refuse_larger
+
+# Modes of PIL whose values do not fit into 8 bits; converting them would cut them off.
+DEEP_MODES = ("I", "F", "I;16", "I;16L", "I;16B", "I;16N")
+
+
+def decode_pictures(sources: Sequence[tuple[str, object]], size: tuple[int, int] | None, mode: str) -> np.ndarray:
+    """Read pictures into one uint8 array (n, h, w, c).
+
+    Args:
+        sources: for each picture where it is from, the start of a message, and its file: a path, bytes, or a mapping
+            with `bytes`, as Hugging Face stores pictures.
+        size: (h, w), to which all are brought; None: all have the size of the first.
+        mode: RGB or L; all are converted to it, and transparency is dropped.
+
+    Raises BadInput if a picture cannot be read, or sizes differ."""
+    x, first = None, ""
+    for i, (where, source) in enumerate(sources):
+        mine = decode_picture(where, source, size, mode)
+        if x is None:
+            refuse_larger(len(sources) * mine.nbytes, f"{where}: {len(sources)} pictures of this size", "use fewer, or "
+                          "smaller ones by data.size")
+            x, first = np.empty((len(sources), *mine.shape), np.uint8), where
+        if mine.shape != x.shape[1:]:
+            raise BadInput(f"{where}: is {mine.shape[0]} x {mine.shape[1]} pixels, and {first} is {x.shape[1]} x "
+                           f"{x.shape[2]}; set data.size, to which all are brought, such as data.size=[32,32]")
+        x[i] = mine
+    return np.empty((0, *(size or (1, 1)), 3 if mode == "RGB" else 1), np.uint8) if x is None else x
+
+
+def decode_picture(where: str, source: object, size: tuple[int, int] | None, mode: str) -> np.ndarray:
+    """Read one picture as uint8 (h, w, c). Raises BadInput."""
+    from PIL import Image
+    if isinstance(source, Mapping):
+        source = source.get("bytes")
+    if not isinstance(source, bytes | Path):
+        raise BadInput(f"{where}: holds no picture, but {type(source).__name__}; store the bytes of a PNG or JPEG file")
+    try:
+        with Image.open(io.BytesIO(source) if isinstance(source, bytes) else source) as image:
+            if image.mode in DEEP_MODES:
+                raise BadInput(f"{where}: has {image.mode} pixels of more than 8 bits; convert the pictures to 8 bits")
+            shown = image.convert(mode)
+            if size is not None and shown.size != size[::-1]:
+                shown = shown.resize(size[::-1], Image.Resampling.BILINEAR)
+            pixels = np.asarray(shown, np.uint8)
+    # PIL raises any of these for a damaged file; which one depends on the format.
+    except (OSError, SyntaxError, ValueError, EOFError, Image.DecompressionBombError) as error:
+        raise BadInput(f"{where}: cannot read the picture ({' '.join(str(error).split())}); repair or remove "
+                       "it") from None
+    return pixels if pixels.ndim == 3 else pixels[..., None]

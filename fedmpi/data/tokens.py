@@ -1,0 +1,97 @@
+"""Turn texts into token ids by a tokenizer of the package tokenizers: words of the training part, or the user's own."""
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
+
+from fedmpi.data.optional import require_extra
+from fedmpi.errors import BadInput
+from fedmpi.paths import expand_user
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
+
+# The ids 0 and 1 of a vocabulary of words.
+PADDING_TOKEN, UNKNOWN_TOKEN = "[PAD]", "[UNK]"
+# Names of the padding token in other tokenizers.
+PADDING_TOKENS = (PADDING_TOKEN, "<pad>", "<PAD>", "[pad]")
+# So many texts are encoded at once.
+BATCH_TEXTS = 4096
+
+
+class TokenSettings(Protocol):
+    """The settings of texts, see columns.Columns."""
+    @property
+    def vocabulary(self) -> int: """Return the most ids."""
+    @property
+    def length(self) -> int: """Return the ids of a text."""
+    @property
+    def tokenizer(self) -> str | None: """Return the user's own tokenizer.json."""
+
+
+def encode_parts(parts: list[list[str]], settings: TokenSettings) -> tuple[list[np.ndarray], str]:
+    """Return the ids of the texts of each part, int32 (n, length), and the tokenizer as JSON text.
+
+    The vocabulary is that of the first part. Raises BadInput if the package or the user's tokenizer is missing."""
+    with require_extra("text", "data.text needs the package tokenizers"):
+        import tokenizers  # noqa: F401
+    with one_thread():
+        made = load_tokenizer(settings.tokenizer) if settings.tokenizer else train_tokenizer(
+            parts[0], settings.vocabulary)
+        # What is kept leaves room for texts of any length.
+        kept = made.to_str()
+        padding = next((name for name in PADDING_TOKENS if made.token_to_id(name) is not None), None)
+        made.enable_truncation(settings.length)
+        made.enable_padding(length=settings.length, pad_id=made.token_to_id(padding) if padding else 0,
+                            pad_token=padding or PADDING_TOKEN)
+        return [encode_part(made, texts, settings.length) for texts in parts], kept
+
+
+def train_tokenizer(texts: list[str], vocabulary: int) -> Tokenizer:
+    """Return a tokenizer of words: lower case, punctuation apart, the most frequent words first and equally frequent
+    ones by the alphabet."""
+    from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, trainers
+    made = Tokenizer(models.WordLevel(unk_token=UNKNOWN_TOKEN))
+    made.normalizer = normalizers.Sequence([normalizers.NFKC(), normalizers.Lowercase()])
+    made.pre_tokenizer = pre_tokenizers.Whitespace()
+    made.train_from_iterator(texts, trainers.WordLevelTrainer(vocab_size=vocabulary, special_tokens=[PADDING_TOKEN,
+                                                              UNKNOWN_TOKEN], show_progress=False))
+    return made
+
+
+def load_tokenizer(file: str) -> Tokenizer:
+    """Read a tokenizer.json. Raises BadInput."""
+    from tokenizers import Tokenizer
+    path = expand_user(file, "data.tokenizer")
+    try:
+        return Tokenizer.from_str(path.read_text(encoding="utf-8"))
+    # The package raises bare Exceptions for a file that is no tokenizer.
+    except Exception as error:
+        raise BadInput(f"data.tokenizer = {path}: cannot read it ({' '.join(str(error).split())}); give a "
+                       "tokenizer.json, as Tokenizer.save of the package tokenizers writes it") from None
+
+
+def encode_part(made: Tokenizer, texts: list[str], length: int) -> np.ndarray:
+    """Return the ids of texts, int32 (n, length)."""
+    x = np.zeros((len(texts), length), np.int32)
+    for first in range(0, len(texts), BATCH_TEXTS):
+        for row, found in enumerate(made.encode_batch(texts[first:first + BATCH_TEXTS]), first):
+            x[row] = found.ids[:length]
+    return x
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Let the package use one thread, unless the user says otherwise: its threads would not survive a fork."""
+    name = "TOKENIZERS_PARALLELISM"
+    before = os.environ.get(name)
+    os.environ.setdefault(name, "false")
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[name]
