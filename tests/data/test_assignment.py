@@ -52,7 +52,7 @@ def test_a_partition_made_elsewhere_is_reproduced(federation, natural):
 def test_a_natural_partition_must_be_told_and_fit(settings, natural, arrays):
     with pytest.raises(BadInput, match="data.clients = 4: the data set numbers 5 clients; set it to 5"):
         prepare_federation(settings(**natural(np.arange(30) % 5, np.arange(12) % 5, clients=4)), 0)
-    with pytest.raises(BadInput, match="client 2 has no training samples; every client needs one in client_train"):
+    with pytest.raises(BadInput, match="client 2 has no training samples; every client needs one in the training part"):
         prepare_federation(settings(**natural(np.arange(30) % 2, np.arange(12) % 3, clients=3)), 0)
     with pytest.raises(BadInput, match="client 3 has no samples"):
         prepare_federation(settings(**natural(np.arange(30) % 3, np.full(12, 4), clients=5)), 0)

@@ -13,18 +13,29 @@ from fedmpi.config import schema
 from fedmpi.data import federation as module
 from fedmpi.data.federation import Federation, find_federation, make_federation_path, prepare_federation
 from fedmpi.data.partitions import BUILT_IN, Dirichlet, FewShot, Iid, Pathological
+from fedmpi.data.sources import Arrays
 from fedmpi.errors import BadInput
+
+
+@dataclasses.dataclass(frozen=True)
+class Table(Arrays):
+    """Arrays with a setting of their own."""
+    label: str
+
 
 # settings of `data` that make another federation, by the name that is changed, and those that do not
 OTHERS = {"name": {"name": "digits", "file": None}, "file": {"file": "b.npz"}, "fraction": {"fraction": .5},
           "clients": {"clients": 3}, "partition": {"partition": Dirichlet()}, "split": {"split": (.8, .2)},
-          "new_clients": {"new_clients": 1}, "task": {"task": "regression"}}
+          "new_clients": {"new_clients": 1}, "task": {"task": "regression"}, "source": {"source": Table("class")}}
 SAME = {"root": "only where data sets lie", "cache": "only where federations are kept"}
 # of each setting of each partition, in turn
 SETTINGS = {"balanced": (True, False), "beta": (.1, .2), "procedure": ("capped", "plain"), "smallest": (None, 3),
             "tries": (10, 11), "classes_per_client": (1, 2), "n": (2, 3), "alpha": (.1, .2), "alpha_in": (10., 9.),
             "clusters": (10, 2), "classes_per_cluster": (3, 4), "gamma": (.1, .2), "classes": (5, 6),
-            "few_classes": (2, 3), "amount": (None, 7)}
+            "few_classes": (2, 3), "amount": (None, 7), "split": ("given", "drawn"), "file": ("a.json", "b.json"),
+            "partitioner": ("A", "B"), "settings": ({}, {"a": 1})}
+# of those that have no default
+NEEDED = {"indices": {"file": "c.json"}, "flower": {"partitioner": "C"}}
 
 
 def key(data: schema.Data, seed: int = 0) -> str:
@@ -42,17 +53,17 @@ def test_every_setting_of_the_data_makes_another_key(tmp_path, monkeypatch):
     assert {*OTHERS, *SAME} == {field.name for field in dataclasses.fields(schema.Data)}
     changed = [dataclasses.replace(base, **settings) for settings in (*OTHERS.values(), {"split": (.75, .05, .2)})]
     keys = [key(base), key(base, seed=1), *map(key, changed)]
-    assert len(set(keys)) == len(keys) == 11
+    assert len(set(keys)) == len(keys) == 12
     elsewhere = dataclasses.replace(base, **{name: str(tmp_path / name) for name in SAME})
     assert key(elsewhere) == keys[0] and module.find_folders(elsewhere)[0] == tmp_path / "cache"
 
 
 def test_every_setting_of_a_partition_makes_another_key(tmp_path):
-    keys = {key(schema.Data(partition=cls())) for cls in BUILT_IN.values()}
+    keys = {key(schema.Data(partition=cls(**NEEDED.get(name, {})))) for name, cls in BUILT_IN.items()}
     assert len(keys) == len(BUILT_IN)
-    for cls in BUILT_IN.values():
+    for name, cls in BUILT_IN.items():
         for field in dataclasses.fields(cls):
-            pair = [cls(**{field.name: value}) for value in SETTINGS[field.name]]
+            pair = [cls(**NEEDED.get(name, {}) | {field.name: value}) for value in SETTINGS[field.name]]
             assert len({key(schema.Data(partition=partition)) for partition in pair}) == 2, (cls, field.name)
 
 

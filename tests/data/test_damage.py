@@ -11,7 +11,8 @@ import h5py
 import numpy as np
 import pytest
 
-from fedmpi.data.federation import Federation, prepare_federation, read_machine_code
+from fedmpi.data.abandoned import read_machine_code
+from fedmpi.data.federation import Federation, prepare_federation
 from fedmpi.data.partitions import Iid, Pathological
 from fedmpi.errors import BadInput
 from fedmpi.storage import seal

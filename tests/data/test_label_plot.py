@@ -41,7 +41,16 @@ SETTINGS = {"partition": {"name": "pathological", "classes_per_client": 2, "bala
 def handmade(groups=None, names=None, labels=LABELS):
     return SimpleNamespace(name="digits", clients=len(labels), classes=labels.shape[2], counts=labels.sum(2),
                            label_counts=labels, groups=groups, group_names=names, settings=SETTINGS,
-                           task=CLASSIFICATION)
+                           task=CLASSIFICATION, names={})
+
+
+def test_classes_and_clients_have_the_names_that_the_data_give():
+    federation = handmade()
+    federation.names = {"class_names": ["a $1 bill", "b" * 30, *"cdefghij"], "client_names": [
+        f"ward {i}" for i in range(federation.clients)]}
+    table = draw_distribution(federation).axes[1]
+    assert [text.get_text() for text in table.get_yticklabels()][:2] == [r"a \$1 bill", "b" * 17 + "..."]
+    assert [text.get_text() for text in table.get_xticklabels()] == federation.names["client_names"]
 
 
 def bars(axes) -> dict:

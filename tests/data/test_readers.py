@@ -11,7 +11,7 @@ import tarfile
 import numpy as np
 import pytest
 
-from fedmpi.data import sources
+from fedmpi.data import downloads, sources
 from fedmpi.errors import BadInput
 
 
@@ -119,7 +119,7 @@ def test_a_download_gives_up_a_silent_mirror_and_leaves_nothing_changed(tmp_path
     before = socket.getdefaulttimeout()
     request.addfinalizer(lambda: socket.setdefaulttimeout(before))
     socket.setdefaulttimeout(77)
-    with pytest.raises(OSError), sources.prepare_download(tmp_path / "a" / "root", "x"):
+    with pytest.raises(OSError), downloads.prepare_download(tmp_path / "a" / "root", "x"):
         assert socket.getdefaulttimeout() == 20
         raise OSError
     assert socket.getdefaulttimeout() == 77 and (tmp_path / "a" / "root" / ".x.lock").exists()

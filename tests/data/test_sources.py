@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from fedmpi.data import sources
+from fedmpi.data import downloads, sources
 from fedmpi.data.sources import BUILT_IN, make_source_key
 from fedmpi.errors import BadInput
 from tests.data.files import good, save
@@ -27,7 +27,9 @@ def test_every_source_has_a_title_and_a_line_of_description():
     assert {name: source.title for name, source in BUILT_IN.items()} == {
         "digits": "digits", "mnist": "MNIST", "fashion_mnist": "Fashion-MNIST", "cifar10": "CIFAR-10",
         "cifar100": "CIFAR-100", "tiny_imagenet": "Tiny-ImageNet", "ag_news": "AG News", "pathmnist": "PathMNIST",
-        "tissuemnist": "TissueMNIST", "arrays": "arrays"}
+        "tissuemnist": "TissueMNIST", "arrays": "arrays", "csv": "CSV", "parquet": "Parquet",
+        "huggingface": "Hugging Face folder", "image_folder": "image folder", "femnist": "FEMNIST",
+        "shakespeare": "Shakespeare", "leaf": "LEAF"}
 
 
 def test_digits_are_those_of_scikit_learn(tmp_path, monkeypatch):
@@ -95,7 +97,7 @@ def test_a_set_that_cannot_be_downloaded_says_what_to_put_there(tmp_path, monkey
     assert f"{tmp_path}/{name}.npz" in str(error.value) and there in str(error.value) and "\n" not in str(error.value)
 
 
-@pytest.mark.parametrize("name", [n for n in BUILT_IN if n != "arrays"])
+@pytest.mark.parametrize("name", [name for name, source in BUILT_IN.items() if not hasattr(source, "example")])
 def test_a_file_for_a_set_that_takes_none_is_bad_input(tmp_path, name):
     for call in (sources.load_source, make_source_key):      # the key is asked for first, by prepare
         with pytest.raises(BadInput, match=f"data.file = a.npz: {name} has no use for it; leave it out"):
@@ -217,14 +219,14 @@ def test_a_third_partys_set_takes_a_file_if_its_load_does():
 
 
 def test_a_lock_that_cannot_be_had_is_done_without(tmp_path):
-    with sources.hold_lock(tmp_path / "no such folder" / "lock"):
+    with downloads.hold_lock(tmp_path / "no such folder" / "lock"):
         pass
 
 
 def count_up(lock: Path, counter: Path, times: int):
     """Add to a counter in a file, slowly enough for another process to come in between."""
     for _ in range(times):
-        with sources.hold_lock(lock):
+        with downloads.hold_lock(lock):
             before = int(counter.read_text())
             time.sleep(.001)
             counter.write_text(str(before + 1))
@@ -259,5 +261,5 @@ HELD = """import fcntl
 def test_a_download_is_alone_with_its_set(tmp_path, medmnist):
     medmnist(HELD + STORE)
     sources.load_source("tissuemnist", tmp_path / "root")
-    with sources.hold_lock(tmp_path / "root" / ".tissuemnist.lock"):      # and it has let go
+    with downloads.hold_lock(tmp_path / "root" / ".tissuemnist.lock"):      # and it has let go
         pass

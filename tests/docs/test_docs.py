@@ -33,8 +33,10 @@ FORKED = re.compile(r"(mpiexec -n (?P<ranks>\d+) )?(fedmpi (?!sweep)|python -m (
 LAUNCHED = "mpiexec -n 3 fedmpi run configs/quickstart.yaml"
 SHORTENED = {LAUNCHED: f"{LAUNCHED} rounds=10"}
 COPIED = ("benchmarks", "configs", "docs", "fedmpi", "jobs", "slurm", "tests", "README.md", "CONTRIBUTING.md")
-# Packages of the extra `test`. Blocks that need one are skipped if it is missing.
-EXTRAS = ("pandas", "safetensors")
+# Packages of the extra `test`, and the text by which a block shows that it needs one. Such blocks are skipped if it is
+# missing.
+EXTRAS = {"pandas": "pandas", "safetensors": "safetensors", "pyarrow": "pyarrow", "tokenizers": "tokenizers",
+          "datasets": "import datasets"}
 each = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 
 
@@ -132,7 +134,7 @@ def reader(tmp_path, environment):
 def test_what_a_page_says_happens(page, reader):
     missing = lacking(blocks(page))
     for block in blocks(page):
-        if not any(name in block.text for name in missing):
+        if not any(EXTRAS[name] in block.text for name in missing):
             reader.follow(block)
     # Everything else on the page was done.
     if missing:
@@ -141,7 +143,8 @@ def test_what_a_page_says_happens(page, reader):
 
 def lacking(found) -> list[str]:
     """Return the packages that some blocks need and that are not installed."""
-    return [name for name in EXTRAS if find_spec(name) is None and any(name in block.text for block in found)]
+    return [name for name, sign in EXTRAS.items()
+            if find_spec(name) is None and any(sign in block.text for block in found)]
 
 
 def test_a_page_whose_packages_are_missing_is_not_said_to_be_followed(monkeypatch):

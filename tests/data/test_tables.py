@@ -1,0 +1,259 @@
+"""Pools from CSV and Parquet files, written by pandas: what a column means, and what is refused with its row."""
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fedmpi.config.schema import resolve
+from fedmpi.data import columns, sources
+from fedmpi.errors import BadInput
+
+pandas = pytest.importorskip("pandas")
+
+N = 24
+WARDS = {"age": np.arange(N) + .5, "height": np.arange(N) * 2, "smoker": np.arange(N) % 2 == 0,
+         "city": np.array(["Rome", "Oslo", "Bonn"])[np.arange(N) % 3],
+         "ward": np.array(["west", "east"])[np.arange(N) // 4 % 2],
+         "finding": np.array(["flu", "NA", "cold"])[np.arange(N) * 5 % 7 % 3],
+         "part": np.array(["train", "validation", "test", "unused"])[np.arange(N) % 4]}
+ASKED = {"label": "finding", "client": "ward", "part": "part", "categories": ["city"]}
+
+
+def load(**data):
+    """Return the pool of some `data` settings."""
+    found = resolve({"data": data}).data
+    return sources.load_source(found.name, Path("unused"), found.file, found.source)
+
+
+def refusal(**data) -> str:
+    with pytest.raises(BadInput) as error:
+        load(**data)
+    assert "\n" not in str(error.value)
+    return str(error.value)
+
+
+@pytest.fixture
+def write(tmp_path, monkeypatch):
+    """Return a function that writes a text or a table to a file in the working folder, and returns its name."""
+    monkeypatch.chdir(tmp_path)
+
+    def write(content, name="mine.csv"):
+        if isinstance(content, bytes):
+            Path(name).write_bytes(content)
+        elif isinstance(content, str):
+            Path(name).write_text(content, encoding="utf-8")
+        elif name.endswith(".parquet"):
+            pytest.importorskip("pyarrow")
+            pandas.DataFrame(content).to_parquet(name)
+        else:
+            pandas.DataFrame(content).to_csv(name, index=False)
+        return name
+    return write
+
+
+@pytest.mark.parametrize("name", ["mine.csv", "mine.csv.gz", "mine.csv.xz", "mine.parquet"])
+@pytest.mark.parametrize("rows", [7, 50_000])
+def test_columns_become_features_classes_and_clients_with_their_names(write, monkeypatch, name, rows):
+    monkeypatch.setattr(columns, "TABLE_BLOCK_ROWS", rows)
+    for module in ("tables", "arrow_tables"):
+        monkeypatch.setattr(f"fedmpi.data.{module}.TABLE_BLOCK_ROWS", rows)
+    kind = "parquet" if name.endswith("parquet") else "csv"
+    pool = load(name=kind, file=write(WARDS, name), **ASKED)
+    assert pool.about["class_names"] == ["NA", "cold", "flu"] and pool.about["client_names"] == ["east", "west"]
+    assert pool.about["feature_names"] == ["age", "height", "smoker", "city=Bonn", "city=Oslo", "city=Rome"]
+    train, test = np.isin(WARDS["part"], ["train", "validation"]), WARDS["part"] == "test"
+    city = np.stack([WARDS["city"] == name for name in ("Bonn", "Oslo", "Rome")], 1)
+    x = np.column_stack([WARDS["age"], WARDS["height"], WARDS["smoker"], city]).astype(np.float32)
+    for which, mine in (("train", train), ("test", test)):
+        np.testing.assert_array_equal(getattr(pool, f"x_{which}"), x[mine])
+        y = np.searchsorted(["NA", "cold", "flu"], WARDS["finding"][mine])
+        assert getattr(pool, f"y_{which}").tolist() == y.tolist()
+        assert getattr(pool, f"client_{which}").tolist() == (WARDS["ward"][mine] == "west").astype(int).tolist()
+
+
+def test_a_second_file_is_the_test_part_whatever_the_order_of_its_columns(write):
+    write({"a": [1, 2], "b": [3, 4], "y": [300, 7]})
+    write({"y": [7, 12], "b": [5, 6], "a": [7, 8]}, "test.csv")
+    pool = load(name="csv", file="mine.csv", test_file="test.csv", label="y")
+    assert pool.x_test.tolist() == [[7, 5], [8, 6]] and pool.x_train.tolist() == [[1, 3], [2, 4]]
+    # whole numbers are sorted by size, over both files
+    assert pool.about["class_names"] == ["7", "12", "300"] and (pool.y_train.tolist(), pool.y_test.tolist()) == (
+        [2, 0], [0, 1])
+
+
+def test_named_features_leave_the_others_out_and_standardise_counts_training_rows_alone(write):
+    rng = np.random.default_rng(0)
+    x = rng.normal(5, 3, (40, 3)) * [1, 1000, 0]
+    write({"a": x[:, 0], "b": x[:, 1], "constant": x[:, 2], "note": ["text"] * 40, "y": np.arange(40) % 2,
+           "part": ["train"] * 30 + ["test"] * 10})
+    pool = load(name="csv", file="mine.csv", label="y", part="part", features=["b", "a", "constant"], standardise=True)
+    expected = (x[:, [1, 0]] - x[:30, [1, 0]].mean(0)) / x[:30, [1, 0]].std(0)
+    np.testing.assert_allclose(np.concatenate([pool.x_train, pool.x_test])[:, :2], expected, rtol=1e-5, atol=1e-6)
+    assert not pool.x_train[:, 2].any() and pool.about["feature_names"] == ["b", "a", "constant"]
+
+
+@pytest.mark.parametrize("name", ["mine.csv", "mine.parquet"])
+def test_with_regression_the_labels_are_numbers_as_they_stand(write, name):
+    write({"a": [1, 2, 3], "price": [700, 20, 20.5], "part": ["train", "test", "train"]}, name)
+    asked = {"name": "parquet" if "parquet" in name else "csv", "file": name, "label": "price", "part": "part"}
+    found = resolve({"data": asked | {"task": "regression"}}).data
+    pool = sources.load_source(found.name, Path("unused"), found.file, found.source, found.task)
+    assert (pool.y_train.tolist(), pool.y_test.tolist()) == ([700, 20.5], [20]) and pool.y_train.dtype == np.float32
+    assert pool.x_train.tolist() == [[1], [3]] and pool.about == {"feature_names": ["a"]}
+    assert "data.label = price holds 20.5; classes are whole numbers or texts; set data.task = regression" in refusal(
+        **asked)
+    write({"a": [1, 2], "price": ["cheap", 3], "part": ["train", "test"]}, "texts.csv")
+    source = resolve({"data": {"name": "csv", "label": "price", "part": "part"}}).data.source
+    with pytest.raises(BadInput, match="texts.csv: row 1, column 'price' is 'cheap', no finite number"):
+        sources.load_source("csv", Path("unused"), "texts.csv", source, "regression")
+
+
+def test_pixels_in_columns_become_pictures(write):
+    pixels = np.arange(48).reshape(4, 12) * 5
+    write({f"p{i}": pixels[:, i] for i in range(12)} | {"digit": [3, 1, 3, 1]})
+    pool = load(name="csv", file="mine.csv", label="digit", image_shape=[2, 3, 2])
+    np.testing.assert_array_equal(pool.x_train, pixels.reshape(4, 2, 3, 2).astype(np.uint8))
+    assert pool.x_train.dtype == np.uint8 and load(
+        name="csv", file="mine.csv", label="digit", image_shape=[3, 4]).x_train.shape == (4, 3, 4, 1)
+    assert "rows have 12 features, and data.image_shape = [4, 4] takes 16 pixels" in refusal(
+        name="csv", file="mine.csv", label="digit", image_shape=[4, 4])
+    write({"a": [.5, 300], "digit": [0, 1]})
+    assert "features go from 0.5 to 300, and data.image_shape takes whole numbers" in refusal(
+        name="csv", file="mine.csv", label="digit", image_shape=[1, 1])
+
+
+def test_a_column_of_paths_or_of_bytes_holds_pictures(write, tmp_path):
+    from PIL import Image
+    x = np.random.default_rng(0).integers(0, 256, (3, 5, 4, 3), dtype=np.uint8)
+    (tmp_path / "pictures").mkdir()
+    for i, pixels in enumerate(x):
+        Image.fromarray(pixels).save(tmp_path / "pictures" / f"{i}.png")
+    names = [f"pictures/{i}.png" for i in range(3)]
+    write({"picture": names, "y": list("aba")})
+    asked = {"label": "y", "image": "picture"}
+    np.testing.assert_array_equal(load(name="csv", file="mine.csv", **asked).x_train, x)
+    assert load(name="csv", file="mine.csv", **asked, size=[2, 2], mode="L").x_train.shape == (3, 2, 2, 1)
+    data = resolve({"data": {"name": "csv", "file": "mine.csv", **asked}}).data
+    key = sources.make_source_key("csv", tmp_path, "mine.csv", data.source)
+    Image.fromarray(x[0]).resize((9, 9)).save(tmp_path / "pictures" / "1.png")
+    assert sources.make_source_key("csv", tmp_path, "mine.csv", data.source) != key
+    assert refusal(name="csv", file="mine.csv", **asked).startswith(
+        "mine.csv: row 2, column 'picture': is 9 x 9 pixels, and mine.csv: row 1, column 'picture' is 5 x 4; set "
+        "data.size")
+    content = [(tmp_path / name).read_bytes() for name in (names[0], names[2])]
+    write({"picture": content, "y": list("aa")}, "p.parquet")
+    np.testing.assert_array_equal(load(name="parquet", file="p.parquet", **asked).x_train, x[[0, 2]])
+
+
+def test_lists_of_numbers_in_parquet_are_as_many_features(write):
+    write({"v": [[1., 2.], [3., 4.]], "k": [5, 6], "y": [True, False]}, "a.parquet")
+    pool = load(name="parquet", file="a.parquet", label="y")
+    assert pool.x_train.tolist() == [[1, 2, 5], [3, 4, 6]] and pool.about["class_names"] == ["False", "True"]
+    assert pool.about["feature_names"] == ["v[0]", "v[1]", "k"]
+    write({"v": [[1., 2.], [3.]], "y": [1, 0]}, "a.parquet")
+    assert "row 2, column 'v' has a list of another length" in refusal(name="parquet", file="a.parquet", label="y")
+
+
+@pytest.mark.parametrize("text, said", [
+    ("", "mine.csv: is empty; it must be a CSV file with a header"),
+    ("a,y\n", "mine.csv: has no rows for training; give a file with rows below the header"),
+    ("a,y\n1,u\n,v\n", "mine.csv: row 2, column 'a' is missing; fill it in, remove the row, or leave the column out"),
+    ("a,y\n1,u\n2\n", "mine.csv: row 2, column 'y' is missing; fill it in, or remove the row"),
+    ("a,y\n1,u\n2,\n", "mine.csv: row 2, column 'y' is missing"),
+    ("a,y\n1,u\nNA,v\n", "mine.csv: row 2, column 'a' is 'NA', no finite number; correct it, name the columns"),
+    ("a,y\n1,u\ninf,v\n", "mine.csv: row 2, column 'a' is 'inf', no finite number"),
+    ("a,y\n1,u\n2,v,3\n", "mine.csv: damaged, or not a CSV file with a header, in UTF-8 (Error tokenizing data. C "
+     "error: Expected 2 fields in line 3, saw 3"),
+    ("a,y\n1,u,5\n2,v,3\n", "Length of header or names does not match length of data"),
+    ("a,y,a\n1,u,5\n", "mine.csv: has two columns 'a'; rename one"),
+    ("a;y\n1;u\n", "mine.csv: has no column 'y', which data.label names; its columns are 'a;y'"),
+    ("a,y\n1,0.25\n2,0.5\n", "mine.csv: data.label = y holds 0.25; classes are whole numbers or texts"),
+    ("a,y\n" + "".join(f"1,user{i}\n" for i in range(60)), "mine.csv: data.label = y has 60 different values in 60 "
+     "rows; it must be the column of the class, and not of a number or an id"),
+    ("a,y\n1,caf\xe9\n".encode("latin1"), "mine.csv: is not UTF-8 (invalid continuation byte at byte 9); convert it"),
+    (b"a,y\n\0\0,\0\n", "mine.csv: row 1, column 'a' is"),
+    ("y\n1\n0\n", "x_train is float32 (2, 0)")])
+def test_a_file_that_is_no_table_of_numbers_is_one_line(write, text, said):
+    assert said in refusal(name="csv", file=write(text), label="y")
+
+
+@pytest.mark.parametrize("data, said", [
+    ({}, "data.label is missing and has no default: set it"),
+    ({"lable": "y"}, "data.lable is not a setting of CSV; its settings are label, features,"),
+    ({"label": "y", "clientz": "a"}, "data.clientz is not a setting of CSV"),
+    ({"label": "y", "part": "p", "test_file": "b.csv"}, "data.test_file = b.csv: data.part = p says already"),
+    ({"label": "y", "text": "t", "standardise": True}, "data.text and standardise: samples are texts, pictures"),
+    ({"label": "y", "text": "y"}, "data.text = y: two settings name this column; a column has one purpose"),
+    ({"label": "y", "image_shape": [4]}, "data.image_shape = [4]: give height and width, and channels"),
+    ({"label": "y", "features": "a"}, "data.features = 'a': should be a valid "),
+    ({"label": "y", "part": "p", "train_parts": ["x"]}, "a.csv: has no rows for training with p in ['x']"),
+    ({"label": "y", "file": None}, "data.file is missing: data.name = csv needs the path of your data"),
+    ({"label": "y", "file": "."}, ".: damaged, or not a CSV file with a header, in UTF-8 (it is a folder)"),
+    ({"label": "y", "file": "b.csv"}, "b.csv: cannot read the data set: No such file or directory; set data.file"),
+    ({"label": "y", "categories": ["p"], "test_file": "c.csv"}, "c.csv: its columns of features are 'b', those of the "
+     "file before it 'a'; they must be alike: name some by data.features")])
+def test_settings_that_do_not_fit_are_one_line(write, data, said):
+    write({"a": [1, 2], "p": ["train", "test"], "y": [0, 1]}, "a.csv")
+    write({"b": [1, 2], "p": ["train", "test"], "y": [0, 1]}, "c.csv")
+    assert said in refusal(**{"name": "csv", "file": "a.csv", **data})
+
+
+@pytest.mark.parametrize("name, content", [
+    ("a.csv.gz", b"\x1f\x8b no gzip"), ("a.csv.xz", b"no xz"), ("a.csv.zip", b"no zip"), ("a.parquet", b"PAR1 no"),
+    ("b.parquet", b"")])
+def test_a_damaged_file_is_one_line(write, name, content):
+    kind = "parquet" if "parquet" in name else "csv"
+    assert f"{name}: damaged, or not a" in refusal(name=kind, file=write(content, name), label="y")
+
+
+def test_a_missing_library_is_one_line_with_its_extra(write, monkeypatch):
+    import sys
+    for module, kind, extra in (("pandas", "csv", "pandas"), ("pyarrow", "parquet", "parquet")):
+        monkeypatch.setitem(sys.modules, module, None)
+        assert f"pip install 'fedmpi[{extra}]'" in refusal(name=kind, file=write("a,y\n1,0\n"), label="y")
+
+
+def test_more_than_the_machine_holds_is_refused_while_it_is_read(write, monkeypatch):
+    monkeypatch.setattr("fedmpi.memory_check.read_machine_memory", lambda: 2 * 4 * 30)
+    monkeypatch.setattr("fedmpi.data.tables.TABLE_BLOCK_ROWS", 10)
+    write({"a": np.arange(100), "y": np.arange(100) % 2})
+    assert "mine.csv: its samples, read up to row 31 and joined, take" in refusal(name="csv", file="mine.csv",
+    label="y")
+
+
+WORDS = {"review": ["Good film!", "a bad, BAD film", "good"], "stars": ["up", "down", "up"]}
+
+
+def test_texts_become_ids_of_the_words_of_the_training_part(write):
+    tokenizers = pytest.importorskip("tokenizers")
+    write(WORDS)
+    write({"review": ["an awful film !", "good good good good"], "stars": ["down", "up"]}, "test.csv")
+    pool = load(name="csv", file="mine.csv", test_file="test.csv", label="stars", text="review", length=4)
+    # 0 is padding and 1 unknown; "bad", "film" and "good" occur twice, "!", "," and "a" once
+    assert pool.x_train.tolist() == [[4, 3, 5, 0], [7, 2, 6, 2], [4, 0, 0, 0]] and pool.x_train.dtype == np.int32
+    assert pool.x_test.tolist() == [[1, 1, 3, 5], [4, 4, 4, 4]]
+    kept = tokenizers.Tokenizer.from_str(pool.about["tokenizer"])
+    assert kept.encode("Good film, a Bad good one").ids == [4, 3, 6, 7, 2, 4, 1]
+    few = load(name="csv", file="mine.csv", label="stars", text="review", length=4, vocabulary=4)
+    assert few.x_train.tolist() == [[1, 3, 1, 0], [1, 2, 1, 2], [1, 0, 0, 0]]
+    write({"review": ["good", " "], "stars": ["up", "down"]})
+    assert "row 2, column 'review' is missing" in refusal(name="csv", file="mine.csv", label="stars", text="review")
+
+
+def test_a_tokenizer_of_ones_own_is_used_with_its_padding(write):
+    tokenizers = pytest.importorskip("tokenizers")
+    made = tokenizers.Tokenizer(tokenizers.models.WordLevel({"<unk>": 0, "good": 1, "film": 2, "<pad>": 3}, "<unk>"))
+    made.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+    made.save("own.json")
+    asked = {"name": "csv", "file": write(WORDS), "label": "stars", "text": "review", "length": 3}
+    pool = load(**asked, tokenizer="own.json")
+    assert pool.x_train.tolist() == [[0, 2, 0], [0, 0, 0], [1, 3, 3]]
+    assert json.loads(pool.about["tokenizer"])["model"]["vocab"]["film"] == 2
+    source = resolve({"data": asked | {"tokenizer": "own.json"}}).data.source
+    key = sources.make_source_key("csv", Path(), "mine.csv", source)
+    write("{}", "own.json")
+    assert sources.make_source_key("csv", Path(), "mine.csv", source) != key
+    assert "data.tokenizer = own.json: cannot read it" in refusal(**asked, tokenizer="own.json")
