@@ -145,7 +145,7 @@ def replace(draw: random.Random, path: Path, folder: Path) -> str:
         shutil.copy(folder / "canary.txt", folder / "linked.txt")
         path.symlink_to(folder / "linked.txt")
     elif how == "another kind":
-        shutil.copy(folder / "few.npz", path)
+        shutil.copy(folder / ("canary.txt" if path.name == "few.npz" else "few.npz"), path)
     elif how.startswith("link"):
         path.symlink_to({"link to nothing": "not there", "link to itself": path.name}.get(how, "/dev/full"))
     return how
