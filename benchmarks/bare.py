@@ -1,4 +1,4 @@
-"""The yardstick: the loop that a careful PyTorch user writes by hand, with all data ready in memory."""
+"""The baseline: the loop that a careful PyTorch user writes by hand, with all data in memory."""
 from __future__ import annotations
 
 import time
@@ -10,7 +10,7 @@ from fedmpi.models.build import as_input
 
 
 class Bare:
-    """SGD over clients one after another: one module, torch.optim.SGD, channels-last, no loader, no aggregation."""
+    """Trains clients one after another: one module, torch.optim.SGD, channels-last, no loader, no aggregation."""
 
     def __init__(self, build, samples, batch: int, lr: float = .005, device="cpu"):
         self.module = build().to(device, memory_format=torch.channels_last)
@@ -19,7 +19,7 @@ class Bare:
         self.batch, self.lr = batch, lr
 
     def run(self) -> tuple[float, int]:
-        """Train every client for one epoch from the same start. Returns seconds and steps."""
+        """Train every client for one epoch from the same start; return seconds and steps."""
         begin, steps = time.perf_counter(), 0
         for x, y in self.samples:
             self.module.load_state_dict(self.start)

@@ -1,4 +1,4 @@
-"""What idle clients cost: rounds with the same participants among few and among many clients."""
+"""Measure what idle clients cost: rounds with the same number of participants among few and among many clients."""
 from __future__ import annotations
 
 import resource
@@ -12,7 +12,7 @@ from benchmarks.synthetic import SHAPES, Synthetic
 
 def measure(world, few=100, many=10_000, participants=50, model="cnn4", shape="cifar10", samples=20, method="fedmhc",
             repeats=3) -> dict | None:
-    """Return rank 0's table; the ratio is a round's seconds among `many` clients over one among `few`."""
+    """Return rank 0's table; the ratio is the seconds of a round among `many` clients over those among `few`."""
     pixels, classes = SHAPES[shape]
     rigs, rows = [], []
     for clients in (few, many):

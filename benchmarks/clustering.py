@@ -1,4 +1,4 @@
-"""The server's k-means on heads, for more and more clients."""
+"""Time the server's k-means on heads for growing numbers of clients."""
 from __future__ import annotations
 
 import time
@@ -11,7 +11,7 @@ from fedmpi.clustering.kmeans_and_linkage import kmeans
 def measure(world, width=5_130, k=10, largest=1_000, repeats=1, mini_batch=0) -> dict | None:
     """Return rank 0's table of seconds for N = 100, 1000, ... rows of `width` floats in k planted groups.
 
-    The ratio is the growth of seconds per row from the smallest N to the largest."""
+    The ratio is the seconds per row of the largest N over those of the smallest."""
     if world.rank:
         return None
     rows, n = [], 100

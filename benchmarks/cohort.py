@@ -1,5 +1,5 @@
-"""The shape of pfl-research's CIFAR10 benchmark, judged every 10 rounds: a bare loop, fedmpi's engines, and the peers
-whose Python is given, on the same cores. The pixels are random: only time counts."""
+"""Time pfl-research's CIFAR10 benchmark, evaluated every 10 rounds, in a bare loop, in fedmpi's engines, and in other
+frameworks whose Python is given, on the same cores. Pixels are random, because only time matters."""
 from __future__ import annotations
 
 import time
@@ -15,17 +15,18 @@ from benchmarks.rig import Rig
 from benchmarks.synthetic import Synthetic
 from fedmpi.engines import engine_choice
 
-TESTS = 10      # test images per client: 10,000 in all, as CIFAR-10 has
+# Test images per client: 10,000 in all, as in CIFAR-10.
+TESTS = 10
 
 
 def measure(world, clients=1000, samples=50, participants=50, batch=10, rounds=3, every=10, engines="loop,vmap",
             device="auto", hosts=False, pfl="", flower="") -> dict | None:
-    """Return rank 0's table of seconds per round with a share 1 / `every` of an evaluation of all test images; `ratio`
-    is that of the first engine over the bare loop's. `cpu_ratio` compares CPU time, of all processes together.
+    """Return rank 0's table of seconds per round, including 1 / `every` of an evaluation on all test images.
 
-    Every hosting rank runs the bare loop over its share of participants and test images, before and after each of the
-    others, which are compared with these two. `pfl` and `flower` are paths of Pythons. Raises BadInput if a peer is
-    not installed there, FedmpiError if it fails."""
+    `ratio` is the first engine's seconds over the bare loop's; `cpu_ratio` compares the CPU time of all processes.
+    Each rank that hosts clients runs the bare loop over its share of participants and test images, before and after
+    each engine and framework, which is compared with these two runs. `pfl` and `flower` are paths of Pythons. Raises
+    BadInput if a framework is not installed there, FedmpiError if it fails."""
     pythons = {name: python for name, python in (("pfl", pfl), ("flower", flower)) if python}
     titles = {name: f"{name} {peers.version(name, python)}" for name, python in pythons.items()}
     rig = Rig(world, Synthetic(PIXELS, CLASSES, np.full(clients, samples), TESTS), {
@@ -51,7 +52,7 @@ def measure(world, clients=1000, samples=50, participants=50, batch=10, rounds=3
 
 
 def row(title: str, found: np.ndarray, bare: np.ndarray, every: int) -> dict:
-    """Compare turns (rounds, 2, 2) with the bare loop's around them: medians."""
+    """Compare turns (rounds, 2, 2) with the bare loop's turns before and after them, by medians."""
     seconds, alone = (np.median(turns[:, 0] + turns[:, 1] / every, 0) for turns in (found, bare))
     wall, cpu = seconds / alone
     return {"who": title, "bare_seconds": float(alone[0]), "seconds": float(seconds[0]),
@@ -59,11 +60,13 @@ def row(title: str, found: np.ndarray, bare: np.ndarray, every: int) -> dict:
 
 
 def measured(world, turn, rounds: int, warm: int = 0) -> np.ndarray:
-    """Let all ranks take turns, the first `warm` unmeasured; return (rounds, 2, 2): seconds of training and
-    evaluation, on the slowest rank's clock and of all ranks' CPU time. `turn(t)` yields when either is over."""
+    """Measure turns of all ranks after `warm` unmeasured ones; `turn(t)` yields after training and after evaluation.
+
+    Returns (rounds, 2, 2): seconds of training and evaluation, as wall time of the slowest rank and CPU time of all."""
     spent = []
     for t in range(-warm, rounds):
-        world.gather(np.zeros(1), np.ones(world.size, np.int64))      # all start together
+        # All start together.
+        world.gather(np.zeros(1), np.ones(world.size, np.int64))
         stamps = [(time.perf_counter(), time.process_time())]
         stamps += [(time.perf_counter(), time.process_time()) for _ in turn(t)]
         every = world.gather(np.diff(stamps, axis=0)[None], np.ones(world.size, np.int64))
@@ -73,7 +76,10 @@ def measured(world, turn, rounds: int, warm: int = 0) -> np.ndarray:
 
 
 def bare_turn(rig: Rig, shape: Shape, place: np.ndarray):
-    """Return the bare loop's turn over the share of the hosting rank at a place; no place, nothing to do."""
+    """Return the bare loop's turn over this rank's share.
+
+    Args:
+        place: the rank's index among those that host clients; empty if it hosts none and has nothing to do"""
     own = [rig.parts.federation.client(c)[:2] for p in place for c in range(p, shape.participants, shape.cores)]
     bare = Bare(rig.network, own, shape.batch, shape.lr, str(rig.parts.device)) if own else None
     tests = made(0, shape.clients * shape.tests // shape.cores, str(rig.parts.device))
@@ -91,7 +97,8 @@ def bare_turn(rig: Rig, shape: Shape, place: np.ndarray):
 def engine_turns(rig: Rig, name: str, shape: Shape, homes: np.ndarray) -> np.ndarray:
     group = rig.parts.pool.hosted
     group.engine = engine_choice.build_engine(name, rig.config)
-    ranks = homes[np.arange(shape.participants) % len(homes)]      # evenly, as a run spreads clients without a state
+    # Evenly, as a run spreads clients without a state.
+    ranks = homes[np.arange(shape.participants) % len(homes)]
 
     def turn(t):
         rig.round(t + 1, shape.participants / shape.clients, ranks)
@@ -102,5 +109,5 @@ def engine_turns(rig: Rig, name: str, shape: Shape, homes: np.ndarray) -> np.nda
 
 
 def peer_turns(world, name: str, python: str, shape: Shape) -> np.ndarray | None:
-    """Run a peer at rank 0, while the others sleep until they meet for the next turn."""
+    """Run another framework at rank 0, while the other ranks sleep until the next turn."""
     return None if world.rank else peers.timed(name, python, shape)

@@ -1,4 +1,4 @@
-"""The collectives of a round without local steps: what a round costs beside training."""
+"""Time a round without local steps, that is what a round costs beside training."""
 from __future__ import annotations
 
 import time
@@ -9,14 +9,14 @@ from benchmarks.rig import Rig
 from benchmarks.synthetic import Synthetic
 from fedmpi.memory_check import refuse_larger
 
-# Copies of the parameters that are in memory at once.
+# So many copies of the parameters are in memory at once.
 VECTORS = 8
 
 
 def measure(world, parameters=1_000_000, clients=100, repeats=10) -> dict | None:
-    """Return rank 0's table: seconds of a round in which clients send back what they got, and what it moved.
+    """Return rank 0's table: seconds and MiB of a round in which clients send back what they received.
 
-    The ratio is a round's seconds over those of copying the bytes that the server sends and receives, once."""
+    The ratio is a round's seconds over those of one copy in memory of the bytes that the server sends and receives."""
     refuse_larger(VECTORS * 4 * parameters, f"parameters = {parameters}: these vectors", "choose fewer")
     features = max(1, parameters // 20 - 11)
     rig = Rig(world, Synthetic((features,), 10, np.ones(clients, np.int64), tests=0), {
@@ -35,7 +35,7 @@ def measure(world, parameters=1_000_000, clients=100, repeats=10) -> dict | None
 
 
 def copying(nbytes: int, tries: int = 5) -> float:
-    """Return the seconds of copying so many bytes in memory, the best of some tries."""
+    """Return the seconds of a copy of so many bytes in memory, the best of some tries."""
     source, target = np.ones((2, max(nbytes, 1)), np.uint8)
     seconds = []
     for _ in range(tries):

@@ -19,7 +19,7 @@ NAMES = ("overhead", "engines", "collectives", "cohort", "scaling", "clustering"
 
 LARGEST = 10 ** 9
 PICTURES = (".png", ".svg", ".pdf")
-# The smallest value of a whole number is 1, but for these. They are measured from 100 clients on.
+# Whole numbers must be 1 or more, except these. `largest` starts at 100, the fewest clients that are measured.
 SMALLEST = {"mini_batch": 0, "largest": 100}
 
 
@@ -33,12 +33,12 @@ def run_benchmark(name: str, settings: list[str], json_path: str | None, picture
         refuse_outputs(json_path, picture_path)
         found = measure(world, **chosen)
     except BadInput as error:
-        # Every rank sees it, so one of them prints it.
+        # Every rank raises this error, so only one prints it.
         if reports_refusal():
             print(f"benchmarks: {error}", file=sys.stderr)
         return BAD_INPUT
     except FedmpiError as error:
-        # Only this rank may have seen it, so it ends the others too.
+        # Perhaps only this rank raises this error, so it ends the others too.
         world.fail(f"benchmarks: {error}", error.code)
     if world.rank == 0:
         print(format_table(found))
@@ -52,7 +52,7 @@ def run_benchmark(name: str, settings: list[str], json_path: str | None, picture
 
 
 def refuse_outputs(*paths: str | None) -> None:
-    """Raise BadInput now, and not after the measurement, for files that cannot be written."""
+    """Raise BadInput before the measurement for files that cannot be written."""
     for path in filter(None, paths):
         if not Path(path).parent.is_dir() or Path(path).is_dir():
             raise BadInput(f"{path}: cannot be written; give the name of a file in a folder that is there")
@@ -66,7 +66,7 @@ def find_benchmark(name: str, settings: list[str]) -> tuple[Callable[..., dict |
     if name not in NAMES:
         raise BadInput(f"benchmark {name!r} is not known; the benchmarks are {', '.join(NAMES)}")
     measure = importlib.import_module(f"benchmarks.{name}").measure
-    # The first parameter of each is the world.
+    # The first parameter is the world.
     defaults = {p.name: p.default for p in list(inspect.signature(measure).parameters.values())[1:]}
     chosen = {}
     for text in settings:

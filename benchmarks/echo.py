@@ -1,4 +1,4 @@
-"""The method of the benchmarks of communication: FedAvg without local steps."""
+"""FedAvg without local steps, for benchmarks of communication."""
 from __future__ import annotations
 
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""All engines on the same clients in one process: seconds of local training, and how far their results are apart."""
+"""Time the local training of the same clients by all engines in one process, and compare their results."""
 from __future__ import annotations
 
 import dataclasses
@@ -17,7 +17,7 @@ def measure(world, model="mlp", shape="digits", clients=100, samples=40, batch=1
             device="auto", precision="float32") -> dict | None:
     """Return rank 0's table of seconds per engine; the ratio is loop / vmap (above 1: vmap is faster).
 
-    `graphs` is vmap with CUDA graphs; on a CPU the same steps, called."""
+    `graphs` is vmap with CUDA graphs; on a CPU its steps are called as vmap's are."""
     pixels, classes = SHAPES[shape]
     rig = Rig(world, Synthetic(pixels, classes, np.full(clients, samples)), {
         "model": model, "method": method, "train": {"batch": batch}, "device": device, "precision": precision,
@@ -40,7 +40,8 @@ def measure(world, model="mlp", shape="digits", clients=100, samples=40, batch=1
         if repeat:
             rows.append(row | {"ratio": row["loop_seconds"] / row["vmap_seconds"],
                                "graphs_ratio": row["loop_seconds"] / row["graphs_seconds"]})
-    steps = len(group.clients) * -(-samples // batch)      # of the method's first descent
+    # of the method's first descent
+    steps = len(group.clients) * -(-samples // batch)
     median = {name: float(np.median([row[f"{name}_seconds"] for row in rows])) for name in engines}
     apart = max(float((a - b).abs().max()) for name in ("vmap", "graphs")
                 for a, b in zip(found["loop"], found[name], strict=True))

@@ -1,5 +1,6 @@
-"""What the same bits on any number of ranks cost: rounds with `server.reduce` exact and float32 by turns, in CPU
-seconds of all ranks, which other work on the machine disturbs less than it does a clock."""
+"""Measure what the same bits on any number of ranks cost: `server.reduce` is exact and float32 by turns.
+
+Figures are CPU seconds of all ranks, because other work on the machine disturbs them less than wall time."""
 from __future__ import annotations
 
 import time
@@ -15,17 +16,21 @@ HOW = ("exact", "float32")
 
 def measure(world, model="cnn4", shape="cifar100", clients=20, samples=200, batch=10, engine="loop", method="fedavg",
             pairs=10, sums=5, hosts=True) -> dict | None:
-    """Return rank 0's table: per pair the CPU seconds of a whole round and of the server's step alone, in both ways,
-    and the difference of the steps as a share of the round. None on other ranks."""
+    """Return rank 0's table, and None on other ranks.
+
+    A row has the CPU seconds of a whole round and of the server's step alone for both values, and as the ratio 1 plus
+    the difference of the steps as a share of the float32 round."""
     pixels, classes = SHAPES[shape]
     settings = {"model": model, "method": method, "train": {"batch": batch}, "engine": engine, "device": "cpu"}
     rig, rows = Rig(world, Synthetic(pixels, classes, np.full(clients, samples)),
                     settings | {"server": {"hosts_clients": hosts}}), []
     for pair in range(pairs + 1):
-        order = HOW[::-1] if pair % 2 else HOW      # neither is always the first
+        # Each of the two is first in every other pair.
+        order = HOW[::-1] if pair % 2 else HOW
         rounds = {how: spent(world, lambda t=pair: rig.round(t)) for how in order if use(rig, how)}
         steps = {how: spent(world, lambda: repeat(rig.step, sums)) / sums for how in order if use(rig, how)}
-        if pair and world.rank == 0:      # the first one warms up
+        # The first pair warms up.
+        if pair and world.rank == 0:
             rows.append({"round_exact": rounds["exact"], "round_float32": rounds["float32"],
                          "step_exact": steps["exact"], "step_float32": steps["float32"],
                          "ratio": 1 + (steps["exact"] - steps["float32"]) / rounds["float32"]})
@@ -39,7 +44,7 @@ def measure(world, model="cnn4", shape="cifar100", clients=20, samples=200, batc
 
 
 def use(rig: Rig, how: str) -> Rig:
-    """Let a rig sum so from now on: two rigs would differ in where their memory lies, by more than sums cost."""
+    """Set how a rig sums from now on. Two rigs would lie at other places in memory, which costs more than sums do."""
     rig.config = rig.parts.pool.hosted.config = replace(rig.config, server=replace(rig.config.server, reduce=how))
     return rig
 
@@ -51,7 +56,8 @@ def repeat(work, times: int) -> None:
 
 def spent(world, work) -> float:
     """Return the CPU seconds of all ranks in work(), at rank 0."""
-    world.gather(np.zeros(1), np.ones(world.size, np.int64))      # all start together
+    # All start together.
+    world.gather(np.zeros(1), np.ones(world.size, np.int64))
     begin = time.process_time()
     work()
     mine = np.array([time.process_time() - begin])

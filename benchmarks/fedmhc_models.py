@@ -1,7 +1,7 @@
-"""FedMHC with all three models of a client judged in one run, to see what its personal model gains over its group's.
+"""FedMHC with all three models of a client evaluated in one run, to see what its personal model gains over its group's.
 
-`accuracy_mean` is that of theta_i, as ever; `accuracy_mean_unadapted` that of w_i = (phi, H_m) as it will be downloaded
-next, m as the client chose it last; `accuracy_mean_after` that of w_i right after local training.
+`accuracy_mean` is the accuracy of theta_i, as in FedMHC; `accuracy_mean_unadapted` that of w_i = (phi, H_m) as it will
+be downloaded next, with the m that the client chose last; `accuracy_mean_after` that of w_i right after local training.
 jobs/strengths_fedmhc.yaml runs it."""
 from __future__ import annotations
 
@@ -17,8 +17,10 @@ from fedmpi.models.tables import table_row
 
 
 class Mine(NamedTuple):
-    theta: Annotated[Tensor, WHOLE]      # (d,) the personal model
-    m: Tensor          # () the head chosen last
+    # (d,) the personal model
+    theta: Annotated[Tensor, WHOLE]
+    # () the head chosen last
+    m: Tensor
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""The first day with a GPU, in one command: is it right, how fast is it, and did a change help?
+"""The first day with a GPU, in one command: are results correct, how fast is it, and did a change help?
 
     python benchmarks/gpu_day.py correctness --out DIR [--budget 560] [--device cpu] [--small] [--only STEP,STEP]
     python benchmarks/gpu_day.py figures --out DIR
@@ -6,8 +6,8 @@
     python benchmarks/gpu_day.py table DIR/gpu_day.json ... [--markdown]
     python benchmarks/gpu_day.py steps
 
-Each part fits into ten minutes. DIR/gpu_day.json is whole after every step, so that a part that is killed keeps what it
-has found; DIR/gpu_day.log holds what the steps printed. See docs/gpu.md."""
+Each part takes at most ten minutes. DIR/gpu_day.json is complete after every step, so a part that is killed keeps its
+results; DIR/gpu_day.log holds what the steps printed. See docs/gpu.md."""
 from __future__ import annotations
 
 import argparse
@@ -44,14 +44,15 @@ def parse(words: list[str] | None, parts: list[str]) -> argparse.Namespace:
     for part in parts:
         one = doing.add_parser(part)
         one.add_argument("--out", type=Path, required=True, help="folder for gpu_day.json and gpu_day.log")
-        one.add_argument("--budget", type=float, default=BUDGET_S, help="seconds from now, all steps together")
+        one.add_argument("--budget", type=float, default=BUDGET_S, help="seconds for all steps together")
         one.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
-        one.add_argument("--small", action="store_true", help="the cheapest of everything, to try the steps")
-        one.add_argument("--only", default="", help="steps, separated by commas; `steps` lists them")
+        one.add_argument("--small", action="store_true", help="run the cheapest cases, only to see that the steps work")
+        one.add_argument("--only", default="", help="names of steps, separated by commas; `steps` lists them")
         one.set_defaults(do=take, part=part)
     one = doing.add_parser("table")
-    one.add_argument("files", type=Path, nargs="+", help="gpu_day.json files or their folders; later ones win")
-    one.add_argument("--markdown", action="store_true", help="as the README has it")
+    one.add_argument("files", type=Path, nargs="+", help="gpu_day.json files or their folders; later ones replace "
+                     "the same steps of earlier ones")
+    one.add_argument("--markdown", action="store_true", help="print Markdown, as in a report's README.md")
     one.set_defaults(do=show)
     doing.add_parser("steps").set_defaults(do=name_steps)
     return parser.parse_args(words)
@@ -76,7 +77,7 @@ def take(given: argparse.Namespace) -> int:
 
 
 def end_by_signal() -> None:
-    """Let SIGTERM be an exception, so that the step under way is ended, too."""
+    """Let SIGTERM raise SystemExit, so that the step under way is ended too."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
 
 
@@ -97,7 +98,7 @@ def name_steps(_given: argparse.Namespace) -> int:
 
 
 def commit() -> str:
-    """Return the checkout's commit; where there is no git, what FEDMPI_COMMIT says."""
+    """Return the commit of the checkout; without git the value of FEDMPI_COMMIT."""
     try:
         done = subprocess.run(["git", "-C", str(ROOT), "rev-parse", "--short", "HEAD"], capture_output=True, text=True)
     except OSError:

@@ -1,4 +1,4 @@
-"""A bare PyTorch loop against a fedmpi round that takes the same SGD steps, on the same cores, in one run."""
+"""Time a fedmpi round and a bare PyTorch loop that take the same SGD steps, on the same cores, in one run."""
 from __future__ import annotations
 
 import numpy as np
@@ -10,10 +10,10 @@ from benchmarks.synthetic import SHAPES, Synthetic
 
 def measure(world, model="cnn4", shape="cifar100", clients=20, samples=200, batch=10, engine="loop", method="fedavg",
             repeats=5, device="auto", hosts=False) -> dict | None:
-    """Return rank 0's table: per repeat the seconds of both, their ratio, steps per second. None on other ranks.
+    """Return rank 0's table, with the seconds of both, their ratio and steps per second; None on other ranks.
 
-    Under mpiexec the bare loop runs on every rank that hosts clients, over that rank's clients, at the same time;
-    its seconds are the slowest rank's."""
+    Under mpiexec the bare loop runs at the same time on every rank that hosts clients, over that rank's clients; its
+    seconds are the slowest rank's."""
     pixels, classes = SHAPES[shape]
     sizes = np.full(clients, samples)
     rig = Rig(world, Synthetic(pixels, classes, sizes), {
@@ -26,7 +26,8 @@ def measure(world, model="cnn4", shape="cifar100", clients=20, samples=200, batc
     for repeat in range(repeats + 1):
         slowest, steps = rig.slowest(bare.run if bare else lambda: (0., 0))
         seconds = rig.round(repeat)
-        if repeat and world.rank == 0:      # the first one warms up
+        # The first repeat warms up.
+        if repeat and world.rank == 0:
             rows.append({"bare_seconds": slowest, "round_seconds": seconds, "ratio": seconds / slowest,
                          "bare_steps_per_second": steps / slowest, "steps_per_second": steps / seconds})
     if world.rank:

@@ -1,4 +1,4 @@
-"""A picture of a benchmark's figures: seconds or rates on the left, the ratio on the right."""
+"""Draw a benchmark's figures: seconds or rates on the left, the ratio on the right."""
 from __future__ import annotations
 
 from pathlib import Path
@@ -7,7 +7,7 @@ from fedmpi import registry
 
 
 def plot(found: dict, path: str | Path) -> None:
-    """Draw the rows of a benchmark as PNG, SVG or PDF, by the name of the file."""
+    """Draw the rows of a benchmark as PNG, SVG or PDF; the ending of the path decides."""
     import matplotlib
     matplotlib.use("Agg")
     from matplotlib import pyplot
@@ -21,7 +21,8 @@ def plot(found: dict, path: str | Path) -> None:
     if "method" in rows[0]:
         bars(pyplot, found, path)
         return
-    across = "clients" if "clients" in rows[0] else None      # else the repeats
+    # None: repeats
+    across = "clients" if "clients" in rows[0] else None
     x = [row[across] for row in rows] if across else list(range(1, len(rows) + 1))
     seconds = [k for k in rows[0] if k.endswith("seconds")]
     figure, (left, right) = pyplot.subplots(1, 2, figsize=(9, 3.2), layout="constrained")
@@ -46,7 +47,7 @@ def plot(found: dict, path: str | Path) -> None:
 
 
 def compare(pyplot, found: dict, path: str | Path) -> None:
-    """Draw seconds, multiply-adds and bytes by clients, a line for each way; what costs nothing has none."""
+    """Draw seconds, multiply-adds and bytes over clients, one line per similarity; zeros are left out."""
     figure, three = pyplot.subplots(1, 3, figsize=(10, 3.2), layout="constrained")
     labels = {"seconds": "server's seconds", "multiply_adds": "server's multiply-adds",
               "moved_mib": "MiB down and up, all clients"}
@@ -64,7 +65,7 @@ def compare(pyplot, found: dict, path: str | Path) -> None:
 
 
 def race(pyplot, found: dict, path: str | Path) -> None:
-    """Draw a bar for each contender: its seconds over those of the yardstick."""
+    """Draw a bar for each engine and framework: its seconds over those of the bare loop."""
     figure, axes = pyplot.subplots(figsize=(6, 3.2), layout="constrained")
     axes.bar_label(axes.bar([row["who"] for row in found["rows"]], [row["ratio"] for row in found["rows"]]), fmt="%.2f")
     axes.axhline(1, color="grey", linestyle="--")
@@ -74,7 +75,7 @@ def race(pyplot, found: dict, path: str | Path) -> None:
 
 
 def bars(pyplot, found: dict, path: str | Path) -> None:
-    """Draw each column's figures by method."""
+    """Draw the figures of each column, one bar per method."""
     columns = [name for name in found["rows"][0] if name != "method"]
     figure, several = pyplot.subplots(1, len(columns), figsize=(3 * len(columns), 3.2), layout="constrained",
                                       squeeze=False)

@@ -1,4 +1,4 @@
-"""What it costs to check the samples of a federation: every client's are hashed when a rank reads them first."""
+"""Measure what it costs to check samples: a rank hashes those of a client when it reads them for the first time."""
 from __future__ import annotations
 
 import tempfile
@@ -17,8 +17,8 @@ from fedmpi.storage import seal
 def measure(world, model="cnn4", shape="cifar100", clients=20, samples=250, repeats=3) -> dict | None:
     """Return rank 0's table: CPU seconds of hashes in a first round, in which clients train and are evaluated.
 
-    The ratio is their share of rank 0's CPU seconds in that round. Start it without a launcher: rank 0 then hosts all
-    clients."""
+    The ratio is their share of rank 0's CPU seconds in that round. Start this benchmark without a launcher, so that
+    rank 0 hosts all clients."""
     rows = []
     with tempfile.TemporaryDirectory() as folder:
         settings = write_federation(folder, shape, clients, samples) | {"model": model}
@@ -38,7 +38,7 @@ def measure(world, model="cnn4", shape="cifar100", clients=20, samples=250, repe
 
 
 def write_federation(folder: str, shape: str, clients: int, samples: int) -> dict:
-    """Write random samples to a file; return the settings of its federation, in which 4 of 5 are for training."""
+    """Write random samples to a file; return the settings of a federation of them, with 80 % for training."""
     (features, classes), draw = SHAPES[shape], np.random.default_rng(0)
     count = clients * samples * 5 // 4
     x = draw.integers(0, 256, (count, *features), np.uint8) if len(features) == 3 else draw.random(
@@ -50,7 +50,7 @@ def write_federation(folder: str, shape: str, clients: int, samples: int) -> dic
 
 @contextmanager
 def timed_hashes():
-    """Yield a list whose number grows by the CPU seconds that checksums of rows take."""
+    """Yield a list of one number, to which the CPU seconds of checksums of rows are added."""
     spent, digest_pieces = [0.], seal.digest_pieces
 
     def timed(*args):

@@ -1,4 +1,4 @@
-"""What all benchmarks share: a pool on a made-up federation, and clocks that all ranks start together."""
+"""What all benchmarks share: a pool on a synthetic federation, and measurements that all ranks start together."""
 from __future__ import annotations
 
 import time
@@ -13,7 +13,7 @@ from fedmpi.method import Participants
 
 
 class Rig:
-    """Every rank builds one; all ranks call the same verbs in the same order."""
+    """A pool whose rounds are timed. Every rank builds one, and all ranks call the same methods in the same order."""
 
     def __init__(self, world, federation, settings: dict):
         self.world, self.config = world, resolve({"data": {"clients": len(federation.sizes)}, **settings})
@@ -21,20 +21,21 @@ class Rig:
         self.shared = self.parts.shared
 
     def network(self):
-        """Return a new module like the model's."""
+        """Return a new module like the one that is trained."""
         shape = self.parts.federation.shape
         inputs = (shape[2], *shape[:2]) if len(shape) == 3 else shape
         return self.config.model.build(inputs, self.parts.federation.classes)
 
     def slowest(self, work) -> tuple[float, int]:
         """Run work() -> (seconds, steps) on every rank at once; return the slowest rank's seconds and all steps."""
-        self.world.gather(np.zeros(1), np.ones(self.world.size, np.int64))      # all start together
+        # All start together.
+        self.world.gather(np.zeros(1), np.ones(self.world.size, np.int64))
         mine = np.array([work()], np.float64)
         every = self.world.gather(mine, np.ones(self.world.size, np.int64))
         return (0., 0) if every is None else (float(every[:, 0].max()), int(every[:, 1].sum()))
 
     def round(self, t: int, share: float = 1., ranks=None) -> float:
-        """Run one round without evaluation, participants at home or at `ranks`; return rank 0's seconds."""
+        """Run one round without evaluation, participants on their own ranks or on `ranks`; return rank 0's seconds."""
         pool, parts = self.parts.pool, self.parts
         if self.world.rank:
             pool.serve()
@@ -50,7 +51,7 @@ class Rig:
         return seconds
 
     def step(self) -> None:
-        """Do the server's step of the last round once more."""
+        """Repeat the server's step of the last round."""
         if self.world.rank:
             self.parts.pool.serve()
             return

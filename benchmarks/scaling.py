@@ -1,4 +1,4 @@
-"""Strong scaling: the same round on this many ranks and on the first worker alone, in one run."""
+"""Measure strong scaling: the same round on all workers and on the first worker alone, in one run."""
 from __future__ import annotations
 
 import numpy as np

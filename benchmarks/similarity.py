@@ -1,5 +1,6 @@
-"""What a round of online clustering costs (LCFed's figure 3): the server, to see which cluster each client is like, and
-all clients' bytes. By low-rank images (LCFed), by whole models' cosines or distances, or by losses at the clients."""
+"""Measure what a round of online clustering costs (LCFed's figure 3): the server's time to assign clients to clusters,
+and all clients' bytes. Clients are assigned by low-rank images (LCFed), by cosines or distances of whole models, or by
+losses at the clients."""
 from __future__ import annotations
 
 import time
@@ -13,14 +14,15 @@ from fedmpi.clustering.kmeans_and_linkage import find_nearest
 from fedmpi.clustering.low_rank import compute_cosines, count_multiply_adds
 from fedmpi.models.build import build_model
 
-SHAPE, CLASSES = (28, 28, 1), 10      # MNIST's
+# those of MNIST
+SHAPE, CLASSES = (28, 28, 1), 10
 
 
 def measure(world, model="lenet5", components=50, largest=1000, repeats=3) -> dict | None:
-    """Return rank 0's table of multiply-adds, seconds and MiB down and up for N = largest / 10 and largest clients, all
-    of which take part, in K = N / 10 clusters.
+    """Return rank 0's table of multiply-adds, seconds and MiB down and up.
 
-    The ratio is the seconds of low-rank images over those of cosines of whole models, at the larger size."""
+    N = largest / 10 and N = largest clients take part, in K = N / 10 clusters. The ratio is the seconds of low-rank
+    images over those of cosines of whole models, for the larger N."""
     if world.rank:
         return None
     network = build_model(registry.find_class("models", model)(), SHAPE, BYTES, CLASSES, 0)
@@ -40,7 +42,7 @@ def measure(world, model="lenet5", components=50, largest=1000, repeats=3) -> di
 
 
 def spent(n: int, k: int, length: int, repeats: int, decide) -> float:
-    """Return the seconds of assigning n rows to k centres, the median of some repeats."""
+    """Return the seconds to assign n rows to k centres, the median of some repeats."""
     generator = torch.Generator().manual_seed(n)
     models, centres = (torch.randn(m, length, generator=generator) for m in (n, k))
     seconds = []

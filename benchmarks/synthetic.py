@@ -13,7 +13,11 @@ SHAPES = {"cifar100": ((32, 32, 3), 100), "cifar10": ((32, 32, 3), 10), "mnist":
 
 @dataclass
 class Synthetic:
-    """`sizes` (N,) training samples per client; `tests` test samples each; uint8 images or float32 vectors."""
+    """Random uint8 images or float32 vectors.
+
+    Args:
+        sizes: (N,) training samples per client
+        tests: test samples per client"""
     shape: tuple[int, ...]
     classes: int
     sizes: np.ndarray

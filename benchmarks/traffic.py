@@ -1,4 +1,4 @@
-"""What a client receives and sends in a round, in MB as FedMHC's table II prints them. Nothing is trained."""
+"""Count what a client receives and sends in a round, in MB as in FedMHC's table II. Nothing is trained."""
 from __future__ import annotations
 
 import numpy as np
@@ -15,9 +15,9 @@ CLUSTERS = {"fedavg": None, "fesem": "k", "ifca": "k", "pfedcam": "K", "fedmhc":
 
 
 def measure(world, clusters=4, models="cnn4,resnet18") -> dict | None:
-    """Return rank 0's table: a row for each method, a column for each data set and network.
+    """Return rank 0's table, with a row for each method and a column for each data set and network.
 
-    The ratio is FedMHC's bytes over IFCA's, of the first column."""
+    The ratio is FedMHC's bytes over IFCA's in the first column."""
     if world.rank:
         return None
     rows = [{"method": registry.find_class("methods", name).title} for name in METHODS]
@@ -33,7 +33,7 @@ def measure(world, clusters=4, models="cnn4,resnet18") -> dict | None:
 
 
 def ledger(name: str, model, shape: tuple[int, ...], clusters: int, **settings) -> int:
-    """Return the exact bytes down and up of a client in a round of a method with so many clusters."""
+    """Return the exact bytes that a client receives and sends in a round of a method with so many clusters."""
     settings |= {CLUSTERS[name]: clusters} if CLUSTERS[name] else {}
     method = registry.find_class("methods", name)(**settings).with_model(model)
     shared, mine = method.init(CLIENTS)

@@ -1,4 +1,4 @@
-"""What settings of local training cost beside plain SGD: CPU seconds of the same clients and steps in one process."""
+"""Compare settings of local training with plain SGD, by CPU seconds of the same clients and steps in one process."""
 from __future__ import annotations
 
 import dataclasses
@@ -11,14 +11,14 @@ from benchmarks.synthetic import SHAPES, Synthetic
 from fedmpi.clients.state_store import copy_to_numpy
 from fedmpi.config.schema import Train
 
-# What is set beside plain SGD, by name; the first one is what the others are compared with.
+# name -> settings that differ from plain SGD; the others are compared with the first one.
 VARIANTS = {"sgd": {}, "momentum": {"momentum": .9}, "adamw": {"optimizer": "adamw", "weight_decay": .01},
             "clip": {"clip_norm": 1.}, "smoothing": {"label_smoothing": .1}, "augment": {"augment": ("crop", "flip")}}
 
 
 def measure(world, model="cnn4", shape="cifar10", clients=10, samples=100, batch=10, engine="loop",
             repeats=5) -> dict | None:
-    """Return rank 0's table of CPU seconds per setting, in turns; the ratio is AdamW / plain SGD."""
+    """Return rank 0's table of CPU seconds per setting, measured by turns; the ratio is AdamW / plain SGD."""
     pixels, classes = SHAPES[shape]
     rig = Rig(world, Synthetic(pixels, classes, np.full(clients, samples)), {
         "model": model, "train": {"batch": batch}, "engine": engine, "device": "cpu",
@@ -34,7 +34,7 @@ def measure(world, model="cnn4", shape="cifar10", clients=10, samples=100, batch
             begin = time.process_time()
             group.train(0, ids, group.clients, False)
             row[f"{name}_seconds"] = time.process_time() - begin
-        # the first one warms up
+        # The first repeat warms up.
         if repeat:
             rows.append(row | {"ratio": row["adamw_seconds"] / row["sgd_seconds"]})
     over = {f"{name}_over_sgd": float(np.median([row[f"{name}_seconds"] / row["sgd_seconds"] for row in rows]))

@@ -1,1 +1,1 @@
-"""The first day with a GPU: what is right there, and how fast. See gpu_day.py beside this folder."""
+"""Checks and timings for the first day with a GPU. See gpu_day.py beside this folder."""

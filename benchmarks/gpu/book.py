@@ -1,6 +1,6 @@
 """Fill the book of a day: see fedmpi/report/gpu_day.py for its sections.
 
-A step hands over notes: (section, values). In a section of ROWS a note is a row; in one of FACTS it is merged."""
+A step hands over notes: (section, values). In a section of ROWS a note adds a row; in one of FACTS it is merged."""
 from __future__ import annotations
 
 import json
@@ -12,7 +12,7 @@ from fedmpi.storage.atomic import atomic
 
 
 def note(book: dict, step: str, section: str, values: dict) -> None:
-    """Enter what a step found."""
+    """Add a step's note to the book."""
     if section in BOOK_ROWS:
         book[section].append({"step": step, **plain(values)})
     else:
@@ -20,7 +20,7 @@ def note(book: dict, step: str, section: str, values: dict) -> None:
 
 
 def plain(value):
-    """Return a value that JSON can hold: numbers that are not finite become None."""
+    """Return a copy that JSON can hold: numbers that are not finite become None."""
     if isinstance(value, dict):
         return {str(k): plain(v) for k, v in value.items()}
     if isinstance(value, list | tuple):
@@ -31,6 +31,6 @@ def plain(value):
 
 
 def store(book: dict, path: Path) -> None:
-    """Write a book; whatever happens, the file holds this one or the one before."""
+    """Write a book; the file always holds either this one or the one before, whatever happens."""
     with atomic(path) as part:
         part.write_text(json.dumps(book, indent=1, allow_nan=False) + "\n")

@@ -1,4 +1,4 @@
-"""Timing: medians and spreads of repeats, on the GPU's own clock where work is short, and what the machine can do."""
+"""Time work by medians and spreads of repeats; short work by the GPU's own clock."""
 from __future__ import annotations
 
 import time
@@ -8,12 +8,13 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-WARM = 3         # calls before the first that counts; fewer where they take longer than WARM_S
+# Calls before the first that counts; fewer if they take longer than WARM_S.
+WARM = 3
 WARM_S = 1.
 
 
 class Spent(NamedTuple):
-    """Seconds: the median of repeats, and the quarter above the median less that below, as a share of it."""
+    """The median of repeats in seconds, and their interquartile range as a share of it."""
     seconds: float
     spread: float
 
@@ -29,9 +30,11 @@ def wait(device: str) -> None:
 
 def measure(work: Callable[[], object], device: str, repeats: int = 7, most_s: float = 3.,
             warm_s: float = WARM_S) -> Spent:
-    """Time work() on the wall clock until the device is done; after 3 repeats no more are begun behind `most_s`.
+    """Time work() on the wall clock until the device is done.
 
-    `warm_s`: seconds behind which no call to warm up is begun."""
+    Args:
+        most_s: after these seconds no repeat is begun, if there were 3
+        warm_s: after these seconds no call to warm up is begun"""
     begin = time.perf_counter()
     for _ in range(WARM):
         if time.perf_counter() - begin < warm_s:
@@ -47,7 +50,7 @@ def measure(work: Callable[[], object], device: str, repeats: int = 7, most_s: f
 
 
 def measure_kernel(work: Callable[[], object], device: str, repeats: int = 20) -> Spent:
-    """Time work() by events on the GPU, without the host's share; on a CPU by its clock."""
+    """Time work() by events on the GPU, without the host's share; on a CPU by the wall clock."""
     if device == "cpu":
         return measure(work, device, min(repeats, 3), warm_s=.01)
     for _ in range(WARM):

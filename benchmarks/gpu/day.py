@@ -1,7 +1,7 @@
-"""Takes the steps of a day one after another, each in a process of its own that may crash, hang or run out of time.
+"""Take the steps of a day one after another, each in its own process, which may crash, hang or run out of time.
 
-A step's process is a fork of this one, which has loaded the libraries and never touches a GPU. One that dies, or is
-silent for too long, is started again behind the case at which that happened."""
+A step's process is a fork of this one, which has loaded the libraries and never touches a GPU. A step that dies, or is
+silent for too long, is started again after the case at which that happened."""
 from __future__ import annotations
 
 import contextlib
@@ -23,28 +23,40 @@ from benchmarks.gpu import book
 from benchmarks.gpu.notes import Notes, Options, read
 from fedmpi.report import gpu_day
 
-MARK = "FEDMPI_GPU_DAY"      # in the environment of every program that a step starts
-RESERVE_S = 6.               # of the budget, for the end: the table
-LOOK_S = .05                 # between looks at a step's process
-STORE_S = 2.                 # between books that are written while a step works
-TRIES = 5                    # of a step whose process dies
-DIES_WITH_PARENT = 1         # PR_SET_PDEATHSIG
+# A variable in the environment of every program that a step starts.
+MARK = "FEDMPI_GPU_DAY"
+# Part of the budget that is kept for printing the table at the end.
+RESERVE_S = 6.
+# Time between looks at a step's process.
+LOOK_S = .05
+# Time between two writes of the book while a step works.
+STORE_S = 2.
+# Processes of one step at most, if they die.
+TRIES = 5
+# PR_SET_PDEATHSIG of prctl
+DIES_WITH_PARENT = 1
 
 
 @dataclass(frozen=True)
 class Step:
-    """`call` is "module:function", function(notes, *words); limits in seconds: of the whole step, and of silence.
-    A step is skipped where less than `needs_s` of the budget is left."""
+    """A function that is called in its own process, and the limits of its time.
+
+    Args:
+        call: "module:function", called as function(notes, *words)
+        limit_s: seconds of the whole step at most
+        silent_s: seconds without a note after which the process counts as hung
+        needs_s: the step is skipped if less than this is left of the budget
+        words: further arguments of the function"""
     name: str
     call: str
     limit_s: float
     silent_s: float = 60.
     needs_s: float = 10.
-    words: tuple[str, ...] = ()      # more arguments of the function
+    words: tuple[str, ...] = ()
 
 
 class Day:
-    """The steps of a part, the time that they have together, and the book that they fill."""
+    """Takes the steps of a part within their common budget, and fills the book."""
 
     def __init__(self, part: str, steps: list[Step], to: Path, budget_s: float, device: str, small: bool, head: dict):
         self.part, self.steps, self.to, self.end = part, steps, to, time.monotonic() + budget_s - RESERVE_S
@@ -55,7 +67,7 @@ class Day:
         self.book |= head
 
     def go(self) -> dict:
-        """Take all steps; return the book, which is on the disk, too."""
+        """Take all steps; return the book, which is also written to disk."""
         book.store(self.book, self.path)
         with tempfile.TemporaryDirectory(prefix="gpu-day-") as work:
             options = Options(self.device, self.small, Path(work))
@@ -92,7 +104,7 @@ class Day:
 
 
 class Try:
-    """One process of a step."""
+    """Runs one process of a step."""
 
     def __init__(self, day: Day, step: Step, options: Options, notes: Path, deadline: float):
         self.day, self.step, self.notes, self.deadline, self.mark = day, step, notes, deadline, uuid.uuid4().hex
@@ -103,7 +115,7 @@ class Try:
                                                           os.getpid()))
 
     def watch(self) -> str:
-        """Wait for the end of the process, enter its notes as they come; return why it did not end well, or ""."""
+        """Enter the notes of the process as they come until it ends; return why it did not end well, or ""."""
         try:
             with later(signal.SIGTERM):
                 self.process.start()
@@ -134,7 +146,7 @@ class Try:
         return f" in case {cases[-1]}" if cases else ""
 
     def enter(self) -> None:
-        """Enter the notes that have come since the last look."""
+        """Enter the notes that came since the last look."""
         lines = read(self.notes)
         if len(lines) > self.entered:
             self.news = time.monotonic()
@@ -147,18 +159,21 @@ class Try:
         self.entered = len(lines)
 
     def keep_log(self) -> None:
-        """Add what the process said to the day's log."""
+        """Append what the process printed to the day's log."""
         self.log.touch()
         with self.day.log.open("a") as file:
             file.write(self.log.read_text(errors="replace"))
 
     def kill(self) -> None:
-        """End the process, then all programs that it has started: one may just be beginning, so look twice."""
+        """Kill the process, then all programs that it started."""
+        # SIGTERM came before the process was started.
         if self.process.pid is None:
-            return      # SIGTERM came before it was started
+            return
         if self.process.is_alive():
             self.process.kill()
-        self.process.join(10)      # one that waits in the driver may stay: the day goes on without it
+        # A process that waits in the driver may stay; the day goes on without it.
+        self.process.join(10)
+        # Look twice: a program may be just starting.
         for _ in range(2):
             for pid in marked(self.mark):
                 with contextlib.suppress(ProcessLookupError, PermissionError):
@@ -168,7 +183,7 @@ class Try:
 
 @contextlib.contextmanager
 def later(number: signal.Signals):
-    """Let a signal wait until the block is over: one that came while a process starts would leave it to itself."""
+    """Delay a signal until the block is over: during the start of a process it would leave that process running."""
     signal.pthread_sigmask(signal.SIG_BLOCK, {number})
     try:
         yield
@@ -177,7 +192,7 @@ def later(number: signal.Signals):
 
 
 def work(step: Step, options: Options, path: Path, deadline: float, log: Path, mark: str, parent: int) -> None:
-    """Be the process of a step."""
+    """Run a step in this process, which was forked for it."""
     die_with(parent)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
@@ -193,14 +208,15 @@ def work(step: Step, options: Options, path: Path, deadline: float, log: Path, m
 
 
 def die_with(parent: int) -> None:
-    """Let the kernel kill this process when the one that started it ends, so that nothing stays on the GPU."""
+    """Let the kernel kill this process when its parent ends, so that nothing stays on the GPU."""
     ctypes.CDLL(None).prctl(DIES_WITH_PARENT, signal.SIGKILL)
-    if os.getppid() != parent:      # it ended before the kernel was asked
+    # The parent ended before the kernel was asked.
+    if os.getppid() != parent:
         os._exit(1)
 
 
 def marked(mark: str) -> list[int]:
-    """Return the processes in whose environment a mark is."""
+    """Return the ids of the processes that have a mark in their environment."""
     found = []
     for path in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
@@ -214,7 +230,7 @@ def named(notes: Path, key: str) -> list[str]:
 
 
 def last_line(log: Path) -> str:
-    """Return the last line of a log that tells of an error, or else the last; a crash's own report tells little."""
+    """Return the last line of a log that names an error, otherwise the last line; the report of a crash says little."""
     lines = [line.strip() for line in log.read_text(errors="replace").splitlines() if line.strip()]
     telling = [line for line in lines if re.search(r"[Ee]rror\b|assert", line)
                and not line.startswith(("Fatal Python error", "Extension modules", "File "))]

@@ -1,18 +1,20 @@
-"""A candidate for the engine: one step of cnn4 for many clients, layer by layer, without autograd.
+"""One step of cnn4 for many clients, layer by layer, without autograd: a candidate for an engine.
 
-Images lie as (c, b, height, width, channels), a convolution's weights as (c, positions * channels, o), so that patches
-times weights need no copy of the weights, and a weight's gradient goes into it by the product that computes it.
+Images have the layout (c, b, height, width, channels), weights of a convolution (c, positions * channels, o). So the
+product of patches and weights needs no copy of the weights, and the product that computes a weight's gradient adds it
+to the weight.
 Legend: c clients, b batch, o channels out."""
 from __future__ import annotations
 
 import torch
 from torch import Tensor
 
-POOL = ([2, 2], [2, 2], [0, 0], [1, 1])      # kernel, stride, padding, dilation of max-pooling
+# Kernel, stride, padding and dilation of max-pooling.
+POOL = ([2, 2], [2, 2], [0, 0], [1, 1])
 
 
 class HandMade:
-    """The weights of c clients, each in a row of its own whose length is a multiple of 64 numbers (`aligned`)."""
+    """Holds the weights of c clients, one row each; `aligned` rows are a multiple of 64 numbers apart."""
 
     def __init__(self, module, clients: int, device: str, aligned: bool = True):
         found = {name: p.detach() for name, p in module.named_parameters()}
@@ -29,7 +31,7 @@ class HandMade:
             self.w[name], at = view, at + p.numel()
 
     def laid(self, name: str, p: Tensor) -> Tensor:
-        """Return a parameter of the module in the order in which it lies here."""
+        """Return a parameter of the module in the layout that is used here."""
         if p.ndim == 4:
             return p.permute(2, 3, 1, 0).flatten(0, 2)
         if name == "fc1.weight":
@@ -52,24 +54,27 @@ class HandMade:
         self.convolution_backward("conv1", patches1, unpool(g, index1, out1), lr, None)
 
     def convolve(self, name: str, x: Tensor):
-        """Return patches, the ReLU of what was pooled, the places of maxima, and the shape before pooling."""
+        """Return the patches, the ReLU of the pooled output, the indices of the maxima, and the unpooled output."""
         o, i, kh, kw = self.kernels[name]
         c, b, height, width, _ = x.shape
-        windows = x.unfold(2, kh, 1).unfold(3, kw, 1).movedim(4, -1)      # (c, b, height, width, kh, kw, i)
+        # (c, b, height, width, kh, kw, i)
+        windows = x.unfold(2, kh, 1).unfold(3, kw, 1).movedim(4, -1)
         patches = windows.reshape(c, b * (height - kh + 1) * (width - kw + 1), kh * kw * i)
         rows = torch.baddbmm(self.w[f"{name}.bias"], patches, self.w[f"{name}.weight"])
-        out = rows.view(c * b, height - kh + 1, width - kw + 1, o).permute(0, 3, 1, 2)      # channels last in memory
+        # channels last in memory
+        out = rows.view(c * b, height - kh + 1, width - kw + 1, o).permute(0, 3, 1, 2)
         pooled, index = torch.ops.aten.max_pool2d_with_indices(out, *POOL[:3], POOL[3])
         pooled = pooled.permute(0, 2, 3, 1).unflatten(0, (c, b)).relu()
         return patches, pooled, index, out
 
     def linear_backward(self, name: str, x: Tensor, g: Tensor, lr: float) -> Tensor:
-        back = torch.bmm(g, self.w[f"{name}.weight"].mT)      # before the weights move
+        # before the weights change
+        back = torch.bmm(g, self.w[f"{name}.weight"].mT)
         self.move(name, x, g, lr)
         return back
 
     def convolution_backward(self, name: str, patches: Tensor, g: Tensor, lr: float, shape) -> Tensor | None:
-        """Move a convolution's weights by gradients g (c, b, height, width, o); return those of its input."""
+        """Update a convolution's weights by gradients g (c, b, height, width, o); return those of its input."""
         o, i, kh, kw = self.kernels[name]
         c, b, height, width, _ = g.shape
         rows, back = g.reshape(c, -1, o), None
@@ -83,13 +88,13 @@ class HandMade:
         return back
 
     def move(self, name: str, x: Tensor, g: Tensor, lr: float) -> None:
-        """Add -lr times the gradients to weights and biases, as part of the product."""
+        """Add -lr times the gradients to weights and biases, within the product that computes them."""
         self.w[f"{name}.weight"].baddbmm_(x.mT, g, alpha=-lr)
         self.w[f"{name}.bias"].add_(g.sum(1, keepdim=True), alpha=-lr)
 
 
 def unpool(g: Tensor, index: Tensor, out: Tensor) -> Tensor:
-    """Return the gradient before max-pooling, (c, b, height, width, o), of g (c, b, height / 2, width / 2, o)."""
+    """Return the gradient of max-pooling's input (c, b, height, width, o), given g (c, b, height / 2, width / 2, o)."""
     c, b = g.shape[:2]
     back = torch.ops.aten.max_pool2d_with_indices_backward(
         g.flatten(0, 1).permute(0, 3, 1, 2).contiguous(memory_format=torch.channels_last), out, *POOL, False, index)

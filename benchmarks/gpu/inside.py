@@ -1,6 +1,6 @@
-"""All that these steps know of fedmpi's insides, in one file, so that a change there is followed here alone.
+"""The only file of this folder that uses fedmpi's internals, so a change there needs a change only here.
 
-Everything else here uses configurations, the command `fedmpi`, and plain PyTorch."""
+All other files use configurations, the command `fedmpi`, and plain PyTorch."""
 from __future__ import annotations
 
 import gc
@@ -25,12 +25,12 @@ from fedmpi.models import precision
 from fedmpi.server.rounds import send_messages
 from fedmpi.server.sampling import draw_participants
 
-# Settings under which a method shows within two rounds all that it does
+# Settings under which a method does within two rounds all that it ever does.
 SHOWN = {"lcfed": {"K": 2, "D": 4}, "fedcps": {"layers": 1}, "ifca_cam": {"warm_up": 1}, "fesem_cam": {"warm_up": 0},
          "cfl": {"after": 0, "eps1": 10., "eps2": 0.}, "fedgroup": {"K": 2, "first": 2}, "pfedcam": {"K": 3},
          "cgpfl": {"K": 3}}
 
-# What a round's time is spent on: name -> the function that does it
+# The phases of a round: name -> the function that is timed.
 PHASES = {
     "hear": "fedmpi.clients.hosted.HostedClients.hear", "plans": "fedmpi.engines.cohort.Cohort.plans",
     "pad": "fedmpi.engines.vmap.pad", "descend": "fedmpi.engines.cohort.Cohort.descend",
@@ -41,10 +41,11 @@ PHASES = {
 
 
 class Lab:
-    """All ranks of a run in this process: a federation, a method and an engine, driven round by round."""
+    """Runs a federation round by round in this process, with one method and one engine."""
 
     def __init__(self, federation, device: str, settings: dict, engine: str = "loop", **forced):
-        gc.collect()      # an earlier Lab goes round in circles, and holds memory of the GPU
+        # An earlier Lab is part of reference cycles, which hold memory of the GPU.
+        gc.collect()
         self.federation = federation
         train = {"batch": 10, "lr": .05, "lr_decay": .9} | settings.pop("train", {})
         self.config = resolve({"data": {"clients": len(federation.sizes)}, "engine": "loop", "device": device,
@@ -55,7 +56,8 @@ class Lab:
 
     def take(self, name: str, **forced) -> Lab:
         """Train with another engine from now on."""
-        precision.set_precision(self.config.precision)      # of the process: another Lab may have changed it
+        # Precision is a setting of the process, which another Lab may have changed.
+        precision.set_precision(self.config.precision)
         self.group.engine = make_engine(self.config, name, **forced)
         return self
 
@@ -66,7 +68,7 @@ class Lab:
         self.shared = method.server(self.shared, make_rows(self.pool, UP, self.parts.up), who)
 
     def go(self, rounds: int) -> Lab:
-        """Run the first rounds, the one that some methods have before them included, and judge once."""
+        """Run the warm-up round, if the method has one, and the first rounds; then evaluate once."""
         ids = self.parts.method.warm_up_participants(len(self.federation.sizes), self.config.seed)
         if ids is not None:
             self.round(-1, Participants(ids, self.federation.sizes[ids], -1, self.config.seed))
@@ -76,7 +78,7 @@ class Lab:
         return self
 
     def train(self) -> None:
-        """Let all clients train from the server's present state, as in a round without judging and server."""
+        """Let all clients train from the server's present state, without evaluation and the server's step."""
         self.group.receive_shared([True] * len(self.shared), [copy_to_numpy(v) for v in self.shared])
         self.group.train(0, np.arange(len(self.federation.sizes)), self.group.clients, False)
 
@@ -84,7 +86,7 @@ class Lab:
         self.pool.judge(1, self.shared)
 
     def state(self) -> dict[str, torch.Tensor]:
-        """Return all that was learned, by name, on the CPU."""
+        """Return the state of the server and of all clients, by name, on the CPU."""
         found = {f"shared.{name}": value.cpu() for name, value in self.shared._asdict().items()}
         for c in self.group.clients:
             own = self.group.store.read(c)._asdict()
@@ -92,7 +94,7 @@ class Lab:
         return found
 
     def digest(self) -> str:
-        """Return the sha256 of all that was learned, as a run's result has it."""
+        """Return the digest of the final state that a run's result holds."""
         total = hashlib.sha256(compute_digest(self.shared))
         total.update(np.ascontiguousarray(self.pool.call(Order.DIGEST)).data)
         return total.hexdigest()
@@ -111,7 +113,7 @@ class Lab:
 
 
 def make_engine(config, name: str, graphs: str = "off", chunk: int | None = None, unfolded=None):
-    """Return an engine, and force the width of a chunk, or the names of unfolded convolutions ("all", or a list)."""
+    """Return an engine, optionally with a forced chunk width, or forced unfolded convolutions ("all", or names)."""
     engine = engine_choice.build_engine(name, replace(config, cuda_graphs=graphs))
     forced = {"most": chunk, "unfolded": unfolded}
     for attribute, value in forced.items():
@@ -123,13 +125,13 @@ def make_engine(config, name: str, graphs: str = "off", chunk: int | None = None
 
 
 def convolutions_of(lab: Lab) -> list[str]:
-    """Return the names of the layers that have two ways."""
+    """Return the names of the layers that can be computed in two ways, grouped and unfolded."""
     return [name for name, layer in lab.parts.method.model.module.named_modules() if convolutions.can_convolve(layer)]
 
 
 def apart(a: dict, b: dict) -> float:
-    """Return the largest difference between two states; inf where their names or shapes differ, nan where a number is
-    not finite in only one of them."""
+    """Return the largest difference between two states; inf if their names or shapes differ, nan if a number is not
+    finite in only one of them."""
     if a.keys() != b.keys() or any(a[k].shape != b[k].shape for k in a):
         return float("inf")
     return max((float((a[k].double() - b[k].double()).abs().max()) for k in a if a[k].numel()), default=0.)
@@ -141,7 +143,7 @@ def finite(state: dict) -> bool:
 
 @contextmanager
 def recorder():
-    """Yield a dict that counts the steps that were recorded as CUDA graphs, `recorded`, and `fell_back`."""
+    """Yield a dict that counts steps that were `recorded` as CUDA graphs, and those that `fell_back`."""
     counts, original = {"recorded": 0, "fell_back": 0}, cuda_graphs.record_step
 
     def record(step, stream):
@@ -158,8 +160,9 @@ def recorder():
 
 @contextmanager
 def spoiling(before, device: str):
-    """Let `before()` be called at the beginning of every recorded step, to see what a failed recording leaves; on a
-    CPU, where steps are called in place of being recorded, at that moment."""
+    """Call `before()` at the beginning of every step that is recorded, to see what a failed recording leaves behind.
+
+    A CPU records no steps; there `before()` is called instead of the recording."""
     original = cuda_graphs.record_step
 
     def record(step, stream):
@@ -175,7 +178,7 @@ def spoiling(before, device: str):
 
 @contextmanager
 def phases(around):
-    """Let each function of PHASES run within `around(name)`; yields the names of those that are there no more."""
+    """Let each function of PHASES run within `around(name)`; yield the names of those that no longer exist."""
     gone = []
     with ExitStack() as stack:
         for name, path in PHASES.items():

@@ -11,13 +11,15 @@ from torch import nn
 
 from fedmpi.data.federation import Samples
 
-SIZES = (20, 1, 57, 3, 10, 33, 11, 8)      # training samples of clients: short, whole and single batches
+# Training samples of clients: short, whole and single batches.
+SIZES = (20, 1, 57, 3, 10, 33, 11, 8)
 TESTS = 12
-WORDS = 2_000      # of the made texts
+# Vocabulary of the random texts.
+WORDS = 2_000
 
 
 class Digits:
-    """Real digits; client i prefers those near i. As 8 x 8 images of bytes where `image` says so."""
+    """Real digits; client i has mostly those near i. With `image` they are 8 x 8 images of bytes."""
     classes, groups, group_names, name = 10, None, None, "digits"
 
     def __init__(self, sizes=SIZES, image: bool = False):
@@ -46,7 +48,7 @@ def load_digits():
 
 @dataclass
 class Texts:
-    """Random texts of word numbers, as fasttext takes them."""
+    """Random texts of word numbers, for fasttext."""
     sizes: np.ndarray
     length: int = 24
     tests: int = TESTS
@@ -69,7 +71,7 @@ class Texts:
 
 
 class TinyCNN(nn.Sequential):
-    """A convolutional network for 8 x 8 images: small enough for every method on a CPU."""
+    """A convolutional network for 8 x 8 images that is small enough to try every method on a CPU."""
 
     def __init__(self):
         super().__init__(nn.Conv2d(1, 4, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(),
@@ -83,7 +85,7 @@ def images(sizes, shape: str, tests: int = TESTS):
     return Synthetic(pixels, classes, np.array(sizes), tests)
 
 
-# model -> what a configuration says of it, and the samples that it is tried on
+# model -> its section of a configuration, and the samples that it is tried on
 MODELS = {
     "mlp": ({"name": "mlp", "hidden": 16}, lambda sizes: Digits(sizes)),
     "tiny": ({"name": "benchmarks.gpu.made:TinyCNN"}, lambda sizes: Digits(sizes, image=True)),

@@ -1,4 +1,4 @@
-"""What a step writes down while it works, a line of JSON for each note: what it has found is kept whatever ends it."""
+"""The notes of a step, one line of JSON each, written while it works: they are kept, however the step ends."""
 from __future__ import annotations
 
 import json
@@ -12,37 +12,44 @@ from typing import TypeVar
 from benchmarks.gpu.book import plain
 
 T = TypeVar("T")
-SPARE_S = 2.      # of a step's time: no case is begun with less
+# No case is begun if less than this is left of the step's time.
+SPARE_S = 2.
 
 
 @dataclass(frozen=True)
 class Options:
-    """What all steps are told."""
-    device: str           # cpu or cuda
-    small: bool           # the cheapest of everything, to see that it works
-    work: Path            # a folder for files that nobody needs afterwards
+    """The options of all steps.
+
+    Args:
+        device: cpu or cuda
+        small: choose the cheapest cases, only to see that steps work
+        work: a folder for temporary files"""
+    device: str
+    small: bool
+    work: Path
 
     def pick(self, whole: T, small: T) -> T:
         return small if self.small else whole
 
 
 class Notes:
-    """The notes of one step, in a file to which they are appended."""
+    """Appends the notes of one step to a file."""
 
     def __init__(self, path: Path, options: Options, deadline: float):
         self.path, self.options, self.deadline = path, options, deadline
-        self.begun = [line["case"] for line in read(path) if "case" in line]      # of earlier tries: not again
+        # Cases that an earlier try began are not repeated.
+        self.begun = [line["case"] for line in read(path) if "case" in line]
 
     def left(self) -> float:
         """Return the seconds until this step is ended."""
         return self.deadline - time.monotonic()
 
     def put(self, section: str, **values) -> None:
-        """Note a row of a section, or facts."""
+        """Note a row or facts of a section."""
         self._write({"section": section, "values": plain(values)})
 
     def cases(self, items: Iterable[T]) -> Iterator[T]:
-        """Yield the items for which there is time, and at which no earlier try of this step died."""
+        """Yield the items for which there is time, and which no earlier try of this step began."""
         waiting = [item for item in items if str(item) not in self.begun]
         for i, item in enumerate(waiting):
             if self.left() < SPARE_S:
@@ -52,14 +59,14 @@ class Notes:
             yield item
 
     def cases_of(self, items: dict[str, T]) -> Iterator[tuple[str, T]]:
-        """The same for items with names."""
+        """Yield (name, item) as `cases` does."""
         for name in self.cases(items):
             yield name, items[name]
 
     def attempt(self, function, *arguments):
-        """Return function(*arguments) and "", or None and what went wrong; the whole error goes to the log.
+        """Return function(*arguments) and "", or None and the error in a line; the traceback goes to the log.
 
-        Raises where the GPU is of no use any more: another process goes on with the next case."""
+        Raises if the error left the GPU unusable: another process then goes on with the next case."""
         try:
             return function(*arguments), ""
         except Exception as error:
@@ -78,7 +85,7 @@ class Notes:
 
 
 def read(path: Path) -> list[dict]:
-    """Return the whole lines of a step's notes."""
+    """Return a step's notes, without a last line that is not complete."""
     if not path.exists():
         return []
     text = path.read_text()

@@ -1,7 +1,7 @@
-"""The steps of each part of the day, the most important first: what comes late is left out when time is short.
+"""The steps of each part of the day, the most important first: the last ones are skipped when time is short.
 
-Limits are for a machine with a GPU of the H200's kind and 16 cores; correctness and figures are to fit into 18 minutes
-together, so a step that takes its whole limit takes it from the last ones."""
+Limits suit a machine with a GPU like the H200 and 16 cores. Correctness and figures should take 18 minutes together, so
+a step that uses its whole limit takes time from the last ones."""
 from __future__ import annotations
 
 import importlib
@@ -76,7 +76,7 @@ def chosen(part: str, only: str) -> list[Step]:
 
 
 def preload(device: str) -> None:
-    """Import what steps need, once for all of them; nothing of it starts CUDA. Raises BadInput where CUDA is not."""
+    """Import what all steps need, once, without starting CUDA. Raises BadInput if PyTorch was built without CUDA."""
     import torch
     for path in sorted(Path(__file__).parent.glob("steps_*.py")):
         importlib.import_module(f"benchmarks.gpu.{path.stem}")
@@ -85,7 +85,7 @@ def preload(device: str) -> None:
 
 
 def summary(step: Step) -> str:
-    """Return the first sentence of what a step's function says of itself, or of the one that it calls."""
+    """Return the first paragraph of the docstring of a step's function."""
     module, _, function = step.call.partition(":")
     said = getattr(importlib.import_module(module), function).__doc__ or "the same in another way"
     return " ".join(said.split("\n\n")[0].split())

@@ -1,8 +1,8 @@
-"""Run by MPI: how long a reduction and a broadcast take from a GPU's memory, by each way to the library.
+"""Time a reduction and a broadcast of numbers in a GPU's memory, for each way to hand them to MPI.
 
     mpiexec -n RANKS python -m benchmarks.gpu.ranks DEVICE NUMBERS
 
-Rank 0 prints a line of JSON for each way."""
+Rank 0 prints one line of JSON per way."""
 from __future__ import annotations
 
 import json

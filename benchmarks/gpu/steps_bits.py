@@ -1,4 +1,4 @@
-"""What is the same to the last bit: digests of whole runs in many ways, and single kernels under other batches."""
+"""Compare bits: digests of whole runs in many ways, and results of single kernels in other batches."""
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -21,12 +21,12 @@ def note_digests(notes: Notes) -> None:
 
 
 def note_digests_again(notes: Notes) -> None:
-    """The same in another process, under names that say so."""
+    """Note the digests of another process."""
     digests(notes, ", new process")
 
 
 def digests(notes: Notes, mark: str) -> None:
-    """Note the digest of two rounds in every way that might change it, and one way twice in a process."""
+    """Note the digest of two rounds in every way that might change it, and of some ways twice in one process."""
     options, ways = notes.options, []
     for model in options.pick(("mlp", "tiny", "fasttext"), ("tiny",)):
         ways += [(model, "loop", {}), (model, "loop", {"again": 1}), (model, "vmap", {}), (model, "vmap", {"again": 1}),
@@ -41,7 +41,7 @@ def digests(notes: Notes, mark: str) -> None:
 
 
 def digest(notes: Notes, model: str, engine: str, words: dict) -> str:
-    """Return the digest of a run in one way. `flags`: with PyTorch's deterministic algorithms."""
+    """Return the digest of a run in one way. `flags` turns on PyTorch's deterministic algorithms."""
     sizes = notes.options.pick([10 + i % 7 for i in range(CLIENTS)], [12, 5, 9, 11, 3, 8, 7, 6])
     made = lab("fedavg", model, notes.options.device, sizes=sizes)
     forced = {key: words[key] for key in ("graphs", "chunk") if key in words}
@@ -59,8 +59,8 @@ def digest(notes: Notes, model: str, engine: str, words: dict) -> str:
 
 
 def note_kernels(notes: Notes) -> None:
-    """Note for each kernel of a step whether it gives the same bits in a second run, with fewer clients beside one,
-    and at another place among them."""
+    """Note whether each kernel of a step gives a client the same bits in a second run, among fewer clients, and at
+    another position among them."""
     options = notes.options
     clients = options.pick((100, 50, 25, 10, 1), (3, 2))
     for name, flags in notes.cases([(name, flags) for flags in (False, True) for name in KERNELS]):
@@ -73,7 +73,7 @@ def note_kernels(notes: Notes) -> None:
 
 
 def invariance(kernel: Callable, clients: tuple[int, ...], device: str) -> dict[str, bool]:
-    """Compare the bits of kernel(*inputs) -> (c, ...), where inputs have a row for each of the first c clients."""
+    """Compare the bits of kernel(inputs) -> (c, ...) for inputs with a row for each of c clients."""
     inputs = kernel(None, clients[0], device)
     whole = kernel(inputs)
     order = torch.arange(clients[0], device=device).flip(0)
@@ -84,35 +84,35 @@ def invariance(kernel: Callable, clients: tuple[int, ...], device: str) -> dict[
 
 
 def products(inputs, clients: int = 0, device: str = "cpu"):
-    """fc1 of cnn4, forward."""
+    """Forward pass of fc1 of cnn4."""
     if inputs is None:
         return [seeded(clients, 10, 1024, device=device), seeded(clients, 1024, 512, device=device, seed=1)]
     return torch.bmm(*inputs)
 
 
 def products_of_gradients(inputs, clients: int = 0, device: str = "cpu"):
-    """fc1 of cnn4, the gradient of its weights."""
+    """The gradient of fc1's weights in cnn4."""
     if inputs is None:
         return [seeded(clients, 512, 10, device=device), seeded(clients, 10, 1024, device=device, seed=1)]
     return torch.bmm(*inputs)
 
 
 def convolution(inputs, clients: int = 0, device: str = "cpu"):
-    """conv2 of cnn4 with weights of each client's own."""
+    """conv2 of cnn4 with other weights for each client."""
     if inputs is None:
         return [seeded(clients, 10, 32, 12, 12, device=device), seeded(clients, 64, 32, 5, 5, device=device, seed=1)]
     return vmap(F.conv2d)(*inputs)
 
 
 def convolution_gradient(inputs, clients: int = 0, device: str = "cpu"):
-    """The gradient of its weights."""
+    """The gradient of conv2's weights."""
     if inputs is None:
         return convolution(None, clients, device)
     return vmap(grad(lambda w, x: F.conv2d(x, w).square().sum()))(inputs[1], inputs[0])
 
 
 def patches(inputs, clients: int = 0, device: str = "cpu"):
-    """conv2 as a product of patches and weights, the gradient of its weights."""
+    """The gradient of conv2's weights, with conv2 as a product of patches and weights."""
     if inputs is None:
         return convolution(None, clients, device)
 
@@ -122,7 +122,7 @@ def patches(inputs, clients: int = 0, device: str = "cpu"):
 
 
 def table_gradient(inputs, clients: int = 0, device: str = "cpu"):
-    """The gradient of a table of word vectors, where words occur often."""
+    """The gradient of an embedding table, for words that occur often."""
     if inputs is None:
         words = torch.arange(clients * 10 * 64).view(clients, 10, 64) * 7919 % 50
         return [seeded(clients, 50, 32, device=device), words.to(device)]

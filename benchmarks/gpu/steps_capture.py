@@ -1,5 +1,6 @@
-"""CUDA graphs: what is recorded, what a failed recording leaves behind, and what recording costs. Each function runs in
-a process of its own, since what it tries may leave the allocator of no use."""
+"""Try CUDA graphs: what is recorded, what a failed recording leaves behind, and what recording costs.
+
+Each function runs in its own process, because it may leave the allocator unusable."""
 from __future__ import annotations
 
 import time
@@ -13,11 +14,12 @@ from benchmarks.gpu.notes import Notes
 from benchmarks.gpu.steps_correct import FEW, lab
 from fedmpi import registry
 
-EQUAL = [23] * 6      # samples of clients that take as many steps: all of them can be recorded
+# Samples of clients that take the same number of steps, so all steps can be recorded.
+EQUAL = [23] * 6
 
 
 def note_recorded(notes: Notes) -> None:
-    """Note of each method and network how many steps were recorded in two rounds, and how many fell back."""
+    """Note for each method and network how many steps were recorded in two rounds, and how many fell back."""
     options = notes.options
     trials = [(method, "mlp") for method in options.pick(registry.list_available("methods"), FEW[:2])]
     trials += [("fedavg", model) for model in options.pick([m for m in MODELS if m != "mlp"], ["tiny"])]
@@ -29,14 +31,14 @@ def note_recorded(notes: Notes) -> None:
 
 
 def survive_sync(notes: Notes) -> None:
-    """Let a step wait for the GPU while it is recorded, which is forbidden; see whether the run goes on, and whether
-    memory can still be asked for and given back."""
+    """Let a step wait for the GPU while it is recorded, which is forbidden; note whether the run goes on, and whether
+    memory can still be allocated and freed."""
     device = notes.options.device
     try_recording(notes, "sync", lambda: torch.ones(1, device=device).item() and refuse_on_a_cpu(device, RuntimeError))
 
 
 def survive_lack_of_memory(notes: Notes) -> None:
-    """The same with a step that asks for more memory than there is."""
+    """Let a step ask for more memory than there is while it is recorded; note the same as `survive_sync`."""
     device = notes.options.device
 
     def ask():
@@ -46,13 +48,14 @@ def survive_lack_of_memory(notes: Notes) -> None:
 
 
 def refuse_on_a_cpu(device: str, error: type[Exception]) -> None:
-    """A CPU's steps are called, not recorded, so nothing would refuse."""
+    """Raise on a CPU, where steps are called and not recorded, so nothing would refuse them."""
     if device == "cpu":
         raise error("as a recording on a GPU would be")
 
 
 def try_recording(notes: Notes, name: str, before) -> None:
-    device, once = notes.options.device, iter([before])      # the first recording fails, the others do not
+    # The first recording fails, the others do not.
+    device, once = notes.options.device, iter([before])
     expected = lab("fedavg", "tiny", device, "vmap", sizes=EQUAL).go(2).state()
     made = lab("fedavg", "tiny", device, "vmap", sizes=EQUAL, graphs="on")
     notes.put("capture", **{name: {"goes_on": False, "apart": None, "allocator": "", "afterwards": ""}})
@@ -67,7 +70,7 @@ def try_recording(notes: Notes, name: str, before) -> None:
 
 
 def use_allocator(device: str) -> None:
-    """Ask for memory, give it back to the system, and ask again."""
+    """Allocate memory, give it back to the system, and allocate again."""
     for _ in range(2):
         torch.zeros(1 << 20, device=device).sum().item()
         if device == "cuda":
@@ -76,7 +79,7 @@ def use_allocator(device: str) -> None:
 
 
 def fill_card(notes: Notes) -> None:
-    """Leave little memory free, then train: fewer clients at once, or an error that says so; the same numbers."""
+    """Train with little free memory: note whether results are the same, or the error."""
     device, options = notes.options.device, notes.options
     sizes = [20] * options.pick(100, 4)
     expected = lab("fedavg", "cnn4", device, "vmap", sizes=sizes).go(1).state()
@@ -100,8 +103,8 @@ def train_beside_filler(device: str, sizes: list[int], left_mib: int) -> dict:
 
 
 def price_recording(notes: Notes) -> None:
-    """Note what memory stays after many recordings of a product and its gradient, and what a recording's time is spent
-    on: entering, warming up, recording, replaying, destroying."""
+    """Note the memory that is kept after many recordings of a product and its gradient, and the time of each part of a
+    recording: warming up, entering, recording, instantiating, replaying, destroying."""
     options = notes.options
     if options.device == "cpu":
         notes.put("capture", price={"why": "a CPU records nothing"})
@@ -137,7 +140,8 @@ def record_once(step, stream) -> dict[str, float]:
     graph = torch.cuda.CUDAGraph()
     context = torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local")
     context.__enter__()
-    spent["enter"], begin = time.perf_counter() - begin, time.perf_counter()      # no wait within a recording
+    # A recording must not wait for the GPU, so this is no `lap`.
+    spent["enter"], begin = time.perf_counter() - begin, time.perf_counter()
     step()
     spent["record"], begin = time.perf_counter() - begin, time.perf_counter()
     context.__exit__(None, None, None)

@@ -1,4 +1,4 @@
-"""Does the GPU compute what a CPU computes? Whole federations on it, against engine `loop` on a CPU."""
+"""Compare whole federations on the GPU with engine `loop` on a CPU."""
 from __future__ import annotations
 
 import numpy as np
@@ -12,8 +12,10 @@ from benchmarks.gpu.notes import Notes
 from fedmpi import registry
 from fedmpi.models import precision
 
-CLOSE = {"float32": 1e-4, "tf32": 1e-2, "bf16": 5e-2}      # how far two rounds' states may be apart
-FEW = ("fedavg", "fedah", "ifca", "fedala", "fedsr", "fedamp")      # methods of a small trial: each a way of its own
+# Largest difference between states after two rounds that counts as correct.
+CLOSE = {"float32": 1e-4, "tf32": 1e-2, "bf16": 5e-2}
+# Methods of a small trial, all of different kinds.
+FEW = ("fedavg", "fedah", "ifca", "fedala", "fedsr", "fedamp")
 SOME = ("fedavg", "fedah", "ditto", "fedsr")
 ROUNDS = 2
 
@@ -37,7 +39,7 @@ def compare_methods(notes: Notes, engine: str, graphs: str) -> None:
 
 
 def compare_models(notes: Notes) -> None:
-    """Run a few methods on all networks, the one last that keeps the CPU longest."""
+    """Run a few methods on all networks; resnet18, the slowest on the CPU, comes last."""
     options = notes.options
     names = options.pick([name for name in MODELS if name != "mlp"], ["tiny", "fasttext"])
     trials = [(method, model, engine, "float32") for model in names for method in options.pick(SOME, SOME[:1])
@@ -50,7 +52,7 @@ def compare_models(notes: Notes) -> None:
 
 
 def compare(notes: Notes, method: str, model: str, engine: str, graphs: str, how: str) -> None:
-    """Note how far a run on the device is from the CPU's in single precision."""
+    """Note how far a run on the device is from a run on the CPU in single precision."""
     found, error = notes.attempt(both, notes, method, model, engine, graphs, how)
     gap, sound = found or (None, False)
     notes.put("correct", method=method, model=model, engine=engine, graphs=graphs, precision=how, apart=gap,
@@ -65,7 +67,7 @@ def both(notes: Notes, method: str, model: str, engine: str, graphs: str, how: s
 
 
 def lab(method: str, model: str, device: str, engine: str = "loop", sizes=None, **words) -> Lab:
-    """Return a small federation of a network of MODELS; words beside `precision` are forced on the engine."""
+    """Return a small federation with a network of MODELS; words other than `precision` are forced on the engine."""
     settings, federation = MODELS[model]
     small = (12, 1, 23, 7) if model in ("cnn4", "lenet5", "resnet18") else SIZES
     how = words.pop("precision", "float32")
@@ -75,7 +77,7 @@ def lab(method: str, model: str, device: str, engine: str = "loop", sizes=None, 
 
 
 def reference(notes: Notes, method: str, model: str) -> dict:
-    """Return the state of the CPU's run, which steps share."""
+    """Return the state of the run on the CPU, from a file that steps share."""
     path = notes.options.work / f"reference-{method}-{model}.npz"
     if not path.exists():
         state = lab(method, model, "cpu").go(ROUNDS).state()

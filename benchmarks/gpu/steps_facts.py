@@ -1,4 +1,4 @@
-"""What machine this is, and what it can do at most: the ceilings that all other figures are held against."""
+"""Describe the machine, and measure its ceilings, with which all other figures are compared."""
 from __future__ import annotations
 
 import os
@@ -20,13 +20,14 @@ ASKED = ("name", "uuid", "driver_version", "memory.total", "memory.used", "clock
          "persistence_mode", "pcie.link.gen.current", "pcie.link.width.current")
 PACKAGES = ("torch", "triton", "numpy", "h5py", "mpi4py", "mpich", "pydantic", "pydantic-core", "scikit-learn",
             "torchvision", "nvidia-cublas", "nvidia-cudnn-cu13")
-TELLING = re.compile(r"TF32|CUBLAS|CUDNN|CUDA|NVIDIA|TORCH|PYTORCH|OMP|MPI|UCX|MPIR|TRITON")      # in variables' names
+# Names of environment variables that are noted, unless they look PRIVATE.
+TELLING = re.compile(r"TF32|CUBLAS|CUDNN|CUDA|NVIDIA|TORCH|PYTORCH|OMP|MPI|UCX|MPIR|TRITON")
 PRIVATE = re.compile(r"TOKEN|SECRET|KEY|PASSW|CREDENTIAL")
 LIMIT_S = 20
 
 
 def note_machine(notes: Notes) -> None:
-    """Note hardware, versions, environment, and what settings of precision there are before fedmpi sets its own."""
+    """Note hardware, versions, environment, and PyTorch's precision flags before and after fedmpi sets them."""
     before = smi()
     notes.put("machine", smi=before, packages=versions(), python=sys.version.split()[0], system=platform.platform(),
               cores=len(os.sched_getaffinity(0)), memory_gib=round(memory_gib(), 1), cuda=torch.version.cuda,
@@ -50,10 +51,11 @@ def note_machine(notes: Notes) -> None:
 
 
 def smi() -> dict[str, str]:
-    """Return what nvidia-smi says; {} where there is none. A field that it does not know is left out."""
+    """Return the fields that nvidia-smi reports; {} without nvidia-smi."""
     found = {}
     if shutil.which("nvidia-smi"):
-        for asked in ([",".join(ASKED)], ASKED):      # all at once; else one by one
+        # All fields at once; if nvidia-smi does not know one of them, one by one.
+        for asked in ([",".join(ASKED)], ASKED):
             found = {}
             for names in asked:
                 done = run(["nvidia-smi", f"--query-gpu={names}", "--format=csv,noheader"])
@@ -83,7 +85,7 @@ def versions() -> dict[str, str]:
 
 
 def mpi_library() -> str:
-    """Return the MPI library's name; in a process of its own, since loading it starts MPI."""
+    """Return the name of the MPI library. Another process loads it, because that starts MPI."""
     done = run([sys.executable, "-c", "from mpi4py import MPI; print(MPI.Get_library_version())"])
     return " ".join(done.stdout.split())[:120] or (done.stderr.splitlines() or ["?"])[-1]
 
@@ -93,7 +95,7 @@ def memory_gib() -> float:
 
 
 def flags() -> dict:
-    """Return the switches that decide how exactly PyTorch multiplies, and how repeatably."""
+    """Return PyTorch's switches for precision and determinism."""
     return {"matmul_tf32": torch.backends.cuda.matmul.allow_tf32, "cudnn_tf32": torch.backends.cudnn.allow_tf32,
             "matmul_precision": torch.get_float32_matmul_precision(),
             "bf16_reduced": torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction,
@@ -105,7 +107,8 @@ def flags() -> dict:
 def note_ceilings(notes: Notes) -> None:
     """Time a copy in device memory (bytes read and written), and square products of random numbers."""
     options = notes.options
-    big = options.pick(2 ** 30, 2 ** 22)      # numbers: far more than a cache holds
+    # Count of numbers, far more than a cache holds.
+    big = options.pick(2 ** 30, 2 ** 22)
     source = torch.rand(big, device=options.device)
     target = torch.empty_like(source)
     spent = measure_kernel(lambda: target.copy_(source), options.device)

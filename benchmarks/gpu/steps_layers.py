@@ -1,4 +1,4 @@
-"""Single layers and whole steps for many clients, in the ways that an engine could take: what is worth building."""
+"""Time single layers and whole steps for many clients in several ways, to see what is worth building in an engine."""
 from __future__ import annotations
 
 from functools import partial
@@ -15,13 +15,13 @@ from benchmarks.gpu.notes import Notes
 from benchmarks.gpu.steps_speed import federation_of, make
 
 BATCH, LR = 10, .005
-# cnn4 on 32 x 32 x 3: channels in, height and width in, channels out; all kernels 5 x 5
+# cnn4 on 32 x 32 x 3: input channels, input height and width, output channels. All kernels are 5 x 5.
 CONVOLUTIONS = {"conv1": (3, 32, 32), "conv2": (32, 14, 64)}
 FC1 = (1600, 512)
 
 
 def time_layers(notes: Notes) -> None:
-    """Note a layer's forward and backward pass with weights of each client's own: time, rate, bytes per second."""
+    """Note time, FLOP/s and bytes/s of a layer's forward and backward pass, with other weights for each client."""
     options = notes.options
     trials = [(layer, way, clients, how) for how in options.pick(("float32", "tf32"), ("float32",))
               for clients in options.pick((100, 20), (3,)) for layer in (*CONVOLUTIONS, "fc1")
@@ -36,7 +36,7 @@ def time_layers(notes: Notes) -> None:
 
 
 def time_layer(layer: str, way: str, clients: int, device: str) -> tuple[Spent, float, float]:
-    """Return the time of a step of a layer, its multiply-adds x 2, and the bytes of weights that it must move."""
+    """Return the time of one step of a layer, its floating-point operations, and the bytes of weights that it moves."""
     if layer == "fc1":
         return time_fc1(way == "rows aligned", clients, device)
     i, side, o = CONVOLUTIONS[layer]
@@ -59,7 +59,7 @@ def convolve(way: str, w, x):
 
 
 def windows_step(w, x):
-    """Both products of a backward pass and the forward one on patches of channels-last images, the update within."""
+    """Compute forward and backward pass as products of patches of channels-last images; the last one updates w."""
     clients, kernel, _ = w.shape
     patches = x.unfold(2, 5, 1).unfold(3, 5, 1).movedim(4, -1).reshape(clients, -1, kernel)
     out = torch.bmm(patches, w)
@@ -71,7 +71,8 @@ def windows_step(w, x):
 def time_fc1(aligned: bool, clients: int, device: str) -> tuple[Spent, float, float]:
     inputs, outputs = FC1
     size = inputs * outputs
-    stride = size + (64 if aligned else 2)      # cnn4's rows end 2 numbers behind a multiple of 4
+    # Rows of cnn4 are 2 numbers longer than a multiple of 4.
+    stride = size + (64 if aligned else 2)
     w = torch.zeros(clients, stride, device=device)[:, :size].unflatten(1, (inputs, outputs))
     x, g = seeded(clients, BATCH, inputs, device=device), seeded(clients, BATCH, outputs, device=device, seed=1)
 
@@ -83,8 +84,8 @@ def time_fc1(aligned: bool, clients: int, device: str) -> tuple[Spent, float, fl
 
 
 def try_candidates(notes: Notes) -> None:
-    """Note the time of a whole step of cnn4 of all clients: PyTorch's vmap and a hand-written step, called, replayed
-    from graphs of 1, 4 and 8 steps, and spread over streams."""
+    """Note the time of a whole step of cnn4 for all clients, by vmap and by a hand-written step. Steps are called,
+    replayed from graphs of 1, 4 and 8 steps, or spread over streams."""
     options = notes.options
     for how in options.pick(("float32", "tf32"), ("float32",)):
         for clients in options.pick((100, 20), (2,)):
@@ -99,12 +100,13 @@ def try_candidates(notes: Notes) -> None:
                           ms_step=spent and spent.ms, apart=gap, error=error)
 
 
+# name -> (steps in a graph, streams)
 DRIVERS = {"called": (0, 1), "graph of 1": (1, 1), "graph of 4": (4, 1), "graph of 8": (8, 1), "2 streams": (1, 2),
-           "4 streams": (1, 4)}      # steps in a graph, streams
+           "4 streams": (1, 4)}
 
 
 def time_candidate(kind: str, driver: str, clients: int, device: str) -> tuple[Spent, float]:
-    """Return the time of one step, and how far it is from a step of PyTorch's own on the CPU."""
+    """Return the time of one step, and the difference between its weights and those of vmap's step on the CPU."""
     module = make(federation_of("cifar10", 1, 1), "cpu", "cnn4", "float32").network()
     gap = difference(module, kind, device)
     per_graph, streams = DRIVERS[driver]
@@ -127,7 +129,7 @@ def time_candidate(kind: str, driver: str, clients: int, device: str) -> tuple[S
 
 
 def record(step, times: int, stream):
-    """Return what replays a graph of some steps."""
+    """Return a function that replays a graph of some steps."""
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):
         step()
@@ -141,7 +143,7 @@ def record(step, times: int, stream):
 
 
 def stepper(module, kind: str, clients: int, device: str):
-    """Return a function that takes one step of some clients, each time on the same memory."""
+    """Return a function that takes one step of some clients, always in the same memory."""
     x = seeded(clients, BATCH, 32, 32, 3, device=device)
     y = (torch.arange(clients * BATCH).view(clients, BATCH) % 10).to(device)
     if kind.startswith("by hand"):
@@ -163,7 +165,7 @@ def step_of_vmap(module, weights: dict, x, y) -> None:
 
 
 def difference(module, kind: str, device: str) -> float:
-    """Return the largest difference between weights after one step on a device and after PyTorch's on the CPU."""
+    """Return the largest difference between the weights after one step on a device and after vmap's on the CPU."""
     x = seeded(2, BATCH, 32, 32, 3, device="cpu")
     y = torch.arange(2 * BATCH).view(2, BATCH) % 10
     expected = vmapped(module, 2, "cpu")

@@ -1,4 +1,4 @@
-"""Runs of the real command under MPI: digests on several numbers of ranks and after a kill, and what `doctor` says."""
+"""Run the real command under MPI: digests on several numbers of ranks and after a kill, and the report of `doctor`."""
 from __future__ import annotations
 
 import ctypes
@@ -17,12 +17,13 @@ from pathlib import Path
 from benchmarks.gpu.made import write_arrays
 from benchmarks.gpu.notes import Notes
 
-RANKS_NAMES = ("PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_RANK")      # MPICH; PMIx; Open MPI
+# Variables with a process's rank under MPICH, PMIx and Open MPI.
+RANKS_NAMES = ("PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_RANK")
 RUN_LIMIT_S = 90.
 
 
 def note_digests(notes: Notes) -> None:
-    """Run two networks with both engines on 1, 2, 3 and 5 ranks, which share the GPU, and with each way to MPI."""
+    """Note the digests of two networks with both engines on 1, 2, 3 and 5 ranks that share the GPU."""
     options = notes.options
     trials = [(model, engine, ranks, "auto") for model in options.pick(("mlp", "cnn4"), ("mlp",))
               for engine in options.pick(("loop", "vmap"), ("loop",)) for ranks in options.pick((1, 2, 3, 5), (1, 2))]
@@ -36,7 +37,7 @@ def note_digests(notes: Notes) -> None:
 
 
 def kill_and_resume(notes: Notes) -> None:
-    """Kill a worker without warning, go on with another number of ranks, compare with a run that nobody disturbed."""
+    """Kill a worker without warning, resume with another number of ranks, and compare with an undisturbed run."""
     rounds, every = notes.options.pick((40, 2), (20, 5))
     words = [*settings(notes, "mlp"), f"rounds={rounds}", f"checkpoint.every={every}", "engine=loop"]
     result, error = notes.attempt(run, notes, 1, "straight", words)
@@ -50,8 +51,7 @@ def kill_and_resume(notes: Notes) -> None:
 
 
 def killed(notes: Notes, words: list[str]) -> dict:
-    """Kill rank 1 of 3 after the first checkpoint, then resume on 2 ranks (of 2 and 1 where all is small); return the
-    result."""
+    """Kill rank 1 of 3 after the first checkpoint, resume on 2 ranks, return the result; with `small` 2 and 1 ranks."""
     out = notes.options.work / "runs" / "killed"
     job = launch(notes, notes.options.pick(3, 2), command("killed", words, out))
     try:
@@ -69,14 +69,14 @@ def killed(notes: Notes, words: list[str]) -> dict:
 
 
 def note_doctor(notes: Notes) -> None:
-    """Note what `fedmpi doctor` says on 2 ranks."""
+    """Note the report of `fedmpi doctor` on 2 ranks."""
     words = [sys.executable, "-m", "fedmpi", "doctor", "--folder", str(notes.options.work)]
     done, error = notes.attempt(finish, notes, notes.options.pick(2, 1), words)
     notes.put("machine", doctor=error or done.splitlines()[:40])
 
 
 def settings(notes: Notes, model: str) -> list[str]:
-    """Return the overrides that make a small run on the device."""
+    """Return the overrides of a small run on the device."""
     shared = [f"device={notes.options.device}", "rounds=3", "seed=2", "train.lr=.05", "train.steps=5",
               f"data.cache={notes.options.work / 'cache'}", "checkpoint.every=1"]
     if model == "mlp":
@@ -86,7 +86,7 @@ def settings(notes: Notes, model: str) -> list[str]:
 
 
 def run(notes: Notes, ranks: int, name: str, words: list[str], *more: str) -> dict:
-    """Run `fedmpi run` on some ranks to its end; return its result. Raises RuntimeError with the last line it said."""
+    """Run `fedmpi run` on some ranks; return its result. Raises RuntimeError with the last line that it printed."""
     out = notes.options.work / "runs" / name
     finish(notes, ranks, [*command(name, words, out), *more])
     return json.loads((out / "result.json").read_text())
@@ -100,7 +100,7 @@ def command(name: str, words: list[str], out: Path) -> list[str]:
 
 
 def launcher(ranks: int) -> list[str]:
-    """Return what starts a command on some ranks. Raises RuntimeError where there is no launcher."""
+    """Return the words that start a command on some ranks. Raises RuntimeError if there is no launcher."""
     if ranks == 1:
         return []
     return [find_mpiexec(), "-n", str(ranks)]
@@ -108,13 +108,14 @@ def launcher(ranks: int) -> list[str]:
 
 @cache
 def find_mpiexec() -> str:
-    """Return the launcher of the library that mpi4py uses: the one on PATH, or that beside Python."""
+    """Return the launcher of the library that mpi4py uses: the one on PATH, or the one beside Python."""
     beside = Path(sys.executable).with_name("mpiexec")
     found = [path for path in (shutil.which("mpiexec"), str(beside) if beside.exists() else None) if path]
     ask = [sys.executable, "-c", "from mpi4py import MPI; print(MPI.COMM_WORLD.size)"]
     for path in found[:-1]:
         said = subprocess.run([path, "-n", "2", *ask], capture_output=True, text=True, timeout=RUN_LIMIT_S).stdout
-        if said.split() == ["2", "2"]:      # another library's ranks would each be alone
+        # With the launcher of another library each rank would be alone.
+        if said.split() == ["2", "2"]:
             return path
     if not found:
         raise RuntimeError("there is no mpiexec, neither on PATH nor beside Python")
@@ -122,7 +123,7 @@ def find_mpiexec() -> str:
 
 
 def launch(notes: Notes, ranks: int, words: list[str]) -> subprocess.Popen:
-    """Start a command on some ranks; what it says goes to a file, since a pipe may stay open after a kill."""
+    """Start a command on some ranks; its output goes to a file, because a pipe may stay open after a kill."""
     mark = f"{os.getpid()}-{time.monotonic_ns()}"
     said = notes.options.work / f"said-{mark}.txt"
     with said.open("w") as file:
@@ -134,7 +135,7 @@ def launch(notes: Notes, ranks: int, words: list[str]) -> subprocess.Popen:
 
 
 def finish(notes: Notes, ranks: int, words: list[str], limit_s: float = RUN_LIMIT_S) -> str:
-    """Run a command to its end; return what it said."""
+    """Run a command to its end; return its output."""
     job = launch(notes, ranks, words)
     try:
         code = job.wait(max(5., min(limit_s, notes.left() - 1)))
@@ -150,7 +151,7 @@ def finish(notes: Notes, ranks: int, words: list[str], limit_s: float = RUN_LIMI
 
 
 def wait_for(job: subprocess.Popen, ready, what: str):
-    """Wait until ready(); return the job's exit code so far. Raises RuntimeError where that never comes."""
+    """Wait until ready(); return the job's exit code, None if it runs. Raises RuntimeError if that does not happen."""
     last = time.monotonic() + RUN_LIMIT_S
     while not ready():
         if job.poll() is not None or time.monotonic() > last:
@@ -167,7 +168,7 @@ def tail(job: subprocess.Popen) -> str:
 
 
 def processes(mark: str) -> dict[int, dict[str, str]]:
-    """Return the environments of a job's living processes, from /proc."""
+    """Return the environments of a job's running processes by id, from /proc."""
     found = {}
     for path in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):
@@ -178,7 +179,7 @@ def processes(mark: str) -> dict[int, dict[str, str]]:
 
 
 def ranks_of(mark: str, rank: int) -> list[int]:
-    """Return the processes of a rank; the launcher's own have no such variable."""
+    """Return the process ids of a rank. The launcher's own processes have no such variable."""
     return [pid for pid, environment in processes(mark).items()
             if next((environment[name] for name in RANKS_NAMES if name in environment), "") == str(rank)]
 

@@ -1,5 +1,4 @@
-"""Where a round's time goes: its phases, its kernels, the places where the host waits for the GPU; judging, sums, and
-what it costs to hand numbers to MPI."""
+"""Time the parts of a round: its phases, its kernels, waits for the GPU, evaluation, sums, and messages over MPI."""
 from __future__ import annotations
 
 import json
@@ -18,11 +17,12 @@ from benchmarks.gpu.notes import Notes
 from benchmarks.gpu.steps_mpi import finish
 from benchmarks.gpu.steps_speed import SAMPLES, federation_of, make
 
-TOP = 15      # kernels that are named
+# How many kernels are named.
+TOP = 15
 
 
 def profile_round(notes: Notes) -> None:
-    """Note where a round of cnn4 goes, with a wait around each phase; then its kernels; then who waits for the GPU."""
+    """Note the time of each phase of a round of cnn4, its slowest kernels, and the lines that wait for the GPU."""
     options = notes.options
     lab = make(federation_of("cifar10", options.pick(100, 3), options.pick(SAMPLES, 20)), options.device, "cnn4",
                "float32", "vmap", graphs="auto")
@@ -31,7 +31,8 @@ def profile_round(notes: Notes) -> None:
         lab.round(0)
         lab.judge()
     for name, look in notes.cases_of({"phases": note_phases, "kernels": note_kernels, "waits": note_waits}):
-        whole()      # warm
+        # warm up
+        whole()
         _, error = notes.attempt(look, notes, whole)
         if error:
             notes.put("round", **{f"{name}_error": error})
@@ -50,7 +51,8 @@ def note_phases(notes: Notes, whole) -> None:
         finally:
             wait(notes.options.device)
             seconds, within = time.perf_counter() - begin, inner.pop()
-            spent[name] += seconds - within      # without the phases inside it
+            # without the phases inside it
+            spent[name] += seconds - within
             calls[name] += 1
             if inner:
                 inner[-1] += seconds
@@ -66,7 +68,7 @@ def note_phases(notes: Notes, whole) -> None:
 
 
 def note_kernels(notes: Notes, whole) -> None:
-    """Note the kernels that take longest, in milliseconds of the device."""
+    """Note the kernels that take longest, with their milliseconds on the device."""
     from torch.profiler import ProfilerActivity, profile
     cuda = notes.options.device == "cuda"
     with profile(activities=[ProfilerActivity.CPU] + [ProfilerActivity.CUDA] * cuda) as found:
@@ -79,7 +81,8 @@ def note_kernels(notes: Notes, whole) -> None:
 
 def note_waits(notes: Notes, whole) -> None:
     """Count the lines of fedmpi at which the host waits for the GPU."""
-    if notes.options.device == "cpu":      # there is nothing to wait for
+    # With a CPU there is nothing to wait for.
+    if notes.options.device == "cpu":
         return
     places: Counter = Counter()
 
@@ -100,8 +103,8 @@ def note_waits(notes: Notes, whole) -> None:
 
 
 def time_sums(notes: Notes) -> None:
-    """Note the milliseconds of exact sums over clients' rows, of float32 ones, and of judging; sums on the device must
-    be the CPU's to the last bit."""
+    """Note the milliseconds of exact and float32 sums over clients' rows and of evaluation, and whether exact sums on
+    the device have the bits of the CPU's."""
     from fedmpi.comm import exact
     options, width = notes.options, notes.options.pick(878_538, 5_000)
     for clients in notes.cases(options.pick((10, 100), (4,))):
@@ -130,7 +133,7 @@ def put_sum(notes: Notes, what: str, clients: int, spent, error: str) -> None:
 
 
 def time_collectives(notes: Notes) -> None:
-    """Note what a sum of 64-bit integers from the GPU takes over MPI, in each way that it can get there."""
+    """Note the time of a sum over MPI of 64-bit integers from the GPU, for each way to hand them to MPI."""
     options = notes.options
     for ranks in notes.cases(options.pick((2, 5), (2,))):
         said, error = notes.attempt(finish, notes, ranks, [

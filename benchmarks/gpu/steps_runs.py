@@ -1,4 +1,4 @@
-"""Whole runs with the real command, on several ranks that share the GPU; and other programs that look at the GPU."""
+"""Time whole runs of the real command on ranks that share the GPU, and use tools that examine the GPU."""
 from __future__ import annotations
 
 import json
@@ -28,7 +28,7 @@ lab.train()
 
 
 def time_runs(notes: Notes) -> None:
-    """Note the seconds of runs of cnn4 on made images of CIFAR-10's shape, judged every round or at the end."""
+    """Note the seconds of runs of cnn4 on random images of CIFAR-10's shape, evaluated every round or at the end."""
     options = notes.options
     rounds = options.pick(10, 2)
     trials = [("vmap", 1, 10), ("vmap", 1, 1), ("loop", 1, 10), ("vmap", 2, 10), ("vmap", 3, 10), ("vmap", 5, 10),
@@ -57,7 +57,7 @@ def time_run(notes: Notes, engine: str, ranks: int, every: int, rounds: int, mar
 
 
 def time_runs_with_mps(notes: Notes) -> None:
-    """The same with NVIDIA's Multi-Process Service, by which ranks use one GPU at the same time."""
+    """Note the seconds of runs with NVIDIA's Multi-Process Service, which lets ranks use one GPU at the same time."""
     with mps(notes) as why:
         for ranks in notes.cases(() if why else (3, 5)):
             time_run(notes, "vmap", ranks, 10, notes.options.pick(10, 2), ", MPS")
@@ -67,7 +67,7 @@ def time_runs_with_mps(notes: Notes) -> None:
 
 @contextmanager
 def mps(notes: Notes):
-    """Run the service, with its files in this day's folder; yields why that is not possible, or ""."""
+    """Run the service, with its files in this day's folder; yield the reason if that is not possible, else ""."""
     tool, folder = shutil.which("nvidia-cuda-mps-control"), notes.options.work / "mps"
     if notes.options.device == "cpu" or not tool:
         yield "there is no nvidia-cuda-mps-control" if not tool else "a CPU needs none"
@@ -82,12 +82,12 @@ def mps(notes: Notes):
 
 
 def check_memory(notes: Notes) -> None:
-    """Let compute-sanitizer look at a graphed round for accesses beyond what was asked for."""
+    """Let compute-sanitizer search a round with CUDA graphs for invalid memory accesses."""
     use_tool(notes, "compute-sanitizer", ["--tool", "memcheck", "--print-limit", "5"], SANITIZED, "memcheck")
 
 
 def profile_kernels(notes: Notes) -> None:
-    """Let Nsight Compute measure some kernels of a cohort's steps: how much of the GPU's rates they reach."""
+    """Let Nsight Compute measure which share of the GPU's peak rates some kernels of a cohort's steps reach."""
     use_tool(notes, "ncu", ["--clock-control", "none", "--launch-skip", "400", "--launch-count", "12", "--section",
                             "SpeedOfLight"], LONGEST, "ncu")
 
@@ -105,7 +105,7 @@ def use_tool(notes: Notes, tool: str, words: list[str], script: str, name: str) 
 
 
 def run_tests(notes: Notes) -> None:
-    """Run those tests of the suite that use a GPU where there is one."""
+    """Run the tests of the suite that use a GPU if there is one."""
     if not find_spec("pytest") or not find_spec("hypothesis"):
         notes.put("machine", pytest="pytest or hypothesis is not installed")
         return

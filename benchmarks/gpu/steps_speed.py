@@ -1,4 +1,4 @@
-"""How fast engines train, against the loop that a careful user writes by hand, on the same device and precision."""
+"""Time engines against the loop that a careful user writes by hand, on the same device and in the same precision."""
 from __future__ import annotations
 
 import numpy as np
@@ -15,11 +15,12 @@ from benchmarks.synthetic import SHAPES, Synthetic
 ENGINES = {"loop": ("loop", {}), "vmap": ("vmap", {"graphs": "off"}), "graphs": ("vmap", {"graphs": "on"})}
 MODELS = {"cnn4": "cnn4", "lenet5": "lenet5", "mlp": {"name": "mlp", "hidden": 64}, "resnet18": "resnet18",
           "fasttext": {"name": "fasttext", "vocabulary": WORDS}}
-SAMPLES, BATCH, LR, ALONE = 200, 10, .005, 8      # ALONE: clients of the bare loop, whose steps take the same with more
+# ALONE: clients of the bare loop; more of them would not change the time per step.
+SAMPLES, BATCH, LR, ALONE = 200, 10, .005, 8
 
 
 class Rounded(nn.Module):
-    """A network that multiplies as the process's setting `precision` says, for the bare loop too."""
+    """Runs a network in the precision that is set for the process, also in the bare loop."""
 
     def __init__(self, network: nn.Module):
         super().__init__()
@@ -30,7 +31,7 @@ class Rounded(nn.Module):
 
 
 def time_engines(notes: Notes, model: str, shape: str) -> None:
-    """Note milliseconds per client step of all engines by clients and precision, the most telling first."""
+    """Note milliseconds per client step of all engines by clients and precision, the most important ones first."""
     options = notes.options
     samples = options.pick(SAMPLES, 10)
     for how in notes.cases(options.pick(("float32", "tf32", "bf16"), ("float32", "bf16")[:1 + (model == "mlp")])):
@@ -66,7 +67,8 @@ class Row:
         lab = make(federation, "cpu", self.model, "float32")
         precision.set_precision(self.how)
         if default:
-            torch.backends.cudnn.allow_tf32 = True      # as PyTorch starts
+            # PyTorch's default
+            torch.backends.cudnn.allow_tf32 = True
         samples = [federation.client(i)[:2] for i in range(clients)]
         bare = Bare(lambda: Rounded(lab.network()), samples, BATCH, LR, device)
         steps = bare.run()[1]
@@ -96,7 +98,7 @@ def per_step(spent: Spent, steps: int) -> Spent:
 
 
 def federation_of(shape: str, clients: int, samples: int):
-    """Return clients of as many samples of a shape each."""
+    """Return a federation of clients that have equally many samples of a shape."""
     sizes = np.full(clients, samples)
     if shape == "texts":
         return Texts(sizes)

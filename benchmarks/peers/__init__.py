@@ -1,4 +1,4 @@
-"""Other frameworks at the work of the benchmark `cohort`, each in the Python environment where it is installed."""
+"""Run other frameworks in the benchmark `cohort`, each in the Python environment in which it is installed."""
 from __future__ import annotations
 
 import json
@@ -15,8 +15,10 @@ from benchmarks.peers.shape import MARK, Shape
 from fedmpi.errors import BadInput, FedmpiError
 
 HERE = Path(__file__).parent
-LAUNCHERS = ("PMI", "HYDRA", "OMPI", "PMIX", "MPI", "SLURM", "PYTHON")      # variables that are not for a peer
-WORDS = 80      # lines of a peer that failed; torchrun adds some fifty of its own
+# Variables with these prefixes are not passed on to a peer.
+LAUNCHERS = ("PMI", "HYDRA", "OMPI", "PMIX", "MPI", "SLURM", "PYTHON")
+# Last lines of a failed peer that are shown; torchrun adds about fifty of its own.
+WORDS = 80
 TICKS = os.sysconf("SC_CLK_TCK")
 
 
@@ -34,7 +36,7 @@ PEERS = {"pfl": Peer("pfl", "'pfl[pytorch]==0.6.*'", "with_pfl.py", torchrun=Tru
 
 
 def version(name: str, python: str) -> str:
-    """Return the version of a peer under a Python. Raises BadInput where there is none, with how to install it."""
+    """Return the version of a peer under a Python. Raises BadInput, with how to install it, if it is missing."""
     peer = PEERS[name]
     ask = f"from importlib.metadata import version; print(version({peer.package!r}))"
     try:
@@ -53,9 +55,9 @@ def how(name: str) -> str:
 
 
 def timed(name: str, python: str, shape: Shape) -> np.ndarray:
-    """Run a peer; return (rounds, 2, 2): seconds of training and evaluation, on the clock and of all its processes.
+    """Run a peer; return (rounds, 2, 2): wall seconds and CPU seconds of training and of evaluation.
 
-    Raises FedmpiError with the last lines that it wrote if it ends before all rounds are over."""
+    Raises FedmpiError with the last lines that the peer printed if it ends before all rounds are over."""
     launch = [python]
     if PEERS[name].torchrun and shape.cores > 1:
         launch += ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={shape.cores}"]
@@ -72,11 +74,12 @@ def timed(name: str, python: str, shape: Shape) -> np.ndarray:
     if process.returncode or len(stamps) != 2 * shape.rounds + 2:
         raise FedmpiError(f"{name} ended with {process.returncode} after {len(stamps) // 2} of {shape.rounds + 1} "
                           f"rounds; its last words:\n{''.join(log[-WORDS:])}")
-    return np.diff(np.array(stamps)[1:], axis=0).reshape(shape.rounds, 2, 2)      # without the round that warms up
+    # without the round that warms up
+    return np.diff(np.array(stamps)[1:], axis=0).reshape(shape.rounds, 2, 2)
 
 
 def environment(shape: Shape | None = None) -> dict[str, str]:
-    """Return the variables that a peer is started with."""
+    """Return the environment variables for a peer."""
     own = {k: v for k, v in os.environ.items() if not k.startswith(LAUNCHERS)}
     device = {"PFL_PYTORCH_DEVICE": shape.device} if shape else {}
     return own | device | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(HERE), "FLWR_TELEMETRY_ENABLED": "0",
@@ -84,12 +87,13 @@ def environment(shape: Shape | None = None) -> dict[str, str]:
 
 
 def cpu_seconds(root: int) -> float:
-    """Return the CPU time of a process, its descendants and their ended children; nan where /proc is missing."""
+    """Return the CPU time of a process, its descendants and their ended children; nan if there is no /proc."""
     spent, children = {}, {}
     for entry in Path("/proc").glob("[0-9]*/stat"):
         try:
             fields = entry.read_text().rpartition(")")[2].split()
-        except OSError:      # it ended meanwhile
+        # The process ended meanwhile.
+        except OSError:
             continue
         spent[int(entry.parent.name)] = sum(map(int, fields[11:15])) / TICKS
         children.setdefault(int(fields[1]), []).append(int(entry.parent.name))

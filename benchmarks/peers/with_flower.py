@@ -1,4 +1,4 @@
-"""The cohort in Flower's simulation on Ray, with its message API and its FedAvg; the server evaluates."""
+"""Run the cohort in Flower's simulation on Ray, with its message API and its FedAvg; the server evaluates."""
 import torch
 import torch.nn.functional as F
 from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
@@ -32,7 +32,8 @@ def serve(grid: Grid, context: Context) -> None:
     network, tests = CNN().to(SHAPE.device), SHAPE.testing()
 
     def evaluate(when: int, arrays: ArrayRecord) -> MetricRecord | None:
-        if when == 0:      # before the first round
+        # The call before the first round.
+        if when == 0:
             return None
         mark("trained")
         network.load_state_dict(arrays.to_torch_state_dict())

@@ -1,4 +1,4 @@
-"""The cohort in pfl-research, as its own benchmark does it: all users' tensors ready in memory, SimulatedBackend."""
+"""Run the cohort in pfl-research as its own benchmark does: SimulatedBackend, with all users' tensors in memory."""
 import torch
 import torch.nn.functional as F
 from pfl.aggregate.simulate import SimulatedBackend
@@ -18,7 +18,7 @@ from shape import CHUNK, CNN, Shape, correct, mark
 
 
 class Network(CNN):
-    """What pfl asks of a module."""
+    """The network with the functions that pfl asks for."""
 
     def loss(self, x, y):
         return F.cross_entropy(self(x), y)
@@ -44,7 +44,7 @@ def main(shape: Shape) -> None:
     data = FederatedDataset.from_slices(users, get_user_sampler("random", range(shape.clients)))
     judged = NNEvalHyperParams(local_batch_size=CHUNK)
     FederatedAveraging().run(
-        # its own evaluation, of participants before and after their training, only in the round that warms up
+        # pfl evaluates participants before and after their training; here only in the round that warms up.
         NNAlgorithmParams(central_num_iterations=shape.rounds + 1, evaluation_frequency=shape.rounds + 1,
                           train_cohort_size=shape.participants, val_cohort_size=0),
         SimulatedBackend(data, data, postprocessors=[WeightByUser()]),
