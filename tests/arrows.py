@@ -131,6 +131,6 @@ def dangerous(node: ast.AST) -> bool:
     return (name in CALLS
             or name == "yaml.load" and second != "Loader"      # loader.Loader, a SafeLoader
             or name == "np.load" and keywords.get("allow_pickle") != "False"
-            # what is written to memory, or to a name that nobody else has, needs no lock either
+            # What is written to memory, or to a name that nobody else has, needs no lock.
             or name == "h5py.File" and keywords.get("locking") != "False" and first not in ("sink", "copy")
             or name.startswith("subprocess.") and keywords.get("shell", "False") != "False")

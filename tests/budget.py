@@ -15,9 +15,12 @@ from pathlib import Path
 
 import pytest
 
-LIMIT_S = 5.        # CPU seconds from which a test has to be marked as slow
-MAX_WORKERS = 8     # processes that run tests; each takes about .7 GB
-MAX_NAMED = 10      # tests that the end of the output names
+# CPU seconds from which a test has to be marked as slow
+LIMIT_S = 5.
+# processes that run tests; each takes about .7 GB
+MAX_WORKERS = 8
+# tests that the end of the output names
+MAX_NAMED = 10
 # The table at the end has a number for each file in place of each directory.
 BY_FILE = os.environ.get("FEDMPI_TEST_BUDGET") == "files"
 METHODS = {path.stem for path in Path(__file__).parents[1].glob("fedmpi/methods/*.py")}

@@ -21,8 +21,10 @@ from subprocess import CompletedProcess
 from tests.launch import LIMIT, ROOT
 from tests.sockets import Package, SocketMPI, mesh
 
-GRACE_S = 20      # after a rank has failed; the others should have ended then
-LOOK_S = .002     # between two looks at the ranks
+# Time that the other ranks have to end after one has failed.
+GRACE_S = 20
+# Time between two looks at the ranks.
+LOOK_S = .002
 
 
 def run(ranks: int, *words, cwd=ROOT, environment=None) -> CompletedProcess:

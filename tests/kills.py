@@ -28,7 +28,8 @@ from tests import forked, launch, warm
 from tests.runs import CONFIG
 from tests.sockets import Package, SocketMPI
 
-LIMIT = 300      # seconds after which a start that hangs is ended; no test depends on it
+# seconds after which a start that hangs is ended; no test depends on it
+LIMIT = 300
 RANKS = (2, 3)
 # A start is killed after at most a quarter of these, so that most kills hit a run that is under way.
 ROUNDS = 40

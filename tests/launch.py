@@ -11,7 +11,8 @@ from contextlib import suppress
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
-LIMIT = 240      # seconds after which a job that hangs is ended; no test depends on it
+# seconds after which a job that hangs is ended; no test depends on it
+LIMIT = 240
 ENVIRONMENT = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1"}
 # The name of a variable in the environment of every process of a job.
 MARK = "FEDMPI_TEST_JOB"

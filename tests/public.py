@@ -1,4 +1,4 @@
-"""What the public definitions of a package lack: docstrings and types. tests/test_public.py judges it.
+"""Find docstrings and types that public definitions of a package lack, for tests/test_public.py.
 
 Public are classes and functions at the top of a module, and functions in these classes, whose names have no leading
 underscore."""
@@ -15,8 +15,10 @@ Function = ast.FunctionDef | ast.AsyncFunctionDef
 class Lack(NamedTuple):
     """Something that a definition does not have."""
     module: str
-    name: str      # of the definition inside its module
-    what: str      # "a docstring", "the type of x", "the type of its result"
+    # the definition inside its module
+    name: str
+    # "a docstring", "the type of x", "the type of its result"
+    what: str
 
     def __str__(self):
         return f"{self.module}: {self.name} lacks {self.what}"

@@ -15,7 +15,8 @@ from tests import launch
 from tests.runs import CONFIG
 
 MAX_GROWTH_MIB = 16
-MAX_NEW_FILES = 3      # a checkpoint or a history may be open at the moment
+# a checkpoint or a history may be open at the moment
+MAX_NEW_FILES = 3
 
 
 def sample(job) -> dict[int, tuple[float, int]]:

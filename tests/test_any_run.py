@@ -95,8 +95,9 @@ def folder(tmp_path_factory):
     return folder
 
 
+# With these settings engine auto once rehearsed a second client, which there is not.
 ONE_CLIENT = {"method": {"name": "lcfed"}, "train": {"steps": 2}, "evaluate": {}, "server": {}, "engine": "auto",
-              "seed": 2, "data": {"clients": 1, "partition": "iid"}}      # found so: auto rehearsed a second client
+              "seed": 2, "data": {"clients": 1, "partition": "iid"}}
 
 
 @pytest.mark.slow("many runs")
@@ -117,7 +118,8 @@ def test_what_is_accepted_runs_and_what_is_not_is_named(folder, drawn):
     except (BadInput, Ended) as error:
         message, code = error.args if isinstance(error, Ended) else (str(error), error.code)
         note(message)
-        assert code == 2 or "lower train.lr" in message      # a run may diverge, and says so
+        # A run may also diverge, with a message that says so.
+        assert code == 2 or "lower train.lr" in message
         assert "Traceback" not in message and "Error:" not in message
         for line in message.removeprefix("fedmpi: ").removesuffix("\n").splitlines():
             assert re.search(SECTION, line) and re.search(REMEDY, line), line

@@ -1,4 +1,4 @@
-"""What separates the parts of the package: which room may import which, and what no file may do.
+"""The separation of the package's parts: what each room may import, and what no file may do.
 
 The names of modules come from the files. Other tests plant forbidden code, and check that it is noticed."""
 from __future__ import annotations
@@ -12,7 +12,8 @@ import pytest
 from tests.arrows import Arrow, Tree, within
 
 ROOT = Path(__file__).parent.parent
-MAX_LINES = 300      # of a file of Python
+# lines of a Python file
+MAX_LINES = 300
 
 # From the ground up. A module may import what is on a lower floor, or in its own package.
 FLOORS = [

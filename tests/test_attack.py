@@ -25,7 +25,7 @@ def test_a_fifth_of_sign_flippers_breaks_the_mean_and_no_robust_one(bench):
 
 
 def test_accuracies_are_those_of_honest_clients(bench, capsys):
-    """Local training shows who is who: it learns swapped labels."""
+    """With local training, accuracies show who attacks: attackers learn swapped labels."""
     words = ("method=local", "attack={kind: label_flip, share: .3}")
     honest = accuracy(bench, "labels", *words)
     out, result = capsys.readouterr().out, bench.result("labels")
@@ -56,7 +56,7 @@ def test_the_same_bits_on_any_number_of_ranks(bench, ranks, words):
 
 @pytest.mark.slow("four runs, one of them on three ranks")
 def test_a_robust_mean_goes_on_to_the_same_bits(bench):
-    """It comes from columns: however they lie in memory, here and in a checkpoint, sums over rows are the same."""
+    """The mean is computed by columns, but sums over its rows have the same bits before and after a checkpoint."""
     words = ("method={name: pfedcam, K: 4}", "server.aggregation=median", "data.clients=7")
     assert bench.lead("straight", *words, "rounds=4") == bench.lead("cut", *words, "rounds=2") == 0
     assert bench.lead("cut", *words, "rounds=4", resume="auto") == 0

@@ -1,4 +1,4 @@
-"""The commands as a user or a script meets them: words, exit codes, and how little they load."""
+"""The commands as a user or a script calls them: words, exit codes, and how little they load."""
 from __future__ import annotations
 
 import json
@@ -44,7 +44,7 @@ def test_a_rank_starts_without_what_it_may_never_need():
     rare = {"torchvision", "sklearn", "scipy", "matplotlib", "pandas"}
 
     def begin_anew():
-        """Import this package in a fork that has loaded neither it nor what is rare."""
+        """Import this package in a fork that has loaded neither it nor the modules that are rarely needed."""
         for name in [name for name in sys.modules if name.partition(".")[0] in rare | {"fedmpi"}]:
             del sys.modules[name]
         for name in ("assembly", "server.rounds", "clients.hosted", "engines.loop", "models.build", "models.nets",

@@ -52,7 +52,8 @@ def test_these_are_the_commands_and_each_has_help(monkeypatch):
         of_one = CliRunner().invoke(app, [name, "-h"])
         assert of_one.exit_code == 0 and f" {name} [OPTIONS]" in of_one.stdout
         assert group.commands[name].help.splitlines()[0][:40] in of_one.stdout
-    assert CliRunner().invoke(app, []).exit_code == 2      # and the help too
+    # Without a command the help is printed.
+    assert CliRunner().invoke(app, []).exit_code == 2
     assert "Usage:" in CliRunner().invoke(app, []).output
 
 
@@ -188,7 +189,8 @@ def test_report_of_folders(called, tmp_path):
     for name in "ab":
         (tmp_path / name).mkdir()
         (tmp_path / name / "config.yaml").write_text(f"method: {{name: local}}\nrounds: 3\nseed: {ord(name)}\n")
-    words = [tmp_path / "a", tmp_path / "b", tmp_path / "a"]      # one of them twice
+    # One folder is given twice.
+    words = [tmp_path / "a", tmp_path / "b", tmp_path / "a"]
     (shown, folder, _), _, _ = called("fedmpi.report.write:write_report", "report", *words)
     assert folder == Path("report") and [run.folder for run in shown.runs] == words[:2] and shown.seeds == [97, 98]
     (shown, folder, for_print), _, _ = called("fedmpi.report.write:write_report", "report", tmp_path / "a", "--to", "x",
@@ -233,6 +235,7 @@ def test_words_that_cannot_be_meant(words, message):
 
 def test_the_entry_point(monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", ["fedmpi", "--version"])
-    with pytest.raises(SystemExit) as end:      # as `python -m fedmpi`
+    # as `python -m fedmpi` does
+    with pytest.raises(SystemExit) as end:
         runpy.run_path(str(Path(fedmpi.__file__).with_name("__main__.py")), run_name="__main__")
     assert end.value.code == 0 and capsys.readouterr().out == f"fedmpi {__version__}\n"

@@ -1,4 +1,4 @@
-"""A run stops by itself while there is time to save: the rule, and where the end comes from."""
+"""A run stops by itself while there is time to save: the rule, and how the run learns when its time ends."""
 from __future__ import annotations
 
 import ast
@@ -49,7 +49,8 @@ def test_a_time_limit_has_an_end_with_a_date(text):
 
 def test_the_slowest_round_and_checkpoint_have_to_fit():
     left = Deadline(time.time() + 1000, "it")
-    assert left.reason_to_stop(1, 0) == "" and left.reason_to_stop(600, 0) == ""      # 750 s and the margin
+    # 600 s need 750 s and the margin.
+    assert left.reason_to_stop(1, 0) == "" and left.reason_to_stop(600, 0) == ""
     # The slow round is remembered.
     assert "another round and a checkpoint may take 20 min" in left.reason_to_stop(1, 200)
     assert Deadline(time.time() + END_MARGIN_S - 1, "it").reason_to_stop(0, 0).startswith("it ends in 1")
@@ -97,7 +98,7 @@ def test_the_earlier_end_counts(monkeypatch):
 
 @pytest.fixture
 def squeue(tmp_path, monkeypatch):
-    """Put a squeue of our own first in the path: it notes its arguments and prints what it is given."""
+    """Make `squeue(script)` put a fake squeue first in the path; it writes down its arguments and runs the script."""
     def squeue(script: str):
         path = tmp_path / "squeue"
         path.write_text(f'#!/bin/sh\necho "$@" >{tmp_path}/asked\n{script}\n')
@@ -130,7 +131,8 @@ def test_slurm_is_not_asked_for_what_it_told_or_outside_of_a_job(squeue, monkeyp
     monkeypatch.delenv("SLURM_JOB_ID")
     assert SlurmJob.from_env().find_end() is None and SlurmJob.from_env().name is None and not asked.exists()
     monkeypatch.setenv("SLURM_JOB_END_TIME", "99")
-    assert SlurmJob.from_env().find_end() == 99.      # in a container that is told no id
+    # In a container the job's id may be missing.
+    assert SlurmJob.from_env().find_end() == 99.
 
 
 @pytest.mark.parametrize("names, expected", [
@@ -181,7 +183,7 @@ def readers_of_slurms_variables(tree: Tree) -> list[str]:
 
 
 def test_one_class_reads_slurms_variables(tmp_path):
-    """The template of job scripts names them too: bash reads it."""
+    """Only the template of job scripts names them too, for bash."""
     assert readers_of_slurms_variables(Tree(ROOT / "fedmpi")) == ["fedmpi.slurm.job"]
     (tmp_path / "planted").mkdir()
     (tmp_path / "planted" / "reader.py").write_text('"""SLURM_A"""\nimport os\nx = os.environ.get("SLURM_B")\n')
@@ -190,7 +192,7 @@ def test_one_class_reads_slurms_variables(tmp_path):
 
 
 def test_a_slurm_that_does_not_answer_is_not_waited_for(squeue, monkeypatch):
-    """A job is not taken for ended because nobody answers."""
+    """If Slurm does not answer, a job does not count as ended."""
     squeue("exec sleep 3")
     monkeypatch.setattr(slurm, "SQUEUE_TIMEOUT_S", .2)
     assert SlurmJob.from_env().find_end() is None and not has_ended("9")
@@ -224,7 +226,7 @@ def test_a_run_saves_in_time_and_continues(bench):
 
 
 def test_other_ranks_than_were_planned_are_refused(bench, capsys):
-    """A job script gives its plan: a process that lost the others would train alone until its time is over."""
+    """A job script passes on its plan: a process that lost the others would train alone until its time is over."""
     request = RunRequest(bench.config, [], str(bench.out("alone")), ranks=3)
     assert lead_command(Solo(), request, RankContext()) == 2 and not bench.out("alone").exists()
     assert "fedmpi: --ranks 3 were planned, but 1 started (MPI: " in capsys.readouterr().err

@@ -105,7 +105,8 @@ def test_an_import_is_found_wherever_it_stands():
 def test_the_oldest_environment_has_the_declared_minimums(required, extras):
     lines = (ROOT / "tests" / "oldest.txt").read_text().splitlines()
     pinned = dict(line.split("==") for line in lines if "==" in line)
-    tools = ("dev", "test")      # not what users install
+    # Users do not install these.
+    tools = ("dev", "test")
     minimums = required | {k: v for name, extra in extras.items() if name not in tools for k, v in extra.items()}
     for name, minimum in minimums.items():
         if minimum:

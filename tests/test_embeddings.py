@@ -42,7 +42,8 @@ def test_a_run_stores_them_in_the_rounds_asked_for(bench):
         found = history["embedding"][:]
     assert found.shape == (2, 9, 50) and np.isfinite(found).all()
     assert np.abs(found[1]).sum() > np.abs(found[0]).sum() > 0
-    np.testing.assert_allclose(found.sum(1), 0, atol=1e-4)      # centred
+    # Embeddings are centred.
+    np.testing.assert_allclose(found.sum(1), 0, atol=1e-4)
 
 
 def test_rounds_without_a_picture_are_nan(bench):
@@ -50,7 +51,8 @@ def test_rounds_without_a_picture_are_nan(bench):
     with h5py.File(bench.out("once") / "history.h5") as history:
         found, took_part = history["embedding"][:], history["accuracy_after"][:]
     assert np.isnan(found[[0, 2]]).all()
-    assert np.array_equal(np.isfinite(found[1]).all(1), np.isfinite(took_part[1]))      # those who sent a head
+    # Those who sent a head have one.
+    assert np.array_equal(np.isfinite(found[1]).all(1), np.isfinite(took_part[1]))
 
 
 def test_any_number_of_ranks_stores_the_same(bench):

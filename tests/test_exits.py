@@ -48,7 +48,8 @@ def test_every_signal_asks_to_stop_once(stop, number):
     os.kill(os.getpid(), number)
     assert stop()
     stop.now.seconds = 53.
-    os.kill(os.getpid(), signal.SIGTERM)      # asks again: the first one counts
+    # A second request; the first one counts.
+    os.kill(os.getpid(), signal.SIGTERM)
     stop.now.seconds = 60.
     assert stop() and stop.waits() == 10.
 
@@ -133,7 +134,8 @@ def test_a_run_that_fails_says_so_once_and_how_to_go_on(bench, how, code):
     assert saved == f"saved so far: {kept}; continue with --out {folder} --resume auto"
     log = (folder / "log.txt").read_text()
     assert "as it was told" in log and ("Traceback" in log) is (how == "Exception")
-    assert not (folder / "lock").exists()      # the next start need not wait
+    # The next start need not wait.
+    assert not (folder / "lock").exists()
 
 
 def test_a_run_that_fails_before_anything_was_saved_names_no_checkpoint(bench):
@@ -156,7 +158,8 @@ def test_judging_on_validation_needs_a_validation_part(bench, capsys):
     assert run_alone(bench.config, words, out, world=Alone()) == 2
     assert capsys.readouterr().err == ("fedmpi: evaluate.on = validation, but data.split has no validation share: give "
                                        "three shares\n")
-    assert not bench.out("unvalidated").exists()      # nor the folder that was claimed
+    # The folder that the run had claimed is gone, too.
+    assert not bench.out("unvalidated").exists()
 
 
 @pytest.fixture

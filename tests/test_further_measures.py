@@ -36,7 +36,8 @@ def test_they_change_no_other_number(bench, runs):
 
 def test_the_line_is_the_mean_of_the_columns(bench, runs):
     history, lines = read_history(runs[0] / "history.h5"), bench.metrics("with")
-    np.testing.assert_allclose(history["share_right"], history["accuracy"])      # one's own, which is the accuracy
+    # A user's own measure, which computes the accuracy.
+    np.testing.assert_allclose(history["share_right"], history["accuracy"])
     for name in ("auc", "calibration_error", "share_right"):
         for column, line in zip(history[name], lines, strict=True):
             assert line[f"{name}_mean"] == pytest.approx(np.nanmean(column))
@@ -70,7 +71,7 @@ def test_a_report_has_a_table_of_each(runs):
 
 
 def test_the_page_is_the_same_column_with_and_without_them(bench, runs):
-    """They tell no runs apart, and may be asked for when a run goes on."""
+    """Runs that differ only in further measures count as the same, and a run may continue with other ones."""
     with pytest.raises(BadInput, match="the same settings and seed"):
         results.collect_folder_results([*runs])
     assert bench.lead("without", "rounds=3", "evaluate.measures=[auc]", resume="auto") == 0

@@ -71,7 +71,8 @@ def test_a_failing_worker_is_named_once(bench, warm):
     assert "(rank 1 of 2" in message[0]
     log = (bench.out("failing") / "log.txt").read_text()
     assert "Traceback" in log and "cannot count" in log
-    assert bench.saved("failing") and str(bench.saved("failing")[-1]) in done.stderr      # what to continue from
+    # The message names the checkpoint to continue from.
+    assert bench.saved("failing") and str(bench.saved("failing")[-1]) in done.stderr
 
 
 @pytest.mark.parametrize("ranks, method, field", [(1, "fedavg", "w"), (2, "fedmhc", "theta"), (3, "fedavg", "w")])
@@ -81,7 +82,8 @@ def test_an_update_that_is_not_finite_names_the_client(bench, ranks, method, fie
     (message,) = [line for line in done.stderr.splitlines() if "fedmpi:" in line]
     assert "client " in message and "round 1" in message and "lower train.lr" in message
     assert f"update of {field} has" in message and "faults.bad_update=skip" in message
-    assert any(f"(rank {r} of {ranks}" in message for r in range(1, ranks)) or ranks == 1      # the client's own
+    # The rank is the one that hosts the client.
+    assert any(f"(rank {r} of {ranks}" in message for r in range(1, ranks)) or ranks == 1
     assert "Traceback" not in done.stderr + done.stdout
 
 

@@ -40,7 +40,8 @@ def f(a: list[1], b=3, *, c=.5) -> "x":
     print(f"{a + b}", flush=True)
     return -a
 '''
-CHANGES = [      # (operator, line, the line after)
+# (operator, line, the line after)
+CHANGES = [
     ("constant", 9, 'def f(a: list[1], b=4, *, c=.5) -> "x":'),
     ("constant", 9, 'def f(a: list[1], b=2, *, c=.5) -> "x":'),
     ("constant", 9, 'def f(a: list[1], b=3, *, c=1.0) -> "x":'), ("arithmetic", 11, "a = a - 1"),

@@ -43,7 +43,8 @@ def repeated_names(sources: dict[str, str]) -> dict[str, list[str]]:
 def test_a_name_has_one_meaning():
     found = repeated_names({str(path.relative_to(PACKAGE)): path.read_text() for path in PACKAGE.rglob("*.py")})
     assert {name: modules for name, modules in found.items() if name not in SHARED_MEANINGS} == {}
-    assert set(found) == set(SHARED_MEANINGS)      # or the table lists a name that needs no word any more
+    # Otherwise the table lists a name that is no longer repeated.
+    assert set(found) == set(SHARED_MEANINGS)
 
 
 def test_a_second_meaning_is_seen():

@@ -46,7 +46,8 @@ def test_a_restart_measures_the_same(bench, alone):
     ours, theirs = (read_history(bench.out(name) / "history.h5") for name in ("halves", "alone"))
     for name in ours:
         np.testing.assert_array_equal(ours[name], theirs[name])
-    assert bench.lead("halves", "evaluate.measures=[auc]", "rounds=4", resume="auto") == 2      # with other clients
+    # The folder has other new clients.
+    assert bench.lead("halves", "evaluate.measures=[auc]", "rounds=4", resume="auto") == 2
 
 
 def test_the_vectorised_engine_measures_the_same(bench, alone):
@@ -72,7 +73,8 @@ def test_what_is_written_is_what_each_new_client_has(bench, alone):
     for name in ("accuracy", "f1", "loss", "auc"):
         assert line[f"{name}_new_clients"] == pytest.approx(np.nanmean(history[f"{name}_new_clients"][-1]))
     assert line["accuracy_std_new_clients"] == pytest.approx(history["accuracy_new_clients"][-1].std())
-    assert line["accuracy_mean"] == pytest.approx(history["accuracy"][-1].mean())      # of the others alone
+    # The mean is over the other clients alone.
+    assert line["accuracy_mean"] == pytest.approx(history["accuracy"][-1].mean())
     assert result["accuracy_new_clients"] == line["accuracy_new_clients"]
     config = load_config(alone / "config.yaml")
     federation = Federation(prepare_federation(config.data, config.seed))
@@ -106,7 +108,7 @@ def test_compare_and_report_show_them(bench, alone, monkeypatch):
 
 
 def test_a_folder_of_before_differs_in_no_setting_that_is_new(bench, alone, tmp_path):
-    """The settings that an older version did not write are those that stand for what it did."""
+    """Settings that an older version did not write get the values that stand for what it did."""
     import yaml
     settings = yaml.safe_load((alone / "config.yaml").read_text())
     old = json.loads(json.dumps(settings))

@@ -1,4 +1,4 @@
-"""Reading is not running: what a run left can name code, and no command that only reads imports it."""
+"""The files of a run can name code, and no command that only reads them imports it."""
 from __future__ import annotations
 
 import shutil
@@ -120,7 +120,8 @@ def test_tensorboard_imports_nothing_either(work):
 @pytest.mark.parametrize("name", NAMES)
 def test_who_names_it_himself_or_says_so_has_it_imported(work, name):
     run = name_harm(work, "method", name)
-    assert command("export", run, work / "x.safetensors", "--own-code")[0] == 2      # Harm is no method
+    # The command fails because Harm is no method.
+    assert command("export", run, work / "x.safetensors", "--own-code")[0] == 2
     assert (work / "imported").exists()
 
 
@@ -130,14 +131,15 @@ def test_a_run_of_the_configuration_imports_it(work):
 
 
 def test_a_job_that_names_own_code_still_knows_its_runs(work):
-    """The sweep's look at a folder may import what the job itself names."""
+    """A sweep that examines a folder may import what the job itself names."""
     with registry.refuse_own_code(but={"harm:Harm"}):
         assert registry.find_class("methods", "harm:Harm").__name__ == "Harm"
         with pytest.raises(BadInput, match="'harm:Other' is not built in"):
             registry.find_class("methods", "harm:Other")
     with registry.refuse_own_code(), pytest.raises(BadInput, match="not built in"):
         registry.find_class("methods", "harm:Harm")
-    assert registry.find_class("methods", "harm:Harm").__name__ == "Harm"      # the limits end with their context
+    # The refusal ends with its context.
+    assert registry.find_class("methods", "harm:Harm").__name__ == "Harm"
 
 
 def test_from_python_too(work):

@@ -103,7 +103,7 @@ def test_hosts_stand_in_a_table(monkeypatch):
 
 def test_plug_ins_are_found_by_their_names(monkeypatch):
     class Own:
-        """What a third party's package brings."""
+        """A class of a third party's package."""
     entry = SimpleNamespace(name="own", load=lambda: Own)
 
     def entry_points(group, name=None):
@@ -129,7 +129,8 @@ def test_what_cannot_be_imported_is_named(name, said):
 def test_how_long_a_configuration_may_be(tmp_path):
     path = tmp_path / "c.yaml"
     path.write_text("é" * 2**20)
-    assert len(load.read_yaml(path)) == 2**20      # characters, not bytes
+    # The limit counts characters, not bytes.
+    assert len(load.read_yaml(path)) == 2**20
     path.write_text("#" * (2**20 + 1))
     with pytest.raises(ValueError, match="more than 1,048,576 characters; is it the right file"):
         load.read_yaml(path)

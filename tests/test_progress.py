@@ -84,7 +84,8 @@ def test_a_run_does_not_fail_for_what_it_says(monkeypatch, error, silent):
             raise error("no")
     monkeypatch.setattr(sys, "stdout", refusing := Refusing())
     write_stdout("text")
-    assert (sys.stdout is not refusing) is silent      # into a closed pipe nothing is tried again
+    # Nothing more is written into a closed pipe.
+    assert (sys.stdout is not refusing) is silent
     if silent:
         sys.stdout.close()
 

@@ -181,7 +181,8 @@ def test_overrides_go_from_left_to_right_and_into_what_is_there(tmp_path):
     assert not hasattr(read("method.M=7", "method=fedavg").method, "M")
     assert read("model=mlp").model.hidden == 5 and read("data.partition=iid", "data.partition=dirichlet") == read()
     assert read("data.partition.beta=2", "data.partition=dirichlet").data.partition.beta == 2
-    assert read("data.name=a=b").data.name == "a=b"      # the first = ends the key
+    # The first = ends the key.
+    assert read("data.name=a=b").data.name == "a=b"
 
 
 RUN = {"rounds": 2, "seed": 1, "method": "fedavg", "model": {"name": "mlp", "hidden": 4},
@@ -249,7 +250,8 @@ def test_no_setting_is_lost(tmp_path, cache):
             value, others = value if isinstance(value, tuple) else (value, {})
             assert books(others | {path: value})[differs] != books(others)[differs], f"{path} has no effect"
 
-    named = ("model", "method", "data.partition")      # sections whose settings their own tests look at
+    # Other tests check the settings of these sections.
+    named = ("model", "method", "data.partition")
 
     def paths(section, where=""):
         for key, value in section.items():

@@ -29,7 +29,8 @@ def test_ranks_that_do_not_belong_together_are_refused(monkeypatch, name, remedy
     with pytest.raises(BadInput, match=f"rank 2 on n3 has {name} another, rank 0 on .*; {remedy}"):
         ranks.refuse_mixed(world, ["c.yaml", [], None])
     world.size = 2
-    ranks.refuse_mixed(world, ["c.yaml", [], None])      # another host is no reason
+    # Ranks on different hosts are not refused.
+    ranks.refuse_mixed(world, ["c.yaml", [], None])
 
 
 def test_another_command_on_another_rank(bench, warm):

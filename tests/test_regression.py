@@ -82,7 +82,7 @@ def test_samples_are_divided_by_bins_of_targets(runs):
 
 
 def test_errors_are_scikit_learns(runs):
-    """Of the global model, on the test samples of every client and of the new ones."""
+    """The global model is measured on the test samples of every client and of the new ones."""
     found, model = runs.federation(), fedmpi.load_result(runs.out("fedavg")).model()
     clients = [found.client(i) for i in range(9)]
     predicted = [(s.y_test, model(torch.from_numpy(s.x_test)).detach().numpy()[:, 0]) for s in clients]
@@ -130,7 +130,7 @@ def test_resumed_is_straight_through(runs):
     ("fedmhc", "method={name: fedmhc, M: 2}"), ("fedah", "method=fedah"), ("ifca_cam", "method={name: ifca_cam, k: 2}"),
     ("fedala", "method=fedala"), ("fedcps", "method={name: fedcps, layers: 1}"), ("fedfomo", "method=fedfomo")])
 def test_methods_learn_targets(runs, name, words):
-    """With mixed heads, added outputs, losses of methods' own, and variances of gradients."""
+    """The methods use mixed heads, added outputs, losses of their own, or variances of gradients."""
     assert runs.lead(name, words, "data.new_clients=0") == 0
     assert runs.lead(f"{name}-vmap", words, "data.new_clients=0", "engine=vmap") == 0
     first, *_, last = runs.metrics(name)

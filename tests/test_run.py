@@ -29,7 +29,8 @@ def alone(bench):
     pytest.param(2, "vmap", ["placement=shuffled"], marks=pytest.mark.slow("ranks of a real MPI library")),
     (3, "loop", ["server.hosts_clients=true", "placement=blocks", "method=fedavg"])])
 def test_any_number_of_ranks_gives_the_same_bits(bench, warm, ranks, engine, settings):
-    start = partial(bench.mpirun, python=warm) if engine == "vmap" else bench.run      # one on a real MPI library
+    # One case runs on a real MPI library.
+    start = partial(bench.mpirun, python=warm) if engine == "vmap" else bench.run
     done = start(ranks, f"{engine}-{ranks}", f"engine={engine}", *settings)
     assert done.returncode == 0, done.stderr
     assert bench.lead(f"{engine}-1", f"engine={engine}", *settings) == 0
@@ -58,7 +59,8 @@ def test_the_result_has_the_promised_fields(alone, bench):
     assert result["accuracy_mean"] == accuracies[-1] and result["accuracy_best_on_test"] == max(accuracies)
     assert 0 <= result["accuracy_worst_decile"] <= result["accuracy_mean"] <= 1
     assert 0 <= result["accuracy_weighted"] <= 1 and result["seconds"] > 0
-    floats = (64 * 16 + 16) * 2 + 4 * 170      # phi down and up, three heads down and one up
+    # phi is sent down and up, three heads are sent down and one up.
+    floats = (64 * 16 + 16) * 2 + 4 * 170
     assert result["mib_per_client_round"] == pytest.approx(floats * 4 / 2**20)
 
 
@@ -75,7 +77,8 @@ def test_every_evaluated_round_is_a_line(alone, bench):
         assert all(math.isfinite(line[name]) for name in (*MEASURES, "seconds"))
         assert sum(line["cluster_sizes"]) == line["participants"] == 6
     assert lines[0]["seconds"] < lines[1]["seconds"] < lines[2]["seconds"]
-    assert lines[-1]["accuracy_mean"] > .5      # it does learn
+    # The run does learn.
+    assert lines[-1]["accuracy_mean"] > .5
 
 
 def test_the_run_folder_holds_the_rest(alone, bench):
@@ -85,7 +88,8 @@ def test_the_run_folder_holds_the_rest(alone, bench):
         assert history["accuracy"][-1].mean() == pytest.approx(bench.result("alone")["accuracy_mean"])
     assert "round 3/3" in (folder / "log.txt").read_text() and bench.saved("alone")
     from fedmpi.config.schema import load_config
-    assert load_config(folder / "config.yaml") == load_config(bench.config)      # the resolved file runs again
+    # The resolved file can be run again.
+    assert load_config(folder / "config.yaml") == load_config(bench.config)
 
 
 def test_the_seed_and_the_settings_change_the_digest(alone, bench):
@@ -130,7 +134,8 @@ def test_both_engines_agree(alone, bench):
 def test_results_are_strict_json(alone, bench):
     for path in bench.out("alone").glob("*.json*"):
         for text in path.read_text().splitlines() if path.suffix == ".jsonl" else [path.read_text()]:
-            json.loads(text, parse_constant=pytest.fail)      # NaN and Infinity are not JSON
+            # NaN and Infinity are not JSON
+            json.loads(text, parse_constant=pytest.fail)
 
 
 @dataclass(frozen=True)

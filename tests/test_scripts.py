@@ -45,7 +45,8 @@ BASE = {"SLURM_JOB_ID": "7", "SLURM_JOB_NUM_NODES": "2", "SLURM_JOB_NODELIST": "
 class Done:
     code: int
     said: str
-    requeued: str      # what scontrol was called with, "" if it was not
+    # The words that scontrol was called with, "" if it was not called.
+    requeued: str
 
 
 @dataclass
@@ -112,7 +113,7 @@ def test_when_a_job_starts_again(cluster, does, code):
 
 
 def test_only_a_new_round_counts(cluster):
-    """The newest by its number: `round-1000000` comes after `round-999999`."""
+    """The newest round has the highest number: `round-1000000` comes after `round-999999`."""
     checkpoints = cluster.folder / "out" / "checkpoints"
     checkpoints.mkdir(parents=True)
     (checkpoints / "round-999999.h5").touch()
@@ -150,7 +151,7 @@ def test_what_srun_is_given(cluster):
 @pytest.mark.parametrize("nodes, ranks, hosts", [
     (2, 3, ["n1", "n1", "n2"]), (2, 5, ["n1"] * 3 + ["n2"] * 2), (3, 8, ["n1"] * 3 + ["n2"] * 3 + ["n3"] * 2)])
 def test_ranks_that_do_not_divide(cluster, nodes, ranks, hosts):
-    """The first nodes have one more each; with a launcher that is told of hosts as with srun."""
+    """The first nodes have one more each, with srun and with a launcher that takes a list of hosts."""
     names = SCONTROL.replace("n1\\nn2\\n", "".join(f"n{i + 1}\\n" for i in range(nodes)))
     for launcher in ("srun", "./bin/mpiexec"):
         cluster.tool("mpiexec", '#!/bin/bash\nexec -a mpiexec ./bin/srun "$@"\n')
@@ -185,7 +186,7 @@ def test_a_launcher_that_is_not_srun_is_told_to_stop(cluster):
 
 
 def test_a_start_that_dies_on_its_way_does_not_end_the_job(cluster):
-    """In MPI_Init, for example: the run's log says that an earlier start began, and this one did not."""
+    """A start may die in MPI_Init, for example. The run's log says that an earlier start began and this one did not."""
     (cluster.folder / "out" / "checkpoints").mkdir(parents=True)
     (cluster.folder / "out" / "log.txt").write_text("an earlier start\n")
     for _ in range(3):
@@ -201,7 +202,7 @@ def test_a_start_that_dies_on_its_way_does_not_end_the_job(cluster):
 
 
 def test_a_chain_goes_on_until_its_run_is_over(cluster):
-    """Slurm starts the later jobs whatever became of the earlier ones."""
+    """Slurm starts the later jobs however the earlier ones ended."""
     job = JobScript("c.yaml", out="out", chain=3)
     first = cluster.run(GAIN + "exit 75", job, script_words=("", "2"))
     assert (first.code, first.requeued) == (75, "")

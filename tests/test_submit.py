@@ -111,7 +111,8 @@ def test_nodes_ranks_and_threads_follow_from_what_is_asked_for():
         launcher="srun",
     )
     assert (asked(nodes=3).ranks, asked(nodes=3, ranks=5).ranks, asked(cpus=4).cpus) == (6, 5, 4)
-    assert asked(array=["threads=2,8,3"]).cpus == 8      # of all runs of an array
+    # the most threads of all runs of an array
+    assert asked(array=["threads=2,8,3"]).cpus == 8
     assert asked(command="apptainer exec 'my f.sif' fedmpi").command == ("apptainer", "exec", "my f.sif", "fedmpi")
     assert (asked(name="n").name, asked(mpi="none").mpi, asked(setup="x").setup, asked(restarts=0).restarts) == (
         "n", "none", "x", 0)
@@ -144,7 +145,7 @@ def test_what_sbatch_is_told():
 
 @pytest.mark.parametrize("installed, mpi", [({"openmpi"}, "pmix"), ({"mpich"}, "pmi2"), (set(), "pmi2")])
 def test_mpi_is_that_of_the_library_that_is_installed(monkeypatch, installed, mpi):
-    """MPICH speaks PMI-2, Open MPI PMIx; a library from elsewhere is taken for MPICH, Intel MPI or Cray's."""
+    """MPICH speaks PMI-2 and Open MPI PMIx; an unknown library is taken for MPICH, Intel MPI or Cray MPICH."""
     def version(name):
         if name not in installed:
             raise PackageNotFoundError(name)
@@ -155,7 +156,7 @@ def test_mpi_is_that_of_the_library_that_is_installed(monkeypatch, installed, mp
 
 @pytest.fixture
 def sbatch(tmp_path, monkeypatch):
-    """Put an sbatch of our own into the path, which notes its words and does what it is told to."""
+    """Make `put(does)` put a fake sbatch into the path, which writes down its words and runs the given script."""
     def put(does: str):
         (tmp_path / "sbatch").write_text(f'#!/bin/sh\necho "$@" >{tmp_path}/asked\n{does}\n')
         (tmp_path / "sbatch").chmod(0o755)
@@ -213,7 +214,8 @@ def test_a_job_that_cannot_be_is_refused(asked, message):
     with pytest.raises(BadInput, match=message):
         script.JobScript(**asked)
     script.JobScript(nodes=1, ranks=1, cpus=1, signal="")
-    script.JobScript(nodes=3, ranks=2, gpus=1)      # ranks follow from the GPUs
+    # Ranks follow from the GPUs.
+    script.JobScript(nodes=3, ranks=2, gpus=1)
 
 
 def test_a_file_of_runs_is_read_as_a_shell_would(tmp_path):

@@ -27,7 +27,7 @@ def config(tmp_path, monkeypatch, cache):
 
 @pytest.fixture
 def sbatch(tmp_path, monkeypatch):
-    """An sbatch that numbers jobs from 101 on, up to `last`, and writes down its words; returns how to read them."""
+    """Put a fake sbatch into the path; it numbers jobs from 101 on and writes down its words. Return their reader."""
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin" / "sbatch").write_text(
         f'#!/bin/bash\nprintf "<%s>" "$@" >>{tmp_path}/asked\necho >>{tmp_path}/asked\n'
@@ -160,7 +160,8 @@ def test_an_array_is_not_longer_than_one_can_be(config):
 
 def test_data_are_prepared_before_a_job_is_submitted(config, sbatch, tmp_path):
     done = called(config, "--array", "method=fedavg,local", "--array", "seed=0,1")
-    assert done.exit_code == 0 and done.stderr.count("federation ") == 2      # one for each seed
+    # There is one federation for each seed.
+    assert done.exit_code == 0 and done.stderr.count("federation ") == 2
     assert len(list((tmp_path / "federations").glob("*.h5"))) == 2 and len(sbatch()) == 1
     assert "federation " not in called(config, "seed=1").stderr
 

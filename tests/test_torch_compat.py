@@ -11,7 +11,7 @@ from torch import nn
 PACKAGE = Path(__file__).parent.parent / "fedmpi"
 ALLOWED = PACKAGE / "torch_compat.py"
 
-# Single-underscore names of PyTorch's objects, and public ones that no page promises or that are to go
+# Names of PyTorch's objects with a single underscore, and public names that are undocumented or deprecated.
 def private_names(*things: object) -> set[str]:
     return {name for thing in things for name in dir(thing) if is_private(name)}
 
@@ -52,7 +52,8 @@ def find_unpromised(text: str) -> list[str]:
                 found.append(node.attr)
             elif node.attr == "forward" and (not isinstance(node.ctx, ast.Load) or ast.unparse(node.value).startswith(
                     "type(")):
-                found.append("forward")      # of an instance, replaced; or of a class, looked at
+                # `forward` of an instance is replaced, or that of a class is read.
+                found.append("forward")
         elif isinstance(node, ast.Call) and ast.unparse(node.func) in ("getattr", "setattr", "hasattr", "delattr"):
             found += [str(a.value) for a in node.args[1:2] if isinstance(a, ast.Constant)
                       and (a.value in PRIVATE | UNPROMISED or a.value == "forward")]

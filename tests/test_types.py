@@ -23,7 +23,7 @@ class OpenPlace(NamedTuple):
     file: str
     line: int
     text: str
-    # a comment on the line or right before it, or the docstring behind it, says why
+    # A comment on the line or right before it, or the docstring after it, says why.
     has_reason: bool
 
 

@@ -29,7 +29,8 @@ def test_it_says_and_returns_what_a_new_process_does(warm):
         assert (found.returncode, found.stdout, found.stderr) == (
             expected.returncode, expected.stdout, expected.stderr)
     other = subprocess.run([warm, "-c", "import sys; print('torch' in sys.modules)"], text=True, capture_output=True)
-    assert other.stdout == "False\n"      # a new process
+    # A command without -m runs in a new process.
+    assert other.stdout == "False\n"
 
 
 @pytest.mark.parametrize("number, code", [(signal.SIGTERM, 75), (signal.SIGKILL, -signal.SIGKILL)])

@@ -22,7 +22,7 @@ SMALL = ("rounds=2", "model={name: mlp, hidden: 8}", "checkpoint.every=1", "chec
 
 @dataclass(frozen=True)
 class Settings(TinyCNN):
-    """Settings of one's own that name a file."""
+    """A user's own settings that name a file."""
     start: Start = None
 
 
@@ -54,7 +54,7 @@ def trained(network: nn.Module) -> nn.Module:
 @pytest.mark.parametrize("cls, shape, kind", [(MLP, (64,), "float32"), (Settings, (8, 8, 1), "uint8"),
                                               (Normed, (64,), "float32")])
 def test_a_state_dict_gives_the_outputs_of_its_network(tmp_path, cls, shape, kind):
-    """Also with convolutions, whose weights lie otherwise in the vector, and with statistics and counts of batches."""
+    """It also holds for convolutions, which the vector stores in another order, and for statistics and counts."""
     sample = as_input(make_blank_samples(shape, kind, 3))
     network = trained(cls().build(tuple(sample.shape[1:]), 10))
     safetensors.torch.save_file(network.state_dict(), tmp_path / "w.safetensors")

@@ -28,8 +28,10 @@ from tests import forked, launch
 from tests.sockets import Package, SocketMPI
 
 CLIENT = Path(__file__).with_name("warm_client.py")
-MAX_FILES = 250          # that a message can carry
-FIRST_SPARE_FILE = 512   # no launcher gives its files numbers from here on
+# that a message can carry
+MAX_FILES = 250
+# no launcher gives its files numbers from here on
+FIRST_SPARE_FILE = 512
 
 
 @contextmanager

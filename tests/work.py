@@ -33,10 +33,14 @@ SKIPPED = ("<listcomp>", "<setcomp>", "<dictcomp>")
 
 class Work(NamedTuple):
     """The counted work of a call."""
-    operators: int      # of PyTorch, which a line of fedmpi asks for
-    bytes: int          # that these write into new memory: new tensors and copies, but no views and sums in place
-    read: int           # numbers that PyTorch hands to Python (.item(), float(t), bool(t)); each waits for a GPU
-    calls: int          # of functions and C functions, by fedmpi or in it
+    # operators of PyTorch that a line of fedmpi asks for
+    operators: int
+    # bytes that these write into new memory: new tensors and copies, but not views and sums in place
+    bytes: int
+    # numbers that PyTorch hands to Python (.item(), float(t), bool(t)); each waits for a GPU
+    read: int
+    # calls of Python and C functions by fedmpi or in it
+    calls: int
 
 
 class Operators(TorchDispatchMode):
