@@ -13,7 +13,7 @@ DAILY = {f"test_{name}.py" for name in ("contract", "defaults", "ditto", "fedamp
 
 
 def pytest_collection_modifyitems(items):
-    """Mark as slow what tests methods one by one, but for some of table.KINDS."""
+    """Mark tests of single methods as slow, except those of some methods in table.KINDS."""
     for item in items:
         if item.path.parent == Path(__file__).parent and item.path.name not in DAILY:
             item.add_marker(REST)
@@ -21,12 +21,12 @@ def pytest_collection_modifyitems(items):
 
 @pytest.fixture(params=[0., .9], ids=["plain", "momentum"])
 def momentum(request, monkeypatch):
-    """Let laboratories train without and with momentum: transcriptions say who takes the run's, and who knows none."""
+    """Let laboratories train without and with momentum; transcriptions say which training uses the run's momentum."""
     monkeypatch.setattr(Lab, "training", replace(TRAIN, momentum=request.param))
     return request.param
 
 
 @pytest.fixture(params=[{}, {"momentum": .9}, {"epochs": 2, "steps": 5}], ids=["plain", "momentum", "steps"])
 def training(request, monkeypatch):
-    """The same, and with steps in place of epochs: three passes of a method then take 8 steps, 7.5 rounded up."""
+    """Do as `momentum` does, and also train by steps, not epochs: 3 passes of a method then take 8 steps (7.5)."""
     monkeypatch.setattr(Lab, "training", replace(TRAIN, **request.param))

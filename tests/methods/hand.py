@@ -1,4 +1,4 @@
-"""Methods worked out by hand: rows that lie at one place, and a client whose training and losses are given."""
+"""Stand-ins to work out methods by hand: rows in one array, and a client whose training and losses are given."""
 from __future__ import annotations
 
 from types import SimpleNamespace
@@ -11,13 +11,13 @@ from fedmpi.method import Participants
 
 
 def bare(name: str, model=None, net=None, rear=None, **settings):
-    """Return a method without a network; `model` stands in for it as far as the method asks."""
+    """Return a method without a network; `model` stands in for what the method uses of it."""
     parts = {"model": model, "net": net, "tail": rear}
     return registry.find_class("methods", name)(**settings, **{k: v for k, v in parts.items() if v is not None})
 
 
 def network(start, phi: int = 0):
-    """Return what methods ask of a network: its start, and where its head begins."""
+    """Return what methods use of a network: its start, and where its head begins."""
     start = torch.tensor(start)
     return SimpleNamespace(start=start, phi=slice(0, phi), h=slice(phi, len(start)), size=len(start), base="base",
                            head="head", module=torch.nn.Identity(), join=lambda phi, h: torch.cat([phi, h], -1))
@@ -80,7 +80,7 @@ class Sent:
 
 
 class Client:
-    """A client whose training adds `step`, and whose loss at w is `loss(w)`; `calls` tells what it was asked."""
+    """A client whose training adds `step`, and whose loss at w is `loss(w)`; `calls` lists the calls of its verbs."""
 
     def __init__(self, number=0, step=0., loss=None, n=1, message=None, lr=.5):
         self.id, self.step, self.loss, self.n = torch.tensor(number), torch.as_tensor(step), loss, n

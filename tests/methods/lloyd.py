@@ -1,4 +1,4 @@
-"""k-means of whole rows, as references use it: scikit-learn's, on the rows themselves."""
+"""scikit-learn's k-means on whole rows, for references."""
 from __future__ import annotations
 
 import numpy as np
@@ -7,7 +7,7 @@ from sklearn.cluster import KMeans
 
 
 def lloyd(rows: torch.Tensor, centres: torch.Tensor, seed) -> np.ndarray:
-    """Return the cluster of each row: from the centres as they are, or k-means++ where all are equal."""
+    """Return the cluster of each row; it starts from the centres, or by k-means++ if they are all equal."""
     rows, centres, k = rows.double().numpy(), centres.double().numpy(), len(centres)
     state = int(np.random.SeedSequence(seed).generate_state(1)[0])
     if (centres == centres[0]).all():

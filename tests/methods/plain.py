@@ -1,4 +1,4 @@
-"""A small run of a method on uneven clients of real digits, and what its tests compare it with."""
+"""A small run of a method on uneven clients of real digits, and the reference for it."""
 from __future__ import annotations
 
 from functools import cache
@@ -53,6 +53,6 @@ class Plain(Reference):
         return F.cross_entropy(self.network(w)(x), y)
 
     def mean(self, sent, ids=None):
-        """Return the mean of vectors, weighted by the samples of clients `ids` where given."""
+        """Return the mean of vectors, weighted by the samples of clients `ids` if these are given."""
         n = None if ids is None else self.federation.sizes[ids]
         return torch.from_numpy(np.average(torch.stack(sent).double().numpy(), 0, n)).float()

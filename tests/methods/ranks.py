@@ -16,9 +16,10 @@ from fedmpi.engines.vmap import Vmap
 from tests.federations import Digits, Lab, method, mlp
 from tests.methods.table import KINDS, SHOWN
 
-MOVED = ([0, 2, 5, 6], [1, 2, 1, 2]), ([0, 5, 7], [1, 2, 0])      # clients, and where they live from then on
+# Clients that move, and their new ranks.
+MOVED = ([0, 2, 5, 6], [1, 2, 1, 2]), ([0, 5, 7], [1, 2, 0])
 HOW = {"balanced": ("balanced", False), "moving": ("shuffled", False), "the server too": ("blocks", True)}
-# Ways of hosting, for each engine: of the methods in KINDS, and of all others, whose clients move as well
+# For each engine the ways of hosting for the methods in KINDS, and for all others, whose clients move as well.
 WAYS = (Loop(), ("balanced", "moving")), (Vmap(), ("moving", "the server too"))
 FEWER_WAYS = (Loop(), ("moving",)), (Vmap(), ("the server too",))
 
@@ -44,7 +45,7 @@ def moving(lab):
 
 
 def digests(world, names, brief=False) -> dict:
-    """Return method -> engine -> way of hosting -> digest, at rank 0; where brief, of one engine and one way."""
+    """Return method -> engine -> way of hosting -> digest, at rank 0; if `brief`, for one engine and one way."""
     model, federation = mlp(), Digits()
     found = {}
     for name in names:

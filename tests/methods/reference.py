@@ -1,4 +1,4 @@
-"""Plain PyTorch, one process, one client after another: what the methods should compute, written a second time.
+"""What methods should compute, written a second time in plain PyTorch, one client after another in one process.
 
 Parameters are flat vectors of an ordinary nn.Module whose last layer is `fc2`; training is torch.optim.SGD and
 backward(). Nothing of the engines is used: only the draw of the batches is common to both."""
@@ -20,7 +20,7 @@ HEADS = ("fc2.weight", "fc2.bias")
 
 
 class Reference:
-    """A federation, a network, and the rounds and the training of a run."""
+    """The participants, batches and training of a run, in plain PyTorch."""
 
     def __init__(self, model, federation, config):
         self.module, self.start, self.cut = copy.deepcopy(model.module), model.start.clone(), model.h.start
@@ -38,7 +38,7 @@ class Reference:
             yield x[index[:count]], y[index[:count]]
 
     def settings(self, t, epochs=None):
-        """Return the training of so many epochs, in which as many steps are taken as the run's steps of one allow."""
+        """Return the settings of training for so many epochs; if the run counts steps, these are scaled."""
         steps = self.train.steps and math.ceil(self.train.steps / self.train.epochs * (epochs or self.train.epochs))
         epochs = epochs or self.train.epochs
         return LocalTraining(self.config.seed, t, self.train.batch, epochs, steps, self.lr(t), 0.)
@@ -47,7 +47,7 @@ class Reference:
         return self.train.lr * self.train.lr_decay ** t
 
     def network(self, w, moving=lambda name: True):
-        """Return a module with the parameters w, of which some are to be trained."""
+        """Return a module with the parameters w; those for which `moving(name)` is true are trained."""
         module = copy_module(self.module)
         vector_to_parameters(w.clone(), module.parameters())
         for name, p in module.named_parameters():
@@ -68,7 +68,7 @@ class Reference:
 
 
 def copy_module(module):
-    """Return a module with parameters of its own. All else is shared: copy.deepcopy takes ten times as long."""
+    """Return a copy of a module with its own parameters. It shares the rest; copy.deepcopy takes ten times as long."""
     copied = copy.copy(module)
     copied._parameters = {name: nn.Parameter(p.detach()) for name, p in module._parameters.items() if p is not None}
     copied._modules = {name: copy_module(layer) for name, layer in module._modules.items()}
@@ -76,7 +76,7 @@ def copy_module(module):
 
 
 class Descent:
-    """Training of one vector, batch by batch, by PyTorch's own SGD, with the run's momentum unless told otherwise."""
+    """Trains one vector batch by batch with PyTorch's SGD, by default with the run's momentum."""
 
     def __init__(self, ref, w, t, moving=lambda name: True, momentum=None):
         self.module = ref.network(w, moving)
@@ -141,7 +141,8 @@ def fedmhc(ref, rounds, M, lam, anchor="global"):
 
 
 def fedmhc_client(ref, i, t, w, theta, lam, anchor):
-    plain = 0. if anchor == "local" else None      # these steps know no momentum
+    # FedMHC's local steps use no momentum with this anchor.
+    plain = 0. if anchor == "local" else None
     down, local, personal = w, Descent(ref, w, t, momentum=plain), Descent(ref, theta, t, momentum=plain)
     for batch in ref.batches(i, t):
         w = local.step(batch)
@@ -188,7 +189,7 @@ def head_then_body(ref, i, t, w):
 
 
 def fedrep_with_head_upload(ref, rounds):
-    """FedRep, in which the heads are averaged too, for the books: nobody uses the average."""
+    """FedRep, with heads averaged too. Nobody uses the average; it is only reported."""
     cut, w = ref.cut, ref.start
     own = dict.fromkeys(range(len(ref.data)), ref.start[cut:])
     for t in range(rounds):

@@ -1,4 +1,4 @@
-"""What the tests of all methods need to know of single ones. A method that is not named here needs nothing special."""
+"""Exceptions for single methods in the tests of all methods. A method that is not named here needs none."""
 from __future__ import annotations
 
 import pytest
@@ -8,16 +8,16 @@ from fedmpi.settings import describe_settings
 
 NAMES = registry.list_available("methods")
 
-# A method of each kind: a mean, groups of clients, private states, mixes for single clients, parts of the network
+# One method of each kind: a mean, groups of clients, private states, mixes for single clients, parts of the network.
 KINDS = ("fedavg", "fedmhc", "ditto", "fedamp", "fedper")
 REST = pytest.mark.slow("thirty methods; those of table.KINDS are tested without this mark, too")
 
-# Settings under which a method shows all that it does within three rounds: method -> settings
+# method -> settings with which it does within three rounds all that it ever does
 SHOWN = {"lcfed": {"K": 2, "D": 4}, "fedcps": {"layers": 1}, "ifca_cam": {"warm_up": 1}, "fesem_cam": {"warm_up": 0},
          "cfl": {"after": 0, "eps1": 10., "eps2": 0.}, "fedgroup": {"K": 2, "first": 2}, "pfedcam": {"K": 3},
          "cgpfl": {"K": 3}, "fedala": {"first_passes": 3}}
 
-# What another value of a setting needs to matter: (method, setting) -> (the other value, settings of both runs)
+# (method, setting) -> (another value, settings of both runs with which that value makes a difference)
 OTHER = {
     ("fedamp", "own"): (.7, {"form": "heuristic"}),
     ("fedamp", "alpha"): (.1, {}),
@@ -49,7 +49,7 @@ OTHER = {
     ("per_fedavg", "delta"): (.1, {"order": 2}),
 }
 
-# Settings that cannot change three small rounds, and why: (method, setting) -> reason
+# (method, setting) -> reason why the setting cannot change three small rounds
 IDLE = {
     ("fedbabu", "ft"): "it trains what is judged and never kept: see test_fedbabu.py",
     ("fedcps", "stable"): "in three rounds of 5 of 8 clients not all are known, let alone settled",
@@ -57,14 +57,14 @@ IDLE = {
     ("fedsr", "ft"): "the head epochs before judging are not kept",
 }
 
-# Methods whose server draws by position, so that renumbered clients draw otherwise: method -> reason
+# method -> reason why renumbered clients get other draws: its server draws by position
 BY_POSITION = {
     **dict.fromkeys(("fedmhc", "fedmhc_ah", "lcfed", "fesem", "fesem_cam", "pfedcam"),
                     "k-means++ draws its first centres among the rows in client order"),
     **dict.fromkeys(("cfl", "fedfomo", "fedgroup", "cgpfl"), "the server's table goes by client number"),
 }
 
-# Fields of Shared with an entry for each client: method -> fields
+# method -> fields of Shared with an entry for each client
 BY_CLIENT = {"fedcps": ("ID",)}
 
 

@@ -1,5 +1,7 @@
-"""At its defaults a method is itself: what clients have to do with each other is neither nothing nor everything, on a
-small network and on one of ten times its size. A strength that is right for the one may switch off the other."""
+"""With its default settings a method lets clients influence each other, but not completely.
+
+This must hold for a small network and for one of ten times its size, because a strength that suits one may have no
+effect on the other."""
 from __future__ import annotations
 
 import dataclasses
@@ -15,22 +17,23 @@ from tests.methods.table import NAMES
 
 STEADY = dataclasses.replace(TRAIN, lr_decay=1., steps=3)
 
-# The setting with which a method's interaction is off: its result must be another one
+# The settings that switch off a method's interaction. The result with them must differ.
 OFF = {"cgpfl": {"lam": 0.}, "ditto": {"lam": 0.}, "fedah": {"mix_epochs": 0}, "fedala": {"mix_lr": 0.},
        "fedamp": {"pull": 0.}, "fedcps": {"lam": 0.}, "fedcr": {"beta": 0.}, "fedmhc": {"lam": 0.},
        "fedmhc_ah": {"mix_epochs": 0}, "fedprox": {"mu": 0.}, "fedprox_plus": {"mu": 0.}, "fedsr": {"a_C": 0.},
        "lcfed": {"mu": 0.}, "pfedcam": {"interp_lr": 0.}, "pfedme": {"lam": 0.},
        "per_fedavg": {"alpha": 0.}}
-# Methods that put clients in clusters, and the rounds after which they do
+# Methods that put clients in clusters, and the rounds after which they do so.
 CLUSTERED = {**dict.fromkeys(("fedcps", "fedgroup", "fedmhc", "fedmhc_ah", "fesem", "fesem_cam", "ifca", "lcfed",
                               "pfedcam", "cgpfl"), 2), "cfl": 24, "ifca_cam": 31}
-CLIENTS = {"lcfed": 12}      # more than its K = 10
-# What only averages, or keeps a part at home: its clients are not those of Local
+# LCFed needs more clients than its K = 10.
+CLIENTS = {"lcfed": 12}
+# Methods that only average, or average a part of the model. Their clients' models must differ from those of Local.
 AVERAGED = ("fedavg", "fedavg_plus", "fedbabu", "fedfomo", "fedper", "fedrep", "lg_fedavg")
 
 
 class Opposed(View):
-    """Clients of two groups that call the same images by other names."""
+    """Clients of two groups that have different labels for the same images."""
 
     def client(self, i):
         s = self.original.client(i)

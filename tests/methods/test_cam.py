@@ -1,4 +1,4 @@
-"""Clustered additive modelling: without a global model it is what it modifies; independent transcriptions."""
+"""Clustered additive modelling: without a global model it equals the method that it modifies; transcriptions."""
 from __future__ import annotations
 
 from dataclasses import dataclass
@@ -34,7 +34,7 @@ def near(one, other, atol=1e-5):
 
 
 class Silent:
-    """The global model stays at 0: so do its logits."""
+    """Keeps the global model, and so its logits, at 0."""
 
     def init(self, n):
         shared, mine = super().init(n)
@@ -56,12 +56,12 @@ class SilentFeSEM(Silent, FeSEMCAM):
 
 @dataclass(frozen=True)
 class FedMHCCAM(CAM, FedMHC):
-    """Another clustered method that carries CAM: it assigns by loss, and says nothing of its models."""
+    """CAM on another clustered method, which assigns by loss and declares nothing about its models."""
 
 
 @dataclass(frozen=True)
 class SilentFedMHC(Silent, FedMHCCAM):
-    """The same without g."""
+    """FedMHC-CAM without g."""
 
 
 PLAIN = [(SilentIFCA, "ifca", {"average": "equal"}), (SilentIFCA, "ifca", {"average": "share", "shared_body": True}),
@@ -72,7 +72,7 @@ PLAIN = [(SilentIFCA, "ifca", {"average": "equal"}), (SilentIFCA, "ifca", {"aver
 
 @pytest.mark.parametrize("silent, name, settings", PLAIN, ids=str)
 def test_with_a_global_model_of_no_logits_it_is_what_it_modifies(mlp, federation, silent, name, settings):
-    """To the bit, the accuracy of every client included."""
+    """States and the accuracy of every client are equal bit for bit."""
     found = Lab(silent(warm_up=0, **settings).with_model(mlp), federation, share=SHARE).go()
     plain = Lab(method(name, mlp, **settings), federation, share=SHARE).go()
     assert not found.shared.g.any()
@@ -92,7 +92,7 @@ def test_with_one_it_is_not(mlp, federation, cam, silent):
 
 
 def additive(ref, w, other, batches, t, penalty=lambda v: 0.):
-    """Train w by SGD on the logits of w and of another model that stays."""
+    """Train w by SGD on the sum of the logits of w and of another model that stays as it is."""
     module, other = ref.network(w), ref.network(other)
     optimiser = torch.optim.SGD(module.parameters(), ref.lr(t), momentum=ref.train.momentum)
     for x, y in batches:
@@ -134,7 +134,7 @@ def ifca_cam(ref, starts, warm_up, average_):
 
 
 def moved(old, members, average_, n):
-    """Return a cluster's next model: eq. 6, or a mean of its members."""
+    """Return a cluster's next model, by eq. 6 or as a mean of its members."""
     if average_ == "share":
         return (old.double() + sum(m / n * (theta - old).double() for theta, m in members)).float()
     return average([theta for theta, _ in members], [m if average_ == "mean" else 1 for _, m in members]
@@ -242,7 +242,7 @@ def test_while_g_warms_up_it_is_judged_alone(mlp, federation):
 
 
 def test_clients_warm_up_alone_before_the_first_round(mlp, federation):
-    """By as many steps each: clients of 1 to 57 samples, in batches of 10."""
+    """All clients take the same number of steps, though they have 1 to 57 samples in batches of 10."""
     lab = Lab(method("fesem_cam", mlp, k=3, warm_up=2, warm_steps=7, keep=True), federation, share=SHARE).open()
     ref = Reference(mlp, federation, lab.config)
     assert torch.equal(lab.shared.g, mlp.starts(4)[3]) and (lab.shared.of >= 0).all() and lab.shared.round == 0
@@ -253,7 +253,7 @@ def test_clients_warm_up_alone_before_the_first_round(mlp, federation):
 
 
 def test_a_client_is_judged_by_g_and_the_cluster_that_fits_best_beside_it(mlp, federation):
-    """By its training data, and not by the cluster that would fit best alone."""
+    """Its training data decide, and g is added: the cluster that fits best alone is another one."""
     lab = Lab(method("ifca_cam", mlp, warm_up=0), federation)
     lab.shared = lab.shared._replace(g=4 * lab.shared.g, parts=4 * lab.shared.parts)
     ref, (_, w, g, _), alone = Reference(mlp, federation, lab.config), lab.shared, []

@@ -17,8 +17,8 @@ from tests.runs import run_alone
 
 @pytest.mark.parametrize("every", [1, 0])
 def test_the_clusters_of_the_warm_up_are_round_0(every, tmp_path, cache):
-    """Of all clients, judged by them; if no round is evaluated, the sizes alone. A third of the clients takes part in
-    the rounds that follow, whose sizes are of all clients all the same."""
+    """Round 0 has the clusters of all clients; if no round is evaluated, only their sizes. Later rounds have the sizes
+    of all clients too, although a third of them takes part."""
     (tmp_path / "c.yaml").write_text(json.dumps({
         "rounds": 2, "method": {"name": "fesem_cam", "warm_up": 1, "warm_steps": 30}, "evaluate": {"every": every},
         "model": {"name": "mlp", "hidden": 8}, "train": {"lr": .05, "participation": .3, "steps": 2},
@@ -40,7 +40,7 @@ def test_the_clusters_of_the_warm_up_are_round_0(every, tmp_path, cache):
 
 
 def test_sizes_of_ifca_cam_are_of_all_clients_from_the_end_of_the_warm_up_on(tmp_path, cache):
-    """In every round, though none but the last is evaluated: those who took part since, as they last chose. In the
+    """This holds in every round, though only the last is evaluated; clients count as they last chose. During the
     warm-up nobody has a cluster."""
     (tmp_path / "c.yaml").write_text(json.dumps({
         "rounds": 8, "method": {"name": "ifca_cam", "warm_up": 2, "k": 3}, "evaluate": {"every": 0}, "seed": 1,
@@ -66,7 +66,7 @@ def test_what_is_sent_is_k_models_and_g_down_and_two_up(mlp, federation, name, e
 @pytest.mark.parametrize("keep, first", [(False, .8), (True, 1.)])
 @pytest.mark.parametrize("seed", [0, 1])
 def test_fesem_cam_finds_planted_groups(mlp, cache, seed, keep, first):
-    """Nearly in the round before the first one, and it keeps what it finds; to the last client from own models."""
+    """It nearly finds them in the round before the first one and keeps them; from own models it finds all of them."""
     federation = Federation(prepare_federation(resolve({"data": {
         "clients": 20, "cache": str(cache), "partition": "pathological"}}).data, seed))
     lab = Lab(method("fesem_cam", mlp, warm_up=2, keep=keep), federation, seed=seed).open()
@@ -78,7 +78,7 @@ def test_fesem_cam_finds_planted_groups(mlp, cache, seed, keep, first):
 
 @pytest.mark.parametrize("seed", [0, 1])
 def test_planted_groups_with_ifca_cam(mlp, cache, seed):
-    """As IFCA, it leaves two of the five groups together, because one start is nobody's best (ARI .74)."""
+    """Like IFCA, it leaves two of the five groups together, because one start is best for no client (ARI .74)."""
     federation = Federation(prepare_federation(resolve({"data": {
         "clients": 20, "cache": str(cache), "partition": "pathological"}}).data, seed))
     lab = Lab(method("ifca_cam", mlp, warm_up=1), federation, seed=seed)

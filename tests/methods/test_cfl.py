@@ -15,7 +15,7 @@ SPLITS = {"after": 0, "eps1": 10., "eps2": 0.}
 
 
 def two_parts(cos, members):
-    """Complete linkage by hand: merge the two parts whose most different members are most alike, until two are left."""
+    """Do complete linkage by hand: merge the parts whose most different members are most alike until two are left."""
     parts = [[m] for m in members]
     while len(parts) > 2:
         a, b = max(itertools.combinations(parts, 2), key=lambda ab: min(cos[i, j] for i in ab[0] for j in ab[1]))
@@ -24,7 +24,7 @@ def two_parts(cos, members):
 
 
 def written(ref, M, eps1, eps2, after, relative=True, rounds=ROUNDS):
-    """Return models and every client's cluster; the larger child (of two equal ones: the first client's) stays."""
+    """Return models and every client's cluster; the larger child (of two equal ones the first client's) stays."""
     models, cluster, unit = [ref.start], np.zeros(len(ref.data), int), 1.
     for t in range(rounds):
         ids = ref.who(t).ids
@@ -57,7 +57,8 @@ def test_the_formulas(M, settings, momentum):
     models, cluster = written(again(found), M, **settings)
     assert found.shared.cluster.tolist() == cluster.tolist()
     assert int(found.shared.count) == len(models)
-    assert len(models) > 1 or momentum      # whose longer updates these norms do not split
+    # With momentum, updates are longer, and these norms do not split.
+    assert len(models) > 1 or momentum
     near(found.shared.models[:len(models)], torch.stack(models))
     for c in range(8):
         near(found.apply(found.method.personal, [c])[c], models[cluster[c]])
@@ -78,7 +79,7 @@ def test_two_clients_are_not_split():
 
 
 def test_relative_thresholds_wait_for_the_first_update():
-    """In a round that nobody took part in, they could not be set."""
+    """They could not be set in a round in which nobody took part."""
     lab = trial("cfl", rounds=0, **SPLITS)
     assert lab.shared.unit == 0
     lab.round(1)
@@ -88,7 +89,7 @@ def test_relative_thresholds_wait_for_the_first_update():
 
 
 def test_who_did_not_take_part_stays():
-    """Only participants leave a cluster, and they leave it by their own numbers."""
+    """Only participants leave a cluster."""
     before = np.zeros(8, int)
     for t in range(1, ROUNDS + 1):
         lab = trial("cfl", rounds=t, **SPLITS)
@@ -99,7 +100,7 @@ def test_who_did_not_take_part_stays():
 
 
 class Relabelled(View):
-    """Clients of four groups in two pairs, i % 4: groups of a pair differ in few labels, the pairs in all."""
+    """Clients of four groups, i % 4, in two pairs: the groups of a pair differ in few labels, the pairs in all."""
     ORDERS = [list(range(10)), [1, 0, 3, 2, 4, 5, 6, 7, 8, 9], [7, 6, 9, 8, 2, 3, 0, 1, 5, 4],
               [6, 7, 8, 9, 2, 3, 0, 1, 5, 4]]
 
@@ -133,8 +134,8 @@ def test_two_levels_of_splits_find_the_planted_groups():
 
 @pytest.mark.parametrize("settings, clusters", [({}, 2), ({"relative": False, "eps1": .4, "eps2": 1.6}, 1)])
 def test_defaults_find_planted_groups_where_the_norms_for_emnist_never_split(settings, clusters):
-    """`after` is lowered alone; two levels need a larger eps1 (lr falls). What the server measured of each
-    cluster is reported."""
+    """Only `after` is lowered; two levels also need a larger eps1, because lr falls. The measurements of each cluster
+    are reported."""
     lab = trial("cfl", 1., 0, Relabelled(Even(12, 60)), after=6, **settings)
     for t in range(20):
         facts = lab.round(t).facts

@@ -1,4 +1,4 @@
-"""CGPFL: its formulas written a second time; whole models are clustered as k-means of the rows would."""
+"""CGPFL: its formulas written a second time; whole models are clustered as k-means on the rows would do it."""
 from __future__ import annotations
 
 import numpy as np
@@ -11,7 +11,7 @@ from tests.methods.plain import ROUNDS, again, near, trial
 
 
 def client(ref, i, t, omega, lam, inner, lr_p):
-    """pFedMe's: theta by steps on the regularised loss of a batch, then omega towards it."""
+    """Train a client as pFedMe does: theta by steps on the regularised loss of a batch, then omega towards theta."""
     theta = omega
     for x, y in ref.batches(i, t):
         for _ in range(inner):

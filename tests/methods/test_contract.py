@@ -1,6 +1,6 @@
-"""What every method must do, whichever it is: a method joins this table by existing (see table.py for exceptions).
+"""What every method must do. These tests include every method that is installed; table.py lists exceptions.
 
-The promises themselves are fedmpi.testing's, as third parties check their methods by them."""
+The promises are defined in fedmpi.testing, because third parties check their methods by them too."""
 from __future__ import annotations
 
 import pytest

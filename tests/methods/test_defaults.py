@@ -1,6 +1,6 @@
-"""What every method says of itself: names, defaults and ranges of its settings, bytes, states, and what it pictures.
+"""The declarations of every method: names, defaults and ranges of settings, bytes, states, and what is embedded.
 
-All values are literals: a default that moves is another method, under the same name."""
+All values are literals, because a method with another default is another method under the same name."""
 from __future__ import annotations
 
 from typing import NamedTuple
@@ -106,7 +106,7 @@ def test_a_method_is_what_it_says(name, mlp, federation):
     assert (first if first is None else first.tolist()) == said.warm_up
 
 
-# setting of a method -> values that are refused, and values at the end of the range that are not
+# setting of a method -> values that are refused, and values at the ends of the range that are allowed
 RANGES = {
     "cfl.M": ([0], [1]), "cfl.eps1": ([-.1], [0.]), "cfl.eps2": ([-.1], [0.]), "cfl.after": ([-1], [0]),
     "cgpfl.K": ([0], [1]), "cgpfl.lam": ([-1.], [0.]), "cgpfl.inner": ([0], [1]), "cgpfl.lr_p": ([0.], [.001]),
@@ -152,7 +152,7 @@ def test_values_outside_a_range_are_refused_by_name(mlp):
 
 
 def test_who_trains_before_the_first_round_is_drawn_from_the_seed(mlp):
-    """A quarter of 40 clients: FedGroup's 5 for each of 2 groups, LCFed's one more than it has components."""
+    """FedGroup draws 5 clients for each of 2 groups, LCFed one more than its components: a quarter of 40 clients."""
     for name, settings in (("fedgroup", {"K": 2, "first": 5}), ("lcfed", {"D": 9})):
         m = method(name, mlp, **settings)
         drawn = [m.warm_up_participants(40, seed) for seed in range(60)]

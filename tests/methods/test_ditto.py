@@ -32,7 +32,7 @@ def test_ditto_is_its_formula(share):
 
 @pytest.mark.parametrize("lam", [0., 1., 7.])
 def test_its_global_model_is_fedavg(lam):
-    """Bit by bit: the personal models leave no trace in it."""
+    """They are equal bit for bit: personal models leave no trace in the global one."""
     assert torch.equal(run("ditto", lam=lam).shared.w, run("fedavg").shared.w)
 
 

@@ -14,7 +14,7 @@ from tests.methods.plain import ROUNDS, again, digits, mlp, near, trial
 
 
 class Written:
-    """FedALA by loops; `top` is how many numbers are blended, from the end."""
+    """FedALA by loops; the last `top` numbers of the model are blended."""
 
     def __init__(self, ref, top, first_passes=50, spread=.01, share=.8, mix_everyone=False):
         self.ref, self.top, self.first_passes, self.spread, self.share = ref, top, first_passes, spread, share
@@ -103,14 +103,15 @@ def test_a_step_of_0_is_fedavg():
 
 
 def test_w_is_learned_for_long_once_only():
-    """The first time is the first difference from the global model, not the first round."""
+    """The first time is when a client first differs from the global model, not the first round."""
     lab = trial("fedala", participation=1., rounds=1)
     assert not any(bool(lab.mine(c).learned) for c in range(8)) and (lab.mine(0).W == 1).all()
     first = trial("fedala", participation=1., rounds=2)
     assert all(bool(first.mine(c).learned) for c in range(8))
     assert apart(first.state(), trial("fedala", participation=1., rounds=2, first_passes=1).state()) > 1e-3
     one, many = (Lab(method("fedala", mlp(), first_passes=n), digits()) for n in (1, 50))
-    for lab in (one, many):      # as if W had been learned before: then it is one pass whatever the bound
+    # As if W had been learned before: then there is one pass, whatever the bound.
+    for lab in (one, many):
         for c in range(8):
             lab.group.store.write(c, first.mine(c))
         lab.shared = first.shared
@@ -119,7 +120,7 @@ def test_w_is_learned_for_long_once_only():
 
 
 def test_clients_that_converge_earlier_wait_for_the_others():
-    """Vectorised, all clients of a chunk make as many passes as the slowest; that must not move the others' W."""
+    """In engine vmap all clients of a chunk make as many passes as the slowest; that must not change the others' W."""
     written = Written(again(trial("fedala", rounds=0)), 170, spread=4e-4)
     for t in range(ROUNDS):
         written.round(t)

@@ -19,7 +19,7 @@ forms = pytest.mark.parametrize("form", ["distance", "heuristic"])
 
 
 def attention(models, alpha, sigma, own):
-    """Return xi by loops: HeurFedAMP's where `own` is given."""
+    """Return xi by loops; HeurFedAMP's if `own` is given."""
     n, xi = len(models), []
     if own is None:
         sigma = sigma or statistics.median(
@@ -85,7 +85,7 @@ def test_the_proximal_term_has_a_gradient(form):
 
 
 def test_attention_is_paid_to_similar_models():
-    """Two planted groups of models, one of them larger: hardly anything comes from the other group."""
+    """Of two planted groups of models, one of them larger, hardly any weight goes to the other group."""
     rows = torch.randn(9, 40, generator=torch.Generator().manual_seed(0)) * .02
     rows[:4, :20] += 1.
     rows[4:, 20:] += 1.
@@ -113,7 +113,7 @@ def test_attention_may_be_as_sharp_as_one_likes():
 
 @pytest.mark.parametrize("scale", [1e-3, 1., 1e3])
 def test_by_default_attention_follows_the_distances(scale):
-    """Whatever the models' size, a client's own model has part of the weight, and nearer models more of the rest."""
+    """Whatever the models' scale, a client's own model has part of the weight, and nearer models more of the rest."""
     rows = torch.randn(20, 40, generator=torch.Generator().manual_seed(0)).double() * scale
     xi = method("fedamp", mlp()).compute_attention(rows @ rows.T)
     own = xi.diagonal().clone()
@@ -123,7 +123,7 @@ def test_by_default_attention_follows_the_distances(scale):
 
 
 def test_where_half_of_the_distances_are_0_models_are_not_mixed():
-    """As in the first round, or while most clients have never taken part."""
+    """This happens in the first round, or while most clients have never taken part."""
     rows = torch.zeros(5, 3).double()
     rows[0] = 1.
     for few in (rows, rows[:1]):
@@ -133,7 +133,7 @@ def test_where_half_of_the_distances_are_0_models_are_not_mixed():
 
 @pytest.mark.parametrize("share", [1., .6])
 def test_the_mean_weight_of_its_own_model_is_reported(share):
-    """Of all clients, whoever takes part, and whoever is judged after training."""
+    """The mean is over all clients, whoever takes part and whoever is evaluated after training."""
     lab = trial("fedamp", share, rounds=2)
     w = torch.stack([lab.mine(c).w for c in range(8)]).double() - lab.method.model.start
     expected = lab.method.compute_attention(w @ w.T)
@@ -141,7 +141,7 @@ def test_the_mean_weight_of_its_own_model_is_reported(share):
 
 
 def test_a_pull_that_overshoots_is_refused(tmp_path, cache):
-    """At rank 0, before anything starts."""
+    """Rank 0 refuses it before anything starts."""
     (tmp_path / "c.yaml").write_text(json.dumps({
         "rounds": 2, "method": {"name": "fedamp", "pull": 25.}, "model": {"name": "mlp", "hidden": 8},
         "data": {"clients": 9, "cache": str(cache)}, "train": {"lr": .04}}))
@@ -157,7 +157,7 @@ def test_a_client_receives_and_sends_one_model():
 
 
 def test_everybody_can_be_judged_after_training(tmp_path, cache):
-    """Clients that do not take part are addressed too, where all are judged as if they had."""
+    """Clients that do not take part get messages too, if all are evaluated as if they had taken part."""
     (tmp_path / "c.yaml").write_text(json.dumps({
         "rounds": 2, "method": "fedamp", "model": {"name": "mlp", "hidden": 8}, "evaluate": {"after_training": "all"},
         "data": {"clients": 9, "cache": str(cache), "partition": {"name": "dirichlet", "beta": .2}},

@@ -55,7 +55,7 @@ def test_one_model_is_fedavg(mlp, federation, name, train):
 def test_without_a_pull_fedprox_plus_is_fedavg_plus(mlp, federation):
     free, plain = run(mlp, federation, "fedprox_plus", mu=0.), run(mlp, federation)
     near(free.shared.w, plain.shared.w, 1e-6)
-    # the default pull is weak, so that what it changes is proportional to it: no rounding errors
+    # The default pull is weak, so its effect is proportional to it, which rounding errors would not be.
     default, ten = (run(mlp, federation, "fedprox_plus", **settings).shared.w - plain.shared.w
                     for settings in ({}, {"mu": .01}))
     assert 9.9 < ten.norm() / default.norm() < 10.1

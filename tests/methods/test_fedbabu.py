@@ -1,4 +1,4 @@
-"""FedBABU: a head that never moves, a transcription, and fine-tuning that is judged, beside what it starts from."""
+"""FedBABU: a head that never moves, a transcription, and the evaluation of the model before and after fine-tuning."""
 from __future__ import annotations
 
 import json
@@ -46,7 +46,7 @@ def test_fedbabu_is_its_formula(share):
 
 
 def test_the_head_never_moves():
-    """Nor is it sent; but fine-tuning moves it."""
+    """The head is not sent either; but fine-tuning moves it."""
     found = run("fedbabu", rounds=10)
     model, h = found.method.model, found.method.model.h
     assert all(torch.equal(unadapted(found, c)[h], model.start[h]) for c in range(8))
@@ -56,7 +56,8 @@ def test_the_head_never_moves():
 
 def test_fine_tuning_starts_from_the_last_averaged_model_and_leaves_no_trace():
     plain, long = run("fedbabu", ft=0), run("fedbabu", ft=6)
-    for t in range(ROUNDS, 2 * ROUNDS):      # judged in every round
+    # Evaluate in every round.
+    for t in range(ROUNDS, 2 * ROUNDS):
         plain.round(t, judge=True)
         long.round(t, judge=True)
     assert plain.digest() == long.digest()
@@ -83,7 +84,8 @@ def test_the_fine_tuned_model_is_judged_and_the_averaged_one_beside_it():
     w = fedbabu(ref)
     assert table[:, 0, 1].tolist() == [correct(found, c, tuned(ref, c, w, 5)) for c in range(8)]
     assert table[:, 2, 1].tolist() == [correct(found, c, w) for c in range(8)]
-    assert not np.any(table[:, 1])      # no other model is in the books
+    # No other model is in the books.
+    assert not np.any(table[:, 1])
 
 
 def test_both_accuracies_are_in_the_books(tmp_path, cache):

@@ -28,7 +28,7 @@ def near(one, other, atol=1e-5):
 
 
 class Written:
-    """Algorithm 2 with eq. 3, round after round written out: the head is what clusters have of their own."""
+    """Algorithm 2 with eq. 3 written out round by round; each cluster has its own head."""
 
     def __init__(self, ref, starts, lam, own=False):
         self.ref, self.lam, self.k, self.own, n = ref, lam, len(starts), own, len(ref.data)
@@ -93,7 +93,8 @@ def test_it_is_what_its_formulas_say(mlp, federation, share, whose):
     np.testing.assert_allclose(found.shared.tau2, written.tau2, rtol=1e-4)
     np.testing.assert_allclose(found.shared.scale, written.scale, rtol=1e-4)
     assert found.shared.ID.tolist() == written.ID.tolist() and len(set(written.ID)) > 1
-    assert len({round(v, 4) for v in written.used.values()}) > 3      # eq. 3 was at work
+    # Eq. 3 had an effect.
+    assert len({round(v, 4) for v in written.used.values()}) > 3
     for c in range(8):
         near(found.mine(c).w, written.w[c])
         np.testing.assert_allclose(found.mine(c).sigma2, written.sigma2[c], rtol=1e-3, atol=1e-6)
@@ -128,7 +129,7 @@ def lams(mlp, federation, **settings):
 
 
 def test_few_samples_make_a_strong_pull(mlp):
-    """Clients of one kind that differ in their number of samples alone; the median one has lam."""
+    """Clients of one kind differ only in their number of samples; the median one has lam."""
     pool = Digits((120,)).client(0)
 
     class Sliced(Digits):
@@ -157,7 +158,7 @@ def test_a_client_of_a_single_batch_keeps_the_given_pull(mlp):
 
 
 class Told:
-    """What a server would be told: a stand-in for rows."""
+    """A stand-in for the rows that a server receives."""
 
     def __init__(self, mlp, j):
         w = torch.stack([mlp.start + .01 * i for i in range(len(j))])
@@ -183,7 +184,7 @@ class Column:
 
 
 def test_identities_are_final_after_so_many_quiet_rounds(mlp):
-    """Unknown clients and changes start the count again; traffic falls in the round after."""
+    """Unknown clients and changes start the count again; traffic falls in the round after the last one."""
     m = method("fedcps", mlp, stable=2, layers=1)
     shared, _ = m.init(3)
     whole = m.traffic(shared, m.init(3)[1])[0]
@@ -227,7 +228,7 @@ def test_bad_settings_are_refused_in_a_line(mlp):
 
 
 def test_the_books_tell_lam_of_few_shot_clients_and_of_others(tmp_path, cache):
-    """In every evaluated round, for each client; the same when the run was interrupted."""
+    """The books have lam of each client in every evaluated round, also if the run was interrupted."""
     config = tmp_path / "c.yaml"
     config.write_text(json.dumps({
         "rounds": 4, "method": {"name": "fedcps", "layers": 1, "lam_max": 50.}, "model": {"name": "mlp", "hidden": 8},

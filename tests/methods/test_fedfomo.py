@@ -26,7 +26,8 @@ def sent_to(i, t, seed, affinity, M, epsilon):
 def written(ref, M, epsilon, fall, held_out=.2):
     n = len(ref.data)
     w, affinity = dict.fromkeys(range(n), ref.start), np.eye(n, dtype=np.float32)
-    v = dict(w)      # from which each trained last
+    # The model from which each client trained last.
+    v = dict(w)
     for t in range(ROUNDS):
         before, rows = dict(w), affinity.copy()
         for i in ref.who(t).ids:
@@ -77,7 +78,7 @@ def test_equal_affinities_come_in_an_order_drawn_for_round_and_client():
 
 
 def test_greed_and_chance():
-    """With epsilon = 1 affinities are of no account; with 0 nothing else is."""
+    """With epsilon = 1 affinities do not matter; with 0 only they do."""
     table = torch.eye(9)
     table[0] = torch.arange(9.)
     who = [SimpleNamespace(ids=np.array([0]), round=t, seed=1) for t in range(60)]
@@ -87,7 +88,8 @@ def test_greed_and_chance():
         return [int(found.choose_models(SimpleNamespace(affinity=table), w)[0, 0]) for w in who]
     assert set(best(0.)) == {8} and set(best(1.)) == set(range(1, 9))
     assert 20 < sum(j == 8 for j in best(.5)) < 50
-    assert set(best(1., .1)[10:]) == {8} and len(set(best(1., .1)[:5])) > 2      # chance ends after 10 rounds
+    # Random choices end after 10 rounds.
+    assert set(best(1., .1)[10:]) == {8} and len(set(best(1., .1)[:5])) > 2
 
 
 def test_each_model_that_is_sent_is_one_of_chance_or_of_greed():
@@ -101,7 +103,7 @@ def test_each_model_that_is_sent_is_one_of_chance_or_of_greed():
 
 
 class HeldLabels(View):
-    """The same federation, in which the labels of the samples that are held out differ."""
+    """The same federation with other labels for the samples that are held out."""
 
     def client(self, i):
         from fedmpi.engines import batch_plan
@@ -113,9 +115,10 @@ class HeldLabels(View):
 
 
 def test_what_validates_does_not_train():
-    """In the first round all models are equal, so that held-out samples decide nothing; later they choose."""
+    """In the first round all models are equal, so held-out samples decide nothing; later they do."""
     first, other = (trial("fedfomo", rounds=1, federation=f) for f in (digits(), HeldLabels(digits())))
-    for c in set(range(8)) - {1}:      # client 1 has a single sample, which does both
+    # Client 1 has a single sample, which both trains and validates.
+    for c in set(range(8)) - {1}:
         near(first.mine(c).w, other.mine(c).w, 0)
     assert apart(trial("fedfomo").state(), trial("fedfomo", federation=HeldLabels(digits())).state()) > 1e-3
 
@@ -136,7 +139,7 @@ def test_a_client_that_nobody_helps_trains_alone():
 
 
 def test_a_training_that_did_not_help_is_taken_back():
-    """If its own trained model and those of all others are worse, a client starts once more where it did."""
+    """If its own trained model and those of all others are worse, a client starts from the same model again."""
     lab = trial("fedfomo", participation=1., rounds=1)
     v, ref = lab.mine(2).before, again(lab)
     for c in range(8):
@@ -152,7 +155,7 @@ def test_bytes_of_a_client():
 
 
 def test_a_copy_of_its_own_model_is_worth_nothing():
-    """A difference of rounding, divided by a distance of nearly 0, would be worth much."""
+    """Otherwise a rounding error divided by a distance of nearly 0 would get a large weight."""
     lab = trial("fedfomo", participation=1., rounds=1)
     for c in range(8):
         lab.group.store.write(c, lab.mine(c)._replace(w=lab.mine(2).w + 1e-8 * (c != 2)))

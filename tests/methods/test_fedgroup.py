@@ -73,8 +73,10 @@ def test_one_group_is_fedavg_from_its_first_training_on():
 
 def test_groups_are_static():
     lab, seen = grouped(0, K=2, first=2), []
-    lab.group.engine = Vmap()      # in which newcomers and others are trained at once
-    group = lab.shared.group      # not what updates would now say
+    # This engine trains newcomers and others at once.
+    lab.group.engine = Vmap()
+    # The groups are not those that updates would now give.
+    group = lab.shared.group
     lab.shared = lab.shared._replace(group=torch.where(group < 0, group, 1 - group))
     for t in range(6):
         seen.append(lab.shared.group.clone())
@@ -96,7 +98,7 @@ def test_a_client_that_never_took_part_is_judged_by_the_group_it_would_join():
 
 @pytest.mark.parametrize("first", [20, 2])
 def test_planted_groups_are_found(cache, first):
-    """20 clients in 5 groups of two classes each; with 10 in the first training, the others join theirs."""
+    """20 clients are in 5 groups of two classes each; with 10 clients in the first training, the others join later."""
     data = resolve({"data": {"clients": 20, "cache": str(cache), "partition": "pathological"}}).data
     federation = Federation(prepare_federation(data, 0))
     lab = grouped(1, federation, 1., seed=0, K=5, first=first)

@@ -29,7 +29,7 @@ def best(ref, c, phi, heads):
 
 
 def transcribed(ref, M):
-    """Return phi, the groups' heads and every client's (head, W), round after round written out."""
+    """Return phi, the groups' heads and every client's (head, W) after rounds that are written out."""
     cut, everybody = ref.cut, range(len(ref.data))
     phi, heads = ref.start[:cut], [ref.start[cut:]] * M
     own = dict.fromkeys(everybody, ref.start[cut:])
@@ -67,7 +67,7 @@ def test_it_is_what_its_formulas_say(mlp, federation):
 
 
 def judged(ref, c, phi, heads, own, W):
-    """Return the model that is mixed anew with the best group's head."""
+    """Return the model with a head that is mixed anew with the best group's head."""
     down = torch.cat([phi, heads[best(ref, c, phi, heads)]])
     return torch.cat([phi, fedah_mix(ref, c, ROUNDS, down, own, W, 1.)[0]])
 
@@ -91,7 +91,7 @@ def test_it_is_none_of_its_parents(mlp, federation):
 
 @pytest.mark.parametrize("seed", [0, 1])
 def test_planted_groups_are_found_and_used(mlp, cache, seed):
-    """20 clients in 5 groups of two classes each: found in the first round, kept, and used by the clients."""
+    """20 clients are in 5 groups of two classes each. The groups are found in the first round, kept, and used."""
     data = resolve({"data": {"clients": 20, "cache": str(cache), "partition": "pathological"}}).data
     federation = Federation(prepare_federation(data, seed))
     lab = Lab(method("fedmhc_ah", mlp, M=5), federation, seed=seed)

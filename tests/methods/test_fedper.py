@@ -71,7 +71,7 @@ def test_fedrep_is_fedah_that_never_takes_the_global_head():
 
 @pytest.mark.parametrize("name", ["fedper", "lg_fedavg"])
 def test_a_client_alone_trains_as_local(name):
-    """Its own part and the averaged one are then the two halves of one model."""
+    """With a single client its own part and the averaged one are two parts of one model."""
     alone, local = run(name, federation=Digits((33,))), run("local", federation=Digits((33,)))
     near(judged(alone, 0), local.mine(0).w, 1e-6)
 
@@ -90,7 +90,7 @@ def test_the_own_part_with_the_averaged_one_is_judged_and_right_after_training_b
 
 @pytest.mark.parametrize("name", NAMES)
 def test_no_personal_part_is_shared(name):
-    """Every participant has a part of its own, which is not the average of all and is not sent."""
+    """Every participant has its own part, which is not the average of all and is not sent."""
     found = run(name, share=1.)
     parts = torch.stack([found.mine(c)[0] for c in range(8)])
     assert torch.pdist(parts).min() > 1e-3

@@ -26,7 +26,7 @@ def near(one, other, atol=1e-5):
 
 
 def lloyd(x, centres, n):
-    """Return each row's centre when nobody moves any more; an empty centre stays."""
+    """Return each row's centre when no row changes its centre any more; an empty centre stays."""
     centres, labels = centres.copy(), None
     while True:
         new = np.array([np.argmin([np.sum((row - c) ** 2) for c in centres]) for row in x])
@@ -38,7 +38,7 @@ def lloyd(x, centres, n):
 
 
 def first(x, k, seed, n):
-    """Return k-means++'s clusters, the best of ten."""
+    """Return the best clusters of ten starts by k-means++."""
     state = int(np.random.SeedSequence(seed).generate_state(1)[0])
     return KMeans(k, n_init=10, random_state=state).fit(x, sample_weight=n).labels_
 
@@ -64,7 +64,7 @@ def transcribed(ref, k, keep=False, lam=0., weighted=False, part=slice(None), sh
 
 
 def pulled(ref, theta, centre, i, t, lam, factor):
-    """Train theta; the loss, and not the pull, is scaled: the pull is divided by it and the rate multiplied."""
+    """Train theta with a scaled loss: the pull is divided by the factor and the rate multiplied by it."""
     usual = ref.lr
     ref.lr = lambda t: usual(t) * factor
     theta = ref.sgd(theta, ref.batches(i, t), t, penalty=lambda v: lam / factor / 2 * ((v - centre) ** 2).sum())
@@ -137,7 +137,8 @@ def test_a_client_is_judged_by_its_own_centre_or_by_the_mean_of_all(mlp, federat
 def test_layers_are_named_blocks_or_all_linear_ones(mlp):
     convolutional = cnn()
     assert method("fesem", convolutional).slices == [slice(0, convolutional.size)]
-    cut = convolutional.blocks["4"].start      # behind the convolution
+    # behind the convolution
+    cut = convolutional.blocks["4"].start
     assert method("fesem", convolutional, layers=["linear"]).slices == [slice(cut, convolutional.size)]
     assert method("fesem", convolutional, layers=["linear", "4.bias"]).slices[0].start == cut
     apart_ = method("fesem", mlp, layers=["fc2.bias", "fc1.bias"]).slices

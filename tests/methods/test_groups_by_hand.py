@@ -1,5 +1,6 @@
-"""How FedGroup, CFL, IFCA, FeSEM, FedCPS and LCFed find groups: small cases worked out by hand, the reported facts
-too. Their transcriptions share code with them, or no training shows these cases."""
+"""How FedGroup, CFL, IFCA, FeSEM, FedCPS and LCFed find groups, and what they report: small cases worked out by hand.
+
+The methods' transcriptions share code with them, or training does not reach these cases."""
 from __future__ import annotations
 
 from math import hypot
@@ -84,7 +85,7 @@ def test_cosines_of_updates_follow_from_their_inner_products():
 
 
 def parted(M=3, t=2, **settings):
-    """Client 3 of 0, 1, 3, 5 moves against the others."""
+    """Return the server's result if client 3 of 0, 1, 3 and 5 moves against the others."""
     defaults, turn = {"eps1": .5, "eps2": 1.0, "after": 2, "relative": False}, who([0, 1, 3, 5], [1, 2, 3, 4], t)
     m = bare("cfl", M=M, **defaults | settings)
     dW = torch.tensor([[1., 0.], [.9, .2], [-1., 0.], [1., .1]])
@@ -110,7 +111,7 @@ def test_a_split_of_cfl_goes_by_client_numbers_and_moves_no_model():
 
 
 def test_one_cluster_of_cfl_is_split_by_its_own_updates_alone():
-    """Cluster 0 has small updates that disagree, cluster 1 a large one that agrees: neither is split."""
+    """Neither cluster is split: cluster 0 has small updates that disagree, cluster 1 a large one that agrees."""
     m, turn = bare("cfl", M=4, eps1=.4, eps2=.8, after=0, relative=False), who(range(6), [1] * 6)
     dW = torch.tensor([[.1, 0.], [-.1, 0.], [.1, .1], [2., 0.], [1., 0.], [3., 0.]])
     shared = state("cfl", models=[[1., 1.], [5., 5.], [7., 7.], [8., 8.]], cluster=[0, 0, 0, 1, 1, 1], count=2, unit=9.)
@@ -181,7 +182,7 @@ def test_fesems_clients_go_to_the_nearest_centre_until_nobody_moves(weights, cen
 
 
 def test_fesem_moves_on_until_nobody_moves():
-    """The client at 5.1 goes to the centre at 10 and, once that is at 8.55 and the other one at 4.25, back."""
+    """The client at 5.1 goes to the centre at 10, and goes back when the centres are at 8.55 and 4.25."""
     m, turn = bare("fesem", network([0.]), k=2), who([0, 1, 2, 3], [1] * 4)
     found = m.server(state("fesem", w=[[0.], [10.]], of=[0, 0, 1, 1], n=1.), up(w=[[4.], [4.5], [5.1], [12.]]), turn)
     assert turn.facts["clusters"].tolist() == [0, 0, 0, 1] and turn.facts["iterations"] == 3

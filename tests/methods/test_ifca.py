@@ -102,8 +102,8 @@ def test_what_is_sent_is_k_models_down_and_one_up(mlp, federation):
 
 @pytest.mark.parametrize("k, found", [(5, .7), (10, .9)])
 def test_planted_groups(mlp, cache, k, found):
-    """20 clients in 5 groups of two classes. k = 5: one start is nobody's best and two groups stay together (ARI .74):
-    whichever model a group takes first is trained for it alone. With spare starts the groups come apart."""
+    """20 clients are in 5 groups of two classes. For k = 5 one start is best for no client, so two groups stay together
+    (ARI .74), because a model is trained only for those who took it first. With spare starts the groups come apart."""
     federation = Federation(prepare_federation(resolve({"data": {
         "clients": 20, "cache": str(cache), "partition": "pathological"}}).data, 0))
     lab = Lab(method("ifca", mlp, k=k), federation, seed=0)

@@ -1,4 +1,4 @@
-"""What methods and engines promise each other: `ClientData`, and fields that `with_model` sets."""
+"""The interface of methods and engines: `ClientData`, and fields that `with_model` sets."""
 from __future__ import annotations
 
 import ast
@@ -23,7 +23,7 @@ from tests.methods.table import NAMES
 
 OFFERED = {name: member for name, member in vars(ClientData).items() if not name.startswith("_")}
 METHODS = Path(fedmpi.methods.__file__).parent
-# What `with_model` makes of the network, beside `model` itself
+# Fields that `with_model` derives from the network, beside `model` itself.
 MADE = {"fedcps": "tail", "fedcr": "net", "fedsr": "net"}
 
 

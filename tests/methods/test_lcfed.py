@@ -48,7 +48,7 @@ def unit(rows):
 
 
 def transcribed(ref, M, K, mu, lam):
-    """Return Phi, Omega, R and every omega_i after algorithm 1, with whole vectors where the method has images."""
+    """Return Phi, Omega, R and every omega_i after algorithm 1, with whole vectors in place of the method's images."""
     n = len(ref.data)
     Phi, Omega = ref.start[:ref.cut], torch.stack([ref.start] * K)
     omega, R = dict.fromkeys(range(n), ref.start), np.full(n, -1)
@@ -145,7 +145,7 @@ def test_the_cost_of_similarity_falls_as_the_vectors_do(mlp, federation):
 
 
 def test_the_server_assigns_from_images_alone(mlp, federation):
-    """Whatever the models are, the clusters follow from the images."""
+    """The clusters follow from the images, whatever the models are."""
     lab = run(mlp, federation, rounds=1, share=1., **SMALL)
     who = lab.train(1)
     images = lab.rows().image.gather()
@@ -162,7 +162,8 @@ def test_a_client_receives_its_own_centre_and_the_extractor(mlp, federation):
 
 def test_few_clients_give_fewer_components(mlp):
     lab = run(mlp, Digits((12, 9, 14)), share=1.)
-    assert len(lab.shared.M) == 3 and not lab.shared.M[2].any()      # three models vary in two directions
+    # Three models vary in two directions.
+    assert len(lab.shared.M) == 3 and not lab.shared.M[2].any()
     assert all(v.isfinite().all() for v in lab.state().values())
     alone = run(mlp, Digits((12,)), share=1.)
     assert not alone.shared.M.any() and apart(alone.state(), Lab(alone.method, Digits((12,))).state()) > 1e-3
@@ -181,7 +182,7 @@ def test_the_sample_is_as_large_as_told(mlp):
 
 @pytest.mark.parametrize("seed", [0, 1])
 def test_planted_groups_are_found(mlp, cache, seed):
-    """20 clients in 5 groups of two classes each."""
+    """20 clients are in 5 groups of two classes each."""
     data = resolve({"data": {"clients": 20, "cache": str(cache), "partition": "pathological"}}).data
     federation = Federation(prepare_federation(data, seed))
     lab = Lab(method("lcfed", mlp, K=5, D=10), federation, seed=seed).open()

@@ -36,7 +36,7 @@ def again(run):
 
 
 def test_one_group_of_fedmhc_is_fedavg(run):
-    """lam pulls theta alone: phi and H do not feel it."""
+    """lam pulls only theta; phi and H do not depend on it."""
     for lam in (0., .5):
         grouped, plain = run("fedmhc", .6, M=1, lam=lam), run("fedavg", .6, weights="equal")
         near(torch.cat([grouped.shared.phi, grouped.shared.heads[0]]), plain.shared.w, 1e-6)
@@ -67,7 +67,7 @@ def test_fedah_that_never_takes_the_global_head_is_fedrep(run):
 
 
 def test_fedah_that_always_takes_the_global_head_averages_it(run):
-    """Every participant starts from w, so that a client's own head is of no account."""
+    """Every participant starts from w, so a client's own head does not matter."""
     taken = run("fedah", .6, mix_start=1., mix_epochs=0)
     ref, w = again(taken), taken.method.model.start
     for t in range(ROUNDS):
@@ -130,7 +130,7 @@ def test_fedmhc(run, share, anchor):
         near(found.apply(found.method.personal, [c])[c], theta[c])
 
 
-# Of two values for each of three settings, every pair of values meets.
+# Every pair of values of two settings occurs.
 @pytest.mark.usefixtures("training")
 @pytest.mark.parametrize("share, mix_everyone, mix_lr", [(.6, False, 1.), (.6, True, 20.), (1., False, 20.),
                                                          (1., True, 1.)])
@@ -143,7 +143,8 @@ def test_fedah(run, share, mix_everyone, mix_lr):
         near(found.mine(c).h, own[c])
         near(found.mine(c).W, W[c])
     assert min(float(x.min()) for x in W.values()) < .99
-    c = 2      # judged by the head that is mixed anew, on the batches of the round to come
+    # The client is evaluated with a head that is mixed anew, on the batches of the next round.
+    c = 2
     hhat, _ = reference.fedah_mix(ref, c, ROUNDS, w, own[c], W[c], mix_lr)
     near(found.apply(found.method.personal, [c], ROUNDS)[c], torch.cat([w[:ref.cut], hhat]))
 
@@ -159,7 +160,7 @@ def test_local_epochs_and_momentum_reach_the_clients(mlp, federation):
 
 @pytest.mark.parametrize("seed", [0, 1])
 def test_fedmhc_finds_planted_groups(mlp, cache, seed):
-    """20 clients in 5 groups of two classes each: found in the first round, kept, and used by the clients."""
+    """20 clients are in 5 groups of two classes each. The groups are found in the first round, kept, and used."""
     data = resolve({"data": {"clients": 20, "cache": str(cache), "partition": "pathological"}}).data
     federation = Federation(prepare_federation(data, seed))
     lab = Lab(method("fedmhc", mlp, M=5), federation, seed=seed)

@@ -1,5 +1,4 @@
-"""What FedAMP and FedFomo mix, and what servers take the mean of: small cases worked out by hand, the reported facts
-too."""
+"""What FedAMP and FedFomo mix, and the means of servers, with the reported facts: small cases worked out by hand."""
 from __future__ import annotations
 
 from math import hypot
@@ -15,23 +14,25 @@ from tests.methods.hand import Client, Sent, bare, network, same, state, up, who
 
 
 def test_attention_of_fedamp_by_hand():
-    """Models at 0, 1 and 3 of a line."""
+    """The models are at 0, 1 and 3 on a line."""
     x = torch.tensor([[0.], [1.], [3.]], dtype=torch.float64)
-    e = {d: float(np.exp(-d / 2)) * .1 for d in (1, 4, 9)}      # alpha = .2, sigma = 2
+    # alpha = .2, sigma = 2
+    e = {d: float(np.exp(-d / 2)) * .1 for d in (1, 4, 9)}
     same(bare("fedamp", alpha=.2, sigma=2.).compute_attention(x @ x.T), [
         [1 - e[1] - e[9], e[1], e[9]], [e[1], 1 - e[1] - e[4], e[4]], [e[9], e[4], 1 - e[4] - e[9]]], 1e-12)
     f = {d: float(np.exp(-d)) for d in (1, 4, 9)}
     same(bare("fedamp", alpha=4., sigma=1.).compute_attention(x @ x.T), [
         [0., f[1] / (f[1] + f[9]), f[9] / (f[1] + f[9])], [f[1] / (f[1] + f[4]), 0., f[4] / (f[1] + f[4])],
         [4 * f[9], 4 * f[4], 1 - 4 * f[4] - 4 * f[9]]], 1e-12)
-    v = torch.tensor([[2., 0.], [0., 5.], [-1., 0.]], dtype=torch.float64)      # cosines 0, -1, 0
+    # cosines 0, -1, 0
+    v = torch.tensor([[2., 0.], [0., 5.], [-1., 0.]], dtype=torch.float64)
     a, b = .7 / (1 + np.exp(-3)), .7 / (1 + np.exp(3))
     same(bare("fedamp", form="heuristic", sigma=3., own=.3).compute_attention(v @ v.T), [
         [.3, a, b], [.35, .3, .35], [b, a, .3]], 1e-12)
 
 
 def test_attention_of_fedamp_at_its_defaults_by_hand():
-    """Models at 0, 1 and 3 of a line: squared distances 1, 4 and 9, so sigma = 4, and alpha = 4 / 2."""
+    """The models are at 0, 1 and 3 on a line. Squared distances are 1, 4 and 9, so sigma = 4 and alpha = 4 / 2."""
     x = torch.tensor([[0.], [1.], [3.]], dtype=torch.float64)
     e = {d: float(np.exp(-d / 4)) / 2 for d in (1, 4, 9)}
     same(bare("fedamp").compute_attention(x @ x.T), [
@@ -52,7 +53,7 @@ def test_fedamp_addresses_participants_and_pulls_them():
 
 
 def fomo(losses, models, step=0., w=(0., 0.)):
-    """A client that trained from 0, where it still is or at `w`, and whose loss is given for every model."""
+    """A client that trained from 0 and is now at `w`, and whose loss is given for every model."""
     def loss(w):
         return losses[tuple(round(v, 4) for v in w.tolist())]
     client = Client(step=step, loss=loss, message=state("fedfomo", "Note", models=models))
@@ -63,7 +64,7 @@ def fomo(losses, models, step=0., w=(0., 0.)):
 
 
 def test_fedfomo_moves_to_each_model_as_far_as_it_helps():
-    """Gains .5, .4 and -.5 over distances 5, 2 and 1."""
+    """The gains are .5, .4 and -.5 over distances 5, 2 and 1."""
     losses = {(0., 0.): 1., (3., 4.): .5, (0., 2.): .6, (1., 0.): 1.5}
     w, weight, calls = fomo(losses, [[3., 4.], [0., 2.], [1., 0.]], step=1.)
     same(weight, [.1, .2, -.5, 0.], 1e-4)
@@ -72,7 +73,7 @@ def test_fedfomo_moves_to_each_model_as_far_as_it_helps():
 
 
 def test_fedfomos_own_trained_model_is_one_of_those_compared():
-    """Gains .5, .4 and .3 over distances 5, 2 and 1 from where its last training began; a copy does not count."""
+    """The gains are .5, .4 and .3 over distances 5, 2 and 1 from where its last training began; copies do not count."""
     losses = {(0., 0.): 1., (3., 4.): .5, (0., 2.): .6, (0., 1.): .7}
     w, weight, _ = fomo(losses, [[3., 4.], [0., 2.], [0., 1.]], w=(0., 1.))
     same(weight, [.1, .2, 0., .3], 1e-4)
@@ -100,7 +101,8 @@ def test_fedfomo_adds_raw_weights_up_for_the_models_that_were_sent():
     found = m.server(shared, up(weight=[[.1, -.2, .6], [.3, .4, -.7]]), turn)
     same(found.affinity, [AFFINITY[0], [.6, 1.6, 0., -1.], AFFINITY[2], [0., .5, 1.2, .3]])
     same(shared.affinity, AFFINITY)
-    drawn = np.random.default_rng((3, 0, 2, 0xF00D))      # seed, round, client, and what it is for
+    # The generator's words: seed, round, client, and purpose.
+    drawn = np.random.default_rng((3, 0, 2, 0xF00D))
     chances, order = drawn.random(4), [i for i in drawn.permutation(9) if i != 2]
     for epsilon in (0., .5, 1.):
         assert bare("fedfomo", M=4, epsilon=epsilon).choose_for(np.zeros(9), 2, turn).tolist() == order[:4]
@@ -108,7 +110,7 @@ def test_fedfomo_adds_raw_weights_up_for_the_models_that_were_sent():
     assert bare("fedfomo", M=4, epsilon=max(chances) + 1e-6).choose_for(rising, 2, turn).tolist() == order[:4]
     assert bare("fedfomo", M=4, epsilon=min(chances) - 1e-6).choose_for(rising, 2, turn).tolist() == [8, 7, 6, 5]
     few = bare("fedfomo", M=4)
-    # The client's own model stands for those missing
+    # The client's own model stands for those that are missing.
     assert few.choose_for(np.array([1., 0., 2.]), 2, turn).tolist() == [0, 1, 2, 2]
 
 
@@ -139,7 +141,7 @@ def test_ensembles_average_model_by_model():
 
 
 def test_fedcr_multiplies_gaussians():
-    """Of class 0 the clients hold precisions 1 and 2, of class 1 none: it keeps what it has."""
+    """The clients hold precisions 1 and 2 of class 0 and none of class 1, which stays as it is."""
     experts = torch.tensor([[1., 2., 0., 0.], [2., 4., 0., 0.]]) / 1024
     shared = state("fedcr", phi=[0.], mu=[[9.], [.25]], sigma=[[9.], [.125]])
     found = bare("fedcr", net=SimpleNamespace(classes=2)).server(shared, up(phi=[[1.], [5.]], experts=experts),
@@ -207,7 +209,7 @@ def test_two_contexts_and_clusters_by_value():
 
 
 def test_what_is_clustered_tells_how_far_it_is_from_the_centres():
-    """Squared distances travel, so that the server need not see whole models."""
+    """Squared distances are sent, so the server need not see whole models."""
     shared = state("pfedcam", Theta=[[1., 1.], [4., 5.]])
     client = Client(step=0.)
     client.with_batches = lambda *a, kind: SimpleNamespace(

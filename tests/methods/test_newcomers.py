@@ -1,6 +1,6 @@
-"""How methods serve clients that never took part: declared by each, in both engines, and as its formulas say.
+"""How methods serve clients that never took part: as each declares, in both engines, and as its formulas say.
 
-Two of the eight clients are held back: 6 and 7. Plain PyTorch (reference.py) says what they are served with."""
+Clients 6 and 7 of eight are held back. Plain PyTorch (reference.py) computes the models that they should get."""
 from __future__ import annotations
 
 import numpy as np
@@ -25,10 +25,10 @@ from tests.methods.trial import near
 NEW, ROUNDS = [6, 7], 2
 REFUSED = ("fedamp", "fedfomo")
 SERVED = tuple(name for name in NAMES if name not in REFUSED)
-# Those that serve a newcomer as a client that has not taken part yet.
+# Methods that serve a newcomer like a client that has not taken part yet.
 LIKE_CLIENTS = ("fedavg", "fedprox", "fedavg_plus", "fedprox_plus", "per_fedavg", "fedbabu", "fedsr", "fedcr", "fedala",
                 "fedah", "fedmhc_ah", "pfedcam", "ifca", "ifca_cam")
-# Settings with which the newcomers' own choice shows.
+# Settings with which the newcomers' own choice matters.
 MORE = {"fedcps": {"subset": 1., "k": 2}, "fesem": {"k": 3}, "ifca": {"k": 3}, "fedah": {"mix_start": .7},
         "fedmhc": {"M": 3}, "fedmhc_ah": {"M": 3}, "ifca_cam": {"warm_up": 1, "k": 3}, "fesem_cam": {"k": 3}}
 
@@ -213,13 +213,13 @@ def test_cam_serves_the_global_model_and_what_the_clustered_method_serves(served
 
 
 def serve(lab, shared, function=None) -> dict:
-    """Return what the new clients are served with by another state of the server, or what a function gives for it."""
+    """Return the models of the new clients for another state of the server, or the results of a function."""
     group = lab.group
     return dict(group.engine.apply(function or lab.method.serve_newcomer, NEW, shared, group, group.local(ROUNDS)))
 
 
 def test_cam_looks_for_the_centre_beside_the_global_model(served):
-    """One centre is where training beside g leads, another one where training alone leads; their mean is the start."""
+    """Training beside g leads to one centre and training alone to another one; it starts from their mean."""
     lab, _, _ = served("fesem_cam")
     net, start = lab.method.model, lab.shared.w.mean(0)
 
@@ -244,7 +244,7 @@ def test_cfl_serves_no_model_that_is_not_in_use(served):
 
 
 def test_lcfed_compares_directions_and_not_lengths(served):
-    """A long image with a larger inner product, but a smaller cosine, is not the nearest."""
+    """A long image with a larger inner product but a smaller cosine is not the nearest."""
     lab, _, _ = served("lcfed")
     ref, Phi = Reference(lab.method.model, lab.federation.original, lab.config), lab.shared.Phi
     for client in NEW:

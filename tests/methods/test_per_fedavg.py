@@ -1,4 +1,4 @@
-"""Per-FedAvg: its limit, transcriptions of both orders, and a step on a training batch before it is judged."""
+"""Per-FedAvg: its limit, transcriptions of both orders, and the step on a training batch before evaluation."""
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
@@ -15,7 +15,8 @@ from fedmpi.models.build import build_model
 from tests.federations import TRAIN, Digits, Lab, OtherTests, method
 from tests.methods.trial import ROUNDS, again, correct, judged, mean, near, run
 
-B1, B3, JUDGED = 1, 2, 3      # streams of batches
+# streams of batches
+B1, B3, JUDGED = 1, 2, 3
 
 
 def gradient(ref, w, batch):
@@ -35,7 +36,7 @@ def hessian_times(ref, w, batch, v):
 
 
 def differences(ref, w, batch, v, delta=1e-3):
-    """Return the same by differences."""
+    """Return the product of the Hessian and v by differences."""
     return (gradient(ref, w + delta * v, batch) - gradient(ref, w - delta * v, batch)) / (2 * delta)
 
 
@@ -80,7 +81,7 @@ def test_per_fedavg_is_its_formula(settings, share):
 
 @pytest.mark.parametrize("order", [1, 2])
 def test_without_a_step_to_the_client_it_is_sgd(order):
-    """alpha = 0: SGD with beta on the round's own batches, and nothing is adapted for judging."""
+    """With alpha = 0 it is SGD with beta on the round's batches, and evaluation adapts nothing."""
     found = run("per_fedavg", alpha=0., order=order)
     near(found.shared.w, run("fedavg").shared.w, 1e-6)
     assert torch.equal(judged(found, 2), found.shared.w)
@@ -116,7 +117,7 @@ def test_the_rates_follow_the_learning_rate_unless_they_are_set():
 
 
 def test_the_batches_of_a_step_are_independent():
-    """Another draw for each gradient: with the same samples for all the result is another one."""
+    """Each gradient has its own draw; with the same samples for all the result differs."""
     found = run("per_fedavg", rounds=1, share=1., federation=Digits((30,)))
     local = LocalTraining(found.config.seed, 0, 10, 1, None, .05, 0.)
     drawn = [set(draw_batches(local, 0, stream, 30).index[0]) for stream in (0, B1, B3, JUDGED)]
@@ -133,8 +134,10 @@ def test_the_step_before_judging_is_on_one_batch_of_training_samples():
         assert torch.equal(judged(found, c), judged(other, c))
     epoch = found.apply(
         lambda shared, mine, data: data.with_batches(1, JUDGED).descend(found.method.model, shared.w), [2, 3], ROUNDS)
-    near(judged(found, 3), epoch[3])      # of 3 samples
-    assert (judged(found, 2) - epoch[2]).abs().max() > 1e-3      # of 57
+    # This client has 3 samples, which are one batch.
+    near(judged(found, 3), epoch[3])
+    # This one has 57 samples.
+    assert (judged(found, 2) - epoch[2]).abs().max() > 1e-3
 
 
 def test_the_adapted_model_is_judged_and_the_global_one_beside_it():

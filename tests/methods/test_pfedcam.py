@@ -11,7 +11,7 @@ from tests.methods.plain import ROUNDS, again, near, trial
 
 
 def logits(ref, i, t, Theta, s, lr, epochs):
-    """Learn a client's logits by the chain rule: the gradient of f at the mixture, times each model."""
+    """Learn a client's logits by the chain rule, from the gradient of f at the mixture times each model."""
     for x, y in ref.batches(i, t, stream=1, epochs=epochs):
         a = s.softmax(0)
         module = ref.network(a @ Theta)
@@ -55,7 +55,7 @@ def test_one_cluster_is_fedavg():
 
 
 def test_a_client_prefers_the_model_that_suits_it():
-    """Of four models, one of which was trained on the client's own data."""
+    """One of the four models was trained on the client's own data."""
     lab = trial("pfedcam", rounds=0)
     ref, Theta = again(lab), lab.shared.Theta.clone()
     Theta[2] = ref.sgd(ref.start, (b for t in range(20) for b in ref.batches(0, t)), 0)
@@ -65,6 +65,6 @@ def test_a_client_prefers_the_model_that_suits_it():
 
 
 def test_a_client_receives_all_models_and_sends_one():
-    """As the FedMHC paper's table II counts it: five models with M = 4."""
+    """The FedMHC paper's table II counts five models with M = 4."""
     lab = trial("pfedcam", rounds=0, K=4)
     assert lab.method.traffic(lab.shared, lab.up) == (4 * 4 * 1210, 4 * 1210)

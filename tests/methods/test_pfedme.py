@@ -50,7 +50,7 @@ def test_pfedme_is_its_formula(settings, share):
 
 
 def test_without_pull_the_global_model_never_moves():
-    """And theta is trained from it, K steps per batch."""
+    """theta is trained from the global model, with K steps per batch."""
     found = run("pfedme", lam=0., K=3, lr_p=.05)
     ref = again(found)
     assert torch.equal(found.shared.w, ref.start)
@@ -59,7 +59,8 @@ def test_without_pull_the_global_model_never_moves():
         repeated = (batch for batch in ref.batches(i, t) for _ in range(3))
         theta = ref.start
         for batch in repeated:
-            theta = ref.sgd(theta, [batch], t)      # lr and lr_p, here equal, decay alike
+            # lr and lr_p are equal here and decay alike.
+            theta = ref.sgd(theta, [batch], t)
         near(found.mine(i).theta, theta)
 
 

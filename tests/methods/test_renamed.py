@@ -1,4 +1,4 @@
-"""A method written for version 0.1 is told what the names of its functions are now."""
+"""A method that was written for version 0.1 is refused with the new names of its functions."""
 from __future__ import annotations
 
 import pytest

@@ -1,4 +1,4 @@
-"""What the column "after" judges: the model that a client has right after its local training, of every method."""
+"""The column "after" measures, for every method, the model that a client has right after its local training."""
 from __future__ import annotations
 
 import numpy as np
@@ -12,9 +12,11 @@ from tests.methods.table import NAMES, SHOWN
 
 WHOLE = ("fedavg", "fedprox", "fedala", "fedah", "fedmhc_ah", "cfl", "fedgroup", "fesem", "ifca", "pfedcam")
 VOTES = ("fedavg_plus", "fedprox_plus")
-PARTS = {"fedper": "h", "fedrep": "h", "lg_fedavg": "phi"}      # what stays with the client
+# The part that stays with the client.
+PARTS = {"fedper": "h", "fedrep": "h", "lg_fedavg": "phi"}
 CODES = ("fedsr", "fedcr")
-SAME = set(NAMES) - {*WHOLE, *VOTES, *PARTS, *CODES}      # judged by what they keep, or by nothing that they train
+# Methods whose clients are evaluated with what they keep, or with nothing that they train.
+SAME = set(NAMES) - {*WHOLE, *VOTES, *PARTS, *CODES}
 
 
 def trained(name: str, sent: dict, mine) -> torch.Tensor:

@@ -21,12 +21,13 @@ from fedmpi.models.variational import MIN_SIGMA, Variational
 from tests.federations import TRAIN, Lab, apart, method
 from tests.methods.reference import Reference
 
-ROUNDS, F_, C = 3, 16, 10      # rounds, features, classes
+# rounds, features, classes
+ROUNDS, F_, C = 3, 16, 10
 ORDER = ["fc1.weight", "fc1.bias", "code.weight", "code.bias", "fc2.weight", "fc2.bias", "r_mu", "r_s"]
 
 
 class Net(nn.Module):
-    """The network of the tests with a code, and the Gaussians of the classes behind it."""
+    """The network of the tests with a code, followed by the Gaussians of the classes."""
 
     def __init__(self, w):
         super().__init__()
@@ -42,12 +43,13 @@ class Net(nn.Module):
         return Normal(out[:, :F_], F.softplus(out[:, F_:]) + MIN_SIGMA)
 
     def vector(self):
-        parameters = dict(self.named_parameters())      # those of the classes come first there
+        # The model's vector begins with the parameters of the classes.
+        parameters = dict(self.named_parameters())
         return parameters_to_vector(parameters[name] for name in sorted(parameters, key=ORDER.index)).detach()
 
 
 class Noisy(Reference):
-    """Adds to the plain reference the noise of every step."""
+    """The plain reference with the noise of every step."""
 
     def noisy_batches(self, i, t, samples):
         local = self.settings(t)
@@ -102,7 +104,8 @@ def fedcr(ref, start, beta, samples):
                 precision[c] += (q.variance[j] ** -1).numpy()
                 weighted[c] += (q.mean[j] / q.variance[j]).numpy()
         phi = torch.stack(sent).double().mean(0).float()
-        held = sorted({c for i in ref.who(t).ids for c in ref.data[i][1].tolist()})      # others keep their r
+        # Other classes keep their r.
+        held = sorted({c for i in ref.who(t).ids for c in ref.data[i][1].tolist()})
         r.loc[held] = torch.from_numpy(weighted / precision).float()[held]
         r.scale[held] = torch.from_numpy(precision ** -.5).float()[held]
     return phi, h, r
@@ -145,11 +148,12 @@ def test_fedcr(run):
     near(found.shared.sigma, r.stddev)
     for i in range(8):
         near(found.mine(i).h, h[i])
-    assert found.shared.sigma.min() < .5      # of a class that was seen
+    # Some sigma is that of a class that was seen.
+    assert found.shared.sigma.min() < .5
 
 
 def test_a_class_that_no_participant_holds_keeps_its_gaussian(run):
-    """After a round of all clients, one of client 1 alone, which has a single sample."""
+    """A round of all clients is followed by one of client 1 alone, which has a single sample."""
     found = run("fedcr", rounds=1, share=1.)
     mu, sigma, (_, y) = found.shared.mu, found.shared.sigma, found.group.training(1)
     assert mu.any(1).all()
@@ -169,7 +173,7 @@ def test_the_engines_agree_where_the_defaults_do_not_go(run, name, settings):
 @pytest.mark.parametrize("name", ["fedsr", "fedcr"])
 @pytest.mark.parametrize("engine", [Loop(), Vmap()], ids=["loop", "vmap"])
 def test_clients_are_judged_after_head_epochs_on_the_means(run, name, engine):
-    """SGD on the head alone, on the means of the codes, with batches of its own; nothing is drawn from the codes."""
+    """The head alone is trained by SGD on the means of the codes, with its own batches; codes are not sampled."""
     found = run(name, ft=2)
     ref, c = Reference(found.method.model, found.federation, found.config), 2
     w = torch.cat([found.shared.phi, found.mine(c).h]) if name == "fedcr" else found.shared.w
@@ -199,7 +203,7 @@ def test_after_local_training_the_local_model_is_judged(run, name):
 
 
 def test_products_of_experts_are_as_sure_as_all_samples_together(run):
-    """One client of one sample: r is that sample's code times N(0, I); of every other class N(0, I)."""
+    """For one client with one sample r is that sample's code times N(0, I), and N(0, I) for every other class."""
     found = run("fedcr", rounds=0)
     _, up = found.apply(found.method.client, [1])[1]
     x, y = found.group.training(1)
@@ -256,7 +260,8 @@ def test_noise_depends_on_seed_round_client_and_stream_alone():
     np.testing.assert_array_equal(first(), first(base._replace(lr=9., epochs=7)))
     others = [first(base._replace(seed=9)), first(base._replace(round=-1)), first(client=4), first(stream=1)]
     assert all(np.abs(first() - other).min() > 0 for other in others)
-    assert len(np.unique(first())) == first().size      # anew at every step
+    # It is drawn anew at every step.
+    assert len(np.unique(first())) == first().size
 
 
 def test_noise_is_standard_normal():
@@ -265,7 +270,7 @@ def test_noise_is_standard_normal():
 
 
 def test_more_codes_make_steadier_steps(mlp, federation):
-    """The loss is a mean over codes: with many of them, two draws of the noise give nearly the same model."""
+    """The loss is a mean over codes, so with many of them two draws of the noise give nearly the same model."""
     def spread(samples):
         a, b = (Lab(method("fedcr", mlp, samples=samples, beta=0.), federation, train=TRAIN) for _ in range(2))
         one = a.apply(lambda s, m, d: a.method.client(s, m, d)[1].phi, [2])[2]

@@ -1,4 +1,4 @@
-"""What the tests of single methods share: a run of three small rounds, and what goes with it."""
+"""What the tests of single methods share: a run of three small rounds, its reference, and its evaluation."""
 from __future__ import annotations
 
 from functools import cache

@@ -1,4 +1,4 @@
-"""Runs that are set up by the real code and have not begun, for tests of single steps."""
+"""Runs that the real code has set up but not begun, for tests of single steps."""
 from __future__ import annotations
 
 from itertools import count

@@ -1,6 +1,6 @@
 """Runs with `checkpoint.asynchronous` go on while a checkpoint is written, and leave the same files as without it.
 
-Where the order matters, `Slow` holds a write back until the run has done something: no test depends on seconds."""
+If the order matters, `Slow` holds a write back until the run has done something, so no test depends on seconds."""
 from __future__ import annotations
 
 import os
@@ -48,7 +48,7 @@ class InPlace(FedMHC):
 class Slow:
     """Begins to write a checkpoint only when the run waits for it, or has finished `rounds` more rounds.
 
-    `events` says in which order checkpoints began, were waited for and ended."""
+    `events` lists in which order checkpoints began, were waited for and ended."""
 
     def __init__(self, monkeypatch, rounds: int):
         self.events, self.left, self.go = [], rounds, threading.Event()
@@ -94,7 +94,7 @@ def whole(bench):
 
 
 def test_a_checkpoint_holds_its_own_round_though_the_next_one_is_over(whole, monkeypatch):
-    """The server writes into its tensors, and all rows change, before anything is written."""
+    """Before anything is written, the server writes into its tensors and all rows change."""
     slow = Slow(monkeypatch, 4)
     words = (*WORDS, ON, "method=tests.server.test_asynchronous:InPlace", "method.M=2", "checkpoint.every=3")
     assert started(whole, "in-place", words) == 0
@@ -127,7 +127,7 @@ def test_one_is_written_at_a_time_and_the_last_is_waited_for(whole, monkeypatch)
 
 
 def test_it_is_taken_note_of_as_soon_as_it_is_complete(whole, monkeypatch):
-    """Not only when the next one is due: an error would be told late otherwise."""
+    """The run does not wait until the next checkpoint is due, which would delay the report of an error."""
     seen, run_round = [], Run.run_round
 
     def waiting(run, t):
@@ -155,7 +155,7 @@ def test_asked_to_stop_it_waits_for_the_write_and_saves_this_round(whole, monkey
 @pytest.mark.parametrize("asynchronous", [False, True], ids=["waits", "trains on"])
 @pytest.mark.parametrize("failure", ["stop", "continue"])
 def test_a_disk_that_refuses(whole, monkeypatch, failure, asynchronous):
-    """The error is that of a run that waits, and so is what result.json says of it. Told to go on, it saves the next
+    """The error, and what result.json says of it, are those of a run that waits. A run that may go on saves the next
     round."""
     write, name = checkpoint.write_checkpoint, f"refused-{failure}-{asynchronous}"
 
@@ -192,7 +192,7 @@ def test_a_run_that_fails_keeps_the_checkpoint_that_is_being_written(whole, monk
 
 
 def test_the_first_is_waited_for_if_there_is_a_deadline(ready):
-    """The run has to know how long a checkpoint takes; then it trains on."""
+    """The run has to know how long a checkpoint takes; after that it trains on."""
     run, asked = ready(ON, "checkpoint.every=1", "rounds=4", deadline=Deadline(2**40, "the job")), []
     save = run.checkpoints.save
     run.checkpoints.save = lambda while_training=False: (asked.append(while_training), save(while_training))
@@ -201,7 +201,7 @@ def test_the_first_is_waited_for_if_there_is_a_deadline(ready):
 
 
 def test_killed_in_the_middle_of_a_write_it_loses_this_checkpoint_alone(whole):
-    """The kernel ends the process while half of round 3 is on the disk."""
+    """The kernel kills the process when half of round 3 is on the disk."""
     words = (*WORDS, ON)
 
     def run():

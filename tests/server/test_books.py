@@ -1,5 +1,5 @@
-"""What enters the books, against numbers worked out here: from a table in which no two are alike, and from the models
-in a run's checkpoints, judged in NumPy and scikit-learn."""
+"""The numbers in the books against those that are worked out here: from a table in which no two numbers are equal, and
+from the models in a run's checkpoints, measured by NumPy and scikit-learn."""
 from __future__ import annotations
 
 import json
@@ -27,9 +27,9 @@ def columns_of(run) -> dict[str, np.ndarray]:
 
 
 def table(n: int = 12) -> np.ndarray:
-    """Return a table as the ranks fill it: before, after and without what `personal` trains; no two numbers alike.
+    """Return a table as the ranks fill it: before, after and without what `personal` trains; no two numbers are equal.
 
-    Client 2 was not judged after training, client 3 not without, client 4 has no test samples."""
+    Client 2 was not measured after training, client 3 not without `personal`, and client 4 has no test samples."""
     tested = np.arange(30, 30 + n) * np.array([[1], [1], [1]])
     correct = np.array([np.arange(n) + 3, np.arange(n)[::-1] + 9, 2 * np.arange(n) + 1])
     loss = np.array([np.arange(n) ** 2 + 1., np.arange(n) + 50., 7. * np.arange(n) + 100])
@@ -40,8 +40,10 @@ def table(n: int = 12) -> np.ndarray:
     return rows
 
 
-HONEST = [0, 1, 2, 3, 4, 6, 7, 8, 9, 10, 11]      # of 12, without client 5
-BEFORE = [0, 1, 2, 3, 6, 7, 8, 9, 10, 11]         # of those, the ones with test samples
+# All 12 clients except 5.
+HONEST = [0, 1, 2, 3, 4, 6, 7, 8, 9, 10, 11]
+# The honest clients with test samples.
+BEFORE = [0, 1, 2, 3, 6, 7, 8, 9, 10, 11]
 AFTER = [0, 1, 3, 4, 6, 7, 8, 9, 10, 11]
 WITHOUT = [0, 1, 2, 4, 6, 7, 8, 9, 10, 11]
 
@@ -80,11 +82,12 @@ def test_every_number_of_a_round_stands_in_its_place(ready):
                          "cluster": [3, 1, -1, 0, 2, 5, 4, 7, 6, 9, 8, 11], "lam": np.arange(12) / 7,
                          "T_comp": np.arange(12) / 3}.items():
         np.testing.assert_allclose(columns[name], values, err_msg=name)
-    assert run.books.columns == {}      # they are of one round
+    # Columns belong to one round.
+    assert run.books.columns == {}
 
 
 def test_what_nobody_was_judged_by_is_left_out(ready):
-    """Neither keys of judgements that a method has not, nor attackers where there are none."""
+    """There are no keys of measures that a method does not have, and none of attackers if there are none."""
     run, rows = ready("data.clients=12"), table()
     rows[:, 1:] = 0
     run.state.round = 1
@@ -98,7 +101,8 @@ WORDS = ("data={clients: 16, partition: {name: dirichlet, beta: .5}, split: [.5,
          "train={batch: 10000, epochs: 6, lr: .9, lr_decay: .9, participation: .4}", "model.hidden=8", "rounds=3",
          "evaluate.after_training=all", "checkpoint.every=1", "attack={kind: noise, share: .2, scale: .05}",
          "engine=loop")
-ATTACKERS = [4, 6, 13]      # of 16 clients and seed 2, see test_streams
+# The attackers of 16 clients with seed 2, see test_streams.py.
+ATTACKERS = [4, 6, 13]
 CUT = np.cumsum([8 * 64, 8, 10 * 8])
 
 
@@ -109,7 +113,7 @@ def logits(w, x):
 
 
 def trained(w, x, y, lr, steps):
-    """Full batches: no draw has a say."""
+    """Return w trained on full batches, so no draw has an effect."""
     for _ in range(steps):
         w = w.detach().requires_grad_()
         (g,) = torch.autograd.grad(F.cross_entropy(logits(w, x), y), w)
@@ -165,7 +169,7 @@ def test_the_books_are_what_the_checkpoints_models_give(bench, method, on):
 
 
 def test_a_run_that_judges_on_validation_never_looks_at_test_labels(bench, monkeypatch):
-    """Test labels that are wrong change nothing on the validation part; on the test part they do."""
+    """Wrong test labels change nothing on the validation part, but they do on the test part."""
     words = [*WORDS, "method=fedah", "rounds=2", "train.batch=10", "train.epochs=1"]
     true = Federation.client
 
@@ -188,7 +192,7 @@ def test_a_run_that_judges_on_validation_never_looks_at_test_labels(bench, monke
 
 
 def test_the_result_sums_the_series_up(ready):
-    """The best round is the first of equals, a round that nobody was judged in is no best, the last ten are ten."""
+    """The best round is the first of equals and never one without measures; the last ten are ten."""
     run = ready("rounds=13")
     mean = [.5, .7, NAN, .7, .1, .2, .3, .4, .5, .6, .5, .4, .3]
     weighted = [.2, .9, NAN, .1, .1, .1, .1, .1, .1, .1, .1, .1, .8]
@@ -198,7 +202,8 @@ def test_the_result_sums_the_series_up(ready):
     result = run.books.result()
     assert (result["accuracy_best_on_test"], result["best_round"]) == (.7, 3)
     assert result["accuracy_weighted_best_on_test"] == .9 and result["ended"] == "rounds"
-    assert not any("validation" in key for key in result) and "chosen_round" not in result      # nobody has a part
+    # Nobody has a validation part.
+    assert not any("validation" in key for key in result) and "chosen_round" not in result
     assert result["accuracy_last_ten"] == pytest.approx(.4)
     assert (result["rounds"], result["seconds"], result["method"], result["ranks"]) == (25, 12.5, "FedMHC", 1)
     assert (result["round"], result["accuracy_mean"], result["loss"]) == (25, .3, 12)

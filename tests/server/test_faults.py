@@ -18,7 +18,7 @@ WILD, SKIP, ALL = "method=tests.faulty:Wild", "faults.bad_update=skip", "train.p
 
 @pytest.fixture(scope="module")
 def ignored(bench):
-    """The digests, by engine, of runs whose method itself leaves client 5 out, and keeps its state."""
+    """The digests, by engine, of runs whose method itself ignores client 5's update and keeps the client's state."""
     for engine in ("loop", "vmap"):
         assert bench.lead(f"ignored-{engine}", WILD, f"engine={engine}") == 0
     return {engine: bench.result(f"ignored-{engine}")["digest"] for engine in ("loop", "vmap")}
@@ -79,7 +79,7 @@ ASKED = [[4, 5, 6, 7, 8], [0, 3, 5, 6, 8], [8], [0, 1, 2, 4, 5], [0, 3, 4, 5], [
 
 
 def test_lost_clients_did_not_take_part(bench):
-    """The run is that of a laboratory in which the lost ones are no participants, with shares drawn every round."""
+    """The run equals a laboratory in which lost clients are no participants, with shares drawn every round."""
     words = ["method=ditto", "train.participation=[.1, .8]", "faults.drop=.45", "rounds=12", "edge={}", "seed=5"]
     assert bench.lead("lost", *words) == 0
     lab, config, seen = laboratory(bench, words), load_config(bench.config, words), set()

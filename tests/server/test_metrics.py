@@ -108,7 +108,8 @@ def test_groups_note_sizes_changes_and_the_rand_index():
     groups = Groups(6, planted)
     facts = groups.update(np.array([0, 1, 2]), np.array([3, 3, 0]), 4)
     assert facts["cluster_sizes"] == [1, 0, 0, 2] and facts["cluster_changes"] == 3
-    assert facts["ari"] == adjusted_rand_score(planted[:3], [3, 3, 0]) == 1      # of those seen so far
+    # Clients seen so far count.
+    assert facts["ari"] == adjusted_rand_score(planted[:3], [3, 3, 0]) == 1
     facts = groups.update(np.array([1, 3, 4, 5]), np.array([0, 0, 0, 2]), 4)
     assert facts["cluster_sizes"] == [3, 0, 1, 0] and facts["cluster_changes"] == 4
     assert facts["ari"] == pytest.approx(adjusted_rand_score(planted, [3, 0, 0, 0, 0, 2]))
@@ -122,21 +123,25 @@ def test_groups_note_what_participants_tell_and_its_means():
     assert facts == {"lam_mean": pytest.approx(11 / 3), "lam_other": 2., "lam_few_shot": 7.}
     np.testing.assert_array_equal(groups.each["lam"], [1, 7, np.nan, 3])
     facts = Groups(2, None).summarise(np.array([1]), {"lam": np.array([2.])})
-    assert facts == {"lam_mean": 2.}      # groups without names
+    # The groups have no names.
+    assert facts == {"lam_mean": 2.}
     assert np.isnan(Groups(2, np.array([0, 1]), ["a", "b"]).summarise(np.array([1]), {"lam": np.array([2.])})["lam_a"])
 
 
 def test_purity_is_the_share_in_the_commonest_planted_group():
     groups = Groups(6, np.array([0, 0, 1, 1, 2, 2]))
-    assert groups.update(np.array([0, 1, 2]), np.array([3, 3, 0]), 4)["purity"] == 1      # of those seen so far
+    # Clients seen so far count.
+    assert groups.update(np.array([0, 1, 2]), np.array([3, 3, 0]), 4)["purity"] == 1
     assert groups.update(np.array([1, 3, 4, 5]), np.array([0, 0, 0, 2]), 4)["purity"] == pytest.approx((1 + 2 + 1) / 6)
-    assert groups.update(np.arange(6), np.zeros(6, int), 4)["purity"] == pytest.approx(1 / 3)      # one group for all
-    assert groups.update(np.arange(6), np.arange(6), 6)["purity"] == 1      # alone, everybody is pure: see the ARI
+    # All are in one group.
+    assert groups.update(np.arange(6), np.zeros(6, int), 4)["purity"] == pytest.approx(1 / 3)
+    # If everybody is alone, purity is 1; the ARI shows that.
+    assert groups.update(np.arange(6), np.arange(6), 6)["purity"] == 1
     assert "purity" not in Groups(2, None).update(np.array([0]), np.array([0]), 1)
 
 
 def test_pictures_are_principal_components():
-    """scikit-learn's PCA, up to signs; distances are kept."""
+    """They equal scikit-learn's PCA up to signs and keep distances."""
     from sklearn.decomposition import PCA
     rows = torch.randn(70, 200, generator=torch.Generator().manual_seed(0), dtype=torch.float64) + 3
     found = compute_embedding(rows @ rows.T)

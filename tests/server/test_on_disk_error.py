@@ -1,4 +1,4 @@
-"""Disks that fill up, turn read-only or vanish in the middle of a run: it stops, or goes on, as it was told."""
+"""Disks that fill up, turn read-only or vanish in the middle of a run: it stops or goes on, as it was configured."""
 from __future__ import annotations
 
 import os
@@ -15,7 +15,8 @@ from fedmpi.__main__ import main
 from fedmpi.methods.fedavg import FedAvg
 from tests import forked
 
-ROUNDS, BAD = 6, (2, 3)      # rounds counted from 0: after the third and the fourth nothing can be written
+# BAD are the rounds, counted from 0, after which nothing can be written.
+ROUNDS, BAD = 6, (2, 3)
 
 
 def mount(*words) -> None:
@@ -29,7 +30,7 @@ def fill(disk: Path) -> None:
 
 
 def forbid(disk: Path) -> None:
-    """Cover a disk with a read-only view of itself: it cannot be changed while the run's log is open for writing."""
+    """Cover a disk with a read-only view of itself, because it cannot be remounted while the run's log is open."""
     mount("--bind", disk, disk)
     mount("-o", "remount,bind,ro", disk)
 
@@ -38,7 +39,8 @@ def uncover(disk: Path) -> None:
     subprocess.run(["umount", "-l", disk], check=True)
 
 
-FAULTS = {      # what happens to the disk, how it is mended, and how the run names it
+# name -> (what happens to the disk, how it is mended, how the run names the error)
+FAULTS = {
     "full": (fill, lambda disk: (disk / "ballast").unlink(missing_ok=True), "No space left on device"),
     "read-only": (forbid, lambda disk: os.access(disk, os.W_OK) or uncover(disk), "Read-only file system"),
     "gone": (lambda disk: disk.rename(f"{disk}-away"),
@@ -47,10 +49,11 @@ FAULTS = {      # what happens to the disk, how it is mended, and how the run na
 
 @dataclass(frozen=True)
 class Weather(FedAvg):
-    """FedAvg on a machine whose disk fails, once, in the first of BAD rounds, and is mended after the last."""
+    """FedAvg on a machine whose disk fails once, in the first of the BAD rounds, and is mended after the last."""
     fault: str = "full"
     disk: str = ""
-    asked: bool = False      # to stop, in the same round
+    # True: the run is also asked to stop in that round.
+    asked: bool = False
 
     def client(self, shared, mine, data):
         harm, mend, _ = FAULTS[self.fault]
@@ -67,7 +70,7 @@ class Weather(FedAvg):
 
 @pytest.fixture(params=FAULTS)
 def trouble(request, tmp_path):
-    """A fault, and the run folder that it will strike."""
+    """A fault, and the run folder that it affects."""
     if request.param == "gone":
         yield request.param, tmp_path / "run"
         return

@@ -1,5 +1,7 @@
-"""Files of a run that somebody replaces while it runs, by folders, pipes or links: one clear line, code 1, no waiting,
-and the run continues from its last good checkpoint to the same digest once they are gone."""
+"""Somebody replaces files of a run while it runs, by folders, pipes or links.
+
+The run ends at once with one clear line and code 1. When the replacements are gone, it continues from its last good
+checkpoint to the same digest."""
 from __future__ import annotations
 
 import os
@@ -12,14 +14,14 @@ import pytest
 from fedmpi.methods.fedavg import FedAvg
 
 ROUNDS = 4
-# in this round, counted from 0, something is replaced
+# The round, counted from 0, in which something is replaced.
 STRUCK = 2
 KINDS = {"folder": lambda path: path.mkdir(), "pipe": os.mkfifo, "link": lambda path: path.symlink_to("nowhere"),
          "device": lambda path: path.symlink_to("/dev/full")}
 
 
 def replace(path: Path, kind: str) -> None:
-    """Put a file aside and another kind of thing in its place."""
+    """Move a file aside and put something of another kind in its place."""
     if path.exists():
         path.rename(path.with_name(f"{path.name}-aside"))
     KINDS[kind](path)
@@ -35,7 +37,7 @@ def mend(path: Path) -> None:
 
 @dataclass(frozen=True)
 class Struck(FedAvg):
-    """FedAvg, in whose third round a file of the run is replaced, once."""
+    """FedAvg that replaces a file of the run once, in round STRUCK."""
     file: str = ""
     kind: str = ""
 
@@ -68,7 +70,8 @@ def test_what_is_replaced_ends_the_run_by_name_and_is_not_replaced_again(bench, 
     done = bench.run(1, out, *words(folder, name, kind))
     said = done.stdout + done.stderr
     assert "Traceback" not in said
-    if done.returncode:      # what is only written at the end may be replaced by the run
+    # The run may itself replace what is only written at the end.
+    if done.returncode:
         lines = [line for line in done.stderr.splitlines() if "fedmpi:" in line]
         assert done.returncode == 1 and len(lines) == 1 and str(folder) in lines[0], said
         assert (folder / name).is_symlink() or not (folder / name).is_file() or name == "lock"

@@ -1,5 +1,5 @@
-"""A run that is killed, or stopped, and goes on leaves the same books as one that ran through: every number of every
-line of metrics.jsonl, every column of history.h5, and result.json; only times may differ."""
+"""A run that is killed or stopped and then continued leaves the same books as an uninterrupted one: every number of
+metrics.jsonl, every column of history.h5, and result.json. Only times may differ."""
 from __future__ import annotations
 
 import h5py
@@ -15,11 +15,11 @@ SKIP = "faults={drop: .3, bad_update: skip}"
 
 
 class Killed(BaseException):
-    """Ends a run between two rounds as a signal that nobody can catch would: nothing more is written."""
+    """Ends a run between two rounds like a signal that cannot be caught: nothing more is written."""
 
 
 def started(bench, name, words, resume=None, kill=None, stop=None) -> int | None:
-    """Run in this process until it ends; None: it was killed after `kill` rounds of this start."""
+    """Run in this process; return the exit code, or None if it was killed after `kill` rounds of this start."""
     rounds = iter(range(1, 1000))
 
     def asked() -> bool:
@@ -52,7 +52,8 @@ def assert_same_books(bench, name, other):
         np.testing.assert_array_equal(values, expected[column], column)
 
 
-CASES = {      # words of the run; keys and columns of its books that must be there, with some number in them
+# name -> (words of the run, keys and columns that must be in its books with some number)
+CASES = {
     "fedmhc": (("method={name: fedmhc, M: 3}", "faults.drop=.4", "evaluate.after_training=all", "edge={}",
                 "evaluate.embeddings=[1, 4]", "data.partition={name: pathological, classes_per_client: 3}"),
                "ari purity cluster_sizes cluster_changes lost T_comp E_comm", "embedding T_comp E_comm cluster"),
@@ -80,14 +81,14 @@ CASES = {      # words of the run; keys and columns of its books that must be th
                  "train.optimizer=adamw", "train.weight_decay=.1", "train.clip_norm=2"), "f1_mean", "accuracy")}
 
 
-# Clusters with attackers, and private states with lost clients.
+# Cases that are not slow: clusters with attackers, and private states with lost clients.
 DAILY = ("ifca", "ditto")
 REST = pytest.mark.slow("three runs for each of nine cases; those of DAILY are run without this mark, too")
 
 
 @pytest.mark.parametrize("case", [pytest.param(case, marks=() if case in DAILY else REST) for case in CASES])
 def test_a_killed_run_leaves_the_books_of_one_that_ran_through(bench, case):
-    """Killed a round after its last checkpoint: what it forgot is done again, and written down once."""
+    """It is killed a round after its last checkpoint; the lost round is repeated, and written down once."""
     words, keys, columns = CASES[case]
     words = (*SMALL, *words)
     assert started(bench, f"{case}-whole", (*words, "checkpoint.every=0")) == 0
@@ -103,7 +104,7 @@ def test_a_killed_run_leaves_the_books_of_one_that_ran_through(bench, case):
 
 
 def test_killed_and_stopped_again_and_again_it_leaves_the_same_books(bench):
-    """Every start gets one or two rounds further; those that are stopped save although no checkpoint is due."""
+    """Every start adds one or two rounds; those that are stopped save although no checkpoint is due."""
     words = (*SMALL, "rounds=9", "method={name: fedmhc, M: 2}", "faults.drop=.3", "checkpoint.every=0", "edge={}")
     assert started(bench, "often-whole", words) == 0
     ends = [("stop", 2), ("kill", 1), ("stop", 1), ("kill", 2), ("stop", 3)]
@@ -116,8 +117,8 @@ def test_killed_and_stopped_again_and_again_it_leaves_the_same_books(bench):
 
 
 def test_what_is_newer_than_the_checkpoint_is_dropped_from_the_books(bench):
-    """A finished run that goes on from a checkpoint of its middle, with fewer evaluations, and one that has nothing to
-    do but to write its result again."""
+    """One finished run continues from a checkpoint of its middle with fewer evaluations; another one only has to write
+    its result again."""
     words = (*SMALL, "method=fedavg", "rounds=5", "checkpoint.every=2", "checkpoint.keep=9")
     assert started(bench, "back", words) == started(bench, "back-whole", words) == 0
     middle = bench.out("back") / "checkpoints" / "round-000002.h5"
@@ -125,7 +126,8 @@ def test_what_is_newer_than_the_checkpoint_is_dropped_from_the_books(bench):
     assert history(bench, "back")["round"].tolist() == [1, 2, 5]
     found, expected = bench.metrics("back"), bench.metrics("back-whole")
     assert [timeless(found[t]) for t in (0, 1, 4)] == [timeless(expected[t]) for t in (0, 1, 4)]
-    for t in (2, 3):      # their facts are the same, measures they have none
+    # These rounds have the same facts but no measures.
+    for t in (2, 3):
         assert "accuracy_mean" not in found[t] and found[t].keys() < expected[t].keys()
         assert all(expected[t][key] == value for key, value in timeless(found[t]).items() if "bytes" not in key)
     assert bench.result("back")["digest"] == bench.result("back-whole")["digest"]
@@ -136,7 +138,7 @@ def test_what_is_newer_than_the_checkpoint_is_dropped_from_the_books(bench):
 
 @pytest.mark.parametrize("method, every", [("fedmhc", 0), ("per_fedavg", 0), ("fedmhc", 2)])
 def test_a_run_that_ends_where_it_was_saved_is_judged_there(bench, method, every):
-    """`rounds` is lowered to a round that was not evaluated: the result is that of a run of so many rounds."""
+    """`rounds` is lowered to a round that was not evaluated; the result is that of a run of so many rounds."""
     name = f"lowered-{method}-{every}"
     words = (*SMALL, "rounds=6", f"method={method}", f"evaluate.every={every}", "checkpoint.every=2", "edge={}")
     assert started(bench, name, words, stop=3) == 75
@@ -149,14 +151,15 @@ def test_a_run_that_ends_where_it_was_saved_is_judged_there(bench, method, every
     found, expected = history(bench, name), history(bench, f"{name}-whole")
     for column in ("round", "accuracy", "f1", "cluster"):
         np.testing.assert_array_equal(found[column], expected[column], column)
-    assert started(bench, name, words, "auto") == started(bench, f"{name}-on", words) == 0      # rounds=6 again
+    # with rounds=6 again
+    assert started(bench, name, words, "auto") == started(bench, f"{name}-on", words) == 0
     assert bench.result(name)["digest"] == bench.result(f"{name}-on")["digest"]
     judged = [line["round"] for line in bench.metrics(name) if "accuracy_mean" in line]
     assert history(bench, name)["round"].tolist() == judged == ([2, 3, 4, 6] if every else [3, 6])
 
 
 def test_a_late_judgement_has_no_rows_to_embed(bench):
-    """What clients sent in the last round is gone: the log says so, and the run ends as any other."""
+    """The messages of the last round are gone; the log says so, and the run ends like any other."""
     words = (*SMALL, "method=fedavg", "evaluate.every=0")
     assert started(bench, "late-picture", words, stop=3) == 75
     assert started(bench, "late-picture", (*words, "rounds=3", "evaluate.embeddings=[3]"), "auto") == 0
@@ -166,7 +169,7 @@ def test_a_late_judgement_has_no_rows_to_embed(bench):
 
 @pytest.fixture(scope="module")
 def few(bench):
-    """Words that name a data set of 24 digits, three clients of 6, 6 and 3 training samples, two tested, one not."""
+    """Words for a data set of 24 digits on three clients with 6, 6 and 3 training samples; two have test samples."""
     x, y, *_ = pool()
     order = np.argsort(y, kind="stable")[:200:8]
     client = np.array([0] * 6 + [1] * 6 + [2] * 3)
@@ -177,7 +180,7 @@ def few(bench):
 
 
 def test_a_long_run_goes_on_after_round_256(bench, few):
-    """262 rounds: whoever counts rounds in a byte anywhere draws or numbers them again."""
+    """The run has 262 rounds: code that counts rounds in a byte would repeat draws or numbers."""
     words = (few, "method=fedavg", "rounds=262", "train.batch=2", "train.steps=2", "train.participation=.7",
              "faults.drop=.3", "evaluate.every=86", "checkpoint.minutes=0", "engine=loop", "model.hidden=2")
     assert started(bench, "long-whole", (*words, "checkpoint.every=0")) == 0

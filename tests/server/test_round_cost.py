@@ -1,4 +1,4 @@
-"""What a round costs: FedMHC's table II from the ledger of real models, FedCPS's edge model from its formulas."""
+"""The costs of a round: FedMHC's table II from the bytes of real models, FedCPS's edge model from its formulas."""
 from __future__ import annotations
 
 from types import SimpleNamespace
@@ -23,7 +23,8 @@ from fedmpi.text import MIB
 from tests.clients.verbs import VERBS
 from tests.federations import method
 
-TABLE = {      # FedMHC's table II: MB per client and round, as printed; four clusters where there are any
+# FedMHC's table II: MB per client and round, as printed; clustered methods have four clusters.
+TABLE = {
     "FedAvg": (7.06, 85.66, 43.44, 86.06), "FeSEM": (17.65, 214.15, 108.6, 215.15),
     "IFCA": (17.65, 214.15, 108.6, 215.15), "pFedCAM": (17.65, 214.15, 108.6, 215.15),
     "FedMHC": (7.66, 86.26, 44.61, 87.23)}
@@ -45,8 +46,10 @@ def test_the_ledger_keeps_exact_bytes():
 
 
 def test_the_printed_table_rounds_sizes_first():
-    assert count_printed_bytes(5 * 22_778_400, 22_778_400, 410_400) == 108.6      # 108.61 without
-    assert count_printed_bytes(2 * 22_778_400 + 800, 22_778_400, 410_400) == 43.44      # labels do not show
+    # It would be 108.61 if sizes were not rounded first.
+    assert count_printed_bytes(5 * 22_778_400, 22_778_400, 410_400) == 108.6
+    # The bytes of labels are too few to show.
+    assert count_printed_bytes(2 * 22_778_400 + 800, 22_778_400, 410_400) == 43.44
     with pytest.raises(ValueError, match="30000 of .* bytes are neither models"):
         count_printed_bytes(22_778_400 + 30_000, 22_778_400, 410_400)
 
@@ -54,7 +57,8 @@ def test_the_printed_table_rounds_sizes_first():
 def test_the_edge_model_is_its_formulas():
     edge = Edge(cycles=3e6, frequency=2e9, kappa=1e-27, bandwidth=4e6, power=.5)
     spent = edge.spent([100, 7], [30, 0], 1_000_000)
-    cycles = 3e6 * np.array([110, 7])      # a forward pass is a third of a step
+    # A forward pass costs a third of a step.
+    cycles = 3e6 * np.array([110, 7])
     np.testing.assert_allclose(spent["T_comp"], cycles / 2e9)
     np.testing.assert_allclose(spent["E_comp"], 1e-27 * 4e18 * cycles)
     np.testing.assert_allclose(spent["T_comm"], [2., 2.])
@@ -86,7 +90,7 @@ def test_the_work_of_a_method_is_what_its_client_asks_for(mlp, name, settings, t
 
 
 def test_the_tally_knows_every_verb(mlp):
-    """None of them touches more than the one blank sample, and every other number of samples is counted."""
+    """No verb reads more than the one blank sample, and samples are counted for any number of them."""
     shared = mlp.start
     mine = SimpleNamespace(w=mlp.start, s=torch.tensor(.5))
     for verb in VERBS.values():
@@ -97,7 +101,8 @@ def test_the_tally_knows_every_verb(mlp):
             )
             verb(mlp, shared, mine, data)
             spent.append(np.array(data.spent))
-        twice = 1 if verb.__name__ == "passes_steps" else 2      # that one takes a fixed number of steps
+        # passes_steps takes a fixed number of steps.
+        twice = 1 if verb.__name__ == "passes_steps" else 2
         np.testing.assert_array_equal(twice * spent[0], spent[1], verb.__name__)
 
 
@@ -123,7 +128,8 @@ def test_a_run_reports_time_and_energy_at_the_edge(bench):
     assert took_part.sum() == line["participants"] == 6
     assert np.mean(column[took_part]) == pytest.approx(line["T_comp"]) == result["T_comp"]
     samples = column[took_part] * edge.frequency / edge.cycles / 2
-    np.testing.assert_allclose(samples, np.round(samples), atol=1e-6)      # two epochs of whole samples
+    # Numbers of samples are whole.
+    np.testing.assert_allclose(samples, np.round(samples), atol=1e-6)
     assert line["E_comp"] == pytest.approx(edge.kappa * edge.frequency ** 3 * line["T_comp"])
 
 
@@ -132,7 +138,7 @@ def test_a_run_reports_time_and_energy_at_the_edge(bench):
     ("fesem_cam", {"k": 3, "warm_up": 4, "warm_steps": 7}, 280, 80, 80),
     ("ifca_cam", {"k": 3, "warm_up": 0}, None, 80, 80)])
 def test_the_edge_computes_what_the_round_asks_for(mlp, name, settings, before, warming, after):
-    """A client with 20 samples, 2 epochs: its samples in the round before the first one, in rounds 0 to 3 and later."""
+    """A client with 20 samples trains 2 epochs; cases give its samples in the warm-up round, rounds 0 to 3, and later."""
     federation = SimpleNamespace(sizes=np.full(8, 20), shape=(64,), dtype="float32")
     ledger = EdgeLedger(Edge(cycles=3., frequency=1.), method(name, mlp, **settings), federation, local(), rounds=6)
 
@@ -153,5 +159,7 @@ def test_a_runs_computing_time_is_that_of_an_ordinary_round(bench):
     names = ("edge-ifca", "edge-fesem")
     ifca, fesem = ({line["round"]: line["T_comp"] for line in bench.metrics(name)} for name in names)
     assert [bench.result(name)["T_comp"] for name in names] == [ifca[4], fesem[4]]
-    assert max(ifca[1], ifca[2]) * 1.5 < min(ifca[3], ifca[4])      # participants differ from round to round
-    assert fesem[0] > 15 * max(fesem[t] for t in (1, 2, 3, 4))      # 270 steps of one model, 5 of two
+    # Participants differ from round to round, hence the margin.
+    assert max(ifca[1], ifca[2]) * 1.5 < min(ifca[3], ifca[4])
+    # Round 0 has 270 steps of one model, the others have 5 of two.
+    assert fesem[0] > 15 * max(fesem[t] for t in (1, 2, 3, 4))

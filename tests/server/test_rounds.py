@@ -1,4 +1,4 @@
-"""Single steps of a run at rank 0: when it judges, saves and stops, what a round is said to cost, who moves."""
+"""Single steps of a run at rank 0: when it evaluates, saves and stops, the reported costs, and which clients move."""
 from __future__ import annotations
 
 from types import SimpleNamespace
@@ -15,11 +15,12 @@ from fedmpi.server.run_state import RunState
 from fedmpi.server.saving import CheckpointWriter
 from tests.server.test_resume import started
 
-BYTES = 4 * (64 * 16 + 16 + 16 * 10 + 10)      # of FedAvg's model in these runs
+# The size of FedAvg's model in these runs.
+BYTES = 4 * (64 * 16 + 16 + 16 * 10 + 10)
 
 
 def bare(**parts) -> Run:
-    """Return a Run of which only the named parts are there."""
+    """Return a Run that has only the named parts."""
     run = Run(**dict.fromkeys(("config", "method", "pool", "federation", "progress", "state", "up", "stopping", "pace",
                                "deadline", "storage", "books", "checkpoints")))
     vars(run).update(parts)
@@ -59,7 +60,7 @@ def test_checkpoints_are_due_by_rounds_minutes_and_once_before_a_deadline(clock,
 
 
 def test_a_signal_is_a_better_reason_than_a_deadline():
-    """Both are looked at after every round: the deadline has to know how long the round took."""
+    """Both are checked after every round, because the deadline has to know how long the round took."""
     late, seen = SimpleNamespace(reason_to_stop=lambda *spent: seen.append(spent) or "too late"), []
     run = bare(pool=SimpleNamespace(stop_requested=False), stopping=lambda: False, deadline=late,
                checkpoints=SimpleNamespace(slowest_s=7.))
@@ -77,7 +78,7 @@ def test_a_signal_is_a_better_reason_than_a_deadline():
 
 @pytest.fixture
 def averaging(ready):
-    """A run of FedAvg on ten clients of which the first has the most samples; 2 epochs, batches of 10."""
+    """Set up FedAvg on ten clients, of which the first has the most samples, with 2 epochs and batches of 10."""
     def averaging(*words):
         return ready("method=fedavg", "data.clients=10", "train.steps=null", "train.epochs=2", *words)
     return averaging
@@ -89,29 +90,33 @@ def who(run, ids, t=4) -> Participants:
 
 
 def test_the_facts_of_a_round(averaging):
-    """Five clients were asked, one was lost, one sent what cannot be used; the server tells of the other three."""
+    """Five clients were asked, one was lost, one sent a bad update; the server reports facts of the other three."""
     run = averaging("faults={drop: .3, bad_update: skip}", "edge={cycles: 3.e6, frequency: 2.e9, bandwidth: 1.e6}")
     asked, trained, taken = who(run, [1, 3, 5, 8, 9]), who(run, [1, 3, 5, 9]), who(run, [1, 5, 9])
     taken.log(clusters=[2, 0, 2], k=4, iterations=3)
     taken.log_per_client(lam=[.5, 1.5, 4.])
     run.state.groups.planted, n = np.arange(10) // 9, run.federation.sizes
     run.state.groups.last[[1, 4]] = 2
-    run.books.columns = {"T_comp": np.zeros(10)}      # of a round that was not evaluated
+    # columns of a round that was not evaluated
+    run.books.columns = {"T_comp": np.zeros(10)}
     facts = run.books.describe_round(asked, trained, taken)
     seconds = 2 * 3e6 * n[[1, 3, 5, 8, 9]].mean() / 2e9
     assert [facts.pop(key) for key in ("cluster_sizes", "cluster_sizes_all", "lost", "bad_updates")] == [
         [1, 0, 2, 0], [1, 0, 3, 0], [8], [3]]
-    assert facts == pytest.approx({      # of 1, 4, 5 and 9 three pairs are planted, three are found, and one is both
+    # Among clients 1, 4, 5 and 9 three pairs are planted, three are found, and one is both.
+    assert facts == pytest.approx({
         "iterations": 3, "cluster_changes": 2, "ari": (1 - 1.5) / (3 - 1.5), "purity": 3 / 4, "lam_mean": 2.,
         "participants": 5, "mib_per_client_round": BYTES * 1.8 / 2**20, "T_comp": seconds,
         "E_comp": 1e-28 * 4e18 * 2e9 * seconds, "T_comm": 8 * BYTES * 1.8 / 1e6, "E_comm": .44 * 8 * BYTES * 1.8 / 1e6})
     nan = np.full(10, np.nan)
-    nan[[1, 3, 5, 8, 9]] = np.array([16, 16, 16, 8, 16]) * BYTES / 1e6      # nothing comes up from client 8
+    # Client 8 sends nothing.
+    nan[[1, 3, 5, 8, 9]] = np.array([16, 16, 16, 8, 16]) * BYTES / 1e6
     np.testing.assert_allclose(run.books.columns["T_comm"], nan)
     nan[[1, 3, 5, 8, 9]] = 2 * 3e6 * n[[1, 3, 5, 8, 9]] / 2e9
     np.testing.assert_allclose(run.books.columns["T_comp"], nan)
     assert run.state.groups.last.tolist() == [-1, 2, -1, -1, 2, 0, -1, -1, -1, 2]
-    assert taken.facts["clusters"] == [2, 0, 2]      # the method's own are left alone
+    # The method's own clusters are not renumbered.
+    assert taken.facts["clusters"] == [2, 0, 2]
     assert "round 5: lost clients 8, left out bad updates of clients 3" in run.books.folder.log_path.read_text()
 
 
@@ -153,13 +158,14 @@ def test_bytes_and_seconds_are_counted_by_round_and_in_all(averaging, clock):
     world.sent, world.received, run.state.seconds = 1000, 500, 20.
     for t in (0, 1):
         run.run_round(t)
-    for line, seconds in zip(run.state.metrics, (24.5, 29.), strict=True):      # TRAIN, SUM and JUDGE each
+    # Each of the orders TRAIN, SUM and JUDGE counts.
+    for line, seconds in zip(run.state.metrics, (24.5, 29.), strict=True):
         assert (line["bytes_sent_by_server"], line["bytes_received_by_server"], line["seconds"]) == (210, 9, seconds)
     assert run.state.round == 2 and run.state.seconds == 29.
 
 
 def test_the_round_before_the_first_is_minus_one(averaging):
-    """Its batches and draws are those of no later round."""
+    """So its batches and draws differ from those of every later round."""
     run, asked = averaging("method={name: fedgroup, K: 2, first: 2}", "seed=3"), []
     run.exchange = lambda who, judge: asked.append((who, judge)) or who
     run.warm_up()
@@ -205,8 +211,9 @@ def test_asked_to_stop_before_the_last_round_it_saves_and_says_how_to_go_on(benc
 
 
 def test_checkpoints_that_are_kept(bench):
-    """The last ones and the best one; seconds of all starts add up."""
-    words = ("method=fedavg", "rounds=6", "checkpoint.keep=3", "train.lr=1e-9")      # the first is as good as any
+    """The last checkpoints and the best one are kept; seconds of all starts add up."""
+    # With this rate the first round is as good as any.
+    words = ("method=fedavg", "rounds=6", "checkpoint.keep=3", "train.lr=1e-9")
     assert started(bench, "kept", words) == 0
     kept = [int(path.stem[-6:]) for path in bench.saved("kept")]
     accuracies = [line["accuracy_mean"] for line in bench.metrics("kept")]

@@ -1,4 +1,4 @@
-"""Which round counts and when a run ends early: by validation samples alone, the same after any interruption."""
+"""Which round is chosen and when a run ends early: only validation samples decide, also after any interruption."""
 from __future__ import annotations
 
 import json
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.slow("whole runs, some of them killed and resumed")
 NAN = float("nan")
 BESIDE = selection.name_validation_key(CLASSIFICATION)
 SPLIT = "data.split=[.6, .15, .25]"
-# with a patience of two rounds this run ends after a dozen or so
+# With a patience of two rounds this run ends after about a dozen.
 WORDS = (SPLIT, "data.fraction=.5", "rounds=16", "method=fedavg", "train.lr=.6", "train.steps=4", "stop.patience=2",
          "checkpoint.every=0", "data.partition.beta=.5")
 
@@ -58,10 +58,11 @@ def test_a_run_ends_when_enough_rounds_were_no_better(values, how, since):
 
 
 def test_only_rounds_that_evaluation_asks_for_count():
-    """Round 5, judged for its embeddings, is the best; but for it, rounds 2, 4 and 6 decide."""
+    """Round 5, evaluated only for its embeddings, is the best one; but rounds 2, 4 and 6 decide."""
     books = lines([.3, .2, .2], every=2)
     books.insert(2, {"round": 5, "accuracy_mean": .5, BESIDE: .9})
-    books += [{"round": 7, "participants": 3}]      # not evaluated
+    # Round 7 is not evaluated.
+    books += [{"round": 7, "participants": 3}]
     assert "none since round 2 was better" in selection.describe_early_end(config(4, every=2), books, 7)
     assert not selection.describe_early_end(config(5, every=2), books, 7)
     assert selection.find_best_validation_line(books)["round"] == 5
@@ -69,7 +70,7 @@ def test_only_rounds_that_evaluation_asks_for_count():
 
 def test_who_judges_on_validation_stops_by_that():
     assert selection.describe_early_end(config(on="validation"), lines([.3, .2, .1], "accuracy_mean"), 3)
-    # test samples never stop it
+    # Test samples never stop a run.
     assert not selection.describe_early_end(config(), lines([.3, .2, .1], "accuracy_mean"), 3)
 
 
@@ -89,13 +90,13 @@ def test_the_result_names_what_was_chosen_and_the_best_on_test():
 
 @pytest.fixture(scope="module")
 def stopped(bench):
-    """The name of a run that ended early, and its round; it ran through."""
+    """The name of an uninterrupted run that ended early, and its last round."""
     assert bench.lead("stopped", *WORDS) == 0
     return "stopped", bench.result("stopped")["rounds"]
 
 
 def test_a_run_ends_early_and_says_why(bench, stopped, capsys):
-    """Its books are the beginning of those of a run that goes on, and its last state is that of its last round."""
+    """Its books are the beginning of those of a longer run, and its final state is that of its last round."""
     name, end = stopped
     assert bench.lead("on", *WORDS, "stop=null") == 0
     capsys.readouterr()
@@ -121,7 +122,7 @@ def test_a_run_ends_early_and_says_why(bench, stopped, capsys):
 
 @pytest.mark.parametrize("ago", [0, 1, 2, 3])
 def test_a_killed_run_ends_in_the_same_round(bench, stopped, ago):
-    """Killed in the deciding round after its checkpoint was written (0), or so many rounds before."""
+    """It is killed in the deciding round after its checkpoint was written (0), or so many rounds before."""
     name, end = stopped
     words = (*WORDS, "checkpoint.every=1")
     if ago:
@@ -155,7 +156,7 @@ def test_a_larger_patience_takes_a_run_further(bench, stopped):
 
 
 def test_the_test_part_decides_nothing(bench, stopped, monkeypatch):
-    """Test labels that are wrong change neither the round of the end nor the chosen one."""
+    """Wrong test labels change neither the last round nor the chosen one."""
     name, end = stopped
     true = Federation.client
     monkeypatch.setattr(Federation, "client", lambda self, i: (c := true(self, i))._replace(y_test=9 - c.y_test))
@@ -167,7 +168,7 @@ def test_the_test_part_decides_nothing(bench, stopped, monkeypatch):
 
 
 def test_lost_clients_and_attackers_change_when_but_not_how_a_run_ends(bench):
-    """The attackers' validation samples have no say; what was lost before a kill is lost after it."""
+    """Attackers' validation samples do not count; clients that were lost before a kill are lost after it."""
     words = (*WORDS, "checkpoint.every=2", "faults.drop=.3", "attack={kind: sign_flip, share: .3}", "evaluate.every=2")
     assert started(bench, "faulty", words) == 0
     found, clients = bench.result("faulty"), history(bench, "faulty")["accuracy_validation"]
@@ -193,8 +194,8 @@ def test_the_best_checkpoint_is_the_best_on_validation_samples(bench):
 @pytest.mark.parametrize("method", ["fedavg", "fedbabu", "fedah"])
 @pytest.mark.parametrize("after", ["participants", "all", "off"])
 def test_both_parts_are_judged_as_each_by_itself(bench, method, after):
-    """With validation samples beside, measures on test samples are those of a run without, in every mode; those beside
-    are of the model by which a client is judged."""
+    """If validation samples are measured too, measures on test samples are those of a run without, in every mode; the
+    additional ones are of the model that a client would use."""
     words = (SPLIT, f"method={method}", "rounds=2", f"evaluate.after_training={after}")
     for on in ("test", "validation"):
         assert bench.lead(f"{method}-{after}-{on}", *words, f"evaluate.on={on}") == 0
@@ -241,7 +242,7 @@ def test_data_that_come_split_have_no_validation_part(bench, capsys):
 
 
 def test_old_results_are_read_under_the_new_names(tmp_path):
-    """What 0.1 judged on validation is no best on test."""
+    """Measures of version 0.1 on validation samples are not read as a best result on test samples."""
     for on in ("test", "validation"):
         folder = tmp_path / on
         folder.mkdir()
@@ -262,7 +263,8 @@ def test_refusals_name_the_setting_that_asks():
     data = resolve({"data": {"split": [.5, .2, .3]}, "attack": {"kind": "noise", "share": .5}}).data
     federation = SimpleNamespace(sizes=[4, 4], counts=np.array([[4, 3, 1], [4, 0, 1]]))
     both = []
-    for seed in range(8):      # one of the two clients attacks
+    # One of the two clients attacks.
+    for seed in range(8):
         made = resolve({"seed": seed, "data": {"split": [.5, .2, .3]}, "attack": {"kind": "noise", "share": .5},
                         "stop": {"patience": 1}})
         assert made.data == data

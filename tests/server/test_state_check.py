@@ -1,4 +1,4 @@
-"""What a method's server computes is checked before it is saved: numbers that are not finite end the run by name."""
+"""The server's new state is checked before it is saved: a number that is not finite ends the run and is named."""
 from __future__ import annotations
 
 from dataclasses import dataclass
@@ -68,7 +68,8 @@ def test_a_method_that_computes_no_numbers_is_named_and_nothing_is_saved(ready, 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])
 @pytest.mark.parametrize("shape", [(), (3,), (4, 5)])
 def test_a_single_number_is_seen_wherever_it_stands(bad, shape):
-    good = torch.full(shape, 1e30)      # whose squares are beyond float32
+    # The squares of these numbers are beyond float32.
+    good = torch.full(shape, 1e30)
     assert is_all_finite(good) and is_all_finite(good[..., None][..., :0])
     for at in range(good.numel()):
         one = good.clone()

@@ -1,7 +1,7 @@
-"""What the server draws from the seed, as numbers that were drawn once and written down: who takes part, who attacks,
-who is lost, who opens a run, which batches a round has. A stream that changes is another experiment.
+"""The server's draws for some seeds, as literals: who takes part, who attacks, who is lost, who opens a run, and which
+batches a round has. If a stream changed, every experiment would be another one.
 
-They were drawn with NumPy alone, from the generators that the docstrings name and the constants below."""
+The literals were drawn with NumPy alone, from the generators that the docstrings name and the constants below."""
 from __future__ import annotations
 
 import numpy as np
@@ -87,7 +87,7 @@ def test_whoever_is_missing_is_named():
     (0, 257, 0, 0, [1, 2, 3, 0, 4, 5]), (0, 2**32, 0, 0, [4, 0, 3, 5, 2, 1]), (0, -1, 0, 0, [3, 2, 5, 0, 1, 4]),
     (1, 0, 0, 0, [0, 5, 4, 1, 3, 2]), (0, 0, 1, 0, [0, 3, 2, 5, 4, 1]), (0, 0, 0, 1, [1, 0, 2, 5, 3, 4])])
 def test_which_batches_a_round_has(seed, t, client, stream, order):
-    """Rounds 0 and 256 differ; the stream comes round after 2^32 of them."""
+    """Rounds 0 and 256 differ; the stream repeats only after 2^32 rounds."""
     assert make_generator(seed, t, client, stream).permutation(6).tolist() == order
     plan = draw_batches(LocalTraining(seed, t, 4, 1, None, .1, 0.), client, stream, 6)
     assert plan.index.tolist() == [order[:4], [*order[4:], 0, 0]] and plan.count.tolist() == [4, 2]
@@ -102,7 +102,7 @@ def test_who_opens_a_run(mlp, name, settings, ids):
 
 
 def test_k_means_is_seeded_by_the_words_it_is_given(monkeypatch):
-    """The seed of the run and the round: 32 bits that NumPy's SeedSequence makes of them."""
+    """NumPy's SeedSequence makes 32 bits of the seed of the run and the round."""
     import sklearn.cluster
     import torch
     seen, real = [], sklearn.cluster.KMeans
@@ -114,7 +114,7 @@ def test_k_means_is_seeded_by_the_words_it_is_given(monkeypatch):
 
 
 def test_uses_of_the_seed_are_kept_apart():
-    """Equal constants would give equal draws: those who are lost would be those who were asked, say."""
+    """Equal constants would give equal draws; for example, those who are lost would be those who were asked."""
     homes = {"fedgroup": "FIRST", "lcfed": "SAMPLE", "fedfomo": "CHOICE_STREAM"}
     found = [getattr(__import__(registry.find_class("methods", name).__module__, fromlist=["x"]), constant)
              for name, constant in homes.items()]

@@ -1,4 +1,4 @@
-"""What a run says of itself: who takes part, each round, and how it ended, word by word."""
+"""What a run prints, word by word: who takes part, each round, and how it ended."""
 from __future__ import annotations
 
 import dataclasses
@@ -21,7 +21,7 @@ from fedmpi.storage import checkpoint
 
 
 class Said:
-    """A progress that keeps what is said."""
+    """A progress that keeps its texts."""
 
     def __init__(self):
         self.lines, self.rounds, self.notes = [], [], []
@@ -38,7 +38,7 @@ class Said:
 
 @pytest.fixture
 def quiet(ready):
-    """A run that is ready, whose words are kept."""
+    """Set up a run whose texts are kept."""
     def quiet(*words, **how):
         run = ready(*words, **how)
         run.progress = run.books.progress = Said()
@@ -97,7 +97,7 @@ def test_the_last_lines_name_honest_clients_ranks_and_a_disk_that_refused(quiet)
 
 
 def introduced(run, homes, deadline=None, **world):
-    """Return what is said of a run on other ranks than it has."""
+    """Return the introduction of a run as if it had other ranks."""
     run.deadline = deadline or Deadline()
     host = {"host": "n1", "device": "cpu", "cores": [0, 1], "threads": 1, "hosts": True, "gpu": None}
     world = SimpleNamespace(**{"size": 1, "library": "a library", "host": "n1", "thread_level": "funneled",
@@ -148,7 +148,8 @@ def test_attackers_and_the_end_of_the_time_are_named(quiet):
 def test_which_checkpoint_a_run_goes_on_from(tmp_path):
     folder = SimpleNamespace(checkpoints=tmp_path)
     assert find_resume_checkpoint(folder, None) == (None, [])
-    assert find_resume_checkpoint(folder, "auto") == (None, [])      # nothing was saved yet: from the start
+    # Nothing was saved yet, so the run begins from the start.
+    assert find_resume_checkpoint(folder, "auto") == (None, [])
     assert find_resume_checkpoint(folder, "some.h5") == (Path("some.h5"), [])
     with pytest.raises(rounds.FedmpiError, match=f"--resume {tmp_path} is a folder: give a checkpoint file, or --out "
                                                  f"{tmp_path} --resume auto") as error:
@@ -165,7 +166,7 @@ def test_which_checkpoint_a_run_goes_on_from(tmp_path):
 
 
 def test_a_restart_keeps_the_engine_that_the_run_began_with(bench, monkeypatch):
-    """A choice by timing would else change digests: what is saved counts, with its reason."""
+    """A new choice by timing could change digests, so the saved engine counts, with its reason."""
     from fedmpi.engines import engine_choice
     words = ("method=fedavg", "data.clients=4", "engine=auto")
     assert bench.lead("engine", *words, "rounds=1") == bench.lead("whole", *words, "rounds=2") == 0
