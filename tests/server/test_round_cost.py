@@ -138,7 +138,7 @@ def test_a_run_reports_time_and_energy_at_the_edge(bench):
     ("fesem_cam", {"k": 3, "warm_up": 4, "warm_steps": 7}, 280, 80, 80),
     ("ifca_cam", {"k": 3, "warm_up": 0}, None, 80, 80)])
 def test_the_edge_computes_what_the_round_asks_for(mlp, name, settings, before, warming, after):
-    """A client with 20 samples trains 2 epochs; cases give its samples in the warm-up round, rounds 0 to 3, and later."""
+    """A client with 20 samples trains 2 epochs. These are its samples in the warm-up round, rounds 0-3, and later."""
     federation = SimpleNamespace(sizes=np.full(8, 20), shape=(64,), dtype="float32")
     ledger = EdgeLedger(Edge(cycles=3., frequency=1.), method(name, mlp, **settings), federation, local(), rounds=6)
 
