@@ -44,7 +44,7 @@ class Rig:
         ids = np.sort(np.random.default_rng(t).permutation(len(sizes))[:max(1, round(share * len(sizes)))])
         begin = time.perf_counter()
         pool.train(t, ids.astype(np.int64), False, self.shared, ranks)
-        self.who = Participants(ids, sizes[ids], t, 0)
+        self.who = Participants(ids, sizes[ids], t, 0, len(sizes))
         self.shared = self._served()
         seconds = time.perf_counter() - begin
         pool.call(Order.STOP, np.int64(0))

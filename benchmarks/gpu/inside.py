@@ -71,7 +71,8 @@ class Lab:
         """Run the warm-up round, if the method has one, and the first rounds; then evaluate once."""
         ids = self.parts.method.warm_up_participants(len(self.federation.sizes), self.config.seed)
         if ids is not None:
-            self.round(-1, Participants(ids, self.federation.sizes[ids], -1, self.config.seed))
+            self.round(-1, Participants(ids, self.federation.sizes[ids], -1, self.config.seed,
+                                        len(self.federation.sizes)))
         for t in range(rounds):
             self.round(t)
         self.pool.judge(rounds, self.shared)

@@ -25,7 +25,9 @@ REFERENCE = {
         "python_api.run", "python_api.load_result", "python_api.plan", "python_api.sweep", "python_api.list_methods",
         "result.Result", "errors.FedmpiError", "errors.BadInput", "errors.StorageError", "errors.CallbackError"]),
     "reference/authors.md": ("For authors of methods", [
-        "method.Method", "client_data.ClientData", "comm.rows.Rows", "method.Participants", "method.VectorKind"])}
+        "method.Method", "client_data.ClientData", "client_data.BatchGradient", "models.flat.Model", "comm.rows.Rows",
+        "method.Participants", "method.VectorKind", "server_only.Reach", "testing.report.check_method",
+        "testing.report.ContractReport"])}
 # Modules of the sections of a configuration.
 SECTIONS = ("config/schema", "config/train", "config/evaluation", "faults", "edge")
 # Words with which a paragraph of a method's docstring begins.

@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated, Literal
 
 import numpy as np
 import pytest
@@ -48,7 +49,24 @@ class MixByNothing(FedAMP):
         return gram * np.nan
 
 
+@dataclass(frozen=True)
+class LateMessages(FedAMP):
+    """Models that the server makes for single clients; they are wrong from the second round on."""
+    fault: Annotated[Literal["not finite", "too few", "double"], "what is wrong"] = "not finite"
+
+    def messages(self, shared, mine, who):
+        rows = self.model.start.repeat(len(who.ids), 1)
+        if who.round == 1:
+            rows = {"not finite": rows / 0, "too few": rows[1:], "double": rows.double()}[self.fault]
+        return self.message_template()._replace(u=rows)
+
+
 @pytest.mark.parametrize("method, words, said", [
+    ("LateMessages", (), "FedAMP: in LateMessages.messages, round 2, field u has 10890 values that are not finite"),
+    ("LateMessages", ("method.fault=too few",), "FedAMP: in LateMessages.messages, round 2, field u is (8, 1210) "
+     "torch.float32, but must be (9, 1210) torch.float32: a row like that of message_template for each participant"),
+    ("LateMessages", ("method.fault=double",), "FedAMP: in LateMessages.messages, round 2, field u is (9, 1210) "
+     "torch.float64, but must be (9, 1210) torch.float32"),
     ("ByNothing", (), "FedAvg: in ByNothing.server, round 1, the weights of rows of w have 9 non-finite values of 9"),
     ("ByNothing", ("server.reduce=float32",), "FedAvg: in ByNothing.server, round 1, the weights of rows of w have 9"),
     ("GroupsByNothing", (), "FedAvg: in GroupsByNothing.server, round 1, the weights of rows of w have 1 non-finite"),
@@ -60,7 +78,7 @@ def test_a_method_that_computes_no_numbers_is_named_and_nothing_is_saved(ready, 
     with pytest.raises(FedmpiError) as error:
         run.go()
     assert str(error.value).startswith(said)
-    done = method == "LateDivision"
+    done = method.startswith("Late")
     assert [path.name for path in run.books.folder.checkpoints.iterdir()] == ["round-000001.h5"] * done
     assert len(run.state.metrics) == done
 

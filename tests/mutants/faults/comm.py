@@ -2,6 +2,9 @@
 from __future__ import annotations
 
 FAULTS: list[tuple[str, str, str]] = [
+    ("fedmpi.comm.order_performer:OrderPerformer.deliver", "self.outgoing[position]", "self.outgoing[0]"),
+    ("fedmpi.comm.order_performer:OrderPerformer.deliver", "self.world.sent += row.nbytes", "pass"),
+    ("fedmpi.comm.rank_pool:RankPool.changed_fields", "select_sent(shared)", "shared"),
     # exact sums
     ("fedmpi.comm.exact:", "SCALE = 2.0 ** 44", "SCALE = 2.0 ** 43"),
     ("fedmpi.comm.exact:add_rows", "factors[some])", "exact_weights[some])"),

@@ -33,6 +33,14 @@ FAULTS: list[tuple[str, str, str]] = [
     ("fedmpi.engines.sparse_embedding:SparseRows.take", "self.steps += 1", "self.steps = 1"),
     ("fedmpi.engines.loop:LoopData.id", "if self.number is None", "if not self.number"),
     ("fedmpi.engines.loop:Loop.apply", "(local.seed, local.round, client)", "(local.seed, client)"),
+    # what data offers to authors
+    ("fedmpi.engines.batch_plan:count_local_steps", "-(-n // local.batch)", "(n // local.batch)"),
+    ("fedmpi.engines.cohort:CohortBatch.mean", "found * self.weight.view(-1, *[1] * (found.ndim - 1))",
+     "found / len(found)"),
+    ("fedmpi.engines.cohort:Cohort.scan", "mover.take(new[:1], k)", "mover.take(new[:1])"),
+    ("fedmpi.engines.step:copy_shared", "t.clone() if", "t if"),
+    ("fedmpi.engines.cohort:Cohort.class_counts", "y[:n]", "y"),
+    ("fedmpi.engines.training_options:WatchedData.note_loss", "self.seen.add(OWN_LOSS)", "pass"),
     # the vectorised engine
     ("fedmpi.engines.vmap:Vmap._tried", "len(chunk) // 2", "len(chunk) - 1"),
     ("fedmpi.engines.vmap:Vmap._fitting", "count_vectors(local.optimizer) * 4", "4"),

@@ -9,6 +9,11 @@ SETTINGS = "fedmpi.settings:"
 ROSTER = "fedmpi.ranks:"
 
 FAULTS: list[tuple[str, str, str]] = [
+    # fields of the server alone
+    ("fedmpi.method:Method.traffic", "select_sent(shared)", "shared"),
+    ("fedmpi.server_only:refuse_server_only", "if not is_sent", "if False"),
+    ("fedmpi.method:Participants.only", "ids=self.ids[kept], sizes=self.sizes[kept]", "ids=self.ids[kept], "
+     "sizes=self.sizes[kept], clients=int(kept.sum())"),
     ("fedmpi.task:Task.score", "else -value", "else value"),
     ("fedmpi.task:find_task", "errors and not known", "not known"),
     ("fedmpi.task:Task.format", ".4g", ".2g"),

@@ -16,6 +16,8 @@ CAM = "fedmpi.methods._cam:CAM."
 PARTICIPATION = "fedmpi.server.sampling:"
 
 FAULTS: list[tuple[str, str, str]] = [
+    ("fedmpi.server.state_check:refuse_bad_message", "not is_all_finite(rows)", "False"),
+    ("fedmpi.server.state_check:refuse_bad_message", "tuple(rows.shape) != wanted or ", ""),
     # what the functions of the user's own method return is looked at before the first round
     (REHEARSAL + "rehearse_round", '    refuse_other_state(method, "client", kept, mine, "a Mine")\n', ""),
     (REHEARSAL + "rehearse_round", "if method.idles:", "if False:"),

@@ -1,0 +1,150 @@
+"""What data offers to authors beside training: steps, counts of classes, outputs of functions, batches in a scan."""
+from __future__ import annotations
+
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from fedmpi.engines.loop import Loop
+from fedmpi.engines.training_options import watch_method
+from fedmpi.engines.vmap import Vmap
+from fedmpi.errors import BadInput
+from fedmpi.method import Nothing
+from fedmpi.methods.fedavg import FedAvg
+from fedmpi.models.losses import attach_logits, count_classes
+from tests.federations import SIZES, TRAIN, Lab
+
+engines = pytest.mark.parametrize("engine", [Loop(), Vmap()], ids=["loop", "vmap"])
+
+
+class Told(NamedTuple):
+    told: Tensor
+
+
+@pytest.fixture
+def ask(mlp, federation):
+    """Return what `question(method, w, data)` is answered at each client, by client."""
+    def ask(engine, question, train=TRAIN):
+        asked = FedAvg().with_model(mlp)
+        lab = Lab(asked, federation, engine, train)
+
+        def function(shared, mine, data):
+            return Told(torch.as_tensor(question(asked, shared.w, data)))
+        return {client: found.told for client, found in lab.apply(function, range(8)).items()}
+    return ask
+
+
+@engines
+@pytest.mark.parametrize("train, steps", [
+    ({}, [2, 1, 6, 1, 1, 4, 2, 1]), ({"epochs": 3}, [6, 3, 18, 3, 3, 12, 6, 3]), ({"steps": 7}, [7] * 8)], ids=str)
+def test_steps_are_those_that_a_descent_makes(ask, engine, train, steps):
+    found = ask(engine, lambda method, w, data: data.steps + 0 * data.n, replace(TRAIN, **train))
+    assert [int(found[c]) for c in range(8)] == steps
+    counted = ask(engine, lambda method, w, data: data.scan(
+        lambda state, grad: (state[0] + 1 + 0 * grad(method.model, state[1]).sum(), state[1]), (torch.zeros(()), w))[0],
+        replace(TRAIN, **train))
+    assert [int(counted[c]) for c in range(8)] == steps
+
+
+@engines
+def test_steps_follow_the_batches_and_the_samples(ask, engine):
+    half = ask(engine, lambda method, w, data: data.subset(.5, 1).steps + 0 * data.n)
+    assert [int(half[c]) for c in range(8)] == [1, 1, 3, 1, 1, 2, 1, 1]
+    more = ask(engine, lambda method, w, data: data.with_batches(2, 1).steps + 0 * data.n)
+    assert [int(more[c]) for c in range(8)] == [4, 2, 12, 2, 2, 8, 4, 2]
+    fixed = ask(engine, lambda method, w, data: (data.fixed_steps or 0) + 0 * data.n, replace(TRAIN, steps=7))
+    assert {int(n) for n in fixed.values()} == {7}
+
+
+@engines
+def test_class_counts_are_those_of_numpy(ask, engine, federation):
+    for question in (lambda method, w, data: data.class_counts,
+                     lambda method, w, data: data.with_added_logits(method.model, w).class_counts):
+        found = ask(engine, question)
+        for c, n in enumerate(SIZES):
+            labels = federation.client(c).y_train
+            np.testing.assert_array_equal(found[c], np.bincount(labels, minlength=10))
+            assert found[c].sum() == n and found[c].dtype == torch.float32
+
+
+@engines
+def test_sums_of_a_function_are_those_of_the_network(ask, engine, mlp, federation):
+    by_net = ask(engine, lambda method, w, data: data.class_sums(method.model.base, w[method.model.phi], 10))
+    by_function = ask(engine, lambda method, w, data: data.class_sums(method.model.features, w))
+    for c in range(8):
+        s = federation.client(c)
+        z = mlp.features(mlp.start, torch.from_numpy(s.x_train)).detach()
+        plain = torch.stack([z[torch.from_numpy(s.y_train) == k].sum(0) for k in range(10)])
+        torch.testing.assert_close(by_function[c], plain, rtol=0, atol=1e-4)
+        torch.testing.assert_close(by_net[c], by_function[c], rtol=0, atol=1e-5)
+
+
+@engines
+def test_features_of_a_function_can_be_trained_on(ask, engine):
+    def train(data, net, w, method):
+        return data.with_features(net, w).descend(method.model.head, method.model.start[method.model.h])
+    by_net = ask(engine, lambda m, w, data: train(data, m.model.base, w[m.model.phi], m))
+    by_function = ask(engine, lambda m, w, data: train(data, m.model.features, w, m))
+    loss = ask(engine, lambda m, w, data: data.mean_loss(m.model, w))
+    same = ask(engine, lambda m, w, data: data.mean_loss(lambda w, x: m.model(w, x), w))
+    for c in range(8):
+        torch.testing.assert_close(by_net[c], by_function[c], rtol=0, atol=1e-6)
+        torch.testing.assert_close(loss[c], same[c], rtol=0, atol=1e-6)
+
+
+@engines
+def test_a_step_sees_the_mean_over_its_batch_alone(ask, engine, federation):
+    """The mean of the means over batches, weighted by their samples, is the mean over all samples; no gradient."""
+    def question(method, w, data):
+        def step(state, grad):
+            total, seen, w = state
+            ones, x = (grad.mean(f, w) for f in (lambda w, x, y: torch.ones(len(y), 1), lambda w, x, y: x))
+            return total + x, seen + ones, w
+        total, seen, _ = data.scan(step, (torch.zeros(64), torch.zeros(1), w))
+        return torch.cat([total, seen])
+    found = ask(engine, question, replace(TRAIN, batch=57))      # one batch at each client
+    for c in range(8):
+        expected = federation.client(c).x_train.mean(0)
+        np.testing.assert_allclose(found[c][:64], expected, atol=1e-6)
+        assert float(found[c][64]) == pytest.approx(1)
+
+
+@engines
+def test_what_a_step_keeps_of_w_does_not_move_with_it(ask, engine):
+    def question(method, w, data):
+        def step(state, grad):
+            w, before = state
+            return grad(method.model, w), w
+        w, before = data.scan(step, (w, w), optimize=True)
+        return (w - before).norm()
+    assert all(float(moved) > 1e-4 for moved in ask(engine, question).values())
+
+
+def test_targets_have_no_classes():
+    logits = attach_logits(torch.tensor([1, 1, 0]), torch.zeros(3, 2))
+    assert count_classes(logits, 2).tolist() == [1, 2]
+    with pytest.raises(BadInput, match="data.task = regression has targets and no classes"):
+        count_classes(torch.tensor([1., 2.]), 2)
+
+
+@pytest.mark.parametrize("optimize, own, seen", [
+    (False, False, {"own steps"}), (False, True, {"own steps", "own loss"}), (True, False, {"own vector"}),
+    (True, True, {"own vector", "own loss"})])
+def test_a_dry_run_knows_whose_steps_and_loss_these_are(mlp, optimize, own, seen):
+    class Scanning(FedAvg):
+        def client(self, shared, mine, data):
+            def loss(w, x, y):
+                return F.cross_entropy(self.model(w, x), y, reduction="none")
+
+            def step(state, grad):
+                return (grad(loss if own else self.model, state[0]),)
+            return mine, Told(data.scan(step, (shared.w,), optimize=optimize)[0])
+    config = SimpleNamespace(seed=0, rounds=1, train=TRAIN, data=SimpleNamespace(new_clients=0))
+    made = Scanning().with_model(mlp)
+    assert watch_method(made, made.init(1)[0], Nothing(), torch.zeros(1, 64), config) == seen
