@@ -40,6 +40,8 @@ class ArrowColumns(Columns):
             batches: is given the names of the wanted columns and returns batches of rows."""
         wanted, names, first = self.choose_columns(schema.names, path), read_class_names(schema), 0
         for batch in batches(wanted):
+            # Places outside of the file would end the process.
+            batch.validate(full=True)
             columns = {}
             for name in wanted:
                 column = batch.column(batch.schema.get_field_index(name))

@@ -123,3 +123,17 @@ def test_no_file_outside_the_folder_is_read(written, tmp_path):
     (folder / "state.json").write_text(json.dumps(state))
     with pytest.raises(BadInput, match="copy/secret.arrow: cannot read"):
         load(folder, image="image")
+
+
+def test_texts_that_claim_to_lie_outside_of_the_file_are_refused(tmp_path):
+    pyarrow = pytest.importorskip("pyarrow")
+    table = pyarrow.record_batch([pyarrow.array(["up", "down!"]), pyarrow.array([1, 2])], ["label", "size"])
+    path = tmp_path / "data.arrow"
+    with pyarrow.OSFile(str(path), "wb") as file, pyarrow.ipc.new_stream(file, table.schema) as out:
+        out.write_batch(table)
+    true, false = (np.array([0, 2, end], np.int32).tobytes() for end in (7, 10 ** 9))
+    assert path.read_bytes().count(true) == 1
+    path.write_bytes(path.read_bytes().replace(true, false))
+    (tmp_path / "state.json").write_text(json.dumps({"_data_files": [{"filename": "data.arrow"}]}))
+    with pytest.raises(BadInput, match="data.arrow: damaged, or not an Arrow file"):
+        load(tmp_path)

@@ -174,7 +174,7 @@ def test_lists_of_numbers_in_parquet_are_as_many_features(write):
     ("a,y\n" + "".join(f"1,user{i}\n" for i in range(60)), "mine.csv: data.label = y has 60 different values in 60 "
      "rows; it must be the column of the class, and not of a number or an id"),
     ("a,y\n1,caf\xe9\n".encode("latin1"), "mine.csv: is not UTF-8 (invalid continuation byte at byte 9); convert it"),
-    (b"a,y\n\0\0,\0\n", "mine.csv: row 1, column 'a' is"),
+    (b"a,y\n\0\0,\0\n", "mine.csv: row 1, column "),
     ("y\n1\n0\n", "x_train is float32 (2, 0)")])
 def test_a_file_that_is_no_table_of_numbers_is_one_line(write, text, said):
     assert said in refusal(name="csv", file=write(text), label="y")
