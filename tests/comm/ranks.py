@@ -29,10 +29,11 @@ from tests.methods.table import KINDS
 N, D, K = 9, 40, 4
 DTYPES = ("uint8", "int32", "int64", "float32", "float64", "bool")
 HOSTING = ("balanced", "one", "reversed", "server", "shuffled", "straight")
-# Ways of hosting for which sums in single precision are looked at, too.
+# Ways of hosting for which sums in single precision are tested, too.
 SINGLE = ("balanced", "straight")
 WHO = {"all": list(range(N)), "some": [1, 4, 5, 8], "single": [6]}
-GROUP = np.array([0, 2, 2, 0, 3, 3, 3, 0, 2])      # group 1 is empty
+# Group 1 is empty.
+GROUP = np.array([0, 2, 2, 0, 3, 3, 3, 0, 2])
 
 
 def row(client: int) -> np.ndarray:
@@ -77,7 +78,7 @@ class Nobody(NamedTuple):
 
 @dataclass(frozen=True)
 class Echo(Method):
-    """Every client sends its single sample, and what it was told."""
+    """Every client sends its single sample, and the message that it received."""
     title = "Echo"
 
     def init(self, n):
@@ -91,7 +92,7 @@ class Echo(Method):
 
 
 class Rows:
-    """A federation of one sample per client: its row."""
+    """A federation of one sample per client, which is its row."""
     sizes, shape, dtype = np.ones(N, np.int64), (D,), np.dtype("float32")
 
     def client(self, i):
@@ -112,12 +113,12 @@ def collectives(world) -> dict:
     return out
 
 
-# of an order's array: with its frame it fits into the header, or just not, or it is long
+# Lengths of an order's array. With its frame it fits into the header, or just does not, or it is long.
 LENGTHS = (0, 1, *range(HEADER_BYTES - 80, HEADER_BYTES + 9, 8), 3 * HEADER_BYTES)
 
 
 class Listener:
-    """Notes what orders bring, in place of a group of clients."""
+    """Takes the place of hosted clients and keeps what orders bring."""
     device = torch.device("cpu")
 
     def __init__(self):
@@ -134,7 +135,7 @@ class Listener:
 
 
 def lengths(world) -> dict:
-    """Give orders of all lengths; return what every rank heard."""
+    """Give orders of all lengths; return what every rank received."""
     pool = RankPool(world, Listener(), np.zeros(1, np.int64))
     if world.rank:
         pool.serve()
@@ -146,8 +147,9 @@ def lengths(world) -> dict:
 
 
 def news(world) -> dict:
-    """Tell a server's state twice, the second time one field of it; odd ranks let MPI write where tensors are to lie.
-    Return what every rank heard."""
+    """Send a server's state twice, the second time only one field; return what every rank received.
+
+    At odd ranks MPI writes straight into the memory of the tensors."""
     pool = RankPool(world, Listener(), np.zeros(1, np.int64), gpu_direct=world.rank % 2 == 1)
     if world.rank:
         pool.serve()
@@ -169,7 +171,7 @@ def everywhere(world, buffer) -> np.ndarray:
 
 
 def hosting(how: str, size: int) -> np.ndarray:
-    """Return each client's rank; `one` leaves all ranks but the last without clients."""
+    """Return each client's rank; with `one` only the last rank has clients."""
     first = min(1, size - 1) if how not in ("server", "straight") else 0
     spread = first + np.arange(N) % (size - first)
     return {"one": np.full(N, size - 1), "reversed": np.sort(spread)[::-1],
@@ -196,7 +198,7 @@ def verbs(lab, ids) -> dict:
 
 
 def robustly(lab, how, w, group, old) -> dict:
-    """Call the verbs that `server.aggregation` replaces; only rank 0 knows the setting."""
+    """Call the verbs that `server.aggregation` replaces; only rank 0 has the setting."""
     lab.pool.robust, v = RobustMean(how, .2), lab.rows().v
     found = {f"{how} mean": v.mean(w), f"{how} mean block": v[5:21].mean(),
              f"{how} mean_by": v.mean_by(group, K, old, w)}
@@ -205,12 +207,12 @@ def robustly(lab, how, w, group, old) -> dict:
 
 
 def pairs(n):
-    """Coefficients (n, 2, n): the row of the next participant, and a difference."""
+    """Return coefficients (n, 2, n) that give the row of the next participant, and a difference."""
     return np.stack([np.roll(np.eye(n), 1, 1), np.eye(n) - np.roll(np.eye(n), 2, 1)], 1)
 
 
 def mixed(lab, ids, rows, coefficients) -> torch.Tensor:
-    """Address a mix to each participant, let it send back what it was told, and gather that."""
+    """Send a mix to each participant, let it send that back, and gather the answers."""
     noted = rows.mix(coefficients)
     slot, what = (0, lab.rows().told) if coefficients.ndim == 2 else (1, lab.rows().twice)
     lab.pool.call(Order.MESSAGE, np.int64(slot), noted.rows.ref.to_array(), ids, noted.coefficients,
@@ -240,11 +242,14 @@ def rows(world, hostings) -> dict:
 def main(path: str, hostings: str, with_methods: str):
     world = open_world()
     digests = methods.digests(world, KINDS, brief=True) if with_methods == "True" else None
-    robust.NUMBERS_AT_ONCE = 100      # numbers: a few columns of all rows at once
+    # Only a few columns of all rows are read at once.
+    robust.NUMBERS_AT_ONCE = 100
     results = {**collectives(world), **lengths(world), **news(world), **rows(world, hostings.split(","))}
-    worlds.PIECE_ELEMENTS = 16      # elements: every buffer takes several calls
+    # Every buffer takes several calls.
+    worlds.PIECE_ELEMENTS = 16
     results |= {f"in pieces: {name}": value for name, value in collectives(world).items()}
-    worlds.MAX_RANKS_FOR_HALVING = 1      # as with many ranks
+    # Sums are the library's, as with many ranks.
+    worlds.MAX_RANKS_FOR_HALVING = 1
     results |= {f"by the library: {name}": value for name, value in collectives(world).items()}
     if world.rank == 0:
         np.savez(path, **results)

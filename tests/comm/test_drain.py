@@ -1,4 +1,4 @@
-"""The wait before an abort: what was printed must have been read, but nobody is waited for without end."""
+"""The wait before an abort: what was printed must have been read, but the wait must end."""
 from __future__ import annotations
 
 import os
@@ -9,7 +9,7 @@ from fedmpi.comm import launcher
 
 
 class Clock:
-    """Time that goes on by sleeping alone; at a nap of a given number something happens."""
+    """A clock that only sleeping advances; at the nap with a given number something happens."""
 
     def __init__(self, at: int = -1, what=None):
         self.now, self.naps, self.at, self.what = 7., [], at, what
@@ -36,7 +36,8 @@ def test_waits_until_the_launcher_has_read(pipe, monkeypatch):
     heard = []
     clock = Clock(5, lambda: heard.append(reader.read(100)))
     monkeypatch.setattr(launcher, "time", clock)
-    writer.write("fedmpi: last words\n")      # not flushed
+    # This is not flushed.
+    writer.write("fedmpi: last words\n")
     launcher.drain(writer)
     assert heard == [b"fedmpi: last words\n"] and clock.naps == [launcher.DRAIN_LOOK_S] * 5
 
@@ -72,5 +73,6 @@ def test_files_and_closed_streams_are_no_trouble(tmp_path, pipe, monkeypatch):
         launcher.drain(file)
         assert (tmp_path / "log").read_text() == "text" and not clock.naps
     writer.write("text")
-    launcher.drain(file, writer)      # the first is closed; the second is waited for all the same
+    # The first is closed; the second is waited for nevertheless.
+    launcher.drain(file, writer)
     assert len(clock.naps) == 1

@@ -1,4 +1,4 @@
-"""Sums over clients: the same bits in any grouping, right to double precision, and nothing bad goes unnoticed."""
+"""Sums over clients: the same bits in any grouping, exact to double precision, and bad values are noticed."""
 from __future__ import annotations
 
 import struct
@@ -14,7 +14,8 @@ from fedmpi.comm import exact
 
 
 def rows(n=23, d=500, dtype=torch.float32):
-    scale = torch.logspace(-6, 2, d)      # of very different sizes, as weights and counters are
+    # Values have very different sizes, as weights and counters do.
+    scale = torch.logspace(-6, 2, d)
     return (torch.randn(n, d, generator=torch.Generator().manual_seed(1)) * scale).to(dtype)
 
 
@@ -96,7 +97,7 @@ def test_values_that_are_not_finite_name_the_row(bad):
 @pytest.mark.parametrize("large", [1e6, -1e6, 1e30])
 @pytest.mark.parametrize("n", [1, 23])
 def test_values_out_of_range_name_the_row(large, n):
-    """Also where each contribution is small enough, but their sum would not be."""
+    """It is also named if each contribution is small enough but their sum is not."""
     x = rows(n)
     x[:, 4] = large
     with pytest.raises(exact.NotFinite, match="out of the range") as error:
@@ -115,7 +116,7 @@ def test_nothing_to_add():
 
 
 def test_what_a_gpu_computes_is_the_same(monkeypatch):
-    """It takes more at once; rows here are longer than a block of a CPU."""
+    """A GPU takes larger blocks; rows here are longer than a block of a CPU."""
     x, w = rows(d=2 * exact.NUMBERS_PER_BLOCK + 3), weights()
     blocks = total(x, w)
     monkeypatch.setattr(exact, "NUMBERS_PER_BLOCK", exact.NUMBERS_PER_BLOCK_GPU)
@@ -124,7 +125,7 @@ def test_what_a_gpu_computes_is_the_same(monkeypatch):
 
 @given(seed=st.integers(0, 99), n=st.integers(1, 9))
 def test_middles_are_rounded_the_same_way_whatever_was_added_before(seed, n):
-    """Weights and values of few bits, so that products often lie in the middle of two multiples of 2^-44."""
+    """Weights and values have few bits, so products often lie in the middle of two multiples of 2^-44."""
     r = np.random.default_rng(seed)
     x = torch.from_numpy(r.integers(-9, 9, (n, 40)) * 2. ** r.integers(-46, -40, (n, 1))).float()
     w = torch.from_numpy(2. ** -r.integers(3, 6, n))
@@ -150,7 +151,7 @@ def test_weights_with_their_last_bits_set():
 
 @pytest.mark.parametrize("fused", [True, False])
 def test_sums_are_those_of_fractions(monkeypatch, fused):
-    """Each contribution is rounded once to a multiple of 2^-44: worked out by exact fractions, bit for bit."""
+    """Exact fractions show bit for bit that each contribution is rounded once to a multiple of 2^-44."""
     if not fused:
         monkeypatch.setattr(exact, "fuses_additions", lambda device: False)
     assert exact.SCALE == 2 ** 44 and exact.OFFSET == 384 and exact.SMALL_LIMIT == 100

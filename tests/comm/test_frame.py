@@ -47,7 +47,7 @@ def test_arrays_are_views_of_the_buffer():
 
 
 def test_the_layout_of_a_frame():
-    """Words of 8 bytes, and every array begins at a multiple of 8."""
+    """It consists of words of 8 bytes, and every array begins at a multiple of 8."""
     assert [str(dtype) for dtype in DTYPES] == ["uint8", "int32", "int64", "float32", "float64", "bool", "float16"]
     buffer = pack_frame([np.array([[1, 2, 3]], np.int32), np.array(.5), np.array([True])])
     assert buffer[:88].view(np.int64).tolist() == [

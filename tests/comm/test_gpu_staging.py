@@ -1,5 +1,5 @@
-"""How numbers on a GPU reach MPI: which way is taken, and what is refused. That both ways carry the same numbers is
-tested in test_ranks.py, on tensors of the CPU."""
+"""How numbers on a GPU reach MPI: which way is taken, and what is refused. test_ranks.py tests on tensors of the CPU
+that both ways carry the same numbers."""
 from __future__ import annotations
 
 import sys
@@ -52,7 +52,7 @@ def test_a_library_without_an_answer():
 
 
 def ask_the_library():
-    """Print what the real MPI library says; for a fork of this process."""
+    """Print the answer of the real MPI library; for a fork of this process."""
     sys.modules.pop("mpi4py")
     from mpi4py import MPI
     print(is_cuda_aware(MPI))

@@ -1,5 +1,5 @@
-"""Which ranks keep the others waiting, what is said of them, and who ends the job; tests/test_interrupted.py stops real
-ones."""
+"""Which ranks keep the others waiting, what is said of them, and who ends the job. tests/test_interrupted.py stops
+real ranks."""
 from __future__ import annotations
 
 from types import SimpleNamespace
@@ -38,7 +38,7 @@ def test_what_a_rank_does(words, said):
 
 @pytest.fixture(autouse=True)
 def by_hand(monkeypatch):
-    """No watch has a thread: a test lets it look."""
+    """Start no threads of watches; tests let them look."""
     monkeypatch.setattr(heartbeat, "threading", SimpleNamespace(
         Event=heartbeat.threading.Event, Timer=Timer, Thread=lambda target, daemon: SimpleNamespace(
             start=lambda: None, join=lambda: None, target=target, daemon=daemon)))
@@ -46,7 +46,7 @@ def by_hand(monkeypatch):
 
 
 class Timer:
-    """Notes what would happen after a while."""
+    """Keeps what a timer would do, and when."""
     begun = []
 
     def __init__(self, seconds, act):
@@ -62,7 +62,7 @@ def on(world, timeout: float = 20., hosts=("n0", "n1", "n2", "n3")) -> Heartbeat
 
 
 class Looks:
-    """Stands for the event that ends a watch: so many looks take place."""
+    """Stands for the event that ends a watch, and lets it look so many times."""
 
     def __init__(self, count: int):
         self.count, self.waits = count, []
@@ -72,11 +72,11 @@ class Looks:
         return len(self.waits) > self.count
 
     def set(self):
-        """It is over."""
+        """Do nothing: the watch is over."""
 
 
 def lonely(rank: int, size: int, timeout: float = 20.) -> Heartbeat:
-    """Return the watch of a rank whose peers say nothing; `fail` notes whom it blames."""
+    """Return the watch of a rank whose peers are silent; `fail` keeps whom it blames."""
     comm = SimpleNamespace(Iprobe=lambda status: False, Isend=lambda what, peer: SimpleNamespace(Test=lambda: False))
     world = SimpleNamespace(rank=rank, size=size, comm=SimpleNamespace(Dup=lambda: comm),
                             collectives=4,
@@ -93,7 +93,7 @@ def test_signs_of_life_are_given_often_enough():
 @pytest.mark.parametrize("rank, timeout, limit", [(0, 20, 20), (1, 20, 20), (2, 20, 21), (5, 20, 24), (21, 20, 40),
                                                   (22, 20, 40), (99, 20, 40), (3, 5, 6)])
 def test_workers_give_rank_0_up_one_after_another(rank, timeout, limit):
-    """Rank 0 and the first worker at the timeout, each further one a beat later, the 21st and all others at once."""
+    """Rank 0 and the first worker act at the timeout, each further one a beat later, the 21st and the rest at once."""
     found = lonely(rank, 100, timeout)
     assert found.limit == limit and found.peers == ([0] if rank else [*range(1, 100)])
 
@@ -131,13 +131,14 @@ def test_what_a_rank_says_of_itself(at, when, expected):
 
 
 def test_ranks_hear_of_each_others_progress():
-    """Word alone ends silence; only what is new is progress."""
+    """Any message ends silence; only a new state is progress."""
     def act(world):
         found = on(world)
         world.barrier()
         if world.rank:
             for words in ([1, 0, 1, 0, 4, 0], [1, 0, 1, 0, 4, 0], [2, 1, 2, 0, -1, 0])[:1 + world.rank]:
-                world.comm.Recv(np.empty(1), 0)      # rank 0 is ready for the next word
+                # Wait until rank 0 is ready for the next message.
+                world.comm.Recv(np.empty(1), 0)
                 found.comm.Isend(np.array(words), 0)
                 world.comm.Send(np.zeros(1), 0)
         else:
@@ -191,7 +192,8 @@ def test_five_late_ranks_are_named_and_the_others_counted(monkeypatch, late, mor
     assert words == f"fedmpi: {named}{more}\nlook at that machine and its file systems; if a client or a server " \
                     "step takes so long, set comm.timeout higher (0: wait for ever)"
     assert code == 1 and how == {"tell": False}
-    (seconds, end_anyway), = Timer.begun      # where the orderly way is blocked
+    # The timer ends the job if the orderly way is blocked.
+    (seconds, end_anyway), = Timer.begun
     written = []
     monkeypatch.setattr(heartbeat.os, "write", lambda to, text: written.append((to, text)))
     monkeypatch.setattr(heartbeat.os, "_exit", lambda code: written.append(code))

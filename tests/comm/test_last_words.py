@@ -1,4 +1,4 @@
-"""How a job ends: who says why, who waits for whom, with which code; and how processes become a world."""
+"""How a job ends: which rank says why, which one waits, and the exit code; and how processes become a world."""
 from __future__ import annotations
 
 import os
@@ -19,7 +19,7 @@ from tests.sockets import Package, SocketMPI
 
 @pytest.fixture
 def steps(monkeypatch):
-    """What a process does at its end, in order; the clock does not run."""
+    """Return the list of what a process does at its end, in order; the clock stands still."""
     steps = []
 
     def note(what):
@@ -35,7 +35,7 @@ def steps(monkeypatch):
 
 
 def alone(rank: int, steps: list, taken_after: int = 0) -> World:
-    """Return a rank of three that nobody answers; MPI takes what it sends after so many looks."""
+    """Return a rank of three that gets no answers; its message counts as sent after so many looks."""
     world, looks = World(SocketMPI(rank, 3, {})), []
 
     def send(text, to, tag):
@@ -66,7 +66,8 @@ def test_rank_0_says_what_its_run_makes_of_a_failure(steps, capsys):
 
 def test_a_worker_tells_rank_0_and_waits_for_it_to_end_the_job(steps, capsys):
     world = alone(2, steps)
-    world.on_failure = lambda message: "rank 0's words"      # which a worker does not use
+    # A worker does not use this function.
+    world.on_failure = lambda message: "rank 0's words"
     end(world, "fedmpi: é", 75)
     assert steps[0] == ("tell", 0, worlds.FAILURE_TAG, bytes([75]) + "fedmpi: é".encode())
     assert [step[0] for step in steps[1:3]] == ["sleep", "drain"] and steps[3:] == [("abort", 75), ("exit", 75)]
@@ -104,7 +105,7 @@ def test_only_one_thread_of_a_rank_ends_the_job(steps, monkeypatch):
 
 
 def test_rank_0_hears_of_a_failure_wherever_it_waits():
-    """In a collective that the worker will never come to."""
+    """Rank 0 waits in a collective that the worker will never reach."""
     def act(world):
         if world.rank == 2:
             return world._send_failure("fedmpi: rank 2: é", 75)
@@ -154,7 +155,8 @@ def clean(monkeypatch):
     for name in ("PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "SLURM_STEP_NUM_TASKS", "MPI_LOCALNRANKS",
                  "OMPI_COMM_WORLD_LOCAL_SIZE", "SLURM_NTASKS_PER_NODE", "OMPI_MCA_mpi_yield_when_idle",
                  "MPIR_CVAR_ENABLE_HEAVY_YIELD"):
-        monkeypatch.setenv(name, "")      # put back after the test
+        # monkeypatch then restores the variable after the test.
+        monkeypatch.setenv(name, "")
         monkeypatch.delenv(name)
 
 
@@ -190,7 +192,8 @@ def test_processes_that_do_not_see_each_other_are_refused(monkeypatch, clean):
 def test_libraries_are_told_to_yield_where_ranks_share_cores(monkeypatch, clean, shared):
     mpich, open_mpi = "MPIR_CVAR_ENABLE_HEAVY_YIELD", "OMPI_MCA_mpi_yield_when_idle"
     monkeypatch.setattr(worlds, "shares_cores", lambda: shared)
-    monkeypatch.setenv(open_mpi, "0")      # a person's own setting stays
+    # A user's own setting stays.
+    monkeypatch.setenv(open_mpi, "0")
     joined(monkeypatch, None)
     assert os.environ.get(mpich) == ("1" if shared else None)
     assert os.environ[open_mpi] == "0"
@@ -205,5 +208,5 @@ def test_the_name_of_a_library_is_one_line():
 
 
 def test_waits_are_in_order():
-    """A worker gives rank 0 time to drain what it printed, several times over."""
+    """A worker gives rank 0 several times the time to drain its output."""
     assert worlds.END_BY_RANK_0_S >= 5 * launcher.DRAIN_S and worlds.LEAVE_AFTER_WORKERS_S == .5

@@ -1,4 +1,5 @@
-"""What launchers' environment variables tell: who speaks, whether cores are shared, whether ranks see each other."""
+"""What follows from launchers' environment variables: which process prints, whether cores are shared, and whether
+ranks see each other."""
 from __future__ import annotations
 
 import os
@@ -31,7 +32,7 @@ def environment(monkeypatch):
     ({"SLURM_PROCID": "0"}, True), ({"OMPI_COMM_WORLD_RANK": "0", "PMI_RANK": "2", "SLURM_PROCID": "2"}, True),
     ({"OMPI_COMM_WORLD_RANK": "2", "SLURM_PROCID": "0"}, False), ({"PMI_RANK": "0", "SLURM_PROCID": "4"}, True)])
 def test_the_launchers_first_process_speaks(environment, variables, speaks):
-    """The inner launcher's: mpiexec starts its processes inside a step of srun."""
+    """The inner launcher counts: mpiexec may start its processes inside a step of srun."""
     environment(**variables)
     assert launcher.reports_refusal() is speaks
 
@@ -48,7 +49,8 @@ def test_whether_ranks_share_cores(environment, monkeypatch, variables, mine, al
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(mine)), raising=False)
     monkeypatch.setattr(os, "cpu_count", lambda: all_cores)
     assert launcher.shares_cores() is shared
-    monkeypatch.delattr(os, "sched_getaffinity")      # as on macOS: all cores are everybody's
+    # As on macOS, every rank may use all cores.
+    monkeypatch.delattr(os, "sched_getaffinity")
     assert launcher.shares_cores() is (variables != {} and "(" not in str(variables)
                                      and int([*variables.values()][0]) > all_cores)
 

@@ -1,4 +1,4 @@
-"""What rank 0 tells the others: every order as it arrives; of the server's state only what changed."""
+"""What rank 0 sends to the others: every order as it arrives, and only the changed part of the server's state."""
 from __future__ import annotations
 
 import numpy as np
@@ -27,25 +27,27 @@ def test_what_stays_the_same_tensor_is_not_sent_again(pool):
     assert fresh(pool, (w, centres)) == [True, True]
     assert fresh(pool, (w, centres)) == [False, False]
     assert fresh(pool, (w + 1, centres)) == [True, False]
-    assert fresh(pool, (w, centres)) == [True, False]      # as it was the time before last: not what the ranks hold
+    # This is the state before the last one, which the ranks do not hold.
+    assert fresh(pool, (w, centres)) == [True, False]
 
 
 def test_what_was_changed_in_place_is_sent(pool):
     w, R = torch.ones(3), torch.zeros(4)
     assert fresh(pool, (w, R)) == [True, True]
-    R[2:][0] = 5      # through a view
+    # Change it through a view.
+    R[2:][0] = 5
     assert fresh(pool, (w, R)) == [False, True]
     flags, *arrays = pool.changed_fields((w.clone(), R))
     assert flags.tolist() == [True, False] and np.array_equal(arrays[0], np.ones(3))
 
 
 class Hand:
-    """A rank's clients that only note what they are told; client i lives at rank homes[i]."""
+    """A rank's clients that only keep what they receive; rank homes[i] hosts client i."""
     device = torch.device("cpu")
 
     def __init__(self, rank: int, skips=True):
         self.rank, self.told, self.skips_bad_updates, self.counter = rank, [], skips, StepCounter()
-        # what is asked of parts of HostedClients is asked of this one
+        # This object also stands for the parts of HostedClients.
         self.context, self.sums, self.evaluator = RankContext(), self, self
 
     def receive_shared(self, fresh, arrays):
@@ -81,7 +83,7 @@ HOMES = np.array([1, 2, 0, 2, 1, 2])
 
 
 def crews(act, skips=True) -> list:
-    """Let rank 0 of three act(pool); return its answer and what each rank's clients were told."""
+    """Let rank 0 of three act(pool); return its answer and what each rank's clients received."""
     def rank(world):
         pool = RankPool(world, Hand(world.rank, skips), HOMES)
         pool.hosted.mine, answer = np.flatnonzero(world.rank == HOMES), None
@@ -96,7 +98,7 @@ def crews(act, skips=True) -> list:
 
 
 def test_numbers_of_orders():
-    """Frozen: they travel between ranks, and are told when a rank hangs."""
+    """The numbers must not change: they are sent between ranks and printed when a rank hangs."""
     assert {order.name: int(order) for order in Order} == {
         "STOP": 0, "TRAIN": 1, "SUM": 2, "SUM_BY": 3, "GATHER": 4, "JUDGE": 5, "DIGEST": 6, "TOUCHED": 7, "STATE": 8,
         "RESTORE": 9, "TIMES": 10, "ENGINE": 11, "PROBE": 12, "MESSAGE": 13, "MOVE": 14, "DISMISS": 15, "MIDDLE_BY": 16,
@@ -120,13 +122,14 @@ def test_participants_train_at_their_homes_and_those_with_bad_updates_are_left_o
 def test_participants_train_where_they_are_told_to():
     ids = np.array([1, 4])
     found = crews(lambda pool: pool.train(0, ids, False, [], np.array([0, 2])).tolist(), skips=False)
-    assert found[0][0] == [True, True]      # nobody looks whose update is bad
+    # Nobody checks whose update is bad.
+    assert found[0][0] == [True, True]
     assert [told[1] for _, told, *_ in found] == [("train", 0, [1, 4], mine, False) for mine in ([1], [], [4])]
     assert all(found[rank][2:4] == ([1, 4], [0, 2]) for rank in range(3))
 
 
 def test_the_table_of_all_clients_and_the_times_of_all_ranks():
-    """Rank 2 was asked to stop, of which rank 0 hears with the times."""
+    """Rank 2 was asked to stop, which rank 0 learns with the times."""
     def act(pool):
         before = pool.stop_requested
         pool.hosted.counter.begin(JUDGED)
@@ -135,7 +138,8 @@ def test_the_table_of_all_clients_and_the_times_of_all_ranks():
         return before, table.tolist(), times.tolist(), pool.stop_requested, pool.call(Order.TIMES).tolist()
     (before, table, times, asked, again), *_ = crews(act)[0]
     assert table == [[[120., 120.]]] * 6 and again == [[.5, rank] + [0] * 18 for rank in range(3)]
-    assert times == [again[0][:-1] + [7], *again[1:]]      # rank 0's steps, told once
+    # Rank 0's steps are reported once.
+    assert times == [again[0][:-1] + [7], *again[1:]]
     assert (before, asked) == (False, True)
 
 
@@ -156,7 +160,7 @@ def test_words_reach_every_rank():
 
 @pytest.mark.parametrize("nbytes, broadcasts", [(8176 - 40, 0), (8176 - 40 + 1, 1)])
 def test_an_order_that_fits_into_its_header_needs_no_second_broadcast(nbytes, broadcasts):
-    """The header has 16 bytes of its own, the frame of one array 40."""
+    """The header takes 16 bytes, the frame of one array 40."""
     def act(pool):
         pool.call(Order.ENGINE, np.full(nbytes, ord("x"), np.uint8))
         return pool.world.sent

@@ -1,5 +1,5 @@
-"""Collectives and the verbs of Rows against NumPy on all rows at once: on three ranks of a real MPI library, and on 1,
-2, 3 and 5 forked ones, whose transport is so held to the real one."""
+"""Collectives and the verbs of Rows against NumPy on all rows at once, on three ranks of a real MPI library and on 1,
+2, 3 and 5 forked ones. So the transport of forked ranks is compared with a real library, too."""
 from __future__ import annotations
 
 import json
@@ -33,7 +33,7 @@ def ways_of_hosting(kind: str, size: int) -> tuple[str, ...]:
 
 @pytest.fixture(scope="module")
 def jobs(tmp_path_factory):
-    """What a job of some kind and size computes, and what it prints; computed once."""
+    """What a job of some kind and size computes and prints; each job runs once."""
     found = {}
 
     def get(kind, size) -> tuple[dict[str, np.ndarray], str]:
@@ -90,14 +90,14 @@ def test_orders_of_every_length_arrive(results, size):
 
 
 def test_the_state_arrives_where_it_is_to_lie(results, size):
-    """As tensors where MPI writes them itself, at odd ranks: see Crew.straight."""
+    """At odd ranks MPI itself writes into the tensors."""
     odd, total = np.arange(size) % 2, job.HEADER_BYTES * (job.HEADER_BYTES - 1) / 2
     assert np.array_equal(results["news"], [[3, 1, 1, 1, *[i] * 3, total, 3, 2 * job.HEADER_BYTES] for i in odd])
     assert np.array_equal(results["less news"], [[1, 1, 0, 0, i, total + job.HEADER_BYTES] for i in odd])
 
 
 def reference(ids) -> dict[str, np.ndarray]:
-    """What every verb gives on the concatenated rows."""
+    """Return what every verb should give, computed on the concatenated rows."""
     ids = np.array(ids)
     x, w, group = np.array([job.row(i) for i in ids], np.float64), job.weights(ids), job.GROUP[ids]
 
@@ -109,7 +109,8 @@ def reference(ids) -> dict[str, np.ndarray]:
 
     def middle(rows, how):
         rows, n = np.sort(rows, 0), len(rows)
-        cut = (n - 1) // 2 if how == "median" else {9: 2, 4: 1, 3: 1, 2: 0, 1: 0}[n]      # a fifth, rounded up
+        # A fifth of the members is left out, rounded up.
+        cut = (n - 1) // 2 if how == "median" else {9: 2, 4: 1, 3: 1, 2: 0, 1: 0}[n]
         return rows[cut:n - cut].mean(0)
 
     def robust(how):
@@ -159,7 +160,7 @@ def test_exact_sums_do_not_depend_on_hosting(results, which, who):
 
 @SLOW
 def test_exact_sums_do_not_depend_on_the_number_of_ranks(computed):
-    """Nor on who carries the messages."""
+    """Nor do they depend on the library that carries the messages."""
     found = {which: {name: value.tobytes() for name, value in computed(*which).items() if name.startswith("exact/")}
              for which in JOBS}
     everything = found["forked", 3]
@@ -179,7 +180,7 @@ def test_forked_ranks_get_what_ranks_of_a_real_library_get(computed):
 
 @pytest.mark.slow("nine ranks")
 def test_more_ranks_than_columns_and_than_sums_by_hand(tmp_path, computed):
-    """Nine ranks: some have no column of a block to be robust about, and sums are the library's own."""
+    """On nine ranks some have no column of a block for robust means, and the library computes sums."""
     done = forked.run(9, "tests.comm.ranks", tmp_path / "nine.npz", "shuffled", False)
     assert done.returncode == 0, done.stderr
     with np.load(tmp_path / "nine.npz", allow_pickle=False) as file:
@@ -198,7 +199,7 @@ def test_methods_have_the_digests_that_they_have_with_a_real_library(jobs):
 
 
 def test_threads_of_a_forked_rank_may_wait_at_once():
-    """The heartbeat waits beside the main thread; a poll object refuses the second of them."""
+    """The heartbeat waits beside the main thread, but a poll object refuses a second thread."""
     a, b = (Post(rank, sockets) for rank, sockets in enumerate(mesh(2)))
     with ThreadPoolExecutor(4) as pool:
         waiting = [pool.submit(a.wait, 0, 1, lambda tag, wanted=wanted: tag == wanted) for wanted in range(4)]

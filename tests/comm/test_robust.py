@@ -1,4 +1,4 @@
-"""Medians and trimmed means: how many values are left out, each group its own number, the same bits on any ranks."""
+"""Medians and trimmed means: how many values each group leaves out, and the same bits on any number of ranks."""
 from __future__ import annotations
 
 import numpy as np
@@ -24,11 +24,14 @@ def test_the_middle_of_columns():
     x = torch.tensor([[3., 1e9], [1., -1e9], [2., 5.], [7., 6.], [-9., 9.]])
     assert trim_mean(x, 0).tolist() == [.8000000119209290, 4.] and trim_mean(x, 1).tolist() == [2., 6.66666650772094727]
     assert trim_mean(x, 2).tolist() == [2., 6.] and trim_mean(x, 2).dtype == torch.float32
-    assert trim_mean(x[:4], 1).tolist() == [2.5, 5.5]      # the mean of the middle two
+    # the mean of the two middle values
+    assert trim_mean(x[:4], 1).tolist() == [2.5, 5.5]
 
 
-N, D = 11, 23      # with two columns at once the last one comes alone, and some ranks get none
-GROUPS = np.array([0, 1, 0, 0, 3, 1, 0, 0, 1, 1, 1])      # five, five, none and one
+# With two columns at once the last one is alone, and some ranks get none.
+N, D = 11, 23
+# The groups have five, five, no and one members.
+GROUPS = np.array([0, 1, 0, 0, 3, 1, 0, 0, 1, 1, 1])
 CUTS = np.array([2, 1, 0, 0])
 
 
@@ -43,7 +46,8 @@ def expected(x: np.ndarray) -> np.ndarray:
 
 def data() -> np.ndarray:
     x = np.random.default_rng(3).standard_normal((N, D)).astype(np.float32)
-    x[0] = 1e6      # what a median is not moved by
+    # This value does not move a median.
+    x[0] = 1e6
     return x
 
 

@@ -1,6 +1,7 @@
-"""Rows that are wide or weighted oddly, against NumPy on all of them; test_ranks.py has every verb on every hosting.
+"""Rows that are wide or have unusual weights, against NumPy on all of them. test_ranks.py has every verb on every
+hosting.
 
-The rows lie in one array here: what a verb asks of the ranks is answered from it."""
+Here all rows lie in one array, from which the questions of a verb to the ranks are answered."""
 from __future__ import annotations
 
 from dataclasses import replace
@@ -15,11 +16,12 @@ from fedmpi.comm.robust import RobustMean
 from fedmpi.comm.rows import Rows
 from tests.federations import Lab, method
 
-TILE = 65_536      # columns of a gram matrix at once
+# Columns that a gram matrix reads at once.
+TILE = 65_536
 
 
 class Held:
-    """Answers orders from an array of rows, and notes them."""
+    """Answers orders from an array of rows, and keeps the orders."""
 
     def __init__(self, x: np.ndarray, robust=None):
         self.x, self.asked = x, []
@@ -57,7 +59,7 @@ def whole_numbers(n: int, d: int, seed: int = 0) -> np.ndarray:
 @pytest.mark.parametrize("d", [TILE - 1, TILE, TILE + 1, 2 * TILE + 3])
 @pytest.mark.parametrize("origin, beside", [(False, False), (True, False), (False, True), (True, True)])
 def test_inner_products_of_rows_wider_than_a_tile(d, origin, beside):
-    """Whole numbers, of which every order of adding gives the same."""
+    """The rows hold whole numbers, whose sum does not depend on the order."""
     x, off, more = whole_numbers(3, d), whole_numbers(1, d, 1)[0], whole_numbers(2, d, 2)
     v = handle(x)
     found = v.gram(torch.from_numpy(off) if origin else None, torch.from_numpy(more) if beside else None)
@@ -76,7 +78,7 @@ def test_inner_products_of_a_block_take_its_own_columns(monkeypatch):
 
 
 def test_bits_of_inner_products_are_those_of_tiles():
-    """Frozen: another width would round sums of long rows another way, and change digests."""
+    """The width must not change: another one would round sums of long rows differently, and change digests."""
     assert rows.TILE_COLUMNS == TILE
 
 
@@ -99,7 +101,7 @@ def test_whose_rows_they_are():
 
 @pytest.mark.parametrize("weight", [None, [1, 1, 1], [3, 0, 1], [0, 0, 0], [-2, 1, .5], [1e-12, 1e12, 3.]])
 def test_sums_with_any_weights(weight):
-    """Exact sums are asked for weights of at most 1 in all; what comes back has the scale of the given ones."""
+    """Exact sums are computed with weights whose total is at most 1, and scaled back to the given ones."""
     x = whole_numbers(3, 6)
     v = handle(x)
     found = v.sum(weight)
@@ -133,7 +135,7 @@ def test_means_of_groups_keep_the_old_value_of_those_without_weight():
 @pytest.mark.parametrize("robust, trim, cuts", [("median", .1, [1, 0, 0]), ("trimmed_mean", .4, [1, 0, 0]),
                                                 ("trimmed_mean", .1, [1, 0, 0]), ("trimmed_mean", 0., [0, 0, 0])])
 def test_robust_means_leave_out_as_many_as_each_group_has(robust, trim, cuts):
-    """Groups of 4, 1 and no members; weights do not count."""
+    """The groups have 4, 1 and no members; weights have no effect."""
     x, old = whole_numbers(5, 6), torch.full((3, 6), 7.)
     v = handle(x, robust=RobustMean(robust, trim))
     group = np.array([0, 0, 1, 0, 0])
@@ -176,7 +178,7 @@ def test_handles_of_all_fields():
 
 @pytest.mark.parametrize("reduce", ["exact", "float32"])
 def test_a_sum_is_read_as_the_ranks_added_it_up(mlp, federation, reduce):
-    """The server code does not know the setting `server.reduce`: the sum's own type says how to read it."""
+    """The server code does not use the setting `server.reduce`; the type of the sum says how to read it."""
     lab = Lab(method("fedavg", mlp), federation, reduce=reduce)
     who = lab.train(0)
     found = rows.make_rows(lab.pool, UP, lab.up).w.mean(who.sizes)
@@ -186,7 +188,7 @@ def test_a_sum_is_read_as_the_ranks_added_it_up(mlp, federation, reduce):
 
 @pytest.mark.parametrize("weights", [[1, np.nan, 0], [np.inf, 1, 1], [0, 0, 0]])
 def test_weights_that_are_no_numbers_are_refused_with_the_field(weights):
-    """A mean by weights that are all 0 is one by 0 / 0."""
+    """A mean by weights that are all 0 has weights 0 / 0."""
     v = replace(handle(whole_numbers(3, 4)), name="theta")
     group, bad = np.zeros(3, np.int64), np.array(weights, float)
     with pytest.raises(exact.BadWeights, match="the weights of rows of theta have . non-finite values of 3"):

@@ -1,4 +1,4 @@
-"""Collectives on 1 to 9 ranks from and to any of them, what they are counted as, and how ranks wait."""
+"""Collectives on 1 to 9 ranks from and to any of them, their counted bytes, and how ranks wait."""
 from __future__ import annotations
 
 from types import SimpleNamespace
@@ -15,17 +15,18 @@ from tests.comm.together import together
 
 @pytest.fixture
 def pieces(monkeypatch):
-    """Every buffer of more than three numbers takes several calls."""
+    """Let every buffer of more than three numbers take several calls."""
     monkeypatch.setattr(worlds, "PIECE_ELEMENTS", 3)
 
 
 def part(rank: int, length: int, dtype="int64"):
-    return (10. ** rank * np.arange(1, length + 1)).astype(dtype)      # a digit for each rank
+    # Each rank has its own digit.
+    return (10. ** rank * np.arange(1, length + 1)).astype(dtype)
 
 
 @pytest.mark.parametrize("size", [2, 3, 5, 8, 9])
 def test_sums_reach_any_rank_whatever_the_number(pieces, size):
-    """Up to eight ranks add up among themselves; nine leave it to the library."""
+    """Up to eight ranks add up among themselves; nine leave the sum to the library."""
     def act(world):
         found = {}
         for root in {0, 1, size // 2, size - 1}:
@@ -44,7 +45,7 @@ def test_sums_reach_any_rank_whatever_the_number(pieces, size):
 
 @pytest.mark.parametrize("size, expected", [(8, 0), (9, 3)])
 def test_who_adds_up(pieces, size, expected):
-    """The library is asked once a piece, and only above MAX_RANKS_FOR_HALVING; 8 numbers are three pieces of 3."""
+    """The library adds up only above MAX_RANKS_FOR_HALVING, in one call per piece; 8 numbers are three pieces."""
     assert worlds.MAX_RANKS_FOR_HALVING == 8
 
     def act(world):
@@ -57,13 +58,14 @@ def test_who_adds_up(pieces, size, expected):
 
 
 def test_the_parts_of_a_sum_go_from_rank_to_rank_in_three_steps_of_eight():
-    """In each step half of those who are left send: 7 sends in all, each of one part."""
+    """In each step half of the ranks that are left send one part each: 7 sends in all."""
     def act(world):
         sends, send = [], world.comm.Send
         world.comm.Send = lambda buffer, to, tag=0: sends.append((to, tag)) or send(buffer, to, tag)
         world._reduce_by_halving(np.ones(2), 3)
         return [to for to, _ in sends]
-    places = [[], [0], [0], [2], [0], [4], [4], [6]]      # to whom the rank at each place after the root sends
+    # Place of the receiver for the rank at each place after the root.
+    places = [[], [0], [0], [2], [0], [4], [4], [6]]
     assert together(8, act) == [[(to + 3) % 8 for to in places[(rank - 3) % 8]] for rank in range(8)]
 
 
@@ -116,7 +118,8 @@ def test_a_collective_is_noted_while_it_goes_on():
         wait = world._wait_for
         world._wait_for = lambda request: steps.append(state(world)) or wait(request)
         world.broadcast(np.zeros(1))
-        world.barrier()      # none of those that are counted
+        # A barrier is not counted.
+        world.barrier()
         world.broadcast_header(np.zeros(1))
         steps.append(state(world))
         return steps
@@ -149,7 +152,7 @@ def test_scratch_is_kept_from_sum_to_sum():
 
 
 class Clock:
-    """Time that goes on by sleeping, and by a hundred-thousandth of a second at each look."""
+    """A clock that advances by sleeping, and by a hundred-thousandth of a second at each look."""
 
     def __init__(self):
         self.now, self.naps = 50., []
@@ -171,17 +174,19 @@ def test_a_wait_begins_without_sleep_and_then_sleeps_a_sixteenth_of_its_time(mon
     monkeypatch.setattr(worlds, "time", clock)
     world._wait_for(SimpleNamespace(Test=lambda: clock.now - 50 > lasts))
     assert bool(clock.naps) == (lasts > 2e-4)
-    for waited, nap in clock.naps:      # of the time since the first look
+    # A nap is a sixteenth of the time since the first look.
+    for waited, nap in clock.naps:
         assert waited > 2e-4 and nap == pytest.approx(min(max((waited - 1e-5) / 16, 1e-4), 2e-3))
     assert clock.now - 50 - lasts <= max(lasts / 16, 1e-4) + 2e-5
     if clock.naps:
-        assert clock.naps[0][0] < 2.4e-4 and clock.naps[0][1] == 1e-4      # as soon as it may
+        # It sleeps as soon as it may.
+        assert clock.naps[0][0] < 2.4e-4 and clock.naps[0][1] == 1e-4
     if lasts == .1:
         assert clock.naps[-1][1] == 2e-3
 
 
 def test_no_piece_counts_more_bytes_than_mpi_can():
-    """Counts are 32-bit integers in MPI; the widest number has 8 bytes."""
+    """MPI counts by 32-bit integers, and the widest number has 8 bytes."""
     assert worlds.PIECE_ELEMENTS == 4_194_304 and worlds.PIECE_ELEMENTS * 8 < 2 ** 31
 
 

@@ -6,8 +6,10 @@ import threading
 from fedmpi.comm.mpi_world import World
 from tests.sockets import SocketMPI, mesh
 
-LIMIT = 120      # seconds until ranks that wait for ever fail the test: a safety net, not a measure
-LOOK_S = .05     # between two looks whether a rank has failed
+# Seconds until ranks that wait for ever fail the test: a safety net, not a measurement.
+LIMIT = 120
+# Time between two checks whether a rank has failed.
+LOOK_S = .05
 
 
 class Aborted(BaseException):

@@ -1,4 +1,4 @@
-"""Tests on a real Slurm: they submit jobs, so they run only where FEDMPI_TEST_SLURM=1 says that they may."""
+"""Tests on a real Slurm. They submit jobs, so they run only if FEDMPI_TEST_SLURM=1 allows it."""
 from __future__ import annotations
 
 import json
@@ -17,7 +17,8 @@ import pytest
 from tests.launch import ENVIRONMENT, ROOT
 from tests.runs import CONFIG
 
-LIMIT = 150      # seconds until a job that hangs is cancelled: a safety net, not a measure
+# Seconds until a job that hangs is cancelled: a safety net, not a measurement.
+LIMIT = 150
 OVER = {"COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "PREEMPTED", "OUT_OF_MEMORY"}
 
 WAITING = '''
@@ -45,7 +46,7 @@ class Waiting(FedMHC):
 
 
 def unavailable() -> str:
-    """Say why no job can be submitted here; "" where one can."""
+    """Return why no job can be submitted here, "" if one can."""
     if os.environ.get("FEDMPI_TEST_SLURM") != "1":
         return os.environ.get("FEDMPI_NO_SLURM") or "FEDMPI_TEST_SLURM=1 lets these tests submit jobs to Slurm"
     if not shutil.which("sbatch"):
@@ -62,7 +63,7 @@ def available():
 
 
 class Desk:
-    """A folder from which jobs are submitted, and what one can ask of them."""
+    """Submits jobs from a folder, watches and disturbs them."""
 
     def __init__(self, folder: Path, cache: Path):
         self.folder, self.jobs = folder, []
@@ -112,7 +113,7 @@ class Desk:
         self.until((self.folder / "reached").exists, "the third round")
 
     def kill(self, job: str, rank: int, how=signal.SIGKILL):
-        """Kill or stop a rank of a job: the virtual nodes are all on this machine."""
+        """Kill or stop a rank of a job; all virtual nodes are on this machine."""
         marks = {f"SLURM_JOB_ID={job}", f"SLURM_PROCID={rank}", "SLURM_STEP_ID=0"}
         for path in Path("/proc").glob("[0-9]*"):
             with suppress(OSError):
@@ -123,7 +124,7 @@ class Desk:
 
     @contextmanager
     def down(self, job: str):
-        """Take the last node of a job down for a while, if it is a virtual one: nobody else works there."""
+        """Take down the last node of a job for a while, if it is a virtual one, on which nobody else works."""
         node = self.do("scontrol", "show", "hostnames", *self.fact(job, "NodeList")).stdout.split()[-1]
         if "NodeAddr=127.0.0.1" not in self.do("scontrol", "show", "node", node).stdout:
             pytest.skip("the nodes are real ones")

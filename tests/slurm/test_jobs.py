@@ -1,4 +1,4 @@
-"""Jobs on a real Slurm: they finish, restart themselves after whatever cuts them short, and lose nothing."""
+"""Jobs on a real Slurm finish, restart themselves however they are interrupted, and lose nothing."""
 from __future__ import annotations
 
 import re
@@ -37,7 +37,8 @@ def test_preemption(desk, straight):
     desk.sbatch("--partition=high", "--nodes=3", "--exclusive", "--output=/dev/null", "--wrap=true")
     said = restarted(desk, job)
     assert "asked to stop: saved after round 3 of 5" in said and "continuing after round 3" in said
-    assert "2 ranks" in said and desk.digest(job) == straight      # one for each GPU, and the server trains
+    # There is a rank for each GPU, and the server trains.
+    assert "2 ranks" in said and desk.digest(job) == straight
 
 
 def test_a_signal_for_the_script_alone_reaches_the_ranks(desk, straight):
@@ -50,8 +51,8 @@ def test_a_signal_for_the_script_alone_reaches_the_ranks(desk, straight):
 
 
 def test_it_stops_in_time_for_the_end_of_its_job(desk, straight):
-    """The first start is told of an end that is too near for a second round. Slurm does not end the job then, so it
-    does not matter how long the start takes on a loaded machine."""
+    """The first start gets an end that is too near for a second round. Slurm does not end the job then, so it does not
+    matter how long the start takes on a busy machine."""
     soon = "export SLURM_JOB_END_TIME=$(($(date +%s) + 10))"
     job = desk.submit("--setup", f"[ $SLURM_RESTART_COUNT ] || {soon}", "--signal=", "--nodes", 2, "--ntasks", 2)
     said = restarted(desk, job)
@@ -60,7 +61,7 @@ def test_it_stops_in_time_for_the_end_of_its_job(desk, straight):
 
 
 def test_a_killed_rank(desk, straight):
-    """Three ranks on two nodes, with no --mpi given: the site's default is taken."""
+    """Three ranks run on two nodes without --mpi, so the site's default is used."""
     job = desk.submit(WAIT, "--nodes", 2, "--ntasks", 3, "--mpi", "", "--setup", "export SLURM_MPI_TYPE=pmi2")
     desk.waits()
     desk.kill(job, rank=1)
@@ -70,7 +71,7 @@ def test_a_killed_rank(desk, straight):
 
 
 def test_a_node_goes_down(desk, straight):
-    """The job's GPUs are asked for by --gres: a rank for each, and one more for the server."""
+    """The job requests GPUs by --gres, with a rank for each and one more for the server."""
     job = desk.submit(WAIT, "device=cpu", "--nodes", 2, "--gpus", 1, "--gpu-request", "gres")
     desk.waits()
     with desk.down(job):
@@ -82,7 +83,8 @@ def test_a_node_goes_down(desk, straight):
 def test_a_rank_that_hangs(desk, straight):
     job = desk.submit(WAIT, "comm.timeout=15", "--nodes", 2, "--ntasks", 2)
     desk.waits()
-    time.sleep(5)      # so that ranks have told each other
+    # By then ranks have told each other their state.
+    time.sleep(5)
     desk.kill(job, rank=1, how=signal.SIGSTOP)
     said = restarted(desk, job)
     (message,) = [line for line in said.splitlines() if line.startswith("fedmpi: ")]
@@ -91,7 +93,7 @@ def test_a_rank_that_hangs(desk, straight):
 
 
 def test_a_round_longer_than_the_notice_is_given_up(desk, straight):
-    """Of a chain of three jobs: the second one goes on, and the third has nothing to do."""
+    """The second job of a chain of three continues the run, and the third has nothing to do."""
     words = ("checkpoint.grace=0", "train.participation=1", "--nodes", 2, "--ntasks", 2, "--chain", 3)
     first, second, third = desk.submit(WAIT, *words).split(",")
     desk.waits()
@@ -106,7 +108,7 @@ def test_a_round_longer_than_the_notice_is_given_up(desk, straight):
 
 
 def test_a_cancelled_job_saves_and_stays_cancelled(desk):
-    """On a node whose GPUs nobody has to ask for. While it runs, Slurm says when it ends."""
+    """The node's GPUs need not be requested. While the job runs, Slurm says when it ends."""
     job = desk.submit(WAIT, "device=cpu", "--nodes", 1, "--gpus", 1, "--gpu-request", "none")
     desk.waits()
     assert SlurmJob(job_id=job).find_end() == datetime.fromisoformat(*desk.fact(job, "EndTime")).timestamp()

@@ -1,4 +1,4 @@
-"""Launches under a real srun: those that cannot work are refused, by one message that names the remedy."""
+"""Launches under a real srun: those that cannot work are refused with one message that names the remedy."""
 from __future__ import annotations
 
 import sys
@@ -22,7 +22,7 @@ def test_ranks_that_are_alone(desk, options):
 
 
 def test_mpiexec_inside_a_job(desk, straight):
-    """It is told which host has the one rank more. sbatch reads its options as they were given."""
+    """mpiexec gets the hosts, one of which has one rank more. sbatch reads its options as they were given."""
     comment = """two "words" # $(x) `y` \\ '!?;|&"""
     job = desk.submit("--nodes", 2, "--ntasks", 3, "--launcher", "mpiexec", "--option", f"--comment={comment}")
     said = desk.over(job)
@@ -31,7 +31,7 @@ def test_mpiexec_inside_a_job(desk, straight):
 
 
 def test_other_ranks_than_were_planned(desk):
-    """The script's plan is for four ranks on two nodes."""
+    """The script plans four ranks on two nodes."""
     script = str(ROOT / "slurm" / "run.sbatch")
     job = desk.sbatch("--nodes=1", script)
     done = desk.do("srun", "--mpi=pmi2", "--ntasks=1", *RUN, "alone", "--ranks", 4)

@@ -1,4 +1,4 @@
-"""Damages of files, as disks, networks and mistakes do them."""
+"""Damages of files such as disks, networks and mistakes cause."""
 from __future__ import annotations
 
 import random
@@ -36,7 +36,7 @@ def swap(data: bytearray, at: int, chance: random.Random):
 
 
 def swap_blocks(data: bytearray, at: int, chance: random.Random):
-    """Exchange two blocks of a file, as a file system does that loses count."""
+    """Exchange two blocks of a file, as a faulty file system may do."""
     at, other = (place // 4096 * 4096 for place in (at, chance.randrange(len(data))))
     size = min(4096, len(data) - max(at, other))
     data[at:at + size], data[other:other + size] = data[other:other + size], data[at:at + size]
@@ -52,15 +52,15 @@ DAMAGE = (flip, cut, blank, insert, extend, swap, swap_blocks, repeat_block)
 
 
 def damage_at_random(path: Path, count: int, read: Callable[[], object], first: int = 0) -> tuple[int, int]:
-    """Damage a file in `count` ways; `read` must raise Damaged, or return what it returned of the whole file.
+    """Damage a file in `count` ways; `read` must raise Damaged, or return what it returns for the intact file.
 
-    Return how often it was refused, the file being named, and how often a byte was changed; the file is whole again
-    afterwards."""
+    Return how often the file was refused by its name, and how often a byte was changed. The file is restored at the
+    end."""
     whole, good, refused, changed = path.read_bytes(), read(), 0, 0
     for seed in range(first, first + count):
         chance, data = random.Random(seed), bytearray(whole)
         damage = DAMAGE[seed % len(DAMAGE)]
-        # every other time in the first bytes, which say what all others are
+        # Every other time hit the first bytes, which describe all others.
         damage(data, chance.randrange(len(data) if seed // len(DAMAGE) % 2 else min(len(data), 8192)), chance)
         path.write_bytes(data)
         changed += data != whole

@@ -1,4 +1,4 @@
-"""Files that are whole or not there: what is written, in which order it becomes durable, and what is never replaced."""
+"""Files are complete or absent: what is written, in which order it becomes durable, and what is never replaced."""
 from __future__ import annotations
 
 import errno
@@ -18,7 +18,7 @@ def pipe(path):
 
 
 def device(path):
-    """A link to a device like /dev/full, made beside it: no test ever names a real one."""
+    """Make a link to a device that is like /dev/full; no test names a real one."""
     node = path.with_name("node")
     try:
         os.mknod(node, stat.S_IFCHR | 0o666, os.makedev(1, 7))
@@ -34,7 +34,8 @@ def listening(path):
 
 @pytest.mark.parametrize("make", [pipe, device, listening])
 def test_what_is_no_regular_file_is_never_replaced(tmp_path, monkeypatch, make):
-    monkeypatch.chdir(tmp_path)      # the name of a socket is short
+    # Names of sockets must be short.
+    monkeypatch.chdir(tmp_path)
     make(tmp_path / "out")
     before = {path.name: (os.lstat(path).st_mode, os.lstat(path).st_rdev) for path in tmp_path.iterdir()}
     with pytest.raises(StorageError, match="out cannot be written: it is not a regular file; give the name of one"), \
@@ -131,7 +132,7 @@ def test_reasons_are_one_line():
 
 
 def test_a_sink_keeps_the_first_refusal_and_hides_it(tmp_path, monkeypatch):
-    """Of a disk that takes at most three bytes at once, and seven in all."""
+    """The disk takes at most three bytes at once, and seven in all."""
     class Disk(module.io.FileIO):
         def write(self, data):
             if self.tell() >= 7:

@@ -1,5 +1,4 @@
-"""A write in a thread: it gets all blocks in order or none, its errors reach the main thread, and nobody waits for
-ever."""
+"""A write in a thread gets all blocks in order or fails, its errors reach the main thread, and no wait is endless."""
 from __future__ import annotations
 
 import threading
@@ -47,7 +46,7 @@ def test_feeding_waits_for_the_disk_if_too_many_blocks_wait():
 
 @pytest.mark.parametrize("taken", [0, 1, 5])
 def test_an_error_of_the_write_reaches_the_main_thread(taken):
-    """Wherever it happens, also after the last block; the blocks that are left are thrown away."""
+    """The error may happen anywhere, also after the last block; the remaining blocks are thrown away."""
     def write(blocks):
         for _ in range(taken + 1):
             next(blocks, None)
@@ -81,7 +80,7 @@ def test_blocks_that_end_with_an_error_are_not_taken_for_all_of_them():
 
 
 def test_a_run_that_ends_while_it_hands_over_blocks_waits_for_no_more(tmp_path):
-    """A worker that fails ends the job inside of the gathering of the rows: the folder is unlocked there."""
+    """A worker that fails ends the job while rows are gathered, and the folder is unlocked there."""
     folder = RunFolder.claim(tmp_path / "run", resume=False)
     got = []
     folder.background = BackgroundWrite(lambda blocks: got.append([*blocks]) or Path(), 1)

@@ -1,6 +1,6 @@
-"""The order in which files become durable: flushed, renamed, the folder flushed; for every file that must survive.
+"""Every file that must survive is flushed and renamed, and then its folder is flushed.
 
-A recorder stands before the system's calls and lets them through, on real files."""
+A recorder notes the system's calls and lets them through, on real files."""
 from __future__ import annotations
 
 import hashlib
@@ -28,7 +28,7 @@ def state(path) -> tuple[int, str]:
 
 
 class Recorder:
-    """What was flushed and renamed, in order: ("flushed", state) and ("renamed", state of the file, its new path)."""
+    """Records in order what is flushed and renamed: ("flushed", state) and ("renamed", state of the file, new path)."""
 
     def __init__(self, monkeypatch):
         self.events, fsync, replace = [], os.fsync, os.replace
@@ -44,7 +44,7 @@ class Recorder:
         monkeypatch.setattr(os, "replace", rename)
 
     def renamed(self) -> list[Path]:
-        """Return what got its name, in order, once each was flushed as it is before, and its folder right after."""
+        """Return the renamed files in order; check that each was flushed as it is before, its folder right after."""
         found = []
         for i, (what, which, *to) in enumerate(self.events):
             if what == "renamed":
@@ -127,7 +127,7 @@ def test_a_checkpoint_is_sealed_and_verified_before_it_gets_its_name(folder, rec
 
 @pytest.mark.parametrize("asynchronous", ["false", "true"])
 def test_a_run_makes_all_durable_in_an_order_in_which_nothing_is_missing_after_a_cut(bench, recorder, asynchronous):
-    """The settings before the first checkpoint, the history of a round before its checkpoint, the result last."""
+    """Settings come before the first checkpoint, the history of a round before its checkpoint, the result last."""
     name = f"durable-{asynchronous}"
     assert bench.lead(name, "rounds=2", f"checkpoint.asynchronous={asynchronous}") == 0
     names = [path.name for path in recorder.renamed() if bench.out(name) in path.parents]

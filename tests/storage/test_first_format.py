@@ -25,7 +25,7 @@ def old(tmp_path) -> Path:
     return tmp_path
 
 
-# what the run was started with, settings by their new names
+# The settings of the run, by their new names.
 CONFIG = {"data": {"clients": 6, "fraction": .1, "partition": {"name": "pathological", "classes_per_client": 3}},
           "model": {"name": "mlp", "hidden": 4}, "method": {"name": "fedmhc", "M": 2, "lam": 2},
           "train": {"lr": .1, "batch": 10, "epochs": 1}, "checkpoint": {"every": 1}}
@@ -71,7 +71,7 @@ def read_last_state(run: Path) -> dict[str, np.ndarray]:
 
 
 def test_its_runs_and_federations_lead_to_where_a_run_of_today_does(old):
-    """The run of 0.1 was made on another machine, whose last bits may be others."""
+    """The run of 0.1 was made on another machine, which may compute other last bits."""
     federation, = (old / "federations").iterdir()
     before = federation.read_bytes()
     resumed = go(old / "federations", old / "run", resume="auto")

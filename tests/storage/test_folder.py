@@ -1,4 +1,4 @@
-"""The run folder: one run at a time, whatever happened to the one before, and files that survive a kill."""
+"""The run folder: one run at a time, however the one before ended, and files that survive a kill."""
 from __future__ import annotations
 
 import fcntl
@@ -120,7 +120,8 @@ def test_files_are_for_whom_the_users_umask_says(tmp_path, mask):
         prepare_federation(resolve({"data": {"partition": "iid", "cache": str(tmp_path / "run")}}).data, 0)
     done = forked.call(1, write_all)
     assert done.returncode == 0, done.stderr
-    expected = {True: 0o777 & ~mask, False: 0o666 & ~mask}      # folders, files
+    # expected modes of folders (True) and of files
+    expected = {True: 0o777 & ~mask, False: 0o666 & ~mask}
     found = sorted((tmp_path / "run").rglob("*"))
     assert len(found) == 7 and all(path.stat().st_mode & 0o777 == expected[path.is_dir()] for path in found)
 
@@ -130,7 +131,8 @@ def test_what_others_lock_can_be_read(folder):
     folder.save_history()
     path = folder.path / "history.h5"
     with open(path, "r+b") as held:
-        fcntl.flock(held, fcntl.LOCK_EX)      # as a file system does where locks never come free
+        # Some file systems never free locks.
+        fcntl.flock(held, fcntl.LOCK_EX)
         assert read_history(path)["round"].tolist() == [1]
         folder.append_history(2, measures(2))
         folder.save_history()
@@ -253,7 +255,8 @@ NO_FILES = {"pipe": os.mkfifo, "folder": lambda path: path.mkdir(), "link": lamb
 @pytest.mark.parametrize("name", ["log.txt", "config.yaml", "metrics.jsonl", "result.json", "history.h5"])
 def test_what_is_no_file_of_a_run_is_refused_without_waiting_and_stays(tmp_path, name, kind):
     NO_FILES[kind](tmp_path / name)
-    if (name, kind) == ("log.txt", "device"):      # a log may go to /dev/null
+    # A log may go to /dev/null.
+    if (name, kind) == ("log.txt", "device"):
         RunFolder.claim(tmp_path, resume=True).release()
         return
     before = (tmp_path / name).lstat()

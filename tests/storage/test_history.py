@@ -1,4 +1,4 @@
-"""The history of a run: parts that grow, are cut and merged, and no damage of which is taken for a measure."""
+"""The history of a run: its parts grow, are cut and merged, and damage is never taken for a measure."""
 from __future__ import annotations
 
 import os
@@ -13,7 +13,8 @@ from fedmpi.storage.history import History, list_parts, read_history
 from fedmpi.storage.seal import Damaged
 from tests.storage.damages import damage_at_random
 
-DAMAGES = 64      # 200 were tried when the format was made
+# When the format was made, 200 were tried.
+DAMAGES = 64
 
 
 @pytest.fixture
@@ -27,7 +28,7 @@ def measures(round: int) -> dict[str, np.ndarray]:
 
 
 def write(path, *rounds: int) -> History:
-    """Write a history, a save for each round."""
+    """Write a history, saving it after each round."""
     history = History(path)
     for round in rounds:
         history.append(round, measures(round))
@@ -112,7 +113,7 @@ def test_what_is_after_a_round_is_dropped(tmp_path, small_parts, round):
 
 
 def test_parts_that_do_not_fit_together_are_refused(tmp_path, small_parts):
-    """The clients of one part are five, those of the other three."""
+    """One part has five clients, the other three."""
     path = tmp_path / "history.h5"
     write(path, 1, 2, 3, 4)
     other = list_parts(path)[1]
@@ -185,14 +186,15 @@ def test_a_file_without_a_seal_holds_its_own_numbers_and_no_more(tmp_path, creat
 
 
 def test_a_history_that_a_checkpoint_does_not_know_is_put_aside(tmp_path, small_parts):
-    """That of another run is sealed as well; so a checkpoint knows the hash of the rounds before it."""
+    """A checkpoint holds the hash of the rounds before it, because the history of another run has a valid seal, too."""
     path = tmp_path / "history.h5"
     history = write(path, 1, 2, 3)
     known = history.chain
     history.append(4, measures(4))
     history.save()
     assert len(known) == 64 and history.chain != known
-    for after in (3, 4):      # round 4 was measured after the checkpoint
+    # Round 4 was measured after the checkpoint.
+    for after in (3, 4):
         again = History(path)
         assert again.truncate(after, known) is None
     assert History(path).truncate(3, known) is None

@@ -1,4 +1,4 @@
-"""What a lock says of its holder, and why a holder counts as dead."""
+"""What a lock holds about its holder, and why a holder counts as dead."""
 from __future__ import annotations
 
 import os
@@ -60,7 +60,7 @@ def test_what_a_lock_says_of_its_holder(monkeypatch):
 
 @pytest.mark.skipif(not os.path.exists("/proc/self/stat"), reason="reads /proc")
 def test_when_a_process_started():
-    """The 22nd of the 52 fields of its line, whatever its name holds."""
+    """It is the 22nd of 52 fields of a line, whatever characters the process's name has."""
     child = subprocess.Popen([sys.executable, "-c", "import sys; open('/proc/self/comm', 'w').write('a) Z (b'); "
                               "print(flush=True); sys.stdin.read()"], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     child.stdout.readline()
@@ -69,7 +69,8 @@ def test_when_a_process_started():
     child.stdin.close()
     while Path(f"/proc/{child.pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z":
         time.sleep(.01)
-    assert lock.read_start_mark(child.pid) is None      # a zombie
+    # The child is a zombie.
+    assert lock.read_start_mark(child.pid) is None
     child.wait()
     assert lock.read_start_mark(child.pid) is None
 

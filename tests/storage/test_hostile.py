@@ -1,4 +1,4 @@
-"""Files made to do harm: none runs code, fills the memory or crashes the process; each is refused with one message."""
+"""Malicious files: none runs code, fills the memory or crashes the process; each is refused with one message."""
 from __future__ import annotations
 
 import io
@@ -69,7 +69,7 @@ def header(shape: tuple, dtype: str = "<f4") -> bytes:
 
 
 def npz(path: Path, claimed: int | None = None, **members: bytes) -> str:
-    """Write an .npz of raw members; `claimed`: the bytes that its directory then says the first one unpacks to."""
+    """Write an .npz of raw members; `claimed` is the unpacked size that its directory gives for the first one."""
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
         for name, content in members.items():
             archive.writestr(f"{name}.npy", content)

@@ -1,4 +1,4 @@
-"""One run at a time in a folder, whatever became of the one before: real processes, real dead ones."""
+"""One run at a time in a folder, however the one before ended, with real processes, alive and dead."""
 from __future__ import annotations
 
 import json
@@ -19,7 +19,7 @@ from tests.storage.test_folder import leave_lock, run
 
 @pytest.fixture
 def clock(monkeypatch):
-    """The clock of the file system stands still; return what it shows."""
+    """Stop the clock of the file system; return its time."""
     now, probe = 1_000_000_000, tempfile.TemporaryFile
 
     def stamped(**where):
@@ -34,7 +34,8 @@ def test_a_live_run_keeps_its_folder(tmp_path):
     process = run("folder = RunFolder.claim(sys.argv[1], False); print('held', flush=True); input()",
                   tmp_path)
     assert process.stdout.readline() == "held\n"
-    os.utime(tmp_path / "lock", (0, 0))         # a stopped process is silent, yet it lives
+    # A stopped process is silent but alive.
+    os.utime(tmp_path / "lock", (0, 0))
     with pytest.raises(BadInput, match=f"in use by pid {process.pid} on {socket.gethostname()}, last sign"):
         RunFolder.claim(tmp_path, resume=True)
     process.send_signal(signal.SIGKILL)
@@ -59,7 +60,7 @@ def test_a_reused_pid_does_not_hold_a_folder(tmp_path):
 
 @pytest.mark.parametrize("age", [-30, 0, 4, 59])
 def test_another_machine_is_left_its_folder_while_it_gives_signs_of_life(tmp_path, clock, age):
-    """Also where its clock is ahead of the file system's."""
+    """This holds also if its clock is ahead of the file system's."""
     leave_lock(tmp_path, job="77")
     os.utime(tmp_path / "lock", (clock - age,) * 2)
     before = (tmp_path / "lock").read_bytes()
@@ -82,7 +83,7 @@ def test_the_folder_of_another_machine_that_is_silent_is_inherited(tmp_path, clo
 
 
 def test_several_signs_of_life_may_be_lost_before_a_holder_counts_as_dead():
-    """The values are those of docs/file-formats.md; other versions of fedmpi that run beside this one go by them."""
+    """docs/file-formats.md has these values; other versions of fedmpi that run beside this one depend on them."""
     assert (lock.LOCK_BEAT_S, lock.SILENCE) == (10, 60) and lock.SILENCE >= 5 * lock.LOCK_BEAT_S
 
 
@@ -161,7 +162,8 @@ def test_signs_of_life(tmp_path, monkeypatch):
     monkeypatch.setattr(lock, "LOCK_BEAT_S", .01)
     folder = RunFolder.claim(tmp_path, resume=False)
     os.utime(tmp_path / "lock", (0, 0))
-    for _ in range(6000):      # a minute, on a machine that hardly runs us
+    # Wait for a minute at most, as the machine may be busy.
+    for _ in range(6000):
         if (tmp_path / "lock").stat().st_mtime:
             break
         time.sleep(.01)
@@ -171,7 +173,7 @@ def test_signs_of_life(tmp_path, monkeypatch):
 
 
 class Beats:
-    """Stands for the event that ends a lock's thread: it lets so many beats pass; `before` acts before each."""
+    """Stands for the event that ends a lock's thread, and lets so many beats pass; `before` acts before each."""
 
     def __init__(self, count: int, before=lambda: None):
         self.count, self.before, self.waits = count, before, []
@@ -184,7 +186,7 @@ class Beats:
 
 @pytest.fixture
 def held(tmp_path, monkeypatch):
-    """A lock of ours without its thread: a test calls `beat`."""
+    """A lock of this process without its thread; tests call `beat`."""
     monkeypatch.setattr(lock.threading.Thread, "start", lambda thread: None)
     return lock.Lock(tmp_path)
 
@@ -197,11 +199,12 @@ def test_each_beat_is_a_sign_of_life(held):
         os.utime(held.path, (0, 0))
     held.ended = Beats(2, before)
     held.beat()
-    assert ages == [True] * 3 and held.ended.waits == [10, 10, 10]      # before the first, and after two
+    # Looks before the first beat, and after two.
+    assert ages == [True] * 3 and held.ended.waits == [10, 10, 10]
 
 
 def test_the_lock_of_another_run_is_never_touched(held):
-    """Nor removed: neither by signs of life nor at the end."""
+    """It is not removed either, neither by signs of life nor at the end."""
     leave_lock(held.path.parent, token="another")
     os.utime(held.path, (5, 5))
     held.ended, before = Beats(3), held.path.read_bytes()

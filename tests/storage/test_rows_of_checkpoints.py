@@ -1,4 +1,4 @@
-"""No row of a checkpoint passes for another one, and its layout is the one that older files have."""
+"""No row of a checkpoint is taken for another one, and the layout is that of older files."""
 from __future__ import annotations
 
 import hashlib
@@ -26,7 +26,7 @@ TWINS = {"a": np.arange(10, dtype=np.float32).reshape(5, 2), "b": np.arange(10, 
 
 
 def reseal(path, trick, kind: str = "checkpoint"):
-    """Let a trick change an open checkpoint, and seal it as if nothing had happened."""
+    """Let a trick change an open checkpoint, and seal it again."""
     about = read_seal(path)
     with h5py.File(path, "r+", locking=False) as file:
         trick(file)
@@ -60,7 +60,8 @@ def test_a_row_does_not_pass_for_another_clients_nor_for_another_fields(tmp_path
         with pytest.raises(Damaged, match=f"the checksum of row {place} of a is wrong; resume from another one"):
             refusing()
     assert not is_sound_checkpoint(path)
-    assert set(CheckpointFile(path).read_rows(4, 5)) == {"a", "b"}      # rows that were left alone
+    # These rows were not changed.
+    assert set(CheckpointFile(path).read_rows(4, 5)) == {"a", "b"}
 
 
 @pytest.mark.parametrize("change", [
@@ -77,7 +78,7 @@ def test_a_row_of_another_type_or_shape_does_not_pass(tmp_path, change):
 
 
 def test_the_layout_of_a_checkpoint(tmp_path):
-    """What a program would find that was written from the documentation alone."""
+    """A program that was written from the documentation alone would find this."""
     path = write_checkpoint(tmp_path, snapshot(), pieces())
     data = path.read_bytes()
     assert (seal.SEAL_FORMAT, seal.SEAL_BYTES, seal.DIGEST_BYTES) == (2, 4096, 16)
@@ -99,7 +100,8 @@ def test_the_layout_of_a_checkpoint(tmp_path):
     with h5py.File(path, "r") as file:
         assert [*file["mine"]] == [*MINE] and [*file["shared"]] == [*SHARED] and file["ids"][:].tolist() == [*IDS]
         assert set(file["json"]) == {"round", "config", "federation", "accuracy", "metrics", "books"}
-        for i in range(5):      # the numbers of a row, after what the row is
+        # A checksum covers a description of the row and then its numbers.
+        for i in range(5):
             label = f"w {i} <f4 (1, 7, 10)".encode()
             expected = hashlib.blake2b(label + MINE["w"][i].tobytes(), digest_size=16).digest()
             assert file["digest/w"][i].tobytes() == expected
@@ -107,7 +109,8 @@ def test_the_layout_of_a_checkpoint(tmp_path):
 
 def test_the_same_content_gives_the_same_bytes_at_any_time(tmp_path):
     first = write_checkpoint(tmp_path, snapshot(), pieces()).read_bytes()
-    time.sleep(1.1)      # HDF5 counts in seconds
+    # Times in HDF5 are whole seconds.
+    time.sleep(1.1)
     assert write_checkpoint(tmp_path, snapshot(), pieces()).read_bytes() == first
 
 
@@ -115,7 +118,8 @@ def test_blocks_leave_no_trace(tmp_path, monkeypatch):
     path = write_checkpoint(tmp_path, snapshot(), pieces())
     whole = path.read_bytes()
     monkeypatch.setattr(seal, "HASH_BLOCK_BYTES", 7)
-    monkeypatch.setattr(sealed, "HASH_BLOCK_BYTES", 300)      # a row of w at once
+    # One row of w fits into a block.
+    monkeypatch.setattr(sealed, "HASH_BLOCK_BYTES", 300)
     assert is_sound_checkpoint(path) and write_checkpoint(tmp_path, snapshot(), pieces()).read_bytes() == whole
     damaged = bytearray(whole)
     damaged[damaged.index(MINE["w"][4].tobytes())] ^= 1
@@ -182,7 +186,7 @@ def test_of_runs_that_were_never_judged_the_last_are_kept(tmp_path):
     "server.hosts_clients", "faults.bad_update", "placement", "threads", "device", "cuda_graphs", "comm", "state",
     "data.root", "data.cache"])
 def test_only_what_leaves_results_alone_may_change(key):
-    """And nothing beside it whose name begins alike."""
+    """Settings beside them whose names begin alike may not change."""
     assert checkpoint.is_free(key) and checkpoint.is_free(key + ".more") and not checkpoint.is_free(key + "s")
     assert len(checkpoint.FREE) == 18 and not checkpoint.is_free(key.partition(".")[0] * 2)
 

@@ -1,4 +1,4 @@
-"""What became of a run, from its folder and what its job printed."""
+"""The state of a run, from its folder and what its job printed."""
 from __future__ import annotations
 
 import json
@@ -26,7 +26,7 @@ START = "job 7: start 1 on n1: c.yaml seed=1\n"
     (START + "job 7: ended with code 0\n", 1, 2, "finished", "ended with code 0"),
     (START + "job 7: ended with code 0\n", 1, 1, "unfinished", "ended with code 0")])
 def test_the_state_of_a_run(tmp_path, printed, lines, result, state, said):
-    """The last case: more rounds are asked for than its result has."""
+    """In the last case more rounds are asked for than its result has."""
     folder = tmp_path / "r"
     folder.mkdir()
     if printed:
@@ -145,7 +145,7 @@ def test_a_folder_without_settings_is_no_run(tmp_path):
     (tmp_path / "config.yaml").write_text("train: {lr: 1e-3}\nseed: 2\n")
     settings = run_status.read_settings(tmp_path)
     found = run_status.flatten_settings(settings)
-    # settings that came later have the values that stand for what was done then
+    # Settings that came later get the values that stand for what was done then.
     assert (found["train.lr"], found["seed"], found["train.optimizer"]) == (.001, 2, "sgd")
     assert {key.partition(".")[0] for key in found} == {"train", "seed"}
 

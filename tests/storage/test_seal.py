@@ -1,4 +1,4 @@
-"""Damage to checkpoints: whatever happens to their bytes, it is found before anything is taken for state."""
+"""Damage to checkpoints: any change of their bytes is found before they are used."""
 from __future__ import annotations
 
 import random
@@ -16,7 +16,7 @@ from tests.storage.test_rows_of_checkpoints import reseal
 
 
 def places(path: Path) -> dict[str, tuple[int, int]]:
-    """Return [start, stop) of every part of a checkpoint: its seal, what HDF5 keeps, each data set, the end."""
+    """Return [start, stop) of every part of a checkpoint: the seal, HDF5's own data, each data set, the end."""
     size = path.stat().st_size
     start = seal.SEAL_BYTES
     found = {"seal": (0, start), "superblock": (start, start + 96), "headers": (start + 96, start + 4096),
@@ -29,7 +29,7 @@ def places(path: Path) -> dict[str, tuple[int, int]]:
 
 
 def survive(folder: Path):
-    """Damage a checkpoint in 240 ways: each is refused by name and the one before is used, or nothing is lost."""
+    """Damage a checkpoint in 240 ways: either it is refused by name and the one before is used, or nothing is lost."""
     before, path = write_checkpoint(folder, snapshot(11), pieces()), write_checkpoint(folder, snapshot(12), pieces())
     good, whole, where = path.read_bytes(), content(path), sorted(places(path).items())
     refused = 0
@@ -60,7 +60,8 @@ def test_no_damage_goes_unseen_or_crashes(tmp_path):
 def test_the_seal_is_checked_before_hdf5_sees_a_byte(tmp_path):
     path = write_checkpoint(tmp_path, snapshot(), pieces())
     data = bytearray(path.read_bytes())
-    data[seal.SEAL_BYTES + 8] ^= 1      # the version of HDF5's superblock, of which HDF5 would complain
+    # HDF5 would complain about this byte, the version of its superblock.
+    data[seal.SEAL_BYTES + 8] ^= 1
     path.write_bytes(data)
     with pytest.raises(Damaged, match="its checksum is wrong"):
         read_checkpoint(path)

@@ -1,7 +1,7 @@
 """The layout of sealed files lets several processes write rows of one checkpoint, which one of them seals.
 
-Nobody does so yet: rank 0 writes all rows. These tests keep the format ready for a writer per node: the place of every
-row is known before the first row is written, a writer needs that place alone, and the file has the same bytes."""
+At present rank 0 writes all rows. These tests keep the format ready for a writer per node: the place of every row is
+known before the first row is written, a writer needs only that place, and the file has the same bytes."""
 from __future__ import annotations
 
 import os
@@ -57,7 +57,7 @@ def write_rows_of_node(path, places, ids) -> dict[str, np.ndarray]:
 
 
 def write_by_nodes(path):
-    """Two processes write at the same time, each the rows of its node. They tell this one the checksums."""
+    """Let two processes write the rows of their nodes at the same time and send this process the checksums."""
     with write_sealed(path, CHECKPOINT_KIND, {"round": 12, "accuracy": .5}, state(), SPECS) as writer:
         children = []
         for ids in NODES:
@@ -100,7 +100,7 @@ def test_any_number_of_ranks_reads_what_two_nodes_wrote(tmp_path, ranks):
 
 
 def test_rows_that_a_writer_did_not_finish_are_found(tmp_path):
-    """A node that died leaves its rows as they were: the checksums that it did not tell are wrong."""
+    """A node that died leaves its rows as they were, so their checksums are wrong."""
     path = tmp_path / "half.h5"
     with write_sealed(path, CHECKPOINT_KIND, {"round": 12, "accuracy": .5}, state(), SPECS) as writer:
         for name, digests in write_rows_of_node(path, writer.places, NODES[0]).items():

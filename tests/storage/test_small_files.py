@@ -1,4 +1,4 @@
-"""The small files of a run folder: which folder a run takes, and what is in them when the disk fails between."""
+"""The small files of a run folder: which folder a run takes, and their content if the disk fails meanwhile."""
 from __future__ import annotations
 
 import json
@@ -58,14 +58,16 @@ def test_lines_that_a_disk_refused_are_written_with_the_next(folder, monkeypatch
     monkeypatch.setattr(folder, "check_lock", check)
     folder.append_metrics([{"round": round} for round in (1, 2, 3, 4)])
     assert not folder.behind and [line["round"] for line in lines(folder)] == [1, 2, 3, 4] and len(asked) == 2
-    folder.append_metrics([{"unread": 0}, {"round": 5}])      # only the last is new
+    # Only the last line is new.
+    folder.append_metrics([{"unread": 0}, {"round": 5}])
     assert [line["round"] for line in lines(folder)] == [1, 2, 3, 4, 5]
 
 
 def test_a_finished_run_has_all_its_lines(folder):
     folder.append_metrics([{"round": 1}])
     folder.finish({}, [{"round": 7}])
-    assert lines(folder) == [{"round": 1}]      # nothing was missing
+    # No line was missing.
+    assert lines(folder) == [{"round": 1}]
     folder.behind = True
     folder.finish({}, [{"round": 1}, {"round": 2}])
     assert lines(folder) == [{"round": 1}, {"round": 2}] and not folder.behind
@@ -100,7 +102,8 @@ def test_a_folder_that_is_gone_is_named(folder):
     (folder.path / "lock").unlink()
     with pytest.raises(FedmpiError, match=f"run folder {folder.path} is no longer locked by this run") as caught:
         folder.truncate_history(0)
-    assert not isinstance(caught.value, StorageError)      # a run that was told to go on without a disk stops as well
+    # This error also stops a run that may go on without a disk.
+    assert not isinstance(caught.value, StorageError)
 
 
 @pytest.mark.parametrize("left, resume", [("config.yaml", False), ("log.txt", True), ("checkpoints/round-1.h5", False)])
@@ -202,7 +205,8 @@ def test_a_run_that_is_told_to_continue_says_what_it_went_on_without():
     assert storage.facts() == {"rounds_refused_by_disk": [3, 7]}
     assert storage.summary() == ("\nwarning: the disk refused a checkpoint or a measure 3 times, last after round 7; "
                                  "log.txt says which")
-    for error in (FedmpiError, OSError):      # a folder that another run took over, say
+    # For example, another run took over the folder.
+    for error in (FedmpiError, OSError):
         with pytest.raises(error), storage.tried(9):
             raise error("not the disk's")
     assert storage.refused == [7, 3, 7]

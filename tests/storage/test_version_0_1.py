@@ -1,7 +1,7 @@
-"""What a run of version 0.1 left is read by the commands of today, continued, or refused by its version.
+"""Runs of version 0.1 are read by today's commands, continued, or refused by their version.
 
-version_0_1.tar.gz holds the folder of such a run, written by that version: Ditto on digits, four clients, an MLP of
-four hidden units, two rounds, with a robust mean, so that settings with the old names are in it."""
+version_0_1.tar.gz holds the folder of such a run: Ditto on digits, four clients, an MLP of four hidden units, two
+rounds, and a robust mean, so that it has settings with old names."""
 from __future__ import annotations
 
 import json
@@ -21,7 +21,8 @@ from fedmpi.storage.checkpoint import read_checkpoint
 from fedmpi.storage.older_versions import CHANGED_SINCE_0_1, refuse_changed_method
 
 WRITTEN = Path(__file__).with_name("version_0_1.tar.gz")
-DIGEST = "4eebc0ca8860f7fc"      # after round 3 of the same run, by version 0.1 on the machine that wrote the folder
+# The digest after round 3 of the same run, by version 0.1 on the machine that wrote the folder.
+DIGEST = "4eebc0ca8860f7fc"
 OLD = {"data": {"share": .5}, "evaluate": {"after": "off"}, "server": {"robust": "median"}, "graphs": "off"}
 NEW = {"data": {"fraction": .5}, "evaluate": {"after_training": "off"}, "server": {"aggregation": "median"},
        "cuda_graphs": "off"}
@@ -36,7 +37,7 @@ def folder(tmp_path):
 
 @pytest.fixture
 def config(folder, cache):
-    """Return a configuration of the same run, with the names of today."""
+    """Return a configuration of the same run with today's names."""
     settings = run_status.read_settings(folder)
     settings["data"]["cache"] = str(cache)
     path = folder.with_name("ditto.yaml")
@@ -75,7 +76,8 @@ def test_report_compare_and_summary_take_it_beside_a_run_of_today(folder, config
     assert "12.47" in (tmp_path / "report" / "index.html").read_text()
     folder.with_name("ditto.txt").write_text("job 7: start 1 on host: ditto.yaml rounds=2\n")
     code, said = command("summary", tmp_path)
-    text = " ".join(said.split())      # a narrow terminal breaks the line
+    # A narrow terminal breaks the line.
+    text = " ".join(said.split())
     assert code == 0 and "accuracy 12.47 % after 2 rounds, digest 2020a3b1839f4d87" in text, said
 
 
