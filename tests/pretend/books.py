@@ -1,4 +1,4 @@
-"""What the pretended GPU has seen."""
+"""The books of the simulated GPU: counts of its launches and events."""
 from __future__ import annotations
 
 import sys
@@ -11,24 +11,31 @@ MACHINERY = tuple(str(Path(__file__).with_name(f"{name}.py")) for name in (
 
 
 class Books:
-    """Counts of launches, and of events by (kind, file:line of ours).
+    """Counts of launches, and of events by (kind, file:line of this project).
 
-    Kinds: `sync`, the host waits for the GPU; `unpinned`, a copy that is asynchronous in name only, for the host's
-    memory is pageable; `atomic`, a kernel that adds up in any order. A sync says for what: `item`, ..."""
+    Kinds: `sync`, the host waits for the GPU; `unpinned`, a copy that is asynchronous in name only, because the host's
+    memory is pageable; `atomic`, a kernel that adds up in any order. A sync has its cause: `item`, ..."""
 
     def __init__(self):
         self.launches = 0
-        self.copies = 0              # between the host and the GPU
+        # copies between the host and the GPU
+        self.copies = 0
         self.events = Counter()
-        self.graphs = []             # all that were captured
-        self.capture = None          # the one under way
-        self.context = []            # what needed a CUDA context, of at most some calls
-        self.failing = None          # an error that some later launch raises: [launches until then, error]
-        self.shaken = False          # a capture has failed while memory was taken for it, see cuda.empty_cache
-        self.sync_debug = 0          # 2: what waits raises RuntimeError
+        # all captured graphs
+        self.graphs = []
+        # the recording of the capture under way
+        self.capture = None
+        # the first calls that needed a CUDA context
+        self.context = []
+        # an error that a later launch raises: [launches until then, error]
+        self.failing = None
+        # a capture failed while it allocated memory, see cuda.empty_cache
+        self.shaken = False
+        # 2: a wait raises RuntimeError
+        self.sync_debug = 0
 
     def note(self, kind: str, what: str) -> None:
-        """Enter an event. Raises RuntimeError for one that waits while a stream is captured, or in sync debug mode."""
+        """Count an event. Raises RuntimeError for a wait while a stream is captured, or in sync debug mode."""
         self.events[kind, what, place()] += 1
         if kind == "atomic":
             return
@@ -38,7 +45,7 @@ class Books:
             raise RuntimeError(f"called a synchronizing CUDA operation ({what})")
 
     def refuse(self, why: str) -> None:
-        """Refuse what a capture forbids, which spoils the graph."""
+        """Refuse what a capture forbids; the graph is then invalid."""
         self.capture.spoilt = why
         raise RuntimeError(f"CUDA error: {why}")
 
@@ -53,7 +60,7 @@ class Books:
                 raise error
 
     def needed(self, what: str) -> None:
-        """Note what a process without a CUDA context would have to make one for."""
+        """Note a call for which a process without a CUDA context would have to make one."""
         if len(self.context) < 5:
             self.context.append(f"{what} at {place()}")
 
@@ -61,7 +68,7 @@ class Books:
         return sum(n for (found, *_), n in self.events.items() if found == kind)
 
     def lines(self, kind: str) -> dict[str, int]:
-        """Return how often each place of ours did what, as `what at file:line`."""
+        """Return the counts of a kind's events by `what at file:line`."""
         return {f"{what} at {where}": n for (found, what, where), n in sorted(self.events.items()) if found == kind}
 
     def now(self) -> tuple[int, int]:
@@ -70,7 +77,7 @@ class Books:
 
 
 def place() -> str:
-    """Return the innermost line of this project that is at work, file:line."""
+    """Return the innermost running line of this project, file:line."""
     frame = sys._getframe(1)
     while frame is not None:
         name = frame.f_code.co_filename

@@ -1,7 +1,8 @@
-"""CUDA graphs: what is captured is recorded and undone, what is replayed are the recorded operations alone.
+"""CUDA graphs: a capture records operations and undoes them, a replay performs only the recorded operations.
 
-A replay is also held to the step itself, if `graph.step` names it: taken anew it must perform the same operations with
-the same numbers, on memory of the same shapes and strides, and on the same memory where that was not made within."""
+If `graph.step` is set, a replay is also compared with the step itself: called again, it must perform the same
+operations with the same numbers, on memory of the same shapes and strides, and on the same memory unless the step
+itself made that."""
 from __future__ import annotations
 
 import torch
@@ -12,19 +13,23 @@ from tests.pretend.modes import unseen
 
 
 class Recording:
-    """The operations of one capture, in order, and what undoes them."""
+    """The operations of one capture, in order, and the numbers that undo them."""
 
     def __init__(self):
         self.calls, self.spoilt = [], ""
-        self.made = {}       # storage -> which one it is of those made within
-        self.before = []     # (tensor of the host's view of outer memory, its numbers before it was written)
-        self.kept = []       # tensors: storages must not be reused under another name
+        # storage -> its index among those made within
+        self.made = {}
+        # (tensor in outer memory, its numbers before it was written)
+        self.before = []
+        # Keep tensors, so that their storages are not reused by others.
+        self.kept = []
 
     def take(self, function, args, kwargs, out, results) -> None:
         self.calls.append((function, args, kwargs, out, signature(function, args, kwargs, self.made)))
         given = {storage(t)._cdata for t in kernels.flat([*args, *kwargs.values()])}
         for t in results:
-            if storage(t)._cdata not in given:      # a view of outer memory is outer memory
+            # A view of outer memory is outer memory.
+            if storage(t)._cdata not in given:
                 self.made.setdefault(storage(t)._cdata, len(self.made))
             self.kept.append(t)
 
@@ -44,10 +49,11 @@ class Recording:
 
 
 def signature(function, args, kwargs, made) -> tuple:
-    """Return what of an operation must be the same in every replay."""
+    """Return the part of an operation that must be the same in every replay."""
     def one(value):
         if isinstance(value, torch.Tensor):
-            if lies(value) != "card" and not value.ndim:      # a number of the host is baked in
+            # A number of the host becomes part of the graph.
+            if lies(value) != "card" and not value.ndim:
                 with unseen():
                     return "number", value.detach().item()
             memory = storage(value)._cdata
@@ -97,7 +103,7 @@ def again(function, args, kwargs, out) -> None:
 
 
 def compare(books, graph) -> None:
-    """Raise AssertionError where the step, taken now, differs from the recorded one."""
+    """Raise AssertionError if the step, called now, differs from the recorded one."""
     before, launches = books.capture, books.launches
     books.capture = now = Recording()
     try:

@@ -1,6 +1,6 @@
-"""What a round costs on a GPU: (syncs, launches) of training, the server and judging, see runs.driven.
+"""The costs of a round on a GPU: (syncs, launches) of training, the server and evaluation, see runs.driven.
 
-Launches are those of PyTorch TORCH; other versions may take a few more or less to the same end."""
+Launches are those of PyTorch TORCH; other versions may need a few more or less."""
 TORCH = "2.15"
 COUNTS = {
     ("cfl", "loop"): ((2, 267), (6, 46), (4, 93)),

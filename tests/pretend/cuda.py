@@ -1,4 +1,4 @@
-"""What stands for torch.cuda and for the functions of PyTorch that name a device."""
+"""Replacements for torch.cuda and for PyTorch's functions that take a device."""
 from __future__ import annotations
 
 import contextlib
@@ -17,7 +17,8 @@ Tensor = torch.Tensor
 FACTORIES = ("zeros", "ones", "empty", "full", "arange", "eye", "rand", "randn", "linspace", "empty_strided")
 NEW = ("new_empty", "new_zeros", "new_ones", "new_full")
 DEBUG = {"default": 0, "warn": 1, "error": 2}
-TOTAL = 80 << 30      # bytes of the card
+# Bytes of the card's memory.
+TOTAL = 80 << 30
 
 
 class Stream:
@@ -36,7 +37,7 @@ class Stream:
 
 
 def cuda_functions(books):
-    """Return what takes the place of attributes of torch.cuda."""
+    """Return replacements of attributes of torch.cuda."""
     Stream.books, Stream.made = books, []
     books.stream = main = Stream()
     books.context.clear()
@@ -84,7 +85,7 @@ def cuda_functions(books):
 
 
 def factory(real):
-    """Make a function of torch that is told a device, or pinned memory."""
+    """Make a replacement of a function of torch that takes a device, or pinned memory."""
     def made(*args, pin_memory=False, **kwargs):
         before, local.asked = getattr(local, "asked", False), True
         try:
@@ -96,7 +97,7 @@ def factory(real):
 
 
 def new(real):
-    """Make Tensor.new_zeros and the like, of which a device may be asked that is not the tensor's."""
+    """Make a replacement of Tensor.new_zeros and the like, whose device may differ from the tensor's."""
     def made(tensor, *args, device=None, pin_memory=False, **kwargs):
         out = real(tensor, *args, **kwargs)
         if device is not None or pin_memory:
@@ -111,7 +112,7 @@ def is_cuda(device) -> bool:
 
 
 def tensor_functions(books):
-    """Return what takes the place of methods of Tensor, as (class or module, name) -> function."""
+    """Return replacements of methods of Tensor, as (class or module, name) -> function."""
     found = {(Tensor, name): new(getattr(Tensor, name)) for name in NEW}
     found |= {(torch, name): factory(getattr(torch, name)) for name in FACTORIES}
     real_to, real_tensor, real_numpy, real_tolist = Tensor.to, torch.tensor, Tensor.numpy, Tensor.tolist
@@ -172,7 +173,8 @@ def tensor_functions(books):
         if num_classes < 0:
             books.note("sync", "one_hot without a number of classes")
             num_classes = int(x.cpu().max()) + 1
-        return (x[..., None] == torch.arange(num_classes, device=GPU)).long()      # CUDA checks no numbers
+        # CUDA does not check the numbers.
+        return (x[..., None] == torch.arange(num_classes, device=GPU)).long()
 
     def autocast(kind, *args, **kwargs):
         return real_auto("cpu" if kind == "cuda" else kind, *args, **kwargs)
@@ -192,7 +194,7 @@ def tensor_functions(books):
 
 
 def holding(books, real=cuda_graphs.record_step):
-    """Return graphs.record that lets each graph be held to its step, see capture.py."""
+    """Return a replacement of cuda_graphs.record_step that lets each graph be compared with its step, see capture.py."""
     def record(step, *args):
         known = len(books.graphs)
         replay = real(step, *args)
@@ -218,7 +220,7 @@ def refuse_numpy(x) -> None:
 
 @contextlib.contextmanager
 def pretend(books: Books | None = None):
-    """Pretend that this machine has a GPU; yields the Books. A thread that computes beside it enters Kernels itself."""
+    """Pretend that this machine has a GPU; yield the Books. Other threads that compute enter Kernels themselves."""
     books = books or Books()
     changes = tensor_functions(books) | {(torch.cuda, name): f for name, f in cuda_functions(books).items()}
     changes |= {(cuda_graphs, "record_step"): holding(books), (torch._C, "_cuda_endAllocateToPool"): ended(books)}

@@ -1,4 +1,4 @@
-"""What PyTorch's operations do on a GPU beside computing."""
+"""What PyTorch's operations do on a GPU beside computing: waits, atomics, views and writes."""
 from __future__ import annotations
 
 from functools import cache
@@ -6,30 +6,34 @@ from typing import NamedTuple
 
 import torch
 
-# The host waits for their result
+# The host waits for the results of these.
 WAITING = {"_local_scalar_dense": "item", "nonzero": "nonzero", "masked_select": "masked_select", "equal": "equal",
            "bincount": "bincount", "_unique2": "unique", "unique_dim": "unique", "unique_consecutive": "unique",
            "is_nonzero": "bool", "linalg_eigh": "linalg", "_linalg_svd": "linalg", "_linalg_eigh": "linalg"}
-# They add up by atomics unless deterministic algorithms are asked for
+# These add up by atomics unless deterministic algorithms are set.
 ATOMIC = {"index_add", "index_add_", "scatter_add", "scatter_add_", "embedding_dense_backward", "cumsum", "index_copy",
           "index_copy_"}
 REPEAT = "repeat_interleave"
 CONVOLUTIONS = {"convolution_backward"}
 INDEXED = {"index", "index_put", "index_put_", "_index_put_impl_", "_unsafe_index"}
 COPIES = {"copy_", "_foreach_copy_"}
-ALONE = {"cat", "stack"}      # they take no number of the host beside tensors of the GPU
+# These take no number of the host beside tensors of the GPU.
+ALONE = {"cat", "stack"}
 NO_WORK = {"_unsafe_view", "lift_fresh", "empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided",
            "detach", "resize_", "set_"}
 
 
 class Kind(NamedTuple):
-    """What is known of an operation, whatever it is given."""
+    """Properties of an operation that do not depend on its arguments."""
     name: str
-    written: tuple[int, ...]      # arguments that it writes, by position
-    looks: bool                   # it returns a view, and computes nothing
+    # arguments that it writes, by position
+    written: tuple[int, ...]
+    # it returns a view and computes nothing
+    looks: bool
     copies: bool
     indexed: bool
-    suspect: bool                 # it may wait, or add up in any order
+    # it may wait, or add up in any order
+    suspect: bool
 
 
 @cache
@@ -43,7 +47,7 @@ def kind(function) -> Kind:
 
 
 def waits(kind: Kind, args, kwargs) -> str:
-    """Say for what the host waits, "" where it does not."""
+    """Return what the host waits for, "" if it does not wait."""
     if kind.indexed and any(isinstance(i, torch.Tensor) and i.dtype in (torch.bool, torch.uint8) for i in args[1]):
         return "index by a mask"
     if kind.name == REPEAT:
@@ -52,7 +56,7 @@ def waits(kind: Kind, args, kwargs) -> str:
 
 
 def atomic(kind: Kind, args) -> bool:
-    """Say whether an operation adds up in any order, as things are set."""
+    """Say whether an operation adds up in any order with the present settings."""
     if torch.are_deterministic_algorithms_enabled():
         return False
     accumulates = kind.indexed and len(args) > 3 and bool(args[3])

@@ -1,10 +1,11 @@
-"""Where a tensor would lie: a mark on its storage, which views share and which ends with it."""
+"""Marks on storages that say where tensors would be. Views share the mark, and it ends with the storage."""
 from __future__ import annotations
 
 import torch
 
 GPU, CPU = torch.device("cuda", 0), torch.device("cpu")
-HOST, PINNED, CARD, EITHER = "host", "pinned", "card", "either"      # EITHER: made by PyTorch itself, beside another
+# EITHER: PyTorch itself made the tensor beside another one.
+HOST, PINNED, CARD, EITHER = "host", "pinned", "card", "either"
 
 
 def storage(tensor):

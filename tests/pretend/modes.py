@@ -1,4 +1,4 @@
-"""Every operation passes here: is it allowed, where does its result lie, what does it cost?"""
+"""The mode that every operation passes: whether it is allowed, where its result is, and what it costs."""
 from __future__ import annotations
 
 import threading
@@ -9,7 +9,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from tests.pretend import kernels
 from tests.pretend.marks import CARD, CPU, EITHER, HOST, PINNED, lies
 
-local = threading.local()      # `asked`: a factory of PyTorch's was called by name; `free`: nothing is looked at
+# `asked`: the code called a factory of PyTorch by name; `free`: operations are not checked.
+local = threading.local()
 
 
 class Kernels(TorchDispatchMode):
@@ -40,7 +41,7 @@ class Kernels(TorchDispatchMode):
         return out
 
     def _where(self, function, kind, args, kwargs, tensors) -> str:
-        """Return where the result lies. Raises RuntimeError where devices are mixed."""
+        """Return the place of the result. Raises RuntimeError if devices are mixed."""
         device = kwargs.get("device")
         places = [getattr(t.untyped_storage(), "lies", HOST) for t in tensors]
         if device is not None:
@@ -92,7 +93,7 @@ class Kernels(TorchDispatchMode):
 
 
 def moved(books, source: str, to: str, later: bool) -> None:
-    """Enter what a copy between two places costs the host."""
+    """Count what a copy between two places costs the host."""
     if CARD not in (source, to) or source == to or EITHER in (source, to):
         return
     what = "a copy to the GPU" if to == CARD else "a copy to the host"
@@ -108,7 +109,7 @@ def moved(books, source: str, to: str, later: bool) -> None:
 
 
 class unseen:      # noqa: N801 (used like a function)
-    """Within it operations are performed as they are."""
+    """Performs operations without checks within the context."""
 
     def __enter__(self):
         self.before, local.free = getattr(local, "free", False), True

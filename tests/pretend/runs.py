@@ -1,4 +1,4 @@
-"""Runs on the pretended GPU that tests look at: a method trained for two rounds, with all that a run does beside it."""
+"""Runs on the simulated GPU for tests: a method is trained for two rounds, with all that a run does beside training."""
 from __future__ import annotations
 
 from dataclasses import replace
@@ -15,21 +15,26 @@ from tests.federations import Digits, Lab, cnn, method, mlp
 from tests.methods.table import SHOWN
 from tests.pretend import GPU, on_gpu, pretend
 
-SIZES = (33, 31, 3, 1)      # training samples: 4, 4, 1 and 1 steps
+# Training samples, for 4, 4, 1 and 1 steps.
+SIZES = (33, 31, 3, 1)
 PHASES = ("train", "server", "judge")
 
 
 class Seen(NamedTuple):
-    """What a run came to, and what it cost in its second round."""
+    """The final state of a run, and the costs of its second round."""
     digest: str
-    state: dict              # as Lab.state, on the host
-    counts: tuple            # (syncs, launches) of each of PHASES
+    # as Lab.state, on the host
+    state: dict
+    # (syncs, launches) of each of PHASES
+    counts: tuple
     judged: np.ndarray
-    steps: list              # (syncs, copies) of trainings of one step and of three
+    # (syncs, copies) of trainings of one step and of three
+    steps: list
     graphs: list
     unpinned: dict
     atomic: dict
-    waits: dict              # for what the host waited, and how often
+    # what the host waited for, and how often
+    waits: dict
 
 
 def engine(name: str):
@@ -46,7 +51,7 @@ def laboratory(name: str, how: str, image: bool = False, device=GPU, **sections)
 
 
 def driven(name: str, how: str, image: bool = False, **sections) -> Seen:
-    """Run two rounds; look whether everything lies where it belongs, and survives being saved, moved and spilt."""
+    """Run two rounds; check that everything is where it belongs, and that states can be saved, moved and spilt."""
     with pretend() as books:
         lab = laboratory(name, how, image, **sections)
         lab.open()
@@ -63,7 +68,8 @@ def driven(name: str, how: str, image: bool = False, **sections) -> Seen:
         digest, state = lab.digest(), {name: v.cpu() for name, v in lab.state().items()}
         lines = [books.lines(kind) for kind in ("unpinned", "atomic", "sync")]
         graphs = list(books.graphs)
-        steps = [] if how == "graphs" else longer(lab, books)      # a capture refuses what waits
+        # A capture refuses waits.
+        steps = [] if how == "graphs" else longer(lab, books)
         moved(lab, lab.digest())
         pictured(lab)
     return Seen(digest, state, counts, judged, steps, graphs, *lines)
@@ -96,7 +102,7 @@ def placed(lab) -> None:
 
 
 def moved(lab, digest: str) -> None:
-    """Save and restore the clients' states, give one away and take it back, spill them: they stay what they are."""
+    """Save and restore the clients' states, give one away and take it back, spill them; check that they stay equal."""
     store, clients = lab.group.store, list(lab.group.clients)
     rows = lab.group.states(np.array(clients))
     for i, client in enumerate(clients):

@@ -1,4 +1,4 @@
-"""What more clients, more chunks and more states cost on the pretended GPU: launches, and no more waits."""
+"""On the simulated GPU more clients, more chunks and more states cost launches, but no more waits."""
 from __future__ import annotations
 
 from typing import NamedTuple
@@ -13,12 +13,12 @@ from tests.federations import CPU, Digits, Lab, method, mlp
 from tests.pretend import GPU, pretend, runs
 from tests.pretend.counts import TORCH
 
-# (engine, clients at once): what each further client costs in training and judging, (syncs, launches)
+# (engine, clients at once) -> (syncs, launches) of each further client in training and in evaluation
 EACH = {("loop", 128): ((0, 34), (0, 18)), ("vmap", 128): ((0, 1), (0, 1)), ("vmap", 2): ((0, 46), (0, 6))}
 
 
 def spent(how: str, most: int, clients: int) -> list[tuple[int, int]]:
-    """Return the (syncs, launches) of training so many equal clients, and of judging them, in a second round."""
+    """Return the (syncs, launches) of training so many equal clients, and of evaluating them, in a second round."""
     engine = runs.engine(how)
     with pretend() as books:
         if how == "vmap":
@@ -48,7 +48,7 @@ class Mine(NamedTuple):
 
 
 def test_states_are_brought_to_the_host_together():
-    """Those of clients that never wrote one, too; digests are those of a CPU."""
+    """So are states of clients that never wrote one. Digests are those of a CPU."""
     with pretend() as books:
         here, there = (StateStore(Mine(torch.zeros(3, 2, device=d), torch.tensor(0, device=d))) for d in (CPU, GPU))
         for c in (1, 4, 5):
@@ -56,14 +56,15 @@ def test_states_are_brought_to_the_host_together():
                 store.write(c, Mine(torch.full((3, 2), float(c), device=d), torch.full((), c, device=d)))
         before = books.count("sync")
         rows, digests = there.stack([1, 2, 5]), there.digests(range(6))
-        assert books.count("sync") - before == 2 + 2 + 2      # fields: of rows, digests, the first state
+        # one wait for each of the two fields, of rows, of digests and of the first state
+        assert books.count("sync") - before == 2 + 2 + 2
         assert all(np.array_equal(rows[name], column) for name, column in here.stack([1, 2, 5]).items())
         assert np.array_equal(digests, here.digests(range(6))) and digests.dtype == np.uint8
         assert there.digests([]).shape == (0, 32)
 
 
 def test_an_edge_device_s_work_is_counted_beside_training_on_a_gpu(tmp_path, cache):
-    """In one process rank 0's model of the CPU and the GPU's share their module."""
+    """In one process rank 0's model on the CPU and the model on the GPU share their module."""
     import json
 
     from fedmpi.engines import gpu_card
@@ -82,7 +83,7 @@ def test_an_edge_device_s_work_is_counted_beside_training_on_a_gpu(tmp_path, cac
 
 
 def test_an_engine_that_was_told_nothing_times_convolutions_itself(monkeypatch):
-    """As in a benchmark: a run tells it, see setup.choose_convolutions."""
+    """This happens in a benchmark. In a run, setup.choose_convolutions decides."""
     from fedmpi.engines import convolutions
     told = iter((2., 1.))
     monkeypatch.setattr(convolutions, "time_layer", lambda *layer: next(told))

@@ -1,4 +1,4 @@
-"""The pretended GPU sees what it is there to see: each thing that CUDA refuses, or does slowly, is planted once."""
+"""The simulated GPU notices what it should: each thing that CUDA refuses, or does slowly, is planted once."""
 from __future__ import annotations
 
 import numpy as np
@@ -73,7 +73,7 @@ def test_numpy_cannot_see_a_gpu(books, look):
     (lambda w: torch.cuda.current_stream().synchronize(), "synchronize"),
     (lambda w: w.repeat_interleave(w.long()), "repeat_interleave")])
 def test_the_host_waits(books, wait, what):
-    """It is counted with the line that asks for it, refused in sync debug mode, and while a graph is captured."""
+    """A wait is counted with the line that asks for it; in sync debug mode and within a capture it is refused."""
     w = ours()
     wait(w)
     assert [(kind, found) for kind, found, _ in books.events] == [("sync", what)]

@@ -1,5 +1,5 @@
-"""Every method on the pretended GPU, by each engine: nothing that CUDA refuses, nothing that waits in a step, recorded
-steps that are the called ones, and as many waits and launches in a round as the table says."""
+"""Every method on the simulated GPU with each engine: it does nothing that CUDA refuses, no step waits, recorded steps
+equal called ones, and a round has as many waits and launches as the table says."""
 from __future__ import annotations
 
 from functools import cache
@@ -15,8 +15,9 @@ from tests.pretend.counts import COUNTS, TORCH
 
 each = pytest.mark.parametrize("name", marked(*NAMES))
 engines = pytest.mark.parametrize("how", ["loop", "vmap", "graphs"])
-NEAR = .1      # of the launches, with another PyTorch
-# Methods that are never recorded: their loss or walk is their own, which may do anything; fedfomo takes too few steps
+# Share by which launches may differ with another version of PyTorch.
+NEAR = .1
+# Methods that are never recorded, because their own loss or walk may do anything; fedfomo takes too few steps.
 CALLED = {"cgpfl", "fedcr", "fedsr", "per_fedavg", "pfedme", "fedfomo"}
 
 
@@ -28,7 +29,7 @@ def driven(name: str, how: str) -> runs.Seen:
 @each
 @engines
 def test_a_round_costs_what_it_cost(name, how):
-    """An improvement is written down in counts.py, a regression is not: `python -m tests.pretend` prints the table."""
+    """An improvement is entered in counts.py, a regression is not; `python -m tests.pretend` prints the table."""
     found, expected = driven(name, how).counts, COUNTS[name, how]
     exactly = torch.__version__.startswith(TORCH)
     for phase, (syncs, launches), (waits, most) in zip(runs.PHASES, found, expected, strict=True):
@@ -39,8 +40,8 @@ def test_a_round_costs_what_it_cost(name, how):
 @each
 @engines
 def test_no_step_waits(name, how):
-    """Three times as many steps wait no more often, and copy nothing more to the GPU or from it. No copy is
-    asynchronous in name only, no kernel adds up in any order."""
+    """Three times as many steps do not wait more often and do not copy more to or from the GPU. No copy is asynchronous
+    in name only, and no kernel adds up in any order."""
     seen = driven(name, how)
     assert not seen.unpinned and not seen.atomic
     assert seen.steps[:1] == seen.steps[1:], seen.waits
@@ -48,7 +49,7 @@ def test_no_step_waits(name, how):
 
 @each
 def test_recorded_steps_are_the_called_ones(name):
-    """Graphs are replayed from their records, and each replay was held to its step."""
+    """Graphs are replayed, and each replay was compared with its step."""
     called, replayed = driven(name, "vmap"), driven(name, "graphs")
     assert called.digest == replayed.digest and np.array_equal(called.judged, replayed.judged, equal_nan=True)
     assert not called.graphs and bool(replayed.graphs) == (name not in CALLED)

@@ -1,5 +1,5 @@
-"""When a GPU fails: memory that is short costs clients at once and no run, a step that cannot be recorded is called,
-and a GPU that is broken ends the run with its own words."""
+"""A GPU that fails: with short memory fewer clients are trained at once, a step that cannot be recorded is called, and
+a broken GPU ends the run with its own message."""
 from __future__ import annotations
 
 import logging
@@ -53,7 +53,8 @@ def test_a_chunk_grows_back(books, monkeypatch):
     monkeypatch.setattr(vmap, "CHUNKS_BEFORE_DOUBLING", 3)
     engine = Vmap()
     books.failing = [150, SHORT[0]]
-    run(engine)      # two chunks that fit
+    # Two chunks fit.
+    run(engine)
     assert (engine.most, engine.fitted) == (2, 2)
     engine.apply, widths = engine.apply, []
     for _ in range(3):
@@ -95,7 +96,7 @@ def test_the_probe_takes_no_broken_gpu_for_a_network_that_vmap_cannot_train(book
 
 
 def waits(model, shared, mine, data):
-    """Training of a network that looks at its numbers in every step."""
+    """Train a network that reads its numbers in every step."""
     real = model.module.forward
 
     def forward(x):
@@ -109,7 +110,7 @@ def waits(model, shared, mine, data):
 
 
 def test_a_step_that_waits_is_found_out_before_any_recording(books, caplog):
-    """So the allocator is as it was, and the step that found it out is taken once."""
+    """So the allocator is as before, and the step that showed it is taken once."""
     engine = Vmap(graphs="on")
     assert near(run(engine, waits, epochs=4), run(Vmap(), plain, epochs=4))
     assert not books.shaken and not books.graphs and engine.graphs.mode == "off" and books.sync_debug == 0
@@ -120,8 +121,8 @@ def test_a_step_that_waits_is_found_out_before_any_recording(books, caplog):
 @pytest.mark.parametrize("error", [SHORT[0], RuntimeError("CUDA error: operation not permitted")])
 @pytest.mark.parametrize("at", ["warm", "capture"])
 def test_a_recording_that_fails(books, monkeypatch, error, at, caplog):
-    """Short memory is the engine's business, whatever the end of the capture says; else steps are called from then on.
-    The allocator hears that the capture is over, and the GPU's stream waits for what was begun."""
+    """The engine handles short memory, whatever error ends the capture; after other errors steps are called.
+    The allocator learns that the capture is over, and the GPU's stream waits for what was begun."""
     expected = run(Vmap(), epochs=4)
     engine, real = Vmap(graphs="on"), vmap.StepRecorder._recorded
 
@@ -150,12 +151,13 @@ def test_graphs_are_captured_on_one_stream_and_disturbed_by_no_other_thread(book
         run(engine, epochs=4)
     assert len(books.graphs) > 2 and {graph.mode for graph in books.graphs} == {"thread_local"}
     assert {graph.stream for graph in books.graphs} == {engine.graphs.stream}
-    assert len(type(engine.graphs.stream).made) == 2      # the GPU's own, and this one
+    # the GPU's own stream and that of the graphs
+    assert len(type(engine.graphs.stream).made) == 2
 
 
 @pytest.mark.parametrize("verb", [plain, with_features])
 def test_a_module_serves_the_model_of_the_cpu_and_that_of_the_gpu_by_turns(books, verb):
-    """As where rank 0 counts a client's work (`edge`) or rehearses between two rounds: both share the module."""
+    """Rank 0 does so when it counts a client's work (`edge`) or rehearses between two rounds; both share the module."""
     cpu, gpu = Bench(SIZES), Bench(SIZES)
     gpu.model, gpu.method.model = cpu.model.to(GPU), cpu.model.to(GPU)
     gpu.store, gpu.shared = Bench(SIZES, device=GPU).store, Bench(SIZES, device=GPU).shared
@@ -168,7 +170,7 @@ def test_a_module_serves_the_model_of_the_cpu_and_that_of_the_gpu_by_turns(books
 
 
 def test_rank_0_may_count_work_and_rehearse_after_training_on_a_gpu(books):
-    """ifca passes the whole model forward: its module was left with the GPU's parameters."""
+    """ifca runs the whole model forward, which leaves the GPU's parameters in its module."""
     from fedmpi.engines.dry_run import count_round_work
     from fedmpi.engines.loop import rehearse_loop
     lab = Lab(method("ifca", mlp()), Digits(SIZES, test=2), device=GPU)

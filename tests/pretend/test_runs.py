@@ -1,4 +1,4 @@
-"""Whole runs of `fedmpi run` on the pretended GPU: several ranks, what is stored and said, and what a restart heeds."""
+"""Runs of `fedmpi run` on the simulated GPU: several ranks, what is stored and printed, and what a restart keeps."""
 from __future__ import annotations
 
 import json
@@ -43,7 +43,7 @@ def place(tmp_path_factory, cache):
 
 
 def seen_by(buffer):
-    """As sockets.flat, for an MPI library that reads and writes GPU memory."""
+    """Do as sockets.flat, for an MPI library that reads and writes GPU memory."""
     if isinstance(buffer, np.ndarray):
         return buffer.reshape(-1).view(np.uint8)
     with unseen():
@@ -51,13 +51,13 @@ def seen_by(buffer):
 
 
 def wrong(buffer):
-    """The same of a library that sends something else in place of GPU memory."""
+    """Do as `seen_by`, for a library that sends something else in place of GPU memory."""
     found = seen_by(buffer)
     return found if isinstance(buffer, np.ndarray) or lies(buffer) != CARD else found * 0
 
 
 def run(place, out: str, ranks: int, *words, flat=None):
-    """Run on some forked ranks; returns the job, and for each rank what of it needed a CUDA context."""
+    """Run on some forked ranks; return the job, and for each rank the calls that needed a CUDA context."""
     def as_command():
         from fedmpi.cli import app
         with pretend() as books:
@@ -81,7 +81,7 @@ def result(place, out) -> dict:
 
 @pytest.mark.slow("a job of forked ranks, which poll while they wait")
 def test_any_number_of_workers_gives_the_same_bits_and_the_server_needs_no_gpu(place, monkeypatch):
-    """Looped; whether MPI takes GPU memory, as in the job of three ranks, or not. The server has no CUDA context."""
+    """The engine is loop; in the job of three ranks MPI takes GPU memory. The server has no CUDA context."""
     done, (server, *workers) = run(place, "three", 3, "engine=loop", "comm.cuda_aware=on", flat=seen_by)
     assert done.returncode == 0, done.stderr
     assert not server["context"] and all(worker["context"] for worker in workers)
@@ -89,7 +89,8 @@ def test_any_number_of_workers_gives_the_same_bits_and_the_server_needs_no_gpu(p
     assert "ranks 1-2 share one GPU" in done.stdout
     found = result(place, "three")
     assert len(found["gpus"]) == 1 and found["gpus"][0].startswith("Pretended, driver unknown, torch ")
-    monkeypatch.setattr(gpu_card, "use_deterministic_kernels", lambda: None)      # of this process, which goes on
+    # These flags would be set for the whole process, which runs further tests.
+    monkeypatch.setattr(gpu_card, "use_deterministic_kernels", lambda: None)
     with pretend():
         assert run_alone(str(place / "c.yaml"), ["engine=loop"], str(place / "one")) == 0
     assert result(place, "one")["digest"] == found["digest"]
@@ -106,7 +107,7 @@ def test_what_goes_by_way_of_the_host_lies_in_pinned_memory():
 @pytest.mark.parametrize("flat, expected", [(seen_by, ""), (wrong, "came back as another"),
                                             (None, "MPI cannot send GPU memory (can't convert cuda:0")])
 def test_a_megabyte_shows_whether_mpi_takes_gpu_memory(monkeypatch, flat, expected):
-    """Between the ranks themselves: those where it fails go by way of the host, the others do not."""
+    """It is sent between the ranks themselves; those where it fails use host memory, the others do not."""
     if flat:
         monkeypatch.setattr(sockets, "flat", flat)
     with pretend() as books:
@@ -124,7 +125,7 @@ def test_a_megabyte_shows_whether_mpi_takes_gpu_memory(monkeypatch, flat, expect
     (seen_by, ""),
     (wrong, "rank 1: a megabyte of GPU memory that was sent through MPI came back as another; rank 2: a")])
 def test_the_doctor_sends_gpu_memory_through_mpi_before_a_run_does(monkeypatch, flat, problem):
-    """Where the library says that it takes it, and where ranks have GPUs; the server has none here."""
+    """It does so if the library claims to take it and ranks have GPUs; here the server has none."""
     monkeypatch.setattr(sockets, "flat", flat)
     with pretend() as books:
         def act(world, aware=True, workers=GPU):
@@ -139,7 +140,7 @@ def test_the_doctor_sends_gpu_memory_through_mpi_before_a_run_does(monkeypatch, 
 
 
 def test_a_network_that_changes_bytes_on_the_way_is_seen_and_refused_where_it_was_asked_for(monkeypatch):
-    """Each rank's own memory is read rightly; what goes between them is not."""
+    """Each rank's own memory is read correctly, but bytes change between the ranks."""
     monkeypatch.setattr(gpu_probe, "send_to_itself", lambda world, device: "")
     monkeypatch.setattr(sockets, "flat", wrong)
     with pretend() as books:
@@ -164,14 +165,16 @@ class Folded:
 
 
 def test_convolutions_are_timed_once_and_kept_with_the_run(place, monkeypatch, capsys):
-    """Whoever goes on computes them the same way; on another GPU it is told that bits may differ."""
+    """A continued run computes them the same way; on another GPU it warns that bits may differ."""
     asked, names = [], f"{Folded.__module__}:{Folded.__name__}"
 
     def seconds(layer, shape, clients, device):
         asked.append((shape[1:], clients))
-        return [2., 1., 1., 2.][(len(asked) - 1) % 4]      # the first is faster unfolded, the second as it is
+        # The first one is faster unfolded, the second one as it is.
+        return [2., 1., 1., 2.][(len(asked) - 1) % 4]
     monkeypatch.setattr(convolutions, "time_layer", seconds)
-    monkeypatch.setattr(gpu_card, "use_deterministic_kernels", lambda: None)      # of this process, which goes on
+    # These flags would be set for the whole process, which runs further tests.
+    monkeypatch.setattr(gpu_card, "use_deterministic_kernels", lambda: None)
     config = json.loads((place / "c.yaml").read_text())
     (place / "images.yaml").write_text(json.dumps(
         config | {"model": {"name": names}, "method": {"name": "fedavg"}, "engine": "vmap"}))
@@ -192,7 +195,7 @@ def test_convolutions_are_timed_once_and_kept_with_the_run(place, monkeypatch, c
 
 @pytest.mark.parametrize("engine, measured", [("loop", True), ("vmap", False)])
 def test_measured_speeds_do_not_choose_who_trains_beside_whom(place, monkeypatch, engine, measured):
-    """With `vmap` on a GPU last bits follow that."""
+    """With `vmap` on a GPU the last bits depend on which clients are trained together."""
     seen = []
     monkeypatch.setattr(gpu_card, "use_deterministic_kernels", lambda: None)
     monkeypatch.setattr(Run, "go", lambda run: seen.append((run.pace.measured, depends_on_neighbours(run))) or True)

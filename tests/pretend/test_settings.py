@@ -1,5 +1,5 @@
-"""What methods alone do not show on the pretended GPU: convolutions, robust means, attacks, precisions, large numbers,
-who may have how much memory, in which order is added up."""
+"""What tests of methods do not cover on the simulated GPU: convolutions, robust means, attacks, precisions, large
+numbers, shares of memory, and the order of sums."""
 from __future__ import annotations
 
 import os
@@ -46,7 +46,7 @@ def held_to_the_cpu(name: str, how: str, image=False, near=1e-5, **sections) -> 
 @pytest.mark.parametrize("name", ["fedavg", "fedrep"])
 @pytest.mark.parametrize("how", ENGINES)
 def test_convolutions(name, how):
-    """Without the flags of `gpu_card.use_deterministic_kernels` their gradients may add up in any order."""
+    """Without the flags of `gpu_card.use_deterministic_kernels` their gradients may be added up in any order."""
     seen = held_to_the_cpu(name, how, image=True)
     assert seen.atomic and not seen.unpinned and bool(seen.graphs) == (how == "graphs")
 
@@ -84,7 +84,7 @@ def test_one_order(deterministic_kernels):
     {"attack": Attack("label_flip", share=.3)}, {"attack": Attack("noise", share=.3)},
     {"faults": Faults(bad_update="skip")}, {"train": replace(TRAIN, momentum=.9)}], ids=lambda s: str(s)[:40])
 def test_settings(sections):
-    """By the engine that does most together."""
+    """They are tested with the engine that does most at once."""
     held_to_the_cpu("fedavg", "vmap", near=2e-5, **sections)
 
 
@@ -93,7 +93,7 @@ def test_settings(sections):
     (False, {"momentum": .9, "nesterov": True, "weight_decay": .1, "clip_norm": 1.}),
     (True, {"augment": ("crop", "flip"), "padding": 2})], ids=["adamw", "nesterov", "augment"])
 def test_settings_of_local_training(image, train):
-    """No step waits for the GPU, and recorded steps, whose moments and changes lie there, are the called ones."""
+    """No step waits for the GPU, and recorded steps, whose moments and changes are there, equal called ones."""
     seen = {how: held_to_the_cpu("fedavg", how, image, train=replace(TRAIN, **train)) for how in ENGINES}
     assert seen["graphs"].digest == seen["vmap"].digest and seen["graphs"].graphs
     for found in seen.values():
@@ -117,7 +117,7 @@ def sums(values, groups, device):
 @pytest.mark.parametrize("groups", [None, np.array([0, 2, 2, 0, 2])], ids=["sum", "groups"])
 @pytest.mark.parametrize("scale, waits", [(1., 1), (99., 1), (500., 36)])
 def test_sums_are_exact_and_look_once(books, scale, waits, groups):
-    """Numbers that are not small take the longer way, after a look that showed them."""
+    """Numbers that are not small take the longer way, after one wait that shows that."""
     values = np.random.default_rng(0).uniform(-scale, scale, (5, 5)).astype(np.float32)
     values[3, 2] = scale
     torch.ones(1, device=GPU).sub_(1)
@@ -125,7 +125,8 @@ def test_sums_are_exact_and_look_once(books, scale, waits, groups):
     before = books.count("sync")
     found = sums(values, groups, GPU)
     assert torch.equal(found, sums(values, groups, CPU))
-    assert books.count("sync") - before - 6 <= waits      # of these, five rows that are brought and the sum
+    # Six of the waits fetch five rows and the sum.
+    assert books.count("sync") - before - 6 <= waits
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, 6e5])
@@ -143,7 +144,7 @@ def test_rows_of_parameters_are_aligned(books):
 
 
 def test_what_is_trained_is_aligned(books, monkeypatch):
-    """Weights and velocities."""
+    """This holds for weights and velocities."""
     seen, real = [], cohort.bind_cohort
 
     def bound(net, work, *settings):
@@ -199,7 +200,7 @@ def test_room_follows_the_card_and_those_who_share_it(books):
 
 
 def test_ranks_that_share_a_gpu_are_counted(monkeypatch):
-    """By host and by the part of the GPU that each has: the server and rank 4 have none."""
+    """They are counted by host and by part of a GPU; the server and rank 4 have none."""
     uuids = {1: "GPU-a", 2: "GPU-a", 3: "MIG-b"}
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: SimpleNamespace(uuid=device.uuid))
 
