@@ -1,4 +1,4 @@
-"""A small network with BatchNorm, and an ordinary PyTorch training of it, for the tests of running statistics."""
+"""A small network with BatchNorm, and ordinary PyTorch training for it, for tests of running statistics."""
 from __future__ import annotations
 
 from dataclasses import dataclass
@@ -14,13 +14,14 @@ from fedmpi.engines.loop import LoopData
 from fedmpi.models.build import as_input, build_model
 from tests.federations import Digits, Lab, method
 
-SIZES = (20, 11, 57, 30)      # a last batch of one sample among them
+# One of these gives a last batch of one sample.
+SIZES = (20, 11, 57, 30)
 IMAGE = (8, 8, 1)
 
 
 @dataclass(frozen=True)
 class Normed:
-    """A small network with BatchNorm, also behind its Linear layer."""
+    """A small network with BatchNorm, also after its Linear layer."""
     policy: str | None = "local"
     head: tuple = ()
 
@@ -50,7 +51,7 @@ def data_of(sizes=(34,), client=0, **local):
 
 
 def load(module, model, w):
-    """Give a plain module what a flat vector says."""
+    """Load a flat vector into a plain module."""
     held = dict(module.named_parameters()) | dict(module.named_buffers())
     for name, view in zip(model.names, model.split(w), strict=True):
         held[name].data.copy_(view)
@@ -66,7 +67,7 @@ def flat(module, model):
 
 
 def train(module, data, momentum=0., penalty=None):
-    """Train with torch.optim.SGD, a module of its own and an ordinary backward pass."""
+    """Train a module with torch.optim.SGD and ordinary backward passes."""
     optimiser = torch.optim.SGD(module.parameters(), data.local.lr, momentum)
     drawn = batch_plan.draw_batches(data.local, data.client, data.stream, data.n)
     for index, count in zip(drawn.index, drawn.count, strict=True):

@@ -1,4 +1,4 @@
-"""Whom a run judges right after local training changes no bit of what it learns, whatever its clients keep."""
+"""Which clients a run evaluates right after local training changes no bit of its results, whatever clients keep."""
 from __future__ import annotations
 
 import numpy as np
@@ -12,7 +12,7 @@ from tests.methods.table import NAMES, SHOWN, marked
 
 @pytest.mark.parametrize("name", marked(*NAMES))
 def test_states_do_not_depend_on_who_is_judged_after_training(name, mlp, federation):
-    """All clients as if they had taken part, and none: the same digest after two rounds in which five of eight do."""
+    """The digest after two rounds with five of eight clients is the same if all are evaluated after training, or none."""
     runs = [Lab(method(name, mlp, **SHOWN.get(name, {})), federation, Vmap(), share=.6,
                 evaluate=Evaluate(after_training=after)) for after in ("all", "off")]
     for run in runs:
@@ -22,4 +22,5 @@ def test_states_do_not_depend_on_who_is_judged_after_training(name, mlp, federat
     tables = [run.judged for run in runs]
     np.testing.assert_array_equal(tables[0][:, [0, 2]], tables[1][:, [0, 2]])
     assert not tables[1][:, 1].any()
-    assert tables[0][:, 1, 0].all() or not tables[0][:, 1].any()      # all, or a method that has nothing to show
+    # All clients are measured, or the method has no model after training.
+    assert tables[0][:, 1, 0].all() or not tables[0][:, 1].any()

@@ -1,4 +1,4 @@
-"""What a rank measures of its clients: on which samples, of which weights, and of whom."""
+"""The measures of a rank's clients: on which samples, of which weights, and for which clients."""
 from __future__ import annotations
 
 from types import SimpleNamespace
@@ -13,12 +13,14 @@ from fedmpi.config.schema import Data, Evaluate, Server
 from fedmpi.faults import Attack
 from tests.federations import Digits, Lab, View, method, mlp
 
-SHARE = .6      # of the clients: 5 of 8
-THREE = Data(split=(.5, .25, .25))      # there are validation samples
+# The share of clients in each round: 5 of 8.
+SHARE = .6
+# A split with validation samples.
+THREE = Data(split=(.5, .25, .25))
 
 
 class Validated(View):
-    """Clients whose validation part is a third of their training samples, with labels of its own."""
+    """Clients whose validation part is a third of their training samples, with other labels."""
 
     def client(self, i: int):
         s = self.original.client(i)
@@ -59,7 +61,7 @@ def parts(federation, on, client):
 
 @pytest.mark.parametrize("on", ["test", "validation"])
 def test_clients_are_judged_on_the_part_that_is_asked_for(on, lab, federation):
-    """Before local training and after it: fedbabu's three columns are three different weights."""
+    """They are measured before and after local training; fedbabu's three columns are of three different weights."""
     run = lab("fedbabu", on).go(1, judge=True)
     run.train(1, judge=True)
     table, whole = run.judge(2), run.method.add_head(run.shared.phi)
@@ -68,11 +70,13 @@ def test_clients_are_judged_on_the_part_that_is_asked_for(on, lab, federation):
         x, y = parts(federation, on, client)
         np.testing.assert_allclose(table[client, 0], [1, *measured(tuned[client], x, y)], rtol=1e-5)
         np.testing.assert_allclose(table[client, 2], [1, *measured(whole, x, y)], rtol=1e-5)
-        if on == "test":      # validation samples beside, by the model that a client is judged by
+        # Validation samples are measured too, with the model that a client would use.
+        if on == "test":
             beside = measured(tuned[client], *parts(federation, "validation", client))
             np.testing.assert_allclose(table[client, 3], [1, *beside], rtol=1e-5)
     assert table.shape[1] == (4 if on == "test" else 3)
-    assert not table[:, 1].any()      # right after local training it is no other model
+    # Right after local training the model is the same one.
+    assert not table[:, 1].any()
     assert not np.allclose(table[:, 0], table[:, 2])
 
 
@@ -88,14 +92,16 @@ def test_who_is_judged_right_after_training(on, after, lab, federation):
     for client in expected:
         np.testing.assert_allclose(
             table[client, 1, 1:], measured(everybody[client][1].w, *parts(federation, on, client)), rtol=1e-5)
-    assert list(run.group.ups) == who.ids.tolist()      # nobody else sends
+    # Nobody else sends an update.
+    assert list(run.group.ups) == who.ids.tolist()
     run.train(1, judge=False)
-    assert not run.judge(2)[:, 1].any()      # nor are those of the round before
+    # Nor are the participants of the round before.
+    assert not run.judge(2)[:, 1].any()
 
 
 @pytest.mark.parametrize("name", ["fedah", "fedper"])
 def test_whoever_only_is_judged_keeps_nothing(name, lab):
-    """Not even where others do something too (fedah's `idle`)."""
+    """This holds also if other clients act too (fedah's `idle`)."""
     runs = [lab(name, after=after) for after in ("off", "all")]
     for run in runs:
         run.go(2, judge=True)
@@ -109,7 +115,7 @@ def test_whoever_only_is_judged_keeps_nothing(name, lab):
                                       {"attack": Attack("noise", share=.4, scale=5.)},
                                       {"server": Server(clip_norm=1e-3)}], ids=["sign", "noise", "clip"])
 def test_what_the_server_takes_is_not_what_is_judged(sections, lab):
-    """After local training a client is judged by its model, whatever becomes of its update."""
+    """After local training a client's own model is measured, whatever happens to its update."""
     honest, changed = lab(after="all"), lab(after="all", **sections)
     tables = []
     for run in (honest, changed):
@@ -149,7 +155,7 @@ def test_samples_are_judged_in_chunks_and_none_at_all(lab, monkeypatch):
 
 
 class Clock:
-    """A clock that is read: each reading is a second after the one before."""
+    """A clock on which each reading is a second after the one before."""
 
     def __init__(self):
         self.now = 0.
@@ -160,7 +166,7 @@ class Clock:
 
 
 def test_seconds_are_those_since_they_were_asked_for(lab, monkeypatch):
-    """Of each phase by itself: both add up until they are read, and begin anew then."""
+    """The seconds of each phase add up until they are read, and begin anew then."""
     run = lab()
     monkeypatch.setattr(module, "time", Clock())
     run.train(0)
@@ -174,7 +180,8 @@ def test_seconds_are_those_since_they_were_asked_for(lab, monkeypatch):
     run.group.device = SimpleNamespace(type="cuda")
     assert run.group.take_times().tolist() == [0, 0, 1]
     run.group.clients = []
-    assert run.group.take_times().tolist() == [0, 0, 0]      # who hosts nobody trains nowhere
+    # A rank without clients does not train.
+    assert run.group.take_times().tolist() == [0, 0, 0]
 
 
 def test_a_rank_fills_its_own_rows_alone(federation):

@@ -1,4 +1,4 @@
-"""The local part of rank 0's orders: training, what is kept and sent, sums, notes, moves."""
+"""The local part of rank 0's orders: training, kept and sent states, sums, messages, moves."""
 from __future__ import annotations
 
 from typing import NamedTuple
@@ -36,7 +36,7 @@ class Up(NamedTuple):
 
 
 class Sums(Method):
-    """A method that trains nothing: what clients keep and send are simple numbers of theirs."""
+    """A method without training, whose clients keep and send simple numbers."""
     bad = None      # the client, and what it does wrong
 
     def init(self, n):
@@ -107,7 +107,7 @@ def test_rows_are_columns_of_those_who_have_them():
 
 @pytest.mark.parametrize("reduce", ["exact", "float32"])
 def test_sums_are_over_the_hosted_clients(reduce):
-    """With weights of which one is 0, in all and by groups; columns 1 to 3 of clients 1, 4 and 5 are i + 1, i + 2."""
+    """Sums have weights, one of them 0, in all and by groups; columns 1 to 3 of clients 1, 4 and 5 are i + 1, i + 2."""
     group = trained([1, 4, 5], reduce=reduce)
     rows = np.array([[2., 3], [5, 6], [6, 7]])
     for weights in (np.array([.25, 0, .5]), np.array([.125, .5, -.25])):
@@ -132,14 +132,14 @@ def test_numbers_of_which_there_is_no_sum_are_named(reduce, verb):
         else:
             group.sums.weighted_sum(ref, weights, *((np.array([0, 1, 0]), 2) if verb == "group" else ()))
     assert group.context.client == 4
-    # a row with weight 0 is not looked at
+    # A row with weight 0 is not checked.
     assert group.sums.weighted_sum(ref, np.array([.3, 0, .4])) is not None
     assert group.sums.rows(RowRef(UP, 0, 0, 3)).shape == (3, 3)
 
 
 @pytest.mark.parametrize("bad, what", [(("mine", 4), "non-finite values of 6"), (("range", 4), "out of the range")])
 def test_a_state_of_which_there_is_no_sum_is_refused(bad, what):
-    """By the client and the field, as soon as it is kept: the server may never look."""
+    """The error names client and field as soon as the state is kept, because the server may never read it."""
     group = lab(bad=bad).group
     group.messages = dict.fromkeys(group.clients, group.method.message_template())
     with pytest.raises(exact.NotFinite, match=f"^update of a has .*{what}"):
@@ -182,7 +182,7 @@ def test_notes_are_sums_with_their_scales(reduce):
 
 
 def test_the_local_training_of_a_round():
-    """The rate decays by a factor a round, from the first one on; an opening (round -1) has the first rate."""
+    """The rate decays by a factor in each round; the warm-up round (-1) has the first rate."""
     train = Train(batch=7, lr=.08, lr_decay=.5, momentum=.3, epochs=4, steps=9, nesterov=True, weight_decay=.01,
                   clip_norm=2., label_smoothing=.1)
     group = lab(train=train, seed=12).group
@@ -212,7 +212,7 @@ def test_attackers_flip_labels_for_training_alone():
 
 
 def test_a_round_is_given_up_before_the_next_client():
-    """When the run was asked to stop longer ago than checkpoint.grace; with the last one done it is not."""
+    """It is if the stop was requested longer ago than checkpoint.grace, but not after the last client."""
     run = lab(checkpoint=Checkpoint(grace=2.5))
     group, seconds = run.group, iter((0., 2.5, 2.6))
     group.messages = dict.fromkeys(group.clients, run.method.message_template())
@@ -227,7 +227,7 @@ def test_a_round_is_given_up_before_the_next_client():
 
 @pytest.mark.parametrize("graphs", ["off", "on"])
 def test_a_round_is_given_up_between_the_steps_of_many_clients(graphs):
-    """Recorded or not: what is trained at once may take longer than the grace."""
+    """Clients that are trained at once may take longer than the grace, with recorded steps or not."""
     run = Lab(method("fedavg", mlp()), Digits(SIZES), Vmap(graphs=graphs), checkpoint=Checkpoint(grace=2.5))
     run.group.receive_shared([True], [run.shared.w])
     asked = iter((0., 2.5, 2.6))
@@ -262,13 +262,13 @@ def test_clients_move_with_their_states():
 
 
 def test_rows_are_restored_from_a_file_in_runs_of_neighbours(tmp_path, monkeypatch):
-    """Of the clients hosted here alone: 1, 2 and 5 of those that the file holds."""
+    """Only hosted clients are restored: 1, 2 and 5 of those in the file."""
     homes, read = np.array([0, 0, 0, 1, 1, 0]), []
     group = lab(homes=homes).group
     ids = np.array([1, 2, 3, 5])
 
     class Rows(NamedTuple):
-        """In place of a Checkpoint."""
+        """Takes the place of a Checkpoint."""
         path: str
 
         def read_rows(self, start, stop):

@@ -1,4 +1,4 @@
-"""Memory that is freed and asked for again stays with the process."""
+"""Memory that is freed and allocated again stays with the process."""
 from __future__ import annotations
 
 import platform
@@ -37,9 +37,10 @@ def faults(*arguments: str) -> int:
 
 @pytest.mark.skipif(not GLIBC, reason="the C library is not glibc")
 def test_pages_are_not_asked_for_again():
-    """A step of 64 MB, ten times."""
+    """A step that uses 64 MB is repeated ten times."""
     assert malloc.keep_freed_memory()
-    assert faults() > 100 > 50 > faults("keep")      # the pages are large ones where the system makes them so
+    # There are few faults because pages may be large ones on some systems.
+    assert faults() > 100 > 50 > faults("keep")
 
 
 def test_every_rank_does_it(monkeypatch):

@@ -1,4 +1,4 @@
-"""Further measures of a client: by hand, against scikit-learn, and of one's own."""
+"""Further measures of a client: by hand, against scikit-learn, and by a user's own function."""
 from __future__ import annotations
 
 import math
@@ -30,7 +30,7 @@ def logits_of(probabilities) -> torch.Tensor:
 @settings(max_examples=30)
 @given(n=st.integers(2, 40), c=st.integers(2, 6), seed=st.integers(0, 999), coarse=st.booleans())
 def test_auc_and_balanced_accuracy_are_scikit_learns(n, c, seed, coarse):
-    """Also with equal probabilities, and with classes that the client does not have."""
+    """This includes equal probabilities, and classes that the client does not have."""
     generator = torch.Generator().manual_seed(seed)
     logits, y = torch.randn(n, c, generator=generator), torch.randint(c, (n,), generator=generator)
     if coarse:
@@ -42,13 +42,14 @@ def test_auc_and_balanced_accuracy_are_scikit_learns(n, c, seed, coarse):
         assert auc(logits, y) == pytest.approx(np.mean([roc_auc_score(y == k, p[:, k]) for k in own]))
         if len(own) == c > 2:
             assert auc(logits, y) == pytest.approx(roc_auc_score(y, p, multi_class="ovr", average="macro"))
-    absent = ~np.isin(logits.argmax(1), own)      # scikit-learn warns of predictions that are no label
+    # scikit-learn warns of predictions that are not among the labels.
+    absent = ~np.isin(logits.argmax(1), own)
     if not absent.any():
         assert balanced_accuracy(logits, y) == pytest.approx(balanced_accuracy_score(y, logits.argmax(1)))
 
 
 def test_auc_by_hand():
-    """Of six pairs the positive sample wins four, and one is equal; the class that nobody has does not count."""
+    """Of six pairs the positive sample wins four, and one is equal; a class without samples does not count."""
     p = logits_of([[.7, .2, .1], [.5, .4, .1], [.2, .7, .1], [.7, .2, .1], [.1, .8, .1]])
     y = torch.tensor([0, 0, 1, 1, 1])
     assert auc(p, y) == pytest.approx((.5 + 1 + 1 + 0 + 1 + 1) / 6)
@@ -62,18 +63,20 @@ def test_balanced_accuracy_by_hand():
     p = logits_of([[.9, .1, 0], [.9, .1, 0], [.9, .1, 0], [.1, .9, 0]])
     assert balanced_accuracy(p, torch.tensor([0, 0, 1, 1])) == .75
     assert balanced_accuracy(p, torch.tensor([0, 0, 0, 1])) == 1
-    assert balanced_accuracy(p, torch.tensor([1, 1, 1, 1])) == .25      # a single class: its recall
+    # With a single class it is the recall of that class.
+    assert balanced_accuracy(p, torch.tensor([1, 1, 1, 1])) == .25
 
 
 def test_calibration_error_by_hand():
-    """Two samples of confidence .55 (one right) and two of .9 (both right) lie in two bins."""
+    """Two samples of confidence .55 (one right) and two of .9 (both right) are in two bins."""
     p = logits_of([[.55, .45], [.45, .55], [.9, .1], [.1, .9]])
     y = torch.tensor([0, 0, 0, 1])
     assert calibration_error(p, y) == pytest.approx((2 * abs(.5 - .55) + 2 * abs(1 - .9)) / 4)
 
 
 def test_calibration_error_has_15_bins_that_hold_their_upper_edge():
-    below, edge, above = ([q, 1 - q] for q in (.6 - 1e-9, .6, .6 + 1e-9))      # .6 is the edge 9 / 15
+    # .6 is the edge 9 / 15
+    below, edge, above = ([q, 1 - q] for q in (.6 - 1e-9, .6, .6 + 1e-9))
     right = torch.tensor([0, 1])
     assert calibration_error(logits_of([below, edge]), right) == pytest.approx(abs(.5 - .6))
     assert calibration_error(logits_of([edge, above]), right) == pytest.approx(np.mean([1 - .6, .6]))
@@ -162,7 +165,7 @@ def test_names_that_only_begin_alike_are_free():
 
 
 def test_every_measured_model_has_its_further_measures(own, mlp, federation):
-    """Before and right after training, after the others, and nan without samples; the first measures stay the same."""
+    """They follow the other measures, which stay the same, before and after training; without samples they are nan."""
     names = ("balanced_accuracy", "mine_measures:spoils", "mine_measures:share_of_zeros")
     labs = [Lab(method("fedavg", mlp), Odd(federation), evaluate=Evaluate(measures=given)) for given in ((), names)]
     plain, further = (lab.go(1, judge=True).judged for lab in labs)
@@ -181,7 +184,7 @@ def test_every_measured_model_has_its_further_measures(own, mlp, federation):
 
 @pytest.mark.parametrize("engine", ["loop", "vmap"])
 def test_on_a_gpu_the_outputs_are_measured_on_the_host(engine, mlp, federation, monkeypatch):
-    """The branches of a GPU, on the CPU: for many clients at once, and for one after another."""
+    """The code for a GPU runs on the CPU, for many clients at once and for one after another."""
     from fedmpi.engines.loop import Loop
     from fedmpi.engines.vmap import Vmap
     names = ("auc", "calibration_error")

@@ -10,7 +10,8 @@ from fedmpi.clients.placement import Pace, assign_homes, place_longest_first
 from fedmpi.method import Participants
 
 HOW = ("balanced", "blocks", "shuffled")
-FIXED = 20      # samples that a client costs beside its own
+# A client costs as much as so many samples, beside its own.
+FIXED = 20
 
 
 @given(sizes=st.lists(st.integers(1, 5000), min_size=1, max_size=60), ranks=st.integers(1, 9),
@@ -25,14 +26,15 @@ def test_every_client_has_one_home_that_may_host(sizes, ranks, server, how):
 def test_balanced_is_balanced(sizes, ranks):
     costs = np.array(sizes) + FIXED
     loads = np.bincount(assign_homes(np.array(sizes), ranks, True), costs, ranks)
-    assert loads.max() <= costs.sum() / ranks + costs.max() * (1 - 1 / ranks)      # any list scheduling
+    # the bound of any list scheduling
+    assert loads.max() <= costs.sum() / ranks + costs.max() * (1 - 1 / ranks)
     best = max(costs.sum() / ranks, costs.max())
     assert loads.max() <= 4 / 3 * best + costs.max()
     assert len(sizes) < ranks or loads.min() > 0
 
 
 def test_a_client_costs_twenty_samples_beside_its_own():
-    """The last of three small clients goes where it is done first: 42 + 21 is as early as 3 x 21, 43 + 21 is later."""
+    """The last of three small clients goes where it ends first: 42 + 21 is as early as 3 x 21, 43 + 21 is later."""
     assert assign_homes(np.array([22, 1, 1, 1]), 2, True).tolist() == [0, 1, 1, 0]
     assert assign_homes(np.array([23, 1, 1, 1]), 2, True).tolist() == [0, 1, 1, 1]
 
@@ -80,7 +82,8 @@ def test_a_slower_rank_gets_less():
     for _ in range(6):
         at = pace.ranks(everyone)
         work = np.bincount(at, minlength=3)
-        facts = pace.record(np.column_stack([work * [0, 1, 3], work]), everyone)      # rank 2 takes three times as long
+        # Rank 2 takes three times as long.
+        facts = pace.record(np.column_stack([work * [0, 1, 3], work]), everyone)
     assert 28 <= work[1] <= 31 and work.sum() == 40
     assert facts["imbalance"] < 1.1 and facts["idle_share"] < .1
 
@@ -94,7 +97,7 @@ def test_an_idle_round_does_not_stop_a_rank_for_good():
 
 
 def measured(pace, everyone, cost_per_second):
-    """Let the ranks report three rounds at their speeds."""
+    """Let the ranks report three rounds with their speeds."""
     for _ in range(3):
         at = pace.ranks(everyone)
         work = np.bincount(at, np.asarray(everyone.sizes) + FIXED, len(cost_per_second))
@@ -116,13 +119,15 @@ def test_clients_leave_a_slow_rank():
     pace.moved(homes, len(ids), .1)
     after = measured(pace, everyone, np.array([1., 300, 100]))["imbalance"]
     assert before > 1.4 and after < 1.1
-    assert pace.moves(left=100) is None      # nothing more to gain
+    # Further moves gain nothing.
+    assert pace.moves(left=100) is None
 
 
 def test_clients_stay_where_moving_takes_longer_than_it_saves():
     def moves(row, left):
         pace, everyone = pace_of([1, 2] * 20, [80] * 40, row), who(range(40), [80] * 40)
-        measured(pace, everyone, np.array([1., 300, 100]))      # a round takes 20 s, of which moving saves 5
+        # A round takes 20 s, of which moving saves 5.
+        measured(pace, everyone, np.array([1., 300, 100]))
         return pace.moves(left)
     assert moves(row=10**8, left=100) is not None
     assert moves(row=10**8, left=0) is None
@@ -158,18 +163,18 @@ def test_moves_never_make_the_slowest_rank_slower(sizes, speeds):
 
 
 def test_the_largest_first_to_whoever_would_finish_first():
-    """By hand: sizes 100, 70, 50, 40, 10 and 20 more of each on three ranks, ties to the lower rank."""
+    """By hand: sizes 100, 70, 50, 40 and 10, each plus 20, on three ranks; ties go to the lower rank."""
     assert assign_homes(np.array([10, 70, 100, 40, 50]), 4, False).tolist() == [2, 2, 1, 3, 3]
     assert assign_homes(np.array([10, 70, 100, 40, 50]), 3, True).tolist() == [1, 1, 0, 2, 2]
     assert assign_homes(np.array([5, 5, 5]), 1, False).tolist() == [0, 0, 0]
-    # the bookkeeping counts: by samples alone all four clients of 1 would join that of 60
+    # Fixed costs count: by samples alone all four clients of 1 would join the client of 60.
     assert assign_homes(np.array([60, 1, 1, 1, 1, 70]), 2, True).tolist() == [1, 1, 0, 1, 0, 0]
 
 
 @given(costs=st.lists(st.integers(1, 500), min_size=1, max_size=30), bins=st.integers(1, 5),
        seed=st.integers(0, 5))
 def test_longest_first_is_its_definition(costs, bins, seed):
-    """A second program of plain lists; equally dear ones in their order."""
+    """The reference uses plain lists; clients with equal costs keep their order."""
     speeds = (1 + np.random.default_rng(seed).integers(0, 4, bins)).tolist()
     loads, place = [0.] * bins, {}
     for cost, item in sorted(((c, i) for i, c in enumerate(costs)), key=lambda pair: (-pair[0], pair[1])):
@@ -181,7 +186,7 @@ def test_longest_first_is_its_definition(costs, bins, seed):
 
 
 def test_blocks_and_shuffled_are_the_known_ones():
-    """The permutation of [1, 1, 1, 2, 2, 3, 3] was drawn by numpy.random.default_rng(5) alone."""
+    """numpy.random.default_rng(5) alone drew the permutation of [1, 1, 1, 2, 2, 3, 3]."""
     sizes = np.array([9, 1, 1, 1, 1, 1, 50])
     assert assign_homes(sizes, 4, False, "blocks").tolist() == [1, 1, 1, 2, 2, 3, 3]
     assert assign_homes(sizes, 3, True, "blocks").tolist() == [0, 0, 0, 1, 1, 2, 2]
@@ -189,33 +194,37 @@ def test_blocks_and_shuffled_are_the_known_ones():
 
 
 def test_the_facts_of_a_round_are_those_of_the_ranks_that_host():
-    """Rank 0 hosts nobody: its seconds count nowhere."""
+    """Rank 0 hosts nobody, so its seconds do not count."""
     pace = Pace(np.array([1, 2, 3, 3]), movable=False)
     pace.ranks(who([0, 1, 2], [30, 80, 80]))
     facts = pace.record(np.array([[9., 99], [2, 5], [3, 7], [1, 6]]), who([0, 1, 2], [30, 80, 80]))
     assert facts == {"seconds_train": 3., "seconds_judge": 7., "imbalance": 1.5, "idle_share": pytest.approx(1 / 3)}
-    rate = np.array([50 / 2, 100 / 3, 100 / 1])      # samples, and 20 for each client or rank, a second
+    # Samples per second, with 20 more for each client or rank.
+    rate = np.array([50 / 2, 100 / 3, 100 / 1])
     assert pace.speeds == pytest.approx(.5 + .5 * rate / rate.mean())
     assert (pace.rounds, pace.seconds) == (1, 3.)
     pace.record(np.array([[0., 0], [5, 5], [3, 7], [1, 6]]), who([0, 1, 2], [30, 80, 80]))
     assert (pace.rounds, pace.seconds) == (2, 4.)
-    pace.record(np.array([[0., 0], [5, 5], [0, 7], [1, 6]]), who([0, 1, 2], [30, 80, 80]))      # one did not train
+    # One rank did not train.
+    pace.record(np.array([[0., 0], [5, 5], [0, 7], [1, 6]]), who([0, 1, 2], [30, 80, 80]))
     assert (pace.rounds, pace.seconds) == (2, 4.)
     idle = pace.record(np.zeros((4, 2)), who([0, 1, 2], [30, 80, 80]))
     assert idle == {"seconds_train": 0., "seconds_judge": 0., "imbalance": pytest.approx(1.), "idle_share": 1.}
 
 
 def test_moves_are_those_by_hand():
-    """Costs 100, 80 and 60 on rank 1, 40 on rank 2, equally fast: the one of 100 moves, both have 140."""
+    """Ranks 1 (costs 100, 80 and 60) and 2 (40) are equally fast; the client of 100 moves, and both have 140."""
     pace = pace_of([1, 1, 1, 2], [80, 60, 40, 20], row=10)
     for rounds in range(3):
-        assert pace.moves(left=100) is None and pace.rounds == rounds      # not measured long enough
+        # Ranks were not measured for long enough.
+        assert pace.moves(left=100) is None and pace.rounds == rounds
         pace.ranks(who(range(4), [80, 60, 40, 20]))
         pace.record(np.array([[0., 0], [2.4, 0], [.4, 0]]), who(range(4), [80, 60, 40, 20]))
     ids, ranks = pace.moves(left=100)
     assert (ids.tolist(), ranks.tolist()) == ([0], [2]) and ids.dtype == ranks.dtype == np.int64
-    assert pace.homes.tolist() == [1, 1, 1, 2]      # not moved yet
-    # a second of 2.4 is saved in each round: worth it until one row takes longer, 10 bytes at so many a second
+    # No client has moved yet.
+    assert pace.homes.tolist() == [1, 1, 1, 2]
+    # Each round saves 1 s of 2.4 s. A row of 10 bytes takes 100 s, so moving pays off if more than 100 rounds are left.
     pace.bandwidth = 10 / 100
     assert pace.moves(left=101) is not None and pace.moves(left=99) is None
     pace.moved(np.array([2, 1, 1, 2]), 1, .5)
@@ -224,7 +233,7 @@ def test_moves_are_those_by_hand():
 
 @pytest.mark.parametrize("small, expected", [(60, None), (101, [1])])
 def test_a_trifle_is_not_worth_moving(small, expected):
-    """Of loads of 1000: 60 or 101 less, where a tenth is asked for."""
+    """Moving saves 60 or 101 of loads of 1000, and must save a tenth."""
     sizes = np.array([1000 - small, small, 980 - 2 * small]) - FIXED
     pace = pace_of([0, 0, 1], sizes, row=0)
     for _ in range(3):

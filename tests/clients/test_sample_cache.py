@@ -1,4 +1,4 @@
-"""The samples that a rank keeps: those used last, within a bound."""
+"""A rank keeps the most recently used samples, within a bound."""
 from __future__ import annotations
 
 import numpy as np
@@ -7,11 +7,12 @@ import torch
 from fedmpi.clients.sample_cache import SampleCache
 from fedmpi.data.federation import Samples
 
-EACH = 2 * (8 + 8) + 8 + 8      # bytes of a client: two training samples of two numbers, and a test sample
+# Bytes of a client with two training samples of two numbers, and a test sample.
+EACH = 2 * (8 + 8) + 8 + 8
 
 
 class Counted:
-    """A federation that notes which clients were read."""
+    """A federation that keeps which clients were read."""
 
     def __init__(self):
         self.read = []
@@ -35,10 +36,12 @@ def test_a_client_is_read_when_it_is_first_used():
 def test_the_least_recently_used_goes_first():
     federation = Counted()
     shelf = SampleCache(federation, torch.device("cpu"), 3 * EACH)
-    for i in (0, 1, 2, 0, 3):      # 1 goes
+    # Client 1 is evicted.
+    for i in (0, 1, 2, 0, 3):
         assert shelf[i]["y_test"].tolist() == [i]
     assert shelf.held == 3 * EACH and federation.read == [0, 1, 2, 3]
-    for i in (0, 2, 3, 1, 0):      # 0 goes for 1, 2 for 0
+    # Client 0 is evicted for 1, and 2 for 0.
+    for i in (0, 2, 3, 1, 0):
         shelf[i]
     assert federation.read == [0, 1, 2, 3, 1, 0] and shelf.held == 3 * EACH
 

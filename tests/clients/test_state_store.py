@@ -80,13 +80,15 @@ def test_states_beyond_the_memory_spill_and_come_back(tmp_path):
     for c in (4, 1, 9, 7, 1, 0):
         for each in (s, whole):
             each.write(c, row(10 * c))
-    assert len(s._rows) == 3 and set(s._rows) == {7, 1, 0}      # the least recently used went
+    # The least recently used states were spilled.
+    assert len(s._rows) == 3 and set(s._rows) == {7, 1, 0}
     assert s.find_touched(range(10)).tolist() == whole.find_touched(range(10)).tolist()
     for c in range(10):
         assert s.digest(c).tolist() == whole.digest(c).tolist()
     s.write(4, row(77))
     assert s.read(4).n == 77 and s.stack([9, 4])["n"].tolist() == [90, 77]
-    assert not list(tmp_path.iterdir())      # the scratch file has no name to be left behind
+    # The scratch file has no name, so it cannot be left behind.
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_state_that_was_spilled_twice_is_the_newer_one():
@@ -121,7 +123,7 @@ def test_a_client_that_was_given_away_is_forgotten(memory):
 
 
 def test_records_that_a_call_cannot_move_at_once(tmp_path, monkeypatch):
-    """As those above 2 GiB: here a call moves three bytes."""
+    """This happens above 2 GiB; here a call moves three bytes."""
     write, read = os.pwrite, os.preadv
     monkeypatch.setattr("os.pwrite", lambda fd, data, at: write(fd, data[:3], at))
     monkeypatch.setattr("os.preadv", lambda fd, parts, at: read(fd, [parts[0][:3]], at))
@@ -132,7 +134,7 @@ def test_records_that_a_call_cannot_move_at_once(tmp_path, monkeypatch):
 
 
 def test_reading_is_use_and_the_bound_is_in_bytes(tmp_path):
-    """Three rows of 24 bytes fit in 72: the one that was neither read nor written for the longest time goes."""
+    """Three rows of 24 bytes fit in 72; the one that was neither read nor written for the longest time is spilled."""
     s = StateStore(store().first, memory=72, scratch=str(tmp_path))
     for c in (1, 2, 3):
         s.write(c, row(c))
@@ -165,7 +167,7 @@ def test_a_file_that_ends_too_early_is_named(tmp_path):
 
 
 def test_digests_are_the_known_ones():
-    """Hashed by hashlib alone, of the bytes 'w float32 (4,)', four floats, 'n int64 ()', an integer."""
+    """hashlib alone hashed these: the bytes 'w float32 (4,)', four floats, 'n int64 ()', an integer."""
     import hashlib
     s = store()
     for client, (w, n) in {0: (np.arange(4), 7), 3: (np.full(4, 5), 5)}.items():

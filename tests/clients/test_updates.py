@@ -1,4 +1,4 @@
-"""What attackers send, what clipping leaves of an update, and what a method cannot carry."""
+"""The updates of attackers, clipped updates, and what a method refuses."""
 from __future__ import annotations
 
 from dataclasses import replace
@@ -37,7 +37,8 @@ def test_a_sign_flipper_sends_the_opposite_of_its_update(sent, name, field, engi
     (lab, flipped), (_, honest) = sent(name, engine, attack=attack), sent(name, engine)
     assert len(lab.group.attackers) == 2
     for client in lab.group.clients:
-        origin = getattr(lab.shared, field, torch.tensor(0.))      # IFCA's clients send a model of no such name
+        # The Shared of IFCA has no field of this name.
+        origin = getattr(lab.shared, field, torch.tensor(0.))
         update = getattr(honest[client], field) - origin
         factor = -3 if client in lab.group.attackers else 1
         torch.testing.assert_close(getattr(flipped[client], field), origin + factor * update, rtol=0, atol=1e-6)
@@ -82,11 +83,13 @@ def test_attackers_are_drawn_once_for_all_and_never_all():
 
 
 def test_clipping_shortens_long_updates_alone():
-    shared, direction = Shared(torch.tensor([1., 2., 3.])), torch.tensor([2., -1., 2.])      # of length 3
+    # The direction has length 3.
+    shared, direction = Shared(torch.tensor([1., 2., 3.])), torch.tensor([2., -1., 2.])
     assert torch.equal(clip_update(shared, Up(shared.phi + direction), 1.5).phi, shared.phi + direction / 2)
     up = Up(shared.phi + direction)
     assert clip_update(shared, up, 3.) is up
-    for bad in (float("nan"), float("inf")):      # stays to be found out
+    # Values that are not finite stay, so that they are found.
+    for bad in (float("nan"), float("inf")):
         assert not clip_update(shared, Up(direction * bad), 1.).phi.isfinite().all()
 
 

@@ -1,4 +1,4 @@
-"""Every verb that `data` offers, each as the client function of a small method: a table for comparing engines."""
+"""Every verb of `data` as the client function of a small method, for comparing engines."""
 from __future__ import annotations
 
 from types import SimpleNamespace
@@ -12,16 +12,19 @@ from fedmpi.engines.batch_plan import LocalTraining
 from fedmpi.engines.step_counter import StepCounter
 from tests.federations import Digits, cnn, mlp
 
-NUMBER = 7      # of the round
+# The number of the round.
+NUMBER = 7
 
 
 class Mine(NamedTuple):
-    w: torch.Tensor      # (d,)
-    s: torch.Tensor      # () a strength of the client's own
+    # (d,)
+    w: torch.Tensor
+    # () a strength of the client's own
+    s: torch.Tensor
 
 
 class Bench:
-    """What an engine asks of a group: training samples and states."""
+    """What an engine needs of hosted clients: training samples and states."""
 
     def __init__(self, sizes=(57, 1, 11, 3, 10), image=False, device="cpu"):
         self.model, self.federation = (cnn if image else mlp)().to(device), Digits(sizes, image=image)
@@ -43,7 +46,7 @@ class Bench:
         return tuple(torch.from_numpy(v).to(self.shared.device) for v in (s.x_train, s.y_train))
 
     def run(self, engine, verb, clients=None, **local) -> dict[int, torch.Tensor]:
-        """Apply a verb with an engine; returns each client's result."""
+        """Apply a verb with an engine; return each client's result."""
         local = LocalTraining(**{"seed": 3, "round": NUMBER, "batch": 10, "epochs": 2, "steps": None, "lr": .05,
                          "momentum": 0.} | local)
         def client(shared, mine, data):
@@ -86,7 +89,7 @@ def pull(model, shared, mine, data):
 
 
 def pulls(model, shared, mine, data):
-    """Two pulls, one on a block, one with a strength of the client's own."""
+    """Train with two pulls, one on a block, one with the client's own strength."""
     return data.descend(model, mine.w, pull=[(shared[model.h], mine.s, model.h), (shared, .3, None)])
 
 
@@ -96,7 +99,7 @@ def pull_momentum(model, shared, mine, data):
 
 
 def pull_only(model, shared, mine, data):
-    """A pull on the block that moves, the rest frozen."""
+    """Train with a pull on the block that moves, with the rest frozen."""
     return data.descend(model, mine.w, only=model.h, pull=[(shared[model.h], .7, model.h)])
 
 
@@ -125,7 +128,7 @@ def best_of_two(model, shared, mine, data):
 
 
 def own_loss(model, shared, mine, data):
-    """A loss of the method's own with arguments, on part of the vector (as FedAH's mix)."""
+    """Train by the method's own loss with arguments, on part of the vector, as FedAH's mix does."""
     features = data.with_features(model.base, shared[model.phi])
 
     def loss(W, z, y, own, h):
@@ -135,7 +138,7 @@ def own_loss(model, shared, mine, data):
 
 
 def own_loss_block(model, shared, mine, data):
-    """The same on a block, with momentum and a pull."""
+    """Train by the method's own loss on a block, with momentum and a pull."""
     def loss(w, x, y, other):
         return model.loss(w, x, y) + .5 * model.loss(other, x, y) + .1 * (w * other).sum()
     return data.descend(loss, mine.w, only=model.h, args=(shared,), momentum=.5,
@@ -143,7 +146,7 @@ def own_loss_block(model, shared, mine, data):
 
 
 def noise(model, shared, mine, data):
-    """A loss that is given noise, and an argument behind it."""
+    """Train by a loss that takes noise and a further argument."""
     def loss(w, x, y, e, centre):
         return model.loss(w, x, y) * (1 + .1 * e[:, 0, 1]) + e[:, 1].sum(1) * (w * centre).sum()
     return data.with_batches(2, 4).descend(loss, mine.w, args=(shared,), noise=(2, 3))
@@ -158,14 +161,14 @@ def with_batches(model, shared, mine, data):
 
 
 def spread(model, shared, mine, data):
-    """The variance of gradients, of all parameters and of a block."""
+    """Return the variance of gradients, of all parameters and of a block."""
     w, all_of_it = data.descend(model, mine.w, pull=[(shared, .5, None)], spread=True)
     part, of_block = data.descend(model, mine.w, only=model.h, momentum=.5, spread=True)
     return torch.cat([w, part, torch.stack([all_of_it, of_block])])
 
 
 def with_added_logits(model, shared, mine, data):
-    """Learn and measure beside a model that stays, on a part of the samples too."""
+    """Train and measure beside a model that stays, also on a part of the samples."""
     residual = data.with_added_logits(model, shared)
     w = residual.descend(model, mine.w, pull=[(shared, .3, None)])
     part = residual.with_added_logits(model, mine.w).subset(.6, 2)
@@ -173,7 +176,7 @@ def with_added_logits(model, shared, mine, data):
 
 
 def plus_scan(model, shared, mine, data):
-    """The same in a loop of the method's own, with a loss of its own, and on features."""
+    """Train beside a model in the method's own loop, with its own loss, and on features."""
     residual = data.with_added_logits(model, shared)
     w, = residual.scan(lambda state, grad: (state[0] - data.lr * grad(model, state[0]),), (mine.w,))
     features = data.with_features(model.base, shared[model.phi]).with_added_logits(model.head, mine.w[model.h])
@@ -182,7 +185,7 @@ def plus_scan(model, shared, mine, data):
 
 
 def other_batches(model, shared, mine, data):
-    """As many passes as the run's, with batches of their own."""
+    """Train as many passes as the run's, with other batches."""
     return data.with_batches(None, 4).descend(model, mine.w)
 
 
@@ -191,14 +194,14 @@ def no_passes(model, shared, mine, data):
 
 
 def subset(model, shared, mine, data):
-    """Learn on a part, and choose by the rest."""
+    """Train on a part of the samples, and choose by the rest."""
     w = data.subset(.8, 3, fixed=True).descend(model, mine.w)
     rest = data.subset(.8, 3, fixed=True, rest=True)
     return torch.where(rest.mean_loss(model, w) < rest.mean_loss(model, shared), w, shared) + data.subset(.5, 1).n
 
 
 def until(model, shared, mine, data):
-    """Repeat until a condition of the client's own holds: those that are done wait for the others."""
+    """Repeat until the client's own condition holds; clients that are done wait for the others."""
     w, going = mine.w, mine.s >= 0
     for k in range(4):
         w = data.with_batches(1, k).descend(model, w, where=going)
@@ -209,12 +212,12 @@ def until(model, shared, mine, data):
 
 
 def numbered(model, shared, mine, data):
-    """An entry of a table of the server's, by the client's number."""
+    """Return an entry of a table of the server, by the client's number."""
     return mine.w * torch.arange(20.)[data.id]
 
 
 def one_by_one(model, shared, mine, data):
-    """Inner products of a client's own vector with the server's."""
+    """Return inner products of a client's own vector with the server's."""
     return data.one_by_one(torch.stack([shared, shared ** 2]).mv, mine.w)
 
 
@@ -223,7 +226,7 @@ def number(model, shared, mine, data):
 
 
 def scan(model, shared, mine, data):
-    """Two models side by side, coupled; what is a client's own travels in the state."""
+    """Train two coupled models side by side; the state carries what is the client's own."""
     def step(state, grad):
         w, theta, s = state
         w = w - data.lr * grad(model, .5 * (w + theta))
@@ -232,7 +235,7 @@ def scan(model, shared, mine, data):
 
 
 def scan_streams(model, shared, mine, data):
-    """The second gradient at where the first one leads, on batches of its own."""
+    """Take the second gradient at the point to which the first one leads, on other batches."""
     def step(state, grad, other):
         w, = state
         return (w - data.lr * other(model, w - data.lr * grad(model, w)),)

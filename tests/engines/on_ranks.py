@@ -1,5 +1,5 @@
-"""All settings of local training at once, on several ranks: `python -m tests.engines.on_ranks` under mpiexec, or
-forked. Rank 0 prints the digests of both engines as JSON."""
+"""Train with all settings of local training at once on several ranks, which are forked or started by mpiexec as
+`python -m tests.engines.on_ranks`. Rank 0 prints the digests of both engines as JSON."""
 from __future__ import annotations
 
 import json
@@ -21,8 +21,8 @@ TRAIN = Train(lr=.003, schedule="cosine", warm_up=1, optimizer="adamw", weight_d
 
 
 def digest(world, engine) -> str | None:
-    """Return the digest of two rounds of FedPer, at rank 0. Convolutions of several clients at once may differ in their
-    last bits, so the vectorised engine trains a network without any."""
+    """Return the digest of two rounds of FedPer at rank 0. The vectorised engine trains a network without convolutions,
+    because those of several clients at once may differ in their last bits."""
     federation = Digits(image=True)
     homes = assign_homes(federation.sizes, world.size, False, "balanced", seed=1)
     model = cnn() if engine.name == "loop" else build_model(MLP(hidden=8), (8, 8, 1), np.dtype("uint8"), 10, seed=5)

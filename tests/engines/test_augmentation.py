@@ -67,7 +67,7 @@ def test_draws_depend_on_seed_round_client_and_stream(other):
 
 
 def test_draws_do_not_depend_on_what_else_is_asked_for():
-    """Not on the number of steps, on the rate or on the optimizer; and a crop is the same with and without mirrors."""
+    """They do not depend on steps, rate or optimizer; and a crop is the same with and without mirrors."""
     drawn = draw_changes(LOCAL, 4, 0, 20)
     np.testing.assert_array_equal(draw_changes(LOCAL._replace(lr=9., epochs=5), 4, 0, 7), drawn[:7])
     crops = draw_changes(LOCAL._replace(augmentation=Augmentation(padding=2)), 4, 0, 20)
@@ -78,7 +78,7 @@ def test_draws_do_not_depend_on_what_else_is_asked_for():
 
 
 def test_the_draws_are_those_of_earlier_runs():
-    """So that a run may go on from a checkpoint of another version."""
+    """So a run can continue from a checkpoint of another version."""
     assert draw_changes(LOCAL, 4, 0, 2)[1, :4].tolist() == [[-2, 0, 0], [2, -1, 1], [2, -1, 0], [-1, -1, 0]]
 
 
@@ -104,7 +104,7 @@ def test_both_engines_train_on_the_same_images(bench, verb, augmentation):
 
 
 def test_the_cohort_sees_the_bits_that_the_loop_sees(bench):
-    """Also of images gathered in several pieces."""
+    """This also holds for images that are gathered in several pieces."""
     from fedmpi.engines import loop
     from fedmpi.engines.cohort import Cohort, pad_samples
     order = (0, 2, 3, 1)

@@ -100,7 +100,7 @@ def test_features_of_a_function_can_be_trained_on(ask, engine):
 
 @engines
 def test_a_step_sees_the_mean_over_its_batch_alone(ask, engine, federation):
-    """The mean of the means over batches, weighted by their samples, is the mean over all samples; no gradient."""
+    """Means over batches, weighted by their samples, give the mean over all samples; a step takes no gradient here."""
     def question(method, w, data):
         def step(state, grad):
             total, seen, w = state

@@ -1,7 +1,7 @@
-"""The batches of a client, and all else that is drawn for it: what they cover, and what they depend on.
+"""The batches of a client and its other draws: what they cover, and what they depend on.
 
 KNOWN and the other numbers here were drawn without the code under test, by a Philox generator of NumPy whose seed
-sequence was given the 32-bit words of (seed, round, client, stream): whoever draws anything else changes every run."""
+sequence had the 32-bit words of (seed, round, client, stream). If these draws changed, every run would change."""
 from __future__ import annotations
 
 from itertools import combinations, product
@@ -57,7 +57,7 @@ def samples(drawn) -> list[np.ndarray]:
 
 @pytest.mark.parametrize("key", KNOWN, ids=str)
 def test_batches_are_the_known_ones(key):
-    """Of 12 samples in batches of 5: the last one has 2, and zeros behind them."""
+    """12 samples are in batches of 5, so the last batch has 2, followed by zeros."""
     seed, when, client, stream = key
     drawn = draw_batches(BASE._replace(seed=seed, round=when, batch=5), client, stream, 12)
     order = KNOWN[key]
@@ -69,9 +69,11 @@ def test_later_epochs_go_on_with_the_same_generator():
     epochs = [[1, 0, 6, 5, 2, 4, 3], [0, 1, 2, 4, 3, 6, 5], [2, 0, 5, 3, 1, 4, 6]]
     whole = draw_batches(BASE._replace(batch=7, epochs=3), 4, 0, 7)
     assert whole.index.tolist() == epochs and whole.count.tolist() == [7, 7, 7]
-    larger = draw_batches(BASE._replace(batch=8, epochs=3), 4, 0, 7)      # a batch that no client fills
+    # No client fills this batch.
+    larger = draw_batches(BASE._replace(batch=8, epochs=3), 4, 0, 7)
     assert larger.index.tolist() == [[*e, 0] for e in epochs] and larger.count.tolist() == [7, 7, 7]
-    steps = draw_batches(BASE._replace(batch=4, epochs=1, steps=5), 4, 0, 7)      # two epochs, and a batch of the third
+    # Two epochs, and one batch of the third.
+    steps = draw_batches(BASE._replace(batch=4, epochs=1, steps=5), 4, 0, 7)
     assert steps.count.tolist() == [4, 3, 4, 3, 4]
     assert [b.tolist() for b in samples(steps)] == [epochs[0][:4], epochs[0][4:], epochs[1][:4], epochs[1][4:],
                                                     epochs[2][:4]]
@@ -87,7 +89,7 @@ def test_later_epochs_go_on_with_the_same_generator():
     (3, [3.19597006, -.85359627, -1.21136355, .22191797, -1.09597731, .96470875],
      [.56025225, -1.19054031, 1.00344467, .608913, -.10663863, -.41826198])])
 def test_noise_is_the_known_one(stream, first, second):
-    """Of a stream of its own, NOISE above that of the batches it goes with."""
+    """Its stream is that of its batches plus NOISE."""
     drawn = draw_noise(BASE._replace(batch=2), 4, stream, (3,))
     for expected in (first, second):
         found = next(drawn)
@@ -97,7 +99,7 @@ def test_noise_is_the_known_one(stream, first, second):
 
 
 def test_noise_goes_with_the_samples_of_its_batch():
-    """What a loss is given beside a batch is cut as the last batch is."""
+    """Noise for a loss is as short as the last batch."""
     data = LoopData(torch.arange(3.)[:, None], torch.zeros(3, dtype=torch.int64), 4, BASE._replace(batch=2), stream=3)
     batches = list(data.noisy_batches((3,)))
     assert [tuple(e.shape) for _, _, e in batches] == [(2, 3), (1, 3)]
@@ -113,20 +115,23 @@ def test_an_attackers_noise_is_the_known_one():
 
 
 def test_shares_are_the_known_ones():
-    """In round 2 of stream 3 ten samples are drawn as ROUND, for good as FIXED, in round 3 as NEXT."""
+    """Of ten samples stream 3 draws ROUND in round 2, NEXT in round 3, and FIXED for all rounds."""
     this, fixed, after = [2, 4, 9, 3, 5, 8, 6, 0, 7, 1], [5, 3, 9, 7, 2, 6, 0, 8, 4, 1], [0, 9, 8, 5, 4, 7, 3, 2, 1, 6]
     then = BASE._replace(round=3)
     assert FIXED_ROUND == 2 ** 32 - 2
     assert draw_subset(BASE, 4, 3, 10, .8, False, False).tolist() == this[:8]
     assert draw_subset(BASE, 4, 3, 10, .8, False, True).tolist() == this[8:]
     assert draw_subset(then, 4, 3, 10, .55, False, False).tolist() == after[:5]
-    for local in (BASE, then):      # held out once for all rounds
+    # These are held out in all rounds.
+    for local in (BASE, then):
         assert draw_subset(local, 4, 3, 10, .7, True, False).tolist() == fixed[:7]
         assert draw_subset(local, 4, 3, 10, .7, True, True).tolist() == fixed[7:]
-    for share, kept in ((.01, 1), (0., 1), (.29, 2), (.3, 3), (1., 10), (.999, 9)):      # .3 * 10 is 3, not 2.999...
+    # .3 * 10 counts as 3, not 2.999...
+    for share, kept in ((.01, 1), (0., 1), (.29, 2), (.3, 3), (1., 10), (.999, 9)):
         assert draw_subset(BASE, 4, 3, 10, share, False, False).tolist() == this[:kept]
         assert draw_subset(BASE, 4, 3, 10, share, False, True).tolist() == this[min(kept, 9):]
-    assert len(draw_subset(BASE, 4, 3, 100, .29, False, False)) == 29  # though .29 * 100 is less in floating point
+    # .29 * 100 is less than 29 in floating point.
+    assert len(draw_subset(BASE, 4, 3, 100, .29, False, False)) == 29
     assert (
         draw_subset(BASE, 4, 3, 1, 0.5, False, False).tolist()
         == draw_subset(BASE, 4, 3, 1, 0.5, False, True).tolist()
@@ -141,7 +146,8 @@ def test_a_share_and_the_rest_are_everything(n, share, fixed):
     if len(kept) < n:
         assert sorted([*kept, *rest]) == list(range(n))
     else:
-        assert rest.tolist() == [kept[-1]]      # at least one, which is among the others then
+        # At least one sample is held out, which then also trains.
+        assert rest.tolist() == [kept[-1]]
 
 
 @given(n=st.integers(1, 70), batch=st.integers(1, 20), epochs=st.integers(1, 4))
@@ -164,14 +170,15 @@ def test_steps_in_place_of_epochs_are_the_first_batches(n, steps):
 
 
 def test_every_sample_is_as_likely_at_every_place():
-    """Chi-square over 3,000 clients' first epochs of 6 samples: 36 places, 25 degrees of freedom."""
+    """Chi-square test on 3,000 clients' first epochs of 6 samples, with 36 places and 25 degrees of freedom."""
     orders = np.stack([draw_batches(BASE._replace(batch=6), client, 0, 6).index[0] for client in range(3000)])
     counts = np.array([np.bincount(column, minlength=6) for column in orders.T])
-    assert ((counts - 500) ** 2 / 500).sum() < 60      # 1 in 10,000 by chance
+    # The probability of more is 1 in 10,000.
+    assert ((counts - 500) ** 2 / 500).sum() < 60
 
 
 def test_every_use_draws_something_else():
-    """Batches, their noise, held-out parts, in all rounds, clients and seeds: no two have an order or noise alike."""
+    """Batches, their noise and held-out parts of all rounds, clients and seeds differ in their order and numbers."""
     orders, numbers = {}, {}
     for seed, when, client, stream in product((0, 1, 2), (-1, 0, 1, 255, 256, 257, 65536), (0, 1, 256), (0, 1, 2)):
         local = BASE._replace(seed=seed, round=when, batch=30)
@@ -179,7 +186,8 @@ def test_every_use_draws_something_else():
         orders[key] = draw_batches(local, client, stream, 30).index[0]
         numbers[key] = next(draw_noise(local, client, stream, (20,)))[0]
         orders[*key, "fixed"] = draw_subset(local, client, stream, 30, 1., True, False)
-    assert len({tuple(order) for order in orders.values()}) == 3 * 7 * 9 + 3 * 9      # held out: alike in all rounds
+    # Held-out parts are the same in all rounds.
+    assert len({tuple(order) for order in orders.values()}) == 3 * 7 * 9 + 3 * 9
     for one, other in combinations(list(numbers)[:60], 2):
         assert abs(np.corrcoef(numbers[one], numbers[other])[0, 1]) < .95
     flat = np.concatenate(list(numbers.values()))
@@ -190,11 +198,13 @@ def test_every_use_draws_something_else():
 def test_other_batches_replace_epochs_and_steps():
     local = BASE._replace(epochs=3, steps=7)
     assert change_batches(local, None) == change_batches(local, None, 4) == local
-    assert change_batches(local, 2) == local._replace(epochs=2, steps=5)      # as 7 steps are to 3 epochs, rounded up
+    # 2 epochs take 2 / 3 of the 7 steps of 3 epochs, rounded up.
+    assert change_batches(local, 2) == local._replace(epochs=2, steps=5)
     assert change_batches(local._replace(steps=None), 2) == local._replace(epochs=2, steps=None)
     assert [change_batches(local, n).steps for n in (0, 1, 3, 6)] == [0, 3, 7, 14]
     assert count_local_steps(change_batches(local, 0), 20) == 0
-    assert count_local_steps(change_batches(change_batches(local, 0), 4), 20) == 0      # of nothing
+    # Without epochs there are no steps.
+    assert count_local_steps(change_batches(change_batches(local, 0), 4), 20) == 0
     assert change_batches(local, 0, 5) == local._replace(epochs=0, steps=5)
 
 

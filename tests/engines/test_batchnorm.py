@@ -1,4 +1,4 @@
-"""BatchNorm's running statistics in a flat vector: forward passes in training move them, nothing else does."""
+"""BatchNorm's running statistics in a flat vector: only forward passes in training change them."""
 from __future__ import annotations
 
 import numpy as np

@@ -1,4 +1,4 @@
-"""BatchNorm's running statistics: a client's own or averaged, and never carried from client to client by a module."""
+"""BatchNorm's running statistics are local or averaged, and a module never carries them from client to client."""
 from __future__ import annotations
 
 import copy
@@ -29,7 +29,7 @@ METHODS = [("fedavg", {}), ("local", {}), ("fedmhc", {}), ("fedmhc", {"anchor": 
 
 
 def leak(name, policy, settings) -> float:
-    """Return how much a client's round depends on whom the same rank trained before it."""
+    """Return how much a client's round depends on the client that the same rank trained before it."""
     run = lab(name, policy, **settings).go(1)
     alone, after = ({"0": torch.cat([v.flatten() for state in run.apply(run.method.client, ids, 1)[1] for v in state])}
                     for ids in ([1], [2, 3, 1]))
@@ -45,7 +45,7 @@ def test_no_statistics_leak_from_client_to_client(name, settings, policy):
 @policies
 @pytest.mark.parametrize("name, settings", [m for m in METHODS if m[1] != {"anchor": "local"}])      # which walks
 def test_a_leak_would_be_seen(name, settings, policy, monkeypatch):
-    """With a module that keeps its statistics, as a module does by itself."""
+    """A plain module keeps its statistics, and so they leak."""
     original = Net.bind
 
     def keeping(net, w):
@@ -59,7 +59,7 @@ def test_a_leak_would_be_seen(name, settings, policy, monkeypatch):
 
 
 def by_hand(rounds, average):
-    """FedAvg with a module per client. Return the global vector and each client's module as it is judged."""
+    """Run FedAvg with a module per client; return the global vector and each client's module for evaluation."""
     model, federation = model_of(), Digits(SIZES, image=True)
     share = torch.tensor(SIZES) / sum(SIZES)
     w, modules = model.start, [normed() for _ in SIZES]
@@ -68,7 +68,8 @@ def by_hand(rounds, average):
         for i, module in enumerate(modules):
             own = copy.deepcopy(module)
             load(module, model, w)
-            if not average:      # only parameters are taken over
+            # The client takes over only parameters.
+            if not average:
                 module.load_state_dict(dict(own.named_buffers()), strict=False)
             s = federation.client(i)
             local = batch_plan.LocalTraining(
@@ -105,7 +106,8 @@ def test_what_is_local_stays_at_the_client():
     assert not batchnorm.gather_statistics(run.shared.phi, model.base.buffers).any()
     rows = torch.stack([run.mine(i).statistics for i in range(4)])
     assert torch.pdist(rows).min() > .01
-    theta = batchnorm.gather_statistics(run.mine(0).theta, model.buffers)      # a personal model has its own
+    # A personal model has its own statistics.
+    theta = batchnorm.gather_statistics(run.mine(0).theta, model.buffers)
     assert (theta - rows[0]).abs().max() > 1e-4
 
 
@@ -148,7 +150,8 @@ def test_what_is_addressed_to_a_client_carries_its_own_statistics():
     assert all(torch.equal(batchnorm.gather_statistics(w, kept.model.buffers), row) for w in data.message.models)
     assert data.message.other is note.other and kept._addressed(data_of(), row).message is None
     assert not batchnorm.gather_statistics(kept.init(4)[0].w, kept.model.buffers).any()
-    assert torch.equal(note.models[2], kept.model.start)      # the note itself is left alone
+    # The message itself is not changed.
+    assert torch.equal(note.models[2], kept.model.start)
 
 
 def test_the_personal_model_is_judged_with_its_own_statistics():
@@ -188,7 +191,8 @@ def test_the_wrapped_method_is_the_method():
     run = lab("fedah", mix_lr=.3)
     kept, plain = run.method, method("fedah", model_of("average"), mix_lr=.3)
     assert isinstance(kept, type(plain)) and (kept.title, kept.mix_lr, kept.idles) == (plain.title, .3, plain.idles)
-    again = kept.with_model(model_of())      # as a rank does for its device
+    # A rank does so for its device.
+    again = kept.with_model(model_of())
     assert "statistics" in again.init(3)[1]._fields
     for other in (model_of("average"), mlp()):
         assert "statistics" not in batchnorm.bind_method(plain, other).init(3)[1]._fields
@@ -196,7 +200,7 @@ def test_the_wrapped_method_is_the_method():
 
 @policies
 def test_heads_with_statistics(policy):
-    """FedMHC clusters heads in which BatchNorm is, and still no client leaks."""
+    """FedMHC clusters heads that contain BatchNorm, and still no statistics leak."""
     head = ("5", "6", "8")
     run = lab("fedmhc", policy, head).go(2)
     model = run.method.model
@@ -239,7 +243,7 @@ def test_methods_that_compute_with_whole_models_need_the_average(name):
 
 
 class Counter(nn.Module):
-    """Not BatchNorm: nobody knows what its buffer means."""
+    """A module that is not BatchNorm, with a buffer of unknown meaning."""
 
     def __init__(self):
         super().__init__()
@@ -250,7 +254,7 @@ class Counter(nn.Module):
 
 
 class Own(nn.Sequential):
-    """A network of somebody else's, with BatchNorm."""
+    """A third party's network with BatchNorm."""
 
     def __init__(self):
         super().__init__(nn.Linear(64, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 10))

@@ -1,4 +1,4 @@
-"""Convolutions as products of patches: what the layers themselves give, within 1e-5, under vmap too."""
+"""Convolutions as products of patches give the layers' results within 1e-5, also under vmap."""
 from __future__ import annotations
 
 import numpy as np
@@ -39,7 +39,7 @@ def test_what_is_left_to_pytorch(layer):
 
 @pytest.mark.parametrize("verb", [plain, momentum, with_features, own_loss_block, class_sums, scan])
 def test_clients_are_trained_alike(bench, verb, monkeypatch):
-    """By every verb, on the feature extractor alone too; in between, the layers are PyTorch's again."""
+    """This holds for every verb, also on the feature extractor alone; between calls the layers are PyTorch's again."""
     used = []
 
     def convolve(layer, x, real=convolutions.convolve):

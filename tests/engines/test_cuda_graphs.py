@@ -1,5 +1,5 @@
-"""Steps that are recorded and replayed are those that are called: on a CPU by the same way through memory, on a GPU,
-where there is one, as CUDA graphs."""
+"""Recorded and replayed steps give the results of called ones: as CUDA graphs if there is a GPU, otherwise on a CPU
+with the same use of memory."""
 from __future__ import annotations
 
 import pytest
@@ -16,23 +16,24 @@ SIZES = (57, 1, 11, 3, 10)
 
 
 def checked() -> None:
-    """Nobody waits for the end."""
+    """Do nothing: nobody waits for the end."""
 
 
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("image", [False, True], ids=["mlp", "cnn"])
 @pytest.mark.parametrize("verb", [plain, momentum, pulls, pull_momentum, only_head, clip, spread, with_features])
 def test_not_a_bit_apart(verb, image, device):
-    """Many steps with as many clients, and few."""
+    """There are both many and few steps with the same number of clients."""
     bench, engines = Bench(SIZES, image, device), [Vmap(graphs=mode) for mode in ("off", "on")]
     for engine in engines:
-        engine.unfolded = []      # on a GPU each would time the ways of a convolution by itself
+        # On a GPU each engine would time the ways of a convolution by itself.
+        engine.unfolded = []
     called, replayed = (bench.run(engine, verb, epochs=4) for engine in engines)
     assert all(torch.equal(called[c], replayed[c]) for c in bench.clients)
 
 
 def test_the_way_that_can_be_recorded_is_taken(monkeypatch):
-    """Once for each number of clients that still have a batch: 10 steps for one, 2 for two, 2 for all."""
+    """It records once for each number of clients that still have a batch: 10 steps for one, 2 for two, 2 for all."""
     recorded = []
 
     def record(step, stream):
@@ -53,7 +54,7 @@ def test_every_step_is_taken(times):
 
 
 def test_what_cannot_be_recorded_is_called(monkeypatch, caplog):
-    """With one line in the log, for all that follows."""
+    """The log has one line for this and all further steps."""
     def record(step, stream):
         raise RuntimeError("operation not permitted when stream is capturing\nmore lines")
     monkeypatch.setattr(cuda_graphs, "record_step", record)

@@ -1,4 +1,4 @@
-"""Which engine `auto` takes on a CPU, and that unusual networks train the same wherever it can be told."""
+"""Which engine `auto` takes on a CPU, and unusual networks, which train the same with all engines that can."""
 from __future__ import annotations
 
 from types import SimpleNamespace
@@ -21,7 +21,7 @@ from tests.methods.table import NAMES, SHOWN, marked
 
 
 class Given:
-    """Settings of a network that a function makes."""
+    """Settings of a network that a given function makes."""
 
     def __init__(self, make):
         self.make = make
@@ -75,7 +75,7 @@ def test_a_network_of_one_layer(name):
 
 @pytest.mark.parametrize("settings", [{}, {"anchor": "local"}])
 def test_dropout_does_not_depend_on_who_was_judged(settings):
-    """Training drops, judging does not, whatever was done before."""
+    """Training drops units and evaluation does not, whatever was done before."""
     labs = [Lab(method("fedmhc", model(Given(dropout)), **settings), Digits(), share=.6) for _ in range(3)]
     labs[0].go(3)
     labs[1].go(3, judge=True)
@@ -87,7 +87,7 @@ def test_dropout_does_not_depend_on_who_was_judged(settings):
 
 @pytest.mark.parametrize("name, settings", [("fedavg", {}), ("fedmhc", {"anchor": "local"})])
 def test_dropout_drops(name, settings):
-    """In `descend` and in `walk`."""
+    """It does so in `descend` and in `walk`."""
     nets = model(Given(dropout)), model(Given(lambda: dropout(0.)))
     assert torch.equal(nets[0].start, nets[1].start)
     dropped, whole = (Lab(method(name, net, **settings), Digits((20,) * 4)).go(1) for net in nets)
@@ -107,7 +107,7 @@ def test_the_probe_leaves_to_loop_what_vmap_cannot_train():
 
 
 def test_a_gpu_is_timed_once_and_a_restart_takes_the_choice_over(monkeypatch):
-    """By all that a run does for it, on a rank that says it has a GPU."""
+    """The test does all that a run does for it, on a rank that claims to have a GPU."""
     lab, said = Lab(method("fedavg", mlp()), Digits()), []
     run = SimpleNamespace(pool=lab.pool, config=lab.config, state=lab, progress=SimpleNamespace(say=said.append))
     monkeypatch.setattr(lab.group, "take_times", lambda: np.array([0., 0., 1.]))
@@ -115,14 +115,15 @@ def test_a_gpu_is_timed_once_and_a_restart_takes_the_choice_over(monkeypatch):
     choose_engine(run, None)
     why = "2.000 s for loop, 0.500 s for vmap on the first clients"
     assert (lab.group.engine.name, lab.group.engine_why, said) == ("vmap", why, [f"engine vmap: {why}"])
-    monkeypatch.setattr(engine_choice, "time_engines", None)      # never asked again
+    # The engines are never timed again.
+    monkeypatch.setattr(engine_choice, "time_engines", None)
     for kept in ("loop", "vmap"):
         choose_engine(run, SimpleNamespace(books={"engine": kept, "engine_why": f"{kept} was faster"}))
         assert (lab.group.engine.name, lab.group.engine_why) == (kept, f"{kept} was faster")
 
 
 def test_the_probe_trains_each_rank_s_first_clients_twice(monkeypatch):
-    """Eight at most, with messages as they come; the seconds are those of the second time."""
+    """It trains eight clients at most, with their messages; the seconds are those of the second time."""
     lab, seen = Lab(method("fedavg", mlp()), Digits((3,) * 11)), []
 
     class Engine:
@@ -139,7 +140,7 @@ def test_the_probe_trains_each_rank_s_first_clients_twice(monkeypatch):
 
 
 def test_the_border_between_the_engines(monkeypatch):
-    """Up to SMALL parameters many clients at once, and one by one above; 64 hidden units have 4,810."""
+    """Up to SMALL parameters many clients are trained at once, and one by one above; 64 hidden units have 4,810."""
     chosen = method("fedavg", model(MLP(hidden=64)))
     for border, expected in ((4810, "vmap"), (4809, "loop")):
         monkeypatch.setattr(engine_choice, "SMALL_NETWORK", border)

@@ -1,4 +1,4 @@
-"""The vectorised engine gives what the looped one gives, and the comparison would notice if it did not."""
+"""The vectorised engine gives the results of the looped one, and the comparison would notice if it did not."""
 from __future__ import annotations
 
 import pytest
@@ -21,7 +21,7 @@ def bench(request):
 
 @pytest.fixture(scope="module")
 def results(bench):
-    """What every client gets from a verb, by engine; computed once."""
+    """The results of a verb for every client, by engine; computed once."""
     found = {}
 
     def get(engine, verb):
@@ -56,9 +56,10 @@ def test_vectorised_is_looped(results, verb):
 
 @pytest.mark.parametrize("verb", [class_sums, mean_loss, subset], ids=lambda verb: verb.__name__)
 def test_samples_of_several_blocks_count_like_those_of_one(verb):
-    """Passes without gradients take whole blocks of samples: clients with several, and one with less than one."""
+    """Passes without gradients take whole blocks of samples; clients have several blocks, and one has less than one."""
     bench = Bench((2 * SAMPLES_PER_BLOCK + 3, SAMPLES_PER_BLOCK, 5))
-    assert difference(bench, Loop(), Vmap(), verb) < 1e-4      # sums of up to 131 outputs
+    # The tolerance is for sums of up to 131 outputs.
+    assert difference(bench, Loop(), Vmap(), verb) < 1e-4
 
 
 @pytest.mark.parametrize("local", LOCALS.values(), ids=LOCALS.keys())
@@ -70,7 +71,7 @@ def test_vectorised_is_looped_whatever_the_local_training(bench, local):
 @pytest.mark.slow("every verb, cut into chunks")
 @pytest.mark.parametrize("verb", VERBS.values(), ids=VERBS.keys())
 def test_chunks_do_not_matter(bench, results, verb):
-    """Not in a single bit, for networks that `auto` trains in this way: a chunk is what a rank happens to host.
+    """No bit changes for networks that `auto` trains in this way, since chunks depend on the clients that a rank hosts.
 
     Without the largest client, the others are cut into chunks of three and one. So the client of 11 samples, which has
     two batches, has another place in its chunk than among all five."""
@@ -84,13 +85,14 @@ def test_chunks_do_not_matter(bench, results, verb):
 def test_little_memory_makes_small_chunks(bench):
     engine = Vmap(memory=1)
     assert difference(bench, Loop(), engine, plain) < 1e-5
-    assert not isinstance(bench.context.client, list)      # one client after another
+    # Clients are trained one after another.
+    assert not isinstance(bench.context.client, list)
     bench.run(Vmap(), plain)
     assert sorted(bench.context.client) == bench.clients
 
 
 class Crowded(Vmap):
-    """An engine on a device that has room for so many clients; notes how many it was asked to take."""
+    """An engine on a device that has room for so many clients; it keeps how many it was asked to take."""
     room, asked = 2, ()
 
     def _together(self, function, clients, *rest):
@@ -101,7 +103,7 @@ class Crowded(Vmap):
 
 
 def test_out_of_memory_halves_the_chunks():
-    """From 9 clients at once to 4 and to 2, for good; no client is left out or trained twice."""
+    """The engine goes from 9 clients at once to 4 and to 2, permanently; no client is left out or trained twice."""
     engine, bench = Crowded(), Bench((57, 1, 11, 3, 10, 4, 5, 6, 7))
     found = list(engine.apply(lambda shared, mine, data: mine.w * data.n, bench.clients, bench.shared, bench,
                               REHEARSAL_TRAINING))
@@ -115,9 +117,10 @@ def test_out_of_memory_halves_the_chunks():
 
 
 def test_chunks_are_as_many_clients_as_fit(bench):
-    """The largest first; as large as it, with ten vectors of parameters each. A sample is 64 numbers."""
+    """The largest comes first, and all count as large as it, with ten vectors of parameters. A sample is 64 numbers."""
     bytes_of = [4 * 64 * n + 10 * 4 * bench.model.size for n in (57, 11, 10, 3, 1)]
-    if len(bench.model.shapes[0]) == 4:      # bytes, which become floats
+    # Bytes become floats.
+    if len(bench.model.shapes[0]) == 4:
         assert bench.training(0)[0].dtype == torch.uint8
     for memory, expected in ((2 * bytes_of[0], (2, 3 if 2 * bytes_of[0] >= 3 * bytes_of[2] else 2)),
                              (2 * bytes_of[0] - 1, (1,)), (5 * bytes_of[0], (5,))):
@@ -128,7 +131,7 @@ def test_chunks_are_as_many_clients_as_fit(bench):
 
 
 def test_steps_have_weights_and_clients_that_still_have_a_batch():
-    """Of 7, 5 and 2 samples in batches of 3, for two epochs: a client that is done drops out, the shortest first."""
+    """Clients have 7, 5 and 2 samples in batches of 3, for two epochs; a client that is done drops out."""
     sizes, local = (7, 5, 2), LocalTraining(1, 2, 3, 2, None, .1, 0.)
     rows = [torch.zeros(n, 1) for n in sizes]
     cohort = Cohort(pad_samples(rows), pad_samples([torch.arange(n) for n in sizes]), sizes, (4, 9, 11), local)
@@ -137,7 +140,8 @@ def test_steps_have_weights_and_clients_that_still_have_a_batch():
     counts = [[3, 3, 2], [3, 2, 2], [1, 3, 0], [3, 2, 0], [3, 0, 0], [1, 0, 0]]
     expected = [[[1 / c] * c + [0] * (3 - c) if c else [0] * 3 for c in step] for step in counts]
     torch.testing.assert_close(weight, torch.tensor(expected))
-    assert index[:3, 0].flatten()[:7].tolist() == [1, 0, 6, 5, 2, 4, 3]      # see test_plan.py: 7 samples of client 4
+    # see KNOWN in test_batch_plan.py: 7 samples of client 4
+    assert index[:3, 0].flatten()[:7].tolist() == [1, 0, 6, 5, 2, 4, 3]
     assert index[3:, 0].flatten()[:7].tolist() == [0, 1, 2, 4, 3, 6, 5]
     for k, (t, (here, x, y, w)) in zip(active, enumerate(cohort.batches()), strict=True):
         assert here == k and x.shape == (k, 3, 1) and torch.equal(w, weight[t, :k]) and torch.equal(y, index[t, :k])
@@ -194,7 +198,7 @@ def test_no_clients_no_work(bench):
 
 
 class Altered(Loop):
-    """A looped engine whose data are of another class."""
+    """A looped engine with another class of data."""
     data = LoopData
 
     def apply(self, function, clients, shared, group, local):
@@ -225,7 +229,7 @@ class IgnoresPull(Altered):
 
 
 class Leaks(Loop):
-    """Starts each client from what the previous one left."""
+    """Starts each client from the state of the previous one."""
 
     def apply(self, function, clients, shared, group, local):
         left = None

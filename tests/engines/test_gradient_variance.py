@@ -1,4 +1,4 @@
-"""The variance of gradients: as numpy has it, and the same bits whatever the number of clients at once."""
+"""The variance of gradients equals NumPy's, with the same bits for any number of clients at once."""
 from __future__ import annotations
 
 import numpy as np

@@ -19,7 +19,7 @@ LOCAL = batch_plan.LocalTraining(seed=3, round=2, batch=10, epochs=2, steps=None
 
 @pytest.fixture(autouse=True, params=["small", "large"])
 def size(request, monkeypatch):
-    """The same for networks that are treated as large ones are."""
+    """Run tests also with networks that are treated as large."""
     if request.param == "large":
         monkeypatch.setattr(flat, "LARGE_VECTOR_SIZE", 0)
 
@@ -36,7 +36,7 @@ def data():
 
 
 def module_of(model, w):
-    """Return a plain module with the parameters w; the mlp's lie in the order of the flat vector."""
+    """Return a plain module with the parameters w; those of the mlp have the order of the flat vector."""
     module = copy.deepcopy(model.module)
     vector_to_parameters(w.clone(), module.parameters())
     return module
@@ -135,7 +135,8 @@ def test_the_argument_is_left_alone(data, model):
     found = data.descend(model, model.start)
     data.descend(model, found.clone())
     assert torch.equal(model.start, before)
-    assert torch.equal(found, data.descend(model, model.start))      # not a view of a buffer that is reused
+    # The result is not a view of a buffer that is reused.
+    assert torch.equal(found, data.descend(model, model.start))
 
 
 def test_mean_loss_and_through_are_direct_computation(data, model):
@@ -178,7 +179,7 @@ def test_pulls_blocks_and_momentum_go_together(data, model):
 
 
 def test_steps_take_the_place_of_epochs(data, model):
-    """Five of the eight batches; the short one, the fourth, is among them."""
+    """Five of the eight batches are used, among them the fourth, which is short."""
     few = dataclasses.replace(data, local=LOCAL._replace(steps=5))
     assert [len(y) for _, y in few.batches()] == [10, 10, 10, 4, 10]
     near(few.descend(model, model.start), by_hand(few, model, model.start))
@@ -187,7 +188,7 @@ def test_steps_take_the_place_of_epochs(data, model):
 
 @pytest.mark.parametrize("momentum", [0., .8])
 def test_the_spread_is_the_variance_of_the_batches_gradients(data, model, momentum):
-    """Of the loss alone, without the pulls, and of the block that moves; at the weights of each step."""
+    """It is that of the loss without pulls, over the block that moves, at the weights of each step."""
     c, h = centre(model), model.h
     for only in (None, h):
         w, spread = data.descend(model, model.start, only=only, momentum=momentum, spread=True)
@@ -215,7 +216,7 @@ def test_an_empty_block_stays(data, model):
 
 
 def test_walk_goes_over_the_batches_of_other_streams_beside_its_own(data, model):
-    """Two gradients at each step, on batches of streams 0 and 5, by hand."""
+    """Each step has two gradients, on batches of streams 0 and 5; they are worked out by hand."""
     found = data.scan(lambda state, one, other: (state[0] - .05 * one(model, state[0]) - .02 * other(model, state[1]),
                                                  state[1]), (model.start, centre(model)), streams=(5,))
     w, still = model.start, centre(model)

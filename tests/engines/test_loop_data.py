@@ -1,4 +1,4 @@
-"""What the looped engine's data offer beside training: batches, sums, losses, parts, against direct computation."""
+"""Batches, sums, losses and parts of the looped engine's data, against direct computation."""
 from __future__ import annotations
 
 import copy
@@ -42,14 +42,16 @@ def test_images_are_scaled_and_channels_first():
     near(data.mean_loss(model, model.start), F.cross_entropy(module(as_input(data.x)), data.y).detach())
 
 
-KNOWN = ([0, 1, 7, 4, 11], [9, 5, 8, 10, 6], [2, 3])      # see test_plan.py: seed 1, round 2, client 4, stream 0
+# See KNOWN in test_batch_plan.py: seed 1, round 2, client 4, stream 0.
+KNOWN = ([0, 1, 7, 4, 11], [9, 5, 8, 10, 6], [2, 3])
 
 
 @pytest.mark.parametrize("together", [1, 2, 3, 100])
 def test_batches_are_those_drawn_however_many_are_gathered_at_once(together, monkeypatch):
-    """A client whose batches are larger than GATHER bytes gets the same ones, a few at a time."""
+    """A client with larger batches than BYTES_GATHERED_AT_ONCE gets the same ones, a few at a time."""
     gathered, local = [], LOCAL._replace(seed=1, batch=5, epochs=1)
-    monkeypatch.setattr(loop, "BYTES_GATHERED_AT_ONCE", 4 * 6 * 5 * together + 7)      # 12 samples of 6 numbers
+    # There are 12 samples of 6 numbers.
+    monkeypatch.setattr(loop, "BYTES_GATHERED_AT_ONCE", 4 * 6 * 5 * together + 7)
     monkeypatch.setattr(loop, "as_input", lambda x: gathered.append(len(x)) or x)
     x, y = torch.arange(72.).view(12, 2, 3), torch.arange(12) + 100
     found = list(LoopData(x, y, 4, local).batches())
@@ -95,7 +97,7 @@ def test_what_a_method_may_ask(data, model):
 
 
 def test_each_client_draws_random_numbers_of_its_own():
-    """For dropout: PyTorch's generator is seeded by the hash of (seed, round, client), here of (3, 2, client)."""
+    """Dropout uses PyTorch's generator, seeded by the hash of (seed, round, client), here (3, 2, client)."""
     known = {0: 8366044720782521663, 1: 8297985345680232977, 7: 1697298855448914201}
     group = SimpleNamespace(training=lambda client: (torch.zeros(1, 1), torch.zeros(1, dtype=torch.int64)), messages={},
                             store=SimpleNamespace(read=lambda client: client), context=RankContext(),

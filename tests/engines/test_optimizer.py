@@ -16,7 +16,7 @@ from fedmpi.engines.step import PullTerm, Step, StepOptions
 from fedmpi.engines.vmap import Vmap
 from tests.clients.verbs import NUMBER, Bench, mean_loss, momentum, only_head, own_loss, plain, pull
 
-# What a run may ask for: name -> (momentum, optimizer).
+# Settings of a run: name -> (momentum, optimizer).
 ASKED = {
     "decay": (0., Optimizer(weight_decay=.1)), "decay, momentum": (.9, Optimizer(weight_decay=.1)),
     "nesterov": (.9, Optimizer(nesterov=True)), "nesterov, decay": (.9, Optimizer(nesterov=True, weight_decay=.1)),
@@ -45,14 +45,14 @@ def run(bench, engine, verb, name):
 
 @pytest.fixture(scope="module")
 def trained(bench):
-    """Return a function for what every client gets from `plain`, by engine and name; computed once."""
+    """Return a function that gives every client's result of `plain` by engine and name; computed once."""
     return cache(lambda engine, name: run(bench, engine, plain, name))
 
 
 def by_torch(bench, client, name, moving=lambda name: True, pull=None, smoothing=0.) -> torch.Tensor:
-    """Return what torch.optim makes of a client's weights on its batches, with gradients of an ordinary backward pass.
+    """Return a client's weights after training by torch.optim on its batches, with ordinary backward passes.
 
-    A pull (centre, strength) joins the gradients when these are shortened already."""
+    A pull (centre, strength) is added to the gradients after these are clipped."""
     momentum, optimizer = ASKED[name]
     module = copy.deepcopy(bench.model.module).train()
     vector_to_parameters(bench.store.read(client).w.clone(), module.parameters())
@@ -106,7 +106,7 @@ def test_what_is_frozen_neither_moves_nor_decays(bench, engine, name):
 
 @pytest.mark.parametrize("name", ["nesterov", "adam"])
 def test_a_pull_moves_what_is_frozen_by_its_own_steps(name):
-    """A block without gradients: its part of the total gradient is the pull alone, in each step."""
+    """A block without gradients has only the pull as its gradient, in each step."""
     momentum, optimizer = ASKED[name]
     start, gradients = torch.linspace(-1, 1, 6), torch.linspace(-2, 3, 12).view(4, 3)
     step = Step(start.clone(), lambda w: [w[:3]], StepOptions(.1, momentum, [PullTerm(torch.ones(6), .5, None)],
@@ -123,7 +123,7 @@ def test_a_pull_moves_what_is_frozen_by_its_own_steps(name):
 @both
 @each
 def test_each_setting_matters(bench, trained, engine, name):
-    """The norms of some batches are above the limit of .5, and those of others below it."""
+    """The gradients' norms are above the limit of .5 for some batches and below it for others."""
     momentum, optimizer = ASKED[name]
     without = bench.run(engine(), plain, momentum=momentum, lr=rate(optimizer))
     moved = [float((found - without[client]).abs().max()) for client, found in trained(engine, name).items()]
@@ -132,7 +132,7 @@ def test_each_setting_matters(bench, trained, engine, name):
 
 @both
 def test_a_momentum_of_the_methods_own_asks_for_its_own_steps(bench, engine):
-    """To which nothing of the run's optimizer applies; so a learned mix is not decayed."""
+    """The run's optimizer does not apply to these steps, so a learned mix is not decayed."""
     for verb in (momentum, lambda model, shared, mine, data: data.descend(model, mine.w, momentum=0.)):
         found = bench.run(engine(), verb, optimizer=Optimizer("adamw", .3, clip_norm=.5))
         expected = bench.run(engine(), verb)
@@ -150,7 +150,7 @@ def test_a_loss_of_the_methods_own_takes_the_runs_steps(bench, engine):
 @pytest.mark.parametrize("verb", [pull, own_loss])
 @pytest.mark.parametrize("name", ["clip, decay, momentum", "nesterov, decay", "adamw, decay, clip"])
 def test_chunks_do_not_matter(bench, verb, name):
-    """Not in a single bit."""
+    """They do not change a single bit."""
     whole, engine = run(bench, Vmap, verb, name), Vmap()
     engine.most = 2
     chunks = run(bench, lambda: engine, verb, name)

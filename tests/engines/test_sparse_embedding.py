@@ -1,4 +1,4 @@
-"""Steps that move the rows of a batch alone give what steps of the whole table give."""
+"""Steps that move only the rows of a batch give the results of steps on the whole table."""
 from __future__ import annotations
 
 import dataclasses
@@ -19,7 +19,7 @@ LOCAL = batch_plan.LocalTraining(seed=3, round=2, batch=4, epochs=2, steps=None,
 
 
 class Texts(Digits):
-    """Digits read as texts: each grey tone of each quarter of the image is a word, a blank pixel is padding."""
+    """Digits as texts: each grey level of each quarter of the image is a word, and a blank pixel is padding."""
 
     def __init__(self, *settings, **more):
         super().__init__(*settings, **more)
@@ -52,7 +52,7 @@ def data():
 
 @pytest.fixture
 def dense(monkeypatch):
-    """Call a function with tables taken for ordinary parameters."""
+    """Call a function that treats tables as ordinary parameters."""
     def call(function, *args, **settings):
         with monkeypatch.context() as m:
             m.setattr(sparse_embedding, "can_descend_sparsely", lambda *anything: False)
@@ -113,7 +113,8 @@ def test_rows_that_no_sample_names_stand_still_or_are_pulled(data, model):
     w = centre(model)
     found = data.descend(model, w)[model.table].view(WORDS, rows)
     assert torch.equal(found[unused], w[model.table].view(WORDS, rows)[unused])
-    assert torch.equal(found[0], w[:rows])      # padding has no gradient
+    # Padding has no gradient.
+    assert torch.equal(found[0], w[:rows])
     pulled = data.descend(model, w, pull=[(model.start, .5, None)])[model.table].view(WORDS, rows)
     left = (1 - LOCAL.lr * .5) ** len(list(data.batches()))
     target = model.start[model.table].view(WORDS, rows)

@@ -1,4 +1,4 @@
-"""The one SGD step, against its formula: of one vector, of several clients at once, and of a few rows of a table."""
+"""The SGD step against its formula, for one vector, several clients at once, and a few rows of a table."""
 from __future__ import annotations
 
 import ast
@@ -17,7 +17,7 @@ from fedmpi.models.flat import Net
 LOCAL = LocalTraining(seed=3, round=2, batch=10, epochs=2, steps=None, lr=.1, momentum=.3)
 D, STEPS = 9, 4
 BLOCK = slice(2, 7)
-# (setting, value): each changes what the steps do. A new setting of `descend` needs a row, or this test fails.
+# Setting -> a value that changes the steps. A new setting of `descend` needs an entry, or a test fails.
 VALUES = {"lr": .2, "momentum": .9, "pull": [(torch.ones(D), .5, None), (-torch.ones(5), .2, BLOCK)],
           "clip": (-.3, .4), "spread": True}
 
@@ -27,7 +27,7 @@ def numbers(*shape: int, seed: int = 1) -> torch.Tensor:
 
 
 def by_formula(w, gradients, options: StepOptions) -> torch.Tensor:
-    """Take the steps of one vector (d,) in float64, entry by entry as the head of step.py has them."""
+    """Take the steps of one vector (d,) in float64, as the docstring of step.py defines them."""
     w, v = w.double().clone(), torch.zeros(D, dtype=torch.float64)
     for g in gradients.double():
         total = g.clone()
@@ -60,7 +60,7 @@ def test_a_step_is_the_formula(momentum, clip, pulls):
 
 @pytest.mark.parametrize("momentum", [0., .9])
 def test_several_clients_at_once_are_each_alone(momentum):
-    """Clients with strengths of their own, of which the last ones stop earlier."""
+    """Clients have their own strengths, and the last ones stop earlier."""
     w, gradients, centres = numbers(3, D), numbers(STEPS, 3, D, seed=2), numbers(3, 5, seed=3)
     strengths = torch.tensor([.1, .5, 2.])
     together = Step(w.clone(), lambda flat: [flat], StepOptions(.1, momentum, [PullTerm(centres, strengths, BLOCK)]))
@@ -89,19 +89,20 @@ def test_an_unknown_setting_is_refused():
 
 
 def test_no_other_file_knows_the_settings_of_a_step():
-    """So that a new one is made in step.py alone: the engines hand on what they are given."""
-    names = set(StepSettings.__annotations__) - {"lr", "momentum"}      # these two are settings of the run, too
+    """So a new one needs a change only in step.py; the engines pass settings on."""
+    # These two are also settings of the run.
+    names = set(StepSettings.__annotations__) - {"lr", "momentum"}
     for file in Path(step.__file__).parent.glob("*.py"):
         tree = ast.parse(file.read_text())
         used = {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)} | {
             node.arg for node in ast.walk(tree) if isinstance(node, ast.arg | ast.keyword)}
-        # this one cuts the pulls' blocks in two: the table's part, and the other parameters'
+        # sparse_embedding.py divides the pulls' blocks into the table's part and that of other parameters.
         allowed = {"sparse_embedding.py": {"pull"}, "step.py": names}.get(file.name, set())
         assert names & used == allowed, file.name
 
 
 def test_no_step_moves_running_statistics():
-    """The forward pass set them: pulls, momentum and clipping leave them."""
+    """The forward pass sets them; pulls, momentum and clipping leave them alone."""
     w, still = numbers(D), [slice(0, 2), slice(8, 9)]
     for momentum in 0., .9:
         work = w.clone()
@@ -122,7 +123,7 @@ def test_gradients_come_in_the_order_of_the_views():
 
 
 def test_sparse_rows_are_the_rows_of_a_whole_step():
-    """Rows that no batch reads are pulled all the same; one that a batch names twice gets both gradients."""
+    """Rows that no batch reads are also pulled; one that a batch names twice gets both gradients."""
     rows, batches = numbers(5, 3), [[0, 2], [2, 2], [0, 4]]
     options = StepOptions(.1, pull=[PullTerm(numbers(5, 3, seed=4), .5, None), PullTerm(torch.ones(5, 3), .2, None)])
     sparse, whole = SparseRows(rows.clone(), options), rows.clone()
@@ -133,7 +134,8 @@ def test_sparse_rows_are_the_rows_of_a_whole_step():
         sparse.take(ids, gradients)
         dense.take([torch.zeros(5, 3).index_add_(0, ids, gradients)])
     torch.testing.assert_close(sparse.finish(), whole, rtol=0, atol=1e-6)
-    assert (whole[1] - rows[1]).abs().max() > .01      # no batch reads row 1
+    # No batch reads row 1.
+    assert (whole[1] - rows[1]).abs().max() > .01
 
 
 @pytest.mark.parametrize("settings, allowed", [({}, True), ({"pull": VALUES["pull"]}, True), ({"momentum": .9}, False),

@@ -1,4 +1,4 @@
-"""Gradient steps are counted where they are made: as formulas have them, alike by both engines and in the dry run."""
+"""Counts of gradient steps equal those of formulas, and are the same in both engines and in the dry run."""
 from __future__ import annotations
 
 from dataclasses import replace
@@ -20,12 +20,14 @@ from tests.federations import TRAIN, Digits, Lab, method, mlp
 from tests.methods.table import KINDS as SOME
 from tests.methods.table import NAMES, REST, SHOWN
 
-SIZES = (20, 1, 17, 3, 10, 23, 11, 8)      # training samples: short, whole and single batches
+# Training samples that give short, whole and single batches.
+SIZES = (20, 1, 17, 3, 10, 23, 11, 8)
 ALL = [pytest.param(name, marks=() if name in (*SOME, "fedala", "fedah", "ifca_cam", "per_fedavg") else REST)
        for name in NAMES]
 # FedALA has its default number of passes, so that its clients stop after different numbers of them.
 LONG = SHOWN | {"fedala": {}}
-BY_HAND = [      # of a client with 20 samples: 2 epochs of 2 batches
+# Steps of a client with 20 samples: 2 epochs of 2 batches.
+BY_HAND = [
     ("fedavg", {}, {"main": 4}), ("fedprox_plus", {"K": 3}, {"main": 12}), ("ditto", {}, {"main": 8}),
     ("pfedme", {"K": 5}, {"main": 20}), ("per_fedavg", {}, {"main": 8, "judging": 1}),
     ("per_fedavg", {"order": 2}, {"main": 16, "judging": 1}), ("fedrep", {}, {"head": 20, "main": 4}),
@@ -75,7 +77,7 @@ def test_additive_models_warm_up_first_and_then_train_two():
 @pytest.mark.parametrize("name", ALL)
 @pytest.mark.parametrize("settings", [{}, {"steps": 3}], ids=["epochs", "steps"])
 def test_both_engines_and_the_dry_run_count_alike(name, settings):
-    """Two rounds, also what is judged; FedALA's first time ends for each client by itself."""
+    """Steps of two rounds are counted, also those of evaluation; FedALA's first time ends for each client by itself."""
     found = []
     for engine in (Loop(), Vmap()):
         of, train = method(name, mlp(), **LONG.get(name, {})), replace(TRAIN, **settings)
@@ -96,7 +98,8 @@ def test_both_engines_and_the_dry_run_count_alike(name, settings):
         )
         for kind in of.keys() - {"judging", "fine_tuning"}:
             expected[kind] += of[kind]
-    if name == "fedgroup":      # who has a group already is not known beforehand
+    # The dry run does not know who has a group already.
+    if name == "fedgroup":
         expected["warm_up"] = trained[PARTICIPANTS].get("warm_up")
     assert trained == {PARTICIPANTS: {k: n for k, n in expected.items() if n}, OTHERS: {}, JUDGED: {}}
     assert set(opened[PARTICIPANTS]) <= {"warm_up"} and set(found[0][2][JUDGED]) <= {"judging", "fine_tuning"}
@@ -122,7 +125,8 @@ def test_clients_that_idle_count_apart_and_those_that_are_only_judged_not_at_all
     counted = table(lab.group.counter)
     assert counted[OTHERS] == {"mix": sum(batches[i] for i in others)}
     assert counted[PARTICIPANTS] == dict.fromkeys(("mix", "head", "main"), sum(batches[i] for i in who.ids))
-    who = lab.train(1, judge=True)      # the others train, too, to be judged after training
+    # The others train too, for the evaluation after training.
+    who = lab.train(1, judge=True)
     again = table(lab.group.counter)
     assert again[PARTICIPANTS]["main"] == sum(batches[i] for i in who.ids) and again[JUDGED] == {}
     assert again[OTHERS] == {"mix": sum(batches[i] for i in np.setdiff1d(range(8), who.ids))}
@@ -131,7 +135,8 @@ def test_clients_that_idle_count_apart_and_those_that_are_only_judged_not_at_all
 def test_a_client_for_which_the_flag_does_not_hold_keeps_its_weights_and_makes_no_steps():
     bench = Bench()
 
-    def small(model, shared, mine, data):      # clients have strengths 0, .2, .4, ...
+    # Clients have strengths 0, .2, .4, ...
+    def small(model, shared, mine, data):
         return data.descend(model, mine.w, where=mine.s > .3)
     for engine in (Loop(), Vmap()):
         bench.counter.begin(PARTICIPANTS)
@@ -158,7 +163,7 @@ def test_what_nobody_asked_to_count_is_not_counted():
 
 
 def test_a_run_says_what_its_clients_did(bench):
-    """The same in a run that was interrupted; a warm-up before the first round counts in what is behind a model."""
+    """So does a run that was interrupted; a warm-up before the first round counts in the steps behind a model."""
     words = ["method={name: fesem_cam, k: 2, warm_up: 2, warm_steps: 4}", "evaluate.every=2"]
     assert bench.lead("cut", *words, "rounds=2") == 0 and bench.lead("whole", *words) == 0
     assert bench.lead("cut", *words, resume="auto") == 0
@@ -169,7 +174,8 @@ def test_a_run_says_what_its_clients_did(bench):
 
 
 def test_totals_are_means_and_whole_where_they_can_be():
-    def times(**counts):      # of two ranks, behind two times
+    # counts of two ranks, after two columns of times
+    def times(**counts):
         rows = np.zeros((2, 2 + 3 * len(KINDS)))
         for name, (rank, whose, n) in counts.items():
             rows[rank, 2 + whose * len(KINDS) + KINDS.index(name)] = n
@@ -180,6 +186,7 @@ def test_totals_are_means_and_whole_where_they_can_be():
     facts = StepTotals.of(totals.saved()).add_round(times(main=(1, PARTICIPANTS, 2), judging=(0, JUDGED, 8)), 4, 8)
     assert facts == {"steps": {"main": .5, "judging": 1}, "steps_so_far": {"main": 4, "mix": 1, "judging": 1}}
     assert type(facts["steps_so_far"]["main"]) is int
-    unknown = StepTotals.of(None)      # a checkpoint of fedmpi 0.1
+    # A checkpoint of fedmpi 0.1 has no counts.
+    unknown = StepTotals.of(None)
     assert unknown.add_round(times(main=(0, PARTICIPANTS, 2)), 1, 8) == {"steps": {"main": 2}}
     assert unknown.saved() is None

@@ -1,4 +1,4 @@
-"""Which methods refuse which settings of the training, before anything starts: one line with the reason."""
+"""Which methods refuse which settings of training, with one line that gives the reason, before anything starts."""
 from __future__ import annotations
 
 from dataclasses import replace
@@ -37,7 +37,7 @@ def refusal():
 
 @pytest.fixture(scope="module")
 def pictures():
-    """The same for a small convolutional network on images of 8 x 8."""
+    """Return such a function for a small convolutional network on images of 8 x 8."""
     return asking(cnn(), Digits((9, 4, 2), image=True))
 
 
@@ -90,7 +90,7 @@ def test_no_crop_may_lose_the_image(pictures, padding, refused):
 
 
 def test_steps_for_clients_that_are_held_back_count_if_there_are_any():
-    """Those of a method whose own steps serve newcomers alone."""
+    """The method has its own steps only for newcomers."""
     class Adapts(FedAvg):
         title = "Adapts"
 
@@ -103,7 +103,7 @@ def test_steps_for_clients_that_are_held_back_count_if_there_are_any():
 
 
 def test_fedamp_with_adam_may_pull_more(refusal):
-    """A pull that would go past its centre is one of SGD's steps."""
+    """Only steps of SGD can pull past the centre."""
     of = method("fedamp", mlp(), pull=300.)
     with pytest.raises(BadInput, match=r"method.pull = 300.0: with train.lr"):
         of.check(Train())

@@ -14,7 +14,7 @@ from tests.federations import method
 
 
 class Tables(NamedTuple):
-    """Fields of a model's lengths, declared or not."""
+    """Fields that have a model's lengths, declared or not."""
     w: Annotated[torch.Tensor, WHOLE]
     phi: Annotated[torch.Tensor, BASE]
     heads: Annotated[torch.Tensor, HEAD]
@@ -23,7 +23,7 @@ class Tables(NamedTuple):
 
 
 def test_statistics_take_the_place_of_those_in_declared_vectors_alone():
-    """A table of numbers that happens to be as wide as the model keeps its numbers."""
+    """A table of numbers that has the model's width by chance keeps its numbers."""
     kept = lab("fedavg", head=("5", "6", "8")).method
     model, row = kept.model, torch.arange(24.)
     state = Tables(torch.ones(model.size), torch.ones(model.base.size), torch.ones(2, model.head.size),
@@ -48,7 +48,7 @@ def test_a_kind_is_declared_and_has_its_length(name, length, kind):
 
 
 class Undeclared(Method):
-    """A method that does not say which of its numbers are a model."""
+    """A method that does not declare which of its fields is a model."""
     title = "Undeclared"
 
     def init(self, n):

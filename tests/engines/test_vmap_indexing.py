@@ -1,4 +1,4 @@
-"""Indexing by what vmap batches, also the way in which old PyTorch needs it."""
+"""Indexing by tensors that vmap batches, also in the way that old PyTorch needs."""
 from __future__ import annotations
 
 import pytest

@@ -51,7 +51,7 @@ def chosen(asked: argparse.Namespace, seed: int) -> list[Mutant]:
 
 
 def learn(suite: Suite, pool: Pool, anew: bool):
-    """Map the test files that are not known as they are now."""
+    """Map the test files that have changed since they were mapped, or never were."""
     todo = suite.missing(anew)
     for n, (file, answer) in enumerate(pool.each(todo, lambda copy, file: copy.map(file, suite)), 1):
         note = "" if answer["code"] in (0, 5) else f"  exit code {answer['code']} {answer['why']} {answer['failed']}"
@@ -87,9 +87,10 @@ def main(words: list[str] | None = None) -> int:
 
 
 def judge(mutants: list[Mutant], suite: Suite, pool: Pool, asked: argparse.Namespace, seed: int, begin: float) -> int:
-    """Judge all mutants and say what came out."""
+    """Judge all mutants and print the result."""
     choice = Choice(suite)
-    random.Random(seed).shuffle(mutants)      # so that what has been done so far is a fair sample
+    # Shuffle, so that the mutants judged so far are always a fair sample.
+    random.Random(seed).shuffle(mutants)
 
     def one(copy: Copy, mutant: Mutant) -> Mutant:
         return copy.judge(mutant, choice, asked.budget, asked.patience)
@@ -114,5 +115,6 @@ def end(*_):
 
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGTERM, end)      # so that copies and workers are cleared away
+    # End by an exception, so that copies and workers are cleared away.
+    signal.signal(signal.SIGTERM, end)
     sys.exit(main())

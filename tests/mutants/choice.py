@@ -11,12 +11,14 @@ from tests.mutants.suite import Suite, Test
 
 # These take the most seconds and notice the fewest faults.
 LAST = ("tests/docs", "tests/slurm", "tests/benchmarks", "tests/extension")
-LOADING_S = .1          # CPU seconds that a further test file costs to be loaded
-STAGES_S = (2.5, 10.)   # CPU seconds of tests in the first processes; then the rest of the budget
+# CPU seconds to load a further test file.
+LOADING_S = .1
+# CPU seconds of tests in the first processes; later ones have the rest of the budget.
+STAGES_S = (2.5, 10.)
 
 
 class Choice:
-    """Chooses tests for places in fedmpi, from what is known of a suite."""
+    """Chooses tests for places in fedmpi, by the map of a suite."""
 
     def __init__(self, suite: Suite):
         self.suite = suite
@@ -34,14 +36,15 @@ class Choice:
         found: dict[str, list] = {}
         for path, table in self.suite.lines.items():
             texts = self.suite.texts.get(path, "").splitlines()
-            for line in table if texts else ():      # a template has lines that run, too
+            # Lines of a template run, too.
+            for line in table if texts else ():
                 for word in set(re.findall(r"[A-Za-z_]\w*", texts[line - 1])):
                     found.setdefault(word, []).append((path, line))
         return found
 
     @cache  # noqa: B019  (there is one choice as long as the command lives)
     def traceable(self, path: str) -> set[int]:
-        """Return the lines that a tracer is told of: not all lines of a statement are."""
+        """Return the lines that a tracer can see, which are not all lines of a statement."""
         found, todo = set(), [compile(self.suite.texts[path], path, "exec")]
         while todo:
             code = todo.pop()
@@ -55,7 +58,8 @@ class Choice:
 
     def covering(self, path: str, first: int, last: int) -> tuple[set[str], set[str]]:
         """Return the tests that run a place, and others that may notice it."""
-        if not path.endswith(".py"):      # a template: its tests are all that render it
+        # The tests of a template are all tests that render it.
+        if not path.endswith(".py"):
             return self.run_by(path, self.suite.lines.get(path, {})), set()
         lines = set(range(first, last + 1))
         if not lines & self.traceable(path):
@@ -65,11 +69,13 @@ class Choice:
             direct, more = self.outside(path, first, around)
         else:
             direct, more = self.run_by(path, lines), set()
-            if lines & self.suite.fresh.get(path, set()):      # the map does not know who runs them
+            # The map has no tests for lines that are newer.
+            if lines & self.suite.fresh.get(path, set()):
                 direct |= self.run_by(path, range(around[-1][1], first + 1))
             for file in set().union(*(self.suite.imports.get(path, {}).get(line, ()) for line in lines)):
                 more |= self.of_file.get(file, set())
-        for file in {self.suite.tests[name].file for name in direct}:      # one test may have left things to the next
+        # Another test of the file may have prepared something.
+        for file in {self.suite.tests[name].file for name in direct}:
             more = more | self.of_file[file]
         return direct, more - direct
 
@@ -80,11 +86,12 @@ class Choice:
             if isinstance(node, ast.stmt) and node.lineno <= line <= node.end_lineno:
                 body = getattr(node, "body", None)
                 last = body[0].lineno - 1 if body and body[0].lineno > line else node.end_lineno
-                best = range(node.lineno, last + 1)      # inner statements come later
+                # Inner statements come later.
+                best = range(node.lineno, last + 1)
         return set(best)
 
     def outside(self, path: str, line: int, around: list) -> tuple[set[str], set[str]]:
-        """The same for a line that runs on import: a default value, or a name's value in a module or class."""
+        """Do as `covering` for a line that runs on import: a default value, or a name's value in a module or class."""
         module = self.run_by(path, self.suite.lines.get(path, {}))
         if around:
             direct = self.run_by(path, range(around[-1][1], around[-1][2] + 1))
@@ -124,14 +131,14 @@ class Choice:
         return found
 
     def stages(self, path: str, first: int, last: int, budget: float) -> list[tuple[list[str], float]]:
-        """Return what to run one after the other, each in a process of its own, with the CPU seconds it should take."""
+        """Return lists of tests that run one after the other, each in its own process, with the CPU seconds of each."""
         left, stages, spent = self.order(path, *self.covering(path, first, last)), [], 0.
         for limit in (*STAGES_S, budget):
             names, rest, cost, ready = [], [], 0., set()
             for test in left:
                 parts = {test.file: LOADING_S} | {f: self.suite.fixtures.get(f, 0.) for f in test.fixtures}
                 further = test.cpu + sum(seconds for part, seconds in parts.items() if part not in ready)
-                # the very first test is run even if it alone costs more than the budget
+                # The very first test is run even if it alone costs more than the budget.
                 alone = not stages and not names and limit == budget
                 if cost + further <= min(limit, budget - spent) or alone:
                     names.append(test.name)

@@ -1,4 +1,4 @@
-"""Which faults are planted: drawn by a seed from all mechanical ones, or the hand-written ones."""
+"""Choose faults: mechanical ones drawn by a seed, or the hand-written ones."""
 from __future__ import annotations
 
 import importlib
@@ -11,12 +11,13 @@ from tests.mutants.judge import Mutant, package_of
 from tests.mutants.operators import Site, find_sites
 from tests.mutants.source import Source
 
-LEAST = 10               # of each package
+# Mutants of each package at least.
+LEAST = 10
 FAULTS = Path(__file__).parent / "faults"
 
 
 class DoesNotApply(Exception):
-    """A hand-written fault that the code has outgrown."""
+    """A hand-written fault whose code has changed."""
 
 
 def sites_of(root: Path, packages: Iterable[str]) -> dict[str, list[Site]]:
@@ -35,7 +36,8 @@ def shares(sizes: dict[str, int], count: int) -> dict[str, int]:
     least = min(LEAST, count // len(sizes))
     given = {package: min(least, size) for package, size in sizes.items()}
     total = sum(sizes.values())
-    for _ in range(min(count, total) - sum(given.values())):      # to the one that is furthest below its proportion
+    # Give one more to the package that is furthest below its proportion.
+    for _ in range(min(count, total) - sum(given.values())):
         package = max((p for p in sizes if given[p] < sizes[p]), key=lambda p: (sizes[p] / total * count - given[p], p))
         given[package] += 1
     return given
@@ -52,7 +54,7 @@ def draw(root: Path, packages: Iterable[str], count: int, seed: int) -> list[Mut
 
 
 def plant(source: Source, site: Site) -> Mutant:
-    """Change a file's text at one place."""
+    """Return the mutant that changes a file's text at one place."""
     text = source.replace(site.begin, site.end, site.new)
     last = source.data.count(b"\n", 0, site.end) + 1
     now = "\n".join(text.splitlines()[site.line - 1:site.line + site.new.count("\n")]).strip()
@@ -71,7 +73,7 @@ def belongs(listed: str, package: str) -> bool:
 
 
 def hand_written(root: Path, packages: Iterable[str]) -> list[Mutant]:
-    """Read the lists of faults and apply each. Raises DoesNotApply that names all that cannot be."""
+    """Read the lists of faults and apply each. Raises DoesNotApply with all faults that cannot be applied."""
     planted, problems = [], []
     for listed in package_lists(packages):
         faults = importlib.import_module(f"tests.mutants.faults.{listed}").FAULTS

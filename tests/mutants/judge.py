@@ -19,24 +19,33 @@ from tests.mutants.suite import Suite
 
 LEFT = shutil.ignore_patterns(".git", ".mutants", ".venv*", ".nox", ".*_cache", ".hypothesis", "__pycache__", "runs",
                               "build", "*.egg-info")      # what a copy of the tree does without
-USAGE = 4                             # pytest's exit code where it finds no test of a name
-CPU_FACTOR = 4.                       # a mutant that needs so many times the tests' CPU seconds, and more, hangs
-WALL_S = 900.                         # whatever the load of the machine
+# pytest's exit code if there is no test of a name.
+USAGE = 4
+# A mutant that needs more than so many times the tests' CPU seconds hangs.
+CPU_FACTOR = 4.
+# Limit of wall time, long enough for any load of the machine.
+WALL_S = 900.
 
 
 @dataclass
 class Mutant:
-    """A changed file, and what became of it."""
+    """A changed file, and the outcome of its tests."""
     path: str
     line: int
     last: int
-    text: str                # of the whole file
-    old: str                 # the line before
-    new: str                 # and after
-    what: str                # the operator, or the name of the definition
+    # the text of the whole changed file
+    text: str
+    # the line before the change
+    old: str
+    # the line after the change
+    new: str
+    # the operator, or the name of the definition
+    what: str
     scope: str = ""
-    outcome: str = ""        # killed, timeout, survived or uncovered; "equivalent" ones are not run
-    by: str = ""             # the test that failed
+    # killed, timeout, survived or uncovered; "equivalent" ones are not run
+    outcome: str = ""
+    # the test that failed
+    by: str = ""
     cpu: float = 0.
     wall: float = 0.
     tests: int = 0
@@ -68,7 +77,7 @@ class Copy:
         self.files = self.count_files()
         environment = os.environ | {
             "OMP_NUM_THREADS": "1", "MUTANTS_SCRATCH": str(scratch), "PYTHONPATH": str(tree)}
-        # bytecode that is checked by its source's hash: by time and size, one mutant may be taken for another
+        # Bytecode is checked by its source's hash; by time and size, one mutant may be taken for another.
         words = ("-m", "compileall", "-q", "--invalidation-mode", "checked-hash", "fedmpi", "tests")
         subprocess.run([sys.executable, *words], cwd=tree, check=True, stdout=subprocess.DEVNULL)
         self.process = subprocess.Popen([sys.executable, "-m", "tests.mutants.worker"], cwd=tree, env=environment,
@@ -100,7 +109,8 @@ class Copy:
         if not stages:
             mutant.outcome = "uncovered"
             return mutant
-        if not self.tried:      # tests that cannot run here at all would "notice" every mutant
+        # Tests that cannot run here at all would "notice" every mutant.
+        if not self.tried:
             answer = self.ask(tests=stages[0][0], cpu=600., wall=WALL_S)
             if answer["code"] or answer["why"]:
                 raise RuntimeError(f"without a mutant, too, {answer['failed']} fails {answer['why']}\n{answer['tail']}")
@@ -113,7 +123,8 @@ class Copy:
                 limits = {"cpu": CPU_FACTOR * cost + patience, "wall": WALL_S}
                 answer = self.ask(tests=names, **limits)
                 mutant.cpu += answer["cpu"]
-                if answer["code"] == USAGE and not answer["failed"]:      # it has changed the name of a parameter
+                # The mutant has changed the name of a test's parameter.
+                if answer["code"] == USAGE and not answer["failed"]:
                     answer = self.ask(tests=sorted({name.partition("[")[0] for name in names}), **limits)
                     mutant.cpu += answer["cpu"]
                 mutant.wall += answer["wall"]
@@ -129,7 +140,7 @@ class Copy:
         return mutant
 
     def restore(self, target: Path, original: str):
-        """Put the text of a file back. If the mutant has deleted parts of the copy make it anew."""
+        """Put the text of a file back. If the mutant has deleted parts of the copy, make the copy anew."""
         if self.count_files() == self.files:
             target.write_text(original)
             return

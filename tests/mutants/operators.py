@@ -1,4 +1,4 @@
-"""The mechanical mutants of a file: what can be changed where, and into what. Nothing else is touched."""
+"""The mechanical mutants of a file: what can be changed where, and into what."""
 from __future__ import annotations
 
 import ast
@@ -16,25 +16,28 @@ TOKEN = {ast.Lt: "<", ast.LtE: "<=", ast.Gt: ">", ast.GtE: ">=", ast.Eq: "==", a
          ast.BitAnd: "&", ast.BitOr: r"\|", ast.LShift: "<<", ast.RShift: ">>"}
 ARITHMETIC = {ast.Add: "-", ast.Sub: "+", ast.Mult: "/", ast.Div: "*", ast.FloorDiv: "/", ast.Mod: "*", ast.Pow: "*",
               ast.BitAnd: "|", ast.BitOr: "&", ast.LShift: ">>", ast.RShift: "<<"}
-# keyword arguments whose change cannot be seen in what a program does: checks, buffers, speed, decoration
+# Keyword arguments that do not change what a program does: checks, buffers, speed, decoration.
 IDLE = {"strict", "flush", "stacklevel", "frozen", "slots", "repr", "kw_only", "non_blocking", "daemon", "help",
         "description", "title", "pin_memory", "rich_help_panel", "show_default"}
-# functions to which the order of their positional arguments means nothing, or that only print
+# Functions for which the order of positional arguments does not matter, or that only print.
 SYMMETRIC = {"min", "max", "print", "isinstance", "issubclass", "gcd", "maximum", "minimum", "equal", "array_equal",
              "allclose", "add", "mul", "union", "logical_and", "logical_or", "echo"}
-SILENT = {"__repr__", "__str__"}      # texts for the reader of a debugger
+# Functions whose texts are only for debuggers.
+SILENT = {"__repr__", "__str__"}
 
 
 @dataclass(frozen=True)
 class Site:
     """One change: the text between two offsets (of the file's bytes) becomes `new`."""
-    path: str          # from the root of the tree, such as fedmpi/session.py
+    # from the root of the tree, such as fedmpi/session.py
+    path: str
     line: int
     begin: int
     end: int
     new: str
     operator: str
-    scope: str         # the definition it lies in, such as Run.enter, or ""
+    # the definition around it, such as Run.enter, or ""
+    scope: str
 
 
 @cache
@@ -54,11 +57,13 @@ class Finder(ast.NodeVisitor):
 
     def __init__(self, path: str, source: Source):
         self.path, self.source, self.found = path, source, []
-        self.scope: list[ast.AST] = []          # the definitions around the node
-        self.known: list[set[str]] = [set()]    # names that have a value, per function around the node
+        # the definitions around the node
+        self.scope: list[ast.AST] = []
+        # names that have a value, per function around the node
+        self.known: list[set[str]] = [set()]
 
     def add(self, operator: str, node, begin: int, end: int, new: str):
-        """Note a change, unless it would move later lines."""
+        """Add a change, unless it would move later lines."""
         old = self.source.data[begin:end].decode()
         new += "\n" * (old.count("\n") - new.count("\n"))
         if new.count("\n") == old.count("\n") and new != old:
@@ -75,7 +80,7 @@ class Finder(ast.NodeVisitor):
     # what is left alone
 
     def visit_JoinedStr(self, node):
-        """Texts are read by people; before Python 3.12 their parts do not even have true positions."""
+        """Change nothing in f-strings: people read them, and before Python 3.12 their parts have wrong positions."""
 
     def visit_Import(self, node):
         pass
@@ -175,7 +180,7 @@ class Finder(ast.NodeVisitor):
         self.generic_visit(node)
 
     def shift(self, operator: str, node):
-        """One more and one less; plain numbers are changed by visit_Constant."""
+        """Add and subtract one; visit_Constant changes plain numbers."""
         if node is not None and not isinstance(node, ast.Constant) and not isinstance(node, ast.Starred):
             text = self.source.text(node)
             for change in (" + 1", " - 1"):
@@ -210,7 +215,7 @@ class Finder(ast.NodeVisitor):
             return
         begin, end = self.source.span(left)[0], self.source.span(right)[1]
         between = self.source.data[self.source.span(left)[1]:self.source.span(right)[0]].decode()
-        # an argument in parentheses of its own, or a generator, is not worth the trouble
+        # Skip arguments in their own parentheses, and generators.
         if re.fullmatch(r"\s*,\s*", between):
             self.add("swap", left, begin, end, texts[1] + between + texts[0])
 
@@ -256,7 +261,7 @@ class Finder(ast.NodeVisitor):
             self.learn(target)
 
     def replaceable(self, target) -> bool:
-        """Say whether what is assigned has a value already: without one, any use of it would fail."""
+        """Say whether the target already has a value; without one, any use of it would fail."""
         if isinstance(target, ast.Tuple):
             return all(self.replaceable(t) for t in target.elts)
         if isinstance(target, ast.Name):
@@ -277,7 +282,7 @@ class Finder(ast.NodeVisitor):
             self.visit(node.value)
 
     def visit_Raise(self, node):
-        """The error's text is not changed; its numbers and names are not either: they are mostly parts of the text."""
+        """Do not change the error's text, nor its numbers and names, which are mostly parts of the text."""
         self.drop("raise", node)
 
     def visit_Break(self, node):

@@ -1,4 +1,4 @@
-"""A pytest plugin that learns which test, and which fixture of a wider scope, runs which lines, and what each costs."""
+"""A pytest plugin that records which lines each test, and each fixture of a wider scope, runs, and their costs."""
 from __future__ import annotations
 
 import json
@@ -28,24 +28,25 @@ def unpack(text: str) -> set[int]:
 
 
 class Recorder:
-    """Follows one test file; `write` leaves what was learnt as JSON."""
+    """Records one test file; `write` stores the record as JSON."""
 
     def __init__(self, root: str, folder: str):
         self.folder = Path(folder)
-        self.stack: list[list] = []      # of contexts that wait: name, seconds of their own
+        # [name, seconds so far] of each context that waits
+        self.stack: list[list] = []
         self.seconds: dict[str, float] = {}
         self.tests: dict[str, dict] = {}
         self.tracer = tracer.begin(root, folder)
         self.enter("import")
 
     def enter(self, context: str):
-        """Book time on `context` from now on."""
+        """Count time for `context` from now on."""
         self.mark = seconds()
         (self.folder / "context").write_text(context)
         self.tracer.enter(context)
 
     def within(self, context: str):
-        """Do what a hook wraps as another context."""
+        """Run the block as another context."""
         outer = self.tracer.context
         self.book()
         self.enter(context)

@@ -1,4 +1,4 @@
-"""What is said at the end: a table per package, those that nobody saw, and a verdict."""
+"""The report at the end: a table by package, the mutants that no test noticed, and a verdict."""
 from __future__ import annotations
 
 import json
@@ -7,12 +7,13 @@ from pathlib import Path
 
 from tests.mutants.judge import Mutant
 
-LEAST_ALL, LEAST_EACH = .85, .75      # of the mutants that count: in all, and in each package
+# The share of counted mutants that must be noticed, in all and in each package.
+LEAST_ALL, LEAST_EACH = .85, .75
 KINDS = ("killed", "timeout", "survived", "uncovered")
 
 
 def rate(mutants: list[Mutant]) -> float:
-    """Return the share that was noticed of those that count."""
+    """Return the share of counted mutants that was noticed."""
     counted = [m for m in mutants if m.outcome in KINDS]
     return sum(m.outcome in ("killed", "timeout") for m in counted) / len(counted) if counted else 1.
 
@@ -35,7 +36,7 @@ def place(mutant: Mutant) -> str:
 
 
 def listing(mutants: list[Mutant]) -> str:
-    """List what somebody should look at."""
+    """List the mutants that somebody should look at."""
     parts = []
     for kind, head in (("survived", "no test fails"), ("uncovered", "no test runs this line"),
                        ("timeout", "hangs; this counts as noticed"), ("equivalent", "left out")):
@@ -47,7 +48,7 @@ def listing(mutants: list[Mutant]) -> str:
 
 
 def failed(mutants: list[Mutant]) -> list[str]:
-    """List what is below its mark."""
+    """List the rates that are too low."""
     low = [f"{100 * rate(mutants):.1f} % of all"] if rate(mutants) < LEAST_ALL else []
     for package in sorted({m.package for m in mutants}):
         share = rate([m for m in mutants if m.package == package])
@@ -56,7 +57,7 @@ def failed(mutants: list[Mutant]) -> list[str]:
 
 
 def write(path: Path, mutants: list[Mutant], facts: dict):
-    """Leave everything as JSON, but the texts of whole files."""
+    """Write everything as JSON, except the texts of whole files."""
     rows = [{key: value for key, value in asdict(m).items() if key != "text"} | {"package": m.package} for m in mutants]
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(facts | {"rate": rate(mutants), "mutants": rows}, indent=1))

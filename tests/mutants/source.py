@@ -1,4 +1,4 @@
-"""A Python file as text with positions: spans of nodes, and where a definition lies."""
+"""A Python file as text with positions: spans of nodes and of definitions."""
 from __future__ import annotations
 
 import ast
@@ -6,7 +6,7 @@ from functools import cached_property
 
 
 class Source:
-    """The text of one file. Offsets count bytes of its UTF-8, as the columns of `ast` do."""
+    """The text of one file. Offsets count bytes of UTF-8, as the columns of `ast` do."""
 
     def __init__(self, whole: str):
         self.whole, self.data = whole, whole.encode()
@@ -52,7 +52,7 @@ class Source:
         return found
 
     def segment(self, name: str) -> tuple[int, int]:
-        """Return where a definition lies, its decorators included; without a name, the whole file."""
+        """Return the span of a definition, including its decorators; without a name, of the whole file."""
         if not name:
             return 0, len(self.data)
         node = self.definitions[name]

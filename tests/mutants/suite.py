@@ -1,4 +1,4 @@
-"""What the suite's tests run and cost, learnt once per test file and kept in the cache folder."""
+"""The lines that the suite's tests run and their costs, recorded once per test file and kept in the cache folder."""
 from __future__ import annotations
 
 import difflib
@@ -10,7 +10,8 @@ from pathlib import Path
 
 from tests.mutants.record import unpack
 
-OWN = ("tests/test_mutants.py",)                    # these would test the copy of this tool
+# Tests of this tool itself are left out: they would test its copy.
+OWN = ("tests/test_mutants.py",)
 
 
 def digest(text: str) -> str:
@@ -27,7 +28,7 @@ def find_test_files(root: Path, among: list[str] = ()) -> list[str]:
 
 @cache
 def translate(old: str, new: str) -> dict[int, int]:
-    """Return the number in a new text of every line that an old one had too."""
+    """Return old line number -> new line number for the lines that both texts have."""
     blocks = difflib.SequenceMatcher(None, old.splitlines(), new.splitlines(), autojunk=False).get_matching_blocks()
     return {a + i + 1: b + i + 1 for a, b, n in blocks for i in range(n)}
 
@@ -40,7 +41,8 @@ class Test:
     cpu: float
     fixtures: list[str]
     slow: bool
-    breadth: int = 0       # how many lines it runs
+    # the number of lines that it runs
+    breadth: int = 0
 
     @cached_property
     def function(self) -> str:
@@ -49,17 +51,24 @@ class Test:
 
 @dataclass
 class Suite:
-    """All that is known of the tests of a tree."""
+    """The map of the tests of a tree."""
     root: Path
-    folder: Path                      # the cache: map/ and sources/
+    # the cache: map/ and sources/
+    folder: Path
     files: list[str]
     tests: dict[str, Test] = field(default_factory=dict)
-    fixtures: dict[str, float] = field(default_factory=dict)                # CPU seconds of setting up
-    lines: dict[str, dict[int, set[str]]] = field(default_factory=dict)     # file -> line -> names of tests
-    imports: dict[str, dict[int, set[str]]] = field(default_factory=dict)   # the same of test files, on import
-    broken: list[str] = field(default_factory=list)      # tests that failed without a mutant
-    fresh: dict[str, set[int]] = field(default_factory=dict)                # lines that are newer than the map
-    texts: dict[str, str] = field(default_factory=dict)  # fedmpi's files, as they are now
+    # fixture -> CPU seconds of its setup
+    fixtures: dict[str, float] = field(default_factory=dict)
+    # file -> line -> names of tests
+    lines: dict[str, dict[int, set[str]]] = field(default_factory=dict)
+    # the same for lines that run when test files are imported
+    imports: dict[str, dict[int, set[str]]] = field(default_factory=dict)
+    # tests that failed without a mutant
+    broken: list[str] = field(default_factory=list)
+    # lines that are newer than the map
+    fresh: dict[str, set[int]] = field(default_factory=dict)
+    # fedmpi's files as they are now
+    texts: dict[str, str] = field(default_factory=dict)
 
     def __post_init__(self):
         self.texts = {str(p.relative_to(self.root)): p.read_text() for p in (self.root / "fedmpi").rglob("*.py")}
@@ -74,7 +83,7 @@ class Suite:
         return digest((self.root / file).read_text())
 
     def missing(self, anew: bool = False) -> list[str]:
-        """List the test files that have changed since they were mapped, or were not."""
+        """List the test files that have changed since they were mapped, or never were."""
         return [f for f in self.files if anew or not self.record_of(f).exists()
                 or json.loads(self.record_of(f).read_text())["key"] != self.key(f)]
 
@@ -92,7 +101,7 @@ class Suite:
         part.replace(self.record_of(file))
 
     def load(self):
-        """Read the map; lines of files that have changed since are found again by their text."""
+        """Read the map; lines of files that have changed since then are found again by their text."""
         for file in self.files:
             if self.record_of(file).exists():
                 self.take(file, json.loads(self.record_of(file).read_text()))
@@ -121,7 +130,7 @@ class Suite:
                     self.tests[name].breadth += len(found)
 
     def now(self, path: str, known: str | None, lines: set[int]) -> set[int]:
-        """Translate lines of a source as it was into lines of today's."""
+        """Translate lines of an earlier source into lines of the present one."""
         if path not in self.texts or known == self.sources[path]:
             return lines if path in self.texts else set()
         source = self.folder / "sources" / str(known)

@@ -1,16 +1,18 @@
-"""Which lines of fedmpi run, and for whom: a tracer that goes along into forks and into Python processes started below.
+"""Record which lines of fedmpi run in which context, also in forks and in Python processes that are started below.
 
-A line counts once per context (a test, or the setting up of a fixture). In the process that started the tracer it is
-kept in memory; other processes write it down at once, because they may be killed or leave by os._exit."""
+A line counts once per context (a test, or the setup of a fixture). The process that started the tracer keeps lines in
+memory; other processes write them at once, because they may be killed or leave by os._exit."""
 from __future__ import annotations
 
 import os
 import sys
 import threading
 
-FOLDER = "FEDMPI_MUTANTS_MAP"      # in the environment: where the processes that are started below write
-OPTIMIZED = 1                      # the flag of a code object that is a function's, not a module's or a class's
-# what a tree's sitecustomize.py says, for Python processes whose PYTHONPATH is that tree
+# A variable with the folder into which processes that are started below write.
+FOLDER = "FEDMPI_MUTANTS_MAP"
+# The flag of code objects of functions, which those of modules and classes lack.
+OPTIMIZED = 1
+# The text of a tree's sitecustomize.py, for Python processes whose PYTHONPATH is that tree.
 STARTER = f"""import os
 if "{FOLDER}" in os.environ:
     from tests.mutants import tracer
@@ -19,20 +21,24 @@ if "{FOLDER}" in os.environ:
 
 
 class Tracer:
-    """Notes the lines of functions of the files below `root`."""
+    """Records lines of functions in the files below `root`."""
 
     def __init__(self, root: str, folder: str):
         self.prefix, self.folder = os.path.join(root, "fedmpi") + os.sep, folder
         self.cut = len(root) + 1
-        self.kept = []                       # code objects whose ids are in use
-        self.file = None                     # where another process than the first writes
-        self.found: dict[str, dict[str, set[int]]] = {}      # context -> file -> lines
+        # code objects that must live on, because their ids are keys
+        self.kept = []
+        # the file into which any process but the first writes
+        self.file = None
+        # context -> file -> lines
+        self.found: dict[str, dict[str, set[int]]] = {}
         self.enter("import")
 
     def enter(self, context: str):
-        """From now on lines are run for somebody else."""
+        """Record lines for another context from now on."""
         self.context = context
-        self.left: dict[int, set[int]] = {}      # the lines of each function not yet seen in this context
+        # lines of each function that did not yet run in this context
+        self.left: dict[int, set[int]] = {}
         self.lines = self.found.setdefault(context, {})
 
     def start(self):
@@ -44,7 +50,7 @@ class Tracer:
         sys.settrace(None)
 
     def write(self):
-        """Write lines down at once from now on."""
+        """Write lines at once from now on."""
         path = os.path.join(self.folder, f"out-{os.getpid()}")
         self.file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         self.left = {}
@@ -64,7 +70,8 @@ class Tracer:
         if event == "line":
             code = frame.f_code
             left = self.left.get(id(code))
-            if left is None:      # the context has changed within the function
+            # The context has changed within the function.
+            if left is None:
                 return self.call(frame, event, arg)
             if frame.f_lineno in left:
                 self.note(code, left, frame.f_lineno)
@@ -84,7 +91,7 @@ class Tracer:
 
 
 def begin(root: str, folder: str) -> Tracer:
-    """Trace this process, and those that it will start."""
+    """Trace this process and those that it will start."""
     tracer = Tracer(root, folder)
     os.environ[FOLDER] = folder
     os.register_at_fork(after_in_child=tracer.write)
@@ -93,7 +100,7 @@ def begin(root: str, folder: str) -> Tracer:
 
 
 def follow():
-    """Trace a process that was started below, for the context that the first process was in at that time."""
+    """Trace a process that was started below, for the context of the first process at that time."""
     folder = os.environ[FOLDER]
     root = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
     tracer = Tracer(root, folder)
@@ -105,11 +112,12 @@ def follow():
 
 
 def collect(folder: str, found: dict[str, dict[str, set[int]]]):
-    """Add what other processes have written."""
+    """Add the lines that other processes have written."""
     for name in os.listdir(folder):
         if name.startswith("out-"):
             with open(os.path.join(folder, name)) as file:
                 for text in file:
-                    if text.endswith("\n"):      # a process may be killed while it writes
+                    # A process may be killed while it writes.
+                    if text.endswith("\n"):
                         context, path, line = text[:-1].split("\t")
                         found.setdefault(context, {}).setdefault(path, set()).add(int(line))

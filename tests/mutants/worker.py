@@ -1,7 +1,8 @@
 """Run as `python -m tests.mutants.worker` in a copy of the tree: a warm process that forks a child for each request.
 
-It has loaded what takes long to load, but nothing of fedmpi, so that a child reads fedmpi as it lies in the copy.
-A request is a line of JSON on stdin: `tests` (node ids), limits, and where to `map` to. The answer is one on stdout."""
+It has loaded what takes long to load, but nothing of fedmpi, so a child imports fedmpi as it is in the copy.
+A request is a line of JSON on stdin: `tests` (node ids), limits, and the file of a `map`. The answer is a line on
+stdout."""
 from __future__ import annotations
 
 import ctypes
@@ -22,13 +23,15 @@ HEAVY = ("numpy", "scipy.sparse", "scipy.optimize", "scipy.stats", "torch", "tor
          "annotated_types", "typer.testing", "rich.table", "rich.console", "rich.progress", "jinja2",
          "matplotlib.pyplot", "hypothesis", "hypothesis.strategies", "hypothesis.extra.numpy", "pytest", "pandas",
          "safetensors.torch")
-SUBREAPER = 36           # prctl: orphans below become our children
-IDLE_S, IDLE_CPU_S = 40., 1.      # a child that in so much time uses less CPU hangs: it only looks whether others end
+# PR_SET_CHILD_SUBREAPER of prctl: orphans below become children of this process.
+SUBREAPER = 36
+# A child that uses less than IDLE_CPU_S in IDLE_S hangs: it only checks whether others end.
+IDLE_S, IDLE_CPU_S = 40., 1.
 TICK = os.sysconf("SC_CLK_TCK")
 
 
 def below() -> dict[int, float]:
-    """Return the CPU seconds of all processes below this one, their waited-for children included."""
+    """Return the CPU seconds of all processes below this one, including their ended children."""
     parents, used = {}, {}
     for entry in os.listdir("/proc"):
         if entry.isdigit():
@@ -47,7 +50,7 @@ def below() -> dict[int, float]:
 
 
 def sweep_up():
-    """Kill all that is left below, and wait for it."""
+    """Kill all processes that are left below this one, and wait for their end."""
     for _ in range(200):
         left = below()
         for pid in left:
@@ -62,7 +65,7 @@ def sweep_up():
 
 
 def leave(*_):
-    """End without the second that it takes to free all that is loaded."""
+    """End at once; freeing all that is loaded would take a second."""
     sweep_up()
     os._exit(0)
 
@@ -73,7 +76,7 @@ def waited() -> float:
 
 
 def watch(child: int, cpu_limit: float, wall_limit: float) -> tuple[int | None, str]:
-    """Wait for a child; returns its exit code, or None and why it was given up."""
+    """Wait for a child; return its exit code, or None and why it was given up."""
     begin, base, nap, parent = time.monotonic(), waited(), .01, os.getppid()
     moved, used = begin, 0.
     while True:
@@ -98,7 +101,7 @@ def watch(child: int, cpu_limit: float, wall_limit: float) -> tuple[int | None, 
 
 
 class Verdict:
-    """Notes the first test that fails."""
+    """Keeps the first test that fails."""
 
     def __init__(self):
         self.failed, self.ran = "", 0
@@ -114,19 +117,21 @@ class Verdict:
 
 
 def run_tests(tests: list[str], answer: str, folder: str, mapped: str | None):
-    """In the child: run pytest; leave what happened in the file `answer`."""
+    """Run pytest in the child; write the outcome into the file `answer`."""
     import pytest
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     os.setsid()
-    os.environ["XDG_CACHE_HOME"] = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")      # fonts
-    os.environ["HOME"] = folder      # where a mutant may leave wrong data sets
+    # Keep the user's cache of fonts.
+    os.environ["XDG_CACHE_HOME"] = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
+    # A mutant may leave wrong data sets in this folder.
+    os.environ["HOME"] = folder
     out = os.open(f"{folder}/output", os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     for number in (1, 2):
         os.dup2(out, number)
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     plugins = [verdict := Verdict()]
     os.environ.pop("PYTEST_ADDOPTS", None)
-    # without the project's own options, all runs in this process
+    # Without the project's options all tests run in this process.
     words = ["-q", "-p", "no:cacheprovider", "-o", "addopts=", "--basetemp", f"{folder}/base", "--tb", "line"]
     if mapped:
         from tests.mutants.record import Recorder

@@ -194,7 +194,7 @@ def tensor_functions(books):
 
 
 def holding(books, real=cuda_graphs.record_step):
-    """Return a replacement of cuda_graphs.record_step that lets each graph be compared with its step, see capture.py."""
+    """Return a replacement of cuda_graphs.record_step that lets graphs be compared with their steps, see capture.py."""
     def record(step, *args):
         known = len(books.graphs)
         replay = real(step, *args)
