@@ -4,6 +4,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+from types import ModuleType
 
 import numpy as np
 import pytest
@@ -21,8 +22,10 @@ LABELS = np.arange(60) % 4
 @pytest.fixture
 def prepare(settings, arrays):
     """Return a function that prepares the federation of 60 samples with some settings of `data`."""
+    saved = arrays(LABELS)
+
     def prepare(**data):
-        return Federation(prepare_federation(settings(**arrays(LABELS), **data), 0))
+        return Federation(prepare_federation(settings(**saved, **data), 0))
     return prepare
 
 
@@ -49,8 +52,10 @@ def test_a_file_says_who_holds_which_samples(prepare, tmp_path, kind):
     assert held(found) == [sorted(part) for part in parts.values()]
     assert found.counts.tolist() == [[2, 0, 2], [1, 0, 1], [1, 0, 2]]
     assert found.names == ({"client_names": list(parts)} if kind == "names" else {})
+    again = {"clients": 3, "partition": Indices(str(path)), "split": (.5, .5)}
+    assert prepare(**again).path == found.path
     os.utime(path, ns=(1, 1))
-    assert prepare(clients=3, partition=Indices(str(path)), split=(.5, .5)).path != found.path
+    assert prepare(**again).path != found.path
 
 
 def test_numbers_count_through_the_test_part(settings, tmp_path):
@@ -150,7 +155,7 @@ def test_flowers_partitioners_divide_the_samples_by_the_seed(name):
 
 @pytest.mark.slow("it imports flwr-datasets")
 @pytest.mark.parametrize("name, settings, said", [
-    ("Nothing", {}, "data.partition.partitioner = Nothing: flwr-datasets has ContinuousPartitioner, Dirichlet"),
+    ("Nothing", {}, "data.partition.partitioner = Nothing: flwr-datasets has "),
     ("VerticalEvenPartitioner", {}, "VerticalEvenPartitioner: flwr-datasets has"),
     ("DirichletPartitioner", {}, "DirichletPartitioner of flwr-datasets: TypeError"),
     ("DirichletPartitioner", {"alpha": .1, "min_partition_size": 50}, "change data.partition.settings or data.clients"),
@@ -160,6 +165,32 @@ def test_what_flower_refuses_is_one_line(name, settings, said):
     with pytest.raises(BadInput) as error:
         flower(name, **settings)
     assert said in str(error.value) and "\n" not in str(error.value)
+
+
+class ByLabel:
+    """A partitioner with Flower's interface: a client for every label."""
+
+    def __init__(self, num_partitions, partition_by, seed, first=0):
+        self.num_partitions, self.by, self.seed, self.first = num_partitions, partition_by, seed, first
+
+    def load_partition(self, i):
+        return self.dataset.filter(lambda row: row[self.by] == (i + self.first) % 4)
+
+
+def test_a_partitioner_is_given_shuffled_labels_and_what_the_run_says(monkeypatch):
+    datasets = pytest.importorskip("datasets")
+    datasets.disable_progress_bars()
+    package, module = ModuleType("flwr_datasets"), ModuleType("flwr_datasets.partitioner")
+    module.ByLabel, module.__all__, package.partitioner = ByLabel, ["ByLabel"], module
+    monkeypatch.setitem(sys.modules, "flwr_datasets", package)
+    monkeypatch.setitem(sys.modules, "flwr_datasets.partitioner", module)
+    parts = flower("ByLabel", first=1)
+    assert [sorted(part) for part in parts] == [[*range(i, 60, 4)] for i in (1, 2, 3, 0)]
+    assert all(part != sorted(part) for part in parts) and parts != flower("ByLabel", seed=1, first=1)
+    with pytest.raises(BadInput, match="partitioner = Other: flwr-datasets has ByLabel; name one of them"):
+        flower("Other")
+    with pytest.raises(BadInput, match="ByLabel of flwr-datasets: TypeError: .*second.*; change data.part"):
+        flower("ByLabel", second=2)
 
 
 def test_without_flower_the_extra_is_named(monkeypatch):

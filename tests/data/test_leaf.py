@@ -66,6 +66,12 @@ def test_femnist_is_read_from_all_files_of_both_parts(femnist):
     assert pool.about["client_names"] == ["f0003_10", "f0001_41", "f0900_07"] and len(pool.about["class_names"]) == 62
 
 
+def test_pixels_with_few_digits_are_the_same_bytes(tmp_path):
+    pixels, data = pictures(1, 0)
+    write(tmp_path / "train" / "a.json", {"a": data | {"x": np.round(data["x"], 4).tolist()}})
+    np.testing.assert_array_equal(load("femnist", tmp_path).x_train, pixels.reshape(1, 28, 28, 1))
+
+
 def test_a_federation_of_writers_takes_leafs_parts_or_divides_anew(femnist, settings):
     folder, _ = femnist
     data = {"name": "femnist", "file": str(folder), "clients": 3}

@@ -180,6 +180,12 @@ def test_a_file_that_is_no_table_of_numbers_is_one_line(write, text, said):
     assert said in refusal(name="csv", file=write(text), label="y")
 
 
+def test_rows_are_counted_through_all_blocks(write, monkeypatch):
+    monkeypatch.setattr("fedmpi.data.tables.TABLE_BLOCK_ROWS", 2)
+    write("a,y\n" + "1,u\n" * 4 + ",u\n")
+    assert "mine.csv: row 5, column 'a' is missing" in refusal(name="csv", file="mine.csv", label="y")
+
+
 @pytest.mark.parametrize("data, said", [
     ({}, "data.label is missing and has no default: set it"),
     ({"lable": "y"}, "data.lable is not a setting of CSV; its settings are label, features,"),
