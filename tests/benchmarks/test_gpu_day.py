@@ -183,13 +183,13 @@ def forked(to: Path, *words: str) -> tuple[int, str]:
         os._exit(code)
     process = multiprocessing.get_context("fork").Process(target=work)
     process.start()
-    process.join(5 * PATIENCE_S)
+    process.join(20 * PATIENCE_S)
     return process.exitcode, to.read_text()
 
 
 @pytest.mark.slow("takes steps of two parts as the command does, each with processes and networks of its own")
 def test_the_cheapest_steps_of_both_parts_fill_the_file(tmp_path):
-    words = "--out", str(tmp_path), "--device", "cpu", "--small", "--only"
+    words = "--out", str(tmp_path), "--device", "cpu", "--small", "--budget", "6000", "--only"
     code, first = forked(tmp_path / "first.txt", "correctness", *words, "facts,methods-graphs,capture-sync")
     assert code == 0, first
     found = gpu_day.load_book(tmp_path)
