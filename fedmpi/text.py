@@ -18,6 +18,7 @@ CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u20
 
 # A word so long is no name that anybody reads.
 LONG_WORD = re.compile(r"\S{400,}")
+LONG_LINE = re.compile(".{1400,}")
 
 
 def printable(text: object) -> str:
@@ -26,9 +27,10 @@ def printable(text: object) -> str:
 
 
 def format_error(error: object) -> str:
-    """Return an error's message as a terminal shows it: without control characters, and with names of thousands of
-    characters cut."""
-    return printable(LONG_WORD.sub(lambda found: f"{found[0][:120]}...{found[0][-60:]}", str(error)))
+    """Return an error's message as a terminal shows it: without control characters, and with words and lines of
+    thousands of characters cut."""
+    text = LONG_WORD.sub(lambda found: f"{found[0][:120]}...{found[0][-60:]}", printable(error))
+    return LONG_LINE.sub(lambda found: f"{found[0][:700]}...{found[0][-300:]}", text)
 
 
 def find_width() -> int:

@@ -68,3 +68,6 @@ def test_an_error_shows_no_name_of_thousands_of_characters():
     word = "ab" * 3000
     assert text_table.format_error(f"a {word}: b\x1b") == f"a {word[:120]}...{word[-59:]}:: b\\x1b".replace("::", ":")
     assert text_table.format_error(f"/{'a' * 300}") == f"/{'a' * 300}"
+    assert text_table.format_error(f"first\n{'a b ' * 4000}; do so") == (
+        f"first\n{'a b ' * 175}...{('a b ' * 99)[-293:]}; do so")
+    assert len(text_table.format_error("\0" * 3000)) < 300

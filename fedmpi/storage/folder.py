@@ -73,11 +73,15 @@ class RunFolder:
     def refuse_other_kinds(self) -> None:
         """Raise BadInput for a folder, a pipe, a device or a link to nothing in the place of a file of the run.
 
-        The log may be a device, such as /dev/null."""
+        The log may be a device, such as /dev/null. It is no link to another file, whose owner may not want its lines:
+        only the log is written to where it lies, all others are replaced."""
         for path in (self.log_path, self.history.path, *map(self.path.joinpath, SMALL_FILES)):
             if not os.path.lexists(path):
                 continue
             mode = path.stat().st_mode if path.exists() else 0
+            if stat.S_ISREG(mode) and path == self.log_path and path.is_symlink():
+                raise BadInput(f"{path} is a link to another file, {path.readlink()}, which would grow by the lines of "
+                               "the run; remove the link, or choose another --out")
             if not (stat.S_ISREG(mode) or path == self.log_path and stat.S_ISCHR(mode)):
                 raise BadInput(f"{path} is in the place of a file of the run, and is no regular file; remove it, or "
                                "choose another --out")

@@ -277,3 +277,13 @@ def test_a_folder_whose_checkpoints_are_no_folder_is_not_kept_locked(tmp_path):
     with pytest.raises(BadInput, match="checkpoints cannot be made: File exists"):
         RunFolder.claim(tmp_path, resume=True)
     assert not (tmp_path / "lock").exists()
+
+
+def test_a_log_that_is_a_link_to_another_file_is_refused(tmp_path):
+    """A folder of somebody else could let the run write into a file of yours."""
+    (tmp_path / "victim").write_text("a file of the user")
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "log.txt").symlink_to(tmp_path / "victim")
+    with pytest.raises(BadInput, match=f"log.txt is a link to another file, {tmp_path}/victim, which would grow"):
+        RunFolder.claim(tmp_path / "run", resume=True)
+    assert (tmp_path / "victim").read_text() == "a file of the user" and not (tmp_path / "run" / "lock").exists()
