@@ -1,4 +1,4 @@
-"""Steps of a day with a GPU that do what a GPU makes programs do: see test_gpu_day.py."""
+"""Steps of a day with a GPU that crash, fail and hang as programs on a GPU may: see test_gpu_day.py."""
 from __future__ import annotations
 
 import os
@@ -12,7 +12,7 @@ def note_one(notes):
 
 
 def note_cases(notes, end):
-    """Note a row for each of three cases; what `end` names happens in the second."""
+    """Note a row for each of three cases; in the second one do what `end` names."""
     for case in notes.cases(("first", "second", "third")):
         if case == "second":
             globals()[end]()
@@ -40,7 +40,7 @@ def talk_for_ever(notes):
 
 
 def leave_a_child(notes):
-    """Start a program in a session of its own, as launchers do, and hang."""
+    """Start a program in its own session, as launchers do, and hang."""
     child = subprocess.Popen(["sleep", "1000"], start_new_session=True)
     notes.put("machine", child=child.pid, own=os.getpid())
     hang()

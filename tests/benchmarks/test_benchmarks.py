@@ -1,4 +1,4 @@
-"""Benchmarks run and hand over their figures; no figure is asserted, for speed is not a test's business."""
+"""Benchmarks run and return their figures, which are not checked, because tests do not judge speed."""
 from __future__ import annotations
 
 import json
@@ -35,7 +35,7 @@ def test_figures_table_and_picture(name, tmp_path, capsys):
     assert command.run_benchmark(name, SMALL[name], str(tmp_path / "f.json"), str(tmp_path / "f.png")) == 0
     found = json.loads((tmp_path / "f.json").read_text())
     assert found["benchmark"] == name and found["rows"]
-    # so few samples are hashed within one tick of the processor's clock
+    # Hashing so few samples may take less than one tick of the processor's clock.
     assert found["ratio"] > 0 or name == "reading"
     assert f"ratio (median) {found['ratio']:.4g}" in capsys.readouterr().out
     assert image.imread(tmp_path / "f.png").size
@@ -73,9 +73,11 @@ def test_both_ways_of_summing_are_measured_on_what_clients_sent():
         rig = Rig(Solo(), Synthetic(*SHAPES["digits"], np.full(3, 11)), {"server": {"reduce": how}})
         rig.round(1)
         ends.append(rig.shared.w)
-        np.testing.assert_array_equal(rig._served().w, rig.shared.w)      # the same updates give the same state again
+        # The same updates give the same state again.
+        np.testing.assert_array_equal(rig._served().w, rig.shared.w)
     np.testing.assert_allclose(*ends, atol=1e-6)
-    assert (ends[0] != ends[1]).any()      # float32 rounds more
+    # Sums in float32 round more.
+    assert (ends[0] != ends[1]).any()
 
 
 def test_ranks_share_a_benchmark(tmp_path):

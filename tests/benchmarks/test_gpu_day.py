@@ -1,4 +1,4 @@
-"""A day with a GPU goes on whatever a step does, its file is whole at every moment, and the real steps fill it."""
+"""A day with a GPU goes on whatever a step does, its file is always complete, and the real steps fill it."""
 from __future__ import annotations
 
 import json
@@ -25,8 +25,9 @@ from tests.forked import load
 
 ROOT = Path(__file__).parents[2]
 HEAD = {"when": "today", "commit": "0", "device": "cpu", "small": True}
-PATIENCE_S = 60      # a safety net: what is waited for takes a second
-# What a step may take that goes well meanwhile; a busy machine needs more than a second for that.
+# A safety net: waits take about a second.
+PATIENCE_S = 60
+# Time for a step that goes well; on a busy machine it takes more than a second.
 SHORT_S = 3.
 
 
@@ -43,7 +44,7 @@ def whats(found: dict) -> list[str]:
 
 
 def alive(pid: int) -> bool:
-    """Say whether a process is there and not a zombie that nobody has asked for."""
+    """Say whether a process exists and is not a zombie."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except OSError:
@@ -104,7 +105,8 @@ def test_what_a_step_has_started_is_ended_with_it(tmp_path):
 
 
 def test_a_day_that_is_killed_leaves_a_whole_file_and_no_process(tmp_path, monkeypatch):
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))      # what nobody clears away
+    # Temporary files of a killed day stay.
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     process = multiprocessing.get_context("fork").Process(
         target=day(tmp_path, step("note_one"), step("wait_for_ever")).go)
     process.start()
@@ -158,7 +160,7 @@ def test_all_steps_are_there_and_fit_into_their_parts():
 
 
 def test_importing_the_steps_starts_no_gpu():
-    """All processes of steps are forks, and a fork of a process that uses a GPU cannot."""
+    """All processes of steps are forks, and a fork of a process that uses a GPU cannot use it."""
     import torch
     plan.preload("cpu")
     assert not torch.cuda.is_initialized()
@@ -170,7 +172,7 @@ def command(*words: str) -> subprocess.CompletedProcess:
 
 
 def forked(to: Path, *words: str) -> tuple[int, str]:
-    """Do as the command does in a fork of this process, which has loaded the libraries; return its code and words."""
+    """Run the command in a fork of this process, which has loaded the libraries; return its code and output."""
     load()
     plan.preload("cpu")
 
@@ -229,7 +231,7 @@ def test_a_day_that_is_asked_to_stop_ends_its_step(tmp_path, when):
 
 
 def stopped(to: Path, own: Path, when: str) -> None:
-    """Take a step that hangs; "at once" asks to stop in the moment in which its process begins."""
+    """Take a step that hangs; with "at once" the request to stop comes when its process begins."""
     end_by_signal()
     os.register_at_fork(after_in_child=lambda: own.write_text(str(os.getpid())))
     if when == "at once":
@@ -238,7 +240,7 @@ def stopped(to: Path, own: Path, when: str) -> None:
 
 
 def test_a_step_whose_day_ended_before_it_began_ends(tmp_path):
-    """The kernel kills a step with its day only from the moment on in which the step asks for it."""
+    """The kernel kills a step with its day only after the step has asked for that."""
     pid = tmp_path / "pid"
 
     def orphan():

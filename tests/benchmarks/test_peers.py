@@ -1,4 +1,4 @@
-"""Other frameworks in the harness. They are not installed here: a script of the tests' own stands for one."""
+"""Other frameworks in the benchmark. They are not installed here; a script stands for one."""
 from __future__ import annotations
 
 import sys
@@ -44,7 +44,7 @@ def stand_in(tmp_path, monkeypatch):
 
 @pytest.fixture
 def broken(tmp_path):
-    """Return a Python that claims to have pfl, and has not; its PyTorch is empty, and so quickly there."""
+    """Return a Python that claims to have pfl but has not; its PyTorch is empty, so its import is quick."""
     (tmp_path / "torch" / "nn").mkdir(parents=True)
     for name in ("torch/__init__.py", "torch/nn/__init__.py", "torch/nn/functional.py"):
         (tmp_path / name).touch()
@@ -60,7 +60,8 @@ def test_rounds_are_timed_without_the_first_with_all_processes(stand_in):
     stand_in(STAND_IN)
     found = peers.timed("other", sys.executable, SHAPE)
     assert found.shape == (2, 2, 2) and (found[..., 0] > 0).all()
-    assert (found[:, 0, 1] > found[:, 1, 1]).all()      # CPU seconds of the child that trains
+    # CPU seconds include those of the child, which trains.
+    assert (found[:, 0, 1] > found[:, 1, 1]).all()
 
 
 @pytest.mark.parametrize("script", ["raise SystemExit('it is broken')", f"print('{MARK}\\n' * 4 + 'it is broken')"])
@@ -79,7 +80,8 @@ def test_the_work_is_the_benchmarks():
 
 
 def test_a_row_counts_a_share_of_an_evaluation():
-    bare = np.array([[[1., 2.], [10., 10.]]])      # one round: training, evaluation; on the clock, CPU time
+    # One round with (wall, CPU) seconds of training and of evaluation.
+    bare = np.array([[[1., 2.], [10., 10.]]])
     row = cohort.row("somebody", np.array([[[5., 8.], [10., 10.]]] * 3), bare, every=10)
     assert row == {"who": "somebody", "bare_seconds": 2., "seconds": 6., "evaluation_seconds": 10., "ratio": 3.,
                    "cpu_ratio": 3.}

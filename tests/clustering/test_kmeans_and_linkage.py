@@ -1,4 +1,4 @@
-"""k-means at rank 0: scikit-learn's, seeded and warm-started; empty clusters and few rows are no accident."""
+"""k-means at rank 0 equals scikit-learn's, is seeded and warm-started, and handles empty clusters and few rows."""
 from __future__ import annotations
 
 import numpy as np
@@ -39,7 +39,8 @@ def test_distance_is_to_the_mean_of_the_own_cluster():
     x, labels, weight = torch.tensor([[0., 0.], [4., 0.], [7., 7.]]), np.array([0, 0, 2]), [3, 1, 1]
     assert compute_mean_distance(x, labels) == pytest.approx((2 + 2 + 0) / 3)
     assert compute_mean_distance(x, labels, weight) == pytest.approx((1 + 3 + 0) / 3)
-    x, _ = blobs(spread=5.)      # of embedded rows, it is that of the rows
+    # For embedded rows it is the distance of the rows.
+    x, _ = blobs(spread=5.)
     labels = np.arange(len(x)) % 3
     assert compute_mean_distance(embed_rows(x.double() @ x.double().T),
                                  labels) == pytest.approx(compute_mean_distance(x, labels))
@@ -114,7 +115,8 @@ def test_short_points_are_as_far_from_each_other_as_the_long_rows():
     points = embed_rows(x.double() @ x.double().T)
     assert points.shape[1] <= 11 and torch.allclose(points.mean(0), torch.zeros(1).double(), atol=1e-6)
     assert torch.allclose(torch.cdist(points, points), torch.cdist(x.double(), x.double()), atol=1e-4)
-    assert embed_rows(torch.ones(4, 4)).shape == (4, 1)      # all rows alike
+    # All rows are equal.
+    assert embed_rows(torch.ones(4, 4)).shape == (4, 1)
 
 
 def test_long_rows_are_clustered_by_short_points():
@@ -144,7 +146,7 @@ def test_a_settled_cluster_may_stay_empty():
 
 
 def test_weights_draw_the_centres():
-    """Four points on a line: the heavy end draws its centre away from the second one."""
+    """Of four points on a line the heavy end draws its centre away from the second one."""
     x = torch.tensor([[0.], [4.], [7.], [10.]])
     plain, heavy = (lloyd(x, x[:2], w).labels.tolist() for w in (None, [1, 1, 1, 100]))
     assert (plain, heavy) == ([0, 1, 1, 1], [0, 0, 1, 1])
@@ -169,7 +171,8 @@ def test_two_parts_by_complete_linkage():
     angles = torch.tensor([0., .1, 3., .2, 3.2]).double()
     cosines = torch.cos(angles[:, None] - angles)
     assert split_in_two(cosines).tolist() == [False, False, True, False, True]
-    assert split_in_two(cosines[1:][:, 1:]).tolist() == [False, True, False, True]  # equal parts: the first row stays
+    # Of equal parts the one with the first row stays.
+    assert split_in_two(cosines[1:][:, 1:]).tolist() == [False, True, False, True]
     assert split_in_two(cosines[2:][:, 2:]).tolist() == [False, True, False]
 
 

@@ -45,6 +45,6 @@ def test_cosines(rows):
 
 
 def test_the_cost_is_in_proportion_to_the_length():
-    """Shares of the server's work: n k inner products, n + k norms."""
+    """The server computes n k inner products and n + k norms."""
     assert count_multiply_adds(100, 10, 50) == (1000 + 110) * 50
     assert count_multiply_adds(1000, 100, 61_706) * 50 == count_multiply_adds(1000, 100, 50) * 61_706

@@ -1,4 +1,4 @@
-"""What the lists say, and that no plug-in can break them."""
+"""The contents of the lists, which no plug-in can break."""
 from __future__ import annotations
 
 import json

@@ -30,7 +30,8 @@ def test_settings_measures_and_digests(bench, wide):
     found = [bench.metrics(name)[1] for name in "ab"]
     (row,) = (row for row in rows if row.startswith("2 "))
     assert row.startswith("2 " + " ".join(f"{100 * line['accuracy_mean']:.2f}" for line in found))
-    assert not any(row.startswith("3 ") for row in rows)      # B has no third round
+    # B has no third round.
+    assert not any(row.startswith("3 ") for row in rows)
     assert rows[-1] == f"different digests: A {bench.result('a')['digest'][:16]}, B {bench.result('b')['digest'][:16]}"
 
 
@@ -87,7 +88,8 @@ def test_an_unfinished_run(tmp_path):
 
 def test_of_many_rounds_some_are_shown(wide):
     shown = [line.split()[0] for line in compare_rounds(lines(range(1, 101)), lines(range(2, 101, 2))).splitlines()[2:]]
-    assert shown == ["8", "16", "24", "32", "40", "50", "58", "66", "74", "82", "90", "100"]      # of 50
+    # These are of 50 rounds.
+    assert shown == ["8", "16", "24", "32", "40", "50", "58", "66", "74", "82", "90", "100"]
     shown = [line.split()[0] for line in compare_rounds(lines(range(1, 13)), lines(range(1, 20))).splitlines()[2:]]
     assert shown == [str(t) for t in range(1, 13)]
 

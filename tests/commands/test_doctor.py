@@ -1,4 +1,4 @@
-"""The doctor finds a healthy machine healthy, and says what is wrong with an ill one."""
+"""The doctor reports no problem on a sound machine, and names the problems of others."""
 from __future__ import annotations
 
 import errno
@@ -15,7 +15,7 @@ from tests import forked
 
 @pytest.fixture(autouse=True)
 def alone(monkeypatch):
-    """Be a single process without an MPI library, on wide paper."""
+    """Be a single process without an MPI library, with a wide terminal."""
     monkeypatch.setitem(sys.modules, "mpi4py", None)
     monkeypatch.setenv("COLUMNS", "1000")
 
@@ -60,10 +60,11 @@ def test_the_library_says_whether_it_takes_gpu_memory(aware, words):
 
 
 def test_nobody_has_to_read_all_of_it(tmp_path):
-    """As `fedmpi doctor | head -1` does not: the reader leaves after the first line."""
+    """In `fedmpi doctor | head -1` the reader leaves after the first line."""
     out, into = os.pipe()
     pid = os.fork()
-    if not pid:      # who prints
+    # the process that prints
+    if not pid:
         os.close(out)
         os.dup2(into, 1)
         sys.stdout = os.fdopen(1, "w", closefd=False)
@@ -128,7 +129,7 @@ def test_a_launcher_of_another_library_is_a_problem_that_one_process_tells(tmp_p
 
 def test_an_unforeseen_error_ends_the_job(tmp_path, monkeypatch):
     class Ended(Exception):
-        """In place of the end of the process."""
+        """Takes the place of the end of the process."""
 
     def fail(self, message, code, tell=True):
         raise Ended(message, code)

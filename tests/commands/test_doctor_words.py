@@ -1,4 +1,4 @@
-"""What the doctor says: values, units, and the ranks that it names."""
+"""The doctor's report: values, units, and the ranks that it names."""
 from __future__ import annotations
 
 import json
@@ -29,7 +29,7 @@ def test_speeds_and_sizes_have_their_units():
 
 
 def test_what_is_written_of_a_folder(tmp_path, monkeypatch):
-    """Seconds become ms, bytes GiB; exactly as many bytes as are called little are too few."""
+    """Seconds become ms, bytes GiB; free space of exactly the limit counts as too little."""
     free = []
     monkeypatch.setattr(doctor, "write_trial_file", lambda path: (.25, .0123))
     monkeypatch.setattr(doctor.shutil, "disk_usage", lambda path: type("Usage", (), {"free": free[-1]}))
@@ -44,7 +44,7 @@ def test_what_is_written_of_a_folder(tmp_path, monkeypatch):
 
 
 class Ranks(Solo):
-    """Rank 0 of three, of which the others say what is given for them."""
+    """Rank 0 of three; the reports of the others are given."""
     size = 3
 
     def __init__(self, *others):
@@ -52,9 +52,11 @@ class Ranks(Solo):
         self.others = [json.dumps(other).encode() for other in others]
 
     def gather(self, rows, counts):
-        if rows.dtype == np.uint8:      # texts
+        # The others' reports are texts.
+        if rows.dtype == np.uint8:
             return np.concatenate([rows, *(np.frombuffer(text, np.uint8) for text in self.others)])
-        if rows.dtype.kind == "f":      # of collectives: seconds of a broadcast and a reduce, and whether all was right
+        # For collectives these are the seconds of a broadcast and a reduce, and whether both were right.
+        if rows.dtype.kind == "f":
             return np.array([[.001, .008, 1], [.004, .002, self.right], [.002, .001, 1]])
         return np.array([rows[0], *map(len, self.others)])
 

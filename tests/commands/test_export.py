@@ -1,4 +1,4 @@
-"""An exported model in plain PyTorch gives what the run measured."""
+"""An exported model gives in plain PyTorch what the run measured."""
 from __future__ import annotations
 
 from collections import OrderedDict
@@ -21,7 +21,8 @@ from tests import federations
 safetensors = pytest.importorskip("safetensors", reason="there is no safetensors here: pip install safetensors")
 METHODS = ["local", "fedavg", "fedah", "fedrep", "ditto", "ifca", "fedbabu", "pfedcam", "fedala", "fedmhc"]
 GLOBAL = {"ditto", "fedah", "fedala", "fedavg", "fedbabu", "fedprox", "per_fedavg", "pfedme"}
-SEVERAL = {"fedavg_plus", "fedcr", "fedprox_plus", "fedsr", "fesem_cam", "ifca_cam"}      # judge by more than a network
+# These methods are evaluated by more than one network.
+SEVERAL = {"fedavg_plus", "fedcr", "fedprox_plus", "fedsr", "fesem_cam", "ifca_cam"}
 
 
 def mlp():
@@ -36,7 +37,7 @@ def cnn():
 
 
 class Normed(nn.Module):
-    """With BatchNorm, for images of 16 x 16."""
+    """A network with BatchNorm for images of 16 x 16."""
 
     def __init__(self):
         super().__init__()
@@ -62,7 +63,7 @@ def ran(bench, name, *overrides):
 
 
 def exported(run, *options):
-    """Export; return the state dict, and what the file says of itself."""
+    """Export; return the state dict and the file's metadata."""
     out = run.with_suffix(".safetensors")
     done = CliRunner().invoke(app, ["export", str(run), str(out), *options])
     assert done.exit_code == 0, done.output
@@ -124,7 +125,7 @@ def test_the_global_model_and_what_the_file_says(bench):
 
 
 def test_the_same_model_gives_the_same_file(bench):
-    """The library writes the facts in another order each time."""
+    """The library would write the metadata in another order each time."""
     ran(bench, "twice", "rounds=1", "method=fedavg")
     paths = [bench.folder / f"twice-{i}.safetensors" for i in range(2)]
     for path in paths:

@@ -1,4 +1,4 @@
-"""A plan against closed forms, and against what a run then really moves and writes."""
+"""A plan against closed forms, and against the bytes that a run moves and writes."""
 from __future__ import annotations
 
 import json
@@ -20,7 +20,8 @@ from tests import forked
 
 TWENTY = Path(__file__).with_name("twenty_clients.yaml")
 HEAD = 64 * 10 + 10
-SIZE = 64 * 64 + 64 + HEAD      # of its network
+# Parameters of its network.
+SIZE = 64 * 64 + 64 + HEAD
 
 
 @pytest.fixture
@@ -101,12 +102,13 @@ def test_memory_is_the_sum_of_what_is_counted(planned, engine, vectors, optimize
 
 
 def test_memory_of_a_worker(planned):
-    """Half of the clients take part; vectors of a loop are four; a worker holds a sum, and no server's books."""
+    """Half of the clients take part; engine loop has four vectors; a worker holds a sum, but no books."""
     p = planned("engine=loop", "train.participation=.25", "server.hosts_clients=false", ranks=3)
     shared, row = 4 * (SIZE + 3 * HEAD), 4 * SIZE
     for rank in p["per_rank"][1:]:
         hosted = rank["clients"]
-        assert hosted > 5      # so that five participants may all be here
+        # All five participants may be on this rank.
+        assert hosted > 5
         federation = Federation(p["federation"])
         samples = int(federation.counts[rank["hosts"]].sum()) * (4 * 64 + 8)
         assert rank["memory_mib"] * MIB == pytest.approx(
@@ -138,14 +140,15 @@ def test_the_engine_is_the_one_of_a_run(planned, asked, chosen, words):
 
 
 def test_samples_and_states_stay_within_the_bound(planned):
-    bound = 2**-12      # GiB: 1/4 MiB
+    # In GiB; this is 1/4 MiB.
+    bound = 2**-12
     free, bounded = (planned("engine=loop", more, ranks=1) for more in ("seed=0", f"state.memory={bound}"))
     saved = 1797 * (4 * 64 + 8) + 20 * 4 * SIZE - 2 * bound * 2**30
     assert free["server_memory_mib"] - bounded["server_memory_mib"] == pytest.approx(saved / MIB)
 
 
 def test_a_checkpoint_beside_training_lies_in_rank_0s_memory(planned):
-    """The server's state and all rows, of which at most state.memory wait to be written."""
+    """It holds the server's state and all rows, of which at most state.memory wait to be written."""
     shared, rows, on = 4 * (SIZE + 3 * HEAD), 20 * 4 * SIZE, "checkpoint.asynchronous=true"
     for bound, waiting in ((8, rows), (2**-13, 2**17)):
         waits, trains_on = (planned("engine=loop", f"state.memory={bound}", *more) for more in ((), (on,)))
@@ -171,14 +174,16 @@ def test_a_run_moves_and_writes_what_was_planned(planned, cache, tmp_path):
     job = forked.command(3, "run", TWENTY, f"data.cache={cache}", "rounds=2", "--out", out)
     assert job.returncode == 0, job.stdout + job.stderr
     line, moved = json.loads((out / "metrics.jsonl").read_text().splitlines()[1]), p["bytes_per_round"]
-    books = 1000      # bytes of small orders that only keep the time
+    # Bytes of small orders that the plan does not count.
+    books = 1000
     assert line["bytes_sent_by_server"] == pytest.approx(2 * moved["broadcast"], abs=books)
     assert line["bytes_received_by_server"] == pytest.approx(
         moved["reduce"] + moved["gather"] + 20 * 3 * (1 + len(CLIENT_MEASURES)) * 8, abs=books
     )  # and how all were judged
     assert line["mib_per_client_round"] == p["mib_per_client_round"]
     written = (out / "checkpoints" / "round-000002.h5").stat().st_size
-    assert written == pytest.approx(p["checkpoint"]["mib"] * MIB, abs=20_000)      # its books
+    # The tolerance is for the books in the checkpoint.
+    assert written == pytest.approx(p["checkpoint"]["mib"] * MIB, abs=20_000)
 
 
 def test_float32_sums_are_half_the_bytes(planned):

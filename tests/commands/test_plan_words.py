@@ -1,4 +1,4 @@
-"""What a plan says, of numbers that were written by hand, and its counts against closed forms."""
+"""The text of a plan for given numbers, and its counts against closed forms."""
 from __future__ import annotations
 
 import pytest
@@ -75,7 +75,7 @@ def test_lines_of_other_plans(changed, line):
 
 
 def test_many_ranks_are_summarised():
-    """Without the server and the idle one: 2, 13; 66, 1,234; 10, 30; and the median of two is their mean."""
+    """Without the server and the idle rank there are 2, 13; 66, 1,234; 10, 30; the median of two is their mean."""
     assert plan_table.RANKS_SHOWN == 16 and plan_table.CLIENTS_SHOWN == 12
     table, server = plan_table.summarise_ranks(RANKS).split("\n\n")
     assert words(table)[0] == "2 ranks with clients least median most"

@@ -1,4 +1,4 @@
-"""How far runs are while they go on, from the files that they leave."""
+"""The progress of runs under way, from the files that they leave."""
 from __future__ import annotations
 
 import json

@@ -1,4 +1,4 @@
-"""What became of the runs of a job array, from the files that they leave."""
+"""The states of the runs of a job array, from the files that they leave."""
 from __future__ import annotations
 
 import json

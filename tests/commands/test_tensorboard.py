@@ -1,4 +1,4 @@
-"""Event files that are read back: every measure of every round, once, whatever happened to the run."""
+"""Event files have every measure of every round once, whatever happened to the run."""
 from __future__ import annotations
 
 import json
@@ -32,8 +32,8 @@ def points(board) -> list[tuple]:
 
 
 def expected(lines) -> list[tuple]:
-    """Return the points of lines of metrics.jsonl, worked out without the code: numbers but the round, the places
-    of lists and the keys of mappings, as TensorBoard's float32."""
+    """Return the points of lines of metrics.jsonl without the code under test: numbers except the round, by places of
+    lists and keys of mappings, as TensorBoard's float32."""
     found = []
     for line in lines:
         for tag in set(line) - {"round"}:
@@ -48,7 +48,8 @@ def test_a_run_that_was_continued_has_every_point_once(bench):
     run = bench.out("a")
     assert bench.lead("a", "rounds=2") == 0
     assert write(run) == f"tensorboard --logdir {run}\n"
-    board = reader.EventAccumulator(str(run / "tensorboard"))      # stays open, as a user's does
+    # The board stays open, as a user's does.
+    board = reader.EventAccumulator(str(run / "tensorboard"))
     assert points(board) == expected(bench.metrics("a"))
     assert bench.lead("a", "rounds=3", resume="auto") == 0
     for _ in range(3):
@@ -61,7 +62,7 @@ def test_a_run_that_was_continued_has_every_point_once(bench):
 
 
 def test_points_stand_where_and_when_they_were_measured(tmp_path):
-    """The run would have begun 30 s before its metrics were written last."""
+    """The run began 30 s before its metrics were written last."""
     run = made.run(tmp_path / "a", lines=[
         {"round": 2, "accuracy_mean": .25, "seconds": 10., "cluster_sizes": [3, 4], "loss": None},
         {"round": 5, "accuracy_mean": .5, "seconds": 30., "name": "x"}])

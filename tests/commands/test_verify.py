@@ -1,4 +1,4 @@
-"""`fedmpi verify` compares small runs with a table, or a run with its repetition, and says what that means."""
+"""`fedmpi verify` compares small runs with a table, or a run with its repetition, and explains the result."""
 from __future__ import annotations
 
 import copy
@@ -21,7 +21,8 @@ from tests.forked import call
 from tests.runs import run_alone
 
 ROOT = Path(__file__).parents[2]
-HASHES = {"fedavg": "0123456789abcdef", "fedmhc": "1234567890123456"}      # the second is a number to YAML
+# YAML takes the second one for a number.
+HASHES = {"fedavg": "0123456789abcdef", "fedmhc": "1234567890123456"}
 LOSSES = {"fedavg": 2., "fedmhc": .5}
 
 
@@ -38,7 +39,7 @@ def table(tmp_path, monkeypatch):
 
 @pytest.fixture
 def quickly(monkeypatch):
-    """Perform no run, but say what each would have given; returns that, which a test may change."""
+    """Perform no run but give its results; return these, which a test may change."""
     ended = {name: verify.Found(HASHES[name], LOSSES[name]) for name in HASHES}
     ended["again"] = ended["fedavg"]
     monkeypatch.setattr(verify, "RUNS", {name: [] for name in HASHES})
@@ -53,7 +54,7 @@ def publish(table, **changed):
 
 @pytest.mark.slow("nine runs on one rank, and on three")
 def test_the_same_hashes_on_one_rank_and_on_three(tmp_path, table, monkeypatch, capsys):
-    """Real runs, published by one rank, then compared on forked ranks."""
+    """Real runs are published by one rank and then compared on forked ranks."""
     monkeypatch.setattr(verify, "RUNS", {name: verify.RUNS[name] for name in ("ditto-images",)})
     assert verify.verify_machine(Solo(), str(tmp_path), add=True) == 0
     said = capsys.readouterr().out
@@ -63,7 +64,8 @@ def test_the_same_hashes_on_one_rank_and_on_three(tmp_path, table, monkeypatch, 
     (row,) = verify.read_published_hashes()
     hashes = re.findall(r"^(\S+) +([0-9a-f]{16})  known$", done.stdout, re.M)
     assert dict(hashes) == row["hashes"] and hashes
-    assert [path.name for path in tmp_path.iterdir()] == ["checkout"]      # what was written is gone
+    # Temporary files are gone.
+    assert [path.name for path in tmp_path.iterdir()] == ["checkout"]
 
 
 @pytest.mark.parametrize("loss, verdict, code", [
@@ -169,13 +171,13 @@ def run(tmp_path_factory, cache):
 
 @pytest.fixture
 def edited(run, tmp_path):
-    """A copy of the run of which a test may change what it says."""
+    """A copy of the run, whose files a test may change."""
     shutil.copytree(run, tmp_path / "edited", ignore=shutil.ignore_patterns("checkpoints"))
     return tmp_path / "edited"
 
 
 def claim(run, digest="0" * 64, **losses):
-    """Let a run say that it ended otherwise: the losses of rounds, as `round_3`, multiplied."""
+    """Change the digest that a run reports, and multiply losses of rounds, which are named as in `round_3`."""
     lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     for line in lines:
         if "loss" in line:

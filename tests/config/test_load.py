@@ -45,7 +45,7 @@ def test_what_was_read_before_is_read_anew():
 
 
 def test_merges_cannot_blow_up(monkeypatch):
-    """Six levels of ten merges each would make a million entries; a mapping of exactly the largest number is read."""
+    """Six levels of ten merges each would make a million entries; a mapping with exactly the largest number is read."""
     levels = "a0: &a0 {x: 1}\n" + "".join(
         f"a{i}: &a{i} {{<<: [{', '.join([f'*a{i - 1}'] * 10)}], y{i}: 1}}\n" for i in range(1, 7))
     with pytest.raises(ValueError, match="more than 20,000 values; are there merges inside merges"):

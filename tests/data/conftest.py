@@ -35,7 +35,7 @@ def federation(settings):
 
 @pytest.fixture
 def everything():
-    """Return a function that collects all that a federation tells, as plain values that can be compared."""
+    """Return a function that collects all contents of a federation as plain values that can be compared."""
     def collect(f):
         clients = [[part.tolist() for part in f.client(i)] for i in range(f.clients)]
         groups = None if f.groups is None else f.groups.tolist()

@@ -1,4 +1,4 @@
-"""Small .npz files, good ones and others, for the tests of what is read from them."""
+"""Small .npz files, valid and invalid, for tests of reading them."""
 from __future__ import annotations
 
 import numpy as np

@@ -15,7 +15,7 @@ from fedmpi.errors import BadInput
 
 
 class Script:
-    """A generator that draws what it is told to, and notes what it was asked for."""
+    """A generator whose draws are given; it keeps the arguments of its calls."""
 
     def __init__(self, *draws):
         self.draws, self.asked = list(draws), []
@@ -33,7 +33,7 @@ def test_divide():
     assert divide_total(10, 3).tolist() == [3, 4, 3] and divide_total(5, 5).tolist() == [1] * 5
     assert divide_total(7, 1).tolist() == [7]
     rng = Script([.1, .5, 1.])
-    # each has one; the other 32 go by .1 : .5 : 1
+    # Each has one; the other 32 are divided by .1 : .5 : 1.
     assert divide_total(35, 3, rng).tolist() == [1 + 2, 1 + 10, 1 + 20] and rng.asked == [(.1, 1, 3)]
     for total in (5, 6, 100):
         drawn = divide_total(total, 5, np.random.default_rng(0))
@@ -58,7 +58,8 @@ def test_classes_are_chosen_equally_often_and_at_random(classes, each):
     draws = [draw_classes(classes, each, np.random.default_rng(seed)) for seed in range(40)]
     for held in draws:
         assert held.sum(1).tolist() == each and np.ptp(held.sum(0)) <= 1
-    often = np.mean(draws, axis=0)      # every class has the same chance at a client
+    # Every class is equally likely at a client.
+    often = np.mean(draws, axis=0)
     assert np.abs(often - np.array(each)[:, None] / classes).max() < .4
     assert len({held.tobytes() for held in draws}) > 3
 
@@ -84,7 +85,7 @@ def test_a_draw_in_which_nobody_with_room_has_a_share_has_failed():
 
 
 def test_dirichlet_by_hand():
-    """Classes of 10 and 6 samples, two clients: 8 samples are a client's share. The offset is .5: rounded."""
+    """Classes have 10 and 6 samples, so each of two clients gets 8. The offset is .5, so shares are rounded."""
     first, second = [[.75, .25], [.5, .5]], [[1., 0.], [1., 0.]]
     for capped, wanted in ((False, [[[8, 2], [3, 3]], [[10, 0], [6, 0]]]),
                            (True, [[[8, 2], [0, 6]], [[0, 0], [0, 0]]])):      # the second has failed: 6 are left over
@@ -94,12 +95,13 @@ def test_dirichlet_by_hand():
         assert rng.asked == [([.3, .3], (2, 2))]
     uneven = Script([[[.3, .3, .4]]])
     uneven.uniform = lambda low, high, size: np.full(size, low if (low, high, size) == (1e-6, 1 - 1e-6, (1, 1)) else 9)
-    # 2.1 and 4.2 are rounded down
+    # 2.1 and 4.2 are rounded down.
     assert divide_by_dirichlet(np.array([7]), 3, 1., 1, uneven).tolist() == [[[2, 2, 3]]]
 
 
 def test_redraw_takes_the_first_draw_that_is_good_enough():
-    half, most, all_ = [[.5, .5]], [[.75, .25]], [[1., 0.]]      # of 8 samples: at least 4, 2 and 0
+    # In these draws every client has at least 4, 2 and 0 of 8 samples.
+    half, most, all_ = [[.5, .5]], [[.75, .25]], [[1., 0.]]
 
     def drawn(wanted, tries=4):
         rng = Script([all_, most, half, most])

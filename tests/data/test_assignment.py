@@ -27,8 +27,8 @@ def test_a_third_partys_partition_is_checked(settings, parts):
 
 @pytest.fixture
 def natural(settings, tmp_path):
-    """Return a function that stores 30 training and 12 test samples, each of which is its own index, and who holds
-    them, and gives the settings that take them so."""
+    """Return a function that stores 30 training and 12 test samples, whose values are their indices, with their
+    holders, and returns the settings of this federation."""
     def make(train, test, **changes):
         x = np.arange(42.)[:, None]
         np.savez(tmp_path / "theirs.npz", x_train=x[:30], y_train=np.arange(30) % 4, client_train=train,
@@ -38,7 +38,8 @@ def natural(settings, tmp_path):
 
 
 def test_a_partition_made_elsewhere_is_reproduced(federation, natural):
-    train, test = np.arange(30) * 7 % 5, np.arange(12) // 4      # clients 3 and 4 have no test samples
+    # Clients 3 and 4 have no test samples.
+    train, test = np.arange(30) * 7 % 5, np.arange(12) // 4
     f = federation(**natural(train, test, clients=5, split=(.5, .5)))
     assert f.counts.tolist() == [[6, 0, 4], [6, 0, 4], [6, 0, 4], [6, 0, 0], [6, 0, 0]] and f.groups is None
     for i in range(5):

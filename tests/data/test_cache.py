@@ -1,4 +1,4 @@
-"""The cache of federations: what makes another one, what is used again, and how it comes to the disk."""
+"""The cache of federations: what makes another one, what is used again, and how it is written to disk."""
 from __future__ import annotations
 
 import dataclasses
@@ -19,22 +19,22 @@ from fedmpi.errors import BadInput
 
 @dataclasses.dataclass(frozen=True)
 class Table(Arrays):
-    """Arrays with a setting of their own."""
+    """Arrays with an additional setting."""
     label: str
 
 
-# settings of `data` that make another federation, by the name that is changed, and those that do not
+# Changed settings of `data` that make another federation, by name, and those that do not.
 OTHERS = {"name": {"name": "digits", "file": None}, "file": {"file": "b.npz"}, "fraction": {"fraction": .5},
           "clients": {"clients": 3}, "partition": {"partition": Dirichlet()}, "split": {"split": (.8, .2)},
           "new_clients": {"new_clients": 1}, "task": {"task": "regression"}, "source": {"source": Table("class")}}
 SAME = {"root": "only where data sets lie", "cache": "only where federations are kept"}
-# of each setting of each partition, in turn
+# Two values of each setting of each partition.
 SETTINGS = {"balanced": (True, False), "beta": (.1, .2), "procedure": ("capped", "plain"), "smallest": (None, 3),
             "tries": (10, 11), "classes_per_client": (1, 2), "n": (2, 3), "alpha": (.1, .2), "alpha_in": (10., 9.),
             "clusters": (10, 2), "classes_per_cluster": (3, 4), "gamma": (.1, .2), "classes": (5, 6),
             "few_classes": (2, 3), "amount": (None, 7), "split": ("given", "drawn"), "file": ("a.json", "b.json"),
             "partitioner": ("A", "B"), "settings": ({}, {"a": 1})}
-# of those that have no default
+# Settings without a default.
 NEEDED = {"indices": {"file": "c.json"}, "flower": {"partitioner": "C"}}
 
 
@@ -83,7 +83,7 @@ class Mine(Iid):
 
 
 def test_a_file_that_holds_another_federation_is_not_used(settings, everything):
-    """Somebody has renamed it, or two keys begin alike."""
+    """Somebody may have renamed the file, or two keys begin alike."""
     mine, other = prepare_federation(settings(), 0), prepare_federation(settings(), 1)
     good, wrong = everything(Federation(mine)), other.read_bytes()
     shutil.copy(other, mine)
@@ -104,7 +104,8 @@ def test_what_is_there_is_found_and_nothing_is_made(settings):
 
 
 def test_a_federation_is_on_the_disk_before_it_has_its_name(settings, monkeypatch):
-    """Written beside its place, flushed, renamed, and the folder flushed: a node that fails leaves all or nothing."""
+    """It is written beside its place, flushed and renamed, and the folder is flushed: a node that fails leaves all or
+    nothing."""
     done, fsync, replace = [], os.fsync, os.replace
 
     def flush(descriptor):
@@ -112,7 +113,8 @@ def test_a_federation_is_on_the_disk_before_it_has_its_name(settings, monkeypatc
         fsync(descriptor)
 
     def rename(old, new):
-        Federation(old).check()      # whole, and not there yet under its name
+        # The file is complete and does not have its name yet.
+        Federation(old).check()
         assert not new.exists()
         done.append(("rename", old, new))
         replace(old, new)
@@ -135,7 +137,7 @@ def test_a_write_that_fails_leaves_nothing_beside(settings, monkeypatch):
 
 
 def test_what_was_not_drawn_alike_has_another_fingerprint(settings, arrays):
-    """The fingerprint tells what a run sees: samples, labels, who holds them, and the planted groups."""
+    """The fingerprint covers what a run reads: samples, labels, their holders, and the planted groups."""
     labels = np.arange(60) % 4
     prints = set()
     for changes in ({"partition": Pathological()}, {"partition": FewShot(.5, 2, 2)}, {"partition": Iid()},

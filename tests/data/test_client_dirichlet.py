@@ -1,4 +1,4 @@
-"""The client-wise Dirichlet of Hsu et al. (2019): equal sizes, a mix of classes drawn by each client."""
+"""The client-wise Dirichlet partition of Hsu et al. (2019): clients have equal sizes and draw their mix of classes."""
 from __future__ import annotations
 
 import numpy as np
@@ -13,13 +13,14 @@ UNEVEN = np.random.default_rng(2).choice(7, 2000, p=[.4, .3, .1, .1, .05, .03, .
 
 
 class Fixed:
-    """A generator whose shares and order are given, and which draws what is likeliest."""
+    """A generator whose shares and order are given, and which draws the most likely counts."""
 
     def __init__(self, *shares):
         self.shares, self.asked = list(shares), []
 
     def permutation(self, n):
-        return np.arange(n)[::-1] if np.isscalar(n) else n      # clients draw in reverse
+        # Clients draw in reverse order.
+        return np.arange(n)[::-1] if np.isscalar(n) else n
 
     def dirichlet(self, parameters):
         self.asked.append(parameters)
@@ -50,7 +51,8 @@ def test_known_mixes_give_known_amounts():
 def test_parameters_follow_the_shares_of_the_pool():
     labels, rng = np.repeat([0, 1, 2], [60, 30, 30]), Fixed([1., 0., 0.])
     ClientDirichlet(alpha=.1).assign(labels, 1, rng)
-    np.testing.assert_allclose(rng.asked[0], [.15, .075, .075])      # their mean is alpha
+    # The mean of the parameters is alpha.
+    np.testing.assert_allclose(rng.asked[0], [.15, .075, .075])
 
 
 @pytest.mark.parametrize("labels", [TEN, UNEVEN], ids=["ten", "uneven"])
@@ -65,14 +67,14 @@ def test_all_clients_hold_as_many_and_nothing_twice(labels, clients):
 
 
 def test_alpha_says_how_unlike_clients_are():
-    """While classes last (half of the pool is used): the share of a client's largest class, mean over clients."""
+    """Half of the pool is used, so classes last. Measured is the mean share of a client's largest class."""
     largest = {alpha: table(assign(ClientDirichlet(alpha, amount=50), TEN, 30)[0], TEN).max(1).mean() / 50
                for alpha in (.01, .1, 1., 1000.)}
     assert largest[.01] > .9 > largest[.1] > .5 > largest[1.] > .25 > largest[1000.]
 
 
 def test_mixes_are_the_dirichlet_s():
-    """Mean of the squared shares of classes: (1 + alpha) / (1 + C alpha) for C classes."""
+    """The mean of the summed squared shares of C classes is (1 + alpha) / (1 + C alpha)."""
     labels = np.repeat(np.arange(4), 10 ** 5)
     shares = table(assign(ClientDirichlet(.5, amount=500), labels, 400)[0], labels) / 500
     assert (shares ** 2).sum(1).mean() == pytest.approx((1 + .5) / (1 + 4 * .5), abs=.04)

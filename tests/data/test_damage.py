@@ -1,4 +1,4 @@
-"""Damaged files, full disks, and jobs that get in each other's way."""
+"""Damaged files, full disks, and jobs that disturb each other."""
 import io
 import os
 import signal
@@ -28,7 +28,7 @@ def flip(path, place, bits=0xff):
 
 
 def test_only_the_clients_slice_is_read(federation):
-    """Damage in the last client's samples goes unseen by the first client's reader, and only by that one."""
+    """A reader of the first client's samples does not notice damage in the last client's; other readers do."""
     f = federation()
     place = f.file.places["x"]
     before = f.client(0)
@@ -41,7 +41,8 @@ def test_only_the_clients_slice_is_read(federation):
     assert str(f.path) in str(error.value)
 
 
-DAMAGES = 64      # 200 were tried when the format was made
+# When the format was made, 200 were tried.
+DAMAGES = 64
 
 
 def test_no_damage_goes_unnoticed(federation, arrays, everything):
@@ -56,7 +57,7 @@ def test_no_damage_goes_unnoticed(federation, arrays, everything):
 
 
 def rows_of(f: Federation, i: int) -> slice:
-    """Return where the samples of a client lie in the file, in bytes."""
+    """Return the position of a client's samples in the file, in bytes."""
     place = f.file.places["x"]
     return slice(*(place.offset + place.row_bytes * int(edge) for edge in f.edges[i:i + 2]))
 
@@ -175,7 +176,8 @@ def unsealed(path):
 
 
 def altered(path):
-    flip(path, path.stat().st_size - 9)      # in HDF5's own entries or a data set that every rank reads
+    # This hits HDF5's own entries or a data set that every rank reads.
+    flip(path, path.stat().st_size - 9)
 
 
 @pytest.mark.parametrize("spoil", [cut_short, emptied, unsealed, altered])
@@ -243,7 +245,8 @@ def leave(folder, name: str, age: float = 0):
 
 
 def test_what_killed_preparations_left_is_removed_and_nothing_else(settings):
-    """Of this machine when the process is gone, of another when it was silent for an hour; of the living never."""
+    """Files of this machine are removed if their process is gone, those of another one after an hour of silence, and
+    those of running processes never."""
     folder = prepare_federation(settings(), 0).parent
     here, dead = read_machine_code(), subprocess.Popen(["true"])
     dead.wait()

@@ -89,7 +89,7 @@ def test_a_file_that_no_one_reads_is_refused_even_when_the_federation_is_there(s
 
 
 def test_what_a_download_brought_is_part_of_the_key(settings, tmp_path, monkeypatch):
-    """Otherwise the second run would not find what the first one prepared, and make it again."""
+    """Otherwise the second run would not find the first one's federation, and prepare it again."""
     def fetch(self, root):
         np.savez(root / "tissuemnist.npz", x_train=np.zeros((9, 28, 28), np.uint8), y_train=np.arange(9) % 3)
         return read_npz(root / "tissuemnist.npz")
@@ -153,7 +153,7 @@ def test_a_client_that_is_not_there(federation):
 
 @dataclass(frozen=True)
 class Told:
-    """A partition of a third party, that hands out what it was told to."""
+    """A third party's partition that returns given parts."""
     parts: tuple = ()
     title = "told"
 
@@ -175,7 +175,8 @@ class Small:
 
 def test_a_third_partys_data_set_is_made_again_when_its_code_changes(settings, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "dont_write_bytecode", True)      # which is told from old code by whole seconds
+    # Bytecode is compared with its source by whole seconds.
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
     data, paths = settings(name="theirs:Small", clients=2, partition=Iid()), []
     for labels in ("[0, 1]", "[0, 12]", "[0, .5]"):
         (tmp_path / "theirs.py").write_text(THEIRS.replace("LABELS", labels))

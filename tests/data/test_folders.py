@@ -5,7 +5,8 @@ from PIL import Image
 from fedmpi.data.sources import BUILT_IN, make_source_key
 from fedmpi.errors import BadInput
 
-CLASSES = {"n02": 20, "n01": 10, "n30": 30}      # and how bright their images are
+# Classes and the brightness of their images.
+CLASSES = {"n02": 20, "n01": 10, "n30": 30}
 
 
 def image(path, brightness, mode="RGB", size=(8, 8)):
@@ -15,7 +16,7 @@ def image(path, brightness, mode="RGB", size=(8, 8)):
 
 @pytest.fixture
 def folder(tmp_path):
-    """A folder as the official archive of Tiny-ImageNet unpacks, with three classes and small images."""
+    """A folder like the unpacked official archive of Tiny-ImageNet, with three classes and small images."""
     folder = tmp_path / "tiny-imagenet-200"
     for name, brightness in CLASSES.items():
         for i in range(4):

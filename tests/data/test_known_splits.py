@@ -1,6 +1,6 @@
-"""Splits that must never change: a run's digest, and every published table, hangs on them.
+"""Splits that must never change, because digests of runs and all published tables depend on them.
 
-The parts were drawn once and are written down. A second program, of plain loops over the description of each
+The parts were drawn once and are literals here. A second program, with plain loops that follow the description of each
 partition, gave the same parts from the same random numbers."""
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ from fedmpi.data.partitions import (
 )
 from fedmpi.data.samples import Dataset, thin_samples
 
-LABELS = np.array([int(label) for label in "4116114644116141411664114"])      # 12 of 1, 8 of 4, 5 of 6
+# 12 samples of class 1, 8 of class 4, 5 of class 6.
+LABELS = np.array([int(label) for label in "4116114644116141411664114"])
 
 KNOWN = [
     (Iid(), 4, [[13, 12, 15, 23, 0, 17], [3, 22, 8, 9, 18, 6], [1, 10, 2, 11, 20, 16, 14], [4, 7, 5, 21, 19, 24]],
@@ -64,12 +65,12 @@ def test_the_parts_of_a_seed_are_known(partition, clients, parts, groups):
 
 
 def marked(n: int, first: int, labels) -> tuple[np.ndarray, np.ndarray]:
-    """Return samples that are their own index, and labels."""
+    """Return samples whose values are their indices, and labels."""
     return np.arange(first, first + n)[:, None].astype(np.int32), np.array(labels[:n])
 
 
 def test_who_trains_on_what_is_known():
-    """The partition is drawn from (0, seed), the order in which client i's samples are cut from (1, i, seed)."""
+    """The partition is drawn from (0, seed); the order in which client i's samples are split, from (1, i, seed)."""
     from fedmpi.config import schema
     pool = Dataset(*marked(8, 0, LABELS), *marked(4, 8, LABELS))
     for seed, order in ((0, [5, 9, 7, 2, 11, 4, 3, 8, 0, 10, 6, 1]), (5, [5, 1, 3, 0, 4, 6, 11, 2, 10, 8, 9, 7])):
@@ -82,18 +83,19 @@ def test_who_trains_on_what_is_known():
 
 
 def test_a_share_of_both_parts_is_drawn_from_streams_of_their_own():
-    """Training and test part are alike, so one stream for both would keep the same places of both."""
+    """Training and test part are alike, so a common stream would keep the same places of both."""
     x, y = marked(25, 0, LABELS)
     who = np.arange(25) % 3
     kept = thin_samples(Dataset(x, y, x, y, who, who), .4, 6)
     train, test = kept.x_train[:, 0].tolist(), kept.x_test[:, 0].tolist()
-    # .4 of 12, 8 and 5 samples, in their order
+    # .4 of 12, 8 and 5 samples are kept, in their order.
     assert train == [1, 2, 3, 5, 8, 9, 12, 13, 14, 18] and test == [0, 3, 5, 10, 12, 13, 16, 17, 23, 24]
     for places, labels, clients in ((train, kept.y_train, kept.client_train), (test, kept.y_test, kept.client_test)):
         assert labels.tolist() == y[places].tolist() and clients.tolist() == who[places].tolist()
         assert np.bincount(labels)[[1, 4, 6]].tolist() == [5, 3, 2]
     assert thin_samples(kept, 1, 6) is kept
-    least = thin_samples(Dataset(x, y, x[:0], y[:0]), .01, 6)      # one of each class at least, and nothing of nothing
+    # At least one sample of each class is kept, and an empty part stays empty.
+    least = thin_samples(Dataset(x, y, x[:0], y[:0]), .01, 6)
     assert sorted(least.y_train.tolist()) == [1, 4, 6] and len(least.x_test) == len(least.y_test) == 0
     assert least.client_train is None
 
@@ -109,7 +111,7 @@ def test_the_fingerprint_of_a_federation_is_known(settings, tmp_path):
     f = Federation(prepare_federation(data, 1))
     assert (f.fingerprint, f.sizes.tolist(), f.groups.tolist()) == (
         "cbd490ada59f3e88d5e40593c1c31076119b488de4d7ff697f6fa6fbbfb74bc2", [3, 4, 3, 2], [0, 0, 1, 1])
-    # it is that of x as the clients hold it, who holds how many, the groups and the labels
+    # The fingerprint covers x in the clients' order, the clients' sizes, the groups and the labels.
     clients = [f.client(i) for i in range(4)]
     mine, labels = (np.concatenate([part for c in clients for part in c[k::2]]) for k in (0, 1))
     whole = hashlib.sha256(f"<i4{mine.shape}".encode() + mine.tobytes())

@@ -28,10 +28,11 @@ def test_a_picture_of_any_size_is_readable(federation, arrays, tmp_path, classes
     pixels = picture(federation(**arrays(labels), clients=clients, partition=partition), tmp_path / "a.png")
     height, width, _ = pixels.shape
     assert 800 <= width <= 2000 and 500 <= height <= 1300
-    assert .02 < (pixels.min(2) < 250).mean() < .95      # neither blank nor full
+    # The picture is neither blank nor full.
+    assert .02 < (pixels.min(2) < 250).mean() < .95
 
 
-# of three clients and four classes, in training, validation and test part; client 1 belongs to group 0
+# Labels of three clients and four classes in training, validation and test part; client 1 belongs to group 0.
 LABELS = np.array([[[9, 0, 0, 1], [2, 0, 0, 0], [1, 0, 0, 3]],
                    [[0, 40, 0, 0], [0, 0, 0, 0], [0, 5, 0, 0]],
                    [[0, 0, 80, 2], [0, 0, 0, 4], [0, 0, 7, 0]]])
@@ -67,7 +68,8 @@ def test_the_picture_counts_all_samples_of_a_client():
                            ("test", "#e69f00"): ([12, 40, 86], [16, 45, 93])}
     assert sizes.patches[0].get_data().edges.tolist() == [-.5, .5, 1.5, 2.5] and sizes.get_ylim()[0] == 0
     image, = table.images
-    counts = [[12, 0, 0], [0, 45, 0], [0, 0, 87], [4, 0, 6]]      # classes upwards, clients to the right
+    # Classes go upwards, clients to the right.
+    counts = [[12, 0, 0], [0, 45, 0], [0, 0, 87], [4, 0, 6]]
     assert image.get_array().filled(0).tolist() == counts and image.origin == "lower"
     assert image.get_array().mask.tolist() == [[n == 0 for n in row] for row in counts]
     assert (image.norm.vmin, image.norm.vmax) == (4, 87) and image.get_interpolation() == "nearest"
@@ -77,7 +79,8 @@ def test_the_picture_counts_all_samples_of_a_client():
     assert figure.get_suptitle() == "digits: pathological(classes_per_client=2)"
     assert (sizes.get_ylabel(), table.get_xlabel(), table.get_ylabel()) == ("samples", "client", "class")
     assert [text.get_text() for text in figure.legends[0].texts] == ["train", "validation", "test"]
-    assert [round(tick) for tick in colours.get_yticks()] == [4, 9, 19, 40, 87]      # by a factor of 2.16 each
+    # Ticks grow by a factor of 2.16.
+    assert [round(tick) for tick in colours.get_yticks()] == [4, 9, 19, 40, 87]
     assert table.get_yticks().tolist() == [0, 1, 2, 3] and not sizes.texts and not table.lines
 
 

@@ -1,4 +1,4 @@
-"""Clients that are held back: who they are, and what the federation tells of them."""
+"""Clients that are held back: who they are, and what the federation holds of them."""
 from __future__ import annotations
 
 import numpy as np
@@ -45,7 +45,7 @@ def test_groups_go_with_their_clients(federation):
 
 
 def test_only_new_clients_make_another_federation(settings):
-    """The key of a federation without them is what it was."""
+    """The key of a federation without new clients stays as it was."""
     keys = [Federation(prepare_federation(settings(new_clients=n), 0)).key for n in (0, 3, 4)]
     assert len(set(keys)) == 3 and "new_clients" not in Federation(prepare_federation(settings(), 0)).settings
 

@@ -109,7 +109,7 @@ def test_dirichlet_redraws_until_the_smallest_is_large_enough():
 
 
 class Counting:
-    """A generator that counts what it draws from Dir(...): how often, and how many tries in all."""
+    """A generator that counts its calls of `dirichlet`, and all tries that these draw."""
     def __init__(self):
         self.original, self.calls, self.tries = np.random.default_rng(0), 0, 0
 
@@ -202,7 +202,7 @@ def test_cluster_dirichlet_follows_both_of_its_concentrations():
     parts, groups = assign(ClusterDirichlet(100., .5, 4), labels, 20)
     held = table(parts, labels).reshape(4, 5, 10)
     outer = held.sum(1)
-    # E[sum of squared shares] as above: of 4 clusters by Dir(100), of 5 clients by Dir(.5)
+    # E[sum of squared shares] for 4 clusters by Dir(100), and for 5 clients by Dir(.5).
     assert ((outer / 2000) ** 2).sum(0).mean() == pytest.approx(101 / 401, rel=.02)
     assert ((held / outer[:, None]) ** 2).sum(1).mean() == pytest.approx(1.5 / 3.5, rel=.15)
 
@@ -214,7 +214,7 @@ def test_cluster_dirichlet_leaves_no_client_below_its_minimum():
 
 
 def test_cluster_dirichlet_gives_up_with_a_clear_error():
-    """It divides no cluster among its clients if one has too few samples for them."""
+    """It divides no cluster among its clients if some cluster has too few samples."""
     rng = Counting()
     with pytest.raises(BadInput) as error:
         ClusterDirichlet(smallest=149).assign(TEN, 20, rng)

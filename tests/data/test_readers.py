@@ -1,4 +1,4 @@
-"""Public data sets from tiny files in the formats of their authors, which the tests write byte by byte."""
+"""Public data sets from tiny files in their authors' formats, which the tests write byte by byte."""
 from __future__ import annotations
 
 import gzip
@@ -23,7 +23,7 @@ def gz(folder, name: str, magic: int, values):
 
 
 def digits(n: int, first: int):
-    """Return images, unlike in each row and column, and labels of which no two parts share their first."""
+    """Return images that differ in each row and column, and labels whose first one differs in each part."""
     pixels = np.arange(28)[:, None] * 3 + np.arange(28) + np.arange(n)[:, None, None] + first
     return pixels.astype(np.uint8), (np.arange(n) * 3 + first) % 10
 
@@ -32,7 +32,8 @@ def digits(n: int, first: int):
 def test_idx_files_are_read_part_by_part(tmp_path, monkeypatch, capfd, name, folder):
     import torchvision
     cls = getattr(torchvision.datasets, folder)
-    monkeypatch.setattr(cls, "resources", [(file, None) for file, _ in cls.resources])      # the checksums of others
+    # Torchvision's checksums are those of other files.
+    monkeypatch.setattr(cls, "resources", [(file, None) for file, _ in cls.resources])
     parts = {"train": digits(7, 0), "t10k": digits(4, 50)}
     for part, (x, y) in parts.items():
         gz(tmp_path / folder / "raw", f"{part}-images-idx3-ubyte", 2051, x)
@@ -42,7 +43,7 @@ def test_idx_files_are_read_part_by_part(tmp_path, monkeypatch, capfd, name, fol
         np.testing.assert_array_equal(read_x, x[..., None])
         assert read_x.dtype == np.uint8 and read_y.dtype == np.int64 and read_y.tolist() == y.tolist()
     assert capfd.readouterr() == ("", "") and pool.client_train is None
-    # the two sets do not read each other's files
+    # The two sets do not read each other's files.
     other = {"mnist": "fashion_mnist", "fashion_mnist": "mnist"}[name]
     (tmp_path / {"mnist": "FashionMNIST", "fashion_mnist": "MNIST"}[name]).write_text("")
     with pytest.raises(BadInput, match=f"data.name = {other}: neither found"):
@@ -52,7 +53,7 @@ def test_idx_files_are_read_part_by_part(tmp_path, monkeypatch, capfd, name, fol
 @pytest.mark.parametrize("content, why", [
     (struct.pack(">4i", 20, 2, 28, 28) + bytes(99), "a file is damaged"), (b"", "invalid literal")])
 def test_a_damaged_idx_file_is_one_line(tmp_path, content, why):
-    """torchvision checks what it downloads, but not what lies there already."""
+    """torchvision checks what it downloads, but not files that exist already."""
     raw = tmp_path / "MNIST" / "raw"
     raw.mkdir(parents=True)
     for name in ("train-images-idx3", "train-labels-idx1", "t10k-images-idx3", "t10k-labels-idx1"):
@@ -63,15 +64,18 @@ def test_a_damaged_idx_file_is_one_line(tmp_path, content, why):
 
 def batch(n: int, first: int, labels: dict) -> bytes:
     """Return a batch of CIFAR: rows of 1,024 red, 1,024 green and 1,024 blue bytes, each plane row by row."""
-    red = np.arange(1024) // 32 + first      # the row
-    green, blue = np.arange(1024) % 32, np.arange(1024) * 0 + 200      # the column, and neither
+    # Red is the row.
+    red = np.arange(1024) // 32 + first
+    # Green is the column, blue is constant.
+    green, blue = np.arange(1024) % 32, np.arange(1024) * 0 + 200
     rows = np.tile(np.concatenate([red, green, blue]), (n, 1)).astype(np.uint8)
-    rows[:, -1] = np.arange(n) + first      # the last blue byte tells images apart
+    # The last blue byte distinguishes images.
+    rows[:, -1] = np.arange(n) + first
     return pickle.dumps({"data": rows, **labels}, protocol=2)
 
 
 def packed(path, files: dict[str, bytes]):
-    """Write a .tar.gz, as it is downloaded."""
+    """Write a .tar.gz like a downloaded one."""
     with tarfile.open(path, "w:gz") as archive:
         for name, content in files.items():
             entry = tarfile.TarInfo(name)
@@ -110,7 +114,7 @@ def test_batches_of_cifar_are_read_in_order_with_their_fine_labels(cifar, capfd,
     first = np.arange(len(train)) // 2 * 10
     assert pool.x_train[:, 31, 31, 2].tolist() == (first + np.arange(len(train)) % 2).tolist()
     assert pool.x_test[:, 31, 31, 2].tolist() == [10 * len(train) // 2, 10 * len(train) // 2 + 1]
-    # row 5, column 7, of every image: its red, green and blue
+    # The red, green and blue values of every image at row 5 and column 7.
     assert pool.x_train[:, 5, 7].tolist() == [[5 + f, 7, 200] for f in first.tolist()]
     assert capfd.readouterr() == ("", "")
 

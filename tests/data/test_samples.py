@@ -109,7 +109,8 @@ def test_what_is_not_an_npz_is_refused(tmp_path, content):
 def test_a_damaged_npz_is_refused_wherever_it_is_damaged(tmp_path):
     path = save(tmp_path, **good())
     whole = path.read_bytes()
-    inside = whole.index(np.arange(6).tobytes())        # the labels
+    # This place is within the labels.
+    inside = whole.index(np.arange(6).tobytes())
     for broken in (whole[:inside] + b"\xff" + whole[inside + 1:], whole[:-10], whole[:inside]):
         path.write_bytes(broken)
         with pytest.raises(BadInput, match="damaged|cut short"):
@@ -147,7 +148,8 @@ def test_a_file_of_medmnist_is_read_as_it_is(tmp_path):
     assert pool.x_test.shape == (1, 28, 28, 3) and pool.y_test.tolist() == [1]
     with pytest.raises(BadInput, match="damaged"):
         load(save(tmp_path, **medmnist(val_images=np.zeros((2, 28, 28), np.uint8))))
-    with pytest.raises(BadInput, match=r"y_train is uint8 \(5, 14\)"):      # several labels at once
+    # Samples may not have several labels.
+    with pytest.raises(BadInput, match=r"y_train is uint8 \(5, 14\)"):
         load(save(tmp_path, **{k: np.repeat(v, 14, 1) if "labels" in k else v for k, v in medmnist().items()}))
 
 
@@ -160,7 +162,7 @@ HEADER = "{'descr': '<f4', 'fortran_order': False, 'shape': (6, 3), }"
     HEADER.replace("'descr'", "[]"), "(" * 5000, HEADER.replace("<f4", "<f4\0"), HEADER.replace("<f4", "zz9"),
     HEADER.replace("6", "6.5"), HEADER.replace("(6, 3)", "6")])
 def test_a_header_of_any_kind_is_refused_in_one_line(tmp_path, header):
-    """NumPy evaluates headers as Python text, and meets errors of a dozen classes."""
+    """NumPy evaluates headers as Python text, which raises errors of a dozen classes."""
     npy = b"\x93NUMPY\x01\x00" + struct.pack("<H", len(header)) + header.encode() + bytes(400)
     path = save(tmp_path, y_train=np.arange(6))
     with zipfile.ZipFile(path, "a") as archive:
@@ -186,7 +188,7 @@ def test_a_damaged_compressed_member_is_refused(tmp_path, method):
 
 @pytest.mark.parametrize("largest, refused", [(65_535, True), (9_999, True), (1000, True), (999, False)])
 def test_labels_with_wide_gaps_are_refused_with_the_line_that_numbers_them(tmp_path, largest, refused):
-    """Each class is an output of the network and a column of the counts: 65,536 took 34 GB."""
+    """Each class is an output of the network and a column of the counts, and 65,536 classes took 34 GB."""
     path = save(tmp_path, **good(y_train=np.array([0, largest] * 3)))
     if not refused:
         assert load(path).y_train.max() == largest

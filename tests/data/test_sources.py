@@ -23,7 +23,7 @@ def load(path):
 def test_every_source_has_a_title_and_a_line_of_description():
     for source in BUILT_IN.values():
         assert source.__doc__ and "\n" not in source.__doc__.partition("\n\n")[0]
-    # medmnist's classes are found by their titles, torchvision's by `loader`
+    # medmnist finds its classes by their titles, torchvision by `loader`.
     assert {name: source.title for name, source in BUILT_IN.items()} == {
         "digits": "digits", "mnist": "MNIST", "fashion_mnist": "Fashion-MNIST", "cifar10": "CIFAR-10",
         "cifar100": "CIFAR-100", "tiny_imagenet": "Tiny-ImageNet", "ag_news": "AG News", "pathmnist": "PathMNIST",
@@ -40,7 +40,7 @@ def test_digits_are_those_of_scikit_learn(tmp_path, monkeypatch):
     np.testing.assert_array_equal(pool.x_train, (x / 16).astype(np.float32))
     np.testing.assert_array_equal(pool.y_train, y)
     assert pool.x_test.shape == (0, 64) and pool.y_test.shape == (0,)
-    # a scikit-learn that keeps the file elsewhere is asked for it
+    # If scikit-learn keeps the file elsewhere, its loader is used.
     monkeypatch.setattr(sources.importlib.util, "find_spec", lambda name: SimpleNamespace(
         submodule_search_locations=[str(tmp_path)] if name == "sklearn" else None))
     for old, new in zip(pool, BUILT_IN["digits"]().load(tmp_path), strict=True):
@@ -72,7 +72,7 @@ def test_an_npz_under_the_root_is_used_before_anything_else(tmp_path):
 
 
 def test_a_missing_set_names_the_file_to_put_and_the_place(tmp_path):
-    # a file where torchvision's folder should be makes the download fail, with or without a network
+    # A file in the place of torchvision's folder makes the download fail, with or without a network.
     (tmp_path / "MNIST").write_text("")
     with pytest.raises(BadInput) as error:
         BUILT_IN["mnist"]().load(tmp_path)
@@ -91,7 +91,8 @@ def test_a_root_that_cannot_be_made_is_bad_input(tmp_path):
     ("tiny_imagenet", "tiny-imagenet-200 (train/*/images, val/val_annotations.txt)"),
     ("ag_news", "ag_news_csv/train.csv and test.csv"), ("pathmnist", "pip install 'fedmpi[medmnist]'")])
 def test_a_set_that_cannot_be_downloaded_says_what_to_put_there(tmp_path, monkeypatch, name, there):
-    monkeypatch.setitem(sys.modules, "medmnist", None)      # as if it were not installed
+    # This hides the package, as if it were not installed.
+    monkeypatch.setitem(sys.modules, "medmnist", None)
     with pytest.raises(BadInput, match=f"data.name = {name}: not found under data.root = {tmp_path}") as error:
         sources.load_source(name, tmp_path)
     assert f"{tmp_path}/{name}.npz" in str(error.value) and there in str(error.value) and "\n" not in str(error.value)
@@ -99,7 +100,8 @@ def test_a_set_that_cannot_be_downloaded_says_what_to_put_there(tmp_path, monkey
 
 @pytest.mark.parametrize("name", [name for name, source in BUILT_IN.items() if not hasattr(source, "example")])
 def test_a_file_for_a_set_that_takes_none_is_bad_input(tmp_path, name):
-    for call in (sources.load_source, make_source_key):      # the key is asked for first, by prepare
+    # The preparation asks for the key first.
+    for call in (sources.load_source, make_source_key):
         with pytest.raises(BadInput, match=f"data.file = a.npz: {name} has no use for it; leave it out"):
             call(name, tmp_path, "a.npz")
 
@@ -139,7 +141,7 @@ def test_the_key_holds_the_place_the_size_and_the_time_of_a_file(tmp_path):
         return make_source_key("arrays", tmp_path, str(where))
     keys = [key(path, b"12", 5), key(path, b"12", 6), key(path, b"123", 5), key(other, b"12", 5)]
     assert keys[0] == f"arrays {path.resolve()} 2 5" and len(set(keys)) == 4
-    # what is not there yet has no state, and a set's own .npz comes before the files that it is made of
+    # A missing file has no state, and a set's own .npz comes before the files that it is made of.
     assert make_source_key("arrays", tmp_path, "none.npz") == "arrays"
     (tmp_path / "ag_news_csv").mkdir()
     for name in ("ag_news_csv/train.csv", "ag_news.npz"):
@@ -173,7 +175,7 @@ STORE = """np.savez(os.path.join(root, "tissuemnist.npz"), **{f"{k}_images": x[p
 
 @pytest.fixture
 def medmnist(tmp_path, monkeypatch):
-    """Return a function that installs a stand-in for the package medmnist, which stores its file or does not."""
+    """Return a function that installs a stand-in for the package medmnist, which performs an action as its download."""
     def install(action):
         (tmp_path / "medmnist.py").write_text(MEDMNIST.replace("ACTION", action))
         monkeypatch.syspath_prepend(tmp_path)
@@ -224,7 +226,7 @@ def test_a_lock_that_cannot_be_had_is_done_without(tmp_path):
 
 
 def count_up(lock: Path, counter: Path, times: int):
-    """Add to a counter in a file, slowly enough for another process to come in between."""
+    """Add to a counter in a file, slowly enough for another process to interfere."""
     for _ in range(times):
         with downloads.hold_lock(lock):
             before = int(counter.read_text())
@@ -261,5 +263,6 @@ HELD = """import fcntl
 def test_a_download_is_alone_with_its_set(tmp_path, medmnist):
     medmnist(HELD + STORE)
     sources.load_source("tissuemnist", tmp_path / "root")
-    with downloads.hold_lock(tmp_path / "root" / ".tissuemnist.lock"):      # and it has let go
+    # The lock has been released.
+    with downloads.hold_lock(tmp_path / "root" / ".tissuemnist.lock"):
         pass

@@ -43,7 +43,7 @@ def test_texts_are_cut_or_padded_with_zero():
 def test_a_set_has_title_and_description_and_one_vocabulary_for_both_parts(tmp_path):
     store(tmp_path, [(1, "A", "b, a"), (4, "", "b")], [(2, "only here", "b")])
     pool = BUILT_IN["ag_news"]().load(tmp_path)
-    # b 3 times, a twice, then ",", here and only once each
+    # "b" occurs 3 times, "a" twice; ",", "here" and "only" occur once each.
     assert pool.x_train[:, :5].tolist() == [[2, 1, 3, 2, 0], [1, 0, 0, 0, 0]]
     assert pool.x_test[0, :4].tolist() == [5, 4, 1, 0]
     assert pool.x_train.shape == (2, 200) and pool.x_test.dtype == np.int32

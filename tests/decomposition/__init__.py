@@ -1,3 +1,3 @@
-"""The decomposition suite: the same bits on any number of ranks, however a run is hosted, stacked, spilled, restarted.
+"""The decomposition suite: a run has the same bits on any ranks, however it is hosted, stacked, spilled or restarted.
 
     python -m tests.decomposition [--quick] [--methods a,b] [--mpiexec] [--out FILE.json]"""

@@ -1,4 +1,4 @@
-"""Run the decomposition suite, print what differs, and end with 1 where something does that must not.
+"""Run the decomposition suite, print all differences, and end with 1 if there is a forbidden one.
 
     python -m tests.decomposition [--quick] [--methods a,b] [--mpiexec] [--out FILE.json]
 
@@ -16,8 +16,10 @@ import time
 from dataclasses import asdict
 from pathlib import Path
 
-os.environ["OMP_NUM_THREADS"] = "1"      # forked ranks that want two make their own
-os.environ["OMP_WAIT_POLICY"] = "passive"      # and do not spin: there are more ranks than cores
+# Forked ranks that need two threads make their own.
+os.environ["OMP_NUM_THREADS"] = "1"
+# Threads must not spin, because there are more ranks than cores.
+os.environ["OMP_WAIT_POLICY"] = "passive"
 
 
 def main(words: list[str] | None = None) -> int:
@@ -50,7 +52,8 @@ def main(words: list[str] | None = None) -> int:
           f"{spent:.0f} CPU s")
     if asked.out:
         asked.out.write_text(json.dumps({"runs": [asdict(one) for one in found], "cpu_seconds": spent}, indent=1))
-    gc.unfreeze()      # what forking froze, or libraries complain of leaks
+    # Unfreeze what forking froze; otherwise libraries complain of leaks.
+    gc.unfreeze()
     return int(bool(bad))
 
 

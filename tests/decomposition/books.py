@@ -1,5 +1,5 @@
-"""What a run leaves that must not depend on its decomposition: the digest, every line of metrics, every column of the
-history."""
+"""The results of a run that must not depend on its decomposition: the digest, every line of metrics, and every column
+of the history."""
 from __future__ import annotations
 
 import hashlib
@@ -10,9 +10,10 @@ import numpy as np
 
 from fedmpi.storage.history import read_history
 
-# measured, or following what was measured
+# Keys of times, and of figures that follow from times.
 TIMES = ("seconds", "imbalance", "idle_share", "clients_moved", "memory", "gpu_memory")
-DECOMPOSED = ("bytes_sent_by_server", "bytes_received_by_server", "ranks", "engine_why")      # what MPI moved
+# Keys that depend on the decomposition.
+DECOMPOSED = ("bytes_sent_by_server", "bytes_received_by_server", "ranks", "engine_why")
 
 
 def kept(key: str) -> bool:
@@ -20,7 +21,7 @@ def kept(key: str) -> bool:
 
 
 def read(folder: Path) -> dict[str, object]:
-    """Return what a finished run left, by name, the digest first."""
+    """Return the results of a finished run by name, the digest first."""
     result = json.loads((folder / "result.json").read_text())
     lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     found = {"digest": result["digest"], "lines of metrics.jsonl": len(lines)}
@@ -41,10 +42,10 @@ def mark(values: np.ndarray) -> str:
 
 
 def digest(found: dict) -> str:
-    """Return one hash of all that a run left."""
+    """Return one hash of all results of a run."""
     return hashlib.sha256(json.dumps(found, sort_keys=True).encode()).hexdigest()
 
 
 def first_difference(one: dict, other: dict) -> str | None:
-    """Return the first name whose value differs, None where all agree."""
+    """Return the first name whose value differs, None if all agree."""
     return next((key for key in {**one, **other} if one.get(key, ...) != other.get(key, ...)), None)

@@ -1,5 +1,5 @@
-"""What a run of the suite is: the factors that must not change a bit, those that say what is computed, and the
-configurations that they stand for."""
+"""The runs of the suite: factors that must not change a bit, factors that say what is computed, and their
+configurations."""
 from __future__ import annotations
 
 import json
@@ -48,19 +48,23 @@ CONFIG = {"rounds": ROUNDS, "seed": 2, "device": "cpu", "edge": {}, "evaluate": 
           "data": {"clients": 9, "fraction": .3, "partition": {"name": "dirichlet", "beta": .2}},
           "train": {"lr": .05, "lr_decay": .9, "participation": .7, "steps": 3}, "comm": {"timeout": 0},
           "checkpoint": {"every": 0, "minutes": 0, "keep": 1}}
-SPILLED = 1e-9      # GiB: one client's state at a time, and one client's samples
+# GiB, so little that only one client's state and one client's samples are in memory.
+SPILLED = 1e-9
 
 
 @dataclass(frozen=True)
 class Start:
-    """One start of the command on some ranks, and how its run is decomposed beyond what settings say."""
+    """One start of the command on some ranks, with the decomposition that settings cannot express."""
     ranks: int
     overrides: tuple[str, ...]
     out: str
     resume: str | None = None
-    stop_after: int = ROUNDS      # rounds after which the run is asked to stop
-    width: int = 128              # clients that engine vmap trains at once, at most
-    moving: bool = False          # clients change their ranks in every round
+    # rounds after which the run is asked to stop
+    stop_after: int = ROUNDS
+    # clients that engine vmap trains at once, at most
+    width: int = 128
+    # clients change their ranks in every round
+    moving: bool = False
 
 
 def write_inputs(folder: Path) -> Path:
@@ -68,7 +72,8 @@ def write_inputs(folder: Path) -> Path:
     from tests.federations import pool
     x, y, *_ = pool()
     np.savez(folder / "images.npz", x_train=(x * 255).astype(np.uint8).reshape(-1, 8, 8, 1), y_train=y)
-    np.savez(folder / "words.npz", x_train=np.where(x > .5, np.arange(1, 65), 0), y_train=y)      # the bright pixels
+    # Words are the bright pixels.
+    np.savez(folder / "words.npz", x_train=np.where(x > .5, np.arange(1, 65), 0), y_train=y)
     values = CONFIG | {"data": CONFIG["data"] | {"cache": str(folder / "federations")}}
     path = folder / "config.yaml"
     path.write_text(json.dumps(values))
@@ -76,14 +81,14 @@ def write_inputs(folder: Path) -> Path:
 
 
 def what(method: str, row: dict, folder: Path) -> list[str]:
-    """Return the settings that say what is computed: runs that share them must agree."""
+    """Return the settings that say what is computed; runs that share them must agree."""
     shown = json.dumps({"name": method, **SHOWN.get(method, {})})
     network = [text.replace("{folder}", str(folder)) for text in NETWORKS[row["network"]]]
     return [f"method={shown}", *network, *SCENARIOS[row["scenario"]], f"engine={row['engine'].split()[0]}"]
 
 
 def starts(method: str, row: dict, folder: Path, out: str) -> list[Start]:
-    """Return the starts of a run one after another: one, or two where it is restarted."""
+    """Return the starts of a run one after another: one, or two if it is restarted."""
     width = row["engine"].partition(" ")[2]
     words = (*what(method, row, folder), f"threads={row['threads']}",
              *([f"state.memory={SPILLED}"] if row["state"] == "spilled" else []))
@@ -95,7 +100,7 @@ def starts(method: str, row: dict, folder: Path, out: str) -> list[Start]:
     if row["restart"] == "none":
         return [whole]
     ranks, after = map(int, row["restart"].split(" after "))
-    # before: hosted in another way, too
+    # Before the restart the run is also hosted in another way.
     other = ("placement=blocks" if placement != "blocks" else "placement=shuffled",
              f"server.hosts_clients={str(not hosts).lower()}")
     return [Start(ranks, words + other, out, stop_after=after, **more),
@@ -113,12 +118,12 @@ def reference(row: dict, threads: int = 1) -> dict:
 
 
 def promised(row: dict) -> bool:
-    """Say whether a run must agree with its reference bit for bit, as docs/reproducibility.md has it."""
+    """Say whether a run must agree with its reference bit for bit, as docs/reproducibility.md promises."""
     return not (row["network"] == "convolutions" and row["engine"].startswith("vmap"))
 
 
 def allowed(method: str, config: Path):
-    """Return `allowed(row)`: whether fedmpi takes these values together for a method; some factors may be missing."""
+    """Return `allowed(row)`, which says whether fedmpi takes these values together; some factors may be missing."""
     @cache
     def taken(scenario: str, network: str, engine: str) -> bool:
         row = {"scenario": scenario, "network": network, "engine": engine}
@@ -137,7 +142,7 @@ def allowed(method: str, config: Path):
 
 
 def methods(names: str | None) -> list[str]:
-    """Return the methods that were asked for, all without a wish. Raises SystemExit for one that there is not."""
+    """Return the methods that are named, or all. Raises SystemExit for an unknown one."""
     chosen = names.split(",") if names else NAMES
     if unknown := sorted(set(chosen) - set(NAMES)):
         raise SystemExit(f"no method {', '.join(unknown)}; there are {', '.join(NAMES)}")

@@ -10,16 +10,16 @@ def pairs_of(row: dict) -> set:
 
 
 def possible_pairs(factors: dict[str, tuple], allowed) -> set:
-    """Return the pairs that some allowed run has: `allowed(row)` judges rows in which some factors may be missing."""
+    """Return the pairs that some allowed run has; `allowed(row)` judges rows in which some factors may be missing."""
     return {(a, b) for (f, us), (g, vs) in combinations(factors.items(), 2)
             for a in ((f, u) for u in us) for b in ((g, v) for v in vs) if allowed(dict((a, b)))}
 
 
 def cover(factors: dict[str, tuple], allowed=lambda row: True, turn: int = 0) -> list[dict]:
-    """Return runs, {factor: value} each, that cover all pairs: greedily, the same at every call.
+    """Return runs, {factor: value} each, that cover all pairs. They are chosen greedily, the same ones at every call.
 
-    Every run starts from a pair that is missing and takes, factor by factor, the value that covers most of what is
-    still missing. `turn` rotates which of equals is taken, so that tables of several turns cover more triples."""
+    Every run starts from a missing pair and takes, factor by factor, the value that covers most of the pairs that are
+    still missing. `turn` rotates the choice among equals, so that tables of several turns cover more triples."""
     left, rows = possible_pairs(factors, allowed), []
     while left:
         row = dict(min(left, key=lambda pair: position(factors, pair, turn)))
@@ -36,7 +36,7 @@ def cover(factors: dict[str, tuple], allowed=lambda row: True, turn: int = 0) ->
 
 
 def completable(row: dict, factors: dict[str, tuple], allowed) -> bool:
-    """Say whether values for the missing factors exist with which a run is allowed."""
+    """Say whether there are values for the missing factors with which a run is allowed."""
     if not allowed(row):
         return False
     missing = next((factor for factor in factors if factor not in row), None)

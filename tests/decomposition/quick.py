@@ -1,10 +1,10 @@
-"""The part of the suite that is run with the tests: methods of every kind share one table of runs."""
+"""The part of the suite that runs with the tests: methods of every kind share one table of runs."""
 from __future__ import annotations
 
 from tests.decomposition.design import cover
 
-# method -> network, scenario, engines: private states and clusters; notes to clients; a sparse table and a median;
-# BatchNorm's statistics; a server that knows clients by number
+# method -> network, scenario, engines. They cover private states and clusters; messages to clients; a sparse table and
+# a median; BatchNorm's statistics; a server with tables by client number.
 KINDS = {"fedmhc": ("mlp", "noise", ("vmap 3", "loop")), "fedamp": ("mlp", "lost", ("vmap 1", "vmap all")),
          "fedavg": ("table", "median", ("loop",)), "fedper": ("batchnorm local", "skipped", ("loop",)),
          "cfl": ("convolutions", "plain", ("loop",))}
@@ -18,7 +18,7 @@ def allowed(row: dict) -> bool:
 
 
 def designs() -> dict[str, list[dict]]:
-    """Return the runs of each method: every pair of values of FACTORS occurs, the methods among them."""
+    """Return the runs of each method; together they have every pair of values of FACTORS and of methods."""
     found = {name: [] for name in KINDS}
     for row in cover(FACTORS, allowed):
         network, scenario, _ = KINDS[row["method"]]

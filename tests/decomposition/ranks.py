@@ -24,12 +24,13 @@ from fedmpi.errors import FINISHED, SAVED
 from fedmpi.session import RunRequest, lead_command, serve_as_worker
 from tests.decomposition.cases import ROUNDS, Start
 
-CODE = "exit code "      # what rank 0 says before the code of a start
+# The text before the code of a start in the output of rank 0.
+CODE = "exit code "
 
 
 @contextmanager
 def decomposed(start: Start):
-    """Train at most so many clients at once, and move clients, as a start says: this is no setting, or not exactly."""
+    """Limit the clients that are trained at once, and move clients, as a start says; no setting does this exactly."""
     rounds = count()
 
     def moves(self, left):
@@ -53,7 +54,7 @@ def decomposed(start: Start):
 
 
 def perform(world: Solo, config: str, start: Start) -> int:
-    """Do this rank's part of a start; return its exit code."""
+    """Perform this rank's part of a start; return its exit code."""
     asked = count(1)
     request = RunRequest(config, list(start.overrides), start.out, start.resume)
     context = RankContext(lambda: not world.rank and start.stop_after < ROUNDS and next(asked) >= start.stop_after)
@@ -74,13 +75,13 @@ class Alone(Solo):
 
 
 class Forked:
-    """Ranks forked from this process, which has all modules loaded; a single one is this process itself."""
+    """Performs starts on forks of this process, which has all modules loaded; a single rank is this process itself."""
 
     def __init__(self, config: Path):
         self.config = str(config)
 
     def __call__(self, starts: list[Start]) -> list[int | None]:
-        """Perform starts; return the exit code of each, None where its ranks did not come to an end."""
+        """Perform starts; return the exit code of each, None if its ranks did not end."""
         codes = {start: self.alone(start) for start in starts if here(start)}
         for ranks in sorted({start.ranks for start in starts}):
             codes |= self.on(ranks, [start for start in starts if start.ranks == ranks and not here(start)])
@@ -105,12 +106,12 @@ class Forked:
 
 
 def here(start: Start) -> bool:
-    """Say whether a start may be performed in this process: a pool of two threads would not survive later forks."""
+    """Say whether this process may perform a start; a pool of two threads would not survive later forks."""
     return start.ranks == 1 and "threads=1" in start.overrides
 
 
 class Mpiexec:
-    """Real MPI jobs, one for all starts on as many ranks."""
+    """Performs starts in real MPI jobs, one for all starts on the same number of ranks."""
 
     def __init__(self, config: Path):
         self.config, self.numbers = config, count()
@@ -131,13 +132,13 @@ class Mpiexec:
 
 
 def patience(starts: list[Start]) -> int:
-    """Return the seconds until a job that hangs is ended: a safety net, not a measure."""
+    """Return the seconds until a job that hangs is ended: a safety net, not a measurement."""
     return 240 + 30 * len(starts)
 
 
 def told(starts: list[Start], done) -> dict:
-    """Return the exit codes that rank 0 of a job has told, one after another; None for the starts that it never ended,
-    whose error goes to stderr."""
+    """Return the exit codes that rank 0 of a job printed, one after another, and None for starts that did not end,
+    whose errors go to stderr."""
     codes = [int(line.removeprefix(CODE)) for line in done.stdout.splitlines() if line.startswith(CODE)]
     if len(codes) < len(starts):
         print(f"{starts[len(codes)]} ended its job with {done.returncode}:\n{done.stderr}", file=sys.stderr)

@@ -1,4 +1,4 @@
-"""The suite: chooses runs, performs them, compares each with its reference and says what differs."""
+"""The suite chooses runs, performs them, compares each with its reference and reports differences."""
 from __future__ import annotations
 
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from tests.decomposition.ranks import expected
 
 @dataclass(frozen=True)
 class Finding:
-    """What became of a run beside its reference. `differs` names the first value that differs, or what failed."""
+    """A run compared with its reference. `differs` names the first value that differs, or the failure."""
     method: str
     row: dict
     differs: str | None
@@ -26,11 +26,12 @@ class Suite:
 
     def __init__(self, folder: Path, config: Path, perform):
         self.folder, self.config, self.perform = folder, config, perform
-        self.known = {}      # (method, row) -> what a run left, or the text of its failure
+        # (method, row) -> the results of a run, or the text of its failure
+        self.known = {}
         self.started = 0
 
     def read(self, method: str, rows: list[dict]) -> list:
-        """Return what the runs of some rows left, performing those that are not known yet."""
+        """Return the results of some rows' runs, performing those that are not known yet."""
         new = [row for row in rows if key(method, row) not in self.known]
         new = list({key(method, row): row for row in new}.values())
         outs = [self.folder / f"{method}-{len(self.known) + i}" for i in range(len(new))]
@@ -51,7 +52,7 @@ class Suite:
         both = self.read(method, [*rows, *map(reference, rows)])
         found = [finding(method, row, *pair) for row, pair in zip(rows, zip(both[:len(rows)], both[len(rows):],
                                                                               strict=True), strict=True)]
-        # the number of threads is no decomposition: what differs there is held to a reference with as many
+        # The number of threads is no decomposition; runs that differ are compared with a reference with as many.
         odd = [i for i, one in enumerate(found) if one.differs and one.row["threads"] > 1]
         same = self.read(method, [reference(rows[i], rows[i]["threads"]) for i in odd])
         for i, other in zip(odd, same, strict=True):
@@ -73,12 +74,12 @@ def key(method: str, row: dict) -> tuple:
 
 
 def design(method: str, config: Path, factors: dict = FACTORS, turn: int = 0) -> list[dict]:
-    """Return the runs of a method: every pair of values that fedmpi takes together occurs."""
+    """Return runs of a method in which every pair of values that fedmpi takes together occurs."""
     return cover(factors, allowed(method, config), turn)
 
 
 def tables(found: list[Finding]) -> str:
-    """Return factor value -> runs, mismatches, and differences where nothing is promised."""
+    """Return a table: factor value -> runs, mismatches, and differences without a promise."""
     lines = [f"{'factor':10s} {'value':18s} {'runs':>5s} {'mismatches':>11s} {'unpromised':>11s} {'differ':>7s}"]
     for factor in FACTORS:
         for value in FACTORS[factor]:

@@ -9,7 +9,8 @@ from fedmpi.cli import app
 from fedmpi.config.schema import load_config
 from fedmpi.sweeps import job
 
-PLACE = "1"      # stands for what the reader fills in, see pages.calls
+# Stands for a word that the reader replaces, see pages.calls.
+PLACE = "1"
 
 
 def check(words: list[str]) -> None:

@@ -2,7 +2,7 @@
 
     sh [MARK]       Every line must end with code 0. With a MARK the lines are checked but not run. The marks are
                     cluster, gpu, download and long.
-    console [CODE]  Commands stand behind `$ `, and what they print follows; `...` stands for any text. The last command
+    console [CODE]  Commands follow `$ `, and what they print comes next; `...` stands for any text. The last command
                     ends with CODE.
     python [FILE]   The block is run. With a FILE it is written there instead; an existing file must be equal to it.
     yaml [FILE]     The block is written to FILE. Without a FILE it is only an example.
@@ -24,9 +24,11 @@ OPERATORS = {"&&", "||", ";", "|", "&"}
 
 class Block(NamedTuple):
     """A fenced block of a page."""
-    line: int          # number of its first line in the page
+    # number of its first line in the page
+    line: int
     language: str
-    about: str         # the mark, code or file behind the language, or ""
+    # the mark, code or file after the language, or ""
+    about: str
     text: str
 
     @property
@@ -58,7 +60,7 @@ def inline(page: Path) -> list[str]:
 
 
 def calls(line: str) -> list[list[str]]:
-    """Return the words behind each `fedmpi` of a command line, and `benchmarks` with the words behind each
+    """Return the words after each `fedmpi` of a command line, and `benchmarks` with the words after each
     `python -m benchmarks`. Words in capitals, which the reader replaces, become 1."""
     lexer = shlex.shlex(line, posix=True, punctuation_chars=True)
     lexer.whitespace_split = True

@@ -23,7 +23,8 @@ from tests import forked
 from tests.docs.checks import check
 from tests.docs.pages import MARKS, PAGES, ROOT, blocks, calls, inline
 
-LIMIT = 600      # seconds after which a command that hangs is ended; no test depends on it
+# Seconds after which a command that hangs is ended; no test depends on it.
+LIMIT = 600
 # Characters that, outside of single quotes, leave a line to bash.
 SHELL = set("|&;<>$`*({[\"")
 # Lines that forks of this process perform.
@@ -87,7 +88,7 @@ class Reader:
         try:
             said, _ = shell.communicate(timeout=LIMIT)
         finally:
-            # End also what the line has left behind.
+            # Also end processes that the line has left behind.
             with suppress(ProcessLookupError):
                 os.killpg(shell.pid, signal.SIGKILL)
         return shell.returncode, said

@@ -27,7 +27,8 @@ def rings(tmp_path_factory, cache):
     """A folder with a configuration, and the package installed for this process and those that it starts."""
     folder = tmp_path_factory.mktemp("rings")
     source, target = folder / "source", str(folder / "site")
-    shutil.copytree(Path(__file__).parent / "package", source)      # building leaves files beside the source
+    # Building leaves files beside the source.
+    shutil.copytree(Path(__file__).parent / "package", source)
     offline = ("--quiet", "--no-deps", "--no-build-isolation", "--no-index", "--disable-pip-version-check")
     subprocess.run([sys.executable, "-m", "pip", "install", *offline, "--target", target, source], check=True,
                    timeout=launch.LIMIT)

@@ -23,7 +23,7 @@ class Case:
 
     Args:
         what: a few words for the report.
-        commands: the words behind `fedmpi`, of commands that follow each other.
+        commands: the words after `fedmpi`, of commands that follow each other.
         ranks: MPI ranks of each command.
         promise: what must be true if the last command ends with 0 (see oracle.py): "" for nothing, "digest", "history",
             "export", or "refused" if no end with 0 is allowed.

@@ -1,4 +1,4 @@
-"""Command lines: every command with every option, each argument of its own kind, and now and then one of any other."""
+"""Command lines: every command with every option; arguments are mostly of their own kind, and sometimes of another."""
 from __future__ import annotations
 
 import inspect
@@ -13,7 +13,7 @@ from tests.fuzz.case import Case
 from tests.fuzz.reference import Reference
 from tests.fuzz.values import FLOATS, INTEGERS, TEXTS, near, word
 
-# What the arguments and options of a name may be given, beside hostile texts. A folder of a case has all these files.
+# Name of an argument or option -> its values, beside hostile texts. The folder of a case has all these files.
 WORDS = {
     "config": ("c.yaml", "c.yaml", "job.yaml", "few.npz", "run/config.yaml", "run", "canary.txt", "."),
     "path": ("job.yaml", "job.yaml", "c.yaml", "run"), "paths": ("run", "other", "job.yaml", "canary.txt", "tmp", "."),

@@ -22,8 +22,8 @@ EXPORT = ["export", "run", "new.safetensors", "--client", "1"]
 COMPARE, SUMMARY, PLAN, REPORT = ["compare", "run", "other"], ["summary", "."], ["plan", "c.yaml"], ["report", "run"]
 BOARD, VERIFY, DATA = ["tensorboard", "run"], ["verify", "run"], ["data", "c.yaml"]
 SWEEP = ["sweep", "job.yaml", "--out", "jobs", "--dry-run", "--rate", "9"]
-# Each kind of file with the commands that read it, as often as they are given, and where it lies. `report` takes three
-# CPU seconds, and is rare.
+# Kind of file -> the commands that read it, repeated by their frequency, and its place. `report` takes three CPU
+# seconds, and is rare.
 TARGETS = {
     "checkpoint": ([RESUME, RESUME, EXPORT], "run/checkpoints/round-000002.h5"),
     "all checkpoints": ([RESUME, EXPORT], "run/checkpoints"),
@@ -37,7 +37,7 @@ TARGETS = {
     "log": ([RESUME], "run/log.txt"), "job log": ([SUMMARY], "run.txt"),
     "configuration": ([FRESH, RESUME, PLAN], "c.yaml"), "job": ([SWEEP] * 9 + [["report", "job.yaml"]], "job.yaml"),
     "data": ([FRESH, DATA], "few.npz")}
-# That of a process which was killed on another machine.
+# The lock of a process that was killed on another machine.
 LOCK = {"token": "a" * 32, "host": "nowhere", "pid": 1, "started": "1", "processes": "other", "job": None,
         "cluster": None, "restart": 0}
 
@@ -59,7 +59,7 @@ def build(draw: random.Random, folder: Path, reference: Reference) -> Case:
     path = draw.choice(sorted(folder.glob(pattern)))
     whole = path.read_bytes() if path.is_file() else b""
     how = ", ".join(spoil(draw, p, folder) for p in (sorted(path.glob("*.h5")) if path.is_dir() else [path]))
-    # Else the holder of the lock may live.
+    # Otherwise the holder of the lock may be alive.
     if target == "lock" and path.is_file() and not path.is_symlink() and draw.random() < .8:
         os.utime(path, (1e9, 1e9))
     changed = path.is_dir() or not path.is_file() or path.read_bytes() != whole
@@ -69,7 +69,7 @@ def build(draw: random.Random, folder: Path, reference: Reference) -> Case:
 
 
 def promise(target: str, command: list[str], changed: bool) -> str:
-    """Return what must be equal if the command accepts a file: what has a checksum gives the values that it had."""
+    """Return what must be equal if the command accepts a file; a file with a checksum must give its former values."""
     if target in ("configuration", "config", "data"):
         return ""
     if command[0] == "run":

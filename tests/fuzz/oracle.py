@@ -20,7 +20,7 @@ UNEXPECTED = re.compile(r"\(traceback in |Fatal Python error|Segmentation fault"
 NO_MEMORY = re.compile(r"MemoryError|can't allocate memory|Unable to allocate|out of memory", re.I)
 BUG = re.compile(r"(?<![\w.])(KeyError|TypeError|IndexError|AttributeError|AssertionError|UnboundLocalError|NameError|"
                  r"ZeroDivisionError|RecursionError|StopIteration|BadZipFile|object is not|NoneType)\b")
-# Settings that name a module, which a message may blame in its place.
+# Settings that name a module; a message may name them in place of the module.
 OF_MODULES = r"^fedmpi: (model|data\.name|data\.partition)\b"
 # Commands whose code 1 is an answer: some runs failed, a check did not pass.
 ANSWERS = ("doctor", "verify", "sweep")
@@ -31,7 +31,7 @@ Files = dict[str, tuple]
 
 
 def list_files(folder: Path) -> Files:
-    """Return what lies in a folder: for each path its kind, and its link, device, number or content."""
+    """Return the contents of a folder: for each path its kind, and its link, device, number or content."""
     found = {}
     for root, folders, names in os.walk(folder):
         for name in folders + names:
@@ -64,7 +64,7 @@ def last_line(text: str) -> str:
 
 
 def judge_end(case: Case, words: list[str], done: Done, folder: Path) -> str:
-    """Say what is wrong with how a command ended."""
+    """Return what is wrong with the end of a command, "" if nothing is."""
     if done.end in ("waits", "hangs"):
         return f"hang: it {done.end}"
     if done.left:
@@ -92,11 +92,11 @@ def has_begun(done: Done, words: list[str], folder: Path) -> bool:
 
 
 def judge_text(case: Case, done: Done) -> str:
-    """Say what is wrong with what a command printed."""
+    """Return what is wrong with the output of a command, "" if nothing is."""
     text = done.out + done.error
     if "Traceback (most recent call last)" in text:
         return f"traceback: {text.strip().splitlines()[-1][:200]}"
-    # What the user's module prints is his own.
+    # The user's module may print anything.
     if found := CONTROL.search(text.replace(PRINTED, "") if case.own_code else text):
         return f"control character {found[0]!r} in {text[max(0, found.start() - 30):found.end() + 20]!r}"
     if case.own_code:
@@ -117,10 +117,10 @@ def judge_text(case: Case, done: Done) -> str:
 
 
 def judge_files(case: Case, words: list[str], done: Done, folder: Path, before: Files) -> str:
-    """Say what is wrong with the files that a command left."""
+    """Return what is wrong with the files that a command left, "" if nothing is."""
     after = list_files(folder)
     for name in after.keys() - before.keys():
-        # A killed process cannot clear away.
+        # A killed process cannot remove its files.
         if TEMPORARY.search(name) and not done.end and "tmp" not in words:
             return f"left behind: {name}"
     outputs = tuple(os.path.normpath(name) for name in case.outputs if name)
@@ -138,7 +138,7 @@ def judge_files(case: Case, words: list[str], done: Done, folder: Path, before: 
             return f"a user's file was changed: {name}"
     if extra := {path.name for path in folder.parent.iterdir()} - {folder.name}:
         return f"written outside of the folder: {sorted(extra)[:3]}"
-    # If a worker refuses, it ends rank 0 as well, and the traceback of the user's module stays in log.txt. What is left
+    # If a worker refuses, it ends rank 0 as well, and the traceback of the user's module stays in log.txt. This folder
     # is no run, and the next start takes it over.
     left = "out/config.yaml" if case.ranks > 1 or case.own_code else "out"
     if done.code == 2 and words[0] == "run" and "out" in words and left in after and "out" not in before:
@@ -167,6 +167,6 @@ def judge_promise(case: Case, done: Done, folder: Path, reference: Reference) ->
 
 
 def judge_script(text: str) -> str:
-    """Say what bash has against a job script."""
+    """Return bash's complaint about a job script, "" if there is none."""
     done = subprocess.run(["bash", "-n"], input=text, text=True, capture_output=True, errors="surrogateescape")
     return f"bash does not parse the script: {done.stderr.strip()[:200]}" if done.returncode else ""

@@ -33,7 +33,8 @@ class Done:
     out: str
     error: str
     end: str = ""
-    left: int = 0          # processes that it left behind
+    # processes that it left behind
+    left: int = 0
     cpu: float = 0.
 
 
@@ -78,17 +79,17 @@ def start_forks(words: list[str], folder: Path, ranks: int, env: dict[str, str],
     """Start the command in forks of this process, which has loaded what it needs; return their numbers."""
     def command(said_by_launcher):
         limit()
-        # What is larger than the machine is refused; this one is smaller than the limit.
+        # fedmpi refuses what is larger than the machine, so this machine is made smaller than the limit.
         sysconf, page = os.sysconf, os.sysconf("SC_PAGE_SIZE")
         os.sysconf = lambda name: MACHINE_BYTES // page if name == "SC_PHYS_PAGES" else sysconf(name)
         os.chdir(folder)
         os.environ.clear()
         os.environ.update(env | said_by_launcher)
         tempfile.tempdir = None
-        # As PYTHONDONTWRITEBYTECODE says to a new Python.
+        # PYTHONDONTWRITEBYTECODE has this effect in a new Python.
         sys.dont_write_bytecode = True
         sys.argv = ["fedmpi", *words]
-        # As a new Python does.
+        # A new Python encodes its output so.
         coding = env.get("PYTHONIOENCODING", "utf-8")
         sys.stdout = os.fdopen(1, "w", buffering=1, closefd=False, encoding=coding)
         sys.stderr = os.fdopen(2, "w", buffering=1, closefd=False, encoding=coding, errors="backslashreplace")
@@ -152,13 +153,13 @@ def cpu_of(pid: int) -> float:
 
 
 def end_group(pid: int) -> int:
-    """End what is left of the group of a process that has ended; return 1 if there was something."""
+    """End the remaining processes in the group of one that has ended; return 1 if there were any."""
     for _ in range(20):
         try:
             os.killpg(pid, 0)
         except ProcessLookupError:
             return 0
-        # What the process has started may just be ending.
+        # Processes that it has started may be ending just now.
         time.sleep(.05)
     with contextlib.suppress(ProcessLookupError):
         os.killpg(pid, signal.SIGKILL)

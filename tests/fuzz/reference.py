@@ -25,7 +25,7 @@ class Reference:
 
     All paths in it are relative, so that a copy of the folder can go on."""
     folder: Path
-    # of two rounds, and of three
+    # digests after two and after three rounds
     digests: tuple[str, str] = ("", "")
     exported: str = ""
     history: str = ""

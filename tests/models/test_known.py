@@ -1,7 +1,7 @@
-"""The built-in networks layer by layer, what they give for known weights, and the weights that they begin with.
+"""The built-in networks layer by layer, their outputs for known weights, and their first weights.
 
-The weights here are .1 sin(i) for entry i of the flat vector, the samples cos(.3 i); the logits were computed by NumPy
-in double precision (`forward` below), before this network gave any."""
+The weights here are .1 sin(i) for entry i of the flat vector, the samples cos(.3 i). NumPy computed the logits in
+double precision (`forward` below), before the networks did."""
 from __future__ import annotations
 
 import math
@@ -31,7 +31,7 @@ LAYERS = {
                      "pool2 MaxPool2d 2", "relu2 ReLU", "flat Flatten", "fc1 Linear 400 120", "relu3 ReLU",
                      "fc2 Linear 120 84", "relu4 ReLU", "fc3 Linear 84 10"]}
 
-# the first four logits of two samples
+# The first logits of two samples.
 LOGITS = {"mlp": [[-.088613, -.024747, .05545], [-.048882, .021543, .085516]],
           "cnn4": [[-.008904, -.054116, -.12887, .019454], [-.00929, -.05375, -.129151, .019601]],
           "lenet5": [[-.050635, .041328, .158659, -.320298], [-.050893, .041541, .158627, -.320468]],
@@ -74,7 +74,7 @@ def sample(name) -> np.ndarray:
 
 
 def forward(parameters, x, padding):
-    """Return the logits of a network of convolutions, each with max-pooling behind it, and Linear layers."""
+    """Return the logits of a network of convolutions, each followed by max-pooling, and Linear layers."""
     while len(parameters) and parameters[0].ndim == 4:
         w, b, *parameters = parameters
         x = np.pad(x, ((0, 0), (0, 0), (padding, padding), (padding, padding)))
@@ -93,7 +93,7 @@ def forward(parameters, x, padding):
 
 @every
 def test_known_weights_give_known_logits(name):
-    """By the flat vector, by the module that it is bound to, and by NumPy from the vector's layout alone."""
+    """Logits come from the flat vector, from the module that it is bound to, and from NumPy by the vector's layout."""
     model, parameters, at = model_of(name), [], 0
     w = weights(model.size)
     for shape in model.shapes:
@@ -117,7 +117,7 @@ def test_known_weights_give_known_logits(name):
 
 @every
 def test_gradients_are_those_of_differences(name):
-    """The derivative along a direction, in double precision."""
+    """The derivative along a direction is compared in double precision."""
     model = model_of(name)
     w, x = torch.from_numpy(weights(model.size)).double(), torch.from_numpy(sample(name)).double()
     y, direction = torch.tensor([1, 2]), torch.cos(torch.arange(model.size, dtype=torch.float64))
@@ -132,7 +132,7 @@ def test_gradients_are_those_of_differences(name):
 
 @every
 def test_the_first_weights_are_pytorchs_own_for_the_seed(name):
-    """Layer after layer in the order of the network, from one generator: bounds of 1 / sqrt(inputs)."""
+    """One generator draws layer after layer in the order of the network, with bounds of 1 / sqrt(inputs)."""
     model = model_of(name)
     torch.manual_seed(5)
     flat = []
@@ -149,7 +149,7 @@ def test_the_first_weights_are_pytorchs_own_for_the_seed(name):
 
 
 def test_the_first_weights_are_the_known_ones():
-    """As PyTorch draws them from seed 5 for nn.Linear(12, 7): twice a uniform number less one, over sqrt(12)."""
+    """PyTorch draws them so from seed 5 for nn.Linear(12, 7): (2 u - 1) / sqrt(12) with uniform u."""
     model = model_of("mlp")
     generator = torch.Generator().manual_seed(5)
     uniform = torch.rand(84, generator=generator)
@@ -158,7 +158,7 @@ def test_the_first_weights_are_the_known_ones():
 
 
 def test_further_starts_have_seeds_of_their_own():
-    """0x5EED0000 apart, in place of the first one's; on devices and in copies too."""
+    """Seeds are 0x5EED0000 apart and take the place of the first one's, also on devices and in copies."""
     model = model_of("cnn4")
     found = model.starts(3)
     assert torch.equal(found[0], model.start) and START_SEED_STRIDE == 0x5EED_0000 and len(model.starts(1)) == 1
@@ -186,7 +186,7 @@ def test_the_vector_is_base_and_head_by_names():
 
 
 def test_resnet18_has_its_layers_in_torchvisions_order():
-    """With GroupNorm where BatchNorm was; a first convolution for grey images drawn as theirs is."""
+    """It has GroupNorm in place of BatchNorm; the first convolution for grey images is drawn as torchvision's is."""
     model = build_model(ResNet18(), (32, 32, 1), BYTES, 10, 5)
     kinds = [type(layer).__name__ for layer in model.module.modules()]
     assert [kinds.count(kind) for kind in ("Conv2d", "GroupNorm", "BatchNorm2d", "ReLU", "MaxPool2d", "Linear")] == [
@@ -220,7 +220,7 @@ def test_fasttext_is_four_layers():
 
 
 def test_the_code_of_a_variational_network_is_drawn_by_itself():
-    """By the seed and 0xC0DE, as wide as the features; mu and sigma by hand."""
+    """It is drawn from the seed and 0xC0DE and is as wide as the features; mu and sigma are worked out by hand."""
     model = model_of("mlp")
     net = Variational(model)
     torch.manual_seed(5 + 0xC0DE)
@@ -248,7 +248,8 @@ def test_the_code_of_a_variational_network_is_drawn_by_itself():
 def test_bytes_are_scaled_and_blank_samples_are_as_stored():
     x = torch.tensor([[[[0], [51]], [[204], [255]]]], dtype=torch.uint8)
     torch.testing.assert_close(as_input(x)[0, 0], torch.tensor([[-1, -.6], [.6, 1]]))
-    assert x.dtype == torch.uint8 and x[0, 0, 1, 0] == 51      # untouched
+    # The samples themselves are not changed.
+    assert x.dtype == torch.uint8 and x[0, 0, 1, 0] == 51
     assert make_blank_samples((3, 2), BYTES, 4).shape == (4, 3, 2) and make_blank_samples((5,), "int32").shape == (1, 5)
     assert (
         make_blank_samples((5,), FLOATS).dtype == torch.float32
@@ -257,7 +258,7 @@ def test_bytes_are_scaled_and_blank_samples_are_as_stored():
 
 
 def test_a_bound_vector_is_reused_or_handed_over(monkeypatch):
-    """A small one is copied, a large one given away: either is the caller's."""
+    """A small one is copied and a large one handed over; the caller owns either."""
     from fedmpi.models import flat
     for large in (1 << 30, 0):
         monkeypatch.setattr(flat, "LARGE_VECTOR_SIZE", large)

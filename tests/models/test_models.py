@@ -22,7 +22,7 @@ BYTES, FLOATS = np.dtype("uint8"), np.dtype("float32")
 
 @dataclass(frozen=True)
 class Given:
-    """A network from a function."""
+    """Settings of a network that a given function makes."""
     make: object = field(repr=False)
 
     def build(self, shape, classes):
@@ -125,7 +125,8 @@ def test_views_share_the_vectors_memory(model):
     for view in model.split(w):
         view.zero_()
     assert not w.any()
-    many = model.start.repeat(3, 1)      # a batch of vectors
+    # many is a batch of vectors.
+    many = model.start.repeat(3, 1)
     for view, shape in zip(model.split(many), model.shapes, strict=True):
         assert view.shape == (3, *shape)
         view[1].fill_(7)
@@ -227,7 +228,7 @@ def test_a_net_of_one_layer():
 
 
 class Own(nn.Module):
-    """A network of somebody else's."""
+    """A third party's network."""
 
     def __init__(self, width: int = 4):
         super().__init__()

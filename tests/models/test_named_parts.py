@@ -61,7 +61,7 @@ def test_layers_that_normalise_have_their_blocks(first, policy):
 
 
 def test_clients_can_keep_their_layers_that_normalise():
-    """FedBN: what is judged has the client's own parameters there, and the server's elsewhere."""
+    """In FedBN the evaluated model has the client's own parameters there, and the server's elsewhere."""
     class FedBN(FedAvg):
         def init(self, n):
             shared, _ = super().init(n)

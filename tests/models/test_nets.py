@@ -1,4 +1,4 @@
-"""The networks that have names: sizes as published, and what each refuses."""
+"""The built-in networks: their sizes are as published, and each refuses what it cannot take."""
 from __future__ import annotations
 
 import numpy as np
@@ -31,7 +31,7 @@ def linear(model):
 
 
 def test_lenet5_is_the_network_of_the_paper():
-    """On 28 x 28 and on 32 x 32 pixels: maps of 28 x 28, 10 x 10, and 400 features for fc1."""
+    """On 28 x 28 and on 32 x 32 pixels it has maps of 28 x 28 and 10 x 10, and 400 features for fc1."""
     for shape in ((28, 28, 1), (32, 32, 3)):
         model, z, seen = build_model(LeNet5(), shape, BYTES, 10, 0), as_input(make_blank_samples(shape, BYTES, 2)), {}
         for name, layer in model.module.named_children():
@@ -43,7 +43,7 @@ def test_lenet5_is_the_network_of_the_paper():
 
 
 def test_resnet18_is_torchvisions():
-    """The same parameters by name and shape, and the same features where BatchNorm and GroupNorm agree."""
+    """Parameters have the same names and shapes, and features are equal if BatchNorm and GroupNorm agree."""
     from torchvision.models import resnet18
     model, theirs = build_model(ResNet18(), (32, 32, 3), BYTES, 100, 0), resnet18(num_classes=100)
     assert dict(zip(model.names, model.shapes, strict=True)) == {
@@ -74,7 +74,8 @@ def test_fasttext_is_linear_in_the_mean_of_its_words():
     x = torch.tensor([[3, 49, 3, 7, 0, 0], [1, 2, 3, 4, 5, 6]], dtype=torch.int32)
     mean = torch.stack([sum(table[i] for i in row) / 6 for row in x.tolist()])
     torch.testing.assert_close(model(model.start, x), (mean @ w1.T + b1) @ w2.T + b2)
-    assert not table[0].any() and table[1:].all()      # padding
+    # Row 0 is padding.
+    assert not table[0].any() and table[1:].all()
 
 
 def test_words_stay_as_they_are():

@@ -1,4 +1,4 @@
-"""Max-pooling in front of ReLU: cheaper, and the same bits."""
+"""Max-pooling before ReLU is cheaper and gives the same bits."""
 from __future__ import annotations
 
 import pytest
@@ -24,7 +24,7 @@ def gradients(net, x):
 
 @pytest.mark.parametrize("nested", [False, True])
 def test_outputs_and_gradients_keep_their_bits(nested):
-    """Pixels of few values, so that windows have equal ones, of 0 and below it as well."""
+    """Pixels have few values, so windows have equal ones, also of 0 and below."""
     x = torch.randint(-2, 3, (4, 3, 34, 34)).float().to(memory_format=torch.channels_last).requires_grad_()
     before = gradients(network(nested), x)
     net = pool_first(network(nested))
@@ -39,7 +39,8 @@ def test_other_orders_are_left_alone():
         def forward(self, x):
             return self[0](x) + self[1](x)
 
-    class Within(nn.Module):      # may slice it, or look at what passes between its layers
+    # A network may slice it, or read what passes between its layers.
+    class Within(nn.Module):
         def __init__(self):
             super().__init__()
             self.body = nn.Sequential(nn.ReLU(), nn.MaxPool2d(2))

@@ -32,7 +32,7 @@ def apart(one: dict, other: dict) -> float:
 @pytest.mark.parametrize("verb", [verbs.plain, verbs.pull_momentum, verbs.own_loss, verbs.with_features, verbs.scan,
                                   verbs.mean_loss])
 def test_half_precision_is_near_single(clients, engine, verb):
-    """Parameters move by .1 to 1 here; bfloat16 has 3 digits."""
+    """Parameters change by .1 to 1 here, and bfloat16 has 3 digits."""
     exact = clients.run(engine, verb)
     precision.set_precision("bf16")
     half = clients.run(engine, verb)
@@ -80,7 +80,7 @@ def test_the_switches_of_tf32(name, tf32):
 
 @pytest.mark.slow("several whole runs")
 def test_runs_in_half_precision(bench, capsys):
-    """The same bits on one rank and on two, others than in single precision; a restart keeps the setting."""
+    """Bits are the same on one and on two ranks and differ from single precision; a restart keeps the setting."""
     done = bench.run(2, "two", "precision=bf16")
     assert done.returncode == 0 and ", bf16, 1 thread a rank" in done.stdout, done.stderr
     assert bench.lead("one", "precision=bf16") == 0 == bench.lead("exact")

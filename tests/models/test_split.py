@@ -22,12 +22,13 @@ BYTES, FLOATS, WORDS = np.dtype("uint8"), np.dtype("float32"), np.dtype("int32")
 
 
 class Own(nn.Module):
-    """Somebody's network, with operations between its layers."""
+    """A third party's network with operations between its layers."""
 
     def __init__(self, width: int = 6, between: str = "relu"):
         super().__init__()
         self.between = between
-        self.out = nn.Linear(width, 10)      # declared first, used last
+        # This layer is declared first and used last.
+        self.out = nn.Linear(width, 10)
         self.one, self.two, self.three = nn.Linear(64, width), nn.Linear(width, width), nn.Linear(width, width)
 
     def forward(self, x):

@@ -1,4 +1,4 @@
-"""The last blocks of a network: their slice, and losses behind a common base."""
+"""The last blocks of a network: their slice, and losses of several tails after a common base."""
 from __future__ import annotations
 
 import numpy as np

@@ -1,4 +1,4 @@
-"""A folder of a user."""
+"""A fixture for tests of the user's own code."""
 from __future__ import annotations
 
 import sys

@@ -1,4 +1,4 @@
-"""Runs that really ran, with all that figures are drawn from."""
+"""Real runs with all data from which figures are drawn."""
 from __future__ import annotations
 
 import pytest
@@ -17,7 +17,7 @@ PUBLISHED = {"FedAvg": {"beta .3": [31.89, .44]}, "Local": {"beta .3": 50}, "Fed
 
 @pytest.fixture(scope="session")
 def results(tmp_path_factory, cache):
-    """The results of a job of which the last run was left out."""
+    """The results of a job whose last run was left out."""
     folder = tmp_path_factory.mktemp("job")
     path = jobs.write(folder, cache, seeds=[0, 1], rows=ROWS, columns={"beta .3": {}, "few-shot": FEW_SHOT},
                       published=PUBLISHED, also={"best_round": {"Local": {"few-shot": 7}}},
@@ -37,7 +37,7 @@ def drawn(results):
 
 @pytest.fixture(scope="session")
 def report(results, drawn, tmp_path_factory):
-    """The folder of their report; the figures of one column, and those coarse, since writing them takes the time."""
+    """The folder of their report, with coarse figures of one column, because writing figures takes most of the time."""
     pictures = [picture for name, picture in drawn.items() if name.endswith("beta-.3")]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(figures, "draw_figures", lambda results: pictures)

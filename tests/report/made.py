@@ -1,4 +1,4 @@
-"""Run folders written by hand, so that what a report says of them can be worked out on paper."""
+"""Run folders written by hand, so that the contents of their report can be worked out on paper."""
 from __future__ import annotations
 
 import json
@@ -11,14 +11,16 @@ from fedmpi.report.results import Results, Shown
 
 TITLE, COMMAND = "Trial <1> & more", "fedmpi sweep trial.yaml"
 ROWS, COLUMNS, SEEDS = ["Alpha", "Beta & co", "Gamma"], ["one", "two"], [3, 4]
-# accuracy_best_on_test and seconds of (row, column, seed): finished runs. The others are not.
+# (row, column, seed) of finished runs -> accuracy_best_on_test and seconds. The other runs are not finished.
 FINISHED = {("Alpha", "one", 3): (.5, 2.), ("Alpha", "one", 4): (.6, 4.), ("Beta & co", "one", 3): (.7, 9.),
             ("Gamma", "one", 3): (.3, 1.), ("Gamma", "one", 4): (.2, 2.), ("Alpha", "two", 3): (.4, 5.),
             ("Alpha", "two", 4): (.4, 5.), ("Gamma", "two", 3): (.45, 6.), ("Gamma", "two", 4): (.35, 8.)}
-STEPS = {"Alpha": {"main": 1200, "mix": 50.5}, "Beta & co": {"main": 400}, "Gamma": {"main": 400}}      # in column one
+# Steps of the rows in column one.
+STEPS = {"Alpha": {"main": 1200, "mix": 50.5}, "Beta & co": {"main": 400}, "Gamma": {"main": 400}}
 PUBLISHED = {"accuracy_best_on_test": {"Alpha": {"one": [80, 1.5]}, "Beta & co": {"one": 75}, "Gamma": {"one": 30}},
              "seconds": {}}
-LINES = {      # of Alpha in column one: seed 4 skipped the first round, and both the third
+# Lines of Alpha in column one; seed 4 skipped the first round, and both seeds skipped the third.
+LINES = {
     3: [{"round": 1, "accuracy_mean": .1, "seconds": 1., "mib_per_client_round": .5, "participants": 2, "ari": .2,
          "iterations": 3, "lam_mean": .1, "lam_few_shot": 1., "cluster_sizes": [2, 0],
          "seconds_train": .3, "seconds_judge": .2, "idle_share": .1},
@@ -33,16 +35,18 @@ LINES = {      # of Alpha in column one: seed 4 skipped the first round, and bot
          "idle_share": .4},
         {"round": 4, "accuracy_mean": .5, "seconds": 5., "mib_per_client_round": 1., "participants": 1, "ari": .9,
          "iterations": 2, "distance": 0.9, "lam_mean": .5, "seconds_train": .6, "seconds_judge": .3, "idle_share": .4}]}
-FREE = [{"round": 4, "accuracy_mean": .25, "seconds": 2., "mib_per_client_round": 0., "participants": 4}]      # Gamma
+# Lines of Gamma.
+FREE = [{"round": 4, "accuracy_mean": .25, "seconds": 2., "mib_per_client_round": 0., "participants": 4}]
 NONE = float("nan")
-HISTORY = {      # four clients; the last of seed 3 has no test data
+# Histories of four clients; the last one of seed 3 has no test data.
+HISTORY = {
     3: {"round": [1, 2, 4], "accuracy": [[.9, .9, .9, NONE], [.8, .8, .8, NONE], [.1, .2, .3, NONE]],
         "cluster": [[-1, 1, 1, 0], [0, 1, 1, 0], [2, 1, 2, 0]]},
     4: {"round": [2, 4], "accuracy": [[0., 0., 0., 0.], [.4, .5, .6, .9]]}}
 
 
 def run(folder: Path, settings=None, lines=(), history=None, result=None) -> Path:
-    """Write what a run leaves in its folder; returns it."""
+    """Write the files of a run into its folder; return the folder."""
     folder.mkdir(parents=True)
     config = {"seed": 0, "data": {"root": str(folder.parent)}} | (settings or {})
     (folder / "config.yaml").write_text(json.dumps(config))
@@ -57,7 +61,7 @@ def run(folder: Path, settings=None, lines=(), history=None, result=None) -> Pat
 
 
 def results(folder: Path) -> Results:
-    """Write the runs of all rows, columns and seeds; that of Beta, seed 4, is to go on for two rounds more."""
+    """Write the runs of all rows, columns and seeds; that of Beta, seed 4, has two rounds left."""
     shown = []
     for row in ROWS:
         for column in COLUMNS:
@@ -65,7 +69,8 @@ def results(folder: Path) -> Results:
                 at, found = folder / f"{row}-{column}-{seed}", FINISHED.get((row, column, seed))
                 result = {"accuracy_best_on_test": found[0], "seconds": found[1]} if found else None
                 if found and column == "one":
-                    result["steps_so_far"] = {k: n * (seed - 2) for k, n in STEPS[row].items()}      # once, twice
+                    # Seed 3 counts once, seed 4 twice.
+                    result["steps_so_far"] = {k: n * (seed - 2) for k, n in STEPS[row].items()}
                 first = (row, column) == ("Alpha", "one")
                 if (row, column, seed) == ("Beta & co", "one", 4):
                     result = {"accuracy_best_on_test": .99, "rounds": 2}

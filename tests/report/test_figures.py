@@ -1,4 +1,4 @@
-"""Figures: which there are, and that they show the numbers of the runs."""
+"""Which figures there are; they show the numbers of the runs."""
 from __future__ import annotations
 
 from types import SimpleNamespace
@@ -79,7 +79,7 @@ def test_many_lines_are_named_beside_the_axes_in_the_order_of_their_ends():
 def test_bytes_add_up_over_rounds(results, drawn):
     first = read_metrics(results.of("FedAvg", "beta .3")[0].folder)
     assert accuracy.sum_moved_mib(first)[-1] == pytest.approx(sum(line["mib_per_client_round"] * 6 for line in first))
-    # a round was not evaluated
+    # One round was not evaluated.
     assert accuracy.sum_moved_mib(first[1:])[-1] == pytest.approx(accuracy.sum_moved_mib(first)[-1])
     labels = [line.get_label() for line in drawn["bytes-beta-.3"].figure.axes[0].get_lines()]
     assert labels[2] == "Local (moves nothing)"
@@ -102,7 +102,7 @@ def test_the_clients_of_all_seeds(results):
 
 
 def test_sizes_are_stacked_to_all_clients_that_have_a_cluster(results):
-    """Whether they take part or not: half of 6 do, and each is known after two rounds at the latest, or not at all."""
+    """Clients count whether they take part or not: half of 6 do, and each has a cluster after at most two rounds."""
     axes = clusters.draw_cluster_sizes(results.of("FedCPS", "beta .3")[0]).axes[0]
     assert axes.get_ylim() == (0, 6) and len(axes.collections) == 3
 
@@ -117,7 +117,7 @@ def test_the_number_of_clusters_may_change(results):
 
 
 def test_sizes_are_those_of_every_round_evaluated_or_not():
-    """In round 3 nobody was put anywhere; cluster 2 has members for a while, 3 never."""
+    """In round 3 nobody was assigned; cluster 2 has members for a while, cluster 3 never."""
     lines = [{"round": 0, "cluster_sizes_all": [2, 0, 0, 0]}, {"round": 1, "cluster_sizes_all": [1, 2, 1, 0]},
              {"round": 2, "cluster_sizes_all": [2, 3, 0, 0]}, {"round": 3}]
     run = SimpleNamespace(history={}, outcome=SimpleNamespace(lines=lines), name="x")
@@ -133,7 +133,8 @@ def test_the_image_of_assignments_is_the_history(results):
     order = np.lexsort((found[-1], run.federation.groups))
     np.testing.assert_array_equal(image, found[:, order].T)
     assert clusters.find_column_edges(np.array([1, 2, 5])).tolist() == [.5, 1.5, 2.5, 5.5]
-    assert clusters.find_column_edges(np.array([0, 2])).tolist() == [-.5, .5, 2.5]      # 0: before the first round
+    # Column 0 is before the first round.
+    assert clusters.find_column_edges(np.array([0, 2])).tolist() == [-.5, .5, 2.5]
 
 
 def test_lam_of_planted_groups(results):
@@ -152,7 +153,7 @@ def test_tsne_by_cluster_and_planted_group(results):
 
 
 def test_phases_of_a_run_fit_into_its_rounds(results):
-    """Each is timed by itself, so they may not exceed what the whole took."""
+    """Each phase is timed by itself, and their sum may not exceed the time of the round."""
     for run in results.runs[:-1]:
         lines, (train, judge, rest, idle) = read_metrics(run.folder), work.average_phases(run)
         assert min(train, judge, rest) > 0 and idle == 0

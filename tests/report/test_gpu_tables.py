@@ -1,4 +1,4 @@
-"""The tables of a day with a GPU: of a recorded file (a trial of the steps on a CPU), and what they must not hide."""
+"""The tables of a day with a GPU, for a recorded file (a trial of the steps on a CPU), and what they must not hide."""
 from __future__ import annotations
 
 import copy
@@ -26,7 +26,7 @@ def rows(grid) -> dict[str, list[str]]:
 
 
 def test_engines_are_compared_with_the_bare_loop(book):
-    """0.578 ms a step of the bare loop over 0.647 of `loop`, 1.55 and 1.62 of `vmap`; each precision with its own."""
+    """0.578 ms a step of the bare loop are divided by 0.647 of `loop`, and 1.55 and 1.62 of `vmap`, per precision."""
     grid = gpu_tables.list_speed(book)
     assert grid.rows == [
         ["mlp digits", "float32", "0.578", "0.567", "0.534", "3", "0.89 x", "0.37 x", "0.36 x"],
@@ -56,7 +56,8 @@ def test_bits_that_differ_are_named(book):
     book["bits"]["digests"]["tiny loop again=1"] = "another"
     assert rows(gpu_tables.list_same_bits(book))["tiny loop"] == ["40d64e3cba37", "differs", "same", "same"]
     book["bits"]["kernels"]["table gradient"] = {"run_to_run": False, "batch": True, "position": None}
-    assert gpu_tables.list_kernels(book).rows[0] == ["table gradient", "NO", "yes", "?"]      # what is bad comes first
+    # Failures come first.
+    assert gpu_tables.list_kernels(book).rows[0] == ["table gradient", "NO", "yes", "?"]
 
 
 def test_what_is_too_far_from_the_cpu_is_named(book):

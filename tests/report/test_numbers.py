@@ -1,4 +1,4 @@
-"""What figures show of runs that were written by hand: every number worked out on paper, none read off pixels."""
+"""The numbers in figures of runs that were written by hand, all worked out on paper and none read from pixels."""
 from __future__ import annotations
 
 import numpy as np
@@ -47,12 +47,13 @@ def test_only_what_there_are_data_for_is_drawn_under_names_of_their_own(results,
 
 
 def test_curves_and_bands_are_in_percent_over_the_rounds_that_all_seeds_have(results):
-    """Alpha: 20 and 30 after round 2, 40 and 50 after round 4; the deviation of two is their distance / sqrt(2)."""
+    """Alpha has 20 and 30 after round 2, 40 and 50 after round 4; the deviation of two is their distance / sqrt(2)."""
     axes, = accuracy.draw_accuracy_by_round(results, "one").axes
     first, gamma = axes.get_lines()
     assert points(first) == [[2, 4], pytest.approx([25, 45])] and first.get_label() == "Alpha"
     assert points(gamma) == [[4], [25]] and gamma.get_label() == "Gamma"
-    assert gamma.get_color() == "#009E73"      # the third's, though Beta has nothing to show
+    # This is the colour of the third row, though Beta has nothing to show.
+    assert gamma.get_color() == "#009E73"
     band, _ = axes.collections
     for x, mean in ((2, 25), (4, 45)):
         assert heights(band, x) == pytest.approx([mean - 50 ** .5, mean + 50 ** .5])
@@ -61,7 +62,7 @@ def test_curves_and_bands_are_in_percent_over_the_rounds_that_all_seeds_have(res
 
 
 def test_accuracy_by_what_it_cost(results):
-    """Bytes of seed 3: .5 x 2 + .5 x 3 = 2.5 MiB until round 2, and twice .25 x 4 more until round 4."""
+    """Seed 3 has moved .5 x 2 + .5 x 3 = 2.5 MiB until round 2, and twice .25 x 4 more until round 4."""
     axes, = accuracy.draw_accuracy_by_bytes(results, "one").axes
     first, gamma = axes.get_lines()
     assert points(first) == [pytest.approx([(2.5 + 4) / 2, (4.5 + 6) / 2]), pytest.approx([25, 45])]
@@ -75,7 +76,7 @@ def test_accuracy_by_what_it_cost(results):
 
 
 def test_boxes_are_of_all_seeds_last_round_in_percent(results):
-    """10 20 30 40 50 60 90: quartiles 25 and 55; 5 and 95 % lie at 13 and 81, the whiskers at the next within."""
+    """10 20 30 40 50 60 90 have quartiles 25 and 55; 5 and 95 % are at 13 and 81, the whiskers at the next within."""
     axes, = accuracy.draw_accuracy_by_client(results, "one").axes
     box, = axes.patches
     assert_allclose(sorted(set(box.get_path().vertices[:, 0].round(9))), [25, 55])
@@ -100,7 +101,7 @@ def test_boxes_are_of_all_seeds_last_round_in_percent(results):
     ],
 )
 def test_clusterings_are_judged_by_the_mean_over_seeds(results, draw, label, values):
-    """Not by the best: .3 and .5 after round 2, .4 and .9 after round 4."""
+    """They are not judged by the best seed: .3 and .5 after round 2, .4 and .9 after round 4."""
     axes, = draw(results, "one").axes
     line, = axes.get_lines()
     assert points(line) == [[2, 4], pytest.approx(values)] and line.get_label() == "Alpha"
@@ -116,7 +117,7 @@ def test_a_round_without_a_number_is_left_out(tmp_path):
 
 
 def test_lam_of_all_clients_and_of_groups(results):
-    """Seed 4 did not evaluate the first round, and has no group to speak of after the last."""
+    """Seed 4 did not evaluate the first round, and has no value of a group after the last."""
     axes, = clients.draw_lam(results, "one").axes
     everybody, few_shot = axes.get_lines()
     assert [line.get_label() for line in (everybody, few_shot)] == ["Alpha: all clients", "Alpha: few shot"]
@@ -127,7 +128,7 @@ def test_lam_of_all_clients_and_of_groups(results):
 
 
 def test_clusters_are_stacked(alpha, results):
-    """1 and 2, then 2 and 2, then 1, 1 and 2 clients; they change midway between two evaluated rounds."""
+    """Clusters have 1 and 2, then 2 and 2, then 1, 1 and 2 clients; they change midway between two evaluated rounds."""
     axes, = clusters.draw_cluster_sizes(alpha).axes
     assert [area.get_label() for area in axes.collections] == ["0", "1", "2"]
     for i, area in enumerate(axes.collections):
@@ -138,7 +139,7 @@ def test_clusters_are_stacked(alpha, results):
 
 
 def test_assignments_are_sorted_by_the_last_cluster(alpha, results):
-    """Clients 1, 0, 2, 3 as [2, 1, 2, 0] puts them: 3, 1, 0, 2."""
+    """The last clusters [2, 1, 2, 0] put clients 1, 0, 2, 3 into the order 3, 1, 0, 2."""
     axes, bar = clusters.draw_assignments(alpha).axes
     mesh, = axes.collections
     assert mesh.get_array().tolist() == [[0, 0, 0], [1, 1, 1], [None, 0, 2], [1, 1, 2]]
@@ -146,12 +147,13 @@ def test_assignments_are_sorted_by_the_last_cluster(alpha, results):
     assert [to_hex(colour).upper() for colour in mesh.cmap.colors] == ["#0072B2", "#F0E442", "#D55E00"]
     assert [mesh.norm(cluster) for cluster in range(3)] == [0, 1, 2] and bar.get_yticks().tolist() == [0, 1, 2]
     assert axes.get_ylabel() == "clients, sorted by cluster at the end"
-    assert clusters.draw_assignments(results.of("Alpha", "one")[1]) is None      # no cluster is known
+    # No cluster is known.
+    assert clusters.draw_assignments(results.of("Alpha", "one")[1]) is None
 
 
 def test_phases_add_up_to_the_round(results, alpha):
-    """Seed 3: 1 s a round, of it .4 for training and .2 (.8 / 3 in three of four rounds) for judging; seed 4: 1.25 s,
-    .6 and .2 (.4 in two of four). The means are .5, .2 and .425 s, 30 % idle."""
+    """Seed 3 takes 1 s a round, of which .4 train and .2 (.8 / 3 in three of four rounds) evaluate; seed 4 takes 1.25,
+    .6 and .2 (.4 in two of four). The means are .5, .2 and .425 s, with 30 % idle."""
     assert work.average_phases(alpha) == pytest.approx((.4, .2, .4, .2))
     assert work.average_phases(results.of("Alpha", "one")[1]) == pytest.approx((.6, .2, .45, .4))
     figure = work.draw_phases(results, "one")
@@ -170,12 +172,13 @@ def test_phases_add_up_to_the_round(results, alpha):
 def test_one_worker_has_no_idle_share(tmp_path):
     line = {"round": 2, "seconds": 1., "seconds_train": .4, "seconds_judge": .4, "idle_share": 0.}
     run = Shown("a", "x", 0, made.run(tmp_path / "a", lines=[line]))
-    assert work.average_phases(run) == pytest.approx((.4, .2, 0, 0))      # a rest below nothing is none
+    # A negative rest counts as 0.
+    assert work.average_phases(run) == pytest.approx((.4, .2, 0, 0))
     assert len(work.draw_phases(Results("t", "c", ["a"], ["x"], [0], [run]), "x").axes) == 1
 
 
 def embedded(folder, finite):
-    """A run of six evaluated rounds; `finite`: clients with an embedding in each."""
+    """Write a run of six evaluated rounds; `finite` has the clients with an embedding in each."""
     rows = np.full((6, 5, 3), np.nan, np.float32)
     for at, count in enumerate(finite):
         rows[at, :count] = np.random.default_rng(at).random((count, 3))
@@ -185,11 +188,12 @@ def embedded(folder, finite):
 
 
 def test_embeddings_at_three_moments_that_have_some(tmp_path):
-    """Of rounds 1 3 4 5 9 the first, the middle and the last; in round 2 only two clients are known."""
+    """Of rounds 1, 3, 4, 5 and 9 the first, middle and last are shown; in round 2 only two clients are known."""
     figure = embeddings.draw_tsne(embedded(tmp_path / "a", (5, 2, 3, 4, 3, 5)))
     assert [axes.get_title() for axes in figure.axes] == ["cluster, round 1", "cluster, round 4", "cluster, round 9"]
     sizes = [[len(c.get_offsets()) for c in axes.collections if isinstance(c, PathCollection)] for axes in figure.axes]
-    assert sizes == [[1, 2, 2], [1, 1, 2], [1, 2, 2]]      # none, 0, 1; in round 4 client 4 is not known
+    # Clients without a cluster, in cluster 0 and in cluster 1; in round 4 client 4 is not known.
+    assert sizes == [[1, 2, 2], [1, 1, 2], [1, 2, 2]]
     labels = [text.get_text() for text in figure.axes[2].get_legend().get_texts()]
     assert labels == ["none", "0", "1"] and figure.get_suptitle() == "a"
     faces = [to_hex(c.get_facecolor()[0]) for c in figure.axes[0].collections]

@@ -1,4 +1,4 @@
-"""The page in a real browser: it loads nothing, shows everything, and says nothing on the console."""
+"""The page in a real browser loads nothing, shows everything, and prints nothing on the console."""
 from __future__ import annotations
 
 import re
@@ -19,14 +19,15 @@ def browser():
         pytest.skip("there is no Chromium here: apt-get install chromium")
     sync_api = pytest.importorskip("playwright.sync_api", reason="there is no playwright here: pip install playwright")
     with sync_api.sync_playwright() as play:
-        started = play.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])      # CI is root
+        # In CI the user is root, which needs this option.
+        started = play.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
         yield started
         started.close()
 
 
 @pytest.fixture(scope="module")
 def visit(browser, report):
-    """Open the page at a width; returns it, what it asked for and what it complained of."""
+    """Open the page at a width; return it, its requests and its errors."""
     pages = []
 
     def visit(width: int):
@@ -34,7 +35,8 @@ def visit(browser, report):
         page.on("request", lambda request: asked.append(request.url))
         page.on("console", lambda message: said.append(message.text))
         page.on("pageerror", lambda error: said.append(str(error)))
-        page.set_default_timeout(240_000)      # a safety net: machines are busy
+        # This is a safety net for busy machines.
+        page.set_default_timeout(240_000)
         page.goto((report / "index.html").as_uri())
         pages.append(page)
         return page, asked, said
@@ -90,6 +92,7 @@ def test_a_table_wider_than_a_phone_is_scrolled_by_keys_and_keeps_its_names_in_s
 def test_it_is_printed_whole(visit):
     page, *_ = visit(1200)
     page.emulate_media(media="print")
-    page.set_viewport_size({"width": 718, "height": 1000})      # A4 between margins of a centimetre
+    # The size of A4 within margins of a centimetre.
+    page.set_viewport_size({"width": 718, "height": 1000})
     assert page.evaluate("document.documentElement.scrollWidth") <= 718
     assert page.pdf(format="A4").startswith(b"%PDF")

@@ -1,4 +1,4 @@
-"""Tables and files of a report on runs that really ran."""
+"""Tables and files of a report on real runs."""
 from __future__ import annotations
 
 import csv
@@ -66,7 +66,7 @@ def test_the_best_is_bold_and_differences_are_signed():
 
 
 def test_a_row_that_never_split_is_marked(results, monkeypatch):
-    """Only where no seed has more than one cluster, and only of a method that tells their number."""
+    """It is marked only if no seed has more than one cluster and the method reports their number."""
     for run, clusters in zip(results.of("FedMHC & co", results.columns[0]), (1, 1), strict=True):
         monkeypatch.setitem(run.outcome.result, "clusters_found", clusters)
     for run, clusters in zip(results.of("Local", results.columns[0]), (1, 3), strict=True):

@@ -1,4 +1,4 @@
-"""What a report takes from a job or from folders: which runs, rows, columns and seeds, and how far each came."""
+"""What a report reads from a job or from folders: runs, rows, columns, seeds, and the state of each run."""
 from __future__ import annotations
 
 import numpy as np
@@ -13,7 +13,7 @@ from tests.sweeps import jobs
 
 @pytest.fixture
 def job(tmp_path):
-    """A job and the runs that it plans, of which nothing is there yet."""
+    """A job and its planned runs, none of which has begun."""
     path = jobs.write(tmp_path, tmp_path / "cache", seeds=[5, 7], also={"seconds": {"Local": {"beta 1": 3}}})
     return (read := jobfile.load_job(path)), jobfile.expand(read, path, tmp_path / "out", None)
 
@@ -47,7 +47,7 @@ def test_a_run_without_a_column_of_its_own_is_named_by_its_row(tmp_path):
 
 
 def test_what_is_not_here_is_not_shown(tmp_path):
-    """No history, a damaged one, one that is sound; settings that cannot be resolved have no federation."""
+    """There is no history, a damaged one, or a sound one; settings that cannot be resolved have no federation."""
     nothing = Shown("a", "x", 0, made.run(tmp_path / "a", {"method": "nonsense"}))
     assert nothing.history == {} and nothing.federation is None
     (tmp_path / "a" / "history.h5").write_bytes(b"\x89HDF\r\n\x1a\n and no more")
@@ -86,7 +86,7 @@ def test_other_settings_that_differ_are_columns(tmp_path, name, values, columns)
 
 
 def test_methods_and_what_differs_among_runs_of_one_are_rows(tmp_path):
-    """FedProx is alone, so its mu is not said; a method that is nowhere keeps its name."""
+    """There is one FedProx, so its mu is not shown; an unknown method keeps its name."""
     methods = {"a": {"name": "fedmhc", "M": 2, "lam": 1}, "b": {"name": "fedmhc", "M": 3, "lam": 1},
                "c": {"name": "fedprox", "mu": .1}, "d": {"name": "mine:Method"}}
     folders = [made.run(tmp_path / name, {"method": method, "seed": 1}) for name, method in methods.items()]

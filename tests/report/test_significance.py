@@ -11,7 +11,7 @@ from fedmpi.report.significance import MeanRanks, compare_column, compute_wilcox
 from tests.report import made
 
 ROWS = ["A", "B", "C"]
-# accuracies of six clients; C is as A but for two clients, and B is worse everywhere
+# Accuracies of six clients. C equals A except for two clients, and B is worse everywhere.
 A = np.array([.9, .8, .7, .6, .5, .4])
 OF = {"A": A, "B": A - np.array([.01, .02, .03, .04, .05, .06]), "C": A + np.array([0, 0, 0, 0, .1, -.2])}
 
@@ -34,7 +34,7 @@ def test_holm_multiplies_the_smallest_the_most_and_keeps_the_order():
 
 
 def test_wilcoxons_p_of_six_pairs():
-    """All six of one sign: 2 / 2^6. A zero takes the lowest rank, and the test is then the normal approximation."""
+    """All six have one sign, so p is 2 / 2^6. A zero has the lowest rank; then the normal approximation is used."""
     assert compute_wilcoxon_p(np.arange(1., 7)) == pytest.approx(2 / 64)
     assert compute_wilcoxon_p(np.arange(1., 6)) is None and compute_wilcoxon_p(np.zeros(6)) == 1
     assert compute_wilcoxon_p(np.array([1., 2, 3, 4, 5, -6])) == pytest.approx(compute_wilcoxon_p(-np.array([1., 2, 3,
@@ -72,7 +72,8 @@ def test_a_client_without_test_data_and_federations_of_other_sizes_do_not_count(
 
 
 def test_mean_ranks_over_blocks_in_which_all_rows_are_finished(results, tmp_path):
-    assert rank_rows(results) is None      # one block
+    # There is one block.
+    assert rank_rows(results) is None
     for row, accuracies in OF.items():
         for seed in (2, 3):
             values = OF["A"] if row == "B" and seed == 3 else accuracies
@@ -80,7 +81,7 @@ def test_mean_ranks_over_blocks_in_which_all_rows_are_finished(results, tmp_path
                 tmp_path / f"{row}{seed}", result={"ranks": 1}, history={"round": [1], "accuracy": [values]})))
     results.seeds += [2, 3]
     ranks = rank_rows(results)
-    # blocks 0 and 2: A, C, B; block 3: A and B share the first two places
+    # Blocks 0 and 2 have the order A, C, B; in block 3 A and B share the first two places.
     assert ranks.blocks == 3 and ranks.means == pytest.approx([(1 + 1 + 1.5) / 3, (3 + 3 + 1.5) / 3, (2 + 2 + 3) / 3])
     axes, = draw_mean_ranks(results).axes
     assert {text.get_text() for text in axes.texts} == {"A (1.17)", "C (2.33)", "B (2.50)"}
@@ -89,7 +90,7 @@ def test_mean_ranks_over_blocks_in_which_all_rows_are_finished(results, tmp_path
 
 @pytest.mark.parametrize("rows, q", [(3, 2.343), (4, 2.569), (10, 3.164)])
 def test_the_critical_difference_is_that_of_the_printed_table(rows, q):
-    """q as Demsar prints it for level .05 (table 5a)."""
+    """q is as Demsar prints it for level .05 (table 5a)."""
     ranks = MeanRanks([str(i) for i in range(rows)], [0.] * rows, 14)
     assert ranks.critical_difference == pytest.approx(q * np.sqrt(rows * (rows + 1) / (6 * 14)), abs=2e-3)
 

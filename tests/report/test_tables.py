@@ -1,4 +1,4 @@
-"""Tables of runs that were written by hand, to the letter."""
+"""Tables of runs that were written by hand, compared character by character."""
 from __future__ import annotations
 
 import pytest
@@ -138,7 +138,7 @@ def test_steps_are_means_of_the_runs_that_finished_if_all_counted():
     ([.5, .6], ([50., 60.], 0)), ([.5, "none"], ([50.], 1)), (["none", "none"], ([], 0)), ([.5, None], ([50.], 1)),
     ([None, None], ([], 2)), (["none", None], ([], 1)), ([0., 0.], ([0., 0.], 0))])
 def test_seeds_that_lack_a_number_are_missing_unless_the_method_has_no_such_number(tmp_path, measures, wanted):
-    """None: a run that is not finished; "none": one whose result lacks the measure."""
+    """None stands for a run that is not finished, "none" for one whose result lacks the measure."""
     runs = []
     for seed, value in enumerate(measures):
         result = None if value is None else {} if value == "none" else {"f1_mean": value}
@@ -194,7 +194,7 @@ def test_shares_are_in_percent_and_nothing_else_is():
     (((1, 1), (2, 3), (3, 2), (4, 4)), (2 / 3, 4)), (((1, 2), (2, 1)), None), (((1, 5), (1, 6), (1, 7)), None),
     (((1, 1), (2, 2), (None, 3), (3, 3)), (1., 3)), (((1, 1), (2, 2), (3, None)), None)])
 def test_the_agreement_of_orders_counts_rows_with_both_numbers(pairs, tau):
-    """One discordant pair of six: (5 - 1) / 6."""
+    """One of six pairs is discordant, so tau is (5 - 1) / 6."""
     cells = [Cell([] if here is None else [here], 0, None if there is None else (there, None)) for here, there in pairs]
     assert tables.compute_kendall_agreement(cells) == (tau and (pytest.approx(tau[0]), tau[1]))
 

@@ -55,7 +55,7 @@ def results(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def folder(results, tmp_path_factory):
-    """A report with two pictures, one of them broad, in place of all that could be drawn."""
+    """A report with only two figures, one of them broad."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(figures, "draw_figures", lambda results: iter([
             figures.Picture("small-x", "A <small> one", style.make_figure(1)),
@@ -157,7 +157,7 @@ def test_the_page_shows_every_figure_and_run(page):
     ([3, 3], (2, 4), "loss", "loss, mean ± standard deviation over 3 seeds; 2 to 4 rounds."),
     ([0, 1, 3], (2, 4), "loss", "loss, mean ± standard deviation over 1 to 3 seeds; 2 to 4 rounds.")])
 def test_what_is_said_of_a_table(tmp_path, finished, rounds, measure, words):
-    """Seeds count that are finished, whatever the job asks for."""
+    """Finished seeds count, whatever the job asks for."""
     runs = [Shown("a", "x", i, made.run(tmp_path / str(i), lines=[{"round": t, "accuracy_mean": .5}]))
             for i, t in enumerate(rounds)]
     rows = [str(n) for n in range(len(finished))]

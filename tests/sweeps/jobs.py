@@ -14,7 +14,7 @@ JOB = {"title": "digits", "config": "c.yaml", "measure": "accuracy_best_on_test"
 
 
 def write(folder, cache, **changed) -> str:
-    """Write the job and its configuration into a folder; returns the job's path."""
+    """Write the job and its configuration into a folder; return the job's path."""
     (folder / "c.yaml").write_text(json.dumps(CONFIG | {"data": CONFIG["data"] | {"cache": str(cache)}}))
     path = folder / "job.yaml"
     path.write_text(json.dumps(JOB | changed))

@@ -20,7 +20,7 @@ from fedmpi.sweeps import array, job
 from tests.launch import ENVIRONMENT
 from tests.sweeps import jobs
 
-# starts one rank here, without Slurm: what srun's own options ask for is left out
+# It starts one rank here without Slurm, and leaves out srun's own options.
 SRUN = '#!/bin/bash\nwhile [[ $1 == --* ]]; do shift; done\nexec "$@"\n'
 ASKED = {"ranks": 1, "time": "10", "options": []}
 
@@ -33,7 +33,7 @@ def runs(tmp_path, cache, monkeypatch):
 
 
 def test_a_task_is_a_run_of_the_sweep(runs, tmp_path, warm, monkeypatch):
-    """The script itself runs the third of them; a sweep then finds it finished."""
+    """The script itself runs the third run, which a sweep then finds finished."""
     monkeypatch.setattr(sys, "executable", str(warm))
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin" / "srun").write_text(SRUN)
@@ -118,7 +118,8 @@ def test_the_script_says_what_was_asked_for(runs):
 
 
 def test_the_script_can_be_looked_at_first(runs, tmp_path, monkeypatch):
-    monkeypatch.setenv("PATH", str(tmp_path))      # no sbatch
+    # There is no sbatch.
+    monkeypatch.setenv("PATH", str(tmp_path))
     done = CliRunner().invoke(app, ["sweep", "job.yaml", "--slurm", "--dry-run", "--mpi", "pmix", "--cpus", "2"])
     assert done.exit_code == 0 and done.output.startswith("#!/bin/bash") and "--cpus-per-task=2" in done.output
 

@@ -1,4 +1,4 @@
-"""What a sweep shows of its runs: states, rounds, accuracies, and the time that is left."""
+"""The board of a sweep: states, rounds, accuracies, and the time that is left."""
 from __future__ import annotations
 
 from types import SimpleNamespace
@@ -10,7 +10,7 @@ from fedmpi.sweeps.board import Board, estimate_time_left, make_board_row
 
 
 class Run(SimpleNamespace):
-    """A run of 10 rounds that tells what it is given, and counts how often it is asked."""
+    """A run of 10 rounds that reports given values and counts how often it is asked."""
 
     def __init__(self, name: str, state: str = "waiting", lines=(), result=None):
         super().__init__(name=name, settings=SimpleNamespace(rounds=10), asked=0,
@@ -27,7 +27,7 @@ def line(number: int, seconds: float, accuracy: float = .5) -> dict:
 
 def test_a_row_says_how_far_a_run_is_and_what_is_left():
     run = Run("a / b / seed 0", lines=[line(1, 30., .1), line(4, 200., .25)])
-    # 50 s a round, 6 rounds left
+    # A round takes 50 s, and 6 rounds are left.
     assert make_board_row(run, "under way", run.outcome()) == ["a / b / seed 0", "under way", "4/10", "25.00 %",
                                                                "5 min"]
     assert make_board_row(run, "failed", run.outcome()) == ["a / b / seed 0", "failed", "4/10", "25.00 %", ""]
@@ -45,7 +45,8 @@ def test_states_are_asked_for_again_only_while_a_run_is_under_way():
     for _ in range(3):
         assert states([going], [later]) == ["finished", "under way", "failed", "waiting"]
     assert [run.asked for run in runs] == [1, 3, 1, 1]
-    going.found = Run("", "finished").found      # it has ended: what it left is read once more
+    # The run has ended, so its files are read once more.
+    going.found = Run("", "finished").found
     for _ in range(2):
         assert states([later], []) == ["finished", "finished", "failed", "under way"]
     assert [run.asked for run in runs] == [1, 4, 1, 3]
@@ -60,7 +61,7 @@ def cells(table) -> list[list[str]]:
 @pytest.mark.parametrize("height, names", [
     (99, "abcdef"), (13, "abcdef"), (12, "abcde"), (11, "bcde"), (10, "bce"), (8, "e"), (1, "e")])
 def test_the_rows_that_matter_most_are_shown_in_their_order(height, names):
-    """Under way, then failed, finished, unfinished and waiting; seven lines of the terminal are for other things."""
+    """Runs under way come first, then failed, finished, unfinished and waiting ones; seven lines are for the rest."""
     states = ["unfinished", "failed", "failed", "finished", "under way", "waiting"]
     table = Board([]).table([(Run(name), state, Run(name).outcome())
                              for name, state in zip("abcdef", states, strict=True)], height)

@@ -25,7 +25,7 @@ def run(method, **train):
     ({"name": "pfedme", "K": 3}, 30), ({"name": "fedavg_plus", "K": 4}, 40), ({"name": "fedbabu", "ft": 20}, 12),
     ({"name": "fesem_cam", "warm_up": 50}, 25), ({"name": "ifca_cam", "warm_up": 40}, 16)])
 def test_steps_by_hand(method, expected):
-    """100 rounds of 10 steps; FedBABU's 200 steps at judging are a fifth more, 50 rounds of warm-up half as many."""
+    """100 rounds have 10 steps; FedBABU's 200 steps of evaluation are a fifth more, 50 rounds of warm-up half more."""
     assert equal.find_equal_setting(run("local", steps=10), run(method, steps=10)) == f"train.steps={expected}"
 
 
@@ -40,7 +40,7 @@ def test_who_takes_part_how_often_counts(train, other, expected):
 @pytest.mark.parametrize("method, epochs, expected", [
     ("fedah", 1, 3), ("fedah", 5, 7), ("ditto", 2, 4), ("fedmhc_ah", 1, 3)])
 def test_without_steps_the_answer_is_in_epochs(method, epochs, expected):
-    """What is trained once more at judging is little beside 100 rounds."""
+    """Training for evaluation is little beside 100 rounds."""
     own, other = run("local", epochs=epochs), run(method, epochs=epochs)
     assert equal.find_equal_setting(own, other) == f"train.epochs={expected}"
 
@@ -97,9 +97,10 @@ def test_a_column_without_steps_is_named(write, tmp_path):
     pytest.param(path, marks=() if path.stem in DAILY else REST) for path in JOBS
     if "equal_steps" in path.read_text()], ids=lambda p: p.stem)
 def test_rows_of_our_jobs_do_equal_work(path, tmp_path):
-    """In all columns and scales: as near as whole steps or, within 5 %, whole epochs of a round come."""
+    """In all columns and scales they are as near as whole steps allow, or within 5 % with whole epochs."""
     made = job.load_job(path)
-    made = dataclasses.replace(made, seeds=made.seeds[:1])      # seeds change no steps
+    # Seeds do not change steps.
+    made = dataclasses.replace(made, seeds=made.seeds[:1])
     for scale in (None, *made.scales):
         runs = {(r.row, r.column): r for r in job.expand(made, path, tmp_path, scale)}
         for (row, column), found in runs.items():
@@ -112,7 +113,7 @@ def test_rows_of_our_jobs_do_equal_work(path, tmp_path):
 @pytest.mark.slow("the steps of every row of every job")
 @pytest.mark.parametrize("path", [path for path in JOBS if "equal_steps" not in path.read_text()], ids=lambda p: p.stem)
 def test_a_job_whose_rows_do_unequal_work_says_why_none_is_equal(path, tmp_path):
-    """The rows of the first column count, and a difference of more than 5 %; the header then has this sentence."""
+    """A difference of more than 5 % between rows of the first column counts; the header then has this sentence."""
     runs = job.expand(job.load_job(path), path, tmp_path, None)
     totals = []
     for found in runs:

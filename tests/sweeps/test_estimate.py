@@ -1,4 +1,4 @@
-"""What a sweep would cost, before it starts."""
+"""The estimated costs of a sweep, before it starts."""
 from __future__ import annotations
 
 import dataclasses
@@ -35,12 +35,13 @@ def costs(runs, rate=100.):
 
 
 def test_steps_and_bytes(runs):
-    """Two rounds of six clients, three batches each; every round is evaluated."""
+    """Two rounds have six clients with three batches each; every round is evaluated."""
     case, found = costs(runs)
     judged = 2 * case.federation.counts[:, 2].sum() / 3 / 10
     size = 4 * case.method.model.size
     assert found["FedAvg"].steps == pytest.approx(2 * 6 * 3 + judged)
-    assert found["Ditto"].steps == pytest.approx(2 * 2 * 6 * 3 + judged)      # two models
+    # Ditto trains two models.
+    assert found["Ditto"].steps == pytest.approx(2 * 2 * 6 * 3 + judged)
     assert found["IFCA"].steps == pytest.approx(2 * 6 * 3 + judged + 2 * 2 * case.federation.sizes.sum() / 3 / 10)
     assert (found["FedAvg"].down, found["FedAvg"].up) == (2 * 6 * size, 2 * 6 * size)
     assert found["IFCA"].down == 2 * 6 * 2 * size and found["Local"].down == found["Local"].up == 0
@@ -52,8 +53,8 @@ SIX = {"data": {"name": "arrays", "clients": 6, "partition": "iid", "split": [.5
 
 @pytest.fixture
 def six(tmp_path, cache):
-    """Return a function that gives a run of six clients, each with 20 samples to train on, 8 to validate and 12 to
-    test on, and its case."""
+    """Return a function that gives a run of six clients with 20 training, 8 validation and 12 test samples each, and
+    its case."""
     np.savez(tmp_path / "six.npz", x_train=np.zeros((240, 4), np.float32), y_train=np.arange(240) % 3)
 
     def six(*settings):
@@ -81,18 +82,20 @@ def test_a_round_by_hand(six, settings, trained, judged, clients):
     run, case = six(*settings)
     assert estimate.count_steps_of_round(case, clients, case.shared) == pytest.approx(trained + judged)
     found = estimate.estimate_cost(run, case, 100.)
-    size = 4 * (4 * 8 + 8 + 8 * 3 + 3)      # bytes of an MLP of 4 features, 8 hidden units and 3 classes
+    # Bytes of an MLP with 4 features, 8 hidden units and 3 classes.
+    size = 4 * (4 * 8 + 8 + 8 * 3 + 3)
     assert found == pytest.approx((4, 4 * (trained + judged), 4 * clients * size, 4 * clients * size, 100.))
     run.folder.mkdir(parents=True)
     lines = "".join(json.dumps({"round": t, "accuracy_mean": .1}) + "\n" for t in (1, 3))
     (run.folder / "metrics.jsonl").write_text(lines)
-    assert estimate.estimate_cost(run, case, 100.).steps == pytest.approx(trained + judged)      # one round is left
+    # One round is left.
+    assert estimate.estimate_cost(run, case, 100.).steps == pytest.approx(trained + judged)
     (run.folder / "metrics.jsonl").write_text(json.dumps({"round": 9, "accuracy_mean": .1}) + "\n")
     assert estimate.estimate_cost(run, case, 100.)[:4] == (0, 0, 0, 0)
 
 
 def test_rounds_of_other_work_count_as_many_as_there_are(six):
-    """IFCA-CAM trains one model in its 3 rounds of warm-up, and two in the other one."""
+    """IFCA-CAM trains one model in each of 3 rounds of warm-up, and two in the other round."""
     run, case = six("method={name: ifca_cam, k: 2, warm_up: 3}", "evaluate.every=0")
     warm, both = (estimate.count_steps_of_round(case, 6, shared) for _, shared in case.method.stages(case.shared, 4))
     assert estimate.estimate_cost(run, case, 100.).steps == pytest.approx(3 * warm + both) and both > 1.9 * warm
@@ -107,7 +110,8 @@ def test_the_rate_is_that_of_the_second_of_two_rounds(six, monkeypatch):
         return [9., 2.]
     monkeypatch.setattr(estimate, "time_rounds", time_rounds)
     _, case = six("method=ditto")
-    assert estimate.measure_rate(case) == 6 * 10 / 2.      # six clients of 10 steps each, in 2 s
+    # Six clients take 10 steps each in 2 s.
+    assert estimate.measure_rate(case) == 6 * 10 / 2.
     assert made == [(6, {"name": "fedavg"}, 10, 10, 6, 2)]
     case = dataclasses.replace(case, federation=SimpleNamespace(clients=32))
     assert estimate.measure_rate(case) == 8 * 10 / 2. and made[-1][-2:] == (8, 2)
@@ -121,11 +125,12 @@ def test_the_probe_trains_the_participants_of_each_round(six, monkeypatch):
     seconds = time_rounds(case.federation, schema.to_plain(case.config), participants=4, rounds=3)
     assert len(seconds) == 3 and min(seconds) > 0
     assert [words[:3] for words in trained] == [(0, 4, False), (1, 4, False), (2, 4, False)]
-    assert not trained[0][3].equal(trained[1][3]) and not trained[1][3].equal(trained[2][3])      # the server's step
+    # The server's step changes the model.
+    assert not trained[0][3].equal(trained[1][3]) and not trained[1][3].equal(trained[2][3])
 
 
 def watched(function, see):
-    """Return the function, which shows its arguments to `see` first."""
+    """Return a function that first passes its arguments to `see`."""
     def call(*words):
         see(*words)
         return function(*words)
@@ -133,7 +138,7 @@ def watched(function, see):
 
 
 def test_each_network_is_measured_once(tmp_path, cache, monkeypatch, capsys):
-    """Rows of one network and one training share a rate; a column of another network has its own."""
+    """Rows with the same network and training share a rate; a column with another network has its own."""
     path = jobs.write(tmp_path, cache, rows={"A": "fedavg", "B": "local"}, published={}, columns={
         "one": {}, "wide": {"model": {"name": "mlp", "hidden": 16}}, "long": {"train.steps": 9},
         "more rounds": {"rounds": 7}})
@@ -146,7 +151,8 @@ def test_each_network_is_measured_once(tmp_path, cache, monkeypatch, capsys):
     assert [shlex.split(line) for line in lines[:8]] == [["fedmpi", *run.words()] for run in runs]
     assert [line.split()[-3] for line in lines[11:19]] == ["10", "10", "20", "20", "30", "30", "10", "10"]
     assert lines[19].endswith("with 1 at a time on 1 worker each")
-    estimate.show_costs(runs, 2, 4, 5.)      # nothing is measured; one rank of four is the server
+    # Nothing is measured; one rank of four is the server.
+    estimate.show_costs(runs, 2, 4, 5.)
     lines = capsys.readouterr().out.splitlines()
     assert {line.split()[-3] for line in lines[11:19]} == {"5"}
     assert lines[19].endswith("with 2 at a time on 3 workers each")
@@ -159,7 +165,7 @@ COSTS = [estimate.Cost(3, 7200., 3 * 2**20, 2**19, 100.), estimate.Cost(0, 1234.
 
 
 def test_the_table_s_figures(monkeypatch):
-    """7,200 steps at 100 a second take 72 s, 1,234.4 at 2 a second 617.2 s: .19 hours of one core."""
+    """7,200 steps at 100 a second take 72 s, 1,234.4 at 2 a second 617.2 s, together .19 hours of one core."""
     monkeypatch.setenv("COLUMNS", "120")
     runs = [SimpleNamespace(name="first"), SimpleNamespace(name="second")]
 
@@ -174,7 +180,7 @@ def test_the_table_s_figures(monkeypatch):
     assert lines[4] == ("in all 8,434 steps, 1,027.0 MiB down and 0.5 MiB up; 0.19 hours of one core, about 11 min "
                         "with 1 at a time on 1 worker each")
     assert shown(2, 1, 8)[2].split()[-2:] == ["36", "s"]
-    # 689.2 s of one core; as many at work as cores, workers and runs allow
+    # They are 689.2 s of one core; as many processes work as cores, workers and runs allow.
     for workers, at_once, cores, wall in ((2, 2, 8, "3 min"), (2, 2, 2, "6 min"), (1, 9, 8, "6 min"),
                                           (3, 2, None, "11 min"), (8, 2, 99, "43 s")):
         workers_each = f"{at_once} at a time on {workers} worker{'s' * (workers > 1)} each"
@@ -208,7 +214,8 @@ def test_the_command(tmp_path, cache):
     lines = done.output.splitlines()
     assert lines[0].startswith("fedmpi run ") and lines[2].split() == [
         "run", "rounds", "steps", "MiB", "down", "MiB", "up", "steps/s", "time"]
-    assert float(lines[4].split()[-3].replace(",", "")) > 0 and not (tmp_path / "out").exists()      # measured here
+    # This rate is measured here.
+    assert float(lines[4].split()[-3].replace(",", "")) > 0 and not (tmp_path / "out").exists()
     assert CliRunner().invoke(app, [*words, "--rate", "7"]).output.splitlines()[4].split()[-3] == "7"
     refused = CliRunner().invoke(app, [*words, "--rate", "0"])
     assert refused.exit_code == 2 and "--rate 0.0: should be more than 0" in refused.output

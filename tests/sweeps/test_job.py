@@ -1,4 +1,4 @@
-"""Job files: what they expand to, and what is refused."""
+"""Job files: the runs that they expand to, and what is refused."""
 from __future__ import annotations
 
 import json
@@ -34,7 +34,7 @@ def test_settings_reach_the_configuration(write, tmp_path):
     assert schema.find_name(found.method) == "fedmhc" and found.train.steps == 3 and found.seed == 0
 
 
-# every setting stands in two places that follow each other, the first of them in the configuration
+# Each setting is in two consecutive places; the first setting is in the configuration.
 SOURCES = {
     "set": {"train.lr": .2, "train": {"steps": 4}}, "scale": {"train": {"steps": 5}, "rounds": 11},
     "column": {"rounds": 12, "checkpoint": {"keep": 3}}, "row": {"checkpoint.keep": 4, "checkpoint": {"every": 5}},
@@ -42,7 +42,7 @@ SOURCES = {
 
 
 def test_later_settings_win(write, tmp_path):
-    """The configuration, set, scale, column, row, the scale's column, seed: each yields to all that follow."""
+    """The order is configuration, set, scale, column, row, the scale's column, seed; later ones win."""
     scale = SOURCES["scale"] | {"columns": {"a": SOURCES["scale's column"]}}
     path = write(set=SOURCES["set"], scales={"s": scale}, columns={"a": SOURCES["column"], "b": {}},
                  rows={"x": SOURCES["row"], "y": None}, published={}, seeds=[7])
@@ -52,7 +52,8 @@ def test_later_settings_win(write, tmp_path):
     assert (found.train.lr, found.train.steps, found.rounds, found.checkpoint.keep, found.checkpoint.every, found.seed
             ) == (.2, 5, 12, 4, 6, 7)
     assert (other.settings.checkpoint.keep, other.settings.checkpoint.every) == (3, 6)
-    plain = {(r.row, r.column): r.settings for r in expanded(path, tmp_path)}      # without the scale
+    # These are without the scale.
+    plain = {(r.row, r.column): r.settings for r in expanded(path, tmp_path)}
     assert [plain[key].train.steps for key in plain] == [4] * 4
     assert [plain[key].rounds for key in (("x", "a"), ("x", "b"))] == [12, 2]
     assert [plain[key].checkpoint.every for key in (("x", "a"), ("y", "a"))] == [5, 1]
@@ -95,7 +96,7 @@ CHOSEN = "accuracy_at_best_validation"
     (CHOSEN, {}, SPLIT | {"evaluate.on": "validation"}, f"measure {CHOSEN} is of test samples, and evaluate.on = "
      "validation judges none: set measure: accuracy_best_on_validation")])
 def test_a_round_chosen_on_validation_needs_samples_for_it(write, tmp_path, measure, also, settings, words):
-    """In every run of the job; the line names the first that has none."""
+    """Every run of the job needs them; the line names the first one that has none."""
     path = write(measure=measure, also=also, set=settings)
     with pytest.raises(BadInput) as error:
         expanded(path, tmp_path)
@@ -160,7 +161,7 @@ def test_a_scale_keeps_some_columns_and_changes_them(write, tmp_path):
 
 @pytest.mark.parametrize("result, state", [(None, "unfinished"), (1, "unfinished"), (2, "finished"), (3, "finished")])
 def test_a_run_is_finished_when_it_has_all_of_its_rounds(write, tmp_path, result, state):
-    """A job whose `rounds` have been raised goes on."""
+    """If `rounds` of the job are raised, the run goes on."""
     run = expanded(write(), tmp_path)[0]
     run.folder.mkdir(parents=True)
     (run.folder / "metrics.jsonl").write_text(json.dumps({"round": 1, "accuracy_mean": .1}) + "\n")

@@ -1,4 +1,4 @@
-"""The jobs that come with the program: all can start, and their published numbers are what they can be."""
+"""All jobs that come with the program can start, and their published numbers are possible."""
 from __future__ import annotations
 
 import dataclasses
@@ -14,7 +14,7 @@ from fedmpi.sweeps import job
 
 JOBS = sorted((Path(__file__).parents[2] / "jobs").glob("*.yaml"))
 each = pytest.mark.parametrize("path", JOBS, ids=lambda path: path.stem)
-# Jobs with several scales, with columns, and with neither; the others are looked at by the whole suite.
+# Jobs with several scales, with columns, and with neither; the others are tested only by the whole suite.
 DAILY = ("digits", "fedah_table1", "quickstart")
 REST = pytest.mark.slow("every run of thirty jobs; those of DAILY are looked at without this mark, too")
 
@@ -23,7 +23,8 @@ REST = pytest.mark.slow("every run of thirty jobs; those of DAILY are looked at 
                          ids=lambda path: path.stem)
 def test_all_runs_of_all_scales_have_good_settings(path, tmp_path):
     read = job.load_job(path)
-    once = dataclasses.replace(read, seeds=read.seeds[:1])      # seeds change nothing else
+    # Seeds change nothing else.
+    once = dataclasses.replace(read, seeds=read.seeds[:1])
     for scale in (None, *read.scales):
         kept = job.narrow_job(once, scale)
         runs = job.expand(once, path, tmp_path, scale)
@@ -50,7 +51,7 @@ def test_no_two_jobs_have_one_title_and_the_page_names_all():
 
 @pytest.mark.parametrize("name", ["fedah_table1", "fedah_table3", "fedmhc_table1"])
 def test_every_row_can_train_the_network_with_batchnorm(name, tmp_path):
-    """Its statistics are local; who computes with whole models averages them, and would refuse local ones."""
+    """Statistics are local; methods that compute with whole models average them, because they refuse local ones."""
     networks, policies = {}, {}
     path = JOBS[0].parent / f"{name}.yaml"
     for run in job.expand(dataclasses.replace(job.load_job(path), seeds=[0]), path, tmp_path, None):

@@ -1,4 +1,4 @@
-"""Sweeps whose runs are small programs of the tests' own: who is started, when, with what, and what the sweep says."""
+"""Sweeps whose runs are small fake programs: which runs start, when, with what, and what the sweep prints."""
 from __future__ import annotations
 
 import json
@@ -15,7 +15,7 @@ from fedmpi.storage.lock import Lock
 from fedmpi.sweeps import job, local
 from tests.sweeps import jobs
 
-# Called as fedmpi is; does what the test has written for all of its runs.
+# It is called like fedmpi, and does what the test defines for each run.
 FAKE = """#!/bin/bash
 echo "$*" >>"$(dirname "$0")/called"
 while [ "$1" != --out ]; do shift; done
@@ -33,7 +33,7 @@ ROWS = ("a", "b", "c")
 
 @pytest.fixture(autouse=True)
 def handlers():
-    """Sweeps install handlers of signals in this process; until they do, nothing that they are sent ends it."""
+    """Let no signal end this process until a sweep has installed its handlers."""
     before = {number: signal.signal(number, lambda *_: None) for number in (signal.SIGINT, signal.SIGTERM)}
     yield
     for number, handler in before.items():
@@ -109,7 +109,7 @@ def test_what_a_sweep_says_and_keeps(sweep, plan, tmp_path):
     assert log(runs[1])[1:] == ["fedmpi: boom", "job sweep: ended with code 1"]
     assert (tmp_path / "called").read_text().splitlines()[0] == (
         f"run {runs[0].config} engine=loop method=local seed=0 --out {runs[0].folder} --resume auto")
-    # the same command again starts what has failed, and nothing else
+    # The same command again starts only the runs that have failed.
     code, said = sweep("", runs)
     assert code == 0 and said[0] == "2 of 3 runs are finished already" and said[-1] == "3 of 3 runs finished"
     assert log(runs[1])[3].startswith("job sweep: start 2 on ") and len(log(runs[0])) == 3
@@ -138,7 +138,7 @@ def test_what_another_process_has_under_way_is_neither_started_nor_lost(sweep, p
 
 
 def test_runs_at_once_have_gpus_of_their_own(sweep, plan, tmp_path, monkeypatch):
-    """Two at a time: the first two wait for each other, and so do the next two."""
+    """Two runs go at a time: the first two wait for each other, and so do the next two."""
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,5,6")
     (tmp_path / "started").mkdir()
     (tmp_path / "running").mkdir()
@@ -178,7 +178,8 @@ def test_ranks_need_an_mpiexec(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path / "bin"))
     with pytest.raises(BadInput, match="--ranks 2 needs an mpiexec on the PATH"):
         local.find_launcher(2)
-    for folder in (tmp_path / "bin", tmp_path):      # the one beside this Python comes first
+    # The mpiexec beside this Python comes first.
+    for folder in (tmp_path / "bin", tmp_path):
         folder.mkdir(exist_ok=True)
         (folder / "mpiexec").write_text("#!/bin/sh\n")
         (folder / "mpiexec").chmod(0o755)

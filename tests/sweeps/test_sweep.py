@@ -1,6 +1,6 @@
 """Sweeps by the real command: a stop in the middle and its continuation, other jobs' folders, a terminal.
 
-What becomes of runs that fail, or that another process has under way, is in test_local.py."""
+test_local.py tests runs that fail, or that another process has under way."""
 from __future__ import annotations
 
 import fcntl
@@ -49,7 +49,7 @@ def sweep(tmp_path, cache, warm):
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="finds processes in /proc")
 @pytest.mark.parametrize("how", ["stopped", "killed"])
 def test_cut_short_in_the_middle_it_continues(sweep, tmp_path, monkeypatch, how):
-    """The first run is finished, the second half done: with its runs, or all at once."""
+    """The first run is finished and the second half done when the sweep is stopped, or killed with all its runs."""
     def go(rounds: int):
         rows = {"FedAvg": "fedavg", "Local": {"method": "local", "rounds": rounds}}
         return sweep(rows=rows, columns=ONE, published={}, seeds=[0])
@@ -80,7 +80,7 @@ def test_cut_short_in_the_middle_it_continues(sweep, tmp_path, monkeypatch, how)
 
 
 def straight_digest(tmp_path, rounds: int) -> str:
-    """Return the digest of the second run in one go."""
+    """Return the digest of the second run without interruption."""
     run = job.expand(job.load_job(tmp_path / "job.yaml"), tmp_path / "job.yaml", tmp_path / "straight", None)[1]
     assert run_alone(str(run.config), run.overrides, str(run.folder)) == 0
     assert run.outcome().result["rounds"] == rounds
@@ -106,7 +106,8 @@ def test_settings_that_change_no_result_may_be_others(tmp_path, cache):
     run.folder.mkdir(parents=True)
     (run.folder / "config.yaml").write_text(json.dumps(there))
     job.refuse_other(run)
-    there["evaluate"]["every"] = 2      # a table would show the best of other rounds
+    # The best rounds in a table would be others.
+    there["evaluate"]["every"] = 2
     (run.folder / "config.yaml").write_text(json.dumps(there))
     with pytest.raises(BadInput, match=r"other settings \(evaluate.every\)"):
         job.refuse_other(run)
@@ -151,7 +152,8 @@ def test_a_terminal_shows_a_table_that_stays_up_to_date(tmp_path, cache, warm):
                             env=launch.ENVIRONMENT | {"TERM": "xterm"})
     os.close(its)
     said = b""
-    with suppress(OSError):      # Linux: the other end is closed
+    # Linux raises this if the other end is closed.
+    with suppress(OSError):
         while part := os.read(ours, 1 << 16):
             said += part
     os.close(ours)
