@@ -197,13 +197,16 @@ def check_arguments(subject: Subject) -> None:
 
 
 def check_setting(subject: Subject, setting: str) -> None:
-    """Change one setting, and compare three rounds."""
+    """Change one setting, and compare three rounds, and then what is judged."""
     value, both = subject.choose_other(setting)
     other = Lab(subject.make(**{**both, setting: value}), subject.federation, share=SHARE).open()
-    for t, state in enumerate(subject.straight(settings=both).states):
+    straight = subject.straight(settings=both)
+    for t, state in enumerate(straight.states):
         other.round(t)
         if measure_distance(state, other.state()) > MOVED:
             return
+    if not np.allclose(straight.judge(3), other.judge(3), rtol=0, atol=MOVED, equal_nan=True):
+        return
     raise Broken(f"{setting} = {value} changes nothing in three rounds")
 
 

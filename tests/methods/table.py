@@ -51,10 +51,7 @@ OTHER = {
 
 # (method, setting) -> reason why the setting cannot change three small rounds
 IDLE = {
-    ("fedbabu", "ft"): "it trains what is judged and never kept: see test_fedbabu.py",
     ("fedcps", "stable"): "in three rounds of 5 of 8 clients not all are known, let alone settled",
-    ("fedcr", "ft"): "the head epochs before judging are not kept",
-    ("fedsr", "ft"): "the head epochs before judging are not kept",
 }
 
 # method -> reason why renumbered clients get other draws: its server draws by position

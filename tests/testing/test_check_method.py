@@ -42,6 +42,10 @@ def test_the_report_says_what_was_found_and_what_to_do():
     assert "left out  hosting: not the point here" in lines
 
 
+def test_a_setting_may_matter_in_what_is_judged_alone():
+    assert check_method("fedbabu", skip=leave_out("settings")).passed
+
+
 def test_an_error_of_the_methods_own_code_is_named_with_its_line():
     class Failing(FedAvg):
         def server(self, shared, up, who):
