@@ -12,7 +12,7 @@ from tests.methods.table import NAMES, SHOWN, marked
 
 @pytest.mark.parametrize("name", marked(*NAMES))
 def test_states_do_not_depend_on_who_is_judged_after_training(name, mlp, federation):
-    """The digest after two rounds with five of eight clients is the same if all or none are evaluated after training."""
+    """The digest after two rounds with five of eight clients is the same if all or none are measured after training."""
     runs = [Lab(method(name, mlp, **SHOWN.get(name, {})), federation, Vmap(), share=.6,
                 evaluate=Evaluate(after_training=after)) for after in ("all", "off")]
     for run in runs:
