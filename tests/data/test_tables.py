@@ -77,11 +77,15 @@ def test_columns_become_features_classes_and_clients_with_their_names(write, mon
 def test_a_second_file_is_the_test_part_whatever_the_order_of_its_columns(write):
     write({"a": [1, 2], "b": [3, 4], "y": [300, 7]})
     write({"y": [7, 12], "b": [5, 6], "a": [7, 8]}, "test.csv")
-    pool = load(name="csv", file="mine.csv", test_file="test.csv", label="y")
+    asked = {"name": "csv", "file": "mine.csv", "test_file": "test.csv", "label": "y"}
+    pool, source = load(**asked), resolve({"data": asked}).data.source
     assert pool.x_test.tolist() == [[7, 5], [8, 6]] and pool.x_train.tolist() == [[1, 3], [2, 4]]
     # whole numbers are sorted by size, over both files
     assert pool.about["class_names"] == ["7", "12", "300"] and (pool.y_train.tolist(), pool.y_test.tolist()) == (
         [2, 0], [0, 1])
+    key = sources.make_source_key("csv", Path(), "mine.csv", source)
+    write({"y": [7], "b": [5], "a": [7]}, "test.csv")
+    assert sources.make_source_key("csv", Path(), "mine.csv", source) != key
 
 
 def test_named_features_leave_the_others_out_and_standardise_counts_training_rows_alone(write):

@@ -9,6 +9,7 @@ import pytest
 
 from fedmpi.errors import BadInput
 from fedmpi.storage import run_status
+from fedmpi.storage.older_versions import add_missing_settings
 
 LINE = {"round": 2, "accuracy_mean": .5}
 START = "job 7: start 1 on n1: c.yaml seed=1\n"
@@ -154,3 +155,12 @@ def test_settings_of_several_runs():
     runs = [{"a": 1, "b": {"c": 1}}, {"a": 1, "b": {"c": 1}}, {"a": 1, "b": {"c": 2, "d": 0}}]
     assert run_status.find_differences(runs) == {"b.c": [1, 1, 2], "b.d": [None, None, 0]}
     assert run_status.find_differences(runs[:2]) == {} and run_status.find_differences(runs[:1]) == {}
+
+
+def test_a_natural_partition_of_before_keeps_the_parts_of_the_data():
+    def complete(partition):
+        return add_missing_settings({"data": {"partition": partition}})["data"]["partition"]
+    assert complete({"name": "natural"}) == {"name": "natural", "split": "given"}
+    assert complete({"name": "natural", "split": "drawn"}) == {"name": "natural", "split": "drawn"}
+    assert complete({"name": "iid"}) == {"name": "iid"} and complete("natural") == "natural"
+    assert add_missing_settings({"data": "odd"}) == {"data": "odd"}
