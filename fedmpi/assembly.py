@@ -41,7 +41,7 @@ from fedmpi.own_code.fingerprint import Fingerprint
 from fedmpi.paths import refuse_wrong_paths
 from fedmpi.progress import Progress
 from fedmpi.ranks import describe_place, gather_objects
-from fedmpi.server import selection
+from fedmpi.server import attendance, selection
 from fedmpi.storage import checkpoint
 from fedmpi.storage.folder import RunFolder, choose_folder
 
@@ -86,12 +86,15 @@ def decide(config_path: str | Path | Mapping[str, object], overrides: Sequence[s
             choose_device(config, world, world.host, hosts=True)
         with blame_own_code():
             federation = Federation(prepare_federation(config.data, config.seed))
-            refuse_engine(config, federation, build_method(config, federation, rehearse=True))
+            method = build_method(config, federation, rehearse=True)
+            refuse_engine(config, federation, method)
+            taking_part = attendance.check_attendance(config, federation, method)
             try_measures(config.evaluate.measures, federation.classes, federation.task)
         path, warnings = find_resume_checkpoint(folder, resume)
         snapshot = checkpoint.read_checkpoint(path, check=resume != "auto") if path else None
         if snapshot:
             checkpoint.check_same(snapshot, plain, federation.fingerprint)
+            taking_part.refuse_files(snapshot.books.get("files", {}))
             warnings += checkpoint.warn_of_last_bits(snapshot, plain)
             if snapshot.round > config.rounds:
                 raise BadInput(f"{path} is of round {snapshot.round}, but rounds = {config.rounds}: nothing to do; "
@@ -284,12 +287,11 @@ def build_parts(world: Transport, config: Config, federation: Federation, server
 
 
 def choose_device(config: Config, world: Transport, server_host: str, hosts: bool) -> torch.device:
-    """Return the device on which this rank trains. Ranks that host clients take the GPUs of their node in turn; the
-    server computes on the CPU.
+    """Return the device on which this rank trains. Ranks that host clients (`hosts`) take the GPUs of their node in
+    turn; the server computes on the CPU.
 
     Args:
-        server_host: host of rank 0
-        hosts: this rank hosts clients"""
+        server_host: host of rank 0"""
     if config.device == "cpu" or not hosts or not torch.cuda.is_available():
         if config.device == "cuda" and hosts:
             raise BadInput(f"device = cuda, but PyTorch sees no GPU on {world.host}; set device=cpu or auto")

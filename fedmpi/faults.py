@@ -31,7 +31,7 @@ class Faults:
 
         A lost client loses what it learned and starts its next round from its old state. So nothing is computed for it
         but what clients do that do not take part (`idle`)."""
-        if not self.drop:
+        if not self.drop or not len(who.ids):
             return who
         chances = np.random.default_rng((who.seed, who.round, DROPS_STREAM)).random(who.ids[-1] + 1)
         return who.only(chances[who.ids] >= self.drop)

@@ -130,6 +130,9 @@ class Method:
     supports_targets: ClassVar[bool] = True
     # How a client that never took part is served (`data.new_clients`), in a few words; "": it cannot be served
     serves_newcomers: ClassVar[str] = ""
+    # Why a participant must make all its steps ("compares ..."), so that stragglers cannot do a part of them
+    # (`stragglers.late: partial`); "": it need not
+    needs_full_work: ClassVar[str] = ""
     # True if `server` only uses `mean` and `mean_by`, so that `server.aggregation` may replace them
     supports_robust_mean: ClassVar[bool] = True
     # Lets fields be of types that pydantic does not know, such as Model

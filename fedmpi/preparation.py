@@ -49,7 +49,9 @@ def prepare_run(parts: Parts, decision: Decision, progress: Progress, stop: Call
     storage = Storage(parts.config.checkpoint.failure, progress)
     books = Books(parts.config, parts.method, parts.pool, federation, folder, progress, state, parts.up, storage,
                   parts.gpus())
-    checkpoints = CheckpointWriter(parts.config, parts.pool, federation, folder, progress, state, parts.gpus())
+    files = books.attendance.hash_files()
+    checkpoints = CheckpointWriter(parts.config, parts.pool, federation, folder, progress, state, parts.gpus(),
+                                   {"files": files} if files else {})
     run = Run(parts.config, parts.method, parts.pool, federation, progress, state, parts.up, stop, pace, deadline,
               storage, books, checkpoints, on_round)
     announce_run(run, parts, decision)
@@ -126,6 +128,8 @@ def announce_run(run: Run, parts: Parts, decision: Decision) -> None:
         f"pid {os.getpid()} on {world.host}; run folder {decision.folder.path}")
     if world.size > 1:
         run.progress.say(format_hosts(parts.places))
+    for line in run.books.attendance.announce():
+        run.progress.say(line)
     if config.attack:
         attack = format_spans(np.flatnonzero(~run.books.honest).tolist())
         run.progress.say(f"attack: {config.attack.kind} of clients {attack}; accuracies are the honest clients'")

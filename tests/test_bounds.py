@@ -37,7 +37,7 @@ def numbers(cls):
 
 @pytest.mark.parametrize("cls, where", [pytest.param(*found, id=found[0].__name__) for found in classes()])
 def test_every_number_has_a_limit(cls, where):
-    needed = {"kind": "noise"} if where == "attack" else {"patience": 1} if where == "stop" else {}
+    needed = {"attack": {"kind": "noise"}, "stop": {"patience": 1}, "availability": {"file": "a.csv"}}.get(where, {})
     for name, kind in numbers(cls):
         for value in HUGE[kind][name == "seed":]:
             with pytest.raises(BadInput) as error:

@@ -18,14 +18,15 @@ DEFAULTS = {
     "train": {"batch": 10, "lr": .005, "lr_decay": 1., "schedule": "constant", "milestones": [], "step_factor": .1,
               "warm_up": 0, "label_smoothing": 0., "augment": [], "padding": 4, "optimizer": "sgd",
               "momentum": 0., "nesterov": False, "weight_decay": 0., "clip_norm": None, "epochs": 1, "steps": None,
-              "participation": 1.},
+              "participation": 1., "sampling": "uniform", "candidates": None},
     "evaluate": {"every": 1, "on": "test", "after_training": "participants", "measures": [],
                  "embeddings": []},
     "stop": None, "checkpoint": {"every": 10, "minutes": 10., "grace": 90., "keep": 2,
                                    "asynchronous": False, "failure": "stop"},
     "server": {"hosts_clients": False, "reduce": "exact", "aggregation": "mean", "trim": .1, "clip_norm": None},
     "comm": {"timeout": 1800., "cuda_aware": "auto"}, "state": {"memory": 8., "scratch": None}, "edge": None,
-    "faults": {"bad_update": "stop", "drop": 0.}, "attack": None, "engine": "auto", "cuda_graphs": "auto",
+    "availability": None, "stragglers": None, "faults": {"bad_update": "stop", "drop": 0.}, "attack": None,
+    "engine": "auto", "cuda_graphs": "auto",
     "device": "auto", "precision": "float32", "threads": 1, "placement": "balanced"}
 
 
@@ -33,6 +34,10 @@ def test_defaults():
     assert to_plain(resolve({})) == DEFAULTS
     assert to_plain(resolve({"edge": {}}))["edge"] == {
         "cycles": 1e7, "frequency": 1e9, "kappa": 1e-28, "bandwidth": 1e7, "power": .44}
+    assert to_plain(resolve({"stragglers": {"step_seconds": .1}}))["stragglers"] == {
+        "step_seconds": .1, "spread": 0., "jitter": 0., "file": None, "deadline": None, "late": "drop"}
+    assert to_plain(resolve({"availability": {"file": "a.csv"}}))["availability"] == {
+        "file": "a.csv", "unit": "rounds", "repeat": None}
     assert to_plain(resolve({"attack": {"kind": "noise"}}))["attack"] == {"kind": "noise", "share": .2, "scale": 1.}
     assert resolve(DEFAULTS) == resolve({})
 
@@ -57,6 +62,9 @@ RANGES = [
     ("server.clip_norm", TINY, 0, ABOVE, 0), ("comm.timeout", 0, -TINY, AT_LEAST, 0),
     ("state.memory", TINY, 0, ABOVE, 0), ("edge.cycles", TINY, 0, ABOVE, 0), ("edge.frequency", TINY, 0, ABOVE, 0),
     ("edge.kappa", TINY, 0, ABOVE, 0), ("edge.bandwidth", TINY, 0, ABOVE, 0), ("edge.power", TINY, 0, ABOVE, 0),
+    ("stragglers.step_seconds", TINY, 0, ABOVE, 0), ("stragglers.spread", 0, -TINY, AT_LEAST, 0),
+    ("stragglers.jitter", 0, -TINY, AT_LEAST, 0), ("stragglers.deadline", TINY, 0, ABOVE, 0),
+    ("availability.repeat", 1, 0, ABOVE, 0), ("train.candidates", 1, 0, AT_LEAST, 1),
     ("faults.drop", 0, -TINY, AT_LEAST, 0), ("faults.drop", .9999, 1, BELOW, 1),
     ("attack.share", TINY, 0, ABOVE, 0), ("attack.share", .9999, 1, BELOW, 1), ("attack.scale", TINY, 0, ABOVE, 0)]
 
@@ -65,7 +73,9 @@ def nested(path: str, value) -> dict:
     section, _, name = path.partition(".")
     if not name:
         return {section: value}
-    return {section: {name: value} | ({"kind": "noise"} if section == "attack" else {})}
+    needed = {"attack": {"kind": "noise"}, "availability": {"file": "a.csv"}, "stragglers": {"step_seconds": .1}}
+    more = {"sampling": "loss"} if name == "candidates" else {}
+    return {section: needed.get(section, {}) | more | {name: value}}
 
 
 def refusal(values) -> str:
@@ -130,11 +140,11 @@ def test_splits_that_are_allowed(split):
     ({"precision": "fp8"}, "precision = 'fp8': should be 'float32', 'tf32' or 'bf16'"),
     ({"placement": "random"}, "placement = 'random': should be 'balanced', 'blocks' or 'shuffled'"),
     ({"trains": {"lr": 1}}, "trains is not a setting of the configuration; its settings are seed, rounds, data, model, "
-     "method, train, evaluate, stop, checkpoint, server, comm, state, edge, faults, attack, engine, cuda_graphs, "
-     "device, precision, threads, placement (did you mean train?)"),
+     "method, train, evaluate, stop, checkpoint, server, comm, state, edge, availability, stragglers, faults, "
+     "attack, engine, cuda_graphs, device, precision, threads, placement (did you mean train?)"),
     ({"train": {"learning_rate": 1}}, "train.learning_rate is not a setting of train; its settings are batch, lr, "
      "lr_decay, schedule, milestones, step_factor, warm_up, optimizer, momentum, nesterov, weight_decay, clip_norm, "
-     "label_smoothing, augment, padding, epochs, steps, participation"),
+     "label_smoothing, augment, padding, epochs, steps, participation, sampling, candidates"),
     ({"train": {"augment": ["flip", "flip"]}}, "train.augment = ['flip', 'flip']: give each change at most once"),
     ({"train": {"augment": ["mixup"]}}, "train.augment.0 = 'mixup': should be 'crop' or 'flip'"),
     ({"train": {"warm_up": 100}}, "train.warm_up = 100: no round of rounds = 100 would have the full rate; lower "
@@ -188,6 +198,7 @@ def test_overrides_go_from_left_to_right_and_into_what_is_there(tmp_path):
 RUN = {"rounds": 2, "seed": 1, "method": "fedavg", "model": {"name": "mlp", "hidden": 4},
        "data": {"clients": 5, "fraction": .2, "partition": "iid", "split": [.5, .2, .3]}, "engine": "loop",
        "train": {"lr": .05, "batch": 6}, "checkpoint": {"every": 0, "minutes": 0}}
+SLOW = {"stragglers.step_seconds": .1, "stragglers.spread": .5}
 TRIMMED, NOISY = {"server.aggregation": "trimmed_mean"}, {"attack.kind": "noise"}
 # A setting that changes the digest -> another value, and what else has to be set for it to be in use.
 DIGEST = {
@@ -200,6 +211,11 @@ DIGEST = {
     "train.label_smoothing": .2,
     "train.nesterov": (True, {"train.momentum": .5}), "train.weight_decay": .1, "train.clip_norm": .1,
     "train.epochs": 2, "train.steps": 2, "train.participation": .4,
+    "train.sampling": ("size", {"train.participation": .4}),
+    "train.candidates": (5, {"train.participation": .4, "train.sampling": "loss", "train.candidates": 3}),
+    "stragglers.deadline": (.6, SLOW), "stragglers.late": ("partial", SLOW | {"stragglers.deadline": .6}),
+    "stragglers.spread": (1., SLOW | {"stragglers.deadline": .7, "stragglers.late": "partial"}),
+    "stragglers.jitter": (1., SLOW | {"stragglers.deadline": .7}),
     "server.aggregation": "median", "server.trim": (.4, TRIMMED), "server.clip_norm": 1e-3, "faults.drop": .5,
     "attack.kind": "sign_flip", "attack.share": (.7, NOISY), "attack.scale": (2., NOISY), "precision": "bf16"}
 # Settings that change not what is learned but what is reported.
@@ -208,7 +224,8 @@ BOOKS = {
     "evaluate.embeddings": [1], "evaluate.measures": ["auc"], "edge.cycles": 2e7,
     "edge.frequency": (2e9, {"edge.cycles": 1e7}),
     "edge.kappa": (2e-28, {"edge.cycles": 1e7}), "edge.bandwidth": (2e7, {"edge.cycles": 1e7}),
-    "edge.power": (.5, {"edge.cycles": 1e7}), "engine": "vmap", "faults.bad_update": "skip"}
+    "edge.power": (.5, {"edge.cycles": 1e7}), "stragglers.step_seconds": .2, "engine": "vmap",
+    "faults.bad_update": "skip"}
 # Settings that change no result -> the file that tests what they do.
 ELSEWHERE = {
     "data.name": "tests/data", "data.file": "tests/data", "data.root": "tests/data",
@@ -220,6 +237,8 @@ ELSEWHERE = {
     "test_interrupted.py", "comm.cuda_aware": "tests/comm", "state.memory": "clients/test_state_store.py",
     "state.scratch": "clients/test_state_store.py", "cuda_graphs": "engines/test_cuda_graphs.py: of a GPU alone",
     "train.augment": "engines/test_augmentation.py: of images alone", "train.padding": "the same",
+    "availability.file": "server/test_attendance.py", "availability.unit": "the same",
+    "availability.repeat": "the same", "stragglers.file": "the same",
     "stop.patience": "server/test_selection.py", "stop.on": "server/test_selection.py",
     "device": "test_roster.py", "threads": "this file", "placement": "clients/test_placement.py"}
 
@@ -259,6 +278,7 @@ def test_no_setting_is_lost(tmp_path, cache):
             inside = isinstance(value, dict) and path not in named
             yield from paths(value, f"{path}.") if inside else [path]
     everything = to_plain(resolve({"edge": {}, "attack": {"kind": "noise"}, "stop": {"patience": 3},
+                                "stragglers": {"step_seconds": 1}, "availability": {"file": "a.csv"},
                                 "data": {"split": [.6, .15, .25]}}))
     assert set(paths(everything)) == {*DIGEST, *BOOKS, *ELSEWHERE}
 

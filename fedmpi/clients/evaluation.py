@@ -33,6 +33,7 @@ from fedmpi.engines.cohort import SAMPLES_PER_BLOCK, pad_samples
 from fedmpi.engines.step_counter import JUDGED
 from fedmpi.method import Method, State, Weights
 from fedmpi.models.build import as_input
+from fedmpi.models.losses import compute_loss
 from fedmpi.torch_compat import flatten_tree, unflatten_tree
 
 if TYPE_CHECKING:
@@ -66,6 +67,9 @@ class ClientHolder(Protocol):
     # its name says whether many models are measured at once
     engine: Engine
     shared: State
+
+    def training(self, client: int) -> tuple[Tensor, Tensor]:
+        """Return a client's training samples and labels."""
 
     def apply(self, function: Callable[..., State], clients: list[int], shared: State, when: int,
               whose: int | None = None) -> Iterator[tuple[int, State]]:
@@ -149,6 +153,18 @@ class Evaluator:
         else:
             logits = self.logits(weights, x)
             self.tallies.append(([(into, key)], score_batch(logits[None], y[None], torch.ones_like(y[None]))))
+
+    def measure_training_losses(self, when: int, clients: Sequence[int]) -> np.ndarray:
+        """Return the mean loss of hosted clients on their training samples, (n,), by which round `when` chooses: of
+        the weights that they are judged by, before these are adapted."""
+        hosted, method = self.hosted, self.hosted.method
+        with hosted.timed("judge"):
+            first = {client: method.unadapted(hosted.shared, hosted.store.read(client)) for client in clients}
+            rest = [client for client, weights in first.items() if weights is None]
+            first |= dict(hosted.apply(method.personal, rest, hosted.shared, when))
+            losses = [compute_loss(self.logits(first[client], x), y) for client in clients
+                      for x, y in [hosted.training(client)]]
+            return torch.stack(losses).double().cpu().numpy() if losses else np.empty(0)
 
     def samples(self, client: int, part: int = 0) -> tuple[Tensor, Tensor]:
         """Return the samples x (s, ...), y (s,) of a part on which a client's models are measured."""

@@ -26,7 +26,7 @@ from fedmpi.config.schema import Config
 from fedmpi.context import RankContext
 from fedmpi.data.federation import Federation
 from fedmpi.engines import batch_plan, convolutions, engine_choice, gpu_card
-from fedmpi.engines.batch_plan import LocalTraining
+from fedmpi.engines.batch_plan import LocalTraining, Portion
 from fedmpi.engines.step_counter import OTHERS, PARTICIPANTS, StepCounter
 from fedmpi.errors import GivenUp
 from fedmpi.faults import choose_attackers
@@ -62,13 +62,12 @@ class HostedClients:
                  newcomers: Sequence[int] = ()):
         self.method, self.engine, self.config, self.device = method, engine, config, device
         self.engine_why, self.context = why, context or RankContext()
-        self.clients, self.newcomers = [int(c) for c in clients], [*newcomers]
+        self.clients, self.newcomers = [*map(int, clients)], [*newcomers]
         self.attackers = set(choose_attackers(config.attack, len(federation.sizes), config.seed).tolist())
         self.skips_bad_updates = config.faults.bad_update == "skip"
         self.room = room = room or gpu_card.limit_memory(config, device)
-        self.store = StateStore(
-            type(first_mine)(*(v.to(device) for v in first_mine)), room.states, config.state.scratch
-        )
+        first = type(first_mine)(*(v.to(device) for v in first_mine))
+        self.store = StateStore(first, room.states, config.state.scratch)
         self.samples = SampleCache(federation, device, room.samples)
         self.evaluator = Evaluator(self, config.judged_on, load_measures(config.evaluate.measures))
         self.sums = PartialSums(self)
@@ -82,8 +81,9 @@ class HostedClients:
         self.ups: dict[int, State] = {}
         # of this round: the largest number of each state that changed
         self.largest: dict[int, Tensor] = {}
-        # what the server addressed to clients for the next round
+        # for the next round: what the server addressed to clients, and the part of their steps that they make
         self.messages: dict[int, State] = {}
+        self.portions: dict[int, Portion] = {}
         self.seconds = dict.fromkeys(ROUND_PHASES, 0.)
 
     def training(self, client: int) -> tuple[Tensor, Tensor]:
@@ -180,6 +180,7 @@ class HostedClients:
             evaluator.finish()
             self._refuse_bad_states()
             self.messages.clear()
+            self.portions.clear()
             # wait for the GPU, so that its time is charged to this phase and not to the next order
             convolutions.synchronize_device(self.device)
 
@@ -259,6 +260,10 @@ class HostedClients:
         found: dict[str, object] = {"engine": self.engine.name, "engine_why": self.engine_why}
         return found if self.engine.unfolded is None else found | {"convolutions": self.engine.unfolded}
 
+    def set_portions(self, ids: np.ndarray, portions: np.ndarray) -> None:
+        """Let hosted clients make a part of their steps in the next round: `portions` (n, 2) of clients `ids` (n,)."""
+        self.portions = {client: Portion(*pair) for client, pair in zip(ids.tolist(), portions.tolist(), strict=True)}
+
     def digests(self) -> np.ndarray:
         """Return the sha256 of each hosted client's state, (n, 32) uint8."""
         return self.store.digests(self.clients)
@@ -288,10 +293,8 @@ class HostedClients:
             self.store.restore(client, dict(zip(self.store.first._fields, mine, strict=True)))
 
     def take_times(self) -> np.ndarray:
-        """Return the seconds spent per phase since the last call, and whether this rank trains on a GPU, (phases + 1,).
-        """
-        spent = np.array(
-            [*(self.seconds[p] for p in ROUND_PHASES), bool(self.clients) and self.device.type == "cuda"], float
-        )
+        """Return the seconds per phase since the last call, and whether this rank trains on a GPU, (phases + 1,)."""
+        gpu = bool(self.clients) and self.device.type == "cuda"
+        spent = np.array([*(self.seconds[p] for p in ROUND_PHASES), gpu], float)
         self.seconds = dict.fromkeys(ROUND_PHASES, 0.)
         return spent

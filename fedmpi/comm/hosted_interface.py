@@ -43,6 +43,9 @@ class Measures(Protocol):
     def measure_clients(self, when: int, n: int) -> np.ndarray:
         """Return the measures of hosted clients before round `when`; the rows of all others of the n are 0."""
 
+    def measure_training_losses(self, when: int, clients: Sequence[int]) -> np.ndarray:
+        """Return the mean loss of hosted clients on their training samples before round `when`, (n,)."""
+
 
 class Steps(Protocol):
     """Gradient steps of this rank's clients: see engines/step_counter.py."""
@@ -101,6 +104,9 @@ class Hosted(Protocol):
 
     def take_delivery(self, slot: int, client: int, row: np.ndarray) -> None:
         """Keep a field of a client's message that the server made for this client alone; `row` is its bytes (b,)."""
+
+    def set_portions(self, ids: np.ndarray, portions: np.ndarray) -> None:
+        """Let clients make a part of their steps in the next round: `portions` (n, 2) of clients `ids` (n,)."""
 
     def digests(self) -> np.ndarray:
         """Return the sha256 of each hosted client's state, (n, 32) uint8."""

@@ -137,6 +137,20 @@ class OrderPerformer:
             return None
         return both[:table.size].reshape(table.shape), self._note_stop(both[table.size:].reshape(times.shape))
 
+    @performs(Order.PORTIONS)
+    def set_portions(self, ids: np.ndarray, portions: np.ndarray) -> None:
+        """Tell clients which part of their steps they make in the next round, wherever they train."""
+        self.hosted.set_portions(ids, portions)
+
+    @performs(Order.LOSSES, first_state=3)
+    def measure_losses(self, when: np.ndarray, ids: np.ndarray, changed: np.ndarray,
+                       *state: np.ndarray | Tensor) -> np.ndarray | None:
+        """Return the mean loss of some clients on their training samples."""
+        self.hosted.receive_shared(changed, state)
+        homes = self.homes[ids]
+        here = ids[homes == self.world.rank].tolist()
+        return self._gather_in_order(self.hosted.evaluator.measure_training_losses(int(when), here), homes)
+
     @performs(Order.TIMES)
     def times(self) -> np.ndarray | None:
         """Return the times of all ranks."""

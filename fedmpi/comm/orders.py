@@ -61,6 +61,10 @@ class Order(IntEnum):
     DISTANCES = 19
     # slot, ids, bytes of a row -> nothing: each client of ids receives its row of what RankPool.deliver was given
     DELIVER = 20
+    # ids, portions (n, 2) -> nothing: in the next TRAIN these clients make `made` of every `whole` of their steps
+    PORTIONS = 21
+    # round, ids, changed, *state -> mean loss on training samples of each client of ids (n,)
+    LOSSES = 22
 
 
 @dataclass(frozen=True)

@@ -100,6 +100,12 @@ class RankPool:
         self.call(Order.DELIVER, np.int64(slot), ids, np.int64(self.performer.outgoing.shape[1]))
         self.performer.outgoing = None
 
+    def measure_losses(self, when: int, ids: np.ndarray, shared: tuple[Tensor, ...]) -> np.ndarray:
+        """Return the mean loss of clients `ids` (n,), ascending, on their training samples before round `when`, (n,).
+        """
+        losses: np.ndarray = self.call(Order.LOSSES, np.int64(when), ids, *self.changed_fields(shared))
+        return losses
+
     def changed_fields(self, shared: tuple[Tensor, ...]) -> list[np.ndarray]:
         """Return which fields of the server's state changed since they were sent, (fields,) bool, and these fields.
         Those that are SERVER_ONLY are left out.

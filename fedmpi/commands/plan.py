@@ -56,10 +56,12 @@ def prepare_case(config_path: str | Mapping[str, object], overrides: Sequence[st
     from fedmpi.engines.engine_choice import choose_by_network
     from fedmpi.engines.loop import rehearse_loop
     from fedmpi.models.build import make_blank_samples
+    from fedmpi.server.attendance import check_attendance
     config = load_config(config_path, overrides)
     federation = Federation(prepare_federation(config.data, config.seed))
     method = build_method(config, federation, rehearse=True)
     refuse_engine(config, federation, method)
+    check_attendance(config, federation, method)
     shared, mine = method.init(federation.clients)
     sample = make_blank_samples(federation.shape, federation.dtype)
     up = rehearse_loop(method, shared, mine, sample)[1]
@@ -70,6 +72,7 @@ def prepare_case(config_path: str | Mapping[str, object], overrides: Sequence[st
 def make_plan(config_path: str | Mapping[str, object], overrides: Sequence[str] | Mapping[str, object],
               ranks: int) -> JsonObject:
     """Return the plan of a run on so many ranks as plain values. Raises BadInput."""
+    from fedmpi.commands.planned_time import plan_participation
     from fedmpi.preparation import format_settings
     case = prepare_case(config_path, overrides)
     config, federation, method, rehearsal = case.config, case.federation, case.method, rehearse_server(case)
@@ -83,7 +86,8 @@ def make_plan(config_path: str | Mapping[str, object], overrides: Sequence[str] 
             "clients": federation.clients, "samples": dict(zip(("train", "validation", "test"),
                                                                federation.counts.sum(0).tolist(), strict=True)),
             "train_samples": [int(federation.sizes.min()), int(federation.sizes.max())], "rounds": config.rounds,
-            "participants": list(find_participant_range(case)), "batch": config.train.batch,
+            "participants": list(find_participant_range(case)), "participation": plan_participation(case),
+            "batch": config.train.batch,
             "steps_per_round": count_expected_batches(case, federation.sizes), "patience": config.stop
             and config.stop.patience, "stages": [asdict(stage) for stage in made], "steps": count_final_steps(made),
             "mib_per_client_round": (down + up) / MIB, "mib_down": down / MIB, "mib_up": up / MIB,
@@ -104,7 +108,7 @@ def rehearse_server(case: Case) -> Rehearsal:
     from fedmpi.server.rounds import send_messages
     from fedmpi.server.sampling import draw_participants
     config, federation = case.config, case.federation
-    who = draw_participants(config, 0, federation.sizes)
+    who = draw_participants(config, 0, federation.sizes, measure=lambda ids: np.zeros(len(ids)))
     pool = make_blank_pool(config, federation, case.method, case.shared, case.mine, case.up)
     counted = pool.world
     assert isinstance(counted, Counting)

@@ -4,6 +4,7 @@ from __future__ import annotations
 import numpy as np
 
 from fedmpi.commands.planned_steps import describe_planned_steps
+from fedmpi.commands.planned_time import describe_participation, describe_simulated_time
 from fedmpi.json_values import JsonObject
 from fedmpi.text import MIB, format_columns, format_pairs
 
@@ -25,6 +26,7 @@ def format_plan(planned: JsonObject) -> str:
     return "\n\n".join([format_pairs([("method", f"{p['method']} {p['settings']}".strip()),
                                       ("model", describe_model(p)), ("data", describe_data(p)),
                                       ("federation", p["federation"]), ("rounds", describe_rounds(p)),
+                                      *list_participation(p["participation"]),
                                       ("steps", describe_planned_steps(p["stages"], p["rounds"])),
                                       ("bytes", describe_bytes(p)), ("on the wire", describe_wire(p)),
                                       ("evaluation", describe_evaluation(p)),
@@ -55,6 +57,12 @@ def describe_rounds(p: JsonObject) -> str:
     expected = "" if low == p["clients"] else "about "
     return (f"{p['rounds']}, each with {who} of {p['clients']} clients; local training draws {expected}"
             f"{p['steps_per_round']:,} batches of up to {p['batch']} samples a round")
+
+
+def list_participation(p: JsonObject) -> list[tuple[str, str]]:
+    """Return the lines on who takes part and in which simulated time; none if all is as by default."""
+    lines = [("taking part", describe_participation(p))] if p else []
+    return lines + ([("simulated", describe_simulated_time(p))] if "seconds" in p else [])
 
 
 def describe_bytes(p: JsonObject) -> str:

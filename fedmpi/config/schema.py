@@ -20,6 +20,7 @@ from fedmpi.errors import BadInput
 from fedmpi.faults import Attack, Faults
 from fedmpi.json_values import Json, JsonObject
 from fedmpi.own_code.failures import blame_own_code
+from fedmpi.participation import Availability, Stragglers, refuse_participation
 from fedmpi.settings import NO_SETTING, AtMost, Ge, Gt, Le, Lt, list_setting_names, make_settings, shorten_value
 from fedmpi.shipped import find_shipped, name_hint
 
@@ -128,6 +129,8 @@ class Config:
     comm: Comm = field(default_factory=Comm)
     state: StateSettings = field(default_factory=StateSettings)
     edge: Edge | None = None
+    availability: Availability | None = None
+    stragglers: Stragglers | None = None
     faults: Faults = field(default_factory=Faults)
     attack: Attack | None = None
     engine: Annotated[Literal["auto", "loop", "vmap"],
@@ -149,7 +152,8 @@ class Config:
 
 
 SECTIONS = {"data": Data, "train": Train, "evaluate": Evaluate, "stop": StopSettings, "checkpoint": Checkpoint,
-            "server": Server, "comm": Comm, "state": StateSettings, "edge": Edge, "faults": Faults, "attack": Attack}
+            "server": Server, "comm": Comm, "state": StateSettings, "edge": Edge, "availability": Availability,
+            "stragglers": Stragglers, "faults": Faults, "attack": Attack}
 NAMED = {"model": "models", "method": "methods"}      # sections of the form {name: ..., setting: ...}
 MUST_HAVE = {"models": "build", "methods": "client", "partitions": "assign"}
 
@@ -216,6 +220,8 @@ def resolve(values: JsonObject) -> Config:
     sections["data"] = dataclasses.replace(sections["data"], partition=chosen, source=source)
     config = dataclasses.replace(top, **sections)
     config.train.refuse_rounds(config.rounds)
+    if found := refuse_participation(config.stragglers, config.availability, config.edge is not None):
+        raise BadInput("\n".join(found))
     return config
 
 

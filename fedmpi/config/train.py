@@ -43,12 +43,19 @@ class Train:
                      "passes that a method counts in epochs are shortened in the same proportion"] = None
     participation: Annotated[float | tuple[float, float],
                              "share of clients that take part in a round, or a range to draw it from"] = 1.0
+    sampling: Annotated[Literal["uniform", "size", "loss"], "how participants are drawn: all clients alike, by their "
+                        "training samples, or those of the highest loss among candidates (power-of-choice)"] = "uniform"
+    candidates: Annotated[int | None, Ge(1), "clients whose losses sampling loss compares; none: twice as many as take "
+                          "part"] = None
 
     def __post_init__(self) -> None:
         low, high = self.participation if isinstance(self.participation, tuple) else (self.participation,) * 2
         if not 0 < low <= high <= 1:
             shown = low if low == high else [low, high]
             raise ValueError(f"participation = {shown}: a share in (0, 1] or a range [low, high] of such")
+        if self.candidates and self.sampling != "loss":
+            raise ValueError(f"candidates = {self.candidates}: sampling {self.sampling} compares no losses; set "
+                             "sampling to loss, or leave candidates out")
         self._refuse_optimizer()
         self._refuse_schedule()
         if len(set(self.augment)) < len(self.augment):

@@ -38,6 +38,16 @@ class Augmentation(NamedTuple):
 NO_AUGMENTATION = Augmentation()
 
 
+class Portion(NamedTuple):
+    """The part of its steps that a client makes if it has no time for all (`stragglers.late: partial`)."""
+    made: int
+    whole: int
+
+    def shorten(self, steps: int) -> int:
+        """Return how many of these steps are made: at least one, if there are any."""
+        return min(steps, max(1, steps * self.made // self.whole))
+
+
 class LocalTraining(NamedTuple):
     """The settings of the local training of one round."""
     seed: int
@@ -52,6 +62,7 @@ class LocalTraining(NamedTuple):
     optimizer: Optimizer = PLAIN_SGD
     smoothing: float = 0.  # of labels, while a network is trained
     augmentation: Augmentation = NO_AUGMENTATION
+    portion: Portion | None = None      # of one client; None: all steps are made
 
 
 class BatchPlan(NamedTuple):
@@ -124,7 +135,8 @@ def stack_noise(noise: Iterator[np.ndarray], steps: int) -> np.ndarray:
 
 def count_local_steps(local: LocalTraining, n: Count) -> Count | int:
     """Return how many steps a client with n samples takes; a tensor of several n gives a tensor."""
-    return local.epochs * -(-n // local.batch) if local.steps is None else local.steps
+    steps = local.epochs * -(-n // local.batch) if local.steps is None else local.steps
+    return steps if local.portion is None else local.portion.shorten(steps)
 
 
 def choose_steps_at_once(shape: tuple[int, ...], steps: int, device: torch.device) -> int:

@@ -19,6 +19,7 @@ from torch.func import vmap
 
 from fedmpi.engines import batch_plan
 from fedmpi.engines.augmentation import change_images, draw_changes
+from fedmpi.engines.cohort_steps import CohortSteps
 from fedmpi.engines.cuda_graphs import StepRecorder
 from fedmpi.engines.gradients import (
     Loss,
@@ -47,7 +48,7 @@ def do_nothing() -> None:
 
 
 @dataclass(frozen=True)
-class Cohort:
+class Cohort(CohortSteps):
     """The training data of c clients, padded to whole blocks, as many as the largest has."""
     x: Tensor              # (c, s, ...) as stored, or features
     y: Tensor              # (c, s), or (c, s, 1 + classes) with logits beside the labels, see losses.attach_logits
@@ -59,13 +60,22 @@ class Cohort:
     check: Callable[[], None] = do_nothing      # called before every step; it raises if training is to end
     counter: StepCounter = NO_COUNTER
     model: Model | None = None      # the run's network; None: only what needs none is asked for
+    # the part of its steps that each client makes, None for all; (): all clients make all
+    portions: tuple[batch_plan.Portion | None, ...] = ()
+
+    def reorder(self, order: Tensor) -> Cohort:
+        """Return the same clients in another order (c,), to train them; only `subset` needs larger ones first."""
+        at = order.tolist()
+        pick = [tuple(values[i] for i in at) for values in (self.sizes, self.clients, self.portions)]
+        return dataclasses.replace(self, x=self.x[order], y=self.y[order], sizes=pick[0], clients=pick[1],
+                                   portions=pick[2])
 
     def plans(self) -> tuple[Tensor, Tensor, list[int]]:
         """Return positions and weights of all batches, (steps, c, b), and how many clients are active in each step.
 
         Weights are 1 / (samples of the batch), and 0 for padding."""
-        drawn = [batch_plan.draw_batches(self.local, i, self.stream, n)
-                 for i, n in zip(self.clients, self.sizes, strict=True)]
+        drawn = [batch_plan.draw_batches(local, i, self.stream, n)
+                 for local, i, n in zip(self.list_locals(), self.clients, self.sizes, strict=True)]
         steps = [len(p.count) for p in drawn]
         both = np.zeros((max(steps), len(drawn), self.local.batch + 1), np.int32)      # one copy to the device
         for i, p in enumerate(drawn):
@@ -130,7 +140,7 @@ class Cohort:
 
     def noises(self, shape: tuple[int, ...]) -> Iterator[Tensor]:
         """Yield the noise of each step's batches, (k, b, *shape), for the first k clients."""
-        steps = [batch_plan.count_local_steps(self.local, n) for n in self.sizes]
+        steps = self.count_steps()
         at_once = batch_plan.choose_steps_at_once((len(steps), self.local.batch, *shape), max(steps), self.y.device)
         drawn = [batch_plan.draw_noise(self.local, i, self.stream, shape) for i in self.clients]
         for begin in range(0, max(steps), at_once):
@@ -185,15 +195,14 @@ class Cohort:
         blocks = zip(members.split(SAMPLES_PER_BLOCK, 1), outputs.split(SAMPLES_PER_BLOCK, 1), strict=True)
         return sum(m.transpose(1, 2) @ o for m, o in blocks)      # block by block, as in mean_loss
 
-    def count(self, going: Tensor | None = None) -> None:
-        """Count the steps of the clients' training; with flags `going` (c,), only those of clients that go on."""
-        flags = [True] * len(self.sizes) if going is None else going.tolist()
-        self.counter.add(self.local.kind, sum(batch_plan.count_local_steps(self.local, n) for n, counts in
-                                              zip(self.sizes, flags, strict=True) if counts))
-
     def descend(self, net: Net | Loss, w: Tensor, options: StepOptions, only: slice | None, args: Sequence[Tensor],
                 noise: tuple[int, ...] | None) -> Tensor | tuple[Tensor, Tensor]:
         """Train c clients from w (c, d); the options' centres are (c, p), their strengths (c,)."""
+        if (order := self.sort_by_steps()) is not None:
+            options = options.with_tensors([t[order] for t in options.tensors(w)])
+            found = self.reorder(order).descend(net, w[order], options, only, [t[order] for t in args], noise)
+            back = order.argsort()
+            return found[back] if isinstance(found, Tensor) else (found[0][back], found[1][back])
         work = allocate_rows(w).copy_(w) if w.is_cuda else w.clone(memory_format=torch.contiguous_format)
         if is_empty(only):
             return options.unmoved(work)
@@ -217,6 +226,9 @@ class Cohort:
     def scan(self, step: Callable[..., tuple[Tensor, ...]], state: tuple[Tensor, ...],
              streams: Sequence[int] = (), optimize: bool = False) -> tuple[Tensor, ...]:
         """Apply step(state, grad, ...) -> state to all batches; state is a tuple of tensors (c, ...)."""
+        if (order := self.sort_by_steps()) is not None:
+            found = self.reorder(order).scan(step, tuple(t[order] for t in state), streams, optimize)
+            return tuple(t[order.argsort()] for t in found)
         state = tuple(t.clone() for t in state)
         draws = (self, *(dataclasses.replace(self, stream=stream) for stream in streams))
         mover = make_mover(state[0], self.local) if optimize else None

@@ -31,6 +31,8 @@ class RoundWork(NamedTuple):
     """What a client computes in a round."""
     trained: int      # samples that went forward and backward
     passed: int       # samples that only went forward
+    # of each part of the training, one after another
+    steps: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -42,6 +44,8 @@ class DryRunData(LoopData):
     count: int = 1
     spent: list[int] = field(default_factory=lambda: [0, 0])
     made: Counter[str] = field(default_factory=Counter)
+    # of each training, in the order in which they were made
+    parts: list[int] = field(default_factory=list)
 
     @property
     def n(self) -> int:
@@ -62,6 +66,7 @@ class DryRunData(LoopData):
         """Count the steps and samples of one training."""
         self.spent[0] += self.count_samples()
         self.made[self.local.kind] += self.steps
+        self.parts.append(self.steps)
 
     def note_loss(self, net: Net | Loss) -> None:
         """Do nothing: it does not matter here what is differentiated."""
@@ -124,7 +129,8 @@ def dry_run(function: Callable[..., State], method: Method, shared: State, mine:
 def count_round_work(method: Method, shared: State, mine: State, blank: Tensor, n: int,
                      local: LocalTraining) -> RoundWork:
     """Return what a round of a client with n samples computes."""
-    return RoundWork(*dry_run(method.client, method, shared, mine, blank, n, local).spent)
+    data = dry_run(method.client, method, shared, mine, blank, n, local)
+    return RoundWork(data.spent[0], data.spent[1], tuple(data.parts))
 
 
 def count_steps_by_kind(method: Method, shared: State, mine: State, blank: Tensor, n: int,

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
     from fedmpi.config.schema import Config
     from fedmpi.context import RankContext
-    from fedmpi.engines.batch_plan import LocalTraining
+    from fedmpi.engines.batch_plan import LocalTraining, Portion
     from fedmpi.engines.gpu_card import MemoryLimits
     from fedmpi.engines.step_counter import StepCounter
     from fedmpi.method import Method, State
@@ -36,6 +36,8 @@ class ClientGroup(Protocol):
     clients: list[int]
     # what the server addressed to clients for this round
     messages: dict[int, State]
+    # the part of its steps that a client makes in this round; all, if it is not here
+    portions: dict[int, Portion]
 
     @property
     def store(self) -> StateReader:

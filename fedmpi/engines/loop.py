@@ -278,7 +278,8 @@ class Loop:
             group.context.client = client
             seed_generators(hash((local.seed, local.round, client)) % 2**63)      # networks with dropout draw from it
             x, y = group.training(client)
-            data = LoopData(x, y, client, local, message=group.messages.get(client), counter=group.counter,
+            own = local._replace(portion=group.portions.get(client))
+            data = LoopData(x, y, client, own, message=group.messages.get(client), counter=group.counter,
                             model=group.method.model)
             yield client, function(shared, group.store.read(client), data)
 

@@ -91,6 +91,11 @@ class VmapData(RoundSettings):
         return self.cohort.local
 
     @property
+    def steps(self) -> int | Tensor:
+        """Return the number of steps of one training (an int or 0-d)."""
+        return OutsideVmap.apply(lambda n: self.cohort.steps, self.n) if any(self.cohort.portions) else super().steps
+
+    @property
     def class_counts(self) -> Tensor:
         """Return the number of samples of each class, (c,)."""
         return OutsideVmap.apply(lambda n: self.cohort.class_counts(), self.n)
@@ -251,10 +256,9 @@ class Vmap:
                   local: batch_plan.LocalTraining) -> list[tuple[int, State]]:
         group.context.client = clients[0] if len(clients) == 1 else clients
         x, y = zip(*(group.training(c) for c in clients), strict=True)
-        cohort = Cohort(pad_samples(x), pad_samples(y), tuple(map(len, y)), tuple(clients), local, graphs=self.graphs,
-                        check=group.check_grace, counter=group.counter, model=group.method.model)
-        messages = [group.messages.get(c) for c in clients]
-        model = group.method.model
+        cohort = Cohort(pad_samples(x), pad_samples(y), tuple(map(len, y)), tuple(clients), local, 0, self.graphs,
+                        group.check_grace, group.counter, group.method.model, tuple(map(group.portions.get, clients)))
+        messages, model = [group.messages.get(c) for c in clients], group.method.model
         if self.unfolded is None and cohort.x.is_cuda:
             self.unfolded = convolutions.choose_unfolded(model, x[0][:1], local.batch, len(clients))
         with convolutions.use_unfolded(model, self.unfolded or ()):

@@ -62,6 +62,7 @@ class CFL(Method):
     judged_by = "the model of its cluster (after local training: w_i)"
     serves_newcomers = "the model of the cluster of least training loss"
     supports_local_batchnorm = False
+    needs_full_work = "compares the lengths of updates, which are shorter after fewer steps"
 
     def init(self, n: int) -> tuple[Shared, Nothing]:
         models = self.model.start.repeat(self.M, 1)

@@ -22,6 +22,7 @@ from fedmpi.json_values import JsonObject
 from fedmpi.method import Method, Participants, State
 from fedmpi.progress import Progress
 from fedmpi.server import selection
+from fedmpi.server.attendance import Attendance, Attending
 from fedmpi.server.edge_cost import EdgeLedger
 from fedmpi.server.metrics import (
     compute_embedding,
@@ -75,36 +76,54 @@ class Books:
         return EdgeLedger(self.config.edge, self.method, self.federation, get_local_training(self.config, 0),
                           self.config.rounds)
 
+    @cached_property
+    def attendance(self) -> Attendance:
+        """Return what draws participants and keeps their simulated time."""
+        return Attendance(self.config, self.method, self.federation, self.edge)
+
     def count_steps(self, times: np.ndarray, trained: Participants) -> JsonObject:
         """Return the gradient steps of a client, in this round and so far."""
         return self.state.steps.add_round(times, len(trained.ids), len(self.federation.sizes))
 
-    def describe_round(self, asked: Participants, trained: Participants, who: Participants) -> JsonObject:
+    def describe_round(self, asked: Participants, trained: Participants, who: Participants,
+                       attending: Attending | None = None) -> JsonObject:
         """Return what the server found in a round, what its participants spent, and who did not get through.
 
         Args:
             asked: the participants.
-            trained: those of them that were not lost.
-            who: those of them whose updates the server took."""
+            trained: those of them that were in time and not lost.
+            who: those of them whose updates the server took.
+            attending: who was in time; None: all."""
         state = self.state
         facts: JsonObject = dict(who.facts)
         if "clusters" in facts:
             facts |= state.groups.update(who.ids, np.asarray(facts.pop("clusters")), facts.pop("k"))
         facts |= state.groups.summarise(who.ids, who.each)
-        missing, text = self.config.faults.missing(asked, trained, who)
-        if text:
-            self.progress.note(text)
+        missing, text = self.config.faults.missing(attending.in_time if attending else asked, trained, who)
+        for line in filter(None, [attending.describe() if attending else "", text]):
+            self.progress.note(line)
         down, up = self.method.traffic(state.shared, self.up)
         # What is lost was not sent.
         moved = down + up * np.isin(asked.ids, trained.ids)
-        return facts | missing | self._edge_costs(asked, moved) | {
-            "participants": len(asked.ids), "mib_per_client_round": float(moved.mean()) / MIB}
+        return facts | missing | self._edge_costs(asked, moved, attending.made if attending else 1.) | {
+            "participants": len(asked.ids), "mib_per_client_round": float(moved.mean()) / MIB if len(moved) else 0.}
 
-    def _edge_costs(self, who: Participants, nbytes: np.ndarray) -> JsonObject:
-        """Return the mean time and energy of a participant's round at the edge; {} without `edge`."""
-        spent = self.edge.spent(who, nbytes)
+    def describe_time(self, attending: Attending) -> JsonObject:
+        """Return who was too late in a round, and its simulated time, which is added to that of the run."""
+        if self.attendance.clock is None:
+            return attending.facts
+        self.state.simulated_seconds += attending.seconds
+        return {**attending.facts, "simulated_seconds_round": attending.seconds,
+                "simulated_seconds": self.state.simulated_seconds}
+
+    def _edge_costs(self, who: Participants, nbytes: np.ndarray, made: np.ndarray | float) -> JsonObject:
+        """Return the mean time and energy of a participant's round at the edge; {} without `edge`.
+
+        Args:
+            made: which part of its steps each participant makes."""
+        spent = self.edge.spent(who, nbytes, made)
         self.columns |= {name: self._column(who.ids, values) for name, values in spent.items()}
-        return {name: float(values.mean()) for name, values in spent.items()}
+        return {name: float(values.mean()) if len(values) else 0. for name, values in spent.items()}
 
     def _column(self, ids: np.ndarray, values: np.ndarray) -> np.ndarray:
         """Return values of some clients as a column of all, (N, ...), with nan for the others."""

@@ -9,7 +9,7 @@ import numpy as np
 from fedmpi.data.federation import Federation
 from fedmpi.edge import Edge
 from fedmpi.engines.batch_plan import LocalTraining
-from fedmpi.engines.dry_run import RoundWork, count_round_work
+from fedmpi.engines.dry_run import RoundWork, count_round_work, dry_run
 from fedmpi.method import Method, Participants, State
 from fedmpi.models.build import make_blank_samples
 
@@ -32,16 +32,23 @@ class EdgeLedger:
     # by stage and number of a client's training samples
     known: dict[tuple[int, int], RoundWork] = field(default_factory=dict)
 
-    def spent(self, who: Participants, nbytes: np.ndarray | int) -> dict[str, np.ndarray]:
+    def spent(self, who: Participants, nbytes: np.ndarray | int, made: np.ndarray | float = 1.
+              ) -> dict[str, np.ndarray]:
         """Return seconds and joules of each participant by name, (n,) each; {} without `edge`.
 
         Args:
-            nbytes: what each participant sends and receives."""
+            nbytes: what each participant sends and receives.
+            made: which part of its steps each makes."""
         if self.edge is None:
             return {}
+        works = self.works_of(who)
+        return self.edge.spent(made * np.array([work.trained for work in works]), [work.passed for work in works],
+                               nbytes)
+
+    def works_of(self, who: Participants) -> list[RoundWork]:
+        """Return what the round of each participant would compute, (n,)."""
         stage = self.stage_of(who.round)
-        trained, passed = zip(*(self.work_of(stage, int(n)) for n in np.asarray(who.sizes)), strict=True)
-        return self.edge.spent(trained, passed, nbytes)
+        return [self.work_of(stage, int(n)) for n in who.sizes]
 
     @cached_property
     def ends(self) -> np.ndarray:
@@ -61,6 +68,16 @@ class EdgeLedger:
             sample = make_blank_samples(self.federation.shape, self.federation.dtype)
             self.known[stage, n] = count_round_work(self.method, shared, mine, sample, n, self.local)
         return self.known[stage, n]
+
+    def count_loss_work(self, n: int) -> RoundWork:
+        """Return what it takes a client with n samples to tell its loss: forward passes, for the weights that it is
+        judged by (before they are adapted) and over them."""
+        shared, mine = self.first()
+        passed = n
+        if self.method.unadapted(shared, mine) is None:
+            sample = make_blank_samples(self.federation.shape, self.federation.dtype)
+            passed += dry_run(self.method.personal, self.method, shared, mine, sample, n, self.local).spent[1]
+        return RoundWork(0, passed)
 
     def first(self) -> tuple[State, State]:
         """Return the first Shared and Mine. They may be large, so they are not kept."""

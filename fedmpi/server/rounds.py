@@ -19,11 +19,12 @@ from fedmpi.data.federation import Federation
 from fedmpi.errors import CallbackError, FedmpiError
 from fedmpi.method import Method, Participants, State
 from fedmpi.progress import Progress
+from fedmpi.server.attendance import Attending
 from fedmpi.server.books import Books
 from fedmpi.server.on_disk_error import Storage
 from fedmpi.server.returned import refuse_other_state
 from fedmpi.server.run_state import RunState
-from fedmpi.server.sampling import choose_addressed, draw_participants
+from fedmpi.server.sampling import choose_addressed
 from fedmpi.server.saving import CheckpointWriter
 from fedmpi.server.state_check import name_method_in_errors, refuse_bad_message, refuse_non_finite
 from fedmpi.slurm.deadline import Deadline
@@ -106,18 +107,29 @@ class Run:
         """Run round t, as in the picture; its facts enter the books, and its measures if it is evaluated."""
         begin, state, world, judge = time.perf_counter(), self.state, self.pool.world, self.evaluates(t)
         sent, received = world.sent, world.received
-        asked = draw_participants(self.config, t, self.federation.sizes)
+        attending = self.attend(t)
+        asked = attending.asked
         moved = self.move_clients(self.config.rounds - t)
-        trained = self.config.faults.arriving(asked)
+        trained = self.config.faults.arriving(attending.in_time)
         who = self.exchange(trained, judge)
         state.round = t + 1
         table, times = self.measure(judge)
-        facts = self.books.describe_round(asked, trained, who) | self.pace.record(times, trained) | {
-            "clients_moved": moved, **self.books.count_steps(times, trained),
+        facts = self.books.describe_round(asked, trained, who, attending) | self.pace.record(times, trained) | {
+            **self.books.describe_time(attending), "clients_moved": moved, **self.books.count_steps(times, trained),
             "bytes_sent_by_server": world.sent - sent, "bytes_received_by_server": world.received - received,
             **describe_memory(self.pool.peak_memory)}
         state.seconds += time.perf_counter() - begin
         self.books.enter(table, facts | {"seconds": state.seconds})
+
+    def attend(self, t: int) -> Attending:
+        """Draw the participants of round t, and tell the ranks who of them has no time for all steps."""
+        state = self.state
+        attending = self.books.attendance.attend(t, state.simulated_seconds, self.method.traffic(state.shared, self.up),
+                                                 lambda ids: self.pool.measure_losses(t, ids, state.shared))
+        ids, portions = attending.portions
+        if len(ids):
+            self.pool.call(Order.PORTIONS, ids, portions)
+        return attending
 
     def exchange(self, who: Participants, judge: bool) -> Participants:
         """Let the server address the participants and take what they send. Return whose updates it took.
@@ -164,8 +176,10 @@ class Run:
         Raises:
             FedmpiError: if no update can be used."""
         if (ids := self.method.warm_up_participants(len(self.federation.sizes), self.config.seed)) is not None:
-            who = self.exchange(Participants(ids, self.federation.sizes[ids], -1, self.config.seed,
-                                             len(self.federation.sizes)), judge=False)
+            asked = Participants(ids, self.federation.sizes[ids], -1, self.config.seed, len(self.federation.sizes))
+            self.state.simulated_seconds = self.books.attendance.time_warm_up(
+                asked, self.method.traffic(self.state.shared, self.up))
+            who = self.exchange(asked, judge=False)
             if not len(who.ids):
                 raise FedmpiError(f"no update of clients {ids.tolist()}, which train before round 1, can be used, and "
                                   f"{self.method.title} cannot begin; lower train.lr, or look at their data")

@@ -1,6 +1,8 @@
 """Sampling of the clients that take part in a round."""
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 
 from fedmpi.config.schema import Config
@@ -10,17 +12,58 @@ from fedmpi.method import Participants
 PARTICIPANTS_STREAM = 0x9A27
 
 
-def draw_participants(config: Config, t: int, sizes: np.ndarray) -> Participants:
-    """Draw the participants of round t, at least one, by (seed, t) alone.
+def draw_participants(config: Config, t: int, sizes: np.ndarray, available: np.ndarray | None = None,
+                      measure: Callable[[np.ndarray], np.ndarray] | None = None) -> Participants:
+    """Draw the participants of round t by (seed, t) and what is given here: at least one, if anybody is available.
 
     Args:
-        sizes: training samples of each client, (N,)."""
+        sizes: training samples of each client, (N,).
+        available: which clients can take part, (N,) bool; None: all.
+        measure: returns the losses (d,) of clients, ascending numbers (d,), for sampling loss."""
     share, n = config.train.participation, len(sizes)
     generator = np.random.default_rng((config.seed, t, PARTICIPANTS_STREAM))
     if isinstance(share, tuple):
         share = generator.uniform(*share)
-    ids = np.sort(generator.choice(n, max(1, round(share * n)), replace=False)).astype(np.int64)
+    there = np.arange(n) if available is None else np.flatnonzero(available)
+    count = min(max(1, round(share * n)), len(there))
+    if config.train.sampling == "size":
+        chosen = draw_by_size(sizes[there], count, generator)
+    elif config.train.sampling == "loss" and count:
+        assert measure is not None
+        d = min(config.train.candidates or 2 * count, len(there))
+        drawn = generator.choice(len(there), d, replace=False, p=sizes[there] / sizes[there].sum())
+        candidates = there[np.sort(drawn)].astype(np.int64)
+        chosen = np.searchsorted(there, choose_highest(candidates, measure(candidates), count))
+    else:
+        chosen = generator.choice(len(there), count, replace=False)
+    ids = np.sort(there[chosen]).astype(np.int64)
     return Participants(ids, sizes[ids], t, config.seed, n)
+
+
+def draw_by_size(sizes: np.ndarray, count: int, generator: np.random.Generator) -> np.ndarray:
+    """Return the positions of `count` clients, each drawn with a probability proportional to its samples: systematic
+    sampling in a random order (Madow 1949). A client for which that would exceed 1 is always drawn.
+
+    Args:
+        sizes: training samples of each, (n,)."""
+    certain = np.zeros(len(sizes), bool)
+    while True:
+        left, others = count - certain.sum(), sizes[~certain].sum()
+        chances = np.where(certain | (others == 0), 0., left * sizes / max(others, 1))
+        if not (chances >= 1).any():
+            break
+        certain |= chances >= 1
+    order = generator.permutation(np.flatnonzero(~certain))
+    marks = generator.random() + np.arange(left)
+    # rounding must not push the last mark beyond the last client
+    places = np.minimum(np.searchsorted(chances[order].cumsum(), marks, side="right"), len(order) - 1)
+    return np.concatenate([np.flatnonzero(certain), order[places]])
+
+
+def choose_highest(ids: np.ndarray, losses: np.ndarray, count: int) -> np.ndarray:
+    """Return the `count` clients of `ids` (d,) whose losses (d,) are highest; of equals the lower numbers, and those
+    that are not finite first."""
+    return ids[np.argsort(-np.nan_to_num(losses, nan=np.inf), kind="stable")[:count]]
 
 
 def choose_addressed(config: Config, sizes: np.ndarray, who: Participants, judge: bool) -> Participants:

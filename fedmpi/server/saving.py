@@ -15,6 +15,7 @@ from fedmpi.comm.rank_pool import RankPool
 from fedmpi.config.schema import Config, to_plain
 from fedmpi.data.federation import Federation
 from fedmpi.errors import BadInput
+from fedmpi.json_values import JsonObject
 from fedmpi.method import nbytes
 from fedmpi.progress import Progress
 from fedmpi.server.run_state import RunState
@@ -39,6 +40,8 @@ class CheckpointWriter:
     state: RunState
     # GPUs at work, see engines/gpu_card.py
     gpus: list[str] = field(default_factory=list)
+    # what else its books hold
+    facts: JsonObject = field(default_factory=dict)
     # when the last checkpoint of this start was begun, or the start itself
     last_begun: float = field(default_factory=time.perf_counter)
     # seconds that the slowest checkpoint of this start took
@@ -64,7 +67,8 @@ class CheckpointWriter:
         self.last_begun, self.last_round = begin, state.round
         ids = np.flatnonzero(self.pool.call(Order.TOUCHED)).astype(np.int64)
         shared = {name: copy_to_numpy(value).copy() for name, value in zip(state.fields, state.shared, strict=True)}
-        books = {"seconds": state.seconds, "history": self.folder.history.chain,
+        books = {"seconds": state.seconds, "simulated_seconds": state.simulated_seconds, **self.facts,
+                 "history": self.folder.history.chain,
                  "clusters": state.groups.last.tolist(), "gpus": self.gpus, "steps": state.steps.saved(),
                  "each": {n: v.tolist() for n, v in state.groups.each.items()}}
         snapshot = checkpoint.Snapshot(
@@ -121,6 +125,7 @@ class CheckpointWriter:
         state.shared = type(state.shared)(*(torch.from_numpy(snapshot.shared[name]) for name in state.fields))
         state.round, state.metrics = snapshot.round, snapshot.metrics
         state.seconds, state.steps = snapshot.books["seconds"], StepTotals.of(snapshot.books.get("steps"))
+        state.simulated_seconds = snapshot.books.get("simulated_seconds", 0.)
         state.groups.last = np.array(snapshot.books["clusters"], np.int64)
         state.groups.each = {name: np.array(v, float) for name, v in snapshot.books.get("each", {}).items()}
         self.pool.call(Order.RESTORE, np.frombuffer(str(path).encode(), np.uint8), snapshot.ids)

@@ -205,7 +205,9 @@ def check_same(snapshot: Snapshot, config: JsonObject, federation: str) -> None:
     then, now = (flatten_section(add_missing_settings(json.loads(checkpoint_json(c))))
                  for c in (snapshot.config, config))
     # a cosine ends with the last round, so that the rates of all rounds depend on their number
-    fixed = ("rounds",) if now.get("train.schedule") == "cosine" else ()
+    fixed = ["rounds"] if now.get("train.schedule") == "cosine" else []
+    # bandwidth, and perhaps cycles, decide who is in time
+    fixed += [key for key in {**then, **now} if key.partition(".")[0] == "edge"] if depends_on_time(now) else []
     problems = [f"{key} is {then.get(key, '(not set)')} in the checkpoint and {now.get(key, '(not set)')} now"
                 for key in {**then, **now}
                 if (key in fixed or not is_free(key)) and then.get(key, ABSENT) != now.get(key, ABSENT)]
@@ -231,6 +233,14 @@ def warn_of_another_gpu(snapshot: Snapshot, gpus: list[str]) -> list[str]:
     return [] if then == gpus else [
         f"the checkpoint was written on {'; '.join(then) or 'CPUs'}, and this run is on {'; '.join(gpus) or 'CPUs'}: "
         "the last bits may differ, and with them the digest"]
+
+
+def depends_on_time(config: dict[str, object]) -> bool:
+    """Say whether simulated time decides who takes part, or how much work a client does.
+
+    Args:
+        config: the settings by dotted path."""
+    return config.get("stragglers.deadline") is not None or config.get("availability.unit") == "seconds"
 
 
 def is_free(key: str) -> bool:

@@ -16,7 +16,8 @@ ADDED_SETTINGS = {
     "train.optimizer": "sgd", "train.nesterov": False, "train.weight_decay": 0., "train.clip_norm": None,
     "train.schedule": "constant", "train.milestones": [], "train.step_factor": .1, "train.warm_up": 0,
     "train.label_smoothing": 0., "train.augment": [], "train.padding": 4,
-    "data.new_clients": 0, "data.task": "classification", "evaluate.measures": [], "model.start": None}
+    "data.new_clients": 0, "data.task": "classification", "evaluate.measures": [], "model.start": None,
+    "train.sampling": "uniform", "train.candidates": None, "availability": None, "stragglers": None}
 # Those that runs with data.partition=natural do not have.
 ADDED_TO_NATURAL = {"split": "given"}
 
@@ -27,6 +28,8 @@ def add_missing_settings(settings: JsonObject) -> JsonObject:
     for path, value in ADDED_SETTINGS.items():
         name, _, setting = path.partition(".")
         section = found.get(name)
+        if not setting:
+            found.setdefault(name, value)
         # networks of one's own have only the settings that they declare
         if isinstance(section, dict) and (name != "model" or section.get("name") in list_built_in("models")):
             found[name].setdefault(setting, value)

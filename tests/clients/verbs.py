@@ -30,6 +30,7 @@ class Bench:
         self.model, self.federation = (cnn if image else mlp)().to(device), Digits(sizes, image=image)
         self.context = RankContext()
         self.method, self.clients, self.messages = SimpleNamespace(model=self.model), list(range(len(sizes))), {}
+        self.portions = {}
         start, generator = self.model.start, torch.Generator().manual_seed(1)
         self.counter = StepCounter()
         self.store = StateStore(Mine(start, torch.tensor(.5, device=device)))

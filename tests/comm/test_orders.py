@@ -102,10 +102,10 @@ def test_numbers_of_orders():
     assert {order.name: int(order) for order in Order} == {
         "STOP": 0, "TRAIN": 1, "SUM": 2, "SUM_BY": 3, "GATHER": 4, "JUDGE": 5, "DIGEST": 6, "TOUCHED": 7, "STATE": 8,
         "RESTORE": 9, "TIMES": 10, "ENGINE": 11, "PROBE": 12, "MESSAGE": 13, "MOVE": 14, "DISMISS": 15, "MIDDLE_BY": 16,
-        "PROBE_LAYERS": 17, "LAYERS": 18, "DISTANCES": 19, "DELIVER": 20}
+        "PROBE_LAYERS": 17, "LAYERS": 18, "DISTANCES": 19, "DELIVER": 20, "PORTIONS": 21, "LOSSES": 22}
     assert HEADER_BYTES == 8192 and set(HANDLERS) == set(Order)
     assert {int(order): found.first_state for order, found in HANDLERS.items() if found.first_state is not None} == {
-        1: 5, 5: 2, 12: 1}
+        1: 5, 5: 2, 22: 3, 12: 1}
 
 
 def test_participants_train_at_their_homes_and_those_with_bad_updates_are_left_out():

@@ -148,7 +148,7 @@ def test_a_folder_without_settings_is_no_run(tmp_path):
     found = run_status.flatten_settings(settings)
     # Settings that came later get the values that stand for what was done then.
     assert (found["train.lr"], found["seed"], found["train.optimizer"]) == (.001, 2, "sgd")
-    assert {key.partition(".")[0] for key in found} == {"train", "seed"}
+    assert {key.partition(".")[0] for key in found} == {"train", "seed", "availability", "stragglers"}
 
 
 def test_settings_of_several_runs():

@@ -1,0 +1,85 @@
+"""The measures of runs, finished or not, in a store of MLflow, made from metrics.jsonl.
+
+A run folder is found again by its path, and only rounds that MLflow does not have yet are added: a run that was
+stopped and resumed has every round once."""
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from fedmpi.commands.tensorboard import find_start_time, list_scalars
+from fedmpi.errors import BadInput
+from fedmpi.storage import run_status
+from fedmpi.storage.atomic import report_failed_writes
+
+if TYPE_CHECKING:
+    from mlflow.tracking import MlflowClient
+
+EXPERIMENT = "fedmpi"
+# By this tag a run folder is found again; the next one holds the last round that was written.
+FOLDER_TAG, ROUND_TAG = "fedmpi.folder", "fedmpi.round"
+# MLflow takes so many measures and so many settings at once, and values of so many characters.
+METRICS_AT_ONCE, PARAMETERS_AT_ONCE, MAX_VALUE = 1000, 100, 500
+
+
+def write_to_store(folders: list[Path], to: str) -> str:
+    """Write run folders to a store; returns what to tell the user. Raises BadInput and StorageError.
+
+    Args:
+        to: a folder, or the address of a tracking server or a data base."""
+    address = to if "://" in to else Path(to).resolve().as_uri()
+    for folder in folders:
+        run_status.read_settings(folder)      # or refuse what is no run
+    client = open_store(address)
+    known = client.get_experiment_by_name(EXPERIMENT)
+    with report_failed_writes(Path(to)):
+        experiment = client.create_experiment(EXPERIMENT) if known is None else known.experiment_id
+        for folder in folders:
+            add_rounds(client, experiment, folder)
+    return f"mlflow ui --backend-store-uri {address}"
+
+
+def open_store(address: str) -> MlflowClient:
+    """Return what writes to the store. Raises BadInput where MLflow is not installed, or refuses the address."""
+    # MLflow 3 has stopped developing folders of files, and asks for this
+    os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")
+    try:
+        from mlflow.exceptions import MlflowException
+        from mlflow.tracking import MlflowClient
+    except ImportError:
+        raise BadInput("fedmpi mlflow needs a package that is not installed: pip install 'fedmpi[mlflow]'") from None
+    try:
+        return MlflowClient(tracking_uri=address)
+    except (MlflowException, ImportError, OSError) as error:
+        raise BadInput(f"--to {address}: MLflow cannot use it ({str(error).splitlines()[0]}); give another folder or "
+                       "address") from None
+
+
+def add_rounds(client: MlflowClient, experiment: str, folder: Path) -> None:
+    """Write the rounds of a run folder that the store does not have."""
+    from mlflow.entities import Metric, Param
+    place = str(folder.resolve())
+    found = client.search_runs([experiment], f"tags.`{FOLDER_TAG}` = '{place}'", max_results=1)
+    begin, outcome = find_start_time(folder), run_status.read_outcome(folder)
+    if found:
+        run, last = found[0].info.run_id, int(found[0].data.tags[ROUND_TAG])
+    else:
+        run = client.create_run(experiment, int(1000 * begin), {FOLDER_TAG: place, ROUND_TAG: "0"},
+                                folder.resolve().name).info.run_id
+        last = 0
+        settings = run_status.flatten_settings(run_status.read_settings(folder)).items()
+        parameters = [Param(name, str(value)[:MAX_VALUE]) for name, value in settings]
+        for at in range(0, len(parameters), PARAMETERS_AT_ONCE):
+            client.log_batch(run, params=parameters[at:at + PARAMETERS_AT_ONCE])
+    for line in run_status.read_metrics(folder):
+        if line["round"] <= last:
+            continue
+        metrics = [Metric(name.replace("/", "."), float(value), int(1000 * (begin + line["seconds"])), line["round"])
+                   for name, value in list_scalars(line).items()]
+        for at in range(0, len(metrics), METRICS_AT_ONCE):
+            client.log_batch(run, metrics=metrics[at:at + METRICS_AT_ONCE])
+        client.set_tag(run, ROUND_TAG, str(line["round"]))
+    if outcome.result:
+        client.set_tag(run, "digest", outcome.result["digest"])
+        client.set_terminated(run, "FINISHED")

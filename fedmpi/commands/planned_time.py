@@ -1,0 +1,85 @@
+"""Who will take part in a run and in which simulated time, for `fedmpi plan`: the draws of the run itself, without
+its training."""
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
+
+from fedmpi.engines.batch_plan import get_local_training
+from fedmpi.json_values import JsonObject
+from fedmpi.method import Participants
+from fedmpi.server.attendance import Attendance
+from fedmpi.server.edge_cost import EdgeLedger
+from fedmpi.text import format_duration
+
+if TYPE_CHECKING:
+    from fedmpi.config.schema import Config
+    from fedmpi.data.federation import Federation
+    from fedmpi.method import Method, State
+
+# So many rounds are drawn; longer runs are taken to go on alike.
+PLANNED_ROUNDS = 1000
+
+
+class PlannedCase(Protocol):
+    """What is planned: see commands/plan.py."""
+    @property
+    def config(self) -> Config: """Return the settings."""
+    @property
+    def federation(self) -> Federation: """Return the samples of all clients."""
+    @property
+    def method(self) -> Method: """Return the method on its model."""
+    @property
+    def shared(self) -> State: """Return the first Shared."""
+    @property
+    def up(self) -> State: """Return an Up."""
+
+
+def plan_participation(case: PlannedCase) -> JsonObject:
+    """Return who takes part in the rounds of a planned run, as plain values; {} if all is as by default.
+
+    Losses are not known, so sampling loss draws among its candidates at random here."""
+    config, rounds = case.config, min(case.config.rounds, PLANNED_ROUNDS)
+    ledger = EdgeLedger(config.edge, case.method, case.federation, get_local_training(config, 0), config.rounds)
+    attendance = Attendance(config, case.method, case.federation, ledger)
+    if config.train.sampling == "uniform" and attendance.clock is None and attendance.times is None:
+        return {}
+    generator, traffic = np.random.default_rng(config.seed), case.method.traffic(case.shared, case.up)
+    first = case.method.warm_up_participants(case.federation.clients, config.seed)
+    warm_up = 0. if first is None else attendance.time_warm_up(
+        Participants(first, case.federation.sizes[first], -1, config.seed), traffic)
+    seconds, asked, late, facts = [warm_up], 0, 0, []
+    for t in range(rounds):
+        found = attendance.attend(t, sum(seconds), traffic, lambda ids: generator.random(len(ids)))
+        seconds.append(found.seconds)
+        asked += len(found.asked.ids)
+        late += len(found.asked.ids) - len(found.in_time.ids)
+        facts.append(found.facts)
+    return {"sampling": config.train.sampling, "participants": asked / rounds, "late": late / rounds,
+            **{name: float(np.mean([line[name] for line in facts])) for name in (
+                "available", "candidates", "mib_candidates", "work_share") if all(name in line for line in facts)},
+            **({} if attendance.clock is None else {
+                "seconds_round": float(np.mean(seconds[1:])),
+                "seconds": warm_up + sum(seconds[1:]) / rounds * config.rounds})}
+
+
+def describe_participation(p: JsonObject) -> str:
+    """Say who takes part in a round, as a text."""
+    parts = [f"sampling {p['sampling']}"]
+    if "candidates" in p:
+        parts.append(f"{p['candidates']:.1f} candidates tell their loss ({p['mib_candidates']:.3f} MiB a round beside "
+                     "what participants receive)")
+    if "available" in p:
+        parts.append(f"{p['available']:.1f} clients available")
+    parts.append(f"{p['participants']:.1f} participants a round")
+    if p["late"]:
+        parts.append(f"{p['late']:.1f} of them too late")
+    if "work_share" in p:
+        parts.append(f"the others make {p['work_share']:.0%} of their steps")
+    return ", ".join(parts)
+
+
+def describe_simulated_time(p: JsonObject) -> str:
+    """Say how long rounds and the run take in simulated time, as a text."""
+    return (f"a round {format_duration(p['seconds_round'])}, the run {format_duration(p['seconds'])}")

@@ -1,0 +1,221 @@
+"""Who takes part in a round, by `train.sampling` and `availability`, and in which simulated time (rank 0).
+
+Everything follows from the seed, the round, the simulated seconds so far and the files; with sampling loss also from
+the clients' losses, which are exact on any number of ranks."""
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+
+from fedmpi.config.schema import Config
+from fedmpi.data.federation import Federation
+from fedmpi.engines.batch_plan import get_local_training
+from fedmpi.engines.loop import rehearse_loop
+from fedmpi.errors import BadInput
+from fedmpi.json_values import JsonObject
+from fedmpi.method import Method, Participants
+from fedmpi.models.build import make_blank_samples
+from fedmpi.server.availability import AvailableTimes
+from fedmpi.server.client_files import read_user_file
+from fedmpi.server.edge_cost import EdgeLedger
+from fedmpi.server.sampling import draw_participants
+from fedmpi.server.simulated_time import SimulatedTime, Timing
+from fedmpi.text import MIB, format_spans
+
+# A candidate sends its loss as a number of 32 bits.
+LOSS_BYTES = 4
+
+
+class Attending(NamedTuple):
+    """Who was asked to take part in a round, and how that went."""
+    # the participants that were drawn
+    asked: Participants
+    # None: there is no simulated time
+    timing: Timing | None
+    # simulated seconds of the whole round, and of them what candidates took and the wait for an available client
+    seconds: float
+    # what metrics.jsonl says of it
+    facts: JsonObject
+
+    @property
+    def in_time(self) -> Participants:
+        """Return the participants that are in time, if none of them is lost."""
+        return self.asked if self.timing is None else self.asked.only(self.timing.in_time)
+
+    @property
+    def portions(self) -> tuple[np.ndarray, np.ndarray]:
+        """Return the participants that make a part of their steps, (p,), and these parts, (p, 2)."""
+        if self.timing is None:
+            return np.empty(0, np.int64), np.empty((0, 2), np.int64)
+        return self.asked.ids[self.timing.partial], self.timing.steps[self.timing.partial]
+
+    @property
+    def made(self) -> np.ndarray | float:
+        """Return the part of its steps that each participant that was asked makes, (n,)."""
+        return 1. if self.timing is None else self.timing.made
+
+    def describe(self) -> str:
+        """Return a line on who was too late, or why nobody takes part; "" if there is nothing to tell."""
+        late = np.setdiff1d(self.asked.ids, self.in_time.ids).tolist()
+        nobody = "" if len(self.in_time.ids) else "; nobody takes part, and the server's state stays"
+        if not len(self.asked.ids):
+            return f"round {self.asked.round + 1}: no client is available{nobody}"
+        return f"round {self.asked.round + 1}: clients {format_spans(late)} are too late{nobody}" if late else ""
+
+
+@dataclass
+class Attendance:
+    """Draws participants, and keeps their simulated time. It reads the files, or raises BadInput."""
+    config: Config
+    method: Method
+    federation: Federation
+    ledger: EdgeLedger
+
+    # the clock of the simulated devices; None: no setting says how fast they are
+    clock: SimulatedTime | None = field(init=False, default=None)
+    # when clients are available; None: always
+    times: AvailableTimes | None = field(init=False, default=None)
+
+    def __post_init__(self) -> None:
+        if self.config.stragglers is not None or self.config.edge is not None:
+            self.clock = SimulatedTime(self.config, self.federation, self.ledger)
+        if self.config.availability is not None:
+            self.times = AvailableTimes(self.config.availability, len(self.federation.sizes))
+
+    def announce(self) -> list[str]:
+        """Return lines on available clients and on slow devices, for the begin of a run."""
+        lines, settings, n = [], self.config.stragglers, len(self.federation.sizes)
+        if self.times is not None:
+            lines.append(f"availability: {self.times.count_clients()} of {n} clients are available at some time")
+        if settings is not None and self.clock is not None:
+            seconds = self.clock.step_seconds
+            speed = (f"devices up to {self.clock.factors.max():.3g} times as slow as the median one" if seconds is None
+                     else f"a step takes {seconds.min():.3g} to {seconds.max():.3g} s")
+            limit = f"deadline {settings.deadline:g} s ({settings.late})" if settings.deadline else "no deadline"
+            lines.append(f"stragglers: {speed}, {limit}")
+        return lines
+
+    def attend(self, t: int, now: float, traffic: tuple[int, int],
+               measure: Callable[[np.ndarray], np.ndarray]) -> Attending:
+        """Draw the participants of round t, and work out how they spend its time.
+
+        Args:
+            now: simulated seconds so far.
+            traffic: bytes that a participant receives and sends.
+            measure: returns the losses (d,) of clients (d,), for sampling loss."""
+        compared: list[int] = []
+
+        def measure_candidates(ids: np.ndarray) -> np.ndarray:
+            compared.extend(ids.tolist())
+            return measure(ids)
+        waited, until = self._look_up(t, now)
+        asked = draw_participants(self.config, t, self.federation.sizes, None if until is None else until > 0,
+                                  measure_candidates)
+        facts: JsonObject = {} if until is None else {"available": int((until > 0).sum())}
+        down, up = traffic
+        if compared:
+            # those that are chosen would receive the model anyway
+            extra = (len(compared) - len(asked.ids)) * down + len(compared) * LOSS_BYTES
+            facts |= {"candidates": len(compared), "mib_candidates": extra / MIB}
+        if self.clock is None:
+            return Attending(asked, None, 0., facts)
+        choosing = self._time_choice(compared, t, down + LOSS_BYTES) if compared else 0.
+        leaving = until[asked.ids] - choosing if until is not None and self.is_limited_in_seconds else None
+        timing = self.clock.time_round(asked, up if compared else down + up, leaving)
+        if self.config.stragglers is not None or leaving is not None:
+            facts["late"] = asked.ids[~timing.in_time].tolist()
+        if self.clock.stragglers.late == "partial":
+            there = timing.made[timing.in_time]
+            facts["work_share"] = float(there.mean()) if len(there) else 0.
+        return Attending(asked, timing, waited + choosing + timing.seconds, facts)
+
+    @property
+    def is_limited_in_seconds(self) -> bool:
+        """Return whether clients come and go in simulated seconds."""
+        return self.times is not None and self.times.in_seconds
+
+    def _look_up(self, t: int, now: float) -> tuple[float, np.ndarray | None]:
+        """Return for how many seconds the server waits for an available client in round t, and until when each client
+        is available from then on, (N,), 0 if it is not; None: all always are."""
+        if self.times is None:
+            return 0., None
+        if not self.times.in_seconds:
+            return 0., self.times.look_up(t)
+        waited = self.times.wait_for_next(now)
+        # nobody waits for what never comes
+        waited = waited if np.isfinite(waited) else 0.
+        return waited, self.times.look_up(now + waited)
+
+    def _time_choice(self, candidates: list[int], t: int, nbytes: int) -> float:
+        """Return the seconds until the slowest of some candidates has received the model and told its loss."""
+        assert self.clock is not None
+        ids = np.array(candidates, np.int64)
+        who = Participants(ids, self.federation.sizes[ids], t, self.config.seed)
+        works = {int(n): self.ledger.count_loss_work(int(n)) for n in np.unique(who.sizes)}
+        return self.clock.time_candidates(who, [works[int(n)] for n in who.sizes], nbytes)
+
+    def time_warm_up(self, who: Participants, traffic: tuple[int, int]) -> float:
+        """Return the seconds of the round before the first one, in which the server waits for all."""
+        return 0. if self.clock is None else self.clock.time_round(who, sum(traffic), waits=True).seconds
+
+    def hash_files(self) -> dict[str, str]:
+        """Return a sha256 of each file that decides who takes part, by its setting: a checkpoint holds them."""
+        files = {"availability.file": self.config.availability and self.config.availability.file,
+                 "stragglers.file": self.config.stragglers and self.config.stragglers.file}
+        return {name: hashlib.sha256(read_user_file(file, name)).hexdigest() for name, file in files.items() if file}
+
+    def refuse_files(self, then: dict[str, str]) -> None:
+        """Raise BadInput if the files are not those of a checkpoint.
+
+        Args:
+            then: what `hash_files` returned."""
+        for name, digest in self.hash_files().items():
+            if then.get(name) != digest:
+                raise BadInput(f"{name}: the file has changed since the checkpoint was written; put it back, or start "
+                               "a new run with another --out")
+
+
+def check_attendance(config: Config, federation: Federation, method: Method) -> Attendance:
+    """Return what draws participants. Raises BadInput for settings that the method or the federation cannot take, and
+    for files that cannot be used."""
+    n, settings = len(federation.sizes), config.stragglers
+    share = config.train.participation
+    most = max(1, round((share[1] if isinstance(share, tuple) else share) * n))
+    candidates = config.train.candidates
+    if candidates is not None and not most <= candidates <= n:
+        raise BadInput(f"train.candidates = {candidates}: up to {most} of the {n} clients take part in a round, and "
+                       f"are chosen among them; give a number from {most} to {n}")
+    attendance = Attendance(config, method, federation, EdgeLedger(
+        config.edge, method, federation, get_local_training(config, 0), config.rounds))
+    if settings is None:
+        return attendance
+    shared, mine = method.init(n)
+    up = rehearse_loop(method, shared, mine, make_blank_samples(federation.shape, federation.dtype))[1]
+    title = method.title or type(method).__name__
+    limit = f"stragglers.late = {settings.late}" if settings.deadline is None else (
+        f"stragglers.deadline = {settings.deadline}")
+    if (settings.deadline is not None or settings.late == "partial") and not up:
+        raise BadInput(f"{limit}: clients of {title} send nothing that a server could wait for; leave it out, or take "
+                       "another method")
+    if settings.late == "partial" and method.needs_full_work:
+        raise BadInput(f"stragglers.late = partial: {title} {method.needs_full_work}; set it to drop, or take another "
+                       "method")
+    if settings.deadline is not None and not settings.jitter:
+        refuse_short_deadline(attendance, settings.deadline, method.traffic(shared, up))
+    return attendance
+
+
+def refuse_short_deadline(attendance: Attendance, deadline: float, traffic: tuple[int, int]) -> None:
+    """Raise BadInput if no client would ever be in time."""
+    sizes = attendance.federation.sizes
+    everybody = Participants(np.arange(len(sizes)), sizes, 0, attendance.config.seed)
+    assert attendance.clock is not None
+    nbytes = traffic[1] if attendance.config.train.sampling == "loss" else sum(traffic)
+    if not attendance.clock.time_round(everybody, nbytes).in_time.any():
+        first = attendance.clock.time_round(everybody, nbytes, waits=True)
+        raise BadInput(f"stragglers.deadline = {deadline}: no client would ever be in time; whole rounds take "
+                       f"{first.ends.min():.3g} to {first.ends.max():.3g} s; raise it")

@@ -1,0 +1,175 @@
+"""Who takes part: sampling by size and by loss, times of availability, speeds and deadlines."""
+from __future__ import annotations
+
+import json
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from fedmpi.config.schema import resolve
+from fedmpi.engines.dry_run import RoundWork
+from fedmpi.errors import BadInput
+from fedmpi.method import Participants
+from fedmpi.participation import Availability
+from fedmpi.server import sampling
+from fedmpi.server.availability import AvailableTimes
+from fedmpi.server.sampling import draw_participants
+from fedmpi.server.simulated_time import SimulatedTime, fit_portion
+
+SIZES = np.array([1, 2, 3, 4, 30, 5, 5])
+
+
+def config(**train):
+    return resolve({"seed": 4, "train": {"participation": .43, **train}})
+
+
+def test_clients_are_drawn_by_their_samples_as_often_as_they_should_be():
+    """Three of seven: the client with 30 of 50 samples always, the others with 2 n_i / 20 each."""
+    drawn = [draw_participants(config(sampling="size"), t, SIZES).ids for t in range(4000)]
+    assert all(len(set(ids.tolist())) == 3 and (np.diff(ids) > 0).all() for ids in drawn)
+    share = np.bincount(np.concatenate(drawn), minlength=7) / len(drawn)
+    np.testing.assert_allclose(share, [.1, .2, .3, .4, 1, .5, .5], atol=.025)
+
+
+@pytest.mark.parametrize("sizes, count", [([5], 1), ([5, 5], 2), ([1, 1, 10**9], 2), ([7, 7, 7], 1), ([3, 9], 0)])
+def test_small_draws_by_size(sizes, count):
+    drawn = sampling.draw_by_size(np.array(sizes), count, np.random.default_rng(0))
+    assert len(set(drawn.tolist())) == len(drawn) == count
+    assert count != 2 or len(sizes) - 1 in drawn
+
+
+def test_those_of_the_highest_loss_take_part():
+    asked = []
+
+    def measure(ids):
+        asked.append(ids)
+        return np.where(ids == 2, np.nan, -ids.astype(float))
+    for t in range(200):
+        ids = draw_participants(config(sampling="loss", candidates=5), t, SIZES, measure=measure).ids
+        candidates = asked[-1]
+        assert len(set(candidates.tolist())) == 5 and (np.diff(candidates) > 0).all()
+        first = sorted(candidates.tolist(), key=lambda i: (i != 2, i))[:3]
+        assert ids.tolist() == sorted(first) and ids.dtype == np.int64
+    # drawn one after another by their samples, without replacement
+    assert sum(4 in ids for ids in asked) > 195 and sum(0 in ids for ids in asked) < 120
+    assert len(draw_participants(config(sampling="loss"), 0, SIZES, measure=measure).ids) == 3 and len(asked[-1]) == 6
+
+
+def test_only_available_clients_are_drawn():
+    there = np.array([0, 1, 0, 0, 0, 1, 0], bool)
+    for how in ("uniform", "size", "loss"):
+        who = draw_participants(config(sampling=how), 3, SIZES, there, lambda ids: -ids)
+        assert who.ids.tolist() == [1, 5] and who.sizes.tolist() == [2, 5]
+        assert draw_participants(config(sampling=how), 3, SIZES, there & False, None).ids.tolist() == []
+    everybody = draw_participants(config(), 3, SIZES, np.ones(7, bool))
+    assert everybody.ids.tolist() == draw_participants(config(), 3, SIZES).ids.tolist()
+
+
+def times(tmp_path, text: str, name="a.csv", **settings):
+    (tmp_path / name).write_text(text)
+    return AvailableTimes(Availability(str(tmp_path / name), **settings), 4)
+
+
+def test_times_in_rounds_and_in_seconds(tmp_path):
+    found = times(tmp_path, "begin, end, client, more\n2,3,1,x\n1,1,3,\n4,6,1,\n")
+    assert [found.look_up(t).tolist() for t in range(7)] == [
+        [0, 0, 0, 1], *([0, left, 0, 0] for left in (5, 4, 3, 2, 1, 0))]
+    assert found.count_clients() == 2 and not found.in_seconds
+    rows = [{"client": 0, "begin": .5, "end": 2}, {"client": 2, "begin": 1, "end": "1.25"}]
+    found = times(tmp_path, json.dumps(rows), "a.json", unit="seconds")
+    assert found.look_up(1.).tolist() == [1, 0, .25, 0] and found.look_up(2.).tolist() == [0] * 4
+    assert [found.wait_for_next(now) for now in (0, .75, 2)] == [.5, 0, np.inf]
+
+
+def test_times_repeat(tmp_path):
+    text = "client,begin,end\n0,0,10\n1,8,10\n1,0,3\n2,4,5\n"
+    found = times(tmp_path, text, unit="seconds", repeat=10.)
+    assert found.look_up(24.5).tolist() == [np.inf, 0, .5, 0] and found.look_up(9).tolist() == [np.inf, 4, 0, 0]
+    assert times(tmp_path, "client,begin,end\n2,4,5\n", unit="seconds", repeat=10.).wait_for_next(17) == 7
+    in_rounds = times(tmp_path, "client,begin,end\n3,2,2\n", repeat=3.)
+    assert [t for t in range(9) if in_rounds.look_up(t).any()] == [1, 4, 7]
+
+
+@pytest.mark.parametrize("text, name, said", [
+    ("client,begin\n1,2\n", "a.csv", "it has no column end; give a .csv file with the columns client, begin, end, or a "
+     ".json file with a list of such mappings"),
+    ("client,begin,end\n1,2,soon\n", "a.csv", "could not convert string to float: 'soon'; give"),
+    ("client,begin,end\n1,2\n", "a.csv", "'None' is no number"),
+    ("client,begin,end\n1,2,inf\n", "a.csv", "'inf' is no "),
+    ("client,begin,end\n", "a.csv", "it has no rows"), ("client,begin,end\n4,1,2\n", "a.csv", "there is no client 4; "
+     "the run has the clients 0 to 3"), ("client,begin,end\n.5,1,2\n", "a.csv", "there is no client 0.5"),
+    ("client,begin,end\n1,0,2\n", "a.csv", "the time 0 to 2 of client 1 begins before 1; correct it"),
+    ("client,begin,end\n1,3,2\n", "a.csv", "the time 3 to 2 of client 1 ends before it begins"),
+    ("client,begin,end\n1,2,2.5\n", "a.csv", "the time 2 to 2.5 of client 1 is no whole number of rounds"),
+    ("client,begin,end\n1,3,9\n", "a.csv", "the time 3 to 9 of client 1 ends after availability.repeat = 5.0"),
+    ("{}", "a.json", "it is no list"), ("[3]", "a.json", "3 has no client"), ('[{"client": 1, "begin": 2}]', "a.json",
+     "has no end"), ('[{"client": 1, "begin": true, "end": 2}]', "a.json", "'True' is no number"),
+    ("[", "a.json", "Expecting value"), ("\udcff", "a.csv", "can't decode")])
+def test_bad_times_are_refused(tmp_path, text, name, said):
+    (tmp_path / name).write_bytes(text.encode(errors="surrogateescape"))
+    with pytest.raises(BadInput) as error:
+        AvailableTimes(Availability(str(tmp_path / name), repeat=5.), 4)
+    assert str(error.value).startswith(f"availability.file = {tmp_path}/{name}: ") and said in str(error.value)
+
+
+def test_files_that_are_none(tmp_path):
+    for path, said in ((tmp_path, "it is not a regular file"), (tmp_path / "b", "cannot read it: No such file")):
+        with pytest.raises(BadInput, match=f"availability.file = {path}: {said}"):
+            AvailableTimes(Availability(str(path)), 4)
+
+
+def clock(works, **sections):
+    """Return the clock of four clients whose rounds have this work, and all of them as participants."""
+    federation = SimpleNamespace(sizes=np.array([10, 20, 30, 40]))
+    made = SimulatedTime(resolve(sections), federation, SimpleNamespace(works_of=lambda who: works))
+    return made, Participants(np.arange(4), federation.sizes, 0, 0)
+
+
+WORKS = [RoundWork(10 * s, 5 * s, (s,)) for s in (1, 2, 3, 4)]
+
+
+def test_the_time_of_a_round_by_hand():
+    """A step takes 1 s, a forward pass over up to 10 samples a third of it, and 100 bytes at 800 bits/s another 1 s."""
+    made, who = clock(WORKS, stragglers={"step_seconds": 1., "deadline": 4.5}, edge={"bandwidth": 800.})
+    found = made.time_round(who, 100)
+    np.testing.assert_allclose(found.ends, [1 + 1 / 3 + 1, 1 + 1 / 3 + 2, 4.5, 4.5])
+    assert found.in_time.tolist() == [True, True, False, False] and found.seconds == 4.5
+    assert found.steps.tolist() == [[1, 1], [2, 2], [2, 3], [2, 4]] and not found.partial.any()
+    waited = made.time_round(who, 100, waits=True)
+    assert waited.in_time.all() and waited.seconds == pytest.approx(1 + 2 / 3 + 4)
+    leaving = made.time_round(who, 100, np.array([2., 9, 9, 9]))
+    assert leaving.in_time.tolist() == [False, True, False, False] and leaving.ends[0] == 2.
+    assert made.time_candidates(who, [RoundWork(0, n) for n in (10, 20, 30, 35)], 50) == pytest.approx(.5 + 4 / 3)
+
+
+def test_partial_work_is_what_fits():
+    made, who = clock(WORKS, stragglers={"step_seconds": 1., "deadline": 3.4, "late": "partial"})
+    found = made.time_round(who, 0)
+    assert found.steps.tolist() == [[1, 1], [2, 2], [2, 3], [2, 4]] and found.in_time.all()
+    assert found.partial.tolist() == [False, False, True, True] and found.made.tolist() == [1, 1, 2 / 3, .5]
+    found = made.time_round(who, 0, np.array([9, 2., 1., .5]))
+    assert found.in_time.tolist() == [True, True, False, False]
+
+
+def test_edge_gives_the_seconds_of_a_step_if_nobody_else_does():
+    made, who = clock(WORKS, edge={"cycles": 1e9, "frequency": 1e9}, stragglers={"spread": .7, "deadline": 25,
+                                                                                   "late": "partial"})
+    np.testing.assert_allclose(made.time_round(who, 0, waits=True).ends,
+                               made.factors * (10 + 5 / 3) * np.array([1, 2, 3, 4]))
+    steps = made.time_round(who, 0).steps[:, 0]
+    expected = np.minimum([1, 2, 3, 4], (25 / made.factors - 5 / 3 * np.array([1, 2, 3, 4])) // 10)
+    np.testing.assert_array_equal(steps, np.maximum(0, expected))
+
+
+@pytest.mark.parametrize("parts, budget, made", [
+    ((6,), 4, 4), ((6,), 0, 0), ((5, 20), 25, 25), ((5, 20), 10, None), ((5, 20), 1, 0), ((5, 20), 2, None),
+    ((), 3, 0)])
+def test_the_largest_portion_that_fits(parts, budget, made):
+    portion = fit_portion(parts, budget)
+    assert (portion is None) == (made == 0)
+    if portion:
+        assert sum(map(portion.shorten, parts)) <= budget
+        more = portion._replace(made=portion.made + 1)
+        assert portion.made == portion.whole or sum(map(more.shorten, parts)) > budget
+        assert made is None or portion.made == made

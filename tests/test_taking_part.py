@@ -1,0 +1,120 @@
+"""Runs whose clients come and go, are slow, or are chosen by their losses: the same on any ranks and after a stop."""
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from fedmpi.commands.plan import make_plan
+from fedmpi.commands.plan_table import format_plan
+
+FACTS = ("late", "work_share", "available", "candidates", "mib_candidates", "simulated_seconds",
+         "simulated_seconds_round", "participants", "accuracy_mean")
+SLOW = ["stragglers.step_seconds=.1", "stragglers.spread=.8", "stragglers.jitter=.4", "stragglers.deadline=.6"]
+
+
+@pytest.fixture(scope="module")
+def everything(tmp_path_factory):
+    """Return overrides with all that decides who takes part: ditto trains two models; 9 clients, two of them never."""
+    path = tmp_path_factory.mktemp("times") / "times.csv"
+    path.write_text("client,begin,end\n" + "".join(f"{c},{c / 10},{c / 10 + 2.1}\n" for c in range(7)))
+    return ["method=ditto", *SLOW, "stragglers.late=partial", "train.sampling=loss", "train.participation=.4",
+            "edge={bandwidth: 1e6}", f"availability={{file: {path}, unit: seconds, repeat: 3}}", "faults.drop=.2",
+            "attack={kind: label_flip, share: .2}", "rounds=5"]
+
+
+def test_ranks_and_a_stop_change_nothing(bench, everything):
+    assert bench.lead("one", *everything) == 0
+    lines = bench.metrics("one")
+    assert any(line["late"] for line in lines) and any(line["work_share"] < 1 for line in lines)
+    assert len({line["candidates"] for line in lines}) > 1 and all(line["available"] <= 7 for line in lines)
+    total = 0.
+    for line in lines:
+        total += line["simulated_seconds_round"]
+        assert line["simulated_seconds"] == pytest.approx(total) and line["simulated_seconds_round"] > 0
+    assert bench.result("one")["simulated_seconds"] == total
+    bench.run(3, "three", *everything)
+    assert bench.lead("halves", *everything, "rounds=2") == 0
+    assert bench.lead("halves", *everything, resume="auto") == 0
+    for name in ("three", "halves"):
+        assert bench.result(name)["digest"] == bench.result("one")["digest"]
+        assert [[line.get(fact) for fact in FACTS] for line in bench.metrics(name)] == [
+            [line.get(fact) for fact in FACTS] for line in lines]
+    assert bench.lead("vmap", *everything, "engine=vmap") == 0
+    assert [line["work_share"] for line in bench.metrics("vmap")] == [line["work_share"] for line in lines]
+
+
+def test_what_decided_may_not_change_after_a_stop(bench, tmp_path, capfd):
+    path = tmp_path / "t.json"
+    path.write_text(json.dumps([{"client": c, "begin": 1, "end": 9} for c in range(9)]))
+    words = [*SLOW, f"availability.file={path}", "rounds=1", "edge={}"]
+    assert bench.lead("changed", *words) == 0
+    assert bench.lead("changed", *words, "rounds=2", "edge={bandwidth: 5e6}", resume="auto") == 2
+    assert "edge.bandwidth is 10000000.0 in the checkpoint and 5000000.0 now" in capfd.readouterr().err
+    path.write_text(path.read_text() + "\n")
+    assert bench.lead("changed", *words, "rounds=2", resume="auto") == 2
+    assert ("availability.file: the file has changed since the checkpoint was written; put it back, or start a new run "
+            "with another --out") in capfd.readouterr().err
+
+
+def test_a_round_without_anybody_says_so_and_changes_nothing(bench, tmp_path):
+    (tmp_path / "t.csv").write_text("client,begin,end\n0,1,1\n3,3,3\n")
+    words = [f"availability.file={tmp_path / 't.csv'}", "rounds=3", "method=fedavg", "faults.drop=.01"]
+    assert bench.lead("nobody", *words) == 0
+    lines = bench.metrics("nobody")
+    assert [(line["participants"], line["available"]) for line in lines] == [(1, 1), (0, 0), (1, 1)]
+    assert lines[0]["accuracy_mean"] == lines[1]["accuracy_mean"] != lines[2]["accuracy_mean"]
+    assert lines[1]["mib_per_client_round"] == 0 and "simulated_seconds" not in lines[1]
+    assert "round 2: no client is available; nobody takes part, and the server's state stays" in (
+        bench.out("nobody") / "log.txt").read_text()
+
+
+def test_late_clients_are_left_out_and_told(bench):
+    assert bench.lead("late", *SLOW, "rounds=2", "method=fedavg", "train.participation=1") == 0
+    late = [line["late"] for line in bench.metrics("late")]
+    log = (bench.out("late") / "log.txt").read_text()
+    assert all(0 < len(clients) < 9 for clients in late) and late[0] != late[1] and "round 1: clients " in log
+    assert "stragglers: a step takes " in log and "deadline 0.6 s (drop)" in log
+    assert bench.metrics("late")[0]["simulated_seconds_round"] == .6
+    made = bench.metrics("late")[0]["steps"]["main"]
+    assert made == 5      # of those that are in time; nothing is computed for the others
+
+
+@pytest.mark.parametrize("words, said", [
+    (["method=local", "stragglers={step_seconds: 1, deadline: 9}"], "stragglers.deadline = 9.0: clients of Local send "
+     "nothing that a server could wait for; leave it out, or take another method"),
+    (["method=cfl", "stragglers={step_seconds: 1, deadline: 9, late: partial}"], "stragglers.late = partial: CFL "
+     "compares the lengths of updates, which are shorter after fewer steps; set it to drop, or take another method"),
+    (["method=fedavg", "stragglers={step_seconds: 1, deadline: 4}"], "stragglers.deadline = 4.0: no client would ever "
+     "be in time; whole rounds take 5 to 5 s; raise it"),
+    (["method=fedavg", "train.sampling=loss", "train.candidates=5"], "train.candidates = 5: up to 6 of the 9 clients "
+     "take part in a round, and are chosen among them; give a number from 6 to 9"),
+    (["stragglers.file=none.csv"], "stragglers.file = none.csv: cannot read it: No such file or directory; give"),
+    (["availability.file=none.csv"], "availability.file = none.csv: cannot read it")])
+def test_what_cannot_be_is_refused_before_the_first_round(bench, capfd, words, said):
+    assert bench.lead("refused", *words) == 2
+    assert said in " ".join(capfd.readouterr().err.split())
+    assert not bench.out("refused").exists()
+
+
+@pytest.mark.parametrize("rows, said", [
+    ({0: 1, 2: 1}, "client 1 has 0 rows; give one for each of the clients 0 to 8"),
+    (dict.fromkeys(range(9), 0), "step_seconds = 0; it must be above 0")])
+def test_a_file_of_speeds_has_a_row_for_everybody(bench, tmp_path, capfd, rows, said):
+    (tmp_path / "s.csv").write_text("client,step_seconds\n" + "".join(f"{c},{s}\n" for c, s in rows.items()))
+    assert bench.lead("speeds", f"stragglers.file={tmp_path / 's.csv'}") == 2
+    assert said in capfd.readouterr().err
+
+
+def test_the_plan_draws_as_the_run_does(bench, everything):
+    words = [word for word in everything if "loss" not in word]
+    assert bench.lead("planned", *words) == 0
+    lines, planned = bench.metrics("planned"), make_plan(bench.config, words, 1)
+    p = planned["participation"]
+    assert p["seconds"] == pytest.approx(lines[-1]["simulated_seconds"])
+    assert p["late"] == pytest.approx(sum(len(line["late"]) for line in lines) / 5)
+    assert p["work_share"] == pytest.approx(sum(line["work_share"] for line in lines) / 5)
+    text = " ".join(format_plan(planned).split())
+    assert "taking part sampling uniform," in text and "simulated a round " in text
+    assert "candidates tell their loss" in format_plan(make_plan(bench.config, everything, 1))
+    assert make_plan(bench.config, [], 1)["participation"] == {}
