@@ -13,7 +13,7 @@ import typer
 
 from fedmpi import __version__
 from fedmpi.commands import submit_options as on
-from fedmpi.commands.arguments import AsJson, ConfigFile, ForPrint, JobFile, Name, Overrides, RunsIn, Scale
+from fedmpi.commands.arguments import AsJson, ConfigFile, ForPrint, JobFile, Name, Overrides, RunFolders, RunsIn, Scale
 from fedmpi.errors import BAD_INPUT, FedmpiError, StorageError
 from fedmpi.own_code.failures import blame_own_code
 from fedmpi.paths import is_wrong_path, refuse_wrong_paths
@@ -92,13 +92,8 @@ def data(config: ConfigFile, overrides: Overrides = None,
          out: Annotated[str | None, typer.Option(help="PNG to draw; default: beside the federation")] = None) -> None:
     """Prepare the federation of a configuration and draw its label distribution."""
     with clear_errors():
-        from fedmpi.config.schema import load_config
-        from fedmpi.data.federation import Federation, prepare_federation
-        from fedmpi.data.label_plot import write_label_plot
-        settings = load_config(config, overrides or [])
-        path = prepare_federation(settings.data, settings.seed, check=True)
-        picture = Path(out) if out else path.with_suffix(".png")
-        write_label_plot(Federation(path), picture)
+        from fedmpi.data.label_plot import draw_federation
+        path, picture = draw_federation(config, overrides or [], out)
     print(printable(f"federation {path}\nlabel distribution {picture}"))
 
 
@@ -226,19 +221,8 @@ def report(paths: Annotated[list[str], typer.Argument(help="a job file, folders 
            for_print: ForPrint = False) -> None:
     """Write tables and figures of what runs have so far, and a page with both."""
     with clear_errors():
-        from fedmpi.report import gpu_day, gpu_tables, results, write
-        if any(gpu_day.is_book(Path(path)) for path in paths):
-            print(f"report {gpu_tables.write_day([*map(Path, dict.fromkeys(paths))], Path(to or 'report'))}")
-            return
-        if is_job_file(paths):
-            from fedmpi.sweeps.job import plan_job
-            job, runs = plan_job(paths[0], scale, out)
-            command = shlex.join(["fedmpi", "sweep", paths[0], *(["--scale", scale] if scale else []),
-                                  *(["--out", out] if out else [])])
-            shown, folder = results.collect_job_results(job, runs, command), runs[0].folder.parents[2] / "report"
-        else:
-            shown, folder = results.collect_folder_results([*map(Path, dict.fromkeys(paths))]), Path("report")
-        print(printable(f"report {write.write_report(shown, Path(to) if to else folder, for_print)}"))
+        from fedmpi.report import command
+        print(printable(f"report {command.report_paths(paths, scale, out, to, for_print)}"))
 
 
 @app.command()
@@ -264,12 +248,28 @@ def export(run: Annotated[str, typer.Argument(help="run folder, or one of its ch
 
 
 @app.command()
-def tensorboard(runs: Annotated[list[str], typer.Argument(help="run folders, finished or not",
-                                                          metavar="RUN...")]) -> None:
+def tensorboard(runs: RunFolders) -> None:
     """Write event files for TensorBoard into run folders: what metrics.jsonl holds at present."""
     from fedmpi.commands import tensorboard
     with clear_errors():
         print(printable(tensorboard.write_events([Path(run) for run in runs])))
+
+
+@app.command()
+def wandb(runs: RunFolders) -> None:
+    """Write offline runs of Weights & Biases into run folders; `wandb sync` sends them."""
+    from fedmpi.commands import wandb
+    with clear_errors():
+        print(printable(wandb.write_offline_runs([Path(run) for run in runs])))
+
+
+@app.command()
+def mlflow(runs: RunFolders, to: Annotated[str, typer.Option(
+        help="folder, or address of a tracking server")] = "mlruns") -> None:
+    """Add the rounds of runs to a store of MLflow that it does not have yet."""
+    from fedmpi.commands import mlflow
+    with clear_errors():
+        print(printable(mlflow.write_to_store([Path(run) for run in runs], to)))
 
 
 @app.command(hidden=True, add_help_option=False,

@@ -17,7 +17,7 @@ from fedmpi.cli import app
 from tests.sweeps import jobs
 
 COMMANDS = ["run", "init", "plan", "data", "methods", "models", "datasets", "partitions", "submit", "status", "summary",
-            "sweep", "report", "compare", "export", "tensorboard", "doctor", "verify"]
+            "sweep", "report", "compare", "export", "tensorboard", "wandb", "mlflow", "doctor", "verify"]
 SUBMIT = dict.fromkeys(["nodes", "ranks", "gpus", "gpu_request", "cpus", "time", "signal", "name", "out", "command",
                         "launcher", "mpi", "setup", "restarts", "chain", "accept_changed_code"])
 ARRAY = {"profile": None, "options": [], "ranks": 1, "time": None, "gpus": None, "cpus": None, "mpi": None,
@@ -94,6 +94,9 @@ def test_bench_names_the_command_that_took_its_place(words, wanted):
     ("fedmpi.commands.export:export_model", ["export", "a", "b"], (A, B, None, False)),
     ("fedmpi.commands.export:export_model", ["export", "a", "b", "--client", "0", "--own-code"], (A, B, 0, True)),
     ("fedmpi.commands.tensorboard:write_events", ["tensorboard", "b", "a", "c"], ([B, A, C],)),
+    ("fedmpi.commands.wandb:write_offline_runs", ["wandb", "b", "a"], ([B, A],)),
+    ("fedmpi.commands.mlflow:write_to_store", ["mlflow", "b"], ([B], "mlruns")),
+    ("fedmpi.commands.mlflow:write_to_store", ["mlflow", "b", "a", "--to", "c"], ([B, A], "c")),
     ("fedmpi.commands.catalogue:list_kind", ["models"], ("models",)),
     ("fedmpi.commands.catalogue:explain", ["datasets", "x"], ("datasets", "x"))])
 def test_commands_that_print_what_their_function_returns(called, function, words, wanted):

@@ -16,12 +16,14 @@ ROOT = Path(__file__).parent.parent
 # Distributions that have another name than the module that is imported. pydantic requires the one version of
 # pydantic_core that belongs to it.
 DISTRIBUTIONS = {"PIL": "pillow", "pydantic_core": "pydantic", "sklearn": "scikit-learn", "xdist": "pytest-xdist",
+                 "mlflow": "mlflow-skinny",
                  "yaml": "pyyaml"}
 OWN = {"fedmpi", "tests", "benchmarks"}
 # These run in environments of their own, where the benchmark `cohort` starts the other frameworks.
 PEERS = {"flwr", "pfl", "shape"}
-# Extras that the extra `test` leaves out, because they hold back other libraries: flwr-datasets wants an old rich.
-APART = {"flwr-datasets"}
+# Extras that the extra `test` leaves out: flwr-datasets wants an old rich and so holds back another library; those of
+# Weights & Biases and MLflow bring 150 MB of 50 packages.
+APART = {"flwr-datasets", "wandb", "mlflow-skinny"}
 # Declared packages that no file imports: MPI libraries and commands.
 COMMANDS = {"ipykernel", "mpich", "mypy", "pre-commit", "pytest-xdist", "ruff", "setuptools", "tensorboard"}
 
@@ -81,7 +83,7 @@ def extras(setup):
 
 def test_the_package_imports_only_what_it_declares(required, extras):
     # Flower's partitioners are given a data set of the package that it is built on.
-    users = ("medmnist", "export", "pandas", "parquet", "text", "flower")
+    users = ("medmnist", "export", "pandas", "parquet", "text", "flower", "wandb", "mlflow")
     optional = {"datasets"} | {name for extra in users for name in extras[extra]}
     assert find_imports("fedmpi") - set(required) == optional
     assert find_imports("benchmarks") <= set(required)

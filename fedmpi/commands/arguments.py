@@ -10,6 +10,7 @@ ConfigFile = Annotated[str, typer.Argument(help="YAML file: a diff of the defaul
 Overrides = Annotated[list[str] | None, typer.Argument(help="e.g. train.lr=0.01 method=fedavg", metavar="KEY=VALUE")]
 Name = Annotated[str | None, typer.Argument(help="explain this one", metavar="NAME")]
 AsJson = Annotated[bool, typer.Option("--json", help="print JSON")]
+RunFolders = Annotated[list[str], typer.Argument(help="run folders, finished or not", metavar="RUN...")]
 JobFile = Annotated[str, typer.Argument(help="YAML file: rows, columns and seeds of runs; or the name of one that came "
                                              "with fedmpi, e.g. digits", metavar="JOB")]
 Scale = Annotated[str | None, typer.Option(help="a smaller variant that the job names")]

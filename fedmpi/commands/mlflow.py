@@ -4,6 +4,7 @@ A run folder is found again by its path, and only rounds that MLflow does not ha
 stopped and resumed has every round once."""
 from __future__ import annotations
 
+import hashlib
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from mlflow.tracking import MlflowClient
 
 EXPERIMENT = "fedmpi"
-# By this tag a run folder is found again; the next one holds the last round that was written.
+# By this tag, a sha256 of its path, a run folder is found again; the next one holds the last round that was written.
 FOLDER_TAG, ROUND_TAG = "fedmpi.folder", "fedmpi.round"
 # MLflow takes so many measures and so many settings at once, and values of so many characters.
 METRICS_AT_ONCE, PARAMETERS_AT_ONCE, MAX_VALUE = 1000, 100, 500
@@ -59,7 +60,7 @@ def open_store(address: str) -> MlflowClient:
 def add_rounds(client: MlflowClient, experiment: str, folder: Path) -> None:
     """Write the rounds of a run folder that the store does not have."""
     from mlflow.entities import Metric, Param
-    place = str(folder.resolve())
+    place = hashlib.sha256(str(folder.resolve()).encode(errors="surrogateescape")).hexdigest()
     found = client.search_runs([experiment], f"tags.`{FOLDER_TAG}` = '{place}'", max_results=1)
     begin, outcome = find_start_time(folder), run_status.read_outcome(folder)
     if found:

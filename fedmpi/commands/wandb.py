@@ -27,6 +27,8 @@ def write_offline_runs(folders: list[Path]) -> str:
         run_status.read_settings(folder)      # or refuse what is no run
         with report_failed_writes(folder / WANDB_FOLDER):
             written.append(replace_offline_run(library, folder))
+    # the library writes in a process of its own, whose files are complete when it has ended
+    library.teardown()
     return f"wandb sync {shlex.join(map(str, written))}"
 
 
@@ -47,7 +49,7 @@ def replace_offline_run(library: ModuleType, folder: Path) -> Path:
     # neither this program's output nor its machine are the run's
     quiet = library.Settings(console="off", silent=True, x_disable_stats=True, x_disable_meta=True, save_code=False)
     run = library.init(mode="offline", project=PROJECT, id=key, name=folder.resolve().name, dir=str(folder),
-                       config=run_status.read_settings(folder), reinit="finish_previous", settings=quiet)
+                       config=run_status.read_settings(folder), settings=quiet)
     to = Path(run.dir).parent
     for line in run_status.read_metrics(folder):
         run.log(list_scalars(line), step=line["round"])

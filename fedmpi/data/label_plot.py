@@ -3,6 +3,7 @@
 Legend of shapes: n clients, c classes."""
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -26,6 +27,18 @@ MARKED = 25
 LONGEST_NAME = 20
 # The map is about this many pixels wide. If there are more clients, they are blended, so that none is left out.
 PIXELS = 1500
+
+
+def draw_federation(config: str, overrides: Sequence[str], out: str | None) -> tuple[Path, Path]:
+    """Prepare the federation of a configuration, and write a PNG of its labels, beside it unless `out` names a file.
+    Return the paths of both. Raises BadInput."""
+    from fedmpi.config import schema
+    from fedmpi.data import federation
+    settings = schema.load_config(config, overrides)
+    path = federation.prepare_federation(settings.data, settings.seed, check=True)
+    picture = Path(out) if out else path.with_suffix(".png")
+    write_label_plot(federation.Federation(path), picture)
+    return path, picture
 
 
 def write_label_plot(federation: Federation, path: str | Path) -> None:

@@ -31,7 +31,7 @@ def add_missing_settings(settings: JsonObject) -> JsonObject:
         if not setting:
             found.setdefault(name, value)
         # networks of one's own have only the settings that they declare
-        if isinstance(section, dict) and (name != "model" or section.get("name") in list_built_in("models")):
+        elif isinstance(section, dict) and (name != "model" or section.get("name") in list_built_in("models")):
             found[name].setdefault(setting, value)
     data = found.get("data")
     partition = data.get("partition") if isinstance(data, dict) else None

@@ -12,6 +12,7 @@ RANKS = [{"rank": 0, "role": "server", "clients": 0, "hosts": [], "samples": 0, 
          {"rank": 3, "role": "idle", "clients": 0, "hosts": [], "samples": 0, "steps": 0, "memory_mib": .5}]
 PLAN = {"method": "FedX", "settings": "mu=1", "model": "mlp", "model_settings": "hidden=8", "parameters": 12345,
         "head_parameters": 1234, "data": "digits", "clients": 15, "federation": "f.h5", "rounds": 7, "batch": 10,
+        "participation": {},
         "samples": {"train": 1300, "validation": 0, "test": 260}, "train_samples": [3, 99], "participants": [5, 6],
         "stages": [{"rounds": 0, "share": 1., "steps": {"warm_up": 300}},
                    {"rounds": 2, "share": .5, "steps": {"warm_up": 10}},

@@ -1,0 +1,127 @@
+"""Weights & Biases offline and MLflow in a folder, read back by their own libraries: every measure of every round,
+once, whatever happened to the run. Nothing is sent."""
+from __future__ import annotations
+
+import json
+import sys
+import time
+
+import pytest
+from typer.testing import CliRunner
+
+from fedmpi.cli import app
+from fedmpi.commands import mlflow as to_mlflow
+from fedmpi.commands import wandb as to_wandb
+from fedmpi.commands.tensorboard import list_scalars
+from fedmpi.errors import BadInput
+from tests.report import made
+
+LINES = [{"round": 1, "accuracy_mean": .25, "seconds": 2., "cluster_sizes": [3, 4], "loss": None},
+         {"round": 2, "accuracy_mean": .5, "seconds": 3., "steps": {"main": 7}}, {"round": 5, "accuracy_mean": .75,
+                                                                                 "seconds": 9.}]
+
+
+def write(*words, code=0) -> str:
+    done = CliRunner().invoke(app, [*map(str, words)])
+    assert done.exit_code == code, done.output
+    return done.output
+
+
+def expected(lines) -> list[tuple]:
+    return sorted((line["round"], name, value) for line in lines for name, value in list_scalars(line).items())
+
+
+def cut(run, rounds: int) -> None:
+    """Leave so many lines of metrics.jsonl."""
+    (run / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in LINES[:rounds]))
+
+
+def read_records(data: bytes) -> list[bytes]:
+    """Return the records of a log as LevelDB writes them: blocks of 32 KiB of pieces with a header of 7 bytes, which
+    says the length and whether a record is whole (1), begins (2), goes on (3) or ends (4). The first 7 bytes name the
+    format."""
+    at, records = 7, []
+    while at + 7 <= len(data):
+        left = 2 ** 15 - at % 2 ** 15
+        if left < 7:
+            at += left
+            continue
+        length, kind = int.from_bytes(data[at + 4:at + 6], "little"), data[at + 6]
+        piece = data[at + 7:at + 7 + length]
+        records += [piece] if kind in (1, 2) else []
+        if kind in (3, 4):
+            records[-1] += piece
+        at += 7 + length
+    return records
+
+
+def read_offline_run(path) -> tuple[str, list[tuple]]:
+    """Return id and points of an offline run, in the library's own messages."""
+    from wandb.proto import wandb_internal_pb2
+    file, = path.glob("*.wandb")
+    points, key = [], ""
+    for data in read_records(file.read_bytes()):
+        record = wandb_internal_pb2.Record()
+        record.ParseFromString(data)
+        key = record.run.run_id or key
+        if record.WhichOneof("record_type") == "history":
+            items = {item.key or ".".join(item.nested_key): json.loads(item.value_json) for item in record.history.item}
+            points += [(record.history.step.num or items["_step"], name, value) for name, value in items.items()
+                       if not name.startswith("_")]
+    return key, sorted(points)
+
+
+def test_an_offline_run_has_every_round_once(tmp_path):
+    pytest.importorskip("wandb", reason="there is no wandb here: pip install 'fedmpi[wandb]'")
+    run = made.run(tmp_path / "a b", lines=LINES)
+    keys = set()
+    for rounds in (2, 3, 3):
+        cut(run, rounds)
+        said = write("wandb", run)
+        path, = (run / "wandb").glob("offline-run-*")
+        # older versions say more
+        assert said.endswith(f"wandb sync '{path}'\n")
+        # the library's own process may be slow to end
+        for _ in range(100):
+            key, points = read_offline_run(path)
+            if len(points) >= len(expected(LINES[:rounds])):
+                break
+            time.sleep(.2)
+        assert points == expected(LINES[:rounds]) and key == path.name.rpartition("-")[2]
+        keys.add(key)
+    assert len(keys) == 1
+
+
+def test_a_store_of_mlflow_gets_what_is_new(tmp_path):
+    pytest.importorskip("mlflow", reason="there is no mlflow here: pip install 'fedmpi[mlflow]'")
+    from mlflow.tracking import MlflowClient
+    first, second = (made.run(tmp_path / name, lines=LINES) for name in ("it's a", "b"))
+    store = tmp_path / "the store"
+    for rounds in (2, 3, 3):
+        cut(first, rounds)
+        assert write("mlflow", first, second, "--to", store) == f"mlflow ui --backend-store-uri {store.as_uri()}\n"
+        client = MlflowClient(store.as_uri())
+        runs = client.search_runs([client.get_experiment_by_name("fedmpi").experiment_id])
+        assert sorted(run.info.run_name for run in runs) == ["b", "it's a"]
+        for run in runs:
+            points = [(m.step, name, m.value) for name in run.data.metrics
+                      for m in client.get_metric_history(run.info.run_id, name)]
+            lines = LINES[:rounds if run.info.run_name != "b" else 3]
+            assert sorted(points) == sorted((t, name.replace("/", "."), v) for t, name, v in expected(lines))
+            assert run.data.params["seed"] == "0" and run.data.tags["fedmpi.round"] == str(lines[-1]["round"])
+    said = write("mlflow", first, "--to", "nothing://x", code=2)
+    assert "--to nothing://x: MLflow cannot use it (" in said
+
+
+@pytest.mark.parametrize("tracker, library", [("wandb", "wandb"), ("mlflow", "mlflow.tracking")])
+def test_a_missing_library_is_bad_input(tmp_path, monkeypatch, tracker, library):
+    monkeypatch.setitem(sys.modules, library, None)
+    with pytest.raises(BadInput, match=rf"fedmpi {tracker} needs a package that is not installed: pip install "
+                                       rf"'fedmpi\[{tracker}\]'"):
+        to_wandb.import_wandb() if tracker == "wandb" else to_mlflow.open_store("file:///x")
+
+
+def test_what_is_no_run(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "wandb", sys)
+    for tracker in ("wandb", "mlflow"):
+        assert "is not the folder of a run" in write(tracker, tmp_path / "none", code=2)
