@@ -203,7 +203,8 @@ def test_the_shortened_command_is_performed_in_full_elsewhere():
 # Runs that together write every key: method -> settings.
 KEYS = {
     "fedmhc": ["edge={}", "faults.drop=.2", "faults.bad_update=skip", "attack={kind: label_flip}",
-               "evaluate.embeddings=[1]"],
+               "evaluate.embeddings=[1]", "stragglers={step_seconds: .1, deadline: 9, late: partial}",
+               "train.sampling=loss"],
     "fedcps": ["data.partition={name: few_shot, gamma: .3}"],
     "lcfed": ["method.K=2", "method.D=4"],
     "per_fedavg": []}

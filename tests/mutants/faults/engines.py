@@ -46,4 +46,6 @@ FAULTS: list[tuple[str, str, str]] = [
     ("fedmpi.engines.vmap:Vmap._fitting", "count_vectors(local.optimizer) * 4", "4"),
     ("fedmpi.engines.cohort:Cohort.plans", "count.clamp_min(1)", "self.local.batch"),
     # states, samples, homes
-    ("fedmpi.engines.engine_choice:time_engine", "group.clients[:CLIENTS_TIMED]", "group.clients")]
+    ("fedmpi.engines.engine_choice:time_engine", "group.clients[:CLIENTS_TIMED]", "group.clients"),
+    ("fedmpi.engines.cohort_steps:CohortSteps.sort_by_steps", "-steps[i]", "steps[i]"),
+    ("fedmpi.engines.batch_plan:Portion.shorten", "max(1, ", "max(0, ")]

@@ -43,4 +43,6 @@ FAULTS: list[tuple[str, str, str]] = [
     ("fedmpi.report.significance:compare_with_best", "mine[seed] - best[seed]", "best[seed] - mine[seed]"),
     ("fedmpi.report.significance:rank_rows", "[-np.nanmean(", "[np.nanmean("),
     ("fedmpi.report.figures.ranks:list_groups", "and not (groups and groups[-1][1] >= last)", ""),
-]
+    ("fedmpi.report.command:report_paths", "runs[0].folder.parents[2]", "runs[0].folder.parents[1]"),
+    ("fedmpi.report.command:report_paths", "[*map(Path, dict.fromkeys(paths))]", "[*map(Path, paths)]"),
+    ("fedmpi.report.command:report_paths", '*(["--out", out] if out else [])', "")]

@@ -101,7 +101,7 @@ FAULTS: list[tuple[str, str, str]] = [
     (RUN + "run_round", "state.seconds += time", "state.seconds = time"),
     (BOOKS + "describe_round", "np.isin(asked.ids, trained.ids)", "np.isin(asked.ids, who.ids)"),
     (BOOKS + "describe_round", "len(asked.ids)", "len(who.ids)"),
-    (BOOKS + "describe_round", "missing(asked, trained, who)", "missing(asked, who, who)"),
+    (BOOKS + "describe_round", "else asked, trained, who)", "else asked, who, who)"),
     (BOOKS + "describe_round", "dict(who.facts)", "who.facts"),
     (BOOKS + "describe_round", "/ MIB", "/ 10**6"),
     (BOOKS + "_edge_costs", "self.columns |= ", "self.columns = self.columns or "),
@@ -127,4 +127,11 @@ FAULTS: list[tuple[str, str, str]] = [
     (METRICS + "Groups.summarise", "self.planted == g", "self.planted != g"),
     (METRICS + "compute_embedding", ".flip(1)", ""),
     # what is told and counted
-    ("fedmpi.server.on_disk_error:Storage.facts", "sorted(set(self.refused))", "self.refused")]
+    ("fedmpi.server.on_disk_error:Storage.facts", "sorted(set(self.refused))", "self.refused"),
+    # who takes part, and in which simulated time
+    (PARTICIPATION + "draw_by_size", "count - certain.sum()", "count"),
+    (PARTICIPATION + "choose_highest", "nan=np.inf", "nan=-np.inf"),
+    ("fedmpi.server.availability:AvailableTimes.look_up", "(phase < self.end)", "(phase <= self.end)"),
+    ("fedmpi.server.simulated_time:SimulatedTime.time_round", "allowed[i] - cost.transfer[i]", "allowed[i]"),
+    ("fedmpi.server.simulated_time:fit_portion", "<= budget", "< budget"),
+    ("fedmpi.server.attendance:Attendance.attend", "waited + choosing", "choosing")]
