@@ -68,7 +68,7 @@ def test_what_is_odd_about_devices(places, said):
 @pytest.mark.parametrize("visible, hosts_clients, devices", [
     (4, False, ["cpu", "cuda:0", "cuda:1", "cuda:2", "cuda:3"]), (2, False, ["cpu", "cuda:0", "cuda:1", "cuda:0"]),
     (4, True, ["cuda:0", "cuda:1", "cuda:2"]),
-    (1, False, ["cpu", "cuda:0", "cuda:0"]),      # --gpus-per-task=1: each rank sees one, another one each
+    (1, False, ["cpu", "cuda:0", "cuda:0"]),      # --gpus-per-task=1: each rank sees only its own GPU
     (0, False, ["cpu", "cpu"])])
 def test_each_rank_takes_the_gpu_of_its_place(monkeypatch, visible, hosts_clients, devices):
     import torch

@@ -84,10 +84,10 @@ def cluster(tmp_path):
 
 @pytest.mark.parametrize("does, code, why", [
     (DONE + "exit 0", 0, "finished"),
-    (DONE + "exit 137", 0, "finished"),                       # cut off after its last word
+    (DONE + "exit 137", 0, "finished"),                       # killed after it had finished
     ("exit 2", 2, "the run was refused"),
     (GAIN + "exit 2", 2, "the run was refused"),
-    (DONE + "exit 2", 2, "the run was refused"),              # of another run in that folder
+    (DONE + "exit 2", 2, "the run was refused"),              # the result is that of another run in that folder
     ("exit 75", 75, "not started again: no round was gained"),
     ("exit 137", 137, "not started again: no round was gained"),
     ("exit 0", 1, "not started again: no round was gained"),  # srun says 0 when a job was cut from outside

@@ -51,9 +51,9 @@ def test_the_layout_of_a_frame():
     assert [str(dtype) for dtype in DTYPES] == ["uint8", "int32", "int64", "float32", "float64", "bool", "float16"]
     buffer = pack_frame([np.array([[1, 2, 3]], np.int32), np.array(.5), np.array([True])])
     assert buffer[:88].view(np.int64).tolist() == [
-        11, 3,                   # words of this head, arrays
+        11, 3,                   # words of this head, number of arrays
         1, 2, 1, 3,              # int32, two axes, (1, 3)
-        4, 0,                    # float64, a number
+        4, 0,                    # float64, no axis
         5, 1, 1]                 # bool, one axis, (1,)
     assert buffer[88:100].view(np.int32).tolist() == [1, 2, 3] and buffer[104:112].view(float) == .5
     assert buffer[112] == 1 and buffer.size == 120

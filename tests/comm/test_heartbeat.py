@@ -17,11 +17,11 @@ IN, AT_WORK = np.array([7, 1, Order.SUM, 3, -1, 0]), np.array([7, 0, Order.TRAIN
 
 
 @pytest.mark.parametrize("silent, still, known, late", [
-    ((9, 10, 0), (10, 10, 10), (AT_WORK,) * 3, []),               # the limit may be reached
+    ((9, 10, 0), (10, 10, 10), (AT_WORK,) * 3, []),               # silence of exactly the limit is allowed
     ((11, 0, 0), (11, 11, 0), (IN, AT_WORK, IN), [1]),            # silence comes first, wherever it began
     ((11, 0, 12), (0, 0, 0), (IN, AT_WORK, IN), [1, 3]),
-    ((0, 0, 0), (11, 11, 11), (IN, AT_WORK, IN), [2]),            # who is stuck at work, not who waits for it
-    ((0, 0, 0), (99, 9, 99), (IN, AT_WORK, IN), [])])             # a long round: clients come and go
+    ((0, 0, 0), (11, 11, 11), (IN, AT_WORK, IN), [2]),            # rank 2 is stuck, the others wait for it
+    ((0, 0, 0), (99, 9, 99), (IN, AT_WORK, IN), [])])             # in a long round clients come and go
 def test_who_is_missing(silent, still, known, late):
     ranks = (1, 2, 3)
     assert find_late(*(dict(zip(ranks, values, strict=True)) for values in (silent, still, known)), limit=10) == late

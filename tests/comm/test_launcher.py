@@ -40,7 +40,7 @@ def test_the_launchers_first_process_speaks(environment, variables, speaks):
 @pytest.mark.parametrize("variables, mine, all_cores, shared", [
     ({}, 1, 1, False), ({"MPI_LOCALNRANKS": "3"}, 2, 2, True), ({"MPI_LOCALNRANKS": "2"}, 2, 2, False),
     ({"OMPI_COMM_WORLD_LOCAL_SIZE": "9"}, 8, 8, True), ({"SLURM_NTASKS_PER_NODE": "4"}, 2, 64, True),
-    ({"SLURM_NTASKS_PER_NODE": "4"}, 1, 64, False),      # each is bound to a core of its own
+    ({"SLURM_NTASKS_PER_NODE": "4"}, 1, 64, False),      # each rank is bound to its own core
     ({"SLURM_NTASKS_PER_NODE": "4"}, 1, 1, True), ({"SLURM_NTASKS_PER_NODE": "4(x2)"}, 2, 2, False),
     ({"MPI_LOCALNRANKS": "2", "SLURM_NTASKS_PER_NODE": "9"}, 4, 4, False),
     ({"SLURM_STEP_TASKS_PER_NODE": "3"}, 2, 2, True)])

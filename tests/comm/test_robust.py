@@ -11,7 +11,8 @@ from fedmpi.comm.transport import Solo
 from tests.comm.together import together
 
 
-@pytest.mark.parametrize("how, trim, cuts", [      # of 0, 1, 2, ... members
+# The cuts are those of groups with 0, 1, 2, ... members.
+@pytest.mark.parametrize("how, trim, cuts", [
     ("median", .1, [0, 0, 0, 1, 1, 2, 2, 3, 3]),
     ("trimmed_mean", .1, [0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1, 2, 2]),      # a tenth of 10 is 1, not 2
     ("trimmed_mean", .25, [0, 0, 0, 1, 1, 2, 2, 2, 2, 3]), ("trimmed_mean", .4, [0, 0, 0, 1, 1, 2, 2, 3, 3, 4]),
@@ -52,7 +53,8 @@ def data() -> np.ndarray:
 
 
 @pytest.mark.parametrize("size", [1, 2, 4])
-@pytest.mark.parametrize("at_once", [1, 24, 1 << 24])      # a column, two columns, all of them
+# These are a column, two columns, and all columns at once.
+@pytest.mark.parametrize("at_once", [1, 24, 1 << 24])
 def test_each_group_leaves_out_its_own_number(monkeypatch, size, at_once):
     monkeypatch.setattr(robust, "NUMBERS_AT_ONCE", at_once)
     x, ranks, asked = data(), np.random.default_rng(5).integers(0, size, N), []

@@ -88,7 +88,7 @@ def test_dirichlet_by_hand():
     """Classes have 10 and 6 samples, so each of two clients gets 8. The offset is .5, so shares are rounded."""
     first, second = [[.75, .25], [.5, .5]], [[1., 0.], [1., 0.]]
     for capped, wanted in ((False, [[[8, 2], [3, 3]], [[10, 0], [6, 0]]]),
-                           (True, [[[8, 2], [0, 6]], [[0, 0], [0, 0]]])):      # the second has failed: 6 are left over
+                           (True, [[[8, 2], [0, 6]], [[0, 0], [0, 0]]])):      # the second fails, as 6 are left over
         rng = Script([first, second])
         rng.uniform = lambda low, high, size: np.full(size, .5)
         assert divide_by_dirichlet(np.array([10, 6]), 2, .3, 2, rng, capped).tolist() == wanted

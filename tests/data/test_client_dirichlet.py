@@ -88,7 +88,7 @@ def test_the_seed_decides():
 
 
 @pytest.mark.parametrize("left, shares, total, expected", [
-    ([5, 0, 3], [0., 1., 0.], 4, None),      # all of its mix has run out: by what is left
+    ([5, 0, 3], [0., 1., 0.], 4, None),      # its mix has run out, so what is left decides
     ([2, 2], [1., 0.], 4, [2, 2]), ([0, 3], [.5, .5], 3, [0, 3]), ([4, 4], [1., 0.], 4, [4, 0]), 
     ([1, 1], [.5, .5], 0, [0, 0])])
 def test_a_class_that_has_too_few_is_made_up_for_by_others(left, shares, total, expected):

@@ -30,7 +30,7 @@ FACTORS = {
 SCENARIOS = {
     "plain": [],
     "lost": ["faults.drop=.3", "attack={kind: label_flip, share: .3}"],
-    "skipped": ["attack={kind: noise, scale: 1e8}", "faults.bad_update=skip"],      # beyond what exact sums hold
+    "skipped": ["attack={kind: noise, scale: 1e8}", "faults.bad_update=skip"],      # beyond the range of exact sums
     "sign_flip": ["attack={kind: sign_flip, share: .3}"],
     "noise": ["attack={kind: noise, scale: .1}", "faults.drop=.2"],
     "median": ["server.aggregation=median", "attack={kind: sign_flip, share: .3}"],

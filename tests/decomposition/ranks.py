@@ -1,6 +1,6 @@
 """Starts of runs on one rank in this process, on forked ranks, or on the ranks of real MPI jobs.
 
-    mpiexec -n 3 python -m tests.decomposition.ranks CONFIG STARTS.json      # all of them, one after another"""
+    mpiexec -n 3 python -m tests.decomposition.ranks CONFIG STARTS.json      # performs them one after another"""
 from __future__ import annotations
 
 import io
@@ -100,7 +100,8 @@ class Forked:
         with patch.object(forked, "LIMIT", patience(starts)):
             try:
                 done = forked.call(ranks, lambda: all_of(self.config, starts))
-            except AssertionError as hung:      # what it had told by then counts
+            # What it had printed by then counts.
+            except AssertionError as hung:
                 done = CompletedProcess([], None, str(hung), str(hung))
         return told(starts, done)
 

@@ -108,7 +108,8 @@ def test_a_step_sees_the_mean_over_its_batch_alone(ask, engine, federation):
             return total + x, seen + ones, w
         total, seen, _ = data.scan(step, (torch.zeros(64), torch.zeros(1), w))
         return torch.cat([total, seen])
-    found = ask(engine, question, replace(TRAIN, batch=57))      # one batch at each client
+    # Each client has one batch.
+    found = ask(engine, question, replace(TRAIN, batch=57))
     for c in range(8):
         expected = federation.client(c).x_train.mean(0)
         np.testing.assert_allclose(found[c][:64], expected, atol=1e-6)

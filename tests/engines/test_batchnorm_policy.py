@@ -43,7 +43,8 @@ def test_no_statistics_leak_from_client_to_client(name, settings, policy):
 
 
 @policies
-@pytest.mark.parametrize("name, settings", [m for m in METHODS if m[1] != {"anchor": "local"}])      # which walks
+# The method with this anchor trains by `walk`.
+@pytest.mark.parametrize("name, settings", [m for m in METHODS if m[1] != {"anchor": "local"}])
 def test_a_leak_would_be_seen(name, settings, policy, monkeypatch):
     """A plain module keeps its statistics, and so they leak."""
     original = Net.bind

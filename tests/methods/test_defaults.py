@@ -17,20 +17,28 @@ from fedmpi.settings import describe_settings
 from tests.federations import Lab, method
 from tests.methods.table import NAMES
 
-D, PHI, H = 1210, 1040, 170      # parameters of the network, of its extractor and of its head
+# Parameters of the network, of its extractor and of its head.
+D, PHI, H = 1210, 1040, 170
 ALL, EACH = [0, 1, 2, 3, 4, 5, 6, 7], (MINE, 0)
 
 
 class Said(NamedTuple):
     title: str
-    settings: dict                # setting -> default
-    down: int                     # bytes that a client receives in a round
-    up: int                       # and sends
-    shown: tuple | None           # source, field, start and stop of the rows that t-SNE pictures
-    flags: str = "sm"             # s: statistics stay at clients, m: only means are taken, g: there is a global model,
-                                  # u: judged unadapted too
-    warm_up: list | None = None   # who trains before the first round
-    note: list = []               # shapes of what is addressed to a single client
+    # setting -> default
+    settings: dict
+    # bytes that a client receives in a round
+    down: int
+    # bytes that it sends
+    up: int
+    # source, field, start and stop of the rows that are embedded for t-SNE
+    shown: tuple | None
+    # s: statistics stay at clients, m: the server only takes means, g: there is a global model, u: the unadapted model
+    # is measured, too
+    flags: str = "sm"
+    # the clients that train before the first round
+    warm_up: list | None = None
+    # shapes of messages to a single client
+    note: list = []
 
 
 MIX = {"mix_epochs": 1, "mix_lr": 1.0, "mix_start": 1.0, "mix_everyone": False, "head_epochs": 1}

@@ -26,7 +26,7 @@ def test_newcomers_join_the_group_of_the_same_direction_not_of_the_longest_updat
     assert joined(0, [1., 1.]) == 1      # inner products 10, .7; cosines .71, .99
     assert joined(2, [1., .1]) == 0 and joined(0, [-1., -1.]) == 0      # cosines -.71, -.99; the third group is empty
     assert joined(2, [-1., 1.]) == 1
-    for number, known in ((1, 2), (3, 0)):      # what is known is not trained for
+    for number, known in ((1, 2), (3, 0)):      # a client with a group does not train for it
         client = Client(number, [1., 1.])
         assert int(m.find_group(shared, client)) == known and not client.calls
     mine, sent = m.client(shared, "kept", Client(2, [1., 1.]))
@@ -99,7 +99,7 @@ def test_a_split_of_cfl_goes_by_client_numbers_and_moves_no_model():
     same(found.models, [[1., 0.], [1., 0.], [7., 7.]])
     same(found.unit, 1.0049876)
     assert turn.facts["clusters"].tolist() == [0, 0, 1, 0] and turn.facts["k"] == 3
-    assert turn.facts["clusters_found"] == 2      # what was measured is of the one that was split
+    assert turn.facts["clusters_found"] == 2      # measured for the cluster that was split
     same(turn.facts["mean_update"], [(.475 ** 2 + .075 ** 2) ** .5])
     far = [(.525, -.075), (.425, .125), (-1.475, -.075), (.525, .025)]      # from the mean update, before the split
     assert turn.facts["distance"] == pytest.approx(np.mean([hypot(*v) for v in far]))
@@ -164,7 +164,7 @@ def test_ifcas_clusters_take_their_members_mean_or_a_step_of_their_share(average
     same(turn.facts["distance"], 2 * 2 ** .5 / 3)      # from the members' mean, wherever the cluster's model goes
     m, turn = bare("ifca", network([0., 0.], phi=1), k=3, average=average, shared_body=True), who([0, 4, 5], sizes)
     half = m.server(state("ifca", phi=[2.], parts=[[0.], [10.], [5.]]), up(w=w, z=z), turn)
-    same(turn.facts["distance"], 2 / 3)      # of what clusters have of their own
+    same(turn.facts["distance"], 2 / 3)      # over the clusters' own parts
     same(half.phi, [phi])
     same(half.parts, [row[1:] for row in parts])
 
@@ -188,7 +188,7 @@ def test_fesem_moves_on_until_nobody_moves():
     assert turn.facts["clusters"].tolist() == [0, 0, 0, 1] and turn.facts["iterations"] == 3
     same(found.w, [[13.6 / 3], [12.]])
     again = m.server(state("fesem", w=[[5.], [99.]], of=[0] * 4, n=1.), up(w=[[4.], [4.5], [5.1], [12.]]), turn)
-    same(again.w, [[6.4], [99.]])      # k-means++ comes before the first cluster, not where all are in one
+    same(again.w, [[6.4], [99.]])      # k-means++ only before there are clusters
 
 
 # FedCPS

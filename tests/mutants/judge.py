@@ -18,7 +18,7 @@ from tests.mutants.choice import Choice
 from tests.mutants.suite import Suite
 
 LEFT = shutil.ignore_patterns(".git", ".mutants", ".venv*", ".nox", ".*_cache", ".hypothesis", "__pycache__", "runs",
-                              "build", "*.egg-info")      # what a copy of the tree does without
+                              "build", "*.egg-info")      # not copied
 # pytest's exit code if there is no test of a name.
 USAGE = 4
 # A mutant that needs more than so many times the tests' CPU seconds hangs.

@@ -188,7 +188,7 @@ def test_a_run_that_judges_on_validation_never_looks_at_test_labels(bench, monke
     assert books("wrong-validation") == books("right-validation") != books("right-test")
     assert books("wrong-test") != books("right-test")
     assert len({bench.result(f"{labels}-{on}")["digest"] for labels in ("right", "wrong")
-                for on in ("validation", "test")}) == 1      # nothing is learned from what is judged on
+                for on in ("validation", "test")}) == 1      # training uses neither part
 
 
 def test_the_result_sums_the_series_up(ready):

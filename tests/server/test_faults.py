@@ -51,7 +51,8 @@ def test_a_kept_state_that_is_not_finite_ends_the_run_by_its_name(bench, engine)
 
 
 def test_a_run_that_a_bad_update_ended_goes_on_without_it(bench):
-    words = ("seed=3", WILD, "method.bad='kept: nan'")      # client 5 is no participant of round 1
+    # Client 5 is no participant of round 1.
+    words = ("seed=3", WILD, "method.bad='kept: nan'")
     done = bench.run(2, "ended", *words)
     assert done.returncode == 1 and "client 5, round 2" in done.stderr and "round-000001.h5; continue" in done.stderr
     assert bench.lead("ended", *words, SKIP, resume="auto") == bench.lead("at-once", *words, SKIP) == 0
@@ -71,11 +72,13 @@ def test_without_any_good_update_nothing_changes(bench):
              "evaluate.embeddings=[1]"]
     assert bench.lead("none", *words) == 0
     assert [line["bad_updates"] for line in bench.metrics("none")] == 3 * [list(range(9))]
-    assert bench.result("none")["digest"] == laboratory(bench, words).digest()      # as before the first round
+    # The state is that before the first round.
+    assert bench.result("none")["digest"] == laboratory(bench, words).digest()
 
 
+# Participants of 12 rounds with 9 clients and seed 5.
 ASKED = [[4, 5, 6, 7, 8], [0, 3, 5, 6, 8], [8], [0, 1, 2, 4, 5], [0, 3, 4, 5], [5, 6, 7], [5], [0, 2, 3, 4, 5, 6, 7],
-         [1, 2], [0, 1, 2, 3, 5, 6, 7], [0, 3, 5], [5]]      # participants of 12 rounds, of 9 clients, by seed 5
+         [1, 2], [0, 1, 2, 3, 5, 6, 7], [0, 3, 5], [5]]
 
 
 def test_lost_clients_did_not_take_part(bench):
@@ -101,7 +104,8 @@ def test_losses_are_drawn_for_each_client_and_round():
     faults, everyone = Faults(drop=.3), np.arange(50)
     there = [set(faults.arriving(Participants(everyone, everyone, t, 1)).ids) for t in range(100)]
     assert .68 < np.mean([len(ids) for ids in there]) / 50 < .72 and len({len(ids) for ids in there}) > 5
-    some = everyone[::3]      # whoever else takes part
+    # A loss does not depend on who else takes part.
+    some = everyone[::3]
     assert all(set(faults.arriving(Participants(some, some, t, 1)).ids) == there[t] & set(some) for t in range(100))
     assert there != [set(faults.arriving(Participants(everyone, everyone, t, 2)).ids) for t in range(100)]
 

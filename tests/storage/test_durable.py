@@ -100,7 +100,7 @@ def finish(folder):
     (history, ["history.h5"]), (cut, ["history.h5"] * 2), (federation, ["digits-iid-20-*.h5"]),
     (lambda folder: write_checkpoint(folder.checkpoints, snapshot(), pieces()), ["round-000012.h5"]),
     (lambda folder: doctor_checks.write_trial_file(folder.path / "trial.h5"), ["trial.h5"]),
-    (finish, ["metrics.jsonl", "history.h5", "result.json"])],      # the mark that the run is done comes last
+    (finish, ["metrics.jsonl", "history.h5", "result.json"])],      # result.json marks the end, so it comes last
     ids=["file", "config", "metrics", "history", "cut history", "federation", "checkpoint", "trial", "finish"])
 def test_a_file_is_flushed_renamed_and_its_folder_flushed(folder, recorder, act, names):
     act(folder)

@@ -17,10 +17,10 @@ OTHER = {"processes": "there", "job": "5", "cluster": "alpha", "restart": 0, "pi
 
 
 @pytest.mark.parametrize("holder, me, silence, why, asked", [
-    ({"processes": "here"}, {}, 1e9, None, []),      # that process runs: however silent it is
+    ({"processes": "here"}, {}, 1e9, None, []),      # the process runs, however silent it is
     ({"processes": "here", "started": "8"}, {}, 0, "that process is gone", []),
     ({"job": "7", "restart": 1}, {}, 0, "its job was started again", []),
-    ({"job": "7", "restart": 2}, {}, 59.9, None, []),      # the same start, of which Slurm need not be asked
+    ({"job": "7", "restart": 2}, {}, 59.9, None, []),      # the same start, so Slurm is not asked
     ({"job": "7", "restart": 3}, {}, 59.9, None, []),
     ({"job": "7", "restart": 2}, {}, 60, "no sign of life for 60 s", []),
     ({"job": "over"}, {}, 0, "its job has ended", ["over"]), ({}, {}, 0, None, ["5"]),

@@ -70,12 +70,12 @@ def six(tmp_path, cache):
 @pytest.mark.parametrize("settings, trained, judged, clients", [
     ((), 6 * 4, 6 * 20 / 3 / 10, 6),                              # 2 epochs of 2 batches; 120 samples forward
     (("evaluate.every=2",), 6 * 4, 6 * 20 / 3 / 10 / 2, 6),
-    (("evaluate.every=0",), 6 * 4, 6 * 20 / 3 / 10 / 4, 6),       # after the last of 4 rounds alone
+    (("evaluate.every=0",), 6 * 4, 6 * 20 / 3 / 10 / 4, 6),       # only after the last of 4 rounds
     (("evaluate.on=validation",), 6 * 4, 6 * 8 / 3 / 10, 6),
     (("train.batch=5",), 6 * 8, 6 * 20 / 3 / 5, 6),
     (("train.epochs=3",), 6 * 6, 6 * 20 / 3 / 10, 6),
     (("train.steps=7",), 6 * 7, 6 * 20 / 3 / 10, 6),
-    (("train.participation=.5",), 3 * 4, 6 * 20 / 3 / 10, 3),     # all are judged
+    (("train.participation=.5",), 3 * 4, 6 * 20 / 3 / 10, 3),     # all are evaluated
     (("train.participation=[.5, 1]",), 4.5 * 4, 6 * 20 / 3 / 10, 4.5),
     (("data.split=[.8, .2]",), 6 * 2 * 3.2, 6 * 8 / 3 / 10, 6)])   # 32 samples: 3.2 batches an epoch
 def test_a_round_by_hand(six, settings, trained, judged, clients):

@@ -1,4 +1,4 @@
-"""Methods of which each breaks one promise of the contract."""
+"""Methods, each of which breaks one promise of the contract."""
 from __future__ import annotations
 
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from fedmpi.method import WHOLE
 from fedmpi.methods.fedavg import FedAvg, Shared, Up
 from fedmpi.settings import Ge
 
-# What faulty methods remember from call to call
+# Values that faulty methods keep from call to call.
 SEEN: list[int] = []
 
 
