@@ -26,10 +26,8 @@ class Shared(NamedTuple):
 
 
 class Mine(NamedTuple):
-    # (2, 3)
-    a: torch.Tensor
-    # () the rounds in which the client took part
-    n: torch.Tensor
+    a: torch.Tensor      # (2, 3)
+    n: torch.Tensor      # () rounds taken part in
 
 
 class Up(NamedTuple):
@@ -39,8 +37,7 @@ class Up(NamedTuple):
 
 class Sums(Method):
     """A method without training, whose clients keep and send simple numbers."""
-    # the client, and what it does wrong
-    bad = None
+    bad = None      # the client, and what it does wrong
 
     def init(self, n):
         return Shared(torch.zeros(4), torch.tensor(0)), Mine(torch.zeros(2, 3), torch.tensor(0))
@@ -91,8 +88,7 @@ def test_participants_send_and_keep_and_others_do_not():
     assert group.states(np.array([4, 0]))["n"].tolist() == [1, 0]
     group.train(1, np.array([4]), np.array([4]), False)
     assert list(group.ups) == [4] and group.states(np.array([4]))["n"].tolist() == [2]
-    # Messages were for one round.
-    assert not group.messages
+    assert not group.messages      # they were for one round
     assert group.bad_updates(np.array([4, 5])).tolist() == [0, 0]
     digests = group.digests()
     assert digests.shape == (6, 32) and digests.dtype == np.uint8 and len({row.tobytes() for row in digests}) == 4
