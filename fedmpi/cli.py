@@ -75,7 +75,7 @@ def init(folder: Annotated[Path, typer.Argument(help="a new folder", metavar="FO
 
 @app.command()
 def plan(config: ConfigFile, overrides: Overrides = None,
-         ranks: Annotated[int, typer.Option(min=1, help="ranks to plan for, the server among them")] = 3,
+         ranks: Annotated[int, typer.Option(min=1, max=on.MOST_RANKS, help="ranks to plan, with the server's")] = 3,
          as_json: AsJson = False) -> None:
     """Show which rank would host which clients, memory, bytes and steps per round; nothing is trained.
 
@@ -179,7 +179,7 @@ def summary(folder: Annotated[str, typer.Argument(help="folder of a job array or
 @app.command()
 def sweep(path: JobFile, scale: Scale = None, out: RunsIn = None,
           local: Annotated[int, typer.Option(min=1, help="runs at a time")] = 1,
-          ranks: Annotated[int, typer.Option(min=1, help="MPI ranks of each run")] = 1,
+          ranks: Annotated[int, typer.Option(min=1, max=on.MOST_RANKS, help="MPI ranks of each run")] = 1,
           slurm: Annotated[bool, typer.Option("--slurm", help="submit them as a job array instead")] = False,
           profile: on.ProfileOption = None, time: on.TimeOption = None, gpus: on.GpusOption = None,
           cpus: on.CpusOption = None, mpi: on.MpiOption = None, option: on.SbatchOption = None,

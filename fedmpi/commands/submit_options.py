@@ -6,6 +6,9 @@ from typing import Annotated
 
 import typer
 
+# No cluster has as many cores; a plan has a row for each rank.
+MOST_RANKS = 1_000_000
+
 ProfileOption = Annotated[str | None, typer.Option(
     metavar="NAME|FILE", help="a site's options: generic, one-node, cray-pmi, tacc-like, jsc-like or a YAML file")]
 NodesOption = Annotated[int | None, typer.Option(min=1, help="nodes; default 1")]

@@ -225,3 +225,11 @@ def test_what_is_wrong_is_bad_input(planned, tmp_path):
         planned("method.lamda=1")
     with pytest.raises(BadInput, match="cannot read the configuration"):
         planned(config=tmp_path / "none.yaml")
+
+
+def test_more_ranks_than_any_cluster_has_are_refused(bench):
+    from typer.testing import CliRunner
+
+    from fedmpi.cli import app
+    done = CliRunner().invoke(app, ["plan", bench.config, "--ranks", "900000000000"])
+    assert done.exit_code == 2 and "Invalid value for '--ranks'" in done.output
