@@ -118,3 +118,13 @@ def test_the_plan_draws_as_the_run_does(bench, everything):
     assert "taking part sampling uniform," in text and "simulated a round " in text
     assert "candidates tell their loss" in format_plan(make_plan(bench.config, everything, 1))
     assert make_plan(bench.config, [], 1)["participation"] == {}
+
+
+def test_the_server_waits_for_a_client_that_comes_later(bench, tmp_path):
+    """Five steps of .1 s from second 3 on, and again: then nobody ever comes."""
+    (tmp_path / "t.csv").write_text("client,begin,end\n4,3,3.6\n")
+    words = ["stragglers.step_seconds=.1", f"availability={{file: {tmp_path / 't.csv'}, unit: seconds}}", "rounds=3"]
+    assert bench.lead("waiting", *words, "method=fedavg") == 0
+    lines = bench.metrics("waiting")
+    assert [line["simulated_seconds"] for line in lines] == pytest.approx([3.5, 3.6, 3.6])
+    assert [(line["participants"], line["late"]) for line in lines] == [(1, []), (1, [4]), (0, [])]
