@@ -189,8 +189,13 @@ class LoopData(RoundSettings):
             work, gradients, views = bind_module(net, w, only, self.local.smoothing)
             step = Step(work, views, options, net.buffers)
         for batch in self.noisy_batches(noise) if noise else self.batches():
+            if not isinstance(net, Net) and self.model is not None:
+                # a loss of the method's own calls the network in whatever mode it was left
+                self.model.train_all(len(batch[1]))
             step.take(gradients(*batch))
         if not isinstance(net, Net):
+            if self.model is not None and self.model.buffers and len(w) == self.model.size:
+                self._leave(work, self.model.buffers)
             return step.result()
         if net.buffers:
             self._leave(work, net.buffers)

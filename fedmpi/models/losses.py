@@ -15,12 +15,13 @@ def compute_loss(logits: Tensor, y: Tensor, reduction: str = "mean", smoothing: 
 
     Args:
         smoothing: the share of each label that is spread evenly over all classes."""
-    if y.is_floating_point() and y.ndim == 2:
-        logits, y = logits + y[:, 1:], y[:, 0]
-        # A network of classes has several outputs, see attach_logits.
-        y = y.long() if logits.shape[-1] > 1 else y
     if y.is_floating_point():
-        return F.mse_loss(logits.squeeze(-1), y, reduction=reduction)
+        if y.ndim == 2:
+            logits, y = logits + y[:, 1:], y[:, 0]
+        # A network of classes has several outputs, see attach_logits.
+        if logits.shape[-1] == 1:
+            return F.mse_loss(logits.squeeze(-1), y, reduction=reduction)
+        y = y.long()
     if reduction == "none" and not smoothing and not logits.is_cuda:
         # The same numbers by operations that torch.func.vmap knows. It would take nll_loss apart in Python in each
         # step, and load the compiler of PyTorch to do so.
