@@ -83,7 +83,8 @@ def change(draw: random.Random, config: dict) -> tuple[tuple[str, ...], object]:
     if how < .5:
         kind, where = draw.choice([("methods", ("method",)), ("methods", ("method",)), ("models", ("model",)),
                                    ("partitions", ("data", "partition"))])
-        name = config["method"]["name"] if where == ("method",) and isinstance(config["method"], dict) else draw.choice(
+        as_it_is = where == ("method",) and isinstance(config["method"], dict)
+        name = config["method"].get("name", "ditto") if as_it_is else draw.choice(
             sorted(registry.list_built_in(kind)))
         path, hint = (*where, "name"), str
         cls = registry.find_class(kind, name if isinstance(name, str) and name in registry.list_built_in(kind)

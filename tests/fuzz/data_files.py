@@ -95,7 +95,7 @@ def spoil(draw: random.Random, given: dict[str, np.ndarray]) -> str:
         given["client_train"] = np.resize(np.array(clients), 90)
         return f"client_train {clients}"
     other = values.astype(values.dtype.newbyteorder(">"))
-    given[name] = np.asfortranarray(values[::-1]) if draw.random() < .5 else other
+    given[name] = np.asfortranarray(np.atleast_1d(values)[::-1]) if draw.random() < .5 else other
     return f"{name} in another order"
 
 

@@ -16,6 +16,7 @@ from tests.fuzz.reference import Reference, digest_of_run, hash_of_file, hash_of
 MAX_LINES, MAX_LINE = 14, 1500
 TEMPORARY = re.compile(r"\.(part|tmp)$|\.tmp\b|^tmp/.")
 CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+SAID = re.compile(r"^(fedmpi: |Usage: |\d+: fedmpi: |\W{2,} ?Error )", re.M)
 UNEXPECTED = re.compile(r"\(traceback in |Fatal Python error|Segmentation fault")
 NO_MEMORY = re.compile(r"MemoryError|can't allocate memory|Unable to allocate|out of memory", re.I)
 BUG = re.compile(r"(?<![\w.])(KeyError|TypeError|IndexError|AttributeError|AssertionError|UnboundLocalError|NameError|"
@@ -81,7 +82,7 @@ def judge_end(case: Case, words: list[str], done: Done, folder: Path) -> str:
         return f"code {done.code}"
     if done.code == 1 and words[0] not in ANSWERS and not has_begun(done, words, folder):
         return f"code 1 before a run has begun: {last_line(done.error)}"
-    if done.code and not re.search(r"^(fedmpi: |Usage: |\d+: fedmpi: )", done.error, re.M) and words[0] not in ANSWERS:
+    if done.code and not SAID.search(done.error) and words[0] not in ANSWERS:
         return f"code {done.code} without a message"
     return ""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 FAULTS: list[tuple[str, str, str]] = [("fedmpi.cli:run", "out, resume, time_limit, ranks,",
                                        "out, None, time_limit, ranks,"),
                                       ("fedmpi.cli:run", "sys.exit(session.run_command", "print(session.run_command"),
-                                      ("fedmpi.cli:plan", "help=\"ranks to plan for, the server among them\")] = 3",
+                                      ("fedmpi.cli:plan", "help=\"ranks to plan, with the server's\")] = 3",
                                        "help=\"ranks\")] = 2"),
                                       ("fedmpi.cli:submit", '("account", account)', '("account", partition)'),
                                       ("fedmpi.cli:submit", "restarts=restarts", "restarts=50"),
