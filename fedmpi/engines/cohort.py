@@ -206,11 +206,8 @@ class Cohort(CohortSteps):
         work = allocate_rows(w).copy_(w) if w.is_cuda else w.clone(memory_format=torch.contiguous_format)
         if is_empty(only):
             return options.unmoved(work)
-        if not isinstance(net, Net) and self.model is not None:
-            # a loss of the method's own calls the network in whatever mode it was left
-            self.model.train_all(self.local.batch)
         gradients, views = (bind_cohort(net, work, only, self.local.smoothing) if isinstance(net, Net) else
-                            bind_cohort_loss(net, work, only, args))
+                            bind_cohort_loss(net, work, only, args, self.model))
         step = Step(work, views, options)
 
         def take(k: int, x: Tensor, y: Tensor, weight: Tensor, *noise: Tensor) -> None:

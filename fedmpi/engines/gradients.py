@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.func import grad, vmap
 
 from fedmpi.errors import BadInput
-from fedmpi.models.flat import Net
+from fedmpi.models.flat import Model, Net
 from fedmpi.models.losses import compute_loss
 from fedmpi.models.parameters import flatten_parameter
 from fedmpi.models.precision import run_forward
@@ -62,13 +62,18 @@ def bind_module(net: Net, w: Tensor, only: slice | None, smoothing: float) -> tu
     return work, gradients, select_views(net, chosen)
 
 
-def bind_loss(loss: Loss, w: Tensor, only: slice | None,
-              args: Sequence[Tensor]) -> tuple[Tensor, Gradients, Views]:
-    """Return the same for a loss of a method's own, differentiated by the flat vector."""
+def bind_loss(loss: Loss, w: Tensor, only: slice | None, args: Sequence[Tensor],
+              model: Model | None) -> tuple[Tensor, Gradients, Views]:
+    """Return the same for a loss of a method's own, differentiated by the flat vector.
+
+    Args:
+        model: the run's network, which the loss may call and which is set to training; None: it calls none."""
     work = w.detach().clone()
     block = slice(None) if only is None else only
 
     def gradients(x: Tensor, y: Tensor, *noise: Tensor) -> Sequence[Tensor]:
+        if model is not None:
+            model.train_all(len(y))
         return (differentiate_loss(loss, work, x, y, (*noise, *args))[block],)
     return work, gradients, lambda flat: [flat[block]]
 
@@ -117,9 +122,12 @@ def bind_cohort(net: Net, work: Tensor, only: slice | None, smoothing: float) ->
     return gradients, select_views(net, chosen)
 
 
-def bind_cohort_loss(loss: Loss, work: Tensor, only: slice | None,
-                     args: Sequence[Tensor]) -> tuple[Gradients, Views]:
-    """Return the same for a loss of a method's own; args are tensors (c, ...)."""
+def bind_cohort_loss(loss: Loss, work: Tensor, only: slice | None, args: Sequence[Tensor],
+                     model: Model | None) -> tuple[Gradients, Views]:
+    """Return the same for a loss of a method's own; args are tensors (c, ...), and `model` is as for `bind_loss`."""
+    if model is not None:
+        # Engine vmap trains no network with running statistics, so the samples of a batch do not matter.
+        model.train_all(2)
     block = slice(None) if only is None else only
     step = vmap(grad(lambda w, x, y, weight, *args: (loss(w, x, y, *args) * weight).sum()))
 

@@ -183,15 +183,12 @@ class LoopData(RoundSettings):
         if sparse_embedding.can_descend_sparsely(net, w, only, options):
             return sparse_embedding.descend_sparsely(self.batches(), net, w, only, options, self.local.smoothing)
         if not isinstance(net, Net):
-            work, gradients, views = bind_loss(net, w, only, args)
+            work, gradients, views = bind_loss(net, w, only, args, self.model)
             step = Step(work, views, options)
         else:
             work, gradients, views = bind_module(net, w, only, self.local.smoothing)
             step = Step(work, views, options, net.buffers)
         for batch in self.noisy_batches(noise) if noise else self.batches():
-            if not isinstance(net, Net) and self.model is not None:
-                # a loss of the method's own calls the network in whatever mode it was left
-                self.model.train_all(len(batch[1]))
             step.take(gradients(*batch))
         if not isinstance(net, Net):
             if self.model is not None and self.model.buffers and len(w) == self.model.size:

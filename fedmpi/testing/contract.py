@@ -40,8 +40,8 @@ from fedmpi.testing.variants import (
 
 # Engine -> ways of hosting under which a run is repeated on three ranks.
 WAYS: dict[str, tuple[str, ...]] = {"loop": ("balanced", "moving"), "vmap": ("the server too",)}
-# How far the engines may be apart after three rounds, and how far a change must at least move some number. Engines agree
-# to 1e-5 in a step; on one kind of processor FedFomo, which divides by distances of models, comes to 1.2e-5.
+# How far the engines may be apart after three rounds, and how far a change must at least move some number. Engines
+# agree to 1e-5 in a step; on one kind of processor FedFomo, which divides by distances of models, comes to 1.2e-5.
 NEAR, MOVED = 2e-5, 1e-6
 
 
