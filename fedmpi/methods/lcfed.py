@@ -18,9 +18,11 @@ none.
 Defaults. The paper gives neither mu nor lam (figure 2 varies them). On validation samples of the digits (mlp, 20
 clients, K = 5, 15 rounds of 5 steps, 2 seeds, lam = .01), mu = 0, .1, 1 gave 92.1, 92.6, 93.7 % on the pathological
 split, and 78.2, 77.6, 76.8 % with Dirichlet .1: .1 lies between. A larger lam cost accuracy: .01, .1, 1 gave 92.6,
-92.2, 89.5 % on the former, and 77.6, 77.3, 75.0 % with the latter. The pull of a round is eta mu times its steps. At
-the paper's eta = .01 and 5 steps that is .5 % with mu = .1, which can hardly be told from Local in a few hundred
-rounds: choose mu at the length and rate of the run."""
+92.2, 89.5 % on the former, and 77.6, 77.3, 75.0 % with the latter. At the table's rate and steps (LeNet-5 on .4 of
+MNIST, 40 clients, 200 rounds of 5 steps at eta = .01, K = 4; jobs/results/strengths_lcfed), mu = .1, 1, 10, 30 gave
+96.3, 94.6, 92.7, 84.8 % with three classes a client, and 95.4, 94.1, 90.7, 82.6 % with Dirichlet .1; Local has 96.5
+and 95.6 %. The pull of a round is eta mu times its steps, .5 % with mu = .1: choose mu at the length and rate of the
+run."""
 from __future__ import annotations
 
 import time
