@@ -23,6 +23,8 @@ BUG = re.compile(r"(?<![\w.])(KeyError|TypeError|IndexError|AttributeError|Asser
                  r"ZeroDivisionError|RecursionError|StopIteration|BadZipFile|object is not|NoneType)\b")
 # Settings that name a module; a message may name them in place of the module.
 OF_MODULES = r"^fedmpi: (model|data\.name|data\.partition)\b"
+# A function that a configuration names as a measure failed: it counts as the user's own, whoever wrote it.
+OF_MEASURES = r"^fedmpi: evaluate\.measures: \w+(\.\w+)*:\w+: "
 # Commands whose code 1 is an answer: some runs failed, a check did not pass.
 ANSWERS = ("doctor", "verify", "sweep")
 # Commands that may write in folders of runs.
@@ -103,7 +105,7 @@ def judge_text(case: Case, done: Done) -> str:
     if case.own_code:
         if done.code in (1, 2) and not re.search(rf"\b{case.own_code}\b|{OF_MODULES}", done.error, re.M):
             return f"the message does not name the user's module: {last_line(done.error)}"
-    else:
+    elif not re.search(OF_MEASURES, done.error, re.M):
         if UNEXPECTED.search(text):
             return f"unexpected error: {last_line(done.error)}"
         if done.code and (found := BUG.search(done.error)) and "is damaged" not in done.error:
