@@ -1,6 +1,8 @@
 """Pools from folders of pictures, compared with what torchvision's ImageFolder reads from them."""
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
 from PIL import Image
@@ -89,7 +91,8 @@ def test_what_holds_no_pictures_is_one_line(draw, tmp_path, monkeypatch):
     (tmp_path / "a" / "1.png").write_bytes(b"no picture")
     assert f"{tmp_path}/a/1.png: cannot read the picture" in refusal(tmp_path)
     Image.fromarray(np.zeros((5, 6), np.uint16)).save(tmp_path / "a" / "1.png")
-    assert f"{tmp_path}/a/1.png: has I;16 pixels of more than 8 bits" in refusal(tmp_path)
+    # Pillow names their type I;16, or I in older versions.
+    assert re.search(rf"^.*{tmp_path}/a/1.png: has I(;16)? pixels of more than 8 bits", refusal(tmp_path))
     draw("a/1.png")
     monkeypatch.setattr("fedmpi.memory_check.read_machine_memory", lambda: 100)
     assert f"{tmp_path}/a/0.png: 2 pictures of this size take" in refusal(tmp_path)

@@ -163,4 +163,4 @@ def test_a_natural_partition_of_before_keeps_the_parts_of_the_data():
     assert complete({"name": "natural"}) == {"name": "natural", "split": "given"}
     assert complete({"name": "natural", "split": "drawn"}) == {"name": "natural", "split": "drawn"}
     assert complete({"name": "iid"}) == {"name": "iid"} and complete("natural") == "natural"
-    assert add_missing_settings({"data": "odd"}) == {"data": "odd"}
+    assert add_missing_settings({"data": "odd"})["data"] == "odd"
