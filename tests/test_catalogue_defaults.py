@@ -19,9 +19,11 @@ DEFAULTS = {
         "cluster_n_class": {"classes_per_cluster": 3, "classes_per_client": 2, "clusters": 10},
         "dirichlet": {"beta": .1, "procedure": "capped", "smallest": None, "tries": 10_000},
         "few_shot": {"gamma": .1, "classes": 5, "few_classes": 2, "amount": None},
+        "flower": {"partitioner": None, "settings": {}},
         "iid": {"balanced": True},
+        "indices": {"file": None},
         "n_class": {"n": 2, "balanced": True},
-        "natural": {},
+        "natural": {"split": "given"},
         "pathological": {"classes_per_client": 2, "balanced": False}}}
 
 

@@ -11,7 +11,6 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from torch.utils._pytree import tree_leaves
 
 from fedmpi.clients.state_store import compute_digest
 from fedmpi.comm.transport import Transport
@@ -34,6 +33,7 @@ from fedmpi.testing.variants import (
     SPOILED,
     SpoilingLoop,
     compute_hosted_digest,
+    list_tensors,
     measure_distance,
     renumber,
 )
@@ -121,7 +121,7 @@ def check_independence(subject: Subject) -> None:
     run = subject.begun
     for engine in (Loop(), Vmap()):
         alone = run.apply(run.method.client, [5], 1, engine)[5]
-        for one, other in zip(tree_leaves(alone), tree_leaves(subject.trained(engine)[5]), strict=True):
+        for one, other in zip(list_tensors(alone), list_tensors(subject.trained(engine)[5]), strict=True):
             if not torch.allclose(one, other, rtol=0, atol=0 if engine.name == "loop" else 1e-6):
                 raise Broken(f"engine {engine.name}: a client ends elsewhere if others are trained before it")
 
@@ -170,7 +170,7 @@ def check_bad_updates(subject: Subject) -> None:
 
 def find_memory(state: State) -> set[int]:
     """Return the memory that the tensors of a state lie in."""
-    return {t.untyped_storage().data_ptr() for t in tree_leaves(tuple(state))
+    return {t.untyped_storage().data_ptr() for t in list_tensors(tuple(state))
             if isinstance(t, torch.Tensor) and t.numel()}
 
 
@@ -180,9 +180,9 @@ def check_memory(subject: Subject) -> None:
     for engine in (Loop(), Vmap()):
         results = subject.trained(engine)
         for client, result in results.items():
-            others = [find_memory(tree_leaves(r)) for c, r in results.items() if c != client]
+            others = [find_memory(list_tensors(r)) for c, r in results.items() if c != client]
             stored = [find_memory(run.mine(c)) for c in run.group.clients if c != client]
-            if find_memory(tree_leaves(result)) & set().union(find_memory(run.shared), *others, *stored):
+            if find_memory(list_tensors(result)) & set().union(find_memory(run.shared), *others, *stored):
                 raise Broken(f"engine {engine.name}: client {client} keeps or sends a tensor that lies in the memory "
                              "of Shared or of another client")
 

@@ -17,6 +17,7 @@ from fedmpi.engines.vmap import Vmap
 from fedmpi.method import Method, Participants, State
 from fedmpi.testing.federations import Renumbered, SmallFederation
 from fedmpi.testing.lab import Lab
+from fedmpi.torch_compat import flatten_tree
 
 # Share of the clients in each round: 5 of 8.
 SHARE = .6
@@ -85,6 +86,11 @@ class SpoilingLoop(Loop):
             if client == SPOILED and function.__name__ == "client":
                 result = [type(state)(*(v / 0 if v.is_floating_point() else v for v in state)) for state in result]
             yield client, result
+
+
+def list_tensors(state: object) -> list[torch.Tensor]:
+    """Return the tensors of a state, or of several in tuples and lists."""
+    return flatten_tree(state)[0]
 
 
 def split_in_chunks() -> Vmap:
