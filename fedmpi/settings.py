@@ -89,6 +89,11 @@ def make_settings(cls: type[Settings], values: object, where: str) -> Settings:
         # a value that fits none of several types gives an error for each type
         found: dict[str, list[str]] = {}
         for e in error.errors():
+            cause = e.get("ctx", {}).get("error")
+            # Settings refuse with plain ValueErrors that say why. One without a word, or a UnicodeDecodeError, say, is
+            # a failure of the user's own class.
+            if isinstance(cause, ValueError) and (type(cause) is not ValueError or not str(cause)):
+                raise cause from None
             where_what, message = describe_invalid_setting(e, where, cls)
             found.setdefault(where_what, []).append(message)
         raise BadInput("\n".join(f"{what}{' or '.join(messages)}" for what, messages in found.items())) from None

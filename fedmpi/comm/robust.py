@@ -64,7 +64,8 @@ def trim_mean_by(world: Transport, columns: Callable[[int, int], np.ndarray], d:
         groups: the group of each row, (n,).
         cuts: how many values each group leaves out at either end, (k,)."""
     width = max(1, NUMBERS_AT_ONCE // max(1, len(ranks)))
-    pieces = []
+    # Rows may be empty: of FedCPS, say, if all layers are personal.
+    pieces = [np.zeros((0, len(cuts)), np.float32)]
     for start in range(0, d, width):
         stop = min(d, start + width)
         edges = np.linspace(0, stop - start, world.size + 1).astype(int)

@@ -64,6 +64,8 @@ def read_finished_run(run: Path) -> tuple[JsonObject, str, list[JsonObject]]:
     Raises:
         BadInput: if the run is not finished."""
     settings, found = run_status.read_settings(run), run_status.read_outcome(run)
+    if not isinstance(settings.get("data", {}), dict):
+        raise BadInput(f"{run / 'config.yaml'} is damaged: data holds no settings")
     if found.result is None:
         raise BadInput(f"{run} is {found.state}: there is no digest to compare; finish it with --resume auto, or give "
                        "the folder of a finished run")

@@ -140,7 +140,7 @@ def make_workplace(world: Transport, folder: str, config: JsonObject) -> Iterato
     if world.rank == 0:
         try:
             place = Path(tempfile.mkdtemp(prefix=".fedmpi-verify-", dir=expand_user(folder, "--folder").absolute()))
-            values = config | {"data": config["data"] | {"cache": str(place / "federations")}}
+            values = config | {"data": config.get("data", {}) | {"cache": str(place / "federations")}}
             (place / "config.yaml").write_text(json.dumps(values))
         except OSError as error:
             raise BadInput(f"nothing can be written in {folder} ({describe_reason(error)}); name another folder with "

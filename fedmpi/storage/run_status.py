@@ -120,6 +120,9 @@ def read_result(folder: Path) -> JsonObject | None:
         if not (isinstance(result["rounds"], int) and isinstance(result["digest"], str)
                 and isinstance(result[key], int | float | None)):
             raise ValueError(f"rounds, digest or {key} is of another type")
+        steps = result.get("steps_so_far") or {}
+        if not (isinstance(steps, dict) and all(isinstance(n, int | float) for n in steps.values())):
+            raise ValueError("steps_so_far is of another type")
     except (OSError, ValueError, TypeError, KeyError, RecursionError, Flaw) as error:
         raise BadInput(f"{path} is damaged ({type(error).__name__}: {error}); remove it, and continue the run with "
                        "--resume auto: it is written again") from None

@@ -70,5 +70,7 @@ def test_each_group_leaves_out_its_own_number(monkeypatch, size, at_once):
     assert np.allclose(found, expected(x), rtol=1e-6, atol=1e-7) and not found[2].any()
     alone = trim_mean_by(Solo(), lambda start, stop: x[:, start:stop], D, np.zeros(N, int), GROUPS, CUTS)
     assert found.tobytes() == alone.tobytes()
+    # Rows may be empty.
+    assert trim_mean_by(Solo(), lambda start, stop: x[:, :0], 0, np.zeros(N, int), GROUPS, CUTS).shape == (4, 0)
     width = max(1, at_once // N)
     assert asked == [(s, min(D, s + width)) for s in range(0, D, width)]

@@ -5,6 +5,7 @@ import copy
 import json
 import re
 import shutil
+import sys
 from pathlib import Path
 
 import pytest
@@ -207,6 +208,19 @@ def test_another_digest_is_judged_by_the_losses_of_all_rounds(claimed, code, sai
     claim(edited, **claimed)
     assert rerun.rerun(Solo(), edited, str(tmp_path)) == code
     assert re.search(said, capsys.readouterr().out)
+
+
+def test_a_run_without_settings_of_its_data_is_compared_or_refused(edited, tmp_path, monkeypatch):
+    given, seen = run_status.read_settings(edited), []
+    monkeypatch.setattr(rerun, "perform", lambda world, place, name, words: seen.append(
+        json.loads((place / "config.yaml").read_text())) or sys.exit(9))
+    (edited / "config.yaml").write_text(json.dumps({name: given[name] for name in given if name != "data"}))
+    with pytest.raises(SystemExit):
+        rerun.rerun(Solo(), edited, str(tmp_path))
+    assert list(seen[0]["data"]) == ["cache"] and seen[0]["seed"] == given["seed"]
+    (edited / "config.yaml").write_text("data: [1, 2]\n")
+    with pytest.raises(BadInput, match="config.yaml is damaged: data holds no settings"):
+        rerun.rerun(Solo(), edited, str(tmp_path))
 
 
 def test_a_run_that_is_not_finished_cannot_be_verified(edited, tmp_path):

@@ -43,8 +43,9 @@ def test_the_state_of_a_run(tmp_path, printed, lines, result, state, said):
 
 @pytest.mark.parametrize("text", [
     "{", "[]", "5", "null", '{"rounds": 3}', '{"rounds": "x", "accuracy_mean": 1, "digest": "d"}',
+    '{"rounds": 3, "accuracy_mean": 1, "digest": "d", "steps_so_far": {"main": "x"}}',
     '{"rounds": 3, "accuracy_mean": 1, "digest": 5}', '{"rounds": 3, "accuracy_mean": "x", "digest": "d"}',
-    '[' * 100_000], ids=range(9))
+    '[' * 100_000], ids=range(10))
 def test_a_damaged_result_is_named_and_its_run_has_failed(tmp_path, text):
     (tmp_path / "result.json").write_text(text)
     with pytest.raises(BadInput, match="result.json is damaged .* remove it"):
