@@ -87,9 +87,10 @@ def group_of(nodeid: str) -> str:
 
 
 def pytest_collection_modifyitems(items):
-    """Begin with the groups that have a slow test, so that none of them is left for the end."""
+    """Begin with the jobs of a Slurm, which mostly wait, and with the groups that have a slow test, so that none of
+    them is left for the end."""
     slow = {group_of(item.nodeid) for item in items if item.get_closest_marker("slow")}
-    items.sort(key=lambda item: group_of(item.nodeid) not in slow)
+    items.sort(key=lambda item: (group_of(item.nodeid) != "slurm", group_of(item.nodeid) not in slow))
 
 
 @pytest.hookimpl(wrapper=True)
