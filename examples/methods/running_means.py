@@ -44,6 +44,7 @@ class RunningMeans(Method):
     title = "RunningMeans"
     paper = "after FedDBE, Zhang et al., NeurIPS 2023"
     judged_by = "w, the global model"
+    supports_targets = False
 
     def init(self, n: int) -> tuple[Shared, Mine]:
         zero = torch.zeros(self.model.width, device=self.model.start.device)

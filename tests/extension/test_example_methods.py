@@ -18,7 +18,7 @@ from tests.methods.reference import Reference
 from tests.methods.trial import mean, near
 
 FOLDER = Path(__file__).parents[2] / "examples" / "methods"
-CLASSES = {"fedadam": "FedAdam", "scaffold": "Scaffold", "running_means": "RunningMeans",
+CLASSES = {"fedadam": "FedAdam", "scaffold": "Scaffold", "moon": "Moon", "running_means": "RunningMeans",
            "hypernetwork": "Hypernetwork"}
 SPECIAL = {"hypernetwork": {"skip": {"renumbering": "the embeddings are drawn by the clients' numbers"}}}
 ROUNDS = 3
@@ -86,6 +86,31 @@ def test_scaffold_counts_steps_and_clients(lab, engine, train):
     near(found.shared.c, c, 1e-4)
     for i in range(8):
         near(found.mine(i).c, own[i], 1e-4)
+
+
+@pytest.mark.parametrize("engine", [Loop(), Vmap()], ids=["loop", "vmap"])
+def test_moon_contrasts_the_features_with_those_of_two_models(lab, engine):
+    found, ref = lab("moon", engine, mu=2., tau=.3)
+    w, own = ref.start, dict.fromkeys(range(8), ref.start)
+    for t in range(ROUNDS):
+        who, sent = ref.who(t), []
+        for i in who.ids:
+            module, models = ref.network(w), [ref.network(w), ref.network(own[i])]
+            for x, labels in ref.batches(i, t):
+                z, (near_to, far_from) = features(module, x), [features(model, x).detach() for model in models]
+                a, b = ((F.normalize(z) * F.normalize(other)).sum(1) / .3 for other in (near_to, far_from))
+                loss = F.cross_entropy(module.fc2(z), labels) - 2. * (a.exp() / (a.exp() + b.exp())).log().mean()
+                module.zero_grad()
+                loss.backward()
+                with torch.no_grad():
+                    for p in module.parameters():
+                        p -= ref.lr(t) * p.grad
+            own[i] = torch.cat([p.detach().flatten() for p in module.parameters()])
+            sent.append(own[i])
+        w = mean(sent, who.sizes)
+    near(found.shared.w, w)
+    for i in range(8):
+        near(found.mine(i).w, own[i])
 
 
 @pytest.mark.parametrize("engine", [Loop(), Vmap()], ids=["loop", "vmap"])
