@@ -110,6 +110,15 @@ def oldest(session: nox.Session) -> None:
 
 
 @nox.session
+def trackers(session: nox.Session) -> None:
+    """What `fedmpi wandb` and `fedmpi mlflow` write, read back by these libraries, offline.
+
+    The extra `test` does not bring them: they are 150 MB with what they need."""
+    session.install(".[test,wandb,mlflow]")
+    run_tests(session, "tests/commands/test_trackers.py")
+
+
+@nox.session
 def openmpi(session: nox.Session) -> None:
     """The tests that start ranks, under the Open MPI of this machine."""
     launcher = shutil.which("mpiexec.openmpi") or shutil.which("mpiexec")

@@ -4,6 +4,7 @@ All is written anew each time, under the same id, and takes the place of what wa
 resumed has every round once. Nothing is sent; `wandb sync` does that."""
 from __future__ import annotations
 
+import re
 import shlex
 import shutil
 import uuid
@@ -18,6 +19,8 @@ from fedmpi.storage.atomic import report_failed_writes
 PROJECT = "fedmpi"
 # Weights & Biases puts a folder of this name into the folder that it is given, and one like this for a run into that.
 WANDB_FOLDER, OFFLINE_RUNS = "wandb", "offline-run-*"
+# The key of a run in its folder's name, behind the time; a second run of the same second has a number behind the key.
+RUN_KEY = re.compile(r"-\d+_\d+-(\w+)(?:-\d+)?$")
 
 
 def write_offline_runs(folders: list[Path]) -> str:
@@ -44,7 +47,8 @@ def import_wandb() -> ModuleType:
 def replace_offline_run(library: ModuleType, folder: Path) -> Path:
     """Write a step per round in place of the offline run that a run folder holds. Return the new one."""
     old = sorted((folder / WANDB_FOLDER).glob(OFFLINE_RUNS))
-    key = old[-1].name.rpartition("-")[2] if old else uuid.uuid4().hex[:8]
+    found = RUN_KEY.search(old[-1].name) if old else None
+    key = found[1] if found else uuid.uuid4().hex[:8]
     outcome = run_status.read_outcome(folder)
     # neither this program's output nor its machine are the run's
     quiet = library.Settings(console="off", silent=True, x_disable_stats=True, x_disable_meta=True, save_code=False)

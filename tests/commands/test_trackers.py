@@ -87,7 +87,7 @@ def test_an_offline_run_has_every_round_once(tmp_path):
             if len(points) >= len(expected(LINES[:rounds])):
                 break
             time.sleep(.2)
-        assert points == expected(LINES[:rounds]) and key == path.name.rpartition("-")[2]
+        assert points == expected(LINES[:rounds]) and key == to_wandb.RUN_KEY.search(path.name)[1]
         keys.add(key)
     assert len(keys) == 1
 
