@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Protocol
 import torch
 from torch import Tensor, nn
 
-from fedmpi.errors import BadInput
+from fedmpi.errors import BadInput, FaultyCode
 from fedmpi.memory_check import refuse_large_network
 from fedmpi.models.flat import Model
 from fedmpi.models.nets import BUILT_IN
@@ -84,6 +84,11 @@ def build_model(settings: ModelSettings, shape: tuple[int, ...], dtype: np.dtype
         if not isinstance(module, nn.Module):
             raise BadInput(f"model: {describe_definition(type(settings).build)}build() must return a torch.nn.Module, "
                            f"not {type(module).__name__}")
+        try:
+            list(module.modules())
+        except AttributeError:
+            raise FaultyCode(f"model: {describe_definition(type(module).__init__)}__init__() must call "
+                             "super().__init__() before anything else") from None
         return pool_first(module)
     with blame_own_code("model"):
         model = Model(build, example, seed, head, policy)

@@ -84,6 +84,7 @@ BEFORE = {
     "exit in check": ("method", "    def check(self, train):\n        raise SystemExit(0)", "SystemExit: 0"),
     "interrupt": ("method", "    def check(self, train):\n        raise KeyboardInterrupt", "KeyboardInterrupt"),
     "network": ("model", "    def __init__(self):\n        1 / 0", "cannot be built: "),
+    "no super": ("model", "    def __init__(self):\n        return", "__init__() must call super().__init__() before"),
     "forward": ("model", "    def forward(self, x):\n        1 / 0", "ZeroDivisionError"),
     "shapes": ("model", "    def forward(self, x):\n        return self.b(x)", "cannot take samples of shape (64,): "),
     "load": ("data.name", "        1 / 0", "data.name = mine_broken:Own: "),
