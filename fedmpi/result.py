@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from fedmpi.config.evaluation import NEW_CLIENTS_ENDING
 from fedmpi.errors import BadInput
+from fedmpi.extras import require_extra
 from fedmpi.json_values import JsonObject
 from fedmpi.storage import run_status
 from fedmpi.task import find_task
@@ -148,9 +149,6 @@ def clean_clusters(table: pd.DataFrame) -> pd.DataFrame:
 
 def require_pandas() -> ModuleType:
     """Return pandas. Raises BadInput if it is not installed."""
-    try:
+    with require_extra("pandas", "tables are pandas DataFrames, and pandas is not installed", why=False):
         import pandas
-    except ImportError:
-        raise BadInput("tables are pandas DataFrames, and pandas is not installed: pip install 'fedmpi[pandas]'"
-                       ) from None
     return pandas

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from fedmpi.config.schema import Config, to_plain
 from fedmpi.errors import BadInput, FedmpiError
+from fedmpi.extras import require_extra
 from fedmpi.models.flat import Model
 from fedmpi.storage import checkpoint
 from fedmpi.storage.older_versions import refuse_changed_method
@@ -43,11 +44,9 @@ def load_start(config: Config, model: Model) -> None:
 
 def read_state(path: Path, where: str) -> dict[str, Tensor]:
     """Return the tensors of a safetensors file by name. Raises BadInput."""
-    try:
+    with require_extra("export", f"{where}: safetensors is not installed", why=False):
         from safetensors import SafetensorError
         from safetensors.torch import load
-    except ImportError:
-        raise BadInput(f"{where}: safetensors is not installed: pip install 'fedmpi[export]'") from None
     try:
         return load(path.read_bytes())
     except OSError as error:

@@ -21,6 +21,7 @@ from fedmpi.config.schema import Config, resolve
 from fedmpi.data.federation import Federation, prepare_federation
 from fedmpi.engines import engine_choice
 from fedmpi.errors import BadInput
+from fedmpi.extras import require_extra
 from fedmpi.method import Method, State
 from fedmpi.models import precision
 from fedmpi.models.flat import Model
@@ -115,11 +116,8 @@ def find_model(run: Path, client: int | None) -> TrainedModel:
 
 def import_writer() -> Callable[..., bytes]:
     """Return what turns tensors and texts into a file's bytes. Raises BadInput if it is not installed."""
-    try:
+    with require_extra("export", "fedmpi export writes safetensors, which is not installed", why=False):
         from safetensors.torch import save
-    except ImportError:
-        raise BadInput("fedmpi export writes safetensors, which is not installed: pip install 'fedmpi[export]'"
-                       ) from None
     return save
 
 

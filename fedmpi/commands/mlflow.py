@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from fedmpi.commands.tensorboard import find_start_time, list_scalars
 from fedmpi.errors import BadInput
+from fedmpi.extras import require_extra_of_command
 from fedmpi.storage import run_status
 from fedmpi.storage.atomic import report_failed_writes
 
@@ -45,11 +46,9 @@ def open_store(address: str) -> MlflowClient:
     """Return what writes to the store. Raises BadInput where MLflow is not installed, or refuses the address."""
     # MLflow 3 has stopped developing folders of files, and asks for this
     os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")
-    try:
+    with require_extra_of_command("mlflow"):
         from mlflow.exceptions import MlflowException
         from mlflow.tracking import MlflowClient
-    except ImportError:
-        raise BadInput("fedmpi mlflow needs a package that is not installed: pip install 'fedmpi[mlflow]'") from None
     try:
         return MlflowClient(tracking_uri=address)
     except (MlflowException, ImportError, OSError) as error:

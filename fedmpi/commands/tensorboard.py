@@ -7,7 +7,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from fedmpi.errors import BadInput
+from fedmpi.extras import require_extra_of_command
 from fedmpi.json_values import JsonObject
 from fedmpi.storage import run_status
 from fedmpi.storage.atomic import report_failed_writes
@@ -27,11 +27,8 @@ def write_events(folders: list[Path]) -> str:
 
 def import_event_writer() -> type:
     """Return the class that writes event files. Raises BadInput where it is not installed."""
-    try:
+    with require_extra_of_command("tensorboard"):
         from torch.utils.tensorboard import SummaryWriter
-    except ImportError:
-        raise BadInput("fedmpi tensorboard needs a package that is not installed: pip install 'fedmpi[tensorboard]'"
-                       ) from None
     return SummaryWriter
 
 

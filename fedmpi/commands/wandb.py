@@ -12,7 +12,7 @@ from pathlib import Path
 from types import ModuleType
 
 from fedmpi.commands.tensorboard import list_scalars
-from fedmpi.errors import BadInput
+from fedmpi.extras import require_extra_of_command
 from fedmpi.storage import run_status
 from fedmpi.storage.atomic import report_failed_writes
 
@@ -37,10 +37,8 @@ def write_offline_runs(folders: list[Path]) -> str:
 
 def import_wandb() -> ModuleType:
     """Return the library. Raises BadInput where it is not installed."""
-    try:
+    with require_extra_of_command("wandb"):
         import wandb
-    except ImportError:
-        raise BadInput("fedmpi wandb needs a package that is not installed: pip install 'fedmpi[wandb]'") from None
     return wandb
 
 

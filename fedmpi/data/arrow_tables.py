@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Annotated
 import numpy as np
 
 from fedmpi.data.columns import TABLE_BLOCK_ROWS, Columns, Gatherer, TableBlock
-from fedmpi.data.optional import require_extra
 from fedmpi.data.samples import Dataset
 from fedmpi.data.tables import read_tables, refuse_unreadable, require_file
 from fedmpi.errors import BadInput
+from fedmpi.extras import require_extra
 from fedmpi.storage.seal import open_regular
 
 if TYPE_CHECKING:

@@ -11,8 +11,8 @@ from typing import Annotated
 
 import numpy as np
 
-from fedmpi.data.optional import require_extra
 from fedmpi.errors import BadInput
+from fedmpi.extras import require_extra
 from fedmpi.json_values import JsonObject
 
 

@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Annotated
 
 from fedmpi.data.columns import TABLE_BLOCK_ROWS, Columns, Gatherer, TableBlock
-from fedmpi.data.optional import require_extra
 from fedmpi.data.samples import Dataset
 from fedmpi.errors import BadInput
+from fedmpi.extras import require_extra
 from fedmpi.paths import expand_user
 from fedmpi.storage.seal import Flaw, open_regular
 

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
-from fedmpi.data.optional import require_extra
 from fedmpi.errors import BadInput
+from fedmpi.extras import require_extra
 from fedmpi.paths import expand_user
 
 if TYPE_CHECKING:
