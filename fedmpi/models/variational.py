@@ -49,7 +49,7 @@ class Variational:
         self.encoder, self.experts = append_layers(model, code), append_layers(model, code, Experts())
         first = torch.cat([p.detach().flatten() for p in code.parameters()]).to(model.start.device)
         self.head, self.width = model.head, f
-        self.classes = model.head(model.start[model.h], model.start.new_zeros(1, f)).shape[-1]
+        self.classes = model.classes
         self.start = torch.cat([model.start[model.phi], first, model.start[model.h]])
         self.size = len(self.start)
         self.phi, self.h = slice(0, self.encoder.size), slice(self.encoder.size, self.size)
