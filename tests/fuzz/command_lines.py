@@ -76,7 +76,7 @@ def build(draw: random.Random, folder: Path, reference: Reference) -> Case:
             "--json=3"]))
     if draw.random() < .04:
         words[0] = near(draw, command)
-    elif command == "verify" and len(words) == 1 or words[1:2] == ["--add"]:
+    elif command == "verify" and (len(words) == 1 or words[1].startswith("--")):
         words.insert(1, "run")
     if command in DRY and DRY[command] not in words:
         words.append(DRY[command])
