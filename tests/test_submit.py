@@ -88,9 +88,17 @@ def test_an_array_is_a_grid_or_the_lines_of_a_file(tmp_path):
     (["--array", "seed=1,x"], "run 1 of the array: "), (["--array", "a=[1,2]"], "on a line of a file"),
     (["--array", "nowhere.txt"], "neither key=value,value nor a file"), (["--time", "soon"], "--time soon is no time"),
     (["--nodes", "3", "--ntasks", "2"], "a node would be empty"), (["--cpus", "0"], "Invalid value for '--cpus'"),
+    (["--setup", "module load 'mpich"], """--setup "module load 'mpich": bash cannot read it (unexpected EOF"""),
+    (["--setup", "if true"], "close every quote, bracket and if"), (["--setup", "cat <<E"], "here-document"),
+    (["--setup", "export A=1 \\"], "bash cannot read it"), (["--setup", "# nothing"], "bash cannot read it"),
     (["--option", "--mem=8G\n#SBATCH --uid=0"], "new lines cannot stand in a job script")], ids=str)
 def test_what_cannot_run_is_refused_before_it_waits_in_a_queue(words, message):
     assert message in " ".join(refused(*words).split())
+
+
+def test_a_setup_of_several_lines_stands_as_it_is_and_an_empty_one_does_nothing():
+    assert "setup() {\n    if true; then\nmodule load a\nfi\n}\n" in written("--setup", "if true; then\nmodule load a\nfi")
+    assert "setup() {\n    :\n}\n" in written("--setup", " ")
 
 
 def test_nodes_ranks_and_threads_follow_from_what_is_asked_for():

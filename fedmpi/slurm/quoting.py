@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import re
 import shlex
+import subprocess
 from collections.abc import Iterable
 
 from fedmpi.errors import BadInput
@@ -65,6 +66,22 @@ def check_job_name(name: str) -> None:
     if not JOB_NAME.fullmatch(name):
         raise BadInput(f"--name {shorten_text(name)!r}: a job's name has letters of ASCII, digits, - _ and . alone, "
                        f"does " "not begin with a dot, and is at most 100 characters long")
+
+
+def check_setup(text: str) -> None:
+    """Raise BadInput if bash cannot read the user's shell commands as the body of the script's function `setup`.
+
+    bash reads a function whole before it calls it, so an open quote, an open `if` or a here-document without its end
+    would keep the job from starting. Nothing is run."""
+    try:
+        done = subprocess.run(["bash", "-n"], input=f"setup() {{\n{text}\n}}\n", text=True, errors="surrogateescape",
+                              capture_output=True)
+    except FileNotFoundError:
+        # A login node has bash, since Slurm's scripts run in it; elsewhere a script is only looked at.
+        return
+    if done.returncode or done.stderr:
+        why = done.stderr.strip().splitlines()[0].partition("line ")[2].partition(": ")[2]
+        raise BadInput(f"--setup {shorten_text(text)!r}: bash cannot read it ({why}); close every quote, bracket and if")
 
 
 def split_command(option: str, text: str) -> tuple[str, ...]:

@@ -13,6 +13,7 @@ from fedmpi.slurm.deadline import parse_time_limit
 from fedmpi.slurm.quoting import (
     ShellText,
     check_job_name,
+    check_setup,
     quote_for_bash,
     quote_for_sbatch,
     quote_placeholders,
@@ -108,6 +109,11 @@ class JobScript:
                             ("--out", (self.out or "-", *self.folders)), ("the configuration", (self.config,)),
                             ("the setting", (*self.settings, *sum(self.array, ()))), ("--option", self.options)):
             refuse_control_characters(what, *texts)
+        if self.setup.strip() not in ("", ":"):
+            check_setup(self.setup)
+        elif not self.setup.strip():
+            # bash takes no function without a command.
+            object.__setattr__(self, "setup", ":")
         if self.out:
             # The script writes files beside the folder: its name with an ending.
             object.__setattr__(self, "out", self.out.rstrip("/") or "/")
