@@ -97,7 +97,8 @@ def test_what_cannot_run_is_refused_before_it_waits_in_a_queue(words, message):
 
 
 def test_a_setup_of_several_lines_stands_as_it_is_and_an_empty_one_does_nothing():
-    assert "setup() {\n    if true; then\nmodule load a\nfi\n}\n" in written("--setup", "if true; then\nmodule load a\nfi")
+    several = "if true; then\nmodule load a\nfi"
+    assert f"setup() {{\n    {several}\n}}\n" in written("--setup", several)
     assert "setup() {\n    :\n}\n" in written("--setup", " ")
 
 

@@ -81,7 +81,8 @@ def check_setup(text: str) -> None:
         return
     if done.returncode or done.stderr:
         why = done.stderr.strip().splitlines()[0].partition("line ")[2].partition(": ")[2]
-        raise BadInput(f"--setup {shorten_text(text)!r}: bash cannot read it ({why}); close every quote, bracket and if")
+        raise BadInput(f"--setup {shorten_text(text)!r}: bash cannot read it ({why}); close every quote, bracket "
+                       "and if")
 
 
 def split_command(option: str, text: str) -> tuple[str, ...]:
