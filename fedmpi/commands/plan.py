@@ -114,12 +114,15 @@ def rehearse_server(case: Case) -> Rehearsal:
     assert isinstance(counted, Counting)
     send_messages(pool, case.method, case.shared, who)
     pool.train(0, who.ids, True, case.shared)
-    counted.broadcast_bytes = 0      # a state that stays as it is was sent once, before the first round
+    # A state that stays as it is was sent once, before the first round.
+    counted.broadcast_bytes = 0
     try:
-        with warnings.catch_warnings(action="ignore"):      # rows that are all alike make poor clusters
+        # Rows that are all alike make poor clusters.
+        with warnings.catch_warnings(action="ignore"):
             shared = case.method.server(case.shared, make_rows(pool, UP, case.up), who)
         counted.broadcast_bytes += sum(field.nbytes for field in pool.changed_fields(shared))
-    except Exception as error:      # a server may want rows that differ; the rest of the plan holds
+    except Exception as error:
+        # A server may want rows that differ; the rest of the plan holds.
         return Rehearsal(counted, f"{type(error).__name__}: {error}")
     return Rehearsal(counted, None)
 

@@ -13,6 +13,7 @@ from fedmpi.engines.dry_run import count_steps_by_kind
 from fedmpi.engines.step_counter import DISCARDED_KINDS
 from fedmpi.json_values import JsonObject
 from fedmpi.models.build import make_blank_samples
+from fedmpi.server.sampling import count_participants
 
 if TYPE_CHECKING:
     from fedmpi.config.schema import Config
@@ -43,13 +44,15 @@ class PlannedRun(Protocol):
     def shared(self) -> State: """Return the first Shared."""
     @property
     def mine(self) -> State: """Return the first Mine."""
+    @property
+    def up(self) -> State: """Return an Up."""
 
 
 def find_participant_range(case: PlannedRun) -> tuple[int, int]:
     """Return the smallest and the largest number of participants of a round."""
     share, clients = case.config.train.participation, case.federation.clients
     low, high = share if isinstance(share, tuple) else (share, share)
-    return max(1, round(low * clients)), max(1, round(high * clients))
+    return count_participants(low, clients), count_participants(high, clients)
 
 
 def plan_stages(case: PlannedRun) -> list[Stage]:

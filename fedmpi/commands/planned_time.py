@@ -2,10 +2,9 @@
 its training."""
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
-
 import numpy as np
 
+from fedmpi.commands.planned_steps import PlannedRun
 from fedmpi.engines.batch_plan import get_local_training
 from fedmpi.json_values import JsonObject
 from fedmpi.method import Participants
@@ -13,30 +12,11 @@ from fedmpi.server.attendance import Attendance
 from fedmpi.server.edge_cost import EdgeLedger
 from fedmpi.text import format_duration
 
-if TYPE_CHECKING:
-    from fedmpi.config.schema import Config
-    from fedmpi.data.federation import Federation
-    from fedmpi.method import Method, State
-
 # So many rounds are drawn; longer runs are taken to go on alike.
 PLANNED_ROUNDS = 1000
 
 
-class PlannedCase(Protocol):
-    """What is planned: see commands/plan.py."""
-    @property
-    def config(self) -> Config: """Return the settings."""
-    @property
-    def federation(self) -> Federation: """Return the samples of all clients."""
-    @property
-    def method(self) -> Method: """Return the method on its model."""
-    @property
-    def shared(self) -> State: """Return the first Shared."""
-    @property
-    def up(self) -> State: """Return an Up."""
-
-
-def plan_participation(case: PlannedCase) -> JsonObject:
+def plan_participation(case: PlannedRun) -> JsonObject:
     """Return who takes part in the rounds of a planned run, as plain values; {} if all is as by default.
 
     Losses are not known, so sampling loss draws among its candidates at random here."""

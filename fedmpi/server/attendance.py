@@ -22,7 +22,7 @@ from fedmpi.models.build import make_blank_samples
 from fedmpi.server.availability import AvailableTimes
 from fedmpi.server.client_files import read_user_file
 from fedmpi.server.edge_cost import EdgeLedger
-from fedmpi.server.sampling import draw_participants
+from fedmpi.server.sampling import count_participants, draw_participants
 from fedmpi.server.simulated_time import SimulatedTime, Timing
 from fedmpi.text import MIB, format_spans
 
@@ -184,7 +184,7 @@ def check_attendance(config: Config, federation: Federation, method: Method) -> 
     for files that cannot be used."""
     n, settings = len(federation.sizes), config.stragglers
     share = config.train.participation
-    most = max(1, round((share[1] if isinstance(share, tuple) else share) * n))
+    most = count_participants(share[1] if isinstance(share, tuple) else share, n)
     candidates = config.train.candidates
     if candidates is not None and not most <= candidates <= n:
         raise BadInput(f"train.candidates = {candidates}: up to {most} of the {n} clients take part in a round, and "

@@ -5,7 +5,7 @@ import csv
 import io
 import json
 import math
-import stat
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,6 +13,7 @@ import numpy as np
 
 from fedmpi.errors import BadInput
 from fedmpi.paths import expand_user
+from fedmpi.storage.seal import Flaw, open_regular
 
 # The longest file that is read.
 MAX_BYTES = 1 << 28
@@ -25,11 +26,12 @@ def read_user_file(name: str, where: str) -> bytes:
         where: the setting that names it."""
     path = expand_user(name, where)
     try:
-        if not stat.S_ISREG(path.stat().st_mode):
-            raise BadInput(f"{where} = {name}: it is not a regular file; give another file")
-        if path.stat().st_size > MAX_BYTES:
-            raise BadInput(f"{where} = {name}: it has more than {MAX_BYTES >> 20} MiB; is it the right file?")
-        return path.read_bytes()
+        with open_regular(path) as file:
+            if os.fstat(file.fileno()).st_size > MAX_BYTES:
+                raise BadInput(f"{where} = {name}: it has more than {MAX_BYTES >> 20} MiB; is it the right file?")
+            return file.read()
+    except Flaw as flaw:
+        raise BadInput(f"{where} = {name}: {flaw}; give another file") from None
     except OSError as error:
         raise BadInput(f"{where} = {name}: cannot read it: {error.strerror}; give another file") from None
 

@@ -12,6 +12,14 @@ from fedmpi.method import Participants
 PARTICIPANTS_STREAM = 0x9A27
 
 
+def count_participants(share: float, clients: int) -> int:
+    """Return how many of some clients a share of them is: at least one.
+
+    Args:
+        share: `train.participation`, or what was drawn between its two bounds."""
+    return max(1, round(share * clients))
+
+
 def draw_participants(config: Config, t: int, sizes: np.ndarray, available: np.ndarray | None = None,
                       measure: Callable[[np.ndarray], np.ndarray] | None = None) -> Participants:
     """Draw the participants of round t by (seed, t) and what is given here: at least one, if anybody is available.
@@ -25,7 +33,7 @@ def draw_participants(config: Config, t: int, sizes: np.ndarray, available: np.n
     if isinstance(share, tuple):
         share = generator.uniform(*share)
     there = np.arange(n) if available is None else np.flatnonzero(available)
-    count = min(max(1, round(share * n)), len(there))
+    count = min(count_participants(share, n), len(there))
     if config.train.sampling == "size":
         chosen = draw_by_size(sizes[there], count, generator)
     elif config.train.sampling == "loss" and count:

@@ -1,7 +1,6 @@
 """A laboratory that runs a method round by round, without files, with all that it keeps at hand."""
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Literal
@@ -12,7 +11,7 @@ from torch import Tensor
 
 from fedmpi.clients.hosted import HostedClients
 from fedmpi.clients.newcomers import list_newcomers
-from fedmpi.clients.state_store import compute_digest
+from fedmpi.clients.state_store import compute_run_digest
 from fedmpi.comm.orders import UP, Order
 from fedmpi.comm.rank_pool import RankPool
 from fedmpi.comm.robust import RobustMean
@@ -122,9 +121,7 @@ class Lab:
 
     def digest(self) -> str:
         """Return the digest that the result of a run would have."""
-        total = hashlib.sha256(compute_digest(self.shared))
-        total.update(np.ascontiguousarray(self.pool.call(Order.DIGEST)).data)
-        return total.hexdigest()
+        return compute_run_digest(self.shared, self.pool.call(Order.DIGEST))
 
     def state(self) -> dict[str, Tensor]:
         """Return everything that the run has learned, by name."""

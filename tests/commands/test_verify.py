@@ -133,8 +133,8 @@ def test_an_installation_prints_the_row_to_contribute(tmp_path, table, quickly, 
 
 def test_ranks_of_several_kinds_and_folders_that_cannot_be_had_are_refused(tmp_path, monkeypatch):
     here = verify.describe_environment()
-    monkeypatch.setattr(verify, "gather_objects", lambda world, mine: [here, here | {"vectors": "AVX2"}])
-    with pytest.raises(BadInput, match="rank 1 has vectors AVX2, rank 0 has .*; start all ranks on nodes of one kind"):
+    monkeypatch.setattr(verify, "gather_objects", lambda world, mine: [here, here | {"vectors": "SIMD9"}])
+    with pytest.raises(BadInput, match="rank 1 has vectors SIMD9, rank 0 has .*; start all ranks on nodes of one kind"):
         verify.refuse_others(Solo(), here)
     monkeypatch.setattr(verify, "gather_objects", lambda world, mine: [True, False])
     for place, said in ((tmp_path, "ranks 1 do not see .*; name a folder that all nodes share with --folder"),

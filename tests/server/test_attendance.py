@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import json
+import os
 from types import SimpleNamespace
 
 import numpy as np
@@ -114,7 +115,10 @@ def test_bad_times_are_refused(tmp_path, text, name, said):
 
 
 def test_files_that_are_none(tmp_path):
-    for path, said in ((tmp_path, "it is not a regular file"), (tmp_path / "b", "cannot read it: No such file")):
+    # Opening a FIFO would wait for its writer.
+    os.mkfifo(tmp_path / "c")
+    for path, said in ((tmp_path, "it is a folder"), (tmp_path / "c", "it is not a regular file"),
+                       (tmp_path / "b", "cannot read it: No such file")):
         with pytest.raises(BadInput, match=f"availability.file = {path}: {said}"):
             AvailableTimes(Availability(str(path)), 4)
 
