@@ -75,7 +75,8 @@ def add_rounds(client: MlflowClient, experiment: str, folder: Path) -> None:
     for line in run_status.read_metrics(folder):
         if line["round"] <= last:
             continue
-        metrics = [Metric(name.replace("/", "."), float(value), int(1000 * (begin + line["seconds"])), line["round"])
+        now = int(1000 * (begin + (line.get("seconds") or 0.)))
+        metrics = [Metric(name.replace("/", "."), float(value), now, line["round"])
                    for name, value in list_scalars(line).items()]
         for at in range(0, len(metrics), METRICS_AT_ONCE):
             client.log_batch(run, metrics=metrics[at:at + METRICS_AT_ONCE])

@@ -86,8 +86,10 @@ def find_code_changes(run: Path) -> list[str]:
 def compare_losses(there: list[JsonObject], here: list[JsonObject]) -> tuple[str, int]:
     """Compare the losses of two runs round by round; return what to tell the user, and the exit code."""
     losses = {line["round"]: line["loss"] for line in here}
-    common = [line for line in there if line["round"] in losses]
+    common = [line for line in there if line["round"] in losses and line.get("loss") is not None]
     off = {line["round"]: compute_relative_difference(line["loss"], losses[line["round"]]) for line in common}
+    if not off:
+        return "another digest, and metrics.jsonl of the run has no losses to compare", errors.FAILED
     wrong = [t for t, value in off.items() if value > RERUN_ROUNDING]
     if not wrong:
         return (f"another digest, and losses that agree within rounding in {len(off)} evaluated rounds (at most "

@@ -35,7 +35,7 @@ def import_event_writer() -> type:
 def find_start_time(folder: Path) -> float:
     """Return when a run would have begun if it had not been interrupted since, in seconds since 1970."""
     path, lines = folder / "metrics.jsonl", run_status.read_metrics(folder)
-    return path.stat().st_mtime - lines[-1]["seconds"] if lines else 0.
+    return path.stat().st_mtime - (lines[-1].get("seconds") or 0.) if lines else 0.
 
 
 def replace_events(writer: type, to: Path, lines: list[JsonObject], begin: float) -> None:
@@ -44,7 +44,7 @@ def replace_events(writer: type, to: Path, lines: list[JsonObject], begin: float
     with writer(to, purge_step=0) as board:      # whoever reads on, or both files, forgets the points before
         for line in lines:
             for name, value in list_scalars(line).items():
-                board.add_scalar(name, value, line["round"], begin + line["seconds"])
+                board.add_scalar(name, value, line["round"], begin + (line.get("seconds") or 0.))
     for path in old[:-1]:      # a TensorBoard that is open never leaves a file that is gone
         path.unlink()
 

@@ -7,6 +7,7 @@ Sweeps, job arrays (submit.py), `fedmpi summary`, `report` and `compare` all ask
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
 from pathlib import Path
@@ -32,6 +33,10 @@ BLAME = (re.compile(r"^(?:\d+: )?(fedmpi: .*)$", re.M), re.compile(r"^(?:srun|sl
 # on validation samples
 BEST_ON, AT_BEST_VALIDATION = "_best_on_", "_at_best_validation"
 RENAMED_MEASURES = ("accuracy_best", "accuracy_weighted_best")      # as 0.1 called them, of which BEST_ON follows
+# What lines of metrics.jsonl have, as numbers or null, and as lists of numbers: see docs/file-formats.md.
+NUMBERS = (*(task.key for task in TASKS.values()), "loss", "seconds", "participants", "mib_per_client_round",
+           "seconds_train", "seconds_judge", "idle_share", "ari", "iterations", "distance")
+LISTS = ("cluster_sizes", "cluster_sizes_all")
 
 
 class Outcome(NamedTuple):
@@ -173,9 +178,23 @@ def read_metrics(folder: Path) -> list[JsonObject]:
 
 
 def is_round(line: object) -> bool:
-    """Say whether a line of metrics.jsonl is one of a round, and its accuracy, if it has one, a number."""
+    """Say whether a line of metrics.jsonl is one of a round, with numbers where they belong.
+
+    What a method of the user's own has reported may be of any kind."""
     return (isinstance(line, dict) and isinstance(line.get("round"), int)
-            and all(isinstance(line.get(task.key), int | float | None) for task in TASKS.values()))
+            and all(isinstance(line.get(key), int | float | None) for key in NUMBERS)
+            and all(isinstance(value, int | float | None) for key, value in line.items() if key.startswith("lam_"))
+            and all(is_list_of_numbers(line.get(key, [])) for key in LISTS))
+
+
+def list_numbers(lines: list[JsonObject], key: str) -> list[float]:
+    """Return a number of every line, nan where it has none."""
+    return [math.nan if (value := line.get(key)) is None else value for line in lines]
+
+
+def is_list_of_numbers(value: object) -> bool:
+    """Say whether a value of JSON is a list of numbers."""
+    return isinstance(value, list) and all(isinstance(number, int | float) for number in value)
 
 
 def is_evaluated(line: JsonObject) -> bool:

@@ -87,6 +87,7 @@ def make_board_row(run: Planned, state: str, found: Outcome) -> list[str]:
 
 def estimate_time_left(run: Planned, found: Outcome) -> str:
     """Return the time that a run will still take, at its pace so far."""
-    if not found.round:
+    seconds = found.lines[-1].get("seconds") if found.round else None
+    if seconds is None:
         return "?"
-    return format_duration(found.lines[-1]["seconds"] / found.round * (run.settings.rounds - found.round))
+    return format_duration(seconds / found.round * (run.settings.rounds - found.round))

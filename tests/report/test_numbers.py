@@ -209,3 +209,17 @@ def test_markers_are_few_and_looks_repeat_late():
     assert style.style_line(0) == {"color": "#0072B2", "linestyle": "-", "marker": "o", "markersize": 4}
     assert style.style_line(8)["color"] == "#0072B2" and style.style_line(8) != style.style_line(0)
     assert style.style_area(1)["hatch"] == "//" and len({tuple(style.style_area(i).values()) for i in range(8)}) == 8
+
+
+@pytest.mark.parametrize("key", ["seconds", "participants", "mib_per_client_round", "seconds_train", "idle_share",
+                                 "cluster_sizes_all", "accuracy_mean", "lam_mean"])
+@pytest.mark.parametrize("at", [0, 2])
+def test_lines_without_a_key_are_drawn_as_far_as_they_go(tmp_path, key, at):
+    lines = [line | {"cluster_sizes_all": [1] * line["round"]} for line in made.LINES[3]]
+    del lines[at][key]
+    run = Shown("A", "one", 3, made.run(tmp_path / "run", lines=lines), 4)
+    results = Results("", "", ["A"], ["one"], [3], [run])
+    shown = [accuracy.draw_accuracy_by_bytes(results, "one"), accuracy.draw_accuracy_by_seconds(results, "one"),
+             work.draw_phases(results, "one"), clusters.draw_cluster_sizes(run), clients.draw_lam(results, "one")]
+    assert all(figure is not None for figure in shown)
+    assert clusters.count_members(run)[1].shape[0] == (2 if (key, at) == ("cluster_sizes_all", 2) else 4)

@@ -65,7 +65,9 @@ def test_what_is_no_file_is_named_without_waiting(tmp_path, make):
 
 
 @pytest.mark.parametrize("bad", ["5", "{}", '{"round": "x"}', "[1]", '{"round": 3, "accuracy_mean": "x"}', '{"rou',
-                                 "[" * 100_000], ids=range(7))
+                                 "[" * 100_000, '{"round": 3, "participants": {"": ""}}', '{"round": 3, "seconds": []}',
+                                 '{"round": 3, "lam_mean": "x"}', '{"round": 3, "cluster_sizes_all": [1, "x"]}'],
+                         ids=range(11))
 def test_rounds_are_read_up_to_a_damaged_line(tmp_path, bad):
     (tmp_path / "metrics.jsonl").write_text(
         '{"round": 1}\n{"round": 2, "accuracy_mean": null}\n' + bad + '\n{"round": 4}\n')

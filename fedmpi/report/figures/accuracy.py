@@ -10,7 +10,7 @@ from fedmpi.json_values import JsonObject
 from fedmpi.report.figures import style
 from fedmpi.report.figures.registry import figure_of_column
 from fedmpi.report.results import Results, Shown
-from fedmpi.storage.run_status import list_evaluated
+from fedmpi.storage.run_status import list_evaluated, list_numbers
 from fedmpi.task import CLASSIFICATION, REGRESSION, Task, find_task
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ def draw_accuracy_by_bytes(results: Results, column: str) -> Figure | None:
 def draw_accuracy_by_seconds(results: Results, column: str) -> Figure | None:
     """Draw the mean accuracy against the seconds that the rounds have taken. A title warns if ranks differ."""
     figure = draw_against(results, column, "time in rounds (s)",
-                     lambda lines: np.array([line["seconds"] for line in lines]))
+                     lambda lines: np.array(list_numbers(lines, "seconds")))
     ranks = {row: sorted({run.outcome.result.get("ranks", 1) for run in results.of(row, column) if run.outcome.result})
              for row in results.rows}
     used = sorted({number for numbers in ranks.values() for number in numbers})
@@ -78,7 +78,8 @@ def find_scale(task: Task) -> int:
 def sum_moved_mib(lines: list[JsonObject]) -> np.ndarray:
     """Return the MiB that all clients moved up to each round. A round without a line counts like the next one."""
     rounds = np.diff([line["round"] for line in lines], prepend=0)
-    return np.cumsum(rounds * [line["mib_per_client_round"] * line["participants"] for line in lines])
+    moved = np.multiply(list_numbers(lines, "mib_per_client_round"), list_numbers(lines, "participants"))
+    return np.cumsum(rounds * moved)
 
 
 def draw_against(results: Results, column: str, label: str, across: Across) -> Figure | None:

@@ -1,6 +1,7 @@
 """Clusters: their sizes and members, their agreement with planted groups, and the work of k-means."""
 from __future__ import annotations
 
+import itertools
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -41,7 +42,8 @@ def count_members(run: Shown) -> tuple[np.ndarray, np.ndarray]:
     rounds, sizes = [line["round"] for line in lines], [line["cluster_sizes_all"] for line in lines]
     if not lines and (found := run.history.get("cluster")) is not None and (found >= 0).any():
         rounds, sizes = run.history["round"], [[(row == k).sum() for k in range(int(found.max()) + 1)] for row in found]
-    counts = np.array(sizes, float).T if len(sizes) else np.empty((0, 0))
+    # Lines may differ in their number of clusters.
+    counts = np.array([*itertools.zip_longest(*sizes, fillvalue=0)], float) if len(sizes) else np.empty((0, 0))
     return np.array(rounds), counts[:max(np.flatnonzero(counts.any(1)), default=-1) + 1]
 
 

@@ -43,11 +43,11 @@ def draw_phases(results: Results, column: str) -> Figure | None:
 
 def average_phases(run: Shown) -> tuple[float, ...] | None:
     """Return the mean seconds of a round in each of PHASE_LABELS, of the slowest rank, and the workers' idle share."""
-    lines = [line for line in run.outcome.lines if line.get("seconds_train") is not None]
+    keys = ("seconds_train", "seconds_judge", "idle_share", "seconds")
+    lines = [line for line in run.outcome.lines if all(line.get(key) is not None for key in keys) and line["round"] > 0]
     if not lines:
         return None
-    train, judge, idle = (float(np.mean([line[key] for line in lines]))
-                          for key in ("seconds_train", "seconds_judge", "idle_share"))
+    train, judge, idle = (float(np.mean([line[key] for line in lines])) for key in keys[:3])
     # Version 0.1 wrote no line for a round that was not evaluated.
     judge *= len(lines) / lines[-1]["round"]
     return train, judge, max(0., lines[-1]["seconds"] / lines[-1]["round"] - train - judge), idle
