@@ -123,7 +123,7 @@ class Method:
     paper: ClassVar[str] = ""
     # The weights by which a client is judged
     judged_by: ClassVar[str] = ""
-    # True if the method works with client-local BatchNorm statistics (model.statistics = local): False if it makes
+    # True if the method works with client-local BatchNorm statistics (model.running_stats = local): False if it makes
     # norms or products of models, in which they would count
     supports_local_batchnorm: ClassVar[bool] = True
     # True if the method can learn numbers in place of classes (data.task = regression): False if it goes by classes

@@ -90,7 +90,8 @@ def read_global_model(path: Path, where: str, config: Config, model: Model) -> T
         raise BadInput(f"{where}: its network is another one ({', '.join(differ)}); give a checkpoint of the same "
                        "network")
     if model.buffers and model.policy == "local":
-        raise BadInput(f"{where}: with model.statistics = local its global model has no running statistics; {EXPORT}")
+        raise BadInput(f"{where}: with model.running_stats = local its global model has no running "
+                       f"statistics; {EXPORT}")
     w = snapshot.shared.get("w")
     if w is None or w.shape != (model.size,):
         raise BadInput(f"{where}: its method, {snapshot.config['method']['name']}, keeps no global model w of "

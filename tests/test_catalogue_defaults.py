@@ -12,7 +12,7 @@ DEFAULTS = {
         "fasttext": {"vocabulary": 98_635, "width": 32, "head": (), "start": None},
         "lenet5": {"head": (), "start": None},
         "mlp": {"hidden": 64, "head": (), "start": None},
-        "resnet18": {"norm": "group", "groups": 2, "statistics": "local", "head": (), "start": None}},
+        "resnet18": {"norm": "group", "groups": 2, "running_stats": "local", "head": (), "start": None}},
     "partitions": {
         "client_dirichlet": {"alpha": .1, "amount": None},
         "cluster_dirichlet": {"alpha": .1, "alpha_in": 10., "clusters": 10, "smallest": None, "tries": 1000},

@@ -18,9 +18,9 @@ def refuse_newcomers(config: Config, method: Method) -> None:
     if not method.serves_newcomers:
         raise BadInput(f"{asked}: {method.title or type(method).__name__} cannot serve newcomers; set data.new_clients "
                        "= 0, or choose another method (`fedmpi methods NAME` says how it serves them)")
-    if method.model.buffers and getattr(config.model, "statistics", "") == "local":
-        raise BadInput(f"{asked}: a newcomer has no running statistics of its own, which model.statistics = local "
-                       "needs; set model.statistics = average, or model.norm = group")
+    if method.model.buffers and getattr(config.model, "running_stats", "") == "local":
+        raise BadInput(f"{asked}: a newcomer has no running statistics of its own, which model.running_stats = local "
+                       "needs; set model.running_stats = average, or model.norm = group")
 
 
 def list_newcomers(homes: np.ndarray, new_clients: int, rank: int) -> list[int]:

@@ -139,8 +139,8 @@ def refuse_export(method: Method, client: int | None, n: int) -> None:
         raise BadInput(f"{method.title} does not judge by one network as the configuration has it (but by "
                        f"{method.judged_by}), so there is no state dict to export")
     if client is None and method.model.buffers and method.model.policy == "local":
-        raise BadInput("the running statistics of this network stay at the clients (model.statistics = local), so the "
-                       "global model has none; export a client's with --client")
+        raise BadInput("the running statistics of this network stay at the clients (model.running_stats = local), so "
+                       "the global model has none; export a client's with --client")
     if client is not None and not 0 <= client < n:
         raise BadInput(f"--client {client}: the run has clients 0 to {n - 1}")
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from fedmpi.config.schema import SECTIONS, Config
 from fedmpi.json_values import JsonObject
+from fedmpi.models.nets import Custom
 
 
 def rename_settings(resolved: JsonObject) -> JsonObject:
@@ -14,6 +15,8 @@ def rename_settings(resolved: JsonObject) -> JsonObject:
     for name, cls in SECTIONS.items():
         if isinstance(found.get(name), dict):
             found[name] = rename_section(cls, found[name])
+    if isinstance(found.get("model"), dict):
+        found["model"] = rename_section(Custom, found["model"])
     return found
 
 

@@ -21,7 +21,18 @@ from fedmpi.faults import Attack, Faults
 from fedmpi.json_values import Json, JsonObject
 from fedmpi.own_code.failures import blame_own_code
 from fedmpi.participation import Availability, Stragglers, refuse_participation
-from fedmpi.settings import NO_SETTING, AtMost, Ge, Gt, Le, Lt, list_setting_names, make_settings, shorten_value
+from fedmpi.settings import (
+    NO_SETTING,
+    AtMost,
+    Ge,
+    Gt,
+    Le,
+    Lt,
+    describe_unknown_setting,
+    list_setting_names,
+    make_settings,
+    shorten_value,
+)
 from fedmpi.shipped import find_shipped, name_hint
 
 
@@ -238,6 +249,8 @@ def build_named_section(kind: str, value: Json, where: str, default: str) -> Nam
     settings = {k: v for k, v in section.items() if k != "name"}
     if kind == "models" and not dataclasses.is_dataclass(cls):      # a plain nn.Module takes keyword arguments
         from fedmpi.models.nets import Custom
+        if old := [k for k in settings if k in Custom.renamed]:
+            raise BadInput(describe_unknown_setting(Custom, old[0], where))
         own = {k: settings.pop(k) for k in Custom.OWN if k in settings}
         cls, settings = Custom, {"path": section["name"], "settings": settings, **own}
     if not dataclasses.is_dataclass(cls) or not hasattr(cls, MUST_HAVE[kind]):

@@ -35,16 +35,16 @@ def bind_method(method: Method, model: Model) -> Method:
     count, or if it does not declare which of its vectors are models."""
     local = model.buffers and model.policy == "local"
     if local and not method.supports_local_batchnorm:
-        raise BadInput(f"model.statistics = local: {method.title} computes with whole models, in which a client's own "
-                       "running statistics would count; set model.statistics = average, or model.norm = group")
+        raise BadInput(f"model.running_stats = local: {method.title} computes with whole models, in which a client's "
+                       "own running statistics would count; set model.running_stats = average, or model.norm = group")
     bound = method.with_model(model)
     if not local:
         return bound
     states: list[type] = [type(state) for state in bound.init(1)]
     if not any(kinds for state in states for kinds in list_declared_kinds(state).values()):
-        raise BadInput(f"model.statistics = local: {method.title} does not declare which of its vectors are models; "
+        raise BadInput(f"model.running_stats = local: {method.title} does not declare which of its vectors are models; "
                        "annotate them as `w: Annotated[Tensor, WHOLE]` (or BASE, HEAD; from fedmpi.method), or set "
-                       "model.statistics = average")
+                       "model.running_stats = average")
     return with_local_batchnorm(method).with_model(model)
 
 

@@ -70,7 +70,7 @@ class FedALA(Method):
     serves_newcomers = "the global model, its top blended with the first one as in a first round"
 
     def with_model(self, model: Model) -> Method:
-        moving = len(model.names) - len(model.statistics)
+        moving = len(model.names) - len(model.buffer_names)
         if self.p > moving:
             raise BadInput(f"method.p = {self.p}: the model has {moving} parameter tensors; set p to at most that")
         return super().with_model(model)
@@ -78,7 +78,7 @@ class FedALA(Method):
     @property
     def cut(self) -> int:
         """Return the position in w at which the top begins."""
-        names = [name for name in self.model.names if name not in self.model.statistics]
+        names = [name for name in self.model.names if name not in self.model.buffer_names]
         return self.model.blocks[names[-self.p]].start
 
     def init(self, n: int) -> tuple[Shared, Mine]:

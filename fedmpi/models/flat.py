@@ -45,9 +45,9 @@ class Net:
         self.shapes = [tuple(held[name].shape) for name in self.names]
         self.sizes = [math.prod(shape) for shape in self.shapes]
         self.size = sum(self.sizes)
-        self.statistics = {name for name in self.names if not isinstance(held[name], nn.Parameter)}
+        self.buffer_names = {name for name in self.names if not isinstance(held[name], nn.Parameter)}
         self.blocks = self._blocks()
-        self.buffers = join_slices([self.blocks[name] for name in self.names if name in self.statistics])
+        self.buffers = join_slices([self.blocks[name] for name in self.names if name in self.buffer_names])
         self._lookup: str | None = getattr(module, "lookup", None)
         self.table = self.blocks[f"{self._lookup}.weight"] if self._lookup else None
         # the vector that `bind` made; None: the next `bind` makes one
@@ -60,7 +60,7 @@ class Net:
         at = 0
         for name, size in zip(self.names, self.sizes, strict=True):
             layers = accumulate(name.split("."), "{}.{}".format)
-            for layer in [name] if name in self.statistics else layers:
+            for layer in [name] if name in self.buffer_names else layers:
                 found.setdefault(layer, []).append(slice(at, at + size))
             at += size
         return {name: slice(parts[0].start, parts[-1].stop) for name, parts in found.items()
@@ -85,7 +85,7 @@ class Net:
         In training mode it moves the statistics in w."""
         parts = self.split(w) if isinstance(w, Tensor) else w
         if self.buffers:
-            parts = [self._unwatched(p) if name in self.statistics else p
+            parts = [self._unwatched(p) if name in self.buffer_names else p
                      for name, p in zip(self.names, parts, strict=True)]
         named = dict(zip(self.names, parts, strict=True))
         return run_forward(lambda x: torch.func.functional_call(self.module, named, (x,)), x)
@@ -105,7 +105,7 @@ class Net:
         The module can then be called without functional overhead. The next `bind` reuses the vector."""
         if self._work is None or self._work.device != w.device:
             self._work = torch.empty(self.size, device=w.device)
-            self._leaves = [view if name in self.statistics else nn.Parameter(view)
+            self._leaves = [view if name in self.buffer_names else nn.Parameter(view)
                             for name, view in zip(self.names, self.split(self._work), strict=True)]
         if not self._held():      # another network may share the module, see Model.to
             for name, leaf in zip(self.names, self._leaves, strict=True):
@@ -130,7 +130,7 @@ class Net:
 
     def moving(self, only: slice | None) -> list[int]:
         """Return the positions in `names` of the parameters that SGD moves: all, or those inside a block."""
-        return [i for i, name in enumerate(self.names) if name not in self.statistics
+        return [i for i, name in enumerate(self.names) if name not in self.buffer_names
                 and (only is None or is_inside(self.blocks[name], only))]
 
     def train(self, b: int) -> None:

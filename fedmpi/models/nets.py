@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 Start = Annotated[str | None, "file with the initial weights: a safetensors file, or a checkpoint of fedmpi; none: "
                   "random ones by the seed"]
 Head = Annotated[tuple[str, ...], "the blocks that form the head, the last ones; none: the last Linear layer"]
-Statistics = Annotated[Literal["local", "average"], "BatchNorm's: stay at each client, or averaged with parameters"]
+RunningStats = Annotated[Literal["local", "average"], "BatchNorm's: stay at each client, or averaged with parameters"]
 
 
 @dataclass(frozen=True)
@@ -110,9 +110,10 @@ class ResNet18:
     A batch of a single sample has no statistics, so it is normalised by the running ones. Only engine `loop` trains
     it."""
     title = "resnet18"
+    renamed = {"statistics": "running_stats"}
     norm: Annotated[Literal["group", "batch"], "normalisation layers"] = "group"
     groups: Annotated[int, Ge(1), "groups of channels of a GroupNorm layer, a divisor of 64"] = 2
-    statistics: Statistics = "local"
+    running_stats: RunningStats = "local"
     head: Head = ()
     start: Start = None
 
@@ -136,7 +137,7 @@ class ResNet18:
     @property
     def policy(self) -> str | None:
         """Return whose the running statistics are, `local` or `average`; None without BatchNorm."""
-        return self.statistics if self.norm == "batch" else None
+        return self.running_stats if self.norm == "batch" else None
 
     def _norm(self, channels: int) -> nn.Module:
         from torch import nn
@@ -176,22 +177,24 @@ class Custom:
     title = "a custom model"
     path: str
     settings: dict[str, object] = field(default_factory=dict[str, object])
-    statistics: Statistics = "local"
+    running_stats: RunningStats = "local"
     head: Head = ()
     start: Start = None
 
-    OWN = ("statistics", "head", "start")      # settings of every network, not handed to the class
+    # settings of every network, not handed to the class
+    OWN = ("running_stats", "head", "start")
+    renamed = {"statistics": "running_stats"}
 
     def own(self) -> dict[str, object]:
         """Return those of OWN that differ from their defaults, as plain values."""
-        found: dict[str, object] = {"statistics": self.statistics} if self.statistics != "local" else {}
+        found: dict[str, object] = {"running_stats": self.running_stats} if self.running_stats != "local" else {}
         found |= {"start": self.start} if self.start is not None else {}
         return found | ({"head": list(self.head)} if self.head else {})
 
     @property
     def policy(self) -> str | None:
         """Return whose the running statistics of its BatchNorm layers, if any, are: `local` or `average`."""
-        return self.statistics
+        return self.running_stats
 
     def build(self, shape: tuple[int, ...], classes: int) -> nn.Module:
         """Return the network, which the class makes of its settings alone: it is not told the shape and the classes.

@@ -46,7 +46,7 @@ def cut_tail(model: Model, layers: int, setting: str) -> Tail:
     if layers > len(blocks):
         raise BadInput(f"{setting} = {layers}: this network has {len(blocks)} blocks ({', '.join(blocks)}); lower it")
     last = tuple(blocks[-layers:])
-    names = [name for name in model.names if name not in model.statistics]
+    names = [name for name in model.names if name not in model.buffer_names]
     own = [name for name in names if name.partition(".")[0] in last]
     if names[-len(own):] != own:
         raise BadInput(f"{setting} = {layers}: the blocks {', '.join(last)} are not the last ones of this network's "

@@ -34,9 +34,10 @@ BLAME = (re.compile(r"^(?:\d+: )?(fedmpi: .*)$", re.M), re.compile(r"^(?:srun|sl
 BEST_ON, AT_BEST_VALIDATION = "_best_on_", "_at_best_validation"
 RENAMED_MEASURES = ("accuracy_best", "accuracy_weighted_best")      # as 0.1 called them, of which BEST_ON follows
 # What lines of metrics.jsonl have, as numbers or null, and as lists of numbers: see docs/file-formats.md.
-NUMBERS = (*(task.key for task in TASKS.values()), "loss", "seconds", "participants", "mib_per_client_round",
-           "seconds_train", "seconds_judge", "idle_share", "ari", "iterations", "distance")
-LISTS = ("cluster_sizes", "cluster_sizes_all")
+NUMBERS_OF_A_ROUND = (
+    *(task.key for task in TASKS.values()), "loss", "seconds", "participants", "mib_per_client_round", "seconds_train",
+    "seconds_judge", "idle_share", "ari", "iterations", "distance")
+LISTS_OF_A_ROUND = ("cluster_sizes", "cluster_sizes_all")
 
 
 class Outcome(NamedTuple):
@@ -182,9 +183,9 @@ def is_round(line: object) -> bool:
 
     What a method of the user's own has reported may be of any kind."""
     return (isinstance(line, dict) and isinstance(line.get("round"), int)
-            and all(isinstance(line.get(key), int | float | None) for key in NUMBERS)
+            and all(isinstance(line.get(key), int | float | None) for key in NUMBERS_OF_A_ROUND)
             and all(isinstance(value, int | float | None) for key, value in line.items() if key.startswith("lam_"))
-            and all(is_list_of_numbers(line.get(key, [])) for key in LISTS))
+            and all(is_list_of_numbers(line.get(key, [])) for key in LISTS_OF_A_ROUND))
 
 
 def list_numbers(lines: list[JsonObject], key: str) -> list[float]:

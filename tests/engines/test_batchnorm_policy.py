@@ -238,7 +238,7 @@ def test_other_state_is_refused(make, policy):
 
 @pytest.mark.parametrize("name", ["fedcps", "lcfed", "fedgroup", "cfl", "pfedcam", "cgpfl", "fedamp"])
 def test_methods_that_compute_with_whole_models_need_the_average(name):
-    with pytest.raises(BadInput, match="would count; set model.statistics = average, or model.norm = group"):
+    with pytest.raises(BadInput, match="would count; set model.running_stats = average, or model.norm = group"):
         lab(name, "local")
     assert lab(name, "average")
 
@@ -271,7 +271,7 @@ def own(monkeypatch):
 
 @policies
 def test_saved_and_resumed_is_straight_through(policy, own, tmp_path, cache):
-    section = {"name": "somebodys:Own"} | ({"statistics": policy} if policy == "average" else {})
+    section = {"name": "somebodys:Own"} | ({"running_stats": policy} if policy == "average" else {})
     assert resolve({"model": section}).model.policy == policy
     config = tmp_path / "c.yaml"
     config.write_text(json.dumps({

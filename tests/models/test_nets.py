@@ -55,7 +55,7 @@ def test_resnet18_is_torchvisions():
 def test_resnet18_with_batchnorm_has_its_running_statistics_beside_the_parameters():
     model = build_model(ResNet18(norm="batch"), (32, 32, 3), BYTES, 100, 0)
     assert sum(size for name, size in zip(model.names, model.sizes, strict=True)
-               if name not in model.statistics) == 11_227_812
+               if name not in model.buffer_names) == 11_227_812
     assert model.size == 11_227_812 + 9_600 and sum(part.stop - part.start for part in model.buffers) == 9_600
     assert (model.policy, ResNet18().policy) == ("local", None)
 
@@ -95,7 +95,7 @@ def test_samples_that_do_not_fit_are_refused(settings, shape, dtype, message):
 @pytest.mark.parametrize("section, message", [
     ({"name": "resnet18", "groups": 3}, "model.groups = 3: .*divisor of 64"),
     ({"name": "resnet18", "norm": "layer"}, "model.norm = 'layer': should be 'group' or 'batch'"),
-    ({"name": "resnet18", "statistics": "none"}, "model.statistics = 'none': should be 'local' or 'average'"),
+    ({"name": "resnet18", "running_stats": "none"}, "model.running_stats = 'none': should be 'local' or 'average'"),
     ({"name": "fasttext", "vocabulary": 0}, "model.vocabulary = 0: "),
     ({"name": "lenet5", "width": 3}, "model.width is not a setting of lenet5")])
 def test_settings_that_cannot_be_are_refused(section, message):

@@ -23,9 +23,10 @@ from fedmpi.storage.older_versions import CHANGED_SINCE_0_1, refuse_changed_meth
 WRITTEN = Path(__file__).with_name("version_0_1.tar.gz")
 # The digest after round 3 of the same run, by version 0.1 on the machine that wrote the folder.
 DIGEST = "4eebc0ca8860f7fc"
-OLD = {"data": {"share": .5}, "evaluate": {"after": "off"}, "server": {"robust": "median"}, "graphs": "off"}
+OLD = {"data": {"share": .5}, "evaluate": {"after": "off"}, "server": {"robust": "median"}, "graphs": "off",
+       "model": {"name": "resnet18", "norm": "batch", "statistics": "average"}}
 NEW = {"data": {"fraction": .5}, "evaluate": {"after_training": "off"}, "server": {"aggregation": "median"},
-       "cuda_graphs": "off"}
+       "cuda_graphs": "off", "model": {"name": "resnet18", "norm": "batch", "running_stats": "average"}}
 
 
 @pytest.fixture
@@ -125,4 +126,5 @@ def test_old_names_are_refused_with_the_new_ones():
     assert set(str(refused.value).splitlines()) == {
         f"{old} is called {new} since version 0.2" for old, new in (
             ("data.share", "data.fraction"), ("evaluate.after", "evaluate.after_training"),
-            ("server.robust", "server.aggregation"), ("graphs", "cuda_graphs"))}
+            ("server.robust", "server.aggregation"), ("graphs", "cuda_graphs"),
+            ("model.statistics", "model.running_stats"))}

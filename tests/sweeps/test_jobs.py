@@ -60,7 +60,7 @@ def test_every_row_can_train_the_network_with_batchnorm(name, tmp_path):
             if model not in networks:
                 networks[model] = build_model(model, (64, 64, 3), np.dtype("uint8"), 200, 0)
             batchnorm.bind_method(run.settings.method, networks[model])
-            policies[run.row] = (model.norm, model.statistics)
+            policies[run.row] = (model.norm, model.running_stats)
     averaged = {"FedAMP", "CFL", "pFedCAM (K=4)"}
     assert policies == {row: ("batch", "average" if row in averaged else "local") for row in policies}
     assert len(policies) > 10

@@ -35,7 +35,7 @@ FAULTS: list[tuple[str, str, str]] = [
     ("fedmpi.commands.export:find_personal_weights", "[client]", "[0]"),
     ("fedmpi.commands.export:refuse_export", "0 <= client < n", "0 <= client <= n"),
     ("fedmpi.commands.export:describe_export", '"round": str(snapshot.round)', '"round": str(snapshot.round + 1)'),
-    ("fedmpi.commands.tensorboard:find_start_time", '- lines[-1]["seconds"]', '- lines[0]["seconds"]'),
+    ("fedmpi.commands.tensorboard:find_start_time", '- (lines[-1].get(', '- (lines[0].get('),
     ("fedmpi.commands.tensorboard:list_scalars", 'name != "round" and', ""),
     ("fedmpi.commands.summary:summarise_runs", "o.starts, o.settings", "o.round, o.settings"),
     ("fedmpi.commands.summary:make_natural_key", "int(part)", "0"),
