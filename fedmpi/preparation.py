@@ -10,6 +10,7 @@ import numpy as np
 
 from fedmpi import __version__
 from fedmpi.assembly import Decision, Parts
+from fedmpi.clients.hooks import Hooks
 from fedmpi.clients.hosted import ON_GPU
 from fedmpi.clients.placement import Pace
 from fedmpi.comm.orders import Order
@@ -47,13 +48,14 @@ def prepare_run(parts: Parts, decision: Decision, progress: Progress, stop: Call
     pace = Pace(parts.pool.homes, movable=movable, row=nbytes(first),
                 sizes=federation.sizes if parts.config.placement == "balanced" else None)
     storage = Storage(parts.config.checkpoint.failure, progress)
-    books = Books(parts.config, parts.method, parts.pool, federation, folder, progress, state, parts.up, storage,
-                  parts.gpus())
+    hooks = Hooks(parts.method, first, parts.up, federation.classes)
+    books = Books(parts.config, parts.method, hooks, parts.pool, federation, folder, progress, state, parts.up,
+                  storage, parts.gpus())
     files = books.attendance.hash_files()
     checkpoints = CheckpointWriter(parts.config, parts.pool, federation, folder, progress, state, parts.gpus(),
                                    {"files": files} if files else {})
-    run = Run(parts.config, parts.method, parts.pool, federation, progress, state, parts.up, stop, pace, deadline,
-              storage, books, checkpoints, on_round)
+    run = Run(parts.config, parts.method, hooks, parts.pool, federation, progress, state, parts.up, stop, pace,
+              deadline, storage, books, checkpoints, on_round)
     announce_run(run, parts, decision)
     folder.start_again()
     folder.store_config(to_plain(parts.config))

@@ -14,6 +14,7 @@ import numpy as np
 import torch
 
 from fedmpi.assembly import build_parts
+from fedmpi.clients.hooks import Hooks
 from fedmpi.clients.state_store import compute_digest, copy_to_numpy
 from fedmpi.comm.orders import UP, Order
 from fedmpi.comm.rows import make_rows
@@ -52,6 +53,7 @@ class Lab:
                                "seed": 3, "train": train, **settings})
         self.parts = build_parts(Solo(), self.config, federation, server_host="")
         self.group, self.pool, self.shared = self.parts.pool.hosted, self.parts.pool, self.parts.shared
+        self.hooks = Hooks(self.parts.method, self.group.store.first, self.parts.up, federation.classes)
         self.take(engine, **forced)
 
     def take(self, name: str, **forced) -> Lab:
@@ -62,10 +64,10 @@ class Lab:
         return self
 
     def round(self, t: int, who: Participants | None = None) -> None:
-        who, method = who or draw_participants(self.config, t, self.federation.sizes), self.parts.method
-        send_messages(self.pool, method, self.shared, who)
+        who = who or draw_participants(self.config, t, self.federation.sizes)
+        send_messages(self.pool, self.hooks, self.shared, who)
         who = who.only(self.pool.train(t, who.ids, False, self.shared))
-        self.shared = method.server(self.shared, make_rows(self.pool, UP, self.parts.up), who)
+        self.shared = self.hooks.server(self.shared, make_rows(self.pool, UP, self.parts.up), who)
 
     def go(self, rounds: int) -> Lab:
         """Run the warm-up round, if the method has one, and the first rounds; then evaluate once."""

@@ -18,6 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.func import vmap
 
+from fedmpi.clients.hooks import Hooks
 from fedmpi.clients.measures import (
     CLIENT_MEASURES,
     Measure,
@@ -67,6 +68,7 @@ class ClientHolder(Protocol):
     # its name says whether many models are measured at once
     engine: Engine
     shared: State
+    hooks: Hooks
 
     def training(self, client: int) -> tuple[Tensor, Tensor]:
         """Return a client's training samples and labels."""
@@ -100,7 +102,7 @@ class Evaluator:
     def measure_after_training(self, client: int, mine: State, up: State) -> None:
         """Measure the weights that a client has right after its local training, if these differ from those that it is
         judged by; known after `finish`."""
-        weights = self.hosted.method.trained(mine, up)
+        weights = self.hosted.hooks.trained(mine, up)
         if weights is not None:
             self.measure(self.after_training, client, client, weights)
 
@@ -121,16 +123,16 @@ class Evaluator:
         found: dict[tuple[int, int], np.ndarray] = {}
         table = np.zeros((n + hosted.config.data.new_clients, 3 + both, 1 + len(CLIENT_MEASURES) + len(self.measures)))
         with hosted.timed("judge"):
-            for client, weights in hosted.apply(hosted.method.personal, hosted.clients, hosted.shared, when, JUDGED):
+            for client, weights in hosted.apply(hosted.hooks.personal, hosted.clients, hosted.shared, when, JUDGED):
                 self.measure(found, (client, BEFORE_TRAINING), client, weights)
                 if both:
                     self.measure(found, (client, ON_VALIDATION), client, weights, part=1)
-                weights = hosted.method.unadapted(hosted.shared, hosted.store.read(client))
+                weights = hosted.hooks.unadapted(hosted.shared, hosted.store.read(client))
                 if weights is not None:
                     self.measure(found, (client, WITHOUT_ADAPTATION), client, weights)
             # Their steps are not counted: the books state the steps behind the models of those that take part.
             if hosted.newcomers:
-                served = hosted.apply(hosted.method.serve_newcomer, hosted.newcomers, hosted.shared, when)
+                served = hosted.apply(hosted.hooks.serve_newcomer, hosted.newcomers, hosted.shared, when)
                 for client, weights in served:
                     self.measure(found, (client, BEFORE_TRAINING), client, weights)
             self.finish()
@@ -157,11 +159,11 @@ class Evaluator:
     def measure_training_losses(self, when: int, clients: Sequence[int]) -> np.ndarray:
         """Return the mean loss of hosted clients on their training samples, (n,), by which round `when` chooses: of
         the weights that they are judged by, before these are adapted."""
-        hosted, method = self.hosted, self.hosted.method
+        hosted, hooks = self.hosted, self.hosted.hooks
         with hosted.timed("judge"):
-            first = {client: method.unadapted(hosted.shared, hosted.store.read(client)) for client in clients}
+            first = {client: hooks.unadapted(hosted.shared, hosted.store.read(client)) for client in clients}
             rest = [client for client, weights in first.items() if weights is None]
-            first |= dict(hosted.apply(method.personal, rest, hosted.shared, when))
+            first |= dict(hosted.apply(hooks.personal, rest, hosted.shared, when))
             losses = [compute_loss(self.logits(first[client], x), y) for client in clients
                       for x, y in [hosted.training(client)]]
             return torch.stack(losses).double().cpu().numpy() if losses else np.empty(0)
@@ -186,9 +188,8 @@ class Evaluator:
     @torch.no_grad()
     def logits(self, weights: Weights, x: Tensor) -> Tensor:
         """Return the logits (s, k) of weights for samples x (s, ...) as stored."""
-        method = self.hosted.method
-        method.model.eval()
-        return torch.cat([method.predict(weights, as_input(part)) for part in x.split(SAMPLES_PER_FORWARD)])
+        self.hosted.method.model.eval()
+        return torch.cat([self.hosted.hooks.predict(weights, as_input(part)) for part in x.split(SAMPLES_PER_FORWARD)])
 
     def finish(self) -> None:
         """Measure the models that wait, and read all measures at once."""
@@ -214,7 +215,7 @@ class Evaluator:
         own = torch.arange(y.shape[1], device=y.device) < sizes[:, None]
         method.model.eval()
         with convolutions.use_unfolded(method.model, hosted.engine.unfolded or ()):
-            outputs = (vmap(method.predict)(w, as_input(part.flatten(0, 1)).unflatten(0, part.shape[:2]))
+            outputs = (vmap(hosted.hooks.predict)(w, as_input(part.flatten(0, 1)).unflatten(0, part.shape[:2]))
                        for part in x.split(SAMPLES_PER_BLOCK, 1))
             if self.measures:
                 for (into, key), logits, labels in zip(places, torch.cat([*outputs], 1).cpu(), ys, strict=True):

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from fedmpi.clients import updates
 from fedmpi.clients.evaluation import Evaluator
+from fedmpi.clients.hooks import Hooks
 from fedmpi.clients.measures import load_measures
 from fedmpi.clients.partial_sums import PartialSums
 from fedmpi.clients.sample_cache import SampleCache
@@ -54,12 +55,13 @@ class HostedClients:
         device: where clients are trained and their states lie
         room: bytes for states, samples and chunks of clients; default: as the configuration says
         context: what this rank's parts share
-        why: why this engine was chosen, for the log"""
+        why: why this engine was chosen, for the log
+        up: one client's Up, with which those that own methods return are compared"""
 
     def __init__(self, method: Method, first_shared: State, first_mine: State, engine: Engine, federation: Federation,
                  clients: Iterable[int], config: Config, device: torch.device,
                  room: gpu_card.MemoryLimits | None = None, context: RankContext | None = None, why: str = "",
-                 newcomers: Sequence[int] = ()):
+                 newcomers: Sequence[int] = (), up: State = None):
         self.method, self.engine, self.config, self.device = method, engine, config, device
         self.engine_why, self.context = why, context or RankContext()
         self.clients, self.newcomers = [*map(int, clients)], [*newcomers]
@@ -67,19 +69,18 @@ class HostedClients:
         self.skips_bad_updates = config.faults.bad_update == "skip"
         self.room = room = room or gpu_card.limit_memory(config, device)
         first = type(first_mine)(*(v.to(device) for v in first_mine))
+        self.hooks = Hooks(method, first_mine, up, federation.classes)
         self.store = StateStore(first, room.states, config.state.scratch)
         self.samples = SampleCache(federation, device, room.samples)
         self.evaluator = Evaluator(self, config.judged_on, load_measures(config.evaluate.measures))
-        self.sums = PartialSums(self)
-        self.counter = StepCounter()
+        self.sums, self.counter = PartialSums(self), StepCounter()
         # the server's state as it was last received
         self.shared_type: type[State] = type(first_shared)
         self._received: list[Tensor | None] = [None] * sum(list_sent(self.shared_type))
         self.shared: State = join_sent(self.shared_type, self._received)
-        # of this round: the participants that train here, and what they send
+        # of this round: the participants that train here, what they send, and the largest number of each new state
         self.here: list[int] = []
         self.ups: dict[int, State] = {}
-        # of this round: the largest number of each state that changed
         self.largest: dict[int, Tensor] = {}
         # for the next round: what the server addressed to clients, and the part of their steps that they make
         self.messages: dict[int, State] = {}
@@ -158,7 +159,7 @@ class HostedClients:
             shared, evaluator, after = self.shared, self.evaluator, self.config.evaluate.after_training
             self.here = [int(i) for i in here]
             self.ups, evaluator.after_training, self.largest = dict.fromkeys(self.here), {}, {}
-            for client, (mine, up) in self.apply_in_time(self.method.client, self.here, shared, when, PARTICIPANTS):
+            for client, (mine, up) in self.apply_in_time(self.hooks.client, self.here, shared, when, PARTICIPANTS):
                 sent = updates.alter_update(self.config, client, client in self.attackers, shared, up, when)
                 if self.skips_bad_updates and not updates.fits_exact_sums(mine, sent):
                     # its state stays what it was
@@ -171,11 +172,11 @@ class HostedClients:
             judges_all = judge and after == "all"
             rest = np.setdiff1d(self.clients, everybody).tolist() if self.method.idles or judges_all else []
             if self.method.idles:
-                for client, mine in self.apply_in_time(self.method.idle, rest, shared, when, OTHERS):
+                for client, mine in self.apply_in_time(self.hooks.idle, rest, shared, when, OTHERS):
                     self._keep(client, mine)
             if judges_all:
                 # train the others too, only to measure them; their new state is discarded
-                for client, (mine, up) in self.apply(self.method.client, rest, shared, when):
+                for client, (mine, up) in self.apply(self.hooks.client, rest, shared, when):
                     evaluator.measure_after_training(client, mine, up)
             evaluator.finish()
             self._refuse_bad_states()
@@ -232,9 +233,8 @@ class HostedClients:
         self._keep_field(slot, client, torch.tensor(row).view(like.dtype).view(like.shape))
 
     def _keep_field(self, slot: int, client: int, field: Tensor) -> None:
-        like = self.method.message_template()
-        fields: State = self.messages.get(client, like)
-        self.messages[client] = fields._replace(**{like._fields[slot]: field.to(self.device)})
+        fields: State = self.messages.get(client, self.method.message_template())
+        self.messages[client] = fields._replace(**{fields._fields[slot]: field.to(self.device)})
 
     def time_engines(self) -> np.ndarray:
         """Time both engines on the first hosted clients, (2,) seconds."""

@@ -161,7 +161,7 @@ def restore_state(path: Path, snapshot: checkpoint.Snapshot, config: Config, met
 
 def find_personal_weights(group: HostedClients, shared: State, client: int, when: int) -> torch.Tensor:
     """Return the weights (d,) by which a client is evaluated."""
-    (_, w), = group.apply(group.method.personal, [client], hide_server_only(shared), when)
+    (_, w), = group.apply(group.hooks.personal, [client], hide_server_only(shared), when)
     return w
 
 

@@ -102,6 +102,7 @@ def make_plan(config_path: str | Mapping[str, object], overrides: Sequence[str] 
 
 def rehearse_server(case: Case) -> Rehearsal:
     """Run the server's part of a round on rows that are all alike; return what its collectives would move."""
+    from fedmpi.clients.hooks import Hooks
     from fedmpi.comm.orders import UP
     from fedmpi.comm.rows import make_rows
     from fedmpi.server.rehearsal import make_blank_pool
@@ -112,14 +113,15 @@ def rehearse_server(case: Case) -> Rehearsal:
     pool = make_blank_pool(config, federation, case.method, case.shared, case.mine, case.up)
     counted = pool.world
     assert isinstance(counted, Counting)
-    send_messages(pool, case.method, case.shared, who)
+    hooks = Hooks(case.method, case.mine, case.up, federation.classes)
+    send_messages(pool, hooks, case.shared, who)
     pool.train(0, who.ids, True, case.shared)
     # A state that stays as it is was sent once, before the first round.
     counted.broadcast_bytes = 0
     try:
         # Rows that are all alike make poor clusters.
         with warnings.catch_warnings(action="ignore"):
-            shared = case.method.server(case.shared, make_rows(pool, UP, case.up), who)
+            shared = hooks.server(case.shared, make_rows(pool, UP, case.up), who)
         counted.broadcast_bytes += sum(field.nbytes for field in pool.changed_fields(shared))
     except Exception as error:
         # A server may want rows that differ; the rest of the plan holds.

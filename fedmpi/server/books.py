@@ -9,6 +9,7 @@ from functools import cached_property
 
 import numpy as np
 
+from fedmpi.clients.hooks import Hooks
 from fedmpi.clients.state_store import compute_run_digest
 from fedmpi.comm.orders import MINE, UP, Order
 from fedmpi.comm.rank_pool import RankPool
@@ -46,6 +47,7 @@ class Books:
     """Keeps the books of a run at rank 0."""
     config: Config
     method: Method
+    hooks: Hooks
     pool: RankPool
     federation: Federation
     folder: RunFolder
@@ -102,7 +104,7 @@ class Books:
         missing, text = self.config.faults.missing(attending.in_time if attending else asked, trained, who)
         for line in filter(None, [attending.describe() if attending else "", text]):
             self.progress.note(line)
-        down, up = self.method.traffic(state.shared, self.up)
+        down, up = self.hooks.traffic(state.shared)
         # What is lost was not sent.
         moved = down + up * np.isin(asked.ids, trained.ids)
         return facts | missing | self._edge_costs(asked, moved, attending.made if attending else 1.) | {
@@ -155,8 +157,8 @@ class Books:
 
     def _add_embeddings(self) -> None:
         """Add the clients' embeddings to this round's columns."""
-        rows = self.method.embedding(make_rows(self.pool, MINE, self.pool.hosted.store.first),
-                                     make_rows(self.pool, UP, self.up))
+        rows = self.hooks.embedding(make_rows(self.pool, MINE, self.pool.hosted.store.first),
+                                    make_rows(self.pool, UP, self.up))
         if rows is None or not len(rows.ids):
             self.progress.note(f"round {self.state.round}: {self.method.title} has no heads to embed")
         else:

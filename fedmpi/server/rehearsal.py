@@ -6,7 +6,6 @@ alike. Nothing is kept. Methods of fedmpi are not rehearsed, since tests check t
 Legend of shapes: d parameters, b batch, c classes."""
 from __future__ import annotations
 
-import math
 import warnings
 from collections.abc import Callable, Iterable
 
@@ -15,10 +14,23 @@ import torch
 from torch import Tensor
 
 from fedmpi.clients.hosted import HostedClients
+from fedmpi.clients.returned import (
+    blame_function,
+    describe_value,
+    is_built_in,
+    name_class,
+    refuse_no_state,
+    refuse_no_weights,
+    refuse_other_state,
+    refuse_returned,
+    refuse_wrong_messages,
+    refuse_wrong_traffic,
+    split_pair,
+)
 from fedmpi.comm.orders import MINE, UP
 from fedmpi.comm.rank_pool import RankPool
 from fedmpi.comm.robust import RobustMean
-from fedmpi.comm.rows import Mixed, make_rows
+from fedmpi.comm.rows import make_rows
 from fedmpi.comm.transport import Counting
 from fedmpi.config.schema import Config
 from fedmpi.data.federation import Federation
@@ -29,16 +41,6 @@ from fedmpi.models.build import as_input, make_blank_samples
 from fedmpi.models.flat import Model
 from fedmpi.own_code.failures import describe_failure, is_ctrl_c
 from fedmpi.own_code.places import describe_definition
-from fedmpi.server.returned import (
-    blame_function,
-    describe_value,
-    is_built_in,
-    name_class,
-    refuse_no_state,
-    refuse_other_state,
-    refuse_returned,
-    split_pair,
-)
 from fedmpi.server.sampling import draw_participants
 from fedmpi.server_only import hide_server_only, refuse_server_only
 
@@ -157,52 +159,20 @@ def attempt(method: Method, name: str, function: Callable[[], object]) -> tuple[
         return None
 
 
-def refuse_wrong_messages(method: Method, found: object, participants: int) -> None:
-    """Raise BadInput if `messages` returns anything but `Rows.mix`, or a tensor (n, ...), for each field of the
-    template."""
-    template = method.message_template()
-    names = ", ".join(template._fields)
-    if not isinstance(found, tuple | list) or len(found) != len(template):
-        refuse_returned(method, "messages", found, f"the fields of message_template() ({names}), each made by Rows.mix "
-                        "or a tensor with a row for each participant")
-    for name, mixed, like in zip(template._fields, found, template, strict=True):
-        if isinstance(mixed, Tensor):
-            shape, addressed = tuple(mixed.shape[1:]), len(mixed) if mixed.ndim else 0
-        elif isinstance(mixed, Mixed):
-            shape, addressed = tuple(mixed.shape), len(mixed.coefficients)
-        else:
-            refuse_returned(method, "messages", mixed, f"in the field {name} what Rows.mix returns, or a tensor with a "
-                            "row for each participant")
-        if shape != tuple(like.shape) or addressed != participants:
-            raise BadInput(f"method {name_class(type(method))}: {describe_definition(type(method).messages)}messages() "
-                           f"addresses {name} of shape {shape} to {addressed} clients; the template has shape "
-                           f"{tuple(like.shape)}, and {participants} take part")
-
-
 def refuse_wrong_weights(method: Method, name: str, weights: object, sample: Tensor, classes: int) -> None:
     """Raise BadInput if weights that a function returned are not those that `predict` takes.
 
     Args:
         sample: one sample as stored, (1, ...)
         classes: the number of classes, c"""
-    predict, size = type(method).predict, method.model.size
-    if predict is Method.predict and not (isinstance(weights, Tensor) and weights.shape == (size,)):
-        refuse_returned(method, name, weights, f"the weights of the network, a tensor of shape ({size},)")
-    if not is_weights(weights):
-        refuse_returned(method, name, weights, "weights: a tensor, or a tuple of tensors")
-    guilty = name if is_built_in(predict) else "predict"
+    refuse_no_weights(method, name, weights)
+    guilty = name if is_built_in(type(method).predict) else "predict"
     with torch.no_grad(), blame_function(method, guilty):
         method.model.eval()
         logits = method.predict(weights, as_input(sample))
     if not isinstance(logits, Tensor) or logits.shape != (1, classes):
         refuse_returned(method, guilty, logits, f"logits, a tensor of shape (b, {classes})" if guilty == "predict"
                         else f"weights of which predict() makes logits of shape (b, {classes})")
-
-
-def is_weights(found: object) -> bool:
-    """Say whether something is a tensor or a tuple of tensors, as `predict` may take."""
-    return isinstance(found, Tensor) or isinstance(found, tuple) and len(found) > 0 and all(
-        isinstance(part, Tensor) for part in found)
 
 
 def refuse_wrong_participants(method: Method, found: object, clients: int) -> None:
@@ -213,10 +183,3 @@ def refuse_wrong_participants(method: Method, found: object, clients: int) -> No
             and found[0] >= 0 and found[-1] < clients and (np.diff(found) > 0).all()):
         refuse_returned(method, "warm_up_participants", found, "None, or an array of the numbers of clients from 0 to "
                         f"{clients - 1}, ascending")
-
-
-def refuse_wrong_traffic(method: Method, found: object) -> None:
-    """Raise BadInput for what is no pair of numbers of bytes."""
-    if not (isinstance(found, tuple | list) and len(found) == 2 and all(
-            isinstance(v, int | float | np.number) and math.isfinite(v) and v >= 0 for v in found)):
-        refuse_returned(method, "traffic", found, "a pair of numbers of bytes (received, sent)")

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from torch import Tensor
 
+from fedmpi.clients.hooks import Hooks
 from fedmpi.clients.placement import Pace
 from fedmpi.comm.orders import MINE, UP, Order
 from fedmpi.comm.rank_pool import RankPool
@@ -22,11 +23,10 @@ from fedmpi.progress import Progress
 from fedmpi.server.attendance import Attending
 from fedmpi.server.books import Books
 from fedmpi.server.on_disk_error import Storage
-from fedmpi.server.returned import refuse_other_state
 from fedmpi.server.run_state import RunState
 from fedmpi.server.sampling import choose_addressed
 from fedmpi.server.saving import CheckpointWriter
-from fedmpi.server.state_check import name_method_in_errors, refuse_bad_message, refuse_non_finite
+from fedmpi.server.state_check import name_method_in_errors, refuse_non_finite, refuse_non_finite_message
 from fedmpi.slurm.deadline import Deadline
 
 
@@ -35,6 +35,7 @@ class Run:
     """A run at rank 0: the loop over rounds."""
     config: Config
     method: Method
+    hooks: Hooks
     pool: RankPool
     federation: Federation
     progress: Progress
@@ -124,7 +125,7 @@ class Run:
     def attend(self, t: int) -> Attending:
         """Draw the participants of round t, and tell the ranks who of them has no time for all steps."""
         state = self.state
-        attending = self.books.attendance.attend(t, state.simulated_seconds, self.method.traffic(state.shared, self.up),
+        attending = self.books.attendance.attend(t, state.simulated_seconds, self.hooks.traffic(state.shared),
                                                  lambda ids: self.pool.measure_losses(t, ids, state.shared))
         ids, portions = attending.portions
         if len(ids):
@@ -140,14 +141,13 @@ class Run:
             who: the participants that are not lost.
             judge: measure them right after their training."""
         state = self.state
-        send_messages(self.pool, self.method, state.shared, choose_addressed(self.config, self.federation.sizes, who,
+        send_messages(self.pool, self.hooks, state.shared, choose_addressed(self.config, self.federation.sizes, who,
                                                                              judge))
         there = self.pool.train(who.round, who.ids, judge, state.shared, self.pace.ranks(who))
         who = who if there.all() else who.only(there)
         if len(who.ids):
             with name_method_in_errors(self.method, "server", who.round + 1):
-                new = self.method.server(state.shared, make_rows(self.pool, UP, self.up), who)
-            refuse_other_state(self.method, "server", new, state.shared, "a Shared", dtypes=False, error=FedmpiError)
+                new = self.hooks.server(state.shared, make_rows(self.pool, UP, self.up), who)
             # Contiguous as at all ranks, since the order of sums follows strides.
             state.shared = type(new)(*(v.contiguous() for v in new))
             refuse_non_finite(self.method, state.shared, who.round + 1)
@@ -178,7 +178,7 @@ class Run:
         if (ids := self.method.warm_up_participants(len(self.federation.sizes), self.config.seed)) is not None:
             asked = Participants(ids, self.federation.sizes[ids], -1, self.config.seed, len(self.federation.sizes))
             self.state.simulated_seconds = self.books.attendance.time_warm_up(
-                asked, self.method.traffic(self.state.shared, self.up))
+                asked, self.hooks.traffic(self.state.shared))
             who = self.exchange(asked, judge=False)
             if not len(who.ids):
                 raise FedmpiError(f"no update of clients {ids.tolist()}, which train before round 1, can be used, and "
@@ -210,14 +210,15 @@ def describe_memory(peaks: np.ndarray) -> dict[str, float]:
             **({"gpu_memory_mib": gpu} if gpu else {})}
 
 
-def send_messages(pool: RankPool, method: Method, shared: State, who: Participants) -> None:
+def send_messages(pool: RankPool, hooks: Hooks, shared: State, who: Participants) -> None:
     """Send each participant what the server addresses to it alone."""
+    method = hooks.method
     if method.message_template() is not None and len(who.ids):
         with name_method_in_errors(method, "messages", who.round + 1):
-            fields = method.messages(shared, make_rows(pool, MINE, pool.hosted.store.first), who)
+            fields = hooks.messages(shared, make_rows(pool, MINE, pool.hosted.store.first), who)
         for slot, content in enumerate(fields):
             if isinstance(content, Tensor):
-                refuse_bad_message(method, slot, content, who)
+                refuse_non_finite_message(method, slot, content, who)
                 pool.deliver(slot, who.ids, content)
             else:
                 pool.call(Order.MESSAGE, np.int64(slot), content.rows.ref.to_array(), who.ids, content.coefficients,

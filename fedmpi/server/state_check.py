@@ -33,22 +33,16 @@ def refuse_non_finite(method: Method, shared: State, round: int) -> None:
                 f"{type(method).__name__}.server, or lower train.lr")
 
 
-def refuse_bad_message(method: Method, slot: int, rows: Tensor, who: Participants) -> None:
-    """Raise FedmpiError if what the server made for single clients, (n, ...), does not fit the method's message, or is
-    not finite.
+def refuse_non_finite_message(method: Method, slot: int, rows: Tensor, who: Participants) -> None:
+    """Raise FedmpiError if what the server made for single clients, (n, ...), is not finite.
 
     Args:
         slot: index of the field in the message.
         who: the n clients that are addressed."""
-    like = method.message_template()
-    where = f"{method.title}: in {type(method).__name__}.messages, round {who.round + 1}, field {like._fields[slot]}"
-    wanted = (len(who.ids), *like[slot].shape)
-    if tuple(rows.shape) != wanted or rows.dtype != like[slot].dtype:
-        raise FedmpiError(f"{where} is {tuple(rows.shape)} {rows.dtype}, but must be {wanted} {like[slot].dtype}: a "
-                          "row like that of message_template for each participant")
     if rows.is_floating_point() and not is_all_finite(rows):
-        raise FedmpiError(f"{where} has {int((~rows.isfinite()).sum())} values that are not finite; look for a "
-                          "division by zero")
+        raise FedmpiError(f"{method.title}: in {type(method).__name__}.messages, round {who.round + 1}, field "
+                          f"{method.message_template()._fields[slot]} has {int((~rows.isfinite()).sum())} values that "
+                          "are not finite; look for a division by zero")
 
 
 @contextmanager

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedmpi.clients.hooks import Hooks
 from fedmpi.clients.hosted import HostedClients
 from fedmpi.clients.newcomers import list_newcomers
 from fedmpi.clients.state_store import compute_run_digest
@@ -53,8 +54,9 @@ class Lab:
         at_work = method.with_model(method.model.to(device)) if device != CPU else method
         hosted = np.flatnonzero(homes == world.rank).tolist()
         self.group = HostedClients(at_work, self.shared, first, engine or Loop(), federation, hosted, self.config,
-                                   device,
+                                   device, up=self.up,
                                    newcomers=list_newcomers(homes, self.config.data.new_clients, world.rank))
+        self.hooks = Hooks(method, first, self.up, federation.classes)
         server = self.config.server
         robust = RobustMean.from_settings(server.aggregation, server.trim)
         self.pool = RankPool(world, self.group, homes, gpu_direct, robust)
@@ -73,7 +75,7 @@ class Lab:
         """Let the participants train; return those whose updates have arrived."""
         who = who or self.who(t)
         told = choose_addressed(self.config, self.federation.sizes, who, judge)
-        send_messages(self.pool, self.method, self.shared, told)
+        send_messages(self.pool, self.hooks, self.shared, told)
         return who.only(self.pool.train(t, who.ids, judge, self.shared))
 
     def apply(self, function: Callable[..., State], clients: Sequence[int], t: int = 0,
@@ -81,14 +83,14 @@ class Lab:
         """Apply a function of a method to hosted clients, without storing anything."""
         engine = engine or self.group.engine
         if self.method.message_template() is not None:
-            send_messages(self.pool, self.method, self.shared, self.choose(np.sort(np.array(clients)), t))
+            send_messages(self.pool, self.hooks, self.shared, self.choose(np.sort(np.array(clients)), t))
         shared = hide_server_only(self.shared)
         return dict(engine.apply(function, [*clients], shared, self.group, self.group.local(t)))
 
     def round(self, t: int, who: Participants | None = None, judge: bool = False) -> Participants:
         """Perform a round; return whose updates have arrived."""
         who = self.train(t, who, judge)
-        self.shared = self.method.server(self.shared, self.rows(), who)
+        self.shared = self.hooks.server(self.shared, self.rows(), who)
         if judge:
             self.judged = self.judge(t + 1)
         return who

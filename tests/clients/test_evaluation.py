@@ -135,7 +135,7 @@ def test_a_client_whose_update_is_left_out_is_not_judged_after_it(lab):
         def client(self, shared, mine, data):
             mine, up = super().client(shared, mine, data)
             return mine, up._replace(w=up.w / 0) if data.client == ids[1] else up
-    run.group.method = Spoils().with_model(run.method.model)
+    run.group.method = run.group.hooks.method = Spoils().with_model(run.method.model)
     left = run.train(0, judge=True)
     assert left.ids.tolist() == np.delete(ids, 1).tolist() == list(run.group.ups)
     assert list(run.group.evaluator.after_training) == left.ids.tolist()

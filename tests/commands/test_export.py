@@ -108,7 +108,7 @@ def test_a_convolutional_network(bench, images, name):
 
 @pytest.mark.parametrize("name, statistics", [("fedavg", "local"), ("fedah", "average")])
 def test_running_statistics_are_the_clients_own(bench, images, name, statistics):
-    settings = f"model={{name: 'tests.commands.test_export:Normed', statistics: {statistics}}}"
+    settings = f"model={{name: 'tests.commands.test_export:Normed', running_stats: {statistics}}}"
     run = ran(bench, f"normed-{name}", *images, f"method={{name: {name}}}", settings, "train.participation=1.")
     check(run, Normed(), [1, 4], "--own-code")
     assert exported(run, "--client", "4", "--own-code")[0]["body.1.running_var"].ne(1).any()

@@ -19,7 +19,8 @@ HOOKS = {"init": "(self, n)", "client": "(self, shared, mine, data)", "idle": "(
          "server": "(self, shared, up, who)", "personal": "(self, shared, mine, data)", "traffic": "(self, shared, up)",
          "message_template": "(self)", "messages": "(self, shared, mine, who)", "with_model": "(self, model)",
          "warm_up_participants": "(self, n, seed)", "predict": "(self, w, x)", "trained": "(self, mine, up)",
-         "unadapted": "(self, shared, mine)"}
+         "unadapted": "(self, shared, mine)", "serve_newcomer": "(self, shared, mine, data)",
+         "embedding": "(self, mine, up)"}
 # The function, what it does, and what is said of it.
 CASES = [
     ("init", "return None", "must return a pair (Shared, Mine), not None"),
@@ -91,11 +92,53 @@ def test_a_method_that_lacks_functions_is_told_which(attempt):  # noqa: F811
     assert code == 2 and f"method {MODULE}:Own has no function client and no personal; define it" in words
 
 
-def test_a_server_that_returns_it_in_a_later_round_is_named(attempt):  # noqa: F811
-    body = "new = super().server(shared, up, who)\n        return None if who.round == 1 else new"
-    code, words = attempt(f"{START}    def server{HOOKS['server']}:\n        {body}\n", f"method={MODULE}:Own")
-    assert code == 1 and f"{MODULE}.py:12: server() must return a Shared like that of init()" in words
-    assert "Traceback" not in words
+# The function, what it returns once a round is over, and what is said of it.
+LATER = [
+    ("client", "None", "must return a pair (Mine, Up), not None"), ("client", "found[0]", "not a Mine of 1"),
+    ("client", "(None, found[1])", "the Mine is None"),
+    ("client", "(Mine(mine.v[1:]), found[1])", "whose field v is a tensor of shape (1210,) and type torch.float32, not "
+     "a tensor of shape (1209,)"),
+    ("client", "(Mine(mine.v.double()), found[1])", "not a tensor of shape (1210,) and type torch.float64"),
+    ("client", "(found[0], Up(mine.v[1:]))", "an Up like that of its first call, whose field w"),
+    ("client", "(found[0], found[0])", "an Up like that of its first call, with the fields w, not a Mine of 1"),
+    ("idle", "None", "must return a Mine like that of init(), a NamedTuple of tensors; it is None"),
+    ("idle", "Mine(mine.v[:3])", "not a tensor of shape (3,)"),
+    ("server", "None", "must return a Shared like that of init(), a NamedTuple of tensors; it is None"),
+    ("server", "Shared(found.w[:9])", "not a tensor of shape (9,)"),
+    ("personal", "None", "the weights of the network, a tensor of shape (1210,), not None"),
+    ("personal", "found[:4]", "not a tensor of shape (4,)"), ("personal", "(found,)", "not a tuple of 1"),
+    ("serve_newcomer", "shared", "a tensor of shape (1210,), not a Shared of 1"),
+    ("trained", "3", "not an int"), ("unadapted", "mine.v[0]", "not a tensor of shape ()"),
+    ("predict", "None", ", 10), not None"), ("predict", "found[:, 1:]", ", 9) and type"),
+    ("traffic", "3", "a pair of numbers of bytes (received, sent), not an int"),
+    ("embedding", "3", "rows of clients (Rows), or None, not an int"),
+    ("messages", "None", "each made by Rows.mix or a tensor with a row for each participant, not None"),
+    ("messages", "Up(torch.zeros(3))", "addresses w of shape () to"),
+]
+MESSAGES = """
+    def message_template(self):
+        return Up(self.model.start)
+"""
+
+
+@pytest.mark.parametrize("name, late, said", LATER)
+@pytest.mark.parametrize("engine", ["loop", "vmap"])
+def test_what_a_function_returns_in_a_later_round_is_refused(attempt, place, engine, name, late, said):  # noqa: F811
+    if engine == "vmap" and name not in ("client", "idle", "personal", "serve_newcomer", "predict"):
+        pytest.skip("the engine does not call it")
+    call = f"super().{name}{HOOKS[name]}"
+    if name == "messages":
+        call = "Up(mine.v.mix(np.ones((len(who.ids), len(mine.v.ids)))))"
+    text = f"{START}    idles = True\n{MESSAGES if name == 'messages' else ''}\n    def {name}{HOOKS[name]}:\n"
+    text += f"        found = {call.replace('self, ', '')}\n        return {late} if is_late() else found\n"
+    text = text.replace("@dataclass", "def is_late():\n    books = Path('run/metrics.jsonl')\n"
+                        "    return books.exists() and books.stat().st_size > 0\n\n@dataclass", 1)
+    code, words = attempt(f"from pathlib import Path\n{text}", f"method={MODULE}:Own", f"engine={engine}", "rounds=3",
+                          "data.new_clients=1", "evaluate.embeddings=[1, 2, 3]", "train.participation=.5")
+    line = max(i for i, of in enumerate(text.splitlines(), 2) if f"def {name}(" in of)
+    assert code == 1 and "Traceback" not in words and "Exception" not in words, words
+    assert f"{MODULE}.py:{line}: {name}() " in words and said in words, words
+    assert len((place / "run" / "metrics.jsonl").read_text().splitlines()) >= 1
 
 
 def test_a_rehearsal_draws_no_random_numbers(attempt, bench, place):  # noqa: F811

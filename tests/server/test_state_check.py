@@ -63,10 +63,10 @@ class LateMessages(FedAMP):
 
 @pytest.mark.parametrize("method, words, said", [
     ("LateMessages", (), "FedAMP: in LateMessages.messages, round 2, field u has 10890 values that are not finite"),
-    ("LateMessages", ("method.fault=too few",), "FedAMP: in LateMessages.messages, round 2, field u is (8, 1210) "
-     "torch.float32, but must be (9, 1210) torch.float32: a row like that of message_template for each participant"),
-    ("LateMessages", ("method.fault=double",), "FedAMP: in LateMessages.messages, round 2, field u is (9, 1210) "
-     "torch.float64, but must be (9, 1210) torch.float32"),
+    ("LateMessages", ("method.fault=too few",), f"method {HERE[7:]}LateMessages: tests/server/test_state_check.py:57: "
+     "messages() addresses u of shape (1210,) to 8 clients; the template has shape (1210,), and 9 take part"),
+    ("LateMessages", ("method.fault=double",), f"method {HERE[7:]}LateMessages: tests/server/test_state_check.py:57: "
+     "messages() must return in the field u numbers of type torch.float32, not a tensor of shape (9, 1210)"),
     ("ByNothing", (), "FedAvg: in ByNothing.server, round 1, the weights of rows of w have 9 non-finite values of 9"),
     ("ByNothing", ("server.reduce=float32",), "FedAvg: in ByNothing.server, round 1, the weights of rows of w have 9"),
     ("GroupsByNothing", (), "FedAvg: in GroupsByNothing.server, round 1, the weights of rows of w have 1 non-finite"),

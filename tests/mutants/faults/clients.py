@@ -31,8 +31,8 @@ FAULTS: list[tuple[str, str, str]] = [
     ("fedmpi.clients.newcomers:refuse_newcomers", "if not method.serves_newcomers", "if False"),
     ("fedmpi.clients.evaluation:Evaluator.measure_clients", "hosted.newcomers, hosted.shared, when)",
      "hosted.newcomers, hosted.shared, when, JUDGED)"),
-    ("fedmpi.clients.evaluation:Evaluator.measure_clients", "hosted.method.serve_newcomer, hosted",
-     "hosted.method.personal, hosted"),
+    ("fedmpi.clients.evaluation:Evaluator.measure_clients", "hosted.hooks.serve_newcomer, hosted",
+     "hosted.hooks.personal, hosted"),
     # further measures
     (MEASURES + "compute_auc", "(below + up_to).sum()", "(2 * below).sum()"),
     (MEASURES + "compute_auc", "len(classes) < 2", "len(classes) < 3"),
@@ -46,4 +46,13 @@ FAULTS: list[tuple[str, str, str]] = [
     (MEASURES + "compute_calibration_error", "np.abs(gaps).sum()", "abs(gaps.sum())"),
     (MEASURES + "measure_by_own_code", "logits.clone(), y.clone()", "logits, y"),
     ("fedmpi.clients.evaluation:Evaluator._measure_together", "logits[:len(labels)]", "logits"),
-    ("fedmpi.clients.evaluation:Evaluator.measure_now", "[np.nan] * len(self.measures)", "[0.] * len(self.measures)")]
+    ("fedmpi.clients.evaluation:Evaluator.measure_now", "[np.nan] * len(self.measures)", "[0.] * len(self.measures)"),
+    ("fedmpi.clients.returned:refuse_other_state", " or dtypes and value.dtype != first.dtype", ""),
+    ("fedmpi.clients.hooks:Hooks.__init__", "not is_built_in(type(method))", "False"),
+    ("fedmpi.clients.hooks:Hooks.client", "sent, self.up,", "sent, sent,"),
+    ("fedmpi.clients.hooks:Hooks.predict", "len(x), self.outputs)):", "len(x), found.shape[-1])):"),
+    ("fedmpi.clients.hooks:Hooks._check_state", "found, self.mine,", "found, found,"),
+    ("fedmpi.clients.returned:refuse_wrong_messages", "shape != tuple(like.shape) or ", ""),
+    ("fedmpi.clients.returned:refuse_wrong_messages", "mixed.dtype != like.dtype", "False"),
+    ("fedmpi.clients.hooks:Hooks.server", "error=FedmpiError", "error=Exception"),
+]

@@ -1,0 +1,122 @@
+"""The functions of a method, as the rounds of a run call them.
+
+The rehearsal has tried those of a user's own method once. What one of them returns in a later round may still be wrong;
+here it is refused, with the file and the line of the function, before anything computes with it."""
+from __future__ import annotations
+
+from torch import Tensor
+
+from fedmpi.clients.returned import (
+    is_built_in,
+    refuse_no_weights,
+    refuse_other_state,
+    refuse_returned,
+    refuse_wrong_messages,
+    refuse_wrong_traffic,
+    split_pair,
+)
+from fedmpi.comm.rows import Rows
+from fedmpi.errors import FedmpiError
+from fedmpi.method import ClientData, Method, Participants, RowsByField, State, Weights
+
+
+class Hooks:
+    """Calls the functions of a method, which the class Method explains. Functions of fedmpi's own methods are not
+    checked, since tests do it.
+
+    Args:
+        method: the method on its network.
+        mine: what a client keeps at first, from `init`.
+        up: what a client sends, from the rehearsal; None: it is not known, and what is sent is not compared.
+        outputs: how many numbers the network returns for a sample."""
+
+    def __init__(self, method: Method, mine: State, up: State, outputs: int):
+        self.method, self.mine, self.up, self.outputs = method, mine, up, outputs
+        self.checks = not is_built_in(type(method))
+
+    def client(self, shared: State, mine: State, data: ClientData) -> tuple[State, State]:
+        """Run one participant's round. Return its new Mine, and the Up that it sends."""
+        found = self.method.client(shared, mine, data)
+        if self.checks:
+            kept, sent = split_pair(self.method, "client", found, "(Mine, Up)", FedmpiError)
+            self._check_state("client", kept)
+            if self.up is not None:
+                refuse_other_state(self.method, "client", sent, self.up, "an Up", origin="its first call",
+                                   error=FedmpiError)
+        return found
+
+    def idle(self, shared: State, mine: State, data: ClientData) -> State:
+        """Return the new Mine of a client that does not take part in this round."""
+        found = self.method.idle(shared, mine, data)
+        self._check_state("idle", found)
+        return found
+
+    def personal(self, shared: State, mine: State, data: ClientData) -> Weights:
+        """Return the weights by which a client is judged, before its next local training."""
+        found = self.method.personal(shared, mine, data)
+        self._check_weights("personal", found)
+        return found
+
+    def serve_newcomer(self, shared: State, mine: State, data: ClientData) -> Weights:
+        """Return the weights by which a client is judged that never took part."""
+        found = self.method.serve_newcomer(shared, mine, data)
+        self._check_weights("serve_newcomer", found)
+        return found
+
+    def unadapted(self, shared: State, mine: State) -> Weights | None:
+        """Return the weights from which `personal` trains, None if it does not train."""
+        found = self.method.unadapted(shared, mine)
+        if found is not None:
+            self._check_weights("unadapted", found)
+        return found
+
+    def trained(self, mine: State, up: State) -> Weights | None:
+        """Return the weights right after local training if they differ from those of `personal`, else None."""
+        found = self.method.trained(mine, up)
+        if found is not None:
+            self._check_weights("trained", found)
+        return found
+
+    def predict(self, w: Weights, x: Tensor) -> Tensor:
+        """Return the logits (b, c) of weights."""
+        found = self.method.predict(w, x)
+        if self.checks and not (isinstance(found, Tensor) and found.shape == (len(x), self.outputs)):
+            refuse_returned(self.method, "predict", found, f"logits, a tensor of shape ({len(x)}, {self.outputs})",
+                            FedmpiError)
+        return found
+
+    def traffic(self, shared: State) -> tuple[int, int]:
+        """Return the bytes that one participant needs to receive and to send in a round."""
+        found = self.method.traffic(shared, self.up)
+        if self.checks:
+            refuse_wrong_traffic(self.method, found, FedmpiError)
+        return found
+
+    def messages(self, shared: State, mine: RowsByField, who: Participants) -> State:
+        """Return what the server addresses to each participant."""
+        found = self.method.messages(shared, mine, who)
+        if self.checks:
+            refuse_wrong_messages(self.method, found, len(who.ids), FedmpiError)
+        return found
+
+    def server(self, shared: State, up: RowsByField, who: Participants) -> State:
+        """Return the next Shared from what the participants sent."""
+        found = self.method.server(shared, up, who)
+        if self.checks:
+            refuse_other_state(self.method, "server", found, shared, "a Shared", dtypes=False, error=FedmpiError)
+        return found
+
+    def embedding(self, mine: RowsByField, up: RowsByField) -> Rows | None:
+        """Return the rows by which t-SNE pictures clients, None if there are none."""
+        found = self.method.embedding(mine, up)
+        if found is not None and not isinstance(found, Rows):
+            refuse_returned(self.method, "embedding", found, "rows of clients (Rows), or None", FedmpiError)
+        return found
+
+    def _check_state(self, name: str, found: State) -> None:
+        if self.checks:
+            refuse_other_state(self.method, name, found, self.mine, "a Mine", error=FedmpiError)
+
+    def _check_weights(self, name: str, found: object) -> None:
+        if self.checks:
+            refuse_no_weights(self.method, name, found, FedmpiError)

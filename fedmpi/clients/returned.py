@@ -1,0 +1,144 @@
+"""Refuse what functions of a method return if no run can work with it; the message names their file and line.
+
+The error is BadInput before the first round, and FedmpiError later."""
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import NoReturn
+
+import numpy as np
+from torch import Tensor
+
+from fedmpi.client_data import State
+from fedmpi.comm.rows import Mixed
+from fedmpi.errors import BadInput, FedmpiError
+from fedmpi.method import Method
+from fedmpi.own_code.failures import blame_own_code
+from fedmpi.own_code.places import PACKAGE, describe_definition
+from fedmpi.text import printable
+
+
+def is_built_in(function: object) -> bool:
+    """Say whether a class or a function is part of fedmpi."""
+    return str(getattr(function, "__module__", "")).partition(".")[0] == PACKAGE.name
+
+
+def name_class(cls: type) -> str:
+    """Return the name by which a configuration has a class."""
+    return f"{cls.__module__}:{cls.__qualname__}"
+
+
+@contextmanager
+def blame_function(method: object, name: str) -> Iterator[None]:
+    """Turn every error in this context into one of that function of a method."""
+    with blame_own_code(f"method {name_class(type(method))}, {name}()", always=True,
+                        place=describe_definition(getattr(type(method), name, None))):
+        yield
+
+
+def refuse_returned(method: object, name: str, found: object, wanted: str, error: type[FedmpiError] = BadInput
+                    ) -> NoReturn:
+    """Raise an error that says what a function of a method returned, and what it must return."""
+    place = describe_definition(getattr(type(method), name))
+    raise error(f"method {name_class(type(method))}: {place}{name}() must return {wanted}, not {describe_value(found)}")
+
+
+def describe_value(value: object) -> str:
+    """Return in a few words what a value is."""
+    if isinstance(value, Tensor | np.ndarray):
+        kind = "a tensor" if isinstance(value, Tensor) else "an array"
+        return f"{kind} of shape {tuple(value.shape)} and type {value.dtype}"
+    if value is None:
+        return "None"
+    size = f" of {len(value)}" if isinstance(value, tuple | list) else ""
+    name = type(value).__name__
+    return printable(f"{'an' if name[0] in 'aeio' else 'a'} {name}{size}")
+
+
+def split_pair(method: object, name: str, found: object, wanted: str, error: type[FedmpiError] = BadInput
+               ) -> tuple[State, State]:
+    """Return the two states that a function returned; `wanted` names them."""
+    if not isinstance(found, tuple | list) or len(found) != 2:
+        refuse_returned(method, name, found, f"a pair {wanted}", error)
+    for state, part in zip(found, wanted.strip("()").split(", "), strict=True):
+        refuse_no_state(method, name, state, f"a pair {wanted} of NamedTuples of tensors", f"the {part} ", error)
+    return found[0], found[1]
+
+
+def refuse_no_state(method: object, name: str, found: object, wanted: str, part: str = "",
+                    error: type[FedmpiError] = BadInput) -> None:
+    """Raise an error if something is no NamedTuple of tensors."""
+    place = describe_definition(getattr(type(method), name))
+    start = f"method {name_class(type(method))}: {place}{name}() must return {wanted}; {part}"
+    if not isinstance(found, tuple) or not hasattr(found, "_fields"):
+        raise error(f"{start}is {describe_value(found)}")
+    for field, value in zip(found._fields, found, strict=True):
+        if not isinstance(value, Tensor):
+            raise error(f"{start}has {describe_value(value)} in its field {printable(field)}")
+
+
+def refuse_other_state(method: object, name: str, found: State, like: State, what: str, dtypes: bool = True,
+                       origin: str = "init()", error: type[FedmpiError] = BadInput) -> None:
+    """Raise an error if a state is no NamedTuple of tensors with the fields, shapes and types of the first one.
+
+    Args:
+        like: the first one.
+        what: its name.
+        dtypes: types count, too.
+        origin: what returned the first one."""
+    wanted = f"{what} like that of {origin}"
+    refuse_no_state(method, name, found, f"{wanted}, a NamedTuple of tensors", "it ", error)
+    if found._fields != like._fields:
+        refuse_returned(method, name, found, f"{wanted}, with the fields {', '.join(like._fields) or 'none'}", error)
+    for field, value, first in zip(like._fields, found, like, strict=True):
+        if value.shape != first.shape or dtypes and value.dtype != first.dtype:
+            refuse_returned(method, name, value, f"{wanted}, whose field {field} is {describe_value(first)}", error)
+
+
+def refuse_wrong_messages(method: Method, found: object, participants: int, error: type[FedmpiError] = BadInput
+                          ) -> None:
+    """Raise an error if `messages` returns anything but `Rows.mix`, or a tensor (n, ...), for each field of the
+    template."""
+    template = method.message_template()
+    names = ", ".join(template._fields)
+    if not isinstance(found, tuple | list) or len(found) != len(template):
+        refuse_returned(method, "messages", found, f"the fields of message_template() ({names}), each made by Rows.mix "
+                        "or a tensor with a row for each participant", error)
+    for name, mixed, like in zip(template._fields, found, template, strict=True):
+        if isinstance(mixed, Tensor):
+            shape, addressed = tuple(mixed.shape[1:]), len(mixed) if mixed.ndim else 0
+            if mixed.dtype != like.dtype:
+                refuse_returned(method, "messages", mixed, f"in the field {name} numbers of type {like.dtype}", error)
+        elif isinstance(mixed, Mixed):
+            shape, addressed = tuple(mixed.shape), len(mixed.coefficients)
+        else:
+            refuse_returned(method, "messages", mixed, f"in the field {name} what Rows.mix returns, or a tensor with a "
+                            "row for each participant", error)
+        if shape != tuple(like.shape) or addressed != participants:
+            raise error(f"method {name_class(type(method))}: {describe_definition(type(method).messages)}messages() "
+                        f"addresses {name} of shape {shape} to {addressed} clients; the template has shape "
+                        f"{tuple(like.shape)}, and {participants} take part")
+
+
+def refuse_no_weights(method: Method, name: str, found: object, error: type[FedmpiError] = BadInput) -> None:
+    """Raise an error if something cannot be the weights that `predict` takes."""
+    size = method.model.size
+    if type(method).predict is Method.predict and not (isinstance(found, Tensor) and found.shape == (size,)):
+        refuse_returned(method, name, found, f"the weights of the network, a tensor of shape ({size},)", error)
+    if not is_weights(found):
+        refuse_returned(method, name, found, "weights: a tensor, or a tuple of tensors", error)
+
+
+def is_weights(found: object) -> bool:
+    """Say whether something is a tensor or a tuple of tensors, as `predict` may take."""
+    return isinstance(found, Tensor) or isinstance(found, tuple) and len(found) > 0 and all(
+        isinstance(part, Tensor) for part in found)
+
+
+def refuse_wrong_traffic(method: Method, found: object, error: type[FedmpiError] = BadInput) -> None:
+    """Raise an error for what is no pair of numbers of bytes."""
+    if not (isinstance(found, tuple | list) and len(found) == 2 and all(
+            isinstance(v, int | float | np.number) and math.isfinite(v) and v >= 0 for v in found)):
+        refuse_returned(method, "traffic", found, "a pair of numbers of bytes (received, sent)", error)
