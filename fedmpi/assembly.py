@@ -23,6 +23,7 @@ from fedmpi.config.own_parts import fingerprint_code
 from fedmpi.config.schema import Config, load_config, resolve, to_plain
 from fedmpi.context import RankContext
 from fedmpi.data.federation import Federation, prepare_federation
+from fedmpi.engines import gpu_card
 from fedmpi.errors import BadInput, FaultyCode, FedmpiError
 from fedmpi.json_values import JsonObject
 from fedmpi.memory_check import refuse_large_method
@@ -41,7 +42,8 @@ from fedmpi.own_code.fingerprint import Fingerprint
 from fedmpi.paths import refuse_wrong_paths
 from fedmpi.progress import Progress
 from fedmpi.ranks import describe_place, gather_objects
-from fedmpi.server import attendance, selection
+from fedmpi.server import selection
+from fedmpi.server.attendance import Attendance, check_attendance
 from fedmpi.storage import checkpoint
 from fedmpi.storage.folder import RunFolder, choose_folder
 
@@ -54,6 +56,9 @@ class Decision:
     """What rank 0 decides before the other ranks hear of it."""
     config: Config
     federation: Federation
+    method: Method
+    # draws participants, and keeps their simulated time
+    attendance: Attendance
     folder: RunFolder
     # the checkpoint to continue from, and what it holds
     resume: Path | None
@@ -83,12 +88,12 @@ def decide(config_path: str | Path | Mapping[str, object], overrides: Sequence[s
     try:
         own_code = fingerprint_code(config)
         if world.size == 1:
-            choose_device(config, world, world.host, hosts=True)
+            gpu_card.choose_device(config, world, world.host, hosts=True)
         with blame_own_code():
             federation = Federation(prepare_federation(config.data, config.seed))
             method = build_method(config, federation, rehearse=True)
             refuse_engine(config, federation, method)
-            taking_part = attendance.check_attendance(config, federation, method)
+            taking_part = check_attendance(config, federation, method)
             try_measures(config.evaluate.measures, federation.classes, federation.task)
         path, warnings = find_resume_checkpoint(folder, resume)
         snapshot = checkpoint.read_checkpoint(path, check=resume != "auto") if path else None
@@ -112,7 +117,8 @@ def decide(config_path: str | Path | Mapping[str, object], overrides: Sequence[s
         warnings.append(folder.taken_over)
     start = {"version": __version__, "config": plain, "federation": str(federation.path),
              "fingerprint": federation.fingerprint, "own_code": own_code}
-    return Decision(config, federation, folder, path, snapshot, warnings, start, own_code, accepted)
+    return Decision(config, federation, method, taking_part, folder, path, snapshot, warnings, start, own_code,
+                    accepted)
 
 
 def accept_code(snapshot: checkpoint.Snapshot, now: Fingerprint, accept: bool) -> tuple[list[CodeChange], list[str]]:
@@ -232,10 +238,10 @@ def assemble_from_start(world: Transport, start: JsonObject, context: RankContex
     return assemble(world, config, federation, start["host"], context)
 
 
-def assemble(world: Transport, config: Config, federation: Federation, server_host: str, context: RankContext) -> Parts:
-    """Build this rank's parts; from then on the ranks watch each other."""
-    from fedmpi.engines import gpu_card
-    parts = build_parts(world, config, federation, server_host, context)
+def assemble(world: Transport, config: Config, federation: Federation, server_host: str, context: RankContext,
+             method: Method | None = None) -> Parts:
+    """Build this rank's parts, see `build_parts`; from then on the ranks watch each other."""
+    parts = build_parts(world, config, federation, server_host, context, method)
     here = describe_place(world, parts.device, bool((parts.pool.homes == world.rank).any()))
     parts.places = gather_objects(world, here | {"staged": parts.staged, "card": gpu_card.describe_gpu(parts.device)})
     if isinstance(world, World) and config.comm.timeout and world.thread_level == "multiple":
@@ -245,17 +251,18 @@ def assemble(world: Transport, config: Config, federation: Federation, server_ho
 
 
 def build_parts(world: Transport, config: Config, federation: Federation, server_host: str,
-                context: RankContext | None = None) -> Parts:
+                context: RankContext | None = None, method: Method | None = None) -> Parts:
     """Build this rank's parts. They are the same on every rank, except for the clients that it hosts.
 
     Args:
         server_host: host of rank 0, which needs no GPU if it hosts no clients
-        context: what this rank's parts share; None: nobody asks the run to stop"""
+        context: what this rank's parts share; None: nobody asks the run to stop
+        method: as `build_method` returned it; None: it is built here"""
     from fedmpi.clients import malloc
     from fedmpi.clients.hosted import HostedClients
     from fedmpi.clients.newcomers import list_newcomers
     from fedmpi.clients.placement import assign_homes
-    from fedmpi.engines import engine_choice, gpu_card
+    from fedmpi.engines import engine_choice
     from fedmpi.engines.loop import rehearse_loop
     from fedmpi.models import precision
     from fedmpi.models.build import make_blank_samples
@@ -264,11 +271,11 @@ def build_parts(world: Transport, config: Config, federation: Federation, server
     precision.set_precision(config.precision)
     where = assign_homes(federation.sizes, world.size, config.server.hosts_clients, config.placement, config.seed)
     hosted = np.flatnonzero(where == world.rank)
-    device = choose_device(config, world, server_host, hosts=len(hosted) > 0)
+    device = gpu_card.choose_device(config, world, server_host, hosts=len(hosted) > 0)
     if device.type == "cuda":
         gpu_card.use_deterministic_kernels()
         torch.cuda.set_device(device)
-    method = build_method(config, federation)
+    method = method or build_method(config, federation)
     shared, mine = method.init(len(where))
     at_work = method.with_model(method.model.to(device)) if device.type != "cpu" else method
     sample = make_blank_samples(federation.shape, federation.dtype)
@@ -284,17 +291,3 @@ def build_parts(world: Transport, config: Config, federation: Federation, server
     robust = RobustMean.from_settings(config.server.aggregation, config.server.trim)
     pool = RankPool(world, group, where, works, robust)
     return Parts(config, method, federation, pool, shared, up, device, staged=staged)
-
-
-def choose_device(config: Config, world: Transport, server_host: str, hosts: bool) -> torch.device:
-    """Return the device on which this rank trains. Ranks that host clients (`hosts`) take the GPUs of their node in
-    turn; the server computes on the CPU.
-
-    Args:
-        server_host: host of rank 0"""
-    if config.device == "cpu" or not hosts or not torch.cuda.is_available():
-        if config.device == "cuda" and hosts:
-            raise BadInput(f"device = cuda, but PyTorch sees no GPU on {world.host}; set device=cpu or auto")
-        return torch.device("cpu")
-    beside_server = world.host == server_host and not config.server.hosts_clients and world.size > 1
-    return torch.device("cuda", (world.local_rank - beside_server) % torch.cuda.device_count())

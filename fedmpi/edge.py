@@ -25,7 +25,7 @@ class Edge:
     bandwidth: Annotated[float, Gt(0), "bits per second, either way"] = 1e7
     power: Annotated[float, Gt(0), "W while bits are sent or received"] = .44
 
-    def spent(self, trained: ArrayLike, passed: ArrayLike, nbytes: ArrayLike) -> dict[str, np.ndarray]:
+    def compute_cost(self, trained: ArrayLike, passed: ArrayLike, nbytes: ArrayLike) -> dict[str, np.ndarray]:
         """Return the seconds and joules of clients by name, (n,) each.
 
         Args:

@@ -26,7 +26,7 @@ class Faults:
                           "run, or stay out of its round"] = "stop"
     drop: Annotated[float, Ge(0), Lt(1), "probability that a participant is lost during a round"] = 0.
 
-    def arriving(self, who: Participants) -> Participants:
+    def drop_participants(self, who: Participants) -> Participants:
         """Return the participants that are not lost during the round.
 
         A lost client loses what it learned and starts its next round from its old state. So nothing is computed for it
@@ -36,7 +36,7 @@ class Faults:
         chances = np.random.default_rng((who.seed, who.round, DROPS_STREAM)).random(who.ids[-1] + 1)
         return who.only(chances[who.ids] >= self.drop)
 
-    def missing(self, asked: Participants, trained: Participants,
+    def describe_lost_clients(self, asked: Participants, trained: Participants,
                 taken: Participants) -> tuple[dict[str, list[int]], str]:
         """Return which clients were lost and whose updates were not taken, and a line that says so ("" if none).
 

@@ -21,11 +21,11 @@ from fedmpi.method import Method, nbytes
 from fedmpi.progress import Progress
 from fedmpi.ranks import format_hosts, list_warnings
 from fedmpi.server.books import Books
+from fedmpi.server.checkpoint_writer import CheckpointWriter
 from fedmpi.server.metrics import Groups
 from fedmpi.server.on_disk_error import Storage
 from fedmpi.server.rounds import Run
 from fedmpi.server.run_state import RunState
-from fedmpi.server.saving import CheckpointWriter
 from fedmpi.settings import list_setting_names
 from fedmpi.slurm.deadline import Deadline
 from fedmpi.storage import checkpoint
@@ -50,7 +50,7 @@ def prepare_run(parts: Parts, decision: Decision, progress: Progress, stop: Call
     storage = Storage(parts.config.checkpoint.failure, progress)
     hooks = Hooks(parts.method, first, parts.up, federation.classes)
     books = Books(parts.config, parts.method, hooks, parts.pool, federation, folder, progress, state, parts.up,
-                  storage, parts.gpus())
+                  storage, decision.attendance, parts.gpus())
     files = books.attendance.hash_files()
     checkpoints = CheckpointWriter(parts.config, parts.pool, federation, folder, progress, state, parts.gpus(),
                                    {"files": files} if files else {})

@@ -214,7 +214,7 @@ def conduct(world: Transport, context: RankContext, decision: Decision, ends: De
     world.on_failure = note_failure = make_failure_logger(progress, decision.folder)
     send(world, json.dumps(decision.start | {"host": world.host}))
     try:
-        parts = assemble(world, decision.config, decision.federation, world.host, context)
+        parts = assemble(world, decision.config, decision.federation, world.host, context, decision.method)
         run = prepare_run(parts, decision, progress, context.stop, ends, on_round)
         context.has_begun = True
         finished = run.go()

@@ -11,7 +11,7 @@ import pytest
 from fedmpi.clients.hosted import HostedClients
 from fedmpi.clients.partial_sums import PartialSums
 from fedmpi.clients.state_store import Spill
-from fedmpi.server.saving import CheckpointWriter
+from fedmpi.server.checkpoint_writer import CheckpointWriter
 from tests.decomposition import cases, quick
 from tests.decomposition.__main__ import main
 from tests.decomposition.design import cover

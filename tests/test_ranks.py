@@ -73,8 +73,8 @@ def test_what_is_odd_about_devices(places, said):
 def test_each_rank_takes_the_gpu_of_its_place(monkeypatch, visible, hosts_clients, devices):
     import torch
 
-    from fedmpi.assembly import choose_device
     from fedmpi.config.schema import resolve
+    from fedmpi.engines.gpu_card import choose_device
     monkeypatch.setattr(torch.cuda, "is_available", lambda: visible > 0)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: visible)
     config, world = resolve({"server": {"hosts_clients": hosts_clients}}), Solo()

@@ -74,7 +74,7 @@ def doctor_command(folder: str) -> int:
 
 def examine(world: Transport, folder: str) -> int:
     """Run the checks in the order in which ranks need each other; rank 0 prints each as it comes."""
-    from fedmpi.assembly import choose_device
+    from fedmpi.engines.gpu_card import choose_device
     device = choose_device(Config(), world, share_text(world, world.host), hosts=world.rank > 0 or world.size == 1)
     ranks, problems = gather_objects(world, collect_facts(world, device)), 0
     for check in chain(check_ranks(world, ranks), check_disk(world, folder), check_collectives(world),

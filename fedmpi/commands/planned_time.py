@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 
 from fedmpi.commands.planned_steps import PlannedRun
-from fedmpi.engines.batch_plan import get_local_training
 from fedmpi.json_values import JsonObject
 from fedmpi.method import Participants
 from fedmpi.server.attendance import Attendance
@@ -21,7 +20,7 @@ def plan_participation(case: PlannedRun) -> JsonObject:
 
     Losses are not known, so sampling loss draws among its candidates at random here."""
     config, rounds = case.config, min(case.config.rounds, PLANNED_ROUNDS)
-    ledger = EdgeLedger(config.edge, case.method, case.federation, get_local_training(config, 0), config.rounds)
+    ledger = EdgeLedger.from_config(config, case.method, case.federation)
     attendance = Attendance(config, case.method, case.federation, ledger)
     if config.train.sampling == "uniform" and attendance.clock is None and attendance.times is None:
         return {}

@@ -69,7 +69,7 @@ class Named:
         """List the files that `fetch` reads, so that a change of their sizes or times is noticed."""
         return []
 
-    def missing(self, root: Path, instead: str, why: str = "") -> BadInput:
+    def make_missing_error(self, root: Path, instead: str, why: str = "") -> BadInput:
         """Return the error that says which file to put where.
 
         Args:
@@ -117,7 +117,7 @@ class Torchvision(Named):
                 train, test = (loader(root, train=part, download=True) for part in (True, False))
         # A damaged file makes torchvision raise anything, an AssertionError without a text among them.
         except Exception as error:
-            raise self.missing(root, f"{root / self.archive}", str(error) or "a file is damaged") from None
+            raise self.make_missing_error(root, f"{root / self.archive}", str(error) or "a file is damaged") from None
         return Dataset(*(np.asarray(a) for a in (train.data, train.targets, test.data, test.targets)))
 
 
@@ -156,7 +156,8 @@ class TinyImageNet(Named):
         """Read the unpacked folder. Raises BadInput if it is missing or damaged."""
         folder = root / "tiny-imagenet-200"
         if not folder.is_dir():
-            raise self.missing(root, f"the unpacked folder {folder} (train/*/images, val/val_annotations.txt)")
+            raise self.make_missing_error(root, f"the unpacked folder {folder} (train/*/images, "
+                                          "val/val_annotations.txt)")
         return folders.read_folders(folder)
 
 
@@ -177,7 +178,7 @@ class AgNews(Named):
         """Read the two CSV files. Raises BadInput if they are missing or damaged."""
         train, test = self.files(root)
         if not (train.exists() and test.exists()):
-            raise self.missing(root, f"{train} and test.csv (columns class, title, description)")
+            raise self.make_missing_error(root, f"{train} and test.csv (columns class, title, description)")
         return text.read_csv_files(train, test)
 
 
@@ -198,10 +199,11 @@ class MedMnist(Named):
                 import medmnist
                 getattr(medmnist, self.title)("train", root=str(root), download=True)
         except ImportError:
-            raise self.missing(root, "install the package that downloads it: pip install 'fedmpi[medmnist]'") from None
+            raise self.make_missing_error(root, "install the package that downloads it: pip install 'fedmpi[medmnist]'"
+                                          ) from None
         # The message of medmnist is a page long, so it is not shown.
         except (OSError, RuntimeError, ValueError, EOFError):
-            raise self.missing(root, "try again", f"from {medmnist.INFO[self.name]['url']}") from None
+            raise self.make_missing_error(root, "try again", f"from {medmnist.INFO[self.name]['url']}") from None
         return read_npz(npz)
 
 

@@ -4,11 +4,13 @@ The changes are drawn from (seed, round, client, stream) alone, as batches are, 
 train on the same pixels. Legend: n images of h x w pixels with c channels, b batch."""
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import torch
 from torch import Tensor
 
-from fedmpi.engines.batch_plan import LocalTraining, make_generator
+from fedmpi.engines.batch_plan import NO_AUGMENTATION, LocalTraining, copy_to_device, make_generator
 
 # What is added to the stream of batches to name the stream of their images' changes.
 AUGMENTATION_STREAM_OFFSET = 1 << 17
@@ -22,6 +24,15 @@ def draw_changes(local: LocalTraining, client: int, stream: int, steps: int) -> 
     padding, flip = local.augmentation
     choices = np.array([2 * padding + 1, 2 * padding + 1, 2 if flip else 1])
     return ((drawn * choices).astype(np.int16) - np.array([padding, padding, 0])).astype(np.int16)
+
+
+def draw_all_changes(local: LocalTraining, clients: Sequence[int], stream: int, steps: int, device: torch.device
+                     ) -> Tensor | None:
+    """Return the changes of the images of all batches of some clients on their device, (steps, clients, b, 3); None if
+    images stay as they are."""
+    if local.augmentation == NO_AUGMENTATION:
+        return None
+    return copy_to_device(np.stack([draw_changes(local, i, stream, steps) for i in clients], 1), device)
 
 
 def change_images(x: Tensor, changes: Tensor) -> Tensor:

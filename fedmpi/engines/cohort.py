@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.func import vmap
 
 from fedmpi.engines import batch_plan
-from fedmpi.engines.augmentation import change_images, draw_changes
+from fedmpi.engines.augmentation import change_images, draw_all_changes
 from fedmpi.engines.cohort_steps import CohortSteps
 from fedmpi.engines.cuda_graphs import StepRecorder
 from fedmpi.engines.gradients import (
@@ -101,7 +101,7 @@ class Cohort(CohortSteps):
     def batches(self) -> Iterator[tuple[int, Tensor, Tensor, Tensor]]:
         """Yield (k, x, y, weight) of every step, for the first k clients."""
         index, weight, active = self.plans()
-        changes = self._changes(len(active))
+        changes = draw_all_changes(self.local, self.clients, self.stream, len(active), self.y.device)
         for t, k in enumerate(active):
             self.check()
             yield k, *self._gathered(index[t, :k], None if changes is None else changes[t, :k]), weight[t, :k]
@@ -117,19 +117,12 @@ class Cohort(CohortSteps):
             x = change_images(x, changes.flatten(0, 1))
         return as_input(x).unflatten(0, index.shape), self.y[rows, index]
 
-    def _changes(self, steps: int) -> Tensor | None:
-        """Return the changes of the images of all batches, (steps, c, b, 3); None if images stay as they are."""
-        if self.local.augmentation == batch_plan.NO_AUGMENTATION:
-            return None
-        drawn = [draw_changes(self.local, i, self.stream, steps) for i in self.clients]
-        return batch_plan.copy_to_device(np.stack(drawn, 1), self.y.device)
-
     def replay(self, take: Callable[[int, Tensor, Tensor, Tensor], None]) -> None:
         """Call take(k, x, y, weight) in every step, in a way that a CUDA graph can record.
 
         Only the positions of the batch differ from step to step; the device looks them up by a counter of its own."""
         index, weight, active = self.plans()
-        changes = self._changes(len(active))
+        changes = draw_all_changes(self.local, self.clients, self.stream, len(active), self.y.device)
         t = torch.zeros(1, dtype=torch.int64, device=index.device)
         for k, steps in groupby(active):
             def step(k: int = k) -> None:

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 
 from fedmpi.config.schema import Config
+from fedmpi.errors import BadInput
 from fedmpi.text import GIB
 
 if TYPE_CHECKING:
@@ -37,6 +38,20 @@ def use_deterministic_kernels() -> None:
     torch.backends.cudnn.deterministic, torch.backends.cudnn.benchmark = True, False
     torch.use_deterministic_algorithms(True, warn_only=True)
     torch.utils.deterministic.fill_uninitialized_memory = False      # fedmpi reads no memory before it writes it
+
+
+def choose_device(config: Config, world: Transport, server_host: str, hosts: bool) -> torch.device:
+    """Return the device on which this rank trains. Ranks that host clients (`hosts`) take the GPUs of their node in
+    turn; the server computes on the CPU.
+
+    Args:
+        server_host: host of rank 0"""
+    if config.device == "cpu" or not hosts or not torch.cuda.is_available():
+        if config.device == "cuda" and hosts:
+            raise BadInput(f"device = cuda, but PyTorch sees no GPU on {world.host}; set device=cpu or auto")
+        return torch.device("cpu")
+    beside_server = world.host == server_host and not config.server.hosts_clients and world.size > 1
+    return torch.device("cuda", (world.local_rank - beside_server) % torch.cuda.device_count())
 
 
 def count_ranks_on_gpu(world: Transport, device: torch.device) -> int:

@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fedmpi.engines import batch_plan, sparse_embedding
-from fedmpi.engines.augmentation import change_images, draw_changes
+from fedmpi.engines.augmentation import change_images, draw_all_changes
 from fedmpi.engines.gradients import Loss, bind_loss, bind_module, differentiate_loss, is_empty
 from fedmpi.engines.round_settings import RoundSettings
 from fedmpi.engines.step import Step, StepOptions, StepSettings, copy_shared, make_mover
@@ -144,21 +144,15 @@ class LoopData(RoundSettings):
         size = index.shape[1]
         together = max(1, BYTES_GATHERED_AT_ONCE // max(1, 4 * self.x[0].numel() * size))
         counts = drawn.count.tolist()
-        changes = self._changes(len(index))
+        changes = draw_all_changes(self.local, (self.client,), self.stream, len(index), self.y.device)
         for start in range(0, len(index), together):
             rows = index[start:start + together].flatten()
             x, y = self.x[rows], self.y[rows]
             if changes is not None:
-                x = change_images(x, changes[start:start + together].flatten(0, 1))
+                x = change_images(x, changes[start:start + together].flatten(0, 2))
             x = as_input(x)
             for at, count in enumerate(counts[start:start + together]):
                 yield x[at * size:at * size + count], y[at * size:at * size + count]
-
-    def _changes(self, steps: int) -> Tensor | None:
-        """Return the changes of the images of all batches, (steps, b, 3); None if images stay as they are."""
-        if self.local.augmentation == batch_plan.NO_AUGMENTATION:
-            return None
-        return batch_plan.copy_to_device(draw_changes(self.local, self.client, self.stream, steps), self.y.device)
 
     def noisy_batches(self, shape: tuple[int, ...]) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
         """Yield (x, y, e) of every step, where e (b, *shape) is the noise of the batch."""

@@ -13,7 +13,6 @@ import numpy as np
 
 from fedmpi.config.schema import Config
 from fedmpi.data.federation import Federation
-from fedmpi.engines.batch_plan import get_local_training
 from fedmpi.engines.loop import rehearse_loop
 from fedmpi.errors import BadInput
 from fedmpi.json_values import JsonObject
@@ -189,8 +188,7 @@ def check_attendance(config: Config, federation: Federation, method: Method) -> 
     if candidates is not None and not most <= candidates <= n:
         raise BadInput(f"train.candidates = {candidates}: up to {most} of the {n} clients take part in a round, and "
                        f"are chosen among them; give a number from {most} to {n}")
-    attendance = Attendance(config, method, federation, EdgeLedger(
-        config.edge, method, federation, get_local_training(config, 0), config.rounds))
+    attendance = Attendance(config, method, federation, EdgeLedger.from_config(config, method, federation))
     if settings is None:
         return attendance
     shared, mine = method.init(n)

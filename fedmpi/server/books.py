@@ -17,7 +17,6 @@ from fedmpi.comm.rows import make_rows
 from fedmpi.config.evaluation import NEW_CLIENTS_ENDING
 from fedmpi.config.schema import Config
 from fedmpi.data.federation import Federation
-from fedmpi.engines.batch_plan import get_local_training
 from fedmpi.faults import choose_attackers
 from fedmpi.json_values import JsonObject
 from fedmpi.method import Method, Participants, State
@@ -56,6 +55,8 @@ class Books:
     # one client's Up, as a template of its fields
     up: State
     storage: Storage
+    # draws participants, and keeps their simulated time
+    attendance: Attendance
     # GPUs at work, see engines/gpu_card.py
     gpus: list[str] = field(default_factory=list)
     # further columns of this round for the history, (N, ...) each
@@ -75,13 +76,7 @@ class Books:
     @cached_property
     def edge(self) -> EdgeLedger:
         """Return the time and the energy of devices at the edge."""
-        return EdgeLedger(self.config.edge, self.method, self.federation, get_local_training(self.config, 0),
-                          self.config.rounds)
-
-    @cached_property
-    def attendance(self) -> Attendance:
-        """Return what draws participants and keeps their simulated time."""
-        return Attendance(self.config, self.method, self.federation, self.edge)
+        return self.attendance.ledger
 
     def count_steps(self, times: np.ndarray, trained: Participants) -> JsonObject:
         """Return the gradient steps of a client, in this round and so far."""
@@ -101,7 +96,8 @@ class Books:
         if "clusters" in facts:
             facts |= state.groups.update(who.ids, np.asarray(facts.pop("clusters")), facts.pop("k"))
         facts |= state.groups.summarise(who.ids, who.each)
-        missing, text = self.config.faults.missing(attending.in_time if attending else asked, trained, who)
+        in_time = attending.in_time if attending else asked
+        missing, text = self.config.faults.describe_lost_clients(in_time, trained, who)
         for line in filter(None, [attending.describe() if attending else "", text]):
             self.progress.note(line)
         down, up = self.hooks.traffic(state.shared)
@@ -123,7 +119,7 @@ class Books:
 
         Args:
             made: which part of its steps each participant makes."""
-        spent = self.edge.spent(who, nbytes, made)
+        spent = self.edge.compute_cost(who, nbytes, made)
         self.columns |= {name: self._column(who.ids, values) for name, values in spent.items()}
         return {name: float(values.mean()) if len(values) else 0. for name, values in spent.items()}
 

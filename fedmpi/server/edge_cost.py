@@ -6,9 +6,10 @@ from functools import cached_property
 
 import numpy as np
 
+from fedmpi.config.schema import Config
 from fedmpi.data.federation import Federation
 from fedmpi.edge import Edge
-from fedmpi.engines.batch_plan import LocalTraining
+from fedmpi.engines.batch_plan import LocalTraining, get_local_training
 from fedmpi.engines.dry_run import RoundWork, count_round_work, dry_run
 from fedmpi.method import Method, Participants, State
 from fedmpi.models.build import make_blank_samples
@@ -32,7 +33,12 @@ class EdgeLedger:
     # by stage and number of a client's training samples
     known: dict[tuple[int, int], RoundWork] = field(default_factory=dict)
 
-    def spent(self, who: Participants, nbytes: np.ndarray | int, made: np.ndarray | float = 1.
+    @classmethod
+    def from_config(cls, config: Config, method: Method, federation: Federation) -> EdgeLedger:
+        """Return the ledger of a run; without `edge` its costs are {}."""
+        return cls(config.edge, method, federation, get_local_training(config, 0), config.rounds)
+
+    def compute_cost(self, who: Participants, nbytes: np.ndarray | int, made: np.ndarray | float = 1.
               ) -> dict[str, np.ndarray]:
         """Return seconds and joules of each participant by name, (n,) each; {} without `edge`.
 
@@ -41,28 +47,28 @@ class EdgeLedger:
             made: which part of its steps each makes."""
         if self.edge is None:
             return {}
-        works = self.works_of(who)
-        return self.edge.spent(made * np.array([work.trained for work in works]), [work.passed for work in works],
-                               nbytes)
+        works = self.list_works(who)
+        trained = made * np.array([work.trained for work in works])
+        return self.edge.compute_cost(trained, [work.passed for work in works], nbytes)
 
-    def works_of(self, who: Participants) -> list[RoundWork]:
+    def list_works(self, who: Participants) -> list[RoundWork]:
         """Return what the round of each participant would compute, (n,)."""
-        stage = self.stage_of(who.round)
-        return [self.work_of(stage, int(n)) for n in who.sizes]
+        stage = self.find_stage(who.round)
+        return [self.count_work(stage, int(n)) for n in who.sizes]
 
     @cached_property
     def ends(self) -> np.ndarray:
         """Return after how many rounds each of the method's stages ends, (stages,)."""
-        return np.cumsum([rounds for rounds, _ in self.method.stages(self.first()[0], self.rounds)])
+        return np.cumsum([rounds for rounds, _ in self.method.stages(self.make_first_states()[0], self.rounds)])
 
-    def stage_of(self, t: int) -> int:
+    def find_stage(self, t: int) -> int:
         """Return which of the method's stages round t is in."""
         return WARM_UP_STAGE if t < 0 else min(int(np.searchsorted(self.ends, t, side="right")), len(self.ends) - 1)
 
-    def work_of(self, stage: int, n: int) -> RoundWork:
+    def count_work(self, stage: int, n: int) -> RoundWork:
         """Return what a client with n samples computes in a round."""
         if (stage, n) not in self.known:
-            shared, mine = self.first()
+            shared, mine = self.make_first_states()
             if stage != WARM_UP_STAGE:
                 shared = self.method.stages(shared, self.rounds)[stage][1]
             sample = make_blank_samples(self.federation.shape, self.federation.dtype)
@@ -72,13 +78,13 @@ class EdgeLedger:
     def count_loss_work(self, n: int) -> RoundWork:
         """Return what it takes a client with n samples to tell its loss: forward passes, for the weights that it is
         judged by (before they are adapted) and over them."""
-        shared, mine = self.first()
+        shared, mine = self.make_first_states()
         passed = n
         if self.method.unadapted(shared, mine) is None:
             sample = make_blank_samples(self.federation.shape, self.federation.dtype)
             passed += dry_run(self.method.personal, self.method, shared, mine, sample, n, self.local).spent[1]
         return RoundWork(0, passed)
 
-    def first(self) -> tuple[State, State]:
+    def make_first_states(self) -> tuple[State, State]:
         """Return the first Shared and Mine. They may be large, so they are not kept."""
         return self.method.init(len(self.federation.sizes))

@@ -22,10 +22,10 @@ from fedmpi.method import Method, Participants, State
 from fedmpi.progress import Progress
 from fedmpi.server.attendance import Attending
 from fedmpi.server.books import Books
+from fedmpi.server.checkpoint_writer import CheckpointWriter
 from fedmpi.server.on_disk_error import Storage
 from fedmpi.server.run_state import RunState
 from fedmpi.server.sampling import choose_addressed
-from fedmpi.server.saving import CheckpointWriter
 from fedmpi.server.state_check import name_method_in_errors, refuse_non_finite, refuse_non_finite_message
 from fedmpi.slurm.deadline import Deadline
 
@@ -111,7 +111,7 @@ class Run:
         attending = self.attend(t)
         asked = attending.asked
         moved = self.move_clients(self.config.rounds - t)
-        trained = self.config.faults.arriving(attending.in_time)
+        trained = self.config.faults.drop_participants(attending.in_time)
         who = self.exchange(trained, judge)
         state.round = t + 1
         table, times = self.measure(judge)

@@ -124,7 +124,7 @@ class SimulatedTime:
             nbytes: bytes that each receives and sends.
             leaving: after how many seconds each stops being available, (n,); None: never.
             waits: the server waits for all, as before the first round."""
-        cost = self.count_cost(who, self.ledger.works_of(who), nbytes)
+        cost = self.count_cost(who, self.ledger.list_works(who), nbytes)
         whole = cost.whole
         allowed = np.full(len(who.ids), np.inf)
         if not waits:

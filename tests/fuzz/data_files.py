@@ -81,7 +81,7 @@ def spoil(draw: random.Random, given: dict[str, np.ndarray]) -> str:
         return f"labels {labels}"
     if how == 3:
         value = draw.choice([np.nan, np.inf, -np.inf, 1e38, 3e38, 1e300, -1e30, 1e-45])
-        given["x_train"] = given["x_train"].astype("f8" if abs(value) > 3.4e38 else "f4")
+        given["x_train"] = arrays()["x_train"].astype("f8" if abs(value) > 3.4e38 else "f4")
         given["x_train"].flat[draw.randrange(90 * 64)] = value
         return f"a feature {value}"
     if how == 4:

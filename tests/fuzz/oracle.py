@@ -143,7 +143,8 @@ def judge_files(case: Case, words: list[str], done: Done, folder: Path, before: 
         return f"written outside of the folder: {sorted(extra)[:3]}"
     # If a worker refuses, it ends rank 0 as well, and the traceback of the user's module stays in log.txt. This folder
     # is no run, and the next start takes it over.
-    left = "out/config.yaml" if case.ranks > 1 or case.own_code else "out"
+    own = case.own_code or re.search(OF_MEASURES, done.error, re.M)
+    left = "out/config.yaml" if case.ranks > 1 or own else "out"
     if done.code == 2 and words[0] == "run" and "out" in words and left in after and "out" not in before:
         return "a folder is left of a run that was refused"
     return ""

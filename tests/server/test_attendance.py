@@ -126,7 +126,7 @@ def test_files_that_are_none(tmp_path):
 def clock(works, **sections):
     """Return the clock of four clients whose rounds have this work, and all of them as participants."""
     federation = SimpleNamespace(sizes=np.array([10, 20, 30, 40]))
-    made = SimulatedTime(resolve(sections), federation, SimpleNamespace(works_of=lambda who: works))
+    made = SimulatedTime(resolve(sections), federation, SimpleNamespace(list_works=lambda who: works))
     return made, Participants(np.arange(4), federation.sizes, 0, 0)
 
 

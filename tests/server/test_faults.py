@@ -102,12 +102,13 @@ def test_lost_clients_did_not_take_part(bench):
 
 def test_losses_are_drawn_for_each_client_and_round():
     faults, everyone = Faults(drop=.3), np.arange(50)
-    there = [set(faults.arriving(Participants(everyone, everyone, t, 1)).ids) for t in range(100)]
+    there = [set(faults.drop_participants(Participants(everyone, everyone, t, 1)).ids) for t in range(100)]
     assert .68 < np.mean([len(ids) for ids in there]) / 50 < .72 and len({len(ids) for ids in there}) > 5
     # A loss does not depend on who else takes part.
     some = everyone[::3]
-    assert all(set(faults.arriving(Participants(some, some, t, 1)).ids) == there[t] & set(some) for t in range(100))
-    assert there != [set(faults.arriving(Participants(everyone, everyone, t, 2)).ids) for t in range(100)]
+    assert all(set(faults.drop_participants(Participants(some, some, t, 1)).ids) == there[t] & set(some)
+               for t in range(100))
+    assert there != [set(faults.drop_participants(Participants(everyone, everyone, t, 2)).ids) for t in range(100)]
 
 
 def test_lost_clients_and_a_restart(bench):

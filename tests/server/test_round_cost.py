@@ -56,7 +56,7 @@ def test_the_printed_table_rounds_sizes_first():
 
 def test_the_edge_model_is_its_formulas():
     edge = Edge(cycles=3e6, frequency=2e9, kappa=1e-27, bandwidth=4e6, power=.5)
-    spent = edge.spent([100, 7], [30, 0], 1_000_000)
+    spent = edge.compute_cost([100, 7], [30, 0], 1_000_000)
     # A forward pass costs a third of a step.
     cycles = 3e6 * np.array([110, 7])
     np.testing.assert_allclose(spent["T_comp"], cycles / 2e9)
@@ -143,8 +143,8 @@ def test_the_edge_computes_what_the_round_asks_for(mlp, name, settings, before, 
     ledger = EdgeLedger(Edge(cycles=3., frequency=1.), method(name, mlp, **settings), federation, local(), rounds=6)
 
     def samples(t):
-        cycles = ledger.spent(Participants(np.arange(2), np.full(2, 20), t, 0), 0)["T_comp"]
-        passed = ledger.known[ledger.stage_of(t), 20].passed
+        cycles = ledger.compute_cost(Participants(np.arange(2), np.full(2, 20), t, 0), 0)["T_comp"]
+        passed = ledger.known[ledger.find_stage(t), 20].passed
         return (cycles - passed) / 3
     for t, expected in ((0, warming), (3, warming), (4, after), (5, after), (9, after), (-1, before)):
         if expected is not None:

@@ -9,10 +9,10 @@ import pytest
 from fedmpi.comm.orders import Order
 from fedmpi.config.schema import resolve
 from fedmpi.method import Participants
-from fedmpi.server import rounds, saving
+from fedmpi.server import checkpoint_writer, rounds
+from fedmpi.server.checkpoint_writer import CheckpointWriter
 from fedmpi.server.rounds import Run
 from fedmpi.server.run_state import RunState
-from fedmpi.server.saving import CheckpointWriter
 from tests.server.test_resume import started
 
 # The size of FedAvg's model in these runs.
@@ -31,7 +31,7 @@ def bare(**parts) -> Run:
 def clock(monkeypatch):
     """A clock that tests set: the rounds read clock.now."""
     clock = SimpleNamespace(now=1000.)
-    for module in (rounds, saving):
+    for module in (rounds, checkpoint_writer):
         monkeypatch.setattr(module, "time", SimpleNamespace(perf_counter=lambda: clock.now))
     return clock
 
@@ -190,7 +190,7 @@ def test_rows_are_gathered_a_bounded_number_at_a_time(ready, monkeypatch, piece,
     run, ids = ready("method=local", "data.clients=10"), np.array([0, 2, 3, 7, 9])
     for i in range(10):
         run.pool.hosted.store.restore(i, {"w": np.full(BYTES // 4, i, np.float32)})
-    monkeypatch.setattr(saving, "CHECKPOINT_PIECE_BYTES", piece)
+    monkeypatch.setattr(checkpoint_writer, "CHECKPOINT_PIECE_BYTES", piece)
     pieces = [piece["w"] for piece in run.checkpoints.pieces(ids)]
     assert len(pieces) == blocks and np.concatenate(pieces)[:, 0].tolist() == [0, 2, 3, 7, 9]
 

@@ -66,20 +66,21 @@ def test_who_attacks_at_least_one_and_never_all(seed, n, share, ids):
     (0, 256, range(8), [0, 1, 4, 5, 6, 7]), (0, 0, [1, 3, 5, 7], [1, 3, 7])])
 def test_who_is_lost(seed, t, asked, there):
     ids = np.array(asked)
-    assert Faults(drop=.4).arriving(Participants(ids, SIZES[ids], t, seed)).ids.tolist() == there
-    assert Faults().arriving(Participants(ids, SIZES[ids], t, seed)).ids.tolist() == list(asked)
+    assert Faults(drop=.4).drop_participants(Participants(ids, SIZES[ids], t, seed)).ids.tolist() == there
+    assert Faults().drop_participants(Participants(ids, SIZES[ids], t, seed)).ids.tolist() == list(asked)
 
 
 def test_whoever_is_missing_is_named():
     def who(*ids):
         return Participants(np.array(ids, int), np.array(ids, int), 6, 0)
     both, drops, skips = Faults("skip", .5), Faults("stop", .5), Faults("skip")
-    assert both.missing(who(1, 2, 3, 5), who(1, 3, 5), who(5)) == (
+    assert both.describe_lost_clients(who(1, 2, 3, 5), who(1, 3, 5), who(5)) == (
         {"lost": [2], "bad_updates": [1, 3]}, "round 7: lost clients 2, left out bad updates of clients 1 3")
-    assert both.missing(who(1), who(1), who(1)) == ({"lost": [], "bad_updates": []}, "")
-    assert drops.missing(who(1, 2, 3), who(), who()) == ({"lost": [1, 2, 3]}, "round 7: lost clients 1-3")
-    assert skips.missing(who(1), who(1), who()) == ({"bad_updates": [1]}, "round 7: left out bad updates of clients 1")
-    assert Faults().missing(who(1), who(1), who(1)) == ({}, "")
+    assert both.describe_lost_clients(who(1), who(1), who(1)) == ({"lost": [], "bad_updates": []}, "")
+    assert drops.describe_lost_clients(who(1, 2, 3), who(), who()) == ({"lost": [1, 2, 3]}, "round 7: lost clients 1-3")
+    assert skips.describe_lost_clients(who(1), who(1), who()) == (
+        {"bad_updates": [1]}, "round 7: left out bad updates of clients 1")
+    assert Faults().describe_lost_clients(who(1), who(1), who(1)) == ({}, "")
 
 
 @pytest.mark.parametrize("seed, t, client, stream, order", [

@@ -3,7 +3,7 @@ from __future__ import annotations
 
 ROUNDS = "fedmpi.server.rounds:"
 RUN = ROUNDS + "Run."
-SAVING = "fedmpi.server.saving:CheckpointWriter."
+SAVING = "fedmpi.server.checkpoint_writer:CheckpointWriter."
 BOOKS = "fedmpi.server.books:Books."
 CLUSTERING = "fedmpi.clustering.kmeans_and_linkage:"
 METRICS = "fedmpi.server.metrics:"
@@ -97,7 +97,7 @@ FAULTS: list[tuple[str, str, str]] = [
     (RUN + "run_round", "state.seconds += time", "state.seconds = time"),
     (BOOKS + "describe_round", "np.isin(asked.ids, trained.ids)", "np.isin(asked.ids, who.ids)"),
     (BOOKS + "describe_round", "len(asked.ids)", "len(who.ids)"),
-    (BOOKS + "describe_round", "else asked, trained, who)", "else asked, who, who)"),
+    (BOOKS + "describe_round", "lost_clients(in_time, trained, who)", "lost_clients(in_time, who, who)"),
     (BOOKS + "describe_round", "dict(who.facts)", "who.facts"),
     (BOOKS + "describe_round", "/ MIB", "/ 10**6"),
     (BOOKS + "_edge_costs", "self.columns |= ", "self.columns = self.columns or "),
