@@ -41,6 +41,8 @@ class RankPool:
         self.performer = OrderPerformer(world, hosted, homes, gpu_direct)
         # the server's state as rank 0 sent it last: tensors with the versions that they had
         self._last_sent: list[tuple[Tensor, int]] = []
+        # bytes that `deliver` has sent so far, also to clients of this rank
+        self.delivered_bytes = 0
 
     @property
     def homes(self) -> np.ndarray:
@@ -97,6 +99,7 @@ class RankPool:
             ids: the clients (n,).
             rows: (n, ...), on the CPU."""
         self.performer.outgoing = rows.detach().contiguous().numpy().reshape(len(ids), -1).view(np.uint8)
+        self.delivered_bytes += self.performer.outgoing.nbytes
         self.call(Order.DELIVER, np.int64(slot), ids, np.int64(self.performer.outgoing.shape[1]))
         self.performer.outgoing = None
 

@@ -29,12 +29,15 @@ LABEL = 8          # bytes, int64
 class Rehearsal(NamedTuple):
     """What a round's collectives move, and why that is not known of the server's part (None: it is known)."""
     counted: Counting
+    delivered_bytes: int
     failure: str | None
 
     def totals(self) -> JsonObject:
-        """Return bytes to each worker (broadcast), from each (reduce) and from all together (gather)."""
+        """Return bytes to each worker (broadcast), to all clients together (deliver), from each worker (reduce) and
+        from all together (gather)."""
         known = self.failure is None
-        return {"broadcast": self.counted.broadcast_bytes, "reduce": self.counted.reduced_bytes if known else None,
+        return {"broadcast": self.counted.broadcast_bytes, "deliver": self.delivered_bytes,
+                "reduce": self.counted.reduced_bytes if known else None,
                 "gather": self.counted.gathered_bytes if known else None, "failure": self.failure}
 
 
@@ -125,8 +128,8 @@ def rehearse_server(case: Case) -> Rehearsal:
         counted.broadcast_bytes += sum(field.nbytes for field in pool.changed_fields(shared))
     except Exception as error:
         # A server may want rows that differ; the rest of the plan holds.
-        return Rehearsal(counted, f"{type(error).__name__}: {error}")
-    return Rehearsal(counted, None)
+        return Rehearsal(counted, pool.delivered_bytes, f"{type(error).__name__}: {error}")
+    return Rehearsal(counted, pool.delivered_bytes, None)
 
 
 def list_hosted_clients(case: Case, ranks: int) -> list[np.ndarray]:

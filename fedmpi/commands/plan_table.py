@@ -76,11 +76,13 @@ def describe_wire(p: JsonObject) -> str:
         return "nothing: one rank"
     moved = p["bytes_per_round"]
     text = f"per round, to each rank {format_mib(moved['broadcast'])} by broadcast"
+    if moved["deliver"]:
+        text += f", and {format_mib(moved['deliver'])} in all to single clients"
     if moved["failure"]:
         return f"{text}; back: not known, the server cannot be rehearsed ({moved['failure']})"
     kind = "int64" if p["reduce"] == "exact" else "float32"
     return (f"{text}; back from each {format_mib(moved['reduce'])} by reduce ({kind}), and "
-            f"{format_mib(moved['gather'])} in all " "client by client")
+            f"{format_mib(moved['gather'])} in all client by client")
 
 
 def format_mib(nbytes: int) -> str:

@@ -60,11 +60,12 @@ class Indices:
     def assign(self, labels: np.ndarray, clients: int, rng: np.random.Generator) -> tuple[list[np.ndarray], None]:
         """Return what the file says. Raises BadInput if it cannot be read or has another number of clients."""
         path = self.find_file()
-        parts = list(read_indices(path).values())
+        found = read_indices(path)
+        parts = list(found.values())
         if len(parts) != clients:
             raise BadInput(f"data.clients = {clients}: {path} lists the samples of {len(parts)} clients; set it to "
                            f"{len(parts)}")
-        for name, part in zip(self.name_clients() or range(clients), parts, strict=True):
+        for name, part in zip(find_names(path, found) or range(clients), parts, strict=True):
             if part.ndim != 1 or part.dtype.kind not in "iu" or not part.size:
                 raise BadInput(f"{path}: client {name} has {part.dtype} {part.shape} in place of the numbers of its "
                                "samples (n,), at least one; write whole numbers from 0, or leave the client out")
@@ -80,12 +81,18 @@ class Indices:
 
     def name_clients(self) -> list[str] | None:
         """Return the names that the file gives to the clients, None if it only numbers them."""
-        names = list(read_indices(self.find_file()))
-        return names if self.find_file().suffix == ".json" and names != list(map(str, range(len(names)))) else None
+        path = self.find_file()
+        return find_names(path, read_indices(path))
 
     def list_inputs(self) -> list[str]:
         """Return the state of the file."""
         return [describe_file_state(self.find_file())]
+
+
+def find_names(path: Path, found: dict[str, np.ndarray]) -> list[str] | None:
+    """Return the names of clients in what `read_indices` found, None if they are only numbered."""
+    names = list(found)
+    return names if path.suffix == ".json" and names != list(map(str, range(len(names)))) else None
 
 
 def read_indices(path: Path) -> dict[str, np.ndarray]:

@@ -192,6 +192,13 @@ def test_float32_sums_are_half_the_bytes(planned):
     assert exact["gather"] == half["gather"] == 20 * HEAD * 4
 
 
+def test_rows_of_the_server_s_own_for_single_clients_are_counted(planned):
+    assert planned()["bytes_per_round"]["deliver"] == 0
+    p = planned("method=tests.server.test_state_check:LateMessages")
+    assert p["bytes_per_round"]["deliver"] == 20 * SIZE * 4
+    assert "by broadcast, and 0.367 MiB in all to single clients; back" in " ".join(format_plan(p).split())
+
+
 def test_a_server_that_cannot_be_rehearsed_leaves_the_rest_of_the_plan(planned, monkeypatch):
     from fedmpi.methods.fedavg import FedAvg
     monkeypatch.setattr(FedAvg, "server", lambda self, shared, up, who: 1 / 0)

@@ -18,7 +18,8 @@ PLAN = {"method": "FedX", "settings": "mu=1", "model": "mlp", "model_settings": 
                    {"rounds": 2, "share": .5, "steps": {"warm_up": 10}},
                    {"rounds": 5, "share": .5, "steps": {"mix": 7.15, "main": 20, "judging": 7.15}}],
         "steps_per_round": 1040, "mib_per_client_round": .5, "mib_down": .375, "mib_up": .125, "ranks": 4,
-        "bytes_per_round": {"broadcast": 2**20, "reduce": 2**19, "gather": 2**18, "failure": None}, "reduce": "exact",
+        "bytes_per_round": {"broadcast": 2**20, "deliver": 0, "reduce": 2**19, "gather": 2**18, "failure": None},
+        "reduce": "exact",
         "evaluation": {"every": 2, "on": "test", "parts": ["test"]}, "patience": None, "engine": "auto",
         "checkpoint": {"every": 0, "mib": 12.345}, "engine_on_cpu": "vmap", "device": "cpu", "threads": 2,
         "movable": False, "per_rank": RANKS}
@@ -65,7 +66,7 @@ def test_the_whole_table():
     ({"participants": [15, 15]}, "7, each with 15 of 15 clients; local training draws 1,040 batches of up to 10"),
     ({"participants": [5, 5]}, "7, each with 5 of 15 clients; local training draws about 1,040 batches"),
     ({"reduce": "float32"}, "back from each 0.500 MiB by reduce (float32)"), ({"ranks": 1}, "nothing: one rank"),
-    ({"bytes_per_round": {"broadcast": 0, "reduce": None, "gather": None, "failure": "E: x"}},
+    ({"bytes_per_round": {"broadcast": 0, "deliver": 0, "reduce": None, "gather": None, "failure": "E: x"}},
      "to each rank 0.000 MiB by broadcast; back: not known, the server cannot be rehearsed (E: x)"),
     ({"evaluation": {"every": 1, "parts": ["test", "train"]}, "patience": 5}, "every round: all clients, 260 test and "
      "1,300 train samples; the run ends when 5 rounds bring nothing better on validation"),
