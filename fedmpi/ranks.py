@@ -32,7 +32,8 @@ def gather_objects(world: Transport, value: object) -> list[Json]:
     text, one_each = np.frombuffer(json.dumps(value).encode(), np.uint8), np.ones(world.size, np.int64)
     lengths = world.gather(np.array([text.size]), one_each)
     texts = world.gather(text, one_each if lengths is None else lengths)
-    if lengths is None or texts is None:      # this is not rank 0
+    # Ranks other than 0 receive nothing.
+    if lengths is None or texts is None:
         return []
     return [json.loads(part.tobytes()) for part in np.split(texts, lengths.cumsum()[:-1])]
 

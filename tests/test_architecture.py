@@ -3,8 +3,10 @@
 The names of modules come from the files. Other tests plant forbidden code, and check that it is noticed."""
 from __future__ import annotations
 
+import io
 import re
 import shutil
+import tokenize
 from pathlib import Path
 
 import pytest
@@ -195,3 +197,17 @@ def test_no_lower_case_messages_through_mpi(tree):
     text = tree.files["fedmpi.comm.mpi_world"].read_text()
     assert "comm.Bcast(" in text and not re.search(PICKLING, text)
     assert re.search(PICKLING, text.replace("comm.Bcast(", "comm.bcast("))
+
+
+def find_trailing_comments(text: str) -> list[str]:
+    """Return the comments that stand behind code, without those that a linter reads."""
+    lines = text.splitlines()
+    found = [token for token in tokenize.generate_tokens(io.StringIO(text).readline) if token.type == tokenize.COMMENT]
+    return [token.string for token in found if lines[token.start[0] - 1][:token.start[1]].strip()
+            and not re.match("# (noqa|type):", token.string)]
+
+
+def test_comments_stand_on_their_own_lines():
+    assert find_trailing_comments("# a\nx = '# b'  # c\n  # d\ny = 1  # noqa: E501\n") == ["# c"]
+    assert {path.name: found for path in (ROOT / "fedmpi").rglob("*.py")
+            if (found := find_trailing_comments(path.read_text()))} == {}

@@ -46,8 +46,10 @@ Measured: TypeAlias = MutableMapping[Any, np.ndarray]
 # A mapping of measures, and the key of those of one model.
 MeasureTarget: TypeAlias = tuple[Measured, Hashable]
 
-MODELS_AT_ONCE = 32            # with SAMPLES_PER_BLOCK samples each they fill a GPU
-SAMPLES_PER_FORWARD = 500      # of a single model
+# So many models with SAMPLES_PER_BLOCK samples each fill a GPU.
+MODELS_AT_ONCE = 32
+# Samples of a single model in one forward pass.
+SAMPLES_PER_FORWARD = 500
 
 # What `score_batch` sums over a client's samples if they have targets.
 ERROR_SUMS = ("squared", "tested", "absolute")

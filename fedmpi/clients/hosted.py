@@ -37,8 +37,8 @@ from fedmpi.server_only import join_sent, list_sent
 if TYPE_CHECKING:
     from fedmpi.engines.engine import Engine
 
-ROUND_PHASES = ("train", "judge")
-ON_GPU = len(ROUND_PHASES)      # column of the result of `take_times`
+# Columns of the result of `take_times`; the last one says whether the rank trains on a GPU.
+ROUND_PHASES, ON_GPU = ("train", "judge"), 2
 
 
 class HostedClients:

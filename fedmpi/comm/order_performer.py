@@ -111,7 +111,8 @@ class OrderPerformer:
     def deliver(self, slot: np.ndarray, ids: np.ndarray, size: np.ndarray) -> None:
         """Pass each client of `ids` its row, of so many bytes, in turn from rank 0 to the rank that hosts it."""
         for position, (client, home) in enumerate(zip(ids.tolist(), self.homes[ids].tolist(), strict=True)):
-            if self.outgoing is not None:      # at rank 0
+            # Only rank 0 has rows to send.
+            if self.outgoing is not None:
                 row = self.outgoing[position]
                 if home:
                     self.world.send(row, home)

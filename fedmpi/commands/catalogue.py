@@ -17,13 +17,16 @@ from fedmpi.text import format_columns, format_pairs, wrap_paragraphs
 if TYPE_CHECKING:
     from fedmpi.method import Method
 
-CLIENTS = 20                                          # for which the methods' traffic is given
+# The traffic of methods is given for a federation of so many clients.
+CLIENTS = 20
 TRAFFIC_UNITS = f"in float32 numbers (P: the model, h: its head), with the default settings and {CLIENTS} clients"
-TRAFFIC_PROBES = ((4, 3), (6, 3), (4, 5), (7, 6))  # features, hidden units: three fix a law, the last one tests it
+# (features, hidden units) of networks: three of them fix the law of a method's traffic, the last one tests it.
+TRAFFIC_PROBES = ((4, 3), (6, 3), (4, 5), (7, 6))
 KIND_COLUMNS = {"methods": ["name", "title", "paper", "judged by", "down", "up"], "models": ["name", "what it is"],
          "datasets": ["name", "title", "what it is"], "partitions": ["name", "what it is"]}
 PLACES = {"methods": "method", "models": "model", "datasets": "data", "partitions": "data.partition"}
-KEYS = {"judged by": "judged_by", "what it is": "summary"}      # head of a column -> key of an entry
+# Head of a column -> key of an entry.
+KEYS = {"judged by": "judged_by", "what it is": "summary"}
 
 
 def list_names(kind: str) -> list[str]:

@@ -205,7 +205,8 @@ def check_collectives(world: Transport) -> Iterator[Check]:
     if world.size == 1:
         return
     ranks = world.gather(np.array([measure_collectives(world)], float), np.ones(world.size, np.int64))
-    if ranks is not None:      # at rank 0
+    # Only rank 0 knows the ranks.
+    if ranks is not None:
         down, up = ranks[:, :2].max(0)
         facts = f"broadcast of 4 MiB float32 {format_speed(down)}, reduce of 4 MiB int64 {format_speed(up)}"
         yield Check("collectives", facts, "" if ranks[:, 2].all() else

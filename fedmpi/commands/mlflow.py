@@ -32,7 +32,8 @@ def write_to_store(folders: list[Path], to: str) -> str:
         to: a folder, or the address of a tracking server or a data base."""
     address = to if "://" in to else Path(to).resolve().as_uri()
     for folder in folders:
-        run_status.read_settings(folder)      # or refuse what is no run
+        # This refuses a folder that is no run.
+        run_status.read_settings(folder)
     client = open_store(address)
     known = client.get_experiment_by_name(EXPERIMENT)
     with report_failed_writes(Path(to)):

@@ -22,8 +22,10 @@ from fedmpi.server.round_cost import count_batches_per_pass
 from fedmpi.server_only import select_sent
 from fedmpi.text import GIB, MIB
 
-VECTORS_OF_ONE_CLIENT = 4  # of parameters, if one client trains: weights, gradients, result, momentum or a pull
-LABEL = 8          # bytes, int64
+# Vectors of parameters while one client trains: weights, gradients, result, and momentum or a pull.
+VECTORS_OF_ONE_CLIENT = 4
+# Bytes of a label, int64.
+LABEL = 8
 
 
 class Rehearsal(NamedTuple):
@@ -50,7 +52,8 @@ class Case:
     shared: State
     mine: State
     up: State
-    engine: str       # the one on CPUs, if the configuration leaves it open
+    # the one on CPUs, if the configuration leaves it open
+    engine: str
 
 
 def prepare_case(config_path: str | Mapping[str, object], overrides: Sequence[str] | Mapping[str, object]) -> Case:
@@ -163,7 +166,8 @@ def estimate_memory(case: Case, hosts: np.ndarray) -> int:
         return shared
     federation, bound = case.federation, case.config.state.memory * GIB
     sample = int(np.prod(federation.shape)) * federation.dtype.itemsize + LABEL
-    counts = federation.counts[hosts] if case.mine else federation.counts      # who keeps nothing trains anywhere
+    # Clients that keep nothing may train on any rank.
+    counts = federation.counts[hosts] if case.mine else federation.counts
     participants = min(len(hosts), find_participant_range(case)[1])
     return int(shared + min(bound, counts.sum() * sample) + min(bound, len(hosts) * nbytes(case.mine))
                + participants * nbytes(case.up) + count_training_bytes(case, participants, bound))

@@ -19,7 +19,8 @@ def write_events(folders: list[Path]) -> str:
     """Write the event files of run folders; returns what to tell the user. Raises BadInput and StorageError."""
     writer = import_event_writer()
     for folder in folders:
-        run_status.read_settings(folder)      # or refuse what is no run
+        # This refuses a folder that is no run.
+        run_status.read_settings(folder)
         with report_failed_writes(folder / EVENTS_FOLDER):
             replace_events(writer, folder / EVENTS_FOLDER, run_status.read_metrics(folder), find_start_time(folder))
     return f"tensorboard --logdir {os.path.commonpath(folders)}"
@@ -41,11 +42,13 @@ def find_start_time(folder: Path) -> float:
 def replace_events(writer: type, to: Path, lines: list[JsonObject], begin: float) -> None:
     """Write a step per round in place of what a folder holds."""
     old = sorted(to.glob("events.out.tfevents.*"))
-    with writer(to, purge_step=0) as board:      # whoever reads on, or both files, forgets the points before
+    # With purge_step, a TensorBoard that goes on reading, or that reads both files, forgets the points of the old one.
+    with writer(to, purge_step=0) as board:
         for line in lines:
             for name, value in list_scalars(line).items():
                 board.add_scalar(name, value, line["round"], begin + (line.get("seconds") or 0.))
-    for path in old[:-1]:      # a TensorBoard that is open never leaves a file that is gone
+    # The newest old file stays: a TensorBoard that is open would wait for ever at a file that is gone.
+    for path in old[:-1]:
         path.unlink()
 
 

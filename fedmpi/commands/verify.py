@@ -34,8 +34,10 @@ from fedmpi.storage.atomic import describe_reason, report_failed_writes
 from fedmpi.text import format_columns, format_pairs, format_spans
 
 TABLE = Path(__file__).with_name("published_hashes.yaml")
-DIGITS = 16      # hexadecimal, of a digest: as many as a run prints
-LOSS_ROUNDING = 1e-4      # relative: a loss that differs by more from the published one is another computation's
+# Hexadecimal digits of a digest that are compared: as many as a run prints.
+DIGITS = 16
+# A loss whose relative difference from the published one is larger comes from another computation.
+LOSS_ROUNDING = 1e-4
 KNOWN, CLOSE, WRONG, UNKNOWN = "known", "agrees within rounding", "WRONG", "not published"
 
 CONFIG: JsonObject = {"rounds": 3, "seed": 1, "device": "cpu", "threads": 1, "comm": {"timeout": 0},
@@ -52,7 +54,8 @@ RUNS = {
     "fedavg-vmap": ["method=fedavg", "engine=vmap"],
     "fedavg-median": ["method=fedavg", "server.aggregation=median", "attack={kind: sign_flip}", "faults.drop=.2"],
     "fedmhc": ["method={name: fedmhc, M: 3}"],
-    "fedamp": ["method={name: fedamp, alpha: 1, sigma: 1}"],      # the defaults of 0.1, whose hashes are published
+    # The defaults of 0.1, whose hashes are published.
+    "fedamp": ["method={name: fedamp, alpha: 1, sigma: 1}"],
     "fedah": ["method=fedah"],
     "ditto-images": ["method=ditto", "model={name: 'fedmpi.commands.verify:Images'}", "engine=loop"],
     "quickstart": QUICKSTART}
@@ -61,7 +64,8 @@ RUNS = {
 class Found(NamedTuple):
     """What a run ended with."""
     digest: str
-    loss: float      # mean test loss over the clients, nats
+    # mean test loss over the clients, nats
+    loss: float
 
 
 class Images(nn.Sequential):
@@ -160,7 +164,8 @@ def make_workplace(world: Transport, folder: str, config: JsonObject) -> Iterato
 def perform(world: Transport, place: Path, name: str, words: list[str]) -> Found:
     """Run with some settings; return what comes out at rank 0. Raises FedmpiError where a run fails."""
     config, out = str(place / "config.yaml"), str(place / name)
-    with redirect_stdout(io.StringIO()):      # what runs say is not asked for
+    # Nobody asked for what the runs print.
+    with redirect_stdout(io.StringIO()):
         code = (serve_as_worker if world.rank else lead_command)(world, RunRequest(config, words, out), RankContext())
     if code:
         raise FedmpiError(f"run {name} of the verification ended with {code}; what it said stands above")

@@ -27,7 +27,8 @@ def write_offline_runs(folders: list[Path]) -> str:
     """Write the offline runs of run folders; returns what to tell the user. Raises BadInput and StorageError."""
     library, written = import_wandb(), []
     for folder in folders:
-        run_status.read_settings(folder)      # or refuse what is no run
+        # This refuses a folder that is no run.
+        run_status.read_settings(folder)
         with report_failed_writes(folder / WANDB_FOLDER):
             written.append(replace_offline_run(library, folder))
     # the library writes in a process of its own, whose files are complete when it has ended

@@ -165,7 +165,8 @@ class Config:
 SECTIONS = {"data": Data, "train": Train, "evaluate": Evaluate, "stop": StopSettings, "checkpoint": Checkpoint,
             "server": Server, "comm": Comm, "state": StateSettings, "edge": Edge, "availability": Availability,
             "stragglers": Stragglers, "faults": Faults, "attack": Attack}
-NAMED = {"model": "models", "method": "methods"}      # sections of the form {name: ..., setting: ...}
+# Sections of the form {name: ..., setting: ...}.
+NAMED = {"model": "models", "method": "methods"}
 MUST_HAVE = {"models": "build", "methods": "client", "partitions": "assign"}
 
 
@@ -213,7 +214,8 @@ def resolve(values: JsonObject) -> Config:
 
     data, of_source = separate_source(values.get("data"), list_setting_names(Data), Data.name)
     for name, cls in SECTIONS.items():
-        if values.get(name, ...) is None and getattr(Config, name, ...) is None:      # as a resolved one has it
+        # A resolved configuration has null for a section that is left out.
+        if values.get(name, ...) is None and getattr(Config, name, ...) is None:
             built[name] = None
         elif name in values:
             given = values[name]
@@ -247,7 +249,8 @@ def build_named_section(kind: str, value: Json, where: str, default: str) -> Nam
     except BadInput as error:
         raise error.reword(f"{where}: {error}") from error.__cause__
     settings = {k: v for k, v in section.items() if k != "name"}
-    if kind == "models" and not dataclasses.is_dataclass(cls):      # a plain nn.Module takes keyword arguments
+    # The settings of a plain nn.Module are its keyword arguments.
+    if kind == "models" and not dataclasses.is_dataclass(cls):
         from fedmpi.models.nets import Custom
         if old := [k for k in settings if k in Custom.renamed]:
             raise BadInput(describe_unknown_setting(Custom, old[0], where))
@@ -264,7 +267,8 @@ def to_plain(config: Config) -> JsonObject:
     """Return the resolved configuration as nested plain values, with names, in a stable order."""
     def section(value: NamedSettings, name: str | None = None) -> JsonObject:
         entries = {k: getattr(value, k) for k in list_setting_names(type(value))}
-        if hasattr(value, "path"):      # a plain nn.Module (models.nets.Custom)
+        # A plain nn.Module has a path (models.nets.Custom).
+        if hasattr(value, "path"):
             return {"name": name, **value.settings, **value.own()}
         entries = {k: list(v) if isinstance(v, tuple) else v for k, v in entries.items()}
         return {"name": name, **entries} if name else entries

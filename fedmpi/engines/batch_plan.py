@@ -31,7 +31,8 @@ Count = TypeVar("Count", int, torch.Tensor)
 
 class Augmentation(NamedTuple):
     """How images are changed at random, see engines/augmentation.py."""
-    padding: int = 0       # pixels by which a crop shifts an image at most
+    # pixels by which a crop shifts an image at most
+    padding: int = 0
     flip: bool = False
 
 
@@ -54,21 +55,28 @@ class LocalTraining(NamedTuple):
     round: int
     batch: int
     epochs: int
-    steps: int | None      # they replace the epochs; None: the epochs count
+    # steps in place of epochs; None: the epochs count
+    steps: int | None
     lr: float
     momentum: float
-    decay: float = 1.      # what the schedule has multiplied the learning rate by so far; `lr` contains it
-    kind: str = MAIN       # what its steps count as, see engines/step_counter.py
+    # what the schedule has multiplied the learning rate by so far; `lr` contains it
+    decay: float = 1.
+    # what its steps count as, see engines/step_counter.py
+    kind: str = MAIN
     optimizer: Optimizer = PLAIN_SGD
-    smoothing: float = 0.  # of labels, while a network is trained
+    # smoothing of labels while a network is trained
+    smoothing: float = 0.
     augmentation: Augmentation = NO_AUGMENTATION
-    portion: Portion | None = None      # of one client; None: all steps are made
+    # the part of its steps that one client makes; None: all
+    portion: Portion | None = None
 
 
 class BatchPlan(NamedTuple):
     """The batches of one client, in the order of its steps."""
-    index: np.ndarray      # (steps, batch) int32 positions among the client's samples; a short batch ends with zeros
-    count: np.ndarray      # (steps,) number of samples of each batch
+    # (steps, batch) int32 positions among the client's samples; a short batch ends with zeros
+    index: np.ndarray
+    # (steps,) number of samples of each batch
+    count: np.ndarray
 
 
 def draw_batches(local: LocalTraining, client: int, stream: int, n: int) -> BatchPlan:

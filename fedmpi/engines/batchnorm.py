@@ -82,7 +82,8 @@ class LocalBatchNorm(Method):
         """Return the weights by which a client is judged, with its own statistics in what the server sent.
 
         A method's `client` may call it with a Mine without statistics; `shared` has the client's own then already."""
-        if not hasattr(mine, "statistics"):      # a method's own client asks
+        # The method's own `client` calls it.
+        if not hasattr(mine, "statistics"):
             return super().personal(shared, mine, data)
         own, row = split_state(mine)
         return super().personal(self._with(shared, row), own, self._addressed(data, row))
@@ -101,7 +102,8 @@ class LocalBatchNorm(Method):
 
     def _addressed(self, data: ClientData, row: Tensor) -> LoopData:
         """Return the same data, whose message has the client's own statistics (r,)."""
-        assert isinstance(data, LoopData)      # engine `vmap` refuses networks with BatchNorm
+        # Engine `vmap` refuses networks with BatchNorm.
+        assert isinstance(data, LoopData)
         return data if data.message is None else dataclasses.replace(data, message=self._with(data.message, row))
 
     def _with(self, state: State, row: Tensor | None) -> State:

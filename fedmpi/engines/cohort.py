@@ -49,18 +49,25 @@ def do_nothing() -> None:
 
 @dataclass(frozen=True)
 class Cohort(CohortSteps):
-    """The training data of c clients, padded to whole blocks, as many as the largest has."""
-    x: Tensor              # (c, s, ...) as stored, or features
-    y: Tensor              # (c, s), or (c, s, 1 + classes) with logits beside the labels, see losses.attach_logits
-    sizes: tuple[int, ...]      # descending
+    """The training data of c clients, padded to whole blocks, as many as the largest has.
+
+    Args:
+        x: (c, s, ...) as stored, or features.
+        y: (c, s), or (c, s, 1 + classes) with logits beside the labels, see losses.attach_logits.
+        sizes: the clients' numbers of samples, descending.
+        check: is called before every step, and raises if training is to end.
+        model: the run's network; None: only what needs none is asked for.
+        portions: the part of its steps that each client makes, None for all; (): all clients make all."""
+    x: Tensor
+    y: Tensor
+    sizes: tuple[int, ...]
     clients: tuple[int, ...]
     local: batch_plan.LocalTraining
     stream: int = 0
     graphs: StepRecorder = StepRecorder()
-    check: Callable[[], None] = do_nothing      # called before every step; it raises if training is to end
+    check: Callable[[], None] = do_nothing
     counter: StepCounter = NO_COUNTER
-    model: Model | None = None      # the run's network; None: only what needs none is asked for
-    # the part of its steps that each client makes, None for all; (): all clients make all
+    model: Model | None = None
     portions: tuple[batch_plan.Portion | None, ...] = ()
 
     def reorder(self, order: Tensor) -> Cohort:
@@ -77,7 +84,8 @@ class Cohort(CohortSteps):
         drawn = [batch_plan.draw_batches(local, i, self.stream, n)
                  for local, i, n in zip(self.list_locals(), self.clients, self.sizes, strict=True)]
         steps = [len(p.count) for p in drawn]
-        both = np.zeros((max(steps), len(drawn), self.local.batch + 1), np.int32)      # one copy to the device
+        # Positions and numbers of samples in one array, so that one copy takes them to the device.
+        both = np.zeros((max(steps), len(drawn), self.local.batch + 1), np.int32)
         for i, p in enumerate(drawn):
             both[:steps[i], i, :-1], both[:steps[i], i, -1] = p.index, p.count
         both = batch_plan.copy_to_device(both, self.y.device)
@@ -159,34 +167,33 @@ class Cohort(CohortSteps):
 
     @property
     def network(self) -> Model:
-        """Return the run's network."""
-        assert self.model is not None      # the engine says which it is
+        """Return the run's network, which the engine has set."""
+        assert self.model is not None
         return self.model
 
     def mean_loss(self, net: NetOrOutputs, w: Tensor) -> Tensor:
-        """Return each client's mean cross-entropy over its own samples, (c,)."""
-        outputs = self.forward(net, w)
-        losses = compute_loss(outputs.flatten(0, 1), self.y.flatten(0, 1), reduction="none")
-        losses = losses.unflatten(0, self.y.shape[:2])
+        """Return each client's mean cross-entropy over its own samples, (c,), by blocks; padding adds 0."""
+        outputs = self.forward(net, w).flatten(0, 1)
+        losses = compute_loss(outputs, self.y.flatten(0, 1), reduction="none").unflatten(0, self.y.shape[:2])
         sizes = batch_plan.copy_to_device(np.array(self.sizes), losses.device)
         own = torch.arange(losses.shape[1], device=losses.device) < sizes[:, None]
         per_block = (losses * own).unflatten(1, (-1, SAMPLES_PER_BLOCK)).sum(2)
-        return sum(per_block.unbind(1)) / sizes      # block by block: other clients' blocks add 0
+        return sum(per_block.unbind(1)) / sizes
 
     def class_counts(self) -> Tensor:
         """Return the number of each client's own samples of each class, (c, classes)."""
-        classes = self.network.classes
-        return torch.stack([count_classes(y[:n], classes) for y, n in zip(self.y, self.sizes, strict=True)])
+        own = (y[:n] for y, n in zip(self.y, self.sizes, strict=True))
+        return torch.stack([count_classes(y, self.network.classes) for y in own])
 
     def class_sums(self, net: NetOrOutputs, w: Tensor, classes: int | None) -> Tensor:
-        """Return sums of the outputs over each client's own samples of each class, (c, classes, p)."""
+        """Return sums of the outputs over each client's own samples of each class, (c, classes, p), by blocks."""
         outputs = self.forward(net, w)
         classes = self.network.classes if classes is None else classes
         sizes = batch_plan.copy_to_device(np.array(self.sizes), outputs.device)
         own = torch.arange(outputs.shape[1], device=outputs.device) < sizes[:, None]
         members = F.one_hot(read_labels(self.y, 2), classes).to(outputs.dtype) * own[..., None]
         blocks = zip(members.split(SAMPLES_PER_BLOCK, 1), outputs.split(SAMPLES_PER_BLOCK, 1), strict=True)
-        return sum(m.transpose(1, 2) @ o for m, o in blocks)      # block by block, as in mean_loss
+        return sum(m.transpose(1, 2) @ o for m, o in blocks)
 
     def descend(self, net: Net | Loss, w: Tensor, options: StepOptions, only: slice | None, args: Sequence[Tensor],
                 noise: tuple[int, ...] | None) -> Tensor | tuple[Tensor, Tensor]:
@@ -226,7 +233,8 @@ class Cohort(CohortSteps):
         draws = (self, *(dataclasses.replace(self, stream=stream) for stream in streams))
         mover = make_mover(state[0], self.local) if optimize else None
         for drawn in zip(*(draw.batches() for draw in draws), strict=True):
-            k = drawn[0][0]      # every draw has the same number of batches, of the same sizes
+            # Every draw has the same number of batches, of the same sizes.
+            k = drawn[0][0]
 
             def one(state: tuple[Tensor, ...], batches: list[tuple[Tensor, Tensor, Tensor]],
                     k: int = k) -> tuple[Tensor, ...]:
@@ -240,10 +248,10 @@ class Cohort(CohortSteps):
 
 
 class CohortBatch(NamedTuple):
-    """One batch of each client, seen from inside vmap by one of them: see BatchGradient."""
+    """One batch of each of k clients, seen from inside vmap by one of them: see BatchGradient. Padding weighs 0."""
     cohort: Cohort
-    k: int      # clients that have such a batch
-    x: Tensor      # (b, ...), filled up with samples whose weight is 0
+    k: int
+    x: Tensor
     y: Tensor
     weight: Tensor
 

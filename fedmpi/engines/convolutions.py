@@ -31,7 +31,8 @@ TIMING_REPEATS = 5
 
 def convolve(layer: nn.Conv2d, x: Tensor) -> Tensor:
     """Apply a layer to x (b, i, height, width) as one product of patches and weights per client."""
-    patches = F.unfold(x, layer.kernel_size, layer.dilation, layer.padding, layer.stride)      # (b, i * kernel, l)
+    # (b, i * kernel, l)
+    patches = F.unfold(x, layer.kernel_size, layer.dilation, layer.padding, layer.stride)
     rows = patches.transpose(1, 2).flatten(0, 1) @ layer.weight.flatten(1).T
     if layer.bias is not None:
         rows = rows + layer.bias

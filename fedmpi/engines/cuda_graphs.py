@@ -61,7 +61,8 @@ class StepRecorder:
                 again()
         finally:
             if stream:
-                torch.cuda.current_stream(device).synchronize()      # before the graph's memory is given back
+                # The device must be idle before the graph's memory is given back.
+                torch.cuda.current_stream(device).synchronize()
 
     def _stream(self, device: torch.device) -> torch.cuda.Stream | None:
         """Return the stream on which steps are recorded; None on a CPU.
@@ -96,7 +97,8 @@ class StepRecorder:
         try:
             return record_step(step, stream)
         except RuntimeError as error:
-            if is_out_of_memory(error):      # the engine then tries fewer clients at once
+            # The engine then tries fewer clients at once.
+            if is_out_of_memory(error):
                 raise
             self._give_up(error)
             return step
@@ -119,7 +121,8 @@ def work_on_stream(device: torch.device, side: torch.cuda.Stream | None) -> Iter
         try:
             with torch.cuda.stream(side):
                 yield side
-        finally:      # kernels may still write memory that is given back when a step fails
+        finally:
+            # If a step fails, kernels may still write memory that is given back.
             main.wait_stream(side)
 
 

@@ -29,8 +29,10 @@ if TYPE_CHECKING:
 
 class RoundWork(NamedTuple):
     """What a client computes in a round."""
-    trained: int      # samples that went forward and backward
-    passed: int       # samples that only went forward
+    # samples that went forward and backward
+    trained: int
+    # samples that only went forward
+    passed: int
     # of each part of the training, one after another
     steps: tuple[int, ...] = ()
 

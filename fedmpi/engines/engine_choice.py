@@ -81,7 +81,8 @@ def time_engines(group: ClientGroup, shared: State) -> np.ndarray:
     for i, name in enumerate(("loop", "vmap")):
         try:
             spent[i] = time_engine(build_engine(name, group.config, group.room), group, shared)
-        except (RuntimeError, BadInput) as error:      # random numbers in the network, BatchNorm, no room on the GPU
+        except (RuntimeError, BadInput) as error:
+            # The network draws random numbers or has BatchNorm, or the GPU has no room.
             if name == "loop" or is_gpu_broken(error):
                 raise
             spent[i] = np.inf

@@ -26,8 +26,10 @@ DRIVER_VERSION_FILE = Path("/proc/driver/nvidia/version")
 class MemoryLimits(NamedTuple):
     """Bytes that a rank may use for each purpose."""
     samples: float
-    states: float      # states of clients; the others go to a scratch file
-    chunk: float       # the clients that engine `vmap` trains at once
+    # states of clients; the others go to a scratch file
+    states: float
+    # the clients that engine `vmap` trains at once
+    chunk: float
 
 
 def use_deterministic_kernels() -> None:
@@ -37,7 +39,8 @@ def use_deterministic_kernels() -> None:
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     torch.backends.cudnn.deterministic, torch.backends.cudnn.benchmark = True, False
     torch.use_deterministic_algorithms(True, warn_only=True)
-    torch.utils.deterministic.fill_uninitialized_memory = False      # fedmpi reads no memory before it writes it
+    # fedmpi reads no memory before it has written it, so filling it would only take time.
+    torch.utils.deterministic.fill_uninitialized_memory = False
 
 
 def choose_device(config: Config, world: Transport, server_host: str, hosts: bool) -> torch.device:

@@ -48,8 +48,10 @@ REHEARSAL_TRAINING = batch_plan.LocalTraining(seed=0, round=0, batch=1, epochs=1
 @dataclass(frozen=True)
 class LoopData(RoundSettings):
     """One client's training data in one round, as engine `loop` offers them; ClientData explains each function."""
-    x: Tensor              # (n, ...) as stored, or features
-    y: Tensor              # (n,), or (n, 1 + c) with logits beside the labels, see losses.attach_logits
+    # (n, ...) as stored, or features
+    x: Tensor
+    # (n,), or (n, 1 + c) with logits beside the labels, see losses.attach_logits
+    y: Tensor
     client: int
     local: batch_plan.LocalTraining
     stream: int = 0
@@ -66,7 +68,8 @@ class LoopData(RoundSettings):
     def id(self) -> Tensor:
         """Return the number of the client's row in tables of Shared (0-d int64)."""
         number = self.client if self.number is None else self.number
-        return torch.full((), number, dtype=torch.int64, device=self.y.device)      # a copy would wait for a GPU
+        # `full` makes it on the device; a copy would wait for a GPU.
+        return torch.full((), number, dtype=torch.int64, device=self.y.device)
 
     @property
     def n(self) -> int:
@@ -80,7 +83,8 @@ class LoopData(RoundSettings):
 
     @property
     def _network(self) -> Model:
-        assert self.model is not None      # engines and dry runs say which it is
+        # Engines and dry runs set it.
+        assert self.model is not None
         return self.model
 
     def any_client(self, flag: Tensor) -> bool:
@@ -215,7 +219,8 @@ class LoopData(RoundSettings):
 class LoopBatch(NamedTuple):
     """One batch of a client, as `scan` hands it to a method's step: see BatchGradient."""
     data: LoopData
-    x: Tensor      # (b, ...) as networks take it
+    # (b, ...) as networks take it
+    x: Tensor
     y: Tensor
 
     def __call__(self, net: Net | Loss, w: Tensor, *args: Tensor) -> Tensor:
@@ -233,7 +238,8 @@ class LoopBatch(NamedTuple):
         flat = torch.zeros_like(w)
         copy_to_each(views(flat), gradients(x, y))
         if net.buffers:
-            for part in net.buffers:      # forward passes move the statistics of a model in `state`
+            # Forward passes move the running statistics of a model in `state`.
+            for part in net.buffers:
                 w[part] = work[part]
             data._leave(work, net.buffers)
         return flat
@@ -272,7 +278,8 @@ class Loop:
             group: the rank's clients.hosted.HostedClients, which has the samples, the states and the messages."""
         for client in clients:
             group.context.client = client
-            seed_generators(hash((local.seed, local.round, client)) % 2**63)      # networks with dropout draw from it
+            # Networks with dropout draw from these generators.
+            seed_generators(hash((local.seed, local.round, client)) % 2**63)
             x, y = group.training(client)
             own = local._replace(portion=group.portions.get(client))
             data = LoopData(x, y, client, own, message=group.messages.get(client), counter=group.counter,

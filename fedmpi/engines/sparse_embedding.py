@@ -36,7 +36,8 @@ def descend_sparsely(batches: Iterable[tuple[Tensor, Tensor]], net: Net, w: Tens
 
     Args:
         smoothing: of the labels, see losses.compute_loss."""
-    assert net.table is not None      # as can_descend saw
+    # `can_descend` has seen it.
+    assert net.table is not None
     table, rest, padding = net.table, net.behind_table, net.lookup.padding_idx
     chosen = rest.moving(only and shift_block(only, table))
     work = rest.bind(cut_out_table(w, table, None))
@@ -112,7 +113,8 @@ class SparseRows:
         elif total:
             self._centre = sum(p.centre * (s / total) for p, s in zip(options.pull, strengths, strict=True))
         self._left = 1 - self.lr * total
-        self._taken = torch.zeros(len(rows), device=rows.device)      # steps, per row
+        # the steps that each row has taken
+        self._taken = torch.zeros(len(rows), device=rows.device)
         self._sums = torch.zeros_like(rows)
 
     def read(self, ids: Tensor) -> Tensor:

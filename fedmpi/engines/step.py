@@ -32,9 +32,12 @@ ALIGNED_NUMBERS = 64
 
 class PullTerm(NamedTuple):
     """Adds strength * (w - centre) to the gradient of a block of w."""
-    centre: Tensor                # (p,), or (c, p) for c clients at once
-    strength: float | Tensor      # a number, or (c,)
-    block: slice | None           # None: all of w
+    # (p,), or (c, p) for c clients at once
+    centre: Tensor
+    # a number, or (c,)
+    strength: float | Tensor
+    # None: all of w
+    block: slice | None
 
 
 class StepSettings(TypedDict, total=False):
@@ -53,7 +56,8 @@ class StepOptions:
     momentum: float = 0.
     pull: Sequence[PullTerm] = ()
     clip: tuple[float, float] | None = None
-    spread: bool = False      # whether the variance of the gradients is returned beside the weights
+    # whether the variance of the gradients is returned beside the weights
+    spread: bool = False
     optimizer: Optimizer = PLAIN_SGD
 
     @classmethod
@@ -149,7 +153,8 @@ class Step:
         else:
             # the pulls see the weights before the gradients move them
             take_pulls(now.pulls)
-            if gradients:      # none if a table, whose rows are moved elsewhere (sparse_embedding), is all that learns
+            # There are none if only a table learns, whose rows are moved elsewhere (sparse_embedding.py).
+            if gradients:
                 add_to_each(now.moving, gradients, alpha=-options.lr)
         if options.clip:
             now.weights.clamp_(*options.clip)
@@ -210,9 +215,11 @@ class Active(NamedTuple):
     """Views of the clients that move in a step."""
     k: int | None
     weights: Tensor
-    moving: list[Tensor]      # the parts for which there are gradients
+    # the parts for which there are gradients
+    moving: list[Tensor]
     velocity: Tensor | None
-    speeds: list[Tensor]      # the same parts of the velocity
+    # the same parts of the velocity
+    speeds: list[Tensor]
     pulls: list[ActivePull]
     buffers: list[Tensor]
 
@@ -238,7 +245,8 @@ class TotalGradient:
         total, parts = self._total, self._parts
         if now.k is not None:
             total, parts = total[:now.k], [part[:now.k] for part in parts]
-        if now.pulls:      # the step before has left something in their blocks
+        # The step before has left something in the blocks of the pulls.
+        if now.pulls:
             total.zero_()
         copy_to_each(parts, list(gradients))
         for pull in now.pulls:

@@ -54,4 +54,5 @@ class StepCounter:
         return taken
 
 
-NO_COUNTER = StepCounter()      # it is never begun, so it counts nothing
+# It is never begun, so it counts nothing.
+NO_COUNTER = StepCounter()

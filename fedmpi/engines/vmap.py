@@ -81,7 +81,8 @@ class OutsideVmap(torch.autograd.Function):
 class VmapData(RoundSettings):
     """One client's training data as a method sees them inside vmap; ClientData explains each function."""
     cohort: Cohort
-    n: Tensor              # number of training samples; a batched 0-d tensor, which also marks the level of vmap
+    # number of training samples: a batched 0-d tensor, which also marks the level of vmap
+    n: Tensor
     id: Tensor
     message: State = None
 
@@ -203,9 +204,8 @@ class Vmap:
         self.memory, self.graphs = memory, StepRecorder(graphs)
         # names of convolutions that are computed as products of patches; None: not chosen yet
         self.unfolded: list[str] | None = None
-        # clients at once: halved when a device runs out of memory, doubled again later
-        self.most = MAX_CLIENTS_AT_ONCE
-        self.fitted = 0       # chunks that fitted since then
+        # clients at once: halved when a device runs out of memory, doubled again later; and chunks that fitted since
+        self.most, self.fitted = MAX_CLIENTS_AT_ONCE, 0
 
     def apply(self, function: Callable[..., State], clients: Sequence[int], shared: State, group: ClientGroup,
               local: batch_plan.LocalTraining) -> Iterator[tuple[int, State]]:
@@ -215,7 +215,8 @@ class Vmap:
         Args:
             function: one of the method's, such as `client`, `idle` or `personal`.
             group: the rank's clients.hosted.HostedClients, which has the samples, the states and the messages."""
-        if group.method.model.buffers:      # padding would count in a batch's statistics
+        # Padding would count in a batch's statistics.
+        if group.method.model.buffers:
             raise BadInput(BATCHNORM_REFUSED)
         sizes = {c: len(group.training(c)[1]) for c in clients}
         waiting = sorted(clients, key=lambda c: (-sizes[c], c))
@@ -290,10 +291,9 @@ def stack_states(states: list[State]) -> State:
 
 
 def rehearse_vmap(method: Method, shared: State, mine: State, blank: Tensor) -> list[State]:
-    """Run client 0 with one blank sample (1, ...) twice at once. Raises RuntimeError if the network cannot be
-    vectorised."""
+    """Run client 0 twice at once, as there may be no other, on one blank sample (1, ...). Raises RuntimeError if the
+    network cannot be vectorised."""
     y = torch.zeros(1, dtype=torch.int64, device=blank.device)
-    # client 0 twice, for there may be no client 1
     cohort = Cohort(pad_samples((blank, blank)), pad_samples((y, y)), (1, 1), (0, 0), REHEARSAL_TRAINING,
                     model=method.model)
     messages = 2 * [method.message_template()]

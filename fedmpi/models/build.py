@@ -74,8 +74,10 @@ def build_model(settings: ModelSettings, shape: tuple[int, ...], dtype: np.dtype
         dtype: of a stored sample, NumPy's or its name.
         seed: of the first parameters."""
     example = as_input(make_blank_samples(shape, dtype, 2))
-    head, policy = getattr(settings, "head", ()), getattr(settings, "policy", None)      # not every class has them
-    if type(settings) in BUILT_IN.values():      # classes of one's own might not build without memory
+    # Classes of one's own may lack them.
+    head, policy = getattr(settings, "head", ()), getattr(settings, "policy", None)
+    # Classes of one's own may fail to build on a device without memory.
+    if type(settings) in BUILT_IN.values():
         refuse_large_network(count_parameters(settings, tuple(example.shape[1:]), classes))
 
     def build() -> nn.Module:

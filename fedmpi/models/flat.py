@@ -68,7 +68,8 @@ class Net:
 
     def split(self, w: Tensor) -> list[Tensor]:
         """Return one view per parameter and statistic, in module layout, of w (..., d)."""
-        pieces = w.split(self.sizes, -1)      # one operation, whose gradient is one vector and not one per parameter
+        # A single operation: its gradient is one vector, not one for each parameter.
+        pieces = w.split(self.sizes, -1)
         return [shape_parameter(piece, shape) for piece, shape in zip(pieces, self.shapes, strict=True)]
 
     def flatten(self) -> Tensor:
@@ -107,7 +108,8 @@ class Net:
             self._work = torch.empty(self.size, device=w.device)
             self._leaves = [view if name in self.buffer_names else nn.Parameter(view)
                             for name, view in zip(self.names, self.split(self._work), strict=True)]
-        if not self._held():      # another network may share the module, see Model.to
+        # Another network may share the module, see Model.to.
+        if not self._held():
             for name, leaf in zip(self.names, self._leaves, strict=True):
                 for layer, attribute in self._holders[name]:
                     setattr(layer, attribute, leaf)
@@ -121,7 +123,8 @@ class Net:
     def release(self) -> Tensor:
         """Return what the bound vector holds now, as a vector that belongs to the caller."""
         work = self._work
-        assert work is not None      # `bind` was called before
+        # `bind` was called before.
+        assert work is not None
         if self.size < LARGE_VECTOR_SIZE or work.is_cuda:
             return work.clone()
         # the next `bind` makes a new vector, which is less work than a copy
@@ -160,7 +163,8 @@ class Net:
     @cached_property
     def behind_table(self) -> Net:
         """Return the network behind the table, whose samples are the rows themselves."""
-        assert self._lookup is not None      # only networks with a table are asked
+        # This is called for networks with a table only.
+        assert self._lookup is not None
         copied = copy.deepcopy(self.module)
         owner, _, last = self._lookup.rpartition(".")
         setattr(copied.get_submodule(owner), last, nn.Identity())
@@ -196,7 +200,8 @@ class Model(Net):
         self._build, self._seed = build, seed
         self.phi, self.h = slice(0, self.base.size), slice(self.base.size, self.size)
         self.blocks |= {"base": self.phi, "head": self.h}
-        self.eval()      # with dropout any two results would differ
+        # In training mode dropout would let any two results differ.
+        self.eval()
         self.classes, self.width = self._check_parts(example, head)
 
     def start_with(self, w: Tensor) -> None:

@@ -131,7 +131,8 @@ class ResNet18:
         network = resnet18(weights=None, num_classes=classes, norm_layer=self._norm)
         if shape[0] != 3:
             network.conv1 = nn.Conv2d(shape[0], 64, 7, stride=2, padding=3, bias=False)
-            nn.init.kaiming_normal_(network.conv1.weight, mode="fan_out", nonlinearity="relu")      # as torchvision's
+            # torchvision begins with the same weights.
+            nn.init.kaiming_normal_(network.conv1.weight, mode="fan_out", nonlinearity="relu")
         return network
 
     @property
@@ -166,7 +167,8 @@ class FastText:
         network = nn.Sequential(OrderedDict(
             table=nn.Embedding(self.vocabulary, self.width, padding_idx=0), mean=MeanOverPositions(),
             fc1=nn.Linear(self.width, self.width), fc2=nn.Linear(self.width, classes)))
-        network.lookup = "table"      # see models.flat.Net
+        # models.flat.Net looks for this name.
+        network.lookup = "table"
         return network
 
 

@@ -31,5 +31,6 @@ def run_forward(network: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
     """Return network(x) in float32, computed in the precision that is set."""
     if not _autocast:
         return network(x)
-    with torch.autocast(x.device.type, torch.bfloat16, cache_enabled=False):      # a cache would outlive the step
+    # A cache of converted weights would outlive the step.
+    with torch.autocast(x.device.type, torch.bfloat16, cache_enabled=False):
         return network(x).float()

@@ -52,7 +52,8 @@ def split_by_trace(module: nn.Module, head: tuple[str, ...]) -> tuple[nn.Module,
         raise BadInput(f"{where}: {stray[0]} works behind {behind[0].target} and is not in it; the head must be the "
                        "last blocks of the network, all of them")
     parts: tuple[nn.Module, ...] = ()
-    with suppress(LookupError, StopIteration):      # there is no such cut
+    # It raises if the network has no such cut.
+    with suppress(LookupError, StopIteration):
         parts = cut_nodes(module, nodes, nodes.index(behind[0]))
     if sum(p.numel() for part in parts for p in part.parameters()) != sum(p.numel() for p in module.parameters()):
         raise BadInput(f"{where}: these blocks do not work on the result of the others alone; the head must be the "
@@ -72,9 +73,11 @@ def refuse_unknown_blocks(module: nn.Module, head: tuple[str, ...], where: str) 
 
 def trace_operations(module: nn.Module, where: str) -> list[fx.Node]:
     """Return the operations of the network, in order. Raises BadInput if they depend on the values of samples."""
-    try:      # in training mode: a dropout that the trace would switch off for ever makes the parts differ instead
+    # The trace is made in training mode: in evaluation mode it would switch dropout off for ever.
+    try:
         return list(fx.Tracer().trace(copy.deepcopy(module).train()).nodes)
-    except Exception as error:      # of the network's own code, run on stand-ins
+    except Exception as error:
+        # The network's own code ran on stand-ins and may fail in any way.
         why = str(error).partition("\n")[0]
         raise BadInput(f"{where}: the operations of this network cannot be followed ({why}); leave head out, or build "
                        "the network as an nn.Sequential") from None

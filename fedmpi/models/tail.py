@@ -27,8 +27,10 @@ class Tail:
     """The last blocks of a network; `block` is their slice, which reaches to the end of the vector."""
     model: Model
     block: slice
-    front: Net | None      # the other blocks; None if the network cannot be cut before the last ones
-    last: Net | None       # the last blocks; None likewise
+    # the other blocks; None if the network cannot be cut before the last ones
+    front: Net | None
+    # the last blocks; None likewise
+    last: Net | None
 
     def compute_losses(self, data: SamplesWithLoss, base: Tensor, theta: Tensor) -> Tensor:
         """Return a client's mean loss with each of k parts (k, p) behind the same base (d - p,), (k,)."""
@@ -61,7 +63,8 @@ def cut_networks(model: Model, last: tuple[str, ...], block: slice) -> tuple[Net
         return None, None
     try:
         front, behind, _ = split_module(model.module, last)
-    except BadInput:      # the cut is not a single place; whole models serve as well
+    except BadInput:
+        # The network cannot be cut at a single place; whole models serve as well.
         return None, None
     front, behind = Net(front), Net(behind)
     fits = front.size == block.start and front.names == model.names[:len(front.names)]

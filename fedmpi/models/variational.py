@@ -18,9 +18,12 @@ from torch import Tensor, nn
 from fedmpi.errors import BadInput
 from fedmpi.models.flat import Model, Net
 
-CODE_SEED_OFFSET = 0xC0DE      # between the seed of a model's start and that of its code's
-MIN_SIGMA = 1e-2       # added to sigma: 1 / sigma^2 stays finite
-FINE_TUNING_STREAM = 1      # names the draw of the fine-tuning's batches
+# Added to the seed of a model's start it gives the seed of its code's start.
+CODE_SEED_OFFSET = 0xC0DE
+# Added to sigma, so that 1 / sigma^2 stays finite.
+MIN_SIGMA = 1e-2
+# The random stream of the batches of the fine-tuning.
+FINE_TUNING_STREAM = 1
 
 
 class TrainingData(Protocol):

@@ -13,8 +13,10 @@ from fedmpi.storage.atomic import report_failed_writes
 
 Key = TypeVar("Key")
 
-LINES = 60      # of the tables of a part
-CELL_WIDTH = 90      # of a cell
+# Lines of the tables of a part.
+LINES = 60
+# Characters of a cell.
+CELL_WIDTH = 90
 ENGINES = ("loop", "vmap", "graphs")
 
 

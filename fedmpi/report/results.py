@@ -38,9 +38,12 @@ class Shown:
     column: str
     seed: int
     folder: Path
-    rounds: int = 0           # asked for
-    command: str = ""         # repeats it
-    own_code: frozenset[str] = frozenset()      # classes that the user's job names, which may be imported
+    # the rounds that were asked for
+    rounds: int = 0
+    # the command that repeats the run
+    command: str = ""
+    # classes that the user's job names, which may be imported
+    own_code: frozenset[str] = frozenset()
 
     @property
     def name(self) -> str:
@@ -77,7 +80,8 @@ class Shown:
 class Results:
     """The runs of a report, and how they are arranged."""
     title: str
-    command: str              # makes the runs
+    # the command that makes the runs
+    command: str
     rows: list[str]
     columns: list[str]
     seeds: list[int]

@@ -30,12 +30,18 @@ UNFINISHED, UNSPLIT = "not all seeds are finished", "clusters were never split: 
 
 class Cell(NamedTuple):
     """The numbers of one row and column; accuracies and F1 in percent."""
-    values: list[float]              # of the finished seeds
-    missing: int                     # seeds that are not finished
-    published: tuple[float, float | None] | None      # mean and spread
-    unsplit: bool = False            # no seed of a method that splits clusters has done so
-    steps: dict[str, float] | None = None      # behind a client's judged model, by kind; None: not counted
-    digits: int = 2                  # after the point
+    # the measures of the finished seeds
+    values: list[float]
+    # seeds that are not finished
+    missing: int
+    # mean and spread
+    published: tuple[float, float | None] | None
+    # the method splits clusters, and did so with no seed
+    unsplit: bool = False
+    # steps behind a client's judged model, by kind; None: they were not counted
+    steps: dict[str, float] | None = None
+    # digits after the point
+    digits: int = 2
 
     @property
     def mean(self) -> float:
@@ -62,9 +68,12 @@ class Table(NamedTuple):
     rows: list[str]
     columns: list[str]
     cells: dict[tuple[str, str], Cell]
-    compared: set[str]           # columns with a published number
-    best: dict[str, float]       # best mean of a column
-    tau: dict[str, tuple[float, int]]      # agreement of the order of a column's rows with the published one; rows
+    # columns with a published number
+    compared: set[str]
+    # best mean of a column
+    best: dict[str, float]
+    # by column: Kendall's tau of the order of its rows and the published one, and the number of rows
+    tau: dict[str, tuple[float, int]]
 
     def is_best(self, row: str, column: str) -> bool:
         """Say whether a cell has the best mean of its column."""
@@ -120,7 +129,8 @@ def make_table(results: Results, measure: str, published: JsonObject) -> Table:
         for column in results.columns:
             found = [run.outcome.result for run in results.of(row, column)]
             values = [find_unit(measure) * r[measure] for r in found if r and r.get(measure) is not None]
-            missing = len(found) - len(values) if values else found.count(None)      # methods may not have the measure
+            # A finished run may lack the measure, since not every method has it.
+            missing = len(found) - len(values) if values else found.count(None)
             clusters = [r["clusters_found"] for r in found if r and "clusters_found" in r]
             cells[row, column] = Cell(values, missing, split_published((published.get(row) or {}).get(column)),
                                       bool(clusters) and max(clusters) == 1, steps.compute_mean_steps_of_cell(found),
@@ -227,7 +237,8 @@ def to_latex(table: Table, caption: str) -> str:
              rf"\begin{{tabular}}{{l{'r' * sum(widths)}}}", r"\toprule", " & " + " & ".join(heads) + r" \\",
              " & " + " & ".join(below) + r" \\", r"\midrule"]
     for row in table.rows:
-        line = ["{}" + escape_latex(row)]      # a row's [ or * would be taken for an argument of what precedes it
+        # LaTeX would take [ or * at the begin of a row for an argument of what precedes it.
+        line = ["{}" + escape_latex(row)]
         for c in table.columns:
             texts = [t.replace("±", r"\pm").replace(",", "{,}") for t in table.texts(row, c)]
             shown = [f"${t}$" if t != "-" else "--" for t in texts]

@@ -19,7 +19,7 @@ class RunState:
     # the server's state
     shared: State
     groups: Groups
-    # rounds finished
+    # the rounds that are finished
     round: int = 0
     # seconds spent in rounds, over all starts of the run
     seconds: float = 0.

@@ -57,7 +57,8 @@ def refuse_special(path: Path) -> None:
                            "give another name") from taken
     with suppress(OSError):
         mode = path.stat().st_mode
-        if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):      # the system itself refuses a folder
+        # The system itself refuses to replace a folder.
+        if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
             raise StorageError(f"{path} cannot be written: it is not a regular file; give the name of one, or one that "
                                "is not there yet") from taken
 

@@ -41,7 +41,8 @@ JSON = ("round", "config", "federation", "accuracy", "metrics", "books")
 FREE = ("rounds", "stop", "evaluate.every", "evaluate.after_training", "evaluate.embeddings", "evaluate.measures",
         "edge", "checkpoint", "server.hosts_clients", "faults.bad_update", "placement", "threads", "device",
         "cuda_graphs", "comm", "state", "data.root", "data.cache")
-ROUNDING_FIELDS = ("threads", "device", "cuda_graphs")      # of these, those that may change the last bits
+# Those of them that may change the last bits.
+ROUNDING_FIELDS = ("threads", "device", "cuda_graphs")
 ABSENT = object()
 checkpoint_json = partial(json.dumps, default=np.generic.item)
 
@@ -49,15 +50,24 @@ checkpoint_json = partial(json.dumps, default=np.generic.item)
 @dataclass
 class Snapshot:
     """The state of a run between two rounds, except the clients' own rows."""
-    round: int                       # rounds finished
-    shared: dict[str, np.ndarray]    # the server's state by field name
-    ids: np.ndarray                  # (r,) ascending: clients whose row is not their first any more
-    config: JsonObject                     # resolved configuration, plain JSON values
-    federation: str                  # fingerprint of the federation file
-    accuracy: float                  # of this round, nan if not evaluated: the best checkpoint is kept
-    metrics: list[JsonObject]              # the lines of metrics.jsonl so far
-    books: JsonObject                      # other small JSON state of the run
-    version: str = __version__       # of fedmpi, which wrote it
+    # the rounds that are finished
+    round: int
+    # the server's state by field name
+    shared: dict[str, np.ndarray]
+    # (r,) ascending: clients whose row is not their first any more
+    ids: np.ndarray
+    # resolved configuration, plain JSON values
+    config: JsonObject
+    # fingerprint of the federation file
+    federation: str
+    # accuracy of this round, nan if it was not evaluated; the best checkpoint is kept
+    accuracy: float
+    # the lines of metrics.jsonl so far
+    metrics: list[JsonObject]
+    # the other small state of the run, as JSON values
+    books: JsonObject
+    # the version of fedmpi that wrote it
+    version: str = __version__
 
 
 def write_checkpoint(folder: Path, snapshot: Snapshot, pieces: Iterable[dict[str, np.ndarray]]) -> Path:
@@ -176,7 +186,8 @@ def prune(folder: Path, keep: int) -> None:
               if (accuracy := read_sealed_accuracy(path)) is not None}
     stay = [*sealed][:keep]
     judged = [path for path in sealed if not math.isnan(sealed[path])]
-    stay += [max(reversed(judged), key=sealed.__getitem__)] if judged else []      # the first of equals
+    # Of equals the first one.
+    stay += [max(reversed(judged), key=sealed.__getitem__)] if judged else []
     go = [path for path in sealed if path not in stay] if any(map(is_sound_checkpoint, stay)) else []
     for path in [*go, *Path(folder).glob("round-*.part")]:
         with report_failed_writes(path):

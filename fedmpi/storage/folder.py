@@ -36,12 +36,15 @@ class RunFolder:
     """A claimed run folder; only rank 0 has one."""
 
     def __init__(self, path: Path, lock: Lock, new: bool = False):
-        self.path, self.lock, self.new = path, lock, new      # new: it was not there before
+        # new: the folder was not there before
+        self.path, self.lock, self.new = path, lock, new
         self.checkpoints = path / "checkpoints"
         self.log_path = path / "log.txt"
-        self.taken_over = lock.taken_over       # whose lock was inherited and why, or None
+        # says whose lock was inherited and why; None: nobody's
+        self.taken_over = lock.taken_over
         self.history = History(path / "history.h5")
-        self.behind = False                     # metrics.jsonl lacks lines, or ends in half of one
+        # whether metrics.jsonl lacks lines, or ends in half of one
+        self.behind = False
         # the checkpoint that is written while training goes on
         self.background: BackgroundWrite[dict[str, np.ndarray]] | None = None
 
@@ -53,7 +56,8 @@ class RunFolder:
             new = not path.exists()
             path.mkdir(parents=True, exist_ok=True)
             folder = cls(path, Lock(path), new)
-        except (OSError, ValueError) as error:      # ValueError: the name holds a NUL character
+        except (OSError, ValueError) as error:
+            # A ValueError says that the name holds a NUL character.
             raise BadInput(f"run folder {shorten_path(path)} cannot be written: {describe_reason(error)}; "
                            "choose another --out") from None
         try:
@@ -99,7 +103,8 @@ class RunFolder:
 
     def withdraw(self) -> None:
         """Unlock the folder of a run that was refused; leave none behind that holds nothing."""
-        with suppress(OSError):      # locked still: the next holder makes it again
+        # If the lock file stays, the next holder takes it over.
+        with suppress(OSError):
             if self.new:
                 self.checkpoints.rmdir()
         self.release()

@@ -45,7 +45,8 @@ class History:
         self.path = path
         # rounds that are not on the disk yet
         self.pending: list[dict[str, np.ndarray]] = []
-        self.last: Part | None = None                # the part that grows, once it was read
+        # the part that grows; None: it was not read yet
+        self.last: Part | None = None
         # the hash of all rounds so far, by which a checkpoint knows its history
         self.chain = ""
 

@@ -21,9 +21,12 @@ from fedmpi.errors import BadInput
 from fedmpi.json_values import JsonObject
 from fedmpi.slurm.job import SlurmJob, has_ended
 
-LOCK_BEAT_S = 10.0         # seconds between signs of life
-MOST_BYTES = 1 << 16       # of a lock, which has some hundred
-SILENCE = 60.0      # seconds without one after which a holder on another machine counts as dead
+# Seconds between two signs of life of a holder.
+LOCK_BEAT_S = 10.0
+# A larger file is no lock: a lock has some hundred bytes.
+MOST_BYTES = 1 << 16
+# A holder on another machine counts as dead after so many seconds without a sign of life.
+SILENCE = 60.0
 
 
 class Lock:
@@ -31,7 +34,8 @@ class Lock:
 
     def __init__(self, folder: Path):
         self.path, self.me, self.ended = folder / "lock", describe_this_process(), threading.Event()
-        self.taken_over = take_lock(self.path, self.me)      # whose lock was inherited and why, or None
+        # says whose lock was inherited and why; None: nobody's
+        self.taken_over = take_lock(self.path, self.me)
         threading.Thread(target=self.beat, daemon=True).start()
 
     def beat(self) -> None:
@@ -58,7 +62,8 @@ def is_run_alive(folder: Path) -> bool:
     path, me = folder / "lock", describe_this_process()
     try:
         return is_lock(path) and find_why_dead(read_holder(path), me, measure_silence(path)) is None
-    except OSError:      # no lock, or a folder that cannot be written
+    except OSError:
+        # There is no lock, or the folder cannot be written.
         return False
 
 

@@ -32,7 +32,8 @@ BLAME = (re.compile(r"^(?:\d+: )?(fedmpi: .*)$", re.M), re.compile(r"^(?:srun|sl
 # endings of keys of result.json: in the best round on the part that follows; on test samples, in the round that is best
 # on validation samples
 BEST_ON, AT_BEST_VALIDATION = "_best_on_", "_at_best_validation"
-RENAMED_MEASURES = ("accuracy_best", "accuracy_weighted_best")      # as 0.1 called them, of which BEST_ON follows
+# Measures under the names that 0.1 gave them; today their names end in BEST_ON and a part.
+RENAMED_MEASURES = ("accuracy_best", "accuracy_weighted_best")
 # What lines of metrics.jsonl have, as numbers or null, and as lists of numbers: see docs/file-formats.md.
 NUMBERS_OF_A_ROUND = (
     *(task.key for task in TASKS.values()), "loss", "seconds", "participants", "mib_per_client_round", "seconds_train",
@@ -43,11 +44,16 @@ LISTS_OF_A_ROUND = ("cluster_sizes", "cluster_sizes_all")
 class Outcome(NamedTuple):
     """state: waiting (nothing there yet), unfinished (begun), failed (its last start ended with an error), finished."""
     state: str
-    lines: list[JsonObject]       # of metrics.jsonl: the rounds so far
-    result: JsonObject | None     # of a finished run
-    starts: int             # that its job made
-    settings: str           # of the last start, as its job said
-    said: str               # of its failure, else what its job said last
+    # the lines of metrics.jsonl, one per round so far
+    lines: list[JsonObject]
+    # the result of a finished run
+    result: JsonObject | None
+    # how often its job has started it
+    starts: int
+    # the settings of the last start, as its job said them
+    settings: str
+    # what was said of its failure, or what its job said last
+    said: str
 
     @property
     def round(self) -> int:

@@ -22,9 +22,11 @@ from fedmpi.errors import BadInput
 from fedmpi.json_values import JsonObject
 from fedmpi.storage.atomic import describe_reason
 
-SEAL_FORMAT = 2                    # format 1 sealed checkpoints alone, in the same way
+# Format 1 sealed checkpoints only, in the same way.
+SEAL_FORMAT = 2
 SEAL_BYTES = 4096
-HASH_BLOCK_BYTES = 16 << 20        # read at once
+# Bytes that are read and hashed at once.
+HASH_BLOCK_BYTES = 16 << 20
 DIGEST_BYTES = 16
 HDF5_SIGNATURE = b"\x89HDF\r\n\x1a\n"
 REFUSALS = {

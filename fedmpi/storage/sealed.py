@@ -32,7 +32,8 @@ from fedmpi.storage import seal
 from fedmpi.storage.atomic import Sink
 from fedmpi.storage.seal import DIGEST_BYTES, HASH_BLOCK_BYTES, SEAL_BYTES, Flaw, refuse_damage
 
-READ_BACK_BYTES = 64 << 20         # of rows, after a file was written
+# Bytes of rows that are read back after a file was written.
+READ_BACK_BYTES = 64 << 20
 
 
 class Place(NamedTuple):

@@ -14,7 +14,8 @@ if TYPE_CHECKING:
 
 # What is shown if there is no room for all.
 STATES_SHOWN_FIRST = ("under way", "failed", "finished", "unfinished", "waiting")
-AROUND = 7      # lines of a terminal that the rows leave free: header, counts, and what was said last
+# Lines of a terminal that the rows leave free, for the header, the counts, and what was said last.
+AROUND = 7
 
 
 class Board:
@@ -24,7 +25,8 @@ class Board:
         self.runs = runs
         # the table on a terminal; None if the output goes elsewhere
         self.live: Live | None = None
-        self.known: dict[int, Outcome] = {}      # of runs that are not under way: those do not change
+        # outcomes of runs that are not under way, which do not change
+        self.known: dict[int, Outcome] = {}
         if sys.stdout.isatty():
             from rich.live import Live
             self.live = Live(auto_refresh=False)

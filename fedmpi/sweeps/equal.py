@@ -14,9 +14,12 @@ from fedmpi.errors import BadInput
 from fedmpi.models.build import build_model
 from fedmpi.models.nets import MLP
 
-SHAPE, CLASSES = (4,), 3      # of the samples on which steps are counted
-BATCHES = (40, 1000)          # of clients of two sizes: in epochs the answer must be the same for both
-EPOCHS_TOLERANCE = .05        # of a number of epochs: nearer to a whole one is taken for equal
+# The shape and the classes of the samples on which steps are counted.
+SHAPE, CLASSES = (4,), 3
+# Batches of clients of two sizes: in epochs, the answer must be the same for both.
+BATCHES = (40, 1000)
+# A number of epochs that is nearer to a whole one is taken for it.
+EPOCHS_TOLERANCE = .05
 
 
 def find_equal_setting(own: Config, other: Config) -> str:

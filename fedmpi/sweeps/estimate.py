@@ -31,9 +31,11 @@ class Cost(NamedTuple):
     """Of the rounds that a run still has to do."""
     rounds: int
     steps: float
-    down: float      # bytes that all clients receive
+    # bytes that all clients receive
+    down: float
     up: float
-    rate: float      # steps a second of one process
+    # steps a second of one process
+    rate: float
 
 
 def show_costs(runs: list[Planned], at_once: int, ranks: int, rate: float | None) -> None:
@@ -55,7 +57,8 @@ def show_costs(runs: list[Planned], at_once: int, ranks: int, rate: float | None
 
 def estimate_cost(run: Planned, case: Case, rate: float) -> Cost:
     """Return what the rounds cost that a run still has to do."""
-    found = run.outcome()      # one that ended early has no rounds left
+    # A run that ended early has no rounds left.
+    found = run.outcome()
     rounds = 0 if found.result else max(0, run.settings.rounds - found.round)
     who = float(np.mean(find_participant_range(case)))
     down, up = case.method.traffic(case.shared, case.up)

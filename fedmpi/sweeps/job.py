@@ -75,9 +75,11 @@ class Planned(NamedTuple):
     column: str
     seed: int
     config: Path
-    overrides: list[str]      # key=value, as on the command line
+    # settings as key=value, as on the command line
+    overrides: list[str]
     folder: Path
-    settings: Config          # all of them, as the overrides leave them
+    # all settings, as the overrides leave them
+    settings: Config
     accept_changed_code: bool = False
 
     @property

@@ -98,9 +98,11 @@ class Sweep:
         with open(run_status.find_job_log(run.folder), "a") as log:
             process = subprocess.Popen([*self.launcher, *run.words()], stdin=subprocess.DEVNULL, stdout=log, stderr=log,
                                        env=os.environ | choose_gpu_setting(self.gpus, slot, self.at_once),
-                                       start_new_session=True)      # Ctrl-C reaches it through us, once
+                                       # In a session of its own, Ctrl-C reaches it once, through us.
+                                       start_new_session=True)
         self.under_way.append(Started(run, process, time.perf_counter(), slot))
-        if self.stopping and not self.under_way[-1].asked:      # the signal came while the process was being made
+        # The signal came while the process was being made.
+        if self.stopping and not self.under_way[-1].asked:
             self.ask(self.under_way[-1])
 
     def record_end(self, started: Started) -> None:
@@ -111,7 +113,8 @@ class Sweep:
         if code == errors.FINISHED:
             self.finished += 1
             result = run.outcome().result
-            assert result is not None      # a run that ends with this code has written it
+            # A run that ends with this code has written its result.
+            assert result is not None
             task = find_task(result)
             self.board.say(f"finished {run.name}: {task.format(result[task.key])} "
                            f"({run_status.describe_best(result)}) in "

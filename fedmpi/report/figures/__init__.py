@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 
 class Picture(NamedTuple):
     """A figure that was drawn."""
-    name: str         # of its files
+    # the name of its files
+    name: str
     caption: str
     figure: Figure
 

@@ -10,14 +10,18 @@ if TYPE_CHECKING:
 # A function that draws a figure; the decorators return it as it is.
 Draw = TypeVar("Draw", bound="Callable[..., Figure | None]")
 
-OF_RESULTS: list[Entry] = []     # drawn by `draw(results)`, once
-OF_COLUMN: list[Entry] = []      # drawn by `draw(results, column)`, once for each column of a job
-OF_RUN: list[Entry] = []         # drawn by `draw(run)`, for the first seed of each cell
+# drawn by `draw(results)`, once
+OF_RESULTS: list[Entry] = []
+# drawn by `draw(results, column)`, once for each column of a job
+OF_COLUMN: list[Entry] = []
+# drawn by `draw(run)`, for the first seed of each cell
+OF_RUN: list[Entry] = []
 
 
 class Entry(NamedTuple):
     """One figure of a report."""
-    name: str           # of its files
+    # the name of its files
+    name: str
     caption: str
     # returns None if the runs have no data for it
     draw: Callable[..., Figure | None]
