@@ -5,6 +5,8 @@ point once."""
 from __future__ import annotations
 
 import os
+import shlex
+from collections.abc import Sequence
 from pathlib import Path
 
 from fedmpi.extras import require_extra_of_command
@@ -23,7 +25,14 @@ def write_events(folders: list[Path]) -> str:
         run_status.read_settings(folder)
         with report_failed_writes(folder / EVENTS_FOLDER):
             replace_events(writer, folder / EVENTS_FOLDER, run_status.read_metrics(folder), find_start_time(folder))
-    return f"tensorboard --logdir {os.path.commonpath(folders)}"
+    return f"tensorboard --logdir {shlex.quote(find_common_folder(folders))}"
+
+
+def find_common_folder(folders: Sequence[Path]) -> str:
+    """Return the path of the folder that holds all of these, or is the only one: relative to the current folder if all
+    of them are, else absolute."""
+    common = os.path.commonpath([os.path.abspath(folder) for folder in folders])
+    return common if any(folder.is_absolute() for folder in folders) else os.path.relpath(common)
 
 
 def import_event_writer() -> type:

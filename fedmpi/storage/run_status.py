@@ -112,7 +112,9 @@ def read_outcome(folder: Path, rounds: int = 0) -> Outcome:
 
 def find_job_log(folder: Path) -> Path:
     """Return the file beside a run folder in which its job keeps what it prints."""
-    return folder.with_name(f"{folder.name}.txt")
+    # A user may stand in the folder and call it `.`, which has no name.
+    path = Path(os.path.abspath(folder))
+    return path.parent / f"{path.name}.txt"
 
 
 def find_blame(text: str, last: str) -> str:

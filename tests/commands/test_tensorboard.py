@@ -4,6 +4,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
@@ -102,3 +103,13 @@ def test_a_run_under_way_and_what_is_no_run(bench, tmp_path):
     assert write(tmp_path / "b", tmp_path / "c") == f"tensorboard --logdir {tmp_path}\n"
     assert points(reader.EventAccumulator(str(tmp_path / "b/tensorboard"))) == expected([line])
     assert "is not the folder of a run" in write(tmp_path / "none", code=2)
+
+
+def test_the_folder_to_show_is_one_that_exists(tmp_path, monkeypatch):
+    (tmp_path / "x").mkdir()
+    monkeypatch.chdir(tmp_path / "x")
+    shown = {".": ".", "a": "a", "../y": "../y"}
+    for folder, common in shown.items():
+        assert tensorboard.find_common_folder([Path(folder)]) == common
+    assert tensorboard.find_common_folder([Path("a"), Path("b/c")]) == "."
+    assert tensorboard.find_common_folder([Path("a"), tmp_path / "x/b"]) == str(tmp_path / "x")

@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import json
 import os
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -111,6 +112,15 @@ def test_the_settings_are_those_of_the_last_start(tmp_path):
     found = run_status.read_outcome(tmp_path / "r")
     assert (found.starts, found.settings, found.said) == (3, "a=1 b=[2, 3]", "start 13 on n1: c.yaml a=1 b=[2, 3]")
     assert run_status.find_job_log(tmp_path / "r") == tmp_path / "r.txt"
+
+
+def test_a_run_is_found_by_whoever_stands_in_its_folder(tmp_path, monkeypatch):
+    (tmp_path / "r" / "checkpoints").mkdir(parents=True)
+    (tmp_path / "r.txt").write_text(START)
+    monkeypatch.chdir(tmp_path / "r")
+    for folder in (".", "../r", "checkpoints/.."):
+        assert run_status.read_outcome(Path(folder)).starts == 1
+    assert run_status.find_job_log(Path("/")) == Path("/.txt")
 
 
 @pytest.mark.parametrize("code, state", [(0, "unfinished"), (75, "unfinished"), (1, "failed"), (2, "failed"),
