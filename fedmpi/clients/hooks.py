@@ -33,6 +33,8 @@ class Hooks:
     def __init__(self, method: Method, mine: State, up: State, outputs: int):
         self.method, self.mine, self.up, self.outputs = method, mine, up, outputs
         self.checks = not is_built_in(type(method))
+        # what `messages` addresses to one client looks like this; None: it addresses nothing
+        self.message_template: State = method.message_template()
 
     def client(self, shared: State, mine: State, data: ClientData) -> tuple[State, State]:
         """Run one participant's round. Return its new Mine, and the Up that it sends."""
@@ -87,6 +89,8 @@ class Hooks:
 
     def traffic(self, shared: State) -> tuple[int, int]:
         """Return the bytes that one participant needs to receive and to send in a round."""
+        if self.checks:
+            self._check_template(self.method.message_template())
         found = self.method.traffic(shared, self.up)
         if self.checks:
             refuse_wrong_traffic(self.method, found, FedmpiError)
@@ -96,7 +100,7 @@ class Hooks:
         """Return what the server addresses to each participant."""
         found = self.method.messages(shared, mine, who)
         if self.checks:
-            refuse_wrong_messages(self.method, found, len(who.ids), FedmpiError)
+            refuse_wrong_messages(self.method, found, self.message_template, len(who.ids), FedmpiError)
         return found
 
     def server(self, shared: State, up: RowsByField, who: Participants) -> State:
@@ -112,6 +116,15 @@ class Hooks:
         if found is not None and not isinstance(found, Rows):
             refuse_returned(self.method, "embedding", found, "rows of clients (Rows), or None", FedmpiError)
         return found
+
+    def _check_template(self, found: State) -> None:
+        if found is None and self.message_template is None:
+            return
+        if found is None or self.message_template is None:
+            first = "None" if self.message_template is None else "a NamedTuple of tensors"
+            refuse_returned(self.method, "message_template", found, f"{first} as in its first call", FedmpiError)
+        refuse_other_state(self.method, "message_template", found, self.message_template, "a message",
+                           origin="its first call", error=FedmpiError)
 
     def _check_state(self, name: str, found: State) -> None:
         if self.checks:

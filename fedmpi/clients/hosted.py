@@ -219,21 +219,21 @@ class HostedClients:
         """Keep a field of what the server addresses to a hosted client.
 
         Args:
-            slot: index of the field in `method.message_template()`
+            slot: index of the field in `hooks.message_template`
             totals: sums of rows as the ranks add them up, (m, d)
             scales: by what to multiply them, (m,)
             shape: of the field"""
-        like, totals = self.method.message_template(), exact.read_sum(torch.as_tensor(totals))
+        like, totals = self.hooks.message_template, exact.read_sum(torch.as_tensor(totals))
         field = (totals * torch.from_numpy(scales).to(totals.device)[:, None]).reshape(shape).to(like[slot].dtype)
         self._keep_field(slot, client, field)
 
     def take_delivery(self, slot: int, client: int, row: np.ndarray) -> None:
         """Keep a field of what the server made for a hosted client alone; `row` is its bytes."""
-        like = self.method.message_template()[slot]
+        like = self.hooks.message_template[slot]
         self._keep_field(slot, client, torch.tensor(row).view(like.dtype).view(like.shape))
 
     def _keep_field(self, slot: int, client: int, field: Tensor) -> None:
-        fields: State = self.messages.get(client, self.method.message_template())
+        fields: State = self.messages.get(client, self.hooks.message_template)
         self.messages[client] = fields._replace(**{fields._fields[slot]: field.to(self.device)})
 
     def time_engines(self) -> np.ndarray:

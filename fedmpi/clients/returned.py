@@ -97,11 +97,10 @@ def refuse_other_state(method: object, name: str, found: State, like: State, wha
             refuse_returned(method, name, value, f"{wanted}, whose field {field} is {describe_value(first)}", error)
 
 
-def refuse_wrong_messages(method: Method, found: object, participants: int, error: type[FedmpiError] = BadInput
-                          ) -> None:
+def refuse_wrong_messages(method: Method, found: object, template: State, participants: int,
+                          error: type[FedmpiError] = BadInput) -> None:
     """Raise an error if `messages` returns anything but `Rows.mix`, or a tensor (n, ...), for each field of the
     template."""
-    template = method.message_template()
     names = ", ".join(template._fields)
     if not isinstance(found, tuple | list) or len(found) != len(template):
         refuse_returned(method, "messages", found, f"the fields of message_template() ({names}), each made by Rows.mix "

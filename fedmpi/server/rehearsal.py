@@ -133,7 +133,7 @@ def try_server(config: Config, federation: Federation, method: Method, shared: S
     if method.message_template() is not None:
         found = attempt(method, "messages", lambda: method.messages(shared, make_rows(pool, MINE, mine), who))
         if found is not None:
-            refuse_wrong_messages(method, found[0], len(who.ids))
+            refuse_wrong_messages(method, found[0], method.message_template(), len(who.ids))
     pool.train(0, who.ids, False, shared)
     found = attempt(method, "server", lambda: method.server(shared, make_rows(pool, UP, up), who))
     if found is not None:

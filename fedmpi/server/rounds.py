@@ -213,12 +213,12 @@ def describe_memory(peaks: np.ndarray) -> dict[str, float]:
 def send_messages(pool: RankPool, hooks: Hooks, shared: State, who: Participants) -> None:
     """Send each participant what the server addresses to it alone."""
     method = hooks.method
-    if method.message_template() is not None and len(who.ids):
+    if hooks.message_template is not None and len(who.ids):
         with name_method_in_errors(method, "messages", who.round + 1):
             fields = hooks.messages(shared, make_rows(pool, MINE, pool.hosted.store.first), who)
         for slot, content in enumerate(fields):
             if isinstance(content, Tensor):
-                refuse_non_finite_message(method, slot, content, who)
+                refuse_non_finite_message(method, hooks.message_template._fields[slot], content, who)
                 pool.deliver(slot, who.ids, content)
             else:
                 pool.call(Order.MESSAGE, np.int64(slot), content.rows.ref.to_array(), who.ids, content.coefficients,

@@ -33,16 +33,16 @@ def refuse_non_finite(method: Method, shared: State, round: int) -> None:
                 f"{type(method).__name__}.server, or lower train.lr")
 
 
-def refuse_non_finite_message(method: Method, slot: int, rows: Tensor, who: Participants) -> None:
+def refuse_non_finite_message(method: Method, name: str, rows: Tensor, who: Participants) -> None:
     """Raise FedmpiError if what the server made for single clients, (n, ...), is not finite.
 
     Args:
-        slot: index of the field in the message.
+        name: the field of the message.
         who: the n clients that are addressed."""
     if rows.is_floating_point() and not is_all_finite(rows):
-        raise FedmpiError(f"{method.title}: in {type(method).__name__}.messages, round {who.round + 1}, field "
-                          f"{method.message_template()._fields[slot]} has {int((~rows.isfinite()).sum())} values that "
-                          "are not finite; look for a division by zero")
+        raise FedmpiError(f"{method.title}: in {type(method).__name__}.messages, round {who.round + 1}, field {name} "
+                          f"has {int((~rows.isfinite()).sum())} values that are not finite; look for a division by "
+                          "zero")
 
 
 @contextmanager

@@ -82,7 +82,7 @@ class Lab:
               engine: Engine | None = None) -> dict[int, State]:
         """Apply a function of a method to hosted clients, without storing anything."""
         engine = engine or self.group.engine
-        if self.method.message_template() is not None:
+        if self.hooks.message_template is not None:
             send_messages(self.pool, self.hooks, self.shared, self.choose(np.sort(np.array(clients)), t))
         shared = hide_server_only(self.shared)
         return dict(engine.apply(function, [*clients], shared, self.group, self.group.local(t)))

@@ -93,7 +93,7 @@ class Echo(Method):
 
 class Rows:
     """A federation of one sample per client, which is its row."""
-    sizes, shape, dtype = np.ones(N, np.int64), (D,), np.dtype("float32")
+    sizes, shape, dtype, classes = np.ones(N, np.int64), (D,), np.dtype("float32"), 2
 
     def client(self, i):
         x, y = row(i)[None], np.zeros(1, np.int64)

@@ -114,6 +114,8 @@ LATER = [
     ("embedding", "3", "rows of clients (Rows), or None, not an int"),
     ("messages", "None", "each made by Rows.mix or a tensor with a row for each participant, not None"),
     ("messages", "Up(torch.zeros(3))", "addresses w of shape () to"),
+    ("message_template", "3", "must return None as in its first call, not an int"),
+    ("message_template", "Mine(self.model.start)", "must return None as in its first call, not a Mine of 1"),
 ]
 MESSAGES = """
     def message_template(self):
@@ -130,7 +132,8 @@ def test_what_a_function_returns_in_a_later_round_is_refused(attempt, place, eng
     if name == "messages":
         call = "Up(mine.v.mix(np.ones((len(who.ids), len(mine.v.ids)))))"
     text = f"{START}    idles = True\n{MESSAGES if name == 'messages' else ''}\n    def {name}{HOOKS[name]}:\n"
-    text += f"        found = {call.replace('self, ', '')}\n        return {late} if is_late() else found\n"
+    call = call.replace("self, ", "").replace("(self)", "()")
+    text += f"        found = {call}\n        return {late} if is_late() else found\n"
     text = text.replace("@dataclass", "def is_late():\n    books = Path('run/metrics.jsonl')\n"
                         "    return books.exists() and books.stat().st_size > 0\n\n@dataclass", 1)
     code, words = attempt(f"from pathlib import Path\n{text}", f"method={MODULE}:Own", f"engine={engine}", "rounds=3",
@@ -139,6 +142,20 @@ def test_what_a_function_returns_in_a_later_round_is_refused(attempt, place, eng
     assert code == 1 and "Traceback" not in words and "Exception" not in words, words
     assert f"{MODULE}.py:{line}: {name}() " in words and said in words, words
     assert len((place / "run" / "metrics.jsonl").read_text().splitlines()) >= 1
+
+
+@pytest.mark.parametrize("late, said", [
+    ("None", "must return a NamedTuple of tensors as in its first call, not None"),
+    ("3", "must return a message like that of its first call, a NamedTuple of tensors; it is an int"),
+    ("Up(self.model.start[:3])", "a message like that of its first call, whose field w is a tensor of shape (1210,)")])
+def test_a_message_that_gets_another_form_is_refused(attempt, late, said):  # noqa: F811
+    text = START.replace("@dataclass", "def is_late():\n    books = Path('run/metrics.jsonl')\n"
+                         "    return books.exists() and books.stat().st_size > 0\n\n@dataclass", 1)
+    text += (f"    def messages(self, shared, mine, who):\n        return Up(mine.v.mix(np.ones((len(who.ids), "
+             f"len(mine.v.ids)))))\n\n    def message_template(self):\n"
+             f"        return {late} if is_late() else Up(self.model.start)\n")
+    code, words = attempt(f"from pathlib import Path\n{text}", f"method={MODULE}:Own", "rounds=2")
+    assert code == 1 and "Traceback" not in words and "message_template() " in words and said in words, words
 
 
 def test_a_rehearsal_draws_no_random_numbers(attempt, bench, place):  # noqa: F811
