@@ -21,6 +21,7 @@ def start(warm, *words, **more) -> subprocess.Popen:
                             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
 
 
+@pytest.mark.slow("new processes")
 def test_it_says_and_returns_what_a_new_process_does(warm):
     for words in (["--version"], ["partitions", "dirichlet"], ["fly"]):
         command = ["-m", "fedmpi", *words]

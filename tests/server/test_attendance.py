@@ -25,6 +25,7 @@ def config(**train):
     return resolve({"seed": 4, "train": {"participation": .43, **train}})
 
 
+@pytest.mark.slow("thousands of draws")
 def test_clients_are_drawn_by_their_samples_as_often_as_they_should_be():
     """Three of seven: the client with 30 of 50 samples always, the others with 2 n_i / 20 each."""
     drawn = [draw_participants(config(sampling="size"), t, SIZES).ids for t in range(4000)]

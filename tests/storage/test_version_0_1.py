@@ -68,6 +68,7 @@ def test_checkpoints_are_read(folder):
     assert found.config["data"]["fraction"] == 1 and set(found.shared) == {"w"}
 
 
+@pytest.mark.slow("a run, and a report with figures")
 def test_report_compare_and_summary_take_it_beside_a_run_of_today(folder, config, tmp_path):
     code, said = command("run", config, "train.lr=.2", "--out", tmp_path / "now")
     assert code == 0, said
