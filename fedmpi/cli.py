@@ -129,7 +129,7 @@ def catalogue(kind: str, name: str | None, as_json: bool) -> None:
             found = catalogue.list_names(kind) if name is None else catalogue.describe_entry(kind, name)
             print(json.dumps(found, default=str))
         else:
-            print(catalogue.list_kind(kind) if name is None else catalogue.explain(kind, name))
+            print(printable(catalogue.list_kind(kind) if name is None else catalogue.explain(kind, name)))
 
 
 @app.command()

@@ -29,7 +29,7 @@ from fedmpi.progress import write_stdout
 from fedmpi.ranks import format_hosts, gather_objects, read_package_version
 from fedmpi.session import explain_failure, share_text
 from fedmpi.storage.atomic import describe_reason
-from fedmpi.text import format_pairs, format_spans
+from fedmpi.text import format_pairs, format_spans, printable
 
 if TYPE_CHECKING:
     import torch
@@ -50,8 +50,8 @@ class Check(NamedTuple):
 
     def __str__(self) -> str:
         line = f"{self.facts}: {f'problem: {self.problem}' if self.problem else 'ok'}"
-        return "\n".join(filter(None, [format_pairs([(self.name.ljust(11), line)]),
-                                       textwrap.indent(self.more, " " * 13)]))
+        return printable("\n".join(filter(None, [format_pairs([(self.name.ljust(11), line)]),
+                                                 textwrap.indent(self.more, " " * 13)])))
 
 
 def doctor_command(folder: str) -> int:

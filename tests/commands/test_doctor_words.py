@@ -91,3 +91,8 @@ def test_ranks_that_see_other_data_are_named(tmp_path, monkeypatch):
     check, = doctor.check_data(Solo())
     assert check == ("data", f"{tmp_path}/none (data.root, made when needed); without a network there are digits", "",
                      "") and str(check).endswith(": ok")
+
+
+def test_control_characters_of_names_are_shown():
+    shown = str(doctor.Check("folder", "/a/\x1b[31mred", "no", "more \x07\nlines"))
+    assert "\x1b" not in shown and "\x07" not in shown and r"\x1b[31mred" in shown and shown.count("\n") == 2
