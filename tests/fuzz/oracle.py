@@ -139,7 +139,9 @@ def judge_files(case: Case, words: list[str], done: Done, folder: Path, before: 
                 return f"replaced: {name}, which was no plain file"
         elif new != (kind, what) and not name.startswith((*outputs, *GROWING)) and name not in words:
             return f"a user's file was changed: {name}"
-    if extra := {path.name for path in folder.parent.iterdir()} - {folder.name}:
+    # Whoever names a folder for the federations gets it there.
+    asked = {word.rpartition("/")[2] for word in words if word.startswith("data.cache=../")}
+    if extra := {path.name for path in folder.parent.iterdir()} - {folder.name} - asked:
         return f"written outside of the folder: {sorted(extra)[:3]}"
     # If a worker refuses, it ends rank 0 as well, and the traceback of the user's module stays in log.txt. This folder
     # is no run, and the next start takes it over.
