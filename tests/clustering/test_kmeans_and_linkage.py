@@ -10,6 +10,7 @@ from threadpoolctl import threadpool_limits
 
 from fedmpi.clustering.kmeans_and_linkage import (
     Clusters,
+    cluster_models,
     compute_mean_distance,
     embed_rows,
     find_nearest,
@@ -126,6 +127,37 @@ def test_long_rows_are_clustered_by_short_points():
     for by_points, by_rows in ((lloyd(points[:18], points[18:]), lloyd(x, x[:3])),
                                (kmeans(points[:18], 3, None, (1,)), kmeans(x, 3, None, (1,)))):
         assert by_points.labels.tolist() == by_rows.labels.tolist()
+
+
+class Given:
+    """Rows that lie here, as a handle on those of clients."""
+
+    def __init__(self, rows):
+        self.rows = rows
+
+    def gather(self):
+        return self.rows
+
+    def gram(self, origin):
+        return (self.rows - origin).double() @ (self.rows - origin).double().T
+
+
+def cluster_given(rows, centres):
+    squares = ((rows[:, None] - centres) ** 2).sum(2)
+    return cluster_models(Given(rows), Given(squares), centres, (1,))
+
+
+def test_fewer_models_than_centres_take_the_nearest_one_without_an_iteration():
+    x, centres = blobs(per=1, spread=.1)
+    found = cluster_given(x[1:], centres)
+    assert (found.labels.tolist(), found.iterations, found.distance) == ([1, 2], 0, 0)
+
+
+def test_models_start_from_the_first_of_equal_centres():
+    x, centres = blobs(spread=.1)
+    start = torch.stack([centres[2], centres[0], centres[0], centres[1]]) + 30
+    expected = kmeans(x.double() + 30, 4, start.double(), (1,))
+    assert cluster_given(x + 30, start).labels.tolist() == expected.labels.tolist()
 
 
 def test_settled_is_scikit_learns_where_no_cluster_empties():

@@ -216,6 +216,15 @@ def test_collectives_are_repeated_only_while_they_are_quick(monkeypatch):
     assert doctor_checks.measure_median_seconds(Solo(), None) == 5. and len(slow) == 1
 
 
+def test_a_collective_takes_the_time_after_all_have_come(monkeypatch):
+    times, calls = iter([100., 103.5]), []
+    monkeypatch.setattr(doctor_checks.time, "perf_counter", lambda: calls.append("time") or next(times))
+    world = Solo()
+    world.barrier = lambda: calls.append("barrier")
+    assert doctor_checks.time_collective(world, lambda: calls.append("act")) == 3.5
+    assert calls == ["barrier", "time", "act", "time"]
+
+
 def test_wrong_sums_are_noticed():
     class Wrong(Solo):
         def reduce(self, buffer):

@@ -9,10 +9,21 @@ from fedmpi.engines.batch_plan import LocalTraining
 from fedmpi.engines.loop import LoopData
 from fedmpi.errors import BadInput
 from fedmpi.models.build import build_model
-from fedmpi.models.nets import CNN4, FastText, LeNet5, ResNet18
+from fedmpi.models.nets import CNN4, Custom, FastText, LeNet5, ResNet18
 from fedmpi.models.tail import cut_tail
 
 LOCAL = LocalTraining(seed=0, round=0, batch=4, epochs=1, steps=None, lr=.1, momentum=0.)
+
+
+class HeadFirst(torch.nn.Module):
+    """A network that makes its head before the rest."""
+
+    def __init__(self):
+        super().__init__()
+        self.out, self.body = torch.nn.Linear(5, 4), torch.nn.Linear(6, 5)
+
+    def forward(self, x):
+        return self.out(self.body(x).relu())
 
 
 def image(settings, pixels=28):
@@ -52,3 +63,9 @@ def test_losses_are_those_of_the_whole_network(settings, layers):
 def test_what_cannot_be_is_refused():
     with pytest.raises(BadInput, match=r"^here = 6: this network has 5 blocks \(conv1, conv2, fc1, fc2, fc3\); lower "):
         cut_tail(image(LeNet5()), 6, "here")
+
+
+def test_blocks_that_are_not_the_last_ones_are_refused():
+    model = build_model(Custom(path="tests.models.test_tail:HeadFirst", head=("out",)), (6,), np.dtype("float32"), 4, 0)
+    with pytest.raises(BadInput, match="here = 1: the blocks body are not the last ones of this network's vector"):
+        cut_tail(model, 1, "here")
