@@ -154,10 +154,11 @@ def test_fewer_models_than_centres_take_the_nearest_one_without_an_iteration():
 
 
 def test_models_start_from_the_first_of_equal_centres():
-    x, centres = blobs(spread=.1)
-    start = torch.stack([centres[2], centres[0], centres[0], centres[1]]) + 30
-    expected = kmeans(x.double() + 30, 4, start.double(), (1,))
-    assert cluster_given(x + 30, start).labels.tolist() == expected.labels.tolist()
+    x = blobs(per=30, d=3, spread=5.)[0] + 30
+    start = x[[40, 0, 0, 70]] + 2
+    found, expected = cluster_given(x, start), kmeans(x.double(), 4, start.double(), (1,))
+    assert found.labels.tolist() == expected.labels.tolist()
+    assert found.iterations == expected.iterations
 
 
 def test_settled_is_scikit_learns_where_no_cluster_empties():
