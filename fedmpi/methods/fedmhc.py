@@ -13,7 +13,8 @@ Defaults. The paper gives neither E nor lam. On validation samples, lam = .01, .
 Dirichlet .1, cnn4, 4 rounds), and lam = .01, .1, .3 gave 90.7, 90.6, 89.8 % (digits, 40 rounds, 3 seeds). After 200
 rounds on the digits (jobs/results/strengths_fedmhc), lam = .1, 1, 5, 15 gave 97.4, 97.1, 96.4, 96.0 % with Dirichlet
 .1, and 88.4, 93.4, 94.3, 95.3 % with planted groups of four classes a client, where theta_i waits for the extractor
-that the pull brings it. No strength is best on both; the default of .1 is for clients that differ."""
+that the pull brings it. After 30 rounds on a tenth of CIFAR-100 (Dirichlet .1, cnn4, 2 seeds) they gave 24.0, 19.0,
+15.2, 13.0 %. No strength is best on all; the default of .1 is for clients that differ."""
 from __future__ import annotations
 
 from collections.abc import Callable
