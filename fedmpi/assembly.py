@@ -74,7 +74,7 @@ class Decision:
 @refuse_wrong_paths()
 def decide(config_path: str | Path | Mapping[str, object], overrides: Sequence[str] | Mapping[str, object],
            out: str | None, resume: str | None, world: Transport, accept_changed_code: bool = False) -> Decision:
-    """Check all that can be checked before anything starts. Raises BadInput."""
+    """Check all that can be checked, lock the run folder, and return what the run starts from. Raises BadInput."""
     name = UNNAMED if isinstance(config_path, Mapping) else config_path
     try:
         with blame_own_code():
@@ -148,7 +148,7 @@ def log_cause(folder: RunFolder, error: FaultyCode) -> BadInput:
 
 
 def log_early_cause(out: str | Path, error: FaultyCode) -> BadInput:
-    """Do the same before the run folder `out` is locked, unless another run holds it."""
+    """Do what `log_cause` does for a folder `out` that is not locked yet; do nothing if another run holds it."""
     with suppress(FedmpiError):
         folder = RunFolder.claim(out, resume=True)
         try:

@@ -103,8 +103,8 @@ class ClientData(Protocol):
                 block of w (FedProx, Ditto, LCFed).
             args: further tensors for a loss of your own. Tensors that differ between clients must be passed here.
             clip: (low, high). w is clipped to this range after every step (FedAH).
-            spread: returns (w, v) in place of w. v (0-d) is the variance of the batch gradients, without pulls and
-                summed over d and before they are shortened; it is 0 after a single batch (FedCPS).
+            spread: return (w, v) in place of w. v (0-d) is the variance of the batch gradients, without pulls, and
+                summed over d before clipping; it is 0 after a single batch (FedCPS).
             noise: shape of standard normal noise for each sample. The loss is then loss(w, x, y, e, *args), with a new
                 e (b, *noise) in every step, drawn for (seed, round, client, stream) (FedSR, FedCR).
             where: a flag (0-d). A client for which it is False keeps w and makes no steps (FedALA, FedGroup)."""
@@ -152,7 +152,7 @@ class ClientData(Protocol):
 
         Args:
             epochs: passes over the samples; None for as many as the run has. If the run counts steps in place of
-                epochs, as many steps in proportion replace these.
+                epochs, the passes become steps in the same proportion.
             stream: names the draw of the batches; 0 names the run's own.
             steps: a number of steps that replaces the epochs.
             kind: what the steps count as in metrics.jsonl: main, head, mix, warm_up or fine_tuning; None for as

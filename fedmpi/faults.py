@@ -22,8 +22,8 @@ DROPS_STREAM, ATTACKERS_STREAM = 0xD20B, 0xA77A
 class Faults:
     """Clients that fail, and updates that cannot be used."""
     title = "faults"
-    bad_update: Annotated[Literal["stop", "skip"], "what an update does that is not finite or out of range: end the "
-                          "run, or stay out of its round"] = "stop"
+    bad_update: Annotated[Literal["stop", "skip"], "an update that is not finite or out of range: stop ends the "
+                          "run, skip leaves the update out of its round"] = "stop"
     drop: Annotated[float, Ge(0), Lt(1), "probability that a participant is lost during a round"] = 0.
 
     def drop_participants(self, who: Participants) -> Participants:
@@ -59,7 +59,7 @@ class Attack:
     normal noise to it. label_flip: they train on labels c - 1 - y (Fang et al., USENIX Security 2020)."""
     title = "attack"
     kind: Annotated[Literal["sign_flip", "noise", "label_flip"], "what the attackers do"]
-    share: Annotated[float, Gt(0), Lt(1), "of the clients, drawn once, that attack: at least one, never all"] = .2
+    share: Annotated[float, Gt(0), Lt(1), "share of clients that attack, drawn once; at least one, never all"] = .2
     scale: Annotated[float, Gt(0), "sign_flip: factor; noise: standard deviation"] = 1.
 
 

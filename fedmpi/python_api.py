@@ -178,7 +178,7 @@ def sweep(job: str | os.PathLike[str], /, *, scale: str | None = None, out: str 
 
     Raises:
         BadInput: if the job cannot be run.
-        GivenUp: if a signal stopped the sweep; the same call continues it.
+        GivenUp: if runs are left, because a signal stopped them or another process runs them; call again to go on.
         FedmpiError: if a run failed; the others have run."""
     from fedmpi.sweeps import changed_code
     from fedmpi.sweeps import job as jobs

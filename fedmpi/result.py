@@ -75,7 +75,7 @@ class Result:
 
     @cached_property
     def history(self) -> dict[str, np.ndarray]:
-        """Measures of every client: `round` (rounds,) and arrays (rounds, clients), nan where nothing was measured."""
+        """Return `round` (rounds,) and measures (rounds, clients[, width]); nan, or 0 for integers: not measured."""
         from fedmpi.storage.history import read_history
         return read_history(self.folder / "history.h5")
 

@@ -14,6 +14,7 @@ from fedmpi.config.schema import Config, to_plain
 from fedmpi.errors import BadInput, FedmpiError
 from fedmpi.extras import require_extra
 from fedmpi.models.flat import Model
+from fedmpi.paths import expand_user
 from fedmpi.storage import checkpoint
 from fedmpi.storage.older_versions import refuse_changed_method
 
@@ -30,7 +31,7 @@ def load_start(config: Config, model: Model) -> None:
     start = getattr(config.model, "start", None)
     if start is None:
         return
-    path, where = Path(start).expanduser(), f"model.start = {start}"
+    path, where = expand_user(start, "model.start"), f"model.start = {start}"
     if path.suffix == ".safetensors":
         w = arrange_state(read_state(path, where), model, where)
     elif path.suffix == ".h5":

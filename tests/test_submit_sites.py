@@ -167,6 +167,7 @@ def test_data_are_prepared_before_a_job_is_submitted(config, sbatch, tmp_path):
 
 
 def test_data_need_not_be_prepared(config, sbatch, tmp_path):
+    assert "prepare" not in called(config, "--no-prepare", "--dry-run").stderr
     assert called(config, "--no-prepare").exit_code == 0
     assert not (tmp_path / "federations").exists() and len(sbatch()) == 1
 

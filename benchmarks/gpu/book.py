@@ -1,6 +1,7 @@
 """Fill the book of a day: see fedmpi/report/gpu_day.py for its sections.
 
-A step hands over notes: (section, values). In a section of ROWS a note adds a row; in one of FACTS it is merged."""
+A step hands over notes: (section, values). In a section of BOOK_ROWS a note adds a row; in one of FACTS it is
+merged."""
 from __future__ import annotations
 
 import json

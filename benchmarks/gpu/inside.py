@@ -33,11 +33,12 @@ SHOWN = {"lcfed": {"K": 2, "D": 4}, "fedcps": {"layers": 1}, "ifca_cam": {"warm_
 
 # The phases of a round: name -> the function that is timed.
 PHASES = {
-    "hear": "fedmpi.clients.hosted.HostedClients.hear", "plans": "fedmpi.engines.cohort.Cohort.plans",
-    "pad": "fedmpi.engines.vmap.pad", "descend": "fedmpi.engines.cohort.Cohort.descend",
+    "receive": "fedmpi.clients.hosted.HostedClients.receive_shared", "plans": "fedmpi.engines.cohort.Cohort.plans",
+    "pad": "fedmpi.engines.vmap.pad_samples", "descend": "fedmpi.engines.cohort.Cohort.descend",
     "record": "fedmpi.engines.cuda_graphs.record_step", "vectorised client": "fedmpi.engines.vmap.apply_to_cohort",
     "keep": "fedmpi.clients.hosted.HostedClients._keep", "train": "fedmpi.clients.hosted.HostedClients.train",
-    "sums": "fedmpi.clients.hosted.HostedClients.weighted", "judge": "fedmpi.clients.hosted.HostedClients.judge",
+    "sums": "fedmpi.clients.partial_sums.PartialSums.weighted_sum",
+    "judge": "fedmpi.clients.evaluation.Evaluator.measure_clients",
     "server": "fedmpi.comm.rank_pool.RankPool.call"}
 
 

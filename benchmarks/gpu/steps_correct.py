@@ -21,6 +21,7 @@ ROUNDS = 2
 
 
 def compare_loop(notes: Notes) -> None:
+    """Compare all methods, trained by engine loop on the device, with the CPU."""
     compare_methods(notes, "loop", "off")
 
 

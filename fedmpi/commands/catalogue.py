@@ -35,7 +35,7 @@ def list_names(kind: str) -> list[str]:
 
 
 def describe_entry(kind: str, name: str) -> JsonObject:
-    """Return what is known of one: name, title, summary, settings; of a method also paper, judged_by, down and up.
+    """Return name, title, summary and settings of an entry; of a method also paper, judged_by, newcomers, down, up.
 
     Raises BadInput for a name that is not known, and for a plug-in that cannot be loaded."""
     cls = registry.find_class(kind, name)

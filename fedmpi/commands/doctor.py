@@ -217,7 +217,7 @@ def check_collectives(world: Transport) -> Iterator[Check]:
 def check_gpu_memory(world: Transport, device: torch.device) -> Iterator[Check]:
     """Yield the check whether MPI can read GPU memory, which a run makes before it relies on it.
 
-    There is no check if several ranks have no GPU, or if the library says that it cannot."""
+    There is no check for a single rank, without a GPU, or unless the library says that it can."""
     from fedmpi.comm.gpu_probe import probe_gpu_memory
     from fedmpi.comm.gpu_staging import wants_gpu_direct
     if world.size == 1 or not world.cuda_aware:

@@ -154,7 +154,7 @@ def describe_hosting(case: Case, rank: int, hosts: np.ndarray, counted: Counting
 
 
 def count_expected_batches(case: Case, sizes: np.ndarray) -> int:
-    """Return the batches of one pass of local training, expected per round, of clients of these sizes."""
+    """Return the expected batches of local training in a round, in all its epochs, of clients of these sizes."""
     share = np.mean(find_participant_range(case)) / case.federation.clients
     return round(float(count_batches_per_pass(sizes, case.config.train).sum() * share))
 

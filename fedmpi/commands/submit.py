@@ -41,7 +41,7 @@ def submit_command(config: str, settings: list[str], array: list[str], options: 
     if profile and (site := load_profile(profile)).untested:
         print(f"profile {profile} was not tested: {site.tested.partition(';')[2].strip()}", file=sys.stderr)
     if dry_run:
-        for why in list_unprepared(configs):
+        for why in list_unprepared(configs) if prepare else ():
             print(why, file=sys.stderr)
         print(render_script(job), end="")
         return

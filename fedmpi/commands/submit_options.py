@@ -13,7 +13,7 @@ ProfileOption = Annotated[str | None, typer.Option(
     metavar="NAME|FILE", help="a site's options: generic, one-node, cray-pmi, tacc-like, jsc-like or a YAML file")]
 NodesOption = Annotated[int | None, typer.Option(min=1, help="nodes; default 1")]
 RanksOption = Annotated[int | None, typer.Option(
-    "--ntasks", min=1, help="ranks on all nodes; default 2 a node; with --gpus: one each and the server")]
+    "--ntasks", min=1, help="ranks on all nodes; default 2 a node; with --gpus one per GPU and the server's")]
 GpusOption = Annotated[int | None, typer.Option(min=0, help="GPUs per node")]
 GpuRequestOption = Annotated[str | None, typer.Option(
     metavar="HOW", help="how sbatch is asked for GPUs: gpus-per-node (default), gres, gpus-per-task or none")]
@@ -46,4 +46,4 @@ AcceptOption = Annotated[bool, typer.Option(
 ResumeOption = Annotated[str | None, typer.Option(
     help="auto: the newest good checkpoint of the run folder, if any; or the path of one")]
 TimeLimitOption = Annotated[str | None, typer.Option(
-    help="save and exit with 75 before 01:30:00 (or 90, 1-12:00:00) are over, or the Slurm job")]
+    help="save and exit with 75 before this time (01:30:00, 90, 1-12:00:00) or the Slurm job is over")]

@@ -3,13 +3,13 @@ the initial weights."""
 from __future__ import annotations
 
 import hashlib
-from pathlib import Path
 
 from fedmpi import registry
 from fedmpi.config.schema import Config
 from fedmpi.errors import BadInput
 from fedmpi.models.nets import Custom
 from fedmpi.own_code.fingerprint import Fingerprint, hash_own_code
+from fedmpi.paths import expand_user
 
 # Stands for the file with the initial weights among the modules of a fingerprint.
 START_FILE = "model.start"
@@ -37,7 +37,7 @@ def fingerprint_code(config: Config) -> Fingerprint:
 
 def hash_start(start: str) -> str:
     """Return the sha256 of the file with the initial weights. Raises BadInput if it cannot be read."""
-    path = Path(start).expanduser()
+    path = expand_user(start, "model.start")
     if path.exists() and not path.is_file():
         raise BadInput(f"model.start = {start}: it is no file; give a safetensors file or a checkpoint of fedmpi")
     try:

@@ -47,8 +47,8 @@ class Data:
     cache: Annotated[str | None, "folder of prepared federations; default: ROOT/federations"] = None
     fraction: Annotated[float, Gt(0), Le(1), "part of each class's samples that is used, drawn by the seed"] = 1.0
     clients: Annotated[int, Ge(1), "number of clients N"] = 20
-    new_clients: Annotated[int, Ge(0), "how many of them are drawn by the seed and never trained: they show how well "
-                           "the method serves newcomers"] = 0
+    new_clients: Annotated[int, Ge(0), "number of clients, drawn by the seed, that are never trained: they show how "
+                           "well the method serves newcomers"] = 0
     task: Annotated[Literal["classification", "regression"],
                     "what networks learn: the classes of samples, or numbers (targets)"] = "classification"
     partition: Annotated[NamedSettings,
@@ -150,7 +150,7 @@ class Config:
                       "vmap records steps as CUDA graphs and replays them; auto: on a GPU, if that is faster"] = "auto"
     device: Annotated[Literal["auto", "cpu", "cuda"], "auto: the GPU of this local rank, if there is one"] = "auto"
     precision: Annotated[Literal["float32", "tf32", "bf16"],
-                         "of matrix products; tf32 (GPUs) and bf16 (autocast) are faster and less exact"] = "float32"
+                         "precision of matrix products; tf32 (GPUs) and bf16 are faster and less exact"] = "float32"
     threads: Annotated[int, Ge(1), AtMost(1024, "a rank computes on one node"), "CPU threads per rank"] = 1
     placement: Annotated[Literal["balanced", "blocks", "shuffled"],
                          "which rank hosts which client; balanced: by samples, then by measured speed"] = "balanced"

@@ -18,7 +18,7 @@ NamedSettings: TypeAlias = Any
 
 def separate_source(data: Json, known: Collection[str], default: str) -> tuple[Json, JsonObject]:
     """Return the section `data` without its partition, which has a class of its own, and apart from it the settings of
-    the data set. What nobody knows goes to the one that has something like it, which refuses it.
+    the data set. A setting that neither has goes to the one with a similar name, which refuses it.
 
     Args:
         data: the section as it was given.

@@ -39,7 +39,7 @@ class Train:
     padding: Annotated[int, Ge(1), AtMost(MAX_PADDING, "shifts are 16-bit integers"), "pixels on each side that "
                        "augment crop adds before it cuts the image out"] = 4
     epochs: Annotated[PassCount, Ge(1), "local epochs E per round"] = 1
-    steps: Annotated[int | None, Ge(1), "local steps per round, which replace these epochs; further "
+    steps: Annotated[int | None, Ge(1), "local steps per round, in place of `epochs`; further "
                      "passes that a method counts in epochs are shortened in the same proportion"] = None
     participation: Annotated[float | tuple[float, float],
                              "share of clients that take part in a round, or a range to draw it from"] = 1.0

@@ -16,6 +16,7 @@ from fedmpi.data.named_values import Names, parse_number, refuse_no_classes
 from fedmpi.data.samples import Dataset
 from fedmpi.errors import BadInput
 from fedmpi.memory_check import refuse_larger
+from fedmpi.paths import expand_user
 from fedmpi.settings import Ge
 
 # So many rows are read at once.
@@ -97,7 +98,7 @@ class Columns:
 
     def list_files(self, *files: str | None) -> list[Path]:
         """List files and folders as paths, with the tokenizer's."""
-        return [Path(name).expanduser() for name in (*files, self.tokenizer) if name]
+        return [expand_user(name, "data") for name in (*files, self.tokenizer) if name]
 
 
 class Gathered:
@@ -156,9 +157,10 @@ class Gatherer:
         if settings.text:
             into.texts += map(str, require_texts(block, settings.text, blank=False)[rows])
         elif image := settings.image:
-            into.features.append(pictures.decode_pictures(
-                [(describe_row(block, i, image), locate_picture(block, block.columns[image][i]))
-                 for i in np.arange(len(block.columns[image]))[rows]], settings.size, settings.mode))
+            found = [(describe_row(block, i, image), locate_picture(block, block.columns[image][i]))
+                     for i in np.arange(len(block.columns[image]))[rows]]
+            if found:
+                into.features.append(pictures.decode_pictures(found, settings.size, settings.mode, into.features[:1]))
         else:
             columns = [*settings.features] or [name for name in block.columns if name not in settings.text_columns()]
             self.layout = self.layout or columns
@@ -249,7 +251,7 @@ def require_texts(block: TableBlock, name: str, blank: bool = True) -> np.ndarra
     """Return a column as texts, objects (n,). Raises BadInput for the first value that is missing.
 
     Args:
-        blank: a text of nothing counts as missing; texts of nothing but blanks always do if it is False."""
+        blank: whether a text of blanks is a value. None and the empty text are always missing."""
     values = block.columns[name]
     if values.dtype != object:
         if values.ndim > 1 or values.dtype.kind == "f" and not np.isfinite(values).all():

@@ -103,7 +103,8 @@ class Leaf:
 
     def convert_labels(self, y: list[object], where: str) -> np.ndarray:
         """Return the labels of a user (n,). Raises BadInput if they are no whole numbers."""
-        made = np.array(y)
+        # A list among the labels would make an array of lists, or none at all.
+        made = np.array(y, object if any(isinstance(value, list) for value in y) else None)
         if made.ndim != 1 or made.dtype.kind not in "iuf" or (made != np.rint(made)).any() or made.min() < 0:
             raise BadInput(f"{where}: y must hold whole numbers from 0")
         return made.astype(np.int64)

@@ -164,7 +164,7 @@ class ClientDirichlet:
 class ClusterDirichlet:
     """Classes go to clusters by Dir(alpha), a cluster's to its clients by Dir(alpha_in) (Fed-CAM: (.1, 10)).
 
-    The planted groups are the clusters: about n/k consecutive clients each. Their numbers of samples differ widely."""
+    The planted groups are the clusters: about N/k consecutive clients each. Their numbers of samples differ widely."""
     title = "cluster_dirichlet"
     alpha: Annotated[float, Gt(0), "concentration between clusters: .1 is strongly skewed"] = .1
     alpha_in: Annotated[float, Gt(0), "concentration between the clients of a cluster"] = 10.

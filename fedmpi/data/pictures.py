@@ -16,7 +16,8 @@ from fedmpi.memory_check import refuse_larger
 DEEP_MODES = ("I", "F", "I;16", "I;16L", "I;16B", "I;16N")
 
 
-def decode_pictures(sources: Sequence[tuple[str, object]], size: tuple[int, int] | None, mode: str) -> np.ndarray:
+def decode_pictures(sources: Sequence[tuple[str, object]], size: tuple[int, int] | None, mode: str,
+                    before: Sequence[np.ndarray] = ()) -> np.ndarray:
     """Read pictures into one uint8 array (n, h, w, c).
 
     Args:
@@ -24,6 +25,7 @@ def decode_pictures(sources: Sequence[tuple[str, object]], size: tuple[int, int]
             with `bytes`, as Hugging Face stores pictures.
         size: (h, w), to which all are brought; None: all have the size of the first.
         mode: RGB or L; all are converted to it, and transparency is dropped.
+        before: pictures (m, h, w, c) that were read before; these must have the same size.
 
     Raises BadInput if a picture cannot be read, or sizes differ."""
     x, first = None, ""
@@ -33,11 +35,17 @@ def decode_pictures(sources: Sequence[tuple[str, object]], size: tuple[int, int]
             refuse_larger(len(sources) * mine.nbytes, f"{where}: {len(sources)} pictures of this size", "use fewer, or "
                           "smaller ones by data.size")
             x, first = np.empty((len(sources), *mine.shape), np.uint8), where
-        if mine.shape != x.shape[1:]:
-            raise BadInput(f"{where}: is {mine.shape[0]} x {mine.shape[1]} pixels, and {first} is {x.shape[1]} x "
-                           f"{x.shape[2]}; set data.size, to which all are brought, such as data.size=[32,32]")
+            refuse_other_size(where, mine, "those before it are", before[0].shape[1:] if before else mine.shape)
+        refuse_other_size(where, mine, f"{first} is", x.shape[1:])
         x[i] = mine
     return np.empty((0, *(size or (1, 1)), 3 if mode == "RGB" else 1), np.uint8) if x is None else x
+
+
+def refuse_other_size(where: str, picture: np.ndarray, others: str, shape: tuple[int, ...]) -> None:
+    """Raise BadInput if a picture has another shape (h, w, c) than others."""
+    if picture.shape != shape:
+        raise BadInput(f"{where}: is {picture.shape[0]} x {picture.shape[1]} pixels, and {others} {shape[0]} x "
+                       f"{shape[1]}; set data.size, to which all are brought, such as data.size=[32,32]")
 
 
 def decode_picture(where: str, source: object, size: tuple[int, int] | None, mode: str) -> np.ndarray:

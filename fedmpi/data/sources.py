@@ -242,7 +242,7 @@ def load_source(name: str, root: Path, file: str | None = None, source: Source |
 
 
 def make_source(name: str, file: str | None, source: Source | None = None) -> Source:
-    """Return a data set with its settings, by default `source`. Raises BadInput if there is none of this name, or if it
+    """Return `source`, or without it the data set with its defaults. Raises BadInput if none has this name, or if it
     does not use the given file."""
     cls = registry.find_class("datasets", name)
     # A configuration must not be able to call any function that it names.

@@ -26,9 +26,9 @@ BATCH_TEXTS = 4096
 class TokenSettings(Protocol):
     """The settings of texts, see columns.Columns."""
     @property
-    def vocabulary(self) -> int: """Return the most ids."""
+    def vocabulary(self) -> int: """Return the largest number of different ids."""
     @property
-    def length(self) -> int: """Return the ids of a text."""
+    def length(self) -> int: """Return how many ids a text has."""
     @property
     def tokenizer(self) -> str | None: """Return the user's own tokenizer.json."""
 

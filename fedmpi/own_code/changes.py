@@ -55,7 +55,7 @@ def refuse_changes(changes: list[CodeChange], what: str, remedy: str) -> None:
     """Raise BadInput, which names every file, if there are changes.
 
     Args:
-        what: whose code was changed.
+        what: what was made before the changes, as `since` of `warn_of_changes`.
         remedy: what the user can do."""
     for said in warn_of_changes(changes, what):
         raise BadInput(f"{said}; {remedy}")

@@ -30,7 +30,7 @@ FACTS: dict[str, tuple[str, ...]] = {
 
 
 def make_blank_book(**head: object) -> JsonObject:
-    """Return a book without notes; `head` has the keys of HEAD but for `schema`."""
+    """Return a book without notes; `head` has the keys of BOOK_HEAD but for `schema`."""
     return {"schema": SCHEMA, **head, **{name: [] for name in BOOK_ROWS},
             **{name: {part: {} for part in parts} for name, parts in FACTS.items()}}
 

@@ -211,7 +211,7 @@ def list_round_parts(book: JsonObject) -> Grid:
 
 
 def list_gradient_errors(book: JsonObject) -> Grid:
-    """Of each precision and way: the gradient that is farthest from float64's."""
+    """List for each precision and way the gradient that is farthest from float64's."""
     groups = group_rows([row for row in book["layers"] if row["step"] == "doubles"],
                      lambda row: (row["precision"], row["way"]))
     rows = []

@@ -57,7 +57,7 @@ class Shown:
 
     @cached_property
     def history(self) -> dict[str, np.ndarray]:
-        """Every measure by round and client, see `folder.save_history`; {} if the file is missing or damaged."""
+        """Every measure by round and client, see `history.read_history`; {} if the file is missing or damaged."""
         try:
             return read_history(self.folder / "history.h5")
         except Damaged:

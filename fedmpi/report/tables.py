@@ -15,7 +15,7 @@ from fedmpi.json_values import JsonObject
 from fedmpi.report import steps
 from fedmpi.report.results import Results
 
-# first letters of measures of errors, which are shown with more digits
+# Prefixes of the names of error measures, which are shown with more digits.
 ERRORS = ("mse", "mae")
 # first letters of measures of which the largest value is the best, and of those of which the smallest is
 BETTER = ("accuracy", "f1", "ari", "purity", "auc", "balanced_accuracy")

@@ -19,7 +19,7 @@ LATEST_END_S = 253_402_300_799
 
 @dataclass(frozen=True)
 class SlurmJob:
-    """What Slurm told this process about its job and its step. A field is None if Slurm did not tell it.
+    """What Slurm told this process about its job and its step. A field that it did not tell is None; restarts is 0.
 
     Numbers that make no sense count as not told: such a variable was not set by Slurm.
 

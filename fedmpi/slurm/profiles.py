@@ -34,8 +34,8 @@ class Profile:
 
     @property
     def untested(self) -> bool:
-        """Say whether nobody tried the profile at its site: `tested` begins with "no"."""
-        return self.tested.startswith("no")
+        """Say whether nobody tried the profile at its site: `tested` is "no; WHY", or is left out."""
+        return self.tested.partition(";")[0].strip() in ("no", "not stated")
 
 
 def list_profiles() -> list[str]:

@@ -65,7 +65,7 @@ def check_job_name(name: str) -> None:
     """Raise BadInput if a text cannot be the name of a job, of its script and of its run folder."""
     if not JOB_NAME.fullmatch(name):
         raise BadInput(f"--name {shorten_text(name)!r}: a job's name has letters of ASCII, digits, - _ and . alone, "
-                       f"does " "not begin with a dot, and is at most 100 characters long")
+                       "does not begin with a dot, and is at most 100 characters long")
 
 
 def check_setup(text: str) -> None:

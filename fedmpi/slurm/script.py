@@ -62,7 +62,8 @@ class JobScript:
         mpi: srun's --mpi; "" leaves it out
         restarts: how often at most the job starts again
         chain: how many jobs follow each other; 0: one job, which requeues itself
-        setup: the user's own shell, put into the script as it stands
+        accept_changed_code: give the option of this name to `fedmpi run`
+        setup: the user's own shell commands, put into the script as they stand
     Raises:
         BadInput: for what cannot stand in a script"""
     config: str = "configs/quickstart.yaml"

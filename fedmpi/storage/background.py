@@ -12,7 +12,7 @@ Block = TypeVar("Block")
 
 
 class Abandoned(Exception):
-    """The blocks ended before the last one."""
+    """The remaining blocks will not come, so the file is not written."""
 
 
 class BackgroundWrite(Generic[Block]):

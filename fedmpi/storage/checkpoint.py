@@ -60,7 +60,7 @@ class Snapshot:
     config: JsonObject
     # fingerprint of the federation file
     federation: str
-    # accuracy of this round, nan if it was not evaluated; the best checkpoint is kept
+    # score of this round, see RunState.score (nan if it was not evaluated); the best checkpoint is kept
     accuracy: float
     # the lines of metrics.jsonl so far
     metrics: list[JsonObject]

@@ -2,7 +2,7 @@
 
     config.yaml    the resolved configuration
     metrics.jsonl  one line per round
-    history.h5     one measure per client and evaluated round, see fedmpi.storage.history
+    history.h5     the measures of each client in each evaluated round, see fedmpi.storage.history
     checkpoints/   see fedmpi.storage.checkpoint
     log.txt        what the run said
     result.json    written last: the run is done
@@ -176,7 +176,7 @@ class RunFolder:
         self.history.save()
 
     def truncate_history(self, round: int, expected: str = "") -> str | None:
-        """Drop the history after `round`. Puts a damaged file aside, then returns what to tell the user.
+        """Drop the history after `round`. If it is damaged, put it aside and return what to tell the user, else None.
 
         Args:
             expected: the chain of the history that the checkpoint knows."""

@@ -199,7 +199,7 @@ def read_first_format(path: Path) -> HistoryTable:
 
 
 def read_history(path: Path | str) -> HistoryTable:
-    """Return all of a history: `round` (rounds,) and every measure (rounds, N); nan if it was not taken, integers 0.
+    """Return a whole history: `round` (rounds,), and measures (rounds, N) or (rounds, N, width); nan or 0: not taken.
 
     `path` is that of history.h5; parts beside it belong to it. Raises Damaged."""
     with refuse_damage(path, HISTORY_KIND):

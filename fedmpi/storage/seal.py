@@ -37,7 +37,7 @@ REFUSALS = {
 
 
 class Damaged(BadInput):
-    """A file that cannot be used, by name and with the reason, which `why` is alone."""
+    """A file cannot be used. The message names it and the reason; `why` is the reason alone."""
 
     why = ""
 

@@ -35,7 +35,7 @@ def find_equal_setting(own: Config, other: Config) -> str:
 
 
 def compute_ratio(own: Config, other: Config, batches: int) -> float:
-    """Return how many times the steps of `own` those of `other` are, of clients with so many batches of samples."""
+    """Return the steps of `other` divided by those of `own`, for clients with so many batches of samples."""
     return count_total_steps(other, batches) / count_total_steps(own, batches)
 
 

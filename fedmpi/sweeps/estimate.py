@@ -28,7 +28,7 @@ NOTE = ("steps: batches that the clients train on; samples that only go forward,
 
 
 class Cost(NamedTuple):
-    """Of the rounds that a run still has to do."""
+    """What the rounds cost that a run still has to do."""
     rounds: int
     steps: float
     # bytes that all clients receive

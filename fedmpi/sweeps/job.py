@@ -156,6 +156,8 @@ def check_job(job: SweepJob) -> None:
         unknown = [row] if row not in job.rows else [c for c in cells if c not in job.columns]
         if unknown:
             raise BadInput(f"cells: {unknown[0]!r} is not among the {'columns' if row in job.rows else 'rows'}")
+        if bad := [column for column, settings in cells.items() if not isinstance(settings, dict)]:
+            raise BadInput(f"cells.{row}.{bad[0]} = {shorten_value(cells[bad[0]])}: give a mapping of settings")
     for row, settings in job.rows.items():
         if not isinstance(settings, str | dict | None):
             raise BadInput(f"rows.{row} = {shorten_value(settings)}: give the name of a method, or a mapping of "

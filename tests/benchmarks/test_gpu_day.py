@@ -254,3 +254,9 @@ def test_a_step_whose_day_ended_before_it_began_ends(tmp_path):
     process.kill()
     process.join()
     wait_for(lambda: not alive(int(pid.read_text())))
+
+
+def test_the_functions_that_are_timed_exist():
+    from benchmarks.gpu import inside
+    with inside.phases(lambda name: None) as gone:
+        assert gone == []

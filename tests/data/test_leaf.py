@@ -122,6 +122,7 @@ def test_features_of_leafs_synthetic_data(tmp_path):
     ("femnist", {"a": {"x": [[0] * 9], "y": [1]}}, "user a: x must hold pictures of 784"),
     ("femnist", {"a": {"x": [[0] * 784], "y": [1, 2]}}, "a.json: user a has 1 samples and 2 labels"),
     ("femnist", {"a": {"x": [[0] * 784], "y": ["q"]}}, "a.json: user a: y must hold whole numbers from 0"),
+    ("femnist", {"a": {"x": [[0] * 784] * 2, "y": [[1], [1, 2]]}}, "a.json: user a: y must hold whole numbers from 0"),
     ("femnist", {"a": {"x": 7, "y": [1]}}, "a.json: user a: x and y must be lists"),
     ("leaf", {"a": {"x": [[1, 2], [3]], "y": [1, 2]}}, "user a: x must hold a list of as many numbers"),
     ("leaf", {"a": {"x": [[1, 2]], "y": [1]}, "b": {"x": [[1]], "y": [1]}}, "user b has samples of (1,) numbers"),

@@ -152,6 +152,27 @@ def test_a_column_of_paths_or_of_bytes_holds_pictures(write, tmp_path):
     np.testing.assert_array_equal(load(name="parquet", file="p.parquet", **asked).x_train, x[[0, 2]])
 
 
+def test_pictures_come_in_blocks_of_which_one_may_hold_nothing_of_a_part(write, tmp_path, monkeypatch):
+    from PIL import Image
+    monkeypatch.setattr("fedmpi.data.tables.TABLE_BLOCK_ROWS", 2)
+    x = np.random.default_rng(0).integers(0, 256, (5, 5, 4, 3), dtype=np.uint8)
+    for i, pixels in enumerate(x):
+        Image.fromarray(pixels).save(tmp_path / f"{i}.png")
+    write({"picture": [f"{i}.png" for i in range(5)], "y": list("ababa"), "part": ["train"] * 3 + ["test"] * 2})
+    asked = {"name": "csv", "file": "mine.csv", "label": "y", "image": "picture", "part": "part"}
+    found = load(**asked)
+    np.testing.assert_array_equal(found.x_train, x[:3])
+    np.testing.assert_array_equal(found.x_test, x[3:])
+    Image.fromarray(x[0]).resize((9, 9)).save(tmp_path / "2.png")
+    assert refusal(**asked).startswith(
+        "mine.csv: row 3, column 'picture': is 9 x 9 pixels, and those before it are 5 x 4; set data.size")
+
+
+def test_a_home_of_nobody_is_one_line(write):
+    write({"a": [1, 2], "y": [0, 1]})
+    assert "there is no user of this name" in refusal(name="csv", file="mine.csv", label="y", test_file="~nobody9/x.csv")
+
+
 def test_lists_of_numbers_in_parquet_are_as_many_features(write):
     write({"v": [[1., 2.], [3., 4.]], "k": [5, 6], "y": [True, False]}, "a.parquet")
     pool = load(name="parquet", file="a.parquet", label="y")

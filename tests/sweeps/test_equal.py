@@ -80,7 +80,8 @@ def test_a_row_of_a_job_asks_for_it(write, tmp_path):
      r"rows.B.equal_steps = X: name a row of this job that has no equal_steps itself; its rows: A, B"),
     ({"A": {"method": "local", "equal_steps": "A"}}, {}, "rows.A.equal_steps = A: name a row"),
     ({"A": "ditto"}, {"cells": {"C": {}}}, "cells: 'C' is not among the rows"),
-    ({"A": "ditto"}, {"cells": {"A": {"x": {}}}}, "cells: 'x' is not among the columns")])
+    ({"A": "ditto"}, {"cells": {"A": {"x": {}}}}, "cells: 'x' is not among the columns"),
+    ({"A": "ditto"}, {"columns": {"a": {}}, "cells": {"A": {"a": 3}}}, "cells.A.a = 3: give a mapping of settings")])
 def test_wrong_rows_and_cells_are_named(write, rows, more, said):
     with pytest.raises(BadInput, match=f"^.*j.yaml: {said}[^\n]*$"):
         job.load_job(write(rows, **more))

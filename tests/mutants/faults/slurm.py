@@ -76,4 +76,4 @@ FAULTS: list[tuple[str, str, str]] = [
     # profiles
     ("fedmpi.slurm.profiles:load_profile", "path.exists() and not path.is_file()", "False"),
     ("fedmpi.slurm.profiles:read_field", "or isinstance(value, bool)", ""),
-    ("fedmpi.slurm.profiles:Profile.untested", 'self.tested.startswith("no")', "False")]
+    ("fedmpi.slurm.profiles:Profile.untested", 'in ("no", "not stated")', 'in ("no",)')]
