@@ -27,7 +27,7 @@ app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_
 
 
 @contextmanager
-def clear_errors() -> Iterator[None]:
+def print_errors() -> Iterator[None]:
     """Print an error that is for the user (FedmpiError, of own code, of a path) as one message; exit with its code."""
     try:
         with blame_own_code(), refuse_wrong_paths():
@@ -67,7 +67,7 @@ def run(config: ConfigFile, overrides: Overrides = None,
 @app.command()
 def init(folder: Annotated[Path, typer.Argument(help="a new folder", metavar="FOLDER")]) -> None:
     """Write the template of a study: data, a method, a configuration, a job and tests of one's own."""
-    with clear_errors():
+    with print_errors():
         files = init_study(folder)
     print(printable(f"{folder}: {', '.join(path.name for path in files)}\nnext: cd {shlex.quote(str(folder))}; "
                     "python make_data.py; mpiexec -n 3 fedmpi run config.yaml"))
@@ -82,7 +82,7 @@ def plan(config: ConfigFile, overrides: Overrides = None,
     The federation is prepared if it is not there yet."""
     from fedmpi.commands.plan import make_plan
     from fedmpi.commands.plan_table import format_plan
-    with clear_errors():
+    with print_errors():
         planned = make_plan(config, overrides or [], ranks)
     print(json.dumps(planned) if as_json else printable(format_plan(planned)))
 
@@ -91,7 +91,7 @@ def plan(config: ConfigFile, overrides: Overrides = None,
 def data(config: ConfigFile, overrides: Overrides = None,
          out: Annotated[str | None, typer.Option(help="PNG to draw; default: beside the federation")] = None) -> None:
     """Prepare the federation of a configuration and draw its label distribution."""
-    with clear_errors():
+    with print_errors():
         from fedmpi.data.label_plot import draw_federation
         path, picture = draw_federation(config, overrides or [], out)
     print(printable(f"federation {path}\nlabel distribution {picture}"))
@@ -124,7 +124,7 @@ def partitions(name: Name = None, as_json: AsJson = False) -> None:
 def catalogue(kind: str, name: str | None, as_json: bool) -> None:
     """Print the names of a kind, or what is known of one of them."""
     from fedmpi.commands import catalogue
-    with clear_errors():
+    with print_errors():
         if as_json:
             found = catalogue.list_names(kind) if name is None else catalogue.describe_entry(kind, name)
             print(json.dumps(found, default=str))
@@ -143,7 +143,7 @@ def submit(config: ConfigFile, overrides: Overrides = None, profile: on.ProfileO
            chain: on.ChainOption = None, prepare: on.PrepareOption = True, dry_run: on.DryRunOption = False,
            accept_changed_code: on.AcceptOption = False) -> None:
     """Write a Slurm job script that restarts itself, submit it and print the job's id."""
-    with clear_errors():
+    with print_errors():
         from fedmpi.commands.submit import submit_command
         more = [f"--{k}={v}" for k, v in (("partition", partition), ("account", account)) if v] + (option or [])
         submit_command(config, overrides or [], array or [], more, profile, prepare, dry_run, nodes=nodes, ranks=ranks,
@@ -158,7 +158,7 @@ def status(paths: Annotated[list[str] | None, typer.Argument(
            scale: Scale = None, out: RunsIn = None, as_json: AsJson = False) -> None:
     """Show how far runs are: round, accuracy, time of a round, time left, memory of a rank, last sign of life."""
     from fedmpi.commands import status
-    with clear_errors():
+    with print_errors():
         if paths and is_job_file(paths):
             from fedmpi.sweeps.job import plan_job
             runs = [(run.name, run.folder) for run in plan_job(paths[0], scale, out)[1]]
@@ -172,7 +172,7 @@ def status(paths: Annotated[list[str] | None, typer.Argument(
 def summary(folder: Annotated[str, typer.Argument(help="folder of a job array or a sweep")]) -> None:
     """Show how far the runs of a job array or a sweep came, and why some failed."""
     from fedmpi.commands import summary
-    with clear_errors():
+    with print_errors():
         print(printable(summary.summarise_runs(folder)))
 
 
@@ -195,7 +195,7 @@ def sweep(path: JobFile, scale: Scale = None, out: RunsIn = None,
     and one more for the server; --ranks then does not count.
 
     Exit codes: 0 all finished (or submitted), 75 stopped, 2 bad input, 1 some failed."""
-    with clear_errors():
+    with print_errors():
         from fedmpi.sweeps.changed_code import mark_runs
         from fedmpi.sweeps.job import plan_job
         runs = mark_runs(plan_job(path, scale, out)[1], accept_changed_code)
@@ -220,7 +220,7 @@ def report(paths: Annotated[list[str], typer.Argument(help="a job file, folders 
            to: Annotated[str | None, typer.Option(help="folder to write to; default: OUT/report, or report")] = None,
            for_print: ForPrint = False) -> None:
     """Write tables and figures of what runs have so far, and a page with both."""
-    with clear_errors():
+    with print_errors():
         from fedmpi.report import command
         print(printable(f"report {command.report_paths(paths, scale, out, to, for_print)}"))
 
@@ -230,7 +230,7 @@ def compare(first: Annotated[str, typer.Argument(help="run folder", metavar="RUN
             second: Annotated[str, typer.Argument(help="run folder", metavar="RUN")]) -> None:
     """Show two runs side by side: settings that differ, measures at common rounds, digests."""
     from fedmpi.commands import compare
-    with clear_errors():
+    with print_errors():
         print(printable(compare.compare_runs(Path(first), Path(second))))
 
 
@@ -242,7 +242,7 @@ def export(run: Annotated[str, typer.Argument(help="run folder, or one of its ch
            own_code: Annotated[bool, typer.Option("--own-code", help="import the classes that the run names and that "
                                                   "are not built in: only if you trust the run")] = False) -> None:
     """Write a trained model as the state dict of a plain PyTorch module."""
-    with clear_errors():
+    with print_errors():
         from fedmpi.commands import export
         print(printable(export.export_model(Path(run), Path(out), client, own_code)))
 
@@ -251,7 +251,7 @@ def export(run: Annotated[str, typer.Argument(help="run folder, or one of its ch
 def tensorboard(runs: RunFolders) -> None:
     """Write event files for TensorBoard into run folders: what metrics.jsonl holds at present."""
     from fedmpi.commands import tensorboard
-    with clear_errors():
+    with print_errors():
         print(printable(tensorboard.write_events([Path(run) for run in runs])))
 
 
@@ -259,7 +259,7 @@ def tensorboard(runs: RunFolders) -> None:
 def wandb(runs: RunFolders) -> None:
     """Write offline runs of Weights & Biases into run folders; `wandb sync` sends them."""
     from fedmpi.commands import wandb
-    with clear_errors():
+    with print_errors():
         print(printable(wandb.write_offline_runs([Path(run) for run in runs])))
 
 
@@ -268,7 +268,7 @@ def mlflow(runs: RunFolders, to: Annotated[str, typer.Option(
         help="folder, or address of a tracking server")] = "mlruns") -> None:
     """Add the rounds of runs to a store of MLflow that it does not have yet."""
     from fedmpi.commands import mlflow
-    with clear_errors():
+    with print_errors():
         print(printable(mlflow.write_to_store([Path(run) for run in runs], to)))
 
 

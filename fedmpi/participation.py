@@ -62,7 +62,8 @@ class Availability:
             raise ValueError(f"repeat = {self.repeat}: give whole rounds, or set unit to seconds")
 
 
-def refuse_participation(stragglers: Stragglers | None, availability: Availability | None, edge: bool) -> list[str]:
+def list_participation_problems(stragglers: Stragglers | None, availability: Availability | None, edge: bool
+                                ) -> list[str]:
     """Return what is wrong with settings that need each other.
 
     Args:

@@ -57,7 +57,7 @@ def prepare_run(parts: Parts, decision: Decision, progress: Progress, stop: Call
     run = Run(parts.config, parts.method, hooks, parts.pool, federation, progress, state, parts.up, stop, pace,
               deadline, storage, books, checkpoints, on_round)
     announce_run(run, parts, decision)
-    folder.start_again()
+    folder.remove_result()
     folder.store_config(to_plain(parts.config))
     if decision.snapshot and decision.resume:
         run.checkpoints.restore(decision.resume.resolve(), decision.snapshot)

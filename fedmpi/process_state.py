@@ -33,7 +33,7 @@ def handled_signals() -> Iterator[StopFlag]:
 
 
 @contextmanager
-def restored_torch() -> Iterator[None]:
+def restore_torch() -> Iterator[None]:
     """Put back what a run changes in PyTorch: threads, precision, the order of sums on a GPU, random generators."""
     import torch
 

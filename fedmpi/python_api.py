@@ -23,7 +23,7 @@ from fedmpi.comm.transport import Solo, Transport
 from fedmpi.context import RankContext, RoundCallback
 from fedmpi.errors import BadInput, FedmpiError, GivenUp
 from fedmpi.json_values import JsonObject
-from fedmpi.process_state import handled_signals, restored_signals, restored_torch
+from fedmpi.process_state import handled_signals, restore_torch, restored_signals
 from fedmpi.result import Result, require_pandas
 from fedmpi.session import RunRequest, conduct, decide_and_tell, explain_failure, serve_as_worker, share_text
 
@@ -75,7 +75,7 @@ def run(config: str | os.PathLike[str] | Mapping[str, object], /, *, out: str | 
                          None if out is None else os.fspath(out), None if resume is None else os.fspath(resume),
                          time_limit, accept_changed_code=accept_changed_code)
     world = join_world()
-    with handled_signals() as stop, restored_torch():
+    with handled_signals() as stop, restore_torch():
         context, raised = RankContext(stop, stop.waits), None
         try:
             end: JsonObject = {}
@@ -157,7 +157,7 @@ def plan(config: str | os.PathLike[str] | Mapping[str, object], /, *, ranks: int
         overrides: as for `run`
         ranks: ranks to plan for, the server among them"""
     from fedmpi.commands.plan import make_plan
-    with restored_torch():
+    with restore_torch():
         return make_plan(config if isinstance(config, Mapping) else os.fspath(config), overrides, ranks)
 
 

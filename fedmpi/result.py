@@ -123,8 +123,8 @@ class Result:
         Raises:
             BadInput: if there is no such model, or no checkpoint."""
         from fedmpi.commands.export import load_model
-        from fedmpi.process_state import restored_torch
-        with restored_torch():
+        from fedmpi.process_state import restore_torch
+        with restore_torch():
             found = load_model(self.folder, client, self.own_code)
             for said in found.warnings:
                 warnings.warn(said, stacklevel=2)

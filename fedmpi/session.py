@@ -218,7 +218,7 @@ def conduct(world: Transport, context: RankContext, decision: Decision, ends: De
         run = prepare_run(parts, decision, progress, context.stop, ends, on_round)
         context.has_begun = True
         finished = run.go()
-        code = conclude(run) if finished else describe_saved(run)
+        code = conclude(run) if finished else announce_saved(run)
         run.pool.call(Order.STOP, np.int64(code))
         return code
     except errors.CallbackError as error:
@@ -256,7 +256,7 @@ def conclude(run: Run) -> int:
     return errors.FINISHED
 
 
-def describe_saved(run: Run) -> int:
+def announce_saved(run: Run) -> int:
     """Say where a run that was stopped early is saved, and how it goes on."""
     run.progress.say(f"{run.stopped}: saved after round {run.state.round} of {run.config.rounds} in "
                      f"{run.books.folder.path}; start again with --out {run.books.folder.path} --resume auto")

@@ -99,12 +99,12 @@ def make_settings(cls: type[Settings], values: object, where: str) -> Settings:
         raise BadInput("\n".join(f"{what}{' or '.join(messages)}" for what, messages in found.items())) from None
     assert isinstance(built, cls)
     if problems := [f"{join_path(where, key)} = {shorten_value(values[key])}: {problem}" for key in values
-                    if (problem := exceeds_default(cls, key, getattr(built, key)))]:
+                    if (problem := describe_excess(cls, key, getattr(built, key)))]:
         raise BadInput("\n".join(problems))
     return built
 
 
-def exceeds_default(cls: type, name: str, value: object) -> str:
+def describe_excess(cls: type, name: str, value: object) -> str:
     """Return what is wrong with a number, or one of several, that exceeds its type's default limit; "" if none does.
 
     Settings that declare an upper limit are not looked at: pydantic has compared them with it."""

@@ -44,7 +44,7 @@ REGRESSION = Task("regression", "mse", "mae", "squared error", False)
 TASKS = {task.name: task for task in (CLASSIFICATION, REGRESSION)}
 
 
-def name_column_of(reached: Iterable[str]) -> str:
+def choose_heading(reached: Iterable[str]) -> str:
     """Return the heading of a column of texts that `Task.format` made."""
     return "accuracy" if all(text.endswith(("%", "-")) for text in reached) else "accuracy or error"
 

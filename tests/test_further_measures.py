@@ -67,7 +67,7 @@ def test_a_report_has_a_table_of_each(runs):
     value = fedmpi.load_result(runs[0]).values
     assert [cell.mean for cell in cells] == pytest.approx(
         [100 * value["auc_mean"], 100 * value["calibration_error_mean"], value["share_right_mean"]])
-    assert tables.find_unit("accuracy_variance") == 1e4 and tables.find_unit("auc_undefined") == 1
+    assert tables.find_factor("accuracy_variance") == 1e4 and tables.find_factor("auc_undefined") == 1
 
 
 def test_the_page_is_the_same_column_with_and_without_them(bench, runs):

@@ -182,10 +182,14 @@ def test_missing_data_are_refused_before_anything_waits(config, sbatch, tmp_path
     assert "the federation of data.name=tiny_imagenet seed=2 is not prepared yet" in done.stderr
 
 
-def test_an_untested_profile_says_so(config, sbatch):
+def test_an_untested_profile_says_so(config, sbatch, tmp_path):
     done = called(config, "--profile", "jsc-like")
     assert "profile jsc-like was not tested: written from what such sites document." in done.stderr
     assert "not tested" not in called(config, "--profile", "one-node").stderr
+    for tested, said in (("", "p.yaml was not tested: it does not say where\n"), ("tested: north cluster, May\n", "")):
+        (tmp_path / "p.yaml").write_text(f"description: ours\n{tested}")
+        stderr = called(config, "--profile", "p.yaml", "--dry-run").stderr
+        assert stderr.endswith(said) if said else "not tested" not in stderr
 
 
 @pytest.mark.parametrize("path, name", [("a&b.yaml", "a_b"), (".yaml", "_yaml"), ("é.yaml", "_"), ("x.y.yaml", "x_y")])

@@ -18,7 +18,7 @@ from fedmpi.config.schema import Config, find_name, load_config
 from fedmpi.data.federation import Federation, prepare_federation
 from fedmpi.json_values import JsonObject
 from fedmpi.method import Method, State, nbytes
-from fedmpi.server.round_cost import count_batches_per_pass
+from fedmpi.server.round_cost import count_batches_of_round
 from fedmpi.server_only import select_sent
 from fedmpi.text import GIB, MIB
 
@@ -156,7 +156,7 @@ def describe_hosting(case: Case, rank: int, hosts: np.ndarray, counted: Counting
 def count_expected_batches(case: Case, sizes: np.ndarray) -> int:
     """Return the expected batches of local training in a round, in all its epochs, of clients of these sizes."""
     share = np.mean(find_participant_range(case)) / case.federation.clients
-    return round(float(count_batches_per_pass(sizes, case.config.train).sum() * share))
+    return round(float(count_batches_of_round(sizes, case.config.train).sum() * share))
 
 
 def estimate_memory(case: Case, hosts: np.ndarray) -> int:

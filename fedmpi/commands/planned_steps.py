@@ -32,7 +32,7 @@ class Stage:
     steps: dict[str, float]
 
 
-class PlannedRun(Protocol):
+class PlanCase(Protocol):
     """What is planned: see commands/plan.py."""
     @property
     def config(self) -> Config: """Return the settings."""
@@ -48,14 +48,14 @@ class PlannedRun(Protocol):
     def up(self) -> State: """Return an Up."""
 
 
-def find_participant_range(case: PlannedRun) -> tuple[int, int]:
+def find_participant_range(case: PlanCase) -> tuple[int, int]:
     """Return the smallest and the largest number of participants of a round."""
     share, clients = case.config.train.participation, case.federation.clients
     low, high = share if isinstance(share, tuple) else (share, share)
     return count_participants(low, clients), count_participants(high, clients)
 
 
-def plan_stages(case: PlannedRun) -> list[Stage]:
+def plan_stages(case: PlanCase) -> list[Stage]:
     """Return the stages of a planned run.
 
     Steps that depend on earlier rounds, such as the passes of FedALA's first time, are counted as in the first round.
@@ -70,7 +70,7 @@ def plan_stages(case: PlannedRun) -> list[Stage]:
                     for rounds, shared in method.stages(case.shared, case.config.rounds)]
 
 
-def compute_mean_steps(case: PlannedRun, shared: State, sizes: np.ndarray, when: int) -> dict[str, float]:
+def compute_mean_steps(case: PlanCase, shared: State, sizes: np.ndarray, when: int) -> dict[str, float]:
     """Return a client's steps by kind in a round, mean over clients of these sizes."""
     sample = make_blank_samples(case.federation.shape, case.federation.dtype)
     local = get_local_training(case.config, when)

@@ -12,7 +12,7 @@ from fedmpi.json_values import JsonObject
 from fedmpi.storage import run_status
 from fedmpi.storage.checkpoint import list_checkpoints
 from fedmpi.storage.lock import is_run_alive
-from fedmpi.task import name_column_of
+from fedmpi.task import choose_heading
 from fedmpi.text import format_columns, format_duration
 
 # The time of a round is the mean of so many rounds.
@@ -25,7 +25,7 @@ MOST_LEVELS = 6
 
 def show_status(found: list[JsonObject]) -> str:
     """Return a table of what `read_status` found, notes on single runs, and a line that counts the runs by state."""
-    measure = name_column_of(one["reached"] for one in found)
+    measure = choose_heading(one["reached"] for one in found)
     heads = ["run", "state", "round", measure, "a round", "left", "MiB", "last sign", "saved"]
     rows = [[one["run"], one["state"], f"{one['round']}/{one['rounds'] or '?'}", one["reached"],
              *(format_duration(one[key]) if one[key] is not None else "-"

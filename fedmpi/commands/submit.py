@@ -39,7 +39,8 @@ def submit_command(config: str, settings: list[str], array: list[str], options: 
     configs = load_runs(config, settings, array)
     job = build_job(config, settings, array, options, profile, configs=configs, **asked)
     if profile and (site := load_profile(profile)).untested:
-        print(f"profile {profile} was not tested: {site.tested.partition(';')[2].strip()}", file=sys.stderr)
+        why = site.tested.partition(";")[2].strip() or "it does not say where"
+        print(f"profile {profile} was not tested: {why}", file=sys.stderr)
     if dry_run:
         for why in list_unprepared(configs) if prepare else ():
             print(why, file=sys.stderr)

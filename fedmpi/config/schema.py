@@ -20,7 +20,7 @@ from fedmpi.errors import BadInput
 from fedmpi.faults import Attack, Faults
 from fedmpi.json_values import Json, JsonObject
 from fedmpi.own_code.failures import blame_own_code
-from fedmpi.participation import Availability, Stragglers, refuse_participation
+from fedmpi.participation import Availability, Stragglers, list_participation_problems
 from fedmpi.settings import (
     NO_SETTING,
     AtMost,
@@ -233,7 +233,7 @@ def resolve(values: JsonObject) -> Config:
     sections["data"] = dataclasses.replace(sections["data"], partition=chosen, source=source)
     config = dataclasses.replace(top, **sections)
     config.train.refuse_rounds(config.rounds)
-    if found := refuse_participation(config.stragglers, config.availability, config.edge is not None):
+    if found := list_participation_problems(config.stragglers, config.availability, config.edge is not None):
         raise BadInput("\n".join(found))
     return config
 

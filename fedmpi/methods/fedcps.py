@@ -17,7 +17,9 @@ An empty cluster keeps its theta_j and tau_j^2. Identities are final once all cl
 for `stable` rounds; from then on clients receive their own cluster's part alone.
 Newcomers. The paper says nothing of them. Ours choose a cluster as every client does, and train for a round from it,
 with the pull `lam`, because their sigma^2 is unknown.
-Defaults. The paper gives no lam. No default was chosen on data; jobs/strengths_fedcps.yaml is the grid for it."""
+Defaults. The paper gives no lam. On validation samples (Fashion-MNIST, 30 % few-shot clients, LeNet-5, 60 rounds, one
+seed: jobs/results/strengths_fedcps), lam = .01, .1, 1 gave 82.7, 81.8, 79.6 % with lam_max = 10, and lam_max = .1, 1,
+10 gave 82.4, 82.5, 81.8 % with lam = .1. The defaults stay, since one seed cannot tell the best of them apart."""
 from __future__ import annotations
 
 from dataclasses import dataclass, replace

@@ -128,7 +128,7 @@ def make_table(results: Results, measure: str, published: JsonObject) -> Table:
     for row in results.rows:
         for column in results.columns:
             found = [run.outcome.result for run in results.of(row, column)]
-            values = [find_unit(measure) * r[measure] for r in found if r and r.get(measure) is not None]
+            values = [find_factor(measure) * r[measure] for r in found if r and r.get(measure) is not None]
             # A finished run may lack the measure, since not every method has it.
             missing = len(found) - len(values) if values else found.count(None)
             clusters = [r["clusters_found"] for r in found if r and "clusters_found" in r]
@@ -149,7 +149,7 @@ def refuse_unknown_measure(measure: str, found: list[JsonObject]) -> None:
                        + (", and every table shows the steps" if measure.startswith("steps") else ""))
 
 
-def find_unit(measure: str) -> int:
+def find_factor(measure: str) -> int:
     """Return what a measure is multiplied by: shares are shown in percent, and variances of shares in percent squared.
     """
     if measure.startswith("accuracy_variance"):

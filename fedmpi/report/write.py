@@ -110,7 +110,7 @@ def describe_results(results: Results, table: tables.Table) -> str:
     reached = f"{rounds[0]}" if len(rounds) == 1 else f"{rounds[0]} to {rounds[-1]}"
     counts = sorted({len(cell.values) for cell in table.cells.values() if cell.values}) or [0]
     seeds = f"{counts[0]}" if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
-    percent = {100: "Percent: ", 10_000: "Percent squared: "}.get(tables.find_unit(table.measure), "")
+    percent = {100: "Percent: ", 10_000: "Percent squared: "}.get(tables.find_factor(table.measure), "")
     return (f"{percent}{table.measure.replace('_', ' ')}, "
             + (f"mean ± standard deviation over {seeds} seeds" if counts[-1] > 1 else "one seed")
             + f"; {reached} rounds.")

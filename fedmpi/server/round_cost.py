@@ -25,7 +25,7 @@ def count_printed_bytes(total: int, model: int, head: int) -> float:
     return round(models * round(model / MIB, 2) + heads * round(head / MIB, 2), 2)
 
 
-def count_batches_per_pass(sizes: np.ndarray, train: Train) -> np.ndarray:
+def count_batches_of_round(sizes: np.ndarray, train: Train) -> np.ndarray:
     """Return the batches of each client's local training in a round, (n,).
 
     Args:

@@ -154,7 +154,7 @@ class RunFolder:
         self.history.merge()
         self.replace("result.json", line_to_json(result, indent=1) + "\n")
 
-    def start_again(self) -> None:
+    def remove_result(self) -> None:
         """Remove the mark that the run is done."""
         path = self.path / "result.json"
         with report_failed_writes(path):

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from fedmpi.storage.run_status import Outcome
 from fedmpi.sweeps.job import Planned
-from fedmpi.task import name_column_of
+from fedmpi.task import choose_heading
 from fedmpi.text import format_duration, printable
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ class Board:
         counts = {state: sum(s == state for _, s, _ in states) for state in STATES_SHOWN_FIRST}
         table = Table(box=None, pad_edge=False, caption_justify="left",
                       caption=", ".join(f"{n} {state}" for state, n in counts.items() if n))
-        for head in ("run", "state", "round", name_column_of(found.reached for _, _, found in states), "left"):
+        for head in ("run", "state", "round", choose_heading(found.reached for _, _, found in states), "left"):
             table.add_column(head, justify="left" if head in ("run", "state") else "right", no_wrap=True)
         order = sorted(range(len(states)), key=lambda i: (STATES_SHOWN_FIRST.index(states[i][1]), i))
         for i in sorted(order[:max(1, height - AROUND)]):

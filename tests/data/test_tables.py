@@ -170,7 +170,8 @@ def test_pictures_come_in_blocks_of_which_one_may_hold_nothing_of_a_part(write, 
 
 def test_a_home_of_nobody_is_one_line(write):
     write({"a": [1, 2], "y": [0, 1]})
-    assert "there is no user of this name" in refusal(name="csv", file="mine.csv", label="y", test_file="~nobody9/x.csv")
+    assert "there is no user of this name" in refusal(
+        name="csv", file="mine.csv", label="y", test_file="~nobody9/x.csv")
 
 
 def test_lists_of_numbers_in_parquet_are_as_many_features(write):

@@ -187,7 +187,7 @@ def test_the_best_is_the_most_or_the_least(best, measures):
 
 
 def test_shares_are_in_percent_and_nothing_else_is():
-    assert [tables.find_unit(m) for m in ("accuracy_mean", "f1_std", "seconds", "ari", "loss")] == [100, 100, 1, 1, 1]
+    assert [tables.find_factor(m) for m in ("accuracy_mean", "f1_std", "seconds", "ari", "loss")] == [100, 100, 1, 1, 1]
 
 
 @pytest.mark.parametrize("pairs, tau", [

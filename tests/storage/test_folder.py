@@ -102,8 +102,8 @@ def test_the_mark_of_a_finished_run(folder):
     folder.finish({"accuracy": np.float64("nan"), "each": np.array([1., np.inf]), "rounds": np.int64(3)}, [])
     path = folder.path / "result.json"
     assert json.loads(path.read_text()) == {"accuracy": None, "each": [1., None], "rounds": 3}
-    folder.start_again()
-    folder.start_again()
+    folder.remove_result()
+    folder.remove_result()
     assert not path.exists()
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from fedmpi.engines import batchnorm
 from fedmpi.models.build import build_model
-from fedmpi.report.tables import find_unit, split_published
+from fedmpi.report.tables import find_factor, split_published
 from fedmpi.sweeps import job
 
 JOBS = sorted((Path(__file__).parents[2] / "jobs").glob("*.yaml"))
@@ -39,7 +39,7 @@ def test_published_numbers_are_what_their_measure_can_be(path):
             assert cells, row
             for cell in cells.values():
                 mean, spread = split_published(cell)
-                assert 0 < mean < (100 if find_unit(view.measure) == 100 else float("inf"))
+                assert 0 < mean < (100 if find_factor(view.measure) == 100 else float("inf"))
                 assert spread is None or 0 <= spread < mean
 
 

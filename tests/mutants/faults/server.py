@@ -113,7 +113,7 @@ FAULTS: list[tuple[str, str, str]] = [
      "(config.seed, t, PARTICIPANTS_STREAM)",
      "(config.seed, t % 256, PARTICIPANTS_STREAM)"),
     (PARTICIPATION + "choose_addressed", "not judge or", "not judge and"),
-    ("fedmpi.server.round_cost:count_batches_per_pass",
+    ("fedmpi.server.round_cost:count_batches_of_round",
      "-(-np.asarray(sizes) // train.batch)",
      "np.asarray(sizes) // train.batch"),
     (METRICS + "compute_worst_decile", "np.ceil", "np.floor"),
