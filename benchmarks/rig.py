@@ -6,7 +6,8 @@ import time
 import numpy as np
 
 from fedmpi.assembly import build_parts
-from fedmpi.comm.orders import UP, Order
+from fedmpi.comm.order_performer import OrderPerformer
+from fedmpi.comm.orders import UP
 from fedmpi.comm.rows import make_rows
 from fedmpi.config.schema import resolve
 from fedmpi.method import Participants
@@ -47,7 +48,7 @@ class Rig:
         self.who = Participants(ids, sizes[ids], t, 0, len(sizes))
         self.shared = self._served()
         seconds = time.perf_counter() - begin
-        pool.call(Order.STOP, np.int64(0))
+        pool.call(OrderPerformer.stop, np.int64(0))
         return seconds
 
     def step(self) -> None:
@@ -56,7 +57,7 @@ class Rig:
             self.parts.pool.serve()
             return
         self._served()
-        self.parts.pool.call(Order.STOP, np.int64(0))
+        self.parts.pool.call(OrderPerformer.stop, np.int64(0))
 
     def _served(self):
         return self.parts.method.server(self.shared, make_rows(self.parts.pool, UP, self.parts.up), self.who)
@@ -68,4 +69,4 @@ class Rig:
             pool.serve()
             return
         pool.judge(t, self.shared)
-        pool.call(Order.STOP, np.int64(0))
+        pool.call(OrderPerformer.stop, np.int64(0))

@@ -13,7 +13,7 @@ from fedmpi.assembly import Decision, Parts
 from fedmpi.clients.hooks import Hooks
 from fedmpi.clients.hosted import ON_GPU
 from fedmpi.clients.placement import Pace
-from fedmpi.comm.orders import Order
+from fedmpi.comm.order_performer import OrderPerformer
 from fedmpi.config.schema import to_plain
 from fedmpi.context import RoundCallback
 from fedmpi.engines import convolutions
@@ -82,13 +82,13 @@ def choose_engine(run: Run, snapshot: Snapshot | None) -> None:
     if snapshot:
         pool.hosted.engine_why = snapshot.books.get("engine_why", pool.hosted.engine_why)
         if snapshot.books["engine"] != pool.hosted.engine.name:
-            pool.call(Order.ENGINE, np.frombuffer(snapshot.books["engine"].encode(), np.uint8))
-    elif pool.call(Order.TIMES)[:, ON_GPU].any():
-        loop, vmap = pool.call(Order.PROBE, *pool.changed_fields(run.state.shared)).sum(0)
+            pool.call(OrderPerformer.use_engine, np.frombuffer(snapshot.books["engine"].encode(), np.uint8))
+    elif pool.call(OrderPerformer.gather_times)[:, ON_GPU].any():
+        loop, vmap = pool.call(OrderPerformer.time_engines, *pool.changed_fields(run.state.shared)).sum(0)
         name = "vmap" if vmap < loop else "loop"
         pool.hosted.engine_why = f"{loop:.3f} s for loop, {vmap:.3f} s for vmap on the first clients"
         run.progress.say(f"engine {name}: {pool.hosted.engine_why}")
-        pool.call(Order.ENGINE, np.frombuffer(name.encode(), np.uint8))
+        pool.call(OrderPerformer.use_engine, np.frombuffer(name.encode(), np.uint8))
 
 
 def choose_convolutions(run: Run, snapshot: Snapshot | None) -> None:
@@ -100,10 +100,10 @@ def choose_convolutions(run: Run, snapshot: Snapshot | None) -> None:
         return
     kept = snapshot.books.get("convolutions") if snapshot else None
     if kept is None:
-        grouped, unfolded = pool.call(Order.PROBE_LAYERS).sum(0)
+        grouped, unfolded = pool.call(OrderPerformer.time_convolutions).sum(0)
         kept = [name for name, a, b in zip(names, grouped, unfolded, strict=True) if b < a]
         run.progress.say(f"convolutions as products of patches: {', '.join(kept) or 'none'}")
-    pool.call(Order.LAYERS, np.array([name in kept for name in names]))
+    pool.call(OrderPerformer.use_convolutions, np.array([name in kept for name in names]))
 
 
 def depends_on_neighbours(run: Run) -> bool:

@@ -207,7 +207,7 @@ def conduct(world: Transport, context: RankContext, decision: Decision, ends: De
     Raises:
         CallbackError: if `on_round` raised; the other ranks are told that the run is over."""
     from fedmpi.assembly import assemble
-    from fedmpi.comm.orders import Order
+    from fedmpi.comm.order_performer import OrderPerformer
     from fedmpi.preparation import prepare_run
     from fedmpi.progress import Progress
     progress = Progress(decision.folder.log_path, quiet)
@@ -219,11 +219,11 @@ def conduct(world: Transport, context: RankContext, decision: Decision, ends: De
         context.has_begun = True
         finished = run.go()
         code = conclude(run) if finished else announce_saved(run)
-        run.pool.call(Order.STOP, np.int64(code))
+        run.pool.call(OrderPerformer.stop, np.int64(code))
         return code
     except errors.CallbackError as error:
         progress.note(f"the caller's on_round ended the run after round {run.state.round}: {error.__cause__!r}")
-        run.pool.call(Order.STOP, np.int64(errors.SAVED))
+        run.pool.call(OrderPerformer.stop, np.int64(errors.SAVED))
         raise
     # The user's own code may raise the last two.
     except (Exception, SystemExit, KeyboardInterrupt) as error:

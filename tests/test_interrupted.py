@@ -118,7 +118,7 @@ def test_a_rank_that_hangs_is_named_and_nothing_is_lost(bench, warm):
     assert done.returncode not in (0, 2, 75)
     (message,) = [line for line in done.stderr.splitlines() if "fedmpi:" in line]
     assert re.match(r"fedmpi: rank [12] of 3 on \S+ made no progress for 6 s \(comm.timeout\) and gave its last sign "
-                    r"of life \d+ s ago; last known: client 0, round 3, order TRAIN; rank 0 waits in round \d, order ",
+                    r"of life \d+ s ago; last known: client 0, round 3, order train; rank 0 waits in round \d, order ",
                     message)
     assert str(bench.saved("hung")[-1]) in done.stderr and gone(bench.jobs[-1])
     again = bench.run(1, "hung", *words, "--resume", "auto")

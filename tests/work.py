@@ -18,7 +18,7 @@ from torch.utils._pytree import tree_leaves
 
 import fedmpi
 from fedmpi.comm import exact
-from fedmpi.comm.orders import Order
+from fedmpi.comm.order_performer import OrderPerformer
 from fedmpi.comm.transport import Solo
 from fedmpi.engines.loop import Loop
 from fedmpi.engines.vmap import Vmap
@@ -134,9 +134,9 @@ def cases() -> dict:
         "judged: 1 client": lambda: lab.group.evaluator.measure_now(lab.shared.w, *lab.group.evaluator.samples(2)),
         "judged: 8 clients": lambda: lab.pool.judge(1, lab.shared),
         "trained: 8 clients": lambda: lab.train(0, judge=True),
-        "order: touched": order(lab, Order.TOUCHED),
-        "order: a sum": order(lab, Order.SUM, small, np.full(8, .125)),
-        "order: 8 rows": order(lab, Order.GATHER, large)}
+        "order: touched": order(lab, OrderPerformer.gather_touched),
+        "order: a sum": order(lab, OrderPerformer.sum_rows, small, np.full(8, .125)),
+        "order: 8 rows": order(lab, OrderPerformer.gather_rows, large)}
 
 
 @contextmanager

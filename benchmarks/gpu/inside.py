@@ -16,7 +16,8 @@ import torch
 from fedmpi.assembly import build_parts
 from fedmpi.clients.hooks import Hooks
 from fedmpi.clients.state_store import compute_digest, copy_to_numpy
-from fedmpi.comm.orders import UP, Order
+from fedmpi.comm.order_performer import OrderPerformer
+from fedmpi.comm.orders import UP
 from fedmpi.comm.rows import make_rows
 from fedmpi.comm.transport import Solo
 from fedmpi.config.schema import resolve
@@ -100,7 +101,7 @@ class Lab:
     def digest(self) -> str:
         """Return the digest of the final state that a run's result holds."""
         total = hashlib.sha256(compute_digest(self.shared))
-        total.update(np.ascontiguousarray(self.pool.call(Order.DIGEST)).data)
+        total.update(np.ascontiguousarray(self.pool.call(OrderPerformer.gather_digests)).data)
         return total.hexdigest()
 
     @property

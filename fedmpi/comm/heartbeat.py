@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fedmpi.comm.orders import Order
+from fedmpi.comm.orders import ORDERS
 from fedmpi.context import RankContext
 from fedmpi.errors import FAILED
 
@@ -155,4 +155,4 @@ def describe_report(report: np.ndarray) -> str:
         return "ready for its first order"
     more = f" and {report[MORE]} more" if report[MORE] else ""
     client = [f"client {report[CLIENT]}" + more] if report[CLIENT] >= 0 else []
-    return ", ".join([*client, f"round {report[ROUND] + 1}", f"order {Order(int(report[ORDER])).name}"])
+    return ", ".join([*client, f"round {report[ROUND] + 1}", f"order {ORDERS[int(report[ORDER])].name}"])

@@ -1,4 +1,11 @@
-"""What every rank does for rank 0's orders: its part on the clients that it hosts, then one collective."""
+"""All orders of rank 0, with what every rank does for each: its part on the clients that it hosts, then one collective.
+
+Results are those that rank 0 receives. Arguments that several orders have:
+    ref: the rows, a RowRef as an array (orders.py).
+    when: the round.
+    ids: clients, ascending.
+    changed, *state: the server's state: which of its fields changed, (fields,) bool, and these fields.
+Legend: N clients, n rows or participants, d length of a row, k groups."""
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -11,7 +18,7 @@ from fedmpi.comm.frame import pack_frame, unpack_frame
 from fedmpi.comm.gpu_staging import stage_for_mpi
 from fedmpi.comm.hosted_interface import Hosted
 from fedmpi.comm.memory_use import measure_peak_memory
-from fedmpi.comm.orders import UP, Order, RowRef, performs
+from fedmpi.comm.orders import UP, RowRef, order
 from fedmpi.comm.robust import trim_mean_by
 from fedmpi.comm.transport import Transport
 
@@ -40,63 +47,75 @@ class OrderPerformer:
         # MiB that each rank held at most, on its host and on its GPU, (ranks, 2); known at rank 0
         self.peak_memory = np.zeros((world.size, 2))
 
-    @performs(Order.STOP)
+    @order()
     def stop(self, code: np.ndarray) -> None:
-        """Do nothing: workers leave their loop before, and rank 0 goes on by itself."""
+        """End the run with an exit code: workers leave their loop before, and rank 0 goes on by itself."""
 
-    @performs(Order.TRAIN, first_state=5)
+    @order(first_state=5)
     def train(self, when: np.ndarray, ids: np.ndarray, ranks: np.ndarray, judge: np.ndarray, changed: np.ndarray,
               *state: np.ndarray | Tensor) -> np.ndarray | None:
-        """Train the participants that this rank trains; return whose updates are bad."""
+        """Train participants.
+
+        Args:
+            ids, ranks: the participants, (n,), and the rank that trains each.
+            judge: whether clients are measured after this round.
+
+        Returns: 1 for a bad update, (n,); None if bad updates end the run."""
         self.ids, self.ranks = np.array(ids), np.array(ranks)
         self.hosted.receive_shared(changed, state)
         self.hosted.train(int(when), self.ids, self.ids[self.ranks == self.world.rank], bool(judge))
         return self.world.reduce(self.hosted.bad_updates(self.ids)) if self.hosted.skips_bad_updates else None
 
-    @performs(Order.DISMISS)
+    @order()
     def dismiss(self, bad: np.ndarray) -> None:
-        """Forget the participants whose updates are bad."""
+        """Leave out the updates of the participants that are `bad`, (n,) bool."""
         self.ids, self.ranks = self.ids[~bad], self.ranks[~bad]
 
-    @performs(Order.SUM)
-    def sum(self, ref: np.ndarray, weights: np.ndarray) -> np.ndarray | Tensor:
-        """Return the weighted sum of all rows."""
+    @order()
+    def sum_rows(self, ref: np.ndarray, weights: np.ndarray) -> np.ndarray | Tensor:
+        """Return the weighted sum of all rows, (d,), for weights (n,)."""
         rows = RowRef.from_array(ref)
         return self._reduce(self.hosted.sums.weighted_sum(rows, weights[self._is_here(rows)]))
 
-    @performs(Order.SUM_BY)
-    def sum_by(self, ref: np.ndarray, weights: np.ndarray, groups: np.ndarray, k: np.ndarray) -> np.ndarray | Tensor:
-        """Return the weighted sum of each group's rows."""
+    @order()
+    def sum_groups(self, ref: np.ndarray, weights: np.ndarray, groups: np.ndarray,
+                   k: np.ndarray) -> np.ndarray | Tensor:
+        """Return the weighted sum of each group's rows, (k, d), for weights and groups (n,)."""
         rows = RowRef.from_array(ref)
         here = self._is_here(rows)
         return self._reduce(self.hosted.sums.weighted_sum(rows, weights[here], groups[here], int(k)))
 
-    @performs(Order.GATHER)
-    def gather(self, ref: np.ndarray) -> np.ndarray | None:
-        """Return all rows."""
+    @order()
+    def gather_rows(self, ref: np.ndarray) -> np.ndarray | None:
+        """Return all rows, (n, d)."""
         rows = RowRef.from_array(ref)
         return self._gather_in_order(self.hosted.sums.rows(rows), self._ranks_of(rows))
 
-    @performs(Order.DISTANCES)
-    def distances(self, ref: np.ndarray, groups: np.ndarray, centres: np.ndarray) -> np.ndarray | None:
-        """Return the distance of each row from its group's centre."""
+    @order()
+    def measure_distances(self, ref: np.ndarray, groups: np.ndarray, centres: np.ndarray) -> np.ndarray | None:
+        """Return the distance of each row from its group's centre, (n,), for groups (n,) and centres (k, d)."""
         rows = RowRef.from_array(ref)
         here = self._is_here(rows)
         return self._gather_in_order(self.hosted.sums.distances(rows, groups[here], centres), self._ranks_of(rows))
 
-    @performs(Order.MIDDLE_BY)
-    def middle_by(self, ref: np.ndarray, groups: np.ndarray, cuts: np.ndarray) -> np.ndarray | None:
-        """Return the trimmed mean of each group's rows."""
+    @order()
+    def trim_groups(self, ref: np.ndarray, groups: np.ndarray, cuts: np.ndarray) -> np.ndarray | None:
+        """Return the trimmed mean of each group's rows, (k, d), for groups (n,) and cuts (k,): see robust.py."""
         rows = RowRef.from_array(ref)
 
         def columns(start: int, stop: int) -> np.ndarray:
             return self.hosted.sums.rows(rows.columns(start, stop))
         return trim_mean_by(self.world, columns, rows.width, self._ranks_of(rows), groups, cuts)
 
-    @performs(Order.MESSAGE)
+    @order()
     def send_message(self, slot: np.ndarray, ref: np.ndarray, ids: np.ndarray, coefficients: np.ndarray,
                      shape: np.ndarray) -> None:
-        """Send each client of `ids` its mix of rows as one field of its message."""
+        """Send each client of `ids` its mix of rows as one field of its message.
+
+        Args:
+            slot: the field.
+            coefficients: (ids, m, n), the weights of the m sums that a client receives.
+            shape: of what a client receives."""
         rows = RowRef.from_array(ref)
         here = self._is_here(rows)
         for client, block in zip(ids.tolist(), coefficients, strict=True):
@@ -107,9 +126,9 @@ class OrderPerformer:
             if home == self.world.rank:
                 self.hosted.add_message(int(slot), client, totals, scales, tuple(shape))
 
-    @performs(Order.DELIVER)
+    @order()
     def deliver(self, slot: np.ndarray, ids: np.ndarray, size: np.ndarray) -> None:
-        """Pass each client of `ids` its row, of so many bytes, in turn from rank 0 to the rank that hosts it."""
+        """Pass each client of `ids` its row, of `size` bytes, in turn from rank 0 to the rank that hosts it."""
         for position, (client, home) in enumerate(zip(ids.tolist(), self.homes[ids].tolist(), strict=True)):
             # Only rank 0 has rows to send.
             if self.outgoing is not None:
@@ -123,10 +142,10 @@ class OrderPerformer:
             if self.world.rank == home:
                 self.hosted.take_delivery(int(slot), client, row)
 
-    @performs(Order.JUDGE, first_state=2)
+    @order(first_state=2)
     def judge(self, when: np.ndarray, changed: np.ndarray,
               *state: np.ndarray | Tensor) -> tuple[np.ndarray, np.ndarray] | None:
-        """Return the measures of all clients, and the times of all ranks."""
+        """Return the measures of all clients, (N, 3 or 4, 1 + measures), and what `gather_times` returns."""
         self.hosted.receive_shared(changed, state)
         table = self.hosted.evaluator.measure_clients(int(when), len(self.homes))
         own = self._own_times()
@@ -138,23 +157,26 @@ class OrderPerformer:
             return None
         return both[:table.size].reshape(table.shape), self._note_stop(both[table.size:].reshape(times.shape))
 
-    @performs(Order.PORTIONS)
+    @order()
     def set_portions(self, ids: np.ndarray, portions: np.ndarray) -> None:
-        """Tell clients which part of their steps they make in the next round, wherever they train."""
+        """Tell clients which part of their steps they make in the next round, wherever they train.
+
+        Args:
+            portions: (ids, 2): a client makes the first number of every so many steps as the second says."""
         self.hosted.set_portions(ids, portions)
 
-    @performs(Order.LOSSES, first_state=3)
+    @order(first_state=3)
     def measure_losses(self, when: np.ndarray, ids: np.ndarray, changed: np.ndarray,
                        *state: np.ndarray | Tensor) -> np.ndarray | None:
-        """Return the mean loss of some clients on their training samples."""
+        """Return the mean loss of each client of `ids` on its training samples."""
         self.hosted.receive_shared(changed, state)
         homes = self.homes[ids]
         here = ids[homes == self.world.rank].tolist()
         return self._gather_in_order(self.hosted.evaluator.measure_training_losses(int(when), here), homes)
 
-    @performs(Order.TIMES)
-    def times(self) -> np.ndarray | None:
-        """Return the times of all ranks."""
+    @order()
+    def gather_times(self) -> np.ndarray | None:
+        """Return seconds by phase, and gradient steps, of each rank since the last time, (ranks, ...)."""
         every = self._gather_row(self._own_times())
         return None if every is None else self._note_stop(every)
 
@@ -172,31 +194,31 @@ class OrderPerformer:
         self.stop_requested = self.stop_requested or bool(every[:, -1].any())
         return every[:, :-3]
 
-    @performs(Order.DIGEST)
-    def digest(self) -> np.ndarray | None:
-        """Return the digest of each client's state."""
+    @order()
+    def gather_digests(self) -> np.ndarray | None:
+        """Return the sha256 of each client's state, (N, 32)."""
         return self._gather_in_order(self.hosted.digests(), self.homes)
 
-    @performs(Order.TOUCHED)
-    def find_touched(self) -> np.ndarray | None:
-        """Return which clients have a state of their own."""
+    @order()
+    def gather_touched(self) -> np.ndarray | None:
+        """Return which clients have a state of their own, (N,)."""
         return self._gather_in_order(self.hosted.find_touched(), self.homes)
 
-    @performs(Order.STATE)
-    def states(self, ids: np.ndarray) -> dict[str, np.ndarray | None]:
-        """Return the states of some clients by field."""
+    @order()
+    def gather_states(self, ids: np.ndarray) -> dict[str, np.ndarray | None]:
+        """Return the states of the clients of `ids`: rows by the name of the `Mine` field."""
         homes = self.homes[ids]
         fields = self.hosted.states(ids[homes == self.world.rank])
         return {name: self._gather_in_order(rows, homes) for name, rows in fields.items()}
 
-    @performs(Order.RESTORE)
+    @order()
     def restore(self, path: np.ndarray, ids: np.ndarray) -> None:
-        """Read the states of this rank's clients from a checkpoint that holds those of `ids`."""
+        """Read the states of this rank's clients from a checkpoint at `path`, in bytes, that holds those of `ids`."""
         self.hosted.restore_states(path.tobytes().decode(), ids)
 
-    @performs(Order.MOVE)
+    @order()
     def move(self, ids: np.ndarray, ranks: np.ndarray) -> None:
-        """Move clients, each with its state, to other ranks."""
+        """Move the clients of `ids`, each with its state, to these ranks, (ids,)."""
         rank, homes = self.world.rank, self.homes.copy()
         state = pack_frame([np.bool_(True), *(value.cpu().numpy() for value in self.hosted.store.first)])
         for client, new in zip(ids.tolist(), ranks.tolist(), strict=True):
@@ -212,25 +234,25 @@ class OrderPerformer:
         # Rank 0's clock is to show how long all ranks take.
         self.world.barrier()
 
-    @performs(Order.ENGINE)
+    @order()
     def use_engine(self, name: np.ndarray) -> None:
-        """Train with another engine from now on."""
+        """Train with the engine of this name, in bytes, from now on."""
         self.hosted.use_engine(name.tobytes().decode())
 
-    @performs(Order.PROBE, first_state=1)
+    @order(first_state=1)
     def time_engines(self, changed: np.ndarray, *state: np.ndarray | Tensor) -> np.ndarray | None:
-        """Return the seconds of both engines at each rank."""
+        """Return the seconds that both engines take for a few clients at each rank, (ranks, 2)."""
         self.hosted.receive_shared(changed, state)
         return self._gather_row(self.hosted.time_engines())
 
-    @performs(Order.PROBE_LAYERS)
+    @order()
     def time_convolutions(self) -> np.ndarray | None:
-        """Return the seconds of both ways of convolutions at each rank."""
+        """Return the seconds of both ways to compute each convolution at each rank, (ranks, 2, layers)."""
         return self._gather_row(self.hosted.time_convolutions())
 
-    @performs(Order.LAYERS)
+    @order()
     def use_convolutions(self, unfolded: np.ndarray) -> None:
-        """Compute convolutions in these ways from now on."""
+        """Compute the convolutions that are `unfolded`, (layers,) bool, as products of patches from now on."""
         self.hosted.use_convolutions(unfolded)
 
     def _ranks_of(self, rows: RowRef) -> np.ndarray:

@@ -13,7 +13,7 @@ from fedmpi.comm.frame import pack_frame, unpack_frame
 from fedmpi.comm.gpu_staging import allocate_bytes
 from fedmpi.comm.hosted_interface import Hosted
 from fedmpi.comm.order_performer import OrderPerformer
-from fedmpi.comm.orders import HANDLERS, UP, Order
+from fedmpi.comm.orders import ORDERS, UP, Order
 from fedmpi.comm.robust import RobustMean
 from fedmpi.comm.transport import Transport
 from fedmpi.server_only import select_sent
@@ -21,7 +21,7 @@ from fedmpi.torch_compat import count_changes
 
 # Orders up to this size, with the 16 bytes of their number and length, need no second broadcast.
 HEADER_BYTES = 8192
-# Any: each order has a result of its own, which Order describes.
+# Any: each order has a result of its own, which OrderPerformer describes.
 OrderResult: TypeAlias = Any
 
 
@@ -79,15 +79,15 @@ class RankPool:
             shared: the server's state.
             ranks: the rank that trains each of them, (n,); default: its home."""
         ranks = self.homes[ids] if ranks is None else ranks
-        bad = self.call(Order.TRAIN, np.int64(when), ids, ranks, np.bool_(judge), *self.changed_fields(shared))
+        bad = self.call(OrderPerformer.train, np.int64(when), ids, ranks, np.bool_(judge), *self.changed_fields(shared))
         if bad is None or not bad.any():
             return np.ones(len(ids), bool)
-        self.call(Order.DISMISS, bad > 0)
+        self.call(OrderPerformer.dismiss, bad > 0)
         return bad == 0
 
     def judge(self, when: int, shared: tuple[Tensor, ...]) -> tuple[np.ndarray, np.ndarray]:
         """Return the measures of all clients (see Evaluator.measure_clients), and the ranks' times."""
-        return self.call(Order.JUDGE, np.int64(when), *self.changed_fields(shared))
+        return self.call(OrderPerformer.judge, np.int64(when), *self.changed_fields(shared))
 
     def deliver(self, slot: int, ids: np.ndarray, rows: Tensor) -> None:
         """Send each client of `ids` its own row of what the server made, as one field of its message.
@@ -100,13 +100,13 @@ class RankPool:
             rows: (n, ...), on the CPU."""
         self.performer.outgoing = rows.detach().contiguous().numpy().reshape(len(ids), -1).view(np.uint8)
         self.delivered_bytes += self.performer.outgoing.nbytes
-        self.call(Order.DELIVER, np.int64(slot), ids, np.int64(self.performer.outgoing.shape[1]))
+        self.call(OrderPerformer.deliver, np.int64(slot), ids, np.int64(self.performer.outgoing.shape[1]))
         self.performer.outgoing = None
 
     def measure_losses(self, when: int, ids: np.ndarray, shared: tuple[Tensor, ...]) -> np.ndarray:
         """Return the mean loss of clients `ids` (n,), ascending, on their training samples before round `when`, (n,).
         """
-        losses: np.ndarray = self.call(Order.LOSSES, np.int64(when), ids, *self.changed_fields(shared))
+        losses: np.ndarray = self.call(OrderPerformer.measure_losses, np.int64(when), ids, *self.changed_fields(shared))
         return losses
 
     def changed_fields(self, shared: tuple[Tensor, ...]) -> list[np.ndarray]:
@@ -128,7 +128,7 @@ class RankPool:
         if self.world.size > 1:
             buffer, header = pack_frame(arrays), np.zeros(HEADER_BYTES, np.uint8)
             words, inside = header[:16].view(np.int64), header[16:16 + buffer.size]
-            words[:] = order, buffer.size
+            words[:] = order.number, buffer.size
             # A small order fits into its header.
             if inside.size == buffer.size:
                 inside[:] = buffer
@@ -139,20 +139,19 @@ class RankPool:
         return self._perform(order, [np.asarray(a) for a in arrays])
 
     def serve(self) -> int:
-        """Take orders from rank 0 until it says STOP (workers); return the exit code that comes with it."""
+        """Take orders from rank 0 until it says stop (workers); return the exit code that comes with it."""
         while True:
             header = np.empty(HEADER_BYTES, np.uint8)
             self.world.broadcast_header(header)
             number, size = header[:16].view(np.int64).tolist()
-            order, buffer = Order(number), header[16:16 + size]
-            first_state = HANDLERS[order].first_state
+            order, buffer = ORDERS[number], header[16:16 + size]
             if buffer.size < size:
-                direct = self.performer.gpu_direct and first_state is not None
+                direct = self.performer.gpu_direct and order.first_state is not None
                 buffer = self.world.broadcast(allocate_bytes(size, self.hosted.device, direct))
-            if order == Order.STOP:
+            if order is OrderPerformer.stop:
                 return int(unpack_frame(buffer)[0])
-            self._perform(order, unpack_frame(buffer, first_state))
+            self._perform(order, unpack_frame(buffer, order.first_state))
 
     def _perform(self, order: Order, arrays: Sequence[np.ndarray | Tensor]) -> OrderResult:
-        self.world.order = int(order)
-        return HANDLERS[order].perform(self.performer, *arrays)
+        self.world.order = order.number
+        return order.perform(self.performer, *arrays)

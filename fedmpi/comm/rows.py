@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 from fedmpi.comm import exact
-from fedmpi.comm.order_performer import TINY
-from fedmpi.comm.orders import UP, Order, RowRef
+from fedmpi.comm.order_performer import TINY, OrderPerformer
+from fedmpi.comm.orders import UP, RowRef
 from fedmpi.comm.robust import RobustMean
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ class Rows:
         weights = np.ones(len(self.ids)) if weight is None else self._finite(copy_to_array(weight))
         # Exact sums want weights of at most 1 in all.
         scale = max(np.abs(weights).sum(), TINY)
-        total = self.pool.call(Order.SUM, self.ref.to_array(), weights / scale)
+        total = self.pool.call(OrderPerformer.sum_rows, self.ref.to_array(), weights / scale)
         return self._read(total, scale)
 
     def mean_by(self, group: Numbers, k: int, old: Tensor, weight: Numbers | None = None) -> Tensor:
@@ -97,12 +97,12 @@ class Rows:
         if self.robust:
             return torch.where(filled, self._middle_by(self.robust, group, k), old)
         shares = weights / np.where(totals > 0, totals, 1)[group]
-        total = self.pool.call(Order.SUM_BY, self.ref.to_array(), shares, group, np.int64(k))
+        total = self.pool.call(OrderPerformer.sum_groups, self.ref.to_array(), shares, group, np.int64(k))
         return torch.where(filled, self._read(total), old)
 
     def gather(self) -> Tensor:
         """Return every row, (n, d): for heads, low-rank images and small vectors."""
-        return torch.from_numpy(self.pool.call(Order.GATHER, self.ref.to_array())).to(self.dtype)
+        return torch.from_numpy(self.pool.call(OrderPerformer.gather_rows, self.ref.to_array())).to(self.dtype)
 
     def combine(self, weights: Numbers) -> Tensor:
         """Return weights @ rows, (m, d), for weights (m, n): m weighted sums."""
@@ -132,7 +132,8 @@ class Rows:
         Args:
             group: the group of each row, (n,).
             centres: (k, d)."""
-        found = self.pool.call(Order.DISTANCES, self.ref.to_array(), copy_to_array(group, np.int64), centres.numpy())
+        groups = copy_to_array(group, np.int64)
+        found = self.pool.call(OrderPerformer.measure_distances, self.ref.to_array(), groups, centres.numpy())
         return torch.from_numpy(found)
 
     def mix(self, coefficients: Numbers) -> Mixed:
@@ -159,7 +160,7 @@ class Rows:
 
     def _middle_by(self, robust: RobustMean, group: np.ndarray, k: int) -> Tensor:
         cuts = [robust.values_left_out(n) for n in np.bincount(group, minlength=k)]
-        found = self.pool.call(Order.MIDDLE_BY, self.ref.to_array(), group, np.array(cuts))
+        found = self.pool.call(OrderPerformer.trim_groups, self.ref.to_array(), group, np.array(cuts))
         return torch.from_numpy(found).to(self.dtype)
 
     def _read(self, total: np.ndarray | Tensor, scale: float = 1.) -> Tensor:

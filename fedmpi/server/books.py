@@ -11,7 +11,8 @@ import numpy as np
 
 from fedmpi.clients.hooks import Hooks
 from fedmpi.clients.state_store import compute_run_digest
-from fedmpi.comm.orders import MINE, UP, Order
+from fedmpi.comm.order_performer import OrderPerformer
+from fedmpi.comm.orders import MINE, UP
 from fedmpi.comm.rank_pool import RankPool
 from fedmpi.comm.rows import make_rows
 from fedmpi.config.evaluation import NEW_CLIENTS_ENDING
@@ -188,7 +189,7 @@ class Books:
     def result(self) -> JsonObject:
         """Return the summary of the finished run, with the digest of its final state."""
         lines = list_evaluated(self.state.metrics)
-        digest = compute_run_digest(self.state.shared, self.pool.call(Order.DIGEST))
+        digest = compute_run_digest(self.state.shared, self.pool.call(OrderPerformer.gather_digests))
         names = self.federation.names.get("client_names")
         return {**lines[-1], "digest": digest, "rounds": self.state.round, "method": self.method.title,
                 "ended": "stop" if self.describe_early_end() else "rounds", **selection.list_series(self.config, lines),

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from fedmpi.clients.state_store import copy_to_numpy
-from fedmpi.comm.orders import Order
+from fedmpi.comm.order_performer import OrderPerformer
 from fedmpi.comm.rank_pool import RankPool
 from fedmpi.config.schema import Config, to_plain
 from fedmpi.data.federation import Federation
@@ -65,7 +65,7 @@ class CheckpointWriter:
                 done in a thread until `collect` waits for it. Everything that it writes is a copy."""
         begin, state = time.perf_counter(), self.state
         self.last_begun, self.last_round = begin, state.round
-        ids = np.flatnonzero(self.pool.call(Order.TOUCHED)).astype(np.int64)
+        ids = np.flatnonzero(self.pool.call(OrderPerformer.gather_touched)).astype(np.int64)
         shared = {name: copy_to_numpy(value).copy() for name, value in zip(state.fields, state.shared, strict=True)}
         books = {"seconds": state.seconds, "simulated_seconds": state.simulated_seconds, **self.facts,
                  "history": self.folder.history.chain,
@@ -110,7 +110,7 @@ class CheckpointWriter:
         per_client = max(1, nbytes(self.pool.hosted.store.first))
         at_once = max(1, CHECKPOINT_PIECE_BYTES // per_client)
         for start in range(0, len(ids), at_once):
-            yield self.pool.call(Order.STATE, ids[start:start + at_once])
+            yield self.pool.call(OrderPerformer.gather_states, ids[start:start + at_once])
 
     def restore(self, path: Path, snapshot: checkpoint.Snapshot) -> None:
         """Continue from a checkpoint; every rank reads its own clients' rows from the file."""
@@ -128,7 +128,7 @@ class CheckpointWriter:
         state.simulated_seconds = snapshot.books.get("simulated_seconds", 0.)
         state.groups.last = np.array(snapshot.books["clusters"], np.int64)
         state.groups.each = {name: np.array(v, float) for name, v in snapshot.books.get("each", {}).items()}
-        self.pool.call(Order.RESTORE, np.frombuffer(str(path).encode(), np.uint8), snapshot.ids)
+        self.pool.call(OrderPerformer.restore, np.frombuffer(str(path).encode(), np.uint8), snapshot.ids)
 
 
 def refuse_other_fields(path: Path, what: str, then: dict[str, tuple[int, ...]],

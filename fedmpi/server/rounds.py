@@ -11,7 +11,8 @@ from torch import Tensor
 
 from fedmpi.clients.hooks import Hooks
 from fedmpi.clients.placement import Pace
-from fedmpi.comm.orders import MINE, UP, Order
+from fedmpi.comm.order_performer import OrderPerformer
+from fedmpi.comm.orders import MINE, UP
 from fedmpi.comm.rank_pool import RankPool
 from fedmpi.comm.rows import make_rows
 from fedmpi.config.schema import Config
@@ -129,7 +130,7 @@ class Run:
                                                  lambda ids: self.pool.measure_losses(t, ids, state.shared))
         ids, portions = attending.portions
         if len(ids):
-            self.pool.call(Order.PORTIONS, ids, portions)
+            self.pool.call(OrderPerformer.set_portions, ids, portions)
         return attending
 
     def exchange(self, who: Participants, judge: bool) -> Participants:
@@ -155,7 +156,9 @@ class Run:
 
     def measure(self, judge: bool) -> tuple[np.ndarray | None, np.ndarray]:
         """Return the measures of all clients (None unless `judge`), and the ranks' times since the last call."""
-        return self.pool.judge(self.state.round, self.state.shared) if judge else (None, self.pool.call(Order.TIMES))
+        if judge:
+            return self.pool.judge(self.state.round, self.state.shared)
+        return None, self.pool.call(OrderPerformer.gather_times)
 
     def move_clients(self, left: int) -> int:
         """Move clients to other ranks if the ranks' work is uneven; return how many. It changes no result.
@@ -165,7 +168,7 @@ class Run:
         begin, moves = time.perf_counter(), self.pace.moves(left)
         if moves is None:
             return 0
-        self.pool.call(Order.MOVE, *moves)
+        self.pool.call(OrderPerformer.move, *moves)
         self.pace.moved(self.pool.homes, len(moves[0]), time.perf_counter() - begin)
         self.progress.note(f"{len(moves[0])} clients moved to ranks that are faster or have less to do")
         return len(moves[0])
@@ -221,5 +224,5 @@ def send_messages(pool: RankPool, hooks: Hooks, shared: State, who: Participants
                 refuse_non_finite_message(method, hooks.message_template._fields[slot], content, who)
                 pool.deliver(slot, who.ids, content)
             else:
-                pool.call(Order.MESSAGE, np.int64(slot), content.rows.ref.to_array(), who.ids, content.coefficients,
-                          np.array(content.shape, np.int64))
+                pool.call(OrderPerformer.send_message, np.int64(slot), content.rows.ref.to_array(), who.ids,
+                          content.coefficients, np.array(content.shape, np.int64))

@@ -13,7 +13,8 @@ from fedmpi.clients.hooks import Hooks
 from fedmpi.clients.hosted import HostedClients
 from fedmpi.clients.newcomers import list_newcomers
 from fedmpi.clients.state_store import compute_run_digest
-from fedmpi.comm.orders import UP, Order
+from fedmpi.comm.order_performer import OrderPerformer
+from fedmpi.comm.orders import UP
 from fedmpi.comm.rank_pool import RankPool
 from fedmpi.comm.robust import RobustMean
 from fedmpi.comm.rows import FieldHandles, make_rows
@@ -123,7 +124,7 @@ class Lab:
 
     def digest(self) -> str:
         """Return the digest that the result of a run would have."""
-        return compute_run_digest(self.shared, self.pool.call(Order.DIGEST))
+        return compute_run_digest(self.shared, self.pool.call(OrderPerformer.gather_digests))
 
     def state(self) -> dict[str, Tensor]:
         """Return everything that the run has learned, by name."""

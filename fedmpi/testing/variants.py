@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from fedmpi.clients.placement import assign_homes
-from fedmpi.comm.orders import Order
+from fedmpi.comm.order_performer import OrderPerformer
 from fedmpi.comm.transport import Transport
 from fedmpi.engines.batch_plan import LocalTraining
 from fedmpi.engines.engine import ClientGroup, Engine
@@ -126,9 +126,9 @@ def compute_hosted_digest(world: Transport, method: Method, federation: SmallFed
     for t in range(3):
         lab.round(t)
         for ids, ranks in MOVES[t:t + 1] if moves else ():
-            lab.pool.call(Order.MOVE, np.array(ids), np.array(ranks))
+            lab.pool.call(OrderPerformer.move, np.array(ids), np.array(ranks))
     digest = lab.digest()
-    lab.pool.call(Order.STOP, np.int64(0))
+    lab.pool.call(OrderPerformer.stop, np.int64(0))
     return digest
 
 

@@ -16,7 +16,7 @@ import torch
 from fedmpi.comm import mpi_world as worlds
 from fedmpi.comm import robust
 from fedmpi.comm.mpi_world import open_world
-from fedmpi.comm.orders import Order
+from fedmpi.comm.order_performer import OrderPerformer
 from fedmpi.comm.rank_pool import HEADER_BYTES, RankPool
 from fedmpi.comm.robust import RobustMean
 from fedmpi.data.federation import Samples
@@ -141,8 +141,8 @@ def lengths(world) -> dict:
         pool.serve()
     else:
         for n in LENGTHS:
-            pool.call(Order.ENGINE, text(n))
-        pool.call(Order.STOP, np.int64(0))
+            pool.call(OrderPerformer.use_engine, text(n))
+        pool.call(OrderPerformer.stop, np.int64(0))
     return {"orders": everywhere(world, np.array(pool.hosted.heard))}
 
 
@@ -155,9 +155,9 @@ def news(world) -> dict:
         pool.serve()
         return {}
     state = [torch.arange(HEADER_BYTES).float(), torch.tensor(3), torch.ones(2, HEADER_BYTES, dtype=torch.int64)]
-    whole = pool.call(Order.PROBE, *pool.changed_fields(state))
-    part = pool.call(Order.PROBE, *pool.changed_fields([state[0] + 1, *state[1:]]))
-    pool.call(Order.STOP, np.int64(0))
+    whole = pool.call(OrderPerformer.time_engines, *pool.changed_fields(state))
+    part = pool.call(OrderPerformer.time_engines, *pool.changed_fields([state[0] + 1, *state[1:]]))
+    pool.call(OrderPerformer.stop, np.int64(0))
     return {"news": whole, "less news": part}
 
 
@@ -215,7 +215,7 @@ def mixed(lab, ids, rows, coefficients) -> torch.Tensor:
     """Send a mix to each participant, let it send that back, and gather the answers."""
     noted = rows.mix(coefficients)
     slot, what = (0, lab.rows().told) if coefficients.ndim == 2 else (1, lab.rows().twice)
-    lab.pool.call(Order.MESSAGE, np.int64(slot), noted.rows.ref.to_array(), ids, noted.coefficients,
+    lab.pool.call(OrderPerformer.send_message, np.int64(slot), noted.rows.ref.to_array(), ids, noted.coefficients,
                   np.array(noted.shape))
     lab.train(0, Participants(ids, weights(ids), 0, 0))
     return what.gather()
@@ -237,7 +237,7 @@ def rows(world, hostings) -> dict:
             continue
         for name, ids in WHO.items():
             out |= {f"{reduce}/{how}/{name}/{verb}": value.numpy() for verb, value in verbs(lab, ids).items()}
-        lab.pool.call(Order.STOP, np.int64(0))
+        lab.pool.call(OrderPerformer.stop, np.int64(0))
     return out
 
 

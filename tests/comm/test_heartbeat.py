@@ -9,11 +9,12 @@ import pytest
 
 from fedmpi.comm import heartbeat
 from fedmpi.comm.heartbeat import NO_REPORT, Heartbeat, describe_report, find_late
-from fedmpi.comm.orders import Order
+from fedmpi.comm.order_performer import OrderPerformer
 from fedmpi.context import RankContext
 from tests.comm.together import Aborted, together
 
-IN, AT_WORK = np.array([7, 1, Order.SUM, 3, -1, 0]), np.array([7, 0, Order.TRAIN, 3, 5, 0])
+SUM, TRAIN, STOP = (order.number for order in (OrderPerformer.sum_rows, OrderPerformer.train, OrderPerformer.stop))
+IN, AT_WORK = np.array([7, 1, SUM, 3, -1, 0]), np.array([7, 0, TRAIN, 3, 5, 0])
 
 
 @pytest.mark.parametrize("silent, still, known, late", [
@@ -28,9 +29,9 @@ def test_who_is_missing(silent, still, known, late):
 
 
 @pytest.mark.parametrize("words, said", [
-    (AT_WORK, "client 5, round 4, order TRAIN"), (IN, "round 4, order SUM"),
-    ([7, 0, Order.TRAIN, 0, 5, 2], "client 5 and 2 more, round 1, order TRAIN"),
-    ([7, 0, Order.STOP, 0, 0, 1], "client 0 and 1 more, round 1, order STOP"),
+    (AT_WORK, "client 5, round 4, order train"), (IN, "round 4, order sum_rows"),
+    ([7, 0, TRAIN, 0, 5, 2], "client 5 and 2 more, round 1, order train"),
+    ([7, 0, STOP, 0, 0, 1], "client 0 and 1 more, round 1, order stop"),
     ([-1] * 6, "ready for its first order")])
 def test_what_a_rank_does(words, said):
     assert describe_report(np.array(words)) == said
@@ -170,16 +171,16 @@ def test_all_that_was_told_is_received_before_the_end():
     assert together(3, act) == [(True, False)] * 3
 
 
-@pytest.mark.parametrize("rank, inside, waits", [(0, True, "; rank 0 waits in round 3, order SUM"),
+@pytest.mark.parametrize("rank, inside, waits", [(0, True, "; rank 0 waits in round 3, order sum_rows"),
                                                  (0, False, "; rank 0 works"), (2, False, "; rank 2 works")])
 def test_what_is_said_of_a_rank_that_is_late(rank, inside, waits):
     found = lonely(rank, 4, timeout=2.5)
-    found.world.in_collective, found.world.order, found.context.round = inside, Order.SUM, 2
+    found.world.in_collective, found.world.order, found.context.round = inside, SUM, 2
     peer = found.peers[-1]
     found.silent[peer], found.last_report[peer] = 7.6, AT_WORK
     assert found.describe_late(peer) == (
         f"rank {peer} of 4 on n{peer} made no progress for 2.5 s (comm.timeout) and gave its last sign of life 8 s "
-        f"ago; last known: client 5, round 4, order TRAIN{waits}")
+        f"ago; last known: client 5, round 4, order train{waits}")
 
 
 @pytest.mark.parametrize("late, more", [(1, ""), (5, ""), (6, "\n... and 1 ranks more"), (9, "\n... and 4 ranks more")])

@@ -5,7 +5,8 @@ import numpy as np
 import pytest
 import torch
 
-from fedmpi.comm.orders import HANDLERS, MINE, Order
+from fedmpi.comm.order_performer import OrderPerformer
+from fedmpi.comm.orders import MINE, ORDERS
 from fedmpi.comm.rank_pool import HEADER_BYTES, RankPool
 from fedmpi.comm.transport import Solo
 from fedmpi.context import RankContext
@@ -92,30 +93,29 @@ def crews(act, skips=True) -> list:
             answer = pool.serve()
         else:
             answer = act(pool)
-            pool.call(Order.STOP, np.int64(75))
+            pool.call(OrderPerformer.stop, np.int64(75))
         return answer, pool.hosted.told, pool.ids.tolist(), pool.performer.ranks.tolist(), world.order
     return together(3, rank)
 
 
-def test_numbers_of_orders():
-    """The numbers must not change: they are sent between ranks and printed when a rank hangs."""
-    assert {order.name: int(order) for order in Order} == {
-        "STOP": 0, "TRAIN": 1, "SUM": 2, "SUM_BY": 3, "GATHER": 4, "JUDGE": 5, "DIGEST": 6, "TOUCHED": 7, "STATE": 8,
-        "RESTORE": 9, "TIMES": 10, "ENGINE": 11, "PROBE": 12, "MESSAGE": 13, "MOVE": 14, "DISMISS": 15, "MIDDLE_BY": 16,
-        "PROBE_LAYERS": 17, "LAYERS": 18, "DISTANCES": 19, "DELIVER": 20, "PORTIONS": 21, "LOSSES": 22}
-    assert HEADER_BYTES == 8192 and set(HANDLERS) == set(Order)
-    assert {int(order): found.first_state for order, found in HANDLERS.items() if found.first_state is not None} == {
-        1: 5, 5: 2, 22: 3, 12: 1}
+def test_every_rank_finds_an_order_by_its_number():
+    """The number travels; the state of these orders may go straight to a GPU."""
+    assert [order.number for order in ORDERS] == list(range(len(ORDERS))) and HEADER_BYTES == 8192
+    assert len({order.name for order in ORDERS}) == len(ORDERS)
+    assert all(getattr(OrderPerformer, order.name) is order for order in ORDERS)
+    assert {order.name: order.first_state for order in ORDERS if order.first_state is not None} == {
+        "train": 5, "judge": 2, "measure_losses": 3, "time_engines": 1}
 
 
 def test_participants_train_at_their_homes_and_those_with_bad_updates_are_left_out():
     ids, state = np.array([0, 2, 3, 5]), [torch.tensor([1., 2.]), torch.tensor(3)]
+    dismiss, stop = OrderPerformer.dismiss.number, OrderPerformer.stop.number
     (kept, *mine), *workers = crews(lambda pool: pool.train(6, ids, True, state).tolist())
     assert kept == [True, True, True, False]
     for rank, (told, left, ranks, order) in enumerate([mine, *(found[1:] for found in workers)]):
         assert told[0] == ("hear", [True, True], [[1, 2], 3])
         assert told[1] == ("train", 6, [0, 2, 3, 5], [[2], [0], [3, 5]][rank], True)
-        assert left == [0, 2, 3] and ranks == [1, 0, 2] and order == (Order.DISMISS if rank else Order.STOP)
+        assert left == [0, 2, 3] and ranks == [1, 0, 2] and order == (dismiss if rank else stop)
     assert [code for code, *_ in workers] == [75, 75]
 
 
@@ -135,7 +135,8 @@ def test_the_table_of_all_clients_and_the_times_of_all_ranks():
         pool.hosted.counter.begin(JUDGED)
         pool.hosted.counter.add("judging", 7)
         table, times = pool.judge(3, [])
-        return before, table.tolist(), times.tolist(), pool.stop_requested, pool.call(Order.TIMES).tolist()
+        again = pool.call(OrderPerformer.gather_times).tolist()
+        return before, table.tolist(), times.tolist(), pool.stop_requested, again
     (before, table, times, asked, again), *_ = crews(act)[0]
     assert table == [[[120., 120.]]] * 6 and again == [[.5, rank] + [0] * 18 for rank in range(3)]
     # Rank 0's steps are reported once.
@@ -145,16 +146,16 @@ def test_the_table_of_all_clients_and_the_times_of_all_ranks():
 
 def test_rows_come_in_the_order_of_clients():
     def act(pool):
-        everywhere = pool.call(Order.GATHER, np.array([MINE, 0, 0, 2]))
-        return everywhere.tolist(), pool.call(Order.TOUCHED).tolist()
+        everywhere = pool.call(OrderPerformer.gather_rows, np.array([MINE, 0, 0, 2]))
+        return everywhere.tolist(), pool.call(OrderPerformer.gather_touched).tolist()
     (rows, touched), *_ = crews(act)[0]
     assert rows == [[i, 100 + i] for i in range(6)] and touched == [True, False] * 3
 
 
 def test_words_reach_every_rank():
     def act(pool):
-        pool.call(Order.ENGINE, np.frombuffer("vmap é".encode(), np.uint8))
-        pool.call(Order.RESTORE, np.frombuffer(b"/a/b.h5", np.uint8), np.array([1, 4]))
+        pool.call(OrderPerformer.use_engine, np.frombuffer("vmap é".encode(), np.uint8))
+        pool.call(OrderPerformer.restore, np.frombuffer(b"/a/b.h5", np.uint8), np.array([1, 4]))
     assert all(told == [("use", "vmap é"), ("restore", "/a/b.h5", [1, 4])] for _, told, *_ in crews(act))
 
 
@@ -162,7 +163,7 @@ def test_words_reach_every_rank():
 def test_an_order_that_fits_into_its_header_needs_no_second_broadcast(nbytes, broadcasts):
     """The header takes 16 bytes, the frame of one array 40."""
     def act(pool):
-        pool.call(Order.ENGINE, np.full(nbytes, ord("x"), np.uint8))
+        pool.call(OrderPerformer.use_engine, np.full(nbytes, ord("x"), np.uint8))
         return pool.world.sent
     sent = crews(act)[0][0]
     assert (sent > 0) == broadcasts and sent == broadcasts * 2 * (40 + 8136 + 8)

@@ -11,7 +11,8 @@ import pytest
 import torch
 
 from fedmpi.comm import exact, rows
-from fedmpi.comm.orders import MINE, UP, Order, RowRef
+from fedmpi.comm.order_performer import OrderPerformer
+from fedmpi.comm.orders import MINE, UP, RowRef
 from fedmpi.comm.robust import RobustMean
 from fedmpi.comm.rows import Rows
 from tests.federations import Lab, method
@@ -33,11 +34,11 @@ class Held:
     def call(self, order, what, *arrays):
         self.asked.append((order, what.tolist(), *arrays))
         x = self.x[:, what[2]:what[3]]
-        if order == Order.GATHER:
+        if order == OrderPerformer.gather_rows:
             return x
-        if order == Order.SUM:
+        if order == OrderPerformer.sum_rows:
             return fixed(arrays[0] @ x)
-        if order == Order.SUM_BY:
+        if order == OrderPerformer.sum_groups:
             weights, groups, k = arrays
             return fixed(np.array([(weights * (groups == j)) @ x for j in range(int(k))]))
         groups, cuts = arrays
@@ -126,7 +127,7 @@ def test_means_of_groups_keep_the_old_value_of_those_without_weight():
     v = handle(x)
     found = v.mean_by(group, 4, old)
     expected = np.stack([x[[1, 3]].mean(0), old[1], x[[0, 2]].mean(0), x[4]])
-    assert np.allclose(found, expected, 1e-6) and v.pool.asked[0][0] == Order.SUM_BY
+    assert np.allclose(found, expected, 1e-6) and v.pool.asked[0][0] == OrderPerformer.sum_groups
     found = v.mean_by(torch.from_numpy(group), 4, old, w)
     expected = np.stack([x[[1, 3]].mean(0), old[1], (x[0] + 3 * x[2]) / 4, old[3]])
     assert np.allclose(found, expected, 1e-6)
@@ -141,7 +142,7 @@ def test_robust_means_leave_out_as_many_as_each_group_has(robust, trim, cuts):
     group = np.array([0, 0, 1, 0, 0])
     found = v.mean_by(group, 3, old, np.arange(5.))
     order, what, groups, asked = v.pool.asked[0]
-    assert order == Order.MIDDLE_BY and groups.tolist() == group.tolist() and asked.tolist() == cuts
+    assert order == OrderPerformer.trim_groups and groups.tolist() == group.tolist() and asked.tolist() == cuts
     assert found[:, 0].tolist() == [cuts[0], 100, 7] and found.dtype == torch.float32
     v.pool.asked.clear()
     assert v.mean(np.arange(5.)).shape == (6,)

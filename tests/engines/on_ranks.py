@@ -8,7 +8,7 @@ import numpy as np
 
 from fedmpi.clients.placement import assign_homes
 from fedmpi.comm.mpi_world import open_world
-from fedmpi.comm.orders import Order
+from fedmpi.comm.order_performer import OrderPerformer
 from fedmpi.config.schema import Train
 from fedmpi.engines.loop import Loop
 from fedmpi.engines.vmap import Vmap
@@ -30,7 +30,7 @@ def digest(world, engine) -> str | None:
     if world.rank:
         return lab.pool.serve()
     found = lab.go(2).digest()
-    lab.pool.call(Order.STOP, np.int64(0))
+    lab.pool.call(OrderPerformer.stop, np.int64(0))
     return found
 
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from fedmpi.clients.placement import assign_homes
 from fedmpi.comm.mpi_world import open_world
-from fedmpi.comm.orders import Order
+from fedmpi.comm.order_performer import OrderPerformer
 from fedmpi.engines.loop import Loop
 from fedmpi.engines.vmap import Vmap
 from tests.federations import Digits, Lab, method, mlp
@@ -30,7 +30,7 @@ def digest(world, name, model, federation, engine, how, server_hosts) -> str | N
     if world.rank:
         return lab.pool.serve()
     found = (moving(lab) if how == "shuffled" else lab.go()).digest()
-    lab.pool.call(Order.STOP, np.int64(0))
+    lab.pool.call(OrderPerformer.stop, np.int64(0))
     return found
 
 
@@ -40,7 +40,7 @@ def moving(lab):
     for t in range(3):
         lab.round(t)
         for ids, ranks in MOVED[t:t + 1]:
-            lab.pool.call(Order.MOVE, np.array(ids), np.array(ranks))
+            lab.pool.call(OrderPerformer.move, np.array(ids), np.array(ranks))
     return lab
 
 

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from fedmpi.comm.orders import Order
+from fedmpi.comm.order_performer import OrderPerformer
 from fedmpi.config.schema import resolve
 from fedmpi.method import Participants
 from fedmpi.server import checkpoint_writer, rounds
@@ -136,14 +136,15 @@ def test_clients_move_before_the_round_for_the_rounds_that_are_left(averaging, c
 
     def noting(order, *arrays):
         orders.append(order)
-        clock.now += .25 * (order == Order.MOVE)
+        clock.now += .25 * (order == OrderPerformer.move)
         return call(order, *arrays)
     run.pool.call, run.pool.world.barrier = noting, lambda: None
     assert run.go() and left == [3, 2, 1]
     assert [line["clients_moved"] for line in run.state.metrics] == [0, 3, 0]
     ((homes, clients, seconds),) = told
     assert homes is run.pool.homes and (clients, seconds) == (3, .25)
-    assert orders.count(Order.MOVE) == 1 and orders[orders.index(Order.MOVE) + 1] == Order.TRAIN
+    move = orders.index(OrderPerformer.move)
+    assert orders.count(OrderPerformer.move) == 1 and orders[move + 1] == OrderPerformer.train
     assert "3 clients moved to ranks that are faster or have less to do" in run.books.folder.log_path.read_text()
 
 
@@ -158,7 +159,7 @@ def test_bytes_and_seconds_are_counted_by_round_and_in_all(averaging, clock):
     world.sent, world.received, run.state.seconds = 1000, 500, 20.
     for t in (0, 1):
         run.run_round(t)
-    # Each of the orders TRAIN, SUM and JUDGE counts.
+    # Each of the orders train, sum_rows and judge counts.
     for line, seconds in zip(run.state.metrics, (24.5, 29.), strict=True):
         assert (line["bytes_sent_by_server"], line["bytes_received_by_server"], line["seconds"]) == (210, 9, seconds)
     assert run.state.round == 2 and run.state.seconds == 29.
@@ -177,7 +178,7 @@ def test_the_round_before_the_first_is_minus_one(averaging):
 def test_the_slowest_checkpoint_of_this_start_counts(averaging, clock):
     run, saves = averaging("rounds=2"), []
     call = run.pool.call
-    run.pool.call = lambda order, *arrays: (saves.append(order == Order.TOUCHED), setattr(
+    run.pool.call = lambda order, *arrays: (saves.append(order == OrderPerformer.gather_touched), setattr(
         clock, "now", clock.now + saves[-1] * (2 if sum(saves) == 1 else 1)), call(order, *arrays))[-1]
     run.checkpoints.save()
     begun = clock.now

@@ -88,7 +88,7 @@ def test_a_rank_that_hangs(desk, straight):
     desk.kill(job, rank=1, how=signal.SIGSTOP)
     said = restarted(desk, job)
     (message,) = [line for line in said.splitlines() if line.startswith("fedmpi: ")]
-    assert re.match(r"fedmpi: rank 1 of 2 on n\d made no progress for 15 s .* client 0, round 3, order TRAIN;", message)
+    assert re.match(r"fedmpi: rank 1 of 2 on n\d made no progress for 15 s .* client 0, round 3, order train;", message)
     assert "continuing after round 2" in said and desk.digest(job) == straight
 
 
