@@ -8,6 +8,7 @@ from sklearn.cluster import KMeans
 from sklearn.metrics import adjusted_rand_score
 from threadpoolctl import threadpool_limits
 
+from fedmpi.clustering import kmeans_and_linkage as module
 from fedmpi.clustering.kmeans_and_linkage import (
     Clusters,
     cluster_models,
@@ -47,6 +48,16 @@ def test_distance_is_to_the_mean_of_the_own_cluster():
                                  labels) == pytest.approx(compute_mean_distance(x, labels))
 
 
+def test_it_is_scikit_learns_from_random_starts_of_which_the_best_counts():
+    x = torch.rand(60, 3, generator=torch.Generator().manual_seed(1)).double()
+    state = int(np.random.SeedSequence((4, 2)).generate_state(1)[0])
+    for tries in (1, 9):
+        expected = KMeans(6, n_init=tries, random_state=state).fit(x.numpy())
+        assert kmeans(x, 6, None, (4, 2), tries=tries).labels.tolist() == expected.labels_.tolist()
+    one, best = (compute_mean_distance(x, kmeans(x, 6, None, (4, 2), tries=tries).labels) for tries in (1, 9))
+    assert best < one
+
+
 def test_a_warm_start_keeps_the_numbers_of_the_clusters():
     x, centres = blobs()
     for order in ([0, 1, 2], [2, 0, 1]):
@@ -76,6 +87,7 @@ def test_fewer_rows_than_clusters():
     assert sorted(first.labels) == [0, 1] and first.k == 3
     assert torch.equal(first.centres(x[:2], centres)[2], centres[2])
     later = kmeans(x[[2, 0]], 3, centres, (0,))
+    assert later.iterations == 0
     assert later.labels.tolist() == [2, 0] == find_nearest(x[[2, 0]].numpy(), centres.numpy()).tolist()
 
 
@@ -153,6 +165,22 @@ def test_fewer_models_than_centres_take_the_nearest_one_without_an_iteration():
     assert (found.labels.tolist(), found.iterations, found.distance) == ([1, 2], 0, 0)
 
 
+def test_as_many_models_as_centres_are_clustered():
+    """Two models are nearest to the first centre; k-means gives the second centre one of them."""
+    x, start = torch.tensor([[0., 0.], [4., 0.], [50., 50.]]), torch.tensor([[1., 0.], [9., 0.], [49., 50.]])
+    found = cluster_given(x, start)
+    assert found.labels.tolist() == kmeans(x, 3, start, (1,)).labels.tolist() == [0, 1, 2]
+    assert found.iterations > 0 and found.distance == pytest.approx(0, abs=1e-6)
+
+
+def test_models_start_at_random_where_all_centres_are_equal():
+    x = blobs(spread=5.)[0]
+    found = cluster_given(x, torch.ones(3, 40))
+    points = embed_rows((x - 1).double() @ (x - 1).double().T)
+    assert found.labels.tolist() == kmeans(points, 3, None, (1,)).labels.tolist()
+    assert found.distance == pytest.approx(compute_mean_distance(x, found.labels)) and found.iterations > 0
+
+
 def test_models_start_from_the_first_of_equal_centres():
     x = blobs(per=30, d=3, spread=5.)[0] + 30
     start = x[[40, 0, 0, 70]] + 2
@@ -183,6 +211,14 @@ def test_weights_draw_the_centres():
     x = torch.tensor([[0.], [4.], [7.], [10.]])
     plain, heavy = (lloyd(x, x[:2], w).labels.tolist() for w in (None, [1, 1, 1, 100]))
     assert (plain, heavy) == ([0, 1, 1, 1], [0, 0, 1, 1])
+
+
+def test_iterations_are_counted_and_limited(monkeypatch):
+    """The centres 0 and 4 become 0 and 7, and no row changes its cluster."""
+    x = torch.tensor([[0.], [4.], [7.], [10.]])
+    assert lloyd(x, x[:2]).iterations == 2
+    monkeypatch.setattr(module, "MAX_ITERATIONS", 1)
+    assert lloyd(x, x[:2]).iterations == 1
 
 
 @pytest.mark.parametrize("n, d", [(9, 500), (30, 4), (1, 5)])
@@ -218,8 +254,15 @@ def test_mini_batches_find_what_all_rows_show():
     assert warm.labels.tolist() == np.repeat([0, 1, 2], 200).tolist()
 
 
-def test_many_long_rows_are_clustered_in_single_precision(monkeypatch):
-    x, _ = blobs()
-    expected = kmeans(x, 3, x[::6], (1,)).labels.tolist()
-    monkeypatch.setattr("fedmpi.clustering.kmeans_and_linkage.LARGE_TABLE", 10)
-    assert kmeans(x, 3, x[::6], (1,)).labels.tolist() == expected
+@pytest.mark.filterwarnings("ignore:Number of distinct clusters")
+def test_tables_of_more_than_1_gib_are_clustered_in_single_precision(monkeypatch):
+    """In single precision these rows are equal."""
+    rows = (1 << 40) + torch.tensor([[0.], [1.], [10.], [11.]]).double()
+    assert 8 * module.LARGE_TABLE == 1 << 30
+    start = rows[[0, 2]]
+    for numbers in (module.LARGE_TABLE, len(rows)):
+        monkeypatch.setattr(module, "LARGE_TABLE", numbers)
+        assert kmeans(rows, 2, start, (0,)).labels.tolist() == [0, 0, 1, 1]
+    monkeypatch.setattr(module, "LARGE_TABLE", len(rows) - 1)
+    assert set(kmeans(rows, 2, start, (0,)).labels) == {0}
+    assert kmeans(rows - (1 << 40), 2, start - (1 << 40), (0,)).labels.tolist() == [0, 0, 1, 1]

@@ -28,6 +28,12 @@ def test_directions_in_which_nothing_varies_are_0(rows):
     assert not find_principal_weights(torch.ones(3, 3), 2).any()
 
 
+def test_a_direction_counts_if_the_rows_vary_in_it_by_more_than_rounding_errors():
+    for size, real in ((1e-6, True), (1e-7, False)):
+        rows = torch.tensor([[1., 0.], [-1., 0.], [0., size], [0., -size]]).double()
+        assert find_principal_weights(rows @ rows.T, 2)[1].any() == real
+
+
 def test_fewer_rows_than_components(rows):
     few, whole = rows[:4] @ rows[:4].T, find_principal_weights(rows[:4] @ rows[:4].T, 4)
     np.testing.assert_array_equal(find_principal_weights(few, 6), np.concatenate([whole, np.zeros((2, 4))]))

@@ -54,6 +54,14 @@ def test_classes_and_clients_have_the_names_that_the_data_give():
     assert [text.get_text() for text in table.get_xticklabels()] == federation.names["client_names"]
 
 
+@pytest.mark.parametrize("clients, named, degrees", [(8, True, 0), (9, True, 90), (9, False, 0)])
+def test_the_names_of_many_clients_stand_upright(clients, named, degrees):
+    federation = handmade(labels=np.ones((clients, 3, 2), int))
+    federation.names = {"client_names": [f"ward {i}" for i in range(clients)]} if named else {}
+    table = draw_distribution(federation).axes[1]
+    assert {label.get_rotation() for label in table.get_xticklabels()} == {degrees}
+
+
 def bars(axes) -> dict:
     """Return the lower and upper ends of the bars of each part, by its name and colour."""
     return {(p.get_label(), to_hex(p.get_facecolor())): (p.get_data().baseline.tolist(), p.get_data().values.tolist())

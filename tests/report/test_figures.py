@@ -137,6 +137,24 @@ def test_the_image_of_assignments_is_the_history(results):
     assert clusters.find_column_edges(np.array([0, 2])).tolist() == [-.5, .5, 2.5]
 
 
+def test_a_single_cluster_is_an_image_too():
+    history = {"round": np.array([1, 2]), "cluster": np.array([[-1, 0], [0, 0]])}
+    run = SimpleNamespace(history=history, federation=None, name="x")
+    image = clusters.draw_assignments(run).axes[0].collections[0].get_array()
+    assert image.filled(-1).tolist() == [[-1, 0], [0, 0]]
+    history["cluster"] = np.full((2, 2), -1)
+    assert clusters.draw_assignments(run) is None
+
+
+def test_dollars_in_names_are_no_formulas_and_those_of_axes_stay():
+    figure = style.make_figure()
+    axes = figure.axes[0] if figure.axes else figure.add_subplot()
+    axes.set(title="a $1 $2 bill", xlabel="rounds", yscale="log", ylim=(1, 1e9))
+    style.show_dollars(figure)
+    assert not axes.title.get_parse_math() and axes.xaxis.label.get_parse_math()
+    assert all(label.get_parse_math() for label in axes.get_yticklabels())
+
+
 def test_lam_of_planted_groups(results):
     labels = [line.get_label() for line in clients.draw_lam(results, "few-shot").axes[0].get_lines()]
     assert labels == ["FedCPS: all clients", "FedCPS: other", "FedCPS: few shot"]

@@ -148,6 +148,17 @@ def test_clients_move_before_the_round_for_the_rounds_that_are_left(averaging, c
     assert "3 clients moved to ranks that are faster or have less to do" in run.books.folder.log_path.read_text()
 
 
+def test_a_round_is_shown_with_the_seconds_that_it_took(averaging, clock):
+    run, shown = averaging("rounds=2"), []
+    perform = run.run_round
+
+    def slowly(t):
+        perform(t)
+        clock.now += 2 + t
+    run.run_round, run.books.show_round = slowly, shown.append
+    assert run.go() and shown == [2, 3]
+
+
 def test_bytes_and_seconds_are_counted_by_round_and_in_all(averaging, clock):
     run = averaging("rounds=2")
     world, perform = run.pool.world, run.pool._perform

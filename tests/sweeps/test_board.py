@@ -81,3 +81,14 @@ def test_elsewhere_it_prints_lines_and_no_table(capsys):
         board.say("[bold]a line[/]")
         board.show([], board.runs)
     assert capsys.readouterr().out == "[bold]a line[/]\n" and board.live is None and board.runs[0].asked == 0
+
+
+def test_on_a_terminal_lines_stay_above_the_table(monkeypatch, capsys):
+    with monkeypatch.context() as terminal:
+        terminal.setattr("sys.stdout.isatty", lambda: True)
+        board = Board([Run("a")])
+    with board:
+        board.say("[bold]a line[/]" + 200 * "-")
+        board.show([], board.runs)
+    out = capsys.readouterr().out
+    assert "[bold]a line[/]" + 200 * "-" in out and board.live is not None and board.runs[0].asked == 1

@@ -3,12 +3,15 @@ from __future__ import annotations
 
 import pytest
 
+from fedmpi.engines.loop import Loop
 from fedmpi.errors import BadInput, FedmpiError
 from fedmpi.methods.ditto import Ditto
 from fedmpi.methods.fedavg import FedAvg
-from fedmpi.testing import check_method
+from fedmpi.testing import check_method, variants
 from fedmpi.testing.contract import PROMISES
+from fedmpi.testing.lab import Lab
 from fedmpi.testing.report import make_subject
+from fedmpi.testing.thread_ranks import run_ranks
 from tests.testing.broken import BROKEN, Remembering, Unused
 
 BY_NAME = {promise.name: promise for promise in PROMISES}
@@ -28,6 +31,30 @@ def test_a_promise_that_is_not_kept_is_noticed(name):
     with pytest.raises((AssertionError, RuntimeError, FedmpiError)) as found:
         BY_NAME[name].check(make_subject(BROKEN[name], {}))
     assert str(found.value)
+
+
+@pytest.mark.parametrize("how, first, last", [
+    ("balanced", None, None), ("moving", None, {0: 1, 2: 2, 5: 2, 6: 2, 7: 0}),
+    ("the server too", [0, 0, 0, 1, 1, 1, 2, 2], None)])
+def test_the_ways_to_host_clients(how, first, last, monkeypatch):
+    homes = []
+
+    class Noting(Lab):
+        def open(self):
+            homes.append(self.pool.homes.tolist())
+            super().open()
+
+        def digest(self):
+            homes.append(self.pool.homes.tolist())
+            return super().digest()
+    monkeypatch.setattr(variants, "Lab", Noting)
+    subject = make_subject(FedAvg, {})
+    found = run_ranks(3, lambda world: variants.compute_hosted_digest(
+        world, subject.make(), subject.federation, Loop(), how))
+    before, after = homes
+    assert found == subject.straight("loop").digest() and before == (first or before)
+    assert (0 in before) == (how == "the server too") and set(before) >= {1, 2}
+    assert after == [(last or {}).get(client, home) for client, home in enumerate(before)]
 
 
 def test_the_report_says_what_was_found_and_what_to_do():
