@@ -98,7 +98,7 @@ def decide(config_path: str | Path | Mapping[str, object], overrides: Sequence[s
         path, warnings = find_resume_checkpoint(folder, resume)
         snapshot = checkpoint.read_checkpoint(path, check=resume != "auto") if path else None
         if snapshot:
-            checkpoint.check_same(snapshot, plain, federation.fingerprint)
+            checkpoint.refuse_other_run(snapshot, plain, federation.fingerprint)
             taking_part.refuse_files(snapshot.books.get("files", {}))
             warnings += checkpoint.warn_of_last_bits(snapshot, plain)
             if snapshot.round > config.rounds:

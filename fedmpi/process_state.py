@@ -20,14 +20,14 @@ def interrupt(number: int) -> None:
 
 
 @contextmanager
-def handled_signals() -> Iterator[StopFlag]:
+def handle_signals() -> Iterator[StopFlag]:
     """Yield the flag that signals raise during a run; a second Ctrl-C raises KeyboardInterrupt. Only the main thread of
     a process hears of signals: elsewhere the flag is never raised."""
     stop = StopFlag(interrupt)
     if threading.current_thread() is not threading.main_thread():
         yield stop
         return
-    with restored_signals(*SIGNALS):
+    with restore_signals(*SIGNALS):
         stop.install()
         yield stop
 
@@ -59,7 +59,7 @@ def restore_torch() -> Iterator[None]:
 
 
 @contextmanager
-def restored_signals(*numbers: int) -> Iterator[None]:
+def restore_signals(*numbers: int) -> Iterator[None]:
     """Put back the handlers of some signals."""
     before = {number: signal.getsignal(number) for number in numbers}
     try:

@@ -23,7 +23,7 @@ from fedmpi.comm.transport import Solo, Transport
 from fedmpi.context import RankContext, RoundCallback
 from fedmpi.errors import BadInput, FedmpiError, GivenUp
 from fedmpi.json_values import JsonObject
-from fedmpi.process_state import handled_signals, restore_torch, restored_signals
+from fedmpi.process_state import handle_signals, restore_signals, restore_torch
 from fedmpi.result import Result, require_pandas
 from fedmpi.session import RunRequest, conduct, decide_and_tell, explain_failure, serve_as_worker, share_text
 
@@ -75,7 +75,7 @@ def run(config: str | os.PathLike[str] | Mapping[str, object], /, *, out: str | 
                          None if out is None else os.fspath(out), None if resume is None else os.fspath(resume),
                          time_limit, accept_changed_code=accept_changed_code)
     world = join_world()
-    with handled_signals() as stop, restore_torch():
+    with handle_signals() as stop, restore_torch():
         context, raised = RankContext(stop, stop.waits), None
         try:
             end: JsonObject = {}
@@ -188,7 +188,7 @@ def sweep(job: str | os.PathLike[str], /, *, scale: str | None = None, out: str 
     runs = jobs.plan_job(path, scale, None if out is None else os.fspath(out))[1]
     runs = changed_code.mark_runs(runs, accept_changed_code)
     started = Sweep(runs, at_once, ranks)
-    with restored_signals(signal.SIGINT, signal.SIGTERM):
+    with restore_signals(signal.SIGINT, signal.SIGTERM):
         code = started.go()
     if code == errors.SAVED:
         raise GivenUp(f"the sweep of {path} was stopped; the same call continues it")

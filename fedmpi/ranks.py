@@ -117,7 +117,7 @@ def list_warnings(places: list[JsonObject]) -> list[str]:
     without = [rank for rank, them in enumerate(places) if them["hosts"] and not them["gpu"]]
     if sharing and without:
         found.append(f"ranks {format_spans(without)} train on the CPU while others have a GPU, and all wait for the "
-                     f"slowest; " "ask for a GPU for each (Slurm: --gpus-per-node), or start fewer ranks")
+                     "slowest; ask for a GPU for each (Slurm: --gpus-per-node), or start fewer ranks")
     return found
 
 

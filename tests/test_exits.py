@@ -13,7 +13,7 @@ from fedmpi.comm.transport import Solo
 from fedmpi.context import RankContext
 from fedmpi.errors import BadInput, FedmpiError, GivenUp, StorageError
 from fedmpi.methods.fedavg import FedAvg
-from fedmpi.process_state import restored_signals
+from fedmpi.process_state import restore_signals
 from fedmpi.session import StopFlag, explain_failure, run_command
 from tests.runs import run_alone
 
@@ -35,7 +35,7 @@ def stop(monkeypatch):
     monkeypatch.setattr(session, "time", now)
     monkeypatch.setattr(session.os, "_exit", leave)
     stop = StopFlag()
-    with restored_signals(*session.SIGNALS):
+    with restore_signals(*session.SIGNALS):
         stop.install()
         stop.now = now
         yield stop

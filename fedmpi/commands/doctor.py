@@ -176,7 +176,7 @@ def write_trial(folder: Path) -> tuple[Path | None, list[Check]]:
         pass
     except (OSError, ValueError) as error:
         return None, [Check("folder", shorten_path(folder),
-                            f"it cannot be looked at ({describe_reason(error)}); name another " "folder with --folder")]
+                            f"it cannot be looked at ({describe_reason(error)}); name another folder with --folder")]
     place = next(p for p in (folder, *folder.parents) if os.path.exists(p))
     name = f"{place}" + (f" (for {folder}, which does not exist yet)" if place != folder else "")
     try:
@@ -252,12 +252,16 @@ def check_data(world: Transport) -> Iterator[Check]:
 
 def is_present(name: str, root: Path) -> bool:
     """Say whether a data set lies below `root`, or needs no file there. Its files are not opened."""
-    if os.path.exists(root / f"{name}.npz"):
+    from fedmpi.data.sources import list_data_files
+    if name == "digits" or os.path.exists(root / f"{name}.npz"):
         return True
     try:
         archive = getattr(registry.find_class("datasets", name), "archive", None)
-    # A plug-in cannot be loaded: `fedmpi datasets` says why.
+        files = list_data_files(name, root)
+    # It wants data.file or is not there; or a plug-in cannot be loaded, and `fedmpi datasets` says why.
     except Exception:
         return False
-    return name == "digits" or archive is not None and os.path.exists(root / archive.partition("/")[0])
+    # Downloaded archives are not listed, since torchvision unpacks them.
+    return all(map(os.path.exists, files)) if files else bool(
+        archive and os.path.exists(root / archive.partition("/")[0]))
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from fedmpi.commands.tensorboard import find_start_time, list_scalars
 from fedmpi.errors import BadInput
 from fedmpi.extras import require_extra_of_command
+from fedmpi.json_values import flatten_settings
 from fedmpi.storage import run_status
 from fedmpi.storage.atomic import report_failed_writes
 
@@ -69,7 +70,7 @@ def add_rounds(client: MlflowClient, experiment: str, folder: Path) -> None:
         run = client.create_run(experiment, int(1000 * begin), {FOLDER_TAG: place, ROUND_TAG: "0"},
                                 folder.resolve().name).info.run_id
         last = 0
-        settings = run_status.flatten_settings(run_status.read_settings(folder)).items()
+        settings = flatten_settings(run_status.read_settings(folder)).items()
         parameters = [Param(name, str(value)[:MAX_VALUE]) for name, value in settings]
         for at in range(0, len(parameters), PARAMETERS_AT_ONCE):
             client.log_batch(run, params=parameters[at:at + PARAMETERS_AT_ONCE])

@@ -61,7 +61,7 @@ RUNS = {
     "quickstart": QUICKSTART}
 
 
-class Found(NamedTuple):
+class FinalValues(NamedTuple):
     """What a run ended with."""
     digest: str
     # mean test loss over the clients, nats
@@ -154,14 +154,14 @@ def make_workplace(world: Transport, folder: str, config: JsonObject) -> Iterato
         blind = [r for r, sees in enumerate(gather_objects(world, place.is_dir())) if not sees]
         if blind:
             raise BadInput(f"ranks {format_spans(blind)} do not see {place.parent}; name a folder that all nodes "
-                           f"share with " "--folder")
+                           "share with --folder")
         yield place
     finally:
         if world.rank == 0:
             shutil.rmtree(place, ignore_errors=True)
 
 
-def perform(world: Transport, place: Path, name: str, words: list[str]) -> Found:
+def perform(world: Transport, place: Path, name: str, words: list[str]) -> FinalValues:
     """Run with some settings; return what comes out at rank 0. Raises FedmpiError where a run fails."""
     config, out = str(place / "config.yaml"), str(place / name)
     # Nobody asked for what the runs print.
@@ -170,9 +170,9 @@ def perform(world: Transport, place: Path, name: str, words: list[str]) -> Found
     if code:
         raise FedmpiError(f"run {name} of the verification ended with {code}; what it said stands above")
     if world.rank:
-        return Found("", 0.)
+        return FinalValues("", 0.)
     result = json.loads((place / name / "result.json").read_text())
-    return Found(result["digest"][:DIGITS], result["loss"])
+    return FinalValues(result["digest"][:DIGITS], result["loss"])
 
 
 def read_published_hashes() -> list[JsonObject]:
@@ -186,7 +186,7 @@ def find_published(table: list[JsonObject], here: JsonObject) -> dict[str, str]:
     return next((row["hashes"] for row in table if row["environment"] == here), {})
 
 
-def judge_run(table: list[JsonObject], here: JsonObject, name: str, run: Found) -> str:
+def judge_run(table: list[JsonObject], here: JsonObject, name: str, run: FinalValues) -> str:
     """Say what is thought of a run: its hash is published for some environment, or its loss is, within rounding."""
     rows = [row for row in table if row["environment"]["fedmpi"] == here["fedmpi"] and name in row["hashes"]]
     if not rows:
@@ -204,7 +204,7 @@ def compute_relative_difference(wanted: float | None, value: float | None) -> fl
     return abs(value - wanted) / max(abs(wanted), 1e-12)
 
 
-def show_hashes(here: JsonObject, ended: dict[str, Found], found: dict[str, str]) -> str:
+def show_hashes(here: JsonObject, ended: dict[str, FinalValues], found: dict[str, str]) -> str:
     """Return the environment and the table of hashes as text."""
     lines = [[name, run.digest, found[name]] for name, run in ended.items()]
     return f"{format_pairs([*here.items()])}\n\n{format_columns(['run', 'hash', 'verdict'], lines)}\n"
@@ -229,7 +229,7 @@ def summarise_verdicts(found: dict[str, str], steady: bool, name: str, again: st
     return f"all {len(found)} hashes are known ones"
 
 
-def publish(here: JsonObject, ended: dict[str, Found], table: list[JsonObject], steady: bool) -> str:
+def publish(here: JsonObject, ended: dict[str, FinalValues], table: list[JsonObject], steady: bool) -> str:
     """Append a row to the table of a checkout, or return it as text to contribute if this is an installation."""
     if find_published(table, here):
         return "this environment is in the table already\n"

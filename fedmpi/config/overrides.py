@@ -11,7 +11,7 @@ from fedmpi.json_values import Json, JsonObject
 from fedmpi.settings import shorten_value
 
 # sections of the form {name: ..., setting: ...}, which may be given as a bare name
-WITH_NAMES = ("model", "method", "partition")
+NAMED_SECTIONS = ("model", "method", "partition")
 
 
 def apply_overrides(values: JsonObject, overrides: Sequence[str] | Mapping[str, object]) -> JsonObject:
@@ -32,11 +32,11 @@ def apply_overrides(values: JsonObject, overrides: Sequence[str] | Mapping[str, 
         section = values
         for name in parents:
             inner = section.get(name)
-            if isinstance(inner, str) and name in WITH_NAMES:
+            if isinstance(inner, str) and name in NAMED_SECTIONS:
                 inner = {"name": inner}
             section[name] = section = inner if isinstance(inner, dict) else {}
         old = section.get(last)
-        if isinstance(old, dict) and isinstance(new, str) and last in WITH_NAMES:
+        if isinstance(old, dict) and isinstance(new, str) and last in NAMED_SECTIONS:
             new = {**({} if old.get("name") not in (None, new) else old), "name": new}
         section[last] = new
     return values
@@ -58,7 +58,7 @@ def flatten_values(values: Mapping[str, object], prefix: str = "") -> Iterator[t
     for key, value in values.items():
         if not isinstance(key, str) or not all(key.split(".")):
             raise BadInput(f"{prefix}{shorten_value(key)} is not the name of a setting (for example train.lr)")
-        if isinstance(value, Mapping) and key.rpartition(".")[2] not in WITH_NAMES:
+        if isinstance(value, Mapping) and key.rpartition(".")[2] not in NAMED_SECTIONS:
             yield from flatten_values(value, f"{prefix}{key}.")
         else:
             yield f"{prefix}{key}", to_yaml_value(value)

@@ -18,7 +18,7 @@ from fedmpi.own_code.places import describe_definition
 NEW_CLIENTS_STREAM = 2
 
 
-class Dealt(NamedTuple):
+class Assignment(NamedTuple):
     """Which samples of the pool each client holds, and in which part.
 
     order: the indices of the samples, (n,), client by client; inside a client train, validation and test follow each
@@ -34,7 +34,7 @@ class Dealt(NamedTuple):
     client_names: list[str] | None = None
 
 
-def assign_samples(pool: Dataset, data: schema.Data, seed: int) -> Dealt:
+def assign_samples(pool: Dataset, data: schema.Data, seed: int) -> Assignment:
     """Divide the samples of the pool among the clients, and each client's samples into train, validation and test.
 
     Raises BadInput if the partition cannot divide this pool or gives an invalid division."""
@@ -54,9 +54,10 @@ def assign_samples(pool: Dataset, data: schema.Data, seed: int) -> Dealt:
         counts = np.array([split_samples(len(part), data.split) for part in parts])
     new = draw_new_clients(data, seed)
     order = np.concatenate([np.setdiff1d(np.arange(len(parts)), new), new])
-    return Dealt(np.concatenate([shuffled[i] for i in order]), counts[order], None if groups is None else groups[order],
-                 list(getattr(data.partition, "group_names", ())) or None, new.tolist(),
-                 [names[i] for i in order] if names else None)
+    return Assignment(np.concatenate([shuffled[i] for i in order]), counts[order],
+                      None if groups is None else groups[order],
+                      list(getattr(data.partition, "group_names", ())) or None, new.tolist(),
+                      [names[i] for i in order] if names else None)
 
 
 def refuse_no_tests(pool: Dataset, data: schema.Data) -> None:

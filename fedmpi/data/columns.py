@@ -101,7 +101,7 @@ class Columns:
         return [expand_user(name, "data") for name in (*files, self.tokenizer) if name]
 
 
-class Gathered:
+class PartRows:
     """The rows of the training or of the test part, block by block."""
 
     def __init__(self) -> None:
@@ -125,7 +125,7 @@ class Gatherer:
         class_names: the names of the classes in their order, if the file gives them."""
 
     def __init__(self, settings: Columns, task: str, class_names: list[str] | None = None) -> None:
-        self.settings, self.parts = settings, {"train": Gathered(), "test": Gathered()}
+        self.settings, self.parts = settings, {"train": PartRows(), "test": PartRows()}
         self.names = {name: Names() for name in filter(None, [settings.client, *settings.categories])}
         self.targets = task == "regression"
         if not self.targets:
@@ -146,7 +146,7 @@ class Gatherer:
         for name, names in known.items():
             self.add_rows(block, self.parts[name], np.isin(said, names))
 
-    def add_rows(self, block: TableBlock, into: Gathered, rows: slice | np.ndarray) -> None:
+    def add_rows(self, block: TableBlock, into: PartRows, rows: slice | np.ndarray) -> None:
         """Add some rows of a block to a part. Raises BadInput for missing values and what is no number."""
         settings = self.settings
         for name, names in self.names.items():
@@ -213,7 +213,7 @@ class Gatherer:
         names, place = self.names[column].sort()
         return names, [place[part.join(column)] for part in self.parts.values()]
 
-    def join_features(self, part: Gathered) -> np.ndarray:
+    def join_features(self, part: PartRows) -> np.ndarray:
         """Return the features of a part, float32 (n, d) or uint8 pictures, categories behind the columns of numbers."""
         shown = self.parts["train"].features[0]
         x = np.concatenate(part.features) if part.features else np.empty((0, *shown.shape[1:]), shown.dtype)

@@ -33,7 +33,7 @@ from fedmpi import registry
 from fedmpi.config import schema
 from fedmpi.data import sources
 from fedmpi.data.abandoned import read_machine_code, remove_abandoned
-from fedmpi.data.assignment import Dealt, assign_samples
+from fedmpi.data.assignment import Assignment, assign_samples
 from fedmpi.data.first_format import FirstFormat, compute_fingerprint
 from fedmpi.data.samples import (
     TARGET_BINS,
@@ -230,7 +230,7 @@ def is_sound(path: Path, key: str, check: bool) -> bool:
     return found.key == key
 
 
-def write_federation(path: Path, key: str, settings: JsonObject, pool: Dataset, dealt: Dealt) -> None:
+def write_federation(path: Path, key: str, settings: JsonObject, pool: Dataset, dealt: Assignment) -> None:
     """Write the file under another name and rename it, so that other jobs see a whole federation or none.
 
     Raises BadInput if it cannot be written, or reads back differently."""
@@ -241,7 +241,7 @@ def write_federation(path: Path, key: str, settings: JsonObject, pool: Dataset, 
         written.file.check_rows("x", written.edges, READ_BACK_BYTES)
 
 
-def write_samples(path: Path, key: str, settings: JsonObject, pool: Dataset, dealt: Dealt) -> None:
+def write_samples(path: Path, key: str, settings: JsonObject, pool: Dataset, dealt: Assignment) -> None:
     """Write a federation client by client, since a sorted copy of a large pool may not fit into memory."""
     order, counts, groups, group_names, new_clients, client_names = dealt
     names = {**(pool.about or {}), "client_names": client_names} if pool.about or client_names else {}

@@ -50,7 +50,7 @@ class Arrays:
         return check_samples(read_npz(path := expand_user(file, "data.file")), f"data.file = {path}")
 
 
-class Named:
+class PublicDataset:
     """A public data set: ROOT/<name>.npz if it exists, otherwise what `fetch` finds or downloads."""
     # the name that data.name has for it
     name: ClassVar[str]
@@ -81,7 +81,7 @@ class Named:
                         f" put there {root / self.name}.npz ({self.arrays}) or {instead}")
 
 
-class Digits(Named):
+class Digits(PublicDataset):
     """1,797 handwritten digits, 8 x 8, as 64 features in [0, 1]; inside scikit-learn, no download."""
     title = name = "digits"
 
@@ -102,7 +102,7 @@ class Digits(Named):
         return Dataset(x, y, x[:0], y[:0])
 
 
-class Torchvision(Named):
+class Torchvision(PublicDataset):
     """A data set that torchvision's class `loader` reads and, when it is not under ROOT, downloads."""
     loader: ClassVar[str]
     # the downloaded file, below ROOT
@@ -145,7 +145,7 @@ class Cifar100(Torchvision):
     archive = "cifar-100-python.tar.gz"
 
 
-class TinyImageNet(Named):
+class TinyImageNet(PublicDataset):
     """110,000 photographs, 64 x 64 x 3, 200 classes: official training and validation part (Stanford CS231n)."""
     title, name = "Tiny-ImageNet", "tiny_imagenet"
 
@@ -161,7 +161,7 @@ class TinyImageNet(Named):
         return folders.read_folders(folder)
 
 
-class AgNews(Named):
+class AgNews(PublicDataset):
     """127,600 news in 4 classes, as 200 token ids each (Zhang et al., NIPS 2015).
 
     It reads the two official CSV files. Texts are title and description in basic English tokens: lower case, with
@@ -182,11 +182,11 @@ class AgNews(Named):
         return text.read_csv_files(train, test)
 
 
-class MedMnist(Named):
+class MedMnist(PublicDataset):
     """A data set that the package medmnist downloads to ROOT/<name>.npz, which read_npz reads."""
     # the name of its class in medmnist
     title: ClassVar[str]
-    arrays = f"as the package medmnist writes it, or {Named.arrays}"
+    arrays = f"as the package medmnist writes it, or {PublicDataset.arrays}"
 
     def files(self, root: Path) -> list[Path]:
         return [root / f"{self.name}.npz"]
@@ -271,12 +271,15 @@ def accepts(function: Callable[..., object], arguments: int) -> bool:
 
 def make_source_key(name: str, root: Path, file: str | None = None, source: Source | None = None) -> str:
     """Return a text that changes with the source: its name and the state of each file that it reads."""
+    return " ".join([name, *describe_file_states(list_data_files(name, root, file, source))])
+
+
+def list_data_files(name: str, root: Path, file: str | None = None, source: Source | None = None) -> list[Path]:
+    """List the files that a data set reads, as far as it names them. Raises BadInput if it cannot."""
     npz = expand_user(file, "data.file") if file else root / f"{name}.npz"
     source = make_source(name, file, source)
     with blame_own_code(f"data.name = {name}", always=is_third_party(source)):
         list_files = getattr(source, "files", None)
         if list_files and accepts(list_files, 2):
-            paths = list(map(Path, list_files(root, file)))
-        else:
-            paths = [npz] if npz.exists() or list_files is None else list(map(Path, list_files(root)))
-    return " ".join([name, *describe_file_states(paths)])
+            return list(map(Path, list_files(root, file)))
+        return [npz] if npz.exists() or list_files is None else list(map(Path, list_files(root)))

@@ -39,7 +39,7 @@ def encode_parts(parts: list[list[str]], settings: TokenSettings) -> tuple[list[
     The vocabulary is that of the first part. Raises BadInput if the package or the user's tokenizer is missing."""
     with require_extra("text", "data.text needs the package tokenizers"):
         import tokenizers  # noqa: F401
-    with one_thread():
+    with limit_to_one_thread():
         made = load_tokenizer(settings.tokenizer) if settings.tokenizer else train_tokenizer(
             parts[0], settings.vocabulary)
         # What is kept leaves room for texts of any length.
@@ -85,7 +85,7 @@ def encode_part(made: Tokenizer, texts: list[str], length: int) -> np.ndarray:
 
 
 @contextmanager
-def one_thread() -> Iterator[None]:
+def limit_to_one_thread() -> Iterator[None]:
     """Let the package use one thread, unless the user says otherwise: its threads would not survive a fork."""
     name = "TOKENIZERS_PARALLELISM"
     before = os.environ.get(name)

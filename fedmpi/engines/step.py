@@ -126,7 +126,7 @@ class Step:
         optimizer = options.optimizer
         self._adapts = optimizer.adapts_gradients
         self._total = TotalGradient(weights, views, options) if optimizer.needs_total else None
-        self._active: Active | None = None
+        self._active: ActiveClients | None = None
 
     def take(self, gradients: Sequence[Tensor], k: int | None = None) -> None:
         """Take one step.
@@ -176,7 +176,7 @@ class Step:
         """Return a part as one of c clients."""
         return part if self.weights.ndim == 2 else part[None]
 
-    def _first(self, k: int | None) -> Active:
+    def _first(self, k: int | None) -> ActiveClients:
         """Return the views of the first k clients, which many steps have in common."""
         weights, moving, velocity, speeds = self.weights, self._moving, self._velocity, self._speeds
         pulls = self.options.pull
@@ -186,7 +186,7 @@ class Step:
             pulls = [
                 PullTerm(centre[:k], strength[:k, None] if isinstance(strength, Tensor) else strength, block)
                 for centre, strength, block in pulls]
-        return Active(k, weights, moving, velocity, speeds,
+        return ActiveClients(k, weights, moving, velocity, speeds,
                       [self._active_pull(pull, weights, velocity) for pull in pulls],
                       [weights[part] for part in self.buffers])
 
@@ -211,7 +211,7 @@ class ActivePull(NamedTuple):
     block: slice | None
 
 
-class Active(NamedTuple):
+class ActiveClients(NamedTuple):
     """Views of the clients that move in a step."""
     k: int | None
     weights: Tensor
@@ -239,7 +239,7 @@ class TotalGradient:
         adaptive = options.optimizer.name != "sgd"
         self._moments = Moments(allocate_zero_rows(weights), allocate_zero_rows(weights)) if adaptive else None
 
-    def step(self, now: Active, gradients: Sequence[Tensor]) -> None:
+    def step(self, now: ActiveClients, gradients: Sequence[Tensor]) -> None:
         """Take one step of the clients that move, with the gradients of their batches."""
         options = self.options
         total, parts = self._total, self._parts

@@ -12,12 +12,12 @@ from fedmpi import registry
 from fedmpi.config import schema
 from fedmpi.config.evaluation import NEW_CLIENTS_ENDING
 from fedmpi.errors import BadInput
-from fedmpi.json_values import JsonObject
+from fedmpi.json_values import JsonObject, flatten_settings
 from fedmpi.storage import run_status
 from fedmpi.storage.history import read_history
 from fedmpi.storage.run_status import AT_BEST_VALIDATION, BEST_ON
-from fedmpi.storage.seal import Damaged
-from fedmpi.sweeps.job import Planned, SweepJob, list_views
+from fedmpi.storage.seal import DamagedFile
+from fedmpi.sweeps.job import PlannedRun, SweepJob, list_views
 from fedmpi.task import CLASSIFICATION, Task, find_task
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ METHOD = "method."
 
 
 @dataclass
-class Shown:
+class ReportRun:
     """One run of a report. Its files are read when they are asked for."""
     row: str
     column: str
@@ -60,7 +60,7 @@ class Shown:
         """Every measure by round and client, see `history.read_history`; {} if the file is missing or damaged."""
         try:
             return read_history(self.folder / "history.h5")
-        except Damaged:
+        except DamagedFile:
             return {}
 
     @cached_property
@@ -85,7 +85,7 @@ class Results:
     rows: list[str]
     columns: list[str]
     seeds: list[int]
-    runs: list[Shown]
+    runs: list[ReportRun]
     # what was published of each measure that has a table, by row and column; shares in percent
     measures: dict[str, JsonObject] = field(default_factory=lambda: {f"accuracy{BEST_ON}test": {}})
 
@@ -94,14 +94,14 @@ class Results:
         """What the runs have learned."""
         return find_shown_task(self.runs)
 
-    def of(self, row: str, column: str) -> list[Shown]:
+    def of(self, row: str, column: str) -> list[ReportRun]:
         """Return the runs of a row and column, one for each seed."""
         return [run for run in self.runs if (run.row, run.column) == (row, column)]
 
 
-def collect_job_results(job: SweepJob, runs: list[Planned], command: str) -> Results:
+def collect_job_results(job: SweepJob, runs: list[PlannedRun], command: str) -> Results:
     """Return the results of a job's runs; `command` makes them."""
-    shown = [Shown(r.row, r.column, r.seed, r.folder, r.settings.rounds,
+    shown = [ReportRun(r.row, r.column, r.seed, r.folder, r.settings.rounds,
                    "fedmpi " + shlex.join(["run", os.path.relpath(r.config), *r.overrides]), r.named_code())
              for r in runs]
     return Results(job.title, command, list(job.rows), list(job.columns), job.seeds, shown,
@@ -114,9 +114,9 @@ def collect_folder_results(folders: list[Path]) -> Results:
     Raises:
         BadInput: if a folder holds no run, or two hold runs of the same settings and seed."""
     several = [run_status.read_settings(folder) for folder in folders]
-    flat = [run_status.flatten_settings(settings) for settings in several]
+    flat = [flatten_settings(settings) for settings in several]
     differ = [name for name in run_status.find_differences(several) if not is_aside(name)]
-    runs: list[Shown] = []
+    runs: list[ReportRun] = []
     taken: dict[tuple[str, str, int], Path] = {}
     for folder, values in zip(folders, flat, strict=True):
         alike = [other for other in flat if other.get("method.name") == values.get("method.name")]
@@ -125,7 +125,7 @@ def collect_folder_results(folders: list[Path]) -> Results:
         row = find_title(values.get("method.name", "?")) + (f" ({list_settings(values, own, METHOD)})" if own else "")
         column = list_settings(values, [name for name in differ if not name.startswith(METHOD)]) or "result"
         again = shlex.join(["fedmpi", "run", str(folder / "config.yaml")])
-        run = Shown(row, column, values.get("seed", 0), folder, 0, again)
+        run = ReportRun(row, column, values.get("seed", 0), folder, 0, again)
         other = taken.setdefault((row, column, run.seed), folder)
         if other != folder:
             raise BadInput(f"{folder} and {other} are runs of the same settings and seed; give one of them")
@@ -136,7 +136,7 @@ def collect_folder_results(folders: list[Path]) -> Results:
                    {measure: {} for measure in [choose_measure(runs), *list_further(runs, several)]})
 
 
-def choose_measure(runs: list[Shown]) -> str:
+def choose_measure(runs: list[ReportRun]) -> str:
     """Return the measure to show: that in the round chosen on validation samples, if all finished runs have it."""
     found = [run.outcome.result for run in runs if run.outcome.result]
     task = find_shown_task(runs)
@@ -145,12 +145,12 @@ def choose_measure(runs: list[Shown]) -> str:
     return next((key for key in keys if all(key in result for result in found)), task.key)
 
 
-def find_shown_task(runs: list[Shown]) -> Task:
+def find_shown_task(runs: list[ReportRun]) -> Task:
     """Return what the runs have learned; that of the first one of which something is known."""
     return next((find_task(lines[-1]) for run in runs if (lines := run.outcome.evaluated)), CLASSIFICATION)
 
 
-def list_further(runs: list[Shown], settings: list[JsonObject]) -> list[str]:
+def list_further(runs: list[ReportRun], settings: list[JsonObject]) -> list[str]:
     """Return the further measures that a finished run has, as keys of result.json, and the accuracy of new clients."""
     names = dict.fromkeys(f"{name}_mean" for values in settings for name in run_status.list_further_measures(values))
     names[f"{find_shown_task(runs).measure}{NEW_CLIENTS_ENDING}"] = None

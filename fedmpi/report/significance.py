@@ -20,9 +20,8 @@ MIN_PAIRS = 6
 LEVEL = .05
 TEST_COLUMNS = ("points", "better / worse clients", "p over clients", "p over seeds")
 TESTS_EXPLAINED = ("Wilcoxon's signed-rank tests against the best row, on accuracies after the last round, "
-                   "Holm-corrected over "
-                   "the rows. Clients of a run share data and models, so p over clients is a hint; p over seeds "
-                   f"counts a run once, and needs {MIN_PAIRS} seeds.")
+                   "Holm-corrected over the rows. Clients of a run share data and models, so p over clients is a hint; "
+                   f"p over seeds counts a run once, and needs {MIN_PAIRS} seeds.")
 
 
 class RowTest(NamedTuple):

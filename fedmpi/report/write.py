@@ -12,7 +12,7 @@ from fedmpi.commands.planned_steps import steps_to_text
 from fedmpi.json_values import JsonObject
 from fedmpi.report import figures, significance, tables
 from fedmpi.report.figures.style import FIGURE_WIDTH_IN, FORMS, FORMS_FOR_PRINT, render
-from fedmpi.report.results import Results, Shown
+from fedmpi.report.results import ReportRun, Results
 from fedmpi.storage.atomic import report_failed_writes
 from fedmpi.storage.run_status import list_accepted_changes
 from fedmpi.sweeps.job import make_slug
@@ -27,7 +27,7 @@ PAGE = "index.html"
 Described = tuple[str, tables.Table]
 
 
-class Drawn(NamedTuple):
+class PageFigure(NamedTuple):
     """A figure of the page."""
     name: str
     caption: str
@@ -46,7 +46,7 @@ def write_report(results: Results, to: Path, for_print: bool = False) -> Path:
         for_print: also write figures as PDF files, and PNG files of 300 dpi"""
     found = [(describe_results(results, table), table) for table in tables.make_tables(results)]
     comparisons = [one for column in results.columns if (one := significance.compare_column(results, column))]
-    shown: list[Drawn] = []
+    shown: list[PageFigure] = []
     with report_failed_writes(to):
         to.mkdir(parents=True, exist_ok=True)
         write_tables(results, found, to)
@@ -56,7 +56,7 @@ def write_report(results: Results, to: Path, for_print: bool = False) -> Path:
             for form, data in files.items():
                 (to / f"{picture.name}.{form}").write_bytes(data)
             broad = picture.figure.get_figwidth() > FIGURE_WIDTH_IN
-            shown.append(Drawn(picture.name, picture.caption, base64.b64encode(files["svg"]).decode(), broad))
+            shown.append(PageFigure(picture.name, picture.caption, base64.b64encode(files["svg"]).decode(), broad))
         write_pages(results, found, comparisons, shown, to)
     return to / PAGE
 
@@ -71,7 +71,7 @@ def write_tables(results: Results, found: list[Described], to: Path) -> None:
 
 
 def write_pages(results: Results, found: list[Described], comparisons: list[significance.Comparison],
-                shown: list[Drawn], to: Path) -> None:
+                shown: list[PageFigure], to: Path) -> None:
     """Write the page and its Markdown, with the figures that are there."""
     tests = significance.tests_to_markdown(comparisons)
     write_text(to / "README.md", f"# {results.title}\n\n`{results.command}`\n\n"
@@ -87,7 +87,7 @@ def write_text(path: Path, text: str) -> None:
 
 
 def render_page(results: Results, found: list[Described], comparisons: list[significance.Comparison],
-         shown: list[Drawn]) -> str:
+         shown: list[PageFigure]) -> str:
     """Return the page: it loads nothing, so it can be mailed and kept."""
     from jinja2 import Environment, PackageLoader, StrictUndefined
     room = Environment(loader=PackageLoader("fedmpi.report", "."), autoescape=True, undefined=StrictUndefined,
@@ -116,7 +116,7 @@ def describe_results(results: Results, table: tables.Table) -> str:
             + f"; {reached} rounds.")
 
 
-def describe_repetition(run: Shown) -> JsonObject:
+def describe_repetition(run: ReportRun) -> JsonObject:
     """Return a run's command and what it gave."""
     found = run.outcome
     result = found.result or {}

@@ -29,7 +29,7 @@ from fedmpi.text import MIB, format_spans
 LOSS_BYTES = 4
 
 
-class Attending(NamedTuple):
+class Turnout(NamedTuple):
     """Who was asked to take part in a round, and how that went."""
     # the participants that were drawn
     asked: Participants
@@ -99,7 +99,7 @@ class Attendance:
         return lines
 
     def attend(self, t: int, now: float, traffic: tuple[int, int],
-               measure: Callable[[np.ndarray], np.ndarray]) -> Attending:
+               measure: Callable[[np.ndarray], np.ndarray]) -> Turnout:
         """Draw the participants of round t, and work out how they spend its time.
 
         Args:
@@ -121,7 +121,7 @@ class Attendance:
             extra = (len(compared) - len(asked.ids)) * down + len(compared) * LOSS_BYTES
             facts |= {"candidates": len(compared), "mib_candidates": extra / MIB}
         if self.clock is None:
-            return Attending(asked, None, 0., facts)
+            return Turnout(asked, None, 0., facts)
         choosing = self._time_choice(compared, t, down + LOSS_BYTES) if compared else 0.
         leaving = until[asked.ids] - choosing if until is not None and self.is_limited_in_seconds else None
         timing = self.clock.time_round(asked, up if compared else down + up, leaving)
@@ -130,7 +130,7 @@ class Attendance:
         if self.clock.stragglers.late == "partial":
             there = timing.made[timing.in_time]
             facts["work_share"] = float(there.mean()) if len(there) else 0.
-        return Attending(asked, timing, waited + choosing + timing.seconds, facts)
+        return Turnout(asked, timing, waited + choosing + timing.seconds, facts)
 
     @property
     def is_limited_in_seconds(self) -> bool:

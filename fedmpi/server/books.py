@@ -23,7 +23,7 @@ from fedmpi.json_values import JsonObject
 from fedmpi.method import Method, Participants, State
 from fedmpi.progress import Progress
 from fedmpi.server import selection
-from fedmpi.server.attendance import Attendance, Attending
+from fedmpi.server.attendance import Attendance, Turnout
 from fedmpi.server.edge_cost import EdgeLedger
 from fedmpi.server.metrics import (
     compute_embedding,
@@ -84,7 +84,7 @@ class Books:
         return self.state.steps.add_round(times, len(trained.ids), len(self.federation.sizes))
 
     def describe_round(self, asked: Participants, trained: Participants, who: Participants,
-                       attending: Attending | None = None) -> JsonObject:
+                       attending: Turnout | None = None) -> JsonObject:
         """Return what the server found in a round, what its participants spent, and who did not get through.
 
         Args:
@@ -107,7 +107,7 @@ class Books:
         return facts | missing | self._edge_costs(asked, moved, attending.made if attending else 1.) | {
             "participants": len(asked.ids), "mib_per_client_round": float(moved.mean()) / MIB if len(moved) else 0.}
 
-    def describe_time(self, attending: Attending) -> JsonObject:
+    def describe_time(self, attending: Turnout) -> JsonObject:
         """Return who was too late in a round, and its simulated time, which is added to that of the run."""
         if self.attendance.clock is None:
             return attending.facts

@@ -21,7 +21,7 @@ from fedmpi.data.federation import Federation
 from fedmpi.errors import CallbackError, FedmpiError
 from fedmpi.method import Method, Participants, State
 from fedmpi.progress import Progress
-from fedmpi.server.attendance import Attending
+from fedmpi.server.attendance import Turnout
 from fedmpi.server.books import Books
 from fedmpi.server.checkpoint_writer import CheckpointWriter
 from fedmpi.server.on_disk_error import Storage
@@ -123,7 +123,7 @@ class Run:
         state.seconds += time.perf_counter() - begin
         self.books.enter(table, facts | {"seconds": state.seconds})
 
-    def attend(self, t: int) -> Attending:
+    def attend(self, t: int) -> Turnout:
         """Draw the participants of round t, and tell the ranks who of them has no time for all steps."""
         state = self.state
         attending = self.books.attendance.attend(t, state.simulated_seconds, self.hooks.traffic(state.shared),

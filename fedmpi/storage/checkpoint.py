@@ -29,10 +29,10 @@ import numpy as np
 from fedmpi import __version__
 from fedmpi.config.old_names import rename_settings
 from fedmpi.errors import BadInput, StorageError
-from fedmpi.json_values import JsonObject
+from fedmpi.json_values import JsonObject, flatten_settings
 from fedmpi.storage.atomic import atomic, report_failed_writes
 from fedmpi.storage.older_versions import add_missing_settings, refuse_changed_method
-from fedmpi.storage.seal import Damaged, open_regular, read_seal, refuse_damage
+from fedmpi.storage.seal import DamagedFile, open_regular, read_seal, refuse_damage
 from fedmpi.storage.sealed import READ_BACK_BYTES, RowsSpec, SealedFile, require_numeric, write_sealed
 
 CHECKPOINT_KIND = "checkpoint"
@@ -96,7 +96,7 @@ def write_checkpoint(folder: Path, snapshot: Snapshot, pieces: Iterable[dict[str
                     writer.append(f"mine/{name}", values)
         try:
             check_checkpoint(part, READ_BACK_BYTES)
-        except Damaged as error:
+        except DamagedFile as error:
             raise StorageError(f"{path}: the disk does not give back what was written: {error}; check the disk, or "
                                "give the run another --out") from error
     return path
@@ -172,12 +172,12 @@ def find_newest(folder: Path) -> tuple[Path | None, list[tuple[Path, str]]]:
         try:
             check_checkpoint(path)
             return path, refused
-        except Damaged as error:
+        except DamagedFile as error:
             refused.append((path, str(error)))
     return None, refused
 
 
-def prune(folder: Path, keep: int) -> None:
+def delete_old_checkpoints(folder: Path, keep: int) -> None:
     """Delete all checkpoints but the last `keep` and the best, and what killed runs left half-written.
 
     Files without a valid seal neither count nor go: they may be of a newer fedmpi. Nothing goes unless
@@ -196,7 +196,7 @@ def prune(folder: Path, keep: int) -> None:
 
 def read_sealed_accuracy(path: Path) -> float | None:
     """Return the accuracy in the seal of a checkpoint, None if the seal is not valid."""
-    with suppress(Damaged, KeyError), refuse_damage(path, CHECKPOINT_KIND), open_regular(path) as file:
+    with suppress(DamagedFile, KeyError), refuse_damage(path, CHECKPOINT_KIND), open_regular(path) as file:
         return float(read_seal(file, CHECKPOINT_KIND)["accuracy"])
     return None
 
@@ -205,15 +205,15 @@ def is_sound_checkpoint(path: Path) -> bool:
     """Say whether a checkpoint is sound, as far as it is read back after it was written."""
     try:
         check_checkpoint(path, READ_BACK_BYTES)
-    except Damaged:
+    except DamagedFile:
         return False
     return True
 
 
-def check_same(snapshot: Snapshot, config: JsonObject, federation: str) -> None:
+def refuse_other_run(snapshot: Snapshot, config: JsonObject, federation: str) -> None:
     """Raise BadInput when a checkpoint cannot continue as this run: other settings or another federation."""
     refuse_changed_method(f"the checkpoint of round {snapshot.round}", snapshot.version, snapshot.config)
-    then, now = (flatten_section(add_missing_settings(json.loads(checkpoint_json(c))))
+    then, now = (flatten_settings(add_missing_settings(json.loads(checkpoint_json(c))), keep_empty=True)
                  for c in (snapshot.config, config))
     # a cosine ends with the last round, so that the rates of all rounds depend on their number
     fixed = ["rounds"] if now.get("train.schedule") == "cosine" else []
@@ -233,7 +233,7 @@ def check_same(snapshot: Snapshot, config: JsonObject, federation: str) -> None:
 def warn_of_last_bits(snapshot: Snapshot, config: JsonObject) -> list[str]:
     """Return a warning for each setting that differs, and with which sums inside a training step may be rounded
     otherwise."""
-    then, now = flatten_section(snapshot.config), flatten_section(config)
+    then, now = (flatten_settings(c, keep_empty=True) for c in (snapshot.config, config))
     return [f"{key} is {then.get(key)} in the checkpoint and {now[key]} now: the last bits may differ, and with them "
             "the digest" for key in ROUNDING_FIELDS if then.get(key) != now[key]]
 
@@ -257,11 +257,3 @@ def depends_on_time(config: dict[str, object]) -> bool:
 def is_free(key: str) -> bool:
     """Say whether a setting, given by its dotted path, may change between a checkpoint and its continuation."""
     return any(key == name or key.startswith(name + ".") for name in FREE)
-
-
-def flatten_section(section: dict[str, object], where: str = "") -> dict[str, object]:
-    """Return nested settings by dotted path."""
-    out: dict[str, object] = {}
-    for key, value in section.items():
-        out |= flatten_section(value, f"{where}{key}.") if isinstance(value, dict) and value else {where + key: value}
-    return out

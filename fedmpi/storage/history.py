@@ -18,7 +18,7 @@ import h5py
 import numpy as np
 
 from fedmpi.storage.atomic import atomic, refuse_special, report_failed_writes
-from fedmpi.storage.seal import Damaged, Flaw, is_plain_hdf5, refuse_damage
+from fedmpi.storage.seal import DamagedFile, Flaw, is_plain_hdf5, refuse_damage
 from fedmpi.storage.sealed import RowsSpec, SealedFile, open_own, write_sealed
 
 HISTORY_KIND = "history"
@@ -109,7 +109,7 @@ class History:
                 else:
                     with report_failed_writes(path):
                         path.unlink()
-        except Damaged as error:
+        except DamagedFile as error:
             for path in paths:
                 with report_failed_writes(path):
                     os.replace(path, self.path.with_name(make_aside_name(path)))

@@ -26,7 +26,7 @@ LOCK_BEAT_S = 10.0
 # A larger file is no lock: a lock has some hundred bytes.
 MOST_BYTES = 1 << 16
 # A holder on another machine counts as dead after so many seconds without a sign of life.
-SILENCE = 60.0
+MAX_SILENCE_S = 60.0
 
 
 class Lock:
@@ -145,7 +145,7 @@ def find_why_dead(holder: JsonObject, me: JsonObject, silence: float) -> str | N
     same_cluster = me["cluster"] and holder.get("cluster") == me["cluster"]
     if same_cluster and holder.get("job") not in (None, me["job"]) and has_ended(str(holder["job"])):
         return "its job has ended"
-    return f"no sign of life for {silence:.0f} s" if silence >= SILENCE else None
+    return f"no sign of life for {silence:.0f} s" if silence >= MAX_SILENCE_S else None
 
 
 def describe_holder(holder: JsonObject) -> str:

@@ -17,7 +17,7 @@ from fedmpi.config.evaluation import name_column
 from fedmpi.config.load import parse_yaml, read_yaml
 from fedmpi.config.old_names import rename_settings
 from fedmpi.errors import FINISHED, SAVED, BadInput
-from fedmpi.json_values import Json, JsonObject
+from fedmpi.json_values import Json, JsonObject, flatten_settings
 from fedmpi.own_code.changes import describe_accepted
 from fedmpi.storage.older_versions import add_missing_settings
 from fedmpi.storage.seal import Flaw, open_regular
@@ -234,14 +234,6 @@ def list_further_measures(settings: JsonObject) -> list[str]:
     section = settings.get("evaluate")
     names = section.get("measures") if isinstance(section, dict) else None
     return [name_column(str(name)) for name in names] if isinstance(names, list) else []
-
-
-def flatten_settings(settings: JsonObject, prefix: str = "") -> JsonObject:
-    """Return nested settings as one mapping from dotted names."""
-    found: JsonObject = {}
-    for key, value in settings.items():
-        found |= flatten_settings(value, f"{prefix}{key}.") if isinstance(value, dict) else {f"{prefix}{key}": value}
-    return found
 
 
 def find_differences(several: list[JsonObject]) -> dict[str, list[Json]]:

@@ -36,7 +36,7 @@ REFUSALS = {
 }
 
 
-class Damaged(BadInput):
+class DamagedFile(BadInput):
     """A file cannot be used. The message names it and the reason; `why` is the reason alone."""
 
     why = ""
@@ -51,13 +51,13 @@ def refuse_damage(path: Path | str, kind: str) -> Iterator[None]:
     """Turn every error into Damaged: on bad files h5py raises errors of a dozen classes."""
     try:
         yield
-    except Damaged:
+    except DamagedFile:
         raise
     except Exception as error:
         why = str(error) if isinstance(error, Flaw) else describe_reason(error)
         # HDF5 goes on with times and addresses
         why = why.partition(": time =")[0]
-        damaged = Damaged(REFUSALS[kind].format(path=path, why=why))
+        damaged = DamagedFile(REFUSALS[kind].format(path=path, why=why))
         damaged.why = why
         raise damaged from error
 

@@ -10,10 +10,10 @@ from fedmpi.commands.submit import choose_gpu_settings, merge_fields, prepare_fe
 from fedmpi.slurm.sbatch import submit_script
 from fedmpi.slurm.script import JobScript, render_script
 from fedmpi.storage.lock import is_run_alive
-from fedmpi.sweeps.job import Planned, make_slug
+from fedmpi.sweeps.job import PlannedRun, make_slug
 
 
-def submit_runs(runs: list[Planned], dry_run: bool = False, profile: str | None = None, options: Sequence[str] = (),
+def submit_runs(runs: list[PlannedRun], dry_run: bool = False, profile: str | None = None, options: Sequence[str] = (),
               **asked: object) -> str:
     """Submit the runs that are neither finished nor under way.
 
@@ -37,7 +37,7 @@ def submit_runs(runs: list[Planned], dry_run: bool = False, profile: str | None 
             f"fedmpi summary {shlex.quote(str(job.out))} show them")
 
 
-def make_array(runs: list[Planned], profile: str | None = None, options: Sequence[str] = (),
+def make_array(runs: list[PlannedRun], profile: str | None = None, options: Sequence[str] = (),
                **asked: object) -> JobScript:
     """Return the job array of some runs of one job, each on one node. Raises BadInput.
 

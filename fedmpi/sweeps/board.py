@@ -5,7 +5,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from fedmpi.storage.run_status import Outcome
-from fedmpi.sweeps.job import Planned
+from fedmpi.sweeps.job import PlannedRun
 from fedmpi.task import choose_heading
 from fedmpi.text import format_duration, printable
 
@@ -21,7 +21,7 @@ AROUND = 7
 class Board:
     """Use it as a context; `show` is cheap enough to be called several times a second."""
 
-    def __init__(self, runs: list[Planned]):
+    def __init__(self, runs: list[PlannedRun]):
         self.runs = runs
         # the table on a terminal; None if the output goes elsewhere
         self.live: Live | None = None
@@ -48,15 +48,15 @@ class Board:
         else:
             print(text, flush=True)
 
-    def show(self, under_way: list[Planned], waiting: list[Planned]) -> None:
+    def show(self, under_way: list[PlannedRun], waiting: list[PlannedRun]) -> None:
         """Bring the table up to date."""
         if self.live:
             self.live.update(self.table(self.states(under_way, waiting), self.live.console.height), refresh=True)
 
-    def states(self, under_way: list[Planned], waiting: list[Planned]) -> list[tuple[Planned, str, Outcome]]:
+    def states(self, under_way: list[PlannedRun], waiting: list[PlannedRun]) -> list[tuple[PlannedRun, str, Outcome]]:
         """Return each run, its state in this sweep and what it left so far."""
         running, queued = set(map(id, under_way)), set(map(id, waiting))
-        found: list[tuple[Planned, str, Outcome]] = []
+        found: list[tuple[PlannedRun, str, Outcome]] = []
         for run in self.runs:
             if id(run) in running:
                 self.known.pop(id(run), None)
@@ -66,7 +66,7 @@ class Board:
                 found.append((run, "waiting" if id(run) in queued else known.state, known))
         return found
 
-    def table(self, states: list[tuple[Planned, str, Outcome]], height: int) -> Table:
+    def table(self, states: list[tuple[PlannedRun, str, Outcome]], height: int) -> Table:
         """Return the table of `states`. A terminal of less than all lines shows the rows that matter most."""
         from rich.markup import escape
         from rich.table import Table
@@ -81,13 +81,13 @@ class Board:
         return table
 
 
-def make_board_row(run: Planned, state: str, found: Outcome) -> list[str]:
+def make_board_row(run: PlannedRun, state: str, found: Outcome) -> list[str]:
     """Return the cells of a run."""
     return [run.name, state, f"{found.round}/{run.settings.rounds}", found.reached,
             estimate_time_left(run, found) if state == "under way" else ""]
 
 
-def estimate_time_left(run: Planned, found: Outcome) -> str:
+def estimate_time_left(run: PlannedRun, found: Outcome) -> str:
     """Return the time that a run will still take, at its pace so far."""
     seconds = found.lines[-1].get("seconds") if found.round else None
     if seconds is None:

@@ -3,10 +3,10 @@ from __future__ import annotations
 
 from fedmpi.config.own_parts import fingerprint_code
 from fedmpi.own_code.changes import list_changes, refuse_changes
-from fedmpi.sweeps.job import Planned
+from fedmpi.sweeps.job import PlannedRun
 
 
-def mark_runs(runs: list[Planned], accept: bool) -> list[Planned]:
+def mark_runs(runs: list[PlannedRun], accept: bool) -> list[PlannedRun]:
     """Return the runs with the user's word on changed code, which those that are not finished are started with.
 
     Raises BadInput if a finished run was made with other code, and that is not accepted."""

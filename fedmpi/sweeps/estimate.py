@@ -16,7 +16,7 @@ from fedmpi.engines.dry_run import count_round_work
 from fedmpi.errors import BadInput
 from fedmpi.method import State
 from fedmpi.models.build import make_blank_samples
-from fedmpi.sweeps.job import Planned
+from fedmpi.sweeps.job import PlannedRun
 from fedmpi.sweeps.speed_probe import time_rounds
 from fedmpi.text import MIB, format_columns, format_duration, printable
 
@@ -38,7 +38,7 @@ class Cost(NamedTuple):
     rate: float
 
 
-def show_costs(runs: list[Planned], at_once: int, ranks: int, rate: float | None) -> None:
+def show_costs(runs: list[PlannedRun], at_once: int, ranks: int, rate: float | None) -> None:
     """Print the command and the cost of every run. Raises BadInput."""
     if rate is not None and rate <= 0:
         raise BadInput(f"--rate {rate}: should be more than 0 steps a second")
@@ -55,7 +55,7 @@ def show_costs(runs: list[Planned], at_once: int, ranks: int, rate: float | None
     print("\n" + printable(format_costs(runs, costs, workers=max(1, ranks - 1), at_once=at_once)))
 
 
-def estimate_cost(run: Planned, case: Case, rate: float) -> Cost:
+def estimate_cost(run: PlannedRun, case: Case, rate: float) -> Cost:
     """Return what the rounds cost that a run still has to do."""
     # A run that ended early has no rounds left.
     found = run.outcome()
@@ -89,7 +89,7 @@ def measure_rate(case: Case) -> float:
     return clients * TIMED_STEPS / seconds
 
 
-def format_costs(runs: list[Planned], costs: list[Cost], workers: int, at_once: int) -> str:
+def format_costs(runs: list[PlannedRun], costs: list[Cost], workers: int, at_once: int) -> str:
     """Return the costs as a table, with their sum."""
     rows = [[run.name, c.rounds, f"{c.steps:,.0f}", f"{c.down / MIB:,.1f}", f"{c.up / MIB:,.1f}", f"{c.rate:,.0f}",
              format_duration(c.steps / c.rate / workers)] for run, c in zip(runs, costs, strict=True)]

@@ -29,6 +29,7 @@ import yaml
 from fedmpi import registry
 from fedmpi.config import schema
 from fedmpi.config.load import parse_yaml, read_yaml, refuse_endless
+from fedmpi.config.overrides import NAMED_SECTIONS
 from fedmpi.config.schema import Config
 from fedmpi.errors import BadInput
 from fedmpi.json_values import JsonObject
@@ -44,8 +45,6 @@ NARROWS = ("columns", "seeds")
 EQUAL = "equal_steps"
 # A restart may change these settings, but they change what a table shows.
 SHOWN = ("evaluate", "stop", "edge", "faults")
-# sections that are given as a whole: a name with its settings
-NAMED_SECTIONS = ("method", "model", "partition")
 
 
 @dataclass(frozen=True)
@@ -69,7 +68,7 @@ class SweepJob:
 DEFAULTS = {"columns": {"result": {}}, "set": {}, "scales": {}, "seeds": [0], "published": {}}
 
 
-class Planned(NamedTuple):
+class PlannedRun(NamedTuple):
     """One run of a job."""
     row: str
     column: str
@@ -103,7 +102,7 @@ class Planned(NamedTuple):
         return run_status.read_outcome(self.folder, self.settings.rounds)
 
 
-def plan_job(path: str, scale: str | None, out: str | None) -> tuple[SweepJob, list[Planned]]:
+def plan_job(path: str, scale: str | None, out: str | None) -> tuple[SweepJob, list[PlannedRun]]:
     """Return a job as a scale narrows it, and its runs.
 
     Args:
@@ -197,12 +196,12 @@ def narrow_job(job: SweepJob, scale: str | None) -> SweepJob:
     return dataclasses.replace(job, columns=kept, seeds=chosen.get("seeds", job.seeds))
 
 
-def expand(job: SweepJob, path: str | Path, out: Path, scale: str | None) -> list[Planned]:
+def expand(job: SweepJob, path: str | Path, out: Path, scale: str | None) -> list[PlannedRun]:
     """Return all runs of a job with their settings checked. Raises BadInput, also where a folder holds another run."""
     if scale is not None and scale not in job.scales:
         raise BadInput(f"{path}: there is no scale {scale!r}; its scales: {', '.join(job.scales) or 'none'}")
     source = (Path(path).parent / job.config).resolve()
-    runs: list[Planned] = []
+    runs: list[PlannedRun] = []
     chosen = {} if scale is None else job.scales[scale]
     job = narrow_job(job, scale)
     of_all, of_some = {k: v for k, v in chosen.items() if k not in NARROWS}, chosen.get("columns", {})
@@ -225,7 +224,7 @@ def expand(job: SweepJob, path: str | Path, out: Path, scale: str | None) -> lis
                     raise BadInput(f"{path}: {row} / {column} / seed {seed}: {error}") from None
                 refuse_unchosen(job, settings, f"{path}: {row} / {column} / seed {seed}")
                 folder = out / make_slug(row) / make_slug(column) / f"seed-{seed}"
-                runs.append(Planned(row, column, seed, source, overrides, folder, settings))
+                runs.append(PlannedRun(row, column, seed, source, overrides, folder, settings))
     for run in runs:
         refuse_other(run)
     return runs
@@ -247,7 +246,7 @@ def refuse_unchosen(job: SweepJob, settings: Config, where: str) -> None:
                            f"set measure: {find_new_name('accuracy_best', 'validation')}")
 
 
-def refuse_other(run: Planned) -> None:
+def refuse_other(run: PlannedRun) -> None:
     """Raise BadInput if the folder of a run holds a run with other settings."""
     if not (run.folder / "config.yaml").exists():
         return

@@ -18,7 +18,7 @@ from fedmpi.storage import run_status
 from fedmpi.storage.atomic import report_failed_writes
 from fedmpi.storage.lock import is_run_alive
 from fedmpi.sweeps.board import Board
-from fedmpi.sweeps.job import Planned
+from fedmpi.sweeps.job import PlannedRun
 from fedmpi.task import find_task
 from fedmpi.text import format_duration, printable
 
@@ -27,9 +27,9 @@ POLL_S = .2
 
 
 @dataclass
-class Started:
+class RunProcess:
     """A run under way."""
-    run: Planned
+    run: PlannedRun
     process: subprocess.Popen[bytes]
     begin: float
     # place among the runs at once, which decides on its GPUs
@@ -41,15 +41,15 @@ class Started:
 class Sweep:
     """The runs that wait, those under way, and what became of the others."""
 
-    def __init__(self, runs: list[Planned], at_once: int, ranks: int):
+    def __init__(self, runs: list[PlannedRun], at_once: int, ranks: int):
         self.at_once, self.launcher, self.runs = at_once, find_launcher(ranks), runs
         self.waiting = [run for run in runs if run.outcome().state != "finished"]
         self.finished = len(runs) - len(self.waiting)
         self.elsewhere = [run for run in self.waiting if is_run_alive(run.folder)]
         self.waiting = [run for run in self.waiting if run not in self.elsewhere]
         self.gpus = list_visible_gpus()
-        self.under_way: list[Started] = []
-        self.failed: list[tuple[Planned, str]] = []
+        self.under_way: list[RunProcess] = []
+        self.failed: list[tuple[PlannedRun, str]] = []
         self.stopping = False
 
     def go(self) -> int:
@@ -82,13 +82,13 @@ class Sweep:
         for started in self.under_way:
             self.ask(started)
 
-    def ask(self, started: Started) -> None:
+    def ask(self, started: RunProcess) -> None:
         """Ask a run to save and stop."""
         started.asked = True
         if started.process.poll() is None:
             started.process.send_signal(signal.SIGTERM)
 
-    def start(self, run: Planned) -> None:
+    def start(self, run: PlannedRun) -> None:
         """Start a run."""
         starts = run.outcome().starts
         with report_failed_writes(run.folder.parent):
@@ -100,12 +100,12 @@ class Sweep:
                                        env=os.environ | choose_gpu_setting(self.gpus, slot, self.at_once),
                                        # In a session of its own, Ctrl-C reaches it once, through us.
                                        start_new_session=True)
-        self.under_way.append(Started(run, process, time.perf_counter(), slot))
+        self.under_way.append(RunProcess(run, process, time.perf_counter(), slot))
         # The signal came while the process was being made.
         if self.stopping and not self.under_way[-1].asked:
             self.ask(self.under_way[-1])
 
-    def record_end(self, started: Started) -> None:
+    def record_end(self, started: RunProcess) -> None:
         """Say what became of a run."""
         run, code = started.run, started.process.returncode
         stopped = code == errors.SAVED or self.stopping and code in (-signal.SIGTERM, 128 + signal.SIGTERM)
@@ -135,7 +135,7 @@ class Sweep:
         return errors.FAILED if self.failed else errors.SAVED if left else errors.FINISHED
 
 
-def write_job_line(run: Planned, what: str) -> None:
+def write_job_line(run: PlannedRun, what: str) -> None:
     """Write a line of the job into the run's log, in the form that `outcome` reads."""
     path = run_status.find_job_log(run.folder)
     with report_failed_writes(path), open(path, "a") as log:

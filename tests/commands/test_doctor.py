@@ -188,11 +188,16 @@ def test_spans(numbers, text):
 
 @pytest.mark.parametrize("name, file, found", [
     ("digits", None, True), ("mnist", None, False), ("mnist", "mnist.npz", True), ("mnist", "MNIST/raw/x", True),
-    ("cifar10", "cifar-10-python.tar.gz", True), ("arrays", None, False)])
+    ("cifar10", "cifar-10-python.tar.gz", True), ("arrays", None, False), ("tiny_imagenet", None, False),
+    ("tiny_imagenet", "tiny-imagenet-200/train/a tiny-imagenet-200/val/images/b", False),
+    ("tiny_imagenet", "tiny-imagenet-200/train/a tiny-imagenet-200/val/images/b tiny-imagenet-200/val/"
+     "val_annotations.txt", True), ("ag_news", "ag_news_csv/train.csv", False),
+    ("ag_news", "ag_news_csv/test.csv ag_news_csv/train.csv", True), ("femnist", None, False),
+    ("femnist", "femnist/all_data/all_data_0.json", True), ("shakespeare", "shakespeare/train/a.json", True)])
 def test_data_sets_that_need_no_network(tmp_path, name, file, found):
-    if file:
-        (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / file).touch()
+    for path in (file or "").split():
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / path).touch()
     assert doctor.is_present(name, tmp_path) == found
 
 

@@ -17,6 +17,7 @@ from fedmpi.commands import rerun, verify
 from fedmpi.config import schema
 from fedmpi.config.overrides import apply_overrides
 from fedmpi.errors import BadInput, FedmpiError
+from fedmpi.json_values import flatten_settings
 from fedmpi.storage import checkpoint, run_status
 from tests.forked import call
 from tests.runs import run_alone
@@ -41,7 +42,7 @@ def table(tmp_path, monkeypatch):
 @pytest.fixture
 def quickly(monkeypatch):
     """Perform no run but give its results; return these, which a test may change."""
-    ended = {name: verify.Found(HASHES[name], LOSSES[name]) for name in HASHES}
+    ended = {name: verify.FinalValues(HASHES[name], LOSSES[name]) for name in HASHES}
     ended["again"] = ended["fedavg"]
     monkeypatch.setattr(verify, "RUNS", {name: [] for name in HASHES})
     monkeypatch.setattr(verify, "perform", lambda world, place, name, words: ended[name])
@@ -77,7 +78,7 @@ def test_a_new_hash_is_judged_by_its_loss(loss, verdict, code, tmp_path, table, 
     publish(table)
     assert verify.verify_machine(Solo(), str(tmp_path)) == 0
     assert "all 2 hashes are known ones" in capsys.readouterr().out
-    quickly["fedmhc"] = verify.Found("fedcba9876543210", loss)
+    quickly["fedmhc"] = verify.FinalValues("fedcba9876543210", loss)
     assert verify.verify_machine(Solo(), str(tmp_path)) == code
     said = capsys.readouterr().out
     assert re.search(rf"fedmhc +fedcba9876543210 +{verdict}", said)
@@ -93,7 +94,7 @@ def test_hashes_of_another_environment_are_known_and_the_loss_nearest_counts(wha
     table.write_text(f"{table.read_text()}- {json.dumps(far)}\n")
     assert verify.verify_machine(Solo(), str(tmp_path)) == 0
     assert "all 2 hashes are known ones" in capsys.readouterr().out
-    quickly["fedmhc"] = verify.Found("fedcba9876543210", .5)
+    quickly["fedmhc"] = verify.FinalValues("fedcba9876543210", .5)
     assert verify.verify_machine(Solo(), str(tmp_path)) == 0
 
 
@@ -106,7 +107,7 @@ def test_hashes_of_another_version_do_not_count(tmp_path, table, quickly, capsys
 
 
 def test_a_machine_that_does_not_repeat_itself_is_found_out(tmp_path, table, quickly, capsys):
-    quickly["again"] = verify.Found("fedcba9876543210", LOSSES["fedavg"])
+    quickly["again"] = verify.FinalValues("fedcba9876543210", LOSSES["fedavg"])
     assert verify.verify_machine(Solo(), str(tmp_path)) == 1
     assert "fedavg gave another hash when it was repeated, fedcba9876543210" in capsys.readouterr().out
     with pytest.raises(FedmpiError, match="not published"):
@@ -155,7 +156,7 @@ def test_what_is_published_is_in_the_documentation():
 
 
 def test_the_quickstart_is_the_one_of_its_file():
-    here, there = (run_status.flatten_settings(schema.to_plain(loaded)) for loaded in (
+    here, there = (flatten_settings(schema.to_plain(loaded)) for loaded in (
         schema.resolve(apply_overrides(copy.deepcopy(verify.CONFIG), verify.QUICKSTART)),
         schema.load_config(ROOT / "configs" / "quickstart.yaml")))
     assert [name for name in there if here[name] != there[name] and not checkpoint.is_free(name)] == []

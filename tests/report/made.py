@@ -7,7 +7,7 @@ from pathlib import Path
 import h5py
 import numpy as np
 
-from fedmpi.report.results import Results, Shown
+from fedmpi.report.results import ReportRun, Results
 
 TITLE, COMMAND = "Trial <1> & more", "fedmpi sweep trial.yaml"
 ROWS, COLUMNS, SEEDS = ["Alpha", "Beta & co", "Gamma"], ["one", "two"], [3, 4]
@@ -76,5 +76,5 @@ def results(folder: Path) -> Results:
                     result = {"accuracy_best_on_test": .99, "rounds": 2}
                 run(at, lines=LINES[seed] if first else FREE if row == "Gamma" and column == "one" else (),
                     history=HISTORY[seed] if first else None, result=result)
-                shown.append(Shown(row, column, seed, at, 4, f"fedmpi run {row[0]}{seed}"))
+                shown.append(ReportRun(row, column, seed, at, 4, f"fedmpi run {row[0]}{seed}"))
     return Results(TITLE, COMMAND, ROWS, COLUMNS, SEEDS, shown, PUBLISHED)

@@ -10,7 +10,7 @@ from numpy.testing import assert_allclose
 
 from fedmpi.report import figures
 from fedmpi.report.figures import accuracy, clients, clusters, embeddings, style, work
-from fedmpi.report.results import Results, Shown
+from fedmpi.report.results import ReportRun, Results
 from tests.report import made
 
 
@@ -110,8 +110,8 @@ def test_clusterings_are_judged_by_the_mean_over_seeds(results, draw, label, val
 
 def test_a_round_without_a_number_is_left_out(tmp_path):
     lines = [{"round": t, "ari": value} for t, value in ((1, .5), (2, None), (3, .7))]
-    runs = [Shown("a", "x", 0, made.run(tmp_path / "a", lines=lines)),
-            Shown("a", "x", 1, made.run(tmp_path / "b", lines=[{"round": 1, "ari": None}]))]
+    runs = [ReportRun("a", "x", 0, made.run(tmp_path / "a", lines=lines)),
+            ReportRun("a", "x", 1, made.run(tmp_path / "b", lines=[{"round": 1, "ari": None}]))]
     axes, = clusters.draw_agreement(Results("t", "c", ["a"], ["x"], [0, 1], runs), "x").axes
     assert points(axes.get_lines()[0]) == [[1, 3], [.5, .7]]
 
@@ -171,7 +171,7 @@ def test_phases_add_up_to_the_round(results, alpha):
 
 def test_one_worker_has_no_idle_share(tmp_path):
     line = {"round": 2, "seconds": 1., "seconds_train": .4, "seconds_judge": .4, "idle_share": 0.}
-    run = Shown("a", "x", 0, made.run(tmp_path / "a", lines=[line]))
+    run = ReportRun("a", "x", 0, made.run(tmp_path / "a", lines=[line]))
     # A negative rest counts as 0.
     assert work.average_phases(run) == pytest.approx((.4, .2, 0, 0))
     assert len(work.draw_phases(Results("t", "c", ["a"], ["x"], [0], [run]), "x").axes) == 1
@@ -184,7 +184,7 @@ def embedded(folder, finite):
         rows[at, :count] = np.random.default_rng(at).random((count, 3))
     history = {"round": [1, 2, 3, 4, 5, 9], "accuracy": np.zeros((6, 5)), "embedding": rows,
                "cluster": np.tile([1, 0, 1, -1, 0], (6, 1))}
-    return Shown("a", "result", 0, made.run(folder, history=history))
+    return ReportRun("a", "result", 0, made.run(folder, history=history))
 
 
 def test_embeddings_at_three_moments_that_have_some(tmp_path):
@@ -199,7 +199,7 @@ def test_embeddings_at_three_moments_that_have_some(tmp_path):
     faces = [to_hex(c.get_facecolor()[0]) for c in figure.axes[0].collections]
     assert faces == ["#ffffff", style.AREAS[0].lower(), style.AREAS[1].lower()]
     assert embeddings.draw_tsne(embedded(tmp_path / "b", (2, 2, 0, 1, 2, 2))) is None
-    assert embeddings.draw_tsne(Shown("a", "x", 0, tmp_path)) is None
+    assert embeddings.draw_tsne(ReportRun("a", "x", 0, tmp_path)) is None
     few = embeddings.draw_tsne(embedded(tmp_path / "c", (0, 0, 3, 0, 0, 0)))
     assert [axes.get_title() for axes in few.axes] == ["cluster, round 3"]
 
@@ -217,7 +217,7 @@ def test_markers_are_few_and_looks_repeat_late():
 def test_lines_without_a_key_are_drawn_as_far_as_they_go(tmp_path, key, at):
     lines = [line | {"cluster_sizes_all": [1] * line["round"]} for line in made.LINES[3]]
     del lines[at][key]
-    run = Shown("A", "one", 3, made.run(tmp_path / "run", lines=lines), 4)
+    run = ReportRun("A", "one", 3, made.run(tmp_path / "run", lines=lines), 4)
     results = Results("", "", ["A"], ["one"], [3], [run])
     shown = [accuracy.draw_accuracy_by_bytes(results, "one"), accuracy.draw_accuracy_by_seconds(results, "one"),
              work.draw_phases(results, "one"), clusters.draw_cluster_sizes(run), clients.draw_lam(results, "one")]

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from fedmpi.errors import BadInput
-from fedmpi.report.results import Shown, collect_folder_results, collect_job_results
+from fedmpi.report.results import ReportRun, collect_folder_results, collect_job_results
 from fedmpi.sweeps import job as jobfile
 from tests.report import made
 from tests.sweeps import jobs
@@ -43,18 +43,19 @@ def test_a_run_counts_as_finished_when_it_has_the_rounds_that_are_asked_for(job,
 
 
 def test_a_run_without_a_column_of_its_own_is_named_by_its_row(tmp_path):
-    assert Shown("a", "result", 0, tmp_path).name == "a" and Shown("a", "b", 0, tmp_path).name == "a, b"
+    assert ReportRun("a", "result", 0, tmp_path).name == "a" and ReportRun("a", "b", 0, tmp_path).name == "a, b"
 
 
 def test_what_is_not_here_is_not_shown(tmp_path):
     """There is no history, a damaged one, or a sound one; settings that cannot be resolved have no federation."""
-    nothing = Shown("a", "x", 0, made.run(tmp_path / "a", {"method": "nonsense"}))
+    nothing = ReportRun("a", "x", 0, made.run(tmp_path / "a", {"method": "nonsense"}))
     assert nothing.history == {} and nothing.federation is None
     (tmp_path / "a" / "history.h5").write_bytes(b"\x89HDF\r\n\x1a\n and no more")
-    assert Shown("a", "x", 0, tmp_path / "a").history == {}
-    found = Shown("a", "x", 0, made.run(tmp_path / "b", history={"round": [1, 3], "accuracy": [[.5], [.7]]})).history
+    assert ReportRun("a", "x", 0, tmp_path / "a").history == {}
+    folder = made.run(tmp_path / "b", history={"round": [1, 3], "accuracy": [[.5], [.7]]})
+    found = ReportRun("a", "x", 0, folder).history
     assert found["round"].tolist() == [1, 3] and found["accuracy"].tolist() == [[.5], [.7]]
-    assert Shown("a", "x", 0, tmp_path / "none").federation is None
+    assert ReportRun("a", "x", 0, tmp_path / "none").federation is None
 
 
 @pytest.mark.parametrize("name, first, second", [
@@ -94,10 +95,11 @@ def test_methods_and_what_differs_among_runs_of_one_are_rows(tmp_path):
     assert found.rows == ["FedMHC (M=2)", "FedMHC (M=3)", "FedProx", "mine:Method"] and found.columns == ["result"]
     assert found.title == "Results of fedmpi" and found.measures == {"accuracy_best_on_test": {}}
     assert found.command == f"fedmpi report {' '.join(map(str, [*folders, folders[0]]))}"
-    assert found.runs[1] == Shown("FedMHC (M=3)", "result", 1, folders[1], 0, f"fedmpi run {folders[1]}/config.yaml")
+    command = f"fedmpi run {folders[1]}/config.yaml"
+    assert found.runs[1] == ReportRun("FedMHC (M=3)", "result", 1, folders[1], 0, command)
 
 
 def test_results_are_read_once(tmp_path):
-    run = Shown("a", "x", 0, made.run(tmp_path / "a", history={"round": [1], "accuracy": [[.5]]}))
+    run = ReportRun("a", "x", 0, made.run(tmp_path / "a", history={"round": [1], "accuracy": [[.5]]}))
     assert run.outcome is run.outcome and run.history is run.history
     assert np.array_equal(run.history["round"], [1])

@@ -6,7 +6,7 @@ import pytest
 
 from fedmpi.report import significance
 from fedmpi.report.figures.ranks import draw_mean_ranks, list_groups
-from fedmpi.report.results import Results, Shown
+from fedmpi.report.results import ReportRun, Results
 from fedmpi.report.significance import MeanRanks, compare_column, compute_wilcoxon_p, correct_by_holm, rank_rows
 from tests.report import made
 
@@ -24,7 +24,7 @@ def results(tmp_path):
         for seed in (0, 1):
             run = made.run(tmp_path / f"{row}{seed}", history={"round": [1, 2], "accuracy": [A * 0, OF[row]]},
                            result={"ranks": 3 if row == "A" else 1} if (row, seed) != ("C", 1) else None)
-            shown.append(Shown(row, "x", seed, run))
+            shown.append(ReportRun(row, "x", seed, run))
     return Results("t", "c", ROWS, ["x"], [0, 1], shown)
 
 
@@ -63,9 +63,9 @@ def test_one_finished_row_has_nothing_to_be_compared_with(results):
 
 def test_a_client_without_test_data_and_federations_of_other_sizes_do_not_count(results, tmp_path):
     lacking = np.append(OF["B"][:5] - .1, np.nan)
-    results.runs[2] = Shown("B", "x", 0, made.run(tmp_path / "d", result={"ranks": 1}, history={
+    results.runs[2] = ReportRun("B", "x", 0, made.run(tmp_path / "d", result={"ranks": 1}, history={
         "round": [1], "accuracy": [lacking]}))
-    results.runs[3] = Shown("B", "x", 1, made.run(tmp_path / "e", result={"ranks": 1}, history={
+    results.runs[3] = ReportRun("B", "x", 1, made.run(tmp_path / "e", result={"ranks": 1}, history={
         "round": [1], "accuracy": [A[:4] - .3]}))
     b = compare_column(results, "x").tests[0]
     assert (b.worse, b.p_clients) == (5, None) and b.difference == pytest.approx(-13.)
@@ -77,7 +77,7 @@ def test_mean_ranks_over_blocks_in_which_all_rows_are_finished(results, tmp_path
     for row, accuracies in OF.items():
         for seed in (2, 3):
             values = OF["A"] if row == "B" and seed == 3 else accuracies
-            results.runs.append(Shown(row, "x", seed, made.run(
+            results.runs.append(ReportRun(row, "x", seed, made.run(
                 tmp_path / f"{row}{seed}", result={"ranks": 1}, history={"round": [1], "accuracy": [values]})))
     results.seeds += [2, 3]
     ranks = rank_rows(results)

@@ -6,7 +6,7 @@ import pytest
 from fedmpi.commands.planned_steps import steps_to_text
 from fedmpi.errors import BadInput
 from fedmpi.report import steps, tables
-from fedmpi.report.results import Results, Shown
+from fedmpi.report.results import ReportRun, Results
 from fedmpi.report.tables import Cell
 from tests.report import made
 
@@ -143,19 +143,19 @@ def test_seeds_that_lack_a_number_are_missing_unless_the_method_has_no_such_numb
     for seed, value in enumerate(measures):
         result = None if value is None else {} if value == "none" else {"f1_mean": value}
         made.run(tmp_path / str(seed), result=result and result | {"rounds": 4} if value != "none" else {"x": 1})
-        runs.append(Shown("a", "x", seed, tmp_path / str(seed)))
+        runs.append(ReportRun("a", "x", seed, tmp_path / str(seed)))
     made.run(tmp_path / "other", result={"f1_mean": .1})
-    results = Results("t", "c", ["a", "b"], ["x"], [0, 1], [*runs, Shown("b", "x", 0, tmp_path / "other")])
+    results = Results("t", "c", ["a", "b"], ["x"], [0, 1], [*runs, ReportRun("b", "x", 0, tmp_path / "other")])
     cell = tables.make_table(results, "f1_mean", {}).cells["a", "x"]
     assert (cell.values, cell.missing) == wanted and cell.published is None
 
 
 def test_a_measure_is_only_refused_once_a_run_is_finished(tmp_path):
     made.run(tmp_path / "a")
-    results = Results("t", "c", ["a"], ["x"], [0], [Shown("a", "x", 0, tmp_path / "a")])
+    results = Results("t", "c", ["a"], ["x"], [0], [ReportRun("a", "x", 0, tmp_path / "a")])
     assert tables.make_table(results, "nonsense", {}).cells["a", "x"].missing == 1
     made.run(tmp_path / "b", result={"nonsens": 1})
-    results.runs.append(Shown("b", "x", 0, tmp_path / "b"))
+    results.runs.append(ReportRun("b", "x", 0, tmp_path / "b"))
     with pytest.raises(BadInput, match="measure 'nonsense': no finished run has it .*; did you mean nonsens[?]"):
         tables.make_table(results, "nonsense", {})
     with pytest.raises(BadInput, match="in its result.json$"):
@@ -167,7 +167,7 @@ def test_a_measure_is_only_refused_once_a_run_is_finished(tmp_path):
     ("cluster_sizes", [1, 2], "which a table needs"), ("engine", "loop", "which a table needs")])
 def test_a_measure_that_is_no_number_is_refused(tmp_path, measure, value, more):
     made.run(tmp_path / "a", result={measure: value})
-    results = Results("t", "c", ["a"], ["x"], [0], [Shown("a", "x", 0, tmp_path / "a")])
+    results = Results("t", "c", ["a"], ["x"], [0], [ReportRun("a", "x", 0, tmp_path / "a")])
     with pytest.raises(BadInput, match=f"measure '{measure}': it is no number, {more}$"):
         tables.make_table(results, measure, {})
 

@@ -11,7 +11,7 @@ from fedmpi import __version__
 from fedmpi.errors import StorageError
 from fedmpi.report import figures, steps, tables, write
 from fedmpi.report.figures import style
-from fedmpi.report.results import Results, Shown
+from fedmpi.report.results import ReportRun, Results
 from tests.report import made
 from tests.report.test_tables import CSV, MARKDOWN, SECONDS
 
@@ -158,7 +158,7 @@ def test_the_page_shows_every_figure_and_run(page):
     ([0, 1, 3], (2, 4), "loss", "loss, mean ± standard deviation over 1 to 3 seeds; 2 to 4 rounds.")])
 def test_what_is_said_of_a_table(tmp_path, finished, rounds, measure, words):
     """Finished seeds count, whatever the job asks for."""
-    runs = [Shown("a", "x", i, made.run(tmp_path / str(i), lines=[{"round": t, "accuracy_mean": .5}]))
+    runs = [ReportRun("a", "x", i, made.run(tmp_path / str(i), lines=[{"round": t, "accuracy_mean": .5}]))
             for i, t in enumerate(rounds)]
     rows = [str(n) for n in range(len(finished))]
     table = tables.fill_table(measure, rows, ["x"], {

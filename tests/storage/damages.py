@@ -5,7 +5,7 @@ import random
 from collections.abc import Callable
 from pathlib import Path
 
-from fedmpi.storage.seal import Damaged
+from fedmpi.storage.seal import DamagedFile
 
 
 def flip(data: bytearray, at: int, chance: random.Random):
@@ -66,7 +66,7 @@ def damage_at_random(path: Path, count: int, read: Callable[[], object], first: 
         changed += data != whole
         try:
             assert read() == good, f"seed {seed}: {damage.__name__}"
-        except Damaged as error:
+        except DamagedFile as error:
             assert str(path) in str(error) and "\n" not in str(error)
             refused += 1
     path.write_bytes(whole)

@@ -16,12 +16,12 @@ from fedmpi.errors import BadInput, FedmpiError
 from fedmpi.storage.atomic import Sink
 from fedmpi.storage.checkpoint import (
     CheckpointFile,
-    Damaged,
+    DamagedFile,
     Snapshot,
-    check_same,
+    delete_old_checkpoints,
     find_newest,
-    prune,
     read_checkpoint,
+    refuse_other_run,
     warn_of_last_bits,
     write_checkpoint,
 )
@@ -123,7 +123,7 @@ def test_rows_checks_the_rows_that_it_returns(tmp_path):
     path.write_bytes(data)
     assert np.array_equal(CheckpointFile(path).read_rows(0, 3)["w"], MINE["w"][:3])
     for refusing in (lambda: CheckpointFile(path).read_rows(3, 4), lambda: read_checkpoint(path)):
-        with pytest.raises(Damaged, match="the checksum of row 3 of w is wrong"):
+        with pytest.raises(DamagedFile, match="the checksum of row 3 of w is wrong"):
             refusing()
 
 
@@ -140,7 +140,7 @@ def test_newest_says_what_it_refused(tmp_path):
     for (_, why), expected in zip(refused, reasons, strict=True):
         assert expected in why
     assert find_newest(tmp_path / "absent") == (None, [])
-    with pytest.raises(Damaged, match="No such file"):
+    with pytest.raises(DamagedFile, match="No such file"):
         read_checkpoint(tmp_path / "absent.h5")
 
 
@@ -149,7 +149,7 @@ def test_prune_keeps_the_last_and_the_first_of_the_best(tmp_path):
     for round, accuracy in enumerate([nan, .5, .9, .7, .9, nan, .6, nan]):
         write_checkpoint(tmp_path, snapshot(round, accuracy=accuracy), [])
     (tmp_path / "round-000003.h5.part").write_text("half")
-    prune(tmp_path, keep=2)
+    delete_old_checkpoints(tmp_path, keep=2)
     assert sorted(path.name[6:12] for path in tmp_path.iterdir()) == ["000002", "000006", "000007"]
 
 
@@ -158,10 +158,10 @@ def test_prune_never_deletes_the_only_good_one(tmp_path):
     data = bytearray(paths[1].read_bytes())
     data[CheckpointFile(paths[1]).about["rows"][0][0]] ^= 1
     paths[1].write_bytes(data)
-    prune(tmp_path, keep=1)
+    delete_old_checkpoints(tmp_path, keep=1)
     assert find_newest(tmp_path)[0] == paths[0]
     write_checkpoint(tmp_path, snapshot(3, accuracy=1), pieces())
-    prune(tmp_path, keep=1)
+    delete_old_checkpoints(tmp_path, keep=1)
     assert [path.name for path in tmp_path.iterdir()] == ["round-000003.h5"]
 
 
@@ -189,7 +189,7 @@ def test_a_kill_while_writing_leaves_the_earlier_one(tmp_path, piece):
     assert half.exists() and find_newest(tmp_path) == (old, [])
     shutil.copy(half, tmp_path / "round-000003.h5")
     assert find_newest(tmp_path)[0] == old
-    prune(tmp_path, keep=1)
+    delete_old_checkpoints(tmp_path, keep=1)
     assert not half.exists() and old.exists()
 
 
@@ -253,22 +253,22 @@ def changed(**settings) -> dict:
     changed(), changed(rounds=99), changed(device="cuda", threads=8), changed(evaluate={"every": 5}),
     changed(data={"root": "b", "cache": "c", "name": "digits"}), changed(server={"hosts_clients": True})])
 def test_settings_that_may_change(config):
-    check_same(snapshot(), config, "f00d")
+    refuse_other_run(snapshot(), config, "f00d")
 
 
 def test_a_checkpoint_without_a_later_setting_goes_on_with_its_default_alone():
     train = snapshot().config["train"]
-    check_same(snapshot(), changed(train=train | {"optimizer": "sgd", "clip_norm": None}), "f00d")
+    refuse_other_run(snapshot(), changed(train=train | {"optimizer": "sgd", "clip_norm": None}), "f00d")
     with pytest.raises(BadInput, match="train.optimizer is sgd in the checkpoint and adam now"):
-        check_same(snapshot(), changed(train=train | {"optimizer": "adam"}), "f00d")
+        refuse_other_run(snapshot(), changed(train=train | {"optimizer": "adam"}), "f00d")
 
 
 def test_a_cosine_is_bound_to_the_number_of_rounds():
     train = snapshot().config["train"] | {"schedule": "cosine"}
     then = replace(snapshot(), config=changed(train=train))
-    check_same(then, changed(train=train), "f00d")
+    refuse_other_run(then, changed(train=train), "f00d")
     with pytest.raises(BadInput, match="rounds is .* in the checkpoint and 99 now"):
-        check_same(then, changed(train=train, rounds=99), "f00d")
+        refuse_other_run(then, changed(train=train, rounds=99), "f00d")
 
 
 def test_settings_that_may_change_the_last_bits_are_warned_of():
@@ -287,5 +287,5 @@ def test_settings_that_may_change_the_last_bits_are_warned_of():
 ])
 def test_another_run_is_refused(config, federation, message):
     with pytest.raises(BadInput, match=message) as caught:
-        check_same(snapshot(), config, federation)
+        refuse_other_run(snapshot(), config, federation)
     assert "of round 12" in str(caught.value) and "another --out" in str(caught.value)

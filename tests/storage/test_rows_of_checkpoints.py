@@ -11,12 +11,13 @@ import numpy as np
 import pytest
 
 from fedmpi import __version__
+from fedmpi.json_values import flatten_settings
 from fedmpi.storage import checkpoint, seal, sealed
 from fedmpi.storage.checkpoint import (
     CheckpointFile,
-    Damaged,
+    DamagedFile,
+    delete_old_checkpoints,
     is_sound_checkpoint,
-    prune,
     read_checkpoint,
     write_checkpoint,
 )
@@ -57,7 +58,7 @@ def test_a_row_does_not_pass_for_another_clients_nor_for_another_fields(tmp_path
         lambda: CheckpointFile(path).read_rows(0, 5),
         lambda: CheckpointFile(path).read_rows(place, place + 1),
     ):
-        with pytest.raises(Damaged, match=f"the checksum of row {place} of a is wrong; resume from another one"):
+        with pytest.raises(DamagedFile, match=f"the checksum of row {place} of a is wrong; resume from another one"):
             refusing()
     assert not is_sound_checkpoint(path)
     # These rows were not changed.
@@ -73,7 +74,7 @@ def test_a_row_of_another_type_or_shape_does_not_pass(tmp_path, change):
         file["mine/a"] = change(values)
     path = write_checkpoint(tmp_path, snapshot(), pieces(mine=TWINS))
     reseal(path, trick)
-    with pytest.raises(Damaged, match="the checksum of row 0 of a is wrong"):
+    with pytest.raises(DamagedFile, match="the checksum of row 0 of a is wrong"):
         CheckpointFile(path).read_rows(0, 5)
 
 
@@ -159,7 +160,7 @@ def test_the_last_ones_and_the_best_are_kept_and_nothing_else_is_removed(tmp_pat
         (tmp_path / name).write_text("a person's own")
     (tmp_path / "round-000010.h5").write_text("of no known format")
     (tmp_path / "round-000004.h5.part").write_text("half")
-    prune(tmp_path, keep)
+    delete_old_checkpoints(tmp_path, keep)
     assert left(tmp_path) == [*expected, 10]
     assert {path.name for path in tmp_path.iterdir() if not path.match("round-*.h5")} == {
         "round-000001.txt", "notes.part", "best.h5"}
@@ -169,14 +170,14 @@ def test_the_newest_is_kept_though_it_is_the_worst_or_was_not_judged(tmp_path):
     for worst in (.1, float("nan")):
         for round, accuracy in ((1, .9), (2, .8), (999_999, .7), (1_000_000, worst)):
             write_checkpoint(tmp_path, snapshot(round, accuracy=accuracy), [])
-        prune(tmp_path, keep=1)
+        delete_old_checkpoints(tmp_path, keep=1)
         assert [path.name for path in checkpoint.list_checkpoints(tmp_path)] == ["round-1000000.h5", "round-000001.h5"]
 
 
 def test_of_runs_that_were_never_judged_the_last_are_kept(tmp_path):
     for round in (1, 2, 3):
         write_checkpoint(tmp_path, snapshot(round, accuracy=float("nan")), [])
-    prune(tmp_path, keep=2)
+    delete_old_checkpoints(tmp_path, keep=2)
     assert left(tmp_path) == [2, 3]
 
 
@@ -200,4 +201,6 @@ def test_settings_of_the_last_bits_name_the_setting_and_both_values():
 
 
 def test_nested_settings_by_dotted_path():
-    assert checkpoint.flatten_section({"a": {"b": {"c": 1}, "d": {}}, "e": [2]}) == {"a.b.c": 1, "a.d": {}, "e": [2]}
+    settings = {"a": {"b": {"c": 1}, "d": {}}, "e": [2]}
+    assert flatten_settings(settings, keep_empty=True) == {"a.b.c": 1, "a.d": {}, "e": [2]}
+    assert flatten_settings(settings, "x.") == {"x.a.b.c": 1, "x.e": [2]}

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from fedmpi.errors import BadInput
+from fedmpi.json_values import flatten_settings
 from fedmpi.storage import run_status
 from fedmpi.storage.older_versions import add_missing_settings
 
@@ -158,7 +159,7 @@ def test_a_folder_without_settings_is_no_run(tmp_path):
         run_status.read_settings(tmp_path)
     (tmp_path / "config.yaml").write_text("train: {lr: 1e-3}\nseed: 2\n")
     settings = run_status.read_settings(tmp_path)
-    found = run_status.flatten_settings(settings)
+    found = flatten_settings(settings)
     # Settings that came later get the values that stand for what was done then.
     assert (found["train.lr"], found["seed"], found["train.optimizer"]) == (.001, 2, "sgd")
     assert {key.partition(".")[0] for key in found} == {"train", "seed", "availability", "stragglers"}

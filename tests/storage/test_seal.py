@@ -9,7 +9,13 @@ import numpy as np
 import pytest
 
 from fedmpi.storage import seal
-from fedmpi.storage.checkpoint import Damaged, find_newest, prune, read_checkpoint, write_checkpoint
+from fedmpi.storage.checkpoint import (
+    DamagedFile,
+    delete_old_checkpoints,
+    find_newest,
+    read_checkpoint,
+    write_checkpoint,
+)
 from tests.storage.damages import DAMAGE
 from tests.storage.test_checkpoint import content, pieces, run, snapshot
 from tests.storage.test_rows_of_checkpoints import reseal
@@ -41,7 +47,7 @@ def survive(folder: Path):
         path.write_bytes(data)
         try:
             assert content(path) == whole, f"seed {seed}: {damage.__name__} in {part}"
-        except Damaged as error:
+        except DamagedFile as error:
             assert str(path) in str(error) and "resume from another" in str(error)
             assert find_newest(folder)[0] == before
             refused += 1
@@ -63,14 +69,14 @@ def test_the_seal_is_checked_before_hdf5_sees_a_byte(tmp_path):
     # HDF5 would complain about this byte, the version of its superblock.
     data[seal.SEAL_BYTES + 8] ^= 1
     path.write_bytes(data)
-    with pytest.raises(Damaged, match="its checksum is wrong"):
+    with pytest.raises(DamagedFile, match="its checksum is wrong"):
         read_checkpoint(path)
 
 
 def test_the_seal_is_checked_too(tmp_path):
     path = write_checkpoint(tmp_path, snapshot(), pieces())
     path.write_bytes(path.read_bytes().replace(b'"accuracy": 0.75', b'"accuracy": 0.95', 1))
-    with pytest.raises(Damaged, match="the checksum of its first 4096 bytes is wrong"):
+    with pytest.raises(DamagedFile, match="the checksum of its first 4096 bytes is wrong"):
         read_checkpoint(path)
 
 
@@ -98,7 +104,7 @@ def test_a_well_sealed_file_with_strange_content_is_refused(tmp_path, trick, mes
     with h5py.File(tmp_path / "other.h5", "w") as other:
         other["x"] = 1.
     reseal(path, trick)
-    with pytest.raises(Damaged, match=message):
+    with pytest.raises(DamagedFile, match=message):
         read_checkpoint(path)
 
 
@@ -107,8 +113,8 @@ def test_a_newer_format_is_refused_by_name(tmp_path, monkeypatch):
     with monkeypatch.context() as future:
         future.setattr(seal, "SEAL_FORMAT", 3)
         new = write_checkpoint(tmp_path, snapshot(2), pieces())
-    with pytest.raises(Damaged, match=r"round-000002.h5 .* format 3, written by fedmpi .* up to 2: upgrade"):
+    with pytest.raises(DamagedFile, match=r"round-000002.h5 .* format 3, written by fedmpi .* up to 2: upgrade"):
         read_checkpoint(new)
     assert find_newest(tmp_path)[0] == old
-    prune(tmp_path, keep=1)
+    delete_old_checkpoints(tmp_path, keep=1)
     assert new.exists()

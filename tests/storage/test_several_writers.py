@@ -109,5 +109,5 @@ def test_rows_that_a_writer_did_not_finish_are_found(tmp_path):
         writer.done = dict.fromkeys(SPECS, (CLIENTS, CLIENTS))
     found = CheckpointFile(path)
     assert found.read_rows(3, 5)["n"].tolist() == [True, False]
-    with pytest.raises(seal.Damaged, match="the checksum of row 1 of"):
+    with pytest.raises(seal.DamagedFile, match="the checksum of row 1 of"):
         found.read_rows(0, 3)

@@ -9,7 +9,7 @@ import numpy as np
 from fedmpi.json_values import JsonObject
 from fedmpi.report.figures import style
 from fedmpi.report.figures.registry import figure_of_column
-from fedmpi.report.results import Results, Shown
+from fedmpi.report.results import ReportRun, Results
 from fedmpi.storage.run_status import list_evaluated, list_numbers
 from fedmpi.task import CLASSIFICATION, REGRESSION, Task, find_task
 
@@ -125,7 +125,7 @@ def find_common_rounds(series: list[list[JsonObject]], across: Across) -> tuple[
     return np.mean(at, 0), np.array(accuracies, float)
 
 
-def collect_last_accuracies(runs: list[Shown]) -> np.ndarray:
+def collect_last_accuracies(runs: list[ReportRun]) -> np.ndarray:
     """Return the clients' accuracies (or errors) at the end of runs, without clients that have no test data."""
     values = [run.history[name][-1] for run in runs if len(run.history.get(name := find_task(run.history).measure, ()))]
     values = np.concatenate(values) if values else np.empty(0)

@@ -8,14 +8,14 @@ import numpy as np
 
 from fedmpi.report.figures import style
 from fedmpi.report.figures.registry import figure_of_column, figure_of_run
-from fedmpi.report.results import Results, Shown
+from fedmpi.report.results import ReportRun, Results
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
 @figure_of_run("clusters", "Clients in each cluster by round")
-def draw_cluster_sizes(run: Shown) -> Figure | None:
+def draw_cluster_sizes(run: ReportRun) -> Figure | None:
     """Draw the number of clients in each cluster by round, stacked."""
     rounds, counts = count_members(run)
     if not len(counts):
@@ -34,7 +34,7 @@ def draw_cluster_sizes(run: Shown) -> Figure | None:
     return figure
 
 
-def count_members(run: Shown) -> tuple[np.ndarray, np.ndarray]:
+def count_members(run: ReportRun) -> tuple[np.ndarray, np.ndarray]:
     """Return the rounds (r,) and the number of clients in each cluster (k, r), up to the last cluster with any.
 
     Runs of version 0.1 stored it by client, and for evaluated rounds alone."""
@@ -48,7 +48,7 @@ def count_members(run: Shown) -> tuple[np.ndarray, np.ndarray]:
 
 
 @figure_of_run("assignments", "Cluster that each client was last put in, by round")
-def draw_assignments(run: Shown) -> Figure | None:
+def draw_assignments(run: ReportRun) -> Figure | None:
     """Draw the cluster of each client by round. Clients are sorted by planted group, then by cluster."""
     from matplotlib.colors import BoundaryNorm, ListedColormap
     found = run.history.get("cluster")

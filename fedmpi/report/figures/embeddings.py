@@ -7,7 +7,7 @@ import numpy as np
 
 from fedmpi.report.figures import style
 from fedmpi.report.figures.registry import figure_of_run
-from fedmpi.report.results import Shown
+from fedmpi.report.results import ReportRun
 from fedmpi.task import find_task
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ PERPLEXITY = 30
 
 
 @figure_of_run("tsne", "t-SNE of the clients' heads")
-def draw_tsne(run: Shown) -> Figure | None:
+def draw_tsne(run: ReportRun) -> Figure | None:
     """Draw the stored embeddings of up to three rounds, coloured by cluster, and below by planted group."""
     found = run.history.get("embedding")
     if found is None:
@@ -47,7 +47,7 @@ def draw_tsne(run: Shown) -> Figure | None:
     return figure
 
 
-def list_labellings(run: Shown) -> list[tuple[str, np.ndarray, list[str]]]:
+def list_labellings(run: ReportRun) -> list[tuple[str, np.ndarray, list[str]]]:
     """Return what the points are coloured by: kind, labels (rounds, N), and names of the labels, if any."""
     clusters = run.history.get("cluster")
     kinds: list[tuple[str, np.ndarray, list[str]]] = []

@@ -7,7 +7,7 @@ import numpy as np
 
 from fedmpi.report.figures import style
 from fedmpi.report.figures.registry import figure_of_column
-from fedmpi.report.results import Results, Shown
+from fedmpi.report.results import ReportRun, Results
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -41,7 +41,7 @@ def draw_phases(results: Results, column: str) -> Figure | None:
     return figure
 
 
-def average_phases(run: Shown) -> tuple[float, ...] | None:
+def average_phases(run: ReportRun) -> tuple[float, ...] | None:
     """Return the mean seconds of a round in each of PHASE_LABELS, of the slowest rank, and the workers' idle share."""
     keys = ("seconds_train", "seconds_judge", "idle_share", "seconds")
     lines = [line for line in run.outcome.lines if all(line.get(key) is not None for key in keys) and line["round"] > 0]

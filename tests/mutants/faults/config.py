@@ -20,7 +20,7 @@ FAULTS: list[tuple[str, str, str]] = [
     ("fedmpi.config.evaluation:", "\"_after\", \"_unadapted\"", "\"_unadapted\", \"_after\""),
     ("fedmpi.config.evaluation:is_taken", "or column.endswith((*MODEL_ENDINGS, NEW_CLIENTS_ENDING))", ""),
     ("fedmpi.config.overrides:read_text", 'text.partition("=")', 'text.rpartition("=")'),
-    ("fedmpi.config.overrides:flatten_values", "key.rpartition(\".\")[2] not in WITH_NAMES", "True"),
+    ("fedmpi.config.overrides:flatten_values", "key.rpartition(\".\")[2] not in NAMED_SECTIONS", "True"),
     ("fedmpi.config.overrides:apply_overrides", 'old.get("name") not in (None, new)', 'old.get("name") != new'),
     ("fedmpi.config.schema:resolve", "and getattr(Config, name, ...) is None", ""),
     ("fedmpi.config.schema:Config.judged_on", 'self.evaluate.on == "test" and', ""),

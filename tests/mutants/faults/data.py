@@ -19,11 +19,11 @@ FAULTS: list[tuple[str, str, str]] = [
     ("fedmpi.data.file_states:describe_file_state", " {found.st_size}", ""),
     ("fedmpi.data.file_states:describe_file_state", " {found.st_mtime_ns}", ""),
     (
-        "fedmpi.data.sources:make_source_key",
+        "fedmpi.data.sources:list_data_files",
         "if npz.exists() or list_files is None",
         "if list_files is None",
     ),
-    ("fedmpi.data.sources:Named.load", "if npz.exists() else", "if npz.is_dir() else"),
+    ("fedmpi.data.sources:PublicDataset.load", "if npz.exists() else", "if npz.is_dir() else"),
     ("fedmpi.data.text:read_news", "int(label) - 1", "int(label)"),
     ("fedmpi.data.text:make_vocabulary", "-counts[t], t", "t, -counts[t]"),
     ("fedmpi.data.text:encode_texts", "ids.get(token, 0)", "ids.get(token, 1)"),
