@@ -1,9 +1,11 @@
-"""The defaults of networks and partitions, on which results depend. Those of methods are tested in tests/methods."""
+"""Defaults on which results depend: of a configuration, of networks and partitions (tests/methods has the methods)."""
 from __future__ import annotations
 
 import pytest
 
 from fedmpi import registry
+from fedmpi.config.schema import load_config, to_plain
+from fedmpi.json_values import flatten_settings
 from fedmpi.settings import describe_settings
 
 DEFAULTS = {
@@ -31,3 +33,30 @@ DEFAULTS = {
 def test_defaults(kind):
     assert {name: {row["name"]: row["default"] for row in describe_settings(registry.find_class(kind, name))}
             for name in registry.list_available(kind)} == DEFAULTS[kind]
+
+
+# Results depend on many of these; a change is named in CHANGELOG.md.
+CONFIGURATION = {
+    "seed": 0, "rounds": 100, "data.name": "digits", "data.file": None, "data.root": "~/.cache/fedmpi/data",
+    "data.cache": None, "data.fraction": 1.0, "data.clients": 20, "data.new_clients": 0,
+    "data.task": "classification", "data.split": [0.75, 0.25], "train.batch": 10, "train.lr": 0.005,
+    "train.lr_decay": 1.0, "train.schedule": "constant", "train.milestones": [], "train.step_factor": 0.1,
+    "train.warm_up": 0, "train.optimizer": "sgd", "train.momentum": 0.0, "train.nesterov": False,
+    "train.weight_decay": 0.0, "train.clip_norm": None, "train.label_smoothing": 0.0, "train.augment": [],
+    "train.padding": 4, "train.epochs": 1, "train.steps": None, "train.participation": 1.0,
+    "train.sampling": "uniform", "train.candidates": None, "evaluate.every": 1, "evaluate.on": "test",
+    "evaluate.after_training": "participants", "evaluate.measures": [], "evaluate.embeddings": [], "stop": None,
+    "checkpoint.every": 10, "checkpoint.minutes": 10.0, "checkpoint.grace": 90.0, "checkpoint.keep": 2,
+    "checkpoint.asynchronous": False, "checkpoint.failure": "stop", "server.hosts_clients": False,
+    "server.reduce": "exact", "server.aggregation": "mean", "server.trim": 0.1, "server.clip_norm": None,
+    "comm.timeout": 1800.0, "comm.cuda_aware": "auto", "state.memory": 8.0, "state.scratch": None, "edge": None,
+    "availability": None, "stragglers": None, "faults.bad_update": "stop", "faults.drop": 0.0, "attack": None,
+    "engine": "auto", "cuda_graphs": "auto", "device": "auto", "precision": "float32", "threads": 1,
+    "placement": "balanced"}
+
+
+def test_defaults_of_a_configuration():
+    config = load_config({"method": "fedavg", "model": "mlp", "data": {"partition": "iid"}}, [])
+    found = flatten_settings(to_plain(config), keep_empty=True)
+    assert {name: value for name, value in found.items()
+            if not name.startswith(("method.", "model.", "data.partition"))} == CONFIGURATION

@@ -88,6 +88,13 @@ def test_a_listing_has_its_heads_and_says_what_they_mean():
     assert catalogue.list_kind("models").splitlines()[0].split() == ["name", "what", "it", "is"]
 
 
+def test_the_command_line_shows_no_more_than_a_setting_of_a_method_and_two_of_data():
+    said = {name: catalogue.explain(kind, name).rpartition("\n\non the command line: ")[2]
+            for kind, name in (("methods", "fedmhc"), ("datasets", "femnist"))}
+    assert len(said["fedmhc"].split()) == 2
+    assert said["femnist"] == "data.name=femnist data.file=leaf/data/femnist/data data.partition=natural"
+
+
 @pytest.mark.parametrize("kind, name, words", [
     ("methods", "fedprox", "method=fedprox method.weights=samples"), ("models", "mlp", "model=mlp model.hidden=64"),
     ("datasets", "digits", "data.name=digits"), ("datasets", "arrays", "data.name=arrays data.file=mine.npz"),

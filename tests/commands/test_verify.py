@@ -8,9 +8,11 @@ import shutil
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 from typer.testing import CliRunner
 
+from fedmpi import __version__
 from fedmpi.cli import app
 from fedmpi.comm.transport import Solo
 from fedmpi.commands import rerun, verify
@@ -84,6 +86,22 @@ def test_a_new_hash_is_judged_by_its_loss(loss, verdict, code, tmp_path, table, 
     assert re.search(rf"fedmhc +fedcba9876543210 +{verdict}", said)
     assert re.search("fedavg +0123456789abcdef +known\n", said)
     assert ("1 of 2 runs are wrong" if code else "1 of 2 hashes are new, and their losses agree") in said
+
+
+def test_what_the_bits_of_a_run_depend_on():
+    here = verify.describe_environment()
+    assert [*here] == ["fedmpi", "machine", "vendor", "vectors", "torch", "torch's BLAS", "torch's compiler", "numpy",
+                       "numpy's BLAS", "scikit-learn"]
+    assert here["fedmpi"] == __version__ and here["numpy"] == np.__version__ and here["scikit-learn"][0].isdigit()
+    # Only the compiler of PyTorch may have a name that we do not know.
+    assert all(value not in ("", "unknown", "none") for name, value in here.items() if name != "torch's compiler")
+
+
+def test_every_run_has_the_settings_that_decide_its_hash():
+    for words in verify.RUNS.values():
+        if words is not verify.QUICKSTART:
+            settings = flatten_settings(apply_overrides(copy.deepcopy(verify.CONFIG), words))
+            assert (settings["rounds"], settings["seed"], settings["device"], settings["threads"]) == (3, 1, "cpu", 1)
 
 
 @pytest.mark.parametrize("what", ["vendor", "vectors", "torch", "torch's BLAS", "numpy", "scikit-learn"])
