@@ -84,7 +84,7 @@ def choose_engine(run: Run, snapshot: Snapshot | None) -> None:
         if snapshot.books["engine"] != pool.hosted.engine.name:
             pool.call(OrderPerformer.use_engine, np.frombuffer(snapshot.books["engine"].encode(), np.uint8))
     elif pool.call(OrderPerformer.gather_times)[:, ON_GPU].any():
-        loop, vmap = pool.call(OrderPerformer.time_engines, *pool.changed_fields(run.state.shared)).sum(0)
+        loop, vmap = pool.call(OrderPerformer.time_engines, *pool.list_changed_fields(run.state.shared)).sum(0)
         name = "vmap" if vmap < loop else "loop"
         pool.hosted.engine_why = f"{loop:.3f} s for loop, {vmap:.3f} s for vmap on the first clients"
         run.progress.say(f"engine {name}: {pool.hosted.engine_why}")

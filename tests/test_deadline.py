@@ -50,11 +50,11 @@ def test_a_time_limit_has_an_end_with_a_date(text):
 def test_the_slowest_round_and_checkpoint_have_to_fit():
     left = Deadline(time.time() + 1000, "it")
     # 600 s need 750 s and the margin.
-    assert left.reason_to_stop(1, 0) == "" and left.reason_to_stop(600, 0) == ""
+    assert left.find_reason_to_stop(1, 0) == "" and left.find_reason_to_stop(600, 0) == ""
     # The slow round is remembered.
-    assert "another round and a checkpoint may take 20 min" in left.reason_to_stop(1, 200)
-    assert Deadline(time.time() + END_MARGIN_S - 1, "it").reason_to_stop(0, 0).startswith("it ends in 1")
-    assert Deadline().reason_to_stop(1e9, 1e9) == "" and not Deadline().known
+    assert "another round and a checkpoint may take 20 min" in left.find_reason_to_stop(1, 200)
+    assert Deadline(time.time() + END_MARGIN_S - 1, "it").find_reason_to_stop(0, 0).startswith("it ends in 1")
+    assert Deadline().find_reason_to_stop(1e9, 1e9) == "" and not Deadline().known
 
 
 @pytest.fixture
@@ -70,7 +70,7 @@ def test_a_run_stops_when_a_round_and_a_checkpoint_may_not_fit(noon, rounds, sav
     """A quarter more than the slowest round, twice the slowest checkpoint, and 20 s."""
     def said(left):
         deadline = Deadline(noon + left, "Slurm job 7")
-        return [deadline.reason_to_stop(seconds, saving) for seconds in rounds][-1]
+        return [deadline.find_reason_to_stop(seconds, saving) for seconds in rounds][-1]
     assert said(needed + .25) == ""
     assert said(needed) == (f"Slurm job 7 ends in {needed} s, another round and a checkpoint may take {needed} s")
     assert said(-100).startswith("Slurm job 7 ends in 0.0 s, ")
@@ -84,8 +84,8 @@ def test_a_limit_counts_from_now_on(noon, monkeypatch):
 
 def test_slow_rounds_are_forgotten():
     left = Deadline(time.time() + 1000, "it")
-    assert left.reason_to_stop(900, 0)
-    assert [bool(left.reason_to_stop(1, 0)) for _ in range(100)] == [True] * 99 + [False]
+    assert left.find_reason_to_stop(900, 0)
+    assert [bool(left.find_reason_to_stop(1, 0)) for _ in range(100)] == [True] * 99 + [False]
 
 
 def test_the_earlier_end_counts(monkeypatch):

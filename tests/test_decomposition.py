@@ -73,10 +73,10 @@ def forgetful(run, path, snapshot):
     run.state.groups.last[:] = -1
 
 
-WEIGHTED, LOCAL, RESTORE = PartialSums.weighted_sum, HostedClients.local, CheckpointWriter.restore
+WEIGHTED, LOCAL, RESTORE = PartialSums.sum_weighted, HostedClients.local, CheckpointWriter.restore
 # name -> class, function, the fault in its place, the run that shows it, the first difference.
 PLANTED = {
-    "rounding by rank": (PartialSums, "weighted_sum", rounded, {"ranks": 3}, "digest"),
+    "rounding by rank": (PartialSums, "sum_weighted", rounded, {"ranks": 3}, "digest"),
     "batches by rank": (HostedClients, "local", of_its_rank, {"ranks": 3}, "digest"),
     "a forgetful restart": (CheckpointWriter, "restore", forgetful, {"restart": "1 after 1"},
                             "cluster_sizes_all in round 2 of metrics.jsonl"),
@@ -102,7 +102,7 @@ def test_a_run_that_fails_is_a_mismatch(suite, monkeypatch, capfd):
 @pytest.mark.parametrize("how, mismatches", [({}, 0), ({"ranks": 3}, 1)])
 def test_the_command_says_what_differs_and_ends_with_1(how, mismatches, monkeypatch, tmp_path, capsys):
     monkeypatch.setattr(quick, "designs", lambda: {"fedavg": [{**ROW, **how}], "local": [ROW]})
-    monkeypatch.setattr(PartialSums, "weighted_sum", rounded)
+    monkeypatch.setattr(PartialSums, "sum_weighted", rounded)
     assert main(["--quick", "--methods", "fedavg", "--out", str(tmp_path / "found.json")]) == bool(mismatches)
     said, found = capsys.readouterr().out, json.loads((tmp_path / "found.json").read_text())["runs"]
     assert [one["method"] for one in found] == ["fedavg"] and bool(found[0]["differs"]) == bool(mismatches)

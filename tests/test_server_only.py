@@ -81,10 +81,10 @@ def test_only_fields_of_shared_can_be_that():
 def test_they_are_neither_sent_nor_counted(mlp, federation):
     lab = Lab(Momentum().with_model(mlp), federation).go(2)
     assert lab.method.traffic(lab.shared, lab.up) == (4 * mlp.size + 8, 4 * mlp.size)
-    flags, *values = lab.pool.changed_fields(lab.shared)
+    flags, *values = lab.pool.list_changed_fields(lab.shared)
     assert flags.tolist() == [True, True] and [v.size for v in values] == [mlp.size, 1]
     lab.shared.m.add_(1)
-    assert not lab.pool.changed_fields(lab.shared)[0].any()
+    assert not lab.pool.list_changed_fields(lab.shared)[0].any()
 
 
 @pytest.fixture

@@ -38,7 +38,7 @@ PHASES = {
     "pad": "fedmpi.engines.vmap.pad_samples", "descend": "fedmpi.engines.cohort.Cohort.descend",
     "record": "fedmpi.engines.cuda_graphs.record_step", "vectorised client": "fedmpi.engines.vmap.apply_to_cohort",
     "keep": "fedmpi.clients.hosted.HostedClients._keep", "train": "fedmpi.clients.hosted.HostedClients.train",
-    "sums": "fedmpi.clients.partial_sums.PartialSums.weighted_sum",
+    "sums": "fedmpi.clients.partial_sums.PartialSums.sum_weighted",
     "judge": "fedmpi.clients.evaluation.Evaluator.measure_clients",
     "server": "fedmpi.comm.rank_pool.RankPool.call"}
 

@@ -210,7 +210,7 @@ class HostedClients:
                     self.context.client = client
                     raise exact.NotFinite(0, v, name)
 
-    def bad_updates(self, ids: np.ndarray) -> np.ndarray:
+    def find_bad_updates(self, ids: np.ndarray) -> np.ndarray:
         """Return 1 for each of the participants that trained here and whose update cannot be used, else 0, (n,)."""
         return (np.isin(ids, self.here) & ~np.isin(ids, list(self.ups))).astype(np.int64)
 
@@ -264,9 +264,9 @@ class HostedClients:
         """Let hosted clients make a part of their steps in the next round: `portions` (n, 2) of clients `ids` (n,)."""
         self.portions = {client: Portion(*pair) for client, pair in zip(ids.tolist(), portions.tolist(), strict=True)}
 
-    def digests(self) -> np.ndarray:
+    def compute_digests(self) -> np.ndarray:
         """Return the sha256 of each hosted client's state, (n, 32) uint8."""
-        return self.store.digests(self.clients)
+        return self.store.compute_digests(self.clients)
 
     def find_touched(self) -> np.ndarray:
         """Say which hosted clients have a state of their own, (n,) bool."""

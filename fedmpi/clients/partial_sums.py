@@ -40,7 +40,7 @@ class PartialSums:
         """Say whether sums are int64 fixed point, the same bits on any number of ranks; else they are float32."""
         return self.hosted.config.server.reduce == "exact"
 
-    def holders(self, source: int) -> list[int]:
+    def list_holders(self, source: int) -> list[int]:
         """Return the hosted clients that have a row of a source, ascending."""
         return list(self.hosted.ups) if source == UP else self.hosted.clients
 
@@ -49,7 +49,7 @@ class PartialSums:
 
         Raises:
             NotFinite: if a row holds a number that is not finite; `context.client` is its client."""
-        clients = self.holders(ref.source)
+        clients = self.list_holders(ref.source)
         rows = self._rows(ref, clients)
         # one copy to the host, not one for each client
         if rows and self.hosted.device.type == "cuda":
@@ -66,12 +66,12 @@ class PartialSums:
         Args:
             groups: the group of each row, (n,) int64
             centres: (k, d)"""
-        rows, points = self._rows(ref, self.holders(ref.source)), torch.from_numpy(centres)
+        rows, points = self._rows(ref, self.list_holders(ref.source)), torch.from_numpy(centres)
         points = points.to(self.hosted.device).double()
         found = [(row.double() - points[j]).norm() for row, j in zip(rows, groups.tolist(), strict=True)]
         return torch.stack(found).cpu().numpy() if found else np.empty(0)
 
-    def weighted_sum(self, ref: RowRef, weights: np.ndarray, groups: np.ndarray | None = None,
+    def sum_weighted(self, ref: RowRef, weights: np.ndarray, groups: np.ndarray | None = None,
                      k: int = 0) -> Tensor:
         """Return the hosted clients' part of a weighted sum of rows, (d,), or of one sum per group, (k, d).
 
@@ -85,7 +85,7 @@ class PartialSums:
         Raises:
             NotFinite: if a row holds a number of which there is no sum; `context.client` is its client."""
         shape = (ref.width,) if groups is None else (k, ref.width)
-        used, holders = np.flatnonzero(weights), self.holders(ref.source)
+        used, holders = np.flatnonzero(weights), self.list_holders(ref.source)
         clients = [holders[i] for i in used]
         rows, weights, groups = self._rows(ref, clients), weights[used], None if groups is None else groups[used]
         if self.exact:

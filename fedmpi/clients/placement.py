@@ -79,7 +79,7 @@ class Pace:
         # where the participants of this round train
         self.training_ranks = homes
 
-    def ranks(self, who: Participants) -> np.ndarray:
+    def choose_ranks(self, who: Participants) -> np.ndarray:
         """Return the rank at which each participant of a round trains, (n,)."""
         if self.movable and len(self.hosts) > 1:
             bins = place_longest_first(np.asarray(who.sizes) + FIXED_COST, len(self.hosts), self.speeds)
@@ -102,7 +102,7 @@ class Pace:
         return {"seconds_train": float(train.max()), "seconds_judge": float(seconds[self.hosts, 1].max()),
                 "imbalance": float(longest / max(busy, 1e-9)), "idle_share": float(1 - busy / longest)}
 
-    def moves(self, left: int) -> tuple[np.ndarray, np.ndarray] | None:
+    def plan_moves(self, left: int) -> tuple[np.ndarray, np.ndarray] | None:
         """Return clients, ascending, and their new homes, (m,) each; None if moving clients takes longer than it saves.
 
         Clients move one after another, from the rank that would finish last to the one that would finish first.
@@ -129,7 +129,7 @@ class Pace:
             return None
         return ids, self.hosts[place[ids]]
 
-    def moved(self, homes: np.ndarray, clients: int, seconds: float) -> None:
+    def record_moves(self, homes: np.ndarray, clients: int, seconds: float) -> None:
         """Note the new homes, (N,), and how long it took to move so many clients."""
         self.homes, self.rounds, self.seconds = homes, 0, 0.
         self.bandwidth = clients * self.row / max(seconds, 1e-9)

@@ -99,7 +99,7 @@ class StateStore:
         mine = self.read(client)
         return np.frombuffer(self._first_digest if mine is self.first else compute_digest(mine), np.uint8)
 
-    def digests(self, clients: Sequence[int]) -> np.ndarray:
+    def compute_digests(self, clients: Sequence[int]) -> np.ndarray:
         """Return the sha256 of each client's state, (n, 32) uint8."""
         if not any(v.is_cuda for v in self.first):
             return np.array([self.digest(c) for c in clients], np.uint8).reshape(-1, 32)

@@ -69,12 +69,12 @@ class Heartbeat:
                 self.silent[peer] += self.beat
                 self.stuck[peer] += self.beat
             self.receive_reports()
-            self.send_report(self.own_report())
+            self.send_report(self.make_report())
             late = find_late(self.silent, self.stuck, self.last_report, self.limit)
             if late:
                 self.fail(late)
 
-    def own_report(self) -> np.ndarray:
+    def make_report(self) -> np.ndarray:
         """Return what this rank is doing, (6,) int64."""
         world, work = self.world, self.context
         clients = np.ravel([-1 if work.client is None else work.client])
@@ -115,7 +115,7 @@ class Heartbeat:
 
     def describe_late(self, peer: int) -> str:
         """Return the sentence that names a late rank."""
-        own = self.own_report()
+        own = self.make_report()
         waits = f"rank {self.world.rank} {f'waits in {describe_report(own)}' if own[INSIDE] else 'works'}"
         return (f"rank {peer} of {self.world.size} on {self.hosts[peer]} made no progress for {self.timeout:g} s "
                 f"(comm.timeout) and gave its last sign of life {self.silent[peer]:.0f} s ago; "

@@ -25,7 +25,7 @@ class HostedRows(Protocol):
     def distances(self, ref: RowRef, groups: np.ndarray, centres: np.ndarray) -> np.ndarray:
         """Return the distance of each row from its group's centre, (n,), for `groups` (n,) and `centres` (k, d)."""
 
-    def weighted_sum(self, ref: RowRef, weights: np.ndarray, groups: np.ndarray | None = None, k: int = 0) -> Tensor:
+    def sum_weighted(self, ref: RowRef, weights: np.ndarray, groups: np.ndarray | None = None, k: int = 0) -> Tensor:
         """Return a weighted sum of rows, (d,), or of each of k groups' rows, (k, d). Raises NotFinite."""
 
 
@@ -96,7 +96,7 @@ class Hosted(Protocol):
     def train(self, when: int, everybody: np.ndarray, here: Iterable[int], judge: bool) -> None:
         """Train the participants that are `here` in round `when`, and keep what they send."""
 
-    def bad_updates(self, ids: np.ndarray) -> np.ndarray:
+    def find_bad_updates(self, ids: np.ndarray) -> np.ndarray:
         """Return 1 for each client that trained here and whose update is bad, else 0, (n,)."""
 
     def add_message(self, slot: int, client: int, totals: Tensor, scales: np.ndarray, shape: tuple[int, ...]) -> None:
@@ -108,7 +108,7 @@ class Hosted(Protocol):
     def set_portions(self, ids: np.ndarray, portions: np.ndarray) -> None:
         """Let clients make a part of their steps in the next round: `portions` (n, 2) of clients `ids` (n,)."""
 
-    def digests(self) -> np.ndarray:
+    def compute_digests(self) -> np.ndarray:
         """Return the sha256 of each hosted client's state, (n, 32) uint8."""
 
     def find_touched(self) -> np.ndarray:

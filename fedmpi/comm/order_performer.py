@@ -64,7 +64,7 @@ class OrderPerformer:
         self.ids, self.ranks = np.array(ids), np.array(ranks)
         self.hosted.receive_shared(changed, state)
         self.hosted.train(int(when), self.ids, self.ids[self.ranks == self.world.rank], bool(judge))
-        return self.world.reduce(self.hosted.bad_updates(self.ids)) if self.hosted.skips_bad_updates else None
+        return self.world.reduce(self.hosted.find_bad_updates(self.ids)) if self.hosted.skips_bad_updates else None
 
     @order()
     def dismiss(self, bad: np.ndarray) -> None:
@@ -75,7 +75,7 @@ class OrderPerformer:
     def sum_rows(self, ref: np.ndarray, weights: np.ndarray) -> np.ndarray | Tensor:
         """Return the weighted sum of all rows, (d,), for weights (n,)."""
         rows = RowRef.from_array(ref)
-        return self._reduce(self.hosted.sums.weighted_sum(rows, weights[self._is_here(rows)]))
+        return self._reduce(self.hosted.sums.sum_weighted(rows, weights[self._is_here(rows)]))
 
     @order()
     def sum_groups(self, ref: np.ndarray, weights: np.ndarray, groups: np.ndarray,
@@ -83,7 +83,7 @@ class OrderPerformer:
         """Return the weighted sum of each group's rows, (k, d), for weights and groups (n,)."""
         rows = RowRef.from_array(ref)
         here = self._is_here(rows)
-        return self._reduce(self.hosted.sums.weighted_sum(rows, weights[here], groups[here], int(k)))
+        return self._reduce(self.hosted.sums.sum_weighted(rows, weights[here], groups[here], int(k)))
 
     @order()
     def gather_rows(self, ref: np.ndarray) -> np.ndarray | None:
@@ -120,7 +120,7 @@ class OrderPerformer:
         here = self._is_here(rows)
         for client, block in zip(ids.tolist(), coefficients, strict=True):
             home, scales = self.homes[client], np.maximum(np.abs(block).sum(1), TINY)
-            parts = [self.hosted.sums.weighted_sum(rows, weights[here] / scale)
+            parts = [self.hosted.sums.sum_weighted(rows, weights[here] / scale)
                      for weights, scale in zip(block, scales, strict=True)]
             totals = self._reduce(torch.stack(parts), home)
             if home == self.world.rank:
@@ -197,7 +197,7 @@ class OrderPerformer:
     @order()
     def gather_digests(self) -> np.ndarray | None:
         """Return the sha256 of each client's state, (N, 32)."""
-        return self._gather_in_order(self.hosted.digests(), self.homes)
+        return self._gather_in_order(self.hosted.compute_digests(), self.homes)
 
     @order()
     def gather_touched(self) -> np.ndarray | None:

@@ -54,7 +54,7 @@ class RankPool:
         """Return the participants of the round under way, ascending, (n,)."""
         return self.performer.ids
 
-    def clients_of(self, source: int) -> np.ndarray:
+    def find_clients(self, source: int) -> np.ndarray:
         """Return the client of each row of a source, ascending."""
         return self.ids if source == UP else np.arange(len(self.homes))
 
@@ -79,7 +79,8 @@ class RankPool:
             shared: the server's state.
             ranks: the rank that trains each of them, (n,); default: its home."""
         ranks = self.homes[ids] if ranks is None else ranks
-        bad = self.call(OrderPerformer.train, np.int64(when), ids, ranks, np.bool_(judge), *self.changed_fields(shared))
+        bad = self.call(OrderPerformer.train, np.int64(when), ids, ranks, np.bool_(judge),
+                        *self.list_changed_fields(shared))
         if bad is None or not bad.any():
             return np.ones(len(ids), bool)
         self.call(OrderPerformer.dismiss, bad > 0)
@@ -87,7 +88,7 @@ class RankPool:
 
     def judge(self, when: int, shared: tuple[Tensor, ...]) -> tuple[np.ndarray, np.ndarray]:
         """Return the measures of all clients (see Evaluator.measure_clients), and the ranks' times."""
-        return self.call(OrderPerformer.judge, np.int64(when), *self.changed_fields(shared))
+        return self.call(OrderPerformer.judge, np.int64(when), *self.list_changed_fields(shared))
 
     def deliver(self, slot: int, ids: np.ndarray, rows: Tensor) -> None:
         """Send each client of `ids` its own row of what the server made, as one field of its message.
@@ -106,10 +107,11 @@ class RankPool:
     def measure_losses(self, when: int, ids: np.ndarray, shared: tuple[Tensor, ...]) -> np.ndarray:
         """Return the mean loss of clients `ids` (n,), ascending, on their training samples before round `when`, (n,).
         """
-        losses: np.ndarray = self.call(OrderPerformer.measure_losses, np.int64(when), ids, *self.changed_fields(shared))
+        losses: np.ndarray = self.call(OrderPerformer.measure_losses, np.int64(when), ids,
+                                       *self.list_changed_fields(shared))
         return losses
 
-    def changed_fields(self, shared: tuple[Tensor, ...]) -> list[np.ndarray]:
+    def list_changed_fields(self, shared: tuple[Tensor, ...]) -> list[np.ndarray]:
         """Return which fields of the server's state changed since they were sent, (fields,) bool, and these fields.
         Those that are SERVER_ONLY are left out.
 

@@ -34,7 +34,7 @@ class RobustMean:
         """Return None if plain means stay: `kind` is "mean"."""
         return None if kind == "mean" else cls(kind, trim)
 
-    def values_left_out(self, members: int) -> int:
+    def count_values_left_out(self, members: int) -> int:
         """Return how many of a coordinate's values are left out at either end, if a group has so many members.
 
         A median leaves out all but the middle one or two, a trimmed mean a share that is rounded up; at least one value

@@ -55,7 +55,7 @@ class Rows:
     @property
     def ids(self) -> np.ndarray:
         """Return the client of each row, (n,), ascending."""
-        return self.pool.clients_of(self.ref.source)
+        return self.pool.find_clients(self.ref.source)
 
     @property
     def width(self) -> int:
@@ -159,7 +159,7 @@ class Rows:
         return weights
 
     def _middle_by(self, robust: RobustMean, group: np.ndarray, k: int) -> Tensor:
-        cuts = [robust.values_left_out(n) for n in np.bincount(group, minlength=k)]
+        cuts = [robust.count_values_left_out(n) for n in np.bincount(group, minlength=k)]
         found = self.pool.call(OrderPerformer.trim_groups, self.ref.to_array(), group, np.array(cuts))
         return torch.from_numpy(found).to(self.dtype)
 

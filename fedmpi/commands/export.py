@@ -107,7 +107,7 @@ def find_model(run: Path, client: int | None) -> TrainedModel:
     facts = describe_export(snapshot, method, federation, network) | {"of": "the server" if client is None
                                                                       else f"client {client}",
                                                                       "digest": compute_run_digest(shared,
-                                                                                                   group.digests())}
+                                                                                                   group.compute_digests())}
     if changes:
         facts["own_code_changes"] = json.dumps(changes)
     whose = "global model" if client is None else f"model of client {client}"

@@ -128,7 +128,7 @@ def rehearse_server(case: Case) -> Rehearsal:
         # Rows that are all alike make poor clusters.
         with warnings.catch_warnings(action="ignore"):
             shared = hooks.server(case.shared, make_rows(pool, UP, case.up), who)
-        counted.broadcast_bytes += sum(field.nbytes for field in pool.changed_fields(shared))
+        counted.broadcast_bytes += sum(field.nbytes for field in pool.list_changed_fields(shared))
     except Exception as error:
         # A server may want rows that differ; the rest of the plan holds.
         return Rehearsal(counted, pool.delivered_bytes, f"{type(error).__name__}: {error}")

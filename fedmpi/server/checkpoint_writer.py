@@ -83,9 +83,9 @@ class CheckpointWriter:
         if while_training and self.config.checkpoint.asynchronous:
             pieces = max(1, int(self.config.state.memory * GIB) // CHECKPOINT_PIECE_BYTES)
             self.folder.background = BackgroundWrite(write, pieces)
-            self.folder.background.feed(self.pieces(ids))
+            self.folder.background.feed(self.gather_pieces(ids))
         else:
-            path = write(self.pieces(ids))
+            path = write(self.gather_pieces(ids))
             self.note_saved(path, time.perf_counter() - begin)
 
     def collect(self, wait: bool) -> None:
@@ -105,7 +105,7 @@ class CheckpointWriter:
         self.slowest_s = max(self.slowest_s, seconds)
         self.progress.note(f"saved {path}")
 
-    def pieces(self, ids: np.ndarray) -> Iterator[dict[str, np.ndarray]]:
+    def gather_pieces(self, ids: np.ndarray) -> Iterator[dict[str, np.ndarray]]:
         """Yield the rows of clients `ids` by field, a bounded number of bytes at a time."""
         per_client = max(1, nbytes(self.pool.hosted.store.first))
         at_once = max(1, CHECKPOINT_PIECE_BYTES // per_client)

@@ -69,7 +69,7 @@ class Run:
             self.books.show_round(time.perf_counter() - begin)
             self.call_back()
             if not self.is_over:
-                self.stopped = self.reason_to_stop(time.perf_counter() - begin)
+                self.stopped = self.find_reason_to_stop(time.perf_counter() - begin)
             due = self.checkpoints.is_due(self.is_over, self.deadline.known)
             self.collect_checkpoint(wait=due or bool(self.stopped))
             if self.stopped:
@@ -144,7 +144,7 @@ class Run:
         state = self.state
         send_messages(self.pool, self.hooks, state.shared, choose_addressed(self.config, self.federation.sizes, who,
                                                                              judge))
-        there = self.pool.train(who.round, who.ids, judge, state.shared, self.pace.ranks(who))
+        there = self.pool.train(who.round, who.ids, judge, state.shared, self.pace.choose_ranks(who))
         who = who if there.all() else who.only(there)
         if len(who.ids):
             with name_method_in_errors(self.method, "server", who.round + 1):
@@ -165,11 +165,11 @@ class Run:
 
         Args:
             left: rounds that are left."""
-        begin, moves = time.perf_counter(), self.pace.moves(left)
+        begin, moves = time.perf_counter(), self.pace.plan_moves(left)
         if moves is None:
             return 0
         self.pool.call(OrderPerformer.move, *moves)
-        self.pace.moved(self.pool.homes, len(moves[0]), time.perf_counter() - begin)
+        self.pace.record_moves(self.pool.homes, len(moves[0]), time.perf_counter() - begin)
         self.progress.note(f"{len(moves[0])} clients moved to ranks that are faster or have less to do")
         return len(moves[0])
 
@@ -200,9 +200,9 @@ class Run:
         return (t + 1 == self.config.rounds or bool(every and (t + 1) % every == 0)
                 or t + 1 in self.config.evaluate.embeddings)
 
-    def reason_to_stop(self, seconds: float) -> str:
+    def find_reason_to_stop(self, seconds: float) -> str:
         """Return why the run has to stop after a round that took so many seconds, "" if it goes on."""
-        late = self.deadline.reason_to_stop(seconds, self.checkpoints.slowest_s)
+        late = self.deadline.find_reason_to_stop(seconds, self.checkpoints.slowest_s)
         return "asked to stop" if self.stopping() or self.pool.stop_requested else late
 
 

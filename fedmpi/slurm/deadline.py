@@ -46,7 +46,7 @@ class Deadline:
         """True if there is such a moment."""
         return self.end < math.inf
 
-    def reason_to_stop(self, round_seconds: float, checkpoint_seconds: float) -> str:
+    def find_reason_to_stop(self, round_seconds: float, checkpoint_seconds: float) -> str:
         """Remember what a round took, and tell whether the run has to stop now.
 
         Args:

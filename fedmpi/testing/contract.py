@@ -79,11 +79,11 @@ def check_shapes(subject: Subject) -> None:
 def check_sending(subject: Subject) -> None:
     """Send what has changed of Shared, and compare what ranks then hold."""
     run = subject.straight()
-    flags, *values = run.pool.changed_fields(run.shared)
+    flags, *values = run.pool.list_changed_fields(run.shared)
     run.group.receive_shared(flags, values)
     if compute_digest(sent_alone(run.group.shared)) != compute_digest(sent_alone(run.shared)):
         raise Broken("a field of Shared was changed, but is not sent: it was changed through .numpy()")
-    if run.pool.changed_fields(run.shared)[0].any():
+    if run.pool.list_changed_fields(run.shared)[0].any():
         raise Broken("a field of Shared that did not change is sent again")
 
 

@@ -39,23 +39,23 @@ class ObservedLab(Lab):
 
     def __init__(self, method: Method, federation: SmallFederation, engine: Engine):
         super().__init__(method, federation, engine, share=SHARE)
-        self.began = self.copy_of_state()
+        self.began = self.copy_state()
         self.states: list[dict[str, Tensor]] = []
-        self.shapes = [self.shapes_of_shared()]
+        self.shapes = [self.list_shapes_of_shared()]
 
     def round(self, t: int, who: Participants | None = None, judge: bool = False) -> Participants:
         """Perform a round, and note what there is after it."""
         who = super().round(t, who, judge)
-        self.shapes.append(self.shapes_of_shared())
+        self.shapes.append(self.list_shapes_of_shared())
         if t >= 0:
-            self.states.append(self.copy_of_state())
+            self.states.append(self.copy_state())
         return who
 
-    def copy_of_state(self) -> dict[str, Tensor]:
+    def copy_state(self) -> dict[str, Tensor]:
         """Return copies of everything that the run has learned, by name."""
         return {k: v.clone() for k, v in self.state().items()}
 
-    def shapes_of_shared(self) -> dict[str, tuple[torch.Size, torch.dtype]]:
+    def list_shapes_of_shared(self) -> dict[str, tuple[torch.Size, torch.dtype]]:
         """Return shape and type of the fields of Shared."""
         return {k: (v.shape, v.dtype) for k, v in self.shared._asdict().items()}
 

@@ -139,8 +139,8 @@ def test_a_client_whose_update_is_left_out_is_not_judged_after_it(lab):
     left = run.train(0, judge=True)
     assert left.ids.tolist() == np.delete(ids, 1).tolist() == list(run.group.ups)
     assert list(run.group.evaluator.after_training) == left.ids.tolist()
-    assert run.group.bad_updates(ids).tolist() == [0, 1, 0, 0, 0]
-    assert run.group.bad_updates([ids[1], 99]).tolist() == [1, 0]
+    assert run.group.find_bad_updates(ids).tolist() == [0, 1, 0, 0, 0]
+    assert run.group.find_bad_updates([ids[1], 99]).tolist() == [1, 0]
 
 
 def test_samples_are_judged_in_chunks_and_none_at_all(lab, monkeypatch):

@@ -89,14 +89,14 @@ def test_participants_send_and_keep_and_others_do_not():
     group.train(1, np.array([4]), np.array([4]), False)
     assert list(group.ups) == [4] and group.states(np.array([4]))["n"].tolist() == [2]
     assert not group.messages      # they were for one round
-    assert group.bad_updates(np.array([4, 5])).tolist() == [0, 0]
-    digests = group.digests()
+    assert group.find_bad_updates(np.array([4, 5])).tolist() == [0, 0]
+    digests = group.compute_digests()
     assert digests.shape == (6, 32) and digests.dtype == np.uint8 and len({row.tobytes() for row in digests}) == 4
 
 
 def test_rows_are_columns_of_those_who_have_them():
     group = trained([1, 4, 5])
-    assert group.sums.holders(UP) == [1, 4, 5] and group.sums.holders(MINE) == [0, 1, 2, 3, 4, 5]
+    assert group.sums.list_holders(UP) == [1, 4, 5] and group.sums.list_holders(MINE) == [0, 1, 2, 3, 4, 5]
     assert group.sums.rows(RowRef(UP, 0, 1, 4)).tolist() == [[2, 3, 4], [5, 6, 7], [6, 7, 8]]
     assert group.sums.rows(RowRef(UP, 1, 0, 1)).tolist() == [[1], [4], [5]]
     kept = group.sums.rows(RowRef(MINE, 0, 2, 5))
@@ -111,14 +111,14 @@ def test_sums_are_over_the_hosted_clients(reduce):
     group = trained([1, 4, 5], reduce=reduce)
     rows = np.array([[2., 3], [5, 6], [6, 7]])
     for weights in (np.array([.25, 0, .5]), np.array([.125, .5, -.25])):
-        total = torch.as_tensor(group.sums.weighted_sum(RowRef(UP, 0, 1, 3), weights))
+        total = torch.as_tensor(group.sums.sum_weighted(RowRef(UP, 0, 1, 3), weights))
         assert total.dtype == (torch.int64 if reduce == "exact" else torch.float32)
         found = total.double() / 2 ** 44 if reduce == "exact" else total
         np.testing.assert_allclose(found, weights @ rows, atol=1e-12)
-        by = torch.as_tensor(group.sums.weighted_sum(RowRef(UP, 0, 1, 3), weights, np.array([2, 0, 2]), 3))
+        by = torch.as_tensor(group.sums.sum_weighted(RowRef(UP, 0, 1, 3), weights, np.array([2, 0, 2]), 3))
         found = by.double() / 2 ** 44 if reduce == "exact" else by
         np.testing.assert_allclose(found, [weights[1] * rows[1], [0, 0], weights[[0, 2]] @ rows[[0, 2]]], atol=1e-12)
-    assert not torch.as_tensor(group.sums.weighted_sum(RowRef(UP, 0, 1, 3), np.zeros(3))).any()
+    assert not torch.as_tensor(group.sums.sum_weighted(RowRef(UP, 0, 1, 3), np.zeros(3))).any()
 
 
 @pytest.mark.parametrize("reduce", ["exact", "float32"])
@@ -130,10 +130,10 @@ def test_numbers_of_which_there_is_no_sum_are_named(reduce, verb):
         if verb == "rows":
             group.sums.rows(ref)
         else:
-            group.sums.weighted_sum(ref, weights, *((np.array([0, 1, 0]), 2) if verb == "group" else ()))
+            group.sums.sum_weighted(ref, weights, *((np.array([0, 1, 0]), 2) if verb == "group" else ()))
     assert group.context.client == 4
     # A row with weight 0 is not checked.
-    assert group.sums.weighted_sum(ref, np.array([.3, 0, .4])) is not None
+    assert group.sums.sum_weighted(ref, np.array([.3, 0, .4])) is not None
     assert group.sums.rows(RowRef(UP, 0, 0, 3)).shape == (3, 3)
 
 
@@ -151,8 +151,8 @@ def test_a_state_of_which_there_is_no_sum_is_refused(bad, what):
 def test_where_bad_updates_are_skipped_the_state_stays(bad):
     group = trained([1, 4, 5], bad=bad, faults=Faults(bad_update="skip"))
     assert list(group.ups) == [1, 5] and group.find_touched().tolist() == [False, True, False, False, False, True]
-    assert group.bad_updates(np.array([0, 1, 4, 5])).tolist() == [0, 0, 1, 0]
-    assert group.bad_updates(np.array([4])).dtype == np.int64
+    assert group.find_bad_updates(np.array([0, 1, 4, 5])).tolist() == [0, 0, 1, 0]
+    assert group.find_bad_updates(np.array([4])).dtype == np.int64
 
 
 def test_the_servers_state_is_heard_field_by_field():
@@ -252,13 +252,13 @@ def test_who_is_at_work_is_known():
 
 def test_clients_move_with_their_states():
     giver, taker = trained([1, 4]), lab(homes=np.ones(6, np.int64)).group
-    assert taker.clients == [] and not len(taker.find_touched()) and taker.digests().shape == (0, 32)
-    before = giver.digests()
+    assert taker.clients == [] and not len(taker.find_touched()) and taker.compute_digests().shape == (0, 32)
+    before = giver.compute_digests()
     for client in (4, 2, 1):
         taker.host_client(client, *giver.release_client(client))
     assert (giver.clients, taker.clients) == ([0, 3, 5], [1, 2, 4])
     assert taker.find_touched().tolist() == [True, False, True] and not giver.find_touched().any()
-    np.testing.assert_array_equal(taker.digests(), before[[1, 2, 4]])
+    np.testing.assert_array_equal(taker.compute_digests(), before[[1, 2, 4]])
 
 
 def test_rows_are_restored_from_a_file_in_runs_of_neighbours(tmp_path, monkeypatch):

@@ -68,19 +68,19 @@ def who(ids, sizes):
 
 def test_clients_with_a_state_train_at_home():
     pace = Pace(np.array([1, 2, 1, 2]), movable=False)
-    assert pace.ranks(who([0, 2, 3], [5, 9, 7])).tolist() == [1, 1, 2]
+    assert pace.choose_ranks(who([0, 2, 3], [5, 9, 7])).tolist() == [1, 1, 2]
 
 
 def test_clients_without_a_state_are_spread_over_the_ranks_that_host():
     pace = Pace(np.array([1, 1, 1, 3]), movable=True)
-    at = pace.ranks(who([0, 1, 2], [50, 50, 50]))
+    at = pace.choose_ranks(who([0, 1, 2], [50, 50, 50]))
     assert set(at) == {1, 3} and len(at) == 3
 
 
 def test_a_slower_rank_gets_less():
     pace, everyone = Pace(np.array([1, 2] * 20), movable=True), who(range(40), [80] * 40)
     for _ in range(6):
-        at = pace.ranks(everyone)
+        at = pace.choose_ranks(everyone)
         work = np.bincount(at, minlength=3)
         # Rank 2 takes three times as long.
         facts = pace.record(np.column_stack([work * [0, 1, 3], work]), everyone)
@@ -91,7 +91,7 @@ def test_a_slower_rank_gets_less():
 def test_an_idle_round_does_not_stop_a_rank_for_good():
     pace = Pace(np.array([1, 2]), movable=True)
     one = who([0], [5])
-    pace.ranks(one)
+    pace.choose_ranks(one)
     pace.record(np.zeros((3, 2)), one)
     assert np.isfinite(pace.speeds).all() and (pace.speeds > 0).all()
 
@@ -99,7 +99,7 @@ def test_an_idle_round_does_not_stop_a_rank_for_good():
 def measured(pace, everyone, cost_per_second):
     """Let the ranks report three rounds with their speeds."""
     for _ in range(3):
-        at = pace.ranks(everyone)
+        at = pace.choose_ranks(everyone)
         work = np.bincount(at, np.asarray(everyone.sizes) + FIXED, len(cost_per_second))
         facts = pace.record(np.column_stack([work / cost_per_second, work]), everyone)
     return facts
@@ -112,15 +112,15 @@ def pace_of(homes, sizes, row=1000):
 def test_clients_leave_a_slow_rank():
     pace, everyone = pace_of([1, 2] * 20, [80] * 40), who(range(40), [80] * 40)
     before = measured(pace, everyone, np.array([1., 300, 100]))["imbalance"]
-    ids, ranks = pace.moves(left=100)
+    ids, ranks = pace.plan_moves(left=100)
     assert (pace.homes[ids] == 2).all() and (ranks == 1).all() and (np.diff(ids) > 0).all()
     homes = pace.homes.copy()
     homes[ids] = ranks
-    pace.moved(homes, len(ids), .1)
+    pace.record_moves(homes, len(ids), .1)
     after = measured(pace, everyone, np.array([1., 300, 100]))["imbalance"]
     assert before > 1.4 and after < 1.1
     # Further moves gain nothing.
-    assert pace.moves(left=100) is None
+    assert pace.plan_moves(left=100) is None
 
 
 def test_clients_stay_where_moving_takes_longer_than_it_saves():
@@ -128,7 +128,7 @@ def test_clients_stay_where_moving_takes_longer_than_it_saves():
         pace, everyone = pace_of([1, 2] * 20, [80] * 40, row), who(range(40), [80] * 40)
         # A round takes 20 s, of which moving saves 5.
         measured(pace, everyone, np.array([1., 300, 100]))
-        return pace.moves(left)
+        return pace.plan_moves(left)
     assert moves(row=10**8, left=100) is not None
     assert moves(row=10**8, left=0) is None
     assert moves(row=10**12, left=100) is None
@@ -136,15 +136,15 @@ def test_clients_stay_where_moving_takes_longer_than_it_saves():
 
 def test_clients_stay_where_ranks_are_even_or_not_measured_yet():
     pace = pace_of([1, 2] * 20, [80] * 40)
-    assert pace.moves(left=100) is None
+    assert pace.plan_moves(left=100) is None
     measured(pace, who(range(40), [80] * 40), np.array([1., 100, 105]))
-    assert pace.moves(left=100) is None
+    assert pace.plan_moves(left=100) is None
 
 
 def test_clients_of_a_chosen_placement_stay():
     pace = Pace(np.array([1, 2] * 20), movable=False)
     measured(pace, who(range(40), [80] * 40), np.array([1., 300, 100]))
-    assert pace.moves(left=100) is None
+    assert pace.plan_moves(left=100) is None
 
 
 @given(sizes=st.lists(st.integers(1, 5000), min_size=2, max_size=60),
@@ -153,7 +153,7 @@ def test_moves_never_make_the_slowest_rank_slower(sizes, speeds):
     ranks = np.arange(len(sizes)) % len(speeds)
     pace, everyone = pace_of(ranks, sizes, row=1), who(range(len(sizes)), sizes)
     measured(pace, everyone, np.array(speeds))
-    moves = pace.moves(left=10**9)
+    moves = pace.plan_moves(left=10**9)
     if moves:
         after = ranks.copy()
         after[moves[0]] = moves[1]
@@ -196,7 +196,7 @@ def test_blocks_and_shuffled_are_the_known_ones():
 def test_the_facts_of_a_round_are_those_of_the_ranks_that_host():
     """Rank 0 hosts nobody, so its seconds do not count."""
     pace = Pace(np.array([1, 2, 3, 3]), movable=False)
-    pace.ranks(who([0, 1, 2], [30, 80, 80]))
+    pace.choose_ranks(who([0, 1, 2], [30, 80, 80]))
     facts = pace.record(np.array([[9., 99], [2, 5], [3, 7], [1, 6]]), who([0, 1, 2], [30, 80, 80]))
     assert facts == {"seconds_train": 3., "seconds_judge": 7., "imbalance": 1.5, "idle_share": pytest.approx(1 / 3)}
     # Samples per second, with 20 more for each client or rank.
@@ -217,17 +217,17 @@ def test_moves_are_those_by_hand():
     pace = pace_of([1, 1, 1, 2], [80, 60, 40, 20], row=10)
     for rounds in range(3):
         # Ranks were not measured for long enough.
-        assert pace.moves(left=100) is None and pace.rounds == rounds
-        pace.ranks(who(range(4), [80, 60, 40, 20]))
+        assert pace.plan_moves(left=100) is None and pace.rounds == rounds
+        pace.choose_ranks(who(range(4), [80, 60, 40, 20]))
         pace.record(np.array([[0., 0], [2.4, 0], [.4, 0]]), who(range(4), [80, 60, 40, 20]))
-    ids, ranks = pace.moves(left=100)
+    ids, ranks = pace.plan_moves(left=100)
     assert (ids.tolist(), ranks.tolist()) == ([0], [2]) and ids.dtype == ranks.dtype == np.int64
     # No client has moved yet.
     assert pace.homes.tolist() == [1, 1, 1, 2]
     # Each round saves 1 s of 2.4 s. A row of 10 bytes takes 100 s, so moving pays off if more than 100 rounds are left.
     pace.bandwidth = 10 / 100
-    assert pace.moves(left=101) is not None and pace.moves(left=99) is None
-    pace.moved(np.array([2, 1, 1, 2]), 1, .5)
+    assert pace.plan_moves(left=101) is not None and pace.plan_moves(left=99) is None
+    pace.record_moves(np.array([2, 1, 1, 2]), 1, .5)
     assert (pace.rounds, pace.seconds, pace.bandwidth) == (0, 0., 20.) and pace.homes.tolist() == [2, 1, 1, 2]
 
 
@@ -237,7 +237,7 @@ def test_a_trifle_is_not_worth_moving(small, expected):
     sizes = np.array([1000 - small, small, 980 - 2 * small]) - FIXED
     pace = pace_of([0, 0, 1], sizes, row=0)
     for _ in range(3):
-        pace.ranks(who(range(3), sizes))
+        pace.choose_ranks(who(range(3), sizes))
         pace.record(np.array([[1000., 0], [980 - 2 * small, 0]]), who(range(3), sizes))
-    found = pace.moves(left=10)
+    found = pace.plan_moves(left=10)
     assert found is None if expected is None else found[0].tolist() == expected

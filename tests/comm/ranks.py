@@ -155,8 +155,8 @@ def news(world) -> dict:
         pool.serve()
         return {}
     state = [torch.arange(HEADER_BYTES).float(), torch.tensor(3), torch.ones(2, HEADER_BYTES, dtype=torch.int64)]
-    whole = pool.call(OrderPerformer.time_engines, *pool.changed_fields(state))
-    part = pool.call(OrderPerformer.time_engines, *pool.changed_fields([state[0] + 1, *state[1:]]))
+    whole = pool.call(OrderPerformer.time_engines, *pool.list_changed_fields(state))
+    part = pool.call(OrderPerformer.time_engines, *pool.list_changed_fields([state[0] + 1, *state[1:]]))
     pool.call(OrderPerformer.stop, np.int64(0))
     return {"news": whole, "less news": part}
 

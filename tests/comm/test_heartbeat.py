@@ -128,7 +128,7 @@ def test_what_a_rank_says_of_itself(at, when, expected):
     found = lonely(1, 3)
     found.world.collectives, found.world.in_collective, found.world.order = 9, True, 5
     found.context.client, found.context.round = at, when
-    assert found.own_report().tolist() == expected and found.own_report().dtype == np.int64
+    assert found.make_report().tolist() == expected and found.make_report().dtype == np.int64
 
 
 def test_ranks_hear_of_each_others_progress():
@@ -164,7 +164,7 @@ def test_all_that_was_told_is_received_before_the_end():
         found = on(world)
         for _ in range(2 + world.rank):
             found.sending = {}
-            found.send_report(found.own_report())
+            found.send_report(found.make_report())
         found.close()
         world.barrier()
         return found.over.is_set(), found.comm.Iprobe()

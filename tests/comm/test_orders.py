@@ -15,7 +15,7 @@ from tests.comm.together import together
 
 
 def fresh(pool, shared) -> list[bool]:
-    return pool.changed_fields(shared)[0].tolist()
+    return pool.list_changed_fields(shared)[0].tolist()
 
 
 @pytest.fixture
@@ -38,7 +38,7 @@ def test_what_was_changed_in_place_is_sent(pool):
     # Change it through a view.
     R[2:][0] = 5
     assert fresh(pool, (w, R)) == [False, True]
-    flags, *arrays = pool.changed_fields((w.clone(), R))
+    flags, *arrays = pool.list_changed_fields((w.clone(), R))
     assert flags.tolist() == [True, False] and np.array_equal(arrays[0], np.ones(3))
 
 
@@ -57,7 +57,7 @@ class Hand:
     def train(self, when, ids, mine, judge):
         self.told.append(("train", when, ids.tolist(), mine.tolist(), judge))
 
-    def bad_updates(self, ids):
+    def find_bad_updates(self, ids):
         return ((ids == 5) & (self.rank == 2)).astype(np.int64)
 
     def measure_clients(self, when, clients):

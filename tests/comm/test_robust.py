@@ -18,7 +18,7 @@ from tests.comm.together import together
     ("trimmed_mean", .25, [0, 0, 0, 1, 1, 2, 2, 2, 2, 3]), ("trimmed_mean", .4, [0, 0, 0, 1, 1, 2, 2, 3, 3, 4]),
     ("trimmed_mean", 0., [0] * 5), ("trimmed_mean", .3, [0, 0, 0, 1, 1, 2, 2, 3, 3, 3, 3, 4])])
 def test_how_many_values_are_left_out_at_either_end(how, trim, cuts):
-    assert [RobustMean(how, trim).values_left_out(members) for members in range(len(cuts))] == cuts
+    assert [RobustMean(how, trim).count_values_left_out(members) for members in range(len(cuts))] == cuts
 
 
 def test_the_middle_of_columns():

@@ -28,7 +28,7 @@ class Held:
         self.x, self.asked = x, []
         self.robust = robust
 
-    def clients_of(self, source):
+    def find_clients(self, source):
         return 10 * (source == UP) + np.arange(len(self.x))
 
     def call(self, order, what, *arrays):

@@ -48,8 +48,8 @@ def decomposed(start: Start):
     with ExitStack() as stack:
         stack.enter_context(patch.object(Vmap, "_fitting", lambda *_: start.width))
         if start.moving:
-            stack.enter_context(patch.object(Pace, "moves", moves))
-            stack.enter_context(patch.object(Pace, "ranks", ranks))
+            stack.enter_context(patch.object(Pace, "plan_moves", moves))
+            stack.enter_context(patch.object(Pace, "choose_ranks", ranks))
         yield
 
 

@@ -55,12 +55,12 @@ def test_states_are_brought_to_the_host_together():
             for store, d in ((here, CPU), (there, GPU)):
                 store.write(c, Mine(torch.full((3, 2), float(c), device=d), torch.full((), c, device=d)))
         before = books.count("sync")
-        rows, digests = there.stack([1, 2, 5]), there.digests(range(6))
+        rows, digests = there.stack([1, 2, 5]), there.compute_digests(range(6))
         # one wait for each of the two fields, of rows, of digests and of the first state
         assert books.count("sync") - before == 2 + 2 + 2
         assert all(np.array_equal(rows[name], column) for name, column in here.stack([1, 2, 5]).items())
-        assert np.array_equal(digests, here.digests(range(6))) and digests.dtype == np.uint8
-        assert there.digests([]).shape == (0, 32)
+        assert np.array_equal(digests, here.compute_digests(range(6))) and digests.dtype == np.uint8
+        assert there.compute_digests([]).shape == (0, 32)
 
 
 def test_an_edge_device_s_work_is_counted_beside_training_on_a_gpu(tmp_path, cache):

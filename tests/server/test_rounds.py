@@ -61,18 +61,18 @@ def test_checkpoints_are_due_by_rounds_minutes_and_once_before_a_deadline(clock,
 
 def test_a_signal_is_a_better_reason_than_a_deadline():
     """Both are checked after every round, because the deadline has to know how long the round took."""
-    late, seen = SimpleNamespace(reason_to_stop=lambda *spent: seen.append(spent) or "too late"), []
+    late, seen = SimpleNamespace(find_reason_to_stop=lambda *spent: seen.append(spent) or "too late"), []
     run = bare(pool=SimpleNamespace(stop_requested=False), stopping=lambda: False, deadline=late,
                checkpoints=SimpleNamespace(slowest_s=7.))
-    assert run.reason_to_stop(3.) == "too late"
-    run.deadline = SimpleNamespace(reason_to_stop=lambda *spent: seen.append(spent) or "")
-    assert run.reason_to_stop(4.) == ""
+    assert run.find_reason_to_stop(3.) == "too late"
+    run.deadline = SimpleNamespace(find_reason_to_stop=lambda *spent: seen.append(spent) or "")
+    assert run.find_reason_to_stop(4.) == ""
     run.stopping = lambda: True
-    assert run.reason_to_stop(5.) == "asked to stop"
+    assert run.find_reason_to_stop(5.) == "asked to stop"
     run.stopping, run.pool.stop_requested = lambda: False, True
-    assert run.reason_to_stop(6.) == "asked to stop"
+    assert run.find_reason_to_stop(6.) == "asked to stop"
     run.deadline = late
-    assert run.reason_to_stop(8.) == "asked to stop"
+    assert run.find_reason_to_stop(8.) == "asked to stop"
     assert seen == [(3., 7.), (4., 7.), (5., 7.), (6., 7.), (8., 7.)]
 
 
@@ -130,8 +130,8 @@ def test_without_an_edge_nobody_spends_and_without_faults_nobody_is_missing(aver
 def test_clients_move_before_the_round_for_the_rounds_that_are_left(averaging, clock):
     run, left, told, orders = averaging("rounds=3"), [], [], []
     moves = [None, (np.array([2, 5, 6]), np.array([0, 0, 0])), None]
-    run.pace.moves = lambda rounds: left.append(rounds) or moves[len(left) - 1]
-    run.pace.moved = lambda *what: told.append(what)
+    run.pace.plan_moves = lambda rounds: left.append(rounds) or moves[len(left) - 1]
+    run.pace.record_moves = lambda *what: told.append(what)
     call = run.pool.call
 
     def noting(order, *arrays):
@@ -203,7 +203,7 @@ def test_rows_are_gathered_a_bounded_number_at_a_time(ready, monkeypatch, piece,
     for i in range(10):
         run.pool.hosted.store.restore(i, {"w": np.full(BYTES // 4, i, np.float32)})
     monkeypatch.setattr(checkpoint_writer, "CHECKPOINT_PIECE_BYTES", piece)
-    pieces = [piece["w"] for piece in run.checkpoints.pieces(ids)]
+    pieces = [piece["w"] for piece in run.checkpoints.gather_pieces(ids)]
     assert len(pieces) == blocks and np.concatenate(pieces)[:, 0].tolist() == [0, 2, 3, 7, 9]
 
 

@@ -23,7 +23,7 @@ FAULTS: list[tuple[str, str, str]] = [
     ("fedmpi.clients.sample_cache:SampleCache.__getitem__", "self._kept.move_to_end(client)", "pass"),
     ("fedmpi.clients.placement:assign_homes", "sizes + FIXED_COST", "sizes"),
     ("fedmpi.clients.placement:Pace.record", "self.hosts, 1", "self.hosts, 0"),
-    ("fedmpi.clients.placement:Pace.moves", "saved < MIN_SAVING", "saved < 0"),
+    ("fedmpi.clients.placement:Pace.plan_moves", "saved < MIN_SAVING", "saved < 0"),
     ("fedmpi.clients.measures:compute_macro_f1", "(true + predicted) > 0", "true > 0"),
     # new clients
     ("fedmpi.clients.newcomers:list_newcomers", "len(homes) + i", "i"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 FAULTS: list[tuple[str, str, str]] = [
     ("fedmpi.comm.order_performer:OrderPerformer.deliver", "self.outgoing[position]", "self.outgoing[0]"),
     ("fedmpi.comm.order_performer:OrderPerformer.deliver", "self.world.sent += row.nbytes", "pass"),
-    ("fedmpi.comm.rank_pool:RankPool.changed_fields", "select_sent(shared)", "shared"),
+    ("fedmpi.comm.rank_pool:RankPool.list_changed_fields", "select_sent(shared)", "shared"),
     # exact sums
     ("fedmpi.comm.exact:", "SCALE = 2.0 ** 44", "SCALE = 2.0 ** 43"),
     ("fedmpi.comm.exact:add_rows", "factors[some])", "exact_weights[some])"),
@@ -23,7 +23,7 @@ FAULTS: list[tuple[str, str, str]] = [
     ("fedmpi.comm.robust:trim_mean_by", "trim_mean(own[groups == j], int(cut))",
      "trim_mean(own[groups == j], int(cuts[0]))"),
     ("fedmpi.comm.robust:gather_columns", "reshape(len(ranks), width)", "reshape(-1, width)"),
-    ("fedmpi.comm.robust:RobustMean.values_left_out", "members - ROUNDING", "members + ROUNDING"),
+    ("fedmpi.comm.robust:RobustMean.count_values_left_out", "members - ROUNDING", "members + ROUNDING"),
     # orders
     ("fedmpi.comm.frame:round_up_to_8", "(nbytes + 7) // 8 * 8", "nbytes // 8 * 8 + 8"),
     ("fedmpi.comm.rank_pool:RankPool.train", "return bad == 0", "return bad > 0"),
@@ -31,7 +31,7 @@ FAULTS: list[tuple[str, str, str]] = [
      'out[np.argsort(ranks, kind="stable")] = gathered', "out[:] = gathered"),
     ("fedmpi.comm.order_performer:OrderPerformer._note_stop",
      "self.stop_requested or bool(every[:, -1].any())", "bool(every[0, -1])"),
-    ("fedmpi.comm.rank_pool:RankPool.changed_fields", "self._last_sent = now",
+    ("fedmpi.comm.rank_pool:RankPool.list_changed_fields", "self._last_sent = now",
      "self._last_sent = self._last_sent or now"),
     # the world
     ("fedmpi.comm.mpi_world:World._reduce_by_halving", "(self.rank - root) % self.size", "self.rank"),

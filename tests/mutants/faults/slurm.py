@@ -53,9 +53,9 @@ FAULTS: list[tuple[str, str, str]] = [
     ("fedmpi.slurm.quoting:refuse_control_characters", "not character.isprintable()", "False"),
     ("fedmpi.slurm.script:JobScript.__post_init__", "if not 1 <= value", "if not 0 <= value"),
     # deadlines
-    ("fedmpi.slurm.deadline:Deadline.reason_to_stop", "2 * checkpoint_seconds", "checkpoint_seconds"),
-    ("fedmpi.slurm.deadline:Deadline.reason_to_stop", "max(self.round_seconds)", "self.round_seconds[-1]"),
-    ("fedmpi.slurm.deadline:Deadline.reason_to_stop", "left > needed", "left >= needed"),
+    ("fedmpi.slurm.deadline:Deadline.find_reason_to_stop", "2 * checkpoint_seconds", "checkpoint_seconds"),
+    ("fedmpi.slurm.deadline:Deadline.find_reason_to_stop", "max(self.round_seconds)", "self.round_seconds[-1]"),
+    ("fedmpi.slurm.deadline:Deadline.find_reason_to_stop", "left > needed", "left >= needed"),
     ("fedmpi.slurm.deadline:", "ROUND_SLOWDOWN = 1.25", "ROUND_SLOWDOWN = 1.2"),
     ("fedmpi.slurm.deadline:", "END_MARGIN_S = 20.", "END_MARGIN_S = 10."),
     ("fedmpi.slurm.deadline:", "ROUNDS_REMEMBERED = 100", "ROUNDS_REMEMBERED = 10"),
