@@ -94,12 +94,21 @@ def import_class(kind: str, name: str) -> type:
         except (ImportError, ValueError, TypeError) as error:
             if find_own_line(error):
                 raise
-            raise BadInput(f"{kind[:-1]} {name!r}: cannot import {module}: {error}; it must be installed or lie in "
-                           f"{os.getcwd()}") from None
+            raise BadInput(f"{kind[:-1]} {name!r}: cannot import {module}: {error}; {suggest_module(name)}") from None
         except AttributeError as error:
             if find_own_line(error):
                 raise
             raise BadInput(f"{kind[:-1]} {name!r}: module {module} has no {attribute}") from None
+
+
+def suggest_module(name: str) -> str:
+    """Return what helps if `module:Class` could not be imported, perhaps because a file was named in its place."""
+    module, _, attribute = name.partition(":")
+    path = Path(module)
+    if module.endswith(".py") and path.is_file():
+        folder = "" if path.parent.samefile(os.getcwd()) else f", and start in {path.parent}"
+        return f"a module is named without its folder and .py: write {path.stem}:{attribute}{folder}"
+    return f"it must be installed or lie in {os.getcwd()}"
 
 
 def find_zero_byte(module: str) -> tuple[str | None, int]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 import json
 import platform
 from importlib.metadata import version
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -124,6 +125,17 @@ def test_what_cannot_be_imported_is_named(name, said):
     with pytest.raises(fedmpi.errors.BadInput) as error:
         registry.find_class("methods", name)
     assert str(error.value).startswith(said)
+
+
+@pytest.mark.parametrize("folder, where", [("", ""), ("deep", ", and start in deep")])
+def test_a_file_in_place_of_a_module_gets_the_name_to_write(tmp_path, monkeypatch, folder, where):
+    """People write the file that they see."""
+    monkeypatch.chdir(tmp_path)
+    file = Path(folder, "rings_here.py")
+    file.parent.mkdir(exist_ok=True)
+    file.write_text("Own = int\n")
+    with pytest.raises(fedmpi.errors.BadInput, match=f"write rings_here:Own{where}$"):
+        registry.find_class("methods", f"{file}:Own")
 
 
 def test_how_long_a_configuration_may_be(tmp_path):

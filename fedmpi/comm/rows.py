@@ -181,7 +181,6 @@ def normalise_weights(weight: Numbers) -> np.ndarray:
         return weights / weights.sum()
 
 
-
 def make_rows(pool: RankPool, source: int, like: tuple[Tensor, ...]) -> FieldHandles:
     """Return a handle on every field of Up or Mine.
 

@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 
-
 class Source(Protocol):
     """A data set; a third party's class has no base class."""
     @property

@@ -285,7 +285,6 @@ def test_rows_are_restored_from_a_file_in_runs_of_neighbours(tmp_path, monkeypat
     assert len(read) == 2
 
 
-
 def test_what_idle_clients_keep_is_looked_at_too():
     class Idling(Sums):
         idles = True
