@@ -18,6 +18,7 @@ from fedmpi.storage.history import read_history
 from fedmpi.storage.run_status import AT_BEST_VALIDATION, BEST_ON
 from fedmpi.storage.seal import DamagedFile
 from fedmpi.sweeps.job import PlannedRun, SweepJob, list_views
+from fedmpi.sweeps.published import list_published_rounds
 from fedmpi.task import CLASSIFICATION, Task, find_task
 
 if TYPE_CHECKING:
@@ -88,6 +89,8 @@ class Results:
     runs: list[ReportRun]
     # what was published of each measure that has a table, by row and column; shares in percent
     measures: dict[str, JsonObject] = field(default_factory=lambda: {f"accuracy{BEST_ON}test": {}})
+    # the rounds behind the published numbers, by row
+    published_rounds: dict[str, int] = field(default_factory=dict)
 
     @property
     def task(self) -> Task:
@@ -105,7 +108,8 @@ def collect_job_results(job: SweepJob, runs: list[PlannedRun], command: str) -> 
                    "fedmpi " + shlex.join(["run", os.path.relpath(r.config), *r.overrides]), r.named_code())
              for r in runs]
     return Results(job.title, command, list(job.rows), list(job.columns), job.seeds, shown,
-                   {view.measure: view.published for view in list_views(job)})
+                   {view.measure: view.published for view in list_views(job)},
+                   list_published_rounds(job.published_rounds, job.rows))
 
 
 def collect_folder_results(folders: list[Path]) -> Results:

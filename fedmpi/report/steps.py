@@ -6,6 +6,7 @@ from collections.abc import Collection, Mapping
 from typing import Protocol
 
 from fedmpi.commands.planned_steps import format_steps
+from fedmpi.engines.step_counter import KINDS
 from fedmpi.json_values import JsonObject
 
 UNCOUNTED = "steps are not known of {}: runs of fedmpi 0.1 did not count them; run them anew"
@@ -67,3 +68,9 @@ def describe_unequal_work(table: CountedTable, column: str) -> str:
         return ""
     return (f"{column}: unequal work, from {format_steps(totals[least])} steps ({least}) to "
             f"{format_steps(totals[most])} ({most})")
+
+
+def list_csv_steps(made: dict[str, float] | None) -> list[str]:
+    """Return all steps of a cell, and those of each kind, as texts."""
+    return [""] * (1 + len(KINDS)) if made is None else [
+        f"{n:g}" for n in (round(sum(made.values()), 4), *(round(made.get(kind, 0), 4) for kind in KINDS))]

@@ -1,10 +1,9 @@
-"""Results as a table in Markdown, LaTeX and CSV: mean and spread over seeds, with the published numbers beside them."""
+"""Results as a table, in Markdown and CSV: mean and spread over seeds, with the published numbers beside them."""
 from __future__ import annotations
 
 import csv
 import difflib
 import io
-import re
 import statistics
 from typing import NamedTuple
 
@@ -13,6 +12,7 @@ from fedmpi.engines.step_counter import KINDS
 from fedmpi.errors import BadInput
 from fedmpi.json_values import JsonObject
 from fedmpi.report import steps
+from fedmpi.report.length import LENGTH_EXPLAINED, Length, find_length, show_length
 from fedmpi.report.results import Results
 
 # Prefixes of the names of error measures, which are shown with more digits.
@@ -42,6 +42,8 @@ class Cell(NamedTuple):
     steps: dict[str, float] | None = None
     # digits after the point
     digits: int = 2
+    # the runs' rounds beside the published ones; None: they are not known
+    length: Length | None = None
 
     @property
     def mean(self) -> float:
@@ -99,9 +101,14 @@ class Table(NamedTuple):
         """Say whether steps are of several kinds, so that their sum does not say all."""
         return len({kind for cell in self.cells.values() for kind in cell.steps or ()}) > 1
 
+    @property
+    def measured(self) -> set[str]:
+        """Return the columns of which some length is known beside the published one."""
+        return {column for (_, column), cell in self.cells.items() if cell.length is not None}
+
     def heads(self, column: str) -> list[str]:
         """Return what a column's places hold."""
-        return ["here", *["steps"] * (column in self.counted),
+        return ["here", *["steps"] * (column in self.counted), *["length"] * (column in self.measured),
                 *(["published", "difference"] if column in self.compared else [])]
 
     def texts(self, row: str, column: str) -> list[str]:
@@ -109,11 +116,12 @@ class Table(NamedTuple):
         cell = self.cells[row, column]
         measured, *others = cell.texts()
         return [measured, *[steps.show_steps(cell.steps)] * (column in self.counted),
+                *[show_length(cell.length)] * (column in self.measured),
                 *(others if column in self.compared else [])]
 
     def notes(self) -> list[str]:
         """Return the lines below the table."""
-        return steps.list_notes(self)
+        return [*steps.list_notes(self), *[LENGTH_EXPLAINED] * bool(self.measured)]
 
 
 def make_tables(results: Results) -> list[Table]:
@@ -132,9 +140,10 @@ def make_table(results: Results, measure: str, published: JsonObject) -> Table:
             # A finished run may lack the measure, since not every method has it.
             missing = len(found) - len(values) if values else found.count(None)
             clusters = [r["clusters_found"] for r in found if r and "clusters_found" in r]
-            cells[row, column] = Cell(values, missing, split_published((published.get(row) or {}).get(column)),
-                                      bool(clusters) and max(clusters) == 1, steps.compute_mean_steps_of_cell(found),
-                                      4 if measure.startswith(ERRORS) else 2)
+            known = split_published((published.get(row) or {}).get(column))
+            cells[row, column] = Cell(values, missing, known, bool(clusters) and max(clusters) == 1,
+                                      steps.compute_mean_steps_of_cell(found), 4 if measure.startswith(ERRORS) else 2,
+                                      find_length(found, results.published_rounds.get(row)) if known else None)
     return fill_table(measure, results.rows, results.columns, cells)
 
 
@@ -228,44 +237,9 @@ def steps_to_markdown(table: Table) -> str:
     return "\n".join(lines) + "\n"
 
 
-def to_latex(table: Table, caption: str) -> str:
-    """Return the table for LaTeX with the package booktabs."""
-    widths = [len(table.heads(c)) for c in table.columns]
-    heads = [rf"\multicolumn{{{w}}}{{c}}{{{escape_latex(c)}}}" for c, w in zip(table.columns, widths, strict=True)]
-    below = [head for c in table.columns for head in table.heads(c)]
-    lines = [r"% \usepackage{booktabs}", r"\begin{table}", r"\centering", rf"\caption{{{escape_latex(caption)}}}",
-             rf"\begin{{tabular}}{{l{'r' * sum(widths)}}}", r"\toprule", " & " + " & ".join(heads) + r" \\",
-             " & " + " & ".join(below) + r" \\", r"\midrule"]
-    for row in table.rows:
-        # LaTeX would take [ or * at the begin of a row for an argument of what precedes it.
-        line = ["{}" + escape_latex(row)]
-        for c in table.columns:
-            texts = [t.replace("±", r"\pm").replace(",", "{,}") for t in table.texts(row, c)]
-            shown = [f"${t}$" if t != "-" else "--" for t in texts]
-            if table.is_best(row, c):
-                shown[0] = rf"$\mathbf{{{texts[0]}}}$"
-            marks = r"$^{*}$" * bool(table.cells[row, c].missing) + r"$^{\dagger}$" * table.cells[row, c].unsplit
-            line += [shown[0] + marks, *shown[1:]]
-        lines.append(" & ".join(line) + r" \\")
-    if table.tau:
-        taus = [f"${table.tau[c][0]:.2f}$" if c in table.tau else "" for c in table.columns]
-        lines += [r"\midrule", r"Kendall's $\tau$ & " + " & ".join(
-            rf"\multicolumn{{{w}}}{{c}}{{{tau}}}" for tau, w in zip(taus, widths, strict=True)) + r" \\"]
-    lines += [r"\bottomrule", r"\end{tabular}", *[rf"\par $^{{*}}$ {UNFINISHED}"] * table.incomplete,
-              *[rf"\par $^{{\dagger}}$ {UNSPLIT}"] * table.unsplit,
-              *[rf"\par {escape_latex(note)}" for note in table.notes()], r"\end{table}"]
-    return "\n".join(lines) + "\n"
-
-
 def escape_markdown(text: str) -> str:
     """Return a text for a cell of a Markdown table."""
     return text.replace("|", r"\|").replace("<", "&lt;")
-
-
-def escape_latex(text: str) -> str:
-    """Return a text for LaTeX."""
-    text = re.sub(r"([#$%&_{}])", r"\\\1", text.replace("\\", "/"))
-    return text.replace("~", r"\textasciitilde{}").replace("^", r"\textasciicircum{}").replace("±", r"$\pm$")
 
 
 def to_csv(table: Table) -> str:
@@ -273,15 +247,11 @@ def to_csv(table: Table) -> str:
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(["row", "column", "mean", "std", "seeds", "published", "published_std", "steps",
-                     *(f"steps_{kind}" for kind in KINDS)])
+                     *(f"steps_{kind}" for kind in KINDS), "rounds", "published_rounds"])
     for (row, column), cell in table.cells.items():
-        writer.writerow([row, column, "" if cell.mean != cell.mean else f"{cell.mean:.4f}", "" if cell.spread is None
-                         else f"{cell.spread:.4f}", len(cell.values), *(("" if v is None else v) for v in cell.published
-                                                                        or (None, None)), *list_csv_steps(cell.steps)])
+        spread = "" if cell.spread is None else f"{cell.spread:.4f}"
+        published = ["" if value is None else value for value in cell.published or (None, None)]
+        length = ["", ""] if cell.length is None else [f"{cell.length.made:g}", cell.length.published]
+        writer.writerow([row, column, "" if cell.mean != cell.mean else f"{cell.mean:.4f}", spread, len(cell.values),
+                         *published, *steps.list_csv_steps(cell.steps), *length])
     return text.getvalue()
-
-
-def list_csv_steps(made: dict[str, float] | None) -> list[str]:
-    """Return all steps of a cell, and those of each kind, as texts."""
-    return [""] * (1 + len(KINDS)) if made is None else [
-        f"{n:g}" for n in (round(sum(made.values()), 4), *(round(made.get(kind, 0), 4) for kind in KINDS))]

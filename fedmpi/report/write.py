@@ -10,7 +10,7 @@ from typing import NamedTuple
 from fedmpi import __version__
 from fedmpi.commands.planned_steps import steps_to_text
 from fedmpi.json_values import JsonObject
-from fedmpi.report import figures, significance, tables
+from fedmpi.report import figures, latex, significance, tables
 from fedmpi.report.figures.style import FIGURE_WIDTH_IN, FORMS, FORMS_FOR_PRINT, render
 from fedmpi.report.results import ReportRun, Results
 from fedmpi.storage.atomic import report_failed_writes
@@ -66,7 +66,7 @@ def write_tables(results: Results, found: list[Described], to: Path) -> None:
     for what, table in found:
         name = "table" if table is found[0][1] else f"table-{make_slug(table.measure)}"
         write_text(to / f"{name}.csv", tables.to_csv(table))
-        write_text(to / f"{name}.tex", tables.to_latex(table, f"{results.title}. {what}"))
+        write_text(to / f"{name}.tex", latex.to_latex(table, f"{results.title}. {what}"))
     write_text(to / "runs.json", json.dumps([describe_repetition(run) for run in results.runs], indent=1) + "\n")
 
 

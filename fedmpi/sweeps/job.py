@@ -11,6 +11,7 @@
                                              which `data.split` needs three shares ([.6, .15, .25]);
                                              accuracy_best_on_test: in the best round on test samples, as papers print
     published: {FedAvg: {beta .1: [31.89, .44]}}     a number, or [mean, spread]; accuracies and F1 in percent
+    published_rounds: 500                    the rounds behind these numbers, or {ROW: rounds}
     also: {f1_mean: {FedAvg: {beta .1: 30}}}         a table of another measure of the same runs
 
 A row that is a bare name is a method; `equal_steps: ROW` in one lets it make as many gradient steps as another row
@@ -38,6 +39,7 @@ from fedmpi.shipped import find_shipped, name_hint
 from fedmpi.storage import checkpoint, run_status
 from fedmpi.storage.run_status import AT_BEST_VALIDATION, RENAMED_MEASURES, find_new_name
 from fedmpi.sweeps import equal
+from fedmpi.sweeps.published import check_published, list_published_rounds
 
 # entries of a scale that are no settings of its runs
 NARROWS = ("columns", "seeds")
@@ -61,6 +63,9 @@ class SweepJob:
     measure: Annotated[str, "key of result.json that the table shows"] = f"accuracy{AT_BEST_VALIDATION}"
     also: Annotated[dict[str, dict[str, JsonObject]],
                     "what is published of further measures, by measure, row and column"] = field(default_factory=dict)
+    published_rounds: Annotated[int | dict[str, int],
+                                "rounds behind the published numbers, of all rows or by row"] = field(
+        default_factory=dict)
     cells: Annotated[dict[str, JsonObject], "settings of single cells, by row and column"] = field(
         default_factory=dict)
 
@@ -168,14 +173,8 @@ def check_job(job: SweepJob) -> None:
             raise BadInput(f"rows.{row}.equal_steps = {other}: name a row of this job that has no equal_steps itself; "
                            f"its rows: {', '.join(job.rows)}")
     for where, published in (("published", job.published), *((f"also.{m}", cells) for m, cells in job.also.items())):
-        for row, cells in published.items():
-            unknown = [row] if row not in job.rows else [c for c in cells or () if c not in job.columns]
-            if unknown:
-                raise BadInput(f"{where}: {unknown[0]!r} is not among the {'columns' if row in job.rows else 'rows'}")
-            for column, value in (cells or {}).items():
-                pair = value if isinstance(value, list) else [value]
-                if len(pair) != 1 + isinstance(value, list) or not all(type(v) in (int, float) for v in pair):
-                    raise BadInput(f"{where}.{row}.{column} = {value}: give a number, or [mean, spread]")
+        check_published(published, job.rows, job.columns, where)
+    list_published_rounds(job.published_rounds, job.rows)
 
 
 def list_views(job: SweepJob) -> list[SweepJob]:

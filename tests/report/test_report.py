@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 from fedmpi.cli import app
 from fedmpi.errors import BadInput
-from fedmpi.report import tables
+from fedmpi.report import latex, tables
 from fedmpi.report.results import collect_folder_results
 from fedmpi.report.tables import Cell
 from fedmpi.storage import run_status
@@ -47,7 +47,7 @@ def test_the_table_in_latex(report):
     assert text.count(r"\mathbf{") >= 2 and r"Kendall's $\tau$" in text and r"$^{*}$ not all seeds" in text
     body = text.partition(r"\midrule")[2].partition(r"\midrule")[0].strip().splitlines()
     assert len(body) == 4 and all(line.count("&") - line.count(r"\&") == 6 for line in body)
-    assert tables.escape_latex("a_b% #1 {x}~^\\") == r"a\_b\% \#1 \{x\}\textasciitilde{}\textasciicircum{}/"
+    assert latex.escape_latex("a_b% #1 {x}~^\\") == r"a\_b\% \#1 \{x\}\textasciitilde{}\textasciicircum{}/"
 
 
 def few(*cells: Cell, measure="accuracy_mean") -> tables.Table:
@@ -73,7 +73,7 @@ def test_a_row_that_never_split_is_marked(results, monkeypatch):
         monkeypatch.setitem(run.outcome.result, "clusters_found", clusters)
     table = tables.make_table(results, "accuracy_best_on_test", {})
     assert [place for place, cell in table.cells.items() if cell.unsplit] == [("FedMHC & co", results.columns[0])]
-    text, tex = tables.table_to_markdown(table), tables.to_latex(table, "t")
+    text, tex = tables.table_to_markdown(table), latex.to_latex(table, "t")
     assert text.count(" † |") == 1 and "\n† clusters were never split: FedAvg with a plain mean\n" in text
     assert tex.count(r"$^{\dagger}$ &") == 1 and r"\par $^{\dagger}$ clusters were never split" in tex
     assert "never split" not in tables.table_to_markdown(few(Cell([3.], 0, None)))
@@ -104,7 +104,7 @@ def test_names_cannot_break_a_table():
     table = tables.fill_table("accuracy_mean", ["[ours] a|<b>"], ["x|y"], cells)
     assert tables.table_to_markdown(table).splitlines()[0] == r"| | x\|y |"
     assert r"| [ours] a\|&lt;b> |" in tables.table_to_markdown(table)
-    assert "{}[ours] a" in tables.to_latex(table, "t")
+    assert "{}[ours] a" in latex.to_latex(table, "t")
 
 
 @pytest.mark.parametrize("measured, tau", [((1, 2, 3), "1.00"), ((3, 2, 1), "-1.00")])

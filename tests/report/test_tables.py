@@ -5,22 +5,24 @@ import pytest
 
 from fedmpi.commands.planned_steps import steps_to_text
 from fedmpi.errors import BadInput
-from fedmpi.report import steps, tables
+from fedmpi.report import latex, length, steps, tables
 from fedmpi.report.results import ReportRun, Results
 from fedmpi.report.tables import Cell
 from tests.report import made
 
-MARKDOWN = r"""| | one | steps | published | difference | two |
-|---|--:|--:|--:|--:|--:|
-| Alpha | 55.00 ± 7.07 | 1,875.8 | 80.00 ± 1.50 | -25.00 | **40.00 ± 0.00** |
-| Beta & co | **70.00** * | 400 | 75.00 | -5.00 | - * |
-| Gamma | 25.00 ± 7.07 | 600 | 30.00 | -5.00 | **40.00 ± 7.07** |
+MARKDOWN = r"""| | one | steps | length | published | difference | two |
+|---|--:|--:|--:|--:|--:|--:|
+| Alpha | 55.00 ± 7.07 | 1,875.8 | 5 % of 80 | 80.00 ± 1.50 | -25.00 | **40.00 ± 0.00** |
+| Beta & co | **70.00** * | 400 | - | 75.00 | -5.00 | - * |
+| Gamma | 25.00 ± 7.07 | 600 | 0.3 % of 1,500 | 30.00 | -5.00 | **40.00 ± 7.07** |
 
 steps: gradients behind a client's judged model, mean over clients; two models side by side take two
 
 steps are not known of two: runs of fedmpi 0.1 did not count them; run them anew
 
 one: unequal work, from 400 steps (Beta & co) to 1,875.8 (Alpha)
+
+length: the rounds of a run, as a share of those behind the published number
 
 \* not all seeds are finished
 
@@ -36,32 +38,33 @@ LATEX = r"""% \usepackage{booktabs}
 \begin{table}
 \centering
 \caption{Best \& all}
-\begin{tabular}{lrrrrr}
+\begin{tabular}{lrrrrrr}
 \toprule
- & \multicolumn{4}{c}{one} & \multicolumn{1}{c}{two} \\
- & here & steps & published & difference & here \\
+ & \multicolumn{5}{c}{one} & \multicolumn{1}{c}{two} \\
+ & here & steps & length & published & difference & here \\
 \midrule
-{}Alpha & $55.00 \pm 7.07$ & $1{,}875.8$ & $80.00 \pm 1.50$ & $-25.00$ & $\mathbf{40.00 \pm 0.00}$ \\
-{}Beta \& co & $\mathbf{70.00}$$^{*}$ & $400$ & $75.00$ & $-5.00$ & --$^{*}$ \\
-{}Gamma & $25.00 \pm 7.07$ & $600$ & $30.00$ & $-5.00$ & $\mathbf{40.00 \pm 7.07}$ \\
+{}Alpha & $55.00 \pm 7.07$ & $1{,}875.8$ & 5 \% of 80 & $80.00 \pm 1.50$ & $-25.00$ & $\mathbf{40.00 \pm 0.00}$ \\
+{}Beta \& co & $\mathbf{70.00}$$^{*}$ & $400$ & -- & $75.00$ & $-5.00$ & --$^{*}$ \\
+{}Gamma & $25.00 \pm 7.07$ & $600$ & 0.3 \% of 1,500 & $30.00$ & $-5.00$ & $\mathbf{40.00 \pm 7.07}$ \\
 \midrule
-Kendall's $\tau$ & \multicolumn{4}{c}{$0.33$} & \multicolumn{1}{c}{} \\
+Kendall's $\tau$ & \multicolumn{5}{c}{$0.33$} & \multicolumn{1}{c}{} \\
 \bottomrule
 \end{tabular}
 \par $^{*}$ not all seeds are finished
 \par steps: gradients behind a client's judged model, mean over clients; two models side by side take two
 \par steps are not known of two: runs of fedmpi 0.1 did not count them; run them anew
 \par one: unequal work, from 400 steps (Beta \& co) to 1,875.8 (Alpha)
+\par length: the rounds of a run, as a share of those behind the published number
 \end{table}
 """
 CSV = """row,column,mean,std,seeds,published,published_std,\
-steps,steps_main,steps_head,steps_mix,steps_warm_up,steps_fine_tuning,steps_judging
-Alpha,one,55.0000,7.0711,2,80.0,1.5,1875.75,1800,0,75.75,0,0,0
-Alpha,two,40.0000,0.0000,2,,,,,,,,,
-Beta & co,one,70.0000,,1,75.0,,400,400,0,0,0,0,0
-Beta & co,two,,,0,,,,,,,,,
-Gamma,one,25.0000,7.0711,2,30.0,,600,600,0,0,0,0,0
-Gamma,two,40.0000,7.0711,2,,,,,,,,,
+steps,steps_main,steps_head,steps_mix,steps_warm_up,steps_fine_tuning,steps_judging,rounds,published_rounds
+Alpha,one,55.0000,7.0711,2,80.0,1.5,1875.75,1800,0,75.75,0,0,0,4,80
+Alpha,two,40.0000,0.0000,2,,,,,,,,,,,
+Beta & co,one,70.0000,,1,75.0,,400,400,0,0,0,0,0,,
+Beta & co,two,,,0,,,,,,,,,,,
+Gamma,one,25.0000,7.0711,2,30.0,,600,600,0,0,0,0,0,4,1500
+Gamma,two,40.0000,7.0711,2,,,,,,,,,,,
 """
 SECONDS = r"""| | one | steps | two |
 |---|--:|--:|--:|
@@ -93,16 +96,28 @@ def found(tmp_path_factory):
 def test_a_table_in_every_form(found):
     assert [table.measure for table in found] == ["accuracy_best_on_test", "seconds"]
     assert tables.table_to_markdown(found[0]) == MARKDOWN
-    assert tables.to_latex(found[0], "Best & all") == LATEX
+    assert latex.to_latex(found[0], "Best & all") == LATEX
     assert tables.to_csv(found[0]) == CSV
     assert tables.table_to_markdown(found[1]) == SECONDS
     assert [cell.missing for cell in found[0].cells.values()] == [0, 0, 1, 2, 0, 0]
 
 
 def test_a_column_without_published_numbers_has_one_place_in_latex(found):
-    text = tables.to_latex(found[1], "x")
+    text = latex.to_latex(found[1], "x")
     assert r"\begin{tabular}{lrrr}" in text and "published" not in text and "tau" not in text
     assert r"{}Gamma & $\mathbf{1.50 \pm 0.71}$ & $600$ & $7.00 \pm 1.41$ \\" in text
+
+
+@pytest.mark.parametrize("made, published, shown", [
+    (500, 500, "100 % of 500"), (600, 500, "120 % of 500"), (19, 2000, "1 % of 2,000"), (18, 2000, "0.9 % of 2,000")])
+def test_a_length_is_a_share_of_the_published_one(made, published, shown):
+    assert length.show_length(length.Length(made, published)) == shown
+
+
+def test_the_length_of_a_cell_is_that_of_its_finished_runs():
+    found = length.find_length([{"rounds": 2}, None, {"rounds": 5}], 7)
+    assert found == (3.5, 7)
+    assert length.find_length([None], 7) is length.find_length([{"rounds": 2}], None) is None
 
 
 def counted(**rows):

@@ -79,7 +79,7 @@ def test_the_files(folder):
         f"{SAID[0]}\n\n{MARKDOWN}\n{SAID[1]}\n\n{SECONDS}\n![small-x](small-x.png)\n![broad-x](broad-x.png)\n")
     assert (folder / "table.csv").read_text() == CSV
     assert (folder / "table-seconds.csv").read_text().splitlines()[1] == (
-        "Alpha,one,3.0000,1.4142,2,,,1875.75,1800,0,75.75,0,0,0")
+        "Alpha,one,3.0000,1.4142,2,,,1875.75,1800,0,75.75,0,0,0,,")
     for name, said in zip(("table", "table-seconds"), SAID, strict=True):
         caption = rf"\caption{{Trial <1> \& more. {said}}}".replace("±", r"$\pm$")
         assert caption in (folder / f"{name}.tex").read_text()
@@ -116,11 +116,11 @@ def test_the_page_shows_every_cell(page, results):
     paragraphs = page.texts("p")
     assert [text for text in paragraphs if "rounds." in text] == SAID
     cells = page.texts("th", "td")
-    assert cells[:36] == [
-        "", "one", "two", "", "here", "steps", "published", "difference", "here",
-        "Alpha", "55.00 ± 7.07", "1,875.8", "80.00 ± 1.50", "-25.00", "40.00 ± 0.00",
-        "Beta & co", "70.00*", "400", "75.00", "-5.00", "-*",
-        "Gamma", "25.00 ± 7.07", "600", "30.00", "-5.00", "40.00 ± 7.07",
+    assert cells[:40] == [
+        "", "one", "two", "", "here", "steps", "length", "published", "difference", "here",
+        "Alpha", "55.00 ± 7.07", "1,875.8", "5 % of 80", "80.00 ± 1.50", "-25.00", "40.00 ± 0.00",
+        "Beta & co", "70.00*", "400", "-", "75.00", "-5.00", "-*",
+        "Gamma", "25.00 ± 7.07", "600", "0.3 % of 1,500", "30.00", "-5.00", "40.00 ± 7.07",
         "Kendall's tau", "0.33 (3 rows)", "",
         "steps by kind", "one", "Alpha", "main 1,800, mix 75.8", "Beta & co", "main 400"]
     notes = [steps.STEPS_EXPLAINED, steps.UNCOUNTED.format("two"),
@@ -129,7 +129,7 @@ def test_the_page_shows_every_cell(page, results):
     assert page.texts("strong") == [
         "40.00 ± 0.00", "70.00", "40.00 ± 7.07", "5.00 ± 0.00", "1.50 ± 0.71"]
     spans = [cell.get("colspan") for cell in page.all("th")[:4]]
-    assert spans == [None, "4", "1", None]
+    assert spans == [None, "5", "1", None]
     assert [t.get("id") for t in page.all("table")] == ["accuracy_best_on_test", None, "seconds", None, None]
     assert [d["aria-label"] for d in page.all("div") if "aria-label" in d] == [
         "accuracy best on test", "steps by kind", "seconds", "steps by kind", "Runs"]

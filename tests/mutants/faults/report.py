@@ -2,6 +2,10 @@
 from __future__ import annotations
 
 FAULTS: list[tuple[str, str, str]] = [
+    ("fedmpi.report.length:find_length", "statistics.fmean(made)", "made[0]"),
+    ("fedmpi.report.length:show_length", "share >= .95", "share >= 9.5"),
+    ("fedmpi.report.tables:make_table", "if known else None)", "if values else None)"),
+    ("fedmpi.report.latex:write_math", 'if "%" in text:', 'if "$" in text:'),
     ("fedmpi.report.tables:to_csv", "len(cell.values),", "cell.missing,"),
     ("fedmpi.report.tables:Cell.spread", "statistics.stdev", "statistics.pstdev"),
     ("fedmpi.report.tables:make_table", "len(found) - len(values) if values", "0 if values"),
@@ -9,7 +13,7 @@ FAULTS: list[tuple[str, str, str]] = [
     ("fedmpi.report.tables:Cell.texts", "self.mean - self.published[0]", "self.published[0] - self.mean"),
     ("fedmpi.report.tables:compute_kendall_agreement", "len(both) < 3", "len(both) < 4"),
     ("fedmpi.report.tables:Table.is_best", "self.best.get(column)", "max(self.best.values())"),
-    ("fedmpi.report.tables:to_latex", "[len(table.heads(c)) for c in table.columns]", "[4 for c in table.columns]"),
+    ("fedmpi.report.latex:to_latex", "[len(table.heads(c)) for c in table.columns]", "[4 for c in table.columns]"),
     ("fedmpi.report.steps:compute_mean_steps_of_cell", "if not known or len(known) < len(counted):", "if not known:"),
     ("fedmpi.report.steps:describe_unequal_work", "<= EQUAL_WORK * totals[most]", "<= 0"),
     ("fedmpi.report.results:collect_job_results", "r.settings.rounds", "0"),
