@@ -106,7 +106,7 @@ def oldest(session: nox.Session) -> None:
     # looks for minutes for some that fit together.
     session.install("-c", "tests/oldest.txt", ".[export,pandas,parquet,text]", "hypothesis", "playwright", "pytest",
                     "pytest-xdist")
-    run_tests(session, "-m", "not slow", *WITH_LIBRARIES)
+    run_tests(session, *WITH_LIBRARIES)
 
 
 @nox.session

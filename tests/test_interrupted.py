@@ -10,6 +10,8 @@ import pytest
 from tests import launch
 from tests.runs import gone, kill, wait_for
 
+pytestmark = pytest.mark.slow("jobs that are killed, hang or wait")
+
 LONG = "rounds=100000"
 linux = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="finds processes in /proc")
 

@@ -20,6 +20,8 @@ from fedmpi.models import precision
 from fedmpi.session import SIGNALS
 from tests import forked
 
+pytestmark = pytest.mark.slow("runs from Python")
+
 
 @dataclass(frozen=True)
 class Interrupted(FedAvg):

@@ -25,6 +25,8 @@ from tests import forked
 from tests.own_code.modules import write
 from tests.runs import Bench, run_alone
 
+pytestmark = pytest.mark.slow("runs of all kinds of methods on targets")
+
 ROUNDS = 4
 
 

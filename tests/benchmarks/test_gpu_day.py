@@ -23,6 +23,8 @@ from fedmpi.errors import BadInput
 from fedmpi.report import gpu_day
 from tests.forked import load
 
+pytestmark = pytest.mark.slow("steps that hang are waited for")
+
 ROOT = Path(__file__).parents[2]
 HEAD = {"when": "today", "commit": "0", "device": "cpu", "small": True}
 # A safety net: waits take about a second.

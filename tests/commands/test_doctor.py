@@ -12,6 +12,8 @@ from fedmpi.comm.transport import Solo
 from fedmpi.commands import doctor, doctor_checks
 from tests import forked
 
+pytestmark = pytest.mark.slow("jobs of several ranks")
+
 
 @pytest.fixture(autouse=True)
 def alone(monkeypatch):

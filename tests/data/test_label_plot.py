@@ -12,6 +12,8 @@ from fedmpi.data.partitions import Dirichlet, Iid, NClass, Pathological
 from fedmpi.errors import BadInput
 from fedmpi.task import CLASSIFICATION
 
+pytestmark = pytest.mark.slow("figures")
+
 
 def picture(federation, path):
     write_label_plot(federation, path)

@@ -18,6 +18,8 @@ from tests import forked
 from tests.clients.verbs import NUMBER, Bench, mean_loss, plain, scan_streams, with_batches, with_features
 from tests.engines import on_ranks
 
+pytestmark = pytest.mark.slow("runs with changed images")
+
 BOTH = Augmentation(padding=2, flip=True)
 LOCAL = LocalTraining(3, NUMBER, 10, 2, None, .05, 0., augmentation=BOTH)
 

@@ -25,6 +25,8 @@ from tests.clients.normed import IMAGE, SIZES, Normed, data_of, flat, lab, load,
 from tests.federations import TRAIN, Digits, apart, method, mlp
 from tests.runs import run_alone
 
+pytestmark = pytest.mark.slow("runs with statistics that stay with their client")
+
 METHODS = [("fedavg", {}), ("local", {}), ("fedmhc", {}), ("fedmhc", {"anchor": "local"}), ("fedah", {})]
 
 

@@ -17,6 +17,8 @@ from tests.federations import TRAIN, Lab, apart, method
 from tests.methods.reference import Reference
 from tests.methods.trial import mean, near
 
+pytestmark = pytest.mark.slow("runs of every example on several ranks")
+
 FOLDER = Path(__file__).parents[2] / "examples" / "methods"
 CLASSES = {"fedadam": "FedAdam", "scaffold": "Scaffold", "moon": "Moon", "running_means": "RunningMeans",
            "hypernetwork": "Hypernetwork"}

@@ -15,6 +15,8 @@ from fedmpi.cli import app
 from tests import launch
 from tests.runs import Bench
 
+pytestmark = pytest.mark.slow("an installed package, and runs with it")
+
 CONFIG = {"rounds": 4, "method": {"name": "damped", "eta": .8}, "model": {"name": "polar", "hidden": 12},
           "data": {"name": "rings", "clients": 6, "partition": "by_turns"}, "train": {"lr": .3, "epochs": 5}}
 JOB = {"title": "rings", "config": "rings.yaml", "measure": "accuracy_mean",

@@ -23,6 +23,8 @@ from tests.runs import CONFIG, run_alone
 from tests.sweeps import jobs
 from tests.test_exits import Alone, Ended
 
+pytestmark = pytest.mark.slow("runs whose code changes, and their continuations")
+
 METHOD = """
 from dataclasses import dataclass
 from typing import Annotated, NamedTuple

@@ -6,6 +6,8 @@ import pytest
 
 from tests.own_code.test_faulty import METHOD, MODULE, attempt, line_of  # noqa: F401
 
+pytestmark = pytest.mark.slow("a run for every function and every wrong return")
+
 START = METHOD.replace("fedavg import FedAvg", "ditto import Ditto, Mine, Shared, Up\nfrom typing import NamedTuple\n"
                        "import numpy as np\nimport torch").replace("(FedAvg)", "(Ditto)")
 NOTES = '''

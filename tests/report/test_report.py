@@ -14,6 +14,8 @@ from fedmpi.report.results import collect_folder_results
 from fedmpi.report.tables import Cell
 from fedmpi.storage import run_status
 
+pytestmark = pytest.mark.slow("runs, and reports with all figures")
+
 
 def test_cells_are_means_over_seeds(results):
     cells = tables.make_tables(results)[0].cells

@@ -21,6 +21,8 @@ from fedmpi.storage.background import BackgroundWrite
 from tests import forked
 from tests.server.test_resume import SMALL, assert_same_books, started
 
+pytestmark = pytest.mark.slow("runs that write in the background")
+
 ON = "checkpoint.asynchronous=true"
 WORDS = (*SMALL, "method={name: fedmhc, M: 2}", "checkpoint={every: 1, keep: 9}")
 

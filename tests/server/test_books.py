@@ -13,6 +13,8 @@ from sklearn.metrics import accuracy_score, f1_score, log_loss
 
 from fedmpi.data.federation import Federation, prepare_federation
 
+pytestmark = pytest.mark.slow("runs whose books are worked out again")
+
 NAN = float("nan")
 
 

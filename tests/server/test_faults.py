@@ -13,6 +13,8 @@ from fedmpi.method import Participants
 from fedmpi.text import MIB
 from tests.federations import Lab
 
+pytestmark = pytest.mark.slow("runs with every kind of fault")
+
 WILD, SKIP, ALL = "method=tests.faulty:Wild", "faults.bad_update=skip", "train.participation=1"
 
 

@@ -15,6 +15,8 @@ from fedmpi.__main__ import main
 from fedmpi.methods.fedavg import FedAvg
 from tests import forked
 
+pytestmark = pytest.mark.slow("runs on a full disk, and their continuations")
+
 # BAD are the rounds, counted from 0, after which nothing can be written.
 ROUNDS, BAD = 6, (2, 3)
 

@@ -13,6 +13,8 @@ import pytest
 
 from fedmpi.methods.fedavg import FedAvg
 
+pytestmark = pytest.mark.slow("runs whose files are replaced")
+
 ROUNDS = 4
 # The round, counted from 0, in which something is replaced.
 STRUCK = 2

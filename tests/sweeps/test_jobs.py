@@ -12,6 +12,8 @@ from fedmpi.models.build import build_model
 from fedmpi.report.tables import find_factor, split_published
 from fedmpi.sweeps import job
 
+pytestmark = pytest.mark.slow("every job that comes with fedmpi")
+
 JOBS = sorted((Path(__file__).parents[2] / "jobs").glob("*.yaml"))
 each = pytest.mark.parametrize("path", JOBS, ids=lambda path: path.stem)
 # Jobs with several scales, with columns, and with neither; the others are tested only by the whole suite.
