@@ -15,8 +15,8 @@ from fedmpi.server.checkpoint_writer import CheckpointWriter
 from tests.decomposition import cases, quick
 from tests.decomposition.__main__ import main
 from tests.decomposition.design import cover
-from tests.decomposition.ranks import Forked
-from tests.decomposition.suite import Suite, broken, line
+from tests.decomposition.ranks import Forked, find_refusal
+from tests.decomposition.suite import Refused, Suite, broken, finding, line
 
 DESIGNS = quick.designs()
 ROW = {"scenario": "plain", "network": "mlp", **cases.REFERENCE, "engine": "loop"}
@@ -92,11 +92,31 @@ def test_planted_faults_are_seen(name, suite, monkeypatch):
     assert broken(one) and one.differs.endswith(first), one
 
 
-def test_a_run_that_fails_is_a_mismatch(suite, monkeypatch, capfd):
+def test_a_run_that_fails_is_a_mismatch_and_ends_no_other(suite, monkeypatch):
     monkeypatch.setattr(CheckpointWriter, "restore", lambda *_: 1 / 0)
-    one, = suite.compare("fedavg", [{**ROW, "restart": "1 after 1", "ranks": 2}])
-    assert broken(one) and one.differs == "start 2 on 2 ranks ended with None"
-    assert "ZeroDivisionError" in capfd.readouterr().err
+    failed, other = suite.compare("fedavg", [{**ROW, "restart": "1 after 1", "ranks": 2}, {**ROW, "ranks": 2}])
+    assert broken(failed) and "ZeroDivisionError" in failed.differs
+    assert not broken(other) and len(other.digest) == 64
+
+
+@pytest.mark.slow("runs that are refused, on up to three ranks")
+def test_a_run_that_is_refused_as_its_reference_is_agrees(suite):
+    """Attackers drive FedCR's variances below zero."""
+    rows = [{**ROW, "scenario": scenario, "ranks": ranks} for ranks in (2, 3) for scenario in ("noise", "plain")]
+    found = suite.compare("fedcr", rows)
+    assert [broken(one) for one in found] == [False] * 4 and [len(one.digest) for one in found] == [0, 64] * 2
+    # One that is refused alone, or for another reason, is a mismatch.
+    for wanted, said in (({"digest": "d"}, "no"), (Refused("yes"), "refusal 'no', not 'yes',")):
+        one = finding("fedcr", rows[0], Refused("no"), wanted)
+        assert broken(one) and one.differs == said
+
+
+@pytest.mark.parametrize("said, refusal", [
+    ("fedmpi: rank 0 of 5 on vm: FedCR: 61 of 160 values\nsaved so far: /tmp/a", "fedmpi: FedCR: 61 of 160 values"),
+    ("noise\nfedmpi: client 7, round 3 (rank 0 of 1 on vm): an update\n", "fedmpi: client 7, round 3: an update"),
+    ("fedmpi: x\nTraceback (most recent call last)", ""), ("killed", "")])
+def test_a_refusal_is_compared_without_its_rank(said, refusal):
+    assert find_refusal(said) == refusal
 
 
 @pytest.mark.parametrize("how, mismatches", [({}, 0), ({"ranks": 3}, 1)])

@@ -48,8 +48,9 @@ def main(words: list[str] | None = None) -> int:
     bad = [*filter(suite.broken, found)]
     print("", suite.tables(found), "", sep="\n")
     spent = sum(os.times()[:4])
-    print(f"{len(found)} runs and their references, {suite_of.started} starts, {len(bad)} mismatches; "
-          f"{spent:.0f} CPU s")
+    refused = sum(one.differs is None and not one.digest for one in found)
+    print(f"{len(found)} runs and their references, {suite_of.started} starts, {len(bad)} mismatches, "
+          f"{refused} refused alike; {spent:.0f} CPU s")
     if asked.out:
         asked.out.write_text(json.dumps({"runs": [asdict(one) for one in found], "cpu_seconds": spent}, indent=1))
     # Unfreeze what forking froze; otherwise libraries complain of leaks.

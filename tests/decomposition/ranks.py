@@ -5,12 +5,15 @@ from __future__ import annotations
 
 import io
 import json
+import re
 import sys
+from collections.abc import Callable
 from contextlib import ExitStack, contextmanager, redirect_stdout
 from dataclasses import asdict
-from itertools import count, zip_longest
+from itertools import count
 from pathlib import Path
 from subprocess import CompletedProcess
+from typing import NamedTuple
 from unittest.mock import patch
 
 import numpy as np
@@ -66,11 +69,20 @@ def expected(start: Start) -> int:
     return FINISHED if start.stop_after == ROUNDS else SAVED
 
 
+class Ended(NamedTuple):
+    """How a start ended."""
+    # None: it did not end, or said nothing of its end
+    code: int | None
+    # what it refused, without rank, host and folder
+    refusal: str = ""
+
+
 class Alone(Solo):
     """A single process that survives its run."""
+    refusal = ""
 
     def fail(self, message, code):
-        print(message, file=sys.stderr)
+        self.refusal = find_refusal(message)
         raise SystemExit(code)
 
 
@@ -80,30 +92,28 @@ class Forked:
     def __init__(self, config: Path):
         self.config = str(config)
 
-    def __call__(self, starts: list[Start]) -> list[int | None]:
-        """Perform starts; return the exit code of each, None if its ranks did not end."""
-        codes = {start: self.alone(start) for start in starts if here(start)}
+    def __call__(self, starts: list[Start]) -> list[Ended]:
+        """Perform starts; return how each ended."""
+        ended = {start: self.alone(start) for start in starts if here(start)}
         for ranks in sorted({start.ranks for start in starts}):
-            codes |= self.on(ranks, [start for start in starts if start.ranks == ranks and not here(start)])
-        return [codes[start] for start in starts]
+            ended |= in_jobs([start for start in starts if start.ranks == ranks and not here(start)], self.on)
+        return [ended[start] for start in starts]
 
-    def alone(self, start: Start) -> int:
+    def alone(self, start: Start) -> Ended:
+        world = Alone()
         try:
-            return perform(Alone(), self.config, start)
+            return Ended(perform(world, self.config, start))
         except SystemExit as failed:
-            return failed.code
+            return Ended(failed.code, world.refusal)
 
-    def on(self, ranks: int, starts: list[Start]) -> dict:
+    def on(self, starts: list[Start]) -> CompletedProcess:
         from tests import forked
-        if not starts:
-            return {}
         with patch.object(forked, "LIMIT", patience(starts)):
             try:
-                done = forked.call(ranks, lambda: all_of(self.config, starts))
+                return forked.call(starts[0].ranks, lambda: all_of(self.config, starts))
             # What it had printed by then counts.
             except AssertionError as hung:
-                done = CompletedProcess([], None, str(hung), str(hung))
-        return told(starts, done)
+                return CompletedProcess([], None, str(hung), str(hung))
 
 
 def here(start: Start) -> bool:
@@ -117,19 +127,19 @@ class Mpiexec:
     def __init__(self, config: Path):
         self.config, self.numbers = config, count()
 
-    def __call__(self, starts: list[Start]) -> list[int | None]:
-        codes = {}
+    def __call__(self, starts: list[Start]) -> list[Ended]:
+        ended = {}
         for ranks in sorted({start.ranks for start in starts}):
-            codes |= self.on(ranks, [start for start in starts if start.ranks == ranks])
-        return [codes[start] for start in starts]
+            ended |= in_jobs([start for start in starts if start.ranks == ranks], self.on)
+        return [ended[start] for start in starts]
 
-    def on(self, ranks: int, starts: list[Start]) -> dict:
+    def on(self, starts: list[Start]) -> CompletedProcess:
         from tests import launch
         path = self.config.parent / f"starts-{next(self.numbers)}.json"
         path.write_text(json.dumps([asdict(start) for start in starts]))
         with patch.object(launch, "LIMIT", patience(starts)):
-            job = launch.start(ranks, "-m", "tests.decomposition.ranks", self.config, path)
-            return told(starts, launch.finish(job))
+            job = launch.start(starts[0].ranks, "-m", "tests.decomposition.ranks", self.config, path)
+            return launch.finish(job)
 
 
 def patience(starts: list[Start]) -> int:
@@ -137,13 +147,37 @@ def patience(starts: list[Start]) -> int:
     return 240 + 30 * len(starts)
 
 
-def told(starts: list[Start], done) -> dict:
-    """Return the exit codes that rank 0 of a job printed, one after another, and None for starts that did not end,
-    whose errors go to stderr."""
-    codes = [int(line.removeprefix(CODE)) for line in done.stdout.splitlines() if line.startswith(CODE)]
-    if len(codes) < len(starts):
-        print(f"{starts[len(codes)]} ended its job with {done.returncode}:\n{done.stderr}", file=sys.stderr)
-    return dict(zip_longest(starts, codes[:len(starts)]))
+def in_jobs(starts: list[Start], job: Callable[[list[Start]], CompletedProcess]) -> dict[Start, Ended]:
+    """Perform starts on the same number of ranks, all in one job, and after each refusal the others in a further one.
+
+    Errors that are no refusal go to stderr. After a job that hangs no further one is begun."""
+    ended: dict[Start, Ended] = {}
+    while starts:
+        done = job(starts)
+        codes = [int(line.removeprefix(CODE)) for line in done.stdout.splitlines() if line.startswith(CODE)]
+        ended |= {start: Ended(code) for start, code in zip(starts, codes, strict=False)}
+        starts = starts[len(codes):]
+        if not starts:
+            break
+        refusal = find_refusal(done.stderr)
+        if not refusal:
+            print(f"{starts[0]} ended its job with {done.returncode}:\n{done.stderr}", file=sys.stderr)
+        ended[starts[0]] = Ended(done.returncode, refusal)
+        if done.returncode is None:
+            ended |= dict.fromkeys(starts, Ended(None))
+            break
+        starts = starts[1:]
+    return ended
+
+
+def find_refusal(said: str) -> str:
+    """Return the first line in which fedmpi refuses to go on, without rank and host; "" for any other error."""
+    if "Traceback" in said:
+        return ""
+    for line in said.splitlines():
+        if line.startswith("fedmpi: "):
+            return re.sub(r" \(rank \d+ of \d+ on [^)]+\)| rank \d+ of \d+ on [^:]+:", "", line)
+    return ""
 
 
 def all_of(config: str, starts: list[Start]) -> None:

@@ -21,6 +21,10 @@ class Finding:
     promised: bool
 
 
+class Refused(str):
+    """The line with which a run was refused, as attacked ones may be: then its reference must be, too."""
+
+
 class Suite:
     """Runs of methods in a folder; `perform` starts them (see ranks.py)."""
 
@@ -40,9 +44,10 @@ class Suite:
         for turn in range(2):
             todo = [(i, plan[turn]) for i, plan in enumerate(planned) if len(plan) > turn and i not in failed]
             self.started += len(todo)
-            for (i, start), code in zip(todo, self.perform([start for _, start in todo]), strict=True):
-                if code != expected(start):
-                    failed[i] = f"start {turn + 1} on {start.ranks} ranks ended with {code}"
+            for (i, start), ended in zip(todo, self.perform([start for _, start in todo]), strict=True):
+                if ended.code != expected(start):
+                    failed[i] = Refused(ended.refusal) if ended.refusal else (
+                        f"start {turn + 1} on {start.ranks} ranks ended with {ended.code}")
         for i, (row, out) in enumerate(zip(new, outs, strict=True)):
             self.known[key(method, row)] = failed.get(i) or books.read(out)
         return [self.known[key(method, row)] for row in rows]
@@ -63,6 +68,8 @@ class Suite:
 
 
 def finding(method: str, row: dict, left, wanted, promise: bool = True) -> Finding:
+    if isinstance(left, Refused) and isinstance(wanted, Refused):
+        return Finding(method, row, None if left == wanted else f"refusal {left!r}, not {wanted!r},", "", "", True)
     if isinstance(left, str) or isinstance(wanted, str):
         return Finding(method, row, left if isinstance(left, str) else f"reference: {wanted}", "", "", True)
     return Finding(method, row, books.first_difference(left, wanted), left["digest"], books.digest(left),
