@@ -40,7 +40,9 @@ class Progress:
                 self.log = open(log_path, "ab", buffering=0)  # noqa: SIM115  (open as long as the run)
         # in a notebook, the output that shows the present round
         self.cell: NotebookOutput | None = None
-        self.live = sys.stdout.isatty() and SlurmJob.from_env().job_id is None
+        # Open MPI 4 gives every rank a terminal as stdout, wherever the launcher's own output goes, but none as stderr.
+        on_terminal = sys.stdout.isatty() and sys.stderr.isatty()
+        self.live = on_terminal and SlurmJob.from_env().job_id is None
         self.open_line = False
 
     def say(self, text: str) -> None:

@@ -33,11 +33,12 @@ class Terminal(io.StringIO):
 @pytest.fixture
 def printed(tmp_path, monkeypatch):
     """Print two rounds, a note, a line that stays and another round; return the texts on stdout and in the log."""
-    def printed(stdout, job=None):
+    def printed(stdout, job=None, stderr=None):
         monkeypatch.delenv("SLURM_JOB_ID", raising=False)
         if job:
             monkeypatch.setenv("SLURM_JOB_ID", job)
         monkeypatch.setattr(sys, "stdout", stdout)
+        monkeypatch.setattr(sys, "stderr", stderr or Terminal())
         (tmp_path / "log.txt").write_text("before\n")
         progress = Progress(tmp_path / "log.txt")
         progress.round("one")
@@ -60,6 +61,11 @@ def test_on_a_terminal_a_round_overwrites_the_one_before(printed):
 def test_elsewhere_and_in_a_job_each_round_is_a_line(printed):
     for stdout, job in ((io.StringIO(), None), (Terminal(), "7")):
         assert printed(stdout, job)[0] == "one\ntwo\nstays\ntoo\nthree\n"
+
+
+def test_under_open_mpi_4_each_round_is_a_line(printed):
+    # Its ranks have a terminal as stdout, even if the output of mpirun goes into a file.
+    assert printed(Terminal(), stderr=io.StringIO())[0] == "one\ntwo\nstays\ntoo\nthree\n"
 
 
 def test_everything_is_logged_with_its_time(printed):

@@ -78,6 +78,7 @@ FAULTS: list[tuple[str, str, str]] = [
     ("fedmpi.text:format_duration", "seconds < 6000", "seconds < 3600"),
     ("fedmpi.text:format_percent", "100 * value:.2f", "100 * value:.1f"),
     ("fedmpi.progress:Progress.round", "self.open_line = True", "self.open_line = False"),
+    ("fedmpi.progress:Progress.__init__", " and sys.stderr.isatty()", ""),
     ("fedmpi.errors:", "SAVED = 75", "SAVED = 74"),
     ("fedmpi.registry:find_class", "return entry.load()", "return entry"),
     ("fedmpi.method:Participants.only", "self.sizes[kept]", "self.sizes"),
