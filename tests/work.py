@@ -131,7 +131,7 @@ def cases() -> dict:
         "loop: mlp, momentum and pulls": training(Loop(), pull_momentum),
         "vmap: mlp": training(Vmap(), plain), "vmap: mlp, momentum and pulls": training(Vmap(), pull_momentum),
         "sum: 8 clients": lambda: lab.rows().w.mean(lab.federation.sizes),
-        "judged: 1 client": lambda: lab.group.evaluator.measure_now(lab.shared.w, *lab.group.evaluator.samples(2)),
+        "judged: 1 client": lambda: lab.group.evaluator.measure_now(lab.shared.w, *lab.group.evaluator.get_samples(2)),
         "judged: 8 clients": lambda: lab.pool.judge(1, lab.shared),
         "trained: 8 clients": lambda: lab.train(0, judge=True),
         "order: touched": order(lab, OrderPerformer.gather_touched),

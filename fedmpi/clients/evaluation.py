@@ -145,7 +145,7 @@ class Evaluator:
 
     def measure(self, into: Measured, key: Hashable, client: int, weights: Weights, part: int = 0) -> None:
         """Let into[key] be the measures of weights on a part of a client's samples; known after `finish`."""
-        x, y = self.samples(client, part)
+        x, y = self.get_samples(client, part)
         if self.hosted.device.type != "cuda" or not len(y):
             into[key] = self.measure_now(weights, x, y)
         elif self.hosted.engine.name == "vmap":
@@ -153,9 +153,9 @@ class Evaluator:
             if len(self.models) == MODELS_AT_ONCE:
                 self._measure_together()
         elif self.measures:
-            into[key] = self.measure_outputs(self.logits(weights, x), y)
+            into[key] = self.measure_outputs(self.compute_logits(weights, x), y)
         else:
-            logits = self.logits(weights, x)
+            logits = self.compute_logits(weights, x)
             self.tallies.append(([(into, key)], score_batch(logits[None], y[None], torch.ones_like(y[None]))))
 
     def measure_training_losses(self, when: int, clients: Sequence[int]) -> np.ndarray:
@@ -166,11 +166,11 @@ class Evaluator:
             first = {client: hooks.unadapted(hosted.shared, hosted.store.read(client)) for client in clients}
             rest = [client for client, weights in first.items() if weights is None]
             first |= dict(hosted.apply(hooks.personal, rest, hosted.shared, when))
-            losses = [compute_loss(self.logits(first[client], x), y) for client in clients
+            losses = [compute_loss(self.compute_logits(first[client], x), y) for client in clients
                       for x, y in [hosted.training(client)]]
             return torch.stack(losses).double().cpu().numpy() if losses else np.empty(0)
 
-    def samples(self, client: int, part: int = 0) -> tuple[Tensor, Tensor]:
+    def get_samples(self, client: int, part: int = 0) -> tuple[Tensor, Tensor]:
         """Return the samples x (s, ...), y (s,) of a part on which a client's models are measured."""
         samples, name = self.hosted.samples[client], self.parts[part]
         return samples[f"x_{name}"], samples[f"y_{name}"]
@@ -179,7 +179,7 @@ class Evaluator:
         """Return the measures of weights on samples; without samples they are 0, F1 and further measures nan."""
         if not len(y):
             return np.array([0., 0., 0., np.nan] + [np.nan] * len(self.measures))
-        logits = self.logits(weights, x)
+        logits = self.compute_logits(weights, x)
         return self.measure_outputs(logits, y) if self.measures else measure_samples(logits, y)
 
     def measure_outputs(self, logits: Tensor, y: Tensor) -> np.ndarray:
@@ -188,7 +188,7 @@ class Evaluator:
         return np.array([*measure_samples(logits, y), *(measure(logits, y) for measure in self.measures)])
 
     @torch.no_grad()
-    def logits(self, weights: Weights, x: Tensor) -> Tensor:
+    def compute_logits(self, weights: Weights, x: Tensor) -> Tensor:
         """Return the logits (s, k) of weights for samples x (s, ...) as stored."""
         self.hosted.method.model.eval()
         return torch.cat([self.hosted.hooks.predict(weights, as_input(part)) for part in x.split(SAMPLES_PER_FORWARD)])

@@ -272,7 +272,7 @@ class HostedClients:
         """Say which hosted clients have a state of their own, (n,) bool."""
         return self.store.find_touched(self.clients)
 
-    def states(self, clients: Sequence[int]) -> dict[str, np.ndarray]:
+    def collect_states(self, clients: Sequence[int]) -> dict[str, np.ndarray]:
         """Return the states of some hosted clients as arrays (n, ...) by field."""
         return self.store.stack(clients)
 

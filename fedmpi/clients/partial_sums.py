@@ -44,7 +44,7 @@ class PartialSums:
         """Return the hosted clients that have a row of a source, ascending."""
         return list(self.hosted.ups) if source == UP else self.hosted.clients
 
-    def rows(self, ref: RowRef) -> np.ndarray:
+    def read_rows(self, ref: RowRef) -> np.ndarray:
         """Return the rows of the hosted clients, (n, d) float32.
 
         Raises:
@@ -60,7 +60,7 @@ class PartialSums:
                 raise self._name_field(NotFinite(r, row), ref, clients)
         return torch.stack(rows).numpy() if rows else np.empty((0, ref.width), np.float32)
 
-    def distances(self, ref: RowRef, groups: np.ndarray, centres: np.ndarray) -> np.ndarray:
+    def measure_distances(self, ref: RowRef, groups: np.ndarray, centres: np.ndarray) -> np.ndarray:
         """Return the distance of each hosted client's row from the centre of its group, (n,).
 
         Args:

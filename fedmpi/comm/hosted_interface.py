@@ -19,10 +19,10 @@ from fedmpi.context import RankContext
 class HostedRows(Protocol):
     """This rank's part of sums over rows: see clients/partial_sums.py."""
 
-    def rows(self, ref: RowRef) -> np.ndarray:
+    def read_rows(self, ref: RowRef) -> np.ndarray:
         """Return the rows of hosted clients, (n, d) float32. Raises NotFinite."""
 
-    def distances(self, ref: RowRef, groups: np.ndarray, centres: np.ndarray) -> np.ndarray:
+    def measure_distances(self, ref: RowRef, groups: np.ndarray, centres: np.ndarray) -> np.ndarray:
         """Return the distance of each row from its group's centre, (n,), for `groups` (n,) and `centres` (k, d)."""
 
     def sum_weighted(self, ref: RowRef, weights: np.ndarray, groups: np.ndarray | None = None, k: int = 0) -> Tensor:
@@ -114,7 +114,7 @@ class Hosted(Protocol):
     def find_touched(self) -> np.ndarray:
         """Return which hosted clients have a state of their own, (n,) bool."""
 
-    def states(self, clients: Sequence[int]) -> dict[str, np.ndarray]:
+    def collect_states(self, clients: Sequence[int]) -> dict[str, np.ndarray]:
         """Return the states of some hosted clients, (n, ...) by field."""
 
     def restore_states(self, path: str | Path, ids: np.ndarray) -> None:

@@ -89,14 +89,15 @@ class OrderPerformer:
     def gather_rows(self, ref: np.ndarray) -> np.ndarray | None:
         """Return all rows, (n, d)."""
         rows = RowRef.from_array(ref)
-        return self._gather_in_order(self.hosted.sums.rows(rows), self._ranks_of(rows))
+        return self._gather_in_order(self.hosted.sums.read_rows(rows), self._ranks_of(rows))
 
     @order()
     def measure_distances(self, ref: np.ndarray, groups: np.ndarray, centres: np.ndarray) -> np.ndarray | None:
         """Return the distance of each row from its group's centre, (n,), for groups (n,) and centres (k, d)."""
         rows = RowRef.from_array(ref)
         here = self._is_here(rows)
-        return self._gather_in_order(self.hosted.sums.distances(rows, groups[here], centres), self._ranks_of(rows))
+        distances = self.hosted.sums.measure_distances(rows, groups[here], centres)
+        return self._gather_in_order(distances, self._ranks_of(rows))
 
     @order()
     def trim_groups(self, ref: np.ndarray, groups: np.ndarray, cuts: np.ndarray) -> np.ndarray | None:
@@ -104,7 +105,7 @@ class OrderPerformer:
         rows = RowRef.from_array(ref)
 
         def columns(start: int, stop: int) -> np.ndarray:
-            return self.hosted.sums.rows(rows.columns(start, stop))
+            return self.hosted.sums.read_rows(rows.columns(start, stop))
         return trim_mean_by(self.world, columns, rows.width, self._ranks_of(rows), groups, cuts)
 
     @order()
@@ -208,7 +209,7 @@ class OrderPerformer:
     def gather_states(self, ids: np.ndarray) -> dict[str, np.ndarray | None]:
         """Return the states of the clients of `ids`: rows by the name of the `Mine` field."""
         homes = self.homes[ids]
-        fields = self.hosted.states(ids[homes == self.world.rank])
+        fields = self.hosted.collect_states(ids[homes == self.world.rank])
         return {name: self._gather_in_order(rows, homes) for name, rows in fields.items()}
 
     @order()

@@ -84,10 +84,10 @@ def test_participants_send_and_keep_and_others_do_not():
     group = trained([1, 4, 5])
     assert list(group.ups) == [1, 4, 5] and [int(up.z) for up in group.ups.values()] == [1, 4, 5]
     assert group.find_touched().tolist() == [False, True, False, False, True, True]
-    assert group.states(np.array([4, 0]))["a"].tolist() == [[[4, 5, 6], [7, 8, 9]], [[0] * 3] * 2]
-    assert group.states(np.array([4, 0]))["n"].tolist() == [1, 0]
+    assert group.collect_states(np.array([4, 0]))["a"].tolist() == [[[4, 5, 6], [7, 8, 9]], [[0] * 3] * 2]
+    assert group.collect_states(np.array([4, 0]))["n"].tolist() == [1, 0]
     group.train(1, np.array([4]), np.array([4]), False)
-    assert list(group.ups) == [4] and group.states(np.array([4]))["n"].tolist() == [2]
+    assert list(group.ups) == [4] and group.collect_states(np.array([4]))["n"].tolist() == [2]
     assert not group.messages      # they were for one round
     assert group.find_bad_updates(np.array([4, 5])).tolist() == [0, 0]
     digests = group.compute_digests()
@@ -97,12 +97,12 @@ def test_participants_send_and_keep_and_others_do_not():
 def test_rows_are_columns_of_those_who_have_them():
     group = trained([1, 4, 5])
     assert group.sums.list_holders(UP) == [1, 4, 5] and group.sums.list_holders(MINE) == [0, 1, 2, 3, 4, 5]
-    assert group.sums.rows(RowRef(UP, 0, 1, 4)).tolist() == [[2, 3, 4], [5, 6, 7], [6, 7, 8]]
-    assert group.sums.rows(RowRef(UP, 1, 0, 1)).tolist() == [[1], [4], [5]]
-    kept = group.sums.rows(RowRef(MINE, 0, 2, 5))
+    assert group.sums.read_rows(RowRef(UP, 0, 1, 4)).tolist() == [[2, 3, 4], [5, 6, 7], [6, 7, 8]]
+    assert group.sums.read_rows(RowRef(UP, 1, 0, 1)).tolist() == [[1], [4], [5]]
+    kept = group.sums.read_rows(RowRef(MINE, 0, 2, 5))
     assert kept.dtype == np.float32 and kept[[1, 4]].tolist() == [[3, 4, 5], [6, 7, 8]] and not kept[[0, 2, 3]].any()
     group.ups = {}
-    assert group.sums.rows(RowRef(UP, 0, 1, 4)).shape == (0, 3)
+    assert group.sums.read_rows(RowRef(UP, 0, 1, 4)).shape == (0, 3)
 
 
 @pytest.mark.parametrize("reduce", ["exact", "float32"])
@@ -128,13 +128,13 @@ def test_numbers_of_which_there_is_no_sum_are_named(reduce, verb):
     ref, weights = RowRef(UP, 0, 1, 5), np.array([.3, .3, .4])
     with pytest.raises(exact.NotFinite, match="^update of v has 1 non-finite values of 4;"):
         if verb == "rows":
-            group.sums.rows(ref)
+            group.sums.read_rows(ref)
         else:
             group.sums.sum_weighted(ref, weights, *((np.array([0, 1, 0]), 2) if verb == "group" else ()))
     assert group.context.client == 4
     # A row with weight 0 is not checked.
     assert group.sums.sum_weighted(ref, np.array([.3, 0, .4])) is not None
-    assert group.sums.rows(RowRef(UP, 0, 0, 3)).shape == (3, 3)
+    assert group.sums.read_rows(RowRef(UP, 0, 0, 3)).shape == (3, 3)
 
 
 @pytest.mark.parametrize("bad, what", [(("mine", 4), "non-finite values of 6"), (("range", 4), "out of the range")])
@@ -279,8 +279,8 @@ def test_rows_are_restored_from_a_file_in_runs_of_neighbours(tmp_path, monkeypat
     group.restore_states("file", ids)
     assert read == [("file", 0, 2), ("file", 3, 4)]
     assert group.clients == [0, 1, 2, 5] and group.find_touched().tolist() == [False, True, True, True]
-    assert group.states(np.array([0, 1, 2, 5]))["n"].tolist() == [0, 10, 20, 50]
-    assert (group.states(np.array([5]))["a"] == 5).all()
+    assert group.collect_states(np.array([0, 1, 2, 5]))["n"].tolist() == [0, 10, 20, 50]
+    assert (group.collect_states(np.array([5]))["a"] == 5).all()
     group.restore_states("file", np.array([3, 4]))
     assert len(read) == 2
 

@@ -66,7 +66,7 @@ class Hand:
     def take_times(self):
         return np.array([.5, self.rank])
 
-    def rows(self, what):
+    def read_rows(self, what):
         self.told.append(("rows", what))
         return np.array([[i, 100 + i] for i in self.mine], float).reshape(-1, 2)
 

@@ -104,7 +104,7 @@ def placed(lab) -> None:
 def moved(lab, digest: str) -> None:
     """Save and restore the clients' states, give one away and take it back, spill them; check that they stay equal."""
     store, clients = lab.group.store, list(lab.group.clients)
-    rows = lab.group.states(np.array(clients))
+    rows = lab.group.collect_states(np.array(clients))
     for i, client in enumerate(clients):
         store.restore(client, {name: column[i] for name, column in rows.items()})
     assert lab.digest() == digest

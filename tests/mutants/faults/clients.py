@@ -5,9 +5,10 @@ MEASURES = "fedmpi.clients.measures:"
 
 FAULTS: list[tuple[str, str, str]] = [
     # what a rank measures and keeps
-    ("fedmpi.clients.evaluation:Evaluator.samples", "self.parts[part]", "self.parts[0]"),
-    ("fedmpi.clients.evaluation:Evaluator.samples", '{name}"], samples[f"y_{name}"]', '{name}"], samples["y_test"]'),
-    ("fedmpi.clients.partial_sums:PartialSums.distances", "points[j]", "points[0]"),
+    ("fedmpi.clients.evaluation:Evaluator.get_samples", "self.parts[part]", "self.parts[0]"),
+    ("fedmpi.clients.evaluation:Evaluator.get_samples", '{name}"], samples[f"y_{name}"]',
+     '{name}"], samples["y_test"]'),
+    ("fedmpi.clients.partial_sums:PartialSums.measure_distances", "points[j]", "points[0]"),
     ("fedmpi.clients.hosted:HostedClients.train", "measure_after_training(client, mine, up)\n            judges_all",
      "measure_after_training(client, mine, sent)\n            judges_all"),
     ("fedmpi.clients.hosted:HostedClients.train", "self.here), {}, {}",
