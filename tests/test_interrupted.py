@@ -2,7 +2,6 @@
 from __future__ import annotations
 
 import re
-import signal
 import sys
 
 import pytest
@@ -41,7 +40,7 @@ def test_a_killed_rank_ends_the_job_and_nothing_is_lost(bench, warm, rank, ranks
 def test_asked_to_stop_it_saves_and_says_so(bench, warm):
     job = bench.start(2, "stopped", LONG, python=warm)
     wait_for(job, "round      3/")
-    job.send_signal(signal.SIGTERM)
+    job.send_signal(launch.choose_stop_signal())
     done = launch.finish(job)
     assert done.returncode == 75 and done.stdout.splitlines()[-1].startswith("asked to stop: saved after round")
     continued(bench, "stopped", 3)
