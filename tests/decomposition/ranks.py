@@ -24,7 +24,7 @@ from fedmpi.comm.transport import Solo
 from fedmpi.context import RankContext
 from fedmpi.engines.vmap import Vmap
 from fedmpi.errors import FINISHED, SAVED
-from fedmpi.session import RunRequest, lead_command, serve_as_worker
+from fedmpi.session import RunRequest, explain_failure, lead_command, serve_as_worker
 from tests.decomposition.cases import ROUNDS, Start
 
 # The text before the code of a start in the output of rank 0.
@@ -62,7 +62,12 @@ def perform(world: Solo, config: str, start: Start) -> int:
     request = RunRequest(config, list(start.overrides), start.out, start.resume)
     context = RankContext(lambda: not world.rank and start.stop_after < ROUNDS and next(asked) >= start.stop_after)
     with decomposed(start), redirect_stdout(io.StringIO()):
-        return (serve_as_worker if world.rank else lead_command)(world, request, context)
+        try:
+            return (serve_as_worker if world.rank else lead_command)(world, request, context)
+        # as `fedmpi run` does on every rank
+        except Exception as error:
+            world.fail(*explain_failure(world, context, error))
+            raise
 
 
 def expected(start: Start) -> int:
