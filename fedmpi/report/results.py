@@ -91,6 +91,8 @@ class Results:
     measures: dict[str, JsonObject] = field(default_factory=lambda: {f"accuracy{BEST_ON}test": {}})
     # the rounds behind the published numbers, by row
     published_rounds: dict[str, int] = field(default_factory=dict)
+    # the row that all others are compared with; None: the best row of a column
+    baseline: str | None = None
 
     @property
     def task(self) -> Task:
@@ -109,7 +111,7 @@ def collect_job_results(job: SweepJob, runs: list[PlannedRun], command: str) -> 
              for r in runs]
     return Results(job.title, command, list(job.rows), list(job.columns), job.seeds, shown,
                    {view.measure: view.published for view in list_views(job)},
-                   list_published_rounds(job.published_rounds, job.rows))
+                   list_published_rounds(job.published_rounds, job.rows), job.baseline)
 
 
 def collect_folder_results(folders: list[Path]) -> Results:

@@ -1,8 +1,8 @@
 """Whether the rows of a report differ by more than chance: paired tests over clients and over seeds, and mean ranks.
 
-Every test is Wilcoxon's signed-rank test of a row against the best row of its column, on accuracies after the last
-round, with Holm's correction over the rows. The critical difference of mean ranks is Nemenyi's (Demsar, Statistical
-comparisons of classifiers over multiple data sets, JMLR 2006)."""
+Every test is Wilcoxon's signed-rank test of a row against a reference, which is the job's `baseline` or else the best
+row of the column, on accuracies after the last round, with Holm's correction over the rows. The critical difference of
+mean ranks is Nemenyi's (Demsar, Statistical comparisons of classifiers over multiple data sets, JMLR 2006)."""
 from __future__ import annotations
 
 import math
@@ -19,18 +19,19 @@ MIN_PAIRS = 6
 # level of the critical difference
 LEVEL = .05
 TEST_COLUMNS = ("points", "better / worse clients", "p over clients", "p over seeds")
-TESTS_EXPLAINED = ("Wilcoxon's signed-rank tests against the best row, on accuracies after the last round, "
-                   "Holm-corrected over the rows. Clients of a run share data and models, so p over clients is a hint; "
+TESTS_EXPLAINED = ("Wilcoxon's signed-rank tests against the row named at the head, which is the job's `baseline` or "
+                   "else the best row, on accuracies after the last round, Holm-corrected over the rows. "
+                   "Clients of a run share data and models, so p over clients is a hint; "
                    f"p over seeds counts a run once, and needs {MIN_PAIRS} seeds.")
 
 
 class RowTest(NamedTuple):
-    """How a row of a column compares with the best one."""
+    """How a row of a column compares with the reference."""
     row: str
-    # mean accuracy of the row less that of the best row, over common clients and seeds, in percent points; if targets
-    # are learned, the mean error of the best row less that of the row
+    # mean accuracy of the row less that of the reference, over common clients and seeds, in percent points; if targets
+    # are learned, the mean error of the reference less that of the row
     difference: float
-    # clients (of all seeds) that the row serves better than the best row does, and worse
+    # clients (of all seeds) that the row serves better than the reference does, and worse
     better: int
     worse: int
     # corrected p over clients and over seeds; None: too few pairs
@@ -41,7 +42,8 @@ class RowTest(NamedTuple):
 class Comparison(NamedTuple):
     """The tests of a column."""
     column: str
-    best: str
+    # the row that all others are compared with
+    reference: str
     tests: list[RowTest]
 
 
@@ -66,15 +68,21 @@ def compare_column(results: Results, column: str) -> Comparison | None:
                                                                                                     column))}
     if len(clients) < 2:
         return None
+    reference = results.baseline if results.baseline in clients else find_best_row(clients)
+    scale = 100 if results.task.larger_is_better else 1
+    found = [compare_rows(row, clients[row], clients[reference], scale) for row in clients if row != reference]
+    over_clients = correct_by_holm([test.p_clients for test in found])
+    over_seeds = correct_by_holm([test.p_seeds for test in found])
+    return Comparison(column, reference, [test._replace(p_clients=a, p_seeds=b)
+                                          for test, a, b in zip(found, over_clients, over_seeds, strict=True)])
+
+
+def find_best_row(clients: dict[str, dict[int, np.ndarray]]) -> str:
+    """Return the row with the largest mean over its seeds, or over those of all rows if there are such seeds."""
     common = set.intersection(*(set(by_seed) for by_seed in clients.values()))
     means = {row: float(np.mean([np.nanmean(values) for seed, values in by_seed.items()
                                  if seed in common or not common])) for row, by_seed in clients.items()}
-    best, scale = max(means, key=means.__getitem__), 100 if results.task.larger_is_better else 1
-    found = [compare_with_best(row, clients[row], clients[best], scale) for row in clients if row != best]
-    over_clients = correct_by_holm([test.p_clients for test in found])
-    over_seeds = correct_by_holm([test.p_seeds for test in found])
-    return Comparison(column, best, [test._replace(p_clients=a, p_seeds=b)
-                                     for test, a, b in zip(found, over_clients, over_seeds, strict=True)])
+    return max(means, key=means.__getitem__)
 
 
 def collect_accuracies_by_seed(results: Results, row: str, column: str) -> dict[int, np.ndarray]:
@@ -89,13 +97,15 @@ def collect_accuracies_by_seed(results: Results, row: str, column: str) -> dict[
     return found
 
 
-def compare_with_best(row: str, mine: dict[int, np.ndarray], best: dict[int, np.ndarray], scale: int = 100) -> RowTest:
-    """Return the test of a row against the best one, without correction, on the seeds and clients of both.
+def compare_rows(row: str, mine: dict[int, np.ndarray], others: dict[int, np.ndarray], scale: int = 100) -> RowTest:
+    """Return the test of a row against the reference, without correction, on the seeds and clients of both.
 
     Args:
+        mine: accuracies of the row's clients, by seed.
+        others: those of the reference.
         scale: what differences are multiplied by: 100 gives percent points."""
-    pairs = [mine[seed] - best[seed] for seed in sorted(mine.keys() & best.keys())
-             if mine[seed].shape == best[seed].shape]
+    pairs = [mine[seed] - others[seed] for seed in sorted(mine.keys() & others.keys())
+             if mine[seed].shape == others[seed].shape]
     pairs = [differences[~np.isnan(differences)] for differences in pairs]
     pairs = [differences for differences in pairs if len(differences)]
     clients = np.concatenate(pairs) if pairs else np.empty(0)
@@ -145,7 +155,7 @@ def tests_to_markdown(found: list[Comparison]) -> str:
     """Return the tests of all columns as Markdown; "" if there are none."""
     lines = []
     for comparison in found:
-        heads = [f"{comparison.column}: against {comparison.best}", *TEST_COLUMNS]
+        heads = [f"{comparison.column}: against {comparison.reference}", *TEST_COLUMNS]
         lines += [f"| {' | '.join(heads)} |", "|---|" + "--:|" * len(TEST_COLUMNS)]
         lines += [f"| {' | '.join(texts)} |" for texts in map(format_test, comparison.tests)] + [""]
     return "\n".join([*lines, TESTS_EXPLAINED, ""]) if lines else ""

@@ -12,6 +12,7 @@
                                              accuracy_best_on_test: in the best round on test samples, as papers print
     published: {FedAvg: {beta .1: [31.89, .44]}}     a number, or [mean, spread]; accuracies and F1 in percent
     published_rounds: 500                    the rounds behind these numbers, or {ROW: rounds}
+    baseline: Local                          the row that all others are compared with; the default is the best one
     also: {f1_mean: {FedAvg: {beta .1: 30}}}         a table of another measure of the same runs
 
 A row that is a bare name is a method; `equal_steps: ROW` in one lets it make as many gradient steps as another row
@@ -68,6 +69,7 @@ class SweepJob:
         default_factory=dict)
     cells: Annotated[dict[str, JsonObject], "settings of single cells, by row and column"] = field(
         default_factory=dict)
+    baseline: Annotated[str | None, "row that all others are compared with; null: the best row of a column"] = None
 
 
 DEFAULTS = {"columns": {"result": {}}, "set": {}, "scales": {}, "seeds": [0], "published": {}}
@@ -175,6 +177,8 @@ def check_job(job: SweepJob) -> None:
     for where, published in (("published", job.published), *((f"also.{m}", cells) for m, cells in job.also.items())):
         check_published(published, job.rows, job.columns, where)
     list_published_rounds(job.published_rounds, job.rows)
+    if job.baseline is not None and job.baseline not in job.rows:
+        raise BadInput(f"baseline = {job.baseline}: name a row of this job; its rows: {', '.join(job.rows)}")
 
 
 def list_views(job: SweepJob) -> list[SweepJob]:

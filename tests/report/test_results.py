@@ -14,7 +14,8 @@ from tests.sweeps import jobs
 @pytest.fixture
 def job(tmp_path):
     """A job and its planned runs, none of which has begun."""
-    path = jobs.write(tmp_path, tmp_path / "cache", seeds=[5, 7], also={"seconds": {"Local": {"beta 1": 3}}})
+    path = jobs.write(tmp_path, tmp_path / "cache", seeds=[5, 7], baseline="Local",
+                      also={"seconds": {"Local": {"beta 1": 3}}})
     return (read := jobfile.load_job(path)), jobfile.expand(read, path, tmp_path / "out", None)
 
 
@@ -22,6 +23,7 @@ def test_the_runs_of_a_job(job, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     found = collect_job_results(*job, "fedmpi sweep job.yaml")
     assert (found.title, found.command, found.seeds) == ("digits", "fedmpi sweep job.yaml", [5, 7])
+    assert found.baseline == "Local"
     assert found.rows == ["FedAvg", "FedMHC, weak", "Local"] and found.columns == ["beta .3", "beta 1"]
     assert found.measures == {"seconds": {"Local": {"beta 1": 3}}, "accuracy_best_on_test": {
         "FedAvg": {"beta .3": [31.89, .44]}, "Local": {"beta .3": 50}}}

@@ -44,7 +44,7 @@ def test_wilcoxons_p_of_six_pairs():
 
 def test_rows_are_tested_against_the_best_on_common_seeds(results):
     found = compare_column(results, "x")
-    assert (found.column, found.best) == ("x", "A")
+    assert (found.column, found.reference) == ("x", "A")
     b, c = found.tests
     assert (b.row, b.better, b.worse, b.p_seeds) == ("B", 0, 12, None)
     assert b.difference == pytest.approx(-3.5)
@@ -54,6 +54,16 @@ def test_rows_are_tested_against_the_best_on_common_seeds(results):
     assert "| x: against A | points |" in text and "| B | -3.50 | 0 / 12 | " in text
     assert significance.TESTS_EXPLAINED in text
     assert significance.tests_to_markdown([]) == ""
+
+
+def test_rows_are_tested_against_the_baseline_that_a_job_names(results):
+    results.baseline = "B"
+    found = compare_column(results, "x")
+    assert found.reference == "B" and [(t.row, t.better, t.worse) for t in found.tests] == [("A", 12, 0), ("C", 5, 1)]
+    assert found.tests[0].difference == pytest.approx(3.5)
+    # A baseline that has no finished run gives way to the best row.
+    results.runs = [run for run in results.runs if run.row != "B"]
+    assert compare_column(results, "x").reference == "A"
 
 
 def test_one_finished_row_has_nothing_to_be_compared_with(results):

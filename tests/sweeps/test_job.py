@@ -188,6 +188,8 @@ def test_a_table_for_each_measure(write):
     ({"published_rounds": {"FedAvg": 0}}, "published_rounds of FedAvg = 0: give at least 1"),
     ({"published_rounds": -3}, "published_rounds of FedAvg = -3: give at least 1"),
     ({"published_rounds": "long"}, "published_rounds = 'long': should be a valid integer"),
+    ({"baseline": "FedProx"}, "baseline = FedProx: name a row of this job; its rows: "),
+    ({"baseline": 3}, "baseline = 3"),
     ({"published": {"FedAvg": {"beta 1": "31.89±.44"}}}, "give a number, or [mean, spread]"),
     ({"scales": {"s": {"columns": {"beta 2": {}}}}}, "scales.s.columns"),
     ({"scales": {"s": {"columns": {}}}}, "scales.s.columns = {}"),

@@ -3,6 +3,7 @@ from __future__ import annotations
 
 FAULTS: list[tuple[str, str, str]] = [
     ("fedmpi.sweeps.published:list_published_rounds", "if rounds < 1", "if rounds < 0"),
+    ("fedmpi.sweeps.job:check_job", "job.baseline not in job.rows", "not job.rows"),
     ("fedmpi.sweeps.published:list_published_rounds", "dict.fromkeys(rows, given)", "{}"),
     ("fedmpi.sweeps.job:plan_job", "'-' + scale if scale", "'-' + scale if False"),
     ("fedmpi.sweeps.job:plan_job", "return narrow_job(job, scale), runs", "return job, runs"),
