@@ -222,7 +222,7 @@ def test_reports_show_it(runs):
     assert draw_accuracy_by_client(found, "result").axes[0].get_xlabel() == "test squared error of a client"
     test = significance.compare_column(found, "result")
     means = {name: np.nanmean(read_history(runs.out(name) / "history.h5")["mse"][-1]) for name in ("fedavg", "local")}
-    assert test.best.lower() == min(means, key=means.get)
+    assert test.reference.lower() == min(means, key=means.get)
     assert test.tests[0].difference == pytest.approx(min(means.values()) - max(means.values()), abs=1e-6)
 
 
