@@ -47,8 +47,19 @@ def unit(rows):
     return rows / np.linalg.norm(rows, axis=1, keepdims=True)
 
 
-def transcribed(ref, M, K, mu, lam):
-    """Return Phi, Omega, R and every omega_i after algorithm 1, with whole vectors in place of the method's images."""
+def renumber(labels, like):
+    """Return the same groups with the numbers of `like`.
+
+    k-means++ may choose either of two far rows first: their sums of distances are equal, so rounding numbers them."""
+    numbers = dict(zip(labels.tolist(), like.tolist(), strict=True))
+    assert len(set(numbers.values())) == len(numbers), "`like` unites two groups"
+    return [numbers[label] for label in labels.tolist()]
+
+
+def transcribed(ref, M, K, mu, lam, first):
+    """Return Phi, Omega, R and every omega_i after algorithm 1, with whole vectors in place of the method's images.
+
+    The clusters of the first round get the numbers that they have in `first` (n,)."""
     n = len(ref.data)
     Phi, Omega = ref.start[:ref.cut], torch.stack([ref.start] * K)
     omega, R = dict.fromkeys(range(n), ref.start), np.full(n, -1)
@@ -61,7 +72,7 @@ def transcribed(ref, M, K, mu, lam):
         images = unit(models @ M.T)
         if t == 0:
             state = int(np.random.SeedSequence((ref.config.seed, 0)).generate_state(1)[0])
-            R[ids] = KMeans(K, n_init=1, random_state=state).fit(images).labels_
+            R[ids] = renumber(KMeans(K, n_init=1, random_state=state).fit(images).labels_, first[ids])
         else:
             R[ids] = (images @ unit(Omega.double().numpy() @ M.T).T).argmax(1)
         Omega = torch.stack([torch.from_numpy(models[R[ids] == k].mean(0)).float() if (R[ids] == k).any() else Omega[k]
@@ -79,7 +90,8 @@ def test_it_is_what_its_formulas_say(mlp, federation, share):
     M = components(ref, found.method.warm_up_participants(8, 3), 4, .3)
     signs = np.sign((M * found.shared.M.numpy()).sum(1, keepdims=True))
     near(found.shared.M, torch.from_numpy(M * signs).float(), 1e-4)
-    Phi, Omega, R, omega = transcribed(ref, M, 3, .6, .3)
+    first = run(mlp, federation, share=share, rounds=1, **settings).shared.R
+    Phi, Omega, R, omega = transcribed(ref, M, 3, .6, .3, first)
     assert found.shared.R.tolist() == R.tolist() and len(set(R)) > 2
     near(found.shared.Phi, Phi)
     near(found.shared.Omega, Omega)
