@@ -105,8 +105,11 @@ def list_code_changes(results: Results) -> list[str]:
 
 
 def describe_results(results: Results, table: tables.Table) -> str:
-    """Say what the numbers are, of how many seeds they are, and how far the runs came."""
-    rounds = sorted({run.outcome.round for run in results.runs})
+    """Say what the numbers are, of how many seeds they are, and how many rounds the runs behind them have.
+
+    While no run is finished, the rounds say how far the runs came."""
+    finished = [run for run in results.runs if run.outcome.state == "finished"]
+    rounds = sorted({run.outcome.round for run in finished or results.runs})
     reached = f"{rounds[0]}" if len(rounds) == 1 else f"{rounds[0]} to {rounds[-1]}"
     counts = sorted({len(cell.values) for cell in table.cells.values() if cell.values}) or [0]
     seeds = f"{counts[0]}" if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"

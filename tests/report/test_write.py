@@ -166,6 +166,15 @@ def test_what_is_said_of_a_table(tmp_path, finished, rounds, measure, words):
     assert write.describe_results(Results("t", "c", rows, ["x"], [1, 2, 3], runs), table) == words
 
 
+def test_the_rounds_of_a_table_are_those_of_finished_runs(tmp_path):
+    """Waiting and unfinished runs have no number in the table."""
+    runs = [ReportRun("a", "x", i, made.run(tmp_path / str(i), lines=[{"round": t, "accuracy_mean": .5}], result=done))
+            for i, (t, done) in enumerate([(4, {"accuracy_mean": .5}), (3, None)])]
+    runs.append(ReportRun("b", "x", 0, tmp_path / "waiting"))
+    table = tables.fill_table("loss", ["a"], ["x"], {("a", "x"): tables.Cell([.5], 1, None)})
+    assert write.describe_results(Results("t", "c", ["a"], ["x"], [0, 1], runs), table) == "loss, one seed; 4 rounds."
+
+
 def test_a_report_without_figures_and_a_folder_that_cannot_be_written(results, tmp_path, monkeypatch):
     monkeypatch.setattr(figures, "draw_figures", lambda results: iter(()))
     page = Page(write.write_report(results, tmp_path / "new").read_text())
