@@ -6,6 +6,7 @@ import os
 import re
 import stat
 from collections import Counter
+from collections.abc import Hashable
 from functools import lru_cache
 from pathlib import Path
 
@@ -18,34 +19,54 @@ from fedmpi.json_values import Json
 MAX_VALUES = 20_000
 # The most characters of a file.
 MAX_CHARACTERS = 2**20
+MERGE = "tag:yaml.org,2002:merge"
 
 
 class Loader(yaml.SafeLoader):
     """Safe YAML with stricter rules: 1e-3 is a number, only true and false are booleans, 010 and 1:30 are not
     integers, a key may be given once, and merges (`<<`) cannot expand without limit."""
 
-    # entries of all mappings, with merges expanded
+    # entries of all mappings, each time that they are read or merged
     merged = 0
 
     def flatten_mapping(self, node: yaml.MappingNode) -> None:
-        """Expand the merges of a mapping. Raises ConstructorError if there are too many entries."""
-        super().flatten_mapping(node)
+        """Add what a mapping merges. A key has its own value before a merged one, and that of an earlier mapping in
+        a list of merges before that of a later one. Raises ConstructorError if a key is given twice, if what is
+        merged is no mapping, or if there are too many entries.
+
+        This is not left to PyYAML, whose 6.0.4 prefers the later mapping (its issue 953) and whose rules cannot see
+        whether a key was given twice or merged."""
+        merges = [value for key, value in node.value if key.tag == MERGE]
+        # Before the merges are followed: a mapping may merge itself.
+        node.value = [(key, value) for key, value in node.value if key.tag != MERGE]
+        own = self.key_entries(node)
+        times = Counter([key for key, _ in own] + ["<<"] * len(merges))
+        twice = [str(key) for key, count in times.items() if count > 1]
+        if twice:
+            raise yaml.constructor.ConstructorError(None, None, f"{', '.join(twice)} given twice", node.start_mark)
+        entries: dict[Hashable, tuple[yaml.Node, yaml.Node]] = {}
+        for value in merges:
+            mappings = value.value if isinstance(value, yaml.SequenceNode) else [value]
+            for mapping in reversed(mappings):
+                if not isinstance(mapping, yaml.MappingNode):
+                    raise yaml.constructor.ConstructorError(
+                        None, None, "<< takes a mapping or a list of mappings", mapping.start_mark)
+                self.flatten_mapping(mapping)
+                entries.update(self.key_entries(mapping))
+        entries.update(own)
+        node.value = list(entries.values())
+
+    def key_entries(self, node: yaml.MappingNode) -> list[tuple[Hashable, tuple[yaml.Node, yaml.Node]]]:
+        """Return each key of a mapping beside its entry. Raises ConstructorError if the file has too many entries."""
         self.merged += len(node.value)
         if self.merged > MAX_VALUES:
             raise yaml.constructor.ConstructorError(
                 None, None, f"more than {MAX_VALUES:,} values; are there merges inside merges?", node.start_mark)
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[object, object]:
-        """Return a mapping. Raises ConstructorError if a key is given twice."""
-        keys = [self.construct_object(key, deep=True) for key, _ in node.value if key.value != "<<"]
-        twice = {str(k) for k, times in Counter(keys).items() if times > 1}
-        if twice:
-            raise yaml.constructor.ConstructorError(None, None, f"{', '.join(twice)} given twice", node.start_mark)
-        return super().construct_mapping(node, deep)
+        return [(self.construct_object(entry[0], deep=True), entry) for entry in node.value]
 
 
 Loader.yaml_implicit_resolvers = {
-    k: [(tag, rx) for tag, rx in v if not tag.endswith((":bool", ":int", ":float", ":timestamp"))]
+    k: [(tag, rx) for tag, rx in v if not tag.endswith((":bool", ":int", ":float", ":timestamp", ":value"))]
     for k, v in yaml.SafeLoader.yaml_implicit_resolvers.items()}
 Loader.add_implicit_resolver("tag:yaml.org,2002:bool", re.compile(r"^(true|false)$", re.I), list("tTfF"))
 Loader.add_implicit_resolver("tag:yaml.org,2002:int", re.compile(r"^[-+]?(0|[1-9][\d_]*)$"), list("-+0123456789"))

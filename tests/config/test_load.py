@@ -44,12 +44,39 @@ def test_what_was_read_before_is_read_anew():
     assert load.parse_yaml("a: {b: [1]}") == {"a": {"b": [1]}}
 
 
+@pytest.mark.parametrize("text, value", [
+    # Names of several characters: one of a single character is the same object in every mapping.
+    ("{<<: [{key: 1, left: 1}, {key: 2, right: 2}]}", {"key": 1, "right": 2, "left": 1}),
+    ("{<<: [{key: 1}, {key: 2}, {key: 3}], key: 4}", {"key": 4}),
+    ("{<<: {<<: {key: 1, other: 1}, key: 2}, more: 3}", {"key": 2, "other": 1, "more": 3}),
+    ("[{<<: &b {<<: {key: 1}, key: 2}}, *b, {<<: *b, key: 3}]", [{"key": 2}, {"key": 2}, {"key": 3}]),
+    ("{key: 1, <<: []}", {"key": 1}), ("{'<<': 1, =: 2}", {"<<": 1, "=": 2}),
+    ("a: &a {<<: *a, key: 1}", {"a": {"key": 1}})])
+def test_merges(text, value):
+    """What a mapping says itself comes first, then the earlier one of a list, whatever the version of PyYAML."""
+    found = load.parse_yaml(text)
+    assert found == value and str(found) == str(value)
+
+
+@pytest.mark.parametrize("text, message", [
+    ("{<<: {a: 1}, <<: {b: 1}}", "<< given twice"), ("{<<: {a: 1, b: 2, a: 3}}", "a given twice"),
+    ("{<<: 3}", "<< takes a mapping or a list of mappings"), ("{<<: [{a: 1}, [b]]}", "<< takes a mapping or a list")])
+def test_merges_that_are_refused(text, message):
+    with pytest.raises(ValueError, match=message):
+        load.parse_yaml(text)
+
+
 def test_merges_cannot_blow_up(monkeypatch):
-    """Six levels of ten merges each would make a million entries; a mapping with exactly the largest number is read."""
+    """The same ten merges in each of 98 levels add nothing; a chain of growing mappings would take a memory of the
+    square of its length. A mapping with exactly the largest number is read."""
     levels = "a0: &a0 {x: 1}\n" + "".join(
-        f"a{i}: &a{i} {{<<: [{', '.join([f'*a{i - 1}'] * 10)}], y{i}: 1}}\n" for i in range(1, 7))
-    with pytest.raises(ValueError, match="more than 20,000 values; are there merges inside merges"):
-        load.parse_yaml(levels)
+        f"a{i}: &a{i} {{<<: [{', '.join([f'*a{i - 1}'] * 10)}]}}\n" for i in range(1, 99))
+    assert load.parse_yaml(levels)["a98"] == {"x": 1}
+    chain = "a0: &a0 {x: 1}\n" + "".join(f"a{i}: &a{i} {{<<: *a{i - 1}, y{i}: 1}}\n" for i in range(1, 300))
+    wide = "a: &a {" + ", ".join(f"x{i}: 1" for i in range(300)) + "}\nb: {<<: [" + ", ".join(["*a"] * 300) + "]}"
+    for text in chain, wide:
+        with pytest.raises(ValueError, match="more than 20,000 values; are there merges inside merges"):
+            load.parse_yaml(text)
     flat = "{" + ", ".join(f"k{i}: {i}" for i in range(12)) + "}"
     monkeypatch.setattr(load, "MAX_VALUES", 12)
     assert len(load.parse_yaml(flat)) == 12
