@@ -43,7 +43,7 @@ CONFIGURATION = {
     "train.lr_decay": 1.0, "train.schedule": "constant", "train.milestones": [], "train.step_factor": 0.1,
     "train.warm_up": 0, "train.optimizer": "sgd", "train.momentum": 0.0, "train.nesterov": False,
     "train.weight_decay": 0.0, "train.clip_norm": None, "train.label_smoothing": 0.0, "train.augment": [],
-    "train.padding": 4, "train.epochs": 1, "train.steps": None, "train.participation": 1.0,
+    "train.padding": 4, "train.epochs": 1, "train.drop_last": False, "train.steps": None, "train.participation": 1.0,
     "train.sampling": "uniform", "train.candidates": None, "evaluate.every": 1, "evaluate.on": "test",
     "evaluate.after_training": "participants", "evaluate.measures": [], "evaluate.embeddings": [], "stop": None,
     "checkpoint.every": 10, "checkpoint.minutes": 10.0, "checkpoint.grace": 90.0, "checkpoint.keep": 2,

@@ -17,8 +17,8 @@ DEFAULTS = {
     "method": {"name": "fedavg", "weights": "samples"},
     "train": {"batch": 10, "lr": .005, "lr_decay": 1., "schedule": "constant", "milestones": [], "step_factor": .1,
               "warm_up": 0, "label_smoothing": 0., "augment": [], "padding": 4, "optimizer": "sgd",
-              "momentum": 0., "nesterov": False, "weight_decay": 0., "clip_norm": None, "epochs": 1, "steps": None,
-              "participation": 1., "sampling": "uniform", "candidates": None},
+              "momentum": 0., "nesterov": False, "weight_decay": 0., "clip_norm": None, "epochs": 1, "drop_last": False,
+              "steps": None, "participation": 1., "sampling": "uniform", "candidates": None},
     "evaluate": {"every": 1, "on": "test", "after_training": "participants", "measures": [],
                  "embeddings": []},
     "stop": None, "checkpoint": {"every": 10, "minutes": 10., "grace": 90., "keep": 2,
@@ -144,7 +144,7 @@ def test_splits_that_are_allowed(split):
      "attack, engine, cuda_graphs, device, precision, threads, placement (did you mean train?)"),
     ({"train": {"learning_rate": 1}}, "train.learning_rate is not a setting of train; its settings are batch, lr, "
      "lr_decay, schedule, milestones, step_factor, warm_up, optimizer, momentum, nesterov, weight_decay, clip_norm, "
-     "label_smoothing, augment, padding, epochs, steps, participation, sampling, candidates"),
+     "label_smoothing, augment, padding, epochs, drop_last, steps, participation, sampling, candidates"),
     ({"train": {"augment": ["flip", "flip"]}}, "train.augment = ['flip', 'flip']: give each change at most once"),
     ({"train": {"augment": ["mixup"]}}, "train.augment.0 = 'mixup': should be 'crop' or 'flip'"),
     ({"train": {"warm_up": 100}}, "train.warm_up = 100: no round of rounds = 100 would have the full rate; lower "
@@ -210,7 +210,7 @@ DIGEST = {
     "train.step_factor": (.5, {"train.schedule": "step", "train.milestones": [1]}), "train.warm_up": 1,
     "train.label_smoothing": .2,
     "train.nesterov": (True, {"train.momentum": .5}), "train.weight_decay": .1, "train.clip_norm": .1,
-    "train.epochs": 2, "train.steps": 2, "train.participation": .4,
+    "train.epochs": 2, "train.drop_last": True, "train.steps": 2, "train.participation": .4,
     "train.sampling": ("size", {"train.participation": .4}),
     "train.candidates": (5, {"train.participation": .4, "train.sampling": "loss", "train.candidates": 3}),
     "stragglers.deadline": (.6, SLOW), "stragglers.late": ("partial", SLOW | {"stragglers.deadline": .6}),

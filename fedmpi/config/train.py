@@ -39,6 +39,8 @@ class Train:
     padding: Annotated[int, Ge(1), AtMost(MAX_PADDING, "shifts are 16-bit integers"), "pixels on each side that "
                        "augment crop adds before it cuts the image out"] = 4
     epochs: Annotated[PassCount, Ge(1), "local epochs E per round"] = 1
+    drop_last: Annotated[bool, "leave out the last batch of an epoch if it is shorter than the others, as a DataLoader "
+                         "with drop_last; a client's only batch stays"] = False
     steps: Annotated[int | None, Ge(1), "local steps per round, in place of `epochs`; further "
                      "passes that a method counts in epochs are shortened in the same proportion"] = None
     participation: Annotated[float | tuple[float, float],

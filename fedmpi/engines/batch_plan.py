@@ -25,8 +25,8 @@ NOISE_STREAM_OFFSET = 1 << 16
 NOISE_BYTES_AT_ONCE = 32 << 20
 
 
-# Numbers of samples or steps: of one client, or a tensor.
-Count = TypeVar("Count", int, torch.Tensor)
+# Numbers of samples, batches or steps: of one client, or an array or a tensor of several.
+Count = TypeVar("Count", int, np.ndarray, torch.Tensor)
 
 
 class Augmentation(NamedTuple):
@@ -69,6 +69,8 @@ class LocalTraining(NamedTuple):
     augmentation: Augmentation = NO_AUGMENTATION
     # the part of its steps that one client makes; None: all
     portion: Portion | None = None
+    # whether the last batch of an epoch is left out if it is shorter
+    drop_last: bool = False
 
 
 class BatchPlan(NamedTuple):
@@ -80,16 +82,31 @@ class BatchPlan(NamedTuple):
 
 
 def draw_batches(local: LocalTraining, client: int, stream: int, n: int) -> BatchPlan:
-    """Draw the batches of a client with n samples. Every epoch has a new order; its last batch may be shorter."""
-    per_epoch, steps = -(-n // local.batch), count_local_steps(local, n)
+    """Draw the batches of a client with n samples. Every epoch has a new order; its last batch may be shorter, or is
+    left out with `drop_last`."""
+    per_epoch, steps = count_batches(n, local.batch, local.drop_last), count_local_steps(local, n)
     epochs = -(-steps // per_epoch)
     generator = make_generator(local.seed, local.round, client, stream)
     index = np.zeros((epochs, per_epoch * local.batch), np.int32)
+    taken = min(n, per_epoch * local.batch)
     for epoch in range(epochs):
-        index[epoch, :n] = generator.permutation(n)
+        index[epoch, :taken] = generator.permutation(n)[:taken]
     count = np.full((epochs, per_epoch), local.batch, np.int64)
-    count[:, -1] = n - (per_epoch - 1) * local.batch
+    count[:, -1] = taken - (per_epoch - 1) * local.batch
     return BatchPlan(index.reshape(-1, local.batch)[:steps], count.reshape(-1)[:steps])
+
+
+def count_batches(n: Count, batch: int, drop_last: bool) -> Count | int:
+    """Return into how many batches an epoch over n samples falls.
+
+    Args:
+        n: a number of samples, or an array or a tensor of such.
+        batch: samples of a batch.
+        drop_last: whether a last batch that is shorter is left out, unless it is the only one."""
+    if not drop_last:
+        return -(-n // batch)
+    whole = n // batch
+    return whole + ((whole == 0) & (n > 0))
 
 
 def get_local_training(config: Config, when: int) -> LocalTraining:
@@ -98,7 +115,8 @@ def get_local_training(config: Config, when: int) -> LocalTraining:
     decay = t.rate_factor(when, config.rounds)
     return LocalTraining(config.seed, when, t.batch, t.epochs, t.steps, t.lr * decay, t.momentum, decay,
                          optimizer=get_optimizer(t), smoothing=t.label_smoothing,
-                         augmentation=Augmentation(t.padding if "crop" in t.augment else 0, "flip" in t.augment))
+                         augmentation=Augmentation(t.padding if "crop" in t.augment else 0, "flip" in t.augment),
+                         drop_last=t.drop_last)
 
 
 def get_optimizer(train: Train) -> Optimizer:
@@ -143,7 +161,7 @@ def stack_noise(noise: Iterator[np.ndarray], steps: int) -> np.ndarray:
 
 def count_local_steps(local: LocalTraining, n: Count) -> Count | int:
     """Return how many steps a client with n samples takes; a tensor of several n gives a tensor."""
-    steps = local.epochs * -(-n // local.batch) if local.steps is None else local.steps
+    steps = local.epochs * count_batches(n, local.batch, local.drop_last) if local.steps is None else local.steps
     return steps if local.portion is None else local.portion.shorten(steps)
 
 

@@ -56,8 +56,9 @@ class DryRunData(LoopData):
 
     def count_samples(self) -> int:
         """Return the samples of all batches of one training."""
-        whole, rest = divmod(self.steps, -(-self.n // self.local.batch))
-        return whole * self.n + rest * self.local.batch
+        batch, batches = self.local.batch, batch_plan.count_batches(self.n, self.local.batch, self.local.drop_last)
+        whole, rest = divmod(self.steps, batches)
+        return whole * min(self.n, batches * batch) + rest * batch
 
     @property
     def steps(self) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 import numpy as np
 
 from fedmpi.config.schema import Train
+from fedmpi.engines.batch_plan import count_batches
 from fedmpi.text import MIB
 
 
@@ -31,4 +32,6 @@ def count_batches_of_round(sizes: np.ndarray, train: Train) -> np.ndarray:
     Args:
         sizes: training samples of each client, (n,).
         train: the settings of local training."""
-    return np.full(len(sizes), train.steps) if train.steps else train.epochs * -(-np.asarray(sizes) // train.batch)
+    if train.steps:
+        return np.full(len(sizes), train.steps)
+    return train.epochs * count_batches(np.asarray(sizes), train.batch, train.drop_last)

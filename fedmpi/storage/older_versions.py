@@ -16,6 +16,7 @@ ADDED_SETTINGS = {
     "train.optimizer": "sgd", "train.nesterov": False, "train.weight_decay": 0., "train.clip_norm": None,
     "train.schedule": "constant", "train.milestones": [], "train.step_factor": .1, "train.warm_up": 0,
     "train.label_smoothing": 0., "train.augment": [], "train.padding": 4,
+    "train.drop_last": False,
     "data.new_clients": 0, "data.task": "classification", "evaluate.measures": [], "model.start": None,
     "train.sampling": "uniform", "train.candidates": None, "availability": None, "stragglers": None}
 # Those that runs with data.partition=natural do not have.

@@ -19,6 +19,7 @@ from fedmpi.engines.batch_plan import (
     LocalTraining,
     change_batches,
     copy_to_device,
+    count_batches,
     count_local_steps,
     draw_batches,
     draw_noise,
@@ -81,6 +82,39 @@ def test_later_epochs_go_on_with_the_same_generator():
     assert none.index.shape == (0, 10) and none.count.shape == (0,)
     single = draw_batches(BASE._replace(batch=3, epochs=2), 4, 9, 1)
     assert single.index.tolist() == [[0, 0, 0]] * 2 and single.count.tolist() == [1, 1]
+
+
+def test_a_short_last_batch_is_left_out():
+    """12 samples are two batches of 5, and 2 samples that this epoch leaves out. Orders are those of whole epochs."""
+    drop = BASE._replace(batch=5, epochs=2, drop_last=True)
+    kept, dropped = draw_batches(drop._replace(drop_last=False), 4, 0, 12), draw_batches(drop, 4, 0, 12)
+    assert dropped.count.tolist() == [5, 5, 5, 5]
+    assert dropped.index.tolist() == kept.index[[0, 1, 3, 4]].tolist()
+    # five steps begin a third epoch, without the 2 samples of either epoch before
+    steps = draw_batches(drop._replace(steps=5), 4, 0, 12)
+    assert steps.count.tolist() == [5] * 5 and steps.index[:4].tolist() == dropped.index.tolist()
+    # nothing is short
+    for n in (10, 15):
+        assert draw_batches(drop, 4, 0, n).index.tolist() == draw_batches(drop._replace(drop_last=False), 4, 0,
+                                                                           n).index.tolist()
+
+
+@pytest.mark.parametrize("n", [1, 3, 4])
+def test_a_clients_only_batch_stays(n):
+    """Otherwise a client with fewer samples than a batch would not train."""
+    drop = BASE._replace(batch=5, epochs=2, drop_last=True)
+    only = draw_batches(drop, 4, 0, n)
+    assert only.count.tolist() == [n, n] and count_local_steps(drop, n) == 2
+    assert only.index.tolist() == draw_batches(drop._replace(drop_last=False), 4, 0, n).index.tolist()
+
+
+@pytest.mark.parametrize("drop_last, expected", [(False, [0, 1, 1, 1, 2, 2, 3]), (True, [0, 1, 1, 1, 1, 2, 2])])
+def test_batches_of_an_epoch_are_counted_for_one_client_and_for_several(drop_last, expected):
+    sizes = [0, 1, 4, 5, 9, 10, 14]
+    assert [count_batches(n, 5, drop_last) for n in sizes] == expected
+    assert count_batches(np.array(sizes), 5, drop_last).tolist() == expected
+    found = count_batches(torch.tensor(sizes), 5, drop_last)
+    assert found.dtype == torch.int64 and found.tolist() == expected
 
 
 @pytest.mark.parametrize("stream, first, second", [

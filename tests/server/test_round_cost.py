@@ -72,11 +72,12 @@ def local(**settings):
 
 @pytest.mark.parametrize("n, settings, samples", [
     (25, {}, 50), (3, {}, 6), (25, {"steps": 1}, 10), (25, {"steps": 3}, 25), (25, {"steps": 4}, 35),
-    (3, {"steps": 5}, 15)])
+    (3, {"steps": 5}, 15), (25, {"drop_last": True}, 40), (3, {"drop_last": True}, 6), (20, {"drop_last": True}, 40),
+    (25, {"drop_last": True, "steps": 3}, 30)])
 def test_the_samples_of_local_training(mlp, n, settings, samples):
     once = method("local", mlp)
     work = count_round_work(once, *once.init(1), make_blank_samples((64,), "float32"), n, local(**settings))
-    steps = settings.get("steps") or 2 * -(-n // 10)
+    steps = settings.get("steps") or 2 * (max(1, n // 10) if settings.get("drop_last") else -(-n // 10))
     assert work == (samples, 0, (steps,))
 
 
