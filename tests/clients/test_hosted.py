@@ -184,11 +184,11 @@ def test_notes_are_sums_with_their_scales(reduce):
 def test_the_local_training_of_a_round():
     """The rate decays by a factor in each round; the warm-up round (-1) has the first rate."""
     train = Train(batch=7, lr=.08, lr_decay=.5, momentum=.3, epochs=4, steps=9, nesterov=True, weight_decay=.01,
-                  clip_norm=2., label_smoothing=.1)
+                  clip_norm=2., label_smoothing=.1, drop_last=True)
     group = lab(train=train, seed=12).group
     for when, decay in ((-1, 1), (0, 1), (1, .5), (2, .25), (5, .03125)):
         assert group.local(when) == (12, when, 7, 4, 9, pytest.approx(.08 * decay, rel=1e-12), .3, decay, "main",
-                                     ("sgd", .01, True, 2.), .1, NO_AUGMENTATION, None)
+                                     ("sgd", .01, True, 2.), .1, NO_AUGMENTATION, None, True)
 
 
 def test_settings_reach_the_engine_and_the_store():

@@ -67,6 +67,8 @@ def test_steps_are_the_batches_of_all_participants(planned, cache):
     batches = [-(-n // 10) for n in Federation(prepare_federation(config.data, config.seed)).sizes]
     assert planned()["steps_per_round"] == sum(batches)
     assert planned("train.epochs=3")["steps_per_round"] == 3 * sum(batches)
+    whole = [max(1, n // 10) for n in Federation(prepare_federation(config.data, config.seed)).sizes]
+    assert planned("train.drop_last=true")["steps_per_round"] == sum(whole) < sum(batches)
     assert planned("train.steps=4")["steps_per_round"] == 4 * 20
     assert planned("train.steps=4", "train.participation=0.5")["steps_per_round"] == 4 * 10
     assert planned("train.steps=4", "train.participation=[0.5, 1]")["steps_per_round"] == 4 * 15

@@ -11,7 +11,8 @@ from fedmpi.engines.vmap import Vmap
 from fedmpi.errors import BadInput
 from tests.clients.verbs import VERBS, Bench, class_sums, mean_loss, plain, pull, scan, subset
 
-LOCALS = {"epochs": {}, "steps": {"epochs": 1, "steps": 4}, "momentum": {"momentum": .9}, "batch": {"batch": 4}}
+LOCALS = {"epochs": {}, "steps": {"epochs": 1, "steps": 4}, "momentum": {"momentum": .9}, "batch": {"batch": 4},
+          "drop_last": {"batch": 4, "drop_last": True}}
 
 
 @pytest.fixture(scope="module", params=["mlp", "cnn"])

@@ -7,7 +7,8 @@ FAULTS: list[tuple[str, str, str]] = [
     ("fedmpi.engines.batch_plan:make_generator", "when % 2 ** 32", "when % 256"),
     ("fedmpi.engines.batch_plan:draw_subset", "FIXED_ROUND if fixed else local.round", "local.round"),
     ("fedmpi.engines.batch_plan:draw_subset", "share * n + 1e-9", "share * n"),
-    ("fedmpi.engines.batch_plan:draw_batches", "n - (per_epoch - 1) * local.batch", "local.batch"),
+    ("fedmpi.engines.batch_plan:draw_batches", "taken - (per_epoch - 1) * local.batch", "local.batch"),
+    ("fedmpi.engines.batch_plan:draw_batches", "min(n, per_epoch * local.batch)", "n - n % local.batch"),
     ("fedmpi.engines.batch_plan:change_batches", "steps=steps", "steps=local.steps"),
     # what a rank measures and keeps
     ("fedmpi.engines.gradients:compute_gradient", "y, smoothing)", "y)"),
@@ -34,7 +35,11 @@ FAULTS: list[tuple[str, str, str]] = [
     ("fedmpi.engines.loop:LoopData.id", "if self.number is None", "if not self.number"),
     ("fedmpi.engines.loop:Loop.apply", "(local.seed, local.round, client)", "(local.seed, client)"),
     # what data offers to authors
-    ("fedmpi.engines.batch_plan:count_local_steps", "-(-n // local.batch)", "(n // local.batch)"),
+    ("fedmpi.engines.batch_plan:count_batches", "-(-n // batch)", "n // batch"),
+    ("fedmpi.engines.batch_plan:count_batches", "whole + ((whole == 0) & (n > 0))", "whole"),
+    ("fedmpi.engines.batch_plan:count_batches", "if not drop_last", "if True"),
+    ("fedmpi.engines.batch_plan:get_local_training", "drop_last=t.drop_last", "drop_last=False"),
+    ("fedmpi.engines.dry_run:DryRunData.count_samples", "min(self.n, batches * batch)", "self.n"),
     ("fedmpi.engines.cohort:CohortBatch.mean", "found * self.weight.view(-1, *[1] * (found.ndim - 1))",
      "found / len(found)"),
     ("fedmpi.engines.cohort:Cohort.scan", "mover.take(new[:1], k)", "mover.take(new[:1])"),
