@@ -12,6 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from fedmpi.report.results import Results
+from fedmpi.report.tables import escape_markdown
 from fedmpi.task import find_task
 
 # With fewer pairs no difference can reach p = .05 (two-sided).
@@ -155,14 +156,16 @@ def tests_to_markdown(found: list[Comparison]) -> str:
     """Return the tests of all columns as Markdown; "" if there are none."""
     lines = []
     for comparison in found:
-        heads = [f"{comparison.column}: against {comparison.reference}", *TEST_COLUMNS]
+        heads = [escape_markdown(f"{comparison.column}: against {comparison.reference}"), *TEST_COLUMNS]
         lines += [f"| {' | '.join(heads)} |", "|---|" + "--:|" * len(TEST_COLUMNS)]
-        lines += [f"| {' | '.join(texts)} |" for texts in map(format_test, comparison.tests)] + [""]
+        lines += [f"| {' | '.join(map(escape_markdown, texts))} |" for texts in map(format_test, comparison.tests)] + [""]
     return "\n".join([*lines, TESTS_EXPLAINED, ""]) if lines else ""
 
 
 def format_test(test: RowTest) -> list[str]:
-    """Return a test as the texts of a table's row."""
+    """Return a test as the texts of a table's row; "-" where the row and the reference have no seed in common."""
+    if math.isnan(test.difference):
+        return [test.row, *["-"] * len(TEST_COLUMNS)]
     return [test.row, f"{test.difference:+.2f}", f"{test.better} / {test.worse}", format_p(test.p_clients),
             format_p(test.p_seeds)]
 

@@ -53,11 +53,15 @@ class CountedTable(Protocol):
 def list_notes(table: CountedTable) -> list[str]:
     """Return the lines below a table: columns without steps, and rows of unequal work."""
     lines = [STEPS_EXPLAINED] if table.counted else []
-    without = [c for c in table.columns if any(table.cells[row, c].values and table.cells[row, c].steps is None
-                                               for row in table.rows)]
-    if without:
+    if without := [name for c in table.columns if (name := name_uncounted(table, c))]:
         lines.append(UNCOUNTED.format(", ".join(without)))
     return lines + [line for c in table.columns if c in table.counted and (line := describe_unequal_work(table, c))]
+
+
+def name_uncounted(table: CountedTable, column: str) -> str:
+    """Name a column that has rows whose steps were not counted, and these rows unless all are; "" if there are none."""
+    rows = [row for row in table.rows if table.cells[row, column].values and table.cells[row, column].steps is None]
+    return "" if not rows else f"{column} ({', '.join(rows)})" if column in table.counted else column
 
 
 def describe_unequal_work(table: CountedTable, column: str) -> str:

@@ -137,8 +137,8 @@ def make_table(results: Results, measure: str, published: JsonObject) -> Table:
         for column in results.columns:
             found = [run.outcome.result for run in results.of(row, column)]
             values = [find_factor(measure) * r[measure] for r in found if r and r.get(measure) is not None]
-            # A finished run may lack the measure, since not every method has it.
             missing = len(found) - len(values) if values else found.count(None)
+            # A finished run may lack the measure, since not every method has it.
             clusters = [r["clusters_found"] for r in found if r and "clusters_found" in r]
             known = split_published((published.get(row) or {}).get(column))
             cells[row, column] = Cell(values, missing, known, bool(clusters) and max(clusters) == 1,
@@ -169,7 +169,8 @@ def find_factor(measure: str) -> int:
 def fill_table(measure: str, rows: list[str], columns: list[str],
            cells: dict[tuple[str, str], Cell]) -> Table:
     """Return the table of these cells, with the best of each column and the agreement with what is published."""
-    wanted = min if measure.startswith(COSTS) else max if measure.startswith(BETTER) else None
+    wanted = (None if "_undefined" in measure else min if measure.startswith(COSTS) else
+              max if measure.startswith(BETTER) else None)
     by_column = {column: [cells[row, column] for row in rows] for column in columns}
     best = {c: wanted(cell.mean for cell in of if cell.values) for c, of in by_column.items()
             if wanted and any(cell.values for cell in of)}

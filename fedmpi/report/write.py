@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -67,7 +68,8 @@ def write_tables(results: Results, found: list[Described], to: Path) -> None:
         name = "table" if table is found[0][1] else f"table-{make_slug(table.measure)}"
         write_text(to / f"{name}.csv", tables.to_csv(table))
         write_text(to / f"{name}.tex", latex.to_latex(table, f"{results.title}. {what}"))
-    write_text(to / "runs.json", json.dumps([describe_repetition(run) for run in results.runs], indent=1) + "\n")
+    kept = dict.fromkeys([*KEPT_MEASURES, *results.measures])
+    write_text(to / "runs.json", json.dumps([describe_repetition(run, kept) for run in results.runs], indent=1) + "\n")
 
 
 def write_pages(results: Results, found: list[Described], comparisons: list[significance.Comparison],
@@ -76,7 +78,7 @@ def write_pages(results: Results, found: list[Described], comparisons: list[sign
     tests = significance.tests_to_markdown(comparisons)
     write_text(to / "README.md", f"# {results.title}\n\n`{results.command}`\n\n"
                + "".join(f"{what}\n\n{tables.table_to_markdown(table)}\n" for what, table in found)
-               + (f"{tests}\n" if tests else "") + "".join(f"{line}\n\n" for line in list_code_changes(results))
+               + (f"{tests}\n" if tests else "") + "".join(f"{line}\n\n" for line in list_notes(results))
                + "".join(f"![{one.name}]({one.name}.png)\n" for one in shown))
     write_text(to / PAGE, render_page(results, found, comparisons, shown))
 
@@ -94,34 +96,44 @@ def render_page(results: Results, found: list[Described], comparisons: list[sign
                        trim_blocks=True, lstrip_blocks=True)
     return room.get_template("page.html").render(
         results=results, tables=found, figures=shown, version=__version__, steps_by_kind=steps_to_text,
-        code_changes=list_code_changes(results), comparisons=comparisons, as_texts=significance.format_test,
+        notes=list_notes(results), comparisons=comparisons, as_texts=significance.format_test,
         meaning=significance.TESTS_EXPLAINED, heads=significance.TEST_COLUMNS)
 
 
-def list_code_changes(results: Results) -> list[str]:
-    """Return a line for each change of the user's own code that a run accepted between two starts."""
-    return [f"{run.name}, seed {run.seed}: {line}" for run in results.runs
-            for line in list_accepted_changes(run.outcome)]
+def list_notes(results: Results) -> list[str]:
+    """Return a line for each change of the user's own code that a run accepted between two starts, and one for all
+    finished runs of which a file is missing or damaged."""
+    changes = [f"{run.name}, seed {run.seed}: {line}" for run in results.runs
+               for line in list_accepted_changes(run.outcome)]
+    finished = [run for run in results.runs if run.outcome.result]
+    short = [run for run in finished if run.outcome.round < run.outcome.result.get("rounds", 0)]
+    return changes + [f"{lack}: " + "; ".join(f"{run.name}, seed {run.seed}" for run in runs) for lack, runs in (
+        ("metrics.jsonl cannot be read to its end, and curves end there", short),
+        ("history.h5 is missing or damaged, and tests and figures leave out the clients",
+         [run for run in finished if not run.history])) if runs]
 
 
 def describe_results(results: Results, table: tables.Table) -> str:
     """Say what the numbers are, of how many seeds they are, and how many rounds the runs behind them have.
 
-    While no run is finished, the rounds say how far the runs came."""
-    finished = [run for run in results.runs if run.outcome.state == "finished"]
-    rounds = sorted({run.outcome.round for run in finished or results.runs})
+    While no run is finished, there are no numbers, and the rounds say how far the runs came."""
+    finished = [run.outcome.result for run in results.runs if run.outcome.result]
+    rounds = sorted({result.get("rounds", result.get("round", 0)) for result in finished}
+                    or {run.outcome.round for run in results.runs})
     reached = f"{rounds[0]}" if len(rounds) == 1 else f"{rounds[0]} to {rounds[-1]}"
     counts = sorted({len(cell.values) for cell in table.cells.values() if cell.values}) or [0]
     seeds = f"{counts[0]}" if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
+    if not finished:
+        return f"{table.measure.replace('_', ' ').capitalize()}: no run is finished yet; {reached} rounds so far."
     percent = {100: "Percent: ", 10_000: "Percent squared: "}.get(tables.find_factor(table.measure), "")
     return (f"{percent}{table.measure.replace('_', ' ')}, "
             + (f"mean ± standard deviation over {seeds} seeds" if counts[-1] > 1 else "one seed")
             + f"; {reached} rounds.")
 
 
-def describe_repetition(run: ReportRun) -> JsonObject:
-    """Return a run's command and what it gave."""
+def describe_repetition(run: ReportRun, kept: Iterable[str]) -> JsonObject:
+    """Return a run's command and what it gave: the keys `kept` of its result."""
     found = run.outcome
     result = found.result or {}
     return {"row": run.row, "column": run.column, "seed": run.seed, "state": found.state, "rounds": found.round,
-            "command": run.command, **{k: result[k] for k in KEPT_MEASURES if k in result}}
+            "command": run.command, **{k: result[k] for k in kept if k in result}}

@@ -54,12 +54,23 @@ def test_curves_are_means_over_seeds(results, drawn):
 
 
 def test_lines_differ_without_colours():
-    looks = {(style.style_line(i)["linestyle"], style.style_line(i)["marker"]) for i in range(8)}
-    assert len(looks) == 8 and len({style.style_point(i)["marker"] for i in range(8)}) == 8
+    looks = {(style.style_line(i)["linestyle"], style.style_line(i)["marker"]) for i in range(32)}
+    assert len(looks) == 32 and len({style.style_point(i)["marker"] for i in range(8)}) == 8
 
 
 def test_no_two_of_many_lines_look_alike():
     assert len({tuple(style.style_line(i).values()) for i in range(32)}) == 32
+
+
+def test_areas_differ_by_hatch_and_many_by_colour_and_hatch():
+    assert len({style.style_area(i)["hatch"] for i in range(8)}) == 8
+    assert len({(style.style_area(i)["facecolor"], style.style_area(i)["hatch"]) for i in range(64)}) == 64
+
+
+@pytest.mark.parametrize("k", [1, 8, 9, 20])
+def test_the_clusters_of_an_image_have_different_colours(k):
+    assert len({*style.choose_colours(k)}) == k
+    assert (style.choose_colours(k) == [*style.AREAS[:k]]) == (k <= 8)
 
 
 def test_many_lines_are_named_beside_the_axes_in_the_order_of_their_ends():
@@ -149,8 +160,8 @@ def test_a_single_cluster_is_an_image_too():
 def test_dollars_in_names_are_no_formulas_and_those_of_axes_stay():
     figure = style.make_figure()
     axes = figure.axes[0] if figure.axes else figure.add_subplot()
-    axes.set(title="a $1 $2 bill", xlabel="rounds", yscale="log", ylim=(1, 1e9))
-    style.show_dollars(figure)
+    axes.set(title=r"a $1 $2 \bill", xlabel="rounds", yscale="log", ylim=(1, 1e9))
+    assert style.render(figure, {"png": 50})["png"].startswith(b"\x89PNG")
     assert not axes.title.get_parse_math() and axes.xaxis.label.get_parse_math()
     assert all(label.get_parse_math() for label in axes.get_yticklabels())
 

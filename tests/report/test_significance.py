@@ -123,3 +123,12 @@ def test_times_on_different_numbers_of_ranks_are_marked(results):
         "not comparable: runs had different numbers of MPI ranks (1: B, C; 3: A)")
     results.rows = ["B", "C"]
     assert draw_accuracy_by_seconds(results, "x").get_suptitle() == ""
+
+
+def test_a_row_without_a_seed_in_common_has_no_numbers():
+    """Names may hold what would end a cell of Markdown."""
+    test = significance.compare_rows("a|b", {0: A}, {1: A})
+    assert significance.format_test(test) == ["a|b", "-", "-", "-", "-"]
+    text = significance.tests_to_markdown([significance.Comparison("n=2|3", "c", [test])])
+    assert text.splitlines()[0].startswith(r"| n=2\|3: against c | points |")
+    assert text.splitlines()[2] == r"| a\|b | - | - | - | - |"

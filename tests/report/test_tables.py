@@ -129,7 +129,7 @@ def counted(**rows):
     ({"a": {"main": 200}, "b": {"main": 199}}, [steps.STEPS_EXPLAINED], 2),      # within one in a hundred: equal work
     ({"a": {"main": 200}, "b": {"main": 100, "head": 50}},
      [steps.STEPS_EXPLAINED, "x: unequal work, from 150 steps (b) to 200 (a)"], 2),
-    ({"a": {"main": 200}, "b": None}, [steps.STEPS_EXPLAINED, steps.UNCOUNTED.format("x")], 2),
+    ({"a": {"main": 200}, "b": None}, [steps.STEPS_EXPLAINED, steps.UNCOUNTED.format("x (b)")], 2),
     ({"a": None, "b": None}, [steps.UNCOUNTED.format("x")], 1)])
 def test_a_table_says_whose_work_was_unequal_or_is_not_known(rows, notes, columns):
     table = counted(**rows)

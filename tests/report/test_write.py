@@ -15,8 +15,14 @@ from fedmpi.report.results import ReportRun, Results
 from tests.report import made
 from tests.report.test_tables import CSV, MARKDOWN, SECONDS
 
-SAID = ["Percent: accuracy best on test, mean ± standard deviation over 1 to 2 seeds; 0 to 4 rounds.",
-        "seconds, mean ± standard deviation over 1 to 2 seeds; 0 to 4 rounds."]
+SAID = ["Percent: accuracy best on test, mean ± standard deviation over 1 to 2 seeds; 4 rounds.",
+        "seconds, mean ± standard deviation over 1 to 2 seeds; 4 rounds."]
+# The made runs have no more files than a test needs.
+NO_LINES = ("metrics.jsonl cannot be read to its end, and curves end there: Alpha, two, seed 3; Alpha, two, seed 4; "
+            "Beta & co, one, seed 3; Gamma, two, seed 3; Gamma, two, seed 4")
+NO_HISTORY = ("history.h5 is missing or damaged, and tests and figures leave out the clients: Alpha, two, seed 3; "
+              "Alpha, two, seed 4; Beta & co, one, seed 3; Gamma, one, seed 3; Gamma, one, seed 4; Gamma, two, seed 3; "
+              "Gamma, two, seed 4")
 VOID = {"meta", "img", "br", "link"}
 
 
@@ -76,7 +82,8 @@ def test_the_files(folder):
         "small-x.png", "small-x.svg", "table-seconds.csv", "table-seconds.tex", "table.csv", "table.tex"]
     assert (folder / "README.md").read_text() == (
         "# Trial <1> & more\n\n`fedmpi sweep trial.yaml`\n\n"
-        f"{SAID[0]}\n\n{MARKDOWN}\n{SAID[1]}\n\n{SECONDS}\n![small-x](small-x.png)\n![broad-x](broad-x.png)\n")
+        f"{SAID[0]}\n\n{MARKDOWN}\n{SAID[1]}\n\n{SECONDS}\n{NO_LINES}\n\n{NO_HISTORY}\n\n"
+        "![small-x](small-x.png)\n![broad-x](broad-x.png)\n")
     assert (folder / "table.csv").read_text() == CSV
     assert (folder / "table-seconds.csv").read_text().splitlines()[1] == (
         "Alpha,one,3.0000,1.4142,2,,,1875.75,1800,0,75.75,0,0,0,,")
@@ -158,8 +165,7 @@ def test_the_page_shows_every_figure_and_run(page):
     ([0, 1, 3], (2, 4), "loss", "loss, mean ± standard deviation over 1 to 3 seeds; 2 to 4 rounds.")])
 def test_what_is_said_of_a_table(tmp_path, finished, rounds, measure, words):
     """Finished seeds count, whatever the job asks for."""
-    runs = [ReportRun("a", "x", i, made.run(tmp_path / str(i), lines=[{"round": t, "accuracy_mean": .5}]))
-            for i, t in enumerate(rounds)]
+    runs = [ReportRun("a", "x", i, made.run(tmp_path / str(i), result={"rounds": t})) for i, t in enumerate(rounds)]
     rows = [str(n) for n in range(len(finished))]
     table = tables.fill_table(measure, rows, ["x"], {
         (row, "x"): tables.Cell([.5] * n, 0, None) for row, n in zip(rows, finished, strict=True)})
@@ -173,6 +179,22 @@ def test_the_rounds_of_a_table_are_those_of_finished_runs(tmp_path):
     runs.append(ReportRun("b", "x", 0, tmp_path / "waiting"))
     table = tables.fill_table("loss", ["a"], ["x"], {("a", "x"): tables.Cell([.5], 1, None)})
     assert write.describe_results(Results("t", "c", ["a"], ["x"], [0, 1], runs), table) == "loss, one seed; 4 rounds."
+
+
+def test_a_table_without_a_finished_run_says_so(tmp_path):
+    runs = [ReportRun("a", "x", i, made.run(tmp_path / str(i), lines=[{"round": t, "accuracy_mean": .5}]))
+            for i, t in enumerate((2, 4))]
+    table = tables.fill_table("accuracy_mean", ["a"], ["x"], {("a", "x"): tables.Cell([], 2, None)})
+    told = write.describe_results(Results("t", "c", ["a"], ["x"], [0, 1], runs), table)
+    assert told == "Accuracy mean: no run is finished yet; 2 to 4 rounds so far."
+
+
+def test_runs_json_holds_what_the_tables_show(tmp_path):
+    run = ReportRun("a", "x", 0, made.run(tmp_path / "0", result={"ari": .5, "purity": 1.}))
+    results = Results("t", "c", ["a"], ["x"], [0], [run], {"ari": {}})
+    write.write_tables(results, [], tmp_path)
+    kept, = json.loads((tmp_path / "runs.json").read_text())
+    assert kept["ari"] == .5 and kept["accuracy_mean"] == .5 and "purity" not in kept
 
 
 def test_a_report_without_figures_and_a_folder_that_cannot_be_written(results, tmp_path, monkeypatch):

@@ -47,7 +47,8 @@ def count_members(run: ReportRun) -> tuple[np.ndarray, np.ndarray]:
     return np.array(rounds), counts[:max(np.flatnonzero(counts.any(1)), default=-1) + 1]
 
 
-@figure_of_run("assignments", "Cluster that each client was last put in, by round")
+@figure_of_run("assignments", "Cluster that each client was last put in, by evaluated round; a column reaches back to the "
+               "evaluated round before")
 def draw_assignments(run: ReportRun) -> Figure | None:
     """Draw the cluster of each client by round. Clients are sorted by planted group, then by cluster."""
     from matplotlib.colors import BoundaryNorm, ListedColormap
@@ -60,7 +61,7 @@ def draw_assignments(run: ReportRun) -> Figure | None:
     figure = style.make_figure(float(np.clip(1.5 + .12 * len(image), 3, 7)))
     axes = figure.subplots()
     mesh = axes.pcolormesh(find_column_edges(rounds), np.arange(len(image) + 1), np.ma.masked_less(image, 0),
-                           rasterized=True, cmap=ListedColormap([style.AREAS[i % len(style.AREAS)] for i in range(k)]),
+                           rasterized=True, cmap=ListedColormap(style.choose_colours(k)),
                            norm=BoundaryNorm(np.arange(k + 1) - .5, k))
     figure.colorbar(mesh, ax=axes, ticks=range(k), label="cluster (white: none yet)", pad=.02)
     if groups is not None:

@@ -1,6 +1,7 @@
 """Colours, lines, legends and sizes of all figures.
 
-Figures are readable without colours, too: lines differ by dash and marker, areas by hatch."""
+Figures are readable without colours, too: the first 32 lines differ by dash and marker, the first 8 areas by hatch, and
+the first 32 by colour and hatch."""
 from __future__ import annotations
 
 import io
@@ -20,7 +21,7 @@ AREAS = ("#0072B2", "#F0E442", "#D55E00", "#56B4E9", "#000000", "#E69F00", "#009
 DASHES = ("-", "--", "-.", ":")
 MARKERS = "osv^Dx+*"
 FILLED = "os^DvPX*"
-HATCHES = ("", "//", "..", "\\\\", "", "xx", "oo", "++")
+HATCHES = ("", "//", "..", "\\\\", "--", "xx", "oo", "++")
 # The files of every figure, with the dots per inch of what is drawn as dots: for screens, and for papers.
 FORMS = {"png": 110, "svg": 110}
 FORMS_FOR_PRINT = {"png": 300, "svg": 300, "pdf": 300}
@@ -36,16 +37,26 @@ def make_figure(height: float = 4.2, width: float = FIGURE_WIDTH_IN) -> Figure:
 
 
 def style_line(i: int) -> dict[str, object]:
-    """Return how the i-th line is drawn. No two of the first 32 are alike."""
+    """Return how the i-th line is drawn. No two of the first 32 have the same dash and marker."""
     turn = i // len(COLOURS)
-    return {"color": COLOURS[i % len(COLOURS)], "linestyle": DASHES[(i // 2 + turn) % len(DASHES)],
+    return {"color": COLOURS[i % len(COLOURS)], "linestyle": DASHES[(i + 2 * turn) % len(DASHES)],
             "marker": MARKERS[(i + turn) % len(MARKERS)], "markersize": 4}
 
 
 def style_area(i: int) -> dict[str, object]:
-    """Return how the i-th area is filled."""
-    return {"facecolor": AREAS[i % len(AREAS)], "hatch": HATCHES[i % len(HATCHES)], "edgecolor": "white",
+    """Return how the i-th area is filled. No two of the first 64 have the same colour and hatch."""
+    turn = i // len(AREAS)
+    return {"facecolor": AREAS[i % len(AREAS)], "hatch": HATCHES[(i + turn) % len(HATCHES)], "edgecolor": "white",
             "linewidth": .3}
+
+
+def choose_colours(k: int) -> list[str]:
+    """Return k different colours for an image without hatches: those of areas, or shades from dark to bright if these
+    are too few."""
+    if k <= len(AREAS):
+        return [*AREAS[:k]]
+    from matplotlib.colors import to_hex
+    return [to_hex(matplotlib.colormaps["viridis"](i / (k - 1))) for i in range(k)]
 
 
 def style_point(i: int) -> dict[str, object]:
@@ -99,6 +110,7 @@ def render(figure: Figure, forms: Mapping[str, int]) -> dict[str, bytes]:
         forms: of png, svg and pdf, with the dots per inch of what is drawn as dots"""
     # These would differ from call to call, or between versions of Matplotlib.
     metadata = {"png": {"Software": None}, "svg": {"Date": None}, "pdf": {"CreationDate": None, "Producer": None}}
+    show_dollars(figure)
     # The places of axes and legends are worked out once; every form would do so again.
     figure.draw_without_rendering()
     figure.set_layout_engine("none")
