@@ -6,9 +6,10 @@ dW_i are long. Complete linkage on cos(dW_i, dW_j) then splits the cluster, and 
 other clusters take the mean of their members' updates.
 Reported: the number of clusters; for each cluster ||mean dW|| and max ||dW_i|| (0 without participants); and the mean
 distance of w_i from the mean of its cluster, before that is split.
-Departures. The number of models is limited to M; no cluster is split beyond it. The paper lets every client take part
-in every round. Here members that do not take part in the round of a split stay with the larger child, from which they
-can be split later.
+Departures. The updates of the round of a split move neither child; public code often lets each child take the mean of
+its members' updates at once. The number of models is limited to M; no cluster is split beyond it. The paper lets every
+client take part in every round. Here members that do not take part in the round of a split stay with the larger child,
+from which they can be split later.
 Newcomers. In the paper a new client walks down the tree of splits by the cosines of its update with those of the old
 clients, which the server would have to keep. Here it takes the cluster of least training loss, as in IFCA.
 Defaults. eps1 and eps2 are fractions of the largest norm of an update in the first round. They were chosen on the

@@ -6,9 +6,10 @@ Client, for each batch: `inner` steps of theta <- theta - lr_p (grad f(theta; b)
 omega <- omega - eta lam (omega - theta).
 Server: k-means on the omega_i, then Omega_k <- (1 - a) Omega_k + a mean of its members.
 Departures. k-means starts from the contexts as they are (by k-means++ the first time, when all are equal), and an empty
-context keeps its model. A client that never took part starts from the mean of the contexts. Whole models are clustered
-as points with the same distances, which follow from the inner products of all omega_i. All steps are plain: they ignore
-the run's momentum, and other settings of the optimizer are refused. lr_p follows the run's lr_decay, as eta does.
+context keeps its model. theta starts each round at omega and carries over from batch to batch. A client that never took
+part starts from the mean of the contexts. Whole models are clustered as points with the same distances, which follow
+from the inner products of all omega_i. All steps are plain: they ignore the run's momentum, and other settings of the
+optimizer are refused. lr_p follows the run's lr_decay, as eta does.
 Newcomers. The paper says nothing of them. Ours train for a round from the mean of the contexts, as a client does that
 never took part, then for a round from the context nearest to the result.
 Defaults. lam, inner and lr_p are those of pFedMe; none was tuned here."""
@@ -24,7 +25,7 @@ from torch import Tensor
 from fedmpi.clustering.kmeans_and_linkage import cluster_models
 from fedmpi.method import WHOLE, ClientData, Method, Participants, RowsByField, nbytes
 from fedmpi.models.tables import table_row
-from fedmpi.settings import Ge, Gt, Le, ModelCount
+from fedmpi.settings import Ge, Gt, Le, ModelCount, refuse_overshoot
 
 
 class Shared(NamedTuple):
@@ -56,6 +57,9 @@ class CGPFL(Method):
     inner: Annotated[int, Ge(1), "steps of the personal model per batch"] = 5
     lr_p: Annotated[float, Gt(0), "learning rate of the personal model"] = .01
     a: Annotated[float, Gt(0), Le(1), "share of the way that a context moves to the mean of its members"] = 1.
+
+    def __post_init__(self) -> None:
+        refuse_overshoot(self.lr_p, self.lam, "its context")
 
     title = "CGPFL"
     paper = "Tang et al., IJCAI 2022"

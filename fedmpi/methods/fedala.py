@@ -8,8 +8,10 @@ result, as in the authors' code; at participation 1 both are the same. The first
 hardly moves; here that is the mean loss over the share after each pass, not the loss of its last batch. The paper sets
 no limit to the number of these passes; here it is `first_passes`. "The first time" is the first round in which the
 global top differs from the client's own, because equal tops give W nothing to learn. The batches of a pass are
-shuffled. If everything below the head is frozen, features are computed only once.
-Defaults. They are those of the paper and its code; `first_passes` = 50 is ours. None was tuned here."""
+shuffled, and the share is drawn at random; the authors' code takes a window of the data and leaves out a short last
+batch. If everything below the head is frozen, features are computed only once.
+Defaults. p, share and mix_lr are those of the authors' code, whose limit `spread` is .1; first_passes = 50 is ours.
+None was tuned here."""
 from __future__ import annotations
 
 from dataclasses import dataclass

@@ -10,7 +10,7 @@ model.
 Newcomers cannot be served: the server has no model to send them, and no means that they are part of.
 Defaults. The paper needs alpha so small that xi_ii >= 0, and tunes alpha and sigma for each data set. Here both follow
 the models: sigma is the median squared distance of two clients' models in the round, and alpha = sigma / (n - 1). Then
-the others have about half of the weight, and no row exceeds 1. If the median is 0, u_i = w_i. On 20 clients of the
+the others have about .4 of the weight, and no row exceeds 1. If the median is 0, u_i = w_i. On 20 clients of the
 digits this gives a mean xi_ii of .63; with alpha = sigma = 1 it is 0. `pull` = 1 was not tuned.
 Departures. lam is set by its ratio to alpha: `pull`, the strength that a client feels. If a given alpha makes the xi_ij
 of a row add up to more than 1, they are scaled down to 1 and xi_ii is 0 (as with alpha = sigma = 1, 20 clients and a

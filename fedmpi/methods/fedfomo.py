@@ -5,8 +5,8 @@ Objective: min over w_i of f_i(w_i). v_i is client i's model before its last loc
 Client i starts its next training at v_i <- v_i + sum_n a_n (w_n - v_i), where n runs over the models that it is sent
 and its own w_i. The a_n are the positive parts, normalised to sum 1, of
     (L_i(v_i) - L_i(w_n)) / (||w_n - v_i|| + 1e-5),
-where L_i is the loss on a fixed fifth of client i's training samples, on which it does not train. If no a_n is
-positive, it starts at v_i again.
+where L_i is the loss on a fixed fifth of client i's training samples, on which it does not train (a client with one
+sample does). If no a_n is positive, it starts at v_i again.
 Server: adds up the raw weights in a table of affinities, and sends client i the M models with the highest affinity in
 its row. Each of these M is, with probability `epsilon`, replaced by a random model; epsilon falls by `fall` a round.
 Departures. Before adding the weights of a round, the authors' code divides them by the absolute value of their sum;

@@ -8,7 +8,8 @@ all participants. `average` is for Fed-CAM (Ma et al., 2023). `mean` weights the
 its eq. 6: the server moves w_j to (1 - s_j) w_j + sum_i (n_i / n) w_i over its members, where n counts the samples of
 all participants and s_j is the members' share of them.
 Departures. There is one draw of k independent starts; the paper restarts several times, and for FEMNIST it starts from
-a trained network.
+a trained network. So the first choice is by the losses of untrained networks, and on CIFAR-100 with Dirichlet .1 no
+client moved in the 99 rounds after it (jobs/results/column_cifar100).
 Defaults. k = 5 was not tuned here."""
 from __future__ import annotations
 

@@ -4,9 +4,10 @@ Objective: min over w of sum_i (n_i / n) f_i(w - alpha grad f_i(w)). Each local 
     u = w - alpha grad f(w; b1),    w <- w - beta (I - alpha H) grad f(u; b2).
 `order: 1` sets H = 0. `order: 2` uses a third batch b3 and finite differences in place of the Hessian:
     H g = (grad f(w + delta g; b3) - grad f(w - delta g; b3)) / (2 delta),    g = grad f(u; b2).
-Departures. The average is weighted by n_i. A round is E epochs; PFLlib, the code behind the tables of FedAH and FedMHC,
-trains twice a round. Local steps are plain: they ignore the run's momentum, and other settings of the optimizer are
-refused. A client is judged after one step alpha on one batch of its training data.
+Departures. The average is weighted by n_i. A round is E epochs of steps on b1 and b2. PFLlib, the code behind the
+tables of FedAH and FedMHC, goes through the data twice a round and takes b1 and b2 from one pass, which makes as many
+steps. Local steps are plain: they ignore the run's momentum, and other settings of the optimizer are refused. A client
+is judged after one step alpha on one batch of its training data.
 Defaults. alpha and beta are the run's learning rate. None was tuned here."""
 from __future__ import annotations
 

@@ -6,8 +6,9 @@ of the global model, w_i <- w_i - eta lam (w_i - theta). Server: w <- (1 - beta)
 Departures. theta starts each round at w and carries over from batch to batch. The mean is weighted by n_i. All steps
 are plain: they ignore the run's momentum, and other settings of the optimizer are refused. lr_p follows the run's
 lr_decay, as eta does. Only participants train; the authors' code trains all clients and averages some of them. So here
-a client is judged by the theta of its last round, and before its first one by the initial model. If eta lam is above 1,
-every step takes w_i past theta.
+a client is judged by the theta of its last round, and before its first one by the initial model; in the authors' code
+and in PFLlib the names of both models share their parameters, so what is judged as personal is w_i. If eta lam is above
+1, every step takes w_i past theta.
 Defaults. None was tuned here."""
 from __future__ import annotations
 
@@ -18,7 +19,7 @@ from typing import Annotated, NamedTuple
 from torch import Tensor
 
 from fedmpi.method import WHOLE, ClientData, Method, Participants, RowsByField
-from fedmpi.settings import Ge, Gt
+from fedmpi.settings import Ge, Gt, refuse_overshoot
 
 
 class Shared(NamedTuple):
@@ -47,9 +48,7 @@ class PFedMe(Method):
     beta: Annotated[float, Gt(0), "share of the way that the server moves to the mean"] = 1.
 
     def __post_init__(self) -> None:
-        if self.lr_p * self.lam >= 2:
-            raise ValueError(f"lr_p = {self.lr_p}: with lam = {self.lam} every step would overshoot w by more than the "
-                             f"last one; lr_p must be below 2 / lam = {2 / self.lam:.3g}")
+        refuse_overshoot(self.lr_p, self.lam, "w")
 
     title = "pFedMe"
     paper = "Dinh et al., NeurIPS 2020"

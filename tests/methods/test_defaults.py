@@ -117,7 +117,7 @@ def test_a_method_is_what_it_says(name, mlp, federation):
 # setting of a method -> values that are refused, and values at the ends of the range that are allowed
 RANGES = {
     "cfl.M": ([0], [1]), "cfl.eps1": ([-.1], [0.]), "cfl.eps2": ([-.1], [0.]), "cfl.after": ([-1], [0]),
-    "cgpfl.K": ([0], [1]), "cgpfl.lam": ([-1.], [0.]), "cgpfl.inner": ([0], [1]), "cgpfl.lr_p": ([0.], [.001]),
+    "cgpfl.K": ([0], [1]), "cgpfl.lam": ([-1.], [0.]), "cgpfl.inner": ([0], [1]), "cgpfl.lr_p": ([0., .1334], [.1333]),
     "cgpfl.a": ([0., 1.01], [1.]), "ditto.lam": ([-1.], [0.]), "fedah.mix_epochs": ([-1], [0]),
     "fedah.mix_lr": ([-1.], [0.]), "fedah.mix_start": ([-.1, 1.1], [0., 1.]), "fedah.head_epochs": ([0], [1]),
     "fedala.p": ([0], [1, 4]), "fedala.share": ([0., 1.1], [1.]), "fedala.mix_lr": ([-1.], [0.]),
