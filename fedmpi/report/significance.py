@@ -158,7 +158,7 @@ def tests_to_markdown(found: list[Comparison]) -> str:
     for comparison in found:
         heads = [escape_markdown(f"{comparison.column}: against {comparison.reference}"), *TEST_COLUMNS]
         lines += [f"| {' | '.join(heads)} |", "|---|" + "--:|" * len(TEST_COLUMNS)]
-        lines += [f"| {' | '.join(map(escape_markdown, texts))} |" for texts in map(format_test, comparison.tests)] + [""]
+        lines += [f"| {' | '.join(map(escape_markdown, format_test(test)))} |" for test in comparison.tests] + [""]
     return "\n".join([*lines, TESTS_EXPLAINED, ""]) if lines else ""
 
 

@@ -106,7 +106,7 @@ def list_notes(results: Results) -> list[str]:
     changes = [f"{run.name}, seed {run.seed}: {line}" for run in results.runs
                for line in list_accepted_changes(run.outcome)]
     finished = [run for run in results.runs if run.outcome.result]
-    short = [run for run in finished if run.outcome.round < run.outcome.result.get("rounds", 0)]
+    short = [run for run in finished if run.outcome.round < (run.outcome.result or {}).get("rounds", 0)]
     return changes + [f"{lack}: " + "; ".join(f"{run.name}, seed {run.seed}" for run in runs) for lack, runs in (
         ("metrics.jsonl cannot be read to its end, and curves end there", short),
         ("history.h5 is missing or damaged, and tests and figures leave out the clients",
@@ -118,8 +118,8 @@ def describe_results(results: Results, table: tables.Table) -> str:
 
     While no run is finished, there are no numbers, and the rounds say how far the runs came."""
     finished = [run.outcome.result for run in results.runs if run.outcome.result]
-    rounds = sorted({result.get("rounds", result.get("round", 0)) for result in finished}
-                    or {run.outcome.round for run in results.runs})
+    rounds: list[int] = sorted({result.get("rounds") or result.get("round") or 0 for result in finished}
+                               or {run.outcome.round for run in results.runs})
     reached = f"{rounds[0]}" if len(rounds) == 1 else f"{rounds[0]} to {rounds[-1]}"
     counts = sorted({len(cell.values) for cell in table.cells.values() if cell.values}) or [0]
     seeds = f"{counts[0]}" if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"

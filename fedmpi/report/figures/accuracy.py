@@ -31,8 +31,8 @@ def draw_accuracy_by_round(results: Results, column: str) -> Figure | None:
 
 @figure_of_column(
     "clients",
-    "Accuracy of the single clients at the end; box: quartiles, whiskers: 5 to 95 %, crosses: clients beyond, line: median, "
-    "circle: mean")
+    "Accuracy of the single clients at the end; box: quartiles, whiskers: 5 to 95 %, crosses: clients beyond, line: "
+    "median, circle: mean")
 def draw_accuracy_by_client(results: Results, column: str) -> Figure | None:
     """Draw the distribution of the clients' accuracies in the last evaluated round, over all seeds."""
     found = [(row, values) for row in results.rows if len(values := collect_last_accuracies(results.of(row, column)))]

@@ -47,8 +47,8 @@ def count_members(run: ReportRun) -> tuple[np.ndarray, np.ndarray]:
     return np.array(rounds), counts[:max(np.flatnonzero(counts.any(1)), default=-1) + 1]
 
 
-@figure_of_run("assignments", "Cluster that each client was last put in, by evaluated round; a column reaches back to the "
-               "evaluated round before")
+@figure_of_run("assignments", "Cluster that each client was last put in, by evaluated round; a column reaches back to "
+               "the evaluated round before")
 def draw_assignments(run: ReportRun) -> Figure | None:
     """Draw the cluster of each client by round. Clients are sorted by planted group, then by cluster."""
     from matplotlib.colors import BoundaryNorm, ListedColormap
