@@ -155,8 +155,11 @@ def plan(config: str | os.PathLike[str] | Mapping[str, object], /, *, ranks: int
     Args:
         config: as for `run`
         overrides: as for `run`
-        ranks: ranks to plan for, the server among them"""
+        ranks: ranks to plan for, the server among them
+
+    Raises BadInput."""
     from fedmpi.commands.plan import make_plan
+    refuse_less_than_one(ranks=ranks)
     with restore_torch():
         return make_plan(config if isinstance(config, Mapping) else os.fspath(config), overrides, ranks)
 
@@ -185,6 +188,7 @@ def sweep(job: str | os.PathLike[str], /, *, scale: str | None = None, out: str 
     from fedmpi.sweeps.local import Sweep
     pandas = require_pandas()
     path = os.fspath(job)
+    refuse_less_than_one(at_once=at_once, ranks=ranks)
     runs = jobs.plan_job(path, scale, None if out is None else os.fspath(out))[1]
     runs = changed_code.mark_runs(runs, accept_changed_code)
     started = Sweep(runs, at_once, ranks)
@@ -196,6 +200,13 @@ def sweep(job: str | os.PathLike[str], /, *, scale: str | None = None, out: str 
         raise FedmpiError("\n".join(f"{run.name}: {why}" for run, why in started.failed))
     return pandas.DataFrame([{"row": run.row, "column": run.column, "seed": run.seed, "folder": str(run.folder),
                               **select_numbers(run.outcome().result or {})} for run in runs])
+
+
+def refuse_less_than_one(**numbers: int) -> None:
+    """Raise BadInput, which names the argument, if one of these numbers of runs or ranks is below 1."""
+    for name, number in numbers.items():
+        if number < 1:
+            raise BadInput(f"{name} = {number}: give 1 or more")
 
 
 def select_numbers(result: JsonObject) -> JsonObject:

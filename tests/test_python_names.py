@@ -125,3 +125,12 @@ def test_a_launcher_is_known_by_its_variables(monkeypatch):
     monkeypatch.setenv("SLURM_STEP_NUM_TASKS", "4")
     assert is_inside_launcher()
 
+
+
+@pytest.mark.parametrize("call, name", [
+    (lambda: fedmpi.sweep("digits", at_once=0), "at_once"), (lambda: fedmpi.sweep("digits", ranks=0), "ranks"),
+    (lambda: fedmpi.plan("quickstart", ranks=0), "ranks")])
+def test_no_runs_at_a_time_and_no_ranks_are_refused(call, name):
+    """A sweep of no runs at a time would wait for ever."""
+    with pytest.raises(fedmpi.BadInput, match=f"^{name} = 0: give 1 or more$"):
+        call()

@@ -29,7 +29,7 @@ REFERENCE = {
         "method.Participants", "method.VectorKind", "server_only.Reach", "testing.report.check_method",
         "testing.report.ContractReport"])}
 # Modules of the sections of a configuration.
-SECTIONS = ("config/schema", "config/train", "config/evaluation", "faults", "edge")
+SECTIONS = ("config/schema", "config/train", "config/evaluation", "faults", "edge", "participation")
 # Words with which a paragraph of a method's docstring begins.
 PARTS = re.compile(r"^(Objective:|Client|Server|Newcomers\.|Departures\.|Defaults\.)(?=\W)", re.M)
 # Types of settings that have a name of their own, and ranges, as a reader knows them.

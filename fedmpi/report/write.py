@@ -78,7 +78,7 @@ def write_pages(results: Results, found: list[Described], comparisons: list[sign
     tests = significance.tests_to_markdown(comparisons)
     write_text(to / "README.md", f"# {results.title}\n\n`{results.command}`\n\n"
                + "".join(f"{what}\n\n{tables.table_to_markdown(table)}\n" for what, table in found)
-               + (f"{tests}\n" if tests else "") + "".join(f"{line}\n\n" for line in list_notes(results))
+               + (f"{tests}\n" if tests else "") + "".join(f"{line}\n\n" for line in list_remarks(results))
                + "".join(f"![{one.name}]({one.name}.png)\n" for one in shown))
     write_text(to / PAGE, render_page(results, found, comparisons, shown))
 
@@ -96,11 +96,11 @@ def render_page(results: Results, found: list[Described], comparisons: list[sign
                        trim_blocks=True, lstrip_blocks=True)
     return room.get_template("page.html").render(
         results=results, tables=found, figures=shown, version=__version__, steps_by_kind=steps_to_text,
-        notes=list_notes(results), comparisons=comparisons, as_texts=significance.format_test,
+        remarks=list_remarks(results), comparisons=comparisons, as_texts=significance.format_test,
         meaning=significance.TESTS_EXPLAINED, heads=significance.TEST_COLUMNS)
 
 
-def list_notes(results: Results) -> list[str]:
+def list_remarks(results: Results) -> list[str]:
     """Return a line for each change of the user's own code that a run accepted between two starts, and one for all
     finished runs of which a file is missing or damaged."""
     changes = [f"{run.name}, seed {run.seed}: {line}" for run in results.runs
