@@ -106,6 +106,8 @@ def decide(config_path: str | Path | Mapping[str, object], overrides: Sequence[s
                                "raise rounds, or start a new run with another --out")
             accepted, said = accept_code(snapshot, own_code, accept_changed_code)
             warnings += said
+        elif resume:
+            checkpoint.refuse_other_rounds(folder.path, plain)
         warnings += describe_unknown_code(own_code)
     except BaseException as error:
         logged = log_cause(folder, error) if isinstance(error, FaultyCode) else None

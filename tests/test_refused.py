@@ -81,6 +81,25 @@ def test_a_checkpoint_of_other_settings(finished, refusal):
     assert "rounds" not in message.replace("rounds back", "")
 
 
+def test_rounds_of_other_settings_are_not_overwritten(finished, refusal):
+    """The other run was killed before its first checkpoint, say."""
+    folder = finished("unsaved")
+    shutil.rmtree(folder / "checkpoints")
+    kept = {name: (folder / name).read_bytes() for name in ("config.yaml", "metrics.jsonl", "history.h5")}
+    message = refusal("unsaved", "method.lam=0.7", "rounds=5", resume="auto")
+    assert f"{folder} holds rounds of another run, which has saved no checkpoint:\n  method.lam is 0.1 there and 0.7 " \
+           "now\nset these back" in message
+    assert {name: (folder / name).read_bytes() for name in kept} == kept
+
+
+def test_a_run_without_a_checkpoint_begins_anew(finished, bench):
+    folder = finished("anew")
+    shutil.rmtree(folder / "checkpoints")
+    (folder / "result.json").unlink()
+    assert bench.lead("anew", resume="auto") == 0
+    assert bench.result("anew")["digest"] == bench.straight(3)
+
+
 def test_a_checkpoint_that_is_not_there(refusal, bench, tmp_path):
     assert f"{tmp_path}/none.h5" in refusal("fresh-1", resume=f"{tmp_path}/none.h5")
     assert "is a folder" in refusal("fresh-2", resume=str(tmp_path))

@@ -32,6 +32,7 @@ from fedmpi.errors import BadInput, StorageError
 from fedmpi.json_values import JsonObject, flatten_settings
 from fedmpi.storage.atomic import atomic, report_failed_writes
 from fedmpi.storage.older_versions import add_missing_settings, refuse_changed_method
+from fedmpi.storage.run_status import read_metrics, read_settings
 from fedmpi.storage.seal import DamagedFile, open_regular, read_seal, refuse_damage
 from fedmpi.storage.sealed import READ_BACK_BYTES, RowsSpec, SealedFile, require_numeric, write_sealed
 
@@ -213,21 +214,42 @@ def is_sound_checkpoint(path: Path) -> bool:
 def refuse_other_run(snapshot: Snapshot, config: JsonObject, federation: str) -> None:
     """Raise BadInput when a checkpoint cannot continue as this run: other settings or another federation."""
     refuse_changed_method(f"the checkpoint of round {snapshot.round}", snapshot.version, snapshot.config)
-    then, now = (flatten_settings(add_missing_settings(json.loads(checkpoint_json(c))), keep_empty=True)
-                 for c in (snapshot.config, config))
-    # a cosine ends with the last round, so that the rates of all rounds depend on their number
-    fixed = ["rounds"] if now.get("train.schedule") == "cosine" else []
-    # bandwidth, and perhaps cycles, decide who is in time
-    fixed += [key for key in {**then, **now} if key.partition(".")[0] == "edge"] if depends_on_time(now) else []
-    problems = [f"{key} is {then.get(key, '(not set)')} in the checkpoint and {now.get(key, '(not set)')} now"
-                for key in {**then, **now}
-                if (key in fixed or not is_free(key)) and then.get(key, ABSENT) != now.get(key, ABSENT)]
+    problems = list_other_settings(snapshot.config, config, "in the checkpoint")
     if snapshot.federation != federation:
         problems.append(f"the federation is {snapshot.federation} in the checkpoint and {federation} now: "
                         "its clients hold other samples")
     if problems:
         raise BadInput(f"the checkpoint of round {snapshot.round} belongs to another run:\n  "
                        + "\n  ".join(problems) + "\nset these back, or start a new run with another --out")
+
+
+def refuse_other_rounds(folder: Path, config: JsonObject) -> None:
+    """Raise BadInput if a folder without a checkpoint holds rounds of a run with other settings: a start from round 1
+    would overwrite them."""
+    try:
+        there = read_settings(folder) if read_metrics(folder) else None
+    except BadInput:
+        return
+    if there and (problems := list_other_settings(there, config, "there")):
+        raise BadInput(f"{folder} holds rounds of another run, which has saved no checkpoint:\n  "
+                       + "\n  ".join(problems) + "\nset these back, or start a new run with another --out")
+
+
+def list_other_settings(there: JsonObject, config: JsonObject, where: str) -> list[str]:
+    """Return a line for each setting with which a run cannot continue another one that has it otherwise.
+
+    Args:
+        there: the settings of the other run.
+        where: where they are, for the lines."""
+    then, now = (flatten_settings(add_missing_settings(json.loads(checkpoint_json(c))), keep_empty=True)
+                 for c in (there, config))
+    # a cosine ends with the last round, so that the rates of all rounds depend on their number
+    fixed = ["rounds"] if now.get("train.schedule") == "cosine" else []
+    # bandwidth, and perhaps cycles, decide who is in time
+    fixed += [key for key in {**then, **now} if key.partition(".")[0] == "edge"] if depends_on_time(now) else []
+    return [f"{key} is {then.get(key, '(not set)')} {where} and {now.get(key, '(not set)')} now"
+            for key in {**then, **now}
+            if (key in fixed or not is_free(key)) and then.get(key, ABSENT) != now.get(key, ABSENT)]
 
 
 def warn_of_last_bits(snapshot: Snapshot, config: JsonObject) -> list[str]:

@@ -92,8 +92,7 @@ class RunFolder:
 
     def has_run(self) -> bool:
         """Say whether a run has left its configuration, result or checkpoints here."""
-        return any((self.path / name).exists() for name in ("config.yaml", "result.json")) or any(
-            self.checkpoints.glob("round-*.h5"))
+        return holds_run(self.path)
 
     def release(self) -> None:
         """Unlock the folder, once nothing is written in it any more."""
@@ -184,12 +183,20 @@ class RunFolder:
         return self.history.truncate(round, expected)
 
 
+def holds_run(path: Path) -> bool:
+    """Say whether a run has left its configuration, result or checkpoints in a folder."""
+    return any((path / name).exists() for name in ("config.yaml", "result.json")) or any(
+        (path / "checkpoints").glob("round-*.h5"))
+
+
 def choose_folder(config_path: str | Path, resume: bool) -> Path:
-    """Return runs/STEM-001, or the first number after all existing ones; to resume, the last existing one."""
+    """Return runs/STEM-001, or the first number after all existing ones; to resume, the last existing one that a run
+    has left more than its log in, if there is one."""
     stem = Path(config_path).stem
-    numbers = [int(match[1]) for path in Path("runs").glob("*")
-               if (match := re.fullmatch(re.escape(stem) + r"-(\d{3,})", path.name))]
-    last = max(numbers, default=0)
+    found = {int(match[1]): path for path in Path("runs").glob("*")
+             if (match := re.fullmatch(re.escape(stem) + r"-(\d{3,})", path.name))}
+    begun = [number for number, path in found.items() if resume and holds_run(path)]
+    last = max(begun or found, default=0)
     return Path("runs") / f"{stem}-{max(last, 1) if resume else last + 1:03d}"
 
 

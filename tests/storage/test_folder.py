@@ -153,6 +153,10 @@ def test_default_folders(tmp_path, monkeypatch):
         (tmp_path / "runs" / name).mkdir(parents=True)
     assert str(choose_folder("c/quick.yaml", resume=False)) == "runs/quick-010"
     assert str(choose_folder("c/quick.yaml", resume=True)) == "runs/quick-009"
+    # a try that only left its log is no run to continue
+    (tmp_path / "runs" / "quick-001" / "config.yaml").touch()
+    assert str(choose_folder("c/quick.yaml", resume=True)) == "runs/quick-001"
+    assert str(choose_folder("c/quick.yaml", resume=False)) == "runs/quick-010"
 
 
 def measures(round: int) -> dict:
