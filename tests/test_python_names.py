@@ -126,7 +126,6 @@ def test_a_launcher_is_known_by_its_variables(monkeypatch):
     assert is_inside_launcher()
 
 
-
 @pytest.mark.parametrize("call, name", [
     (lambda: fedmpi.sweep("digits", at_once=0), "at_once"), (lambda: fedmpi.sweep("digits", ranks=0), "ranks"),
     (lambda: fedmpi.plan("quickstart", ranks=0), "ranks")])

@@ -158,7 +158,9 @@ def tests_to_markdown(found: list[Comparison]) -> str:
     for comparison in found:
         heads = [escape_markdown(f"{comparison.column}: against {comparison.reference}"), *TEST_COLUMNS]
         lines += [f"| {' | '.join(heads)} |", "|---|" + "--:|" * len(TEST_COLUMNS)]
-        lines += [f"| {' | '.join(map(escape_markdown, format_test(test)))} |" for test in comparison.tests] + [""]
+        for row, *numbers in map(format_test, comparison.tests):
+            lines.append(f"| {' | '.join([escape_markdown(row), *numbers])} |")
+        lines.append("")
     return "\n".join([*lines, TESTS_EXPLAINED, ""]) if lines else ""
 
 

@@ -193,10 +193,10 @@ def choose_folder(config_path: str | Path, resume: bool) -> Path:
     """Return runs/STEM-001, or the first number after all existing ones; to resume, the last existing one that a run
     has left more than its log in, if there is one."""
     stem = Path(config_path).stem
-    found = {int(match[1]): path for path in Path("runs").glob("*")
-             if (match := re.fullmatch(re.escape(stem) + r"-(\d{3,})", path.name))}
-    begun = [number for number, path in found.items() if resume and holds_run(path)]
-    last = max(begun or found, default=0)
+    found = [(int(match[1]), path) for path in Path("runs").glob("*")
+             if (match := re.fullmatch(re.escape(stem) + r"-(\d{3,})", path.name))]
+    begun = [(number, path) for number, path in found if resume and holds_run(path)]
+    last = max((number for number, _ in begun or found), default=0)
     return Path("runs") / f"{stem}-{max(last, 1) if resume else last + 1:03d}"
 
 
