@@ -186,7 +186,11 @@ class Method:
         return ()
 
     def traffic(self, shared: State, up: State) -> tuple[int, int]:
-        """Return the bytes that one participant needs to receive and to send in a round."""
+        """Return the bytes that one participant needs to receive and to send in a round.
+
+        Args:
+            shared: what the server sends in this round.
+            up: one client's Up; its shapes count, not its values."""
         return nbytes(select_sent(shared)) + nbytes(self.message_template() or ()), nbytes(up)
 
     @property

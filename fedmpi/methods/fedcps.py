@@ -164,7 +164,7 @@ class FedCPS(Method):
 
     def traffic(self, shared: Shared, up: Up) -> tuple[int, int]:
         """Count the base, all parts (in final rounds only the client's own), the tau^2 of each, and the factor."""
-        parts = 1 if shared.calm > self.stable else self.k
+        parts = 1 if shared.calm >= self.stable else self.k
         return nbytes([shared.base, shared.scale]) + parts * nbytes([shared.theta[0], shared.tau2[0]]), nbytes(up)
 
 

@@ -83,7 +83,7 @@ class Books:
         """Return the gradient steps of a client, in this round and so far."""
         return self.state.steps.add_round(times, len(trained.ids), len(self.federation.sizes))
 
-    def describe_round(self, asked: Participants, trained: Participants, who: Participants,
+    def describe_round(self, asked: Participants, trained: Participants, who: Participants, traffic: tuple[int, int],
                        attending: Turnout | None = None) -> JsonObject:
         """Return what the server found in a round, what its participants spent, and who did not get through.
 
@@ -91,6 +91,7 @@ class Books:
             asked: the participants.
             trained: those of them that were in time and not lost.
             who: those of them whose updates the server took.
+            traffic: bytes that a participant received and sent.
             attending: who was in time; None: all."""
         state = self.state
         facts: JsonObject = dict(who.facts)
@@ -101,7 +102,7 @@ class Books:
         missing, text = self.config.faults.describe_lost_clients(in_time, trained, who)
         for line in filter(None, [attending.describe() if attending else "", text]):
             self.progress.note(line)
-        down, up = self.hooks.traffic(state.shared)
+        down, up = traffic
         # What is lost was not sent.
         moved = down + up * np.isin(asked.ids, trained.ids)
         return facts | missing | self._edge_costs(asked, moved, attending.made if attending else 1.) | {

@@ -109,24 +109,30 @@ class Run:
         """Run round t, as in the picture; its facts enter the books, and its measures if it is evaluated."""
         begin, state, world, judge = time.perf_counter(), self.state, self.pool.world, self.evaluates(t)
         sent, received = world.sent, world.received
-        attending = self.attend(t)
+        # Before the server's code, which may modify its state in place.
+        traffic = self.hooks.traffic(state.shared)
+        attending = self.attend(t, traffic)
         asked = attending.asked
         moved = self.move_clients(self.config.rounds - t)
         trained = self.config.faults.drop_participants(attending.in_time)
         who = self.exchange(trained, judge)
         state.round = t + 1
         table, times = self.measure(judge)
-        facts = self.books.describe_round(asked, trained, who, attending) | self.pace.record(times, trained) | {
-            **self.books.describe_time(attending), "clients_moved": moved, **self.books.count_steps(times, trained),
+        facts = self.books.describe_round(asked, trained, who, traffic, attending) | {
+            **self.pace.record(times, trained), **self.books.describe_time(attending), "clients_moved": moved,
+            **self.books.count_steps(times, trained),
             "bytes_sent_by_server": world.sent - sent, "bytes_received_by_server": world.received - received,
             **describe_memory(self.pool.peak_memory)}
         state.seconds += time.perf_counter() - begin
         self.books.enter(table, facts | {"seconds": state.seconds})
 
-    def attend(self, t: int) -> Turnout:
-        """Draw the participants of round t, and tell the ranks who of them has no time for all steps."""
+    def attend(self, t: int, traffic: tuple[int, int]) -> Turnout:
+        """Draw the participants of round t, and tell the ranks who of them has no time for all steps.
+
+        Args:
+            traffic: bytes that a participant receives and sends."""
         state = self.state
-        attending = self.books.attendance.attend(t, state.simulated_seconds, self.hooks.traffic(state.shared),
+        attending = self.books.attendance.attend(t, state.simulated_seconds, traffic,
                                                  lambda ids: self.pool.measure_losses(t, ids, state.shared))
         ids, portions = attending.portions
         if len(ids):
@@ -180,8 +186,8 @@ class Run:
             FedmpiError: if no update can be used."""
         if (ids := self.method.warm_up_participants(len(self.federation.sizes), self.config.seed)) is not None:
             asked = Participants(ids, self.federation.sizes[ids], -1, self.config.seed, len(self.federation.sizes))
-            self.state.simulated_seconds = self.books.attendance.time_warm_up(
-                asked, self.hooks.traffic(self.state.shared))
+            traffic = self.hooks.traffic(self.state.shared)
+            self.state.simulated_seconds = self.books.attendance.time_warm_up(asked, traffic)
             who = self.exchange(asked, judge=False)
             if not len(who.ids):
                 raise FedmpiError(f"no update of clients {ids.tolist()}, which train before round 1, can be used, and "
@@ -191,7 +197,7 @@ class Run:
             table, times = self.measure(found and bool(self.config.evaluate.every))
             steps = self.books.count_steps(times, who)
             if found:
-                facts = self.books.describe_round(who, who, who)
+                facts = self.books.describe_round(who, who, who, traffic)
                 self.books.enter(table, facts | steps | {"seconds": self.state.seconds})
 
     def evaluates(self, t: int) -> bool:

@@ -184,7 +184,7 @@ class Column:
 
 
 def test_identities_are_final_after_so_many_quiet_rounds(mlp):
-    """Unknown clients and changes start the count again; traffic falls in the round after the last one."""
+    """Unknown clients and changes start the count again; traffic falls in the round that follows so many."""
     m = method("fedcps", mlp, stable=2, layers=1)
     shared, _ = m.init(3)
     whole = m.traffic(shared, m.init(3)[1])[0]
@@ -192,13 +192,29 @@ def test_identities_are_final_after_so_many_quiet_rounds(mlp):
              ([0, 2], [1, 2]), ([1, 2], [1, 2]), ([0, 1], [1, 1])]
     found, bytes_down = [], []
     for t, (ids, j) in enumerate(turns):
+        bytes_down.append(m.traffic(shared, m.init(3)[1])[0])
         shared = m.server(shared, Told(mlp, j), Participants(np.array(ids), np.array([9] * len(ids)), t, 0))
         found.append(int(shared.calm))
-        bytes_down.append(m.traffic(shared, m.init(3)[1])[0])
     assert found == [0, 0, 0, 1, 0, 1, 2, 3] and shared.ID.tolist() == [1, 1, 2]
     part = 4 * (mlp.size - mlp.phi.stop + 1)
     assert bytes_down == [whole] * 7 + [whole - 2 * part]
     assert whole == 4 * (mlp.phi.stop + 1) + 3 * part
+
+
+def test_books_and_simulated_time_count_a_single_part_in_the_same_round(tmp_path, cache):
+    """Identities are final from round 3 on: known after the first, and unchanged in the second."""
+    config = tmp_path / "c.yaml"
+    config.write_text(json.dumps({
+        "rounds": 4, "method": {"name": "fedcps", "layers": 1, "stable": 1, "subset": 1},
+        "model": {"name": "mlp", "hidden": 8},
+        "data": {"clients": 4, "cache": str(cache)}, "train": {"lr": 1e-6, "batch": 50},
+        # computing takes no time
+        "edge": {"cycles": 1e-9, "bandwidth": 1e3}}))
+    assert run_alone(str(config), [], str(tmp_path / "run")) == 0
+    lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    sent = [8 * 2 ** 20 * line["mib_per_client_round"] for line in lines]
+    assert sent[0] == sent[1] > sent[2] == sent[3]
+    assert [1e3 * line["simulated_seconds_round"] for line in lines] == pytest.approx(sent)
 
 
 @pytest.mark.parametrize("engine", ["loop", "vmap"])

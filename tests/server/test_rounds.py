@@ -99,7 +99,7 @@ def test_the_facts_of_a_round(averaging):
     run.state.groups.last[[1, 4]] = 2
     # columns of a round that was not evaluated
     run.books.columns = {"T_comp": np.zeros(10)}
-    facts = run.books.describe_round(asked, trained, taken)
+    facts = run.books.describe_round(asked, trained, taken, (BYTES, BYTES))
     seconds = 2 * 3e6 * n[[1, 3, 5, 8, 9]].mean() / 2e9
     assert [facts.pop(key) for key in ("cluster_sizes", "cluster_sizes_all", "lost", "bad_updates")] == [
         [1, 0, 2, 0], [1, 0, 3, 0], [8], [3]]
@@ -122,7 +122,7 @@ def test_the_facts_of_a_round(averaging):
 
 def test_without_an_edge_nobody_spends_and_without_faults_nobody_is_missing(averaging):
     run = averaging()
-    facts = run.books.describe_round(*3 * [who(run, [0, 4])])
+    facts = run.books.describe_round(*3 * [who(run, [0, 4])], (BYTES, BYTES))
     assert facts == {"participants": 2, "mib_per_client_round": 2 * BYTES / 2**20}
     assert run.books.columns == {}
 
