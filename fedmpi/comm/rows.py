@@ -69,6 +69,8 @@ class Rows:
             weight: (n,), of any sum; default: all rows count alike."""
         if self.robust:
             return self._middle_by(self.robust, np.zeros(len(self.ids), np.int64), 1)[0]
+        # `sum` divides by what these weights add up to, which is 1 up to rounding. Without this second division the
+        # last bits of results would change.
         return self.sum(normalise_weights(np.ones(len(self.ids)) if weight is None else weight))
 
     def sum(self, weight: Numbers | None = None) -> Tensor:
@@ -88,17 +90,22 @@ class Rows:
         Args:
             group: the group of each row, (n,), from 0 to k - 1.
             k: the number of groups.
-            old: what a group without weight keeps, (k, d).
+            old: what a group keeps whose weights add up to 0, (k, d).
             weight: (n,), of any sum; default: all rows count alike."""
         group = copy_to_array(group, np.int64)
         weights = np.ones(len(group)) if weight is None else self._finite(copy_to_array(weight))
         totals = np.bincount(group, weights, minlength=k)
-        filled = torch.from_numpy(totals > 0)[:, None]
+        filled = torch.from_numpy(totals != 0)[:, None]
         if self.robust:
             return torch.where(filled, self._middle_by(self.robust, group, k), old)
-        shares = weights / np.where(totals > 0, totals, 1)[group]
-        total = self.pool.call(OrderPerformer.sum_groups, self.ref.to_array(), shares, group, np.int64(k))
-        return torch.where(filled, self._read(total), old)
+        shares = weights / np.where(totals != 0, totals, 1)[group]
+        scale = np.ones(k)
+        if (weights < 0).any():
+            # Exact sums want weights of at most 1 in all, and shares of both signs may have more.
+            scale = np.maximum(1, np.bincount(group, np.abs(shares), k))
+        total = self.pool.call(OrderPerformer.sum_groups, self.ref.to_array(), shares / scale[group], group,
+                               np.int64(k))
+        return torch.where(filled, self._read(total) * torch.from_numpy(scale).to(self.dtype)[:, None], old)
 
     def gather(self) -> Tensor:
         """Return every row, (n, d): for heads, low-rank images and small vectors."""

@@ -133,6 +133,19 @@ def test_means_of_groups_keep_the_old_value_of_those_without_weight():
     assert np.allclose(found, expected, 1e-6)
 
 
+@pytest.mark.parametrize("weight", [
+    [3, -1, -1], [-1, -1, -1], [1, -1 + 1e-9, 0], [1e-310, 0, 1e-310], [5e-324, 5e-324, 0], [1e-30, 2e-30, 1e-30]])
+def test_means_by_weights_of_both_signs_and_by_tiny_ones(weight):
+    """Exact sums have a limited range, which weights that nearly cancel would leave."""
+    x, w = whole_numbers(3, 6), np.array(weight, float)
+    expected = w / w.sum() @ x
+    assert np.allclose(handle(x).mean(w), expected, 1e-6)
+    v = handle(x[[0, 1, 1, 2]])
+    found = v.mean_by([0, 0, 1, 0], 2, torch.zeros(2, 6), np.insert(w, 2, 1.))
+    assert np.allclose(found, np.stack([expected, x[1]]), 1e-6)
+    assert np.abs(v.pool.asked[0][2][[0, 1, 3]]).sum() == pytest.approx(1)
+
+
 @pytest.mark.parametrize("robust, trim, cuts", [("median", .1, [1, 0, 0]), ("trimmed_mean", .4, [1, 0, 0]),
                                                 ("trimmed_mean", .1, [1, 0, 0]), ("trimmed_mean", 0., [0, 0, 0])])
 def test_robust_means_leave_out_as_many_as_each_group_has(robust, trim, cuts):
