@@ -3,7 +3,7 @@
 Objective: min over theta_i of f_i(theta_i) + lam/2 ||theta_i - w_i||^2, where w_i = (phi, H_m). m is the group whose
 head fits client i best, and H_1..H_M are the k-means centres of the clients' heads (eqs. 4-14, algorithm 1).
 `anchor: global` pulls theta_i to w as downloaded (eq. 9). `anchor: local` pulls it to the moving w_i (line 11 of
-algorithm 1), in plain steps that ignore the run's momentum; other settings of the optimizer are refused.
+algorithm 1), in SGD steps with the run's momentum; other settings of the optimizer are refused.
 Newcomers. The paper says nothing of them. Ours choose m by eq. 5, and train theta for a round by eq. 9 from (phi, H_m).
 Departures. All heads start equal, because k-means needs a common start: in the first round every client takes H_1. From
 then on k-means starts from the current H, so that it needs few iterations (figure 3 d). scikit-learn moves a centre
@@ -90,11 +90,13 @@ class FedMHC(Method):
 
     def train_side_by_side(self, w: Tensor, theta: Tensor, data: ClientData) -> tuple[Mine, Up]:
         """Train w and theta in turns, theta pulled to the w that moves beside it (algorithm 1, line 11)."""
-        def step(state: tuple[Tensor, Tensor], grad: Callable[..., Tensor]) -> tuple[Tensor, Tensor]:
-            w, theta = state
-            w = w - data.lr * grad(self.model, w)
-            return w, theta - data.lr * (grad(self.model, theta) + self.lam * (theta - w))
-        w, theta = data.scan(step, (w, theta))
+        def step(state: tuple[Tensor, ...], grad: Callable[..., Tensor]) -> tuple[Tensor, ...]:
+            w, theta, u, v = state
+            u = data.momentum * u + grad(self.model, w)
+            w = w - data.lr * u
+            v = data.momentum * v + (grad(self.model, theta) + self.lam * (theta - w))
+            return w, theta - data.lr * v, u, v
+        w, theta, _, _ = data.scan(step, (w, theta, torch.zeros_like(w), torch.zeros_like(theta)))
         return Mine(theta), Up(w)
 
     def server(self, shared: Shared, up: RowsByField, who: Participants) -> Shared:

@@ -76,12 +76,12 @@ def copy_module(module):
 
 
 class Descent:
-    """Trains one vector batch by batch with PyTorch's SGD, by default with the run's momentum."""
+    """Trains one vector batch by batch with PyTorch's SGD and the run's momentum."""
 
-    def __init__(self, ref, w, t, moving=lambda name: True, momentum=None):
+    def __init__(self, ref, w, t, moving=lambda name: True):
         self.module = ref.network(w, moving)
         self.optimiser = torch.optim.SGD([p for p in self.module.parameters() if p.requires_grad], ref.lr(t),
-                                         momentum=ref.train.momentum if momentum is None else momentum)
+                                         momentum=ref.train.momentum)
 
     def step(self, batch, penalty=None):
         x, y = batch
@@ -141,9 +141,7 @@ def fedmhc(ref, rounds, M, lam, anchor="global"):
 
 
 def fedmhc_client(ref, i, t, w, theta, lam, anchor):
-    # FedMHC's local steps use no momentum with this anchor.
-    plain = 0. if anchor == "local" else None
-    down, local, personal = w, Descent(ref, w, t, momentum=plain), Descent(ref, theta, t, momentum=plain)
+    down, local, personal = w, Descent(ref, w, t), Descent(ref, theta, t)
     for batch in ref.batches(i, t):
         w = local.step(batch)
         centre = down if anchor == "global" else w

@@ -42,6 +42,7 @@ def test_one_group_of_fedmhc_is_fedavg(run):
         near(torch.cat([grouped.shared.phi, grouped.shared.heads[0]]), plain.shared.w, 1e-6)
 
 
+@pytest.mark.usefixtures("momentum")
 @pytest.mark.parametrize("anchor", ["global", "local"])
 def test_fedmhc_without_pull_is_local(run, anchor):
     free, alone = run("fedmhc", .6, lam=0., anchor=anchor), run("local", .6)
