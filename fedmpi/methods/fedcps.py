@@ -13,6 +13,7 @@ are known, and for a client that saw a single batch, lam_i = `lam`. The signs of
 2; both mean the mean of the members' w. Clusters are not averaged with each other (section 4.3; algorithm 2, line 17
 does it). Sections 3.4 and 4.4 leave personal layers with each client, but section 4.1 and the algorithms have one
 version per cluster: with `personal_layers: client` a client goes on from its own last layers, pulled to its cluster's.
+Short last batches, which `train.drop_last` leaves out, count in sigma^2 as others do and raise it.
 An empty cluster keeps its theta_j and tau_j^2. Identities are final once all clients' are known and none has changed
 for `stable` rounds; from then on clients receive their own cluster's part alone.
 Newcomers. The paper says nothing of them. Ours choose a cluster as every client does, and train for a round from it,
