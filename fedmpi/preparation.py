@@ -139,10 +139,19 @@ def announce_run(run: Run, parts: Parts, decision: Decision) -> None:
                  ] if world.size > 1 and config.comm.timeout and not world.heartbeat else []
     staged = [f"rank {r} on {them['host']} hands its GPU's numbers to MPI by way of the host: {them['staged']}"
               for r, them in enumerate(parts.places) if them.get("staged")]
-    for oddity in list_warnings(parts.places) + unwatched + staged:
+    for oddity in list_warnings(parts.places) + unwatched + staged + list_missing_samples(parts):
         run.progress.say(f"warning: {oddity}")
     if run.deadline.known:
         run.progress.say(f"stops by itself in time for the end of {run.deadline.what}, {format_time(run.deadline.end)}")
+
+
+def list_missing_samples(parts: Parts) -> list[str]:
+    """Return a line if no client has samples on which it could be evaluated."""
+    part = parts.config.evaluate.on
+    if parts.federation.counts[:, {"validation": 1, "test": 2}[part]].any():
+        return []
+    return [f"no client has {part} samples, so nothing will be measured; give the data a {part} part, or set "
+            "data.partition and data.split so that clients get one"]
 
 
 def describe_newcomers(parts: Parts) -> str:

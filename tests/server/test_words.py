@@ -120,6 +120,19 @@ def test_a_run_introduces_itself(quiet):
                         + re.escape(str(run.books.folder.path)), second)
 
 
+@pytest.mark.parametrize("on, column", [("test", 2), ("validation", 1)])
+def test_a_run_that_can_measure_nothing_says_so(quiet, on, column):
+    """A data set without a test part is such, if its parts are taken as they are (partition natural)."""
+    run = quiet()
+    run.parts.config = dataclasses.replace(run.config, evaluate=dataclasses.replace(run.config.evaluate, on=on))
+    counts = run.federation.counts
+    counts[:, 1:] = 5
+    counts[1:, column] = 0
+    assert not any("warning" in line for line in introduced(run, [0] * 9))
+    counts[0, column] = 0
+    assert introduced(run, [0] * 9)[-1].startswith(f"warning: no client has {on} samples, so nothing will be measured")
+
+
 def test_ranks_that_host_unevenly_idle_or_are_not_watched_are_named(quiet):
     run = quiet("comm.timeout=60", "precision=bf16", "engine=auto")
     run.parts.config = dataclasses.replace(run.parts.config, threads=2)
