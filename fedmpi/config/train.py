@@ -41,8 +41,8 @@ class Train:
     epochs: Annotated[PassCount, Ge(1), "local epochs E per round"] = 1
     drop_last: Annotated[bool, "leave out the last batch of an epoch if it is shorter than the others, as a DataLoader "
                          "with drop_last; a client's only batch stays"] = False
-    steps: Annotated[int | None, Ge(1), "local steps per round, in place of `epochs`, over as many epochs as they take; "
-                     "further passes that a method counts in epochs are shortened in the same proportion"] = None
+    steps: Annotated[int | None, Ge(1), "local steps per round, in place of `epochs`, over as many epochs as they "
+                     "take; further passes that a method counts in epochs are shortened in the same proportion"] = None
     participation: Annotated[float | tuple[float, float],
                              "share of clients that take part in a round, or a range to draw it from"] = 1.0
     sampling: Annotated[Literal["uniform", "size", "loss"], "how participants are drawn: all clients alike, by their "
