@@ -1,7 +1,8 @@
 """The measures of runs, finished or not, in a store of MLflow, made from metrics.jsonl.
 
 A run folder is found again by its path, and only rounds that MLflow does not have yet are added: a run that was
-stopped and resumed has every round once."""
+stopped and resumed has every round once. Of the last round there, which may have been evaluated since, and of the next
+one, which may be there in part if the last export was interrupted, only missing measures are added."""
 from __future__ import annotations
 
 import hashlib
@@ -17,6 +18,7 @@ from fedmpi.storage import run_status
 from fedmpi.storage.atomic import report_failed_writes
 
 if TYPE_CHECKING:
+    from mlflow.entities import Metric
     from mlflow.tracking import MlflowClient
 
 EXPERIMENT = "fedmpi"
@@ -74,15 +76,22 @@ def add_rounds(client: MlflowClient, experiment: str, folder: Path) -> None:
         parameters = [Param(name, str(value)[:MAX_VALUE]) for name, value in settings]
         for at in range(0, len(parameters), PARAMETERS_AT_ONCE):
             client.log_batch(run, params=parameters[at:at + PARAMETERS_AT_ONCE])
-    for line in run_status.read_metrics(folder):
-        if line["round"] <= last:
-            continue
+    lines = [line for line in run_status.read_metrics(folder) if line["round"] >= last]
+    unsure = [line["round"] for line in lines[:1 + (lines[0]["round"] == last)]] if found and lines else []
+    for line in lines:
         now = int(1000 * (begin + (line.get("seconds") or 0.)))
         metrics = [Metric(name.replace("/", "."), float(value), now, line["round"])
                    for name, value in list_scalars(line).items()]
+        if line["round"] in unsure:
+            metrics = [metric for metric in metrics if not is_stored(client, run, metric)]
         for at in range(0, len(metrics), METRICS_AT_ONCE):
             client.log_batch(run, metrics=metrics[at:at + METRICS_AT_ONCE])
         client.set_tag(run, ROUND_TAG, str(line["round"]))
     if outcome.result:
         client.set_tag(run, "digest", outcome.result["digest"])
         client.set_terminated(run, "FINISHED")
+
+
+def is_stored(client: MlflowClient, run: str, metric: Metric) -> bool:
+    """Say whether the store has this measure of this round."""
+    return any(point.step == metric.step for point in client.get_metric_history(run, metric.key))

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import sys
 import time
+from collections import namedtuple
+from types import SimpleNamespace
 
 import pytest
 from typer.testing import CliRunner
@@ -111,6 +113,68 @@ def test_a_store_of_mlflow_gets_what_is_new(tmp_path):
             assert run.data.params["seed"] == "0" and run.data.tags["fedmpi.round"] == str(lines[-1]["round"])
     said = write("mlflow", first, "--to", "nothing://x", code=2)
     assert "--to nothing://x: MLflow cannot use it (" in said
+
+
+class Store:
+    """Keeps what MLflow would keep of one run, and may fail when so many more tags have been set."""
+
+    def __init__(self):
+        self.points, self.tags, self.tags_left = [], {}, None
+
+    def search_runs(self, experiments, query, max_results):
+        found = SimpleNamespace(info=SimpleNamespace(run_id="r"), data=SimpleNamespace(tags=self.tags))
+        return [found] * bool(self.tags)
+
+    def create_run(self, experiment, begin, tags, name):
+        self.tags |= tags
+        return SimpleNamespace(info=SimpleNamespace(run_id="r"))
+
+    def log_batch(self, run, metrics=(), params=()):
+        self.points += metrics
+
+    def get_metric_history(self, run, key):
+        return [point for point in self.points if point.key == key]
+
+    def set_tag(self, run, name, value):
+        if self.tags_left == 0:
+            raise OSError("no space left on device")
+        self.tags_left = self.tags_left and self.tags_left - 1
+        self.tags[name] = value
+
+    def list_points(self):
+        return sorted((point.step, point.key, point.value) for point in self.points)
+
+
+@pytest.fixture
+def store(monkeypatch):
+    entities = SimpleNamespace(Metric=namedtuple("Metric", "key value timestamp step"),
+                               Param=namedtuple("Param", "key value"))
+    monkeypatch.setitem(sys.modules, "mlflow", SimpleNamespace(entities=entities))
+    monkeypatch.setitem(sys.modules, "mlflow.entities", entities)
+    return Store()
+
+
+def test_an_interrupted_export_to_mlflow_writes_no_round_twice(tmp_path, store):
+    """The measures of round 2 were written, and the note that they were was not."""
+    run = made.run(tmp_path / "run", lines=LINES)
+    store.tags_left = 1
+    with pytest.raises(OSError, match="no space"):
+        to_mlflow.add_rounds(store, "e", run)
+    assert store.tags[to_mlflow.ROUND_TAG] == "1" and {point.step for point in store.points} == {1, 2}
+    store.tags_left = None
+    for _ in range(2):
+        to_mlflow.add_rounds(store, "e", run)
+        assert store.list_points() == sorted((t, name.replace("/", "."), v) for t, name, v in expected(LINES))
+        assert store.tags[to_mlflow.ROUND_TAG] == "5"
+
+
+def test_measures_of_a_last_round_that_was_evaluated_later_reach_mlflow(tmp_path, store):
+    run, late = made.run(tmp_path / "run", lines=LINES), {**LINES[1], "f1_mean": .5}
+    cut(run, 2)
+    to_mlflow.add_rounds(store, "e", run)
+    (run / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in (LINES[0], late)))
+    to_mlflow.add_rounds(store, "e", run)
+    assert store.list_points() == sorted((t, name.replace("/", "."), v) for t, name, v in expected([LINES[0], late]))
 
 
 @pytest.mark.parametrize("tracker, library", [("wandb", "wandb"), ("mlflow", "mlflow.tracking")])
