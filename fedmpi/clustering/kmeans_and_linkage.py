@@ -50,7 +50,8 @@ def kmeans(rows: Tensor, k: int, start: Tensor | None, seed: tuple[int, ...], we
            tries: int = 1, batch: int = 0) -> Clusters:
     """Cluster rows into at most k groups by Lloyd's k-means.
 
-    If there are fewer rows than clusters, each row is a cluster of its own, and labels are 0..n-1.
+    If there are fewer rows than clusters, each row is a cluster of its own, and labels are 0 to n - 1 in some order;
+    with a start each row belongs to the nearest centre.
 
     Args:
         rows: (n, d).
@@ -64,18 +65,15 @@ def kmeans(rows: Tensor, k: int, start: Tensor | None, seed: tuple[int, ...], we
     from threadpoolctl import threadpool_limits
     rows, groups = (rows.float() if rows.numel() > LARGE_TABLE else rows.double()).numpy(), min(k, len(rows))
     state = int(np.random.SeedSequence(seed).generate_state(1)[0])
-    if start is not None and groups == k:
-        init, relabel = start.numpy().astype(rows.dtype), np.arange(k)
-    elif start is not None:
+    if start is not None and groups < k:
         return Clusters(find_nearest(rows, start.double().numpy()), 0, k)
-    else:
-        init, relabel = "k-means++", np.arange(groups)
+    init = "k-means++" if start is None else start.numpy().astype(rows.dtype)
     # The order of sums, and so the bits, must not depend on the number of threads.
     with threadpool_limits(1):
         made = KMeans if not batch else partial(MiniBatchKMeans, batch_size=batch, reassignment_ratio=0.)
         found = made(groups, init=init, n_init=1 if start is not None else tries, random_state=state).fit(
             rows, sample_weight=weight)
-    return Clusters(relabel[found.labels_], int(found.n_iter_), k)
+    return Clusters(found.labels_.astype(np.int64), int(found.n_iter_), k)
 
 
 def lloyd(rows: Tensor, start: Tensor, weight: np.ndarray | None = None) -> Clusters:

@@ -89,7 +89,7 @@ class CFL(Method):
         # Clusters of the participants in this round
         here = cluster[ids]
         models = up.w.mean_by(here, self.M, shared.models)
-        means = (models - shared.models)[:count].norm(dim=1)
+        means = (models - shared.models)[:count].norm(dim=1).tolist()
         largest = [float(max(norms[here == c], default=0.)) for c in range(count)]
         distance = float(up.w.distances(here, models[:count]).mean())
         for c in range(len(largest)):
@@ -101,14 +101,14 @@ class CFL(Method):
                 cluster[ids[leaving]] = count
                 models[c] = models[count] = shared.models[c]
                 count += 1
-        who.log(clusters=cluster[ids].numpy(), k=self.M, clusters_found=count, mean_update=means.tolist(),
+        who.log(clusters=cluster[ids].numpy(), k=self.M, clusters_found=count, mean_update=means,
                 largest_update=largest, distance=distance)
         return Shared(models, cluster, torch.tensor(count), unit)
 
-    def should_split(self, mean: Tensor, norms: Tensor, unit: Tensor, t: int) -> bool:
-        """Say whether to split a cluster with this mean update and these norms of its members' updates."""
+    def should_split(self, mean: float, norms: Tensor, unit: Tensor, t: int) -> bool:
+        """Say whether to split a cluster with this norm of its mean update and these norms of its members' updates."""
         scale = float(unit) if self.relative else 1.
-        return (t >= self.after and len(norms) > 2 and float(mean.norm()) < self.eps1 * scale
+        return (t >= self.after and len(norms) > 2 and mean < self.eps1 * scale
                 and float(norms.max()) > self.eps2 * scale)
 
     def traffic(self, shared: Shared, up: Up) -> tuple[int, int]:

@@ -22,7 +22,7 @@ from typing import Annotated, NamedTuple
 import torch
 from torch import Tensor
 
-from fedmpi.clustering.kmeans_and_linkage import cluster_models
+from fedmpi.clustering.kmeans_and_linkage import cluster_models, replace_entries
 from fedmpi.method import WHOLE, ClientData, Method, Participants, RowsByField, nbytes
 from fedmpi.models.tables import table_row
 from fedmpi.settings import Ge, Gt, Le, ModelCount, refuse_overshoot
@@ -95,10 +95,8 @@ class CGPFL(Method):
     def server(self, shared: Shared, up: RowsByField, who: Participants) -> Shared:
         found = cluster_models(up.omega, up.squares, shared.Omega, (who.seed, who.round))
         means = up.omega.mean_by(found.labels, self.K, shared.Omega)
-        context = shared.context.clone()
-        context[torch.as_tensor(who.ids)] = torch.as_tensor(found.labels).long()
         who.log(clusters=found.labels, k=self.K, iterations=found.iterations, distance=found.distance)
-        return Shared(torch.lerp(shared.Omega, means, self.a), context)
+        return Shared(torch.lerp(shared.Omega, means, self.a), replace_entries(shared.context, who.ids, found.labels))
 
     def traffic(self, shared: Shared, up: Up) -> tuple[int, int]:
         # Its context goes down, and omega_i up

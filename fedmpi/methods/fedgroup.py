@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedmpi.clustering.kmeans_and_linkage import kmeans
+from fedmpi.clustering.kmeans_and_linkage import kmeans, replace_entries
 from fedmpi.clustering.low_rank import decompose_symmetric
 from fedmpi.method import WHOLE, ClientData, Method, Nothing, Participants, RowsByField, nbytes
 from fedmpi.models.tables import table_row
@@ -93,18 +93,15 @@ class FedGroup(Method):
         return kmeans(along / gram.diagonal().sqrt().clamp(min=1e-300)[:, None], self.K, None, (seed, FIRST)).labels
 
     def server(self, shared: Shared, up: RowsByField, who: Participants) -> Shared:
-        ids = torch.as_tensor(who.ids)
         if who.round < 0:
-            found = torch.as_tensor(self.cluster_updates(up.w.gram(shared.models[0]), who.seed))
+            found = self.cluster_updates(up.w.gram(shared.models[0]), who.seed)
             models = up.w.mean_by(found, self.K, shared.models, who.sizes)
-            group = torch.full_like(shared.group, -1)
-            group[ids] = found
-            return Shared(models, models - shared.models, group)
-        joined = up.group.gather().flatten().long()
-        group = shared.group.clone()
-        group[ids] = joined
-        who.log(clusters=joined.numpy(), k=self.K)
-        return Shared(up.w.mean_by(joined, self.K, shared.models, who.sizes), shared.directions, group)
+            return Shared(models, models - shared.models,
+                          replace_entries(torch.full_like(shared.group, -1), who.ids, found))
+        joined = up.group.gather().flatten().numpy()
+        who.log(clusters=joined, k=self.K)
+        return Shared(up.w.mean_by(joined, self.K, shared.models, who.sizes), shared.directions,
+                      replace_entries(shared.group, who.ids, joined))
 
     def traffic(self, shared: Shared, up: Up) -> tuple[int, int]:
         # The group's model goes down, and w_i up

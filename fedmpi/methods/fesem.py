@@ -22,7 +22,13 @@ from typing import Annotated, Literal, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from fedmpi.clustering.kmeans_and_linkage import compute_mean_distance, embed_rows, kmeans, lloyd
+from fedmpi.clustering.kmeans_and_linkage import (
+    compute_mean_distance,
+    embed_rows,
+    kmeans,
+    lloyd,
+    replace_entries,
+)
 from fedmpi.errors import BadInput
 from fedmpi.method import WHOLE, ClientData, Method, Nothing, Participants, RowsByField, Weights, nbytes
 from fedmpi.models.flat import Model
@@ -128,12 +134,10 @@ class FeSEM(Method):
             found = kmeans(rows, self.k, None, (who.seed, who.round + 1), weight, TRIES)
         else:
             found = lloyd(rows, centres, weight)
-        of = shared.of.clone()
-        of[torch.as_tensor(who.ids)] = torch.from_numpy(found.labels).to(of)
         who.log(clusters=found.labels, k=self.k, iterations=found.iterations,
                 distance=compute_mean_distance(rows, found.labels, weight))
-        return Shared(up.w.mean_by(found.labels, self.k, old=shared.w, weight=weight), of,
-                      torch.as_tensor(float(who.sizes.sum())))
+        return Shared(up.w.mean_by(found.labels, self.k, old=shared.w, weight=weight),
+                      replace_entries(shared.of, who.ids, found.labels), torch.as_tensor(float(who.sizes.sum())))
 
     def traffic(self, shared: Shared, up: Up) -> tuple[int, int]:
         return nbytes(shared[:1]), nbytes(up)
