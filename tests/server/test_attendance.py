@@ -14,6 +14,7 @@ from fedmpi.errors import BadInput
 from fedmpi.method import Participants
 from fedmpi.participation import Availability
 from fedmpi.server import sampling
+from fedmpi.server.attendance import Attendance
 from fedmpi.server.availability import AvailableTimes
 from fedmpi.server.sampling import draw_participants
 from fedmpi.server.simulated_time import SimulatedTime, fit_portion
@@ -165,6 +166,20 @@ def test_edge_gives_the_seconds_of_a_step_if_nobody_else_does():
     steps = made.time_round(who, 0).steps[:, 0]
     expected = np.minimum([1, 2, 3, 4], (25 / made.factors - 5 / 3 * np.array([1, 2, 3, 4])) // 10)
     np.testing.assert_array_equal(steps, np.maximum(0, expected))
+
+
+@pytest.mark.parametrize("how, choosing, nbytes", [("loss", 1 + 1 / 3, 200), ("uniform", 0, 96 + 200)])
+def test_those_whose_losses_were_compared_have_received_the_model(how, choosing, nbytes):
+    """Three candidates receive 96 bytes and send 4, which takes 1 s, and pass their samples forward in a third of a
+    step. The one that is chosen makes a step and sends 200 bytes; with uniform sampling it receives the model, too."""
+    settings = resolve({"train": {"sampling": how, "participation": .25, "candidates": 3 if choosing else None},
+                        "stragglers": {"step_seconds": 1.}, "edge": {"bandwidth": 800.}})
+    ledger = SimpleNamespace(list_works=lambda who: [RoundWork(10, 0, (1,))] * len(who.ids),
+                             count_loss_work=lambda n: RoundWork(0, 10))
+    attendance = Attendance(settings, None, SimpleNamespace(sizes=np.full(4, 10)), ledger)
+    found = attendance.attend(0, 0., (96, 200), lambda ids: -ids.astype(float))
+    assert len(found.asked.ids) == 1 and found.seconds == pytest.approx(choosing + 1 + nbytes / 100)
+    assert found.facts.get("mib_candidates", 0) == (2 * 96 + 3 * 4) / 2 ** 20 * (how == "loss")
 
 
 @pytest.mark.parametrize("parts, budget, made", [

@@ -18,6 +18,7 @@ FAULTS: list[tuple[str, str, str]] = [
     ("fedmpi.comm.rows:Rows.gram", "beside[:, start:start + TILE_COLUMNS]", "beside[:, :tile.shape[1]]"),
     ("fedmpi.comm.orders:RowRef.columns", "self.start + start, self.start + stop", "start, stop"),
     ("fedmpi.comm.rows:Rows.mean_by", "np.bincount(group, weights, minlength=k)", "np.bincount(group, minlength=k)"),
+    ("fedmpi.comm.rows:Rows.mean_by", "shares / scale[group]", "shares"),
     ("fedmpi.comm.rows:Rows._read", "scale, self.dtype)", "scale)"),
     # medians
     ("fedmpi.comm.robust:trim_mean_by", "trim_mean(own[groups == j], int(cut))",

@@ -43,6 +43,7 @@ FAULTS: list[tuple[str, str, str]] = [
     # which model, and by how much
     ("fedmpi.methods.fedmhc:FedMHC.client", "pull=[(w, self.lam, None)]", "pull=[(mine.theta, self.lam, None)]"),
     ("fedmpi.methods.fedmhc:FedMHC.train_side_by_side", "self.lam * (theta - w)", "self.lam * (w - theta)"),
+    ("fedmpi.methods.fedmhc:FedMHC.train_side_by_side", "data.momentum * v", "data.momentum * u"),
     ("fedmpi.methods.fedavg_plus:FedAvgPlus.trained", "return up.w", "return up.w[:1]"),
     ("fedmpi.methods.lcfed:LCFed.client", "(Omega, mu, None), (shared.Phi, self.lam, phi)",
      "(Omega, self.lam, None), (shared.Phi, mu, phi)"),
@@ -71,7 +72,7 @@ FAULTS: list[tuple[str, str, str]] = [
     # a default that is another method, and the books
     ("fedmpi.methods.fedrep:FedRep", "] = 10", "] = 1"),
     ("fedmpi.methods.ifca_cam:IFCACAM", '] = "mean"', '] = "equal"'),
-    ("fedmpi.methods.fedcps:FedCPS.traffic", "shared.calm > self.stable", "shared.calm >= self.stable"),
+    ("fedmpi.methods.fedcps:FedCPS.traffic", "shared.calm >= self.stable", "shared.calm > self.stable"),
     ("fedmpi.methods._cam:CAM.server", "who.round + 1", "who.round"),
     ("fedmpi.methods._cam:CAM.server", "up.theta0.mean(who.sizes)", "up.theta0.mean()"),
     ("fedmpi.methods._cam:CAM.is_warming_up", "shared.round < self.warm_up", "shared.round <= self.warm_up"),

@@ -130,4 +130,5 @@ FAULTS: list[tuple[str, str, str]] = [
     ("fedmpi.server.availability:AvailableTimes.look_up", "(phase < self.end)", "(phase <= self.end)"),
     ("fedmpi.server.simulated_time:SimulatedTime.time_round", "allowed[i] - cost.transfer[i]", "allowed[i]"),
     ("fedmpi.server.simulated_time:fit_portion", "<= budget", "< budget"),
-    ("fedmpi.server.attendance:Attendance.attend", "waited + choosing", "choosing")]
+    ("fedmpi.server.attendance:Attendance.attend", "waited + choosing", "choosing"),
+    ("fedmpi.server.attendance:Attendance.attend", "up if compared else down + up", "down + up")]
