@@ -94,7 +94,11 @@ class FedMHC(Method):
             w, theta, u, v = state
             u = data.momentum * u + grad(self.model, w)
             w = w - data.lr * u
-            v = data.momentum * v + (grad(self.model, theta) + self.lam * (theta - w))
+            g = grad(self.model, theta)
+            pull = self.lam * (theta - w)
+            for statistics in self.model.buffers:
+                pull[statistics] = 0
+            v = data.momentum * v + (g + pull)
             return w, theta - data.lr * v, u, v
         w, theta, _, _ = data.scan(step, (w, theta, torch.zeros_like(w), torch.zeros_like(theta)))
         return Mine(theta), Up(w)

@@ -7,6 +7,7 @@ import torch
 
 from fedmpi.engines import batchnorm
 from tests.clients.normed import data_of, flat, lab, load, model_of, near, normed, train
+from tests.federations import method
 
 
 @pytest.fixture(scope="module")
@@ -54,6 +55,18 @@ def test_no_pull_moves_statistics(momentum, model):
             model.names, model.split(centre), strict=True) if name in named)
     found = data.descend(model, model.start, pull=[(centre, .7, None)])
     near(found, flat(train(load(normed(), model, model.start), data, momentum, penalty), model))
+
+
+@pytest.mark.parametrize("momentum", [0., .9])
+def test_the_pull_of_fedmhc_to_a_moving_model_moves_no_statistics(momentum, model):
+    """In a single step they follow from the batch and the first weights alone, whatever the pull."""
+    data, found = data_of((8,), epochs=1, momentum=momentum), []
+    for lam in (0., .7):
+        kept, _ = method("fedmhc", model, anchor="local", lam=lam).train_side_by_side(
+            model.start + .3, model.start, data)
+        found.append(kept.theta)
+    none, pulled = (batchnorm.gather_statistics(theta, model.buffers) for theta in found)
+    assert torch.equal(none, pulled) and not torch.equal(*found)
 
 
 def test_clipping_leaves_statistics_alone(model):
