@@ -6,6 +6,7 @@ import sys
 
 import pytest
 
+from fedmpi.storage.run_status import read_outcome
 from tests import launch
 from tests.runs import gone, kill, wait_for
 
@@ -34,6 +35,9 @@ def test_a_killed_rank_ends_the_job_and_nothing_is_lost(bench, warm, rank, ranks
     kill(job, rank)
     assert launch.finish(job).returncode not in (0, 75)
     assert gone(job)
+    found = read_outcome(bench.out(f"killed-{rank}"))
+    # The launcher ends rank 0 as it likes if a worker was killed.
+    assert found.state == "killed" and "that process is gone; it was killed without a word" in found.said
     continued(bench, f"killed-{rank}", ranks_then)
 
 
@@ -43,6 +47,8 @@ def test_asked_to_stop_it_saves_and_says_so(bench, warm):
     job.send_signal(launch.choose_stop_signal())
     done = launch.finish(job)
     assert done.returncode == 75 and done.stdout.splitlines()[-1].startswith("asked to stop: saved after round")
+    found = read_outcome(bench.out("stopped"))
+    assert (found.state, found.said) == ("unfinished", done.stdout.splitlines()[-1])
     continued(bench, "stopped", 3)
 
 
@@ -70,6 +76,8 @@ def test_a_failing_worker_is_named_once(bench, warm):
     assert len(message) == 1 and "Traceback" not in done.stderr + done.stdout
     assert "client 5, round 2" in message[0] and "ValueError: this client cannot count" in message[0]
     assert "(rank 1 of 2" in message[0]
+    found = read_outcome(bench.out("failing"))
+    assert (found.state, found.said) == ("failed", message[0])
     log = (bench.out("failing") / "log.txt").read_text()
     assert "Traceback" in log and "cannot count" in log
     # The message names the checkpoint to continue from.
@@ -185,6 +193,8 @@ def test_a_round_that_would_take_too_long_is_given_up(bench, ranks):
     (message,) = [line for line in done.stderr.splitlines() if "fedmpi:" in line]
     assert done.returncode == 75 and "asked to stop more than 0 s ago" in message and ", round 3 (rank " in message
     assert [path.name for path in bench.saved(name)][-1] == "round-000002.h5" and "Traceback" not in done.stderr
+    found = read_outcome(bench.out(name))
+    assert (found.state, found.said) == ("unfinished", message)
     asked.touch()
     again = bench.run(1, name, *words, "--resume", "auto")
     assert again.returncode == 0 and "continuing after round 2" in again.stdout, again.stderr

@@ -47,8 +47,8 @@ def read_status(runs: list[tuple[str, Path]]) -> list[JsonObject]:
         runs: name and folder of each
 
     Returns:
-        for each run: `run` (its name), `folder`, `state` (waiting, running, silent, stopped, failed, finished),
-        `round`, `rounds`, `accuracy` (share), `reached` (accuracy or error as text), `seconds_per_round`,
+        for each run: `run` (its name), `folder`, `state` (waiting, running, silent, stopped, failed, killed,
+        finished), `round`, `rounds`, `accuracy` (share), `reached` (accuracy or error as text), `seconds_per_round`,
         `seconds_left`, `memory_mib` (the most that a rank held), `seconds_since_last_sign`, `saved_round` (of the
         newest checkpoint), `note`. Unknown values are None."""
     return [collect_status(name, folder) for name, folder in runs]
@@ -85,18 +85,22 @@ def collect_status(name: str, folder: Path) -> JsonObject:
     outcome = run_status.read_outcome(folder)
     rate = compute_seconds_per_round(outcome.lines)
     silence = compute_seconds_since_sign(folder)
-    state = find_state(folder, outcome.state, silence, rate)
+    state, saved = find_state(folder, outcome.state, silence, rate), find_saved_round(folder)
     left = max(0, rounds - outcome.round) * rate if rounds and rate is not None else None
-    note = damage or (outcome.said if state == "failed" else "")
+    note = damage or (outcome.said if state in ("stopped", "failed", "killed") else "")
     if state == "silent":
         note = (f"its process is alive, but no round has ended for {format_duration(silence or 0.)}; look at "
                 f"{folder / 'log.txt'}, and at the memory and the disk of its nodes")
+    elif state == "stopped" and not note:
+        note = f"it is not known how it ended, since {folder / 'log.txt'} does not say so"
+    elif state == "killed":
+        note += "; --resume auto " + ("begins anew" if saved is None else f"continues after round {saved}")
     return {"run": name, "folder": str(folder), "state": state, "round": outcome.round, "rounds": rounds,
             "accuracy": None if outcome.accuracy != outcome.accuracy else outcome.accuracy, "reached": outcome.reached,
             "seconds_per_round": rate,
             "seconds_left": left if state in ("running", "silent") else None,
             "memory_mib": outcome.lines[-1].get("memory_mib") if outcome.lines else None,
-            "seconds_since_last_sign": silence, "saved_round": find_saved_round(folder), "note": note}
+            "seconds_since_last_sign": silence, "saved_round": saved, "note": note}
 
 
 def find_state(folder: Path, state: str, silence: float | None, rate: float | None) -> str:

@@ -21,7 +21,7 @@ def summarise_runs(folder: str | Path) -> str:
     found = [run_status.read_outcome(path.with_suffix("")) for path in logs]
     rows = [[path.relative_to(folder).with_suffix(""), o.state, o.starts, o.settings, o]
             for path, o in zip(logs, found, strict=True)]
-    counts = {state: sum(o.state == state for o in found) for state in ("finished", "failed", "unfinished", "waiting")}
+    counts = {state: sum(o.state == state for o in found) for state in run_status.STATES}
     heads = ["run", "state", "starts", "settings", "result, or what it said last"]
     total = ", ".join(f"{number} {state}" for state, number in counts.items() if number)
     return f"{format_columns(heads, rows, right=('starts',))}\n{total}"

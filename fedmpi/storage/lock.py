@@ -13,6 +13,7 @@ import socket
 import stat
 import tempfile
 import threading
+import time
 import uuid
 from contextlib import suppress
 from pathlib import Path
@@ -59,12 +60,23 @@ class Lock:
 
 def is_run_alive(folder: Path) -> bool:
     """Say whether a run is under way in a folder, as far as can be told from here."""
-    path, me = folder / "lock", describe_this_process()
+    return describe_dead_holder(folder) == ""
+
+
+def describe_dead_holder(folder: Path) -> str | None:
+    """Say who left the lock of a folder behind, and why it counts as dead.
+
+    Returns:
+        "" if the holder may live; None if there is no lock, or none that can be read"""
+    path = folder / "lock"
     try:
-        return is_lock(path) and find_why_dead(read_holder(path), me, measure_silence(path)) is None
+        if not is_lock(path):
+            return None
+        holder = read_holder(path)
+        why = find_why_dead(holder, describe_this_process(), measure_silence(path))
     except OSError:
-        # There is no lock, or the folder cannot be written.
-        return False
+        return None
+    return f"{describe_holder(holder)}: {why}" if why else ""
 
 
 def is_lock(path: Path) -> bool:
@@ -131,9 +143,14 @@ def is_holder(values: object) -> bool:
 
 
 def measure_silence(path: Path) -> float:
-    """Return the seconds since a lock's last sign of life, by the clock of its file system."""
-    with tempfile.TemporaryFile(dir=path.parent) as probe:
-        return max(0.0, os.fstat(probe.fileno()).st_mtime - path.stat().st_mtime)
+    """Return the seconds since a lock's last sign of life, by the clock of its file system; by that of this machine if
+    the folder cannot be written."""
+    try:
+        with tempfile.TemporaryFile(dir=path.parent) as probe:
+            now = os.fstat(probe.fileno()).st_mtime
+    except OSError:
+        now = time.time()
+    return max(0.0, now - path.stat().st_mtime)
 
 
 def find_why_dead(holder: JsonObject, me: JsonObject, silence: float) -> str | None:

@@ -20,6 +20,7 @@ from fedmpi.errors import FINISHED, SAVED, BadInput
 from fedmpi.json_values import Json, JsonObject, flatten_settings
 from fedmpi.own_code.changes import describe_accepted
 from fedmpi.storage.older_versions import add_missing_settings
+from fedmpi.storage.run_end import End, read_end
 from fedmpi.storage.seal import Flaw, open_regular
 from fedmpi.task import CLASSIFICATION, TASKS, find_task
 
@@ -41,8 +42,13 @@ NUMBERS_OF_A_ROUND = (
 LISTS_OF_A_ROUND = ("cluster_sizes", "cluster_sizes_all")
 
 
+# What may have become of a run: its last start failed with an error, or was killed without a word; it has begun and
+# goes on, or has stopped; nothing is there yet.
+STATES = ("finished", "failed", "killed", "unfinished", "waiting")
+
+
 class Outcome(NamedTuple):
-    """state: waiting (nothing there yet), unfinished (begun), failed (its last start ended with an error), finished."""
+    """How far a run came. `state` is one of STATES."""
     state: str
     # the lines of metrics.jsonl, one per round so far
     lines: list[JsonObject]
@@ -52,7 +58,7 @@ class Outcome(NamedTuple):
     starts: int
     # the settings of the last start, as its job said them
     settings: str
-    # what was said of its failure, or what its job said last
+    # what was said of its end, or what its job said last
     said: str
 
     @property
@@ -97,17 +103,50 @@ def read_outcome(folder: Path, rounds: int = 0) -> Outcome:
         result, damage = None, str(error)
     if result and result["rounds"] < rounds and result.get("ended") != "stop":
         result = None
+    job = read_job_log(folder)
+    # A start that has printed nothing yet is not the one of which the folder tells.
+    end = End() if result or job.starts and not job.printed.strip() else read_end(folder)
+    blame, code = find_blame(job.printed), ENDED.match(job.last)
+    failed = bool(code and int(code[1]) not in (FINISHED, SAVED))
+    if result:
+        state = "finished"
+    elif damage or failed and blame.startswith("fedmpi: "):
+        state = "failed"
+    elif end.state in ("failed", "killed"):
+        state = end.state
+    else:
+        state = "failed" if failed else "unfinished" if job.starts or lines or holds_begun_run(folder) else "waiting"
+    end_of_job = "" if STARTED.fullmatch(job.last) else job.last
+    said = damage or blame or (state == "unfinished" and end_of_job) or end.said or job.last
+    if state in ("failed", "killed") and end_of_job.startswith("stopped "):
+        said += f"; its job {end_of_job}"
+    return Outcome(state, lines, result, job.starts, job.settings, said)
+
+
+def holds_begun_run(folder: Path) -> bool:
+    """Say whether a run has begun in a folder: it has left its settings or a checkpoint."""
+    return (folder / "config.yaml").exists() or any(folder.glob("checkpoints/round-*.h5"))
+
+
+class JobLog(NamedTuple):
+    """What FOLDER.txt holds."""
+    starts: int
+    # the settings of the last start
+    settings: str
+    # what was printed since the last start
+    printed: str
+    # what the job itself said last
+    last: str
+
+
+def read_job_log(folder: Path) -> JobLog:
+    """Return what a job has said of the run of a folder, and what the run has printed."""
     path = find_job_log(folder)
     text = path.read_text(errors="replace") if path.is_file() else ""
     said = list(SAID.finditer(text))
-    starts = [(match.start(), found) for match in said if (found := STARTED.fullmatch(match["what"]))]
-    last = said[-1]["what"] if said else ""
-    end = ENDED.match(last)
-    state = ("finished" if result else "failed" if damage or end and int(end[1]) not in (FINISHED, SAVED)
-             else "unfinished" if lines or starts or any(folder.glob("checkpoints/round-*.h5")) else "waiting")
-    settings = starts[-1][1]["settings"] if starts else ""
-    said_last = damage or find_blame(text[starts[-1][0] if starts else 0:], last)
-    return Outcome(state, lines, result, len(starts), settings, said_last)
+    starts = [(match.end(), found["settings"]) for match in said if (found := STARTED.fullmatch(match["what"]))]
+    since, settings = starts[-1] if starts else (0, "")
+    return JobLog(len(starts), settings, text[since:], said[-1]["what"] if said else "")
 
 
 def find_job_log(folder: Path) -> Path:
@@ -117,9 +156,9 @@ def find_job_log(folder: Path) -> Path:
     return path.parent / f"{path.name}.txt"
 
 
-def find_blame(text: str, last: str) -> str:
-    """Return what a run said of its failure since its last start, else what its job said last."""
-    return next((found[0] for pattern in BLAME if (found := pattern.findall(text))), last)
+def find_blame(text: str) -> str:
+    """Return what a run, or else its launcher, said of a failure in what a job has printed, "" if they said nothing."""
+    return next((found[0] for pattern in BLAME if (found := pattern.findall(text))), "")
 
 
 def read_result(folder: Path) -> JsonObject | None:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 # What is shown if there is no room for all.
-STATES_SHOWN_FIRST = ("under way", "failed", "finished", "unfinished", "waiting")
+STATES_SHOWN_FIRST = ("under way", "failed", "killed", "finished", "unfinished", "waiting")
 # Lines of a terminal that the rows leave free, for the header, the counts, and what was said last.
 AROUND = 7
 

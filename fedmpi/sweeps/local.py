@@ -43,10 +43,14 @@ class Sweep:
 
     def __init__(self, runs: list[PlannedRun], at_once: int, ranks: int):
         self.at_once, self.launcher, self.runs = at_once, find_launcher(ranks), runs
-        self.waiting = [run for run in runs if run.outcome().state != "finished"]
+        found = [(run, run.outcome()) for run in runs]
+        self.waiting = [run for run, outcome in found if outcome.state != "finished"]
         self.finished = len(runs) - len(self.waiting)
         self.elsewhere = [run for run in self.waiting if is_run_alive(run.folder)]
         self.waiting = [run for run in self.waiting if run not in self.elsewhere]
+        # those to be started again after a start that did not end well
+        self.crashed = [(run, outcome) for run, outcome in found
+                        if outcome.state in ("failed", "killed") and run not in self.elsewhere]
         self.gpus = list_visible_gpus()
         self.under_way: list[RunProcess] = []
         self.failed: list[tuple[PlannedRun, str]] = []
@@ -61,6 +65,9 @@ class Sweep:
                 self.board.say(f"{self.finished} of {len(self.runs)} runs are finished already")
             if self.elsewhere:
                 self.board.say(f"{len(self.elsewhere)} of {len(self.runs)} runs are under way elsewhere: left alone")
+            for run, outcome in self.crashed:
+                self.board.say(f"{run.name} {'was ' * (outcome.state == 'killed')}{outcome.state} before, and is "
+                               f"started again: {outcome.said}")
             while self.under_way or self.waiting and not self.stopping:
                 while self.waiting and len(self.under_way) < self.at_once and not self.stopping:
                     self.start(self.waiting.pop(0))

@@ -86,7 +86,7 @@ def test_runs_are_found_below_a_folder_in_natural_order(make, tmp_path, monkeypa
         make(name)
     (tmp_path / "job" / "loop").symlink_to(tmp_path)
     lines = show_status(status_of(str(tmp_path / "job"), str(tmp_path / "job" / "run-9"))).splitlines()
-    assert [line.split()[0].rpartition("/")[2] for line in lines[2:-1]] == ["run-9", "run-10"]
+    assert [line.split()[0].rpartition("/")[2] for line in lines[2:4]] == ["run-9", "run-10"]
     assert lines[0].split("  ")[0] == "run" and lines[-1] == "2 stopped"
     shown = " ".join(lines[2].split()[1:])
     assert re.fullmatch(r"stopped 5/9 50\.00 % 2\.0 s - 305 \d+\.\d s ago -", shown), shown
@@ -106,13 +106,36 @@ def test_runs_of_a_job(make, tmp_path, monkeypatch, capsys):
     assert [(one["state"], one["round"], one["rounds"]) for one in found] == [("stopped", 5, 9), ("waiting", 0, None)]
 
 
+SAVED = "2026-01-01 00:00:00  asked to stop: saved after round 5 of 9 in a; start again with --out a --resume auto\n"
+FAILED = "2026-01-01 00:00:00  fedmpi: client 3, round 6 (rank 0 of 1 on n1): no\n2026-01-01 00:00:00  Traceback\n"
+
+
+def test_how_a_run_ended_is_told_apart(make, tmp_path):
+    """A run that was asked to stop, one that failed, one that was killed, and one of which nothing is known."""
+    for name, log in (("asked", SAVED), ("failed", SAVED + FAILED), ("killed", SAVED), ("lost", "")):
+        (make(name) / "log.txt").write_text(log)
+    lock = Lock(tmp_path / "killed")
+    left = json.loads(lock.path.read_text())
+    lock.release()
+    # A pid that no process has.
+    (tmp_path / "killed" / "lock").write_text(json.dumps(left | {"pid": 2**22 + 1}))
+    (tmp_path / "killed" / "checkpoints" / "round-000004.h5").touch()
+    asked, failed, killed, lost = status_of(str(tmp_path))
+    assert (asked["state"], asked["note"]) == ("stopped", SAVED[21:-1])
+    assert (failed["state"], failed["note"]) == ("failed", "fedmpi: client 3, round 6 (rank 0 of 1 on n1): no")
+    assert killed["state"] == "killed" and f"pid {2**22 + 1} on {left['host']}: that process is gone" in killed["note"]
+    assert killed["note"].endswith("; --resume auto continues after round 4")
+    assert lost["state"] == "stopped" and lost["note"] == (
+        f"it is not known how it ended, since {tmp_path}/lost/log.txt does not say so")
+
+
 def test_damage_is_a_note_and_hides_no_other_run(make, tmp_path):
     (make("a") / "config.yaml").write_text("{")
     (make("b") / "result.json").write_text("{")
     make("c")
     a, b, c = status_of(str(tmp_path))
     assert "config.yaml cannot be read" in a["note"] and a["rounds"] is None
-    assert b["state"] == "failed" and "result.json is damaged" in b["note"] and c["note"] == ""
+    assert b["state"] == "failed" and "result.json is damaged" in b["note"] and "not known" in c["note"]
     assert "5/?" in show_status(status_of(str(tmp_path)))
 
 

@@ -112,6 +112,7 @@ def test_what_a_sweep_says_and_keeps(sweep, plan, tmp_path):
     # The same command again starts only the runs that have failed.
     code, said = sweep("", runs)
     assert code == 0 and said[0] == "2 of 3 runs are finished already" and said[-1] == "3 of 3 runs finished"
+    assert said[1] == "b / one / seed 0 failed before, and is started again: fedmpi: boom" and len(said) == 4
     assert log(runs[1])[3].startswith("job sweep: start 2 on ") and len(log(runs[0])) == 3
 
 

@@ -65,4 +65,4 @@ FAULTS: list[tuple[str, str, str]] = [
     ("fedmpi.storage.folder:RunFolder.append_metrics", "        self.behind = True\n", ""),
     ("fedmpi.storage.run_status:read_outcome", "not in (FINISHED, SAVED)", "not in (FINISHED,)"),
     ("fedmpi.storage.run_status:read_outcome", 'result["rounds"] < rounds', 'result["rounds"] <= rounds'),
-    ("fedmpi.storage.run_status:read_outcome", "starts[-1][1]", "starts[0][1]")]
+    ("fedmpi.storage.run_status:read_job_log", "starts[-1] if starts", "starts[0] if starts")]

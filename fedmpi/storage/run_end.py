@@ -1,0 +1,47 @@
+"""How the last start of a run ended, read from two traces that every version leaves, also on a full disk: its lock,
+which a process that is killed does not remove, and what log.txt said last."""
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+from typing import NamedTuple
+
+from fedmpi.storage.lock import describe_dead_holder
+from fedmpi.storage.seal import Flaw, open_regular
+
+# The end of a log that is read: a failure has a traceback below it.
+LOG_END_BYTES = 1 << 18
+# What a run says when it begins, ends in an orderly way, and fails; each line begins with the time.
+LAST_WORDS = re.compile(
+    r"^[\d-]{10} [\d:]{8}  (?:(?P<begun>fedmpi [\w.+]+: .*)"
+    r"|(?P<unfinished>.*: saved after round \d+ of \d+ in .*|the caller's on_round ended the run .*"
+    r"|digest [0-9a-f]{16}  results in .*|fedmpi: .*: the round is given up)"
+    r"|(?P<failed>fedmpi: .*))$", re.M)
+
+
+class End(NamedTuple):
+    """state: killed, failed, unfinished (an orderly end), or "" if it goes on or its folder does not tell."""
+    state: str = ""
+    said: str = ""
+
+
+def read_end(folder: Path) -> End:
+    """Return how the last start of a run ended, as far as can be told from here."""
+    dead = describe_dead_holder(folder)
+    if dead is not None:
+        return End("killed", f"{dead}; it was killed without a word (out of memory or time, perhaps), or its machine "
+                             "failed") if dead else End()
+    found = list(LAST_WORDS.finditer(read_log_end(folder / "log.txt")))
+    state = found[-1].lastgroup or "" if found else "begun"
+    return End() if state == "begun" else End(state, found[-1][state])
+
+
+def read_log_end(path: Path) -> str:
+    """Return the last LOG_END_BYTES of a log, "" if it cannot be read."""
+    try:
+        with open_regular(path) as file:
+            file.seek(-min(LOG_END_BYTES, os.fstat(file.fileno()).st_size), os.SEEK_END)
+            return file.read().decode(errors="replace")
+    except (OSError, Flaw):
+        return ""

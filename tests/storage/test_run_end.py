@@ -1,0 +1,116 @@
+"""How a run ended, told from its lock and its log, and put together with what its job said."""
+from __future__ import annotations
+
+import json
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from fedmpi.storage import lock, run_end
+from fedmpi.storage.lock import Lock, describe_dead_holder, is_run_alive
+from fedmpi.storage.run_end import End, read_end
+from fedmpi.storage.run_status import read_outcome
+
+BEGUN = "fedmpi 0.2.0: FedAvg weights=samples on digits"
+SAVED = "asked to stop: saved after round 3 of 9 in r; start again with --out r --resume auto"
+FAILED = "fedmpi: client 3, round 4 (rank 1 of 2 on n1): no"
+GIVEN_UP = "fedmpi: client 3, round 4 (rank 1 of 2 on n1): asked to stop more than 90 s ago: the round is given up"
+START, NOBODY = "job 7: start 1 on n1: c.yaml seed=1\n", 2**22 + 1
+
+
+def write_log(folder: Path, *lines: str) -> Path:
+    folder.mkdir(exist_ok=True)
+    (folder / "config.yaml").write_text("rounds: 9\n")
+    (folder / "log.txt").write_text("".join(f"2026-01-01 00:00:00  {line}\n" for line in lines))
+    return folder
+
+
+def leave_lock(folder: Path, **changed) -> str:
+    """Leave the lock of a process that is gone; return the host that it names."""
+    held = Lock(folder)
+    left = json.loads(held.path.read_text()) | {"pid": NOBODY} | changed
+    held.release()
+    (folder / "lock").write_text(json.dumps(left))
+    return left["host"]
+
+
+@pytest.mark.parametrize("lines, end", [
+    ((), End()), ((BEGUN, "round 1"), End()), ((BEGUN, SAVED), End("unfinished", SAVED)),
+    ((BEGUN, FAILED, "Traceback (most recent call last):", "fedmpi.errors.FedmpiError: no"), End("failed", FAILED)),
+    ((BEGUN, GIVEN_UP), End("unfinished", GIVEN_UP)), ((BEGUN, FAILED, BEGUN, "round 1"), End()),
+    ((BEGUN, FAILED, BEGUN, SAVED), End("unfinished", SAVED)), ((BEGUN, SAVED, BEGUN, FAILED), End("failed", FAILED)),
+    ((BEGUN, "the caller's on_round ended the run after round 2: x"),
+     End("unfinished", "the caller's on_round ended the run after round 2: x")),
+    ((BEGUN, "digest 0123456789abcdef  results in r"), End("unfinished", "digest 0123456789abcdef  results in r")),
+    (("fedmpi 0.1.0.dev3+g12: Ditto", FAILED), End("failed", FAILED)), (("says fedmpi: nothing",), End())])
+def test_the_last_words_of_the_last_start_count(tmp_path, lines, end):
+    assert read_end(write_log(tmp_path / "r", *lines)) == end
+
+
+def test_only_the_end_of_a_long_log_is_read(tmp_path, monkeypatch):
+    folder = write_log(tmp_path / "r", FAILED, "x" * 200)
+    assert read_end(folder) == End("failed", FAILED)
+    monkeypatch.setattr(run_end, "LOG_END_BYTES", 100)
+    assert read_end(folder) == End()
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, os.mkdir, lambda path: path.write_bytes(b"\xff\n" * 9), lambda path: None])
+def test_a_log_that_tells_nothing(tmp_path, make):
+    make(tmp_path / "log.txt")
+    assert read_end(tmp_path) == End()
+
+
+def test_a_lock_that_was_left_says_that_its_run_was_killed(tmp_path):
+    folder = write_log(tmp_path / "r", BEGUN, SAVED, BEGUN, "round 4")
+    host = leave_lock(folder)
+    end = read_end(folder)
+    assert end.state == "killed" and end.said.startswith(f"pid {NOBODY} on {host}: that process is gone; it was killed")
+    # While a process holds it, nothing has ended, whatever an earlier start said.
+    (folder / "lock").unlink()
+    write_log(folder, BEGUN, FAILED)
+    held = Lock(folder)
+    assert read_end(folder) == End() and describe_dead_holder(folder) == ""
+    held.release()
+    assert read_end(folder) == End("failed", FAILED) and describe_dead_holder(folder) is None
+
+
+@pytest.mark.parametrize("silent, alive", [(5, True), (70, False)])
+def test_a_folder_that_cannot_be_written_shows_whether_its_run_lives(tmp_path, monkeypatch, silent, alive):
+    """The folder of a colleague, say: the run is on another machine, and no file can be made to read the clock."""
+    leave_lock(tmp_path, processes="another machine")
+    os.utime(tmp_path / "lock", (time.time() - silent,) * 2)
+
+    def refuse(**where):
+        raise PermissionError
+    monkeypatch.setattr(lock.tempfile, "TemporaryFile", refuse)
+    assert is_run_alive(tmp_path) == alive
+    assert (describe_dead_holder(tmp_path) == "") == alive
+
+
+@pytest.mark.parametrize("printed, left, log, state, said", [
+    # What the job printed, and what the lock and the log say.
+    (START, False, FAILED, "unfinished", "start 1 on n1: c.yaml seed=1"),
+    (START + "round 1\n", False, FAILED, "failed", FAILED),
+    (START + "round 1\n", True, "round 1", "killed", f"pid {NOBODY}"),
+    (START + "round 1\njob 7: ended with code -9\n", True, "round 1", "killed", f"pid {NOBODY}"),
+    (START + "srun: error: n1: Killed\njob 7: ended with code 137\n", True, "round 1", "killed", "n1: Killed"),
+    (START + "srun: error: n1: Killed\njob 7: stopped with code 137 and starts again\n", True, "round 1", "killed",
+     "n1: Killed; its job stopped with code 137 and starts again"),
+    (START + "fedmpi: bad.yaml: no\njob 7: ended with code 2\n", True, "round 1", "failed", "fedmpi: bad.yaml: no"),
+    (START + "round 1\njob 7: stopped with code 75 and starts again\n", False, SAVED, "unfinished",
+     "stopped with code 75 and starts again"),
+    (START + "round 1\n", False, SAVED, "unfinished", SAVED)])
+def test_what_the_job_says_and_what_the_folder_tells(tmp_path, printed, left, log, state, said):
+    folder = write_log(tmp_path / "r", BEGUN, log)
+    (tmp_path / "r.txt").write_text(printed)
+    if left:
+        leave_lock(folder)
+    found = read_outcome(folder)
+    assert (found.state, found.said[:len(said)]) == (state, said)
+
+
+def test_a_run_that_has_left_its_settings_alone_is_not_waiting(tmp_path):
+    found = read_outcome(write_log(tmp_path / "r"))
+    assert (found.state, found.said) == ("unfinished", "")
