@@ -22,6 +22,7 @@ from fedmpi.comm.transport import Transport
 from fedmpi.commands.doctor_checks import BYTES, is_intact, measure_collectives, write_trial_file
 from fedmpi.config.schema import Config, Data
 from fedmpi.context import RankContext
+from fedmpi.data.file_states import are_filled
 from fedmpi.errors import BadInput, FedmpiError
 from fedmpi.json_values import JsonObject
 from fedmpi.paths import expand_user, shorten_path
@@ -251,17 +252,13 @@ def check_data(world: Transport) -> Iterator[Check]:
 
 
 def is_present(name: str, root: Path) -> bool:
-    """Say whether a data set lies below `root`, or needs no file there. Its files are not opened."""
-    from fedmpi.data.sources import list_data_files
-    if name == "digits" or os.path.exists(root / f"{name}.npz"):
-        return True
+    """Say whether a data set lies below `root` with all files that its `load` reads, or needs none there."""
+    from fedmpi.data import sources
     try:
-        archive = getattr(registry.find_class("datasets", name), "archive", None)
-        files = list_data_files(name, root)
+        source = sources.make_source(name, None)
+        if isinstance(source, sources.PublicDataset):
+            return source.is_here(root)
+        return are_filled(sources.list_data_files(name, root, source=source))
     # It wants data.file or is not there; or a plug-in cannot be loaded, and `fedmpi datasets` says why.
     except Exception:
         return False
-    # Downloaded archives are not listed, since torchvision unpacks them.
-    return all(map(os.path.exists, files)) if files else bool(
-        archive and os.path.exists(root / archive.partition("/")[0]))
-

@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import re
 import socket
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -45,3 +46,28 @@ def silence_download() -> Iterator[None]:
             yield
     finally:
         socket.setdefaulttimeout(before)
+
+
+def finds_torchvision_files(root: Path, loader: str, archive: str) -> bool:
+    """Say whether torchvision reads a data set below `root` without a download: it reads both parts, or finds the
+    archives that it unpacks, whole.
+
+    Args:
+        loader: the name of torchvision's class
+        archive: where the archives are below `root`; the name of the first folder or file shows what is there"""
+    # The import costs seconds.
+    if not any(root.glob(f"{re.split('/|-python', archive)[0]}*")):
+        return False
+    from torchvision import datasets
+    from torchvision.datasets.utils import check_integrity
+    cls = getattr(datasets, loader)
+    try:
+        with silence_download():
+            return all(len(cls(root, train=part)) for part in (True, False))
+    # A missing or damaged file makes torchvision raise anything.
+    except Exception:
+        files = getattr(cls, "resources", None) or [(archive, getattr(cls, "tgz_md5", None))]
+        archives = {(root / archive).parent / name: md5 for name, md5 in files}
+        # Those of MNIST are not unpacked again over damaged files.
+        return (not all(path.with_suffix("").exists() for path in archives)
+                and all(check_integrity(path, md5) for path, md5 in archives.items()))

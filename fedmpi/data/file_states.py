@@ -23,3 +23,8 @@ def describe_file_state(path: Path) -> str:
     except OSError:
         return ""
     return f"{path.resolve()} {found.st_size} {found.st_mtime_ns}"
+
+
+def are_filled(paths: list[Path]) -> bool:
+    """Say whether there are some paths, and each is that of a folder or of a file that is not empty."""
+    return bool(paths) and all(path.is_dir() or path.is_file() and path.stat().st_size > 0 for path in paths)

@@ -7,8 +7,10 @@ import lzma
 import tokenize
 import zipfile
 import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -51,16 +53,32 @@ def read_npz(path: Path) -> Dataset:
     """Read the arrays of an .npz file, either with our names or with those of MedMNIST.
 
     Nothing is unpickled. Raises BadInput if the file is missing, damaged or lacks arrays."""
+    with open_npz(path) as (archive, names):
+        refuse_bomb(sum(archive.zip.getinfo(f"{k}.npy").file_size for k in names), path)
+        arrays = {k: archive[k] for k in names}
+        if "train_images" in arrays:
+            return join_medmnist(arrays)
+    return Dataset(**{"x_test": np.empty(0), "y_test": np.empty(0), **arrays})
+
+
+def holds_arrays(path: Path) -> bool:
+    """Say whether `read_npz` would find its arrays in a file, which are not read."""
+    try:
+        with open_npz(path):
+            return True
+    except BadInput:
+        return False
+
+
+@contextmanager
+def open_npz(path: Path) -> Iterator[tuple[Any, list[str]]]:
+    """Open an .npz file; yield it and the names of the arrays to read. Raises BadInput, also for errors of reading."""
     try:
         with open_regular(path) as file:
             if not zipfile.is_zipfile(file):
                 raise BadInput(f"{path}: not an .npz file, or cut short; write it with numpy.savez")
         with np.load(path, allow_pickle=False) as archive:
-            names = require_arrays(archive.files, path)
-            refuse_bomb(sum(archive.zip.getinfo(f"{k}.npy").file_size for k in names), path)
-            arrays = {k: archive[k] for k in names}
-        if "train_images" in arrays:
-            return join_medmnist(arrays)
+            yield archive, require_arrays(archive.files, path)
     except (FileNotFoundError, PermissionError, IsADirectoryError, NotADirectoryError) as error:
         raise BadInput(f"{path}: cannot read the data set: {error.strerror}; set data.file (or data.root) to "
                        "where it lies") from None
@@ -73,7 +91,6 @@ def read_npz(path: Path) -> Dataset:
         why = " ".join(str(error).split())
         raise BadInput(f"{path}: damaged, or not plain arrays of numbers ({why}); write it again with "
                        "numpy.savez") from None
-    return Dataset(**{"x_test": np.empty(0), "y_test": np.empty(0), **arrays})
 
 
 def refuse_bomb(size: int, path: Path) -> None:

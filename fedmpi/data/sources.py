@@ -16,11 +16,11 @@ import numpy as np
 from fedmpi import registry
 from fedmpi.data import folders, text
 from fedmpi.data.arrow_tables import HuggingFace, Parquet
-from fedmpi.data.downloads import prepare_download
-from fedmpi.data.file_states import describe_file_states
+from fedmpi.data.downloads import finds_torchvision_files, prepare_download
+from fedmpi.data.file_states import are_filled, describe_file_states
 from fedmpi.data.image_folder import ImageFolder
 from fedmpi.data.leaf import Femnist, Leaf, Shakespeare
-from fedmpi.data.samples import Dataset, as_dataset, check_samples, read_npz
+from fedmpi.data.samples import Dataset, as_dataset, check_samples, holds_arrays, read_npz
 from fedmpi.data.tables import Csv
 from fedmpi.errors import BadInput
 from fedmpi.own_code.failures import blame_own_code, describe_definition
@@ -68,6 +68,15 @@ class PublicDataset:
         """List the files that `fetch` reads, so that a change of their sizes or times is noticed."""
         return []
 
+    def is_here(self, root: Path) -> bool:
+        """Say whether `load` finds all its files and downloads nothing."""
+        npz = root / f"{self.name}.npz"
+        return holds_arrays(npz) if npz.exists() else self.needs_no_download(root)
+
+    def needs_no_download(self, root: Path) -> bool:
+        """Say whether `fetch` finds all its files."""
+        return are_filled(self.files(root))
+
     def make_missing_error(self, root: Path, instead: str, why: str = "") -> BadInput:
         """Return the error that says which file to put where.
 
@@ -83,6 +92,9 @@ class PublicDataset:
 class Digits(PublicDataset):
     """1,797 handwritten digits, 8 x 8, as 64 features in [0, 1]; inside scikit-learn, no download."""
     title = name = "digits"
+
+    def needs_no_download(self, root: Path) -> bool:
+        return True
 
     def fetch(self, root: Path) -> Dataset:
         """Read the digits from the installed scikit-learn; the test part is empty."""
@@ -106,6 +118,9 @@ class Torchvision(PublicDataset):
     loader: ClassVar[str]
     # the downloaded file, below ROOT
     archive: ClassVar[str]
+
+    def needs_no_download(self, root: Path) -> bool:
+        return finds_torchvision_files(root, self.loader, self.archive)
 
     def fetch(self, root: Path) -> Dataset:
         """Read both parts with torchvision, which downloads what is missing. Raises BadInput if that fails."""

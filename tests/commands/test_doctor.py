@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import errno
+import hashlib
 import os
 import sys
 
@@ -188,19 +189,76 @@ def test_spans(numbers, text):
     assert doctor.format_spans(numbers) == text
 
 
-@pytest.mark.parametrize("name, file, found", [
-    ("digits", None, True), ("mnist", None, False), ("mnist", "mnist.npz", True), ("mnist", "MNIST/raw/x", True),
-    ("cifar10", "cifar-10-python.tar.gz", True), ("arrays", None, False), ("tiny_imagenet", None, False),
+def fill(root, *paths: str, text: str = "x") -> None:
+    """Write files below a folder."""
+    for path in paths:
+        (root / path).parent.mkdir(parents=True, exist_ok=True)
+        (root / path).write_text(text)
+
+
+@pytest.mark.parametrize("name, files, found", [
+    ("digits", "", True), ("mnist", "", False), ("arrays", "", False), ("tiny_imagenet", "", False),
     ("tiny_imagenet", "tiny-imagenet-200/train/a tiny-imagenet-200/val/images/b", False),
     ("tiny_imagenet", "tiny-imagenet-200/train/a tiny-imagenet-200/val/images/b tiny-imagenet-200/val/"
      "val_annotations.txt", True), ("ag_news", "ag_news_csv/train.csv", False),
-    ("ag_news", "ag_news_csv/test.csv ag_news_csv/train.csv", True), ("femnist", None, False),
-    ("femnist", "femnist/all_data/all_data_0.json", True), ("shakespeare", "shakespeare/train/a.json", True)])
-def test_data_sets_that_need_no_network(tmp_path, name, file, found):
-    for path in (file or "").split():
-        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / path).touch()
+    ("ag_news", "ag_news_csv/test.csv ag_news_csv/train.csv", True), ("femnist", "", False),
+    ("femnist", "femnist/all_data/all_data_0.json", True), ("shakespeare", "shakespeare/train/a.json", True),
+    # what a download that has failed leaves
+    ("mnist", "MNIST/raw/train-images-idx3-ubyte.gz", False), ("mnist", "mnist.npz", False),
+    ("cifar10", "cifar-10-python.tar.gz", False), ("cifar100", "cifar-100-python/train", False),
+    ("pathmnist", "pathmnist.npz", False)])
+def test_data_sets_that_need_no_network(tmp_path, name, files, found):
+    fill(tmp_path, *files.split())
     assert doctor.is_present(name, tmp_path) == found
+    # An empty file holds no data.
+    fill(tmp_path, *files.split(), text="")
+    assert doctor.is_present(name, tmp_path) == (found and not files)
+
+
+def test_an_npz_with_all_arrays_is_a_data_set(tmp_path):
+    arrays = {"x_train": np.zeros((3, 4)), "y_train": np.arange(3)}
+    np.savez(tmp_path / "mnist.npz", **arrays)
+    np.savez(tmp_path / "cifar10.npz", x_train=arrays["x_train"])
+    assert doctor.is_present("mnist", tmp_path) and not doctor.is_present("cifar10", tmp_path)
+    (tmp_path / "mnist.npz").write_bytes((tmp_path / "mnist.npz").read_bytes()[:-40])
+    assert not doctor.is_present("mnist", tmp_path)
+
+
+@pytest.fixture
+def mnist(tmp_path):
+    """Four small files in the place of torchvision's; return their folder."""
+    for part in ("train", "t10k"):
+        for what, shape in (("images-idx3", (2, 4, 4)), ("labels-idx1", (2,))):
+            head = bytes([0, 0, 8, len(shape)]) + b"".join(n.to_bytes(4, "big") for n in shape)
+            (tmp_path / "MNIST" / "raw").mkdir(parents=True, exist_ok=True)
+            (tmp_path / "MNIST" / "raw" / f"{part}-{what}-ubyte").write_bytes(head + bytes(int(np.prod(shape))))
+    return tmp_path / "MNIST" / "raw"
+
+
+def test_unpacked_files_of_a_download_are_read(tmp_path, mnist):
+    assert doctor.is_present("mnist", tmp_path) and not doctor.is_present("fashion_mnist", tmp_path)
+    path = mnist / "t10k-images-idx3-ubyte"
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-1])
+    assert not doctor.is_present("mnist", tmp_path)
+    path.write_bytes(whole)
+    (mnist / "train-labels-idx1-ubyte").unlink()
+    assert not doctor.is_present("mnist", tmp_path)
+
+
+def test_whole_archives_need_no_download(tmp_path, mnist, monkeypatch):
+    from torchvision.datasets import MNIST
+    archives = [mnist / f"{path.name}.gz" for path in mnist.iterdir()]
+    fill(mnist, *(path.name for path in archives))
+    monkeypatch.setattr(MNIST, "resources", [(path.name, hashlib.md5(b"x").hexdigest()) for path in archives])
+    archives[0].with_suffix("").unlink()
+    assert doctor.is_present("mnist", tmp_path)
+    archives[1].write_text("cut off")
+    assert not doctor.is_present("mnist", tmp_path)
+    # Archives are not unpacked again over files that are there, damaged or not.
+    archives[1].write_text("x")
+    archives[0].with_suffix("").write_text("damaged")
+    assert not doctor.is_present("mnist", tmp_path)
 
 
 def test_a_trial_file_is_known_by_its_contents(tmp_path):
