@@ -222,7 +222,7 @@ def report(paths: Annotated[list[str], typer.Argument(help="a job file, folders 
     """Write tables and figures of what runs have so far, and a page with both."""
     with print_errors():
         from fedmpi.report import command
-        print(printable(f"report {command.report_paths(paths, scale, out, to, for_print)}"))
+        print(printable(command.report_paths(paths, scale, out, to, for_print)))
 
 
 @app.command()

@@ -6,10 +6,12 @@ from pathlib import Path
 
 from fedmpi.report import gpu_day, gpu_tables, results, write
 from fedmpi.shipped import is_job_file
+from fedmpi.storage.run_status import STATES
 
 
-def report_paths(paths: list[str], scale: str | None, out: str | None, to: str | None, for_print: bool) -> Path:
-    """Write the report of a job file, of folders of runs or of gpu_day.json; return its page. Raises BadInput.
+def report_paths(paths: list[str], scale: str | None, out: str | None, to: str | None, for_print: bool) -> str:
+    """Write the report of a job file, of folders of runs or of gpu_day.json. Return what to tell the user: where its
+    page is, and which runs are not finished. Raises BadInput.
 
     Args:
         scale: a smaller variant of the job.
@@ -18,12 +20,31 @@ def report_paths(paths: list[str], scale: str | None, out: str | None, to: str |
         for_print: figures for papers, too."""
     folders = [*map(Path, dict.fromkeys(paths))]
     if any(gpu_day.is_book(path) for path in map(Path, paths)):
-        return gpu_tables.write_day(folders, Path(to or "report"))
-    if not is_job_file(paths):
-        return write.write_report(results.collect_folder_results(folders), Path(to or "report"), for_print)
-    from fedmpi.sweeps.job import plan_job
-    job, runs = plan_job(paths[0], scale, out)
-    command = shlex.join(["fedmpi", "sweep", paths[0], *(["--scale", scale] if scale else []),
-                          *(["--out", out] if out else [])])
-    folder = Path(to) if to else runs[0].folder.parents[2] / "report"
-    return write.write_report(results.collect_job_results(job, runs, command), folder, for_print)
+        return f"report {gpu_tables.write_day(folders, Path(to or 'report'))}"
+    if is_job_file(paths):
+        from fedmpi.sweeps.job import plan_job
+        job, runs = plan_job(paths[0], scale, out)
+        words = [paths[0], *(["--scale", scale] if scale else []), *(["--out", out] if out else [])]
+        shown = results.collect_job_results(job, runs, shlex.join(["fedmpi", "sweep", *words]))
+        remedy, folder = f"`{shown.command}` makes them", Path(to) if to else runs[0].folder.parents[2] / "report"
+    else:
+        words, shown = [*map(str, folders)], results.collect_folder_results(folders)
+        remedy, folder = "continue them with --resume auto", Path(to or "report")
+    page = write.write_report(shown, folder, for_print)
+    return "\n".join(filter(None, [f"report {page}", describe_unfinished(shown.runs, remedy, words)]))
+
+
+def describe_unfinished(runs: list[results.ReportRun], remedy: str, words: list[str]) -> str:
+    """Say how many runs have no result yet and what to do about it, "" if all have one.
+
+    Args:
+        remedy: how they are finished.
+        words: what `fedmpi status` is to be given."""
+    states = [run.outcome.state for run in runs]
+    left = ", ".join(f"{states.count(state)} {state}" for state in STATES[1:] if state in states)
+    if not left:
+        return ""
+    done = states.count("finished")
+    so_far = (f"{done} of {len(runs)} runs finished ({left}), and the tables show only these" if done else
+              f"no run is finished yet ({left}), so the tables have no numbers")
+    return f"{so_far}; {remedy}, and `{shlex.join(['fedmpi', 'status', *words])}` says how far each is"

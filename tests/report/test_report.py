@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import csv
 import json
+from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
@@ -13,6 +14,7 @@ from fedmpi.report import latex, tables
 from fedmpi.report.results import collect_folder_results
 from fedmpi.report.tables import Cell
 from fedmpi.storage import run_status
+from tests.report import made
 
 pytestmark = pytest.mark.slow("runs, and reports with all figures")
 
@@ -122,6 +124,27 @@ def test_runs_without_a_job_are_sorted_by_what_differs(results):
     assert "data.partition.name=few_shot" in found.columns[1] and "seed" not in found.columns[1]
     ours, theirs = (list(tables.make_tables(r)[0].cells.values())[:7] for r in (found, results))
     assert [cell.values for cell in ours] == [cell.values for cell in theirs]
+
+
+RESULT = {"rounds": 4, "accuracy_mean": .5, "accuracy_best_on_test": .5, "digest": "d" * 64}
+
+
+def test_a_report_says_what_is_not_finished_and_what_to_do(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name, result in (("a", RESULT), ("b c", None), ("d", None)):
+        made.run(Path(name), {"seed": len(name), "method": {"name": "local" if name == "d" else "fedavg"}},
+                 result=result)
+    Path("d.txt").write_text("job 7: start 1 on n1: c.yaml\nfedmpi: no\njob 7: ended with code 1\n")
+
+    def report(*paths):
+        done = CliRunner().invoke(app, ["report", *paths])
+        assert done.exit_code == 0
+        return done.stdout.splitlines()
+    assert report("a") == ["report report/index.html"]
+    assert report("a", "b c", "d", "d") == [
+        "report report/index.html", "1 of 3 runs finished (1 failed, 1 unfinished), and the tables show only these; "
+        "continue them with --resume auto, and `fedmpi status a 'b c' d` says how far each is"]
+    assert report("d")[1].startswith("no run is finished yet (1 failed), so the tables have no numbers; continue")
 
 
 def test_what_is_no_run_is_refused(tmp_path):
