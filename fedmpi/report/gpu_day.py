@@ -7,6 +7,7 @@ from pathlib import Path
 
 from fedmpi.errors import BadInput
 from fedmpi.json_values import JsonObject
+from fedmpi.storage.seal import Flaw, open_regular
 
 SCHEMA = 1
 BOOK_NAME = "gpu_day.json"
@@ -44,11 +45,12 @@ def load_book(path: Path) -> JsonObject:
     """Read a book, or that in a folder. Raises BadInput if there is none."""
     path = path / BOOK_NAME if path.is_dir() else path
     try:
-        book = json.loads(path.read_text())
-    except OSError as error:
-        raise BadInput(f"{path}: cannot be read: {error.strerror}; give a {BOOK_NAME}, or a folder that has it"
-                       ) from None
-    except ValueError as error:
+        with open_regular(path) as file:
+            book = json.loads(file.read())
+    except (OSError, Flaw) as error:
+        why = error.strerror if isinstance(error, OSError) else error
+        raise BadInput(f"{path}: cannot be read: {why}; give a {BOOK_NAME}, or a folder that has it") from None
+    except (ValueError, RecursionError) as error:
         raise BadInput(f"{path}: is not JSON: {error}; give a {BOOK_NAME}") from None
     if problems := check_book(book):
         raise BadInput(f"{path}: is no {BOOK_NAME} of this version: {problems[0]}"
@@ -63,11 +65,20 @@ def check_book(book: object) -> list[str]:
     wanted = [*BOOK_HEAD, *BOOK_ROWS, *FACTS]
     found = [f"{name} is missing" for name in wanted if name not in book]
     found += [f"{name} is not known" for name in book if name not in wanted]
+    found += [f"{name} is not a list of rows" for name in BOOK_ROWS if not is_list_of_rows(book.get(name, []))]
+    found += [f"{name} is not a mapping" for name in FACTS if not isinstance(book.get(name, {}), dict)]
+    if found:
+        return found
     for section, keys in BOOK_ROWS.items():
-        for i, row in enumerate(book.get(section, [])):
+        for i, row in enumerate(book[section]):
             found += [f"{section}[{i}] has no {key}" for key in ("step", *keys) if key not in row]
-    return found + [f"{section}.{part} is missing" for section, parts in FACTS.items() if section in book
+    return found + [f"{section}.{part} is missing" for section, parts in FACTS.items()
                     for part in parts if part not in book[section]]
+
+
+def is_list_of_rows(value: object) -> bool:
+    """Say whether a value of JSON is a list of mappings."""
+    return isinstance(value, list) and all(isinstance(row, dict) for row in value)
 
 
 def strike_step(book: JsonObject, step: str) -> None:

@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import copy
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -109,19 +110,40 @@ def test_later_parts_take_the_place_of_the_same_steps(book):
 @pytest.mark.parametrize("change, said", [
     ({"schema": 2}, "schema is 2, not 1"), ({"extra": []}, "extra is not known"),
     ({"runs": [{"step": "runs"}]}, r"runs\[0\] has no ranks, and 7 more like this"),
-    ({"bits": {"digests": {}}}, "bits.kernels is missing")])
+    ({"bits": {"digests": {}}}, "bits.kernels is missing"), ({"runs": 5}, "runs is not a list of rows"),
+    ({"steps": [[]]}, "steps is not a list of rows"), ({"machine": None}, "machine is not a mapping")])
 def test_what_is_no_book_is_refused(book, change, said, tmp_path):
     (tmp_path / gpu_day.BOOK_NAME).write_text(json.dumps(book | change))
     with pytest.raises(BadInput, match=f"gpu_day.json: is no gpu_day.json of this version: {said}"):
         gpu_day.load_book(tmp_path)
 
 
-@pytest.mark.parametrize("text, said", [("[]", "schema is None"), ("{", "is not JSON"), (None, "cannot be read")])
+@pytest.mark.parametrize("text, said", [("[]", "schema is None"), ("{", "is not JSON"), ("[" * 100_000, "is not JSON"),
+                                        ("\ud800", "is not JSON"), (None, "cannot be read")])
 def test_what_cannot_be_read_is_refused(text, said, tmp_path):
     if text is not None:
-        (tmp_path / gpu_day.BOOK_NAME).write_text(text)
+        (tmp_path / gpu_day.BOOK_NAME).write_text(text, errors="surrogatepass")
     with pytest.raises(BadInput, match=said):
         gpu_day.load_book(tmp_path / gpu_day.BOOK_NAME)
+
+
+@pytest.mark.parametrize("change", [
+    lambda book: book["steps"][0].update(seconds="long"), lambda book: book["speed"][0].update(step=[1]),
+    lambda book: book["candidates"][0].update(error=None), lambda book: book["ceilings"].update(copy="fast"),
+    lambda book: book["machine"].update(packages=5), lambda book: book["bits"].update(digests={"one": "d"}),
+    lambda book: book["capture"].update(recorded={"a": {}}), lambda book: book["round"].update(ms=None)], ids=range(8))
+def test_a_value_of_another_kind_is_one_message(book, change, tmp_path):
+    change(book)
+    (tmp_path / gpu_day.BOOK_NAME).write_text(json.dumps(book))
+    done = CliRunner().invoke(app, ["report", str(RECORDED), str(tmp_path), "--to", str(tmp_path / "to")])
+    assert done.exit_code == 2 and not (tmp_path / "to").exists()
+    assert done.output.startswith(f"fedmpi: {tmp_path}: a value in it is not of the kind that a day with a GPU writes")
+
+
+def test_a_pipe_in_the_place_of_a_day_is_not_waited_for(tmp_path):
+    os.mkfifo(tmp_path / "gpu_day.json")
+    with pytest.raises(BadInput, match="gpu_day.json: cannot be read: it is not a regular file; give a gpu_day.json"):
+        gpu_day.load_book(tmp_path / "gpu_day.json")
 
 
 def test_report_takes_a_file_or_its_folder(tmp_path):
