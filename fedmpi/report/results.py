@@ -14,6 +14,7 @@ from fedmpi.config.evaluation import NEW_CLIENTS_ENDING
 from fedmpi.errors import BadInput
 from fedmpi.json_values import JsonObject, flatten_settings
 from fedmpi.storage import run_status
+from fedmpi.storage.checkpoint import is_among
 from fedmpi.storage.history import read_history
 from fedmpi.storage.run_status import AT_BEST_VALIDATION, BEST_ON
 from fedmpi.storage.seal import DamagedFile
@@ -165,7 +166,7 @@ def list_further(runs: list[ReportRun], settings: list[JsonObject]) -> list[str]
 
 def is_aside(name: str) -> bool:
     """Say whether a setting does not tell runs apart."""
-    return any(name == other or name.startswith(f"{other}.") for other in ASIDE)
+    return is_among(name, ASIDE)
 
 
 def list_settings(values: JsonObject, names: list[str], without: str = "") -> str:

@@ -29,7 +29,7 @@ import numpy as np
 from fedmpi import __version__
 from fedmpi.config.old_names import rename_settings
 from fedmpi.errors import BadInput, StorageError
-from fedmpi.json_values import JsonObject, flatten_settings
+from fedmpi.json_values import Json, JsonObject, flatten_settings
 from fedmpi.storage.atomic import atomic, report_failed_writes
 from fedmpi.storage.older_versions import add_missing_settings, refuse_changed_method
 from fedmpi.storage.run_status import read_metrics, read_settings
@@ -214,7 +214,7 @@ def is_sound_checkpoint(path: Path) -> bool:
 def refuse_other_run(snapshot: Snapshot, config: JsonObject, federation: str) -> None:
     """Raise BadInput when a checkpoint cannot continue as this run: other settings or another federation."""
     refuse_changed_method(f"the checkpoint of round {snapshot.round}", snapshot.version, snapshot.config)
-    problems = list_other_settings(snapshot.config, config, "in the checkpoint")
+    problems = describe_other_settings(snapshot.config, config, "in the checkpoint")
     if snapshot.federation != federation:
         problems.append(f"the federation is {snapshot.federation} in the checkpoint and {federation} now: "
                         "its clients hold other samples")
@@ -230,26 +230,32 @@ def refuse_other_rounds(folder: Path, config: JsonObject) -> None:
         there = read_settings(folder) if read_metrics(folder) else None
     except BadInput:
         return
-    if there and (problems := list_other_settings(there, config, "there")):
+    if there and (problems := describe_other_settings(there, config, "there")):
         raise BadInput(f"{folder} holds rounds of another run, which has saved no checkpoint:\n  "
                        + "\n  ".join(problems) + "\nset these back, or start a new run with another --out")
 
 
-def list_other_settings(there: JsonObject, config: JsonObject, where: str) -> list[str]:
-    """Return a line for each setting with which a run cannot continue another one that has it otherwise.
+def describe_other_settings(there: JsonObject, config: JsonObject, where: str) -> list[str]:
+    """Return a line for each of `find_other_settings`; `where` says where the settings `there` are."""
+    return [f"{key} is {then} {where} and {now} now" for key, (then, now) in find_other_settings(there, config).items()]
+
+
+def find_other_settings(there: JsonObject, config: JsonObject, fixed: tuple[str, ...] = ()) -> dict[str, list[Json]]:
+    """Return each setting with which a run cannot continue another one that has it otherwise, with both values.
 
     Args:
         there: the settings of the other run.
-        where: where they are, for the lines."""
+        fixed: settings and sections that may not differ, beside those that change results."""
     then, now = (flatten_settings(add_missing_settings(json.loads(checkpoint_json(c))), keep_empty=True)
                  for c in (there, config))
     # a cosine ends with the last round, so that the rates of all rounds depend on their number
-    fixed = ["rounds"] if now.get("train.schedule") == "cosine" else []
+    if now.get("train.schedule") == "cosine":
+        fixed += ("rounds",)
     # bandwidth, and perhaps cycles, decide who is in time
-    fixed += [key for key in {**then, **now} if key.partition(".")[0] == "edge"] if depends_on_time(now) else []
-    return [f"{key} is {then.get(key, '(not set)')} {where} and {now.get(key, '(not set)')} now"
-            for key in {**then, **now}
-            if (key in fixed or not is_free(key)) and then.get(key, ABSENT) != now.get(key, ABSENT)]
+    if depends_on_time(now):
+        fixed += ("edge",)
+    return {key: [then.get(key, "(not set)"), now.get(key, "(not set)")] for key in {**then, **now}
+            if (is_among(key, fixed) or not is_free(key)) and then.get(key, ABSENT) != now.get(key, ABSENT)}
 
 
 def warn_of_last_bits(snapshot: Snapshot, config: JsonObject) -> list[str]:
@@ -278,4 +284,9 @@ def depends_on_time(config: dict[str, object]) -> bool:
 
 def is_free(key: str) -> bool:
     """Say whether a setting, given by its dotted path, may change between a checkpoint and its continuation."""
-    return any(key == name or key.startswith(name + ".") for name in FREE)
+    return is_among(key, FREE)
+
+
+def is_among(key: str, names: Iterable[str]) -> bool:
+    """Say whether a setting, given by its dotted path, is one of `names`, or lies in a section that is."""
+    return any(key == name or key.startswith(name + ".") for name in names)

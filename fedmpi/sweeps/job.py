@@ -260,9 +260,7 @@ def refuse_other(run: PlannedRun) -> None:
             there = schema.to_plain(schema.resolve(run_status.read_settings(run.folder)))
     except (BadInput, ValueError, TypeError, KeyError, AttributeError):
         there = {}
-    differ = [key for key in run_status.find_differences([schema.to_plain(run.settings), there])
-              if not checkpoint.is_free(key) or key.startswith(SHOWN)]
-    if differ:
+    if differ := checkpoint.find_other_settings(there, schema.to_plain(run.settings), SHOWN):
         raise BadInput(f"{run.folder} holds a run with other settings ({', '.join(differ)}) than {run.name} of this "
                        "job; remove it, or give the sweep another --out")
 

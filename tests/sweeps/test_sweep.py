@@ -113,6 +113,18 @@ def test_settings_that_change_no_result_may_be_others(tmp_path, cache):
         job.refuse_other(run)
 
 
+def test_more_rounds_of_a_cosine_are_another_run(tmp_path, cache):
+    """The rates of all rounds depend on their number, so `fedmpi run` would refuse to continue it."""
+    path = jobs.write(tmp_path, cache, rows={"Local": "local"}, columns={"one": {"train.schedule": "cosine"}},
+                      published={}, seeds=[0])
+    run = job.expand(job.load_job(path), path, tmp_path / "out", None)[0]
+    there = schema.to_plain(run.settings)
+    run.folder.mkdir(parents=True)
+    (run.folder / "config.yaml").write_text(json.dumps(there | {"rounds": there["rounds"] + 1}))
+    with pytest.raises(BadInput, match=r"other settings \(rounds\)"):
+        job.refuse_other(run)
+
+
 def test_runs_at_once_share_the_gpus(monkeypatch):
     assert [local.choose_gpu_setting(list("0123"), slot, 2) for slot in (0, 1)] == [{GPUS: "0,2"}, {GPUS: "1,3"}]
     assert [local.choose_gpu_setting(["a", "b"], slot, 3)[GPUS] for slot in range(3)] == ["a", "b", "a"]
@@ -135,7 +147,7 @@ def test_a_setting_newer_than_a_run_had_its_default(tmp_path, cache):
     folder.mkdir(parents=True)
     del settings["method"]["anchor"]
     (folder / "config.yaml").write_text(json.dumps(settings))
-    assert second().outcome().state == "waiting"
+    assert second().outcome().state == "unfinished"
     settings["method"]["lam"] = 7.
     (folder / "config.yaml").write_text(json.dumps(settings))
     with pytest.raises(BadInput, match=r"other settings \(method.lam\)"):
