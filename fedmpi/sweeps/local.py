@@ -70,7 +70,9 @@ class Sweep:
                                f"started again: {outcome.said}")
             while self.under_way or self.waiting and not self.stopping:
                 while self.waiting and len(self.under_way) < self.at_once and not self.stopping:
-                    self.start(self.waiting.pop(0))
+                    run = self.waiting.pop(0)
+                    if not self.is_done_elsewhere(run):
+                        self.start(run)
                 self.show()
                 time.sleep(POLL_S)
                 for started in [s for s in self.under_way if s.process.poll() is not None]:
@@ -95,6 +97,17 @@ class Sweep:
         if started.process.poll() is None:
             started.process.send_signal(signal.SIGTERM)
 
+    def is_done_elsewhere(self, run: PlannedRun) -> bool:
+        """Say whether another process, such as another sweep of this job, has finished a run meanwhile or is at it."""
+        found = run.outcome()
+        if found.state == "finished":
+            self.finished += 1
+            self.board.say(f"{run.name} was finished elsewhere: {found}")
+            return True
+        if alive := is_run_alive(run.folder):
+            self.board.say(f"{run.name} is under way elsewhere: left alone")
+        return alive
+
     def start(self, run: PlannedRun) -> None:
         """Start a run."""
         starts = run.outcome().starts
@@ -116,8 +129,13 @@ class Sweep:
         """Say what became of a run."""
         run, code = started.run, started.process.returncode
         stopped = code == errors.SAVED or self.stopping and code in (-signal.SIGTERM, 128 + signal.SIGTERM)
-        write_job_line(run, f"{'stopped' if stopped else 'ended'} with code {code}")
-        if code == errors.FINISHED:
+        # It was refused because another process had begun it a moment before.
+        elsewhere = code == errors.BAD_INPUT and is_run_alive(run.folder)
+        write_job_line(run, f"{'stopped' if stopped or elsewhere else 'ended'} with code {code}"
+                            + ", since another process runs it" * elsewhere)
+        if elsewhere:
+            self.board.say(f"{run.name} is under way elsewhere: left alone")
+        elif code == errors.FINISHED:
             self.finished += 1
             result = run.outcome().result
             # A run that ends with this code has written its result.

@@ -138,6 +138,32 @@ def test_what_another_process_has_under_way_is_neither_started_nor_lost(sweep, p
     assert sweep("", runs)[0] == 0
 
 
+def test_what_another_sweep_has_begun_or_finished_meanwhile_is_left_alone(sweep, plan, tmp_path):
+    """While a is under way, another sweep of the same job finishes b and begins c."""
+    (tmp_path / "other").mkdir()
+    lock = Lock(tmp_path / "other")
+    code, said = sweep(f'''a) finish; out=$here/out/b/one/seed-0; mkdir -p "$out"; finish
+    mkdir -p "$here/out/c/one/seed-0"; cp {lock.path} "$here/out/c/one/seed-0" ;;''', plan("abcd"))
+    lock.release()
+    assert [line.partition(":")[0] for line in said] == [
+        "finished a / one / seed 0", "b / one / seed 0 was finished elsewhere",
+        "c / one / seed 0 is under way elsewhere", "finished d / one / seed 0", "3 of 4 runs finished, 1 left"]
+    assert said[1].endswith(": accuracy 50.00 % after 2 rounds, digest abc")
+    called = (tmp_path / "called").read_text().splitlines()
+    assert code == 75 and [line.split("--out ")[1].split("/")[-3] for line in called] == ["a", "d"]
+
+
+def test_a_run_that_another_process_holds_by_now_has_not_failed(sweep, plan, tmp_path):
+    """Another sweep has started it at the same time, and taken its lock first."""
+    (tmp_path / "other").mkdir()
+    lock = Lock(tmp_path / "other")
+    code, said = sweep(f"b) cp {lock.path} $out; echo 'fedmpi: run folder is in use'; exit 2 ;;", plan())
+    lock.release()
+    assert code == 75 and said[1] == "b / one / seed 0 is under way elsewhere: left alone"
+    assert said[-1] == "2 of 3 runs finished, 1 left: the same command continues"
+    assert log(plan()[1])[-1] == "job sweep: stopped with code 2, since another process runs it"
+
+
 def test_runs_at_once_have_gpus_of_their_own(sweep, plan, tmp_path, monkeypatch):
     """Two runs go at a time: the first two wait for each other, and so do the next two."""
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,5,6")
