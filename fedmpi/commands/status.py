@@ -1,6 +1,8 @@
 """How far runs are, while they go on: `fedmpi status`. It reads run folders and imports nothing that they name."""
 from __future__ import annotations
 
+import errno
+import os
 import re
 import time
 from collections.abc import Iterator
@@ -48,10 +50,11 @@ def read_status(runs: list[tuple[str, Path]]) -> list[JsonObject]:
 
     Returns:
         for each run: `run` (its name), `folder`, `state` (waiting, running, silent, stopped, failed, killed,
-        finished), `round`, `rounds`, `accuracy` (share), `reached` (accuracy or error as text), `seconds_per_round`,
-        `seconds_left`, `memory_mib` (the most that a rank held), `seconds_since_last_sign`, `saved_round` (of the
-        newest checkpoint), `note`. Unknown values are None."""
-    return [collect_status(name, folder) for name, folder in runs]
+        finished, unreadable), `round`, `rounds`, `accuracy` (share), `reached` (accuracy or error as text),
+        `seconds_per_round`, `seconds_left`, `memory_mib` (the most that a rank held),
+        `seconds_since_last_sign`, `saved_round` (of the newest checkpoint), `note`. Unknown values are None."""
+    return [collect_status(name, folder) if is_readable(folder) else make_unreadable(name, folder)
+            for name, folder in runs]
 
 
 def find_runs(paths: list[str]) -> list[tuple[str, Path]]:
@@ -70,13 +73,26 @@ def find_runs(paths: list[str]) -> list[tuple[str, Path]]:
 
 
 def walk_runs(path: Path, levels: int) -> Iterator[Path]:
-    """Yield the run folders at or below a path, so many levels deep."""
-    if (path / "config.yaml").is_file():
+    """Yield the run folders at or below a path, so many levels deep, and folders that cannot be looked into."""
+    if not is_readable(path) or (path / "config.yaml").is_file():
         yield path
     elif levels and path.is_dir():
         for entry in path.iterdir():
             if entry.is_dir() and not entry.is_symlink():
                 yield from walk_runs(entry, levels - 1)
+
+
+def is_readable(folder: Path) -> bool:
+    """Say whether a folder can be looked into, or is none."""
+    return not folder.is_dir() or os.access(folder, os.R_OK | os.X_OK)
+
+
+def make_unreadable(name: str, folder: Path) -> JsonObject:
+    """Return what is known of a run whose folder cannot be looked into."""
+    unknown = dict.fromkeys(("rounds", "accuracy", "seconds_per_round", "seconds_left", "memory_mib",
+                             "seconds_since_last_sign", "saved_round"))
+    return {"run": name, "folder": str(folder), "state": "unreadable", "round": 0, "reached": "-", **unknown,
+            "note": f"{folder} cannot be looked into: {os.strerror(errno.EACCES)}"}
 
 
 def collect_status(name: str, folder: Path) -> JsonObject:

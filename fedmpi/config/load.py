@@ -102,7 +102,8 @@ def parse_yaml(text: str) -> Json:
         raise
     # PyYAML raises the last four for texts such as `!!bool maybe`.
     except (yaml.YAMLError, RecursionError, LookupError, TypeError, AttributeError, OverflowError) as error:
-        raise ValueError(str(error)) from None
+        tab = "; indent with blanks, not with tabs" if "'\\t' that cannot start" in str(error) else ""
+        raise ValueError(f"{error}{tab}") from None
 
 
 def refuse_endless(values: object) -> None:

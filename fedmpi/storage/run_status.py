@@ -140,9 +140,12 @@ class JobLog(NamedTuple):
 
 
 def read_job_log(folder: Path) -> JobLog:
-    """Return what a job has said of the run of a folder, and what the run has printed."""
+    """Return what a job has said of the run of a folder, and what the run has printed; or why this cannot be read."""
     path = find_job_log(folder)
-    text = path.read_text(errors="replace") if path.is_file() else ""
+    try:
+        text = path.read_text(errors="replace") if path.is_file() else ""
+    except OSError as error:
+        return JobLog(0, "", "", f"{path} cannot be read: {error.strerror}")
     said = list(SAID.finditer(text))
     starts = [(match.end(), found["settings"]) for match in said if (found := STARTED.fullmatch(match["what"]))]
     since, settings = starts[-1] if starts else (0, "")

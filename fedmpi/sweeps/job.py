@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, NamedTuple
@@ -144,9 +145,12 @@ def load_job(path: str | Path) -> SweepJob:
 def check_job(job: SweepJob) -> None:
     """Refuse a job whose runs would overwrite each other, or whose published numbers belong to no cell."""
     for kind in ("rows", "columns"):
-        names = [make_slug(name) for name in getattr(job, kind)]
-        if not names or len(set(names)) < len(names):
-            raise BadInput(f"{kind} must have different names, at least one, not {', '.join(getattr(job, kind))}")
+        names: dict[str, str] = {}
+        for name in getattr(job, kind):
+            if (first := names.setdefault(make_slug(name), name)) != name:
+                raise BadInput(f"{kind}: {first!r} and {name!r} would share the folder {make_slug(name)}; rename one")
+        if not names:
+            raise BadInput(f"{kind} is empty: give one at least")
     check_seeds(job.seeds, "seeds")
     for name, scale in job.scales.items():
         seeds, kept = scale.get("seeds", job.seeds), scale.get("columns", job.columns)
@@ -166,8 +170,7 @@ def check_job(job: SweepJob) -> None:
             raise BadInput(f"cells.{row}.{bad[0]} = {shorten_value(cells[bad[0]])}: give a mapping of settings")
     for row, settings in job.rows.items():
         if not isinstance(settings, str | dict | None):
-            raise BadInput(f"rows.{row} = {shorten_value(settings)}: give the name of a method, or a mapping of "
-                           f"settings")
+            raise BadInput(f"rows.{row} = {shorten_value(settings)}: give a method's name, or a mapping of settings")
         other = find_equal_row(job, row)
         if not isinstance(other, str | None):
             raise BadInput(f"rows.{row}.equal_steps = {shorten_value(other)}: give the name of a row")
@@ -250,19 +253,23 @@ def refuse_unchosen(job: SweepJob, settings: Config, where: str) -> None:
 
 
 def refuse_other(run: PlannedRun) -> None:
-    """Raise BadInput if the folder of a run holds a run with other settings."""
+    """Raise BadInput if the folder of a run holds a run with other settings, or with settings that cannot be read."""
     if not (run.folder / "config.yaml").exists():
         return
     try:
-        # Resolved again, for a setting that is newer than the run had its default. Code that only the folder names is
-        # not imported: it belongs to another run.
-        with registry.refuse_own_code(but=run.named_code()):
-            there = schema.to_plain(schema.resolve(run_status.read_settings(run.folder)))
-    except (BadInput, ValueError, TypeError, KeyError, AttributeError):
-        there = {}
-    if differ := checkpoint.find_other_settings(there, schema.to_plain(run.settings), SHOWN):
-        raise BadInput(f"{run.folder} holds a run with other settings ({', '.join(differ)}) than {run.name} of this "
-                       "job; remove it, or give the sweep another --out")
+        there = run_status.read_settings(run.folder)
+    except BadInput as error:
+        raise BadInput(f"{run.folder}: it is not known whether {run.name} of this job is in this folder "
+                       f"({str(error).partition(';')[0]}); look at it, or give the sweep another --out") from None
+    # Resolved again, for a setting that is newer than the run had its default; or as they are, if they name code that
+    # this run does not.
+    with (suppress(BadInput, ValueError, TypeError, KeyError, AttributeError),
+          registry.refuse_own_code(but=run.named_code())):
+        there = schema.to_plain(schema.resolve(there))
+    if differ := [*checkpoint.find_other_settings(there, schema.to_plain(run.settings), SHOWN)]:
+        raise BadInput(f"{run.folder} holds a run with other settings ({', '.join(differ[:8])}"
+                       f"{', ...' * (len(differ) > 8)}) than {run.name} of this job; remove it, or give the sweep "
+                       "another --out")
 
 
 def expand_method_name(row: str | JsonObject | None) -> JsonObject:

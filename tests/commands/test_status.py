@@ -139,6 +139,17 @@ def test_damage_is_a_note_and_hides_no_other_run(make, tmp_path):
     assert "5/?" in show_status(status_of(str(tmp_path)))
 
 
+def test_a_folder_that_cannot_be_looked_into_hides_no_other_run(make, tmp_path, monkeypatch):
+    """Root may look into any folder, so the answer of the system is made up."""
+    make("job/a")
+    make("job/b")
+    monkeypatch.setattr("fedmpi.commands.status.os.access", lambda path, mode: path != tmp_path / "job" / "b")
+    a, b = status_of(str(tmp_path))
+    assert a["state"] == "stopped" and set(a) == set(b) and b["state"] == "unreadable" and b["reached"] == "-"
+    assert b["note"] == f"{tmp_path}/job/b cannot be looked into: Permission denied"
+    assert show_status([a, b]).endswith("1 stopped, 1 unreadable")
+
+
 def test_where_there_is_no_run(tmp_path):
     with pytest.raises(BadInput, match="no run in this folder or below it; give run folders"):
         status_of(str(tmp_path))

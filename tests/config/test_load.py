@@ -26,6 +26,7 @@ def test_not_a_number_is_one():
 
 @pytest.mark.parametrize("text, message", [
     ("{a: 1, b: 2, a: 3}", "a given twice"), ("{a: {1: x, 1: y}}", "1 given twice"), ("a: [", "while parsing"),
+    ("a:\n\tb: 1", "indent with blanks, not with tabs"),
     ("!!python/object/apply:os.getcwd []", "could not determine a constructor"), ("!!bool maybe", "maybe"),
     ("!!int x", "invalid literal"), ("{[1]: 2}", "unhashable")])
 def test_what_it_may_not_be_is_a_value_error(text, message):

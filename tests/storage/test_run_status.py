@@ -106,6 +106,17 @@ def test_a_waiting_run_and_one_with_nothing_but_a_checkpoint(tmp_path):
     assert run_status.read_outcome(folder).state == "unfinished"
 
 
+def test_what_a_job_printed_and_nobody_may_read(tmp_path, monkeypatch):
+    (tmp_path / "r.txt").write_text(START + "job 7: ended with code 1\n")
+
+    def refuse(path, **options):
+        raise PermissionError(13, "Permission denied", str(path))
+    monkeypatch.setattr(Path, "read_text", refuse)
+    found = run_status.read_outcome(tmp_path / "r")
+    assert (found.state, found.starts) == ("waiting", 0)
+    assert found.said == f"{tmp_path}/r.txt cannot be read: Permission denied"
+
+
 def test_the_settings_are_those_of_the_last_start(tmp_path):
     (tmp_path / "r").mkdir()
     (tmp_path / "r.txt").write_text(START + "job 7: start 2 on n2: c.yaml\njob 7: start 13 on n1: c.yaml a=1 b=[2, 3]\n"

@@ -177,8 +177,8 @@ def test_a_table_for_each_measure(write):
 
 
 @pytest.mark.parametrize("changed, words", [
-    ({"rows": {}}, "rows must have different names"),
-    ({"rows": {"A b": "local", "a-B": "fedavg"}}, "rows must have different names"),
+    ({"rows": {}}, "rows is empty: give one at least"),
+    ({"rows": {"A b": "local", "a-B": "fedavg"}}, "rows: 'A b' and 'a-B' would share the folder a-b"),
     ({"seeds": []}, "seeds = []"), ({"seeds": [1, 1]}, "seeds = [1, 1]"), ({"seeds": ["x"]}, "seeds"),
     ({"published": {"FedProx": {"beta 1": 3}}}, "'FedProx' is not among the rows"),
     ({"published": {"FedAvg": {"beta 2": 3}}}, "'beta 2' is not among the columns"),
@@ -195,7 +195,7 @@ def test_a_table_for_each_measure(write):
     ({"scales": {"s": {"columns": {}}}}, "scales.s.columns = {}"),
     ({"scales": {"s": {"columns": ["beta 1"]}}}, "scales.s"), ({"scales": {"s": {"seeds": []}}}, "scales.s.seeds = []"),
     ({"scales": {"s": {"columns": {"beta 1": None}}}}, "scales.s.columns = {'beta 1': None}"),
-    ({"rows": {"FedAvg": [1, 2]}}, "rows.FedAvg = [1, 2]: give the name of a method, or a mapping of settings"),
+    ({"rows": {"FedAvg": [1, 2]}}, "rows.FedAvg = [1, 2]: give a method's name, or a mapping of settings"),
     ({"rows": {"FedAvg": 3}}, "rows.FedAvg = 3"), ({"also": {"f1_mean": {"FedAvg": 3}}}, "also"),
     ({"rows": {"FedAvg": {"equal_steps": [1]}}}, "rows.FedAvg.equal_steps = [1]: give the name of a row"),
     ({"colums": {}}, "colums"), ({"title": 3}, "title"),

@@ -97,6 +97,32 @@ def test_runs_of_another_job_are_not_taken_for_this_one_s(tmp_path, cache):
     assert done.exit_code == 2 and "other settings (train.lr)" in done.stderr and "--out" in done.stderr
 
 
+@pytest.mark.parametrize("text, said", [
+    ("", "it is not known whether Local / one / seed 0 of this job is in this folder ({path} is damaged: it holds no "
+     "settings); look at it, or give"),
+    ("{", "({folder} is not the folder of a run: config.yaml cannot be read (ValueError)); look at it, or give"),
+    ("hello: world", "{folder} holds a run with other settings (hello, seed, ")])
+def test_settings_that_cannot_be_read_are_not_said_to_be_others(tmp_path, cache, text, said):
+    path = jobs.write(tmp_path, cache, rows={"Local": "local"}, columns=ONE, published={}, seeds=[0])
+    run = job.expand(job.load_job(path), path, tmp_path / "out", None)[0]
+    run.folder.mkdir(parents=True)
+    (run.folder / "config.yaml").write_text(text)
+    with pytest.raises(BadInput) as error:
+        job.refuse_other(run)
+    assert said.format(folder=run.folder, path=run.folder / "config.yaml") in str(error.value)
+    assert len(str(error.value)) < 600
+
+
+def test_settings_of_which_code_is_not_imported_are_compared_as_they_are(tmp_path, cache):
+    path = jobs.write(tmp_path, cache, rows={"Local": "local"}, columns=ONE, published={}, seeds=[0])
+    run = job.expand(job.load_job(path), path, tmp_path / "out", None)[0]
+    run.folder.mkdir(parents=True)
+    there = schema.to_plain(run.settings) | {"method": {"name": "theirs:Method"}}
+    (run.folder / "config.yaml").write_text(json.dumps(there))
+    with pytest.raises(BadInput, match=r"other settings \(method.name\)"):
+        job.refuse_other(run)
+
+
 def test_settings_that_change_no_result_may_be_others(tmp_path, cache):
     changed = {"rows": {"Local": "local"}, "columns": ONE, "published": {}, "seeds": [0]}
     path = jobs.write(tmp_path, cache, **changed)
