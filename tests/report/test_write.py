@@ -102,7 +102,7 @@ def test_how_each_run_is_repeated_and_what_it_gave(folder):
     assert kept[0] == {"row": "Alpha", "column": "one", "seed": 3, "state": "finished", "rounds": 4, "seconds": 2.,
                        "command": "fedmpi run A3", "accuracy_best_on_test": .5, "accuracy_mean": .5, "digest": "d" * 64,
                        "steps_so_far": {"main": 1200, "mix": 50.5}}
-    assert kept[5] == {"row": "Beta & co", "column": "one", "seed": 4, "state": "waiting", "rounds": 0,
+    assert kept[5] == {"row": "Beta & co", "column": "one", "seed": 4, "state": "unfinished", "rounds": 0,
                        "command": "fedmpi run B4"}
 
 
