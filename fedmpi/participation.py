@@ -19,7 +19,7 @@ SPREAD_LIMIT = AtMost(10, "one device would be e^10 times as slow as another")
 class Stragglers:
     """How fast the clients' devices are, and how long the server waits for them, in simulated seconds."""
     title = "stragglers"
-    step_seconds: Annotated[float | None, Gt(0), "seconds of a gradient step on the median device; none: what `edge` "
+    step_seconds: Annotated[float | None, Gt(0), "seconds of a gradient step on the median device; null: what `edge` "
                             "says of the cycles of a sample"] = None
     spread: Annotated[float, Ge(0), SPREAD_LIMIT, "standard deviation of the logarithm of the devices' seconds, drawn "
                       "once for each client; 0: all are alike"] = 0.
@@ -27,7 +27,7 @@ class Stragglers:
     file: Annotated[str | None, "CSV or JSON file with the columns client and step_seconds, a row for each client; it "
                     "replaces step_seconds and spread"] = None
     deadline: Annotated[float | None, Gt(0), "seconds after which the server goes on with the updates that it has; "
-                        "none: it waits for all"] = None
+                        "null: it waits for all"] = None
     late: Annotated[Literal["drop", "partial"], "a participant that would come too late: it is left out, or makes as "
                     "many steps as it manages (FedProx)"] = "drop"
 
@@ -55,7 +55,7 @@ class Availability:
                     "without a row never takes part"]
     unit: Annotated[Literal["rounds", "seconds"], "what begin and end count: rounds from 1, both included; or "
                     "simulated seconds from 0, of which the end is not part"] = "rounds"
-    repeat: Annotated[float | None, Gt(0), "after so many rounds or seconds the times begin again; none: never"] = None
+    repeat: Annotated[float | None, Gt(0), "after so many rounds or seconds the times begin again; null: never"] = None
 
     def __post_init__(self) -> None:
         if self.unit == "rounds" and self.repeat is not None and self.repeat % 1:

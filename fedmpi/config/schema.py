@@ -101,7 +101,7 @@ class Server:
     aggregation: Annotated[Literal["mean", "median", "trimmed_mean"], "how updates are averaged, coordinate by "
                       "coordinate; median and trimmed_mean count all clients alike"] = "mean"
     trim: Annotated[float, Ge(0), Lt(.5), "share of clients that trimmed_mean drops at either end, rounded up"] = .1
-    clip_norm: Annotated[float | None, Gt(0), "longer updates are shortened to this norm; none: no limit"] = None
+    clip_norm: Annotated[float | None, Gt(0), "longer updates are shortened to this norm; null: no limit"] = None
 
 
 @dataclass(frozen=True)

@@ -31,7 +31,7 @@ class Train:
     weight_decay: Annotated[float, Ge(0), "pull of the trained weights to 0: a part of the gradient (sgd, adam), or "
                             "beside the step (adamw)"] = 0.0
     clip_norm: Annotated[float | None, Gt(0), "longer gradients of a batch are shortened to this norm, before pulls "
-                         "and weight decay are added; none: no limit"] = None
+                         "and weight decay are added; null: no limit"] = None
     label_smoothing: Annotated[float, Ge(0), Lt(1), "share of each label that is spread evenly over all classes while "
                                "a network is trained"] = 0.0
     augment: Annotated[tuple[Literal["crop", "flip"], ...], "random changes of training images, drawn anew for every "
@@ -47,7 +47,7 @@ class Train:
                              "share of clients that take part in a round, or a range to draw it from"] = 1.0
     sampling: Annotated[Literal["uniform", "size", "loss"], "how participants are drawn: all clients alike, by their "
                         "training samples, or those of the highest loss among candidates (power-of-choice)"] = "uniform"
-    candidates: Annotated[int | None, Ge(1), "clients whose losses sampling loss compares; none: twice as many as take "
+    candidates: Annotated[int | None, Ge(1), "clients whose losses sampling loss compares; null: twice as many as take "
                           "part"] = None
 
     def __post_init__(self) -> None:

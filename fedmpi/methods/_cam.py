@@ -39,7 +39,7 @@ class CAM(Method):
                        "client trains alone"] = 30
     warm_steps: Annotated[int | None, Ge(1), WARM_STEPS_LIMIT,
                           "steps for each of these rounds if every client warms up "
-                          "alone; none: train.steps, or 10"] = None
+                          "alone; null: train.steps, or 10"] = None
     warm: Annotated[Literal["global", "local"], "what warms up: g, or every client's own model in a round before "
                     "the first one"] = "global"
 

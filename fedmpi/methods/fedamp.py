@@ -45,10 +45,10 @@ class Note(NamedTuple):
 @dataclass(frozen=True)
 class FedAMP(Method):
     pull: Annotated[float, Ge(0), "lam / alpha, strength of the pull to u_i; must be below 1 / learning rate"] = 1.0
-    alpha: Annotated[float | None, Gt(0), "server step: weights of other models grow with it; none: "
+    alpha: Annotated[float | None, Gt(0), "server step: weights of other models grow with it; null: "
                      "sigma / (clients - 1)"] = None
-    sigma: Annotated[float | None, Gt(0), "squared distance at which attention fades; none: the round's "
-                     "median (with form heuristic the scale of cosines; none: 1)"] = None
+    sigma: Annotated[float | None, Gt(0), "squared distance at which attention fades; null: the round's "
+                     "median (with form heuristic the scale of cosines; null: 1)"] = None
     form: Annotated[Literal["distance", "heuristic"], "attention by distances, or by cosines (HeurFedAMP)"] = "distance"
     own: Annotated[float, Ge(0), Le(1), "with form heuristic: xi_ii, the weight of a client's own model"] = .2
 

@@ -79,7 +79,7 @@ class LCFed(Method):
     mu: Annotated[float, Ge(0), "pull to the cluster's model"] = .1
     lam: Annotated[float, Ge(0), "pull of the extractor to the global one"] = .01
     D: Annotated[int, Ge(1), "number of components, and so of numbers in a low-rank image"] = 50
-    sample: Annotated[int | None, Ge(1), "number of clients whose models give the components; none: D + 1"] = None
+    sample: Annotated[int | None, Ge(1), "number of clients whose models give the components; null: D + 1"] = None
 
     title = "LCFed"
     paper = "Zhang et al., ICASSP 2025"

@@ -40,8 +40,8 @@ class Up(NamedTuple):
 
 @dataclass(frozen=True)
 class PerFedAvg(Method):
-    alpha: Annotated[float | None, Ge(0), "rate of the step that adapts to a client; none: the learning rate"] = None
-    beta: Annotated[float | None, Gt(0), "rate of the steps of w; none: the learning rate"] = None
+    alpha: Annotated[float | None, Ge(0), "rate of the step that adapts to a client; null: the learning rate"] = None
+    beta: Annotated[float | None, Gt(0), "rate of the steps of w; null: the learning rate"] = None
     order: Annotated[Literal[1, 2], "1 is first order, 2 is Hessian-free"] = 1
     delta: Annotated[float, Gt(0), "length, in gradients, of the differences that replace the Hessian"] = 1e-3
 

@@ -19,7 +19,7 @@ from fedmpi.settings import Ge
 if TYPE_CHECKING:
     from torch import nn
 
-Start = Annotated[str | None, "file with the initial weights: a safetensors file, or a checkpoint of fedmpi; none: "
+Start = Annotated[str | None, "file with the initial weights: a safetensors file, or a checkpoint of fedmpi; null: "
                   "random ones by the seed"]
 Head = Annotated[tuple[str, ...], "the blocks that form the head, the last ones; none: the last Linear layer"]
 RunningStats = Annotated[Literal["local", "average"], "BatchNorm's: stay at each client, or averaged with parameters"]
