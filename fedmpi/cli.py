@@ -4,8 +4,6 @@ from __future__ import annotations
 import json
 import shlex
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
@@ -14,28 +12,15 @@ import typer
 from fedmpi import __version__
 from fedmpi.commands import submit_options as on
 from fedmpi.commands.arguments import AsJson, ConfigFile, ForPrint, JobFile, Name, Overrides, RunFolders, RunsIn, Scale
-from fedmpi.errors import BAD_INPUT, FedmpiError, StorageError
-from fedmpi.own_code.failures import blame_own_code
-from fedmpi.paths import is_wrong_path, refuse_wrong_paths
+from fedmpi.commands.printing import print_errors
+from fedmpi.errors import BAD_INPUT
 from fedmpi.shipped import init_study, is_job_file
-from fedmpi.text import format_error, printable
+from fedmpi.text import printable
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False,
                   context_settings={"help_option_names": ["-h", "--help"]},
                   help="Personalised and clustered federated learning as an MPI application.\n\n"
                        "Train: [bold]mpiexec -n 3 fedmpi run quickstart[/bold]", rich_markup_mode="rich")
-
-
-@contextmanager
-def print_errors() -> Iterator[None]:
-    """Print an error that is for the user (FedmpiError, of own code, of a path) as one message; exit with its code."""
-    try:
-        with blame_own_code(), refuse_wrong_paths():
-            yield
-    except FedmpiError as error:
-        print(f"fedmpi: {format_error(error)}", file=sys.stderr)
-        wrong_path = isinstance(error, StorageError) and is_wrong_path(error.__cause__)
-        raise typer.Exit(BAD_INPUT if wrong_path else error.code) from None
 
 
 def version(wanted: bool) -> None:
@@ -119,6 +104,17 @@ def datasets(name: Name = None, as_json: AsJson = False) -> None:
 def partitions(name: Name = None, as_json: AsJson = False) -> None:
     """List the ways to divide a data set among clients, or explain one."""
     catalogue("partitions", name, as_json)
+
+
+@app.command()
+def settings(word: Annotated[str | None, typer.Argument(
+                 help="a section, or a word to look for in names and meanings", metavar="SECTION|WORD")] = None,
+             as_json: AsJson = False) -> None:
+    """List all settings of a configuration, or those of a section, or those that a word finds."""
+    from fedmpi.commands import settings_list
+    with print_errors():
+        found = settings_list.find_settings(word)
+    print(json.dumps(found) if as_json else printable(settings_list.format_sections(found)))
 
 
 def catalogue(kind: str, name: str | None, as_json: bool) -> None:

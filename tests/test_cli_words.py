@@ -17,8 +17,9 @@ from fedmpi import __version__, errors
 from fedmpi.cli import app
 from tests.sweeps import jobs
 
-COMMANDS = ["run", "init", "plan", "data", "methods", "models", "datasets", "partitions", "submit", "status", "summary",
-            "sweep", "report", "compare", "export", "tensorboard", "wandb", "mlflow", "doctor", "verify"]
+COMMANDS = ["run", "init", "plan", "data", "methods", "models", "datasets", "partitions", "settings", "submit",
+            "status", "summary", "sweep", "report", "compare", "export", "tensorboard", "wandb", "mlflow", "doctor",
+            "verify"]
 SUBMIT = dict.fromkeys(["nodes", "ranks", "gpus", "gpu_request", "cpus", "time", "signal", "name", "out", "command",
                         "launcher", "mpi", "setup", "restarts", "chain", "accept_changed_code"])
 ARRAY = {"profile": None, "options": [], "ranks": 1, "time": None, "gpus": None, "cpus": None, "mpi": None,

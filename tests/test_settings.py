@@ -2,12 +2,22 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import pytest
 
 from fedmpi.errors import BadInput
-from fedmpi.settings import Ge, Gt, Le, describe_settings, list_setting_names, make_settings
+from fedmpi.settings import (
+    AtMost,
+    Ge,
+    Gt,
+    Le,
+    describe_range,
+    describe_settings,
+    list_setting_names,
+    make_settings,
+    name_type,
+)
 
 
 @dataclass(frozen=True)
@@ -93,6 +103,21 @@ def test_paths_without_a_section_and_missing_settings():
 def test_describe_lists_what_there_is():
     assert list_setting_names(Spring) == ["lam", "M", "anchor", "rounds", "on", "range"]
     rows = {row["name"]: row for row in describe_settings(Spring)}
-    assert rows["lam"] == {"name": "lam", "type": "float", "default": .1, "help": "strength of the pull"}
+    assert rows["lam"] == {"name": "lam", "type": "float", "allowed": ">= 0", "default": .1, "required": False,
+                           "help": "strength of the pull"}
     assert rows["anchor"]["type"] == "global|local" and rows["M"]["help"] == ""
-    assert describe_settings(Needy)[0]["default"] is None
+    assert rows["M"]["allowed"] == "> 0, <= 9" and rows["on"]["allowed"] == ""
+    assert describe_settings(Needy)[0]["default"] is None and describe_settings(Needy)[0]["required"]
+
+
+@pytest.mark.parametrize("annotation, expected", [
+    (int, "int"), (Annotated[int, Ge(1)], "int"), (Annotated[int, Ge(1)] | None, "int or null"),
+    (float | tuple[float, float], "float or [float, float]"), (tuple[Literal["a", "b"], ...], "list of a|b"),
+    (dict[str, Any], "mapping"), (Any, "name, or {name: ..., setting: ...}"), (str | None, "str or null")])
+def test_types_are_written_as_users_read_them(annotation, expected):
+    assert name_type(annotation) == expected
+
+
+def test_the_lower_limit_of_a_range_is_named_first():
+    assert describe_range((Le(5), "help", Ge(1))) == ">= 1, <= 5" and describe_range((AtMost(5, "why"), Gt(1))) == (
+        "> 1, <= 5")

@@ -101,9 +101,21 @@ def explain(kind: str, name: str) -> str:
                             ("a round",
                              f"a participant receives {found['down']} and sends {found['up']}, {TRAFFIC_UNITS}")]))
     if found["settings"]:
-        parts.append(format_columns(["setting", "default", "type", "meaning"], [
-            [s["name"], format_scalar(s["default"]), s["type"], s["help"]] for s in found["settings"]]))
+        parts.append(format_setting_rows(found["settings"]))
     return "\n\n".join([*filter(None, parts), show_usage(kind, found)])
+
+
+def format_setting_rows(rows: list[JsonObject]) -> str:
+    """Return the table of what `describe_settings` found."""
+    return format_columns(["setting", "default", "values", "meaning"], [
+        [row["name"], "required" if row["required"] else format_scalar(row["default"]), format_values(row), row["help"]]
+        for row in rows])
+
+
+def format_values(row: JsonObject) -> str:
+    """Return the type of a setting with its range, such as `float > 0 or null`."""
+    base, null, _ = row["type"].partition(" or null")
+    return f"{base} {row['allowed']}".rstrip() + null
 
 
 def show_usage(kind: str, found: JsonObject) -> str:

@@ -122,7 +122,7 @@ def test_the_settings_table_agrees_with_describe():
     text = catalogue.explain("partitions", "dirichlet")
     for setting in describe_settings(registry.find_class("partitions", "dirichlet")):
         row = next(line for line in text.splitlines() if line.startswith(setting["name"] + " "))
-        assert catalogue.format_scalar(setting["default"]) in row and setting["type"] in row
+        assert catalogue.format_scalar(setting["default"]) in row and catalogue.format_values(setting) in row
 
 
 @pytest.mark.parametrize("kind, name", [(kind, name) for kind in KINDS for name in catalogue.list_names(kind)])

@@ -2,6 +2,8 @@
 from __future__ import annotations
 
 FAULTS: list[tuple[str, str, str]] = [
+    ("fedmpi.commands.printing:print_errors", "else error.code", "else 1"),
+    ("fedmpi.commands.settings_list:find_settings", "{row['name']} {row['help']}", "{row['name']}"),
     ("fedmpi.commands.plan_table:describe_balance", "np.mean(steps)", "min(steps)"),
     ("fedmpi.commands.plan:estimate_memory", "participants * nbytes(case.up)", "round_cost.nbytes(case.up)"),
     ("fedmpi.commands.plan:describe_hosting", "2 * counted.reduced_bytes", "counted.reduced_bytes"),

@@ -18,6 +18,5 @@ FAULTS: list[tuple[str, str, str]] = [("fedmpi.cli:run", "out, resume, time_limi
                                       ("fedmpi.cli:export", "Path(out), client, ", "Path(out), client or None, "),
                                       ("fedmpi.cli:bench", "typer.Exit(BAD_INPUT)", "typer.Exit"),
                                       ("fedmpi.cli:doctor", '= "."', '= "runs"'),
-                                      ("fedmpi.cli:print_errors", "else error.code", "else 1"),
                                       ("fedmpi.cli:version", "raise typer.Exit", "raise typer.Exit(1)"),
                                       ("fedmpi.errors:GivenUp", "code = SAVED", "code = FAILED")]
