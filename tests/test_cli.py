@@ -86,9 +86,9 @@ def test_explanations(fed):
     (["methods", "fedmch"], "fedmpi: method 'fedmch' is not known; .* Did you mean fedmhc?"),
     (["datasets", "minst"], "Did you mean mnist?"),
     (["plan", "none.yaml"], "fedmpi: none.yaml: cannot read the configuration: No such file or directory"),
-    (["plan", QUICKSTART, "method.lamda=1"], "quickstart.yaml: method.lamda is not a setting of FedMHC; its settings "
-                                             "are M, lam, anchor, mini_batch .did you mean lam?"),
-    (["data", QUICKSTART, "data.clients=0"], "quickstart.yaml: data.clients = 0: should be greater than or equal to 1"),
+    (["plan", QUICKSTART, "method.lamda=1"], "fedmpi: command line: method.lamda is not a setting of FedMHC; its "
+                                             "settings are M, lam, anchor, mini_batch .did you mean lam?"),
+    (["data", QUICKSTART, "data.clients=0"], "command line: data.clients = 0: should be greater than or equal to 1"),
     (["plan", QUICKSTART, "--ranks", "0"], "Invalid value for '--ranks'"),
     (["fly"], "No such command 'fly'")])
 def test_bad_input_is_one_message_and_code_2(fed, words, message):

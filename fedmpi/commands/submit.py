@@ -95,7 +95,7 @@ def load_runs(config: str, settings: list[str], array: list[str]) -> list[Config
 def load_run(config: str, words: list[str], number: int, many: bool) -> Config:
     """Return the configuration of a run; if there are `many` an error says which."""
     try:
-        return load_config(config, words)
+        return load_config(config, words, "" if many else None)
     except BadInput as error:
         raise BadInput(f"run {number} of the array: {error}" if many else str(error)) from None
 

@@ -26,8 +26,7 @@ def apply_overrides(values: JsonObject, overrides: Sequence[str] | Mapping[str, 
         BadInput: for what is no setting and value."""
     if not isinstance(values, dict):
         raise BadInput(f"the configuration must be a mapping of settings, not {values!r}")
-    pairs = flatten_values(overrides) if isinstance(overrides, Mapping) else map(read_text, overrides)
-    for key, new in pairs:
+    for key, new in read_overrides(overrides):
         *parents, last = key.split(".")
         section = values
         for name in parents:
@@ -40,6 +39,11 @@ def apply_overrides(values: JsonObject, overrides: Sequence[str] | Mapping[str, 
             new = {**({} if old.get("name") not in (None, new) else old), "name": new}
         section[last] = new
     return values
+
+
+def read_overrides(overrides: Sequence[str] | Mapping[str, object]) -> Iterator[tuple[str, Json]]:
+    """Yield each setting that is replaced, with its value. Raises BadInput for what is no setting and value."""
+    return flatten_values(overrides) if isinstance(overrides, Mapping) else map(read_text, overrides)
 
 
 def read_text(text: str) -> tuple[str, Json]:

@@ -9,9 +9,11 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 from fedmpi import registry
+from fedmpi.config.data_settings import Data as Data
 from fedmpi.config.evaluation import Evaluate as Evaluate
 from fedmpi.config.evaluation import StopSettings as StopSettings
 from fedmpi.config.load import parse_yaml, read_yaml, refuse_endless
+from fedmpi.config.origins import name_origins
 from fedmpi.config.overrides import apply_overrides, to_yaml_value
 from fedmpi.config.source_settings import NamedSettings, build_source, separate_source
 from fedmpi.config.train import Train as Train
@@ -22,7 +24,6 @@ from fedmpi.json_values import Json, JsonObject
 from fedmpi.own_code.failures import blame_own_code
 from fedmpi.participation import Availability, Stragglers, list_participation_problems
 from fedmpi.settings import (
-    NO_SETTING,
     AtMost,
     Ge,
     Gt,
@@ -34,47 +35,6 @@ from fedmpi.settings import (
     shorten_value,
 )
 from fedmpi.shipped import find_shipped, name_hint
-
-
-@dataclass(frozen=True)
-class Data:
-    """The data set, and who holds which part of it."""
-    title = "data"
-    renamed = {"share": "fraction"}
-    name: Annotated[str, "data set; `fedmpi datasets` lists them"] = "digits"
-    file: Annotated[str | None, "file or folder of your own data: `arrays`, `csv`, `image_folder` and others"] = None
-    root: Annotated[str, "folder of the data sets"] = "~/.cache/fedmpi/data"
-    cache: Annotated[str | None, "folder of prepared federations; default: ROOT/federations"] = None
-    fraction: Annotated[float, Gt(0), Le(1), "part of each class's samples that is used, drawn by the seed"] = 1.0
-    clients: Annotated[int, Ge(1), "number of clients N"] = 20
-    new_clients: Annotated[int, Ge(0), "number of clients, drawn by the seed, that are never trained: they show how "
-                           "well the method serves newcomers"] = 0
-    task: Annotated[Literal["classification", "regression"],
-                    "what networks learn: the classes of samples, or numbers (targets)"] = "classification"
-    partition: Annotated[NamedSettings,
-                         "how samples are divided among clients; `fedmpi partitions` lists the ways"] = "dirichlet"
-    split: Annotated[tuple[float, ...],
-                     "shares of each client's samples: train, test or train, validation, test"] = (.75, .25)
-    # The data set with its own settings, which stand beside these in the section; None: it has none.
-    source: NamedSettings = field(default=None, metadata=NO_SETTING)
-
-    def __post_init__(self) -> None:
-        if len(self.split) not in (2, 3) or abs(sum(self.split) - 1) > 1e-9 or min(self.split) < 0 or not self.split[0]:
-            raise ValueError(f"split = {list(self.split)}: two or three shares (train, [validation,] test), "
-                             "the first positive, that add up to 1")
-        if self.new_clients >= self.clients:
-            raise ValueError(f"new_clients = {self.new_clients}: with clients = {self.clients} nobody would be "
-                             "trained; lower new_clients, or raise clients")
-
-    @property
-    def validates(self) -> bool:
-        """Say whether clients keep validation samples; data that come split have none."""
-        return len(self.split) == 3 and self.split[1] > 0 and not self.comes_split
-
-    @property
-    def comes_split(self) -> bool:
-        """Say whether the data say which samples are for training and which for tests: `split` is not used."""
-        return getattr(self.partition, "comes_split", getattr(self.partition, "official", False))
 
 
 @dataclass(frozen=True)
@@ -171,20 +131,23 @@ MUST_HAVE = {"models": "build", "methods": "client", "partitions": "assign"}
 
 
 def load_config(source: str | Path | Mapping[str, object],
-                overrides: Sequence[str] | Mapping[str, object] = ()) -> Config:
+                overrides: Sequence[str] | Mapping[str, object] = (), origin: str | None = None) -> Config:
     """Read a configuration, apply overrides and check everything.
 
     Args:
         source: a YAML file, the name of one that came with fedmpi, or the settings themselves
         overrides: see `apply_overrides`
+        origin: what errors call the place that the overrides come from; "": nothing; None: the command line, or
+            keyword arguments if they are a mapping
 
     Raises:
-        BadInput: with a line for each problem."""
+        BadInput: with a line for each problem, which begins with the file or with the place of the override."""
     if isinstance(source, Mapping):
         return resolve(apply_overrides(to_yaml_value(source), overrides))
     path = find_shipped(source, "configs")
     try:
-        values = parse_yaml(read_yaml(path))
+        text = read_yaml(path)
+        values = parse_yaml(text)
     except OSError as error:
         raise BadInput(f"{path}: cannot read the configuration: {error.strerror}{name_hint(source, 'configs')}"
                        ) from None
@@ -193,7 +156,18 @@ def load_config(source: str | Path | Mapping[str, object],
     try:
         return resolve(apply_overrides({} if values is None else values, overrides))
     except BadInput as error:
-        raise error.reword("\n".join(f"{path}: {line}" for line in str(error).splitlines())) from error.__cause__
+        if origin is None:
+            origin = "keyword arguments" if isinstance(overrides, Mapping) else "command line"
+        raise name_origins(error, str(path), list_problems(parse_yaml(text)), overrides, origin) from error.__cause__
+
+
+def list_problems(values: Json) -> list[str]:
+    """Return a line for each problem of a configuration without overrides."""
+    try:
+        resolve(apply_overrides({} if values is None else values, ()))
+    except BadInput as error:
+        return str(error).splitlines()
+    return []
 
 
 def resolve(values: JsonObject) -> Config:

@@ -221,11 +221,11 @@ def expand(job: SweepJob, path: str | Path, out: Path, scale: str | None) -> lis
             for row in job.rows:
                 overrides, other = words(row), find_equal_row(job, row)
                 try:
-                    settings = schema.load_config(str(source), overrides)
+                    settings = schema.load_config(str(source), overrides, "")
                     if other is not None:
                         overrides.append(equal.find_equal_setting(settings,
-                                                                  schema.load_config(str(source), words(other))))
-                        settings = schema.load_config(str(source), overrides)
+                                                                  schema.load_config(str(source), words(other), "")))
+                        settings = schema.load_config(str(source), overrides, "")
                 except BadInput as error:
                     raise BadInput(f"{path}: {row} / {column} / seed {seed}: {error}") from None
                 refuse_unchosen(job, settings, f"{path}: {row} / {column} / seed {seed}")

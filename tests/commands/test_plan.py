@@ -230,7 +230,7 @@ def test_the_table_reads_at_any_size(planned, monkeypatch, ranks, columns):
 
 
 def test_what_is_wrong_is_bad_input(planned, tmp_path):
-    with pytest.raises(BadInput, match="twenty_clients.yaml: method.lamda is not a setting of FedMHC"):
+    with pytest.raises(BadInput, match="command line: method.lamda is not a setting of FedMHC"):
         planned("method.lamda=1")
     with pytest.raises(BadInput, match="cannot read the configuration"):
         planned(config=tmp_path / "none.yaml")

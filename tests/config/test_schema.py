@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 
 import pytest
 from hypothesis import given
@@ -29,10 +30,12 @@ def refusal(read, tmp_path):
     def refusal(text="", *overrides):
         with pytest.raises(BadInput) as error:
             read(text, *overrides)
-        prefix = f"{tmp_path / 'c.yaml'}: "
         lines = str(error.value).splitlines()
-        assert all(line.startswith(prefix) for line in lines)
-        return [line.removeprefix(prefix) for line in lines]
+        # where the problem comes from
+        found = [re.fullmatch(rf"({tmp_path}/c.yaml|command line|{tmp_path}/c.yaml and command line): (.*)", line)
+                 for line in lines]
+        assert all(found)
+        return [match[2] for match in found]
     return refusal
 
 
@@ -232,4 +235,4 @@ def test_garbled_overrides_are_refused_and_nothing_worse(tmp_path_factory, overr
     try:
         load_config(path, overrides)
     except BadInput as error:
-        assert str(error).startswith(f"{path}: ")
+        assert str(error).startswith((f"{path}: ", "command line: ", f"{path} and command line: "))

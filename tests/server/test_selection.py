@@ -214,7 +214,7 @@ def refused(bench, capsys, *words) -> str:
     assert bench.lead("refused", *words) == 2
     out, error = capsys.readouterr()
     assert not out and not bench.out("refused").exists() and error.count("\n") == 1
-    return error.removeprefix("fedmpi: ").removeprefix(f"{bench.config}: ").strip()
+    return error.removeprefix("fedmpi: ").removeprefix("command line: ").strip()
 
 
 @pytest.mark.parametrize("words, line", [

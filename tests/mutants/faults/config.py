@@ -2,6 +2,9 @@
 from __future__ import annotations
 
 FAULTS: list[tuple[str, str, str]] = [
+    ("fedmpi.config.origins:name_origins", "if line in of_file", "if False"),
+    ("fedmpi.config.origins:is_about", 'where.startswith(f"{key}.")', "where.startswith(key)"),
+    ("fedmpi.config.schema:load_config", "if isinstance(overrides, Mapping)", "if overrides"),
     ("fedmpi.config.train:", '"samples per SGD step"] = 10', '"samples per SGD step"] = 1'),
     ("fedmpi.config.train:", "] = .005", "] = .01"),
     ("fedmpi.config.schema:Checkpoint",
@@ -11,9 +14,10 @@ FAULTS: list[tuple[str, str, str]] = [
     ("fedmpi.config.train:Train.rate_factor", "(rounds - self.warm_up)", "rounds"),
     ("fedmpi.config.train:Train", "0 < low <= high <= 1", "0 <= low <= high <= 1"),
     ("fedmpi.config.train:Train", 'Gt(0), Le(1), "factor', 'Gt(0), Lt(1), "factor'),
-    ("fedmpi.config.schema:Data.__post_init__", "or not self.split[0]", ""),
-    ("fedmpi.config.schema:Data.__post_init__", "> 1e-9", "> 1e-3"),
-    ("fedmpi.config.schema:Data.__post_init__", "self.new_clients >= self.clients", "self.new_clients > self.clients"),
+    ("fedmpi.config.data_settings:Data.__post_init__", "or not self.split[0]", ""),
+    ("fedmpi.config.data_settings:Data.__post_init__", "> 1e-9", "> 1e-3"),
+    ("fedmpi.config.data_settings:Data.__post_init__", "self.new_clients >= self.clients",
+     "self.new_clients > self.clients"),
     ("fedmpi.config.evaluation:Evaluate.__post_init__", "t < 1", "t < 0"),
     ("fedmpi.config.evaluation:Evaluate.refuse_measure", "count(column) > 1", "count(column) > 2"),
     ("fedmpi.config.evaluation:is_taken", 'tuple(f"{name}_" for name in TAKEN_COLUMNS)', "TAKEN_COLUMNS"),
@@ -24,7 +28,7 @@ FAULTS: list[tuple[str, str, str]] = [
     ("fedmpi.config.overrides:apply_overrides", 'old.get("name") not in (None, new)', 'old.get("name") != new'),
     ("fedmpi.config.schema:resolve", "and getattr(Config, name, ...) is None", ""),
     ("fedmpi.config.schema:Config.judged_on", 'self.evaluate.on == "test" and', ""),
-    ("fedmpi.config.schema:Data.validates", "and self.split[1] > 0", ""),
+    ("fedmpi.config.data_settings:Data.validates", "and self.split[1] > 0", ""),
     ("fedmpi.config.schema:to_plain",
      'out["data"]["partition"] = section(config.data.partition, find_name(config.data.partition))',
      'out["data"]["partition"] = find_name(config.data.partition)'),
