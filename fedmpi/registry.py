@@ -5,7 +5,6 @@ A third party adds its own by the entry-point groups `fedmpi.methods`, `fedmpi.m
 functions."""
 from __future__ import annotations
 
-import difflib
 import importlib
 import importlib.util
 import os
@@ -18,6 +17,7 @@ from pathlib import Path
 from types import ModuleType
 
 from fedmpi.errors import BadInput
+from fedmpi.hints import find_close_name
 from fedmpi.own_code.failures import blame_own_code, find_own_line
 
 # kind -> the module whose dict BUILT_IN maps names to classes; each method is a file instead
@@ -71,8 +71,8 @@ def find_class(kind: str, name: str) -> type:
         with blame_own_code(f"{kind[:-1]} {name!r} is a plug-in that cannot be loaded",
                             "repair or uninstall its package", always=True):
             return entry.load()
-    close = difflib.get_close_matches(name, list_available(kind), 1)
-    hint = f" Did you mean {close[0]}?" if close else ""
+    close = find_close_name(name, list_available(kind))
+    hint = f" Did you mean {close}?" if close else ""
     raise BadInput(f"{kind[:-1]} {name!r} is not known; there are {', '.join(list_available(kind))}, "
                    f"or your own as module:Class.{hint}")
 

@@ -13,11 +13,10 @@ an annotation.
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import json
 import types
 import typing
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import cache
 from typing import TYPE_CHECKING, Annotated, Protocol, TypeVar
 
@@ -29,6 +28,7 @@ from annotated_types import Le as Le
 from annotated_types import Lt as Lt
 
 from fedmpi.errors import BadInput
+from fedmpi.hints import find_close_settings
 from fedmpi.json_values import JsonObject
 
 if TYPE_CHECKING:
@@ -63,19 +63,25 @@ PassCount = Annotated[int, DRAWN_PASSES]
 DrawCount = Annotated[int, Ge(1), AtMost(1_000_000, "more draws take hours, and seek what is too rare to be found")]
 
 
-def make_settings(cls: type[Settings], values: object, where: str) -> Settings:
+def make_settings(cls: type[Settings], values: object, where: str,
+                  places: Mapping[str, type] | None = None) -> Settings:
     """Return the settings that a configuration gives for a class.
 
     Args:
         cls: a frozen dataclass of settings
         values: the section of the configuration
         where: the dotted path of the section, "" for the top level
+        places: the classes of all sections by their dotted path, in which a setting that is not found here is looked
+            for, to name it in the error
 
     Raises:
         BadInput: with every key that is wrong, its path and what is allowed."""
     if not isinstance(values, dict):
-        raise BadInput(f"{where or 'the configuration'} must be a mapping of settings, not {shorten_value(values)}")
-    problems = [describe_unknown_setting(cls, key, where) for key in values if key not in list_setting_names(cls)]
+        is_name = isinstance(values, str) and values.isprintable() and "name" in list_setting_names(cls)
+        raise BadInput(f"{where or 'the configuration'} must be a mapping of settings, not {shorten_value(values)}"
+                       + f" (did you mean {where}.name={values}?)" * is_name)
+    problems = [describe_unknown_setting(cls, key, where, places) for key in values
+                if key not in list_setting_names(cls)]
     problems += [f"{join_path(where, key)} = {shorten_value(value)}: should be made of finite numbers, texts, lists "
                  "and mappings" for key, value in values.items() if not is_plain(value)]
     problems += [f"{join_path(where, key)} = {shorten_value(value)}: should have no NUL character"
@@ -160,20 +166,29 @@ def list_setting_names(cls: type) -> list[str]:
     return [f.name for f in dataclasses.fields(cls) if is_setting(f)]
 
 
+@cache
+def list_helps(cls: type) -> dict[str, str]:
+    """Return the line of help on each setting of a class, "" for one without."""
+    return {name: next((mark for mark in collect_marks(cls)[name] if isinstance(mark, str)), "")
+            for name in list_setting_names(cls)}
+
+
 def is_setting(field: dataclasses.Field[object]) -> bool:
     """Say whether configurations can name a field."""
     return field.init and field.metadata.get("setting", True)
 
 
-def describe_unknown_setting(cls: type, key: str, where: str) -> str:
-    """Return what to say of a key that is no setting of a class: its new name, or the settings that there are."""
+def describe_unknown_setting(cls: type, key: str, where: str, places: Mapping[str, type] | None = None) -> str:
+    """Return what to say of a key that is no setting of a class: its new name, or the settings that there are, with
+    the one that was probably meant (`places`: see `make_settings`)."""
     new = getattr(cls, "renamed", {}).get(key)
     if new:
         return f"{join_path(where, key)} is called {join_path(where, new)} since version 0.2"
     owner = getattr(cls, "title", None) or cls.__name__
-    begins = [name for name in list_setting_names(cls) if len(str(key)) > 2 and name.startswith(str(key))]
-    close = difflib.get_close_matches(str(key), list_setting_names(cls), 1) or begins
-    hint = f" (did you mean {close[0]}?)" if close else ""
+    close = find_close_settings(str(key), list_helps(cls), {
+        join_path(place, name): said for place, other in (places or {}).items() if other is not cls
+        for name, said in list_helps(other).items()})
+    hint = f" (did you mean {' or '.join(close)}?)" if close else ""
     known = ", ".join(list_setting_names(cls)) or "none"
     return f"{join_path(where, key)} is not a setting of {owner}; its settings are {known}{hint}"
 
@@ -200,7 +215,7 @@ def describe_settings(cls: type) -> list[JsonObject]:
     return [{"name": field.name, "type": name_type(hints[field.name]),
              "allowed": describe_range(collect_marks(cls)[field.name]), "default": find_default(field),
              "required": is_required(field),
-             "help": next((mark for mark in collect_marks(cls)[field.name] if isinstance(mark, str)), "")}
+             "help": list_helps(cls)[field.name]}
             for field in dataclasses.fields(cls) if is_setting(field)]
 
 

@@ -144,7 +144,8 @@ def test_splits_that_are_allowed(split):
      "attack, engine, cuda_graphs, device, precision, threads, placement (did you mean train?)"),
     ({"train": {"learning_rate": 1}}, "train.learning_rate is not a setting of train; its settings are batch, lr, "
      "lr_decay, schedule, milestones, step_factor, warm_up, optimizer, momentum, nesterov, weight_decay, clip_norm, "
-     "label_smoothing, augment, padding, epochs, drop_last, steps, participation, sampling, candidates"),
+     "label_smoothing, augment, padding, epochs, drop_last, steps, participation, sampling, candidates "
+     "(did you mean lr?)"),
     ({"train": {"augment": ["flip", "flip"]}}, "train.augment = ['flip', 'flip']: give each change at most once"),
     ({"train": {"augment": ["mixup"]}}, "train.augment.0 = 'mixup': should be 'crop' or 'flip'"),
     ({"train": {"warm_up": 100}}, "train.warm_up = 100: no round of rounds = 100 would have the full rate; lower "

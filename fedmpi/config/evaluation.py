@@ -1,11 +1,11 @@
 """Settings of evaluation: when and on which samples clients are evaluated, by which measures, and when a run ends."""
 from __future__ import annotations
 
-import difflib
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
 from fedmpi import registry
+from fedmpi.hints import find_close_name
 from fedmpi.settings import Ge
 
 # Other measures and columns have these names, or names that begin with one of them and an underscore.
@@ -54,9 +54,9 @@ class Evaluate:
         """Raise ValueError for a measure that is not known, or whose name is taken. Own code is not imported."""
         where, column = f"measures = {list(self.measures)}", name_column(name)
         if ":" not in name and name not in (known := registry.list_available("measures")):
-            close = difflib.get_close_matches(name, known, 1)
+            close = find_close_name(name, known)
             raise ValueError(f"{where}: {name!r} is not known; there are {', '.join(known)}, or your own as "
-                             f"module:function{f' (did you mean {close[0]}?)' if close else ''}")
+                             f"module:function{f' (did you mean {close}?)' if close else ''}")
         if not column.isidentifier():
             raise ValueError(f"{where}: {name!r} should be module:function")
         if self.columns.count(column) > 1:

@@ -186,6 +186,15 @@ def resolve(values: JsonObject) -> Config:
             problems.append(error)
             return None
 
+    places: dict[str, type] = {"": Config, **SECTIONS}
+    for name, kind in NAMED.items():
+        built[name] = attempt(build_named_section, kind, values.get(name, {}), name, getattr(Config, name), places)
+    partition = values["data"].get("partition") if isinstance(values.get("data"), dict) else None
+    chosen = attempt(build_named_section, "partitions", {} if partition is None else partition, "data.partition",
+                     Data.partition, places)
+    # A plain nn.Module has a path (models.nets.Custom), and no settings that are known.
+    places |= {name: type(settings) for name, settings in (*((k, built[k]) for k in NAMED), ("data.partition", chosen))
+               if settings and not hasattr(settings, "path")}
     data, of_source = separate_source(values.get("data"), list_setting_names(Data), Data.name)
     for name, cls in SECTIONS.items():
         # A resolved configuration has null for a section that is left out.
@@ -193,14 +202,10 @@ def resolve(values: JsonObject) -> Config:
             built[name] = None
         elif name in values:
             given = values[name]
-            built[name] = attempt(make_settings, cls, data if name == "data" else given, name)
-    for name, kind in NAMED.items():
-        built[name] = attempt(build_named_section, kind, values.get(name, {}), name, getattr(Config, name))
+            built[name] = attempt(make_settings, cls, data if name == "data" else given, name, places)
     source = attempt(build_source, data, of_source, Data.name)
-    partition = values["data"].get("partition") if isinstance(values.get("data"), dict) else None
-    chosen = attempt(build_named_section, "partitions", {} if partition is None else partition, "data.partition",
-                     Data.partition)
-    top = attempt(make_settings, Config, {k: v for k, v in built.items() if k not in SECTIONS and k not in NAMED}, "")
+    top = attempt(make_settings, Config, {k: v for k, v in built.items() if k not in SECTIONS and k not in NAMED}, "",
+                  places)
     if problems:
         raise next((e for e in problems if e.__cause__), problems[0]).reword("\n".join(map(str, problems)))
     sections = {k: built.get(k, getattr(top, k)) for k in (*SECTIONS, *NAMED)}
@@ -212,8 +217,9 @@ def resolve(values: JsonObject) -> Config:
     return config
 
 
-def build_named_section(kind: str, value: Json, where: str, default: str) -> NamedSettings:
-    """Build the settings of a section `{name: ..., ...}`, or of a bare name, with the class of that name."""
+def build_named_section(kind: str, value: Json, where: str, default: str, places: Mapping[str, type]) -> NamedSettings:
+    """Build the settings of a section `{name: ..., ...}`, or of a bare name, with the class of that name (`places`: see
+    `make_settings`)."""
     section = {"name": value} if isinstance(value, str) else value
     section = {"name": default, **section} if isinstance(section, dict) else {}
     if not isinstance(section.get("name"), str):
@@ -234,7 +240,7 @@ def build_named_section(kind: str, value: Json, where: str, default: str) -> Nam
         raise BadInput(f"{where}: {section['name']} is no dataclass with a function `{MUST_HAVE[kind]}`, as "
                        f"{kind} must be")
     with blame_own_code(f"{where}: {section['name']}", always=not cls.__module__.startswith("fedmpi.")):
-        return make_settings(cls, settings, where)
+        return make_settings(cls, settings, where, places)
 
 
 def to_plain(config: Config) -> JsonObject:

@@ -51,7 +51,7 @@ def test_a_problem_is_blamed_on_its_place(refusal, text, overrides, expected):
 
 def test_each_line_has_its_own_place(refusal):
     lines = refusal("rounds: 0\nmethod: {name: fedmhc, M: 3}", ["train.lr=-1", "method.name=fedavg"])
-    assert [line.partition(": ")[0] for line in lines] == ["command line", "c.yaml and command line", "c.yaml"]
+    assert [line.partition(": ")[0] for line in lines] == ["c.yaml and command line", "command line", "c.yaml"]
 
 
 def test_an_origin_without_a_name_is_not_said(refusal):

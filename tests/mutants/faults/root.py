@@ -9,6 +9,9 @@ SETTINGS = "fedmpi.settings:"
 ROSTER = "fedmpi.ranks:"
 
 FAULTS: list[tuple[str, str, str]] = [
+    ("fedmpi.hints:find_close_name", "if simplify_name(name) in simple", "if name in simple"),
+    ("fedmpi.hints:find_close_settings", "if len(key) > 3 and", "if not own and"),
+    ("fedmpi.hints:find_close_settings", 'f"_{name}_" in f"_{key}_"', "False"),
     # fields of the server alone
     ("fedmpi.method:Method.traffic", "select_sent(shared)", "shared"),
     ("fedmpi.server_only:refuse_server_only", "if not is_sent", "if False"),
@@ -18,7 +21,7 @@ FAULTS: list[tuple[str, str, str]] = [
     ("fedmpi.task:find_task", "errors and not known", "not known"),
     ("fedmpi.task:Task.format", ".4g", ".2g"),
     ("fedmpi.settings:make_settings", "strict=True", "strict=False"),
-    ("fedmpi.settings:describe_unknown_setting", "get_close_matches(str(key)", "get_close_matches(str(cls)"),
+    ("fedmpi.settings:describe_unknown_setting", "find_close_settings(str(key)", "find_close_settings(str(cls)"),
     ("fedmpi.text:format_columns", '"right" if name in right', '"left" if name in right'),
     ("fedmpi.text:format_pairs", "max(40, find_width())", "max(80, find_width())"),
     ("fedmpi.session:StopFlag._note", "if self.asked and number", "if False and number"),
