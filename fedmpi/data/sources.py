@@ -162,6 +162,7 @@ class Cifar100(Torchvision):
 class TinyImageNet(PublicDataset):
     """110,000 photographs, 64 x 64 x 3, 200 classes: official training and validation part (Stanford CS231n)."""
     title, name = "Tiny-ImageNet", "tiny_imagenet"
+    archive_url = "http://cs231n.stanford.edu/tiny-imagenet-200.zip"
 
     def files(self, root: Path) -> list[Path]:
         return folders.list_files(root / "tiny-imagenet-200")
@@ -171,7 +172,7 @@ class TinyImageNet(PublicDataset):
         folder = root / "tiny-imagenet-200"
         if not folder.is_dir():
             raise self.make_missing_error(root, f"the unpacked folder {folder} (train/*/images, "
-                                          "val/val_annotations.txt)")
+                                          f"val/val_annotations.txt) of {self.archive_url}")
         return folders.read_folders(folder)
 
 
@@ -184,6 +185,8 @@ class AgNews(PublicDataset):
     network's table is as long as its settings say (fasttext: model.vocabulary = 98,635 rows), whatever the data. Data
     with ids beyond the table are refused before anything starts: raise model.vocabulary."""
     title, name = "AG News", "ag_news"
+    # fast.ai's copy of the authors' archive
+    archive_url = "https://s3.amazonaws.com/fast-ai-nlp/ag_news_csv.tgz"
 
     def files(self, root: Path) -> list[Path]:
         return [root / "ag_news_csv" / f"{part}.csv" for part in ("train", "test")]
@@ -192,7 +195,8 @@ class AgNews(PublicDataset):
         """Read the two CSV files. Raises BadInput if they are missing or damaged."""
         train, test = self.files(root)
         if not (train.exists() and test.exists()):
-            raise self.make_missing_error(root, f"{train} and test.csv (columns class, title, description)")
+            raise self.make_missing_error(root, f"{train} and test.csv (columns class from 1, title, description; no "
+                                          f"header) of {self.archive_url}")
         return text.read_csv_files(train, test)
 
 

@@ -88,8 +88,11 @@ def test_a_root_that_cannot_be_made_is_bad_input(tmp_path):
 
 
 @pytest.mark.parametrize("name, there", [
-    ("tiny_imagenet", "tiny-imagenet-200 (train/*/images, val/val_annotations.txt)"),
-    ("ag_news", "ag_news_csv/train.csv and test.csv"), ("pathmnist", "pip install 'fedmpi[medmnist]'")])
+    ("tiny_imagenet", "tiny-imagenet-200 (train/*/images, val/val_annotations.txt) of "
+                      "http://cs231n.stanford.edu/tiny-imagenet-200.zip"),
+    ("ag_news", "ag_news_csv/train.csv and test.csv (columns class from 1, title, description; no header) of "
+                "https://s3.amazonaws.com/fast-ai-nlp/ag_news_csv.tgz"),
+    ("pathmnist", "pip install 'fedmpi[medmnist]'")])
 def test_a_set_that_cannot_be_downloaded_says_what_to_put_there(tmp_path, monkeypatch, name, there):
     # This hides the package, as if it were not installed.
     monkeypatch.setitem(sys.modules, "medmnist", None)
