@@ -29,7 +29,6 @@ from fedmpi.json_values import JsonObject
 from fedmpi.memory_check import refuse_large_method
 from fedmpi.method import Method, State
 from fedmpi.own_code.changes import (
-    CONSENT,
     CodeChange,
     describe_accepted,
     describe_unknown_code,
@@ -134,7 +133,7 @@ def accept_code(snapshot: checkpoint.Snapshot, now: Fingerprint, accept: bool) -
     changes = list_changes(then, now, snapshot.round)
     if not accept:
         refuse_changes(changes, f"the checkpoint of round {snapshot.round}", "put back what it was, start a new run "
-                       f"with another --out, or accept the change by {CONSENT}, which result.json will say")
+                       "with another --out, or accept the change by --accept-changed-code, which result.json will say")
     return changes, describe_accepted(changes)
 
 

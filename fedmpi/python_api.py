@@ -17,6 +17,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, NoReturn
 
 from fedmpi import errors
+from fedmpi.argument_names import name_arguments
 from fedmpi.comm.launcher import is_inside_launcher
 from fedmpi.comm.mpi_world import open_world
 from fedmpi.comm.transport import Solo, Transport
@@ -45,6 +46,7 @@ class InterpreterWorld(Solo):
         """Nothing to finalise."""
 
 
+@name_arguments()
 def run(config: str | os.PathLike[str] | Mapping[str, object], /, *, out: str | os.PathLike[str] | None = None,
         resume: str | os.PathLike[str] | None = None, time_limit: str | None = None, quiet: bool = False,
         on_round: RoundCallback = None, accept_changed_code: bool = False,
@@ -137,6 +139,7 @@ def raise_error(message: str, code: int, cause: BaseException | None = None) -> 
     raise kind(message.removeprefix("fedmpi: ")) from cause
 
 
+@name_arguments()
 def load_result(folder: str | os.PathLike[str], *, own_code: bool = False) -> Result:
     """Return the result of a finished run from its folder. Raises BadInput if it holds no finished run.
 
@@ -147,6 +150,7 @@ def load_result(folder: str | os.PathLike[str], *, own_code: bool = False) -> Re
     return Result(os.fspath(folder), own_code)
 
 
+@name_arguments()
 def plan(config: str | os.PathLike[str] | Mapping[str, object], /, *, ranks: int = 3,
          **overrides: object) -> JsonObject:
     """Return who would host whom, memory, bytes and steps per round, as `fedmpi plan --json` prints them. Nothing is
@@ -164,6 +168,7 @@ def plan(config: str | os.PathLike[str] | Mapping[str, object], /, *, ranks: int
         return make_plan(config if isinstance(config, Mapping) else os.fspath(config), overrides, ranks)
 
 
+@name_arguments()
 def sweep(job: str | os.PathLike[str], /, *, scale: str | None = None, out: str | os.PathLike[str] | None = None,
           at_once: int = 1, ranks: int = 1, accept_changed_code: bool = False) -> pd.DataFrame:
     """Run all runs of a job file that are not finished, each in processes of its own, as `fedmpi sweep` does.

@@ -7,6 +7,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING
 
+from fedmpi.argument_names import name_arguments
 from fedmpi.config.evaluation import NEW_CLIENTS_ENDING
 from fedmpi.errors import BadInput
 from fedmpi.extras import require_extra
@@ -124,7 +125,7 @@ class Result:
             BadInput: if there is no such model, or no checkpoint."""
         from fedmpi.commands.export import load_model
         from fedmpi.process_state import restore_torch
-        with restore_torch():
+        with restore_torch(), name_arguments():
             found = load_model(self.folder, client, self.own_code)
             for said in found.warnings:
                 warnings.warn(said, stacklevel=2)

@@ -144,7 +144,7 @@ def test_several_runs_in_one_process_and_errors_between_them_leave_it_as_it_was(
     own = {"name": Interrupted, "fails": True}
     with pytest.raises(FedmpiError, match="as the test asks") as error:
         fedmpi.run(config, out=bench.out("fails"), quiet=True, method=own)
-    assert isinstance(error.value.__context__, ZeroDivisionError) and "continue with --out" in str(error.value)
+    assert isinstance(error.value.__context__, ZeroDivisionError) and "continue with out=" in str(error.value)
     assert state_of_process() == before
     assert capsys.readouterr() == ("", "")
     again = fedmpi.run(config, out=bench.out("second"), quiet=True, **other)

@@ -49,7 +49,7 @@ class TrainedModel:
 def export_model(run: Path, out: Path, client: int | None, own_code: bool = False) -> str:
     """Write a model as `load_model` finds it; returns what to tell the user. Raises BadInput and StorageError."""
     save = import_writer()
-    found = load_model(run, client, own_code, "--own-code")
+    found = load_model(run, client, own_code)
     state = {name: value.contiguous().clone() for name, value in found.network.state_dict().items()}
     with atomic(out) as part:
         part.write_bytes(sort_facts(save(state, found.facts)))
@@ -67,20 +67,19 @@ def sort_facts(data: bytes) -> bytes:
     return len(text).to_bytes(8, "little") + text + data[8 + size:]
 
 
-def load_model(run: Path, client: int | None, own_code: bool = False, consent: str = "own_code=True") -> TrainedModel:
+def load_model(run: Path, client: int | None, own_code: bool = False) -> TrainedModel:
     """Return a trained model.
 
     Args:
         run: a run folder, whose newest good checkpoint is taken, or a checkpoint file
         client: the client whose model it is; None: the global model
         own_code: import classes that the run names and that are not built in
-        consent: how a user who trusts the run says so, for the error
 
     Raises:
         BadInput: if there is no such model, or the run needs code that is not built in, without `own_code`."""
     if own_code:
         return find_model(run, client)
-    with registry.refuse_own_code(remedy=f"; if you trust the run, give {consent}"):
+    with registry.refuse_own_code(remedy="; if you trust the run, give --own-code"):
         return find_model(run, client)
 
 

@@ -8,9 +8,6 @@ from fedmpi.errors import BadInput
 from fedmpi.own_code.fingerprint import Fingerprint, shorten_hash
 from fedmpi.own_code.places import show_relative_path
 
-# What says that a changed file is accepted: on the command line, and from Python.
-CONSENT = "--accept-changed-code (from Python: accept_changed_code=True)"
-
 
 class CodeChange(TypedDict):
     """A module that was changed while its run was stopped: after which round, and its hashes."""

@@ -16,5 +16,5 @@ def mark_runs(runs: list[PlannedRun], accept: bool) -> list[PlannedRun]:
             changes = list_changes(result["own_code"], fingerprint_code(run.settings), result["rounds"])
             refuse_changes(changes, f"{run.folder} was finished, the run {run.name} of this job",
                            "put back what it was, remove that folder, give the sweep another --out, or accept the "
-                           "change by --accept-changed-code (from Python: accept_changed_code=True)")
+                           "change by --accept-changed-code")
     return [run._replace(accept_changed_code=accept) for run in runs]

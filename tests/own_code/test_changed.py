@@ -166,7 +166,7 @@ def test_the_command_and_python_accept_it_too(place, cache):
     fedmpi.run(settings, out="run", rounds=1, quiet=True)
     shutil.copytree("run", "other")
     write(place, {"mine_helper.py": HELPER + "\n"})
-    with pytest.raises(BadInput, match=r"mine_helper(.py)? \(was .*accept_changed_code=True"):
+    with pytest.raises(BadInput, match=r"mine_helper(.py)? \(was .*change by accept_changed_code=True, which"):
         fedmpi.run(settings, out="run", rounds=2, resume="auto", quiet=True)
     fedmpi.run(settings, out="run", rounds=2, resume="auto", quiet=True, accept_changed_code=True)
     assert len(result(place)["accepted_code_changes"]) == 1
