@@ -117,8 +117,10 @@ class Method:
     # The network
     model: Model = set_by_with_model()
 
-    # The name as papers write it
+    # The name as papers write it; by default that of the class
     title: ClassVar[str] = ""
+    # The title of a class that declares none
+    name_as_title: ClassVar[str] = ""
     # Authors, venue and year
     paper: ClassVar[str] = ""
     # The weights by which a client is judged
@@ -140,6 +142,9 @@ class Method:
 
     def __init_subclass__(cls, **words: object) -> None:
         super().__init_subclass__(**words)
+        # A title is inherited, a name that stands for one is not.
+        if "title" not in vars(cls) and cls.title == cls.name_as_title:
+            cls.title = cls.name_as_title = cls.__name__
         for old, new in RENAMED_HOOKS.items():
             if isinstance(vars(cls).get(old), FunctionType | bool):
                 raise BadInput(f"{cls.__module__}: {cls.__name__}.{old} is called {new} since version 0.2; rename it")

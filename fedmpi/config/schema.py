@@ -239,6 +239,8 @@ def build_named_section(kind: str, value: Json, where: str, default: str, places
     if not dataclasses.is_dataclass(cls) or not hasattr(cls, MUST_HAVE[kind]):
         raise BadInput(f"{where}: {section['name']} is no dataclass with a function `{MUST_HAVE[kind]}`, as "
                        f"{kind} must be")
+    if kind == "methods" and not hasattr(cls, "with_model"):
+        raise BadInput(f"{where}: {section['name']} is not derived from fedmpi.method.Method, as methods must be")
     with blame_own_code(f"{where}: {section['name']}", always=not cls.__module__.startswith("fedmpi.")):
         return make_settings(cls, settings, where, places)
 

@@ -7,7 +7,8 @@ kept with the run."""
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import torch
@@ -21,7 +22,7 @@ from fedmpi.engines.gpu_errors import is_gpu_broken
 from fedmpi.engines.loop import Loop
 from fedmpi.engines.vmap import BATCHNORM_REFUSED, Vmap, rehearse_vmap
 from fedmpi.errors import BadInput
-from fedmpi.method import Method, State
+from fedmpi.method import ClientData, Method, Nothing, State
 
 if TYPE_CHECKING:
     from fedmpi.engines.engine import ClientGroup, Engine
@@ -39,18 +40,42 @@ def build_engine(name: str, config: Config, room: MemoryLimits | None = None) ->
     return Vmap((room or gpu_card.limit_memory(config, CPU)).chunk, config.cuda_graphs) if name == "vmap" else Loop()
 
 
+class Trained(NamedTuple):
+    """A network's parameters."""
+    # (d,)
+    w: Tensor
+
+
+@dataclass(frozen=True)
+class NetworkAlone(Method):
+    """The method that only trains the network: what cannot be vectorised with it is the network."""
+
+    def client(self, shared: Trained, mine: Nothing, data: ClientData) -> tuple[Nothing, Trained]:
+        """Train the network."""
+        return mine, Trained(data.descend(self.model, shared.w))
+
+
 def refuse_vmap(name: str, method: Method, blank: Tensor) -> None:
-    """Raise BadInput if `vmap` is asked for and cannot train the network."""
+    """Raise BadInput if `vmap` is asked for and cannot train the network, or run the method's `client`."""
     if name != "vmap":
         return
     if method.model.buffers:
         raise BadInput(BATCHNORM_REFUSED)
-    if why := find_vmap_obstacle(method, *method.init(1), blank):
-        raise BadInput(f"engine = vmap: the network cannot be vectorised ({why}); set engine=loop")
+    if obstacle := find_vmap_obstacle(method, *method.init(1), blank):
+        raise BadInput(f"engine = vmap: {obstacle[0]} cannot be vectorised ({obstacle[1]}); set engine=loop")
 
 
-def find_vmap_obstacle(method: Method, shared: State, mine: State, blank: Tensor) -> str:
-    """Return why the network cannot be vectorised; "" if it can."""
+def find_vmap_obstacle(method: Method, shared: State, mine: State, blank: Tensor) -> tuple[str, str] | None:
+    """Return what cannot be vectorised, the network or the method's `client`, and why; None if both can."""
+    if not (why := explain_failed_rehearsal(method, shared, mine, blank)):
+        return None
+    alone = NetworkAlone(model=method.model)
+    of_network = explain_failed_rehearsal(alone, Trained(method.model.start), Nothing(), blank)
+    return ("the network", of_network) if of_network else (f"{method.title}.client", why)
+
+
+def explain_failed_rehearsal(method: Method, shared: State, mine: State, blank: Tensor) -> str:
+    """Return why a method's `client` cannot be vectorised; "" if it can."""
     try:
         rehearse_vmap(method, shared, mine, blank)
     except RuntimeError as error:
@@ -59,14 +84,14 @@ def find_vmap_obstacle(method: Method, shared: State, mine: State, blank: Tensor
 
 
 def choose_by_network(method: Method, shared: State, mine: State, blank: Tensor) -> tuple[str, str]:
-    """Return the engine for a CPU, and why. `loop` takes networks that cannot be vectorised, such as those that draw
-    random numbers."""
+    """Return the engine for a CPU, and why. `loop` takes what cannot be vectorised: networks that draw random numbers,
+    for example."""
     model = method.model
     facts = f"{model.size:,} parameters, {'with' if model.convolves else 'without'} convolutions"
     if model.size > SMALL_NETWORK or model.convolves or model.buffers:
         return "loop", facts
-    if find_vmap_obstacle(method, shared, mine, blank):
-        return "loop", "the network cannot be vectorised"
+    if obstacle := find_vmap_obstacle(method, shared, mine, blank):
+        return "loop", f"{obstacle[0]} cannot be vectorised"
     return "vmap", facts
 
 

@@ -292,7 +292,7 @@ def stack_states(states: list[State]) -> State:
 
 def rehearse_vmap(method: Method, shared: State, mine: State, blank: Tensor) -> list[State]:
     """Run client 0 twice at once, as there may be no other, on one blank sample (1, ...). Raises RuntimeError if the
-    network cannot be vectorised."""
+    method's `client` on its network cannot be vectorised."""
     y = torch.zeros(1, dtype=torch.int64, device=blank.device)
     cohort = Cohort(pad_samples((blank, blank)), pad_samples((y, y)), (1, 1), (0, 0), REHEARSAL_TRAINING,
                     model=method.model)

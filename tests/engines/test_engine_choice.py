@@ -1,6 +1,7 @@
 """Which engine `auto` takes on a CPU, and unusual networks, which train the same with all engines that can."""
 from __future__ import annotations
 
+from dataclasses import dataclass
 from types import SimpleNamespace
 
 import numpy as np
@@ -13,6 +14,7 @@ from fedmpi.engines import engine_choice
 from fedmpi.engines.loop import Loop
 from fedmpi.engines.vmap import Vmap
 from fedmpi.errors import BadInput
+from fedmpi.methods.fedavg import FedAvg, Up
 from fedmpi.models.build import build_model, make_blank_samples
 from fedmpi.models.nets import MLP
 from fedmpi.preparation import choose_engine
@@ -63,6 +65,31 @@ def test_an_engine_that_cannot_train_the_network_is_refused():
     ask("loop", dropout), ask("auto", dropout), ask("vmap", softmax)
     with pytest.raises(BadInput, match=r"engine = vmap: the network cannot be vectorised .vmap: .*; set engine=loop"):
         ask("vmap", dropout)
+
+
+@dataclass(frozen=True)
+class InPlace(FedAvg):
+    """FedAvg whose client changes what it was given, which only works one client after another."""
+    title = "In place"
+
+    def client(self, shared, mine, data):
+        shared.w.add_(data.descend(self.model, shared.w))
+        return mine, Up(shared.w)
+
+
+def test_a_method_that_cannot_be_vectorised_is_not_blamed_on_its_network():
+    blank = make_blank_samples((64,), np.dtype("float32"))
+
+    def build(cls, settings):
+        return cls().with_model(model(settings))
+    with pytest.raises(BadInput, match=r"^engine = vmap: In place\.client cannot be vectorised \(.*engine=loop$"):
+        engine_choice.refuse_vmap("vmap", build(InPlace, MLP()), blank)
+    made = build(InPlace, MLP())
+    assert engine_choice.choose_by_network(made, *made.init(2), blank) == (
+        "loop", "In place.client cannot be vectorised")
+    # The network is the first thing to mend.
+    with pytest.raises(BadInput, match="^engine = vmap: the network cannot be vectorised"):
+        engine_choice.refuse_vmap("vmap", build(InPlace, Given(dropout)), blank)
 
 
 @pytest.mark.parametrize("name", marked(*NAMES))

@@ -6,6 +6,7 @@ FINGERPRINT = "fedmpi.own_code.fingerprint:"
 CHANGES = "fedmpi.own_code.changes:"
 
 FAULTS: list[tuple[str, str, str]] = [
+    ("fedmpi.own_code.undecorated:refuse_undecorated", '"ClassVar" not in str(kind)', "True"),
     (FAILURES + "blame_own_code", "    except FedmpiError:\n        raise\n", ""),
     (FAILURES + "blame_own_code", "not (always or find_own_line(error))", "not find_place(error)"),
     (FAILURES + "blame_own_code", " from error", " from None"),

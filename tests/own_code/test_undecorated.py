@@ -1,0 +1,103 @@
+"""A class of one's own that declares settings without @dataclass, a title or the base class Method."""
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, ClassVar
+
+import pytest
+from torch import nn
+
+from fedmpi.commands import catalogue
+from fedmpi.config.schema import resolve
+from fedmpi.data.partitions import Dirichlet
+from fedmpi.errors import BadInput
+from fedmpi.method import Method
+from fedmpi.methods.fedavg import FedAvg
+from fedmpi.own_code.undecorated import refuse_undecorated
+from fedmpi.testing import check_method
+
+
+class Undecorated(FedAvg):
+    lam: Annotated[float, "a pull"] = .1
+    rate: float = 1.
+    kind: ClassVar[str] = "none of the settings"
+
+
+class OnTop(Undecorated):
+    pass
+
+
+class WithoutSettings(FedAvg):
+    kind: ClassVar[str] = "no setting"
+
+
+@dataclass(frozen=True)
+class Decorated(Undecorated):
+    more: float = 2.
+
+
+class Split(Dirichlet):
+    alpha: float = 1.
+
+
+@dataclass(frozen=True)
+class NoMethod:
+    def client(self, shared, mine, data):
+        return mine, shared
+
+
+class Untitled(Method):
+    pass
+
+
+class UntitledToo(Untitled):
+    pass
+
+
+HERE = __name__
+SAID = (f"{HERE}:Undecorated declares lam, rate and is no dataclass, so these are no settings; write "
+        "@dataclass(frozen=True) above the class")
+
+
+@pytest.mark.parametrize("name", ["Undecorated", "OnTop"])
+@pytest.mark.parametrize("settings", [{}, {"lam": .3}])
+def test_settings_without_dataclass_are_refused(name, settings):
+    with pytest.raises(BadInput) as error:
+        resolve({"method": {"name": f"{HERE}:{name}", **settings}})
+    assert str(error.value) == f"method: {SAID}"
+    with pytest.raises(BadInput) as error:
+        catalogue.explain("methods", f"{HERE}:{name}")
+    assert str(error.value) == f"method '{HERE}:{name}': {SAID}"
+
+
+def test_the_contract_says_so_too():
+    with pytest.raises(BadInput, match="Undecorated declares lam, rate and is no dataclass"):
+        check_method(Undecorated)
+
+
+def test_a_partition_is_no_exception():
+    with pytest.raises(BadInput, match=f"^data.partition: {HERE}:Split declares alpha and is no dataclass"):
+        resolve({"data": {"partition": f"{HERE}:Split"}})
+
+
+def test_a_class_that_declares_no_settings_needs_no_dataclass():
+    assert resolve({"method": {"name": f"{HERE}:WithoutSettings", "weights": "equal"}}).method.weights == "equal"
+    # The decorator counts for what base classes declare before it, as Python has it.
+    assert resolve({"method": {"name": f"{HERE}:Decorated", "more": 3.}}).method.more == 3
+
+
+def test_a_class_of_another_kind_may_declare_what_it_likes():
+    refuse_undecorated(nn.Linear, "model")
+    refuse_undecorated(nn.functional.relu, "model")
+
+
+def test_a_method_is_derived_from_method():
+    with pytest.raises(BadInput) as error:
+        resolve({"method": f"{HERE}:NoMethod"})
+    assert str(error.value) == f"method: {HERE}:NoMethod is not derived from fedmpi.method.Method, as methods must be"
+
+
+def test_a_method_without_a_title_is_called_by_its_class():
+    assert (Untitled.title, UntitledToo.title) == ("Untitled", "UntitledToo")
+    # a title is inherited
+    assert WithoutSettings.title == Decorated.title == "FedAvg" and FedAvg.name_as_title == ""
