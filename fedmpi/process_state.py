@@ -11,7 +11,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from fedmpi.session import SIGNALS, StopFlag
+from fedmpi.stop_signals import SIGNALS, StopFlag
 
 
 def interrupt(number: int) -> None:

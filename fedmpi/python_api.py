@@ -27,6 +27,7 @@ from fedmpi.json_values import JsonObject
 from fedmpi.process_state import handle_signals, restore_signals, restore_torch
 from fedmpi.result import Result, require_pandas
 from fedmpi.session import RunRequest, conduct, decide_and_tell, explain_failure, serve_as_worker, share_text
+from fedmpi.stop_signals import SIGNALS_OF_SWEEPS
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -197,7 +198,7 @@ def sweep(job: str | os.PathLike[str], /, *, scale: str | None = None, out: str 
     runs = jobs.plan_job(path, scale, None if out is None else os.fspath(out))[1]
     runs = changed_code.mark_runs(runs, accept_changed_code)
     started = Sweep(runs, at_once, ranks)
-    with restore_signals(signal.SIGINT, signal.SIGTERM):
+    with restore_signals(*SIGNALS_OF_SWEEPS):
         code = started.go()
     if code == errors.SAVED:
         raise GivenUp(f"the sweep of {path} was stopped; the same call continues it")

@@ -3,15 +3,11 @@ rank ends all of them."""
 from __future__ import annotations
 
 import json
-import os
-import signal
 import sys
-import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -25,6 +21,7 @@ from fedmpi.errors import BadInput, FedmpiError
 from fedmpi.own_code.failures import describe_failure, find_own_line, format_cause, is_ctrl_c
 from fedmpi.ranks import refuse_mixed, refuse_other_ranks
 from fedmpi.slurm.deadline import Deadline, find_deadline
+from fedmpi.stop_signals import StopFlag
 from fedmpi.text import format_error
 
 if TYPE_CHECKING:
@@ -32,46 +29,6 @@ if TYPE_CHECKING:
     from fedmpi.progress import Progress
     from fedmpi.server.rounds import Run
     from fedmpi.storage.folder import RunFolder
-
-SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2, signal.SIGINT)
-
-
-def exit_at_once(number: int) -> None:
-    """End this process as the signal would have done."""
-    os._exit(128 + number)
-
-
-class StopFlag:
-    """A flag that signals raise. The run then saves after the round under way, or gives that round up, and stops.
-
-    Args:
-        on_second_interrupt: called with the signal's number if Ctrl-C comes while the flag is up"""
-
-    def __init__(self, on_second_interrupt: Callable[[int], None] = exit_at_once):
-        self.asked = False
-        # time of the first signal, and the last signal
-        self.since: float | None = None
-        self.number = 0
-        self.on_second_interrupt = on_second_interrupt
-
-    def install(self) -> None:
-        """Handle SIGNALS from now on. Only the main thread of a process may do this."""
-        for number in SIGNALS:
-            signal.signal(number, self._note)
-
-    def _note(self, number: int, frame: FrameType | None) -> None:
-        # nothing else: a handler that prints or writes runs into the very call that it interrupts
-        if self.asked and number == signal.SIGINT:
-            self.on_second_interrupt(number)
-        self.since = self.since or time.monotonic()
-        self.asked, self.number = True, number
-
-    def __call__(self) -> bool:
-        return self.asked
-
-    def waits(self) -> float:
-        """Return the seconds since this process was asked to stop; 0 if it was not."""
-        return time.monotonic() - self.since if self.since is not None else 0.
 
 
 @dataclass(frozen=True)

@@ -8,13 +8,14 @@ from types import SimpleNamespace
 
 import pytest
 
-from fedmpi import errors, session
+from fedmpi import errors, session, stop_signals
 from fedmpi.comm.transport import Solo
 from fedmpi.context import RankContext
 from fedmpi.errors import BadInput, FedmpiError, GivenUp, StorageError
 from fedmpi.methods.fedavg import FedAvg
 from fedmpi.process_state import restore_signals
-from fedmpi.session import StopFlag, explain_failure, run_command
+from fedmpi.session import explain_failure, run_command
+from fedmpi.stop_signals import StopFlag
 from tests.runs import run_alone
 
 
@@ -27,22 +28,22 @@ def test_the_exit_codes_that_scripts_rely_on():
 @pytest.fixture
 def stop(monkeypatch):
     """A Stop whose clock the test sets, and whose second Ctrl-C raises SystemExit in place of ending the tests."""
-    before = {number: signal.getsignal(number) for number in session.SIGNALS}
+    before = {number: signal.getsignal(number) for number in stop_signals.SIGNALS}
 
     def leave(code):
         raise SystemExit(code)
     now = SimpleNamespace(monotonic=lambda: now.seconds, seconds=50., perf_counter=None)
-    monkeypatch.setattr(session, "time", now)
-    monkeypatch.setattr(session.os, "_exit", leave)
+    monkeypatch.setattr(stop_signals, "time", now)
+    monkeypatch.setattr(stop_signals.os, "_exit", leave)
     stop = StopFlag()
-    with restore_signals(*session.SIGNALS):
+    with restore_signals(*stop_signals.SIGNALS):
         stop.install()
         stop.now = now
         yield stop
     assert {number: signal.getsignal(number) for number in before} == before
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2, signal.SIGINT, signal.SIGHUP])
 def test_every_signal_asks_to_stop_once(stop, number):
     assert not stop() and stop.waits() == 0
     os.kill(os.getpid(), number)
@@ -165,7 +166,7 @@ def test_judging_on_validation_needs_a_validation_part(bench, capsys):
 @pytest.fixture
 def mains(monkeypatch):
     """Call main() in a world of this process; return its code and the world."""
-    before = {number: signal.getsignal(number) for number in session.SIGNALS}
+    before = {number: signal.getsignal(number) for number in stop_signals.SIGNALS}
 
     def mains(*words):
         world = Alone()

@@ -17,7 +17,7 @@ from fedmpi import python_api
 from fedmpi.errors import BadInput, FedmpiError, GivenUp
 from fedmpi.methods.fedavg import FedAvg
 from fedmpi.models import precision
-from fedmpi.session import SIGNALS
+from fedmpi.stop_signals import SIGNALS
 from tests import forked
 
 pytestmark = pytest.mark.slow("runs from Python")

@@ -271,6 +271,8 @@ def open_world() -> Transport:
         # MPICH, then Open MPI
         os.environ.setdefault("MPIR_CVAR_ENABLE_HEAVY_YIELD", "1")
         os.environ.setdefault("OMPI_MCA_mpi_yield_when_idle", "1")
+    # UCX, inside MPICH and Open MPI, takes SIGHUP for a wish to see its debug log, in place of our handler.
+    os.environ.setdefault("UCX_DEBUG_SIGNO", "0")
     world: Transport
     try:
         import mpi4py

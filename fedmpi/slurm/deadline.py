@@ -1,8 +1,8 @@
 """When a run has to stop by itself: at its --time-limit or at the end of its Slurm job, whichever comes first.
 
 The run stops after a round if one more round and a checkpoint may not fit any more, judged by what they took so far.
-So it needs no signal, but signals stop it too (see session.StopFlag). There is no checkpoint inside a round: a round is
-a function of what is saved between rounds, and saving what each client sent so far would often take longer than
+So it needs no signal, but signals stop it too (stop_signals.StopFlag). There is no checkpoint inside a round: a round
+is a function of what is saved between rounds, and saving what each client sent so far would often take longer than
 training it again. `checkpoint.minutes` bounds the loss if rounds are long, and a round that outlasts `checkpoint.grace`
 after a signal is given up (see HostedClients.apply_in_time)."""
 from __future__ import annotations

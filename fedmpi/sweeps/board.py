@@ -2,8 +2,10 @@
 from __future__ import annotations
 
 import sys
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
+from fedmpi.progress import write_stdout
 from fedmpi.storage.run_status import Outcome
 from fedmpi.sweeps.job import PlannedRun
 from fedmpi.task import choose_heading
@@ -38,20 +40,23 @@ class Board:
 
     def __exit__(self, *error: object) -> None:
         if self.live:
-            self.live.stop()
+            with suppress(OSError):
+                self.live.stop()
 
     def say(self, text: str) -> None:
         """Print a line that stays."""
         text = printable(text)
         if self.live:
-            self.live.console.print(text, markup=False, highlight=False, soft_wrap=True)
+            with suppress(OSError):
+                self.live.console.print(text, markup=False, highlight=False, soft_wrap=True)
         else:
-            print(text, flush=True)
+            write_stdout(text + "\n")
 
     def show(self, under_way: list[PlannedRun], waiting: list[PlannedRun]) -> None:
         """Bring the table up to date."""
         if self.live:
-            self.live.update(self.table(self.states(under_way, waiting), self.live.console.height), refresh=True)
+            with suppress(OSError):
+                self.live.update(self.table(self.states(under_way, waiting), self.live.console.height), refresh=True)
 
     def states(self, under_way: list[PlannedRun], waiting: list[PlannedRun]) -> list[tuple[PlannedRun, str, Outcome]]:
         """Return each run, its state in this sweep and what it left so far."""

@@ -14,6 +14,8 @@ from pathlib import Path
 
 from fedmpi import errors
 from fedmpi.errors import BadInput
+from fedmpi.progress import write_stdout
+from fedmpi.stop_signals import SIGNALS_OF_SWEEPS, install_handler
 from fedmpi.storage import run_status
 from fedmpi.storage.atomic import report_failed_writes
 from fedmpi.storage.lock import is_run_alive
@@ -58,8 +60,7 @@ class Sweep:
 
     def go(self) -> int:
         """Run everything. Returns an exit code: 0 all finished, 1 some failed, 75 some are left."""
-        for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, self.stop)
+        install_handler(SIGNALS_OF_SWEEPS, self.stop)
         with Board(self.runs) as self.board:
             if self.finished:
                 self.board.say(f"{self.finished} of {len(self.runs)} runs are finished already")
@@ -152,11 +153,11 @@ class Sweep:
     def conclude(self) -> int:
         """Print what became of all runs; return the exit code."""
         left = len(self.runs) - self.finished - len(self.failed)
-        print(f"{self.finished} of {len(self.runs)} runs finished"
-              + (f", {len(self.failed)} failed" if self.failed else "")
-              + (f", {left} left: the same command continues" if left else ""), flush=True)
+        write_stdout(f"{self.finished} of {len(self.runs)} runs finished"
+                     + (f", {len(self.failed)} failed" if self.failed else "")
+                     + (f", {left} left: the same command continues" if left else "") + "\n")
         for run, why in self.failed:
-            print(printable(f"failed {run.name}: {why}\n  log: {run_status.find_job_log(run.folder)}"), flush=True)
+            write_stdout(printable(f"failed {run.name}: {why}\n  log: {run_status.find_job_log(run.folder)}") + "\n")
         return errors.FAILED if self.failed else errors.SAVED if left else errors.FINISHED
 
 

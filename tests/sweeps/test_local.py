@@ -11,6 +11,7 @@ import sys
 import pytest
 
 from fedmpi.errors import BadInput
+from fedmpi.stop_signals import SIGNALS_OF_SWEEPS
 from fedmpi.storage.lock import Lock
 from fedmpi.sweeps import job, local
 from tests.sweeps import jobs
@@ -34,7 +35,7 @@ ROWS = ("a", "b", "c")
 @pytest.fixture(autouse=True)
 def handlers():
     """Let no signal end this process until a sweep has installed its handlers."""
-    before = {number: signal.signal(number, lambda *_: None) for number in (signal.SIGINT, signal.SIGTERM)}
+    before = {number: signal.signal(number, lambda *_: None) for number in SIGNALS_OF_SWEEPS}
     yield
     for number, handler in before.items():
         signal.signal(number, handler)
