@@ -1,4 +1,4 @@
-"""Signals that ask a run or a sweep to save and stop: those of Slurm, Ctrl-C, and that of a closed terminal (SIGHUP)."""
+"""Signals that ask runs and sweeps to save and stop: those of Slurm, Ctrl-C, and that of a closed terminal (SIGHUP)."""
 from __future__ import annotations
 
 import os

@@ -19,7 +19,7 @@ MAX_LINES = 300
 
 # From the ground up. A module may import what is on a lower floor, or in its own package.
 FLOORS = [
-    "fedmpi.errors fedmpi.text fedmpi.hints fedmpi.json_values fedmpi.torch_compat",
+    "fedmpi.errors fedmpi.text fedmpi.hints fedmpi.json_values fedmpi.torch_compat fedmpi.stop_signals",
     "fedmpi.own_code fedmpi.context fedmpi.task fedmpi.extras fedmpi.argument_names",
     "fedmpi.paths", "fedmpi.slurm fedmpi.shipped",
     "fedmpi.server_only", "fedmpi.settings fedmpi.registry fedmpi.comm fedmpi.clustering",

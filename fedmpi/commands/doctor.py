@@ -253,10 +253,10 @@ def check_data(world: Transport) -> Iterator[Check]:
 
 def is_present(name: str, root: Path) -> bool:
     """Say whether a data set lies below `root` with all files that its `load` reads, or needs none there."""
-    from fedmpi.data import sources
+    from fedmpi.data import public_datasets, sources
     try:
         source = sources.make_source(name, None)
-        if isinstance(source, sources.PublicDataset):
+        if isinstance(source, public_datasets.PublicDataset):
             return source.is_here(root)
         return are_filled(sources.list_data_files(name, root, source=source))
     # It wants data.file or is not there; or a plug-in cannot be loaded, and `fedmpi datasets` says why.

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from fedmpi.data import downloads, sources
+from fedmpi.data import downloads, public_datasets, sources
 from fedmpi.data.sources import BUILT_IN, make_source_key
 from fedmpi.errors import BadInput
 from tests.data.files import good, save
@@ -41,7 +41,7 @@ def test_digits_are_those_of_scikit_learn(tmp_path, monkeypatch):
     np.testing.assert_array_equal(pool.y_train, y)
     assert pool.x_test.shape == (0, 64) and pool.y_test.shape == (0,)
     # If scikit-learn keeps the file elsewhere, its loader is used.
-    monkeypatch.setattr(sources.importlib.util, "find_spec", lambda name: SimpleNamespace(
+    monkeypatch.setattr(public_datasets.importlib.util, "find_spec", lambda name: SimpleNamespace(
         submodule_search_locations=[str(tmp_path)] if name == "sklearn" else None))
     for old, new in zip(pool, BUILT_IN["digits"]().load(tmp_path), strict=True):
         assert old is new is None or (old.dtype == new.dtype and (old == new).all())

@@ -3,15 +3,15 @@ from __future__ import annotations
 
 FAULTS: list[tuple[str, str, str]] = [
     # sources
-    ("fedmpi.data.sources:Torchvision.fetch", "for part in (True, False)", "for part in (False, True)"),
+    ("fedmpi.data.public_datasets:Torchvision.fetch", "for part in (True, False)", "for part in (False, True)"),
     (
-        "fedmpi.data.sources:Torchvision.fetch",
+        "fedmpi.data.public_datasets:Torchvision.fetch",
         "train.data, train.targets, test.data, test.targets",
         "train.data, train.targets, train.data, test.targets",
     ),
-    ("fedmpi.data.sources:Torchvision.fetch", "except Exception as error", "except OSError as error"),
-    ("fedmpi.data.sources:FashionMnist", '"FashionMNIST"\n', '"MNIST"\n'),
-    ("fedmpi.data.sources:PathMnist", '"PathMNIST", "pathmnist"', '"TissueMNIST", "pathmnist"'),
+    ("fedmpi.data.public_datasets:Torchvision.fetch", "except Exception as error", "except OSError as error"),
+    ("fedmpi.data.public_datasets:FashionMnist", '"FashionMNIST"\n', '"MNIST"\n'),
+    ("fedmpi.data.public_datasets:PathMnist", '"PathMNIST", "pathmnist"', '"TissueMNIST", "pathmnist"'),
     ("fedmpi.data.downloads:hold_lock", "fcntl.LOCK_EX", "fcntl.LOCK_SH"),
     ("fedmpi.data.downloads:prepare_download", 'with hold_lock(root / f".{name}.lock"), silence_download():',
      "with silence_download():"),
@@ -23,7 +23,7 @@ FAULTS: list[tuple[str, str, str]] = [
         "if npz.exists() or list_files is None",
         "if list_files is None",
     ),
-    ("fedmpi.data.sources:PublicDataset.load", "if npz.exists() else", "if npz.is_dir() else"),
+    ("fedmpi.data.public_datasets:PublicDataset.load", "if npz.exists() else", "if npz.is_dir() else"),
     ("fedmpi.data.text:read_news", "int(label) - 1", "int(label)"),
     ("fedmpi.data.text:make_vocabulary", "-counts[t], t", "t, -counts[t]"),
     ("fedmpi.data.text:encode_texts", "ids.get(token, 0)", "ids.get(token, 1)"),
