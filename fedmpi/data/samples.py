@@ -10,7 +10,7 @@ import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -71,7 +71,7 @@ def holds_arrays(path: Path) -> bool:
 
 
 @contextmanager
-def open_npz(path: Path) -> Iterator[tuple[Any, list[str]]]:
+def open_npz(path: Path) -> Iterator[tuple[np.lib.npyio.NpzFile, list[str]]]:
     """Open an .npz file; yield it and the names of the arrays to read. Raises BadInput, also for errors of reading."""
     try:
         with open_regular(path) as file:
