@@ -37,6 +37,8 @@ def stop(monkeypatch):
     monkeypatch.setattr(stop_signals.os, "_exit", leave)
     stop = StopFlag()
     with restore_signals(*stop_signals.SIGNALS):
+        # nohup, under which tests may run, ignores it
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)
         stop.install()
         stop.now = now
         yield stop
@@ -53,6 +55,13 @@ def test_every_signal_asks_to_stop_once(stop, number):
     os.kill(os.getpid(), signal.SIGTERM)
     stop.now.seconds = 60.
     assert stop() and stop.waits() == 10.
+
+
+def test_what_nohup_has_ignored_stays_ignored(stop):
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    stop.install()
+    os.kill(os.getpid(), signal.SIGHUP)
+    assert not stop()
 
 
 def test_a_second_ctrl_c_ends_the_run_at_once(stop):

@@ -103,7 +103,7 @@ def test_a_clients_model_is_the_one_that_it_was_judged_by(bench, config):
         right = (network(torch.from_numpy(samples.x_test)).argmax(1).numpy() == samples.y_test).mean()
     history = found.history["accuracy"][-1]
     assert right == pytest.approx(history[7], abs=1e-12)
-    with pytest.raises(BadInput, match="--client 9: the run has clients 0 to 8"):
+    with pytest.raises(BadInput, match="^client=9: the run has clients 0 to 8"):
         found.model(client=9)
     with pytest.raises(BadInput, match="has no global model"):
         found.model()

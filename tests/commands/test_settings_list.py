@@ -76,7 +76,8 @@ def test_a_section_or_what_a_word_finds(settings, word, expected):
 def test_a_row_says_what_may_be_given_and_what_a_setting_means(settings):
     lines = [" ".join(line.split()) for line in settings("train").stdout.splitlines()]
     assert "train.lr 0.005 float > 0 learning rate eta" in lines
-    assert "train.steps null int >= 1 or null local steps per round, in place of `epochs`; further" in " ".join(lines)
+    assert ("train.steps null int >= 1 or null local steps per round, in place of `epochs`, over as many epochs"
+            in " ".join(lines))
     assert any(line.startswith("train.augment [] list of crop|flip ") for line in lines)
     assert any(line.startswith("stop.patience required int >= 1 ")
                for line in (" ".join(line.split()) for line in settings("stop").stdout.splitlines()))
