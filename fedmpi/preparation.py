@@ -16,6 +16,7 @@ from fedmpi.clients.placement import Pace
 from fedmpi.comm.order_performer import OrderPerformer
 from fedmpi.config.schema import to_plain
 from fedmpi.context import RoundCallback
+from fedmpi.data.federation import SAMPLE_PARTS
 from fedmpi.engines import convolutions
 from fedmpi.method import Method, nbytes
 from fedmpi.progress import Progress
@@ -148,7 +149,7 @@ def announce_run(run: Run, parts: Parts, decision: Decision) -> None:
 def list_missing_samples(parts: Parts) -> list[str]:
     """Return a line if no client has samples on which it could be evaluated."""
     part = parts.config.evaluate.on
-    if parts.federation.counts[:, {"validation": 1, "test": 2}[part]].any():
+    if parts.federation.counts[:, SAMPLE_PARTS.index(part)].any():
         return []
     return [f"no client has {part} samples, so nothing will be measured; give the data a {part} part, or set "
             "data.partition and data.split so that clients get one"]

@@ -15,7 +15,7 @@ from fedmpi.clients.placement import assign_homes
 from fedmpi.comm.transport import Counting
 from fedmpi.commands.planned_steps import count_final_steps, find_participant_range, plan_stages
 from fedmpi.config.schema import Config, find_name, load_config
-from fedmpi.data.federation import Federation, prepare_federation
+from fedmpi.data.federation import SAMPLE_PARTS, Federation, prepare_federation
 from fedmpi.json_values import JsonObject
 from fedmpi.method import Method, State, nbytes
 from fedmpi.server.round_cost import count_batches_of_round
@@ -89,8 +89,8 @@ def make_plan(config_path: str | Mapping[str, object], overrides: Sequence[str] 
     return {"method": method.title, "settings": format_settings(method), "model": find_name(config.model),
             "model_settings": format_settings(config.model), "parameters": method.model.size,
             "head_parameters": method.model.head.size, "data": config.data.name, "federation": str(federation.path),
-            "clients": federation.clients, "samples": dict(zip(("train", "validation", "test"),
-                                                               federation.counts.sum(0).tolist(), strict=True)),
+            "clients": federation.clients, "samples": dict(zip(SAMPLE_PARTS, federation.counts.sum(0).tolist(),
+                                                               strict=True)),
             "train_samples": [int(federation.sizes.min()), int(federation.sizes.max())], "rounds": config.rounds,
             "participants": list(find_participant_range(case)), "participation": plan_participation(case),
             "batch": config.train.batch,

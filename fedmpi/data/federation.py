@@ -57,6 +57,8 @@ from fedmpi.task import CLASSIFICATION, REGRESSION
 FEDERATION_KIND = "federation"
 # The format of the contents. With another format, the same settings make another federation.
 FEDERATION_FORMAT = 2
+# A client's samples are divided into these: the columns of Federation.counts.
+SAMPLE_PARTS = ("train", "validation", "test")
 
 
 class Samples(NamedTuple):

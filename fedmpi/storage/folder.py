@@ -27,6 +27,7 @@ from fedmpi.storage.atomic import atomic, describe_reason, report_failed_writes
 from fedmpi.storage.background import BackgroundWrite
 from fedmpi.storage.history import History
 from fedmpi.storage.lock import Lock
+from fedmpi.storage.run_status import holds_begun_run
 
 # The files that are written as a whole, or grow by a line.
 SMALL_FILES = ("config.yaml", "metrics.jsonl", "result.json")
@@ -185,8 +186,7 @@ class RunFolder:
 
 def holds_run(path: Path) -> bool:
     """Say whether a run has left its configuration, result or checkpoints in a folder."""
-    return any((path / name).exists() for name in ("config.yaml", "result.json")) or any(
-        (path / "checkpoints").glob("round-*.h5"))
+    return (path / "result.json").exists() or holds_begun_run(path)
 
 
 def choose_folder(config_path: str | Path, resume: bool) -> Path:

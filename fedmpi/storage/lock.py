@@ -72,8 +72,10 @@ def describe_dead_holder(folder: Path) -> str | None:
     try:
         if not is_lock(path):
             return None
-        holder = read_holder(path)
-        why = find_why_dead(holder, describe_this_process(), measure_silence(path))
+        holder, me = read_holder(path), describe_this_process()
+        # To measure a silence takes a file; a process that can be looked at is not judged by its silence.
+        silence = 0. if holder.get("processes") == me["processes"] else measure_silence(path)
+        why = find_why_dead(holder, me, silence)
     except OSError:
         return None
     return f"{describe_holder(holder)}: {why}" if why else ""

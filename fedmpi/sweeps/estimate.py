@@ -10,6 +10,7 @@ import numpy as np
 from fedmpi.commands.plan import Case, prepare_case
 from fedmpi.commands.planned_steps import average_by_size, find_participant_range
 from fedmpi.config.schema import to_plain
+from fedmpi.data.federation import SAMPLE_PARTS
 from fedmpi.edge import FORWARD_SHARE
 from fedmpi.engines.batch_plan import get_local_training
 from fedmpi.engines.dry_run import count_round_work
@@ -76,7 +77,7 @@ def count_steps_of_round(case: Case, who: float, shared: State) -> float:
         done = count_round_work(case.method, shared, case.mine, sample, n, get_local_training(case.config, 0))
         return {"all": done.trained + FORWARD_SHARE * done.passed}
     every = case.config.evaluate.every or case.config.rounds
-    parts = [("train", "validation", "test").index(part) for part in case.config.judged_on]
+    parts = [SAMPLE_PARTS.index(part) for part in case.config.judged_on]
     judged = federation.counts[:, parts].sum() / every
     return (average_by_size(federation.sizes, samples)["all"] * who + FORWARD_SHARE * judged) / case.config.train.batch
 

@@ -111,7 +111,7 @@ class Sweep:
 
     def start(self, run: PlannedRun) -> None:
         """Start a run."""
-        starts = run.outcome().starts
+        starts = run_status.read_job_log(run.folder).starts
         with report_failed_writes(run.folder.parent):
             run.folder.parent.mkdir(parents=True, exist_ok=True)
         write_job_line(run, f"start {starts + 1} on {socket.gethostname()}: {run.config} {shlex.join(run.overrides)}")

@@ -76,6 +76,16 @@ def test_a_lock_that_was_left_says_that_its_run_was_killed(tmp_path):
     assert read_end(folder) == End("failed", FAILED) and describe_dead_holder(folder) is None
 
 
+def test_no_file_is_made_to_look_at_a_process_of_this_machine(tmp_path, monkeypatch):
+    """A sweep on a terminal looks at its runs several times a second."""
+    held = Lock(tmp_path)
+    monkeypatch.setattr(lock.tempfile, "TemporaryFile", None)
+    assert is_run_alive(tmp_path)
+    held.release()
+    leave_lock(tmp_path)
+    assert not is_run_alive(tmp_path)
+
+
 @pytest.mark.parametrize("silent, alive", [(5, True), (70, False)])
 def test_a_folder_that_cannot_be_written_shows_whether_its_run_lives(tmp_path, monkeypatch, silent, alive):
     """The folder of a colleague, say: the run is on another machine, and no file can be made to read the clock."""
