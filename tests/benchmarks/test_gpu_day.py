@@ -60,6 +60,11 @@ def wait_for(ready) -> None:
         time.sleep(.02)
 
 
+def noted(pid: Path) -> bool:
+    """Say whether a process has written its number; between creation and writing the file is empty."""
+    return pid.exists() and pid.read_text() != ""
+
+
 @pytest.mark.parametrize("end, why", [
     ("crash", "killed by SIGSEGV in case second: CUDA error: an illegal memory access"),
     ("fail", "exit code 1 in case second: RuntimeError: CUDA error: unspecified launch failure")])
@@ -225,7 +230,7 @@ def test_a_day_that_is_asked_to_stop_ends_its_step(tmp_path, when):
     own = tmp_path / "pid"
     process = multiprocessing.get_context("fork").Process(target=stopped, args=(tmp_path, own, when))
     process.start()
-    wait_for(lambda: own.exists() and own.read_text())
+    wait_for(lambda: noted(own))
     if when == "while it works":
         process.terminate()
     process.join(PATIENCE_S)
@@ -237,7 +242,8 @@ def stopped(to: Path, own: Path, when: str) -> None:
     end_by_signal()
     os.register_at_fork(after_in_child=lambda: own.write_text(str(os.getpid())))
     if when == "at once":
-        os.register_at_fork(after_in_parent=lambda: (wait_for(own.exists), os.kill(os.getpid(), signal.SIGTERM)))
+        os.register_at_fork(after_in_parent=lambda: (wait_for(lambda: noted(own)),
+                                                     os.kill(os.getpid(), signal.SIGTERM)))
     day(to, step("leave_a_child")).go()
 
 
@@ -252,7 +258,7 @@ def test_a_step_whose_day_ended_before_it_began_ends(tmp_path):
         day(tmp_path, step("wait_for_ever")).go()
     process = multiprocessing.get_context("fork").Process(target=orphan)
     process.start()
-    wait_for(lambda: pid.exists() and pid.read_text())
+    wait_for(lambda: noted(pid))
     process.kill()
     process.join()
     wait_for(lambda: not alive(int(pid.read_text())))
