@@ -27,7 +27,7 @@ from fedmpi.storage.atomic import atomic, describe_reason, report_failed_writes
 from fedmpi.storage.background import BackgroundWrite
 from fedmpi.storage.history import History
 from fedmpi.storage.lock import Lock
-from fedmpi.storage.run_status import holds_begun_run
+from fedmpi.storage.run_status import holds_begun_run, holds_checkpoint
 
 # The files that are written as a whole, or grow by a line.
 SMALL_FILES = ("config.yaml", "metrics.jsonl", "result.json")
@@ -63,6 +63,7 @@ class RunFolder:
                            "choose another --out") from None
         try:
             folder.refuse_other_kinds()
+            folder.refuse_other_owners()
             folder.checkpoints.mkdir(exist_ok=True)
             if not resume and folder.has_run():
                 raise BadInput(f"run folder {path} already holds a run; "
@@ -90,6 +91,19 @@ class RunFolder:
             if not (stat.S_ISREG(mode) or path == self.log_path and stat.S_ISCHR(mode)):
                 raise BadInput(f"{path} is in the place of a file of the run, and is no regular file; remove it, or "
                                "choose another --out")
+
+    def refuse_other_owners(self) -> None:
+        """Raise BadInput for a file with the name of one of the run's, in a folder where no run has been: the user's
+        own config.yaml beside other work (`--out .`), or the metrics.jsonl of another program.
+
+        The log is the first file that a run leaves; what has a result or a checkpoint but no log is a run that was
+        copied without it."""
+        if self.log_path.exists() or (self.path / "result.json").exists() or holds_checkpoint(self.path):
+            return
+        found = [path for path in (self.history.path, *map(self.path.joinpath, SMALL_FILES)) if path.exists()]
+        if found:
+            raise BadInput(f"{shorten_path(found[0])} is there, but nothing else of a run, and the run would replace "
+                           "it; choose another --out, or move the file away")
 
     def has_run(self) -> bool:
         """Say whether a run has left its configuration, result or checkpoints here."""

@@ -125,7 +125,12 @@ def read_outcome(folder: Path, rounds: int = 0) -> Outcome:
 
 def holds_begun_run(folder: Path) -> bool:
     """Say whether a run has begun in a folder: it has left its settings or a checkpoint."""
-    return (folder / "config.yaml").exists() or any(folder.glob("checkpoints/round-*.h5"))
+    return (folder / "config.yaml").exists() or holds_checkpoint(folder)
+
+
+def holds_checkpoint(folder: Path) -> bool:
+    """Say whether a run has left a checkpoint in a folder, whole or not."""
+    return any(folder.glob("checkpoints/round-*.h5"))
 
 
 class JobLog(NamedTuple):
