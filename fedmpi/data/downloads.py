@@ -66,8 +66,23 @@ def finds_torchvision_files(root: Path, loader: str, archive: str) -> bool:
             return all(len(cls(root, train=part)) for part in (True, False))
     # A missing or damaged file makes torchvision raise anything.
     except Exception:
-        files = getattr(cls, "resources", None) or [(archive, getattr(cls, "tgz_md5", None))]
-        archives = {(root / archive).parent / name: md5 for name, md5 in files}
-        # Those of MNIST are not unpacked again over damaged files.
-        return (not all(path.with_suffix("").exists() for path in archives)
-                and all(check_integrity(path, md5) for path, md5 in archives.items()))
+        return not list_unpacked(root, loader, archive) and all(
+            check_integrity(path, md5) for path, md5 in list_archives(root, loader, archive).items())
+
+
+def list_archives(root: Path, loader: str, archive: str) -> dict[Path, str | None]:
+    """Return the files that torchvision downloads and unpacks, and their MD5 sums.
+
+    Args: those of `finds_torchvision_files`."""
+    from torchvision import datasets
+    cls = getattr(datasets, loader)
+    files = getattr(cls, "resources", None) or [(archive, getattr(cls, "tgz_md5", None))]
+    return {(root / archive).parent / name: md5 for name, md5 in files}
+
+
+def list_unpacked(root: Path, loader: str, archive: str) -> list[Path]:
+    """Return the unpacked files of a data set if all are there; none of them is unpacked again, damaged or not.
+
+    Args: those of `finds_torchvision_files`."""
+    files = [path.with_suffix("") for path in list_archives(root, loader, archive) if path.suffix == ".gz"]
+    return [path for path in files if path.is_file()] if all(path.exists() for path in files) else []

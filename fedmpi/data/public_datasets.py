@@ -8,7 +8,7 @@ from typing import ClassVar
 import numpy as np
 
 from fedmpi.data import folders, text
-from fedmpi.data.downloads import finds_torchvision_files, prepare_download
+from fedmpi.data.downloads import finds_torchvision_files, list_unpacked, prepare_download
 from fedmpi.data.file_states import are_filled
 from fedmpi.data.samples import Dataset, check_samples, holds_arrays, read_npz
 from fedmpi.errors import BadInput
@@ -96,7 +96,12 @@ class Torchvision(PublicDataset):
                 train, test = (loader(root, train=part, download=True) for part in (True, False))
         # A damaged file makes torchvision raise anything, an AssertionError without a text among them.
         except Exception as error:
-            raise self.make_missing_error(root, f"{root / self.archive}", str(error) or "a file is damaged") from None
+            why = str(error) or "a file is damaged"
+            if unpacked := list_unpacked(root, self.loader, self.archive):
+                raise BadInput(f"data.name = {self.name}: the unpacked files in {unpacked[0].parent} are damaged "
+                               f"({' '.join(why.split())}); remove {', '.join(path.name for path in unpacked)} there: "
+                               "they are then unpacked again, from archives beside them or from a download") from None
+            raise self.make_missing_error(root, f"{root / self.archive}", why) from None
         return Dataset(*(np.asarray(a) for a in (train.data, train.targets, test.data, test.targets)))
 
 

@@ -58,7 +58,8 @@ def test_a_damaged_idx_file_is_one_line(tmp_path, content, why):
     raw.mkdir(parents=True)
     for name in ("train-images-idx3", "train-labels-idx1", "t10k-images-idx3", "t10k-labels-idx1"):
         (raw / f"{name}-ubyte").write_bytes(content)
-    with pytest.raises(BadInput, match=rf"data.name = mnist: neither found .* nor downloaded \(.*{why}"):
+    with pytest.raises(BadInput, match=rf"data.name = mnist: the unpacked files in {raw} are damaged \(.*{why}.*\); "
+                                       "remove train-images-idx3-ubyte, .*, t10k-labels-idx1-ubyte there: "):
         sources.load_source("mnist", tmp_path)
 
 
