@@ -206,6 +206,12 @@ def test_a_file_that_is_no_table_of_numbers_is_one_line(write, text, said):
     assert said in refusal(name="csv", file=write(text), label="y")
 
 
+@pytest.mark.parametrize("setting", ["features", "categories"])
+def test_a_list_that_names_no_column_is_named(write, setting):
+    given = refusal(name="csv", file=write("a,y\n1,u\n"), label="y", **{setting: ["a", "b"]})
+    assert f"mine.csv: has no column 'b', which data.{setting} names; its columns are 'a', 'y'" in given
+
+
 def test_rows_are_counted_through_all_blocks(write, monkeypatch):
     monkeypatch.setattr("fedmpi.data.tables.TABLE_BLOCK_ROWS", 2)
     write("a,y\n" + "1,u\n" * 4 + ",u\n")

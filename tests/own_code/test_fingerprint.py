@@ -22,7 +22,7 @@ TREE = {"mine/__init__.py": "", "mine/method.py": "from .parts import a\nfrom mi
         "import os, torch\ndef later():\n    import mine.late\nclass Own:\n    pass\n",
         "mine/parts/__init__.py": "", "mine/parts/a.py": "",
         "mine/parts/b.py": "from ..deep import *\nc = 1", "mine/deep.py": "import fedmpi.cli\nimport mine.method",
-        "mine/late.py": "", "mine/unused.py": "", "beside.py": ""}
+        "mine/late.py": "", "mine/unused.py": "", "beside.py": "", "__init__.py": ""}
 
 
 def hashed(module: str) -> dict:

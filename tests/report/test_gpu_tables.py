@@ -50,6 +50,13 @@ def test_digests_are_compared_over_ranks(book):
     assert changed["kill-resume"][-1] == "DIFFER" and changed["mpi-digests"][-1] == "2 ranks: exit code 1: no GPU"
 
 
+def test_methods_without_a_recorded_graph_are_named(book):
+    book["capture"] = {"recorded": {"fedavg": {"recorded": 2}, "ditto": {"recorded": 1}}}
+    assert rows(gpu_tables.list_captures(book)) == {"recorded": ["2 of 2; never: none"]}
+    book["capture"]["recorded"]["ditto"]["recorded"] = 0
+    assert rows(gpu_tables.list_captures(book)) == {"recorded": ["1 of 2; never: ditto"]}
+
+
 def test_bits_that_differ_are_named(book):
     found = rows(gpu_tables.list_same_bits(book))
     assert found["tiny vmap"] == ["2abc773d4334", "same", "same", "same"]
