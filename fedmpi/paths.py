@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import errno
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -44,6 +45,20 @@ def refuse_wrong_paths() -> Iterator[None]:
 def describe_wrong_path(error: OSError) -> str:
     """Return what is wrong with a path, in one line with a remedy."""
     return f"{shorten_path(error.filename or 'a path')}: {error.strerror}; give another path"
+
+
+def is_readable(folder: Path) -> bool:
+    """Say whether a folder can be looked into, or is none."""
+    try:
+        return not folder.is_dir() or os.access(folder, os.R_OK | os.X_OK)
+    # a folder above it
+    except PermissionError:
+        return False
+
+
+def describe_unreadable(folder: Path) -> str:
+    """Return what is known of a folder that cannot be looked into."""
+    return f"{folder} cannot be looked into: {os.strerror(errno.EACCES)}"
 
 
 def shorten_path(path: object) -> str:

@@ -1,8 +1,6 @@
 """How far runs are, while they go on: `fedmpi status`. It reads run folders and imports nothing that they name."""
 from __future__ import annotations
 
-import errno
-import os
 import re
 import time
 from collections.abc import Iterator
@@ -11,6 +9,7 @@ from pathlib import Path
 from fedmpi.commands.summary import make_natural_key
 from fedmpi.errors import BadInput
 from fedmpi.json_values import JsonObject
+from fedmpi.paths import describe_unreadable, is_readable
 from fedmpi.storage import run_status
 from fedmpi.storage.checkpoint import list_checkpoints
 from fedmpi.storage.lock import is_run_alive
@@ -82,17 +81,12 @@ def walk_runs(path: Path, levels: int) -> Iterator[Path]:
                 yield from walk_runs(entry, levels - 1)
 
 
-def is_readable(folder: Path) -> bool:
-    """Say whether a folder can be looked into, or is none."""
-    return not folder.is_dir() or os.access(folder, os.R_OK | os.X_OK)
-
-
 def make_unreadable(name: str, folder: Path) -> JsonObject:
     """Return what is known of a run whose folder cannot be looked into."""
     unknown = dict.fromkeys(("rounds", "accuracy", "seconds_per_round", "seconds_left", "memory_mib",
                              "seconds_since_last_sign", "saved_round"))
     return {"run": name, "folder": str(folder), "state": "unreadable", "round": 0, "reached": "-", **unknown,
-            "note": f"{folder} cannot be looked into: {os.strerror(errno.EACCES)}"}
+            "note": describe_unreadable(folder)}
 
 
 def collect_status(name: str, folder: Path) -> JsonObject:

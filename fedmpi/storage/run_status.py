@@ -19,6 +19,7 @@ from fedmpi.config.old_names import rename_settings
 from fedmpi.errors import FINISHED, SAVED, BadInput
 from fedmpi.json_values import Json, JsonObject, flatten_settings
 from fedmpi.own_code.changes import describe_accepted
+from fedmpi.paths import describe_unreadable, is_readable
 from fedmpi.storage.older_versions import add_missing_settings
 from fedmpi.storage.run_end import End, read_end
 from fedmpi.storage.seal import Flaw, open_regular
@@ -95,7 +96,10 @@ class Outcome(NamedTuple):
 
 def read_outcome(folder: Path, rounds: int = 0) -> Outcome:
     """Return how far the run of a folder came; it is finished when it has a result of `rounds` rounds or more, or one
-    that it ended with early. A run whose result is damaged counts as failed, and `said` names the file."""
+    that it ended with early. A run whose result is damaged, or whose folder cannot be looked into, counts as failed,
+    and `said` names the file."""
+    if not is_readable(folder):
+        return Outcome("failed", [], None, 0, "", describe_unreadable(folder))
     lines, damage = read_metrics(folder), ""
     try:
         result = read_result(folder)

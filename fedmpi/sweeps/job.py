@@ -36,6 +36,7 @@ from fedmpi.config.overrides import NAMED_SECTIONS
 from fedmpi.config.schema import Config
 from fedmpi.errors import BadInput
 from fedmpi.json_values import JsonObject
+from fedmpi.paths import is_readable
 from fedmpi.settings import make_settings, shorten_value
 from fedmpi.shipped import find_shipped, name_hint
 from fedmpi.storage import checkpoint, run_status
@@ -254,15 +255,14 @@ def refuse_unchosen(job: SweepJob, settings: Config, where: str) -> None:
 
 def refuse_other(run: PlannedRun) -> None:
     """Raise BadInput if the folder of a run holds a run with other settings, or with settings that cannot be read."""
-    if not (run.folder / "config.yaml").exists():
+    if not is_readable(run.folder) or not (run.folder / "config.yaml").exists():
         return
     try:
         there = run_status.read_settings(run.folder)
     except BadInput as error:
         raise BadInput(f"{run.folder}: it is not known whether {run.name} of this job is in this folder "
                        f"({str(error).partition(';')[0]}); look at it, or give the sweep another --out") from None
-    # Resolved again, for a setting that is newer than the run had its default; or as they are, if they name code that
-    # this run does not.
+    # Resolved again, for newer settings had their defaults; or as they are, if they name code that this run does not.
     with (suppress(BadInput, ValueError, TypeError, KeyError, AttributeError),
           registry.refuse_own_code(but=run.named_code())):
         there = schema.to_plain(schema.resolve(there))

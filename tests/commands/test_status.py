@@ -143,7 +143,7 @@ def test_a_folder_that_cannot_be_looked_into_hides_no_other_run(make, tmp_path, 
     """Root may look into any folder, so the answer of the system is made up."""
     make("job/a")
     make("job/b")
-    monkeypatch.setattr("fedmpi.commands.status.os.access", lambda path, mode: path != tmp_path / "job" / "b")
+    monkeypatch.setattr("fedmpi.paths.os.access", lambda path, mode: path != tmp_path / "job" / "b")
     a, b = status_of(str(tmp_path))
     assert a["state"] == "stopped" and set(a) == set(b) and b["state"] == "unreadable" and b["reached"] == "-"
     assert b["note"] == f"{tmp_path}/job/b cannot be looked into: Permission denied"

@@ -25,6 +25,24 @@ def lines(folder) -> list[dict]:
     return [json.loads(line) for line in (folder.path / "metrics.jsonl").read_text().splitlines()]
 
 
+@pytest.mark.parametrize("resume", [False, True])
+@pytest.mark.parametrize("name", ["config.yaml", "metrics.jsonl", "history.h5"])
+def test_a_file_of_someone_else_stays(tmp_path, name, resume):
+    """Such as the study's own config.yaml, beside which a run is started with --out . --resume auto."""
+    (tmp_path / name).write_text("mine")
+    with pytest.raises(BadInput, match=f"{name} is there, but nothing else of a run, .*choose another --out, or move"):
+        RunFolder.claim(tmp_path, resume)
+    assert [(path.name, path.read_text()) for path in tmp_path.iterdir()] == [(name, "mine")]
+
+
+@pytest.mark.parametrize("left", ["result.json", "checkpoints/round-000003.h5", "log.txt"])
+def test_a_run_that_was_copied_in_part_goes_on(tmp_path, left):
+    (tmp_path / "checkpoints").mkdir()
+    for name in ("config.yaml", "metrics.jsonl", left):
+        (tmp_path / name).write_text("")
+    RunFolder.claim(tmp_path, resume=True).release()
+
+
 @pytest.mark.parametrize("names, fresh, last", [
     ([], 1, 1), (["q-001"], 2, 1), (["q-001", "q-003"], 4, 3), (["q-999"], 1000, 999),
     (["q-1000", "q-999"], 1001, 1000),

@@ -113,6 +113,31 @@ def test_settings_that_cannot_be_read_are_not_said_to_be_others(tmp_path, cache,
     assert len(str(error.value)) < 600
 
 
+@pytest.mark.parametrize("above", [False, True])
+def test_a_folder_that_cannot_be_looked_into_fails_alone(tmp_path, cache, monkeypatch, above):
+    """Such as that of a colleague's run. Root may look into any folder, so the answer of the system is made up."""
+    path = jobs.write(tmp_path, cache, rows=ROWS, columns=ONE, published={}, seeds=[0])
+    runs = job.expand(job.load_job(path), path, tmp_path / "out", None)
+    for run in runs:
+        run.folder.mkdir(parents=True)
+        (run.folder / "config.yaml").write_text(json.dumps(schema.to_plain(run.settings) | {"seed": 7}))
+    (runs[0].folder / "config.yaml").write_text(json.dumps(schema.to_plain(runs[0].settings)))
+    if above:
+        def is_dir(folder):
+            if folder == runs[1].folder:
+                raise PermissionError
+            return os.path.isdir(folder)
+        monkeypatch.setattr("fedmpi.paths.Path.is_dir", is_dir)
+    else:
+        monkeypatch.setattr("fedmpi.paths.os.access", lambda folder, mode: folder != runs[1].folder)
+    for run in runs:
+        job.refuse_other(run)
+    assert [run.outcome().state for run in runs] == ["unfinished", "failed"]
+    assert runs[1].outcome().said == f"{runs[1].folder} cannot be looked into: Permission denied"
+    done = CliRunner().invoke(app, ["status", path, "--out", str(tmp_path / "out")])
+    assert done.exit_code == 0 and done.stdout.endswith("1 stopped, 1 unreadable\n")
+
+
 def test_settings_of_which_code_is_not_imported_are_compared_as_they_are(tmp_path, cache):
     path = jobs.write(tmp_path, cache, rows={"Local": "local"}, columns=ONE, published={}, seeds=[0])
     run = job.expand(job.load_job(path), path, tmp_path / "out", None)[0]
