@@ -127,6 +127,7 @@ def test_a_folder_that_is_gone_is_named(folder):
 @pytest.mark.parametrize("left, resume", [("config.yaml", False), ("log.txt", True), ("checkpoints/round-1.h5", False)])
 def test_a_refused_claim_leaves_the_folder_unlocked(tmp_path, left, resume):
     (tmp_path / "checkpoints").mkdir()
+    (tmp_path / "log.txt").write_text("")
     (tmp_path / left).write_text("")
     if not resume:
         with pytest.raises(BadInput):
