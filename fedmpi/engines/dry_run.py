@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple, Unpack
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
@@ -25,6 +26,10 @@ from fedmpi.server_only import hide_server_only
 
 if TYPE_CHECKING:
     from fedmpi.client_data import NetOrOutputs
+
+
+# of a network, by shape and kind of the samples that went in; as long as the network is used
+OUTPUTS: WeakKeyDictionary[Net, dict[tuple[torch.Size, torch.dtype], Tensor]] = WeakKeyDictionary()
 
 
 class RoundWork(NamedTuple):
@@ -91,7 +96,14 @@ class DryRunData(LoopData):
 
     def _forward(self, net: NetOrOutputs, w: Tensor) -> Tensor:
         self.spent[1] += self.n
-        return super()._forward(net, w)
+        if not isinstance(net, Net):
+            return super()._forward(net, w)
+        # One pass serves all sizes, rounds and seeds: what a blank sample comes to does not matter, only its shape.
+        found = OUTPUTS.setdefault(net, {})
+        key = (self.x.shape, self.x.dtype)
+        if key not in found:
+            found[key] = super()._forward(net, w)
+        return found[key].clone()
 
     def subset(self, share: float, stream: int, fixed: bool = False, rest: bool = False) -> DryRunData:
         """Return data of as many samples as the share keeps, or of the other ones with `rest`; nothing is drawn."""
