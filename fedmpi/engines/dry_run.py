@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from fedmpi.client_data import NetOrOutputs
 
 
-# of a network, by shape and kind of the samples that went in; as long as the network is used
-OUTPUTS: WeakKeyDictionary[Net, dict[tuple[torch.Size, torch.dtype], Tensor]] = WeakKeyDictionary()
+# What a network returned for blank samples, by their shape, type and device. An entry is dropped with its network.
+OUTPUTS: WeakKeyDictionary[Net, dict[tuple[torch.Size, torch.dtype, torch.device], Tensor]] = WeakKeyDictionary()
 
 
 class RoundWork(NamedTuple):
@@ -98,9 +98,9 @@ class DryRunData(LoopData):
         self.spent[1] += self.n
         if not isinstance(net, Net):
             return super()._forward(net, w)
-        # One pass serves all sizes, rounds and seeds: what a blank sample comes to does not matter, only its shape.
+        # Only the shape of the outputs matters, so one pass serves clients of all sizes and all rounds.
         found = OUTPUTS.setdefault(net, {})
-        key = (self.x.shape, self.x.dtype)
+        key = (self.x.shape, self.x.dtype, self.x.device)
         if key not in found:
             found[key] = super()._forward(net, w)
         return found[key].clone()
