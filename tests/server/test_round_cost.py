@@ -90,6 +90,17 @@ def test_the_work_of_a_method_is_what_its_client_asks_for(mlp, name, settings, t
     assert work[:2] == (trained, passed) and sum(work.steps) == trained / 10
 
 
+def test_a_blank_sample_goes_forward_once_for_clients_of_all_sizes():
+    """The method is IFCA, which passes its samples through each of its networks."""
+    of = method("ifca", build_model(CNN4(), (32, 32, 3), np.dtype("uint8"), 10, 0), k=3)
+    passes = []
+    of.model.module.register_forward_hook(lambda *_: passes.append(1))
+    shared, mine = of.init(8)
+    passed = [count_round_work(of, shared, mine, make_blank_samples((32, 32, 3), "uint8"), n, local()).passed
+              for n in (20, 40)]
+    assert passed == [3 * 20, 3 * 40] and len(passes) == 1
+
+
 def test_the_tally_knows_every_verb(mlp):
     """No verb reads more than the one blank sample, and samples are counted for any number of them."""
     shared = mlp.start
