@@ -46,6 +46,21 @@ class NoMethod:
         return mine, shared
 
 
+@dataclass(frozen=True)
+class TypedTitle(FedAvg):
+    title: str = "a setting by mistake"
+    lam: float = 1.
+
+
+class TypedPaper(FedAvg):
+    paper: str = "no dataclass"
+
+
+@dataclass(frozen=True)
+class OnTypedTitle(TypedTitle):
+    more: float = 2.
+
+
 class Untitled(Method):
     pass
 
@@ -68,6 +83,17 @@ def test_settings_without_dataclass_are_refused(name, settings):
     with pytest.raises(BadInput) as error:
         catalogue.explain("methods", f"{HERE}:{name}")
     assert str(error.value) == f"method '{HERE}:{name}': {SAID}"
+
+
+@pytest.mark.parametrize(("name", "declaring", "attribute"), [
+    ("TypedTitle", "TypedTitle", "title"), ("TypedPaper", "TypedPaper", "paper"),
+    ("OnTypedTitle", "TypedTitle", "title")])
+def test_a_class_attribute_with_a_type_is_no_setting(name, declaring, attribute):
+    said = (f"{HERE}:{declaring} declares {attribute} with a type, which makes it a setting; write {attribute} = ... "
+            f"without one, or {attribute}: ClassVar[...] = ...")
+    with pytest.raises(BadInput) as error:
+        resolve({"method": {"name": f"{HERE}:{name}"}})
+    assert str(error.value) == f"method: {said}"
 
 
 def test_the_contract_says_so_too():
