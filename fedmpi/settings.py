@@ -30,7 +30,7 @@ from annotated_types import Lt as Lt
 from fedmpi.errors import BadInput
 from fedmpi.hints import find_close_settings
 from fedmpi.json_values import JsonObject
-from fedmpi.own_code.undecorated import refuse_undecorated
+from fedmpi.own_code.misdeclared import refuse_misdeclared
 
 if TYPE_CHECKING:
     from pydantic import TypeAdapter
@@ -76,8 +76,8 @@ def make_settings(cls: type[Settings], values: object, where: str,
             for, to name it in the error
 
     Raises:
-        BadInput: with every key that is wrong, its path and what is allowed; or if the class lacks @dataclass."""
-    refuse_undecorated(cls, where)
+        BadInput: with every key that is wrong, its path and what is allowed; or if the class declares them wrongly."""
+    refuse_misdeclared(cls, where)
     if not isinstance(values, dict):
         is_name = isinstance(values, str) and values.isprintable() and "name" in list_setting_names(cls)
         raise BadInput(f"{where or 'the configuration'} must be a mapping of settings, not {shorten_value(values)}"

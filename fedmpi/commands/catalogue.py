@@ -11,7 +11,7 @@ from fedmpi import registry
 from fedmpi.errors import BadInput, FedmpiError
 from fedmpi.json_values import JsonObject
 from fedmpi.own_code.failures import blame_own_code
-from fedmpi.own_code.undecorated import refuse_undecorated
+from fedmpi.own_code.misdeclared import refuse_misdeclared
 from fedmpi.settings import describe_settings
 from fedmpi.text import format_columns, format_pairs, wrap_paragraphs
 
@@ -42,7 +42,7 @@ def describe_entry(kind: str, name: str) -> JsonObject:
     cls = registry.find_class(kind, name)
     refuse_other_kind(kind, name, cls)
     with blame_own_code(f"{kind[:-1]} {name!r}", always=name not in registry.list_built_in(kind)):
-        refuse_undecorated(cls, f"{kind[:-1]} {name!r}")
+        refuse_misdeclared(cls, f"{kind[:-1]} {name!r}")
         found = {"name": name, "title": getattr(cls, "title", "") or getattr(cls, "__name__", name),
                  "summary": " ".join(read_documentation(kind, cls).partition("\n\n")[0].split())}
         if kind == "methods":

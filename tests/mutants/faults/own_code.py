@@ -4,9 +4,13 @@ from __future__ import annotations
 FAILURES = "fedmpi.own_code.failures:"
 FINGERPRINT = "fedmpi.own_code.fingerprint:"
 CHANGES = "fedmpi.own_code.changes:"
+MISDECLARED = "fedmpi.own_code.misdeclared:"
 
 FAULTS: list[tuple[str, str, str]] = [
-    ("fedmpi.own_code.undecorated:refuse_undecorated", '"ClassVar" not in str(kind)', "True"),
+    (MISDECLARED + "list_fields", '"ClassVar" not in str(kind)', "True"),
+    (MISDECLARED + "refuse_typed_attributes", "owner.__mro__[1:]", "cls.__mro__"),
+    (MISDECLARED + "refuse_typed_attributes", " and name not in list_fields(declared)", ""),
+    (MISDECLARED + "refuse_misdeclared", "        refuse_typed_attributes(cls, where)\n", ""),
     (FAILURES + "blame_own_code", "    except FedmpiError:\n        raise\n", ""),
     (FAILURES + "blame_own_code", "not (always or find_own_line(error))", "not find_place(error)"),
     (FAILURES + "blame_own_code", " from error", " from None"),

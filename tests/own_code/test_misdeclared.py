@@ -1,4 +1,5 @@
-"""A class of one's own that declares settings without @dataclass, a title or the base class Method."""
+"""A class of one's own that declares settings without @dataclass or by mistake, or has no title or not the base class
+Method."""
 from __future__ import annotations
 
 from dataclasses import dataclass
@@ -13,7 +14,7 @@ from fedmpi.data.partitions import Dirichlet
 from fedmpi.errors import BadInput
 from fedmpi.method import Method
 from fedmpi.methods.fedavg import FedAvg
-from fedmpi.own_code.undecorated import refuse_undecorated
+from fedmpi.own_code.misdeclared import refuse_misdeclared
 from fedmpi.testing import check_method
 
 
@@ -61,6 +62,11 @@ class OnTypedTitle(TypedTitle):
     more: float = 2.
 
 
+@dataclass(frozen=True)
+class TakesAway(FedAvg):
+    weights: ClassVar[str] = "equal"
+
+
 class Untitled(Method):
     pass
 
@@ -96,6 +102,12 @@ def test_a_class_attribute_with_a_type_is_no_setting(name, declaring, attribute)
     assert str(error.value) == f"method: {said}"
 
 
+def test_a_setting_of_the_bases_may_be_taken_away():
+    refuse_misdeclared(TakesAway, "method")
+    with pytest.raises(BadInput, match="weights"):
+        resolve({"method": {"name": f"{HERE}:TakesAway", "weights": "samples"}})
+
+
 def test_the_contract_says_so_too():
     with pytest.raises(BadInput, match="Undecorated declares lam, rate and is no dataclass"):
         check_method(Undecorated)
@@ -113,8 +125,8 @@ def test_a_class_that_declares_no_settings_needs_no_dataclass():
 
 
 def test_a_class_of_another_kind_may_declare_what_it_likes():
-    refuse_undecorated(nn.Linear, "model")
-    refuse_undecorated(nn.functional.relu, "model")
+    refuse_misdeclared(nn.Linear, "model")
+    refuse_misdeclared(nn.functional.relu, "model")
 
 
 def test_a_method_is_derived_from_method():
