@@ -63,6 +63,11 @@ class OnTypedTitle(TypedTitle):
 
 
 @dataclass(frozen=True)
+class TypedWords(Method):
+    judged_by: str = "a setting by mistake, right behind Method"
+
+
+@dataclass(frozen=True)
 class TakesAway(FedAvg):
     weights: ClassVar[str] = "equal"
 
@@ -93,7 +98,7 @@ def test_settings_without_dataclass_are_refused(name, settings):
 
 @pytest.mark.parametrize(("name", "declaring", "attribute"), [
     ("TypedTitle", "TypedTitle", "title"), ("TypedPaper", "TypedPaper", "paper"),
-    ("OnTypedTitle", "TypedTitle", "title")])
+    ("OnTypedTitle", "TypedTitle", "title"), ("TypedWords", "TypedWords", "judged_by")])
 def test_a_class_attribute_with_a_type_is_no_setting(name, declaring, attribute):
     said = (f"{HERE}:{declaring} declares {attribute} with a type, which makes it a setting; write {attribute} = ... "
             f"without one, or {attribute}: ClassVar[...] = ...")
