@@ -20,6 +20,7 @@ from fedmpi.storage.run_status import AT_BEST_VALIDATION, BEST_ON
 from fedmpi.storage.seal import DamagedFile
 from fedmpi.sweeps.job import PlannedRun, SweepJob, list_views
 from fedmpi.sweeps.published import list_published_rounds
+from fedmpi.sweeps.rows import find_variants, share_with_variants
 from fedmpi.task import CLASSIFICATION, Task, find_task
 
 if TYPE_CHECKING:
@@ -94,6 +95,8 @@ class Results:
     published_rounds: dict[str, int] = field(default_factory=dict)
     # the row that all others are compared with; None: the best row of a column
     baseline: str | None = None
+    # the rows that change another row and have its published numbers, and this row
+    variants: dict[str, str] = field(default_factory=dict)
 
     @property
     def task(self) -> Task:
@@ -111,8 +114,9 @@ def collect_job_results(job: SweepJob, runs: list[PlannedRun], command: str) -> 
                    "fedmpi " + shlex.join(["run", os.path.relpath(r.config), *r.overrides]), r.named_code())
              for r in runs]
     return Results(job.title, command, list(job.rows), list(job.columns), job.seeds, shown,
-                   {view.measure: view.published for view in list_views(job)},
-                   list_published_rounds(job.published_rounds, job.rows), job.baseline)
+                   {view.measure: share_with_variants(view.published, job.rows) for view in list_views(job)},
+                   share_with_variants(list_published_rounds(job.published_rounds, job.rows), job.rows), job.baseline,
+                   find_variants(job.rows))
 
 
 def collect_folder_results(folders: list[Path]) -> Results:

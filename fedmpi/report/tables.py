@@ -25,6 +25,7 @@ COSTS = ("accuracy_std", "accuracy_variance", "accuracy_gini", "calibration_erro
 # first letters of measures that are shares
 IN_PERCENT = ("accuracy", "f1", "auc", "balanced_accuracy", "calibration_error")
 
+VARIANT_EXPLAINED = "variants, which have the published number of another row and do not count in the order"
 UNFINISHED, UNSPLIT = "not all seeds are finished", "clusters were never split: FedAvg with a plain mean"
 
 
@@ -74,8 +75,10 @@ class Table(NamedTuple):
     compared: set[str]
     # best mean of a column
     best: dict[str, float]
-    # by column: Kendall's tau of the order of its rows and the published one, and the number of rows
+    # by column: Kendall's tau of the order of its rows and the published one, without variants, and the number of rows
     tau: dict[str, tuple[float, int]]
+    # the rows that have the published number of another row, and this row
+    variants: dict[str, str]
 
     def is_best(self, row: str, column: str) -> bool:
         """Say whether a cell has the best mean of its column."""
@@ -121,7 +124,9 @@ class Table(NamedTuple):
 
     def notes(self) -> list[str]:
         """Return the lines below the table."""
-        return [*steps.list_notes(self), *[LENGTH_EXPLAINED] * bool(self.measured)]
+        told = [f"{row} (of {base})" for row, base in self.variants.items()]
+        return [*steps.list_notes(self), *[LENGTH_EXPLAINED] * bool(self.measured),
+                *[f"{VARIANT_EXPLAINED}: {', '.join(told)}"] * bool(told)]
 
 
 def make_tables(results: Results) -> list[Table]:
@@ -144,7 +149,8 @@ def make_table(results: Results, measure: str, published: JsonObject) -> Table:
             cells[row, column] = Cell(values, missing, known, bool(clusters) and max(clusters) == 1,
                                       steps.compute_mean_steps_of_cell(found), 4 if measure.startswith(ERRORS) else 2,
                                       find_length(found, results.published_rounds.get(row)) if known else None)
-    return fill_table(measure, results.rows, results.columns, cells)
+    return fill_table(measure, results.rows, results.columns, cells, {
+        row: base for row, base in results.variants.items() if row in published})
 
 
 def refuse_unknown_measure(measure: str, found: list[JsonObject]) -> None:
@@ -166,17 +172,22 @@ def find_factor(measure: str) -> int:
     return 100 if measure.startswith(IN_PERCENT) and "_undefined" not in measure else 1
 
 
-def fill_table(measure: str, rows: list[str], columns: list[str],
-           cells: dict[tuple[str, str], Cell]) -> Table:
-    """Return the table of these cells, with the best of each column and the agreement with what is published."""
+def fill_table(measure: str, rows: list[str], columns: list[str], cells: dict[tuple[str, str], Cell],
+               variants: dict[str, str] | None = None) -> Table:
+    """Return the table of these cells, with the best of each column and the agreement with what is published.
+
+    Args:
+        variants: the rows that have the published number of another row, and this row."""
+    variants = variants or {}
     wanted = (None if "_undefined" in measure else min if measure.startswith(COSTS) else
               max if measure.startswith(BETTER) else None)
     by_column = {column: [cells[row, column] for row in rows] for column in columns}
     best = {c: wanted(cell.mean for cell in of if cell.values) for c, of in by_column.items()
             if wanted and any(cell.values for cell in of)}
     compared = {c for c, of in by_column.items() if any(cell.published for cell in of)}
+    ordered = {c: [cells[row, c] for row in rows if row not in variants] for c in columns}
     return Table(measure, rows, columns, cells, compared, best,
-                 {c: tau for c, of in by_column.items() if (tau := compute_kendall_agreement(of)) is not None})
+                 {c: tau for c, of in ordered.items() if (tau := compute_kendall_agreement(of)) is not None}, variants)
 
 
 def split_published(value: float | list[float] | None) -> tuple[float, float | None] | None:

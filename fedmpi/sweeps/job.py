@@ -16,7 +16,10 @@
     also: {f1_mean: {FedAvg: {beta .1: 30}}}         a table of another measure of the same runs
 
 A row that is a bare name is a method; `equal_steps: ROW` in one lets it make as many gradient steps as another row
-(`Local, equal steps: {method: local, equal_steps: FedAH}`). `cells: {ROW: {COLUMN: settings}}` changes single cells.
+(`Local, equal steps: {method: local, equal_steps: FedAH}`). `variant_of: ROW` makes it a variant of another row: it has
+that row's settings, cells and published numbers, and its own settings change them
+(`FedMHC, drop_last: {variant_of: FedMHC, train.drop_last: true}`). The order of rows is compared with the published one
+without variants. `cells: {ROW: {COLUMN: settings}}` changes single cells.
 Later settings win: set, scale, column, row, the scale's column, cell, seed."""
 from __future__ import annotations
 
@@ -43,11 +46,10 @@ from fedmpi.storage import checkpoint, run_status
 from fedmpi.storage.run_status import AT_BEST_VALIDATION, RENAMED_MEASURES, find_new_name
 from fedmpi.sweeps import equal
 from fedmpi.sweeps.published import check_published, list_published_rounds
+from fedmpi.sweeps.rows import EQUAL, check_rows, expand_row, find_other_row, find_variants, refuse_variants
 
 # entries of a scale that are no settings of its runs
 NARROWS = ("columns", "seeds")
-# entry of a row that is no setting of its runs
-EQUAL = "equal_steps"
 # A restart may change these settings, but they change what a table shows.
 SHOWN = ("evaluate", "stop", "edge", "faults")
 
@@ -169,18 +171,13 @@ def check_job(job: SweepJob) -> None:
             raise BadInput(f"cells: {unknown[0]!r} is not among the {'columns' if row in job.rows else 'rows'}")
         if bad := [column for column, settings in cells.items() if not isinstance(settings, dict)]:
             raise BadInput(f"cells.{row}.{bad[0]} = {shorten_value(cells[bad[0]])}: give a mapping of settings")
-    for row, settings in job.rows.items():
-        if not isinstance(settings, str | dict | None):
-            raise BadInput(f"rows.{row} = {shorten_value(settings)}: give a method's name, or a mapping of settings")
-        other = find_equal_row(job, row)
-        if not isinstance(other, str | None):
-            raise BadInput(f"rows.{row}.equal_steps = {shorten_value(other)}: give the name of a row")
-        if other is not None and (other not in job.rows or find_equal_row(job, other) is not None):
-            raise BadInput(f"rows.{row}.equal_steps = {other}: name a row of this job that has no equal_steps itself; "
-                           f"its rows: {', '.join(job.rows)}")
+    check_rows(job.rows)
     for where, published in (("published", job.published), *((f"also.{m}", cells) for m, cells in job.also.items())):
         check_published(published, job.rows, job.columns, where)
+        refuse_variants(published, job.rows, where)
     list_published_rounds(job.published_rounds, job.rows)
+    if isinstance(job.published_rounds, dict):
+        refuse_variants(job.published_rounds, job.rows, "published_rounds")
     if job.baseline is not None and job.baseline not in job.rows:
         raise BadInput(f"baseline = {job.baseline}: name a row of this job; its rows: {', '.join(job.rows)}")
 
@@ -212,15 +209,17 @@ def expand(job: SweepJob, path: str | Path, out: Path, scale: str | None) -> lis
     chosen = {} if scale is None else job.scales[scale]
     job = narrow_job(job, scale)
     of_all, of_some = {k: v for k, v in chosen.items() if k not in NARROWS}, chosen.get("columns", {})
+    variants = find_variants(job.rows)
     for seed in job.seeds:
         for column, of_column in job.columns.items():
             def words(row: str, column: str = column, of_column: JsonObject = of_column,
                       seed: int = seed) -> list[str]:
-                given = [job.set, of_all, of_column, expand_method_name(job.rows[row]), of_some.get(column, {}),
-                         job.cells.get(row, {}).get(column, {}), {"seed": seed}]
+                of_cells = [job.cells.get(name, {}).get(column, {}) for name in {variants.get(row, row): 0, row: 0}]
+                given = [job.set, of_all, of_column, *expand_row(job.rows, row), of_some.get(column, {}), *of_cells,
+                         {"seed": seed}]
                 return [text for settings in given for text in flatten_to_words(settings)]
             for row in job.rows:
-                overrides, other = words(row), find_equal_row(job, row)
+                overrides, other = words(row), find_other_row(job.rows, row, EQUAL)
                 try:
                     settings = schema.load_config(str(source), overrides, "")
                     if other is not None:
@@ -270,17 +269,6 @@ def refuse_other(run: PlannedRun) -> None:
         raise BadInput(f"{run.folder} holds a run with other settings ({', '.join(differ[:8])}"
                        f"{', ...' * (len(differ) > 8)}) than {run.name} of this job; remove it, or give the sweep "
                        "another --out")
-
-
-def expand_method_name(row: str | JsonObject | None) -> JsonObject:
-    """Return the settings of a row, which may be the bare name of a method."""
-    settings = {"method": row} if isinstance(row, str) else row or {}
-    return {key: value for key, value in settings.items() if key != EQUAL}
-
-
-def find_equal_row(job: SweepJob, row: str) -> str | None:
-    """Return the row whose number of steps a row takes over; None if it has its own."""
-    return job.rows[row].get(EQUAL) if isinstance(job.rows[row], dict) else None
 
 
 def flatten_to_words(settings: JsonObject, prefix: str = "") -> list[str]:

@@ -9,6 +9,7 @@ import pytest
 from fedmpi.config.schema import resolve
 from fedmpi.errors import BadInput
 from fedmpi.sweeps import equal, job
+from fedmpi.sweeps.rows import EQUAL, find_other_row
 
 JOBS = sorted((Path(__file__).parents[2] / "jobs").glob("*.yaml"))
 DAILY = ("fedah_table1", "fedmhc_table1")
@@ -105,7 +106,7 @@ def test_rows_of_our_jobs_do_equal_work(path, tmp_path):
     for scale in (None, *made.scales):
         runs = {(r.row, r.column): r for r in job.expand(made, path, tmp_path, scale)}
         for (row, column), found in runs.items():
-            if (other := job.find_equal_row(made, row)) is not None:
+            if (other := find_other_row(made.rows, row, EQUAL)) is not None:
                 ratio, train = equal.compute_ratio(found.settings, runs[other, column].settings,
                                                    40), found.settings.train
                 assert abs(ratio - 1) < (.51 / train.steps if train.steps else .05), (scale, column, ratio)
