@@ -7,6 +7,9 @@ from typing import TypeAlias
 
 from fedmpi.json_values import JsonObject
 
+# clients trained at once that a message names
+MAX_NAMED = 3
+
 # The function of the user's program that is called after every round with its line of metrics.jsonl; None: none is.
 RoundCallback: TypeAlias = Callable[[JsonObject], object] | None
 
@@ -35,3 +38,12 @@ class RankContext:
     has_begun: bool = False
     # the round that this work belongs to, from 0; -1 is the warm-up before the first round
     round: int = 0
+
+    def name_client(self) -> str:
+        """Return the client at work for a message, `client 4`, or some of those that are trained at once."""
+        ids = self.client if isinstance(self.client, list) else [self.client]
+        if len(ids) == 1:
+            return f"client {ids[0]}"
+        more = len(ids) - MAX_NAMED
+        return ("one of the clients " + ", ".join(map(str, ids[:MAX_NAMED]))
+                + (f" and {more} others" if more > 1 else f", {ids[-1]}" * (more == 1)))

@@ -100,7 +100,7 @@ def explain_failure(world: Transport, context: RankContext, error: BaseException
         return f"fedmpi: {error}\n{trace}".rstrip(), error.code
     where = f"rank {world.rank} of {world.size} on {world.host}"
     if context.client is not None:
-        where = f"client {context.client}, round {context.round + 1} ({where})"
+        where = f"{context.name_client()}, round {context.round + 1} ({where})"
     if isinstance(error, FedmpiError):
         return f"fedmpi: {where}: {error}\n{trace}".rstrip(), error.code
     own = find_own_line(error) and not is_ctrl_c(error)
