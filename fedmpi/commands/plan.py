@@ -17,7 +17,7 @@ from fedmpi.commands.planned_steps import count_final_steps, find_participant_ra
 from fedmpi.config.schema import Config, find_name, load_config
 from fedmpi.data.federation import SAMPLE_PARTS, Federation, prepare_federation
 from fedmpi.json_values import JsonObject
-from fedmpi.method import Method, State, nbytes
+from fedmpi.method import WHOLE, Method, State, find_kind_of_field, nbytes
 from fedmpi.server.round_cost import count_batches_of_round
 from fedmpi.server_only import select_sent
 from fedmpi.text import GIB, MIB
@@ -26,6 +26,8 @@ from fedmpi.text import GIB, MIB
 VECTORS_OF_ONE_CLIENT = 4
 # Bytes of a label, int64.
 LABEL = 8
+# A last batch of an epoch is called short if it has at most so small a share of a whole one.
+SHORT_BATCH = 1 / 4
 
 
 class Rehearsal(NamedTuple):
@@ -96,6 +98,7 @@ def make_plan(config_path: str | Mapping[str, object], overrides: Sequence[str] 
             "batch": config.train.batch,
             "steps_per_round": count_expected_batches(case, federation.sizes), "patience": config.stop
             and config.stop.patience, "stages": [asdict(stage) for stage in made], "steps": count_final_steps(made),
+            "short_batches": find_short_batches(case),
             "mib_per_client_round": (down + up) / MIB, "mib_down": down / MIB, "mib_up": up / MIB,
             "bytes_per_round": rehearsal.totals(), "reduce": config.server.reduce,
             "evaluation": {"every": config.evaluate.every, "on": config.evaluate.on, "parts": list(config.judged_on)},
@@ -157,6 +160,20 @@ def count_expected_batches(case: Case, sizes: np.ndarray) -> int:
     """Return the expected batches of local training in a round, in all its epochs, of clients of these sizes."""
     share = np.mean(find_participant_range(case)) / case.federation.clients
     return round(float(count_batches_of_round(sizes, case.config.train).sum() * share))
+
+
+def find_short_batches(case: Case) -> JsonObject | None:
+    """Return how many clients end an epoch with a step on a short batch, and the most samples that it has; None if none
+    does, or if clients keep no whole model, which alone depends much on the last step."""
+    train, model, mine = case.config.train, case.method.model, case.mine
+    keeps = any(find_kind_of_field(model, type(mine), name, rows.shape[-1]) is WHOLE
+                for name, rows in mine._asdict().items() if rows.ndim)
+    if train.steps or train.drop_last or not keeps:
+        return None
+    sizes, most = case.federation.sizes, int(SHORT_BATCH * train.batch)
+    left = sizes % train.batch
+    clients = int(((sizes > train.batch) & (left > 0) & (left <= most)).sum())
+    return {"clients": clients, "samples": most} if clients else None
 
 
 def estimate_memory(case: Case, hosts: np.ndarray) -> int:

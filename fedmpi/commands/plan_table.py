@@ -28,6 +28,7 @@ def format_plan(planned: JsonObject) -> str:
                                       ("federation", p["federation"]), ("rounds", describe_rounds(p)),
                                       *list_participation(p["participation"]),
                                       ("steps", describe_planned_steps(p["stages"], p["rounds"])),
+                                      *list_short_batches(p),
                                       ("bytes", describe_bytes(p)), ("on the wire", describe_wire(p)),
                                       ("evaluation", describe_evaluation(p)),
                                       ("checkpoint",
@@ -57,6 +58,17 @@ def describe_rounds(p: JsonObject) -> str:
     expected = "" if low == p["clients"] else "about "
     return (f"{p['rounds']}, each with {who} of {p['clients']} clients; local training draws {expected}"
             f"{p['steps_per_round']:,} batches of up to {p['batch']} samples a round")
+
+
+def list_short_batches(p: JsonObject) -> list[tuple[str, str]]:
+    """Return the line on clients whose epochs end with a step on few samples; none if there are none."""
+    short = p["short_batches"]
+    if not short:
+        return []
+    few = f"{short['samples']} sample{find_plural_ending(short['samples'])}"
+    return [("last batch", f"{short['clients']} of {p['clients']} clients end every epoch with a step on at most "
+             f"{few}; a model that is evaluated right after local training depends much on them, and "
+             "train.drop_last=true leaves such batches out")]
 
 
 def list_participation(p: JsonObject) -> list[tuple[str, str]]:

@@ -74,6 +74,23 @@ def test_steps_are_the_batches_of_all_participants(planned, cache):
     assert planned("train.steps=4", "train.participation=[0.5, 1]")["steps_per_round"] == 4 * 15
 
 
+def test_clients_whose_epochs_end_with_a_step_on_few_samples_are_counted(planned, cache):
+    """At most a quarter of a batch. One with a single batch, or none left over, has no short one."""
+    config = load_config(TWENTY, [f"data.cache={cache}"])
+    sizes = Federation(prepare_federation(config.data, config.seed)).sizes
+    few = {batch: sum(n > batch and 0 < n % batch <= batch / 4 for n in sizes)
+           for batch in (10, 8, 4 * min(sizes))}
+    assert 0 < few[10] < 20 and 0 < few[8] < 20
+    assert planned()["short_batches"] == {"clients": few[10], "samples": 2}
+    assert planned("train.batch=8", "method=ditto")["short_batches"] == {"clients": few[8], "samples": 2}
+    wide = planned(f"train.batch={4 * min(sizes)}")["short_batches"]
+    assert (wide or {"clients": 0})["clients"] == few[4 * min(sizes)]
+    # Nothing depends on the last step of a client that keeps no model of its own.
+    for told in (["method=fedavg"], ["method=fedper"], ["train.drop_last=true"], ["train.steps=4"], ["train.batch=1"],
+                 [f"train.batch={max(sizes)}"]):
+        assert planned(*told)["short_batches"] is None, told
+
+
 @pytest.mark.parametrize("share, expected", [
     ("1", [20, 20]), ("0.1", [2, 2]), ("0.001", [1, 1]), ("[0.1, 1]", [2, 20])])
 def test_participants(planned, share, expected):

@@ -19,7 +19,7 @@ PLAN = {"method": "FedX", "settings": "mu=1", "model": "mlp", "model_settings": 
                    {"rounds": 5, "share": .5, "steps": {"mix": 7.15, "main": 20, "judging": 7.15}}],
         "steps_per_round": 1040, "mib_per_client_round": .5, "mib_down": .375, "mib_up": .125, "ranks": 4,
         "bytes_per_round": {"broadcast": 2**20, "deliver": 0, "reduce": 2**19, "gather": 2**18, "failure": None},
-        "reduce": "exact",
+        "reduce": "exact", "short_batches": None,
         "evaluation": {"every": 2, "on": "test", "parts": ["test"]}, "patience": None, "engine": "auto",
         "checkpoint": {"every": 0, "mib": 12.345}, "engine_on_cpu": "vmap", "device": "cpu", "threads": 2,
         "movable": False, "per_rank": RANKS}
@@ -71,7 +71,12 @@ def test_the_whole_table():
     ({"evaluation": {"every": 1, "parts": ["test", "train"]}, "patience": 5}, "every round: all clients, 260 test and "
      "1,300 train samples; the run ends when 5 rounds bring nothing better on validation"),
     ({"engine": "loop", "threads": 1}, "engine loop, device cpu, 1 thread a rank"), ({"settings": ""}, "method FedX"),
-    ({"checkpoint": {"every": 5, "mib": .5}}, "checkpoint every 5 rounds: 0.5 MiB")])
+    ({"checkpoint": {"every": 5, "mib": .5}}, "checkpoint every 5 rounds: 0.5 MiB"),
+    ({"short_batches": {"clients": 9, "samples": 2}}, "last batch 9 of 15 clients end every epoch with a step on at "
+     "most 2 samples; a model that is evaluated right after local training depends much on them, and "
+     "train.drop_last=true leaves such batches out bytes"),
+    ({"short_batches": {"clients": 1, "samples": 1}}, "1 of 15 clients end every epoch with a step on at most 1 "
+     "sample;")])
 def test_lines_of_other_plans(changed, line):
     assert line in " ".join(plan_table.format_plan(PLAN | changed).split())
 

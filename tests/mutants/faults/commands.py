@@ -4,6 +4,9 @@ from __future__ import annotations
 FAULTS: list[tuple[str, str, str]] = [
     ("fedmpi.commands.printing:print_errors", "else error.code", "else 1"),
     ("fedmpi.commands.settings_list:find_settings", "{row['name']} {row['help']}", "{row['name']}"),
+    ("fedmpi.commands.plan:find_short_batches", "(left <= most)", "(left < most)"),
+    ("fedmpi.commands.plan:find_short_batches", "(sizes > train.batch) & ", ""),
+    ("fedmpi.commands.plan:find_short_batches", "or not keeps", ""),
     ("fedmpi.commands.plan_table:describe_balance", "np.mean(steps)", "min(steps)"),
     ("fedmpi.commands.plan:estimate_memory", "participants * nbytes(case.up)", "round_cost.nbytes(case.up)"),
     ("fedmpi.commands.plan:describe_hosting", "2 * counted.reduced_bytes", "counted.reduced_bytes"),
