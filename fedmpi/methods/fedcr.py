@@ -9,9 +9,10 @@ Server: makes r anew from those participants of each round that hold the class. 
 r, as in the authors' code; at first that is N(0, I).
 Departures. The divergence is that of the authors' code, of r from q. So many experts make r narrow, and KL(q || r)
 would then drive all sigma to 0 (digits, 16 clients, 40 rounds: 31 % against 61 %). The trained encoder forms r_i, not
-the one that is still training. Gradients are not clipped. sigma is softplus(s) + .01, so that no sample's precision
-exceeds 10^4. A client is judged by the mean of the code, in place of 30 codes, after `ft` epochs of its head on such
-means. These epochs are not kept, so that each evaluated round shows what the authors' code does once, at the end.
+the one that is still training. Gradients are clipped only with `train.clip_norm`; the authors' code clips them at 10.
+sigma is softplus(s) + .01, so that no sample's precision exceeds 10^4. A client is judged by the mean of the code, in
+place of 30 codes, after `ft` epochs of its head on such means. These epochs are not kept, so that each evaluated round
+shows what the authors' code does once, at the end.
 Defaults. `ft` = 10 follows the authors' code. None was tuned here."""
 from __future__ import annotations
 
