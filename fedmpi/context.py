@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from fedmpi.json_values import JsonObject
+from fedmpi.text import shorten_list
 
 # clients trained at once that a message names
 MAX_NAMED = 3
@@ -44,6 +45,5 @@ class RankContext:
         ids = self.client if isinstance(self.client, list) else [self.client]
         if len(ids) == 1:
             return f"client {ids[0]}"
-        more = len(ids) - MAX_NAMED
-        return ("one of the clients " + ", ".join(map(str, ids[:MAX_NAMED]))
-                + (f" and {more} others" if more > 1 else f", {ids[-1]}" * (more == 1)))
+        # No message ends with "and 1 others".
+        return f"one of the clients {shorten_list(ids, MAX_NAMED + (len(ids) == MAX_NAMED + 1))}"

@@ -5,7 +5,7 @@ import io
 import re
 import shutil
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import groupby
 
 # Bytes of the units in which sizes are shown.
@@ -31,6 +31,12 @@ def format_error(error: object) -> str:
     thousands of characters cut."""
     text = LONG_WORD.sub(lambda found: f"{found[0][:120]}...{found[0][-60:]}", printable(error))
     return LONG_LINE.sub(lambda found: f"{found[0][:700]}...{found[0][-300:]}", text)
+
+
+def shorten_list(names: Iterable[object], most: int = 12) -> str:
+    """Return at most so many names as text, and how many others there are."""
+    listed = list(map(repr, names))
+    return ", ".join(listed[:most]) + (f" and {len(listed) - most} others" if len(listed) > most else "")
 
 
 def find_width() -> int:

@@ -4,7 +4,7 @@ A table comes in blocks of rows. Legend of shapes: n rows of a block or of all, 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal, NamedTuple
@@ -18,6 +18,7 @@ from fedmpi.errors import BadInput
 from fedmpi.memory_check import refuse_larger
 from fedmpi.paths import expand_user
 from fedmpi.settings import Ge
+from fedmpi.text import shorten_list
 
 # So many rows are read at once.
 TABLE_BLOCK_ROWS = 50_000
@@ -292,9 +293,3 @@ def locate_picture(block: TableBlock, value: object) -> object:
 def describe_row(block: TableBlock, row: int, column: str) -> str:
     """Return where a value stands, the start of a message; rows count from 1, without the header."""
     return f"{block.path}: row {block.first + row + 1}, column {column!r}"
-
-
-def shorten_list(names: Iterable[str]) -> str:
-    """Return at most 12 names as text."""
-    listed = list(map(repr, names))
-    return ", ".join(listed[:12]) + (f" and {len(listed) - 12} others" if len(listed) > 12 else "")

@@ -46,7 +46,7 @@ from fedmpi.storage import checkpoint, run_status
 from fedmpi.storage.run_status import AT_BEST_VALIDATION, RENAMED_MEASURES, find_new_name
 from fedmpi.sweeps import equal
 from fedmpi.sweeps.published import check_published, list_published_rounds
-from fedmpi.sweeps.rows import EQUAL, check_rows, expand_row, find_other_row, find_variants, refuse_variants
+from fedmpi.sweeps.rows import EQUAL, check_rows, expand_method_name, find_other_row, list_sources, refuse_variants
 
 # entries of a scale that are no settings of its runs
 NARROWS = ("columns", "seeds")
@@ -209,14 +209,14 @@ def expand(job: SweepJob, path: str | Path, out: Path, scale: str | None) -> lis
     chosen = {} if scale is None else job.scales[scale]
     job = narrow_job(job, scale)
     of_all, of_some = {k: v for k, v in chosen.items() if k not in NARROWS}, chosen.get("columns", {})
-    variants = find_variants(job.rows)
     for seed in job.seeds:
         for column, of_column in job.columns.items():
             def words(row: str, column: str = column, of_column: JsonObject = of_column,
                       seed: int = seed) -> list[str]:
-                of_cells = [job.cells.get(name, {}).get(column, {}) for name in {variants.get(row, row): 0, row: 0}]
-                given = [job.set, of_all, of_column, *expand_row(job.rows, row), of_some.get(column, {}), *of_cells,
-                         {"seed": seed}]
+                sources = list_sources(job.rows, row)
+                of_rows = [expand_method_name(job.rows[name]) for name in sources]
+                of_cells = [job.cells.get(name, {}).get(column, {}) for name in sources]
+                given = [job.set, of_all, of_column, *of_rows, of_some.get(column, {}), *of_cells, {"seed": seed}]
                 return [text for settings in given for text in flatten_to_words(settings)]
             for row in job.rows:
                 overrides, other = words(row), find_other_row(job.rows, row, EQUAL)

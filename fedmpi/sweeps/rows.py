@@ -11,11 +11,11 @@ from fedmpi.settings import shorten_value
 # entries of a row that are no settings of its runs: the row with as many steps, and the row of which it is a variant
 EQUAL, VARIANT = "equal_steps", "variant_of"
 
-Rows = Mapping[str, "str | JsonObject | None"]
+RowsOfJob = Mapping[str, "str | JsonObject | None"]
 T = TypeVar("T")
 
 
-def check_rows(rows: Rows) -> None:
+def check_rows(rows: RowsOfJob) -> None:
     """Raise BadInput unless every row is a method's name or a mapping, and refers to rows that refer to none."""
     for row, settings in rows.items():
         if not isinstance(settings, str | dict | None):
@@ -32,16 +32,17 @@ def check_rows(rows: Rows) -> None:
                                f"its rows: {', '.join(rows)}")
 
 
-def find_other_row(rows: Rows, row: str, entry: str) -> str | None:
+def find_other_row(rows: RowsOfJob, row: str, entry: str) -> str | None:
     """Return the row that a row names under `entry`; None if it names none."""
     settings = rows[row]
     return settings.get(entry) if isinstance(settings, dict) else None
 
 
-def expand_row(rows: Rows, row: str) -> list[JsonObject]:
-    """Return the settings of a row, later ones win: those of the row of which it is a variant, then its own."""
+def list_sources(rows: RowsOfJob, row: str) -> list[str]:
+    """Return the rows whose settings and cells a row has, of which later ones win: that of which it is a variant, and
+    itself."""
     base = find_other_row(rows, row, VARIANT)
-    return [expand_method_name(rows[name]) for name in (base, row) if name is not None]
+    return [row] if base is None else [base, row]
 
 
 def expand_method_name(row: str | JsonObject | None) -> JsonObject:
@@ -50,17 +51,17 @@ def expand_method_name(row: str | JsonObject | None) -> JsonObject:
     return {key: value for key, value in settings.items() if key not in (EQUAL, VARIANT)}
 
 
-def find_variants(rows: Rows) -> dict[str, str]:
+def find_variants(rows: RowsOfJob) -> dict[str, str]:
     """Return the rows that are variants, and the row of which each is one."""
     return {row: base for row in rows if (base := find_other_row(rows, row, VARIANT)) is not None}
 
 
-def share_with_variants(values: Mapping[str, T], rows: Rows) -> dict[str, T]:
+def share_with_variants(values: Mapping[str, T], rows: RowsOfJob) -> dict[str, T]:
     """Return what is given by row, where every variant has what its row has."""
     return {**values, **{row: values[base] for row, base in find_variants(rows).items() if base in values}}
 
 
-def refuse_variants(values: Mapping[str, object], rows: Rows, where: str) -> None:
+def refuse_variants(values: Mapping[str, object], rows: RowsOfJob, where: str) -> None:
     """Raise BadInput if a job gives a variant a published number, or its length."""
     for row, base in find_variants(rows).items():
         if row in values:

@@ -10,6 +10,7 @@ from fedmpi.methods.fedavg import FedAvg
 from fedmpi.report import tables
 from fedmpi.report.results import collect_job_results
 from fedmpi.sweeps import job
+from tests.sweeps import jobs
 
 ROWS = {"Ditto": {"method": {"name": "ditto", "lam": .5}, "train.lr": .2}, "FedAvg": "fedavg",
         "Ditto, long": {"variant_of": "Ditto", "rounds": 20, "method.lam": 3},
@@ -19,14 +20,10 @@ PUBLISHED = {"Ditto": {"a": 50}, "FedAvg": {"a": [40, 1.]}, "FedPer": {"a": 60}}
 
 
 @pytest.fixture
-def write(tmp_path):
-    def write(**more):
-        (tmp_path / "c.yaml").write_text("rounds: 10\ntrain: {steps: 6}\n")
-        (tmp_path / "j.yaml").write_text(json.dumps(
-            {"title": "t", "config": "c.yaml", "rows": ROWS, "measure": "accuracy_mean", "columns": {"a": {}},
-             "published": PUBLISHED} | more))
-        return tmp_path / "j.yaml"
-    return write
+def write(tmp_path, cache):
+    return lambda **changed: jobs.write(tmp_path, cache, **{
+        "rows": ROWS, "columns": {"a": {}}, "published": PUBLISHED, "measure": "accuracy_mean",
+        "set": {"rounds": 10, "train.steps": 6}} | changed)
 
 
 def planned(path, tmp_path):
@@ -56,7 +53,7 @@ def test_it_has_the_published_number_of_its_row_and_does_not_count_in_the_order(
         (run.folder / "result.json").write_text(json.dumps({
             "rounds": run.settings.rounds, "accuracy_mean": values[run.row], "f1_mean": .5, "digest": "x",
             "ended": "rounds"}))
-    found = collect_job_results(read, runs, "fedmpi sweep j.yaml")
+    found = collect_job_results(read, runs, "fedmpi sweep job.yaml")
     table, f1 = tables.make_tables(found)
     assert table.texts("FedAvg, long", "a") == ["90.00", "-", "40.00 ± 1.00", "+50.00"]
     assert table.texts("Ditto, long", "a") == ["10.00", "50 % of 40", "50.00", "-40.00"]
@@ -81,5 +78,5 @@ def test_it_has_the_published_number_of_its_row_and_does_not_count_in_the_order(
     ({"also": {"f1_mean": {"Ditto, long": {"a": 41}}}}, "also.f1_mean.Ditto, long: this row is a variant of Ditto"),
     ({"published_rounds": {"Ditto, long": 41}}, "published_rounds.Ditto, long: this row is a variant of Ditto")])
 def test_what_it_cannot_be_is_named(write, changed, said):
-    with pytest.raises(BadInput, match=f"^.*j.yaml: {said}[^\n]*$"):
+    with pytest.raises(BadInput, match=f"^.*job.yaml: {said}[^\n]*$"):
         job.load_job(write(**changed))
