@@ -9,7 +9,7 @@ from fedmpi.json_values import JsonObject
 from fedmpi.text import shorten_list
 
 # clients trained at once that a message names
-MAX_NAMED = 3
+CLIENTS_NAMED = 3
 
 # The function of the user's program that is called after every round with its line of metrics.jsonl; None: none is.
 RoundCallback: TypeAlias = Callable[[JsonObject], object] | None
@@ -46,4 +46,4 @@ class RankContext:
         if len(ids) == 1:
             return f"client {ids[0]}"
         # No message ends with "and 1 others".
-        return f"one of the clients {shorten_list(ids, MAX_NAMED + (len(ids) == MAX_NAMED + 1))}"
+        return f"one of the clients {shorten_list(ids, CLIENTS_NAMED + (len(ids) == CLIENTS_NAMED + 1))}"

@@ -16,7 +16,8 @@ T = TypeVar("T")
 
 
 def check_rows(rows: RowsOfJob) -> None:
-    """Raise BadInput unless every row is a method's name or a mapping, and refers to rows that refer to none."""
+    """Raise BadInput unless every row is a method's name or a mapping, and the rows that it names exist: for
+    `equal_steps` one without equal_steps, for `variant_of` one with neither."""
     for row, settings in rows.items():
         if not isinstance(settings, str | dict | None):
             raise BadInput(f"rows.{row} = {shorten_value(settings)}: give a method's name, or a mapping of settings")
