@@ -13,11 +13,9 @@ inner products.
 Defaults. K = 4 is FedMHC's M. None was tuned here."""
 from __future__ import annotations
 
-import functools
 from dataclasses import dataclass
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, NamedTuple
 
-import torch
 from torch import Tensor
 
 from fedmpi.clustering.kmeans_and_linkage import cluster_models
@@ -92,27 +90,6 @@ class PFedCAM(Method):
         return up.w
 
 
-class MixModels(torch.autograd.Function):
-    """sum_k a_k Theta_k, (d,), for weights a (K,) and models Theta (K, d), differentiable by the weights alone.
-
-    One model at a time, so that nothing of K times d numbers is written. No matrix product: its bits would depend on
-    how many clients train at once."""
-    generate_vmap_rule = True
-
-    @staticmethod
-    def forward(a: Tensor, Theta: Tensor) -> Tensor:
-        return functools.reduce(torch.add, (weight * model for weight, model in zip(a, Theta, strict=True)))
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor], output: Tensor) -> None:
-        ctx.save_for_backward(inputs[1])
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
-        Theta, = ctx.saved_tensors
-        return torch.stack([(gradient * model).sum() for model in Theta]), None
-
-
 def mix_models(s: Tensor, Theta: Tensor) -> Tensor:
-    """Return sum_k a_k Theta_k, where a is the softmax of the logits s."""
-    return MixModels.apply(s.softmax(-1), Theta)
+    """Return sum_k a_k Theta_k, without a matrix product: its bits would depend on how many clients train at once."""
+    return (s.softmax(-1)[:, None] * Theta).sum(0)
