@@ -88,6 +88,11 @@ class Participants:
     facts: dict[str, object] = field(default_factory=dict, init=False)
     each: dict[str, np.ndarray] = field(default_factory=dict, init=False)
 
+    @property
+    def some_are_absent(self) -> bool:
+        """Whether there are clients that do not take part, whose clusters may then seem empty."""
+        return len(self.ids) < self.clients
+
     def only(self, kept: np.ndarray) -> Participants:
         """Return those participants for which `kept` (n,) is true, with what was logged of the round."""
         some = dataclasses.replace(self, ids=self.ids[kept], sizes=self.sizes[kept])

@@ -47,11 +47,14 @@ class Clusters(NamedTuple):
 
 
 def kmeans(rows: Tensor, k: int, start: Tensor | None, seed: tuple[int, ...], weight: np.ndarray | None = None,
-           tries: int = 1, batch: int = 0) -> Clusters:
+           tries: int = 1, batch: int = 0, keep_empty: bool = False) -> Clusters:
     """Cluster rows into at most k groups by Lloyd's k-means.
 
     If there are fewer rows than clusters, each row is a cluster of its own, and labels are 0 to n - 1 in some order;
     with a start each row belongs to the nearest centre.
+
+    scikit-learn moves a centre that lost all its rows to a far row. That is wrong where the members of a cluster may
+    just not take part in a round: `keep_empty` leaves such a centre where it is.
 
     Args:
         rows: (n, d).
@@ -60,7 +63,10 @@ def kmeans(rows: Tensor, k: int, start: Tensor | None, seed: tuple[int, ...], we
         weight: of each row, (n,); default: all rows count alike.
         tries: starts of k-means++, of which the best result counts.
         batch: rows of a mini-batch (Sculley, WWW 2010), for many long rows of which a pass over all takes too long;
-            0: no mini-batches."""
+            0: no mini-batches, which move no centre in any case.
+        keep_empty: whether clusters without rows keep the centre that they start from."""
+    if start is not None and keep_empty and not batch:
+        return lloyd(rows, start, weight)
     from sklearn.cluster import KMeans, MiniBatchKMeans
     from threadpoolctl import threadpool_limits
     rows, groups = (rows.float() if rows.numel() > LARGE_TABLE else rows.double()).numpy(), min(k, len(rows))
@@ -79,8 +85,7 @@ def kmeans(rows: Tensor, k: int, start: Tensor | None, seed: tuple[int, ...], we
 def lloyd(rows: Tensor, start: Tensor, weight: np.ndarray | None = None) -> Clusters:
     """Cluster rows by Lloyd's iteration until no row changes its cluster.
 
-    A cluster without rows keeps its centre, while `kmeans` would move it to a far row. That is right for clusters whose
-    members may just not take part in a round.
+    A cluster without rows keeps its centre.
 
     Args:
         rows: (n, d).
@@ -136,19 +141,21 @@ def replace_entries(table: Tensor, ids: np.ndarray, values: np.ndarray) -> Tenso
     return table
 
 
-def cluster_models(rows: RowsLike, squares: RowsLike, centres: Tensor, seed: tuple[int, ...]) -> Clusters:
+def cluster_models(rows: RowsLike, squares: RowsLike, centres: Tensor, seed: tuple[int, ...], *,
+                   keep_empty: bool) -> Clusters:
     """Cluster long rows as `kmeans` would, though they lie at several ranks, and measure `distance`.
 
     Args:
         rows: a Rows handle on the rows, (n, d).
         squares: a Rows handle on their squared distances from the centres, (n, k).
         centres: where k-means starts, (k, d); if all are equal, it starts by k-means++.
-        seed: numbers that seed k-means++."""
+        seed: numbers that seed k-means++.
+        keep_empty: whether clusters without rows keep their centre; see `kmeans`."""
     origin, k, to_centres = centres.mean(0), len(centres), squares.gather().double()
     gram = rows.gram(origin)
     if (centres == centres[0]).all():
         return measure_clusters(kmeans(points := embed_rows(gram), k, None, seed), points)
-    if len(to_centres) < k:
+    if len(to_centres) < k and not keep_empty:
         return measure_clusters(Clusters(to_centres.argmin(1).numpy(), 0, k), embed_rows(gram))
     centres = (centres - origin).double()
     products = centres @ centres.T
@@ -156,7 +163,7 @@ def cluster_models(rows: RowsLike, squares: RowsLike, centres: Tensor, seed: tup
     points = embed_rows(torch.cat([torch.cat([gram, across], 1), torch.cat([across.T, products], 1)]))
     # the first of equal centres
     twins = (to_centres[:, :, None] == to_centres[:, None]).all(0).int().argmax(1)
-    return measure_clusters(kmeans(points[:-k], k, points[-k:][twins], seed), points[:-k])
+    return measure_clusters(kmeans(points[:-k], k, points[-k:][twins], seed, keep_empty=keep_empty), points[:-k])
 
 
 def measure_clusters(found: Clusters, points: Tensor) -> Clusters:

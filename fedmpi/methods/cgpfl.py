@@ -5,10 +5,11 @@ f_i(theta) + lam/2 ||theta - omega||^2.
 Client, for each batch: `inner` steps of theta <- theta - lr_p (grad f(theta; b) + lam (theta - omega)), then one step
 omega <- omega - eta lam (omega - theta).
 Server: k-means on the omega_i, then Omega_k <- (1 - a) Omega_k + a mean of its members.
-Departures. k-means starts from the contexts as they are (by k-means++ the first time, when all are equal), and an empty
-context keeps its model. theta starts each round at omega and carries over from batch to batch. A client that never took
-part starts from the mean of the contexts. Whole models are clustered as points with the same distances, which follow
-from the inner products of all omega_i. All steps are plain: they ignore the run's momentum, and other settings of the
+Departures. k-means starts from the contexts as they are (by k-means++ the first time, when all are equal). An empty
+context keeps its model while some clients do not take part; if all do, scikit-learn moves it to a far client's. theta
+starts each round at omega and carries over from batch to batch. A client that never took part starts from the mean of
+the contexts. Whole models are clustered as points with the same distances, which follow from the inner products of all
+omega_i. All steps are plain: they ignore the run's momentum, and other settings of the
 optimizer are refused. lr_p follows the run's lr_decay, as eta does.
 Newcomers. The paper says nothing of them. Ours train for a round from the mean of the contexts, as a client does that
 never took part, then for a round from the context nearest to the result.
@@ -93,7 +94,8 @@ class CGPFL(Method):
         return self.train_from(table_row(shared.Omega, nearest), data)[0]
 
     def server(self, shared: Shared, up: RowsByField, who: Participants) -> Shared:
-        found = cluster_models(up.omega, up.squares, shared.Omega, (who.seed, who.round))
+        found = cluster_models(up.omega, up.squares, shared.Omega, (who.seed, who.round),
+                               keep_empty=who.some_are_absent)
         means = up.omega.mean_by(found.labels, self.K, shared.Omega)
         who.log(clusters=found.labels, k=self.K, iterations=found.iterations, distance=found.distance)
         return Shared(torch.lerp(shared.Omega, means, self.a), replace_entries(shared.context, who.ids, found.labels))

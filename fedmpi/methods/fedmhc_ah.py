@@ -4,9 +4,8 @@ Objective: min over the personal models of sum_i (n_i / n) f_i(phi, hhat_i), whe
 W_i in [0, 1] is learned as in FedAH. m is the group whose head fits client i best, and H_1..H_M are the k-means centres
 of the clients' heads, as in FedMHC. All clients share one extractor phi.
 What comes from which method. From FedMHC: all heads start equal, m = argmin_j f_i(phi, H_j) on the training data, and
-k-means starts from the current heads (with fewer participants than M, an empty cluster keeps its head). From FedAH: all
-else, including means that are weighted by n_i, so that M = 1 is FedAH. W_i stays with its client when the client
-changes its group.
+k-means starts from the current heads (what becomes of an empty cluster is said there). From FedAH: all else, including
+means that are weighted by n_i, so that M = 1 is FedAH. W_i stays with its client when the client changes its group.
 Defaults. They are those of FedAH and FedMHC; none was tuned."""
 from __future__ import annotations
 
@@ -53,7 +52,8 @@ class FedMHCAH(FedAH):
         sent = up.w[self.model.h]
         h = sent.gather()
         first = bool((shared.heads == shared.heads[0]).all())
-        found = kmeans(h, self.M, start=None if first else shared.heads, seed=(who.seed, who.round))
+        found = kmeans(h, self.M, start=None if first else shared.heads, seed=(who.seed, who.round),
+                       keep_empty=who.some_are_absent)
         heads = sent.mean_by(found.labels, self.M, shared.heads, who.sizes)
         who.log(clusters=found.labels, k=self.M, iterations=found.iterations,
                 distance=compute_mean_distance(h, found.labels, who.sizes))

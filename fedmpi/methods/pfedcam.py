@@ -7,9 +7,9 @@ client's start and personal model is sum_k a_ik Theta_k, where a_i is the softma
 training data. Local steps then refine it.
 Our own choices. `interp_epochs` passes of SGD at the start of a round learn the logits, and the client keeps them.
 Before local training a client is judged by the interpolation learned anew, without keeping it, and after local training
-by the refined model. k-means starts from the Theta_k as they are (by k-means++ the first time, when all are equal), and
-an empty cluster keeps its model. Whole models are clustered as points with the same distances, which follow from their
-inner products.
+by the refined model. k-means starts from the Theta_k as they are (by k-means++ the first time, when all are equal). An
+empty cluster keeps its model while some clients do not take part; if all do, scikit-learn moves it to a far client's.
+Whole models are clustered as points with the same distances, which follow from their inner products.
 Defaults. K = 4 is FedMHC's M. None was tuned here."""
 from __future__ import annotations
 
@@ -75,7 +75,8 @@ class PFedCAM(Method):
         return Mine(s), Up(w, ((shared.Theta - w) ** 2).sum(1))
 
     def server(self, shared: Shared, up: RowsByField, who: Participants) -> Shared:
-        found = cluster_models(up.w, up.squares, shared.Theta, (who.seed, who.round))
+        found = cluster_models(up.w, up.squares, shared.Theta, (who.seed, who.round),
+                               keep_empty=who.some_are_absent)
         who.log(clusters=found.labels, k=self.K, iterations=found.iterations, distance=found.distance)
         return Shared(up.w.mean_by(found.labels, self.K, shared.Theta, who.sizes))
 

@@ -154,9 +154,9 @@ class Given:
         return (self.rows - origin).double() @ (self.rows - origin).double().T
 
 
-def cluster_given(rows, centres):
+def cluster_given(rows, centres, keep_empty=False):
     squares = ((rows[:, None] - centres) ** 2).sum(2)
-    return cluster_models(Given(rows), Given(squares), centres, (1,))
+    return cluster_models(Given(rows), Given(squares), centres, (1,), keep_empty=keep_empty)
 
 
 def test_fewer_models_than_centres_take_the_nearest_one_without_an_iteration():
@@ -187,6 +187,18 @@ def test_models_start_from_the_first_of_equal_centres():
     found, expected = cluster_given(x, start), kmeans(x.double(), 4, start.double(), (1,))
     assert found.labels.tolist() == expected.labels.tolist()
     assert found.iterations == expected.iterations
+
+
+@pytest.mark.parametrize("rows", [[1, 2, 9, 10, 11], [1, 2]])
+def test_the_members_of_an_empty_cluster_may_be_absent(rows):
+    """Four groups are planted and rows come from two of them: the other two centres stay, and no row takes them."""
+    groups = torch.tensor([[0., 0.], [50., 0.], [0., 50.], [50., 50.]])
+    x = (groups.repeat_interleave(6, 0) + torch.rand(24, 2, generator=torch.Generator().manual_seed(1)))[rows]
+    nearest = [row // 6 for row in rows]
+    for found in (kmeans(x, 4, groups, (1,), keep_empty=True), cluster_given(x, groups, keep_empty=True)):
+        assert found.labels.tolist() == nearest
+    if len(rows) > 4:      # scikit-learn takes them for lost
+        assert len(set(kmeans(x, 4, groups, (1,)).labels)) == len(set(cluster_given(x, groups).labels)) == 4
 
 
 def test_settled_is_scikit_learns_where_no_cluster_empties():

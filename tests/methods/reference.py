@@ -15,6 +15,7 @@ from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
 from fedmpi.engines.batch_plan import LocalTraining, draw_batches
 from fedmpi.server.sampling import draw_participants
+from tests.methods.lloyd import lloyd
 
 HEADS = ("fc2.weight", "fc2.bias")
 
@@ -118,7 +119,6 @@ def local(ref, rounds):
 
 def fedmhc(ref, rounds, M, lam, anchor="global"):
     """Return phi, heads and every client's theta (algorithm 1)."""
-    from sklearn.cluster import KMeans
     cut, phi = ref.cut, ref.start[:ref.cut]
     heads = [ref.start[cut:]] * M
     theta = dict.fromkeys(range(len(ref.data)), ref.start)
@@ -130,10 +130,7 @@ def fedmhc(ref, rounds, M, lam, anchor="global"):
             w, theta[i] = fedmhc_client(ref, i, t, down, theta[i], lam, anchor)
             sent.append(w)
         h = np.array([w[cut:].numpy() for w in sent], np.float64)
-        seed = int(np.random.SeedSequence((ref.config.seed, t)).generate_state(1)[0])
-        same = all(torch.equal(x, heads[0]) for x in heads)
-        init = "k-means++" if same else np.array([x.numpy() for x in heads], np.float64)
-        labels = KMeans(M, init=init, n_init=1, random_state=seed).fit(h).labels_
+        labels = lloyd(torch.from_numpy(h), torch.stack(heads), (ref.config.seed, t), ref.who(t).some_are_absent)
         heads = [torch.from_numpy(h[labels == m].mean(0)).float() if (labels == m).any() else heads[m]
                  for m in range(M)]
         phi = torch.stack([w[:cut].double() for w in sent]).mean(0).float()

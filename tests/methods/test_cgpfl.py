@@ -32,7 +32,7 @@ def written(ref, K, lam, inner, lr_p, a):
             omega = Omega[context[i]] if i in context else Omega.mean(0)
             theta[i], omega = client(ref, i, t, omega, lam, inner, lr_p)
             sent.append(omega)
-        labels = lloyd(torch.stack(sent), Omega, (ref.config.seed, t))
+        labels = lloyd(torch.stack(sent), Omega, (ref.config.seed, t), ref.who(t).some_are_absent)
         for k in set(labels.tolist()):
             mean = ref.mean([w for w, label in zip(sent, labels, strict=True) if label == k])
             Omega[k] = (1 - a) * Omega[k] + a * mean

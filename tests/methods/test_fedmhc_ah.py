@@ -4,12 +4,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from sklearn.cluster import KMeans
 from sklearn.metrics import adjusted_rand_score
 
 from fedmpi.config.schema import resolve
 from fedmpi.data.federation import Federation, prepare_federation
 from tests.federations import Lab, method
+from tests.methods.lloyd import lloyd
 from tests.methods.reference import Reference, fedah_mix, head_then_body
 
 ROUNDS, SHARE = 3, .6
@@ -42,9 +42,7 @@ def transcribed(ref, M):
             sent.append(head_then_body(ref, i, t, torch.cat([phi, hhat])).double().numpy())
             own[i] = torch.from_numpy(sent[-1][cut:]).float()
         sent = np.array(sent)
-        init = np.array([h.numpy() for h in heads], np.float64) if t else "k-means++"
-        state = int(np.random.SeedSequence((ref.config.seed, t)).generate_state(1)[0])
-        labels = KMeans(M, init=init, n_init=1, random_state=state).fit(sent[:, cut:]).labels_
+        labels = lloyd(torch.from_numpy(sent[:, cut:]), torch.stack(heads), (ref.config.seed, t), who.some_are_absent)
         heads = [torch.from_numpy(np.average(sent[labels == m, cut:], 0, who.sizes[labels == m])).float()
                  if (labels == m).any() else heads[m] for m in range(M)]
         phi = torch.from_numpy(np.average(sent[:, :cut], 0, who.sizes)).float()

@@ -28,7 +28,7 @@ def written(ref, K, lr, epochs):
         for i in ids:
             s[i] = logits(ref, i, t, Theta, s[i], lr, epochs)
             sent.append(ref.sgd(s[i].softmax(0) @ Theta, ref.batches(i, t), t))
-        labels = lloyd(torch.stack(sent), Theta, (ref.config.seed, t))
+        labels = lloyd(torch.stack(sent), Theta, (ref.config.seed, t), ref.who(t).some_are_absent)
         for k in set(labels.tolist()):
             members = [i for i, label in zip(ids, labels, strict=True) if label == k]
             Theta[k] = ref.mean([w for w, label in zip(sent, labels, strict=True) if label == k], members)

@@ -7,6 +7,8 @@ FAULTS: list[tuple[str, str, str]] = [
     ("fedmpi.clustering.kmeans_and_linkage:kmeans",
      "np.random.SeedSequence(seed)",
      "np.random.SeedSequence(seed[:1])"),
+    ("fedmpi.clustering.kmeans_and_linkage:kmeans", "start is not None and keep_empty and", "keep_empty and"),
+    ("fedmpi.clustering.kmeans_and_linkage:cluster_models", "seed, keep_empty=keep_empty)", "seed)"),
     ("fedmpi.clustering.kmeans_and_linkage:lloyd", "weight[labels == j])", "None)"),
     ("fedmpi.clustering.kmeans_and_linkage:compute_mean_distance", "weight[labels == j])", "None)"),
     ("fedmpi.clustering.kmeans_and_linkage:split_in_two", "2 * leaving.sum() <=", "2 * leaving.sum() <"),

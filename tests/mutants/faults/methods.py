@@ -56,6 +56,10 @@ FAULTS: list[tuple[str, str, str]] = [
     # a mean without its weights
     ("fedmpi.methods.fedper:FedPer.server", "up.phi.mean(who.sizes)", "up.phi.mean()"),
     ("fedmpi.methods.pfedme:PFedMe.server", "up.w.mean(who.sizes)", "up.w.mean()"),
+    ("fedmpi.methods.pfedcam:PFedCAM.server", "who.some_are_absent", "False"),
+    ("fedmpi.methods.cgpfl:CGPFL.server", "who.some_are_absent", "False"),
+    ("fedmpi.methods.fedmhc:FedMHC.server", "who.some_are_absent", "False"),
+    ("fedmpi.methods.fedmhc_ah:FedMHCAH.server", "who.some_are_absent", "False"),
     ("fedmpi.methods.pfedcam:PFedCAM.server", "shared.Theta, who.sizes)", "shared.Theta)"),
     ("fedmpi.methods.fedmhc_ah:FedMHCAH.server", "distance(h, found.labels, who.sizes)", "distance(h, found.labels)"),
     ("fedmpi.methods.fedgroup:FedGroup.server", "up.w.mean_by(joined, self.K, shared.models, who.sizes)",
