@@ -84,6 +84,9 @@ def refuse_updates(config: Config, method: Method, federation: Federation) -> No
     if attack is not None and tampers and not up:
         raise BadInput(f"attack.kind = {attack.kind}: clients of {method.title} send nothing that it could change; set "
                        "it to label_flip, or take another method")
+    if attack is not None and tampers and method.message_template() is not None:
+        raise BadInput(f"attack.kind = {attack.kind}: in {method.title} clients receive what other clients keep, which "
+                       "this attack does not change; set it to label_flip, or take another method")
     lone = [name for name, origin in zip(up._fields, find_origins(shared, up), strict=True) if origin is None]
     if server.clip_norm is not None and (lone or not up):
         raise BadInput(f"server.clip_norm = {server.clip_norm}: in {method.title} clients send "

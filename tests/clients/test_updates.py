@@ -123,5 +123,6 @@ def test_what_means_nothing_for_a_method_is_refused(federation):
     for name in ("local", "fedamp"):
         assert refusal(noise, name, federation).startswith("attack.kind = noise: clients of ")
         build_method(replace(labels, method=type(method(name, mlp()))()), federation)
+    assert "in FedFomo clients receive what other clients keep, which" in refusal(noise, "fedfomo", federation)
     for config in (robust, clip, noise):
         build_method(config, federation)
