@@ -171,13 +171,13 @@ class HostedClients:
                     evaluator.measure_after_training(client, mine, up)
             judges_all = judge and after == "all"
             rest = np.setdiff1d(self.clients, everybody).tolist() if self.method.idles or judges_all else []
-            if self.method.idles:
-                for client, mine in self.apply_in_time(self.hooks.idle, rest, shared, when, OTHERS):
-                    self._keep(client, mine)
             if judges_all:
                 # train the others too, only to measure them; their new state is discarded
                 for client, (mine, up) in self.apply(self.hooks.client, rest, shared, when):
                     evaluator.measure_after_training(client, mine, up)
+            if self.method.idles:
+                for client, mine in self.apply_in_time(self.hooks.idle, rest, shared, when, OTHERS):
+                    self._keep(client, mine)
             evaluator.finish()
             self._refuse_bad_states()
             self.messages.clear()

@@ -1,13 +1,30 @@
 """Which clients a run evaluates right after local training changes no bit of its results, whatever clients keep."""
 from __future__ import annotations
 
+import copy
+
 import numpy as np
 import pytest
+import torch
 
 from fedmpi.config.schema import Evaluate
 from fedmpi.engines.vmap import Vmap
 from tests.federations import Lab, method
 from tests.methods.table import NAMES, SHOWN, marked
+
+
+@pytest.mark.parametrize("name", ["fedah", "fedmhc_ah", "fedala"])
+def test_clients_that_only_mix_are_judged_as_if_they_took_part(name, mlp, federation, monkeypatch):
+    """They train, only to be measured, from what they kept before they mixed, as participants do."""
+    run = Lab(method(name, mlp, mix_everyone=True), federation, share=.6, evaluate=Evaluate(after_training="all")).go(2)
+    before, began, client = copy.deepcopy([run.mine(c) for c in range(8)]), {}, run.group.hooks.client
+    monkeypatch.setattr(run.group.hooks, "client", lambda shared, mine, data: (
+        began.setdefault(int(data.id), mine), client(shared, mine, data))[1])
+    there = run.round(2, judge=True).ids
+    assert sorted(began) == list(range(8)) and len(there) < 8
+    assert all(torch.equal(x, y) for c in range(8) for x, y in zip(began[c], before[c], strict=True))
+    assert any(not torch.equal(x, y) for c in range(8) if c not in there
+               for x, y in zip(run.mine(c), before[c], strict=True))
 
 
 @pytest.mark.parametrize("name", marked(*NAMES))
