@@ -179,6 +179,11 @@ class Method:
         one. `fedmpi plan` and the cost of `edge` are worked out for each part."""
         return [(rounds, shared)]
 
+    def list_oddities(self, rounds: int) -> list[str]:
+        """Return a sentence for each setting with which a run of so many rounds is not what the method's name says.
+        They are printed as warnings."""
+        return []
+
     def message_template(self) -> State:
         """Return a NamedTuple of tensors like the message that `messages` addresses to one client; None for none."""
         return None

@@ -140,7 +140,8 @@ def announce_run(run: Run, parts: Parts, decision: Decision) -> None:
                  ] if world.size > 1 and config.comm.timeout and not world.heartbeat else []
     staged = [f"rank {r} on {them['host']} hands its GPU's numbers to MPI by way of the host: {them['staged']}"
               for r, them in enumerate(parts.places) if them.get("staged")]
-    for oddity in list_warnings(parts.places) + unwatched + staged + list_missing_samples(parts):
+    odd = list_missing_samples(parts) + parts.method.list_oddities(config.rounds)
+    for oddity in list_warnings(parts.places) + unwatched + staged + odd:
         run.progress.say(f"warning: {oddity}")
     if run.deadline.known:
         run.progress.say(f"stops by itself in time for the end of {run.deadline.what}, {format_time(run.deadline.end)}")

@@ -61,6 +61,12 @@ class CAM(Method):
         alone = min(rounds, self.warm_up) if self.warm == "global" else 0
         return [(n, shared._replace(round=torch.tensor(t))) for n, t in ((alone, 0), (rounds - alone, alone)) if n]
 
+    def list_oddities(self, rounds: int) -> list[str]:
+        if self.warm == "local" or self.warm_up < rounds:
+            return []
+        return [f"method.warm_up = {self.warm_up}: in all rounds = {rounds} FedAvg trains g alone, so that no client "
+                "joins a cluster; take a shorter warm-up or more rounds"]
+
     def client(self, shared: State, mine: State, data: ClientData) -> tuple[State, State]:
         if self.is_warming_up(shared):
             # The clustered method makes no steps, but what it sends is part of Up

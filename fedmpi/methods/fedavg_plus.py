@@ -1,8 +1,8 @@
 """FedAvg+, Ma et al. (Fed-CAM), NeurIPS 2023: K FedAvg models from independent starts vote for every client.
 
 Objective: FedAvg's (McMahan et al., AISTATS 2017), K times: min over w_k of sum_i (n_i / n) f_i(w_k), k = 1..K.
-Prediction: the log of the mean of the K models' probabilities (a soft vote). Every client trains all K models, each on
-batches of its own; those of the first model are FedAvg's.
+Prediction: the log of the mean of the K models' probabilities (a soft vote), or the mean of their outputs where these
+predict numbers. Every client trains all K models, each on batches of its own; those of the first model are FedAvg's.
 Departures: none known. Defaults: K = 5 is one of the two numbers of clusters in Fed-CAM's tables; it was not tuned
 here."""
 from __future__ import annotations
@@ -61,5 +61,7 @@ class FedAvgPlus(Method):
         return up.w
 
     def predict(self, w: Tensor, x: Tensor) -> Tensor:
-        votes = torch.stack([self.model(one, x).log_softmax(-1) for one in w])
-        return votes.logsumexp(0) - math.log(len(w))
+        outputs = torch.stack([self.model(one, x) for one in w])
+        if self.model.classes == 1:
+            return outputs.mean(0)
+        return outputs.log_softmax(-1).logsumexp(0) - math.log(len(w))

@@ -103,6 +103,9 @@ class FedCR(Method):
     def personal(self, shared: Shared, mine: Mine, data: ClientData) -> Tensor:
         return self.net.tune_head(shared.phi, mine.h, data, self.ft)
 
+    def unadapted(self, shared: Shared, mine: Mine) -> Tensor | None:
+        return torch.cat([shared.phi, mine.h]) if self.ft else None
+
     def trained(self, mine: Mine, up: Up) -> Tensor:
         return torch.cat([up.phi, mine.h])
 

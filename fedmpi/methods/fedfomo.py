@@ -107,13 +107,21 @@ class FedFomo(Method):
         models = torch.cat([data.message.models, mine.w[None]])
         v = mine.before
         gains = held.mean_loss(self.model, v) - torch.stack([held.mean_loss(self.model, w) for w in models])
-        distances = (models - v).norm(dim=1)
-        other = (data.message.models - mine.w).norm(dim=1) > SAME_MODEL_DISTANCE
+        distances = self.measure_distances(models, v)
+        other = self.measure_distances(data.message.models, mine.w) > SAME_MODEL_DISTANCE
         counts = (distances > SAME_MODEL_DISTANCE) & torch.cat([other, torch.ones_like(other[:1])])
         weight = torch.where(counts, gains / (distances + 1e-5), 0.)
         a = weight.clamp(min=0)
         v = v + a / torch.where(a.sum() > 0, a.sum(), 1.) @ (models - v)
         return Mine(train.descend(self.model, v), v), Up(weight)
+
+    def measure_distances(self, models: Tensor, v: Tensor) -> Tensor:
+        """Return the distances of models (n, d) from v (d,) over their parameters, (n,): running statistics, which stay
+        at each client, are no part of them."""
+        apart = models - v
+        for statistics in self.model.buffers:
+            apart[:, statistics] = 0
+        return apart.norm(dim=1)
 
     def server(self, shared: Shared, up: RowsByField, who: Participants) -> Shared:
         affinity = shared.affinity.clone()

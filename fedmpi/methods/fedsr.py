@@ -89,6 +89,9 @@ class FedSR(Method):
         w = shared.w[:self.net.size]
         return self.net.tune_head(w[self.net.phi], w[self.net.h], data, self.ft)
 
+    def unadapted(self, shared: Shared, mine: Mine | Nothing) -> Tensor | None:
+        return shared.w if self.ft else None
+
     def trained(self, mine: Mine | Nothing, up: Up) -> Tensor:
         return up.w
 

@@ -17,8 +17,9 @@ With `keep` a client goes on from its own theta_i, as eq. 13 alone can be read. 
 far too weak to hold models together that are never set back. They drift apart until all are equally far from each
 other; the largest cluster's mean is then everybody's nearest, and a mean of unlike models serves nobody (Fashion-MNIST,
 50 clients, 40 rounds: 9 of 10 participants in one cluster, 56 % against 80 %; FedAvg 68 %).
-Departures. Eq. 13 prints a factor n_i / n on the gradient, with which nothing is learned at small rates: it is
-`scale_by_share`, off by default.
+Departures. A client restarts from its centre in each round, which is `keep: false`, while eq. 13 alone lets it go on
+from its own theta_i. Eq. 13 also prints a factor n_i / n on the gradient, with which nothing is learned at small rates:
+it is `scale_by_share`, off by default.
 Defaults. lam = .01 is one of the paper's .001, .01 and .1; it was not tuned here.
 The part that is CAM's is in fedmpi/methods/_cam.py, the part that is FeSEM's in fesem.py."""
 from __future__ import annotations

@@ -88,6 +88,13 @@ def test_with_one_it_is_not(mlp, federation, cam, silent):
     assert not np.array_equal(loud.judge(ROUNDS), quiet.judge(ROUNDS))
 
 
+def test_a_run_that_only_warms_up_says_so():
+    assert IFCACAM(warm_up=5).list_oddities(6) == FeSEMCAM(warm_up=9).list_oddities(6) == []
+    for warm_up in (6, 30):
+        said, = IFCACAM(warm_up=warm_up).list_oddities(6)
+        assert said.startswith(f"method.warm_up = {warm_up}: in all rounds = 6 FedAvg trains g alone")
+
+
 # Transcriptions
 
 

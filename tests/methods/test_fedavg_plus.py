@@ -7,6 +7,8 @@ import numpy as np
 import pytest
 import torch
 
+from fedmpi.models.build import build_model
+from fedmpi.models.nets import MLP
 from tests.federations import TRAIN, Lab, method
 from tests.methods.reference import Reference
 
@@ -38,6 +40,13 @@ def test_it_is_what_its_formulas_say(mlp, federation, name, mu):
     ref = Reference(mlp, federation, found.config)
     for k, start in enumerate(mlp.starts(3)):
         near(found.shared.w[k], transcribed(ref, start, k, mu))
+
+
+def test_the_vote_on_a_target_is_the_mean_output():
+    model = build_model(MLP(hidden=6), (64,), "float32", 1, 3)
+    x, w = torch.rand(5, 64), model.starts(3)
+    near(method("fedavg_plus", model, K=3).predict(w, x), torch.stack([model(one, x) for one in w]).mean(0))
+    assert model(w[0], x).unique().numel() == 5
 
 
 @pytest.mark.parametrize("name", ["fedavg_plus", "fedprox_plus"])

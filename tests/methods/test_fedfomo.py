@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from fedmpi.methods.fedfomo import CHOICE_STREAM
+from tests.clients.normed import model_of
 from tests.federations import View, apart, method
 from tests.methods.plain import ROUNDS, again, digits, mlp, near, trial
 
@@ -100,6 +101,16 @@ def test_each_model_that_is_sent_is_one_of_chance_or_of_greed():
     rows = [found.choose_models(SimpleNamespace(affinity=table), w)[0].tolist() for w in who]
     assert all(len({*row, 0}) == 5 for row in rows)
     assert {sum(j in row for j in (8, 7, 6, 5)) for row in rows} >= {2, 3, 4}
+
+
+def test_running_statistics_are_no_part_of_a_distance():
+    found = method("fedfomo", model_of())
+    v = torch.zeros(found.model.size)
+    models = torch.stack([v, v])
+    models[1, 0] = 3.
+    for statistics in found.model.buffers:
+        models[:, statistics] = 5.
+    assert (models == 5).sum() > 9 and found.measure_distances(models, v).tolist() == [0., 3.]
 
 
 class HeldLabels(View):

@@ -187,8 +187,10 @@ def test_clients_are_judged_after_head_epochs_on_the_means(run, name, engine):
     near(judged, net.vector())
     x = ref.data[c][0]
     near(found.method.predict(judged, x), net.fc2(net.q(x).mean).detach())
+    near(found.method.unadapted(found.shared, found.mine(c)), w, 0)
     plain = run(name, ft=0)
     near(plain.apply(plain.method.personal, [c], ROUNDS)[c], w, 0)
+    assert plain.method.unadapted(plain.shared, plain.mine(c)) is None
 
 
 @pytest.mark.parametrize("name", ["fedsr", "fedcr"])

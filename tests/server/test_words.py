@@ -12,6 +12,7 @@ import pytest
 from fedmpi import __version__
 from fedmpi.assembly import find_resume_checkpoint
 from fedmpi.comm.heartbeat import Heartbeat
+from fedmpi.methods.ifca_cam import IFCACAM
 from fedmpi.preparation import announce_run, format_time
 from fedmpi.server import rounds
 from fedmpi.server.run_state import RunState
@@ -118,6 +119,12 @@ def test_a_run_introduces_itself(quiet):
     assert re.fullmatch(r"1 rank \(MPI: a library\): rank 0 alone; engine vmap \(1,210 parameters, without convolutions"
                         r"\), device cpu, float32, 1 thread a rank; pid \d+ on n1; run folder "
                         + re.escape(str(run.books.folder.path)), second)
+
+
+def test_a_run_in_which_the_method_is_another_one_says_so(quiet):
+    run = quiet()
+    run.parts.method = IFCACAM(model=run.parts.method.model, warm_up=run.config.rounds)
+    assert introduced(run, [0] * 9)[-1].startswith(f"warning: method.warm_up = {run.config.rounds}: in all rounds")
 
 
 @pytest.mark.parametrize("on, column", [("test", 2), ("validation", 1)])

@@ -2,6 +2,11 @@
 from __future__ import annotations
 
 FAULTS: list[tuple[str, str, str]] = [
+    ("fedmpi.methods.fedavg_plus:FedAvgPlus.predict", "self.model.classes == 1", "self.model.classes == 0"),
+    ("fedmpi.methods.fedfomo:FedFomo.measure_distances", "self.model.buffers", "()"),
+    ("fedmpi.methods.fedcr:FedCR.unadapted", "if self.ft", "if not self.ft"),
+    ("fedmpi.methods.fedsr:FedSR.unadapted", "if self.ft", "if not self.ft"),
+    ("fedmpi.methods._cam:CAM.list_oddities", "self.warm_up < rounds", "self.warm_up <= rounds"),
     # newcomers
     ("fedmpi.methods.fedmhc:FedMHC.serve_newcomer", "self.model, w, pull", "self.model, mine.theta, pull"),
     ("fedmpi.methods.fedmhc:FedMHC.serve_newcomer", "self.choose_group(shared, data)", "0 * data.id"),
