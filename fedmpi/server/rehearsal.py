@@ -48,8 +48,8 @@ from fedmpi.server_only import hide_server_only, refuse_server_only
 PARTICIPANTS_REHEARSED = 16
 NEEDED = ("init", "client", "personal")
 FUNCTIONS = (*NEEDED, "with_model", "check", "server", "messages", "message_template", "idle", "predict", "traffic",
-             "stages", "list_oddities", "warm_up_participants", "unadapted", "trained", "serve_newcomer", "global_model",
-             "embedding")
+             "stages", "list_oddities", "warm_up_participants", "unadapted", "trained", "serve_newcomer",
+             "global_model", "embedding")
 
 
 class BlankClients(HostedClients):
