@@ -8,11 +8,15 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from fedmpi import registry
 from fedmpi.config import schema
 from fedmpi.config.evaluation import NEW_CLIENTS_ENDING
 from fedmpi.errors import BadInput
+from fedmpi.faults import Attack, choose_attackers
 from fedmpi.json_values import JsonObject, flatten_settings
+from fedmpi.settings import make_settings
 from fedmpi.storage import run_status
 from fedmpi.storage.checkpoint import is_among
 from fedmpi.storage.history import read_history
@@ -24,8 +28,6 @@ from fedmpi.sweeps.rows import find_variants, share_with_variants
 from fedmpi.task import CLASSIFICATION, Task, find_task
 
 if TYPE_CHECKING:
-    import numpy as np
-
     from fedmpi.data.federation import Federation
 
 # settings that change where a run works or how far it goes, but not what it computes
@@ -65,6 +67,26 @@ class ReportRun:
             return read_history(self.folder / "history.h5")
         except DamagedFile:
             return {}
+
+    @cached_property
+    def attack(self) -> Attack | None:
+        """What some of its clients do to the others, if any. Raises BadInput if its settings cannot be read."""
+        section = run_status.read_settings(self.folder).get("attack")
+        return make_settings(Attack, section, "attack") if section else None
+
+    @cached_property
+    def last_measures(self) -> np.ndarray | None:
+        """The clients' accuracies, or errors, (clients,) at the end of a finished run; nan for attackers and clients
+        without test samples. None if the run is not finished, or its history or settings cannot be read."""
+        rounds = self.history.get(find_task(self.history).measure, ())
+        if not self.outcome.result or not len(rounds):
+            return None
+        values = np.array(rounds[-1], float)
+        try:
+            values[choose_attackers(self.attack, len(values), self.seed)] = np.nan
+        except BadInput:
+            return None
+        return values
 
     @cached_property
     def federation(self) -> Federation | None:

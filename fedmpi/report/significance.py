@@ -88,13 +88,11 @@ def find_best_row(clients: dict[str, dict[int, np.ndarray]]) -> str:
 
 def collect_accuracies_by_seed(results: Results, row: str, column: str) -> dict[int, np.ndarray]:
     """Return the clients' accuracies, or their negative errors, (clients,) after the last round of every finished run,
-    by seed."""
+    by seed; nan for attackers and clients without test samples."""
     found = {}
     for run in results.of(row, column):
-        task = find_task(run.history)
-        if run.outcome.result and len(run.history.get(task.measure, ())):
-            last = np.asarray(run.history[task.measure][-1], float)
-            found[run.seed] = last if task.larger_is_better else -last
+        if (last := run.last_measures) is not None:
+            found[run.seed] = last if find_task(run.history).larger_is_better else -last
     return found
 
 

@@ -110,7 +110,9 @@ def list_remarks(results: Results) -> list[str]:
     return changes + [f"{lack}: " + "; ".join(f"{run.name}, seed {run.seed}" for run in runs) for lack, runs in (
         ("metrics.jsonl cannot be read to its end, and curves end there", short),
         ("history.h5 is missing or damaged, and tests and figures leave out the clients",
-         [run for run in finished if not run.history])) if runs]
+         [run for run in finished if not run.history]),
+        ("config.yaml cannot be read, and tests and figures leave out the clients",
+         [run for run in finished if run.history and run.last_measures is None])) if runs]
 
 
 def describe_results(results: Results, table: tables.Table) -> str:

@@ -127,7 +127,8 @@ def find_common_rounds(series: list[list[JsonObject]], across: Across) -> tuple[
 
 
 def collect_last_accuracies(runs: list[ReportRun]) -> np.ndarray:
-    """Return the clients' accuracies (or errors) at the end of runs, without clients that have no test data."""
-    values = [run.history[name][-1] for run in runs if len(run.history.get(name := find_task(run.history).measure, ()))]
-    values = np.concatenate(values) if values else np.empty(0)
+    """Return the clients' accuracies (or errors) at the end of finished runs, without attackers and clients that have
+    no test data."""
+    found = [run.last_measures for run in runs if run.last_measures is not None]
+    values = np.concatenate(found) if found else np.empty(0)
     return values[~np.isnan(values)]
