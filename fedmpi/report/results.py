@@ -129,6 +129,13 @@ class Results:
         """Return the runs of a row and column, one for each seed."""
         return [run for run in self.runs if (run.row, run.column) == (row, column)]
 
+    def list_drawn(self, row: str, column: str) -> list[ReportRun]:
+        """Return the runs of a row and column whose rounds are drawn: the finished ones, or all if none is finished.
+
+        A seed that failed early would cut the curves of all others, which are drawn over common rounds."""
+        found = self.of(row, column)
+        return [run for run in found if run.outcome.result] or found
+
 
 def collect_job_results(job: SweepJob, runs: list[PlannedRun], command: str) -> Results:
     """Return the results of a job's runs; `command` makes them."""

@@ -61,6 +61,38 @@ def test_curves_and_bands_are_in_percent_over_the_rounds_that_all_seeds_have(res
     assert accuracy.draw_accuracy_by_round(results, "two") is None
 
 
+def make_seeds(folder, finished):
+    """Return the results of two seeds with four rounds each, of which seed 1 failed after one of them.
+
+    Args:
+        finished: whether seed 0 has a result."""
+    lines = [line | {"round": t, "ari": .5} for t, line in enumerate(made.LINES[3][:1] * 4, 1)]
+    history = {"round": [4], "accuracy": [[.5, .6]]}
+    runs = [ReportRun("a", "x", 0, made.run(folder / "0", lines=lines, history=history, result={"rounds": 4} if finished
+                                            else None), 4),
+            ReportRun("a", "x", 1, made.run(folder / "1", lines=lines[:1], history={"round": [1],
+                                                                                    "accuracy": [[.1, .2]]}), 4)]
+    return Results("t", "c", ["a"], ["x"], [0, 1], runs)
+
+
+@pytest.mark.parametrize("finished, rounds", [(True, [1, 2, 3, 4]), (False, [1])])
+def test_a_seed_that_failed_early_does_not_cut_the_curves_of_finished_ones(tmp_path, finished, rounds):
+    results = make_seeds(tmp_path, finished)
+    for draw in (accuracy.draw_accuracy_by_round, accuracy.draw_accuracy_by_seconds, clusters.draw_agreement,
+                 clients.draw_lam):
+        line = draw(results, "x").axes[0].get_lines()[0]
+        # The curves of lam are those of the first run's rounds.
+        assert len(line.get_xdata()) == (4 if draw is clients.draw_lam else len(rounds))
+        assert np.isfinite(line.get_ydata()).sum() == len(rounds)
+
+
+@pytest.mark.parametrize("finished, values", [(True, [.5, .6]), (False, [])])
+def test_clients_of_runs_that_are_not_at_their_end_are_in_no_box(tmp_path, finished, values):
+    results = make_seeds(tmp_path, finished)
+    assert accuracy.collect_last_accuracies(results.runs).tolist() == values
+    assert (accuracy.draw_accuracy_by_client(results, "x") is not None) == finished
+
+
 def test_accuracy_by_what_it_cost(results):
     """Seed 3 has moved .5 x 2 + .5 x 3 = 2.5 MiB until round 2, and twice .25 x 4 more until round 4."""
     axes, = accuracy.draw_accuracy_by_bytes(results, "one").axes

@@ -88,7 +88,7 @@ def draw_against(results: Results, column: str, label: str, across: Across) -> F
     figure = style.make_figure()
     axes, drawn, scale = figure.subplots(), 0, find_scale(results.task)
     for i, row in enumerate(results.rows):
-        x, accuracies = find_common_rounds([run.outcome.lines for run in results.of(row, column)], across)
+        x, accuracies = find_common_rounds([run.outcome.lines for run in results.list_drawn(row, column)], across)
         if not len(x):
             continue
         drawn, mean = drawn + 1, scale * accuracies.mean(0)

@@ -28,7 +28,7 @@ def draw_lam(results: Results, column: str) -> Figure | None:
     figure = style.make_figure(3.2)
     axes, drawn = figure.subplots(), 0
     for row in results.rows:
-        found = [run.outcome.lines for run in results.of(row, column) if run.outcome.lines]
+        found = [run.outcome.lines for run in results.list_drawn(row, column) if run.outcome.lines]
         keys = [key for key in (found[0][-1] if found else {}) if key.startswith("lam_")]
         for key in keys:
             rounds = [line["round"] for line in found[0]]

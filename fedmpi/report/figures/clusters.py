@@ -104,7 +104,7 @@ def draw_by_round(results: Results, column: str, key: str, label: str) -> Figure
     axes, drawn = figure.subplots(), 0
     for i, row in enumerate(results.rows):
         found = [{line["round"]: line[key] for line in run.outcome.lines if line.get(key) is not None}
-                 for run in results.of(row, column)]
+                 for run in results.list_drawn(row, column)]
         found = [values for values in found if values]
         if found:
             rounds = sorted(set.intersection(*map(set, found)))

@@ -21,6 +21,7 @@ FAULTS: list[tuple[str, str, str]] = [
     ("fedmpi.report.results:collect_folder_results", "sorted({run.seed for run in runs})",
      "[run.seed for run in runs]"),
     ("fedmpi.report.results:", '"data.cache",', ""),
+    ("fedmpi.report.results:Results.list_drawn", "if run.outcome.result] or found", "] or found"),
     ("fedmpi.report.write:describe_results", "rounds[0]} to {rounds[-1]}", "rounds[0]} to {rounds[0]}"),
     ("fedmpi.report.write:describe_repetition", '"state": found.state', '"state": "finished"'),
     ("fedmpi.report.figures.accuracy:draw_accuracy_by_client", "scale * values", "values"),
