@@ -135,9 +135,10 @@ def make_tables(results: Results) -> list[Table]:
 
 
 def make_table(results: Results, measure: str, published: JsonObject) -> Table:
-    """Return the table of one measure. Raises BadInput if no run has it."""
+    """Return the table of one measure. Raises BadInput if all runs are finished and none has it."""
     cells = {}
-    refuse_unknown_measure(measure, [run.outcome.result for run in results.runs if run.outcome.result])
+    done = [run.outcome.result for run in results.runs if run.outcome.result]
+    refuse_unknown_measure(measure, done, len(done) < len(results.runs))
     for row in results.rows:
         for column in results.columns:
             found = [run.outcome.result for run in results.of(row, column)]
@@ -153,9 +154,13 @@ def make_table(results: Results, measure: str, published: JsonObject) -> Table:
         row: base for row, base in results.variants.items() if row in published})
 
 
-def refuse_unknown_measure(measure: str, found: list[JsonObject]) -> None:
-    """Raise BadInput if no finished run has a measure, or if it is not a number."""
-    if found and not any(measure in result for result in found):
+def refuse_unknown_measure(measure: str, found: list[JsonObject], more: bool = False) -> None:
+    """Raise BadInput if no run can have a measure, or if it is not a number.
+
+    Args:
+        found: the results of the finished runs.
+        more: whether other runs are not finished, which may have it: not every method has every measure."""
+    if found and not more and not any(measure in result for result in found):
         near = difflib.get_close_matches(measure, set().union(*found), 3)
         raise BadInput(f"measure {measure!r}: no finished run has it in its result.json"
                        + (f"; did you mean {' or '.join(near)}?" if near else ""))

@@ -118,15 +118,18 @@ def list_remarks(results: Results) -> list[str]:
 def describe_results(results: Results, table: tables.Table) -> str:
     """Say what the numbers are, of how many seeds they are, and how many rounds the runs behind them have.
 
-    While no run is finished, there are no numbers, and the rounds say how far the runs came."""
+    While no run is finished, there are no numbers, and the rounds say how far the runs came. Nor are there any while
+    the finished runs are of methods that lack the measure."""
     finished = [run.outcome.result for run in results.runs if run.outcome.result]
     rounds: list[int] = sorted({result.get("rounds") or result.get("round") or 0 for result in finished}
                                or {run.outcome.round for run in results.runs})
     reached = f"{rounds[0]}" if len(rounds) == 1 else f"{rounds[0]} to {rounds[-1]}"
     counts = sorted({len(cell.values) for cell in table.cells.values() if cell.values}) or [0]
     seeds = f"{counts[0]}" if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
-    if not finished:
-        return f"{table.measure.replace('_', ' ').capitalize()}: no run is finished yet; {reached} rounds so far."
+    if not any(counts):
+        lack = (f"no finished run has a number of it; {reached} rounds" if finished else
+                f"no run is finished yet; {reached} rounds so far")
+        return f"{table.measure.replace('_', ' ').capitalize()}: {lack}."
     percent = {100: "Percent: ", 10_000: "Percent squared: "}.get(tables.find_factor(table.measure), "")
     return (f"{percent}{table.measure.replace('_', ' ')}, "
             + (f"mean ± standard deviation over {seeds} seeds" if counts[-1] > 1 else "one seed")

@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import csv
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -99,8 +100,9 @@ def test_nothing_is_best_where_it_is_not_known_what_that_is():
 
 
 def test_a_measure_that_no_run_has_is_refused(results):
+    finished = replace(results, runs=results.runs[:-1])
     with pytest.raises(BadInput, match="'acuracy_best': no finished run has it .* did you mean .*accuracy_best_on"):
-        tables.make_table(results, "acuracy_best", {})
+        tables.make_table(finished, "acuracy_best", {})
 
 
 def test_names_cannot_break_a_table():

@@ -189,6 +189,16 @@ def test_a_table_without_a_finished_run_says_so(tmp_path):
     assert told == "Accuracy mean: no run is finished yet; 2 to 4 rounds so far."
 
 
+def test_a_job_under_way_has_its_report_before_a_run_has_a_measure(tmp_path):
+    """FedAvg has no clusters, and CFL is not finished."""
+    runs = [ReportRun("FedAvg", "x", 0, made.run(tmp_path / "a", result={"rounds": 4}), 4),
+            ReportRun("CFL", "x", 0, made.run(tmp_path / "b", lines=[{"round": 1, "accuracy_mean": .5}]), 4)]
+    results = Results("t", "c", ["FedAvg", "CFL"], ["x"], [0], runs, {"accuracy_mean": {}, "clusters_found": {}})
+    text = (write.write_report(results, tmp_path / "report").parent / "README.md").read_text()
+    assert "accuracy mean, one seed" in text
+    assert "Clusters found: no finished run has a number of it; 4 rounds.\n\n| | x |\n" in text
+
+
 def test_runs_json_holds_what_the_tables_show(tmp_path):
     run = ReportRun("a", "x", 0, made.run(tmp_path / "0", result={"ari": .5, "purity": 1.}))
     results = Results("t", "c", ["a"], ["x"], [0], [run], {"ari": {}})
