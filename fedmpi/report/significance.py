@@ -88,10 +88,10 @@ def find_best_row(clients: dict[str, dict[int, np.ndarray]]) -> str:
 
 def collect_accuracies_by_seed(results: Results, row: str, column: str) -> dict[int, np.ndarray]:
     """Return the clients' accuracies, or their negative errors, (clients,) after the last round of every finished run,
-    by seed; nan for attackers and clients without test samples."""
+    by seed; nan for attackers and clients without test samples. Runs in which all are nan are left out."""
     found = {}
     for run in results.of(row, column):
-        if (last := run.last_measures) is not None:
+        if (last := run.last_measures) is not None and not np.isnan(last).all():
             found[run.seed] = last if find_task(run.history).larger_is_better else -last
     return found
 
@@ -137,17 +137,19 @@ def correct_by_holm(values: Sequence[float | None]) -> list[float | None]:
 
 def rank_rows(results: Results) -> MeanRanks | None:
     """Return the mean ranks of the rows by accuracy after the last round, over all columns and seeds in which every
-    row is finished; None for fewer than three rows or two such blocks."""
+    row is finished; None for fewer than three rows or two such blocks. Rows that are finished everywhere, and have no
+    accuracy anywhere, are left out."""
     from scipy.stats import rankdata
-    blocks = []
-    for column in results.columns:
-        found = {row: collect_accuracies_by_seed(results, row, column) for row in results.rows}
-        for seed in results.seeds:
-            if all(seed in by_seed for by_seed in found.values()):
-                blocks.append([-np.nanmean(found[row][seed]) for row in results.rows])
-    if len(results.rows) < 3 or len(blocks) < 2:
+    found = {row: {column: collect_accuracies_by_seed(results, row, column) for column in results.columns}
+             for row in results.rows}
+    rows = [row for row in results.rows if any(found[row].values())
+            or not all(run.outcome.result for run in results.runs if run.row == row)]
+    places = [(column, seed) for column in results.columns for seed in results.seeds]
+    blocks = [[-np.nanmean(found[row][column][seed]) for row in rows] for column, seed in places
+              if all(seed in found[row][column] for row in rows)]
+    if len(rows) < 3 or len(blocks) < 2:
         return None
-    return MeanRanks(list(results.rows), rankdata(np.array(blocks), axis=1).mean(0).tolist(), len(blocks))
+    return MeanRanks(rows, rankdata(np.array(blocks), axis=1).mean(0).tolist(), len(blocks))
 
 
 def tests_to_markdown(found: list[Comparison]) -> str:

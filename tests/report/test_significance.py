@@ -4,7 +4,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fedmpi.report import significance
+from fedmpi.report import figures, significance
 from fedmpi.report.figures.ranks import draw_mean_ranks, list_groups
 from fedmpi.report.results import ReportRun, Results
 from fedmpi.report.significance import MeanRanks, compare_column, compute_wilcoxon_p, correct_by_holm, rank_rows
@@ -96,6 +96,46 @@ def test_mean_ranks_over_blocks_in_which_all_rows_are_finished(results, tmp_path
     axes, = draw_mean_ranks(results).axes
     assert {text.get_text() for text in axes.texts} == {"A (1.17)", "C (2.33)", "B (2.50)"}
     assert "critical difference 1.91" in axes.get_xlabel()
+
+
+def rank_more_seeds(results, folder, **last):
+    """Add finished runs of seeds 2 and 3 of all rows, whose accuracies are those of OF or `last`; return the ranks."""
+    results.seeds += [2, 3]
+    for row in results.rows:
+        for seed in (2, 3):
+            history = {"round": [1], "accuracy": [last.get(row, OF.get(row))]}
+            results.runs.append(ReportRun(row, "x", seed, made.run(folder / f"{row}{seed}", result={"ranks": 1},
+                                                                   history=history)))
+    return rank_rows(results)
+
+
+def test_a_row_without_test_samples_has_no_rank(results, tmp_path):
+    results.rows = [*ROWS, "D"]
+    nothing = {"round": [1], "accuracy": [A * np.nan]}
+    results.runs += [ReportRun("D", "x", seed, made.run(tmp_path / f"none{seed}", result={"accuracy_mean": None},
+                                                        history=nothing)) for seed in (0, 1)]
+    ranks = rank_more_seeds(results, tmp_path, D=A * np.nan)
+    assert ranks.rows == ROWS and ranks.blocks == 3 and ranks.means == pytest.approx([1, 3, 2])
+    found = compare_column(results, "x")
+    assert found.reference == "A" and [test.row for test in found.tests] == ["B", "C"]
+    # A row that is not finished may still get accuracies, so there are no ranks without it.
+    results.runs.append(ReportRun("D", "x", 4, made.run(tmp_path / "begun")))
+    assert rank_rows(results) is None
+
+
+def test_a_seed_in_which_a_row_has_no_accuracy_is_no_block(results, tmp_path):
+    results.runs[2] = ReportRun("B", "x", 0, made.run(tmp_path / "none", result={"ranks": 1}, history={
+        "round": [1], "accuracy": [A * np.nan]}))
+    ranks = rank_more_seeds(results, tmp_path)
+    assert ranks.blocks == 2 and ranks.means == pytest.approx([1, 3, 2])
+
+
+def test_if_no_client_has_test_samples_there_is_a_report_without_ranks(results, tmp_path):
+    nothing = {"round": [1], "accuracy": [A * np.nan]}
+    results.runs = [ReportRun(row, "x", seed, made.run(tmp_path / f"no{row}{seed}", result={"accuracy_mean": None},
+                                                       history=nothing)) for row in ROWS for seed in (0, 1)]
+    assert rank_rows(results) is None and compare_column(results, "x") is None
+    assert list(figures.draw_figures(results)) == []
 
 
 @pytest.mark.parametrize("rows, q", [(3, 2.343), (4, 2.569), (10, 3.164)])
