@@ -13,10 +13,12 @@ import numpy as np
 
 from fedmpi.report.results import Results
 from fedmpi.report.tables import escape_markdown
-from fedmpi.task import find_task
+from fedmpi.task import CLASSIFICATION, Task, find_task
 
 # With fewer pairs no difference can reach p = .05 (two-sided).
 MIN_PAIRS = 6
+# Digits after the point of differences of accuracies; errors are divided by their typical size.
+DIFFERENCE_DIGITS = 12
 # level of the critical difference
 LEVEL = .05
 TEST_COLUMNS = ("points", "better / worse clients", "p over clients", "p over seeds")
@@ -70,8 +72,7 @@ def compare_column(results: Results, column: str) -> Comparison | None:
     if len(clients) < 2:
         return None
     reference = results.baseline if results.baseline in clients else find_best_row(clients)
-    scale = 100 if results.task.larger_is_better else 1
-    found = [compare_rows(row, clients[row], clients[reference], scale) for row in clients if row != reference]
+    found = [compare_rows(row, clients[row], clients[reference], results.task) for row in clients if row != reference]
     over_clients = correct_by_holm([test.p_clients for test in found])
     over_seeds = correct_by_holm([test.p_seeds for test in found])
     return Comparison(column, reference, [test._replace(p_clients=a, p_seeds=b)
@@ -96,21 +97,39 @@ def collect_accuracies_by_seed(results: Results, row: str, column: str) -> dict[
     return found
 
 
-def compare_rows(row: str, mine: dict[int, np.ndarray], others: dict[int, np.ndarray], scale: int = 100) -> RowTest:
+def compare_rows(row: str, mine: dict[int, np.ndarray], others: dict[int, np.ndarray],
+                 task: Task = CLASSIFICATION) -> RowTest:
     """Return the test of a row against the reference, without correction, on the seeds and clients of both.
 
     Args:
-        mine: accuracies of the row's clients, by seed.
+        mine: accuracies, or negative errors, of the row's clients, by seed.
         others: those of the reference.
-        scale: what differences are multiplied by: 100 gives percent points."""
+        task: what they have learned: differences of accuracies are returned in percent points."""
+    scale = 100 if task.larger_is_better else 1
+    size = find_typical_size(task, [*mine.values(), *others.values()])
     pairs = [mine[seed] - others[seed] for seed in sorted(mine.keys() & others.keys())
              if mine[seed].shape == others[seed].shape]
     pairs = [differences[~np.isnan(differences)] for differences in pairs]
-    pairs = [differences for differences in pairs if len(differences)]
+    pairs = [round_noise(differences, size) for differences in pairs if len(differences)]
     clients = np.concatenate(pairs) if pairs else np.empty(0)
-    seeds = np.array([differences.mean() for differences in pairs])
+    seeds = round_noise(np.array([differences.mean() for differences in pairs]), size)
     return RowTest(row, scale * float(seeds.mean()) if len(seeds) else math.nan, int((clients > 0).sum()),
                    int((clients < 0).sum()), compute_wilcoxon_p(clients), compute_wilcoxon_p(seeds))
+
+
+def find_typical_size(task: Task, several: list[np.ndarray]) -> float:
+    """Return 1 for accuracies, and the median size of errors that are neither 0 nor infinite (1 if there are none)."""
+    if task.larger_is_better:
+        return 1.
+    sizes = np.abs(np.concatenate(several))
+    sizes = sizes[np.isfinite(sizes) & (sizes > 0)]
+    return float(np.median(sizes)) if len(sizes) else 1.
+
+
+def round_noise(numbers: np.ndarray, size: float) -> np.ndarray:
+    """Return means or differences of numbers of this size without the noise of floating-point arithmetic: .9 - .8 and
+    .8 - .7 are not equal, and what is not equal has different ranks."""
+    return np.round(numbers / size, DIFFERENCE_DIGITS) * size
 
 
 def compute_wilcoxon_p(differences: np.ndarray) -> float | None:
@@ -149,7 +168,9 @@ def rank_rows(results: Results) -> MeanRanks | None:
               if all(seed in found[row][column] for row in rows)]
     if len(rows) < 3 or len(blocks) < 2:
         return None
-    return MeanRanks(rows, rankdata(np.array(blocks), axis=1).mean(0).tolist(), len(blocks))
+    values = np.array(blocks)
+    values = round_noise(values, find_typical_size(results.task, [values.ravel()]))
+    return MeanRanks(rows, rankdata(values, axis=1).mean(0).tolist(), len(blocks))
 
 
 def tests_to_markdown(found: list[Comparison]) -> str:

@@ -8,6 +8,7 @@ from fedmpi.report import figures, significance
 from fedmpi.report.figures.ranks import draw_mean_ranks, list_groups
 from fedmpi.report.results import ReportRun, Results
 from fedmpi.report.significance import MeanRanks, compare_column, compute_wilcoxon_p, correct_by_holm, rank_rows
+from fedmpi.task import CLASSIFICATION, REGRESSION
 from tests.report import made
 
 ROWS = ["A", "B", "C"]
@@ -64,6 +65,33 @@ def test_rows_are_tested_against_the_baseline_that_a_job_names(results):
     # A baseline that has no finished run gives way to the best row.
     results.runs = [run for run in results.runs if run.row != "B"]
     assert compare_column(results, "x").reference == "A"
+
+
+TENTHS = np.array([8, 9, 7, 6, 8, 9]), np.array([7, 8, 8, 7, 7, 8])
+
+
+@pytest.mark.parametrize("task, parts", [
+    (CLASSIFICATION, 10), (REGRESSION, -10), (REGRESSION, -7e-5), (REGRESSION, -1e9)])
+def test_differences_that_are_equal_on_paper_are_ties(task, parts):
+    """Four differences are 1 and two are -1, divided by `parts`. They have one rank, so p is that of at least four of
+    six coins with the same side, 44 / 64. By floating-point arithmetic they differ in the last digit."""
+    mine, others = (values / parts for values in TENTHS)
+    assert len(set(np.abs(mine - others))) > 1
+    found = significance.compare_rows("a", {0: mine}, {0: others}, task)
+    assert found.p_clients == pytest.approx(44 / 64) == compute_wilcoxon_p((TENTHS[0] - TENTHS[1]).astype(float))
+    assert sorted([found.better, found.worse]) == [2, 4]
+    # The same of means over the clients of a seed.
+    seeds = [{seed: values[[seed, seed]] for seed in range(6)} for values in (mine, others)]
+    assert significance.compare_rows("a", *seeds, task).p_seeds == pytest.approx(44 / 64)
+
+
+def test_errors_are_rounded_by_their_typical_size_whatever_one_client_does():
+    """A client whose model diverged, and one of infinite error, change no other difference."""
+    errors = -np.array([1e-6, 2e-6, 3e-6, 0., 1e-6, 2e-6])
+    worse = 1.5 * errors - np.array([0, 0, 0, 0, 1e30, np.inf])
+    found = significance.compare_rows("a", {0: errors}, {0: worse}, REGRESSION)
+    assert (found.better, found.worse) == (5, 0)
+    assert significance.find_typical_size(REGRESSION, [np.array([0., np.nan, np.inf])]) == 1
 
 
 def test_one_finished_row_has_nothing_to_be_compared_with(results):
@@ -136,6 +164,15 @@ def test_if_no_client_has_test_samples_there_is_a_report_without_ranks(results, 
                                                        history=nothing)) for row in ROWS for seed in (0, 1)]
     assert rank_rows(results) is None and compare_column(results, "x") is None
     assert list(figures.draw_figures(results)) == []
+
+
+def test_means_that_are_equal_on_paper_share_a_rank(results, tmp_path):
+    """The clients of C have the accuracies of A in another order, whose sum differs in the last digit."""
+    first, second = np.array([.1, .2, .3, .4, .6, .7]), np.array([.1, .2, .3, .6, .7, .4])
+    assert first.mean() != second.mean()
+    results.runs, results.seeds = [], []
+    ranks = rank_more_seeds(results, tmp_path, A=first, B=first - .1, C=second)
+    assert ranks.means == pytest.approx([1.5, 3, 1.5])
 
 
 @pytest.mark.parametrize("rows, q", [(3, 2.343), (4, 2.569), (10, 3.164)])
