@@ -13,10 +13,10 @@ from fedmpi.commands.planned_steps import steps_to_text
 from fedmpi.json_values import JsonObject
 from fedmpi.report import figures, latex, significance, tables
 from fedmpi.report.figures.style import FIGURE_WIDTH_IN, FORMS, FORMS_FOR_PRINT, render
+from fedmpi.report.file_names import make_file_part
 from fedmpi.report.results import ReportRun, Results
 from fedmpi.storage.atomic import report_failed_writes
 from fedmpi.storage.run_status import list_accepted_changes
-from fedmpi.sweeps.job import make_slug
 
 KEPT_MEASURES = ("accuracy_mean", "accuracy_at_best_validation", "chosen_round", "accuracy_best_on_test", "best_round",
                  "accuracy_worst_decile", "accuracy_variance", "accuracy_gini", "accuracy_new_clients", "new_clients",
@@ -65,7 +65,7 @@ def write_report(results: Results, to: Path, for_print: bool = False) -> Path:
 def write_tables(results: Results, found: list[Described], to: Path) -> None:
     """Write the tables as CSV and LaTeX, and how each run is repeated."""
     for what, table in found:
-        name = "table" if table is found[0][1] else f"table-{make_slug(table.measure)}"
+        name = "table" if table is found[0][1] else f"table-{make_file_part(table.measure)}"
         write_text(to / f"{name}.csv", tables.to_csv(table))
         write_text(to / f"{name}.tex", latex.to_latex(table, f"{results.title}. {what}"))
     kept = dict.fromkeys([*KEPT_MEASURES, *results.measures])

@@ -29,7 +29,8 @@ def atomic(path: Path, part: Path | None = None) -> Iterator[Path]:
 
     After any exception the temporary file is gone and `path` is as it was. Raises StorageError for OSError, and for
     a `path` that is a device or a pipe."""
-    refuse_special(path)
+    with report_failed_writes(path):
+        refuse_special(path)
     part = part or path.with_name(path.name + ".part")
     # A killed process may have left one; a pipe would be waited for, and a link written through.
     with report_failed_writes(part):
@@ -69,7 +70,8 @@ def report_failed_writes(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        remedy = "remove what is in its place" if error.errno in IN_ITS_PLACE else "free some space or check the folder"
+        remedy = ("remove what is in its place" if error.errno in IN_ITS_PLACE else
+                  "give a shorter name" if error.errno == errno.ENAMETOOLONG else "free some space or check the folder")
         raise StorageError(f"{path} cannot be written: {describe_reason(error)}; {remedy}") from error
 
 

@@ -91,6 +91,12 @@ def test_a_folder_of_the_temporary_name_is_named(tmp_path):
         pass
 
 
+def test_a_name_that_is_too_long_is_said_to_be(tmp_path):
+    with pytest.raises(StorageError, match="cannot be written: File name too long; give a shorter name"), \
+            atomic(tmp_path / ("a" * 300)):
+        pass
+
+
 def test_what_the_disk_does_not_take_is_not_given_its_name(tmp_path, monkeypatch):
     path = tmp_path / "a.txt"
     path.write_text("old")

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
 from fedmpi.report.figures.registry import OF_COLUMN, OF_RESULTS, OF_RUN
+from fedmpi.report.file_names import make_file_part
 from fedmpi.report.results import Results
-from fedmpi.sweeps.job import make_slug
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -40,9 +40,10 @@ def draw_figures(results: Results) -> Iterator[Picture]:
             figure = function(results, column)
             if figure:
                 where = f"{column}: " if len(results.columns) > 1 else ""
-                yield Picture(f"{name}-{make_slug(column)}", where + caption, figure)
+                yield Picture(f"{name}-{make_file_part(column)}", where + caption, figure)
     for name, caption, function in OF_RUN:
         for run in results.runs:
             figure = function(run) if run.seed == results.seeds[0] else None
             if figure:
-                yield Picture(f"{name}-{make_slug(run.row)}-{make_slug(run.column)}", f"{run.name}: {caption}", figure)
+                of = f"{make_file_part(run.row)}-{make_file_part(run.column)}"
+                yield Picture(f"{name}-{of}", f"{run.name}: {caption}", figure)
