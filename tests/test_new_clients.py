@@ -101,7 +101,7 @@ def test_compare_and_report_show_them(bench, alone, monkeypatch):
     text, result = compare_runs(alone, bench.out("none again")), bench.result("alone")
     rows = [" ".join(line.split()) for line in text.splitlines()]
     assert f"accuracy of new clients, % {100 * result['accuracy_new_clients']:.2f} -" in rows
-    assert f"auc of new clients {result['auc_new_clients']:.3f} -" in rows
+    assert f"auc of new clients {result['auc_new_clients']:.4g} -" in rows
     found = results.collect_folder_results([alone, bench.out("none again")])
     assert list(found.measures)[-1] == "accuracy_new_clients"
     assert found.columns == ["data.new_clients=3", "data.new_clients=0"]

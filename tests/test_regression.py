@@ -214,7 +214,7 @@ def test_reports_show_it(runs):
     table = tables.make_tables(found)[0]
     values = {row: runs.result(row.lower())["mse_at_best_validation"] for row in ("FedAvg", "Local")}
     best = min(values, key=values.get)
-    assert table.is_best(best, "result") and table.texts(best, "result")[0] == f"{values[best]:.4f}"
+    assert table.is_best(best, "result") and table.texts(best, "result")[0] == f"{values[best]:.4g}"
     (axes,) = draw_accuracy_by_round(found, "result").axes
     drawn = {line.get_label(): line.get_ydata() for line in axes.lines}
     np.testing.assert_allclose(drawn["FedAvg"], [line["mse_mean"] for line in runs.metrics("fedavg")])
@@ -222,6 +222,7 @@ def test_reports_show_it(runs):
     assert draw_accuracy_by_client(found, "result").axes[0].get_xlabel() == "test squared error of a client"
     test = significance.compare_column(found, "result")
     means = {name: np.nanmean(read_history(runs.out(name) / "history.h5")["mse"][-1]) for name in ("fedavg", "local")}
+    assert test.heads[0] == "less error"
     assert test.reference.lower() == min(means, key=means.get)
     assert test.tests[0].difference == pytest.approx(min(means.values()) - max(means.values()), abs=1e-6)
 

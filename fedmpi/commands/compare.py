@@ -113,8 +113,11 @@ def compare_further(first: list[JsonObject], second: list[JsonObject], names: li
 
 
 def format_scaled(value: float | None, unit: int) -> str:
-    """Return a value times its unit as text, in few columns; shares get two digits after the point, others three."""
-    return "-" if value is None else f"{unit * value:.{2 if unit == 100 else 3}f}"
+    """Return a value times its unit as text, in few columns; shares get two digits after the point, others three, or
+    four digits if they are below 1."""
+    if value is None:
+        return "-"
+    return f"{unit * value:{'.2f' if unit == 100 else '.3f' if abs(unit * value) >= 1 else '.4g'}}"
 
 
 def compare_digests(first: run_status.Outcome, second: run_status.Outcome) -> str:

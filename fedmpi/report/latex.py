@@ -40,6 +40,7 @@ def write_math(text: str) -> str:
         return "--"
     if "%" in text:
         return escape_latex(text)
+    text = re.sub(r"e\+?(-?)0*(\d+)", r" \\cdot 10^{\1\2}", text)
     return "$" + text.replace("±", r"\pm").replace(",", "{,}") + "$"
 
 

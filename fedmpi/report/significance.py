@@ -23,7 +23,7 @@ DIFFERENCE_DIGITS = 12
 LEVEL = .05
 TEST_COLUMNS = ("points", "better / worse clients", "p over clients", "p over seeds")
 TESTS_EXPLAINED = ("Wilcoxon's signed-rank tests against the row named at the head, which is the job's `baseline` or "
-                   "else the best row, on accuracies after the last round, Holm-corrected over the rows. "
+                   "else the best row, on accuracies (or errors) after the last round, Holm-corrected over the rows. "
                    "Clients of a run share data and models, so p over clients is a hint; "
                    f"p over seeds counts a run once, and needs {MIN_PAIRS} seeds.")
 
@@ -48,6 +48,17 @@ class Comparison(NamedTuple):
     # the row that all others are compared with
     reference: str
     tests: list[RowTest]
+    task: Task = CLASSIFICATION
+
+    @property
+    def heads(self) -> tuple[str, ...]:
+        """Return what the numbers of a test are."""
+        return TEST_COLUMNS if self.task.larger_is_better else ("less error", *TEST_COLUMNS[1:])
+
+    @property
+    def texts(self) -> list[list[str]]:
+        """Return the tests as texts: the row, then its numbers."""
+        return [format_test(test, self.task) for test in self.tests]
 
 
 class MeanRanks(NamedTuple):
@@ -76,7 +87,8 @@ def compare_column(results: Results, column: str) -> Comparison | None:
     over_clients = correct_by_holm([test.p_clients for test in found])
     over_seeds = correct_by_holm([test.p_seeds for test in found])
     return Comparison(column, reference, [test._replace(p_clients=a, p_seeds=b)
-                                          for test, a, b in zip(found, over_clients, over_seeds, strict=True)])
+                                          for test, a, b in zip(found, over_clients, over_seeds, strict=True)],
+                      results.task)
 
 
 def find_best_row(clients: dict[str, dict[int, np.ndarray]]) -> str:
@@ -177,19 +189,20 @@ def tests_to_markdown(found: list[Comparison]) -> str:
     """Return the tests of all columns as Markdown; "" if there are none."""
     lines = []
     for comparison in found:
-        heads = [escape_markdown(f"{comparison.column}: against {comparison.reference}"), *TEST_COLUMNS]
-        lines += [f"| {' | '.join(heads)} |", "|---|" + "--:|" * len(TEST_COLUMNS)]
-        for row, *numbers in map(format_test, comparison.tests):
+        heads = [escape_markdown(f"{comparison.column}: against {comparison.reference}"), *comparison.heads]
+        lines += [f"| {' | '.join(heads)} |", "|---|" + "--:|" * len(comparison.heads)]
+        for row, *numbers in comparison.texts:
             lines.append(f"| {' | '.join([escape_markdown(row), *numbers])} |")
         lines.append("")
     return "\n".join([*lines, TESTS_EXPLAINED, ""]) if lines else ""
 
 
-def format_test(test: RowTest) -> list[str]:
+def format_test(test: RowTest, task: Task = CLASSIFICATION) -> list[str]:
     """Return a test as the texts of a table's row; "-" where the row and the reference have no seed in common."""
     if math.isnan(test.difference):
         return [test.row, *["-"] * len(TEST_COLUMNS)]
-    return [test.row, f"{test.difference:+.2f}", f"{test.better} / {test.worse}", format_p(test.p_clients),
+    difference = f"{test.difference:+.2f}" if task.larger_is_better else f"{test.difference:+.4g}"
+    return [test.row, difference, f"{test.better} / {test.worse}", format_p(test.p_clients),
             format_p(test.p_seeds)]
 
 

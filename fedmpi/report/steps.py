@@ -74,7 +74,12 @@ def describe_unequal_work(table: CountedTable, column: str) -> str:
             f"{format_steps(totals[most])} ({most})")
 
 
+def format_for_csv(number: float | None) -> str:
+    """Return a number with all digits that mean something, "" for None and nan."""
+    return "" if number is None or number != number else f"{number:.10g}"
+
+
 def list_csv_steps(made: dict[str, float] | None) -> list[str]:
     """Return all steps of a cell, and those of each kind, as texts."""
     return [""] * (1 + len(KINDS)) if made is None else [
-        f"{n:g}" for n in (round(sum(made.values()), 4), *(round(made.get(kind, 0), 4) for kind in KINDS))]
+        format_for_csv(n) for n in (round(sum(made.values()), 4), *(round(made.get(kind, 0), 4) for kind in KINDS))]

@@ -15,7 +15,7 @@ from fedmpi.report import steps
 from fedmpi.report.length import LENGTH_EXPLAINED, Length, find_length, show_length
 from fedmpi.report.results import Results
 
-# Prefixes of the names of error measures, which are shown with more digits.
+# Prefixes of the names of error measures, which may be of any size.
 ERRORS = ("mse", "mae")
 # first letters of measures of which the largest value is the best, and of those of which the smallest is
 BETTER = ("accuracy", "f1", "ari", "purity", "auc", "balanced_accuracy")
@@ -25,6 +25,7 @@ COSTS = ("accuracy_std", "accuracy_variance", "accuracy_gini", "calibration_erro
 # first letters of measures that are shares
 IN_PERCENT = ("accuracy", "f1", "auc", "balanced_accuracy", "calibration_error")
 
+PERCENT_FORM, ERROR_FORM = ".2f", ".4g"
 VARIANT_EXPLAINED = "variants, which have the published number of another row and do not count in the order"
 UNFINISHED, UNSPLIT = "not all seeds are finished", "clusters were never split: FedAvg with a plain mean"
 
@@ -41,8 +42,8 @@ class Cell(NamedTuple):
     unsplit: bool = False
     # steps behind a client's judged model, by kind; None: they were not counted
     steps: dict[str, float] | None = None
-    # digits after the point
-    digits: int = 2
+    # how its numbers are written, see Python's format()
+    form: str = PERCENT_FORM
     # the runs' rounds beside the published ones; None: they are not known
     length: Length | None = None
 
@@ -59,10 +60,10 @@ class Cell(NamedTuple):
     def texts(self) -> tuple[str, str, str]:
         """Return the measured number, the published one and their difference, as texts."""
         if not self.published:
-            return format_number(self.mean, self.spread, self.digits), "-", "-"
-        difference = f"{self.mean - self.published[0]:+.{self.digits}f}" if self.values else "-"
-        return (format_number(self.mean, self.spread, self.digits),
-                format_number(*self.published, self.digits), difference)
+            return format_number(self.mean, self.spread, self.form), "-", "-"
+        difference = format(self.mean - self.published[0], f"+{self.form}") if self.values else "-"
+        return (format_number(self.mean, self.spread, self.form),
+                format_number(*self.published, self.form), difference)
 
 
 class Table(NamedTuple):
@@ -148,7 +149,8 @@ def make_table(results: Results, measure: str, published: JsonObject) -> Table:
             clusters = [r["clusters_found"] for r in found if r and "clusters_found" in r]
             known = split_published((published.get(row) or {}).get(column))
             cells[row, column] = Cell(values, missing, known, bool(clusters) and max(clusters) == 1,
-                                      steps.compute_mean_steps_of_cell(found), 4 if measure.startswith(ERRORS) else 2,
+                                      steps.compute_mean_steps_of_cell(found),
+                                      ERROR_FORM if measure.startswith(ERRORS) else PERCENT_FORM,
                                       find_length(found, results.published_rounds.get(row)) if known else None)
     return fill_table(measure, results.rows, results.columns, cells, {
         row: base for row, base in results.variants.items() if row in published})
@@ -202,11 +204,11 @@ def split_published(value: float | list[float] | None) -> tuple[float, float | N
     return (float(value[0]), float(value[1])) if isinstance(value, list) else (float(value), None)
 
 
-def format_number(mean: float, spread: float | None, digits: int = 2) -> str:
+def format_number(mean: float, spread: float | None, form: str = PERCENT_FORM) -> str:
     """Return a mean, with its spread if there is one, as text."""
     if mean != mean:
         return "-"
-    return f"{mean:.{digits}f}" + (f" ± {spread:.{digits}f}" if spread is not None else "")
+    return format(mean, form) + (f" ± {spread:{form}}" if spread is not None else "")
 
 
 def compute_kendall_agreement(cells: list[Cell]) -> tuple[float, int] | None:
@@ -266,9 +268,8 @@ def to_csv(table: Table) -> str:
     writer.writerow(["row", "column", "mean", "std", "seeds", "published", "published_std", "steps",
                      *(f"steps_{kind}" for kind in KINDS), "rounds", "published_rounds"])
     for (row, column), cell in table.cells.items():
-        spread = "" if cell.spread is None else f"{cell.spread:.4f}"
         published = ["" if value is None else value for value in cell.published or (None, None)]
-        length = ["", ""] if cell.length is None else [f"{cell.length.made:g}", cell.length.published]
-        writer.writerow([row, column, "" if cell.mean != cell.mean else f"{cell.mean:.4f}", spread, len(cell.values),
+        length = ["", ""] if cell.length is None else [steps.format_for_csv(cell.length.made), cell.length.published]
+        writer.writerow([row, column, *map(steps.format_for_csv, (cell.mean, cell.spread)), len(cell.values),
                          *published, *steps.list_csv_steps(cell.steps), *length])
     return text.getvalue()

@@ -96,8 +96,7 @@ def render_page(results: Results, found: list[Described], comparisons: list[sign
                        trim_blocks=True, lstrip_blocks=True)
     return room.get_template("page.html").render(
         results=results, tables=found, figures=shown, version=__version__, steps_by_kind=steps_to_text,
-        remarks=list_remarks(results), comparisons=comparisons, as_texts=significance.format_test,
-        meaning=significance.TESTS_EXPLAINED, heads=significance.TEST_COLUMNS)
+        remarks=list_remarks(results), comparisons=comparisons, meaning=significance.TESTS_EXPLAINED)
 
 
 def list_remarks(results: Results) -> list[str]:

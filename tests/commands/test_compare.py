@@ -5,8 +5,9 @@ import pytest
 from typer.testing import CliRunner
 
 from fedmpi.cli import app
-from fedmpi.commands.compare import compare_rounds, compare_runs
+from fedmpi.commands.compare import COMPARED_MEASURES, compare_rounds, compare_runs
 from fedmpi.errors import BadInput
+from fedmpi.task import REGRESSION
 from tests.report import made
 
 
@@ -53,6 +54,12 @@ def test_every_column_holds_its_measure_of_its_run(wide):
                     "loss B"]
     assert rows == [["2", "20.00", "50.00", "2.00", "-", "20.00", "30.00", "1.235", "-"],
                     ["5", "50.00", "50.00", "5.00", "-", "20.00", "75.00", "1.235", "-"]]
+
+
+def test_small_errors_keep_four_digits(wide):
+    run = [{"round": 1, "mse_mean": .0001234567, "mse_worst_decile": 12.34567, "mae_mean": 0.}]
+    text = compare_rounds(run, run, COMPARED_MEASURES[REGRESSION])
+    assert text.splitlines()[2].split() == ["1", *["0.0001235"] * 2, *["12.346"] * 2, *["0"] * 2]
 
 
 def test_at_80_columns_no_number_is_cut(monkeypatch):

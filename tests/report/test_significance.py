@@ -187,6 +187,17 @@ def test_groups_that_do_not_differ():
     assert list_groups([1., 1.5, 2., 5.], 1.) == [(0, 2)] and list_groups([1., 3.], 1.) == []
 
 
+def test_small_differences_of_errors_are_shown_and_are_no_points():
+    """Errors may be of any size. Those of the row are larger by 2.5e-5."""
+    errors = np.array([1., 2, 3, 4, 5, 6]) * 1e-5
+    test = significance.compare_rows("a", {0: -errors - 2.5e-5}, {0: -errors}, REGRESSION)
+    found = significance.Comparison("x", "b", [test], REGRESSION)
+    assert found.heads[0] == "less error" and found.texts == [["a", "-2.5e-05", "0 / 6", ".031", "-"]]
+    text = significance.tests_to_markdown([found])
+    assert "| x: against b | less error | better" in text and "| a | -2.5e-05 | 0 / 6 |" in text
+    assert "points" not in text
+
+
 @pytest.mark.parametrize("p, text", [(None, "-"), (.0004, "< .001"), (.0312, ".031"), (1., "1")])
 def test_ps_as_text(p, text):
     assert significance.format_p(p) == text

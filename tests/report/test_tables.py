@@ -59,12 +59,12 @@ Kendall's $\tau$ & \multicolumn{5}{c}{$0.33$} & \multicolumn{1}{c}{} \\
 """
 CSV = """row,column,mean,std,seeds,published,published_std,\
 steps,steps_main,steps_head,steps_mix,steps_warm_up,steps_fine_tuning,steps_judging,rounds,published_rounds
-Alpha,one,55.0000,7.0711,2,80.0,1.5,1875.75,1800,0,75.75,0,0,0,4,80
-Alpha,two,40.0000,0.0000,2,,,,,,,,,,,
-Beta & co,one,70.0000,,1,75.0,,400,400,0,0,0,0,0,,
+Alpha,one,55,7.071067812,2,80.0,1.5,1875.75,1800,0,75.75,0,0,0,4,80
+Alpha,two,40,0,2,,,,,,,,,,,
+Beta & co,one,70,,1,75.0,,400,400,0,0,0,0,0,,
 Beta & co,two,,,0,,,,,,,,,,,
-Gamma,one,25.0000,7.0711,2,30.0,,600,600,0,0,0,0,0,4,1500
-Gamma,two,40.0000,7.0711,2,,,,,,,,,,,
+Gamma,one,25,7.071067812,2,30.0,,600,600,0,0,0,0,0,4,1500
+Gamma,two,40,7.071067812,2,,,,,,,,,,,
 """
 SECONDS = r"""| | one | steps | two |
 |---|--:|--:|--:|
@@ -100,6 +100,26 @@ def test_a_table_in_every_form(found):
     assert tables.to_csv(found[0]) == CSV
     assert tables.table_to_markdown(found[1]) == SECONDS
     assert [cell.missing for cell in found[0].cells.values()] == [0, 0, 1, 2, 0, 0]
+
+
+def test_errors_of_any_size_keep_their_digits():
+    """Four digits are shown, and a CSV file has all that mean something."""
+    form = tables.ERROR_FORM
+    cells = {("a", "x"): Cell([1.25e-5, 1.5e-5], 0, (2e-5, None), form=form), ("b", "x"): Cell([.0123456789], 0, None,
+                                                                                           form=form)}
+    table = tables.fill_table("mse_mean", ["a", "b"], ["x"], cells)
+    assert "| a | **1.375e-05 ± 1.768e-06** | 2e-05 | -6.25e-06 |" in tables.table_to_markdown(table)
+    assert "| b | 0.01235 | - | - |" in tables.table_to_markdown(table)
+    line = (r"{}a & $\mathbf{1.375 \cdot 10^{-5} \pm 1.768 \cdot 10^{-6}}$ & $2 \cdot 10^{-5}$ & "
+            r"$-6.25 \cdot 10^{-6}$ \\")
+    assert line in latex.to_latex(table, "t") and latex.write_math("1.5e+12") == r"$1.5 \cdot 10^{12}$"
+    rows = tables.to_csv(table).splitlines()
+    assert rows[1].startswith("a,x,1.375e-05,1.767766953e-06,2,2e-05,,") and rows[2].startswith("b,x,0.0123456789,,1,")
+
+
+def test_many_steps_keep_their_digits_in_a_csv_file():
+    assert steps.list_csv_steps({"main": 1234567, "mix": 7654321.25})[:2] == ["8888888.25", "1234567"]
+    assert steps.list_csv_steps(None)[:2] == ["", ""]
 
 
 def test_a_column_without_published_numbers_has_one_place_in_latex(found):

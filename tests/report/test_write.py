@@ -86,7 +86,7 @@ def test_the_files(folder):
         "![small-x](small-x.png)\n![broad-x](broad-x.png)\n")
     assert (folder / "table.csv").read_text() == CSV
     assert (folder / "table-seconds.csv").read_text().splitlines()[1] == (
-        "Alpha,one,3.0000,1.4142,2,,,1875.75,1800,0,75.75,0,0,0,,")
+        "Alpha,one,3,1.414213562,2,,,1875.75,1800,0,75.75,0,0,0,,")
     for name, said in zip(("table", "table-seconds"), SAID, strict=True):
         caption = rf"\caption{{Trial <1> \& more. {said}}}".replace("±", r"$\pm$")
         assert caption in (folder / f"{name}.tex").read_text()

@@ -35,7 +35,7 @@ FAULTS: list[tuple[str, str, str]] = [
     ("fedmpi.report.significance:round_noise", "np.round(numbers / size, DIFFERENCE_DIGITS) * size", "numbers"),
     ("fedmpi.report.tables:make_table", "items() if row in published}", "items()}"),
     ("fedmpi.report.tables:fill_table", "for row in rows if row not in variants]", "for row in rows]"),
-    ("fedmpi.report.tables:make_table", "4 if measure.startswith(ERRORS) else 2", "2"),
+    ("fedmpi.report.tables:make_table", "ERROR_FORM if measure.startswith(ERRORS) else PERCENT_FORM", "PERCENT_FORM"),
     ("fedmpi.report.figures.accuracy:find_common_rounds", "set.intersection", "set.union"),
     ("fedmpi.report.figures.clusters:draw_by_round", "np.mean([values[r]", "np.max([values[r]"),
     ("fedmpi.report.figures.clusters:draw_assignments", "(found[-1],)", "(found[0],)"),
