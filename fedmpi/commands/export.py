@@ -159,8 +159,8 @@ def restore_state(path: Path, snapshot: checkpoint.Snapshot, config: Config, met
 
 
 def find_personal_weights(group: HostedClients, shared: State, client: int, when: int) -> torch.Tensor:
-    """Return the weights (d,) by which a client is evaluated."""
-    (_, w), = group.apply(group.hooks.personal, [client], hide_server_only(shared), when)
+    """Return the weights (d,) by which a client is evaluated before round `when`."""
+    (_, w), = group.apply(group.hooks.personal, [client], hide_server_only(shared), when, rate_of=when - 1)
     return w
 
 

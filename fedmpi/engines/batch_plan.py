@@ -109,10 +109,13 @@ def count_batches(n: Count, batch: int, drop_last: bool) -> Count | int:
     return whole + ((whole == 0) & (n > 0))
 
 
-def get_local_training(config: Config, when: int) -> LocalTraining:
-    """Return the local training of round `when` by the run's settings; round -1 is the one before the first."""
+def get_local_training(config: Config, when: int, rate_of: int | None = None) -> LocalTraining:
+    """Return the local training of round `when` by the run's settings; round -1 is the one before the first.
+
+    Args:
+        rate_of: the round whose learning rate it has; None: `when`"""
     t = config.train
-    decay = t.rate_factor(when, config.rounds)
+    decay = t.rate_factor(when if rate_of is None else rate_of, config.rounds)
     return LocalTraining(config.seed, when, t.batch, t.epochs, t.steps, t.lr * decay, t.momentum, decay,
                          optimizer=get_optimizer(t), smoothing=t.label_smoothing,
                          augmentation=Augmentation(t.padding if "crop" in t.augment else 0, "flip" in t.augment),

@@ -99,6 +99,12 @@ def test_every_clients_model_gives_the_accuracy_of_the_run(bench, name):
     assert len(set(check(ran(bench, name, f"method={{name: {name}}}"), mlp(), [0, 3, 8]))) > 1
 
 
+def test_an_exported_model_is_adapted_at_the_rate_at_which_the_run_judged_it(bench):
+    """A cosine would leave nothing of the rate after the last round."""
+    run = ran(bench, "cosine", "method=fedbabu", "train.schedule=cosine")
+    check(run, mlp(), [0, 3, 8])
+
+
 @pytest.mark.slow("a run with convolutions for each of four methods")
 @pytest.mark.parametrize("name", ["fedavg", "fedah", "fedmhc", "ditto"])
 def test_a_convolutional_network(bench, images, name):
