@@ -21,7 +21,8 @@ def to_latex(table: Table, caption: str) -> str:
             shown = [write_math(text) for text in table.texts(row, c)]
             if table.is_best(row, c):
                 shown[0] = rf"$\mathbf{{{shown[0].strip('$')}}}$"
-            marks = r"$^{*}$" * bool(table.cells[row, c].missing) + r"$^{\dagger}$" * table.cells[row, c].unsplit
+            cell = table.cells[row, c]
+            marks = (r"$^{*}$" * bool(cell.missing) + r"$^{\dagger}$" * cell.unsplit + r"$^{\ddagger}$" * cell.longer)
             line += [shown[0] + marks, *shown[1:]]
         lines.append(" & ".join(line) + r" \\")
     if table.tau:
@@ -47,4 +48,5 @@ def write_math(text: str) -> str:
 def escape_latex(text: str) -> str:
     """Return a text for LaTeX."""
     text = re.sub(r"([#$%&_{}])", r"\\\1", text.replace("\\", "/"))
-    return text.replace("~", r"\textasciitilde{}").replace("^", r"\textasciicircum{}").replace("±", r"$\pm$")
+    text = text.replace("~", r"\textasciitilde{}").replace("^", r"\textasciicircum{}").replace("±", r"$\pm$")
+    return text.replace("‡", r"$^{\ddagger}$")

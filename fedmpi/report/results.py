@@ -18,11 +18,11 @@ from fedmpi.faults import Attack, choose_attackers
 from fedmpi.json_values import JsonObject, flatten_settings
 from fedmpi.settings import make_settings
 from fedmpi.storage import run_status
-from fedmpi.storage.checkpoint import is_among
+from fedmpi.storage.checkpoint import is_among, is_free
 from fedmpi.storage.history import read_history
 from fedmpi.storage.run_status import AT_BEST_VALIDATION, BEST_ON
 from fedmpi.storage.seal import DamagedFile
-from fedmpi.sweeps.job import PlannedRun, SweepJob, list_views
+from fedmpi.sweeps.job import SHOWN, PlannedRun, SweepJob, list_views
 from fedmpi.sweeps.published import list_published_rounds
 from fedmpi.sweeps.rows import find_variants, share_with_variants
 from fedmpi.task import CLASSIFICATION, Task, find_task
@@ -30,9 +30,8 @@ from fedmpi.task import CLASSIFICATION, Task, find_task
 if TYPE_CHECKING:
     from fedmpi.data.federation import Federation
 
-# settings that change where a run works or how far it goes, but not what it computes
-ASIDE = ("seed", "rounds", "stop", "evaluate.measures", "engine", "device", "threads", "placement", "checkpoint",
-         "state", "data.root", "data.cache", "server.hosts_clients")
+# Settings that do not tell runs apart, beside those with which a run can be continued and that change no table.
+ASIDE = ("seed", "engine", "evaluate.measures")
 METHOD = "method."
 
 
@@ -59,6 +58,12 @@ class ReportRun:
     def outcome(self) -> run_status.Outcome:
         """How far the run came, and what it reached."""
         return run_status.read_outcome(self.folder, self.rounds)
+
+    @property
+    def is_longer(self) -> bool:
+        """Whether it was finished with more rounds than are asked for: its job's `rounds` were lowered since."""
+        result = self.outcome.result
+        return result is not None and 0 < self.rounds < result["rounds"]
 
     @cached_property
     def history(self) -> dict[str, np.ndarray]:
@@ -198,8 +203,8 @@ def list_further(runs: list[ReportRun], settings: list[JsonObject]) -> list[str]
 
 
 def is_aside(name: str) -> bool:
-    """Say whether a setting does not tell runs apart."""
-    return is_among(name, ASIDE)
+    """Say whether a setting does not tell runs apart: it changes neither results nor what a table shows of them."""
+    return is_among(name, ASIDE) or is_free(name) and not is_among(name, ("rounds", *SHOWN))
 
 
 def list_settings(values: JsonObject, names: list[str], without: str = "") -> str:

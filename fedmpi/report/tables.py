@@ -27,6 +27,7 @@ IN_PERCENT = ("accuracy", "f1", "auc", "balanced_accuracy", "calibration_error")
 
 PERCENT_FORM, ERROR_FORM = ".2f", ".4g"
 VARIANT_EXPLAINED = "variants, which have the published number of another row and do not count in the order"
+LONGER = "runs that were finished with more rounds than are asked for, so seeds may differ in rounds; remove them"
 UNFINISHED, UNSPLIT = "not all seeds are finished", "clusters were never split: FedAvg with a plain mean"
 
 
@@ -46,6 +47,8 @@ class Cell(NamedTuple):
     form: str = PERCENT_FORM
     # the runs' rounds beside the published ones; None: they are not known
     length: Length | None = None
+    # a run has more rounds than are asked for
+    longer: bool = False
 
     @property
     def mean(self) -> float:
@@ -126,7 +129,10 @@ class Table(NamedTuple):
     def notes(self) -> list[str]:
         """Return the lines below the table."""
         told = [f"{row} (of {base})" for row, base in self.variants.items()]
+        longer = [row if column == "result" else f"{row} ({column})" for (row, column), cell in self.cells.items()
+                  if cell.longer]
         return [*steps.list_notes(self), *[LENGTH_EXPLAINED] * bool(self.measured),
+                *[f"‡ {LONGER}: {', '.join(longer)}"] * bool(longer),
                 *[f"{VARIANT_EXPLAINED}: {', '.join(told)}"] * bool(told)]
 
 
@@ -142,7 +148,8 @@ def make_table(results: Results, measure: str, published: JsonObject) -> Table:
     refuse_unknown_measure(measure, done, len(done) < len(results.runs))
     for row in results.rows:
         for column in results.columns:
-            found = [run.outcome.result for run in results.of(row, column)]
+            runs = results.of(row, column)
+            found = [run.outcome.result for run in runs]
             values = [find_factor(measure) * r[measure] for r in found if r and r.get(measure) is not None]
             missing = len(found) - len(values) if values else found.count(None)
             # A finished run may lack the measure, since not every method has it.
@@ -151,7 +158,8 @@ def make_table(results: Results, measure: str, published: JsonObject) -> Table:
             cells[row, column] = Cell(values, missing, known, bool(clusters) and max(clusters) == 1,
                                       steps.compute_mean_steps_of_cell(found),
                                       ERROR_FORM if measure.startswith(ERRORS) else PERCENT_FORM,
-                                      find_length(found, results.published_rounds.get(row)) if known else None)
+                                      find_length(found, results.published_rounds.get(row)) if known else None,
+                                      any(run.is_longer for run in runs))
     return fill_table(measure, results.rows, results.columns, cells, {
         row: base for row, base in results.variants.items() if row in published})
 
@@ -232,7 +240,8 @@ def table_to_markdown(table: Table) -> str:
             measured, *others = table.texts(row, c)
             line.append((f"**{measured}**" if table.is_best(row, c) else measured)
                         + (" *" if table.cells[row, c].missing else "")
-                        + (" †" if table.cells[row, c].unsplit else ""))
+                        + (" †" if table.cells[row, c].unsplit else "")
+                        + (" ‡" if table.cells[row, c].longer else ""))
             line += others
         lines.append(f"| {escape_markdown(row)} | " + " | ".join(line) + " |")
     lines += [line for note in table.notes() for line in ("", escape_markdown(note))]

@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 
 from fedmpi.errors import BadInput
+from fedmpi.report import latex, tables
 from fedmpi.report.results import ReportRun, collect_folder_results, collect_job_results
 from fedmpi.sweeps import job as jobfile
 from tests.report import made
@@ -44,6 +45,22 @@ def test_a_run_counts_as_finished_when_it_has_the_rounds_that_are_asked_for(job,
     assert shown.outcome.round == rounds
 
 
+def test_a_seed_with_the_rounds_of_an_earlier_version_of_the_job_is_marked(tmp_path):
+    """Both seeds had 12 rounds when the first was finished, and have 2 since; a run that ended early is no mark."""
+    path = jobs.write(tmp_path, tmp_path / "cache", seeds=[0, 1], published={})
+    read = jobfile.load_job(path)
+    planned = jobfile.expand(read, path, tmp_path / "out", None)
+    for run in planned:
+        made.run(run.folder, result={"rounds": 12 if (run.row, run.column, run.seed) == ("Local", "beta 1", 0) else
+                                     1 if run.row == "FedAvg" else 2, "ended": "stop", "accuracy_best_on_test": .5})
+    (table,) = tables.make_tables(collect_job_results(read, planned, "c"))
+    assert [place for place, cell in table.cells.items() if cell.longer] == [("Local", "beta 1")]
+    assert table.notes()[-1] == f"‡ {tables.LONGER}: Local (beta 1)"
+    text, tex = tables.table_to_markdown(table), latex.to_latex(table, "t")
+    assert text.count("**50.00 ± 0.00** ‡ |") == 1 and "\n‡ runs that were finished with more rounds" in text
+    assert tex.count(r"$\mathbf{50.00 \pm 0.00}$$^{\ddagger}$ ") == 1 and r"\par $^{\ddagger}$ runs that" in tex
+
+
 def test_a_run_without_a_column_of_its_own_is_named_by_its_row(tmp_path):
     assert ReportRun("a", "result", 0, tmp_path).name == "a" and ReportRun("a", "b", 0, tmp_path).name == "a, b"
 
@@ -61,7 +78,8 @@ def test_what_is_not_here_is_not_shown(tmp_path):
 
 
 @pytest.mark.parametrize("name, first, second", [
-    ("rounds", 5, 6), ("engine", "loop", "vmap"), ("device", "cpu", "cuda"), ("threads", 1, 2), ("placement", "a", "b"),
+    ("engine", "loop", "vmap"), ("comm", {"timeout": 0}, {"timeout": 90}), ("cuda_graphs", "on", "off"),
+    ("device", "cpu", "cuda"), ("threads", 1, 2), ("placement", "a", "b"),
     ("checkpoint", {"every": 1}, {"every": 2}), ("state", {"memory": 1}, {"memory": 2}),
     ("data", {"root": "a"}, {"root": "b"}), ("data", {"cache": "a"}, {"cache": "b"}),
     ("server", {"hosts_clients": True}, {"hosts_clients": False})])
@@ -76,7 +94,9 @@ def test_settings_that_change_no_result_are_no_columns(tmp_path, name, first, se
 
 
 @pytest.mark.parametrize("name, values, columns", [
-    ("rounds_more", (1, 2), ["rounds_more=1", "rounds_more=2"]),
+    ("rounds_more", (1, 2), ["rounds_more=1", "rounds_more=2"]), ("rounds", (2, 5), ["rounds=2", "rounds=5"]),
+    ("stop", ({"patience": 2}, {"patience": 3}), ["stop.patience=2", "stop.patience=3"]),
+    ("evaluate", ({"every": 1}, {"every": 2}), ["evaluate.every=1", "evaluate.every=2"]),
     ("data", ({"clients": 3}, {"clients": 4}), ["data.clients=3", "data.clients=4"]),
     ("server", ({"reduce": "exact"}, {"aggregation": "median"}),
      ["server.reduce=exact, server.aggregation=None", "server.reduce=None, server.aggregation=median"])])
