@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from typing import TypedDict
 
 from fedmpi.errors import BadInput
@@ -74,6 +75,24 @@ def describe_accepted(changes: list[CodeChange]) -> list[str]:
     return [f"own code changed after round {change.get('after_round')} and was accepted: {change.get('module')} "
             f"(from {shorten_hash(change.get('then'))} to {shorten_hash(change.get('now'))})"
             for change in changes if isinstance(change, dict)]
+
+
+def list_code_differences(fingerprints: Mapping[str, object]) -> list[str]:
+    """Return a line for each module that has different hashes in runs that are shown as one.
+
+    Args:
+        fingerprints: `own_code` of each run, by the run's name, as read from files, so nothing is taken for sure."""
+    known = {run: found for run, found in fingerprints.items() if isinstance(found, dict)}
+    lines = []
+    for module in dict.fromkeys(module for found in known.values() for module in found):
+        runs: dict[str, list[str]] = {}
+        for run, found in known.items():
+            if isinstance(found.get(module), str):
+                runs.setdefault(found[module], []).append(run)
+        if len(runs) > 1:
+            lines.append(f"own code differs between finished runs: {module} is " + " and ".join(
+                f"{shorten_hash(value)} ({'; '.join(names)})" for value, names in runs.items()))
+    return lines
 
 
 def describe_unknown_code(found: Fingerprint) -> list[str]:

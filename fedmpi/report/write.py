@@ -11,6 +11,7 @@ from typing import NamedTuple
 from fedmpi import __version__
 from fedmpi.commands.planned_steps import steps_to_text
 from fedmpi.json_values import JsonObject
+from fedmpi.own_code.changes import list_code_differences
 from fedmpi.report import figures, latex, significance, tables
 from fedmpi.report.figures.style import FIGURE_WIDTH_IN, FORMS, FORMS_FOR_PRINT, render
 from fedmpi.report.file_names import make_file_part
@@ -100,12 +101,15 @@ def render_page(results: Results, found: list[Described], comparisons: list[sign
 
 
 def list_remarks(results: Results) -> list[str]:
-    """Return a line for each change of the user's own code that a run accepted between two starts, and one for all
-    finished runs of which a file is missing or damaged."""
+    """Return a line for each change of the user's own code that a run accepted between two starts, one for each row
+    whose runs differ in such code, and one for all finished runs of which a file is missing or damaged."""
     changes = [f"{run.name}, seed {run.seed}: {line}" for run in results.runs
                for line in list_accepted_changes(run.outcome)]
     finished = [run for run in results.runs if run.outcome.result]
     short = [run for run in finished if run.outcome.round < (run.outcome.result or {}).get("rounds", 0)]
+    changes += [f"{row}: {line}" for row in results.rows for line in list_code_differences(
+        {f"{run.name}, seed {run.seed}": (run.outcome.result or {}).get("own_code")
+         for run in results.runs if run.row == row})]
     return changes + [f"{lack}: " + "; ".join(f"{run.name}, seed {run.seed}" for run in runs) for lack, runs in (
         ("metrics.jsonl cannot be read to its end, and curves end there", short),
         ("history.h5 is missing or damaged, and tests and figures leave out the clients",

@@ -15,6 +15,8 @@ import fedmpi
 from fedmpi.cli import app
 from fedmpi.errors import BadInput
 from fedmpi.own_code import fingerprint
+from fedmpi.report import write as write_report
+from fedmpi.report.results import collect_job_results
 from fedmpi.storage.checkpoint import CheckpointFile, list_checkpoints, read_checkpoint, write_checkpoint
 from fedmpi.sweeps import changed_code, job
 from tests import forked
@@ -177,6 +179,23 @@ def test_the_command_and_python_accept_it_too(place, cache):
     shown = CliRunner().invoke(app, ["compare", "run", "other"], env={"COLUMNS": "200"}).output
     assert "A: own code changed after round 1 and was accepted: mine_helper" in shown
     assert re.search(r"own code.mine_helper +[0-9a-f]{12} +[0-9a-f]{12}\n", shown)
+
+
+def test_a_report_names_seeds_that_were_trained_with_other_code(place, cache):
+    """Only code of the same row counts: the row FedAvg has none, and both its seeds are alike."""
+    write(place, FILES)
+    path = jobs.write(place, cache, rows={"Own": "mine_method:Own", "FedAvg": "fedavg"}, columns={"one": {}},
+                      published={}, seeds=[0, 1])
+    read, planned = job.plan_job(path, None, str(place / "out"))
+    for seed in (0, 1):
+        for one in (run for run in planned if run.seed == seed):
+            assert run_alone(one.config, one.overrides, one.folder) == 0
+        if seed == 0:
+            assert write_report.list_remarks(collect_job_results(read, planned, "c")) == []
+            write(place, {"mine_helper.py": HELPER + "\n"})
+    (said,) = write_report.list_remarks(collect_job_results(read, planned, "c"))
+    assert re.fullmatch(r"Own: own code differs between finished runs: mine_helper is [0-9a-f]{12} "
+                        r"\(Own, one, seed 0\) and [0-9a-f]{12} \(Own, one, seed 1\)", said)
 
 
 def test_a_sweep_takes_changed_code_for_another_run(place, cache, monkeypatch):
