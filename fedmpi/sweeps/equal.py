@@ -4,6 +4,7 @@ Steps are counted without data, on a small network: they do not depend on it. A 
 mostly is Local, which then shows what the steps of ROW are worth without any communication."""
 from __future__ import annotations
 
+import math
 from types import SimpleNamespace
 
 import numpy as np
@@ -29,25 +30,33 @@ def find_equal_setting(own: Config, other: Config) -> str:
         return f"train.steps={max(1, round(compute_ratio(own, other, BATCHES[0]) * own.train.steps))}"
     epochs = [compute_ratio(own, other, batches) * own.train.epochs for batches in BATCHES]
     if any(abs(found - round(epochs[0])) > EPOCHS_TOLERANCE * found for found in epochs):
-        raise BadInput(f"equal_steps: a client of {BATCHES[0]} batches would need {epochs[0]:.4g} epochs and one of "
-                       f"{BATCHES[1]} {epochs[1]:.4g}, not the same whole number; give the column train.steps")
+        small, large = (count_samples(own, other, batches) for batches in BATCHES)
+        raise BadInput(f"equal_steps: a client of {small} samples would need {epochs[0]:.4g} epochs and one of "
+                       f"{large} {epochs[1]:.4g}, not the same whole number; give the column train.steps")
     return f"train.epochs={round(epochs[0])}"
 
 
 def compute_ratio(own: Config, other: Config, batches: int) -> float:
     """Return the steps of `other` divided by those of `own`, for clients with so many batches of samples."""
-    return count_total_steps(other, batches) / count_total_steps(own, batches)
+    samples = count_samples(own, other, batches)
+    return count_total_steps(other, samples) / count_total_steps(own, samples)
 
 
-def count_total_steps(config: Config, batches: int) -> float:
-    """Return the steps behind a client's judged model at the end of a run, mean over clients."""
+def count_samples(own: Config, other: Config, batches: int) -> int:
+    """Return the samples of a client that has so many batches, or with batches of two sizes a multiple of so many of
+    each: both rows train on the same clients."""
+    return batches * math.lcm(own.train.batch, other.train.batch)
+
+
+def count_total_steps(config: Config, samples: int) -> float:
+    """Return the steps behind a client's judged model at the end of a run, mean over clients of so many samples."""
     clients = config.data.clients
     try:
         method = config.method.with_model(build_model(MLP(hidden=4), SHAPE, np.dtype("float32"), CLASSES, config.seed))
     except BadInput as error:
         raise BadInput(f"equal_steps: steps are counted on a network of two layers, on which the other row's settings "
                        f"do not fit ({error}); name another row") from None
-    sizes = np.full(clients, batches * config.train.batch)
+    sizes = np.full(clients, samples)
     shared, mine = method.init(clients)
     federation = SimpleNamespace(clients=clients, sizes=sizes, shape=SHAPE, dtype=np.dtype("float32"))
     case = SimpleNamespace(method=method, config=config, federation=federation, shared=shared, mine=mine)

@@ -46,8 +46,20 @@ def test_without_steps_the_answer_is_in_epochs(method, epochs, expected):
     assert equal.find_equal_setting(own, other) == f"train.epochs={expected}"
 
 
+@pytest.mark.parametrize("own, other, expected", [
+    ({"batch": 50}, {"batch": 10}, "train.epochs=5"), ({"batch": 20, "epochs": 3}, {"batch": 30}, None),
+    ({"batch": 10}, {"batch": 50}, None), ({"batch": 10}, {"batch": 50, "epochs": 5}, "train.epochs=1"),
+    ({"batch": 10, "steps": 7}, {"batch": 50, "steps": 9}, "train.steps=9")])
+def test_batches_of_two_sizes_are_of_the_same_samples(own, other, expected):
+    if expected:
+        assert equal.find_equal_setting(run("local", **own), run("fedavg", **other)) == expected
+    else:
+        with pytest.raises(BadInput, match="samples would need 0.[0-9]* epochs and one of .*give the column train.st"):
+            equal.find_equal_setting(run("local", **own), run("fedavg", **other))
+
+
 def test_epochs_that_are_not_whole_and_what_cannot_be_counted_are_refused():
-    with pytest.raises(BadInput, match=r"a client of 40 batches would need 1.075 epochs and one of 1000 1.003, "
+    with pytest.raises(BadInput, match=r"a client of 400 samples would need 1.075 epochs and one of 10000 1.003, "
                                        r"not the same whole number; give the column train.steps$") as error:
         equal.find_equal_setting(run("local"), run({"name": "fesem_cam", "warm": "local"}, rounds=50))
     assert "\n" not in str(error.value)
@@ -91,7 +103,7 @@ def test_wrong_rows_and_cells_are_named(write, rows, more, said):
 def test_a_column_without_steps_is_named(write, tmp_path):
     path = write({"A": "fesem_cam", "B": {"method": "local", "equal_steps": "A"}},
                  columns={"a": {}, "b": {"train.steps": None}})
-    with pytest.raises(BadInput, match=r"j.yaml: B / b / seed 0: equal_steps: a client of 40 .*train.steps$"):
+    with pytest.raises(BadInput, match=r"j.yaml: B / b / seed 0: equal_steps: a client of 400 .*train.steps$"):
         job.expand(job.load_job(path), path, tmp_path / "out", None)
 
 
@@ -121,7 +133,7 @@ def test_a_job_whose_rows_do_unequal_work_says_why_none_is_equal(path, tmp_path)
     for found in runs:
         if (found.column, found.seed) == (runs[0].column, runs[0].seed):
             try:
-                totals.append(equal.count_total_steps(found.settings, 40))
+                totals.append(equal.count_total_steps(found.settings, 40 * found.settings.train.batch))
             except BadInput as error:      # figure 4 of FedCPS clusters whole models of four blocks
                 assert path.stem == "fedcps_figure4" and "network of two layers" in str(error)
     header = " ".join(path.read_text().replace("\n#", "").split())
