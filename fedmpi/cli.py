@@ -14,7 +14,7 @@ from fedmpi.commands import submit_options as on
 from fedmpi.commands.arguments import AsJson, ConfigFile, ForPrint, JobFile, Name, Overrides, RunFolders, RunsIn, Scale
 from fedmpi.commands.printing import print_errors
 from fedmpi.errors import BAD_INPUT
-from fedmpi.shipped import init_study, is_job_file
+from fedmpi.shipped import init_study, is_job_file, refuse_job_options
 from fedmpi.text import printable
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False,
@@ -157,10 +157,12 @@ def status(paths: Annotated[list[str] | None, typer.Argument(
     with print_errors():
         if paths and is_job_file(paths):
             from fedmpi.sweeps.job import plan_job
-            runs = [(run.name, run.folder) for run in plan_job(paths[0], scale, out)[1]]
+            runs = plan_job(paths[0], scale, out)[1]
+            found = status.read_status([(run.name, run.folder) for run in runs],
+                                       {run.folder: run.settings.rounds for run in runs})
         else:
-            runs = status.find_runs(paths or ["runs"])
-        found = status.read_status(runs)
+            refuse_job_options(scale, out)
+            found = status.read_status(status.find_runs(paths or ["runs"]))
     print(json.dumps(found) if as_json else printable(status.show_status(found)))
 
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from fedmpi.commands.summary import make_natural_key
@@ -41,18 +41,20 @@ def show_status(found: list[JsonObject]) -> str:
     return "\n".join([table, *notes, counts])
 
 
-def read_status(runs: list[tuple[str, Path]]) -> list[JsonObject]:
+def read_status(runs: list[tuple[str, Path]], planned: Mapping[Path, int] | None = None) -> list[JsonObject]:
     """Return what is known of each run.
 
     Args:
         runs: name and folder of each
+        planned: by folder, the rounds that a run is to have whose folder does not say it yet
 
     Returns:
         for each run: `run` (its name), `folder`, `state` (waiting, running, silent, stopped, failed, killed,
         finished, unreadable), `round`, `rounds`, `accuracy` (share), `reached` (accuracy or error as text),
         `seconds_per_round`, `seconds_left`, `memory_mib` (the most that a rank held),
         `seconds_since_last_sign`, `saved_round` (of the newest checkpoint), `note`. Unknown values are None."""
-    return [collect_status(name, folder) if is_readable(folder) else make_unreadable(name, folder)
+    planned = planned or {}
+    return [collect_status(name, folder, planned.get(folder)) if is_readable(folder) else make_unreadable(name, folder)
             for name, folder in runs]
 
 
@@ -89,9 +91,9 @@ def make_unreadable(name: str, folder: Path) -> JsonObject:
             "note": describe_unreadable(folder)}
 
 
-def collect_status(name: str, folder: Path) -> JsonObject:
+def collect_status(name: str, folder: Path, planned: int | None = None) -> JsonObject:
     """Return what is known of a run; see `read_status`."""
-    rounds, damage = read_planned_rounds(folder)
+    rounds, damage = read_planned_rounds(folder) if (folder / "config.yaml").exists() else (planned, "")
     outcome = run_status.read_outcome(folder)
     rate = compute_seconds_per_round(outcome.lines)
     silence = compute_seconds_since_sign(folder)
@@ -128,9 +130,7 @@ def find_state(folder: Path, state: str, silence: float | None, rate: float | No
 
 
 def read_planned_rounds(folder: Path) -> tuple[int | None, str]:
-    """Return the rounds that a run is to have, and a note if that is not known."""
-    if not (folder / "config.yaml").exists():
-        return None, ""
+    """Return the rounds that a run is to have by its settings, and a note if these do not say it."""
     try:
         rounds = run_status.read_settings(folder).get("rounds")
     except BadInput as error:

@@ -5,7 +5,7 @@ import shlex
 from pathlib import Path
 
 from fedmpi.report import gpu_day, gpu_tables, results, write
-from fedmpi.shipped import is_job_file
+from fedmpi.shipped import is_job_file, refuse_job_options
 from fedmpi.storage.run_status import STATES
 
 
@@ -19,7 +19,10 @@ def report_paths(paths: list[str], scale: str | None, out: str | None, to: str |
         to: the folder to write to.
         for_print: figures for papers, too."""
     folders = [*map(Path, dict.fromkeys(paths))]
-    if any(gpu_day.is_book(path) for path in map(Path, paths)):
+    is_book = any(map(gpu_day.is_book, folders))
+    if is_book or not is_job_file(paths):
+        refuse_job_options(scale, out, "; --to says where the report goes")
+    if is_book:
         return f"report {gpu_tables.write_day(folders, Path(to or 'report'))}"
     if is_job_file(paths):
         from fedmpi.sweeps.job import plan_job

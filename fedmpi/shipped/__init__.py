@@ -37,6 +37,14 @@ def is_job_file(paths: list[str]) -> bool:
     return len(paths) == 1 and not Path(paths[0]).is_dir()
 
 
+def refuse_job_options(scale: str | None, out: str | None, hint: str = "") -> None:
+    """Raise BadInput if an option was given that only a job has a use for, and no job; `hint` ends the error."""
+    for option, value, what in (("--scale", scale, "chooses a variant of a job"),
+                                ("--out", out, "says where the runs of a job are")):
+        if value is not None:
+            raise BadInput(f"{option} {value} {what}, and no job file was given; leave it out{hint}")
+
+
 def list_shipped(kind: str) -> list[str]:
     """Return the names of the `configs` or `jobs` that came with fedmpi."""
     return sorted(path.stem for path in (SHIPPED_FOLDER / kind).glob("*.yaml"))

@@ -203,6 +203,13 @@ def holds_run(path: Path) -> bool:
     return (path / "result.json").exists() or holds_begun_run(path)
 
 
+def refuse_file_of_run(path: Path) -> None:
+    """Raise BadInput if a file that was given as a job is one that a run has left: its folder was meant."""
+    folder, names = path.parent, (*SMALL_FILES, "history.h5", "log.txt")
+    if path.name in names and ((folder / "log.txt").exists() or (folder / "result.json").exists()):
+        raise BadInput(f"{path} is a file of a run, not a job; give the folder of the run, {folder}")
+
+
 def choose_folder(config_path: str | Path, resume: bool) -> Path:
     """Return runs/STEM-001, or the first number after all existing ones; to resume, the last existing one that a run
     has left more than its log in, if there is one."""

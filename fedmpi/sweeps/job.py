@@ -43,6 +43,7 @@ from fedmpi.paths import is_readable
 from fedmpi.settings import make_settings, shorten_value
 from fedmpi.shipped import find_shipped, name_hint
 from fedmpi.storage import checkpoint, run_status
+from fedmpi.storage.folder import refuse_file_of_run
 from fedmpi.storage.run_status import AT_BEST_VALIDATION, RENAMED_MEASURES, find_new_name
 from fedmpi.sweeps import equal
 from fedmpi.sweeps.published import check_published, list_published_rounds
@@ -128,6 +129,7 @@ def plan_job(path: str, scale: str | None, out: str | None) -> tuple[SweepJob, l
 
 def load_job(path: str | Path) -> SweepJob:
     """Read a job file. Raises BadInput that names the file and what is wrong in it."""
+    refuse_file_of_run(Path(path))
     try:
         values = parse_yaml(read_yaml(Path(path)))
     except OSError as error:

@@ -103,7 +103,24 @@ def test_runs_of_a_job(make, tmp_path, monkeypatch, capsys):
         app()
     found = json.loads(capsys.readouterr().out)
     assert end.value.code == 0
-    assert [(one["state"], one["round"], one["rounds"]) for one in found] == [("stopped", 5, 9), ("waiting", 0, None)]
+    assert [(one["state"], one["round"], one["rounds"]) for one in found] == [("stopped", 5, 9), ("waiting", 0, 9)]
+    monkeypatch.setattr("sys.argv", ["fedmpi", "status", "job.yaml", "--out", "out"])
+    with pytest.raises(SystemExit):
+        app()
+    assert re.search(r"^B / result / seed 0 +waiting +0/9 ", capsys.readouterr().out, re.M)
+
+
+@pytest.mark.parametrize("words, said", [
+    (["out/a", "--out", "x"], "--out x says where the runs of a job are, and no job file was given; leave it out"),
+    (["out", "--scale", "small"], "--scale small chooses a variant of a job, and no job file was given; leave it out"),
+    (["out/a/config.yaml"], "out/a/config.yaml is a file of a run, not a job; give the folder of the run, out/a")])
+def test_what_belongs_to_a_job_alone_is_one_line(make, tmp_path, monkeypatch, capsys, words, said):
+    make("out/a", result={"rounds": 9})
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.argv", ["fedmpi", "status", *words])
+    with pytest.raises(SystemExit) as end:
+        app()
+    assert (end.value.code, capsys.readouterr().err) == (2, f"fedmpi: {said}\n")
 
 
 SAVED = "2026-01-01 00:00:00  asked to stop: saved after round 5 of 9 in a; start again with --out a --resume auto\n"

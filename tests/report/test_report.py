@@ -149,6 +149,20 @@ def test_a_report_says_what_is_not_finished_and_what_to_do(tmp_path, monkeypatch
     assert report("d")[1].startswith("no run is finished yet (1 failed), so the tables have no numbers; continue")
 
 
+@pytest.mark.parametrize("words, said", [
+    (["a", "--out", "x"], "--out x says where the runs of a job are, and no job file was given; leave it out; --to "
+                          "says where the report goes"),
+    (["gpu_day.json", "--scale", "s"], "--scale s chooses a variant of a job, and no job file was given; leave it out; "
+                                       "--to says where the report goes"),
+    *((["a/" + name], f"a/{name} is a file of a run, not a job; give the folder of the run, a")
+      for name in ("config.yaml", "result.json", "metrics.jsonl", "history.h5"))])
+def test_what_is_no_job_is_refused_in_one_line(tmp_path, monkeypatch, words, said):
+    monkeypatch.chdir(tmp_path)
+    made.run(Path("a"), result=RESULT, lines=[{"round": 4}], history={"round": [4]})
+    done = CliRunner().invoke(app, ["report", *words])
+    assert (done.exit_code, done.stderr) == (2, f"fedmpi: {said}\n") and not Path("report").exists()
+
+
 def test_what_is_no_run_is_refused(tmp_path):
     done = CliRunner().invoke(app, ["report", str(tmp_path)])
     assert done.exit_code == 2 and "is not the folder of a run" in done.output and not (tmp_path / "report").exists()
