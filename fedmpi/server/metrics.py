@@ -162,7 +162,8 @@ class Groups:
     def update(self, ids: np.ndarray, labels: np.ndarray, k: int) -> JsonObject:
         """Take this round's clusters; return their sizes, how many participants changed, and agreement with groups.
 
-        Sizes are those of the participants, and of all clients as they were last assigned. If groups are planted, the
+        Sizes are those of the participants, and of all clients as they were last assigned. Who has no cluster yet does
+        not change it. If groups are planted, the
         agreement is the adjusted Rand index and the purity, which is the share of clients that belong to the planted
         group most frequent in their cluster.
 
@@ -170,7 +171,8 @@ class Groups:
             ids: the participants, (n,).
             labels: the cluster of each, (n,).
             k: the number of clusters."""
-        changes = int((self.last[ids] != labels).sum())
+        before = self.last[ids]
+        changes = int(((before >= 0) & (before != labels)).sum())
         self.last[ids] = labels
         known = self.last >= 0
         facts = {"cluster_sizes": np.bincount(labels, minlength=k).tolist(),
