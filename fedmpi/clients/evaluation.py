@@ -146,7 +146,7 @@ class Evaluator:
                whose: int | None = None) -> Iterator[tuple[int, State]]:
         """Yield (client, weights to judge it by) before round `when`. What trains for it has the learning rate of the
         round just trained: a schedule may have none left after the last round."""
-        return self.hosted.apply(function, clients, self.hosted.shared, when, whose, rate_of=when - 1)
+        return self.hosted.apply(function, clients, self.hosted.shared, when, whose, rate_of=max(when - 1, 0))
 
     def measure(self, into: Measured, key: Hashable, client: int, weights: Weights, part: int = 0) -> None:
         """Let into[key] be the measures of weights on a part of a client's samples; known after `finish`."""

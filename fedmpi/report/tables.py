@@ -27,7 +27,7 @@ IN_PERCENT = ("accuracy", "f1", "auc", "balanced_accuracy", "calibration_error")
 
 PERCENT_FORM, ERROR_FORM = ".2f", ".4g"
 VARIANT_EXPLAINED = "variants, which have the published number of another row and do not count in the order"
-LONGER = "runs that were finished with more rounds than are asked for, so seeds may differ in rounds; remove them"
+LONGER = "a finished run has more rounds than the job asks for, so the seeds of a cell may differ in rounds"
 UNFINISHED, UNSPLIT = "not all seeds are finished", "clusters were never split: FedAvg with a plain mean"
 
 

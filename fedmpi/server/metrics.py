@@ -163,9 +163,8 @@ class Groups:
         """Take this round's clusters; return their sizes, how many participants changed, and agreement with groups.
 
         Sizes are those of the participants, and of all clients as they were last assigned. Who has no cluster yet does
-        not change it. If groups are planted, the
-        agreement is the adjusted Rand index and the purity, which is the share of clients that belong to the planted
-        group most frequent in their cluster.
+        not change it. If groups are planted, the agreement is the adjusted Rand index and the purity, which is the
+        share of clients that belong to the planted group most frequent in their cluster.
 
         Args:
             ids: the participants, (n,).

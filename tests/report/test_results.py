@@ -57,7 +57,7 @@ def test_a_seed_with_the_rounds_of_an_earlier_version_of_the_job_is_marked(tmp_p
     assert [place for place, cell in table.cells.items() if cell.longer] == [("Local", "beta 1")]
     assert table.notes()[-1] == f"‡ {tables.LONGER}: Local (beta 1)"
     text, tex = tables.table_to_markdown(table), latex.to_latex(table, "t")
-    assert text.count("**50.00 ± 0.00** ‡ |") == 1 and "\n‡ runs that were finished with more rounds" in text
+    assert text.count("**50.00 ± 0.00** ‡ |") == 1 and "\n‡ a finished run has more rounds" in text
     assert tex.count(r"$\mathbf{50.00 \pm 0.00}$$^{\ddagger}$ ") == 1 and r"\par $^{\ddagger}$ runs that" in tex
 
 

@@ -32,7 +32,7 @@ FAULTS: list[tuple[str, str, str]] = [
     ("fedmpi.clients.newcomers:refuse_newcomers", "if not method.serves_newcomers", "if False"),
     ("fedmpi.clients.evaluation:Evaluator.measure_clients", "hosted.newcomers, when)",
      "hosted.newcomers, when, JUDGED)"),
-    ("fedmpi.clients.evaluation:Evaluator._adapt", "rate_of=when - 1", "rate_of=when"),
+    ("fedmpi.clients.evaluation:Evaluator._adapt", "rate_of=max(when - 1, 0)", "rate_of=when"),
     ("fedmpi.clients.evaluation:Evaluator.measure_clients", "hosted.hooks.serve_newcomer, hosted",
      "hosted.hooks.personal, hosted"),
     # further measures
