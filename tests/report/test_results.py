@@ -58,7 +58,7 @@ def test_a_seed_with_the_rounds_of_an_earlier_version_of_the_job_is_marked(tmp_p
     assert table.notes()[-1] == f"‡ {tables.LONGER}: Local (beta 1)"
     text, tex = tables.table_to_markdown(table), latex.to_latex(table, "t")
     assert text.count("**50.00 ± 0.00** ‡ |") == 1 and "\n‡ a finished run has more rounds" in text
-    assert tex.count(r"$\mathbf{50.00 \pm 0.00}$$^{\ddagger}$ ") == 1 and r"\par $^{\ddagger}$ runs that" in tex
+    assert tex.count(r"$\mathbf{50.00 \pm 0.00}$$^{\ddagger}$ ") == 1 and r"\par $^{\ddagger}$ a finished" in tex
 
 
 def test_a_run_without_a_column_of_its_own_is_named_by_its_row(tmp_path):
