@@ -44,7 +44,8 @@ from fedmpi.ranks import describe_place, gather_objects
 from fedmpi.server import selection
 from fedmpi.server.attendance import Attendance, check_attendance
 from fedmpi.storage import checkpoint
-from fedmpi.storage.folder import RunFolder, choose_folder
+from fedmpi.storage.folder import RunFolder
+from fedmpi.storage.folder_choice import NEWEST_CHECKPOINT, claim_folder, pick_folder
 
 # name of the runs of a configuration that is no file
 UNNAMED = "run"
@@ -80,9 +81,9 @@ def decide(config_path: str | Path | Mapping[str, object], overrides: Sequence[s
             config = load_config(config_path, overrides)
             plain = to_plain(config)
     except FaultyCode as error:
-        raise log_early_cause(out or choose_folder(name, bool(resume)), error) from error.__cause__
+        raise log_early_cause(pick_folder(name, out, resume), error) from error.__cause__
     refuse_cuda_aware(config.comm.cuda_aware, world)
-    folder = RunFolder.claim(out or choose_folder(name, bool(resume)), bool(resume))
+    folder = claim_folder(name, out, resume)
     accepted: list[CodeChange] = []
     try:
         own_code = fingerprint_code(config)
@@ -95,7 +96,7 @@ def decide(config_path: str | Path | Mapping[str, object], overrides: Sequence[s
             taking_part = check_attendance(config, federation, method)
             try_measures(config.evaluate.measures, federation.classes, federation.task)
         path, warnings = find_resume_checkpoint(folder, resume)
-        snapshot = checkpoint.read_checkpoint(path, check=resume != "auto") if path else None
+        snapshot = checkpoint.read_checkpoint(path, check=resume != NEWEST_CHECKPOINT) if path else None
         if snapshot:
             checkpoint.refuse_other_run(snapshot, plain, federation.fingerprint)
             taking_part.refuse_files(snapshot.books.get("files", {}))
@@ -148,7 +149,7 @@ def log_cause(folder: RunFolder, error: FaultyCode) -> BadInput:
     return error
 
 
-def log_early_cause(out: str | Path, error: FaultyCode) -> BadInput:
+def log_early_cause(out: Path, error: FaultyCode) -> BadInput:
     """Do what `log_cause` does for a folder `out` that is not locked yet; do nothing if another run holds it."""
     with suppress(FedmpiError):
         folder = RunFolder.claim(out, resume=True)
@@ -163,7 +164,7 @@ def find_resume_checkpoint(folder: RunFolder, resume: str | None) -> tuple[Path 
     """Return the checkpoint to continue from, and what to tell the user of those that were refused."""
     if resume is None:
         return None, []
-    if resume != "auto":
+    if resume != NEWEST_CHECKPOINT:
         path = Path(resume)
         if path.is_dir():
             raise BadInput(f"--resume {resume} is a folder: give a checkpoint file, or --out {resume} --resume auto")

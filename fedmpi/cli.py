@@ -38,7 +38,8 @@ def read_global_options(version: Annotated[bool, typer.Option(
 
 @app.command()
 def run(config: ConfigFile, overrides: Overrides = None,
-        out: Annotated[str | None, typer.Option(help="run folder; default: runs/NAME-001, -002, ...")] = None,
+        out: Annotated[str | None, typer.Option(
+            help="run folder; default: runs/NAME-001, -002, ..., or that of the checkpoint to resume")] = None,
         resume: on.ResumeOption = None, time_limit: on.TimeLimitOption = None,
         ranks: Annotated[int | None, typer.Option(help="refuse to start on another number of MPI ranks")] = None,
         accept_changed_code: on.AcceptOption = False) -> None:

@@ -58,12 +58,12 @@ def prepare_run(parts: Parts, decision: Decision, progress: Progress, stop: Call
     run = Run(parts.config, parts.method, hooks, parts.pool, federation, progress, state, parts.up, stop, pace,
               deadline, storage, books, checkpoints, on_round)
     announce_run(run, parts, decision)
-    folder.remove_result()
-    folder.store_config(to_plain(parts.config))
     if decision.snapshot and decision.resume:
         run.checkpoints.restore(decision.resume.resolve(), decision.snapshot)
         progress.say(f"continuing after round {state.round} from {decision.resume}")
         decision.warnings += checkpoint.warn_of_another_gpu(decision.snapshot, run.books.gpus)
+    folder.remove_result()
+    folder.store_config(to_plain(parts.config))
     choose_engine(run, decision.snapshot)
     choose_convolutions(run, decision.snapshot)
     run.pace.measured = not depends_on_neighbours(run)

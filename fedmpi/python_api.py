@@ -59,7 +59,7 @@ def run(config: str | os.PathLike[str] | Mapping[str, object], /, *, out: str | 
 
     Args:
         config: path of a YAML file, or a mapping with the same settings
-        out: run folder; default: runs/NAME-001 or the next number that is free
+        out: run folder; default: that of the checkpoint to resume, else runs/NAME-001 or the next number that is free
         resume: "auto" for the newest good checkpoint of the run folder, or the path of one
         time_limit: save and stop before so much time is over, as Slurm writes it ("01:30:00")
         quiet: print nothing; log.txt in the run folder has it all

@@ -38,7 +38,7 @@ class RunRequest:
     Args:
         config: path of a configuration, or its settings as a mapping
         overrides: settings that replace the configuration's, as `key=value` texts or as a mapping
-        out: run folder; None: runs/NAME-001 or the next number that is free
+        out: run folder; None: that of the checkpoint to resume, else runs/NAME-001 or the next number that is free
         resume: "auto" or the path of a checkpoint; None: start from the beginning
         time_limit: stop by itself before so much time is over, as Slurm writes it
         ranks: refuse to start on any other number of MPI ranks

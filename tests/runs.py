@@ -83,7 +83,7 @@ def run_alone(config, overrides, out, resume=None, stop=lambda: False, limit=Non
     from fedmpi.comm.transport import Solo
     from fedmpi.context import RankContext
     from fedmpi.session import RunRequest, lead_command
-    request = RunRequest(str(config), list(overrides), str(out), resume, limit, **more)
+    request = RunRequest(str(config), list(overrides), None if out is None else str(out), resume, limit, **more)
     return lead_command(world or Solo(), request, RankContext(stop))
 
 

@@ -1,0 +1,42 @@
+"""Which run folder a start takes: the one that the user names, that of the checkpoint to continue, or a new one."""
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from fedmpi.storage.folder import RunFolder, choose_folder, holds_run
+
+# the value of --resume that stands for the newest good checkpoint of the run folder
+NEWEST_CHECKPOINT = "auto"
+
+
+def claim_folder(config_path: str | Path, out: str | None, resume: str | None) -> RunFolder:
+    """Lock the folder of a start, which may hold a run only if the start continues that run. Raises BadInput."""
+    path = pick_folder(config_path, out, resume)
+    return RunFolder.claim(path, continues_run(path, resume))
+
+
+def pick_folder(config_path: str | Path, out: str | None, resume: str | None) -> Path:
+    """Return the folder of a start, which is not locked yet: `out`, or else that of the checkpoint `resume`, or else
+    the next number or, with `--resume auto`, the last one."""
+    if out:
+        return Path(out)
+    return find_folder_of(resume) or choose_folder(config_path, resume == NEWEST_CHECKPOINT)
+
+
+def find_folder_of(resume: str | None) -> Path | None:
+    """Return the run folder in which a checkpoint lies, None if it lies in none."""
+    if resume is None or resume == NEWEST_CHECKPOINT:
+        return None
+    checkpoints = Path(resume).parent
+    if not checkpoints.name:
+        checkpoints = checkpoints.absolute()
+    return checkpoints.parent if checkpoints.name == "checkpoints" and holds_run(checkpoints.parent) else None
+
+
+def continues_run(path: Path, resume: str | None) -> bool:
+    """Say whether a start continues the run of a folder: with `--resume auto`, or from one of its checkpoints. Another
+    run's checkpoint would overwrite that run."""
+    if resume is None or resume == NEWEST_CHECKPOINT:
+        return resume is not None
+    return os.path.realpath(Path(resume).parent) == os.path.realpath(path / "checkpoints")

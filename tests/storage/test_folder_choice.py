@@ -1,0 +1,93 @@
+"""Which run folder a start takes, and that none overwrites the run of another one."""
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from fedmpi.errors import BadInput
+from fedmpi.python_api import InterpreterWorld
+from fedmpi.server import checkpoint_writer
+from fedmpi.storage.folder_choice import continues_run, find_folder_of
+from tests.runs import run_alone
+
+WORDS = ("rounds=3", "method=fedavg", "data.clients=4", "train.steps=2")
+ONE, TWO = Path("runs/c-001"), Path("runs/c-002")
+
+
+@pytest.fixture(scope="module")
+def finished(bench):
+    """A folder with two finished runs of one configuration, which differ in their seed."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(bench.folder)
+        assert [run_alone(bench.config, [*WORDS, f"seed={seed}"], None) for seed in (0, 1)] == [0, 0]
+    return bench.folder / "runs"
+
+
+@pytest.fixture
+def start(finished, bench, tmp_path, monkeypatch):
+    """Return a function that runs beside copies of both runs, from their folder; it returns the exit code."""
+    shutil.copytree(finished, tmp_path / "runs")
+    monkeypatch.chdir(tmp_path)
+    return lambda *words, out=None, resume=None: run_alone(bench.config, [*WORDS, "seed=0", *words], out, resume,
+                                                           world=InterpreterWorld())
+
+
+def read_all(folder: Path) -> dict[str, bytes]:
+    """Return what the files of a folder hold."""
+    return {str(path): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def read_digest(bench, folder: Path) -> str:
+    """Return the digest of a finished run."""
+    return bench.result(folder.absolute())["digest"]
+
+
+def test_a_checkpoint_continues_in_its_own_folder_and_no_later_one(start, bench):
+    kept, digest = read_all(TWO), read_digest(bench, ONE)
+    assert start(resume=str(ONE / "checkpoints" / "round-000002.h5")) == 0
+    assert read_all(TWO) == kept and read_digest(bench, ONE) == digest
+    assert "continuing after round 2" in (ONE / "log.txt").read_text()
+    assert [path.name for path in Path("runs").iterdir() if path not in (ONE, TWO)] == []
+
+
+def test_a_checkpoint_that_lies_elsewhere_continues_in_a_new_folder(start, bench):
+    saved = shutil.copy(ONE / "checkpoints" / "round-000002.h5", ".")
+    kept = read_all(ONE) | read_all(TWO)
+    assert start(resume=saved) == 0
+    assert read_all(ONE) | read_all(TWO) == kept
+    assert read_digest(bench, Path("runs/c-003")) == read_digest(bench, ONE)
+
+
+def test_a_run_in_the_named_folder_is_not_overwritten_from_another_runs_checkpoint(start, bench, capsys):
+    saved = str(ONE / "checkpoints" / "round-000002.h5")
+    kept = read_all(TWO)
+    assert start(out=TWO, resume=saved) == 2
+    assert capsys.readouterr().err == (
+        "fedmpi: run folder runs/c-002 already holds a run; continue it with --resume auto, or choose another --out\n")
+    assert read_all(TWO) == kept
+    # a new folder takes it, and so does the checkpoint's own under another name
+    assert start(out="new", resume=saved) == 0 and read_digest(bench, Path("new")) == read_digest(bench, ONE)
+    Path("link").symlink_to(ONE)
+    assert start(out="link", resume=saved) == 0
+
+
+def test_a_checkpoint_that_the_code_cannot_continue_leaves_the_result(start, bench, monkeypatch):
+    """The state of the server has got another field since, say, and the change was accepted."""
+    def refuse(path, *_):
+        raise BadInput(f"{path} cannot continue with the code as it is now")
+    monkeypatch.setattr(checkpoint_writer, "refuse_other_fields", refuse)
+    kept = {name: (ONE / name).read_bytes() for name in ("result.json", "config.yaml")}
+    with pytest.raises(BadInput, match="cannot continue with the code"):
+        start("evaluate.every=2", out=ONE, resume="auto")
+    assert {name: (ONE / name).read_bytes() for name in kept} == kept
+
+
+def test_whose_checkpoint_a_file_is(start, monkeypatch):
+    assert find_folder_of(None) is find_folder_of("auto") is find_folder_of("runs/c-001") is None
+    Path("empty/checkpoints").mkdir(parents=True)
+    assert find_folder_of("empty/checkpoints/round-000001.h5") is None
+    monkeypatch.chdir(ONE / "checkpoints")
+    assert find_folder_of("round-000002.h5") == Path.cwd().parent
+    assert continues_run(Path(".."), "round-000002.h5") and not continues_run(Path("../../c-002"), "round-000002.h5")
