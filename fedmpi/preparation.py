@@ -69,7 +69,8 @@ def prepare_run(parts: Parts, decision: Decision, progress: Progress, stop: Call
     run.pace.measured = not depends_on_neighbours(run)
     folder.rewrite_metrics(state.metrics)
     known = decision.snapshot.books.get("history", "") if decision.snapshot else ""
-    for warning in filter(None, [*decision.warnings, folder.truncate_history(state.round, known)]):
+    for warning in filter(None, [*decision.warnings, folder.set_later_checkpoints_aside(state.round),
+                                 folder.truncate_history(state.round, known)]):
         progress.say(f"warning: {warning}")
     return run
 

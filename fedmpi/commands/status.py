@@ -1,7 +1,6 @@
 """How far runs are, while they go on: `fedmpi status`. It reads run folders and imports nothing that they name."""
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -11,7 +10,7 @@ from fedmpi.errors import BadInput
 from fedmpi.json_values import JsonObject
 from fedmpi.paths import describe_unreadable, is_readable
 from fedmpi.storage import run_status
-from fedmpi.storage.checkpoint import list_checkpoints
+from fedmpi.storage.checkpoint import list_checkpoints, parse_round
 from fedmpi.storage.lock import is_run_alive
 from fedmpi.task import choose_heading
 from fedmpi.text import format_columns, format_duration
@@ -155,5 +154,5 @@ def compute_seconds_since_sign(folder: Path) -> float | None:
 
 def find_saved_round(folder: Path) -> int | None:
     """Return the round of a run's newest checkpoint; None if there is none."""
-    return max((int(found[1]) for path in list_checkpoints(folder / "checkpoints")
-                if (found := re.fullmatch(r"round-(\d+)\.h5", path.name))), default=None)
+    rounds = map(parse_round, list_checkpoints(folder / "checkpoints"))
+    return max((round for round in rounds if round >= 0), default=None)

@@ -78,7 +78,7 @@ class CheckpointWriter:
 
         def write(pieces: Iterable[dict[str, np.ndarray]]) -> Path:
             path = checkpoint.write_checkpoint(self.folder.checkpoints, snapshot, pieces)
-            checkpoint.delete_old_checkpoints(self.folder.checkpoints, self.config.checkpoint.keep)
+            checkpoint.delete_old_checkpoints(self.folder.checkpoints, self.config.checkpoint.keep, path)
             return path
         if while_training and self.config.checkpoint.asynchronous:
             pieces = max(1, int(self.config.state.memory * GIB) // CHECKPOINT_PIECE_BYTES)

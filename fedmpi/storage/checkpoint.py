@@ -16,6 +16,7 @@ import itertools
 import json
 import math
 import platform
+import re
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -166,6 +167,12 @@ def list_checkpoints(folder: Path) -> list[Path]:
     return sorted(Path(folder).glob("round-*.h5"), key=lambda path: (len(path.name), path.name), reverse=True)
 
 
+def parse_round(path: Path) -> int:
+    """Return the round in the name of a checkpoint, -1 if the name has none."""
+    found = re.fullmatch(r"round-(\d+)\.h5", path.name)
+    return int(found[1]) if found else -1
+
+
 def find_newest(folder: Path) -> tuple[Path | None, list[tuple[Path, str]]]:
     """Return the newest checkpoint that verifies, or None, and those refused on the way with the reason."""
     refused: list[tuple[Path, str]] = []
@@ -178,14 +185,15 @@ def find_newest(folder: Path) -> tuple[Path | None, list[tuple[Path, str]]]:
     return None, refused
 
 
-def delete_old_checkpoints(folder: Path, keep: int) -> None:
-    """Delete all checkpoints but the last `keep` and the best, and what killed runs left half-written.
+def delete_old_checkpoints(folder: Path, keep: int, written: Path | None = None) -> None:
+    """Delete all checkpoints but the last `keep`, the best and that just `written`, and what killed runs left
+    half-written.
 
     Files without a valid seal neither count nor go: they may be of a newer fedmpi. Nothing goes unless
     one stays that verifies."""
     sealed = {path: accuracy for path in list_checkpoints(folder)
               if (accuracy := read_sealed_accuracy(path)) is not None}
-    stay = [*sealed][:keep]
+    stay = [*sealed][:keep] + [path for path in sealed if path == written]
     judged = [path for path in sealed if not math.isnan(sealed[path])]
     # Of equals the first one.
     stay += [max(reversed(judged), key=sealed.__getitem__)] if judged else []

@@ -25,6 +25,7 @@ from fedmpi.json_values import JsonObject
 from fedmpi.paths import shorten_path
 from fedmpi.storage.atomic import atomic, describe_reason, report_failed_writes
 from fedmpi.storage.background import BackgroundWrite
+from fedmpi.storage.checkpoint import list_checkpoints, parse_round
 from fedmpi.storage.history import History
 from fedmpi.storage.lock import Lock
 from fedmpi.storage.run_status import holds_begun_run, holds_checkpoint
@@ -188,6 +189,19 @@ class RunFolder:
         """Write what was noted to the disk; to be called before a checkpoint is written."""
         self.check_lock()
         self.history.save()
+
+    def set_later_checkpoints_aside(self, round: int) -> str | None:
+        """Rename the checkpoints after `round`, after which the run goes on in another way: else `--resume auto` would
+        take them. Returns what to tell the user, None if there are none."""
+        later = [path for path in list_checkpoints(self.checkpoints) if parse_round(path) > round]
+        if not later:
+            return None
+        self.check_lock()
+        names = [f"aside-{path.name}" for path in later]
+        for path, name in zip(later, names, strict=True):
+            with report_failed_writes(path):
+                os.replace(path, path.with_name(name))
+        return f"checkpoints after round {round} are set aside: {self.checkpoints} keeps them as {', '.join(names)}"
 
     def truncate_history(self, round: int, expected: str = "") -> str | None:
         """Drop the history after `round`. If it is damaged, put it aside and return what to tell the user, else None.

@@ -136,6 +136,24 @@ def test_what_is_newer_than_the_checkpoint_is_dropped_from_the_books(bench):
     assert bench.result("back-whole")["digest"] == bench.result("back")["digest"]
 
 
+def test_a_run_that_goes_back_stays_on_its_new_way(bench):
+    """It goes on from a checkpoint of its middle, and is stopped after a round, with less than before to keep."""
+    words = (*SMALL, "method=fedavg", "rounds=5", "checkpoint.keep=9")
+    assert started(bench, "again", words) == 0
+    later = {path.name: path.read_bytes() for path in bench.saved("again")[2:]}
+    assert len(later) == 3
+    words = (*words, "rounds=7", "checkpoint.keep=1", "evaluate.every=0")
+    middle = bench.out("again") / "checkpoints" / "round-000002.h5"
+    assert started(bench, "again", words, str(middle), stop=1) == 75
+    assert bench.saved("again")[-1].name == "round-000003.h5"
+    assert {name: middle.with_name(f"aside-{name}").read_bytes() for name in later} == later
+    assert started(bench, "again", words, "auto", stop=1) == 75
+    log = (bench.out("again") / "log.txt").read_text()
+    assert "warning: checkpoints after round 2 are set aside: " in log and "aside-round-000005.h5" in log
+    assert f"continuing after round 3 from {middle.with_name('round-000003.h5')}" in log
+    assert [line["round"] for line in bench.metrics("again") if "accuracy_mean" in line] == [1, 2]
+
+
 @pytest.mark.parametrize("method, every", [("fedmhc", 0), ("per_fedavg", 0), ("fedmhc", 2)])
 def test_a_run_that_ends_where_it_was_saved_is_judged_there(bench, method, every):
     """`rounds` is lowered to a round that was not evaluated; the result is that of a run of so many rounds."""

@@ -174,6 +174,13 @@ def test_the_newest_is_kept_though_it_is_the_worst_or_was_not_judged(tmp_path):
         assert [path.name for path in checkpoint.list_checkpoints(tmp_path)] == ["round-1000000.h5", "round-000001.h5"]
 
 
+def test_what_was_just_written_is_kept_beside_checkpoints_of_later_rounds(tmp_path):
+    for round, accuracy in ((8, .5), (9, .4), (5, .1)):
+        path = write_checkpoint(tmp_path, snapshot(round, accuracy=accuracy), [])
+    delete_old_checkpoints(tmp_path, 1, path)
+    assert left(tmp_path) == [5, 8, 9]
+
+
 def test_of_runs_that_were_never_judged_the_last_are_kept(tmp_path):
     for round in (1, 2, 3):
         write_checkpoint(tmp_path, snapshot(round, accuracy=float("nan")), [])

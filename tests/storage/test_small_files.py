@@ -61,6 +61,19 @@ def test_the_name_of_a_configuration_is_no_pattern(tmp_path, monkeypatch):
     assert choose_folder("a.b.yaml", resume=False) == Path("runs/a.b-001")
 
 
+def test_later_checkpoints_are_renamed_and_nothing_else(folder):
+    for name in ("round-000009.h5", "round-000010.h5", "round-1000000.h5", "round-x.h5", "notes"):
+        (folder.checkpoints / name).write_text(name)
+    assert folder.set_later_checkpoints_aside(1_000_000) is None
+    (folder.checkpoints / "aside-round-000010.h5").write_text("of an earlier time")
+    assert folder.set_later_checkpoints_aside(9) == (
+        f"checkpoints after round 9 are set aside: {folder.checkpoints} keeps them as aside-round-1000000.h5, "
+        "aside-round-000010.h5")
+    assert {path.name: path.read_text() for path in folder.checkpoints.iterdir()} == {
+        name: name.removeprefix("aside-") for name in (
+            "round-000009.h5", "aside-round-000010.h5", "aside-round-1000000.h5", "round-x.h5", "notes")}
+
+
 def test_lines_that_a_disk_refused_are_written_with_the_next(folder, monkeypatch):
     folder.append_metrics([{"round": 1}])
     asked, check = [], folder.check_lock

@@ -40,6 +40,8 @@ FAULTS: list[tuple[str, str, str]] = [
     ("fedmpi.storage.checkpoint:write_checkpoint", "            check_checkpoint(part, READ_BACK_BYTES)\n",
      "            pass\n"),
     ("fedmpi.storage.checkpoint:delete_old_checkpoints", "[*sealed][:keep]", "[*sealed][-keep:]"),
+    ("fedmpi.storage.checkpoint:delete_old_checkpoints", " + [path for path in sealed if path == written]", ""),
+    ("fedmpi.storage.folder:RunFolder.set_later_checkpoints_aside", "> round", ">= round"),
     ("fedmpi.storage.checkpoint:delete_old_checkpoints", "max(reversed(judged), key=", "max(judged, key="),
     ("fedmpi.storage.checkpoint:delete_old_checkpoints", "if any(map(is_sound_checkpoint, stay)) else []", ""),
     ("fedmpi.storage.checkpoint:list_checkpoints", "(len(path.name), path.name)", "path.name"),
