@@ -201,6 +201,22 @@ def test_a_start_that_dies_on_its_way_does_not_end_the_job(cluster):
     assert "no round was gained" in cluster.run(began + "exit 1").said
 
 
+def test_the_result_of_an_earlier_start_does_not_finish_a_start_that_failed(cluster):
+    """A finished run is started again with more rounds, and dies before it removes its result."""
+    out = cluster.folder / "out"
+    out.mkdir()
+    for name in ("result.json", "log.txt"):
+        (out / name).write_text("an earlier start\n")
+    done = cluster.run("exit 127")
+    assert (done.code, done.requeued) == (-15, "requeue 7\n")
+    assert done.said.endswith("job 7: stopped with code 127 and starts again\n")
+    assert cluster.run("told TERM; exit 0").said.endswith("code 1, cut short by Slurm: cancelled, preempted or out of "
+                                                          "time\n")
+    # It says that it is finished already.
+    assert cluster.run("exit 0").said.endswith("job 7: ended with code 0, finished\n")
+    assert cluster.run('rm "$OUT/result.json"; ' + DONE + "exit 137").said.endswith("ended with code 0, finished\n")
+
+
 def test_a_chain_goes_on_until_its_run_is_over(cluster):
     """Slurm starts the later jobs however the earlier ones ended."""
     job = JobScript("c.yaml", out="out", chain=3)

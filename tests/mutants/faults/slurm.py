@@ -6,7 +6,9 @@ TEMPLATE = "fedmpi/slurm/job.sbatch.j2:"
 FAULTS: list[tuple[str, str, str]] = [
     # the body of scripts: when a job ends and when it starts again
     (TEMPLATE, '[ "$code" = 2 ] && end 2', '[ "$code" = 2 ] && end 1'),
-    (TEMPLATE, '[ -e "$out/result.json" ] && end 0', '[ "$code" = 0 ] && end 0'),
+    (TEMPLATE, '[ -e "$out/result.json" ] && {', '[ "$code" = 0 ] && {'),
+    (TEMPLATE, '[ "$(result)" != "$earlier" ] ||', 'true ||'),
+    (TEMPLATE, '[ "$code$cut" = 0 ]', '[ "$code" = 0 ]'),
     (TEMPLATE, '[ "$code" = 0 ] && code=1\n', ''),
     (TEMPLATE, '[ "$cut" ] && end "$code"', '[ "$cut" = no ] && end "$code"'),
     (TEMPLATE, '[ "$(newest)" = "$before" ] && end', '[ -z "$(newest)" ] && end'),
