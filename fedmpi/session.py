@@ -96,13 +96,15 @@ def explain_failure(world: Transport, context: RankContext, error: BaseException
     unexpected error, or of one in the user's own code, ends with its traceback, for the log."""
     # without a log there is no place for it
     trace = format_cause(error) if world.rank or world.on_failure else ""
-    if isinstance(error, BadInput) and world.rank == 0:
+    # once a round is done, a file that cannot be read, say, is a failure after which the run may go on
+    lost = isinstance(error, BadInput) and context.has_begun and context.round > 0
+    if isinstance(error, BadInput) and world.rank == 0 and not lost:
         return f"fedmpi: {error}\n{trace}".rstrip(), error.code
     where = f"rank {world.rank} of {world.size} on {world.host}"
     if context.client is not None:
         where = f"{context.name_client()}, round {context.round + 1} ({where})"
     if isinstance(error, FedmpiError):
-        return f"fedmpi: {where}: {error}\n{trace}".rstrip(), error.code
+        return f"fedmpi: {where}: {error}\n{trace}".rstrip(), errors.FAILED if lost else error.code
     own = find_own_line(error) and not is_ctrl_c(error)
     remedy = "; repair it" + " (--resume then needs --accept-changed-code)" * context.has_begun if own else ""
     said = describe_failure(error) + remedy

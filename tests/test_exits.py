@@ -128,7 +128,7 @@ class Breaking(FedAvg):
         return super().server(shared, up, who)
 
 
-@pytest.mark.parametrize("how, code", [("Exception", 1), ("FedmpiError", 1), ("GivenUp", 75), ("BadInput", 2)])
+@pytest.mark.parametrize("how, code", [("Exception", 1), ("FedmpiError", 1), ("GivenUp", 75), ("BadInput", 1)])
 def test_a_run_that_fails_says_so_once_and_how_to_go_on(bench, how, code):
     folder = bench.out(f"breaking-{how}")
     with pytest.raises(Ended) as end:
@@ -136,7 +136,7 @@ def test_a_run_that_fails_says_so_once_and_how_to_go_on(bench, how, code):
     words, found = end.value.args
     assert found == code and "Traceback" not in words
     first, *trace, saved = words.splitlines()
-    assert first.startswith("fedmpi: as it was told" if how == "BadInput" else "fedmpi: rank 0 of 1 on ")
+    assert first.startswith("fedmpi: rank 0 of 1 on ")
     own = ": ValueError: as it was told; repair it (--resume then needs --accept-changed-code)"
     assert first.endswith(own if how == "Exception" else "as it was told") and trace == (
         [f"(traceback in {folder / 'log.txt'})"] if how == "Exception" else [])
@@ -153,6 +153,30 @@ def test_a_run_that_fails_before_anything_was_saved_names_no_checkpoint(bench):
         run_alone(bench.config, ["method=tests.test_exits:Breaking", "checkpoint.every=0"], bench.out("nothing"),
                   world=Alone())
     assert "saved so far" not in end.value.args[0] and end.value.args[0].endswith("log.txt)")
+
+
+@dataclass(frozen=True)
+class Losing(FedAvg):
+    """FedAvg whose federation file loses its end in the second round."""
+    file: str = ""
+
+    def server(self, shared, up, who):
+        if who.round == 1:
+            os.truncate(self.file, os.path.getsize(self.file) // 2)
+        return super().server(shared, up, who)
+
+
+def test_a_read_error_after_the_first_round_is_a_failure_and_no_bad_input(bench):
+    """A job script starts such a run again, and lets one that was refused be."""
+    from fedmpi.config.schema import load_config
+    from fedmpi.data.federation import prepare_federation
+    config = load_config(bench.config, words := [f"data.cache={bench.out('losing-cache')}"])
+    file = prepare_federation(config.data, config.seed)
+    # samples are read anew in every round
+    words += [f"method={{name: 'tests.test_exits:Losing', file: {file}}}", "state.memory=0.000001"]
+    with pytest.raises(Ended) as end:
+        run_alone(bench.config, words, bench.out("losing"), world=Alone())
+    assert end.value.args[1] == 1 and f"{file}: the federation cannot be used" in end.value.args[0]
 
 
 def test_what_is_refused_leaves_no_folder_and_one_line(bench, capsys):
