@@ -46,6 +46,7 @@ from fedmpi.server.attendance import Attendance, check_attendance
 from fedmpi.storage import checkpoint
 from fedmpi.storage.folder import RunFolder
 from fedmpi.storage.folder_choice import NEWEST_CHECKPOINT, claim_folder, pick_folder
+from fedmpi.storage.no_checkpoint import refuse_lost_rounds
 
 # name of the runs of a configuration that is no file
 UNNAMED = "run"
@@ -74,7 +75,11 @@ class Decision:
 @refuse_wrong_paths()
 def decide(config_path: str | Path | Mapping[str, object], overrides: Sequence[str] | Mapping[str, object],
            out: str | None, resume: str | None, world: Transport, accept_changed_code: bool = False) -> Decision:
-    """Check all that can be checked, lock the run folder, and return what the run starts from. Raises BadInput."""
+    """Check all that can be checked, lock the run folder, and return what the run starts from.
+
+    Raises:
+        BadInput: if it cannot be run.
+        AlreadyFinished: if its folder holds its result, and no checkpoint."""
     name = UNNAMED if isinstance(config_path, Mapping) else config_path
     try:
         with blame_own_code():
@@ -107,7 +112,7 @@ def decide(config_path: str | Path | Mapping[str, object], overrides: Sequence[s
             accepted, said = accept_code(snapshot, own_code, accept_changed_code)
             warnings += said
         elif resume:
-            checkpoint.refuse_other_rounds(folder.path, plain)
+            refuse_lost_rounds(folder.path, plain)
         warnings += describe_unknown_code(own_code)
     except BaseException as error:
         logged = log_cause(folder, error) if isinstance(error, FaultyCode) else None

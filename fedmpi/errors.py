@@ -1,6 +1,8 @@
 """Errors, and the exit codes that scripts may rely on."""
 from __future__ import annotations
 
+from pathlib import Path
+
 FINISHED = 0
 FAILED = 1
 BAD_INPUT = 2
@@ -20,6 +22,18 @@ class StorageError(FedmpiError):
 class GivenUp(FedmpiError):
     """The run was asked to stop and ended. It can continue from its last checkpoint."""
     code = SAVED
+
+
+class AlreadyFinished(FedmpiError):
+    """The run has its result and is not run again.
+
+    Args:
+        folder: its run folder"""
+    code = FINISHED
+
+    def __init__(self, message: str, folder: Path):
+        super().__init__(message)
+        self.folder = folder
 
 
 class CallbackError(Exception):

@@ -22,7 +22,7 @@ from fedmpi.comm.launcher import is_inside_launcher
 from fedmpi.comm.mpi_world import open_world
 from fedmpi.comm.transport import Solo, Transport
 from fedmpi.context import RankContext, RoundCallback
-from fedmpi.errors import BadInput, FedmpiError, GivenUp
+from fedmpi.errors import AlreadyFinished, BadInput, FedmpiError, GivenUp
 from fedmpi.json_values import JsonObject
 from fedmpi.process_state import handle_signals, restore_signals, restore_torch
 from fedmpi.result import Result, require_pandas
@@ -112,6 +112,8 @@ def lead_run(world: Transport, request: RunRequest, context: RankContext, quiet:
     to raise here: the refusal, or what `on_round` raised."""
     try:
         decision, ends = decide_and_tell(world, request)
+    except AlreadyFinished as error:
+        return {"code": error.code, "folder": str(error.folder.resolve())}, None
     except FedmpiError as error:
         return {"code": error.code, "message": str(error)}, error
     folder = decision.folder.path.resolve()

@@ -17,7 +17,7 @@ from fedmpi.comm.launcher import reports_refusal
 from fedmpi.comm.mpi_world import open_world
 from fedmpi.comm.transport import Transport
 from fedmpi.context import RankContext, RoundCallback
-from fedmpi.errors import BadInput, FedmpiError
+from fedmpi.errors import AlreadyFinished, BadInput, FedmpiError
 from fedmpi.own_code.failures import describe_failure, find_own_line, format_cause, is_ctrl_c
 from fedmpi.ranks import refuse_mixed, refuse_other_ranks
 from fedmpi.slurm.deadline import Deadline, find_deadline
@@ -129,6 +129,9 @@ def lead_command(world: Transport, request: RunRequest, context: RankContext) ->
     is printed as one line; all ranks then leave quietly with the same code."""
     try:
         decision, ends = decide_and_tell(world, request)
+    except AlreadyFinished as error:
+        print(format_error(error), flush=True)
+        return errors.FINISHED
     except FedmpiError as error:
         print(f"fedmpi: {format_error(error)}", file=sys.stderr, flush=True)
         return error.code

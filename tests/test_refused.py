@@ -1,10 +1,13 @@
 """Whatever cannot be run is refused before anything starts: code 2 and one message, on any number of ranks."""
 from __future__ import annotations
 
+import json
 import shutil
 
 import pytest
 import torch
+
+import fedmpi
 
 
 @pytest.fixture
@@ -85,11 +88,37 @@ def test_rounds_of_other_settings_are_not_overwritten(finished, refusal):
     """The other run was killed before its first checkpoint, say."""
     folder = finished("unsaved")
     shutil.rmtree(folder / "checkpoints")
+    (folder / "result.json").unlink()
     kept = {name: (folder / name).read_bytes() for name in ("config.yaml", "metrics.jsonl", "history.h5")}
     message = refusal("unsaved", "method.lam=0.7", "rounds=5", resume="auto")
     assert f"{folder} holds rounds of another run, which has saved no checkpoint:\n  method.lam is 0.1 there and 0.7 " \
            "now\nset these back" in message
     assert {name: (folder / name).read_bytes() for name in kept} == kept
+
+
+def test_a_result_whose_checkpoints_were_deleted_stays(finished, bench, refusal, capsys):
+    """To save space, say. What was asked for is there, and more rounds would begin with the first one."""
+    folder = finished("bare")
+    shutil.rmtree(folder / "checkpoints")
+    kept = {path.name: path.read_bytes() for path in folder.iterdir()}
+    for rounds in (3, 2):
+        assert bench.lead("bare", f"rounds={rounds}", resume="auto") == 0
+        assert capsys.readouterr() == (f"{folder} is finished already, in round 3\n", "")
+    assert fedmpi.run(bench.config, out=folder, resume="auto", quiet=True).digest == bench.straight(3)
+    assert refusal("bare", "rounds=5", resume="auto") == (
+        f"{folder} has a result of round 3, but no checkpoint from which it could go on; start a new run with "
+        "another --out")
+    assert "method.lam is 0.1 there and 0.7 now" in refusal("bare", "method.lam=0.7", resume="auto")
+    assert {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()} == kept
+    result = bench.result("bare")
+    (folder / "result.json").write_text(json.dumps(result | {"ended": "stop"}))
+    assert bench.lead("bare", "rounds=5", resume="auto") == 0
+    config = folder / "config.yaml"
+    config.write_text(config.read_text().replace("stop: null", "stop: {patience: 9}"))
+    assert "no checkpoint from which" in refusal("bare", "rounds=5", resume="auto")
+    config.unlink()
+    assert "config.yaml cannot be read" in refusal("bare", resume="auto")
+    assert bench.result("bare")["digest"] == result["digest"]
 
 
 def test_a_run_without_a_checkpoint_begins_anew(finished, bench):

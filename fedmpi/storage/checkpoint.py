@@ -33,7 +33,6 @@ from fedmpi.errors import BadInput, StorageError
 from fedmpi.json_values import Json, JsonObject, flatten_settings
 from fedmpi.storage.atomic import atomic, report_failed_writes
 from fedmpi.storage.older_versions import add_missing_settings, refuse_changed_method
-from fedmpi.storage.run_status import read_metrics, read_settings
 from fedmpi.storage.seal import DamagedFile, open_regular, read_seal, refuse_damage
 from fedmpi.storage.sealed import READ_BACK_BYTES, RowsSpec, SealedFile, require_numeric, write_sealed
 
@@ -228,18 +227,6 @@ def refuse_other_run(snapshot: Snapshot, config: JsonObject, federation: str) ->
                         "its clients hold other samples")
     if problems:
         raise BadInput(f"the checkpoint of round {snapshot.round} belongs to another run:\n  "
-                       + "\n  ".join(problems) + "\nset these back, or start a new run with another --out")
-
-
-def refuse_other_rounds(folder: Path, config: JsonObject) -> None:
-    """Raise BadInput if a folder without a checkpoint holds rounds of a run with other settings: a start from round 1
-    would overwrite them."""
-    try:
-        there = read_settings(folder) if read_metrics(folder) else None
-    except BadInput:
-        return
-    if there and (problems := describe_other_settings(there, config, "there")):
-        raise BadInput(f"{folder} holds rounds of another run, which has saved no checkpoint:\n  "
                        + "\n  ".join(problems) + "\nset these back, or start a new run with another --out")
 
 
