@@ -1,6 +1,7 @@
 """Which run folder a start takes: the one that the user names, that of the checkpoint to continue, or a new one."""
 from __future__ import annotations
 
+import itertools
 import os
 from pathlib import Path
 
@@ -13,7 +14,28 @@ NEWEST_CHECKPOINT = "auto"
 def claim_folder(config_path: str | Path, out: str | None, resume: str | None) -> RunFolder:
     """Lock the folder of a start, which may hold a run only if the start continues that run. Raises BadInput."""
     path = pick_folder(config_path, out, resume)
+    if not out and not (resume == NEWEST_CHECKPOINT or find_folder_of(resume)):
+        return claim_new_folder(path)
     return RunFolder.claim(path, continues_run(path, resume))
+
+
+def claim_new_folder(path: Path) -> RunFolder:
+    """Lock the first folder from NAME-NUMBER on that is not there yet. Of starts at the same moment, the one that makes
+    a folder has it, and the others go on to the next number. Raises BadInput."""
+    stem, number = path.name.rsplit("-", 1)
+    for candidate in itertools.count(int(number)):
+        path = path.with_name(f"{stem}-{candidate:03d}")
+        try:
+            path.mkdir(parents=True)
+        except OSError:
+            if os.path.lexists(path):
+                continue
+            # claim says what is wrong
+            break
+        folder = RunFolder.claim(path, resume=False)
+        folder.new = True
+        return folder
+    return RunFolder.claim(path, resume=False)
 
 
 def pick_folder(config_path: str | Path, out: str | None, resume: str | None) -> Path:

@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import shutil
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,8 @@ import pytest
 from fedmpi.errors import BadInput
 from fedmpi.python_api import InterpreterWorld
 from fedmpi.server import checkpoint_writer
-from fedmpi.storage.folder_choice import continues_run, find_folder_of
+from fedmpi.storage import folder_choice
+from fedmpi.storage.folder_choice import claim_folder, continues_run, find_folder_of
 from tests.runs import run_alone
 
 WORDS = ("rounds=3", "method=fedavg", "data.clients=4", "train.steps=2")
@@ -91,3 +93,33 @@ def test_whose_checkpoint_a_file_is(start, monkeypatch):
     monkeypatch.chdir(ONE / "checkpoints")
     assert find_folder_of("round-000002.h5") == Path.cwd().parent
     assert continues_run(Path(".."), "round-000002.h5") and not continues_run(Path("../../c-002"), "round-000002.h5")
+
+
+def test_starts_at_the_same_moment_take_different_numbers(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with ThreadPoolExecutor(16) as pool:
+        folders = [*pool.map(lambda _: claim_folder("q.yaml", None, None), range(48))]
+    assert len({folder.path for folder in folders}) == 48
+    # those that are refused leave nothing behind
+    for folder in folders:
+        folder.withdraw()
+    assert [*Path("runs").iterdir()] == []
+
+
+def test_a_number_that_was_taken_meanwhile_is_passed_over(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(folder_choice, "choose_folder", lambda *_: Path("runs/q-007"))
+    first, second = (claim_folder("q.yaml", None, None) for _ in range(2))
+    Path("runs/q-009").symlink_to("nowhere")
+    third = claim_folder("q.yaml", None, "elsewhere.h5")
+    assert [folder.path.name for folder in (first, second, third)] == ["q-007", "q-008", "q-010"]
+    for folder in (first, second, third):
+        folder.release()
+
+
+@pytest.mark.parametrize("spoil", [lambda: Path("runs").write_text(""), lambda: Path("runs").symlink_to("nowhere/x")])
+def test_where_no_folder_can_be_made_a_start_is_refused(tmp_path, monkeypatch, spoil):
+    monkeypatch.chdir(tmp_path)
+    spoil()
+    with pytest.raises(BadInput, match="run folder runs/q-001 cannot be written"):
+        claim_folder("q.yaml", None, None)
