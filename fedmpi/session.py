@@ -3,9 +3,9 @@ rank ends all of them."""
 from __future__ import annotations
 
 import json
-import sys
 import traceback
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -22,7 +22,7 @@ from fedmpi.own_code.failures import describe_failure, find_own_line, format_cau
 from fedmpi.ranks import refuse_mixed, refuse_other_ranks
 from fedmpi.slurm.deadline import Deadline, find_deadline
 from fedmpi.stop_signals import StopFlag
-from fedmpi.text import format_error
+from fedmpi.text import format_error, print_failure
 
 if TYPE_CHECKING:
     from fedmpi.assembly import Decision
@@ -80,7 +80,7 @@ def run_on_all_ranks(take_part: Callable[[Transport], int], context: RankContext
     except BadInput as error:
         # every process believes that it is rank 0: only one speaks
         if reports_refusal():
-            print(f"fedmpi: {format_error(error)}", file=sys.stderr)
+            print_failure(f"fedmpi: {error}")
         return errors.BAD_INPUT
     try:
         code = take_part(world)
@@ -133,7 +133,7 @@ def lead_command(world: Transport, request: RunRequest, context: RankContext) ->
         print(format_error(error), flush=True)
         return errors.FINISHED
     except FedmpiError as error:
-        print(f"fedmpi: {format_error(error)}", file=sys.stderr, flush=True)
+        print_failure(f"fedmpi: {error}")
         return error.code
     try:
         return conduct(world, context, decision, ends)
@@ -233,7 +233,10 @@ def make_failure_logger(progress: Progress, folder: RunFolder) -> Callable[[str]
         progress.note(message)
         folder.release()
         first, _, more = message.partition("\nTraceback")
-        saved = [path for path in list_checkpoints(folder.checkpoints) if path.is_file()]
+        saved: list[Path] = []
+        # The folder itself may be what failed.
+        with suppress(OSError):
+            saved = [path for path in list_checkpoints(folder.checkpoints) if path.is_file()]
         remedy = f"\nsaved so far: {saved[0]}; continue with --out {folder.path} --resume auto" if saved else ""
         return first + (f"\n(traceback in {folder.log_path})" if more else "") + remedy
     return note

@@ -4,8 +4,10 @@ from __future__ import annotations
 import io
 import re
 import shutil
+import sys
 import textwrap
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from itertools import groupby
 
 # Bytes of the units in which sizes are shown.
@@ -31,6 +33,13 @@ def format_error(error: object) -> str:
     thousands of characters cut."""
     text = LONG_WORD.sub(lambda found: f"{found[0][:120]}...{found[0][-60:]}", printable(error))
     return LONG_LINE.sub(lambda found: f"{found[0][:700]}...{found[0][-300:]}", text)
+
+
+def print_failure(error: object) -> None:
+    """Print an error's message on stderr. What stderr refuses is lost: a full disk must not hide the exit code."""
+    # A ValueError says that stderr is closed.
+    with suppress(OSError, ValueError):
+        print(format_error(error), file=sys.stderr, flush=True)
 
 
 def shorten_list(names: Iterable[object], most: int = 12) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import threading
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -18,7 +19,8 @@ from fedmpi.context import RankContext
 from fedmpi.errors import FAILED
 
 if TYPE_CHECKING:
-    from fedmpi.comm.mpi_world import Request, World
+    from fedmpi.comm.mpi_world import World
+    from fedmpi.comm.transport import Request
 
 # Reports within the timeout, and the longest time between two.
 REPORTS_PER_TIMEOUT = 10
@@ -105,7 +107,8 @@ class Heartbeat:
                  "long, set comm.timeout higher (0: wait for ever)")
 
         def end_anyway() -> None:
-            os.write(2, f"{words}\n".encode())
+            with suppress(OSError):
+                os.write(2, f"{words}\n".encode(errors="backslashreplace"))
             os._exit(FAILED)
         timer = threading.Timer(ORDERLY_END_S, end_anyway)
         timer.daemon = True

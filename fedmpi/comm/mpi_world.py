@@ -10,17 +10,18 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from functools import wraps
 from types import ModuleType
-from typing import Concatenate, ParamSpec, Protocol, TypeVar
+from typing import Concatenate, ParamSpec, TypeVar
 
 import numpy as np
 
 from fedmpi.comm.gpu_staging import is_cuda_aware, wait_for_gpu
 from fedmpi.comm.launcher import drain, refuse_lonely, shares_cores, was_started_by_srun
-from fedmpi.comm.transport import Buffer, Solo, Transport
+from fedmpi.comm.transport import Buffer, Request, Solo, Transport
 from fedmpi.errors import FAILED
-from fedmpi.text import format_error
+from fedmpi.text import print_failure
 
 # Elements per MPI call: counts stay far below 2^31, and the scratch memory of a sum stays small.
 PIECE_ELEMENTS = 1 << 22
@@ -56,14 +57,6 @@ def mark_collective(call: Callable[Concatenate[World, P], R]) -> Callable[Concat
         finally:
             self.in_collective = False
     return marked
-
-
-class Request(Protocol):
-    """A non-blocking call of MPI."""
-
-    # mpi4py spells it so.
-    def Test(self) -> bool:  # noqa: N802
-        """Say whether the call is done, and let MPI make progress."""
 
 
 class World(Transport):
@@ -218,24 +211,28 @@ class World(Transport):
         """End the whole job now. Never returns.
 
         Rank 0 prints the message, once. A worker sends it to rank 0 first, unless `tell` is False because rank 0 does
-        not answer."""
+        not answer. Nothing that fails on the way keeps the job from its end."""
         if not self.failing.acquire(blocking=False):
             # Another thread is ending the job.
             threading.Event().wait()
-        if self.rank and tell and self._send_failure(message, code):
-            # Rank 0 ends the job; if it cannot, this rank does.
-            time.sleep(END_BY_RANK_0_S)
-        if self.rank == 0 and self.on_failure:
-            message = self.on_failure(message)
-        print(format_error(message), file=sys.stderr, flush=True)
-        drain(sys.stdout, sys.stderr)
-        self.comm.Abort(code)
-        # MPI_Abort returns in some libraries.
-        os._exit(code)
+        try:
+            if self.rank and tell and self._send_failure(message, code):
+                # Rank 0 ends the job; if it cannot, this rank does.
+                time.sleep(END_BY_RANK_0_S)
+            if self.rank == 0 and self.on_failure:
+                with suppress(Exception):
+                    message = self.on_failure(message)
+            print_failure(message)
+            drain(sys.stdout, sys.stderr)
+        finally:
+            with suppress(Exception):
+                self.comm.Abort(code)
+            # MPI_Abort returns in some libraries.
+            os._exit(code)
 
     def _send_failure(self, message: str, code: int) -> bool:
         """Send rank 0 why this rank failed; return whether MPI took it in time."""
-        text = np.frombuffer(bytes([code]) + message.encode()[:MAX_FAILURE_BYTES], np.uint8)
+        text = np.frombuffer(bytes([code]) + message.encode(errors="backslashreplace")[:MAX_FAILURE_BYTES], np.uint8)
         request = self.comm.Isend(text, 0, FAILURE_TAG)
         for _ in range(round(SEND_FAILURE_S / LOOK_S)):
             if request.Test():

@@ -5,14 +5,13 @@ from __future__ import annotations
 
 import os
 import socket
-import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 import numpy as np
 
-from fedmpi.text import format_error
+from fedmpi.text import print_failure
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -26,6 +25,14 @@ class Closable(Protocol):
 
     def close(self) -> None:
         """Stop for good, before MPI ends."""
+
+
+class Request(Protocol):
+    """A non-blocking call of MPI."""
+
+    # mpi4py spells it so.
+    def Test(self) -> bool:  # noqa: N802
+        """Say whether the call is done, and let MPI make progress."""
 
 
 class Transport(ABC):
@@ -127,8 +134,10 @@ class Solo(Transport):
         """Do nothing: nobody else is there."""
 
     def fail(self, message: str, code: int) -> None:
-        print(format_error(message), file=sys.stderr, flush=True)
-        os._exit(code)
+        try:
+            print_failure(message)
+        finally:
+            os._exit(code)
 
     def close(self, code: int = 0) -> None:
         """Do nothing: there is no MPI to leave."""

@@ -129,7 +129,9 @@ class RunFolder:
 
     def check_lock(self) -> None:
         """Raise FedmpiError when another run took the folder over, as it may after a minute of silence."""
-        if not self.path.is_dir():
+        with report_failed_writes(self.path):
+            there = self.path.is_dir()
+        if not there:
             raise StorageError(f"run folder {self.path} is gone: it was removed, or its file system is not mounted any "
                                "more; put it back, or start again with another --out")
         with report_failed_writes(self.lock.path):

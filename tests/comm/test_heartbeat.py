@@ -2,6 +2,7 @@
 real ranks."""
 from __future__ import annotations
 
+import errno
 from types import SimpleNamespace
 
 import numpy as np
@@ -195,8 +196,11 @@ def test_five_late_ranks_are_named_and_the_others_counted(monkeypatch, late, mor
     assert code == 1 and how == {"tell": False}
     # The timer ends the job if the orderly way is blocked.
     (seconds, end_anyway), = Timer.begun
-    written = []
+    written, full = [], OSError(errno.ENOSPC, "No space left on device")
     monkeypatch.setattr(heartbeat.os, "write", lambda to, text: written.append((to, text)))
     monkeypatch.setattr(heartbeat.os, "_exit", lambda code: written.append(code))
     end_anyway()
     assert seconds == 10 and written == [(2, f"{words}\n".encode()), 1]
+    monkeypatch.setattr(heartbeat.os, "write", lambda to, text: (_ for _ in ()).throw(full))
+    end_anyway()
+    assert written[2:] == [1]

@@ -1,6 +1,8 @@
 """How a job ends: which rank says why, which one waits, and the exit code; and how processes become a world."""
 from __future__ import annotations
 
+import errno
+import io
 import os
 import sys
 from types import SimpleNamespace
@@ -62,6 +64,53 @@ def test_rank_0_says_what_its_run_makes_of_a_failure(steps, capsys):
     world.on_failure = lambda message: message + "\nsaved so far: x"
     end(world, "fedmpi: why")
     assert steps[1:] == [("abort", 1), ("exit", 1)] and capsys.readouterr().err == "fedmpi: why\nsaved so far: x\n"
+
+
+class FullDisk(io.StringIO):
+    """A stderr that takes nothing."""
+
+    def write(self, text):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+
+class Torn:
+    """Something on the way to the end of a job that fails, too."""
+
+    def __init__(self, error):
+        self.error = error
+
+    def __call__(self, *arguments):
+        raise self.error
+
+
+@pytest.mark.parametrize("error", [PermissionError(13, "Permission denied"), KeyboardInterrupt()])
+def test_a_failure_in_the_words_of_a_run_does_not_keep_the_job_from_its_end(steps, capsys, error):
+    world = alone(0, steps)
+    world.on_failure = Torn(error)
+    end(world, "fedmpi: why", 75)
+    assert steps[-2:] == [("abort", 75), ("exit", 75)]
+    # Nobody reads on after Ctrl-C.
+    assert capsys.readouterr().err == ("fedmpi: why\n" if isinstance(error, Exception) else "")
+
+
+@pytest.mark.parametrize("rank", [0, 1, None])
+def test_a_stderr_that_takes_nothing_does_not_keep_the_job_from_its_end(steps, monkeypatch, rank):
+    world = Solo() if rank is None else alone(rank, steps)
+    monkeypatch.setattr(sys, "stderr", FullDisk())
+    end(world, "fedmpi: why", 2)
+    assert steps[-1] == ("exit", 2) and (rank is None or steps[-2] == ("abort", 2))
+
+
+def test_a_library_that_cannot_abort_ends_this_process(steps):
+    world = alone(0, steps)
+    world.comm.Abort = Torn(RuntimeError("MPI is finalized"))
+    end(world, "fedmpi: why", 2)
+    assert steps[-1] == ("exit", 2)
+
+
+def test_a_worker_sends_names_that_are_no_text(steps):
+    end(alone(1, steps), "fedmpi: runs/\udcff", 2)
+    assert steps[0][3][1:] == b"fedmpi: runs/\\udcff" and steps[-1] == ("exit", 2)
 
 
 def test_a_worker_tells_rank_0_and_waits_for_it_to_end_the_job(steps, capsys):

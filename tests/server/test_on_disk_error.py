@@ -17,6 +17,7 @@ from tests import forked
 
 pytestmark = pytest.mark.slow("runs on a full disk, and their continuations")
 
+FULL = pytest.mark.skipif(not Path("/dev/full").is_char_device(), reason="needs a device that is always full")
 # BAD are the rounds, counted from 0, after which nothing can be written.
 ROUNDS, BAD = 6, (2, 3)
 
@@ -68,6 +69,22 @@ class Weather(FedAvg):
         elif data.client == 0 and data.local.round == BAD[-1] + 1:
             mend(Path(self.disk))
         return super().client(shared, mine, data)
+
+
+@dataclass(frozen=True)
+class Expired(FedAvg):
+    """FedAvg whose server may not enter a folder any more from the second round on, as after the end of a ticket."""
+    folder: str = ""
+
+    def server(self, shared, up, who):
+        struck = Path(f"{self.folder}-struck")
+        if who.round == 1 and not struck.exists():
+            struck.touch()
+            Path(self.folder).chmod(0)
+            if os.geteuid() == 0:
+                # root may enter every folder, and nobody may not
+                os.seteuid(65534)
+        return super().server(shared, up, who)
 
 
 @pytest.fixture(params=FAULTS)
@@ -139,7 +156,39 @@ def test_asked_to_stop_it_never_claims_to_have_saved(bench, tmp_path):
     assert done.returncode == 1 and "is gone" in done.stderr and "saved after" not in done.stdout
 
 
-@pytest.mark.skipif(not Path("/dev/full").is_char_device(), reason="needs a device that is always full")
+@pytest.mark.parametrize("ranks", [1, 3])
+def test_a_folder_that_may_not_be_entered_any_more_ends_all_ranks(bench, tmp_path, expected, ranks):
+    around = tmp_path / "around"
+    around.mkdir()
+    method = {"name": "tests.server.test_on_disk_error:Expired", "folder": str(around)}
+    words = [f"method={method}", f"rounds={ROUNDS}", "engine=loop", "train.participation=1"]
+    try:
+        done = bench.run(ranks, around / "run", *words)
+    finally:
+        around.chmod(0o755)
+    assert done.returncode == 1 and "Traceback" not in done.stderr
+    (message,) = [line for line in done.stderr.splitlines() if "fedmpi:" in line]
+    assert f"{around / 'run'} cannot be written: Permission denied" in message
+    done = bench.run(1, around / "run", *words, "--resume", "auto")
+    assert done.returncode == 0 and bench.result(around / "run")["digest"] == expected, done.stderr
+
+
+@FULL
+@pytest.mark.parametrize("ranks, words, code", [(1, ["rounds=0"], 2), (3, ["rounds=0"], 2), (1, ["train.lr=1e30"], 1),
+                                                (3, ["train.lr=1e30"], 1)])
+def test_errors_that_cannot_be_printed_end_all_ranks_with_their_code(bench, ranks, words, code):
+    out = bench.out(f"mute-{ranks}-{code}")
+
+    def run():
+        os.dup2(os.open("/dev/full", os.O_WRONLY), 2)
+        sys.argv = ["fedmpi", "run", bench.config, *words, "--out", str(out)]
+        main()
+    done = forked.call(ranks, run, bench.folder)
+    assert (done.returncode, done.stderr) == (code, "")
+    assert code == 2 or "lower train.lr" in (out / "log.txt").read_text()
+
+
+@FULL
 def test_a_log_and_an_output_that_are_full_stop_nobody(bench, expected):
     bench.out("silent").mkdir()
     (bench.out("silent") / "log.txt").symlink_to("/dev/full")
