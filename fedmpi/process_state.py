@@ -3,7 +3,8 @@
 Put back: handlers of signals, PyTorch's number of threads, its switches of precision and determinism, and the state of
 its random generators. Not put back: how the C library keeps freed memory (clients/malloc.py), which cannot be read; the
 current folder in `sys.path`, from which classes of one's own are imported; on a GPU, the variable
-CUBLAS_WORKSPACE_CONFIG, which cuBLAS reads once, and the current device."""
+CUBLAS_WORKSPACE_CONFIG, which cuBLAS reads once, and the current device; on several ranks, `sys.excepthook` (see
+python_api.end_job_with_program)."""
 from __future__ import annotations
 
 import signal

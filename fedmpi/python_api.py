@@ -14,6 +14,7 @@ import os
 import signal
 import sys
 from collections.abc import Mapping
+from types import TracebackType
 from typing import TYPE_CHECKING, NoReturn
 
 from fedmpi import errors
@@ -24,6 +25,7 @@ from fedmpi.comm.transport import Solo, Transport
 from fedmpi.context import RankContext, RoundCallback
 from fedmpi.errors import AlreadyFinished, BadInput, FedmpiError, GivenUp
 from fedmpi.json_values import JsonObject
+from fedmpi.own_code.failures import describe_failure
 from fedmpi.process_state import handle_signals, restore_signals, restore_torch
 from fedmpi.result import Result, require_pandas
 from fedmpi.session import RunRequest, conduct, decide_and_tell, explain_failure, serve_as_worker, share_text
@@ -132,8 +134,24 @@ def join_world() -> Transport:
     """Join the ranks of the job that this process was started in; without a launcher it is alone and needs no MPI."""
     if not _world:
         world = open_world() if is_inside_launcher() or "mpi4py.MPI" in sys.modules else Solo()
+        if world.size > 1:
+            end_job_with_program(world)
         _world.append(world if world.size > 1 else InterpreterWorld())
     return _world[0]
+
+
+def end_job_with_program(world: Transport) -> None:
+    """Let an error that ends this rank's program end the whole job, as `python -m mpi4py` does: other ranks may wait
+    for this one. Python's hook, or the one that the program has set, is called first and prints the traceback."""
+    before = sys.excepthook
+
+    def end_job(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        code = 128 + signal.SIGINT if isinstance(error, KeyboardInterrupt) else errors.FAILED
+        try:
+            before(kind, error, trace)
+        finally:
+            world.fail(f"fedmpi: rank {world.rank} of {world.size} on {world.host}: {describe_failure(error)}", code)
+    sys.excepthook = end_job
 
 
 def raise_error(message: str, code: int, cause: BaseException | None = None) -> NoReturn:

@@ -2,7 +2,6 @@
 from __future__ import annotations
 
 import json
-import operator
 import os
 import signal
 import threading
@@ -13,12 +12,10 @@ import pytest
 import torch
 
 import fedmpi
-from fedmpi import python_api
 from fedmpi.errors import BadInput, FedmpiError, GivenUp
 from fedmpi.methods.fedavg import FedAvg
 from fedmpi.models import precision
 from fedmpi.stop_signals import SIGNALS
-from tests import forked
 
 pytestmark = pytest.mark.slow("runs from Python")
 
@@ -205,64 +202,9 @@ def test_an_exception_of_the_callers_function_ends_the_run_and_reaches_the_calle
     assert fedmpi.run(config, out=out, quiet=True, resume="auto").digest == bench.straight(3)
 
 
-def test_all_ranks_leave_when_the_callers_function_raises(bench, config):
-    def program():
-        python_api._world.clear()
-        try:
-            fedmpi.run(config, out=bench.out("ranks-pruned"), quiet=True, on_round=lambda line: 1 / 0)
-        except (ZeroDivisionError, GivenUp) as error:
-            said = f"{type(error).__name__}: {error}"
-            bench.out(f"pruned-{python_api.join_world().rank}.txt").write_text(said)
-    done = forked.call(2, program, cwd=bench.folder)
-    assert done.returncode == 0, done.stderr
-    assert bench.out("pruned-0.txt").read_text() == "ZeroDivisionError: division by zero"
-    assert bench.out("pruned-1.txt").read_text().startswith("GivenUp: on_round ended the run at rank 0: ZeroDiv")
-
-
 def test_a_run_in_another_thread_hears_no_signals_but_runs(bench, config):
     found = []
     thread = threading.Thread(target=lambda: found.append(fedmpi.run(config, out=bench.out("thread"), quiet=True)))
     thread.start()
     thread.join()
     assert found[0].digest == bench.straight(3)
-
-
-def test_two_ranks_run_twice_with_a_refusal_between(bench, config):
-    """Every rank of a job calls alike, and each has the result and the error."""
-    def program():
-        python_api._world.clear()
-        digests = []
-        for name in ("one", "two"):
-            digests.append(fedmpi.run(config, out=bench.out(f"ranks-{name}"), quiet=True).digest)
-            try:
-                fedmpi.run(config, out=bench.out("ranks-refused"), rounds=0)
-            except BadInput as error:
-                digests.append(str(error))
-        rank = python_api.join_world().rank
-        bench.out(f"rank-{rank}.json").write_text(json.dumps(digests))
-    done = forked.call(2, program, cwd=bench.folder)
-    assert done.returncode == 0, done.stderr
-    refusal = "rounds = 0: should be greater than or equal to 1"
-    for rank in (0, 1):
-        said = json.loads(bench.out(f"rank-{rank}.json").read_text())
-        assert said == [bench.straight(3), refusal] * 2
-
-
-def test_a_rank_that_fails_ends_the_job(bench, config):
-    def program():
-        python_api._world.clear()
-        fedmpi.run(config, out=bench.out("ranks-fail"), quiet=True, method={"name": Interrupted, "fails": True})
-    done = forked.call(2, program, cwd=bench.folder)
-    assert done.returncode == 1 and "as the test asks" in done.stderr
-
-
-def test_an_error_before_the_run_ends_the_job_too(bench, config, monkeypatch):
-    """The workers wait for rank 0, which finds an error of its own while it decides."""
-    # No line of this file is in the traceback, which would make it an error of the user's own code.
-    monkeypatch.setattr(python_api, "decide_and_tell", operator.truediv)
-
-    def program():
-        python_api._world.clear()
-        fedmpi.run(config, out=bench.out("ranks-undecided"), quiet=True)
-    done = forked.call(2, program, cwd=bench.folder)
-    assert done.returncode == 1 and "TypeError: unsupported operand" in done.stderr
