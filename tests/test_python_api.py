@@ -184,21 +184,24 @@ def test_every_round_is_told_and_changes_nothing(bench, config):
     assert found.digest == bench.straight(3)
 
 
-def test_an_exception_of_the_callers_function_ends_the_run_and_reaches_the_caller(bench, config):
-    class Pruned(Exception):
-        pass
+class Pruned(Exception):
+    """What the function of a program raises that wants no more rounds."""
 
+
+@pytest.mark.parametrize("kind", [Pruned, SystemExit, KeyboardInterrupt])
+def test_an_exception_of_the_callers_function_ends_the_run_and_reaches_the_caller(bench, config, kind):
     def prune(line: dict) -> None:
         line.clear()
         told.append(line)
         if len(told) == 2:
-            raise Pruned("enough")
-    told, out = [], bench.out("pruned")
-    with pytest.raises(Pruned, match="^enough$"):
+            raise kind("enough")
+    told, out = [], bench.out(f"pruned-{kind.__name__}")
+    with pytest.raises(kind, match="^enough$"):
         fedmpi.run(config, out=out, quiet=True, on_round=prune, checkpoint={"every": 1})
     assert len(told) == 2 and not (out / "lock").exists() and not (out / "result.json").exists()
-    assert "the caller's on_round ended the run after round 2: Pruned('enough')" in (out / "log.txt").read_text()
-    assert [path.name for path in bench.saved("pruned")] == ["round-000001.h5"]
+    said = f"the caller's on_round ended the run after round 2: {kind.__name__}('enough')"
+    assert said in (out / "log.txt").read_text()
+    assert [path.name for path in bench.saved(out)] == ["round-000001.h5"]
     assert fedmpi.run(config, out=out, quiet=True, resume="auto").digest == bench.straight(3)
 
 

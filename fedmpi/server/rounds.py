@@ -20,6 +20,7 @@ from fedmpi.context import RoundCallback
 from fedmpi.data.federation import Federation
 from fedmpi.errors import CallbackError, FedmpiError
 from fedmpi.method import Method, Participants, State
+from fedmpi.own_code.failures import is_ctrl_c
 from fedmpi.progress import Progress
 from fedmpi.server.attendance import Turnout
 from fedmpi.server.books import Books
@@ -89,7 +90,10 @@ class Run:
             return
         try:
             self.on_round(dict(self.state.metrics[-1]))
-        except Exception as error:
+        # The program may end itself in the function.
+        except BaseException as error:
+            if is_ctrl_c(error):
+                raise
             raise CallbackError from error
 
     def collect_checkpoint(self, wait: bool) -> None:
