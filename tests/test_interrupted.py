@@ -183,6 +183,47 @@ class Slow(FedMHC):
 '''
 
 
+ASKED_AT_RANK_0 = '''
+import os
+import signal
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from fedmpi.methods.fedavg import FedAvg
+
+
+@dataclass(frozen=True)
+class AskedAtRank0(FedAvg):
+    """In the third round client 0 asks rank 0 to stop and trains for half a minute; rank 0 hosts no client."""
+
+    def client(self, shared, mine, data):
+        if data.client == 0 and data.local.round == 2:
+            os.kill(int(Path("pid").read_text()), signal.SIGUSR1)
+            time.sleep(30)
+        return super().client(shared, mine, data)
+
+    def server(self, shared, up, who):
+        if who.round == 0:
+            Path("pid").write_text(str(os.getpid()))
+        return super().server(shared, up, who)
+'''
+
+
+@pytest.mark.parametrize("skips", ["stop", "skip"])
+def test_rank_0_gives_up_a_round_for_which_it_waits_too_long(bench, skips):
+    bench.out("asked_at_0.py").write_text(ASKED_AT_RANK_0)
+    name = f"asked-{skips}"
+    done = bench.run(3, name, "method=asked_at_0:AskedAtRank0", "train.participation=1", "engine=loop",
+                     f"faults.bad_update={skips}", "checkpoint.grace=0")
+    (message,) = [line for line in done.stderr.splitlines() if "fedmpi:" in line]
+    assert done.returncode == 75 and message.startswith("fedmpi: rank 0 of 3 on ") and "Traceback" not in done.stderr
+    assert message.endswith(": asked to stop more than 0 s ago (checkpoint.grace): the round is given up")
+    assert bench.saved(name)[-1].name == "round-000002.h5"
+    found = read_outcome(bench.out(name))
+    assert (found.state, found.said) == ("unfinished", message)
+
+
 @pytest.mark.parametrize("ranks", [1, 3])
 def test_a_round_that_would_take_too_long_is_given_up(bench, ranks):
     bench.out("slow.py").write_text(SLOW)

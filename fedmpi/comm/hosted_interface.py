@@ -96,6 +96,9 @@ class Hosted(Protocol):
     def train(self, when: int, everybody: np.ndarray, here: Iterable[int], judge: bool) -> None:
         """Train the participants that are `here` in round `when`, and keep what they send."""
 
+    def check_grace(self) -> None:
+        """Raise GivenUp if somebody waits too long for the end of the round."""
+
     def find_bad_updates(self, ids: np.ndarray) -> np.ndarray:
         """Return 1 for each client that trained here and whose update is bad, else 0, (n,)."""
 

@@ -188,9 +188,12 @@ class World(Transport):
 
     def barrier(self) -> None:
         self._wait_for(self.comm.Ibarrier())
+        # All ranks are here, so nobody waits any more for what they did before.
+        self.while_waiting = None
 
     def _wait_for(self, request: Request) -> None:
-        """Poll a request until it is done, with sleeps; rank 0 ends the job if a worker failed meanwhile."""
+        """Poll a request until it is done, with sleeps; rank 0 ends the job if a worker failed meanwhile, or its own
+        `while_waiting` raises."""
         begin = time.perf_counter()
         while not request.Test():
             waited = time.perf_counter() - begin
@@ -198,6 +201,8 @@ class World(Transport):
                 time.sleep(min(max(waited / SLEEP_DIVISOR, SHORTEST_SLEEP_S), LONGEST_SLEEP_S))
             if self.rank == 0 and self.comm.Iprobe(tag=FAILURE_TAG):
                 self._fail_for_worker()
+            if self.while_waiting:
+                self.while_waiting()
 
     def _fail_for_worker(self) -> None:
         """Receive a worker's message of failure, and end the job with it."""

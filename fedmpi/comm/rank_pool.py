@@ -77,8 +77,12 @@ class RankPool:
             ids: the participants, ascending, (n,).
             judge: measure them right after their training.
             shared: the server's state.
-            ranks: the rank that trains each of them, (n,); default: its home."""
+            ranks: the rank that trains each of them, (n,); default: its home.
+        Raises:
+            GivenUp: also in a later order, if rank 0 was asked to stop and has waited too long for their training."""
         ranks = self.homes[ids] if ranks is None else ranks
+        # A signal may reach rank 0 alone, which waits for the workers' clients at the next collective.
+        self.world.while_waiting = self.hosted.check_grace
         bad = self.call(OrderPerformer.train, np.int64(when), ids, ranks, np.bool_(judge),
                         *self.list_changed_fields(shared))
         if bad is None or not bad.any():

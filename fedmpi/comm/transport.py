@@ -49,6 +49,8 @@ class Transport(ABC):
     heartbeat: Closable | None = None
     # Rank 0 may set it: it is called with the message of a failure before the job ends, and returns what to print.
     on_failure: Callable[[str], str] | None = None
+    # Rank 0 may set it: it is called while rank 0 waits for the others, until all have met once, and may raise.
+    while_waiting: Callable[[], None] | None = None
 
     def __init__(self) -> None:
         self.host = socket.gethostname()

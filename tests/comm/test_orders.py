@@ -57,6 +57,9 @@ class Hand:
     def train(self, when, ids, mine, judge):
         self.told.append(("train", when, ids.tolist(), mine.tolist(), judge))
 
+    def check_grace(self):
+        """Do nothing: nobody waits for the end of the round."""
+
     def find_bad_updates(self, ids):
         return ((ids == 5) & (self.rank == 2)).astype(np.int64)
 
@@ -117,6 +120,15 @@ def test_participants_train_at_their_homes_and_those_with_bad_updates_are_left_o
         assert told[1] == ("train", 6, [0, 2, 3, 5], [[2], [0], [3, 5]][rank], True)
         assert left == [0, 2, 3] and ranks == [1, 0, 2] and order == (dismiss if rank else stop)
     assert [code for code, *_ in workers] == [75, 75]
+
+
+@pytest.mark.parametrize("skips", [False, True])
+def test_rank_0_looks_at_the_grace_until_all_ranks_have_trained(skips):
+    """They meet in the order to train if it asks for bad updates, and later otherwise."""
+    def act(pool):
+        pool.train(0, np.array([1, 4]), False, [])
+        return pool.world.while_waiting == pool.hosted.check_grace
+    assert crews(act, skips)[0][0] is not skips
 
 
 def test_participants_train_where_they_are_told_to():

@@ -126,6 +126,32 @@ def test_a_collective_is_noted_while_it_goes_on():
     assert together(2, act) == [[(0, False), (1, True), (1, False), (2, True), (2, False)]] * 2
 
 
+def test_rank_0_may_give_up_while_it_waits():
+    """The other rank comes only after rank 0 has given up."""
+    def act(world):
+        looks = []
+
+        def give_up():
+            looks.append(1)
+            if len(looks) == 3:
+                raise KeyError
+        if world.rank:
+            return world.comm.Recv(np.empty(1), 0)
+        world.while_waiting = give_up
+        with pytest.raises(KeyError):
+            world.broadcast(np.zeros(1))
+        return world.comm.Send(np.zeros(1), 1), len(looks)
+    assert together(2, act) == [(None, 3), None]
+
+
+def test_once_all_have_met_rank_0_does_not_give_up_any_more():
+    def act(world):
+        world.while_waiting = None if world.rank else lambda: None
+        world.barrier()
+        return world.while_waiting
+    assert together(2, act) == [None, None]
+
+
 def test_a_collective_that_fails_is_over():
     def act(world):
         def fails():
