@@ -19,8 +19,9 @@ def bare(name: str, model=None, net=None, rear=None, **settings):
 def network(start, phi: int = 0):
     """Return what methods use of a network: its start, and where its head begins."""
     start = torch.tensor(start)
-    return SimpleNamespace(start=start, phi=slice(0, phi), h=slice(phi, len(start)), size=len(start), base="base",
-                           head="head", module=torch.nn.Identity(), join=lambda phi, h: torch.cat([phi, h], -1))
+    return SimpleNamespace(start=start, phi=slice(0, phi), h=slice(phi, len(start)), size=len(start), buffers=[],
+                           base="base", head="head", module=torch.nn.Identity(),
+                           join=lambda phi, h: torch.cat([phi, h], -1))
 
 
 def state(name: str, field: str = "Shared", **values):

@@ -59,7 +59,7 @@ SAID = {
     "fedcps": Said("FedCPS", {"k": 3, "layers": 2, "lam": .1, "lam_min": .001, "lam_max": 10.,
                               "personal_layers": "cluster", "subset": .5, "stable": 10}, 3 * 4840 + 16, 4840 + 20, KEPT,
                    "m"),
-    "fedcr": Said("FedCR", {"beta": .001, "samples": 15, "ft": 10}, 7616, 7616, HEAD, "s"),
+    "fedcr": Said("FedCR", {"beta": .001, "samples": 15, "ft": 10}, 7616, 7616, HEAD, "su"),
     "fedfomo": Said("FedFomo", {"M": 5, "epsilon": .3, "fall": .05, "held_out": .2}, 24200, 4864, KEPT, "s",
                     note=[(5, D)]),
     "fedgroup": Said("FedGroup", {"K": 4, "first": 20}, 4840, 4840, SENT, "m", ALL),
@@ -108,7 +108,8 @@ def test_a_method_is_what_it_says(name, mlp, federation):
     known = {"s": m.supports_local_batchnorm, "m": m.supports_robust_mean,
              "g": whole is not None, "u": plain is not None}
     assert {flag for flag, holds in known.items() if holds} == set(said.flags)
-    assert all(torch.equal(w, mlp.start) for w in (whole, plain) if w is not None)
+    start = getattr(m, "net", mlp).start
+    assert all(torch.equal(w, start) for w in (whole, plain) if w is not None)
     assert [tuple(v.shape) for v in m.message_template() or ()] == said.note and not m.idles
     first = m.warm_up_participants(8, 3)
     assert (first if first is None else first.tolist()) == said.warm_up
