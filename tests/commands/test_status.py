@@ -105,6 +105,8 @@ def test_runs_of_a_job(make, tmp_path, monkeypatch, capsys):
     assert end.value.code == 0
     assert [(one["state"], one["round"], one["rounds"]) for one in found] == [("stopped", 5, 9), ("waiting", 0, 9)]
     monkeypatch.setattr("sys.argv", ["fedmpi", "status", "job.yaml", "--out", "out"])
+    # names are not folded
+    monkeypatch.setenv("COLUMNS", "120")
     with pytest.raises(SystemExit):
         app()
     assert re.search(r"^B / result / seed 0 +waiting +0/9 ", capsys.readouterr().out, re.M)
