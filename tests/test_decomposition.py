@@ -61,9 +61,9 @@ def rounded(group, *arguments):
     return total >> 30 << 30
 
 
-def of_its_rank(group, when, rate_of=None):
+def of_its_rank(group, when, to_judge=False):
     """Let the draw of batches depend on what a rank hosts."""
-    local = LOCAL(group, when, rate_of)
+    local = LOCAL(group, when, to_judge)
     return local._replace(seed=local.seed + len(group.clients))
 
 

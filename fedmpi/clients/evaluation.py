@@ -76,7 +76,7 @@ class ClientHolder(Protocol):
         """Return a client's training samples and labels."""
 
     def apply(self, function: Callable[..., State], clients: list[int], shared: State, when: int,
-              whose: int | None = None, rate_of: int | None = None) -> Iterator[tuple[int, State]]:
+              whose: int | None = None, to_judge: bool = False) -> Iterator[tuple[int, State]]:
         """Yield (client, function(shared, mine, data))."""
 
     def timed(self, phase: str) -> AbstractContextManager[None]:
@@ -125,7 +125,8 @@ class Evaluator:
         found: dict[tuple[int, int], np.ndarray] = {}
         table = np.zeros((n + hosted.config.data.new_clients, 3 + both, 1 + len(CLIENT_MEASURES) + len(self.measures)))
         with hosted.timed("judge"):
-            for client, weights in self._adapt(hosted.hooks.personal, hosted.clients, when, JUDGED):
+            for client, weights in hosted.apply(hosted.hooks.personal, hosted.clients, hosted.shared, when, JUDGED,
+                                                to_judge=True):
                 self.measure(found, (client, BEFORE_TRAINING), client, weights)
                 if both:
                     self.measure(found, (client, ON_VALIDATION), client, weights, part=1)
@@ -134,19 +135,14 @@ class Evaluator:
                     self.measure(found, (client, WITHOUT_ADAPTATION), client, weights)
             # Their steps are not counted: the books state the steps behind the models of those that take part.
             if hosted.newcomers:
-                for client, weights in self._adapt(hosted.hooks.serve_newcomer, hosted.newcomers, when):
+                served = hosted.apply(hosted.hooks.serve_newcomer, hosted.newcomers, hosted.shared, when, to_judge=True)
+                for client, weights in served:
                     self.measure(found, (client, BEFORE_TRAINING), client, weights)
             self.finish()
             found |= {(client, AFTER_TRAINING): row for client, row in self.after_training.items()}
             for place, numbers in found.items():
                 table[place] = 1, *numbers
         return table
-
-    def _adapt(self, function: Callable[..., State], clients: list[int], when: int,
-               whose: int | None = None) -> Iterator[tuple[int, State]]:
-        """Yield (client, weights to judge it by) before round `when`. What trains for it has the learning rate of the
-        round just trained: a schedule may have none left after the last round."""
-        return self.hosted.apply(function, clients, self.hosted.shared, when, whose, rate_of=max(when - 1, 0))
 
     def measure(self, into: Measured, key: Hashable, client: int, weights: Weights, part: int = 0) -> None:
         """Let into[key] be the measures of weights on a part of a client's samples; known after `finish`."""

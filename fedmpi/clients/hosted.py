@@ -94,9 +94,9 @@ class HostedClients:
         flips = attack is not None and attack.kind == "label_flip" and client in self.attackers
         return x, self.samples.federation.classes - 1 - y if flips else y
 
-    def local(self, when: int, rate_of: int | None = None) -> LocalTraining:
-        """Return the settings of local training in round `when`, at the learning rate of round `rate_of` if given."""
-        return batch_plan.get_local_training(self.config, when, rate_of)
+    def local(self, when: int, to_judge: bool = False) -> LocalTraining:
+        """Return the settings of local training in round `when`, or of what only serves to judge clients before it."""
+        return batch_plan.get_local_training(self.config, when, to_judge)
 
     def receive_shared(self, changed: Iterable[bool], arrays: Iterable[np.ndarray | Tensor]) -> None:
         """Take the fields of the server's state that changed, and keep the others.
@@ -117,15 +117,15 @@ class HostedClients:
         self.seconds[phase] += time.perf_counter() - begin
 
     def apply(self, function: Callable[..., State], clients: list[int], shared: State, when: int,
-              whose: int | None = None, rate_of: int | None = None) -> Iterator[tuple[int, State]]:
+              whose: int | None = None, to_judge: bool = False) -> Iterator[tuple[int, State]]:
         """Yield (client, function(shared, mine, data)) for each of some hosted clients, in round `when`.
 
         Args:
             whose: as what gradient steps are counted (see engines/step_counter.py); None: they are not
-            rate_of: the round whose learning rate is taken; None: `when`"""
+            to_judge: whether they train only to be judged before the round (see batch_plan.get_local_training)"""
         self.context.round = when
         self.counter.begin(whose, warm_up=when < 0)
-        yield from self.engine.apply(function, clients, shared, self, self.local(when, rate_of))
+        yield from self.engine.apply(function, clients, shared, self, self.local(when, to_judge))
         self.counter.begin(None)
         self.context.client = None
 

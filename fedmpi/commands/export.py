@@ -160,7 +160,7 @@ def restore_state(path: Path, snapshot: checkpoint.Snapshot, config: Config, met
 
 def find_personal_weights(group: HostedClients, shared: State, client: int, when: int) -> torch.Tensor:
     """Return the weights (d,) by which a client is evaluated before round `when`."""
-    (_, w), = group.apply(group.hooks.personal, [client], hide_server_only(shared), when, rate_of=max(when - 1, 0))
+    (_, w), = group.apply(group.hooks.personal, [client], hide_server_only(shared), when, to_judge=True)
     return w
 
 

@@ -109,13 +109,14 @@ def count_batches(n: Count, batch: int, drop_last: bool) -> Count | int:
     return whole + ((whole == 0) & (n > 0))
 
 
-def get_local_training(config: Config, when: int, rate_of: int | None = None) -> LocalTraining:
+def get_local_training(config: Config, when: int, to_judge: bool = False) -> LocalTraining:
     """Return the local training of round `when` by the run's settings; round -1 is the one before the first.
 
     Args:
-        rate_of: the round whose learning rate it has; None: `when`"""
+        to_judge: for what clients train only to be judged before round `when`. It has the learning rate of the round
+            just trained, since a schedule may have none left after the last round."""
     t = config.train
-    decay = t.rate_factor(when if rate_of is None else rate_of, config.rounds)
+    decay = t.rate_factor(max(when - 1, 0) if to_judge else when, config.rounds)
     return LocalTraining(config.seed, when, t.batch, t.epochs, t.steps, t.lr * decay, t.momentum, decay,
                          optimizer=get_optimizer(t), smoothing=t.label_smoothing,
                          augmentation=Augmentation(t.padding if "crop" in t.augment else 0, "flip" in t.augment),

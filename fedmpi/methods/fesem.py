@@ -22,13 +22,7 @@ from typing import Annotated, Literal, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from fedmpi.clustering.kmeans_and_linkage import (
-    compute_mean_distance,
-    embed_rows,
-    kmeans,
-    lloyd,
-    replace_entries,
-)
+from fedmpi.clustering.kmeans_and_linkage import compute_mean_distance, embed_rows, kmeans, replace_entries
 from fedmpi.errors import BadInput
 from fedmpi.method import WHOLE, ClientData, Method, Nothing, Participants, RowsByField, Weights, nbytes
 from fedmpi.models.flat import Model
@@ -130,10 +124,8 @@ class FeSEM(Method):
         weight = who.sizes if self.weights == "samples" else None
         points = embed_rows(sum(up.w[part].gram(beside=shared.w[:, part]) for part in self.slices))
         rows, centres = points[:len(who.ids)], points[len(who.ids):]
-        if (shared.of < 0).all():
-            found = kmeans(rows, self.k, None, (who.seed, who.round + 1), weight, TRIES)
-        else:
-            found = lloyd(rows, centres, weight)
+        start = None if (shared.of < 0).all() else centres
+        found = kmeans(rows, self.k, start, (who.seed, who.round + 1), weight, TRIES, keep_empty=True)
         who.log(clusters=found.labels, k=self.k, iterations=found.iterations,
                 distance=compute_mean_distance(rows, found.labels, weight))
         return Shared(up.w.mean_by(found.labels, self.k, old=shared.w, weight=weight),

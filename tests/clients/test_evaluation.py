@@ -65,7 +65,7 @@ def test_clients_are_judged_on_the_part_that_is_asked_for(on, lab, federation):
     run = lab("fedbabu", on).go(1, judge=True)
     run.train(1, judge=True)
     table, whole = run.judge(2), run.method.add_head(run.shared.phi)
-    tuned = dict(run.group.apply(run.method.personal, run.group.clients, run.group.shared, 2, rate_of=1))
+    tuned = dict(run.group.apply(run.method.personal, run.group.clients, run.group.shared, 2, to_judge=True))
     for client in run.group.clients:
         x, y = parts(federation, on, client)
         np.testing.assert_allclose(table[client, 0], [1, *measured(tuned[client], x, y)], rtol=1e-5)

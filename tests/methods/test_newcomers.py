@@ -82,7 +82,7 @@ def test_running_statistics_of_its_own_are_no_newcomers(mlp):
 def test_newcomers_are_measured_by_what_they_are_served_with_and_change_nothing(name, served, mlp, federation):
     lab, table, _ = served(name)
     # at the rate of the round just trained, as they are judged
-    weights = dict(lab.group.apply(lab.hooks.serve_newcomer, NEW, lab.group.shared, ROUNDS, rate_of=ROUNDS - 1))
+    weights = dict(lab.group.apply(lab.hooks.serve_newcomer, NEW, lab.group.shared, ROUNDS, to_judge=True))
     assert table.shape[0] == 8 and table[NEW, 0, 0].all() and not table[NEW, 1:].any()
     for client in NEW:
         s = federation.client(client)

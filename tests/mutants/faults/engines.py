@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 FAULTS: list[tuple[str, str, str]] = [
+    ("fedmpi.engines.batch_plan:get_local_training", "max(when - 1, 0) if to_judge", "when if to_judge"),
     ("fedmpi.engines.engine_choice:find_vmap_obstacle", "if of_network else", "if why else"),
     # streams and draws
     ("fedmpi.engines.batch_plan:draw_noise", "NOISE_STREAM_OFFSET + stream", "stream"),

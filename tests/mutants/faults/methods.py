@@ -44,7 +44,8 @@ FAULTS: list[tuple[str, str, str]] = [
     ("fedmpi.methods.cfl:cosines_from_gram", "gram / norms / norms[:, None]", "gram / norms"),
     ("fedmpi.methods.ifca:IFCA.choose_cluster", "argmin()", "argmax()"),
     ("fedmpi.methods.fedamp:FedAMP.weigh_by_distance", "self.alpha / sigma\n", "self.alpha\n"),
-    ("fedmpi.methods.fesem:FeSEM.server", "lloyd(rows, centres, weight)", "lloyd(rows, centres)"),
+    ("fedmpi.methods.fesem:FeSEM.server", "weight, TRIES, keep_empty=True", "None, TRIES, keep_empty=True"),
+    ("fedmpi.methods.fesem:FeSEM.server", "keep_empty=True", "keep_empty=False"),
     # which model, and by how much
     ("fedmpi.methods.fedmhc:FedMHC.client", "pull=[(w, self.lam, None)]", "pull=[(mine.theta, self.lam, None)]"),
     ("fedmpi.methods.fedmhc:FedMHC.train_side_by_side", "self.lam * (theta - w)", "self.lam * (w - theta)"),
