@@ -45,7 +45,7 @@ def read_status(runs: list[tuple[str, Path]], planned: Mapping[Path, int] | None
 
     Args:
         runs: name and folder of each
-        planned: by folder, the rounds that a run is to have whose folder does not say it yet
+        planned: by folder, the rounds that a job asks for, which may be more than those of the run's own settings
 
     Returns:
         for each run: `run` (its name), `folder`, `state` (waiting, running, silent, stopped, failed, killed,
@@ -93,7 +93,9 @@ def make_unreadable(name: str, folder: Path) -> JsonObject:
 def collect_status(name: str, folder: Path, planned: int | None = None) -> JsonObject:
     """Return what is known of a run; see `read_status`."""
     rounds, damage = read_planned_rounds(folder) if (folder / "config.yaml").exists() else (planned, "")
-    outcome = run_status.read_outcome(folder)
+    if planned and rounds:
+        rounds = max(rounds, planned)
+    outcome = run_status.read_outcome(folder, planned or 0)
     rate = compute_seconds_per_round(outcome.lines)
     silence = compute_seconds_since_sign(folder)
     state, saved = find_state(folder, outcome.state, silence, rate), find_saved_round(folder)

@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 
 from fedmpi.storage.folder import RunFolder, choose_folder, holds_run
+from fedmpi.storage.run_status import holds_checkpoint
 
 # the value of --resume that stands for the newest good checkpoint of the run folder
 NEWEST_CHECKPOINT = "auto"
@@ -57,8 +58,11 @@ def find_folder_of(resume: str | None) -> Path | None:
 
 
 def continues_run(path: Path, resume: str | None) -> bool:
-    """Say whether a start continues the run of a folder: with `--resume auto`, or from one of its checkpoints. Another
-    run's checkpoint would overwrite that run."""
+    """Say whether a start may go on in a folder that holds a run: with `--resume auto`, from one of its checkpoints, or
+    from another run's while nothing is saved there, which a start has left that was killed before its first checkpoint.
+    Else another run's checkpoint would overwrite the run."""
     if resume is None or resume == NEWEST_CHECKPOINT:
         return resume is not None
+    if not (holds_checkpoint(path) or os.path.lexists(path / "result.json")):
+        return True
     return os.path.realpath(Path(resume).parent) == os.path.realpath(path / "checkpoints")

@@ -112,6 +112,23 @@ def test_runs_of_a_job(make, tmp_path, monkeypatch, capsys):
     assert re.search(r"^B / result / seed 0 +waiting +0/9 ", capsys.readouterr().out, re.M)
 
 
+def test_a_job_that_was_given_more_rounds_is_not_finished(make, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "c.yaml").write_text("rounds: 9\n")
+    (tmp_path / "job.yaml").write_text("title: T\nconfig: c.yaml\nmeasure: accuracy_mean\nrows: {A: fedavg}\n")
+    result = {"method": "FedAvg", "rounds": 5, "digest": "a", "accuracy_mean": .5}
+    folder = make("out/a/result/seed-0", rounds=5, result=result)
+    (folder / "log.txt").write_text("2026-01-01 00:00:00  digest 0123456789abcdef  results in out\n")
+    monkeypatch.setattr("sys.argv", ["fedmpi", "status", "job.yaml", "--out", "out", "--json"])
+    with pytest.raises(SystemExit):
+        app()
+    (found,) = json.loads(capsys.readouterr().out)
+    assert (found["state"], found["round"], found["rounds"]) == ("stopped", 5, 9)
+    assert found["note"] == "digest 0123456789abcdef  results in out"
+    # the settings of the folder itself ask for no more
+    assert [(one["state"], one["rounds"]) for one in status_of("out")] == [("finished", 5)]
+
+
 @pytest.mark.parametrize("words, said", [
     (["out/a", "--out", "x"], "--out x says where the runs of a job are, and no job file was given; leave it out"),
     (["out", "--scale", "small"], "--scale small chooses a variant of a job, and no job file was given; leave it out"),

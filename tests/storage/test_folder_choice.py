@@ -75,6 +75,16 @@ def test_a_run_in_the_named_folder_is_not_overwritten_from_another_runs_checkpoi
     assert start(out="link", resume=saved) == 0
 
 
+def test_a_start_from_another_runs_checkpoint_that_was_killed_early_is_repeated(start, bench):
+    """It has left its settings and the rounds before, but nothing is saved yet."""
+    saved = str(ONE / "checkpoints" / "round-000002.h5")
+    (Path("new") / "checkpoints").mkdir(parents=True)
+    for name in ("config.yaml", "log.txt", "metrics.jsonl"):
+        shutil.copy(ONE / name, "new")
+    assert start(out="new", resume=saved) == 0 and read_digest(bench, Path("new")) == read_digest(bench, ONE)
+    assert "continuing after round 2" in Path("new/log.txt").read_text()
+
+
 def test_a_checkpoint_that_the_code_cannot_continue_leaves_the_result(start, bench, monkeypatch):
     """The state of the server has got another field since, say, and the change was accepted."""
     def refuse(path, *_):
