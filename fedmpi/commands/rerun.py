@@ -69,7 +69,9 @@ def read_finished_run(run: Path) -> tuple[JsonObject, str, list[JsonObject]]:
     if found.result is None:
         raise BadInput(f"{run} is {found.state}: there is no digest to compare; finish it with --resume auto, or give "
                        "the folder of a finished run")
-    return (settings | {"rounds": found.result["rounds"], "checkpoint": {"every": 0}},
+    # a run that `stop` ended does so again, and its rates may depend on the rounds that it was to have
+    rounds = {} if found.result.get("ended") == "stop" else {"rounds": found.result["rounds"]}
+    return (settings | rounds | {"checkpoint": {"every": 0}},
             found.result["digest"][:DIGITS], found.evaluated)
 
 

@@ -144,10 +144,7 @@ class Attendance:
             return 0., None
         if not self.times.in_seconds:
             return 0., self.times.look_up(t)
-        waited = self.times.wait_for_next(now)
-        # nobody waits for what never comes
-        waited = waited if np.isfinite(waited) else 0.
-        return waited, self.times.look_up(now + waited)
+        return self.times.wait_for_next(now)
 
     def _time_choice(self, candidates: list[int], t: int, nbytes: int) -> float:
         """Return the seconds until the slowest of some candidates has received the model and told its loss."""

@@ -49,21 +49,40 @@ class AvailableTimes:
 
         Args:
             now: the round, from 0, or the simulated seconds so far."""
-        phase = now % self.repeat if self.repeat else now
+        return self._measure_left(self._find_phase(now), measure_rounding(now))
+
+    def wait_for_next(self, now: float) -> tuple[float, np.ndarray]:
+        """Return how long it takes until some client is available, 0 if one is or none will ever be, and until when
+        each client stays available from then on, (N,), as `look_up` does.
+
+        It is looked up at the begin of a time itself: now + wait may be rounded to just before it, when nobody is
+        there yet."""
+        phase, rounding = self._find_phase(now), measure_rounding(now)
+        later = self.begin[self.end - phase > rounding]
+        start = max(phase, float(later.min())) if len(later) else phase
+        return start - phase, self._measure_left(start, rounding)
+
+    def _find_phase(self, now: float) -> float:
+        """Return how much of the current repetition is over."""
+        return now % self.repeat if self.repeat else now
+
+    def _measure_left(self, phase: float, rounding: float) -> np.ndarray:
+        """Return until when each client stays available, counted from `phase`, (N,); 0: it is not available, or for
+        no longer than `rounding`."""
         left = np.zeros(self.clients)
-        open_now = (self.begin <= phase) & (phase < self.end)
+        open_now = (self.begin <= phase) & (self.end - phase > rounding)
         left[self.who[open_now]] = self.end[open_now] - phase
         return left
-
-    def wait_for_next(self, now: float) -> float:
-        """Return how long it takes until some client is available, 0 if one is; inf: none will ever be."""
-        phase = now % self.repeat if self.repeat else now
-        later = self.begin[self.end > phase] - phase
-        return float(max(0., later.min())) if len(later) else np.inf
 
     def count_clients(self) -> int:
         """Return how many clients are available at some time."""
         return len(np.unique(self.who))
+
+
+def measure_rounding(now: float) -> float:
+    """Return the length of a time that sums of floating-point numbers near `now` may not tell from none. A round in
+    which clients were available for so short would not move the clock, and the next one would be the same."""
+    return float(8 * np.spacing(now))
 
 
 def merge_times(who: np.ndarray, begin: np.ndarray, end: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

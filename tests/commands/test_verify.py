@@ -218,6 +218,18 @@ def test_a_run_is_repeated_on_any_number_of_ranks(run, tmp_path, capsys):
     assert done.returncode == 0 and "the same digest" in done.stdout, done.stderr
 
 
+def test_a_run_that_ended_early_is_repeated_with_its_rates(tmp_path, cache, capsys):
+    """A cosine depends on the rounds that the run was to have."""
+    words = ["rounds=30", f"data.cache={cache}", "train.schedule=cosine", "train.lr=0.5", "stop.patience=1",
+             "data.split=[0.6,0.2,0.2]"]
+    assert run_alone(str(ROOT / "configs/quickstart.yaml"), words, str(tmp_path / "run")) == 0
+    assert json.loads((tmp_path / "run" / "result.json").read_text())["rounds"] < 30
+    capsys.readouterr()
+    (tmp_path / "place").mkdir()
+    assert rerun.rerun(Solo(), tmp_path / "run", str(tmp_path / "place")) == 0
+    assert "the same digest" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize("claimed, code, said", [
     ({}, 0, r"losses that agree within rounding in 2 evaluated rounds \(at most 0e.00 apart\)"),
     ({"round_2": 1.0005}, 0, r"agree within rounding in 2 evaluated rounds \(at most 5e-04 apart\)"),

@@ -82,16 +82,40 @@ def test_times_in_rounds_and_in_seconds(tmp_path):
     rows = [{"client": 0, "begin": .5, "end": 2}, {"client": 2, "begin": 1, "end": "1.25"}]
     found = times(tmp_path, json.dumps(rows), "a.json", unit="seconds")
     assert found.look_up(1.).tolist() == [1, 0, .25, 0] and found.look_up(2.).tolist() == [0] * 4
-    assert [found.wait_for_next(now) for now in (0, .75, 2)] == [.5, 0, np.inf]
+    # nobody waits for what never comes
+    assert [found.wait_for_next(now)[0] for now in (0, .75, 2)] == [.5, 0, 0]
 
 
 def test_times_repeat(tmp_path):
     text = "client,begin,end\n0,0,10\n1,8,10\n1,0,3\n2,4,5\n"
     found = times(tmp_path, text, unit="seconds", repeat=10.)
     assert found.look_up(24.5).tolist() == [np.inf, 0, .5, 0] and found.look_up(9).tolist() == [np.inf, 4, 0, 0]
-    assert times(tmp_path, "client,begin,end\n2,4,5\n", unit="seconds", repeat=10.).wait_for_next(17) == 7
+    assert times(tmp_path, "client,begin,end\n2,4,5\n", unit="seconds", repeat=10.).wait_for_next(17)[0] == 7
     in_rounds = times(tmp_path, "client,begin,end\n3,2,2\n", repeat=3.)
     assert [t for t in range(9) if in_rounds.look_up(t).any()] == [1, 4, 7]
+
+
+def test_the_clock_goes_on_whatever_the_digits_of_the_times(tmp_path):
+    """2.95 + 10 is rounded to just before the begin of the second repetition, and 3.96 + 10 to just before its end."""
+    found = times(tmp_path, "client,begin,end\n0,2.95,3.1\n1,3,3.96\n", unit="seconds", repeat=10.)
+    for step in (.15, .3, .7, 1.):
+        now, rounds = 0., 0
+        while now < 200:
+            waited, left = found.wait_for_next(now)
+            assert left.any()
+            # nobody is ready before it leaves
+            now, rounds = now + waited + min(step, left.max()), rounds + 1
+            assert rounds < 200
+    rng = np.random.default_rng(0)
+    for _ in range(200):
+        begin, length, repeat = rng.integers(1, 800, 3) / 100
+        found = times(tmp_path, f"client,begin,end\n0,{begin},{begin + length}\n", unit="seconds",
+                      repeat=begin + 2 * length)
+        now = 0.
+        for _ in range(50):
+            waited, left = found.wait_for_next(now)
+            assert left[0] > .009
+            now += waited + left[0]
 
 
 @pytest.mark.parametrize("text, name, said", [
