@@ -66,7 +66,8 @@ def prepare_run(parts: Parts, decision: Decision, progress: Progress, stop: Call
     folder.store_config(to_plain(parts.config))
     choose_engine(run, decision.snapshot)
     choose_convolutions(run, decision.snapshot)
-    run.pace.measured = not depends_on_neighbours(run)
+    # sums in single precision depend on which clients a rank trains
+    run.pace.measured = not depends_on_neighbours(run) and parts.config.server.reduce == "exact"
     folder.rewrite_metrics(state.metrics)
     known = decision.snapshot.books.get("history", "") if decision.snapshot else ""
     for warning in filter(None, [*decision.warnings, folder.set_later_checkpoints_aside(state.round),

@@ -136,7 +136,7 @@ def cases() -> dict:
         "trained: 8 clients": lambda: lab.train(0, judge=True),
         "order: touched": order(lab, OrderPerformer.gather_touched),
         "order: a sum": order(lab, OrderPerformer.sum_rows, small, np.full(8, .125)),
-        "order: 8 rows": order(lab, OrderPerformer.gather_rows, large)}
+        "order: 8 rows": order(lab, OrderPerformer.gather_rows, large, np.empty(0, np.float32))}
 
 
 @contextmanager

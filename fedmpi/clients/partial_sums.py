@@ -44,8 +44,8 @@ class PartialSums:
         """Return the hosted clients that have a row of a source, ascending."""
         return list(self.hosted.ups) if source == UP else self.hosted.clients
 
-    def read_rows(self, ref: RowRef) -> np.ndarray:
-        """Return the rows of the hosted clients, (n, d) float32.
+    def read_rows(self, ref: RowRef, dtype: torch.dtype = torch.float32) -> np.ndarray:
+        """Return the rows of the hosted clients, (n, d), as numbers of a type.
 
         Raises:
             NotFinite: if a row holds a number that is not finite; `context.client` is its client."""
@@ -54,11 +54,11 @@ class PartialSums:
         # one copy to the host, not one for each client
         if rows and self.hosted.device.type == "cuda":
             rows = list(torch.stack(rows).cpu())
-        rows = [row.float() for row in rows]
+        rows = [row.to(dtype) for row in rows]
         for r, row in enumerate(rows):
             if not row.isfinite().all():
                 raise self._name_field(NotFinite(r, row), ref, clients)
-        return torch.stack(rows).numpy() if rows else np.empty((0, ref.width), np.float32)
+        return (torch.stack(rows) if rows else torch.empty(0, ref.width, dtype=dtype)).numpy()
 
     def measure_distances(self, ref: RowRef, groups: np.ndarray, centres: np.ndarray) -> np.ndarray:
         """Return the distance of each hosted client's row from the centre of its group, (n,).

@@ -79,9 +79,16 @@ def accumulate(rows: Sequence[Tensor], weights: Tensor, into: Tensor, groups: Te
             for group in ([None] if into.ndim == 1 else sorted(set(by_row)))]
     if into.is_cuda and rows and add_at_once(rows, weights, sums):
         return
-    chain = add_fused if fuses_additions(into.device) else add_rounded
+    chain = choose_chain(into.device)
     for total, members in sums:
         add_rows({r: rows[r] for r in members}, weights[members], total, chain)
+
+
+def choose_chain(device: torch.device) -> Chain:
+    """Return how rows are added one after another on a device.
+
+    On a GPU it rounds as `add_at_once` does, which adds the rows of another rank if all of those are small."""
+    return add_fused if device.type != "cuda" and fuses_additions(device) else add_rounded
 
 
 def add_at_once(rows: Sequence[Tensor], weights: Tensor, sums: list[tuple[Tensor, list[int]]]) -> bool:

@@ -19,8 +19,8 @@ from fedmpi.context import RankContext
 class HostedRows(Protocol):
     """This rank's part of sums over rows: see clients/partial_sums.py."""
 
-    def read_rows(self, ref: RowRef) -> np.ndarray:
-        """Return the rows of hosted clients, (n, d) float32. Raises NotFinite."""
+    def read_rows(self, ref: RowRef, dtype: torch.dtype = torch.float32) -> np.ndarray:
+        """Return the rows of hosted clients, (n, d). Raises NotFinite."""
 
     def measure_distances(self, ref: RowRef, groups: np.ndarray, centres: np.ndarray) -> np.ndarray:
         """Return the distance of each row from its group's centre, (n,), for `groups` (n,) and `centres` (k, d)."""

@@ -86,10 +86,11 @@ class OrderPerformer:
         return self._reduce(self.hosted.sums.sum_weighted(rows, weights[here], groups[here], int(k)))
 
     @order()
-    def gather_rows(self, ref: np.ndarray) -> np.ndarray | None:
-        """Return all rows, (n, d)."""
+    def gather_rows(self, ref: np.ndarray, like: np.ndarray) -> np.ndarray | None:
+        """Return all rows, (n, d), as numbers of the type of `like`, an empty array."""
         rows = RowRef.from_array(ref)
-        return self._gather_in_order(self.hosted.sums.read_rows(rows), self._ranks_of(rows))
+        dtype = torch.from_numpy(like).dtype
+        return self._gather_in_order(self.hosted.sums.read_rows(rows, dtype), self._ranks_of(rows))
 
     @order()
     def measure_distances(self, ref: np.ndarray, groups: np.ndarray, centres: np.ndarray) -> np.ndarray | None:

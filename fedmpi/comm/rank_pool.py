@@ -81,8 +81,6 @@ class RankPool:
         Raises:
             GivenUp: also in a later order, if rank 0 was asked to stop and has waited too long for their training."""
         ranks = self.homes[ids] if ranks is None else ranks
-        # A signal may reach rank 0 alone, which waits for the workers' clients at the next collective.
-        self.world.while_waiting = self.hosted.check_grace
         bad = self.call(OrderPerformer.train, np.int64(when), ids, ranks, np.bool_(judge),
                         *self.list_changed_fields(shared))
         if bad is None or not bad.any():
@@ -142,6 +140,10 @@ class RankPool:
             if inside.size < buffer.size:
                 self.world.broadcast(buffer)
             arrays = tuple(unpack_frame(buffer))
+        if order is OrderPerformer.train:
+            # A signal may reach rank 0 alone, which waits for the workers' clients at the next collective, now that all
+            # have the order.
+            self.world.while_waiting = self.hosted.check_grace
         return self._perform(order, [np.asarray(a) for a in arrays])
 
     def serve(self) -> int:

@@ -26,6 +26,8 @@ Numbers: TypeAlias = np.ndarray | Tensor | Sequence[object]
 FieldHandles: TypeAlias = Any
 # Columns of a gram matrix at once: fixed, so that its bits do not depend on the number of ranks.
 TILE_COLUMNS = 1 << 16
+# Types of fields whose numbers single precision may not hold: rows of others travel in that.
+WIDE_TYPES = (torch.float64, torch.int64, torch.int32)
 
 
 class Mixed(NamedTuple):
@@ -41,7 +43,7 @@ class Mixed(NamedTuple):
 class Rows:
     """One `Up` field of all participants, or one `Mine` field of all clients, (n, d).
 
-    `rows[block]` is a slice of every row."""
+    `rows[block]` is a slice of every row. Sums and means of integers are float64."""
     pool: RankPool
     ref: RowRef
     dtype: torch.dtype
@@ -62,6 +64,11 @@ class Rows:
         """Return the length of a row, d."""
         return self.ref.width
 
+    @property
+    def sum_type(self) -> torch.dtype:
+        """Return the type of sums and means."""
+        return self.dtype if self.dtype.is_floating_point else torch.float64
+
     def mean(self, weight: Numbers | None = None) -> Tensor:
         """Return the mean over participants, (d,), or its robust replacement, for which weights do not count.
 
@@ -74,7 +81,7 @@ class Rows:
         return self.sum(normalise_weights(np.ones(len(self.ids)) if weight is None else weight))
 
     def sum(self, weight: Numbers | None = None) -> Tensor:
-        """Return sum_i weight_i row_i, (d,).
+        """Return sum_i weight_i row_i, (d,). A sum of integers by whole weights is whole.
 
         Args:
             weight: (n,); default: all are 1."""
@@ -82,7 +89,9 @@ class Rows:
         # Exact sums want weights of at most 1 in all.
         scale = max(np.abs(weights).sum(), TINY)
         total = self.pool.call(OrderPerformer.sum_rows, self.ref.to_array(), weights / scale)
-        return self._read(total, scale)
+        found = self._read(total, scale)
+        whole = not self.dtype.is_floating_point and (weights == np.rint(weights)).all()
+        return found.round() if whole else found
 
     def mean_by(self, group: Numbers, k: int, old: Tensor, weight: Numbers | None = None) -> Tensor:
         """Return the mean of each group, (k, d), or its robust replacement, for which weights do not count.
@@ -105,11 +114,12 @@ class Rows:
             scale = np.maximum(1, np.bincount(group, np.abs(shares), k))
         total = self.pool.call(OrderPerformer.sum_groups, self.ref.to_array(), shares / scale[group], group,
                                np.int64(k))
-        return torch.where(filled, self._read(total) * torch.from_numpy(scale).to(self.dtype)[:, None], old)
+        return torch.where(filled, self._read(total) * torch.from_numpy(scale).to(self.sum_type)[:, None], old)
 
     def gather(self) -> Tensor:
         """Return every row, (n, d): for heads, low-rank images and small vectors."""
-        return torch.from_numpy(self.pool.call(OrderPerformer.gather_rows, self.ref.to_array())).to(self.dtype)
+        like = torch.empty(0, dtype=self.dtype if self.dtype in WIDE_TYPES else torch.float32).numpy()
+        return torch.from_numpy(self.pool.call(OrderPerformer.gather_rows, self.ref.to_array(), like)).to(self.dtype)
 
     def combine(self, weights: Numbers) -> Tensor:
         """Return weights @ rows, (m, d), for weights (m, n): m weighted sums."""
@@ -168,11 +178,11 @@ class Rows:
     def _middle_by(self, robust: RobustMean, group: np.ndarray, k: int) -> Tensor:
         cuts = [robust.count_values_left_out(n) for n in np.bincount(group, minlength=k)]
         found = self.pool.call(OrderPerformer.trim_groups, self.ref.to_array(), group, np.array(cuts))
-        return torch.from_numpy(found).to(self.dtype)
+        return torch.from_numpy(found).to(self.sum_type)
 
     def _read(self, total: np.ndarray | Tensor, scale: float = 1.) -> Tensor:
-        """Return a sum as floats of this handle's type on the CPU."""
-        return exact.read_sum(torch.as_tensor(total).cpu(), scale, self.dtype)
+        """Return a sum as floats on the CPU."""
+        return exact.read_sum(torch.as_tensor(total).cpu(), scale, self.sum_type)
 
 
 def copy_to_array(values: Numbers, dtype: type = np.float64) -> np.ndarray:

@@ -122,8 +122,10 @@ class Attendance:
             facts |= {"candidates": len(compared), "mib_candidates": extra / MIB}
         if self.clock is None:
             return Turnout(asked, None, 0., facts)
-        choosing = self._time_choice(compared, t, down + LOSS_BYTES) if compared else 0.
-        leaving = until[asked.ids] - choosing if until is not None and self.is_limited_in_seconds else None
+        choosing = self._time_choice(compared, t, down + LOSS_BYTES, until) if compared else 0.
+        leaving = None
+        if until is not None and self.is_limited_in_seconds:
+            leaving = np.maximum(0, until[asked.ids] - choosing)
         timing = self.clock.time_round(asked, up if compared else down + up, leaving)
         if self.config.stragglers is not None or leaving is not None:
             facts["late"] = asked.ids[~timing.in_time].tolist()
@@ -146,13 +148,16 @@ class Attendance:
             return 0., self.times.look_up(t)
         return self.times.wait_for_next(now)
 
-    def _time_choice(self, candidates: list[int], t: int, nbytes: int) -> float:
-        """Return the seconds until the slowest of some candidates has received the model and told its loss."""
+    def _time_choice(self, candidates: list[int], t: int, nbytes: int, until: np.ndarray | None) -> float:
+        """Return the seconds until all of some candidates have received the model and told their losses, or left."""
         assert self.clock is not None
         ids = np.array(candidates, np.int64)
         who = Participants(ids, self.federation.sizes[ids], t, self.config.seed)
         works = {int(n): self.ledger.count_loss_work(int(n)) for n in np.unique(who.sizes)}
-        return self.clock.time_candidates(who, [works[int(n)] for n in who.sizes], nbytes)
+        seconds = self.clock.time_candidates(who, [works[int(n)] for n in who.sizes], nbytes)
+        if until is not None and self.is_limited_in_seconds:
+            seconds = np.minimum(seconds, until[ids])
+        return float(seconds.max())
 
     def time_warm_up(self, who: Participants, traffic: tuple[int, int]) -> float:
         """Return the seconds of the round before the first one, in which the server waits for all."""

@@ -143,14 +143,15 @@ class SimulatedTime:
             made[i], in_time[i] = (0, False) if portion is None else (portion.made, True)
         return Timing(in_time, np.stack([made, whole], 1), np.minimum(finish, allowed))
 
-    def time_candidates(self, who: Participants, works: list[RoundWork], nbytes: int) -> float:
-        """Return the seconds until the last of some candidates has received the model and told its loss.
+    def time_candidates(self, who: Participants, works: list[RoundWork], nbytes: int) -> np.ndarray:
+        """Return the seconds until each of some candidates has received the model and told its loss, (n,).
 
         Args:
             works: the forward passes of each.
             nbytes: bytes that it receives and sends."""
         cost = self.count_cost(who, works, nbytes)
-        return float((cost.transfer + cost.passes).max())
+        seconds: np.ndarray = cost.transfer + cost.passes
+        return seconds
 
 
 def fit_portion(parts: tuple[int, ...], budget: int) -> Portion | None:

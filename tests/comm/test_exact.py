@@ -142,6 +142,21 @@ def test_without_fused_additions_sums_are_as_exact(monkeypatch):
     assert (total(rows(), weights()) - fused).abs().max() <= 23
 
 
+def test_on_a_gpu_rows_are_rounded_alike_whichever_rows_are_beside_them(monkeypatch):
+    """Those of a rank that are all small are added at once, and others one after another; the first way runs on CPUs,
+    too. Additions of a GPU fuse."""
+    x, w = rows().clamp(-99, 99), weights()
+    x[3, 7] = 150.
+    gpu, alone = torch.device("cuda"), torch.zeros(500, dtype=torch.int64)
+    monkeypatch.setattr(exact, "fuses_additions", lambda device: True)
+    assert not exact.add_at_once([*x], w, [(alone, [*range(23)])]) and not alone.any()
+    exact.add_rows(dict(enumerate(x)), w, alone, exact.choose_chain(gpu))
+    first, second = torch.zeros_like(alone), torch.zeros_like(alone)
+    exact.add_rows(dict(enumerate(x[:9])), w[:9], first, exact.choose_chain(gpu))
+    assert exact.add_at_once([*x[9:]], w[9:], [(second, [*range(14)])])
+    assert torch.equal(first + second, alone) and exact.choose_chain(torch.device("cpu")) is exact.add_fused
+
+
 def test_weights_with_their_last_bits_set():
     w = torch.tensor([1., -.1, .25], dtype=torch.float64)
     found = exact.set_lowest_bit(w)

@@ -69,7 +69,7 @@ class Hand:
     def take_times(self):
         return np.array([.5, self.rank])
 
-    def read_rows(self, what):
+    def read_rows(self, what, dtype=None):
         self.told.append(("rows", what))
         return np.array([[i, 100 + i] for i in self.mine], float).reshape(-1, 2)
 
@@ -122,11 +122,13 @@ def test_participants_train_at_their_homes_and_those_with_bad_updates_are_left_o
     assert [code for code, *_ in workers] == [75, 75]
 
 
+@pytest.mark.parametrize("numbers", [0, HEADER_BYTES])
 @pytest.mark.parametrize("skips", [False, True])
-def test_rank_0_looks_at_the_grace_until_all_ranks_have_trained(skips):
-    """They meet in the order to train if it asks for bad updates, and later otherwise."""
+def test_rank_0_looks_at_the_grace_until_all_ranks_have_trained(skips, numbers):
+    """They meet in the order to train if it asks for bad updates, and later otherwise. A state that does not fit into
+    the order's header comes after a meeting of its own."""
     def act(pool):
-        pool.train(0, np.array([1, 4]), False, [])
+        pool.train(0, np.array([1, 4]), False, [torch.zeros(numbers)])
         return pool.world.while_waiting == pool.hosted.check_grace
     assert crews(act, skips)[0][0] is not skips
 
@@ -158,7 +160,8 @@ def test_the_table_of_all_clients_and_the_times_of_all_ranks():
 
 def test_rows_come_in_the_order_of_clients():
     def act(pool):
-        everywhere = pool.call(OrderPerformer.gather_rows, np.array([MINE, 0, 0, 2]))
+        everywhere = pool.call(OrderPerformer.gather_rows, np.array([MINE, 0, 0, 2]),
+                                   np.empty(0, np.float32))
         return everywhere.tolist(), pool.call(OrderPerformer.gather_touched).tolist()
     (rows, touched), *_ = crews(act)[0]
     assert rows == [[i, 100 + i] for i in range(6)] and touched == [True, False] * 3

@@ -4,7 +4,8 @@ hosting.
 Here all rows lie in one array, from which the questions of a verb to the ranks are answered."""
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -15,6 +16,8 @@ from fedmpi.comm.order_performer import OrderPerformer
 from fedmpi.comm.orders import MINE, UP, RowRef
 from fedmpi.comm.robust import RobustMean
 from fedmpi.comm.rows import Rows
+from fedmpi.methods.fedavg import FedAvg
+from fedmpi.testing.thread_ranks import run_ranks
 from tests.federations import Lab, method
 
 # Columns that a gram matrix reads at once.
@@ -180,8 +183,6 @@ def test_sums_in_single_precision_are_scaled_back():
 
 
 def test_handles_of_all_fields():
-    from typing import NamedTuple
-
     class Sent(NamedTuple):
         w: torch.Tensor
         n: torch.Tensor
@@ -198,6 +199,41 @@ def test_a_sum_is_read_as_the_ranks_added_it_up(mlp, federation, reduce):
     found = rows.make_rows(lab.pool, UP, lab.up).w.mean(who.sizes)
     expected = np.average([lab.group.ups[client].w.numpy() for client in who.ids], 0, who.sizes)
     assert np.allclose(found, expected, atol=1e-6) and np.linalg.norm(expected) > 1
+
+
+class Sent(NamedTuple):
+    """Numbers among which are some that single precision does not hold."""
+    ones: torch.Tensor
+    big: torch.Tensor
+    third: torch.Tensor
+
+
+@dataclass(frozen=True)
+class Counts(FedAvg):
+    def client(self, shared, mine, data):
+        ones = torch.full((2,), 1) + torch.tensor(data.client % 2)
+        return mine, Sent(ones, torch.tensor([2 ** 40 + 1]), torch.tensor([1 / 3], dtype=torch.float64))
+
+
+@pytest.mark.parametrize("ranks", [1, 3])
+def test_fields_of_whole_numbers_and_of_double_precision(mlp, federation, ranks):
+    """With three ranks one hosts no client."""
+    def work(world):
+        homes = 2 * (np.arange(len(federation.sizes)) % 2) % ranks
+        lab = Lab(Counts().with_model(mlp), federation, world=world, homes=homes)
+        if world.rank:
+            return lab.pool.serve()
+        ids = lab.train(0).ids
+        up, odd = lab.rows(), ids % 2
+        whole = len(ids) + odd.sum()
+        assert up.ones.sum().tolist() == [whole, whole] and up.ones.sum(np.full(len(ids), 3)).tolist()[0] == 3 * whole
+        assert up.ones.mean().tolist() == pytest.approx([1 + odd.mean()] * 2) and up.ones.mean().dtype == torch.float64
+        assert up.ones.mean_by(odd, 2, torch.zeros(2, 2)).tolist() == [pytest.approx([1 + j] * 2) for j in range(2)]
+        assert up.ones.gather().dtype == torch.int64 and up.ones.gather()[:, 0].tolist() == (1 + odd).tolist()
+        assert up.big.gather().tolist() == [[2 ** 40 + 1]] * len(ids) and up.third.gather().unique().item() == 1 / 3
+        lab.pool.call(OrderPerformer.stop, np.int64(0))
+        return None
+    run_ranks(ranks, work)
 
 
 @pytest.mark.parametrize("weights", [[1, np.nan, 0], [np.inf, 1, 1], [0, 0, 0]])

@@ -193,16 +193,19 @@ def test_convolutions_are_timed_once_and_kept_with_the_run(place, monkeypatch, c
     assert "warning: the checkpoint was written on Pretended, driver" in said and "this run is on Another" in said
 
 
-@pytest.mark.parametrize("engine, measured", [("loop", True), ("vmap", False)])
-def test_measured_speeds_do_not_choose_who_trains_beside_whom(place, monkeypatch, engine, measured):
-    """With `vmap` on a GPU the last bits depend on which clients are trained together."""
+@pytest.mark.parametrize("engine, reduce, measured", [("loop", "exact", True), ("vmap", "exact", False),
+                                                      ("loop", "float32", False)])
+def test_measured_speeds_do_not_choose_who_trains_beside_whom(place, monkeypatch, engine, reduce, measured):
+    """With `vmap` on a GPU the last bits depend on which clients are trained together, and sums in single precision
+    depend on it everywhere."""
     seen = []
     monkeypatch.setattr(gpu_card, "use_deterministic_kernels", lambda: None)
     monkeypatch.setattr(Run, "go", lambda run: seen.append((run.pace.measured, depends_on_neighbours(run))) or True)
     monkeypatch.setattr(run_module, "conclude", lambda run: 0)
     with pretend():
-        run_alone(str(place / "c.yaml"), [f"engine={engine}"], str(place / engine))
-    assert seen == [(measured, not measured)]
+        run_alone(str(place / "c.yaml"), [f"engine={engine}", f"server.reduce={reduce}"],
+                  str(place / f"{engine}-{reduce}"))
+    assert seen == [(measured, engine == "vmap")]
 
 
 def test_ranks_count_as_equally_fast_where_speeds_are_not_measured():
