@@ -197,7 +197,8 @@ def sweep(path: JobFile, scale: Scale = None, out: RunsIn = None,
     with print_errors():
         from fedmpi.sweeps.changed_code import mark_runs
         from fedmpi.sweeps.job import plan_job
-        runs = mark_runs(plan_job(path, scale, out)[1], accept_changed_code)
+        job, runs = plan_job(path, scale, out)
+        runs = mark_runs(runs, accept_changed_code)
         if dry_run and not slurm:
             from fedmpi.sweeps import estimate
             estimate.show_costs(runs, local, ranks, rate)
@@ -208,7 +209,7 @@ def sweep(path: JobFile, scale: Scale = None, out: RunsIn = None,
                                   gpus=gpus, cpus=cpus, mpi=mpi, setup=setup))
             return
         from fedmpi.sweeps.local import Sweep
-        code = Sweep(runs, local, ranks).go()
+        code = Sweep(runs, local, ranks, job.measure).go()
     sys.exit(code)
 
 

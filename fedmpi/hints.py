@@ -6,6 +6,8 @@ from collections.abc import Collection, Mapping
 
 # How much a setting of another section must resemble the name: less is a guess.
 CLOSE_ELSEWHERE = .75
+# A name of the same section that differs so little comes before what the help on settings says.
+VERY_CLOSE = .9
 
 
 def simplify_name(name: str) -> str:
@@ -33,6 +35,8 @@ def find_close_settings(key: str, own: Mapping[str, str], elsewhere: Mapping[str
     last = {path: path.rpartition(".")[2] for path in elsewhere}
     if same := [path for path in elsewhere if last[path] == key]:
         return same
+    if close := find_close_name(key, own, VERY_CLOSE):
+        return [close]
     # learning_rate is "learning rate eta"
     if len(key) > 3 and (said := [name for name, help_ in {**own, **elsewhere}.items()
                                   if simplify_name(help_).startswith(simplify_name(key))]):

@@ -51,7 +51,7 @@ class InterpreterWorld(Solo):
 
 @name_arguments()
 def run(config: str | os.PathLike[str] | Mapping[str, object], /, *, out: str | os.PathLike[str] | None = None,
-        resume: str | os.PathLike[str] | None = None, time_limit: str | None = None, quiet: bool = False,
+        resume: str | os.PathLike[str] | None = None, time_limit: str | int | None = None, quiet: bool = False,
         on_round: RoundCallback = None, accept_changed_code: bool = False,
         **overrides: object) -> Result:
     """Train a federation and return what it found, as the command `fedmpi run` does.
@@ -63,7 +63,7 @@ def run(config: str | os.PathLike[str] | Mapping[str, object], /, *, out: str | 
         config: path of a YAML file, or a mapping with the same settings
         out: run folder; default: that of the checkpoint to resume, else runs/NAME-001 or the next number that is free
         resume: "auto" for the newest good checkpoint of the run folder, or the path of one
-        time_limit: save and stop before so much time is over, as Slurm writes it ("01:30:00")
+        time_limit: save and stop before so much time is over: minutes, or as Slurm writes it ("01:30:00")
         quiet: print nothing; log.txt in the run folder has it all
         on_round: is called at rank 0 after every round with its line of metrics.jsonl as a dict. If it raises an
             exception, the run ends without a result, and the exception reaches the caller; other ranks raise GivenUp.
@@ -76,9 +76,15 @@ def run(config: str | os.PathLike[str] | Mapping[str, object], /, *, out: str | 
         GivenUp: if the run was stopped by a signal or its time limit; it is saved and can be resumed.
         KeyboardInterrupt: if Ctrl-C stopped the run; it is saved and can be resumed.
         FedmpiError: if the run failed. In a job of several ranks a failure ends the whole job."""
-    request = RunRequest(config if isinstance(config, Mapping) else os.fspath(config), overrides,
-                         None if out is None else os.fspath(out), None if resume is None else os.fspath(resume),
-                         time_limit, accept_changed_code=accept_changed_code)
+    if isinstance(time_limit, int) and not isinstance(time_limit, bool):
+        time_limit = str(time_limit)
+    if not (time_limit is None or isinstance(time_limit, str)):
+        raise BadInput(f"time_limit={time_limit!r}: give minutes, or a text such as '01:30:00'")
+    if not (on_round is None or callable(on_round)):
+        raise BadInput(f"on_round={on_round!r}: give a function, which is called with a mapping after every round")
+    request = RunRequest(require_config(config), overrides, require_path("out", out),
+                         require_path("resume", resume, "'auto', or the path of a checkpoint"), time_limit,
+                         accept_changed_code=accept_changed_code)
     world = join_world()
     with handle_signals() as stop, restore_torch():
         context, raised = RankContext(stop, stop.waits), None
@@ -106,6 +112,25 @@ def run(config: str | os.PathLike[str] | Mapping[str, object], /, *, out: str | 
     if end["code"] != errors.FINISHED:
         raise_error(end["message"], end["code"])
     return Result(end["folder"], own_code=True)
+
+
+def require_config(config: object) -> str | Mapping[str, object]:
+    """Return a configuration as it was given, a path as text. Raises BadInput for anything else."""
+    if isinstance(config, Mapping):
+        return config
+    path = require_path("config", config, "the path of a YAML file, or a mapping of settings")
+    if path is None:
+        raise BadInput("config=None: give the path of a YAML file, or a mapping of settings")
+    return path
+
+
+def require_path(name: str, value: object, wanted: str = "a path") -> str | None:
+    """Return the path that an argument gives as text, None if it gives none. Raises BadInput for what is no path."""
+    if value is None:
+        return None
+    if not isinstance(value, str | os.PathLike):
+        raise BadInput(f"{name}={value!r}: give {wanted}")
+    return os.fspath(value)
 
 
 def lead_run(world: Transport, request: RunRequest, context: RankContext, quiet: bool,
@@ -186,7 +211,7 @@ def plan(config: str | os.PathLike[str] | Mapping[str, object], /, *, ranks: int
     from fedmpi.commands.plan import make_plan
     refuse_less_than_one(ranks=ranks)
     with restore_torch():
-        return make_plan(config if isinstance(config, Mapping) else os.fspath(config), overrides, ranks)
+        return make_plan(require_config(config), overrides, ranks)
 
 
 @name_arguments()
@@ -215,9 +240,9 @@ def sweep(job: str | os.PathLike[str], /, *, scale: str | None = None, out: str 
     pandas = require_pandas()
     path = os.fspath(job)
     refuse_less_than_one(at_once=at_once, ranks=ranks)
-    runs = jobs.plan_job(path, scale, None if out is None else os.fspath(out))[1]
+    planned, runs = jobs.plan_job(path, scale, None if out is None else os.fspath(out))
     runs = changed_code.mark_runs(runs, accept_changed_code)
-    started = Sweep(runs, at_once, ranks)
+    started = Sweep(runs, at_once, ranks, planned.measure)
     with restore_signals(*SIGNALS_OF_SWEEPS):
         code = started.go()
     if code == errors.SAVED:

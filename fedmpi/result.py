@@ -91,7 +91,7 @@ class Result:
             BadInput: if that round was not evaluated."""
         pandas, rounds = require_pandas(), self.history["round"].tolist()
         if round is not None and round not in rounds:
-            raise BadInput(f"round {round} was not evaluated; these were: {', '.join(map(str, rounds))}")
+            raise BadInput(f"round {round!r} was not evaluated; these were: {', '.join(map(str, rounds))}")
         row = -1 if round is None else rounds.index(round)
         columns = {name: values[row] for name, values in self.history.items() if values.ndim == 2}
         new = {name.removesuffix(NEW_CLIENTS_ENDING): columns.pop(name)
@@ -126,7 +126,7 @@ class Result:
         from fedmpi.commands.export import load_model
         from fedmpi.process_state import restore_torch
         with restore_torch(), name_arguments():
-            found = load_model(self.folder, client, self.own_code)
+            found = load_model(self.folder, require_client(client), self.own_code)
             for said in found.warnings:
                 warnings.warn(said, stacklevel=2)
             return found.network.eval()
@@ -138,6 +138,17 @@ class Result:
         from fedmpi.report.results import collect_folder_results
         results = collect_folder_results([self.folder])
         return draw_accuracy_by_round(results, results.columns[0])
+
+
+def require_client(client: int | float | None) -> int | None:
+    """Return the number of a client, None for nobody's. Pandas makes floats of the numbers in a row of a table. Raises
+    BadInput for what is no whole number."""
+    try:
+        if client is None or int(client) == client:
+            return None if client is None else int(client)
+    except (TypeError, ValueError, OverflowError):
+        pass
+    raise BadInput(f"client={client!r}: give the number of a client, or None for the server's model")
 
 
 def clean_clusters(table: pd.DataFrame) -> pd.DataFrame:

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import types
 import typing
 from collections.abc import Iterator, Mapping
 from functools import cache
@@ -29,7 +28,7 @@ from annotated_types import Lt as Lt
 
 from fedmpi.errors import BadInput
 from fedmpi.hints import find_close_settings
-from fedmpi.json_values import JsonObject
+from fedmpi.json_values import Json
 from fedmpi.own_code.misdeclared import refuse_misdeclared
 
 if TYPE_CHECKING:
@@ -38,6 +37,9 @@ if TYPE_CHECKING:
 
 Settings = TypeVar("Settings")
 
+# What pydantic calls values, and what users of YAML call them.
+PYDANTIC_WORDS = {"an object": "a mapping", "a valid dictionary": "a mapping", "a valid array": "a list",
+                  "a valid list": "a list"}
 # Metadata of a field that is no setting: configurations cannot name it.
 NO_SETTING = {"setting": False}
 
@@ -103,7 +105,7 @@ def make_settings(cls: type[Settings], values: object, where: str,
             # a failure of the user's own class.
             if isinstance(cause, ValueError) and (type(cause) is not ValueError or not str(cause)):
                 raise cause from None
-            where_what, message = describe_invalid_setting(e, where, cls)
+            where_what, message = describe_invalid_setting(e, where, cls, values)
             found.setdefault(where_what, []).append(message)
         raise BadInput("\n".join(f"{what}{' or '.join(messages)}" for what, messages in found.items())) from None
     assert isinstance(built, cls)
@@ -186,7 +188,11 @@ def describe_unknown_setting(cls: type, key: str, where: str, places: Mapping[st
     new = getattr(cls, "renamed", {}).get(key)
     if new:
         return f"{join_path(where, key)} is called {join_path(where, new)} since version 0.2"
-    owner = getattr(cls, "title", None) or cls.__name__
+    first, _, rest = str(key).partition(".")
+    if rest and all(rest.split(".")) and join_path(where, first) in (places or {}):
+        nested = rest.replace(".", ": {") + ": ...}" + rest.count(".") * "}"
+        return f"{join_path(where, key)}: a file and a mapping nest their settings; write {first}: {{{nested}"
+    owner = getattr(cls, "called", None) or getattr(cls, "title", None) or cls.__name__
     close = find_close_settings(str(key), list_helps(cls), {
         join_path(place, name): said for place, other in (places or {}).items() if other is not cls
         for name, said in list_helps(other).items()})
@@ -195,11 +201,13 @@ def describe_unknown_setting(cls: type, key: str, where: str, places: Mapping[st
     return f"{join_path(where, key)} is not a setting of {owner}; its settings are {known}{hint}"
 
 
-def describe_invalid_setting(error: ErrorDetails, where: str, cls: type) -> tuple[str, str]:
-    """Return "path = value: " and what is wrong, for an error of pydantic."""
-    inner = [str(part) for part in error["loc"] if part in list_setting_names(cls) or isinstance(part, int)]
+def describe_invalid_setting(error: ErrorDetails, where: str, cls: type, values: Json) -> tuple[str, str]:
+    """Return "path = value: " and what is wrong, for an error of pydantic about values of a class."""
+    inner = list_keys(error["loc"], cls, values)
     path = ".".join(filter(None, [where, *inner]))
     message = error["msg"].removeprefix("Value error, ").replace("Input should be", "should be")
+    for theirs, ours in PYDANTIC_WORDS.items():
+        message = message.replace(theirs, ours)
     if error["type"] == "missing":
         return f"{path} is missing and has no default: ", "set it"
     # the error is one of __post_init__, which names the setting itself
@@ -210,53 +218,17 @@ def describe_invalid_setting(error: ErrorDetails, where: str, cls: type) -> tupl
     return f"{path} = {shorten_value(error['input'])}: ", message + why
 
 
-def describe_settings(cls: type) -> list[JsonObject]:
-    """List a class's settings as dicts with `name`, `type`, `allowed` (a range, or ""), `default`, `required` and
-    `help`."""
-    hints = typing.get_type_hints(cls, include_extras=True)
-    return [{"name": field.name, "type": name_type(hints[field.name]),
-             "allowed": describe_range(collect_marks(cls)[field.name]), "default": find_default(field),
-             "required": is_required(field),
-             "help": list_helps(cls)[field.name]}
-            for field in dataclasses.fields(cls) if is_setting(field)]
-
-
-def describe_range(marks: tuple[object, ...]) -> str:
-    """Return the range that annotations declare, such as `> 0, <= 1`; "" if they declare none."""
-    signs = {Gt: (">", "gt"), Ge: (">=", "ge"), Lt: ("<", "lt"), Le: ("<=", "le"), AtMost: ("<=", "limit")}
-    found = [f"{signs[type(mark)][0]} {getattr(mark, signs[type(mark)][1])}" for mark in marks if type(mark) in signs]
-    # lower limits first
-    return ", ".join(sorted(found, reverse=True))
-
-
-def name_type(annotation: object) -> str:
-    """Return a type as users read it: `float`, the choices of a Literal, `list of int`, `int or null`."""
-    origin, inner = typing.get_origin(annotation), typing.get_args(annotation)
-    if origin is typing.Annotated:
-        return name_type(inner[0])
-    if origin is typing.Literal:
-        return "|".join(map(str, inner))
-    if origin in (typing.Union, types.UnionType):
-        return " or ".join(map(name_type, inner))
-    if origin is tuple and inner[1:] == (...,):
-        return f"list of {name_type(inner[0])}"
-    if origin is tuple:
-        return f"[{', '.join(map(name_type, inner))}]"
-    name = getattr(origin or annotation, "__name__", str(annotation))
-    # a section that a name chooses is typed as Any
-    return {"NoneType": "null", "dict": "mapping", "Any": "name, or {name: ..., setting: ...}"}.get(name, name)
-
-
-def is_required(field: dataclasses.Field[object]) -> bool:
-    """Say whether a field has no default."""
-    return field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
-
-
-def find_default(field: dataclasses.Field[object]) -> object:
-    """Return the default of a field, None if it has none."""
-    if field.default is not dataclasses.MISSING:
-        return field.default
-    return field.default_factory() if field.default_factory is not dataclasses.MISSING else None
+def list_keys(loc: tuple[int | str, ...], cls: type, values: Json) -> list[str]:
+    """Return the parts of a place in a class's values that are keys or positions: pydantic also names the types that it
+    tries there."""
+    found: list[str] = []
+    for part in loc:
+        if isinstance(values, dict) and part in values:
+            found, values = [*found, str(part)], values[part]
+        elif isinstance(part, int) or not found and part in list_setting_names(cls):
+            at_hand = isinstance(values, list) and isinstance(part, int) and part < len(values)
+            found, values = [*found, str(part)], values[part] if at_hand else None
+    return found
 
 
 def refuse_overshoot(lr_p: float, lam: float, centre: str) -> None:

@@ -23,7 +23,7 @@ FLOORS = [
     "fedmpi.own_code fedmpi.context fedmpi.task fedmpi.extras fedmpi.argument_names",
     "fedmpi.paths", "fedmpi.slurm fedmpi.shipped",
     "fedmpi.server_only", "fedmpi.settings fedmpi.registry fedmpi.comm fedmpi.clustering",
-    "fedmpi.memory_check", "fedmpi.models", "fedmpi.client_data", "fedmpi.extended_state", "fedmpi.method",
+    "fedmpi.memory_check fedmpi.settings_table", "fedmpi.models", "fedmpi.client_data", "fedmpi.extended_state", "fedmpi.method",
     "fedmpi.faults fedmpi.edge fedmpi.participation",
     "fedmpi.config", "fedmpi.storage", "fedmpi.progress",
     "fedmpi.data", "fedmpi.engines", "fedmpi.clients", "fedmpi.ranks", "fedmpi.server", "fedmpi.methods",

@@ -6,7 +6,7 @@ import pytest
 from fedmpi import registry
 from fedmpi.config.schema import load_config, to_plain
 from fedmpi.json_values import flatten_settings
-from fedmpi.settings import describe_settings
+from fedmpi.settings_table import describe_settings
 
 DEFAULTS = {
     "models": {

@@ -59,9 +59,22 @@ def test_a_bare_data_set_is_no_section():
     ("learning_rate=.1", "train.lr"), ("train.learning_rate=.1", "lr"), ("dataset=mnist", "data.name"),
     ("batch_size=3", "train.batch"), ("train.batch_size=3", "batch"), ("num_clients=3", "data.clients"),
     ("local_epochs=3", "train.epochs"), ("momentun=.1", "train.momentum"), ("optim=adam", "train.optimizer"),
-    ("method.lamda=1", "lam"), ("train.partition=iid", "data.partition"), ("foo=1", ""), ("lr_x.y=1", "train.lr")])
+    ("method.lamda=1", "lam"), ("train.partition=iid", "data.partition"), ("foo=1", ""), ("lr_x.y=1", "train.lr"),
+    ("round=2", "rounds")])
 def test_settings_are_hinted_with_their_section(override, hint):
     assert find_hint({"method": "fedmhc"}, override) == hint
+
+
+def test_dotted_names_are_nested_in_files():
+    for values, said in (({"data.clients": 3}, "data.clients: a file and a mapping nest their settings; write data: "
+                          "{clients: ...}"),
+                         ({"data.partition.beta": 3}, "write data: {partition: {beta: ...}}"),
+                         ({"data": {"partition.beta": 3}}, "data.partition.beta: a file and a mapping nest their "
+                          "settings; write partition: {beta: ...}")):
+        with pytest.raises(BadInput, match=re.escape(said)):
+            resolve(values)
+    with pytest.raises(BadInput, match="evaluate.every.x is not a setting of evaluate"):
+        resolve({"evaluate": {"every.x": 3}})
 
 
 def test_the_settings_of_a_network_of_ones_own_are_not_known():

@@ -160,8 +160,11 @@ def test_values_as_people_write_them(text, value):
 def test_keys_are_given_once_also_where_mappings_merge():
     assert load.parse_yaml("a: &a {x: 1, y: 2}\nb: {<<: *a, x: 3}")["b"] == {"x": 3, "y": 2}
     for text in ("a: 1\nb: 2\na: 1", "x: {b: 1, b: 2}"):
-        with pytest.raises(ValueError, match="[ab] given twice"):
+        with pytest.raises(ValueError, match="[ab] given twice, first in line 1"):
             load.parse_yaml(text)
+    # the error stands at the second one
+    with pytest.raises(ValueError, match=r"train given twice, first in line 2\n  in .*, line 4, column 1:"):
+        load.parse_yaml("seed: 1\ntrain: {lr: 1}\nrounds: 2\ntrain: {lr: 2}")
 
 
 def test_some_participants_and_the_one_model_to_export(mlp):

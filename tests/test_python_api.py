@@ -83,6 +83,40 @@ def test_what_a_result_offers(bench):
     assert loaded.digest == found.digest and repr(loaded) == repr(found) and "FedMHC: accuracy" in repr(found)
 
 
+def count_large(logits, labels):
+    """A measure that only this module has."""
+    return float((logits > 0).double().mean())
+
+
+def test_a_measure_is_given_as_a_function(bench, config):
+    found = fedmpi.run(config, out=bench.out("measure"), quiet=True, rounds=1, method=FedAvg,
+                       evaluate={"measures": [count_large]})
+    assert found.config["evaluate"]["measures"] == ["tests.test_python_api:count_large"]
+    assert 0 <= found.values["count_large_mean"] <= 1
+    with pytest.raises(BadInput, match="should be module:function"):
+        fedmpi.run(config, out=bench.out("local"), quiet=True, evaluate={"measures": [lambda a, b: 1.]})
+
+
+@pytest.mark.parametrize("given, said", [
+    ({"time_limit": 1.5}, "time_limit=1.5: give minutes, or a text such as '01:30:00'"),
+    ({"time_limit": True}, "time_limit=True: give minutes"),
+    ({"time_limit": 0}, "time_limit=0 is no time: give minutes"),
+    ({"resume": True}, "resume=True: give 'auto', or the path of a checkpoint"), ({"out": 3}, "out=3: give a path"),
+    ({"on_round": 3}, "on_round=3: give a function"),
+    ({"config": None}, "config=None: give the path of a YAML file, or a mapping of settings"),
+    ({"config": ["rounds"]}, r"config=\['rounds'\]: give the path of a YAML file")])
+def test_arguments_of_another_type_are_refused_with_their_name(config, given, said):
+    with pytest.raises(BadInput, match=f"^{said}"):
+        fedmpi.run(given.get("config", config) if "config" in given else config, quiet=True,
+                   **{name: value for name, value in given.items() if name != "config"})
+
+
+def test_a_number_is_a_limit_in_minutes(bench, config):
+    found = fedmpi.run(config, out=bench.out("limit"), quiet=True, rounds=1, time_limit=10)
+    assert "stops by itself in time for the end of time_limit=10" in (found.folder / "log.txt").read_text() or (
+        "--time-limit 10" in (found.folder / "log.txt").read_text())
+
+
 def test_a_method_without_clusters_has_no_columns_of_them(bench):
     pytest.importorskip("pandas")
     found = fedmpi.run(bench.config, out=bench.out("unclustered"), quiet=True, rounds=1, method="fedavg")
@@ -94,6 +128,11 @@ def test_a_clients_model_is_the_one_that_it_was_judged_by(bench, config):
     from fedmpi.data.federation import Federation, prepare_federation
     found, settings = fedmpi.run(config, out=bench.out("models"), quiet=True), load_config(config)
     samples = Federation(prepare_federation(settings.data, settings.seed)).client(7)
+    # pandas makes floats of the numbers in a row of a table
+    assert found.model(client=7.).state_dict().keys() == found.model(client=np.int64(7)).state_dict().keys()
+    for wrong in (7.5, "7", float("nan")):
+        with pytest.raises(BadInput, match="give the number of a client, or None for the server's model"):
+            found.model(client=wrong)
     network = found.model(client=7)
     assert type(network) is torch.nn.Sequential and not network.training
     with torch.no_grad():

@@ -7,17 +7,8 @@ from typing import Annotated, Any, Literal
 import pytest
 
 from fedmpi.errors import BadInput
-from fedmpi.settings import (
-    AtMost,
-    Ge,
-    Gt,
-    Le,
-    describe_range,
-    describe_settings,
-    list_setting_names,
-    make_settings,
-    name_type,
-)
+from fedmpi.settings import AtMost, Ge, Gt, Le, list_setting_names, make_settings
+from fedmpi.settings_table import describe_range, describe_settings, name_type
 
 
 @dataclass(frozen=True)

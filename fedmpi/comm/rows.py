@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, TypeAlias
 
 import numpy as np
 import torch
@@ -39,6 +39,14 @@ class Mixed(NamedTuple):
     shape: tuple[int, ...]
 
 
+class RowsStay(TypeError):
+    """Server code takes rows for a tensor or a list."""
+
+    def __init__(self, field: str):
+        super().__init__(f"the rows{field and ' of ' + field} lie at the ranks of their clients, one row each; ask for "
+                         "mean(weights), sum(weights), mean_by(groups, k, old) or, if they are short, gather()")
+
+
 @dataclass(frozen=True)
 class Rows:
     """One `Up` field of all participants, or one `Mine` field of all clients, (n, d).
@@ -51,8 +59,22 @@ class Rows:
     name: str = ""
 
     def __getitem__(self, block: slice) -> Rows:
+        if not isinstance(block, slice):
+            raise RowsStay(self.name)
         start, stop, _ = block.indices(self.width)
         return replace(self, ref=self.ref.columns(start, stop))
+
+    def __iter__(self) -> NoReturn:
+        raise RowsStay(self.name)
+
+    def _refuse_arithmetic(self, other: object) -> NoReturn:
+        """Raise RowsStay: rows are no numbers."""
+        raise RowsStay(self.name)
+
+    __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = __matmul__ = __rmatmul__ = (
+        _refuse_arithmetic)
+    # NumPy asks its counterpart, and would else compute with each element
+    __array_ufunc__ = None
 
     @property
     def ids(self) -> np.ndarray:

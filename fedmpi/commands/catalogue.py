@@ -12,7 +12,7 @@ from fedmpi.errors import BadInput, FedmpiError
 from fedmpi.json_values import JsonObject
 from fedmpi.own_code.failures import blame_own_code
 from fedmpi.own_code.misdeclared import refuse_misdeclared
-from fedmpi.settings import describe_settings
+from fedmpi.settings_table import describe_settings
 from fedmpi.text import format_columns, format_pairs, wrap_paragraphs
 
 if TYPE_CHECKING:

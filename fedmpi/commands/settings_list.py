@@ -9,7 +9,7 @@ from fedmpi.commands.catalogue import KIND_COLUMNS, format_setting_rows
 from fedmpi.config.schema import SECTIONS, Config
 from fedmpi.errors import BadInput
 from fedmpi.json_values import JsonObject
-from fedmpi.settings import describe_settings
+from fedmpi.settings_table import describe_settings
 from fedmpi.text import wrap_paragraphs
 
 ELSEWHERE = ("A method, a network, a partition or a data set may have settings of its own: "

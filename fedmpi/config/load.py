@@ -5,7 +5,6 @@ import copy
 import os
 import re
 import stat
-from collections import Counter
 from collections.abc import Hashable
 from functools import lru_cache
 from pathlib import Path
@@ -36,14 +35,17 @@ class Loader(yaml.SafeLoader):
 
         This is not left to PyYAML, whose 6.0.4 prefers the later mapping (its issue 953) and whose rules cannot see
         whether a key was given twice or merged."""
+        marks: list[tuple[Hashable, yaml.Mark]] = [("<<", key.start_mark) for key, _ in node.value if key.tag == MERGE]
         merges = [value for key, value in node.value if key.tag == MERGE]
         # Before the merges are followed: a mapping may merge itself.
         node.value = [(key, value) for key, value in node.value if key.tag != MERGE]
         own = self.key_entries(node)
-        times = Counter([key for key, _ in own] + ["<<"] * len(merges))
-        twice = [str(key) for key, count in times.items() if count > 1]
-        if twice:
-            raise yaml.constructor.ConstructorError(None, None, f"{', '.join(twice)} given twice", node.start_mark)
+        marks += [(key, entry[0].start_mark) for key, entry in own]
+        firsts: dict[Hashable, yaml.Mark] = {}
+        for key, mark in marks:
+            if (first := firsts.setdefault(key, mark)) is not mark:
+                raise yaml.constructor.ConstructorError(
+                    None, None, f"{key} given twice, first in line {first.line + 1}", mark)
         entries: dict[Hashable, tuple[yaml.Node, yaml.Node]] = {}
         for value in merges:
             mappings = value.value if isinstance(value, yaml.SequenceNode) else [value]

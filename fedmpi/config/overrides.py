@@ -69,13 +69,14 @@ def flatten_values(values: Mapping[str, object], prefix: str = "") -> Iterator[t
 
 
 def to_yaml_value(value: object) -> Json:
-    """Return a Python value as YAML would have it: a path as its text, a class as `module:Class`, numbers of NumPy as
-    plain ones. What YAML has no counterpart for is returned as it is, for the check of the setting to refuse."""
+    """Return a Python value as YAML would have it: a path as its text, a class or a function as `module:name`, numbers
+    of NumPy as plain ones. What YAML has no counterpart for is returned as it is, for the check of the setting to
+    refuse."""
     if isinstance(value, Mapping):
         return {key: to_yaml_value(inner) for key, inner in value.items()}
     if isinstance(value, list | tuple):
         return [to_yaml_value(inner) for inner in value]
-    if inspect.isclass(value):
+    if inspect.isclass(value) or inspect.isfunction(value):
         return f"{value.__module__}:{value.__qualname__}"
     if isinstance(value, os.PathLike):
         return os.fspath(value)

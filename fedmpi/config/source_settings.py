@@ -48,9 +48,15 @@ def build_source(data: Json, settings: JsonObject, default: str) -> NamedSetting
         settings: what `separate_source` took out of it.
         default: the name of the data set if none is given."""
     name = data.get("name", default) if isinstance(data, dict) else None
-    if not isinstance(name, str) or not settings and name not in registry.list_built_in("datasets"):
+    if not isinstance(name, str):
         return None
-    cls = registry.find_class("datasets", name)
+    if not settings and (":" in name or name in registry.list_available("datasets")) and (
+            name not in registry.list_built_in("datasets")):
+        return None
+    try:
+        cls = registry.find_class("datasets", name)
+    except BadInput as error:
+        raise error.reword(f"data.name: {error}") from error.__cause__
     if not dataclasses.is_dataclass(cls):
         return None
     with blame_own_code(f"data: {name}", always=not cls.__module__.startswith("fedmpi.")):

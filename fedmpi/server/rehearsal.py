@@ -30,7 +30,7 @@ from fedmpi.clients.returned import (
 from fedmpi.comm.orders import MINE, UP
 from fedmpi.comm.rank_pool import RankPool
 from fedmpi.comm.robust import RobustMean
-from fedmpi.comm.rows import make_rows
+from fedmpi.comm.rows import RowsStay, make_rows
 from fedmpi.comm.transport import Counting
 from fedmpi.config.schema import Config
 from fedmpi.data.federation import Federation
@@ -151,6 +151,10 @@ def attempt(method: Method, name: str, function: Callable[[], object]) -> tuple[
     except BaseException as error:
         if is_ctrl_c(error):
             raise
+        if isinstance(error, RowsStay):
+            # whatever the rows are
+            with blame_function(method, name):
+                raise
         own = next((n for n in ("client", "init") if not is_built_in(getattr(type(method), n))), None)
         if own and is_built_in(getattr(type(method), name)) and isinstance(error, AttributeError | TypeError):
             place = describe_definition(getattr(type(method), own))

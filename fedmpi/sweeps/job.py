@@ -58,6 +58,7 @@ SHOWN = ("evaluate", "stop", "edge", "faults")
 @dataclass(frozen=True)
 class SweepJob:
     """What a job file says; see above."""
+    called = "a job"
     title: Annotated[str, "what the runs show"]
     config: Annotated[str, "configuration that all runs start from, beside the job file"]
     rows: Annotated[JsonObject, "methods and their settings, by name"]

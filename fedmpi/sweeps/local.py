@@ -41,9 +41,13 @@ class RunProcess:
 
 
 class Sweep:
-    """The runs that wait, those under way, and what became of the others."""
+    """The runs that wait, those under way, and what became of the others.
 
-    def __init__(self, runs: list[PlannedRun], at_once: int, ranks: int):
+    Args:
+        measure: the key of result.json that the job's table shows; None: it is not looked for"""
+
+    def __init__(self, runs: list[PlannedRun], at_once: int, ranks: int, measure: str | None = None):
+        self.measure = measure
         self.at_once, self.launcher, self.runs = at_once, find_launcher(ranks), runs
         found = [(run, run.outcome()) for run in runs]
         self.waiting = [run for run, outcome in found if outcome.state != "finished"]
@@ -146,6 +150,11 @@ class Sweep:
                            f"({run_status.describe_best(result)}) in "
                            f"{format_duration(time.perf_counter() - started.begin)}; {self.finished} of "
                            f"{len(self.runs)}, {len(self.waiting)} waiting")
+            if self.measure and self.measure not in result:
+                self.board.say(f"warning: {run.name} has no measure {self.measure}, which the table of the job is to "
+                               "show; if the job misspells it, correct it there")
+                # said once
+                self.measure = None
         elif not stopped:
             self.failed.append((run, run.outcome().said))
             self.board.say(f"failed {run.name}: {self.failed[-1][1]}")

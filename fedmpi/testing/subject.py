@@ -13,7 +13,8 @@ from fedmpi.engines.engine import Engine
 from fedmpi.engines.loop import Loop
 from fedmpi.method import Method, State
 from fedmpi.models.flat import Model
-from fedmpi.settings import describe_settings, make_settings
+from fedmpi.settings import make_settings
+from fedmpi.settings_table import describe_settings
 from fedmpi.testing.federations import SmallFederation, build_small_network
 from fedmpi.testing.lab import Lab
 from fedmpi.testing.variants import SHARE, ObservedLab, split_in_chunks

@@ -8,7 +8,8 @@ import pytest
 from fedmpi import registry
 from fedmpi.commands import catalogue
 from fedmpi.errors import BadInput
-from fedmpi.settings import describe_settings, list_setting_names
+from fedmpi.settings import list_setting_names
+from fedmpi.settings_table import describe_settings
 
 KINDS = ("methods", "models", "datasets", "partitions")
 
@@ -153,7 +154,7 @@ def test_a_broken_plug_in_is_listed_with_its_error(plug_in, monkeypatch):
     monkeypatch.setenv("COLUMNS", "350")
     plug_in("theirs", broken)
     row = next(line for line in catalogue.list_kind("methods").splitlines() if line.startswith("theirs"))
-    assert "cannot be loaded: tests/commands/test_catalogue.py:41: ImportError: no module" in row
+    assert "cannot be loaded: tests/commands/test_catalogue.py:42: ImportError: no module" in row
     with pytest.raises(BadInput, match=r"'theirs' is a plug-in that cannot be loaded: \S+:41: ImportError: no module"):
         catalogue.explain("methods", "theirs")
 

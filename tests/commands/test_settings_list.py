@@ -12,7 +12,8 @@ from fedmpi.cli import app
 from fedmpi.commands import settings_list
 from fedmpi.config.schema import SECTIONS, Config, load_config, to_plain
 from fedmpi.json_values import flatten_settings
-from fedmpi.settings import collect_marks, describe_settings, list_setting_names
+from fedmpi.settings import collect_marks, list_setting_names
+from fedmpi.settings_table import describe_settings
 
 
 @pytest.fixture

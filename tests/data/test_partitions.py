@@ -69,7 +69,7 @@ def test_more_clients_than_samples_is_bad_input(partition):
 
 def test_settings_are_listed_and_checked():
     for cls in BUILT_IN.values():
-        assert cls.title and cls.__doc__ and all(row["help"] for row in settings.describe_settings(cls))
+        assert cls.title and cls.__doc__ and all(settings.list_helps(cls).values())
     with pytest.raises(BadInput, match="data.partition.beta = 0"):
         settings.make_settings(Dirichlet, {"beta": 0.0}, "data.partition")
 

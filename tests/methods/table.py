@@ -4,7 +4,7 @@ from __future__ import annotations
 import pytest
 
 from fedmpi import registry
-from fedmpi.settings import describe_settings
+from fedmpi.settings_table import describe_settings
 
 NAMES = registry.list_available("methods")
 

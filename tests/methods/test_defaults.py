@@ -13,7 +13,7 @@ from fedmpi import registry
 from fedmpi.comm.orders import MINE, UP
 from fedmpi.comm.rows import make_rows
 from fedmpi.errors import BadInput
-from fedmpi.settings import describe_settings
+from fedmpi.settings_table import describe_settings
 from tests.federations import Lab, method
 from tests.methods.table import NAMES
 

@@ -17,7 +17,8 @@ from fedmpi.engines.loop import LoopData
 from fedmpi.engines.step import StepSettings
 from fedmpi.engines.vmap import VmapData
 from fedmpi.errors import BadInput
-from fedmpi.settings import describe_settings, make_settings
+from fedmpi.settings import make_settings
+from fedmpi.settings_table import describe_settings
 from tests.federations import method
 from tests.methods.table import NAMES
 

@@ -81,6 +81,12 @@ BEFORE = {
     "with_model": ("method", "    def with_model(self, model):\n        1 / 0", "ZeroDivisionError"),
     "init": ("method", "    def init(self, n):\n        return self.nothing", "AttributeError: 'Own' object"),
     "first client": ("method", "    def client(self, shared, mine, data):\n        1 / 0", "ZeroDivisionError"),
+    "rows by position": ("method", "    def server(self, shared, up, who):\n        return up.w[0]",
+                         "RowsStay: the rows of w lie at the ranks of their clients, one row each; ask for "
+                         "mean(weights), sum(weights), "),
+    "rows in a loop": ("method", "    def server(self, shared, up, who):\n        return sum(up.w)", "RowsStay: "),
+    "rows in a product": ("method", "    def server(self, shared, up, who):\n        return who.sizes * up.w",
+                          "RowsStay: "),
     "exit in check": ("method", "    def check(self, train):\n        raise SystemExit(0)", "SystemExit: 0"),
     "interrupt": ("method", "    def check(self, train):\n        raise KeyboardInterrupt", "KeyboardInterrupt"),
     "network": ("model", "    def __init__(self):\n        1 / 0", "cannot be built: "),

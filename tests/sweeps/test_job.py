@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 
@@ -103,6 +104,19 @@ def test_a_round_chosen_on_validation_needs_samples_for_it(write, tmp_path, meas
     (line,) = str(error.value).splitlines()
     assert line.startswith(f"{path}: FedAvg / beta .3 / seed 0: ") and words in line
     assert expanded(write(measure=measure, also=also, set=SPLIT), tmp_path)
+
+
+@pytest.mark.parametrize("changed, said", [
+    ({"scales": {"s": 3}}, "scales.s = 3: should be a mapping"),
+    ({"rows": ["fedavg"]}, "rows = ['fedavg']: should be a"),
+    ({"published": {"Local": "high"}}, "published.Local = 'high': should be a mapping"),
+    ({"also": {"f1_mean": {"Local": 3}}}, "also.f1_mean.Local = 3: should be a mapping"),
+    ({"seeds": [0, "x"]}, "seeds.1 = 'x': should be a valid integer"), ({"seeds": 3}, "seeds = 3: should be a list"),
+    ({"colums": {}}, "colums is not a setting of a job; its settings are title, ")])
+def test_mistakes_in_a_job_are_named_with_their_place(write, changed, said):
+    path = write(**changed)
+    with pytest.raises(BadInput, match=re.escape(f"{path}: {said}")):
+        job.load_job(path)
 
 
 @pytest.mark.parametrize("changed", [{"measure": "accuracy_best"}, {"also": {"accuracy_weighted_best": {}}}])

@@ -54,14 +54,25 @@ def plan(tmp_path, cache):
 @pytest.fixture
 def sweep(tmp_path, monkeypatch, plan, capfd):
     """Return a function that runs a sweep; `does` has a branch of bash's `case` for some rows."""
-    def sweep(does: str, runs=None, at_once: int = 1):
+    def sweep(does: str, runs=None, at_once: int = 1, measure: str | None = None):
         (tmp_path / "fake").write_text(FAKE.replace("DOES", f"{does}\n*) finish ;;"))
         (tmp_path / "fake").chmod(0o755)
         monkeypatch.setattr(local, "POLL_S", .01)
         monkeypatch.setattr(local, "find_launcher", lambda ranks: [str(tmp_path / "fake")])
-        code = local.Sweep(runs or plan(), at_once, 1).go()
+        code = local.Sweep(runs or plan(), at_once, 1, measure).go()
         return code, capfd.readouterr().out.splitlines()
     return sweep
+
+
+def test_a_measure_that_no_run_has_is_said_once_it_can_be_known(sweep):
+    _, lines = sweep("", measure="acuracy_mean")
+    (said,) = [line for line in lines if "acuracy_mean" in line]
+    assert said.endswith("warning: a / one / seed 0 has no measure acuracy_mean, which the table of the job is to "
+                         "show; if the job misspells it, correct it there")
+
+
+def test_a_measure_that_a_run_has_is_no_reason_to_warn(sweep):
+    assert not [line for line in sweep("", measure="accuracy_mean")[1] if "warning" in line]
 
 
 def log(run) -> list[str]:

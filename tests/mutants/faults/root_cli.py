@@ -9,7 +9,7 @@ FAULTS: list[tuple[str, str, str]] = [("fedmpi.cli:run", "out, resume, time_limi
                                       ("fedmpi.cli:submit", '("account", account)', '("account", partition)'),
                                       ("fedmpi.cli:submit", "restarts=restarts", "restarts=50"),
                                       ("fedmpi.cli:submit", "profile, prepare, dry_run,", "profile, True, dry_run,"),
-                                      ("fedmpi.cli:sweep", "Sweep(runs, local, ranks)", "Sweep(runs, ranks, local)"),
+                                      ("fedmpi.cli:sweep", "Sweep(runs, local, ranks,", "Sweep(runs, ranks, local,"),
                                       ("fedmpi.cli:sweep", "estimate.show_costs(runs, local, ranks, rate)",
                                        "estimate.show_costs(runs, local, ranks, None)"),
                                       ("fedmpi.cli:sweep", "sys.exit(code)", "sys.exit(0)"),
