@@ -155,7 +155,7 @@ def test_a_broken_plug_in_is_listed_with_its_error(plug_in, monkeypatch):
     plug_in("theirs", broken)
     row = next(line for line in catalogue.list_kind("methods").splitlines() if line.startswith("theirs"))
     assert "cannot be loaded: tests/commands/test_catalogue.py:42: ImportError: no module" in row
-    with pytest.raises(BadInput, match=r"'theirs' is a plug-in that cannot be loaded: \S+:41: ImportError: no module"):
+    with pytest.raises(BadInput, match=r"'theirs' is a plug-in that cannot be loaded: \S+:42: ImportError: no module"):
         catalogue.explain("methods", "theirs")
 
 

@@ -19,7 +19,12 @@ FAULTS: list[tuple[str, str, str]] = [
     ("fedmpi.comm.orders:RowRef.columns", "self.start + start, self.start + stop", "start, stop"),
     ("fedmpi.comm.rows:Rows.mean_by", "np.bincount(group, weights, minlength=k)", "np.bincount(group, minlength=k)"),
     ("fedmpi.comm.rows:Rows.mean_by", "shares / scale[group]", "shares"),
-    ("fedmpi.comm.rows:Rows._read", "scale, self.dtype)", "scale)"),
+    ("fedmpi.comm.rows:Rows._read", "scale, self.sum_type)", "scale)"),
+    ("fedmpi.comm.rows:Rows.sum", "found.round() if whole", "found if whole"),
+    ("fedmpi.comm.rows:Rows.sum_type", "self.dtype if self.dtype.is_floating_point else torch.float64", "self.dtype"),
+    ("fedmpi.comm.rows:Rows.gather", "in WIDE_TYPES", "in ()"),
+    ("fedmpi.comm.exact:choose_chain", 'device.type != "cuda" and ', ""),
+    ("fedmpi.comm.rank_pool:RankPool.call", "order is OrderPerformer.train", "order is OrderPerformer.judge"),
     # medians
     ("fedmpi.comm.robust:trim_mean_by", "trim_mean(own[groups == j], int(cut))",
      "trim_mean(own[groups == j], int(cuts[0]))"),

@@ -34,7 +34,7 @@ FAULTS: list[tuple[str, str, str]] = [
      'out["data"]["partition"] = find_name(config.data.partition)'),
     ("fedmpi.config.load:", "MAX_CHARACTERS = 2**20", "MAX_CHARACTERS = 2**10"),
     ("fedmpi.config.load:read_yaml", "> MAX_CHARACTERS", ">= MAX_CHARACTERS"),
-    ("fedmpi.config.load:Loader.flatten_mapping", "if count > 1", "if count > 2"),
+    ("fedmpi.config.load:Loader.flatten_mapping", "is not mark", "is mark"),
     ("fedmpi.config.load:Loader.key_entries", "self.merged > MAX_VALUES", "self.merged >= MAX_VALUES"),
     ("fedmpi.config.load:Loader.flatten_mapping", "in reversed(mappings)", "in mappings"),
     ("fedmpi.config.load:read_yaml", "MAX_CHARACTERS + 1", "MAX_CHARACTERS"),

@@ -127,7 +127,10 @@ FAULTS: list[tuple[str, str, str]] = [
     # who takes part, and in which simulated time
     (PARTICIPATION + "draw_by_size", "count - certain.sum()", "count"),
     (PARTICIPATION + "choose_highest", "nan=np.inf", "nan=-np.inf"),
-    ("fedmpi.server.availability:AvailableTimes.look_up", "(phase < self.end)", "(phase <= self.end)"),
+    ("fedmpi.server.availability:AvailableTimes._measure_left", "(self.end - phase > rounding)",
+     "(self.end - phase >= -rounding)"),
+    ("fedmpi.server.availability:measure_rounding", "8 * np.spacing(now)", "0 * np.spacing(now)"),
+    ("fedmpi.server.attendance:Attendance._time_choice", "np.minimum(seconds, until[ids])", "seconds"),
     ("fedmpi.server.simulated_time:SimulatedTime.time_round", "allowed[i] - cost.transfer[i]", "allowed[i]"),
     ("fedmpi.server.simulated_time:fit_portion", "<= budget", "< budget"),
     ("fedmpi.server.attendance:Attendance.attend", "waited + choosing", "choosing"),
