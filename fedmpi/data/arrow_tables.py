@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import numpy as np
 
-from fedmpi.data.columns import TABLE_BLOCK_ROWS, Columns, Gatherer, TableBlock
+from fedmpi.data.columns import Columns, Gatherer
 from fedmpi.data.samples import Dataset
+from fedmpi.data.table_blocks import TABLE_BLOCK_ROWS, TableBlock
 from fedmpi.data.tables import read_tables, refuse_unreadable, require_file
 from fedmpi.errors import BadInput
 from fedmpi.extras import require_extra

@@ -12,8 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
-from fedmpi.data.columns import TABLE_BLOCK_ROWS, Columns, Gatherer, TableBlock
+from fedmpi.data.columns import Columns, Gatherer
 from fedmpi.data.samples import Dataset
+from fedmpi.data.table_blocks import TABLE_BLOCK_ROWS, TableBlock
 from fedmpi.errors import BadInput
 from fedmpi.extras import require_extra
 from fedmpi.paths import expand_user

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from fedmpi.config.schema import resolve
-from fedmpi.data import columns, sources
+from fedmpi.data import sources
 from fedmpi.errors import BadInput
 
 pandas = pytest.importorskip("pandas")
@@ -57,7 +57,6 @@ def write(tmp_path, monkeypatch):
 @pytest.mark.parametrize("name", ["mine.csv", "mine.csv.gz", "mine.csv.xz", "mine.parquet"])
 @pytest.mark.parametrize("rows", [7, 50_000])
 def test_columns_become_features_classes_and_clients_with_their_names(write, monkeypatch, name, rows):
-    monkeypatch.setattr(columns, "TABLE_BLOCK_ROWS", rows)
     for module in ("tables", "arrow_tables"):
         monkeypatch.setattr(f"fedmpi.data.{module}.TABLE_BLOCK_ROWS", rows)
     kind = "parquet" if name.endswith("parquet") else "csv"

@@ -126,7 +126,7 @@ FAULTS: list[tuple[str, str, str]] = [
     ("fedmpi.data.columns:Gatherer.add_rows", "for name in self.layout]", "for name in columns]"),
     ("fedmpi.data.columns:Gatherer.add_rows", 'refuse_larger(2 * self.bytes', 'refuse_larger(0 * self.bytes'),
     ("fedmpi.data.columns:standardise_features", "for x in (train, test)]", "for x in (train, test - 1)]"),
-    ("fedmpi.data.columns:describe_row", "block.first + row + 1", "row + 1"),
+    ("fedmpi.data.table_blocks:describe_row", "block.first + row + 1", "row + 1"),
     ("fedmpi.data.named_values:Names.sort", "key=order_of_name", "key=str"),
     ("fedmpi.data.named_values:Names.sort", "if self.given else", "if not self.codes else"),
     ("fedmpi.data.tables:Csv.read", "index_col=False, na_filter=False", "index_col=False, na_filter=True"),

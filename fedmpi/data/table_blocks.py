@@ -1,0 +1,72 @@
+"""A table comes in blocks of rows: what a column of a block holds, and which of its values are refused.
+
+Legend of shapes: n rows of a block."""
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from fedmpi.data.named_values import parse_number
+from fedmpi.errors import BadInput
+
+# So many rows are read at once.
+TABLE_BLOCK_ROWS = 50_000
+
+
+class TableBlock(NamedTuple):
+    """Some rows of a table: from which file they are, how many come before them there, and their columns. A column is
+    an array of numbers (n,) or (n, k), or of objects (n,): texts, bytes of pictures, or None where a value is
+    missing."""
+    path: Path
+    first: int
+    columns: Mapping[str, np.ndarray]
+
+
+def require_texts(block: TableBlock, name: str, blank: bool = True) -> np.ndarray:
+    """Return a column as texts, objects (n,). Raises BadInput for the first value that is missing.
+
+    Args:
+        blank: whether a text of blanks is a value. None and the empty text are always missing."""
+    values = block.columns[name]
+    if values.dtype != object:
+        if values.ndim > 1 or values.dtype.kind == "f" and not np.isfinite(values).all():
+            row = 0 if values.ndim > 1 else int(np.argmin(np.isfinite(values)))
+            raise BadInput(f"{describe_row(block, row, name)} is no text and no whole number; repair or remove the row")
+        if values.dtype.kind == "f" and (values == np.rint(values)).all():
+            values = values.astype(np.int64)
+        return values.astype(str).astype(object)
+    for row, value in enumerate(values):
+        if value is None or value == "" or not blank and not str(value).strip():
+            raise BadInput(f"{describe_row(block, row, name)} is missing; fill it in, or remove the row")
+    return values
+
+
+def require_numbers(block: TableBlock, name: str) -> np.ndarray:
+    """Return a column as numbers (n, k). Raises BadInput for the first value that is none."""
+    values = block.columns[name]
+    if values.dtype == object:
+        values = np.array([parse_number(value) for value in values])
+    good = np.isfinite(values) if values.dtype.kind == "f" else np.ones(values.shape, bool)
+    values = values.reshape(len(values), -1)
+    if not good.all():
+        row = int(np.argmin(good.reshape(len(values), -1).all(1)))
+        value = block.columns[name][row]
+        if value is None or np.ndim(value) == 0 and str(value) in ("", "nan", "None"):
+            raise BadInput(f"{describe_row(block, row, name)} is missing; fill it in, remove the row, or leave the "
+                           "column out by data.features")
+        raise BadInput(f"{describe_row(block, row, name)} is {str(value)[:40]!r}, no finite number; correct it, name "
+                       "the columns of numbers by data.features, or columns of texts by data.categories")
+    return values
+
+
+def locate_picture(block: TableBlock, value: object) -> object:
+    """Return where a picture is: a path from the folder of the table, or its bytes as they are."""
+    return block.path.parent / value if isinstance(value, str) else value
+
+
+def describe_row(block: TableBlock, row: int, column: str) -> str:
+    """Return where a value stands, the start of a message; rows count from 1, without the header."""
+    return f"{block.path}: row {block.first + row + 1}, column {column!r}"
