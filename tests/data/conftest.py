@@ -1,3 +1,5 @@
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -42,3 +44,22 @@ def everything():
         return (f.name, f.fingerprint, f.settings, f.classes, f.shape, str(f.dtype), f.counts.tolist(),
                 f.label_counts.tolist(), groups, clients)
     return collect
+
+
+@pytest.fixture
+def write(tmp_path, monkeypatch):
+    """Return a function that writes a text or a table to a file in the working folder, and returns its name."""
+    monkeypatch.chdir(tmp_path)
+
+    def write(content, name="mine.csv"):
+        if isinstance(content, bytes):
+            Path(name).write_bytes(content)
+        elif isinstance(content, str):
+            Path(name).write_text(content, encoding="utf-8")
+        elif name.endswith(".parquet"):
+            pytest.importorskip("pyarrow")
+            pytest.importorskip("pandas").DataFrame(content).to_parquet(name)
+        else:
+            pytest.importorskip("pandas").DataFrame(content).to_csv(name, index=False)
+        return name
+    return write

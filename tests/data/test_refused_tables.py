@@ -1,0 +1,88 @@
+"""What is refused of CSV and Parquet files, with its row, and of the settings that say what their columns hold."""
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tests.data.files import refusal
+
+pytest.importorskip("pandas")
+
+
+@pytest.mark.parametrize("text, said", [
+    ("", "mine.csv: is empty; it must be a CSV file with a header"),
+    ("a,y\n", "mine.csv: has no rows for training; give a file with rows below the header"),
+    ("a,y\n1,u\n,v\n", "mine.csv: row 2, column 'a' is missing; fill it in, remove the row, or leave the column out"),
+    ("a,y\n1,u\n2\n", "mine.csv: row 2, column 'y' is missing; fill it in, or remove the row"),
+    ("a,y\n1,u\n2,\n", "mine.csv: row 2, column 'y' is missing"),
+    ("a,y\n1,u\nNA,v\n", "mine.csv: row 2, column 'a' is 'NA', no finite number; correct it, name the columns"),
+    ("a,y\n1,u\ninf,v\n", "mine.csv: row 2, column 'a' is 'inf', no finite number"),
+    ("a,y\n1,u\n2,v,3\n", "mine.csv: damaged, or not a CSV file with a header, in UTF-8 (Error tokenizing data. C "
+     "error: Expected 2 fields in line 3, saw 3"),
+    ("a,y\n1,u,5\n2,v,3\n", "Length of header or names does not match length of data"),
+    ("a,y,a\n1,u,5\n", "mine.csv: has two columns 'a'; rename one"),
+    ("a;y\n1;u\n", "mine.csv: has no column 'y', which data.label names; its columns are 'a;y'"),
+    ("a,y\n1,0.25\n2,0.5\n", "mine.csv: data.label = y holds 0.25; classes are whole numbers or texts"),
+    ("a,y\n" + "".join(f"1,user{i}\n" for i in range(60)), "mine.csv: data.label = y has 60 different values in 60 "
+     "rows; it must be the column of the class, and not of a number or an id"),
+    ("a,y\n1,caf\xe9\n".encode("latin1"), "mine.csv: is not UTF-8 (invalid continuation byte at byte 9); convert it"),
+    (b"a,y\n\0\0,\0\n", "mine.csv: row 1, column "),
+    ("y\n1\n0\n", "x_train is float32 (2, 0)")])
+def test_a_file_that_is_no_table_of_numbers_is_one_line(write, text, said):
+    assert said in refusal(name="csv", file=write(text), label="y")
+
+
+@pytest.mark.parametrize("setting", ["features", "categories"])
+def test_a_list_that_names_no_column_is_named(write, setting):
+    given = refusal(name="csv", file=write("a,y\n1,u\n"), label="y", **{setting: ["a", "b"]})
+    assert f"mine.csv: has no column 'b', which data.{setting} names; its columns are 'a', 'y'" in given
+
+
+def test_rows_are_counted_through_all_blocks(write, monkeypatch):
+    monkeypatch.setattr("fedmpi.data.tables.TABLE_BLOCK_ROWS", 2)
+    write("a,y\n" + "1,u\n" * 4 + ",u\n")
+    assert "mine.csv: row 5, column 'a' is missing" in refusal(name="csv", file="mine.csv", label="y")
+
+
+@pytest.mark.parametrize("data, said", [
+    ({}, "data.label is missing and has no default: set it"),
+    ({"lable": "y"}, "data.lable is not a setting of CSV; its settings are label, features,"),
+    ({"label": "y", "clientz": "a"}, "data.clientz is not a setting of CSV"),
+    ({"label": "y", "part": "p", "test_file": "b.csv"}, "data.test_file = b.csv: data.part = p says already"),
+    ({"label": "y", "text": "t", "standardise": True}, "data.text and standardise: samples are texts, pictures"),
+    ({"label": "y", "text": "y"}, "data.text = y: two settings name this column; a column has one purpose"),
+    ({"label": "y", "image_shape": [4]}, "data.image_shape = [4]: give height and width, and channels"),
+    ({"label": "y", "features": "a"}, "data.features = 'a': should be a valid "),
+    ({"label": "y", "part": "p", "train_parts": ["x"]}, "a.csv: has no rows for training with p in ['x']"),
+    ({"label": "y", "file": None}, "data.file is missing: data.name = csv needs the path of your data"),
+    ({"label": "y", "file": "."}, ".: damaged, or not a CSV file with a header, in UTF-8 (it is a folder)"),
+    ({"label": "y", "file": "b.csv"}, "b.csv: cannot read the data set: No such file or directory; set data.file"),
+    ({"label": "y", "categories": ["p"], "test_file": "c.csv"}, "c.csv: its columns of features are 'b', those of the "
+     "file before it 'a'; they must be alike: name some by data.features")])
+def test_settings_that_do_not_fit_are_one_line(write, data, said):
+    write({"a": [1, 2], "p": ["train", "test"], "y": [0, 1]}, "a.csv")
+    write({"b": [1, 2], "p": ["train", "test"], "y": [0, 1]}, "c.csv")
+    assert said in refusal(**{"name": "csv", "file": "a.csv", **data})
+
+
+@pytest.mark.parametrize("name, content", [
+    ("a.csv.gz", b"\x1f\x8b no gzip"), ("a.csv.xz", b"no xz"), ("a.csv.zip", b"no zip"), ("a.parquet", b"PAR1 no"),
+    ("b.parquet", b"")])
+def test_a_damaged_file_is_one_line(write, name, content):
+    kind = "parquet" if "parquet" in name else "csv"
+    assert f"{name}: damaged, or not a" in refusal(name=kind, file=write(content, name), label="y")
+
+
+def test_a_missing_library_is_one_line_with_its_extra(write, monkeypatch):
+    import sys
+    for module, kind, extra in (("pandas", "csv", "pandas"), ("pyarrow", "parquet", "parquet")):
+        monkeypatch.setitem(sys.modules, module, None)
+        assert f"pip install 'fedmpi[{extra}]'" in refusal(name=kind, file=write("a,y\n1,0\n"), label="y")
+
+
+def test_more_than_the_machine_holds_is_refused_while_it_is_read(write, monkeypatch):
+    monkeypatch.setattr("fedmpi.memory_check.read_machine_memory", lambda: 2 * 4 * 30)
+    monkeypatch.setattr("fedmpi.data.tables.TABLE_BLOCK_ROWS", 10)
+    write({"a": np.arange(100), "y": np.arange(100) % 2})
+    assert "mine.csv: its samples, read up to row 31 and joined, take" in refusal(name="csv", file="mine.csv",
+    label="y")
