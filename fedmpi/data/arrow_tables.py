@@ -95,6 +95,8 @@ class HuggingFace(ArrowColumns):
         if not any(name in parts for name in self.train_parts):
             raise BadInput(f"{folder}: has the parts {', '.join(parts) or 'none'}, and data.train_parts = "
                            f"{list(self.train_parts)}; name those for training")
+        if not self.part:
+            self.refuse_absent_parts(parts, f"{folder}:")
         for part, names in chosen.items():
             for path in (path for name in names for path in parts.get(name, [])):
                 gatherer = gatherer or Gatherer(self, task, find_class_names(path).get(self.label))

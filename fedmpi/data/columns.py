@@ -4,6 +4,7 @@ Legend of shapes: n rows of a block or of all, d features."""
 from __future__ import annotations
 
 import math
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
@@ -58,6 +59,11 @@ class Columns:
         if twice := sorted({name for name in named if named.count(name) > 1}):
             raise ValueError(f"{self.find_setting(twice[0])} = {twice[0]}: two settings name this column; a column has "
                              "one purpose")
+        if both := [name for name in self.train_parts if name in self.test_parts]:
+            others = [name for name in self.train_parts if name not in both]
+            raise ValueError(f"test_parts = {list(self.test_parts)}: data.train_parts = {list(self.train_parts)} names "
+                             f"{both[0]}, too, and nothing may be for training and for tests; "
+                             + (f"set data.train_parts: [{', '.join(others)}]" if others else "name other parts"))
 
     def single_columns(self) -> list[str]:
         """List the columns that settings of one column name."""
@@ -84,6 +90,15 @@ class Columns:
         """Return the setting that names a column."""
         single = {getattr(self, name): name for name in ("label", "text", "image", "client", "part")}
         return single.get(column) or ("features" if column in self.features else "categories")
+
+    def refuse_absent_parts(self, there: Collection[str], where: str) -> None:
+        """Raise BadInput, whose message begins with `where`, if a setting names a part that is not there; those that
+        it names by default may be absent."""
+        for setting in ("train_parts", "test_parts"):
+            wanted = [name for name in getattr(self, setting) if name not in getattr(type(self), setting)]
+            if absent := [name for name in wanted if name not in there]:
+                raise BadInput(f"{where} has the parts {shorten_list(sorted(there))}, and data.{setting} names "
+                               f"{absent[0]!r}, which is none of them; correct it")
 
     def list_files(self, *files: str | None) -> list[Path]:
         """List files and folders as paths, with the tokenizer's."""
@@ -123,6 +138,8 @@ class Gatherer:
         # The columns of features, in the order of the first file.
         self.layout: list[str] | None = None
         self.bytes = 0
+        # What the column of parts says in any row.
+        self.parts_there: set[str] = set()
 
     def add(self, block: TableBlock, part: str) -> None:
         """Add rows to a part, "train" or "test"; a column of parts decides instead. Raises BadInput."""
@@ -131,6 +148,7 @@ class Gatherer:
         if self.settings.part is None:
             return self.add_rows(block, self.parts[part], slice(None))
         said = require_texts(block, self.settings.part).astype(str)
+        self.parts_there.update(np.unique(said).tolist())
         known = {"train": self.settings.train_parts, "test": self.settings.test_parts}
         for name, names in known.items():
             self.add_rows(block, self.parts[name], np.isin(said, names))
@@ -168,8 +186,10 @@ class Gatherer:
                       "use fewer rows or columns")
 
     def make_pool(self, where: str) -> Dataset:
-        """Return the pool. Raises BadInput if it has no training rows, or classes that are none."""
+        """Return the pool. Raises BadInput if it lacks training rows or a part, or if its classes are none."""
         settings, (train, test) = self.settings, self.parts.values()
+        if settings.part and self.parts_there:
+            settings.refuse_absent_parts(self.parts_there, f"{where}: column {settings.part!r}")
         if not train.rows:
             parts = f" with {settings.part} in {list(settings.train_parts)}" if settings.part else ""
             raise BadInput(f"{where}: has no rows for training{parts}; give a file with rows below the header")

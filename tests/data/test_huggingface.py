@@ -71,6 +71,12 @@ def test_parts_are_chosen_by_their_names(written):
     np.testing.assert_array_equal(pool.x_test, kept["validation"][0])
     with pytest.raises(BadInput, match=r"has the parts train, validation, test, and data.train_parts = \['all'\]"):
         load(folder / "disk", image="image", train_parts=["all"])
+    with pytest.raises(BadInput, match="disk: has the parts 'test', 'train', 'validation', and data.test_parts names "
+                                       "'tset', which is none of them; correct it"):
+        load(folder / "disk", image="image", test_parts=["tset"])
+    with pytest.raises(BadInput, match=r"names validation, too, and nothing may .*; set data.train_parts: \[train\]"):
+        load(folder / "disk", image="image", test_parts=["validation"])
+    assert len(load(folder / "one", image="image").y_test) == 0
 
 
 def test_a_run_sees_the_names_and_prepares_anew_what_has_changed(written, settings, tmp_path):

@@ -53,7 +53,15 @@ def test_rows_are_counted_through_all_blocks(write, monkeypatch):
     ({"label": "y", "text": "y"}, "data.text = y: two settings name this column; a column has one purpose"),
     ({"label": "y", "image_shape": [4]}, "data.image_shape = [4]: give height and width, and channels"),
     ({"label": "y", "features": "a"}, "data.features = 'a': should be a valid "),
-    ({"label": "y", "part": "p", "train_parts": ["x"]}, "a.csv: has no rows for training with p in ['x']"),
+    ({"label": "y", "part": "p", "train_parts": ["x"]}, "a.csv: column 'p' has the parts 'test', 'train', and "
+     "data.train_parts names 'x', which is none of them; correct it"),
+    ({"label": "y", "part": "p", "test_parts": ["test", "tset"]}, "data.test_parts names 'tset', which is none of"),
+    ({"label": "y", "part": "p", "train_parts": ["validation"]}, "a.csv: has no rows for training with p in ['valid"),
+    ({"label": "y", "part": "p", "test_parts": ["validation"]}, "data.test_parts = ['validation']: data.train_parts = "
+     "['train', 'validation'] names validation, too, and nothing may be for training and for tests; set "
+     "data.train_parts: [train]"),
+    ({"label": "y", "part": "p", "train_parts": ["test"]}, "data.test_parts = ['test']: data.train_parts = ['test'] "
+     "names test, too, and nothing may be for training and for tests; name other parts"),
     ({"label": "y", "file": None}, "data.file is missing: data.name = csv needs the path of your data"),
     ({"label": "y", "file": "."}, ".: damaged, or not a CSV file with a header, in UTF-8 (it is a folder)"),
     ({"label": "y", "file": "b.csv"}, "b.csv: cannot read the data set: No such file or directory; set data.file"),
