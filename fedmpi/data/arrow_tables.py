@@ -85,6 +85,7 @@ class HuggingFace(ArrowColumns):
     names (train-00000-of-00001.parquet), and to `train` if none is named. Columns of classes keep their names. The
     settings are those of `csv`. It needs pyarrow, and runs no code of the data set."""
     title = "Hugging Face folder"
+    names_parts = True
     example = {"file": "mine", "label": "label"}
 
     def load(self, root: Path, file: str | None = None, task: str = "classification") -> Dataset:

@@ -21,6 +21,10 @@ from fedmpi.paths import expand_user
 from fedmpi.settings import Ge
 from fedmpi.text import shorten_list
 
+# Settings that are of use beside another one only.
+USED_BESIDE = {"text": ("vocabulary", "length", "tokenizer"), "image": ("size", "mode"),
+               "part": ("train_parts", "test_parts")}
+
 
 @dataclass(frozen=True)
 class Columns:
@@ -46,6 +50,9 @@ class Columns:
     train_parts: Annotated[tuple[str, ...], "names of the parts for training"] = ("train", "validation")
     test_parts: Annotated[tuple[str, ...], "names of the parts for tests; others are left out"] = ("test",)
 
+    # Whether parts have names also without a column of parts.
+    names_parts = False
+
     def __post_init__(self) -> None:
         instead = [name for name in ("text", "image") if getattr(self, name)]
         asked = [name for name in ("features", "categories", "standardise", "image_shape") if getattr(self, name)]
@@ -59,6 +66,11 @@ class Columns:
         if twice := sorted({name for name in named if named.count(name) > 1}):
             raise ValueError(f"{self.find_setting(twice[0])} = {twice[0]}: two settings name this column; a column has "
                              "one purpose")
+        for column, names in USED_BESIDE.items():
+            idle = [name for name in names if getattr(self, name) != getattr(type(self), name)]
+            if idle and not getattr(self, column) and not (column == "part" and self.names_parts):
+                raise ValueError(f"{idle[0]}: it is of use beside data.{column} only; set data.{column}, or leave "
+                                 f"{idle[0]} out")
         if both := [name for name in self.train_parts if name in self.test_parts]:
             others = [name for name in self.train_parts if name not in both]
             raise ValueError(f"test_parts = {list(self.test_parts)}: data.train_parts = {list(self.train_parts)} names "

@@ -101,13 +101,17 @@ def refuse_bomb(size: int, path: Path) -> None:
 
 
 def require_arrays(names: list[str], path: Path) -> list[str]:
-    """Return the names of the arrays that make a pool. Raises BadInput if some are missing."""
+    """Return the names of the arrays that make a pool. Raises BadInput if some are missing, or if others seem to hold
+    samples, too."""
     if set(MEDMNIST) <= set(names):
         return list(MEDMNIST)
     found = [k for k in ARRAYS if k in names]
     if [k for k in found if not k.startswith("client")] not in (list(ARRAYS[:2]), list(ARRAYS[:4])):
         raise BadInput(f"{path}: holds {', '.join(names) or 'nothing'}, but must hold "
                        "x_train and y_train, and x_test and y_test both or neither")
+    if unread := [k for k in names if k not in ARRAYS and k.lower().startswith(("x_", "y_", "client_"))]:
+        raise BadInput(f"{path}: holds {', '.join(unread)}, which would not be used; add such samples to those of "
+                       "x_train and y_train (data.split makes a validation part), or leave them out")
     return found
 
 

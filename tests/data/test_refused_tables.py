@@ -62,6 +62,11 @@ def test_rows_are_counted_through_all_blocks(write, monkeypatch):
      "data.train_parts: [train]"),
     ({"label": "y", "part": "p", "train_parts": ["test"]}, "data.test_parts = ['test']: data.train_parts = ['test'] "
      "names test, too, and nothing may be for training and for tests; name other parts"),
+    ({"label": "y", "test_parts": ["dev"]}, "data.test_parts: it is of use beside data.part only; set data.part, or "
+     "leave test_parts out"),
+    ({"label": "y", "text": "p", "mode": "L"}, "data.mode: it is of use beside data.image only; set data.image, or"),
+    ({"label": "y", "image": "p", "length": 9}, "data.length: it is of use beside data.text only; set data.text, or"),
+    ({"label": "y", "tokenizer": "t.json"}, "data.tokenizer: it is of use beside data.text only; set data.text, or"),
     ({"label": "y", "file": None}, "data.file is missing: data.name = csv needs the path of your data"),
     ({"label": "y", "file": "."}, ".: damaged, or not a CSV file with a header, in UTF-8 (it is a folder)"),
     ({"label": "y", "file": "b.csv"}, "b.csv: cannot read the data set: No such file or directory; set data.file"),

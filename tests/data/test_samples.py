@@ -72,6 +72,8 @@ BAD_ARRAYS = {
     "another test shape": (good(x_test=np.zeros((2, 4), np.float32), y_test=np.arange(2)), "must be alike"),
     "another test type": (good(x_test=np.zeros((2, 3), int), y_test=np.arange(2)), "must be alike"),
     "test labels only": (good(y_test=np.arange(2)), "both or neither"),
+    "a validation part": (good(x_val=np.zeros((2, 3)), y_val=np.arange(2), note=np.arange(3)),
+                          "holds x_val, y_val, which would not be used; add such samples to those of x_train and"),
     "no labels": ({"x_train": np.zeros((6, 3))}, "holds x_train, but must hold"),
     "other names": ({"data": np.zeros(3)}, "holds data, but must hold"),
     "nothing": ({}, "holds nothing"),
