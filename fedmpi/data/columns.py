@@ -14,7 +14,14 @@ import numpy as np
 from fedmpi.data import pictures, tokens
 from fedmpi.data.named_values import Names, refuse_no_classes
 from fedmpi.data.samples import Dataset
-from fedmpi.data.table_blocks import TableBlock, describe_row, locate_picture, require_numbers, require_texts
+from fedmpi.data.table_blocks import (
+    TableBlock,
+    describe_row,
+    locate_picture,
+    require_numbers,
+    require_targets,
+    require_texts,
+)
 from fedmpi.errors import BadInput
 from fedmpi.memory_check import refuse_larger
 from fedmpi.paths import expand_user
@@ -172,7 +179,7 @@ class Gatherer:
             into.codes.setdefault(name, []).append(names.encode(require_texts(block, name)[rows]))
         into.rows += len(np.arange(len(block.columns[settings.label]))[rows])
         if self.targets:
-            into.targets.append(require_numbers(block, settings.label)[rows, 0].astype(np.float32))
+            into.targets.append(require_targets(block, settings.label)[rows].astype(np.float32))
         if settings.text:
             into.texts += map(str, require_texts(block, settings.text, blank=False)[rows])
         elif image := settings.image:

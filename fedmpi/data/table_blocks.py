@@ -62,6 +62,15 @@ def require_numbers(block: TableBlock, name: str) -> np.ndarray:
     return values
 
 
+def require_targets(block: TableBlock, name: str) -> np.ndarray:
+    """Return a column as numbers (n,). Raises BadInput if a row holds none, or a list of several."""
+    values = require_numbers(block, name)
+    if values.shape[1] != 1:
+        raise BadInput(f"{block.path}: column {name!r} holds {values.shape[1]} numbers in each row, and data.label "
+                       "takes a column of one; write each number to a column of its own, and name one of them")
+    return values[:, 0]
+
+
 def locate_picture(block: TableBlock, value: object) -> object:
     """Return where a picture is: a path from the folder of the table, or its bytes as they are."""
     return block.path.parent / value if isinstance(value, str) else value

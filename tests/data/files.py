@@ -25,7 +25,7 @@ def good(**changes):
 def load(**data):
     """Return the pool of some `data` settings."""
     found = resolve({"data": data}).data
-    return sources.load_source(found.name, Path("unused"), found.file, found.source)
+    return sources.load_source(found.name, Path("unused"), found.file, found.source, found.task)
 
 
 def refusal(**data) -> str:

@@ -71,8 +71,7 @@ def test_named_features_leave_the_others_out_and_standardise_counts_training_row
 def test_with_regression_the_labels_are_numbers_as_they_stand(write, name):
     write({"a": [1, 2, 3], "price": [700, 20, 20.5], "part": ["train", "test", "train"]}, name)
     asked = {"name": "parquet" if "parquet" in name else "csv", "file": name, "label": "price", "part": "part"}
-    found = resolve({"data": asked | {"task": "regression"}}).data
-    pool = sources.load_source(found.name, Path("unused"), found.file, found.source, found.task)
+    pool = load(**asked, task="regression")
     assert (pool.y_train.tolist(), pool.y_test.tolist()) == ([700, 20.5], [20]) and pool.y_train.dtype == np.float32
     assert pool.x_train.tolist() == [[1], [3]] and pool.about == {"feature_names": ["a"]}
     assert "data.label = price holds 20.5; classes are whole numbers or texts; set data.task = regression" in refusal(
@@ -81,6 +80,15 @@ def test_with_regression_the_labels_are_numbers_as_they_stand(write, name):
     source = resolve({"data": {"name": "csv", "label": "price", "part": "part"}}).data.source
     with pytest.raises(BadInput, match="texts.csv: row 1, column 'price' is 'cheap', no finite number"):
         sources.load_source("csv", Path("unused"), "texts.csv", source, "regression")
+
+
+def test_lists_of_numbers_are_no_targets(write):
+    asked = {"name": "parquet", "file": "a.parquet", "label": "y", "task": "regression"}
+    write({"a": [1., 2.], "y": [[3., 4.], [5., 6.]]}, "a.parquet")
+    assert refusal(**asked).startswith("a.parquet: column 'y' holds 2 numbers in each row, and data.label takes a "
+                                       "column of one; write each number to a column of its own")
+    write({"a": [1., 2.], "y": [[3.], [5.]]}, "a.parquet")
+    assert load(**asked).y_train.tolist() == [3, 5]
 
 
 def test_pixels_in_columns_become_pictures(write):
