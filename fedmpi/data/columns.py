@@ -57,6 +57,8 @@ class Columns:
     train_parts: Annotated[tuple[str, ...], "names of the parts for training"] = ("train", "validation")
     test_parts: Annotated[tuple[str, ...], "names of the parts for tests; others are left out"] = ("test",)
 
+    # It is raised when the same files and settings give another pool, which is another federation.
+    reader_format = 2
     # Whether parts have names also without a column of parts.
     names_parts = False
 
@@ -212,6 +214,8 @@ class Gatherer:
         if not train.rows:
             parts = f" with {settings.part} in {list(settings.train_parts)}" if settings.part else ""
             raise BadInput(f"{where}: has no rows for training{parts}; give a file with rows below the header")
+        for column, names in self.names.items():
+            names.refuse_alike(f"{where}: column {column!r}")
         about: dict[str, object] = {}
         if self.targets:
             y = [np.concatenate([np.empty(0, np.float32), *part.targets]) for part in (train, test)]

@@ -34,6 +34,7 @@ from fedmpi.config import schema
 from fedmpi.data import sources
 from fedmpi.data.abandoned import read_machine_code, remove_abandoned
 from fedmpi.data.assignment import Assignment, assign_samples
+from fedmpi.data.columns import Columns
 from fedmpi.data.first_format import FirstFormat, compute_fingerprint
 from fedmpi.data.samples import (
     TARGET_BINS,
@@ -210,7 +211,8 @@ def collect_recipe(data: schema.Data, seed: int, root: Path) -> JsonObject:
             "clients": data.clients, "partition": partition, "split": list(data.split), "seed": seed, "code": code,
             **({"new_clients": data.new_clients} if data.new_clients else {}),
             **({"task": data.task} if data.task == "regression" else {}),
-            **({"settings": asdict(data.source)} if data.source else {}), **({"inputs": inputs} if inputs else {})}
+            **({"settings": asdict(data.source)} if data.source else {}), **({"inputs": inputs} if inputs else {}),
+            **({"reader_format": data.source.reader_format} if isinstance(data.source, Columns) else {})}
 
 
 def hash_class(cls: type) -> str:

@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import math
+import re
 
 import numpy as np
 
@@ -10,6 +11,8 @@ from fedmpi.errors import BadInput
 
 # A column with more different values than these, in more than half of the rows, does not hold classes.
 FEW_CLASSES = 50
+# A whole number with a point, as whoever takes a column for floats writes it.
+POINTED_NUMBER = re.compile(r"(-?[0-9]+)\.0*")
 
 
 class Names:
@@ -19,9 +22,18 @@ class Names:
         self.given, self.codes = given is not None, {name: i for i, name in enumerate(given or [])}
 
     def encode(self, values: np.ndarray) -> np.ndarray:
-        """Return a number for each text (n,), equal ones for equal texts."""
+        """Return a number for each text (n,), equal ones for equal texts, and for 1 and 1.0."""
         found, where = np.unique(values.astype(str), return_inverse=True)
-        return np.array([self.codes.setdefault(name, len(self.codes)) for name in found.tolist()], np.int64)[where]
+        spelt = [name if name in self.codes else spell_number(name) for name in found.tolist()]
+        return np.array([self.codes.setdefault(name, len(self.codes)) for name in spelt], np.int64)[where]
+
+    def refuse_alike(self, where: str) -> None:
+        """Raise BadInput, whose message begins with `where`, if two names differ in the blanks around them only."""
+        seen: dict[str, str] = {}
+        for name in self.codes:
+            if not self.given and (other := seen.setdefault(spell_number(name.strip()), name)) != name:
+                raise BadInput(f"{where} holds {other!r} and {name!r}, which differ in blanks only; write one of them "
+                               "in all rows")
 
     def sort(self) -> tuple[list[str], np.ndarray]:
         """Return the texts in their order, whole numbers by size, and the place of each number that `encode` gave.
@@ -31,6 +43,12 @@ class Names:
         place = np.empty(len(names), np.int64)
         place[[self.codes[name] for name in names]] = np.arange(len(names))
         return names, place
+
+
+def spell_number(text: str) -> str:
+    """Return a whole number without a point: 1 for 1.0. Other texts stay as they are."""
+    found = POINTED_NUMBER.fullmatch(text)
+    return found[1] if found else text
 
 
 def order_of_name(name: str) -> tuple[bool, float, str]:

@@ -74,6 +74,10 @@ def test_the_format_and_foreign_code_are_part_of_the_key(monkeypatch):
     assert key(data) != before
     monkeypatch.undo()
     assert module.hash_class(Iid) == "" and key(data) == before
+    table = schema.resolve({"data": {"name": "csv", "file": "a.csv", "label": "y"}}).data
+    as_it_was = key(table)
+    monkeypatch.setattr(type(table.source), "reader_format", type(table.source).reader_format + 1)
+    assert key(table) != as_it_was and key(data) == before
     assert len(module.hash_class(Mine)) == 64 and key(schema.Data(partition=Mine())) != before
 
 

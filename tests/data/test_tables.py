@@ -82,6 +82,32 @@ def test_with_regression_the_labels_are_numbers_as_they_stand(write, name):
         sources.load_source("csv", Path("unused"), "texts.csv", source, "regression")
 
 
+def test_a_whole_number_is_one_class_client_or_category_however_it_is_spelt(write):
+    write("a,y,c,k\n1,2,10.0,1.\n2,2.0,9,1\n3,10,10,01\n4,x.0,9.00,-1.0\n", "test.csv")
+    write("a,y,c,k\n1,10.0,10.0,1.0\n", "mine.csv")
+    pool = load(name="csv", file="mine.csv", test_file="test.csv", label="y", client="c", categories=["k"])
+    assert pool.about["class_names"] == ["2", "10", "x.0"] and pool.about["client_names"] == ["9", "10"]
+    assert (pool.y_train.tolist(), pool.y_test.tolist(), pool.client_test.tolist()) == (
+        [1], [0, 0, 1, 2], [1, 0, 1, 0])
+    assert pool.about["feature_names"] == ["a", "k=-1", "k=01", "k=1"]
+    assert pool.x_test[:, 1:].tolist() == [[0, 0, 1], [0, 0, 1], [0, 1, 0], [1, 0, 0]]
+
+
+@pytest.mark.parametrize("content, more", [
+    ("a,y\n1,cat\n2, cat\n", {}), ("a,y,k\n1,0,cat\n2,1, cat\n", {"categories": ["k"]}),
+    ("a,y,k\n1,0,cat\n2,1, cat\n", {"client": "k"})])
+def test_names_that_differ_in_blanks_only_are_refused(write, content, more):
+    column = "k" if more else "y"
+    assert refusal(name="csv", file=write(content), label="y", **more) == (
+        f"mine.csv: column {column!r} holds ' cat' and 'cat', which differ in blanks only; write one of them in all "
+        "rows")
+
+
+def test_blanks_around_all_names_leave_their_order(write):
+    pool = load(name="csv", file=write("a,y\n1, cat\n2,ant\n"), label="y")
+    assert pool.about["class_names"] == [" cat", "ant"] and pool.y_train.tolist() == [0, 1]
+
+
 def test_lists_of_numbers_are_no_targets(write):
     asked = {"name": "parquet", "file": "a.parquet", "label": "y", "task": "regression"}
     write({"a": [1., 2.], "y": [[3., 4.], [5., 6.]]}, "a.parquet")

@@ -128,6 +128,7 @@ FAULTS: list[tuple[str, str, str]] = [
     ("fedmpi.data.columns:standardise_features", "for x in (train, test)]", "for x in (train, test - 1)]"),
     ("fedmpi.data.table_blocks:describe_row", "block.first + row + 1", "row + 1"),
     ("fedmpi.data.named_values:Names.sort", "key=order_of_name", "key=str"),
+    ("fedmpi.data.named_values:Names.encode", "name if name in self.codes else spell_number(name)", "name"),
     ("fedmpi.data.named_values:Names.sort", "if self.given else", "if not self.codes else"),
     ("fedmpi.data.tables:Csv.read", "index_col=False, na_filter=False", "index_col=False, na_filter=True"),
     ("fedmpi.data.tables:Csv.read", 'warnings.simplefilter("error", pandas.errors.ParserWarning)', "pass"),
