@@ -14,6 +14,8 @@ from fedmpi.errors import BadInput
 
 # Names of the folder with the test part, the first that is there.
 TEST_FOLDERS = ("test", "val", "validation")
+# Names that say that a folder holds a part, in small letters.
+PART_WORDS = {*TEST_FOLDERS, "train", "training", "testing", "valid"}
 
 
 @dataclass(frozen=True)
@@ -62,10 +64,24 @@ class ImageFolder:
             return [folder]
 
     def find_parts(self, folder: Path) -> list[Path]:
-        """Return the folders of the training and, if there is one, of the test part."""
+        """Return the folders of the training and, if there is one, of the test part. Raises BadInput if there are
+        folders that seem to hold parts, and none is `train`."""
         if not (folder / "train").is_dir():
+            if parts := [path for path in list_folders(folder) if self.holds_part(path)]:
+                raise BadInput(f"{parts[0]}: holds folders and no pictures, as a part does, and there is no part "
+                               "`train`; name the folders of the parts train and test (or val), or rename this one if "
+                               f"it is a {'client' if self.client_folders else 'class'}")
             return [folder]
         return [folder / "train", *[path for name in TEST_FOLDERS if (path := folder / name).is_dir()][:1]]
+
+    def holds_part(self, folder: Path) -> bool:
+        """Say whether the name of a folder is that of a part, and what it holds is no class (of a client)."""
+        from torchvision.datasets.folder import IMG_EXTENSIONS
+        if folder.name.lower() not in PART_WORDS:
+            return False
+        classes = list_folders(folder) if self.client_folders else [folder]
+        pictures = any(path.suffix.lower() in IMG_EXTENSIONS for each in classes for path in each.iterdir())
+        return not pictures and any(map(list_folders, classes))
 
     def list_pictures(self, folder: Path) -> list[tuple[Path, str, str]]:
         """List the pictures of a part: path, client ("" without client_folders) and class, in this order of names."""

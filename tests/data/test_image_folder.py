@@ -61,6 +61,29 @@ def test_parts_in_folders_of_their_own(draw, tmp_path, folders, test):
     np.testing.assert_array_equal(pool.x_test[2], np.asarray(Image.open(tmp_path / test / "new" / "0.png")))
 
 
+@pytest.mark.parametrize("folders, clients, said", [
+    (("training", "test"), "", "test"), (("test", "val"), "", "test"), (("TRAIN", "Valid"), "", "TRAIN"),
+    (("cat", "validation"), "", "validation"), (("training", "test"), "hospital/", "test")])
+def test_folders_of_parts_are_no_classes(draw, tmp_path, folders, clients, said):
+    for part in folders:
+        for i in range(2):
+            draw(f"{part}/{clients}{'ant' if i else 'bee'}/{i}.png")
+    assert refusal(tmp_path, client_folders=bool(clients)) == (
+        f"{tmp_path}/{said}: holds folders and no pictures, as a part does, and there is no part `train`; name the "
+        "folders of the parts train and test (or val), or rename this one if it is a "
+        + ("client" if clients else "class"))
+
+
+def test_a_class_or_a_client_may_be_called_like_a_part(draw, tmp_path):
+    for name in ("test/0.png", "test/more/1.png", "cat/2.png"):
+        draw(f"classes/{name}")
+    (tmp_path / "classes" / "val").mkdir()
+    assert load(tmp_path / "classes").about == {"class_names": ["cat", "test"]}
+    draw("clients/test/cat/0.png")
+    draw("clients/other/cat/0.png")
+    assert load(tmp_path / "clients", client_folders=True).about["client_names"] == ["other", "test"]
+
+
 def test_clients_have_folders_of_classes(draw, tmp_path):
     for name in ("sketch/ant/0.png", "sketch/cat/0.png", "photo/cat/0.png", "photo/cat/1.png", ".hidden/cat/0.png"):
         draw(name)
