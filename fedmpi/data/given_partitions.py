@@ -114,13 +114,22 @@ def read_indices(path: Path) -> dict[str, np.ndarray]:
 
 def read_json_indices(path: Path) -> dict[str, np.ndarray]:
     """Read a list of lists, or a mapping of names to lists. Raises ValueError for anything else."""
-    found = json.loads(path.read_text(encoding="utf-8"))
+    found = json.loads(path.read_text(encoding="utf-8"), object_pairs_hook=map_once)
     if isinstance(found, list):
         found = {str(i): part for i, part in enumerate(found)}
     if not isinstance(found, dict) or not all(isinstance(part, list) for part in found.values()):
         raise ValueError("it is no list of lists, and no mapping of names to lists")
     # An empty list would be an array of floats.
     return {name: np.array(part) if part else np.empty(0, np.int64) for name, part in found.items()}
+
+
+def map_once(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    """Return a mapping of names. Raises ValueError if it has a name twice."""
+    made = dict(pairs)
+    if len(made) < len(pairs):
+        names = [name for name, _ in pairs]
+        raise ValueError(f"it names {next(name for name in names if names.count(name) > 1)!r} twice")
+    return made
 
 
 def read_npz_indices(path: Path) -> dict[str, np.ndarray]:
@@ -134,7 +143,13 @@ def read_npy_indices(path: Path) -> dict[str, np.ndarray]:
     client = np.load(path, allow_pickle=False)
     if client.ndim != 1 or client.dtype.kind not in "iu" or not len(client) or client.min() < -1:
         raise ValueError(f"it holds {client.dtype} {client.shape}, not the client of every sample from 0, or -1")
-    return {str(i): np.flatnonzero(client == i) for i in range(int(client.max()) + 1)}
+    if (last := int(client.max())) >= len(client):
+        raise ValueError(f"it numbers clients up to {last} and has {len(client)} samples; number the clients from 0 "
+                         "without gaps")
+    # Nobody, -1, comes first.
+    counts = np.bincount(client.astype(np.int64) + 1)
+    parts = np.split(np.argsort(client, kind="stable"), counts.cumsum()[:-1])[1:]
+    return {str(i): part for i, part in enumerate(parts)}
 
 
 READERS = {".json": read_json_indices, ".npz": read_npz_indices, ".npy": read_npy_indices}

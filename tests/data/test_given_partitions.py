@@ -73,6 +73,7 @@ def test_numbers_count_through_the_test_part(settings, tmp_path):
     ("[[0], [-1]]", "client 1 has samples from -1 to -1"), ("[[0], [1.5]]", "client 1 has float64 (1,) in place"),
     ("[[0], [true]]", "client 1 has bool (1,)"), ("[[0], [[1]]]", "client 1 has int64 (1, 1)"),
     ("[[0], [[1], 2]]", "damaged, or not the samples of every client"), ("[0, 1]", "it is no list of lists, and no"),
+    ('{"a": [0], "b": [1], "a": [2]}', "(it names 'a' twice)"),
     ("{", "damaged, or not the samples of every client (Expecting"), ("[[0]]", "data.clients = 2: "),
     ("[[0], [1], [2]]", "lists the samples of 3 clients; set it to 3")])
 def test_a_file_that_divides_nothing_is_one_line(prepare, tmp_path, text, said):
@@ -101,6 +102,26 @@ def test_an_array_that_names_no_clients_is_one_line(prepare, tmp_path, client):
     np.save(tmp_path / "c.npy", client)
     with pytest.raises(BadInput, match="c.npy: damaged, or not the samples of every client"):
         prepare(clients=2, partition=Indices(str(tmp_path / "c.npy")))
+
+
+@pytest.mark.parametrize("client, said", [
+    (np.r_[np.arange(59), 10**9], "it numbers clients up to 1000000000 and has 60 samples; number the clients"),
+    (np.arange(60), "lists the samples of 60 clients; set it to 60"),
+    (np.r_[np.zeros(59, int), 2], "lists the samples of 3 clients"),
+    (np.full(60, 2**64 - 1, np.uint64), "it numbers clients up to 18446744073709551615")])
+def test_clients_of_large_numbers_are_refused_at_once(prepare, tmp_path, client, said):
+    np.save(tmp_path / "c.npy", client)
+    with pytest.raises(BadInput) as error:
+        prepare(clients=2, partition=Indices(str(tmp_path / "c.npy")))
+    assert said in str(error.value) and "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("kind", [np.int64, np.int8, np.uint8])
+def test_the_samples_of_each_client_stay_in_their_order(tmp_path, kind):
+    client = np.random.default_rng(0).integers(0 if kind is np.uint8 else -1, 7, 60).astype(kind)
+    np.save(tmp_path / "c.npy", client)
+    parts, _ = Indices(str(tmp_path / "c.npy")).assign(np.zeros(60), 7, np.random.default_rng())
+    assert [part.tolist() for part in parts] == [np.flatnonzero(client == i).tolist() for i in range(7)]
 
 
 def test_a_part_of_the_samples_would_have_other_numbers(prepare, tmp_path):
