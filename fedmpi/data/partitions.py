@@ -259,6 +259,7 @@ class FewShot:
         refuse_too_few_samples(labels, clients)
         members = list_samples_by_class(labels)
         refuse_too_many_classes("classes", self.classes, len(members))
+        self.refuse_lost_classes(len(members), clients)
         groups = np.zeros(clients, np.int64)
         groups[rng.permutation(clients)[:self.few(clients)]] = 1
         held = draw_classes(len(members), np.where(groups, self.few_classes, self.classes), rng)
@@ -268,11 +269,21 @@ class FewShot:
         """Return how many of the clients are few-shot clients."""
         return max(1, int(self.gamma * clients + .5)) if self.gamma else 0
 
+    def refuse_lost_classes(self, classes: int, clients: int) -> None:
+        """Raise BadInput if the clients hold too few of the classes that there are to hold all of them together."""
+        held = [self.few(n) * self.few_classes + (n - self.few(n)) * self.classes for n in range(clients + classes + 1)]
+        if held[clients] < classes:
+            enough = next(n for n, together in enumerate(held) if together >= classes)
+            raise BadInput(f"data.partition: {clients} clients, {self.few(clients)} of them few-shot, with "
+                           f"{self.classes} or {self.few_classes} of {classes} classes each leave classes that nobody "
+                           f"holds; set data.clients to {enough} or more, or raise data.partition.classes or "
+                           "few_classes")
+
     def common(self, labels: np.ndarray, members: list[np.ndarray], holders: np.ndarray) -> int:
         """Return the amount of every class at each of its `holders` (classes,). Raises BadInput."""
         for indices, count in zip(members, holders, strict=True):
             refuse_scarce_class(labels, indices, count)
-        most = min(len(indices) // count for indices, count in zip(members, holders, strict=True) if count)
+        most = min(len(indices) // count for indices, count in zip(members, holders, strict=True))
         if self.amount is not None and self.amount > most:
             raise BadInput(f"data.partition.amount = {self.amount}: the scarcest class has {most} samples for each of "
                            "its clients; lower it, or data.clients")

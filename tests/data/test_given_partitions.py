@@ -130,6 +130,11 @@ def test_a_part_of_the_samples_would_have_other_numbers(prepare, tmp_path):
         prepare(clients=2, fraction=.5, partition=Indices(str(tmp_path / "c.json")))
 
 
+def test_natural_takes_the_clients_as_they_are():
+    parts, groups = Natural().assign(np.array([2, 0, 1, 0, 2, 2]), 3, np.random.default_rng())
+    assert groups is None and [p.tolist() for p in parts] == [[1, 3], [2], [0, 4, 5]]
+
+
 def test_natural_clients_divided_anew_use_both_parts_and_have_a_validation_part():
     client = np.arange(40) % 2
     pool = Dataset(np.zeros((30, 1)), LABELS[:30], np.zeros((10, 1)), LABELS[:10], client[:30], client[30:])

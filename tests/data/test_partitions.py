@@ -277,6 +277,9 @@ def test_few_shot_may_be_given_the_amount():
                                  "data.partition.classes_per_client to 2"),
     (ClusterNClass(3, 2, 21), 20, "data.partition.clusters = 21"),
     (FewShot(.1, 11), 20, "data.partition.classes = 11: the data set has 10 classes"),
+    (FewShot(), 1, "1 clients, 1 of them few-shot, with 5 or 2 of 10 classes each leave classes that nobody holds; "
+                   "set data.clients to 3 or more, or raise data.partition.classes or few_classes"),
+    (FewShot(.9, 5, 1), 5, "5 clients, 5 of them few-shot, .* data.clients to 6 or more"),
     (FewShot(.1, 5), 1000, "class . has 300 samples for .* clients"),
     (NClass(5), 1000, "class . has 300 samples for 500 clients"),
     (ClusterNClass(9, 9), 1000, "class . has 300 samples for .* clients")], ids=repr)
@@ -293,8 +296,3 @@ def test_what_cannot_be_is_refused_with_a_remedy(partition, clients, message):
 def test_settings_that_contradict_are_refused(cls, values, message):
     with pytest.raises(BadInput, match=message):
         settings.make_settings(cls, values, "data.partition")
-
-
-def test_natural_takes_the_clients_as_they_are():
-    parts, groups = assign(Natural(), np.array([2, 0, 1, 0, 2, 2]), 3)
-    assert groups is None and [p.tolist() for p in parts] == [[1, 3], [2], [0, 4, 5]]
