@@ -60,6 +60,12 @@ def assign_samples(pool: Dataset, data: schema.Data, seed: int) -> Assignment:
                       [names[i] for i in order] if names else None)
 
 
+def list_training_samples(dealt: Assignment) -> np.ndarray:
+    """Return the samples (m,) on which any client trains, new ones included, ascending; they count as in `order`."""
+    trained = np.tile([True, False, False], len(dealt.counts)).repeat(dealt.counts.ravel())
+    return np.sort(dealt.order[trained])
+
+
 def refuse_no_tests(pool: Dataset, data: schema.Data) -> None:
     """Raise BadInput if the data come in files that name no test part, of which the user may not be aware."""
     if pool.about is not None and not len(pool.y_test):

@@ -13,7 +13,7 @@ import numpy as np
 
 from fedmpi.data import pictures, tokens
 from fedmpi.data.named_values import Names, refuse_no_classes
-from fedmpi.data.samples import Dataset
+from fedmpi.data.samples import Dataset, take_rows
 from fedmpi.data.table_blocks import (
     TableBlock,
     describe_row,
@@ -40,7 +40,8 @@ class Columns:
     features: Annotated[tuple[str, ...], "columns of numbers; default: all that no other setting names"] = ()
     categories: Annotated[tuple[str, ...],
                           "columns of texts; each of their values becomes a feature that is 0 or 1"] = ()
-    standardise: Annotated[bool, "bring every feature to mean 0 and deviation 1 over the training part"] = False
+    standardise: Annotated[bool, "bring every feature to mean 0 and deviation 1 over the clients' training "
+                           "samples"] = False
     image_shape: Annotated[tuple[int, ...], "height, width and, if there are several, channels: the features are "
                            "pixels from 0 to 255"] = ()
     text: Annotated[str | None, "column of texts, whose words become token ids, in place of features"] = None
@@ -68,6 +69,8 @@ class Columns:
         if len(instead) == 2 or instead and asked:
             raise ValueError(f"{' and '.join([*instead, *asked])}: samples are texts, pictures or features; leave all "
                              "but one out")
+        if self.image_shape and self.standardise:
+            raise ValueError("image_shape and standardise: pixels stay as they are; leave one of them out")
         if self.image_shape and (len(self.image_shape) not in (2, 3) or min(self.image_shape) < 1):
             raise ValueError(f"image_shape = {list(self.image_shape)}: give height and width, and channels if there "
                              "are several")
@@ -232,8 +235,6 @@ class Gatherer:
             x = ids
         else:
             x = [self.join_features(part) for part in (train, test)]
-            if settings.standardise:
-                x = standardise_features(*x)
             if settings.image_shape:
                 x = [shape_pixels(values, settings.image_shape, where) for values in x]
             elif not settings.image:
@@ -261,11 +262,17 @@ class Gatherer:
                                      for value in self.names[name].sort()[0]]
 
 
-def standardise_features(train: np.ndarray, test: np.ndarray) -> list[np.ndarray]:
-    """Bring every feature of both parts, (n, d), to mean 0 and standard deviation 1 over the training part."""
-    mean, deviation = train.mean(0, dtype=np.float64), train.std(0, dtype=np.float64)
+def standardise_features(pool: Dataset, trained: np.ndarray) -> Dataset:
+    """Bring every feature of a pool to mean 0 and standard deviation 1 over the samples `trained` (m,), which count
+    through the training part and then the test part."""
+    # Where the data say which samples are for training, no copy may change the order of the sums.
+    given = np.array_equal(trained, np.arange(len(pool.x_train)))
+    rows = pool.x_train if given else take_rows(pool.x_train, pool.x_test, trained)
+    mean, deviation = rows.mean(0, dtype=np.float64), rows.std(0, dtype=np.float64)
     deviation[deviation == 0] = 1
-    return [((x - mean) / deviation).astype(np.float32) for x in (train, test)]
+    with np.errstate(over="ignore"):
+        train, test = (((x - mean) / deviation).astype(np.float32) for x in (pool.x_train, pool.x_test))
+    return pool._replace(x_train=train, x_test=test)
 
 
 def shape_pixels(x: np.ndarray, shape: tuple[int, ...], where: str) -> np.ndarray:

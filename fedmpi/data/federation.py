@@ -33,12 +33,13 @@ from fedmpi import registry
 from fedmpi.config import schema
 from fedmpi.data import sources
 from fedmpi.data.abandoned import read_machine_code, remove_abandoned
-from fedmpi.data.assignment import Assignment, assign_samples
-from fedmpi.data.columns import Columns
+from fedmpi.data.assignment import Assignment, assign_samples, list_training_samples
+from fedmpi.data.columns import Columns, standardise_features
 from fedmpi.data.first_format import FirstFormat, compute_fingerprint
 from fedmpi.data.samples import (
     TARGET_BINS,
     Dataset,
+    check_samples,
     count_labels,
     find_vocabulary_size,
     list_labels,
@@ -172,7 +173,10 @@ def prepare_federation(data: schema.Data, seed: int, check: bool = False) -> Pat
         pool = thin_samples(take_for_task(pool, data.task, f"data.name = {data.name}"), data.fraction, seed)
         # The key is computed again, because a download has changed the source.
         path, key, settings = make_federation_path(folder, data, seed, root)
-        write_federation(path, key, settings, pool, assign_samples(pool, data, seed))
+        dealt = assign_samples(pool, data, seed)
+        if isinstance(data.source, Columns) and data.source.standardise:
+            pool = check_samples(standardise_features(pool, list_training_samples(dealt)), f"data.name = {data.name}")
+        write_federation(path, key, settings, pool, dealt)
     return path
 
 

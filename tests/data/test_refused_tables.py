@@ -52,6 +52,7 @@ def test_rows_are_counted_through_all_blocks(write, monkeypatch):
     ({"label": "y", "text": "t", "standardise": True}, "data.text and standardise: samples are texts, pictures"),
     ({"label": "y", "text": "y"}, "data.text = y: two settings name this column; a column has one purpose"),
     ({"label": "y", "image_shape": [4]}, "data.image_shape = [4]: give height and width, and channels"),
+    ({"label": "y", "image_shape": [1, 1], "standardise": True}, "data.image_shape and standardise: pixels stay"),
     ({"label": "y", "features": "a"}, "data.features = 'a': should be a valid "),
     ({"label": "y", "part": "p", "train_parts": ["x"]}, "a.csv: column 'p' has the parts 'test', 'train', and "
      "data.train_parts names 'x', which is none of them; correct it"),

@@ -9,6 +9,7 @@ import pytest
 
 from fedmpi.config.schema import resolve
 from fedmpi.data import sources
+from fedmpi.data.federation import Federation, prepare_federation
 from fedmpi.errors import BadInput
 from tests.data.files import load, refusal
 
@@ -56,15 +57,43 @@ def test_a_second_file_is_the_test_part_whatever_the_order_of_its_columns(write)
     assert sources.make_source_key("csv", Path(), "mine.csv", source) != key
 
 
-def test_named_features_leave_the_others_out_and_standardise_counts_training_rows_alone(write):
+@pytest.mark.parametrize("partition, more", [
+    ("natural", {}), ("natural", {"new_clients": 1}), ("iid", {}), ("iid", {"split": [.5, .25, .25]}),
+    ({"name": "natural", "split": "drawn"}, {"fraction": .5})])
+def test_standardise_counts_the_samples_on_which_clients_train(write, tmp_path, partition, more):
     rng = np.random.default_rng(0)
     x = rng.normal(5, 3, (40, 3)) * [1, 1000, 0]
     write({"a": x[:, 0], "b": x[:, 1], "constant": x[:, 2], "note": ["text"] * 40, "y": np.arange(40) % 2,
-           "part": ["train"] * 30 + ["test"] * 10})
-    pool = load(name="csv", file="mine.csv", label="y", part="part", features=["b", "a", "constant"], standardise=True)
-    expected = (x[:, [1, 0]] - x[:30, [1, 0]].mean(0)) / x[:30, [1, 0]].std(0)
-    np.testing.assert_allclose(np.concatenate([pool.x_train, pool.x_test])[:, :2], expected, rtol=1e-5, atol=1e-6)
-    assert not pool.x_train[:, 2].any() and pool.about["feature_names"] == ["b", "a", "constant"]
+           "part": ["train"] * 30 + ["test"] * 10, "owner": np.arange(40) % 4})
+    asked = {"name": "csv", "file": "mine.csv", "label": "y", "part": "part", "client": "owner", "cache": str(tmp_path),
+             "features": ["b", "a", "constant"], "clients": 4, "partition": partition, **more}
+    found, plain = (Federation(prepare_federation(resolve({"data": asked | {"standardise": each}}).data, 0))
+                    for each in (True, False))
+    everybody = range(4)
+    train = np.concatenate([plain.client(i).x_train for i in everybody])
+    mean, deviation = train[:, :2].mean(0), train[:, :2].std(0)
+    if partition == "natural":
+        assert sorted(train[:, 0].tolist()) == sorted(x[:30, 1].astype(np.float32).tolist())
+    for i in everybody:
+        for values, before in zip(found.client(i)[::2], plain.client(i)[::2], strict=True):
+            np.testing.assert_allclose(values[:, :2], (before[:, :2] - mean) / deviation, 1e-4, 1e-5)
+            assert not values[:, 2].any()
+    assert found.names["feature_names"] == ["b", "a", "constant"]
+
+
+def test_a_training_part_that_the_data_give_is_standardised_as_it_always_was(write, tmp_path):
+    write(WARDS)
+    asked = {"name": "csv", "file": "mine.csv", "label": "finding", "part": "part", "client": "ward", "clients": 2,
+             "features": ["age", "height"], "partition": "natural", "standardise": True, "cache": str(tmp_path)}
+    assert Federation(prepare_federation(resolve({"data": asked}).data, 0)).fingerprint.startswith("4670d9feb7091926")
+
+
+def test_what_leaves_the_range_of_float32_is_refused(write, tmp_path):
+    write({"a": [0., 1e-30, 1e30], "y": [0, 1, 1], "part": ["train", "train", "test"], "owner": [0, 0, 0]})
+    with pytest.raises(BadInput, match="x_test has values that are NaN, infinite or beyond float32"):
+        prepare_federation(resolve({"data": {
+            "name": "csv", "file": "mine.csv", "label": "y", "part": "part", "client": "owner", "clients": 1,
+            "partition": "natural", "standardise": True, "cache": str(tmp_path)}}).data, 0)
 
 
 @pytest.mark.parametrize("name", ["mine.csv", "mine.parquet"])

@@ -125,7 +125,10 @@ FAULTS: list[tuple[str, str, str]] = [
     # files and folders of users
     ("fedmpi.data.columns:Gatherer.add_rows", "for name in self.layout]", "for name in columns]"),
     ("fedmpi.data.columns:Gatherer.add_rows", 'refuse_larger(2 * self.bytes', 'refuse_larger(0 * self.bytes'),
-    ("fedmpi.data.columns:standardise_features", "for x in (train, test)]", "for x in (train, test - 1)]"),
+    ("fedmpi.data.columns:standardise_features", "for x in (pool.x_train, pool.x_test))",
+     "for x in (pool.x_train, pool.x_test - 1))"),
+    ("fedmpi.data.columns:standardise_features", "take_rows(pool.x_train, pool.x_test, trained)", "pool.x_train"),
+    ("fedmpi.data.assignment:list_training_samples", "[True, False, False]", "[True, True, True]"),
     ("fedmpi.data.table_blocks:describe_row", "block.first + row + 1", "row + 1"),
     ("fedmpi.data.named_values:Names.sort", "key=order_of_name", "key=str"),
     ("fedmpi.data.named_values:Names.encode", "name if name in self.codes else spell_number(name)", "name"),
