@@ -45,8 +45,8 @@ from fedmpi.data.samples import (
     list_labels,
     take_for_task,
     take_rows,
-    thin_samples,
 )
+from fedmpi.data.thinning import find_needed_holders, thin_samples
 from fedmpi.errors import BadInput, StorageError
 from fedmpi.json_values import JsonObject
 from fedmpi.own_code.fingerprint import hash_own_code
@@ -170,7 +170,8 @@ def prepare_federation(data: schema.Data, seed: int, check: bool = False) -> Pat
         with refuse_unwritable(folder):
             folder.mkdir(parents=True, exist_ok=True)
         pool = sources.load_source(data.name, root, data.file, data.source, data.task)
-        pool = thin_samples(take_for_task(pool, data.task, f"data.name = {data.name}"), data.fraction, seed)
+        pool = take_for_task(pool, data.task, f"data.name = {data.name}")
+        pool = thin_samples(pool, data.fraction, seed, find_needed_holders(pool, data))
         # The key is computed again, because a download has changed the source.
         path, key, settings = make_federation_path(folder, data, seed, root)
         dealt = assign_samples(pool, data, seed)

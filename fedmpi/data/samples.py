@@ -251,23 +251,6 @@ def list_labels(pool: Dataset, y: np.ndarray) -> np.ndarray:
     return y if y.dtype.kind == "i" else np.searchsorted(find_bin_edges(pool), y, side="right").astype(np.int64)
 
 
-def thin_samples(pool: Dataset, share: float, seed: int) -> Dataset:
-    """Keep this share of the samples of every class (of all bins of targets), at least one of each, in their order.
-
-    The seed decides which samples are kept; the train and the test part are thinned separately."""
-    if share == 1:
-        return pool
-    arrays: dict[str, np.ndarray] = {}
-    for which, name in enumerate(("train", "test")):
-        y, generator = list_labels(pool, getattr(pool, f"y_{name}")), np.random.default_rng((2, which, seed))
-        of_class = [np.flatnonzero(y == label) for label in np.unique(y)]
-        kept = [generator.choice(places, max(1, round(share * len(places))), replace=False) for places in of_class]
-        kept = np.sort(np.concatenate(kept)) if kept else np.arange(0)
-        arrays |= {k: getattr(pool, k)[kept] for k in (f"x_{name}", f"y_{name}", f"client_{name}")
-                   if getattr(pool, k) is not None}
-    return pool._replace(**arrays)
-
-
 def find_vocabulary_size(pool: Dataset) -> int | None:
     """Return how many rows an embedding table needs: the largest token id plus one. None if there are no tokens."""
     if pool.x_train.dtype.kind != "i":

@@ -61,6 +61,18 @@ def test_a_natural_partition_must_be_told_and_fit(settings, natural, arrays):
         prepare_federation(settings(**arrays(np.arange(60) % 3), partition=Natural()), 0)
 
 
+@pytest.mark.parametrize("split", ["given", "drawn"])
+def test_a_fraction_leaves_no_client_without_samples(federation, natural, split):
+    """Clients 1 to 4 have one training sample each, and client 4 a test sample, too."""
+    train, test = np.zeros(30, int), np.zeros(12, int)
+    train[[5, 12, 20, 29]], test[0] = [1, 2, 3, 4], 4
+    found = federation(**natural(train, test, clients=5, fraction=.2, split=(.8, .2)) | {"partition": Natural(split)})
+    held = [sorted(int(x[0]) for part in found.client(i)[::2] for x in part) for i in range(5)]
+    assert held[1:4] == [[5], [12], [20]] and set(held[4]) <= {29, 30} and found.counts[:, 0].all()
+    # A fifth of 30 and of 12 samples is 6 or 8 and 4, by classes; up to 4 were added.
+    assert 10 <= sum(map(len, held)) <= 16 and (split == "drawn" or 29 in held[4])
+
+
 def test_another_partition_ignores_whom_the_set_names(federation, natural):
     f = federation(**natural(np.arange(30) % 5, np.arange(12) % 5, clients=3) | {"partition": Iid()})
     assert f.counts.tolist() == [[10, 0, 4]] * 3

@@ -20,7 +20,8 @@ from fedmpi.data.partitions import (
     NClass,
     Pathological,
 )
-from fedmpi.data.samples import Dataset, thin_samples
+from fedmpi.data.samples import Dataset
+from fedmpi.data.thinning import thin_samples
 
 # 12 samples of class 1, 8 of class 4, 5 of class 6.
 LABELS = np.array([int(label) for label in "4116114644116141411664114"])

@@ -33,11 +33,12 @@ FAULTS: list[tuple[str, str, str]] = [
         "x[:len(train)], y[:len(train)], x[len(test):]",
     ),
     # shares of the data set
-    ("fedmpi.data.samples:thin_samples", "(2, which, seed)", "(2, 0, seed)"),
-    ("fedmpi.data.samples:thin_samples", "(2, which, seed)", "(2, which, 0)"),
-    ("fedmpi.data.samples:thin_samples", "np.sort(np.concatenate(kept))", "np.concatenate(kept)"),
-    ("fedmpi.data.samples:thin_samples", "round(share * len(places))", "int(share * len(places))"),
-    ("fedmpi.data.samples:thin_samples", 'f"y_{name}", f"client_{name}")', 'f"y_{name}")'),
+    ("fedmpi.data.thinning:thin_samples", "(2, which, seed)", "(2, 0, seed)"),
+    ("fedmpi.data.thinning:thin_samples", "(2, which, seed)", "(2, which, 0)"),
+    ("fedmpi.data.thinning:thin_samples", "np.sort(np.concatenate(drawn))", "np.concatenate(drawn)"),
+    ("fedmpi.data.thinning:thin_samples", "round(share * len(places))", "int(share * len(places))"),
+    ("fedmpi.data.thinning:thin_samples", 'f"y_{name}", f"client_{name}")', 'f"y_{name}")'),
+    ("fedmpi.data.thinning:thin_samples", "kept = np.union1d(kept, ", "np.union1d(kept, "),
     ("fedmpi.data.samples:join_medmnist", '[x["train_images"], x["val_images"]]',
      '[x["train_images"], x["test_images"]]'),
     # who holds what
@@ -104,8 +105,8 @@ FAULTS: list[tuple[str, str, str]] = [
     ("fedmpi.data.samples:count_labels", "part * classes + y", "part + y"),
     (
         "fedmpi.data.federation:prepare_federation",
-        "thin_samples(take_for_task(pool, data.task, f\"data.name = {data.name}\"), data.fraction, seed)",
-        "take_for_task(pool, data.task, \"\")",
+        "thin_samples(pool, data.fraction, seed, find_needed_holders(pool, data))",
+        "pool",
     ),
     # its picture
     (
