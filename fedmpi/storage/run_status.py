@@ -208,13 +208,16 @@ def list_accepted_changes(found: Outcome) -> list[str]:
 
 
 def describe_best(result: JsonObject) -> str:
-    """Say what a run reached: in the round that was chosen on validation samples, else in its best one."""
+    """Say what a run reached: in the round that was chosen on validation samples, else in its best one, or that it was
+    not measured, which is null or nan."""
     task = find_task(result)
     value = result.get(f"{task.measure}{AT_BEST_VALIDATION}")
-    if value is not None:
+    if value is not None and value == value:
         return f"{task.format(value)} in round {result['chosen_round']}, chosen on validation samples"
-    keys = (f"{task.measure}{BEST_ON}{on}" for on in ("test", "validation"))
-    best = next((result[key] for key in keys if key in result), None)
+    found = {on: result[key] for on in ("test", "validation") if (key := f"{task.measure}{BEST_ON}{on}") in result}
+    on, best = next(iter(found.items()), ("", None))
+    if on and (best is None or best != best):
+        return f"no value on {on} samples"
     return f"best {task.format(best)}" + (f" in round {result['best_round']}" if "best_round" in result else "")
 
 

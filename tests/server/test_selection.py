@@ -257,6 +257,13 @@ def test_old_results_are_read_under_the_new_names(tmp_path):
     assert run_status.describe_best({"accuracy_best_on_test": .7, "best_round": 3,
                                          "accuracy_at_best_validation": .6,
                                          "chosen_round": 2}) == "60.00 % in round 2, chosen on validation samples"
+    for nothing in (None, float("nan")):
+        missing = {"accuracy_best_on_test": nothing, "best_round": 1}
+        assert run_status.describe_best(missing) == "no value on test samples"
+        assert run_status.describe_best(missing | {"accuracy_at_best_validation": nothing, "chosen_round": 2}) == (
+            "no value on test samples")
+    missing = {"mse_mean": None, "mse_best_on_validation": None}
+    assert run_status.describe_best(missing) == "no value on validation samples"
 
 
 def test_refusals_name_the_setting_that_asks():
