@@ -29,8 +29,12 @@ TARGET_BINS = 10
 MEDMNIST = ("train_images", "train_labels", "val_images", "val_labels", "test_images", "test_labels")
 
 
+# The arrays of a part that is not there.
+NO_SAMPLES = np.empty(0)
+
+
 class Dataset(NamedTuple):
-    """The samples of one data set, as its authors split them; the test part may be empty.
+    """The samples of one data set, as its authors split them; the test part may be left out.
 
     x: uint8 images (n, h, w, c), float32 features (n, d) or (n, h, w, c), or int32 tokens (n, length);
     y: int64 classes (n,), counted from 0, or float32 targets (n,); client: int64 (n,), the client of each sample, if
@@ -38,8 +42,8 @@ class Dataset(NamedTuple):
     (lists of texts, in the order of the numbers), and `tokenizer` (the text of a tokenizer.json)."""
     x_train: np.ndarray
     y_train: np.ndarray
-    x_test: np.ndarray
-    y_test: np.ndarray
+    x_test: np.ndarray = NO_SAMPLES
+    y_test: np.ndarray = NO_SAMPLES
     client_train: np.ndarray | None = None
     client_test: np.ndarray | None = None
     about: JsonObject | None = None
@@ -58,7 +62,7 @@ def read_npz(path: Path) -> Dataset:
         arrays = {k: archive[k] for k in names}
         if "train_images" in arrays:
             return join_medmnist(arrays)
-    return Dataset(**{"x_test": np.empty(0), "y_test": np.empty(0), **arrays})
+    return Dataset(**arrays)
 
 
 def holds_arrays(path: Path) -> bool:
@@ -139,6 +143,7 @@ def check_samples(pool: Dataset, where: str) -> Dataset:
     train = check_part(pool.x_train, pool.y_train, pool.client_train, where, "train")
     if not len(train[1]):
         raise BadInput(f"{where}: x_train has no samples")
+    refuse_channels_first(train[0], f"{where}: x_train")
     if np.shape(pool.x_test)[:1] == np.shape(pool.y_test)[:1] == (0,):
         x, y, client = train
         test = x[:0], y[:0], None if client is None else client[:0]
@@ -156,6 +161,13 @@ def check_samples(pool: Dataset, where: str) -> Dataset:
     if y_train.dtype.kind == "i":
         refuse_sparse(np.concatenate([y_train, y_test]), where)
     return Dataset(x_train, y_train, x_test, y_test, client_train, client_test, pool.about)
+
+
+def refuse_channels_first(x: np.ndarray, where: str) -> None:
+    """Raise BadInput for images (n, c, h, w), PyTorch's order: a square behind 1 or 3 rows is taken for pixels."""
+    if x.ndim == 4 and x.shape[1] in (1, 3) and x.shape[2] == x.shape[3] > 4:
+        raise BadInput(f"{where} has shape {x.shape}, which looks like (n, channels, height, width); samples are (n, "
+                       "height, width, channels): store x.transpose(0, 2, 3, 1)")
 
 
 def refuse_sparse(y: np.ndarray, where: str) -> None:

@@ -126,6 +126,21 @@ def test_a_third_partys_pool_may_be_lists_with_an_empty_test_part():
         check_samples(Dataset([[0.0]], ["a"], [], []), "data.name = theirs")
 
 
+def test_a_pool_may_leave_out_its_test_part():
+    made = check_samples(Dataset(np.ones((3, 2)), [0, 1, 1]), "mine")
+    assert made.x_test.shape == (0, 2) and made.y_test.shape == (0,)
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.float32])
+def test_channels_come_last(dtype):
+    """PyTorch's images would be taken for images of 3 x 32 pixels with 32 channels."""
+    for channels in (1, 3):
+        with pytest.raises(BadInput, match=r"mine: x_train has shape \(2, ., 32, 32\), which looks like \(n, channels"):
+            check_samples(Dataset(np.ones((2, channels, 32, 32), dtype), [0, 1]), "mine")
+    for shape in ((2, 32, 32, 3), (2, 3, 32, 16), (2, 1, 4, 4), (2, 2, 8, 8)):
+        assert check_samples(Dataset(np.ones(shape, dtype), [0, 1]), "mine").x_train.shape == shape
+
+
 def test_clients_are_read_and_may_lack_a_test_part(tmp_path):
     pool = load(save(tmp_path, **good(client_train=np.arange(6, dtype=np.uint8))))
     assert pool.client_train.tolist() == list(range(6)) and pool.client_train.dtype == np.int64
