@@ -30,7 +30,7 @@ from fedmpi.clients.measures import (
 from fedmpi.clients.sample_cache import SampleCache
 from fedmpi.clients.state_store import StateStore
 from fedmpi.engines import batch_plan, convolutions
-from fedmpi.engines.cohort import SAMPLES_PER_BLOCK, pad_samples
+from fedmpi.engines.padding import SAMPLES_PER_BLOCK, pad_samples
 from fedmpi.engines.step_counter import JUDGED
 from fedmpi.method import Method, State, Weights
 from fedmpi.models.build import as_input

@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import groupby, pairwise
+from itertools import groupby
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -29,6 +29,7 @@ from fedmpi.engines.gradients import (
     compute_own_gradient,
     is_empty,
 )
+from fedmpi.engines.padding import SAMPLES_PER_BLOCK, gather_padded, pad_samples
 from fedmpi.engines.step import Step, StepOptions, allocate_rows, make_mover
 from fedmpi.engines.step_counter import NO_COUNTER, StepCounter
 from fedmpi.models.build import as_input
@@ -37,10 +38,6 @@ from fedmpi.models.losses import compute_loss, count_classes, read_labels
 
 if TYPE_CHECKING:
     from fedmpi.client_data import NetOrOutputs
-
-# Samples of each client per forward pass without gradients. Blocks are always whole. If a matrix product had as many
-# rows as the largest client has samples, a client's bits would depend on the other clients of its cohort.
-SAMPLES_PER_BLOCK = 64
 
 
 def do_nothing() -> None:
@@ -270,31 +267,3 @@ class CohortBatch(NamedTuple):
         self.cohort.network.train_all(self.cohort.local.batch)
         found = outputs(w, self.x, self.y, *args)
         return (found * self.weight.view(-1, *[1] * (found.ndim - 1))).sum(0)
-
-
-def pad_samples(rows: Sequence[Tensor]) -> Tensor:
-    """Stack tensors of different lengths. Zeros fill each up to whole blocks, as many as the first, longest one has."""
-    if rows[0].is_cuda:
-        starts = np.cumsum([0, *map(len, rows)])
-        return gather_padded(torch.cat(rows), [np.arange(*pair) for pair in pairwise(starts)])
-    out = rows[0].new_zeros((len(rows), round_up_to_blocks(len(rows[0])), *rows[0].shape[1:]))
-    for i, row in enumerate(rows):
-        out[i, :len(row)] = row
-    return out
-
-
-def gather_padded(flat: Tensor, places: list[np.ndarray]) -> Tensor:
-    """Return the samples at these places among all (n, ...), one row per client, padded as `pad_samples` does.
-
-    A GPU takes a few operations for it, not one per client."""
-    table = np.full((len(places), round_up_to_blocks(len(places[0]))), -1)
-    for row, mine in zip(table, places, strict=True):
-        row[:len(mine)] = mine
-    at = batch_plan.copy_to_device(table, flat.device)
-    out = flat[at.clamp_min(0)]
-    return out.masked_fill_((at < 0).view(*at.shape, *[1] * (out.ndim - 2)), 0)
-
-
-def round_up_to_blocks(n: int) -> int:
-    """Return the smallest number of samples that fills whole blocks and is at least n."""
-    return -(-n // SAMPLES_PER_BLOCK) * SAMPLES_PER_BLOCK

@@ -6,7 +6,7 @@ import dataclasses
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol, Unpack
+from typing import TYPE_CHECKING, Unpack
 
 import numpy as np
 import torch
@@ -14,13 +14,15 @@ from torch import Tensor
 from torch.func import vmap
 
 from fedmpi.engines import batch_plan, convolutions
-from fedmpi.engines.cohort import Cohort, pad_samples
+from fedmpi.engines.cohort import Cohort
 from fedmpi.engines.convolutions import MAX_CLIENTS_AT_ONCE as MAX_CLIENTS_AT_ONCE
 from fedmpi.engines.cuda_graphs import StepRecorder
 from fedmpi.engines.gpu_errors import is_out_of_memory
 from fedmpi.engines.gradients import Loss, is_empty
 from fedmpi.engines.loop import REHEARSAL_TRAINING
 from fedmpi.engines.optimizer import Optimizer, count_further_vectors
+from fedmpi.engines.outside_vmap import OutsideVmap
+from fedmpi.engines.padding import pad_samples
 from fedmpi.engines.round_settings import RoundSettings
 from fedmpi.engines.step import StepOptions, StepSettings
 from fedmpi.engines.vmap_indexing import allow_indexing
@@ -43,38 +45,6 @@ BATCHNORM_REFUSED = (
     "engine = vmap: it cannot train a network with BatchNorm; set engine=loop, or the model's norm to group")
 # Vectors of parameters that a client takes while it trains by SGD: start, weights, gradients, states, results.
 VECTORS_PER_CLIENT = 10
-
-
-class BatchInfo(Protocol):
-    """What PyTorch tells a function about the batch that vmap makes."""
-    @property
-    def batch_size(self) -> int: """Return the number of clients."""
-
-
-class OutsideVmap(torch.autograd.Function):
-    """Calls a function on the tensors of all clients from inside vmap: `apply(function, *tensors)`."""
-
-    @staticmethod
-    def forward(function: Callable[..., Tensor], *tensors: Tensor) -> Tensor:
-        """Call the function on one client's tensors, as those of a cohort of one; PyTorch calls this without vmap."""
-        return function(*(t[None] for t in tensors))[0]
-
-    @staticmethod
-    def setup_context(ctx: object, inputs: tuple[object, ...], output: Tensor | tuple[Tensor, ...]) -> None:
-        """Keep nothing: no gradient flows through it."""
-
-    @staticmethod
-    def vmap(info: BatchInfo, in_dims: tuple[int | None, ...], function: Callable[..., Tensor | tuple[Tensor, ...]],
-             *tensors: Tensor) -> tuple[Tensor | tuple[Tensor, ...], int]:
-        """Call the function on the tensors of all clients, (c, ...) each, and return its result (c, ...), a tensor or
-        several, and 0, the dimension of the clients in it.
-
-        Args:
-            info: the batch of clients.
-            in_dims: the dimension of the clients in each argument; None if the argument is the same for all."""
-        whole = [t.movedim(d, 0) if d is not None else t.expand(info.batch_size, *t.shape)
-                 for t, d in zip(tensors, in_dims[1:], strict=True)]
-        return function(*whole), 0
 
 
 @dataclass(frozen=True)

@@ -108,7 +108,8 @@ def test_both_engines_train_on_the_same_images(bench, verb, augmentation):
 def test_the_cohort_sees_the_bits_that_the_loop_sees(bench):
     """This also holds for images that are gathered in several pieces."""
     from fedmpi.engines import loop
-    from fedmpi.engines.cohort import Cohort, pad_samples
+    from fedmpi.engines.cohort import Cohort
+    from fedmpi.engines.padding import pad_samples
     order = (0, 2, 3, 1)
     x, y = zip(*(bench.training(c) for c in order), strict=True)
     steps = list(Cohort(pad_samples(x), pad_samples(y), tuple(map(len, y)), order, LOCAL).batches())

@@ -5,8 +5,9 @@ import pytest
 import torch
 
 from fedmpi.engines.batch_plan import LocalTraining
-from fedmpi.engines.cohort import SAMPLES_PER_BLOCK, Cohort, pad_samples
+from fedmpi.engines.cohort import Cohort
 from fedmpi.engines.loop import REHEARSAL_TRAINING, Loop, LoopData
+from fedmpi.engines.padding import SAMPLES_PER_BLOCK, pad_samples
 from fedmpi.engines.vmap import Vmap
 from fedmpi.errors import BadInput
 from tests.clients.verbs import VERBS, Bench, class_sums, mean_loss, plain, pull, scan, subset

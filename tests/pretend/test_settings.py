@@ -14,7 +14,8 @@ from fedmpi.comm import exact
 from fedmpi.config.schema import Server, StateSettings, resolve
 from fedmpi.engines import batch_plan, cohort, gpu_card
 from fedmpi.engines.batch_plan import LocalTraining
-from fedmpi.engines.cohort import Cohort, pad_samples
+from fedmpi.engines.cohort import Cohort
+from fedmpi.engines.padding import pad_samples
 from fedmpi.engines.step import ALIGNED_NUMBERS, allocate_rows
 from fedmpi.faults import Attack, Faults
 from fedmpi.models import precision
