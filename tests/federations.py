@@ -4,6 +4,7 @@ Most of it is fedmpi.testing's, by shorter names."""
 from __future__ import annotations
 
 from dataclasses import dataclass
+from types import SimpleNamespace
 
 import numpy as np
 from torch import nn
@@ -45,6 +46,24 @@ class TinyCNN:
 def cnn():
     """Return a small convolutional network for the digits as images."""
     return build_model(TinyCNN(), (8, 8, 1), np.dtype("uint8"), 10, seed=5)
+
+
+class Standardised(nn.Module):
+    """Standardises each sample first, so that it is undefined for a sample without any variance."""
+
+    def __init__(self):
+        super().__init__()
+        self.hidden, self.head = nn.Linear(64, 16), nn.Linear(16, 10)
+
+    def forward(self, x):
+        x = (x - x.mean(1, keepdim=True)) / x.std(1, keepdim=True)
+        return self.head(self.hidden(x).relu())
+
+
+def standardised():
+    """Return a small network for the digits that is undefined for blank samples."""
+    settings = SimpleNamespace(build=lambda shape, classes: Standardised())
+    return build_model(settings, (64,), np.dtype("float32"), 10, seed=5)
 
 
 def method(name: str, model, **settings):

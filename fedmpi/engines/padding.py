@@ -16,26 +16,28 @@ SAMPLES_PER_BLOCK = 64
 
 
 def pad_samples(rows: Sequence[Tensor]) -> Tensor:
-    """Stack tensors of different lengths. Zeros fill each up to whole blocks, as many as the first, longest one has."""
+    """Stack tensors of different lengths (n, ...). Each is filled up to whole blocks, as many as the first, longest one
+    has, by copies of its own first sample: a network's output for a blank sample may be NaN, which no weight of 0
+    undoes. A tensor without samples is filled with zeros."""
     if rows[0].is_cuda:
         starts = np.cumsum([0, *map(len, rows)])
         return gather_padded(torch.cat(rows), [np.arange(*pair) for pair in pairwise(starts)])
     out = rows[0].new_zeros((len(rows), round_up_to_blocks(len(rows[0])), *rows[0].shape[1:]))
-    for i, row in enumerate(rows):
-        out[i, :len(row)] = row
+    for padded, row in zip(out, rows, strict=True):
+        if len(row):
+            padded[:len(row)], padded[len(row):] = row, row[0]
     return out
 
 
 def gather_padded(flat: Tensor, places: list[np.ndarray]) -> Tensor:
-    """Return the samples at these places among all (n, ...), one row per client, padded as `pad_samples` does.
+    """Return the samples at these places among all (n, ...), one row per client, padded as `pad_samples` does; but one
+    without samples has copies of the very first sample.
 
-    A GPU takes a few operations for it, not one per client."""
-    table = np.full((len(places), round_up_to_blocks(len(places[0]))), -1)
+    A GPU takes a single operation for it, not one per client."""
+    table = np.zeros((len(places), round_up_to_blocks(len(places[0]))), np.int64)
     for row, mine in zip(table, places, strict=True):
-        row[:len(mine)] = mine
-    at = batch_plan.copy_to_device(table, flat.device)
-    out = flat[at.clamp_min(0)]
-    return out.masked_fill_((at < 0).view(*at.shape, *[1] * (out.ndim - 2)), 0)
+        row[:len(mine)], row[len(mine):] = mine, mine[0] if len(mine) else 0
+    return flat[batch_plan.copy_to_device(table, flat.device)]
 
 
 def round_up_to_blocks(n: int) -> int:

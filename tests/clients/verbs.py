@@ -26,8 +26,9 @@ class Mine(NamedTuple):
 class Bench:
     """What an engine needs of hosted clients: training samples and states."""
 
-    def __init__(self, sizes=(57, 1, 11, 3, 10), image=False, device="cpu"):
-        self.model, self.federation = (cnn if image else mlp)().to(device), Digits(sizes, image=image)
+    def __init__(self, sizes=(57, 1, 11, 3, 10), image=False, device="cpu", net=None):
+        net = net or (cnn if image else mlp)()
+        self.model, self.federation = net.to(device), Digits(sizes, image=image)
         self.context = RankContext()
         self.method, self.clients, self.messages = SimpleNamespace(model=self.model), list(range(len(sizes))), {}
         self.portions = {}

@@ -18,7 +18,8 @@ from fedmpi.methods.fedavg import FedAvg, Up
 from fedmpi.models.build import build_model, make_blank_samples
 from fedmpi.models.nets import MLP
 from fedmpi.preparation import choose_engine
-from tests.federations import Digits, Lab, TinyCNN, apart, method, mlp
+from tests.clients.verbs import VERBS, Bench
+from tests.federations import Digits, Lab, TinyCNN, apart, method, mlp, standardised
 from tests.methods.table import NAMES, SHOWN, marked
 
 
@@ -90,6 +91,15 @@ def test_a_method_that_cannot_be_vectorised_is_not_blamed_on_its_network():
     # The network is the first thing to mend.
     with pytest.raises(BadInput, match="^engine = vmap: the network cannot be vectorised"):
         engine_choice.refuse_vmap("vmap", build(InPlace, Given(dropout)), blank)
+
+
+@pytest.mark.parametrize("verb", VERBS.values(), ids=VERBS.keys())
+def test_a_network_that_is_undefined_for_a_blank_sample(verb):
+    """What fills up blocks and batches has no part in any result, whatever the network gives for it."""
+    bench = Bench(net=standardised())
+    found = bench.run(Vmap(), verb)
+    for client, expected in bench.run(Loop(), verb).items():
+        torch.testing.assert_close(found[client], expected, rtol=0, atol=1e-5)
 
 
 @pytest.mark.parametrize("name", marked(*NAMES))

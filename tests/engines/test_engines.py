@@ -149,11 +149,12 @@ def test_steps_have_weights_and_clients_that_still_have_a_batch():
         assert here == k and x.shape == (k, 3, 1) and torch.equal(w, weight[t, :k]) and torch.equal(y, index[t, :k])
 
 
-def test_padding_is_whole_blocks_of_zeros():
+def test_padding_is_whole_blocks_of_a_client_s_own_first_sample():
     for n, length in ((1, 64), (64, 64), (65, 128)):
-        found = pad_samples((torch.ones(n, 2), torch.ones(1, 2)))
-        assert found.shape == (2, length, 2) and found.sum().item() == 2 * (n + 1)
-        assert (found[0, :n] == 1).all() and (found[1, 0] == 1).all()
+        rows = (torch.arange(2. * n).view(n, 2) + 5, torch.tensor([[3., 4.]]), torch.empty(0, 2))
+        found = pad_samples(rows)
+        assert found.shape == (3, length, 2) and torch.equal(found[0, :n], rows[0])
+        assert (found[0, n:] == rows[0][0]).all() and (found[1] == rows[1]).all() and not found[2].any()
 
 
 def test_a_network_with_batchnorm_is_refused(bench):

@@ -17,11 +17,12 @@ from fedmpi.engines.batch_plan import LocalTraining
 from fedmpi.engines.cohort import Cohort
 from fedmpi.engines.padding import pad_samples
 from fedmpi.engines.step import ALIGNED_NUMBERS, allocate_rows
+from fedmpi.engines.vmap import Vmap
 from fedmpi.faults import Attack, Faults
 from fedmpi.models import precision
 from fedmpi.text import GIB
 from tests.comm.together import together
-from tests.federations import CPU, TRAIN, apart
+from tests.federations import CPU, TRAIN, Digits, Lab, apart, method, standardised
 from tests.pretend import GPU, on_gpu, pretend, runs
 from tests.pretend.cuda import TOTAL
 
@@ -165,6 +166,14 @@ def test_padding_and_subsets_are_those_of_a_cpu(books):
                    for device in (CPU, GPU))
     for a, b in ((here, there), (here.subset(.6, 1, False, False), there.subset(.6, 1, False, False))):
         assert torch.equal(a.x, b.x.cpu()) and torch.equal(a.y, b.y.cpu()) and a.sizes == b.sizes and on_gpu(b.x)
+
+
+def test_blank_samples_have_no_part_in_what_is_measured(books):
+    """The network is undefined for them."""
+    tables = [Lab(method("fedavg", standardised()), Digits(runs.SIZES, test=4), Vmap(), device=device).go(1).judge(1)
+              for device in (CPU, GPU)]
+    np.testing.assert_allclose(*tables, rtol=1e-5)
+    assert np.isfinite(tables[0]).all()
 
 
 def move(tensors, device):
