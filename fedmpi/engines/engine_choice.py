@@ -59,7 +59,7 @@ def refuse_vmap(name: str, method: Method, blank: Tensor) -> None:
     """Raise BadInput if `vmap` is asked for and cannot train the network, or run the method's `client`."""
     if name != "vmap":
         return
-    if method.model.buffers:
+    if method.model.has_batchnorm:
         raise BadInput(BATCHNORM_REFUSED)
     if obstacle := find_vmap_obstacle(method, *method.init(1), blank):
         raise BadInput(f"engine = vmap: {obstacle[0]} cannot be vectorised ({obstacle[1]}); set engine=loop")
@@ -88,7 +88,7 @@ def choose_by_network(method: Method, shared: State, mine: State, blank: Tensor)
     for example."""
     model = method.model
     facts = f"{model.size:,} parameters, {'with' if model.convolves else 'without'} convolutions"
-    if model.size > SMALL_NETWORK or model.convolves or model.buffers:
+    if model.size > SMALL_NETWORK or model.convolves or model.has_batchnorm:
         return "loop", facts
     if obstacle := find_vmap_obstacle(method, shared, mine, blank):
         return "loop", f"{obstacle[0]} cannot be vectorised"

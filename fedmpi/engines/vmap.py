@@ -186,7 +186,7 @@ class Vmap:
             function: one of the method's, such as `client`, `idle` or `personal`.
             group: the rank's clients.hosted.HostedClients, which has the samples, the states and the messages."""
         # Padding would count in a batch's statistics.
-        if group.method.model.buffers:
+        if group.method.model.has_batchnorm:
             raise BadInput(BATCHNORM_REFUSED)
         sizes = {c: len(group.training(c)[1]) for c in clients}
         waiting = sorted(clients, key=lambda c: (-sizes[c], c))

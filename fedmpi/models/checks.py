@@ -58,3 +58,18 @@ def try_network(network: Callable[[Tensor, Tensor], Tensor], w: Tensor, example:
         raise BadInput(f"model: the network's first outputs are not finite (NaN or infinite) for samples of shape "
                        f"{shape}; look at its initial weights, and at divisions in its forward")
     return outputs
+
+
+def try_single_sample(network: Callable[[Tensor, Tensor], Tensor], w: Tensor, example: Tensor) -> None:
+    """Try a network with BatchNorm on a single sample, since a client's last batch may hold no more. Raises BadInput if
+    it cannot take it: without running statistics, a single value per channel has no variance.
+
+    Args:
+        network: called with w (d,) and the samples, not in training.
+        example: samples that the network can take together, (b, ...)."""
+    try:
+        network(w, example[:1])
+    except ValueError as error:
+        raise BadInput("model: the network cannot take a single sample, which is all that a client's last batch may "
+                       f"hold: {describe_failure(error)}; let its BatchNorm keep running statistics "
+                       "(track_running_stats=True), or use GroupNorm or LayerNorm") from error

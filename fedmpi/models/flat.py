@@ -16,13 +16,13 @@ import torch
 from torch import Tensor, nn
 
 from fedmpi.errors import BadInput
-from fedmpi.models.checks import refuse_buffers, refuse_shared, try_network
+from fedmpi.models.checks import refuse_buffers, refuse_shared, try_network, try_single_sample
 from fedmpi.models.losses import compute_loss
 from fedmpi.models.parameters import collect_tensors, find_holders, find_norm_layers, shape_parameter
 from fedmpi.models.precision import run_forward
 from fedmpi.models.slices import is_inside, join_slices
 from fedmpi.models.split import split_module
-from fedmpi.torch_compat import has_known_forward, without_watch
+from fedmpi.torch_compat import BatchNorm, has_known_forward, without_watch
 
 # Distance between the seeds of several initial vectors.
 START_SEED_STRIDE = 0x5EED_0000
@@ -151,6 +151,12 @@ class Net:
         return all(map(has_known_forward, self.module.modules()))
 
     @cached_property
+    def has_batchnorm(self) -> bool:
+        """Say whether it has BatchNorm layers, with or without running statistics: in training, each output depends on
+        the whole batch."""
+        return any(isinstance(layer, BatchNorm) for layer in self.module.modules())
+
+    @cached_property
     def convolves(self) -> bool:
         """Say whether it has convolutions of images."""
         return any(len(shape) == 4 for shape in self.shapes)
@@ -265,6 +271,8 @@ class Model(Net):
         numbers of its outputs and of its features."""
         with torch.no_grad():
             whole = try_network(self, self.start, example)
+            if self.has_batchnorm:
+                try_single_sample(self, self.start, example)
             try:
                 features = self.base(self.start[self.phi], example)
                 parts = self.head(self.start[self.h], features)

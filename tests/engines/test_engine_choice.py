@@ -41,6 +41,12 @@ def softmax():
     return nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
 
 
+def batchnorm():
+    """Return a network whose BatchNorm keeps no running statistics, and takes a single sample by its 16 positions."""
+    return nn.Sequential(nn.Unflatten(1, (4, 16)), nn.BatchNorm1d(4, track_running_stats=False), nn.Flatten(),
+                         nn.Linear(64, 10))
+
+
 def model(settings, shape=(64,), dtype="float32"):
     return build_model(settings, shape, np.dtype(dtype), 10, seed=0)
 
@@ -48,7 +54,7 @@ def model(settings, shape=(64,), dtype="float32"):
 @pytest.mark.parametrize("settings, shape, dtype, expected", [
     (MLP(), (64,), "float32", "vmap"), (MLP(hidden=2000), (64,), "float32", "loop"),
     (TinyCNN(), (8, 8, 1), "uint8", "loop"), (Given(dropout), (64,), "float32", "loop"),
-    (Given(softmax), (64,), "float32", "vmap")])
+    (Given(softmax), (64,), "float32", "vmap"), (Given(batchnorm), (64,), "float32", "loop")])
 def test_the_network_decides(settings, shape, dtype, expected):
     chosen = method("fedmhc", model(settings, shape, dtype))
     shared, mine = chosen.init(2)
@@ -66,6 +72,8 @@ def test_an_engine_that_cannot_train_the_network_is_refused():
     ask("loop", dropout), ask("auto", dropout), ask("vmap", softmax)
     with pytest.raises(BadInput, match=r"engine = vmap: the network cannot be vectorised .vmap: .*; set engine=loop"):
         ask("vmap", dropout)
+    with pytest.raises(BadInput, match="^engine = vmap: it cannot train a network with BatchNorm; set engine=loop"):
+        ask("vmap", batchnorm)
 
 
 @dataclass(frozen=True)
@@ -137,8 +145,9 @@ def test_the_probe_times_both_engines():
     assert (engine_choice.time_engines(lab.group, lab.shared) > 0).all() and lab.digest() == before
 
 
-def test_the_probe_leaves_to_loop_what_vmap_cannot_train():
-    lab = Lab(method("fedavg", model(Given(dropout))), Digits())
+@pytest.mark.parametrize("make", [dropout, batchnorm])
+def test_the_probe_leaves_to_loop_what_vmap_cannot_train(make):
+    lab = Lab(method("fedavg", model(Given(make))), Digits())
     loop, vmap = engine_choice.time_engines(lab.group, lab.shared)
     assert 0 < loop < vmap == np.inf
 

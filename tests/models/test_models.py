@@ -196,6 +196,8 @@ def test_layers_may_share_weights():
     (lambda: nn.Linear(6, 3), "needs a Linear layer as its last one"),
     (lambda: nn.Sequential(nn.Flatten()), "needs a Linear layer as its last one"),
     (lambda: nn.Sequential(nn.Linear(6, 6), nn.BatchNorm1d(6), nn.Linear(6, 3)), "1.running_mean.*use GroupNorm"),
+    (lambda: nn.Sequential(nn.Linear(6, 6), nn.BatchNorm1d(6, track_running_stats=False), nn.Linear(6, 3)),
+     "cannot take a single sample, .*: ValueError: Expected more than 1 value.*use GroupNorm"),
     (lambda: nn.Sequential(nn.Linear(6, 6), nn.Linear(6, 4)), r"outputs of shape \(4,\), but the data have 3"),
     (lambda: nn.Sequential(nn.Linear(5, 6), nn.Linear(6, 3)), r"cannot take samples of shape \(6,\)"),
     (lambda: nn.Sequential(nn.Conv2d(1, 2, 3), nn.Flatten(), nn.Linear(6, 3)), r"samples of shape \(6,\)")])

@@ -4,6 +4,8 @@ from __future__ import annotations
 FAULTS: list[tuple[str, str, str]] = [
     ("fedmpi.engines.batch_plan:get_local_training", "max(when - 1, 0) if to_judge", "when if to_judge"),
     ("fedmpi.engines.engine_choice:find_vmap_obstacle", "if of_network else", "if why else"),
+    ("fedmpi.engines.engine_choice:choose_by_network", "model.has_batchnorm", "model.buffers"),
+    ("fedmpi.engines.vmap:Vmap.apply", "model.has_batchnorm", "model.buffers"),
     # streams and draws
     ("fedmpi.engines.batch_plan:draw_noise", "NOISE_STREAM_OFFSET + stream", "stream"),
     ("fedmpi.engines.batch_plan:make_generator", "when % 2 ** 32", "when % 256"),
