@@ -200,6 +200,7 @@ class Vmap:
     def _tried(self, function: Callable[..., State], chunk: list[int], shared: State, group: ClientGroup,
                local: batch_plan.LocalTraining) -> list[tuple[int, State]] | None:
         """Return the results of a chunk; None if memory is too small for it, so that fewer clients are tried next."""
+        counted = group.counter.table.copy()
         try:
             results = self._together(function, chunk, shared, group, local)
         except RuntimeError as error:
@@ -211,6 +212,8 @@ class Vmap:
             if self.most < MAX_CLIENTS_AT_ONCE and self.fitted >= CHUNKS_BEFORE_DOUBLING:
                 self.most, self.fitted = min(MAX_CLIENTS_AT_ONCE, 2 * self.most), 0
             return results
+        # its clients' steps will be counted when they are made again
+        group.counter.table[:] = counted
         # by now the error's frames, which held the chunk's memory, are gone
         self.most, self.fitted = len(chunk) // 2, 0
         torch.cuda.empty_cache()

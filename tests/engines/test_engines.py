@@ -8,6 +8,7 @@ from fedmpi.engines.batch_plan import LocalTraining
 from fedmpi.engines.cohort import Cohort
 from fedmpi.engines.loop import REHEARSAL_TRAINING, Loop, LoopData
 from fedmpi.engines.padding import SAMPLES_PER_BLOCK, pad_samples
+from fedmpi.engines.step_counter import PARTICIPANTS
 from fedmpi.engines.vmap import Vmap
 from fedmpi.errors import BadInput
 from tests.clients.normed import model_of
@@ -117,6 +118,28 @@ def test_out_of_memory_halves_the_chunks():
     with pytest.raises(torch.OutOfMemoryError):
         bench.run(engine, plain)
     assert engine.asked == (2, 1)
+
+
+class Late(Crowded):
+    """An engine that finds its memory short only after the clients have trained."""
+
+    def _together(self, function, clients, *rest):
+        room, self.room = self.room, len(clients)
+        found, self.room = super()._together(function, clients, *rest), room
+        if len(clients) > room:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return found
+
+
+@pytest.mark.parametrize("verb", [plain, scan])
+def test_steps_of_clients_that_are_trained_again_count_once(bench, verb):
+    counted = []
+    for engine in (Vmap(), Late()):
+        bench.counter.begin(PARTICIPANTS)
+        bench.run(engine, verb)
+        bench.counter.begin(None)
+        counted.append(bench.counter.take().tolist())
+    assert engine.asked == (5, 2, 2, 1) and counted[0] == counted[1] and any(counted[0])
 
 
 def test_chunks_are_as_many_clients_as_fit(bench):

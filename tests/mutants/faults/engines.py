@@ -52,6 +52,7 @@ FAULTS: list[tuple[str, str, str]] = [
     ("fedmpi.engines.training_options:WatchedData.note_loss", "self.seen.add(OWN_LOSS)", "pass"),
     # the vectorised engine
     ("fedmpi.engines.vmap:Vmap._tried", "len(chunk) // 2", "len(chunk) - 1"),
+    ("fedmpi.engines.vmap:Vmap._tried", "        group.counter.table[:] = counted\n", ""),
     ("fedmpi.engines.vmap:Vmap._fitting", "count_vectors(local.optimizer) * 4", "4"),
     ("fedmpi.engines.cohort:Cohort.plans", "count.clamp_min(1)", "self.local.batch"),
     ("fedmpi.engines.padding:pad_samples", "row, row[0]", "row, 0"),
