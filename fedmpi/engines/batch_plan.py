@@ -140,7 +140,7 @@ def change_batches(
         kind: what the steps count as; None keeps the kind. Raises ValueError for an unknown one."""
     local = local if kind is None else local._replace(kind=check_kind(kind))
     if epochs is None:
-        return local
+        return local if steps is None else local._replace(steps=steps)
     if steps is None and local.steps is not None:
         steps = -(-epochs * local.steps // max(1, local.epochs))
     return local._replace(epochs=epochs, steps=steps)

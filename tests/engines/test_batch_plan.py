@@ -27,6 +27,7 @@ from fedmpi.engines.batch_plan import (
     make_generator,
 )
 from fedmpi.engines.loop import LoopData
+from fedmpi.engines.step_counter import MAIN
 from fedmpi.faults import Attack
 from fedmpi.methods.fedper import Shared, Up
 
@@ -231,7 +232,7 @@ def test_every_use_draws_something_else():
 
 def test_other_batches_replace_epochs_and_steps():
     local = BASE._replace(epochs=3, steps=7)
-    assert change_batches(local, None) == change_batches(local, None, 4) == local
+    assert change_batches(local, None) == change_batches(local, None, kind=MAIN) == local
     # 2 epochs take 2 / 3 of the 7 steps of 3 epochs, rounded up.
     assert change_batches(local, 2) == local._replace(epochs=2, steps=5)
     assert change_batches(local._replace(steps=None), 2) == local._replace(epochs=2, steps=None)
@@ -240,6 +241,9 @@ def test_other_batches_replace_epochs_and_steps():
     # Without epochs there are no steps.
     assert count_local_steps(change_batches(change_batches(local, 0), 4), 20) == 0
     assert change_batches(local, 0, 5) == local._replace(epochs=0, steps=5)
+    # A number of steps counts without epochs, too.
+    assert change_batches(local, None, 5, "head") == local._replace(steps=5, kind="head")
+    assert count_local_steps(change_batches(local._replace(steps=None), None, 5), 20) == 5
 
 
 def test_what_is_sent_is_not_copied_on_a_cpu():

@@ -13,7 +13,8 @@ FAULTS: list[tuple[str, str, str]] = [
     ("fedmpi.engines.batch_plan:draw_subset", "share * n + 1e-9", "share * n"),
     ("fedmpi.engines.batch_plan:draw_batches", "taken - (per_epoch - 1) * local.batch", "local.batch"),
     ("fedmpi.engines.batch_plan:draw_batches", "min(n, per_epoch * local.batch)", "n - n % local.batch"),
-    ("fedmpi.engines.batch_plan:change_batches", "steps=steps", "steps=local.steps"),
+    ("fedmpi.engines.batch_plan:change_batches", "epochs=epochs, steps=steps", "epochs=epochs, steps=local.steps"),
+    ("fedmpi.engines.batch_plan:change_batches", "if steps is None else", "if True else"),
     # what a rank measures and keeps
     ("fedmpi.engines.gradients:compute_gradient", "y, smoothing)", "y)"),
     ("fedmpi.engines.augmentation:draw_changes", "client, AUGMENTATION_STREAM_OFFSET + stream", "client, stream"),
