@@ -35,6 +35,8 @@ class RankContext:
     waits: Callable[[], float] = no_wait
     # the client at work, or those that are trained at once; None between clients
     client: int | list[int] | None = None
+    # how many steps clients that are trained at once have begun since the start
+    steps: int = 0
     # whether the first round, or the warm-up before it, has begun: what fails before was refused, and nothing is lost
     has_begun: bool = False
     # the round that this work belongs to, from 0; -1 is the warm-up before the first round

@@ -3,8 +3,9 @@
 On every worker a thread reports to rank 0 what its rank is doing, and on rank 0 a thread reports to the workers. If a
 rank is silent, its process or its node is gone. If it reports the same work again and again, it is stuck outside any
 collective. Either of them for `comm.timeout` seconds ends the job, and the message names the rank. A long round is
-neither, because every client counts as progress. Time is counted in this thread's own wake-ups, not by the clock, so
-a suspended machine or job is not mistaken for a hang."""
+neither, because every client counts as progress, and so does every step of clients that are trained at once. On a GPU
+a step counts when it is launched, one by one also if it is replayed as a CUDA graph; the GPU may finish it later. Time
+is counted in this thread's own wake-ups, not by the clock, so a suspended machine or job is not mistaken for a hang."""
 from __future__ import annotations
 
 import os
@@ -31,10 +32,10 @@ ORDERLY_END_S = 10.
 MAX_WORKERS_IN_TURN = 20
 # Late ranks that the message names.
 MAX_NAMED = 5
-# Fields of a report; MORE counts the clients that are trained beside CLIENT.
-STEP, INSIDE, ORDER, ROUND, CLIENT, MORE = range(6)
+# Fields of a report; MORE counts the clients that are trained beside CLIENT, and TRAINED the steps of such clients.
+STEP, INSIDE, ORDER, ROUND, CLIENT, MORE, TRAINED = range(7)
 # A rank that has not reported yet; it is also every rank's last report.
-NO_REPORT = np.full(6, -1, np.int64)
+NO_REPORT = np.full(7, -1, np.int64)
 
 
 class Heartbeat:
@@ -77,11 +78,11 @@ class Heartbeat:
                 self.fail(late)
 
     def make_report(self) -> np.ndarray:
-        """Return what this rank is doing, (6,) int64."""
+        """Return what this rank is doing, (7,) int64."""
         world, work = self.world, self.context
         clients = np.ravel([-1 if work.client is None else work.client])
         return np.array([world.collectives, world.in_collective, world.order, work.round, clients[0],
-                         len(clients) - 1], np.int64)
+                         len(clients) - 1, work.steps], np.int64)
 
     def send_report(self, report: np.ndarray) -> None:
         """Send a report to the peers that received the one before, so that none pile up if nobody listens."""

@@ -53,6 +53,13 @@ class ClientGroup(Protocol):
         """Give the round up if somebody waits too long for its end. Raises GivenUp."""
 
 
+def note_step(group: ClientGroup) -> None:
+    """Count a step of clients that are trained at once, which the heartbeat takes for progress, and give the round up
+    if somebody waits too long for its end. Raises GivenUp."""
+    group.context.steps += 1
+    group.check_grace()
+
+
 class Engine(Protocol):
     """What trains clients: engines.loop.Loop or engines.vmap.Vmap."""
     # names of the convolutions that are computed as products of patches; None if that was not chosen

@@ -6,6 +6,7 @@ import dataclasses
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Unpack
 
 import numpy as np
@@ -17,6 +18,7 @@ from fedmpi.engines import batch_plan, convolutions
 from fedmpi.engines.cohort import Cohort
 from fedmpi.engines.convolutions import MAX_CLIENTS_AT_ONCE as MAX_CLIENTS_AT_ONCE
 from fedmpi.engines.cuda_graphs import StepRecorder
+from fedmpi.engines.engine import note_step
 from fedmpi.engines.gpu_errors import is_out_of_memory
 from fedmpi.engines.gradients import Loss, is_empty
 from fedmpi.engines.loop import REHEARSAL_TRAINING
@@ -230,9 +232,10 @@ class Vmap:
                   local: batch_plan.LocalTraining) -> list[tuple[int, State]]:
         group.context.client = clients[0] if len(clients) == 1 else clients
         x, y = zip(*(group.training(c) for c in clients), strict=True)
+        model = group.method.model
         cohort = Cohort(pad_samples(x), pad_samples(y), tuple(map(len, y)), tuple(clients), local, 0, self.graphs,
-                        group.check_grace, group.counter, group.method.model, tuple(map(group.portions.get, clients)))
-        messages, model = [group.messages.get(c) for c in clients], group.method.model
+                        partial(note_step, group), group.counter, model, tuple(map(group.portions.get, clients)))
+        messages = [group.messages.get(c) for c in clients]
         if self.unfolded is None and cohort.x.is_cuda:
             self.unfolded = convolutions.choose_unfolded(model, x[0][:1], local.batch, len(clients))
         with convolutions.use_unfolded(model, self.unfolded or ()):

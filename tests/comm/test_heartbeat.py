@@ -15,7 +15,7 @@ from fedmpi.context import RankContext
 from tests.comm.together import Aborted, together
 
 SUM, TRAIN, STOP = (order.number for order in (OrderPerformer.sum_rows, OrderPerformer.train, OrderPerformer.stop))
-IN, AT_WORK = np.array([7, 1, SUM, 3, -1, 0]), np.array([7, 0, TRAIN, 3, 5, 0])
+IN, AT_WORK = np.array([7, 1, SUM, 3, -1, 0, 9]), np.array([7, 0, TRAIN, 3, 5, 0, 9])
 
 
 @pytest.mark.parametrize("silent, still, known, late", [
@@ -31,9 +31,9 @@ def test_who_is_missing(silent, still, known, late):
 
 @pytest.mark.parametrize("words, said", [
     (AT_WORK, "client 5, round 4, order train"), (IN, "round 4, order sum_rows"),
-    ([7, 0, TRAIN, 0, 5, 2], "client 5 and 2 more, round 1, order train"),
-    ([7, 0, STOP, 0, 0, 1], "client 0 and 1 more, round 1, order stop"),
-    ([-1] * 6, "ready for its first order")])
+    ([7, 0, TRAIN, 0, 5, 2, 9], "client 5 and 2 more, round 1, order train"),
+    ([7, 0, STOP, 0, 0, 1, 9], "client 0 and 1 more, round 1, order stop"),
+    ([-1] * 7, "ready for its first order")])
 def test_what_a_rank_does(words, said):
     assert describe_report(np.array(words)) == said
 
@@ -123,22 +123,22 @@ def test_one_sign_at_a_time_is_under_way():
 
 
 @pytest.mark.parametrize("at, when, expected", [
-    (None, 2, [9, 1, 5, 2, -1, 0]), (7, 2, [9, 1, 5, 2, 7, 0]), ([3, 8, 9], 0, [9, 1, 5, 0, 3, 2]),
-    (np.array([4, 6]), 1, [9, 1, 5, 1, 4, 1])])
+    (None, 2, [9, 1, 5, 2, -1, 0, 4]), (7, 2, [9, 1, 5, 2, 7, 0, 4]), ([3, 8, 9], 0, [9, 1, 5, 0, 3, 2, 4]),
+    (np.array([4, 6]), 1, [9, 1, 5, 1, 4, 1, 4])])
 def test_what_a_rank_says_of_itself(at, when, expected):
     found = lonely(1, 3)
     found.world.collectives, found.world.in_collective, found.world.order = 9, True, 5
-    found.context.client, found.context.round = at, when
+    found.context.client, found.context.round, found.context.steps = at, when, 4
     assert found.make_report().tolist() == expected and found.make_report().dtype == np.int64
 
 
 def test_ranks_hear_of_each_others_progress():
-    """Any message ends silence; only a new state is progress."""
+    """Any message ends silence; only a new state is progress, and a further step is one."""
     def act(world):
         found = on(world)
         world.barrier()
         if world.rank:
-            for words in ([1, 0, 1, 0, 4, 0], [1, 0, 1, 0, 4, 0], [2, 1, 2, 0, -1, 0])[:1 + world.rank]:
+            for words in ([1, 0, 1, 0, 4, 0, 3], [1, 0, 1, 0, 4, 0, 3], [1, 0, 1, 0, 4, 0, 4])[:1 + world.rank]:
                 # Wait until rank 0 is ready for the next message.
                 world.comm.Recv(np.empty(1), 0)
                 found.comm.Isend(np.array(words), 0)
@@ -154,8 +154,8 @@ def test_ranks_hear_of_each_others_progress():
                     world.comm.Recv(np.empty(1), peer)
                 found.receive_reports()
                 steps.append(([*found.silent.values()], [*found.stuck.values()]))
-            assert found.last_report[1].tolist() == [1, 0, 1, 0, 4, 0]
-            assert found.last_report[2].tolist() == [2, 1, 2, 0, -1, 0]
+            assert found.last_report[1].tolist() == [1, 0, 1, 0, 4, 0, 3]
+            assert found.last_report[2].tolist() == [1, 0, 1, 0, 4, 0, 4]
             return steps
     assert together(3, act)[0] == [([0, 0], [0, 0]), ([0, 0], [1, 1]), ([1, 0], [2, 0])]
 

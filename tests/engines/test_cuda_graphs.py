@@ -53,6 +53,14 @@ def test_every_step_is_taken(times):
     assert len(taken) == times
 
 
+@pytest.mark.parametrize("mode, noted", [("off", 6), ("on", 6 - WARMUP_CALLS)])
+def test_every_step_is_a_sign_of_progress(mode, noted):
+    """A replayed step is one, too; those before a recording are none."""
+    bench = Bench((7,) * 3)
+    bench.run(Vmap(graphs=mode), plain, steps=6)
+    assert bench.context.steps == noted
+
+
 def test_what_cannot_be_recorded_is_called(monkeypatch, caplog):
     """The log has one line for this and all further steps."""
     def record(step, stream):

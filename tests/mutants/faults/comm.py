@@ -55,6 +55,7 @@ FAULTS: list[tuple[str, str, str]] = [
     ("fedmpi.comm.mpi_world:World.close", "            time.sleep(LEAVE_AFTER_WORKERS_S)", "            pass"),
     # who hangs, who speaks
     ("fedmpi.comm.heartbeat:find_late", "silent[peer] > limit", "silent[peer] >= limit"),
+    ("fedmpi.comm.heartbeat:Heartbeat.make_report", "work.steps", "0"),
     ("fedmpi.comm.heartbeat:find_late", "and not reports[peer][INSIDE]", ""),
     ("fedmpi.comm.heartbeat:Heartbeat.fail", "late[:MAX_NAMED]", "late[:MAX_NAMED + 1]"),
     ("fedmpi.comm.heartbeat:Heartbeat.fail", "tell=False", "tell=True"),

@@ -6,6 +6,7 @@ FAULTS: list[tuple[str, str, str]] = [
     ("fedmpi.engines.engine_choice:find_vmap_obstacle", "if of_network else", "if why else"),
     ("fedmpi.engines.engine_choice:choose_by_network", "model.has_batchnorm", "model.buffers"),
     ("fedmpi.engines.vmap:Vmap.apply", "model.has_batchnorm", "model.buffers"),
+    ("fedmpi.engines.engine:note_step", "    group.context.steps += 1\n", ""),
     # streams and draws
     ("fedmpi.engines.batch_plan:draw_noise", "NOISE_STREAM_OFFSET + stream", "stream"),
     ("fedmpi.engines.batch_plan:make_generator", "when % 2 ** 32", "when % 256"),
