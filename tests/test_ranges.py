@@ -193,7 +193,7 @@ def test_overrides_go_from_left_to_right_and_into_what_is_there(tmp_path):
     assert read("model=mlp").model.hidden == 5 and read("data.partition=iid", "data.partition=dirichlet") == read()
     assert read("data.partition.beta=2", "data.partition=dirichlet").data.partition.beta == 2
     # The first = ends the key.
-    assert read("data.name=a=b").data.name == "a=b"
+    assert read("data.name=m:a=b").data.name == "m:a=b"
 
 
 RUN = {"rounds": 2, "seed": 1, "method": "fedavg", "model": {"name": "mlp", "hidden": 4},

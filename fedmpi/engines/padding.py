@@ -22,10 +22,11 @@ def pad_samples(rows: Sequence[Tensor]) -> Tensor:
     if rows[0].is_cuda:
         starts = np.cumsum([0, *map(len, rows)])
         return gather_padded(torch.cat(rows), [np.arange(*pair) for pair in pairwise(starts)])
-    out = rows[0].new_zeros((len(rows), round_up_to_blocks(len(rows[0])), *rows[0].shape[1:]))
+    out = rows[0].new_empty((len(rows), round_up_to_blocks(len(rows[0])), *rows[0].shape[1:]))
     for padded, row in zip(out, rows, strict=True):
-        if len(row):
-            padded[:len(row)], padded[len(row):] = row, row[0]
+        padded[:len(row)] = row
+        if len(row) < len(padded):
+            padded[len(row):] = row[0] if len(row) else 0
     return out
 
 
