@@ -152,7 +152,8 @@ def test_a_function_that_fails_later_ends_the_run_as_a_failure(own):
     (["auk"], r"did you mean auc\?"), (["f", "auc", "auc"], "'f' is not known"), (["auc", "auc"], "are called auc"),
     (["auc", "a:auc"], "are called auc"), (["a:b", "c:b"], "are called b"), (["a:loss"], "cannot be called loss"),
     (["a:f1_of_two"], "cannot be called"), (["a:mine_after"], "cannot be called"),
-    (["a:"], "should be module:function"), (["a:b.c"], "should be module:function"), ("auc", "should be a list"), ([3], "string")])
+    (["a:"], "should be module:function"), (["a:b.c"], "should be module:function"), ("auc", "should be a list"),
+    ([3], "string")])
 def test_wrong_measures_are_refused_in_one_line(given, said):
     with pytest.raises(BadInput, match=said) as caught:
         resolve({"evaluate": {"measures": given}})
