@@ -57,7 +57,7 @@ FAULTS: list[tuple[str, str, str]] = [
     ("fedmpi.engines.vmap:Vmap._tried", "        group.counter.table[:] = counted\n", ""),
     ("fedmpi.engines.vmap:Vmap._fitting", "count_vectors(local.optimizer) * 4", "4"),
     ("fedmpi.engines.cohort:Cohort.plans", "count.clamp_min(1)", "self.local.batch"),
-    ("fedmpi.engines.padding:pad_samples", "row, row[0]", "row, 0"),
+    ("fedmpi.engines.padding:pad_samples", "row[0] if len(row) else 0", "0"),
     ("fedmpi.engines.padding:gather_padded", "mine[0] if len(mine) else 0", "0"),
     # states, samples, homes
     ("fedmpi.engines.engine_choice:time_engine", "group.clients[:CLIENTS_TIMED]", "group.clients"),
