@@ -77,6 +77,14 @@ def find_class(kind: str, name: str) -> type:
                    f"or your own as module:Class.{hint}")
 
 
+def find_class_of_setting(kind: str, name: str, where: str) -> type:
+    """Return the class that a setting names. Raises BadInput, whose message begins with the setting `where`."""
+    try:
+        return find_class(kind, name)
+    except BadInput as error:
+        raise error.reword(f"{where}: {error}") from error.__cause__
+
+
 def import_class(kind: str, name: str) -> type:
     """Return the class that `module:Class` names. Raises BadInput, and FaultyCode if the module itself fails."""
     module, _, attribute = name.partition(":")

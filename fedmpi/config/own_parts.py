@@ -21,19 +21,12 @@ def list_own_parts(config: Config) -> list[object]:
                            registry.find_class("datasets", config.data.name)]
     if isinstance(config.model, Custom):
         parts.append(registry.find_class("models", config.model.path))
-    parts += [find_measure(name) for name in config.evaluate.measures]
+    parts += [registry.find_class_of_setting("measures", name, "evaluate.measures")
+              for name in config.evaluate.measures]
     for name in (config.data.name, getattr(config.model, "path", ""), *config.evaluate.measures):
         if ":" in name:
             parts.append(name.partition(":")[0])
     return parts
-
-
-def find_measure(name: str) -> object:
-    """Return a measure by its name. Raises BadInput."""
-    try:
-        return registry.find_class("measures", name)
-    except BadInput as error:
-        raise error.reword(f"evaluate.measures: {error}") from error.__cause__
 
 
 def fingerprint_code(config: Config) -> Fingerprint:

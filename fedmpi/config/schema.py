@@ -224,10 +224,7 @@ def build_named_section(kind: str, value: Json, where: str, default: str, places
     section = {"name": default, **section} if isinstance(section, dict) else {}
     if not isinstance(section.get("name"), str):
         raise BadInput(f"{where} = {shorten_value(value)}: give a name, or a mapping with a name and settings")
-    try:
-        cls = registry.find_class(kind, section["name"])
-    except BadInput as error:
-        raise error.reword(f"{where}: {error}") from error.__cause__
+    cls = registry.find_class_of_setting(kind, section["name"], where)
     settings = {k: v for k, v in section.items() if k != "name"}
     # The settings of a plain nn.Module are its keyword arguments.
     if kind == "models" and not dataclasses.is_dataclass(cls):

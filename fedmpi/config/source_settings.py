@@ -53,10 +53,7 @@ def build_source(data: Json, settings: JsonObject, default: str) -> NamedSetting
     if not settings and (":" in name or name in registry.list_available("datasets")) and (
             name not in registry.list_built_in("datasets")):
         return None
-    try:
-        cls = registry.find_class("datasets", name)
-    except BadInput as error:
-        raise error.reword(f"data.name: {error}") from error.__cause__
+    cls = registry.find_class_of_setting("datasets", name, "data.name")
     if not dataclasses.is_dataclass(cls):
         return None
     with blame_own_code(f"data: {name}", always=not cls.__module__.startswith("fedmpi.")):

@@ -78,10 +78,7 @@ def load_source(name: str, root: Path, file: str | None = None, source: Source |
 def make_source(name: str, file: str | None, source: Source | None = None) -> Source:
     """Return `source`, or without it the data set with its defaults. Raises BadInput if none has this name, or if it
     does not use the given file."""
-    try:
-        cls = registry.find_class("datasets", name)
-    except BadInput as error:
-        raise error.reword(f"data.name: {error}") from error.__cause__
+    cls = registry.find_class_of_setting("datasets", name, "data.name")
     # A configuration must not be able to call any function that it names.
     if not (isinstance(cls, type) and hasattr(cls, "load")):
         raise BadInput(f"data.name = {name}: is no class with a function `load`, as data sets must be")
