@@ -95,6 +95,13 @@ def test_times_repeat(tmp_path):
     assert [t for t in range(9) if in_rounds.look_up(t).any()] == [1, 4, 7]
 
 
+def test_a_time_inside_another_one_shortens_nothing(tmp_path):
+    found = times(tmp_path, "client,begin,end\n1,0,10\n1,2,3\n", unit="seconds")
+    assert found.look_up(5.).tolist() == [0, 5, 0, 0]
+    with pytest.raises(BadInput, match="the time 5 to 2 of client 1 ends before it begins"):
+        times(tmp_path, "client,begin,end\n1,5,2\n", unit="seconds")
+
+
 def test_the_clock_goes_on_whatever_the_digits_of_the_times(tmp_path):
     """2.95 + 10 is rounded to just before the begin of the second repetition, and 3.96 + 10 to just before its end."""
     found = times(tmp_path, "client,begin,end\n0,2.95,3.1\n1,3,3.96\n", unit="seconds", repeat=10.)
