@@ -11,7 +11,9 @@ from fedmpi.argument_names import name_arguments
 from fedmpi.config.evaluation import NEW_CLIENTS_ENDING
 from fedmpi.errors import BadInput
 from fedmpi.extras import require_extra
+from fedmpi.faults import Attack, choose_attackers
 from fedmpi.json_values import JsonObject
+from fedmpi.settings import make_settings
 from fedmpi.storage import run_status
 from fedmpi.task import find_task
 
@@ -82,7 +84,8 @@ class Result:
 
     def clients(self, round: int | None = None) -> pd.DataFrame:
         """Return the measures of every client, a row each; the index is `client`. With `data.new_clients` the new ones
-        are the last rows, and the column `new_client` marks them. Clients that the data name have a column `name`.
+        are the last rows, and the column `new_client` marks them. Clients that the data name have a column `name`, and
+        with `attack` the column `attacker` marks those that attack, which no mean over the clients counts.
 
         Args:
             round: an evaluated round, from 1; None: the last one
@@ -97,9 +100,13 @@ class Result:
         new = {name.removesuffix(NEW_CLIENTS_ENDING): columns.pop(name)
                for name in [*columns] if name.endswith(NEW_CLIENTS_ENDING)}
         table = clean_clusters(pandas.DataFrame(columns))
+        trained = len(table)
         if new:
             newcomers = pandas.DataFrame(new).assign(new_client=True)
             table = pandas.concat([table.assign(new_client=False), newcomers], ignore_index=True)
+        if attack := self.config.get("attack"):
+            attackers = choose_attackers(make_settings(Attack, attack, "attack"), trained, self.config["seed"])
+            table["attacker"] = table.index.isin(attackers)
         if names := self.values.get("client_names"):
             table.insert(0, "name", names)
         return table.rename_axis("client")

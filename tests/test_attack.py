@@ -3,6 +3,8 @@ from __future__ import annotations
 
 import pytest
 
+import fedmpi
+
 FAIR = ("method=fedavg", "rounds=6", "data.clients=10", "data.partition=iid", "train.participation=1", "train.lr=.6",
         "train.batch=30", "train.steps=null", "train.epochs=2", "data.fraction=1", "engine=auto")
 ATTACK = "attack={kind: sign_flip, scale: 3}"
@@ -36,6 +38,9 @@ def test_accuracies_are_those_of_honest_clients(bench, capsys):
         each = history["accuracy"][-1]
     assert len(each) == 10 and sorted(each)[3:] == pytest.approx(sorted(each[each > .5]))
     assert each[each > .5].mean() == pytest.approx(honest)
+    table = fedmpi.load_result(bench.out("labels")).clients()
+    assert table["attacker"].tolist() == [value < .5 for value in each]
+    assert table[~table["attacker"]]["accuracy"].mean() == pytest.approx(honest)
 
 
 def test_the_only_client_cannot_attack(bench, capsys):

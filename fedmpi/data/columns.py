@@ -83,6 +83,8 @@ class Columns:
             if idle and not getattr(self, column) and not (column == "part" and self.names_parts):
                 raise ValueError(f"{idle[0]}: it is of use beside data.{column} only; set data.{column}, or leave "
                                  f"{idle[0]} out")
+        if self.tokenizer and self.vocabulary != type(self).vocabulary:
+            raise ValueError("vocabulary: the ids are those of data.tokenizer; leave one of them out")
         if both := [name for name in self.train_parts if name in self.test_parts]:
             others = [name for name in self.train_parts if name not in both]
             raise ValueError(f"test_parts = {list(self.test_parts)}: data.train_parts = {list(self.train_parts)} names "

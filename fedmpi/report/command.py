@@ -11,7 +11,7 @@ from fedmpi.storage.run_status import STATES
 
 def report_paths(paths: list[str], scale: str | None, out: str | None, to: str | None, for_print: bool) -> str:
     """Write the report of a job file, of folders of runs or of gpu_day.json. Return what to tell the user: where its
-    page is, and which runs are not finished. Raises BadInput.
+    page is, and which runs are not finished. Raises BadInput, for example for runs that learned different things.
 
     Args:
         scale: a smaller variant of the job.
@@ -33,6 +33,7 @@ def report_paths(paths: list[str], scale: str | None, out: str | None, to: str |
     else:
         words, shown = [*map(str, folders)], results.collect_folder_results(folders)
         remedy, folder = "continue them with --resume auto", Path(to or "report")
+    results.refuse_mixed_tasks(shown.runs)
     page = write.write_report(shown, folder, for_print)
     return "\n".join(filter(None, [f"report {page}", describe_unfinished(shown.runs, remedy, words)]))
 

@@ -195,6 +195,17 @@ def find_shown_task(runs: list[ReportRun]) -> Task:
     return next((find_task(lines[-1]) for run in runs if (lines := run.outcome.evaluated)), CLASSIFICATION)
 
 
+def refuse_mixed_tasks(runs: list[ReportRun]) -> None:
+    """Raise BadInput if some of the runs have learned classes and others numbers: no table can hold both."""
+    folders: dict[str, Path] = {}
+    for run in runs:
+        if lines := run.outcome.evaluated:
+            folders.setdefault(find_task(lines[-1]).name, run.folder)
+    if len(folders) == 2:
+        raise BadInput(f"{folders['classification']} has learned classes and {folders['regression']} numbers, so no "
+                       "table can hold both; report them apart, as folders of runs")
+
+
 def list_further(runs: list[ReportRun], settings: list[JsonObject]) -> list[str]:
     """Return the further measures that a finished run has, as keys of result.json, and the accuracy of new clients."""
     names = dict.fromkeys(f"{name}_mean" for values in settings for name in run_status.list_further_measures(values))

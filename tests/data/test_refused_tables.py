@@ -67,6 +67,8 @@ def test_rows_are_counted_through_all_blocks(write, monkeypatch):
      "leave test_parts out"),
     ({"label": "y", "text": "p", "mode": "L"}, "data.mode: it is of use beside data.image only; set data.image, or"),
     ({"label": "y", "image": "p", "length": 9}, "data.length: it is of use beside data.text only; set data.text, or"),
+    ({"label": "y", "text": "p", "tokenizer": "t.json", "vocabulary": 9},
+     "data.vocabulary: the ids are those of data.tokenizer; leave one of them out"),
     ({"label": "y", "tokenizer": "t.json"}, "data.tokenizer: it is of use beside data.text only; set data.text, or"),
     ({"label": "y", "file": None}, "data.file is missing: data.name = csv needs the path of your data"),
     ({"label": "y", "file": "."}, ".: damaged, or not a CSV file with a header, in UTF-8 (it is a folder)"),

@@ -6,6 +6,7 @@ import pytest
 
 from fedmpi.errors import BadInput
 from fedmpi.report import latex, tables
+from fedmpi.report.command import report_paths
 from fedmpi.report.results import ReportRun, collect_folder_results, collect_job_results
 from fedmpi.sweeps import job as jobfile
 from tests.report import made
@@ -125,3 +126,17 @@ def test_results_are_read_once(tmp_path):
     run = ReportRun("a", "x", 0, made.run(tmp_path / "a", history={"round": [1], "accuracy": [[.5]]}))
     assert run.outcome is run.outcome and run.history is run.history
     assert np.array_equal(run.history["round"], [1])
+
+
+def test_a_report_holds_no_classes_beside_numbers(tmp_path):
+    """Errors were shown as percentages of the accuracies' table."""
+    classes, numbers, begun = tmp_path / "classes", tmp_path / "numbers", tmp_path / "begun"
+    made.run(classes, lines=[{"round": 1, "accuracy_mean": .5}], result={"rounds": 1})
+    made.run(numbers, {"data": {"task": "regression"}}, lines=[{"round": 1, "mse_mean": 2.}], result={"rounds": 1})
+    made.run(begun, {"seed": 7})
+    with pytest.raises(BadInput) as caught:
+        report_paths([str(classes), str(numbers)], None, None, str(tmp_path / "report"), False)
+    assert str(caught.value) == (f"{classes} has learned classes and {numbers} numbers, so no table can hold both; "
+                                 "report them apart, as folders of runs")
+    assert not (tmp_path / "report").exists()
+    assert "report" in report_paths([str(classes), str(begun)], None, None, str(tmp_path / "report"), False)
