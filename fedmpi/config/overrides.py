@@ -12,6 +12,8 @@ from fedmpi.settings import shorten_value
 
 # sections of the form {name: ..., setting: ...}, which may be given as a bare name
 NAMED_SECTIONS = ("model", "method", "partition")
+# sections that are off until they are given: an empty one turns them on, with their defaults
+OPTIONAL_SECTIONS = ("stop", "edge", "availability", "stragglers", "attack")
 
 
 def apply_overrides(values: JsonObject, overrides: Sequence[str] | Mapping[str, object]) -> JsonObject:
@@ -57,15 +59,22 @@ def read_text(text: str) -> tuple[str, Json]:
         raise BadInput(f"{key}={value}: the value is not valid YAML") from None
 
 
+def is_one_value(setting: str, value: object) -> bool:
+    """Say whether what is given for a setting is one value: no mapping, a section that has a name, or an optional one
+    without settings. The settings of other sections are replaced one by one."""
+    return (not isinstance(value, Mapping) or setting.rpartition(".")[2] in NAMED_SECTIONS
+            or not value and setting in OPTIONAL_SECTIONS)
+
+
 def flatten_values(values: Mapping[str, object], prefix: str = "") -> Iterator[tuple[str, Json]]:
-    """Yield each setting of nested mappings with its value. A section that has a name is one value."""
+    """Yield each setting of nested mappings with its value, see `is_one_value`."""
     for key, value in values.items():
         if not isinstance(key, str) or not all(key.split(".")):
             raise BadInput(f"{prefix}{shorten_value(key)} is not the name of a setting (for example train.lr)")
-        if isinstance(value, Mapping) and key.rpartition(".")[2] not in NAMED_SECTIONS:
-            yield from flatten_values(value, f"{prefix}{key}.")
-        else:
+        if is_one_value(f"{prefix}{key}", value):
             yield f"{prefix}{key}", to_yaml_value(value)
+        elif isinstance(value, Mapping):
+            yield from flatten_values(value, f"{prefix}{key}.")
 
 
 def to_yaml_value(value: object) -> Json:

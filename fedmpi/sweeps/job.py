@@ -35,7 +35,7 @@ import yaml
 from fedmpi import registry
 from fedmpi.config import schema
 from fedmpi.config.load import parse_yaml, read_yaml, refuse_endless
-from fedmpi.config.overrides import NAMED_SECTIONS
+from fedmpi.config.overrides import is_one_value
 from fedmpi.config.schema import Config
 from fedmpi.errors import BadInput
 from fedmpi.json_values import JsonObject
@@ -278,11 +278,11 @@ def flatten_to_words(settings: JsonObject, prefix: str = "") -> list[str]:
     """Return settings as key=value texts of the command line."""
     texts = []
     for key, value in settings.items():
-        if isinstance(value, dict) and str(key).rpartition(".")[2] not in NAMED_SECTIONS:
-            texts += flatten_to_words(value, f"{prefix}{key}.")
-        else:
+        if is_one_value(f"{prefix}{key}", value):
             flow = yaml.safe_dump(value, default_flow_style=True, width=10_000).strip()
             texts.append(f"{prefix}{key}={flow.removesuffix('...').strip()}")
+        else:
+            texts += flatten_to_words(value, f"{prefix}{key}.")
     return texts
 
 

@@ -9,7 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedmpi import registry
-from fedmpi.config.schema import Config, load_config, resolve, to_plain
+from fedmpi.config.overrides import OPTIONAL_SECTIONS
+from fedmpi.config.schema import SECTIONS, Config, load_config, resolve, to_plain
+from fedmpi.edge import Edge
 from fedmpi.errors import BadInput
 from fedmpi.methods.fedavg import FedAvg
 from fedmpi.methods.fedmhc import FedMHC
@@ -50,6 +52,16 @@ def test_a_file_is_a_diff_of_the_defaults(read):
     assert (config.rounds, config.method, config.model.hidden) == (3, FedMHC(lam=.5), 7)
     assert config.data.partition.beta == 2.5 and config.train.participation == (.1, 1)
     assert config.data.clients == 20 and config.train.batch == 10
+
+
+def test_sections_that_are_off_by_default_are_those_that_an_empty_mapping_turns_on(read):
+    assert {name for name in SECTIONS if getattr(Config(), name) is None} == set(OPTIONAL_SECTIONS)
+    assert load_config({}, {"edge": {}}) == read("edge: {}") == read("", "edge={}") == load_config({"edge": {}})
+    assert load_config({}, {"edge": {}}).edge == Edge() and load_config({}).edge is None
+    # other sections keep what they have, and names inside a section are no sections
+    assert load_config({"train": {"lr": .5}}, {"train": {}}).train.lr == .5
+    with pytest.raises(BadInput, match="stop.patience is missing"):
+        load_config({}, {"stop": {}})
 
 
 @pytest.mark.parametrize("text, value", [("1e-3", .001), ("1E-3", .001), ("1.5e+2", 150.), (".5", .5), ("2.", 2.),

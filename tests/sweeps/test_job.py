@@ -7,6 +7,7 @@ import re
 import pytest
 
 from fedmpi.config import schema
+from fedmpi.edge import Edge
 from fedmpi.errors import BadInput
 from fedmpi.sweeps import job
 from tests.sweeps import jobs
@@ -139,11 +140,18 @@ def test_a_run_that_ended_early_is_finished_however_many_rounds_are_asked_for(wr
 def test_settings_become_words_of_the_command_line():
     nested = {"rounds": 3, "train": {"lr": .1, "participation": [.5, 1.0]}, "data.partition": {"name": "iid"},
               "data": {"partition": {"name": "n_class", "n": 3}, "fraction": 1e-3},
-              "method": {"name": "ditto", "lam": .5}, "edge": None, "text": "a: b", "yes": True, "empty": {}}
+              "method": {"name": "ditto", "lam": .5}, "edge": None, "text": "a: b", "yes": True, "empty": {},
+              "faults": {"edge": {}}}
     assert job.flatten_to_words(nested) == [
         "rounds=3", "train.lr=0.1", "train.participation=[0.5, 1.0]", "data.partition={name: iid}",
         "data.partition={n: 3, name: n_class}", "data.fraction=0.001", "method={lam: 0.5, name: ditto}", "edge=null",
         "text='a: b'", "yes=true"]
+    assert job.flatten_to_words({"edge": {}, "train": {}}) == ["edge={}"]
+
+
+def test_an_empty_optional_section_is_on(write, tmp_path):
+    runs = expanded(write(set={"edge": {}}), tmp_path)
+    assert all(run.settings.edge == Edge() for run in runs)
 
 
 @pytest.mark.parametrize("name, part", [

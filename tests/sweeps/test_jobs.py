@@ -34,6 +34,13 @@ def test_all_runs_of_all_scales_have_good_settings(path, tmp_path):
         assert len({run.folder for run in runs}) == len(runs)
 
 
+def test_runs_have_the_section_that_the_measures_of_their_job_need(tmp_path):
+    path = JOBS[0].parent / "fedcps_table4.yaml"
+    read = job.load_job(path)
+    assert {view.measure for view in job.list_views(read)} == {"T_comp", "T_comm", "E_comp", "E_comm"}
+    assert all(run.settings.edge for run in job.expand(read, path, tmp_path, "small"))
+
+
 @each
 def test_published_numbers_are_what_their_measure_can_be(path):
     for view in job.list_views(job.load_job(path)):

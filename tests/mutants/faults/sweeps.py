@@ -32,7 +32,7 @@ FAULTS: list[tuple[str, str, str]] = [
     ("fedmpi.sweeps.job:PlannedRun.words", ', "--resume", "auto"', ""),
     ("fedmpi.sweeps.job:narrow_job", 'seeds=chosen.get("seeds", job.seeds)', "seeds=job.seeds"),
     ("fedmpi.sweeps.job:refuse_other", ", SHOWN)", ")"),
-    ("fedmpi.sweeps.job:flatten_to_words", "not in NAMED_SECTIONS", 'not in ("method",)'),
+    ("fedmpi.sweeps.job:flatten_to_words", 'is_one_value(f"{prefix}{key}", value)', "is_one_value(str(key), value)"),
     ("fedmpi.sweeps.job:check_job", 'scale.get("seeds", job.seeds)', "job.seeds"),
     ("fedmpi.sweeps.job:list_views", "published=cells", "published=job.published"),
     # runs on this machine
