@@ -85,8 +85,8 @@ def write_pages(results: Results, found: list[Described], comparisons: list[sign
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write a text in UTF-8, whatever the locale is."""
-    path.write_text(text, encoding="utf-8")
+    """Write a text in UTF-8, whatever the locale is, with escapes for bytes of paths that are no text."""
+    path.write_text(text, encoding="utf-8", errors="backslashreplace")
 
 
 def render_page(results: Results, found: list[Described], comparisons: list[significance.Comparison],

@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import base64
 import json
+import os
 from html.parser import HTMLParser
 
 import pytest
@@ -197,6 +198,16 @@ def test_a_job_under_way_has_its_report_before_a_run_has_a_measure(tmp_path):
     text = (write.write_report(results, tmp_path / "report").parent / "README.md").read_text()
     assert "accuracy mean, one seed" in text
     assert "Clusters found: no finished run has a number of it; 4 rounds.\n\n| | x |\n" in text
+
+
+def test_a_path_that_is_no_text_is_written_with_an_escape(tmp_path, monkeypatch):
+    """A report of runs in a folder whose name is in Latin-1, for example."""
+    monkeypatch.setattr(figures, "draw_figures", lambda results: iter(()))
+    run = ReportRun("A", "one", 0, made.run(tmp_path / "a", result={"m": 1.}))
+    command = "fedmpi report " + os.fsdecode(b"caf\xe9")
+    folder = write.write_report(Results("t", command, ["A"], ["one"], [0], [run], {"m": {}}), tmp_path / "to").parent
+    for name in ("README.md", "index.html"):
+        assert r"fedmpi report caf\udce9" in (folder / name).read_text()
 
 
 def test_runs_json_holds_what_the_tables_show(tmp_path):

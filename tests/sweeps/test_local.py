@@ -7,6 +7,7 @@ import shutil
 import signal
 import socket
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -126,6 +127,15 @@ def test_what_a_sweep_says_and_keeps(sweep, plan, tmp_path):
     assert code == 0 and said[0] == "2 of 3 runs are finished already" and said[-1] == "3 of 3 runs finished"
     assert said[1] == "b / one / seed 0 failed before, and is started again: fedmpi: boom" and len(said) == 4
     assert log(runs[1])[3].startswith("job sweep: start 2 on ") and len(log(runs[0])) == 3
+
+
+def test_a_path_that_is_no_text_is_written_with_an_escape(plan, tmp_path):
+    """A job in a folder whose name is in Latin-1, for example."""
+    run = plan()[0]._replace(config=Path(os.fsdecode(b"caf\xe9/c.yaml")))
+    run.folder.parent.mkdir(parents=True)
+    local.write_job_line(run, f"start 1 on n1: {run.config} seed=0")
+    assert run.folder.with_suffix(".txt").read_text() == "job sweep: start 1 on n1: caf\\udce9/c.yaml seed=0\n"
+    assert run.outcome()[3:5] == (1, "seed=0")
 
 
 def test_a_run_of_fewer_rounds_is_not_finished(sweep, plan, tmp_path):
