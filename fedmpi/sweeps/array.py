@@ -47,10 +47,11 @@ def make_array(runs: list[PlannedRun], profile: str | None = None, options: Sequ
         options: more for sbatch.
         asked: fields of JobScript; None stands for the profile's value or the default."""
     out = runs[0].folder.parents[2]
-    fields = merge_fields(profile, options, asked, {"ranks": 1, "cpus": max(run.settings.threads for run in runs)})
+    fields = merge_fields(profile, options, asked, {
+        "ranks": 1, "cpus": max(run.settings.threads for run in runs), "command": (sys.executable, "-m", "fedmpi")})
     job = JobScript(
         str(runs[0].config), array=tuple(tuple(run.overrides) for run in runs),
         folders=tuple(str(run.folder.relative_to(out)) for run in runs), out=str(out),
         accept_changed_code=runs[0].accept_changed_code,
-        **fields | {"nodes": 1, "name": make_slug(out.name), "command": (sys.executable, "-m", "fedmpi")})
+        **fields | {"nodes": 1, "name": make_slug(out.name)})
     return replace(job, settings=choose_gpu_settings(job, [run.settings for run in runs]))

@@ -117,6 +117,14 @@ def test_the_script_says_what_was_asked_for(runs):
     assert job.command == (sys.executable, "-m", "fedmpi") and "out=$folder/it-s-fedavg/beta-1/seed-0 ;;" in text
 
 
+def test_a_profile_says_how_runs_are_started(runs, tmp_path):
+    """In a container, for example. A run of a sweep is on one node, whatever the profile says."""
+    (tmp_path / "site.yaml").write_text("nodes: 3\ncommand: apptainer exec fedmpi.sif fedmpi\nmpi: pmix\n")
+    made = array.make_array(runs, str(tmp_path / "site.yaml"), **ASKED)
+    assert made.command == ("apptainer", "exec", "fedmpi.sif", "fedmpi") and (made.nodes, made.mpi) == (1, "pmix")
+    assert "\nfedmpi=(apptainer exec fedmpi.sif fedmpi)\n" in script.render_script(made)
+
+
 def test_the_script_can_be_looked_at_first(runs, tmp_path, monkeypatch):
     # There is no sbatch.
     monkeypatch.setenv("PATH", str(tmp_path))
