@@ -122,6 +122,15 @@ def test_only_a_new_round_counts(cluster):
     assert cluster.run("touch $OUT/checkpoints/round-1000000.h5; exit 75").requeued == "requeue 7\n"
 
 
+def test_checkpoints_may_lie_elsewhere(cluster):
+    """The user has linked the folder of checkpoints to a larger disk, for example."""
+    (cluster.folder / "scratch").mkdir()
+    (cluster.folder / "out").mkdir()
+    (cluster.folder / "out" / "checkpoints").symlink_to(cluster.folder / "scratch")
+    assert cluster.run(GAIN + "exit 75").requeued == "requeue 7\n"
+    assert "no round was gained" in cluster.run("exit 75").said
+
+
 def test_restarts_are_limited(cluster):
     done = cluster.run(GAIN + "exit 75", SLURM_RESTART_COUNT="4")
     assert (done.code, done.requeued) == (75, "")
