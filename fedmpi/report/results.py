@@ -141,6 +141,12 @@ class Results:
         found = self.of(row, column)
         return [run for run in found if run.outcome.result] or found
 
+    def list_examples(self) -> list[ReportRun]:
+        """Return a run of each row and column, whose clients are drawn: of the first seed that is finished, or of the
+        first one if none is."""
+        found = [self.list_drawn(row, column) for column in self.columns for row in self.rows]
+        return [min(runs, key=lambda run: self.seeds.index(run.seed)) for runs in found if runs]
+
 
 def collect_job_results(job: SweepJob, runs: list[PlannedRun], command: str) -> Results:
     """Return the results of a job's runs; `command` makes them."""

@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from fedmpi.report import write
+from fedmpi.report import figures, write
+from fedmpi.report.figures.registry import Entry
 from fedmpi.report.file_names import make_file_part
 from fedmpi.report.results import ReportRun, Results
 from fedmpi.sweeps import job as jobfile
@@ -29,6 +30,18 @@ def test_names_that_differ_at_their_ends_have_different_files():
 def test_shipped_jobs_have_the_files_that_they_had():
     names = [name for path in JOBS for job in [jobfile.load_job(str(path))] for name in (*job.rows, *job.columns)]
     assert len(names) > 100 and all(make_file_part(name) == jobfile.make_slug(name) for name in names)
+
+
+def test_names_that_are_alike_have_figures_of_their_own(tmp_path, monkeypatch):
+    """FedProx and FedProx+ are the same part of a file's name, and so are row `a` of `b c` and row `a b` of `c`."""
+    for kind in ("OF_RESULTS", "OF_COLUMN"):
+        monkeypatch.setattr(figures, kind, [])
+    monkeypatch.setattr(figures, "OF_RUN", [Entry("clusters", "said", lambda run: run)])
+    cells = [("FedProx", "one"), ("FedProx+", "one"), ("a", "b c"), ("a b", "c")]
+    runs = [ReportRun(row, column, 0, tmp_path / f"{row}{column}") for row, column in cells]
+    results = Results("t", "c", [*dict(cells)], ["one", "b c", "c"], [0], runs)
+    assert {p.name: (p.figure.row, p.figure.column) for p in figures.draw_figures(results)} == dict(zip(
+        ("clusters-fedprox-one", "clusters-fedprox-one-2", "clusters-a-b-c", "clusters-a-b-c-2"), cells, strict=True))
 
 
 @pytest.mark.filterwarnings("ignore:constrained_layout not applied")

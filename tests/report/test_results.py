@@ -7,7 +7,7 @@ import pytest
 from fedmpi.errors import BadInput
 from fedmpi.report import latex, tables
 from fedmpi.report.command import report_paths
-from fedmpi.report.results import ReportRun, collect_folder_results, collect_job_results
+from fedmpi.report.results import ReportRun, Results, collect_folder_results, collect_job_results
 from fedmpi.sweeps import job as jobfile
 from tests.report import made
 from tests.sweeps import jobs
@@ -120,6 +120,20 @@ def test_methods_and_what_differs_among_runs_of_one_are_rows(tmp_path):
     assert found.command == f"fedmpi report {' '.join(map(str, [*folders, folders[0]]))}"
     command = f"fedmpi run {folders[1]}/config.yaml"
     assert found.runs[1] == ReportRun("FedMHC (M=3)", "result", 1, folders[1], 0, command)
+
+
+def test_figures_of_single_runs_are_of_the_first_finished_seed_of_each_cell(tmp_path):
+    seeds = {("A", "one"): (1, 2), ("A", "two"): (2,), ("B", "one"): (0, 2)}
+    finished = {("A", "one", 2), ("A", "one", 0), ("A", "two", 2)}
+    runs = [ReportRun(row, column, seed, made.run(tmp_path / f"{row}{column}{seed}", result={} if (
+        row, column, seed) not in finished else {"seconds": 1.})) for (row, column), of in seeds.items() for seed in of]
+    results = Results("t", "c", ["A", "B"], ["one", "two"], [2, 1, 0], runs)
+    assert [(run.row, run.column, run.seed) for run in results.list_examples()] == [
+        ("A", "one", 2), ("B", "one", 2), ("A", "two", 2)]
+    results.seeds, results.runs = [0, 1, 2], [ReportRun("A", "one", seed, tmp_path / f"Aone{seed}") for seed in (2, 1)]
+    assert [run.seed for run in results.list_examples()] == [2]
+    results.runs = [ReportRun("B", "one", seed, tmp_path / f"Bone{seed}") for seed in (2, 0)]
+    assert [run.seed for run in results.list_examples()] == [0]
 
 
 def test_results_are_read_once(tmp_path):

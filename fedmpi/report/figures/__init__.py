@@ -4,6 +4,7 @@ Each module is a family of figures."""
 from __future__ import annotations
 
 import importlib
+import itertools
 import pkgutil
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, NamedTuple
@@ -30,7 +31,18 @@ for family in pkgutil.iter_modules(__path__):
 
 
 def draw_figures(results: Results) -> Iterator[Picture]:
-    """Yield every Picture for which the runs have data so far."""
+    """Yield every Picture for which the runs have data so far, each under a name of its own: names of rows and columns
+    may be alike as parts of a file's name (FedProx, FedProx+)."""
+    taken: set[str] = set()
+    for picture in draw_each_figure(results):
+        numbered = (f"{picture.name}-{number}" for number in itertools.count(2))
+        name = next(name for name in itertools.chain([picture.name], numbered) if name not in taken)
+        taken.add(name)
+        yield picture._replace(name=name)
+
+
+def draw_each_figure(results: Results) -> Iterator[Picture]:
+    """Yield every Picture for which the runs have data so far; some may have the same name."""
     for name, caption, function in OF_RESULTS:
         figure = function(results)
         if figure:
@@ -42,8 +54,8 @@ def draw_figures(results: Results) -> Iterator[Picture]:
                 where = f"{column}: " if len(results.columns) > 1 else ""
                 yield Picture(f"{name}-{make_file_part(column)}", where + caption, figure)
     for name, caption, function in OF_RUN:
-        for run in results.runs:
-            figure = function(run) if run.seed == results.seeds[0] else None
+        for run in results.list_examples():
+            figure = function(run)
             if figure:
                 of = f"{make_file_part(run.row)}-{make_file_part(run.column)}"
                 yield Picture(f"{name}-{of}", f"{run.name}: {caption}", figure)

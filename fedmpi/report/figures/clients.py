@@ -15,9 +15,10 @@ if TYPE_CHECKING:
 
 @figure_of_column("labels", "Samples of each client and class")
 def draw_label_distribution(results: Results, column: str) -> Figure | None:
-    """Draw the label distribution of the first seed's federation, if it is on this machine."""
+    """Draw the label distribution of the first seed's federation that is on this machine, if there is one."""
     from fedmpi.data.label_plot import draw_distribution
-    runs = [run for run in results.runs if run.column == column and run.seed == results.seeds[0]]
+    runs = sorted((run for run in results.runs if run.column == column),
+                  key=lambda run: results.seeds.index(run.seed))
     federation = next((run.federation for run in runs if run.federation), None)
     return draw_distribution(federation) if federation else None
 

@@ -14,7 +14,7 @@ Draw = TypeVar("Draw", bound="Callable[..., Figure | None]")
 OF_RESULTS: list[Entry] = []
 # drawn by `draw(results, column)`, once for each column of a job
 OF_COLUMN: list[Entry] = []
-# drawn by `draw(run)`, for the first seed of each cell
+# drawn by `draw(run)`, for the first finished seed of each cell
 OF_RUN: list[Entry] = []
 
 
