@@ -26,6 +26,8 @@ COSTS = ("accuracy_std", "accuracy_variance", "accuracy_gini", "calibration_erro
 IN_PERCENT = ("accuracy", "f1", "auc", "balanced_accuracy", "calibration_error")
 
 PERCENT_FORM, ERROR_FORM = ".2f", ".4g"
+# significant digits of a mean
+MEAN_DIGITS = 12
 VARIANT_EXPLAINED = "variants, which have the published number of another row and do not count in the order"
 LONGER = "a finished run has more rounds than the job asks for, so the seeds of a cell may differ in rounds"
 UNFINISHED, UNSPLIT = "not all seeds are finished", "clusters were never split: FedAvg with a plain mean"
@@ -52,8 +54,9 @@ class Cell(NamedTuple):
 
     @property
     def mean(self) -> float:
-        """Mean over seeds; nan if none is finished."""
-        return statistics.fmean(self.values) if self.values else float("nan")
+        """Mean over seeds, without the noise of floating-point arithmetic, so that means that are equal on paper are
+        ties; nan if none is finished."""
+        return float(f"{statistics.fmean(self.values):.{MEAN_DIGITS}g}") if self.values else float("nan")
 
     @property
     def spread(self) -> float | None:

@@ -237,6 +237,16 @@ def test_the_agreement_of_orders_counts_rows_with_both_numbers(pairs, tau):
     assert tables.compute_kendall_agreement(cells) == (tau and (pytest.approx(tau[0]), tau[1]))
 
 
+def test_means_that_are_equal_on_paper_are_ties():
+    """100 * .57 and 100 * .29 are a little less than 57 and 29, and their mean is less than 43."""
+    a, b, c = [100 * .57, 100 * .29], [43., 43.], [10., 10.]
+    cells = {(name, "x"): Cell(values, 0, (there, None)) for name, values, there in (("a", a, 5), ("b", b, 5),
+                                                                                    ("c", c, 1))}
+    table = tables.fill_table("accuracy_mean", list("abc"), ["x"], cells)
+    assert [table.is_best(name, "x") for name in "abc"] == [True, True, False]
+    assert table.tau == {"x": (pytest.approx(1), 3)}
+
+
 def test_what_was_published_may_have_a_spread():
     assert [tables.split_published(value) for value in (None, 3, [3, .5])] == [None, (3., None), (3., .5)]
     assert Cell([], 1, (3., .5)).texts() == ("-", "3.00 ± 0.50", "-")

@@ -12,6 +12,7 @@ FAULTS: list[tuple[str, str, str]] = [
     ("fedmpi.report.tables:", 'IN_PERCENT = ("accuracy", "f1",', 'IN_PERCENT = ("accuracy",'),
     ("fedmpi.report.tables:Cell.texts", "self.mean - self.published[0]", "self.published[0] - self.mean"),
     ("fedmpi.report.tables:compute_kendall_agreement", "len(both) < 3", "len(both) < 4"),
+    ("fedmpi.report.tables:", "MEAN_DIGITS = 12", "MEAN_DIGITS = 17"),
     ("fedmpi.report.tables:Table.is_best", "self.best.get(column)", "max(self.best.values())"),
     ("fedmpi.report.latex:to_latex", "[len(table.heads(c)) for c in table.columns]", "[4 for c in table.columns]"),
     ("fedmpi.report.steps:compute_mean_steps_of_cell", "if not known or len(known) < len(counted):", "if not known:"),
