@@ -5,6 +5,10 @@ import re
 
 from fedmpi.report.tables import UNFINISHED, UNSPLIT, Table
 
+# Without its package fontenc, LaTeX shows <, > and | as inverted marks and a dash.
+LATEX_COMMANDS = {"~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "<": r"\textless{}", ">": r"\textgreater{}",
+            "|": r"\textbar{}", "±": r"$\pm$", "‡": r"$^{\ddagger}$"}
+
 
 def to_latex(table: Table, caption: str) -> str:
     """Return the table for LaTeX with the package booktabs."""
@@ -48,5 +52,6 @@ def write_math(text: str) -> str:
 def escape_latex(text: str) -> str:
     """Return a text for LaTeX."""
     text = re.sub(r"([#$%&_{}])", r"\\\1", text.replace("\\", "/"))
-    text = text.replace("~", r"\textasciitilde{}").replace("^", r"\textasciicircum{}").replace("±", r"$\pm$")
-    return text.replace("‡", r"$^{\ddagger}$")
+    for character, command in LATEX_COMMANDS.items():
+        text = text.replace(character, command)
+    return text

@@ -52,6 +52,8 @@ def test_the_table_in_latex(report):
     assert text.count(r"\mathbf{") >= 2 and r"Kendall's $\tau$" in text and r"$^{*}$ not all seeds" in text
     body = text.partition(r"\midrule")[2].partition(r"\midrule")[0].strip().splitlines()
     assert len(body) == 4 and all(line.count("&") - line.count(r"\&") == 6 for line in body)
+    assert latex.escape_latex("|a| < b > c") == (
+        r"\textbar{}a\textbar{} \textless{} b \textgreater{} c")
     assert latex.escape_latex("a_b% #1 {x}~^\\") == r"a\_b\% \#1 \{x\}\textasciitilde{}\textasciicircum{}/"
 
 
