@@ -73,8 +73,14 @@ class Result:
 
     @cached_property
     def metrics(self) -> pd.DataFrame:
-        """Measures of every round, a row each; the index is `round`. docs/file-formats.md explains the columns."""
-        return require_pandas().DataFrame(run_status.read_metrics(self.folder)).set_index("round")
+        """Measures of every round, a row each; the index is `round`. docs/file-formats.md explains the columns.
+
+        Raises BadInput if metrics.jsonl is missing or damaged."""
+        pandas, lines = require_pandas(), run_status.read_metrics(self.folder)
+        if not lines:
+            raise BadInput(f"{self.folder / 'metrics.jsonl'} is missing or damaged in its first line; `values` has the "
+                           "measures of the last round")
+        return pandas.DataFrame(lines).set_index("round")
 
     @cached_property
     def history(self) -> dict[str, np.ndarray]:

@@ -16,6 +16,7 @@ from fedmpi.errors import BadInput
 from fedmpi.sweeps.local import Sweep
 from tests import forked
 from tests.launch import ROOT
+from tests.report import made
 from tests.runs import run_alone
 
 
@@ -80,6 +81,12 @@ def test_a_missing_pandas_is_said_with_its_remedy(bench, monkeypatch):
         with pytest.raises(BadInput, match=r"pandas is not installed: pip install 'fedmpi\[pandas\]'"):
             ask()
     assert found.accuracy == bench.result("bare")["accuracy_mean"]
+
+
+def test_metrics_that_cannot_be_read_are_one_message(tmp_path):
+    found = fedmpi.load_result(made.run(tmp_path / "a", result={"method": "FedAvg"}))
+    with pytest.raises(BadInput, match="metrics.jsonl is missing or damaged in its first line; `values` has"):
+        found.metrics  # noqa: B018
 
 
 def test_the_public_names_are_what_the_stub_says_and_hide_no_submodule():
