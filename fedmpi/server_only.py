@@ -47,6 +47,10 @@ class NotSent:
 
     __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = __rtruediv__ = __pow__ = _refuse
     __neg__ = __matmul__ = __rmatmul__ = __getitem__ = __iter__ = __len__ = __bool__ = __float__ = __int__ = _refuse
+    # Without these, `shared.t == 0` would be False whatever the server's t is.
+    __lt__ = __le__ = __gt__ = __ge__ = __abs__ = __invert__ = __floordiv__ = __mod__ = __rpow__ = _refuse
+    __eq__ = __ne__ = _refuse
+    __hash__ = object.__hash__
 
 
 def list_sent(state: type) -> tuple[bool, ...]:
