@@ -97,6 +97,7 @@ class Participants:
         """Return those participants for which `kept` (n,) is true, with what was logged of the round."""
         some = dataclasses.replace(self, ids=self.ids[kept], sizes=self.sizes[kept])
         some.facts = dict(self.facts)
+        some.each = {name: np.asarray(values)[kept] for name, values in self.each.items()}
         return some
 
     def log(self, **facts: object) -> None:

@@ -42,7 +42,9 @@ from fedmpi.models.flat import Model
 from fedmpi.own_code.failures import describe_failure, is_ctrl_c
 from fedmpi.own_code.places import describe_definition
 from fedmpi.server.sampling import draw_participants
+from fedmpi.server.state_check import refuse_wrong_log
 from fedmpi.server_only import hide_server_only, refuse_server_only
+from fedmpi.task import TASKS
 
 # So many participants are enough to see what the server returns.
 PARTICIPANTS_REHEARSED = 16
@@ -139,6 +141,7 @@ def try_server(config: Config, federation: Federation, method: Method, shared: S
     found = attempt(method, "server", lambda: method.server(shared, make_rows(pool, UP, up), who))
     if found is not None:
         refuse_other_state(method, "server", found[0], shared, "a Shared", dtypes=False)
+        refuse_wrong_log(method, who, TASKS[config.data.task], BadInput)
 
 
 def attempt(method: Method, name: str, function: Callable[[], object]) -> tuple[object] | None:

@@ -28,7 +28,12 @@ from fedmpi.server.checkpoint_writer import CheckpointWriter
 from fedmpi.server.on_disk_error import Storage
 from fedmpi.server.run_state import RunState
 from fedmpi.server.sampling import choose_addressed
-from fedmpi.server.state_check import name_method_in_errors, refuse_non_finite, refuse_non_finite_message
+from fedmpi.server.state_check import (
+    name_method_in_errors,
+    refuse_non_finite,
+    refuse_non_finite_message,
+    refuse_wrong_log,
+)
 from fedmpi.slurm.deadline import Deadline
 
 
@@ -151,14 +156,16 @@ class Run:
         Args:
             who: the participants that are not lost.
             judge: measure them right after their training."""
-        state = self.state
-        send_messages(self.pool, self.hooks, state.shared, choose_addressed(self.config, self.federation.sizes, who,
-                                                                             judge))
+        state, addressed = self.state, choose_addressed(self.config, self.federation.sizes, who, judge)
+        send_messages(self.pool, self.hooks, state.shared, addressed)
+        refuse_wrong_log(self.method, addressed, self.books.task)
+        who.each |= addressed.only(np.isin(addressed.ids, who.ids)).each
         there = self.pool.train(who.round, who.ids, judge, state.shared, self.pace.choose_ranks(who))
         who = who if there.all() else who.only(there)
         if len(who.ids):
             with name_method_in_errors(self.method, "server", who.round + 1):
                 new = self.hooks.server(state.shared, make_rows(self.pool, UP, self.up), who)
+            refuse_wrong_log(self.method, who, self.books.task)
             # Contiguous as at all ranks, since the order of sums follows strides.
             state.shared = type(new)(*(v.contiguous() for v in new))
             refuse_non_finite(self.method, state.shared, who.round + 1)

@@ -1,17 +1,24 @@
-"""Refuse what a method's server code computed if it holds numbers that are not finite, before anything is saved.
+"""Refuse what a method's server code computed if it holds numbers that are not finite, and what a user's own method
+logged if the books cannot hold it, before anything is saved.
 
 Updates of clients are checked where they are summed (comm/exact.py), so such numbers come from the method itself."""
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import numpy as np
 from torch import Tensor
 
+from fedmpi.clients.measures import CLIENT_MEASURES
+from fedmpi.clients.returned import describe_value, is_built_in, name_class
 from fedmpi.comm.exact import BadWeights
 from fedmpi.errors import FedmpiError
 from fedmpi.method import Method, Participants, State
+from fedmpi.server.metrics import summarise_clients
+from fedmpi.task import Task
 
 
 def is_all_finite(values: Tensor) -> bool:
@@ -52,3 +59,51 @@ def name_method_in_errors(method: Method, function: str, round: int) -> Iterator
         yield
     except BadWeights as error:
         raise FedmpiError(f"{method.title}: in {type(method).__name__}.{function}, round {round}, {error}") from None
+
+
+def refuse_wrong_log(method: Method, who: Participants, task: Task, error: type[FedmpiError] = FedmpiError) -> None:
+    """Raise an error if the books cannot hold what a user's own method logged of a round.
+
+    Args:
+        who: the participants, with what was logged of them.
+        task: what is learned; its measures have names that a method cannot take."""
+    if is_built_in(type(method)):
+        return
+    start, facts, n = f"method {name_class(type(method))}: who.log", dict(who.facts), len(who.ids)
+    if "clusters" in facts:
+        labels, k = np.asarray(facts.pop("clusters")), facts.pop("k", None)
+        if not isinstance(k, int | np.integer):
+            raise error(f"{start}(clusters=...): give the number of clusters, too, as in who.log(clusters=..., k=4); "
+                        f"k is {describe_value(k)}")
+        if labels.shape != (n,) or labels.dtype.kind not in "iu" or n and not 0 <= labels.min() <= labels.max() < k:
+            raise error(f"{start}(clusters=...): give the cluster of each of the {n} participants, an integer from 0 "
+                        f"to {k - 1}, not {describe_value(labels)}")
+    taken = {"round", *summarise_clients(np.empty((0, len(CLIENT_MEASURES))), task=task)}
+    for name, value in facts.items():
+        if not fits_json(value):
+            raise error(f"{start}({name}=...): give a number as float() makes it, a text, or a list of such, not "
+                        f"{describe_value(value)}")
+    for name, values in who.each.items():
+        if not holds_numbers(values, n):
+            raise error(f"{start}_per_client({name}=...): give a number for each of the {n} participants, not "
+                        f"{describe_value(values)}")
+    clash = [name for name in (*facts, *who.each) if {name, f"{name}_mean" if name in who.each else name} & taken]
+    if clash:
+        raise error(f"{start}: a line of metrics.jsonl has a measure {clash[0]} of its own; give yours another name")
+
+
+def fits_json(value: object) -> bool:
+    """Say whether a line of metrics.jsonl can hold a value."""
+    try:
+        json.dumps(value)
+    except (TypeError, ValueError, RecursionError):
+        return False
+    return True
+
+
+def holds_numbers(values: object, n: int) -> bool:
+    """Say whether values are n numbers."""
+    try:
+        return np.asarray(values, float).shape == (n,)
+    except (TypeError, ValueError):
+        return False

@@ -8,10 +8,12 @@ import numpy as np
 import pytest
 import torch
 
-from fedmpi.errors import FedmpiError
+from fedmpi.errors import BadInput, FedmpiError
+from fedmpi.method import Participants
 from fedmpi.methods.fedamp import FedAMP
 from fedmpi.methods.fedavg import FedAvg
-from fedmpi.server.state_check import is_all_finite, refuse_non_finite
+from fedmpi.server.state_check import is_all_finite, refuse_non_finite, refuse_wrong_log
+from fedmpi.task import CLASSIFICATION, REGRESSION
 
 HERE = "method=tests.server.test_state_check:"
 
@@ -63,9 +65,9 @@ class LateMessages(FedAMP):
 
 @pytest.mark.parametrize("method, words, said", [
     ("LateMessages", (), "FedAMP: in LateMessages.messages, round 2, field u has 10890 values that are not finite"),
-    ("LateMessages", ("method.fault=too few",), f"method {HERE[7:]}LateMessages: tests/server/test_state_check.py:57: "
+    ("LateMessages", ("method.fault=too few",), f"method {HERE[7:]}LateMessages: tests/server/test_state_check.py:59: "
      "messages() addresses u of shape (1210,) to 8 clients; the template has shape (1210,), and 9 take part"),
-    ("LateMessages", ("method.fault=double",), f"method {HERE[7:]}LateMessages: tests/server/test_state_check.py:57: "
+    ("LateMessages", ("method.fault=double",), f"method {HERE[7:]}LateMessages: tests/server/test_state_check.py:59: "
      "messages() must return in the field u numbers of type torch.float32, not a tensor of shape (9, 1210)"),
     ("ByNothing", (), "FedAvg: in ByNothing.server, round 1, the weights of rows of w have 9 non-finite values of 9"),
     ("ByNothing", ("server.reduce=float32",), "FedAvg: in ByNothing.server, round 1, the weights of rows of w have 9"),
@@ -100,3 +102,81 @@ def test_integers_are_not_asked():
     refuse_non_finite(FedAvg(), Shared(torch.zeros(1, 2), torch.zeros(1, 2), torch.zeros(3, dtype=torch.int64)), 1)
     with pytest.raises(FedmpiError, match="1 of 2 values of the server's field models are not finite"):
         refuse_non_finite(FedAvg(), Shared(torch.tensor([[1., torch.nan]]), torch.zeros(1, 2), torch.zeros(3)), 1)
+
+
+@dataclass(frozen=True)
+class LateLog(FedAvg):
+    """Clusters without their number, from a round on."""
+    begin: Annotated[int, "the round"] = 1
+
+    def server(self, shared, up, who):
+        if who.round >= self.begin:
+            who.log(clusters=np.zeros(len(who.ids), int))
+        return super().server(shared, up, who)
+
+
+class Ages(FedAMP):
+    """Messages log a measure of each client that they are addressed to."""
+
+    def messages(self, shared, mine, who):
+        who.log_per_client(age=10. * who.ids)
+        return super().messages(shared, mine, who)
+
+
+TEN = np.arange(10) % 3
+WRONG_LOGS = [
+    ({"clusters": TEN}, {}, "log(clusters=...): give the number of clusters, too"),
+    ({"clusters": TEN, "k": 3.}, {}, "log(clusters=...): give the number of clusters, too"),
+    ({"clusters": TEN[1:], "k": 3}, {}, "log(clusters=...): give the cluster of each of the 10 participants, an "
+     "integer from 0 to 2, not an array of shape (9,)"),
+    ({"clusters": TEN, "k": 2}, {}, "an integer from 0 to 1, not"), ({"clusters": TEN - 1, "k": 3}, {}, "from 0 to 2"),
+    ({"clusters": TEN / 2, "k": 3}, {}, "and type float64"), ({"nmi": torch.ones(())}, {}, "log(nmi=...): give a num"),
+    ({"nmi": np.float32(1)}, {}, "log(nmi=...): give a number as float() makes it"),
+    ({"loss": 3.}, {}, "log: a line of metrics.jsonl has a measure loss of its own; give yours another name"),
+    ({"round": 3}, {}, "has a measure round of its own"), ({}, {"accuracy": TEN}, "has a measure accuracy of its own"),
+    ({}, {"age": TEN[1:]}, "log_per_client(age=...): give a number for each of the 10 participants, not an array of"),
+    ({}, {"age": "young"}, "log_per_client(age=...): give a number for each")]
+
+
+@pytest.mark.parametrize("facts, each, said", WRONG_LOGS)
+def test_what_the_books_cannot_hold_is_refused(facts, each, said):
+    who = Participants(np.arange(10), np.ones(10), 0, 0, 10)
+    who.log(**facts)
+    who.log_per_client(**each)
+    with pytest.raises(BadInput) as error:
+        refuse_wrong_log(LateLog(), who, CLASSIFICATION, BadInput)
+    assert str(error.value).startswith(f"method {HERE[7:]}LateLog: who.log") and said in str(error.value)
+    # Tests check fedmpi's own methods.
+    refuse_wrong_log(FedAvg(), who, CLASSIFICATION)
+
+
+def test_what_the_books_can_hold_may_be_logged():
+    who = Participants(np.arange(10), np.ones(10), 0, 0, 10)
+    who.log(clusters=torch.from_numpy(TEN), k=np.int64(3), nmi=np.float64(.7), norms=[1., float("nan")], why="text")
+    who.log_per_client(age=torch.arange(10))
+    refuse_wrong_log(LateLog(), who, CLASSIFICATION)
+    who.log(accuracy_mean=1.)
+    refuse_wrong_log(LateLog(), who, REGRESSION)
+
+
+@pytest.mark.parametrize("begin, error, rounds", [(0, BadInput, 0), (1, FedmpiError, 1)])
+def test_a_wrong_log_is_refused_before_the_first_round_or_in_its_round(ready, begin, error, rounds):
+    with pytest.raises(error, match="LateLog: who.log"):
+        run = ready(f"{HERE}LateLog", f"method.begin={begin}")
+        run.go()
+    assert not rounds or len(run.state.metrics) == rounds
+
+
+@pytest.mark.parametrize("after, bad", [("all", False), ("participants", True), ("participants", False)])
+def test_what_messages_log_of_each_client_enters_the_books(ready, monkeypatch, after, bad):
+    """Whether others are addressed, too, and whether an update is left out."""
+    run = ready(f"{HERE}Ages", "rounds=1", "train.participation=.6", f"evaluate.after_training={after}",
+                "faults.bad_update=skip")
+    train = run.pool.train
+    monkeypatch.setattr(run.pool, "train", lambda *a: train(*a) & (np.arange(len(a[1])) >= bad))
+    run.go()
+    assert bad == bool(run.state.metrics[-1]["bad_updates"])
+    age = run.state.groups.each["age"]
+    known = np.flatnonzero(~np.isnan(age))
+    assert len(known) and age[known].tolist() == (10 * known).tolist()
+    assert run.state.metrics[-1]["age_mean"] == pytest.approx(10 * known.mean())
