@@ -43,6 +43,9 @@ class CAM(Method):
     warm: Annotated[Literal["global", "local"], "what warms up: g, or every client's own model in a round before "
                     "the first one"] = "global"
 
+    # A client would keep the statistics of g alone
+    supports_local_batchnorm = False
+
     def warm_up_participants(self, n: int, seed: int) -> np.ndarray | None:
         return np.arange(n) if self.warm_up and self.warm == "local" else super().warm_up_participants(n, seed)
 

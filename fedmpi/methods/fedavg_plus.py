@@ -39,6 +39,8 @@ class FedAvgPlus(Method):
     paper = "Ma et al., NeurIPS 2023"
     judged_by = "the soft vote of w_1..w_K (after local training: of the client's K models)"
     serves_newcomers = "the soft vote of the global models"
+    # A client would keep the statistics of the last model alone
+    supports_local_batchnorm = False
 
     def init(self, n: int) -> tuple[Shared, Nothing]:
         return Shared(self.model.starts(self.K)), Nothing()

@@ -238,9 +238,10 @@ def test_other_state_is_refused(make, policy):
         build_model(Other(policy), IMAGE, np.dtype("uint8"), 10, 0)
 
 
-@pytest.mark.parametrize("name", ["fedcps", "lcfed", "fedgroup", "cfl", "pfedcam", "cgpfl", "fedamp"])
-def test_methods_that_compute_with_whole_models_need_the_average(name):
-    with pytest.raises(BadInput, match="would count; set model.running_stats = average, or model.norm = group"):
+@pytest.mark.parametrize("name", ["fedcps", "lcfed", "fedgroup", "cfl", "pfedcam", "cgpfl", "fedamp", "fedavg_plus",
+                                  "fedprox_plus", "ifca_cam", "fesem_cam"])
+def test_methods_that_compute_with_whole_models_or_train_several_need_the_average(name):
+    with pytest.raises(BadInput, match="of its own; set model.running_stats = average, or model.norm = group"):
         lab(name, "local")
     assert lab(name, "average")
 
