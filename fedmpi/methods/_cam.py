@@ -46,6 +46,11 @@ class CAM(Method):
     # A client would keep the statistics of g alone
     supports_local_batchnorm = False
 
+    def __post_init__(self) -> None:
+        if self.warm == "global" and self.warm_steps is not None:
+            raise ValueError(f"warm_steps = {self.warm_steps}: with warm global these rounds have the steps of all "
+                             "others; set warm to local, or leave warm_steps out")
+
     def warm_up_participants(self, n: int, seed: int) -> np.ndarray | None:
         return np.arange(n) if self.warm_up and self.warm == "local" else super().warm_up_participants(n, seed)
 

@@ -45,8 +45,8 @@ class Note(NamedTuple):
 @dataclass(frozen=True)
 class FedAMP(Method):
     pull: Annotated[float, Ge(0), "lam / alpha, strength of the pull to u_i; must be below 1 / learning rate"] = 1.0
-    alpha: Annotated[float | None, Gt(0), "server step: weights of other models grow with it; null: "
-                     "sigma / (clients - 1)"] = None
+    alpha: Annotated[float | None, Gt(0), "with form distance: server step, with which weights of other models grow; "
+                     "null: sigma / (clients - 1)"] = None
     sigma: Annotated[float | None, Gt(0), "squared distance at which attention fades; null: the round's "
                      "median (with form heuristic the scale of cosines; null: 1)"] = None
     form: Annotated[Literal["distance", "heuristic"], "attention by distances, or by cosines (HeurFedAMP)"] = "distance"
@@ -58,6 +58,13 @@ class FedAMP(Method):
     supports_local_batchnorm = False
     # The server mixes what clients keep
     supports_robust_mean = False
+
+    def __post_init__(self) -> None:
+        if self.form == "heuristic" and self.alpha is not None:
+            raise ValueError(f"alpha = {self.alpha}: with form heuristic weights do not depend on it; leave it out, or "
+                             "set form to distance")
+        if self.form == "distance" and self.own != FedAMP.own:
+            raise ValueError(f"own = {self.own}: it belongs to form heuristic; set form to that, or leave own out")
 
     def init(self, n: int) -> tuple[Nothing, Mine]:
         return Nothing(), Mine(self.model.start)

@@ -50,6 +50,10 @@ class PerFedAvg(Method):
     judged_by = "w after one SGD step on one of the client's training batches (unadapted: w)"
     serves_newcomers = "the global model after a step on one batch, as every client"
 
+    def __post_init__(self) -> None:
+        if self.order == 1 and self.delta != PerFedAvg.delta:
+            raise ValueError(f"delta = {self.delta}: it belongs to order 2; set order to 2, or leave delta out")
+
     def init(self, n: int) -> tuple[Shared, Nothing]:
         return Shared(self.model.start), Nothing()
 

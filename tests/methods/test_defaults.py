@@ -123,7 +123,8 @@ RANGES = {
     "fedah.mix_lr": ([-1.], [0.]), "fedah.mix_start": ([-.1, 1.1], [0., 1.]), "fedah.head_epochs": ([0], [1]),
     "fedala.p": ([0], [1, 4]), "fedala.share": ([0., 1.1], [1.]), "fedala.mix_lr": ([-1.], [0.]),
     "fedala.spread": ([-.1], [0.]), "fedala.first_passes": ([0], [1]), "fedamp.pull": ([-1.], [0.]),
-    "fedamp.alpha": ([0.], [.001, None]), "fedamp.sigma": ([0.], [.001, None]), "fedamp.own": ([-.1, 1.1], [0., 1.]),
+    "fedamp.alpha": ([0.], [.001, None]), "fedamp.sigma": ([0.], [.001, None]),
+    "fedamp.own": ([-.1, 1.1, .3], [.2]),
     "fedamp.form": (["cosine"], ["heuristic"]), "fedavg.weights": (["n"], ["equal"]), "fedavg_plus.K": ([0], [1]),
     "fedbabu.ft": ([-1], [0]), "fedcps.k": ([0], [1]), "fedcps.layers": ([0, 3], [1, 2]), "fedcps.lam": ([-1.], [0.]),
     "fedcps.lam_min": ([-1., 10.1], [0., 10.]), "fedcps.lam_max": ([.0009], [.001]), "fedcps.subset": ([0., 1.1], [1.]),
@@ -139,7 +140,7 @@ RANGES = {
     "fesem_cam.warm": (["both"], ["global"]), "ifca.k": ([0], [1]), "ifca.average": (["sum"], ["share"]),
     "lcfed.K": ([0], [1]), "lcfed.mu": ([-1.], [0.]), "lcfed.lam": ([-1.], [0.]), "lcfed.D": ([0], [1]),
     "lcfed.sample": ([0, 49], [50]), "per_fedavg.alpha": ([-1.], [0., None]), "per_fedavg.beta": ([0.], [.1, None]),
-    "per_fedavg.order": ([0, 3], [2]), "per_fedavg.delta": ([0.], [.1]), "pfedcam.K": ([0], [1]),
+    "per_fedavg.order": ([0, 3], [2]), "per_fedavg.delta": ([0., .1], [.001]), "pfedcam.K": ([0], [1]),
     "pfedcam.interp_lr": ([-1.], [0.]), "pfedcam.interp_epochs": ([0], [1]), "pfedme.lam": ([-1., 200.], [0., 199.]),
     "pfedme.K": ([0], [1]), "pfedme.lr_p": ([0., .1334], [.1333]), "pfedme.beta": ([0.], [.1]),
 }
@@ -158,6 +159,18 @@ def test_values_outside_a_range_are_refused_by_name(mlp):
     inherited = {f"{name}.{s}" for name in ("fedmhc_ah", "fesem_cam", "ifca_cam", "fedprox_plus") for s in
                  SAID[name].settings}
     assert bare - inherited <= set(RANGES)
+
+
+def test_a_setting_that_would_not_count_is_refused(mlp):
+    for name, other, settings in (("fedamp", {"form": "heuristic"}, {"own": .3}), ("per_fedavg", {"order": 2},
+                                  {"delta": .1}), ("ifca_cam", {"warm": "local"}, {"warm_steps": 3}),
+                                  ("fedamp", {"form": "distance"}, {"alpha": .1})):
+        (setting, value), = settings.items()
+        assert getattr(method(name, mlp, **settings, **other), setting) == value
+        (key, _), = other.items()
+        counter = {"form": "heuristic" if setting == "alpha" else "distance", "order": 1, "warm": "global"}[key]
+        with pytest.raises(BadInput, match=rf"^method\.{setting} = {value}: .*{key} (to )?"):
+            method(name, mlp, **settings, **{key: counter})
 
 
 def test_who_trains_before_the_first_round_is_drawn_from_the_seed(mlp):
