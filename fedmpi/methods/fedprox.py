@@ -2,7 +2,8 @@
 
 Objective of client i in round t: min over w of f_i(w) + mu/2 ||w - w^t||^2. E epochs of SGD look for the minimiser, and
 the server averages as FedAvg does. With mu = 0 this is FedAvg.
-Departures. Every client trains all its epochs; in the paper, slow clients may send what they have.
+Departures. Every client trains all its epochs; in the paper, slow clients may send what they have, as they do here with
+`stragglers.late: partial`.
 Defaults. mu = .001 is the value behind the published tables of FedAH; it was not tuned here."""
 from __future__ import annotations
 
