@@ -62,10 +62,11 @@ def cut_networks(model: Model, last: tuple[str, ...], block: slice) -> tuple[Net
     if block.start == 0:
         return None, None
     try:
-        front, behind, _ = split_module(model.module, last)
+        front, behind, prefix = split_module(model.module, last)
     except BadInput:
         # The network cannot be cut at a single place; whole models serve as well.
         return None, None
     front, behind = Net(front), Net(behind)
-    fits = front.size == block.start and front.names == model.names[:len(front.names)]
+    # A part that follows the operations may hold its layers in another order than the vector does.
+    fits = front.size == block.start and front.names + [prefix + name for name in behind.names] == model.names
     return (front, behind) if fits and not model.buffers else (None, None)

@@ -26,6 +26,18 @@ class HeadFirst(torch.nn.Module):
         return self.out(self.body(x).relu())
 
 
+class OtherOrder(torch.nn.Module):
+    """A network that makes two of its layers in another order than it uses them."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.third = torch.nn.Linear(6, 5), torch.nn.Linear(5, 5)
+        self.second, self.out = torch.nn.Linear(5, 5), torch.nn.Linear(5, 4)
+
+    def forward(self, x):
+        return self.out(self.third(self.second(self.first(x).relu()).relu()).relu())
+
+
 def image(settings, pixels=28):
     return build_model(settings, (pixels, pixels, 1), np.dtype("uint8"), 10, seed=0)
 
@@ -58,6 +70,14 @@ def test_losses_are_those_of_the_whole_network(settings, layers):
     assert (found.front is None) == (layers == 5)
     for loss, part in zip(losses, theta, strict=True):
         torch.testing.assert_close(loss, data.mean_loss(model, torch.cat([base, part])))
+
+
+def test_layers_in_another_order_than_their_use_keep_their_numbers():
+    model = build_model(Custom(path="tests.models.test_tail:OtherOrder"), (6,), np.dtype("float32"), 4, 0)
+    data = LoopData(torch.arange(54.).view(9, 6) / 54, torch.arange(9) % 4, 0, LOCAL)
+    found, w = cut_tail(model, 3, "here"), model.start
+    losses = found.compute_losses(data, w[:found.block.start], w[None, found.block])
+    torch.testing.assert_close(losses[0], data.mean_loss(model, w))
 
 
 def test_what_cannot_be_is_refused():
