@@ -1,6 +1,7 @@
 """A method that is checked: its settings, what is special about it, and runs of it that several promises look at."""
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -76,28 +77,34 @@ class Subject:
 
     def choose_other(self, name: str) -> tuple[object, Mapping[str, object]]:
         """Return another value of a setting, and settings of both runs with which it matters."""
-        other = self.others.get(name)
-        if isinstance(other, tuple):
+        if name not in self.others:
+            return find_alternative(self.cls, name, getattr(self.make(), name)), {}
+        other = self.others[name]
+        # A setting may be a tuple itself.
+        if isinstance(other, tuple) and len(other) == 2 and isinstance(other[1], Mapping):
             return other
-        return (find_alternative(self.cls, name) if other is None else other), {}
+        return other, {}
 
 
-def find_alternative(cls: type[Method], name: str) -> object:
-    """Return a value of a setting that differs from its default, within its range."""
+def find_alternative(cls: type[Method], name: str, value: object) -> object:
+    """Return a value of a setting that differs from the given one, within its range: rather not the default."""
     hint = get_type_hints(cls, include_extras=True)[name]
     default = next(row for row in describe_settings(cls) if row["name"] == name)["default"]
     marks = getattr(hint, "__metadata__", ())
     base = get_args(hint)[0] if marks else hint
+    tried: list[object] = []
     if get_origin(base) is Literal:
-        return next(v for v in get_args(base) if v != default)
-    if isinstance(default, bool):
-        return not default
-    if not isinstance(default, int | float):
-        raise Broken(f"no other value of {name} = {default!r} can be guessed; name one: others={{{name!r}: VALUE}}")
-    tried = [default + 1, default - 1] if isinstance(default, int) else [default * 3, default / 3, .5]
-    found = [v for v in tried if v != default and all(is_allowed(mark, v) for mark in marks)]
+        tried = [v for v in get_args(base) if v != default]
+    elif isinstance(default, bool):
+        tried = [not default]
+    elif isinstance(default, int | float):
+        numbers = [default + 1, default - 1] if isinstance(default, int) else [default * 3, default / 3, .5]
+        tried = [v for v in numbers if v != default and all(is_allowed(mark, v) for mark in marks)]
+    # Three times .1 is not .3, but the same for a method.
+    found = [v for v in (*tried, default) if v != value and not (
+        isinstance(v, float) and isinstance(value, float) and math.isclose(v, value))]
     if not found:
-        raise Broken(f"no other value of {name} = {default!r} can be guessed; name one: others={{{name!r}: VALUE}}")
+        raise Broken(f"no other value of {name} = {value!r} can be guessed; name one: others={{{name!r}: VALUE}}")
     return found[0]
 
 

@@ -2,14 +2,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, NamedTuple
+from typing import Annotated, Literal, NamedTuple
 
 import torch
 from torch import Tensor
 
 from fedmpi.method import WHOLE
 from fedmpi.methods.fedavg import FedAvg, Shared, Up
-from fedmpi.settings import Ge
+from fedmpi.settings import Ge, Le
 
 # Values that faulty methods keep from call to call.
 SEEN: list[int] = []
@@ -113,6 +113,15 @@ class Overwriting(Keeping):
 @dataclass(frozen=True)
 class Unused(FedAvg):
     lam: Annotated[float, Ge(0), "has no effect"] = 1.
+
+
+@dataclass(frozen=True)
+class Varied(FedAvg):
+    halved: bool = False
+    kind: Literal["a", "b"] = "a"
+    times: Annotated[int, Ge(1), Le(3)] = 1
+    limit: Annotated[float | None, Le(1)] = .1
+    pair: tuple[int, int] = (1, 1)
 
 
 BROKEN = {"vectorised": Branching, "learning": Idle, "shapes": Growing, "sending": BehindTheBack, "hosting": Drawing,

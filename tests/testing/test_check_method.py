@@ -11,8 +11,9 @@ from fedmpi.testing import check_method, variants
 from fedmpi.testing.contract import PROMISES
 from fedmpi.testing.lab import Lab
 from fedmpi.testing.report import make_subject
+from fedmpi.testing.subject import Subject
 from fedmpi.testing.thread_ranks import run_ranks
-from tests.testing.broken import BROKEN, Remembering, Unused
+from tests.testing.broken import BROKEN, Remembering, Unused, Varied
 
 BY_NAME = {promise.name: promise for promise in PROMISES}
 
@@ -87,6 +88,21 @@ def test_what_is_special_about_a_method_is_told():
     assert report.passed and "left out  setting lam: said so" in str(report)
     found = check_method("fedmhc", {"M": 2}, by_position="k-means++ draws", skip=leave_out("renumbering"))
     assert [promise.name for promise in found.kept] == ["renumbering"]
+
+
+@pytest.mark.parametrize("settings, name, other", [
+    ({}, "halved", True), ({"halved": True}, "halved", False), ({"kind": "b"}, "kind", "a"), ({"times": 2}, "times", 1),
+    ({"times": 3}, "times", 2), ({"limit": .3}, "limit", .1 / 3), ({"pair": [1, 2]}, "pair", (1, 1))])
+def test_a_guessed_value_is_not_the_one_of_the_other_run(settings, name, other):
+    found, both = Subject(Varied, "", settings).choose_other(name)
+    assert found == pytest.approx(other) and both == {}
+
+
+@pytest.mark.parametrize("name, given, other, both", [
+    ("limit", None, None, {}), ("pair", (1, 2), (1, 2), {}), ("pair", [1, 2], [1, 2], {}),
+    ("pair", ((1, 2), {"times": 1}), (1, 2), {"times": 1})])
+def test_a_value_that_is_named_may_be_null_or_a_tuple(name, given, other, both):
+    assert Subject(Varied, "", others={name: given}).choose_other(name) == (other, both)
 
 
 @pytest.mark.parametrize("words, says", [
