@@ -5,6 +5,7 @@ from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import UninitializedParameter
 
 from fedmpi.errors import BadInput, FaultyCode
 from fedmpi.own_code.failures import blame_own_code, describe_failure, find_own_line
@@ -24,6 +25,23 @@ def refuse_buffers(module: nn.Module, policy: str | None) -> None:
     if buffers:
         raise BadInput(f"model: the network keeps state outside its parameters ({', '.join(buffers[:3])}...), which "
                        "would leak from client to client; use GroupNorm or LayerNorm in place of BatchNorm")
+
+
+def refuse_unfit_parameters(module: nn.Module) -> None:
+    """Refuse parameters that a flat vector of float32, all of which is trained, cannot stand for. Raises BadInput."""
+    for name, value in module.named_parameters():
+        if isinstance(value, UninitializedParameter):
+            raise BadInput(f"model: {name} has no shape before the first forward pass; give the layer its number of "
+                           "inputs (nn.Linear in place of nn.LazyLinear)")
+        if not value.is_floating_point():
+            raise BadInput(f"model: {name} is of type {value.dtype}; all parameters must be floating-point numbers")
+        if not value.requires_grad:
+            raise BadInput(f"model: {name} is frozen (requires_grad=False), but a run trains all parameters; leave "
+                           "requires_grad as it is, or compute the outputs of the frozen layers beforehand and store "
+                           "them as the data's features")
+    for name, layer in module.named_modules():
+        if getattr(layer, "max_norm", None) is not None and isinstance(layer, (nn.Embedding, nn.EmbeddingBag)):
+            raise BadInput(f"model: {name} has max_norm, by which a forward pass changes parameters; leave it out")
 
 
 def refuse_shared(names: list[str], held: dict[str, Tensor]) -> None:

@@ -16,7 +16,13 @@ import torch
 from torch import Tensor, nn
 
 from fedmpi.errors import BadInput
-from fedmpi.models.checks import refuse_buffers, refuse_shared, try_network, try_single_sample
+from fedmpi.models.checks import (
+    refuse_buffers,
+    refuse_shared,
+    refuse_unfit_parameters,
+    try_network,
+    try_single_sample,
+)
 from fedmpi.models.losses import compute_loss
 from fedmpi.models.parameters import collect_tensors, find_holders, find_norm_layers, shape_parameter
 from fedmpi.models.precision import run_forward
@@ -48,7 +54,9 @@ class Net:
         self.buffer_names = {name for name in self.names if not isinstance(held[name], nn.Parameter)}
         self.blocks = self._blocks()
         self.buffers = join_slices([self.blocks[name] for name in self.names if name in self.buffer_names])
-        self._lookup: str | None = getattr(module, "lookup", None)
+        # A network of one's own may call anything else so.
+        named = getattr(module, "lookup", None)
+        self._lookup = named if isinstance(named, str) and f"{named}.weight" in self.blocks else None
         self.table = self.blocks[f"{self._lookup}.weight"] if self._lookup else None
         # the vector that `bind` made; None: the next `bind` makes one
         self._work: Tensor | None = None
@@ -195,6 +203,7 @@ class Model(Net):
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             module = build()
+        refuse_unfit_parameters(module)
         refuse_buffers(module, policy)
         self.policy = policy
         base, last, prefix = split_module(module, head)
@@ -276,7 +285,7 @@ class Model(Net):
             try:
                 features = self.base(self.start[self.phi], example)
                 parts = self.head(self.start[self.h], features)
-            except (RuntimeError, ValueError, TypeError):
+            except (RuntimeError, ValueError, TypeError, LookupError, AttributeError):
                 parts = whole[:0]
         if whole.shape != parts.shape or not torch.allclose(whole, parts, atol=1e-5):
             if head:

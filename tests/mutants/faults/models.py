@@ -22,4 +22,5 @@ FAULTS: list[tuple[str, str, str]] = [
     ("fedmpi.models.checks:try_network", "return its .logits", "return it"),
     ("fedmpi.models.build:make_blank_samples", "torch.ones(size", "torch.zeros(size"),
     ("fedmpi.models.tail:cut_networks", "front.names + [prefix + name for name in behind.names] == model.names",
-     "front.names == model.names[:len(front.names)]")]
+     "front.names == model.names[:len(front.names)]"),
+    ("fedmpi.models.checks:refuse_unfit_parameters", "if not value.requires_grad:", "if False:")]
