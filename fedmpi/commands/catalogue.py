@@ -4,7 +4,8 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import sys
-from functools import cache
+from collections.abc import Callable
+from functools import cache, partial
 from typing import TYPE_CHECKING
 
 from fedmpi import registry
@@ -66,8 +67,11 @@ def refuse_other_kind(kind: str, name: str, cls: object) -> None:
         raise BadInput(f"{kind[:-1]} {name!r} is not {wanted[kind]}")
 
 
-def read_documentation(kind: str, cls: type) -> str:
+def read_documentation(kind: str, cls: Callable[..., object]) -> str:
     """Return the class's docstring; a built-in method is documented by its file."""
+    # A partial has the documentation of functools.
+    if isinstance(cls, partial):
+        cls = cls.func
     module, own = sys.modules[cls.__module__].__doc__ or "", cls.__doc__ or ""
     # dataclass writes a docstring if there is none.
     if own.startswith(f"{cls.__name__}("):

@@ -2,8 +2,10 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 
 import pytest
+from torch import nn
 
 from fedmpi import registry
 from fedmpi.commands import catalogue
@@ -11,6 +13,12 @@ from fedmpi.errors import BadInput
 from fedmpi.settings import list_setting_names
 from fedmpi.settings_table import describe_settings
 
+
+class Single(nn.Linear):
+    """A network of a single width."""
+
+
+small = partial(Single, 4, 2)
 KINDS = ("methods", "models", "datasets", "partitions")
 
 
@@ -177,3 +185,8 @@ def test_a_name_of_something_else_is_refused(kind, name, wanted):
 
 def test_any_class_of_networks_is_explained():
     assert catalogue.describe_entry("models", "torch.nn:Linear")["title"] == "Linear"
+
+
+def test_a_partial_is_explained_by_what_it_calls():
+    said = catalogue.explain("models", "tests.commands.test_catalogue:small")
+    assert said.startswith("tests.commands.test_catalogue:small\n\nA network of a single width.\n\nin a configuration")
