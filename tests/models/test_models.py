@@ -190,17 +190,6 @@ class Reading(nn.Module):
         return nn.functional.linear(z, self.fc.weight, self.fc.bias) if self.reads else self.fc(z)
 
 
-class Table(nn.Module):
-    """A table whose rows are shortened when they are read."""
-
-    def __init__(self):
-        super().__init__()
-        self.table, self.fc = nn.Embedding(9, 4, max_norm=1.), nn.Linear(4, 3)
-
-    def forward(self, x):
-        return self.fc(self.table(x.long()).mean(1))
-
-
 def test_any_layer_may_be_called_lookup():
     model = given(lambda: Reading(False))
     assert model.table is None and "lookup" in model.blocks
@@ -222,10 +211,6 @@ def test_layers_may_share_weights():
     (lambda: Skip(lambda z, x: 3 * z), "not its last operation"),
     (lambda: nn.Sequential(nn.Linear(6, 3), nn.ReLU()), "needs a Linear layer|not its last operation"),
     (Reading, "not its last operation"),
-    (lambda: nn.Sequential(nn.Linear(6, 6).requires_grad_(False), nn.Linear(6, 3)), r"0.weight is frozen \(requires"),
-    (lambda: nn.Sequential(nn.LazyLinear(6), nn.Linear(6, 3)), "0.weight has no shape before the first forward pass"),
-    (lambda: nn.Sequential(nn.Linear(6, 6, dtype=torch.cfloat), nn.Linear(6, 3)), "0.weight is of type torch.complex"),
-    (Table, "table has max_norm, by which a forward pass changes parameters"),
     (lambda: nn.Linear(6, 3), "needs a Linear layer as its last one"),
     (lambda: nn.Sequential(nn.Flatten()), "needs a Linear layer as its last one"),
     (lambda: nn.Sequential(nn.Linear(6, 6), nn.BatchNorm1d(6), nn.Linear(6, 3)), "1.running_mean.*use GroupNorm"),
