@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import numpy as np
 
-from fedmpi.settings import Ge, Gt, Lt
+from fedmpi.json_values import JsonObject
+from fedmpi.settings import Ge, Gt, Lt, make_settings
 from fedmpi.text import format_spans
 
 if TYPE_CHECKING:
@@ -61,6 +62,12 @@ class Attack:
     kind: Annotated[Literal["sign_flip", "noise", "label_flip"], "what the attackers do"]
     share: Annotated[float, Gt(0), Lt(1), "share of clients that attack, drawn once; at least one, never all"] = .2
     scale: Annotated[float, Gt(0), "sign_flip: factor; noise: standard deviation"] = 1.
+
+
+def read_attack(settings: JsonObject) -> Attack | None:
+    """Return the attack in the settings of a run folder, if there is one. Raises BadInput if it cannot be read."""
+    section = settings.get("attack")
+    return make_settings(Attack, section, "attack") if section else None
 
 
 def choose_attackers(attack: Attack | None, n: int, seed: int) -> np.ndarray:

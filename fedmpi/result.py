@@ -11,9 +11,8 @@ from fedmpi.argument_names import name_arguments
 from fedmpi.config.evaluation import NEW_CLIENTS_ENDING
 from fedmpi.errors import BadInput
 from fedmpi.extras import require_extra
-from fedmpi.faults import Attack, choose_attackers
+from fedmpi.faults import choose_attackers, read_attack
 from fedmpi.json_values import JsonObject
-from fedmpi.settings import make_settings
 from fedmpi.storage import run_status
 from fedmpi.task import find_task
 
@@ -110,9 +109,8 @@ class Result:
         if new:
             newcomers = pandas.DataFrame(new).assign(new_client=True)
             table = pandas.concat([table.assign(new_client=False), newcomers], ignore_index=True)
-        if attack := self.config.get("attack"):
-            attackers = choose_attackers(make_settings(Attack, attack, "attack"), trained, self.config["seed"])
-            table["attacker"] = table.index.isin(attackers)
+        if attack := read_attack(self.config):
+            table["attacker"] = table.index.isin(choose_attackers(attack, trained, self.config["seed"]))
         if names := self.values.get("client_names"):
             table.insert(0, "name", names)
         return table.rename_axis("client")

@@ -7,7 +7,7 @@ from fedmpi.report.tables import UNFINISHED, UNSPLIT, Table
 
 # Without its package fontenc, LaTeX shows <, > and | as inverted marks and a dash.
 LATEX_COMMANDS = {"~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "<": r"\textless{}", ">": r"\textgreater{}",
-            "|": r"\textbar{}", "±": r"$\pm$", "‡": r"$^{\ddagger}$"}
+                  "|": r"\textbar{}", "±": r"$\pm$", "‡": r"$^{\ddagger}$"}
 
 
 def to_latex(table: Table, caption: str) -> str:

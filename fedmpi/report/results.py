@@ -14,9 +14,8 @@ from fedmpi import registry
 from fedmpi.config import schema
 from fedmpi.config.evaluation import NEW_CLIENTS_ENDING
 from fedmpi.errors import BadInput
-from fedmpi.faults import Attack, choose_attackers
+from fedmpi.faults import choose_attackers, read_attack
 from fedmpi.json_values import JsonObject, flatten_settings
-from fedmpi.settings import make_settings
 from fedmpi.storage import run_status
 from fedmpi.storage.checkpoint import is_among, is_free
 from fedmpi.storage.history import read_history
@@ -25,7 +24,7 @@ from fedmpi.storage.seal import DamagedFile
 from fedmpi.sweeps.job import SHOWN, PlannedRun, SweepJob, list_views
 from fedmpi.sweeps.published import list_published_rounds
 from fedmpi.sweeps.rows import find_variants, share_with_variants
-from fedmpi.task import CLASSIFICATION, Task, find_task
+from fedmpi.task import CLASSIFICATION, REGRESSION, Task, find_task
 
 if TYPE_CHECKING:
     from fedmpi.data.federation import Federation
@@ -73,11 +72,11 @@ class ReportRun:
         except DamagedFile:
             return {}
 
-    @cached_property
-    def attack(self) -> Attack | None:
-        """What some of its clients do to the others, if any. Raises BadInput if its settings cannot be read."""
-        section = run_status.read_settings(self.folder).get("attack")
-        return make_settings(Attack, section, "attack") if section else None
+    @property
+    def task(self) -> Task | None:
+        """What it learns; None before anything was measured."""
+        lines = self.outcome.evaluated
+        return find_task(lines[-1]) if lines else None
 
     @cached_property
     def last_measures(self) -> np.ndarray | None:
@@ -88,7 +87,8 @@ class ReportRun:
             return None
         values = np.array(rounds[-1], float)
         try:
-            values[choose_attackers(self.attack, len(values), self.seed)] = np.nan
+            attack = read_attack(run_status.read_settings(self.folder))
+            values[choose_attackers(attack, len(values), self.seed)] = np.nan
         except BadInput:
             return None
         return values
@@ -198,18 +198,15 @@ def choose_measure(runs: list[ReportRun]) -> str:
 
 def find_shown_task(runs: list[ReportRun]) -> Task:
     """Return what the runs have learned; that of the first one of which something is known."""
-    return next((find_task(lines[-1]) for run in runs if (lines := run.outcome.evaluated)), CLASSIFICATION)
+    return next((run.task for run in runs if run.task), CLASSIFICATION)
 
 
 def refuse_mixed_tasks(runs: list[ReportRun]) -> None:
     """Raise BadInput if some of the runs have learned classes and others numbers: no table can hold both."""
-    folders: dict[str, Path] = {}
-    for run in runs:
-        if lines := run.outcome.evaluated:
-            folders.setdefault(find_task(lines[-1]).name, run.folder)
+    folders = {run.task: run.folder for run in reversed(runs) if run.task}
     if len(folders) == 2:
-        raise BadInput(f"{folders['classification']} has learned classes and {folders['regression']} numbers, so no "
-                       "table can hold both; report them apart, as folders of runs")
+        raise BadInput(f"{folders[CLASSIFICATION]} has learned classes and {folders[REGRESSION]} numbers, so no table "
+                       "can hold both; report them apart, as folders of runs")
 
 
 def list_further(runs: list[ReportRun], settings: list[JsonObject]) -> list[str]:

@@ -162,15 +162,13 @@ def test_values_outside_a_range_are_refused_by_name(mlp):
 
 
 def test_a_setting_that_would_not_count_is_refused(mlp):
-    for name, other, settings in (("fedamp", {"form": "heuristic"}, {"own": .3}), ("per_fedavg", {"order": 2},
-                                  {"delta": .1}), ("ifca_cam", {"warm": "local"}, {"warm_steps": 3}),
-                                  ("fedamp", {"form": "distance"}, {"alpha": .1})):
-        (setting, value), = settings.items()
-        assert getattr(method(name, mlp, **settings, **other), setting) == value
-        (key, _), = other.items()
-        counter = {"form": "heuristic" if setting == "alpha" else "distance", "order": 1, "warm": "global"}[key]
+    for name, setting, value, key, counts, idle in (
+            ("fedamp", "own", .3, "form", "heuristic", "distance"),
+            ("fedamp", "alpha", .1, "form", "distance", "heuristic"),
+            ("per_fedavg", "delta", .1, "order", 2, 1), ("ifca_cam", "warm_steps", 3, "warm", "local", "global")):
+        assert getattr(method(name, mlp, **{setting: value, key: counts}), setting) == value
         with pytest.raises(BadInput, match=rf"^method\.{setting} = {value}: .*{key} (to )?"):
-            method(name, mlp, **settings, **{key: counter})
+            method(name, mlp, **{setting: value, key: idle})
 
 
 def test_who_trains_before_the_first_round_is_drawn_from_the_seed(mlp):
