@@ -40,7 +40,7 @@ def refuse_unfit_parameters(module: nn.Module) -> None:
                            "requires_grad as it is, or compute the outputs of the frozen layers beforehand and store "
                            "them as the data's features")
     for name, layer in module.named_modules():
-        if getattr(layer, "max_norm", None) is not None and isinstance(layer, (nn.Embedding, nn.EmbeddingBag)):
+        if isinstance(layer, nn.Embedding | nn.EmbeddingBag) and layer.max_norm is not None:
             raise BadInput(f"model: {name} has max_norm, by which a forward pass changes parameters; leave it out")
 
 
