@@ -276,21 +276,24 @@ def write_day(paths: list[Path], to: Path) -> Path:
     if others := [path for path in paths if not gpu_day.is_book(path)]:
         raise BadInput(f"{others[0]} is no {gpu_day.BOOK_NAME}, and runs have no table together with a day with a GPU; "
                        "give them to a report of their own")
-    books = [gpu_day.load_book(path) for path in paths]
-    for path, book in zip(paths, books, strict=True):
-        refuse_odd_values(path, book)
-    book = gpu_day.join_books(books)
+    book = read_days(paths)
     with report_failed_writes(to):
         to.mkdir(parents=True, exist_ok=True)
-        (to / "README.md").write_text(f"# A day with a GPU\n\n{day_to_markdown(book)}")
+        page = f"# A day with a GPU\n\n{day_to_markdown(book)}"
+        (to / "README.md").write_text(page, encoding="utf-8", errors="backslashreplace")
     return to / "README.md"
 
 
-def refuse_odd_values(path: Path, book: JsonObject) -> None:
-    """Raise BadInput if a table cannot be made of a book, since a value in it is not what a day with a GPU writes."""
-    try:
-        gpu_day.join_books([book])
-        day_to_markdown(book)
-    except (TypeError, ValueError, LookupError, AttributeError) as error:
-        raise BadInput(f"{path}: a value in it is not of the kind that a day with a GPU writes "
-                       f"({type(error).__name__}: {error}); give the {gpu_day.BOOK_NAME} as it was written") from None
+def read_days(paths: list[Path]) -> JsonObject:
+    """Return the joined book of days with a GPU. Raises BadInput if a table cannot be made of one, since a value in it
+    is not what such a day writes."""
+    books = [gpu_day.load_book(path) for path in paths]
+    for path, book in zip(paths, books, strict=True):
+        try:
+            gpu_day.join_books([book])
+            day_to_markdown(book)
+        except (TypeError, ValueError, LookupError, AttributeError) as error:
+            raise BadInput(f"{path}: a value in it is not of the kind that a day with a GPU writes "
+                           f"({type(error).__name__}: {error}); give the {gpu_day.BOOK_NAME} as it was written"
+                           ) from None
+    return gpu_day.join_books(books)

@@ -6,8 +6,10 @@ import re
 from fedmpi.report.tables import UNFINISHED, UNSPLIT, Table
 
 # Without its package fontenc, LaTeX shows <, > and | as inverted marks and a dash.
-LATEX_COMMANDS = {"~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "<": r"\textless{}", ">": r"\textgreater{}",
-                  "|": r"\textbar{}", "±": r"$\pm$", "‡": r"$^{\ddagger}$"}
+LATEX_COMMANDS = {**{character: f"\\{character}" for character in "#$%&_{}"},
+                  "\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}",
+                  "<": r"\textless{}", ">": r"\textgreater{}", "|": r"\textbar{}", "±": r"$\pm$",
+                  "‡": r"$^{\ddagger}$"}
 
 
 def to_latex(table: Table, caption: str) -> str:
@@ -51,7 +53,4 @@ def write_math(text: str) -> str:
 
 def escape_latex(text: str) -> str:
     """Return a text for LaTeX."""
-    text = re.sub(r"([#$%&_{}])", r"\\\1", text.replace("\\", "/"))
-    for character, command in LATEX_COMMANDS.items():
-        text = text.replace(character, command)
-    return text
+    return "".join(LATEX_COMMANDS.get(character, character) for character in text)

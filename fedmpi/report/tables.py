@@ -269,7 +269,7 @@ def steps_to_markdown(table: Table) -> str:
 
 
 def escape_markdown(text: str) -> str:
-    """Return a text for a cell of a Markdown table."""
+    """Return a text for Markdown, a cell of a table or another line, that shows tags as they are written."""
     return text.replace("|", r"\|").replace("<", "&lt;")
 
 

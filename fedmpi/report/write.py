@@ -77,9 +77,10 @@ def write_pages(results: Results, found: list[Described], comparisons: list[sign
                 shown: list[PageFigure], to: Path) -> None:
     """Write the page and its Markdown, with the figures that are there."""
     tests = significance.tests_to_markdown(comparisons)
-    write_text(to / "README.md", f"# {results.title}\n\n`{results.command}`\n\n"
+    remarks = "".join(f"{tables.escape_markdown(line)}\n\n" for line in list_remarks(results))
+    write_text(to / "README.md", f"# {tables.escape_markdown(results.title)}\n\n`{results.command}`\n\n"
                + "".join(f"{what}\n\n{tables.table_to_markdown(table)}\n" for what, table in found)
-               + (f"{tests}\n" if tests else "") + "".join(f"{line}\n\n" for line in list_remarks(results))
+               + (f"{tests}\n" if tests else "") + remarks
                + "".join(f"![{one.name}]({one.name}.png)\n" for one in shown))
     write_text(to / PAGE, render_page(results, found, comparisons, shown))
 

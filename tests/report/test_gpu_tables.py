@@ -4,6 +4,8 @@ from __future__ import annotations
 import copy
 import json
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -145,6 +147,17 @@ def test_a_value_of_another_kind_is_one_message(book, change, tmp_path):
     done = CliRunner().invoke(app, ["report", str(RECORDED), str(tmp_path), "--to", str(tmp_path / "to")])
     assert done.exit_code == 2 and not (tmp_path / "to").exists()
     assert done.output.startswith(f"fedmpi: {tmp_path}: a value in it is not of the kind that a day with a GPU writes")
+
+
+def test_the_page_is_in_utf_8_whatever_the_locale_is(book, tmp_path):
+    """The name of a machine may hold what the locale lacks, and bytes that are no text."""
+    book["steps"][0] |= {"ok": False, "why": "café caf\udce9"}
+    (tmp_path / gpu_day.BOOK_NAME).write_text(json.dumps(book))
+    done = subprocess.run([sys.executable, "-m", "fedmpi", "report", tmp_path, "--to", tmp_path], text=True,
+                          env=os.environ | {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"},
+                          capture_output=True)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert r"café caf\udce9" in (tmp_path / "README.md").read_text("utf-8")
 
 
 def test_a_pipe_in_the_place_of_a_day_is_not_waited_for(tmp_path):

@@ -54,7 +54,8 @@ def test_the_table_in_latex(report):
     assert len(body) == 4 and all(line.count("&") - line.count(r"\&") == 6 for line in body)
     assert latex.escape_latex("|a| < b > c") == (
         r"\textbar{}a\textbar{} \textless{} b \textgreater{} c")
-    assert latex.escape_latex("a_b% #1 {x}~^\\") == r"a\_b\% \#1 \{x\}\textasciitilde{}\textasciicircum{}/"
+    assert latex.escape_latex("a_b% #1 {x}~^\\") == (
+        r"a\_b\% \#1 \{x\}\textasciitilde{}\textasciicircum{}\textbackslash{}")
 
 
 def few(*cells: Cell, measure="accuracy_mean") -> tables.Table:

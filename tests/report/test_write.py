@@ -82,7 +82,7 @@ def test_the_files(folder):
         "README.md", "broad-x.pdf", "broad-x.png", "broad-x.svg", "index.html", "runs.json", "small-x.pdf",
         "small-x.png", "small-x.svg", "table-seconds.csv", "table-seconds.tex", "table.csv", "table.tex"]
     assert (folder / "README.md").read_text() == (
-        "# Trial <1> & more\n\n`fedmpi sweep trial.yaml`\n\n"
+        "# Trial &lt;1> & more\n\n`fedmpi sweep trial.yaml`\n\n"
         f"{SAID[0]}\n\n{MARKDOWN}\n{SAID[1]}\n\n{SECONDS}\n{NO_LINES}\n\n{NO_HISTORY}\n\n"
         "![small-x](small-x.png)\n![broad-x](broad-x.png)\n")
     assert (folder / "table.csv").read_text() == CSV
@@ -208,6 +208,14 @@ def test_a_path_that_is_no_text_is_written_with_an_escape(tmp_path, monkeypatch)
     folder = write.write_report(Results("t", command, ["A"], ["one"], [0], [run], {"m": {}}), tmp_path / "to").parent
     for name in ("README.md", "index.html"):
         assert r"fedmpi report caf\udce9" in (folder / name).read_text()
+
+
+def test_remarks_show_tags_as_they_are_written(tmp_path, monkeypatch):
+    monkeypatch.setattr(figures, "draw_figures", lambda results: iter(()))
+    run = ReportRun("A <b>", "one", 0, made.run(tmp_path / "a", result={"m": 1.}))
+    folder = write.write_report(Results("t", "c", ["A <b>"], ["one"], [0], [run], {"m": {}}), tmp_path / "to").parent
+    text = (folder / "README.md").read_text()
+    assert text.count("A &lt;b>") == 3 and "<b>" not in text
 
 
 def test_runs_json_holds_what_the_tables_show(tmp_path):
