@@ -29,4 +29,4 @@ def summarise_runs(folder: str | Path) -> str:
 
 def make_natural_key(path: Path) -> list[tuple[int, int, str]]:
     """Return a key that sorts 2.txt before 10.txt."""
-    return [(0, int(part), "") if part.isdigit() else (1, 0, part) for part in re.split(r"(\d+)", str(path))]
+    return [(0, int(part), "") if part.isdecimal() else (1, 0, part) for part in re.split(r"(\d+)", str(path))]

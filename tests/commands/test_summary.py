@@ -2,10 +2,11 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 
-from fedmpi.commands.summary import summarise_runs
+from fedmpi.commands.summary import make_natural_key, summarise_runs
 from fedmpi.errors import BadInput
 
 START = "job 7_{0}: start 1 on n1: configs/x.yaml seed={0}\n"
@@ -49,6 +50,11 @@ def test_runs_in_folders_of_their_own_and_nothing_that_is_no_job(tmp_path, monke
     assert rows[0] == "run state starts settings result, or what it said last"
     assert rows[2:] == ["a unfinished 1 seed=3 ended with code 75, why", "b/x/seed-9 waiting 0",
                         "b/x/seed-10 waiting 0", "1 unfinished, 2 waiting"]
+
+
+def test_digits_that_are_no_numbers_are_sorted_as_text():
+    """Python calls a superscript two a digit, and int() refuses it."""
+    assert sorted(map(Path, ("10²", "9²", "²")), key=make_natural_key) == [*map(Path, ("9²", "10²", "²"))]
 
 
 def test_a_folder_without_runs_is_refused(tmp_path):
