@@ -209,7 +209,7 @@ def sweep(path: JobFile, scale: Scale = None, out: RunsIn = None,
                                   gpus=gpus, cpus=cpus, mpi=mpi, setup=setup))
             return
         from fedmpi.sweeps.local import Sweep
-        code = Sweep(runs, local, ranks, job.measure).go()
+        code = Sweep(runs, local, ranks, [job.measure, *job.also]).go()
     sys.exit(code)
 
 

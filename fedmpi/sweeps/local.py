@@ -9,11 +9,15 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from fedmpi import errors
-from fedmpi.errors import BadInput
+from fedmpi.errors import BadInput, StorageError
+from fedmpi.hints import VERY_CLOSE, find_close_name
+from fedmpi.json_values import JsonObject
+from fedmpi.paths import is_wrong_path
 from fedmpi.progress import write_stdout
 from fedmpi.stop_signals import SIGNALS_OF_SWEEPS, install_handler
 from fedmpi.storage import run_status
@@ -44,10 +48,11 @@ class Sweep:
     """The runs that wait, those under way, and what became of the others.
 
     Args:
-        measure: the key of result.json that the job's table shows; None: it is not looked for"""
+        measures: the keys of result.json that the job's tables show, that of its first table first"""
 
-    def __init__(self, runs: list[PlannedRun], at_once: int, ranks: int, measure: str | None = None):
-        self.measure = measure
+    def __init__(self, runs: list[PlannedRun], at_once: int, ranks: int, measures: Sequence[str] = ()):
+        # those of which nothing was said yet
+        self.measures, self.main = list(measures), next(iter(measures), None)
         self.at_once, self.launcher, self.runs = at_once, find_launcher(ranks), runs
         found = [(run, run.outcome()) for run in runs]
         self.waiting = [run for run, outcome in found if outcome.state != "finished"]
@@ -61,6 +66,8 @@ class Sweep:
         self.under_way: list[RunProcess] = []
         self.failed: list[tuple[PlannedRun, str]] = []
         self.stopping = False
+        # whether a line of the job was lost
+        self.silenced = False
 
     def go(self) -> int:
         """Run everything. Returns an exit code: 0 all finished, 1 some failed, 75 some are left."""
@@ -114,17 +121,27 @@ class Sweep:
         return alive
 
     def start(self, run: PlannedRun) -> None:
-        """Start a run."""
+        """Start a run. One that cannot be started has failed; others that are under way are not left behind for it."""
         starts = run_status.read_job_log(run.folder).starts
-        with report_failed_writes(run.folder.parent):
-            run.folder.parent.mkdir(parents=True, exist_ok=True)
-        write_job_line(run, f"start {starts + 1} on {socket.gethostname()}: {run.config} {shlex.join(run.overrides)}")
         slot = min(set(range(self.at_once)) - {started.slot for started in self.under_way})
-        with open(run_status.find_job_log(run.folder), "a") as log:
-            process = subprocess.Popen([*self.launcher, *run.words()], stdin=subprocess.DEVNULL, stdout=log, stderr=log,
-                                       env=os.environ | choose_gpu_setting(self.gpus, slot, self.at_once),
-                                       # In a session of its own, Ctrl-C reaches it once, through us.
-                                       start_new_session=True)
+        path = run_status.find_job_log(run.folder)
+        try:
+            with report_failed_writes(path):
+                run.folder.parent.mkdir(parents=True, exist_ok=True)
+                log = open(path, "a")  # noqa: SIM115  (closed below)
+            self.note(run, f"start {starts + 1} on {socket.gethostname()}: {run.config} {shlex.join(run.overrides)}")
+            with log:
+                process = subprocess.Popen(
+                    [*self.launcher, *run.words()], stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+                    env=os.environ | choose_gpu_setting(self.gpus, slot, self.at_once),
+                    # In a session of its own, Ctrl-C reaches it once, through us.
+                    start_new_session=True)
+        except (OSError, StorageError) as error:
+            # The user gave a folder that takes no run.
+            if not self.under_way and is_wrong_path(error.__cause__):
+                raise
+            self.record_failure(run, f"not started: {error}")
+            return
         self.under_way.append(RunProcess(run, process, time.perf_counter(), slot))
         # The signal came while the process was being made.
         if self.stopping and not self.under_way[-1].asked:
@@ -136,28 +153,45 @@ class Sweep:
         stopped = code == errors.SAVED or self.stopping and code in (-signal.SIGTERM, 128 + signal.SIGTERM)
         # It was refused because another process had begun it a moment before.
         elsewhere = code == errors.BAD_INPUT and is_run_alive(run.folder)
-        write_job_line(run, f"{'stopped' if stopped or elsewhere else 'ended'} with code {code}"
-                            + ", since another process runs it" * elsewhere)
+        self.note(run, f"{'stopped' if stopped or elsewhere else 'ended'} with code {code}"
+                       + ", since another process runs it" * elsewhere)
+        found = run.outcome()
         if elsewhere:
             self.board.say(f"{run.name} is under way elsewhere: left alone")
-        elif code == errors.FINISHED:
+        elif code == errors.FINISHED and (result := found.result):
             self.finished += 1
-            result = run.outcome().result
-            # A run that ends with this code has written its result.
-            assert result is not None
             task = find_task(result)
             self.board.say(f"finished {run.name}: {task.format(result[task.key])} "
                            f"({run_status.describe_best(result)}) in "
                            f"{format_duration(time.perf_counter() - started.begin)}; {self.finished} of "
                            f"{len(self.runs)}, {len(self.waiting)} waiting")
-            if self.measure and self.measure not in result:
-                self.board.say(f"warning: {run.name} has no measure {self.measure}, which the table of the job is to "
-                               "show; if the job misspells it, correct it there")
-                # said once
-                self.measure = None
+            self.warn_of_measures(run, result)
         elif not stopped:
-            self.failed.append((run, run.outcome().said))
-            self.board.say(f"failed {run.name}: {self.failed[-1][1]}")
+            self.record_failure(run, found.said)
+
+    def warn_of_measures(self, run: PlannedRun, result: JsonObject) -> None:
+        """Say once of a measure of the job that a result lacks it. That a method lacks a measure of a further table is
+        no fault, unless the result has one that is spelt almost like it."""
+        for measure in self.measures.copy():
+            near = "" if measure in result else find_close_name(measure, result, VERY_CLOSE)
+            if near or measure == self.main and measure not in result:
+                self.board.say(f"warning: {run.name} has no measure {measure}, which a table of the job is to show; if "
+                               f"the job misspells it, correct it there{f' (did you mean {near}?)' if near else ''}")
+                self.measures.remove(measure)
+
+    def record_failure(self, run: PlannedRun, why: str) -> None:
+        """Say that a run has failed, and why."""
+        self.failed.append((run, why))
+        self.board.say(f"failed {run.name}: {why}")
+
+    def note(self, run: PlannedRun, what: str) -> None:
+        """Write a line of the job into the run's log. A disk that refuses it is named once, for runs do without."""
+        try:
+            write_job_line(run, what)
+        except StorageError as error:
+            if not self.silenced:
+                self.board.say(f"warning: {error}; the runs go on, and `fedmpi summary` lacks what is lost here")
+            self.silenced = True
 
     def conclude(self) -> int:
         """Print what became of all runs; return the exit code."""

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from fedmpi.errors import BadInput
+from fedmpi.errors import BadInput, StorageError
 from fedmpi.stop_signals import SIGNALS_OF_SWEEPS
 from fedmpi.storage.lock import Lock
 from fedmpi.sweeps import job, local
@@ -55,25 +55,31 @@ def plan(tmp_path, cache):
 @pytest.fixture
 def sweep(tmp_path, monkeypatch, plan, capfd):
     """Return a function that runs a sweep; `does` has a branch of bash's `case` for some rows."""
-    def sweep(does: str, runs=None, at_once: int = 1, measure: str | None = None):
+    def sweep(does: str, runs=None, at_once: int = 1, measures: tuple[str, ...] = ()):
         (tmp_path / "fake").write_text(FAKE.replace("DOES", f"{does}\n*) finish ;;"))
         (tmp_path / "fake").chmod(0o755)
         monkeypatch.setattr(local, "POLL_S", .01)
         monkeypatch.setattr(local, "find_launcher", lambda ranks: [str(tmp_path / "fake")])
-        code = local.Sweep(runs or plan(), at_once, 1, measure).go()
+        code = local.Sweep(runs or plan(), at_once, 1, measures).go()
         return code, capfd.readouterr().out.splitlines()
     return sweep
 
 
 def test_a_measure_that_no_run_has_is_said_once_it_can_be_known(sweep):
-    _, lines = sweep("", measure="acuracy_mean")
+    _, lines = sweep("", measures=("acuracy_mean",))
     (said,) = [line for line in lines if "acuracy_mean" in line]
-    assert said.endswith("warning: a / one / seed 0 has no measure acuracy_mean, which the table of the job is to "
-                         "show; if the job misspells it, correct it there")
+    assert said.endswith("warning: a / one / seed 0 has no measure acuracy_mean, which a table of the job is to show; "
+                         "if the job misspells it, correct it there (did you mean accuracy_mean?)")
 
 
 def test_a_measure_that_a_run_has_is_no_reason_to_warn(sweep):
-    assert not [line for line in sweep("", measure="accuracy_mean")[1] if "warning" in line]
+    assert not [line for line in sweep("", measures=("accuracy_mean",))[1] if "warning" in line]
+
+
+def test_of_further_measures_only_a_misspelt_one_is_named(sweep):
+    """Not every method has clusters, of which `ari` tells, and no run has the first measure."""
+    _, lines = sweep("", measures=("seconds", "ari", "acuracy_mean"))
+    assert [line.split(",")[0].split()[-1] for line in lines if "warning" in line] == ["seconds", "acuracy_mean"]
 
 
 def log(run) -> list[str]:
@@ -136,6 +142,41 @@ def test_a_path_that_is_no_text_is_written_with_an_escape(plan, tmp_path):
     local.write_job_line(run, f"start 1 on n1: {run.config} seed=0")
     assert run.folder.with_suffix(".txt").read_text() == "job sweep: start 1 on n1: caf\\udce9/c.yaml seed=0\n"
     assert run.outcome()[3:5] == (1, "seed=0")
+
+
+@pytest.fixture
+def full(plan):
+    """Return runs, of which the second one's log is on a full disk."""
+    runs = plan()
+    runs[1].folder.parent.mkdir(parents=True)
+    runs[1].folder.with_suffix(".txt").symlink_to("/dev/full")
+    return runs
+
+
+def test_a_full_disk_under_the_log_of_a_run_stops_nothing(sweep, full, tmp_path):
+    """Run a is under way when the disk refuses lines on b, which runs without them."""
+    code, said = sweep('a) until [ -e "$here/out/b/one/seed-0/result.json" ]; do sleep .01; done; finish ;;', full, 2)
+    assert code == 0 and said[-1] == "3 of 3 runs finished"
+    (warned,) = [line for line in said if "warning" in line]
+    assert warned == (f"warning: {tmp_path}/out/b/one/seed-0.txt cannot be written: No space left on device; free some "
+                      "space or check the folder; the runs go on, and `fedmpi summary` lacks what is lost here")
+
+
+def test_a_run_that_cannot_be_started_has_failed_and_the_others_go_on(sweep, plan, tmp_path):
+    runs = plan()
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "b").touch()
+    code, said = sweep('a) until [ -e "$here/more" ]; do sleep .01; done; finish ;; c) finish; touch "$here/more" ;;',
+                       runs, 2)
+    why = f"not started: {tmp_path}/out/b/one/seed-0.txt cannot be written: Not a directory; free some space or check "
+    assert code == 1 and said[0] == f"failed b / one / seed 0: {why}the folder"
+    assert said[3] == "2 of 3 runs finished, 1 failed" and said[4] == said[0]
+
+
+def test_a_folder_that_takes_no_run_ends_a_sweep_of_which_nothing_is_under_way(sweep, plan, tmp_path):
+    (tmp_path / "out").touch()
+    with pytest.raises(StorageError, match="a/one/seed-0.txt cannot be written: Not a directory"):
+        sweep("")
 
 
 def test_a_run_of_fewer_rounds_is_not_finished(sweep, plan, tmp_path):
