@@ -12,7 +12,9 @@ from fedmpi.errors import BadInput
 LONGEST_TEXT = 4000
 PLAIN_FOR_SBATCH = re.compile(r"[\w@%.,:=+*/\[\]()&|-]+", re.ASCII)
 OPTION = re.compile(r"(--?[A-Za-z][\w-]*)(?:(=)(.*))?", re.ASCII)
-JOB_NAME = re.compile(r"(?!\.)[\w.-]{1,100}", re.ASCII)
+# Characters of a job's name.
+LONGEST_JOB_NAME = 100
+JOB_NAME = re.compile(rf"(?!\.)[\w.-]{{1,{LONGEST_JOB_NAME}}}", re.ASCII)
 PLACEHOLDER = re.compile(r"\{(ranks|nodes)\}")
 
 
@@ -65,7 +67,7 @@ def check_job_name(name: str) -> None:
     """Raise BadInput if a text cannot be the name of a job, of its script and of its run folder."""
     if not JOB_NAME.fullmatch(name):
         raise BadInput(f"--name {shorten_text(name)!r}: a job's name has letters of ASCII, digits, - _ and . alone, "
-                       "does not begin with a dot, and is at most 100 characters long")
+                       f"does not begin with a dot, and is at most {LONGEST_JOB_NAME} characters long")
 
 
 def check_setup(text: str) -> None:

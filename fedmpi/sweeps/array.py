@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from fedmpi.commands.submit import choose_gpu_settings, merge_fields, prepare_federations
+from fedmpi.slurm.quoting import LONGEST_JOB_NAME
 from fedmpi.slurm.sbatch import submit_script
 from fedmpi.slurm.script import JobScript, render_script
 from fedmpi.storage.lock import is_run_alive
@@ -53,5 +54,5 @@ def make_array(runs: list[PlannedRun], profile: str | None = None, options: Sequ
         str(runs[0].config), array=tuple(tuple(run.overrides) for run in runs),
         folders=tuple(str(run.folder.relative_to(out)) for run in runs), out=str(out),
         accept_changed_code=runs[0].accept_changed_code,
-        **fields | {"nodes": 1, "name": make_slug(out.name)})
+        **fields | {"nodes": 1, "name": make_slug(out.name)[:LONGEST_JOB_NAME]})
     return replace(job, settings=choose_gpu_settings(job, [run.settings for run in runs]))

@@ -89,6 +89,13 @@ def test_an_array_has_what_its_runs_need(runs):
     assert array.make_array(threads, cpus=2, **ASKED).cpus == 2
 
 
+def test_a_long_name_of_the_folder_is_cut_for_the_job(runs):
+    """The user gave --out, and a sweep has no option for the name of its job."""
+    out = Path("x" * 130)
+    made = array.make_array([run._replace(folder=out / run.folder.relative_to("out 1")) for run in runs], **ASKED)
+    assert (made.name, made.out) == ("x" * 100, str(out))
+
+
 def test_what_cannot_be_submitted_is_refused(runs, tmp_path, monkeypatch):
     with pytest.raises(BadInput, match="--time soon is no time"):
         array.submit_runs(runs, **ASKED | {"time": "soon"})
