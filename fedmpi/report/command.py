@@ -20,11 +20,12 @@ def report_paths(paths: list[str], scale: str | None, out: str | None, to: str |
         for_print: figures for papers, too."""
     folders = [*map(Path, dict.fromkeys(paths))]
     is_book = any(map(gpu_day.is_book, folders))
-    if is_book or not is_job_file(paths):
+    is_job = not is_book and is_job_file(paths)
+    if not is_job:
         refuse_job_options(scale, out, "; --to says where the report goes")
     if is_book:
         return f"report {gpu_tables.write_day(folders, Path(to or 'report'))}"
-    if is_job_file(paths):
+    if is_job:
         from fedmpi.sweeps.job import plan_job
         job, runs = plan_job(paths[0], scale, out)
         words = [paths[0], *(["--scale", scale] if scale else []), *(["--out", out] if out else [])]
