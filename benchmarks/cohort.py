@@ -14,9 +14,11 @@ from benchmarks.peers.shape import CLASSES, PIXELS, Shape, correct, made
 from benchmarks.rig import Rig
 from benchmarks.synthetic import Synthetic
 from fedmpi.engines import engine_choice
+from fedmpi.errors import BadInput
 
 # Test images per client: 10,000 in all, as in CIFAR-10.
 TESTS = 10
+ENGINES = ("loop", "vmap")
 
 
 def measure(world, clients=1000, samples=50, participants=50, batch=10, rounds=3, every=10, engines="loop,vmap",
@@ -27,6 +29,8 @@ def measure(world, clients=1000, samples=50, participants=50, batch=10, rounds=3
     Each rank that hosts clients runs the bare loop over its share of participants and test images, before and after
     each engine and framework, which is compared with these two runs. `pfl` and `flower` are paths of Pythons. Raises
     BadInput if a framework is not installed there, FedmpiError if it fails."""
+    if unknown := [name for name in engines.split(",") if name not in ENGINES]:
+        raise BadInput(f"engines = {engines}: {unknown[0]!r} is not known; there are {', '.join(ENGINES)}")
     pythons = {name: python for name, python in (("pfl", pfl), ("flower", flower)) if python}
     titles = {name: f"{name} {peers.version(name, python)}" for name, python in pythons.items()}
     rig = Rig(world, Synthetic(PIXELS, CLASSES, np.full(clients, samples), TESTS), {

@@ -33,9 +33,11 @@ def main(words: list[str] | None = None) -> int:
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     from benchmarks.gpu import plan
     from fedmpi.errors import BAD_INPUT, FedmpiError
+    from fedmpi.paths import refuse_wrong_paths
     given = parse(words, sorted(plan.PARTS))
     try:
-        return given.do(given)
+        with refuse_wrong_paths():
+            return given.do(given)
     except FedmpiError as error:
         print(f"gpu_day: {error}", file=sys.stderr)
         return BAD_INPUT
@@ -89,9 +91,8 @@ def end_by_signal() -> None:
 
 
 def show(given: argparse.Namespace) -> int:
-    from fedmpi.report.gpu_day import join_books, load_book
-    from fedmpi.report.gpu_tables import day_to_markdown, format_tables
-    book = join_books([load_book(path) for path in given.files])
+    from fedmpi.report.gpu_tables import day_to_markdown, format_tables, read_days
+    book = read_days(given.files)
     print(day_to_markdown(book) if given.markdown else format_tables(book))
     return 0
 

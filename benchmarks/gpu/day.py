@@ -77,11 +77,15 @@ class Day:
 
     def take(self, step: Step, options: Options) -> None:
         begin, left = time.monotonic(), self.end - time.monotonic()
-        gpu_day.strike_step(self.book, step.name)
         if left < min(step.needs_s, step.limit_s):
-            self.close(step, False, 0., f"skipped: {max(0, left):.0f} s of the budget are left, it needs "
-                                        f"{min(step.needs_s, step.limit_s):.0f}")
+            why = (f"skipped: {max(0, left):.0f} s of the budget are left, it needs "
+                   f"{min(step.needs_s, step.limit_s):.0f}")
+            if any(row["name"] == step.name for row in self.book["steps"]):
+                print(f"{step.name}: {why}; what it found before stays", flush=True)
+            else:
+                self.close(step, False, 0., why)
             return
+        gpu_day.strike_step(self.book, step.name)
         print(f"{step.name} ...", flush=True)
         notes, deadline, ends = options.work / f"{step.name}.jsonl", begin + min(step.limit_s, left), []
         for _ in range(TRIES):

@@ -48,6 +48,7 @@ def test_figures_table_and_picture(name, tmp_path, capsys):
     (["collectives", "parameters=-5"], "parameters = -5: should be from 1"),
     (["collectives", "parameters=999999999999"], "should be from 1 to 1,000,000,000"),
     (["overhead", "shape=x"], "shape = x: is not known; there are cifar100"),
+    (["cohort", "engines=loop,graphs"], "engines = loop,graphs: 'graphs' is not known; there are loop, vmap"),
     (["cohort", "clients=3"], "participants = 50: there are 3 clients"),
     (["training", "--json", "not/there"], "not/there: cannot be written"),
     (["training", "--plot", "x.zzz"], "--plot x.zzz: the name must end with .png, .svg, .pdf")])

@@ -135,6 +135,13 @@ def test_a_step_that_is_taken_again_takes_the_place_of_its_rows(tmp_path):
     assert whats(found) == ["one"] and len(found["steps"]) == 1
 
 
+def test_a_step_that_is_skipped_keeps_what_it_found_before(tmp_path, capsys):
+    day(tmp_path, step("note_one")).go()
+    found = day(tmp_path, step("note_one", needs_s=50.), budget_s=RESERVE_S + 30).go()
+    assert whats(found) == ["one"] and [row["ok"] for row in found["steps"]] == [True]
+    assert capsys.readouterr().out.endswith("it needs 50; what it found before stays\n")
+
+
 def test_an_error_in_a_case_is_a_row(tmp_path):
     found = day(tmp_path, step("attempt_what_fails")).go()
     assert found["sums"][0]["error"] == "RuntimeError: CUDA error: unspecified launch failure"
@@ -219,10 +226,22 @@ def test_the_cheapest_steps_of_both_parts_fill_the_file(tmp_path):
 
 @pytest.mark.parametrize("words, said", [
     (["figures", "--out", "{}", "--only", "speed"], "not a step of figures"),
-    (["table", "{}/none.json"], "cannot be read: No such file")])
+    (["table", "{}/none.json"], "cannot be read: No such file"),
+    (["table", "{}/odd.json"], "odd.json: a value in it is not of the kind that a day with a GPU writes")])
 def test_bad_input(tmp_path, words, said):
+    (tmp_path / "odd.json").write_text(json.dumps(gpu_day.make_blank_book(**HEAD) | {"machine": {"packages": 5}}))
     done = command(*(word.format(tmp_path) for word in words))
     assert done.returncode == 2 and said in done.stderr and "Traceback" not in done.stderr
+
+
+def test_a_file_in_the_place_of_the_folder_is_one_message(tmp_path, monkeypatch, capsys):
+    # main() changes it
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    monkeypatch.setattr(plan, "preload", lambda device: None)
+    monkeypatch.setattr("benchmarks.gpu_day.end_by_signal", lambda: None)
+    (tmp_path / "file").touch()
+    assert main(["figures", "--out", str(tmp_path / "file"), "--device", "cpu"]) == 2
+    assert capsys.readouterr().err == f"gpu_day: {tmp_path}/file: File exists; give another path\n"
 
 
 @pytest.mark.parametrize("when", ["at once", "while it works"])
