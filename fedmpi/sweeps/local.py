@@ -66,8 +66,8 @@ class Sweep:
         self.under_way: list[RunProcess] = []
         self.failed: list[tuple[PlannedRun, str]] = []
         self.stopping = False
-        # whether a line of the job was lost
-        self.silenced = False
+        # whether a run was started, and whether a line of the job was lost
+        self.begun = self.silenced = False
 
     def go(self) -> int:
         """Run everything. Returns an exit code: 0 all finished, 1 some failed, 75 some are left."""
@@ -121,7 +121,7 @@ class Sweep:
         return alive
 
     def start(self, run: PlannedRun) -> None:
-        """Start a run. One that cannot be started has failed; others that are under way are not left behind for it."""
+        """Start a run. One that cannot be started has failed, and the others go on."""
         starts = run_status.read_job_log(run.folder).starts
         slot = min(set(range(self.at_once)) - {started.slot for started in self.under_way})
         path = run_status.find_job_log(run.folder)
@@ -137,12 +137,13 @@ class Sweep:
                     # In a session of its own, Ctrl-C reaches it once, through us.
                     start_new_session=True)
         except (OSError, StorageError) as error:
-            # The user gave a folder that takes no run.
-            if not self.under_way and is_wrong_path(error.__cause__):
+            # The user gave a folder that takes no run at all.
+            if not self.begun and is_wrong_path(error.__cause__):
                 raise
             self.record_failure(run, f"not started: {error}")
             return
         self.under_way.append(RunProcess(run, process, time.perf_counter(), slot))
+        self.begun = True
         # The signal came while the process was being made.
         if self.stopping and not self.under_way[-1].asked:
             self.ask(self.under_way[-1])
