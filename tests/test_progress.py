@@ -2,12 +2,15 @@
 from __future__ import annotations
 
 import io
+import os
 import re
 import sys
 from types import ModuleType, SimpleNamespace
 
 import pytest
 
+from fedmpi import cli
+from fedmpi.__main__ import main
 from fedmpi.progress import Progress, write_stdout
 from fedmpi.text import format_duration, format_percent
 
@@ -28,6 +31,19 @@ def test_percent(value, text):
 class Terminal(io.StringIO):
     def isatty(self):
         return True
+
+
+def test_a_command_whose_outputs_are_closed_prints_into_nothing(monkeypatch):
+    """`fedmpi run ... >&-`, or one that a daemon starts: Python has None in their place."""
+    def work():
+        assert not Progress().live
+        write_stdout("lost")
+        return sys.stdout.close(), sys.stderr.close()
+    for name in ("stdout", "stderr"):
+        monkeypatch.setattr(sys, name, None)
+    monkeypatch.setattr(cli, "app", work)
+    main()
+    assert sys.stdout.name == sys.stderr.name == os.devnull
 
 
 @pytest.fixture

@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import copy
 import json
+import os
 import re
 import shutil
 import sys
@@ -20,6 +21,7 @@ from fedmpi.config import schema
 from fedmpi.config.overrides import apply_overrides
 from fedmpi.errors import BadInput, FedmpiError
 from fedmpi.json_values import flatten_settings
+from fedmpi.session import run_on_all_ranks
 from fedmpi.storage import checkpoint, run_status
 from tests.forked import call
 from tests.runs import run_alone
@@ -54,6 +56,18 @@ def quickly(monkeypatch):
 def publish(table, **changed):
     row = {"environment": verify.describe_environment() | changed, "hashes": HASHES, "losses": LOSSES}
     table.write_text(f"- {json.dumps(row)}\n")
+
+
+@pytest.mark.slow("starts two ranks")
+def test_all_ranks_see_a_folder_whose_name_is_no_utf_8(tmp_path):
+    folder = tmp_path / os.fsdecode(b"caf\xe9")
+    folder.mkdir()
+
+    def look(world):
+        with verify.make_workplace(world, str(folder), {}) as place:
+            return 0 if place.parent == folder else 1
+    done = call(2, lambda: exit(run_on_all_ranks(look)))
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 @pytest.mark.slow("nine runs on one rank, and on three")
