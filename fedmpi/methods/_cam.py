@@ -4,7 +4,8 @@ A client's logits are h(x; g) + f(x; Theta), where g is the global model and The
 gives the client. A client trains the clustered method as it is, on data to whose logits those of g are added; eqs. 2, 5
 and 13 follow, because assignment by loss, training and pulls all see the sum. It also trains g, beside the model that
 its round began from (eqs. 8 and 15). Both trainings use the other model as it was at the round's start ("parallel").
-Server: g <- the n_i-weighted mean of the theta0 (eq. 9); all else is the clustered method's.
+Server: g <- the n_i-weighted mean of the theta0 (eq. 9); all else is the clustered method's. Rounds in which nobody
+takes part are none of the warm-up.
 
     class IFCACAM(CAM, IFCA): ...
 
@@ -104,7 +105,7 @@ class CAM(Method):
     def server(self, shared: State, up: RowsByField, who: Participants) -> State:
         clusters = shared[:-2] if self.is_warming_up(shared) else super().server(shared, up, who)
         g = shared.g if shared.round < 0 else up.theta0.mean(who.sizes)
-        return type(shared)(*clusters, g, torch.tensor(who.round + 1))
+        return type(shared)(*clusters, g, shared.round + 1)
 
     def traffic(self, shared: State, up: State) -> tuple[int, int]:
         down, sent = super().traffic(strip_state(shared), strip_state(up))
@@ -128,7 +129,8 @@ class CAM(Method):
         return sum(self.model(part, x) for part in w)
 
 
-# The fields that CAM adds: the global model, its number of rounds, and the global model after local training.
+# The fields that CAM adds: the global model, the number of rounds in which somebody took part, and the global model
+# after local training.
 ADDED: dict[str, object] = {"g": Annotated[Tensor, WHOLE], "round": Tensor, "theta0": Annotated[Tensor, WHOLE]}
 
 

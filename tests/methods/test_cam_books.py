@@ -57,6 +57,16 @@ def test_sizes_of_ifca_cam_are_of_all_clients_from_the_end_of_the_warm_up_on(tmp
     assert len(seen) > 12 and ["accuracy_mean" in line for line in lines] == 7 * [False] + [True]
 
 
+def test_rounds_in_which_nobody_takes_part_are_none_of_the_warm_up(mlp, federation):
+    """Whether they come last in it or before."""
+    for t, seen in ((3, (0, 1, 4)), (3, (0, 2, 3)), (1, (2,))):
+        lab = Lab(method("ifca_cam", mlp, warm_up=t), federation)
+        for r in seen:
+            assert lab.method.is_warming_up(lab.shared)
+            lab.round(r)
+        assert lab.shared.round == t and not lab.method.is_warming_up(lab.shared)
+
+
 @pytest.mark.parametrize("name, extra", [("ifca_cam", 8), ("fesem_cam", 0)])
 def test_what_is_sent_is_k_models_and_g_down_and_two_up(mlp, federation, name, extra):
     lab = Lab(method(name, mlp, k=4), federation)

@@ -83,7 +83,7 @@ FAULTS: list[tuple[str, str, str]] = [
     ("fedmpi.methods.fedrep:FedRep", "] = 10", "] = 1"),
     ("fedmpi.methods.ifca_cam:IFCACAM", '] = "mean"', '] = "equal"'),
     ("fedmpi.methods.fedcps:FedCPS.traffic", "shared.calm >= self.stable", "shared.calm > self.stable"),
-    ("fedmpi.methods._cam:CAM.server", "who.round + 1", "who.round"),
+    ("fedmpi.methods._cam:CAM.server", "shared.round + 1", "shared.round"),
     ("fedmpi.methods._cam:CAM.server", "up.theta0.mean(who.sizes)", "up.theta0.mean()"),
     ("fedmpi.methods._cam:CAM.is_warming_up", "shared.round < self.warm_up", "shared.round <= self.warm_up"),
     ("fedmpi.methods._cam:CAM.traffic", "nbytes(shared[-2:-1])", "nbytes(shared[-2:])"),
