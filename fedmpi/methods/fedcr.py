@@ -17,7 +17,7 @@ Defaults. `ft` = 10 follows the authors' code. None was tuned here."""
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Annotated, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -27,8 +27,9 @@ from fedmpi.models.flat import Model
 from fedmpi.models.variational import Variational, compute_kl_divergence, take_class_rows
 from fedmpi.settings import AtMost, Ge, PassCount
 
-# Precisions travel in this unit, because exact sums have a limited range
-UNIT = 2 ** 10
+# Precisions travel in this unit, because exact sums have a limited range. It grows with a client's samples: by so many
+# of the highest precision, 10^4, a class has 320,000 units.
+UNIT, SAMPLES_PER_UNIT = 2 ** 10, 2 ** 15
 
 
 class Shared(NamedTuple):
@@ -90,10 +91,10 @@ class FedCR(Method):
         w = data.descend(self.loss, torch.cat([shared.phi, mine.h]), args=(shared.mu, shared.sigma),
                          noise=(self.samples, self.net.width))
         phi, h = w[self.net.phi].clone(), w[self.net.h].clone()
-        return Mine(h), Up(phi, data.class_sums(self.net.experts, phi, self.net.classes) / UNIT)
+        return Mine(h), Up(phi, data.class_sums(self.net.experts, phi, self.net.classes) / find_unit(data.n))
 
     def server(self, shared: Shared, up: RowsByField, who: Participants) -> Shared:
-        precision, weighted = (up.experts.sum().view(self.net.classes, -1) * UNIT).chunk(2, 1)
+        precision, weighted = up.experts.sum(find_unit(who.sizes)).view(self.net.classes, -1).chunk(2, 1)
         held = precision.any(1, keepdim=True)
         # The factor N(0, I) adds a precision of 1
         precision = precision + 1
@@ -111,3 +112,9 @@ class FedCR(Method):
 
     def predict(self, w: Tensor, x: Tensor) -> Tensor:
         return self.net(w, x)
+
+
+# Any: a number or many, of Python, NumPy or PyTorch.
+def find_unit(n: Any) -> Any:
+    """Return the unit of what a client with n samples sends, which the server works out, too; n may hold many."""
+    return UNIT * (1 + n // SAMPLES_PER_UNIT)

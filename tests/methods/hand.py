@@ -51,8 +51,8 @@ class Sent:
     def gather(self):
         return self.rows
 
-    def sum(self):
-        return self.rows.sum(0)
+    def sum(self, weight=None):
+        return (self.rows if weight is None else torch.as_tensor(weight)[:, None] * self.rows).sum(0)
 
     def mean(self, weight=None):
         return torch.from_numpy(np.average(self.rows.double().numpy(), 0, weight)).float()

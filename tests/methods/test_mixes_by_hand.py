@@ -8,7 +8,13 @@ import numpy as np
 import pytest
 import torch
 
+from fedmpi.comm import exact
+from fedmpi.engines.loop import Loop
+from fedmpi.engines.vmap import Vmap
+from fedmpi.methods import fedcr
+from tests.federations import Lab
 from tests.methods.hand import Client, Sent, bare, network, same, state, up, who
+from tests.methods.trial import digits, run
 
 # FedAMP and FedFomo
 
@@ -149,6 +155,20 @@ def test_fedcr_multiplies_gaussians():
     same(found.phi, [3.])
     same(found.mu, [[1.5], [.25]])
     same(found.sigma, [[.5], [.125]])
+
+
+def test_precisions_of_many_samples_stay_in_the_range_of_exact_sums(monkeypatch):
+    """One of the highest, 10^4, for each sample; without units of their own 51,200 samples of a class had too many."""
+    assert fedcr.find_unit(2 ** 15 - 1) == 1024
+    for n in (1, 51_200, 10 ** 7, 10 ** 10):
+        assert n * 1e4 / fedcr.find_unit(n) < .7 * exact.RANGE
+    one = run("fedcr", samples=3)
+    # Clients have 1 to 57 samples, so their units differ.
+    monkeypatch.setattr(fedcr, "SAMPLES_PER_UNIT", 16)
+    for engine in (Loop(), Vmap()):
+        other = Lab(one.method, digits(), engine, share=.6).go(3)
+        assert other.rows().experts.gather().abs().max() < one.rows().experts.gather().abs().max()
+        torch.testing.assert_close(other.shared[1:], one.shared[1:], rtol=0, atol=1e-5)
 
 
 HEADS = [[0., 1.], [1., 0.], [2., 2.], [9., 9.]]
