@@ -10,6 +10,8 @@ all participants and s_j is the members' share of them.
 Departures. There is one draw of k independent starts; the paper restarts several times, and for FEMNIST it starts from
 a trained network. So the first choice is by the losses of untrained networks, and on CIFAR-100 with Dirichlet .1 no
 client moved in the 99 rounds after it (jobs/results/column_cifar100).
+BatchNorm. A client that keeps its running statistics (model.running_stats = local) has those of one cluster alone, and
+would measure the losses of all clusters with them. So IFCA needs averaged ones, unless `shared_body` holds them.
 Defaults. k = 5 was not tuned here."""
 from __future__ import annotations
 
@@ -20,8 +22,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedmpi.errors import BadInput
 from fedmpi.method import BASE, HEAD, WHOLE, ClientData, Method, Nothing, Participants, RowsByField, Weights
-from fedmpi.models.flat import Net
+from fedmpi.models.flat import Model, Net
 from fedmpi.models.tables import table_row
 from fedmpi.settings import ModelCount
 
@@ -53,6 +56,13 @@ class IFCA(Method):
     paper = "Ghosh et al., NeurIPS 2020"
     judged_by = "the cluster model of least training loss (after local training: w_i)"
     serves_newcomers = "the cluster model of least training loss, as every client"
+
+    def with_model(self, model: Model) -> Method:
+        own = model.head if self.shared_body else model
+        if own.buffers and model.policy == "local":
+            raise BadInput(f"model.running_stats = local: clients of {self.title} choose among models, each of which "
+                           "needs statistics of its own; set model.running_stats = average, or model.norm = group")
+        return super().with_model(model)
 
     @property
     def cut(self) -> int:

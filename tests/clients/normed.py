@@ -39,7 +39,7 @@ def model_of(policy="local", head=()):
 
 
 def lab(name, policy="local", head=(), share=1., sizes=SIZES, **settings):
-    unbound = type(method(name, model_of()))(**settings)
+    unbound = type(method(name, model_of("average")))(**settings)
     return Lab(batchnorm.bind_method(unbound, model_of(policy, head)), Digits(sizes, image=True), share=share)
 
 

@@ -246,6 +246,14 @@ def test_methods_that_compute_with_whole_models_or_train_several_need_the_averag
     assert lab(name, "average")
 
 
+def test_ifca_needs_the_average_of_what_its_clusters_do_not_share():
+    for words in ({}, {"shared_body": True, "head": ("5", "6", "8")}):
+        with pytest.raises(BadInput, match="of its own; set model.running_stats = average, or model.norm = group"):
+            lab("ifca", **words)
+        assert lab("ifca", "average", **words)
+    assert lab("ifca", shared_body=True)
+
+
 class Counter(nn.Module):
     """A module that is not BatchNorm, with a buffer of unknown meaning."""
 
