@@ -105,6 +105,9 @@ class Books:
         down, up = traffic
         # What is lost was not sent.
         moved = down + up * np.isin(asked.ids, trained.ids)
+        if self.method.idles:
+            # They receive the server's state, too.
+            facts["mib_idle"] = (len(self.federation.sizes) - len(asked.ids)) * down / MIB
         return facts | missing | self._edge_costs(asked, moved, attending.made if attending else 1.) | {
             "participants": len(asked.ids), "mib_per_client_round": float(moved.mean()) / MIB if len(moved) else 0.}
 

@@ -92,6 +92,9 @@ def test_bytes_add_up_over_rounds(results, drawn):
     assert accuracy.sum_moved_mib(first)[-1] == pytest.approx(sum(line["mib_per_client_round"] * 6 for line in first))
     # One round was not evaluated.
     assert accuracy.sum_moved_mib(first[1:])[-1] == pytest.approx(accuracy.sum_moved_mib(first)[-1])
+    # Candidates and idle clients move something, too.
+    more = [first[0] | {"mib_candidates": 2., "mib_idle": .5}, *first[1:]]
+    assert accuracy.sum_moved_mib(more)[-1] == pytest.approx(accuracy.sum_moved_mib(first)[-1] + 2.5)
     labels = [line.get_label() for line in drawn["bytes-beta-.3"].figure.axes[0].get_lines()]
     assert labels[2] == "Local (moves nothing)"
 

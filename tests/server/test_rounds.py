@@ -127,6 +127,13 @@ def test_without_an_edge_nobody_spends_and_without_faults_nobody_is_missing(aver
     assert run.books.columns == {}
 
 
+def test_idle_clients_receive_the_model_beside_the_participants(ready):
+    """Two of ten are asked, and one of them is lost: the other eight mix on what the server sends."""
+    run = ready("method={name: fedah, mix_everyone: true}", "data.clients=10")
+    facts = run.books.describe_round(who(run, [0, 4]), *2 * [who(run, [0])], (BYTES, BYTES))
+    assert facts["mib_idle"] == 8 * BYTES / 2**20 and facts["mib_per_client_round"] == 1.5 * BYTES / 2**20
+
+
 def test_clients_move_before_the_round_for_the_rounds_that_are_left(averaging, clock):
     run, left, told, orders = averaging("rounds=3"), [], [], []
     moves = [None, (np.array([2, 5, 6]), np.array([0, 0, 0])), None]

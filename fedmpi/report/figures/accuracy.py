@@ -80,6 +80,8 @@ def sum_moved_mib(lines: list[JsonObject]) -> np.ndarray:
     """Return the MiB that all clients moved up to each round. A round without a line counts like the next one."""
     rounds = np.diff([line["round"] for line in lines], prepend=0)
     moved = np.multiply(list_numbers(lines, "mib_per_client_round"), list_numbers(lines, "participants"))
+    # What others move than participants, if they move something
+    moved += sum(np.nan_to_num(list_numbers(lines, key)) for key in ("mib_candidates", "mib_idle"))
     return np.cumsum(rounds * moved)
 
 
