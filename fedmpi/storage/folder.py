@@ -32,6 +32,8 @@ from fedmpi.storage.run_status import holds_begun_run, holds_checkpoint
 
 # The files that are written as a whole, or grow by a line.
 SMALL_FILES = ("config.yaml", "metrics.jsonl", "result.json")
+# So many checkpoints that were set aside stay, so that a job that is restarted on a bad disk does not fill it.
+MOST_SET_ASIDE = 5
 
 
 class RunFolder:
@@ -194,7 +196,8 @@ class RunFolder:
 
     def set_later_checkpoints_aside(self, round: int) -> str | None:
         """Rename the checkpoints after `round`, after which the run goes on in another way: else `--resume auto` would
-        take them. Returns what to tell the user, None if there are none."""
+        take them. Of those set aside before, only the latest stay. Returns what to tell the user, None if there are
+        none to set aside."""
         later = [path for path in list_checkpoints(self.checkpoints) if parse_round(path) > round]
         if not later:
             return None
@@ -203,7 +206,15 @@ class RunFolder:
         for path, name in zip(later, names, strict=True):
             with report_failed_writes(path):
                 os.replace(path, path.with_name(name))
-        return f"checkpoints after round {round} are set aside: {self.checkpoints} keeps them as {', '.join(names)}"
+        before = sorted((path for path in self.checkpoints.glob("aside-round-*.h5") if path.name not in names),
+                        key=lambda path: path.lstat().st_mtime)
+        go = before[:max(0, len(before) + len(names) - MOST_SET_ASIDE)]
+        for path in go:
+            with report_failed_writes(path):
+                path.unlink()
+        gone = f"; deleted, as too many were set aside: {', '.join(path.name for path in go)}" if go else ""
+        return (f"checkpoints after round {round} are set aside: {self.checkpoints} keeps them as {', '.join(names)}"
+                f"{gone}")
 
     def truncate_history(self, round: int, expected: str = "") -> str | None:
         """Drop the history after `round`. If it is damaged, put it aside and return what to tell the user, else None.

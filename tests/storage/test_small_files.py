@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import numpy as np
@@ -72,6 +73,22 @@ def test_later_checkpoints_are_renamed_and_nothing_else(folder):
     assert {path.name: path.read_text() for path in folder.checkpoints.iterdir()} == {
         name: name.removeprefix("aside-") for name in (
             "round-000009.h5", "aside-round-000010.h5", "aside-round-1000000.h5", "round-x.h5", "notes")}
+
+
+def test_of_checkpoints_set_aside_the_latest_stay(folder):
+    """They are the latest by their time; those of this start and files of other names stay in any case."""
+    def put(name, when):
+        (folder.checkpoints / name).write_text(name)
+        os.utime(folder.checkpoints / name, (when, when))
+    for name, when in (("aside.h5", 0), *((f"aside-round-{n:06d}.h5", when) for n, when in ((3, 1), (7, 2), (1, 3)))):
+        put(name, when)
+    for rounds, gone in (((4, 5, 6), (3,)), ((8, 9, 10, 11, 12, 13), (7, 1, 4, 5, 6))):
+        for n in rounds:
+            put(f"round-{n:06d}.h5", n if n < 8 else 0)
+        assert folder.set_later_checkpoints_aside(3).endswith(
+            f"; deleted, as too many were set aside: {', '.join(f'aside-round-{n:06d}.h5' for n in gone)}")
+    assert {path.name for path in folder.checkpoints.iterdir()} == {
+        "aside.h5", *(f"aside-round-{n:06d}.h5" for n in range(8, 14))}
 
 
 def test_lines_that_a_disk_refused_are_written_with_the_next(folder, monkeypatch):
