@@ -9,6 +9,7 @@ section is a mapping (`train={"lr": 0.05}` changes train.lr alone), a method, mo
 with its `name`, or a class of one's own. Names with dots go into `**{"train.lr": 0.05}`."""
 from __future__ import annotations
 
+import atexit
 import json
 import os
 import signal
@@ -167,7 +168,8 @@ def join_world() -> Transport:
 
 def end_job_with_program(world: Transport) -> None:
     """Let an error that ends this rank's program end the whole job, as `python -m mpi4py` does: other ranks may wait
-    for this one. Python's hook, or the one that the program has set, is called first and prints the traceback."""
+    for this one. Python's hook, or the one that the program has set, is called first and prints the traceback. If the
+    program ends without an error (`sys.exit`), the others learn that, too."""
     before = sys.excepthook
 
     def end_job(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
@@ -177,6 +179,7 @@ def end_job_with_program(world: Transport) -> None:
         finally:
             world.fail(f"fedmpi: rank {world.rank} of {world.size} on {world.host}: {describe_failure(error)}", code)
     sys.excepthook = end_job
+    atexit.register(world.leave)
 
 
 def raise_error(message: str, code: int, cause: BaseException | None = None) -> NoReturn:

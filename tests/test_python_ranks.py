@@ -89,6 +89,30 @@ def test_an_error_between_two_runs_ends_the_job(bench, rank):
     assert bench.result(f"between-{rank}-one")["rounds"] == 1
 
 
+LEAVING = """
+import sys
+
+import fedmpi.comm.departure
+from fedmpi.python_api import join_world
+
+fedmpi.comm.departure.PATIENCE_S = .5
+world, (leaves, code, *others) = join_world(), sys.argv[1:]
+world.barrier()
+if world.rank == int(leaves) or others:
+    sys.exit(int(code))
+world.barrier()
+"""
+
+
+@pytest.mark.parametrize("rank, code", [(0, 3), (1, 0)])
+def test_a_rank_that_leaves_the_program_keeps_nobody_waiting(bench, rank, code):
+    bench.out("leaving.py").write_text(LEAVING)
+    done = launch.finish(launch.start(3, "leaving.py", rank, code, cwd=bench.folder))
+    assert done.returncode == 1 and f"fedmpi: rank {rank} has left the program (sys.exit?), and rank " in done.stderr
+    done = launch.finish(launch.start(3, "leaving.py", rank, code, "all", cwd=bench.folder))
+    assert done.returncode == code and "fedmpi: " not in done.stderr
+
+
 @pytest.mark.parametrize("error, code", [(ValueError("so"), 1), (KeyboardInterrupt(), 130)])
 def test_an_error_that_cannot_be_printed_ends_the_job_too(monkeypatch, error, code):
     def refuse(*arguments):

@@ -9,17 +9,15 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable
 from contextlib import suppress
-from functools import wraps
 from types import ModuleType
-from typing import Concatenate, ParamSpec, TypeVar
 
 import numpy as np
 
+from fedmpi.comm.departure import Departures
 from fedmpi.comm.gpu_staging import is_cuda_aware, wait_for_gpu
 from fedmpi.comm.launcher import drain, refuse_lonely, shares_cores, was_started_by_srun
-from fedmpi.comm.transport import Buffer, Request, Solo, Transport
+from fedmpi.comm.transport import Buffer, Request, Solo, Transport, mark_collective
 from fedmpi.errors import FAILED
 from fedmpi.text import print_failure
 
@@ -42,22 +40,6 @@ SEND_FAILURE_S, LOOK_S = 2., .01
 END_BY_RANK_0_S = 60.
 MAX_FAILURE_BYTES = 60_000
 
-P = ParamSpec("P")
-R = TypeVar("R")
-
-
-def mark_collective(call: Callable[Concatenate[World, P], R]) -> Callable[Concatenate[World, P], R]:
-    """Mark this rank as inside a collective, so that the heartbeat does not report it as stuck."""
-    @wraps(call)
-    def marked(self: World, /, *args: P.args, **kwargs: P.kwargs) -> R:
-        self.collectives += 1
-        self.in_collective = True
-        try:
-            return call(self, *args, **kwargs)
-        finally:
-            self.in_collective = False
-    return marked
-
 
 class World(Transport):
     """An MPI communicator seen as one server (rank 0) and its workers."""
@@ -71,7 +53,7 @@ class World(Transport):
         local = self.comm.Split_type(mpi.COMM_TYPE_SHARED)
         self.local_rank = local.rank
         local.Free()
-        self.failing = threading.Lock()
+        self.failing, self.departures = threading.Lock(), Departures(mpi)
         # Memory for a part of a sum that another rank sends, kept from sum to sum.
         self._scratch = np.empty(0, np.uint8)
 
@@ -193,7 +175,7 @@ class World(Transport):
 
     def _wait_for(self, request: Request) -> None:
         """Poll a request until it is done, with sleeps; rank 0 ends the job if a worker failed meanwhile, or its own
-        `while_waiting` raises."""
+        `while_waiting` raises, and every rank if another one has left the program."""
         begin = time.perf_counter()
         while not request.Test():
             waited = time.perf_counter() - begin
@@ -203,6 +185,8 @@ class World(Transport):
                 self._fail_for_worker()
             if self.while_waiting:
                 self.while_waiting()
+            if why := self.departures.find_why_to_end():
+                self.fail(why)
 
     def _fail_for_worker(self) -> None:
         """Receive a worker's message of failure, and end the job with it."""
@@ -250,6 +234,11 @@ class World(Transport):
             self.sent += nbytes * (self.size - 1 if from_root else 1)
         else:
             self.received += nbytes
+
+    def leave(self) -> None:
+        if not self.mpi.Is_finalized():
+            self.departures.announce()
+            self._wait_for(self.departures)
 
     def close(self, code: int = 0) -> None:
         """Leave MPI before this process exits with `code`.

@@ -7,7 +7,8 @@ import os
 import socket
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from functools import wraps
+from typing import TYPE_CHECKING, Concatenate, ParamSpec, Protocol, TypeVar
 
 import numpy as np
 
@@ -33,6 +34,24 @@ class Request(Protocol):
     # mpi4py spells it so.
     def Test(self) -> bool:  # noqa: N802
         """Say whether the call is done, and let MPI make progress."""
+
+
+P = ParamSpec("P")
+R = TypeVar("R")
+Ranks = TypeVar("Ranks", bound="Transport")
+
+
+def mark_collective(call: Callable[Concatenate[Ranks, P], R]) -> Callable[Concatenate[Ranks, P], R]:
+    """Mark this rank as inside a collective, so that the heartbeat does not report it as stuck."""
+    @wraps(call)
+    def marked(self: Ranks, /, *args: P.args, **kwargs: P.kwargs) -> R:
+        self.collectives += 1
+        self.in_collective = True
+        try:
+            return call(self, *args, **kwargs)
+        finally:
+            self.in_collective = False
+    return marked
 
 
 class Transport(ABC):
@@ -104,6 +123,10 @@ class Transport(ABC):
         """Print a message and end the job with an exit code. Never returns."""
 
     @abstractmethod
+    def leave(self) -> None:
+        """Wait until the program has ended on all ranks; to be called when it has ended here."""
+
+    @abstractmethod
     def close(self, code: int = 0) -> None:
         """Leave in an orderly way, before this process exits with `code`."""
 
@@ -140,6 +163,9 @@ class Solo(Transport):
             print_failure(message)
         finally:
             os._exit(code)
+
+    def leave(self) -> None:
+        """Do nothing: nobody else is there."""
 
     def close(self, code: int = 0) -> None:
         """Do nothing: there is no MPI to leave."""

@@ -93,6 +93,9 @@ class ThreadRank(Transport):
     def fail(self, message: str, code: int) -> None:
         raise FedmpiError(message)
 
+    def leave(self) -> None:
+        """Do nothing: the thread ends by itself."""
+
     def close(self, code: int = 0) -> None:
         """Do nothing: the thread ends by itself."""
 
