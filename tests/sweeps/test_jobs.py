@@ -60,7 +60,7 @@ def test_no_two_jobs_have_one_title_and_the_page_names_all():
 
 @pytest.mark.parametrize("name", ["fedah_table1", "fedah_table3", "fedmhc_table1"])
 def test_every_row_can_train_the_network_with_batchnorm(name, tmp_path):
-    """Statistics are local; methods that compute with whole models average them, because they refuse local ones."""
+    """Statistics are local; methods that compute with whole models, or choose among them, refuse that and average."""
     networks, policies = {}, {}
     path = JOBS[0].parent / f"{name}.yaml"
     for run in job.expand(dataclasses.replace(job.load_job(path), seeds=[0]), path, tmp_path, None):
@@ -70,6 +70,6 @@ def test_every_row_can_train_the_network_with_batchnorm(name, tmp_path):
                 networks[model] = build_model(model, (64, 64, 3), np.dtype("uint8"), 200, 0)
             batchnorm.bind_method(run.settings.method, networks[model])
             policies[run.row] = (model.norm, model.running_stats)
-    averaged = {"FedAMP", "CFL", "pFedCAM (K=4)"}
+    averaged = {"FedAMP", "CFL", "IFCA (k=4)", "pFedCAM (K=4)"}
     assert policies == {row: ("batch", "average" if row in averaged else "local") for row in policies}
     assert len(policies) > 10
