@@ -198,6 +198,8 @@ def test_a_wait_begins_without_sleep_and_then_sleeps_a_sixteenth_of_its_time(mon
         2e-4, 1e-4, 2e-3, 16)
     clock, world = Clock(), together(2, lambda world: world)[1]
     monkeypatch.setattr(worlds, "time", clock)
+    # Its sockets are closed.
+    world.departures = SimpleNamespace(find_why_to_end=str)
     world._wait_for(SimpleNamespace(Test=lambda: clock.now - 50 > lasts))
     assert bool(clock.naps) == (lasts > 2e-4)
     # A nap is a sixteenth of the time since the first look.
