@@ -30,6 +30,7 @@ from fedmpi.errors import BadInput
 from fedmpi.hints import find_close_settings
 from fedmpi.json_values import Json
 from fedmpi.own_code.misdeclared import refuse_misdeclared
+from fedmpi.own_code.places import is_own_module
 
 if TYPE_CHECKING:
     from pydantic import TypeAdapter
@@ -80,6 +81,7 @@ def make_settings(cls: type[Settings], values: object, where: str,
     Raises:
         BadInput: with every key that is wrong, its path and what is allowed; or if the class declares them wrongly."""
     refuse_misdeclared(cls, where)
+    refuse_other_defaults(cls, where)
     if not isinstance(values, dict):
         is_name = isinstance(values, str) and values.isprintable() and "name" in list_setting_names(cls)
         raise BadInput(f"{where or 'the configuration'} must be a mapping of settings, not {shorten_value(values)}"
@@ -113,6 +115,30 @@ def make_settings(cls: type[Settings], values: object, where: str,
                     if (problem := describe_excess(cls, key, getattr(built, key)))]:
         raise BadInput("\n".join(problems))
     return built
+
+
+def refuse_other_defaults(cls: type, where: str) -> None:
+    """Raise BadInput if a setting of the user's own class has a default that no configuration can hold, since a run
+    writes down all its settings.
+
+    Args:
+        where: what asks for the class, for the error"""
+    if not dataclasses.is_dataclass(cls) or not is_own_module(cls.__module__):
+        return
+    for field in filter(is_setting, dataclasses.fields(cls)):
+        value = find_default(field)
+        if not is_plain(value):
+            raise BadInput(f"{where}: {cls.__module__}:{cls.__qualname__} gives {field.name} the default "
+                           f"{shorten_value(value)}, but settings are made of finite numbers, texts, lists and "
+                           "mappings; declare a Literal of texts in place of an Enum, and each field of another class "
+                           "as a setting")
+
+
+def find_default(field: dataclasses.Field[object]) -> object:
+    """Return the default of a field, None if it has none."""
+    if field.default is not dataclasses.MISSING:
+        return field.default
+    return field.default_factory() if field.default_factory is not dataclasses.MISSING else None
 
 
 def describe_excess(cls: type, name: str, value: object) -> str:

@@ -6,7 +6,7 @@ import types
 import typing
 
 from fedmpi.json_values import JsonObject
-from fedmpi.settings import AtMost, Ge, Gt, Le, Lt, collect_marks, is_setting, list_helps
+from fedmpi.settings import AtMost, Ge, Gt, Le, Lt, collect_marks, find_default, is_setting, list_helps
 
 
 def describe_settings(cls: type) -> list[JsonObject]:
@@ -49,10 +49,3 @@ def name_type(annotation: object) -> str:
 def is_required(field: dataclasses.Field[object]) -> bool:
     """Say whether a field has no default."""
     return field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
-
-
-def find_default(field: dataclasses.Field[object]) -> object:
-    """Return the default of a field, None if it has none."""
-    if field.default is not dataclasses.MISSING:
-        return field.default
-    return field.default_factory() if field.default_factory is not dataclasses.MISSING else None

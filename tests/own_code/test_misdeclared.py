@@ -2,7 +2,9 @@
 Method."""
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from enum import Enum
+from pathlib import Path
 from typing import Annotated, ClassVar
 
 import pytest
@@ -15,6 +17,7 @@ from fedmpi.errors import BadInput
 from fedmpi.method import Method
 from fedmpi.methods.fedavg import FedAvg
 from fedmpi.own_code.misdeclared import refuse_misdeclared
+from fedmpi.settings import NO_SETTING
 from fedmpi.testing import check_method
 
 
@@ -72,6 +75,36 @@ class TakesAway(FedAvg):
     weights: ClassVar[str] = "equal"
 
 
+class Kind(Enum):
+    ONE = "one"
+
+
+@dataclass(frozen=True)
+class Depth:
+    layers: int = 2
+
+
+@dataclass(frozen=True)
+class WithEnum(FedAvg):
+    kind: Kind = Kind.ONE
+
+
+@dataclass(frozen=True)
+class WithClass(FedAvg):
+    depth: Depth = field(default_factory=Depth)
+
+
+@dataclass(frozen=True)
+class WithPath(FedAvg):
+    file: Path = Path("here")
+
+
+@dataclass(frozen=True)
+class WithLists(FedAvg):
+    sizes: tuple[int, ...] = (3, 4)
+    kept: Kind = field(default=Kind.ONE, metadata=NO_SETTING)
+
+
 class Untitled(Method):
     pass
 
@@ -105,6 +138,28 @@ def test_a_class_attribute_with_a_type_is_no_setting(name, declaring, attribute)
     with pytest.raises(BadInput) as error:
         resolve({"method": {"name": f"{HERE}:{name}"}})
     assert str(error.value) == f"method: {said}"
+
+
+@pytest.mark.parametrize("name, value", [("WithEnum", "kind the default <Kind.ONE: 'one'>"),
+                                         ("WithClass", "depth the default Depth(layers=2)"),
+                                         ("WithPath", "file the default PosixPath('here')")])
+def test_a_default_that_no_configuration_can_hold_is_refused(name, value):
+    """A run writes down all its settings."""
+    said = (f"{HERE}:{name} gives {value}, but settings are made of finite numbers, texts, lists and mappings; declare "
+            "a Literal of texts in place of an Enum, and each field of another class as a setting")
+    with pytest.raises(BadInput) as error:
+        resolve({"method": {"name": f"{HERE}:{name}"}})
+    assert str(error.value) == f"method: {said}"
+    with pytest.raises(BadInput) as error:
+        catalogue.explain("methods", f"{HERE}:{name}")
+    assert str(error.value) == f"method '{HERE}:{name}': {said}"
+    with pytest.raises(BadInput, match=f"{name} gives .* the default"):
+        check_method(globals()[name])
+
+
+def test_a_default_may_be_a_tuple_and_what_is_no_setting_anything():
+    assert resolve({"method": f"{HERE}:WithLists"}).method.sizes == (3, 4)
+    assert "sizes    [3, 4]   list of int" in catalogue.explain("methods", f"{HERE}:WithLists")
 
 
 def test_a_setting_of_the_bases_may_be_taken_away():
