@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from fedmpi.comm.transport import Solo
+from fedmpi.config.schema import Train
 from fedmpi.engines.augmentation import change_images, draw_changes
 from fedmpi.engines.batch_plan import Augmentation, LocalTraining, draw_batches
 from fedmpi.engines.loop import Loop, LoopData
@@ -17,6 +18,7 @@ from fedmpi.models.build import as_input
 from tests import forked
 from tests.clients.verbs import NUMBER, Bench, mean_loss, plain, scan_streams, with_batches, with_features
 from tests.engines import on_ranks
+from tests.federations import Digits, Lab, apart, cnn, method
 
 pytestmark = pytest.mark.slow("runs with changed images")
 
@@ -103,6 +105,13 @@ def test_both_engines_train_on_the_same_images(bench, verb, augmentation):
     for c in bench.clients:
         assert (loop[c] - vmap[c]).abs().max() < 1e-5 and torch.equal(vmap[c], graphs[c])
     assert max(float((loop[c] - without[c]).abs().max()) for c in bench.clients) > 1e-3
+
+
+def test_a_run_with_changed_images_is_the_same_under_both_engines():
+    train = Train(batch=10, lr=.05, augment=("crop", "flip"), padding=2)
+    loop, vmap, without = (Lab(method("fedavg", cnn()), Digits(image=True), engine, how, share=.6).go(2).state()
+                           for engine, how in ((Loop(), train), (Vmap(), train), (Loop(), Train(batch=10, lr=.05))))
+    assert apart(loop, vmap) < 1e-5 and apart(loop, without) > 1e-3
 
 
 def test_the_cohort_sees_the_bits_that_the_loop_sees(bench):
