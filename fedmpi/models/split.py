@@ -7,6 +7,7 @@ from contextlib import suppress
 from torch import fx, nn
 
 from fedmpi.errors import BadInput
+from fedmpi.own_code.failures import describe_failure
 
 
 def split_module(module: nn.Module, head: tuple[str, ...]) -> tuple[nn.Module, nn.Module, str]:
@@ -31,9 +32,21 @@ def find_last_linear(module: nn.Module) -> str:
     return found[-1]
 
 
+def copy_network(module: nn.Module) -> nn.Module:
+    """Return a copy of a network. Raises BadInput if it holds what cannot be copied."""
+    try:
+        return copy.deepcopy(module)
+    # Copying calls code of everything that the network holds.
+    except Exception as error:
+        why = describe_failure(error).partition(". ")[0]
+        raise BadInput(f"model: the network cannot be copied ({why}); compute tensors from parameters in forward, not "
+                       "in __init__, take weight_norm from torch.nn.utils.parametrizations, and leave out open files "
+                       "and locks") from error
+
+
 def split_at_layer(module: nn.Module, head: str) -> tuple[nn.Module, nn.Module]:
     """Return the network with a layer replaced by the identity, and the layer. It works for every other operation."""
-    base = copy.deepcopy(module)
+    base = copy_network(module)
     owner, _, last = head.rpartition(".")
     setattr(base.get_submodule(owner), last, nn.Identity())
     return base, copy.deepcopy(module.get_submodule(head))
@@ -73,9 +86,10 @@ def refuse_unknown_blocks(module: nn.Module, head: tuple[str, ...], where: str) 
 
 def trace_operations(module: nn.Module, where: str) -> list[fx.Node]:
     """Return the operations of the network, in order. Raises BadInput if they depend on the values of samples."""
+    copied = copy_network(module)
     # The trace is made in training mode: in evaluation mode it would switch dropout off for ever.
     try:
-        return list(fx.Tracer().trace(copy.deepcopy(module).train()).nodes)
+        return list(fx.Tracer().trace(copied.train()).nodes)
     except Exception as error:
         # The network's own code ran on stand-ins and may fail in any way.
         why = str(error).partition("\n")[0]

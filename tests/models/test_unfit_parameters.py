@@ -29,3 +29,16 @@ def test_what_a_vector_cannot_stand_for_is_refused(make, message):
     with pytest.raises(BadInput, match=message) as error:
         given(make)
     assert str(error.value).startswith("model: ") and "\n" not in str(error.value)
+
+
+def test_networks_that_cannot_be_copied_are_refused():
+    """The old weight_norm keeps a tensor that was computed from parameters."""
+    def make():
+        network = nn.Sequential(nn.Linear(6, 6), nn.Linear(6, 3))
+        with pytest.warns(FutureWarning):
+            nn.utils.weight_norm(network[0])
+        return network
+    with pytest.raises(BadInput, match="the network cannot be copied .*weight_norm from torch.nn.utils.parametri") as e:
+        given(make)
+    assert str(e.value).startswith("model: ") and "\n" not in str(e.value)
+    assert given(lambda: nn.Sequential(nn.utils.parametrizations.weight_norm(nn.Linear(6, 6)), nn.Linear(6, 3))).size
