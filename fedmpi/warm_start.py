@@ -14,6 +14,7 @@ from fedmpi.config.schema import Config, to_plain
 from fedmpi.errors import BadInput, FedmpiError
 from fedmpi.extras import require_extra
 from fedmpi.models.flat import Model
+from fedmpi.models.parameters import collect_constants, is_same
 from fedmpi.paths import expand_user
 from fedmpi.storage import checkpoint
 from fedmpi.storage.older_versions import refuse_changed_method
@@ -71,6 +72,10 @@ def arrange_state(state: dict[str, Tensor], model: Model, where: str) -> Tensor:
             raise BadInput(f"{where}: {name} is {str(state[name].dtype).removeprefix('torch.')} "
                            f"{tuple(state[name].shape)}, but the network's is float32 {shape}; give a file of the same "
                            "network, or change the settings of `model`")
+    for name, value in collect_constants(model.module).items():
+        if name in state and not is_same(state[name], value):
+            raise BadInput(f"{where}: its {name} is another one than the network's, which makes this constant by "
+                           "itself; give a file of the same network, or change the settings of `model`")
     w = torch.empty(model.size)
     for view, name in zip(model.split(w), model.names, strict=True):
         view.copy_(state[name])

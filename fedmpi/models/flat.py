@@ -17,14 +17,21 @@ from torch import Tensor, nn
 
 from fedmpi.errors import BadInput
 from fedmpi.models.checks import (
-    refuse_buffers,
+    check_parts,
+    refuse_drawn_constants,
     refuse_shared,
+    refuse_statistics,
     refuse_unfit_parameters,
-    try_network,
-    try_single_sample,
 )
 from fedmpi.models.losses import compute_loss
-from fedmpi.models.parameters import collect_tensors, find_holders, find_norm_layers, shape_parameter
+from fedmpi.models.parameters import (
+    Constants,
+    collect_constants,
+    collect_tensors,
+    find_holders,
+    find_norm_layers,
+    shape_parameter,
+)
 from fedmpi.models.precision import run_forward
 from fedmpi.models.slices import is_inside, join_slices
 from fedmpi.models.split import split_module
@@ -61,6 +68,7 @@ class Net:
         # the vector that `bind` made; None: the next `bind` makes one
         self._work: Tensor | None = None
         self._holders = find_holders(module, held)
+        self._constants = Constants(module)
 
     def _blocks(self) -> dict[str, slice]:
         """Map every parameter, and every module that holds some, to its slice if that is one piece."""
@@ -97,6 +105,7 @@ class Net:
             parts = [self._unwatched(p) if name in self.buffer_names else p
                      for name, p in zip(self.names, parts, strict=True)]
         named = dict(zip(self.names, parts, strict=True))
+        self._constants.follow(x.device)
         return run_forward(lambda x: torch.func.functional_call(self.module, named, (x,)), x)
 
     def _unwatched(self, statistics: Tensor) -> Tensor:
@@ -121,6 +130,7 @@ class Net:
             for name, leaf in zip(self.names, self._leaves, strict=True):
                 for layer, attribute in self._holders[name]:
                     setattr(layer, attribute, leaf)
+        self._constants.follow(w.device)
         return self._work.copy_(w)
 
     def _held(self) -> bool:
@@ -196,7 +206,7 @@ class Model(Net):
         example: two samples as the network takes them.
         seed: seeds the initial parameters, `start` (d,).
         head: names of the head's blocks; none: the last Linear layer.
-        policy: whose the running statistics are, see refuse_buffers."""
+        policy: whose the running statistics are, see refuse_statistics."""
 
     def __init__(self, build: Callable[[], nn.Module], example: Tensor, seed: int, head: tuple[str, ...] = (),
                  policy: str | None = None):
@@ -204,7 +214,7 @@ class Model(Net):
             torch.manual_seed(seed)
             module = build()
         refuse_unfit_parameters(module)
-        refuse_buffers(module, policy)
+        refuse_statistics(module, policy)
         self.policy = policy
         base, last, prefix = split_module(module, head)
         self.base, self.head = Net(base), Net(last)
@@ -217,7 +227,9 @@ class Model(Net):
         self.blocks |= {"base": self.phi, "head": self.h}
         # In training mode dropout would let any two results differ.
         self.eval()
-        self.classes, self.width = self._check_parts(example, head)
+        self.classes, self.width = check_parts(self, example, head)
+        if constants := collect_constants(module):
+            refuse_drawn_constants(constants, collect_constants(self._build_another(1)))
 
     def start_with(self, w: Tensor) -> None:
         """Take a vector (d,) as the initial one."""
@@ -228,9 +240,12 @@ class Model(Net):
         return torch.stack([self.start, *(self._another(j).to(self.start.device) for j in range(1, k))])
 
     def _another(self, j: int) -> Tensor:
+        return Net(self._build_another(j), self.names).flatten()
+
+    def _build_another(self, j: int) -> nn.Module:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(self._seed + START_SEED_STRIDE * j)
-            return Net(self._build(), self.names).flatten()
+            return self._build()
 
     def eval(self) -> None:
         """Set all three networks to evaluation mode."""
@@ -266,6 +281,9 @@ class Model(Net):
         """Return the same model with `start` on a device; both share the networks, which follow their vectors."""
         moved = copy.copy(self)
         moved.start = self.start.to(device)
+        # Now, since within torch.func nothing could be kept that is made there.
+        for net in (self, self.base, self.head):
+            net._constants.follow(moved.start.device)
         return moved
 
     def block(self, name: str) -> slice:
@@ -274,24 +292,3 @@ class Model(Net):
             layers = [b for b in self.blocks if "." not in b]
             raise BadInput(f"block {name!r} is not part of this model; its blocks are {', '.join(layers)}")
         return self.blocks[name]
-
-    def _check_parts(self, example: Tensor, head: tuple[str, ...]) -> tuple[int, int]:
-        """Refuse a network whose head is not its last operation, since its features could not be told apart. Return the
-        numbers of its outputs and of its features."""
-        with torch.no_grad():
-            whole = try_network(self, self.start, example)
-            if self.has_batchnorm:
-                try_single_sample(self, self.start, example)
-            try:
-                features = self.base(self.start[self.phi], example)
-                parts = self.head(self.start[self.h], features)
-            except (RuntimeError, ValueError, TypeError, LookupError, AttributeError):
-                parts = whole[:0]
-        if whole.shape != parts.shape or not torch.allclose(whole, parts, atol=1e-5):
-            if head:
-                raise BadInput(f"model.head = [{', '.join(head)}]: base and head together do not give what the network "
-                               "gives; its forward must do the same whether it trains or not (with layers such as "
-                               "nn.Dropout, not functions)")
-            raise BadInput("model: the network's last Linear layer is not its last operation, so that features and "
-                           "head cannot be told apart; end the network with a Linear layer")
-        return whole.shape[-1], features[0].numel()

@@ -1,9 +1,13 @@
 """The parameters and running statistics of a module, and how each lies in a flat vector."""
 from __future__ import annotations
 
+import torch
 from torch import Tensor, nn
 
 from fedmpi.torch_compat import BatchNorm, NormLayers
+
+# The running statistics of a BatchNorm layer.
+STATISTICS = ("running_mean", "running_var", "num_batches_tracked")
 
 
 def find_norm_layers(module: nn.Module) -> list[str]:
@@ -18,7 +22,45 @@ def collect_tensors(module: nn.Module) -> dict[str, Tensor]:
     for layer in module.modules():
         if isinstance(layer, BatchNorm):
             layer.num_batches_tracked = None
-    return dict(module.named_parameters()) | dict(module.named_buffers())
+    constants = collect_constants(module)
+    return dict(module.named_parameters()) | {
+        name: value for name, value in module.named_buffers() if name not in constants}
+
+
+def list_constants(module: nn.Module) -> list[tuple[str, nn.Module, str]]:
+    """Return name, layer and attribute of each buffer that is no running statistic, such as a positional encoding."""
+    return [(name, layer, name.rpartition(".")[2]) for prefix, layer in module.named_modules()
+            for name, _ in layer.named_buffers(prefix, recurse=False)
+            if not (isinstance(layer, BatchNorm) and name.endswith(STATISTICS))]
+
+
+def collect_constants(module: nn.Module) -> dict[str, Tensor]:
+    """Return a module's buffers that are no running statistics. Each copy of the network has them by itself."""
+    return {name: getattr(layer, attribute) for name, layer, attribute in list_constants(module)}
+
+
+def is_same(one: Tensor | None, other: Tensor | None) -> bool:
+    """Say whether two tensors have the same type and the same numbers."""
+    return one is not None and other is not None and one.dtype == other.dtype and torch.equal(one, other)
+
+
+class Constants:
+    """The constants of a module, which are no part of its vector, and follow the samples from device to device.
+
+    What a device was given stays there: CUDA graphs go on to read it."""
+
+    def __init__(self, module: nn.Module):
+        self._held = [(layer, attribute, {getattr(layer, attribute).device: getattr(layer, attribute)})
+                      for _, layer, attribute in list_constants(module)]
+
+    def follow(self, device: torch.device) -> None:
+        """Let the module hold its constants on a device."""
+        for layer, attribute, copies in self._held:
+            value = getattr(layer, attribute)
+            if value.device != device:
+                if device not in copies:
+                    copies[device] = value.to(device)
+                setattr(layer, attribute, copies[device])
 
 
 def find_holders(module: nn.Module, held: dict[str, Tensor]) -> dict[str, list[tuple[nn.Module, str]]]:

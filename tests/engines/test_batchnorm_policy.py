@@ -255,13 +255,14 @@ def test_ifca_needs_the_average_of_what_its_clusters_do_not_share():
 
 
 class Counter(nn.Module):
-    """A module that is not BatchNorm, with a buffer of unknown meaning."""
+    """A module that is not BatchNorm, with a buffer that its forward passes change."""
 
     def __init__(self):
         super().__init__()
         self.register_buffer("seen", torch.zeros(1))
 
     def forward(self, x):
+        self.seen += len(x)
         return x
 
 

@@ -23,6 +23,7 @@ from fedmpi.models import precision
 from fedmpi.text import GIB
 from tests.comm.together import together
 from tests.federations import CPU, TRAIN, Digits, Lab, apart, method, standardised
+from tests.models.test_constants import Scaled, digits
 from tests.pretend import GPU, on_gpu, pretend, runs
 from tests.pretend.cuda import TOTAL
 
@@ -51,6 +52,14 @@ def test_convolutions(name, how):
     """Without the flags of `gpu_card.use_deterministic_kernels` their gradients may be added up in any order."""
     seen = held_to_the_cpu(name, how, image=True)
     assert seen.atomic and not seen.unpinned and bool(seen.graphs) == (how == "graphs")
+
+
+@pytest.mark.parametrize("how", ENGINES)
+def test_constants(how, monkeypatch):
+    """A network's buffers are on the GPU before the first step, and recorded steps read them there."""
+    monkeypatch.setattr(runs, "mlp", lambda: digits(Scaled))
+    seen = held_to_the_cpu("fedper", how)
+    assert seen.steps[:1] == seen.steps[1:] and not seen.unpinned and bool(seen.graphs) == (how == "graphs")
 
 
 def test_convolutions_as_products_of_patches(books):

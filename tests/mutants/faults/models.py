@@ -11,7 +11,7 @@ FAULTS: list[tuple[str, str, str]] = [
     ("fedmpi.models.nets:FastText.build", "padding_idx=0", "padding_idx=None"),
     ("fedmpi.models.build:as_input", "div_(HALF_PIXEL_RANGE).sub_(1)", "div_(2 * HALF_PIXEL_RANGE)"),
     ("fedmpi.models.flat:Model.__init__", "torch.manual_seed(seed)", "torch.manual_seed(seed + 1)"),
-    ("fedmpi.models.flat:Model._another", "START_SEED_STRIDE * j", "j"),
+    ("fedmpi.models.flat:Model._build_another", "START_SEED_STRIDE * j", "j"),
     ("fedmpi.models.parameters:shape_parameter", "(out, height, width, channels)).movedim(-1, -3)",
      "(out, channels, height, width))"),
     ("fedmpi.models.flat:Net.release", "self._work = None", "self._work = work"),
@@ -23,4 +23,6 @@ FAULTS: list[tuple[str, str, str]] = [
     ("fedmpi.models.build:make_blank_samples", "torch.ones(size", "torch.zeros(size"),
     ("fedmpi.models.tail:cut_networks", "front.names + [prefix + name for name in behind.names] == model.names",
      "front.names == model.names[:len(front.names)]"),
-    ("fedmpi.models.checks:refuse_unfit_parameters", "if not value.requires_grad:", "if False:")]
+    ("fedmpi.models.checks:refuse_unfit_parameters", "if not value.requires_grad:", "if False:"),
+    ("fedmpi.models.checks:try_modes", "(True, example), (True, example[:1])", "(True, example)"),
+    ("fedmpi.models.parameters:Constants.follow", "if device not in copies:", "if True:")]
